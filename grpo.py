@@ -1,0 +1,212 @@
+r"""GRPO by hand: every equation between a group of rewards and the gradient of one step.
+
+Pure tensor maths: no model, no file, no process group, and no argument is ever changed in place.
+
+    r_ver (P, G)  ->  group_advantages  ->  A (P, G)               "Advantage computation", Section 2
+    lengths (P, G) -> row_weights       ->  w (P, G)               the normaliser of the chosen loss
+    hidden (N, D) ->  token_logprobs    ->  logp (N,), entropy (N,)
+    logp, A, w    ->  policy_loss       ->  scalar, backward()
+
+One idea replaces all the normalisers in circulation: the loss is a plain sum over response tokens, and every
+token carries its row's weight w. The weights are computed once a step from the lengths of *all* rows of *all*
+ranks, so neither the micro-batch size nor the number of ranks can change the gradient.
+
+Shapes: P prompts, G completions a group, B = P*G rows, N response tokens of the rows at hand laid end to end
+(no padding), D hidden size, V vocabulary.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+LOSSES = ("grpo", "dapo", "sum")
+STDS = ("population", "sample", "none")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Section 2 of the paper: what the difficulty of a problem does to its gradient
+
+
+def zero_variance_probability(p, G: int):
+    """(Eq. 1) P(all G rollouts right or all wrong) = p^G + (1-p)^G, for a float, array or tensor p in [0, 1]."""
+    return p**G + (1 - p) ** G
+
+
+def gradient_norm(p, log_odds_gradient_norm):
+    """(Eq. 2, right side) ‖∇L_PG‖ = √(p(1-p)) · ‖∇ log(p/(1-p))‖ for a prompt with success probability p."""
+    return (p * (1 - p)) ** 0.5 * log_odds_gradient_norm
+
+
+def gradient_norm_bound(p, B, T: int):
+    """(Eq. 3) ‖∇L_PG‖ ≤ 2BT √(p(1-p)), B the bound on one token's score norm and T on the number of tokens."""
+    return 2 * B * T * (p * (1 - p)) ** 0.5
+
+
+def expected_group_std(p: float, G: int) -> float:
+    """E[√(p̂(1-p̂))] for p̂ ~ Binomial(G, p)/G: what √(p(1-p)) of (Eq. 2) becomes when std is that of G rollouts.
+
+    With the population std and the `sum` loss, ‖E ∇L‖ = E[√(p̂(1-p̂))] · ‖∇ log(p/(1-p))‖ exactly, so the
+    teacher's regression target is the finite-G scale of the gradient.
+    """
+    return sum(math.comb(G, k) * p**k * (1 - p) ** (G - k) * math.sqrt(k / G * (1 - k / G)) for k in range(G + 1))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Advantages and normalisers
+
+
+def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torch.Tensor:
+    """Â = (r - mean(r)) / std(r) within each group ("Advantage computation", Section 2): (P, G) -> (P, G).
+
+    A dead group (all rewards equal) gets exactly 0 and no epsilon is added anywhere, so for binary rewards a
+    right answer has √((1-p̂)/p̂) and a wrong one -√(p̂/(1-p̂)). `std`: `population` divides by G, `sample` by
+    G-1, `none` only centres. Floating input keeps its dtype, integers become float32.
+    """
+    if std not in STDS:
+        raise ValueError(f"std must be one of {STDS}, got {std!r}")
+    r_P_G = rewards_P_G if rewards_P_G.is_floating_point() else rewards_P_G.float()
+    centred_P_G = r_P_G - r_P_G.mean(dim=1, keepdim=True)
+    if std != "none":
+        scale_P_1 = r_P_G.std(dim=1, keepdim=True, correction=0 if std == "population" else 1)
+        centred_P_G = centred_P_G / scale_P_1
+    dead_P_1 = dead_groups(rewards_P_G)[:, None]
+    return torch.where(dead_P_1, torch.zeros_like(centred_P_G), centred_P_G)
+
+
+def dead_groups(rewards_P_G: torch.Tensor) -> torch.Tensor:
+    """True where every completion of the group earned the same reward ("zero variance", Section 2): (P,)."""
+    return (rewards_P_G == rewards_P_G[:, :1]).all(dim=1)
+
+
+def row_weights(lengths_P_G: torch.Tensor, loss: str, counted_P: torch.Tensor | None = None) -> torch.Tensor:
+    """Weight of each response token of a row, from the lengths (tokens) of all rows of the step: (P, G), float64.
+
+    grpo: 1 / (B · |o_i|)             mean over sequences of the mean over their tokens
+    dapo: 1 / (P · Σ_j∈group |o_j|)   mean over groups of the mean over the group's tokens (Section 5, L_DAPO)
+    sum:  1 / B                       mean over sequences of the sum over their tokens (L_PG, the theorem's)
+
+    `counted_P` (bool) names the groups that count in B and P; by default all do, dead ones too, so that the
+    loss of a live group does not depend on how many others are dead.
+    """
+    P, G = lengths_P_G.shape
+    n_groups = P if counted_P is None else max(1, int(counted_P.sum()))
+    lengths = lengths_P_G.double()
+    if loss == "grpo":
+        return 1 / (n_groups * G * lengths)
+    if loss == "dapo":
+        return (1 / (n_groups * lengths.sum(dim=1, keepdim=True))).expand(P, G)
+    if loss == "sum":
+        return torch.full_like(lengths, 1 / (n_groups * G))
+    raise ValueError(f"loss must be one of {LOSSES}, got {loss!r}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Log-probabilities of the distribution that was sampled
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """log π(y) and entropy of softmax(h Wᵀ / τ), a chunk of tokens at a time; backward recomputes the chunk.
+
+    With z = h Wᵀ / τ and p = softmax(z):  ∂ log p_y / ∂z = e_y - p   and   ∂H / ∂z = -p ⊙ (log p + H).
+    """
+
+    @staticmethod
+    def forward(ctx, hidden_N_D, weight_V_D, targets_N, temperature, chunk):
+        ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N)
+        ctx.temperature, ctx.chunk = temperature, chunk
+        logp, entropy = [], []
+        for h, y in zip(hidden_N_D.split(chunk), targets_N.split(chunk), strict=True):
+            log_p = F.log_softmax(_logits(h, weight_V_D, temperature), dim=-1)  # (chunk, V)
+            logp.append(log_p.gather(1, y[:, None])[:, 0])
+            entropy.append(_entropy(log_p))
+        return torch.cat(logp), torch.cat(entropy)
+
+    @staticmethod
+    def backward(ctx, grad_logp_N, grad_entropy_N):
+        hidden_N_D, weight_V_D, targets_N = ctx.saved_tensors
+        grad_hidden = torch.empty_like(hidden_N_D)
+        # The sum over chunks is kept in float32 however the weight is stored: hundreds of bf16 additions lose bits.
+        grad_weight = torch.zeros_like(weight_V_D, dtype=torch.promote_types(weight_V_D.dtype, torch.float32))
+        for i in range(0, len(targets_N), ctx.chunk):
+            s = slice(i, i + ctx.chunk)
+            h, g_logp, g_entropy = hidden_N_D[s], grad_logp_N[s, None], grad_entropy_N[s, None]
+            log_p = F.log_softmax(_logits(h, weight_V_D, ctx.temperature), dim=-1)
+            p = log_p.exp()
+            grad_z = -g_logp * p
+            if g_entropy.any():
+                grad_z -= g_entropy * p * (log_p + _entropy(log_p)[:, None])
+            grad_z.scatter_add_(1, targets_N[s, None], g_logp)
+            grad_z = (grad_z / ctx.temperature).to(h.dtype)
+            grad_hidden[s] = grad_z @ weight_V_D
+            grad_weight += grad_z.T @ h
+        return grad_hidden, grad_weight.to(weight_V_D.dtype), None, None, None
+
+
+def _logits(h, weight_V_D, temperature):
+    logits = h @ weight_V_D.T
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+
+
+def _entropy(log_p):
+    return -(log_p.exp() * log_p).sum(dim=-1)
+
+
+def token_logprobs(
+    hidden_N_D: torch.Tensor,
+    weight_V_D: torch.Tensor,
+    targets_N: torch.Tensor,
+    temperature: float = 1.0,
+    chunk: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """log π(target) and entropy (nats) of softmax(hidden Wᵀ / temperature): (N,), (N,), at least float32.
+
+    The (N, V) logits exist for `chunk` tokens at a time only, forward and backward (default: 2^25 numbers, 128 MiB
+    in float32). `temperature` must be the one the tokens were sampled at: only then is the ratio of policy_loss 1
+    before the first update.
+    """
+    if len(targets_N) == 0:
+        raise ValueError("token_logprobs needs at least one response token")
+    chunk = chunk or max(1, 2**25 // len(weight_V_D))
+    return _TokenLogprobs.apply(hidden_N_D, weight_V_D, targets_N, temperature, chunk)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The loss
+
+
+def policy_loss(
+    logp_N: torch.Tensor,
+    old_logp_N: torch.Tensor,
+    advantage_N: torch.Tensor,
+    weight_N: torch.Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    ref_logp_N: torch.Tensor | None = None,
+    kl_coef: float = 0.0,
+    entropy_N: torch.Tensor | None = None,
+    entropy_coef: float = 0.0,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """L = -Σ_t w_t min(ρ_t Â_t, clip(ρ_t, 1-ε_low, 1+ε_high) Â_t)  +  kl_coef · Σ_t w_t k3_t  -  β Σ_t w_t H_t.
+
+    ρ = π_θ / π_old is the importance ratio (Section 5, L_DAPO, with the leading minus that the print lacks);
+    k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 is the unbiased estimate of KL(π_θ ‖ π_ref) with the right gradient
+    sign; entropy is *subtracted*, because the text maximises it (the printed +βH in a loss would lower it).
+    Everything is per response token, (N,). Returns the scalar loss and sums over tokens: `clipped`, `kl`.
+    """
+    weight_N = weight_N.to(logp_N.dtype)
+    ratio_N = torch.exp(logp_N - old_logp_N)
+    clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
+    loss = -(weight_N * torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N)).sum()
+    # The clip bites (its gradient is 0) only where it makes the objective smaller.
+    bites_N = ((ratio_N > 1 + clip_high) & (advantage_N > 0)) | ((ratio_N < 1 - clip_low) & (advantage_N < 0))
+    stats = {"clipped": bites_N.sum(), "kl": torch.zeros((), device=logp_N.device)}
+    if kl_coef:
+        log_ratio_N = ref_logp_N - logp_N
+        k3_N = torch.exp(log_ratio_N) - log_ratio_N - 1
+        loss = loss + kl_coef * (weight_N * k3_N).sum()
+        stats["kl"] = k3_N.detach().sum()
+    if entropy_coef:
+        loss = loss - entropy_coef * (weight_N * entropy_N).sum()
+    return loss, stats

@@ -1,0 +1,261 @@
+r"""From questions to completions, and from completions to the log-probs of their tokens.
+
+`Generator` is batched Hugging Face generation with a left-padded batch; it serves training (temperature 0.7, G
+copies of each prompt) and greedy evaluation (temperature 0, one copy). `Policy` runs the same rows through the
+model again, right-padded, for training. Nothing here knows of rewards or losses.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils import is_flash_attn_2_available
+
+import grpo
+
+# Appendix "Prompts". Lines that the print breaks only for its page width are joined.
+PROMPT_HEADER = r"""You are an expert problem solver. Your task is to solve the problem by explicitly showing your detailed Chain of Thought.
+You must write out your reasoning step-by-step, explaining your logic for every calculation or deduction.
+**Crucially, the final answer must be enclosed in a \boxed{...} command.**"""  # noqa: E501
+
+PROMPT_FOOTER = r"""Strictly follow this output format:
+### Step-by-Step Reasoning
+<Write your detailed thought process here. Do not skip steps.>
+
+### Final Answer
+\boxed{<your final answer>}
+**Important: The \boxed{...} command should only contain the final, simplified numerical or symbolic answer, with no extra text or units.**"""  # noqa: E501
+
+
+@dataclass
+class Rollouts:
+    """Completions, row by row in prompt-major order: row g of prompt i is i*G + g.
+
+    prompt_ids and completion_ids are token id lists without padding; a completion includes its first stop token.
+    finished[b] is False where the completion was cut at the token limit. Lists may be joined with `+`.
+    """
+
+    prompt_ids: list[list[int]] = field(default_factory=list)
+    completion_ids: list[list[int]] = field(default_factory=list)
+    finished: list[bool] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.completion_ids)
+
+    def __add__(self, other: "Rollouts") -> "Rollouts":
+        return Rollouts(
+            self.prompt_ids + other.prompt_ids,
+            self.completion_ids + other.completion_ids,
+            self.finished + other.finished,
+        )
+
+    def take(self, rows: list[int]) -> "Rollouts":
+        """Some of the rows, in the order given."""
+        columns = (self.prompt_ids, self.completion_ids, self.finished)
+        return Rollouts(*([column[b] for b in rows] for column in columns))
+
+    def lengths(self) -> torch.Tensor:
+        """Response tokens of each row, the stop token included: (B,) int64."""
+        return torch.tensor([len(ids) for ids in self.completion_ids])
+
+    def total_tokens(self) -> list[int]:
+        """Prompt and response tokens of each row: what a forward pass costs."""
+        return [len(p) + len(o) for p, o in zip(self.prompt_ids, self.completion_ids, strict=True)]
+
+
+class PromptEncoder:
+    """Question -> prompt token ids: header, blank line, question, blank line, footer (empty parts are dropped)."""
+
+    def __init__(self, tokenizer, header=PROMPT_HEADER, footer=PROMPT_FOOTER, chat_template=False):
+        if chat_template and not tokenizer.chat_template:
+            raise ValueError("--chat_template: this model's tokenizer has no chat template")
+        self.tokenizer, self.header, self.footer = tokenizer, header, footer
+        self.chat_template = chat_template
+
+    def text(self, question: str) -> str:
+        """The prompt as text."""
+        prompt = "\n\n".join(part for part in (self.header, question, self.footer) if part)
+        if not self.chat_template:
+            return prompt
+        messages = [{"role": "user", "content": prompt}]
+        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+    def __call__(self, question: str) -> list[int]:
+        """The prompt as token ids; a chat template brings its own special tokens."""
+        return self.tokenizer(self.text(question), add_special_tokens=not self.chat_template).input_ids
+
+
+class Generator:
+    """A plain copy of the policy that generates: bf16 on GPUs, no FSDP hook at every token, fixed addresses."""
+
+    def __init__(self, name: str, device, tokenizer):
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.lm = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention_for(device))
+        self.lm.to(device).eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.own_settings, self.lm.generation_config = self.lm.generation_config, GenerationConfig()
+        eos = self.own_settings.eos_token_id  # one token or a list: each ends a completion, as the tokenizer's does
+        ids = {*(eos if isinstance(eos, list) else [eos]), tokenizer.eos_token_id}
+        self.stop_ids = sorted(ids - {None})
+
+    @torch.no_grad()
+    def refresh(self, policy: "Policy") -> None:
+        """Copies the policy's sharded masters, parameter by parameter. A collective of the student ranks."""
+        for copy, master in zip(self.lm.parameters(), policy.lm.parameters(), strict=True):
+            copy.copy_(master.to(copy.dtype).full_tensor())
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompts: list[list[int]],
+        temperature: float,
+        max_new_tokens: int,
+        seed: int,
+        max_batch_tokens: int = 2**30,
+    ) -> Rollouts:
+        """One completion for each prompt (token ids), in order; repeat a prompt G times for a group of G.
+
+        temperature 0 is greedy. Prompts are taken in order of length, in micro-batches whose rows x (longest prompt +
+        max_new_tokens) stay under `max_batch_tokens`, the bound on the key-value cache. The same seed, prompts and
+        layout give the same tokens; the global random state is left as it was.
+        """
+        device, pad_id = self.lm.device, self.tokenizer.pad_token_id
+        # Every setting is named: one left out is taken from the checkpoint (top-k 50, repetition penalty, ...).
+        sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}
+        config = GenerationConfig(
+            do_sample=temperature > 0,
+            **sampling,
+            repetition_penalty=1.0,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=self.stop_ids,
+            pad_token_id=pad_id,
+            use_cache=True,
+        )
+        completions: list[list[int]] = [[] for _ in prompts]
+        finished = [False] * len(prompts)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            for rows in _micro_batches([len(p) for p in prompts], max_new_tokens, max_batch_tokens):
+                ids_B_T, mask_B_T = left_pad([prompts[b] for b in rows], pad_id, device)
+                # synced_gpus would all-reduce on the world group every token, where the teacher ranks never come.
+                out = self.lm.generate(ids_B_T, attention_mask=mask_B_T, generation_config=config, synced_gpus=False)
+                for b, ids in zip(rows, out[:, ids_B_T.shape[1] :].tolist(), strict=True):
+                    end = next((t + 1 for t, token in enumerate(ids) if token in self.stop_ids), None)
+                    completions[b], finished[b] = ids[:end], end is not None
+        return Rollouts(prompts, completions, finished)
+
+    def export(self, folder) -> None:
+        """Writes a Hugging Face folder, with the generation settings that the checkpoint came with."""
+        self.lm.generation_config = self.own_settings
+        self.lm.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def attention_for(device) -> str:
+    """flash-attn where it is installed and can run, else PyTorch's own."""
+    return "flash_attention_2" if device.type == "cuda" and is_flash_attn_2_available() else "sdpa"
+
+
+def check_model(name: str, tokens: int) -> None:
+    """Raises ValueError, in one line, unless `name` is a model with weights, a pad token and room for `tokens`."""
+    try:
+        shape, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError) as error:
+        kind = (
+            "is no Hugging Face model folder" if Path(name).is_dir() else "is no folder and cannot be had from the hub"
+        )
+        raise ValueError(f"model {name!r} {kind}: {str(error).strip().splitlines()[0]}") from error
+    if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
+        raise ValueError(f"model {name!r} has no weights: no .safetensors file in the folder")
+    if tokenizer.pad_token_id is None:
+        raise ValueError(f"the tokenizer of {name!r} has no pad token: set tokenizer.pad_token and save it again")
+    room = getattr(shape, "max_position_embeddings", None) or tokens
+    if tokens > room:
+        raise ValueError(f"prompt and completion may take {tokens} tokens, but {name!r} has room for {room}")
+    if getattr(shape, "final_logit_softcapping", None):
+        raise ValueError(f"model {name!r} caps its logits, which Policy does not: its log-probs would be wrong")
+
+
+def _micro_batches(lengths, max_new_tokens, max_batch_tokens):
+    """Row numbers by descending prompt length, cut so that rows x padded length stays under the bound."""
+    order = sorted(range(len(lengths)), key=lambda b: -lengths[b])
+    while order:
+        n = max(1, max_batch_tokens // (lengths[order[0]] + max_new_tokens))
+        yield order[:n]
+        order = order[n:]
+
+
+def left_pad(rows: list[list[int]], pad_id: int, device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token id lists -> ids (B, T) padded on the left, and the attention mask (B, T) of 0 and 1."""
+    T = max(len(row) for row in rows)
+    ids = torch.tensor([[pad_id] * (T - len(row)) + row for row in rows], device=device)
+    mask = torch.tensor([[0] * (T - len(row)) + [1] * len(row) for row in rows], device=device)
+    return ids, mask
+
+
+# ----------------------------------------------------------------------------------------------------
+# The way back: log-probs of what was generated
+
+
+class Policy(nn.Module):
+    """A causal LM whose forward is what GRPO needs: log-probs and entropy of response tokens, never all logits.
+
+    The head is applied inside this root's forward, where FSDP has its weight whole.
+    """
+
+    def __init__(self, name: str, device):
+        super().__init__()
+        attention = {"attn_implementation": attention_for(device), "attention_dropout": 0.0}
+        self.lm = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **attention).to(device)
+
+    def forward(self, ids_B_T, response_B_T, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Right-padded ids and a mask of their response tokens (B, T) -> logp, entropy (N,) in row order.
+
+        Padding comes after every real token, so the causal mask alone hides it.
+        """
+        hidden_B_T_D = self.lm.model(ids_B_T, use_cache=False).last_hidden_state
+        predicted_B_T = response_B_T[:, 1:]  # the token at t is predicted from the hidden state at t - 1
+        return grpo.token_logprobs(
+            hidden_B_T_D[:, :-1][predicted_B_T],
+            self.lm.lm_head.weight,
+            ids_B_T[:, 1:][predicted_B_T],
+            temperature,
+        )
+
+
+def collate(rollouts: Rollouts, rows: list[int], pad_id: int, device):
+    """Rows -> (row number of each response token (N,), right-padded ids (B, T), their response mask (B, T)).
+
+    The mask covers every token of the completion, its stop token included, even where pad and EOS are one token.
+    """
+    full = [rollouts.prompt_ids[b] + rollouts.completion_ids[b] for b in rows]
+    ids_B_T = torch.full((len(rows), max(map(len, full))), pad_id)
+    response_B_T = torch.zeros_like(ids_B_T, dtype=torch.bool)
+    for i, (b, ids) in enumerate(zip(rows, full, strict=True)):
+        ids_B_T[i, : len(ids)] = torch.tensor(ids)
+        response_B_T[i, len(rollouts.prompt_ids[b]) : len(ids)] = True
+    rows_N = torch.tensor(rows).repeat_interleave(response_B_T.sum(dim=1))
+    return rows_N, ids_B_T.to(device), response_B_T.to(device)
+
+
+def balance(rows: list[int], tokens_B: list[int], n: int) -> list[list[int]]:
+    """Shares rows out over n ranks so that their tokens are nearly equal: longest first, to the emptiest rank."""
+    shares, load = [[] for _ in range(n)], [0] * n
+    for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):
+        r = load.index(min(load))
+        shares[r].append(b)
+        load[r] += tokens_B[b]
+    return shares
+
+
+def pack(rows: list[int], tokens_B: list[int], budget: int) -> list[list[int]]:
+    """Cuts rows, longest first, into micro-batches of at most `budget` padded tokens (a single row may exceed it)."""
+    batches: list[list[int]] = []
+    for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):
+        if batches and (len(batches[-1]) + 1) * tokens_B[batches[-1][0]] <= budget:
+            batches[-1].append(b)
+        else:
+            batches.append([b])
+    return batches

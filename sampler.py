@@ -1,0 +1,490 @@
+"""Which problems the student is trained on: the dataset, the utility target, the selection rules.
+
+To fork for a new sampler: write one class with the five methods of `Sampler` and add it to `SAMPLERS`. Nothing
+else changes: `train.py` runs it in-process, or on the teacher ranks behind `RemoteSampler` if it uses a teacher.
+
+numpy only; the network that predicts utilities lives in teacher.py and is met here as `teacher.predict(questions)`
+and `teacher.update(question, successes, G)`. Shapes: N prompts proposed, K candidates in each prompt's pool.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import datasets
+import numpy as np
+import pyarrow.compute as pc
+import torch
+import torch.distributed as dist
+
+
+def utility_target(p_hat):
+    """y = √(p̂(1-p̂)), the std of the group's rewards, in [0, 0.5] (Section 3.3; Alg. 2, line 4)."""
+    return np.sqrt(p_hat * (1 - p_hat))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Problems
+
+
+class Problems:
+    """A JSONL or Parquet file of problems, memory-mapped: rows of `problem` and `expected_answer` (both text).
+
+    Raises ValueError or OSError with one line that names the file, and the line in it where that can be known.
+    """
+
+    COLUMNS = ("problem", "expected_answer")
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise FileNotFoundError(f"{path}: no such data file")
+        kind = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}.get(self.path.suffix)
+        if kind is None:
+            raise ValueError(f"{path}: expected a .jsonl or .parquet file")
+        if self.path.stat().st_size == 0:
+            raise ValueError(f"{path}: the file is empty")
+        try:
+            rows = datasets.load_dataset(kind, data_files=str(self.path), split="train")
+        except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
+            raise ValueError(self._first_bad_line() or f"{path}: cannot be read as {kind}: {error}") from error
+        missing = set(self.COLUMNS) - set(rows.column_names)
+        if missing or len(rows) == 0:
+            what = f"lacks the field {sorted(missing)[0]!r}" if missing else "holds no problem"
+            raise ValueError(self._first_bad_line() or f"{path}: {what}")
+        rows = rows.select_columns(list(self.COLUMNS))
+        for name in self.COLUMNS:
+            column = rows.data.column(name)
+            if not (pc.all(pc.is_valid(column)).as_py() and _all_filled(column)):
+                raise ValueError(self._first_bad_line() or f"{path}: a row has an empty {name!r}")
+        self.rows = rows.cast(datasets.Features({name: datasets.Value("string") for name in self.COLUMNS}))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def question(self, index: int) -> str:
+        """The text of one problem."""
+        return self.rows[int(index)]["problem"]
+
+    def answer(self, index: int) -> str:
+        """The gold answer of one problem; the teacher never sees it."""
+        return self.rows[int(index)]["expected_answer"]
+
+    def _first_bad_line(self) -> str | None:
+        """Which line of a JSONL file is at fault: only called once loading has failed, for it reads them all."""
+        if self.path.suffix == ".parquet":
+            return None
+        with self.path.open(encoding="utf-8", errors="replace") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    return f"{self.path}, line {number}: not JSON ({error})"
+                for name in self.COLUMNS:
+                    if not isinstance(row, dict) or str(row.get(name) or "").strip() == "":
+                        return f"{self.path}, line {number}: lacks the field {name!r}"
+        return None
+
+
+def _all_filled(column) -> bool:
+    is_text = str(column.type) in ("string", "large_string", "string_view")
+    return not is_text or not pc.any(pc.equal(pc.utf8_trim_whitespace(column), "")).as_py()
+
+
+class Unseen:
+    """Problems not yet trained on in this pass, drawn without replacement; what is drawn and not taken returns.
+
+    `order` is one permutation in three parts: [0, unseen) not yet trained on, [unseen, kept) already trained on,
+    [kept, n) dropped for good because `fits(index)` was False (an over-long prompt, known only when drawn). A
+    draw is a partial Fisher-Yates shuffle into the tail of the first part, so 3 million problems cost as little
+    as 3. When fewer are left than one draw needs, a new pass begins.
+    """
+
+    def __init__(self, n_problems: int, rng: np.random.Generator, fits: Callable[[int], bool]):
+        self.order = np.arange(n_problems, dtype=np.int32)
+        self.rng, self.fits = rng, fits
+        self.unseen = self.kept = n_problems
+        self.passes = 1
+
+    def draw(self, k: int) -> np.ndarray:
+        """k distinct unseen indices, int64. Raises ValueError where the whole dataset has fewer that fit."""
+        drawn = 0
+        while drawn < k:
+            if self.unseen < k:
+                if self.kept < k:
+                    raise ValueError(
+                        f"a step draws {k} distinct problems, but only {self.kept} of {len(self.order)} fit the "
+                        "prompt limit: add problems, raise --max_prompt_tokens, or lower --candidates"
+                    )
+                self.unseen, self.passes, drawn = self.kept, self.passes + 1, 0
+            last = self.unseen - 1 - drawn
+            self._swap(self.rng.integers(last + 1), last)
+            if self.fits(int(self.order[last])):
+                drawn += 1
+            else:  # out of the unseen part, then out of the kept part
+                self._swap(last, self.unseen - 1)
+                self._swap(self.unseen - 1, self.kept - 1)
+                self.unseen, self.kept = self.unseen - 1, self.kept - 1
+        return self.order[self.unseen - k : self.unseen].astype(np.int64)
+
+    def take(self, index_N: np.ndarray) -> None:
+        """Mark indices of the latest draw as trained on."""
+        for index in index_N:
+            position = int(np.flatnonzero(self.order[: self.unseen] == index)[-1])
+            self._swap(position, self.unseen - 1)
+            self.unseen -= 1
+
+    def _swap(self, i: int, j: int) -> None:
+        self.order[i], self.order[j] = self.order[j], self.order[i]
+
+    def metrics(self) -> dict[str, float]:
+        """`passes` over the data begun, `coverage` of this pass in [0, 1], problems `overlong` so far."""
+        dropped = len(self.order) - self.kept
+        return {
+            "passes": self.passes,
+            "coverage": 1 - self.unseen / max(1, self.kept),
+            "overlong": dropped,
+        }
+
+    def state_dict(self) -> dict:
+        return {
+            "order": torch.from_numpy(self.order.copy()),
+            "unseen": self.unseen,
+            "kept": self.kept,
+            "passes": self.passes,
+            "rng": self.rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        if len(state["order"]) != len(self.order):
+            raise ValueError(
+                f"the checkpoint saw {len(state['order'])} problems, the training data has {len(self.order)}"
+            )
+        self.order = np.asarray(state["order"], dtype=np.int32)
+        self.unseen, self.kept, self.passes = state["unseen"], state["kept"], state["passes"]
+        self.rng.bit_generator.state = state["rng"]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Samplers
+
+
+@dataclass
+class Selections:
+    """N proposals: pool and predicted utilities (NaN where nothing predicts), the choice, and how it came about."""
+
+    pool_N_K: np.ndarray  # int64, indices into Problems
+    utilities_N_K: np.ndarray  # float64, in [0, 0.5]
+    chosen_N: np.ndarray  # int64, position in the pool
+    explored_N: np.ndarray  # bool, by the uniform branch of epsilon-greedy
+
+    @property
+    def index_N(self) -> np.ndarray:
+        """The selected problems."""
+        return np.take_along_axis(self.pool_N_K, self.chosen_N[:, None], axis=1)[:, 0]
+
+    @property
+    def utility_N(self) -> np.ndarray:
+        """The prediction that each selected problem was selected with."""
+        return np.take_along_axis(self.utilities_N_K, self.chosen_N[:, None], axis=1)[:, 0]
+
+    def pack(self) -> np.ndarray:
+        """One float64 row a proposal, (N, 2K + 2): what goes over the wire and into checkpoints."""
+        return np.column_stack([self.pool_N_K, self.utilities_N_K, self.chosen_N, self.explored_N]).astype(float)
+
+    @classmethod
+    def unpack(cls, rows: np.ndarray) -> "Selections":
+        """The inverse of pack."""
+        rows = np.asarray(rows, dtype=float)
+        K = (rows.shape[1] - 2) // 2
+        pool, utilities, chosen, explored = np.split(rows, [K, 2 * K, 2 * K + 1], axis=1)
+        return cls(pool.astype(np.int64), utilities, chosen[:, 0].astype(np.int64), explored[:, 0] > 0)
+
+
+class Sampler(Protocol):
+    """What train.py asks of a sampler. Built as `cls(problems, config, fits, teacher)`; `uses_teacher` says
+    whether it wants a Teacher (and by default ranks for one). All randomness comes from `config.seed`."""
+
+    uses_teacher: bool
+
+    def propose(self, n: int) -> Selections:
+        """n problems to train on next."""
+
+    def observe(self, index_N: np.ndarray, successes_N: np.ndarray, G: int) -> None:
+        """How many of the G completions of each proposed problem were right."""
+
+    def state_dict(self) -> dict:
+        """Everything needed to continue as if never interrupted: numbers, strings, lists, dicts, tensors."""
+
+    def load_state_dict(self, state: dict) -> None: ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers for metrics.jsonl."""
+
+
+class Uniform:
+    """The baseline: every problem once, in random order."""
+
+    uses_teacher = False
+
+    def __init__(self, problems: Problems, config, fits: Callable[[int], bool], teacher=None):
+        self.unseen = Unseen(len(problems), np.random.default_rng([config.seed, 1]), fits)
+
+    def propose(self, n: int) -> Selections:
+        pool_N_1 = self.unseen.draw(n)[:, None]
+        self.unseen.take(pool_N_1[:, 0])
+        return Selections(pool_N_1, np.full((n, 1), np.nan), np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool))
+
+    def observe(self, index_N, successes_N, G) -> None:
+        """Learns nothing."""
+
+    def state_dict(self) -> dict:
+        return self.unseen.state_dict()
+
+    def load_state_dict(self, state: dict) -> None:
+        self.unseen.load_state_dict(state)
+
+    def metrics(self) -> dict[str, float]:
+        return self.unseen.metrics()
+
+
+def epsilon_greedy(
+    utilities_N_K: np.ndarray, epsilon: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """(Alg. 1, lines 11-16) per row: with probability ε uniform over the pool, else the highest utility.
+
+    Returns (chosen_N int64 positions in the pool, explored_N bool). The uniform branch may pick the argmax.
+    """
+    N, K = utilities_N_K.shape
+    explored_N = rng.random(N) < epsilon
+    random_N = rng.integers(K, size=N)
+    return np.where(explored_N, random_N, utilities_N_K.argmax(axis=1)), explored_N
+
+
+class Goldilocks:
+    """(Alg. 1) A pool of K unseen candidates for each prompt, scored by the teacher, chosen epsilon-greedily."""
+
+    uses_teacher = True
+    metric_names = (
+        *("passes", "coverage", "overlong"),
+        *("teacher_loss", "teacher_updates", "teacher_learn_s", "teacher_predict_s"),
+    )
+
+    def __init__(self, problems: Problems, config, fits: Callable[[int], bool], teacher):
+        self.problems, self.teacher = problems, teacher
+        self.K, self.epsilon = config.candidates, config.epsilon
+        self.rng = np.random.default_rng([config.seed, 1])
+        self.unseen = Unseen(len(problems), self.rng, fits)
+
+    def propose(self, n: int) -> Selections:
+        pool_N_K = self.unseen.draw(n * self.K).reshape(n, self.K)
+        questions = [self.problems.question(i) for i in pool_N_K.ravel()]
+        utilities_N_K = self.teacher.predict(questions).reshape(n, self.K)
+        selections = Selections(pool_N_K, utilities_N_K, *epsilon_greedy(utilities_N_K, self.epsilon, self.rng))
+        self.unseen.take(selections.index_N)
+        return selections
+
+    def observe(self, index_N, successes_N, G) -> None:
+        for index, successes in zip(index_N, successes_N, strict=True):
+            self.teacher.update(self.problems.question(index), int(successes), G)
+
+    def state_dict(self) -> dict:
+        return {"unseen": self.unseen.state_dict(), "teacher": self.teacher.state_dict()}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.unseen.load_state_dict(state["unseen"])
+        self.teacher.load_state_dict(state["teacher"])
+
+    def metrics(self) -> dict[str, float]:
+        return self.unseen.metrics() | self.teacher.metrics()
+
+
+SAMPLERS: dict[str, type[Sampler]] = {"goldilocks": Goldilocks, "uniform": Uniform}
+
+
+class Prefetching:
+    """Fixes the order of effects around a sampler that learns, wherever it runs.
+
+    observe(step t) leads to the proposals for step t+1. lag 1, the paper's asynchronous teacher: propose first,
+    with what was learned up to step t-1, and learn from step t afterwards, while the student trains and rolls
+    out. lag 0: learn first (Alg. 1 and 2 to the letter). `deliver(selections, metrics)` is called once they are ready.
+    """
+
+    def __init__(self, sampler: Sampler, n: int, lag: int):
+        self.sampler, self.n, self.lag = sampler, n, lag
+        self.deliver: Callable[[Selections, dict], None] = lambda selections, metrics: None
+        self.next: tuple[Selections, dict] | None = None  # proposals, and the sampler's metrics as they were made
+        self._metrics: dict[str, float] = {}
+
+    def propose(self, n: int) -> Selections:
+        if self.next is None:
+            self._prefetch()
+        (selections, self._metrics), self.next = self.next, None
+        return selections
+
+    def observe(self, index_N, successes_N, G) -> None:
+        if self.lag == 0:
+            self.sampler.observe(index_N, successes_N, G)
+        self._prefetch()
+        self.deliver(*self.next)
+        if self.lag == 1:
+            self.sampler.observe(index_N, successes_N, G)
+
+    def _prefetch(self) -> None:
+        self.next = self.sampler.propose(self.n), self.sampler.metrics()
+
+    def state_dict(self) -> dict:
+        held = self.next and (torch.from_numpy(self.next[0].pack()), self.next[1])
+        return {"sampler": self.sampler.state_dict(), "next": held}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.sampler.load_state_dict(state["sampler"])
+        self.next = state["next"] and (Selections.unpack(state["next"][0]), state["next"][1])
+
+    def metrics(self) -> dict[str, float]:
+        """The sampler's, as they were when the proposals in use were made."""
+        return self._metrics
+
+    @property
+    def teacher(self):
+        """The network behind the sampler, for checkpoints and export."""
+        return self.sampler.teacher
+
+
+# ----------------------------------------------------------------------------------------------------
+# The student's side of the wire (the teacher's is teacher.serve)
+
+REQUEST, FEEDBACK, SAVE, STOP = range(4)
+
+
+@dataclass
+class Wire:
+    """Fixed-size CPU messages between the first student rank and the first teacher rank, over gloo.
+
+    A message is int64 [what, argument, index_N, successes_N]; a reply float64: N packed selections, then the
+    sampler's metrics in the order of `metric_names`. A posted NCCL receive would spin a GPU: these never do.
+    """
+
+    n: int
+    K: int
+    student: int  # global rank that speaks for the students
+    teacher: int  # global rank that speaks for the teachers
+    metric_names: tuple[str, ...]
+
+    def message(self, what=STOP, argument=0, index_N=None, successes_N=None) -> torch.Tensor:
+        empty = np.zeros(self.n)
+        body = [empty if x is None else x for x in (index_N, successes_N)]
+        return torch.from_numpy(np.concatenate([[what, argument], *body]).astype(np.int64))
+
+    def reply(self, selections: Selections | None = None, metrics: dict | None = None) -> torch.Tensor:
+        if selections is None:
+            return torch.zeros(self.n * (2 * self.K + 2) + len(self.metric_names), dtype=torch.float64)
+        numbers = [metrics.get(name, math.nan) for name in self.metric_names]
+        return torch.from_numpy(np.concatenate([selections.pack().ravel(), numbers]))
+
+
+class RemoteSampler:
+    """A sampler on the teacher ranks, seen from the student ranks as a `Sampler`. Keeps no state of its own:
+    the proposals it may hold unread at a checkpoint are saved, and sent again on resume, by the server."""
+
+    uses_teacher = True
+
+    def __init__(self, wire: Wire, student_group):
+        self.wire, self.group = wire, student_group
+        self.speaks = dist.get_rank() == wire.student
+        self.sending: list = []  # (work, tensor): a tensor must live until its send is done
+        self.expecting = False
+        self.wait_s = 0.0
+        self._metrics: dict[str, float] = {}
+
+    def propose(self, n: int) -> Selections:
+        if not self.expecting:
+            self._send(self.wire.message(REQUEST))
+        reply = self.wire.reply()
+        start = time.perf_counter()
+        if self.speaks:
+            dist.recv(reply, src=self.wire.teacher)
+        dist.broadcast(reply, src=self.wire.student, group=self.group)
+        self.wait_s += time.perf_counter() - start
+        self.expecting = False
+        packed, numbers = np.split(reply.numpy(), [len(reply) - len(self.wire.metric_names)])
+        self._metrics = dict(zip(self.wire.metric_names, numbers.tolist(), strict=True))
+        return Selections.unpack(packed.reshape(n, -1))
+
+    def observe(self, index_N, successes_N, G) -> None:
+        """Sends the feedback, which is also the request for the next step, and does not wait."""
+        self._send(self.wire.message(FEEDBACK, G, index_N, successes_N))
+        self.expecting = True
+
+    def save(self, step: int) -> None:
+        """Asks the server to write its part of checkpoint `step`."""
+        self._send(self.wire.message(SAVE, step))
+
+    def stop(self) -> None:
+        """Ends the server; returns when it has heard."""
+        if self.expecting:
+            self.propose(self.wire.n)
+        self._send(self.wire.message(STOP))
+        for work, _ in self.sending:
+            work.wait()
+
+    def _send(self, message: torch.Tensor) -> None:
+        if self.speaks:
+            self.sending = [(work, tensor) for work, tensor in self.sending if not work.is_completed()]
+            self.sending.append((dist.isend(message, dst=self.wire.teacher), message))
+
+    def state_dict(self) -> dict:
+        return {}
+
+    def load_state_dict(self, state: dict) -> None: ...
+
+    def metrics(self) -> dict[str, float]:
+        return self._metrics
+
+
+# ----------------------------------------------------------------------------------------------------
+# How good were the predictions?
+
+
+def noise_floor(p_hat_N: np.ndarray, G: int) -> float:
+    """Mean |ŷ - y| that a perfect teacher, ŷ = √(p(1-p)), would still show because y comes from G rollouts only.
+
+    E|√(p(1-p)) - √(k/G (1-k/G))|, k ~ Binomial(G, p), averaged over the step's problems with p̂ in place of the
+    unknown p. Plug-in, so a dead group contributes 0: a low estimate.
+    """
+    k = np.arange(G + 1)
+    binomial = np.array([math.comb(G, i) for i in k])
+    p = np.asarray(p_hat_N, dtype=float)[:, None]
+    probability_N_k = binomial * p**k * (1 - p) ** (G - k)
+    return float((probability_N_k * np.abs(utility_target(p) - utility_target(k / G))).sum(axis=1).mean())
+
+
+def prediction_metrics(selections: Selections, p_hat_N: np.ndarray, G: int) -> dict[str, float | None]:
+    """Prequential error of the teacher: the score a problem was selected with against its outcome (Section 4.4).
+
+    teacher_mae over all selected; _explore on the uniform branch alone, the unbiased one (the greedy branch
+    suffers the winner's curse); _dead on dead groups; teacher_mu and teacher_sigma over every scored candidate.
+    None where there is nothing to average; {} where nothing was predicted.
+    """
+    if np.isnan(selections.utilities_N_K).any():
+        return {}
+    error_N = np.abs(selections.utility_N - utility_target(p_hat_N))
+    dead_N = (p_hat_N == 0) | (p_hat_N == 1)
+
+    def mean(mask_N):
+        return float(error_N[mask_N].mean()) if mask_N.any() else None
+
+    return {
+        "teacher_mae": float(error_N.mean()),
+        "teacher_mae_explore": mean(selections.explored_N),
+        "teacher_mae_dead": mean(dead_N),
+        "teacher_noise_floor": noise_floor(p_hat_N, G),
+        "teacher_mu": float(selections.utilities_N_K.mean()),
+        "teacher_sigma": float(selections.utilities_N_K.std()),
+    }

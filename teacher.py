@@ -1,0 +1,293 @@
+"""The Teacher: a language model that predicts the utility √(p(1-p)) of a question nobody has tried yet.
+
+    f_φ(q) = 0.5 · σ(wᵀ MeanPool(Embed(q)) + b)        Section 4.2
+
+It learns online from the student's outcomes (Alg. 2). Every teacher rank runs the same code in lockstep on the
+same messages: the ranks share the rows of a batch between them, FSDP averages their gradients, and `serve` is
+their main loop. In one process without teacher ranks the same Teacher is called directly.
+"""
+
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import nn
+from transformers import AutoModel, AutoTokenizer
+
+from rollout import attention_for
+from sampler import FEEDBACK, REQUEST, SAVE, STOP, Prefetching, Selections, Wire, utility_target
+
+MODES = ("full", "last_token", "frozen", "lora")
+LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # Appendix "LoRA-based Training"
+
+
+class LoRALinear(nn.Module):
+    """W x + (α/r) B A dropout(x) with W frozen; B starts at 0, so that the first prediction is the backbone's."""
+
+    def __init__(self, base: nn.Linear, rank=LORA_RANK, alpha=LORA_ALPHA, dropout=LORA_DROPOUT):
+        super().__init__()
+        self.base, self.scale = base, alpha / rank
+        self.A = nn.Parameter(torch.empty(rank, base.in_features, dtype=base.weight.dtype))
+        self.B = nn.Parameter(torch.zeros(base.out_features, rank, dtype=base.weight.dtype))
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.scale * (self.dropout(x) @ self.A.T @ self.B.T)
+
+
+def add_lora(backbone: nn.Module) -> None:
+    """Freezes the backbone and puts a LoRALinear around each of its linear layers, in place."""
+    backbone.requires_grad_(False)
+    for module in list(backbone.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear) and not isinstance(module, LoRALinear):
+                setattr(module, name, LoRALinear(child))
+
+
+class UtilityModel(nn.Module):
+    """f_φ: backbone without its LM head, pooling, and a linear head that starts at 0 (so f = 0.25 everywhere)."""
+
+    def __init__(self, backbone: nn.Module, mode: str):
+        super().__init__()
+        self.backbone, self.mode = backbone, mode
+        self.head = nn.Linear(backbone.config.hidden_size, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, ids_B_T=None, mask_B_T=None, pooled_B_D=None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Right-padded token ids and mask (B, T), or the pooled embedding (B, D) of an earlier call.
+
+        Returns (utility (B,) in [0, 0.5], pooled (B, D)), both float32.
+        """
+        if pooled_B_D is None:
+            hidden_B_T_D = self.backbone(ids_B_T, attention_mask=mask_B_T, use_cache=False).last_hidden_state
+            pooled_B_D = pool(hidden_B_T_D.float(), mask_B_T, last_token=self.mode == "last_token")
+        logit_B = self.head(pooled_B_D.to(self.head.weight.dtype))[:, 0].float()
+        return 0.5 * torch.sigmoid(logit_B), pooled_B_D
+
+
+def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token: bool = False) -> torch.Tensor:
+    """Mean over the tokens of each question, padding excluded, or (ablation) its last token: (B, D)."""
+    if last_token:
+        last_B = mask_B_T.sum(dim=1) - 1
+        return hidden_B_T_D[torch.arange(len(last_B), device=last_B.device), last_B]
+    mask_B_T_1 = mask_B_T[:, :, None].to(hidden_B_T_D.dtype)
+    return (hidden_B_T_D * mask_B_T_1).sum(dim=1) / mask_B_T_1.sum(dim=1)
+
+
+class Teacher:
+    """f_φ with its replay buffer and optimizer: `predict` scores questions, `update` is Algorithm 2.
+
+    config: the fields named teacher_*, replay_capacity and seed of train.Config. group: the teacher ranks' process
+    group, or None for one process alone. shard(model, layers, float32): makes the model an FSDP2 root in place.
+    """
+
+    def __init__(self, config, device, shard: Callable, group=None):
+        self.config, self.device, self.group = config, device, group
+        self.tokenizer = AutoTokenizer.from_pretrained(config.teacher_model)
+        self.rank, self.ranks = (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
+        # A frozen backbone is neither sharded nor synchronised: each rank takes every row of a cached batch.
+        self.share, self.shares = (0, 1) if config.teacher_mode == "frozen" else (self.rank, self.ranks)
+        backbone = AutoModel.from_pretrained(
+            config.teacher_model, dtype=torch.float32, attn_implementation=attention_for(device)
+        )
+        layers = list(backbone.layers)
+        torch.manual_seed(config.seed)  # for LoRA's A
+        if config.teacher_mode == "frozen":
+            backbone.requires_grad_(False)
+        elif config.teacher_mode == "lora":
+            add_lora(backbone)
+        self.model = UtilityModel(backbone, config.teacher_mode).to(device).eval()
+        if config.teacher_mode != "frozen":
+            shard(self.model, layers, float32=[self.model.head])  # bf16 would tie the candidates' scores
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True)
+        self.replay: deque[tuple[list[int], float]] = deque(maxlen=config.replay_capacity)  # sliding window
+        self.pushed = 0  # samples ever received
+        self.updates = 0  # optimizer steps ever taken
+        self.last_loss = math.nan
+        self.learn_s = self.predict_s = 0.0
+        self._ids: OrderedDict[str, list[int]] = OrderedDict()  # each text is tokenised once
+        self._pooled: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()  # frozen backbone only
+
+    @torch.no_grad()
+    def predict(self, questions: list[str]):
+        """f_φ of each question: float64 array (len(questions),) in [0, 0.5]. A collective of the teacher ranks."""
+        start = time.perf_counter()
+        rows = [self._encode(question) for question in questions]
+        # In order of length, so that a batch is padded little; dealt out in turn, so that ranks carry equal work.
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))[self.rank :: self.ranks]
+        utilities = torch.zeros(len(rows), dtype=torch.float64)
+        size = 8 * self.config.teacher_batch_size  # no activations are kept: larger than a training batch
+        for batch in [order[i : i + size] for i in range(0, len(order), size)] or [[]]:
+            f = self._forward([rows[i] for i in batch] or rows[:1])  # an idle rank still joins FSDP's gather
+            utilities[batch] = f[: len(batch)].double().cpu()
+        if self.group:
+            dist.all_reduce(utilities, group=self.group)  # every entry is nonzero on one rank only: an exact sum
+        self.predict_s += time.perf_counter() - start
+        return utilities.numpy()
+
+    def update(self, question: str, successes: int, G: int) -> None:
+        """(Alg. 2, UpdateTeacher) Push (q, y_q); after every `teacher_update_every` samples, refine φ."""
+        self.replay.append((self._encode(question), float(utility_target(successes / G))))
+        self.pushed += 1
+        if self.pushed % self.config.teacher_update_every == 0:
+            start = time.perf_counter()
+            self._refine()
+            self.learn_s += time.perf_counter() - start
+
+    def _refine(self) -> None:
+        """(Alg. 2, lines 9-17) Shuffle the buffer into batches once, then E epochs of MSE over them."""
+        generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.pushed)
+        rows = [self.replay[i] for i in torch.randperm(len(self.replay), generator=generator)]
+        size = self.config.teacher_batch_size * self.ranks
+        batches = [rows[i : i + size] for i in range(0, len(rows), size)]
+        losses = []
+        self.model.train(self.config.teacher_mode == "lora")  # for LoRA's dropout; the backbones have none
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(self.config.seed * 1_000_003 + self.pushed + self.rank)
+            for _ in range(self.config.teacher_epochs):
+                losses = [self._step(batch) for batch in batches]
+        self.model.eval()
+        total = torch.stack(losses).sum().double().cpu()
+        if self.shares > 1:
+            dist.all_reduce(total, group=self.group)
+        self.last_loss = total.item() / len(batches)
+        if not math.isfinite(self.last_loss):
+            raise FloatingPointError(f"the teacher's loss is {self.last_loss} after {self.updates} updates")
+
+    def _step(self, batch: list[tuple[list[int], float]]) -> torch.Tensor:
+        """φ ← φ - η ∇ 1/|B| Σ (f_φ(q) - y)², the batch B shared out over the ranks. Returns this rank's share."""
+        mine = batch[self.share :: self.shares]
+        f_b = self._forward([ids for ids, _ in mine or batch[:1]])  # an idle rank joins with weight 0
+        y_b = torch.tensor([y for _, y in mine or batch[:1]], device=self.device)
+        loss = ((f_b - y_b) ** 2).sum() * (len(mine) > 0) / len(batch)
+        (loss * self.shares).backward()  # FSDP averages over the ranks; the loss is a sum over them
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.updates += 1
+        return loss.detach()
+
+    def _forward(self, rows: list[list[int]]) -> torch.Tensor:
+        if self.config.teacher_mode == "frozen":
+            return self.model(pooled_B_D=self._pooled_embeddings(rows))[0]
+        return self.model(*self._right_pad(rows))[0]
+
+    @torch.no_grad()
+    def _pooled_embeddings(self, rows: list[list[int]]) -> torch.Tensor:
+        """A frozen backbone's embedding of a question never changes: computed once."""
+        new = [ids for ids in rows if tuple(ids) not in self._pooled]
+        if new:
+            _, pooled = self.model(*self._right_pad(new))
+            for ids, vector in zip(new, pooled, strict=True):
+                _remember(self._pooled, tuple(ids), vector)
+        return torch.stack([self._pooled[tuple(ids)] for ids in rows])
+
+    def _right_pad(self, rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        T = max(len(ids) for ids in rows)
+        pad = self.tokenizer.pad_token_id
+        ids = torch.tensor([ids + [pad] * (T - len(ids)) for ids in rows], device=self.device)
+        mask = torch.tensor([[1] * len(ids) + [0] * (T - len(ids)) for ids in rows], device=self.device)
+        return ids, mask
+
+    def _encode(self, question: str) -> list[int]:
+        """The raw question's tokens, cut at max_prompt_tokens (the teacher's tokenizer may count more of them)."""
+        if question not in self._ids:
+            ids = self.tokenizer(question).input_ids[: self.config.max_prompt_tokens]
+            _remember(self._ids, question, ids or [self.tokenizer.pad_token_id])
+        return self._ids[question]
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start, seconds since the last call, and the mean MSE of the latest epoch."""
+        out = {
+            "teacher_loss": self.last_loss,
+            "teacher_updates": self.updates,
+            "teacher_learn_s": self.learn_s,
+            "teacher_predict_s": self.predict_s,
+        }
+        self.learn_s = self.predict_s = 0.0
+        return out
+
+    def state_dict(self) -> dict:
+        """What is not in the model or the optimizer (train.py saves those sharded)."""
+        return {
+            "replay_ids": [ids for ids, _ in self.replay],
+            "replay_y": [y for _, y in self.replay],
+            "pushed": self.pushed,
+            "updates": self.updates,
+            "last_loss": None if math.isnan(self.last_loss) else self.last_loss,
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        self.replay.clear()
+        self.replay.extend(zip(state["replay_ids"], state["replay_y"], strict=True))
+        self.pushed, self.updates = state["pushed"], state["updates"]
+        self.last_loss = math.nan if state["last_loss"] is None else state["last_loss"]
+
+    def export(self, folder: Path) -> None:
+        """Writes `folder`/backbone (a Hugging Face folder; LoRA merged), its tokenizer, and head.safetensors."""
+        weights = {}
+        for name, parameter in self.model.state_dict().items():
+            full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+            weights[name] = full.cpu().contiguous()
+        if self.rank:
+            return
+        for name in [name for name in weights if name.endswith(".base.weight")]:
+            stem = name.removesuffix(".base.weight")
+            A, B = weights.pop(f"{stem}.A"), weights.pop(f"{stem}.B")
+            weights[f"{stem}.weight"] = weights.pop(name) + LORA_ALPHA / LORA_RANK * B @ A
+            if f"{stem}.base.bias" in weights:
+                weights[f"{stem}.bias"] = weights.pop(f"{stem}.base.bias")
+        backbone = {k.removeprefix("backbone."): v for k, v in weights.items() if k.startswith("backbone.")}
+        with torch.device("meta"):
+            shape = AutoModel.from_config(self.model.backbone.config)
+        shape.save_pretrained(folder / "backbone", state_dict=backbone)
+        self.tokenizer.save_pretrained(folder / "backbone")
+        save_file({k: v for k, v in weights.items() if k.startswith("head.")}, folder / "head.safetensors")
+
+
+def _remember(cache: OrderedDict, key, value, limit: int = 100_000) -> None:
+    cache[key] = value
+    if len(cache) > limit:
+        cache.popitem(last=False)
+
+
+def serve(sampler: Prefetching, wire: Wire, group, save: Callable[[int], None]) -> None:
+    """The teacher ranks' main loop ("Teacher Process (Server)", Appendix "Code details"): until STOP, answer
+    requests, learn from feedback, and call save(step) when the students write a checkpoint.
+
+    The first teacher rank talks to the first student rank and repeats every message to its group; the sampler
+    then does the same on each rank. Replies are sent without waiting, so that learning starts at once.
+    """
+    speaks = dist.get_rank() == wire.teacher
+    sending: list = []
+
+    def deliver(selections: Selections, metrics: dict) -> None:
+        reply = wire.reply(selections, metrics)
+        if speaks:
+            for work, _ in sending:
+                work.wait()
+            sending[:] = [(dist.isend(reply, dst=wire.student), reply)]
+
+    sampler.deliver = deliver
+    message = wire.message()
+    while True:
+        if speaks:
+            dist.recv(message, src=wire.student)
+        dist.broadcast(message, src=wire.teacher, group=group)
+        what, argument = message[:2].tolist()
+        index_N, successes_N = message[2:].numpy().reshape(2, wire.n).copy()
+        if what == REQUEST:
+            deliver(sampler.propose(wire.n), sampler.metrics())
+        elif what == FEEDBACK:
+            sampler.observe(index_N, successes_N, argument)
+        elif what == SAVE:
+            save(argument)
+        elif what == STOP:
+            return

@@ -1,0 +1,742 @@
+"""Goldilocks RL, the main job:  torchrun --nproc_per_node 8 train.py
+
+Read `train` first: it is the whole method in one loop (Figure 1 of the paper).
+
+    propose (steps 1-2) -> rollout, verify (3) -> observe (5-6) -> advantages, loss, backward, AdamW (4) -> log
+
+World 8 is 6 student ranks and 2 teacher ranks; `--sampler uniform` (the GRPO baseline) makes all 8 students; one
+process alone runs the same loop with the teacher in-process. Every rank builds its process groups and device once,
+in `Layout`, and passes them on: there is no module-level state.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import sys
+import time
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+
+import datasets
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from tqdm import tqdm
+from transformers import AutoTokenizer
+from transformers.utils import logging as hf_logging
+
+import grpo
+import rollout
+from rollout import PROMPT_FOOTER, PROMPT_HEADER, Generator, Policy, PromptEncoder, Rollouts
+from sampler import SAMPLERS, Prefetching, Problems, RemoteSampler, Selections, Wire, prediction_metrics, utility_target
+from teacher import MODES, Teacher, serve
+from verify import Verifier
+
+HERE = Path(__file__).resolve().parent
+DATASET = "nvidia/OpenMathReasoning"  # Appendix "Dataset Details"
+DEFAULT_DATA = Path("data/openmathreasoning")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Configuration
+
+
+def opt(default, meaning: str, choices=None, least=None, most=None):
+    """A Config field: default, what it means (its unit, and where in the paper the default comes from), its range."""
+    return field(default=default, metadata={"help": meaning, "choices": choices, "least": least, "most": most})
+
+
+@dataclass
+class Config:
+    """One field, one flag. The defaults are the paper's for Qwen2.5-1.5B; presets change them by model."""
+
+    # fmt: off
+    preset: str = opt("qwen2.5-1.5b", "named set of defaults; other flags override it")
+    sampler: str = opt("goldilocks", "how problems are chosen; `uniform` is the GRPO baseline", tuple(SAMPLERS))
+    steps: int = opt(20_000, "student updates (Table 8; a sampler without teacher: 4/3 of it, to the next evaluation)", least=1)
+    seed: int = opt(0, "seed of every random stream", least=0)
+    out: str = opt("", "run folder [runs/PRESET-SAMPLER-seedSEED]; started again with the same one, a run continues")
+    model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or Hugging Face folder (Section 4.1)")
+    teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher backbone: hub id or Hugging Face folder (Section 4.2)")
+    train_data: str = opt(str(DEFAULT_DATA / "train.jsonl"), "JSONL or Parquet with problem, expected_answer; the default is prepared if missing")
+    val_data: str = opt(str(DEFAULT_DATA / "val.jsonl"), "likewise, 5,000 problems for evaluation (App. Dataset Details)")
+    teacher_ranks: int = opt(-1, "ranks for the teacher; -1: world//4 (2 of 8, Section 5.1), 0: in the student ranks", least=-1)
+    # Student
+    prompts_per_step: int = opt(18, "prompts P a step; P x G = 288 completions is the global batch (App. Training Configuration)", least=1)
+    group_size: int = opt(16, "completions G a prompt (Table 6)", least=2)
+    per_device_batch_size: int = opt(4, "rows of full length in one forward/backward of a rank; shorter rows, more of them (App. Training Configuration)", least=1)
+    max_rollout_tokens: int = opt(200_000, "tokens of key-value cache in one call of generate, the micro-batch of rollouts", least=1)
+    learning_rate: float = opt(1e-5, "AdamW, student (Table 6)", least=0)
+    lr_schedule: str = opt("constant", "`linear` decays to 0 at the last step", ("constant", "linear"))
+    max_grad_norm: float = opt(1.0, "gradient norm above which the gradient is scaled down; logged before", least=0)
+    max_prompt_tokens: int = opt(1024, "longer prompts are dropped and counted (Table 6)", least=1)
+    max_completion_tokens: int = opt(2048, "completions are cut there (Table 6)", least=1)
+    temperature: float = opt(0.7, "of sampling; evaluation is greedy (Table 6)", least=1e-3)
+    prompt_header: str = opt(PROMPT_HEADER, "before the question (App. Prompts)")
+    prompt_footer: str = opt(PROMPT_FOOTER, "after the question (App. Prompts)")
+    chat_template: bool = opt(False, "wrap the prompt in the tokenizer's chat template")
+    loss: str = opt("grpo", "mean over sequences of token means; `dapo`: group token mean (Section 6); `sum`: the theorem's", grpo.LOSSES)
+    advantage_std: str = opt("population", "std in the advantage: over G, over G-1, or none (Section 2)", grpo.STDS)
+    dead_rows: str = opt("in", "do dead groups count in the loss's denominators?", ("in", "out"))
+    update_iterations: int = opt(1, "optimizer updates mu on each batch (Table 6)", least=1)
+    clip_low: float = opt(0.2, "ratio clip below 1 - this (L_DAPO, Section 6)", least=0, most=1)
+    clip_high: float = opt(0.28, "ratio clip above 1 + this (L_DAPO, Section 6)", least=0)
+    resample_rounds: int = opt(0, "extra rounds of rollouts to replace dead groups (DAPO, Section 6)", least=0)
+    kl_coef: float = opt(0.0, "KL to the initial student; 0 loads no reference (Table 6)", least=0)
+    entropy_coef: float = opt(0.0, "entropy bonus beta; 0.0003 in the ablation (Table 2)", least=0)
+    activation_checkpointing: bool = opt(False, "recompute activations in backward: less memory, more time")
+    # Teacher
+    candidates: int = opt(8, "pool K_candidate scored for each prompt (Table 7, Alg. 1)", least=1)
+    epsilon: float = opt(0.2, "share of prompts chosen uniformly from their pool (Table 7, Alg. 1)", least=0, most=1)
+    teacher_learning_rate: float = opt(1e-6, "AdamW, teacher (Table 7)", least=0)
+    teacher_batch_size: int = opt(8, "questions a teacher rank (Table 7)", least=1)
+    teacher_epochs: int = opt(4, "E_teacher, over the buffer at each update (Table 7, Alg. 2)", least=1)
+    teacher_update_every: int = opt(4, "M_update: outcomes between updates (Table 7)", least=1)
+    replay_capacity: int = opt(64, "N_replay: outcomes kept, a sliding window (Table 7)", least=1)
+    teacher_mode: str = opt("full", "ablations of App. Teacher Architectures", MODES)
+    teacher_lag: int = opt(1, "1: propose before learning from the last step, overlapped; 0: learn first (App. Code details)", (0, 1))
+    # The run
+    eval_every: int = opt(200, "steps between greedy evaluations (Table 6)", least=1)
+    checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", least=0)
+    keep: int = opt(2, "checkpoints kept", least=1)
+    verify_workers: int = opt(4, "processes a student rank grades answers with", least=1)
+    timeout_minutes: int = opt(180, "longest wait of one rank for another, evaluations included", least=1)
+    # fmt: on
+
+
+PAPER_4B = {"teacher_model": "Qwen/Qwen3-1.7B", "per_device_batch_size": 3}
+OLMO = "allenai/OLMo-2-0425-1B"
+PRESETS: dict[str, dict] = {
+    "qwen2.5-1.5b": {},
+    "olmo2-1b": {"model": OLMO, "teacher_model": OLMO},
+    "qwen3-4b": {"model": "Qwen/Qwen3-4B", "steps": 8_000, **PAPER_4B},
+    "phi-4-mini": {"model": "microsoft/Phi-4-mini-instruct", "steps": 10_000, **PAPER_4B},
+    "demo": {  # the embedded miniature: minutes on two CPU cores (scripts/make_demo.py)
+        "model": str(HERE / "demo/model"),
+        "teacher_model": str(HERE / "demo/model"),
+        "train_data": str(HERE / "demo/train.jsonl"),
+        "val_data": str(HERE / "demo/val.jsonl"),
+        "prompt_header": "",
+        "prompt_footer": "Solution:",
+        "steps": 120,
+        "eval_every": 20,
+        "learning_rate": 1e-4,
+        "teacher_learning_rate": 3e-4,
+        "max_prompt_tokens": 64,
+        "max_completion_tokens": 96,
+        "per_device_batch_size": 32,
+        "verify_workers": 1,
+    },
+}
+# What may differ when a run is continued; anything else would make it another experiment.
+CHANGEABLE = {
+    "out",
+    "steps",
+    "teacher_ranks",
+    "eval_every",
+    "checkpoint_every",
+    "keep",
+    "verify_workers",
+    "timeout_minutes",
+}
+CHANGEABLE |= {"max_rollout_tokens", "per_device_batch_size", "activation_checkpointing"}
+
+
+def parse(argv: list[str] | None = None) -> Config:
+    """Command line -> Config: the preset's values, then the flags given. Raises ValueError with one line."""
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message):
+            raise ValueError(f"{message} (see --help)")
+
+    parser = Parser(description="Goldilocks RL: GRPO with a teacher that picks the problems.", allow_abbrev=False)
+    for f in fields(Config):
+        meaning = f"{f.metadata['help']} [{f.default}]".replace("%", "%%")
+        if f.name in ("prompt_header", "prompt_footer"):
+            meaning = f.metadata["help"]
+        kwargs = {"default": None, "help": meaning, "choices": f.metadata["choices"]}
+        if f.type is bool:
+            kwargs = {"default": None, "help": meaning, "action": argparse.BooleanOptionalAction}
+        else:
+            kwargs |= {"type": f.type, "metavar": None if f.metadata["choices"] else f.type.__name__.upper()}
+        parser.add_argument(f"--{f.name}", **kwargs)
+    given = {k: v for k, v in vars(parser.parse_args(argv)).items() if v is not None}
+    preset = given.get("preset", Config.preset)
+    if preset not in PRESETS:
+        raise ValueError(f"--preset {preset}: choose from {', '.join(PRESETS)}")
+    config = Config(**(PRESETS[preset] | given))
+    for f in fields(config):
+        value, low, high = getattr(config, f.name), f.metadata["least"], f.metadata["most"]
+        if (low is not None and not value >= low) or (high is not None and not value <= high) or value == math.inf:
+            bounds = f"at least {low}" if high is None else f"in [{low}, {high}]"
+            raise ValueError(f"--{f.name} {value}: must be {bounds}")
+    if "steps" not in given and not SAMPLERS[config.sampler].uses_teacher:
+        # Equal device time: the baseline does 4/3 of the steps (App. "Compute Allocation"), whole evaluations.
+        config.steps = math.ceil(config.steps * 4 / 3 / config.eval_every) * config.eval_every
+    config.checkpoint_every = config.checkpoint_every or config.eval_every
+    config.out = config.out or f"runs/{config.preset}-{config.sampler}-seed{config.seed}"
+    return config
+
+
+class Layout:
+    """Who is who: ranks [0, n_students) are students, the rest teachers. Groups and the device are built here."""
+
+    def __init__(self, config: Config):
+        self.world, self.rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+        wants_teacher = SAMPLERS[config.sampler].uses_teacher
+        self.n_teachers = config.teacher_ranks if wants_teacher else 0
+        if self.n_teachers < 0:
+            self.n_teachers = self.world // 4
+        self.n_students = self.world - self.n_teachers
+        B = config.prompts_per_step * config.group_size
+        if self.n_students < 1:
+            raise ValueError(
+                f"--teacher_ranks {self.n_teachers} of {self.world} ranks leaves no student: at most {self.world - 1}"
+            )
+        if B % self.n_students:
+            works = [n for n in range(1, 65) if B % n == 0]
+            raise ValueError(
+                f"{config.prompts_per_step} prompts x {config.group_size} = {B} completions cannot be shared equally "
+                f"by {self.n_students} student ranks: use {', '.join(map(str, works))} (see --teacher_ranks)"
+            )
+        self.is_teacher = self.rank >= self.n_students
+
+    def connect(self, config: Config) -> None:
+        """Joins the other ranks and builds this role's group, mesh and device."""
+        cuda = torch.cuda.is_available()
+        # Control messages are CPU tensors over gloo, weights and gradients go over NCCL.
+        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+        timeout = timedelta(minutes=config.timeout_minutes)
+        if "RANK" in os.environ:
+            dist.init_process_group(backend, timeout=timeout)
+        else:
+            dist.init_process_group(backend, timeout=timeout, store=dist.HashStore(), rank=0, world_size=1)
+        self.device = torch.device("cpu")
+        if cuda:
+            local = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
+            self.device = torch.device("cuda", local)
+            torch.cuda.set_device(self.device)
+        students, teachers = range(self.n_students), range(self.n_students, self.world)
+        groups = [dist.new_group(list(ranks), timeout=timeout) for ranks in (students, teachers) if ranks]
+        self.group = groups[self.is_teacher]
+        self.mesh = DeviceMesh.from_group(self.group, self.device.type)
+
+    def shard(self, model: nn.Module, layers, float32=()) -> None:
+        """FSDP2 over this role's ranks: float32 masters, bf16 compute and float32 reduction on GPUs.
+
+        Modules in `float32` compute in float32 on GPUs too.
+        """
+        exact = MixedPrecisionPolicy()
+        mixed = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.device.type == "cuda" else exact
+        for module, policy in [(m, exact) for m in float32] + [(m, mixed) for m in [*layers, model]]:
+            fully_shard(module, mesh=self.mesh, mp_policy=policy, reshard_after_forward=False)
+
+    def barrier(self) -> None:
+        """All ranks, over gloo."""
+        dist.all_reduce(torch.zeros(1))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Student
+
+
+class Student:
+    """The policy, and what one student rank does with it: roll out, grade and train its share of a step."""
+
+    def __init__(self, config: Config, layout: Layout, verifier: Verifier):
+        self.config, self.layout, self.verifier = config, layout, verifier
+        self.tokenizer = AutoTokenizer.from_pretrained(config.model)
+        self.encode = prompt_encoder(config, self.tokenizer)
+        self.policy = Policy(config.model, layout.device)
+        self.generator = Generator(config.model, layout.device, self.tokenizer)
+        self.reference = None
+        if config.kl_coef:
+            self.reference = Policy(config.model, layout.device).requires_grad_(False)
+            layout.shard(self.reference, self.reference.lm.model.layers)
+        if config.activation_checkpointing:
+            self.policy.lm.gradient_checkpointing_enable({"use_reentrant": False})
+        self.policy.train(config.activation_checkpointing)  # it works in train mode only; there is no dropout
+        layout.shard(self.policy, self.policy.lm.model.layers)
+        parameters = self.policy.parameters()
+        self.optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, fused=True)
+
+    def rollout(self, questions: list[str], answers: list[str], temperature: float, stream: tuple, watch: "Stopwatch"):
+        """One graded completion for each question: this rank does a contiguous share, every rank gets all.
+
+        `stream` names the random stream (with seed and rank). Returns (Rollouts, rewards (B,) float32, statuses).
+        """
+        c, n, r = self.config, self.layout.n_students, self.layout.rank
+        mine = slice(len(questions) * r // n, len(questions) * (r + 1) // n)
+        prompts = [self.encode(question) for question in questions]
+        with watch("rollout_s"):
+            seed = int(np.random.SeedSequence([c.seed, 2, *stream, r]).generate_state(1)[0])
+            rollouts = self.generator.generate(
+                prompts[mine], temperature, c.max_completion_tokens, seed, c.max_rollout_tokens
+            )
+        with watch("verify_s"):
+            texts = self.tokenizer.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
+            verdicts = self.verifier.grade(texts, answers[mine])
+        parts = [None] * n
+        graded = [(v.reward, v.status) for v in verdicts]
+        dist.all_gather_object(parts, (rollouts.completion_ids, rollouts.finished, graded), group=self.layout.group)
+        ids, finished, graded = ([row for part in parts for row in part[column]] for column in range(3))
+        rewards, statuses = zip(*graded, strict=True)
+        return Rollouts(prompts, ids, finished), torch.tensor(rewards, dtype=torch.float32), list(statuses)
+
+    def update(self, rollouts: Rollouts, rewards_P_G: torch.Tensor, learning_rate: float) -> dict[str, float | None]:
+        """Advantages, loss, backward, clip, AdamW on one batch, which every rank knows whole. Returns metrics."""
+        c, n = self.config, self.layout.n_students
+        advantage_B = grpo.group_advantages(rewards_P_G, c.advantage_std).flatten()
+        counted_P = ~grpo.dead_groups(rewards_P_G) if c.dead_rows == "out" else None
+        weight_B = grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), c.loss, counted_P).flatten()
+        # Rows with advantage 0 have no gradient unless KL or entropy gives them one: they are not forwarded.
+        live = range(len(rollouts)) if c.kl_coef or c.entropy_coef else advantage_B.nonzero()[:, 0].tolist()
+        tokens_B = rollouts.total_tokens()
+        mine = rollout.balance(live, tokens_B, n)[self.layout.rank]
+        if idle := not mine:  # FSDP needs every rank: one row with weight 0, whose gradient is exactly 0
+            mine, weight_B = [int(np.argmin(tokens_B))], torch.zeros_like(weight_B)
+        budget = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
+        pad_id, device = self.tokenizer.pad_token_id, self.layout.device
+        micro_batches = [
+            rollout.collate(rollouts, rows, pad_id, device) for rows in rollout.pack(mine, tokens_B, budget)
+        ]
+        for param_group in self.optimizer.param_groups:
+            param_group["lr"] = learning_rate
+
+        old_logps, norms = [], []
+        sums = torch.zeros(5, dtype=torch.float64)  # over tokens: loss, 1, entropy, clipped, kl
+        for iteration in range(c.update_iterations):
+            for i, (rows_N, ids_B_T, response_B_T) in enumerate(micro_batches):
+                last = i == len(micro_batches) - 1  # ranks may hold different numbers of them: all meet at the last
+                self.policy.set_requires_gradient_sync(last)
+                self.policy.set_reshard_after_backward(last)
+                logp_N, entropy_N = self.policy(ids_B_T, response_B_T, c.temperature)
+                if iteration == 0:
+                    old_logps.append(logp_N.detach())
+                ref_logp_N = None
+                if self.reference is not None:
+                    with torch.no_grad():
+                        ref_logp_N, _ = self.reference(ids_B_T, response_B_T, c.temperature)
+                loss, stats = grpo.policy_loss(
+                    logp_N,
+                    old_logps[i],
+                    advantage_B[rows_N].to(logp_N),
+                    weight_B[rows_N].to(logp_N),
+                    clip_low=c.clip_low,
+                    clip_high=c.clip_high,
+                    ref_logp_N=ref_logp_N,
+                    kl_coef=c.kl_coef,
+                    entropy_N=entropy_N,
+                    entropy_coef=c.entropy_coef,
+                )
+                (loss * n).backward()  # FSDP averages over ranks; the loss is a sum over them
+                counts = (loss, torch.tensor(len(rows_N)), entropy_N.sum(), stats["clipped"], stats["kl"])
+                sums += (not idle) * torch.stack([x.detach().double().cpu() for x in counts])
+            norm = nn.utils.clip_grad_norm_(self.policy.parameters(), c.max_grad_norm or math.inf).full_tensor()
+            if not norm.isfinite():
+                raise FloatingPointError(f"the gradient norm is {norm.item()}: stopped before the update")
+            norms.append(norm.item())
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        self.generator.refresh(self.policy)
+        dist.all_reduce(sums, group=self.layout.group)
+        loss, tokens, entropy, clipped, kl = sums.tolist()
+        return {
+            "grad_norm": sum(norms) / len(norms),
+            "loss": loss / c.update_iterations,
+            "entropy": entropy / tokens if tokens else None,
+            "clip_fraction": clipped / tokens if tokens else None,
+            "kl": kl / tokens if tokens and c.kl_coef else None,
+            "forwarded_rows": len(live),
+            "learning_rate": learning_rate,
+        }
+
+    def evaluate(self, problems: Problems, step: int, folder: Path, watch: "Stopwatch") -> float:
+        """Greedy pass@1 on every validation problem (Table 6), spread over the ranks; verdicts go to evals/."""
+        n = self.layout.n_students
+        order = [i for r in range(n) for i in range(r, len(problems), n)]  # neighbours in a file are often alike
+        questions, answers = [problems.question(i) for i in order], [problems.answer(i) for i in order]
+        with watch("eval_s"):
+            rollouts, rewards, statuses = self.rollout(questions, answers, 0.0, (0, step), Stopwatch())
+        if self.layout.rank == 0:
+            rows = sorted(zip(order, rewards.tolist(), statuses, rollouts.lengths().tolist(), strict=True))
+            names = ("problem", "reward", "status", "tokens")
+            write_lines(folder / "evals" / f"step_{step}.jsonl", [dict(zip(names, r, strict=True)) for r in rows])
+        return rewards.mean().item()
+
+
+def prompt_encoder(config: Config, tokenizer) -> PromptEncoder:
+    """The student's prompt format."""
+    return PromptEncoder(tokenizer, config.prompt_header, config.prompt_footer, config.chat_template)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The loop
+
+
+def train(config: Config, layout: Layout, verifier: Verifier) -> None:
+    """The student ranks' main program: the whole method in one loop."""
+    c, P, G = config, config.prompts_per_step, config.group_size
+    problems, val_problems = Problems(c.train_data), Problems(c.val_data)
+    student = Student(c, layout, verifier)
+    sampler = build_sampler(c, layout, problems, student.encode)
+    run = Run(c, layout)
+    start = run.resume(sampler, student)
+    run.show_plan(start, student, len(problems), len(val_problems))
+    if start == 0:
+        watch = Stopwatch()
+        run.log({"step": 0, "val_accuracy": student.evaluate(val_problems, 0, run.folder, watch)} | watch)
+
+    for step in (bar := tqdm(range(start + 1, c.steps + 1), initial=start, total=c.steps, disable=layout.rank > 0)):
+        began, watch, rounds = time.perf_counter(), Stopwatch(), []
+        while not rounds or (len(rounds) <= c.resample_rounds and sum(r.n_live for r in rounds) < P):
+            # Steps 1-2: the sampler proposes P problems (Alg. 1).
+            with watch("teacher_wait_s"):
+                selections = sampler.propose(P)
+            # Step 3: G completions of each, and their verified rewards.
+            rows_B = np.repeat(selections.index_N, G)
+            questions, answers = [problems.question(i) for i in rows_B], [problems.answer(i) for i in rows_B]
+            stream = (1, step, len(rounds))
+            rollouts, rewards_B, statuses = student.rollout(questions, answers, c.temperature, stream, watch)
+            rounds.append(Round(selections, rollouts, rewards_B.reshape(P, G), statuses))
+            # Steps 5-6: the teacher hears of the outcomes, and learns (Alg. 2) while the student goes on.
+            with watch("teacher_wait_s"):
+                sampler.observe(selections.index_N, rounds[-1].successes_P, G)
+        # Step 4: GRPO on one batch of P groups.
+        with watch("train_s"):
+            learning_rate = c.learning_rate * (1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1)
+            update = student.update(*first_live_groups(rounds, P), learning_rate)
+
+        metrics = {"step": step} | rollout_metrics(rounds) | update | sampler.metrics()
+        metrics["seconds"] = time.perf_counter() - began
+        if step % c.eval_every == 0 or step == c.steps:
+            metrics["val_accuracy"] = student.evaluate(val_problems, step, run.folder, watch)
+        run.log(metrics | watch, rounds, student.tokenizer)
+        tokens_a_second = metrics["total_tokens"] / metrics["seconds"]
+        bar.set_postfix_str(
+            f"reward {metrics['reward_mean']:.2f}, dead {metrics['zero_variance']:.0%}, {tokens_a_second:,.0f} tok/s"
+        )
+        if step % c.checkpoint_every == 0 or step == c.steps:
+            run.save(step, sampler, student)
+
+    if layout.rank == 0:
+        student.generator.export(run.folder / "student")
+    if isinstance(sampler, RemoteSampler):
+        sampler.stop()
+    elif teacher := getattr(sampler, "teacher", None):
+        teacher.export(run.folder / "teacher")
+    run.show_result()
+
+
+def run_teacher(config: Config, layout: Layout) -> None:
+    """The teacher ranks' main program: answer and learn until the students stop, then export."""
+    encode = prompt_encoder(config, AutoTokenizer.from_pretrained(config.model))  # the student's limit says what fits
+    sampler = build_sampler(config, layout, Problems(config.train_data), encode)
+    run = Run(config, layout)
+    run.resume(sampler)
+    serve(sampler, wire_of(config, layout), layout.group, lambda step: run.save(step, sampler))
+    sampler.teacher.export(run.folder / "teacher")
+
+
+def build_sampler(config: Config, layout: Layout, problems: Problems, encode: PromptEncoder):
+    """The sampler as this rank meets it: a client on student ranks with a teacher elsewhere, else the real one."""
+    if layout.n_teachers and not layout.is_teacher:
+        return RemoteSampler(wire_of(config, layout), layout.group)
+
+    def fits(index: int) -> bool:
+        return len(encode(problems.question(index))) <= config.max_prompt_tokens
+
+    cls = SAMPLERS[config.sampler]
+    if not cls.uses_teacher:
+        return cls(problems, config, fits)
+    teacher = Teacher(config, layout.device, layout.shard, layout.group)
+    return Prefetching(cls(problems, config, fits, teacher), config.prompts_per_step, config.teacher_lag)
+
+
+def wire_of(config: Config, layout: Layout) -> Wire:
+    """The message sizes that both sides agree on. Rank 0 speaks for the students, the first teacher for the rest."""
+    metric_names = SAMPLERS[config.sampler].metric_names
+    return Wire(config.prompts_per_step, config.candidates, 0, layout.n_students, metric_names)
+
+
+@dataclass
+class Round:
+    """One round of rollouts on P proposed problems: rewards (P, G) and P*G rows, prompt-major."""
+
+    selections: Selections
+    rollouts: Rollouts
+    rewards_P_G: torch.Tensor
+    statuses: list[str]
+
+    @property
+    def n_live(self) -> int:
+        return int((~grpo.dead_groups(self.rewards_P_G)).sum())
+
+    @property
+    def successes_P(self) -> np.ndarray:
+        return self.rewards_P_G.sum(dim=1).long().numpy()
+
+
+def first_live_groups(rounds: list[Round], P: int) -> tuple[Rollouts, torch.Tensor]:
+    """The batch of P groups: all of the one round there usually is; of several (DAPO), live before dead ones."""
+    rewards_P_G = torch.cat([r.rewards_P_G for r in rounds])
+    dead, G = grpo.dead_groups(rewards_P_G).tolist(), rewards_P_G.shape[1]
+    keep = sorted(sorted(range(len(dead)), key=lambda i: dead[i])[:P])
+    every = sum((r.rollouts for r in rounds), Rollouts())
+    return every.take([i * G + g for i in keep for g in range(G)]), rewards_P_G[keep]
+
+
+def rollout_metrics(rounds: list[Round]) -> dict:
+    """What the step's rollouts looked like, all rounds counted: groups that DAPO discards are compute too."""
+    rewards_P_G = torch.cat([r.rewards_P_G for r in rounds]).double()
+    p_hat, G = rewards_P_G.mean(dim=1).numpy(), rewards_P_G.shape[1]
+    every = sum((r.rollouts for r in rounds), Rollouts())
+    statuses = [status for r in rounds for status in r.statuses]
+    selections = Selections.unpack(np.concatenate([r.selections.pack() for r in rounds]))
+    return {
+        "reward_mean": p_hat.mean(),
+        "reward_std_group": utility_target(p_hat).mean(),
+        "reward_std_batch": rewards_P_G.std(correction=0).item(),
+        "zero_variance": ((p_hat == 0) | (p_hat == 1)).mean(),
+        "zero_variance_easy": (p_hat == 1).mean(),
+        "zero_variance_hard": (p_hat == 0).mean(),
+        "groups": len(p_hat),
+        "truncated": 1 - sum(every.finished) / len(every),
+        "no_box": statuses.count("no_box") / len(statuses),
+        "verify_failures": sum(s in ("too_long", "timeout", "memory", "crash") for s in statuses) / len(statuses),
+        "completion_tokens": int(every.lengths().sum()),
+        "total_tokens": sum(every.total_tokens()),
+    } | prediction_metrics(selections, p_hat, G)
+
+
+class Stopwatch(dict):
+    """Seconds by part of a step: `with watch("train_s"): ...` adds to watch["train_s"]."""
+
+    def __init__(self):
+        super().__init__(dict.fromkeys(("rollout_s", "verify_s", "train_s", "teacher_wait_s", "eval_s"), 0.0))
+
+    @contextmanager
+    def __call__(self, part: str):
+        start = time.perf_counter()
+        yield
+        self[part] += time.perf_counter() - start
+
+
+# ----------------------------------------------------------------------------------------------------
+# The run's folder
+
+
+class Run:
+    """config.json, metrics.jsonl, selections.jsonl, samples.jsonl, evals/ and checkpoints/ of one run.
+
+    Rank 0 writes; checkpoints are written by all ranks under a temporary name, renamed when everything is on disk.
+    """
+
+    def __init__(self, config: Config, layout: Layout):
+        self.config, self.layout, self.folder = config, layout, Path(config.out)
+
+    def check(self) -> None:
+        """Raises ValueError where the folder holds something else, or a run with other settings."""
+        path = self.folder / "config.json"
+        if not path.exists():
+            if self.folder.exists() and any(self.folder.iterdir()):
+                raise ValueError(f"--out {self.folder}: the folder is not empty and holds no run; choose another")
+            return
+        old, new = json.loads(path.read_text()), asdict(self.config)
+        fixed = [k for k in new if k not in CHANGEABLE and old.get(k) != new[k]]
+        differ = [f"{k} {old.get(k)!r} there, {new[k]!r} here" for k in fixed]
+        if differ:
+            raise ValueError(f"--out {self.folder} belongs to another configuration: {'; '.join(differ)}")
+
+    def steps(self) -> list[int]:
+        """The steps that have a complete checkpoint, in order."""
+        return sorted(int(p.name.removeprefix("step_")) for p in self.folder.glob("checkpoints/step_*[0-9]"))
+
+    def resume(self, sampler, student: Student | None = None) -> int:
+        """Loads the newest checkpoint into what this rank holds; returns its step, 0 for a fresh start."""
+        step = max(self.steps(), default=0)
+        folder = self.folder / "checkpoints" / f"step_{step}"
+        if step:
+            for name, model, optimizer in shards(sampler, student):
+                state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+                dcp.load(state, checkpoint_id=folder / name, process_group=self.layout.group)
+                model_state, optim_state = state["model"], state["optimizer"]
+                set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=optim_state)
+            if not isinstance(sampler, RemoteSampler):
+                sampler.load_state_dict(torch.load(folder / "sampler.pt", weights_only=True))
+        if student is not None:
+            student.generator.refresh(student.policy)
+        if self.layout.rank == 0:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            info = {"world_size": self.layout.world, "student_ranks": self.layout.n_students}
+            (self.folder / "config.json").write_text(json.dumps(asdict(self.config) | info, indent=1) + "\n")
+            for name in ("metrics", "selections", "samples"):  # what came after the checkpoint is done again
+                path = self.folder / f"{name}.jsonl"
+                write_lines(path, [row for row in read_lines(path) if step and row["step"] <= step])
+        return step
+
+    def save(self, step: int, sampler, student: Student | None = None) -> None:
+        """Writes checkpoints/step_N: student/ and teacher/ (sharded) and sampler.pt. All ranks call it."""
+        final = self.folder / "checkpoints" / f"step_{step}"
+        temporary = final.with_suffix(".tmp")
+        if isinstance(sampler, RemoteSampler):
+            sampler.save(step)  # the teacher ranks run this same function
+        for name, model, optimizer in shards(sampler, student):
+            state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+            dcp.save(state, checkpoint_id=temporary / name, process_group=self.layout.group)
+        if not isinstance(sampler, RemoteSampler) and dist.get_rank(self.layout.group) == 0:
+            temporary.mkdir(parents=True, exist_ok=True)
+            torch.save(sampler.state_dict(), temporary / "sampler.pt")
+        self.layout.barrier()
+        if self.layout.rank == 0:
+            temporary.rename(final)
+            for old in self.steps()[: -self.config.keep]:
+                shutil.rmtree(final.parent / f"step_{old}")
+
+    def log(self, metrics: dict, rounds: list[Round] = (), tokenizer=None) -> None:
+        """One step into metrics.jsonl, selections.jsonl and, at evaluations, samples.jsonl."""
+        if self.layout.rank:
+            return
+        step = metrics["step"]
+        write_lines(self.folder / "metrics.jsonl", [metrics], "a")
+        for r in rounds:
+            s, G = r.selections, r.rewards_P_G.shape[1]
+            names = ("pool", "utilities", "chosen", "explored", "successes", "y")
+            y_P = utility_target(r.successes_P / G)
+            columns = (s.pool_N_K, s.utilities_N_K, s.index_N, s.explored_N, r.successes_P, y_P)
+            rows = zip(*(column.tolist() for column in columns), strict=True)
+            rows = [{"step": step} | dict(zip(names, row, strict=True)) for row in rows]
+            write_lines(self.folder / "selections.jsonl", rows, "a")
+            if step == 1 or step % self.config.eval_every == 0:
+                for row, b in zip(rows[:3], range(0, len(r.rollouts), G), strict=False):  # of three prompts, the first
+                    sample = {"step": step, "problem": row["chosen"], "status": r.statuses[b]}
+                    sample["prompt"] = tokenizer.decode(r.rollouts.prompt_ids[b])
+                    sample["completion"] = tokenizer.decode(r.rollouts.completion_ids[b])
+                    write_lines(self.folder / "samples.jsonl", [sample], "a")
+
+    def show_plan(self, start: int, student: Student, n_train: int, n_val: int) -> None:
+        """What is about to happen, on one screen."""
+        c, n, teacher = self.config, self.layout, SAMPLERS[self.config.sampler].uses_teacher
+        if n.rank:
+            return
+        B, parameters = c.prompts_per_step * c.group_size, sum(p.numel() for p in student.policy.parameters())
+        ranks = f"{n.n_students} student" + (f" + {n.n_teachers} teacher" if n.n_teachers else "")
+        print(
+            f"Goldilocks RL: preset {c.preset}, sampler {c.sampler}, loss {c.loss}, seed {c.seed}\n"
+            f"  ranks    {n.world} = {ranks}, {n.device.type}\n"
+            f"  batch    {c.prompts_per_step} prompts x {c.group_size} = {B}, {B // n.n_students} a student rank\n"
+            f"  student  {c.model}, {parameters / 1e6:,.2f} M parameters\n"
+            f"  teacher  {c.teacher_model if teacher else 'none'}\n"
+            f"  data     {n_train:,} problems, {n_val:,} for validation\n"
+            f"  steps    {start} to {c.steps}, evaluated every {c.eval_every}, saved every {c.checkpoint_every}\n"
+            f"  output   {self.folder}",
+            flush=True,
+        )
+
+    def show_result(self) -> None:
+        """Accuracy before and after, and where to look."""
+        if self.layout.rank:
+            return
+        rows = read_lines(self.folder / "metrics.jsonl")
+        first, *later = [row["val_accuracy"] for row in rows if "val_accuracy" in row]
+        last_five = later[-5:] or [first]
+        print(
+            f"validation accuracy: {first:.1%} before, {last_five[-1]:.1%} after, "
+            f"{sum(last_five) / len(last_five):.1%} mean of the last {len(last_five)} evaluations\n"
+            f"next: python scripts/plot.py {self.folder}; or read samples.jsonl and metrics.jsonl there"
+        )
+
+
+def shards(sampler, student: Student | None):
+    """(name, model, optimizer) of everything this rank holds a shard of."""
+    if student is not None:
+        yield "student", student.policy, student.optimizer
+    if teacher := getattr(sampler, "teacher", None):
+        yield "teacher", teacher.model, teacher.optimizer
+
+
+def read_lines(path: Path) -> list[dict]:
+    """The rows of a JSON-lines file; [] where there is none."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def write_lines(path: Path, rows: list[dict], mode: str = "w") -> None:
+    """Rows as JSON lines; NaN, which JSON lacks, becomes null."""
+
+    def plain(value):
+        if isinstance(value, list):
+            return [plain(v) for v in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open(mode) as file:
+        file.writelines(json.dumps({k: plain(v) for k, v in row.items()}) + "\n" for row in rows)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Start
+
+
+def check_inputs(config: Config, layout: Layout) -> None:
+    """Everything that can be wrong before the first step, looked at by rank 0. Raises ValueError or OSError."""
+    Run(config, layout).check()
+    uses_teacher = SAMPLERS[config.sampler].uses_teacher
+    rollout.check_model(config.model, config.max_prompt_tokens + config.max_completion_tokens)
+    if uses_teacher:
+        rollout.check_model(config.teacher_model, config.max_prompt_tokens)
+    prompt_encoder(config, AutoTokenizer.from_pretrained(config.model))
+    if any(not Path(p).exists() for p in {Config.train_data, Config.val_data} & {config.train_data, config.val_data}):
+        from scripts.prepare_data import prepare
+
+        print(f"{DEFAULT_DATA} is missing: preparing it from {DATASET}, once", flush=True)
+        prepare(DATASET, DEFAULT_DATA)
+    need = config.prompts_per_step * (config.candidates if uses_teacher else 1)
+    if (n := len(Problems(config.train_data))) < need:
+        raise ValueError(f"{config.train_data} has {n} problems, and one step draws {need}")
+    Problems(config.val_data)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit status: 0 done, 2 bad input (one line on stderr, from rank 0 alone)."""
+    rank = int(os.environ.get("RANK", 0))
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    try:
+        config = parse(argv)
+        layout = Layout(config)
+    except ValueError as error:
+        if rank:
+            time.sleep(10)  # every rank sees the same: rank 0 says it, and torchrun then ends the others
+        else:
+            print(f"error: {error}", file=sys.stderr)
+        return 2
+    # Worker processes start before CUDA and the process groups exist.
+    with nullcontext() if layout.is_teacher else Verifier(workers=config.verify_workers) as verifier:
+        layout.connect(config)
+        problem = [None]
+        if rank == 0:
+            try:
+                check_inputs(config, layout)
+            except (ValueError, OSError) as error:
+                print(f"error: {error}", file=sys.stderr)
+                problem = [str(error)]
+        dist.broadcast_object_list(problem)
+        if problem[0] is None:
+            run_teacher(config, layout) if layout.is_teacher else train(config, layout, verifier)
+            layout.barrier()
+    dist.destroy_process_group()
+    return 0 if problem[0] is None else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
