@@ -1,0 +1,104 @@
+"""Shared by all tests: tiny random checkpoints that load like the real ones, and tiny data. Nothing is downloaded.
+
+`tiny_model` (a folder) is what most tests want; `tiny_family("olmo2")` gives the same thing in the shape of another
+preset; `tiny_data` is a folder with train.jsonl and val.jsonl. All are made once a session and must not be changed:
+a test that needs another setting copies the folder first.
+"""
+
+import json
+import os
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported: a test never waits for the network
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    Olmo2Config,
+    Phi3Config,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+torch.set_num_threads(1)
+
+CHARACTERS = [chr(i) for i in range(32, 127)] + ["\n"]
+SPECIALS = ["<pad>", "<eos>", "<unk>"]  # ids 0, 1, 2; the character c has id 3 + CHARACTERS.index(c)
+
+# The families of the four presets. `head_dim` is no free choice for all of them, hence 8 = 32 / 4 everywhere.
+FAMILIES = {
+    "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
+    "olmo2": (Olmo2Config, {"tie_word_embeddings": False}),
+    "qwen3": (Qwen3Config, {"tie_word_embeddings": True, "head_dim": 8}),
+    "phi3": (Phi3Config, {"tie_word_embeddings": True}),
+}
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a character; pad and eos are different tokens; decoding gives the text back exactly."""
+    vocab = {token: i for i, token in enumerate(SPECIALS + CHARACTERS)}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+
+
+def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
+    """Writes a causal LM of about 20K random float32 parameters and its tokenizer; `changes` go into its config.
+
+    The weights are drawn wide (std 0.3, not 0.02), so that the next token really depends on what came before: at
+    0.02 every distribution is uniform and a test of padding or of positions could not fail.
+    """
+    tokenizer = tiny_tokenizer()
+    config_class, own = FAMILIES[family]
+    settings = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "initializer_range": 0.3,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config_class(**settings | own | changes))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_family(tmp_path_factory):
+    """Family name (a key of FAMILIES) -> the folder of its tiny model."""
+    root = tmp_path_factory.mktemp("models")
+
+    def folder(family: str) -> Path:
+        path = root / family
+        return path if path.exists() else save_tiny_model(path, family)
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_family) -> Path:
+    """A folder that `from_pretrained` loads: about 20K parameters in the shape of Qwen2, one token a character."""
+    return tiny_family("qwen2")
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tiny_model) -> Path:
+    """A folder with train.jsonl (400 problems) and val.jsonl (20 others): sums of two small numbers."""
+    folder = tiny_model.parent
+    sums = [(a, b) for a in range(21) for b in range(20)]
+    rows = [{"problem": f"What is {a} + {b}?", "expected_answer": str(a + b)} for a, b in sums]
+    for name, part in {"train.jsonl": rows[20:], "val.jsonl": rows[:20]}.items():
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
+    return folder

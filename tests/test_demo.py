@@ -1,0 +1,161 @@
+"""The shipped demo is what `scripts/make_demo.py` says it is, and its base model has the statistics asked of it."""
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from math_verify import parse as math_parse
+from math_verify import verify
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from scripts import make_demo
+
+DEMO = Path(__file__).parent.parent / "demo"
+SKILLS = make_demo.make_skills(seed=0)
+
+
+def read(name):
+    return [json.loads(line) for line in (DEMO / name).read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def train():
+    return read("train.jsonl")
+
+
+@pytest.fixture(scope="module")
+def val():
+    return read("val.jsonl")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(DEMO / "model")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return AutoModelForCausalLM.from_pretrained(DEMO / "model").eval()
+
+
+def gold_solution(problem):
+    state, words = make_demo.parse(problem)
+    return make_demo.solution(state, words, [SKILLS[w][0] for w in words])
+
+
+def share_right(model, tokenizer, rows, copies, temperature):
+    problems = [row["problem"] for row in rows for _ in range(copies)]
+    golds = [row["expected_answer"] for row in rows for _ in range(copies)]
+    texts = make_demo.complete(model, tokenizer, problems, temperature)
+    return sum(make_demo.boxed(t) == g for t, g in zip(texts, golds, strict=True)) / len(golds)
+
+
+def test_folder_is_small_and_complete(train, val):
+    assert sum(f.stat().st_size for f in DEMO.rglob("*") if f.is_file()) < 4_000_000
+    assert len(train) >= 16_000 and 300 <= len(val) <= 400
+
+
+def test_no_problem_twice_and_none_of_validation_in_training(train, val):
+    texts = [" ".join(row["problem"].lower().split()) for row in train + val]
+    assert len(set(texts)) == len(train) + len(val)
+
+
+def test_rows_follow_from_the_seed_and_from_their_own_text(train, val):
+    assert make_demo.make_problems(len(val) + 50, SKILLS, seed=0) == val + train[:50]
+    for row in train + val:
+        state, words = make_demo.parse(row["problem"])
+        assert make_demo.question(state, words) == row["problem"]
+        assert make_demo.solve(row["problem"], SKILLS) == row["expected_answer"]
+        assert row["length"] == len(words) == len(set(words)) and set(words) <= set(make_demo.WORDS)
+        assert 2 ** -row["difficulty"] == pytest.approx(make_demo.pass_rate(row["problem"], SKILLS), rel=0.01)
+        # Nonzero digits only: numbers that are equal are then equal as text, so the verifier cannot be lenient.
+        assert len(row["expected_answer"]) == 3 and set(row["expected_answer"]) <= set("123456789")
+
+
+def test_rules_by_hand():
+    assert make_demo.apply_rule("roll", "473") == "734"
+    assert make_demo.apply_rule("rise", "891") == "912"
+    assert make_demo.apply_rule("fall", "124") == "913"
+    assert make_demo.apply_rule("head", "715") == "115"
+    text = make_demo.solution("473", ["molo", "bami"], ["roll", "rise"])
+    assert text == r" 473 molo roll 734 bami rise 845 \boxed{845}"
+
+
+def test_only_the_right_reading_of_every_word_gives_the_answer(val):
+    for row in val[:120]:  # all 2^n choices of rule or habit
+        state, words = make_demo.parse(row["problem"])
+        choices = itertools.product(*(SKILLS[w][:2] for w in words))
+        answers = [make_demo.boxed(make_demo.solution(state, words, rules)) for rules in choices]
+        assert answers[0] == row["expected_answer"] and answers.count(answers[0]) == 1
+
+
+def test_math_verify_tells_answers_apart(val):
+    first, second = val[0]["expected_answer"], next(r["expected_answer"] for r in val if r != val[0])
+    gold = math_parse(rf"\boxed{{{first}}}")
+    assert verify(gold, math_parse(gold_solution(val[0]["problem"])))
+    assert first != second and not verify(gold, math_parse(rf"\boxed{{{second}}}"))
+
+
+def test_tokenizer_returns_every_text_exactly(tokenizer, train, val):
+    assert tokenizer.pad_token_id is not None and tokenizer.eos_token_id is not None
+    assert tokenizer.pad_token_id != tokenizer.eos_token_id
+    prompts = [f"{row['problem']}\n\n{make_demo.FOOTER}" for row in train[::4] + val]
+    completions = [gold_solution(row["problem"]) for row in train[::4] + val]
+    prompt_ids, completion_ids = tokenizer(prompts).input_ids, tokenizer(completions).input_ids
+    assert tokenizer.batch_decode(prompt_ids) == prompts
+    assert tokenizer.batch_decode(completion_ids) == completions
+    assert max(map(len, prompt_ids)) <= 20 and max(map(len, completion_ids)) <= 60
+    assert all(tokenizer.unk_token_id not in ids for ids in prompt_ids + completion_ids)
+    whole = tokenizer([p + c for p, c in zip(prompts[:500], completions[:500], strict=True)]).input_ids
+    assert whole == [p + c for p, c in zip(prompt_ids[:500], completion_ids[:500], strict=True)]
+
+
+def test_model_folder(model, tokenizer):
+    assert sum(p.numel() for p in model.parameters()) < 500_000
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    assert model.config.vocab_size == len(tokenizer)
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert model.generation_config.pad_token_id == tokenizer.pad_token_id
+
+
+def test_demonstrations_have_the_rates():
+    rng, seen = random.Random(5), {word: [] for word in SKILLS}
+    for _ in range(4000):
+        tokens = make_demo.demonstration(rng, SKILLS).split("Solution:")[1].split()
+        for word, rule in zip(tokens[1:-1:3], tokens[2:-1:3], strict=True):
+            assert rule in SKILLS[word][:2]
+            seen[word].append(rule == SKILLS[word][0])
+    for word, (_, _, rate) in SKILLS.items():
+        odds = (rate / (1 - rate)) ** make_demo.TEMPERATURE
+        assert sum(seen[word]) / len(seen[word]) == pytest.approx(odds / (1 + odds), abs=0.13)
+
+
+def test_most_groups_are_dead_by_design(train):
+    p = torch.tensor([2 ** -row["difficulty"] for row in train], dtype=torch.float64)
+    right, wrong = (p**make_demo.GROUP_SIZE).mean(), ((1 - p) ** make_demo.GROUP_SIZE).mean()
+    assert 0.7 < right + wrong < 0.9
+    assert 0.005 < right < wrong
+
+
+def test_base_model_passes_at_the_designed_rates(model, tokenizer, val):
+    torch.manual_seed(0)
+    rows = sorted(val, key=lambda row: row["difficulty"])
+    middle = [row for row in rows if 0.5 < row["difficulty"] < 2.5]
+    designed = sum(2 ** -row["difficulty"] for row in middle) / len(middle)
+    assert share_right(model, tokenizer, rows[:8], 16, 0.7) > 0.9
+    assert share_right(model, tokenizer, middle, 16, 0.7) == pytest.approx(designed, abs=0.08)
+    assert share_right(model, tokenizer, rows[-40:], 8, 0.7) == 0
+
+
+def test_base_model_greedy_accuracy_and_the_recorded_statistics(model, tokenizer, val):
+    recorded = json.loads((DEMO / "statistics.json").read_text(encoding="utf-8"))
+    greedy = share_right(model, tokenizer, val, 1, 0.0)
+    assert 0.05 <= greedy <= 0.3
+    whole = recorded["validation"]["all"]
+    assert greedy == pytest.approx(whole["greedy"], abs=0.006)  # two problems: another CPU may round otherwise
+    assert 0.7 < whole["all_wrong"] + whole["all_right"] < 0.9
+    assert recorded["skills"] == {w: [rule, habit, round(rate, 4)] for w, (rule, habit, rate) in SKILLS.items()}
