@@ -83,7 +83,7 @@ def row_weights(lengths_P_G: torch.Tensor, loss: str, counted_P: torch.Tensor | 
     """Weight of each response token of a row, from the lengths (tokens) of all rows of the step: (P, G), float64.
 
     grpo: 1 / (B · |o_i|)             mean over sequences of the mean over their tokens
-    dapo: 1 / (P · Σ_j∈group |o_j|)   mean over groups of the mean over the group's tokens (Section 5, L_DAPO)
+    dapo: 1 / (P · Σ_j∈group |o_j|)   mean over groups of the mean over the group's tokens (L_DAPO, Section 6)
     sum:  1 / B                       mean over sequences of the sum over their tokens (L_PG, the theorem's)
 
     `counted_P` (bool) names the groups that count in B and P; by default all do, dead ones too, so that the
@@ -190,9 +190,9 @@ def policy_loss(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """L = -Σ_t w_t min(ρ_t Â_t, clip(ρ_t, 1-ε_low, 1+ε_high) Â_t)  +  kl_coef · Σ_t w_t k3_t  -  β Σ_t w_t H_t.
 
-    ρ = π_θ / π_old is the importance ratio (Section 5, L_DAPO, with the leading minus that the print lacks);
+    ρ = π_θ / π_old is the importance ratio (L_DAPO, Section 6, with the leading minus that the print lacks);
     k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 is the unbiased estimate of KL(π_θ ‖ π_ref) with the right gradient
-    sign; entropy is *subtracted*, because the text maximises it (the printed +βH in a loss would lower it).
+    sign; entropy is *subtracted*, because the text maximises it (+βH in a loss, as Eq. 4 prints, would lower it).
     Everything is per response token, (N,). Returns the scalar loss and sums over tokens: `clipped`, `kl`.
     """
     weight_N = weight_N.to(logp_N.dtype)

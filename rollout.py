@@ -15,7 +15,7 @@ from transformers.utils import is_flash_attn_2_available
 
 import grpo
 
-# Appendix "Prompts". Lines that the print breaks only for its page width are joined.
+# App. M. Lines that the print breaks only for its page width are joined.
 PROMPT_HEADER = r"""You are an expert problem solver. Your task is to solve the problem by explicitly showing your detailed Chain of Thought.
 You must write out your reasoning step-by-step, explaining your logic for every calculation or deduction.
 **Crucially, the final answer must be enclosed in a \boxed{...} command.**"""  # noqa: E501
@@ -171,6 +171,8 @@ def check_model(name: str, tokens: int) -> None:
         raise ValueError(f"model {name!r} has no weights: no .safetensors file in the folder")
     if tokenizer.pad_token_id is None:
         raise ValueError(f"the tokenizer of {name!r} has no pad token: set tokenizer.pad_token and save it again")
+    if len(tokenizer) > shape.vocab_size:
+        raise ValueError(f"the tokenizer of {name!r} has {len(tokenizer)} tokens, its model only {shape.vocab_size}")
     room = getattr(shape, "max_position_embeddings", None) or tokens
     if tokens > room:
         raise ValueError(f"prompt and completion may take {tokens} tokens, but {name!r} has room for {room}")

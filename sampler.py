@@ -466,7 +466,7 @@ def noise_floor(p_hat_N: np.ndarray, G: int) -> float:
 
 
 def prediction_metrics(selections: Selections, p_hat_N: np.ndarray, G: int) -> dict[str, float | None]:
-    """Prequential error of the teacher: the score a problem was selected with against its outcome (Section 4.4).
+    """Prequential error of the teacher: the score a problem was selected with against its outcome (Section 5.4).
 
     teacher_mae over all selected; _explore on the uniform branch alone, the unbiased one (the greedy branch
     suffers the winner's curse); _dead on dead groups; teacher_mu and teacher_sigma over every scored candidate.

@@ -23,7 +23,7 @@ from rollout import attention_for
 from sampler import FEEDBACK, REQUEST, SAVE, STOP, Prefetching, Selections, Wire, utility_target
 
 MODES = ("full", "last_token", "frozen", "lora")
-LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # Appendix "LoRA-based Training"
+LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3
 
 
 class LoRALinear(nn.Module):
@@ -245,9 +245,10 @@ class Teacher:
             if f"{stem}.base.bias" in weights:
                 weights[f"{stem}.bias"] = weights.pop(f"{stem}.base.bias")
         backbone = {k.removeprefix("backbone."): v for k, v in weights.items() if k.startswith("backbone.")}
-        with torch.device("meta"):
-            shape = AutoModel.from_config(self.model.backbone.config)
-        shape.save_pretrained(folder / "backbone", state_dict=backbone)
+        # Not save_pretrained: it writes on global rank 0 alone, and the teacher's first rank is another.
+        (folder / "backbone").mkdir(parents=True, exist_ok=True)
+        save_file(backbone, folder / "backbone" / "model.safetensors", metadata={"format": "pt"})
+        self.model.backbone.config.save_pretrained(folder / "backbone")
         self.tokenizer.save_pretrained(folder / "backbone")
         save_file({k: v for k, v in weights.items() if k.startswith("head.")}, folder / "head.safetensors")
 
@@ -259,7 +260,7 @@ def _remember(cache: OrderedDict, key, value, limit: int = 100_000) -> None:
 
 
 def serve(sampler: Prefetching, wire: Wire, group, save: Callable[[int], None]) -> None:
-    """The teacher ranks' main loop ("Teacher Process (Server)", Appendix "Code details"): until STOP, answer
+    """The teacher ranks' main loop ("Teacher Process (Server)", App. K.3): until STOP, answer
     requests, learn from feedback, and call save(step) when the students write a checkpoint.
 
     The first teacher rank talks to the first student rank and repeats every message to its group; the sampler

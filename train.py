@@ -42,8 +42,8 @@ from teacher import MODES, Teacher, serve
 from verify import Verifier
 
 HERE = Path(__file__).resolve().parent
-DATASET = "nvidia/OpenMathReasoning"  # Appendix "Dataset Details"
-DEFAULT_DATA = Path("data/openmathreasoning")
+DATASET = "nvidia/OpenMathReasoning"  # App. J
+DATA = "data/openmathreasoning"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -61,51 +61,51 @@ class Config:
 
     # fmt: off
     preset: str = opt("qwen2.5-1.5b", "named set of defaults; other flags override it")
-    sampler: str = opt("goldilocks", "how problems are chosen; `uniform` is the GRPO baseline", tuple(SAMPLERS))
-    steps: int = opt(20_000, "student updates (Table 8; a sampler without teacher: 4/3 of it, to the next evaluation)", least=1)
+    sampler: str = opt("goldilocks", "how problems are chosen; uniform is the GRPO baseline", tuple(SAMPLERS))
+    steps: int = opt(20_000, "student updates (Table 6; without a teacher 4/3 of it, App. D)", least=1)
     seed: int = opt(0, "seed of every random stream", least=0)
-    out: str = opt("", "run folder [runs/PRESET-SAMPLER-seedSEED]; started again with the same one, a run continues")
+    out: str = opt("", "run folder; the same one again continues the run [runs/PRESET-SAMPLER-seedSEED]")
     model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or Hugging Face folder (Section 4.1)")
     teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher backbone: hub id or Hugging Face folder (Section 4.2)")
-    train_data: str = opt(str(DEFAULT_DATA / "train.jsonl"), "JSONL or Parquet with problem, expected_answer; the default is prepared if missing")
-    val_data: str = opt(str(DEFAULT_DATA / "val.jsonl"), "likewise, 5,000 problems for evaluation (App. Dataset Details)")
-    teacher_ranks: int = opt(-1, "ranks for the teacher; -1: world//4 (2 of 8, Section 5.1), 0: in the student ranks", least=-1)
+    train_data: str = opt(f"{DATA}/train.jsonl", "JSONL or Parquet: problem, expected_answer; made if missing")
+    val_data: str = opt(f"{DATA}/val.jsonl", "likewise, for evaluation; the default has 5,000 problems (App. J)")
     # Student
-    prompts_per_step: int = opt(18, "prompts P a step; P x G = 288 completions is the global batch (App. Training Configuration)", least=1)
-    group_size: int = opt(16, "completions G a prompt (Table 6)", least=2)
-    per_device_batch_size: int = opt(4, "rows of full length in one forward/backward of a rank; shorter rows, more of them (App. Training Configuration)", least=1)
-    max_rollout_tokens: int = opt(200_000, "tokens of key-value cache in one call of generate, the micro-batch of rollouts", least=1)
-    learning_rate: float = opt(1e-5, "AdamW, student (Table 6)", least=0)
-    lr_schedule: str = opt("constant", "`linear` decays to 0 at the last step", ("constant", "linear"))
-    max_grad_norm: float = opt(1.0, "gradient norm above which the gradient is scaled down; logged before", least=0)
-    max_prompt_tokens: int = opt(1024, "longer prompts are dropped and counted (Table 6)", least=1)
-    max_completion_tokens: int = opt(2048, "completions are cut there (Table 6)", least=1)
-    temperature: float = opt(0.7, "of sampling; evaluation is greedy (Table 6)", least=1e-3)
-    prompt_header: str = opt(PROMPT_HEADER, "before the question (App. Prompts)")
-    prompt_footer: str = opt(PROMPT_FOOTER, "after the question (App. Prompts)")
+    prompts_per_step: int = opt(18, "prompts P; P x G = 288 completions is the global batch (App. K.1)", least=1)
+    group_size: int = opt(16, "completions G a prompt (Table 5a)", least=2)
+    per_device_batch_size: int = opt(4, "full-length rows in a forward/backward; shorter rows, more (App. K.1)", least=1)
+    max_rollout_tokens: int = opt(200_000, "tokens of key-value cache in one call of generate", least=1)
+    learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", least=0)
+    lr_schedule: str = opt("constant", "linear decays to 0 at the last step", ("constant", "linear"))
+    max_grad_norm: float = opt(1.0, "longer gradients are scaled down to it; 0: never", least=0)
+    max_prompt_tokens: int = opt(1024, "longer prompts are dropped and counted (Table 5a)", least=1)
+    max_completion_tokens: int = opt(2048, "completions are cut there (Table 5a)", least=1)
+    temperature: float = opt(0.7, "of sampling; evaluation is greedy (Table 5a)", least=1e-3)
+    prompt_header: str = opt(PROMPT_HEADER, "text before the question (App. M)")
+    prompt_footer: str = opt(PROMPT_FOOTER, "text after the question (App. M)")
     chat_template: bool = opt(False, "wrap the prompt in the tokenizer's chat template")
-    loss: str = opt("grpo", "mean over sequences of token means; `dapo`: group token mean (Section 6); `sum`: the theorem's", grpo.LOSSES)
+    loss: str = opt("grpo", "normaliser: by sequence, by group (Section 6), or none (the theorem's)", grpo.LOSSES)
     advantage_std: str = opt("population", "std in the advantage: over G, over G-1, or none (Section 2)", grpo.STDS)
-    dead_rows: str = opt("in", "do dead groups count in the loss's denominators?", ("in", "out"))
-    update_iterations: int = opt(1, "optimizer updates mu on each batch (Table 6)", least=1)
-    clip_low: float = opt(0.2, "ratio clip below 1 - this (L_DAPO, Section 6)", least=0, most=1)
-    clip_high: float = opt(0.28, "ratio clip above 1 + this (L_DAPO, Section 6)", least=0)
-    resample_rounds: int = opt(0, "extra rounds of rollouts to replace dead groups (DAPO, Section 6)", least=0)
-    kl_coef: float = opt(0.0, "KL to the initial student; 0 loads no reference (Table 6)", least=0)
-    entropy_coef: float = opt(0.0, "entropy bonus beta; 0.0003 in the ablation (Table 2)", least=0)
+    dead_rows: str = opt("in", "whether dead groups count in the loss's denominators", ("in", "out"))
+    update_iterations: int = opt(1, "optimizer updates mu on each batch (Table 5a)", least=1)
+    clip_low: float = opt(0.2, "the ratio is clipped below 1 - this (Section 6)", least=0, most=1)
+    clip_high: float = opt(0.28, "the ratio is clipped above 1 + this (Section 6)", least=0)
+    resample_rounds: int = opt(0, "extra rollout rounds to replace dead groups, as DAPO does (Section 6)", least=0)
+    kl_coef: float = opt(0.0, "KL to the initial student; 0 loads no reference (Table 5a)", least=0)
+    entropy_coef: float = opt(0.0, "entropy bonus beta; 0.0003 in the ablation (Eq. 4, Table 2)", least=0)
     activation_checkpointing: bool = opt(False, "recompute activations in backward: less memory, more time")
     # Teacher
-    candidates: int = opt(8, "pool K_candidate scored for each prompt (Table 7, Alg. 1)", least=1)
-    epsilon: float = opt(0.2, "share of prompts chosen uniformly from their pool (Table 7, Alg. 1)", least=0, most=1)
-    teacher_learning_rate: float = opt(1e-6, "AdamW, teacher (Table 7)", least=0)
-    teacher_batch_size: int = opt(8, "questions a teacher rank (Table 7)", least=1)
-    teacher_epochs: int = opt(4, "E_teacher, over the buffer at each update (Table 7, Alg. 2)", least=1)
-    teacher_update_every: int = opt(4, "M_update: outcomes between updates (Table 7)", least=1)
-    replay_capacity: int = opt(64, "N_replay: outcomes kept, a sliding window (Table 7)", least=1)
-    teacher_mode: str = opt("full", "ablations of App. Teacher Architectures", MODES)
-    teacher_lag: int = opt(1, "1: propose before learning from the last step, overlapped; 0: learn first (App. Code details)", (0, 1))
+    teacher_ranks: int = opt(-1, "ranks for it; -1: world//4, 2 of 8 (Section 5.1); 0: in the student ranks", least=-1)
+    candidates: int = opt(8, "pool K_candidate scored for each prompt (Alg. 1, Table 5b)", least=1)
+    epsilon: float = opt(0.2, "share of prompts chosen uniformly from the pool (Alg. 1, Table 5b)", least=0, most=1)
+    teacher_learning_rate: float = opt(1e-6, "AdamW, teacher (Table 5b)", least=0)
+    teacher_batch_size: int = opt(8, "questions a teacher rank (Table 5b)", least=1)
+    teacher_epochs: int = opt(4, "E_teacher over the buffer at each update (Alg. 2, Table 5b)", least=1)
+    teacher_update_every: int = opt(4, "M_update: outcomes between updates (Alg. 2, Table 5b)", least=1)
+    replay_capacity: int = opt(64, "N_replay: latest outcomes kept (Alg. 2, Table 5b)", least=1)
+    teacher_mode: str = opt("full", "what is pooled and trained: ablations (App. L)", MODES)
+    teacher_lag: int = opt(1, "1: propose, then learn from the last step, overlapped (App. K.3); 0: reversed", (0, 1))
     # The run
-    eval_every: int = opt(200, "steps between greedy evaluations (Table 6)", least=1)
+    eval_every: int = opt(200, "steps between greedy evaluations (Table 5a)", least=1)
     checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", least=0)
     keep: int = opt(2, "checkpoints kept", least=1)
     verify_workers: int = opt(4, "processes a student rank grades answers with", least=1)
@@ -127,28 +127,22 @@ PRESETS: dict[str, dict] = {
         "val_data": str(HERE / "demo/val.jsonl"),
         "prompt_header": "",
         "prompt_footer": "Solution:",
-        "steps": 120,
-        "eval_every": 20,
+        "steps": 150,
+        "eval_every": 10,
         "learning_rate": 1e-4,
         "teacher_learning_rate": 3e-4,
-        "max_prompt_tokens": 64,
-        "max_completion_tokens": 96,
-        "per_device_batch_size": 32,
+        "teacher_batch_size": 16,  # one teacher rank of 16 for the paper's two of 8
+        "max_prompt_tokens": 32,
+        "max_completion_tokens": 64,
+        "per_device_batch_size": 64,
         "verify_workers": 1,
     },
 }
 # What may differ when a run is continued; anything else would make it another experiment.
-CHANGEABLE = {
-    "out",
-    "steps",
-    "teacher_ranks",
-    "eval_every",
-    "checkpoint_every",
-    "keep",
-    "verify_workers",
-    "timeout_minutes",
-}
-CHANGEABLE |= {"max_rollout_tokens", "per_device_batch_size", "activation_checkpointing"}
+# fmt: off
+CHANGEABLE = {"out", "steps", "eval_every", "checkpoint_every", "keep", "timeout_minutes", "verify_workers",
+              "teacher_ranks", "per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
+# fmt: on
 
 
 def parse(argv: list[str] | None = None) -> Config:
@@ -160,9 +154,8 @@ def parse(argv: list[str] | None = None) -> Config:
 
     parser = Parser(description="Goldilocks RL: GRPO with a teacher that picks the problems.", allow_abbrev=False)
     for f in fields(Config):
-        meaning = f"{f.metadata['help']} [{f.default}]".replace("%", "%%")
-        if f.name in ("prompt_header", "prompt_footer"):
-            meaning = f.metadata["help"]
+        shown = "" if f.default in ("", PROMPT_HEADER, PROMPT_FOOTER) else f" [{f.default}]"
+        meaning = f"{f.metadata['help']}{shown}".replace("%", "%%")
         kwargs = {"default": None, "help": meaning, "choices": f.metadata["choices"]}
         if f.type is bool:
             kwargs = {"default": None, "help": meaning, "action": argparse.BooleanOptionalAction}
@@ -180,7 +173,7 @@ def parse(argv: list[str] | None = None) -> Config:
             bounds = f"at least {low}" if high is None else f"in [{low}, {high}]"
             raise ValueError(f"--{f.name} {value}: must be {bounds}")
     if "steps" not in given and not SAMPLERS[config.sampler].uses_teacher:
-        # Equal device time: the baseline does 4/3 of the steps (App. "Compute Allocation"), whole evaluations.
+        # Equal device time: the baseline does 4/3 of the steps, to the next evaluation (App. D, Table 6).
         config.steps = math.ceil(config.steps * 4 / 3 / config.eval_every) * config.eval_every
     config.checkpoint_every = config.checkpoint_every or config.eval_every
     config.out = config.out or f"runs/{config.preset}-{config.sampler}-seed{config.seed}"
@@ -192,10 +185,11 @@ class Layout:
 
     def __init__(self, config: Config):
         self.world, self.rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-        wants_teacher = SAMPLERS[config.sampler].uses_teacher
-        self.n_teachers = config.teacher_ranks if wants_teacher else 0
+        uses_teacher, self.n_teachers = SAMPLERS[config.sampler].uses_teacher, config.teacher_ranks
+        if self.n_teachers > 0 and not uses_teacher:
+            raise ValueError(f"--teacher_ranks {self.n_teachers}: the sampler {config.sampler} has no teacher")
         if self.n_teachers < 0:
-            self.n_teachers = self.world // 4
+            self.n_teachers = self.world // 4 if uses_teacher else 0
         self.n_students = self.world - self.n_teachers
         B = config.prompts_per_step * config.group_size
         if self.n_students < 1:
@@ -276,7 +270,8 @@ class Student:
         """
         c, n, r = self.config, self.layout.n_students, self.layout.rank
         mine = slice(len(questions) * r // n, len(questions) * (r + 1) // n)
-        prompts = [self.encode(question) for question in questions]
+        encoded = {question: self.encode(question) for question in dict.fromkeys(questions)}
+        prompts = [encoded[question] for question in questions]
         with watch("rollout_s"):
             seed = int(np.random.SeedSequence([c.seed, 2, *stream, r]).generate_state(1)[0])
             rollouts = self.generator.generate(
@@ -361,7 +356,7 @@ class Student:
         }
 
     def evaluate(self, problems: Problems, step: int, folder: Path, watch: "Stopwatch") -> float:
-        """Greedy pass@1 on every validation problem (Table 6), spread over the ranks; verdicts go to evals/."""
+        """Greedy pass@1 on every validation problem (Table 5a), spread over the ranks; verdicts go to evals/."""
         n = self.layout.n_students
         order = [i for r in range(n) for i in range(r, len(problems), n)]  # neighbours in a file are often alike
         questions, answers = [problems.question(i) for i in order], [problems.answer(i) for i in order]
@@ -396,7 +391,8 @@ def train(config: Config, layout: Layout, verifier: Verifier) -> None:
         watch = Stopwatch()
         run.log({"step": 0, "val_accuracy": student.evaluate(val_problems, 0, run.folder, watch)} | watch)
 
-    for step in (bar := tqdm(range(start + 1, c.steps + 1), initial=start, total=c.steps, disable=layout.rank > 0)):
+    bar = tqdm(range(start + 1, c.steps + 1), initial=start, total=c.steps, unit="step", disable=layout.rank > 0)
+    for step in bar:
         began, watch, rounds = time.perf_counter(), Stopwatch(), []
         while not rounds or (len(rounds) <= c.resample_rounds and sum(r.n_live for r in rounds) < P):
             # Steps 1-2: the sampler proposes P problems (Alg. 1).
@@ -498,7 +494,7 @@ def first_live_groups(rounds: list[Round], P: int) -> tuple[Rollouts, torch.Tens
 def rollout_metrics(rounds: list[Round]) -> dict:
     """What the step's rollouts looked like, all rounds counted: groups that DAPO discards are compute too."""
     rewards_P_G = torch.cat([r.rewards_P_G for r in rounds]).double()
-    p_hat, G = rewards_P_G.mean(dim=1).numpy(), rewards_P_G.shape[1]
+    p_hat, dead = rewards_P_G.mean(dim=1).numpy(), grpo.dead_groups(rewards_P_G).numpy()
     every = sum((r.rollouts for r in rounds), Rollouts())
     statuses = [status for r in rounds for status in r.statuses]
     selections = Selections.unpack(np.concatenate([r.selections.pack() for r in rounds]))
@@ -506,7 +502,7 @@ def rollout_metrics(rounds: list[Round]) -> dict:
         "reward_mean": p_hat.mean(),
         "reward_std_group": utility_target(p_hat).mean(),
         "reward_std_batch": rewards_P_G.std(correction=0).item(),
-        "zero_variance": ((p_hat == 0) | (p_hat == 1)).mean(),
+        "zero_variance": dead.mean(),
         "zero_variance_easy": (p_hat == 1).mean(),
         "zero_variance_hard": (p_hat == 0).mean(),
         "groups": len(p_hat),
@@ -515,7 +511,7 @@ def rollout_metrics(rounds: list[Round]) -> dict:
         "verify_failures": sum(s in ("too_long", "timeout", "memory", "crash") for s in statuses) / len(statuses),
         "completion_tokens": int(every.lengths().sum()),
         "total_tokens": sum(every.total_tokens()),
-    } | prediction_metrics(selections, p_hat, G)
+    } | prediction_metrics(selections, p_hat, rewards_P_G.shape[1])
 
 
 class Stopwatch(dict):
@@ -697,8 +693,8 @@ def check_inputs(config: Config, layout: Layout) -> None:
     if any(not Path(p).exists() for p in {Config.train_data, Config.val_data} & {config.train_data, config.val_data}):
         from scripts.prepare_data import prepare
 
-        print(f"{DEFAULT_DATA} is missing: preparing it from {DATASET}, once", flush=True)
-        prepare(DATASET, DEFAULT_DATA)
+        print(f"{DATA} is missing: preparing it from {DATASET}, once", flush=True)
+        prepare(DATASET, DATA)
     need = config.prompts_per_step * (config.candidates if uses_teacher else 1)
     if (n := len(Problems(config.train_data))) < need:
         raise ValueError(f"{config.train_data} has {n} problems, and one step draws {need}")

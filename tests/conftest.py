@@ -38,11 +38,15 @@ FAMILIES = {
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character; pad and eos are different tokens; decoding gives the text back exactly."""
-    vocab = {token: i for i, token in enumerate(SPECIALS + CHARACTERS)}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
+    """One token a character; pad and eos are different tokens; decoding gives the text back exactly.
+
+    It is byte-level BPE without a merge, because transformers rebuilds a Qwen2 tokenizer as one whatever was saved.
+    """
+    symbol = {" ": "Ġ", "\n": "Ċ"}  # how byte-level BPE writes them
+    vocab = {token: i for i, token in enumerate([*SPECIALS, *(symbol.get(c, c) for c in CHARACTERS)])}
+    tokenizer = Tokenizer(models.BPE(vocab, merges=[], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
 
 
@@ -89,8 +93,8 @@ def tiny_family(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_model(tiny_family) -> Path:
-    """A folder that `from_pretrained` loads: about 20K parameters in the shape of Qwen2, one token a character."""
-    return tiny_family("qwen2")
+    """A folder that `from_pretrained` loads: about 20K parameters in the shape of Qwen3, one token a character."""
+    return tiny_family("qwen3")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,30 @@
+"""Several ranks in a test: processes forked from this one, so that nobody imports torch again."""
+
+import os
+import socket
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def on_ranks(n: int, tmp_path, body, *arguments):
+    """Runs body(*arguments) on n ranks, as torchrun would set them up; returns what rank 0 returned."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    out = Path(tmp_path) / f"result_{n}_{port}.pt"
+    mp.start_processes(_rank, (n, port, body, arguments, out), nprocs=n, start_method="fork")
+    return torch.load(out)
+
+
+def _rank(rank, n, port, body, arguments, out):
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    result = body(*arguments)
+    if rank == 0:
+        torch.save(result, out)
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()

@@ -1,0 +1,664 @@
+"""rollout.py: tiny random models of the four presets' families, whose log-probs can be computed a second way."""
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import FAMILIES, save_tiny_model
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, GenerationConfig
+
+import grpo
+from rollout import (
+    PROMPT_FOOTER,
+    PROMPT_HEADER,
+    Generator,
+    Policy,
+    PromptEncoder,
+    Rollouts,
+    balance,
+    check_model,
+    collate,
+    left_pad,
+    pack,
+)
+
+CPU = torch.device("cpu")
+PAD, EOS = 0, 1  # of the tiny tokenizer
+QUESTIONS = ["a", "What is 3 + 4?", "hello world", "zz\nzz", "One, two, three, four, five, six, seven: how many?"]
+
+
+def make_generator(folder) -> Generator:
+    return Generator(str(folder), CPU, AutoTokenizer.from_pretrained(folder))
+
+
+def copy_with(folder: Path, target: Path, **generation_settings) -> Path:
+    """A copy of a model folder whose generation_config.json says something else."""
+    shutil.copytree(folder, target)
+    path = target / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | generation_settings))
+    return target
+
+
+@pytest.fixture(scope="module")
+def qwen2(tiny_family) -> Path:
+    """The folder of the model that the numbers in this file were chosen for."""
+    return tiny_family("qwen2")
+
+
+@pytest.fixture(scope="module")
+def generator(qwen2):
+    return make_generator(qwen2)
+
+
+@pytest.fixture(scope="module")
+def prompts(generator):
+    encode = PromptEncoder(generator.tokenizer, header="", footer="")
+    prompts = [encode(question) for question in QUESTIONS]
+    assert [len(p) for p in prompts] == [len(q) for q in QUESTIONS]
+    return prompts
+
+
+@pytest.fixture(scope="module")
+def sampled(generator, prompts):
+    """40 completions of up to 30 tokens at temperature 0.7: some stop by themselves, some are cut."""
+    rollouts = generator.generate(prompts * 8, 0.7, 30, seed=3)
+    assert 5 < sum(rollouts.finished) < 35
+    return rollouts
+
+
+def step_logps(lm, prompt: list[int], completion: list[int], temperature: float) -> torch.Tensor:
+    """log-prob of each completion token, one model call a token: no cache, no padding, no batch, all logits."""
+    logps = []
+    for t, token in enumerate(completion):
+        logits = lm(torch.tensor([prompt + completion[:t]]), use_cache=False).logits[0, -1]
+        logps.append(torch.log_softmax(logits.double() / temperature, dim=-1)[token])
+    return torch.stack(logps)
+
+
+def spy(generator, monkeypatch) -> list:
+    """Has `generator.lm.generate` note its inputs and the scores that each token is drawn from; returns the notes."""
+    calls, generate = [], generator.lm.generate
+
+    def noted(ids, **options):
+        out = generate(ids, **options, return_dict_in_generate=True, output_scores=True)
+        calls.append((ids, out))
+        return out.sequences
+
+    monkeypatch.setattr(generator.lm, "generate", noted)
+    return calls
+
+
+# ----------------------------------------------------------------------------------------------------
+# The prompt
+
+# As Appendix M prints it, with the breaks of its page width.
+PRINTED_HEADER = r"""You are an expert problem solver. Your task is to solve the problem by
+explicitly showing your detailed Chain of Thought.
+You must write out your reasoning step-by-step, explaining your logic
+for every calculation or deduction.
+**Crucially, the final answer must be enclosed in a \boxed{...} command.**"""
+
+PRINTED_FOOTER = r"""Strictly follow this output format:
+### Step-by-Step Reasoning
+<Write your detailed thought process here. Do not skip steps.>
+
+### Final Answer
+\boxed{<your final answer>}
+**Important: The \boxed{...} command should only contain the final,
+simplified numerical or symbolic answer, with no extra text or units.**"""
+
+
+def test_header_and_footer_are_the_papers_but_for_the_page_width():
+    assert PROMPT_HEADER.split() == PRINTED_HEADER.split()
+    assert PROMPT_FOOTER.split() == PRINTED_FOOTER.split()
+    assert [line.split()[0] for line in PROMPT_HEADER.splitlines()] == ["You", "You", "**Crucially,"]
+    starts = [line[:12] for line in PROMPT_FOOTER.splitlines()]
+    assert starts == [
+        "Strictly fol",
+        "### Step-by-",
+        "<Write your ",
+        "",
+        "### Final An",
+        r"\boxed{<your",
+        "**Important:",
+    ]
+
+
+def test_prompt_is_header_blank_line_question_blank_line_footer(generator):
+    encode = PromptEncoder(generator.tokenizer)
+    text = encode.text("What is\n1 + 1?")
+    assert text == PROMPT_HEADER + "\n\nWhat is\n1 + 1?\n\n" + PROMPT_FOOTER
+    assert generator.tokenizer.decode(encode("What is\n1 + 1?")) == text
+
+
+@pytest.mark.parametrize(
+    "header, footer, text", [("", "", "Q"), ("H", "", "H\n\nQ"), ("", "F", "Q\n\nF"), ("H", "F", "H\n\nQ\n\nF")]
+)
+def test_empty_parts_of_the_prompt_leave_no_blank_lines(generator, header, footer, text):
+    assert PromptEncoder(generator.tokenizer, header, footer).text("Q") == text
+
+
+def tokenizer_with_bos(folder):
+    """The tiny tokenizer, made to open every text with `<unk>`, as others do with a BOS token."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer._tokenizer.post_processor = TemplateProcessing(single="<unk> $A", special_tokens=[("<unk>", 2)])
+    return tokenizer
+
+
+def test_the_tokenizers_own_opening_token_is_kept_and_a_chat_templates_is_not_doubled(qwen2):
+    tokenizer = tokenizer_with_bos(qwen2)
+    assert PromptEncoder(tokenizer, "", "")("12")[:2] == [2, tokenizer.convert_tokens_to_ids("1")]
+    tokenizer.chat_template = "<unk>{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    ids = PromptEncoder(tokenizer, "H", "", chat_template=True)("12")
+    assert ids.count(2) == 1
+    assert tokenizer.decode(ids) == "<unk>[user]H\n\n12"
+
+
+def test_a_chat_template_ends_with_the_assistants_turn(qwen2):
+    tokenizer = AutoTokenizer.from_pretrained(qwen2)
+    tokenizer.chat_template = "{{ messages[0].content }}{% if add_generation_prompt %}[assistant]{% endif %}"
+    assert PromptEncoder(tokenizer, "", "F", chat_template=True).text("Q") == "Q\n\nF[assistant]"
+
+
+def test_asking_for_a_chat_template_that_is_not_there_is_an_error(generator):
+    with pytest.raises(ValueError, match=r"--chat_template.*no chat template"):
+        PromptEncoder(generator.tokenizer, chat_template=True)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Generation
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_completions_do_not_depend_on_left_padding_or_neighbours(tiny_family, prompts, family):
+    generator = make_generator(tiny_family(family))
+    together = generator.generate(prompts, 0, 16, seed=0)
+    alone = [generator.generate([prompt], 0, 16, seed=0) for prompt in prompts]
+    assert together.completion_ids == [row.completion_ids[0] for row in alone]
+    assert len(set(map(tuple, together.completion_ids))) == len(prompts)  # the model does listen to its prompt
+
+
+def test_greedy_is_the_argmax_of_the_logits_at_every_step(generator, prompts):
+    rollouts = generator.generate(prompts, 0, 10, seed=0)
+    for prompt, completion in zip(prompts, rollouts.completion_ids, strict=True):
+        for t, token in enumerate(completion):
+            logits = generator.lm(torch.tensor([prompt + completion[:t]])).logits[0, -1]
+            assert token == logits.argmax()
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 2, 3, 100])
+def test_micro_batches_respect_their_bound_keep_the_order_and_the_greedy_answers(
+    generator, prompts, rows_at_once, monkeypatch
+):
+    whole = generator.generate(prompts, 0, 12, seed=0)
+    calls = spy(generator, monkeypatch)
+    bound = rows_at_once * (max(map(len, prompts)) + 12)
+    split = generator.generate(prompts, 0, 12, seed=0, max_batch_tokens=bound)
+    assert split == whole
+    assert len(calls) > 1 or rows_at_once == 100
+    assert sum(len(ids) for ids, _ in calls) == len(prompts)
+    assert all(ids.numel() + 12 * len(ids) <= bound for ids, _ in calls)
+    assert max(len(ids) for ids, _ in calls) >= min(rows_at_once, len(prompts))  # the bound is also used
+
+
+def test_a_prompt_that_alone_exceeds_the_bound_is_still_answered(generator, prompts):
+    assert generator.generate(prompts, 0, 5, 0, max_batch_tokens=1) == generator.generate(prompts, 0, 5, 0)
+
+
+def test_no_prompts_give_no_completions(generator):
+    assert generator.generate([], 0.7, 5, seed=0) == Rollouts()
+
+
+def test_the_seed_decides_the_tokens_and_the_global_generator_is_left_alone(generator, prompts):
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    first = generator.generate(prompts, 1.0, 12, seed=5)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(7)  # whatever else was drawn in between
+    assert generator.generate(prompts, 1.0, 12, seed=5) == first
+    assert generator.generate(prompts, 1.0, 12, seed=6).completion_ids != first.completion_ids
+
+
+def test_copies_of_one_prompt_get_different_completions(generator, prompts):
+    group = generator.generate([prompts[1]] * 8, 1.0, 12, seed=0).completion_ids
+    assert len(set(map(tuple, group))) == 8
+
+
+def test_prompts_are_not_changed_and_come_back_with_the_completions(generator, prompts):
+    before = [list(p) for p in prompts]
+    assert generator.generate(prompts, 0.7, 5, seed=0, max_batch_tokens=60).prompt_ids == before
+    assert prompts == before
+
+
+def chi_square(counts, probability) -> tuple[float, int]:
+    """Pearson's statistic, cells below 5 expected pooled into one, and its degrees of freedom."""
+    expected = probability * counts.sum()
+    small = expected < 5
+    observed = torch.cat([counts[~small], counts[small].sum()[None]])
+    expected = torch.cat([expected[~small], expected[small].sum()[None]])
+    return ((observed - expected) ** 2 / expected).sum().item(), len(observed) - 1
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_sampled_tokens_have_the_frequencies_of_softmax_of_logits_over_temperature(generator, prompts, temperature):
+    n, prompt = 6000, prompts[2]
+    # Neighbours with a longer prompt, so that the rows that are counted are left-padded.
+    rollouts = generator.generate([prompt] * n + [prompts[1]], temperature, 1, seed=0)
+    counts = torch.bincount(torch.tensor(rollouts.completion_ids[:n])[:, 0], minlength=99).double()
+    logits = generator.lm(torch.tensor([prompt])).logits[0, -1].double()
+    statistic, freedom = chi_square(counts, torch.softmax(logits / temperature, dim=-1))
+    assert freedom > 20
+    assert statistic < freedom + 3.5 * (2 * freedom) ** 0.5
+    for other in (0.9 * temperature, 1.1 * temperature):  # the same count tells a temperature 10% off
+        statistic, _ = chi_square(counts, torch.softmax(logits / other, dim=-1))
+        assert statistic > freedom + 3.5 * (2 * freedom) ** 0.5
+
+
+HOSTILE = {
+    "do_sample": True,
+    "temperature": 0.1,
+    "top_k": 1,
+    "top_p": 0.1,
+    "min_p": 0.5,
+    "typical_p": 0.5,
+    "epsilon_cutoff": 0.1,
+    "repetition_penalty": 5.0,
+    "no_repeat_ngram_size": 1,
+    "min_new_tokens": 30,
+    "suppress_tokens": list(range(3, 90)),
+    "begin_suppress_tokens": [1, 5],
+    "bad_words_ids": [[1]],
+    "forced_eos_token_id": 1,
+    "exponential_decay_length_penalty": [1, 9.0],
+    "max_length": 3,
+}
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7])
+def test_nothing_in_the_checkpoints_generation_settings_leaks_into_ours(
+    generator, qwen2, prompts, temperature, tmp_path, monkeypatch
+):
+    hostile = make_generator(copy_with(qwen2, tmp_path / "hostile", **HOSTILE))
+    expected = generator.generate(prompts * 4, temperature, 30, seed=3)
+    ends = [len(ids) for ids, finished in zip(expected.completion_ids, expected.finished, strict=True) if finished]
+    assert min(ends) < 30 and len(ends) < len(expected)  # EOS before min_new_tokens, and none forced at the limit
+    assert hostile.generate(prompts * 4, temperature, 30, seed=3) == expected
+
+
+@pytest.mark.parametrize("setting", ["top_k", "repetition_penalty", "min_new_tokens", "suppress_tokens"])
+def test_each_of_those_settings_would_have_changed_the_tokens(generator, qwen2, prompts, setting, tmp_path):
+    """The control: plain `generate` on such a checkpoint does what its settings say."""
+    lm = AutoModelForCausalLM.from_pretrained(copy_with(qwen2, tmp_path / "one", **{setting: HOSTILE[setting]}))
+    ids, mask = left_pad(prompts * 4, PAD, CPU)
+    torch.manual_seed(3)
+    out = lm.generate(ids, attention_mask=mask, do_sample=True, temperature=0.7, max_new_tokens=30)
+    ours = generator.generate(prompts * 4, 0.7, 30, seed=3).completion_ids
+    assert [row[: len(o)] for row, o in zip(out[:, ids.shape[1] :].tolist(), ours, strict=True)] != ours
+
+
+def test_export_keeps_the_checkpoints_own_settings_and_generation_goes_on_as_before(qwen2, prompts, tmp_path):
+    own = {"do_sample": True, "top_k": 1, "min_new_tokens": 25, "eos_token_id": [EOS, 50]}
+    generator = make_generator(copy_with(qwen2, tmp_path / "own", **own))
+    before = generator.generate(prompts * 4, 0.7, 30, seed=3)
+    generator.export(tmp_path / "exported")
+    saved = GenerationConfig.from_pretrained(tmp_path / "exported").to_dict()
+    assert {key: saved[key] for key in own} == own
+    exported = make_generator(tmp_path / "exported")
+    assert exported.stop_ids == [EOS, 50]
+    assert exported.generate(prompts * 4, 0.7, 30, seed=3) == before
+    assert generator.generate(prompts * 4, 0.7, 30, seed=3) == before
+
+
+def test_a_checkpoint_whose_settings_contradict_each_other_can_be_exported(qwen2, tmp_path):
+    """do_sample false beside a temperature is common on the hub; releases differ in whether they save it."""
+    generator = make_generator(copy_with(qwen2, tmp_path / "odd", do_sample=False, temperature=0.6, top_p=0.9))
+    generator.export(tmp_path / "exported")
+    assert make_generator(tmp_path / "exported").stop_ids == [EOS]
+
+
+def test_a_completion_ends_with_its_first_stop_token_or_is_cut_at_the_limit(sampled):
+    for ids, finished in zip(sampled.completion_ids, sampled.finished, strict=True):
+        assert ids.count(EOS) == finished
+        assert finished == (ids[-1] == EOS)
+        assert finished or len(ids) == 30
+    assert len({len(ids) for ids in sampled.completion_ids}) > 5
+
+
+def test_a_completion_that_stops_at_the_very_limit_is_not_called_cut(generator, sampled, prompts):
+    b = max((b for b in range(len(sampled)) if sampled.finished[b]), key=lambda b: len(sampled.completion_ids[b]))
+    limit = len(sampled.completion_ids[b])
+    again = generator.generate(prompts * 8, 0.7, limit, seed=3)
+    assert again.completion_ids[b] == sampled.completion_ids[b] and again.finished[b]
+    shorter = generator.generate(prompts * 8, 0.7, limit - 1, seed=3)
+    assert shorter.completion_ids[b] == sampled.completion_ids[b][:-1] and not shorter.finished[b]
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_every_stop_token_of_the_checkpoint_and_the_tokenizers_own_end_a_completion(
+    generator, qwen2, prompts, as_list, tmp_path
+):
+    free = generator.generate(prompts, 0, 16, seed=0).completion_ids
+    stop = free[1][4]  # a token that greedy decoding is known to produce
+    assert stop not in free[1][:4] and stop != EOS
+    settings = {"eos_token_id": [stop, 97] if as_list else stop}
+    stopping = make_generator(copy_with(qwen2, tmp_path / "stops", **settings))
+    assert stopping.stop_ids == sorted({EOS, stop, 97} if as_list else {EOS, stop})
+    rollouts = stopping.generate(prompts, 0, 16, seed=0)
+    assert rollouts.completion_ids[1] == free[1][:5] and rollouts.finished[1]
+    for ids, whole in zip(rollouts.completion_ids, free, strict=True):
+        ends = [t + 1 for t, token in enumerate(whole) if token in stopping.stop_ids]
+        assert ids == whole[: ends[0] if ends else None]
+
+
+def test_a_pad_token_that_the_model_samples_is_a_token_like_any_other(generator, sampled):
+    # "<pad>" in the middle of a completion does not end it, and trailing padding is not part of it.
+    inside = [ids for ids in generator.generate(sampled.prompt_ids * 8, 1.0, 30, seed=0).completion_ids if PAD in ids]
+    assert inside and any(ids.index(PAD) < len(ids) - 1 for ids in inside)
+    assert all(ids[-1] == EOS or len(ids) == 30 for ids in inside)
+
+
+@pytest.fixture(scope="module")
+def pad_is_eos(qwen2, tmp_path_factory):
+    """The tiny model with a tokenizer whose pad token is its EOS token, as many base models have it."""
+    folder = tmp_path_factory.mktemp("pad") / "eos"
+    shutil.copytree(qwen2, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_where_pad_is_eos_completions_are_the_same_and_eos_is_learned_from(pad_is_eos, sampled, prompts):
+    generator = make_generator(pad_is_eos)
+    assert generator.tokenizer.pad_token_id == EOS
+    assert generator.generate(prompts * 8, 0.7, 30, seed=3) == sampled
+    b = sampled.finished.index(True)
+    rows_N, ids_B_T, response_B_T = collate(sampled, [b, 0], EOS, CPU)
+    assert ids_B_T[0][response_B_T[0]].tolist() == sampled.completion_ids[b]  # its last is the EOS
+    assert (rows_N == b).sum() == len(sampled.completion_ids[b])
+
+
+# ----------------------------------------------------------------------------------------------------
+# The way back: log-probs
+
+
+def policy_logps(policy, rollouts, rows, temperature=0.7, pad_id=PAD) -> dict[int, torch.Tensor]:
+    """Policy's log-probs of some rows in one batch, cut apart by row."""
+    rows_N, ids_B_T, response_B_T = collate(rollouts, rows, pad_id, CPU)
+    logp_N, _ = policy(ids_B_T, response_B_T, temperature)
+    return {b: logp_N[rows_N == b] for b in rows}
+
+
+@pytest.fixture(scope="module")
+def policy(qwen2):
+    return Policy(str(qwen2), CPU).double()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_recomputed_logprobs_are_those_of_the_distribution_that_was_sampled(tiny_family, prompts, family, monkeypatch):
+    folder = tiny_family(family)
+    generator, policy = make_generator(folder), Policy(str(folder), CPU)
+    calls = spy(generator, monkeypatch)
+    rollouts = generator.generate(prompts * 2, 0.7, 12, seed=1)
+    rows = list(range(len(rollouts)))
+    logps = policy_logps(policy, rollouts, rows)
+    ((ids_B_T, out),) = calls  # one micro-batch, rows by descending prompt length
+    order = sorted(rows, key=lambda b: -len(rollouts.prompt_ids[b]))
+    for i, b in enumerate(order):
+        prompt, completion = rollouts.prompt_ids[b], rollouts.completion_ids[b]
+        assert ids_B_T[i, -len(prompt) :].tolist() == prompt
+        # (1) what `generate` drew each token from, after every processor; (2) the bare model, one call a token
+        drawn = torch.stack([out.scores[t][i].log_softmax(-1)[token] for t, token in enumerate(completion)])
+        torch.testing.assert_close(logps[b], drawn, rtol=0, atol=2e-5)
+        single = step_logps(policy.lm, prompt, completion, 0.7).float()
+        torch.testing.assert_close(logps[b], single, rtol=0, atol=2e-5)
+        assert len(logps[b]) == len(completion)
+
+
+def test_eos_has_a_logprob_too(policy, sampled):
+    b = max((b for b in range(len(sampled)) if sampled.finished[b]), key=lambda b: len(sampled.completion_ids[b]))
+    (logp,) = policy_logps(policy, sampled, [b]).values()
+    expected = step_logps(policy.lm, sampled.prompt_ids[b], sampled.completion_ids[b], 0.7)
+    assert sampled.completion_ids[b][-1] == EOS and len(logp) == len(sampled.completion_ids[b])
+    torch.testing.assert_close(logp[-1], expected[-1], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logprobs_do_not_depend_on_right_padding_or_neighbours(tiny_family, sampled, family):
+    policy = Policy(str(tiny_family(family)), CPU).double()
+    rows = [3, 0, 11, 9, 24]
+    assert len({total for b, total in enumerate(sampled.total_tokens()) if b in rows}) > 2  # so there is padding
+    together = policy_logps(policy, sampled, rows)
+    other_pad = policy_logps(policy, sampled, rows, pad_id=60)
+    for b in rows:
+        (alone,) = policy_logps(policy, sampled, [b]).values()
+        torch.testing.assert_close(together[b], alone, rtol=0, atol=1e-10)
+        torch.testing.assert_close(other_pad[b], alone, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_equal_those_of_the_plain_model(tiny_family, sampled, family):
+    """Every parameter's gradient, tied embeddings included, against all logits and autograd through log_softmax."""
+    policy = Policy(str(tiny_family(family)), CPU).double()
+    _, ids_B_T, response_B_T = collate(sampled, [3, 0, 11], PAD, CPU)
+    logp_N, entropy_N = policy(ids_B_T, response_B_T, 0.7)
+    (logp_N.sum() + entropy_N.sum()).backward()
+    actual = {name: p.grad.clone() for name, p in policy.lm.named_parameters()}
+
+    policy.zero_grad()
+    log_p = torch.log_softmax(policy.lm(ids_B_T).logits[:, :-1] / 0.7, dim=-1)
+    chosen = log_p.gather(2, ids_B_T[:, 1:, None])[..., 0]
+    entropy = -(log_p.exp() * log_p).sum(dim=-1)
+    ((chosen + entropy) * response_B_T[:, 1:]).sum().backward()
+    for name, p in policy.lm.named_parameters():
+        torch.testing.assert_close(actual[name], p.grad, rtol=1e-8, atol=1e-8, msg=name)
+    assert all(g.abs().max() > 1e-6 for g in actual.values())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_reads_and_writes_text_one_token_a_character(tiny_family, family):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_family(family))
+    for text in QUESTIONS:
+        ids = tokenizer(text).input_ids
+        assert len(ids) == len(text) and tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_the_parts_that_training_names(tiny_family, family):
+    policy = Policy(str(tiny_family(family)), CPU)
+    lm = policy.lm
+    assert len(lm.model.layers) == 2  # what FSDP wraps
+    assert lm.lm_head.weight.shape == (99, 32) and getattr(lm.lm_head, "bias", None) is None
+    tied = lm.lm_head.weight is lm.model.embed_tokens.weight
+    assert tied == FAMILIES[family][1]["tie_word_embeddings"]
+    assert all(p.dtype == torch.float32 and p.requires_grad for p in policy.parameters())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_train_mode_has_no_dropout(sampled, tmp_path, family):
+    """Checkpoints may come with dropout: in train mode it would part the ratio from 1 before the first update."""
+    dropout = {"attention_dropout": 0.5}
+    if family == "phi3":
+        dropout |= {"resid_pdrop": 0.5, "embd_pdrop": 0.5}
+    policy = Policy(str(save_tiny_model(tmp_path / family, family, **dropout)), CPU)
+    expected = policy_logps(policy, sampled, [0])[0]
+    assert torch.equal(policy_logps(policy.train(), sampled, [0])[0], expected)
+
+
+def test_a_generator_and_a_policy_of_one_folder_hold_the_same_parameters_in_the_same_order(tiny_family):
+    """What `refresh` relies on when it copies parameter by parameter."""
+    for family in FAMILIES:
+        generator, policy = make_generator(tiny_family(family)), Policy(str(tiny_family(family)), CPU)
+        pairs = zip(generator.lm.named_parameters(), policy.lm.named_parameters(), strict=True)
+        assert all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
+        assert not any(p.requires_grad for p in generator.lm.parameters())
+
+
+# ----------------------------------------------------------------------------------------------------
+# Records, batches and shares
+
+ROLLOUTS = Rollouts([[5, 6], [7], [8, 9, 10]], [[11, EOS], [12, 13, EOS], [14]], [True, True, False])
+
+
+def test_rollouts_add_and_take_keep_rows_together():
+    assert ROLLOUTS.take([2, 0]) == Rollouts([[8, 9, 10], [5, 6]], [[14], [11, EOS]], [False, True])
+    assert ROLLOUTS.take([0]) + ROLLOUTS.take([1, 2]) == ROLLOUTS
+    assert sum((ROLLOUTS.take([b]) for b in range(3)), Rollouts()) == ROLLOUTS
+    assert len(ROLLOUTS) == 3
+    assert ROLLOUTS.lengths().tolist() == [2, 3, 1]
+    assert ROLLOUTS.total_tokens() == [4, 4, 4]
+
+
+def test_left_pad_by_hand():
+    ids, mask = left_pad([[5, 6, 7], [8]], PAD, CPU)
+    assert ids.tolist() == [[5, 6, 7], [PAD, PAD, 8]]
+    assert mask.tolist() == [[1, 1, 1], [0, 0, 1]]
+
+
+@pytest.mark.parametrize("pad_id", [PAD, EOS])
+def test_collate_by_hand(pad_id):
+    rollouts = Rollouts([[5, 6, 7], [8]], [[9, EOS], [10, EOS]], [True, True])
+    rows_N, ids_B_T, response_B_T = collate(rollouts, [1, 0], pad_id, CPU)
+    assert ids_B_T.tolist() == [[8, 10, EOS, pad_id, pad_id], [5, 6, 7, 9, EOS]]
+    assert response_B_T.long().tolist() == [[0, 1, 1, 0, 0], [0, 0, 0, 1, 1]]
+    assert rows_N.tolist() == [1, 1, 0, 0]  # aligned with the mask, read row by row
+
+
+def test_balance_by_hand():
+    # 9 -> rank 0; 7 -> rank 1; 6 -> rank 1 (7 < 9); 5 -> rank 0 (9 < 13); 2 -> rank 1 (13 < 14)
+    assert balance([0, 1, 2, 3, 4], [5, 9, 7, 2, 6], 2) == [[1, 0], [2, 4, 3]]
+    assert balance([3], [5, 9, 7, 2], 3) == [[3], [], []]
+
+
+def test_pack_by_hand():
+    # longest first; every row is padded to the first of its batch: [9], then 7 + 7, then 3 + 3 + 3
+    assert pack([0, 1, 2, 3, 4, 5], [3, 9, 7, 3, 6, 2], 14) == [[1], [2, 4], [0, 3, 5]]
+    assert pack([0, 1], [20, 30], 14) == [[1], [0]]  # rows longer than the budget go alone
+    assert pack([], [], 14) == []
+
+
+row_tokens = st.lists(st.integers(1, 40), min_size=1, max_size=30)
+
+
+@given(row_tokens, st.integers(1, 8))
+def test_balance_gives_every_row_to_one_rank_and_loads_differ_by_one_row_at_most(tokens, n):
+    shares = balance(list(range(len(tokens))), tokens, n)
+    assert sorted(b for share in shares for b in share) == list(range(len(tokens)))
+    loads = [sum(tokens[b] for b in share) for share in shares]
+    assert len(shares) == n and max(loads) - min(loads) <= max(tokens)
+
+
+@given(row_tokens, st.integers(1, 120))
+def test_pack_keeps_every_row_and_the_budget_and_opens_no_batch_too_many(tokens, budget):
+    batches = pack(list(range(len(tokens))), tokens, budget)
+    assert sorted(b for batch in batches for b in batch) == list(range(len(tokens)))
+    padded = [len(batch) * max(tokens[b] for b in batch) for batch in batches]
+    assert all(size <= budget or len(batch) == 1 for size, batch in zip(padded, batches, strict=True))
+    for batch, following in pairwise(batches):  # the next batch's first row did not fit
+        assert (len(batch) + 1) * max(tokens[b] for b in batch + following[:1]) > budget
+
+
+def training_gradient(policy, rollouts, rewards_P_G, loss, ranks, budget, drop_dead=True, order=None):
+    """The gradient of one step as train.py computes it, the ranks one after another in this process."""
+    advantage_B = grpo.group_advantages(rewards_P_G).flatten()
+    weight_B = grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), loss).flatten()
+    rows = advantage_B.nonzero()[:, 0].tolist() if drop_dead else list(range(len(rollouts)))
+    tokens_B = rollouts.total_tokens()
+    policy.zero_grad()
+    for share in balance(rows, tokens_B, ranks):
+        for batch in pack(share, tokens_B, budget):
+            rows_N, ids_B_T, response_B_T = collate(rollouts, batch, PAD, CPU)
+            logp_N, _ = policy(ids_B_T, response_B_T, 0.7)
+            value, _ = grpo.policy_loss(logp_N, logp_N.detach(), advantage_B[rows_N], weight_B[rows_N])
+            value.backward()
+    return torch.cat([p.grad.flatten() for p in policy.parameters()])
+
+
+@pytest.mark.parametrize("loss", grpo.LOSSES)
+def test_the_gradient_of_a_step_does_not_depend_on_ranks_micro_batches_or_dropping_dead_rows(policy, sampled, loss):
+    rollouts = sampled.take(list(range(24)))
+    rewards = torch.zeros(6, 4, dtype=torch.float64)
+    rewards[0, 1] = rewards[2, 0] = rewards[2, 3] = rewards[3, 2] = 1
+    rewards[4] = 1  # group 4 is all right, groups 1 and 5 all wrong
+    expected = training_gradient(policy, rollouts, rewards, loss, ranks=1, budget=10**6, drop_dead=False)
+    assert expected.norm() > 1e-2
+    for ranks, budget in [(1, 10**6), (1, 1), (2, 100), (3, 200), (6, 90), (8, 1), (13, 150)]:
+        actual = training_gradient(policy, rollouts, rewards, loss, ranks, budget)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10 * expected.norm().item())
+    order = [4 * i + g for i in (3, 0, 5, 1, 4, 2) for g in (2, 0, 3, 1)]  # groups, and rows inside them, shuffled
+    shuffled = rewards.flatten()[order].reshape(6, 4)
+    actual = training_gradient(policy, rollouts.take(order), shuffled, loss, ranks=3, budget=120)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10 * expected.norm().item())
+
+
+# ----------------------------------------------------------------------------------------------------
+# check_model: one line for what would otherwise go wrong minutes later
+
+
+def refused(folder, tokens=10) -> str:
+    """The message with which check_model refuses a folder; it must be one line and name the folder."""
+    with pytest.raises(ValueError) as error:
+        check_model(str(folder), tokens)
+    message = str(error.value)
+    assert str(folder) in message and "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_check_model_accepts_every_family_up_to_its_last_position(tiny_family, family):
+    check_model(str(tiny_family(family)), 4096)
+    assert "4097 tokens" in refused(tiny_family(family), 4097)
+
+
+def test_check_model_refuses_what_is_not_there(tmp_path):
+    assert "is no folder and cannot be had from the hub" in refused(tmp_path / "nowhere")
+
+
+def test_check_model_refuses_a_folder_without_a_model(tmp_path):
+    assert "is no Hugging Face model folder" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
+@pytest.mark.parametrize("content", ["{", "{}", None], ids=["cut", "empty", "missing"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_check_model_refuses_a_folder_with_a_broken_or_missing_file(tiny_family, tmp_path, family, file, content):
+    shutil.copytree(tiny_family(family), tmp_path / "broken")
+    path = tmp_path / "broken" / file
+    path.unlink() if content is None else path.write_text(content)
+    assert "is no Hugging Face model folder" in refused(tmp_path / "broken")
+
+
+def test_check_model_refuses_an_unknown_architecture(qwen2, tmp_path):
+    shutil.copytree(qwen2, tmp_path / "new")
+    (tmp_path / "new" / "config.json").write_text('{"model_type": "unheard_of"}')
+    assert "unheard_of" in refused(tmp_path / "new")
+
+
+def test_check_model_refuses_a_folder_without_weights(qwen2, tmp_path):
+    shutil.copytree(qwen2, tmp_path / "light", ignore=shutil.ignore_patterns("*.safetensors"))
+    assert "has no weights" in refused(tmp_path / "light")
+
+
+def test_check_model_refuses_a_tokenizer_without_a_pad_token(qwen2, tmp_path):
+    shutil.copytree(qwen2, tmp_path / "padless")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "padless")
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path / "padless")
+    assert "has no pad token" in refused(tmp_path / "padless")
+
+
+def test_check_model_refuses_a_tokenizer_with_more_tokens_than_the_model(tmp_path):
+    save_tiny_model(tmp_path / "small", vocab_size=90)
+    assert "has 99 tokens, its model only 90" in refused(tmp_path / "small")
+
+
+def test_check_model_refuses_capped_logits(qwen2, tmp_path):
+    shutil.copytree(qwen2, tmp_path / "gemma")
+    Gemma2Config(vocab_size=99).save_pretrained(tmp_path / "gemma")
+    assert "caps its logits" in refused(tmp_path / "gemma")

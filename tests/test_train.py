@@ -1,0 +1,363 @@
+"""train.py: flags and arithmetic, whole runs of every layout, resume, determinism, bad input."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ranks import on_ranks
+
+import train
+from rollout import Rollouts
+from sampler import SAMPLERS, Selections
+
+ROOT = Path(train.__file__).parent
+DEMO = ROOT / "demo/model"
+
+
+# ---- flags and arithmetic
+
+
+def parse(*flags):
+    return train.parse([str(f) for f in flags])
+
+
+def test_bare_command_is_the_papers_main_run():
+    c = parse()
+    assert (c.model, c.teacher_model) == ("Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-1.5B")
+    assert c.prompts_per_step * c.group_size == 288
+    table_5a = (c.learning_rate, c.max_prompt_tokens, c.max_completion_tokens, c.group_size, c.temperature)
+    assert table_5a == (1e-5, 1024, 2048, 16, 0.7)
+    assert (c.kl_coef, c.update_iterations, c.eval_every) == (0.0, 1, 200)
+    table_5b = (c.teacher_learning_rate, c.teacher_batch_size, c.teacher_epochs, c.candidates, c.epsilon)
+    assert table_5b == (1e-6, 8, 4, 8, 0.2)
+    assert (c.replay_capacity, c.teacher_update_every) == (64, 4)
+
+
+@pytest.mark.parametrize(
+    ("preset", "goldilocks", "baseline", "per_device"),
+    [  # Table 6 and App. K.1
+        ("olmo2-1b", 20_000, 26_800, 4),
+        ("qwen2.5-1.5b", 20_000, 26_800, 4),
+        ("qwen3-4b", 8_000, 10_800, 3),
+        ("phi-4-mini", 10_000, 13_400, 3),
+    ],
+)
+def test_presets_have_the_papers_steps(preset, goldilocks, baseline, per_device):
+    c = parse("--preset", preset)
+    assert (c.steps, c.per_device_batch_size) == (goldilocks, per_device)
+    assert parse("--preset", preset, "--sampler", "uniform").steps == baseline
+    assert parse("--preset", preset, "--sampler", "uniform", "--steps", 7).steps == 7
+
+
+def test_flags_override_presets_and_every_field_is_a_flag():
+    c = parse("--preset", "qwen3-4b", "--steps", 5, "--epsilon", 0.5, "--chat_template")
+    assert (c.steps, c.epsilon, c.chat_template, c.teacher_model) == (5, 0.5, True, "Qwen/Qwen3-1.7B")
+    assert c.checkpoint_every == c.eval_every == 200
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--preset", "gpt"], "--preset gpt: choose from qwen2.5-1.5b"),
+        (["--sampler", "best"], "invalid choice: 'best'"),
+        (["--epsilon", "1.5"], r"--epsilon 1.5: must be in \[0, 1\]"),
+        (["--epsilon", "nan"], "--epsilon nan"),
+        (["--learning_rate", "inf"], "--learning_rate inf"),
+        (["--group_size", "1"], "--group_size 1: must be at least 2"),
+        (["--steps", "0"], "--steps 0: must be at least 1"),
+        (["--steps", "ten"], "invalid int value: 'ten'"),
+        (["--teacher_lag", "2"], "invalid choice: 2"),
+        (["--lr", "1e-4"], "unrecognized arguments: --lr"),
+        (["--step", "5"], "unrecognized arguments: --step"),
+    ],
+)
+def test_impossible_flags_are_one_line(flags, message):
+    with pytest.raises(ValueError, match=message) as error:
+        parse(*flags)
+    assert "\n" not in str(error.value)
+
+
+def layout(world, *flags, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+    return train.Layout(parse(*flags))
+
+
+@pytest.mark.parametrize(("world", "students", "teachers"), [(8, 6, 2), (4, 3, 1), (1, 1, 0), (16, 12, 4)])
+def test_default_layout(world, students, teachers, monkeypatch):
+    goldilocks = layout(world, monkeypatch=monkeypatch)
+    assert (goldilocks.n_students, goldilocks.n_teachers) == (students, teachers)
+    uniform = layout(world, "--sampler", "uniform", monkeypatch=monkeypatch)
+    assert (uniform.n_students, uniform.n_teachers) == (world, 0)
+
+
+def test_impossible_layouts_say_what_would_work(monkeypatch):
+    with pytest.raises(ValueError, match=r"18 prompts x 16 = 288 .* 7 student ranks: use 1, 2, 3, 4, 6, 8, 9"):
+        layout(8, "--teacher_ranks", 1, monkeypatch=monkeypatch)
+    with pytest.raises(ValueError, match="--teacher_ranks 8 of 8 ranks leaves no student: at most 7"):
+        layout(8, "--teacher_ranks", 8, monkeypatch=monkeypatch)
+
+
+def test_first_live_groups_of_several_rounds():
+    def round_of(rewards, first_row):
+        rewards = torch.tensor(rewards, dtype=torch.float32)
+        rows = [[first_row + i] for i in range(rewards.numel())]
+        n = len(rewards)
+        empty = Selections(np.zeros((n, 1), int), np.zeros((n, 1)), np.zeros(n, int), np.zeros(n, bool))
+        return train.Round(empty, Rollouts(rows, rows, [True] * len(rows)), rewards, ["correct"] * len(rows))
+
+    one = round_of([[0, 0], [1, 0], [1, 1]], 0)
+    two = round_of([[0, 1], [0, 0], [1, 0]], 10)
+    batch, rewards = train.first_live_groups([one], 3)
+    assert batch.completion_ids == one.rollouts.completion_ids and torch.equal(rewards, one.rewards_P_G)
+    batch, rewards = train.first_live_groups([one, two], 3)
+    assert rewards.tolist() == [[1, 0], [0, 1], [1, 0]]
+    assert batch.completion_ids == [[2], [3], [10], [11], [14], [15]]
+    assert len(train.first_live_groups([one, two], 4)[1]) == 4  # short of live groups: dead ones fill up
+    metrics = train.rollout_metrics([one, two])
+    assert metrics["groups"] == 6 and metrics["zero_variance"] == 0.5
+    assert metrics["zero_variance_easy"] == pytest.approx(1 / 6)
+    assert metrics["completion_tokens"] == 12 and metrics["total_tokens"] == 24
+    assert metrics["reward_mean"] == pytest.approx(5 / 12)
+    assert metrics["reward_std_group"] == pytest.approx(0.25)
+
+
+def test_lines_survive_nan(tmp_path):
+    train.write_lines(tmp_path / "a" / "x.jsonl", [{"a": math.nan, "b": [1.0, math.inf]}])
+    assert train.read_lines(tmp_path / "a" / "x.jsonl") == [{"a": None, "b": [1.0, None]}]
+    assert train.read_lines(tmp_path / "none.jsonl") == []
+
+
+# ---- whole runs
+
+
+def command(folder, *flags, model, data):
+    """Flags of a small run on the tiny model; `flags` come last and win."""
+    small = {"preset": "demo", "out": folder, "prompts_per_step": 6, "group_size": 4, "candidates": 4, "steps": 4}
+    small |= {"max_completion_tokens": 32, "eval_every": 2, "model": model, "teacher_model": model}
+    small |= {"train_data": f"{data}/train.jsonl", "val_data": f"{data}/val.jsonl"}
+    return [str(x) for name, value in small.items() for x in (f"--{name}", value)] + [str(f) for f in flags]
+
+
+def run(folder, *flags, ranks=1, model, data):
+    """A run that succeeds, in forked ranks."""
+    return on_ranks(ranks, folder.parent, lambda: train.main(command(folder, *flags, model=model, data=data)))
+
+
+def shell(folder, *flags, ranks=0, model, data, code=0):
+    """The same from the shell, under torchrun where ranks > 0; returns what was printed."""
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks)] if ranks else []
+    line = [sys.executable, *launcher, str(ROOT / "train.py"), *command(folder, *flags, model=model, data=data)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=240, check=False)
+    assert (done.returncode == 0) == (code == 0), done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def metrics_of(folder):
+    """metrics.jsonl without what a clock measured."""
+    rows = train.read_lines(folder / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if k != "seconds" and not k.endswith("_s")} for row in rows]
+
+
+def same_run(a, b):
+    assert metrics_of(a) == metrics_of(b)
+    assert (a / "selections.jsonl").read_text() == (b / "selections.jsonl").read_text()
+    for name in ("student/model.safetensors", "teacher/backbone/model.safetensors", "teacher/head.safetensors"):
+        assert not (a / name).exists() or (a / name).read_bytes() == (b / name).read_bytes(), name
+
+
+@pytest.fixture(scope="module")
+def easy(tmp_path_factory):
+    """The demo's easiest problems: its base model is right often enough for live groups."""
+    folder = tmp_path_factory.mktemp("easy")
+    for name, n in (("train.jsonl", 400), ("val.jsonl", 20)):
+        rows = sorted(train.read_lines(ROOT / "demo" / name), key=lambda row: row["difficulty"])
+        train.write_lines(folder / name, rows[:n])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, easy):
+    """One process, the teacher in it."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    output = shell(folder, model=DEMO, data=easy)
+    return folder, output
+
+
+@pytest.mark.slow
+def test_one_process_leaves_what_the_design_promises(alone):
+    folder, output = alone
+    assert "6 prompts x 4 = 24, 24 a student rank" in output and "validation accuracy:" in output
+    rows = train.read_lines(folder / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["step"] for row in rows if "val_accuracy" in row] == [0, 2, 4]
+    keys = "reward_mean reward_std_group reward_std_batch zero_variance zero_variance_easy zero_variance_hard "
+    keys += "grad_norm loss entropy clip_fraction truncated no_box completion_tokens total_tokens learning_rate "
+    keys += "seconds eval_s rollout_s verify_s train_s teacher_wait_s teacher_mae teacher_mae_explore "
+    keys += "teacher_mae_dead teacher_noise_floor teacher_mu teacher_sigma"
+    assert set(keys.split()) <= set(rows[-1])
+    chosen = train.read_lines(folder / "selections.jsonl")
+    assert len(chosen) == 4 * 6 and len({row["chosen"] for row in chosen}) == 24  # nothing twice in a pass
+    for row in chosen:
+        assert row["chosen"] in row["pool"] and len(row["pool"]) == len(row["utilities"]) == 4
+        assert row["y"] == pytest.approx(math.sqrt(row["successes"] / 4 * (1 - row["successes"] / 4)))
+    by_step = {row["step"]: row for row in rows}
+    for step in (1, 4):  # the log agrees with itself
+        successes = np.array([row["successes"] for row in chosen if row["step"] == step])
+        assert by_step[step]["reward_mean"] == pytest.approx(successes.mean() / 4)
+        assert by_step[step]["zero_variance"] == pytest.approx(np.isin(successes, (0, 4)).mean())
+    assert [p.name for p in sorted((folder / "evals").iterdir())] == ["step_0.jsonl", "step_2.jsonl", "step_4.jsonl"]
+    verdicts = train.read_lines(folder / "evals/step_4.jsonl")
+    assert [v["problem"] for v in verdicts] == list(range(len(verdicts)))
+    assert np.mean([v["reward"] for v in verdicts]) == pytest.approx(rows[-1]["val_accuracy"])
+    assert train.read_lines(folder / "samples.jsonl")[0]["prompt"].endswith("\n\nSolution:")
+
+
+@pytest.mark.slow
+def test_exports_load_and_have_been_trained(alone):
+    from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+
+    folder, _ = alone
+    before = AutoModelForCausalLM.from_pretrained(DEMO).state_dict()
+    after = AutoModelForCausalLM.from_pretrained(folder / "student").state_dict()
+    AutoTokenizer.from_pretrained(folder / "student")
+    AutoModel.from_pretrained(folder / "teacher/backbone")
+    moved = [name for name in before if not torch.equal(before[name], after[name])]
+    assert len(moved) == len(before)
+
+
+@pytest.mark.slow
+def test_teacher_on_its_own_rank_is_the_same_run(alone, easy, tmp_path):
+    """1 student + 1 teacher rank over the wire, against the teacher in-process: every number the same."""
+    run(tmp_path / "two", "--teacher_ranks", 1, ranks=2, model=DEMO, data=easy)
+    same_run(alone[0], tmp_path / "two")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [0, 1])
+def test_four_ranks_repeat_and_resume_bit_for_bit(lag, easy, tmp_path):
+    """The same seed twice, once without a stop and once in two parts: every number and every weight the same."""
+
+    def go(name, steps):
+        flags = ("--teacher_lag", lag, "--steps", steps)
+        run(tmp_path / name, *flags, ranks=4, model=DEMO, data=easy)
+
+    go("whole", 4)
+    go("parts", 2)
+    with (tmp_path / "parts/metrics.jsonl").open("a") as file:  # as if it had gone on before it died
+        file.write('{"step": 3, "reward_mean": 9}\n')
+    go("parts", 4)
+    same_run(tmp_path / "whole", tmp_path / "parts")
+    assert all(row["grad_norm"] > 0 for row in metrics_of(tmp_path / "whole")[1:])  # it did train
+
+
+@pytest.mark.slow
+def test_torchrun(easy, tmp_path):
+    output = shell(tmp_path / "run", "--steps", 1, ranks=4, model=DEMO, data=easy)
+    assert "4 = 3 student + 1 teacher" in output and output.count("validation accuracy:") == 1
+    assert (tmp_path / "run/teacher/backbone/model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_baseline_on_eight_ranks_with_groups_that_straddle_them(easy, tmp_path):
+    # 6 x 4 = 24 rows on 8 ranks: 3 rows a rank, so a group of 4 lies on two ranks.
+    run(tmp_path / "run", "--sampler", "uniform", "--steps", 2, ranks=8, model=DEMO, data=easy)
+    rows = train.read_lines(tmp_path / "run/metrics.jsonl")
+    assert len(rows) == 3 and "teacher_mae" not in rows[-1]
+    assert json.loads((tmp_path / "run/config.json").read_text())["student_ranks"] == 8
+    assert not (tmp_path / "run/teacher").exists()
+
+
+@pytest.mark.slow
+def test_every_option_at_once(tmp_path, tiny_model, tiny_data):
+    flags = "--loss dapo --resample_rounds 2 --update_iterations 2 --kl_coef 0.01 --entropy_coef 0.0003 "
+    flags += "--dead_rows out --advantage_std sample --lr_schedule linear --activation_checkpointing "
+    flags += "--teacher_mode lora --teacher_lag 0 --keep 1"
+    run(tmp_path / "run", *flags.split(), ranks=2, model=tiny_model, data=tiny_data)
+    rows = train.read_lines(tmp_path / "run/metrics.jsonl")
+    assert [row["learning_rate"] for row in rows[1:]] == pytest.approx([1e-4, 0.75e-4, 0.5e-4, 0.25e-4])
+    assert max(row["groups"] for row in rows[1:]) == 18  # the model is never right: 1 + 2 rounds of 6
+    assert all(row["kl"] >= 0 for row in rows[1:]) and all(row["forwarded_rows"] == 24 for row in rows[1:])
+    assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == ["step_4"]
+
+
+# ---- bad input: one line, once, a non-zero exit, and nothing written
+
+
+def break_tokenizer(folder):
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    del settings["pad_token"]
+    path.write_text(json.dumps(settings))
+
+
+BAD = {
+    "no model": (
+        ["--model", "nowhere/none"],
+        "error: model 'nowhere/none' is no folder and cannot be had from the hub",
+    ),
+    "no data": (["--train_data", "none.jsonl"], "error: none.jsonl: no such data file"),
+    "too few problems": (["--candidates", "100"], "problems, and one step draws 600"),
+    "too long": (["--max_completion_tokens", "100000"], "may take 100064 tokens"),
+    "no chat template": (["--chat_template"], "error: --chat_template: this model's tokenizer has no chat template"),
+    "bad flag": (["--epsilon", "2"], "error: --epsilon 2.0: must be in [0, 1]"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case, tmp_path, tiny_model, tiny_data):
+    flags, message = BAD[case]
+    output = shell(tmp_path / "run", *flags, model=tiny_model, data=tiny_data, code=2)
+    assert message in output and output.count("error:") == 1 and "Traceback" not in output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_bad_input_is_said_once_by_many_ranks(tmp_path, tiny_model, tiny_data):
+    output = shell(tmp_path / "run", "--train_data", "none.jsonl", ranks=4, model=tiny_model, data=tiny_data, code=2)
+    assert output.count("none.jsonl: no such data file") == 1 and not (tmp_path / "run").exists()
+    output = shell(tmp_path / "run", "--teacher_ranks", 4, ranks=4, model=tiny_model, data=tiny_data, code=2)
+    assert output.count("--teacher_ranks 4 of 4 ranks leaves no student") == 1
+
+
+@pytest.mark.slow
+def test_an_out_folder_of_another_run_is_left_alone(alone, easy, tmp_path):
+    folder, _ = alone
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    output = shell(folder, "--epsilon", 0.3, model=DEMO, data=easy, code=2)
+    assert "belongs to another configuration: epsilon 0.2 there, 0.3 here" in output
+    assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    (tmp_path / "notes.txt").write_text("mine")
+    output = shell(tmp_path, model=DEMO, data=easy, code=2)
+    assert "the folder is not empty and holds no run" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (break_tokenizer, "has no pad token"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "has no weights"),
+        (lambda folder: (folder / "config.json").unlink(), "is no Hugging Face model folder"),
+    ],
+)
+def test_a_broken_model_folder(spoil, message, tmp_path, tiny_model, tiny_data):
+    import shutil
+
+    shutil.copytree(tiny_model, tmp_path / "model")
+    spoil(tmp_path / "model")
+    output = shell(tmp_path / "run", model=str(tmp_path / "model"), data=tiny_data, code=2)
+    assert message in output and output.count("error:") == 1 and "Traceback" not in output
+
+
+def test_samplers_of_the_table_keep_the_protocol():
+    for cls in SAMPLERS.values():
+        for method in ("propose", "observe", "state_dict", "load_state_dict", "metrics", "uses_teacher"):
+            assert hasattr(cls, method)
