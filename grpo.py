@@ -79,25 +79,23 @@ def dead_groups(rewards_P_G: torch.Tensor) -> torch.Tensor:
     return (rewards_P_G == rewards_P_G[:, :1]).all(dim=1)
 
 
-def row_weights(lengths_P_G: torch.Tensor, loss: str, counted_P: torch.Tensor | None = None) -> torch.Tensor:
+def row_weights(lengths_P_G: torch.Tensor, loss: str) -> torch.Tensor:
     """Weight of each response token of a row, from the lengths (tokens) of all rows of the step: (P, G), float64.
 
     grpo: 1 / (B · |o_i|)             mean over sequences of the mean over their tokens
     dapo: 1 / (P · Σ_j∈group |o_j|)   mean over groups of the mean over the group's tokens (L_DAPO, Section 6)
     sum:  1 / B                       mean over sequences of the sum over their tokens (L_PG, the theorem's)
 
-    `counted_P` (bool) names the groups that count in B and P; by default all do, dead ones too, so that the
-    loss of a live group does not depend on how many others are dead.
+    Dead groups count in B and P, so that the loss of a live group does not depend on how many others are dead.
     """
     P, G = lengths_P_G.shape
-    n_groups = P if counted_P is None else max(1, int(counted_P.sum()))
     lengths = lengths_P_G.double()
     if loss == "grpo":
-        return 1 / (n_groups * G * lengths)
+        return 1 / (P * G * lengths)
     if loss == "dapo":
-        return (1 / (n_groups * lengths.sum(dim=1, keepdim=True))).expand(P, G)
+        return (1 / (P * lengths.sum(dim=1, keepdim=True))).expand(P, G)
     if loss == "sum":
-        return torch.full_like(lengths, 1 / (n_groups * G))
+        return torch.full_like(lengths, 1 / (P * G))
     raise ValueError(f"loss must be one of {LOSSES}, got {loss!r}")
 
 
@@ -191,8 +189,8 @@ def policy_loss(
     """L = -Σ_t w_t min(ρ_t Â_t, clip(ρ_t, 1-ε_low, 1+ε_high) Â_t)  +  kl_coef · Σ_t w_t k3_t  -  β Σ_t w_t H_t.
 
     ρ = π_θ / π_old is the importance ratio (L_DAPO, Section 6, with the leading minus that the print lacks);
-    k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 is the unbiased estimate of KL(π_θ ‖ π_ref) with the right gradient
-    sign; entropy is *subtracted*, because the text maximises it (+βH in a loss, as Eq. 4 prints, would lower it).
+    k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias (its expected gradient is that of
+    KL(π_ref ‖ π_θ)); entropy is *subtracted*: the text maximises it; +βH in a loss, as Eq. 4 prints, would lower it.
     Everything is per response token, (N,). Returns the scalar loss and sums over tokens: `clipped`, `kl`.
     """
     weight_N = weight_N.to(logp_N.dtype)

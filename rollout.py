@@ -149,7 +149,10 @@ class Generator:
     def export(self, folder) -> None:
         """Writes a Hugging Face folder, with the generation settings that the checkpoint came with."""
         self.lm.generation_config = self.own_settings
-        self.lm.save_pretrained(folder)
+        try:
+            self.lm.save_pretrained(folder)
+        finally:
+            self.lm.generation_config = GenerationConfig()
         self.tokenizer.save_pretrained(folder)
 
 
@@ -162,6 +165,8 @@ def check_model(name: str, tokens: int) -> None:
     """Raises ValueError, in one line, unless `name` is a model with weights, a pad token and room for `tokens`."""
     try:
         shape, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+        if not tokenizer("1 + 1").input_ids:  # where a file is missing, transformers makes up an empty tokenizer
+            raise ValueError("its tokenizer has no vocabulary")
     except (OSError, ValueError, KeyError) as error:
         kind = (
             "is no Hugging Face model folder" if Path(name).is_dir() else "is no folder and cannot be had from the hub"
@@ -176,8 +181,9 @@ def check_model(name: str, tokens: int) -> None:
     room = getattr(shape, "max_position_embeddings", None) or tokens
     if tokens > room:
         raise ValueError(f"prompt and completion may take {tokens} tokens, but {name!r} has room for {room}")
-    if getattr(shape, "final_logit_softcapping", None):
-        raise ValueError(f"model {name!r} caps its logits, which Policy does not: its log-probs would be wrong")
+    for setting in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
+        if getattr(shape, setting, None) not in (None, 1.0):
+            raise ValueError(f"model {name!r} changes its logits ({setting}), which Policy does not: wrong log-probs")
 
 
 def _micro_batches(lengths, max_new_tokens, max_batch_tokens):
@@ -211,6 +217,9 @@ class Policy(nn.Module):
         super().__init__()
         attention = {"attn_implementation": attention_for(device), "attention_dropout": 0.0}
         self.lm = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **attention).to(device)
+        for module in self.lm.modules():
+            if isinstance(module, nn.Dropout):  # it would make the ratio differ from 1 before the first update
+                module.p = 0.0
 
     def forward(self, ids_B_T, response_B_T, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Right-padded ids and a mask of their response tokens (B, T) -> logp, entropy (N,) in row order.

@@ -72,7 +72,7 @@ class Config:
     # Student
     prompts_per_step: int = opt(18, "prompts P; P x G = 288 completions is the global batch (App. K.1)", least=1)
     group_size: int = opt(16, "completions G a prompt (Table 5a)", least=2)
-    per_device_batch_size: int = opt(4, "full-length rows in a forward/backward; shorter rows, more (App. K.1)", least=1)
+    per_device_batch_size: int = opt(4, "full-length rows a forward/backward; shorter rows, more (App. K.1)", least=1)
     max_rollout_tokens: int = opt(200_000, "tokens of key-value cache in one call of generate", least=1)
     learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", least=0)
     lr_schedule: str = opt("constant", "linear decays to 0 at the last step", ("constant", "linear"))
@@ -127,9 +127,9 @@ PRESETS: dict[str, dict] = {
         "val_data": str(HERE / "demo/val.jsonl"),
         "prompt_header": "",
         "prompt_footer": "Solution:",
-        "steps": 150,
+        "steps": 90,
         "eval_every": 10,
-        "learning_rate": 1e-4,
+        "learning_rate": 2e-4,
         "teacher_learning_rate": 3e-4,
         "teacher_batch_size": 16,  # one teacher rank of 16 for the paper's two of 8
         "max_prompt_tokens": 32,
@@ -291,8 +291,9 @@ class Student:
         """Advantages, loss, backward, clip, AdamW on one batch, which every rank knows whole. Returns metrics."""
         c, n = self.config, self.layout.n_students
         advantage_B = grpo.group_advantages(rewards_P_G, c.advantage_std).flatten()
-        counted_P = ~grpo.dead_groups(rewards_P_G) if c.dead_rows == "out" else None
-        weight_B = grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), c.loss, counted_P).flatten()
+        weight_B = grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), c.loss).flatten()
+        if c.dead_rows == "out":  # every normaliser is ∝ 1/P: this takes dead groups out of it, in the surrogate only
+            advantage_B *= len(rewards_P_G) / max(1, int((~grpo.dead_groups(rewards_P_G)).sum()))
         # Rows with advantage 0 have no gradient unless KL or entropy gives them one: they are not forwarded.
         live = range(len(rollouts)) if c.kl_coef or c.entropy_coef else advantage_B.nonzero()[:, 0].tolist()
         tokens_B = rollouts.total_tokens()

@@ -177,31 +177,6 @@ def test_row_weights_by_hand(loss, expected):
     assert LENGTHS.tolist() == [[1, 3], [2, 6]]
 
 
-@pytest.mark.parametrize(
-    "loss, expected",
-    [
-        ("grpo", [1 / 2, 1 / 6]),  # 1 / (2 rows * length)
-        ("dapo", [1 / 4, 1 / 4]),  # 1 / (1 group * 4 tokens)
-        ("sum", [1 / 2, 1 / 2]),  # 1 / 2 rows
-    ],
-)
-def test_with_dead_rows_out_only_the_live_group_is_in_the_denominator(loss, expected):
-    close(row_weights(LENGTHS, loss, torch.tensor([True, False]))[0], expected)
-
-
-@pytest.mark.parametrize("loss", grpo.LOSSES)
-def test_dead_rows_in_or_out_scale_the_live_rows_by_the_live_fraction_and_nothing_else(loss):
-    lengths = torch.tensor([[5, 2, 9], [1, 1, 4], [7, 3, 3], [2, 8, 6]])
-    live = torch.tensor([True, False, False, True])
-    close(row_weights(lengths, loss)[live], row_weights(lengths, loss, live)[live] * 2 / 4)
-    assert torch.equal(row_weights(lengths, loss), row_weights(lengths, loss, torch.ones(4, dtype=torch.bool)))
-
-
-@pytest.mark.parametrize("loss", grpo.LOSSES)
-def test_with_every_group_dead_and_out_the_weights_are_still_finite(loss):
-    assert row_weights(LENGTHS, loss, torch.tensor([False, False])).isfinite().all()
-
-
 @given(
     st.lists(st.lists(st.integers(1, 50), min_size=3, max_size=3), min_size=1, max_size=5).map(torch.tensor),
 )

@@ -43,6 +43,7 @@ VARIANTS = {
     "grpo": {"loss": "grpo"},
     "dapo": {"loss": "dapo"},
     "sum": {"loss": "sum"},
+    "dead rows out": {"dead_rows": "out", "loss": "grpo"},
     "small micro-batches": {"loss": "grpo", "per_device_batch_size": 1},
     "dead rows forwarded": {"loss": "grpo", "entropy_coef": 1e-30},
     "entropy, KL and two updates": {"entropy_coef": 0.01, "kl_coef": 0.1, "update_iterations": 2},
@@ -97,6 +98,8 @@ def test_same_gradient_on_any_number_of_ranks(n, one_rank, tiny_model, tmp_path)
 def test_micro_batches_and_dead_rows_do_not_change_the_gradient(one_rank):
     for name in ("small micro-batches", "dead rows forwarded"):
         assert close(one_rank["grpo"][1], one_rank[name][1])
+    # Two of six groups are dead: with them out of the denominators the gradient is 6/4 of what it was.
+    assert close(one_rank["grpo"][1] * 6 / 4, one_rank["dead rows out"][1])
     assert one_rank["grpo"][0]["forwarded_rows"] == 16  # four live groups of four
     assert one_rank["dead rows forwarded"][0]["forwarded_rows"] == 24
     assert not close(one_rank["grpo"][1], one_rank["dapo"][1])  # the test can tell them apart

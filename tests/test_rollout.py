@@ -661,4 +661,4 @@ def test_check_model_refuses_a_tokenizer_with_more_tokens_than_the_model(tmp_pat
 def test_check_model_refuses_capped_logits(qwen2, tmp_path):
     shutil.copytree(qwen2, tmp_path / "gemma")
     Gemma2Config(vocab_size=99).save_pretrained(tmp_path / "gemma")
-    assert "caps its logits" in refused(tmp_path / "gemma")
+    assert "changes its logits (final_logit_softcapping)" in refused(tmp_path / "gemma")

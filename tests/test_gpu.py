@@ -1,0 +1,60 @@
+"""What only a GPU can show: bf16 compute over float32 masters, NCCL beside gloo, two roles on one card."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import grpo
+import train
+from rollout import Generator, Policy, collate
+
+ROOT = Path(train.__file__).parent
+DEMO = ROOT / "demo/model"
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def test_chunked_logprobs_match_float64_on_the_cpu():
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(300, 64), torch.randn(1000, 64) / 8
+    targets = torch.randint(1000, (300,))
+    expected, expected_entropy = grpo.token_logprobs(hidden.double(), weight.double(), targets, 0.7)
+    logp, entropy = grpo.token_logprobs(hidden.cuda(), weight.cuda(), targets.cuda(), 0.7, chunk=128)
+    assert (logp.cpu() - expected).abs().max() < 1e-3
+    assert (entropy.cpu() - expected_entropy).abs().max() < 1e-3
+
+
+def test_generation_in_bf16_agrees_with_the_float32_policy():
+    from transformers import AutoTokenizer
+
+    device = torch.device("cuda")
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    generator, policy = Generator(str(DEMO), device, tokenizer), Policy(str(DEMO), device)
+    problems = train.read_lines(ROOT / "demo/val.jsonl")[:32]
+    prompts = [tokenizer(row["problem"] + "\n\nSolution:").input_ids for row in problems]
+    rollouts = generator.generate(prompts, 0.7, 64, seed=0)
+    _, ids, response = collate(rollouts, list(range(32)), tokenizer.pad_token_id, device)
+    with torch.no_grad():
+        logp, _ = policy(ids, response, 0.7)
+    assert logp.mean() > -0.2  # tokens that the policy finds likely, though bf16 chose them
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_demo_steps(ranks, tmp_path):
+    """In one process, and with a student and a teacher process sharing the card."""
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks)] if ranks else []
+    flags = ["--preset", "demo", "--steps", "3", "--eval_every", "3", "--out", str(tmp_path / "run")]
+    flags += ["--teacher_ranks", "1" if ranks else "0"]
+    line = [sys.executable, *launcher, str(ROOT / "train.py"), *flags]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=500, check=False, env=dict(os.environ))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = train.read_lines(tmp_path / "run/metrics.jsonl")
+    assert rows[-1]["grad_norm"] > 0 and rows[0]["val_accuracy"] > 0.04
