@@ -79,6 +79,15 @@ def dead_groups(rewards_P_G: torch.Tensor) -> torch.Tensor:
     return (rewards_P_G == rewards_P_G[:, :1]).all(dim=1)
 
 
+def leave_out_dead_groups(advantage_P_G: torch.Tensor) -> torch.Tensor:
+    """Advantages for a loss whose denominators count live groups only: times P / (live groups), a control.
+
+    Every normaliser of row_weights is ∝ 1/P, so this leaves dead groups out of the surrogate's, and of nothing else's.
+    """
+    live = (advantage_P_G != 0).any(dim=1).sum()
+    return advantage_P_G * len(advantage_P_G) / live.clamp(min=1)
+
+
 def row_weights(lengths_P_G: torch.Tensor, loss: str) -> torch.Tensor:
     """Weight of each response token of a row, from the lengths (tokens) of all rows of the step: (P, G), float64.
 
@@ -112,6 +121,7 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_N_D, weight_V_D, targets_N, temperature, chunk):
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N)
+        ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss does not use
         ctx.temperature, ctx.chunk = temperature, chunk
         logp, entropy = [], []
         for h, y in zip(hidden_N_D.split(chunk), targets_N.split(chunk), strict=True):
@@ -123,17 +133,19 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_logp_N, grad_entropy_N):
         hidden_N_D, weight_V_D, targets_N = ctx.saved_tensors
+        if grad_logp_N is None:
+            grad_logp_N = torch.zeros_like(targets_N, dtype=torch.promote_types(hidden_N_D.dtype, torch.float32))
         grad_hidden = torch.empty_like(hidden_N_D)
         # The sum over chunks is kept in float32 however the weight is stored: hundreds of bf16 additions lose bits.
         grad_weight = torch.zeros_like(weight_V_D, dtype=torch.promote_types(weight_V_D.dtype, torch.float32))
         for i in range(0, len(targets_N), ctx.chunk):
             s = slice(i, i + ctx.chunk)
-            h, g_logp, g_entropy = hidden_N_D[s], grad_logp_N[s, None], grad_entropy_N[s, None]
+            h, g_logp = hidden_N_D[s], grad_logp_N[s, None]
             log_p = F.log_softmax(_logits(h, weight_V_D, ctx.temperature), dim=-1)
             p = log_p.exp()
             grad_z = -g_logp * p
-            if g_entropy.any():
-                grad_z -= g_entropy * p * (log_p + _entropy(log_p)[:, None])
+            if grad_entropy_N is not None:
+                grad_z -= grad_entropy_N[s, None] * p * (log_p + _entropy(log_p)[:, None])
             grad_z.scatter_add_(1, targets_N[s, None], g_logp)
             grad_z = (grad_z / ctx.temperature).to(h.dtype)
             grad_hidden[s] = grad_z @ weight_V_D

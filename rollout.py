@@ -82,6 +82,11 @@ class PromptEncoder:
         messages = [{"role": "user", "content": prompt}]
         return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
+    @classmethod
+    def of(cls, config, tokenizer) -> "PromptEncoder":
+        """The format that train.Config asks for."""
+        return cls(tokenizer, config.prompt_header, config.prompt_footer, config.chat_template)
+
     def __call__(self, question: str) -> list[int]:
         """The prompt as token ids; a chat template brings its own special tokens."""
         return self.tokenizer(self.text(question), add_special_tokens=not self.chat_template).input_ids
@@ -162,11 +167,14 @@ def attention_for(device) -> str:
 
 
 def check_model(name: str, tokens: int) -> None:
-    """Raises ValueError, in one line, unless `name` is a model with weights, a pad token and room for `tokens`."""
+    """Raises ValueError, in one line, unless `name` is a causal LM that Policy is right for, with weights, a pad
+    token and room for `tokens` tokens. Loads no weights."""
     try:
-        shape, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+        config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
         if not tokenizer("1 + 1").input_ids:  # where a file is missing, transformers makes up an empty tokenizer
             raise ValueError("its tokenizer has no vocabulary")
+        with torch.device("meta"):
+            head = AutoModelForCausalLM.from_config(config).get_output_embeddings()
     except (OSError, ValueError, KeyError) as error:
         kind = (
             "is no Hugging Face model folder" if Path(name).is_dir() else "is no folder and cannot be had from the hub"
@@ -176,14 +184,15 @@ def check_model(name: str, tokens: int) -> None:
         raise ValueError(f"model {name!r} has no weights: no .safetensors file in the folder")
     if tokenizer.pad_token_id is None:
         raise ValueError(f"the tokenizer of {name!r} has no pad token: set tokenizer.pad_token and save it again")
-    if len(tokenizer) > shape.vocab_size:
-        raise ValueError(f"the tokenizer of {name!r} has {len(tokenizer)} tokens, its model only {shape.vocab_size}")
-    room = getattr(shape, "max_position_embeddings", None) or tokens
+    if len(tokenizer) > config.vocab_size:
+        raise ValueError(f"the tokenizer of {name!r} has {len(tokenizer)} tokens, its model only {config.vocab_size}")
+    room = getattr(config, "max_position_embeddings", None) or tokens
     if tokens > room:
         raise ValueError(f"prompt and completion may take {tokens} tokens, but {name!r} has room for {room}")
-    for setting in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
-        if getattr(shape, setting, None) not in (None, 1.0):
-            raise ValueError(f"model {name!r} changes its logits ({setting}), which Policy does not: wrong log-probs")
+    settings = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+    changed = [s for s in settings if getattr(config, s, None) not in (None, 1.0)]
+    if changed or getattr(head, "bias", None) is not None:
+        raise ValueError(f"model {name!r} changes its logits ({(changed or ['bias'])[0]}), which Policy does not")
 
 
 def _micro_batches(lengths, max_new_tokens, max_batch_tokens):
@@ -226,11 +235,11 @@ class Policy(nn.Module):
 
         Padding comes after every real token, so the causal mask alone hides it.
         """
-        hidden_B_T_D = self.lm.model(ids_B_T, use_cache=False).last_hidden_state
+        hidden_B_T_D = self.lm.base_model(ids_B_T, use_cache=False).last_hidden_state
         predicted_B_T = response_B_T[:, 1:]  # the token at t is predicted from the hidden state at t - 1
         return grpo.token_logprobs(
             hidden_B_T_D[:, :-1][predicted_B_T],
-            self.lm.lm_head.weight,
+            self.lm.get_output_embeddings().weight,
             ids_B_T[:, 1:][predicted_B_T],
             temperature,
         )
@@ -249,6 +258,18 @@ def collate(rollouts: Rollouts, rows: list[int], pad_id: int, device):
         response_B_T[i, len(rollouts.prompt_ids[b]) : len(ids)] = True
     rows_N = torch.tensor(rows).repeat_interleave(response_B_T.sum(dim=1))
     return rows_N, ids_B_T.to(device), response_B_T.to(device)
+
+
+def micro_batches(rollouts: Rollouts, rows: list[int], rank: int, ranks: int, budget: int, pad_id: int, device):
+    """This rank's share of `rows` as collated micro-batches of at most `budget` tokens, and whether it has none.
+
+    FSDP needs every rank in backward: one without a share gets the shortest row, to be given weight 0.
+    """
+    tokens_B = rollouts.total_tokens()
+    mine = balance(rows, tokens_B, ranks)[rank]
+    idle = not mine
+    packed = pack(mine or [tokens_B.index(min(tokens_B))], tokens_B, budget)
+    return [collate(rollouts, batch, pad_id, device) for batch in packed], idle
 
 
 def balance(rows: list[int], tokens_B: list[int], n: int) -> list[list[int]]:

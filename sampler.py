@@ -9,7 +9,6 @@ and `teacher.update(question, successes, G)`. Shapes: N prompts proposed, K cand
 
 import json
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +30,14 @@ def utility_target(p_hat):
 # Problems
 
 
+class InputError(ValueError):
+    """The user's data, flags or folder cannot be used: one line says which, why and what to do."""
+
+
 class Problems:
     """A JSONL or Parquet file of problems, memory-mapped: rows of `problem` and `expected_answer` (both text).
 
-    Raises ValueError or OSError with one line that names the file, and the line in it where that can be known.
+    Raises InputError or OSError with one line that names the file, and the line in it where that can be known.
     """
 
     COLUMNS = ("problem", "expected_answer")
@@ -45,22 +48,22 @@ class Problems:
             raise FileNotFoundError(f"{path}: no such data file")
         kind = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}.get(self.path.suffix)
         if kind is None:
-            raise ValueError(f"{path}: expected a .jsonl or .parquet file")
+            raise InputError(f"{path}: expected a .jsonl or .parquet file")
         if self.path.stat().st_size == 0:
-            raise ValueError(f"{path}: the file is empty")
+            raise InputError(f"{path}: the file is empty")
         try:
             rows = datasets.load_dataset(kind, data_files=str(self.path), split="train")
         except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
-            raise ValueError(self._first_bad_line() or f"{path}: cannot be read as {kind}: {error}") from error
+            raise InputError(self._first_bad_line() or f"{path}: cannot be read as {kind}: {error}") from error
         missing = set(self.COLUMNS) - set(rows.column_names)
         if missing or len(rows) == 0:
             what = f"lacks the field {sorted(missing)[0]!r}" if missing else "holds no problem"
-            raise ValueError(self._first_bad_line() or f"{path}: {what}")
+            raise InputError(self._first_bad_line() or f"{path}: {what}")
         rows = rows.select_columns(list(self.COLUMNS))
         for name in self.COLUMNS:
             column = rows.data.column(name)
             if not (pc.all(pc.is_valid(column)).as_py() and _all_filled(column)):
-                raise ValueError(self._first_bad_line() or f"{path}: a row has an empty {name!r}")
+                raise InputError(self._first_bad_line() or f"{path}: a row has an empty {name!r}")
         self.rows = rows.cast(datasets.Features({name: datasets.Value("string") for name in self.COLUMNS}))
 
     def __len__(self) -> int:
@@ -113,12 +116,12 @@ class Unseen:
         self.passes = 1
 
     def draw(self, k: int) -> np.ndarray:
-        """k distinct unseen indices, int64. Raises ValueError where the whole dataset has fewer that fit."""
+        """k distinct unseen indices, int64. Raises InputError where the whole dataset has fewer that fit."""
         drawn = 0
         while drawn < k:
             if self.unseen < k:
                 if self.kept < k:
-                    raise ValueError(
+                    raise InputError(
                         f"a step draws {k} distinct problems, but only {self.kept} of {len(self.order)} fit the "
                         "prompt limit: add problems, raise --max_prompt_tokens, or lower --candidates"
                     )
@@ -163,7 +166,7 @@ class Unseen:
 
     def load_state_dict(self, state: dict) -> None:
         if len(state["order"]) != len(self.order):
-            raise ValueError(
+            raise InputError(
                 f"the checkpoint saw {len(state['order'])} problems, the training data has {len(self.order)}"
             )
         self.order = np.asarray(state["order"], dtype=np.int32)
@@ -198,6 +201,17 @@ class Selections:
         """One float64 row a proposal, (N, 2K + 2): what goes over the wire and into checkpoints."""
         return np.column_stack([self.pool_N_K, self.utilities_N_K, self.chosen_N, self.explored_N]).astype(float)
 
+    def __add__(self, other: "Selections") -> "Selections":
+        return Selections.unpack(np.concatenate([self.pack(), other.pack()]))
+
+    def lines(self, step: int, successes_N: np.ndarray, G: int) -> list[dict]:
+        """The rows of selections.jsonl: each choice with its outcome."""
+        names = ("pool", "utilities", "chosen", "explored", "successes", "y")
+        y_N = utility_target(successes_N / G)
+        columns = (self.pool_N_K, self.utilities_N_K, self.index_N, self.explored_N, successes_N, y_N)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return [{"step": step} | dict(zip(names, row, strict=True)) for row in rows]
+
     @classmethod
     def unpack(cls, rows: np.ndarray) -> "Selections":
         """The inverse of pack."""
@@ -208,10 +222,12 @@ class Selections:
 
 
 class Sampler(Protocol):
-    """What train.py asks of a sampler. Built as `cls(problems, config, fits, teacher)`; `uses_teacher` says
-    whether it wants a Teacher (and by default ranks for one). All randomness comes from `config.seed`."""
+    """What train.py asks of a sampler. Built as `cls(problems, config, fits)`, and with a Teacher as fourth argument
+    where `uses_teacher`: it then keeps it as `self.teacher`, its pools have `config.candidates` columns, and of its
+    metrics those in `metric_names` travel from the teacher ranks. All randomness comes from `config.seed`."""
 
     uses_teacher: bool
+    metric_names: tuple[str, ...]
 
     def propose(self, n: int) -> Selections:
         """n problems to train on next."""
@@ -232,8 +248,9 @@ class Uniform:
     """The baseline: every problem once, in random order."""
 
     uses_teacher = False
+    metric_names = ("passes", "coverage", "overlong")
 
-    def __init__(self, problems: Problems, config, fits: Callable[[int], bool], teacher=None):
+    def __init__(self, problems: Problems, config, fits: Callable[[int], bool]):
         self.unseen = Unseen(len(problems), np.random.default_rng([config.seed, 1]), fits)
 
     def propose(self, n: int) -> Selections:
@@ -271,10 +288,7 @@ class Goldilocks:
     """(Alg. 1) A pool of K unseen candidates for each prompt, scored by the teacher, chosen epsilon-greedily."""
 
     uses_teacher = True
-    metric_names = (
-        *("passes", "coverage", "overlong"),
-        *("teacher_loss", "teacher_updates", "teacher_learn_s", "teacher_predict_s"),
-    )
+    metric_names = (*Uniform.metric_names, "teacher_loss", "teacher_updates", "teacher_learn_s", "teacher_predict_s")
 
     def __init__(self, problems: Problems, config, fits: Callable[[int], bool], teacher):
         self.problems, self.teacher = problems, teacher
@@ -398,20 +412,17 @@ class RemoteSampler:
     def __init__(self, wire: Wire, student_group):
         self.wire, self.group = wire, student_group
         self.speaks = dist.get_rank() == wire.student
-        self.sending: list = []  # (work, tensor): a tensor must live until its send is done
+        self.sending = None  # the latest send and its tensor, which must live until the send is done
         self.expecting = False
-        self.wait_s = 0.0
         self._metrics: dict[str, float] = {}
 
     def propose(self, n: int) -> Selections:
         if not self.expecting:
             self._send(self.wire.message(REQUEST))
         reply = self.wire.reply()
-        start = time.perf_counter()
         if self.speaks:
             dist.recv(reply, src=self.wire.teacher)
         dist.broadcast(reply, src=self.wire.student, group=self.group)
-        self.wait_s += time.perf_counter() - start
         self.expecting = False
         packed, numbers = np.split(reply.numpy(), [len(reply) - len(self.wire.metric_names)])
         self._metrics = dict(zip(self.wire.metric_names, numbers.tolist(), strict=True))
@@ -431,13 +442,14 @@ class RemoteSampler:
         if self.expecting:
             self.propose(self.wire.n)
         self._send(self.wire.message(STOP))
-        for work, _ in self.sending:
-            work.wait()
+        if self.speaks:
+            self.sending[0].wait()
 
     def _send(self, message: torch.Tensor) -> None:
         if self.speaks:
-            self.sending = [(work, tensor) for work, tensor in self.sending if not work.is_completed()]
-            self.sending.append((dist.isend(message, dst=self.wire.teacher), message))
+            if self.sending:
+                self.sending[0].wait()
+            self.sending = dist.isend(message, dst=self.wire.teacher), message
 
     def state_dict(self) -> dict:
         return {}
@@ -465,26 +477,36 @@ def noise_floor(p_hat_N: np.ndarray, G: int) -> float:
     return float((probability_N_k * np.abs(utility_target(p) - utility_target(k / G))).sum(axis=1).mean())
 
 
-def prediction_metrics(selections: Selections, p_hat_N: np.ndarray, G: int) -> dict[str, float | None]:
-    """Prequential error of the teacher: the score a problem was selected with against its outcome (Section 5.4).
+def outcome_metrics(selections: Selections, successes_N: np.ndarray, G: int) -> dict[str, float | None]:
+    """A step's rewards by group, and how good the predictions were, for metrics.jsonl.
 
-    teacher_mae over all selected; _explore on the uniform branch alone, the unbiased one (the greedy branch
-    suffers the winner's curse); _dead on dead groups; teacher_mu and teacher_sigma over every scored candidate.
-    None where there is nothing to average; {} where nothing was predicted.
+    reward_std_group is the mean of the groups' std, which is their mean y; zero_variance the share of dead groups.
+    teacher_* is the prequential error (Section 5.4), the score a problem was selected with against its outcome:
+    teacher_mae over all selected; _explore on the uniform branch alone, the unbiased one (the greedy branch suffers
+    the winner's curse); _dead on dead groups; teacher_mu and teacher_sigma over every scored candidate. None where
+    there is nothing to average, as with a sampler that predicts nothing.
     """
-    if np.isnan(selections.utilities_N_K).any():
-        return {}
+    p_hat_N = successes_N / G
+    easy_N, hard_N = p_hat_N == 1, p_hat_N == 0
     error_N = np.abs(selections.utility_N - utility_target(p_hat_N))
-    dead_N = (p_hat_N == 0) | (p_hat_N == 1)
+    predicted_N = ~np.isnan(error_N)
 
-    def mean(mask_N):
-        return float(error_N[mask_N].mean()) if mask_N.any() else None
+    def mean(x, where=True):
+        kept = x[predicted_N & where]
+        return float(kept.mean()) if len(kept) else None
 
     return {
-        "teacher_mae": float(error_N.mean()),
-        "teacher_mae_explore": mean(selections.explored_N),
-        "teacher_mae_dead": mean(dead_N),
-        "teacher_noise_floor": noise_floor(p_hat_N, G),
-        "teacher_mu": float(selections.utilities_N_K.mean()),
-        "teacher_sigma": float(selections.utilities_N_K.std()),
+        "reward_mean": float(p_hat_N.mean()),
+        "reward_std_group": float(utility_target(p_hat_N).mean()),
+        "reward_std_batch": float(utility_target(p_hat_N.mean())),  # of rewards that are 0 or 1
+        "zero_variance": float((easy_N | hard_N).mean()),
+        "zero_variance_easy": float(easy_N.mean()),
+        "zero_variance_hard": float(hard_N.mean()),
+        "groups": len(p_hat_N),
+        "teacher_mae": mean(error_N),
+        "teacher_mae_explore": mean(error_N, selections.explored_N),
+        "teacher_mae_dead": mean(error_N, easy_N | hard_N),
+        "teacher_noise_floor": noise_floor(p_hat_N, G) if predicted_N.any() else None,
+        "teacher_mu": mean(selections.utilities_N_K),
+        "teacher_sigma": float(selections.utilities_N_K.std()) if predicted_N.all() else None,
     }

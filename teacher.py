@@ -19,7 +19,6 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
-from rollout import attention_for
 from sampler import FEEDBACK, REQUEST, SAVE, STOP, Prefetching, Selections, Wire, utility_target
 
 MODES = ("full", "last_token", "frozen", "lora")
@@ -85,19 +84,17 @@ class Teacher:
     """f_φ with its replay buffer and optimizer: `predict` scores questions, `update` is Algorithm 2.
 
     config: the fields named teacher_*, replay_capacity and seed of train.Config. group: the teacher ranks' process
-    group, or None for one process alone. shard(model, layers, float32): makes the model an FSDP2 root in place.
+    group, or None for one process alone. shard(model, float32): makes the model an FSDP2 root in place.
     """
 
-    def __init__(self, config, device, shard: Callable, group=None):
+    def __init__(self, config, device, shard: Callable, group=None, attention: str = "sdpa"):
         self.config, self.device, self.group = config, device, group
         self.tokenizer = AutoTokenizer.from_pretrained(config.teacher_model)
         self.rank, self.ranks = (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
-        # A frozen backbone is neither sharded nor synchronised: each rank takes every row of a cached batch.
+        # A frozen backbone is neither sharded nor cast (so no flash-attn): each rank takes every row of a cached batch.
+        attention = "sdpa" if config.teacher_mode == "frozen" else attention
         self.share, self.shares = (0, 1) if config.teacher_mode == "frozen" else (self.rank, self.ranks)
-        backbone = AutoModel.from_pretrained(
-            config.teacher_model, dtype=torch.float32, attn_implementation=attention_for(device)
-        )
-        layers = list(backbone.layers)
+        backbone = AutoModel.from_pretrained(config.teacher_model, dtype=torch.float32, attn_implementation=attention)
         torch.manual_seed(config.seed)  # for LoRA's A
         if config.teacher_mode == "frozen":
             backbone.requires_grad_(False)
@@ -105,7 +102,7 @@ class Teacher:
             add_lora(backbone)
         self.model = UtilityModel(backbone, config.teacher_mode).to(device).eval()
         if config.teacher_mode != "frozen":
-            shard(self.model, layers, float32=[self.model.head])  # bf16 would tie the candidates' scores
+            shard(self.model, float32=[self.model.head])  # bf16 would tie the candidates' scores
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True)
         self.replay: deque[tuple[list[int], float]] = deque(maxlen=config.replay_capacity)  # sliding window
@@ -155,6 +152,9 @@ class Teacher:
             for _ in range(self.config.teacher_epochs):
                 losses = [self._step(batch) for batch in batches]
         self.model.eval()
+        if self.shares < self.ranks:  # heads that no gradient synchronises would drift apart by rounding
+            for parameter in self.model.head.parameters():
+                dist.broadcast(parameter.data, group=self.group, group_src=0)
         total = torch.stack(losses).sum().double().cpu()
         if self.shares > 1:
             dist.all_reduce(total, group=self.group)
@@ -229,6 +229,8 @@ class Teacher:
         self.replay.extend(zip(state["replay_ids"], state["replay_y"], strict=True))
         self.pushed, self.updates = state["pushed"], state["updates"]
         self.last_loss = math.nan if state["last_loss"] is None else state["last_loss"]
+        if self.updates == 0:  # torch's checkpointing makes up a first step for an optimizer that has taken none
+            self.optimizer.state.clear()
 
     def export(self, folder: Path) -> None:
         """Writes `folder`/backbone (a Hugging Face folder; LoRA merged), its tokenizer, and head.safetensors."""
@@ -250,7 +252,8 @@ class Teacher:
         save_file(backbone, folder / "backbone" / "model.safetensors", metadata={"format": "pt"})
         self.model.backbone.config.save_pretrained(folder / "backbone")
         self.tokenizer.save_pretrained(folder / "backbone")
-        save_file({k: v for k, v in weights.items() if k.startswith("head.")}, folder / "head.safetensors")
+        head = {k: v for k, v in weights.items() if k.startswith("head.")}
+        save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
 
 
 def _remember(cache: OrderedDict, key, value, limit: int = 100_000) -> None:

@@ -37,7 +37,7 @@ from transformers.utils import logging as hf_logging
 import grpo
 import rollout
 from rollout import PROMPT_FOOTER, PROMPT_HEADER, Generator, Policy, PromptEncoder, Rollouts
-from sampler import SAMPLERS, Prefetching, Problems, RemoteSampler, Selections, Wire, prediction_metrics, utility_target
+from sampler import SAMPLERS, InputError, Prefetching, Problems, RemoteSampler, Selections, Wire, outcome_metrics
 from teacher import MODES, Teacher, serve
 from verify import Verifier
 
@@ -172,9 +172,11 @@ def parse(argv: list[str] | None = None) -> Config:
         if (low is not None and not value >= low) or (high is not None and not value <= high) or value == math.inf:
             bounds = f"at least {low}" if high is None else f"in [{low}, {high}]"
             raise ValueError(f"--{f.name} {value}: must be {bounds}")
-    if "steps" not in given and not SAMPLERS[config.sampler].uses_teacher:
-        # Equal device time: the baseline does 4/3 of the steps, to the next evaluation (App. D, Table 6).
-        config.steps = math.ceil(config.steps * 4 / 3 / config.eval_every) * config.eval_every
+    if not SAMPLERS[config.sampler].uses_teacher:
+        if ignored := [name for name in given if name.startswith("teacher_") or name == "replay_capacity"]:
+            raise ValueError(f"--{ignored[0]}: the sampler {config.sampler} has no teacher")
+        if "steps" not in given:  # equal device time: 4/3 of the steps, to the next evaluation (App. D, Table 6)
+            config.steps = math.ceil(config.steps * 4 / 3 / config.eval_every) * config.eval_every
     config.checkpoint_every = config.checkpoint_every or config.eval_every
     config.out = config.out or f"runs/{config.preset}-{config.sampler}-seed{config.seed}"
     return config
@@ -185,11 +187,9 @@ class Layout:
 
     def __init__(self, config: Config):
         self.world, self.rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-        uses_teacher, self.n_teachers = SAMPLERS[config.sampler].uses_teacher, config.teacher_ranks
-        if self.n_teachers > 0 and not uses_teacher:
-            raise ValueError(f"--teacher_ranks {self.n_teachers}: the sampler {config.sampler} has no teacher")
+        self.n_teachers = config.teacher_ranks
         if self.n_teachers < 0:
-            self.n_teachers = self.world // 4 if uses_teacher else 0
+            self.n_teachers = self.world // 4 if SAMPLERS[config.sampler].uses_teacher else 0
         self.n_students = self.world - self.n_teachers
         B = config.prompts_per_step * config.group_size
         if self.n_students < 1:
@@ -224,11 +224,12 @@ class Layout:
         self.group = groups[self.is_teacher]
         self.mesh = DeviceMesh.from_group(self.group, self.device.type)
 
-    def shard(self, model: nn.Module, layers, float32=()) -> None:
+    def shard(self, model: nn.Module, float32=()) -> None:
         """FSDP2 over this role's ranks: float32 masters, bf16 compute and float32 reduction on GPUs.
 
-        Modules in `float32` compute in float32 on GPUs too.
+        Each decoder layer is a unit, the rest (embedding, norm, head) another. Modules in `float32` compute in it.
         """
+        layers = next(m for m in model.modules() if isinstance(m, nn.ModuleList))  # the outermost list: decoder layers
         exact = MixedPrecisionPolicy()
         mixed = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.device.type == "cuda" else exact
         for module, policy in [(m, exact) for m in float32] + [(m, mixed) for m in [*layers, model]]:
@@ -249,17 +250,19 @@ class Student:
     def __init__(self, config: Config, layout: Layout, verifier: Verifier):
         self.config, self.layout, self.verifier = config, layout, verifier
         self.tokenizer = AutoTokenizer.from_pretrained(config.model)
-        self.encode = prompt_encoder(config, self.tokenizer)
+        self.encode = PromptEncoder.of(config, self.tokenizer)
         self.policy = Policy(config.model, layout.device)
         self.generator = Generator(config.model, layout.device, self.tokenizer)
         self.reference = None
         if config.kl_coef:
             self.reference = Policy(config.model, layout.device).requires_grad_(False)
-            layout.shard(self.reference, self.reference.lm.model.layers)
+            layout.shard(self.reference)
         if config.activation_checkpointing:
-            self.policy.lm.gradient_checkpointing_enable({"use_reentrant": False})
+            lm = self.policy.lm  # before transformers 5.20 or so the method has its old name only
+            enable = getattr(lm, "activation_checkpointing_enable", None) or lm.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
         self.policy.train(config.activation_checkpointing)  # it works in train mode only; there is no dropout
-        layout.shard(self.policy, self.policy.lm.model.layers)
+        layout.shard(self.policy)
         parameters = self.policy.parameters()
         self.optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, fused=True)
 
@@ -278,37 +281,36 @@ class Student:
                 prompts[mine], temperature, c.max_completion_tokens, seed, c.max_rollout_tokens
             )
         with watch("verify_s"):
-            texts = self.tokenizer.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
+            texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
             verdicts = self.verifier.grade(texts, answers[mine])
-        parts = [None] * n
-        graded = [(v.reward, v.status) for v in verdicts]
-        dist.all_gather_object(parts, (rollouts.completion_ids, rollouts.finished, graded), group=self.layout.group)
+        with watch("gather_s"):  # here the ranks that were fast wait for the slowest
+            parts, graded = [None] * n, [(v.reward, v.status) for v in verdicts]
+            row = (rollouts.completion_ids, rollouts.finished, graded)
+            dist.all_gather_object(parts, row, group=self.layout.group)
         ids, finished, graded = ([row for part in parts for row in part[column]] for column in range(3))
-        rewards, statuses = zip(*graded, strict=True)
-        return Rollouts(prompts, ids, finished), torch.tensor(rewards, dtype=torch.float32), list(statuses)
+        rewards_B = torch.tensor([reward for reward, _ in graded], dtype=torch.float32)
+        return Rollouts(prompts, ids, finished), rewards_B, [status for _, status in graded]
 
     def update(self, rollouts: Rollouts, rewards_P_G: torch.Tensor, learning_rate: float) -> dict[str, float | None]:
         """Advantages, loss, backward, clip, AdamW on one batch, which every rank knows whole. Returns metrics."""
-        c, n = self.config, self.layout.n_students
-        advantage_B = grpo.group_advantages(rewards_P_G, c.advantage_std).flatten()
+        c, n, rank = self.config, self.layout.n_students, self.layout.rank
+        advantage_P_G = grpo.group_advantages(rewards_P_G, c.advantage_std)
+        if c.dead_rows == "out":
+            advantage_P_G = grpo.leave_out_dead_groups(advantage_P_G)
+        advantage_B = advantage_P_G.flatten()
         weight_B = grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), c.loss).flatten()
-        if c.dead_rows == "out":  # every normaliser is ∝ 1/P: this takes dead groups out of it, in the surrogate only
-            advantage_B *= len(rewards_P_G) / max(1, int((~grpo.dead_groups(rewards_P_G)).sum()))
         # Rows with advantage 0 have no gradient unless KL or entropy gives them one: they are not forwarded.
-        live = range(len(rollouts)) if c.kl_coef or c.entropy_coef else advantage_B.nonzero()[:, 0].tolist()
-        tokens_B = rollouts.total_tokens()
-        mine = rollout.balance(live, tokens_B, n)[self.layout.rank]
-        if idle := not mine:  # FSDP needs every rank: one row with weight 0, whose gradient is exactly 0
-            mine, weight_B = [int(np.argmin(tokens_B))], torch.zeros_like(weight_B)
+        live = list(range(len(rollouts))) if c.kl_coef or c.entropy_coef else advantage_B.nonzero()[:, 0].tolist()
         budget = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
         pad_id, device = self.tokenizer.pad_token_id, self.layout.device
-        micro_batches = [
-            rollout.collate(rollouts, rows, pad_id, device) for rows in rollout.pack(mine, tokens_B, budget)
-        ]
+        micro_batches, idle = rollout.micro_batches(rollouts, live, rank, n, budget, pad_id, device)
+        if idle:
+            weight_B = torch.zeros_like(weight_B)
+        coefficients = {name: getattr(c, name) for name in ("clip_low", "clip_high", "kl_coef", "entropy_coef")}
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = learning_rate
 
-        old_logps, norms = [], []
+        old_logps, ref_logps, norms = [], [], []
         sums = torch.zeros(5, dtype=torch.float64)  # over tokens: loss, 1, entropy, clipped, kl
         for iteration in range(c.update_iterations):
             for i, (rows_N, ids_B_T, response_B_T) in enumerate(micro_batches):
@@ -316,24 +318,14 @@ class Student:
                 self.policy.set_requires_gradient_sync(last)
                 self.policy.set_reshard_after_backward(last)
                 logp_N, entropy_N = self.policy(ids_B_T, response_B_T, c.temperature)
-                if iteration == 0:
+                if iteration == 0:  # the policy has not moved yet: no second forward for the old log-probs
                     old_logps.append(logp_N.detach())
-                ref_logp_N = None
-                if self.reference is not None:
                     with torch.no_grad():
-                        ref_logp_N, _ = self.reference(ids_B_T, response_B_T, c.temperature)
-                loss, stats = grpo.policy_loss(
-                    logp_N,
-                    old_logps[i],
-                    advantage_B[rows_N].to(logp_N),
-                    weight_B[rows_N].to(logp_N),
-                    clip_low=c.clip_low,
-                    clip_high=c.clip_high,
-                    ref_logp_N=ref_logp_N,
-                    kl_coef=c.kl_coef,
-                    entropy_N=entropy_N,
-                    entropy_coef=c.entropy_coef,
-                )
+                        reference = self.reference and self.reference(ids_B_T, response_B_T, c.temperature)[0]
+                    ref_logps.append(reference)
+                advantage_N, weight_N = advantage_B[rows_N].to(logp_N), weight_B[rows_N].to(logp_N)
+                tokens = {"ref_logp_N": ref_logps[i], "entropy_N": entropy_N}
+                loss, stats = grpo.policy_loss(logp_N, old_logps[i], advantage_N, weight_N, **tokens, **coefficients)
                 (loss * n).backward()  # FSDP averages over ranks; the loss is a sum over them
                 counts = (loss, torch.tensor(len(rows_N)), entropy_N.sum(), stats["clipped"], stats["kl"])
                 sums += (not idle) * torch.stack([x.detach().double().cpu() for x in counts])
@@ -358,21 +350,19 @@ class Student:
 
     def evaluate(self, problems: Problems, step: int, folder: Path, watch: "Stopwatch") -> float:
         """Greedy pass@1 on every validation problem (Table 5a), spread over the ranks; verdicts go to evals/."""
-        n = self.layout.n_students
-        order = [i for r in range(n) for i in range(r, len(problems), n)]  # neighbours in a file are often alike
-        questions, answers = [problems.question(i) for i in order], [problems.answer(i) for i in order]
+        n, limit = self.layout.n_students, self.config.max_prompt_tokens
         with watch("eval_s"):
+            fits = [i for i in range(len(problems)) if len(self.encode(problems.question(i))) <= limit]
+            order = [i for r in range(n) for i in fits[r::n]]  # neighbours in a file are often alike
+            questions, answers = [problems.question(i) for i in order], [problems.answer(i) for i in order]
             rollouts, rewards, statuses = self.rollout(questions, answers, 0.0, (0, step), Stopwatch())
+        rows = list(zip(order, rewards.tolist(), statuses, rollouts.lengths().tolist(), strict=True))
+        rows += [(i, 0.0, "overlong_prompt", 0) for i in set(range(len(problems))) - set(fits)]  # they count as wrong
         if self.layout.rank == 0:
-            rows = sorted(zip(order, rewards.tolist(), statuses, rollouts.lengths().tolist(), strict=True))
             names = ("problem", "reward", "status", "tokens")
-            write_lines(folder / "evals" / f"step_{step}.jsonl", [dict(zip(names, r, strict=True)) for r in rows])
-        return rewards.mean().item()
-
-
-def prompt_encoder(config: Config, tokenizer) -> PromptEncoder:
-    """The student's prompt format."""
-    return PromptEncoder(tokenizer, config.prompt_header, config.prompt_footer, config.chat_template)
+            lines = [dict(zip(names, row, strict=True)) for row in sorted(rows)]
+            write_lines(folder / "evals" / f"step_{step}.jsonl", lines)
+        return sum(row[1] for row in rows) / len(rows)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -394,30 +384,32 @@ def train(config: Config, layout: Layout, verifier: Verifier) -> None:
 
     bar = tqdm(range(start + 1, c.steps + 1), initial=start, total=c.steps, unit="step", disable=layout.rank > 0)
     for step in bar:
-        began, watch, rounds = time.perf_counter(), Stopwatch(), []
-        while not rounds or (len(rounds) <= c.resample_rounds and sum(r.n_live for r in rounds) < P):
+        began, watch, tried = time.perf_counter(), Stopwatch(), None
+        for extra in range(1 + c.resample_rounds):  # one round, unless DAPO replaces dead groups
             # Steps 1-2: the sampler proposes P problems (Alg. 1).
             with watch("teacher_wait_s"):
                 selections = sampler.propose(P)
             # Step 3: G completions of each, and their verified rewards.
             rows_B = np.repeat(selections.index_N, G)
             questions, answers = [problems.question(i) for i in rows_B], [problems.answer(i) for i in rows_B]
-            stream = (1, step, len(rounds))
-            rollouts, rewards_B, statuses = student.rollout(questions, answers, c.temperature, stream, watch)
-            rounds.append(Round(selections, rollouts, rewards_B.reshape(P, G), statuses))
+            rollouts, rewards_B, statuses = student.rollout(questions, answers, c.temperature, (1, step, extra), watch)
+            groups = Groups(selections, rollouts, rewards_B.reshape(P, G), statuses)
             # Steps 5-6: the teacher hears of the outcomes, and learns (Alg. 2) while the student goes on.
             with watch("teacher_wait_s"):
-                sampler.observe(selections.index_N, rounds[-1].successes_P, G)
+                sampler.observe(selections.index_N, groups.successes_P, G)
+            tried = groups if tried is None else tried + groups
+            if (~grpo.dead_groups(tried.rewards_P_G)).sum() >= P:
+                break
         # Step 4: GRPO on one batch of P groups.
         with watch("train_s"):
             learning_rate = c.learning_rate * (1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1)
-            update = student.update(*first_live_groups(rounds, P), learning_rate)
+            update = student.update(*tried.live_first(P), learning_rate)
 
-        metrics = {"step": step} | rollout_metrics(rounds) | update | sampler.metrics()
+        metrics = {"step": step} | tried.metrics() | update | sampler.metrics()
         metrics["seconds"] = time.perf_counter() - began
         if step % c.eval_every == 0 or step == c.steps:
             metrics["val_accuracy"] = student.evaluate(val_problems, step, run.folder, watch)
-        run.log(metrics | watch, rounds, student.tokenizer)
+        run.log(metrics | watch, tried, student.tokenizer)
         tokens_a_second = metrics["total_tokens"] / metrics["seconds"]
         bar.set_postfix_str(
             f"reward {metrics['reward_mean']:.2f}, dead {metrics['zero_variance']:.0%}, {tokens_a_second:,.0f} tok/s"
@@ -436,7 +428,7 @@ def train(config: Config, layout: Layout, verifier: Verifier) -> None:
 
 def run_teacher(config: Config, layout: Layout) -> None:
     """The teacher ranks' main program: answer and learn until the students stop, then export."""
-    encode = prompt_encoder(config, AutoTokenizer.from_pretrained(config.model))  # the student's limit says what fits
+    encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))  # the student's limit says what fits
     sampler = build_sampler(config, layout, Problems(config.train_data), encode)
     run = Run(config, layout)
     run.resume(sampler)
@@ -455,7 +447,7 @@ def build_sampler(config: Config, layout: Layout, problems: Problems, encode: Pr
     cls = SAMPLERS[config.sampler]
     if not cls.uses_teacher:
         return cls(problems, config, fits)
-    teacher = Teacher(config, layout.device, layout.shard, layout.group)
+    teacher = Teacher(config, layout.device, layout.shard, layout.group, rollout.attention_for(layout.device))
     return Prefetching(cls(problems, config, fits, teacher), config.prompts_per_step, config.teacher_lag)
 
 
@@ -466,60 +458,48 @@ def wire_of(config: Config, layout: Layout) -> Wire:
 
 
 @dataclass
-class Round:
-    """One round of rollouts on P proposed problems: rewards (P, G) and P*G rows, prompt-major."""
+class Groups:
+    """Proposed problems with their outcomes: rewards (P, G) and P*G rows, prompt-major."""
 
     selections: Selections
     rollouts: Rollouts
     rewards_P_G: torch.Tensor
     statuses: list[str]
 
-    @property
-    def n_live(self) -> int:
-        return int((~grpo.dead_groups(self.rewards_P_G)).sum())
+    def __add__(self, other: "Groups") -> "Groups":
+        rewards_P_G = torch.cat([self.rewards_P_G, other.rewards_P_G])
+        selections, rollouts = self.selections + other.selections, self.rollouts + other.rollouts
+        return Groups(selections, rollouts, rewards_P_G, self.statuses + other.statuses)
 
     @property
     def successes_P(self) -> np.ndarray:
         return self.rewards_P_G.sum(dim=1).long().numpy()
 
+    def live_first(self, P: int) -> tuple[Rollouts, torch.Tensor]:
+        """P groups to train on, in order: all there are, or of more (DAPO) live ones before dead ones."""
+        dead, G = grpo.dead_groups(self.rewards_P_G).tolist(), self.rewards_P_G.shape[1]
+        keep = sorted(sorted(range(len(dead)), key=lambda i: dead[i])[:P])
+        return self.rollouts.take([i * G + g for i in keep for g in range(G)]), self.rewards_P_G[keep]
 
-def first_live_groups(rounds: list[Round], P: int) -> tuple[Rollouts, torch.Tensor]:
-    """The batch of P groups: all of the one round there usually is; of several (DAPO), live before dead ones."""
-    rewards_P_G = torch.cat([r.rewards_P_G for r in rounds])
-    dead, G = grpo.dead_groups(rewards_P_G).tolist(), rewards_P_G.shape[1]
-    keep = sorted(sorted(range(len(dead)), key=lambda i: dead[i])[:P])
-    every = sum((r.rollouts for r in rounds), Rollouts())
-    return every.take([i * G + g for i in keep for g in range(G)]), rewards_P_G[keep]
-
-
-def rollout_metrics(rounds: list[Round]) -> dict:
-    """What the step's rollouts looked like, all rounds counted: groups that DAPO discards are compute too."""
-    rewards_P_G = torch.cat([r.rewards_P_G for r in rounds]).double()
-    p_hat, dead = rewards_P_G.mean(dim=1).numpy(), grpo.dead_groups(rewards_P_G).numpy()
-    every = sum((r.rollouts for r in rounds), Rollouts())
-    statuses = [status for r in rounds for status in r.statuses]
-    selections = Selections.unpack(np.concatenate([r.selections.pack() for r in rounds]))
-    return {
-        "reward_mean": p_hat.mean(),
-        "reward_std_group": utility_target(p_hat).mean(),
-        "reward_std_batch": rewards_P_G.std(correction=0).item(),
-        "zero_variance": dead.mean(),
-        "zero_variance_easy": (p_hat == 1).mean(),
-        "zero_variance_hard": (p_hat == 0).mean(),
-        "groups": len(p_hat),
-        "truncated": 1 - sum(every.finished) / len(every),
-        "no_box": statuses.count("no_box") / len(statuses),
-        "verify_failures": sum(s in ("too_long", "timeout", "memory", "crash") for s in statuses) / len(statuses),
-        "completion_tokens": int(every.lengths().sum()),
-        "total_tokens": sum(every.total_tokens()),
-    } | prediction_metrics(selections, p_hat, rewards_P_G.shape[1])
+    def metrics(self) -> dict:
+        """What the rollouts looked like. Groups that DAPO discards are in it: they are compute too."""
+        broken = sum(s in ("too_long", "timeout", "memory", "crash") for s in self.statuses)
+        return outcome_metrics(self.selections, self.successes_P, self.rewards_P_G.shape[1]) | {
+            "truncated": 1 - sum(self.rollouts.finished) / len(self.rollouts),
+            "no_box": self.statuses.count("no_box") / len(self.statuses),
+            "verify_failures": broken / len(self.statuses),
+            "completion_tokens": int(self.rollouts.lengths().sum()),
+            "total_tokens": sum(self.rollouts.total_tokens()),
+        }
 
 
 class Stopwatch(dict):
     """Seconds by part of a step: `with watch("train_s"): ...` adds to watch["train_s"]."""
 
+    PARTS = ("rollout_s", "verify_s", "gather_s", "train_s", "teacher_wait_s", "eval_s")
+
     def __init__(self):
-        super().__init__(dict.fromkeys(("rollout_s", "verify_s", "train_s", "teacher_wait_s", "eval_s"), 0.0))
+        super().__init__(dict.fromkeys(self.PARTS, 0.0))
 
     @contextmanager
     def __call__(self, part: str):
@@ -542,17 +522,21 @@ class Run:
         self.config, self.layout, self.folder = config, layout, Path(config.out)
 
     def check(self) -> None:
-        """Raises ValueError where the folder holds something else, or a run with other settings."""
+        """Raises InputError where the folder holds something else, or a run that this one cannot continue."""
         path = self.folder / "config.json"
         if not path.exists():
             if self.folder.exists() and any(self.folder.iterdir()):
-                raise ValueError(f"--out {self.folder}: the folder is not empty and holds no run; choose another")
+                raise InputError(f"--out {self.folder}: the folder is not empty and holds no run; choose another")
             return
         old, new = json.loads(path.read_text()), asdict(self.config)
-        fixed = [k for k in new if k not in CHANGEABLE and old.get(k) != new[k]]
-        differ = [f"{k} {old.get(k)!r} there, {new[k]!r} here" for k in fixed]
+        free = CHANGEABLE - ({"steps"} if self.config.lr_schedule == "linear" else set())  # its rate depends on them
+        differ = [f"{k} {old.get(k)!r} there, {new[k]!r} here" for k in new if k not in free and old.get(k) != new[k]]
         if differ:
-            raise ValueError(f"--out {self.folder} belongs to another configuration: {'; '.join(differ)}")
+            raise InputError(f"--out {self.folder} belongs to another configuration: {'; '.join(differ)}")
+        if self.steps() and self.steps()[-1] > self.config.steps:
+            raise InputError(
+                f"--steps {self.config.steps}: the run in {self.folder} is at step {self.steps()[-1]} already"
+            )
 
     def steps(self) -> list[int]:
         """The steps that have a complete checkpoint, in order."""
@@ -563,11 +547,9 @@ class Run:
         step = max(self.steps(), default=0)
         folder = self.folder / "checkpoints" / f"step_{step}"
         if step:
-            for name, model, optimizer in shards(sampler, student):
-                state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+            for name, model, optimizer, state in shards(sampler, student):
                 dcp.load(state, checkpoint_id=folder / name, process_group=self.layout.group)
-                model_state, optim_state = state["model"], state["optimizer"]
-                set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=optim_state)
+                set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
             if not isinstance(sampler, RemoteSampler):
                 sampler.load_state_dict(torch.load(folder / "sampler.pt", weights_only=True))
         if student is not None:
@@ -578,7 +560,9 @@ class Run:
             (self.folder / "config.json").write_text(json.dumps(asdict(self.config) | info, indent=1) + "\n")
             for name in ("metrics", "selections", "samples"):  # what came after the checkpoint is done again
                 path = self.folder / f"{name}.jsonl"
-                write_lines(path, [row for row in read_lines(path) if step and row["step"] <= step])
+                write_lines(path, [row for row in read_lines(path, torn=True) if step and row["step"] <= step])
+            for unfinished in self.folder.glob("checkpoints/*.tmp"):
+                shutil.rmtree(unfinished)
         return step
 
     def save(self, step: int, sampler, student: Student | None = None) -> None:
@@ -587,8 +571,7 @@ class Run:
         temporary = final.with_suffix(".tmp")
         if isinstance(sampler, RemoteSampler):
             sampler.save(step)  # the teacher ranks run this same function
-        for name, model, optimizer in shards(sampler, student):
-            state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+        for name, _, _, state in shards(sampler, student):
             dcp.save(state, checkpoint_id=temporary / name, process_group=self.layout.group)
         if not isinstance(sampler, RemoteSampler) and dist.get_rank(self.layout.group) == 0:
             temporary.mkdir(parents=True, exist_ok=True)
@@ -599,26 +582,25 @@ class Run:
             for old in self.steps()[: -self.config.keep]:
                 shutil.rmtree(final.parent / f"step_{old}")
 
-    def log(self, metrics: dict, rounds: list[Round] = (), tokenizer=None) -> None:
+    def log(self, metrics: dict, groups: Groups | None = None, tokenizer=None) -> None:
         """One step into metrics.jsonl, selections.jsonl and, at evaluations, samples.jsonl."""
         if self.layout.rank:
             return
         step = metrics["step"]
         write_lines(self.folder / "metrics.jsonl", [metrics], "a")
-        for r in rounds:
-            s, G = r.selections, r.rewards_P_G.shape[1]
-            names = ("pool", "utilities", "chosen", "explored", "successes", "y")
-            y_P = utility_target(r.successes_P / G)
-            columns = (s.pool_N_K, s.utilities_N_K, s.index_N, s.explored_N, r.successes_P, y_P)
-            rows = zip(*(column.tolist() for column in columns), strict=True)
-            rows = [{"step": step} | dict(zip(names, row, strict=True)) for row in rows]
-            write_lines(self.folder / "selections.jsonl", rows, "a")
-            if step == 1 or step % self.config.eval_every == 0:
-                for row, b in zip(rows[:3], range(0, len(r.rollouts), G), strict=False):  # of three prompts, the first
-                    sample = {"step": step, "problem": row["chosen"], "status": r.statuses[b]}
-                    sample["prompt"] = tokenizer.decode(r.rollouts.prompt_ids[b])
-                    sample["completion"] = tokenizer.decode(r.rollouts.completion_ids[b])
-                    write_lines(self.folder / "samples.jsonl", [sample], "a")
+        if groups is None:
+            return
+        P, G = groups.rewards_P_G.shape
+        lines = groups.selections.lines(step, groups.successes_P, G)
+        write_lines(self.folder / "selections.jsonl", lines, "a")
+        if step == 1 or step % self.config.eval_every == 0:
+            for i in range(min(3, P)):  # the first completion of three problems, to look at
+                texts = [
+                    tokenizer.decode(ids[i * G]) for ids in (groups.rollouts.prompt_ids, groups.rollouts.completion_ids)
+                ]
+                sample = {"step": step, "problem": lines[i]["chosen"], "status": groups.statuses[i * G]}
+                sample |= dict(zip(("prompt", "completion"), texts, strict=True))
+                write_lines(self.folder / "samples.jsonl", [sample], "a")
 
     def show_plan(self, start: int, student: Student, n_train: int, n_val: int) -> None:
         """What is about to happen, on one screen."""
@@ -654,20 +636,31 @@ class Run:
 
 
 def shards(sampler, student: Student | None):
-    """(name, model, optimizer) of everything this rank holds a shard of."""
-    if student is not None:
-        yield "student", student.policy, student.optimizer
-    if teacher := getattr(sampler, "teacher", None):
-        yield "teacher", teacher.model, teacher.optimizer
+    """(name, model, optimizer, their sharded state) of everything this rank holds a shard of."""
+    teacher = getattr(sampler, "teacher", None)
+    holders = {"student": student and (student.policy, student.optimizer)}
+    holders["teacher"] = teacher and (teacher.model, teacher.optimizer)
+    for name, (model, optimizer) in ((name, pair) for name, pair in holders.items() if pair):
+        fresh = not optimizer.state
+        model_state, optimizer_state = get_state_dict(model, optimizer)
+        if fresh:  # get_state_dict takes a step of zeros to fill an optimizer that has taken none: undo it
+            optimizer.state.clear()
+        yield name, model, optimizer, {"model": model_state, "optimizer": optimizer_state}
 
 
-def read_lines(path: Path) -> list[dict]:
-    """The rows of a JSON-lines file; [] where there is none."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def read_lines(path: Path, torn: bool = False) -> list[dict]:
+    """The rows of a JSON-lines file; [] where there is none. torn: a last line cut by a crash is left out."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    try:
+        return [json.loads(line) for line in lines]
+    except json.JSONDecodeError:
+        if not torn:
+            raise
+        return [json.loads(line) for line in lines[:-1]]
 
 
 def write_lines(path: Path, rows: list[dict], mode: str = "w") -> None:
-    """Rows as JSON lines; NaN, which JSON lacks, becomes null."""
+    """Rows as JSON lines; NaN, which JSON lacks, becomes null. A whole file ("w") appears at once or not at all."""
 
     def plain(value):
         if isinstance(value, list):
@@ -675,8 +668,10 @@ def write_lines(path: Path, rows: list[dict], mode: str = "w") -> None:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open(mode) as file:
+    target = path if mode == "a" else path.with_suffix(".tmp")
+    with target.open(mode) as file:
         file.writelines(json.dumps({k: plain(v) for k, v in row.items()}) + "\n" for row in rows)
+    target.replace(path)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -690,7 +685,7 @@ def check_inputs(config: Config, layout: Layout) -> None:
     rollout.check_model(config.model, config.max_prompt_tokens + config.max_completion_tokens)
     if uses_teacher:
         rollout.check_model(config.teacher_model, config.max_prompt_tokens)
-    prompt_encoder(config, AutoTokenizer.from_pretrained(config.model))
+    PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))
     if any(not Path(p).exists() for p in {Config.train_data, Config.val_data} & {config.train_data, config.val_data}):
         from scripts.prepare_data import prepare
 
@@ -698,12 +693,12 @@ def check_inputs(config: Config, layout: Layout) -> None:
         prepare(DATASET, DATA)
     need = config.prompts_per_step * (config.candidates if uses_teacher else 1)
     if (n := len(Problems(config.train_data))) < need:
-        raise ValueError(f"{config.train_data} has {n} problems, and one step draws {need}")
+        raise InputError(f"{config.train_data} has {n} problems, and one step draws {need}")
     Problems(config.val_data)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 2 bad input (one line on stderr, from rank 0 alone)."""
+    """Returns the exit status: 0 done, 2 bad input, 3 diverged (with one line on stderr, from one rank)."""
     rank = int(os.environ.get("RANK", 0))
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
@@ -728,11 +723,17 @@ def main(argv: list[str] | None = None) -> int:
                 print(f"error: {error}", file=sys.stderr)
                 problem = [str(error)]
         dist.broadcast_object_list(problem)
-        if problem[0] is None:
+        if problem[0] is not None:
+            return 2
+        try:
             run_teacher(config, layout) if layout.is_teacher else train(config, layout, verifier)
-            layout.barrier()
+        except (InputError, FloatingPointError) as error:  # found on the way; the role's first rank says it
+            if dist.get_rank(layout.group) == 0:
+                print(f"error: {error}", file=sys.stderr)
+            return 2 if isinstance(error, InputError) else 3
+        layout.barrier()
     dist.destroy_process_group()
-    return 0 if problem[0] is None else 2
+    return 0
 
 
 if __name__ == "__main__":

@@ -21,9 +21,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 EMA = 0.9  # (paper, Experiments)
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]  # Okabe and Ito
+# Okabe and Ito's, in an order that keeps the first ones apart in a black-and-white print too.
+COLOURS = ["#0072B2", "#E69F00", "#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7"]
 X_AXES = {  # name -> (label, unit in which the running total is drawn)
     "steps": ("training step", 1),
+    "samples": ("sampled completions (thousands)", 1e3),
     "seconds": ("training time, evaluation not counted (hours)", 3600),
     "tokens": ("generated tokens (millions)", 1e6),
     "device_hours": ("device-hours, evaluation not counted", 3600),
@@ -63,27 +65,32 @@ def ema(values, keep: float = EMA) -> np.ndarray:
     return smooth
 
 
+def read_rows(path: Path) -> list[dict]:
+    """The objects with a step in a .jsonl file, without the line that a run still going is writing."""
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), 1):
+        if not line.endswith("\n"):
+            break
+        try:
+            rows.append(json.loads(line))
+            rows[-1]["step"] + 0
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path}, line {number}: not a JSON object with a step") from error
+    return rows
+
+
 def load_run(folder) -> tuple[dict, list[dict]]:
     """A run's settings and its metrics in the order of the steps (of a step repeated after a resume, the last)."""
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f"{folder}: no such run folder")
-    rows = {}
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8", errors="replace"))
+        rows = {row["step"]: row for row in read_rows(folder / "metrics.jsonl")}
     except OSError as error:
         raise RunError(f"{folder}: not a run folder, {Path(error.filename).name}: {error.strerror}") from error
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise RunError(f"{folder}: config.json is not JSON ({error})") from error
-    for number, line in enumerate(lines, 1):
-        if not line.endswith("\n"):
-            break  # the line that a run still going is writing
-        try:
-            row = json.loads(line)
-            rows[row["step"]] = row
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{folder}/metrics.jsonl, line {number}: not a JSON object with a step") from error
     if not isinstance(config, dict):
         raise RunError(f"{folder}: config.json is not a JSON object")
     if not rows:
@@ -91,18 +98,39 @@ def load_run(folder) -> tuple[dict, list[dict]]:
     return config, [rows[step] for step in sorted(rows)]
 
 
+def load_groups(folders, group_by: tuple[str, ...]) -> dict[str, list[tuple[Path, dict, list[dict]]]]:
+    """(folder, settings, metrics) of the runs, under the values that each has in the settings `group_by`."""
+    groups = {}
+    for folder in folders:
+        config, rows = load_run(folder)
+        try:
+            name = ", ".join(str(config[key]) for key in group_by)
+        except KeyError as error:
+            raise RunError(f"{folder}: no {error} in config.json") from error
+        runs = groups.setdefault(name, [])
+        runs.append((Path(folder), config, rows))
+        other = runs[0][1]
+        differing = {key for key in config | other if config.get(key) != other.get(key)} - OWN_TO_A_RUN
+        if differing:  # a mean over an ablation and the main runs would be a quiet mistake
+            note = f"differs from other runs of {name!r} in {', '.join(sorted(differing))}; see --group_by"
+            print(f"note: {folder} {note}", file=sys.stderr)
+    if len(groups) > len(COLOURS):
+        raise RunError(f"{len(groups)} groups of runs, but only {len(COLOURS)} colours can be told apart")
+    return groups
+
+
 def x_values(config: dict, rows: list[dict], x: str) -> np.ndarray:
-    """The running total of time, tokens or device-hours at each row, or its step; in the unit of X_AXES."""
+    """The running total of samples, time, tokens or device-hours at each row, or its step; in the unit of X_AXES."""
     if x == "steps":
         return np.array([row["step"] for row in rows], dtype=float)
-    key = "completion_tokens" if x == "tokens" else "seconds"
+    key = {"samples": "groups", "tokens": "completion_tokens"}.get(x, "seconds")
     missing = [row["step"] for row in rows if row.get(key) is None and row["step"] > 0]  # step 0 only evaluates
     if missing:
         raise RunError(f"no {key} at step {missing[0]}, so --x {x} cannot be drawn")
-    if x == "device_hours" and not config.get("world_size"):
-        raise RunError("no world_size in config.json, so --x device_hours cannot be drawn")
-    devices = config["world_size"] if x == "device_hours" else 1
-    return np.cumsum([row.get(key) or 0.0 for row in rows]) * devices / X_AXES[x][1]
+    times = {"samples": "group_size", "device_hours": "world_size"}.get(x)
+    if times and not config.get(times):
+        raise RunError(f"no {times} in config.json, so --x {x} cannot be drawn")
+    return np.cumsum([row.get(key) or 0.0 for row in rows]) * (config[times] if times else 1) / X_AXES[x][1]
 
 
 def curve(rows: list[dict], x: np.ndarray, key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -149,23 +177,13 @@ def draw_panel(axes, panel, groups, x_axis: str) -> None:
 
 def plot(folders, out, x: str = "steps", group_by: tuple[str, ...] = ("sampler",)) -> Path:
     """Draw the runs and return the picture's path: `out` itself, or training_by_<x>.png in the folder `out`."""
-    groups, first = {}, {}
-    for folder in folders:
-        config, rows = load_run(folder)
-        try:
-            name = ", ".join(str(config[key]) for key in group_by)
-            groups.setdefault(name, []).append((rows, x_values(config, rows, x)))
-            other = first.setdefault(name, config)
-            differing = {key for key in config | other if config.get(key) != other.get(key)} - OWN_TO_A_RUN
-            if differing:  # a mean over an ablation and the main runs would be a quiet mistake
-                note = f"differs from other runs of {name!r} in {', '.join(sorted(differing))}; see --group_by"
-                print(f"plot: note: {folder} {note}", file=sys.stderr)
-        except KeyError as error:
-            raise RunError(f"{folder}: no {error} in config.json") from error
-        except RunError as error:
-            raise RunError(f"{folder}: {error}") from error
-    if len(groups) > len(COLOURS):
-        raise RunError(f"{len(groups)} groups of runs, but only {len(COLOURS)} colours can be told apart")
+    groups = {}
+    for name, runs in load_groups(folders, group_by).items():
+        for folder, config, rows in runs:
+            try:
+                groups.setdefault(name, []).append((rows, x_values(config, rows, x)))
+            except RunError as error:
+                raise RunError(f"{folder}: {error}") from error
     rows = [row for runs in groups.values() for rows, _ in runs for row in rows]
     present = {key for row in rows for key, value in row.items() if value is not None}
     panels = [panel for panel in PANELS if panel[2][0][0] in present]
@@ -180,27 +198,38 @@ def plot(folders, out, x: str = "steps", group_by: tuple[str, ...] = ("sampler",
         draw_panel(axes, panel, groups, x)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
+    return save(figure, groups, out, f"training_by_{x}.png")
+
+
+def save(figure, groups: dict[str, list], out, name: str) -> Path:
+    """The figure with its legend of groups, as the file `out`, or as `name` in the folder `out`; returns the path."""
     handles = [plt.Line2D([], [], color=colour, linewidth=2) for colour, _ in zip(COLOURS, groups, strict=False)]
-    names = [f"{name} ({len(runs)} run{'s' * (len(runs) > 1)})" for name, runs in groups.items()]
+    names = [f"{key} ({len(runs)} run{'s' * (len(runs) > 1)})" for key, runs in groups.items()]
     figure.legend(handles, names, loc="outside upper center", ncols=len(names), frameon=False)
     path = Path(out)
-    path = path if path.suffix in (".png", ".pdf", ".svg") else path / f"training_by_{x}.png"
+    path = path if path.suffix in (".png", ".pdf", ".svg") else path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path
 
 
-def main(argv=None) -> None:
-    """The command line of `plot`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(doc: str) -> argparse.ArgumentParser:
+    """The command line that scripts reading run folders have in common."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, as train.py makes them")
     parser.add_argument("--out", default="figures", help="a folder, or a .png, .pdf or .svg file (%(default)s)")
-    parser.add_argument("--x", choices=X_AXES, default="steps", help="horizontal axis (%(default)s)")
     parser.add_argument(
         "--group_by", nargs="+", default=["sampler"], metavar="KEY",
         help="settings of config.json whose runs share a colour, e.g. sampler loss (%(default)s)",
     )  # fmt: skip
+    return parser
+
+
+def main(argv=None) -> None:
+    """The command line of `plot`."""
+    parser = arguments(__doc__)
+    parser.add_argument("--x", choices=X_AXES, default="steps", help="horizontal axis (%(default)s)")
     args = parser.parse_args(argv)
     try:
         print(plot(args.runs, args.out, args.x, tuple(args.group_by)))

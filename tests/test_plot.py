@@ -13,9 +13,30 @@ from plot import RunError, curve, ema, load_run, mean_curve, x_values
 
 ROWS = [  # step 0 only evaluates
     {"step": 0, "val_accuracy": 0.1},
-    {"step": 1, "reward_mean": 0.0, "seconds": 1800.0, "completion_tokens": 1_000_000, "teacher_mae": None},
-    {"step": 2, "reward_mean": 1.0, "seconds": 3600.0, "completion_tokens": 3_000_000, "teacher_mae": 0.2},
-    {"step": 3, "reward_mean": float("nan"), "seconds": 1800.0, "completion_tokens": 0, "val_accuracy": 0.3},
+    {
+        "step": 1,
+        "reward_mean": 0.0,
+        "seconds": 1800.0,
+        "groups": 100,
+        "completion_tokens": 1_000_000,
+        "teacher_mae": None,
+    },
+    {
+        "step": 2,
+        "reward_mean": 1.0,
+        "seconds": 3600.0,
+        "groups": 300,
+        "completion_tokens": 3_000_000,
+        "teacher_mae": 0.2,
+    },
+    {
+        "step": 3,
+        "reward_mean": float("nan"),
+        "seconds": 1800.0,
+        "groups": 100,
+        "completion_tokens": 0,
+        "val_accuracy": 0.3,
+    },
 ]
 
 
@@ -37,13 +58,14 @@ def test_ema_by_hand():
     ("x", "expected"),
     [
         ("steps", [0, 1, 2, 3]),
+        ("samples", [0, 1, 4, 5]),  # running thousands, 10 a group
         ("seconds", [0, 0.5, 1.5, 2.0]),  # running hours
         ("tokens", [0, 1, 4, 4]),  # running millions
         ("device_hours", [0, 4, 12, 16]),  # 8 devices
     ],
 )
 def test_x_axes_are_running_totals(x, expected):
-    assert x_values({"world_size": 8}, ROWS, x) == pytest.approx(expected)
+    assert x_values({"world_size": 8, "group_size": 10}, ROWS, x) == pytest.approx(expected)
 
 
 def test_x_axes_that_cannot_be_known():
@@ -51,6 +73,8 @@ def test_x_axes_that_cannot_be_known():
         x_values({}, [{"step": 0}, {"step": 1}], "tokens")
     with pytest.raises(RunError, match=r"no world_size in config\.json"):
         x_values({}, ROWS, "device_hours")
+    with pytest.raises(RunError, match=r"no group_size in config\.json"):
+        x_values({}, ROWS, "samples")
 
 
 def test_curves_have_only_the_steps_that_were_measured():

@@ -21,7 +21,7 @@ def close(a, b):
 
 
 def config_for(folder, **changes):
-    flags = {"model": folder, "teacher_model": folder, "sampler": "uniform", "prompts_per_step": 6, "group_size": 4}
+    flags = {"model": folder, "sampler": "uniform", "prompts_per_step": 6, "group_size": 4}
     flags |= {"max_grad_norm": 0, "max_prompt_tokens": 16, "max_completion_tokens": 16} | changes
     return train.parse(["--preset", "demo", *(str(x) for k, v in flags.items() for x in (f"--{k}", v))])
 
@@ -134,7 +134,14 @@ def test_a_step_of_dead_groups_has_a_zero_gradient_and_still_steps(one_rank):
 
 
 def teacher_after_two_updates(folder, batch_size):
-    config = config_for(folder, sampler="goldilocks", teacher_ranks=0, teacher_batch_size=batch_size, teacher_epochs=1)
+    config = config_for(
+        folder,
+        sampler="goldilocks",
+        teacher_model=folder,
+        teacher_ranks=0,
+        teacher_batch_size=batch_size,
+        teacher_epochs=1,
+    )
     layout = train.Layout(config)
     layout.connect(config)
     t = Teacher(config, layout.device, layout.shard, layout.group)

@@ -19,7 +19,7 @@ from sampler import (
     Wire,
     epsilon_greedy,
     noise_floor,
-    prediction_metrics,
+    outcome_metrics,
     utility_target,
 )
 
@@ -181,7 +181,8 @@ def test_state_dict_continues_bit_for_bit(name, tmp_path):
 
     def make():
         config = SimpleNamespace(candidates=4, epsilon=0.5, seed=3)
-        return SAMPLERS[name](Numbers(100), config, lambda i: i % 7 > 0, FakeTeacher())
+        teacher = [FakeTeacher()] if SAMPLERS[name].uses_teacher else []
+        return SAMPLERS[name](Numbers(100), config, lambda i: i % 7 > 0, *teacher)
 
     first, second = make(), make()
     for _ in range(3):
@@ -239,7 +240,7 @@ def test_wire_round_trip():
     back = Selections.unpack(reply[:-2].numpy().reshape(3, -1))
     assert np.array_equal(back.pack(), s.pack())
     assert back.index_N.dtype == np.int64 and back.explored_N.dtype == bool
-    assert reply[-2] == 1.5 and np.isnan(reply[-1])
+    assert reply[-2] == 1.5 and reply[-1].isnan()
     message = wire.message(1, 16, np.array([5, 6, 7]), np.array([0, 16, 3]))
     assert message.tolist() == [1, 16, 5, 6, 7, 0, 16, 3]
     assert message.shape == wire.message().shape
@@ -257,25 +258,31 @@ def test_noise_floor_by_hand():
     assert noise_floor(np.array([0.5, 0.0]), 2) == pytest.approx(0.125)
 
 
-def test_prediction_metrics_by_hand():
+def test_outcome_metrics_by_hand():
     s = Selections(
         pool_N_K=np.array([[1, 2], [3, 4], [5, 6]]),
         utilities_N_K=np.array([[0.1, 0.3], [0.5, 0.2], [0.4, 0.4]]),
         chosen_N=np.array([1, 0, 0]),
         explored_N=np.array([False, True, False]),
     )
-    m = prediction_metrics(s, np.array([0.5, 0.0, 0.2]), 16)  # errors |0.3-0.5|, |0.5-0|, |0.4-0.4|
+    m = outcome_metrics(s, np.array([5, 0, 2]), 10)  # errors |0.3-0.5|, |0.5-0|, |0.4-0.4|
+    assert m["reward_mean"] == pytest.approx(7 / 30)
+    assert m["reward_std_group"] == pytest.approx((0.5 + 0 + 0.4) / 3)
+    assert m["reward_std_batch"] == pytest.approx(np.std([1] * 7 + [0] * 23))
+    assert (m["zero_variance"], m["zero_variance_hard"], m["zero_variance_easy"]) == pytest.approx((1 / 3, 1 / 3, 0))
     assert m["teacher_mae"] == pytest.approx(0.7 / 3)
     assert m["teacher_mae_explore"] == pytest.approx(0.5)
     assert m["teacher_mae_dead"] == pytest.approx(0.5)
     assert m["teacher_mu"] == pytest.approx(1.9 / 6)
     assert m["teacher_sigma"] == pytest.approx(np.std([0.1, 0.3, 0.5, 0.2, 0.4, 0.4]))
-    assert prediction_metrics(s, np.array([0.5, 0.5, 0.2]), 16)["teacher_mae_dead"] is None
+    assert outcome_metrics(s, np.array([5, 5, 2]), 10)["teacher_mae_dead"] is None
 
 
 def test_nothing_predicted_nothing_measured():
     s = Uniform(Numbers(9), SimpleNamespace(seed=0), fits_all).propose(3)
-    assert prediction_metrics(s, np.array([0.5, 0.0, 0.2]), 16) == {}
+    metrics = outcome_metrics(s, np.array([5, 0, 2]), 10)
+    assert all(value is None for name, value in metrics.items() if name.startswith("teacher_"))
+    assert metrics["reward_mean"] == pytest.approx(7 / 30)
 
 
 # ---- problems

@@ -1,0 +1,296 @@
+#!/usr/bin/env python
+"""What training curves cannot separate: Markdown tables and one figure, from run folders.
+
+    python scripts/audit.py runs/goldilocks_* runs/uniform_* --out figures > audit.md
+
+Values are mean ± sample standard deviation over runs; samplers that predict nothing lack what is about predictions.
+
+Predictions are those that a problem was selected with, outcomes y = √(p̂(1-p̂)) of its G completions. Exploring picks
+uniformly from its pool: it judges the teacher without bias, and its mean outcome is the pool's. Greedy takes the largest
+of K predictions, so on average it overrates (the winner's curse: predicted above outcome). At the *same* prediction
+both have the same expected outcome, for the choice sees nothing else: the reliability curves should coincide, and the
+curse is how much more often greedy sits where they run below the diagonal. Lift: how far greedy lies above its pool,
+predicted (utility less the pool's mean) and in outcomes (greedy less exploring). Spearman: all explored selections of a
+block. Noise floor: a perfect teacher's error, from sampling G only; a low estimate, and errors add up only roughly.
+
+Gradient norm: a dead group adds nothing to the sum but counts in the denominator, so fewer of them raise the norm with
+no group's gradient changed. ÷ live share undoes it: `--dead_rows out` does just that to the loss (not to KL and entropy
+terms, and such a run then goes its own way). But a mean over fewer live groups is also noisier: where the groups'
+gradients add up like noise, the norm goes like √(live share), and ÷ √(live share) is what stays level.
+
+Accuracy at equal amounts is interpolated between evaluations, at half and at all of what every run has reached. Time
+leaves evaluations out and presumes equal hardware.
+"""
+
+import math
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+from plot import COLOURS, RunError, arguments, curve, draw_panel, load_groups, plt, read_rows, save, x_values
+
+COMPARED = {"steps": "steps", "samples": "thousand completions", "tokens": "million tokens", "seconds": "hours"}
+LEAST = 10  # bins of the reliability diagram with fewer outcomes are not drawn
+LOGGED = {  # key in the metrics -> row of the table
+    "zero_variance": "dead groups",
+    "norm_in": "gradient norm, dead rows in the denominators",
+    "norm_out": "gradient norm, dead rows out: ÷ live share",
+    "norm_root": "gradient norm ÷ √(live share)",
+    "teacher_mae": "teacher MAE",
+    "teacher_mae_explore": "teacher MAE, exploring",
+    "teacher_noise_floor": "noise floor of G",
+    "excess": "teacher MAE − noise floor",
+}
+SELECTION = [("step", int), ("explored", bool), ("successes", int), ("y", float), ("predicted", float), ("pool", float)]
+
+
+@dataclass
+class Run:
+    """Settings, metrics by step, and a structured array of SELECTION; `pool` is the mean prediction over the pool."""
+
+    config: dict
+    rows: list[dict]
+    selections: np.ndarray
+
+
+def load(folder, config: dict, rows: list[dict]) -> Run:
+    """The run, and added to its metrics the norm by treatment of dead rows and the teacher's error above the floor."""
+    try:
+        selections = []
+        for s in read_rows(folder / "selections.jsonl"):
+            utilities = np.array(s["utilities"], dtype=float)  # null becomes NaN
+            predicted = utilities[s["pool"].index(s["chosen"])]
+            selections.append((s["step"], s["explored"], s["successes"], s["y"], predicted, utilities.mean()))
+        P, dead_out, _ = config["prompts_per_step"], config["dead_rows"] == "out", config["group_size"]
+        for row in (row for row in rows if row.get("grad_norm") is not None):
+            # Resampling (DAPO) rolls out more groups than the P that the loss takes, the live ones first.
+            live = max(1, min(P, round(row["groups"] * (1 - row["zero_variance"])))) / P
+            row["norm_in"] = row["grad_norm"] * (live if dead_out else 1)
+            row["norm_out"], row["norm_root"] = row["norm_in"] / live, row["norm_in"] / math.sqrt(live)
+            if row.get("teacher_mae") is not None:
+                row["excess"] = row["teacher_mae"] - row["teacher_noise_floor"]
+    except OSError as error:
+        raise RunError(f"{folder}: not a run folder, selections.jsonl: {error.strerror}") from error
+    except KeyError as error:
+        raise RunError(f"{folder}: cannot be audited, it lacks {error}") from error
+    if not selections:
+        raise RunError(f"{folder}: selections.jsonl has no selection yet")
+    return Run(config, rows, np.array(selections, dtype=SELECTION))
+
+
+def spearman(x, y) -> float:
+    """Rank correlation, tied values sharing their mean rank; NaN where x or y is constant."""
+    ranks = []
+    for values in (x, y):
+        unique, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        if len(unique) < 2:
+            return math.nan
+        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[inverse])
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def calibration(predicted, y, resamples: int = 2000) -> np.ndarray:
+    """Ten equal bins of predictions over [0, 0.5]: mean prediction, mean outcome, its 95% interval, number; none empty.
+
+    y takes few values, so a bootstrap of n outcomes is one multinomial draw over them, however large n is.
+    """
+    rng, points = np.random.default_rng(0), []
+    which = np.digitize(predicted, np.linspace(0, 0.5, 11)[1:-1])
+    for b in np.unique(which):
+        values, counts = np.unique(y[which == b], return_counts=True)
+        n = counts.sum()
+        means = rng.multinomial(n, counts / n, size=resamples) @ values / n
+        points.append([predicted[which == b].mean(), y[which == b].mean(), *np.quantile(means, [0.025, 0.975]), n])
+    return np.reshape(points, (-1, 5))
+
+
+def count_shares(successes, G: int) -> np.ndarray:
+    """Shares of the groups with 0, 1 to G/4, in between, 3G/4 to G-1, and all G right."""
+    which = np.digitize(successes, [0, 1, G // 4 + 1, G - G // 4, G]) - 1
+    return np.bincount(which, minlength=5) / len(successes)
+
+
+def measures(run: Run, first: int, last: int) -> dict:
+    """The table's numbers for one run's steps first..last; what is not known there is left out."""
+    s, G, q = run.selections, run.config["group_size"], run.config["group_size"] // 4
+    s = s[(s["step"] >= first) & (s["step"] <= last)]
+    greedy, exploring = s[~s["explored"]], s[s["explored"]]
+
+    def logged(key):
+        values = [row[key] for row in run.rows if first <= row["step"] <= last and row.get(key) is not None]
+        return np.mean(values) if values else math.nan
+
+    found = {name: logged(key) for key, name in LOGGED.items()}
+    found["Spearman, exploring"] = spearman(exploring["predicted"], exploring["y"])
+    for name, branch in (("greedy", greedy), ("exploring", exploring)):
+        if len(branch):
+            found[f"predicted, {name}"], found[f"outcome y, {name}"] = branch["predicted"].mean(), branch["y"].mean()
+            counts = f"%, 0 · 1–{q} · {q + 1}–{G - q - 1} · {G - q}–{G - 1} · {G} of {G} right"
+            found[f"{name}, {counts}"] = count_shares(branch["successes"], G)
+    if len(greedy) and len(exploring):
+        found["lift, predicted"] = greedy["predicted"].mean() - greedy["pool"].mean()
+        found["lift, outcome"] = greedy["y"].mean() - exploring["y"].mean()
+        found["outcome y, greedy / exploring"] = greedy["y"].mean() / (exploring["y"].mean() or math.nan)
+    return {key: value for key, value in found.items() if np.isfinite(value).all()}
+
+
+def by_block(kinds: dict[str, list[Run]], n: int) -> tuple[list[str], dict]:
+    """n parts of the longest run's steps, as labels, and measures[kind][run][part]."""
+    longest = max(run.rows[-1]["step"] for runs in kinds.values() for run in runs)
+    width = max(1, math.ceil(longest / n))
+    blocks = [(first, min(first + width - 1, longest)) for first in range(1, longest + 1, width)]
+    found = {name: [[measures(run, *block) for block in blocks] for run in runs] for name, runs in kinds.items()}
+    return [f"{a}–{b}" for a, b in blocks], found
+
+
+def by_amount(kinds: dict[str, list[Run]]) -> tuple[list[str], dict]:
+    """Equal amounts, as labels, and {"validation accuracy": …}[kind][run][amount]; empty where a run has none."""
+
+    def at(run, x):
+        return curve(run.rows, x_values(run.config, run.rows, x), "val_accuracy")
+
+    labels, found = [], {name: [[] for _ in runs] for name, runs in kinds.items()}
+    runs = [(run, found[name][i]) for name, runs in kinds.items() for i, run in enumerate(runs)]
+    if any(len(at(run, "steps")[0]) == 0 for run, _ in runs):
+        return [], {}
+    for x, unit in COMPARED.items():
+        reached = min(at(run, x)[0][-1] for run, _ in runs)
+        for amount in (reached / 2, reached):
+            labels.append(f"{amount:,.0f} {unit}" if amount >= 100 else f"{amount:.3g} {unit}")
+            for run, values in runs:
+                values.append({"validation accuracy": np.interp(amount, *at(run, x))})
+    for run, values in runs:
+        values.append({"validation accuracy": at(run, "steps")[1][-1]})
+    return [*labels, "its own end"], found
+
+
+def markdown(title: str, columns: list[str], found: dict) -> str:
+    """One row for each kind and measure: mean ± sample standard deviation over runs; of shares the mean percentages."""
+
+    def cell(values):
+        if not values or np.ndim(values[0]):
+            return " · ".join(f"{100 * share:.0f}" for share in np.mean(values, axis=0)) if values else "–"
+        return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
+
+    lines = [f"| {title} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for kind, runs in found.items():
+        for key in dict.fromkeys(key for run in runs for part in run for key in part):
+            cells = [cell([run[i][key] for run in runs if key in run[i]]) for i in range(len(columns))]
+            lines.append(f"| {kind}: {key} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw_reliability(axes, kinds: dict[str, list[Run]]) -> None:
+    """Mean outcome by bin of prediction; exploring filled, greedy open."""
+    axes.plot([0, 0.5], [0, 0.5], ":", color="0.3", linewidth=1)
+    for explored, line, fill, name in ((True, "o-", None, "exploring"), (False, "o--", "w", "greedy")):
+        axes.plot([], [], line, color="0.3", markerfacecolor=fill, label=name, markersize=5)
+        for colour, runs in zip(COLOURS, kinds.values(), strict=False):
+            s = np.concatenate([run.selections for run in runs])
+            s = s[(s["explored"] == explored) & np.isfinite(s["predicted"])]
+            points = calibration(s["predicted"], s["y"])
+            x, y, low, high, _ = points[points[:, 4] >= LEAST].T
+            style = {"fmt": line, "markersize": 5, "markerfacecolor": fill, "elinewidth": 0.9, "capsize": 2}
+            axes.errorbar(x, y, [y - low, high - y], color=colour, linewidth=1.3, **style)
+    axes.legend(fontsize=8, frameon=False)
+
+
+def draw_points(axes, columns: list[str], found: dict, keys) -> None:
+    """Values by column: runs as faint dots, their mean in the kind's colour; keys are (key, line style, name)."""
+    for k, (colour, runs) in enumerate(zip(COLOURS, found.values(), strict=False)):
+        for key, line, _ in keys:
+            points = [(i + 0.12 * k, [run[i][key] for run in runs if key in run[i]]) for i in range(len(columns))]
+            points = [(at, values) for at, values in points if values]
+            for at, values in points:
+                axes.plot([at] * len(values), values, "o", color=colour, alpha=0.5, markersize=4, markeredgewidth=0)
+            means = [np.mean(values) for _, values in points]
+            axes.plot([at for at, _ in points], means, line, color=colour, linewidth=1.8, markersize=14)
+    if keys[0][2]:
+        handles = [plt.Line2D([], [], linestyle=line, color="0.3", label=name) for _, line, name in keys]
+        axes.legend(handles=handles, fontsize=8, frameon=False)
+    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+    axes.set_xticks(range(len(columns)), columns, fontsize=8)
+
+
+def draw_counts(axes, blocks: list[str], found: dict) -> None:
+    """Stacked shares of success counts, a bar for every block, a cluster of them for every kind and branch."""
+    at, ticks, hatches, shades = 0.0, {}, ["//", "", "", "", "//"], plt.get_cmap("cividis")(np.linspace(0, 1, 5))
+    for kind, runs in found.items():
+        for branch in ("greedy", "exploring"):
+            start = at
+            for i, block in enumerate(blocks):
+                shares = [v for run in runs for key, v in run[i].items() if key.startswith(f"{branch}, %")]
+                if shares:
+                    tops = np.cumsum(np.mean(shares, axis=0))
+                    for low, top, shade, hatch in zip([0, *tops], tops, shades, hatches, strict=False):
+                        axes.bar(at, top - low, 0.85, low, color=shade, hatch=hatch, edgecolor="0.6", linewidth=0.4)
+                    at, ticks[at] = at + 1, block
+            if at > start:
+                axes.text((start + at - 1) / 2, 1.02, f"{kind}, {branch}", ha="center", fontsize=8)
+                at += 0.8
+    for name, shade, hatch in zip(["0", "to G/4", "between", "from 3G/4", "G"], shades, hatches, strict=True):
+        axes.bar(0, 0, color=shade, hatch=hatch, edgecolor="0.6", label=name)
+    axes.set_xticks(list(ticks), ticks.values(), fontsize=8)
+    axes.set_ylim(0, 1)
+    axes.legend(fontsize=8, frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+
+
+def audit(folders, out, n_blocks: int = 4, group_by: tuple[str, ...] = ("sampler",)):
+    """Draw the figure; returns its path and the tables as Markdown."""
+    kinds = {name: [load(*run) for run in runs] for name, runs in load_groups(folders, group_by).items()}
+    (blocks, found), (amounts, accuracy) = by_block(kinds, n_blocks), by_amount(kinds)
+    curves = {k: [(run.rows, x_values(run.config, run.rows, "steps")) for run in runs] for k, runs in kinds.items()}
+    predicts = any(np.isfinite(run.selections["predicted"]).any() for runs in kinds.values() for run in runs)
+    top = [["reliable", "rank", "lift"], ["counts", "counts", "excess"]] if predicts else [["counts"] * 3]
+    layout = [*top, ["norm", "dead", "equal" if amounts else "."]]
+    figure, panels = plt.subplot_mosaic(layout, figsize=(13.2, 3.6 * len(layout) + 0.4), layout="constrained")
+    lines = {
+        "excess": ("Teacher error above the noise floor", "MAE − noise floor", [("excess", "-", None)]),
+        "norm": (
+            "Gradient norm",
+            "norm before clipping",
+            [("norm_in", "-", "dead rows in"), ("norm_out", "--", "out")],
+        ),
+        "dead": ("Dead groups", "share of groups", [("zero_variance", "-", None)]),
+    }
+    for name in set(lines) & set(panels):
+        draw_panel(panels[name], lines[name], curves, "steps")
+    draw_counts(panels["counts"], blocks, found)
+    if predicts:
+        draw_reliability(panels["reliable"], kinds)
+        draw_points(panels["rank"], blocks, found, [("Spearman, exploring", "-", None)])
+        keys = [("lift, predicted", "--", "predicted"), ("lift, outcome", "-", "in outcomes")]
+        draw_points(panels["lift"], blocks, found, keys)
+    if amounts:
+        ends = {name: [run[1::2] + run[-1:] for run in runs] for name, runs in accuracy.items()}
+        labels = [label.replace(" ", "\n") for label in amounts[1::2] + amounts[-1:]]
+        draw_points(panels["equal"], labels, ends, [("validation accuracy", "_", None)])
+    for name, title, x, y in (
+        ("reliable", "Reliability (95% intervals)", "predicted utility", "outcome y"),
+        ("rank", "Prediction against outcome, exploring", "training steps", "Spearman rank correlation"),
+        ("lift", "Lift of the greedy choice over its pool", "training steps", "utility"),
+        ("counts", "How many of G completions were right, by training steps (hatched: dead)\n", "", "share of groups"),
+        ("equal", "Validation accuracy at equal amounts", "", "greedy pass@1"),
+    ):
+        if name in panels:
+            panels[name].set(title=title, xlabel=x, ylabel=y, axisbelow=True)
+            panels[name].grid(axis="y", alpha=0.25, linewidth=0.6)
+            panels[name].spines[["top", "right"]].set_visible(False)
+    tables = [markdown("steps", blocks, found)] + [markdown("at equal", amounts, accuracy)] * bool(amounts)
+    return save(figure, kinds, out, "audit.png"), "\n\n".join(tables)
+
+
+def main(argv=None) -> None:
+    """The command line of `audit`."""
+    parser = arguments(__doc__)
+    parser.add_argument("--blocks", type=int, default=4, help="parts that the steps are divided into (%(default)s)")
+    args = parser.parse_args(argv)
+    try:
+        path, tables = audit(args.runs, args.out, max(1, args.blocks), tuple(args.group_by))
+    except (RunError, OSError) as error:
+        sys.exit(f"audit: {error}")
+    print(f"{tables}\n\nFigure: {path}")
+
+
+if __name__ == "__main__":
+    main()
