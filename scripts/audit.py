@@ -6,12 +6,13 @@
 Values are mean ± sample standard deviation over runs; samplers that predict nothing lack what is about predictions.
 
 Predictions are those that a problem was selected with, outcomes y = √(p̂(1-p̂)) of its G completions. Exploring picks
-uniformly from its pool: it judges the teacher without bias, and its mean outcome is the pool's. Greedy takes the largest
-of K predictions, so on average it overrates (the winner's curse: predicted above outcome). At the *same* prediction
-both have the same expected outcome, for the choice sees nothing else: the reliability curves should coincide, and the
-curse is how much more often greedy sits where they run below the diagonal. Lift: how far greedy lies above its pool,
-predicted (utility less the pool's mean) and in outcomes (greedy less exploring). Spearman: all explored selections of a
-block. Noise floor: a perfect teacher's error, from sampling G only; a low estimate, and errors add up only roughly.
+uniformly (the uniform sampler always does): it judges the teacher without bias, and its mean outcome is the pool's.
+Greedy takes the largest of K predictions, so on average it overrates (the winner's curse: predicted above outcome). At
+the *same* prediction (and step) both expect the same outcome, for the choice sees nothing else: reliability curves
+should coincide, and the curse is how much more often greedy sits where they run below the diagonal. Lift: how far
+greedy lies above its pool, predicted (utility less the pool's mean) and in outcomes (greedy less exploring). Spearman:
+all explored selections of a block. Noise floor: a perfect teacher's error, from sampling G only; a low estimate, and
+errors add up only roughly.
 
 Gradient norm: a dead group adds nothing to the sum but counts in the denominator, so fewer of them raise the norm with
 no group's gradient changed. ÷ live share undoes it: `--dead_rows out` does just that to the loss (not to KL and entropy
@@ -46,22 +47,29 @@ SELECTION = [("step", int), ("explored", bool), ("successes", int), ("y", float)
 
 @dataclass
 class Run:
-    """Settings, metrics by step, and a structured array of SELECTION; `pool` is the mean prediction over the pool."""
+    """Metrics by step; an array of SELECTION (`pool`: mean prediction over the pool); accuracy by amount of each."""
 
-    config: dict
+    G: int
     rows: list[dict]
     selections: np.ndarray
+    accuracy: dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def load(folder, config: dict, rows: list[dict]) -> Run:
     """The run, and added to its metrics the norm by treatment of dead rows and the teacher's error above the floor."""
     try:
-        selections = []
-        for s in read_rows(folder / "selections.jsonl"):
-            utilities = np.array(s["utilities"], dtype=float)  # null becomes NaN
-            predicted = utilities[s["pool"].index(s["chosen"])]
-            selections.append((s["step"], s["explored"], s["successes"], s["y"], predicted, utilities.mean()))
-        P, dead_out, _ = config["prompts_per_step"], config["dead_rows"] == "out", config["group_size"]
+        lines, selections = read_rows(folder / "selections.jsonl"), []
+    except OSError as error:
+        raise RunError(f"{folder}: not a run folder, selections.jsonl: {error.strerror}") from error
+    if not lines:
+        raise RunError(f"{folder}: selections.jsonl has no selection yet")
+    try:
+        for s in lines:
+            predicted = s["utilities"][s["pool"].index(s["chosen"])]
+            known = [utility for utility in s["utilities"] if utility is not None]
+            numbers = (math.nan if predicted is None else predicted, np.mean(known) if known else math.nan)
+            selections.append((s["step"], s["explored"], s["successes"], s["y"], *numbers))
+        P, dead_out = config["prompts_per_step"], config["dead_rows"] == "out"
         for row in (row for row in rows if row.get("grad_norm") is not None):
             # Resampling (DAPO) rolls out more groups than the P that the loss takes, the live ones first.
             live = max(1, min(P, round(row["groups"] * (1 - row["zero_variance"])))) / P
@@ -69,13 +77,11 @@ def load(folder, config: dict, rows: list[dict]) -> Run:
             row["norm_out"], row["norm_root"] = row["norm_in"] / live, row["norm_in"] / math.sqrt(live)
             if row.get("teacher_mae") is not None:
                 row["excess"] = row["teacher_mae"] - row["teacher_noise_floor"]
-    except OSError as error:
-        raise RunError(f"{folder}: not a run folder, selections.jsonl: {error.strerror}") from error
-    except KeyError as error:
-        raise RunError(f"{folder}: cannot be audited, it lacks {error}") from error
-    if not selections:
-        raise RunError(f"{folder}: selections.jsonl has no selection yet")
-    return Run(config, rows, np.array(selections, dtype=SELECTION))
+        accuracy = {x: curve(rows, x_values(config, rows, x), "val_accuracy") for x in COMPARED}
+        return Run(config["group_size"], rows, np.array(selections, dtype=SELECTION), accuracy)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else error
+        raise RunError(f"{folder}: cannot be audited: {what}") from error
 
 
 def spearman(x, y) -> float:
@@ -112,7 +118,7 @@ def count_shares(successes, G: int) -> np.ndarray:
 
 def measures(run: Run, first: int, last: int) -> dict:
     """The table's numbers for one run's steps first..last; what is not known there is left out."""
-    s, G, q = run.selections, run.config["group_size"], run.config["group_size"] // 4
+    s, G, q = run.selections, run.G, run.G // 4
     s = s[(s["step"] >= first) & (s["step"] <= last)]
     greedy, exploring = s[~s["explored"]], s[s["explored"]]
 
@@ -121,14 +127,17 @@ def measures(run: Run, first: int, last: int) -> dict:
         return np.mean(values) if values else math.nan
 
     found = {name: logged(key) for key, name in LOGGED.items()}
-    found["Spearman, exploring"] = spearman(exploring["predicted"], exploring["y"])
-    for name, branch in (("greedy", greedy), ("exploring", exploring)):
+    scored, known = (branch[np.isfinite(branch["predicted"])] for branch in (greedy, exploring))
+    found["Spearman, exploring"] = spearman(known["predicted"], known["y"])
+    for name, branch, predicted in (("greedy", greedy, scored), ("exploring", exploring, known)):
         if len(branch):
-            found[f"predicted, {name}"], found[f"outcome y, {name}"] = branch["predicted"].mean(), branch["y"].mean()
+            found[f"predicted, {name}"] = predicted["predicted"].mean() if len(predicted) else math.nan
+            found[f"outcome y, {name}"] = branch["y"].mean()
             counts = f"%, 0 · 1–{q} · {q + 1}–{G - q - 1} · {G - q}–{G - 1} · {G} of {G} right"
             found[f"{name}, {counts}"] = count_shares(branch["successes"], G)
+    if len(scored):
+        found["lift, predicted"] = scored["predicted"].mean() - scored["pool"].mean()
     if len(greedy) and len(exploring):
-        found["lift, predicted"] = greedy["predicted"].mean() - greedy["pool"].mean()
         found["lift, outcome"] = greedy["y"].mean() - exploring["y"].mean()
         found["outcome y, greedy / exploring"] = greedy["y"].mean() / (exploring["y"].mean() or math.nan)
     return {key: value for key, value in found.items() if np.isfinite(value).all()}
@@ -145,22 +154,16 @@ def by_block(kinds: dict[str, list[Run]], n: int) -> tuple[list[str], dict]:
 
 def by_amount(kinds: dict[str, list[Run]]) -> tuple[list[str], dict]:
     """Equal amounts, as labels, and {"validation accuracy": …}[kind][run][amount]; empty where a run has none."""
-
-    def at(run, x):
-        return curve(run.rows, x_values(run.config, run.rows, x), "val_accuracy")
-
-    labels, found = [], {name: [[] for _ in runs] for name, runs in kinds.items()}
-    runs = [(run, found[name][i]) for name, runs in kinds.items() for i, run in enumerate(runs)]
-    if any(len(at(run, "steps")[0]) == 0 for run, _ in runs):
+    runs = [run for runs in kinds.values() for run in runs]
+    if any(len(run.accuracy["steps"][0]) == 0 for run in runs):
         return [], {}
-    for x, unit in COMPARED.items():
-        reached = min(at(run, x)[0][-1] for run, _ in runs)
-        for amount in (reached / 2, reached):
-            labels.append(f"{amount:,.0f} {unit}" if amount >= 100 else f"{amount:.3g} {unit}")
-            for run, values in runs:
-                values.append({"validation accuracy": np.interp(amount, *at(run, x))})
-    for run, values in runs:
-        values.append({"validation accuracy": at(run, "steps")[1][-1]})
+    reached = {x: min(run.accuracy[x][0][-1] for run in runs) for x in COMPARED}
+    amounts = [(x, amount) for x in COMPARED for amount in (reached[x] / 2, reached[x])] + [("steps", math.inf)]
+    labels = [f"{amount:{',.0f' if amount >= 100 else '.3g'}} {COMPARED[x]}" for x, amount in amounts[:-1]]
+    found = {
+        name: [[{"validation accuracy": np.interp(at, *run.accuracy[x])} for x, at in amounts] for run in runs]
+        for name, runs in kinds.items()
+    }
     return [*labels, "its own end"], found
 
 
@@ -202,7 +205,8 @@ def draw_points(axes, columns: list[str], found: dict, keys) -> None:
             points = [(i + 0.12 * k, [run[i][key] for run in runs if key in run[i]]) for i in range(len(columns))]
             points = [(at, values) for at, values in points if values]
             for at, values in points:
-                axes.plot([at] * len(values), values, "o", color=colour, alpha=0.5, markersize=4, markeredgewidth=0)
+                fill = "none" if line == "--" else "full"
+                axes.plot([at] * len(values), values, "o", color=colour, alpha=0.5, markersize=4, fillstyle=fill)
             means = [np.mean(values) for _, values in points]
             axes.plot([at for at, _ in points], means, line, color=colour, linewidth=1.8, markersize=14)
     if keys[0][2]:
@@ -224,7 +228,8 @@ def draw_counts(axes, blocks: list[str], found: dict) -> None:
                     tops = np.cumsum(np.mean(shares, axis=0))
                     for low, top, shade, hatch in zip([0, *tops], tops, shades, hatches, strict=False):
                         axes.bar(at, top - low, 0.85, low, color=shade, hatch=hatch, edgecolor="0.6", linewidth=0.4)
-                    at, ticks[at] = at + 1, block
+                    ticks[at] = block
+                    at += 1
             if at > start:
                 axes.text((start + at - 1) / 2, 1.02, f"{kind}, {branch}", ha="center", fontsize=8)
                 at += 0.8
@@ -239,28 +244,22 @@ def audit(folders, out, n_blocks: int = 4, group_by: tuple[str, ...] = ("sampler
     """Draw the figure; returns its path and the tables as Markdown."""
     kinds = {name: [load(*run) for run in runs] for name, runs in load_groups(folders, group_by).items()}
     (blocks, found), (amounts, accuracy) = by_block(kinds, n_blocks), by_amount(kinds)
-    curves = {k: [(run.rows, x_values(run.config, run.rows, "steps")) for run in runs] for k, runs in kinds.items()}
+    curves = {k: [(run.rows, x_values({}, run.rows, "steps")) for run in runs] for k, runs in kinds.items()}
     predicts = any(np.isfinite(run.selections["predicted"]).any() for runs in kinds.values() for run in runs)
     top = [["reliable", "rank", "lift"], ["counts", "counts", "excess"]] if predicts else [["counts"] * 3]
     layout = [*top, ["norm", "dead", "equal" if amounts else "."]]
     figure, panels = plt.subplot_mosaic(layout, figsize=(13.2, 3.6 * len(layout) + 0.4), layout="constrained")
-    lines = {
-        "excess": ("Teacher error above the noise floor", "MAE − noise floor", [("excess", "-", None)]),
-        "norm": (
-            "Gradient norm",
-            "norm before clipping",
-            [("norm_in", "-", "dead rows in"), ("norm_out", "--", "out")],
-        ),
-        "dead": ("Dead groups", "share of groups", [("zero_variance", "-", None)]),
-    }
-    for name in set(lines) & set(panels):
-        draw_panel(panels[name], lines[name], curves, "steps")
+    norms = [("norm_in", "-", "dead rows in the denominators"), ("norm_out", "--", "dead rows out: ÷ live share")]
+    draw_panel(panels["norm"], ("Gradient norm", "norm before clipping", norms), curves, "steps")
+    draw_panel(panels["dead"], ("Dead groups", "share of groups", [("zero_variance", "-", None)]), curves, "steps")
     draw_counts(panels["counts"], blocks, found)
     if predicts:
+        panel = ("Teacher error above the noise floor", "MAE − noise floor", [("excess", "-", None)])
+        draw_panel(panels["excess"], panel, curves, "steps")
         draw_reliability(panels["reliable"], kinds)
         draw_points(panels["rank"], blocks, found, [("Spearman, exploring", "-", None)])
-        keys = [("lift, predicted", "--", "predicted"), ("lift, outcome", "-", "in outcomes")]
-        draw_points(panels["lift"], blocks, found, keys)
+        lifts = [("lift, predicted", "--", "predicted"), ("lift, outcome", "-", "in outcomes")]
+        draw_points(panels["lift"], blocks, found, lifts)
     if amounts:
         ends = {name: [run[1::2] + run[-1:] for run in runs] for name, runs in accuracy.items()}
         labels = [label.replace(" ", "\n") for label in amounts[1::2] + amounts[-1:]]
@@ -276,7 +275,7 @@ def audit(folders, out, n_blocks: int = 4, group_by: tuple[str, ...] = ("sampler
             panels[name].set(title=title, xlabel=x, ylabel=y, axisbelow=True)
             panels[name].grid(axis="y", alpha=0.25, linewidth=0.6)
             panels[name].spines[["top", "right"]].set_visible(False)
-    tables = [markdown("steps", blocks, found)] + [markdown("at equal", amounts, accuracy)] * bool(amounts)
+    tables = [markdown("steps", blocks, found)] + [markdown("at", amounts, accuracy)] * bool(amounts)
     return save(figure, kinds, out, "audit.png"), "\n\n".join(tables)
 
 
