@@ -32,6 +32,18 @@ def test_tests_of_the_map_exist():
         assert not function or f"def {function}(" in text, name
 
 
+def test_the_count_of_rows_is_right():
+    text = (ROOT / "docs/paper_map.md").read_text(encoding="utf-8")
+    part_1 = text[: text.index("## 2.")].splitlines()
+    rows = [line for line in part_1 if line.startswith("| ") and not line.startswith("| paper")]
+    not_run = [line for line in rows if "not run" in line]
+    assert all("test_" in line for line in rows if line not in not_run)
+    counts = (
+        f"Of the {len(rows)} rows of part 1, {len(rows) - len(not_run)} are held by tests and **{len(not_run)} are not"
+    )
+    assert counts in text
+
+
 def test_flags_and_files_of_the_map_exist():
     flags = {f.name for f in fields(train.Config)} | {"keep_repeats"}
     for name in NAMES:
