@@ -41,7 +41,7 @@ from sampler import SAMPLERS, InputError, Prefetching, Problems, RemoteSampler, 
 from teacher import MODES, Teacher, serve
 from verify import Verifier
 
-HERE = Path(__file__).resolve().parent
+DEMO = str(Path(__file__).resolve().parent / "demo") + os.sep
 DATASET = "nvidia/OpenMathReasoning"  # App. J
 DATA = "data/openmathreasoning"
 
@@ -120,22 +120,13 @@ PRESETS: dict[str, dict] = {
     "olmo2-1b": {"model": OLMO, "teacher_model": OLMO},
     "qwen3-4b": {"model": "Qwen/Qwen3-4B", "steps": 8_000, **PAPER_4B},
     "phi-4-mini": {"model": "microsoft/Phi-4-mini-instruct", "steps": 10_000, **PAPER_4B},
-    "demo": {  # the embedded miniature: minutes on two CPU cores (scripts/make_demo.py)
-        "model": str(HERE / "demo/model"),
-        "teacher_model": str(HERE / "demo/model"),
-        "train_data": str(HERE / "demo/train.jsonl"),
-        "val_data": str(HERE / "demo/val.jsonl"),
-        "prompt_header": "",
-        "prompt_footer": "Solution:",
-        "steps": 90,
-        "eval_every": 10,
-        "learning_rate": 2e-4,
-        "teacher_learning_rate": 3e-4,
-        "teacher_batch_size": 16,  # one teacher rank of 16 for the paper's two of 8
-        "max_prompt_tokens": 32,
-        "max_completion_tokens": 64,
-        "per_device_batch_size": 64,
-        "verify_workers": 1,
+    # The embedded miniature (scripts/make_demo.py). One teacher rank of 16 stands for the paper's two of 8.
+    "demo": {
+        **{"model": DEMO + "model", "teacher_model": DEMO + "model"},
+        **{"train_data": DEMO + "train.jsonl", "val_data": DEMO + "val.jsonl"},
+        **{"prompt_header": "", "prompt_footer": "Solution:", "max_prompt_tokens": 32, "max_completion_tokens": 64},
+        **{"steps": 90, "eval_every": 10, "per_device_batch_size": 64, "verify_workers": 1},
+        **{"learning_rate": 2e-4, "teacher_learning_rate": 3e-4, "teacher_batch_size": 16},
     },
 }
 # What may differ when a run is continued; anything else would make it another experiment.
@@ -533,10 +524,8 @@ class Run:
         differ = [f"{k} {old.get(k)!r} there, {new[k]!r} here" for k in new if k not in free and old.get(k) != new[k]]
         if differ:
             raise InputError(f"--out {self.folder} belongs to another configuration: {'; '.join(differ)}")
-        if self.steps() and self.steps()[-1] > self.config.steps:
-            raise InputError(
-                f"--steps {self.config.steps}: the run in {self.folder} is at step {self.steps()[-1]} already"
-            )
+        if (done := max(self.steps(), default=0)) > self.config.steps:
+            raise InputError(f"--steps {self.config.steps}: the run in {self.folder} is at step {done} already")
 
     def steps(self) -> list[int]:
         """The steps that have a complete checkpoint, in order."""
@@ -594,12 +583,11 @@ class Run:
         lines = groups.selections.lines(step, groups.successes_P, G)
         write_lines(self.folder / "selections.jsonl", lines, "a")
         if step == 1 or step % self.config.eval_every == 0:
+            prompts, completions = groups.rollouts.prompt_ids, groups.rollouts.completion_ids
             for i in range(min(3, P)):  # the first completion of three problems, to look at
-                texts = [
-                    tokenizer.decode(ids[i * G]) for ids in (groups.rollouts.prompt_ids, groups.rollouts.completion_ids)
-                ]
                 sample = {"step": step, "problem": lines[i]["chosen"], "status": groups.statuses[i * G]}
-                sample |= dict(zip(("prompt", "completion"), texts, strict=True))
+                sample["prompt"] = tokenizer.decode(prompts[i * G])
+                sample["completion"] = tokenizer.decode(completions[i * G])
                 write_lines(self.folder / "samples.jsonl", [sample], "a")
 
     def show_plan(self, start: int, student: Student, n_train: int, n_val: int) -> None:
@@ -637,10 +625,12 @@ class Run:
 
 def shards(sampler, student: Student | None):
     """(name, model, optimizer, their sharded state) of everything this rank holds a shard of."""
-    teacher = getattr(sampler, "teacher", None)
-    holders = {"student": student and (student.policy, student.optimizer)}
-    holders["teacher"] = teacher and (teacher.model, teacher.optimizer)
-    for name, (model, optimizer) in ((name, pair) for name, pair in holders.items() if pair):
+    held = []
+    if student is not None:
+        held.append(("student", student.policy, student.optimizer))
+    if teacher := getattr(sampler, "teacher", None):
+        held.append(("teacher", teacher.model, teacher.optimizer))
+    for name, model, optimizer in held:
         fresh = not optimizer.state
         model_state, optimizer_state = get_state_dict(model, optimizer)
         if fresh:  # get_state_dict takes a step of zeros to fill an optimizer that has taken none: undo it
