@@ -153,11 +153,9 @@ class Generator:
 
     def export(self, folder) -> None:
         """Writes a Hugging Face folder, with the generation settings that the checkpoint came with."""
-        self.lm.generation_config = self.own_settings
-        try:
-            self.lm.save_pretrained(folder)
-        finally:
-            self.lm.generation_config = GenerationConfig()
+        self.lm.save_pretrained(folder)
+        # As text: save_pretrained of some versions refuses settings that contradict each other, after days of training.
+        (Path(folder) / "generation_config.json").write_text(self.own_settings.to_json_string())
         self.tokenizer.save_pretrained(folder)
 
 
