@@ -5,6 +5,7 @@ copies of each prompt) and greedy evaluation (temperature 0, one copy). `Policy`
 model again, right-padded, for training. Nothing here knows of rewards or losses.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -142,7 +143,7 @@ class Generator:
         finished = [False] * len(prompts)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
-            for rows in _micro_batches([len(p) for p in prompts], max_new_tokens, max_batch_tokens):
+            for rows in pack(range(len(prompts)), [len(p) + max_new_tokens for p in prompts], max_batch_tokens):
                 ids_B_T, mask_B_T = left_pad([prompts[b] for b in rows], pad_id, device)
                 # synced_gpus would all-reduce on the world group every token, where the teacher ranks never come.
                 out = self.lm.generate(ids_B_T, attention_mask=mask_B_T, generation_config=config, synced_gpus=False)
@@ -191,15 +192,6 @@ def check_model(name: str, tokens: int) -> None:
     changed = [s for s in settings if getattr(config, s, None) not in (None, 1.0)]
     if changed or getattr(head, "bias", None) is not None:
         raise ValueError(f"model {name!r} changes its logits ({(changed or ['bias'])[0]}), which Policy does not")
-
-
-def _micro_batches(lengths, max_new_tokens, max_batch_tokens):
-    """Row numbers by descending prompt length, cut so that rows x padded length stays under the bound."""
-    order = sorted(range(len(lengths)), key=lambda b: -lengths[b])
-    while order:
-        n = max(1, max_batch_tokens // (lengths[order[0]] + max_new_tokens))
-        yield order[:n]
-        order = order[n:]
 
 
 def left_pad(rows: list[list[int]], pad_id: int, device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -280,7 +272,7 @@ def balance(rows: list[int], tokens_B: list[int], n: int) -> list[list[int]]:
     return shares
 
 
-def pack(rows: list[int], tokens_B: list[int], budget: int) -> list[list[int]]:
+def pack(rows: Iterable[int], tokens_B: list[int], budget: int) -> list[list[int]]:
     """Cuts rows, longest first, into micro-batches of at most `budget` padded tokens (a single row may exceed it)."""
     batches: list[list[int]] = []
     for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):

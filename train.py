@@ -122,11 +122,21 @@ PRESETS: dict[str, dict] = {
     "phi-4-mini": {"model": "microsoft/Phi-4-mini-instruct", "steps": 10_000, **PAPER_4B},
     # The embedded miniature (scripts/make_demo.py). One teacher rank of 16 stands for the paper's two of 8.
     "demo": {
-        **{"model": DEMO + "model", "teacher_model": DEMO + "model"},
-        **{"train_data": DEMO + "train.jsonl", "val_data": DEMO + "val.jsonl"},
-        **{"prompt_header": "", "prompt_footer": "Solution:", "max_prompt_tokens": 32, "max_completion_tokens": 64},
-        **{"steps": 90, "eval_every": 10, "per_device_batch_size": 64, "verify_workers": 1},
-        **{"learning_rate": 2e-4, "teacher_learning_rate": 3e-4, "teacher_batch_size": 16},
+        "model": DEMO + "model",
+        "teacher_model": DEMO + "model",
+        "train_data": DEMO + "train.jsonl",
+        "val_data": DEMO + "val.jsonl",
+        "prompt_header": "",
+        "prompt_footer": "Solution:",
+        "max_prompt_tokens": 32,
+        "max_completion_tokens": 64,
+        "steps": 90,
+        "eval_every": 10,
+        "learning_rate": 2e-4,
+        "teacher_learning_rate": 3e-4,
+        "teacher_batch_size": 16,
+        "per_device_batch_size": 64,
+        "verify_workers": 1,
     },
 }
 # What may differ when a run is continued; anything else would make it another experiment.
@@ -249,7 +259,7 @@ class Student:
             self.reference = Policy(config.model, layout.device).requires_grad_(False)
             layout.shard(self.reference)
         if config.activation_checkpointing:
-            lm = self.policy.lm  # before transformers 5.20 or so the method has its old name only
+            lm = self.policy.lm  # older transformers know the second name only, newer ones warn at it
             enable = getattr(lm, "activation_checkpointing_enable", None) or lm.gradient_checkpointing_enable
             enable({"use_reentrant": False})
         self.policy.train(config.activation_checkpointing)  # it works in train mode only; there is no dropout
@@ -257,15 +267,13 @@ class Student:
         parameters = self.policy.parameters()
         self.optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, fused=True)
 
-    def rollout(self, questions: list[str], answers: list[str], temperature: float, stream: tuple, watch: "Stopwatch"):
-        """One graded completion for each question: this rank does a contiguous share, every rank gets all.
+    def rollout(self, prompts: list, answers: list[str], temperature: float, stream: tuple, watch: "Stopwatch"):
+        """One graded completion for each prompt (token ids): this rank does a contiguous share, every rank gets all.
 
         `stream` names the random stream (with seed and rank). Returns (Rollouts, rewards (B,) float32, statuses).
         """
         c, n, r = self.config, self.layout.n_students, self.layout.rank
-        mine = slice(len(questions) * r // n, len(questions) * (r + 1) // n)
-        encoded = {question: self.encode(question) for question in dict.fromkeys(questions)}
-        prompts = [encoded[question] for question in questions]
+        mine = slice(len(prompts) * r // n, len(prompts) * (r + 1) // n)
         with watch("rollout_s"):
             seed = int(np.random.SeedSequence([c.seed, 2, *stream, r]).generate_state(1)[0])
             rollouts = self.generator.generate(
@@ -343,10 +351,11 @@ class Student:
         """Greedy pass@1 on every validation problem (Table 5a), spread over the ranks; verdicts go to evals/."""
         n, limit = self.layout.n_students, self.config.max_prompt_tokens
         with watch("eval_s"):
-            fits = [i for i in range(len(problems)) if len(self.encode(problems.question(i))) <= limit]
+            prompts = [self.encode(problems.question(i)) for i in range(len(problems))]
+            fits = [i for i, prompt in enumerate(prompts) if len(prompt) <= limit]
             order = [i for r in range(n) for i in fits[r::n]]  # neighbours in a file are often alike
-            questions, answers = [problems.question(i) for i in order], [problems.answer(i) for i in order]
-            rollouts, rewards, statuses = self.rollout(questions, answers, 0.0, (0, step), Stopwatch())
+            asked, answers = [prompts[i] for i in order], [problems.answer(i) for i in order]
+            rollouts, rewards, statuses = self.rollout(asked, answers, 0.0, (0, step), Stopwatch())
         rows = list(zip(order, rewards.tolist(), statuses, rollouts.lengths().tolist(), strict=True))
         rows += [(i, 0.0, "overlong_prompt", 0) for i in set(range(len(problems))) - set(fits)]  # they count as wrong
         if self.layout.rank == 0:
@@ -381,9 +390,9 @@ def train(config: Config, layout: Layout, verifier: Verifier) -> None:
             with watch("teacher_wait_s"):
                 selections = sampler.propose(P)
             # Step 3: G completions of each, and their verified rewards.
-            rows_B = np.repeat(selections.index_N, G)
-            questions, answers = [problems.question(i) for i in rows_B], [problems.answer(i) for i in rows_B]
-            rollouts, rewards_B, statuses = student.rollout(questions, answers, c.temperature, (1, step, extra), watch)
+            asked = [(student.encode(problems.question(i)), problems.answer(i)) for i in selections.index_N]
+            prompts, answers = [q for q, _ in asked for _ in range(G)], [a for _, a in asked for _ in range(G)]
+            rollouts, rewards_B, statuses = student.rollout(prompts, answers, c.temperature, (1, step, extra), watch)
             groups = Groups(selections, rollouts, rewards_B.reshape(P, G), statuses)
             # Steps 5-6: the teacher hears of the outcomes, and learns (Alg. 2) while the student goes on.
             with watch("teacher_wait_s"):

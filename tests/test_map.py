@@ -1,9 +1,10 @@
 """docs/paper_map.md names only what exists: files, functions, flags, tests. README shows the promised commands."""
 
-import importlib
 import re
 from dataclasses import fields
 from pathlib import Path
+
+from named import assert_exists
 
 import train
 
@@ -16,11 +17,7 @@ def test_functions_of_the_map_exist():
     named = [name for name in NAMES if re.fullmatch(rf"({'|'.join(MODULES)})(\.\w+)+", name) and name[-3:] != ".py"]
     assert len(named) > 20
     for name in named:
-        module, *attributes = name.split(".")
-        thing = importlib.import_module(module)
-        for attribute in attributes:
-            assert hasattr(thing, attribute), name
-            thing = getattr(thing, attribute)
+        assert_exists(name)
 
 
 def test_tests_of_the_map_exist():

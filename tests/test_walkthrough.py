@@ -1,6 +1,5 @@
 """docs/walkthrough.md is what the code does today, and its sums are right: read back from the page and done again."""
 
-import importlib
 import math
 import re
 import subprocess
@@ -8,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from named import assert_exists
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/walkthrough.md"
@@ -138,8 +138,4 @@ def test_named_functions_exist():
     names = re.findall(r"`((?:grpo|rollout|sampler|teacher|train|verify)\.\w+(?:\.\w+)?)`", TEXT)
     assert len(set(names)) > 15
     for name in names:
-        module, *attributes = name.split(".")
-        thing = importlib.import_module(module)
-        for attribute in attributes:
-            assert hasattr(thing, attribute), name
-            thing = getattr(thing, attribute)
+        assert_exists(name)
