@@ -5,6 +5,7 @@ copies of each prompt) and greedy evaluation (temperature 0, one copy). `Policy`
 model again, right-padded, for training. Nothing here knows of rewards or losses.
 """
 
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,6 +112,13 @@ class Generator:
         """Copies the policy's sharded masters, parameter by parameter. A collective of the student ranks."""
         for copy, master in zip(self.lm.parameters(), policy.lm.parameters(), strict=True):
             copy.copy_(master.to(copy.dtype).full_tensor())
+
+    @torch.no_grad()
+    def checksum(self) -> int:
+        """A number that two copies of the same weights have in common."""
+        bits = {2: torch.int16, 4: torch.int32}
+        sums = [p.view(bits[p.element_size()]).sum(dtype=torch.int64) for p in self.lm.parameters()]
+        return zlib.crc32(torch.stack(sums).cpu().numpy())
 
     @torch.no_grad()
     def generate(

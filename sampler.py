@@ -34,6 +34,14 @@ class InputError(ValueError):
     """The user's data, flags or folder cannot be used: one line says which, why and what to do."""
 
 
+class NonFiniteError(FloatingPointError):
+    """A loss or gradient is not finite, and no update was made with it. `rows`: what it was computed from."""
+
+    def __init__(self, message: str, rows: list[dict]):
+        super().__init__(message)
+        self.rows = rows
+
+
 class Problems:
     """A JSONL or Parquet file of problems, memory-mapped: rows of `problem` and `expected_answer` (both text).
 
@@ -354,7 +362,11 @@ class Prefetching:
         self.next = self.sampler.propose(self.n), self.sampler.metrics()
 
     def state_dict(self) -> dict:
-        held = self.next and (torch.from_numpy(self.next[0].pack()), self.next[1])
+        held = None
+        if self.next:
+            selections, metrics = self.next
+            timeless = {name: 0.0 if name.endswith("_s") else value for name, value in metrics.items()}
+            held = torch.from_numpy(selections.pack()), timeless  # the same on every rank
         return {"sampler": self.sampler.state_dict(), "next": held}
 
     def load_state_dict(self, state: dict) -> None:
@@ -437,11 +449,11 @@ class RemoteSampler:
         """Asks the server to write its part of checkpoint `step`."""
         self._send(self.wire.message(SAVE, step))
 
-    def stop(self) -> None:
-        """Ends the server; returns when it has heard."""
+    def stop(self, finished: bool) -> None:
+        """Ends the server, which is told whether the run is finished; returns when it has heard."""
         if self.expecting:
             self.propose(self.wire.n)
-        self._send(self.wire.message(STOP))
+        self._send(self.wire.message(STOP, finished))
         if self.speaks:
             self.sending[0].wait()
 

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
-from sampler import FEEDBACK, REQUEST, SAVE, STOP, Prefetching, Selections, Wire, utility_target
+from sampler import FEEDBACK, REQUEST, SAVE, STOP, NonFiniteError, Prefetching, Selections, Wire, utility_target
 
 MODES = ("full", "last_token", "frozen", "lora")
 LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3
@@ -159,8 +159,6 @@ class Teacher:
         if self.shares > 1:
             dist.all_reduce(total, group=self.group)
         self.last_loss = total.item() / len(batches)
-        if not math.isfinite(self.last_loss):
-            raise FloatingPointError(f"the teacher's loss is {self.last_loss} after {self.updates} updates")
 
     def _step(self, batch: list[tuple[list[int], float]]) -> torch.Tensor:
         """φ ← φ - η ∇ 1/|B| Σ (f_φ(q) - y)², the batch B shared out over the ranks. Returns this rank's share."""
@@ -169,6 +167,11 @@ class Teacher:
         y_b = torch.tensor([y for _, y in mine or batch[:1]], device=self.device)
         loss = ((f_b - y_b) ** 2).sum() * (len(mine) > 0) / len(batch)
         (loss * self.shares).backward()  # FSDP averages over the ranks; the loss is a sum over them
+        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # the same on all ranks: all of them stop
+        if not norm.isfinite():
+            rows = [{"question": self.tokenizer.decode(ids), "y": y} for ids, y in batch]
+            raise NonFiniteError(f"the teacher's gradient norm is {norm.item()} at update {self.updates + 1}", rows)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.updates += 1
@@ -262,9 +265,10 @@ def _remember(cache: OrderedDict, key, value, limit: int = 100_000) -> None:
         cache.popitem(last=False)
 
 
-def serve(sampler: Prefetching, wire: Wire, group, save: Callable[[int], None]) -> None:
+def serve(sampler: Prefetching, wire: Wire, group, save: Callable[[int], None]) -> bool:
     """The teacher ranks' main loop ("Teacher Process (Server)", App. K.3): until STOP, answer
     requests, learn from feedback, and call save(step) when the students write a checkpoint.
+    Returns whether the run is finished (else it was told to stop on the way).
 
     The first teacher rank talks to the first student rank and repeats every message to its group; the sampler
     then does the same on each rank. Replies are sent without waiting, so that learning starts at once.
@@ -294,4 +298,4 @@ def serve(sampler: Prefetching, wire: Wire, group, save: Callable[[int], None]) 
         elif what == SAVE:
             save(argument)
         elif what == STOP:
-            return
+            return bool(argument)

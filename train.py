@@ -10,12 +10,16 @@ in `Layout`, and passes them on: there is no module-level state.
 """
 
 import argparse
+import fcntl
+import io
 import json
 import math
 import os
 import shutil
+import signal
 import sys
 import time
+import zlib
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
@@ -26,10 +30,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+import transformers
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.multiprocessing import _prctl_pr_set_pdeathsig
 from tqdm import tqdm
 from transformers import AutoTokenizer
 from transformers.utils import logging as hf_logging
@@ -37,7 +43,17 @@ from transformers.utils import logging as hf_logging
 import grpo
 import rollout
 from rollout import PROMPT_FOOTER, PROMPT_HEADER, Generator, Policy, PromptEncoder, Rollouts
-from sampler import SAMPLERS, InputError, Prefetching, Problems, RemoteSampler, Selections, Wire, outcome_metrics
+from sampler import (
+    SAMPLERS,
+    InputError,
+    NonFiniteError,
+    Prefetching,
+    Problems,
+    RemoteSampler,
+    Selections,
+    Wire,
+    outcome_metrics,
+)
 from teacher import MODES, Teacher, serve
 from verify import Verifier
 
@@ -109,7 +125,7 @@ class Config:
     checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", least=0)
     keep: int = opt(2, "checkpoints kept", least=1)
     verify_workers: int = opt(4, "processes a student rank grades answers with", least=1)
-    timeout_minutes: int = opt(180, "longest wait of one rank for another, evaluations included", least=1)
+    timeout_minutes: float = opt(60, "longest wait of one rank for another; an evaluation is one", least=0.01)
     # fmt: on
 
 
@@ -139,11 +155,11 @@ PRESETS: dict[str, dict] = {
         "verify_workers": 1,
     },
 }
-# What may differ when a run is continued; anything else would make it another experiment.
-# fmt: off
-CHANGEABLE = {"out", "steps", "eval_every", "checkpoint_every", "keep", "timeout_minutes", "verify_workers",
-              "teacher_ranks", "per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
-# fmt: on
+# What may differ when a run is continued; anything else would make it another experiment. The second set is
+# Run.facts as well: with these the run goes on, but rounding or the split of random streams changes.
+FREE = {"out", "steps", "eval_every", "checkpoint_every", "keep", "timeout_minutes", "verify_workers", "teacher_ranks"}
+INEXACT = {"world_size", "student_ranks", "device", "torch", "transformers"}
+INEXACT |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
 
 
 def parse(argv: list[str] | None = None) -> Config:
@@ -183,6 +199,10 @@ def parse(argv: list[str] | None = None) -> Config:
     return config
 
 
+class Fault(RuntimeError):
+    """The run cannot go on for a reason outside it (a full disk, copies that differ); its checkpoints are intact."""
+
+
 class Layout:
     """Who is who: ranks [0, n_students) are students, the rest teachers. Groups and the device are built here."""
 
@@ -204,6 +224,7 @@ class Layout:
                 f"by {self.n_students} student ranks: use {', '.join(map(str, works))} (see --teacher_ranks)"
             )
         self.is_teacher = self.rank >= self.n_students
+        self.terminated = False  # SIGTERM came
 
     def connect(self, config: Config) -> None:
         """Joins the other ranks and builds this role's group, mesh and device."""
@@ -236,9 +257,26 @@ class Layout:
         for module, policy in [(m, exact) for m in float32] + [(m, mixed) for m in [*layers, model]]:
             fully_shard(module, mesh=self.mesh, mp_policy=policy, reshard_after_forward=False)
 
-    def barrier(self) -> None:
-        """All ranks, over gloo."""
-        dist.all_reduce(torch.zeros(1))
+    def stop_at_sigterm(self) -> None:
+        """From now on SIGTERM only leaves a note, for the students to agree on at the end of the step: a rank that
+        acted alone would leave the others waiting."""
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "terminated", True))
+
+    def gather(self, mine, group=None) -> list:
+        """What every rank of the group (default: all ranks) brings, in the order of ranks. Also a barrier."""
+        parts = [None] * dist.get_world_size(group)
+        dist.all_gather_object(parts, mine, group=group)
+        return parts
+
+    def agree(self, **copies) -> None:
+        """Raises Fault unless all ranks that bring a value under the same name bring the same value."""
+        parts = self.gather(copies)
+        for name in {name for part in parts for name in part}:
+            held = {rank: part[name] for rank, part in enumerate(parts) if name in part}
+            first = min(held)
+            if other := [rank for rank, value in held.items() if value != held[first]]:
+                what = f"{held[first]!r} and {held[other[0]]!r}"
+                raise Fault(f"{name}: ranks {first} and {other[0]} hold copies that differ: {what}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -283,9 +321,8 @@ class Student:
             texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
             verdicts = self.verifier.grade(texts, answers[mine])
         with watch("gather_s"):  # here the ranks that were fast wait for the slowest
-            parts, graded = [None] * n, [(v.reward, v.status) for v in verdicts]
-            row = (rollouts.completion_ids, rollouts.finished, graded)
-            dist.all_gather_object(parts, row, group=self.layout.group)
+            graded = [(v.reward, v.status) for v in verdicts]
+            parts = self.layout.gather((rollouts.completion_ids, rollouts.finished, graded), self.layout.group)
         ids, finished, graded = ([row for part in parts for row in part[column]] for column in range(3))
         rewards_B = torch.tensor([reward for reward, _ in graded], dtype=torch.float32)
         return Rollouts(prompts, ids, finished), rewards_B, [status for _, status in graded]
@@ -310,7 +347,7 @@ class Student:
             param_group["lr"] = learning_rate
 
         old_logps, ref_logps, norms = [], [], []
-        sums = torch.zeros(5, dtype=torch.float64)  # over tokens: loss, 1, entropy, clipped, kl
+        mine = torch.zeros(5, dtype=torch.float64)  # sums over this rank's tokens: loss, 1, entropy, clipped, kl
         for iteration in range(c.update_iterations):
             for i, (rows_N, ids_B_T, response_B_T) in enumerate(micro_batches):
                 last = i == len(micro_batches) - 1  # ranks may hold different numbers of them: all meet at the last
@@ -327,15 +364,25 @@ class Student:
                 loss, stats = grpo.policy_loss(logp_N, old_logps[i], advantage_N, weight_N, **tokens, **coefficients)
                 (loss * n).backward()  # FSDP averages over ranks; the loss is a sum over them
                 counts = (loss, torch.tensor(len(rows_N)), entropy_N.sum(), stats["clipped"], stats["kl"])
-                sums += (not idle) * torch.stack([x.detach().double().cpu() for x in counts])
+                if not idle:
+                    mine += torch.stack([x.detach().double().cpu() for x in counts])
+            sums = mine.clone()
+            dist.all_reduce(sums, group=self.layout.group)
             norm = nn.utils.clip_grad_norm_(self.policy.parameters(), c.max_grad_norm or math.inf).full_tensor()
-            if not norm.isfinite():
-                raise FloatingPointError(f"the gradient norm is {norm.item()}: stopped before the update")
             norms.append(norm.item())
+            if not (norm.isfinite() and sums.isfinite().all()):
+                rows_N, logp_N = torch.cat([batch[0] for batch in micro_batches]), torch.cat(old_logps).cpu()
+                odd = self.layout.gather(rows_N[~logp_N.isfinite()].tolist(), self.layout.group)
+                odd = {b for part in odd for b in part}
+                rows = [
+                    {"row": b, "finite_logp": b not in odd, "advantage": advantage_B[b].item()}
+                    | {"prompt_ids": rollouts.prompt_ids[b], "completion_ids": rollouts.completion_ids[b]}
+                    for b in live
+                ]
+                raise NonFiniteError(f"gradient norm {norms[-1]}, loss {sums[0].item()}: no update was made", rows)
             self.optimizer.step()
             self.optimizer.zero_grad()
         self.generator.refresh(self.policy)
-        dist.all_reduce(sums, group=self.layout.group)
         loss, tokens, entropy, clipped, kl = sums.tolist()
         return {
             "grad_norm": sum(norms) / len(norms),
@@ -369,19 +416,20 @@ class Student:
 # The loop
 
 
-def train(config: Config, layout: Layout, verifier: Verifier) -> None:
-    """The student ranks' main program: the whole method in one loop."""
+def train(config: Config, layout: Layout, run: "Run", start: int, verifier: Verifier) -> bool:
+    """The student ranks' main program: the whole method in one loop. Returns False where SIGTERM ended it."""
     c, P, G = config, config.prompts_per_step, config.group_size
     problems, val_problems = Problems(c.train_data), Problems(c.val_data)
     student = Student(c, layout, verifier)
     sampler = build_sampler(c, layout, problems, student.encode)
-    run = Run(c, layout)
-    start = run.resume(sampler, student)
+    run.resume(start, sampler, student)
     run.show_plan(start, student, len(problems), len(val_problems))
     if start == 0:
         watch = Stopwatch()
         run.log({"step": 0, "val_accuracy": student.evaluate(val_problems, 0, run.folder, watch)} | watch)
 
+    finished = start == c.steps
+    layout.stop_at_sigterm()
     bar = tqdm(range(start + 1, c.steps + 1), initial=start, total=c.steps, unit="step", disable=layout.rank > 0)
     for step in bar:
         began, watch, tried = time.perf_counter(), Stopwatch(), None
@@ -401,9 +449,9 @@ def train(config: Config, layout: Layout, verifier: Verifier) -> None:
             if (~grpo.dead_groups(tried.rewards_P_G)).sum() >= P:
                 break
         # Step 4: GRPO on one batch of P groups.
-        with watch("train_s"):
+        with watch("train_s"), named(batch := tried.live_first(P), step):
             learning_rate = c.learning_rate * (1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1)
-            update = student.update(*tried.live_first(P), learning_rate)
+            update = student.update(batch.rollouts, batch.rewards_P_G, learning_rate)
 
         metrics = {"step": step} | tried.metrics() | update | sampler.metrics()
         metrics["seconds"] = time.perf_counter() - began
@@ -414,26 +462,44 @@ def train(config: Config, layout: Layout, verifier: Verifier) -> None:
         bar.set_postfix_str(
             f"reward {metrics['reward_mean']:.2f}, dead {metrics['zero_variance']:.0%}, {tokens_a_second:,.0f} tok/s"
         )
-        if step % c.checkpoint_every == 0 or step == c.steps:
+        finished = step == c.steps
+        stop = not finished and any(layout.gather(layout.terminated, layout.group))  # SIGTERM reached one of them
+        if finished or stop or step % c.checkpoint_every == 0:
             run.save(step, sampler, student)
+        if stop:
+            break
 
-    if layout.rank == 0:
+    if finished and layout.rank == 0:
         student.generator.export(run.folder / "student")
     if isinstance(sampler, RemoteSampler):
-        sampler.stop()
-    elif teacher := getattr(sampler, "teacher", None):
+        sampler.stop(finished)
+    elif finished and (teacher := getattr(sampler, "teacher", None)):
         teacher.export(run.folder / "teacher")
-    run.show_result()
+    run.show_result(finished)
+    return finished
 
 
-def run_teacher(config: Config, layout: Layout) -> None:
+@contextmanager
+def named(batch: "Groups", step: int):
+    """Says of the rows of a NonFiniteError which step and problem they come from."""
+    try:
+        yield
+    except NonFiniteError as error:
+        problems = batch.selections.index_N.repeat(batch.rewards_P_G.shape[1]).tolist()
+        rows = [{"step": step, "problem": problems[row["row"]]} | row for row in error.rows]
+        raise NonFiniteError(f"step {step}: {error}", rows) from error
+
+
+def run_teacher(config: Config, layout: Layout, run: "Run", start: int) -> bool:
     """The teacher ranks' main program: answer and learn until the students stop, then export."""
     encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))  # the student's limit says what fits
     sampler = build_sampler(config, layout, Problems(config.train_data), encode)
-    run = Run(config, layout)
-    run.resume(sampler)
-    serve(sampler, wire_of(config, layout), layout.group, lambda step: run.save(step, sampler))
-    sampler.teacher.export(run.folder / "teacher")
+    run.resume(start, sampler)
+    layout.stop_at_sigterm()
+    finished = serve(sampler, wire_of(config, layout), layout.group, lambda step: run.save(step, sampler))
+    if finished:
+        sampler.teacher.export(run.folder / "teacher")
+    return finished
 
 
 def build_sampler(config: Config, layout: Layout, problems: Problems, encode: PromptEncoder):
@@ -475,11 +541,13 @@ class Groups:
     def successes_P(self) -> np.ndarray:
         return self.rewards_P_G.sum(dim=1).long().numpy()
 
-    def live_first(self, P: int) -> tuple[Rollouts, torch.Tensor]:
+    def live_first(self, P: int) -> "Groups":
         """P groups to train on, in order: all there are, or of more (DAPO) live ones before dead ones."""
         dead, G = grpo.dead_groups(self.rewards_P_G).tolist(), self.rewards_P_G.shape[1]
         keep = sorted(sorted(range(len(dead)), key=lambda i: dead[i])[:P])
-        return self.rollouts.take([i * G + g for i in keep for g in range(G)]), self.rewards_P_G[keep]
+        rows = [i * G + g for i in keep for g in range(G)]
+        selections = Selections.unpack(self.selections.pack()[keep])
+        return Groups(selections, self.rollouts.take(rows), self.rewards_P_G[keep], [self.statuses[b] for b in rows])
 
     def metrics(self) -> dict:
         """What the rollouts looked like. Groups that DAPO discards are in it: they are compute too."""
@@ -516,34 +584,92 @@ class Run:
     """config.json, metrics.jsonl, selections.jsonl, samples.jsonl, evals/ and checkpoints/ of one run.
 
     Rank 0 writes; checkpoints are written by all ranks under a temporary name, renamed when everything is on disk.
+    Killed at any moment, the same command goes on from the newest checkpoint as if nothing had happened.
     """
+
+    LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 
     def __init__(self, config: Config, layout: Layout):
         self.config, self.layout, self.folder = config, layout, Path(config.out)
 
-    def check(self) -> None:
-        """Raises InputError where the folder holds something else, or a run that this one cannot continue."""
+    def facts(self) -> dict:
+        """What else a run's numbers depend on; kept in config.json, and the same on all ranks."""
+        c, n = self.config, self.layout
+        facts = {"world_size": n.world, "student_ranks": n.n_students, "device": n.device.type}
+        facts |= {"torch": torch.__version__, "transformers": transformers.__version__}
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # one rank of each machine reads the files
+            facts |= {f"{name}_crc32": digest(Path(getattr(c, name)))[1] for name in ("train_data", "val_data")}
+        return facts
+
+    def check(self) -> int:
+        """The step to continue from, 0 for a fresh start. Raises InputError where the folder holds something else, or
+        a run that this one cannot continue."""
         path = self.folder / "config.json"
         if not path.exists():
-            if self.folder.exists() and any(self.folder.iterdir()):
+            if self.folder.exists() and {p.name for p in self.folder.iterdir()} - {"config.tmp"}:
                 raise InputError(f"--out {self.folder}: the folder is not empty and holds no run; choose another")
-            return
-        old, new = json.loads(path.read_text()), asdict(self.config)
-        free = CHANGEABLE - ({"steps"} if self.config.lr_schedule == "linear" else set())  # its rate depends on them
-        differ = [f"{k} {old.get(k)!r} there, {new[k]!r} here" for k in new if k not in free and old.get(k) != new[k]]
-        if differ:
-            raise InputError(f"--out {self.folder} belongs to another configuration: {'; '.join(differ)}")
-        if (done := max(self.steps(), default=0)) > self.config.steps:
-            raise InputError(f"--steps {self.config.steps}: the run in {self.folder} is at step {done} already")
+            return 0
+        try:
+            old, new = json.loads(path.read_text()), asdict(self.config) | self.facts()
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path} is damaged ({error}): put it back, or choose another --out") from error
+        free = FREE - ({"steps"} if self.config.lr_schedule == "linear" else set())  # its rate depends on them
+        differ = {
+            k: f"{k} {old.get(k)!r} there, {new[k]!r} here" for k in new if old.get(k) != new[k] and k not in free
+        }
+        if other := [text for k, text in differ.items() if k not in INEXACT]:
+            raise InputError(f"--out {self.folder} belongs to another configuration: {'; '.join(other)}")
+        step = self.newest()
+        if step > self.config.steps:
+            raise InputError(f"--steps {self.config.steps}: the run in {self.folder} is at step {step} already")
+        logged = [row["step"] for row in read_lines(self.folder / "metrics.jsonl", torn=True)]
+        if step and logged[: step + 1] != list(range(step + 1)):
+            raise InputError(
+                f"{self.folder}/metrics.jsonl lacks a step before {step}: put it back, or choose another --out"
+            )
+        if step and differ:
+            print(f"note: {'; '.join(differ.values())}: the run goes on, but not bit for bit", flush=True)
+        return step
+
+    def lock(self) -> None:
+        """Makes the folder and keeps a second job out of it, until this process ends. Raises InputError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.locked = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self.locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"--out {self.folder}: another job is writing there; end it, or choose another") from error
+        except OSError as error:  # not every network file system has locks
+            print(f"note: {self.folder} cannot be locked ({error.strerror}): start no second job there", flush=True)
 
     def steps(self) -> list[int]:
-        """The steps that have a complete checkpoint, in order."""
+        """The steps that have a checkpoint, in order."""
         return sorted(int(p.name.removeprefix("step_")) for p in self.folder.glob("checkpoints/step_*[0-9]"))
 
-    def resume(self, sampler, student: Student | None = None) -> int:
-        """Loads the newest checkpoint into what this rank holds; returns its step, 0 for a fresh start."""
-        step = max(self.steps(), default=0)
-        folder = self.folder / "checkpoints" / f"step_{step}"
+    def checkpoint(self, step: int) -> Path:
+        return self.folder / "checkpoints" / f"step_{step}"
+
+    def newest(self) -> int:
+        """The newest checkpoint that is intact; 0 if there is none at all. Raises InputError if all are damaged."""
+        for step in reversed(self.steps()):
+            folder = self.checkpoint(step)
+            try:
+                manifest = json.loads((folder / "manifest.json").read_text())
+                damaged = [name for name, expected in manifest.items() if digest(folder / name) != expected]
+            except (OSError, ValueError) as error:
+                damaged = [str(error)]
+            if not damaged:
+                return step
+            print(
+                f"warning: checkpoint {folder} is damaged ({damaged[0]}): going back to the one before it", flush=True
+            )
+        if self.steps():
+            raise InputError(f"--out {self.folder}: no checkpoint there is intact; to start again choose another")
+        return 0
+
+    def resume(self, step: int, sampler, student: Student | None = None) -> None:
+        """Loads checkpoint `step` into what this rank holds (0: a fresh start), and forgets what came after it."""
+        folder = self.checkpoint(step)
         if step:
             for name, model, optimizer, state in shards(sampler, student):
                 dcp.load(state, checkpoint_id=folder / name, process_group=self.layout.group)
@@ -553,32 +679,71 @@ class Run:
         if student is not None:
             student.generator.refresh(student.policy)
         if self.layout.rank == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            info = {"world_size": self.layout.world, "student_ranks": self.layout.n_students}
-            (self.folder / "config.json").write_text(json.dumps(asdict(self.config) | info, indent=1) + "\n")
-            for name in ("metrics", "selections", "samples"):  # what came after the checkpoint is done again
-                path = self.folder / f"{name}.jsonl"
-                write_lines(path, [row for row in read_lines(path, torn=True) if step and row["step"] <= step])
+            write_whole(self.folder / "config.json", json.dumps(asdict(self.config) | self.facts(), indent=1) + "\n")
+            for name in self.LOGS:
+                rows = read_lines(self.folder / name, torn=True)
+                write_lines(self.folder / name, [row for row in rows if step and row["step"] <= step])
+            for later in (n for n in self.steps() if n > step):  # damaged
+                self.discard(later)
             for unfinished in self.folder.glob("checkpoints/*.tmp"):
                 shutil.rmtree(unfinished)
-        return step
 
     def save(self, step: int, sampler, student: Student | None = None) -> None:
-        """Writes checkpoints/step_N: student/ and teacher/ (sharded) and sampler.pt. All ranks call it."""
-        final = self.folder / "checkpoints" / f"step_{step}"
+        """Writes checkpoints/step_N: student/ and teacher/ (sharded), sampler.pt and manifest.json. All ranks call it.
+
+        Raises Fault on all of them where it cannot be written, or where copies that should be the same differ.
+        """
+        final, n = self.checkpoint(step), self.layout
         temporary = final.with_suffix(".tmp")
-        if isinstance(sampler, RemoteSampler):
+        copies = asdict(self.config) | self.facts()
+        if student is not None:
+            copies["weights for generation"] = student.generator.checksum()
+        if remote := isinstance(sampler, RemoteSampler):
             sampler.save(step)  # the teacher ranks run this same function
-        for name, _, _, state in shards(sampler, student):
-            dcp.save(state, checkpoint_id=temporary / name, process_group=self.layout.group)
-        if not isinstance(sampler, RemoteSampler) and dist.get_rank(self.layout.group) == 0:
-            temporary.mkdir(parents=True, exist_ok=True)
-            torch.save(sampler.state_dict(), temporary / "sampler.pt")
-        self.layout.barrier()
-        if self.layout.rank == 0:
+        else:
+            torch.save(sampler.state_dict(), state := io.BytesIO())
+            copies["state of the sampler"] = zlib.crc32(state.getbuffer())
+        n.agree(**copies)
+        manifest, failed = {}, None
+        try:
+            for name, _, _, shard in shards(sampler, student):
+                dcp.save(shard, checkpoint_id=temporary / name, process_group=n.group)
+                if dist.get_rank(n.group) == 0:
+                    manifest |= {f"{name}/{p.name}": digest(p) for p in sorted((temporary / name).iterdir())}
+            if not remote and dist.get_rank(n.group) == 0:
+                (temporary / "sampler.pt").write_bytes(state.getbuffer())
+                sync(temporary / "sampler.pt")
+                manifest["sampler.pt"] = digest(temporary / "sampler.pt")
+        except (OSError, dcp.CheckpointException) as error:
+            failed = str(error).strip().splitlines()[-1]
+        parts = n.gather((manifest, failed))  # nobody goes on before everything is on disk
+        if failures := [failed for _, failed in parts if failed]:
+            if n.rank == 0:
+                shutil.rmtree(temporary, ignore_errors=True)  # what it holds is of no use, and the disk may be full
+            raise Fault(f"checkpoint {final} cannot be written: {failures[0]}; the one before it is intact")
+        if n.rank == 0:
+            manifest = {name: value for manifest, _ in parts for name, value in manifest.items()}
+            write_whole(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
+            for path in (temporary, *(self.folder / name for name in self.LOGS)):
+                sync(path)
             temporary.rename(final)
+            sync(final.parent)
             for old in self.steps()[: -self.config.keep]:
-                shutil.rmtree(final.parent / f"step_{old}")
+                self.discard(old)
+
+    def discard(self, step: int) -> None:
+        """Deletes a checkpoint, which is one until the moment that it is none."""
+        shutil.rmtree(self.checkpoint(step).rename(self.checkpoint(step).with_suffix(".tmp")))
+
+    def failed(self, error: Exception) -> int:
+        """Says what ended the run, once where all ranks know of it, and returns the exit status for it."""
+        if dist.get_rank(self.layout.group) == 0 or isinstance(error, OSError):
+            where = ""
+            if isinstance(error, NonFiniteError):
+                write_lines(self.folder / "nonfinite.jsonl", error.rows)
+                where = f"; the {len(error.rows)} rows behind it are in {self.folder}/nonfinite.jsonl"
+            print(f"error: {error}{where}", file=sys.stderr, flush=True)
+        return {InputError: 2, NonFiniteError: 3}.get(type(error), 4)
 
     def log(self, metrics: dict, groups: Groups | None = None, tokenizer=None) -> None:
         """One step into metrics.jsonl, selections.jsonl and, at evaluations, samples.jsonl."""
@@ -618,9 +783,12 @@ class Run:
             flush=True,
         )
 
-    def show_result(self) -> None:
+    def show_result(self, finished: bool) -> None:
         """Accuracy before and after, and where to look."""
         if self.layout.rank:
+            return
+        if not finished:
+            print("stopped by SIGTERM and saved: the same command continues")
             return
         rows = read_lines(self.folder / "metrics.jsonl")
         first, *later = [row["val_accuracy"] for row in rows if "val_accuracy" in row]
@@ -649,13 +817,14 @@ def shards(sampler, student: Student | None):
 
 def read_lines(path: Path, torn: bool = False) -> list[dict]:
     """The rows of a JSON-lines file; [] where there is none. torn: a last line cut by a crash is left out."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    try:
-        return [json.loads(line) for line in lines]
-    except json.JSONDecodeError:
-        if not torn:
-            raise
-        return [json.loads(line) for line in lines[:-1]]
+    lines, rows = path.read_text().splitlines() if path.exists() else [], []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if not (torn and number == len(lines)):
+                raise InputError(f"{path}, line {number}: damaged ({error})") from error
+    return rows
 
 
 def write_lines(path: Path, rows: list[dict], mode: str = "w") -> None:
@@ -667,19 +836,47 @@ def write_lines(path: Path, rows: list[dict], mode: str = "w") -> None:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    target = path if mode == "a" else path.with_suffix(".tmp")
-    with target.open(mode) as file:
-        file.writelines(json.dumps({k: plain(v) for k, v in row.items()}) + "\n" for row in rows)
-    target.replace(path)
+    text = "".join(json.dumps({k: plain(v) for k, v in row.items()}) + "\n" for row in rows)
+    if mode == "a":
+        with path.open("a") as file:
+            file.write(text)
+    else:
+        write_whole(path, text)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that appears at once, with all of its text, or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text)
+    sync(temporary)
+    temporary.replace(path)
+
+
+def sync(path: Path) -> None:
+    """Returns when a file, or the list of files in a folder, would survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def digest(path: Path) -> list[int]:
+    """Size in bytes and CRC-32 of a file: enough to notice damage, or another file."""
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            crc = zlib.crc32(block, crc)
+    return [path.stat().st_size, crc]
 
 
 # ----------------------------------------------------------------------------------------------------
 # Start
 
 
-def check_inputs(config: Config, layout: Layout) -> None:
-    """Everything that can be wrong before the first step, looked at by rank 0. Raises ValueError or OSError."""
-    Run(config, layout).check()
+def check_inputs(config: Config, run: Run) -> int:
+    """Everything that can be wrong before the first step, looked at by rank 0. Raises ValueError or OSError.
+
+    Returns the step to continue from. Nothing is written before all is well.
+    """
     uses_teacher = SAMPLERS[config.sampler].uses_teacher
     rollout.check_model(config.model, config.max_prompt_tokens + config.max_completion_tokens)
     if uses_teacher:
@@ -694,11 +891,17 @@ def check_inputs(config: Config, layout: Layout) -> None:
     if (n := len(Problems(config.train_data))) < need:
         raise InputError(f"{config.train_data} has {n} problems, and one step draws {need}")
     Problems(config.val_data)
+    step = run.check()
+    run.lock()
+    return step
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 2 bad input, 3 diverged (with one line on stderr, from one rank)."""
+    """Returns the exit status, with one line on stderr from one rank unless it is 0: 2 bad input, 3 a loss or gradient
+    that is not finite, 4 a fault (full disk, lost rank), 143 stopped by SIGTERM and saved."""
     rank = int(os.environ.get("RANK", 0))
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        _prctl_pr_set_pdeathsig(signal.SIGKILL)  # a rank without its torchrun would go on writing into the run's folder
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     datasets.disable_progress_bars()
@@ -714,25 +917,29 @@ def main(argv: list[str] | None = None) -> int:
     # Worker processes start before CUDA and the process groups exist.
     with nullcontext() if layout.is_teacher else Verifier(workers=config.verify_workers) as verifier:
         layout.connect(config)
-        problem = [None]
+        run = Run(config, layout)
+        found = [None, 0]  # what is wrong, and the step to continue from
         if rank == 0:
             try:
-                check_inputs(config, layout)
+                found[1] = check_inputs(config, run)
             except (ValueError, OSError) as error:
                 print(f"error: {error}", file=sys.stderr)
-                problem = [str(error)]
-        dist.broadcast_object_list(problem)
-        if problem[0] is not None:
+                found[0] = str(error)
+        dist.broadcast_object_list(found)
+        problem, start = found
+        if problem is not None:
             return 2
         try:
-            run_teacher(config, layout) if layout.is_teacher else train(config, layout, verifier)
-        except (InputError, FloatingPointError) as error:  # found on the way; the role's first rank says it
-            if dist.get_rank(layout.group) == 0:
-                print(f"error: {error}", file=sys.stderr)
-            return 2 if isinstance(error, InputError) else 3
-        layout.barrier()
+            layout.agree(**asdict(config) | run.facts())
+            if layout.is_teacher:
+                finished = run_teacher(config, layout, run, start)
+            else:
+                finished = train(config, layout, run, start, verifier)
+        except (InputError, NonFiniteError, Fault, OSError, dist.DistError) as error:
+            return run.failed(error)
+        layout.gather(None)
     dist.destroy_process_group()
-    return 0
+    return 0 if finished else 128 + signal.SIGTERM
 
 
 if __name__ == "__main__":

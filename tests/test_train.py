@@ -109,17 +109,20 @@ def test_live_groups_come_first_where_there_are_several_rounds():
         rewards = torch.tensor(rewards, dtype=torch.float32)
         rows = [[first_row + i] for i in range(rewards.numel())]
         n = len(rewards)
-        nothing = Selections(np.zeros((n, 1), int), np.full((n, 1), np.nan), np.zeros(n, int), np.zeros(n, bool))
-        return train.Groups(nothing, Rollouts(rows, rows, [True] * len(rows)), rewards, ["correct"] * len(rows))
+        index_N_1 = np.arange(first_row, first_row + n)[:, None]
+        chosen = Selections(index_N_1, np.full((n, 1), np.nan), np.zeros(n, int), np.zeros(n, bool))
+        return train.Groups(chosen, Rollouts(rows, rows, [True] * len(rows)), rewards, ["correct"] * len(rows))
 
     one = groups([[0, 0], [1, 0], [1, 1]], 0)
     two = groups([[0, 1], [0, 0], [1, 0]], 10)
-    batch, rewards = one.live_first(3)
-    assert batch.completion_ids == one.rollouts.completion_ids and torch.equal(rewards, one.rewards_P_G)
-    batch, rewards = (one + two).live_first(3)
-    assert rewards.tolist() == [[1, 0], [0, 1], [1, 0]]
-    assert batch.completion_ids == [[2], [3], [10], [11], [14], [15]]
-    assert len((one + two).live_first(4)[1]) == 4  # short of live groups: dead ones fill up
+    batch = one.live_first(3)
+    assert batch.rollouts.completion_ids == one.rollouts.completion_ids
+    assert torch.equal(batch.rewards_P_G, one.rewards_P_G)
+    batch = (one + two).live_first(3)
+    assert batch.rewards_P_G.tolist() == [[1, 0], [0, 1], [1, 0]]
+    assert batch.rollouts.completion_ids == [[2], [3], [10], [11], [14], [15]]
+    assert batch.selections.index_N.tolist() == [1, 10, 12]
+    assert len((one + two).live_first(4).rewards_P_G) == 4  # short of live groups: dead ones fill up
     metrics = (one + two).metrics()
     assert metrics["groups"] == 6 and metrics["zero_variance"] == 0.5
     assert metrics["zero_variance_easy"] == pytest.approx(1 / 6)
