@@ -224,22 +224,24 @@ class Layout:
                 f"by {self.n_students} student ranks: use {', '.join(map(str, works))} (see --teacher_ranks)"
             )
         self.is_teacher = self.rank >= self.n_students
+        self.device = torch.device("cpu")
+        if torch.cuda.is_available():
+            self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
         self.terminated = False  # SIGTERM came
 
     def connect(self, config: Config) -> None:
-        """Joins the other ranks and builds this role's group, mesh and device."""
-        cuda = torch.cuda.is_available()
+        """Joins the other ranks and builds this role's group and mesh."""
+        cuda = self.device.type == "cuda"
         # Control messages are CPU tensors over gloo, weights and gradients go over NCCL.
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         timeout = timedelta(minutes=config.timeout_minutes)
-        if "RANK" in os.environ:
-            dist.init_process_group(backend, timeout=timeout)
+        if "RANK" in os.environ:  # a life after `torchrun --max-restarts` must not find the addresses of the last one
+            store = next(dist.rendezvous("env://", timeout=timeout))[0]
+            store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         else:
-            dist.init_process_group(backend, timeout=timeout, store=dist.HashStore(), rank=0, world_size=1)
-        self.device = torch.device("cpu")
+            store = dist.HashStore()
+        dist.init_process_group(backend, timeout=timeout, store=store, rank=self.rank, world_size=self.world)
         if cuda:
-            local = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
-            self.device = torch.device("cuda", local)
             torch.cuda.set_device(self.device)
         students, teachers = range(self.n_students), range(self.n_students, self.world)
         groups = [dist.new_group(list(ranks), timeout=timeout) for ranks in (students, teachers) if ranks]
@@ -667,8 +669,8 @@ class Run:
             raise InputError(f"--out {self.folder}: no checkpoint there is intact; to start again choose another")
         return 0
 
-    def resume(self, step: int, sampler, student: Student | None = None) -> None:
-        """Loads checkpoint `step` into what this rank holds (0: a fresh start), and forgets what came after it."""
+    def load(self, step: int, sampler, student: Student | None = None) -> None:
+        """Checkpoint `step` into what this rank holds; 0 leaves it as it starts."""
         folder = self.checkpoint(step)
         if step:
             for name, model, optimizer, state in shards(sampler, student):
@@ -678,6 +680,10 @@ class Run:
                 sampler.load_state_dict(torch.load(folder / "sampler.pt", weights_only=True))
         if student is not None:
             student.generator.refresh(student.policy)
+
+    def resume(self, step: int, sampler, student: Student | None = None) -> None:
+        """Loads checkpoint `step`, and forgets what came after it."""
+        self.load(step, sampler, student)
         if self.layout.rank == 0:
             write_whole(self.folder / "config.json", json.dumps(asdict(self.config) | self.facts(), indent=1) + "\n")
             for name in self.LOGS:
@@ -736,13 +742,20 @@ class Run:
         shutil.rmtree(self.checkpoint(step).rename(self.checkpoint(step).with_suffix(".tmp")))
 
     def failed(self, error: Exception) -> int:
-        """Says what ended the run, once where all ranks know of it, and returns the exit status for it."""
+        """Says in a line what ended the run, once where all ranks know of it, and returns the exit status for it."""
+        message = str(error)
+        if isinstance(error, NonFiniteError):
+            message += f"; the {len(error.rows)} rows behind it are in {self.folder}/nonfinite.jsonl"
+        elif isinstance(error, dist.DistError) or "gloo" in message:
+            message = message.rpartition("] ")[2].partition(". ")[0]
+            message = f"a rank died, or was waited for {self.config.timeout_minutes} minutes ({message}); "
+            message += "the same command goes on from the newest checkpoint"
+        elif type(error) is RuntimeError:
+            raise error
         if dist.get_rank(self.layout.group) == 0 or isinstance(error, OSError):
-            where = ""
             if isinstance(error, NonFiniteError):
                 write_lines(self.folder / "nonfinite.jsonl", error.rows)
-                where = f"; the {len(error.rows)} rows behind it are in {self.folder}/nonfinite.jsonl"
-            print(f"error: {error}{where}", file=sys.stderr, flush=True)
+            print(f"error: {message}", file=sys.stderr, flush=True)
         return {InputError: 2, NonFiniteError: 3}.get(type(error), 4)
 
     def log(self, metrics: dict, groups: Groups | None = None, tokenizer=None) -> None:
@@ -827,16 +840,19 @@ def read_lines(path: Path, torn: bool = False) -> list[dict]:
     return rows
 
 
+def plain(value):
+    """The value as JSON has it: NaN and infinities become null."""
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write_lines(path: Path, rows: list[dict], mode: str = "w") -> None:
-    """Rows as JSON lines; NaN, which JSON lacks, becomes null. A whole file ("w") appears at once or not at all."""
-
-    def plain(value):
-        if isinstance(value, list):
-            return [plain(v) for v in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
+    """Rows as JSON lines. A whole file ("w") appears at once or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps({k: plain(v) for k, v in row.items()}) + "\n" for row in rows)
+    text = "".join(json.dumps(plain(row)) + "\n" for row in rows)
     if mode == "a":
         with path.open("a") as file:
             file.write(text)
@@ -935,7 +951,7 @@ def main(argv: list[str] | None = None) -> int:
                 finished = run_teacher(config, layout, run, start)
             else:
                 finished = train(config, layout, run, start, verifier)
-        except (InputError, NonFiniteError, Fault, OSError, dist.DistError) as error:
+        except (InputError, NonFiniteError, OSError, RuntimeError) as error:
             return run.failed(error)
         layout.gather(None)
     dist.destroy_process_group()
