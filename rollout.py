@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import is_flash_attn_2_available
@@ -174,19 +175,20 @@ def attention_for(device) -> str:
 
 
 def check_model(name: str, tokens: int) -> None:
-    """Raises ValueError, in one line, unless `name` is a causal LM that Policy is right for, with weights, a pad
-    token and room for `tokens` tokens. Loads no weights."""
+    """Raises ValueError, in one line, unless `name` is a causal LM that Policy is right for, with all its weights,
+    a pad and an end token, and room for `tokens` tokens."""
+
+    def first_line(error):
+        return str(error).strip().splitlines()[0]
+
     try:
         config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
         if not tokenizer("1 + 1").input_ids:  # where a file is missing, transformers makes up an empty tokenizer
             raise ValueError("its tokenizer has no vocabulary")
-        with torch.device("meta"):
-            head = AutoModelForCausalLM.from_config(config).get_output_embeddings()
     except (OSError, ValueError, KeyError) as error:
-        kind = (
-            "is no Hugging Face model folder" if Path(name).is_dir() else "is no folder and cannot be had from the hub"
-        )
-        raise ValueError(f"model {name!r} {kind}: {str(error).strip().splitlines()[0]}") from error
+        kind = "is no Hugging Face model folder"
+        kind = kind if Path(name).is_dir() else "is no folder and cannot be had from the hub"
+        raise ValueError(f"model {name!r} {kind}: {first_line(error)}") from error
     if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
         raise ValueError(f"model {name!r} has no weights: no .safetensors file in the folder")
     if tokenizer.pad_token_id is None:
@@ -198,8 +200,20 @@ def check_model(name: str, tokens: int) -> None:
         raise ValueError(f"prompt and completion may take {tokens} tokens, but {name!r} has room for {room}")
     settings = ("final_logit_softcapping", "logits_scaling", "logit_scale")
     changed = [s for s in settings if getattr(config, s, None) not in (None, 1.0)]
-    if changed or getattr(head, "bias", None) is not None:
+    try:
+        how = {"dtype": "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
+        lm, found = AutoModelForCausalLM.from_pretrained(name, **how)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ValueError(f"model {name!r} cannot be loaded: {first_line(error)}") from error
+    if changed or getattr(lm.get_output_embeddings(), "bias", None) is not None:
         raise ValueError(f"model {name!r} changes its logits ({(changed or ['bias'])[0]}), which Policy does not")
+    lacking = sorted([*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])])
+    if lacking:  # transformers would go on with random numbers
+        raise ValueError(f"the weights of model {name!r} lack {lacking[0]!r}, or have it in another shape")
+    if wild := [key for key, p in lm.named_parameters() if not p.isfinite().all()]:
+        raise ValueError(f"the weights of model {name!r} are not finite: {wild[0]!r}")
+    if tokenizer.eos_token_id is None and lm.generation_config.eos_token_id is None:
+        raise ValueError(f"model {name!r} has no end token: set tokenizer.eos_token and save it again")
 
 
 def left_pad(rows: list[list[int]], pad_id: int, device) -> tuple[torch.Tensor, torch.Tensor]:

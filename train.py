@@ -55,7 +55,7 @@ from sampler import (
     outcome_metrics,
 )
 from teacher import MODES, Teacher, serve
-from verify import Verifier
+from verify import Verdict, Verifier
 
 DEMO = str(Path(__file__).resolve().parent / "demo") + os.sep
 DATASET = "nvidia/OpenMathReasoning"  # App. J
@@ -322,6 +322,11 @@ class Student:
         with watch("verify_s"):
             texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
             verdicts = self.verifier.grade(texts, answers[mine])
+            golds = list(dict.fromkeys(answers[mine]))  # one that cannot be verified is never rewarded
+            good = dict(zip(golds, self.verifier.check_golds(golds), strict=True))
+            verdicts = [
+                v if good[a] else Verdict(0.0, "bad_gold") for v, a in zip(verdicts, answers[mine], strict=True)
+            ]
         with watch("gather_s"):  # here the ranks that were fast wait for the slowest
             graded = [(v.reward, v.status) for v in verdicts]
             parts = self.layout.gather((rollouts.completion_ids, rollouts.finished, graded), self.layout.group)
@@ -557,6 +562,7 @@ class Groups:
         return outcome_metrics(self.selections, self.successes_P, self.rewards_P_G.shape[1]) | {
             "truncated": 1 - sum(self.rollouts.finished) / len(self.rollouts),
             "no_box": self.statuses.count("no_box") / len(self.statuses),
+            "bad_gold": self.statuses.count("bad_gold") / len(self.statuses),
             "verify_failures": broken / len(self.statuses),
             "completion_tokens": int(self.rollouts.lengths().sum()),
             "total_tokens": sum(self.rollouts.total_tokens()),
@@ -608,6 +614,8 @@ class Run:
         a run that this one cannot continue."""
         path = self.folder / "config.json"
         if not path.exists():
+            if self.folder.is_file():
+                raise InputError(f"--out {self.folder} is a file; choose a folder")
             if self.folder.exists() and {p.name for p in self.folder.iterdir()} - {"config.tmp"}:
                 raise InputError(f"--out {self.folder}: the folder is not empty and holds no run; choose another")
             return 0

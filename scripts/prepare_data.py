@@ -25,6 +25,7 @@ import hashlib
 import itertools
 import json
 import re
+import shutil
 import sqlite3
 import sys
 import tempfile
@@ -269,6 +270,8 @@ def prepare(
         raise DataError(f"{out}: would overwrite its own source {source}: choose another --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
+        for unfinished in out.glob(".preparing-*"):  # it was killed
+            shutil.rmtree(unfinished)
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=out) as folder:
             db = sqlite3.connect("")  # "": on disk, nameless, removed by the system
             db.execute("PRAGMA cache_size = -65536")  # KiB in memory

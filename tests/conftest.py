@@ -24,6 +24,7 @@ from transformers import (
 )
 
 torch.set_num_threads(1)
+ROOT = Path(__file__).resolve().parent.parent
 
 CHARACTERS = [chr(i) for i in range(32, 127)] + ["\n"]
 SPECIALS = ["<pad>", "<eos>", "<unk>"]  # ids 0, 1, 2; the character c has id 3 + CHARACTERS.index(c)
@@ -105,4 +106,15 @@ def tiny_data(tiny_model) -> Path:
     rows = [{"problem": f"What is {a} + {b}?", "expected_answer": str(a + b)} for a, b in sums]
     for name, part in {"train.jsonl": rows[20:], "val.jsonl": rows[:20]}.items():
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def halfway(tmp_path_factory) -> Path:
+    """The demo's problems nearest to 1 bit: its base model is right half of the time, so that groups are live."""
+    folder = tmp_path_factory.mktemp("halfway")
+    for name, n in (("train.jsonl", 400), ("val.jsonl", 20)):
+        rows = [json.loads(line) for line in (ROOT / "demo" / name).read_text().splitlines()]
+        rows.sort(key=lambda row: abs(row["difficulty"] - 1))
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows[:n]), encoding="utf-8")
     return folder

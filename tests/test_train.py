@@ -181,16 +181,6 @@ def same_run(a, b):
 
 
 @pytest.fixture(scope="module")
-def halfway(tmp_path_factory):
-    """The demo's problems nearest to 1 bit: its base model is right half of the time, so that groups are live."""
-    folder = tmp_path_factory.mktemp("halfway")
-    for name, n in (("train.jsonl", 400), ("val.jsonl", 20)):
-        rows = sorted(train.read_lines(ROOT / "demo" / name), key=lambda row: abs(row["difficulty"] - 1))
-        train.write_lines(folder / name, rows[:n])
-    return folder
-
-
-@pytest.fixture(scope="module")
 def alone(tmp_path_factory, halfway):
     """One process, the teacher in it."""
     folder = tmp_path_factory.mktemp("alone") / "run"
