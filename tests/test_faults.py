@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import on_ranks
-from test_train import DEMO, ROOT, command, metrics_of, same_run  # noqa: F401: halfway is a fixture
+from test_train import DEMO, ROOT, command, metrics_of, same_run
 from torch import nn
 
 import train
@@ -34,6 +35,8 @@ def start(folder, *flags, ranks=1, data, before=lambda: None):
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             code = train.main(command(folder, "--checkpoint_every", 1, *flags, model=DEMO, data=data))
+        if dist.is_initialized():  # as the end of a process would: the others notice
+            dist.destroy_process_group()
         return code, "\n".join(line for line in out.getvalue().splitlines() if "step/s" not in line)
 
     return on_ranks(ranks, folder.parent, body)
@@ -240,9 +243,14 @@ def test_a_teacher_that_is_not_finite_stops_before_the_update(tiny_model):
 
 def test_copies_that_differ_stop_the_run_before_they_are_saved(halfway, tmp_path):
     def differ():
+        refresh = train.Generator.refresh
+
         def scribble(run):
-            if run.layout.rank == 1:
-                train.Generator.refresh = lambda self, policy: self.lm.model.norm.weight.data.add_(1)
+            def refresh_badly(self, policy):
+                refresh(self, policy)
+                next(self.lm.parameters()).data[0] += run.layout.rank  # one row of one rank's copy
+
+            train.Generator.refresh = refresh_badly
 
         at_step(1, scribble)
 
