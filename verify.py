@@ -114,6 +114,7 @@ _SPELLING = [
     (r"\\mathbb ?\{?R\}?(?![\w^])", "(-∞,∞)"),
     (r"^ ?\\(?:text)?color ?\{\w+\}", ""),
     (r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\*\*|∅|\.\.\.", lambda m: _COMMANDS.get(m[1] or m[0], m[0])),
+    (r" +", " "),
     (r"\{([^{}]*)\\over ([^{}]*)\}", r"\\frac{\1}{\2}"),
     (r"\{([^{}]*)\\choose ([^{}]*)\}", r"\\binom{\1}{\2}"),
     (r"^ ?\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\} ?$", r"\1"),
@@ -125,7 +126,10 @@ _SPELLING = [
     (r" ?(?:\\text ?\{ ?(?:percent(?:age)?|pct) ?\}|\b(?:percent(?:age)?|pct)\b)", "%"),
     (r"\\text ?\{ ?(-?[\d.,/]+) ?([a-zA-Z][^{}\d]*)\}", r"\1\\text{\2}"),
     (rf"(?<=[^ ,;=({{⦃]) *\\text ?\{{{_NO_CLAIM} ?[A-Za-z][A-Za-z/. -]*\}}{_POWER}", _of_a_number),
-    (rf"(?:(?<=[\d}}])|(?<=\\pi)) ?(?:[ckm]m|kg|(?:\b{_NO_CLAIM}(?:[a-z]{{4,}}|per|in) ?)+){_POWER}", _of_a_number),
+    (
+        rf"(?:(?<=[\d}}])|(?<=\\pi)) ?(?:[ckm]m|kg|(?:\b(?=[a-z]){_NO_CLAIM}(?:[a-z]{{4,}}|per|in) ?)+){_POWER}",
+        _of_a_number,
+    ),
     (r"^ ?\\text ?\{((?:[^{}a-zA-Z]|\\[a-zA-Z]+|\{[^{}]*\})+)\} ?$", r"\1"),
     (r"\\text ?\{ ?([-+]?[\d./]+|\(?[A-Za-z]\)?) ?\}", r" \1 "),
     (
@@ -219,6 +223,8 @@ def _rounded(exact: str, decimal: str, least: int) -> bool:
 
 def _same_value(gold: str, answer: str) -> bool:
     """Whether two texts that have no parts are the same words or the same value."""
+    if answer.endswith("%%"):
+        return False
     if gold.endswith("%") or answer.endswith("%"):  # 28% is answered by 28 and by 0.28, and the other way round
         pairs = zip(*((text.rstrip("%"), re.sub("(.*)%$", r"(\1)/100", text)) for text in (gold, answer)), strict=True)
         return any(_same_value(*pair) for pair in pairs)
@@ -372,13 +378,17 @@ _SIZES += " second,sec minute,min hour,hr day week month year cent dollar am pm 
 _SIZES = {word: size for size, words in enumerate(_SIZES.split()) for word in words.split(",")}
 
 
-def _sizes(text: str) -> set[int]:
-    words = re.findall(r"(?<![a-zA-Z\\])[a-z]+", text.replace(".", ""))
-    return {
-        _SIZES[word]
-        for word in (word if word in _SIZES else word.removesuffix("s") for word in words)
-        if word in _SIZES
-    }
+_POWERS = {"": "1", "sq": "2", "cu": "3"}
+
+
+def _sizes(text: str) -> set[tuple[int, str]]:
+    """The units in a text, with their powers: "5 square inches" has the same as "5 in^2"."""
+    text = text.replace(".", "").replace("²", "^2").replace("³", "^3")
+    found = re.findall(r"(?<![a-zA-Z\\])(?:(sq|cu)[a-z]* )?([a-z]+)(?:\W?\^\W?(\d))?", text)
+    named = [
+        (word if word in _SIZES else word.removesuffix("s"), power or _POWERS[name]) for name, word, power in found
+    ]
+    return {(_SIZES[word], power) for word, power in named if word in _SIZES}
 
 
 def compare(gold: str, answer: str, trusting: bool = True) -> bool:
@@ -421,17 +431,19 @@ _DIED = {-signal.SIGPROF: "timeout", -signal.SIGKILL: "timeout", NO_MEMORY: "mem
 class Verifier:
     """A pool of worker processes that grade completions; a context manager.
 
-    workers: processes, about 100 MB each. cpu_seconds: CPU time that one sample may take; it decides `timeout`.
-    wall_seconds: after so long a worker is killed whatever it does. memory_bytes: address space of a worker.
+    workers: processes, about 100 MB each. memory_bytes: address space of a worker. cpu_seconds: CPU time that a sample
+    may take; it decides `timeout`, and the machine's load does not. wall_seconds: what one sample may hold of workers
+    whatever they do: half of it in each of two tries, since only a machine far too busy lets the first try run out.
     """
 
     def __init__(
-        self, workers: int = 2, cpu_seconds: float = 1.0, wall_seconds: float = 3.0, memory_bytes: int = 1 << 30
+        self, workers: int = 2, cpu_seconds: float = 0.5, wall_seconds: float = 3.0, memory_bytes: int = 1 << 30
     ):
         if workers < 1:
             raise ValueError(f"workers is {workers}: at least 1 is needed")
         self.workers, self.wall_seconds, self.limits = workers, wall_seconds, (cpu_seconds, memory_bytes)
         self.pool: list[subprocess.Popen] = []
+        self.killed = 0  # workers in a row that were killed while they started
         self.busy: dict[subprocess.Popen, tuple[int | None, float]] = {}  # its job and deadline
 
     def __enter__(self) -> Verifier:
@@ -496,9 +508,9 @@ class Verifier:
             raise RuntimeError("the Verifier is not running: use `with Verifier(...) as verifier:`")
         waiting, retried, statuses = list(jobs), set(), {}
         try:
-            while waiting or self.busy:
+            while len(statuses) < len(jobs) if jobs else self.busy:  # without jobs: until all have started
                 for worker in [worker for worker in self.pool if worker not in self.busy][: len(waiting)]:
-                    self.busy[worker] = at, _ = waiting.pop(), time.monotonic() + self.wall_seconds
+                    self.busy[worker] = at, _ = waiting.pop(), time.monotonic() + self.wall_seconds / 2
                     with contextlib.suppress(BrokenPipeError):  # a dead worker shows as the end of its replies
                         worker.stdin.write(json.dumps(jobs[at]).encode() + b"\n")
                         worker.stdin.flush()
@@ -509,13 +521,19 @@ class Verifier:
                         continue
                     if worker.stdout in ready and (reply := worker.stdout.readline()):
                         del self.busy[worker]
-                        if at is not None:
+                        if at is None:
+                            self.killed = 0
+                        else:
                             statuses[at] = reply.decode().strip()
                         continue
                     died = self._end(worker)
-                    if at is None:
-                        raise RuntimeError(f"the verifier's worker did not start: exit status {died}")
+                    if at is None:  # it had not started; one that somebody killed may start the next time
+                        self.killed += 1
+                        if died != -signal.SIGKILL or time.monotonic() >= deadline or self.killed > 5:
+                            raise RuntimeError(f"the verifier's worker did not start: exit status {died}")
                     self._start()
+                    if at is None:
+                        continue
                     if died == -signal.SIGPROF or at in retried:
                         statuses[at] = _DIED.get(died, "crash")
                     else:  # perhaps not the fault of this sample
