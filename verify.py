@@ -77,7 +77,7 @@ _COMMANDS = {
         **{"⦃⦄": "emptyset varnothing ∅", r"\binom": "dbinom tbinom", "^": "**"},
         **{"⦃": "{ lbrace", "⦄": "} rbrace", "(": "langle", ")": "rangle", "|": "vert lvert rvert", "%": "%"},
         **{"*": "cdot times", "/": "div", ":": "colon", ",": "lor land vee wedge", r"\frac": "dfrac tfrac cfrac"},
-        **{" ": ", ; : > quad qquad left right big Big bigl bigr displaystyle", "…": "ldots cdots dots"},
+        **{" ": ", ; : > ( ) quad qquad left right big Big bigl bigr displaystyle", "…": "ldots cdots dots"},
         **{"": "! $ boldsymbol bm mathit mathsf underline fbox bf"},
         **{r"\text": "textbf textit textrm textnormal mbox mathrm mathbf operatorname"},
     }.items()
