@@ -437,7 +437,7 @@ class Verifier:
     """
 
     def __init__(
-        self, workers: int = 2, cpu_seconds: float = 0.5, wall_seconds: float = 3.0, memory_bytes: int = 1 << 30
+        self, workers: int = 2, cpu_seconds: float = 0.5, wall_seconds: float = 2.5, memory_bytes: int = 1 << 30
     ):
         if workers < 1:
             raise ValueError(f"workers is {workers}: at least 1 is needed")

@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from verify import Verifier
 
-SECONDS, WORKER_MB, GROWTH_MB = 3.1, 1024, 20  # what one answer, one worker and many calls may take
+SECONDS, WORKER_MB, GROWTH_MB = 3.0, 1024, 20  # what one answer, one worker and many calls may take
 RIGHT, WRONG, UNKNOWN = "must be paid", "must not", "any verdict"
 
 
