@@ -63,55 +63,93 @@ def extract_boxed(text: str) -> str | None:
 # --- one spelling for each thing ---------------------------------------------------------------------------------
 
 _UNICODE = str.maketrans(
-    {"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/", "π": r"\pi ", "√": r"\sqrt ", "½": r"\frac12 ", "$": " "}
+    {"−": "-", "–": "-", "‑": "-", "×": "*", "·": "*", "÷": "/", "π": r"\pi ", "√": r"\sqrt ", "½": r"\frac12 "}
+    | dict.fromkeys("$€£", " ")
     | {digit: f"^{unicodedata.digit(digit)}" for digit in "⁰¹²³⁴⁵⁶⁷⁸⁹"}
+    | {digit: f"_{unicodedata.digit(digit)}" for digit in "₀₁₂₃₄₅₆₇₈₉"}
 )
 # One character for each relation, set operation and bracket, so that texts can be cut at them.
 _COMMANDS = {
     command: spelling
     for spelling, commands in {
         **{"≤": "le leq leqslant <=", "≥": "ge geq geqslant >=", "≠": "ne neq !=", "<": "lt", ">": "gt"},
-        **{"∈": "in", "∪": "cup", "±": "pm", "∞": "infty", "≈": "approx", "°": "circ degree", "⦃⦄": "emptyset"},
+        **{"∈": "in", "∪": "cup", "±": "pm", "∞": "infty", "≈": "approx", "°": "circ degree", "¬": "not neg lnot"},
+        **{"⦃⦄": "emptyset varnothing ∅", r"\binom": "dbinom tbinom", "^": "**"},
         **{"⦃": "{ lbrace", "⦄": "} rbrace", "(": "langle", ")": "rangle", "|": "vert lvert rvert", "%": "%"},
         **{"*": "cdot times", "/": "div", ":": "colon", ",": "lor land vee wedge", r"\frac": "dfrac tfrac cfrac"},
-        **{" ": ", ; : > quad qquad left right big Big bigl bigr displaystyle", "": "! $", "…": "ldots cdots dots"},
+        **{" ": ", ; : > ( ) quad qquad left right big Big bigl bigr displaystyle", "…": "ldots cdots dots"},
+        **{"": "! $ boldsymbol bm mathit mathsf underline fbox bf"},
         **{r"\text": "textbf textit textrm textnormal mbox mathrm mathbf operatorname"},
     }.items()
     for command in commands.split()
 } | {" ": " "}
 # Not a unit: words that change what the number before them claims. Any others are taken for one.
 _NO_CLAIM = (
-    r"(?![^}]*(?i:\b(?:[iex]|pi|or|and|not?|non|is|to|than|but|plus|minus|times|over|half|double|twice|dozen|score"
-    r"|hundred|thousand|[bmtr]+illion|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w*teen|\w+ty"
-    r"|squared|cubed)\b))"
+    r"(?![^}]*(?:\b[kKMB]\b|(?i:\b(?:[iex]|pi|or|and|not?|non|is|to|than|but|plus|minus|times|over|half|double|twice|dozen|score"
+    r"|hundred|thousand|[bmtr]+illion|bn|mil|lakh|crore|halves|thirds|quarters|(?!mon)\w+ths|root|factorial|negative|wrong"
+    r"|false|ish|alpha|beta|gamma|delta|theta"
+    r"|lambda|sigma|omega|phi|sin\w*|cos\w*|tan\w*|log\w*|mod\w*|infinity|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w*teen|\w+ty"
+    r"|squared|cubed)\b)))"
 )
-_END = r"(?= *(?:$|[,;=≈)⦄]))"  # units stand at the end of a part
+_POWER = r"(?: ?\^ ?\{?-?[123]\}?)?(?= *(?:$|[,;=≈)⦄]))"  # of a unit, which stands at the end of a part
+
+
+def _of_a_number(unit: re.Match) -> str:
+    """Nothing, or the unit itself where no number stands before it: `red blue`."""
+    return "" if re.search(r"[\d%]|\\pi", unit.string[: unit.start()]) else unit[0]
+
+
+def _repeating(decimal: re.Match) -> str:
+    r"""0.1\overline{6} as the fraction (16 - 1)/90."""
+    whole, start, again = decimal.groups(default="")
+    top = int(whole + start + again) - int("0" + whole + start)
+    return rf"(\frac{{{top}}}{{{10 ** len(start) * (10 ** len(again) - 1)}}})"
+
+
 _SPELLING = [
     (r"\s+|~", " "),
     (r"(?<=\d)(?:\{,\}|,? ?\\!|\\[,; ]) ?(?=\d{3}(?!\d))", ""),  # thousands, whatever separates them
-    (r"\\mathbb ?\{R\}", "(-∞,∞)"),
-    (r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\.\.\.", lambda m: _COMMANDS.get(m[1] or m[0], m[0])),
+    (r"\\+ ?$|(?<=[\w)\]}%°]) ?\.(?=(?: ?\})? ?$)", ""),
+    (r"\\\\ ?\[[\d.]+ ?\w\w\]", r"\\\\"),
+    (r"\\mathbb ?\{?R\}?(?![\w^])", "(-∞,∞)"),
+    (r"^ ?\\(?:text)?color ?\{\w+\}", ""),
+    (r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\*\*|∅|\.\.\.", lambda m: _COMMANDS.get(m[1] or m[0], m[0])),
+    (r" +", " "),
+    (r"\{([^{}]*)\\over ([^{}]*)\}", r"\\frac{\1}{\2}"),
+    (r"\{([^{}]*)\\choose ([^{}]*)\}", r"\\binom{\1}{\2}"),
+    (r"^ ?\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\} ?$", r"\1"),
     (r"\^ ?\{? ?° ?\}?|°", " "),
-    (r"\[? ?\\begin\{(?:[pb]?matrix|array)\}(?:\{[lcr| ]*\})?", r"\\begin{matrix}"),
-    (r"(?:\\\\ ?)?\\end\{(?:[pb]?matrix|array)\} ?\]?", r"\\end{matrix}"),
+    (r"[(\[]? ?\\begin\{(?:(?:[pbB]|small)?matrix|array)\}(?:\{[lcr| ]*\})?", r"\\begin{matrix}"),
+    (r"(?:\\\\ ?)?\\end\{(?:(?:[pbB]|small)?matrix|array)\} ?[)\]]?", r"\\end{matrix}"),
     (r"(?<![a-zA-Z\\])(sqrt|sin|cos|tan|log|ln|pi)(?![a-zA-Z])", r"\\\1 "),
     (r",? ?(?:\\text ?\{ ?(?:and|or) ?\}|(?<![a-zA-Z{ ]) ?(?:and|or)(?![a-zA-Z]))", ","),
     (r" ?(?:\\text ?\{ ?(?:percent(?:age)?|pct) ?\}|\b(?:percent(?:age)?|pct)\b)", "%"),
-    (rf"(?<=[^ ,;=({{⦃]) ?\\text ?\{{{_NO_CLAIM} ?[A-Za-z][A-Za-z/. -]*\}}(?: ?\^ ?\{{?[23]\}}?)?{_END}", ""),
-    (rf"(?<=[\d}}]) ?(?:[ckm]?m|kg|inches|feet|miles|degrees|dollars|cents|units|hours|minutes|days){_END}", ""),
+    (r"\\text ?\{ ?(-?[\d.,/]+) ?([a-zA-Z][^{}\d]*)\}", r"\1\\text{\2}"),
+    (rf"(?<=[^ ,;=({{⦃]) *\\text ?\{{{_NO_CLAIM} ?[A-Za-z][A-Za-z/. -]*\}}{_POWER}", _of_a_number),
+    (
+        rf"(?:(?<=[\d}}])|(?<=\\pi)) ?(?:[ckm]m|kg|(?:\b(?=[a-z]){_NO_CLAIM}(?:[a-z]{{4,}}|per|in) ?)+){_POWER}",
+        _of_a_number,
+    ),
+    (r"^ ?\\text ?\{((?:[^{}a-zA-Z]|\\[a-zA-Z]+|\{[^{}]*\})+)\} ?$", r"\1"),
     (r"\\text ?\{ ?([-+]?[\d./]+|\(?[A-Za-z]\)?) ?\}", r" \1 "),
+    (
+        r"^ ?-?\d{1,3}(?: \d{3})+(?=(?:\.\d+)? ?$)|(?:^|=) ?-?\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?[ %]*$)",
+        lambda m: re.sub("[ ,]", "", m[0]),
+    ),
     (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
-    (r"\\frac ?(\d) ?(?=[\d{\\])", r"\\frac{\1}"),
-    (r"(\\frac\{[^{}]*\}) ?(\d)", r"\1{\2}"),
+    (r"\\frac(?: ?(\d)| ([a-zA-Z])| ?(\\pi(?![a-z]))) ?", lambda m: rf"\frac{{{m[1] or m[2] or m[3]}}}"),
+    (r"(\\frac\{(?:[^{}]|\{[^{}]*\})*\}) ?([\da-zA-Z]|\\pi(?![a-z]))", r"\1{\2}"),
     (r"\\sqrt ?(\d+)|\\sqrt ?\(([^()]*)\)", lambda m: rf"\sqrt{{{m[1] or m[2]}}}"),
+    (r"\\sqrt ?(\[\d+\]) ?(\d)", r"\\sqrt\1{\2}"),
+    (r"\\pmod ?(\d+)", r"\\pmod{\1}"),
+    (r"(?<=\d) ?_ ?(?:(\d+)|\{ ?\(?(\d+)\)? ?\})|_ ?(\w)", lambda m: f"_{{{m[1] or m[2] or m[3]}}}"),
     (r"(?<![\d.,}])(\d+) ?\\frac\{(\d+)\}\{(\d+)\}", r"(\1+\\frac{\2}{\3})"),  # 11 5/6 is no product
     (r"(?<!\d)\.(?=\d)", "0."),
-    (r"(?<=\d) +(?=[\d.])", "?"),  # two numbers side by side are no product
+    (r"(\d*)\.(\d*)\\(?:overline|bar) ?\{ ?(\d+) ?\}", _repeating),
+    (r"(?<=[\d.]) +(?=[\d.])", "?"),  # two numbers side by side are no product
     (r"(\\[a-zA-Z]+ (?=[a-zA-Z]))| ", r"\1"),
-    (r"(?<=[\w)}\]%])\.$", ""),
     (r"(?<![^=(\[,])\+", ""),
     (r"^\(?([A-Z])\)?$", r"\1"),  # a choice
-    (r"^-?\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?%?$)", lambda m: m[0].replace(",", "")),
     # A set without one of its points is a union.
     (r"([(\[])([^,]*),([^,]*)([)\]])\\setminus⦃([^,⦄]*)⦄", r"\1\2,\5)∪(\5,\3\4"),
 ]
@@ -141,7 +179,7 @@ _FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|log|ln)")
 @functools.lru_cache(maxsize=256)  # the completions of a group share their gold
 def _values(text: str) -> list:
     """The value as a sympy number: one, or TRIALS of them if there are letters; [] if it has none."""
-    plain = re.sub(r"\\frac\{(\d+)\}\{(\d+)\}", r"\1/\2", text)
+    plain = re.sub(r"^([-+]?)\\frac\{(\d+)\}\{(\d+)\}$", r"\1\2/\3", text)
     if re.fullmatch(r"[-+]?\d+(?:\.\d*|/0*[1-9]\d*)?", plain):
         return [Rational(plain)]  # a short cut: most answers are plain numbers
     if not _ARITHMETIC.fullmatch(text):
@@ -185,6 +223,8 @@ def _rounded(exact: str, decimal: str, least: int) -> bool:
 
 def _same_value(gold: str, answer: str) -> bool:
     """Whether two texts that have no parts are the same words or the same value."""
+    if answer.endswith("%%"):
+        return False
     if gold.endswith("%") or answer.endswith("%"):  # 28% is answered by 28 and by 0.28, and the other way round
         pairs = zip(*((text.rstrip("%"), re.sub("(.*)%$", r"(\1)/100", text)) for text in (gold, answer)), strict=True)
         return any(_same_value(*pair) for pair in pairs)
@@ -193,12 +233,12 @@ def _same_value(gold: str, answer: str) -> bool:
         beyond = re.search(r"\\(?:sum|prod|int|lim)", gold)
         return (words[0] == words[1] and bool(re.search(r"\w|∞", gold))) or (beyond and _math_verify(gold, answer))
     golds, answers = _values(gold), _values(answer)
-    if not golds or not answers or (_FUNCTION.search(answer) and not _FUNCTION.search(gold)):
+    if not golds or len(golds) != len(answers) or (_FUNCTION.search(answer) and not _FUNCTION.search(gold)):
         return False  # log_2(8) repeats the question; it does not answer 3
     decimal, exact = sorted((gold, answer), key=lambda text: "." not in text)
     if "." not in exact and _rounded(exact, decimal, 6):
         return True
-    pairs = zip(golds * (TRIALS // len(golds)), answers * (TRIALS // len(answers)), strict=True)
+    pairs = zip(golds, answers, strict=True)
     # Roots of negative letters have several readings.
     return all(_close(*pair) for n, pair in enumerate(pairs) if n < TRIALS // 2 or all(one.is_real for one in pair))
 
@@ -218,7 +258,7 @@ _LETTER = (
     r"(?:_(?:\w|\{\w+\}))?'*(?:\([\w,]+\))?\}?"
 )
 # What may stand on one side of "=" without making a claim: x, f(2), S_{ABC}, |AB|, (p,q), NO/BO, S:T.
-_NAME = re.compile(rf"[|(]?{_LETTER}(?:[,/:]{_LETTER})*[|)]?|\\frac\{{{_LETTER}\}}\{{{_LETTER}\}}")
+_NAME = re.compile(rf"[|(]?{_LETTER}(?:[,/:]{_LETTER})*[|)]?|\\frac\{{d?{_LETTER}\}}\{{d?{_LETTER}\}}")
 _FLIP = str.maketrans("<>≤≥", "><≥≤")
 
 
@@ -247,13 +287,13 @@ def _shape(text: str) -> tuple[str, str, list[str]]:
         parts = [
             part.replace("±", sign) for part in parts if part or not around for sign in ("+-" if "±" in part else "+")
         ]
-        if len(parts) == 1:
+        if len(parts) == 1 and parts != ["⦃⦄"]:
             return _shape(parts[0])
         return "", "set" if around or len(union) > 1 else "list", parts
     if len(parts) > 1:
         return "", around, parts
 
-    sides = _split(re.sub(r"^-(\w)([<>≤≥])(.*)", r"-(\3)\2\1", text), "=∈<>≤≥≠")  # -x<3 is -3<x
+    sides = _split(re.sub(r"^-([a-zA-Z])([<>≤≥])(.*)", r"-(\3)\2\1", text), "=∈<>≤≥≠")  # -x<3 is -3<x
     signs = "".join(sides[1::2])
     if signs == "=" and _NAME.fullmatch(sides[2]) and not _NAME.fullmatch(sides[0]):
         sides.reverse()  # 5=x
@@ -307,27 +347,55 @@ def same(gold: str, answer: str) -> bool:
     (name, kind, golds), (answer_name, answer_kind, answers) = _shape(gold), _shape(answer)
     if rounded:  # an exact value and its approximations, each of which must be right: sqrt(3)/3 ≈ 0.577
         return same(gold, answer) and all(_rounded(answers[-1], decimal, 0) for decimal in rounded)
-    if name and answer_name and name != answer_name:
-        return False
     # An equation is answered by its multiples, and so is a formula: y=2x+1 by 2x-y+1=0, but x=5 not by 2x+3=13.
-    formula = name and kind == "value" and answer_kind == "=" and len(_values(golds[0])) > 1
+    other = answer_name not in ("", name)
+    formula = name and kind == "value" and (other or answer_kind == "=") and len(_values(golds[0])) > 1
     if formula or kind[0] in "=<>≤≥≠":
         same_kind = (name, kind) == (answer_name, answer_kind) and len(golds) == len(answers)
         return _multiples(gold, answer) or (same_kind and all(map(same, golds, answers)))
-    if set(answer_kind) == {"="}:  # 3+5=8: every side must be right
-        return all(same(gold, side) for side in answers)
+    if name and other:
+        return False
+    if set(answer_kind) == {"="}:  # 3+5=8: every side must be right; m+n=8 is the name of what was asked for
+        named = not name and re.fullmatch(r"[a-z](?:\+[a-z])+", answers[0])
+        return all(same(gold, side) for side in answers[bool(named) :])
     if {kind, answer_kind} <= {"list", "set"}:  # the order counts only if it alone tells x from y
         names, answer_names = ({_shape(part)[0] for part in parts} - {""} for parts in (golds, answers))
         ordered = max(len(names), len(answer_names)) > 1 >= min(len(names), len(answer_names))
         return _same_parts(golds, answers, ordered)
+    if {kind, answer_kind} == {":", "value"} and len(golds) + len(answers) == 3:
+        return _same_value("/".join(golds), "/".join(answers))
     if kind == answer_kind == "value":
         return _same_value(golds[0], answers[0])
-    # (3,1) is answered by 3,1 in this order
+    # (3,1) is answered by 3,1 in this order, and so by y=1,x=3
+    if kind == "()" and all(_shape(part)[0] for part in answers):
+        answers = sorted(answers)
     return (kind == answer_kind or {kind, answer_kind} == {"list", "()"}) and _same_parts(golds, answers, True)
+
+
+# 5 cm is not 5 m: units of one kind, each with its spellings.
+_SIZES = "mm,millimeter cm,centimeter m,meter,metre km,kilometer in,inch,inche ft,foot,feet mile g,gram kg,kilogram"
+_SIZES += " second,sec minute,min hour,hr day week month year cent dollar am pm degree radian"
+_SIZES = {word: size for size, words in enumerate(_SIZES.split()) for word in words.split(",")}
+
+
+_POWERS = {"": "1", "sq": "2", "cu": "3"}
+
+
+def _sizes(text: str) -> set[tuple[int, str]]:
+    """The units in a text, with their powers: "5 square inches" has the same as "5 in^2"."""
+    text = text.replace(".", "").replace("²", "^2").replace("³", "^3")
+    found = re.findall(r"(?<![a-zA-Z\\])(?:(sq|cu)[a-z]* )?([a-z]+)(?:\W?\^\W?(\d))?", text)
+    named = [
+        (word if word in _SIZES else word.removesuffix("s"), power or _POWERS[name]) for name, word, power in found
+    ]
+    return {(_SIZES[word], power) for word, power in named if word in _SIZES}
 
 
 def compare(gold: str, answer: str, trusting: bool = True) -> bool:
     """Whether `answer` says what `gold` says (contents of a box). `trusting`: equal texts do, understood or not."""
+    sizes, others = _sizes(gold), _sizes(answer)
+    if sizes and others and not sizes & others:
+        return False
     gold, answer = canonical(gold), canonical(answer)
     try:
         return (trusting and gold == answer != "") or same(gold, answer)
@@ -363,17 +431,19 @@ _DIED = {-signal.SIGPROF: "timeout", -signal.SIGKILL: "timeout", NO_MEMORY: "mem
 class Verifier:
     """A pool of worker processes that grade completions; a context manager.
 
-    workers: processes, about 100 MB each. cpu_seconds: CPU time that one sample may take; it decides `timeout`.
-    wall_seconds: after so long a worker is killed whatever it does. memory_bytes: address space of a worker.
+    workers: processes, about 100 MB each. memory_bytes: address space of a worker. cpu_seconds: CPU time that a sample
+    may take; it decides `timeout`, and the machine's load does not. wall_seconds: what one sample may hold of workers
+    whatever they do: half of it in each of two tries, since only a machine far too busy lets the first try run out.
     """
 
     def __init__(
-        self, workers: int = 2, cpu_seconds: float = 1.0, wall_seconds: float = 3.0, memory_bytes: int = 1 << 30
+        self, workers: int = 2, cpu_seconds: float = 0.5, wall_seconds: float = 2.5, memory_bytes: int = 1 << 30
     ):
         if workers < 1:
             raise ValueError(f"workers is {workers}: at least 1 is needed")
         self.workers, self.wall_seconds, self.limits = workers, wall_seconds, (cpu_seconds, memory_bytes)
         self.pool: list[subprocess.Popen] = []
+        self.killed = 0  # workers in a row that were killed while they started
         self.busy: dict[subprocess.Popen, tuple[int | None, float]] = {}  # its job and deadline
 
     def __enter__(self) -> Verifier:
@@ -438,9 +508,9 @@ class Verifier:
             raise RuntimeError("the Verifier is not running: use `with Verifier(...) as verifier:`")
         waiting, retried, statuses = list(jobs), set(), {}
         try:
-            while waiting or self.busy:
+            while len(statuses) < len(jobs) if jobs else self.busy:  # without jobs: until all have started
                 for worker in [worker for worker in self.pool if worker not in self.busy][: len(waiting)]:
-                    self.busy[worker] = at, _ = waiting.pop(), time.monotonic() + self.wall_seconds
+                    self.busy[worker] = at, _ = waiting.pop(), time.monotonic() + self.wall_seconds / 2
                     with contextlib.suppress(BrokenPipeError):  # a dead worker shows as the end of its replies
                         worker.stdin.write(json.dumps(jobs[at]).encode() + b"\n")
                         worker.stdin.flush()
@@ -451,13 +521,19 @@ class Verifier:
                         continue
                     if worker.stdout in ready and (reply := worker.stdout.readline()):
                         del self.busy[worker]
-                        if at is not None:
+                        if at is None:
+                            self.killed = 0
+                        else:
                             statuses[at] = reply.decode().strip()
                         continue
                     died = self._end(worker)
-                    if at is None:
-                        raise RuntimeError(f"the verifier's worker did not start: exit status {died}")
+                    if at is None:  # it had not started; one that somebody killed may start the next time
+                        self.killed += 1
+                        if died != -signal.SIGKILL or time.monotonic() >= deadline or self.killed > 5:
+                            raise RuntimeError(f"the verifier's worker did not start: exit status {died}")
                     self._start()
+                    if at is None:
+                        continue
                     if died == -signal.SIGPROF or at in retried:
                         statuses[at] = _DIED.get(died, "crash")
                     else:  # perhaps not the fault of this sample

@@ -62,6 +62,43 @@ RIGHT = [
     (r"\mathbb{R}", r"(-\infty, \infty)"),
     ("x=3, y=4", "y=4, x=3"),
     (r"\frac{n(n+1)}{2}", r"\frac{n^2+n}{2}"),
+    # dress: bold, colour, braces, full stops, stray spaces
+    ("5", r"\boldsymbol{5}"),
+    ("5", r"\color{red}{5}"),
+    ("1/2", r"\mathbf{\frac12}"),
+    ("5", "5€"),
+    ("90", r"90^\circ."),
+    (r"\text{yes}", r"\text{Yes.}"),
+    ("10", r"10 \; \text{people}"),
+    ("5", "5 apples"),
+    ("5", "5 cm^2"),
+    ("36", r"36 \text{ m/s}"),
+    ("5", r"\text{5 cm}"),
+    (r"864 \mbox{ inches}^2", "864 square inches"),
+    # numbers
+    ("1000000", "1 000 000"),
+    ("x=1234", "x = 1,234"),
+    ("1/3", r"0.\overline{3}"),
+    (r"0.1\overline{6}", "1/6"),
+    ("3/4", r"{3 \over 4}"),
+    (r"1-\frac1e", "1 - 1/e"),
+    (r"\frac{\sqrt{3}}{2}", r"\frac{\sqrt{3}}2"),
+    (r"\sqrt[3]{2}", r"\sqrt[3]2"),
+    ("120", r"\dbinom{10}{3}"),
+    (r"\frac{2}{3}", "2:3"),
+    # a subscript is what stands there, not what follows it
+    ("52_8", "52_{8}"),
+    (r"\log_2 3", r"\log_{2}(3)"),
+    (r"\log_2 3", r"\frac{\ln 3}{\ln 2}"),
+    # names
+    ("7", "m+n=7"),
+    ("(1,2)", "y=2, x=1"),
+    (r"x \in [-2,7]", r"-2 \le x \le 7"),
+    ("x=y+1", "y=x-1"),
+    # matrices and sets
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\left(\begin{array}{c} 1 \\[4pt] 2 \end{array}\right)"),
+    (r"\emptyset", r"\varnothing"),
+    (r"3 \pmod 5", r"3 \pmod{5}"),
 ]
 WRONG = [
     # several answers in one box
@@ -147,6 +184,42 @@ WRONG = [
     ("5", r"\phantom{4}5"),
     ("5", "?"),
     ("5", "{}"),
+    # what stands behind a number may be a factor, a claim, another unit, or another answer
+    ("2m", "2"),
+    ("5 xyz", "5"),
+    ("5", "5 theta"),
+    ("10", r"10 \text{ tenths}"),
+    ("10", r"10 \text{ k}"),
+    ("10", r"10 \text{ lakh}"),
+    ("5", r"\text{5 or x}"),
+    (r"5 \text{ cm}", r"5 \text{ m}"),
+    (r"15 \mbox{ cm}^2", r"15 \text{ cm}"),
+    (r"3{:}30 \text{ p.m.}", r"3{:}30 \text{ a.m.}"),
+    (r"\text{red}", r"\text{red} \text{ blue}"),
+    ("B", r"B \text{ C}"),
+    # letters that cancel are the question
+    ("0", "x-x"),
+    ("1", r"\frac{x}{x}"),
+    # only names of sums of letters are no claim
+    ("x+y=5", "5"),
+    ("5", "a+b=6"),
+    ("5", "2a+b=5"),
+    ("(1,2)", "y=1, x=2"),
+    ("5", r"\not= 5"),
+    ("x=y+1", "y=x+1"),
+    # spellings that look alike
+    (r"\frac{1}{23}", r"\frac123"),
+    ("25", "2₅"),
+    ("5.6", "5. 6"),
+    ("2100", "2, 100"),
+    ("x_{12}", "x_12"),
+    (r"\log_2 3", r"\log_{23}"),
+    ("0.3", r"0.\overline{3}"),
+    (r"0.\overline{12}", r"0.1\overline{2}"),
+    ("30", r"\underline{5}6"),
+    (r"\emptyset", r"\{\emptyset\}"),
+    (r"\mathbb{R}", r"\mathbb{R}^2"),
+    ("5", "5%%"),
 ]
 HOSTILE = [
     "9^{9^{9^{9^{9}}}}",
@@ -169,6 +242,8 @@ HOSTILE = [
     "".join(map(chr, range(1, 32))),
     "\udcff\ud800",
     r"\left" * 300,
+    "1 " * 990,
+    "5 " + "aaaa " * 390,
 ]
 
 
@@ -309,6 +384,25 @@ def test_a_worker_that_only_sleeps_is_killed_at_the_wall_limit(tmp_path, monkeyp
         assert [v.status for v in verifier.grade([box("1")] * 2, ["bad", "ok"])] == ["timeout", "correct"]
 
 
+def test_no_answer_holds_a_worker_longer_than_the_wall_limit(tmp_path, monkeypatch):
+    """Each of the two tries has half of it."""
+    note = tmp_path / "tries"
+    body = f"    if gold == 'bad':\n        open({str(note)!r}, 'a').write('x')\n        time.sleep(0.6)\n"
+    stub(tmp_path, monkeypatch, body + "    return True")
+    with Verifier(workers=1, wall_seconds=1.0) as verifier:
+        assert verifier.grade([box("1")], ["bad"]) == [Verdict(0.0, "timeout")]
+    assert note.read_text() == "xx"
+
+
+def test_a_replacement_starts_while_the_caller_goes_on():
+    deep = "(1+" * 25 + "1" + ")" * 25
+    with Verifier(workers=2, cpu_seconds=0.2) as verifier:
+        assert verifier.grade([box(deep)], ["5"]) == [Verdict(0.0, "timeout")]
+        assert verifier.grade([box("5")] * 4, ["5"] * 4) == [Verdict(1.0, "correct")] * 4
+        verifier.check_golds([])  # waits for it
+        assert len(verifier.pool) == 2 and not verifier.busy
+
+
 def test_a_crash_is_tried_once_more(tmp_path, monkeypatch):
     flag = tmp_path / "crashed"
     body = f"    if gold == 'bad' and not os.path.exists({str(flag)!r}):\n        open({str(flag)!r}, 'w').close()\n"
@@ -323,6 +417,15 @@ def test_killed_workers_are_replaced():
             os.kill(worker.pid, signal.SIGKILL)
         assert verifier.grade([box("5")] * 4, ["5"] * 4) == [Verdict(1.0, "correct")] * 4
         assert len(verifier.pool) == 2
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_replaced():
+    with Verifier(workers=1) as verifier:
+        for _ in range(2):
+            verifier._end(verifier.pool[0])
+            verifier._start()
+            os.kill(verifier.pool[0].pid, signal.SIGKILL)
+            assert verifier.grade([box("5")], ["5"]) == [Verdict(1.0, "correct")]
 
 
 def alive(pid: int) -> bool:
