@@ -110,7 +110,7 @@ def test_live_groups_come_first_where_there_are_several_rounds():
         rows = [[first_row + i] for i in range(rewards.numel())]
         n = len(rewards)
         nothing = Selections(np.zeros((n, 1), int), np.full((n, 1), np.nan), np.zeros(n, int), np.zeros(n, bool))
-        return train.Groups(nothing, Rollouts(rows, rows, [True] * len(rows)), rewards, ["correct"] * len(rows))
+        return train.Groups(nothing, Rollouts(rows, rows, [True] * len(rows), rows), rewards, ["correct"] * len(rows))
 
     one = groups([[0, 0], [1, 0], [1, 1]], 0)
     two = groups([[0, 1], [0, 0], [1, 0]], 10)
