@@ -385,7 +385,8 @@ def micro_batches(rollouts: Rollouts, rows: list[int], rank: int, ranks: int, bu
     tokens_B = rollouts.total_tokens()
     mine = balance(rows, tokens_B, ranks)[rank]
     idle = not mine
-    packed = pack(mine or [tokens_B.index(min(tokens_B))], tokens_B, budget)
+    # Padding costs as much as tokens do; another micro-batch costs little.
+    packed = pack(mine or [tokens_B.index(min(tokens_B))], tokens_B, budget, shortest=0.75)
     return [collate(rollouts, batch, pad_id, device) for batch in packed], idle
 
 
@@ -399,11 +400,15 @@ def balance(rows: list[int], tokens_B: list[int], n: int) -> list[list[int]]:
     return shares
 
 
-def pack(rows: Iterable[int], tokens_B: list[int], budget: int) -> list[list[int]]:
-    """Cuts rows, longest first, into micro-batches of at most `budget` padded tokens (a single row may exceed it)."""
+def pack(rows: Iterable[int], tokens_B: list[int], budget: int, shortest: float = 0.0) -> list[list[int]]:
+    """Cuts rows, longest first, into micro-batches of at most `budget` padded tokens (a single row may exceed it).
+
+    No row is shorter than the share `shortest` of its micro-batch's longest, so no more than the rest is padding.
+    """
     batches: list[list[int]] = []
     for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):
-        if batches and (len(batches[-1]) + 1) * tokens_B[batches[-1][0]] <= budget:
+        longest = tokens_B[batches[-1][0]] if batches else 0
+        if batches and (len(batches[-1]) + 1) * longest <= budget and tokens_B[b] >= shortest * longest:
             batches[-1].append(b)
         else:
             batches.append([b])

@@ -658,6 +658,8 @@ def test_pack_by_hand():
     assert pack([0, 1, 2, 3, 4, 5], [3, 9, 7, 3, 6, 2], 14) == [[1], [2, 4], [0, 3, 5]]
     assert pack([0, 1], [20, 30], 14) == [[1], [0]]  # rows longer than the budget go alone
     assert pack([], [], 14) == []
+    # 6 is at least 0.75 of 8 and 5 is not; of 5 it is 4 that is, and 3 that is not
+    assert pack([0, 1, 2, 3, 4, 5], [8, 6, 5, 4, 3, 8], 100, shortest=0.75) == [[0, 5, 1], [2, 3], [4]]
 
 
 row_tokens = st.lists(st.integers(1, 40), min_size=1, max_size=30)
