@@ -116,6 +116,7 @@ class _TokenLogprobs(torch.autograd.Function):
     """log π(y) and entropy of softmax(h Wᵀ / τ), a chunk of tokens at a time; backward recomputes the chunk.
 
     With z = h Wᵀ / τ and p = softmax(z):  ∂ log p_y / ∂z = e_y - p   and   ∂H / ∂z = -p ⊙ (log p + H).
+    Three (chunk, V) tensors live at once at most: hence the operations in place, on what was made here.
     """
 
     @staticmethod
@@ -142,24 +143,35 @@ class _TokenLogprobs(torch.autograd.Function):
             s = slice(i, i + ctx.chunk)
             h, g_logp = hidden_N_D[s], grad_logp_N[s, None]
             log_p = F.log_softmax(_logits(h, weight_V_D, ctx.temperature), dim=-1)
-            p = log_p.exp()
-            grad_z = -g_logp * p
-            if grad_entropy_N is not None:
-                grad_z -= grad_entropy_N[s, None] * p * (log_p + _entropy(log_p)[:, None])
+            if grad_entropy_N is None:
+                grad_z = log_p.exp_().mul_(-g_logp)
+            else:
+                entropy = _entropy(log_p)[:, None]
+                p = log_p.exp()
+                grad_z = log_p.add_(entropy).mul_(grad_entropy_N[s, None]).add_(g_logp).mul_(p).neg_()
             grad_z.scatter_add_(1, targets_N[s, None], g_logp)
-            grad_z = (grad_z / ctx.temperature).to(h.dtype)
+            grad_z = grad_z.div_(ctx.temperature).to(h.dtype)
             grad_hidden[s] = grad_z @ weight_V_D
-            grad_weight += grad_z.T @ h
+            _add_product(grad_weight, grad_z.T, h)
         return grad_hidden, grad_weight.to(weight_V_D.dtype), None, None, None
 
 
 def _logits(h, weight_V_D, temperature):
     logits = h @ weight_V_D.T
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)
 
 
 def _entropy(log_p):
-    return -(log_p.exp() * log_p).sum(dim=-1)
+    return -log_p.exp().mul_(log_p).sum(dim=-1)
+
+
+def _add_product(total, a, b):
+    """total += a @ b, without a second tensor of the size of the total."""
+    if total.dtype == b.dtype:
+        total.addmm_(a, b)
+    else:
+        for total_rows, a_rows in zip(total.split(2**14), a.split(2**14), strict=True):
+            total_rows += a_rows @ b
 
 
 def token_logprobs(

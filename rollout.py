@@ -1,8 +1,8 @@
 r"""From questions to completions, and from completions to the log-probs of their tokens.
 
-`Generator` is batched Hugging Face generation with a left-padded batch; it serves training (temperature 0.7, G
-copies of each prompt) and greedy evaluation (temperature 0, one copy). `Policy` runs the same rows through the
-model again, right-padded, for training. Nothing here knows of rewards or losses.
+`Generator` is batched Hugging Face generation with a left-padded batch and a decoding loop of its own, `decode`; it
+serves training (temperature 0.7, G copies of each prompt) and greedy evaluation (temperature 0, one copy). `Policy`
+runs the same rows through the model again, right-padded, for training. Nothing here knows of rewards or losses.
 """
 
 import zlib
@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
 from transformers.utils import is_flash_attn_2_available
 
 import grpo
@@ -37,12 +38,14 @@ class Rollouts:
     """Completions, row by row in prompt-major order: row g of prompt i is i*G + g.
 
     prompt_ids and completion_ids are token id lists without padding; a completion includes its first stop token.
-    finished[b] is False where the completion was cut at the token limit. Lists may be joined with `+`.
+    finished[b] is False where the completion was cut at the token limit. logps[b] has the log-prob of each token in
+    the distribution that the generator drew it from; [] if it is greedy. Records may be joined with `+`.
     """
 
     prompt_ids: list[list[int]] = field(default_factory=list)
     completion_ids: list[list[int]] = field(default_factory=list)
     finished: list[bool] = field(default_factory=list)
+    logps: list[list[float]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.completion_ids)
@@ -52,11 +55,12 @@ class Rollouts:
             self.prompt_ids + other.prompt_ids,
             self.completion_ids + other.completion_ids,
             self.finished + other.finished,
+            self.logps + other.logps,
         )
 
     def take(self, rows: list[int]) -> "Rollouts":
         """Some of the rows, in the order given."""
-        columns = (self.prompt_ids, self.completion_ids, self.finished)
+        columns = (self.prompt_ids, self.completion_ids, self.finished, self.logps)
         return Rollouts(*([column[b] for b in rows] for column in columns))
 
     def lengths(self) -> torch.Tensor:
@@ -66,6 +70,10 @@ class Rollouts:
     def total_tokens(self) -> list[int]:
         """Prompt and response tokens of each row: what a forward pass costs."""
         return [len(p) + len(o) for p, o in zip(self.prompt_ids, self.completion_ids, strict=True)]
+
+    def logps_of(self, rows_N: torch.Tensor) -> torch.Tensor:
+        """`logps` laid end to end as Policy returns its own, given the row of each response token (collate's): (N,)."""
+        return torch.tensor([logp for b in rows_N.unique_consecutive().tolist() for logp in self.logps[b]])
 
 
 class PromptEncoder:
@@ -100,7 +108,8 @@ class Generator:
 
     def __init__(self, name: str, device, tokenizer):
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        self.lm = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention_for(device))
+        # SDPA: flash-attn cannot take the mask of `decode`, whose slots are free, used or padding.
+        self.lm = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation="sdpa")
         self.lm.to(device).eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.own_settings, self.lm.generation_config = self.lm.generation_config, GenerationConfig()
@@ -129,12 +138,14 @@ class Generator:
         max_new_tokens: int,
         seed: int,
         max_batch_tokens: int = 2**30,
+        first_row: int = 0,
     ) -> Rollouts:
         """One completion for each prompt (token ids), in order; repeat a prompt G times for a group of G.
 
         temperature 0 is greedy. Prompts are taken in order of length, in micro-batches whose rows x (longest prompt +
-        max_new_tokens) stay under `max_batch_tokens`, the bound on the key-value cache. The same seed, prompts and
-        layout give the same tokens; the global random state is left as it was.
+        max_new_tokens) stay under `max_batch_tokens`, the bound on the key-value cache. Row b draws from its own random
+        stream, (seed, first_row + b): which rows share a micro-batch or a rank does not change its tokens, but for the
+        rounding of the logits. The global random state is not used.
         """
         device, pad_id = self.lm.device, self.tokenizer.pad_token_id
         # Every setting is named: one left out is taken from the checkpoint (top-k 50, repetition penalty, ...).
@@ -148,18 +159,28 @@ class Generator:
             pad_token_id=pad_id,
             use_cache=True,
         )
-        completions: list[list[int]] = [[] for _ in prompts]
-        finished = [False] * len(prompts)
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
-            for rows in pack(range(len(prompts)), [len(p) + max_new_tokens for p in prompts], max_batch_tokens):
-                ids_B_T, mask_B_T = left_pad([prompts[b] for b in rows], pad_id, device)
-                # synced_gpus would all-reduce on the world group every token, where the teacher ranks never come.
-                out = self.lm.generate(ids_B_T, attention_mask=mask_B_T, generation_config=config, synced_gpus=False)
-                for b, ids in zip(rows, out[:, ids_B_T.shape[1] :].tolist(), strict=True):
-                    end = next((t + 1 for t, token in enumerate(ids) if token in self.stop_ids), None)
-                    completions[b], finished[b] = ids[:end], end is not None
-        return Rollouts(prompts, completions, finished)
+        completions, logps, finished = ([None] * len(prompts) for _ in range(3))
+        for rows in pack(range(len(prompts)), [len(p) + max_new_tokens for p in prompts], max_batch_tokens):
+            number = {}  # the distinct prompts of the micro-batch, in order
+            prompt_B = torch.tensor([number.setdefault(tuple(prompts[b]), len(number)) for b in rows], device=device)
+            ids_P_T, mask_P_T = left_pad([list(prompt) for prompt in number], pad_id, device)
+            streams = [np.random.Generator(np.random.Philox(key=[seed, first_row + b])) for b in rows]
+            uniform_B_T = np.stack([stream.random(max_new_tokens, dtype=np.float32) for stream in streams])
+            # synced_gpus would all-reduce on the world group every token, where the teacher ranks never come.
+            tokens_B_T, logp_B_T = self.lm.generate(
+                ids_P_T,
+                attention_mask=mask_P_T,
+                generation_config=config,
+                synced_gpus=False,
+                custom_generate=decode,
+                prompt_B=prompt_B,
+                uniform_B_T=torch.tensor(uniform_B_T, device=device),
+            )
+            for b, ids, row_logps in zip(rows, tokens_B_T.tolist(), logp_B_T.tolist(), strict=True):
+                end = next((t + 1 for t, token in enumerate(ids) if token in self.stop_ids), None)
+                completions[b], finished[b] = ids[:end], end is not None
+                logps[b] = row_logps[:end] if temperature > 0 else []
+        return Rollouts(prompts, completions, finished, logps)
 
     def export(self, folder) -> None:
         """Writes a Hugging Face folder, with the generation settings that the checkpoint came with."""
@@ -167,6 +188,111 @@ class Generator:
         # As text: save_pretrained of some versions refuses settings that contradict each other, after days of training.
         (Path(folder) / "generation_config.json").write_text(self.own_settings.to_json_string())
         self.tokenizer.save_pretrained(folder)
+
+
+class Slots(Cache):
+    """A key-value cache with room for the tokens of a block, each written into its slot: nothing is concatenated.
+
+    `layers` are those of the cache that the prompts were read into; it takes them over.
+    """
+
+    def __init__(self, layers: list):
+        super().__init__(layers=layers)
+
+    def make_room(self, rows_B: torch.Tensor, used: int, capacity: int) -> None:
+        """Keeps these rows (in this order, repeated as asked) and their first `used` slots of now `capacity`."""
+        self.slot = torch.tensor([used], device=rows_B.device)  # where the next token goes
+        for layer in self.layers:
+            for name in ("keys", "values"):
+                old = getattr(layer, name)[:, :, :used]
+                new = old.new_empty(len(rows_B), old.shape[1], capacity, old.shape[3])
+                torch.index_select(old, 0, rows_B, out=new[:, :, :used])
+                new[:, :, used:] = 0  # a masked slot has weight 0, and 0 times what was in memory may be NaN
+                setattr(layer, name, new)
+
+    def update(self, keys, values, layer_idx, *args, **kwargs):
+        """Called by each attention layer with the keys and values of one token a row; returns those of all slots.
+
+        Of all, not of the used ones: those are no contiguous tensor, and a CPU takes twice as long to read them.
+        """
+        layer = self.layers[layer_idx]
+        return layer.keys.index_copy_(2, self.slot, keys), layer.values.index_copy_(2, self.slot, values)
+
+
+def decode(
+    model, input_ids, logits_processor, stopping_criteria, generation_config, prompt_B, uniform_B_T, **model_inputs
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loop behind `generate(custom_generate=decode)`: tokens (B, T) and their log-probs (B, T), float32.
+
+    input_ids are the distinct prompts, left-padded, each read once; row b continues number prompt_B[b]. Its token t is
+    where the running sum of the probabilities passes uniform_B_T[b, t], or without do_sample the most likely one. What
+    follows a row's first stop token means nothing: the caller cuts it.
+
+    The key-value cache grows by a block of tokens at a time. It is copied then, so that is when the rows that are
+    finished are dropped, and the only time that the loop waits for the device. On a GPU a block's shapes and addresses
+    stay the same and make one CUDA graph: launching 28 layers kernel by kernel costs 20-30 ms a token.
+    """
+    cuda, T, prompt_T = input_ids.is_cuda, generation_config.max_new_tokens, input_ids.shape[1]
+    block = 256 if cuda else 8
+    stop_ids = input_ids.new_tensor(generation_config.eos_token_id)
+    tokens_B_T = input_ids.new_zeros(len(prompt_B), T)
+    logp_B_T = torch.zeros_like(tokens_B_T, dtype=torch.float32)
+    rows = torch.arange(len(prompt_B), device=input_ids.device)  # those that go on
+    pad = (prompt_T - 1 - model_inputs["position_ids"][:, -1:])[prompt_B]  # slots to the left of their prompts (B, 1)
+    token = torch.empty_like(pad)  # their last
+    logits = model(input_ids, **model_inputs).logits[:, -1][prompt_B]
+    cache, kept = Slots(model_inputs["past_key_values"].layers), prompt_B  # `kept`: where `rows` are in the cache
+
+    def step() -> torch.Tensor:
+        """Logits after `token`, which goes into the cache's next slot. The rows' positions count from their prompts."""
+        slots = torch.arange(capacity, device=pad.device)
+        mask = torch.where((slots >= pad) & (slots <= cache.slot), 0.0, -torch.inf).to(model.dtype)
+        inputs = {"attention_mask": mask[:, None, None], "position_ids": cache.slot - pad, "past_key_values": cache}
+        return model(token, **inputs, use_cache=True).logits[:, -1]
+
+    for t in range(T):
+        logp = torch.log_softmax(logits_processor(None, logits.float()), dim=-1)
+        if generation_config.do_sample:
+            cumulative = logp.exp().cumsum(dim=-1)
+            cumulative /= cumulative[:, -1:].clone()  # ends at 1 exactly, and a uniform number is below 1
+            drawn = torch.searchsorted(cumulative, uniform_B_T[rows, t, None], right=True)
+        else:
+            drawn = logp.argmax(dim=-1, keepdim=True)
+        tokens_B_T[rows, t], logp_B_T[rows, t] = drawn[:, 0], logp.gather(1, drawn)[:, 0]
+        token.copy_(drawn)
+        if t + 1 == T:
+            break
+        if t % block:
+            cache.slot += 1
+        else:
+            going = ~torch.isin(tokens_B_T[rows, : t + 1], stop_ids).any(dim=1)
+            rows, pad, token, kept = rows[going], pad[going], token[going], kept[going]
+            if not len(rows):
+                break
+            capacity = prompt_T + min(t + block, T - 1)
+            cache.make_room(kept, prompt_T + t, capacity)
+            kept = torch.arange(len(rows), device=rows.device)
+            forward = record(step) if cuda else step
+        logits = forward()
+    return tokens_B_T, logp_B_T
+
+
+def record(step):
+    """`step` as a CUDA graph: its kernels on their addresses, launched at once. Running it twice must do no harm."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # libraries allocate and choose kernels at their first use: not while recording
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+
+    def replay():
+        graph.replay()
+        return out
+
+    return replay
 
 
 def attention_for(device) -> str:
@@ -196,6 +322,8 @@ def check_model(name: str, tokens: int) -> None:
     if len(tokenizer) > config.vocab_size:
         raise ValueError(f"the tokenizer of {name!r} has {len(tokenizer)} tokens, its model only {config.vocab_size}")
     room = getattr(config, "max_position_embeddings", None) or tokens
+    if tokens > (window := getattr(config, "sliding_window", None) or tokens):
+        raise ValueError(f"{name!r} attends to the last {window} tokens only, and a row may take {tokens}")
     if tokens > room:
         raise ValueError(f"prompt and completion may take {tokens} tokens, but {name!r} has room for {room}")
     settings = ("final_logit_softcapping", "logits_scaling", "logit_scale")
@@ -280,7 +408,8 @@ def micro_batches(rollouts: Rollouts, rows: list[int], rank: int, ranks: int, bu
     tokens_B = rollouts.total_tokens()
     mine = balance(rows, tokens_B, ranks)[rank]
     idle = not mine
-    packed = pack(mine or [tokens_B.index(min(tokens_B))], tokens_B, budget)
+    # Padding costs as much as tokens do; another micro-batch costs little.
+    packed = pack(mine or [tokens_B.index(min(tokens_B))], tokens_B, budget, shortest=0.75)
     return [collate(rollouts, batch, pad_id, device) for batch in packed], idle
 
 
@@ -294,11 +423,15 @@ def balance(rows: list[int], tokens_B: list[int], n: int) -> list[list[int]]:
     return shares
 
 
-def pack(rows: Iterable[int], tokens_B: list[int], budget: int) -> list[list[int]]:
-    """Cuts rows, longest first, into micro-batches of at most `budget` padded tokens (a single row may exceed it)."""
+def pack(rows: Iterable[int], tokens_B: list[int], budget: int, shortest: float = 0.0) -> list[list[int]]:
+    """Cuts rows, longest first, into micro-batches of at most `budget` padded tokens (a single row may exceed it).
+
+    No row is shorter than the share `shortest` of its micro-batch's longest, so no more than the rest is padding.
+    """
     batches: list[list[int]] = []
     for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):
-        if batches and (len(batches[-1]) + 1) * tokens_B[batches[-1][0]] <= budget:
+        longest = tokens_B[batches[-1][0]] if batches else 0
+        if batches and (len(batches[-1]) + 1) * longest <= budget and tokens_B[b] >= shortest * longest:
             batches[-1].append(b)
         else:
             batches.append([b])

@@ -310,14 +310,14 @@ class Student:
     def rollout(self, prompts: list, answers: list[str], temperature: float, stream: tuple, watch: "Stopwatch"):
         """One graded completion for each prompt (token ids): this rank does a contiguous share, every rank gets all.
 
-        `stream` names the random stream (with seed and rank). Returns (Rollouts, rewards (B,) float32, statuses).
+        `stream` names the random stream (with seed and row). Returns (Rollouts, rewards (B,) float32, statuses).
         """
         c, n, r = self.config, self.layout.n_students, self.layout.rank
         mine = slice(len(prompts) * r // n, len(prompts) * (r + 1) // n)
         with watch("rollout_s"):
-            seed = int(np.random.SeedSequence([c.seed, 2, *stream, r]).generate_state(1)[0])
+            seed = int(np.random.SeedSequence([c.seed, 2, *stream]).generate_state(1)[0])
             rollouts = self.generator.generate(
-                prompts[mine], temperature, c.max_completion_tokens, seed, c.max_rollout_tokens
+                prompts[mine], temperature, c.max_completion_tokens, seed, c.max_rollout_tokens, mine.start
             )
         with watch("verify_s"):
             texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
@@ -329,10 +329,11 @@ class Student:
             ]
         with watch("gather_s"):  # here the ranks that were fast wait for the slowest
             graded = [(v.reward, v.status) for v in verdicts]
-            parts = self.layout.gather((rollouts.completion_ids, rollouts.finished, graded), self.layout.group)
-        ids, finished, graded = ([row for part in parts for row in part[column]] for column in range(3))
+            row = (rollouts.completion_ids, rollouts.finished, rollouts.logps, graded)
+            parts = self.layout.gather(row, self.layout.group)
+        ids, finished, logps, graded = ([row for part in parts for row in part[column]] for column in range(4))
         rewards_B = torch.tensor([reward for reward, _ in graded], dtype=torch.float32)
-        return Rollouts(prompts, ids, finished), rewards_B, [status for _, status in graded]
+        return Rollouts(prompts, ids, finished, logps), rewards_B, [status for _, status in graded]
 
     def update(self, rollouts: Rollouts, rewards_P_G: torch.Tensor, learning_rate: float) -> dict[str, float | None]:
         """Advantages, loss, backward, clip, AdamW on one batch, which every rank knows whole. Returns metrics."""
@@ -354,7 +355,7 @@ class Student:
             param_group["lr"] = learning_rate
 
         old_logps, ref_logps, norms = [], [], []
-        mine = torch.zeros(5, dtype=torch.float64)  # sums over this rank's tokens: loss, 1, entropy, clipped, kl
+        mine = torch.zeros(6, dtype=torch.float64)  # sums over this rank's tokens: loss, 1, entropy, clipped, kl, gap
         for iteration in range(c.update_iterations):
             for i, (rows_N, ids_B_T, response_B_T) in enumerate(micro_batches):
                 last = i == len(micro_batches) - 1  # ranks may hold different numbers of them: all meet at the last
@@ -370,7 +371,8 @@ class Student:
                 tokens = {"ref_logp_N": ref_logps[i], "entropy_N": entropy_N}
                 loss, stats = grpo.policy_loss(logp_N, old_logps[i], advantage_N, weight_N, **tokens, **coefficients)
                 (loss * n).backward()  # FSDP averages over ranks; the loss is a sum over them
-                counts = (loss, torch.tensor(len(rows_N)), entropy_N.sum(), stats["clipped"], stats["kl"])
+                gap = (old_logps[i].cpu() - rollouts.logps_of(rows_N)).abs().sum()
+                counts = (loss, torch.tensor(len(rows_N)), entropy_N.sum(), stats["clipped"], stats["kl"], gap)
                 if not idle:
                     mine += torch.stack([x.detach().double().cpu() for x in counts])
             sums = mine.clone()
@@ -390,13 +392,14 @@ class Student:
             self.optimizer.step()
             self.optimizer.zero_grad()
         self.generator.refresh(self.policy)
-        loss, tokens, entropy, clipped, kl = sums.tolist()
+        loss, tokens, entropy, clipped, kl, gap = sums.tolist()
         return {
             "grad_norm": sum(norms) / len(norms),
             "loss": loss / c.update_iterations,
             "entropy": entropy / tokens if tokens else None,
             "clip_fraction": clipped / tokens if tokens else None,
             "kl": kl / tokens if tokens and c.kl_coef else None,
+            "logp_gap": gap / tokens if tokens else None,  # between generator and policy, which differ in bf16 on GPUs
             "forwarded_rows": len(live),
             "learning_rate": learning_rate,
         }

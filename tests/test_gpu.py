@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import save_tiny_model
+from transformers import AutoTokenizer
 
 import grpo
 import train
@@ -32,18 +34,36 @@ def test_chunked_logprobs_match_float64_on_the_cpu():
 
 
 def test_generation_in_bf16_agrees_with_the_float32_policy():
-    from transformers import AutoTokenizer
-
     device = torch.device("cuda")
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
     generator, policy = Generator(str(DEMO), device, tokenizer), Policy(str(DEMO), device)
     problems = train.read_lines(ROOT / "demo/val.jsonl")[:32]
     prompts = [tokenizer(row["problem"] + "\n\nSolution:").input_ids for row in problems]
     rollouts = generator.generate(prompts, 0.7, 64, seed=0)
-    _, ids, response = collate(rollouts, list(range(32)), tokenizer.pad_token_id, device)
+    rows_N, ids, response = collate(rollouts, list(range(32)), tokenizer.pad_token_id, device)
     with torch.no_grad():
         logp, _ = policy(ids, response, 0.7)
     assert logp.mean() > -0.2  # tokens that the policy finds likely, though bf16 chose them
+    assert (logp.cpu() - rollouts.logps_of(rows_N)).abs().mean() < 0.05  # what train.py logs as logp_gap
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7])
+def test_cuda_graphs_draw_what_the_cpu_draws(temperature, tmp_path):
+    """Float32 on both sides, over the border of a block and with rows dropped there; after new weights came in, too."""
+    folder = str(save_tiny_model(tmp_path / "tiny"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    here, there = (Generator(folder, torch.device(name), tokenizer) for name in ("cpu", "cuda"))
+    there.lm.float()
+    prompts = [tokenizer(text).input_ids for text in ("a", "What is 3 + 4?", "zz\nzz") for _ in range(8)]
+    for _ in range(2):
+        expected = here.generate(prompts, temperature, 300, seed=0)
+        actual = there.generate(prompts, temperature, 300, seed=0)
+        same = [a == b for a, b in zip(actual.completion_ids, expected.completion_ids, strict=True)]
+        assert sum(same) >= 20  # of 24: over 300 tokens rounding may move one across a border
+        with torch.no_grad():
+            for here_p, there_p in zip(here.lm.parameters(), there.lm.parameters(), strict=True):
+                here_p.mul_(1.1)
+                there_p.copy_(here_p)
 
 
 @pytest.mark.slow

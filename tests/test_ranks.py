@@ -36,7 +36,8 @@ def made_up_rollouts():
     lengths = torch.randint(1, 17, (24,), generator=generator).tolist()
     prompts = [tokens(3 + 2 * p) for p in range(6) for _ in range(4)]
     rewards = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]])
-    return Rollouts(prompts, [tokens(n) for n in lengths], [True] * 24), rewards.float()
+    logps = [[-1.0] * n for n in lengths]
+    return Rollouts(prompts, [tokens(n) for n in lengths], [True] * 24, logps), rewards.float()
 
 
 VARIANTS = {

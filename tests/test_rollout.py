@@ -1,10 +1,12 @@
 """rollout.py: tiny random models of the four presets' families, whose log-probs can be computed a second way."""
 
+import functools
 import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import FAMILIES, save_tiny_model
@@ -14,6 +16,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, GenerationConfig
 
 import grpo
+import rollout
 from rollout import (
     PROMPT_FOOTER,
     PROMPT_HEADER,
@@ -81,17 +84,29 @@ def step_logps(lm, prompt: list[int], completion: list[int], temperature: float)
     return torch.stack(logps)
 
 
-def spy(generator, monkeypatch) -> list:
-    """Has `generator.lm.generate` note its inputs and the scores that each token is drawn from; returns the notes."""
-    calls, generate = [], generator.lm.generate
+def spy(monkeypatch) -> list[dict]:
+    """Has the decoding loop note, for each call: its prompts, its rows, and (rows, slots) of the cache as it grows."""
+    calls, decode, make_room = [], rollout.decode, rollout.Slots.make_room
 
-    def noted(ids, **options):
-        out = generate(ids, **options, return_dict_in_generate=True, output_scores=True)
-        calls.append((ids, out))
-        return out.sequences
+    @functools.wraps(decode)
+    def noted(model, input_ids, *args, prompt_B, **kwargs):
+        calls.append({"prompts": input_ids, "prompt_B": prompt_B, "cache": []})
+        return decode(model, input_ids, *args, prompt_B=prompt_B, **kwargs)
 
-    monkeypatch.setattr(generator.lm, "generate", noted)
+    def noted_room(self, rows_B, used, capacity):
+        calls[-1]["cache"].append((len(rows_B), capacity))
+        make_room(self, rows_B, used, capacity)
+
+    monkeypatch.setattr(rollout, "decode", noted)
+    monkeypatch.setattr(rollout.Slots, "make_room", noted_room)
     return calls
+
+
+def plain_generate(lm, prompts, max_new_tokens, **settings) -> list[list[int]]:
+    """What Hugging Face's own loop makes of the left-padded prompts, what follows the prompts only."""
+    ids, mask = left_pad(prompts, PAD, CPU)
+    out = lm.generate(ids, attention_mask=mask, max_new_tokens=max_new_tokens, pad_token_id=PAD, **settings)
+    return out[:, ids.shape[1] :].tolist()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -197,14 +212,16 @@ def test_micro_batches_respect_their_bound_keep_the_order_and_the_greedy_answers
     generator, prompts, rows_at_once, monkeypatch
 ):
     whole = generator.generate(prompts, 0, 12, seed=0)
-    calls = spy(generator, monkeypatch)
+    calls = spy(monkeypatch)
     bound = rows_at_once * (max(map(len, prompts)) + 12)
     split = generator.generate(prompts, 0, 12, seed=0, max_batch_tokens=bound)
     assert split == whole
     assert len(calls) > 1 or rows_at_once == 100
-    assert sum(len(ids) for ids, _ in calls) == len(prompts)
-    assert all(ids.numel() + 12 * len(ids) <= bound for ids, _ in calls)
-    assert max(len(ids) for ids, _ in calls) >= min(rows_at_once, len(prompts))  # the bound is also used
+    assert sum(len(call["prompt_B"]) for call in calls) == len(prompts)
+    assert all(rows * slots <= bound for call in calls for rows, slots in call["cache"])
+    assert max(rows for call in calls for rows, _ in call["cache"]) >= min(
+        rows_at_once, len(prompts)
+    )  # it is also used
 
 
 def test_a_prompt_that_alone_exceeds_the_bound_is_still_answered(generator, prompts):
@@ -213,6 +230,77 @@ def test_a_prompt_that_alone_exceeds_the_bound_is_still_answered(generator, prom
 
 def test_no_prompts_give_no_completions(generator):
     assert generator.generate([], 0.7, 5, seed=0) == Rollouts()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_is_token_for_token_what_plain_generate_gives(tiny_family, prompts, family, tmp_path):
+    """Under left padding, with three stop tokens, and whatever the checkpoint's settings ask for."""
+    lm = AutoModelForCausalLM.from_pretrained(tiny_family(family))
+    free = plain_generate(lm, prompts, 30, do_sample=False)
+    stops = [EOS, free[0][3], free[1][9]]
+    hostile = make_generator(copy_with(tiny_family(family), tmp_path / "hostile", **HOSTILE, eos_token_id=stops))
+    ours = hostile.generate(prompts, 0, 30, seed=0)
+    for row, completion, finished in zip(free, ours.completion_ids, ours.finished, strict=True):
+        end = next((t + 1 for t, token in enumerate(row) if token in stops), None)
+        assert completion == row[:end] and finished == (end is not None)
+    assert sorted(ours.finished)[0] < sorted(ours.finished)[-1]  # some stop, some are cut
+    assert ours.logps == [[]] * len(prompts)
+
+
+def naive(lm, stop_ids, prompt, temperature, max_new_tokens, seed, row) -> tuple[list[int], list[float]]:
+    """One completion by the definition: a model call a token, no cache, no batch; where the running sum passes u."""
+    stream, ids, logps = np.random.Generator(np.random.Philox(key=[seed, row])), [], []
+    while len(ids) < max_new_tokens and not set(ids) & set(stop_ids):
+        logits = lm(torch.tensor([prompt + ids]), use_cache=False).logits[0, -1].double()
+        p = torch.softmax(logits / temperature, dim=-1)
+        u = float(stream.random(dtype=np.float32))
+        ids.append(next(token for token in range(len(p)) if p[: token + 1].sum() > u))
+        logps.append(p[ids[-1]].log().item())
+    return ids, logps
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sampled_tokens_and_logprobs_are_those_of_a_naive_loop_on_the_same_numbers(
+    tiny_family, prompts, family, tmp_path
+):
+    stops = copy_with(tiny_family(family), tmp_path / "stops", eos_token_id=[EOS, 40, 60, 80])
+    generator = make_generator(stops)
+    rows = [p for p in prompts for _ in range(3)]
+    rollouts = generator.generate(rows, 0.7, 20, seed=11, first_row=5)
+    assert any(rollouts.finished) and not all(rollouts.finished)
+    for b, prompt in enumerate(rows):
+        ids, logps = naive(generator.lm, generator.stop_ids, prompt, 0.7, 20, 11, 5 + b)
+        assert rollouts.completion_ids[b] == ids
+        assert rollouts.logps[b] == pytest.approx(logps, abs=2e-5)
+
+
+def test_a_row_draws_the_same_tokens_whichever_rows_are_beside_it(generator, prompts):
+    rows = [prompts[i] for i in (3, 0, 4, 0, 1, 4, 2, 0)]
+    whole = generator.generate(rows, 1.0, 30, seed=2)
+    assert min(whole.lengths()) < 9 and max(whole.lengths()) == 30  # some are dropped on the way
+    for cut in (1, 3):  # as two ranks would share them, and in micro-batches of one row
+        parts = generator.generate(rows[:cut], 1.0, 30, seed=2) + generator.generate(
+            rows[cut:], 1.0, 30, seed=2, max_batch_tokens=1, first_row=cut
+        )
+        assert parts.completion_ids == whole.completion_ids and parts.finished == whole.finished
+        for one, other in zip(parts.logps, whole.logps, strict=True):
+            assert one == pytest.approx(other, abs=2e-5)
+
+
+def test_each_prompt_is_read_once_for_its_group_and_finished_rows_leave_the_batch(generator, prompts, monkeypatch):
+    calls = spy(monkeypatch)
+    rollouts = generator.generate([p for p in prompts for _ in range(8)], 0.7, 60, seed=3)
+    (call,) = calls
+    longest_first = sorted(range(5), key=lambda i: -len(prompts[i]))
+    mask = left_pad([prompts[i] for i in longest_first], PAD, CPU)[1]
+    assert [ids[m.bool()].tolist() for ids, m in zip(call["prompts"], mask, strict=True)] == [
+        prompts[i] for i in longest_first
+    ]
+    assert call["prompt_B"].tolist() == [i for i in range(5) for _ in range(8)]
+    unfinished = [sum(n > t + 1 for n in rollouts.lengths().tolist()) for t in range(0, 59, 8)]
+    slots = [len(prompts[4]) + min(t + 8, 59) for t in range(0, 59, 8)]  # the last token drawn needs none
+    assert call["cache"] == list(zip(unfinished, slots, strict=True))
+    assert 0 < unfinished[-1] < 0.6 * unfinished[0]
 
 
 def test_the_seed_decides_the_tokens_and_the_global_generator_is_left_alone(generator, prompts):
@@ -243,6 +331,18 @@ def chi_square(counts, probability) -> tuple[float, int]:
     observed = torch.cat([counts[~small], counts[small].sum()[None]])
     expected = torch.cat([expected[~small], expected[small].sum()[None]])
     return ((observed - expected) ** 2 / expected).sum().item(), len(observed) - 1
+
+
+def test_second_tokens_have_the_frequencies_that_follow_their_first(generator, prompts):
+    rollouts = generator.generate([prompts[2]] * 6000 + [prompts[1]], 0.7, 2, seed=0)
+    firsts = torch.tensor([ids[0] for ids in rollouts.completion_ids[:6000]])
+    first = torch.bincount(firsts).argmax().item()
+    seconds = [ids[1] for ids in rollouts.completion_ids[:6000] if ids[0] == first and len(ids) > 1]
+    logits = generator.lm(torch.tensor([prompts[2] + [first]])).logits[0, -1].double()
+    counts = torch.bincount(torch.tensor(seconds), minlength=99).double()
+    statistic, freedom = chi_square(counts, torch.softmax(logits / 0.7, dim=-1))
+    assert len(seconds) > 500 and freedom > 10
+    assert statistic < freedom + 3.5 * (2 * freedom) ** 0.5
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
@@ -292,14 +392,15 @@ def test_nothing_in_the_checkpoints_generation_settings_leaks_into_ours(
 
 
 @pytest.mark.parametrize("setting", ["top_k", "repetition_penalty", "min_new_tokens", "suppress_tokens"])
-def test_each_of_those_settings_would_have_changed_the_tokens(generator, qwen2, prompts, setting, tmp_path):
+def test_each_of_those_settings_would_have_changed_the_tokens(qwen2, prompts, setting, tmp_path):
     """The control: plain `generate` on such a checkpoint does what its settings say."""
-    lm = AutoModelForCausalLM.from_pretrained(copy_with(qwen2, tmp_path / "one", **{setting: HOSTILE[setting]}))
-    ids, mask = left_pad(prompts * 4, PAD, CPU)
-    torch.manual_seed(3)
-    out = lm.generate(ids, attention_mask=mask, do_sample=True, temperature=0.7, max_new_tokens=30)
-    ours = generator.generate(prompts * 4, 0.7, 30, seed=3).completion_ids
-    assert [row[: len(o)] for row, o in zip(out[:, ids.shape[1] :].tolist(), ours, strict=True)] != ours
+    drawn = []
+    for folder in (qwen2, copy_with(qwen2, tmp_path / "one", **{setting: HOSTILE[setting]})):
+        torch.manual_seed(3)
+        lm = AutoModelForCausalLM.from_pretrained(folder)
+        top_k = {} if setting == "top_k" else {"top_k": 0}
+        drawn.append(plain_generate(lm, prompts * 4, 30, do_sample=True, temperature=0.7, **top_k))
+    assert drawn[0] != drawn[1]
 
 
 def test_export_keeps_the_checkpoints_own_settings_and_generation_goes_on_as_before(qwen2, prompts, tmp_path):
@@ -401,24 +502,21 @@ def policy(qwen2):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_recomputed_logprobs_are_those_of_the_distribution_that_was_sampled(tiny_family, prompts, family, monkeypatch):
+def test_recomputed_logprobs_are_those_of_the_distribution_that_was_sampled(tiny_family, prompts, family):
     folder = tiny_family(family)
     generator, policy = make_generator(folder), Policy(str(folder), CPU)
-    calls = spy(generator, monkeypatch)
     rollouts = generator.generate(prompts * 2, 0.7, 12, seed=1)
     rows = list(range(len(rollouts)))
     logps = policy_logps(policy, rollouts, rows)
-    ((ids_B_T, out),) = calls  # one micro-batch, rows by descending prompt length
-    order = sorted(rows, key=lambda b: -len(rollouts.prompt_ids[b]))
-    for i, b in enumerate(order):
-        prompt, completion = rollouts.prompt_ids[b], rollouts.completion_ids[b]
-        assert ids_B_T[i, -len(prompt) :].tolist() == prompt
-        # (1) what `generate` drew each token from, after every processor; (2) the bare model, one call a token
-        drawn = torch.stack([out.scores[t][i].log_softmax(-1)[token] for t, token in enumerate(completion)])
-        torch.testing.assert_close(logps[b], drawn, rtol=0, atol=2e-5)
-        single = step_logps(policy.lm, prompt, completion, 0.7).float()
+    for b in rows:
+        # (1) those of the distribution that the generator drew from; (2) those of the bare model, one call a token
+        torch.testing.assert_close(logps[b], torch.tensor(rollouts.logps[b]), rtol=0, atol=2e-5)
+        single = step_logps(policy.lm, rollouts.prompt_ids[b], rollouts.completion_ids[b], 0.7).float()
         torch.testing.assert_close(logps[b], single, rtol=0, atol=2e-5)
-        assert len(logps[b]) == len(completion)
+        assert len(logps[b]) == len(rollouts.completion_ids[b])
+    rows_N, ids_B_T, response_B_T = collate(rollouts, [4, 1, 7], PAD, CPU)
+    together, _ = policy(ids_B_T, response_B_T, 0.7)
+    torch.testing.assert_close(rollouts.logps_of(rows_N), together, rtol=0, atol=2e-5)
 
 
 def test_eos_has_a_logprob_too(policy, sampled):
@@ -503,16 +601,24 @@ def test_a_generator_and_a_policy_of_one_folder_hold_the_same_parameters_in_the_
 # ----------------------------------------------------------------------------------------------------
 # Records, batches and shares
 
-ROLLOUTS = Rollouts([[5, 6], [7], [8, 9, 10]], [[11, EOS], [12, 13, EOS], [14]], [True, True, False])
+ROLLOUTS = Rollouts(
+    [[5, 6], [7], [8, 9, 10]],
+    [[11, EOS], [12, 13, EOS], [14]],
+    [True, True, False],
+    [[-0.1, -0.2], [-0.3, -0.4, -0.5], [-0.6]],
+)
 
 
 def test_rollouts_add_and_take_keep_rows_together():
-    assert ROLLOUTS.take([2, 0]) == Rollouts([[8, 9, 10], [5, 6]], [[14], [11, EOS]], [False, True])
+    swapped = Rollouts([[8, 9, 10], [5, 6]], [[14], [11, EOS]], [False, True], [[-0.6], [-0.1, -0.2]])
+    assert ROLLOUTS.take([2, 0]) == swapped
     assert ROLLOUTS.take([0]) + ROLLOUTS.take([1, 2]) == ROLLOUTS
     assert sum((ROLLOUTS.take([b]) for b in range(3)), Rollouts()) == ROLLOUTS
     assert len(ROLLOUTS) == 3
     assert ROLLOUTS.lengths().tolist() == [2, 3, 1]
     assert ROLLOUTS.total_tokens() == [4, 4, 4]
+    expected = torch.tensor([-0.6, -0.3, -0.4, -0.5])
+    assert torch.equal(ROLLOUTS.logps_of(torch.tensor([2, 1, 1, 1])), expected)
 
 
 def test_left_pad_by_hand():
@@ -536,11 +642,24 @@ def test_balance_by_hand():
     assert balance([3], [5, 9, 7, 2], 3) == [[3], [], []]
 
 
+@pytest.mark.parametrize("ranks", [6, 8])
+@pytest.mark.parametrize("live", [48, 96, 288])
+def test_ranks_carry_equal_tokens_within_5_percent(ranks, live):
+    """Prompts of 80 to 400 tokens, completions log-normal around 700 of which some are cut at 2,048."""
+    for seed in range(20):
+        rng = np.random.default_rng([seed, live])
+        tokens = (rng.integers(80, 400, live) + np.minimum(rng.lognormal(6.5, 0.6, live), 2048)).astype(int).tolist()
+        loads = [sum(tokens[b] for b in share) for share in balance(list(range(live)), tokens, ranks)]
+        assert max(loads) <= 1.05 * sum(tokens) / ranks
+
+
 def test_pack_by_hand():
     # longest first; every row is padded to the first of its batch: [9], then 7 + 7, then 3 + 3 + 3
     assert pack([0, 1, 2, 3, 4, 5], [3, 9, 7, 3, 6, 2], 14) == [[1], [2, 4], [0, 3, 5]]
     assert pack([0, 1], [20, 30], 14) == [[1], [0]]  # rows longer than the budget go alone
     assert pack([], [], 14) == []
+    # 6 is at least 0.75 of 8 and 5 is not; of 5 it is 4 that is, and 3 that is not
+    assert pack([0, 1, 2, 3, 4, 5], [8, 6, 5, 4, 3, 8], 100, shortest=0.75) == [[0, 5, 1], [2, 3], [4]]
 
 
 row_tokens = st.lists(st.integers(1, 40), min_size=1, max_size=30)
@@ -632,6 +751,15 @@ def test_check_model_refuses_a_folder_with_a_broken_or_missing_file(tiny_family,
     path = tmp_path / "broken" / file
     path.unlink() if content is None else path.write_text(content)
     assert "is no Hugging Face model folder" in refused(tmp_path / "broken")
+
+
+def test_check_model_refuses_a_window_that_is_shorter_than_a_row(tiny_family, tmp_path):
+    """The decoding loop shows every token all earlier ones."""
+    shutil.copytree(tiny_family("phi3"), tmp_path / "window")
+    path = tmp_path / "window" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sliding_window": 64}))
+    check_model(str(tmp_path / "window"), 64)
+    assert "attends to the last 64 tokens only" in refused(tmp_path / "window", 65)
 
 
 def test_check_model_refuses_an_unknown_architecture(qwen2, tmp_path):

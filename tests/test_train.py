@@ -111,7 +111,7 @@ def test_live_groups_come_first_where_there_are_several_rounds():
         n = len(rewards)
         index_N_1 = np.arange(first_row, first_row + n)[:, None]
         chosen = Selections(index_N_1, np.full((n, 1), np.nan), np.zeros(n, int), np.zeros(n, bool))
-        return train.Groups(chosen, Rollouts(rows, rows, [True] * len(rows)), rewards, ["correct"] * len(rows))
+        return train.Groups(chosen, Rollouts(rows, rows, [True] * len(rows), rows), rewards, ["correct"] * len(rows))
 
     one = groups([[0, 0], [1, 0], [1, 1]], 0)
     two = groups([[0, 1], [0, 0], [1, 0]], 10)
@@ -198,8 +198,11 @@ def test_one_process_leaves_what_the_design_promises(alone):
     keys = "reward_mean reward_std_group reward_std_batch zero_variance zero_variance_easy zero_variance_hard "
     keys += "grad_norm loss entropy clip_fraction truncated no_box completion_tokens total_tokens learning_rate "
     keys += "seconds eval_s rollout_s verify_s train_s teacher_wait_s teacher_mae teacher_mae_explore "
-    keys += "teacher_mae_dead teacher_noise_floor teacher_mu teacher_sigma"
+    keys += "teacher_mae_dead teacher_noise_floor teacher_mu teacher_sigma logp_gap"
     assert set(keys.split()) <= set(rows[-1])
+    # Generator and policy are one model in float32: so refresh has brought over the weights of the last update.
+    assert all(row["logp_gap"] is None or row["logp_gap"] < 1e-5 for row in rows[1:])
+    assert any(row["logp_gap"] is not None for row in rows[1:])
     chosen = train.read_lines(folder / "selections.jsonl")
     assert len(chosen) == 4 * 6 and len({row["chosen"] for row in chosen}) == 24  # nothing twice in a pass
     for row in chosen:
