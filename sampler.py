@@ -318,7 +318,8 @@ def boltzmann(logits_N_K: np.ndarray, rng: np.random.Generator) -> tuple[np.ndar
 class Pooled(Uniform):
     """A pool of K candidates for each prompt, all distinct; each candidate is scored, and one of each pool chosen.
 
-    To extend: `score`; if not the highest score is chosen, `choose`; if it learns, `observe` and `learned`.
+    To extend: `score`; if not the highest score is chosen, `choose`; if it learns, `observe` and `learned`. Papers
+    that take the best n of n * K candidates are brought to Alg. 1's one of each pool here, so that they compare.
     """
 
     flags = ("candidates",)
@@ -424,7 +425,7 @@ class Thompson(Pooled):
 
     def metrics(self) -> dict[str, float]:
         """`coverage`: the share of all problems ever tried; there are no `passes`."""
-        return super().metrics() | {"coverage": float((self.beta > 1).any(axis=1).mean()), "passes": 0}
+        return super().metrics() | {"passes": 0, "coverage": float((self.beta > 1).any(axis=1).mean())}
 
 
 class Skip(Uniform):
@@ -493,8 +494,9 @@ class Static(Pooled):
         super().__init__(problems, config, fits)
         values_C, row = problems.column(config.column)
         p_C = np.array([_number(value) for value in values_C])
-        if not ((p_C >= 0) & (p_C <= 1) | np.isnan(p_C)).all() or np.isnan(p_C).all():
-            raise InputError(f"--column {config.column}: {values_C[:3]}... are no pass rates in [0, 1]")
+        wrong_C = (p_C < 0) | (p_C > 1) | np.isnan(p_C).all()
+        if wrong_C.any():
+            raise InputError(f"--column {config.column}: {values_C[wrong_C.argmax()]!r} is no pass rate in [0, 1]")
         utility = utility_target(p_C)[row]
         self.unrated = float(np.isnan(utility).mean())
         self.utility = np.where(np.isnan(utility), np.nanmean(utility), utility)  # "n/a": as good as the mean

@@ -20,8 +20,9 @@ asks who finds it. A problem teaches as much the tenth time as the first, which 
 
 A teacher sees of a question its skill, with probability r (else a random one), and √r · d/3 + √(1-r) · noise: the
 `readability` r is the share of difficulty's variance that can be read. It is a small network in the place of the
-large one, with Alg. 2's buffer and the same two methods. `static` and `category` get a column with the pass rate in 16
-attempts of a model that is one unit of ability ahead of the student's start; `category_skill` gets the true skill.
+large one, with Alg. 2's buffer and the same two methods, called as with --teacher_lag 0. `static` and `category` get
+a column with the pass rate in 16 attempts of a model that is one unit of ability ahead of the student's start;
+`category_skill` gets the true skill. `revisiting` is Goldilocks without passes: any problem may be a candidate again.
 """
 
 import argparse
@@ -151,7 +152,7 @@ class Revisiting(Goldilocks):
     revisits = True
 
 
-# name -> class and the column it would get: all that train.py has, and three that only a simulation or a test can have
+# name -> class and the column it would get: train.py's, and three to compare them with
 LAB: dict[str, tuple[type[Sampler], str]] = {name: (cls, "pass_rate") for name, cls in SAMPLERS.items()} | {
     "category_skill": (Category, "skill"),
     "revisiting": (Revisiting, ""),
