@@ -1,7 +1,7 @@
 """Which problems the student is trained on: the dataset, the utility target, the selection rules.
 
-To fork for a new sampler: write one class with the five methods of `Sampler` and add it to `SAMPLERS`. Nothing
-else changes: `train.py` runs it in-process, or on the teacher ranks behind `RemoteSampler` if it uses a teacher.
+To fork for a new sampler: extend the class nearest to it under "Samplers" and add it to `SAMPLERS`. Nothing else
+changes: `train.py` runs it in-process, or on the teacher ranks behind `RemoteSampler` if it uses a teacher.
 
 numpy only; the network that predicts utilities lives in teacher.py and is met here as `teacher.predict(questions)`
 and `teacher.update(question, successes, G)`. Shapes: N prompts proposed, K candidates in each prompt's pool.
@@ -67,6 +67,7 @@ class Problems:
         if missing or len(rows) == 0:
             what = f"lacks the field {sorted(missing)[0]!r}" if missing else "holds no problem"
             raise InputError(self._first_bad_line() or f"{path}: {what}")
+        self.others = rows.remove_columns(list(self.COLUMNS))
         rows = rows.select_columns(list(self.COLUMNS))
         for name in self.COLUMNS:
             column = rows.data.column(name)
@@ -84,6 +85,14 @@ class Problems:
     def answer(self, index: int) -> str:
         """The gold answer of one problem; the teacher never sees it."""
         return self.rows[int(index)]["expected_answer"]
+
+    def column(self, name: str) -> tuple[list, np.ndarray]:
+        """Any other column of the file: its distinct values, and which of them each row has, int (n,)."""
+        if name not in self.others.column_names:
+            there = ", ".join(map(repr, self.others.column_names)) or "none"
+            raise InputError(f"{self.path}: has no column {name!r} for --column; it has {there}")
+        column = pc.dictionary_encode(self.others.data.column(name).combine_chunks(), null_encoding="encode")
+        return column.dictionary.to_pylist(), column.indices.to_numpy()
 
     def _first_bad_line(self) -> str | None:
         """Which line of a JSONL file is at fault: only called once loading has failed, for it reads them all."""
@@ -122,6 +131,7 @@ class Unseen:
         self.rng, self.fits = rng, fits
         self.unseen = self.kept = n_problems
         self.passes = 1
+        self.drawn_from = 0  # where the latest draw lies: order[drawn_from:unseen]
 
     def draw(self, k: int) -> np.ndarray:
         """k distinct unseen indices, int64. Raises InputError where the whole dataset has fewer that fit."""
@@ -142,13 +152,14 @@ class Unseen:
                 self._swap(last, self.unseen - 1)
                 self._swap(self.unseen - 1, self.kept - 1)
                 self.unseen, self.kept = self.unseen - 1, self.kept - 1
-        return self.order[self.unseen - k : self.unseen].astype(np.int64)
+        self.drawn_from = self.unseen - k
+        return self.order[self.drawn_from : self.unseen].astype(np.int64)
 
     def take(self, index_N: np.ndarray) -> None:
         """Mark indices of the latest draw as trained on."""
         for index in index_N:
-            position = int(np.flatnonzero(self.order[: self.unseen] == index)[-1])
-            self._swap(position, self.unseen - 1)
+            position = np.flatnonzero(self.order[self.drawn_from : self.unseen] == index)[-1]
+            self._swap(self.drawn_from + int(position), self.unseen - 1)
             self.unseen -= 1
 
     def _swap(self, i: int, j: int) -> None:
@@ -232,10 +243,12 @@ class Selections:
 class Sampler(Protocol):
     """What train.py asks of a sampler. Built as `cls(problems, config, fits)`, and with a Teacher as fourth argument
     where `uses_teacher`: it then keeps it as `self.teacher`, its pools have `config.candidates` columns, and of its
-    metrics those in `metric_names` travel from the teacher ranks. All randomness comes from `config.seed`."""
+    metrics those in `metric_names` travel from the teacher ranks. All randomness comes from `config.seed`: without a
+    teacher every student rank runs its own copy, in lockstep."""
 
     uses_teacher: bool
     metric_names: tuple[str, ...]
+    flags: tuple[str, ...]  # which of candidates, epsilon, column it takes: train.parse refuses the others
 
     def propose(self, n: int) -> Selections:
         """n problems to train on next."""
@@ -253,30 +266,43 @@ class Sampler(Protocol):
 
 
 class Uniform:
-    """The baseline: every problem once, in random order."""
+    """The baseline: every problem once, in random order. Each sampler below says what it changes."""
 
     uses_teacher = False
     metric_names = ("passes", "coverage", "overlong")
+    flags = ("candidates", "epsilon")  # accepted and without effect: a comparison may share its command line
+    learned: tuple[str, ...] = ()  # the numpy arrays among the attributes that a checkpoint must hold
 
     def __init__(self, problems: Problems, config, fits: Callable[[int], bool]):
-        self.unseen = Unseen(len(problems), np.random.default_rng([config.seed, 1]), fits)
+        self.problems = problems
+        self.rng = np.random.default_rng([config.seed, 1])
+        self.unseen = Unseen(len(problems), self.rng, fits)
 
     def propose(self, n: int) -> Selections:
-        pool_N_1 = self.unseen.draw(n)[:, None]
-        self.unseen.take(pool_N_1[:, 0])
-        return Selections(pool_N_1, np.full((n, 1), np.nan), np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool))
+        index_N = self.unseen.draw(n)
+        self.unseen.take(index_N)
+        return unscored(index_N)
 
     def observe(self, index_N, successes_N, G) -> None:
         """Learns nothing."""
 
     def state_dict(self) -> dict:
-        return self.unseen.state_dict()
+        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in self.learned}
+        return {"unseen": self.unseen.state_dict()} | arrays
 
     def load_state_dict(self, state: dict) -> None:
-        self.unseen.load_state_dict(state)
+        self.unseen.load_state_dict(state["unseen"])
+        for name in self.learned:
+            setattr(self, name, state[name].numpy().copy())
 
     def metrics(self) -> dict[str, float]:
         return self.unseen.metrics()
+
+
+def unscored(index_N: np.ndarray) -> Selections:
+    """Pools of one problem each, about which nothing was predicted."""
+    n = len(index_N)
+    return Selections(index_N[:, None], np.full((n, 1), np.nan), np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool))
 
 
 def epsilon_greedy(
@@ -292,42 +318,222 @@ def epsilon_greedy(
     return np.where(explored_N, random_N, utilities_N_K.argmax(axis=1)), explored_N
 
 
-class Goldilocks:
-    """(Alg. 1) A pool of K unseen candidates for each prompt, scored by the teacher, chosen epsilon-greedily."""
+def boltzmann(logits_N_K: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Per row a position with probability softmax(logits), by Gumbel noise; returns what epsilon_greedy does."""
+    return (logits_N_K + rng.gumbel(size=logits_N_K.shape)).argmax(axis=1), np.zeros(len(logits_N_K), dtype=bool)
 
-    uses_teacher = True
-    metric_names = (*Uniform.metric_names, "teacher_loss", "teacher_updates", "teacher_learn_s", "teacher_predict_s")
 
-    def __init__(self, problems: Problems, config, fits: Callable[[int], bool], teacher):
-        self.problems, self.teacher = problems, teacher
-        self.K, self.epsilon = config.candidates, config.epsilon
-        self.rng = np.random.default_rng([config.seed, 1])
-        self.unseen = Unseen(len(problems), self.rng, fits)
+class Pooled(Uniform):
+    """A pool of K candidates for each prompt, all distinct; each candidate is scored, and one of each pool chosen.
+
+    To extend: `score`; if not the highest score is chosen, `choose`; if it learns, `observe` and `learned`. Papers
+    that take the best n of n * K candidates are brought to Alg. 1's one of each pool here, so that they compare.
+    """
+
+    flags = ("candidates",)
+    revisits = False  # True: the candidates may have been trained on before, in no order of passes
+
+    def __init__(self, problems: Problems, config, fits: Callable[[int], bool]):
+        super().__init__(problems, config, fits)
+        self.K = config.candidates
 
     def propose(self, n: int) -> Selections:
         pool_N_K = self.unseen.draw(n * self.K).reshape(n, self.K)
-        questions = [self.problems.question(i) for i in pool_N_K.ravel()]
-        utilities_N_K = self.teacher.predict(questions).reshape(n, self.K)
-        selections = Selections(pool_N_K, utilities_N_K, *epsilon_greedy(utilities_N_K, self.epsilon, self.rng))
-        self.unseen.take(selections.index_N)
+        utilities_N_K = self.score(pool_N_K)
+        selections = Selections(pool_N_K, utilities_N_K, *self.choose(pool_N_K, utilities_N_K))
+        if not self.revisits:
+            self.unseen.take(selections.index_N)
         return selections
+
+    def score(self, pool_N_K: np.ndarray) -> np.ndarray:
+        """The predicted utility, in [0, 0.5], of each candidate: float64 (N, K)."""
+        raise NotImplementedError
+
+    def choose(self, pool_N_K: np.ndarray, utilities_N_K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(chosen_N, explored_N), as epsilon_greedy returns them: here the highest of each pool."""
+        return epsilon_greedy(utilities_N_K, 0.0, self.rng)
+
+
+class Goldilocks(Pooled):
+    """(Alg. 1) The teacher scores a pool of K unseen candidates for each prompt; one is chosen epsilon-greedily."""
+
+    uses_teacher = True
+    metric_names = (*Uniform.metric_names, "teacher_loss", "teacher_updates", "teacher_learn_s", "teacher_predict_s")
+    flags = ("candidates", "epsilon")
+
+    def __init__(self, problems: Problems, config, fits: Callable[[int], bool], teacher):
+        super().__init__(problems, config, fits)
+        self.teacher, self.epsilon = teacher, config.epsilon
+
+    def score(self, pool_N_K):
+        questions = [self.problems.question(i) for i in pool_N_K.ravel()]
+        return self.teacher.predict(questions).reshape(pool_N_K.shape)
+
+    def choose(self, pool_N_K, utilities_N_K):
+        return epsilon_greedy(utilities_N_K, self.epsilon, self.rng)
 
     def observe(self, index_N, successes_N, G) -> None:
         for index, successes in zip(index_N, successes_N, strict=True):
             self.teacher.update(self.problems.question(index), int(successes), G)
 
     def state_dict(self) -> dict:
-        return {"unseen": self.unseen.state_dict(), "teacher": self.teacher.state_dict()}
+        return super().state_dict() | {"teacher": self.teacher.state_dict()}
 
     def load_state_dict(self, state: dict) -> None:
-        self.unseen.load_state_dict(state["unseen"])
+        super().load_state_dict(state)
         self.teacher.load_state_dict(state["teacher"])
 
     def metrics(self) -> dict[str, float]:
-        return self.unseen.metrics() | self.teacher.metrics()
+        return super().metrics() | self.teacher.metrics()
 
 
-SAMPLERS: dict[str, type[Sampler]] = {"goldilocks": Goldilocks, "uniform": Uniform}
+class Softmax(Goldilocks):
+    """Goldilocks, but P(candidate) ∝ exp(utility / T) over its pool: the Boltzmann choice of Teacher-Student
+    Curriculum Learning (Matiisen et al., 2017, arXiv 1707.00183)."""
+
+    flags = ("candidates",)
+    temperature = 0.05  # ours: a candidate 0.05 better is e times as likely; subclass to change
+
+    def choose(self, pool_N_K, utilities_N_K):
+        return boltzmann(utilities_N_K / self.temperature, self.rng)
+
+
+class SuccessRate(Goldilocks):
+    """Goldilocks with a teacher of p, not of √(p(1-p)): the candidate with predicted p nearest to 1/2, as in Prompt
+    Curriculum Learning (Gao et al., 2025, arXiv 2510.01135), which has no epsilon (`--epsilon 0`)."""
+
+    def score(self, pool_N_K):
+        p_N_K = 2 * super().score(pool_N_K)  # the teacher's range is [0, 0.5]: it learns p/2
+        return utility_target(p_N_K)  # falls with |p - 1/2|, so the highest is the nearest
+
+    def observe(self, index_N, successes_N, G) -> None:
+        for index, successes in zip(index_N, successes_N, strict=True):
+            self.teacher.update(self.problems.question(index), int(successes), G, target=lambda p_hat: p_hat / 2)
+
+
+class Thompson(Pooled):
+    """History: p ~ Beta(α, β) of each problem, drawn from its posterior; of each pool the p nearest to 1/2, and
+    problems come back: MoPPS (Qu et al., 2025, arXiv 2507.04632). Of a problem never tried it knows nothing."""
+
+    revisits = True
+    decay = 0.5  # of what was counted before, towards the prior Beta(1, 1), at each visit; their scripts' value
+    learned = ("beta",)
+
+    def __init__(self, problems: Problems, config, fits: Callable[[int], bool]):
+        super().__init__(problems, config, fits)
+        self.beta = np.ones((len(problems), 2), dtype=np.float32)  # α, β
+
+    def score(self, pool_N_K):
+        alpha_N_K, beta_N_K = np.moveaxis(self.beta[pool_N_K], -1, 0)
+        return utility_target(self.rng.beta(alpha_N_K, beta_N_K))
+
+    def observe(self, index_N, successes_N, G) -> None:
+        counted = self.decay * self.beta[index_N] + (1 - self.decay)
+        self.beta[index_N] = counted + np.column_stack([successes_N, G - successes_N])
+
+    def metrics(self) -> dict[str, float]:
+        """`coverage`: the share of all problems ever tried; there are no `passes`."""
+        return super().metrics() | {"passes": 0, "coverage": float((self.beta > 1).any(axis=1).mean())}
+
+
+class Skip(Uniform):
+    """History: Uniform, but a problem whose latest z groups were all dead is passed over, until the next pass, with
+    probability 1 - 0.5^z: GRESO (Zheng et al., 2025, arXiv 2506.02177) without its adaptation of the 0.5."""
+
+    flags = ()
+    base, longest = 0.5, 5  # z counts to 5 only, so that a draw costs at most 32 on average
+    learned = ("dead",)
+
+    def __init__(self, problems: Problems, config, fits: Callable[[int], bool]):
+        super().__init__(problems, config, fits)
+        self.dead = np.zeros(len(problems), dtype=np.uint8)  # z: dead groups in a row up to now
+
+    def propose(self, n: int) -> Selections:
+        index_N = np.empty(0, dtype=np.int64)
+        while len(index_N) < n:
+            drawn = self.unseen.draw(n)[: n - len(index_N)]  # n distinct ones must be left, or a new pass begins
+            self.unseen.take(drawn)
+            kept = self.rng.random(len(drawn)) < self.base ** self.dead[drawn]
+            index_N = np.concatenate([index_N, drawn[kept & ~np.isin(drawn, index_N)]])
+        return unscored(index_N)
+
+    def observe(self, index_N, successes_N, G) -> None:
+        dead_N = (successes_N == 0) | (successes_N == G)
+        self.dead[index_N] = np.where(dead_N, np.minimum(self.dead[index_N] + 1, self.longest), 0)
+
+
+class Category(Pooled):
+    """A bandit whose arms are the values of --column: Self-Evolving Curriculum (Chen et al., 2025, arXiv 2505.14970).
+
+    Its reward, a group's mean |Â|, is 2y; the value of an arm follows y here. Of the categories in a pool one is
+    drawn with P(c) ∝ exp(value / T), and in it a problem uniformly. Of problems within a category it knows nothing.
+    """
+
+    flags = ("candidates", "column")
+    rate, temperature = 0.5, 0.05  # ours, the temperature as in Softmax; subclass to change
+    learned = ("value_C",)
+
+    def __init__(self, problems: Problems, config, fits: Callable[[int], bool]):
+        super().__init__(problems, config, fits)
+        names_C, self.category = problems.column(config.column)
+        self.value_C = np.zeros(len(names_C))
+
+    def score(self, pool_N_K):
+        return self.value_C[self.category[pool_N_K]]
+
+    def choose(self, pool_N_K, utilities_N_K):
+        category_N_K = self.category[pool_N_K]
+        alike_N_K = (category_N_K[:, :, None] == category_N_K[:, None, :]).sum(axis=2)  # they share their category's P
+        return boltzmann(utilities_N_K / self.temperature - np.log(alike_N_K), self.rng)
+
+    def observe(self, index_N, successes_N, G) -> None:
+        y_N, category_N = utility_target(successes_N / G), self.category[index_N]
+        for c in np.unique(category_N):
+            self.value_C[c] += self.rate * (y_N[category_N == c].mean() - self.value_C[c])
+
+
+class Static(Pooled):
+    """Difficulty known beforehand: --column holds some model's pass rate, such as the `pass_rate_72b_tir` of
+    OpenMathReasoning (Moshkov et al., 2025, arXiv 2504.16891). It never learns that the student has moved on."""
+
+    flags = ("candidates", "column")
+
+    def __init__(self, problems: Problems, config, fits: Callable[[int], bool]):
+        super().__init__(problems, config, fits)
+        values_C, row = problems.column(config.column)
+        p_C = np.array([_number(value) for value in values_C])
+        wrong_C = (p_C < 0) | (p_C > 1) | np.isnan(p_C).all()
+        if wrong_C.any():
+            raise InputError(f"--column {config.column}: {values_C[wrong_C.argmax()]!r} is no pass rate in [0, 1]")
+        utility = utility_target(p_C)[row]
+        self.unrated = float(np.isnan(utility).mean())
+        self.utility = np.where(np.isnan(utility), np.nanmean(utility), utility)  # "n/a": as good as the mean
+
+    def score(self, pool_N_K):
+        return self.utility[pool_N_K]
+
+    def metrics(self) -> dict[str, float]:
+        """`unrated`: the share of problems whose pass rate is no number."""
+        return super().metrics() | {"unrated": self.unrated}
+
+
+def _number(value) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+SAMPLERS: dict[str, type[Sampler]] = {
+    "goldilocks": Goldilocks,
+    "uniform": Uniform,
+    "softmax": Softmax,
+    "success_rate": SuccessRate,
+    "thompson": Thompson,
+    "skip": Skip,
+    "category": Category,
+    "static": Static,
+}
 
 
 class Prefetching:

@@ -130,9 +130,12 @@ class Teacher:
         self.predict_s += time.perf_counter() - start
         return utilities.numpy()
 
-    def update(self, question: str, successes: int, G: int) -> None:
-        """(Alg. 2, UpdateTeacher) Push (q, y_q); after every `teacher_update_every` samples, refine φ."""
-        self.replay.append((self._encode(question), float(utility_target(successes / G))))
+    def update(self, question: str, successes: int, G: int, target: Callable = utility_target) -> None:
+        """(Alg. 2, UpdateTeacher) Push (q, y_q); after every `teacher_update_every` samples, refine φ.
+
+        target(p̂), in [0, 0.5], is what f_φ is taught: √(p̂(1-p̂)) unless a sampler asks for another.
+        """
+        self.replay.append((self._encode(question), float(target(successes / G))))
         self.pushed += 1
         if self.pushed % self.config.teacher_update_every == 0:
             start = time.perf_counter()

@@ -84,6 +84,7 @@ class Config:
     model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or Hugging Face folder (Section 4.1)")
     teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher backbone: hub id or Hugging Face folder (Section 4.2)")
     train_data: str = opt(f"{DATA}/train.jsonl", "JSONL or Parquet: problem, expected_answer; made if missing")
+    column: str = opt("", "of train_data: the problem's category (--sampler category) or pass rate (static)")
     val_data: str = opt(f"{DATA}/val.jsonl", "likewise, for evaluation; the default has 5,000 problems (App. J)")
     # Student
     prompts_per_step: int = opt(18, "prompts P; P x G = 288 completions is the global batch (App. K.1)", least=1)
@@ -189,6 +190,12 @@ def parse(argv: list[str] | None = None) -> Config:
         if (low is not None and not value >= low) or (high is not None and not value <= high) or value == math.inf:
             bounds = f"at least {low}" if high is None else f"in [{low}, {high}]"
             raise ValueError(f"--{f.name} {value}: must be {bounds}")
+    flags = SAMPLERS[config.sampler].flags
+    for name in ("candidates", "epsilon", "column"):
+        if name in given and name not in flags:
+            raise ValueError(f"--{name}: the sampler {config.sampler} does not use it")
+    if "column" in flags and not config.column:
+        raise ValueError(f"--sampler {config.sampler} needs --column, the name of a column of the training data")
     if not SAMPLERS[config.sampler].uses_teacher:
         if ignored := [name for name in given if name.startswith("teacher_") or name == "replay_capacity"]:
             raise ValueError(f"--{ignored[0]}: the sampler {config.sampler} has no teacher")
@@ -914,9 +921,12 @@ def check_inputs(config: Config, run: Run) -> int:
 
         print(f"{DATA} is missing: preparing it from {DATASET}, once", flush=True)
         prepare(DATASET, DATA)
+    problems = Problems(config.train_data)
+    if config.column:
+        problems.column(config.column)
     need = config.prompts_per_step * (config.candidates if uses_teacher else 1)
-    if (n := len(Problems(config.train_data))) < need:
-        raise InputError(f"{config.train_data} has {n} problems, and one step draws {need}")
+    if len(problems) < need:
+        raise InputError(f"{config.train_data} has {len(problems)} problems, and one step draws {need}")
     Problems(config.val_data)
     step = run.check()
     run.lock()

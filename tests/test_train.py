@@ -76,6 +76,9 @@ def test_flags_override_presets_and_every_field_is_a_flag():
         (["--lr", "1e-4"], "unrecognized arguments: --lr"),
         (["--step", "5"], "unrecognized arguments: --step"),
         (["--sampler", "uniform", "--teacher_lag", "0"], "--teacher_lag: the sampler uniform has no teacher"),
+        (["--sampler", "softmax", "--epsilon", "0.1"], "--epsilon: the sampler softmax does not use it"),
+        (["--column", "level"], "--column: the sampler goldilocks does not use it"),
+        (["--sampler", "category"], "--sampler category needs --column"),
     ],
 )
 def test_impossible_flags_are_one_line(flags, message):
