@@ -386,7 +386,12 @@ def logprob_memory(tokens: int, hidden: int, vocabulary: int) -> list[int]:
     for n in (tokens, min(tokens, 1024)):  # the second has a peak of its own whatever its length: short saves minutes
         h, targets = torch.randn(n, hidden, device=device, dtype=dtype), torch.randint(vocabulary, (n,), device=device)
         h.requires_grad_().grad = torch.zeros_like(h)
-        held = torch.cuda.memory_allocated() if device == "cuda" else resident("VmRSS")
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            held = torch.cuda.memory_allocated()
+        else:
+            Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again
+            held = resident("VmRSS")
         if weight.grad is None:
             held += weight.nbytes
         grpo.token_logprobs(h, weight, targets, 0.7)[0].sum().backward()
@@ -416,6 +421,7 @@ class NoTeacher:
 
 def load_problems(path: Path, repeats: int, barrier) -> tuple[float, ...]:
     """One rank's start: seconds to Problems, to the first selection, of a later one; Pss and Pss_Anon in bytes."""
+    train.datasets.disable_progress_bars()
     config = train.parse(["--preset", "demo", "--max_prompt_tokens", "4096"])
     encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))
     encode("Start")
