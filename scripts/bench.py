@@ -489,7 +489,6 @@ def scale(args, rest: list[str]) -> None:
         for n in args.ranks_list:
             for sampler in ("uniform", "goldilocks"):
                 out = Path(folder) / "raw.json"
-                # As many students as uniform sampling has: what the teacher costs is then the difference.
                 command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}"]
                 command += [__file__, "step", "--shape", args.shape, "--seed", str(args.seed), "--json", str(out)]
                 command += ["--repeats", str(args.repeats), "--warmup", str(args.warmup), "--sampler", sampler, *rest]
