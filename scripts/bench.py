@@ -143,7 +143,7 @@ def step(args, rest: list[str]) -> None:
             machine = Machine.measure(s.layout.device) if s.layout.rank == 0 else None
             rows = [s.step() for _ in range(args.warmup + args.repeats)][args.warmup :]
             if isinstance(s.sampler, RemoteSampler):
-                s.sampler.stop()
+                s.sampler.stop(finished=False)
                 s.sampler = None
         # A waiting rank uses no processor: this is what a role would need with processors of its own.
         teacher_cpu = s.layout.is_teacher and (time.process_time() - cpu) / (args.warmup + args.repeats)

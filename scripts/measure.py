@@ -98,6 +98,12 @@ class Scripted:
             self.verifier.grade(texts, [gold for gold, _ in answers])
         return [Verdict(reward, "correct" if reward else "wrong") for _, reward in answers]
 
+    def check_golds(self, answers: list[tuple[str, float]]) -> list[bool]:
+        """All good."""
+        if self.verifier:
+            self.verifier.check_golds([gold for gold, _ in answers])
+        return [True] * len(answers)
+
 
 class Counter:
     """Counts the token positions that a model is run on, padding included (replayed CUDA graphs are not seen)."""
@@ -177,7 +183,7 @@ class Session:
             with watch("observe_s"):
                 self.sampler.observe(selections.index_N, groups.successes_P, G)
             with watch("train_s"):
-                update = self.student.update(*groups.live_first(P), c.learning_rate)
+                update = self.student.update(groups.rollouts, groups.rewards_P_G, c.learning_rate)
             metrics = groups.metrics() | update | self.sampler.metrics()
         row = {"cpu_s": time.process_time() - cpu, "rollouts": rollouts} | watch
         row["fwd_bwd_s"] = row["train_s"] - row["optimizer_s"] - row["refresh_s"]
@@ -222,13 +228,13 @@ def session(args, rest: list[str], grades: bool = True):
         shared = [folder]
         dist.broadcast_object_list(shared)
         make_materials(config, args, Path(shared[0]), build=layout.rank == 0)
-        layout.barrier()
+        layout.gather(None)
         dead = args.dead if args.dead is not None or args.shape == "demo" else 0.6  # random weights earn nothing
         s = Session(config, layout, verifier if dead is None else Scripted(verifier), dead)
         yield s
         if isinstance(s.sampler, RemoteSampler):
-            s.sampler.stop()
-        layout.barrier()
+            s.sampler.stop(finished=False)
+        layout.gather(None)
     dist.destroy_process_group()
 
 
