@@ -327,14 +327,15 @@ def check_model(name: str, tokens: int) -> None:
     if tokens > room:
         raise ValueError(f"prompt and completion may take {tokens} tokens, but {name!r} has room for {room}")
     settings = ("final_logit_softcapping", "logits_scaling", "logit_scale")
-    changed = [s for s in settings if getattr(config, s, None) not in (None, 1.0)]
+    if changed := [s for s in settings if getattr(config, s, None) not in (None, 1.0)]:
+        raise ValueError(f"model {name!r} changes its logits ({changed[0]}), which Policy does not")
     try:
         how = {"dtype": "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
         lm, found = AutoModelForCausalLM.from_pretrained(name, **how)
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(f"model {name!r} cannot be loaded: {first_line(error)}") from error
-    if changed or getattr(lm.get_output_embeddings(), "bias", None) is not None:
-        raise ValueError(f"model {name!r} changes its logits ({(changed or ['bias'])[0]}), which Policy does not")
+    if getattr(lm.get_output_embeddings(), "bias", None) is not None:
+        raise ValueError(f"model {name!r} adds a bias to its logits, which Policy does not")
     lacking = sorted([*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])])
     if lacking:  # transformers would go on with random numbers
         raise ValueError(f"the weights of model {name!r} lack {lacking[0]!r}, or have it in another shape")

@@ -177,7 +177,8 @@ def step_tables(s: Session, rows: list[dict], machine: Machine, teacher_cpu: flo
     for row, floor in zip(rows, floors, strict=True):
         tokens, trained = row["rollouts"].total_tokens(), [rank["trained"] for rank in row["ranks"]]
         longest = max(map(len, row["rollouts"].completion_ids))
-        useful = sum(map(len, row["rollouts"].prompt_ids[::G])) + row["completion_tokens"]
+        rows_forwarded = sum(len(ids) - 1 for ids in row["rollouts"].completion_ids)  # nothing follows the last token
+        useful = sum(map(len, row["rollouts"].prompt_ids[::G])) + rows_forwarded
         raw["trained"].append(trained)
         raw["student_cpu_s"].append(max(rank["cpu_s"] for rank in row["ranks"]))
         raw["tokens_a_second"].append(row["total_tokens"] / row["seconds"])

@@ -172,11 +172,3 @@ def test_state_dict_restores_buffer_and_trigger(tiny_model, tmp_path):
             t.update(f"what is {i}?", i, 16)
     assert a.updates == b.updates == 4 + 8 + 12
     assert a.predict(QUESTIONS).tolist() == b.predict(QUESTIONS).tolist()
-
-
-def test_a_diverged_teacher_stops_with_a_reason(tiny_model):
-    t = make(tiny_model)
-    t.model.head.bias.data.fill_(math.nan)
-    with pytest.raises(FloatingPointError, match="the teacher's loss is nan after 4 updates"):
-        for i in range(4):
-            t.update(str(i), 1, 16)
