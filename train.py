@@ -242,8 +242,10 @@ class Layout:
         # Control messages are CPU tensors over gloo, weights and gradients go over NCCL.
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         timeout = timedelta(minutes=config.timeout_minutes)
-        if "RANK" in os.environ:  # a life after `torchrun --max-restarts` must not find the addresses of the last one
-            store = next(dist.rendezvous("env://", timeout=timeout))[0]
+        if "RANK" in os.environ:  # torchrun's store is there before its ranks are; if not, torchrun has died since
+            store = next(dist.rendezvous("env://", timeout=timedelta(minutes=1)))[0]
+            store.set_timeout(timeout)
+            # A life after `torchrun --max-restarts` must not find the addresses of the last one.
             store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         else:
             store = dist.HashStore()

@@ -31,13 +31,14 @@ PHASES = ["step", "checkpoint", "start", "checkpoint", "step"]
 PATIENCE = 300  # seconds for anything to happen
 
 
-def launch(folder: Path, steps: int) -> subprocess.Popen:
+def launch(folder: Path, steps: int, restarts: int = 0) -> subprocess.Popen:
     """Starts the run, or goes on with it, under torchrun; what it prints is added to a file beside its folder."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--max-restarts", restarts, "--nproc_per_node", RANKS]
     flags = ["--preset", "demo", "--steps", steps, "--eval_every", 6, "--checkpoint_every", 2, "--out", folder]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", RANKS, ROOT / "train.py", *flags]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     with folder.with_suffix(".log").open("a") as log:
-        return subprocess.Popen([str(x) for x in command], stdout=log, stderr=log, env=environment)
+        command = [str(x) for x in (*torchrun, ROOT / "train.py", *flags)]
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
 def ranks_of(job: subprocess.Popen) -> dict[int, int]:
@@ -168,6 +169,18 @@ def campaign(root: Path, kills: int, steps: int, seed: int) -> list[dict]:
     return records
 
 
+def restarted(root: Path, steps: int, rng) -> str:
+    """One job under `torchrun --max-restarts 2` that loses a student rank, and later its teacher: what came of it."""
+    folder = root / "restarted"
+    job = launch(folder, steps, restarts=2)
+    struck = [
+        strike(job, folder, target, phase, rng) for target, phase in (("rank 1", "step"), ("teacher", "checkpoint"))
+    ]
+    code = job.wait(PATIENCE)
+    failed = [f"exit status {code}"] if code else differences(root / "reference", folder)
+    return f"LOST: {'; '.join(failed)}" if failed or not all(struck) else "identical"
+
+
 def table(records: list[dict]) -> str:
     lines = ["| # | run | struck | while | last step logged | job over after | damaged too | went on from | end |"]
     lines += ["|---|---|---|---|---|---|---|---|---|"]
@@ -199,8 +212,10 @@ def main(argv: list[str] | None = None) -> int:
         root = (args.out or Path(temporary)).resolve()
         root.mkdir(parents=True, exist_ok=True)
         records = campaign(root, args.kills, args.steps, args.seed)
+        again = restarted(root, args.steps, np.random.default_rng(args.seed))
     print(table(records))
-    return 1 if any(r["lost"] for r in records) else 0
+    print(f"One job under torchrun --max-restarts 2, struck at rank 1 and at its teacher: {again}.")
+    return 1 if again != "identical" or any(r["lost"] for r in records) else 0
 
 
 if __name__ == "__main__":
