@@ -5,8 +5,9 @@
     python scripts/evaluate.py Qwen/Qwen2.5-1.5B --data problems.jsonl --samples 16 --temperature 0.7 --k 1 4 16
 
 One process, with the prompt, generator and verifier of training: on a run's exported student and validation file this
-is the accuracy in the last line of its metrics.jsonl (on GPUs to rounding in bf16). A prompt over --max_prompt_tokens counts as wrong, and is shown.
-Intervals (95%) are over problems: Wilson's where each has one greedy verdict, else bootstrap.
+is the accuracy in the last line of its metrics.jsonl (on GPUs but for rounding in bf16). A prompt that is longer than
+--max_prompt_tokens counts as wrong, and is shown. Intervals (95%) are over problems: Wilson's where each has one greedy
+verdict, else bootstrap.
 """
 
 import argparse
@@ -68,7 +69,7 @@ def summary(rows: list[dict], samples: int, ks: list[int], greedy: bool) -> str:
         low, high = wilson(int(right_P.sum()), len(right_P)) if greedy else bootstrap(values)
         lines.append(f"| pass@{k}{', greedy' * greedy} | {np.mean(values):.2%} | {low:.2%} to {high:.2%} |")
     statuses = [row["status"] for row in rows]
-    for status in sorted(set(statuses), key=lambda status: -statuses.count(status)):
+    for status in sorted(set(statuses), key=lambda status: (-statuses.count(status), status)):
         lines.append(f"| {status} | {statuses.count(status)} of {len(rows)} | |")
     generated = [row["tokens"] for row in rows if row["status"] != "overlong_prompt"]
     return "\n".join([*lines, f"| mean tokens of a completion | {np.mean(generated or [0]):.1f} | |"])
