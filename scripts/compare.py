@@ -116,8 +116,8 @@ class Method:
         self.config = config = self.runs[0].config
         self.seeds = [run.config.get("seed", 0) for run in self.runs]
         if len(set(self.seeds)) < len(self.seeds):
-            raise RunError(f"{self.runs[-1].folder}: another run of {name!r} has the same seed")
-        self.sampler, self.preset, beta = config["sampler"], config.get("preset", ""), config.get("entropy_coef")
+            raise RunError(f"two runs of {name!r} have the same seed: {', '.join(map(str, self.seeds))}")
+        self.sampler, self.preset, beta = (config.get(key, "") for key in ("sampler", "preset", "entropy_coef"))
         self.setting = "DAPO Loss" if config.get("loss") == "dapo" else "Entropy Reg." if beta else STANDARD
         self.parameter = f"β={beta}" if beta else "–"
         self.scores = [run.score for run in self.runs]

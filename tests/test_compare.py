@@ -154,10 +154,14 @@ def test_what_a_method_is_compared_with(tmp_path):
 
 
 def test_whole_command(tmp_path, capsys):
-    """8 problems, 3 seeds: Goldilocks gets 5, 6, 7 right, uniform 3, 3, 3: differences 25, 37.5, 50 points."""
+    """8 problems, 3 seeds: Goldilocks gets 5, 6, 7 right, uniform 3, 3, 3: differences 25, 37.5, 50 points.
+
+    That is the mean of the last five evaluations: one more is right at the first of them, one fewer at the last.
+    """
     runs = []
     for name, k, seed in [("u", 3, 0), ("u", 3, 1), ("u", 3, 2), ("g", 5, 0), ("g", 6, 1), ("g", 7, 2)]:
-        verdicts, config = [[0] * 8, *[[i < k for i in range(8)]] * 5], TEACHER if name == "g" else {}
+        verdicts = [[i < right for i in range(8)] for right in (0, k + 1, k, k, k, k - 1)]
+        config = TEACHER if name == "g" else {}
         runs.append(make_run(tmp_path / f"{name}{seed}", verdicts, seed=seed, **config))
     compare.main(list(map(str, runs)))
     printed = capsys.readouterr()
@@ -170,7 +174,7 @@ def test_whole_command(tmp_path, capsys):
     assert "| goldilocks | 5 | 62.5, 75.0, 87.5 | 75.0 ± 12.5 | 43.9 to 106.1 |" in printed.out
     assert "| goldilocks − uniform | +37.5 | 6.4 to 68.6 | 0.035 | paired by seed |" in printed.out
     assert "| Goldilocks − Baseline (paper, Table 3) | +2.8 | 2.0 to 3.5 | 2.9e-05 | Welch |" in printed.out
-    low, high = (100 * x for x in bootstrap([0, 0, 0, 1, 1, 0, 0, 0]))
+    low, high = (100 * x for x in bootstrap([0, 0, 0.2, 0.8, 0.8, 0.2, 0, 0]))
     assert f"| goldilocks − uniform, seed 0 | +25.0 | {low:.1f} to {high:.1f} | 2 | 0 | 0.5 |" in printed.out
     assert "| goldilocks − uniform, mean of 3 seeds | +37.5 |" in printed.out
 
@@ -211,7 +215,7 @@ def test_runs_that_cannot_be_compared_get_one_line(tmp_path, capsys):
     for runs, message in [
         ([good, size], "have different validation sets (2 and 3 problems): not comparable"),
         ([good, other], "have different validation sets (2 and 2 problems): not comparable"),
-        ([good, twin], "another run of 'uniform' has the same seed"),
+        ([good, twin], "two runs of 'uniform' have the same seed: 0, 0"),
         ([good, lost], "step_1.jsonl: No such file or directory; the tests over problems need it"),
         ([good, holed], "step_1.jsonl: a problem is missing, or there twice"),
         ([good, bare], "step_1.jsonl: a line has no reward"),

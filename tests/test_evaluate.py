@@ -63,22 +63,24 @@ def test_a_runs_student_has_the_runs_accuracy(tmp_path, halfway, capsys):
 
 
 def test_samples_limit_and_overlong_prompts(tmp_path, halfway, capsys):
-    """Only the first three problems; the second is made too long, and counts as wrong in each sample."""
+    """Only the first four problems; the second is made too long, and the gold answer of the fourth makes no sense."""
     data = [json.loads(line) for line in (halfway / "val.jsonl").read_text().splitlines()]
     data[1]["problem"] += " Apply" + " lara" * 40
+    data[3]["expected_answer"] = "\\frac{"
     (tmp_path / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
-    line = ["--preset", "demo", "--data", tmp_path / "val.jsonl", "--limit", 3, "--out", tmp_path / "out.jsonl"]
+    line = ["--preset", "demo", "--data", tmp_path / "val.jsonl", "--limit", 4, "--out", tmp_path / "out.jsonl"]
     line += ["--samples", 8, "--temperature", 0.7, "--k", 1, 8]
     assert evaluate.main(list(map(str, [DEMO, *line]))) == 0
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [row["problem"] for row in rows] == [0] * 8 + [1] * 8 + [2] * 8
+    assert [row["problem"] for row in rows] == [0] * 8 + [1] * 8 + [2] * 8 + [3] * 8
     assert all((row["reward"], row["status"], row["tokens"]) == (0, "overlong_prompt", 0) for row in rows[8:16])
+    assert all((row["reward"], row["status"]) == (0, "bad_gold") for row in rows[24:])
     right = [sum(row["reward"] for row in rows[at : at + 8]) for at in (0, 16)]
     assert 0 < sum(right) < 16  # problems that are solved half of the time, each sample drawn anew
     printed = capsys.readouterr().out
-    assert f"| pass@1 | {sum(right) / 24:.2%} |" in printed
-    assert f"| pass@8 | {sum(c > 0 for c in right) / 3:.2%} |" in printed
-    assert "| overlong_prompt | 8 of 24 | |" in printed
+    assert f"| pass@1 | {sum(right) / 32:.2%} |" in printed
+    assert f"| pass@8 | {sum(c > 0 for c in right) / 4:.2%} |" in printed
+    assert "| overlong_prompt | 8 of 32 | |" in printed
 
 
 @pytest.mark.parametrize(
