@@ -400,7 +400,9 @@ def plot_selections(groups, selections: dict[Path, np.ndarray], out, column: str
     runs = {name: [selections[folder] for folder, _, _ in members] for name, members in groups.items()}
     predicts = {k: v for k, v in runs.items() if any(np.isfinite(s["predicted"]).any() for s in v)}
     n = len(groups) + bool(predicts)
-    figure, grid = plt.subplots(1, n, figsize=(4.6 * n, 3.9), squeeze=False, layout="constrained")
+    columns, lines = min(3, n), -(-n // 3)
+    size = (4.6 * columns, 3.5 * lines + 0.4)
+    figure, grid = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
     images = []
     for axes, (name, members) in zip(grid.flat, groups.items(), strict=False):
         G = members[0][1]["group_size"]
@@ -408,11 +410,11 @@ def plot_selections(groups, selections: dict[Path, np.ndarray], out, column: str
         axes.set(title=f"Chosen problems: {name}", ylabel=column if levels else f"completions right, of {G}")
     for image in images:
         image.set_clim(0, max(other.get_array().max() for other in images))
-    figure.colorbar(
-        images[-1], ax=list(grid.flat[: len(images)]), label="share of the choices of a block of steps", pad=0.02
-    )
+        figure.colorbar(image, ax=image.axes, label="share of a block's choices", pad=0.02)
     if predicts:
-        draw_reliability(grid.flat[-1], runs)
+        draw_reliability(grid.flat[len(groups)], runs)
+    for axes in grid.flat[n:]:
+        axes.set_visible(False)
     return save(figure, groups, out, "selections.png")
 
 
