@@ -336,7 +336,7 @@ def draw_reliability(axes, groups: dict[str, list[np.ndarray]]) -> None:
             style = {"fmt": line, "markersize": 5, "markerfacecolor": fill, "elinewidth": 0.9, "capsize": 2}
             axes.errorbar(x, y, [y - low, high - y], color=colour, linewidth=1.3, **style)
     axes.legend(fontsize=8, frameon=False)
-    title = "Reliability of predictions (95% intervals)"
+    title = "Reliability (95% intervals)"
     axes.set(title=title, xlabel="predicted utility", ylabel="outcome y", axisbelow=True)
 
 
