@@ -24,14 +24,25 @@ leaves evaluations out and presumes equal hardware.
 """
 
 import math
-import sys
 from dataclasses import dataclass
 
 import numpy as np
-from plot import COLOURS, RunError, arguments, curve, draw_panel, load_groups, plt, read_rows, save, x_values
+from plot import (
+    COLOURS,
+    RunError,
+    arguments,
+    count_shares,
+    curve,
+    draw_panel,
+    draw_reliability,
+    load_groups,
+    load_selections,
+    plt,
+    save,
+    x_values,
+)
 
 COMPARED = {"steps": "steps", "samples": "thousand completions", "tokens": "million tokens", "seconds": "hours"}
-LEAST = 10  # bins of the reliability diagram with fewer outcomes are not drawn
 LOGGED = {  # key in the metrics -> row of the table
     "zero_variance": "dead groups",
     "norm_in": "gradient norm, dead rows in the denominators",
@@ -42,12 +53,11 @@ LOGGED = {  # key in the metrics -> row of the table
     "teacher_noise_floor": "noise floor of G",
     "excess": "teacher MAE − noise floor",
 }
-SELECTION = [("step", int), ("explored", bool), ("successes", int), ("y", float), ("predicted", float), ("pool", float)]
 
 
 @dataclass
 class Run:
-    """Metrics by step; an array of SELECTION (`pool`: mean prediction over the pool); accuracy by amount of each."""
+    """Metrics by step; load_selections' array; accuracy by amount of each."""
 
     G: int
     rows: list[dict]
@@ -57,18 +67,8 @@ class Run:
 
 def load(folder, config: dict, rows: list[dict]) -> Run:
     """The run, and added to its metrics the norm by treatment of dead rows and the teacher's error above the floor."""
+    selections = load_selections(folder)
     try:
-        lines, selections = read_rows(folder / "selections.jsonl"), []
-    except OSError as error:
-        raise RunError(f"{folder}: not a run folder, selections.jsonl: {error.strerror}") from error
-    if not lines:
-        raise RunError(f"{folder}: selections.jsonl has no selection yet")
-    try:
-        for s in lines:
-            predicted = s["utilities"][s["pool"].index(s["chosen"])]
-            known = [utility for utility in s["utilities"] if utility is not None]
-            numbers = (math.nan if predicted is None else predicted, np.mean(known) if known else math.nan)
-            selections.append((s["step"], s["explored"], s["successes"], s["y"], *numbers))
         P, dead_out = config["prompts_per_step"], config["dead_rows"] == "out"
         for row in (row for row in rows if row.get("grad_norm") is not None):
             # Resampling (DAPO) rolls out more groups than the P that the loss takes, the live ones first.
@@ -78,7 +78,7 @@ def load(folder, config: dict, rows: list[dict]) -> Run:
             if row.get("teacher_mae") is not None:
                 row["excess"] = row["teacher_mae"] - row["teacher_noise_floor"]
         accuracy = {x: curve(rows, x_values(config, rows, x), "val_accuracy") for x in COMPARED}
-        return Run(config["group_size"], rows, np.array(selections, dtype=SELECTION), accuracy)
+        return Run(config["group_size"], rows, selections, accuracy)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else error
         raise RunError(f"{folder}: cannot be audited: {what}") from error
@@ -93,27 +93,6 @@ def spearman(x, y) -> float:
             return math.nan
         ranks.append((np.cumsum(counts) - (counts - 1) / 2)[inverse])
     return float(np.corrcoef(*ranks)[0, 1])
-
-
-def calibration(predicted, y, resamples: int = 2000) -> np.ndarray:
-    """Ten equal bins of predictions over [0, 0.5]: mean prediction, mean outcome, its 95% interval, number; none empty.
-
-    y takes few values, so a bootstrap of n outcomes is one multinomial draw over them, however large n is.
-    """
-    rng, points = np.random.default_rng(0), []
-    which = np.digitize(predicted, np.linspace(0, 0.5, 11)[1:-1])
-    for b in np.unique(which):
-        values, counts = np.unique(y[which == b], return_counts=True)
-        n = counts.sum()
-        means = rng.multinomial(n, counts / n, size=resamples) @ values / n
-        points.append([predicted[which == b].mean(), y[which == b].mean(), *np.quantile(means, [0.025, 0.975]), n])
-    return np.reshape(points, (-1, 5))
-
-
-def count_shares(successes, G: int) -> np.ndarray:
-    """Shares of the groups with 0, 1 to G/4, in between, 3G/4 to G-1, and all G right."""
-    which = np.digitize(successes, [0, 1, G // 4 + 1, G - G // 4, G]) - 1
-    return np.bincount(which, minlength=5) / len(successes)
 
 
 def measures(run: Run, first: int, last: int) -> dict:
@@ -183,21 +162,6 @@ def markdown(title: str, columns: list[str], found: dict) -> str:
     return "\n".join(lines)
 
 
-def draw_reliability(axes, kinds: dict[str, list[Run]]) -> None:
-    """Mean outcome by bin of prediction; exploring filled, greedy open."""
-    axes.plot([0, 0.5], [0, 0.5], ":", color="0.3", linewidth=1)
-    for explored, line, fill, name in ((True, "o-", None, "exploring"), (False, "o--", "w", "greedy")):
-        axes.plot([], [], line, color="0.3", markerfacecolor=fill, label=name, markersize=5)
-        for colour, runs in zip(COLOURS, kinds.values(), strict=False):
-            s = np.concatenate([run.selections for run in runs])
-            s = s[(s["explored"] == explored) & np.isfinite(s["predicted"])]
-            points = calibration(s["predicted"], s["y"])
-            x, y, low, high, _ = points[points[:, 4] >= LEAST].T
-            style = {"fmt": line, "markersize": 5, "markerfacecolor": fill, "elinewidth": 0.9, "capsize": 2}
-            axes.errorbar(x, y, [y - low, high - y], color=colour, linewidth=1.3, **style)
-    axes.legend(fontsize=8, frameon=False)
-
-
 def draw_points(axes, columns: list[str], found: dict, keys) -> None:
     """Values by column: runs as faint dots, their mean in the kind's colour; keys are (key, line style, name)."""
     for k, (colour, runs) in enumerate(zip(COLOURS, found.values(), strict=False)):
@@ -240,7 +204,7 @@ def draw_counts(axes, blocks: list[str], found: dict) -> None:
     axes.legend(fontsize=8, frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.16))
 
 
-def audit(folders, out, n_blocks: int = 4, group_by: tuple[str, ...] = ("sampler",)):
+def audit(folders, out, n_blocks: int = 4, group_by: tuple[str, ...] = ()):
     """Draw the figure; returns its path and the tables as Markdown."""
     kinds = {name: [load(*run) for run in runs] for name, runs in load_groups(folders, group_by).items()}
     (blocks, found), (amounts, accuracy) = by_block(kinds, n_blocks), by_amount(kinds)
@@ -256,7 +220,7 @@ def audit(folders, out, n_blocks: int = 4, group_by: tuple[str, ...] = ("sampler
     if predicts:
         panel = ("Teacher error above the noise floor", "MAE − noise floor", [("excess", "-", None)])
         draw_panel(panels["excess"], panel, curves, "steps")
-        draw_reliability(panels["reliable"], kinds)
+        draw_reliability(panels["reliable"], {k: [run.selections for run in runs] for k, runs in kinds.items()})
         draw_points(panels["rank"], blocks, found, [("Spearman, exploring", "-", None)])
         lifts = [("lift, predicted", "--", "predicted"), ("lift, outcome", "-", "in outcomes")]
         draw_points(panels["lift"], blocks, found, lifts)
@@ -265,7 +229,6 @@ def audit(folders, out, n_blocks: int = 4, group_by: tuple[str, ...] = ("sampler
         labels = [label.replace(" ", "\n") for label in amounts[1::2] + amounts[-1:]]
         draw_points(panels["equal"], labels, ends, [("validation accuracy", "_", None)])
     for name, title, x, y in (
-        ("reliable", "Reliability (95% intervals)", "predicted utility", "outcome y"),
         ("rank", "Prediction against outcome, exploring", "training steps", "Spearman rank correlation"),
         ("lift", "Lift of the greedy choice over its pool", "training steps", "utility"),
         ("counts", "How many of G completions were right, by training steps (hatched: dead)\n", "", "share of groups"),
@@ -287,7 +250,7 @@ def main(argv=None) -> None:
     try:
         path, tables = audit(args.runs, args.out, max(1, args.blocks), tuple(args.group_by))
     except (RunError, OSError) as error:
-        sys.exit(f"audit: {error}")
+        parser.exit(2, f"audit: {error}\n")
     print(f"{tables}\n\nFigure: {path}")
 
 

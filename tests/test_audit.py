@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 import audit
+import plot
 from plot import RunError
 
 CONFIG = {"sampler": "goldilocks", "seed": 0, "prompts_per_step": 4, "group_size": 16, "dead_rows": "in"}
@@ -70,24 +71,24 @@ def test_spearman_by_hand():
 def test_calibration_by_hand():
     predicted = np.array([0.01, 0.03, 0.42, 0.44, 0.5, 0.5])
     y = np.array([0.0, 0.5, 0.2, 0.2, 0.1, 0.3])
-    first, ninth, last = audit.calibration(predicted, y)
+    first, ninth, last = plot.calibration(predicted, y)
     assert first[[0, 1, 4]] == pytest.approx([0.02, 0.25, 2])
     assert first[2:4] == pytest.approx([0, 0.5])  # the mean of two draws from {0, 1/2} is 0 in a quarter of cases
     assert ninth == pytest.approx([0.43, 0.2, 0.2, 0.2, 2])  # outcomes all alike
     assert last[[0, 1, 4]] == pytest.approx([0.5, 0.2, 2])  # 0.5 belongs to the last bin
-    assert audit.calibration(np.array([]), np.array([])).shape == (0, 5)
+    assert plot.calibration(np.array([]), np.array([])).shape == (0, 5)
 
 
 def test_bootstrap_interval_is_the_known_one():
     """900 outcomes, 0 or 1/2 alike often: the mean's standard deviation is 1/4 / 30, times 1.96 either side."""
-    _, mean, low, high, n = audit.calibration(np.full(900, 0.2), np.tile([0.0, 0.5], 450))[0]
+    _, mean, low, high, n = plot.calibration(np.full(900, 0.2), np.tile([0.0, 0.5], 450))[0]
     assert (mean, n) == (0.25, 900)
     assert [mean - low, high - mean] == pytest.approx([1.96 * 0.25 / 30] * 2, rel=0.1)
 
 
 def test_count_shares():
-    assert list(audit.count_shares([0, 0, 1, 4, 5, 11, 12, 15, 16, 16], 16)) == pytest.approx([0.2] * 5)
-    assert list(audit.count_shares([0, 1, 2, 2], 2)) == [0.25, 0, 0.25, 0, 0.5]  # G/4 is none of 2
+    assert list(plot.count_shares([0, 0, 1, 4, 5, 11, 12, 15, 16, 16], 16)) == pytest.approx([0.2] * 5)
+    assert list(plot.count_shares([0, 1, 2, 2], 2)) == [0.25, 0, 0.25, 0, 0.5]  # G/4 is none of 2
 
 
 def test_measures_by_hand(tmp_path):
@@ -213,7 +214,7 @@ def test_bars_stand_over_their_steps(tmp_path):
     audit.plt.close(figure)
 
 
-def test_folders_that_cannot_be_audited_get_one_line(tmp_path):
+def test_folders_that_cannot_be_audited_get_one_line(tmp_path, capsys):
     (make_run(tmp_path / "bare") / "selections.jsonl").unlink()
     make_run(tmp_path / "empty", selections=[])
     make_run(tmp_path / "not_begun", rows=[])
@@ -227,7 +228,7 @@ def test_folders_that_cannot_be_audited_get_one_line(tmp_path):
         "bare": "not a run folder, selections.jsonl: No such file",
         "empty": "selections.jsonl has no selection yet",
         "not_begun": "metrics.jsonl has no step yet",
-        "broken": "cannot be audited: lacks 'utilities'",
+        "broken": "selections.jsonl cannot be read: lacks 'utilities'",
         "torn": "selections.jsonl, line 2: not a JSON object with a step",
         "elsewhere": "17 is not in list",
         "timeless": "no groups at step 1, so --x samples",
@@ -235,9 +236,10 @@ def test_folders_that_cannot_be_audited_get_one_line(tmp_path):
     }.items():
         with pytest.raises(SystemExit) as stop:
             audit.main([str(tmp_path / name), "--out", str(tmp_path / "figures")])
-        assert message in stop.value.code
-        assert name in stop.value.code
-        assert "\n" not in stop.value.code
+        line = capsys.readouterr().err
+        assert message in line
+        assert name in line
+        assert (stop.value.code, line.count("\n")) == (2, 1)
     assert not (tmp_path / "figures").exists()
     assert issubclass(RunError, ValueError)
 
