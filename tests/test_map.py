@@ -46,7 +46,7 @@ def test_flags_and_files_of_the_map_exist():
     for name in NAMES:
         for flag in re.findall(r"--(\w+)", name):
             assert flag in flags, name
-        for script in re.findall(r"\b(?:scripts/)?(?:prepare_data|plot|make_demo)\.py", name):
+        for script in re.findall(r"\b(?:scripts/)?(?:[a-z_]+)\.py", name):
             assert (ROOT / "scripts" / Path(script).name).exists(), name
 
 
