@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 import zlib
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -247,6 +247,7 @@ class Layout:
             store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         else:
             store = dist.HashStore()
+        self.store = store
         dist.init_process_group(backend, timeout=timeout, store=store, rank=self.rank, world_size=self.world)
         if cuda:
             torch.cuda.set_device(self.device)
@@ -778,15 +779,22 @@ class Run:
     def failed(self, error: Exception) -> int:
         """Says in a line what ended the run, once where all ranks know of it, and returns the exit status for it."""
         message = str(error)
+        lost = isinstance(error, dist.DistError) or "gloo" in message
         if isinstance(error, NonFiniteError):
             message += f"; the {len(error.rows)} rows behind it are in {self.folder}/nonfinite.jsonl"
-        elif isinstance(error, dist.DistError) or "gloo" in message:
+        elif lost:
             message = message.rpartition("] ")[2].partition(". ")[0]
             message = f"a rank died, or was waited for {self.config.timeout_minutes} minutes ({message}); "
             message += "the same command goes on from the newest checkpoint"
         elif type(error) is RuntimeError:
             raise error
-        if dist.get_rank(self.layout.group) == 0 or isinstance(error, OSError):
+        speaks = isinstance(error, OSError) or dist.get_rank(self.layout.group) == 0
+        if isinstance(error, Fault):  # all ranks know of it, others only those of a group
+            speaks = self.layout.rank == 0
+        with suppress(dist.DistError):  # without torchrun the store is gone with rank 0
+            if speaks and self.layout.store.add("said", 1) > 1 and lost:
+                speaks = False  # the rank that was lost has said why
+        if speaks:
             if isinstance(error, NonFiniteError):
                 write_lines(self.folder / "nonfinite.jsonl", error.rows)
             say(message)

@@ -583,6 +583,14 @@ def test_a_folder_that_another_job_writes_to(whole, tiny_model, tiny_data):
 # ---- what only shows on the way, and many ranks
 
 
+@pytest.mark.slow
+def test_what_the_teachers_rank_finds_is_said_by_it_alone(tmp_path, tiny_model, tiny_data):
+    """The students only notice that it has gone, and must not say that the same command would go on."""
+    flags = ("--max_prompt_tokens", 12, "--teacher_ranks", 1)
+    output = shell(tmp_path / "run", *flags, ranks=2, model=tiny_model, data=tiny_data, code=2)
+    assert output.count("fit the prompt limit") == output.count("error: ") == 1
+
+
 def test_questions_that_do_not_fit(tmp_path, tiny_model, tiny_data):
     """Known only when they have been tokenised. The folder is there by then; nothing of an earlier run is in it."""
     code, _, err = main(tmp_path / "run", "--max_prompt_tokens", 12, model=tiny_model, data=tiny_data)

@@ -250,13 +250,6 @@ def test_a_checkpoint_before_the_teachers_first_update_changes_nothing(halfway, 
 
 
 @pytest.mark.slow
-def test_what_is_found_on_the_way_is_one_line_too(tiny_model, tiny_data, tmp_path):
-    flags = ("--max_prompt_tokens", 5)  # every prompt is longer
-    output = shell(tmp_path / "run", *flags, model=tiny_model, data=tiny_data, code=2)
-    assert "fit the prompt limit" in output and output.count("error:") == 1 and "Traceback" not in output
-
-
-@pytest.mark.slow
 def test_a_run_cannot_go_back(alone, halfway):
     output = shell(alone[0], "--steps", 2, model=DEMO, data=halfway, code=2)
     assert "--steps 2: the run in" in output and "is at step 4 already" in output
