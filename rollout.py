@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
 from transformers.utils import is_flash_attn_2_available
@@ -84,6 +83,10 @@ class PromptEncoder:
             raise ValueError("--chat_template: this model's tokenizer has no chat template")
         self.tokenizer, self.header, self.footer = tokenizer, header, footer
         self.chat_template = chat_template
+        try:
+            self("1 + 1")
+        except Exception as error:  # a template is a program, and may raise anything
+            raise ValueError(f"the tokenizer cannot make a prompt: {first_lines(error)}") from error
 
     def text(self, question: str) -> str:
         """The prompt as text."""
@@ -113,9 +116,7 @@ class Generator:
         self.lm.to(device).eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.own_settings, self.lm.generation_config = self.lm.generation_config, GenerationConfig()
-        eos = self.own_settings.eos_token_id  # one token or a list: each ends a completion, as the tokenizer's does
-        ids = {*(eos if isinstance(eos, list) else [eos]), tokenizer.eos_token_id}
-        self.stop_ids = sorted(ids - {None})
+        self.stop_ids = stop_ids(self.own_settings, tokenizer)
 
     @torch.no_grad()
     def refresh(self, policy: "Policy") -> None:
@@ -188,6 +189,12 @@ class Generator:
         # As text: save_pretrained of some versions refuses settings that contradict each other, after days of training.
         (Path(folder) / "generation_config.json").write_text(self.own_settings.to_json_string())
         self.tokenizer.save_pretrained(folder)
+
+
+def stop_ids(settings: GenerationConfig, tokenizer) -> list[int]:
+    """The tokens that end a completion: those of the checkpoint, one or a list, and the tokenizer's."""
+    eos = settings.eos_token_id
+    return sorted({*(eos if isinstance(eos, list) else [eos]), tokenizer.eos_token_id} - {None})
 
 
 class Slots(Cache):
@@ -302,19 +309,16 @@ def attention_for(device) -> str:
 
 def check_model(name: str, tokens: int) -> None:
     """Raises ValueError, in one line, unless `name` is a causal LM that Policy is right for, with all its weights,
-    a pad and an end token, and room for `tokens` tokens."""
-
-    def first_line(error):
-        return str(error).strip().splitlines()[0]
-
+    a pad and an end token, and room for `tokens` tokens. No code that comes with it is run."""
+    trust = {"trust_remote_code": False}  # else transformers asks at the terminal
     try:
-        config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+        config, tokenizer = AutoConfig.from_pretrained(name, **trust), AutoTokenizer.from_pretrained(name, **trust)
         if not tokenizer("1 + 1").input_ids:  # where a file is missing, transformers makes up an empty tokenizer
             raise ValueError("its tokenizer has no vocabulary")
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # at a torn or odd file transformers raises anything
         kind = "is no Hugging Face model folder"
         kind = kind if Path(name).is_dir() else "is no folder and cannot be had from the hub"
-        raise ValueError(f"model {name!r} {kind}: {first_line(error)}") from error
+        raise ValueError(f"model {name!r} {kind}: {first_lines(error)}") from error
     if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
         raise ValueError(f"model {name!r} has no weights: no .safetensors file in the folder")
     if tokenizer.pad_token_id is None:
@@ -325,15 +329,16 @@ def check_model(name: str, tokens: int) -> None:
     if tokens > (window := getattr(config, "sliding_window", None) or tokens):
         raise ValueError(f"{name!r} attends to the last {window} tokens only, and a row may take {tokens}")
     if tokens > room:
-        raise ValueError(f"prompt and completion may take {tokens} tokens, but {name!r} has room for {room}")
+        raise ValueError(f"a row may take {tokens} tokens, but {name!r} has room for {room}: lower --max_prompt_tokens")
     settings = ("final_logit_softcapping", "logits_scaling", "logit_scale")
     if changed := [s for s in settings if getattr(config, s, None) not in (None, 1.0)]:
         raise ValueError(f"model {name!r} changes its logits ({changed[0]}), which Policy does not")
     try:
-        how = {"dtype": "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
+        how = trust | {"dtype": "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
         lm, found = AutoModelForCausalLM.from_pretrained(name, **how)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ValueError(f"model {name!r} cannot be loaded: {first_line(error)}") from error
+        ends = stop_ids(lm.generation_config, tokenizer)
+    except Exception as error:
+        raise ValueError(f"model {name!r} cannot be loaded: {first_lines(error)}") from error
     if getattr(lm.get_output_embeddings(), "bias", None) is not None:
         raise ValueError(f"model {name!r} adds a bias to its logits, which Policy does not")
     lacking = sorted([*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])])
@@ -341,8 +346,13 @@ def check_model(name: str, tokens: int) -> None:
         raise ValueError(f"the weights of model {name!r} lack {lacking[0]!r}, or have it in another shape")
     if wild := [key for key, p in lm.named_parameters() if not p.isfinite().all()]:
         raise ValueError(f"the weights of model {name!r} are not finite: {wild[0]!r}")
-    if tokenizer.eos_token_id is None and lm.generation_config.eos_token_id is None:
+    if not ends:
         raise ValueError(f"model {name!r} has no end token: set tokenizer.eos_token and save it again")
+
+
+def first_lines(error: BaseException) -> str:
+    """The beginning of a message, of which the first line may only introduce the second."""
+    return " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
 
 
 def left_pad(rows: list[list[int]], pad_id: int, device) -> tuple[torch.Tensor, torch.Tensor]:

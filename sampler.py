@@ -16,6 +16,7 @@ from typing import Protocol
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 import torch.distributed as dist
@@ -53,26 +54,32 @@ class Problems:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         if not self.path.is_file():
-            raise FileNotFoundError(f"{path}: no such data file")
+            raise FileNotFoundError(f"{path}: no such data file (--train_data, --val_data)")
         kind = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}.get(self.path.suffix)
         if kind is None:
             raise InputError(f"{path}: expected a .jsonl or .parquet file")
         if self.path.stat().st_size == 0:
             raise InputError(f"{path}: the file is empty")
+        with self.path.open("rb") as file:  # `datasets` would unpack an archive, and keep what it had in it for good
+            head = file.read(4)
+        if head != b"PAR1" if kind == "parquet" else head.strip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"[", b""):
+            raise InputError(self._first_bad_line() or f"{path}: is no {kind} file")
         try:
             rows = datasets.load_dataset(kind, data_files=str(self.path), split="train")
         except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
-            raise InputError(self._first_bad_line() or f"{path}: cannot be read as {kind}: {error}") from error
+            why = str(error.__cause__ or error).partition("\n")[0]
+            raise InputError(self._first_bad_line() or f"{path}: cannot be read as {kind}: {why}") from error
         missing = set(self.COLUMNS) - set(rows.column_names)
         if missing or len(rows) == 0:
             what = f"lacks the field {sorted(missing)[0]!r}" if missing else "holds no problem"
             raise InputError(self._first_bad_line() or f"{path}: {what}")
         self.others = rows.remove_columns(list(self.COLUMNS))
         rows = rows.select_columns(list(self.COLUMNS))
+        expected = "must be text in every row (not blank, no date), or a number in every row"
         for name in self.COLUMNS:
             column = rows.data.column(name)
             if not (pc.all(pc.is_valid(column)).as_py() and _all_filled(column)):
-                raise InputError(self._first_bad_line() or f"{path}: a row has an empty {name!r}")
+                raise InputError(self._first_bad_line() or f"{path}: {name!r} {expected}")
         self.rows = rows.cast(datasets.Features({name: datasets.Value("string") for name in self.COLUMNS}))
 
     def __len__(self) -> int:
@@ -98,23 +105,34 @@ class Problems:
         """Which line of a JSONL file is at fault: only called once loading has failed, for it reads them all."""
         if self.path.suffix == ".parquet":
             return None
-        with self.path.open(encoding="utf-8", errors="replace") as lines:
+        with self.path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
+                    row = json.loads(line.decode("utf-8-sig"))
+                except (ValueError, RecursionError) as error:
                     return f"{self.path}, line {number}: not JSON ({error})"
                 for name in self.COLUMNS:
-                    if not isinstance(row, dict) or str(row.get(name) or "").strip() == "":
-                        return f"{self.path}, line {number}: lacks the field {name!r}"
+                    value = row.get(name) if isinstance(row, dict) else None
+                    if type(value) not in (str, int, float) or not str(value).strip():
+                        return f"{self.path}, line {number}: lacks the field {name!r}, as text or a number"
         return None
 
 
 def _all_filled(column) -> bool:
-    is_text = str(column.type) in ("string", "large_string", "string_view")
-    return not is_text or not pc.any(pc.equal(pc.utf8_trim_whitespace(column), "")).as_py()
+    """Whether all are text and not blank, or all numbers that their text can say exactly. Other types (mixed ones,
+    which come as JSON in quotes, or dates) would not stay what the file says."""
+    if pa.types.is_integer(column.type):
+        return True
+    if pa.types.is_floating(column.type):  # NaN is not less either
+        return pc.all(pc.less(pc.abs(column), 2**53)).as_py()
+    if str(column.type) not in ("string", "large_string", "string_view"):
+        return False
+    try:
+        return not pc.any(pc.equal(pc.utf8_trim_whitespace(column), "")).as_py()
+    except pa.ArrowInvalid:  # not UTF-8
+        return False
 
 
 class Unseen:

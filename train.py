@@ -15,12 +15,13 @@ import io
 import json
 import math
 import os
+import pickle
 import shutil
 import signal
 import sys
 import time
 import zlib
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -66,7 +67,7 @@ DATA = "data/openmathreasoning"
 # Configuration
 
 
-def opt(default, meaning: str, choices=None, least=None, most=None):
+def opt(default, meaning: str, choices=None, least=None, most=10**9):
     """A Config field: default, what it means (its unit, and where in the paper the default comes from), its range."""
     return field(default=default, metadata={"help": meaning, "choices": choices, "least": least, "most": most})
 
@@ -91,7 +92,7 @@ class Config:
     group_size: int = opt(16, "completions G a prompt (Table 5a)", least=2)
     per_device_batch_size: int = opt(4, "full-length rows a forward/backward; shorter rows, more (App. K.1)", least=1)
     max_rollout_tokens: int = opt(200_000, "tokens of key-value cache in one call of generate", least=1)
-    learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", least=0)
+    learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", least=0, most=1)
     lr_schedule: str = opt("constant", "linear decays to 0 at the last step", ("constant", "linear"))
     max_grad_norm: float = opt(1.0, "longer gradients are scaled down to it; 0: never", least=0)
     max_prompt_tokens: int = opt(1024, "longer prompts are dropped and counted (Table 5a)", least=1)
@@ -114,7 +115,7 @@ class Config:
     teacher_ranks: int = opt(-1, "ranks for it; -1: world//4, 2 of 8 (Section 5.1); 0: in the student ranks", least=-1)
     candidates: int = opt(8, "pool K_candidate scored for each prompt (Alg. 1, Table 5b)", least=1)
     epsilon: float = opt(0.2, "share of prompts chosen uniformly from the pool (Alg. 1, Table 5b)", least=0, most=1)
-    teacher_learning_rate: float = opt(1e-6, "AdamW, teacher (Table 5b)", least=0)
+    teacher_learning_rate: float = opt(1e-6, "AdamW, teacher (Table 5b)", least=0, most=1)
     teacher_batch_size: int = opt(8, "questions a teacher rank (Table 5b)", least=1)
     teacher_epochs: int = opt(4, "E_teacher over the buffer at each update (Alg. 2, Table 5b)", least=1)
     teacher_update_every: int = opt(4, "M_update: outcomes between updates (Alg. 2, Table 5b)", least=1)
@@ -126,7 +127,7 @@ class Config:
     checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", least=0)
     keep: int = opt(2, "checkpoints kept", least=1)
     verify_workers: int = opt(4, "processes a student rank grades answers with", least=1)
-    timeout_minutes: float = opt(60, "longest wait of one rank for another; an evaluation is one", least=0.01)
+    timeout_minutes: float = opt(60, "longest wait of one rank for another; an evaluation is one", least=0.01, most=1e5)
     # fmt: on
 
 
@@ -187,9 +188,8 @@ def parse(argv: list[str] | None = None) -> Config:
     config = Config(**(PRESETS[preset] | given))
     for f in fields(config):
         value, low, high = getattr(config, f.name), f.metadata["least"], f.metadata["most"]
-        if (low is not None and not value >= low) or (high is not None and not value <= high) or value == math.inf:
-            bounds = f"at least {low}" if high is None else f"in [{low}, {high}]"
-            raise ValueError(f"--{f.name} {value}: must be {bounds}")
+        if low is not None and not low <= value <= high:
+            raise ValueError(f"--{f.name} {value}: must be in [{low}, {high}]")
     flags = SAMPLERS[config.sampler].flags
     for name in ("candidates", "epsilon", "column"):
         if name in given and name not in flags:
@@ -249,6 +249,7 @@ class Layout:
             store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         else:
             store = dist.HashStore()
+        self.store = store
         dist.init_process_group(backend, timeout=timeout, store=store, rank=self.rank, world_size=self.world)
         if cuda:
             torch.cuda.set_device(self.device)
@@ -632,8 +633,8 @@ class Run:
                 raise InputError(f"--out {self.folder}: the folder is not empty and holds no run; choose another")
             return 0
         try:
-            old, new = json.loads(path.read_text()), asdict(self.config) | self.facts()
-        except json.JSONDecodeError as error:
+            old, new = dict(json.loads(path.read_text())), asdict(self.config) | self.facts()
+        except (ValueError, TypeError) as error:
             raise InputError(f"{path} is damaged ({error}): put it back, or choose another --out") from error
         free = FREE - ({"steps"} if self.config.lr_schedule == "linear" else set())  # its rate depends on them
         differ = {
@@ -644,11 +645,17 @@ class Run:
         step = self.newest()
         if step > self.config.steps:
             raise InputError(f"--steps {self.config.steps}: the run in {self.folder} is at step {step} already")
-        logged = [row["step"] for row in read_lines(self.folder / "metrics.jsonl", torn=True)]
+        logs = {name: read_lines(self.folder / name, torn=True) for name in self.LOGS}
+        for name, rows in logs.items():
+            if not all(isinstance(row, dict) and isinstance(row.get("step"), int) for row in rows):
+                raise InputError(f"{self.folder / name} is damaged: put it back, or choose another --out")
+        logged = [row["step"] for row in logs["metrics.jsonl"]]
         if step and logged[: step + 1] != list(range(step + 1)):
             raise InputError(
                 f"{self.folder}/metrics.jsonl lacks a step before {step}: put it back, or choose another --out"
             )
+        if step:
+            self.sampler_state(step)
         if step and differ:
             print(f"note: {'; '.join(differ.values())}: the run goes on, but not bit for bit", flush=True)
         return step
@@ -676,9 +683,9 @@ class Run:
         for step in reversed(self.steps()):
             folder = self.checkpoint(step)
             try:
-                manifest = json.loads((folder / "manifest.json").read_text())
+                manifest = dict(json.loads((folder / "manifest.json").read_text()))
                 damaged = [name for name, expected in manifest.items() if digest(folder / name) != expected]
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, TypeError) as error:
                 damaged = [str(error)]
             if not damaged:
                 return step
@@ -689,15 +696,25 @@ class Run:
             raise InputError(f"--out {self.folder}: no checkpoint there is intact; to start again choose another")
         return 0
 
+    def sampler_state(self, step: int) -> dict:
+        """What checkpoint `step` has of the sampler. Raises InputError where it is more than data."""
+        try:
+            return torch.load(self.checkpoint(step) / "sampler.pt", weights_only=True)
+        except (pickle.UnpicklingError, OSError, RuntimeError) as error:
+            raise damaged(self.checkpoint(step), error) from error
+
     def load(self, step: int, sampler, student: Student | None = None) -> None:
         """Checkpoint `step` into what this rank holds; 0 leaves it as it starts."""
         folder = self.checkpoint(step)
-        if step:
-            for name, model, optimizer, state in shards(sampler, student):
-                dcp.load(state, checkpoint_id=folder / name, process_group=self.layout.group)
-                set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-            if not isinstance(sampler, RemoteSampler):
-                sampler.load_state_dict(torch.load(folder / "sampler.pt", weights_only=True))
+        for name, model, optimizer, state in shards(sampler, student) if step else ():
+            try:
+                reader = PlainReader(folder / name)
+                dcp.load(state, storage_reader=reader, planner=PlainPlanner(), process_group=self.layout.group)
+            except dcp.CheckpointException as error:
+                raise damaged(folder, next(iter(error.failures.values()))[0]) from error
+            set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        if step and not isinstance(sampler, RemoteSampler):
+            sampler.load_state_dict(self.sampler_state(step))
         if student is not None:
             student.generator.refresh(student.policy)
 
@@ -764,18 +781,25 @@ class Run:
     def failed(self, error: Exception) -> int:
         """Says in a line what ended the run, once where all ranks know of it, and returns the exit status for it."""
         message = str(error)
+        lost = isinstance(error, dist.DistError) or "gloo" in message
         if isinstance(error, NonFiniteError):
             message += f"; the {len(error.rows)} rows behind it are in {self.folder}/nonfinite.jsonl"
-        elif isinstance(error, dist.DistError) or "gloo" in message:
+        elif lost:
             message = message.rpartition("] ")[2].partition(". ")[0]
             message = f"a rank died, or was waited for {self.config.timeout_minutes} minutes ({message}); "
             message += "the same command goes on from the newest checkpoint"
         elif type(error) is RuntimeError:
             raise error
-        if dist.get_rank(self.layout.group) == 0 or isinstance(error, OSError):
+        speaks = isinstance(error, OSError) or dist.get_rank(self.layout.group) == 0
+        if isinstance(error, Fault):  # all ranks know of it, others only those of a group
+            speaks = self.layout.rank == 0
+        with suppress(dist.DistError):  # without torchrun the store is gone with rank 0
+            if speaks and self.layout.store.add("said", 1) > 1 and lost:
+                speaks = False  # the rank that was lost has said why
+        if speaks:
             if isinstance(error, NonFiniteError):
                 write_lines(self.folder / "nonfinite.jsonl", error.rows)
-            print(f"error: {message}", file=sys.stderr, flush=True)
+            say(message)
         return {InputError: 2, NonFiniteError: 3}.get(type(error), 4)
 
     def log(self, metrics: dict, groups: Groups | None = None, tokenizer=None) -> None:
@@ -833,6 +857,44 @@ class Run:
         )
 
 
+class PlainUnpickler(pickle.Unpickler):
+    """Builds what the index of a checkpoint consists of; a pickle that names anything else, to call it, is refused."""
+
+    NAMES = "Metadata StorageMeta TensorStorageMetadata BytesStorageMetadata TensorProperties ChunkStorageMetadata "
+    NAMES += "MetadataIndex _MEM_FORMAT_ENCODING _StorageInfo _get_layout Size PosixPath"
+
+    def find_class(self, module: str, name: str):
+        if module.partition(".")[0] in ("torch", "pathlib"):
+            found = super().find_class(module, name)
+            if name in self.NAMES.split() or isinstance(found, torch.dtype):
+                return found
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no part of a checkpoint")
+
+
+class PlainReader(dcp.FileSystemReader):
+    """Torch would unpickle the index of a checkpoint whatever is in it, and so run code from it."""
+
+    def read_metadata(self, *args, **kwargs):
+        with (Path(self.path) / ".metadata").open("rb") as file:
+            PlainUnpickler(file).load()
+        return super().read_metadata(*args, **kwargs)
+
+
+class PlainPlanner(dcp.DefaultLoadPlanner):
+    """The same for what is no tensor in a checkpoint, such as the learning rate."""
+
+    def load_bytes(self, read_item, value) -> None:
+        torch.load(value, weights_only=True)
+        value.seek(0)
+        super().load_bytes(read_item, value)
+
+
+def damaged(folder: Path, error: BaseException) -> InputError:
+    """For a checkpoint with the files that it should have, but not their contents."""
+    why = rollout.first_lines(error)
+    return InputError(f"checkpoint {folder} cannot be loaded ({why}): delete it to go on from the one before it")
+
+
 def shards(sampler, student: Student | None):
     """(name, model, optimizer, their sharded state) of everything this rank holds a shard of."""
     held = []
@@ -854,7 +916,7 @@ def read_lines(path: Path, torn: bool = False) -> list[dict]:
     for number, line in enumerate(lines, 1):
         try:
             rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             if not (torn and number == len(lines)):
                 raise InputError(f"{path}, line {number}: damaged ({error})") from error
     return rows
@@ -917,7 +979,11 @@ def check_inputs(config: Config, run: Run) -> int:
     rollout.check_model(config.model, config.max_prompt_tokens + config.max_completion_tokens)
     if uses_teacher:
         rollout.check_model(config.teacher_model, config.max_prompt_tokens)
-    PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))
+    encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))
+    if (least := len(encode(""))) >= config.max_prompt_tokens:
+        raise InputError(
+            f"--max_prompt_tokens {config.max_prompt_tokens}: a prompt takes {least} tokens already without a question"
+        )
     if any(not Path(p).exists() for p in {Config.train_data, Config.val_data} & {config.train_data, config.val_data}):
         from scripts.prepare_data import prepare
 
@@ -930,9 +996,17 @@ def check_inputs(config: Config, run: Run) -> int:
     if len(problems) < need:
         raise InputError(f"{config.train_data} has {len(problems)} problems, and one step draws {need}")
     Problems(config.val_data)
-    step = run.check()
-    run.lock()
+    try:
+        step = run.check()
+        run.lock()
+    except OSError as error:
+        raise InputError(f"--out {run.folder} cannot be used ({error.strerror}): choose another") from error
     return step
+
+
+def say(error: object) -> None:
+    """What ended the run, in one line."""
+    print("error:", " ".join(str(error).splitlines()), file=sys.stderr, flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -944,6 +1018,7 @@ def main(argv: list[str] | None = None) -> int:
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it says of an error, the error says as well
     try:
         config = parse(argv)
         layout = Layout(config)
@@ -951,7 +1026,7 @@ def main(argv: list[str] | None = None) -> int:
         if rank:
             time.sleep(10)  # every rank sees the same: rank 0 says it, and torchrun then ends the others
         else:
-            print(f"error: {error}", file=sys.stderr)
+            say(error)
         return 2
     # Worker processes start before CUDA and the process groups exist.
     with nullcontext() if layout.is_teacher else Verifier(workers=config.verify_workers) as verifier:
@@ -962,7 +1037,7 @@ def main(argv: list[str] | None = None) -> int:
             try:
                 found[1] = check_inputs(config, run)
             except (ValueError, OSError) as error:
-                print(f"error: {error}", file=sys.stderr)
+                say(error)
                 found[0] = str(error)
         dist.broadcast_object_list(found)
         problem, start = found
