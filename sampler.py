@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 import torch.distributed as dist
+from pyarrow import types
 
 
 def utility_target(p_hat):
@@ -59,21 +60,34 @@ class Problems:
             raise InputError(f"{path}: expected a .jsonl or .parquet file")
         if self.path.stat().st_size == 0:
             raise InputError(f"{path}: the file is empty")
+        self._check(self._load(kind))
+        rows = self._load(kind)  # anew: the check has mapped the whole file into memory, and a run reads few rows of it
+        self.others, self.rows = rows.remove_columns(list(self.COLUMNS)), rows.select_columns(list(self.COLUMNS))
+        text = datasets.Features({name: datasets.Value("string") for name in self.COLUMNS})
+        if self.rows.features != text:  # numbers become text; the cast rewrites the file
+            self.rows = self.rows.cast(text)
+
+    def _load(self, kind: str) -> datasets.Dataset:
         try:
-            rows = datasets.load_dataset(kind, data_files=str(self.path), split="train")
+            return datasets.load_dataset(kind, data_files=str(self.path), split="train")
         except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
-            raise InputError(self._first_bad_line() or f"{path}: cannot be read as {kind}: {error}") from error
-        missing = set(self.COLUMNS) - set(rows.column_names)
-        if missing or len(rows) == 0:
-            what = f"lacks the field {sorted(missing)[0]!r}" if missing else "holds no problem"
-            raise InputError(self._first_bad_line() or f"{path}: {what}")
-        self.others = rows.remove_columns(list(self.COLUMNS))
-        rows = rows.select_columns(list(self.COLUMNS))
+            raise InputError(self._first_bad_line() or f"{self.path}: cannot be read as {kind}: {error}") from error
+
+    def _check(self, rows: datasets.Dataset) -> None:
+        wrong = None if len(rows) else "holds no problem"
         for name in self.COLUMNS:
+            if name not in rows.column_names:
+                wrong = wrong or f"lacks the field {name!r}"
+                continue
             column = rows.data.column(name)
-            if not (pc.all(pc.is_valid(column)).as_py() and _all_filled(column)):
-                raise InputError(self._first_bad_line() or f"{path}: a row has an empty {name!r}")
-        self.rows = rows.cast(datasets.Features({name: datasets.Value("string") for name in self.COLUMNS}))
+            text = types.is_string(column.type) or types.is_large_string(column.type)
+            number = types.is_integer(column.type) or types.is_floating(column.type) or types.is_decimal(column.type)
+            if column.null_count or (text and pc.any(pc.or_(pc.equal(column, ""), pc.utf8_is_space(column))).as_py()):
+                wrong = wrong or f"a row has an empty {name!r}"
+            elif not (text or number):
+                wrong = wrong or f"{name!r} is neither text nor a number in every row, but {column.type}"
+        if wrong:
+            raise InputError(self._first_bad_line() or f"{self.path}: {wrong}")
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -110,11 +124,6 @@ class Problems:
                     if not isinstance(row, dict) or str(row.get(name) or "").strip() == "":
                         return f"{self.path}, line {number}: lacks the field {name!r}"
         return None
-
-
-def _all_filled(column) -> bool:
-    is_text = str(column.type) in ("string", "large_string", "string_view")
-    return not is_text or not pc.any(pc.equal(pc.utf8_trim_whitespace(column), "")).as_py()
 
 
 class Unseen:
