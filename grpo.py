@@ -18,7 +18,6 @@ Shapes: P prompts, G completions a group, B = P*G rows, N response tokens of the
 import math
 
 import torch
-import torch.nn.functional as F
 
 LOSSES = ("grpo", "dapo", "sum")
 STDS = ("population", "sample", "none")
@@ -113,65 +112,57 @@ def row_weights(lengths_P_G: torch.Tensor, loss: str) -> torch.Tensor:
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """log π(y) and entropy of softmax(h Wᵀ / τ), a chunk of tokens at a time; backward recomputes the chunk.
+    """log π(y) and entropy of softmax(h Wᵀ / τ), a part of the logits at a time; backward computes them again.
 
     With z = h Wᵀ / τ and p = softmax(z):  ∂ log p_y / ∂z = e_y - p   and   ∂H / ∂z = -p ⊙ (log p + H).
-    Three (chunk, V) tensors live at once at most: hence the operations in place, on what was made here.
+    Forward takes all words of some tokens. Backward takes all tokens of some words, which ∂W needs but once: no sum
+    over parts is kept for it. These parts are a quarter as large, as ∂W takes room too.
     """
 
     @staticmethod
     def forward(ctx, hidden_N_D, weight_V_D, targets_N, temperature, chunk):
-        ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N)
-        ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss does not use
-        ctx.temperature, ctx.chunk = temperature, chunk
-        logp, entropy = [], []
+        logp, entropy, normaliser = [], [], []
         for h, y in zip(hidden_N_D.split(chunk), targets_N.split(chunk), strict=True):
-            log_p = F.log_softmax(_logits(h, weight_V_D, temperature), dim=-1)  # (chunk, V)
+            z = _logits(h, weight_V_D, temperature)  # (chunk, V)
+            normaliser.append(z.logsumexp(dim=-1))
+            log_p = z.log_softmax(dim=-1)
             logp.append(log_p.gather(1, y[:, None])[:, 0])
-            entropy.append(_entropy(log_p))
-        return torch.cat(logp), torch.cat(entropy)
+            entropy.append(-log_p.mul_(log_p.exp()).sum(dim=-1))
+        logp_N, entropy_N = torch.cat(logp), torch.cat(entropy)
+        ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, torch.cat(normaliser), entropy_N)
+        ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss does not use
+        ctx.temperature, ctx.numbers = temperature, chunk * len(weight_V_D) // 4
+        return logp_N, entropy_N
 
     @staticmethod
     def backward(ctx, grad_logp_N, grad_entropy_N):
-        hidden_N_D, weight_V_D, targets_N = ctx.saved_tensors
+        hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N = ctx.saved_tensors
         if grad_logp_N is None:
-            grad_logp_N = torch.zeros_like(targets_N, dtype=torch.promote_types(hidden_N_D.dtype, torch.float32))
-        grad_hidden = torch.empty_like(hidden_N_D)
-        # The sum over chunks is kept in float32 however the weight is stored: hundreds of bf16 additions lose bits.
-        grad_weight = torch.zeros_like(weight_V_D, dtype=torch.promote_types(weight_V_D.dtype, torch.float32))
-        for i in range(0, len(targets_N), ctx.chunk):
-            s = slice(i, i + ctx.chunk)
-            h, g_logp = hidden_N_D[s], grad_logp_N[s, None]
-            log_p = F.log_softmax(_logits(h, weight_V_D, ctx.temperature), dim=-1)
+            grad_logp_N = torch.zeros_like(entropy_N)
+        # The sum over words is kept in float32 however the model computes: hundreds of bf16 additions lose bits.
+        grad_hidden, grad_weight = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype), torch.empty_like(weight_V_D)
+        first, words = 0, max(1, ctx.numbers // len(targets_N))
+        for w, grad_w in zip(weight_V_D.split(words), grad_weight.split(words), strict=True):
+            log_p = _logits(hidden_N_D, w, ctx.temperature).sub_(normaliser_N[:, None])  # (N, words)
             if grad_entropy_N is None:
-                grad_z = log_p.exp_().mul_(-g_logp)
+                grad_z = log_p.exp_().mul_(-grad_logp_N[:, None])
             else:
-                entropy = _entropy(log_p)[:, None]
                 p = log_p.exp()
-                grad_z = log_p.add_(entropy).mul_(grad_entropy_N[s, None]).add_(g_logp).mul_(p).neg_()
-            grad_z.scatter_add_(1, targets_N[s, None], g_logp)
-            grad_z = grad_z.div_(ctx.temperature).to(h.dtype)
-            grad_hidden[s] = grad_z @ weight_V_D
-            _add_product(grad_weight, grad_z.T, h)
-        return grad_hidden, grad_weight.to(weight_V_D.dtype), None, None, None
+                grad_z = log_p.add_(entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_logp_N[:, None])
+                grad_z = grad_z.mul_(p).neg_()
+            y_N = targets_N - first
+            here_N = (y_N >= 0) & (y_N < len(w))
+            grad_z.scatter_add_(1, y_N.clamp(0, len(w) - 1)[:, None], (grad_logp_N * here_N)[:, None])
+            grad_z = grad_z.div_(ctx.temperature).to(w.dtype)
+            torch.mm(grad_z.T, hidden_N_D, out=grad_w)
+            grad_hidden += grad_z @ w
+            first += words
+        return grad_hidden.to(hidden_N_D.dtype), grad_weight, None, None, None
 
 
 def _logits(h, weight_V_D, temperature):
     logits = h @ weight_V_D.T
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)
-
-
-def _entropy(log_p):
-    return -log_p.exp().mul_(log_p).sum(dim=-1)
-
-
-def _add_product(total, a, b):
-    """total += a @ b, without a second tensor of the size of the total."""
-    if total.dtype == b.dtype:
-        total.addmm_(a, b)
-    else:
-        for total_rows, a_rows in zip(total.split(2**14), a.split(2**14), strict=True):
-            total_rows += a_rows @ b
 
 
 def token_logprobs(
@@ -183,9 +174,9 @@ def token_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log π(target) and entropy (nats) of softmax(hidden Wᵀ / temperature): (N,), (N,), at least float32.
 
-    The (N, V) logits exist for `chunk` tokens at a time only, forward and backward (default: 2^25 numbers, 128 MiB
-    in float32). `temperature` must be the one the tokens were sampled at: only then is the ratio of policy_loss 1
-    before the first update.
+    The (N, V) logits exist for `chunk` tokens at a time only (default: 2^25 numbers, 128 MiB in float32), and in
+    backward a quarter as many. `temperature` must be the one the tokens were sampled at: only then is the ratio of
+    policy_loss 1 before the first update.
     """
     if len(targets_N) == 0:
         raise ValueError("token_logprobs needs at least one response token")

@@ -64,23 +64,29 @@ class Problems:
             head = file.read(4)
         if head != b"PAR1" if kind == "parquet" else head.strip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"[", b""):
             raise InputError(self._first_bad_line() or f"{path}: is no {kind} file")
+        self._check(self._load(kind))
+        rows = self._load(kind)  # anew: the check has mapped the whole file into memory, and a run reads few rows of it
+        self.others, self.rows = rows.remove_columns(list(self.COLUMNS)), rows.select_columns(list(self.COLUMNS))
+        text = datasets.Features({name: datasets.Value("string") for name in self.COLUMNS})
+        if self.rows.features != text:  # numbers become text; the cast rewrites the file
+            self.rows = self.rows.cast(text)
+
+    def _load(self, kind: str) -> datasets.Dataset:
         try:
-            rows = datasets.load_dataset(kind, data_files=str(self.path), split="train")
+            return datasets.load_dataset(kind, data_files=str(self.path), split="train")
         except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
             why = str(error.__cause__ or error).partition("\n")[0]
-            raise InputError(self._first_bad_line() or f"{path}: cannot be read as {kind}: {why}") from error
-        missing = set(self.COLUMNS) - set(rows.column_names)
-        if missing or len(rows) == 0:
-            what = f"lacks the field {sorted(missing)[0]!r}" if missing else "holds no problem"
-            raise InputError(self._first_bad_line() or f"{path}: {what}")
-        self.others = rows.remove_columns(list(self.COLUMNS))
-        rows = rows.select_columns(list(self.COLUMNS))
-        expected = "must be text in every row (not blank, no date), or a number in every row"
+            raise InputError(self._first_bad_line() or f"{self.path}: cannot be read as {kind}: {why}") from error
+
+    def _check(self, rows: datasets.Dataset) -> None:
+        wrong = None if len(rows) else "holds no problem"
         for name in self.COLUMNS:
-            column = rows.data.column(name)
-            if not (pc.all(pc.is_valid(column)).as_py() and _all_filled(column)):
-                raise InputError(self._first_bad_line() or f"{path}: {name!r} {expected}")
-        self.rows = rows.cast(datasets.Features({name: datasets.Value("string") for name in self.COLUMNS}))
+            if name not in rows.column_names:
+                wrong = wrong or f"lacks the field {name!r}"
+            elif not _filled(rows.data.column(name)):
+                wrong = wrong or f"{name!r} must be text in every row (not blank, no date), or a number in every row"
+        if wrong:
+            raise InputError(self._first_bad_line() or f"{self.path}: {wrong}")
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -120,17 +126,19 @@ class Problems:
         return None
 
 
-def _all_filled(column) -> bool:
+def _filled(column) -> bool:
     """Whether all are text and not blank, or all numbers that their text can say exactly. Other types (mixed ones,
     which come as JSON in quotes, or dates) would not stay what the file says."""
+    if column.null_count:
+        return False
     if pa.types.is_integer(column.type):
         return True
     if pa.types.is_floating(column.type):  # NaN is not less either
         return pc.all(pc.less(pc.abs(column), 2**53)).as_py()
     if str(column.type) not in ("string", "large_string", "string_view"):
         return False
-    try:
-        return not pc.any(pc.equal(pc.utf8_trim_whitespace(column), "")).as_py()
+    try:  # nothing here makes a copy of the text
+        return not pc.any(pc.or_(pc.equal(column, ""), pc.utf8_is_space(column))).as_py()
     except pa.ArrowInvalid:  # not UTF-8
         return False
 

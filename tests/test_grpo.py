@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import grpo
 from grpo import group_advantages, policy_loss, row_weights, token_logprobs
@@ -290,6 +291,22 @@ def test_the_logits_of_all_tokens_are_never_kept_for_backward():
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
         token_logprobs(hidden, weight, targets, chunk=10)
     assert kept and max(kept) == 300 * 2  # the hidden states; the logits would be 300 * 50
+
+
+def test_nothing_in_backward_is_larger_than_what_it_returns():
+    hidden, weight, targets = head(N=300, D=2, V=50)
+    logp, entropy = token_logprobs(hidden, weight, targets, chunk=24)
+    made = []
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            made.extend(x.numel() for x in (out if isinstance(out, tuple) else (out,)) if torch.is_tensor(x))
+            return out
+
+    with Sizes():
+        torch.autograd.grad((logp + entropy).sum(), (hidden, weight))
+    assert max(made) == 300 * 2  # the hidden states; the logits of one word are 300, and 24 * 50 / 4 allows no more
 
 
 def test_no_token_at_all_is_an_error():

@@ -69,7 +69,8 @@ def test_readmes_new_sampler_works_as_printed():
     import sampler
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = textwrap.dedent(readme[readme.index("    class Target(") : readme.index("    python scripts/sampler_lab.py --samplers")])
+    start, end = readme.index("    class Target("), readme.index("    python scripts/sampler_lab.py --samplers")
+    code = textwrap.dedent(readme[start:end])
     namespace = vars(sampler) | {"SAMPLERS": dict(sampler.SAMPLERS)}
     exec(code, namespace)
     teacher = SimpleNamespace(predict=lambda questions: np.array([int(q) / 200 for q in questions]))

@@ -1,6 +1,7 @@
 """sampler.py: numbers by hand, the pass over the data, selection rules, wire format, bad data files."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -477,6 +478,22 @@ def test_problems_from_jsonl_and_parquet_agree(tmp_path):
         assert problems.question(np.int64(3)) == "q3 é\n" and problems.answer(3) == "3"
 
 
+def test_a_check_maps_no_rows_and_copies_none(tmp_path):
+    """3 million problems on 8 ranks must not be 8 copies: what is checked is let go of, and nothing is allocated."""
+    rows = [{"problem": f"{i} " + "x" * 2_000, "expected_answer": str(i)} for i in range(20_000)]  # 40 MB
+    path = write(tmp_path / "a.jsonl", rows)
+    Problems(path)  # converts the file
+
+    def resident(name):
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024  # MiB
+
+    before = resident("Rss:"), resident("Pss_Anon:")
+    problems = Problems(path)
+    assert problems.answer(19_999) == "19999"
+    assert resident("Rss:") - before[0] < 20 and resident("Pss_Anon:") - before[1] < 20
+
+
 def test_another_column_by_value(tmp_path):
     rows = [{"problem": "q", "expected_answer": "1", "level": level} for level in ("hard", "easy", None, "hard")]
     path = write(tmp_path / "a.jsonl", rows)
@@ -505,6 +522,13 @@ GOOD = {"problem": "q", "expected_answer": "1"}
         ([GOOD, {"problem": " ", "expected_answer": "1"}], "line 2: lacks the field 'problem'"),
         ([GOOD, {"problem": "q", "expected_answer": None}], "line 2: lacks the field 'expected_answer'"),
         ([GOOD, "[1, 2]"], "line 2"),
+        ([GOOD, {"problem": "\u00a0\t", "expected_answer": "1"}], "line 2: lacks the field 'problem'"),
+        (
+            [{"problem": "q", "expected_answer": ["1"]}],
+            "line 1: lacks the field 'expected_answer', as text or a number",
+        ),
+        ([GOOD, {"problem": "q", "expected_answer": 2}], "'expected_answer' must be text in every row"),
+        ([{"problem": "q", "expected_answer": "2024-01-01"}], "no date"),  # how Arrow reads it
         ([""], "holds no problem|cannot be read"),
     ],
 )
