@@ -700,18 +700,14 @@ class Run:
         """What checkpoint `step` has of the sampler. Raises InputError where it is more than data."""
         try:
             return torch.load(self.checkpoint(step) / "sampler.pt", weights_only=True)
-        except (pickle.UnpicklingError, OSError, RuntimeError) as error:
-            raise damaged(self.checkpoint(step), error) from error
+        except (pickle.UnpicklingError, RuntimeError) as error:
+            why = f"cannot be loaded ({rollout.first_lines(error)}): delete it to go on from the one before it"
+            raise InputError(f"checkpoint {self.checkpoint(step)} {why}") from error
 
     def load(self, step: int, sampler, student: Student | None = None) -> None:
         """Checkpoint `step` into what this rank holds; 0 leaves it as it starts."""
-        folder = self.checkpoint(step)
         for name, model, optimizer, state in shards(sampler, student) if step else ():
-            try:
-                reader = PlainReader(folder / name)
-                dcp.load(state, storage_reader=reader, planner=PlainPlanner(), process_group=self.layout.group)
-            except dcp.CheckpointException as error:
-                raise damaged(folder, next(iter(error.failures.values()))[0]) from error
+            dcp.load(state, checkpoint_id=self.checkpoint(step) / name, process_group=self.layout.group)
             set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         if step and not isinstance(sampler, RemoteSampler):
             sampler.load_state_dict(self.sampler_state(step))
@@ -855,44 +851,6 @@ class Run:
             f"{sum(last_five) / len(last_five):.1%} mean of the last {len(last_five)} evaluations\n"
             f"next: python scripts/plot.py {self.folder}; or read samples.jsonl and metrics.jsonl there"
         )
-
-
-class PlainUnpickler(pickle.Unpickler):
-    """Builds what the index of a checkpoint consists of; a pickle that names anything else, to call it, is refused."""
-
-    NAMES = "Metadata StorageMeta TensorStorageMetadata BytesStorageMetadata TensorProperties ChunkStorageMetadata "
-    NAMES += "MetadataIndex _MEM_FORMAT_ENCODING _StorageInfo _get_layout Size PosixPath"
-
-    def find_class(self, module: str, name: str):
-        if module.partition(".")[0] in ("torch", "pathlib"):
-            found = super().find_class(module, name)
-            if name in self.NAMES.split() or isinstance(found, torch.dtype):
-                return found
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no part of a checkpoint")
-
-
-class PlainReader(dcp.FileSystemReader):
-    """Torch would unpickle the index of a checkpoint whatever is in it, and so run code from it."""
-
-    def read_metadata(self, *args, **kwargs):
-        with (Path(self.path) / ".metadata").open("rb") as file:
-            PlainUnpickler(file).load()
-        return super().read_metadata(*args, **kwargs)
-
-
-class PlainPlanner(dcp.DefaultLoadPlanner):
-    """The same for what is no tensor in a checkpoint, such as the learning rate."""
-
-    def load_bytes(self, read_item, value) -> None:
-        torch.load(value, weights_only=True)
-        value.seek(0)
-        super().load_bytes(read_item, value)
-
-
-def damaged(folder: Path, error: BaseException) -> InputError:
-    """For a checkpoint with the files that it should have, but not their contents."""
-    why = rollout.first_lines(error)
-    return InputError(f"checkpoint {folder} cannot be loaded ({why}): delete it to go on from the one before it")
 
 
 def shards(sampler, student: Student | None):

@@ -10,7 +10,6 @@ import io
 import json
 import logging
 import os
-import pickle
 import shutil
 from pathlib import Path
 
@@ -470,22 +469,6 @@ def marks(path):
     return Touch(path.parents[2] / "RUN" if path.name == "sampler.pt" else path.parents[3] / "RUN")
 
 
-def in_index(path):
-    """In the index that torch keeps of a checkpoint, which it unpickles."""
-    path.write_bytes(pickle.dumps(marks(path)))
-
-
-def in_entry(path):
-    """As the learning rate in a checkpoint, which torch unpickles as well: the index says where it is."""
-    index = pickle.loads((path.parent / ".metadata").read_bytes())
-    key = next(key for key in index.storage_data if key.fqn.endswith(".lr"))
-    with path.open("r+b") as file:
-        index.storage_data[key].offset = file.seek(0, os.SEEK_END)
-        torch.save(marks(path), buffer := io.BytesIO())
-        index.storage_data[key].length = file.write(buffer.getvalue())
-    (path.parent / ".metadata").write_bytes(pickle.dumps(index))
-
-
 def without_teacher(run):
     for folder in (run / "checkpoints").iterdir():
         shutil.rmtree(folder / "teacher")
@@ -521,11 +504,6 @@ RUNS = {
     "no checkpoint intact": (no_checkpoint_intact, LOST),
     "no teacher in it": (without_teacher, LOST),
     "code in sampler.pt": (forged("sampler.pt", lambda path: torch.save(marks(path), path)), ("Weights only", DELETE)),
-    "code in the index": (forged("student/.metadata", in_index), ("posix.mknod", DELETE)),
-    "code in an entry": (
-        several(forged("teacher/__0_0.distcp", in_entry), forged("teacher/.metadata", lambda path: None)),
-        ("Weights only", DELETE),
-    ),
 }
 
 
