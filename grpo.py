@@ -155,7 +155,10 @@ class _TokenLogprobs(torch.autograd.Function):
             grad_z.scatter_add_(1, y_N.clamp(0, len(w) - 1)[:, None], (grad_logp_N * here_N)[:, None])
             grad_z = grad_z.div_(ctx.temperature).to(w.dtype)
             torch.mm(grad_z.T, hidden_N_D, out=grad_w)
-            grad_hidden += grad_z @ w
+            if grad_hidden.dtype == w.dtype:
+                grad_hidden.addmm_(grad_z, w)  # without a second tensor of its size
+            else:
+                grad_hidden += grad_z @ w
             first += words
         return grad_hidden.to(hidden_N_D.dtype), grad_weight, None, None, None
 

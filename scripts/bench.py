@@ -76,14 +76,14 @@ def spread(values: list[float], digits: int = 3) -> str:
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def paired_ratio(ours: list[float], theirs: list[float]) -> list[float]:
-    """ours / theirs pair by pair: what a slow moment of the machine does to both drops out."""
-    return [a / b for a, b in zip(ours, theirs, strict=True)]
-
-
 def padding_share(forwarded: int, useful: int) -> float:
     """1 - useful / forwarded token positions."""
     return 1 - useful / forwarded if forwarded else 0.0
+
+
+def ratios(ours: list[float], theirs: list[float]) -> list[float]:
+    """ours / theirs pair by pair: what a slow moment of the machine does to both drops out."""
+    return [a / b for a, b in zip(ours, theirs, strict=True)]
 
 
 def imbalance(tokens: list[int]) -> float:
@@ -107,10 +107,10 @@ def finish(args, raw: dict) -> None:
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
     raw["machine"] = f"{os.cpu_count()} cores {cpu}{gpu}, {torch.get_num_threads()} threads a process"
     raw["versions"] = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    raw |= {"commit": commit, "seed": args.seed, "repeats": args.repeats, "command": " ".join(sys.argv[1:])}
+    raw |= {"commit": commit, "command": " ".join(sys.argv[1:])}
+    raw["flags"] = {name: value for name, value in vars(args).items() if name != "function"}
     print(
-        f"\n`bench.py {raw['command']}`: {raw['machine']}; {raw['versions']}; commit {commit}; seed {args.seed}; "
-        f"{args.repeats} repeats, medians (least to most)."
+        f"\n`bench.py {raw['command']}`: {raw['machine']}; {raw['versions']}; commit {commit}; medians (least to most)."
     )
     if args.json:
         Path(args.json).write_text(json.dumps(raw, indent=1) + "\n")
@@ -152,76 +152,74 @@ def step(args, rest: list[str]) -> None:
             finish(args, step_tables(s, rows, machine, float(max(every))))
 
 
+ALSO = {  # further quantities of a step: name, digits
+    "tokens_a_second": ("prompt and completion tokens a second", 0),
+    "completion_tokens": ("completion tokens a step", 0),
+    "dead": ("dead groups", 2),
+    "live_rows": ("rows with a gradient", 0),
+    "decode_ms": ("rollout by decoded position of the longest completion, ms", 2),
+    "decode_floor_ms": ("... its floor, ms", 3),
+    "generation_waste": ("generation: share of padding, finished rows, repeated prompts", 3),
+    "training_padding": ("training: share of padding", 3),
+    "matrix_share": ("forward and backward: share of the matrix rate", 3),
+    "imbalance": ("positions a rank trains on, most / mean - 1, where 48 rows or more have a gradient", 3),
+    "teacher_wait": ("wait for the teacher: share of the step", 3),
+    "teacher_learn_s": ("teacher: seconds a step of learning", 3),
+    "teacher_predict_s": ("teacher: seconds a step of scoring", 3),
+    "student_cpu_s": ("CPU seconds a step, busiest student rank", 3),
+    "teacher_cpu_s": ("CPU seconds a step, busiest teacher rank, warm-up included", 3),
+    "peak_gib": ("peak memory of the largest student rank, GiB", 2),
+}
+
+
 def step_tables(s: Session, rows: list[dict], machine: Machine, teacher_cpu: float) -> dict:
-    """Prints the tables of `step`; returns the raw numbers, a list over the repeats wherever one makes sense."""
-    n, G, floors = s.layout.n_students, s.config.group_size, [s.floors(row, machine) for row in rows]
-    for floor in floors:
-        floor["seconds"] = sum(floor.values())
+    """Prints the tables of `step`; returns the raw numbers, each a list over the repeats."""
+    raw = {"parts": {part: [row.get(part, 0.0) for row in rows] for part in PARTS}, "floors": [], "trained": []}
+    raw |= {"machine_floor": vars(machine), "seconds": [row["seconds"] for row in rows]} | {name: [] for name in ALSO}
+    raw["teacher_cpu_s"] = [teacher_cpu] if teacher_cpu else []
+    for row in rows:
+        floor, tokens, trained = s.floors(row, machine), row["rollouts"].total_tokens(), []
+        raw["floors"].append(floor | {"seconds": sum(floor.values())})
+        raw["trained"].append(trained := [rank["trained"] for rank in row["ranks"]])
+        new = row["rollouts"].lengths().tolist()
+        # Of use: each prompt once, and every completion but for its last token, which nothing follows.
+        useful = sum(map(len, row["rollouts"].prompt_ids[:: s.config.group_size])) + sum(new) - len(new)
+        values = {
+            "tokens_a_second": row["total_tokens"] / row["seconds"],
+            "dead": row["zero_variance"],
+            "live_rows": len(row["live_rows"]),
+            "decode_ms": 1000 * row["rollout_s"] / max(new),
+            "decode_floor_ms": 1000 * floor["rollout_s"] / max(new),
+            "generation_waste": padding_share(sum(rank["generated"] for rank in row["ranks"]), useful),
+            "training_padding": padding_share(sum(trained), sum(tokens[b] for b in row["live_rows"])),
+            "matrix_share": floor["fwd_bwd_s"] / row["fwd_bwd_s"],
+            "teacher_wait": row["teacher_wait_s"] / row["seconds"],
+            "student_cpu_s": max(rank["cpu_s"] for rank in row["ranks"]),
+            "peak_gib": max(rank["peak"] for rank in row["ranks"]) / GB,
+        }
+        values |= {name: row[name] for name in ("completion_tokens", "teacher_learn_s", "teacher_predict_s")}
+        if len(row["live_rows"]) >= 48:
+            values["imbalance"] = imbalance(trained)
+        for name, value in values.items():
+            raw[name].append(value)
     lines = []
     for part, (name, note) in PARTS.items():
-        values = [row.get(part, 0.0) for row in rows]
-        least = statistics.median(floor[part] for floor in floors) if part in floors[0] else None
-        shown = (f"{least:.2g}", f"{statistics.median(values) / least:.1f}") if least else ("", "")
-        lines.append((name, spread(values, 4), *shown, note))
-    ranks = f"{n} student" + (f" + {s.layout.n_teachers} teacher" if s.layout.n_teachers else "")
-    title = (
-        f"{s.shape.parameters / 1e6:,.2f} M parameters, ranks: {ranks}, {s.config.prompts_per_step} x {G} completions"
-    )
+        least = statistics.median(floor.get(part, 0.0) for floor in raw["floors"])
+        seconds = raw["parts"][part]
+        shown = (f"{least:.2g}", f"{statistics.median(seconds) / least:.1f}") if least else ("", "")
+        lines.append((name, spread(seconds, 4), *shown, note))
+    ranks = f"{s.layout.n_students} student" + (f" + {s.layout.n_teachers} teacher" if s.layout.n_teachers else "")
+    batch = f"{s.config.prompts_per_step} x {s.config.group_size} completions"
+    title = f"{s.shape.parameters / 1e6:,.2f} M parameters, ranks: {ranks}, {batch}"
     show(title, "part | seconds | floor | x floor | what the floor counts", lines)
-
-    raw = {"parts": {part: [row.get(part, 0.0) for row in rows] for part in PARTS}, "floors": floors}
-    raw |= {"bandwidth": machine.bandwidth, "rate": machine.rate, "teacher_cpu_s": teacher_cpu}
-    lists = ["trained", "student_cpu_s", "tokens_a_second", "completion_tokens", "dead", "live_rows", "decode_ms"]
-    lists += ["decode_floor_ms", "generation_waste", "training_padding", "matrix_share", "imbalance", "teacher_wait"]
-    raw |= {name: [] for name in [*lists, "seconds", "teacher_learn_s", "teacher_predict_s"]}
-    for row, floor in zip(rows, floors, strict=True):
-        tokens, trained = row["rollouts"].total_tokens(), [rank["trained"] for rank in row["ranks"]]
-        longest = max(map(len, row["rollouts"].completion_ids))
-        rows_forwarded = sum(len(ids) - 1 for ids in row["rollouts"].completion_ids)  # nothing follows the last token
-        useful = sum(map(len, row["rollouts"].prompt_ids[::G])) + rows_forwarded
-        raw["trained"].append(trained)
-        raw["student_cpu_s"].append(max(rank["cpu_s"] for rank in row["ranks"]))
-        raw["tokens_a_second"].append(row["total_tokens"] / row["seconds"])
-        raw["dead"].append(row["zero_variance"])
-        raw["live_rows"].append(len(row["live_rows"]))
-        raw["decode_ms"].append(1000 * row["rollout_s"] / longest)
-        raw["decode_floor_ms"].append(1000 * floor["rollout_s"] / longest)
-        raw["generation_waste"].append(padding_share(sum(rank["generated"] for rank in row["ranks"]), useful))
-        raw["training_padding"].append(padding_share(sum(trained), sum(tokens[b] for b in row["live_rows"])))
-        raw["matrix_share"].append(floor["fwd_bwd_s"] / row["fwd_bwd_s"])
-        raw["teacher_wait"].append(row["teacher_wait_s"] / row["seconds"])
-        if len(row["live_rows"]) >= 48:
-            raw["imbalance"].append(imbalance(trained))
-        for name in ("seconds", "completion_tokens", "teacher_learn_s", "teacher_predict_s"):
-            raw[name].append(row[name])
-    raw["peak_gib"] = max(rank["peak"] for row in rows for rank in row["ranks"]) / GB
-
-    table = [
-        ("memory bandwidth, matrix rate", f"{machine.bandwidth / 1e9:.1f} GB/s, {machine.rate / 1e9:,.0f} GFLOP/s"),
-        ("prompt and completion tokens a second", spread(raw["tokens_a_second"], 0)),
-        ("completion tokens a step", spread(raw["completion_tokens"], 0)),
-        ("dead groups", spread(raw["dead"], 2)),
-        ("rows with a gradient", spread(raw["live_rows"], 0)),
-        ("rollout by decoded position of the longest completion, ms", spread(raw["decode_ms"], 2)),
-        ("... its floor, ms", spread(raw["decode_floor_ms"], 3)),
-        ("generation: share of padding, finished rows, repeated prompts", spread(raw["generation_waste"])),
-        ("training: share of padding", spread(raw["training_padding"])),
-        ("forward and backward: share of the matrix rate", spread(raw["matrix_share"])),
-        ("positions trained on by each rank, last step", ", ".join(f"{x:,}" for x in raw["trained"][-1])),
-        ("... most / mean - 1, where 48 rows or more have a gradient", spread(raw["imbalance"])),
-        ("wait for the teacher: share of the step", spread(raw["teacher_wait"])),
-        ("teacher: seconds a step of learning", spread(raw["teacher_learn_s"])),
-        ("teacher: seconds a step of scoring", spread(raw["teacher_predict_s"])),
-        ("CPU seconds a step, busiest student rank", spread(raw["student_cpu_s"])),
-        ("CPU seconds a step, busiest teacher rank, warm-up included", f"{teacher_cpu:.3f}"),
-        ("peak memory of the largest student rank, GiB", f"{raw['peak_gib']:.2f}"),
-    ]
-    show("Also:", "quantity | value", table)
+    speeds = f"{machine.bandwidth / 1e9:.1f} GB/s, {machine.rate / 1e9:,.0f} GFLOP/s"
+    table = [(name, spread(raw[key], digits)) for key, (name, digits) in ALSO.items()]
+    show("Also:", "quantity | value", [("memory bandwidth, matrix rate", speeds), *table])
     return raw
 
 
 def turn(args, rest: list[str]) -> None:
-    """one side of `trl`: each line on stdin, a share of dead groups, is answered by one timed step"""
+    """One side of `trl`: each line on stdin, a share of dead groups, is answered by one timed step."""
     torch.set_num_threads(args.threads)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print must not mix with the answers
@@ -305,11 +303,10 @@ class Worker:
 
     def __init__(self, args, rest: list[str], side: str, trl_batch: int = 1):
         python = args.trl_python if side == "trl" else sys.executable
-        own = {"side": side, "threads": args.threads, "trl_batch": trl_batch, "shape": args.shape}
-        own |= {"question_tokens": args.question_tokens} | ({"layers": args.layers} if args.layers else {})
-        flags = [str(x) for name, value in own.items() for x in (f"--{name}", value)]
         env = os.environ | {"OMP_NUM_THREADS": str(args.threads), "HF_HUB_OFFLINE": "1"}
-        command = [python, __file__, "turn", *flags, *rest]
+        own = {name: value for name, value in vars(args).items() if name != "function"}
+        own |= {"side": side, "trl_batch": trl_batch, "dead": None}
+        command = [python, __file__, "turn", json.dumps(own), *rest]
         self.side, self.log = side, tempfile.TemporaryFile("w+")  # noqa: SIM115
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.log, "text": True}
         try:
@@ -365,10 +362,10 @@ def trl(args, rest: list[str]) -> None:
         seconds, cpu, tokens = (
             [[row[k] for row in x] for x in (a, b)] for k in ("seconds", "cpu_s", "completion_tokens")
         )
-        raw[f"dead {dead}"] = {"ours": a, "trl": b, "ratio": (ratio := paired_ratio(*seconds))}
+        raw[f"dead {dead}"] = {"ours": a, "trl": b, "ratio": (ratio := ratios(*seconds))}
         target = "at most 0.5" if dead >= 0.6 else "at most 0.8" if dead == 0 else ""
-        ratios = spread(ratio), target, spread(paired_ratio(*cpu))
-        lines.append((f"{dead:.0%}", *map(spread, seconds), *ratios, *(spread(t, 0) for t in tokens)))
+        columns = spread(ratio), target, spread(ratios(*cpu))
+        lines.append((f"{dead:.0%}", *map(spread, seconds), *columns, *(spread(t, 0) for t in tokens)))
     columns = "dead groups | ours, s | TRL, s | ours / TRL, paired | target | the same in CPU seconds"
     columns += " | tokens, ours | tokens, TRL"
     show(f"{args.shape}, {B} completions, TRL's micro-batch {trl_batch}", columns, lines)
@@ -380,13 +377,16 @@ def trl(args, rest: list[str]) -> None:
 
 
 def logprob_memory(tokens: int, hidden: int, vocabulary: int) -> list[int]:
-    """Bytes above weight, its gradient and hidden states: of a first micro-batch, and of one that adds to .grad."""
+    """Bytes above weight, weight.grad and hidden states: of a first micro-batch, and of one that adds to .grad.
+
+    Counted are the logits, the gradient of the hidden states and, in the second, the weight's gradient on its own.
+    """
     device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
     weight = torch.randn(vocabulary, hidden, device=device, dtype=dtype).requires_grad_()
     peaks = []
-    for n in (tokens, min(tokens, 1024)):  # the second has a peak of its own whatever its length: short saves minutes
-        h, targets = torch.randn(n, hidden, device=device, dtype=dtype), torch.randint(vocabulary, (n,), device=device)
-        h.requires_grad_().grad = torch.zeros_like(h)
+    for _ in range(2):
+        h = torch.randn(tokens, hidden, device=device, dtype=dtype).requires_grad_()
+        targets = torch.randint(vocabulary, (tokens,), device=device)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
             held = torch.cuda.memory_allocated()
@@ -402,7 +402,6 @@ def logprob_memory(tokens: int, hidden: int, vocabulary: int) -> list[int]:
 
 def memory(args, rest: list[str]) -> None:
     """peak memory of the log-prob pass, and that it does not grow with the tokens (minutes on a CPU)"""
-    refuse(rest)
     cases = [args.tokens // 4, args.tokens]
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
@@ -454,7 +453,6 @@ def on_processes(n: int, path: Path, repeats: int) -> list[tuple]:
 
 def growth(args, rest: list[str]) -> None:
     """start, memory and cost of a proposal with millions of problems"""
-    refuse(rest)
     raw, lines = {}, []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HF_DATASETS_CACHE"] = f"{folder}/cache"  # so that cold is cold, and nothing stays behind
@@ -463,23 +461,22 @@ def growth(args, rest: list[str]) -> None:
             write_problems(path, n, args.question_tokens, args.seed)
             cold, warm = on_processes(1, path, args.repeats)[0], on_processes(args.ranks, path, args.repeats)
             raw[n] = {"bytes": path.stat().st_size, "cold": cold, "warm": warm}
-    for title, value, target in [
-        ("first start, one rank: Problems (converts the file)", lambda r: r["cold"][0], ""),
-        ("... to the first selection", lambda r: r["cold"][1], "at most 20 s"),
-        (f"later starts, {args.ranks} ranks at once, slowest: Problems", lambda r: max(w[0] for w in r["warm"]), ""),
-        ("... to the first selection", lambda r: max(w[1] for w in r["warm"]), "at most 20 s"),
-        ("both, one after the other, as train.py does at its first start", lambda r: r["total"], "at most 20 s"),
-        ("a later proposal, slowest rank", lambda r: max(w[2] for w in r["warm"]), ""),
-        ("memory of all ranks, mapped file included, GiB", lambda r: sum(w[3] for w in r["warm"]) / GB, "1 GiB more"),
-        ("... without it, GiB", lambda r: sum(w[4] for w in r["warm"]) / GB, "1 GiB more"),
+    for title, value in [
+        ("first start, one rank: Problems (converts the file), s", lambda r: r["cold"][0]),
+        (f"later starts, {args.ranks} ranks at once, slowest: Problems, s", lambda r: max(w[0] for w in r["warm"])),
+        ("... to the first selection, s", lambda r: max(w[1] for w in r["warm"])),
+        ("first start to first selection, as in train.py: both in turn, s (target: 20)", lambda r: r["total"]),
+        ("a later proposal, slowest rank, s", lambda r: max(w[2] for w in r["warm"])),
+        ("memory of all ranks, mapped file included, GiB (target: +1)", lambda r: sum(w[3] for w in r["warm"]) / GB),
+        ("... without it, GiB (target: +1)", lambda r: sum(w[4] for w in r["warm"]) / GB),
     ]:
         for r in raw.values():
             r["total"] = r["cold"][0] + max(w[1] for w in r["warm"])
         small, large = (value(r) for r in raw.values())
-        lines.append((title, f"{small:.4f}", f"{large:.4f}", f"{large - small:+.4f}", target))
+        lines.append((title, f"{small:.4f}", f"{large:.4f}", f"{large - small:+.4f}"))
     size = raw[args.problems]["bytes"] / GB
     title = f"{args.problems:,} problems, {size:.2f} GiB of JSONL; seconds after the imports, stub teacher"
-    show(title, f"quantity | 1,000 | {args.problems:,} | difference | target", lines)
+    show(title, f"quantity | 1,000 | {args.problems:,} | difference", lines)
     finish(args, raw)
 
 
@@ -491,18 +488,20 @@ def scale(args, rest: list[str]) -> None:
             for sampler in ("uniform", "goldilocks"):
                 out = Path(folder) / "raw.json"
                 command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}"]
-                command += [__file__, "step", "--shape", args.shape, "--seed", str(args.seed), "--json", str(out)]
-                command += ["--repeats", str(args.repeats), "--warmup", str(args.warmup), "--sampler", sampler, *rest]
-                command += [] if args.dead is None else ["--dead", str(args.dead)]
+                command += [__file__, "step", "--json", str(out), "--sampler", sampler, *rest]
+                for name in ("shape", "layers", "question_tokens", "warmup", "dead", "repeats"):
+                    value = getattr(args, name)
+                    command += [] if value is None else [f"--{name}", str(value)]
                 done = subprocess.run(command, capture_output=True, text=True)
                 if done.returncode:
                     said = [line for line in done.stderr.splitlines() if line.startswith("error:")]
                     raise InputError(f"{n} ranks, {sampler}: {said[0] if said else done.stderr.strip()[-300:]}")
                 r = raw[f"{n} {sampler}"] = json.loads(out.read_text())
                 tokens = [statistics.median(step) for step in zip(*r["trained"], strict=True)]
-                student, teacher = statistics.median(r["student_cpu_s"]), r["teacher_cpu_s"]
-                alone = max(0.0, 1 - student / teacher) if teacher else 0.0
-                busy = (f"{student:.3f}", f"{teacher:.3f}", f"{alone:.1%}") if teacher else (f"{student:.3f}", "", "")
+                student = statistics.median(r["student_cpu_s"])
+                teacher = max(r["teacher_cpu_s"], default=0.0)
+                alone = f"{max(0.0, 1 - student / teacher):.1%}" if teacher else "-"
+                busy = f"{student:.3f}", f"{teacher:.3f}", alone
                 least_most = f"{min(tokens):,.0f} to {max(tokens):,.0f}"
                 wait = f"{statistics.median(r['teacher_wait']):.1%}"
                 lines.append((n, sampler, spread(r["seconds"]), least_most, spread(r["imbalance"]), wait, *busy))
@@ -514,28 +513,23 @@ def scale(args, rest: list[str]) -> None:
 
 def plan(args, rest: list[str]) -> None:
     """a step on 8 to 64 GPUs, computed from assumptions and not measured"""
-    refuse(rest)
     raw, lines, stops = {}, [], []
     for name in [name for name in train.PRESETS if name in SHAPES]:
         student, teacher = (Shape(*SHAPES[n][1:]) for n in (name, TEACHERS.get(name, name)))
         for gpus in args.gpus:
             r = raw[f"{name} {gpus}"] = plan_row(student, teacher, gpus, args)
             first = raw[f"{name} {args.gpus[0]}"]["step"] * args.gpus[0]
-            lines.append(
-                (name, gpus, *(f"{seconds:.2f}" for seconds in r.values()), f"{first / (r['step'] * gpus):.0%}")
-            )
+            seconds = [f"{value:.2f}" for name, value in r.items() if name != "wait"]
+            efficiency = first / (r["step"] * gpus)
+            lines.append((name, gpus, *seconds, f"{r['wait'] / r['step']:.1%}", f"{efficiency:.0%}"))
             longest = max(("rollout", "teacher"), key=r.get)
-            stops += [f"{name} at {gpus} ({longest})"] * (first < r["step"] * gpus / 2)
-    columns = "model | GPUs | rollout | eager | train | weights | teacher | step | step, eager | efficiency"
+            stops += [f"{name} at {gpus} ({longest})"] * (efficiency < 0.5)
+    columns = "model | GPUs | rollout | eager | train | weights | teacher | step | step, eager"
+    columns += " | wait for the teacher | efficiency"
     show("COMPUTED FROM ASSUMPTIONS, NOT MEASURED: seconds", columns, lines)
     print(f"\nAssumed: {', '.join(f'{name} {vars(args)[name]:g}' for name in ASSUMED)}.")
     print(f"Less than half as efficient as {args.gpus[0]} GPUs (longest part): {', '.join(stops) or 'none'}.")
     finish(args, raw)
-
-
-def refuse(rest: list[str]) -> None:
-    if rest:
-        raise InputError(f"unrecognized arguments: {' '.join(rest)}")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -546,33 +540,30 @@ def arguments() -> argparse.ArgumentParser:
     parser = Parser(description=__doc__.splitlines()[0], allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def command(function, repeats: int):
-        p = commands.add_parser(
-            function.__name__, help=function.__doc__, description=function.__doc__, allow_abbrev=False
-        )
+    def command(function, repeats: int = 0, shape: bool = False):
+        text = function.__doc__
+        p = commands.add_parser(function.__name__, help=text, description=text, allow_abbrev=False)
         p.set_defaults(function=function)
         flag = p.add_argument
-        flag("--seed", type=int, default=0, help="of models, problems and samples [%(default)s]")
-        flag("--repeats", type=positive, default=repeats, help="measured repeats [%(default)s]")
         flag("--json", help="file for the raw numbers")
+        if repeats:
+            flag("--seed", type=int, default=0, help="of models, problems and samples [%(default)s]")
+            flag("--repeats", type=positive, default=repeats, help="measured repeats [%(default)s]")
+        if shape:
+            flag("--shape", default="demo", help=f"demo, {', '.join(SHAPES)}, or a model's folder [%(default)s]")
+            flag("--layers", type=positive, help="so many layers only")
+            flag("--question_tokens", type=positive, default=100, help="mean length of made-up problems [%(default)s]")
+            flag("--warmup", type=int, default=2, help="steps before those measured [%(default)s]")
         return flag
 
-    def model(flag):
-        flag("--shape", default="demo", help=f"demo, {', '.join(SHAPES)}, or a folder with config.json [%(default)s]")
-        flag("--layers", type=positive, help="so many layers only")
-        flag("--question_tokens", type=positive, default=100, help="mean length of made-up problems [%(default)s]")
-        flag("--warmup", type=int, default=2, help="steps before those measured [%(default)s]")
-        flag("--dead", type=share, help="share of dead groups, by scripted rewards [demo: graded; others 0.6]")
-        flag("--threads", type=positive, default=2, help="of each side of trl [%(default)s]")
-        flag("--trl_batch", type=positive, help="TRL's per_device_train_batch_size [the fastest of a few]")
-
-    model(command(step, 10))
-    model(flag := command(trl, 10))
+    dead = {"type": share, "help": "share of dead groups, by scripted rewards [demo: graded; others 0.6]"}
+    command(step, 10, shape=True)("--dead", **dead)
+    flag = command(trl, 10, shape=True)
+    flag("--threads", type=positive, default=2, help="of each side [%(default)s]")
+    flag("--trl_batch", type=positive, help="TRL's per_device_train_batch_size [the fastest of a few]")
     flag("--trl_python", default=sys.executable, help="a Python interpreter that has TRL [this one]")
     flag("--dead_shares", type=share, nargs="+", default=[0.6, 0.0], help="shares of dead groups [0.6 0.0]")
-    model(flag := command(turn, 1))
-    flag("--side", choices=("ours", "trl"), required=True)
-    flag = command(memory, 1)
+    flag = command(memory)
     flag("--tokens", type=positive, default=4 * 3072, help="response tokens [%(default)s: 4 rows of 3,072]")
     flag("--hidden", type=positive, default=1536, help="[%(default)s]")
     flag("--vocabulary", type=positive, default=151_936, help="[%(default)s]")
@@ -580,16 +571,12 @@ def arguments() -> argparse.ArgumentParser:
     flag("--problems", type=positive, default=3_200_000, help="[%(default)s]")
     flag("--question_tokens", type=positive, default=50, help="mean words of a problem, 5 letters each [%(default)s]")
     flag("--ranks", type=positive, default=8, help="[%(default)s]")
-    model(flag := command(scale, 5))
+    flag = command(scale, 5, shape=True)
+    flag("--dead", **dead)
     flag("--ranks_list", type=positive, nargs="+", default=[1, 2, 4, 8], help="[1 2 4 8]")
-    flag = command(plan, 1)
+    flag = command(plan)
     for name, (value, meaning) in ASSUMED.items():
-        flag(
-            f"--{name}",
-            type=positive if isinstance(value, int) else float,
-            default=value,
-            help=f"{meaning} [{value:g}]",
-        )
+        flag(f"--{name}", type=type(value), default=value, help=f"{meaning} [{value:g}]")
     flag("--gpus", type=positive, nargs="+", default=[8, 16, 32, 64], help="[8 16 32 64]")
     return parser
 
@@ -612,9 +599,15 @@ def main(argv: list[str] | None = None) -> int:
     transformers.utils.logging.disable_progress_bar()
     train.datasets.disable_progress_bars()
     try:
+        argv = sys.argv[1:] if argv is None else argv
+        if argv[:1] == ["turn"]:  # of `trl`: its own arguments, then train.py's
+            turn(SimpleNamespace(**json.loads(argv[1])), argv[2:])
+            return 0
         args, rest = arguments().parse_known_args(argv)
         if hasattr(args, "shape"):
             rest = [*rest, "--seed", str(args.seed)]
+        elif rest:
+            raise InputError(f"unrecognized arguments: {' '.join(rest)}")
         args.function(args, rest)
     except (ValueError, OSError) as error:
         if int(os.environ.get("RANK", 0)) == 0:

@@ -148,7 +148,8 @@ def plan_row(student: Shape, teacher: Shape, gpus: int, a) -> dict[str, float]:
     """Seconds by part of one step on `gpus` GPUs, a quarter of them the teacher's. a: the names in ASSUMED.
 
     The rows of a student rank are its equal share, rounded up. The teacher (Table 5b) makes prompts/4 updates of 4
-    epochs over 64 outcomes in batches of 8 a rank: 72 small steps on 2 ranks. Both roles run at once.
+    epochs over 64 outcomes in batches of 8 a rank: 72 small steps on 2 ranks. Both roles run at once: the student
+    waits ("wait") where the teacher's learning and scoring take longer than its own work.
     """
     teachers = gpus // 4
     students = gpus - teachers
@@ -176,4 +177,5 @@ def plan_row(student: Shape, teacher: Shape, gpus: int, a) -> dict[str, float]:
     teach = a.prompts / 4 * 4 * math.ceil(64 / (8 * teachers)) * learn + score
     rest = train + weights
     steps = {"step": max(rollout + rest, teach), "step, eager": max(eager + rest, teach)}
+    steps["wait"] = max(0.0, teach - rollout - rest)
     return {"rollout": rollout, "eager": eager, "train": train, "weights": weights, "teacher": teach, **steps}

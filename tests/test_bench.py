@@ -66,7 +66,7 @@ def test_shares_by_hand():
     assert bench.padding_share(forwarded=8, useful=6) == 0.25
     assert bench.padding_share(0, 0) == 0.0
     assert bench.imbalance([30, 10, 20]) == 0.5  # 30 where the mean is 20
-    assert bench.paired_ratio([1.0, 6.0], [2.0, 4.0]) == [0.5, 1.5]
+    assert bench.ratios([1.0, 6.0], [2.0, 4.0]) == [0.5, 1.5]
     assert bench.spread([3.0, 1.0, 2.0], 0) == "2 (1 to 3)"
     assert bench.spread([]) == "-"
 
@@ -86,7 +86,8 @@ def test_plan_by_hand():
     a.prompts, a.group, a.dead, a.prompt_tokens, a.mean_tokens = 3, 4, 0.5, 2, 1
     row = floors.plan_row(TINY, TINY, 8, a)
     assert row["train"] == pytest.approx(3 * 2176 - 3 * 80)  # 6 live rows on 6 ranks: one of 3 tokens, 1 scored
-    assert row["step"] == max(row["rollout"] + row["train"] + row["weights"], row["teacher"])
+    busy = row["rollout"] + row["train"] + row["weights"]
+    assert row["step"] == max(busy, row["teacher"]) and row["wait"] == max(0, row["teacher"] - busy)
 
 
 def test_made_up_problems_are_different_and_load(tmp_path):
@@ -108,6 +109,8 @@ def test_random_model_of_a_folders_config(tiny_model, tmp_path):
         (["step", "--no_such_flag", "1"], "--no_such_flag"),
         (["memory", "--shape", "demo"], "--shape"),
         (["step", "--dead", "2"], "--dead"),
+        (["step", "--threads", "2"], "--threads"),
+        (["plan", "--repeats", "2"], "--repeats"),
         (["step", "--repeats", "0"], "--repeats"),
         (["step", "--shape", "no_such_shape"], "no_such_shape"),
         (["step", "--group_size", "1"], "--group_size"),
