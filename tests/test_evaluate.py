@@ -92,7 +92,7 @@ def test_samples_limit_and_overlong_prompts(tmp_path, halfway, capsys):
         (["--limit", "0"], "must be at least 1"),
         (["--data", "nowhere.jsonl"], "nowhere.jsonl: no such data file"),
         (["--preset", "gpt"], "--preset gpt: choose from"),
-        (["--max_prompt_tokens", "0"], "--max_prompt_tokens 0: must be at least 1"),
+        (["--max_prompt_tokens", "0"], "--max_prompt_tokens 0: must be in"),
         (["--chat_template"], "--chat_template: this model's tokenizer has no chat template"),
         (["--max_completion_tokens", "100000"], "has room for"),
     ],
