@@ -302,6 +302,7 @@ class Student:
         self.config, self.layout, self.verifier = config, layout, verifier
         self.tokenizer = AutoTokenizer.from_pretrained(config.model)
         self.encode = PromptEncoder.of(config, self.tokenizer)
+        self.good: dict[str, bool] = {}  # gold -> whether it can be verified; one that cannot is never rewarded
         self.policy = Policy(config.model, layout.device)
         self.generator = Generator(config.model, layout.device, self.tokenizer)
         self.reference = None
@@ -332,10 +333,10 @@ class Student:
         with watch("verify_s"):
             texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
             verdicts = self.verifier.grade(texts, answers[mine])
-            golds = list(dict.fromkeys(answers[mine]))  # one that cannot be verified is never rewarded
-            good = dict(zip(golds, self.verifier.check_golds(golds), strict=True))
+            new = [gold for gold in dict.fromkeys(answers[mine]) if gold not in self.good]  # each is checked once
+            self.good |= zip(new, self.verifier.check_golds(new), strict=True)
             verdicts = [
-                v if good[a] else Verdict(0.0, "bad_gold") for v, a in zip(verdicts, answers[mine], strict=True)
+                v if self.good[a] else Verdict(0.0, "bad_gold") for v, a in zip(verdicts, answers[mine], strict=True)
             ]
         with watch("gather_s"):  # here the ranks that were fast wait for the slowest
             graded = [(v.reward, v.status) for v in verdicts]
@@ -614,9 +615,9 @@ class Run:
         self.config, self.layout, self.folder = config, layout, Path(config.out)
 
     def facts(self) -> dict:
-        """What else a run's numbers depend on; kept in config.json, and the same on all ranks."""
+        """What a run's numbers depend on, its settings first; kept in config.json, and the same on all ranks."""
         c, n = self.config, self.layout
-        facts = {"world_size": n.world, "student_ranks": n.n_students, "device": n.device.type}
+        facts = asdict(c) | {"world_size": n.world, "student_ranks": n.n_students, "device": n.device.type}
         facts |= {"torch": torch.__version__, "transformers": transformers.__version__}
         if os.environ.get("LOCAL_RANK", "0") == "0":  # one rank of each machine reads the files
             facts |= {f"{name}_crc32": digest(Path(getattr(c, name)))[1] for name in ("train_data", "val_data")}
@@ -633,7 +634,7 @@ class Run:
                 raise InputError(f"--out {self.folder}: the folder is not empty and holds no run; choose another")
             return 0
         try:
-            old, new = dict(json.loads(path.read_text())), asdict(self.config) | self.facts()
+            old, new = dict(json.loads(path.read_text())), self.facts()
         except (ValueError, TypeError) as error:
             raise InputError(f"{path} is damaged ({error}): put it back, or choose another --out") from error
         free = FREE - ({"steps"} if self.config.lr_schedule == "linear" else set())  # its rate depends on them
@@ -718,7 +719,7 @@ class Run:
         """Loads checkpoint `step`, and forgets what came after it."""
         self.load(step, sampler, student)
         if self.layout.rank == 0:
-            write_whole(self.folder / "config.json", json.dumps(asdict(self.config) | self.facts(), indent=1) + "\n")
+            write_whole(self.folder / "config.json", json.dumps(self.facts(), indent=1) + "\n")
             for name in self.LOGS:
                 rows = read_lines(self.folder / name, torn=True)
                 write_lines(self.folder / name, [row for row in rows if step and row["step"] <= step])
@@ -734,7 +735,7 @@ class Run:
         """
         final, n = self.checkpoint(step), self.layout
         temporary = final.with_suffix(".tmp")
-        copies = asdict(self.config) | self.facts()
+        copies = self.facts()
         if student is not None:
             copies["weights for generation"] = student.generator.checksum()
         if remote := isinstance(sampler, RemoteSampler):
@@ -1002,7 +1003,7 @@ def main(argv: list[str] | None = None) -> int:
         if problem is not None:
             return 2
         try:
-            layout.agree(**asdict(config) | run.facts())
+            layout.agree(**run.facts())
             if layout.is_teacher:
                 finished = run_teacher(config, layout, run, start)
             else:
