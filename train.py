@@ -276,8 +276,9 @@ class Layout:
 
     def gather(self, mine, group=None) -> list:
         """What every rank of the group (default: all ranks) brings, in the order of ranks. Also a barrier."""
-        parts = [None] * dist.get_world_size(group)
-        dist.all_gather_object(parts, mine, group=group)
+        parts = [mine] * dist.get_world_size(group)
+        if len(parts) > 1:  # alone: gloo's thread would start OpenMP threads of its own, and then none of them spins
+            dist.all_gather_object(parts, mine, group=group)
         return parts
 
     def agree(self, **copies) -> None:
