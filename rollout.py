@@ -2,7 +2,7 @@ r"""From questions to completions, and from completions to the log-probs of thei
 
 `Generator` is batched Hugging Face generation with a left-padded batch and a decoding loop of its own, `decode`; it
 serves training (temperature 0.7, G copies of each prompt) and greedy evaluation (temperature 0, one copy). `Policy`
-runs the same rows through the model again, right-padded, for training. Nothing here knows of rewards or losses.
+runs the same rows through the model again, right-padded or packed. Nothing here knows of rewards or losses.
 """
 
 import zlib
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
 from transformers.utils import is_flash_attn_2_available
 
@@ -381,12 +382,18 @@ class Policy(nn.Module):
             if isinstance(module, nn.Dropout):  # it would make the ratio differ from 1 before the first update
                 module.p = 0.0
 
-    def forward(self, ids_B_T, response_B_T, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Right-padded ids and a mask of their response tokens (B, T) -> logp, entropy (N,) in row order.
+    @property
+    def packed(self) -> bool:
+        """Whether to give it packed rows: flash-attn reads each alone, SDPA would compute what a mask then hides."""
+        return self.lm.config._attn_implementation == "flash_attention_2"
 
-        Padding comes after every real token, so the causal mask alone hides it.
+    def forward(self, ids_B_T, response_B_T, position_1_T, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """What collate makes of some rows -> logp, entropy (N,) in row order.
+
+        Padding comes after every real token, so the causal mask alone hides it. Packed rows are kept apart by positions
+        that begin again: transformers heeds them in a batch of one, without attention mask and cache.
         """
-        hidden_B_T_D = self.lm.base_model(ids_B_T, use_cache=False).last_hidden_state
+        hidden_B_T_D = self.lm.base_model(ids_B_T, position_ids=position_1_T, use_cache=False).last_hidden_state
         predicted_B_T = response_B_T[:, 1:]  # the token at t is predicted from the hidden state at t - 1
         return grpo.token_logprobs(
             hidden_B_T_D[:, :-1][predicted_B_T],
@@ -396,22 +403,25 @@ class Policy(nn.Module):
         )
 
 
-def collate(rollouts: Rollouts, rows: list[int], pad_id: int, device):
-    """Rows -> (row number of each response token (N,), right-padded ids (B, T), their response mask (B, T)).
+def collate(rollouts: Rollouts, rows: list[int], pad_id: int, device, packed: bool = False):
+    """Rows -> (row number of each response token (N,), ids (B, T), mask of response tokens (B, T), positions (1, T)).
 
-    The mask covers every token of the completion, its stop token included, even where pad and EOS are one token.
+    Rows are right-padded or, `packed`, laid end to end as one (B = 1) with positions that begin at 0 in each. The mask
+    covers every token of the completion, its stop token included, even where pad and EOS are one token.
     """
-    full = [rollouts.prompt_ids[b] + rollouts.completion_ids[b] for b in rows]
-    ids_B_T = torch.full((len(rows), max(map(len, full))), pad_id)
-    response_B_T = torch.zeros_like(ids_B_T, dtype=torch.bool)
-    for i, (b, ids) in enumerate(zip(rows, full, strict=True)):
-        ids_B_T[i, : len(ids)] = torch.tensor(ids)
-        response_B_T[i, len(rollouts.prompt_ids[b]) : len(ids)] = True
-    rows_N = torch.tensor(rows).repeat_interleave(response_B_T.sum(dim=1))
-    return rows_N, ids_B_T.to(device), response_B_T.to(device)
+    full = [torch.tensor(rollouts.prompt_ids[b] + rollouts.completion_ids[b]) for b in rows]
+    positions = [torch.arange(len(ids)) for ids in full]
+    responses = [t >= len(rollouts.prompt_ids[b]) for b, t in zip(rows, positions, strict=True)]
+    if packed:
+        ids_B_T, response_B_T, position_1_T = (torch.cat(parts)[None] for parts in (full, responses, positions))
+    else:
+        ids_B_T, response_B_T = pad_sequence(full, True, pad_id), pad_sequence(responses, True)
+        position_1_T = max(positions, key=len)[None]
+    rows_N = torch.tensor([b for b in rows for _ in rollouts.completion_ids[b]])
+    return rows_N, ids_B_T.to(device), response_B_T.to(device), position_1_T.to(device)
 
 
-def micro_batches(rollouts: Rollouts, rows: list[int], rank: int, ranks: int, budget: int, pad_id: int, device):
+def micro_batches(rollouts: Rollouts, rows: list[int], rank: int, ranks: int, budget: int, pad_id: int, device, packed):
     """This rank's share of `rows` as collated micro-batches of at most `budget` tokens, and whether it has none.
 
     FSDP needs every rank in backward: one without a share gets the shortest row, to be given weight 0.
@@ -420,8 +430,8 @@ def micro_batches(rollouts: Rollouts, rows: list[int], rank: int, ranks: int, bu
     mine = balance(rows, tokens_B, ranks)[rank]
     idle = not mine
     # Padding costs as much as tokens do; another micro-batch costs little.
-    packed = pack(mine or [tokens_B.index(min(tokens_B))], tokens_B, budget, shortest=0.75)
-    return [collate(rollouts, batch, pad_id, device) for batch in packed], idle
+    batches = pack(mine or [tokens_B.index(min(tokens_B))], tokens_B, budget, 0.75, packed)
+    return [collate(rollouts, batch, pad_id, device, packed) for batch in batches], idle
 
 
 def balance(rows: list[int], tokens_B: list[int], n: int) -> list[list[int]]:
@@ -434,16 +444,19 @@ def balance(rows: list[int], tokens_B: list[int], n: int) -> list[list[int]]:
     return shares
 
 
-def pack(rows: Iterable[int], tokens_B: list[int], budget: int, shortest: float = 0.0) -> list[list[int]]:
-    """Cuts rows, longest first, into micro-batches of at most `budget` padded tokens (a single row may exceed it).
+def pack(rows: Iterable[int], tokens_B: list[int], budget: int, shortest=0.0, packed=False) -> list[list[int]]:
+    """Cuts rows, longest first, into micro-batches of at most `budget` tokens (a single row may exceed it).
 
-    No row is shorter than the share `shortest` of its micro-batch's longest, so no more than the rest is padding.
+    Unless `packed`, padding counts as tokens, and no row is shorter than the share `shortest` of its micro-batch's
+    longest, so no more than the rest is padding.
     """
-    batches: list[list[int]] = []
+    batches, longest, taken = [], 0, 0  # of the last batch: its longest row, and what it holds
     for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):
-        longest = tokens_B[batches[-1][0]] if batches else 0
-        if batches and (len(batches[-1]) + 1) * longest <= budget and tokens_B[b] >= shortest * longest:
+        takes = tokens_B[b] if packed else longest
+        if batches and taken + takes <= budget and takes * shortest <= tokens_B[b]:
             batches[-1].append(b)
+            taken += takes
         else:
             batches.append([b])
+            longest = taken = tokens_B[b]
     return batches

@@ -358,8 +358,8 @@ class Student:
         # Rows with advantage 0 have no gradient unless KL or entropy gives them one: they are not forwarded.
         live = list(range(len(rollouts))) if c.kl_coef or c.entropy_coef else advantage_B.nonzero()[:, 0].tolist()
         budget = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
-        pad_id, device = self.tokenizer.pad_token_id, self.layout.device
-        micro_batches, idle = rollout.micro_batches(rollouts, live, rank, n, budget, pad_id, device)
+        pad_id, device, packed = self.tokenizer.pad_token_id, self.layout.device, self.policy.packed
+        micro_batches, idle = rollout.micro_batches(rollouts, live, rank, n, budget, pad_id, device, packed)
         if idle:
             weight_B = torch.zeros_like(weight_B)
         coefficients = {name: getattr(c, name) for name in ("clip_low", "clip_high", "kl_coef", "entropy_coef")}
@@ -369,15 +369,15 @@ class Student:
         old_logps, ref_logps, norms = [], [], []
         mine = torch.zeros(6, dtype=torch.float64)  # sums over this rank's tokens: loss, 1, entropy, clipped, kl, gap
         for iteration in range(c.update_iterations):
-            for i, (rows_N, ids_B_T, response_B_T) in enumerate(micro_batches):
+            for i, (rows_N, *inputs) in enumerate(micro_batches):
                 last = i == len(micro_batches) - 1  # ranks may hold different numbers of them: all meet at the last
                 self.policy.set_requires_gradient_sync(last)
                 self.policy.set_reshard_after_backward(last)
-                logp_N, entropy_N = self.policy(ids_B_T, response_B_T, c.temperature)
+                logp_N, entropy_N = self.policy(*inputs, c.temperature)
                 if iteration == 0:  # the policy has not moved yet: no second forward for the old log-probs
                     old_logps.append(logp_N.detach())
                     with torch.no_grad():
-                        reference = self.reference and self.reference(ids_B_T, response_B_T, c.temperature)[0]
+                        reference = self.reference and self.reference(*inputs, c.temperature)[0]
                     ref_logps.append(reference)
                 advantage_N, weight_N = advantage_B[rows_N].to(logp_N), weight_B[rows_N].to(logp_N)
                 tokens = {"ref_logp_N": ref_logps[i], "entropy_N": entropy_N}

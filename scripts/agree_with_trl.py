@@ -82,8 +82,8 @@ class Ours:
 
     def logprobs(self, policy: Policy, rows):
         """Row number, log-prob and entropy of each response token of these rows, each (N,)."""
-        rows_N, ids_B_T, response_B_T = collate(self.rollouts, list(rows), self.pad_id, CPU)
-        return rows_N, *policy(ids_B_T, response_B_T, TEMPERATURE)
+        rows_N, *inputs = collate(self.rollouts, list(rows), self.pad_id, CPU)
+        return rows_N, *policy(*inputs, TEMPERATURE)
 
     def loss(self, advantage_B, weight_B, policy=None, kl_coef=0.0, entropy_coef=0.0) -> dict[str, torch.Tensor]:
         """Loss, gradient, and the means over all response tokens that are logged."""

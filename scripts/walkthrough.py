@@ -213,9 +213,9 @@ def follow(folder: str) -> SimpleNamespace:
         seen.n = max(mixed, key=lambda n: (len(set(texts[n * G : (n + 1) * G])), len(texts[n * G])), default=0)
         if seen.step == STEP:
             rows, pad_id = range(seen.n * G, (seen.n + 1) * G), student.tokenizer.pad_token_id
-            _, ids, response = rollout.collate(rollouts, rows, pad_id, torch.device("cpu"))
+            _, *inputs = rollout.collate(rollouts, rows, pad_id, torch.device("cpu"))
             with torch.no_grad():
-                seen.logp_after, _ = student.policy(ids, response, student.config.temperature)
+                seen.logp_after, _ = student.policy(*inputs, student.config.temperature)
         return metrics
 
     def log(real, run, metrics, groups=None, tokenizer=None):
@@ -285,7 +285,7 @@ def page(seen: SimpleNamespace) -> str:
     code_right, code_wrong = A_G[r_G.index(1)], A_G[r_G.index(0)]
     hand = [round(-round(p, 4) / round(y, 4), 4), round(round(q, 4) / round(y, 4), 4)]
     cancel = round(right * hand[1] + wrong * hand[0], 2) + 0.0
-    row_N = torch.cat([rows_N for rows_N, _, _ in seen.rows[: len(seen.calls)]])
+    row_N = torch.cat([rows_N for rows_N, *_ in seen.rows[: len(seen.calls)]])
     mine = torch.cat([(row_N == b).nonzero()[:, 0] for b in rows])
     columns = [*each(*seen.calls), [logp_N.grad for logp_N, *_ in seen.calls]]
     logp, old, advantage, weight, gradient = (torch.cat(column).detach()[mine] for column in columns)

@@ -9,10 +9,11 @@ import pytest
 import torch
 from conftest import save_tiny_model
 from transformers import AutoTokenizer
+from transformers.utils import is_flash_attn_2_available
 
 import grpo
 import train
-from rollout import Generator, Policy, collate
+from rollout import Generator, Policy, Rollouts, collate, micro_batches
 
 ROOT = Path(train.__file__).parent
 DEMO = ROOT / "demo/model"
@@ -39,12 +40,42 @@ def test_generation_in_bf16_agrees_with_the_float32_policy():
     generator, policy = Generator(str(DEMO), device, tokenizer), Policy(str(DEMO), device)
     problems = train.read_lines(ROOT / "demo/val.jsonl")[:32]
     prompts = [tokenizer(row["problem"] + "\n\nSolution:").input_ids for row in problems]
+    policy.lm.set_attn_implementation("sdpa")  # flash-attn, where it is present, cannot compute in float32
     rollouts = generator.generate(prompts, 0.7, 64, seed=0)
-    rows_N, ids, response = collate(rollouts, list(range(32)), tokenizer.pad_token_id, device)
+    rows_N, *inputs = collate(rollouts, list(range(32)), tokenizer.pad_token_id, device)
     with torch.no_grad():
-        logp, _ = policy(ids, response, 0.7)
+        logp, _ = policy(*inputs, 0.7)
     assert logp.mean() > -0.2  # tokens that the policy finds likely, though bf16 chose them
     assert (logp.cpu() - rollouts.logps_of(rows_N)).abs().mean() < 0.05  # what train.py logs as logp_gap
+
+
+@pytest.mark.skipif(not is_flash_attn_2_available(), reason="needs flash-attn")
+def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_ones_through_sdpa():
+    """log-probs of 848 tokens and the gradient of their sum: what bf16 alone costs is the measure."""
+    device, generator = torch.device("cuda"), torch.Generator().manual_seed(0)
+
+    def tokens(n):
+        return torch.randint(2, 81, (n,), generator=generator).tolist()
+
+    lengths = torch.randint(1, 63, (32,), generator=generator).tolist()
+    rollouts = Rollouts([tokens(1 + n // 2) for n in lengths], [tokens(n) for n in reversed(lengths)])
+
+    def run(dtype, attention):
+        policy = Policy(str(DEMO), device)
+        policy.lm.set_attn_implementation(attention)
+        for p in policy.parameters():  # as FSDP does; the table of rotary angles stays in float32
+            p.data = p.to(dtype)
+        batches, _ = micro_batches(rollouts, list(range(32)), 0, 1, 800, 0, device, policy.packed)
+        assert all(len(ids) == 1 for _, ids, *_ in batches) == (attention == "flash_attention_2")
+        parts = [(rows_N, policy(*inputs, 1.0)[0]) for rows_N, *inputs in batches]
+        rows_N, logp_N = (torch.cat(column) for column in zip(*parts, strict=True))
+        logp_N.sum().backward()
+        return logp_N[rows_N.argsort(stable=True)], torch.cat([p.grad.flatten().float() for p in policy.parameters()])
+
+    exact, padded = run(torch.float32, "sdpa"), run(torch.bfloat16, "sdpa")
+    packed = run(torch.bfloat16, "flash_attention_2")
+    for x, y, z in zip(exact, padded, packed, strict=True):
+        assert 0 < (z - x).norm() < 2 * (y - x).norm() < 0.1 * x.norm()
 
 
 @pytest.mark.parametrize("temperature", [0, 0.7])

@@ -9,7 +9,7 @@ import torch
 from ranks import on_ranks
 
 import train
-from rollout import Rollouts
+from rollout import Policy, Rollouts
 from teacher import Teacher
 
 pytestmark = pytest.mark.slow
@@ -46,6 +46,7 @@ VARIANTS = {
     "sum": {"loss": "sum"},
     "dead rows out": {"dead_rows": "out", "loss": "grpo"},
     "small micro-batches": {"loss": "grpo", "per_device_batch_size": 1},
+    "packed": {"loss": "grpo", "per_device_batch_size": 3},
     "dead rows forwarded": {"loss": "grpo", "entropy_coef": 1e-30},
     "entropy, KL and two updates": {"entropy_coef": 0.01, "kl_coef": 0.1, "update_iterations": 2},
     "one live group": {"loss": "grpo"},
@@ -61,7 +62,9 @@ def gradients(folder):
         if layout is None:
             layout = train.Layout(config)
             layout.connect(config)
+        Policy.packed, shapes = name == "packed", []
         student = train.Student(config, layout, verifier=None)
+        student.policy.register_forward_pre_hook(lambda policy, inputs, shapes=shapes: shapes.append(inputs[0].shape))
         rollouts, rewards = made_up_rollouts()
         if name in ("one live group", "all dead"):
             rewards[1:] = 0
@@ -74,6 +77,7 @@ def gradients(folder):
 
         student.optimizer.step = catch
         metrics = student.update(rollouts, rewards, config.learning_rate)
+        assert all(B == 1 for B, _ in shapes) or name != "packed"
         assert all(torch.equal(a, b) for a, b in zip(before, rewards, strict=True))
         weights = torch.cat([p.flatten() for p in student.generator.lm.parameters()])
         results[name] = (metrics, caught[-1], weights)
@@ -97,7 +101,7 @@ def test_same_gradient_on_any_number_of_ranks(n, one_rank, tiny_model, tmp_path)
 
 
 def test_micro_batches_and_dead_rows_do_not_change_the_gradient(one_rank):
-    for name in ("small micro-batches", "dead rows forwarded"):
+    for name in ("small micro-batches", "dead rows forwarded", "packed"):
         assert close(one_rank["grpo"][1], one_rank[name][1])
     # Two of six groups are dead: with them out of the denominators the gradient is 6/4 of what it was.
     assert close(one_rank["grpo"][1] * 6 / 4, one_rank["dead rows out"][1])

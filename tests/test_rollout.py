@@ -13,7 +13,14 @@ from conftest import FAMILIES, save_tiny_model
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, GenerationConfig
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Gemma2Config,
+    GenerationConfig,
+    modeling_flash_attention_utils,
+)
 
 import grpo
 import rollout
@@ -28,9 +35,11 @@ from rollout import (
     check_model,
     collate,
     left_pad,
+    micro_batches,
     pack,
 )
 
+DEMO = Path(rollout.__file__).parent / "demo/model"
 CPU = torch.device("cpu")
 PAD, EOS = 0, 1  # of the tiny tokenizer
 QUESTIONS = ["a", "What is 3 + 4?", "hello world", "zz\nzz", "One, two, three, four, five, six, seven: how many?"]
@@ -480,7 +489,7 @@ def test_where_pad_is_eos_completions_are_the_same_and_eos_is_learned_from(pad_i
     assert generator.tokenizer.pad_token_id == EOS
     assert generator.generate(prompts * 8, 0.7, 30, seed=3) == sampled
     b = sampled.finished.index(True)
-    rows_N, ids_B_T, response_B_T = collate(sampled, [b, 0], EOS, CPU)
+    rows_N, ids_B_T, response_B_T, _ = collate(sampled, [b, 0], EOS, CPU)
     assert ids_B_T[0][response_B_T[0]].tolist() == sampled.completion_ids[b]  # its last is the EOS
     assert (rows_N == b).sum() == len(sampled.completion_ids[b])
 
@@ -489,10 +498,10 @@ def test_where_pad_is_eos_completions_are_the_same_and_eos_is_learned_from(pad_i
 # The way back: log-probs
 
 
-def policy_logps(policy, rollouts, rows, temperature=0.7, pad_id=PAD) -> dict[int, torch.Tensor]:
+def policy_logps(policy, rollouts, rows, temperature=0.7, pad_id=PAD, packed=False) -> dict[int, torch.Tensor]:
     """Policy's log-probs of some rows in one batch, cut apart by row."""
-    rows_N, ids_B_T, response_B_T = collate(rollouts, rows, pad_id, CPU)
-    logp_N, _ = policy(ids_B_T, response_B_T, temperature)
+    rows_N, *inputs = collate(rollouts, rows, pad_id, CPU, packed)
+    logp_N, _ = policy(*inputs, temperature)
     return {b: logp_N[rows_N == b] for b in rows}
 
 
@@ -514,8 +523,8 @@ def test_recomputed_logprobs_are_those_of_the_distribution_that_was_sampled(tiny
         single = step_logps(policy.lm, rollouts.prompt_ids[b], rollouts.completion_ids[b], 0.7).float()
         torch.testing.assert_close(logps[b], single, rtol=0, atol=2e-5)
         assert len(logps[b]) == len(rollouts.completion_ids[b])
-    rows_N, ids_B_T, response_B_T = collate(rollouts, [4, 1, 7], PAD, CPU)
-    together, _ = policy(ids_B_T, response_B_T, 0.7)
+    rows_N, *inputs = collate(rollouts, [4, 1, 7], PAD, CPU)
+    together, _ = policy(*inputs, 0.7)
     torch.testing.assert_close(rollouts.logps_of(rows_N), together, rtol=0, atol=2e-5)
 
 
@@ -540,12 +549,109 @@ def test_logprobs_do_not_depend_on_right_padding_or_neighbours(tiny_family, samp
         torch.testing.assert_close(other_pad[b], alone, rtol=0, atol=1e-10)
 
 
+@pytest.fixture(scope="module")
+def uneven() -> Rollouts:
+    """12 rows of 2 to 40 tokens, prompts and completions of a single token among them; more than the demo's 128."""
+    rng = np.random.default_rng(0)
+    prompts, completions = ([rng.integers(2, 81, n).tolist() for n in (1, *rng.integers(1, 21, 11))] for _ in range(2))
+    rollouts = Rollouts(prompts, completions, [True] * 12, [[]] * 12)
+    assert sum(rollouts.total_tokens()) > 200 and min(map(len, completions[1:])) < 3
+    return rollouts
+
+
+SPLITS = [[list(range(12))], [[b] for b in range(12)], [[7, 0, 3], [5], [11, 1, 2, 4], [6, 10, 8, 9]]]
+
+
+def forward_backward(policy, rollouts, batches, packed) -> list[torch.Tensor]:
+    """log-prob and entropy of each response token in order of rows, and the gradient of a loss with both in it."""
+    policy.zero_grad()
+    advantage_B, columns = torch.linspace(-1, 2, len(rollouts), dtype=torch.float64), []
+    for rows in batches:
+        rows_N, *inputs = collate(rollouts, rows, PAD, CPU, packed)
+        columns.append((rows_N, *policy(*inputs, 0.7)))
+        _, logp_N, entropy_N = columns[-1]
+        bonus = {"entropy_N": entropy_N, "entropy_coef": 0.1}
+        loss, _ = grpo.policy_loss(logp_N, logp_N.detach(), advantage_B[rows_N], torch.ones_like(logp_N), **bonus)
+        loss.backward()
+    rows_N, logp_N, entropy_N = (torch.cat(column).detach() for column in zip(*columns, strict=True))
+    order = rows_N.argsort(stable=True)
+    return [logp_N[order], entropy_N[order], torch.cat([p.grad.flatten() for p in policy.parameters()])]
+
+
+def assert_same(actual: list[torch.Tensor], expected: list[torch.Tensor]):
+    """In float64, where all that differs is the order of sums."""
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11 * b.norm().item())
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "demo"])
+def test_packed_rows_have_the_logprobs_entropies_and_gradient_of_padded_ones(tiny_family, uneven, family):
+    """Through SDPA, for which transformers makes a mask of the positions."""
+    policy = Policy(str(DEMO if family == "demo" else tiny_family(family)), CPU).double()
+    expected = forward_backward(policy, uneven, SPLITS[0], packed=False)
+    for split in SPLITS:
+        assert_same(forward_backward(policy, uneven, split, packed=True), expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_packed_row_sees_another(tiny_family, uneven, family):
+    policy = Policy(str(tiny_family(family)), CPU)
+    before = policy_logps(policy, uneven, [3, 8, 5], packed=True)
+    other = uneven.take(range(12))
+    other.prompt_ids[8] = [t + 1 for t in uneven.prompt_ids[8]]
+    other.completion_ids[8] = [t + 1 for t in uneven.completion_ids[8]]
+    after = policy_logps(policy, other, [3, 8, 5], packed=True)
+    assert torch.equal(after[3], before[3]) and torch.equal(after[5], before[5])  # what is masked has weight 0 exactly
+    assert not torch.allclose(after[8], before[8])
+
+
+@pytest.fixture
+def flash_attention(monkeypatch) -> list[list[int]]:
+    """Plain attention in the place of flash-attn, and the list of where its rows began and ended at each call."""
+    calls = []
+
+    def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal):
+        """(total tokens, heads, D) each; row i is from cu_seqlens[i] to cu_seqlens[i + 1]."""
+        assert causal and not dropout_p and torch.equal(cu_seqlens_q, cu_seqlens_k)
+        assert max_seqlen_q == max_seqlen_k == cu_seqlens_q.diff().max()
+        calls.append(cu_seqlens_q.tolist())
+        rows = zip(*(x.transpose(0, 1).split(cu_seqlens_q.diff().tolist(), dim=1) for x in (q, k, v)), strict=True)
+        how = {"is_causal": True, "scale": softmax_scale, "enable_gqa": True}
+        return torch.cat([scaled_dot_product_attention(*row, **how) for row in rows], dim=1).transpose(0, 1)
+
+    def one(q, k, v, dropout_p, softmax_scale, causal):
+        ends, most = torch.tensor([0, q.shape[1]]), q.shape[1]
+        return varlen(q[0], k[0], v[0], ends, ends, most, most, dropout_p, softmax_scale, causal)[None]
+
+    monkeypatch.setattr(modeling_flash_attention_utils, "_loaded_implementation", None)
+    monkeypatch.setattr(
+        modeling_flash_attention_utils, "_lazy_imports", lambda *_, **__: (one, varlen, None, None, None)
+    )
+    return calls
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_cuts_packed_rows_apart_for_flash_attention(tiny_family, uneven, family, flash_attention):
+    policy = Policy(str(tiny_family(family)), CPU).double()
+    assert not policy.packed
+    expected = forward_backward(policy, uneven, SPLITS[0], policy.packed)
+    assert flash_attention == []
+    policy.lm.config._attn_implementation = "flash_attention_2"
+    assert policy.packed
+    for split in SPLITS:
+        assert_same(forward_backward(policy, uneven, split, policy.packed), expected)
+        tokens_B = uneven.total_tokens()
+        ends = [np.cumsum([0, *(tokens_B[b] for b in rows)]).tolist() for rows in split]
+        assert flash_attention == [e for e in ends for _ in range(2)]  # two layers
+        flash_attention.clear()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_equal_those_of_the_plain_model(tiny_family, sampled, family):
     """Every parameter's gradient, tied embeddings included, against all logits and autograd through log_softmax."""
     policy = Policy(str(tiny_family(family)), CPU).double()
-    _, ids_B_T, response_B_T = collate(sampled, [3, 0, 11], PAD, CPU)
-    logp_N, entropy_N = policy(ids_B_T, response_B_T, 0.7)
+    _, ids_B_T, response_B_T, position_1_T = collate(sampled, [3, 0, 11], PAD, CPU)
+    logp_N, entropy_N = policy(ids_B_T, response_B_T, position_1_T, 0.7)
     (logp_N.sum() + entropy_N.sum()).backward()
     actual = {name: p.grad.clone() for name, p in policy.lm.named_parameters()}
 
@@ -630,10 +736,34 @@ def test_left_pad_by_hand():
 @pytest.mark.parametrize("pad_id", [PAD, EOS])
 def test_collate_by_hand(pad_id):
     rollouts = Rollouts([[5, 6, 7], [8]], [[9, EOS], [10, EOS]], [True, True])
-    rows_N, ids_B_T, response_B_T = collate(rollouts, [1, 0], pad_id, CPU)
+    rows_N, ids_B_T, response_B_T, position_1_T = collate(rollouts, [1, 0], pad_id, CPU)
     assert ids_B_T.tolist() == [[8, 10, EOS, pad_id, pad_id], [5, 6, 7, 9, EOS]]
     assert response_B_T.long().tolist() == [[0, 1, 1, 0, 0], [0, 0, 0, 1, 1]]
+    assert position_1_T.tolist() == [[0, 1, 2, 3, 4]]  # of both rows
     assert rows_N.tolist() == [1, 1, 0, 0]  # aligned with the mask, read row by row
+
+
+def test_packed_collate_by_hand():
+    rollouts = Rollouts([[5, 6, 7], [8], [11]], [[9, EOS], [10, EOS], [12]], [True, True, False])
+    rows_N, ids_1_T, response_1_T, position_1_T = collate(rollouts, [1, 0, 2], PAD, CPU, packed=True)
+    assert ids_1_T.tolist() == [[8, 10, EOS, 5, 6, 7, 9, EOS, 11, 12]]
+    assert response_1_T.long().tolist() == [[0, 1, 1, 0, 0, 0, 1, 1, 0, 1]]  # no row's first token: none precedes it
+    assert position_1_T.tolist() == [[0, 1, 2, 0, 1, 2, 3, 4, 0, 1]]
+    assert rows_N.tolist() == [1, 1, 0, 0, 2]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_micro_batches_of_all_ranks_hold_every_row_once_within_the_budget(uneven, packed):
+    tokens_B, held, room = uneven.total_tokens(), [], 0
+    for rank in range(3):
+        batches, idle = micro_batches(uneven, list(range(12)), rank, 3, 60, PAD, CPU, packed)
+        assert not idle and (len(batches) == 2 if packed else len(batches) > 2)  # each rank has 69 to 76 tokens
+        for rows_N, ids_B_T, _, _ in batches:
+            held += rows_N.unique_consecutive().tolist()
+            room += ids_B_T.numel()
+            assert ids_B_T.numel() <= 60 and (len(ids_B_T) == 1 or not packed)
+    assert sorted(held) == list(range(12))
+    assert room == sum(tokens_B) if packed else room > sum(tokens_B)
 
 
 def test_balance_by_hand():
@@ -660,6 +790,9 @@ def test_pack_by_hand():
     assert pack([], [], 14) == []
     # 6 is at least 0.75 of 8 and 5 is not; of 5 it is 4 that is, and 3 that is not
     assert pack([0, 1, 2, 3, 4, 5], [8, 6, 5, 4, 3, 8], 100, shortest=0.75) == [[0, 5, 1], [2, 3], [4]]
+    # packed, a row counts what it has: 9 + 7, then 6 + 3 + 3 + 2; and it may be as short as it likes
+    assert pack([0, 1, 2, 3, 4, 5], [3, 9, 7, 3, 6, 2], 16) == [[1], [2, 4], [0, 3, 5]]
+    assert pack([0, 1, 2, 3, 4, 5], [3, 9, 7, 3, 6, 2], 16, shortest=0.75, packed=True) == [[1, 2], [4, 0, 3, 5]]
 
 
 row_tokens = st.lists(st.integers(1, 40), min_size=1, max_size=30)
@@ -673,17 +806,20 @@ def test_balance_gives_every_row_to_one_rank_and_loads_differ_by_one_row_at_most
     assert len(shares) == n and max(loads) - min(loads) <= max(tokens)
 
 
-@given(row_tokens, st.integers(1, 120))
-def test_pack_keeps_every_row_and_the_budget_and_opens_no_batch_too_many(tokens, budget):
-    batches = pack(list(range(len(tokens))), tokens, budget)
+@given(row_tokens, st.integers(1, 120), st.booleans())
+def test_pack_keeps_every_row_and_the_budget_and_opens_no_batch_too_many(tokens, budget, packed):
+    def room(batch):
+        lengths = [tokens[b] for b in batch]
+        return sum(lengths) if packed else len(lengths) * max(lengths)
+
+    batches = pack(list(range(len(tokens))), tokens, budget, packed=packed)
     assert sorted(b for batch in batches for b in batch) == list(range(len(tokens)))
-    padded = [len(batch) * max(tokens[b] for b in batch) for batch in batches]
-    assert all(size <= budget or len(batch) == 1 for size, batch in zip(padded, batches, strict=True))
+    assert all(room(batch) <= budget or len(batch) == 1 for batch in batches)
     for batch, following in pairwise(batches):  # the next batch's first row did not fit
-        assert (len(batch) + 1) * max(tokens[b] for b in batch + following[:1]) > budget
+        assert room(batch + following[:1]) > budget
 
 
-def training_gradient(policy, rollouts, rewards_P_G, loss, ranks, budget, drop_dead=True, order=None):
+def training_gradient(policy, rollouts, rewards_P_G, loss, ranks, budget, drop_dead=True, packed=False):
     """The gradient of one step as train.py computes it, the ranks one after another in this process."""
     advantage_B = grpo.group_advantages(rewards_P_G).flatten()
     weight_B = grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), loss).flatten()
@@ -691,9 +827,9 @@ def training_gradient(policy, rollouts, rewards_P_G, loss, ranks, budget, drop_d
     tokens_B = rollouts.total_tokens()
     policy.zero_grad()
     for share in balance(rows, tokens_B, ranks):
-        for batch in pack(share, tokens_B, budget):
-            rows_N, ids_B_T, response_B_T = collate(rollouts, batch, PAD, CPU)
-            logp_N, _ = policy(ids_B_T, response_B_T, 0.7)
+        for batch in pack(share, tokens_B, budget, packed=packed):
+            rows_N, *inputs = collate(rollouts, batch, PAD, CPU, packed)
+            logp_N, _ = policy(*inputs, 0.7)
             value, _ = grpo.policy_loss(logp_N, logp_N.detach(), advantage_B[rows_N], weight_B[rows_N])
             value.backward()
     return torch.cat([p.grad.flatten() for p in policy.parameters()])
@@ -708,8 +844,9 @@ def test_the_gradient_of_a_step_does_not_depend_on_ranks_micro_batches_or_droppi
     expected = training_gradient(policy, rollouts, rewards, loss, ranks=1, budget=10**6, drop_dead=False)
     assert expected.norm() > 1e-2
     for ranks, budget in [(1, 10**6), (1, 1), (2, 100), (3, 200), (6, 90), (8, 1), (13, 150)]:
-        actual = training_gradient(policy, rollouts, rewards, loss, ranks, budget)
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10 * expected.norm().item())
+        for packed in (False, True):
+            actual = training_gradient(policy, rollouts, rewards, loss, ranks, budget, packed=packed)
+            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10 * expected.norm().item())
     order = [4 * i + g for i in (3, 0, 5, 1, 4, 2) for g in (2, 0, 3, 1)]  # groups, and rows inside them, shuffled
     shuffled = rewards.flatten()[order].reshape(6, 4)
     actual = training_gradient(policy, rollouts.take(order), shuffled, loss, ranks=3, budget=120)
