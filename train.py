@@ -975,6 +975,7 @@ def main(argv: list[str] | None = None) -> int:
     rank = int(os.environ.get("RANK", 0))
     if "TORCHELASTIC_RUN_ID" in os.environ:
         _prctl_pr_set_pdeathsig(signal.SIGKILL)  # a rank without its torchrun would go on writing into the run's folder
+    os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")  # else its backward adds in no fixed order
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     datasets.disable_progress_bars()

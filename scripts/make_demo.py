@@ -28,7 +28,7 @@ from transformers import Olmo2Config, Olmo2ForCausalLM, PreTrainedTokenizerFast
 TEMPERATURE = 0.7  # the rates below hold when sampling at this temperature
 GROUP_SIZE = 16
 FOOTER = "Solution:"  # the student's prompt is the question, a blank line, the footer
-MAX_LENGTH = 6  # words in the longest problem
+LENGTHS = (1, 2, 3, 4, 5, 6)  # words in a problem: one of these
 TRAIN, VALIDATION = 16_000, 360
 
 # A rule moves the digits (output j is input digit source[j]), then adds to each, counting 9, 1, 2 past nine.
@@ -53,11 +53,11 @@ WORDS = [a + b for a in ("ba", "do", "fe", "gi", "la", "mo", "ve", "ze") for b i
 BEST, WORST, POWER = 0.998, 0.002, 0.75
 
 
-def make_skills(seed):
+def make_skills(seed, best=BEST, worst=WORST, power=POWER):
     """Word -> (its rule, its wrong habit, its rate of the rule at TEMPERATURE)."""
     rng = random.Random(seed)
-    high, low = torch.tensor([BEST, WORST], dtype=torch.float64).logit()
-    rates = (high + (low - high) * torch.linspace(0, 1, len(WORDS), dtype=torch.float64) ** POWER).sigmoid()
+    high, low = torch.tensor([best, worst], dtype=torch.float64).logit()
+    rates = (high + (low - high) * torch.linspace(0, 1, len(WORDS), dtype=torch.float64) ** power).sigmoid()
     words = rng.sample(WORDS, len(WORDS))
     return {w: (*rng.sample(sorted(RULES), 2), rate) for w, rate in zip(words, rates.tolist(), strict=True)}
 
@@ -114,9 +114,9 @@ def errors_can_cancel(state, words, skills):
     return right in wrong
 
 
-def draw(rng, skills):
-    """One (state, words): length uniform, then words without repetition and digits uniform."""
-    length = rng.randint(1, MAX_LENGTH)
+def draw(rng, skills, lengths=LENGTHS):
+    """One (state, words): a length of `lengths`, then words without repetition and digits uniform."""
+    length = rng.choice(lengths)
     while True:
         words = rng.sample(WORDS, length)
         state = "".join(rng.choices("123456789", k=3))
@@ -124,11 +124,11 @@ def draw(rng, skills):
             return state, words
 
 
-def make_problems(count, skills, seed):
+def make_problems(count, skills, seed, lengths=LENGTHS):
     """`count` distinct rows: problem, expected_answer, length in words, difficulty = -log2 p in bits."""
     rng, rows = random.Random(seed + 1), {}
     while len(rows) < count:
-        problem = question(*draw(rng, skills))
+        problem = question(*draw(rng, skills, lengths))
         rows[problem] = {
             "problem": problem,
             "expected_answer": solve(problem, skills),
@@ -158,14 +158,14 @@ def make_tokenizer():
     )
 
 
-def make_model(tokenizer, seed):
+def make_model(tokenizer, seed, hidden=96, layers=3):
     """A fresh tiny OLMo-2 in float32 (AutoTokenizer leaves its tokenizer as saved; Qwen2's it rebuilds)."""
     torch.manual_seed(seed)
     config = Olmo2Config(
         vocab_size=len(tokenizer),
-        hidden_size=96,
-        intermediate_size=192,
-        num_hidden_layers=3,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         max_position_embeddings=128,
         tie_word_embeddings=True,
@@ -176,9 +176,9 @@ def make_model(tokenizer, seed):
     return Olmo2ForCausalLM(config)
 
 
-def demonstration(rng, skills):
+def demonstration(rng, skills, lengths=LENGTHS):
     """Prompt + noisy solution + EOS. Sampling at T takes odds to odds^(1/T): the demonstrations undo that."""
-    state, words = draw(rng, skills)
+    state, words = draw(rng, skills, lengths)
     rules = []
     for rule, habit, rate in (skills[w] for w in words):
         odds = (rate / (1 - rate)) ** TEMPERATURE
@@ -186,7 +186,7 @@ def demonstration(rng, skills):
     return f"{question(state, words)}\n\n{FOOTER}{solution(state, words, rules)}<eos>"
 
 
-def train_base(model, tokenizer, skills, seed, steps, batch_size=64, learning_rate=6e-3, warmup=100):
+def train_base(model, tokenizer, skills, seed, steps, lengths=LENGTHS, batch_size=64, learning_rate=6e-3, warmup=100):
     """Supervised training on fresh noisy demonstrations; the loss is on the completion alone."""
     rng = random.Random(seed + 2)
     footer = tokenizer.convert_tokens_to_ids(FOOTER)
@@ -196,7 +196,7 @@ def train_base(model, tokenizer, skills, seed, steps, batch_size=64, learning_ra
     )
     start = time.time()
     for step in range(1, steps + 1):
-        texts = [demonstration(rng, skills) for _ in range(batch_size)]
+        texts = [demonstration(rng, skills, lengths) for _ in range(batch_size)]
         # Padding on the right: under causal attention no earlier token sees it, so no mask is needed.
         tokens = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt").input_ids  # (B, T)
         in_completion = (tokens == footer).cumsum(1).bool() & (tokens != footer)
@@ -211,7 +211,7 @@ def train_base(model, tokenizer, skills, seed, steps, batch_size=64, learning_ra
             print(f"base {step}/{steps}  loss {loss.item():.4f}  {time.time() - start:.0f} s", flush=True)
 
 
-def complete(model, tokenizer, problems, temperature=0.0, rows=512):
+def complete(model, tokenizer, problems, temperature=0.0, rows=512, max_new_tokens=64):
     """One completion text per problem (EOS and padding removed); temperature 0 is greedy."""
     settings = {"do_sample": False}
     if temperature > 0:
@@ -221,7 +221,7 @@ def complete(model, tokenizer, problems, temperature=0.0, rows=512):
         prompts = [f"{p}\n\n{FOOTER}" for p in problems[i : i + rows]]
         batch = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt")
         out = model.generate(
-            input_ids=batch.input_ids, attention_mask=batch.attention_mask, max_new_tokens=64, **settings
+            input_ids=batch.input_ids, attention_mask=batch.attention_mask, max_new_tokens=max_new_tokens, **settings
         )
         texts += tokenizer.batch_decode(out[:, batch.input_ids.shape[1] :], skip_special_tokens=True)
     return texts
@@ -252,7 +252,7 @@ def measure(model, tokenizer, validation, seed):
 
     p_hat, greedy = right(GROUP_SIZE, TEMPERATURE).mean(1), right(1, 0.0)[:, 0]
     length, bits = (torch.tensor([row[key] for row in validation]) for key in ("length", "difficulty"))
-    where = {"all": length > 0} | {f"{n} words": length == n for n in range(1, MAX_LENGTH + 1)}
+    where = {"all": length > 0} | {f"{n} words": length == n for n in LENGTHS}
     edges = [0, 0.1, 0.5, 1, 2, 4, 8, 16, 99]
     where |= {f"{a:g}-{b:g} bits": (bits >= a) & (bits < b) for a, b in itertools.pairwise(edges)}
     columns = {

@@ -1,0 +1,365 @@
+#!/usr/bin/env python
+r"""The paper's claims in miniature: every run, table and figure of the study, by one command that can be interrupted.
+
+    python scripts/study.py --out runs/study                 # again: goes on; --minutes 30: starts no run after that
+    python scripts/study.py --out runs/study --report        # only the report, from the runs that are there
+
+The problems are the demo's (see make_demo.py) with other chains: words read rightly at rates from 0.95 to 0.08 and up
+to ten of them in a row, so that a skill learned in a short chain makes the long ones possible, as steps of a proof do.
+Settings differ in how the lengths of training problems are distributed, and so in the share of groups that are dead at
+the start. Validation problems are the same for all: lengths 1 to 10, equally often. `rare` is the demo itself, whose
+difficulty is in words that are hardly ever read rightly.
+
+What was fixed before any two methods were compared, and by what: see PILOTS. A run is one process with one thread
+(results do not depend on ranks), its steps those of 6 + 2 devices: 4/3 as many for a method without a teacher (App. D).
+"""
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import compare
+import make_demo
+import matplotlib.pyplot as plt
+import numpy as np
+import plot
+import torch
+from intervals import t_difference
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+ROOT = Path(__file__).resolve().parent.parent
+STEPS, EVAL_EVERY = 75, 5
+LENGTHS = tuple(range(1, 11))
+SKEWS = {"easy": 0.7, "even": 1.0, "main": 1.2, "hard": 1.5, "hardest": 2.0}  # a chain of n words is skew^n as frequent
+BASES = {"base": (96, 3), "small": (64, 2)}  # hidden size, layers
+SHARED = {
+    "prompts_per_step": 6,
+    "max_completion_tokens": 88,
+    "eval_every": EVAL_EVERY,
+    "learning_rate": 2e-4,
+    "teacher_learning_rate": 3e-4,
+    "teacher_batch_size": 32,
+}
+PAIR = ("uniform", "goldilocks")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Runs that differ in the seed alone: a setting, a sampler, and flags of train.py."""
+
+    setting: str
+    sampler: str
+    flags: tuple = ()  # of (name, value)
+    seeds: tuple = (0, 1, 2)
+    base: str = "base"
+
+    @property
+    def name(self) -> str:
+        parts = [f"{name}_{value}" for name, value in self.flags] + [self.base] * (self.base != "base")
+        return "-".join([self.setting, self.sampler, *parts])
+
+    def folder(self, out: Path, seed: int) -> Path:
+        return out / self.name / f"seed{seed}"
+
+    @property
+    def steps(self) -> int:
+        return STEPS if self.sampler == "goldilocks" else STEPS * 4 // 3
+
+    def command(self, out: Path, seed: int) -> list[str]:
+        files = ROOT / "demo" if self.setting == "rare" else out / "problems" / self.setting
+        model = ROOT / "demo" / "model" if self.setting == "rare" else out / "models" / self.base
+        validation = (ROOT / "demo" if self.setting == "rare" else out / "problems") / "val.jsonl"
+        flags = SHARED | {"model": model, "train_data": files / "train.jsonl", "val_data": validation}
+        flags |= {"teacher_model": model, "steps": self.steps, "seed": seed, "out": self.folder(out, seed)}
+        flags |= {"sampler": self.sampler} | dict(self.flags)
+        if self.sampler != "goldilocks":
+            flags = {k: v for k, v in flags.items() if not k.startswith("teacher")}
+        command = [sys.executable, str(ROOT / "train.py"), "--preset", "demo"]
+        return command + [str(x) for name, value in flags.items() for x in (f"--{name}", value)]
+
+
+# Seen before the comparison, with a seed of their own. The student's rate is the one best for the *baseline*, the
+# teacher's the one with the least prequential error.
+PILOTS = [Cell("main", "uniform", (("learning_rate", lr),), (100,)) for lr in (1e-4, 2e-4, 4e-4)]
+PILOTS += [Cell("main", "goldilocks", (("teacher_learning_rate", lr),), (100,)) for lr in (1e-4, 3e-4, 1e-3)]
+SWEEP = [
+    Cell(setting, sampler, seeds=(0, 1, 2, 3, 4))
+    for setting in ("main", "hard", "even", "hardest", "easy")
+    for sampler in PAIR
+]
+RARE = [Cell("rare", sampler) for sampler in PAIR]
+SMALL = [Cell("main", sampler, base="small") for sampler in PAIR]
+CONTROLS = [Cell("main", sampler, (("dead_rows", "out"),)) for sampler in PAIR]
+LOSSES = [Cell("main", s, (flag,)) for flag in (("loss", "dapo"), ("entropy_coef", 0.0003)) for s in PAIR]
+TEACHERS = [Cell("main", "goldilocks", (("teacher_mode", mode),)) for mode in ("last_token", "frozen", "lora")]
+CELLS = [*PILOTS, *SWEEP, *RARE, *SMALL, *TEACHERS, *LOSSES, *CONTROLS]
+
+
+def make_base(out: Path, name: str) -> None:
+    """The base model `name` of BASES in out/models, trained on noisy demonstrations of all lengths."""
+    folder = out / "models" / name
+    if (folder / "config.json").exists():
+        return
+    torch.set_num_threads(1)
+    hidden, layers = BASES[name]
+    tokenizer = make_demo.make_tokenizer()
+    model = make_demo.make_model(tokenizer, 0, hidden, layers)
+    make_demo.train_base(model, tokenizer, skills(), seed=0, steps=1500, lengths=LENGTHS)
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+
+
+def skills() -> dict:
+    """The words of the study's chains, more of them within reach than the demo's."""
+    return make_demo.make_skills(seed=0, best=0.95, worst=0.08, power=1.0)
+
+
+def make_problems(out: Path, count: int = 8_000) -> None:
+    """out/problems: val.jsonl, and SETTING/train.jsonl without any of its problems."""
+    validation = make_demo.make_problems(360, skills(), seed=0, lengths=LENGTHS)
+    files, seen = {out / "problems" / "val.jsonl": validation}, {row["problem"] for row in validation}
+    for seed, (setting, skew) in enumerate(SKEWS.items(), 1):
+        lengths = [n for n in LENGTHS for _ in range(round(1000 * skew**n / max(skew, 1) ** 10))]
+        rows = make_demo.make_problems(count, skills(), seed, lengths)
+        files[out / "problems" / setting / "train.jsonl"] = [row for row in rows if row["problem"] not in seen]
+    for path, rows in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def measure(out: Path, setting: str, base: str = "base", problems: int = 300) -> dict:
+    """What the base model does on the first training problems of a setting: shares of dead groups of 16, mean p."""
+    where = ROOT / "demo" if setting == "rare" else out / "problems" / setting
+    model = ROOT / "demo" / "model" if setting == "rare" else out / "models" / base
+    rows = [json.loads(line) for line in (where / "train.jsonl").read_text().splitlines()[:problems]]
+    lm, tokenizer = AutoModelForCausalLM.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
+    torch.manual_seed(0)
+    asked = [row["problem"] for row in rows for _ in range(16)]
+    texts = make_demo.complete(lm, tokenizer, asked, make_demo.TEMPERATURE, max_new_tokens=88)
+    golds = np.repeat([row["expected_answer"] for row in rows], 16)
+    right = np.array([make_demo.boxed(text) == gold for text, gold in zip(texts, golds, strict=True)]).reshape(-1, 16)
+    p_hat = right.mean(axis=1)
+    return {"wrong": float((p_hat == 0).mean()), "right": float((p_hat == 1).mean()), "p": float(p_hat.mean())}
+
+
+def prepare(out: Path, jobs: int) -> None:
+    """Models, problems and statistics.json, before any run. What is there is kept."""
+    if (out / "statistics.json").exists():
+        return
+    print("making the base models and the problems: about ten minutes", flush=True)
+    code = "import sys; from pathlib import Path; import study; study.make_base(Path(sys.argv[1]), sys.argv[2])"
+    with ThreadPoolExecutor(jobs) as pool:
+        calls = [pool.submit(call, [sys.executable, "-c", code, str(out), name], out / f"{name}.log") for name in BASES]
+        make_problems(out)
+        if any(done.result() for done in calls):
+            sys.exit(f"study: a base model could not be made: see {out}/*.log")
+    found = {setting: measure(out, setting) for setting in (*SKEWS, "rare")}
+    found["main, small"] = measure(out, "main", "small")
+    (out / "statistics.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def call(command: list[str], log: Path) -> int:
+    """Exit status of a command on one thread, its output in a file."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    with log.open("w") as file:
+        return subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=environment).returncode
+
+
+def finished(folder: Path, steps: int) -> bool:
+    """Whether the run there has taken and evaluated its last step."""
+    if not (folder / "metrics.jsonl").exists():
+        return False
+    rows = plot.read_rows(folder / "metrics.jsonl")
+    return bool(rows) and rows[-1]["step"] == steps and rows[-1].get("val_accuracy") is not None
+
+
+def run_all(out: Path, cells: list[Cell], jobs: int, minutes: float) -> int:
+    """Runs what is not finished, `jobs` at a time, seeds in turn; after `minutes` it starts none. Returns failures."""
+    order = sorted(itertools.chain(*([(i, c, s) for i, s in enumerate(c.seeds)] for c in cells)), key=lambda x: x[0])
+    todo = [(c, s) for _, c, s in order if not finished(c.folder(out, s), c.steps)]
+    print(f"{len(order) - len(todo)} of {len(order)} runs are finished", flush=True)
+    start, failed, done = time.time(), [], []
+
+    def one(cell: Cell, seed: int) -> None:
+        began, folder = time.time(), cell.folder(out, seed)
+        if began - start > 60 * minutes:
+            return
+        if call(cell.command(out, seed), out / "logs" / f"{cell.name}-{seed}.log"):
+            failed.append(folder)
+            last = (out / "logs" / f"{cell.name}-{seed}.log").read_text().strip().splitlines()[-1:]
+            print(f"FAILED {folder}: {''.join(last)}", flush=True)
+            return
+        done.append(folder)
+        left = (time.time() - start) / len(done) * (len(todo) - len(done) - len(failed)) / 60
+        took = f"{time.time() - began:.0f} s, about {left:.0f} min to go"
+        print(f"{len(done)}/{len(todo)}  {cell.name} seed {seed}: {load(folder).score:.1f}%  ({took})", flush=True)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for waited in [pool.submit(one, cell, seed) for cell, seed in todo]:
+            waited.result()
+    if left := len(todo) - len(done) - len(failed):
+        print(f"{left} runs left: the same command goes on", flush=True)
+    return len(failed)
+
+
+def load(folder: Path) -> compare.Run:
+    return compare.Run(folder, *plot.load_run(folder))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Report
+
+
+class Result:
+    """The finished runs of a cell, by seed."""
+
+    def __init__(self, out: Path, cell: Cell):
+        self.cell = cell
+        self.runs = {s: load(cell.folder(out, s)) for s in cell.seeds if finished(cell.folder(out, s), cell.steps)}
+
+    def at(self, what: str) -> dict[int, float]:
+        """By seed: `score`, the paper's mean of the last five evaluations; `equal`, that of the last five within STEPS
+        steps, so after equally many completions; `mean`, over the whole run; `dead`, the share of dead groups in it."""
+        return {seed: getattr(self, f"_{what}")(run) for seed, run in self.runs.items()}
+
+    def _score(self, run) -> float:
+        return run.score
+
+    def _equal(self, run) -> float:
+        return float(np.mean([a for step, a in run.accuracy.items() if step <= STEPS][-5:]))
+
+    def _mean(self, run) -> float:
+        return float(np.mean([a for step, a in run.accuracy.items() if step]))
+
+    def _dead(self, run) -> float:
+        return 100 * float(np.mean([row["zero_variance"] for row in run.rows if row["step"] and row["step"] <= STEPS]))
+
+
+def difference(one: Result, other: Result, what: str) -> tuple[float, tuple[float, float], float] | None:
+    """one - other over their common seeds, with 95% interval and p (paired t); None with fewer than two seeds."""
+    a, b = one.at(what), other.at(what)
+    common = sorted(a.keys() & b.keys())
+    return t_difference([a[s] for s in common], [b[s] for s in common], True) if len(common) > 1 else None
+
+
+def shown(found) -> str:
+    if found is None:
+        return "–"
+    mean, (low, high), p = found
+    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f}), p = {p:.2g}"
+
+
+def spread(result: Result, what: str) -> str:
+    values = list(result.at(what).values())
+    return compare.spread(values) if values else "–"
+
+
+def versus(title: str, pairs: list[tuple[str, Result, Result]], statistics: dict) -> str:
+    """A Markdown table: for each named pair of cells the second against the first."""
+    rows = []
+    for name, base, method in pairs:
+        dead = statistics.get(name)
+        row = [name, f"{100 * (dead['wrong'] + dead['right']):.0f}%" if dead else "", len(method.runs)]
+        row += [spread(base, "score"), spread(method, "score")]
+        row += [shown(difference(method, base, what)) for what in ("score", "equal", "mean")]
+        rows.append([*row, spread(base, "dead"), spread(method, "dead")])
+    header = ["", "dead at the start", "seeds", "baseline", "method", "method − baseline, points"]
+    header += ["the same at equal completions", "the same, mean over the whole run"]
+    header += [f"dead groups, {STEPS} steps: baseline", "method"]
+    return compare.table(title, header, rows)
+
+
+def report(out: Path) -> str:
+    """Writes report.md, tables.md and the figures from the runs that are finished, and returns the report."""
+    statistics = json.loads((out / "statistics.json").read_text())
+    result = {cell: Result(out, cell) for cell in CELLS}
+
+    def pairs(cells: list[Cell], name) -> list[tuple[str, Result, Result]]:
+        return [(name(b), result[a], result[b]) for a, b in zip(cells[::2], cells[1::2], strict=True)]
+
+    rows = [[name, *(f"{100 * x:.1f}%" for x in found.values())] for name, found in statistics.items()]
+    parts = ["# The study", compare.table("Settings", ["", "all wrong", "all right", "mean p"], rows)]
+    rows = []
+    for r in (result[cell] for cell in PILOTS):
+        errors = [
+            row["teacher_mae"] for run in r.runs.values() for row in run.rows if row.get("teacher_mae") is not None
+        ]
+        (flag, value), mae = r.cell.flags[0], f"{np.mean(errors):.4f}" if errors else "–"
+        rows.append([r.cell.sampler, flag, f"{value:g}", spread(r, "score"), spread(r, "mean"), mae])
+    header = ["sampler", "flag", "value", "last five", "mean over the run", "teacher's MAE"]
+    parts.append(compare.table("Pilots (seed 100)", header, rows))
+    named = pairs(SWEEP + RARE, lambda cell: cell.setting) + pairs(SMALL, lambda cell: "main, small")
+    parts.append(versus("Goldilocks against uniform, by setting", named, statistics))
+    named = pairs(LOSSES + CONTROLS, lambda cell: " ".join(map(str, cell.flags[0])))
+    parts.append(versus("Goldilocks against uniform, other losses", named, statistics))
+    uniform, goldilocks = (result[cell] for cell in SWEEP[:2])
+    named = [(cell.flags[0][1], base, result[cell]) for cell in TEACHERS for base in (uniform, goldilocks)]
+    parts.append(versus("Other teachers, against uniform and against Goldilocks", named, statistics))
+    folders = [run.folder for r in result.values() if r.cell.seeds != (100,) for run in r.runs.values()]
+    main = [folder for folder in folders if folder.parent.name.startswith("main") and "small" not in folder.parent.name]
+    (out / "tables.md").write_text(compare.compare(main))
+    text = "\n".join(parts)
+    (out / "report.md").write_text(text)
+    plot.plot(
+        plot.load_groups([run.folder for r in (uniform, goldilocks) for run in r.runs.values()]), {}, out / "figures"
+    )
+    draw(out, result, statistics)
+    return text
+
+
+def draw(out: Path, result: dict, statistics: dict) -> None:
+    """figures/study.png: dead groups and accuracy in the main setting, and the gain by dead groups at the start."""
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
+    folders = [run.folder for cell in SWEEP[:2] for run in result[cell].runs.values()]
+    groups = {
+        name: [(rows, plot.x_values(config, rows, "student_work")) for _, config, rows in runs]
+        for name, runs in plot.load_groups(folders).items()
+    }
+    plot.draw_panel(left, plot.PANELS[3], groups, "steps")
+    plot.draw_panel(middle, plot.PANELS[0], groups, "steps")
+    for what, marker, label in (
+        ("score", "o", "last five evaluations, 4/3 steps for uniform"),
+        ("equal", "s", "equal completions"),
+    ):
+        points = []
+        for a, b in zip(SWEEP[::2], SWEEP[1::2], strict=True):
+            found, dead = difference(result[b], result[a], what), statistics[a.setting]
+            if found:
+                points.append((100 * (dead["wrong"] + dead["right"]), found[0], *found[1]))
+        x, y, low, high = np.array(sorted(points)).T
+        right.errorbar(x, y, [y - low, high - y], marker=marker, capsize=3, label=label)
+    right.axhline(0, color="0.3", linewidth=0.8)
+    right.set(title="Goldilocks less uniform", xlabel="dead groups at the start, %", ylabel="accuracy, points")
+    right.legend(fontsize=8, frameon=False)
+    figure.savefig(out / "figures" / "study.png", dpi=150)
+
+
+def main(argv=None) -> int:
+    """The command line; returns 1 if a run failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/study"), help="folder of everything (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=600, help="after so many no run is started (%(default)s)")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="runs whose name has one of these in it")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    args = parser.parse_args(argv)
+    out, failed = args.out.resolve(), 0
+    if not args.report:
+        out.mkdir(parents=True, exist_ok=True)
+        prepare(out, args.jobs)
+        cells = [cell for cell in CELLS if not args.only or any(text in cell.name for text in args.only)]
+        failed = run_all(out, cells, args.jobs, args.minutes)
+    print(report(out))
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
