@@ -20,18 +20,17 @@ def test_every_run_is_a_command_that_train_takes(tmp_path):
             config = train.parse(cell.command(tmp_path, seed)[2:])
             folders.append(config.out)
             assert (config.sampler, config.seed) == (cell.sampler, seed)
-            assert (
-                config.steps == (75 if cell.sampler == "goldilocks" else 100) and config.steps % config.eval_every == 0
-            )
+            assert config.steps == cell.length * (4 / 3 if cell.sampler == "uniform" else 1)
+            assert config.steps % config.eval_every == 0  # the last step is evaluated
             assert all(getattr(config, name) == value for name, value in cell.flags)
     assert len(set(folders)) == len(folders) == sum(len(cell.seeds) for cell in study.CELLS)
 
 
 def test_pairs_differ_in_the_sampler_alone():
-    cells = [*study.SWEEP, *study.RARE, *study.SMALL, *study.LOSSES, *study.CONTROLS]
+    cells = [*study.SWEEP, *study.RARE, *study.SMALL, *study.LONG, *study.LOSSES, *study.CONTROLS]
     for a, b in zip(cells[::2], cells[1::2], strict=True):
         assert (a.sampler, b.sampler) == ("uniform", "goldilocks")
-        assert (a.setting, a.flags, a.seeds, a.base) == (b.setting, b.flags, b.seeds, b.base)
+        assert (a.setting, a.flags, a.seeds, a.base, a.length) == (b.setting, b.flags, b.seeds, b.base, b.length)
 
 
 def test_problems_of_a_setting_are_longer_and_none_is_in_validation(tmp_path):
@@ -55,17 +54,17 @@ def fake_run(folder: Path, accuracies: dict, dead: float = 0.5):
 
 
 def test_numbers_of_a_cell_by_hand(tmp_path):
-    """Uniform gains a point a step: its last five of 100 steps are 80 to 100, of the first 75 they are 55 to 75."""
+    """Uniform gains a point a step: its last five of 48 steps are 36 to 48, of the first 36 they are 24 to 36."""
     uniform, goldilocks = (study.Cell("main", sampler, seeds=(0, 1, 2)) for sampler in study.PAIR)
     for seed in (0, 1):
-        fake_run(uniform.folder(tmp_path, seed), {s: s / 100 for s in range(0, 101, 5)}, dead=0.8)
-        fake_run(goldilocks.folder(tmp_path, seed), {s: (s + 10 + 2 * seed) / 100 for s in range(0, 76, 5)})
-    fake_run(goldilocks.folder(tmp_path, 2), {0: 0.9, 5: 0.9})  # not finished: does not count
+        fake_run(uniform.folder(tmp_path, seed), {s: s / 100 for s in range(0, 49, 3)}, dead=0.8)
+        fake_run(goldilocks.folder(tmp_path, seed), {s: (s + 10 + 2 * seed) / 100 for s in range(0, 37, 3)})
+    fake_run(goldilocks.folder(tmp_path, 2), {0: 0.9, 3: 0.9})  # not finished: does not count
     a, b = study.Result(tmp_path, uniform), study.Result(tmp_path, goldilocks)
-    assert a.at("score") == pytest.approx({0: 90, 1: 90}) and a.at("equal") == pytest.approx({0: 65, 1: 65})
-    assert a.at("mean") == pytest.approx({0: 52.5, 1: 52.5}) and a.at("dead") == pytest.approx({0: 80, 1: 80})
-    assert b.at("score") == b.at("equal") == pytest.approx({0: 75, 1: 77})
-    mean, (low, high), p = study.difference(b, a, "equal")  # 10 and 12: 11 ± 12.706·1, t = 11
+    assert a.at("score") == pytest.approx({0: 42, 1: 42}) and a.at("equal") == pytest.approx({0: 30, 1: 30})
+    assert a.at("mean") == pytest.approx({0: 25.5, 1: 25.5}) and a.at("dead") == pytest.approx({0: 80, 1: 80})
+    assert b.at("score") == b.at("equal") == pytest.approx({0: 40, 1: 42})
+    mean, (low, high), p = study.difference(b, a, "equal")  # 10 and 12: 11 ± 12.706 · 1, t = 11
     assert (mean, low, high) == pytest.approx((11, 11 - 12.706, 11 + 12.706), abs=1e-3)
     assert p == pytest.approx(0.0577, abs=1e-3)
     assert study.difference(b, study.Result(tmp_path, study.Cell("easy", "uniform")), "equal") is None
@@ -82,7 +81,7 @@ def test_an_interrupted_study_goes_on(tmp_path, monkeypatch, capsys):
         log.write_text("error: no room\n")
         if len(asked) == 2:
             return 2
-        fake_run(out, {100: 0.5})
+        fake_run(out, {48: 0.5})
         return 0
 
     monkeypatch.setattr(study, "call", call)
