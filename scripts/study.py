@@ -88,8 +88,8 @@ class Cell:
 
 
 # Pilots have a seed of their own. The first plan took the rates by them: the student's was the *baseline's* best of
-# three (4e-4), with a horizon at which the baseline is half-way (FIRST), the teacher's the one with the least prequential
-# error (1e-3). What came of FIRST made the student's rate a question of its own: RATES, and 2e-4 for all the others.
+# three (4e-4), with a horizon at which the baseline is half-way (FIRST); the teacher's had the least prequential error
+# (1e-3). What came of FIRST made the student's rate a question of its own: RATES, and 2e-4 for all the others.
 PILOTS = [Cell("main", "uniform", (("learning_rate", rate),), (100,), length=36) for rate in (2e-4, 4e-4, 8e-4)]
 FAST = ("learning_rate", 4e-4)
 PILOTS += [Cell("main", PAIR[1], (FAST, ("teacher_learning_rate", x)), (100,), length=36) for x in (3e-4, 1e-3, 3e-3)]
