@@ -105,7 +105,10 @@ DEAD_OUT = [Cell("main", sampler, (("dead_rows", "out"),)) for sampler in PAIR]
 TEACHERS = [Cell("main", "goldilocks", (("teacher_mode", mode),)) for mode in ("last_token", "frozen", "lora")]
 OTHERS = [Cell("main", sampler) for sampler in ("softmax", "success_rate")]
 OTHERS += [Cell("main", "uniform", (("resample_rounds", 2),))]  # DAPO's way round dead groups
-CELLS = [*PILOTS, *SWEEP, *SLOW, *RARE, *SMALL, *TEACHERS, *OTHERS, *ENTROPY, *DAPO, *DEAD_OUT, *FIRST]
+# What is signal worth? More problems a step bring more live groups and change nothing else: what avoiding dead groups
+# can bring at best.
+SIGNAL = [Cell(s, "uniform", (("prompts_per_step", n),)) for s in ("main", "hard") for n in (3, 12)]
+CELLS = [*PILOTS, *SWEEP, *SIGNAL, *SLOW, *RARE, *SMALL, *TEACHERS, *OTHERS, *ENTROPY, *DAPO, *DEAD_OUT, *FIRST]
 
 
 def make_base(out: Path, name: str) -> None:
@@ -286,6 +289,34 @@ def versus(title: str, pairs: list[tuple[str, Result, Result]], statistics: dict
     return compare.table(title, header, rows)
 
 
+def coverage(pairs: list[tuple[str, Result]]) -> str:
+    """Which words are learned: by quarters of the words, most often misread first, the live groups a word was in during
+    the first STEPS steps, and the share right, at step STEPS, of validation problems whose worst word is of it."""
+    worst_first = sorted(skills(), key=lambda word: skills()[word][2])
+    quarter = {word: i * 4 // len(worst_first) for i, word in enumerate(worst_first)}
+    rates = [np.mean([skills()[w][2] for w in quarter if quarter[w] == q]) for q in range(4)]
+    rows = []
+    for name, result in pairs:
+        live, right = [], []
+        for run in result.runs.values():
+            texts = {}
+            for key in ("train_data", "val_data"):
+                lines = Path(run.config[key]).read_text().splitlines()
+                texts[key] = [make_demo.parse(json.loads(line)["problem"])[1] for line in lines]
+            s = plot.load_selections(run.folder)
+            alive = (s["step"] <= STEPS) & (0 < s["successes"]) & (s["successes"] < run.config["group_size"])
+            words = [quarter[word] for i in s["chosen"][alive] for word in texts["train_data"][i]]
+            live.append(4 * np.bincount(words, minlength=4) / len(quarter))
+            rewards = [row["reward"] for row in plot.read_rows(run.folder / "evals" / f"step_{STEPS}.jsonl", "problem")]
+            hardest = np.array([min(map(quarter.get, words)) for words in texts["val_data"]])
+            right.append([100 * np.mean(np.array(rewards)[hardest == q]) for q in range(4)])
+        if live:
+            cells = [f"{a:.0f} / {b:.0f}%" for a, b in zip(np.mean(live, axis=0), np.mean(right, axis=0), strict=True)]
+            rows.append([name, len(live), *cells])
+    header = ["live groups a word / problems right", "seeds", *(f"words read rightly at {rate:.2f}" for rate in rates)]
+    return compare.table("Which words are learned", header, rows)
+
+
 def report(out: Path) -> str:
     """Writes report.md, tables.md and the figures from the runs that are finished, and returns the report."""
     statistics = json.loads((out / "statistics.json").read_text())
@@ -321,6 +352,12 @@ def report(out: Path) -> str:
         parts.append(
             versus(f"Other teachers and samplers against {title}", [(n, base, r) for n, r in named], statistics)
         )
+    named = [
+        (f"{c.setting}, {c.flags[0][1]} problems a step", result[SWEEP[0 if c.setting == "main" else 2]], result[c])
+        for c in SIGNAL
+    ]
+    parts.append(versus("Uniform with more or fewer problems a step, against 6", named, statistics))
+    parts.append(coverage([(cell.name, result[cell]) for cell in SWEEP[:8]]))
     compared = [*SWEEP[:2], *ENTROPY, *DAPO, *DEAD_OUT, *TEACHERS, *OTHERS]
     folders = [run.folder for cell in compared for run in result[cell].runs.values()]
     text = "\n".join(parts)
