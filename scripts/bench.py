@@ -51,7 +51,7 @@ from sampler import Goldilocks, InputError, Problems
 from scripts import measure
 from scripts.floors import ASSUMED, SHAPES, TEACHERS, Shape, floors, model_config, plan_row
 
-GB = 2**30
+GB, SPAWN = 2**30, multiprocessing.get_context("spawn")
 QUANTITIES = {  # of a step: name, digits
     "propose": ("propose: wait for the teacher, or its scoring where it is in-process, s", 4),
     "rollout_s": ("rollout, s; floor: FLOPs of each prompt once and each token, or weights and cache each position", 4),
@@ -114,7 +114,7 @@ def step(args, rest: list[str]) -> None:
             row |= {"teacher_cpu_s": teacher_cpu, "teacher_wait_alone": max(0.0, 1 - row["cpu_s"] / teacher_cpu)}
         floor = floors(probe.shape, machine, *row["rows"], config.group_size, layout.n_students, size)
         least.append(floor | {"seconds": sum(floor.values())})
-        over.append({key: row[key] / value for key, value in least[-1].items()})
+        over.append({key: row[key] / value for key, value in least[-1].items() if value})
     if args.json:
         Path(args.json).write_text(json.dumps(rows) + "\n")
     title = f"{probe.shape.parameters / 1e6:,.2f} M parameters, {config.prompts_per_step} x {config.group_size} "
@@ -128,6 +128,7 @@ def turns(args, rest: list[str]) -> None:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
+    torch.set_num_threads(args.threads)
     answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print must not mix with the answers
     config, shares, row = measure.configure(args, rest), itertools.cycle(args.dead_shares), {}
     P, G = config.prompts_per_step, config.group_size
@@ -198,7 +199,6 @@ def trl(args, rest: list[str]) -> None:
     """our step against that of TRL's GRPOTrainer, in turns"""
     # Scripted rewards teach nothing: the model should stay what it is.
     rest = ["--learning_rate", "1e-6", *rest, "--sampler", "uniform"]
-    torch.set_num_threads(args.threads)
     if "TURNS" in os.environ:
         return turns(args, rest)
     config, n = measure.configure(args, rest), len(args.dead_shares)
@@ -209,12 +209,14 @@ def trl(args, rest: list[str]) -> None:
     batch = min(fastest, key=fastest.get)
     print("TRL, seconds by per_device_train_batch_size: " + ", ".join(f"{k}: {v:.2f}" for k, v in fastest.items()))
 
+    steps = (args.warmup + args.repeats) * n
+
     def answer(ours: list[dict]) -> None:
-        while len(theirs) < len(ours) + len(ours) // n % 2:  # who comes first changes from round to round
+        while len(theirs) < min(steps, len(ours) + len(ours) // n % 2):  # who comes first changes from round to round
             theirs.append(next(taken))
 
     with trl_worker(args, batch) as taken:
-        steps = (args.warmup + args.repeats) * n
+        torch.set_num_threads(args.threads)
         ours = measure.run(args, rest, steps, args.dead_shares, answer, reads=False).rows
     columns = {}
     for i, dead in enumerate(args.dead_shares):
@@ -226,28 +228,31 @@ def trl(args, rest: list[str]) -> None:
     show_steps(f"{args.shape}, {B} completions, TRL's micro-batch {batch}", columns)
 
 
+def logprob_memory(tokens: int) -> list[float]:
+    """GiB above weight, weight.grad and hidden states: of a first micro-batch, and of one that adds to weight.grad.
+
+    Counted are the logits, the gradient of the hidden states and, in the second, its own gradient of the weight.
+    """
+    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+    weight, peaks = torch.randn(151_936, 1536, device=device, dtype=dtype).requires_grad_(), []
+    for grad in (weight.nbytes, 0):  # the first one makes weight.grad
+        h = torch.randn(tokens, 1536, device=device, dtype=dtype).requires_grad_()
+        targets = torch.randint(151_936, (tokens,), device=device)
+        held = measure.reset_peak()
+        grpo.token_logprobs(h, weight, targets, 0.7)[0].sum().backward()
+        peaks.append((measure.peak_bytes() - held - grad) / GB)
+    return peaks
+
+
 def memory(args, rest: list[str]) -> None:
     """peak memory of the log-prob pass, and that it does not grow with the tokens (minutes on a CPU)"""
-    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
     lines = []
     for tokens in (args.tokens // 4, args.tokens):
-        weight, peaks = torch.randn(151_936, 1536, device=device, dtype=dtype).requires_grad_(), []
-        for grad in (weight.nbytes, 0):  # the first micro-batch makes weight.grad, which is not counted
-            h = torch.randn(tokens, 1536, device=device, dtype=dtype).requires_grad_()
-            targets = torch.randint(151_936, (tokens,), device=device)
-            if device == "cuda":
-                torch.cuda.reset_peak_memory_stats()
-                held = torch.cuda.memory_allocated()
-            else:
-                Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again
-                held = measure.resident("VmRSS")
-            grpo.token_logprobs(h, weight, targets, 0.7)[0].sum().backward()
-            peaks.append(f"{(measure.peak_bytes() - held - grad) / GB:.3f}")
-        lines.append((f"{tokens:,}", *peaks))
-    title = (
-        "Log-prob pass, 151,936 words, hidden 1,536: logits, gradient of the hidden states, 2nd gradient of the head"
-    )
-    show(title, "tokens | first micro-batch, GiB | one that adds to the head's gradient, GiB", lines)
+        with ProcessPoolExecutor(1, mp_context=SPAWN) as pool:  # what a process has freed, it may still hold
+            peaks = pool.submit(logprob_memory, tokens).result()
+        lines.append((f"{tokens:,}", *(f"{peak:.3f}" for peak in peaks)))
+    columns = "tokens | first micro-batch, GiB | one that adds to the head's gradient, GiB"
+    show("Log-prob pass, 151,936 words, hidden 1,536", columns, lines)
 
 
 def load_problems(path: Path, barrier) -> tuple[float, ...]:
@@ -280,14 +285,14 @@ def load_problems(path: Path, barrier) -> tuple[float, ...]:
 
 def growth(args, rest: list[str]) -> None:
     """start, memory and cost of a proposal with millions of problems"""
-    spawn, starts = multiprocessing.get_context("spawn"), []
-    with tempfile.TemporaryDirectory() as folder, spawn.Manager() as manager:
+    starts = []
+    with tempfile.TemporaryDirectory() as folder, SPAWN.Manager() as manager:
         os.environ["HF_DATASETS_CACHE"] = f"{folder}/cache"  # so that cold is cold, and nothing stays behind
         path = Path(folder) / "problems.jsonl"
         measure.write_problems(path, args.problems, 50, seed=0)
         for ranks in (1, args.ranks):  # as in train.py: the first rank converts the file, then all of them load it
             barrier = manager.Barrier(ranks)
-            with ProcessPoolExecutor(ranks, mp_context=spawn) as pool:
+            with ProcessPoolExecutor(ranks, mp_context=SPAWN) as pool:
                 runs = [pool.submit(load_problems, path, barrier) for _ in range(ranks)]
                 starts.append(np.array([run.result() for run in runs]))
     (converting, *_), slowest, total = starts[0][0], starts[1].max(axis=0), starts[1].sum(axis=0)

@@ -99,6 +99,7 @@ class Probe:
 
     def resume(self, step: int, sampler, student: train.Student | None = None) -> None:
         """Attaches itself to what was built."""
+        reset_peak()
         self.cpu = time.process_time()
         if student is None:
             return
@@ -186,6 +187,15 @@ def resident(name: str, path: str = "/proc/self/status") -> int:
     return int(line.split()[1]) * 1024
 
 
+def reset_peak() -> int:
+    """Lets peak_bytes begin anew, and returns what is held now: allocated by torch on a GPU, resident on a CPU."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+    Path("/proc/self/clear_refs").write_text("5")
+    return resident("VmRSS")
+
+
 def peak_bytes() -> int:
-    """The most this process ever held: allocated by torch on a GPU, resident on a CPU."""
+    """The most that was held since reset_peak."""
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident("VmHWM")

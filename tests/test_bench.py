@@ -1,5 +1,7 @@
 """bench.py: floors and shares that a reader can work out by hand, one-line errors, and that a step can be measured."""
 
+import contextlib
+import itertools
 import json
 from types import SimpleNamespace
 
@@ -111,6 +113,31 @@ def test_random_model_of_a_folders_config(tiny_model, tmp_path):
     assert (config.num_hidden_layers, config.hidden_size) == (1, 32)
 
 
+def test_sides_take_turns(monkeypatch, capsys):
+    """One step each, and who is first changes after every round of the two shares; ratios are of pairs."""
+    order = []
+
+    def steps(side: str, seconds: float):
+        for i in itertools.count():
+            order.append(side)
+            yield {"seconds": seconds * (1 + i), "cpu_s": seconds, "completion_tokens": 8}
+
+    def run(args, rest, n, shares, after, reads):
+        taken, rows = steps("a", 1.0), []
+        for _ in range(n):
+            rows.append(next(taken))
+            after(rows)
+        return SimpleNamespace(rows=rows)
+
+    monkeypatch.setattr(measure, "run", run)
+    monkeypatch.setattr(bench, "trl_worker", contextlib.contextmanager(lambda args, batch: (yield steps("b", 4.0))))
+    assert bench.main(["trl", "--trl_batch", "96", "--repeats", "2", "--warmup", "1", "--threads", "1"]) == 0
+    assert "".join(order) == "bbb" + "abab" + "baba" + "abab"  # the first three: how fast is this batch size?
+    whole = next(line for line in capsys.readouterr().out.splitlines() if "whole step" in line)
+    ours, theirs = "4.0000 (3.0000 to 5.0000)", "16.0000 (12.0000 to 20.0000)"  # the second and third round
+    assert whole.split(" | ")[1:4] == [ours, theirs, "0.2500 (0.2500 to 0.2500)"]
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -133,35 +160,24 @@ def test_bad_flags_one_line(flags, said, capsys):
     assert error.startswith("error: ") and error.count("\n") == 1 and said in error
 
 
-def test_step_on_a_tiny_model(tiny_model, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("dead", [0.5, 1.0])
+def test_step_on_a_tiny_model(dead, tiny_model, tmp_path, capsys, monkeypatch):
     """Every part is there, parts add up to the step, and what was counted is what the rows say."""
     monkeypatch.setattr(floors.Machine, "measure", lambda cuda: floors.Machine(1e10, 1e11))
     monkeypatch.setattr(train.Layout, "stop_at_sigterm", lambda layout: None)  # pytest's own process
     out = tmp_path / "rows.json"
-    run = [
-        "--shape",
-        str(tiny_model),
-        "--question_tokens",
-        "4",
-        "--repeats",
-        "2",
-        "--warmup",
-        "1",
-        "--dead",
-        "0.5",
-        "--json",
-        str(out),
-    ]
-    run += ["--prompts_per_step", "2", "--group_size", "4", "--max_completion_tokens", "5", "--candidates", "2"]
-    assert bench.main(["step", *run, "--verify_workers", "1"]) == 0
+    run = ["--shape", tiny_model, "--question_tokens", 4, "--repeats", 2, "--warmup", 1, "--dead", dead, "--json", out]
+    run += ["--prompts_per_step", 2, "--group_size", 4, "--max_completion_tokens", 5, "--candidates", 2]
+    assert bench.main(["step", *map(str, run), "--verify_workers", "1"]) == 0
     printed, rows = capsys.readouterr().out, json.loads(out.read_text())
     quantities = set(bench.QUANTITIES) - {"imbalance", "teacher_cpu_s", "teacher_wait_alone"}  # of more rows and ranks
     assert all(f"| {bench.QUANTITIES[key][0]} |" in printed for key in quantities) and "commit" in printed
+    assert "inf" not in printed  # with nothing to train on there is no floor to compare with
     assert len(rows) == 2
     for row in rows:
-        assert (row["live_rows"], row["zero_variance"], row["imbalance"]) == (4, 0.5, None)
+        assert (row["live_rows"], row["zero_variance"], row["imbalance"]) == (8 * (1 - dead), dead, None)
         parts = ("propose", "rollout_s", "verify_s", "gather_s", "observe", "fwd_bwd_s", "step", "refresh")
         assert all(row[part] > 0 for part in parts) and sum(row[part] for part in parts) <= row["seconds"]
         prompt_B, new_B, live = row["rows"]
-        assert live == [4, 5, 6, 7] and sum(new_B) == row["completion_tokens"] <= 8 * 5
+        assert live == [4, 5, 6, 7][: row["live_rows"]] and sum(new_B) == row["completion_tokens"] <= 8 * 5
         assert sum(prompt_B) + sum(new_B) == row["total_tokens"]
