@@ -317,8 +317,8 @@ def scale(args, rest: list[str]) -> None:
             command += ["step", "--repeats", "5", *rest, "--sampler", sampler, "--json", f"{folder}/rows"]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                said = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-                raise InputError(f"{n} ranks, {sampler}: {said[0] if said else done.stderr.strip()[-300:]}")
+                said = re.findall(r"^error: (.*)", done.stderr, re.MULTILINE) or [done.stderr.strip()[-300:]]
+                raise InputError(f"{n} ranks, {sampler}: {said[0]}")
             columns[f"{n} ranks, {sampler}"] = json.loads(Path(f"{folder}/rows").read_text())
     show_steps("Ranks share this machine's processors:", columns)
 
