@@ -381,11 +381,12 @@ def draw(out: Path, main: dict, result: dict, statistics: dict) -> None:
     for colour, marker, name in zip(plot.COLOURS, plot.MARKERS, runs, strict=False):
         left.plot([], [], color=colour, marker=marker, label=name)
     left.legend(fontsize=8, frameon=False)
-    for what, style, label in (("equal", "o-", "equal completions"), ("score", "s--", "4/3 of the steps for uniform")):
+    styles = ("equal", "o-", "equal completions", -0.5), ("score", "s--", "4/3 of the steps for uniform", 0.5)
+    for what, style, label, aside in styles:  # a little apart, so that no interval hides another
         points = []
         for a, b in zip(SWEEP[::2], SWEEP[1::2], strict=True):
             if found := difference(result[b], result[a], what):
-                points.append((100 * (1 - statistics[a.setting]["live"]), found[0], *found[1]))
+                points.append((100 * (1 - statistics[a.setting]["live"]) + aside, found[0], *found[1]))
         if points:
             x, y, low, high = np.array(sorted(points)).T
             right.errorbar(x, y, [y - low, high - y], fmt=style, color="0.2", capsize=3, label=label)
