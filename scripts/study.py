@@ -358,7 +358,7 @@ def report(out: Path) -> str:
     ]
     parts.append(versus("Uniform with more or fewer problems a step, against 6", named, statistics))
     parts.append(coverage([(cell.name, result[cell]) for cell in SWEEP[:8]]))
-    compared = [*SWEEP[:2], *ENTROPY, *DAPO, *DEAD_OUT, *TEACHERS, *OTHERS]
+    compared = [*SWEEP[:2], *ENTROPY, *DAPO]
     folders = [run.folder for cell in compared for run in result[cell].runs.values()]
     text = "\n".join(parts)
     (out / "report.md").write_text(text)

@@ -202,8 +202,8 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(halfway, tmp_path
     def poison_head(run):  # the head's input becomes NaN for one token of the vocabulary
         forward = train.Policy.forward
 
-        def wrong(self, ids, response, temperature):
-            logp, entropy = forward(self, ids, response, temperature)
+        def wrong(self, *batch):
+            logp, entropy = forward(self, *batch)
             bad = torch.ones_like(logp)
             bad[:3] = float("nan")
             return logp * bad, entropy
