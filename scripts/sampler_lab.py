@@ -297,7 +297,7 @@ def draw(rows, steps: int, out: Path) -> Path:
             tick.set_color(COLOURS[knows_by(name)])
     for n, axes in zip(sizes, grid[0], strict=True):
         axes.set_title(f"{n:,} problems: {steps * P / n:.2g} passes", fontsize=10)
-    grid[0, 0].invert_yaxis()
+    grid[0, 0].set_ylim(len(names) - 0.5, -0.5)  # the first on top, none cut
     marks = {f"a problem is known by its {what}": look(COLOURS[what], None) for what in ("history", "column")}
     marks |= {f"by a teacher, readability {r:g}": look(COLOURS["teacher"], r) for r in readabilities}
     handles = [plt.Line2D([], [], label=label, **style) for label, style in marks.items()]
