@@ -227,6 +227,15 @@ def complete(model, tokenizer, problems, temperature=0.0, rows=512, max_new_toke
     return texts
 
 
+def graded(model, tokenizer, rows, copies, temperature, max_new_tokens=64):
+    """Whether each of `copies` completions of each problem is right: (P, copies) of 0. and 1."""
+    asked = [row for row in rows for _ in range(copies)]
+    problems = [row["problem"] for row in asked]
+    texts = complete(model, tokenizer, problems, temperature, max_new_tokens=max_new_tokens)
+    right = [float(boxed(text) == row["expected_answer"]) for text, row in zip(texts, asked, strict=True)]
+    return torch.tensor(right).view(-1, copies)
+
+
 def readability(train, validation, skills):
     """R^2 on validation of log-odds of p fitted (ridge, on training problems) to which words a problem has."""
 
@@ -243,14 +252,8 @@ def readability(train, validation, skills):
 def measure(model, tokenizer, validation, seed):
     """The base model on validation problems, all and by length and difficulty: name -> column -> number."""
     torch.manual_seed(seed)
-    problems, golds = ([row[key] for row in validation] for key in ("problem", "expected_answer"))
-
-    def right(copies, temperature):  # (P, copies) of 0. and 1.
-        texts = complete(model, tokenizer, [p for p in problems for _ in range(copies)], temperature)
-        pairs = zip(texts, (g for g in golds for _ in range(copies)), strict=True)
-        return torch.tensor([float(boxed(text) == gold) for text, gold in pairs]).view(-1, copies)
-
-    p_hat, greedy = right(GROUP_SIZE, TEMPERATURE).mean(1), right(1, 0.0)[:, 0]
+    p_hat = graded(model, tokenizer, validation, GROUP_SIZE, TEMPERATURE).mean(1)
+    greedy = graded(model, tokenizer, validation, 1, 0.0)[:, 0]
     length, bits = (torch.tensor([row[key] for row in validation]) for key in ("length", "difficulty"))
     where = {"all": length > 0} | {f"{n} words": length == n for n in LENGTHS}
     edges = [0, 0.1, 0.5, 1, 2, 4, 8, 16, 99]

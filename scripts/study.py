@@ -74,11 +74,17 @@ class Cell:
     def steps(self) -> int:
         return self.length * 4 // 3 if self.sampler == "uniform" else self.length
 
+    def materials(self, out: Path) -> tuple[Path, Path, Path]:
+        """Base model, training and validation problems."""
+        if self.setting == "rare":
+            demo = ROOT / "demo"
+            return demo / "model", demo / "train.jsonl", demo / "val.jsonl"
+        problems = out / "problems"
+        return out / "models" / self.base, problems / self.setting / "train.jsonl", problems / "val.jsonl"
+
     def command(self, out: Path, seed: int) -> list[str]:
-        files = ROOT / "demo" if self.setting == "rare" else out / "problems" / self.setting
-        model = ROOT / "demo" / "model" if self.setting == "rare" else out / "models" / self.base
-        validation = (ROOT / "demo" if self.setting == "rare" else out / "problems") / "val.jsonl"
-        flags = SHARED | {"model": model, "train_data": files / "train.jsonl", "val_data": validation}
+        model, train, validation = self.materials(out)
+        flags = SHARED | {"model": model, "train_data": train, "val_data": validation}
         flags |= {"teacher_model": model, "steps": self.steps, "seed": seed, "out": self.folder(out, seed)}
         flags |= {"sampler": self.sampler, "eval_every": self.length // 12} | dict(self.flags)
         if self.sampler == "uniform":
@@ -142,18 +148,14 @@ def make_problems(out: Path, count: int = 8_000) -> None:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def measure(out: Path, setting: str, base: str = "base", problems: int = 300) -> dict:
-    """What the base model does on the first training problems of a setting: shares of dead groups of 16, mean p."""
-    where = ROOT / "demo" if setting == "rare" else out / "problems" / setting
-    model = ROOT / "demo" / "model" if setting == "rare" else out / "models" / base
-    rows = [json.loads(line) for line in (where / "train.jsonl").read_text().splitlines()[:problems]]
+def measure(out: Path, cell: Cell, problems: int = 300) -> dict:
+    """What a cell's base model does on its first training problems: shares of dead groups of 16, mean p."""
+    model, train, _ = cell.materials(out)
+    rows = [json.loads(line) for line in train.read_text().splitlines()[:problems]]
     lm, tokenizer = AutoModelForCausalLM.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
     torch.manual_seed(0)
-    asked = [row["problem"] for row in rows for _ in range(16)]
-    texts = make_demo.complete(lm, tokenizer, asked, make_demo.TEMPERATURE, max_new_tokens=88)
-    golds = np.repeat([row["expected_answer"] for row in rows], 16)
-    right = np.array([make_demo.boxed(text) == gold for text, gold in zip(texts, golds, strict=True)]).reshape(-1, 16)
-    p_hat = right.mean(axis=1)
+    how = (make_demo.GROUP_SIZE, make_demo.TEMPERATURE, SHARED["max_completion_tokens"])
+    p_hat = make_demo.graded(lm, tokenizer, rows, *how).numpy().astype(float).mean(axis=1)
     live = (0 < p_hat) & (p_hat < 1)
     return {"wrong": (p_hat == 0).mean(), "right": (p_hat == 1).mean(), "live": live.mean(), "p": p_hat.mean()}
 
@@ -171,8 +173,8 @@ def prepare(out: Path, jobs: int) -> None:
         if any(done.result() for done in calls):
             sys.exit(f"study: a base model could not be made: see {out}/*.log")
     if not (out / "statistics.json").exists():
-        found = {setting: measure(out, setting) for setting in (*SKEWS, "rare")}
-        found["main, small"] = measure(out, "main", "small")
+        found = {setting: measure(out, Cell(setting, "uniform")) for setting in (*SKEWS, "rare")}
+        found["main, small"] = measure(out, SMALL[0])
         (out / "statistics.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
@@ -200,12 +202,12 @@ def run_all(out: Path, cells: list[Cell], jobs: int, minutes: float) -> int:
     start, failed, done = time.time(), [], []
 
     def one(cell: Cell, seed: int) -> None:
-        began, folder = time.time(), cell.folder(out, seed)
+        began, folder, log = time.time(), cell.folder(out, seed), out / "logs" / f"{cell.name}-{seed}.log"
         if began - start > 60 * minutes:
             return
-        if call(cell.command(out, seed), out / "logs" / f"{cell.name}-{seed}.log"):
+        if call(cell.command(out, seed), log):
             failed.append(folder)
-            last = (out / "logs" / f"{cell.name}-{seed}.log").read_text().strip().splitlines()[-1:]
+            last = log.read_text().strip().splitlines()[-1:]
             print(f"FAILED {folder}: {''.join(last)}", flush=True)
             return
         done.append(folder)
@@ -240,19 +242,16 @@ class Result:
         """By seed: `score`, the paper's mean of the last five evaluations; `equal`, that of the last five within
         the steps that a teacher's run has, so after equally many completions; `mean`, over the whole run; `dead`, the
         share of dead groups in those steps."""
-        return {seed: getattr(self, f"_{what}")(run) for seed, run in self.runs.items()}
-
-    def _score(self, run) -> float:
-        return run.score
-
-    def _equal(self, run) -> float:
-        return float(np.mean([a for step, a in run.accuracy.items() if step <= self.cell.length][-5:]))
-
-    def _mean(self, run) -> float:
-        return float(np.mean([a for step, a in run.accuracy.items() if step]))
-
-    def _dead(self, run) -> float:
-        return 100 * float(np.mean([row["zero_variance"] for row in run.rows if 0 < row["step"] <= self.cell.length]))
+        found, length = {}, self.cell.length
+        for seed, run in self.runs.items():
+            values = {
+                "score": [run.score],
+                "equal": [a for step, a in run.accuracy.items() if step <= length][-5:],
+                "mean": [a for step, a in run.accuracy.items() if step],
+                "dead": [100 * row["zero_variance"] for row in run.rows if 0 < row["step"] <= length],
+            }
+            found[seed] = float(np.mean(values[what]))
+        return found
 
 
 def difference(one: Result, other: Result, what: str) -> tuple[float, tuple[float, float], float] | None:
@@ -292,9 +291,9 @@ def versus(title: str, pairs: list[tuple[str, Result, Result]], statistics: dict
 def coverage(pairs: list[tuple[str, Result]]) -> str:
     """Which words are learned: by quarters of the words, most often misread first, the live groups a word was in during
     the first STEPS steps, and the share right, at step STEPS, of validation problems whose worst word is of it."""
-    worst_first = sorted(skills(), key=lambda word: skills()[word][2])
-    quarter = {word: i * 4 // len(worst_first) for i, word in enumerate(worst_first)}
-    rates = [np.mean([skills()[w][2] for w in quarter if quarter[w] == q]) for q in range(4)]
+    rate = {word: skill[2] for word, skill in skills().items()}
+    quarter = {word: i * 4 // len(rate) for i, word in enumerate(sorted(rate, key=rate.get))}
+    rates = [np.mean([rate[word] for word in quarter if quarter[word] == q]) for q in range(4)]
     rows = []
     for name, result in pairs:
         live, right = [], []

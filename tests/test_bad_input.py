@@ -29,15 +29,6 @@ from verify import Verdict
 class Grades:
     """Stands in for the Verifier: every second length of an answer is right. It starts no process."""
 
-    def __init__(self, workers):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
-
     def grade(self, completions, golds):
         return [Verdict(float(len(text) % 2), "correct" if len(text) % 2 else "wrong") for text in completions]
 
@@ -49,7 +40,7 @@ def main(folder, *flags, model, data, before=lambda: None):
     """train.main in a forked rank: (exit status, standard output, standard error)."""
 
     def body():
-        train.Verifier = Grades
+        train.Verifier = lambda workers: contextlib.nullcontext(Grades())
         out, err = io.StringIO(), io.StringIO()
         for name in ("transformers", "datasets", "torch"):  # they hold on to the stream that they began with
             logging.getLogger(name).handlers = [logging.StreamHandler(err)]

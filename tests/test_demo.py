@@ -47,10 +47,7 @@ def gold_solution(problem):
 
 
 def share_right(model, tokenizer, rows, copies, temperature):
-    problems = [row["problem"] for row in rows for _ in range(copies)]
-    golds = [row["expected_answer"] for row in rows for _ in range(copies)]
-    texts = make_demo.complete(model, tokenizer, problems, temperature)
-    return sum(make_demo.boxed(t) == g for t, g in zip(texts, golds, strict=True)) / len(golds)
+    return make_demo.graded(model, tokenizer, rows, copies, temperature).mean().item()
 
 
 def test_folder_is_small_and_complete(train, val):

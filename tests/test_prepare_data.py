@@ -5,6 +5,7 @@ import json
 import random
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -62,18 +63,7 @@ def content(out):
 def one_verifier():
     """Starting workers takes a second, so the tests of this file share one pool."""
     with prepare_data.Verifier(workers=1) as shared, pytest.MonkeyPatch.context() as patch:
-
-        class Shared:
-            def __init__(self, workers):
-                pass
-
-            def __enter__(self):
-                return shared
-
-            def __exit__(self, *_):
-                pass
-
-        patch.setattr(prepare_data, "Verifier", Shared)
+        patch.setattr(prepare_data, "Verifier", lambda workers: nullcontext(shared))
         yield
 
 
