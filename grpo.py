@@ -48,7 +48,10 @@ def expected_group_std(p: float, G: int) -> float:
     With the population std and the `sum` loss, ‖E ∇L‖ = E[√(p̂(1-p̂))] · ‖∇ log(p/(1-p))‖ exactly, so the
     teacher's regression target is the finite-G scale of the gradient.
     """
-    return sum(math.comb(G, k) * p**k * (1 - p) ** (G - k) * math.sqrt(k / G * (1 - k / G)) for k in range(G + 1))
+    return sum(
+        math.comb(G, k) * p**k * (1 - p) ** (G - k) * math.sqrt(k / G * (1 - k / G))
+        for k in range(G + 1)
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -130,7 +133,9 @@ class _TokenLogprobs(torch.autograd.Function):
             entropy.append(-log_p.mul_(log_p.exp()).sum(dim=-1))
         logp_N, entropy_N = torch.cat(logp), torch.cat(entropy)
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, torch.cat(normaliser), entropy_N)
-        ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss does not use
+        ctx.set_materialize_grads(
+            False
+        )  # None, not zeros, for an output that the loss does not use
         ctx.temperature, ctx.numbers = temperature, chunk * len(weight_V_D) // 4
         return logp_N, entropy_N
 
@@ -140,19 +145,30 @@ class _TokenLogprobs(torch.autograd.Function):
         if grad_logp_N is None:
             grad_logp_N = torch.zeros_like(entropy_N)
         # The sum over words is kept in float32 however the model computes: hundreds of bf16 additions lose bits.
-        grad_hidden, grad_weight = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype), torch.empty_like(weight_V_D)
+        grad_hidden, grad_weight = (
+            torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype),
+            torch.empty_like(weight_V_D),
+        )
         first, words = 0, max(1, ctx.numbers // len(targets_N))
         for w, grad_w in zip(weight_V_D.split(words), grad_weight.split(words), strict=True):
-            log_p = _logits(hidden_N_D, w, ctx.temperature).sub_(normaliser_N[:, None])  # (N, words)
+            log_p = _logits(hidden_N_D, w, ctx.temperature).sub_(
+                normaliser_N[:, None]
+            )  # (N, words)
             if grad_entropy_N is None:
                 grad_z = log_p.exp_().mul_(-grad_logp_N[:, None])
             else:
                 p = log_p.exp()
-                grad_z = log_p.add_(entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_logp_N[:, None])
+                grad_z = (
+                    log_p.add_(entropy_N[:, None])
+                    .mul_(grad_entropy_N[:, None])
+                    .add_(grad_logp_N[:, None])
+                )
                 grad_z = grad_z.mul_(p).neg_()
             y_N = targets_N - first
             here_N = (y_N >= 0) & (y_N < len(w))
-            grad_z.scatter_add_(1, y_N.clamp(0, len(w) - 1)[:, None], (grad_logp_N * here_N)[:, None])
+            grad_z.scatter_add_(
+                1, y_N.clamp(0, len(w) - 1)[:, None], (grad_logp_N * here_N)[:, None]
+            )
             grad_z = grad_z.div_(ctx.temperature).to(w.dtype)
             torch.mm(grad_z.T, hidden_N_D, out=grad_w)
             if grad_hidden.dtype == w.dtype:
@@ -216,7 +232,9 @@ def policy_loss(
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
     loss = -(weight_N * torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N)).sum()
     # The clip bites (its gradient is 0) only where it makes the objective smaller.
-    bites_N = ((ratio_N > 1 + clip_high) & (advantage_N > 0)) | ((ratio_N < 1 - clip_low) & (advantage_N < 0))
+    bites_N = ((ratio_N > 1 + clip_high) & (advantage_N > 0)) | (
+        (ratio_N < 1 - clip_low) & (advantage_N < 0)
+    )
     stats = {"clipped": bites_N.sum(), "kl": torch.zeros((), device=logp_N.device)}
     if kl_coef:
         log_ratio_N = ref_logp_N - logp_N

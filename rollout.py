@@ -73,7 +73,9 @@ class Rollouts:
 
     def logps_of(self, rows_N: torch.Tensor) -> torch.Tensor:
         """`logps` laid end to end as Policy returns its own, given the row of each response token (collate's): (N,)."""
-        return torch.tensor([logp for b in rows_N.unique_consecutive().tolist() for logp in self.logps[b]])
+        return torch.tensor(
+            [logp for b in rows_N.unique_consecutive().tolist() for logp in self.logps[b]]
+        )
 
 
 class PromptEncoder:
@@ -95,7 +97,9 @@ class PromptEncoder:
         if not self.chat_template:
             return prompt
         messages = [{"role": "user", "content": prompt}]
-        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
 
     @classmethod
     def of(cls, config, tokenizer) -> "PromptEncoder":
@@ -104,7 +108,9 @@ class PromptEncoder:
 
     def __call__(self, question: str) -> list[int]:
         """The prompt as token ids; a chat template brings its own special tokens."""
-        return self.tokenizer(self.text(question), add_special_tokens=not self.chat_template).input_ids
+        return self.tokenizer(
+            self.text(question), add_special_tokens=not self.chat_template
+        ).input_ids
 
 
 class Generator:
@@ -113,7 +119,9 @@ class Generator:
     def __init__(self, name: str, device, tokenizer):
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         # SDPA: flash-attn cannot take the mask of `decode`, whose slots are free, used or padding.
-        self.lm = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation="sdpa")
+        self.lm = AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype, attn_implementation="sdpa"
+        )
         self.lm.to(device).eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.own_settings, self.lm.generation_config = self.lm.generation_config, GenerationConfig()
@@ -162,12 +170,20 @@ class Generator:
             use_cache=True,
         )
         completions, logps, finished = ([None] * len(prompts) for _ in range(3))
-        for rows in pack(range(len(prompts)), [len(p) + max_new_tokens for p in prompts], max_batch_tokens):
+        for rows in pack(
+            range(len(prompts)), [len(p) + max_new_tokens for p in prompts], max_batch_tokens
+        ):
             number = {}  # the distinct prompts of the micro-batch, in order
-            prompt_B = torch.tensor([number.setdefault(tuple(prompts[b]), len(number)) for b in rows], device=device)
+            prompt_B = torch.tensor(
+                [number.setdefault(tuple(prompts[b]), len(number)) for b in rows], device=device
+            )
             ids_P_T, mask_P_T = left_pad([list(prompt) for prompt in number], pad_id, device)
-            streams = [np.random.Generator(np.random.Philox(key=[seed, first_row + b])) for b in rows]
-            uniform_B_T = np.stack([stream.random(max_new_tokens, dtype=np.float32) for stream in streams])
+            streams = [
+                np.random.Generator(np.random.Philox(key=[seed, first_row + b])) for b in rows
+            ]
+            uniform_B_T = np.stack(
+                [stream.random(max_new_tokens, dtype=np.float32) for stream in streams]
+            )
             # synced_gpus would all-reduce on the world group every token, where the teacher ranks never come.
             tokens_B_T, logp_B_T = self.lm.generate(
                 ids_P_T,
@@ -215,7 +231,9 @@ class Slots(Cache):
                 old = getattr(layer, name)[:, :, :used]
                 new = old.new_empty(len(rows_B), old.shape[1], capacity, old.shape[3])
                 torch.index_select(old, 0, rows_B, out=new[:, :, :used])
-                new[:, :, used:] = 0  # a masked slot has weight 0, and 0 times what was in memory may be NaN
+                new[:, :, used:] = (
+                    0  # a masked slot has weight 0, and 0 times what was in memory may be NaN
+                )
                 setattr(layer, name, new)
 
     def update(self, keys, values, layer_idx, *args, **kwargs):
@@ -224,11 +242,20 @@ class Slots(Cache):
         Of all, not of the used ones: those are no contiguous tensor, and a CPU takes twice as long to read them.
         """
         layer = self.layers[layer_idx]
-        return layer.keys.index_copy_(2, self.slot, keys), layer.values.index_copy_(2, self.slot, values)
+        return layer.keys.index_copy_(2, self.slot, keys), layer.values.index_copy_(
+            2, self.slot, values
+        )
 
 
 def decode(
-    model, input_ids, logits_processor, stopping_criteria, generation_config, prompt_B, uniform_B_T, **model_inputs
+    model,
+    input_ids,
+    logits_processor,
+    stopping_criteria,
+    generation_config,
+    prompt_B,
+    uniform_B_T,
+    **model_inputs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The loop behind `generate(custom_generate=decode)`: tokens (B, T) and their log-probs (B, T), float32.
 
@@ -246,23 +273,34 @@ def decode(
     tokens_B_T = input_ids.new_zeros(len(prompt_B), T)
     logp_B_T = torch.zeros_like(tokens_B_T, dtype=torch.float32)
     rows = torch.arange(len(prompt_B), device=input_ids.device)  # those that go on
-    pad = (prompt_T - 1 - model_inputs["position_ids"][:, -1:])[prompt_B]  # slots to the left of their prompts (B, 1)
+    pad = (prompt_T - 1 - model_inputs["position_ids"][:, -1:])[
+        prompt_B
+    ]  # slots to the left of their prompts (B, 1)
     token = torch.empty_like(pad)  # their last
     logits = model(input_ids, **model_inputs).logits[:, -1][prompt_B]
-    cache, kept = Slots(model_inputs["past_key_values"].layers), prompt_B  # `kept`: where `rows` are in the cache
+    cache, kept = (
+        Slots(model_inputs["past_key_values"].layers),
+        prompt_B,
+    )  # `kept`: where `rows` are in the cache
 
     def step() -> torch.Tensor:
         """Logits after `token`, which goes into the cache's next slot. The rows' positions count from their prompts."""
         slots = torch.arange(capacity, device=pad.device)
         mask = torch.where((slots >= pad) & (slots <= cache.slot), 0.0, -torch.inf).to(model.dtype)
-        inputs = {"attention_mask": mask[:, None, None], "position_ids": cache.slot - pad, "past_key_values": cache}
+        inputs = {
+            "attention_mask": mask[:, None, None],
+            "position_ids": cache.slot - pad,
+            "past_key_values": cache,
+        }
         return model(token, **inputs, use_cache=True).logits[:, -1]
 
     for t in range(T):
         logp = torch.log_softmax(logits_processor(None, logits.float()), dim=-1)
         if generation_config.do_sample:
             cumulative = logp.exp().cumsum(dim=-1)
-            cumulative /= cumulative[:, -1:].clone()  # ends at 1 exactly, and a uniform number is below 1
+            cumulative /= cumulative[
+                :, -1:
+            ].clone()  # ends at 1 exactly, and a uniform number is below 1
             drawn = torch.searchsorted(cumulative, uniform_B_T[rows, t, None], right=True)
         else:
             drawn = logp.argmax(dim=-1, keepdim=True)
@@ -289,7 +327,9 @@ def record(step):
     """`step` as a CUDA graph: its kernels on their addresses, launched at once. Running it twice must do no harm."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # libraries allocate and choose kernels at their first use: not while recording
+    with torch.cuda.stream(
+        side
+    ):  # libraries allocate and choose kernels at their first use: not while recording
         step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
@@ -313,8 +353,13 @@ def check_model(name: str, tokens: int) -> None:
     a pad and an end token, and room for `tokens` tokens. No code that comes with it is run."""
     trust = {"trust_remote_code": False}  # else transformers asks at the terminal
     try:
-        config, tokenizer = AutoConfig.from_pretrained(name, **trust), AutoTokenizer.from_pretrained(name, **trust)
-        if not tokenizer("1 + 1").input_ids:  # where a file is missing, transformers makes up an empty tokenizer
+        config, tokenizer = (
+            AutoConfig.from_pretrained(name, **trust),
+            AutoTokenizer.from_pretrained(name, **trust),
+        )
+        if not tokenizer(
+            "1 + 1"
+        ).input_ids:  # where a file is missing, transformers makes up an empty tokenizer
             raise ValueError("its tokenizer has no vocabulary")
     except Exception as error:  # at a torn or odd file transformers raises anything
         kind = "is no Hugging Face model folder"
@@ -323,19 +368,31 @@ def check_model(name: str, tokens: int) -> None:
     if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
         raise ValueError(f"model {name!r} has no weights: no .safetensors file in the folder")
     if tokenizer.pad_token_id is None:
-        raise ValueError(f"the tokenizer of {name!r} has no pad token: set tokenizer.pad_token and save it again")
+        raise ValueError(
+            f"the tokenizer of {name!r} has no pad token: set tokenizer.pad_token and save it again"
+        )
     if len(tokenizer) > config.vocab_size:
-        raise ValueError(f"the tokenizer of {name!r} has {len(tokenizer)} tokens, its model only {config.vocab_size}")
+        raise ValueError(
+            f"the tokenizer of {name!r} has {len(tokenizer)} tokens, its model only {config.vocab_size}"
+        )
     room = getattr(config, "max_position_embeddings", None) or tokens
     if tokens > (window := getattr(config, "sliding_window", None) or tokens):
-        raise ValueError(f"{name!r} attends to the last {window} tokens only, and a row may take {tokens}")
+        raise ValueError(
+            f"{name!r} attends to the last {window} tokens only, and a row may take {tokens}"
+        )
     if tokens > room:
-        raise ValueError(f"a row may take {tokens} tokens, but {name!r} has room for {room}: lower --max_prompt_tokens")
+        raise ValueError(
+            f"a row may take {tokens} tokens, but {name!r} has room for {room}: lower --max_prompt_tokens"
+        )
     settings = ("final_logit_softcapping", "logits_scaling", "logit_scale")
     if changed := [s for s in settings if getattr(config, s, None) not in (None, 1.0)]:
         raise ValueError(f"model {name!r} changes its logits ({changed[0]}), which Policy does not")
     try:
-        how = trust | {"dtype": "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
+        how = trust | {
+            "dtype": "auto",
+            "output_loading_info": True,
+            "ignore_mismatched_sizes": True,
+        }
         lm, found = AutoModelForCausalLM.from_pretrained(name, **how)
         ends = stop_ids(lm.generation_config, tokenizer)
     except Exception as error:
@@ -344,11 +401,15 @@ def check_model(name: str, tokens: int) -> None:
         raise ValueError(f"model {name!r} adds a bias to its logits, which Policy does not")
     lacking = sorted([*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])])
     if lacking:  # transformers would go on with random numbers
-        raise ValueError(f"the weights of model {name!r} lack {lacking[0]!r}, or have it in another shape")
+        raise ValueError(
+            f"the weights of model {name!r} lack {lacking[0]!r}, or have it in another shape"
+        )
     if wild := [key for key, p in lm.named_parameters() if not p.isfinite().all()]:
         raise ValueError(f"the weights of model {name!r} are not finite: {wild[0]!r}")
     if not ends:
-        raise ValueError(f"model {name!r} has no end token: set tokenizer.eos_token and save it again")
+        raise ValueError(
+            f"model {name!r} has no end token: set tokenizer.eos_token and save it again"
+        )
 
 
 def first_lines(error: BaseException) -> str:
@@ -377,9 +438,13 @@ class Policy(nn.Module):
     def __init__(self, name: str, device):
         super().__init__()
         attention = {"attn_implementation": attention_for(device), "attention_dropout": 0.0}
-        self.lm = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **attention).to(device)
+        self.lm = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **attention).to(
+            device
+        )
         for module in self.lm.modules():
-            if isinstance(module, nn.Dropout):  # it would make the ratio differ from 1 before the first update
+            if isinstance(
+                module, nn.Dropout
+            ):  # it would make the ratio differ from 1 before the first update
                 module.p = 0.0
 
     @property
@@ -387,14 +452,20 @@ class Policy(nn.Module):
         """Whether to give it packed rows: flash-attn reads each alone, SDPA would compute what a mask then hides."""
         return self.lm.config._attn_implementation == "flash_attention_2"
 
-    def forward(self, ids_B_T, response_B_T, position_1_T, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, ids_B_T, response_B_T, position_1_T, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """What collate makes of some rows -> logp, entropy (N,) in row order.
 
         Padding comes after every real token, so the causal mask alone hides it. Packed rows are kept apart by positions
         that begin again: transformers heeds them in a batch of one, without attention mask and cache.
         """
-        hidden_B_T_D = self.lm.base_model(ids_B_T, position_ids=position_1_T, use_cache=False).last_hidden_state
-        predicted_B_T = response_B_T[:, 1:]  # the token at t is predicted from the hidden state at t - 1
+        hidden_B_T_D = self.lm.base_model(
+            ids_B_T, position_ids=position_1_T, use_cache=False
+        ).last_hidden_state
+        predicted_B_T = response_B_T[
+            :, 1:
+        ]  # the token at t is predicted from the hidden state at t - 1
         return grpo.token_logprobs(
             hidden_B_T_D[:, :-1][predicted_B_T],
             self.lm.get_output_embeddings().weight,
@@ -413,7 +484,9 @@ def collate(rollouts: Rollouts, rows: list[int], pad_id: int, device, packed: bo
     positions = [torch.arange(len(ids)) for ids in full]
     responses = [t >= len(rollouts.prompt_ids[b]) for b, t in zip(rows, positions, strict=True)]
     if packed:
-        ids_B_T, response_B_T, position_1_T = (torch.cat(parts)[None] for parts in (full, responses, positions))
+        ids_B_T, response_B_T, position_1_T = (
+            torch.cat(parts)[None] for parts in (full, responses, positions)
+        )
     else:
         ids_B_T, response_B_T = pad_sequence(full, True, pad_id), pad_sequence(responses, True)
         position_1_T = max(positions, key=len)[None]
@@ -421,7 +494,16 @@ def collate(rollouts: Rollouts, rows: list[int], pad_id: int, device, packed: bo
     return rows_N, ids_B_T.to(device), response_B_T.to(device), position_1_T.to(device)
 
 
-def micro_batches(rollouts: Rollouts, rows: list[int], rank: int, ranks: int, budget: int, pad_id: int, device, packed):
+def micro_batches(
+    rollouts: Rollouts,
+    rows: list[int],
+    rank: int,
+    ranks: int,
+    budget: int,
+    pad_id: int,
+    device,
+    packed,
+):
     """This rank's share of `rows` as collated micro-batches of at most `budget` tokens, and whether it has none.
 
     FSDP needs every rank in backward: one without a share gets the shortest row, to be given weight 0.
@@ -444,7 +526,9 @@ def balance(rows: list[int], tokens_B: list[int], n: int) -> list[list[int]]:
     return shares
 
 
-def pack(rows: Iterable[int], tokens_B: list[int], budget: int, shortest=0.0, packed=False) -> list[list[int]]:
+def pack(
+    rows: Iterable[int], tokens_B: list[int], budget: int, shortest=0.0, packed=False
+) -> list[list[int]]:
     """Cuts rows, longest first, into micro-batches of at most `budget` tokens (a single row may exceed it).
 
     Unless `packed`, padding counts as tokens, and no row is shorter than the share `shortest` of its micro-batch's

@@ -60,13 +60,24 @@ class Problems:
             raise InputError(f"{path}: expected a .jsonl or .parquet file")
         if self.path.stat().st_size == 0:
             raise InputError(f"{path}: the file is empty")
-        with self.path.open("rb") as file:  # `datasets` would unpack an archive, and keep what it had in it for good
+        with self.path.open(
+            "rb"
+        ) as file:  # `datasets` would unpack an archive, and keep what it had in it for good
             head = file.read(4)
-        if head != b"PAR1" if kind == "parquet" else head.strip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"[", b""):
+        if (
+            head != b"PAR1"
+            if kind == "parquet"
+            else head.strip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"[", b"")
+        ):
             raise InputError(self._first_bad_line() or f"{path}: is no {kind} file")
         self._check(self._load(kind))
-        rows = self._load(kind)  # anew: the check has mapped the whole file into memory, and a run reads few rows of it
-        self.others, self.rows = rows.remove_columns(list(self.COLUMNS)), rows.select_columns(list(self.COLUMNS))
+        rows = self._load(
+            kind
+        )  # anew: the check has mapped the whole file into memory, and a run reads few rows of it
+        self.others, self.rows = (
+            rows.remove_columns(list(self.COLUMNS)),
+            rows.select_columns(list(self.COLUMNS)),
+        )
         text = datasets.Features({name: datasets.Value("string") for name in self.COLUMNS})
         if self.rows.features != text:  # numbers become text; the cast rewrites the file
             self.rows = self.rows.cast(text)
@@ -76,7 +87,9 @@ class Problems:
             return datasets.load_dataset(kind, data_files=str(self.path), split="train")
         except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
             why = str(error.__cause__ or error).partition("\n")[0]
-            raise InputError(self._first_bad_line() or f"{self.path}: cannot be read as {kind}: {why}") from error
+            raise InputError(
+                self._first_bad_line() or f"{self.path}: cannot be read as {kind}: {why}"
+            ) from error
 
     def _check(self, rows: datasets.Dataset) -> None:
         wrong = None if len(rows) else "holds no problem"
@@ -84,7 +97,10 @@ class Problems:
             if name not in rows.column_names:
                 wrong = wrong or f"lacks the field {name!r}"
             elif not _filled(rows.data.column(name)):
-                wrong = wrong or f"{name!r} must be text in every row (not blank, no date), or a number in every row"
+                wrong = (
+                    wrong
+                    or f"{name!r} must be text in every row (not blank, no date), or a number in every row"
+                )
         if wrong:
             raise InputError(self._first_bad_line() or f"{self.path}: {wrong}")
 
@@ -104,7 +120,9 @@ class Problems:
         if name not in self.others.column_names:
             there = ", ".join(map(repr, self.others.column_names)) or "none"
             raise InputError(f"{self.path}: has no column {name!r} for --column; it has {there}")
-        column = pc.dictionary_encode(self.others.data.column(name).combine_chunks(), null_encoding="encode")
+        column = pc.dictionary_encode(
+            self.others.data.column(name).combine_chunks(), null_encoding="encode"
+        )
         return column.dictionary.to_pylist(), column.indices.to_numpy()
 
     def _first_bad_line(self) -> str | None:
@@ -244,7 +262,9 @@ class Selections:
 
     def pack(self) -> np.ndarray:
         """One float64 row a proposal, (N, 2K + 2): what goes over the wire and into checkpoints."""
-        return np.column_stack([self.pool_N_K, self.utilities_N_K, self.chosen_N, self.explored_N]).astype(float)
+        return np.column_stack(
+            [self.pool_N_K, self.utilities_N_K, self.chosen_N, self.explored_N]
+        ).astype(float)
 
     def __add__(self, other: "Selections") -> "Selections":
         return Selections.unpack(np.concatenate([self.pack(), other.pack()]))
@@ -253,7 +273,14 @@ class Selections:
         """The rows of selections.jsonl: each choice with its outcome."""
         names = ("pool", "utilities", "chosen", "explored", "successes", "y")
         y_N = utility_target(successes_N / G)
-        columns = (self.pool_N_K, self.utilities_N_K, self.index_N, self.explored_N, successes_N, y_N)
+        columns = (
+            self.pool_N_K,
+            self.utilities_N_K,
+            self.index_N,
+            self.explored_N,
+            successes_N,
+            y_N,
+        )
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return [{"step": step} | dict(zip(names, row, strict=True)) for row in rows]
 
@@ -263,7 +290,9 @@ class Selections:
         rows = np.asarray(rows, dtype=float)
         K = (rows.shape[1] - 2) // 2
         pool, utilities, chosen, explored = np.split(rows, [K, 2 * K, 2 * K + 1], axis=1)
-        return cls(pool.astype(np.int64), utilities, chosen[:, 0].astype(np.int64), explored[:, 0] > 0)
+        return cls(
+            pool.astype(np.int64), utilities, chosen[:, 0].astype(np.int64), explored[:, 0] > 0
+        )
 
 
 class Sampler(Protocol):
@@ -274,7 +303,9 @@ class Sampler(Protocol):
 
     uses_teacher: bool
     metric_names: tuple[str, ...]
-    flags: tuple[str, ...]  # which of candidates, epsilon, column it takes: train.parse refuses the others
+    flags: tuple[
+        str, ...
+    ]  # which of candidates, epsilon, column it takes: train.parse refuses the others
 
     def propose(self, n: int) -> Selections:
         """n problems to train on next."""
@@ -296,8 +327,13 @@ class Uniform:
 
     uses_teacher = False
     metric_names = ("passes", "coverage", "overlong")
-    flags = ("candidates", "epsilon")  # accepted and without effect: a comparison may share its command line
-    learned: tuple[str, ...] = ()  # the numpy arrays among the attributes that a checkpoint must hold
+    flags = (
+        "candidates",
+        "epsilon",
+    )  # accepted and without effect: a comparison may share its command line
+    learned: tuple[
+        str, ...
+    ] = ()  # the numpy arrays among the attributes that a checkpoint must hold
 
     def __init__(self, problems: Problems, config, fits: Callable[[int], bool]):
         self.problems = problems
@@ -328,7 +364,12 @@ class Uniform:
 def unscored(index_N: np.ndarray) -> Selections:
     """Pools of one problem each, about which nothing was predicted."""
     n = len(index_N)
-    return Selections(index_N[:, None], np.full((n, 1), np.nan), np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool))
+    return Selections(
+        index_N[:, None],
+        np.full((n, 1), np.nan),
+        np.zeros(n, dtype=np.int64),
+        np.ones(n, dtype=bool),
+    )
 
 
 def epsilon_greedy(
@@ -346,7 +387,9 @@ def epsilon_greedy(
 
 def boltzmann(logits_N_K: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Per row a position with probability softmax(logits), by Gumbel noise; returns what epsilon_greedy does."""
-    return (logits_N_K + rng.gumbel(size=logits_N_K.shape)).argmax(axis=1), np.zeros(len(logits_N_K), dtype=bool)
+    return (logits_N_K + rng.gumbel(size=logits_N_K.shape)).argmax(axis=1), np.zeros(
+        len(logits_N_K), dtype=bool
+    )
 
 
 class Pooled(Uniform):
@@ -375,7 +418,9 @@ class Pooled(Uniform):
         """The predicted utility, in [0, 0.5], of each candidate: float64 (N, K)."""
         raise NotImplementedError
 
-    def choose(self, pool_N_K: np.ndarray, utilities_N_K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def choose(
+        self, pool_N_K: np.ndarray, utilities_N_K: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """(chosen_N, explored_N), as epsilon_greedy returns them: here the highest of each pool."""
         return epsilon_greedy(utilities_N_K, 0.0, self.rng)
 
@@ -384,7 +429,13 @@ class Goldilocks(Pooled):
     """(Alg. 1) The teacher scores a pool of K unseen candidates for each prompt; one is chosen epsilon-greedily."""
 
     uses_teacher = True
-    metric_names = (*Uniform.metric_names, "teacher_loss", "teacher_updates", "teacher_learn_s", "teacher_predict_s")
+    metric_names = (
+        *Uniform.metric_names,
+        "teacher_loss",
+        "teacher_updates",
+        "teacher_learn_s",
+        "teacher_predict_s",
+    )
     flags = ("candidates", "epsilon")
 
     def __init__(self, problems: Problems, config, fits: Callable[[int], bool], teacher):
@@ -434,7 +485,9 @@ class SuccessRate(Goldilocks):
 
     def observe(self, index_N, successes_N, G) -> None:
         for index, successes in zip(index_N, successes_N, strict=True):
-            self.teacher.update(self.problems.question(index), int(successes), G, target=lambda p_hat: p_hat / 2)
+            self.teacher.update(
+                self.problems.question(index), int(successes), G, target=lambda p_hat: p_hat / 2
+            )
 
 
 class Thompson(Pooled):
@@ -459,7 +512,10 @@ class Thompson(Pooled):
 
     def metrics(self) -> dict[str, float]:
         """`coverage`: the share of all problems ever tried; there are no `passes`."""
-        return super().metrics() | {"passes": 0, "coverage": float((self.beta > 1).any(axis=1).mean())}
+        return super().metrics() | {
+            "passes": 0,
+            "coverage": float((self.beta > 1).any(axis=1).mean()),
+        }
 
 
 class Skip(Uniform):
@@ -477,7 +533,9 @@ class Skip(Uniform):
     def propose(self, n: int) -> Selections:
         index_N = np.empty(0, dtype=np.int64)
         while len(index_N) < n:
-            drawn = self.unseen.draw(n)[: n - len(index_N)]  # n distinct ones must be left, or a new pass begins
+            drawn = self.unseen.draw(n)[
+                : n - len(index_N)
+            ]  # n distinct ones must be left, or a new pass begins
             self.unseen.take(drawn)
             kept = self.rng.random(len(drawn)) < self.base ** self.dead[drawn]
             index_N = np.concatenate([index_N, drawn[kept & ~np.isin(drawn, index_N)]])
@@ -509,7 +567,9 @@ class Category(Pooled):
 
     def choose(self, pool_N_K, utilities_N_K):
         category_N_K = self.category[pool_N_K]
-        alike_N_K = (category_N_K[:, :, None] == category_N_K[:, None, :]).sum(axis=2)  # they share their category's P
+        alike_N_K = (category_N_K[:, :, None] == category_N_K[:, None, :]).sum(
+            axis=2
+        )  # they share their category's P
         return boltzmann(utilities_N_K / self.temperature - np.log(alike_N_K), self.rng)
 
     def observe(self, index_N, successes_N, G) -> None:
@@ -530,10 +590,14 @@ class Static(Pooled):
         p_C = np.array([_number(value) for value in values_C])
         wrong_C = (p_C < 0) | (p_C > 1) | np.isnan(p_C).all()
         if wrong_C.any():
-            raise InputError(f"--column {config.column}: {values_C[wrong_C.argmax()]!r} is no pass rate in [0, 1]")
+            raise InputError(
+                f"--column {config.column}: {values_C[wrong_C.argmax()]!r} is no pass rate in [0, 1]"
+            )
         utility = utility_target(p_C)[row]
         self.unrated = float(np.isnan(utility).mean())
-        self.utility = np.where(np.isnan(utility), np.nanmean(utility), utility)  # "n/a": as good as the mean
+        self.utility = np.where(
+            np.isnan(utility), np.nanmean(utility), utility
+        )  # "n/a": as good as the mean
 
     def score(self, pool_N_K):
         return self.utility[pool_N_K]
@@ -573,7 +637,9 @@ class Prefetching:
     def __init__(self, sampler: Sampler, n: int, lag: int):
         self.sampler, self.n, self.lag = sampler, n, lag
         self.deliver: Callable[[Selections, dict], None] = lambda selections, metrics: None
-        self.next: tuple[Selections, dict] | None = None  # proposals, and the sampler's metrics as they were made
+        self.next: tuple[Selections, dict] | None = (
+            None  # proposals, and the sampler's metrics as they were made
+        )
         self._metrics: dict[str, float] = {}
 
     def propose(self, n: int) -> Selections:
@@ -597,7 +663,9 @@ class Prefetching:
         held = None
         if self.next:
             selections, metrics = self.next
-            timeless = {name: 0.0 if name.endswith("_s") else value for name, value in metrics.items()}
+            timeless = {
+                name: 0.0 if name.endswith("_s") else value for name, value in metrics.items()
+            }
             held = torch.from_numpy(selections.pack()), timeless  # the same on every rank
         return {"sampler": self.sampler.state_dict(), "next": held}
 
@@ -640,9 +708,13 @@ class Wire:
         body = [empty if x is None else x for x in (index_N, successes_N)]
         return torch.from_numpy(np.concatenate([[what, argument], *body]).astype(np.int64))
 
-    def reply(self, selections: Selections | None = None, metrics: dict | None = None) -> torch.Tensor:
+    def reply(
+        self, selections: Selections | None = None, metrics: dict | None = None
+    ) -> torch.Tensor:
         if selections is None:
-            return torch.zeros(self.n * (2 * self.K + 2) + len(self.metric_names), dtype=torch.float64)
+            return torch.zeros(
+                self.n * (2 * self.K + 2) + len(self.metric_names), dtype=torch.float64
+            )
         numbers = [metrics.get(name, math.nan) for name in self.metric_names]
         return torch.from_numpy(np.concatenate([selections.pack().ravel(), numbers]))
 
@@ -656,7 +728,9 @@ class RemoteSampler:
     def __init__(self, wire: Wire, student_group):
         self.wire, self.group = wire, student_group
         self.speaks = dist.get_rank() == wire.student
-        self.sending = None  # the latest send and its tensor, which must live until the send is done
+        self.sending = (
+            None  # the latest send and its tensor, which must live until the send is done
+        )
         self.expecting = False
         self._metrics: dict[str, float] = {}
 
@@ -718,10 +792,14 @@ def noise_floor(p_hat_N: np.ndarray, G: int) -> float:
     binomial = np.array([math.comb(G, i) for i in k])
     p = np.asarray(p_hat_N, dtype=float)[:, None]
     probability_N_k = binomial * p**k * (1 - p) ** (G - k)
-    return float((probability_N_k * np.abs(utility_target(p) - utility_target(k / G))).sum(axis=1).mean())
+    return float(
+        (probability_N_k * np.abs(utility_target(p) - utility_target(k / G))).sum(axis=1).mean()
+    )
 
 
-def outcome_metrics(selections: Selections, successes_N: np.ndarray, G: int) -> dict[str, float | None]:
+def outcome_metrics(
+    selections: Selections, successes_N: np.ndarray, G: int
+) -> dict[str, float | None]:
     """A step's rewards by group, and how good the predictions were, for metrics.jsonl.
 
     reward_std_group is the mean of the groups' std, which is their mean y; zero_variance the share of dead groups.

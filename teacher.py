@@ -19,7 +19,17 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
-from sampler import FEEDBACK, REQUEST, SAVE, STOP, NonFiniteError, Prefetching, Selections, Wire, utility_target
+from sampler import (
+    FEEDBACK,
+    REQUEST,
+    SAVE,
+    STOP,
+    NonFiniteError,
+    Prefetching,
+    Selections,
+    Wire,
+    utility_target,
+)
 
 MODES = ("full", "last_token", "frozen", "lora")
 LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3
@@ -59,19 +69,25 @@ class UtilityModel(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, ids_B_T=None, mask_B_T=None, pooled_B_D=None) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, ids_B_T=None, mask_B_T=None, pooled_B_D=None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Right-padded token ids and mask (B, T), or the pooled embedding (B, D) of an earlier call.
 
         Returns (utility (B,) in [0, 0.5], pooled (B, D)), both float32.
         """
         if pooled_B_D is None:
-            hidden_B_T_D = self.backbone(ids_B_T, attention_mask=mask_B_T, use_cache=False).last_hidden_state
+            hidden_B_T_D = self.backbone(
+                ids_B_T, attention_mask=mask_B_T, use_cache=False
+            ).last_hidden_state
             pooled_B_D = pool(hidden_B_T_D.float(), mask_B_T, last_token=self.mode == "last_token")
         logit_B = self.head(pooled_B_D.to(self.head.weight.dtype))[:, 0].float()
         return 0.5 * torch.sigmoid(logit_B), pooled_B_D
 
 
-def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token: bool = False) -> torch.Tensor:
+def pool(
+    hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token: bool = False
+) -> torch.Tensor:
     """Mean over the tokens of each question, padding excluded, or (ablation) its last token: (B, D)."""
     if last_token:
         last_B = mask_B_T.sum(dim=1) - 1
@@ -90,11 +106,17 @@ class Teacher:
     def __init__(self, config, device, shard: Callable, group=None, attention: str = "sdpa"):
         self.config, self.device, self.group = config, device, group
         self.tokenizer = AutoTokenizer.from_pretrained(config.teacher_model)
-        self.rank, self.ranks = (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
+        self.rank, self.ranks = (
+            (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
+        )
         # A frozen backbone is neither sharded nor cast (so no flash-attn): each rank takes every row of a cached batch.
         attention = "sdpa" if config.teacher_mode == "frozen" else attention
-        self.share, self.shares = (0, 1) if config.teacher_mode == "frozen" else (self.rank, self.ranks)
-        backbone = AutoModel.from_pretrained(config.teacher_model, dtype=torch.float32, attn_implementation=attention)
+        self.share, self.shares = (
+            (0, 1) if config.teacher_mode == "frozen" else (self.rank, self.ranks)
+        )
+        backbone = AutoModel.from_pretrained(
+            config.teacher_model, dtype=torch.float32, attn_implementation=attention
+        )
         torch.manual_seed(config.seed)  # for LoRA's A
         if config.teacher_mode == "frozen":
             backbone.requires_grad_(False)
@@ -104,14 +126,20 @@ class Teacher:
         if config.teacher_mode != "frozen":
             shard(self.model, float32=[self.model.head])  # bf16 would tie the candidates' scores
         trainable = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True)
-        self.replay: deque[tuple[list[int], float]] = deque(maxlen=config.replay_capacity)  # sliding window
+        self.optimizer = torch.optim.AdamW(
+            trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True
+        )
+        self.replay: deque[tuple[list[int], float]] = deque(
+            maxlen=config.replay_capacity
+        )  # sliding window
         self.pushed = 0  # samples ever received
         self.updates = 0  # optimizer steps ever taken
         self.last_loss = math.nan
         self.learn_s = self.predict_s = 0.0
         self._ids: OrderedDict[str, list[int]] = OrderedDict()  # each text is tokenised once
-        self._pooled: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()  # frozen backbone only
+        self._pooled: OrderedDict[tuple[int, ...], torch.Tensor] = (
+            OrderedDict()
+        )  # frozen backbone only
 
     @torch.no_grad()
     def predict(self, questions: list[str]):
@@ -121,16 +149,24 @@ class Teacher:
         # In order of length, so that a batch is padded little; dealt out in turn, so that ranks carry equal work.
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))[self.rank :: self.ranks]
         utilities = torch.zeros(len(rows), dtype=torch.float64)
-        size = 8 * self.config.teacher_batch_size  # no activations are kept: larger than a training batch
+        size = (
+            8 * self.config.teacher_batch_size
+        )  # no activations are kept: larger than a training batch
         for batch in [order[i : i + size] for i in range(0, len(order), size)] or [[]]:
-            f = self._forward([rows[i] for i in batch] or rows[:1])  # an idle rank still joins FSDP's gather
+            f = self._forward(
+                [rows[i] for i in batch] or rows[:1]
+            )  # an idle rank still joins FSDP's gather
             utilities[batch] = f[: len(batch)].double().cpu()
         if self.group:
-            dist.all_reduce(utilities, group=self.group)  # every entry is nonzero on one rank only: an exact sum
+            dist.all_reduce(
+                utilities, group=self.group
+            )  # every entry is nonzero on one rank only: an exact sum
         self.predict_s += time.perf_counter() - start
         return utilities.numpy()
 
-    def update(self, question: str, successes: int, G: int, target: Callable = utility_target) -> None:
+    def update(
+        self, question: str, successes: int, G: int, target: Callable = utility_target
+    ) -> None:
         """(Alg. 2, UpdateTeacher) Push (q, y_q); after every `teacher_update_every` samples, refine φ.
 
         target(p̂), in [0, 0.5], is what f_φ is taught: √(p̂(1-p̂)) unless a sampler asks for another.
@@ -149,13 +185,17 @@ class Teacher:
         size = self.config.teacher_batch_size * self.ranks
         batches = [rows[i : i + size] for i in range(0, len(rows), size)]
         losses = []
-        self.model.train(self.config.teacher_mode == "lora")  # for LoRA's dropout; the backbones have none
+        self.model.train(
+            self.config.teacher_mode == "lora"
+        )  # for LoRA's dropout; the backbones have none
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(self.config.seed * 1_000_003 + self.pushed + self.rank)
             for _ in range(self.config.teacher_epochs):
                 losses = [self._step(batch) for batch in batches]
         self.model.eval()
-        if self.shares < self.ranks:  # heads that no gradient synchronises would drift apart by rounding
+        if (
+            self.shares < self.ranks
+        ):  # heads that no gradient synchronises would drift apart by rounding
             for parameter in self.model.head.parameters():
                 dist.broadcast(parameter.data, group=self.group, group_src=0)
         total = torch.stack(losses).sum().double().cpu()
@@ -166,15 +206,23 @@ class Teacher:
     def _step(self, batch: list[tuple[list[int], float]]) -> torch.Tensor:
         """φ ← φ - η ∇ 1/|B| Σ (f_φ(q) - y)², the batch B shared out over the ranks. Returns this rank's share."""
         mine = batch[self.share :: self.shares]
-        f_b = self._forward([ids for ids, _ in mine or batch[:1]])  # an idle rank joins with weight 0
+        f_b = self._forward(
+            [ids for ids, _ in mine or batch[:1]]
+        )  # an idle rank joins with weight 0
         y_b = torch.tensor([y for _, y in mine or batch[:1]], device=self.device)
         loss = ((f_b - y_b) ** 2).sum() * (len(mine) > 0) / len(batch)
         (loss * self.shares).backward()  # FSDP averages over the ranks; the loss is a sum over them
-        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # the same on all ranks: all of them stop
+        norm = nn.utils.get_total_norm(
+            [p.grad for p in self.model.parameters() if p.grad is not None]
+        )
+        norm = (
+            norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        )  # the same on all ranks: all of them stop
         if not norm.isfinite():
             rows = [{"question": self.tokenizer.decode(ids), "y": y} for ids, y in batch]
-            raise NonFiniteError(f"the teacher's gradient norm is {norm.item()} at update {self.updates + 1}", rows)
+            raise NonFiniteError(
+                f"the teacher's gradient norm is {norm.item()} at update {self.updates + 1}", rows
+            )
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.updates += 1
@@ -199,7 +247,9 @@ class Teacher:
         T = max(len(ids) for ids in rows)
         pad = self.tokenizer.pad_token_id
         ids = torch.tensor([ids + [pad] * (T - len(ids)) for ids in rows], device=self.device)
-        mask = torch.tensor([[1] * len(ids) + [0] * (T - len(ids)) for ids in rows], device=self.device)
+        mask = torch.tensor(
+            [[1] * len(ids) + [0] * (T - len(ids)) for ids in rows], device=self.device
+        )
         return ids, mask
 
     def _encode(self, question: str) -> list[int]:
@@ -235,7 +285,9 @@ class Teacher:
         self.replay.extend(zip(state["replay_ids"], state["replay_y"], strict=True))
         self.pushed, self.updates = state["pushed"], state["updates"]
         self.last_loss = math.nan if state["last_loss"] is None else state["last_loss"]
-        if self.updates == 0:  # torch's checkpointing makes up a first step for an optimizer that has taken none
+        if (
+            self.updates == 0
+        ):  # torch's checkpointing makes up a first step for an optimizer that has taken none
             self.optimizer.state.clear()
 
     def export(self, folder: Path) -> None:
@@ -252,7 +304,9 @@ class Teacher:
             weights[f"{stem}.weight"] = weights.pop(name) + LORA_ALPHA / LORA_RANK * B @ A
             if f"{stem}.base.bias" in weights:
                 weights[f"{stem}.bias"] = weights.pop(f"{stem}.base.bias")
-        backbone = {k.removeprefix("backbone."): v for k, v in weights.items() if k.startswith("backbone.")}
+        backbone = {
+            k.removeprefix("backbone."): v for k, v in weights.items() if k.startswith("backbone.")
+        }
         # Not save_pretrained: it writes on global rank 0 alone, and the teacher's first rank is another.
         (folder / "backbone").mkdir(parents=True, exist_ok=True)
         save_file(backbone, folder / "backbone" / "model.safetensors", metadata={"format": "pt"})

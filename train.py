@@ -69,7 +69,10 @@ DATA = "data/openmathreasoning"
 
 def opt(default, meaning: str, choices=None, least=None, most=10**9):
     """A Config field: default, what it means (its unit, and where in the paper the default comes from), its range."""
-    return field(default=default, metadata={"help": meaning, "choices": choices, "least": least, "most": most})
+    return field(
+        default=default,
+        metadata={"help": meaning, "choices": choices, "least": least, "most": most},
+    )
 
 
 @dataclass
@@ -159,7 +162,16 @@ PRESETS: dict[str, dict] = {
 }
 # What may differ when a run is continued; anything else would make it another experiment. The second set is
 # Run.facts as well: with these the run goes on, but rounding or the split of random streams changes.
-FREE = {"out", "steps", "eval_every", "checkpoint_every", "keep", "timeout_minutes", "verify_workers", "teacher_ranks"}
+FREE = {
+    "out",
+    "steps",
+    "eval_every",
+    "checkpoint_every",
+    "keep",
+    "timeout_minutes",
+    "verify_workers",
+    "teacher_ranks",
+}
 INEXACT = {"world_size", "student_ranks", "device", "torch", "transformers"}
 INEXACT |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
 
@@ -171,7 +183,10 @@ def parse(argv: list[str] | None = None) -> Config:
         def error(self, message):
             raise ValueError(f"{message} (see --help)")
 
-    parser = Parser(description="Goldilocks RL: GRPO with a teacher that picks the problems.", allow_abbrev=False)
+    parser = Parser(
+        description="Goldilocks RL: GRPO with a teacher that picks the problems.",
+        allow_abbrev=False,
+    )
     for f in fields(Config):
         shown = "" if f.default in ("", PROMPT_HEADER, PROMPT_FOOTER) else f" [{f.default}]"
         meaning = f"{f.metadata['help']}{shown}".replace("%", "%%")
@@ -179,7 +194,10 @@ def parse(argv: list[str] | None = None) -> Config:
         if f.type is bool:
             kwargs = {"default": None, "help": meaning, "action": argparse.BooleanOptionalAction}
         else:
-            kwargs |= {"type": f.type, "metavar": None if f.metadata["choices"] else f.type.__name__.upper()}
+            kwargs |= {
+                "type": f.type,
+                "metavar": None if f.metadata["choices"] else f.type.__name__.upper(),
+            }
         parser.add_argument(f"--{f.name}", **kwargs)
     given = {k: v for k, v in vars(parser.parse_args(argv)).items() if v is not None}
     preset = given.get("preset", Config.preset)
@@ -195,11 +213,17 @@ def parse(argv: list[str] | None = None) -> Config:
         if name in given and name not in flags:
             raise ValueError(f"--{name}: the sampler {config.sampler} does not use it")
     if "column" in flags and not config.column:
-        raise ValueError(f"--sampler {config.sampler} needs --column, the name of a column of the training data")
+        raise ValueError(
+            f"--sampler {config.sampler} needs --column, the name of a column of the training data"
+        )
     if not SAMPLERS[config.sampler].uses_teacher:
-        if ignored := [name for name in given if name.startswith("teacher_") or name == "replay_capacity"]:
+        if ignored := [
+            name for name in given if name.startswith("teacher_") or name == "replay_capacity"
+        ]:
             raise ValueError(f"--{ignored[0]}: the sampler {config.sampler} has no teacher")
-        if "steps" not in given:  # equal device time: 4/3 of the steps, to the next evaluation (App. D, Table 6)
+        if (
+            "steps" not in given
+        ):  # equal device time: 4/3 of the steps, to the next evaluation (App. D, Table 6)
             config.steps = math.ceil(config.steps * 4 / 3 / config.eval_every) * config.eval_every
     config.checkpoint_every = config.checkpoint_every or config.eval_every
     config.out = config.out or f"runs/{config.preset}-{config.sampler}-seed{config.seed}"
@@ -233,7 +257,9 @@ class Layout:
         self.is_teacher = self.rank >= self.n_students
         self.device = torch.device("cpu")
         if torch.cuda.is_available():
-            self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+            self.device = torch.device(
+                "cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
+            )
         self.terminated = False  # SIGTERM came
 
     def connect(self, config: Config) -> None:
@@ -242,7 +268,9 @@ class Layout:
         # Control messages are CPU tensors over gloo, weights and gradients go over NCCL.
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         timeout = timedelta(minutes=config.timeout_minutes)
-        if "RANK" in os.environ:  # torchrun's store is there before its ranks are; if not, torchrun has died since
+        if (
+            "RANK" in os.environ
+        ):  # torchrun's store is there before its ranks are; if not, torchrun has died since
             store = next(dist.rendezvous("env://", timeout=timedelta(minutes=1)))[0]
             store.set_timeout(timeout)
             # A life after `torchrun --max-restarts` must not find the addresses of the last one.
@@ -250,11 +278,15 @@ class Layout:
         else:
             store = dist.HashStore()
         self.store = store
-        dist.init_process_group(backend, timeout=timeout, store=store, rank=self.rank, world_size=self.world)
+        dist.init_process_group(
+            backend, timeout=timeout, store=store, rank=self.rank, world_size=self.world
+        )
         if cuda:
             torch.cuda.set_device(self.device)
         students, teachers = range(self.n_students), range(self.n_students, self.world)
-        groups = [dist.new_group(list(ranks), timeout=timeout) for ranks in (students, teachers) if ranks]
+        groups = [
+            dist.new_group(list(ranks), timeout=timeout) for ranks in (students, teachers) if ranks
+        ]
         self.group = groups[self.is_teacher]
         self.mesh = DeviceMesh.from_group(self.group, self.device.type)
 
@@ -263,10 +295,18 @@ class Layout:
 
         Each decoder layer is a unit, the rest (embedding, norm, head) another. Modules in `float32` compute in it.
         """
-        layers = next(m for m in model.modules() if isinstance(m, nn.ModuleList))  # the outermost list: decoder layers
+        layers = next(
+            m for m in model.modules() if isinstance(m, nn.ModuleList)
+        )  # the outermost list: decoder layers
         exact = MixedPrecisionPolicy()
-        mixed = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.device.type == "cuda" else exact
-        for module, policy in [(m, exact) for m in float32] + [(m, mixed) for m in [*layers, model]]:
+        mixed = (
+            MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+            if self.device.type == "cuda"
+            else exact
+        )
+        for module, policy in [(m, exact) for m in float32] + [
+            (m, mixed) for m in [*layers, model]
+        ]:
             fully_shard(module, mesh=self.mesh, mp_policy=policy, reshard_after_forward=False)
 
     def stop_at_sigterm(self) -> None:
@@ -277,7 +317,9 @@ class Layout:
     def gather(self, mine, group=None) -> list:
         """What every rank of the group (default: all ranks) brings, in the order of ranks. Also a barrier."""
         parts = [mine] * dist.get_world_size(group)
-        if len(parts) > 1:  # alone: gloo's thread would start OpenMP threads of its own, and then none of them spins
+        if (
+            len(parts) > 1
+        ):  # alone: gloo's thread would start OpenMP threads of its own, and then none of them spins
             dist.all_gather_object(parts, mine, group=group)
         return parts
 
@@ -303,7 +345,9 @@ class Student:
         self.config, self.layout, self.verifier = config, layout, verifier
         self.tokenizer = AutoTokenizer.from_pretrained(config.model)
         self.encode = PromptEncoder.of(config, self.tokenizer)
-        self.good: dict[str, bool] = {}  # gold -> whether it can be verified; one that cannot is never rewarded
+        self.good: dict[
+            str, bool
+        ] = {}  # gold -> whether it can be verified; one that cannot is never rewarded
         self.policy = Policy(config.model, layout.device)
         self.generator = Generator(config.model, layout.device, self.tokenizer)
         self.reference = None
@@ -311,15 +355,31 @@ class Student:
             self.reference = Policy(config.model, layout.device).requires_grad_(False)
             layout.shard(self.reference)
         if config.activation_checkpointing:
-            lm = self.policy.lm  # older transformers know the second name only, newer ones warn at it
-            enable = getattr(lm, "activation_checkpointing_enable", None) or lm.gradient_checkpointing_enable
+            lm = (
+                self.policy.lm
+            )  # older transformers know the second name only, newer ones warn at it
+            enable = (
+                getattr(lm, "activation_checkpointing_enable", None)
+                or lm.gradient_checkpointing_enable
+            )
             enable({"use_reentrant": False})
-        self.policy.train(config.activation_checkpointing)  # it works in train mode only; there is no dropout
+        self.policy.train(
+            config.activation_checkpointing
+        )  # it works in train mode only; there is no dropout
         layout.shard(self.policy)
         parameters = self.policy.parameters()
-        self.optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            parameters, lr=config.learning_rate, weight_decay=0.0, fused=True
+        )
 
-    def rollout(self, prompts: list, answers: list[str], temperature: float, stream: tuple, watch: "Stopwatch"):
+    def rollout(
+        self,
+        prompts: list,
+        answers: list[str],
+        temperature: float,
+        stream: tuple,
+        watch: "Stopwatch",
+    ):
         """One graded completion for each prompt (token ids): this rank does a contiguous share, every rank gets all.
 
         `stream` names the random stream (with seed and row). Returns (Rollouts, rewards (B,) float32, statuses).
@@ -329,25 +389,40 @@ class Student:
         with watch("rollout_s"):
             seed = int(np.random.SeedSequence([c.seed, 2, *stream]).generate_state(1)[0])
             rollouts = self.generator.generate(
-                prompts[mine], temperature, c.max_completion_tokens, seed, c.max_rollout_tokens, mine.start
+                prompts[mine],
+                temperature,
+                c.max_completion_tokens,
+                seed,
+                c.max_rollout_tokens,
+                mine.start,
             )
         with watch("verify_s"):
-            texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
+            texts = [
+                self.tokenizer.decode(ids, skip_special_tokens=True)
+                for ids in rollouts.completion_ids
+            ]
             verdicts = self.verifier.grade(texts, answers[mine])
-            new = [gold for gold in dict.fromkeys(answers[mine]) if gold not in self.good]  # each is checked once
+            new = [
+                gold for gold in dict.fromkeys(answers[mine]) if gold not in self.good
+            ]  # each is checked once
             self.good |= zip(new, self.verifier.check_golds(new), strict=True)
             verdicts = [
-                v if self.good[a] else Verdict(0.0, "bad_gold") for v, a in zip(verdicts, answers[mine], strict=True)
+                v if self.good[a] else Verdict(0.0, "bad_gold")
+                for v, a in zip(verdicts, answers[mine], strict=True)
             ]
         with watch("gather_s"):  # here the ranks that were fast wait for the slowest
             graded = [(v.reward, v.status) for v in verdicts]
             row = (rollouts.completion_ids, rollouts.finished, rollouts.logps, graded)
             parts = self.layout.gather(row, self.layout.group)
-        ids, finished, logps, graded = ([row for part in parts for row in part[column]] for column in range(4))
+        ids, finished, logps, graded = (
+            [row for part in parts for row in part[column]] for column in range(4)
+        )
         rewards_B = torch.tensor([reward for reward, _ in graded], dtype=torch.float32)
         return Rollouts(prompts, ids, finished, logps), rewards_B, [status for _, status in graded]
 
-    def update(self, rollouts: Rollouts, rewards_P_G: torch.Tensor, learning_rate: float) -> dict[str, float | None]:
+    def update(
+        self, rollouts: Rollouts, rewards_P_G: torch.Tensor, learning_rate: float
+    ) -> dict[str, float | None]:
         """Advantages, loss, backward, clip, AdamW on one batch, which every rank knows whole. Returns metrics."""
         c, n, rank = self.config, self.layout.n_students, self.layout.rank
         advantage_P_G = grpo.group_advantages(rewards_P_G, c.advantage_std)
@@ -356,51 +431,84 @@ class Student:
         advantage_B = advantage_P_G.flatten()
         weight_B = grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), c.loss).flatten()
         # Rows with advantage 0 have no gradient unless KL or entropy gives them one: they are not forwarded.
-        live = list(range(len(rollouts))) if c.kl_coef or c.entropy_coef else advantage_B.nonzero()[:, 0].tolist()
+        live = (
+            list(range(len(rollouts)))
+            if c.kl_coef or c.entropy_coef
+            else advantage_B.nonzero()[:, 0].tolist()
+        )
         budget = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
         pad_id, device, packed = self.tokenizer.pad_token_id, self.layout.device, self.policy.packed
-        micro_batches, idle = rollout.micro_batches(rollouts, live, rank, n, budget, pad_id, device, packed)
+        micro_batches, idle = rollout.micro_batches(
+            rollouts, live, rank, n, budget, pad_id, device, packed
+        )
         if idle:
             weight_B = torch.zeros_like(weight_B)
-        coefficients = {name: getattr(c, name) for name in ("clip_low", "clip_high", "kl_coef", "entropy_coef")}
+        coefficients = {
+            name: getattr(c, name) for name in ("clip_low", "clip_high", "kl_coef", "entropy_coef")
+        }
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = learning_rate
 
         old_logps, ref_logps, norms = [], [], []
-        mine = torch.zeros(6, dtype=torch.float64)  # sums over this rank's tokens: loss, 1, entropy, clipped, kl, gap
+        mine = torch.zeros(
+            6, dtype=torch.float64
+        )  # sums over this rank's tokens: loss, 1, entropy, clipped, kl, gap
         for iteration in range(c.update_iterations):
             for i, (rows_N, *inputs) in enumerate(micro_batches):
-                last = i == len(micro_batches) - 1  # ranks may hold different numbers of them: all meet at the last
+                last = (
+                    i == len(micro_batches) - 1
+                )  # ranks may hold different numbers of them: all meet at the last
                 self.policy.set_requires_gradient_sync(last)
                 self.policy.set_reshard_after_backward(last)
                 logp_N, entropy_N = self.policy(*inputs, c.temperature)
-                if iteration == 0:  # the policy has not moved yet: no second forward for the old log-probs
+                if (
+                    iteration == 0
+                ):  # the policy has not moved yet: no second forward for the old log-probs
                     old_logps.append(logp_N.detach())
                     with torch.no_grad():
                         reference = self.reference and self.reference(*inputs, c.temperature)[0]
                     ref_logps.append(reference)
                 advantage_N, weight_N = advantage_B[rows_N].to(logp_N), weight_B[rows_N].to(logp_N)
                 tokens = {"ref_logp_N": ref_logps[i], "entropy_N": entropy_N}
-                loss, stats = grpo.policy_loss(logp_N, old_logps[i], advantage_N, weight_N, **tokens, **coefficients)
+                loss, stats = grpo.policy_loss(
+                    logp_N, old_logps[i], advantage_N, weight_N, **tokens, **coefficients
+                )
                 (loss * n).backward()  # FSDP averages over ranks; the loss is a sum over them
                 gap = (old_logps[i].cpu() - rollouts.logps_of(rows_N)).abs().sum()
-                counts = (loss, torch.tensor(len(rows_N)), entropy_N.sum(), stats["clipped"], stats["kl"], gap)
+                counts = (
+                    loss,
+                    torch.tensor(len(rows_N)),
+                    entropy_N.sum(),
+                    stats["clipped"],
+                    stats["kl"],
+                    gap,
+                )
                 if not idle:
                     mine += torch.stack([x.detach().double().cpu() for x in counts])
             sums = mine.clone()
             dist.all_reduce(sums, group=self.layout.group)
-            norm = nn.utils.clip_grad_norm_(self.policy.parameters(), c.max_grad_norm or math.inf).full_tensor()
+            norm = nn.utils.clip_grad_norm_(
+                self.policy.parameters(), c.max_grad_norm or math.inf
+            ).full_tensor()
             norms.append(norm.item())
             if not (norm.isfinite() and sums.isfinite().all()):
-                rows_N, logp_N = torch.cat([batch[0] for batch in micro_batches]), torch.cat(old_logps).cpu()
+                rows_N, logp_N = (
+                    torch.cat([batch[0] for batch in micro_batches]),
+                    torch.cat(old_logps).cpu(),
+                )
                 odd = self.layout.gather(rows_N[~logp_N.isfinite()].tolist(), self.layout.group)
                 odd = {b for part in odd for b in part}
                 rows = [
                     {"row": b, "finite_logp": b not in odd, "advantage": advantage_B[b].item()}
-                    | {"prompt_ids": rollouts.prompt_ids[b], "completion_ids": rollouts.completion_ids[b]}
+                    | {
+                        "prompt_ids": rollouts.prompt_ids[b],
+                        "completion_ids": rollouts.completion_ids[b],
+                    }
                     for b in live
                 ]
-                raise NonFiniteError(f"gradient norm {norms[-1]}, loss {sums[0].item()}: no update was made", rows)
+                raise NonFiniteError(
+                    f"gradient norm {norms[-1]}, loss {sums[0].item()}: no update was made", rows
+                )
             self.optimizer.step()
             self.optimizer.zero_grad()
         self.generator.refresh(self.policy)
@@ -411,7 +519,9 @@ class Student:
             "entropy": entropy / tokens if tokens else None,
             "clip_fraction": clipped / tokens if tokens else None,
             "kl": kl / tokens if tokens and c.kl_coef else None,
-            "logp_gap": gap / tokens if tokens else None,  # between generator and policy, which differ in bf16 on GPUs
+            "logp_gap": gap / tokens
+            if tokens
+            else None,  # between generator and policy, which differ in bf16 on GPUs
             "forwarded_rows": len(live),
             "learning_rate": learning_rate,
         }
@@ -422,11 +532,17 @@ class Student:
         with watch("eval_s"):
             prompts = [self.encode(problems.question(i)) for i in range(len(problems))]
             fits = [i for i, prompt in enumerate(prompts) if len(prompt) <= limit]
-            order = [i for r in range(n) for i in fits[r::n]]  # neighbours in a file are often alike
+            order = [
+                i for r in range(n) for i in fits[r::n]
+            ]  # neighbours in a file are often alike
             asked, answers = [prompts[i] for i in order], [problems.answer(i) for i in order]
             rollouts, rewards, statuses = self.rollout(asked, answers, 0.0, (0, step), Stopwatch())
-        rows = list(zip(order, rewards.tolist(), statuses, rollouts.lengths().tolist(), strict=True))
-        rows += [(i, 0.0, "overlong_prompt", 0) for i in set(range(len(problems))) - set(fits)]  # they count as wrong
+        rows = list(
+            zip(order, rewards.tolist(), statuses, rollouts.lengths().tolist(), strict=True)
+        )
+        rows += [
+            (i, 0.0, "overlong_prompt", 0) for i in set(range(len(problems))) - set(fits)
+        ]  # they count as wrong
         if self.layout.rank == 0:
             names = ("problem", "reward", "status", "tokens")
             lines = [dict(zip(names, row, strict=True)) for row in sorted(rows)]
@@ -448,11 +564,20 @@ def train(config: Config, layout: Layout, run: "Run", start: int, verifier: Veri
     run.show_plan(start, student, len(problems), len(val_problems))
     if start == 0:
         watch = Stopwatch()
-        run.log({"step": 0, "val_accuracy": student.evaluate(val_problems, 0, run.folder, watch)} | watch)
+        run.log(
+            {"step": 0, "val_accuracy": student.evaluate(val_problems, 0, run.folder, watch)}
+            | watch
+        )
 
     finished = start == c.steps
     layout.stop_at_sigterm()
-    bar = tqdm(range(start + 1, c.steps + 1), initial=start, total=c.steps, unit="step", disable=layout.rank > 0)
+    bar = tqdm(
+        range(start + 1, c.steps + 1),
+        initial=start,
+        total=c.steps,
+        unit="step",
+        disable=layout.rank > 0,
+    )
     for step in bar:
         began, watch, tried = time.perf_counter(), Stopwatch(), None
         for extra in range(1 + c.resample_rounds):  # one round, unless DAPO replaces dead groups
@@ -460,9 +585,17 @@ def train(config: Config, layout: Layout, run: "Run", start: int, verifier: Veri
             with watch("teacher_wait_s"):
                 selections = sampler.propose(P)
             # Step 3: G completions of each, and their verified rewards.
-            asked = [(student.encode(problems.question(i)), problems.answer(i)) for i in selections.index_N]
-            prompts, answers = [q for q, _ in asked for _ in range(G)], [a for _, a in asked for _ in range(G)]
-            rollouts, rewards_B, statuses = student.rollout(prompts, answers, c.temperature, (1, step, extra), watch)
+            asked = [
+                (student.encode(problems.question(i)), problems.answer(i))
+                for i in selections.index_N
+            ]
+            prompts, answers = (
+                [q for q, _ in asked for _ in range(G)],
+                [a for _, a in asked for _ in range(G)],
+            )
+            rollouts, rewards_B, statuses = student.rollout(
+                prompts, answers, c.temperature, (1, step, extra), watch
+            )
             groups = Groups(selections, rollouts, rewards_B.reshape(P, G), statuses)
             # Steps 5-6: the teacher hears of the outcomes, and learns (Alg. 2) while the student goes on.
             with watch("teacher_wait_s"):
@@ -472,7 +605,9 @@ def train(config: Config, layout: Layout, run: "Run", start: int, verifier: Veri
                 break
         # Step 4: GRPO on one batch of P groups.
         with watch("train_s"), named(batch := tried.live_first(P), step):
-            learning_rate = c.learning_rate * (1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1)
+            learning_rate = c.learning_rate * (
+                1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
+            )
             update = student.update(batch.rollouts, batch.rewards_P_G, learning_rate)
 
         metrics = {"step": step} | tried.metrics() | update | sampler.metrics()
@@ -485,7 +620,9 @@ def train(config: Config, layout: Layout, run: "Run", start: int, verifier: Veri
             f"reward {metrics['reward_mean']:.2f}, dead {metrics['zero_variance']:.0%}, {tokens_a_second:,.0f} tok/s"
         )
         finished = step == c.steps
-        stop = not finished and any(layout.gather(layout.terminated, layout.group))  # SIGTERM reached one of them
+        stop = not finished and any(
+            layout.gather(layout.terminated, layout.group)
+        )  # SIGTERM reached one of them
         if finished or stop or step % c.checkpoint_every == 0:
             run.save(step, sampler, student)
         if stop:
@@ -514,11 +651,15 @@ def named(batch: "Groups", step: int):
 
 def run_teacher(config: Config, layout: Layout, run: "Run", start: int) -> bool:
     """The teacher ranks' main program: answer and learn until the students stop, then export."""
-    encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))  # the student's limit says what fits
+    encode = PromptEncoder.of(
+        config, AutoTokenizer.from_pretrained(config.model)
+    )  # the student's limit says what fits
     sampler = build_sampler(config, layout, Problems(config.train_data), encode)
     run.resume(start, sampler)
     layout.stop_at_sigterm()
-    finished = serve(sampler, wire_of(config, layout), layout.group, lambda step: run.save(step, sampler))
+    finished = serve(
+        sampler, wire_of(config, layout), layout.group, lambda step: run.save(step, sampler)
+    )
     if finished:
         sampler.teacher.export(run.folder / "teacher")
     return finished
@@ -535,8 +676,12 @@ def build_sampler(config: Config, layout: Layout, problems: Problems, encode: Pr
     cls = SAMPLERS[config.sampler]
     if not cls.uses_teacher:
         return cls(problems, config, fits)
-    teacher = Teacher(config, layout.device, layout.shard, layout.group, rollout.attention_for(layout.device))
-    return Prefetching(cls(problems, config, fits, teacher), config.prompts_per_step, config.teacher_lag)
+    teacher = Teacher(
+        config, layout.device, layout.shard, layout.group, rollout.attention_for(layout.device)
+    )
+    return Prefetching(
+        cls(problems, config, fits, teacher), config.prompts_per_step, config.teacher_lag
+    )
 
 
 def wire_of(config: Config, layout: Layout) -> Wire:
@@ -569,7 +714,12 @@ class Groups:
         keep = sorted(sorted(range(len(dead)), key=lambda i: dead[i])[:P])
         rows = [i * G + g for i in keep for g in range(G)]
         selections = Selections.unpack(self.selections.pack()[keep])
-        return Groups(selections, self.rollouts.take(rows), self.rewards_P_G[keep], [self.statuses[b] for b in rows])
+        return Groups(
+            selections,
+            self.rollouts.take(rows),
+            self.rewards_P_G[keep],
+            [self.statuses[b] for b in rows],
+        )
 
     def metrics(self) -> dict:
         """What the rollouts looked like. Groups that DAPO discards are in it: they are compute too."""
@@ -618,10 +768,17 @@ class Run:
     def facts(self) -> dict:
         """What a run's numbers depend on, its settings first; kept in config.json, and the same on all ranks."""
         c, n = self.config, self.layout
-        facts = asdict(c) | {"world_size": n.world, "student_ranks": n.n_students, "device": n.device.type}
+        facts = asdict(c) | {
+            "world_size": n.world,
+            "student_ranks": n.n_students,
+            "device": n.device.type,
+        }
         facts |= {"torch": torch.__version__, "transformers": transformers.__version__}
         if os.environ.get("LOCAL_RANK", "0") == "0":  # one rank of each machine reads the files
-            facts |= {f"{name}_crc32": digest(Path(getattr(c, name)))[1] for name in ("train_data", "val_data")}
+            facts |= {
+                f"{name}_crc32": digest(Path(getattr(c, name)))[1]
+                for name in ("train_data", "val_data")
+            }
         return facts
 
     def check(self) -> int:
@@ -632,25 +789,39 @@ class Run:
             if self.folder.is_file():
                 raise InputError(f"--out {self.folder} is a file; choose a folder")
             if self.folder.exists() and {p.name for p in self.folder.iterdir()} - {"config.tmp"}:
-                raise InputError(f"--out {self.folder}: the folder is not empty and holds no run; choose another")
+                raise InputError(
+                    f"--out {self.folder}: the folder is not empty and holds no run; choose another"
+                )
             return 0
         try:
             old, new = dict(json.loads(path.read_text())), self.facts()
         except (ValueError, TypeError) as error:
-            raise InputError(f"{path} is damaged ({error}): put it back, or choose another --out") from error
-        free = FREE - ({"steps"} if self.config.lr_schedule == "linear" else set())  # its rate depends on them
+            raise InputError(
+                f"{path} is damaged ({error}): put it back, or choose another --out"
+            ) from error
+        free = FREE - (
+            {"steps"} if self.config.lr_schedule == "linear" else set()
+        )  # its rate depends on them
         differ = {
-            k: f"{k} {old.get(k)!r} there, {new[k]!r} here" for k in new if old.get(k) != new[k] and k not in free
+            k: f"{k} {old.get(k)!r} there, {new[k]!r} here"
+            for k in new
+            if old.get(k) != new[k] and k not in free
         }
         if other := [text for k, text in differ.items() if k not in INEXACT]:
-            raise InputError(f"--out {self.folder} belongs to another configuration: {'; '.join(other)}")
+            raise InputError(
+                f"--out {self.folder} belongs to another configuration: {'; '.join(other)}"
+            )
         step = self.newest()
         if step > self.config.steps:
-            raise InputError(f"--steps {self.config.steps}: the run in {self.folder} is at step {step} already")
+            raise InputError(
+                f"--steps {self.config.steps}: the run in {self.folder} is at step {step} already"
+            )
         logs = {name: read_lines(self.folder / name, torn=True) for name in self.LOGS}
         for name, rows in logs.items():
             if not all(isinstance(row, dict) and isinstance(row.get("step"), int) for row in rows):
-                raise InputError(f"{self.folder / name} is damaged: put it back, or choose another --out")
+                raise InputError(
+                    f"{self.folder / name} is damaged: put it back, or choose another --out"
+                )
         logged = [row["step"] for row in logs["metrics.jsonl"]]
         if step and logged[: step + 1] != list(range(step + 1)):
             raise InputError(
@@ -659,7 +830,10 @@ class Run:
         if step:
             self.sampler_state(step)
         if step and differ:
-            print(f"note: {'; '.join(differ.values())}: the run goes on, but not bit for bit", flush=True)
+            print(
+                f"note: {'; '.join(differ.values())}: the run goes on, but not bit for bit",
+                flush=True,
+            )
         return step
 
     def lock(self) -> None:
@@ -669,13 +843,20 @@ class Run:
         try:
             fcntl.flock(self.locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InputError(f"--out {self.folder}: another job is writing there; end it, or choose another") from error
+            raise InputError(
+                f"--out {self.folder}: another job is writing there; end it, or choose another"
+            ) from error
         except OSError as error:  # not every network file system has locks
-            print(f"note: {self.folder} cannot be locked ({error.strerror}): start no second job there", flush=True)
+            print(
+                f"note: {self.folder} cannot be locked ({error.strerror}): start no second job there",
+                flush=True,
+            )
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, in order."""
-        return sorted(int(p.name.removeprefix("step_")) for p in self.folder.glob("checkpoints/step_*[0-9]"))
+        return sorted(
+            int(p.name.removeprefix("step_")) for p in self.folder.glob("checkpoints/step_*[0-9]")
+        )
 
     def checkpoint(self, step: int) -> Path:
         return self.folder / "checkpoints" / f"step_{step}"
@@ -686,16 +867,21 @@ class Run:
             folder = self.checkpoint(step)
             try:
                 manifest = dict(json.loads((folder / "manifest.json").read_text()))
-                damaged = [name for name, expected in manifest.items() if digest(folder / name) != expected]
+                damaged = [
+                    name for name, expected in manifest.items() if digest(folder / name) != expected
+                ]
             except (OSError, ValueError, TypeError) as error:
                 damaged = [str(error)]
             if not damaged:
                 return step
             print(
-                f"warning: checkpoint {folder} is damaged ({damaged[0]}): going back to the one before it", flush=True
+                f"warning: checkpoint {folder} is damaged ({damaged[0]}): going back to the one before it",
+                flush=True,
             )
         if self.steps():
-            raise InputError(f"--out {self.folder}: no checkpoint there is intact; to start again choose another")
+            raise InputError(
+                f"--out {self.folder}: no checkpoint there is intact; to start again choose another"
+            )
         return 0
 
     def sampler_state(self, step: int) -> dict:
@@ -709,8 +895,15 @@ class Run:
     def load(self, step: int, sampler, student: Student | None = None) -> None:
         """Checkpoint `step` into what this rank holds; 0 leaves it as it starts."""
         for name, model, optimizer, state in shards(sampler, student) if step else ():
-            dcp.load(state, checkpoint_id=self.checkpoint(step) / name, process_group=self.layout.group)
-            set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+            dcp.load(
+                state, checkpoint_id=self.checkpoint(step) / name, process_group=self.layout.group
+            )
+            set_state_dict(
+                model,
+                optimizer,
+                model_state_dict=state["model"],
+                optim_state_dict=state["optimizer"],
+            )
         if step and not isinstance(sampler, RemoteSampler):
             sampler.load_state_dict(self.sampler_state(step))
         if student is not None:
@@ -723,7 +916,9 @@ class Run:
             write_whole(self.folder / "config.json", json.dumps(self.facts(), indent=1) + "\n")
             for name in self.LOGS:
                 rows = read_lines(self.folder / name, torn=True)
-                write_lines(self.folder / name, [row for row in rows if step and row["step"] <= step])
+                write_lines(
+                    self.folder / name, [row for row in rows if step and row["step"] <= step]
+                )
             for later in (n for n in self.steps() if n > step):  # damaged
                 self.discard(later)
             for unfinished in self.folder.glob("checkpoints/*.tmp"):
@@ -750,7 +945,9 @@ class Run:
             for name, _, _, shard in shards(sampler, student):
                 dcp.save(shard, checkpoint_id=temporary / name, process_group=n.group)
                 if dist.get_rank(n.group) == 0:
-                    manifest |= {f"{name}/{p.name}": digest(p) for p in sorted((temporary / name).iterdir())}
+                    manifest |= {
+                        f"{name}/{p.name}": digest(p) for p in sorted((temporary / name).iterdir())
+                    }
             if not remote and dist.get_rank(n.group) == 0:
                 (temporary / "sampler.pt").write_bytes(state.getbuffer())
                 sync(temporary / "sampler.pt")
@@ -760,8 +957,12 @@ class Run:
         parts = n.gather((manifest, failed))  # nobody goes on before everything is on disk
         if failures := [failed for _, failed in parts if failed]:
             if n.rank == 0:
-                shutil.rmtree(temporary, ignore_errors=True)  # what it holds is of no use, and the disk may be full
-            raise Fault(f"checkpoint {final} cannot be written: {failures[0]}; the one before it is intact")
+                shutil.rmtree(
+                    temporary, ignore_errors=True
+                )  # what it holds is of no use, and the disk may be full
+            raise Fault(
+                f"checkpoint {final} cannot be written: {failures[0]}; the one before it is intact"
+            )
         if n.rank == 0:
             manifest = {name: value for manifest, _ in parts for name, value in manifest.items()}
             write_whole(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
@@ -781,7 +982,9 @@ class Run:
         message = str(error)
         lost = isinstance(error, dist.DistError) or "gloo" in message
         if isinstance(error, NonFiniteError):
-            message += f"; the {len(error.rows)} rows behind it are in {self.folder}/nonfinite.jsonl"
+            message += (
+                f"; the {len(error.rows)} rows behind it are in {self.folder}/nonfinite.jsonl"
+            )
         elif lost:
             message = message.rpartition("] ")[2].partition(". ")[0]
             message = f"a rank died, or was waited for {self.config.timeout_minutes} minutes ({message}); "
@@ -814,7 +1017,11 @@ class Run:
         if step == 1 or step % self.config.eval_every == 0:
             prompts, completions = groups.rollouts.prompt_ids, groups.rollouts.completion_ids
             for i in range(min(3, P)):  # the first completion of three problems, to look at
-                sample = {"step": step, "problem": lines[i]["chosen"], "status": groups.statuses[i * G]}
+                sample = {
+                    "step": step,
+                    "problem": lines[i]["chosen"],
+                    "status": groups.statuses[i * G],
+                }
                 sample["prompt"] = tokenizer.decode(prompts[i * G])
                 sample["completion"] = tokenizer.decode(completions[i * G])
                 write_lines(self.folder / "samples.jsonl", [sample], "a")
@@ -824,7 +1031,10 @@ class Run:
         c, n, teacher = self.config, self.layout, SAMPLERS[self.config.sampler].uses_teacher
         if n.rank:
             return
-        B, parameters = c.prompts_per_step * c.group_size, sum(p.numel() for p in student.policy.parameters())
+        B, parameters = (
+            c.prompts_per_step * c.group_size,
+            sum(p.numel() for p in student.policy.parameters()),
+        )
         ranks = f"{n.n_students} student" + (f" + {n.n_teachers} teacher" if n.n_teachers else "")
         print(
             f"Goldilocks RL: preset {c.preset}, sampler {c.sampler}, loss {c.loss}, seed {c.seed}\n"
@@ -865,7 +1075,9 @@ def shards(sampler, student: Student | None):
     for name, model, optimizer in held:
         fresh = not optimizer.state
         model_state, optimizer_state = get_state_dict(model, optimizer)
-        if fresh:  # get_state_dict takes a step of zeros to fill an optimizer that has taken none: undo it
+        if (
+            fresh
+        ):  # get_state_dict takes a step of zeros to fill an optimizer that has taken none: undo it
             optimizer.state.clear()
         yield name, model, optimizer, {"model": model_state, "optimizer": optimizer_state}
 
@@ -944,7 +1156,10 @@ def check_inputs(config: Config, run: Run) -> int:
         raise InputError(
             f"--max_prompt_tokens {config.max_prompt_tokens}: a prompt takes {least} tokens already without a question"
         )
-    if any(not Path(p).exists() for p in {Config.train_data, Config.val_data} & {config.train_data, config.val_data}):
+    if any(
+        not Path(p).exists()
+        for p in {Config.train_data, Config.val_data} & {config.train_data, config.val_data}
+    ):
         from scripts.prepare_data import prepare
 
         print(f"{DATA} is missing: preparing it from {DATASET}, once", flush=True)
@@ -954,13 +1169,17 @@ def check_inputs(config: Config, run: Run) -> int:
         problems.column(config.column)
     need = config.prompts_per_step * (config.candidates if uses_teacher else 1)
     if len(problems) < need:
-        raise InputError(f"{config.train_data} has {len(problems)} problems, and one step draws {need}")
+        raise InputError(
+            f"{config.train_data} has {len(problems)} problems, and one step draws {need}"
+        )
     Problems(config.val_data)
     try:
         step = run.check()
         run.lock()
     except OSError as error:
-        raise InputError(f"--out {run.folder} cannot be used ({error.strerror}): choose another") from error
+        raise InputError(
+            f"--out {run.folder} cannot be used ({error.strerror}): choose another"
+        ) from error
     return step
 
 
@@ -974,23 +1193,33 @@ def main(argv: list[str] | None = None) -> int:
     that is not finite, 4 a fault (full disk, lost rank), 143 stopped by SIGTERM and saved."""
     rank = int(os.environ.get("RANK", 0))
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        _prctl_pr_set_pdeathsig(signal.SIGKILL)  # a rank without its torchrun would go on writing into the run's folder
-    os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")  # else its backward adds in no fixed order
+        _prctl_pr_set_pdeathsig(
+            signal.SIGKILL
+        )  # a rank without its torchrun would go on writing into the run's folder
+    os.environ.setdefault(
+        "FLASH_ATTENTION_DETERMINISTIC", "1"
+    )  # else its backward adds in no fixed order
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it says of an error, the error says as well
+    datasets.logging.set_verbosity(
+        datasets.logging.CRITICAL
+    )  # what it says of an error, the error says as well
     try:
         config = parse(argv)
         layout = Layout(config)
     except ValueError as error:
         if rank:
-            time.sleep(10)  # every rank sees the same: rank 0 says it, and torchrun then ends the others
+            time.sleep(
+                10
+            )  # every rank sees the same: rank 0 says it, and torchrun then ends the others
         else:
             say(error)
         return 2
     # Worker processes start before CUDA and the process groups exist.
-    with nullcontext() if layout.is_teacher else Verifier(workers=config.verify_workers) as verifier:
+    with (
+        nullcontext() if layout.is_teacher else Verifier(workers=config.verify_workers) as verifier
+    ):
         layout.connect(config)
         run = Run(config, layout)
         found = [None, 0]  # what is wrong, and the step to continue from

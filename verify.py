@@ -63,7 +63,17 @@ def extract_boxed(text: str) -> str | None:
 # --- one spelling for each thing ---------------------------------------------------------------------------------
 
 _UNICODE = str.maketrans(
-    {"−": "-", "–": "-", "‑": "-", "×": "*", "·": "*", "÷": "/", "π": r"\pi ", "√": r"\sqrt ", "½": r"\frac12 "}
+    {
+        "−": "-",
+        "–": "-",
+        "‑": "-",
+        "×": "*",
+        "·": "*",
+        "÷": "/",
+        "π": r"\pi ",
+        "√": r"\sqrt ",
+        "½": r"\frac12 ",
+    }
     | dict.fromkeys("$€£", " ")
     | {digit: f"^{unicodedata.digit(digit)}" for digit in "⁰¹²³⁴⁵⁶⁷⁸⁹"}
     | {digit: f"_{unicodedata.digit(digit)}" for digit in "₀₁₂₃₄₅₆₇₈₉"}
@@ -72,12 +82,42 @@ _UNICODE = str.maketrans(
 _COMMANDS = {
     command: spelling
     for spelling, commands in {
-        **{"≤": "le leq leqslant <=", "≥": "ge geq geqslant >=", "≠": "ne neq !=", "<": "lt", ">": "gt"},
-        **{"∈": "in", "∪": "cup", "±": "pm", "∞": "infty", "≈": "approx", "°": "circ degree", "¬": "not neg lnot"},
+        **{
+            "≤": "le leq leqslant <=",
+            "≥": "ge geq geqslant >=",
+            "≠": "ne neq !=",
+            "<": "lt",
+            ">": "gt",
+        },
+        **{
+            "∈": "in",
+            "∪": "cup",
+            "±": "pm",
+            "∞": "infty",
+            "≈": "approx",
+            "°": "circ degree",
+            "¬": "not neg lnot",
+        },
         **{"⦃⦄": "emptyset varnothing ∅", r"\binom": "dbinom tbinom", "^": "**"},
-        **{"⦃": "{ lbrace", "⦄": "} rbrace", "(": "langle", ")": "rangle", "|": "vert lvert rvert", "%": "%"},
-        **{"*": "cdot times", "/": "div", ":": "colon", ",": "lor land vee wedge", r"\frac": "dfrac tfrac cfrac"},
-        **{" ": ", ; : > ( ) quad qquad left right big Big bigl bigr displaystyle", "…": "ldots cdots dots"},
+        **{
+            "⦃": "{ lbrace",
+            "⦄": "} rbrace",
+            "(": "langle",
+            ")": "rangle",
+            "|": "vert lvert rvert",
+            "%": "%",
+        },
+        **{
+            "*": "cdot times",
+            "/": "div",
+            ":": "colon",
+            ",": "lor land vee wedge",
+            r"\frac": "dfrac tfrac cfrac",
+        },
+        **{
+            " ": ", ; : > ( ) quad qquad left right big Big bigl bigr displaystyle",
+            "…": "ldots cdots dots",
+        },
         **{"": "! $ boldsymbol bm mathit mathsf underline fbox bf"},
         **{r"\text": "textbf textit textrm textnormal mbox mathrm mathbf operatorname"},
     }.items()
@@ -91,7 +131,9 @@ _NO_CLAIM = (
     r"|lambda|sigma|omega|phi|sin\w*|cos\w*|tan\w*|log\w*|mod\w*|infinity|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w*teen|\w+ty"
     r"|squared|cubed)\b)))"
 )
-_POWER = r"(?: ?\^ ?\{?-?[123]\}?)?(?= *(?:$|[,;=≈)⦄]))"  # of a unit, which stands at the end of a part
+_POWER = (
+    r"(?: ?\^ ?\{?-?[123]\}?)?(?= *(?:$|[,;=≈)⦄]))"  # of a unit, which stands at the end of a part
+)
 
 
 def _of_a_number(unit: re.Match) -> str:
@@ -108,7 +150,10 @@ def _repeating(decimal: re.Match) -> str:
 
 _SPELLING = [
     (r"\s+|~", " "),
-    (r"(?<=\d)(?:\{,\}|,? ?\\!|\\[,; ]) ?(?=\d{3}(?!\d))", ""),  # thousands, whatever separates them
+    (
+        r"(?<=\d)(?:\{,\}|,? ?\\!|\\[,; ]) ?(?=\d{3}(?!\d))",
+        "",
+    ),  # thousands, whatever separates them
     (r"\\+ ?$|(?<=[\w)\]}%°]) ?\.(?=(?: ?\})? ?$)", ""),
     (r"\\\\ ?\[[\d.]+ ?\w\w\]", r"\\\\"),
     (r"\\mathbb ?\{?R\}?(?![\w^])", "(-∞,∞)"),
@@ -137,13 +182,22 @@ _SPELLING = [
         lambda m: re.sub("[ ,]", "", m[0]),
     ),
     (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
-    (r"\\frac(?: ?(\d)| ([a-zA-Z])| ?(\\pi(?![a-z]))) ?", lambda m: rf"\frac{{{m[1] or m[2] or m[3]}}}"),
+    (
+        r"\\frac(?: ?(\d)| ([a-zA-Z])| ?(\\pi(?![a-z]))) ?",
+        lambda m: rf"\frac{{{m[1] or m[2] or m[3]}}}",
+    ),
     (r"(\\frac\{(?:[^{}]|\{[^{}]*\})*\}) ?([\da-zA-Z]|\\pi(?![a-z]))", r"\1{\2}"),
     (r"\\sqrt ?(\d+)|\\sqrt ?\(([^()]*)\)", lambda m: rf"\sqrt{{{m[1] or m[2]}}}"),
     (r"\\sqrt ?(\[\d+\]) ?(\d)", r"\\sqrt\1{\2}"),
     (r"\\pmod ?(\d+)", r"\\pmod{\1}"),
-    (r"(?<=\d) ?_ ?(?:(\d+)|\{ ?\(?(\d+)\)? ?\})|_ ?(\w)", lambda m: f"_{{{m[1] or m[2] or m[3]}}}"),
-    (r"(?<![\d.,}])(\d+) ?\\frac\{(\d+)\}\{(\d+)\}", r"(\1+\\frac{\2}{\3})"),  # 11 5/6 is no product
+    (
+        r"(?<=\d) ?_ ?(?:(\d+)|\{ ?\(?(\d+)\)? ?\})|_ ?(\w)",
+        lambda m: f"_{{{m[1] or m[2] or m[3]}}}",
+    ),
+    (
+        r"(?<![\d.,}])(\d+) ?\\frac\{(\d+)\}\{(\d+)\}",
+        r"(\1+\\frac{\2}{\3})",
+    ),  # 11 5/6 is no product
     (r"(?<!\d)\.(?=\d)", "0."),
     (r"(\d*)\.(\d*)\\(?:overline|bar) ?\{ ?(\d+) ?\}", _repeating),
     (r"(?<=[\d.]) +(?=[\d.])", "?"),  # two numbers side by side are no product
@@ -159,7 +213,9 @@ def canonical(text: str) -> str:
     """One spelling of `text`: thousands, units, synonyms of commands and spaces are gone."""
     text = unicodedata.normalize("NFKC", text.translate(_UNICODE))
     # An unseen character must not glue what it separates: 4<NUL>2 is not 42.
-    text = "".join(" " if unicodedata.category(character)[0] == "C" else character for character in text)
+    text = "".join(
+        " " if unicodedata.category(character)[0] == "C" else character for character in text
+    )
     for pattern, replacement in _SPELLING:
         text = re.sub(pattern, replacement, text)
     return text
@@ -185,13 +241,17 @@ def _values(text: str) -> list:
     if not _ARITHMETIC.fullmatch(text):
         return []
     config = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
-    text = re.sub(r"(?<![\d.^_])(\d[\d.]*)(?=\()", r"\1*", text).replace("*", r"\cdot ")  # 7(8) is 56, not 15
+    text = re.sub(r"(?<![\d.^_])(\d[\d.]*)(?=\()", r"\1*", text).replace(
+        "*", r"\cdot "
+    )  # 7(8) is 56, not 15
     values = []
     try:
         tree = latex2sympy(text, is_real=False, normalization_config=None, conversion_config=config)
         tree = tree.xreplace({decimal: Rational(str(decimal)) for decimal in tree.atoms(Float)})
         letters = [symbol for symbol in tree.free_symbols if symbol.name not in _CONSTANTS]
-        tree = tree.xreplace({symbol: _CONSTANTS[symbol.name] for symbol in tree.free_symbols - {*letters}})
+        tree = tree.xreplace(
+            {symbol: _CONSTANTS[symbol.name] for symbol in tree.free_symbols - {*letters}}
+        )
         for trial in range(TRIALS if letters else 1):
             point = {}
             for letter in letters:  # 0.2 to 2.3; depends on nothing but the letter and the trial
@@ -209,14 +269,20 @@ def _values(text: str) -> list:
 
 def _close(a, b) -> bool:
     """Equal: exactly if both are rational, else to 60 digits."""
-    return a == b or (not (a.is_Rational and b.is_Rational) and abs(a - b) <= abs(a) * Rational(1, 10**60))
+    return a == b or (
+        not (a.is_Rational and b.is_Rational) and abs(a - b) <= abs(a) * Rational(1, 10**60)
+    )
 
 
 def _rounded(exact: str, decimal: str, least: int) -> bool:
     """Whether `decimal` is the value `exact`, rounded to the places it shows: `least` of them and as many digits."""
     places = len(decimal.partition(".")[2])
     values, digits = _values(exact), decimal.replace(".", "").lstrip("-0")
-    if len(values) != 1 or min(places, len(digits)) < least or not re.fullmatch(r"-?\d+(?:\.\d*)?", decimal):
+    if (
+        len(values) != 1
+        or min(places, len(digits)) < least
+        or not re.fullmatch(r"-?\d+(?:\.\d*)?", decimal)
+    ):
         return False
     return bool(abs(values[0] - Rational(decimal)) <= Rational(1, 2 * 10**places))
 
@@ -225,28 +291,49 @@ def _same_value(gold: str, answer: str) -> bool:
     """Whether two texts that have no parts are the same words or the same value."""
     if answer.endswith("%%"):
         return False
-    if gold.endswith("%") or answer.endswith("%"):  # 28% is answered by 28 and by 0.28, and the other way round
-        pairs = zip(*((text.rstrip("%"), re.sub("(.*)%$", r"(\1)/100", text)) for text in (gold, answer)), strict=True)
+    if gold.endswith("%") or answer.endswith(
+        "%"
+    ):  # 28% is answered by 28 and by 0.28, and the other way round
+        pairs = zip(
+            *((text.rstrip("%"), re.sub("(.*)%$", r"(\1)/100", text)) for text in (gold, answer)),
+            strict=True,
+        )
         return any(_same_value(*pair) for pair in pairs)
     if not _ARITHMETIC.fullmatch(gold):
         words = [re.sub(r"\\text\{([^{}]*)\}", r"\1", text).casefold() for text in (gold, answer)]
         beyond = re.search(r"\\(?:sum|prod|int|lim)", gold)
-        return (words[0] == words[1] and bool(re.search(r"\w|∞", gold))) or (beyond and _math_verify(gold, answer))
+        return (words[0] == words[1] and bool(re.search(r"\w|∞", gold))) or (
+            beyond and _math_verify(gold, answer)
+        )
     golds, answers = _values(gold), _values(answer)
-    if not golds or len(golds) != len(answers) or (_FUNCTION.search(answer) and not _FUNCTION.search(gold)):
+    if (
+        not golds
+        or len(golds) != len(answers)
+        or (_FUNCTION.search(answer) and not _FUNCTION.search(gold))
+    ):
         return False  # log_2(8) repeats the question; it does not answer 3
     decimal, exact = sorted((gold, answer), key=lambda text: "." not in text)
     if "." not in exact and _rounded(exact, decimal, 6):
         return True
     pairs = zip(golds, answers, strict=True)
     # Roots of negative letters have several readings.
-    return all(_close(*pair) for n, pair in enumerate(pairs) if n < TRIALS // 2 or all(one.is_real for one in pair))
+    return all(
+        _close(*pair)
+        for n, pair in enumerate(pairs)
+        if n < TRIALS // 2 or all(one.is_real for one in pair)
+    )
 
 
 def _math_verify(gold: str, answer: str) -> bool:
     """For golds beyond arithmetic. Its own time limits use SIGALRM and are off: the worker has limits."""
-    whole = [math_verify.LatexExtractionConfig(boxed_match_priority=0)]  # no number is searched for in the box
-    how = {"fallback_mode": "no_fallback", "extraction_mode": "first_match", "parsing_timeout": None}
+    whole = [
+        math_verify.LatexExtractionConfig(boxed_match_priority=0)
+    ]  # no number is searched for in the box
+    how = {
+        "fallback_mode": "no_fallback",
+        "extraction_mode": "first_match",
+        "parsing_timeout": None,
+    }
     trees = [math_verify.parse(rf"\boxed{{{text}}}", whole, **how) for text in (gold, answer)]
     return all(trees) and math_verify.verify(*trees, timeout_seconds=None)
 
@@ -258,7 +345,9 @@ _LETTER = (
     r"(?:_(?:\w|\{\w+\}))?'*(?:\([\w,]+\))?\}?"
 )
 # What may stand on one side of "=" without making a claim: x, f(2), S_{ABC}, |AB|, (p,q), NO/BO, S:T.
-_NAME = re.compile(rf"[|(]?{_LETTER}(?:[,/:]{_LETTER})*[|)]?|\\frac\{{d?{_LETTER}\}}\{{d?{_LETTER}\}}")
+_NAME = re.compile(
+    rf"[|(]?{_LETTER}(?:[,/:]{_LETTER})*[|)]?|\\frac\{{d?{_LETTER}\}}\{{d?{_LETTER}\}}"
+)
 _FLIP = str.maketrans("<>≤≥", "><≥≤")
 
 
@@ -276,16 +365,24 @@ def _split(text: str, marks: str) -> list[str]:
 
 def _shape(text: str) -> tuple[str, str, list[str]]:
     r"""Name, kind and parts of a text: "x≤5" -> ("x", "(]", ["-∞", "5"]), "k=7:32" -> ("k", ":", ["7", "32"])."""
-    whole = text[:1] in ("(", "[", "⦃") and _split(text, ")]}⦄")[1:] == [text[-1], ""]  # closed at the end only
+    whole = text[:1] in ("(", "[", "⦃") and _split(text, ")]}⦄")[1:] == [
+        text[-1],
+        "",
+    ]  # closed at the end only
     around = text[0] + text[-1] if whole else ""
     parts = _split(text[1:-1] if around else text, ",;")[::2]
     union = _split(text, "∪")[::2]
     if len(union) > 1:
         shapes = [(part, *_shape(part)) for part in union]
-        parts = [one for part, _, kind, inner in shapes for one in (inner if kind == "set" else [part])]
+        parts = [
+            one for part, _, kind, inner in shapes for one in (inner if kind == "set" else [part])
+        ]
     if around == "⦃⦄" or len(union) > 1 or (not around and (len(parts) > 1 or "±" in text)):
         parts = [
-            part.replace("±", sign) for part in parts if part or not around for sign in ("+-" if "±" in part else "+")
+            part.replace("±", sign)
+            for part in parts
+            if part or not around
+            for sign in ("+-" if "±" in part else "+")
         ]
         if len(parts) == 1 and parts != ["⦃⦄"]:
             return _shape(parts[0])
@@ -293,7 +390,9 @@ def _shape(text: str) -> tuple[str, str, list[str]]:
     if len(parts) > 1:
         return "", around, parts
 
-    sides = _split(re.sub(r"^-([a-zA-Z])([<>≤≥])(.*)", r"-(\3)\2\1", text), "=∈<>≤≥≠")  # -x<3 is -3<x
+    sides = _split(
+        re.sub(r"^-([a-zA-Z])([<>≤≥])(.*)", r"-(\3)\2\1", text), "=∈<>≤≥≠"
+    )  # -x<3 is -3<x
     signs = "".join(sides[1::2])
     if signs == "=" and _NAME.fullmatch(sides[2]) and not _NAME.fullmatch(sides[0]):
         sides.reverse()  # 5=x
@@ -301,7 +400,9 @@ def _shape(text: str) -> tuple[str, str, list[str]]:
         values = sides[2::2]
         return sides[0], *(_shape(values[0])[1:] if len(values) == 1 else (signs[1:], values))
     # An inequality that is solved for a name is an interval: low < name < high.
-    chain = [side.translate(_FLIP) for side in reversed(sides)] if signs[:1] in (">", "≥") else sides
+    chain = (
+        [side.translate(_FLIP) for side in reversed(sides)] if signs[:1] in (">", "≥") else sides
+    )
     if len(chain) == 3:
         chain = ["-∞", "<", *chain] if _NAME.fullmatch(chain[0]) else [*chain, "<", "∞"]
     if len(chain) == 5 and {chain[1], chain[3]} <= {"<", "≤"} and _NAME.fullmatch(chain[2]):
@@ -334,7 +435,10 @@ def _same_parts(golds: list[str], answers: list[str], ordered: bool) -> bool:
     """As many parts, equal one by one."""
     left = list(answers)
     for gold in golds:
-        match = next((at for at, answer in enumerate(left[:1] if ordered else left) if same(gold, answer)), None)
+        match = next(
+            (at for at, answer in enumerate(left[:1] if ordered else left) if same(gold, answer)),
+            None,
+        )
         if match is None:
             return False
         del left[match]
@@ -345,21 +449,29 @@ def same(gold: str, answer: str) -> bool:
     """Whether two canonical texts say the same."""
     answer, *rounded = _split(answer, "≈")[::2]
     (name, kind, golds), (answer_name, answer_kind, answers) = _shape(gold), _shape(answer)
-    if rounded:  # an exact value and its approximations, each of which must be right: sqrt(3)/3 ≈ 0.577
+    if (
+        rounded
+    ):  # an exact value and its approximations, each of which must be right: sqrt(3)/3 ≈ 0.577
         return same(gold, answer) and all(_rounded(answers[-1], decimal, 0) for decimal in rounded)
     # An equation is answered by its multiples, and so is a formula: y=2x+1 by 2x-y+1=0, but x=5 not by 2x+3=13.
     other = answer_name not in ("", name)
-    formula = name and kind == "value" and (other or answer_kind == "=") and len(_values(golds[0])) > 1
+    formula = (
+        name and kind == "value" and (other or answer_kind == "=") and len(_values(golds[0])) > 1
+    )
     if formula or kind[0] in "=<>≤≥≠":
         same_kind = (name, kind) == (answer_name, answer_kind) and len(golds) == len(answers)
         return _multiples(gold, answer) or (same_kind and all(map(same, golds, answers)))
     if name and other:
         return False
-    if set(answer_kind) == {"="}:  # 3+5=8: every side must be right; m+n=8 is the name of what was asked for
+    if set(answer_kind) == {
+        "="
+    }:  # 3+5=8: every side must be right; m+n=8 is the name of what was asked for
         named = not name and re.fullmatch(r"[a-z](?:\+[a-z])+", answers[0])
         return all(same(gold, side) for side in answers[bool(named) :])
     if {kind, answer_kind} <= {"list", "set"}:  # the order counts only if it alone tells x from y
-        names, answer_names = ({_shape(part)[0] for part in parts} - {""} for parts in (golds, answers))
+        names, answer_names = (
+            {_shape(part)[0] for part in parts} - {""} for parts in (golds, answers)
+        )
         ordered = max(len(names), len(answer_names)) > 1 >= min(len(names), len(answer_names))
         return _same_parts(golds, answers, ordered)
     if {kind, answer_kind} == {":", "value"} and len(golds) + len(answers) == 3:
@@ -369,7 +481,9 @@ def same(gold: str, answer: str) -> bool:
     # (3,1) is answered by 3,1 in this order, and so by y=1,x=3
     if kind == "()" and all(_shape(part)[0] for part in answers):
         answers = sorted(answers)
-    return (kind == answer_kind or {kind, answer_kind} == {"list", "()"}) and _same_parts(golds, answers, True)
+    return (kind == answer_kind or {kind, answer_kind} == {"list", "()"}) and _same_parts(
+        golds, answers, True
+    )
 
 
 # 5 cm is not 5 m: units of one kind, each with its spellings.
@@ -386,7 +500,8 @@ def _sizes(text: str) -> set[tuple[int, str]]:
     text = text.replace(".", "").replace("²", "^2").replace("³", "^3")
     found = re.findall(r"(?<![a-zA-Z\\])(?:(sq|cu)[a-z]* )?([a-z]+)(?:\W?\^\W?(\d))?", text)
     named = [
-        (word if word in _SIZES else word.removesuffix("s"), power or _POWERS[name]) for name, word, power in found
+        (word if word in _SIZES else word.removesuffix("s"), power or _POWERS[name])
+        for name, word, power in found
     ]
     return {(_SIZES[word], power) for word, power in named if word in _SIZES}
 
@@ -416,7 +531,9 @@ def _worker(cpu_seconds: float, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.write(replies, b"ready\n")
     for line in sys.stdin.buffer:
-        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # CPU time: a loaded machine changes no verdict
+        signal.setitimer(
+            signal.ITIMER_PROF, cpu_seconds
+        )  # CPU time: a loaded machine changes no verdict
         try:
             status = b"correct\n" if compare(*json.loads(line)) else b"wrong\n"
         except MemoryError:
@@ -425,7 +542,12 @@ def _worker(cpu_seconds: float, memory_bytes: int) -> None:
         os.write(replies, status)
 
 
-_DIED = {-signal.SIGPROF: "timeout", -signal.SIGKILL: "timeout", NO_MEMORY: "memory", -signal.SIGABRT: "memory"}
+_DIED = {
+    -signal.SIGPROF: "timeout",
+    -signal.SIGKILL: "timeout",
+    NO_MEMORY: "memory",
+    -signal.SIGABRT: "memory",
+}
 
 
 class Verifier:
@@ -437,11 +559,19 @@ class Verifier:
     """
 
     def __init__(
-        self, workers: int = 2, cpu_seconds: float = 0.5, wall_seconds: float = 2.5, memory_bytes: int = 1 << 30
+        self,
+        workers: int = 2,
+        cpu_seconds: float = 0.5,
+        wall_seconds: float = 2.5,
+        memory_bytes: int = 1 << 30,
     ):
         if workers < 1:
             raise ValueError(f"workers is {workers}: at least 1 is needed")
-        self.workers, self.wall_seconds, self.limits = workers, wall_seconds, (cpu_seconds, memory_bytes)
+        self.workers, self.wall_seconds, self.limits = (
+            workers,
+            wall_seconds,
+            (cpu_seconds, memory_bytes),
+        )
         self.pool: list[subprocess.Popen] = []
         self.killed = 0  # workers in a row that were killed while they started
         self.busy: dict[subprocess.Popen, tuple[int | None, float]] = {}  # its job and deadline
@@ -462,9 +592,16 @@ class Verifier:
 
     def _start(self) -> None:
         """Adds a worker in a session of its own, which Ctrl-C does not reach. It is busy until it says "ready"."""
-        command = [sys.executable, str(Path(__file__).resolve()), "--worker", *map(str, self.limits)]
+        command = [
+            sys.executable,
+            str(Path(__file__).resolve()),
+            "--worker",
+            *map(str, self.limits),
+        ]
         pipe, environment = subprocess.PIPE, {**os.environ, "PYTHONHASHSEED": "0"}
-        worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True)
+        worker = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True
+        )
         self.pool.append(worker)
         self.busy[worker] = None, time.monotonic() + START_SECONDS
 
@@ -486,7 +623,9 @@ class Verifier:
         if len(completions) != len(golds):
             raise ValueError(f"{len(completions)} completions for {len(golds)} golds")
         answers = [extract_boxed(completion) for completion in completions]
-        statuses = {at: "no_box" if answer is None else "too_long" for at, answer in enumerate(answers)}
+        statuses = {
+            at: "no_box" if answer is None else "too_long" for at, answer in enumerate(answers)
+        }
         jobs = {
             at: (gold, answer, True)
             for at, (gold, answer) in enumerate(zip(golds, answers, strict=True))
@@ -498,7 +637,9 @@ class Verifier:
     def check_golds(self, golds: list[str]) -> list[bool]:
         """For each gold whether it can be verified against itself: it fits a box, is understood and found equal."""
         boxed = [extract_boxed(rf"\boxed{{{gold}}}") == gold.strip() for gold in golds]
-        jobs = {at: (g, g, False) for at, g in enumerate(golds) if boxed[at] and len(g) <= MAX_ANSWER}
+        jobs = {
+            at: (g, g, False) for at, g in enumerate(golds) if boxed[at] and len(g) <= MAX_ANSWER
+        }
         statuses = self._run(jobs)
         return [statuses.get(at) == "correct" for at in range(len(golds))]
 
@@ -508,14 +649,25 @@ class Verifier:
             raise RuntimeError("the Verifier is not running: use `with Verifier(...) as verifier:`")
         waiting, retried, statuses = list(jobs), set(), {}
         try:
-            while len(statuses) < len(jobs) if jobs else self.busy:  # without jobs: until all have started
-                for worker in [worker for worker in self.pool if worker not in self.busy][: len(waiting)]:
-                    self.busy[worker] = at, _ = waiting.pop(), time.monotonic() + self.wall_seconds / 2
-                    with contextlib.suppress(BrokenPipeError):  # a dead worker shows as the end of its replies
+            while (
+                len(statuses) < len(jobs) if jobs else self.busy
+            ):  # without jobs: until all have started
+                for worker in [worker for worker in self.pool if worker not in self.busy][
+                    : len(waiting)
+                ]:
+                    self.busy[worker] = at, _ = (
+                        waiting.pop(),
+                        time.monotonic() + self.wall_seconds / 2,
+                    )
+                    with contextlib.suppress(
+                        BrokenPipeError
+                    ):  # a dead worker shows as the end of its replies
                         worker.stdin.write(json.dumps(jobs[at]).encode() + b"\n")
                         worker.stdin.flush()
                 patience = min(deadline for _, deadline in self.busy.values()) - time.monotonic()
-                ready = multiprocessing.connection.wait([worker.stdout for worker in self.busy], max(0.0, patience))
+                ready = multiprocessing.connection.wait(
+                    [worker.stdout for worker in self.busy], max(0.0, patience)
+                )
                 for worker, (at, deadline) in list(self.busy.items()):
                     if worker.stdout not in ready and time.monotonic() < deadline:
                         continue
@@ -527,10 +679,18 @@ class Verifier:
                             statuses[at] = reply.decode().strip()
                         continue
                     died = self._end(worker)
-                    if at is None:  # it had not started; one that somebody killed may start the next time
+                    if (
+                        at is None
+                    ):  # it had not started; one that somebody killed may start the next time
                         self.killed += 1
-                        if died != -signal.SIGKILL or time.monotonic() >= deadline or self.killed > 5:
-                            raise RuntimeError(f"the verifier's worker did not start: exit status {died}")
+                        if (
+                            died != -signal.SIGKILL
+                            or time.monotonic() >= deadline
+                            or self.killed > 5
+                        ):
+                            raise RuntimeError(
+                                f"the verifier's worker did not start: exit status {died}"
+                            )
                     self._start()
                     if at is None:
                         continue
@@ -539,7 +699,9 @@ class Verifier:
                     else:  # perhaps not the fault of this sample
                         retried.add(at)
                         waiting.append(at)
-        except BaseException:  # also Ctrl-C: a worker still owes a reply, which must not meet the next question
+        except (
+            BaseException
+        ):  # also Ctrl-C: a worker still owes a reply, which must not meet the next question
             self.close()
             raise
         return statuses

@@ -39,7 +39,10 @@ MODEL = str(DEMO / "model")
 # Hot and short: at 0.7 all completions of a demo problem have one length, which hides what a normaliser does.
 G, TEMPERATURE, MAX_TOKENS = 16, 2.0, 40
 CLIP_LOW, CLIP_HIGH, KL, ENTROPY = 0.2, 0.28, 0.04, 0.01
-POLICY, REFERENCE = 1, 2  # seeds: how the policy has moved since it sampled, and where the reference is
+POLICY, REFERENCE = (
+    1,
+    2,
+)  # seeds: how the policy has moved since it sampled, and where the reference is
 # The float32 gradient of either side lies up to 2.3e-5 from ours in float64 (measured on three seeds).
 TOLERANCE = 5e-5
 
@@ -85,18 +88,31 @@ class Ours:
         rows_N, *inputs = collate(self.rollouts, list(rows), self.pad_id, CPU)
         return rows_N, *policy(*inputs, TEMPERATURE)
 
-    def loss(self, advantage_B, weight_B, policy=None, kl_coef=0.0, entropy_coef=0.0) -> dict[str, torch.Tensor]:
+    def loss(
+        self, advantage_B, weight_B, policy=None, kl_coef=0.0, entropy_coef=0.0
+    ) -> dict[str, torch.Tensor]:
         """Loss, gradient, and the means over all response tokens that are logged."""
         policy = policy or self.policy
         # As in train.py, rows of dead groups are not forwarded where they have no gradient; TRL forwards them.
-        rows = range(len(advantage_B)) if kl_coef or entropy_coef else advantage_B.nonzero()[:, 0].tolist()
+        rows = (
+            range(len(advantage_B))
+            if kl_coef or entropy_coef
+            else advantage_B.nonzero()[:, 0].tolist()
+        )
         with torch.no_grad():
             old_N, ref_N = self.logprobs(self.old, rows)[1], self.logprobs(self.reference, rows)[1]
         policy.zero_grad()
         rows_N, logp_N, entropy_N = self.logprobs(policy, rows)
         clip = {"clip_low": CLIP_LOW, "clip_high": CLIP_HIGH}
-        extra = {"ref_logp_N": ref_N, "kl_coef": kl_coef, "entropy_N": entropy_N, "entropy_coef": entropy_coef}
-        loss, stats = grpo.policy_loss(logp_N, old_N, advantage_B[rows_N], weight_B[rows_N], **clip, **extra)
+        extra = {
+            "ref_logp_N": ref_N,
+            "kl_coef": kl_coef,
+            "entropy_N": entropy_N,
+            "entropy_coef": entropy_coef,
+        }
+        loss, stats = grpo.policy_loss(
+            logp_N, old_N, advantage_B[rows_N], weight_B[rows_N], **clip, **extra
+        )
         loss.backward()
         means = {name: total / self.rollouts.lengths().sum() for name, total in stats.items()}
         return {"loss": loss.detach(), "gradient": flat_gradient(policy.lm), **means}
@@ -108,13 +124,32 @@ class TRL:
     def __init__(self, rollouts: Rollouts, r_P_G: torch.Tensor, folder: str, **settings):
         from trl import GRPOConfig, GRPOTrainer
 
-        settings |= {"num_generations": G, "max_completion_length": MAX_TOKENS, "temperature": TEMPERATURE}
-        settings |= {"epsilon": CLIP_LOW, "epsilon_high": CLIP_HIGH, "per_device_train_batch_size": len(rollouts)}
-        settings["num_iterations"] = 2  # two updates a batch: TRL then records the log-probs from before the first
+        settings |= {
+            "num_generations": G,
+            "max_completion_length": MAX_TOKENS,
+            "temperature": TEMPERATURE,
+        }
+        settings |= {
+            "epsilon": CLIP_LOW,
+            "epsilon_high": CLIP_HIGH,
+            "per_device_train_batch_size": len(rollouts),
+        }
+        settings["num_iterations"] = (
+            2  # two updates a batch: TRL then records the log-probs from before the first
+        )
         # bf16 is TRL's default, on a CPU too, and would leave three digits.
-        machine = {"bf16": False, "use_cpu": True, "gradient_checkpointing": False, "report_to": "none"}
+        machine = {
+            "bf16": False,
+            "use_cpu": True,
+            "gradient_checkpointing": False,
+            "report_to": "none",
+        }
         args = GRPOConfig(folder, model_init_kwargs={"dtype": "float32"}, **machine, **settings)
-        tokens = {"prompt_ids": rollouts.prompt_ids, "completion_ids": rollouts.completion_ids, "logprobs": None}
+        tokens = {
+            "prompt_ids": rollouts.prompt_ids,
+            "completion_ids": rollouts.completion_ids,
+            "logprobs": None,
+        }
         # The text of a prompt is not used: rollout_func brings its tokens.
         rows = [{"prompt": str(b), "graded": r} for b, r in enumerate(r_P_G.flatten().tolist())]
         self.trainer = GRPOTrainer(
@@ -126,7 +161,9 @@ class TRL:
             rollout_func=lambda prompts, trainer: tokens,
         )
         self.model = self.trainer.model.train()
-        self.trainer.current_gradient_accumulation_steps = 1  # set by the training loop, which is not run here
+        self.trainer.current_gradient_accumulation_steps = (
+            1  # set by the training loop, which is not run here
+        )
         if self.trainer.ref_model is not None:
             shift(self.trainer.ref_model, REFERENCE)
         self.batch = self.trainer._generate_and_score_completions(rows)
@@ -134,7 +171,10 @@ class TRL:
 
     def logprobs(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-prob and entropy of each response token with the weights as they are now, row by row, (N,)."""
-        prompt, completion = ([self.batch[f"{part}_{x}"] for x in ("ids", "mask")] for part in ("prompt", "completion"))
+        prompt, completion = (
+            [self.batch[f"{part}_{x}"] for x in ("ids", "mask")]
+            for part in ("prompt", "completion")
+        )
         ids, mask = (torch.cat(pair, dim=1) for pair in zip(prompt, completion, strict=True))
         with torch.no_grad():
             logp, entropy, _ = self.trainer._get_per_token_logps_and_entropies(
@@ -151,10 +191,15 @@ class TRL:
         if by_group:
             groups = [slice(b, b + G) for b in range(0, len(self.mask), G)]
             batches = [{k: v[group] for k, v in batch.items() if v.dim()} for group in groups]
-            batches = [{**part, "num_items_in_batch": part["completion_mask"].sum()} for part in batches]
+            batches = [
+                {**part, "num_items_in_batch": part["completion_mask"].sum()} for part in batches
+            ]
         loss = sum(self.trainer._compute_loss(self.model, part) for part in batches) / len(batches)
         loss.backward()
-        logged = {name: torch.tensor(values[-1]) for name, values in self.trainer._metrics["train"].items()}
+        logged = {
+            name: torch.tensor(values[-1])
+            for name, values in self.trainer._metrics["train"].items()
+        }
         means = {"clipped": logged["clip_ratio/region_mean"], "kl": logged.get("kl")}
         return {"loss": loss.detach(), "gradient": flat_gradient(self.model), **means}
 
@@ -181,48 +226,101 @@ class Table:
     def loss(self, name, ours, trl, note="", intended=False):
         """A loss and its gradient."""
         self.row(f"{name}: loss", ours["loss"], trl["loss"], note, intended)
-        self.row(f"{name}: gradient (norm)", ours["gradient"], trl["gradient"], "as above" * intended, intended)
+        self.row(
+            f"{name}: gradient (norm)",
+            ours["gradient"],
+            trl["gradient"],
+            "as above" * intended,
+            intended,
+        )
 
 
 def compare(rollouts: Rollouts, r_P_G: torch.Tensor, folder: str) -> list[str]:
     """Prints the table; returns the names of what disagrees."""
     ours, table = Ours(rollouts), Table()
     lengths_P_G = rollouts.lengths().reshape(r_P_G.shape)
-    grpo_B, dapo_B, sum_B = (grpo.row_weights(lengths_P_G, loss).flatten() for loss in ("grpo", "dapo", "sum"))
+    grpo_B, dapo_B, sum_B = (
+        grpo.row_weights(lengths_P_G, loss).flatten() for loss in ("grpo", "dapo", "sum")
+    )
 
     def trl(loss_type, **settings):
         return TRL(rollouts, r_P_G, folder, loss_type=loss_type, **settings)
 
-    default, sampled, centred = (grpo.group_advantages(r_P_G, std) for std in ("population", "sample", "none"))
+    default, sampled, centred = (
+        grpo.group_advantages(r_P_G, std) for std in ("population", "sample", "none")
+    )
     A, std_P_1, dead_P = default.flatten(), r_P_G.std(dim=1, keepdim=True), grpo.dead_groups(r_P_G)
     trl_default, trl_centred = trl("grpo"), trl("grpo", scale_rewards="none")
     trl_A = trl_default.batch["advantages"].reshape(r_P_G.shape)
     note = "r − mean; TRL's `batch`, one std for the whole batch, has no counterpart"
-    table.row("advantages, `none` / `none` (norm)", centred.flatten(), trl_centred.batch["advantages"], note)
+    table.row(
+        "advantages, `none` / `none` (norm)",
+        centred.flatten(),
+        trl_centred.batch["advantages"],
+        note,
+    )
     note = "TRL divides by the std of ddof 1, plus 1e-4, we by that of ddof 0: √(16/15) = 1.033 times larger"
-    table.row("advantages, `population` / `group`, the defaults (norm)", default, trl_A, note, intended=True)
-    table.row("… ours with `sample`, × std / (std + 1e-4)", sampled * std_P_1 / (std_P_1 + 1e-4), trl_A)
-    table.row("advantages of the dead groups (norm)", default[dead_P], trl_A[dead_P], "exactly 0 in both")
+    table.row(
+        "advantages, `population` / `group`, the defaults (norm)",
+        default,
+        trl_A,
+        note,
+        intended=True,
+    )
+    table.row(
+        "… ours with `sample`, × std / (std + 1e-4)", sampled * std_P_1 / (std_P_1 + 1e-4), trl_A
+    )
+    table.row(
+        "advantages of the dead groups (norm)", default[dead_P], trl_A[dead_P], "exactly 0 in both"
+    )
 
     everything = range(len(rollouts))
     with torch.no_grad():
-        old_N, (logp_N, entropy_N) = ours.logprobs(ours.old, everything)[1], ours.logprobs(ours.policy, everything)[1:]
+        old_N, (logp_N, entropy_N) = (
+            ours.logprobs(ours.old, everything)[1],
+            ours.logprobs(ours.policy, everything)[1:],
+        )
     trl_old = trl_default.batch["old_per_token_logps"][trl_default.mask]
     note = "we pad right, TRL left; the stop token counts in both"
-    table.row(f"log-prob of a token at temperature {TEMPERATURE:g} (mean)", old_N, trl_old, note, show=torch.mean)
+    table.row(
+        f"log-prob of a token at temperature {TEMPERATURE:g} (mean)",
+        old_N,
+        trl_old,
+        note,
+        show=torch.mean,
+    )
     first = ours.loss(A, grpo_B, ours.old)["gradient"], trl_default.loss(A, move=False)["gradient"]
     note = "ratio 1; TRL gets our advantages, here and below, and forwards dead groups too"
     table.row("`grpo` / `grpo`, first update: gradient (norm)", *first, note)
-    first = ours.loss(centred.flatten(), grpo_B, ours.old)["gradient"], trl_centred.loss(move=False)["gradient"]
+    first = (
+        ours.loss(centred.flatten(), grpo_B, ours.old)["gradient"],
+        trl_centred.loss(move=False)["gradient"],
+    )
     table.row("… from rewards to gradient, `none` / `none`", *first, "each with its own advantages")
 
     moved = trl("grpo")
     a, b = ours.loss(A, grpo_B), moved.loss(A)
     trl_logp, trl_entropy = moved.logprobs()
-    table.row("log-prob of a token (mean)", logp_N, trl_logp, "here and below: the weights have moved", show=torch.mean)
+    table.row(
+        "log-prob of a token (mean)",
+        logp_N,
+        trl_logp,
+        "here and below: the weights have moved",
+        show=torch.mean,
+    )
     table.row("entropy of a token's distribution (mean)", entropy_N, trl_entropy, show=torch.mean)
-    table.loss("`grpo` / `grpo`", a, b, "clipped to 0.8 … 1.28; TRL's upper bound would be its lower one's by default")
-    table.row("share of tokens where the clip bites", a["clipped"], b["clipped"], "tokens of dead groups are counted")
+    table.loss(
+        "`grpo` / `grpo`",
+        a,
+        b,
+        "clipped to 0.8 … 1.28; TRL's upper bound would be its lower one's by default",
+    )
+    table.row(
+        "share of tokens where the clip bites",
+        a["clipped"],
+        b["clipped"],
+        "tokens of dead groups are counted",
+    )
     a, b = ours.loss(A, sum_B), trl("dr_grpo").loss(A)
     note = f"TRL divides by its limit of tokens, {MAX_TOKENS}, as well"
     table.loss("`sum` / `dr_grpo`", a, b, note, intended=True)
@@ -230,12 +328,16 @@ def compare(rollouts: Rollouts, r_P_G: torch.Tensor, folder: str) -> list[str]:
     a, b = ours.loss(A, dapo_B), trl("dapo").loss(A)
     note = "ours: mean over groups of the mean over a group's tokens, as printed; TRL: mean over the batch's tokens"
     table.loss("`dapo` / `dapo`", a, b, note, intended=True)
-    table.loss("… ours, weight 1 / all tokens", ours.loss(A, torch.full_like(A, 1 / lengths_P_G.sum())), b)
+    table.loss(
+        "… ours, weight 1 / all tokens", ours.loss(A, torch.full_like(A, 1 / lengths_P_G.sum())), b
+    )
     table.loss("… TRL, a group at a time", a, trl("dapo").loss(A, by_group=True))
     table.loss("`dapo` / `bnpo`, a group at a time", a, trl("bnpo").loss(A, by_group=True))
 
     a, b = ours.loss(A, grpo_B, kl_coef=KL), trl("grpo", beta=KL).loss(A)
-    note = "by default TRL multiplies k3 by the ratio, which makes its gradient that of KL(π ‖ π_ref)"
+    note = (
+        "by default TRL multiplies k3 by the ratio, which makes its gradient that of KL(π ‖ π_ref)"
+    )
     table.loss(f"`grpo` + {KL} KL", a, b, note, intended=True)
     b = trl("grpo", beta=KL, use_bias_correction_kl=False).loss(A)
     table.loss("… TRL, use_bias_correction_kl=False", a, b)
@@ -243,8 +345,13 @@ def compare(rollouts: Rollouts, r_P_G: torch.Tensor, folder: str) -> list[str]:
     a, b = ours.loss(A, grpo_B, entropy_coef=ENTROPY), trl("grpo", entropy_coef=ENTROPY).loss(A)
     note = "we weight a token's H as its surrogate, TRL takes the mean over the batch's tokens; both subtract it"
     table.loss(f"`grpo` − {ENTROPY} H", a, b, note, intended=True)
-    a, b = ours.loss(A, dapo_B, entropy_coef=ENTROPY), trl("dapo", entropy_coef=ENTROPY).loss(A, by_group=True)
-    table.loss(f"… `dapo` − {ENTROPY} H, TRL a group at a time", a, b, "where the two weights are the same")
+    a, b = (
+        ours.loss(A, dapo_B, entropy_coef=ENTROPY),
+        trl("dapo", entropy_coef=ENTROPY).loss(A, by_group=True),
+    )
+    table.loss(
+        f"… `dapo` − {ENTROPY} H, TRL a group at a time", a, b, "where the two weights are the same"
+    )
     return table.disagree
 
 
@@ -260,7 +367,9 @@ def main() -> int:
         return 2
     import trl
 
-    warnings.filterwarnings("ignore")  # TRL: rollout_func is experimental; transformers: renamed settings
+    warnings.filterwarnings(
+        "ignore"
+    )  # TRL: rollout_func is experimental; transformers: renamed settings
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     rollouts, r_P_G = sample(seed)
@@ -274,7 +383,11 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory() as folder:
         disagree = compare(rollouts, r_P_G, folder)
-    print(f"\nDisagree: {'; '.join(disagree)}." if disagree else f"\nAll that should agree do, to {TOLERANCE:g}.")
+    print(
+        f"\nDisagree: {'; '.join(disagree)}."
+        if disagree
+        else f"\nAll that should agree do, to {TOLERANCE:g}."
+    )
     return int(bool(disagree))
 
 

@@ -54,11 +54,17 @@ from scripts.floors import ASSUMED, SHAPES, TEACHERS, Shape, floors, model_confi
 GB, SPAWN = 2**30, multiprocessing.get_context("spawn")
 QUANTITIES = {  # of a step: name, digits
     "propose": ("propose: wait for the teacher, or its scoring where it is in-process, s", 4),
-    "rollout_s": ("rollout, s; floor: FLOPs of each prompt once and each token, or weights and cache each position", 4),
+    "rollout_s": (
+        "rollout, s; floor: FLOPs of each prompt once and each token, or weights and cache each position",
+        4,
+    ),
     "verify_s": ("verify, s", 4),
     "gather_s": ("gather: wait for the slowest rollout, s", 4),
     "observe": ("observe: the teacher's learning where it is in-process, s", 4),
-    "fwd_bwd_s": ("forward and backward, s; floor: FLOPs of live rows (2.5 x floor: 40% of the matrix rate)", 4),
+    "fwd_bwd_s": (
+        "forward and backward, s; floor: FLOPs of live rows (2.5 x floor: 40% of the matrix rate)",
+        4,
+    ),
     "step": ("AdamW, s; floor: 28 bytes a parameter of the shard", 4),
     "refresh": ("refresh the generator, s; floor: float32 weights read, copy written", 4),
     "seconds": ("**whole step**, s; floor: their sum", 4),
@@ -68,9 +74,15 @@ QUANTITIES = {  # of a step: name, digits
     "live_rows": ("rows with a gradient", 0),
     "position_ms": ("rollout by decoded position of the longest completion, ms", 2),
     "padding": ("training: share of padding", 3),
-    "imbalance": ("positions a rank trains on, most / mean - 1, where 48 rows or more have a gradient", 3),
+    "imbalance": (
+        "positions a rank trains on, most / mean - 1, where 48 rows or more have a gradient",
+        3,
+    ),
     "teacher_wait": ("wait for the teacher: share of the step", 3),
-    "teacher_wait_alone": ("... if roles had processors of their own: 1 - CPU seconds of student / of teacher", 3),
+    "teacher_wait_alone": (
+        "... if roles had processors of their own: 1 - CPU seconds of student / of teacher",
+        3,
+    ),
     "cpu_s": ("CPU seconds, busiest student rank", 3),
     "teacher_cpu_s": ("CPU seconds, busiest teacher rank, mean with warm-up", 3),
     "peak_gib": ("peak memory of the largest student rank, GiB", 2),
@@ -87,7 +99,10 @@ def spread(values: list[float | None], digits: int = 3) -> str:
 def show(title: str, columns: str, lines: list[tuple]) -> None:
     """One Markdown table; `columns` as it is to appear."""
     head = f"| {columns} |\n|{'---|' * (columns.count('|') + 1)}"
-    print(f"\n{title}\n\n{head}\n" + "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines), flush=True)
+    print(
+        f"\n{title}\n\n{head}\n" + "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines),
+        flush=True,
+    )
 
 
 def show_steps(title: str, columns: dict[str, list[dict]]) -> None:
@@ -107,12 +122,22 @@ def step(args, rest: list[str]) -> None:
     probe = measure.run(args, rest, n, [dead])
     if probe.layout.rank:
         return
-    config, layout, machine, teacher_cpu = probe.config, probe.layout, probe.machine, probe.teacher_cpu / n
+    config, layout, machine, teacher_cpu = (
+        probe.config,
+        probe.layout,
+        probe.machine,
+        probe.teacher_cpu / n,
+    )
     least, over, size = [], [], 2 if layout.device.type == "cuda" else 4
     for row in (rows := probe.rows[args.warmup :]):
         if teacher_cpu:
-            row |= {"teacher_cpu_s": teacher_cpu, "teacher_wait_alone": max(0.0, 1 - row["cpu_s"] / teacher_cpu)}
-        floor = floors(probe.shape, machine, *row["rows"], config.group_size, layout.n_students, size)
+            row |= {
+                "teacher_cpu_s": teacher_cpu,
+                "teacher_wait_alone": max(0.0, 1 - row["cpu_s"] / teacher_cpu),
+            }
+        floor = floors(
+            probe.shape, machine, *row["rows"], config.group_size, layout.n_students, size
+        )
         least.append(floor | {"seconds": sum(floor.values())})
         over.append({key: row[key] / value for key, value in least[-1].items() if value})
     if args.json:
@@ -129,7 +154,10 @@ def turns(args, rest: list[str]) -> None:
     from trl import GRPOConfig, GRPOTrainer
 
     torch.set_num_threads(args.threads)
-    answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print must not mix with the answers
+    answers, sys.stdout = (
+        sys.stdout,
+        sys.stderr,
+    )  # what libraries print must not mix with the answers
     config, shares, row = measure.configure(args, rest), itertools.cycle(args.dead_shares), {}
     P, G = config.prompts_per_step, config.group_size
 
@@ -143,7 +171,9 @@ def turns(args, rest: list[str]) -> None:
         def on_step_begin(self, *_, **__):
             """Between two of these lies one whole step, and fetching the prompts of the next."""
             if self.began:
-                row["seconds"], row["cpu_s"] = np.subtract((time.perf_counter(), time.process_time()), self.began)
+                row["seconds"], row["cpu_s"] = np.subtract(
+                    (time.perf_counter(), time.process_time()), self.began
+                )
                 print(json.dumps(row), file=answers, flush=True)
                 if not sys.stdin.readline():
                     sys.exit()
@@ -151,9 +181,14 @@ def turns(args, rest: list[str]) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         measure.make_materials(config, args, Path(folder))
-        tokenizer, problems = AutoTokenizer.from_pretrained(config.model), Problems(config.train_data)
+        tokenizer, problems = (
+            AutoTokenizer.from_pretrained(config.model),
+            Problems(config.train_data),
+        )
         encode = PromptEncoder.of(config, tokenizer)
-        order = train.build_sampler(config, train.Layout(config), problems, encode)  # our prompts, in our order
+        order = train.build_sampler(
+            config, train.Layout(config), problems, encode
+        )  # our prompts, in our order
         chosen = [i for _ in range(min(1000, len(problems) // P)) for i in order.propose(P).index_N]
         # fmt: off
         settings = GRPOConfig(
@@ -168,17 +203,24 @@ def turns(args, rest: list[str]) -> None:
         # fmt: on
         rows = Dataset.from_list([{"prompt": encode.text(problems.question(i))} for i in chosen])
         callbacks = [Turns()]
-        GRPOTrainer(config.model, reward, settings, rows, processing_class=tokenizer, callbacks=callbacks).train()
+        GRPOTrainer(
+            config.model, reward, settings, rows, processing_class=tokenizer, callbacks=callbacks
+        ).train()
 
 
 @contextmanager
 def trl_worker(args, batch: int):
     """A long-lived process of `turns`, as an iterator: next() has it take one step, and returns the row of it."""
     env = os.environ | {"OMP_NUM_THREADS": str(args.threads), "HF_HUB_OFFLINE": "1", "TURNS": "1"}
-    command, pipe = [args.trl_python, __file__, *args.argv, "--trl_batch", str(batch)], subprocess.PIPE
+    command, pipe = (
+        [args.trl_python, __file__, *args.argv, "--trl_batch", str(batch)],
+        subprocess.PIPE,
+    )
     with (
         tempfile.TemporaryFile("w+") as log,
-        subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=log, text=True) as process,
+        subprocess.Popen(
+            command, env=env, stdin=pipe, stdout=pipe, stderr=log, text=True
+        ) as process,
     ):
 
         def rows():
@@ -190,7 +232,9 @@ def trl_worker(args, batch: int):
             raise InputError(f"TRL's side ended with status {process.wait()}: {last}")
 
         taken = rows()
-        for _ in args.dead_shares:  # it takes its first step unasked: nothing else is done meanwhile
+        for (
+            _
+        ) in args.dead_shares:  # it takes its first step unasked: nothing else is done meanwhile
             next(taken)
         yield taken
 
@@ -203,16 +247,25 @@ def trl(args, rest: list[str]) -> None:
         return turns(args, rest)
     config, n = measure.configure(args, rest), len(args.dead_shares)
     B, fastest, theirs = config.prompts_per_step * config.group_size, {}, []
-    for size in [args.trl_batch] if args.trl_batch else sorted({B // n for n in (1, 3, 8, 24) if B % n == 0}):
+    for size in (
+        [args.trl_batch]
+        if args.trl_batch
+        else sorted({B // n for n in (1, 3, 8, 24) if B % n == 0})
+    ):
         with trl_worker(args, size) as taken:
             fastest[size] = min(next(taken)["seconds"] for _ in range(3))
     batch = min(fastest, key=fastest.get)
-    print("TRL, seconds by per_device_train_batch_size: " + ", ".join(f"{k}: {v:.2f}" for k, v in fastest.items()))
+    print(
+        "TRL, seconds by per_device_train_batch_size: "
+        + ", ".join(f"{k}: {v:.2f}" for k, v in fastest.items())
+    )
 
     steps = (args.warmup + args.repeats) * n
 
     def answer(ours: list[dict]) -> None:
-        while len(theirs) < min(steps, len(ours) + len(ours) // n % 2):  # who comes first changes from round to round
+        while len(theirs) < min(
+            steps, len(ours) + len(ours) // n % 2
+        ):  # who comes first changes from round to round
             theirs.append(next(taken))
 
     with trl_worker(args, batch) as taken:
@@ -222,9 +275,16 @@ def trl(args, rest: list[str]) -> None:
     for i, dead in enumerate(args.dead_shares):
         measured = slice(args.warmup * n + i, len(ours), n)
         # Pair by pair: what a slow moment of the machine does to both drops out.
-        ratios = [{k: a[k] / b[k] for k in b} for a, b in zip(ours[measured], theirs[measured], strict=True)]
+        ratios = [
+            {k: a[k] / b[k] for k in b}
+            for a, b in zip(ours[measured], theirs[measured], strict=True)
+        ]
         of = f", {dead:.0%} dead"
-        columns |= {f"ours{of}": ours[measured], f"TRL{of}": theirs[measured], f"ours / TRL, pairs{of}": ratios}
+        columns |= {
+            f"ours{of}": ours[measured],
+            f"TRL{of}": theirs[measured],
+            f"ours / TRL, pairs{of}": ratios,
+        }
     show_steps(f"{args.shape}, {B} completions, TRL's micro-batch {batch}", columns)
 
 
@@ -233,7 +293,9 @@ def logprob_memory(tokens: int) -> list[float]:
 
     Counted are the logits, the gradient of the hidden states and, in the second, its own gradient of the weight.
     """
-    device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+    device, dtype = (
+        ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+    )
     weight, peaks = torch.randn(151_936, 1536, device=device, dtype=dtype).requires_grad_(), []
     for grad in (weight.nbytes, 0):  # the first one makes weight.grad
         h = torch.randn(tokens, 1536, device=device, dtype=dtype).requires_grad_()
@@ -248,7 +310,9 @@ def memory(args, rest: list[str]) -> None:
     """peak memory of the log-prob pass, and that it does not grow with the tokens (minutes on a CPU)"""
     lines = []
     for tokens in (args.tokens // 4, args.tokens):
-        with ProcessPoolExecutor(1, mp_context=SPAWN) as pool:  # what a process has freed, it may still hold
+        with ProcessPoolExecutor(
+            1, mp_context=SPAWN
+        ) as pool:  # what a process has freed, it may still hold
             peaks = pool.submit(logprob_memory, tokens).result()
         lines.append((f"{tokens:,}", *(f"{peak:.3f}" for peak in peaks)))
     columns = "tokens | first micro-batch, GiB | one that adds to the head's gradient, GiB"
@@ -263,19 +327,25 @@ def load_problems(path: Path, barrier) -> tuple[float, ...]:
     train.datasets.disable_progress_bars()
     config = train.parse(["--preset", "demo", "--max_prompt_tokens", "4096"])
     encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))
-    teacher = SimpleNamespace(predict=lambda questions: np.full(len(questions), 0.25))  # thinks nothing, at no cost
+    teacher = SimpleNamespace(
+        predict=lambda questions: np.full(len(questions), 0.25)
+    )  # thinks nothing, at no cost
 
     def load(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
         barrier.wait(600)
         times = [time.perf_counter()]
         problems = Problems(path)
         times.append(time.perf_counter())
-        sampler = Goldilocks(problems, config, lambda i: len(encode(problems.question(i))) <= 4096, teacher)
+        sampler = Goldilocks(
+            problems, config, lambda i: len(encode(problems.question(i))) <= 4096, teacher
+        )
         for _ in range(11):
             sampler.propose(config.prompts_per_step)
             times.append(time.perf_counter())
         barrier.wait(600)  # a page that several ranks map counts for each by its share
-        held = [measure.resident(name, "/proc/self/smaps_rollup") / GB for name in ("Pss", "Pss_Anon")]
+        held = [
+            measure.resident(name, "/proc/self/smaps_rollup") / GB for name in ("Pss", "Pss_Anon")
+        ]
         barrier.wait(600)
         return np.subtract(times, times[0]), np.array(held)
 
@@ -287,10 +357,15 @@ def growth(args, rest: list[str]) -> None:
     """start, memory and cost of a proposal with millions of problems"""
     starts = []
     with tempfile.TemporaryDirectory() as folder, SPAWN.Manager() as manager:
-        os.environ["HF_DATASETS_CACHE"] = f"{folder}/cache"  # so that cold is cold, and nothing stays behind
+        os.environ["HF_DATASETS_CACHE"] = (
+            f"{folder}/cache"  # so that cold is cold, and nothing stays behind
+        )
         path = Path(folder) / "problems.jsonl"
         measure.write_problems(path, args.problems, 50, seed=0)
-        for ranks in (1, args.ranks):  # as in train.py: the first rank converts the file, then all of them load it
+        for ranks in (
+            1,
+            args.ranks,
+        ):  # as in train.py: the first rank converts the file, then all of them load it
             barrier = manager.Barrier(ranks)
             with ProcessPoolExecutor(ranks, mp_context=SPAWN) as pool:
                 runs = [pool.submit(load_problems, path, barrier) for _ in range(ranks)]
@@ -313,11 +388,29 @@ def scale(args, rest: list[str]) -> None:
     columns = {}
     with tempfile.TemporaryDirectory() as folder:
         for n, sampler in itertools.product(args.ranks_list, ("uniform", "goldilocks")):
-            command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}", __file__]
-            command += ["step", "--repeats", "5", *rest, "--sampler", sampler, "--json", f"{folder}/rows"]
+            command = [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                f"--nproc_per_node={n}",
+                __file__,
+            ]
+            command += [
+                "step",
+                "--repeats",
+                "5",
+                *rest,
+                "--sampler",
+                sampler,
+                "--json",
+                f"{folder}/rows",
+            ]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                said = re.findall(r"^error: (.*)", done.stderr, re.MULTILINE) or [done.stderr.strip()[-300:]]
+                said = re.findall(r"^error: (.*)", done.stderr, re.MULTILINE) or [
+                    done.stderr.strip()[-300:]
+                ]
                 raise InputError(f"{n} ranks, {sampler}: {said[0]}")
             columns[f"{n} ranks, {sampler}"] = json.loads(Path(f"{folder}/rows").read_text())
     show_steps("Ranks share this machine's processors:", columns)
@@ -330,8 +423,19 @@ def plan(args, rest: list[str]) -> None:
         student, teacher = (Shape(model_config(n)) for n in (name, TEACHERS.get(name, name)))
         rows = {gpus: plan_row(student, teacher, gpus, args) for gpus in (8, 16, 32, 64)}
         for gpus, row in rows.items():
-            efficiency, wait = rows[8]["step"] * 8 / (row["step"] * gpus), row.pop("wait") / row["step"]
-            lines.append((name, gpus, *(f"{value:.2f}" for value in row.values()), f"{wait:.1%}", f"{efficiency:.0%}"))
+            efficiency, wait = (
+                rows[8]["step"] * 8 / (row["step"] * gpus),
+                row.pop("wait") / row["step"],
+            )
+            lines.append(
+                (
+                    name,
+                    gpus,
+                    *(f"{value:.2f}" for value in row.values()),
+                    f"{wait:.1%}",
+                    f"{efficiency:.0%}",
+                )
+            )
             if efficiency < 0.5:
                 stops.append(f"{name} at {gpus} ({max(('rollout', 'teacher'), key=row.get)})")
     columns = "model | GPUs | rollout | train | weights | teacher | step | wait for the teacher | efficiency"
@@ -394,7 +498,9 @@ def arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
         p.set_defaults(function=function, argv=argv)
         for name, (kind, default, meaning) in flags.items():
             nargs = "+" if isinstance(default, list) else None
-            p.add_argument(f"--{name}", type=kind, default=default, nargs=nargs, help=f"{meaning} [{default}]")
+            p.add_argument(
+                f"--{name}", type=kind, default=default, nargs=nargs, help=f"{meaning} [{default}]"
+            )
     args, rest = parser.parse_known_args(argv)
     if rest and args.function not in (step, trl, scale):
         raise InputError(f"unrecognized arguments: {' '.join(rest)}")

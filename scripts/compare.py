@@ -64,7 +64,11 @@ class Run:
     @cached_property
     def accuracy(self) -> dict[int, float]:
         """Percent right at each evaluated step."""
-        found = {row["step"]: 100 * row["val_accuracy"] for row in self.rows if row.get("val_accuracy") is not None}
+        found = {
+            row["step"]: 100 * row["val_accuracy"]
+            for row in self.rows
+            if row.get("val_accuracy") is not None
+        }
         if not found:
             raise RunError(f"{self.folder}: never evaluated, so there is nothing to compare")
         return found
@@ -88,11 +92,17 @@ class Run:
                 lines = read_rows(self.folder / "evals" / f"step_{step}.jsonl", "problem")
                 found.append([100 * line["reward"] for line in lines])
             except OSError as error:
-                raise RunError(f"{error.filename}: {error.strerror}; the tests over problems need it") from error
+                raise RunError(
+                    f"{error.filename}: {error.strerror}; the tests over problems need it"
+                ) from error
             except (KeyError, TypeError) as error:
-                raise RunError(f"{self.folder}/evals/step_{step}.jsonl: a line has no reward") from error
+                raise RunError(
+                    f"{self.folder}/evals/step_{step}.jsonl: a line has no reward"
+                ) from error
             if [line["problem"] for line in lines] != list(range(len(found[0]))):
-                raise RunError(f"{self.folder}/evals/step_{step}.jsonl: a problem is missing, or there twice")
+                raise RunError(
+                    f"{self.folder}/evals/step_{step}.jsonl: a problem is missing, or there twice"
+                )
         return np.array(found)
 
     @cached_property
@@ -112,27 +122,44 @@ class Method:
     """The runs of one configuration, in the order of their seeds, and what the paper calls it."""
 
     def __init__(self, name: str, runs: list[tuple]):
-        self.name, self.runs = name, sorted((Run(*run) for run in runs), key=lambda run: run.config.get("seed", 0))
+        self.name, self.runs = (
+            name,
+            sorted((Run(*run) for run in runs), key=lambda run: run.config.get("seed", 0)),
+        )
         self.config = config = self.runs[0].config
         self.seeds = [run.config.get("seed", 0) for run in self.runs]
         if len(set(self.seeds)) < len(self.seeds):
-            raise RunError(f"two runs of {name!r} have the same seed: {', '.join(map(str, self.seeds))}")
-        self.sampler, self.preset, beta = (config.get(key, "") for key in ("sampler", "preset", "entropy_coef"))
-        self.setting = "DAPO Loss" if config.get("loss") == "dapo" else "Entropy Reg." if beta else STANDARD
+            raise RunError(
+                f"two runs of {name!r} have the same seed: {', '.join(map(str, self.seeds))}"
+            )
+        self.sampler, self.preset, beta = (
+            config.get(key, "") for key in ("sampler", "preset", "entropy_coef")
+        )
+        self.setting = (
+            "DAPO Loss" if config.get("loss") == "dapo" else "Entropy Reg." if beta else STANDARD
+        )
         self.parameter = f"β={beta}" if beta else "–"
         self.scores = [run.score for run in self.runs]
 
     def baseline(self, methods: list["Method"]) -> "Method | None":
         """What this method is compared with; None for the first baseline."""
         references = [method for method in methods if method.sampler == "uniform"] or methods[:1]
-        others = references[:1] if self in references else references  # an ablation of the baseline: with the first
+        others = (
+            references[:1] if self in references else references
+        )  # an ablation of the baseline: with the first
         others = [method for method in others if method is not self]
-        return min(others, key=lambda other: len(differing(self.config, other.config)), default=None)
+        return min(
+            others, key=lambda other: len(differing(self.config, other.config)), default=None
+        )
 
 
 def spread(values, unit: str = "%") -> str:
     """Mean ± sample standard deviation, of a single value the value."""
-    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "") + unit
+    return (
+        f"{np.mean(values):.1f}"
+        + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+        + unit
+    )
 
 
 def between(interval) -> str:
@@ -157,7 +184,9 @@ def table_1(methods: list[Method]) -> str:
             found = [m.scores for m in mine if (m.sampler, m.setting) == (sampler, STANDARD)]
             cells.append("; ".join(map(spread, found)) or "–")
         rows.append([preset or "ours", *cells])
-    rows += [[f"{name} (paper)", *(f"{x}%" for x in numbers)] for name, *numbers in PAPER_1.values()]
+    rows += [
+        [f"{name} (paper)", *(f"{x}%" for x in numbers)] for name, *numbers in PAPER_1.values()
+    ]
     return table("Accuracy, as Table 1", ["Model", "Base Model", *PAPER_NAMES.values()], rows)
 
 
@@ -166,21 +195,40 @@ def table_2(methods: list[Method]) -> str:
     rows, left = [], dict(PAPER_2)
     for m in methods:
         paper = left.pop((m.setting, m.sampler, m.parameter), None)
-        rows.append([m.setting, m.name, m.parameter, spread(m.scores), f"{paper}%" if paper else "–"])
-    rows += [[setting, PAPER_NAMES[sampler], beta, "–", f"{x}%"] for (setting, sampler, beta), x in left.items()]
+        rows.append(
+            [m.setting, m.name, m.parameter, spread(m.scores), f"{paper}%" if paper else "–"]
+        )
+    rows += [
+        [setting, PAPER_NAMES[sampler], beta, "–", f"{x}%"]
+        for (setting, sampler, beta), x in left.items()
+    ]
     header = ["Setting", "Method", "Param.", "Acc., ours", "Acc., paper (Qwen2.5-1.5B)"]
     return table("Ablations, as Table 2", header, rows)
 
 
 def table_3(methods: list[Method]) -> str:
     """Scores by seed, with the interval that they give; the paper's five seeds beside."""
-    every = [(m.name, " / ".join(sorted({f"{run.rows[-1]['step']:,}" for run in m.runs})), m.scores) for m in methods]
-    every += [(f"{PAPER_NAMES[key]} (paper)", f"{steps:,}", scores) for key, (steps, scores) in PAPER_3.items()]
+    every = [
+        (m.name, " / ".join(sorted({f"{run.rows[-1]['step']:,}" for run in m.runs})), m.scores)
+        for m in methods
+    ]
+    every += [
+        (f"{PAPER_NAMES[key]} (paper)", f"{steps:,}", scores)
+        for key, (steps, scores) in PAPER_3.items()
+    ]
     rows = []
     for name, steps, scores in every:
         interval = between(t_interval(scores)) if len(scores) > 1 else "one seed: no interval"
-        rows.append([name, steps, ", ".join(f"{x:.1f}" for x in scores), spread(scores, ""), interval])
-    header = ["Method", "Iterations", "Scores by seed, %", "Mean ± Std", "95% interval of the mean (t)"]
+        rows.append(
+            [name, steps, ", ".join(f"{x:.1f}" for x in scores), spread(scores, ""), interval]
+        )
+    header = [
+        "Method",
+        "Iterations",
+        "Scores by seed, %",
+        "Mean ± Std",
+        "95% interval of the mean (t)",
+    ]
     return table("Seeds, as Table 3", header, rows)
 
 
@@ -195,10 +243,25 @@ def seed_differences(pairs: list[tuple[Method, Method]]) -> str:
             cells = [between(interval), f"{p:.2g}"]
         else:
             test = "one seed: no interval can be given"
-        rows.append([f"{m.name} − {base.name}", f"{np.mean(m.scores) - np.mean(base.scores):+.1f}", *cells, test])
-    difference, interval, p = t_difference(PAPER_3["goldilocks"][1], PAPER_3["uniform"][1], paired=False)
+        rows.append(
+            [
+                f"{m.name} − {base.name}",
+                f"{np.mean(m.scores) - np.mean(base.scores):+.1f}",
+                *cells,
+                test,
+            ]
+        )
+    difference, interval, p = t_difference(
+        PAPER_3["goldilocks"][1], PAPER_3["uniform"][1], paired=False
+    )
     rows.append(
-        ["Goldilocks − Baseline (paper, Table 3)", f"{difference:+.1f}", between(interval), f"{p:.2g}", "Welch"]
+        [
+            "Goldilocks − Baseline (paper, Table 3)",
+            f"{difference:+.1f}",
+            between(interval),
+            f"{p:.2g}",
+            "Welch",
+        ]
     )
     header = ["Difference of the means", "points", "95% interval over seeds", "p", "test"]
     return table("Would another training run say the same?", header, rows)
@@ -210,14 +273,19 @@ def problem_differences(pairs: list[tuple[Method, Method]]) -> str:
     for m, base in pairs:
         together = [seed for seed in m.seeds if seed in base.seeds]
         if not together:
-            print(f"note: {m.name} and {base.name} have no common seed: no test on their verdicts", file=sys.stderr)
+            print(
+                f"note: {m.name} and {base.name} have no common seed: no test on their verdicts",
+                file=sys.stderr,
+            )
         deltas = []
         for seed in together:
             a, b = (x.runs[x.seeds.index(seed)].verdicts for x in (m, base))
             deltas.append(a.mean(axis=0) - b.mean(axis=0))
             only_a, only_b = int((a[-1] > b[-1]).sum()), int((a[-1] < b[-1]).sum())
             cells = [f"{deltas[-1].mean():+.1f}", between(bootstrap(deltas[-1])), only_a, only_b]
-            rows.append([f"{m.name} − {base.name}, seed {seed}", *cells, f"{mcnemar(only_a, only_b):.2g}"])
+            rows.append(
+                [f"{m.name} − {base.name}, seed {seed}", *cells, f"{mcnemar(only_a, only_b):.2g}"]
+            )
         if len(together) > 1:
             delta = np.mean(deltas, axis=0)
             name = f"{m.name} − {base.name}, mean of {len(together)} seeds"
@@ -231,7 +299,9 @@ def equal_amounts(methods: list[Method]) -> str:
     """Accuracy once the same was spent, interpolated: at half and at all of what every run has reached."""
     rows = []
     for x, heading in AMOUNTS.items():
-        reached = min(curve(run.rows, run.totals[x], "val_accuracy")[0][-1] for m in methods for run in m.runs)
+        reached = min(
+            curve(run.rows, run.totals[x], "val_accuracy")[0][-1] for m in methods for run in m.runs
+        )
         for amount in (reached / 2, reached):
             cells = [spread([run.accuracy_at(x, amount) for run in m.runs]) for m in methods]
             rows.append([heading, f"{amount:.3g}" if amount < 100 else f"{amount:,.0f}", *cells])
@@ -256,7 +326,12 @@ def spent(methods: list[Method]) -> str:
         "with a gradient; the backward pass, about two forwards, is not counted), by the teacher (questions scored and "
         "learned from, taken as long as prompts: an upper bound). The paper: about 1,000 GPU-hours a run (App. K)."
     )
-    return table("Spent by a run", ["mean of the runs", *AMOUNTS.values(), "generate + train + teacher"], rows, note)
+    return table(
+        "Spent by a run",
+        ["mean of the runs", *AMOUNTS.values(), "generate + train + teacher"],
+        rows,
+        note,
+    )
 
 
 def compare(folders, group_by: tuple[str, ...] = ()) -> str:
@@ -271,7 +346,10 @@ def compare(folders, group_by: tuple[str, ...] = ()) -> str:
             what = f"different validation sets ({sizes[0]} and {sizes[1]} problems): not comparable"
             raise RunError(f"{runs[0].folder} and {run.folder} have {what}")
         if run.rows[-1]["step"] < run.config.get("steps", 0):
-            print(f"note: {run.folder} is at step {run.rows[-1]['step']} of {run.config['steps']}", file=sys.stderr)
+            print(
+                f"note: {run.folder} is at step {run.rows[-1]['step']} of {run.config['steps']}",
+                file=sys.stderr,
+            )
         if len(run.reported) < 5:
             few = f"has {len(run.reported)} evaluation{'s' * (len(run.reported) > 1)} to average, not five"
             print(f"note: {run.folder} {few}", file=sys.stderr)

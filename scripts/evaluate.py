@@ -15,7 +15,9 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the core files lie beside this folder
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # the core files lie beside this folder
 import datasets
 import numpy as np
 import torch
@@ -28,11 +30,24 @@ import train
 from sampler import InputError, Problems
 from verify import Verdict, Verifier
 
-SETTINGS = ("preset", "prompt_header", "prompt_footer", "chat_template", "max_prompt_tokens", "max_completion_tokens")
-SETTINGS += ("max_rollout_tokens", "verify_workers", "seed")  # those of train.Config that matter here
+SETTINGS = (
+    "preset",
+    "prompt_header",
+    "prompt_footer",
+    "chat_template",
+    "max_prompt_tokens",
+    "max_completion_tokens",
+)
+SETTINGS += (
+    "max_rollout_tokens",
+    "verify_workers",
+    "seed",
+)  # those of train.Config that matter here
 
 
-def evaluate(config: train.Config, problems: list[tuple[str, str]], samples: int, temperature: float) -> list[dict]:
+def evaluate(
+    config: train.Config, problems: list[tuple[str, str]], samples: int, temperature: float
+) -> list[dict]:
     """One row for each sample of each (question, gold) in order, as in a run's evals/: problem, reward, status, tokens.
 
     config: the model and SETTINGS. Raises ValueError, in one line, for a model that cannot be used.
@@ -41,22 +56,34 @@ def evaluate(config: train.Config, problems: list[tuple[str, str]], samples: int
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = AutoTokenizer.from_pretrained(config.model)
     encode = rollout.PromptEncoder.of(config, tokenizer)
-    with Verifier(workers=config.verify_workers) as verifier:  # its processes start before CUDA is used
+    with Verifier(
+        workers=config.verify_workers
+    ) as verifier:  # its processes start before CUDA is used
         generator = rollout.Generator(config.model, device, tokenizer)
         prompts = [encode(question) for question, _ in problems]
         fits = [i for i, prompt in enumerate(prompts) if len(prompt) <= config.max_prompt_tokens]
-        asked, golds = [i for i in fits for _ in range(samples)], list(dict.fromkeys(gold for _, gold in problems))
+        asked, golds = (
+            [i for i in fits for _ in range(samples)],
+            list(dict.fromkeys(gold for _, gold in problems)),
+        )
         limits = (config.max_completion_tokens, config.seed, config.max_rollout_tokens)
         rollouts = generator.generate([prompts[i] for i in asked], temperature, *limits)
         texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
         verdicts = verifier.grade(texts, [problems[i][1] for i in asked])
-        good = dict(zip(golds, verifier.check_golds(golds), strict=True))  # others are never rewarded, as in training
+        good = dict(
+            zip(golds, verifier.check_golds(golds), strict=True)
+        )  # others are never rewarded, as in training
     rows = []
     for i, verdict, tokens in zip(asked, verdicts, rollouts.lengths().tolist(), strict=True):
         verdict = verdict if good[problems[i][1]] else Verdict(0.0, "bad_gold")
-        rows.append({"problem": i, "reward": verdict.reward, "status": verdict.status, "tokens": tokens})
+        rows.append(
+            {"problem": i, "reward": verdict.reward, "status": verdict.status, "tokens": tokens}
+        )
     for i in sorted(set(range(len(problems))) - set(fits)):
-        rows += [{"problem": i, "reward": 0.0, "status": "overlong_prompt", "tokens": 0} for _ in range(samples)]
+        rows += [
+            {"problem": i, "reward": 0.0, "status": "overlong_prompt", "tokens": 0}
+            for _ in range(samples)
+        ]
     return sorted(rows, key=lambda row: row["problem"])
 
 
@@ -67,51 +94,81 @@ def summary(rows: list[dict], samples: int, ks: list[int], greedy: bool) -> str:
     for k in ks:
         values = [pass_at_k(samples, c, k) for c in right_P.tolist()]
         low, high = wilson(int(right_P.sum()), len(right_P)) if greedy else bootstrap(values)
-        lines.append(f"| pass@{k}{', greedy' * greedy} | {np.mean(values):.2%} | {low:.2%} to {high:.2%} |")
+        lines.append(
+            f"| pass@{k}{', greedy' * greedy} | {np.mean(values):.2%} | {low:.2%} to {high:.2%} |"
+        )
     statuses = [row["status"] for row in rows]
     for status in sorted(set(statuses), key=lambda status: (-statuses.count(status), status)):
         lines.append(f"| {status} | {statuses.count(status)} of {len(rows)} | |")
     generated = [row["tokens"] for row in rows if row["status"] != "overlong_prompt"]
-    return "\n".join([*lines, f"| mean tokens of a completion | {np.mean(generated or [0]):.1f} | |"])
+    return "\n".join(
+        [*lines, f"| mean tokens of a completion | {np.mean(generated or [0]):.1f} | |"]
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
     """Prints the table; returns the exit status, 2 with one line on stderr for bad input."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", help="hub id or Hugging Face folder")
-    parser.add_argument("--data", help="JSONL or Parquet: problem, expected_answer (the preset's validation file)")
+    parser.add_argument(
+        "--data", help="JSONL or Parquet: problem, expected_answer (the preset's validation file)"
+    )
     parser.add_argument("--limit", type=int, help="the first problems only")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
-    parser.add_argument("--samples", type=int, default=1, help="completions of each problem (%(default)s)")
-    parser.add_argument("--k", type=int, nargs="+", default=[1], help="pass@k for each of these (1)")
+    parser.add_argument(
+        "--samples", type=int, default=1, help="completions of each problem (%(default)s)"
+    )
+    parser.add_argument(
+        "--k", type=int, nargs="+", default=[1], help="pass@k for each of these (1)"
+    )
     parser.add_argument("--out", type=Path, help="write a JSON line for each verdict there")
     for f in fields(train.Config):
         if f.name in SETTINGS:
             kind = {"action": "store_true"} if f.type is bool else {}
-            parser.add_argument(f"--{f.name}", help=f"{f.metadata['help']}, as for train.py".replace("%", "%%"), **kind)
+            parser.add_argument(
+                f"--{f.name}",
+                help=f"{f.metadata['help']}, as for train.py".replace("%", "%%"),
+                **kind,
+            )
     args = vars(parser.parse_args(argv))
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     datasets.disable_progress_bars()
     try:
-        flags = [f"--{name}={args[name]}" for name in SETTINGS if args[name] not in (None, True, False)]
-        config = train.parse([*flags, *["--chat_template"] * args["chat_template"], "--model", args["model"]])
+        flags = [
+            f"--{name}={args[name]}" for name in SETTINGS if args[name] not in (None, True, False)
+        ]
+        config = train.parse(
+            [*flags, *["--chat_template"] * args["chat_template"], "--model", args["model"]]
+        )
         n, ks, greedy = args["samples"], args["k"], args["temperature"] == 0
-        if n < 1 or not 0 <= args["temperature"] < np.inf or (args["limit"] is not None and args["limit"] < 1):
+        if (
+            n < 1
+            or not 0 <= args["temperature"] < np.inf
+            or (args["limit"] is not None and args["limit"] < 1)
+        ):
             raise InputError("--samples and --limit must be at least 1, --temperature at least 0")
         if greedy and n > 1:
-            raise InputError(f"--samples {n}: greedy samples are all alike; give --temperature as well")
+            raise InputError(
+                f"--samples {n}: greedy samples are all alike; give --temperature as well"
+            )
         if not all(1 <= k <= n for k in ks):
             raise InputError(f"--k {' '.join(map(str, ks))}: must be from 1 to --samples {n}")
         data = Problems(args["data"] or config.val_data)
         chosen = range(len(data))[: args["limit"]]
-        rows = evaluate(config, [(data.question(i), data.answer(i)) for i in chosen], n, args["temperature"])
+        rows = evaluate(
+            config, [(data.question(i), data.answer(i)) for i in chosen], n, args["temperature"]
+        )
         if args["out"]:
             train.write_lines(args["out"], rows)
     except (ValueError, OSError) as error:
         print(f"evaluate: {error}", file=sys.stderr)
         return 2
-    print(f"{config.model}: {len(chosen)} problems of {data.path}, {n} sample{'s' * (n > 1)} of each\n")
+    print(
+        f"{config.model}: {len(chosen)} problems of {data.path}, {n} sample{'s' * (n > 1)} of each\n"
+    )
     print(summary(rows, n, ks, greedy))
     return 0
 

@@ -33,9 +33,32 @@ PATIENCE = 300  # seconds for anything to happen
 
 def launch(folder: Path, steps: int, restarts: int = 0) -> subprocess.Popen:
     """Starts the run, or goes on with it, under torchrun; what it prints is added to a file beside its folder."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--max-restarts", restarts, "--nproc_per_node", RANKS]
-    flags = ["--preset", "demo", "--steps", steps, "--eval_every", 6, "--checkpoint_every", 2, "--out", folder]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--max-restarts",
+        restarts,
+        "--nproc_per_node",
+        RANKS,
+    ]
+    flags = [
+        "--preset",
+        "demo",
+        "--steps",
+        steps,
+        "--eval_every",
+        6,
+        "--checkpoint_every",
+        2,
+        "--out",
+        folder,
+    ]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+    }
     with folder.with_suffix(".log").open("a") as log:
         command = [str(x) for x in (*torchrun, ROOT / "train.py", *flags)]
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -47,7 +70,9 @@ def ranks_of(job: subprocess.Popen) -> dict[int, int]:
     with contextlib.suppress(OSError):  # a process may end while it is looked at
         for pid in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split():
             environment = Path(f"/proc/{pid}/environ").read_text().split("\0")
-            ranks |= {int(x.removeprefix("RANK=")): int(pid) for x in environment if x.startswith("RANK=")}
+            ranks |= {
+                int(x.removeprefix("RANK=")): int(pid) for x in environment if x.startswith("RANK=")
+            }
     return ranks
 
 
@@ -94,7 +119,11 @@ def strike(job: subprocess.Popen, folder: Path, target: str, phase: str, rng) ->
     if job.poll() is not None:
         return False
     ranks = ranks_of(job)
-    victims = {"all ranks": list(ranks.values()), "torchrun": [job.pid], "teacher": [ranks.get(RANKS - 1, job.pid)]}
+    victims = {
+        "all ranks": list(ranks.values()),
+        "torchrun": [job.pid],
+        "teacher": [ranks.get(RANKS - 1, job.pid)],
+    }
     victims |= {f"rank {r}": [ranks.get(r, job.pid)] for r in range(RANKS - 1)}
     for pid in victims[target] or [job.pid]:
         with contextlib.suppress(ProcessLookupError):
@@ -104,7 +133,9 @@ def strike(job: subprocess.Popen, folder: Path, target: str, phase: str, rng) ->
 
 def flip_a_bit(folder: Path, rng) -> str:
     """Damages a file of the newest checkpoint if there is one before it; returns which."""
-    checkpoints = sorted(folder.glob("checkpoints/step_*[0-9]"), key=lambda p: int(p.name.removeprefix("step_")))
+    checkpoints = sorted(
+        folder.glob("checkpoints/step_*[0-9]"), key=lambda p: int(p.name.removeprefix("step_"))
+    )
     if len(checkpoints) < 2:
         return ""
     files = sorted(p for p in checkpoints[-1].rglob("*") if p.is_file())
@@ -120,10 +151,21 @@ def differences(a: Path, b: Path) -> list[str]:
 
     def timeless(path):
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-        return [{k: v for k, v in row.items() if k != "seconds" and not k.endswith("_s")} for row in rows]
+        return [
+            {k: v for k, v in row.items() if k != "seconds" and not k.endswith("_s")}
+            for row in rows
+        ]
 
-    names = ["selections.jsonl", "samples.jsonl", *(f"evals/{p.name}" for p in sorted((a / "evals").iterdir()))]
-    names += ["student/model.safetensors", "teacher/backbone/model.safetensors", "teacher/head.safetensors"]
+    names = [
+        "selections.jsonl",
+        "samples.jsonl",
+        *(f"evals/{p.name}" for p in sorted((a / "evals").iterdir())),
+    ]
+    names += [
+        "student/model.safetensors",
+        "teacher/backbone/model.safetensors",
+        "teacher/head.safetensors",
+    ]
     differ = [name for name in names if (a / name).read_bytes() != (b / name).read_bytes()]
     same_metrics = timeless(a / "metrics.jsonl") == timeless(b / "metrics.jsonl")
     return differ + ([] if same_metrics else ["metrics.jsonl"])
@@ -147,15 +189,21 @@ def campaign(root: Path, kills: int, steps: int, seed: int) -> list[dict]:
             struck = n < kills and strike(job, folder, target, phase, rng)
             began = time.monotonic()
             code = job.wait(PATIENCE)
-            wait_for(lambda folder=folder: not alive(folder))  # ranks that outlive torchrun would still write
+            wait_for(
+                lambda folder=folder: not alive(folder)
+            )  # ranks that outlive torchrun would still write
             output = log.read_text()[said:]
             if records[first:] and "resumed" not in records[-1]:  # what became of the strike before
-                line = next((line for line in output.splitlines() if line.startswith("  steps ")), None)
+                line = next(
+                    (line for line in output.splitlines() if line.startswith("  steps ")), None
+                )
                 if line:
                     records[-1]["resumed"] = int(line.split()[1])
             if not struck:
                 break
-            records.append({"run": folder.name, "target": target, "phase": phase, "at": last_step(folder)})
+            records.append(
+                {"run": folder.name, "target": target, "phase": phase, "at": last_step(folder)}
+            )
             records[-1]["writing"] = phase == "checkpoint" and any(folder.glob("checkpoints/*.tmp"))
             records[-1]["end_s"] = time.monotonic() - began
             records[-1]["damaged"] = flip_a_bit(folder, rng) if n % 7 == 6 else ""
@@ -174,7 +222,8 @@ def restarted(root: Path, steps: int, rng) -> str:
     folder = root / "restarted"
     job = launch(folder, steps, restarts=2)
     struck = [
-        strike(job, folder, target, phase, rng) for target, phase in (("rank 1", "step"), ("teacher", "checkpoint"))
+        strike(job, folder, target, phase, rng)
+        for target, phase in (("rank 1", "step"), ("teacher", "checkpoint"))
     ]
     code = job.wait(PATIENCE)
     failed = [f"exit status {code}"] if code else differences(root / "reference", folder)
@@ -182,16 +231,35 @@ def restarted(root: Path, steps: int, rng) -> str:
 
 
 def table(records: list[dict]) -> str:
-    lines = ["| # | run | struck | while | last step logged | job over after | damaged too | went on from | end |"]
+    lines = [
+        "| # | run | struck | while | last step logged | job over after | damaged too | went on from | end |"
+    ]
     lines += ["|---|---|---|---|---|---|---|---|---|"]
     for i, r in enumerate(records, 1):
-        phase = "writing a checkpoint" if r["writing"] else r["phase"].replace("checkpoint", "end of a checkpoint")
+        phase = (
+            "writing a checkpoint"
+            if r["writing"]
+            else r["phase"].replace("checkpoint", "end of a checkpoint")
+        )
         end = f"LOST: {'; '.join(r['lost'])}" if r["lost"] else "identical"
-        cells = (i, r["run"], r["target"], phase, max(r["at"], 0), f"{r['end_s']:.1f} s", r["damaged"])
-        lines.append(f"| {' | '.join(map(str, (*cells, r.get('resumed', 'it was killed again'), end)))} |")
+        cells = (
+            i,
+            r["run"],
+            r["target"],
+            phase,
+            max(r["at"], 0),
+            f"{r['end_s']:.1f} s",
+            r["damaged"],
+        )
+        lines.append(
+            f"| {' | '.join(map(str, (*cells, r.get('resumed', 'it was killed again'), end)))} |"
+        )
     lost = sum(bool(r["lost"]) for r in records)
     writing = sum(r["writing"] for r in records)
-    lines += ["", f"{len(records)} strikes, {writing} while a checkpoint was being written: {lost} lost."]
+    lines += [
+        "",
+        f"{len(records)} strikes, {writing} while a checkpoint was being written: {lost} lost.",
+    ]
     return "\n".join(lines)
 
 

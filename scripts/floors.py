@@ -29,7 +29,9 @@ def model_config(shape: str, **changes):
     """The transformers config of one of SHAPES, or of a model's folder, with some settings changed."""
     if shape in SHAPES:
         kind, *sizes = SHAPES[shape]
-        settings = {"model_type": kind, "max_position_embeddings": 32_768} | dict(zip(SIZES, sizes, strict=True))
+        settings = {"model_type": kind, "max_position_embeddings": 32_768} | dict(
+            zip(SIZES, sizes, strict=True)
+        )
     else:
         settings = AutoConfig.from_pretrained(shape).to_dict()
     return AutoConfig.for_model(**(settings | changes))
@@ -42,10 +44,14 @@ class Shape:
         size = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
         q, kv = size * c.num_attention_heads, size * c.num_key_value_heads
         # Weights that every token is multiplied by: queries and output, keys and values, the three of the MLP.
-        self.matrices = c.num_hidden_layers * c.hidden_size * (2 * q + 2 * kv + 3 * c.intermediate_size)
+        self.matrices = (
+            c.num_hidden_layers * c.hidden_size * (2 * q + 2 * kv + 3 * c.intermediate_size)
+        )
         self.head = c.vocab_size * c.hidden_size
         self.parameters = self.matrices + self.head * (1 if c.tie_word_embeddings else 2)
-        self.attention = 4 * c.num_hidden_layers * q  # FLOPs a key: multiply and add, for its score and its value
+        self.attention = (
+            4 * c.num_hidden_layers * q
+        )  # FLOPs a key: multiply and add, for its score and its value
         self.cache = 2 * c.num_hidden_layers * kv  # numbers kept a token: keys and values
 
     def forward_flops(self, tokens, attended, scored):
@@ -82,7 +88,9 @@ class Machine:
         return max(flops / self.rate, moved / self.bandwidth)
 
 
-def floors(shape: Shape, machine: Machine, prompt_B, new_B, live, G: int, ranks: int, size: int) -> dict[str, float]:
+def floors(
+    shape: Shape, machine: Machine, prompt_B, new_B, live, G: int, ranks: int, size: int
+) -> dict[str, float]:
     """Seconds of one of `ranks` student ranks for an equal share of a step, by part; the other parts have no floor.
 
     prompt_B and new_B: tokens of each row, prompt-major; live: the rows that are trained on; size: bytes of a number in
@@ -135,12 +143,21 @@ def plan_row(student: Shape, teacher: Shape, gpus: int, a) -> dict[str, float]:
         return moved * (ranks - 1) / ranks / (1e9 * (a.nvlink if ranks <= 8 else a.network))
 
     # Gradients are reduced in float32; bf16 weights are gathered for training, and for the generating copy.
-    weights = exchange((4 + 2 + 2) * student.parameters, students) + least["step"] + least["refresh"]
+    weights = (
+        exchange((4 + 2 + 2) * student.parameters, students) + least["step"] + least["refresh"]
+    )
     question = teacher.forward_flops(a.question_tokens, causal(a.question_tokens), 0)
-    learn = machine.floor(3 * 8 * question) + machine.floor(moved=7 * 4 * teacher.parameters / teachers)
+    learn = machine.floor(3 * 8 * question) + machine.floor(
+        moved=7 * 4 * teacher.parameters / teachers
+    )
     learn += exchange((4 + 2) * teacher.parameters, teachers)
     updates, batches = P / 4, math.ceil(64 / (8 * teachers))
     teach = updates * 4 * batches * learn + machine.floor(8 * P * question / teachers)
     busy = least["rollout_s"] + least["fwd_bwd_s"] + weights
-    parts = {"rollout": least["rollout_s"], "train": least["fwd_bwd_s"], "weights": weights, "teacher": teach}
+    parts = {
+        "rollout": least["rollout_s"],
+        "train": least["fwd_bwd_s"],
+        "weights": weights,
+        "teacher": teach,
+    }
     return parts | {"step": max(busy, teach), "wait": max(0.0, teach - busy)}

@@ -32,13 +32,39 @@ def numbers(rng: random.Random) -> tuple[str, list[str], list[str]]:
     n, d, k = rng.randint(1001, 999999), rng.randint(2, 99), rng.randint(2, 9)
     match rng.randrange(4):
         case 0:
-            right = [f"{n:,}", f"{n:,}".replace(",", "{,}"), f"{n:,}".replace(",", r"\,"), f"{n}.0", f"x = {n}"]
-            right += [rf"\${n:,}", rf"{n} \text{{ apples}}", rf"{n}^\circ", rf"\frac{{{n * d}}}{{{d}}}", f"{n - k}+{k}"]
-            right += [rf"\textbf{{{n}}}", rf"\text{{{n}}}", f"{n}.", f"{n:,} dollars", f"{n - 1}+1={n}"]
+            right = [
+                f"{n:,}",
+                f"{n:,}".replace(",", "{,}"),
+                f"{n:,}".replace(",", r"\,"),
+                f"{n}.0",
+                f"x = {n}",
+            ]
+            right += [
+                rf"\${n:,}",
+                rf"{n} \text{{ apples}}",
+                rf"{n}^\circ",
+                rf"\frac{{{n * d}}}{{{d}}}",
+                f"{n - k}+{k}",
+            ]
+            right += [
+                rf"\textbf{{{n}}}",
+                rf"\text{{{n}}}",
+                f"{n}.",
+                f"{n:,} dollars",
+                f"{n - 1}+1={n}",
+            ]
             return (
                 str(n),
                 right,
-                [str(n + 1), f"-{n}", f"{n}.01", f"{n}0", f"{n}i", f"{n}x", rf"{n} \text{{ thousand}}"],
+                [
+                    str(n + 1),
+                    f"-{n}",
+                    f"{n}.01",
+                    f"{n}0",
+                    f"{n}i",
+                    f"{n}x",
+                    rf"{n} \text{{ thousand}}",
+                ],
             )
         case 1:
             right = [
@@ -52,11 +78,26 @@ def numbers(rng: random.Random) -> tuple[str, list[str], list[str]]:
             return (
                 f"{n}/{d}",
                 right,
-                [f"{n}/{d + 1}", f"{d}/{n}", f"-{n}/{d}", rf"\frac{{{n + 1}}}{{{d}}}", f"{n / d:.2f}1"],
+                [
+                    f"{n}/{d + 1}",
+                    f"{d}/{n}",
+                    f"-{n}/{d}",
+                    rf"\frac{{{n + 1}}}{{{d}}}",
+                    f"{n / d:.2f}1",
+                ],
             )
         case 2:
-            right = [rf"{n / 1000:.3f}", rf"\frac{{{n}}}{{1000}}", rf"{n} \cdot 10^{{-3}}", rf"{n / 10:.1f}\%"]
-            return f"{n / 1000:.3f}", right, [f"{n / 1000:.2f}", f"{n / 1000:.3f}1", f"{n}", rf"{n / 100:.2f}\%"]
+            right = [
+                rf"{n / 1000:.3f}",
+                rf"\frac{{{n}}}{{1000}}",
+                rf"{n} \cdot 10^{{-3}}",
+                rf"{n / 10:.1f}\%",
+            ]
+            return (
+                f"{n / 1000:.3f}",
+                right,
+                [f"{n / 1000:.2f}", f"{n / 1000:.3f}1", f"{n}", rf"{n / 100:.2f}\%"],
+            )
         case _:
             right = [
                 rf"\sqrt{{{n}}}",
@@ -65,7 +106,11 @@ def numbers(rng: random.Random) -> tuple[str, list[str], list[str]]:
                 rf"\sqrt {n}",
                 rf"a=\sqrt{{{n}}}",
             ]
-            return rf"\sqrt{{{n}}}", right, [rf"\sqrt{{{n + 1}}}", str(n), f"{n**0.5:.2f}", rf"\sqrt[3]{{{n}}}"]
+            return (
+                rf"\sqrt{{{n}}}",
+                right,
+                [rf"\sqrt{{{n + 1}}}", str(n), f"{n**0.5:.2f}", rf"\sqrt[3]{{{n}}}"],
+            )
 
 
 def shapes(rng: random.Random) -> tuple[str, list[str], list[str]]:
@@ -74,23 +119,62 @@ def shapes(rng: random.Random) -> tuple[str, list[str], list[str]]:
     a, b = sorted((a, b))
     match rng.randrange(6):
         case 0:
-            right = [rf"\left({a}, {b}\right)", f"(x,y)=({a},{b})", f"x={a}, y={b}", f"({a}.0, {b})"]
-            return f"({a},{b})", right, [f"({b},{a})", f"[{a},{b}]", rf"\{{{a},{b}\}}", f"({a},{b},{c})", f"{a}"]
+            right = [
+                rf"\left({a}, {b}\right)",
+                f"(x,y)=({a},{b})",
+                f"x={a}, y={b}",
+                f"({a}.0, {b})",
+            ]
+            return (
+                f"({a},{b})",
+                right,
+                [f"({b},{a})", f"[{a},{b}]", rf"\{{{a},{b}\}}", f"({a},{b},{c})", f"{a}"],
+            )
         case 1:
-            right = [f"{b},{a}", rf"\{{{a},{b}\}}", rf"{a} \text{{ and }} {b}", rf"x={b} \text{{ or }} x={a}"]
-            return f"{a}, {b}", right, [f"{a}", f"{a}, {c}", f"{a},{b},{c}", f"{a}{b}", f"({b},{a})"]
+            right = [
+                f"{b},{a}",
+                rf"\{{{a},{b}\}}",
+                rf"{a} \text{{ and }} {b}",
+                rf"x={b} \text{{ or }} x={a}",
+            ]
+            return (
+                f"{a}, {b}",
+                right,
+                [f"{a}", f"{a}, {c}", f"{a},{b},{c}", f"{a}{b}", f"({b},{a})"],
+            )
         case 2:
-            right = [rf"{a} \le x < {b}", rf"x \in [{a},{b})", rf"\left[{a}, {b}\right)", f"{b} > x >= {a}"]
-            return f"[{a},{b})", right, [f"[{a},{b}]", f"({a},{b})", f"{a}<x<{b}", f"[{a},{c})", f"{a},{b}"]
+            right = [
+                rf"{a} \le x < {b}",
+                rf"x \in [{a},{b})",
+                rf"\left[{a}, {b}\right)",
+                f"{b} > x >= {a}",
+            ]
+            return (
+                f"[{a},{b})",
+                right,
+                [f"[{a},{b}]", f"({a},{b})", f"{a}<x<{b}", f"[{a},{c})", f"{a},{b}"],
+            )
         case 3:
-            right = [f"{a}+x^2-{b}x", f"f(x)=x^2-{b}x+{a}", f"x(x-{b})+{a}", f"y = x^{{2}} - {b}x + {a}"]
-            return f"x^2-{b}x+{a}", right, [f"x^2+{b}x+{a}", f"x^2-{b}x", f"x^2-{b}x+{a}=0", f"y^2-{b}y+{a}", f"{a}"]
+            right = [
+                f"{a}+x^2-{b}x",
+                f"f(x)=x^2-{b}x+{a}",
+                f"x(x-{b})+{a}",
+                f"y = x^{{2}} - {b}x + {a}",
+            ]
+            return (
+                f"x^2-{b}x+{a}",
+                right,
+                [f"x^2+{b}x+{a}", f"x^2-{b}x", f"x^2-{b}x+{a}=0", f"y^2-{b}y+{a}", f"{a}"],
+            )
         case 4:
             right = [f"2y={2 * a}x+{2 * b}", f"y-{a}x={b}", f"{a}x+{b}", f"{a}x-y+{b}=0"]
             return f"y={a}x+{b}", right, [f"y={a}x-{b}", f"y={b}x+{a}", "0=0", "y=y", f"{b}"]
         case _:
             rows = rf"{a} & {b} \\ {c} & 1"
-            right = [rf"\begin{{bmatrix}} {rows} \end{{bmatrix}}", rf"A=\begin{{pmatrix}}{rows} \\ \end{{pmatrix}}"]
+            right = [
+                rf"\begin{{bmatrix}} {rows} \end{{bmatrix}}",
+                rf"A=\begin{{pmatrix}}{rows} \\ \end{{pmatrix}}",
+            ]
             wrong = [
                 rf"\begin{{pmatrix}} {a} & {c} \\ {b} & 1 \end{{pmatrix}}",
                 rf"\begin{{vmatrix}}{rows}\end{{vmatrix}}",
@@ -116,16 +200,43 @@ def hacks(gold: int, other: int) -> list[str]:
         "…",
     ]
     guesses = [f"{x}{mark}{y}" for mark in lists for x, y in ((gold, other), (other, gold))]
-    guesses += [rf"\{{{gold}, {other}\}}", rf"{gold} \pm {other}", f"[{gold}, {other}]", rf"\text{{{gold} or {other}}}"]
+    guesses += [
+        rf"\{{{gold}, {other}\}}",
+        rf"{gold} \pm {other}",
+        f"[{gold}, {other}]",
+        rf"\text{{{gold} or {other}}}",
+    ]
     guesses += [
         rf"x={gold}, x={other}",
         rf"{gold} \text{{ (or }} {other})",
         rf"\begin{{cases}}{gold}\\{other}\end{{cases}}",
     ]
-    equations = [f"{other}={gold}", f"{gold}={other}", f"x={gold}={other}", rf"{gold} \neq {other}", f"{gold}<{other}"]
-    equations += [rf"{other} \approx {gold}", rf"x \not= {gold}", rf"{gold} \to {other}", rf"\text{{not }} {gold}"]
-    question = [f"2x={2 * gold}", f"x-{gold}=0", rf"\sum_{{k=1}}^{{{gold}}} 1", rf"\int_0^{{{gold}}} dx", f"{gold}+x-x"]
-    question += [rf"\log_2 2^{{{gold}}}", rf"\gcd({gold},0)", rf"\max({gold},{-gold})", rf"{gold} \bmod {10**7}"]
+    equations = [
+        f"{other}={gold}",
+        f"{gold}={other}",
+        f"x={gold}={other}",
+        rf"{gold} \neq {other}",
+        f"{gold}<{other}",
+    ]
+    equations += [
+        rf"{other} \approx {gold}",
+        rf"x \not= {gold}",
+        rf"{gold} \to {other}",
+        rf"\text{{not }} {gold}",
+    ]
+    question = [
+        f"2x={2 * gold}",
+        f"x-{gold}=0",
+        rf"\sum_{{k=1}}^{{{gold}}} 1",
+        rf"\int_0^{{{gold}}} dx",
+        f"{gold}+x-x",
+    ]
+    question += [
+        rf"\log_2 2^{{{gold}}}",
+        rf"\gcd({gold},0)",
+        rf"\max({gold},{-gold})",
+        rf"{gold} \bmod {10**7}",
+    ]
     unseen = [
         rf"\phantom{{{other}}}{gold}",
         rf"\cancel{{{other}}}{gold}",
@@ -133,8 +244,14 @@ def hacks(gold: int, other: int) -> list[str]:
         f"{gold}\x00{other}",
     ]
     spread = str(gold)
-    unseen += [spread[0] + glue + spread[1:] for glue in ("\u200b", "\x00", "{}", "^{}", " ", r"\quad ", r"\text{ }")]
-    claims = [rf"{gold} \text{{ {word}}}" for word in ("million", "dozen", "half", "tenths", "k", "or", "squared")]
+    unseen += [
+        spread[0] + glue + spread[1:]
+        for glue in ("\u200b", "\x00", "{}", "^{}", " ", r"\quad ", r"\text{ }")
+    ]
+    claims = [
+        rf"{gold} \text{{ {word}}}"
+        for word in ("million", "dozen", "half", "tenths", "k", "or", "squared")
+    ]
     return guesses + equations + question + unseen + claims
 
 
@@ -169,11 +286,27 @@ def hostile(rng: random.Random) -> str:
         r"\text{{{}}}",
         r"|{}|",
     ]
-    towers = [f"9^{{9^{{{big}}}}}", f"({big})!", "((9!)!)!", rf"\binom{{{big}}}{{{big // 2}}}", f"(x+1)^{{{big}}}"]
-    sums = [rf"\sum_{{k=1}}^{{{big}}} \frac{{1}}{{k!}}", rf"\prod_{{k=1}}^{{{big}}} k", rf"\sin({big}^{{{big}}})"]
-    rows = [r"\begin{pmatrix}" + "1 & " * n + r"1 \\ " * n + r"\end{pmatrix}", "1," * 900, "-" * 1900 + "5", "7" * 1990]
+    towers = [
+        f"9^{{9^{{{big}}}}}",
+        f"({big})!",
+        "((9!)!)!",
+        rf"\binom{{{big}}}{{{big // 2}}}",
+        f"(x+1)^{{{big}}}",
+    ]
+    sums = [
+        rf"\sum_{{k=1}}^{{{big}}} \frac{{1}}{{k!}}",
+        rf"\prod_{{k=1}}^{{{big}}} k",
+        rf"\sin({big}^{{{big}}})",
+    ]
+    rows = [
+        r"\begin{pmatrix}" + "1 & " * n + r"1 \\ " * n + r"\end{pmatrix}",
+        "1," * 900,
+        "-" * 1900 + "5",
+        "7" * 1990,
+    ]
     rows += [
-        piece * (1900 // len(piece)) for piece in ("5=", "1 ", "x<", r"\frac", "5_", "!", "a b ", "\x00", "ﷺ", "5%")
+        piece * (1900 // len(piece))
+        for piece in ("5=", "1 ", "x<", r"\frac", "5_", "!", "a b ", "\x00", "ﷺ", "5%")
     ]
     nest = rng.choice(nests)
     deep = "1"
@@ -182,10 +315,34 @@ def hostile(rng: random.Random) -> str:
     return rng.choice([deep, deep, rng.choice(towers), rng.choice(sums), rng.choice(rows)])
 
 
-PIECES = [*"0123456789xyi+-*/^_!=<>,;:|()[]{}%$&. ", "\x00", "\ud800", "½", "²", "∞", r"\text{or}", r"\text{ cm}"]
+PIECES = [
+    *"0123456789xyi+-*/^_!=<>,;:|()[]{}%$&. ",
+    "\x00",
+    "\ud800",
+    "½",
+    "²",
+    "∞",
+    r"\text{or}",
+    r"\text{ cm}",
+]
 PIECES += [
     rf"\{word} "
-    for word in ("frac", "sqrt", "pm", "pi", "cup", "infty", "sin", "log", "binom", "le", "{", "}", "\\", "not")
+    for word in (
+        "frac",
+        "sqrt",
+        "pm",
+        "pi",
+        "cup",
+        "infty",
+        "sin",
+        "log",
+        "binom",
+        "le",
+        "{",
+        "}",
+        "\\",
+        "not",
+    )
 ]
 
 
@@ -198,7 +355,11 @@ def answers(count: int, golds: list[str], rng: random.Random):
         mine = rng.choice(golds)
         digits = [i for i, character in enumerate(mine) if character.isdigit()]
         spot = rng.choice(digits or [len(mine)])
-        mutated = mine[:spot] + (str((int(mine[spot]) + rng.randint(1, 9)) % 10) if digits else "7x") + mine[spot + 1 :]
+        mutated = (
+            mine[:spot]
+            + (str((int(mine[spot]) + rng.randint(1, 9)) % 10) if digits else "7x")
+            + mine[spot + 1 :]
+        )
         families = [
             ("right, respelled", RIGHT, gold, rng.choice(right)),
             (
@@ -217,9 +378,19 @@ def answers(count: int, golds: list[str], rng: random.Random):
         ]
         family = families[at % len(families)]
         if at % 200 == 199:
-            family = ("hostile", WRONG, rng.choice([str(n), "x^2+1", "(1,2)", r"\sum_{k=1}^n k^2"]), hostile(rng))
+            family = (
+                "hostile",
+                WRONG,
+                rng.choice([str(n), "x^2+1", "(1,2)", r"\sum_{k=1}^n k^2"]),
+                hostile(rng),
+            )
         name, expected, gold, answer = family
-        yield name, expected, gold, rng.choice(outside(n, rng)) if answer is None else rf"So it is \boxed{{{answer}}}."
+        yield (
+            name,
+            expected,
+            gold,
+            rng.choice(outside(n, rng)) if answer is None else rf"So it is \boxed{{{answer}}}.",
+        )
 
 
 def resident() -> float:
@@ -229,7 +400,9 @@ def resident() -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--answers", type=int, default=20_000, help="generated answers")
     parser.add_argument("--calls", type=int, default=100_000, help="calls for the trainer's memory")
     demo = Path(__file__).resolve().parent.parent / "demo" / "train.jsonl"
@@ -244,8 +417,12 @@ def main() -> int:
 
     table: dict[str, Counter] = {}
     bad, slowest = [], Counter()
-    with Verifier(workers=2) as verifier:  # two: a second try does not wait for a replacement to start
-        golds = [gold for gold, good in zip(golds, verifier.check_golds(golds), strict=True) if good]
+    with Verifier(
+        workers=2
+    ) as verifier:  # two: a second try does not wait for a replacement to start
+        golds = [
+            gold for gold, good in zip(golds, verifier.check_golds(golds), strict=True) if good
+        ]
         for name, expected, gold, completion in answers(options.answers, golds, rng):
             verifier.check_golds([])  # waits for the workers that replace dead ones
             start = time.monotonic()
@@ -255,22 +432,35 @@ def main() -> int:
             refused = expected == RIGHT and verdict.reward == 0
             paid = expected == WRONG and verdict.reward == 1
             row.update(
-                {"count": 1, "paid": verdict.reward == 1, "wrong 1": paid, "wrong 0": refused, verdict.status: 1}
+                {
+                    "count": 1,
+                    "paid": verdict.reward == 1,
+                    "wrong 1": paid,
+                    "wrong 0": refused,
+                    verdict.status: 1,
+                }
             )
             if refused or paid or verdict.status == "crash":
                 bad.append(f"{name}: gold {gold!r}, {verdict.status}: {completion[-150:]!r}")
 
-        print(f"{'family':24s} {'count':>6s} {'paid':>6s} {'wrong 1':>8s} {'wrong 0':>8s} {'slowest s':>9s}  statuses")
+        print(
+            f"{'family':24s} {'count':>6s} {'paid':>6s} {'wrong 1':>8s} {'wrong 0':>8s} {'slowest s':>9s}  statuses"
+        )
         for name, row in sorted(table.items()):
             statuses = ", ".join(
-                f"{key} {row[key]}" for key in row if key not in ("count", "paid", "wrong 1", "wrong 0")
+                f"{key} {row[key]}"
+                for key in row
+                if key not in ("count", "paid", "wrong 1", "wrong 0")
             )
             figures = f"{row['count']:6d} {row['paid']:6d} {row['wrong 1']:8d} {row['wrong 0']:8d} {slowest[name]:9.2f}"
             print(f"{name:24s} {figures}  {statuses}")
         print(*bad[:40], sep="\n")
 
         before, start = resident(), time.monotonic()
-        ordinary = [(rf"\boxed{{{right[0]}}}", gold) for gold, right, _ in (numbers(rng) for _ in range(100))]
+        ordinary = [
+            (rf"\boxed{{{right[0]}}}", gold)
+            for gold, right, _ in (numbers(rng) for _ in range(100))
+        ]
         for call in range(options.calls):
             verifier.grade(*map(list, zip(ordinary[call % len(ordinary)], strict=True)))
             if call == options.calls // 20:
@@ -282,11 +472,20 @@ def main() -> int:
     with Verifier(workers=1) as verifier:
         many = [numbers(rng) for _ in range(2000)]
         start = time.monotonic()
-        verifier.grade([rf"\boxed{{{rng.choice(right)}}}" for _, right, _ in many], [gold for gold, _, _ in many])
+        verifier.grade(
+            [rf"\boxed{{{rng.choice(right)}}}" for _, right, _ in many],
+            [gold for gold, _, _ in many],
+        )
         print(f"ordinary answers a second and worker: {len(many) / (time.monotonic() - start):.0f}")
-    swollen = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024  # of all workers, which have ended now
-    print(f"largest worker: {swollen:.0f} MB; slowest answer: {max(slowest.values()):.2f} s; bad verdicts: {len(bad)}")
-    return int(bool(bad) or max(slowest.values()) > SECONDS or swollen > WORKER_MB or grown > GROWTH_MB)
+    swollen = (
+        resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    )  # of all workers, which have ended now
+    print(
+        f"largest worker: {swollen:.0f} MB; slowest answer: {max(slowest.values()):.2f} s; bad verdicts: {len(bad)}"
+    )
+    return int(
+        bool(bad) or max(slowest.values()) > SECONDS or swollen > WORKER_MB or grown > GROWTH_MB
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,13 @@ def t_p_value(t: float, df: float) -> float:
     """
     end = math.atan2(math.sqrt(df), abs(t))
     tail = end / 2 * (WEIGHTS * np.sin(end / 2 * (NODES + 1)) ** (df - 1)).sum()
-    return min(1.0, float(tail) * 2 / math.sqrt(math.pi) * math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)))
+    return min(
+        1.0,
+        float(tail)
+        * 2
+        / math.sqrt(math.pi)
+        * math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)),
+    )
 
 
 def t_quantile(df: float, level: float = 0.95) -> float:

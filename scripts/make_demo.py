@@ -48,7 +48,11 @@ RULES = {
     "ends": ((0, 1, 2), (6, 0, 6)),
 }
 # 48 invented words of one token each.
-WORDS = [a + b for a in ("ba", "do", "fe", "gi", "la", "mo", "ve", "ze") for b in ("lo", "mi", "nu", "ra", "sev", "ta")]
+WORDS = [
+    a + b
+    for a in ("ba", "do", "fe", "gi", "la", "mo", "ve", "ze")
+    for b in ("lo", "mi", "nu", "ra", "sev", "ta")
+]
 # Rates at TEMPERATURE: log-odds fall from nearly always to nearly never; the power < 1 lengthens the tail.
 BEST, WORST, POWER = 0.998, 0.002, 0.75
 
@@ -57,9 +61,14 @@ def make_skills(seed, best=BEST, worst=WORST, power=POWER):
     """Word -> (its rule, its wrong habit, its rate of the rule at TEMPERATURE)."""
     rng = random.Random(seed)
     high, low = torch.tensor([best, worst], dtype=torch.float64).logit()
-    rates = (high + (low - high) * torch.linspace(0, 1, len(WORDS), dtype=torch.float64) ** power).sigmoid()
+    rates = (
+        high + (low - high) * torch.linspace(0, 1, len(WORDS), dtype=torch.float64) ** power
+    ).sigmoid()
     words = rng.sample(WORDS, len(WORDS))
-    return {w: (*rng.sample(sorted(RULES), 2), rate) for w, rate in zip(words, rates.tolist(), strict=True)}
+    return {
+        w: (*rng.sample(sorted(RULES), 2), rate)
+        for w, rate in zip(words, rates.tolist(), strict=True)
+    }
 
 
 def apply_rule(rule, state):
@@ -109,7 +118,9 @@ def errors_can_cancel(state, words, skills):
     """Whether some choice of wrong habits still ends at the right answer: then p is no plain product."""
     right, wrong = state, set()
     for rule, habit, _ in (skills[w] for w in words):
-        wrong = {apply_rule(r, s) for s in wrong for r in (rule, habit)} | {apply_rule(habit, right)}
+        wrong = {apply_rule(r, s) for s in wrong for r in (rule, habit)} | {
+            apply_rule(habit, right)
+        }
         right = apply_rule(rule, right)
     return right in wrong
 
@@ -186,11 +197,23 @@ def demonstration(rng, skills, lengths=LENGTHS):
     return f"{question(state, words)}\n\n{FOOTER}{solution(state, words, rules)}<eos>"
 
 
-def train_base(model, tokenizer, skills, seed, steps, lengths=LENGTHS, batch_size=64, learning_rate=6e-3, warmup=100):
+def train_base(
+    model,
+    tokenizer,
+    skills,
+    seed,
+    steps,
+    lengths=LENGTHS,
+    batch_size=64,
+    learning_rate=6e-3,
+    warmup=100,
+):
     """Supervised training on fresh noisy demonstrations; the loss is on the completion alone."""
     rng = random.Random(seed + 2)
     footer = tokenizer.convert_tokens_to_ids(FOOTER)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(  # a linear rise, then a linear fall to zero
         optimizer, lambda t: min((t + 1) / warmup, (steps - t) / max(steps - warmup, 1))
     )
@@ -198,7 +221,9 @@ def train_base(model, tokenizer, skills, seed, steps, lengths=LENGTHS, batch_siz
     for step in range(1, steps + 1):
         texts = [demonstration(rng, skills, lengths) for _ in range(batch_size)]
         # Padding on the right: under causal attention no earlier token sees it, so no mask is needed.
-        tokens = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt").input_ids  # (B, T)
+        tokens = tokenizer(
+            texts, padding=True, padding_side="right", return_tensors="pt"
+        ).input_ids  # (B, T)
         in_completion = (tokens == footer).cumsum(1).bool() & (tokens != footer)
         labels = tokens.masked_fill(~in_completion | (tokens == tokenizer.pad_token_id), -100)
         loss = model(input_ids=tokens, labels=labels).loss
@@ -208,7 +233,10 @@ def train_base(model, tokenizer, skills, seed, steps, lengths=LENGTHS, batch_siz
         optimizer.step()
         schedule.step()
         if step % 100 == 0:
-            print(f"base {step}/{steps}  loss {loss.item():.4f}  {time.time() - start:.0f} s", flush=True)
+            print(
+                f"base {step}/{steps}  loss {loss.item():.4f}  {time.time() - start:.0f} s",
+                flush=True,
+            )
 
 
 def complete(model, tokenizer, problems, temperature=0.0, rows=512, max_new_tokens=64):
@@ -221,9 +249,14 @@ def complete(model, tokenizer, problems, temperature=0.0, rows=512, max_new_toke
         prompts = [f"{p}\n\n{FOOTER}" for p in problems[i : i + rows]]
         batch = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt")
         out = model.generate(
-            input_ids=batch.input_ids, attention_mask=batch.attention_mask, max_new_tokens=max_new_tokens, **settings
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            max_new_tokens=max_new_tokens,
+            **settings,
         )
-        texts += tokenizer.batch_decode(out[:, batch.input_ids.shape[1] :], skip_special_tokens=True)
+        texts += tokenizer.batch_decode(
+            out[:, batch.input_ids.shape[1] :], skip_special_tokens=True
+        )
     return texts
 
 
@@ -232,7 +265,9 @@ def graded(model, tokenizer, rows, copies, temperature, max_new_tokens=64):
     asked = [row for row in rows for _ in range(copies)]
     problems = [row["problem"] for row in asked]
     texts = complete(model, tokenizer, problems, temperature, max_new_tokens=max_new_tokens)
-    right = [float(boxed(text) == row["expected_answer"]) for text, row in zip(texts, asked, strict=True)]
+    right = [
+        float(boxed(text) == row["expected_answer"]) for text, row in zip(texts, asked, strict=True)
+    ]
     return torch.tensor(right).view(-1, copies)
 
 
@@ -254,7 +289,9 @@ def measure(model, tokenizer, validation, seed):
     torch.manual_seed(seed)
     p_hat = graded(model, tokenizer, validation, GROUP_SIZE, TEMPERATURE).mean(1)
     greedy = graded(model, tokenizer, validation, 1, 0.0)[:, 0]
-    length, bits = (torch.tensor([row[key] for row in validation]) for key in ("length", "difficulty"))
+    length, bits = (
+        torch.tensor([row[key] for row in validation]) for key in ("length", "difficulty")
+    )
     where = {"all": length > 0} | {f"{n} words": length == n for n in LENGTHS}
     edges = [0, 0.1, 0.5, 1, 2, 4, 8, 16, 99]
     where |= {f"{a:g}-{b:g} bits": (bits >= a) & (bits < b) for a, b in itertools.pairwise(edges)}
@@ -266,17 +303,26 @@ def measure(model, tokenizer, validation, seed):
         "greedy": greedy,
     }
     return {
-        name: {"problems": int(rows.sum())} | {c: round(v[rows].mean().item(), 4) for c, v in columns.items()}
+        name: {"problems": int(rows.sum())}
+        | {c: round(v[rows].mean().item(), 4) for c, v in columns.items()}
         for name, rows in where.items()
     }
 
 
 def main():
     """Make the folder, then print the table of statistics."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write (default: demo)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of rates, problems and training (default: 0)")
-    parser.add_argument("--steps", type=int, default=1500, help="supervised steps of the base (default: 1500)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo"), help="folder to write (default: demo)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of rates, problems and training (default: 0)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=1500, help="supervised steps of the base (default: 1500)"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)  # sums in one order, whatever the machine's cores; about four minutes
 

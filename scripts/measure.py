@@ -25,18 +25,25 @@ from verify import Verdict, Verifier
 
 TOKENIZER = train.DEMO + "model"
 UNREAD = SimpleNamespace(  # a Verifier that reads nothing, at no cost
-    grade=lambda texts, golds: [Verdict(0.0, "wrong")] * len(texts), check_golds=lambda golds: [True] * len(golds)
+    grade=lambda texts, golds: [Verdict(0.0, "wrong")] * len(texts),
+    check_golds=lambda golds: [True] * len(golds),
 )
 
 
 def save_random_model(shape: str, layers: int | None, seed: int, folder: Path) -> None:
     """A causal LM of a named shape, or of the config in a folder, with random weights and the demo's tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
-    changes = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    changes = {
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     if layers:
         changes |= {"num_hidden_layers": layers, "layer_types": None}
     torch.manual_seed(seed)
-    AutoModelForCausalLM.from_config(model_config(shape, **changes), dtype=torch.float32).save_pretrained(folder)
+    AutoModelForCausalLM.from_config(
+        model_config(shape, **changes), dtype=torch.float32
+    ).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
@@ -44,7 +51,9 @@ def write_problems(path: Path, n: int, tokens: int, seed: int) -> None:
     """n different made-up problems of tokens/2 to 3·tokens/2 words, each one token of the demo's."""
     rng = random.Random(seed)
     vocabulary = sorted(AutoTokenizer.from_pretrained(TOKENIZER).get_vocab())
-    words = rng.choices([word for word in vocabulary if word[0] == " " and word[1:].isalpha()], k=100_000)
+    words = rng.choices(
+        [word for word in vocabulary if word[0] == " " and word[1:].isalpha()], k=100_000
+    )
     with path.open("w") as file:
         for i in range(n):
             start = rng.randrange(len(words) // 2)
@@ -57,7 +66,9 @@ def configure(args, rest: list[str]) -> train.Config:
     flags = ["--preset", "demo"]
     if args.shape != "demo":
         if args.shape not in SHAPES and not (Path(args.shape) / "config.json").is_file():
-            raise InputError(f"--shape {args.shape}: choose from demo, {', '.join(SHAPES)}, or give a model's folder")
+            raise InputError(
+                f"--shape {args.shape}: choose from demo, {', '.join(SHAPES)}, or give a model's folder"
+            )
         # App. M's instructions are about 170 tokens; these words are a token each for the demo's tokenizer.
         flags = ["--prompt_header", " balo" * 100, "--prompt_footer", " bami" * 70]
         flags += ["--preset", args.shape if args.shape in train.PRESETS else "qwen2.5-1.5b"]
@@ -68,7 +79,10 @@ def make_materials(config: train.Config, args, folder: Path, build: bool = True)
     """Points config at models and problems in `folder`, and builds them if asked to. The demo has its own."""
     if args.shape == "demo":
         return
-    for role, shape in {"model": args.shape, "teacher_model": TEACHERS.get(args.shape, args.shape)}.items():
+    for role, shape in {
+        "model": args.shape,
+        "teacher_model": TEACHERS.get(args.shape, args.shape),
+    }.items():
         path = folder / Path(shape).name
         setattr(config, role, str(path))
         if build and not path.exists():
@@ -90,10 +104,20 @@ class Probe:
     what the verifier says. after(rows) is called after each step.
     """
 
-    def __init__(self, config: train.Config, layout: train.Layout, n: int, shares: list[float | None], after):
-        self.config, self.layout, self.n, self.shares, self.after = config, layout, n, itertools.cycle(shares), after
+    def __init__(
+        self, config: train.Config, layout: train.Layout, n: int, shares: list[float | None], after
+    ):
+        self.config, self.layout, self.n, self.shares, self.after = (
+            config,
+            layout,
+            n,
+            itertools.cycle(shares),
+            after,
+        )
         self.rows: list[dict] = []
-        self.parts: Counter = Counter()  # seconds by part where train.Stopwatch does not tell, and positions
+        self.parts: Counter = (
+            Counter()
+        )  # seconds by part where train.Stopwatch does not tell, and positions
         # From step 1, as train.train evaluates before it and at the last one.
         config.steps = config.eval_every = config.checkpoint_every = n + 2
 
@@ -108,14 +132,21 @@ class Probe:
         def rollout(*arguments):
             rollouts, rewards_B, statuses = graded(*arguments)
             if (dead := next(self.shares)) is not None:
-                rewards_B = torch.tensor(scripted_rewards(self.config.prompts_per_step, self.config.group_size, dead))
+                rewards_B = torch.tensor(
+                    scripted_rewards(self.config.prompts_per_step, self.config.group_size, dead)
+                )
             return rollouts, rewards_B, statuses
 
         student.rollout = rollout
         count = student.policy.lm.get_input_embeddings().register_forward_hook
         count(lambda module, inputs, output: self.parts.update(positions=inputs[0].numel()))
         optimizer, generator = student.optimizer, student.generator
-        for thing, name in ((sampler, "propose"), (sampler, "observe"), (optimizer, "step"), (generator, "refresh")):
+        for thing, name in (
+            (sampler, "propose"),
+            (sampler, "observe"),
+            (optimizer, "step"),
+            (generator, "refresh"),
+        ):
             setattr(thing, name, self.clock(name)(getattr(thing, name)))
 
     @contextmanager
@@ -141,7 +172,9 @@ class Probe:
             "live_rows": len(live),
             "position_ms": 1000 * metrics["rollout_s"] / max(new_B),
             "padding": 1 - sum(tokens_B[b] for b in live) / sum(trained),
-            "imbalance": max(trained) * len(trained) / sum(trained) - 1 if len(live) >= 48 else None,
+            "imbalance": max(trained) * len(trained) / sum(trained) - 1
+            if len(live) >= 48
+            else None,
             "teacher_wait": metrics["teacher_wait_s"] / metrics["seconds"],
             "cpu_s": max(cpu),
             "peak_gib": max(peak) / 2**30,
@@ -157,14 +190,20 @@ class Probe:
     show_plan = save = show_result = nothing
 
 
-def run(args, rest: list[str], n: int, shares: list[float | None], after=len, reads: bool = True) -> Probe:
+def run(
+    args, rest: list[str], n: int, shares: list[float | None], after=len, reads: bool = True
+) -> Probe:
     """n steps of train.train on this rank; see Probe, which is returned.
 
     `reads`: the verifier grades, and rank 0 finds what the machine can do; else rewards have to be scripted.
     """
     config = configure(args, rest)
     layout, cuda = train.Layout(config), torch.cuda.is_available()
-    workers = Verifier(workers=config.verify_workers) if reads and not layout.is_teacher else nullcontext(UNREAD)
+    workers = (
+        Verifier(workers=config.verify_workers)
+        if reads and not layout.is_teacher
+        else nullcontext(UNREAD)
+    )
     with workers as verifier, tempfile.TemporaryDirectory() as folder:
         layout.connect(config)
         make_materials(config, args, Path(layout.gather(folder)[0]), build=layout.rank == 0)
@@ -176,7 +215,9 @@ def run(args, rest: list[str], n: int, shares: list[float | None], after=len, re
         else:
             train.train(config, layout, probe, 1, verifier)
         # A waiting rank uses no processor: this is what a role would need with processors of its own.
-        probe.teacher_cpu = max(layout.gather(layout.is_teacher and time.process_time() - probe.cpu))
+        probe.teacher_cpu = max(
+            layout.gather(layout.is_teacher and time.process_time() - probe.cpu)
+        )
     dist.destroy_process_group()
     return probe
 

@@ -91,7 +91,9 @@ def ema(values, keep: float = EMA) -> np.ndarray:
 def read_rows(path: Path, key: str = "step") -> list[dict]:
     """The objects with a number `key` in a .jsonl file, without the line that a run still going is writing."""
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), 1):
+    for number, line in enumerate(
+        path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), 1
+    ):
         if not line.endswith("\n"):
             break
         try:
@@ -111,7 +113,9 @@ def load_run(folder) -> tuple[dict, list[dict]]:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8", errors="replace"))
         rows = {row["step"]: row for row in read_rows(folder / "metrics.jsonl")}
     except OSError as error:
-        raise RunError(f"{folder}: not a run folder, {Path(error.filename).name}: {error.strerror}") from error
+        raise RunError(
+            f"{folder}: not a run folder, {Path(error.filename).name}: {error.strerror}"
+        ) from error
     except json.JSONDecodeError as error:
         raise RunError(f"{folder}: config.json is not JSON ({error})") from error
     if not isinstance(config, dict):
@@ -133,8 +137,13 @@ def load_selections(folder: Path) -> np.ndarray:
         for s in lines:
             predicted = s["utilities"][s["pool"].index(s["chosen"])]
             known = [utility for utility in s["utilities"] if utility is not None]
-            numbers = (np.nan if predicted is None else predicted, np.mean(known) if known else np.nan)
-            selections.append((s["step"], s["chosen"], s["explored"], s["successes"], s["y"], *numbers))
+            numbers = (
+                np.nan if predicted is None else predicted,
+                np.mean(known) if known else np.nan,
+            )
+            selections.append(
+                (s["step"], s["chosen"], s["explored"], s["successes"], s["y"], *numbers)
+            )
         return np.array(selections, dtype=SELECTION)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else error
@@ -146,7 +155,9 @@ def differing(one: dict, other: dict) -> list[str]:
     return sorted({key for key in one | other if one.get(key) != other.get(key)} - OWN_TO_A_RUN)
 
 
-def load_groups(folders, group_by: tuple[str, ...] = ()) -> dict[str, list[tuple[Path, dict, list[dict]]]]:
+def load_groups(
+    folders, group_by: tuple[str, ...] = ()
+) -> dict[str, list[tuple[Path, dict, list[dict]]]]:
     """(folder, settings, metrics) of the runs, under the name of their method.
 
     That is the sampler, with whatever sets the method apart from others that have it; given `group_by`, the values
@@ -154,19 +165,29 @@ def load_groups(folders, group_by: tuple[str, ...] = ()) -> dict[str, list[tuple
     """
     runs, groups = [(Path(folder), *load_run(folder)) for folder in folders], {}
     for folder, config, rows in runs:
-        same = [other for _, other, _ in runs if all(other.get(k) == config.get(k) for k in ("preset", "sampler"))]
-        keys = group_by or ["sampler", *sorted({key for other in same for key in differing(config, other)})]
+        same = [
+            other
+            for _, other, _ in runs
+            if all(other.get(k) == config.get(k) for k in ("preset", "sampler"))
+        ]
+        keys = group_by or [
+            "sampler",
+            *sorted({key for other in same for key in differing(config, other)}),
+        ]
         if not group_by and len({other.get("preset") for _, other, _ in runs}) > 1:
             keys.insert(0, "preset")
         try:
             name = ", ".join(
-                f"{config[k]}" if k in ("preset", "sampler", *group_by) else f"{k} {config.get(k)}" for k in keys
+                f"{config[k]}" if k in ("preset", "sampler", *group_by) else f"{k} {config.get(k)}"
+                for k in keys
             )
         except KeyError as error:
             raise RunError(f"{folder}: no {error} in config.json") from error
         group = groups.setdefault(name, [])
         group.append((folder, config, rows))
-        if unlike := differing(config, group[0][1]):  # a mean over an ablation and the main runs: a quiet mistake
+        if unlike := differing(
+            config, group[0][1]
+        ):  # a mean over an ablation and the main runs: a quiet mistake
             note = f"differs from other runs of {name!r} in {', '.join(unlike)}; see --group_by"
             print(f"note: {folder} {note}", file=sys.stderr)
     return groups
@@ -191,13 +212,19 @@ def forwarded(config: dict, rows: list[dict]) -> np.ndarray:
             tokens[0, i] = row["groups"] * prompt + row["completion_tokens"]
             tokens[1, i] = row["forwarded_rows"] * row["total_tokens"] / B * passes
             if "teacher_updates" in row:
-                M, N, E = (config[k] for k in ("teacher_update_every", "replay_capacity", "teacher_epochs"))
+                M, N, E = (
+                    config[k] for k in ("teacher_update_every", "replay_capacity", "teacher_epochs")
+                )
                 triggers = np.arange(outcomes // M + 1, (outcomes + row["groups"]) // M + 1) * M
                 outcomes += row["groups"]
-                learned = E * triggers.clip(max=N).sum() * (config["teacher_mode"] != "frozen")  # kept embeddings
+                learned = (
+                    E * triggers.clip(max=N).sum() * (config["teacher_mode"] != "frozen")
+                )  # kept embeddings
                 tokens[2, i] = (row["groups"] * config["candidates"] + learned) * prompt
     except (KeyError, TypeError) as error:
-        raise RunError(f"{error} is not in the run's files, so the tokens forwarded cannot be counted") from error
+        raise RunError(
+            f"{error} is not in the run's files, so the tokens forwarded cannot be counted"
+        ) from error
     return tokens.cumsum(axis=1)
 
 
@@ -209,16 +236,26 @@ def x_values(config: dict, rows: list[dict], x: str) -> np.ndarray:
         return forwarded(config, rows).sum(axis=0) / X_AXES[x][1]
     if x == "student_work":
         if not (config.get("world_size") and config.get("student_ranks")):
-            raise RunError(f"no world_size and student_ranks in config.json, so --x {x} cannot be drawn")
-        return np.array([row["step"] * config["world_size"] / config["student_ranks"] for row in rows])
+            raise RunError(
+                f"no world_size and student_ranks in config.json, so --x {x} cannot be drawn"
+            )
+        return np.array(
+            [row["step"] * config["world_size"] / config["student_ranks"] for row in rows]
+        )
     key = {"samples": "groups", "tokens": "completion_tokens"}.get(x, "seconds")
-    missing = [row["step"] for row in rows if row.get(key) is None and row["step"] > 0]  # step 0 only evaluates
+    missing = [
+        row["step"] for row in rows if row.get(key) is None and row["step"] > 0
+    ]  # step 0 only evaluates
     if missing:
         raise RunError(f"no {key} at step {missing[0]}, so --x {x} cannot be drawn")
     times = {"samples": "group_size", "device_hours": "world_size"}.get(x)
     if times and not config.get(times):
         raise RunError(f"no {times} in config.json, so --x {x} cannot be drawn")
-    return np.cumsum([row.get(key) or 0.0 for row in rows]) * (config[times] if times else 1) / X_AXES[x][1]
+    return (
+        np.cumsum([row.get(key) or 0.0 for row in rows])
+        * (config[times] if times else 1)
+        / X_AXES[x][1]
+    )
 
 
 def curve(rows: list[dict], x: np.ndarray, key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -284,14 +321,25 @@ def plot(groups, selections: dict[Path, np.ndarray], out, x: str = "steps") -> P
                 drawn.setdefault(name, []).append((rows, x_values(config, rows, x)))
             except RunError as error:
                 raise RunError(f"{folder}: {error}") from error
-    present = {k for runs in drawn.values() for rows, _ in runs for row in rows for k in row if row[k] is not None}
+    present = {
+        k
+        for runs in drawn.values()
+        for rows, _ in runs
+        for row in rows
+        for k in row
+        if row[k] is not None
+    }
     panels = [panel for panel in PANELS if panel[2][0][0] in present]
     if not panels:
         raise RunError("none of these runs has a metric to draw")
     columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
     lines = -(-len(panels) // columns)
     figure, grid = plt.subplots(
-        lines, columns, figsize=(4.4 * columns, 3.3 * lines + 0.4), squeeze=False, layout="constrained"
+        lines,
+        columns,
+        figsize=(4.4 * columns, 3.3 * lines + 0.4),
+        squeeze=False,
+        layout="constrained",
     )
     for axes, panel in zip(grid.flat, panels, strict=False):
         draw_panel(axes, panel, drawn, x)
@@ -313,7 +361,9 @@ def calibration(predicted, y) -> np.ndarray:
     """Bins of predictions, ten over [0, 0.5] but none empty: mean prediction and outcome, its 95% interval, number."""
     which, points = np.digitize(predicted, np.linspace(0, 0.5, 11)[1:-1]), []
     for inside in (which == b for b in np.unique(which)):
-        points.append([predicted[inside].mean(), y[inside].mean(), *bootstrap(y[inside], 2000), inside.sum()])
+        points.append(
+            [predicted[inside].mean(), y[inside].mean(), *bootstrap(y[inside], 2000), inside.sum()]
+        )
     return np.reshape(points, (-1, 5))
 
 
@@ -326,14 +376,23 @@ def count_shares(successes, G: int) -> np.ndarray:
 def draw_reliability(axes, groups: dict[str, list[np.ndarray]]) -> None:
     """Mean outcome by bin of prediction; exploring filled, greedy open. groups: each method's runs' selections."""
     axes.plot([0, 0.5], [0, 0.5], ":", color="0.3", linewidth=1)
-    for explored, line, fill, name in ((True, "o-", None, "exploring"), (False, "o--", "w", "greedy")):
+    for explored, line, fill, name in (
+        (True, "o-", None, "exploring"),
+        (False, "o--", "w", "greedy"),
+    ):
         axes.plot([], [], line, color="0.3", markerfacecolor=fill, label=name, markersize=5)
         for colour, runs in zip(COLOURS, groups.values(), strict=False):
             s = np.concatenate(runs)
             s = s[(s["explored"] == explored) & np.isfinite(s["predicted"])]
             points = calibration(s["predicted"], s["y"])
             x, y, low, high, _ = points[points[:, 4] >= LEAST].T
-            style = {"fmt": line, "markersize": 5, "markerfacecolor": fill, "elinewidth": 0.9, "capsize": 2}
+            style = {
+                "fmt": line,
+                "markersize": 5,
+                "markerfacecolor": fill,
+                "elinewidth": 0.9,
+                "capsize": 2,
+            }
             axes.errorbar(x, y, [y - low, high - y], color=colour, linewidth=1.3, **style)
     axes.legend(fontsize=8, frameon=False)
     title = "Reliability (95% intervals)"
@@ -345,7 +404,9 @@ def difficulty_levels(config: dict, column: str) -> tuple[np.ndarray, list[str]]
 
     Values are levels where there are at most 12; else they are numbers, and levels tenths of the problems.
     """
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the core files lie beside this folder
+    sys.path.insert(
+        0, str(Path(__file__).resolve().parent.parent)
+    )  # the core files lie beside this folder
     import datasets
 
     from sampler import Problems
@@ -366,7 +427,9 @@ def difficulty_levels(config: dict, column: str) -> tuple[np.ndarray, list[str]]
     try:
         numbers = np.array([float(value) for value in values])[which]
     except (ValueError, TypeError) as error:
-        raise RunError(f"{path}: {column!r} has {len(values)} different values that are not all numbers") from error
+        raise RunError(
+            f"{path}: {column!r} has {len(values)} different values that are not all numbers"
+        ) from error
     edges = np.unique(np.quantile(numbers, np.linspace(0, 1, 11)))
     names = [f"{low:.3g} – {high:.3g}" for low, high in pairwise(edges)]
     return np.searchsorted(edges[1:-1], numbers, side="right"), names
@@ -378,26 +441,36 @@ def draw_difficulty(axes, runs: list[np.ndarray], G: int, levels=None, blocks: i
     levels: as difficulty_levels returns them. Without them a level is how many of G completions were right.
     """
     chosen, shares = np.concatenate(runs), []
-    edges = np.unique(np.linspace(0, chosen["step"].max(), blocks + 1).round())  # a block: steps edge + 1 to next edge
+    edges = np.unique(
+        np.linspace(0, chosen["step"].max(), blocks + 1).round()
+    )  # a block: steps edge + 1 to next edge
     q = G // 4
-    names = levels[1] if levels else ["0", f"1–{q}", f"{q + 1}–{G - q - 1}", f"{G - q}–{G - 1}", f"{G}"]
+    names = (
+        levels[1] if levels else ["0", f"1–{q}", f"{q + 1}–{G - q - 1}", f"{G - q}–{G - 1}", f"{G}"]
+    )
     for low, high in pairwise(edges):
         s = chosen[(chosen["step"] > low) & (chosen["step"] <= high)]
         shares.append(count_shares(s["successes"], G))
         if levels:
             shares[-1] = np.bincount(levels[0][s["chosen"]], minlength=len(names)) / len(s)
-    image = axes.pcolormesh(edges, np.arange(len(names) + 1), np.transpose(shares), cmap="cividis", vmin=0)
+    image = axes.pcolormesh(
+        edges, np.arange(len(names) + 1), np.transpose(shares), cmap="cividis", vmin=0
+    )
     axes.set_yticks(np.arange(len(names)) + 0.5, names, fontsize=8)
     axes.set(xlabel="training step")
     return image
 
 
-def plot_selections(groups, selections: dict[Path, np.ndarray], out, column: str, levels: dict) -> Path:
+def plot_selections(
+    groups, selections: dict[Path, np.ndarray], out, column: str, levels: dict
+) -> Path:
     """Heat maps of what was chosen, one for each method, and the reliability of the predictions; returns the path.
 
     levels: each method's difficulty_levels of the column, or nothing.
     """
-    runs = {name: [selections[folder] for folder, _, _ in members] for name, members in groups.items()}
+    runs = {
+        name: [selections[folder] for folder, _, _ in members] for name, members in groups.items()
+    }
     predicts = {k: v for k, v in runs.items() if any(np.isfinite(s["predicted"]).any() for s in v)}
     n = len(groups) + bool(predicts)
     columns, lines = min(3, n), -(-n // 3)
@@ -407,7 +480,10 @@ def plot_selections(groups, selections: dict[Path, np.ndarray], out, column: str
     for axes, (name, members) in zip(grid.flat, groups.items(), strict=False):
         G = members[0][1]["group_size"]
         images.append(draw_difficulty(axes, runs[name], G, levels.get(name)))
-        axes.set(title=f"Chosen problems: {name}", ylabel=column if levels else f"completions right, of {G}")
+        axes.set(
+            title=f"Chosen problems: {name}",
+            ylabel=column if levels else f"completions right, of {G}",
+        )
     for image in images:
         image.set_clim(0, max(other.get_array().max() for other in images))
         figure.colorbar(image, ax=image.axes, label="share of a block's choices", pad=0.02)
@@ -421,9 +497,13 @@ def plot_selections(groups, selections: dict[Path, np.ndarray], out, column: str
 def save(figure, groups: dict[str, list], out, name: str) -> Path:
     """The figure with its legend of groups, as the file `out`, or as `name` in the folder `out`; returns the path."""
     if len(groups) > len(COLOURS):
-        raise RunError(f"{len(groups)} groups of runs, but only {len(COLOURS)} colours can be told apart")
+        raise RunError(
+            f"{len(groups)} groups of runs, but only {len(COLOURS)} colours can be told apart"
+        )
     looks = list(zip(COLOURS, MARKERS, strict=True))[: len(groups)]
-    lines = [plt.Line2D([], [], color=colour, linewidth=2, marker=marker) for colour, marker in looks]
+    lines = [
+        plt.Line2D([], [], color=colour, linewidth=2, marker=marker) for colour, marker in looks
+    ]
     names = [f"{key} ({len(runs)} run{'s' * (len(runs) > 1)})" for key, runs in groups.items()]
     figure.legend(lines, names, loc="outside upper center", ncols=min(4, len(names)), frameon=False)
     path = Path(out)
@@ -436,10 +516,16 @@ def save(figure, groups: dict[str, list], out, name: str) -> Path:
 
 def arguments(doc: str, out: bool = True) -> argparse.ArgumentParser:
     """The command line that scripts reading run folders have in common."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, as train.py makes them")
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run folders, as train.py makes them"
+    )
     if out:
-        parser.add_argument("--out", default="figures", help="a folder, or a .png, .pdf or .svg file (%(default)s)")
+        parser.add_argument(
+            "--out", default="figures", help="a folder, or a .png, .pdf or .svg file (%(default)s)"
+        )
     parser.add_argument(
         "--group_by", nargs="+", default=(), metavar="KEY",
         help="settings of config.json whose runs are one method, e.g. sampler loss (all but seed and out)",
@@ -450,17 +536,26 @@ def arguments(doc: str, out: bool = True) -> argparse.ArgumentParser:
 def main(argv=None) -> None:
     """The command line of `plot` and `plot_selections`."""
     parser = arguments(__doc__)
-    parser.add_argument("--x", choices=X_AXES, default="steps", help="horizontal axis of the curves (%(default)s)")
-    parser.add_argument("--column", help="of the training file: the heat map's vertical axis (difficulty, if there)")
+    parser.add_argument(
+        "--x", choices=X_AXES, default="steps", help="horizontal axis of the curves (%(default)s)"
+    )
+    parser.add_argument(
+        "--column", help="of the training file: the heat map's vertical axis (difficulty, if there)"
+    )
     args = parser.parse_args(argv)
     try:
         groups = load_groups(args.runs, tuple(args.group_by))
         configs = {folder: config for runs in groups.values() for folder, config, _ in runs}
         lacking = [folder for folder in configs if not (folder / "selections.jsonl").exists()]
-        selections = {folder: load_selections(folder) for folder in configs if folder not in lacking}
+        selections = {
+            folder: load_selections(folder) for folder in configs if folder not in lacking
+        }
         print(plot(groups, selections, args.out, args.x))
         if lacking:
-            print(f"note: {lacking[0]} has no selections.jsonl: no figure of selections", file=sys.stderr)
+            print(
+                f"note: {lacking[0]} has no selections.jsonl: no figure of selections",
+                file=sys.stderr,
+            )
             return
         column, levels = args.column or "difficulty", {}
         try:

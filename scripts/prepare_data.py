@@ -41,7 +41,9 @@ from verify import Verifier
 
 HUB_ID = "nvidia/OpenMathReasoning"
 REQUIRED, OPTIONAL = ("problem", "expected_answer"), ("problem_type", "pass_rate_72b_tir")
-PROBLEM_TYPE = "has_answer_extracted"  # the other types are proofs, or answers by a vote over solutions
+PROBLEM_TYPE = (
+    "has_answer_extracted"  # the other types are proofs, or answers by a vote over solutions
+)
 NORMALISATION = "Unicode NFKC, case folded, runs of white space as one space, ends stripped"
 OUTPUTS = ("train.jsonl", "val.jsonl", "manifest.json")
 BATCH = 8192  # rows in memory at a time
@@ -53,7 +55,9 @@ class DataError(ValueError):
 
 def normalise(text: str) -> str:
     """The text that decides whether two problems are the same (folding can undo NFKC, hence twice)."""
-    return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).split())
+    return " ".join(
+        unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).split()
+    )
 
 
 def rank_of(problem: str, seed: int) -> bytes:
@@ -82,7 +86,9 @@ def locate(source, split, revision):
             commit, hub = HfApi().dataset_info(source, revision=revision).sha, HfFileSystem()
             root = f"datasets/{source}@{commit}"
             names = hub.find(root)
-        except Exception as error:  # the hub's errors, the HTTP library's and OSErrors share no other base
+        except (
+            Exception
+        ) as error:  # the hub's errors, the HTTP library's and OSErrors share no other base
             raise DataError(
                 f"{source}: no such file or folder here, and the Hugging Face hub cannot be read "
                 f"({one_line(error)}): check name and network, or give a local copy by --source"
@@ -93,7 +99,10 @@ def locate(source, split, revision):
     says_split = re.compile(rf"(^|[/_.-]){re.escape(split)}[/_.-]")
     of_split = [name for name in names if says_split.search(name.removeprefix(root))]
     if not names or (commit and not of_split):
-        raise DataError(f"{source}: has no .jsonl or .parquet file" + (f" of a split {split!r}" if commit else ""))
+        raise DataError(
+            f"{source}: has no .jsonl or .parquet file"
+            + (f" of a split {split!r}" if commit else "")
+        )
     return of_split or names, open_file, commit
 
 
@@ -116,7 +125,9 @@ def read_parquet(file, name):
     table = pyarrow.parquet.ParquetFile(file)
     fields = table.schema_arrow.names
     check_fields(fields, name)
-    batches = table.iter_batches(BATCH, columns=[field for field in REQUIRED + OPTIONAL if field in fields])
+    batches = table.iter_batches(
+        BATCH, columns=[field for field in REQUIRED + OPTIONAL if field in fields]
+    )
     rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
     yield from ((f"{name}, row {number}", row) for number, row in enumerate(rows, 1))
 
@@ -143,7 +154,9 @@ def read_rows(names, open_file, progress):
                         yield where_row
             except DataError:
                 raise
-            except Exception as error:  # a broken file, disk or network, in whichever library's terms
+            except (
+                Exception
+            ) as error:  # a broken file, disk or network, in whichever library's terms
                 raise DataError(f"{name}: cannot be read ({one_line(error)})") from error
 
 
@@ -162,18 +175,25 @@ def store_rows(rows, db, seed, check_golds, dropped):
         read += len(batch)
         usable = []
         for where, row in batch:
-            problem, answer = as_text(row, "problem", where), as_text(row, "expected_answer", where).strip()
+            problem, answer = (
+                as_text(row, "problem", where),
+                as_text(row, "expected_answer", where).strip(),
+            )
             if row.get("problem_type", PROBLEM_TYPE) != PROBLEM_TYPE:
                 dropped["other_problem_type"] += 1
             elif not problem.strip():
                 dropped["empty_problem"] += 1
             elif not answer:
                 dropped["empty_answer"] += 1
-            elif re.search("[\ud800-\udfff]", problem + answer):  # JSON can spell what no file can hold
+            elif re.search(
+                "[\ud800-\udfff]", problem + answer
+            ):  # JSON can spell what no file can hold
                 dropped["not_unicode"] += 1
             else:
                 usable.append({"problem": problem, "expected_answer": answer})
-                rate = row.get("pass_rate_72b_tir")  # text in OpenMathReasoning, "n/a" where not known
+                rate = row.get(
+                    "pass_rate_72b_tir"
+                )  # text in OpenMathReasoning, "n/a" where not known
                 if re.fullmatch(r"[01](\.\d*)?", str(rate)):
                     usable[-1]["pass_rate"] = float(rate)
         new = sorted({record["expected_answer"] for record in usable} - verifiable.keys())
@@ -182,7 +202,9 @@ def store_rows(rows, db, seed, check_golds, dropped):
             if verifiable[record["expected_answer"]]:
                 line = json.dumps(record, ensure_ascii=False)
                 key = rank_of(record["problem"], seed), record["expected_answer"], line
-                db.execute("INSERT INTO rows VALUES (?, ?, ?, 1) ON CONFLICT DO UPDATE SET n = n + 1", key)
+                db.execute(
+                    "INSERT INTO rows VALUES (?, ?, ?, 1) ON CONFLICT DO UPDATE SET n = n + 1", key
+                )
             else:
                 dropped["unverifiable_answer"] += 1
     return read
@@ -203,7 +225,12 @@ def write_files(db, folder, val_size, keep_repeats, dropped, progress):
     problems, conflicting, rows = 0, 0, Counter()
     digests = {name: hashlib.sha256() for name in OUTPUTS[:2]}
     table = db.execute("SELECT * FROM rows ORDER BY rank, answer, line")
-    groups = tqdm(itertools.groupby(table, lambda row: row[0]), "writing", unit=" problems", disable=not progress)
+    groups = tqdm(
+        itertools.groupby(table, lambda row: row[0]),
+        "writing",
+        unit=" problems",
+        disable=not progress,
+    )
     with (folder / "train.jsonl").open("wb") as train, (folder / "val.jsonl").open("wb") as val:
         for _, group in groups:
             lines = [row[1:] for row in group]
@@ -234,11 +261,15 @@ def check_output(out, settings):
         return
     try:
         found = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["settings"]
-        other = [f"{key} was {found.get(key)!r}" for key in settings if found.get(key) != settings[key]]
+        other = [
+            f"{key} was {found.get(key)!r}" for key in settings if found.get(key) != settings[key]
+        ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         other = ["no readable manifest says how"]
     if other:
-        raise DataError(f"{out}: holds files made otherwise ({', '.join(other)}): choose another --out, or --overwrite")
+        raise DataError(
+            f"{out}: holds files made otherwise ({', '.join(other)}): choose another --out, or --overwrite"
+        )
 
 
 def prepare(
@@ -259,10 +290,22 @@ def prepare(
     whose name says `split`. Files appear under their names only when all of them are complete.
     """
     source, out, dropped = str(source), Path(out), Counter()
-    settings = {"source": source, "split": split, "revision": revision, "val_size": val_size, "seed": seed}
-    settings |= {"keep_repeats": keep_repeats, "problem_type": PROBLEM_TYPE, "normalisation": NORMALISATION}
+    settings = {
+        "source": source,
+        "split": split,
+        "revision": revision,
+        "val_size": val_size,
+        "seed": seed,
+    }
+    settings |= {
+        "keep_repeats": keep_repeats,
+        "problem_type": PROBLEM_TYPE,
+        "normalisation": NORMALISATION,
+    }
     if val_size < 1 or workers < 1:
-        raise DataError(f"val_size {val_size} and workers {workers}: there must be at least 1 of each")
+        raise DataError(
+            f"val_size {val_size} and workers {workers}: there must be at least 1 of each"
+        )
     if not overwrite:
         check_output(out, settings)
     names, open_file, commit = locate(source, split, revision)
@@ -275,7 +318,9 @@ def prepare(
         with tempfile.TemporaryDirectory(prefix=".preparing-", dir=out) as folder:
             db = sqlite3.connect("")  # "": on disk, nameless, removed by the system
             db.execute("PRAGMA cache_size = -65536")  # KiB in memory
-            db.execute("CREATE TABLE rows (rank, answer, line, n, PRIMARY KEY (rank, answer, line)) WITHOUT ROWID")
+            db.execute(
+                "CREATE TABLE rows (rank, answer, line, n, PRIMARY KEY (rank, answer, line)) WITHOUT ROWID"
+            )
             with Verifier(workers=workers) as verifier:
                 rows = read_rows(names, open_file, progress)
                 read = store_rows(rows, db, seed, verifier.check_golds, dropped)
@@ -287,16 +332,22 @@ def prepare(
                 )
             counts = write_files(db, Path(folder), val_size, keep_repeats, dropped, progress)
             db.close()
-            assert read == counts["train_rows"] + counts["val_rows"] + dropped.total(), "a row went uncounted"
+            assert read == counts["train_rows"] + counts["val_rows"] + dropped.total(), (
+                "a row went uncounted"
+            )
             manifest = {"settings": settings, "commit": commit, "files": names, "rows_read": read}
             manifest |= {"dropped_rows": dict(+dropped)} | counts
             text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
             (Path(folder) / "manifest.json").write_text(text, encoding="utf-8")
-            (out / "manifest.json").unlink(missing_ok=True)  # gone first and back last: never beside others' files
+            (out / "manifest.json").unlink(
+                missing_ok=True
+            )  # gone first and back last: never beside others' files
             for name in OUTPUTS:
                 (Path(folder) / name).replace(out / name)
     except (OSError, sqlite3.Error) as error:
-        raise DataError(f"{out}: cannot be written ({one_line(error)}): is there space in it and in TMPDIR?") from error
+        raise DataError(
+            f"{out}: cannot be written ({one_line(error)}): is there space in it and in TMPDIR?"
+        ) from error
     finally:
         if out.is_dir() and not any(out.iterdir()):
             out.rmdir()
@@ -305,7 +356,9 @@ def prepare(
 
 def main(argv=None):
     """The command line of `prepare`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add(
         "--source",
@@ -313,7 +366,12 @@ def main(argv=None):
         help="hub dataset, .jsonl or .parquet file, or folder of them (%(default)s)",
     )
     add("--out", default="data/openmathreasoning", help="folder for the three files (%(default)s)")
-    add("--val_size", type=int, default=5000, help="validation problems (%(default)s; paper, Dataset Details)")
+    add(
+        "--val_size",
+        type=int,
+        default=5000,
+        help="validation problems (%(default)s; paper, Dataset Details)",
+    )
     add("--seed", type=int, default=0, help="of the split and the order (%(default)s)")
     add("--keep_repeats", action="store_true", help="train on repeated rows too, as the paper did")
     add("--split", default="cot", help="read the files whose name says so (%(default)s)")
@@ -324,7 +382,11 @@ def main(argv=None):
         manifest = prepare(**vars(parser.parse_args(argv)))
     except DataError as error:
         sys.exit(f"prepare_data: {error}")
-    print(json.dumps({key: manifest[key] for key in ("rows_read", "dropped_rows", "train_rows", "val_rows")}))
+    print(
+        json.dumps(
+            {key: manifest[key] for key in ("rows_read", "dropped_rows", "train_rows", "val_rows")}
+        )
+    )
 
 
 if __name__ == "__main__":

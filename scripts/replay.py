@@ -17,7 +17,9 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the core files lie beside this folder
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # the core files lie beside this folder
 import numpy as np
 from safetensors.torch import save_file
 from transformers.utils import logging as hf_logging
@@ -36,7 +38,8 @@ class Recorded:
     def propose(self, n: int) -> Selections:
         rows, self.rows = self.rows[:n], self.rows[n:]
         pool_N_K, utilities_N_K, chosen_N, explored_N = (
-            np.array([row[name] for row in rows]) for name in ("pool", "utilities", "chosen", "explored")
+            np.array([row[name] for row in rows])
+            for name in ("pool", "utilities", "chosen", "explored")
         )
         position_N = (pool_N_K == chosen_N[:, None]).argmax(axis=1)
         return Selections(pool_N_K, utilities_N_K.astype(float), position_N, explored_N)
@@ -58,7 +61,9 @@ class Replay(train.Run):
     def __init__(self, config: train.Config, layout: train.Layout, step: int):
         super().__init__(config, layout)
         self.last, self.out = step, self.folder / "replay"
-        self.logged = {row["step"]: row for row in train.read_lines(self.folder / "metrics.jsonl", torn=True)}
+        self.logged = {
+            row["step"]: row for row in train.read_lines(self.folder / "metrics.jsonl", torn=True)
+        }
         self.differ = 0
 
     def resume(self, step: int, sampler, student=None) -> None:
@@ -66,7 +71,9 @@ class Replay(train.Run):
         optimizer_step = student.optimizer.step
 
         def keep_gradient_and_step():
-            self.gradient = {name: p.grad.full_tensor().cpu() for name, p in student.policy.named_parameters()}
+            self.gradient = {
+                name: p.grad.full_tensor().cpu() for name, p in student.policy.named_parameters()
+            }
             optimizer_step()
 
         student.optimizer.step = keep_gradient_and_step
@@ -81,17 +88,25 @@ class Replay(train.Run):
             return
         again = json.loads(json.dumps(train.plain(metrics)))
         again.pop("val_accuracy", None)  # nothing is evaluated
-        names = [k for k in self.logged[step] if k in again and k != "seconds" and not k.endswith("_s")]
+        names = [
+            k for k in self.logged[step] if k in again and k != "seconds" and not k.endswith("_s")
+        ]
         different = [name for name in names if again[name] != self.logged[step][name]]
         self.differ += len(different)
-        print(f"step {step}: {len(names) - len(different)} of {len(names)} numbers are the same", flush=True)
+        print(
+            f"step {step}: {len(names) - len(different)} of {len(names)} numbers are the same",
+            flush=True,
+        )
         for name in different:
             print(f"  {name}: {self.logged[step][name]} then, {again[name]} now")
         if step == self.last:
             G = groups.rewards_P_G.shape[1]
             problems = groups.selections.index_N.repeat(G).tolist()
             columns = (problems, groups.rewards_P_G.flatten().tolist(), groups.statuses)
-            rows = [dict(zip(("problem", "reward", "status"), row, strict=True)) for row in zip(*columns, strict=True)]
+            rows = [
+                dict(zip(("problem", "reward", "status"), row, strict=True))
+                for row in zip(*columns, strict=True)
+            ]
             for row, ids in zip(rows, groups.rollouts.completion_ids, strict=True):
                 row |= {"completion": tokenizer.decode(ids), "completion_ids": ids}
             train.write_lines(self.out / f"step_{step}.jsonl", rows)
@@ -118,7 +133,9 @@ def load(folder: Path, step: int) -> tuple[train.Config, list[dict], int]:
             f"{folder} was trained by {settings['student_ranks']} student ranks, and random streams belong to ranks: "
             f"torchrun --nproc_per_node {settings['student_ranks']} scripts/replay.py {folder} --step {step}"
         )
-    if changed := [k for k, v in train.Run(config, layout).facts().items() if "crc32" in k and v != settings[k]]:
+    if changed := [
+        k for k, v in train.Run(config, layout).facts().items() if "crc32" in k and v != settings[k]
+    ]:
         raise InputError(f"the problems have changed since the run: {changed[0]} differs")
     rows = train.read_lines(folder / "selections.jsonl", torn=True)
     last = max((row["step"] for row in rows), default=0)

@@ -58,11 +58,17 @@ class Bank:
     def __init__(self, n: int, readability: float, start_S: np.ndarray, rng: np.random.Generator):
         self.skill = rng.integers(SKILLS, size=n, dtype=np.int8)
         self.difficulty = rng.normal(0, SPREAD, n).astype(np.float32)
-        self.rate = rng.binomial(16, sigmoid(start_S[self.skill] + AHEAD - self.difficulty)).astype(np.int8)
+        self.rate = rng.binomial(16, sigmoid(start_S[self.skill] + AHEAD - self.difficulty)).astype(
+            np.int8
+        )
         noise = rng.normal(size=n).astype(np.float32)
-        self.seen_difficulty = np.sqrt(readability) * self.difficulty / SPREAD + np.sqrt(1 - readability) * noise
+        self.seen_difficulty = (
+            np.sqrt(readability) * self.difficulty / SPREAD + np.sqrt(1 - readability) * noise
+        )
         random_skill = rng.integers(SKILLS, size=n, dtype=np.int8)
-        self.seen_skill = np.where(rng.random(n, dtype=np.float32) < readability, self.skill, random_skill)
+        self.seen_skill = np.where(
+            rng.random(n, dtype=np.float32) < readability, self.skill, random_skill
+        )
 
     def __len__(self) -> int:
         return len(self.skill)
@@ -72,7 +78,9 @@ class Bank:
 
     def column(self, name: str) -> tuple[list, np.ndarray]:
         """ "skill" and "pass_rate" (of the other model), as Problems.column returns them."""
-        return {"skill": (range(SKILLS), self.skill), "pass_rate": (np.arange(17) / 16, self.rate)}[name]
+        return {"skill": (range(SKILLS), self.skill), "pass_rate": (np.arange(17) / 16, self.rate)}[
+            name
+        ]
 
 
 class Student:
@@ -117,7 +125,9 @@ class Reader:
             for _ in range(4):
                 s_B = sigmoid(self._logit(at_B_4, value_B_4))
                 slope_B = 2 * (0.5 * s_B - y_B) * 0.5 * s_B * (1 - s_B) / len(y_B)
-                gradient = np.bincount(at_B_4.ravel(), (slope_B[:, None] * value_B_4).ravel(), len(self.w))
+                gradient = np.bincount(
+                    at_B_4.ravel(), (slope_B[:, None] * value_B_4).ravel(), len(self.w)
+                )
                 self.w -= self.LEARNING_RATE * gradient
 
     def _features(self, index_B) -> tuple[np.ndarray, np.ndarray]:
@@ -153,7 +163,9 @@ class Revisiting(Goldilocks):
 
 
 # name -> class and the column it would get: train.py's, and three to compare them with
-LAB: dict[str, tuple[type[Sampler], str]] = {name: (cls, "pass_rate") for name, cls in SAMPLERS.items()} | {
+LAB: dict[str, tuple[type[Sampler], str]] = {
+    name: (cls, "pass_rate") for name, cls in SAMPLERS.items()
+} | {
     "category_skill": (Category, "skill"),
     "revisiting": (Revisiting, ""),
     "oracle": (Oracle, ""),
@@ -228,7 +240,13 @@ COLUMNS = {  # metric -> its heading
 }
 PANELS = {"dead": "dead groups (share)", "gained": "success rate gained"}
 # What a sampler knows a problem by -> Okabe and Ito's colour.
-COLOURS = {"nothing": "#000000", "history": "#D55E00", "column": "#009E73", "teacher": "#0072B2", "truth": "#000000"}
+COLOURS = {
+    "nothing": "#000000",
+    "history": "#D55E00",
+    "column": "#009E73",
+    "teacher": "#0072B2",
+    "truth": "#000000",
+}
 MARKERS = ("o", "s", "^", "v", "P")  # of the teachers' readabilities, in order
 
 
@@ -240,7 +258,9 @@ def knows_by(name: str) -> str:
     return "column" if "column" in cls.flags else "history" if cls.learned else "nothing"
 
 
-def sweep(names, sizes, readabilities, steps: int, seeds: int) -> dict[tuple, dict[str, np.ndarray]]:
+def sweep(
+    names, sizes, readabilities, steps: int, seeds: int
+) -> dict[tuple, dict[str, np.ndarray]]:
     """(problems, name, readability) -> metric -> values by seed. Readability is None where there is no teacher."""
     runs = {}
     for n, r, seed in itertools.product(sizes, readabilities, range(seeds)):
@@ -249,8 +269,14 @@ def sweep(names, sizes, readabilities, steps: int, seeds: int) -> dict[tuple, di
                 key = n, name, r if LAB[name][0].uses_teacher else None
                 runs.setdefault(key, []).append(simulate(name, n, r, steps, seed))
     known = list(COLOURS)
-    order = sorted(runs, key=lambda key: (key[0], known.index(knows_by(key[1])), names.index(key[1]), key[2] or 0))
-    return {key: {metric: np.array([run[metric] for run in runs[key]]) for metric in COLUMNS} for key in order}
+    order = sorted(
+        runs,
+        key=lambda key: (key[0], known.index(knows_by(key[1])), names.index(key[1]), key[2] or 0),
+    )
+    return {
+        key: {metric: np.array([run[metric] for run in runs[key]]) for metric in COLUMNS}
+        for key in order
+    }
 
 
 def table(rows, steps: int) -> str:
@@ -261,7 +287,9 @@ def table(rows, steps: int) -> str:
         cells = {metric: f"{values.mean():.3f}" for metric, values in row.items()}
         if len(row["gained"]) > 1:
             cells["gained"] += f" ± {row['gained'].std(ddof=1):.3f}"
-        lines.append([f"{n:,}", f"{steps * P / n:.2g}", name, "" if r is None else f"{r:g}", *cells.values()])
+        lines.append(
+            [f"{n:,}", f"{steps * P / n:.2g}", name, "" if r is None else f"{r:g}", *cells.values()]
+        )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -273,11 +301,22 @@ def draw(rows, steps: int, out: Path) -> Path:
     def look(colour, r):
         """Diamonds without a teacher; with one a shape for each readability, filled for the highest."""
         marker = "D" if r is None else MARKERS[readabilities.index(r) % len(MARKERS)]
-        return {"color": colour, "marker": marker, "mfc": "white" if r in readabilities[:-1] else colour, "ls": ""}
+        return {
+            "color": colour,
+            "marker": marker,
+            "mfc": "white" if r in readabilities[:-1] else colour,
+            "ls": "",
+        }
 
     size = (2.6 + 2.7 * len(sizes), 1.6 + 0.5 * len(names))
     figure, grid = plt.subplots(
-        len(PANELS), len(sizes), figsize=size, sharex="row", sharey=True, squeeze=False, layout="constrained"
+        len(PANELS),
+        len(sizes),
+        figsize=size,
+        sharex="row",
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
     for (metric, label), line in zip(PANELS.items(), grid, strict=True):
         for n, axes in zip(sizes, line, strict=True):
@@ -285,7 +324,9 @@ def draw(rows, steps: int, out: Path) -> Path:
                 if at == n:
                     x, y = row[metric], names.index(name)
                     colour = COLOURS[knows_by(name)]
-                    axes.plot([x.min(), x.max()], [y, y], color=colour, linewidth=1)  # the seeds' range
+                    axes.plot(
+                        [x.min(), x.max()], [y, y], color=colour, linewidth=1
+                    )  # the seeds' range
                     axes.plot(x.mean(), y, **look(colour, r), markersize=6)
                     if name == "uniform":
                         axes.axvline(x.mean(), color="0.5", linewidth=0.8, linestyle=":", zorder=0)
@@ -298,8 +339,13 @@ def draw(rows, steps: int, out: Path) -> Path:
     for n, axes in zip(sizes, grid[0], strict=True):
         axes.set_title(f"{n:,} problems: {steps * P / n:.2g} passes", fontsize=10)
     grid[0, 0].set_ylim(len(names) - 0.5, -0.5)  # the first on top, none cut
-    marks = {f"a problem is known by its {what}": look(COLOURS[what], None) for what in ("history", "column")}
-    marks |= {f"by a teacher, readability {r:g}": look(COLOURS["teacher"], r) for r in readabilities}
+    marks = {
+        f"a problem is known by its {what}": look(COLOURS[what], None)
+        for what in ("history", "column")
+    }
+    marks |= {
+        f"by a teacher, readability {r:g}": look(COLOURS["teacher"], r) for r in readabilities
+    }
     handles = [plt.Line2D([], [], label=label, **style) for label, style in marks.items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     path = out if out.suffix in (".png", ".pdf", ".svg") else out / "sampler_lab.png"
@@ -311,21 +357,37 @@ def draw(rows, steps: int, out: Path) -> Path:
 
 def main(argv=None) -> None:
     """The command line of `sweep`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--problems", type=int, nargs="+", default=[1_000, 5_000, 3_000_000], metavar="N",
                         help="sizes of the data (%(default)s)")  # fmt: skip
     parser.add_argument("--readability", type=float, nargs="+", default=[0.0, 0.5, 0.9], metavar="R",
                         help="share of the difficulty that a teacher can read (%(default)s)")  # fmt: skip
-    parser.add_argument("--samplers", nargs="+", default=list(LAB), choices=LAB, metavar="NAME", help="(all)")
-    parser.add_argument("--steps", type=int, default=300, help=f"training steps of {P} groups (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each, seeds 0, 1, … (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("figures"), help="a folder, or a .png, .pdf or .svg file")
+    parser.add_argument(
+        "--samplers", nargs="+", default=list(LAB), choices=LAB, metavar="NAME", help="(all)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=300, help=f"training steps of {P} groups (%(default)s)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="runs of each, seeds 0, 1, … (%(default)s)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("figures"), help="a folder, or a .png, .pdf or .svg file"
+    )
     args = parser.parse_args(argv)
     if min(args.problems) < P * K:
         parser.error(f"--problems {min(args.problems)}: a step draws {P * K}")
     if args.steps < 1 or args.seeds < 1 or not all(0 <= r <= 1 for r in args.readability):
         parser.error("--steps and --seeds must be at least 1, and --readability in [0, 1]")
-    rows = sweep(args.samplers, sorted(set(args.problems)), sorted(set(args.readability)), args.steps, args.seeds)
+    rows = sweep(
+        args.samplers,
+        sorted(set(args.problems)),
+        sorted(set(args.readability)),
+        args.steps,
+        args.seeds,
+    )
     print(table(rows, args.steps))
     print(f"\n{draw(rows, args.steps, args.out)}")
 

@@ -18,7 +18,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")  # the same everywhere
+os.environ.update(
+    CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1"
+)  # the same everywhere
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
@@ -176,7 +178,9 @@ def follow(folder: str) -> SimpleNamespace:
     seen = SimpleNamespace(step=0, proposals=[], draws=[], rows=[], calls=[])
 
     def epsilon_greedy(real, utilities_N_K, epsilon, rng):
-        seen.draws.append(copy.deepcopy(rng).random(len(utilities_N_K)))  # of a copy: the run's own is untouched
+        seen.draws.append(
+            copy.deepcopy(rng).random(len(utilities_N_K))
+        )  # of a copy: the run's own is untouched
         return real(utilities_N_K, epsilon, rng)
 
     def propose(real, goldilocks, n):
@@ -188,7 +192,9 @@ def follow(folder: str) -> SimpleNamespace:
 
         def state():
             f_N = teacher.predict([seen.problems.question(i) for i in index_N])
-            return SimpleNamespace(f_N=f_N, pushed=teacher.pushed, updates=teacher.updates, size=len(teacher.replay))
+            return SimpleNamespace(
+                f_N=f_N, pushed=teacher.pushed, updates=teacher.updates, size=len(teacher.replay)
+            )
 
         seen.was = state()
         real(goldilocks, index_N, successes_N, G)
@@ -208,9 +214,21 @@ def follow(folder: str) -> SimpleNamespace:
         metrics = real(student, rollouts, rewards_P_G, learning_rate)
         # The prompt to follow: a greedy choice with a mixed outcome (not half and half, where all |Â| are 1), and of
         # these the one with the most various completions, then the longest.
-        G, texts, s = rewards_P_G.shape[1], list(map(tuple, rollouts.completion_ids)), seen.proposals[seen.step - 1]
-        mixed = [n for n, k in enumerate(rewards_P_G.sum(dim=1)) if 0 < k < G and k != G / 2 and not s.explored_N[n]]
-        seen.n = max(mixed, key=lambda n: (len(set(texts[n * G : (n + 1) * G])), len(texts[n * G])), default=0)
+        G, texts, s = (
+            rewards_P_G.shape[1],
+            list(map(tuple, rollouts.completion_ids)),
+            seen.proposals[seen.step - 1],
+        )
+        mixed = [
+            n
+            for n, k in enumerate(rewards_P_G.sum(dim=1))
+            if 0 < k < G and k != G / 2 and not s.explored_N[n]
+        ]
+        seen.n = max(
+            mixed,
+            key=lambda n: (len(set(texts[n * G : (n + 1) * G])), len(texts[n * G])),
+            default=0,
+        )
         if seen.step == STEP:
             rows, pad_id = range(seen.n * G, (seen.n + 1) * G), student.tokenizer.pad_token_id
             _, *inputs = rollout.collate(rollouts, rows, pad_id, torch.device("cpu"))
@@ -222,12 +240,18 @@ def follow(folder: str) -> SimpleNamespace:
         seen.m, seen.groups = metrics, groups
         real(run, metrics, groups, tokenizer)
 
-    spots = [(sampler, epsilon_greedy), (sampler.Goldilocks, propose), (sampler.Goldilocks, observe)]
+    spots = [
+        (sampler, epsilon_greedy),
+        (sampler.Goldilocks, propose),
+        (sampler.Goldilocks, observe),
+    ]
     spots += [(rollout, collate), (grpo, policy_loss), (train.Student, update), (train.Run, log)]
     with ExitStack() as stack:
         for owner, note in spots:
             noted = partial(note, getattr(owner, note.__name__))
-            stack.enter_context(patch.object(owner, note.__name__, lambda *a, noted=noted, **k: noted(*a, **k)))
+            stack.enter_context(
+                patch.object(owner, note.__name__, lambda *a, noted=noted, **k: noted(*a, **k))
+            )
         if train.main([*FLAGS.split(), "--out", folder]) or seen.step != STEP:
             raise RuntimeError("the run did not come to its last step")
     return seen
@@ -241,14 +265,24 @@ def each(*columns):
 def table(head: str, rows) -> str:
     """A Markdown table; `head` has the names of the columns separated by |. Floats get four digits."""
     columns = head.split("|")
-    cells = [[f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [columns, ["---"] * len(columns), *cells])
+    cells = [
+        [f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows
+    ]
+    return "\n".join(
+        "| " + " | ".join(line) + " |" for line in [columns, ["---"] * len(columns), *cells]
+    )
 
 
 def page(seen: SimpleNamespace) -> str:
     """The Markdown text: its braces are the local variables here and the run's configuration."""
     step, flags, c, m, was, now = STEP, FLAGS, seen.student.config, seen.m, seen.was, seen.now
-    P, G, K, B, n = c.prompts_per_step, c.group_size, c.candidates, c.prompts_per_step * c.group_size, seen.n
+    P, G, K, B, n = (
+        c.prompts_per_step,
+        c.group_size,
+        c.candidates,
+        c.prompts_per_step * c.group_size,
+        seen.n,
+    )
     groups, s, tokenizer = seen.groups, seen.proposals[STEP - 1], seen.student.tokenizer
 
     # The choice.
@@ -262,14 +296,22 @@ def page(seen: SimpleNamespace) -> str:
         ],
     )
     draw, gold = draw_N[n], seen.problems.answer(problem)
-    explored = ", ".join(f"{i + 1} (r = {draw_N[i]:.4f})" for i in s.explored_N.nonzero()[0]) or "none"
+    explored = (
+        ", ".join(f"{i + 1} (r = {draw_N[i]:.4f})" for i in s.explored_N.nonzero()[0]) or "none"
+    )
 
     # The group.
     rows, r_G = range(n * G, (n + 1) * G), groups.rewards_P_G[n].int().tolist()
     ids_G = [groups.rollouts.completion_ids[b] for b in rows]
-    text = tokenizer.decode(groups.rollouts.prompt_ids[rows[0]]).replace("\n", "\n    ").replace("    \n", "\n")
+    text = (
+        tokenizer.decode(groups.rollouts.prompt_ids[rows[0]])
+        .replace("\n", "\n    ")
+        .replace("    \n", "\n")
+    )
     texts = [tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in ids_G]
-    first = sorted({t: g for g, t in reversed(list(enumerate(texts)))}.values())  # the first row with each text
+    first = sorted(
+        {t: g for g, t in reversed(list(enumerate(texts)))}.values()
+    )  # the first row with each text
     shown = [g for g in first if r_G[g]][:2] + [g for g in first if not r_G[g]][:3]
     verdicts = [(f"`{extract_boxed(texts[g])}`", groups.statuses[rows[g]], r_G[g]) for g in shown]
     samples = [(g + 1, f"`{texts[g][:80]}`", *verdict) for g, verdict in each(shown, verdicts)]
@@ -288,21 +330,35 @@ def page(seen: SimpleNamespace) -> str:
     row_N = torch.cat([rows_N for rows_N, *_ in seen.rows[: len(seen.calls)]])
     mine = torch.cat([(row_N == b).nonzero()[:, 0] for b in rows])
     columns = [*each(*seen.calls), [logp_N.grad for logp_N, *_ in seen.calls]]
-    logp, old, advantage, weight, gradient = (torch.cat(column).detach()[mine] for column in columns)
+    logp, old, advantage, weight, gradient = (
+        torch.cat(column).detach()[mine] for column in columns
+    )
     clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
     code_before, _ = grpo.policy_loss(logp, old, advantage, weight, **clip)
     code_after, stats = grpo.policy_loss(seen.logp_after, old, advantage, weight, **clip)
-    code_before, loss, clipped = round(code_before.item(), 6) + 0.0, round(m["loss"], 6) + 0.0, int(stats["clipped"])
-    ratio_G = [x.mean().item() for x in (seen.logp_after - old).exp().split([len(ids) for ids in ids_G])]
-    ratio_right, ratio_wrong = (sum(x for x, r in each(ratio_G, r_G) if r == k) / r_G.count(k) for k in (1, 0))
+    code_before, loss, clipped = (
+        round(code_before.item(), 6) + 0.0,
+        round(m["loss"], 6) + 0.0,
+        int(stats["clipped"]),
+    )
+    ratio_G = [
+        x.mean().item() for x in (seen.logp_after - old).exp().split([len(ids) for ids in ids_G])
+    ]
+    ratio_right, ratio_wrong = (
+        sum(x for x, r in each(ratio_G, r_G) if r == k) / r_G.count(k) for k in (1, 0)
+    )
     before_G = [-hand[r] / B for r in r_G]
     after_G = [-hand[r] / B * round(x, 6) for r, x in each(r_G, ratio_G)]
     hand_before, hand_after = round(sum(before_G), 6) + 0.0, sum(after_G)
     w_G = [f"{w:.4e}" for w in grpo.row_weights(groups.rollouts.lengths().reshape(P, G), c.loss)[n]]
     lines = each(range(1, G + 1), r_G, map(len, ids_G), A_G, w_G, before_G, ratio_G, after_G)
     shares = [(*line[:5], *(f"{x:.6f}" for x in line[5:])) for line in lines]
-    shares.append(("sum", right, sum(map(len, ids_G)), "", "", f"{hand_before:.6f}", "", f"{hand_after:.6f}"))
-    shares = table("completion|r|tokens|Â|w|share at ρ = 1|ρ̄ after the update|share after it", shares)
+    shares.append(
+        ("sum", right, sum(map(len, ids_G)), "", "", f"{hand_before:.6f}", "", f"{hand_after:.6f}")
+    )
+    shares = table(
+        "completion|r|tokens|Â|w|share at ρ = 1|ρ̄ after the update|share after it", shares
+    )
     hand_gradient, code_gradient = -float(w_G[0]) * hand[r_G[0]], gradient[0]
 
     # The whole step, and the teacher.
@@ -317,7 +373,11 @@ def page(seen: SimpleNamespace) -> str:
     outcomes = each(range(1, P + 1), s.index_N, choice, f_P, k_P, y_P, f_now_P, fate)
     outcomes = table(f"prompt|problem|choice|f before|right of {G}|y|f after|group", outcomes)
     errors = [[round(x, 4) - round(y, 4) for x, y in each(xs, y_P)] for xs in (f_P, f_now_P)]
-    mse, hand_mae, f_now = [sum(e * e for e in es) / P for es in errors], sum(map(abs, errors[0])) / P, f_now_P[n]
+    mse, hand_mae, f_now = (
+        [sum(e * e for e in es) / P for es in errors],
+        sum(map(abs, errors[0])) / P,
+        f_now_P[n],
+    )
     at = [k for k in range(was.pushed + 1, now.pushed + 1) if k % c.teacher_update_every == 0]
     batches = [math.ceil(min(k, c.replay_capacity) / c.teacher_batch_size) for k in at]
     hand_updates, updates = c.teacher_epochs * sum(batches), now.updates - was.updates
@@ -327,7 +387,9 @@ def page(seen: SimpleNamespace) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/walkthrough.md", help="file to write")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "docs/walkthrough.md", help="file to write"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):

@@ -9,7 +9,9 @@ import json
 import os
 from pathlib import Path
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported: a test never waits for the network
+os.environ.setdefault(
+    "HF_HUB_OFFLINE", "1"
+)  # before transformers is imported: a test never waits for the network
 
 import pytest
 import torch
@@ -27,7 +29,11 @@ torch.set_num_threads(1)
 ROOT = Path(__file__).resolve().parent.parent
 
 CHARACTERS = [chr(i) for i in range(32, 127)] + ["\n"]
-SPECIALS = ["<pad>", "<eos>", "<unk>"]  # ids 0, 1, 2; the character c has id 3 + CHARACTERS.index(c)
+SPECIALS = [
+    "<pad>",
+    "<eos>",
+    "<unk>",
+]  # ids 0, 1, 2; the character c has id 3 + CHARACTERS.index(c)
 
 # The families of the four presets. `head_dim` is no free choice for all of them, hence 8 = 32 / 4 everywhere.
 FAMILIES = {
@@ -44,11 +50,15 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     It is byte-level BPE without a merge, because transformers rebuilds a Qwen2 tokenizer as one whatever was saved.
     """
     symbol = {" ": "Ġ", "\n": "Ċ"}  # how byte-level BPE writes them
-    vocab = {token: i for i, token in enumerate([*SPECIALS, *(symbol.get(c, c) for c in CHARACTERS)])}
+    vocab = {
+        token: i for i, token in enumerate([*SPECIALS, *(symbol.get(c, c) for c in CHARACTERS)])
+    }
     tokenizer = Tokenizer(models.BPE(vocab, merges=[], unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    )
 
 
 def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
@@ -105,7 +115,9 @@ def tiny_data(tiny_model) -> Path:
     sums = [(a, b) for a in range(21) for b in range(20)]
     rows = [{"problem": f"What is {a} + {b}?", "expected_answer": str(a + b)} for a, b in sums]
     for name, part in {"train.jsonl": rows[20:], "val.jsonl": rows[:20]}.items():
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
+        (folder / name).write_text(
+            "".join(json.dumps(row) + "\n" for row in part), encoding="utf-8"
+        )
     return folder
 
 
@@ -116,5 +128,7 @@ def halfway(tmp_path_factory) -> Path:
     for name, n in (("train.jsonl", 400), ("val.jsonl", 20)):
         rows = [json.loads(line) for line in (ROOT / "demo" / name).read_text().splitlines()]
         rows.sort(key=lambda row: abs(row["difficulty"] - 1))
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows[:n]), encoding="utf-8")
+        (folder / name).write_text(
+            "".join(json.dumps(row) + "\n" for row in rows[:n]), encoding="utf-8"
+        )
     return folder

@@ -21,7 +21,12 @@ def on_ranks(n: int, tmp_path, body, *arguments):
 
 def _rank(rank, n, port, body, arguments, out):
     torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(n),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     result = body(*arguments)
     if rank == 0:
         torch.save(result, out)

@@ -13,7 +13,13 @@ import audit
 import plot
 from plot import RunError
 
-CONFIG = {"sampler": "goldilocks", "seed": 0, "prompts_per_step": 4, "group_size": 16, "dead_rows": "in"}
+CONFIG = {
+    "sampler": "goldilocks",
+    "seed": 0,
+    "prompts_per_step": 4,
+    "group_size": 16,
+    "dead_rows": "in",
+}
 
 
 def metrics(step, norm=0.1, dead=0.75, **more):
@@ -34,7 +40,15 @@ def selection(step, explored, utilities, chosen, successes):
 ROWS = [
     {"step": 0, "val_accuracy": 0.1},
     metrics(1, teacher_mae=0.3, teacher_mae_explore=None, teacher_noise_floor=0.1),
-    metrics(2, 0.3, 1.0, teacher_mae=0.2, teacher_mae_explore=0.25, teacher_noise_floor=0.1, val_accuracy=0.5),
+    metrics(
+        2,
+        0.3,
+        1.0,
+        teacher_mae=0.2,
+        teacher_mae_explore=0.25,
+        teacher_noise_floor=0.1,
+        val_accuracy=0.5,
+    ),
 ]
 SELECTIONS = [
     selection(1, False, [0.4, 0.2], 0, 8),  # y = 1/2
@@ -55,7 +69,9 @@ def make_run(folder, rows=ROWS, selections=SELECTIONS, **config):
 
 def load(folder, rows=ROWS, selections=SELECTIONS, **config):
     path = make_run(folder, rows, selections, **config)
-    return audit.load(*audit.load_groups([path], ("sampler",))[config.get("sampler", "goldilocks")][0])
+    return audit.load(
+        *audit.load_groups([path], ("sampler",))[config.get("sampler", "goldilocks")][0]
+    )
 
 
 def test_spearman_by_hand():
@@ -65,7 +81,9 @@ def test_spearman_by_hand():
     assert audit.spearman([0, 7, 7, 8], [1, 2, 3, 4]) == pytest.approx(4.5 / math.sqrt(22.5))
     assert math.isnan(audit.spearman([1, 1, 1], [1, 2, 3]))
     assert math.isnan(audit.spearman([], []))
-    assert math.isnan(audit.spearman([math.nan, math.nan], [0, 1]))  # a sampler that predicts nothing
+    assert math.isnan(
+        audit.spearman([math.nan, math.nan], [0, 1])
+    )  # a sampler that predicts nothing
 
 
 def test_calibration_by_hand():
@@ -73,7 +91,9 @@ def test_calibration_by_hand():
     y = np.array([0.0, 0.5, 0.2, 0.2, 0.1, 0.3])
     first, ninth, last = plot.calibration(predicted, y)
     assert first[[0, 1, 4]] == pytest.approx([0.02, 0.25, 2])
-    assert first[2:4] == pytest.approx([0, 0.5])  # the mean of two draws from {0, 1/2} is 0 in a quarter of cases
+    assert first[2:4] == pytest.approx(
+        [0, 0.5]
+    )  # the mean of two draws from {0, 1/2} is 0 in a quarter of cases
     assert ninth == pytest.approx([0.43, 0.2, 0.2, 0.2, 2])  # outcomes all alike
     assert last[[0, 1, 4]] == pytest.approx([0.5, 0.2, 2])  # 0.5 belongs to the last bin
     assert plot.calibration(np.array([]), np.array([])).shape == (0, 5)
@@ -87,7 +107,9 @@ def test_bootstrap_interval_is_the_known_one():
 
 
 def test_count_shares():
-    assert list(plot.count_shares([0, 0, 1, 4, 5, 11, 12, 15, 16, 16], 16)) == pytest.approx([0.2] * 5)
+    assert list(plot.count_shares([0, 0, 1, 4, 5, 11, 12, 15, 16, 16], 16)) == pytest.approx(
+        [0.2] * 5
+    )
     assert list(plot.count_shares([0, 1, 2, 2], 2)) == [0.25, 0, 0.25, 0, 0.5]  # G/4 is none of 2
 
 
@@ -95,7 +117,10 @@ def test_measures_by_hand(tmp_path):
     run = load(tmp_path / "run")
     found = audit.measures(run, 1, 2)
     greedy, exploring = (key for key in found if "·" in key)
-    assert (list(found.pop(greedy)), list(found.pop(exploring))) == ([0, 0, 0.5, 0, 0.5], [2 / 3, 0, 1 / 3, 0, 0])
+    assert (list(found.pop(greedy)), list(found.pop(exploring))) == (
+        [0, 0, 0.5, 0, 0.5],
+        [2 / 3, 0, 1 / 3, 0, 0],
+    )
     assert greedy == "greedy, %, 0 · 1–4 · 5–11 · 12–15 · 16 of 16 right"
     assert found == pytest.approx(
         {
@@ -143,15 +168,22 @@ def test_dead_rows_already_out_and_resampling(tmp_path):
     """A run with --dead_rows out logs the divided norm; of DAPO's groups only P are in the loss."""
     name = "gradient norm, dead rows "
     out = audit.measures(load(tmp_path / "out", dead_rows="out"), 1, 1)
-    assert (out[name + "in the denominators"], out[name + "out: ÷ live share"]) == pytest.approx((0.025, 0.1))
-    rows = [metrics(1, 0.1, 0.5, groups=12), metrics(2, 0.1, 0.75, groups=12)]  # 6 and 3 live: 4 and 3 of 4 in the loss
+    assert (out[name + "in the denominators"], out[name + "out: ÷ live share"]) == pytest.approx(
+        (0.025, 0.1)
+    )
+    rows = [
+        metrics(1, 0.1, 0.5, groups=12),
+        metrics(2, 0.1, 0.75, groups=12),
+    ]  # 6 and 3 live: 4 and 3 of 4 in the loss
     both = audit.measures(load(tmp_path / "dapo", rows), 1, 2)
     assert both[name + "out: ÷ live share"] == pytest.approx((0.1 + 0.1 / 0.75) / 2)
 
 
 def test_accuracy_at_equal_amounts(tmp_path):
     """Run b samples three times as much a step and is evaluated later: equal samples are not equal steps."""
-    slow = load(tmp_path / "a")  # accuracy 0.1 to 0.5 over 2 steps, 128 completions, 2M tokens, 0.2 hours
+    slow = load(
+        tmp_path / "a"
+    )  # accuracy 0.1 to 0.5 over 2 steps, 128 completions, 2M tokens, 0.2 hours
     rows = [{"step": 0, "val_accuracy": 0.1}]
     rows += [metrics(t, groups=12, completion_tokens=500_000, seconds=180.0) for t in (1, 2, 3)]
     fast = load(tmp_path / "b", [*rows, metrics(4, groups=12, val_accuracy=0.9)], sampler="uniform")
@@ -163,9 +195,14 @@ def test_accuracy_at_equal_amounts(tmp_path):
     a, b = ([part["validation accuracy"] for part in found[name][0]] for name in "ab")
     assert a == pytest.approx([0.3, 0.5, 0.3, 0.5, 0.3, 0.5, 0.3, 0.5, 0.5])
     # b reaches 0.9 at 4 steps, 768 completions, 2.5M tokens, 0.25 hours
-    share = np.array([1 / 4, 2 / 4, 64 / 768, 128 / 768, 1 / 2.5, 2 / 2.5, 0.1 / 0.25, 0.2 / 0.25, 1])
+    share = np.array(
+        [1 / 4, 2 / 4, 64 / 768, 128 / 768, 1 / 2.5, 2 / 2.5, 0.1 / 0.25, 0.2 / 0.25, 1]
+    )
     assert b == pytest.approx(list(0.1 + 0.8 * share))
-    assert audit.by_amount({"a": [slow], "c": [load(tmp_path / "c", [metrics(1)])]}) == ([], {})  # never evaluated
+    assert audit.by_amount({"a": [slow], "c": [load(tmp_path / "c", [metrics(1)])]}) == (
+        [],
+        {},
+    )  # never evaluated
 
 
 def test_blocks_are_the_same_steps_for_all(tmp_path):
@@ -177,8 +214,13 @@ def test_blocks_are_the_same_steps_for_all(tmp_path):
 
 def test_table_over_runs():
     """Mean ± sample standard deviation; one run has no spread; what one kind lacks is no row of it."""
-    runs = [[{"x": 0.1, "s": np.array([0.5, 0.5])}, {}], [{"x": 0.3, "s": np.array([1.0, 0.0])}, {"x": 1.0}]]
-    assert audit.markdown("steps", ["1", "2"], {"a": runs, "b": [[{}, {"x": 2.0}]]}).split("\n") == [
+    runs = [
+        [{"x": 0.1, "s": np.array([0.5, 0.5])}, {}],
+        [{"x": 0.3, "s": np.array([1.0, 0.0])}, {"x": 1.0}],
+    ]
+    assert audit.markdown("steps", ["1", "2"], {"a": runs, "b": [[{}, {"x": 2.0}]]}).split(
+        "\n"
+    ) == [
         "| steps | 1 | 2 |",
         "|---|---|---|",
         "| a: x | 0.200 ± 0.141 | 1.000 |",
@@ -190,7 +232,12 @@ def test_table_over_runs():
 def test_whole_command(tmp_path, capsys):
     plain = [selection(1, True, [None, None], 0, 8)]
     make_run(tmp_path / "g")
-    make_run(tmp_path / "u", [{"step": 0, "val_accuracy": 0.1}, metrics(1, val_accuracy=0.2)], plain, sampler="uniform")
+    make_run(
+        tmp_path / "u",
+        [{"step": 0, "val_accuracy": 0.1}, metrics(1, val_accuracy=0.2)],
+        plain,
+        sampler="uniform",
+    )
     audit.main([str(tmp_path / "g"), str(tmp_path / "u"), "--out", str(tmp_path / "figures")])
     audit.main([str(tmp_path / "u"), "--out", str(tmp_path / "one.pdf")])
     printed = capsys.readouterr()
@@ -207,9 +254,15 @@ def test_bars_stand_over_their_steps(tmp_path):
     figure, axes = audit.plt.subplots()
     blocks, found = audit.by_block({"g": [load(tmp_path / "run")]}, 2)
     audit.draw_counts(axes, blocks, found)
-    assert list(axes.get_xticks()) == pytest.approx([0, 1.8, 2.8])  # greedy at step 1 alone, exploring at both
+    assert list(axes.get_xticks()) == pytest.approx(
+        [0, 1.8, 2.8]
+    )  # greedy at step 1 alone, exploring at both
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1–1", "1–1", "2–2"]
-    heights = [bar.get_height() for bar in axes.patches if abs(bar.get_x() + bar.get_width() / 2 - 1.8) < 1e-9]
+    heights = [
+        bar.get_height()
+        for bar in axes.patches
+        if abs(bar.get_x() + bar.get_width() / 2 - 1.8) < 1e-9
+    ]
     assert heights == pytest.approx([0.5, 0, 0.5, 0, 0])
     audit.plt.close(figure)
 
@@ -248,4 +301,6 @@ def test_selections_of_a_run_still_going(tmp_path):
     folder = make_run(tmp_path / "run")
     with (folder / "selections.jsonl").open("a") as file:
         file.write('{"step": 3, "po')
-    assert len(audit.load(*audit.load_groups([folder], ("sampler",))["goldilocks"][0]).selections) == len(SELECTIONS)
+    assert len(
+        audit.load(*audit.load_groups([folder], ("sampler",))["goldilocks"][0]).selections
+    ) == len(SELECTIONS)

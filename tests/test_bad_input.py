@@ -30,7 +30,10 @@ class Grades:
     """Stands in for the Verifier: every second length of an answer is right. It starts no process."""
 
     def grade(self, completions, golds):
-        return [Verdict(float(len(text) % 2), "correct" if len(text) % 2 else "wrong") for text in completions]
+        return [
+            Verdict(float(len(text) % 2), "correct" if len(text) % 2 else "wrong")
+            for text in completions
+        ]
 
     def check_golds(self, golds):
         return [True] * len(golds)
@@ -42,7 +45,11 @@ def main(folder, *flags, model, data, before=lambda: None):
     def body():
         train.Verifier = lambda workers: contextlib.nullcontext(Grades())
         out, err = io.StringIO(), io.StringIO()
-        for name in ("transformers", "datasets", "torch"):  # they hold on to the stream that they began with
+        for name in (
+            "transformers",
+            "datasets",
+            "torch",
+        ):  # they hold on to the stream that they began with
             logging.getLogger(name).handlers = [logging.StreamHandler(err)]
         before()
         small = ("--max_completion_tokens", 4, "--steps", 2, "--checkpoint_every", 1)
@@ -99,33 +106,72 @@ FLAGS = {
     "overflowing rate": ("--learning_rate 1e300", "--learning_rate 1e+300: must be in [0, 1]"),
     "seed": ("--seed -1", "--seed -1: must be in [0, "),
     "a seed too large": ("--seed 9223372036854775808", "--seed 9223372036854775808: must be in"),
-    "buffer": ("--replay_capacity 99999999999999999999", "--replay_capacity 99999999999999999999: must be in"),
+    "buffer": (
+        "--replay_capacity 99999999999999999999",
+        "--replay_capacity 99999999999999999999: must be in",
+    ),
     "no time": ("--timeout_minutes 0", "--timeout_minutes 0.0: must be in [0.01, "),
     "too much time": ("--timeout_minutes 1e15", "--timeout_minutes 1000000000000000.0: must be in"),
     "no checkpoints": ("--keep 0", "--keep 0: must be in [1, "),
     "no workers": ("--verify_workers 0", "--verify_workers 0: must be in [1, "),
-    "no student": ("--teacher_ranks 1", "--teacher_ranks 1 of 1 ranks leaves no student: at most 0"),
+    "no student": (
+        "--teacher_ranks 1",
+        "--teacher_ranks 1 of 1 ranks leaves no student: at most 0",
+    ),
     "teacher ranks": ("--teacher_ranks -2", "--teacher_ranks -2: must be in [-1, "),
-    "unused epsilon": ("--sampler softmax --epsilon 0.1", "--epsilon: the sampler softmax does not use it"),
-    "teacher's flag": ("--sampler uniform --teacher_lag 0", "--teacher_lag: the sampler uniform has no teacher"),
-    "teacher's ranks": ("--sampler uniform --teacher_ranks 1", "--teacher_ranks: the sampler uniform has no teacher"),
+    "unused epsilon": (
+        "--sampler softmax --epsilon 0.1",
+        "--epsilon: the sampler softmax does not use it",
+    ),
+    "teacher's flag": (
+        "--sampler uniform --teacher_lag 0",
+        "--teacher_lag: the sampler uniform has no teacher",
+    ),
+    "teacher's ranks": (
+        "--sampler uniform --teacher_ranks 1",
+        "--teacher_ranks: the sampler uniform has no teacher",
+    ),
     "teacher's buffer": (
         "--sampler uniform --replay_capacity 4",
         "--replay_capacity: the sampler uniform has no teacher",
     ),
-    "column needed": ("--sampler category", "--sampler category needs --column, the name of a column"),
-    "no such column": ("--sampler static --column lvl", "has no column 'lvl' for --column; it has none"),
+    "column needed": (
+        "--sampler category",
+        "--sampler category needs --column, the name of a column",
+    ),
+    "no such column": (
+        "--sampler static --column lvl",
+        "has no column 'lvl' for --column; it has none",
+    ),
     "unused column": ("--column level", "--column: the sampler goldilocks does not use it"),
     "too few problems": ("--candidates 100", "has 400 problems, and one step draws 600"),
     "long rows": ("--max_completion_tokens 5000", "may take 5032 tokens, but"),
-    "no room for a question": ("--max_prompt_tokens 5", "--max_prompt_tokens 5: a prompt takes 9 tokens already"),
-    "no chat template": ("--chat_template", "--chat_template: this model's tokenizer has no chat template"),
-    "no data": ("--train_data none.jsonl", "none.jsonl: no such data file (--train_data, --val_data)"),
-    "no validation data": ("--val_data none.jsonl", "none.jsonl: no such data file (--train_data, --val_data)"),
+    "no room for a question": (
+        "--max_prompt_tokens 5",
+        "--max_prompt_tokens 5: a prompt takes 9 tokens already",
+    ),
+    "no chat template": (
+        "--chat_template",
+        "--chat_template: this model's tokenizer has no chat template",
+    ),
+    "no data": (
+        "--train_data none.jsonl",
+        "none.jsonl: no such data file (--train_data, --val_data)",
+    ),
+    "no validation data": (
+        "--val_data none.jsonl",
+        "none.jsonl: no such data file (--train_data, --val_data)",
+    ),
     "data is a folder": ("--train_data .", ".: no such data file"),
     "a file's name with a line break": ("--val_data a\nb.jsonl", "a b.jsonl: no such data file"),
-    "no model": ("--model nowhere/none", "model 'nowhere/none' is no folder and cannot be had from the hub"),
-    "no teacher": ("--teacher_model nowhere/none", "model 'nowhere/none' is no folder and cannot be had from the hub"),
+    "no model": (
+        "--model nowhere/none",
+        "model 'nowhere/none' is no folder and cannot be had from the hub",
+    ),
+    "no teacher": (
+        "--teacher_model nowhere/none",
+        "model 'nowhere/none' is no folder and cannot be had from the hub",
+    ),
     "no name": ("--model ", "model ''"),
 }
 
@@ -146,11 +192,31 @@ def test_out(tmp_path, tiny_model, tiny_data):
     where = {"model": tiny_model, "data": tiny_data}
     (tmp_path / "file").write_text("mine")
     refused(tmp_path, folder=tmp_path / "file", says="is a file; choose a folder", **where)
-    refused(tmp_path, folder=tmp_path / "file/run", says="cannot be used (Not a directory): choose another", **where)
-    refused(tmp_path, folder=tmp_path / ("a" * 300), says="cannot be used (File name too long): choose", **where)
-    refused(tmp_path, folder=tmp_path, says="the folder is not empty and holds no run; choose another", **where)
+    refused(
+        tmp_path,
+        folder=tmp_path / "file/run",
+        says="cannot be used (Not a directory): choose another",
+        **where,
+    )
+    refused(
+        tmp_path,
+        folder=tmp_path / ("a" * 300),
+        says="cannot be used (File name too long): choose",
+        **where,
+    )
+    refused(
+        tmp_path,
+        folder=tmp_path,
+        says="the folder is not empty and holds no run; choose another",
+        **where,
+    )
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    refused(tmp_path, folder=tmp_path / "link", says="cannot be used (File exists): choose another", **where)
+    refused(
+        tmp_path,
+        folder=tmp_path / "link",
+        says="cannot be used (File exists): choose another",
+        **where,
+    )
 
 
 # ---- data files
@@ -182,33 +248,93 @@ DATA = {  # what follows 400 good rows, or all of the file if it begins with `=`
     "null": (b"null\n", "line 401: lacks the field 'problem'"),
     "only lists": (b"=" + b"[1]\n" * 400, "line 1: lacks the field 'problem'"),
     "only numbers": (b"=" + b"3\n" * 400, "line 1: lacks the field 'problem'"),
-    "a table in one object": (b'={"data": [' + ROW.strip() + b"]}", "line 1: lacks the field 'problem'"),
+    "a table in one object": (
+        b'={"data": [' + ROW.strip() + b"]}",
+        "line 1: lacks the field 'problem'",
+    ),
     "a missing field": (jsonl(problem="q"), "line 401: lacks the field 'expected_answer'"),
-    "no row with the field": (b"=" + jsonl(question="q", expected_answer="1"), "lacks the field 'problem'"),
-    "an empty field": (jsonl(problem="q", expected_answer=""), "line 401: lacks the field 'expected_answer'"),
+    "no row with the field": (
+        b"=" + jsonl(question="q", expected_answer="1"),
+        "lacks the field 'problem'",
+    ),
+    "an empty field": (
+        jsonl(problem="q", expected_answer=""),
+        "line 401: lacks the field 'expected_answer'",
+    ),
     "a null": (jsonl(problem=None, expected_answer="1"), "line 401: lacks the field 'problem'"),
-    "spaces": (jsonl(problem=" \u00a0\u3000", expected_answer="1"), "line 401: lacks the field 'problem'"),
-    "a list in a field": (jsonl(problem=["q"], expected_answer="1"), "line 401: lacks the field 'problem', as text"),
-    "an object in a field": (jsonl(problem={"q": 1}, expected_answer="1"), "line 401: lacks the field 'problem'"),
-    "a truth value": (jsonl(problem="q", expected_answer=True), "line 401: lacks the field 'expected_answer', as text"),
-    "only objects": (b"=" + jsonl(problem={"q": "1"}, expected_answer="1") * 400, "line 1: lacks the field 'problem'"),
+    "spaces": (
+        jsonl(problem=" \u00a0\u3000", expected_answer="1"),
+        "line 401: lacks the field 'problem'",
+    ),
+    "a list in a field": (
+        jsonl(problem=["q"], expected_answer="1"),
+        "line 401: lacks the field 'problem', as text",
+    ),
+    "an object in a field": (
+        jsonl(problem={"q": 1}, expected_answer="1"),
+        "line 401: lacks the field 'problem'",
+    ),
+    "a truth value": (
+        jsonl(problem="q", expected_answer=True),
+        "line 401: lacks the field 'expected_answer', as text",
+    ),
+    "only objects": (
+        b"=" + jsonl(problem={"q": "1"}, expected_answer="1") * 400,
+        "line 1: lacks the field 'problem'",
+    ),
     # `datasets` would make JSON of all the others: 2 becomes "2", with the quotes
-    "a number among texts": (jsonl(problem="q", expected_answer=5), "'expected_answer' must be text in every row"),
-    "nan": (jsonl(problem="q", expected_answer=float("nan")), "'expected_answer' must be text in every row"),
-    "only nan": (b"=" + jsonl(problem="q", expected_answer=float("nan")) * 400, "'expected_answer' must be text"),
+    "a number among texts": (
+        jsonl(problem="q", expected_answer=5),
+        "'expected_answer' must be text in every row",
+    ),
+    "nan": (
+        jsonl(problem="q", expected_answer=float("nan")),
+        "'expected_answer' must be text in every row",
+    ),
+    "only nan": (
+        b"=" + jsonl(problem="q", expected_answer=float("nan")) * 400,
+        "'expected_answer' must be text",
+    ),
     # and of these 2020-01-01 00:00:00, and 1e+33
-    "only dates": (b"=" + jsonl(problem="q", expected_answer="2020-01-01") * 400, "'expected_answer' must be text"),
-    "long numbers": (b"=" + jsonl(problem="q", expected_answer=10**33 + 1) * 400, "'expected_answer' must be text"),
-    "Latin-1": (b'{"problem": "\xe9", "expected_answer": "1"}\n', "line 401: not JSON ('utf-8' codec can't decode"),
-    "UTF-16": (b"=" + GOOD.decode().encode("utf-16"), "line 1: not JSON ('utf-8' codec can't decode"),
+    "only dates": (
+        b"=" + jsonl(problem="q", expected_answer="2020-01-01") * 400,
+        "'expected_answer' must be text",
+    ),
+    "long numbers": (
+        b"=" + jsonl(problem="q", expected_answer=10**33 + 1) * 400,
+        "'expected_answer' must be text",
+    ),
+    "Latin-1": (
+        b'{"problem": "\xe9", "expected_answer": "1"}\n',
+        "line 401: not JSON ('utf-8' codec can't decode",
+    ),
+    "UTF-16": (
+        b"=" + GOOD.decode().encode("utf-16"),
+        "line 1: not JSON ('utf-8' codec can't decode",
+    ),
     "NUL bytes": (b"\0\0\0\n", "line 401: not JSON"),
     "only NUL bytes": (b"=" + b"\0" * 4096, "line 1: not JSON"),
-    "a NUL in a text": (b'{"problem": "a\0b", "expected_answer": "1"}\n', "line 401: not JSON (Invalid control"),
-    "half a surrogate pair": (b'{"problem": "\\ud800", "expected_answer": "1"}\n', "surrogate pair"),
-    "a field twice": (b'{"problem": "a", "problem": "b", "expected_answer": "1"}\n', "specified twice in row 400"),
-    "nested deeply": (b'{"problem": ' + b"[" * 10**5 + b"]" * 10**5 + b"}\n", "line 401: not JSON (maximum recursion"),
+    "a NUL in a text": (
+        b'{"problem": "a\0b", "expected_answer": "1"}\n',
+        "line 401: not JSON (Invalid control",
+    ),
+    "half a surrogate pair": (
+        b'{"problem": "\\ud800", "expected_answer": "1"}\n',
+        "surrogate pair",
+    ),
+    "a field twice": (
+        b'{"problem": "a", "problem": "b", "expected_answer": "1"}\n',
+        "specified twice in row 400",
+    ),
+    "nested deeply": (
+        b'{"problem": ' + b"[" * 10**5 + b"]" * 10**5 + b"}\n",
+        "line 401: not JSON (maximum recursion",
+    ),
     # `datasets` would unpack these, and find the old contents when the file has changed
-    "compressed": (b"=" + gzip.compress(GOOD), "line 1: not JSON ('utf-8' codec can't decode byte 0x8b"),
+    "compressed": (
+        b"=" + gzip.compress(GOOD),
+        "line 1: not JSON ('utf-8' codec can't decode byte 0x8b",
+    ),
     "a picture": (b"=\x89PNG\r\n\x1a\n" + bytes(range(256)), "line 1: not JSON"),
     "few rows": (b"=" + ROW * 23, "has 23 problems, and one step draws 24"),
 }
@@ -217,14 +343,26 @@ PARQUET = {
         lambda path: path.write_bytes(path.read_bytes()[:-50]),
         "bad.parquet: cannot be read as parquet: Parq",
     ),
-    "damaged": (lambda path: path.write_bytes(path.read_bytes()[:40] + b"\xff" * 60), "cannot be read as parquet"),
+    "damaged": (
+        lambda path: path.write_bytes(path.read_bytes()[:40] + b"\xff" * 60),
+        "cannot be read as parquet",
+    ),
     "text": (lambda path: path.write_bytes(GOOD), "bad.parquet: is no parquet file"),
     "no answers": (table(expected_answer=None), "bad.parquet: lacks the field 'expected_answer'"),
-    "a null": (table(problem=["q"] * 399 + [None]), "'problem' must be text in every row (not blank, no date)"),
-    "a blank": (table(problem=["q"] * 399 + [" "]), "'problem' must be text in every row (not blank, no date)"),
+    "a null": (
+        table(problem=["q"] * 399 + [None]),
+        "'problem' must be text in every row (not blank, no date)",
+    ),
+    "a blank": (
+        table(problem=["q"] * 399 + [" "]),
+        "'problem' must be text in every row (not blank, no date)",
+    ),
     "lists": (table(problem=[["q"]] * 400), "'problem' must be text in every row"),
     "bytes": (table(problem=[b"\xff"] * 400), "bad.parquet"),
-    "dates": (table(expected_answer=pa.array([1] * 400, pa.timestamp("s"))), "'expected_answer' must be text"),
+    "dates": (
+        table(expected_answer=pa.array([1] * 400, pa.timestamp("s"))),
+        "'expected_answer' must be text",
+    ),
 }
 
 
@@ -233,7 +371,9 @@ def test_data(case, tmp_path, tiny_model, tiny_data):
     rows, says = DATA[case]
     path = tmp_path / "bad.jsonl"
     path.write_bytes(rows[1:] if rows[:1] == b"=" else GOOD + rows)
-    refused(tmp_path, "--train_data", path, says=("bad.jsonl", says), model=tiny_model, data=tiny_data)
+    refused(
+        tmp_path, "--train_data", path, says=("bad.jsonl", says), model=tiny_model, data=tiny_data
+    )
 
 
 @pytest.mark.parametrize("case", PARQUET)
@@ -241,7 +381,14 @@ def test_parquet(case, tmp_path, tiny_model, tiny_data):
     spoil, says = PARQUET[case]
     table()(tmp_path / "bad.parquet")
     spoil(tmp_path / "bad.parquet")
-    refused(tmp_path, "--val_data", tmp_path / "bad.parquet", says=says, model=tiny_model, data=tiny_data)
+    refused(
+        tmp_path,
+        "--val_data",
+        tmp_path / "bad.parquet",
+        says=says,
+        model=tiny_model,
+        data=tiny_data,
+    )
 
 
 @pytest.mark.parametrize("name", ["bad.csv", "bad.jsonl.gz", "bad", "bad.JSONL"])
@@ -260,7 +407,10 @@ FINE = {
     "two on a line": (ROW.strip() + GOOD, "2"),
     "list": (json.dumps([json.loads(ROW)] * 400).encode(), "2"),
     "whole numbers": (jsonl(problem="q", expected_answer=0) * 400, "0"),
-    "numbers": (jsonl(problem="q", expected_answer=3) + jsonl(problem="q", expected_answer=0.5) * 400, "0.5"),
+    "numbers": (
+        jsonl(problem="q", expected_answer=3) + jsonl(problem="q", expected_answer=0.5) * 400,
+        "0.5",
+    ),
     "long line": (GOOD + jsonl(problem="x" * 20_000_000, expected_answer="2"), "2"),
     "NUL": (jsonl(problem="q", expected_answer="a\0b") * 400, "a\0b"),
 }
@@ -313,7 +463,9 @@ def several(*spoilers):
 
 def own_code(folder):
     """A model whose class comes in a file beside it, which leaves a mark when it is run."""
-    (folder / "own.py").write_text(f"open({str(folder / 'RUN')!r}, 'w')\nclass Config: pass\nclass Model: pass\n")
+    (folder / "own.py").write_text(
+        f"open({str(folder / 'RUN')!r}, 'w')\nclass Config: pass\nclass Model: pass\n"
+    )
     names = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
     settings("config.json", model_type="own", auto_map=names)(folder)
 
@@ -335,15 +487,27 @@ def only_pickle(folder):
 
 def a_part_lost(folder):
     every = dict.fromkeys(load_file(folder / WEIGHTS), "model-00001-of-00001.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": every}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": every})
+    )
     (folder / WEIGHTS).rename(folder / "model-00002-of-00002.safetensors")
 
 
 WEIGHTS = "model.safetensors"
 GATE = "model.layers.0.mlp.gate_proj.weight"
 CONFIG, TOKENIZER, TOKENS = "config.json", "tokenizer.json", "tokenizer_config.json"
-NO_FOLDER, NOT_LOADED, TOO_MANY = "is no Hugging Face model folder: ", "cannot be loaded: ", " tokens, its model only "
-SMALL = {"vocab_size": 99, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+NO_FOLDER, NOT_LOADED, TOO_MANY = (
+    "is no Hugging Face model folder: ",
+    "cannot be loaded: ",
+    " tokens, its model only ",
+)
+SMALL = {
+    "vocab_size": 99,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+}
 T5 = {"vocab_size": 99, "d_model": 16, "d_kv": 8, "d_ff": 8, "num_layers": 1, "num_heads": 2}
 MODELS = {
     "not there": (shutil.rmtree, "is no folder and cannot be had from the hub"),
@@ -352,7 +516,10 @@ MODELS = {
     "a config cut short": (cut(CONFIG, 50), NO_FOLDER),
     "a config that is a list": (text(CONFIG, "[1]"), NO_FOLDER),
     "text for a width": (settings(CONFIG, hidden_size="x"), (NO_FOLDER, "hidden_size")),
-    "fewer layers than none": (settings(CONFIG, num_hidden_layers=-1), (NO_FOLDER, "num_hidden_layers")),
+    "fewer layers than none": (
+        settings(CONFIG, num_hidden_layers=-1),
+        (NO_FOLDER, "num_hidden_layers"),
+    ),
     "another vocabulary": (
         settings(CONFIG, vocab_size=200),
         "lack 'model.embed_tokens.weight', or have it in another shape",
@@ -360,34 +527,68 @@ MODELS = {
     "no heads": (settings(CONFIG, num_attention_heads=0), NOT_LOADED),
     "an unknown activation": (settings(CONFIG, hidden_act="nope"), NOT_LOADED + "'nope'"),
     "an unknown type of numbers": (settings(CONFIG, dtype="float77"), (NO_FOLDER, "float77")),
-    "quantised": (settings(CONFIG, quantization_config={"quant_method": "gptq", "bits": 4}), (NOT_LOADED, "optimum")),
-    "an unknown architecture": (settings(CONFIG, model_type="unheard"), (NO_FOLDER, "model type `unheard`")),
-    "an encoder-decoder": (lambda folder: T5Config(**T5).save_pretrained(folder), (NOT_LOADED, "T5Config")),
-    "an encoder": (lambda folder: BertConfig(**SMALL).save_pretrained(folder), "adds a bias to its logits"),
+    "quantised": (
+        settings(CONFIG, quantization_config={"quant_method": "gptq", "bits": 4}),
+        (NOT_LOADED, "optimum"),
+    ),
+    "an unknown architecture": (
+        settings(CONFIG, model_type="unheard"),
+        (NO_FOLDER, "model type `unheard`"),
+    ),
+    "an encoder-decoder": (
+        lambda folder: T5Config(**T5).save_pretrained(folder),
+        (NOT_LOADED, "T5Config"),
+    ),
+    "an encoder": (
+        lambda folder: BertConfig(**SMALL).save_pretrained(folder),
+        "adds a bias to its logits",
+    ),
     "code of its own": (own_code, (NO_FOLDER, "contains custom code")),
     "no weights": (gone(WEIGHTS), "has no weights: no .safetensors file in the folder"),
     "only a pickle": (only_pickle, "has no weights: no .safetensors file in the folder"),
     "weights cut short": (cut(WEIGHTS, -100), (NOT_LOADED, "incomplete")),
     "weights of no size": (cut(WEIGHTS, 0), (NOT_LOADED, "header too small")),
-    "a pointer to weights": (text(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"), (NOT_LOADED, "header")),
+    "a pointer to weights": (
+        text(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"),
+        (NOT_LOADED, "header"),
+    ),
     "a part lost": (a_part_lost, (NOT_LOADED, "model-00001-of-00001.safetensors")),
-    "a weight lost": (weights(lambda w: {k: v for k, v in w.items() if k != GATE}), f"lack {GATE!r}"),
-    "a weight of another shape": (weights(lambda w: w | {GATE: w[GATE][:-1].clone()}), f"lack {GATE!r}, or have it"),
-    "a weight that is NaN": (weights(lambda w: w | {GATE: w[GATE] * torch.nan}), f"are not finite: {GATE!r}"),
+    "a weight lost": (
+        weights(lambda w: {k: v for k, v in w.items() if k != GATE}),
+        f"lack {GATE!r}",
+    ),
+    "a weight of another shape": (
+        weights(lambda w: w | {GATE: w[GATE][:-1].clone()}),
+        f"lack {GATE!r}, or have it",
+    ),
+    "a weight that is NaN": (
+        weights(lambda w: w | {GATE: w[GATE] * torch.nan}),
+        f"are not finite: {GATE!r}",
+    ),
     "no tokenizer": (several(gone(TOKENIZER), gone(TOKENS)), "its tokenizer has no vocabulary"),
     "a tokenizer cut short": (cut(TOKENIZER, 100), NO_FOLDER),
     "a tokenizer that is a list": (text(TOKENIZER, "[]"), NO_FOLDER),
     "an unknown kind of tokenizer": (text(TOKENIZER, '{"model": {"type": "x"}}'), NO_FOLDER),
     "settings that are a list": (text(TOKENS, "[]"), NO_FOLDER),
-    "no pad token": (settings(TOKENS, pad_token=None), "has no pad token: set tokenizer.pad_token and save it again"),
+    "no pad token": (
+        settings(TOKENS, pad_token=None),
+        "has no pad token: set tokenizer.pad_token and save it again",
+    ),
     "no end token": (
-        several(gone("generation_config.json"), settings(TOKENS, eos_token=None), settings(CONFIG, eos_token_id=None)),
+        several(
+            gone("generation_config.json"),
+            settings(TOKENS, eos_token=None),
+            settings(CONFIG, eos_token_id=None),
+        ),
         "has no end token: set tokenizer.eos_token and save it again",
     ),
     "a new pad token": (settings(TOKENS, pad_token="<new>"), "has 100" + TOO_MANY + "99"),
     "an end that is no token": (settings("generation_config.json", eos_token_id="x"), NOT_LOADED),
     "little room": (settings(CONFIG, max_position_embeddings=20), " tokens, but"),
-    "a window": (settings(CONFIG, use_sliding_window=True, sliding_window=8), "attends to the last 8 tokens only"),
+    "a window": (
+        settings(CONFIG, use_sliding_window=True, sliding_window=8),
+        "attends to the last 8 tokens only",
+    ),
 }
 
 
@@ -415,12 +616,20 @@ def test_a_folder_with_code_that_is_not_needed_runs_none_of_it(tmp_path, tiny_mo
     assert not (folder / "RUN").exists()
 
 
-@pytest.mark.parametrize("template", ["{% for m in", "{{ raise_exception('no') }}", "{{ messages[9].content }}"])
+@pytest.mark.parametrize(
+    "template", ["{% for m in", "{{ raise_exception('no') }}", "{{ messages[9].content }}"]
+)
 def test_chat_templates(template, tmp_path, tiny_model, tiny_data):
     shutil.copytree(tiny_model, tmp_path / "model")
     settings(TOKENS, chat_template=template)(tmp_path / "model")
     flags = ("--model", tmp_path / "model", "--chat_template")
-    refused(tmp_path, *flags, says="the tokenizer cannot make a prompt: ", model=tiny_model, data=tiny_data)
+    refused(
+        tmp_path,
+        *flags,
+        says="the tokenizer cannot make a prompt: ",
+        model=tiny_model,
+        data=tiny_data,
+    )
 
 
 # ---- run folders
@@ -481,20 +690,41 @@ RUNS = {
         lambda run: (run / CONFIG).write_bytes(b"\xff\xfe"),
         ("config.json is damaged", PUT_BACK),
     ),
-    "a damaged line": (lines(METRICS, lambda rows: [rows[0], "{\n", *rows[1:]]), "metrics.jsonl, line 2: damaged"),
-    "a line that is a number": (lines(METRICS, lambda rows: ["3\n", *rows]), ("metrics.jsonl is damaged", PUT_BACK)),
-    "a gap": (lines(METRICS, lambda rows: [rows[0], rows[2]]), ("metrics.jsonl lacks a step before 2", PUT_BACK)),
-    "a line twice": (lines(METRICS, lambda rows: [*rows[:2], *rows[1:]]), ("metrics.jsonl lacks a step", PUT_BACK)),
+    "a damaged line": (
+        lines(METRICS, lambda rows: [rows[0], "{\n", *rows[1:]]),
+        "metrics.jsonl, line 2: damaged",
+    ),
+    "a line that is a number": (
+        lines(METRICS, lambda rows: ["3\n", *rows]),
+        ("metrics.jsonl is damaged", PUT_BACK),
+    ),
+    "a gap": (
+        lines(METRICS, lambda rows: [rows[0], rows[2]]),
+        ("metrics.jsonl lacks a step before 2", PUT_BACK),
+    ),
+    "a line twice": (
+        lines(METRICS, lambda rows: [*rows[:2], *rows[1:]]),
+        ("metrics.jsonl lacks a step", PUT_BACK),
+    ),
     "no metrics": (gone(METRICS), ("metrics.jsonl lacks a step before 2", PUT_BACK)),
-    "a damaged selection": (lines(SELECTIONS, lambda rows: ["{\n", *rows]), "selections.jsonl, line 1: damaged"),
+    "a damaged selection": (
+        lines(SELECTIONS, lambda rows: ["{\n", *rows]),
+        "selections.jsonl, line 1: damaged",
+    ),
     "a selection of no step": (
         lines(SELECTIONS, lambda rows: ["{}\n", *rows]),
         ("selections.jsonl is damaged", PUT_BACK),
     ),
-    "a damaged sample": (lines("samples.jsonl", lambda rows: ["{\n", *rows]), "samples.jsonl, line 1: damaged"),
+    "a damaged sample": (
+        lines("samples.jsonl", lambda rows: ["{\n", *rows]),
+        "samples.jsonl, line 1: damaged",
+    ),
     "no checkpoint intact": (no_checkpoint_intact, LOST),
     "no teacher in it": (without_teacher, LOST),
-    "code in sampler.pt": (forged("sampler.pt", lambda path: torch.save(marks(path), path)), ("Weights only", DELETE)),
+    "code in sampler.pt": (
+        forged("sampler.pt", lambda path: torch.save(marks(path), path)),
+        ("Weights only", DELETE),
+    ),
 }
 
 
@@ -511,8 +741,14 @@ def test_runs(case, whole, tmp_path, tiny_model, tiny_data):
     ("flags", "says"),
     [
         ("--seed 1", "belongs to another configuration: seed 0 there, 1 here"),
-        ("--sampler softmax", "belongs to another configuration: sampler 'goldilocks' there, 'softmax' here"),
-        ("--epsilon 0.3 --kl_coef 0.1", "configuration: kl_coef 0.0 there, 0.1 here; epsilon 0.2 there, 0.3 here"),
+        (
+            "--sampler softmax",
+            "belongs to another configuration: sampler 'goldilocks' there, 'softmax' here",
+        ),
+        (
+            "--epsilon 0.3 --kl_coef 0.1",
+            "configuration: kl_coef 0.0 there, 0.1 here; epsilon 0.2 there, 0.3 here",
+        ),
         ("--steps 1", "--steps 1: the run in"),
         ("--lr_schedule linear", "lr_schedule 'constant' there, 'linear' here"),
         ("--keep 0", "--keep 0: must be in [1, "),
@@ -526,7 +762,13 @@ def test_other_steps_where_the_rate_depends_on_them(tmp_path, tiny_model, tiny_d
     where = {"model": tiny_model, "data": tiny_data}
     linear = ("--lr_schedule", "linear", "--steps")
     assert main(tmp_path / "run", *linear, 1, **where)[0] == 0
-    refused(tmp_path, *linear, 2, says="belongs to another configuration: steps 1 there, 2 here", **where)
+    refused(
+        tmp_path,
+        *linear,
+        2,
+        says="belongs to another configuration: steps 1 there, 2 here",
+        **where,
+    )
 
 
 def test_data_that_has_changed(whole, tmp_path, tiny_model, tiny_data):
@@ -544,7 +786,10 @@ def test_a_folder_that_another_job_writes_to(whole, tiny_model, tiny_data):
     run = train.Run(parse(*command(whole, model=tiny_model, data=tiny_data)), None)
     run.lock()
     refused(
-        whole.parent, says="another job is writing there; end it, or choose another", model=tiny_model, data=tiny_data
+        whole.parent,
+        says="another job is writing there; end it, or choose another",
+        model=tiny_model,
+        data=tiny_data,
     )
     os.close(run.locked)
 
@@ -562,7 +807,9 @@ def test_what_the_teachers_rank_finds_is_said_by_it_alone(tmp_path, tiny_model, 
 
 def test_questions_that_do_not_fit(tmp_path, tiny_model, tiny_data):
     """Known only when they have been tokenised. The folder is there by then; nothing of an earlier run is in it."""
-    code, _, err = main(tmp_path / "run", "--max_prompt_tokens", 12, model=tiny_model, data=tiny_data)
+    code, _, err = main(
+        tmp_path / "run", "--max_prompt_tokens", 12, model=tiny_model, data=tiny_data
+    )
     assert code == 2 and "fit the prompt limit" in err and "raise --max_prompt_tokens" in err
     assert err.count("error: ") == 1 and "Traceback" not in err and "\nerror: " in "\n" + err
 
@@ -570,7 +817,10 @@ def test_questions_that_do_not_fit(tmp_path, tiny_model, tiny_data):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "says"),
-    [(("--train_data", "none.jsonl"), "none.jsonl: no such data file"), (("--teacher_ranks", 4), "leaves no student")],
+    [
+        (("--train_data", "none.jsonl"), "none.jsonl: no such data file"),
+        (("--teacher_ranks", 4), "leaves no student"),
+    ],
 )
 def test_many_ranks_say_it_once(flags, says, tmp_path, tiny_model, tiny_data):
     output = shell(tmp_path / "run", *flags, ranks=4, model=tiny_model, data=tiny_data, code=2)
@@ -581,5 +831,16 @@ def test_many_ranks_say_it_once(flags, says, tmp_path, tiny_model, tiny_data):
 @pytest.mark.slow
 def test_the_line_from_the_shell(tmp_path, tiny_model, tiny_data):
     (tmp_path / "bad.jsonl").write_text("{\n")
-    output = shell(tmp_path / "run", "--val_data", tmp_path / "bad.jsonl", model=tiny_model, data=tiny_data, code=2)
-    assert output.startswith("error: ") and output.count("\n") == 1 and "bad.jsonl, line 1: not JSON" in output
+    output = shell(
+        tmp_path / "run",
+        "--val_data",
+        tmp_path / "bad.jsonl",
+        model=tiny_model,
+        data=tiny_data,
+        code=2,
+    )
+    assert (
+        output.startswith("error: ")
+        and output.count("\n") == 1
+        and "bad.jsonl, line 1: not JSON" in output
+    )

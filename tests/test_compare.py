@@ -30,10 +30,22 @@ def make_run(folder, verdicts, seconds=3600.0, **config):
     for step, rewards in enumerate(verdicts):
         rows.append({"step": step, "val_accuracy": float(np.mean(rewards))})
         if step:
-            rows[-1] |= {"seconds": seconds, "groups": 2, "completion_tokens": 100_000, "total_tokens": 180_000}
-            rows[-1] |= {"forwarded_rows": 4} | ({"teacher_updates": 0} if "candidates" in config else {})
-        lines = [{"problem": i, "reward": float(r), "status": "", "tokens": 1} for i, r in enumerate(rewards)]
-        (folder / "evals" / f"step_{step}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+            rows[-1] |= {
+                "seconds": seconds,
+                "groups": 2,
+                "completion_tokens": 100_000,
+                "total_tokens": 180_000,
+            }
+            rows[-1] |= {"forwarded_rows": 4} | (
+                {"teacher_updates": 0} if "candidates" in config else {}
+            )
+        lines = [
+            {"problem": i, "reward": float(r), "status": "", "tokens": 1}
+            for i, r in enumerate(rewards)
+        ]
+        (folder / "evals" / f"step_{step}.jsonl").write_text(
+            "".join(json.dumps(line) + "\n" for line in lines)
+        )
     (folder / "config.json").write_text(json.dumps(CONFIG | {"steps": len(verdicts) - 1} | config))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
@@ -46,7 +58,15 @@ def method(*folders):
 
 @pytest.mark.parametrize(
     ("df", "t"),
-    [(1, 12.7062), (2, 4.30265), (3, 3.18245), (4, 2.77645), (9, 2.26216), (30, 2.04227), (1000, 1.96234)],
+    [
+        (1, 12.7062),
+        (2, 4.30265),
+        (3, 3.18245),
+        (4, 2.77645),
+        (9, 2.26216),
+        (30, 2.04227),
+        (1000, 1.96234),
+    ],
 )
 def test_t_table(df, t):
     assert t_quantile(df) == pytest.approx(t, abs=1e-4)
@@ -76,8 +96,14 @@ def test_paired_and_welch_by_hand():
     half = t_quantile(50 / 17) * math.sqrt(5 / 3)
     assert (difference, interval) == (2, pytest.approx((2 - half, 2 + half)))
     assert p == pytest.approx(t_p_value(2 / math.sqrt(5 / 3), 50 / 17))
-    assert 3.18 < half / math.sqrt(5 / 3) < 3.24  # between df 3 (3.182) and df 2 (4.303), near the first
-    assert t_difference([1, 1], [1, 1], paired=False) == (0, (0, 0), 1)  # nothing varies, nothing differs
+    assert (
+        3.18 < half / math.sqrt(5 / 3) < 3.24
+    )  # between df 3 (3.182) and df 2 (4.303), near the first
+    assert t_difference([1, 1], [1, 1], paired=False) == (
+        0,
+        (0, 0),
+        1,
+    )  # nothing varies, nothing differs
 
 
 def test_the_papers_seeds_give_the_papers_numbers():
@@ -115,7 +141,9 @@ def test_accuracy_is_the_mean_of_the_last_five(tmp_path):
 def test_equal_amounts_by_hand(tmp_path):
     """4 problems. A: 1 of 4 to 3 of 4 in 2 steps of 1 hour on 6 + 2 ranks; B: 0 to 4 of 4 in 4 of half an hour."""
     a = method(make_run(tmp_path / "a", [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]], **TEACHER))
-    b = method(make_run(tmp_path / "b", [[i < k for i in range(4)] for k in range(5)], seconds=1800.0))
+    b = method(
+        make_run(tmp_path / "b", [[i < k for i in range(4)] for k in range(5)], seconds=1800.0)
+    )
     run = a.runs[0]
     assert {x: run.totals[x][-1] for x in compare.AMOUNTS} == pytest.approx(
         {
@@ -126,7 +154,11 @@ def test_equal_amounts_by_hand(tmp_path):
         }
     )  # fmt: skip
     assert run.accuracy_at("steps", 0.5) == 37.5
-    lines = [line.split(" | ") for line in compare.equal_amounts([a, b]).splitlines() if line.startswith("| ")]
+    lines = [
+        line.split(" | ")
+        for line in compare.equal_amounts([a, b]).splitlines()
+        if line.startswith("| ")
+    ]
     cells = {(line[0][2:], line[1]): line[2:] for line in lines[2:]}
     assert cells["steps", "2"] == ["75.0%", "50.0% |"]
     assert cells["steps × ranks / student ranks", "2.67"] == ["75.0%", "66.7% |"]  # the paper's 4/3
@@ -140,7 +172,12 @@ def test_equal_amounts_by_hand(tmp_path):
 
 def test_what_a_method_is_compared_with(tmp_path):
     """The uniform run with the fewest other settings changed; an ablation of the baseline with the baseline."""
-    every = {"u": {}, "u_dapo": {"loss": "dapo"}, "g": TEACHER, "g_dapo": TEACHER | {"loss": "dapo"}}
+    every = {
+        "u": {},
+        "u_dapo": {"loss": "dapo"},
+        "g": TEACHER,
+        "g_dapo": TEACHER | {"loss": "dapo"},
+    }
     runs = [make_run(tmp_path / name, [[0], [1]], **config) for name, config in every.items()]
     methods = [compare.Method(*item) for item in load_groups(runs).items()]
     bases = {m.name: base.name for m in methods if (base := m.baseline(methods))}
@@ -159,7 +196,14 @@ def test_whole_command(tmp_path, capsys):
     That is the mean of the last five evaluations: one more is right at the first of them, one fewer at the last.
     """
     runs = []
-    for name, k, seed in [("u", 3, 0), ("u", 3, 1), ("u", 3, 2), ("g", 5, 0), ("g", 6, 1), ("g", 7, 2)]:
+    for name, k, seed in [
+        ("u", 3, 0),
+        ("u", 3, 1),
+        ("u", 3, 2),
+        ("g", 5, 0),
+        ("g", 6, 1),
+        ("g", 7, 2),
+    ]:
         verdicts = [[i < right for i in range(8)] for right in (0, k + 1, k, k, k, k - 1)]
         config = TEACHER if name == "g" else {}
         runs.append(make_run(tmp_path / f"{name}{seed}", verdicts, seed=seed, **config))
@@ -173,28 +217,47 @@ def test_whole_command(tmp_path, capsys):
     # ± 4.30265 · 12.5 / √3 = 31.05; t = 37.5 / 7.217 = 5.196, p = 1 - t / √(t² + 2) = 0.0351
     assert "| goldilocks | 5 | 62.5, 75.0, 87.5 | 75.0 ± 12.5 | 43.9 to 106.1 |" in printed.out
     assert "| goldilocks − uniform | +37.5 | 6.4 to 68.6 | 0.035 | paired by seed |" in printed.out
-    assert "| Goldilocks − Baseline (paper, Table 3) | +2.8 | 2.0 to 3.5 | 2.9e-05 | Welch |" in printed.out
+    assert (
+        "| Goldilocks − Baseline (paper, Table 3) | +2.8 | 2.0 to 3.5 | 2.9e-05 | Welch |"
+        in printed.out
+    )
     low, high = (100 * x for x in bootstrap([0, 0, 0.2, 0.8, 0.8, 0.2, 0, 0]))
-    assert f"| goldilocks − uniform, seed 0 | +25.0 | {low:.1f} to {high:.1f} | 2 | 0 | 0.5 |" in printed.out
+    assert (
+        f"| goldilocks − uniform, seed 0 | +25.0 | {low:.1f} to {high:.1f} | 2 | 0 | 0.5 |"
+        in printed.out
+    )
     assert "| goldilocks − uniform, mean of 3 seeds | +37.5 |" in printed.out
 
 
 def test_what_cannot_be_said(tmp_path, capsys):
     """One seed: no interval over seeds. No common seed: Welch, and no test on verdicts. Unfinished, few evaluations."""
-    runs = [make_run(tmp_path / "u", [[0, 0], [1, 0]]), make_run(tmp_path / "g", [[0, 0], [1, 1]], **TEACHER)]
+    runs = [
+        make_run(tmp_path / "u", [[0, 0], [1, 0]]),
+        make_run(tmp_path / "g", [[0, 0], [1, 1]], **TEACHER),
+    ]
     compare.main(list(map(str, runs)))
     printed = capsys.readouterr()
     assert "| uniform | 1 | 50.0 | 50.0 | one seed: no interval |" in printed.out
-    assert "| goldilocks − uniform | +50.0 | – | – | one seed: no interval can be given |" in printed.out
+    assert (
+        "| goldilocks − uniform | +50.0 | – | – | one seed: no interval can be given |"
+        in printed.out
+    )
     assert "| goldilocks − uniform, seed 0 | +50.0 | 0.0 to 100.0 | 1 | 0 | 1 |" in printed.out
-    assert printed.err.splitlines() == [f"note: {run} has 1 evaluation to average, not five" for run in runs]
+    assert printed.err.splitlines() == [
+        f"note: {run} has 1 evaluation to average, not five" for run in runs
+    ]
     runs = [make_run(tmp_path / f"u{s}", [[0, 0], [1, 0]], seed=s) for s in (1, 2)]
-    runs += [make_run(tmp_path / f"g{s}", [[0, 0], [1, 1]], seed=s, **TEACHER | {"steps": 9}) for s in (3, 4)]
+    runs += [
+        make_run(tmp_path / f"g{s}", [[0, 0], [1, 1]], seed=s, **TEACHER | {"steps": 9})
+        for s in (3, 4)
+    ]
     compare.main(list(map(str, runs)))
     printed = capsys.readouterr()
     assert "| goldilocks − uniform | +50.0 | 50.0 to 50.0 | 0 | Welch |" in printed.out
     assert "Would other problems" not in printed.out
-    assert "note: goldilocks and uniform have no common seed: no test on their verdicts" in printed.err
+    assert (
+        "note: goldilocks and uniform have no common seed: no test on their verdicts" in printed.err
+    )
     assert f"note: {runs[-1]} is at step 1 of 9" in printed.err
 
 

@@ -67,7 +67,9 @@ def test_rows_follow_from_the_seed_and_from_their_own_text(train, val):
         assert make_demo.question(state, words) == row["problem"]
         assert make_demo.solve(row["problem"], SKILLS) == row["expected_answer"]
         assert row["length"] == len(words) == len(set(words)) and set(words) <= set(make_demo.WORDS)
-        assert 2 ** -row["difficulty"] == pytest.approx(make_demo.pass_rate(row["problem"], SKILLS), rel=0.01)
+        assert 2 ** -row["difficulty"] == pytest.approx(
+            make_demo.pass_rate(row["problem"], SKILLS), rel=0.01
+        )
         # Nonzero digits only: numbers that are equal are then equal as text, so the verifier cannot be lenient.
         assert len(row["expected_answer"]) == 3 and set(row["expected_answer"]) <= set("123456789")
 
@@ -90,7 +92,10 @@ def test_only_the_right_reading_of_every_word_gives_the_answer(val):
 
 
 def test_math_verify_tells_answers_apart(val):
-    first, second = val[0]["expected_answer"], next(r["expected_answer"] for r in val if r != val[0])
+    first, second = (
+        val[0]["expected_answer"],
+        next(r["expected_answer"] for r in val if r != val[0]),
+    )
     gold = math_parse(rf"\boxed{{{first}}}")
     assert verify(gold, math_parse(gold_solution(val[0]["problem"])))
     assert first != second and not verify(gold, math_parse(rf"\boxed{{{second}}}"))
@@ -106,7 +111,9 @@ def test_tokenizer_returns_every_text_exactly(tokenizer, train, val):
     assert tokenizer.batch_decode(completion_ids) == completions
     assert max(map(len, prompt_ids)) <= 20 and max(map(len, completion_ids)) <= 60
     assert all(tokenizer.unk_token_id not in ids for ids in prompt_ids + completion_ids)
-    whole = tokenizer([p + c for p, c in zip(prompts[:500], completions[:500], strict=True)]).input_ids
+    whole = tokenizer(
+        [p + c for p, c in zip(prompts[:500], completions[:500], strict=True)]
+    ).input_ids
     assert whole == [p + c for p, c in zip(prompt_ids[:500], completion_ids[:500], strict=True)]
 
 
@@ -153,6 +160,10 @@ def test_base_model_greedy_accuracy_and_the_recorded_statistics(model, tokenizer
     greedy = share_right(model, tokenizer, val, 1, 0.0)
     assert 0.05 <= greedy <= 0.3
     whole = recorded["validation"]["all"]
-    assert greedy == pytest.approx(whole["greedy"], abs=0.006)  # two problems: another CPU may round otherwise
+    assert greedy == pytest.approx(
+        whole["greedy"], abs=0.006
+    )  # two problems: another CPU may round otherwise
     assert 0.7 < whole["all_wrong"] + whole["all_right"] < 0.9
-    assert recorded["skills"] == {w: [rule, habit, round(rate, 4)] for w, (rule, habit, rate) in SKILLS.items()}
+    assert recorded["skills"] == {
+        w: [rule, habit, round(rate, 4)] for w, (rule, habit, rate) in SKILLS.items()
+    }

@@ -18,7 +18,12 @@ DEMO = str(Path(train.__file__).parent / "demo/model")
 
 def rows_of(rewards, samples):
     return [
-        {"problem": i // samples, "reward": float(r), "status": "correct" if r else "wrong", "tokens": 4}
+        {
+            "problem": i // samples,
+            "reward": float(r),
+            "status": "correct" if r else "wrong",
+            "tokens": 4,
+        }
         for i, r in enumerate(rewards)
     ]
 
@@ -33,31 +38,65 @@ def test_pass_at_k_by_hand():
 def test_wilson_by_hand():
     """8 of 10, z² = 3.8415: centre (0.8 + 0.19207) / 1.38415, half width 1.96 √(0.016 + 0.0096037) / 1.38415."""
     assert wilson(8, 10) == pytest.approx((0.49016, 0.94332), abs=1e-5)
-    assert wilson(0, 10) == pytest.approx((0, 0.27754), abs=1e-5)  # z² / (n + z²), where Wald's would be empty
+    assert wilson(0, 10) == pytest.approx(
+        (0, 0.27754), abs=1e-5
+    )  # z² / (n + z²), where Wald's would be empty
     assert wilson(10, 10) == pytest.approx((0.72246, 1), abs=1e-5)
 
 
 def test_summary_by_hand():
     """Two problems, 4 samples each, 1 and 3 of them right: pass@1 is 1/2, pass@2 is (1/2 + 1) / 2."""
-    lines = evaluate.summary(rows_of([1, 0, 0, 0, 0, 1, 1, 1], 4), 4, [1, 2], greedy=False).splitlines()
+    lines = evaluate.summary(
+        rows_of([1, 0, 0, 0, 0, 1, 1, 1], 4), 4, [1, 2], greedy=False
+    ).splitlines()
     low, high = bootstrap([0.25, 0.75])
-    assert (low, high) == (0.25, 0.75)  # each of the two problems twice in a quarter of the resamples
-    assert lines[2:4] == ["| pass@1 | 50.00% | 25.00% to 75.00% |", "| pass@2 | 75.00% | 50.00% to 100.00% |"]
-    assert lines[4:] == ["| correct | 4 of 8 | |", "| wrong | 4 of 8 | |", "| mean tokens of a completion | 4.0 | |"]
+    assert (low, high) == (
+        0.25,
+        0.75,
+    )  # each of the two problems twice in a quarter of the resamples
+    assert lines[2:4] == [
+        "| pass@1 | 50.00% | 25.00% to 75.00% |",
+        "| pass@2 | 75.00% | 50.00% to 100.00% |",
+    ]
+    assert lines[4:] == [
+        "| correct | 4 of 8 | |",
+        "| wrong | 4 of 8 | |",
+        "| mean tokens of a completion | 4.0 | |",
+    ]
     greedy = evaluate.summary(rows_of([1] * 8 + [0] * 2, 1), 1, [1], greedy=True).splitlines()
     assert greedy[2] == "| pass@1, greedy | 80.00% | 49.02% to 94.33% |"
 
 
 def test_a_runs_student_has_the_runs_accuracy(tmp_path, halfway, capsys):
     """After two steps on two ranks: the same verdict for every problem, and so the same accuracy."""
-    flags = ["--preset", "demo", "--sampler", "uniform", "--steps", "2", "--eval_every", "2", "--out", tmp_path / "run"]
+    flags = [
+        "--preset",
+        "demo",
+        "--sampler",
+        "uniform",
+        "--steps",
+        "2",
+        "--eval_every",
+        "2",
+        "--out",
+        tmp_path / "run",
+    ]
     flags += ["--prompts_per_step", "4", "--group_size", "4"]
     flags += ["--train_data", halfway / "train.jsonl", "--val_data", halfway / "val.jsonl"]
     on_ranks(2, tmp_path, lambda: train.main(list(map(str, flags))))
     last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
-    line = ["--preset", "demo", "--data", halfway / "val.jsonl", "--out", tmp_path / "verdicts.jsonl"]
+    line = [
+        "--preset",
+        "demo",
+        "--data",
+        halfway / "val.jsonl",
+        "--out",
+        tmp_path / "verdicts.jsonl",
+    ]
     assert evaluate.main(list(map(str, [tmp_path / "run/student", *line]))) == 0
-    assert (tmp_path / "verdicts.jsonl").read_text() == (tmp_path / "run/evals/step_2.jsonl").read_text()
+    assert (tmp_path / "verdicts.jsonl").read_text() == (
+        tmp_path / "run/evals/step_2.jsonl"
+    ).read_text()
     assert 0 < last["val_accuracy"] < 1
     assert f"| pass@1, greedy | {last['val_accuracy']:.2%} |" in capsys.readouterr().out
 
@@ -68,12 +107,24 @@ def test_samples_limit_and_overlong_prompts(tmp_path, halfway, capsys):
     data[1]["problem"] += " Apply" + " lara" * 40
     data[3]["expected_answer"] = "\\frac{"
     (tmp_path / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
-    line = ["--preset", "demo", "--data", tmp_path / "val.jsonl", "--limit", 4, "--out", tmp_path / "out.jsonl"]
+    line = [
+        "--preset",
+        "demo",
+        "--data",
+        tmp_path / "val.jsonl",
+        "--limit",
+        4,
+        "--out",
+        tmp_path / "out.jsonl",
+    ]
     line += ["--samples", 8, "--temperature", 0.7, "--k", 1, 8]
     assert evaluate.main(list(map(str, [DEMO, *line]))) == 0
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["problem"] for row in rows] == [0] * 8 + [1] * 8 + [2] * 8 + [3] * 8
-    assert all((row["reward"], row["status"], row["tokens"]) == (0, "overlong_prompt", 0) for row in rows[8:16])
+    assert all(
+        (row["reward"], row["status"], row["tokens"]) == (0, "overlong_prompt", 0)
+        for row in rows[8:16]
+    )
     assert all((row["reward"], row["status"]) == (0, "bad_gold") for row in rows[24:])
     right = [sum(row["reward"] for row in rows[at : at + 8]) for at in (0, 16)]
     assert 0 < sum(right) < 16  # problems that are solved half of the time, each sample drawn anew
@@ -98,7 +149,10 @@ def test_samples_limit_and_overlong_prompts(tmp_path, halfway, capsys):
     ],
 )
 def test_bad_input_is_one_line(flags, message, capsys):
-    assert evaluate.main([DEMO, *(flags if "--preset" in flags else ["--preset", "demo", *flags])]) == 2
+    assert (
+        evaluate.main([DEMO, *(flags if "--preset" in flags else ["--preset", "demo", *flags])])
+        == 2
+    )
     line = capsys.readouterr().err
     assert message in line
     assert line.count("\n") == 1

@@ -34,7 +34,9 @@ def start(folder, *flags, ranks=1, data, before=lambda: None):
         before()
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            code = train.main(command(folder, "--checkpoint_every", 1, *flags, model=DEMO, data=data))
+            code = train.main(
+                command(folder, "--checkpoint_every", 1, *flags, model=DEMO, data=data)
+            )
         if dist.is_initialized():  # as the end of a process would: the others notice
             dist.destroy_process_group()
         return code, "\n".join(line for line in out.getvalue().splitlines() if "step/s" not in line)
@@ -90,7 +92,9 @@ def flip(path):
         ("manifest.json", tear),
     ],
 )
-def test_damage_is_noticed_and_the_checkpoint_before_it_is_used(file, damage, whole, tmp_path, capsys):
+def test_damage_is_noticed_and_the_checkpoint_before_it_is_used(
+    file, damage, whole, tmp_path, capsys
+):
     import shutil
 
     shutil.copytree(whole, tmp_path / "run")
@@ -100,10 +104,16 @@ def test_damage_is_noticed_and_the_checkpoint_before_it_is_used(file, damage, wh
     damage(run.checkpoint(4) / file)
     assert run.newest() == 3
     said = capsys.readouterr().out
-    assert "step_4 is damaged" in said and "going back to the one before it" in said and said.count("\n") == 1
+    assert (
+        "step_4 is damaged" in said
+        and "going back to the one before it" in said
+        and said.count("\n") == 1
+    )
     for step in (1, 2, 3):
         tear(run.checkpoint(step) / "sampler.pt")
-    with pytest.raises(train.InputError, match="no checkpoint there is intact; to start again choose another"):
+    with pytest.raises(
+        train.InputError, match="no checkpoint there is intact; to start again choose another"
+    ):
         run.newest()
 
 
@@ -113,7 +123,9 @@ def test_a_run_with_a_damaged_checkpoint_and_torn_logs_is_the_same_run(whole, ha
     shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(tmp_path / "run/student")
     flip(tmp_path / "run/checkpoints/step_4/student/__0_0.distcp")
-    (tmp_path / "run/checkpoints/step_3").rename(tmp_path / "run/checkpoints/step_3.tmp")  # killed while writing it
+    (tmp_path / "run/checkpoints/step_3").rename(
+        tmp_path / "run/checkpoints/step_3.tmp"
+    )  # killed while writing it
     tear(tmp_path / "run/metrics.jsonl")
     code, said = start(tmp_path / "run", "--teacher_ranks", 1, ranks=2, data=halfway)
     assert code == 0 and "step_4 is damaged" in said and "steps    2 to 4" in said
@@ -126,12 +138,21 @@ def test_a_run_with_a_damaged_checkpoint_and_torn_logs_is_the_same_run(whole, ha
 
 def test_a_full_disk_stops_the_run_and_costs_nothing(whole, halfway, tmp_path):
     def fill():  # a limit on the size of files acts like a disk with no room for more
-        at_step(3, lambda run: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY)))
+        at_step(
+            3,
+            lambda run: resource.setrlimit(
+                resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY)
+            ),
+        )
 
     flags = ("--teacher_ranks", 1)
     code, said = start(tmp_path / "run", *flags, ranks=2, data=halfway, before=fill)
     assert code == 4 and said.count("error:") == 1 and "Traceback" not in said
-    assert "step_3 cannot be written" in said and "the one before it is intact" in said and "too large" in said
+    assert (
+        "step_3 cannot be written" in said
+        and "the one before it is intact" in said
+        and "too large" in said
+    )
     assert steps_of(tmp_path / "run") == ["step_1", "step_2"]
     assert start(tmp_path / "run", *flags, ranks=2, data=halfway)[0] == 0
     same_run(whole, tmp_path / "run")
@@ -213,17 +234,26 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(halfway, tmp_path
     code, said = start(tmp_path / "run", "--teacher_ranks", 1, ranks=3, data=halfway, before=poison)
     assert code == 3 and said.count("error:") == 1 and "error: step 2: gradient norm nan" in said
     assert "no update was made" in said and "nonfinite.jsonl" in said
-    assert [row["step"] for row in metrics_of(tmp_path / "run")] == [0, 1] and steps_of(tmp_path / "run") == ["step_1"]
+    assert [row["step"] for row in metrics_of(tmp_path / "run")] == [0, 1] and steps_of(
+        tmp_path / "run"
+    ) == ["step_1"]
     rows = train.read_lines(tmp_path / "run/nonfinite.jsonl")
-    assert {row["step"] for row in rows} == {2} and {row["finite_logp"] for row in rows} == {True, False}
-    assert 2 <= sum(not row["finite_logp"] for row in rows) < len(rows)  # the first row of each micro-batch
+    assert {row["step"] for row in rows} == {2} and {row["finite_logp"] for row in rows} == {
+        True,
+        False,
+    }
+    assert (
+        2 <= sum(not row["finite_logp"] for row in rows) < len(rows)
+    )  # the first row of each micro-batch
     assert all(row["completion_ids"] and row["prompt_ids"] and row["advantage"] for row in rows)
     problems = train.read_lines(halfway / "train.jsonl")
     from transformers import AutoTokenizer
 
     text = AutoTokenizer.from_pretrained(DEMO).decode(rows[0]["prompt_ids"])
     assert text == problems[rows[0]["problem"]]["problem"] + "\n\nSolution:"
-    assert start(tmp_path / "run", "--teacher_ranks", 1, ranks=3, data=halfway)[0] == 0  # goes on from step 1
+    assert (
+        start(tmp_path / "run", "--teacher_ranks", 1, ranks=3, data=halfway)[0] == 0
+    )  # goes on from step 1
 
 
 def test_a_teacher_that_is_not_finite_stops_before_the_update(tiny_model):
@@ -232,11 +262,17 @@ def test_a_teacher_that_is_not_finite_stops_before_the_update(tiny_model):
     t = make(tiny_model)
     before = [p.clone() for p in t.model.backbone.parameters()]
     nn.init.constant_(t.model.head.bias, float("nan"))
-    with pytest.raises(train.NonFiniteError, match="teacher's gradient norm is nan at update 1") as error:
+    with pytest.raises(
+        train.NonFiniteError, match="teacher's gradient norm is nan at update 1"
+    ) as error:
         for i in range(4):
             t.update(f"what is {i}?", i, 8)
-    assert sorted(row["question"] for row in error.value.rows) == [f"what is {i}?" for i in range(4)]
-    assert all(torch.equal(a, b) for a, b in zip(before, t.model.backbone.parameters(), strict=True))
+    assert sorted(row["question"] for row in error.value.rows) == [
+        f"what is {i}?" for i in range(4)
+    ]
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, t.model.backbone.parameters(), strict=True)
+    )
 
 
 def test_copies_that_differ_stop_the_run_before_they_are_saved(halfway, tmp_path):
@@ -252,7 +288,9 @@ def test_copies_that_differ_stop_the_run_before_they_are_saved(halfway, tmp_path
 
         at_step(1, scribble)
 
-    code, said = start(tmp_path / "run", "--sampler", "uniform", ranks=2, data=halfway, before=differ)
+    code, said = start(
+        tmp_path / "run", "--sampler", "uniform", ranks=2, data=halfway, before=differ
+    )
     assert code == 4 and said.count("error:") == 1
     assert "weights for generation: ranks 0 and 1 hold copies that differ" in said
     assert steps_of(tmp_path / "run") == ["step_1"]
@@ -270,10 +308,14 @@ def test_a_run_goes_on_with_other_ranks(whole, halfway, tmp_path):
     code, said = start(folder, "--steps", 4, data=halfway)  # one process, the teacher in it
     assert code == 0
     rows = metrics_of(folder)
-    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4] and all(row["grad_norm"] > 0 for row in rows[1:])
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4] and all(
+        row["grad_norm"] > 0 for row in rows[1:]
+    )
     chosen = [row["chosen"] for row in train.read_lines(folder / "selections.jsonl")]
     assert len(chosen) == len(set(chosen)) == 4 * 6  # no problem twice, none lost
-    assert [row["teacher_updates"] for row in rows[1:]] == [row["teacher_updates"] for row in metrics_of(whole)[1:]]
+    assert [row["teacher_updates"] for row in rows[1:]] == [
+        row["teacher_updates"] for row in metrics_of(whole)[1:]
+    ]
 
 
 def replay(*arguments):
@@ -295,7 +337,9 @@ def test_replay_of_a_step_is_the_step(whole, tmp_path):
     shutil.copytree(whole, folder)
     for step in (1, 3):
         shutil.rmtree(folder / f"checkpoints/step_{step}")
-    code, said = on_ranks(1, tmp_path, lambda: replay(folder, "--step", 4))  # from step 2, without its teacher
+    code, said = on_ranks(
+        1, tmp_path, lambda: replay(folder, "--step", 4)
+    )  # from step 2, without its teacher
     assert code == 0 and "replaying steps 3 to 4" in said and "numbers are the same" in said
     chosen = [row for row in train.read_lines(whole / "selections.jsonl") if row["step"] == 4]
     rows = train.read_lines(folder / "replay/step_4.jsonl")
@@ -303,7 +347,9 @@ def test_replay_of_a_step_is_the_step(whole, tmp_path):
     assert sum(row["reward"] for row in rows) == sum(row["successes"] for row in chosen)
     gradient = load_file(folder / "replay/step_4.safetensors")
     norm = sum(g.double().pow(2).sum() for g in gradient.values()).sqrt().item()
-    assert norm == pytest.approx(min(1.0, metrics_of(whole)[4]["grad_norm"]), rel=1e-4)  # clipped at 1
+    assert norm == pytest.approx(
+        min(1.0, metrics_of(whole)[4]["grad_norm"]), rel=1e-4
+    )  # clipped at 1
     assert same_run(whole, folder) is None
 
     rows = train.read_lines(folder / "metrics.jsonl")

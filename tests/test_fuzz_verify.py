@@ -19,7 +19,11 @@ def run(monkeypatch, *options) -> int:
 
 def test_nothing_is_found(monkeypatch, capsys, tmp_path):
     golds = tmp_path / "golds.jsonl"
-    golds.write_text("".join(json.dumps({"expected_answer": gold}) + "\n" for gold in (r"\frac{1}{2}", "x+1", "}")))
+    golds.write_text(
+        "".join(
+            json.dumps({"expected_answer": gold}) + "\n" for gold in (r"\frac{1}{2}", "x+1", "}")
+        )
+    )
     assert run(monkeypatch, "--answers", 99, "--calls", 20, "--golds", golds) == 0
     table = capsys.readouterr().out
     assert "right, respelled" in table and "bad verdicts: 0" in table
@@ -42,7 +46,9 @@ class Constant(fuzz_verify.Verifier):
         return [True] * len(golds)
 
 
-@pytest.mark.parametrize(("status", "found"), [("correct", "hack: gold"), ("wrong", "right, respelled: gold")])
+@pytest.mark.parametrize(
+    ("status", "found"), [("correct", "hack: gold"), ("wrong", "right, respelled: gold")]
+)
 def test_a_verifier_that_always_says_the_same_is_found(monkeypatch, capsys, status, found):
     monkeypatch.setattr(fuzz_verify, "Verifier", lambda workers: Constant(status))
     assert run(monkeypatch, "--answers", 40, "--calls", 1) == 1

@@ -29,7 +29,9 @@ def test_chunked_logprobs_match_float64_on_the_cpu():
     hidden, weight = torch.randn(300, 64), torch.randn(1000, 64) / 8
     targets = torch.randint(1000, (300,))
     expected, expected_entropy = grpo.token_logprobs(hidden.double(), weight.double(), targets, 0.7)
-    logp, entropy = grpo.token_logprobs(hidden.cuda(), weight.cuda(), targets.cuda(), 0.7, chunk=128)
+    logp, entropy = grpo.token_logprobs(
+        hidden.cuda(), weight.cuda(), targets.cuda(), 0.7, chunk=128
+    )
     assert (logp.cpu() - expected).abs().max() < 1e-3
     assert (entropy.cpu() - expected_entropy).abs().max() < 1e-3
 
@@ -40,13 +42,17 @@ def test_generation_in_bf16_agrees_with_the_float32_policy():
     generator, policy = Generator(str(DEMO), device, tokenizer), Policy(str(DEMO), device)
     problems = train.read_lines(ROOT / "demo/val.jsonl")[:32]
     prompts = [tokenizer(row["problem"] + "\n\nSolution:").input_ids for row in problems]
-    policy.lm.set_attn_implementation("sdpa")  # flash-attn, where it is present, cannot compute in float32
+    policy.lm.set_attn_implementation(
+        "sdpa"
+    )  # flash-attn, where it is present, cannot compute in float32
     rollouts = generator.generate(prompts, 0.7, 64, seed=0)
     rows_N, *inputs = collate(rollouts, list(range(32)), tokenizer.pad_token_id, device)
     with torch.no_grad():
         logp, _ = policy(*inputs, 0.7)
     assert logp.mean() > -0.2  # tokens that the policy finds likely, though bf16 chose them
-    assert (logp.cpu() - rollouts.logps_of(rows_N)).abs().mean() < 0.05  # what train.py logs as logp_gap
+    assert (
+        logp.cpu() - rollouts.logps_of(rows_N)
+    ).abs().mean() < 0.05  # what train.py logs as logp_gap
 
 
 @pytest.mark.skipif(not is_flash_attn_2_available(), reason="needs flash-attn")
@@ -58,7 +64,9 @@ def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_on
         return torch.randint(2, 81, (n,), generator=generator).tolist()
 
     lengths = torch.randint(1, 63, (32,), generator=generator).tolist()
-    rollouts = Rollouts([tokens(1 + n // 2) for n in lengths], [tokens(n) for n in reversed(lengths)])
+    rollouts = Rollouts(
+        [tokens(1 + n // 2) for n in lengths], [tokens(n) for n in reversed(lengths)]
+    )
 
     def run(dtype, attention):
         policy = Policy(str(DEMO), device)
@@ -70,7 +78,9 @@ def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_on
         parts = [(rows_N, policy(*inputs, 1.0)[0]) for rows_N, *inputs in batches]
         rows_N, logp_N = (torch.cat(column) for column in zip(*parts, strict=True))
         logp_N.sum().backward()
-        return logp_N[rows_N.argsort(stable=True)], torch.cat([p.grad.flatten().float() for p in policy.parameters()])
+        return logp_N[rows_N.argsort(stable=True)], torch.cat(
+            [p.grad.flatten().float() for p in policy.parameters()]
+        )
 
     exact, padded = run(torch.float32, "sdpa"), run(torch.bfloat16, "sdpa")
     packed = run(torch.bfloat16, "flash_attention_2")
@@ -85,7 +95,9 @@ def test_cuda_graphs_draw_what_the_cpu_draws(temperature, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     here, there = (Generator(folder, torch.device(name), tokenizer) for name in ("cpu", "cuda"))
     there.lm.float()
-    prompts = [tokenizer(text).input_ids for text in ("a", "What is 3 + 4?", "zz\nzz") for _ in range(8)]
+    prompts = [
+        tokenizer(text).input_ids for text in ("a", "What is 3 + 4?", "zz\nzz") for _ in range(8)
+    ]
     for _ in range(2):
         expected = here.generate(prompts, temperature, 300, seed=0)
         actual = there.generate(prompts, temperature, 300, seed=0)
@@ -102,10 +114,21 @@ def test_cuda_graphs_draw_what_the_cpu_draws(temperature, tmp_path):
 def test_demo_steps(ranks, tmp_path):
     """In one process, and with a student and a teacher process sharing the card."""
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks)] if ranks else []
-    flags = ["--preset", "demo", "--steps", "3", "--eval_every", "3", "--out", str(tmp_path / "run")]
+    flags = [
+        "--preset",
+        "demo",
+        "--steps",
+        "3",
+        "--eval_every",
+        "3",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     flags += ["--teacher_ranks", "1" if ranks else "0"]
     line = [sys.executable, *launcher, str(ROOT / "train.py"), *flags]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=500, check=False, env=dict(os.environ))
+    done = subprocess.run(
+        line, capture_output=True, text=True, timeout=500, check=False, env=dict(os.environ)
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = train.read_lines(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["grad_norm"] > 0 and rows[0]["val_accuracy"] > 0.04

@@ -39,7 +39,9 @@ def test_zero_variance_probability_is_the_total_probability_of_the_dead_outcomes
 
 def test_zero_variance_probability_takes_floats_arrays_and_tensors():
     assert grpo.zero_variance_probability(0.5, 4) == 2 * 0.5**4
-    np.testing.assert_allclose(grpo.zero_variance_probability(np.array([0.0, 0.5, 1.0]), 2), [1, 0.5, 1])
+    np.testing.assert_allclose(
+        grpo.zero_variance_probability(np.array([0.0, 0.5, 1.0]), 2), [1, 0.5, 1]
+    )
     close(grpo.zero_variance_probability(torch.tensor([0.25, 0.5], **FLOAT64), 2), [0.625, 0.5])
 
 
@@ -81,11 +83,18 @@ def test_one_right_of_four(dtype):
 
 @pytest.mark.parametrize(
     "std, right, wrong",
-    [("population", 1.0, -1.0), ("sample", math.sqrt(3) / 2, -math.sqrt(3) / 2), ("none", 0.5, -0.5)],
+    [
+        ("population", 1.0, -1.0),
+        ("sample", math.sqrt(3) / 2, -math.sqrt(3) / 2),
+        ("none", 0.5, -0.5),
+    ],
 )
 def test_two_right_of_four_under_each_std(std, right, wrong):
     # Deviations +-1/2; population std 1/2; sample std sqrt(4 * (1/4) / 3) = 1/sqrt(3).
-    close(group_advantages(torch.tensor([[1.0, 1.0, 0.0, 0.0]], **FLOAT64), std), [[right, right, wrong, wrong]])
+    close(
+        group_advantages(torch.tensor([[1.0, 1.0, 0.0, 0.0]], **FLOAT64), std),
+        [[right, right, wrong, wrong]],
+    )
 
 
 @pytest.mark.parametrize("successes", range(1, 16))
@@ -110,7 +119,9 @@ def test_dead_groups_get_exactly_zero(std, reward):
 @pytest.mark.parametrize("std", grpo.STDS)
 def test_a_group_of_one_is_dead(std):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of a sample std of one number; the answer must still be 0
+        warnings.simplefilter(
+            "ignore"
+        )  # torch warns of a sample std of one number; the answer must still be 0
         assert group_advantages(torch.tensor([[1.0], [0.0]]), std).tolist() == [[0.0], [0.0]]
 
 
@@ -120,7 +131,10 @@ def test_the_other_groups_of_the_batch_do_not_matter():
     close(group_advantages(rewards), alone)
 
 
-@given(st.lists(st.lists(st.integers(0, 1), min_size=6, max_size=6), min_size=1, max_size=5), st.permutations(range(6)))
+@given(
+    st.lists(st.lists(st.integers(0, 1), min_size=6, max_size=6), min_size=1, max_size=5),
+    st.permutations(range(6)),
+)
 def test_advantages_are_centred_scaled_and_follow_their_rollouts(rewards, order):
     rewards = torch.tensor(rewards, **FLOAT64)
     population, sample, none = (group_advantages(rewards, std) for std in grpo.STDS)
@@ -179,7 +193,9 @@ def test_row_weights_by_hand(loss, expected):
 
 
 @given(
-    st.lists(st.lists(st.integers(1, 50), min_size=3, max_size=3), min_size=1, max_size=5).map(torch.tensor),
+    st.lists(st.lists(st.integers(1, 50), min_size=3, max_size=3), min_size=1, max_size=5).map(
+        torch.tensor
+    ),
 )
 def test_normalised_weights_add_up_to_one_over_all_tokens(lengths):
     close((row_weights(lengths, "grpo") * lengths).sum(), 1.0)
@@ -208,7 +224,10 @@ def plain(hidden, weight, targets, temperature):
 
 def test_logprob_and_entropy_by_hand_at_temperature_one_half():
     # Logits (0, ln 3) / 2 at temperature 1/2 are (0, ln 3): probabilities (1/4, 3/4).
-    hidden, weight = torch.tensor([[1.0], [1.0]], **FLOAT64), torch.tensor([[0.0], [math.log(3) / 2]], **FLOAT64)
+    hidden, weight = (
+        torch.tensor([[1.0], [1.0]], **FLOAT64),
+        torch.tensor([[0.0], [math.log(3) / 2]], **FLOAT64),
+    )
     logp, entropy = token_logprobs(hidden, weight, torch.tensor([0, 1]), temperature=0.5)
     close(logp, [math.log(1 / 4), math.log(3 / 4)])
     close(entropy, [-(0.25 * math.log(0.25) + 0.75 * math.log(0.75))] * 2)
@@ -225,7 +244,11 @@ def test_values_and_gradients_equal_plain_log_softmax_for_any_chunk(temperature,
         close(x, y)
     for outputs in ((0,), (1,), (0, 1)):  # log-prob alone, entropy alone, both
         gradients = [
-            torch.autograd.grad(sum(((a, b)[k] * out[k]).sum() for k in outputs), (hidden, weight), retain_graph=True)
+            torch.autograd.grad(
+                sum(((a, b)[k] * out[k]).sum() for k in outputs),
+                (hidden, weight),
+                retain_graph=True,
+            )
             for out in (actual, expected)
         ]
         for x, y in zip(*gradients, strict=True):
@@ -235,7 +258,9 @@ def test_values_and_gradients_equal_plain_log_softmax_for_any_chunk(temperature,
 
 def test_gradients_equal_finite_differences():
     hidden, weight, targets = head(N=5, D=3, V=4)
-    assert torch.autograd.gradcheck(lambda h, w: token_logprobs(h, w, targets, 0.7, chunk=2), (hidden, weight))
+    assert torch.autograd.gradcheck(
+        lambda h, w: token_logprobs(h, w, targets, 0.7, chunk=2), (hidden, weight)
+    )
 
 
 @pytest.mark.parametrize("frozen", [0, 1])
@@ -243,7 +268,10 @@ def test_the_gradient_is_the_same_when_only_one_side_learns(frozen):
     tensors = head()
     expected = torch.autograd.grad(token_logprobs(*tensors, 0.7)[0].sum(), tensors[:2])[1 - frozen]
     tensors[frozen].requires_grad_(False)
-    close(torch.autograd.grad(token_logprobs(*tensors, 0.7)[0].sum(), tensors[1 - frozen])[0], expected)
+    close(
+        torch.autograd.grad(token_logprobs(*tensors, 0.7)[0].sum(), tensors[1 - frozen])[0],
+        expected,
+    )
 
 
 def test_probabilities_of_all_targets_add_up_to_one():
@@ -254,7 +282,9 @@ def test_probabilities_of_all_targets_add_up_to_one():
 
 def test_a_uniform_distribution_has_entropy_log_V_and_a_certain_one_zero():
     weight = torch.tensor([[1.0], [0.0], [0.0], [0.0]], **FLOAT64)
-    _, entropy = token_logprobs(torch.tensor([[0.0], [1e4]], **FLOAT64), weight, torch.tensor([0, 0]))
+    _, entropy = token_logprobs(
+        torch.tensor([[0.0], [1e4]], **FLOAT64), weight, torch.tensor([0, 0])
+    )
     close(entropy, [math.log(4), 0.0])
 
 
@@ -288,7 +318,9 @@ def test_bf16_weights_give_float32_values_and_keep_the_gradient_of_many_chunks()
 def test_the_logits_of_all_tokens_are_never_kept_for_backward():
     hidden, weight, targets = head(N=300, D=2, V=50)
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: kept.append(x.numel()) or x, lambda x: x
+    ):
         token_logprobs(hidden, weight, targets, chunk=10)
     assert kept and max(kept) == 300 * 2  # the hidden states; the logits would be 300 * 50
 
@@ -301,12 +333,16 @@ def test_nothing_in_backward_is_larger_than_what_it_returns():
     class Sizes(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             out = function(*args, **(kwargs or {}))
-            made.extend(x.numel() for x in (out if isinstance(out, tuple) else (out,)) if torch.is_tensor(x))
+            made.extend(
+                x.numel() for x in (out if isinstance(out, tuple) else (out,)) if torch.is_tensor(x)
+            )
             return out
 
     with Sizes():
         torch.autograd.grad((logp + entropy).sum(), (hidden, weight))
-    assert max(made) == 300 * 2  # the hidden states; the logits of one word are 300, and 24 * 50 / 4 allows no more
+    assert (
+        max(made) == 300 * 2
+    )  # the hidden states; the logits of one word are 300, and 24 * 50 / 4 allows no more
 
 
 def test_no_token_at_all_is_an_error():
@@ -333,7 +369,13 @@ def loss_and_gradient(logp, old_logp, advantage, weight, **options):
     "ratio, advantage, loss, gradient, bites",
     [
         (HIGH, +1.0, -1.28, 0.0, 1),  # already far likelier than it was: no more credit
-        (HIGH, -1.0, +2.0, +2.0, 0),  # has become likelier though it was wrong: pushed down with full weight
+        (
+            HIGH,
+            -1.0,
+            +2.0,
+            +2.0,
+            0,
+        ),  # has become likelier though it was wrong: pushed down with full weight
         (LOW, +1.0, -0.5, -0.5, 0),  # has become rarer though it was right: pushed up
         (LOW, -1.0, +0.8, 0.0, 1),  # already rarer: no more blame
     ],
@@ -355,9 +397,13 @@ def test_clipped_counts_tokens_and_not_those_inside_the_range_or_without_advanta
 
 def test_the_two_sides_of_the_clip_range_are_separate():
     # ratio 1.5 with A = 1 is cut at 1 + clip_high, ratio 0.7 with A = -1 at 1 - clip_low.
-    value, _, _ = loss_and_gradient([math.log(1.5)], [0.0], [1.0], [1.0], clip_low=0.0, clip_high=0.4)
+    value, _, _ = loss_and_gradient(
+        [math.log(1.5)], [0.0], [1.0], [1.0], clip_low=0.0, clip_high=0.4
+    )
     close(value, -1.4)
-    value, _, _ = loss_and_gradient([math.log(0.7)], [0.0], [-1.0], [1.0], clip_low=0.1, clip_high=9.0)
+    value, _, _ = loss_and_gradient(
+        [math.log(0.7)], [0.0], [-1.0], [1.0], clip_low=0.1, clip_high=9.0
+    )
     close(value, 0.9)
 
 
@@ -372,7 +418,9 @@ def test_on_policy_the_gradient_is_minus_weight_times_advantage():
 def test_kl_by_hand_and_summed_without_weights_in_the_stats():
     # ref/pi = 2: k3 = 2 - ln 2 - 1, and its derivative for log pi is 1 - 2.
     options = {"ref_logp_N": torch.tensor([HIGH, 0.0], **FLOAT64), "kl_coef": 0.5}
-    value, gradient, stats = loss_and_gradient([0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.1, 0.1], **options)
+    value, gradient, stats = loss_and_gradient(
+        [0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.1, 0.1], **options
+    )
     close(value, 0.5 * 0.1 * (1 - math.log(2)))
     close(gradient, [0.5 * 0.1 * -1, 0.0])
     close(stats["kl"], 1 - math.log(2))
@@ -389,7 +437,9 @@ def categorical(seed):
 def expected_kl_loss(theta, ref):
     """E over y ~ pi of the KL term, the sampling distribution held fixed, as training does."""
     logp, zero = torch.log_softmax(theta, 0), torch.zeros(5, **FLOAT64)
-    return policy_loss(logp, logp.detach(), zero, logp.detach().exp(), ref_logp_N=ref, kl_coef=1.0)[0]
+    return policy_loss(logp, logp.detach(), zero, logp.detach().exp(), ref_logp_N=ref, kl_coef=1.0)[
+        0
+    ]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -403,7 +453,9 @@ def test_k3_is_unbiased_for_the_kl_divergence(seed):
 def test_descending_k3_brings_the_policy_to_the_reference(seed):
     theta, ref = categorical(seed)
     (gradient,) = torch.autograd.grad(expected_kl_loss(theta, ref), theta)
-    close(gradient, torch.softmax(theta, 0) - ref.exp())  # the gradient of KL(ref || pi): 0 only at pi = ref
+    close(
+        gradient, torch.softmax(theta, 0) - ref.exp()
+    )  # the gradient of KL(ref || pi): 0 only at pi = ref
     logp = torch.log_softmax(theta, 0)
     (true,) = torch.autograd.grad((logp.exp() * (logp - ref)).sum(), theta)
     assert gradient @ true > 0  # it goes down KL(pi || ref) as well
@@ -457,7 +509,9 @@ def test_weights_and_surrogate_together_are_the_printed_loss(loss):
     weight = row_weights(lengths, loss).flatten()[rows]
     value, stats = policy_loss(new, old, advantage.flatten()[rows], weight)
     close(value, printed_loss(loss, rewards, lengths, rows, old, new, advantage))
-    assert 0 < stats["clipped"] < len(rows)  # some tokens are clipped, or this would say nothing about the clip
+    assert (
+        0 < stats["clipped"] < len(rows)
+    )  # some tokens are clipped, or this would say nothing about the clip
 
 
 @settings(max_examples=30)
@@ -471,7 +525,12 @@ def test_any_split_into_micro_batches_gives_the_same_loss_gradient_and_stats(los
     def run(tokens):
         entropy = -new[tokens] * new[tokens].exp()
         data = (x[tokens] for x in (new, old, advantage, weight))
-        options = {"ref_logp_N": ref[tokens], "kl_coef": 0.2, "entropy_N": entropy, "entropy_coef": 0.1}
+        options = {
+            "ref_logp_N": ref[tokens],
+            "kl_coef": 0.2,
+            "entropy_N": entropy,
+            "entropy_coef": 0.1,
+        }
         return policy_loss(*data, **options)
 
     whole, whole_stats = run(torch.arange(len(rows)))
@@ -498,5 +557,7 @@ def test_policy_loss_changes_none_of_its_arguments():
     _, _, rows, old, new, ref = rollout_tokens()
     arguments = [new.requires_grad_(), old, torch.ones_like(old), torch.ones(len(rows))]
     before = [x.detach().clone() for x in arguments]
-    policy_loss(*arguments, ref_logp_N=ref, kl_coef=1.0, entropy_N=new * 2, entropy_coef=1.0)[0].backward()
+    policy_loss(*arguments, ref_logp_N=ref, kl_coef=1.0, entropy_N=new * 2, entropy_coef=1.0)[
+        0
+    ].backward()
     assert all(torch.equal(x, y) for x, y in zip(arguments, before, strict=True))

@@ -14,7 +14,11 @@ NAMES = re.findall(r"`([^`]+)`", (ROOT / "docs/paper_map.md").read_text(encoding
 
 
 def test_functions_of_the_map_exist():
-    named = [name for name in NAMES if re.fullmatch(rf"({'|'.join(MODULES)})(\.\w+)+", name) and name[-3:] != ".py"]
+    named = [
+        name
+        for name in NAMES
+        if re.fullmatch(rf"({'|'.join(MODULES)})(\.\w+)+", name) and name[-3:] != ".py"
+    ]
     assert len(named) > 20
     for name in named:
         assert_exists(name)
@@ -35,9 +39,7 @@ def test_the_count_of_rows_is_right():
     rows = [line for line in part_1 if line.startswith("| ") and not line.startswith("| paper")]
     not_run = [line for line in rows if "not run" in line]
     assert all("test_" in line for line in rows if line not in not_run)
-    counts = (
-        f"Of the {len(rows)} rows of part 1, {len(rows) - len(not_run)} are held by tests and **{len(not_run)} are not"
-    )
+    counts = f"Of the {len(rows)} rows of part 1, {len(rows) - len(not_run)} are held by tests and **{len(not_run)} are not"
     assert counts in text
 
 
@@ -46,7 +48,9 @@ def test_flags_and_files_of_the_map_exist():
     for name in NAMES:
         for flag in re.findall(r"--(\w+)", name):
             assert flag in flags, name
-        for script in re.findall(r"\b(?:scripts/)?(?:prepare_data|plot|make_demo|replay|compare)\.py", name):
+        for script in re.findall(
+            r"\b(?:scripts/)?(?:prepare_data|plot|make_demo|replay|compare)\.py", name
+        ):
             assert (ROOT / "scripts" / Path(script).name).exists(), name
 
 
@@ -69,13 +73,18 @@ def test_readmes_new_sampler_works_as_printed():
     import sampler
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    start, end = readme.index("    class Target("), readme.index("    python scripts/sampler_lab.py --samplers")
+    start, end = (
+        readme.index("    class Target("),
+        readme.index("    python scripts/sampler_lab.py --samplers"),
+    )
     code = textwrap.dedent(readme[start:end])
     namespace = vars(sampler) | {"SAMPLERS": dict(sampler.SAMPLERS)}
     exec(code, namespace)
     teacher = SimpleNamespace(predict=lambda questions: np.array([int(q) / 200 for q in questions]))
     problems = type("Numbers", (), {"question": staticmethod(str), "__len__": lambda self: 100})()
     config = SimpleNamespace(candidates=8, epsilon=0.0, seed=0)
-    selections = namespace["SAMPLERS"]["target"](problems, config, lambda i: True, teacher).propose(3)
+    selections = namespace["SAMPLERS"]["target"](problems, config, lambda i: True, teacher).propose(
+        3
+    )
     for pool, chosen in zip(selections.pool_N_K, selections.index_N, strict=True):
         assert abs(chosen / 200 - 0.4) == min(abs(i / 200 - 0.4) for i in pool)

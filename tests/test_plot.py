@@ -62,7 +62,10 @@ def test_ema_by_hand():
         ("seconds", [0, 0.5, 1.5, 2.0]),  # running hours
         ("tokens", [0, 1, 4, 4]),  # running millions
         ("device_hours", [0, 4, 12, 16]),  # 8 devices
-        ("student_work", [0, 4 / 3, 8 / 3, 4]),  # App. D: step n of 6 students of 8 ranks is step 8n/6 of 8
+        (
+            "student_work",
+            [0, 4 / 3, 8 / 3, 4],
+        ),  # App. D: step n of 6 students of 8 ranks is step 8n/6 of 8
     ],
 )
 def test_x_axes_are_running_totals(x, expected):
@@ -79,12 +82,21 @@ def test_tokens_forwarded_by_hand():
     assert forwarded(config, rows).tolist() == [[0, 120, 240], [0, 90, 180], [0, 0, 0]]
     assert x_values(config, rows, "forwarded")[-1] == pytest.approx(420e-6)
     assert forwarded(config | {"kl_coef": 0.1, "update_iterations": 2}, rows)[1, -1] == 3 * 180
-    teacher = {"candidates": 8, "teacher_update_every": 2, "replay_capacity": 3, "teacher_epochs": 4}
+    teacher = {
+        "candidates": 8,
+        "teacher_update_every": 2,
+        "replay_capacity": 3,
+        "teacher_epochs": 4,
+    }
     rows = rows[:1] + [row | {"teacher_updates": 0} for row in rows[1:]]
     # A step scores 16 questions of 10 tokens. After 2 outcomes 4 epochs over 2 of them, after 4 over the last 3.
     full = forwarded(config | teacher | {"teacher_mode": "full"}, rows)[2]
     assert full.tolist() == [0, 10 * (16 + 4 * 2), 10 * (32 + 4 * 2 + 4 * 3)]
-    assert forwarded(config | teacher | {"teacher_mode": "frozen"}, rows)[2].tolist() == [0, 160, 320]
+    assert forwarded(config | teacher | {"teacher_mode": "frozen"}, rows)[2].tolist() == [
+        0,
+        160,
+        320,
+    ]
     with pytest.raises(RunError, match="'teacher_mode' is not in the run's files"):
         forwarded(config | teacher, rows)
 
@@ -101,8 +113,14 @@ def test_x_axes_that_cannot_be_known():
 def test_curves_have_only_the_steps_that_were_measured():
     steps = x_values({}, ROWS, "steps")
     assert [list(part) for part in curve(ROWS, steps, "val_accuracy")] == [[0, 3], [0.1, 0.3]]
-    assert [list(part) for part in curve(ROWS, steps, "teacher_mae")] == [[2], [0.2]]  # null is left out
-    assert [list(part) for part in curve(ROWS, steps, "reward_mean")] == [[1, 2], [0, 1]]  # NaN is left out
+    assert [list(part) for part in curve(ROWS, steps, "teacher_mae")] == [
+        [2],
+        [0.2],
+    ]  # null is left out
+    assert [list(part) for part in curve(ROWS, steps, "reward_mean")] == [
+        [1, 2],
+        [0, 1],
+    ]  # NaN is left out
 
 
 def test_mean_over_the_common_range():
@@ -116,7 +134,9 @@ def test_mean_over_the_common_range():
 
 
 def test_a_run_that_was_resumed_or_is_still_going(tmp_path):
-    folder = make_run(tmp_path / "run", [{"step": 1, "loss": 1}, {"step": 2, "loss": 2}, {"step": 2, "loss": 3}])
+    folder = make_run(
+        tmp_path / "run", [{"step": 1, "loss": 1}, {"step": 2, "loss": 2}, {"step": 2, "loss": 3}]
+    )
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "lo')
     assert [row["loss"] for row in load_run(folder)[1]] == [1, 3]
@@ -129,7 +149,10 @@ def test_pictures(tmp_path, capsys):
     plot.main([*runs, "--out", str(tmp_path / "figures")])
     plot.main([*runs[:1], "--out", str(tmp_path / "one.pdf"), "--x", "device_hours"])
     printed = capsys.readouterr()
-    assert printed.out.split() == [str(tmp_path / "figures/training_by_steps.png"), str(tmp_path / "one.pdf")]
+    assert printed.out.split() == [
+        str(tmp_path / "figures/training_by_steps.png"),
+        str(tmp_path / "one.pdf"),
+    ]
     assert (tmp_path / "figures/training_by_steps.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "one.pdf").read_bytes().startswith(b"%PDF")
     # seeds may differ without a word
@@ -138,7 +161,10 @@ def test_pictures(tmp_path, capsys):
 
 def test_drawn_numbers(tmp_path, monkeypatch):
     """Two seeds: accuracy as measured and its mean; reward smoothed; no panel where every value is null."""
-    rows = [{"step": t, "reward_mean": r, "teacher_mae": None} for t, r in ((1, 1.0), (2, 2.0), (3, 0.0))]
+    rows = [
+        {"step": t, "reward_mean": r, "teacher_mae": None}
+        for t, r in ((1, 1.0), (2, 2.0), (3, 0.0))
+    ]
     make_run(tmp_path / "a", [{"step": 0, "val_accuracy": 0.1}, *rows], seed=0)
     make_run(tmp_path / "b", [{"step": 0, "val_accuracy": 0.3}, *rows], seed=1)
     figures = []
@@ -148,13 +174,21 @@ def test_drawn_numbers(tmp_path, monkeypatch):
     monkeypatch.undo()
     plot.plt.close(figures[0])
     assert accuracy.get_title() == "Validation accuracy"
-    assert [list(drawn.get_ydata()) for drawn in accuracy.lines] == [[0.1], [0.3], [pytest.approx(0.2)]]
+    assert [list(drawn.get_ydata()) for drawn in accuracy.lines] == [
+        [0.1],
+        [0.3],
+        [pytest.approx(0.2)],
+    ]
     assert list(reward.lines[-1].get_ydata()) == pytest.approx([1.0, 1.1, 0.99])
     assert list(reward.lines[0].get_ydata()) == [1.0, 2.0, 0.0]  # raw, faint, behind
 
 
 def test_runs_are_one_method_if_they_differ_in_nothing_but_the_seed(tmp_path, capsys):
-    runs = [make_run(tmp_path / f"{loss}{seed}", loss=loss, seed=seed) for loss in ("grpo", "dapo") for seed in (0, 1)]
+    runs = [
+        make_run(tmp_path / f"{loss}{seed}", loss=loss, seed=seed)
+        for loss in ("grpo", "dapo")
+        for seed in (0, 1)
+    ]
     runs.append(make_run(tmp_path / "other", sampler="goldilocks", loss="grpo", epsilon=0.2))
     groups = load_groups(runs)
     assert {name: len(members) for name, members in groups.items()} == {
@@ -164,7 +198,10 @@ def test_runs_are_one_method_if_they_differ_in_nothing_but_the_seed(tmp_path, ca
     assert list(load_groups(runs, ("sampler",))) == ["uniform", "goldilocks"]
     assert "dapo0 differs from other runs of 'uniform' in loss" in capsys.readouterr().err
     presets = [make_run(tmp_path / p, preset=p, model=f"a/{p}") for p in ("small", "large")]
-    assert list(load_groups(presets)) == ["small, uniform", "large, uniform"]  # not told apart by the model as well
+    assert list(load_groups(presets)) == [
+        "small, uniform",
+        "large, uniform",
+    ]  # not told apart by the model as well
 
 
 def test_folders_that_are_no_runs_get_one_line(tmp_path, capsys):
@@ -199,7 +236,12 @@ def choice(step, explored, successes, chosen=0, utility=0.2):
     }  # fmt: skip
 
 
-CHOICES = [choice(1, False, 8, 0), choice(1, True, 16, 1), choice(1, False, 0, 2), choice(2, True, 8, 3, None)]
+CHOICES = [
+    choice(1, False, 8, 0),
+    choice(1, True, 16, 1),
+    choice(1, False, 0, 2),
+    choice(2, True, 8, 3, None),
+]
 
 
 def with_choices(folder, **config):
@@ -211,13 +253,19 @@ def with_choices(folder, **config):
 def test_lift_by_step(tmp_path):
     rows = [{"step": 0}, {"step": 1}, {"step": 2}]
     plot.add_lift(rows, plot.load_selections(with_choices(tmp_path / "run")))
-    assert rows == [{"step": 0}, {"step": 1, "y_greedy": 0.25, "y_explored": 0.0}, {"step": 2, "y_explored": 0.5}]
+    assert rows == [
+        {"step": 0},
+        {"step": 1, "y_greedy": 0.25, "y_explored": 0.0},
+        {"step": 2, "y_explored": 0.5},
+    ]
 
 
 def test_band_over_three_seeds(tmp_path, monkeypatch):
     """Rewards 0.4, 0.5, 0.6: mean 0.5, s 0.1, so the band is 4.303 · 0.1 / √3 either side; a share stays in [0, 1]."""
     for seed, reward in enumerate((0.4, 0.5, 0.6)):
-        make_run(tmp_path / str(seed), [{"step": t, "reward_mean": reward} for t in (1, 2)], seed=seed)
+        make_run(
+            tmp_path / str(seed), [{"step": t, "reward_mean": reward} for t in (1, 2)], seed=seed
+        )
     figures = []
     monkeypatch.setattr(plot.plt, "close", figures.append)
     plot.plot(load_groups(sorted(tmp_path.iterdir())), {}, tmp_path / "picture.png")
@@ -225,14 +273,19 @@ def test_band_over_three_seeds(tmp_path, monkeypatch):
     reward = figures[0].axes[0]
     band = reward.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == pytest.approx((0.5 - 0.24843, 0.5 + 0.24843), abs=1e-4)
-    assert [list(line.get_ydata()) for line in reward.lines] == [pytest.approx([0.5, 0.5])]  # no thin ones
+    assert [list(line.get_ydata()) for line in reward.lines] == [
+        pytest.approx([0.5, 0.5])
+    ]  # no thin ones
     plot.plt.close(figures[0])
 
 
 def test_heat_map(tmp_path):
     """Step 1 chose problems 0, 1, 2 (levels 3, 1, 3), step 2 problem 3 (level 1)."""
     data = tmp_path / "train.jsonl"
-    rows = [{"problem": str(i), "expected_answer": "1", "level": level} for i, level in enumerate([3, 1, 3, 1])]
+    rows = [
+        {"problem": str(i), "expected_answer": "1", "level": level}
+        for i, level in enumerate([3, 1, 3, 1])
+    ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     figure, axes = plot.plt.subplots()
     levels = plot.difficulty_levels({"train_data": str(data)}, "level")
@@ -249,7 +302,10 @@ def test_heat_map(tmp_path):
 
 def test_levels_of_many_numbers_are_tenths_of_the_problems(tmp_path):
     data = tmp_path / "train.jsonl"
-    rows = [{"problem": str(i), "expected_answer": "1", "bits": i / 2, "word": f"w{i}"} for i in range(100)]
+    rows = [
+        {"problem": str(i), "expected_answer": "1", "bits": i / 2, "word": f"w{i}"}
+        for i in range(100)
+    ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     level, names = plot.difficulty_levels({"train_data": str(data)}, "bits")
     assert list(np.bincount(level)) == [10] * 10
@@ -261,11 +317,20 @@ def test_levels_of_many_numbers_are_tenths_of_the_problems(tmp_path):
 
 
 def test_figure_of_selections(tmp_path, capsys):
-    runs = [str(with_choices(tmp_path / "a")), str(with_choices(tmp_path / "b", sampler="goldilocks"))]
+    runs = [
+        str(with_choices(tmp_path / "a")),
+        str(with_choices(tmp_path / "b", sampler="goldilocks")),
+    ]
     plot.main([*runs, "--out", str(tmp_path / "curves.png")])
     printed = capsys.readouterr()
-    assert printed.out.split() == [str(tmp_path / "curves.png"), str(tmp_path / "curves_selections.png")]
-    assert printed.err == "note: no train_data in config.json, so 'difficulty' is not known: drawn by success instead\n"
+    assert printed.out.split() == [
+        str(tmp_path / "curves.png"),
+        str(tmp_path / "curves_selections.png"),
+    ]
+    assert (
+        printed.err
+        == "note: no train_data in config.json, so 'difficulty' is not known: drawn by success instead\n"
+    )
     with pytest.raises(SystemExit) as stop:
         plot.main([*runs, "--out", str(tmp_path / "again.png"), "--column", "bits"])
     assert stop.value.code == 2

@@ -22,7 +22,13 @@ TABLE = [  # 4 distinct usable problems: "what is 1+1?", "find x.", "area?", "ha
     ("What is 1+1?", "2", GOOD, "0.5", "long solution"),
     ("what is  1+1?", "2", GOOD, "0.5", "another"),  # case and spacing: the same problem
     (" What is\n1+1? ", "2", GOOD, "0.5", ""),
-    ("What is 1+1?", "2", GOOD, "0.5", ""),  # the first row again, so the first row's text is the commonest
+    (
+        "What is 1+1?",
+        "2",
+        GOOD,
+        "0.5",
+        "",
+    ),  # the first row again, so the first row's text is the commonest
     ("Find x.", "3", GOOD, "n/a", ""),
     ("Find x.", "4", GOOD, "n/a", ""),  # another answer: 2 rows to 1 for "4"
     ("FIND X.", "4", GOOD, "n/a", ""),
@@ -36,21 +42,32 @@ DROPPED = {"other_problem_type": 1, "empty_answer": 1, "empty_problem": 1}
 
 
 def write_jsonl(path, rows=TABLE):
-    path.write_text("".join(json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in rows))
+    path.write_text(
+        "".join(json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in rows)
+    )
     return path
 
 
 def write_parquet(path, rows=TABLE):
-    pq.write_table(pa.Table.from_pylist([dict(zip(COLUMNS, row, strict=True)) for row in rows]), path, row_group_size=5)
+    pq.write_table(
+        pa.Table.from_pylist([dict(zip(COLUMNS, row, strict=True)) for row in rows]),
+        path,
+        row_group_size=5,
+    )
     return path
 
 
 def run(source, out, **settings):
     settings = {"val_size": 1, "workers": 1, "progress": False} | settings
     manifest = prepare(str(source), str(out), **settings)
-    assert sorted(path.name for path in out.iterdir()) == ["manifest.json", "train.jsonl", "val.jsonl"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "manifest.json",
+        "train.jsonl",
+        "val.jsonl",
+    ]
     train, val = (
-        [json.loads(line) for line in (out / name).read_text().splitlines()] for name in ("train.jsonl", "val.jsonl")
+        [json.loads(line) for line in (out / name).read_text().splitlines()]
+        for name in ("train.jsonl", "val.jsonl")
     )
     return manifest, train, val
 
@@ -67,7 +84,9 @@ def one_verifier():
         yield
 
 
-@pytest.mark.parametrize("text", ["what is x²?", " What  is\tX2? ", "WHAT IS\n\nx²?", "ｗhat is\u00a0x2?"])
+@pytest.mark.parametrize(
+    "text", ["what is x²?", " What  is\tX2? ", "WHAT IS\n\nx²?", "ｗhat is\u00a0x2?"]
+)
 def test_normalised_text(text):
     assert normalise(text) == "what is x2?"
 
@@ -82,7 +101,10 @@ def test_twelve_rows_by_hand(tmp_path):
     rows = {row["problem"]: row for row in train + val}
     assert rows == {
         "What is 1+1?": {"problem": "What is 1+1?", "expected_answer": "2", "pass_rate": 0.5},
-        "FIND X.": {"problem": "FIND X.", "expected_answer": "4"},  # with "4" both texts once: the first
+        "FIND X.": {
+            "problem": "FIND X.",
+            "expected_answer": "4",
+        },  # with "4" both texts once: the first
         "Area?": {"problem": "Area?", "expected_answer": "\\frac{1}{2}", "pass_rate": 1.0},
         "Half?": {"problem": "Half?", "expected_answer": "\\frac{1}{2}"},
     }
@@ -93,12 +115,17 @@ def test_validation_is_the_smallest_ranks_of_the_normalised_texts(tmp_path):
     texts = ["what is 1+1?", "find x.", "area?", "half?"]
     for seed in range(5):
         _, train, val = run(source, tmp_path / str(seed), val_size=2, seed=seed)
-        in_order = sorted(texts, key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
+        in_order = sorted(
+            texts, key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest()
+        )
         assert [normalise(row["problem"]) for row in val + train] == in_order
 
 
 def test_seeds_choose_differently(tmp_path):
-    assert len({min(["a", "b", "c", "d"], key=lambda text: rank_of(text, seed)) for seed in range(20)}) > 1
+    assert (
+        len({min(["a", "b", "c", "d"], key=lambda text: rank_of(text, seed)) for seed in range(20)})
+        > 1
+    )
 
 
 def test_keep_repeats_keeps_every_training_row_and_no_validation_text(tmp_path):
@@ -111,7 +138,9 @@ def test_keep_repeats_keeps_every_training_row_and_no_validation_text(tmp_path):
         seen.add(held_out)
         assert held_out not in {normalise(row["problem"]) for row in train}
         assert len(train) == manifest["train_rows"] == 9 - rows_of[held_out]
-        assert manifest["rows_read"] == len(train) + len(val) + sum(manifest["dropped_rows"].values())
+        assert manifest["rows_read"] == len(train) + len(val) + sum(
+            manifest["dropped_rows"].values()
+        )
         _, distinct, same_val = run(source, tmp_path / f"distinct{seed}", seed=seed)
         assert same_val == val
         assert len(distinct) == 3
@@ -121,7 +150,9 @@ def test_keep_repeats_keeps_every_training_row_and_no_validation_text(tmp_path):
 def test_order_format_and_folders_make_no_difference(tmp_path):
     run(write_jsonl(tmp_path / "in.jsonl"), tmp_path / "out", keep_repeats=True)
     shuffled = random.Random(0).sample(TABLE, len(TABLE))
-    run(write_jsonl(tmp_path / "shuffled.jsonl", shuffled), tmp_path / "shuffled", keep_repeats=True)
+    run(
+        write_jsonl(tmp_path / "shuffled.jsonl", shuffled), tmp_path / "shuffled", keep_repeats=True
+    )
     run(write_parquet(tmp_path / "in.parquet"), tmp_path / "parquet", keep_repeats=True)
     folder = tmp_path / "copy" / "data"
     folder.mkdir(parents=True)
@@ -131,7 +162,9 @@ def test_order_format_and_folders_make_no_difference(tmp_path):
     manifest, _, _ = run(tmp_path / "copy", tmp_path / "folder", keep_repeats=True)
     assert [Path(name).name[:9] for name in manifest["files"]] == ["cot-00000", "cot-00001"]
     assert content(tmp_path / "out") == content(tmp_path / "shuffled")
-    assert content(tmp_path / "out") == content(tmp_path / "parquet") == content(tmp_path / "folder")
+    assert (
+        content(tmp_path / "out") == content(tmp_path / "parquet") == content(tmp_path / "folder")
+    )
 
 
 def test_manifest_hashes_and_settings(tmp_path):
@@ -183,7 +216,10 @@ def test_plain_files_numbers_and_text_beyond_ascii(tmp_path):
     bad = '{"problem": "c \\ud800", "expected_answer": "1"}\n\n{"problem": "d", "expected_answer": null}\n'
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + bad)
     manifest, train, val = run(tmp_path / "in.jsonl", tmp_path / "out")
-    assert {row["problem"]: row["expected_answer"] for row in train + val} == {"Größe?": "18", "b": "0.5"}
+    assert {row["problem"]: row["expected_answer"] for row in train + val} == {
+        "Größe?": "18",
+        "b": "0.5",
+    }
     assert manifest["dropped_rows"] == {"not_unicode": 1, "empty_answer": 1}
 
 
@@ -194,7 +230,11 @@ def test_a_hub_dataset_is_read_by_split_and_by_column(tmp_path, monkeypatch):
     hub = MemoryFileSystem()
     root = "/datasets/someone/maths@c0ffee/data"
     hub.makedirs(root)
-    for name, rows in (("cot-0.parquet", TABLE[:5]), ("cot-1.parquet", TABLE[5:]), ("tir-0.parquet", TABLE)):
+    for name, rows in (
+        ("cot-0.parquet", TABLE[:5]),
+        ("cot-1.parquet", TABLE[5:]),
+        ("tir-0.parquet", TABLE),
+    ):
         hub.pipe(f"{root}/{name}", write_parquet(tmp_path / name, rows).read_bytes())
 
     class Api:
@@ -224,10 +264,16 @@ BAD_FILES = {
         "\n" + line(problem="a", answer="1"),
         r"line 2: no field 'expected_answer' \(it has: problem, answer",
     ),
-    "wrong type": (line(problem=["a"], expected_answer="1"), "line 1: 'problem' is a list, expected text"),
+    "wrong type": (
+        line(problem=["a"], expected_answer="1"),
+        "line 1: 'problem' is a list, expected text",
+    ),
     "boolean": (line(problem="a", expected_answer=True), "line 1: 'expected_answer' is a bool"),
     "empty": ("", "0 usable problems in 0 rows"),
-    "too few": (line(problem="a", expected_answer="1") * 3, "1 usable problems in 3 rows .* val_size 1"),
+    "too few": (
+        line(problem="a", expected_answer="1") * 3,
+        "1 usable problems in 3 rows .* val_size 1",
+    ),
 }
 
 
@@ -235,10 +281,19 @@ BAD_FILES = {
 def test_bad_files_are_refused_in_one_line_and_leave_nothing(case, tmp_path, capsys):
     data, message = BAD_FILES[case]
     (tmp_path / "in.jsonl").write_bytes(data if isinstance(data, bytes) else data.encode())
-    arguments = ["--source", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out"), "--val_size", "1"]
+    arguments = [
+        "--source",
+        str(tmp_path / "in.jsonl"),
+        "--out",
+        str(tmp_path / "out"),
+        "--val_size",
+        "1",
+    ]
     with pytest.raises(SystemExit) as stop:
         prepare_data.main(arguments)
-    assert re.search(message, stop.value.code)  # text as the exit code: printed to stderr, and status 1
+    assert re.search(
+        message, stop.value.code
+    )  # text as the exit code: printed to stderr, and status 1
     assert "\n" not in stop.value.code
     assert not (tmp_path / "out").exists()
 
@@ -270,7 +325,9 @@ def test_without_a_network_the_advice_is_a_local_copy(tmp_path, monkeypatch):
         raise ConnectionError("Name or service not known\nmore lines")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", unreachable)
-    with pytest.raises(DataError, match=r"nvidia/OpenMathReasoning: .*not known\).*local copy") as error:
+    with pytest.raises(
+        DataError, match=r"nvidia/OpenMathReasoning: .*not known\).*local copy"
+    ) as error:
         prepare(out=str(tmp_path / "out"), progress=False)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()

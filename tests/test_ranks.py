@@ -23,7 +23,9 @@ def close(a, b):
 def config_for(folder, **changes):
     flags = {"model": folder, "sampler": "uniform", "prompts_per_step": 6, "group_size": 4}
     flags |= {"max_grad_norm": 0, "max_prompt_tokens": 16, "max_completion_tokens": 16} | changes
-    return train.parse(["--preset", "demo", *(str(x) for k, v in flags.items() for x in (f"--{k}", v))])
+    return train.parse(
+        ["--preset", "demo", *(str(x) for k, v in flags.items() for x in (f"--{k}", v))]
+    )
 
 
 def made_up_rollouts():
@@ -35,7 +37,9 @@ def made_up_rollouts():
 
     lengths = torch.randint(1, 17, (24,), generator=generator).tolist()
     prompts = [tokens(3 + 2 * p) for p in range(6) for _ in range(4)]
-    rewards = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]])
+    rewards = torch.tensor(
+        [[1, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]]
+    )
     logps = [[-1.0] * n for n in lengths]
     return Rollouts(prompts, [tokens(n) for n in lengths], [True] * 24, logps), rewards.float()
 
@@ -64,7 +68,9 @@ def gradients(folder):
             layout.connect(config)
         Policy.packed, shapes = name == "packed", []
         student = train.Student(config, layout, verifier=None)
-        student.policy.register_forward_pre_hook(lambda policy, inputs, shapes=shapes: shapes.append(inputs[0].shape))
+        student.policy.register_forward_pre_hook(
+            lambda policy, inputs, shapes=shapes: shapes.append(inputs[0].shape)
+        )
         rollouts, rewards = made_up_rollouts()
         if name in ("one live group", "all dead"):
             rewards[1:] = 0
@@ -72,7 +78,9 @@ def gradients(folder):
         before, step, caught = [r.clone() for r in rewards], student.optimizer.step, []
 
         def catch(student=student, step=step, caught=caught):
-            caught.append(torch.cat([p.grad.full_tensor().flatten() for p in student.policy.parameters()]))
+            caught.append(
+                torch.cat([p.grad.full_tensor().flatten() for p in student.policy.parameters()])
+            )
             step()
 
         student.optimizer.step = catch
@@ -134,7 +142,9 @@ def test_gradient_is_that_of_the_plain_formula(one_rank, tiny_model):
 
 def test_a_step_of_dead_groups_has_a_zero_gradient_and_still_steps(one_rank):
     metrics, gradient, _ = one_rank["all dead"]
-    assert metrics["grad_norm"] == 0 and metrics["forwarded_rows"] == 0 and metrics["entropy"] is None
+    assert (
+        metrics["grad_norm"] == 0 and metrics["forwarded_rows"] == 0 and metrics["entropy"] is None
+    )
     assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
@@ -152,7 +162,9 @@ def teacher_after_two_updates(folder, batch_size):
     t = Teacher(config, layout.device, layout.shard, layout.group)
     gradients = []
     t.optimizer.step = lambda: gradients.append(
-        torch.cat([p.grad.full_tensor().flatten() for p in t.model.parameters() if p.grad is not None])
+        torch.cat(
+            [p.grad.full_tensor().flatten() for p in t.model.parameters() if p.grad is not None]
+        )
     )
     for i in range(8):
         t.update(f"what is {'1' * i}?", i, 8)
@@ -161,8 +173,13 @@ def teacher_after_two_updates(folder, batch_size):
 
 def test_teacher_batch_is_shared_out_over_its_ranks(tiny_model, tmp_path):
     gradients, predictions, loss = on_ranks(1, tmp_path, teacher_after_two_updates, tiny_model, 6)
-    for n, batch_size in ((2, 3), (3, 2)):  # 6 effective; the last batch of 2 leaves one of three ranks idle
-        other, other_predictions, other_loss = on_ranks(n, tmp_path, teacher_after_two_updates, tiny_model, batch_size)
+    for n, batch_size in (
+        (2, 3),
+        (3, 2),
+    ):  # 6 effective; the last batch of 2 leaves one of three ranks idle
+        other, other_predictions, other_loss = on_ranks(
+            n, tmp_path, teacher_after_two_updates, tiny_model, batch_size
+        )
         assert len(gradients) == len(other) == 1 + 2
         for a, b in zip(gradients, other, strict=True):
             assert a.abs().max() > 1e-4

@@ -42,7 +42,13 @@ from rollout import (
 DEMO = Path(rollout.__file__).parent / "demo/model"
 CPU = torch.device("cpu")
 PAD, EOS = 0, 1  # of the tiny tokenizer
-QUESTIONS = ["a", "What is 3 + 4?", "hello world", "zz\nzz", "One, two, three, four, five, six, seven: how many?"]
+QUESTIONS = [
+    "a",
+    "What is 3 + 4?",
+    "hello world",
+    "zz\nzz",
+    "One, two, three, four, five, six, seven: how many?",
+]
 
 
 def make_generator(folder) -> Generator:
@@ -114,7 +120,9 @@ def spy(monkeypatch) -> list[dict]:
 def plain_generate(lm, prompts, max_new_tokens, **settings) -> list[list[int]]:
     """What Hugging Face's own loop makes of the left-padded prompts, what follows the prompts only."""
     ids, mask = left_pad(prompts, PAD, CPU)
-    out = lm.generate(ids, attention_mask=mask, max_new_tokens=max_new_tokens, pad_token_id=PAD, **settings)
+    out = lm.generate(
+        ids, attention_mask=mask, max_new_tokens=max_new_tokens, pad_token_id=PAD, **settings
+    )
     return out[:, ids.shape[1] :].tolist()
 
 
@@ -141,7 +149,11 @@ simplified numerical or symbolic answer, with no extra text or units.**"""
 def test_header_and_footer_are_the_papers_but_for_the_page_width():
     assert PROMPT_HEADER.split() == PRINTED_HEADER.split()
     assert PROMPT_FOOTER.split() == PRINTED_FOOTER.split()
-    assert [line.split()[0] for line in PROMPT_HEADER.splitlines()] == ["You", "You", "**Crucially,"]
+    assert [line.split()[0] for line in PROMPT_HEADER.splitlines()] == [
+        "You",
+        "You",
+        "**Crucially,",
+    ]
     starts = [line[:12] for line in PROMPT_FOOTER.splitlines()]
     assert starts == [
         "Strictly fol",
@@ -162,7 +174,8 @@ def test_prompt_is_header_blank_line_question_blank_line_footer(generator):
 
 
 @pytest.mark.parametrize(
-    "header, footer, text", [("", "", "Q"), ("H", "", "H\n\nQ"), ("", "F", "Q\n\nF"), ("H", "F", "H\n\nQ\n\nF")]
+    "header, footer, text",
+    [("", "", "Q"), ("H", "", "H\n\nQ"), ("", "F", "Q\n\nF"), ("H", "F", "H\n\nQ\n\nF")],
 )
 def test_empty_parts_of_the_prompt_leave_no_blank_lines(generator, header, footer, text):
     assert PromptEncoder(generator.tokenizer, header, footer).text("Q") == text
@@ -171,14 +184,18 @@ def test_empty_parts_of_the_prompt_leave_no_blank_lines(generator, header, foote
 def tokenizer_with_bos(folder):
     """The tiny tokenizer, made to open every text with `<unk>`, as others do with a BOS token."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer._tokenizer.post_processor = TemplateProcessing(single="<unk> $A", special_tokens=[("<unk>", 2)])
+    tokenizer._tokenizer.post_processor = TemplateProcessing(
+        single="<unk> $A", special_tokens=[("<unk>", 2)]
+    )
     return tokenizer
 
 
 def test_the_tokenizers_own_opening_token_is_kept_and_a_chat_templates_is_not_doubled(qwen2):
     tokenizer = tokenizer_with_bos(qwen2)
     assert PromptEncoder(tokenizer, "", "")("12")[:2] == [2, tokenizer.convert_tokens_to_ids("1")]
-    tokenizer.chat_template = "<unk>{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    tokenizer.chat_template = (
+        "<unk>{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    )
     ids = PromptEncoder(tokenizer, "H", "", chat_template=True)("12")
     assert ids.count(2) == 1
     assert tokenizer.decode(ids) == "<unk>[user]H\n\n12"
@@ -186,7 +203,9 @@ def test_the_tokenizers_own_opening_token_is_kept_and_a_chat_templates_is_not_do
 
 def test_a_chat_template_ends_with_the_assistants_turn(qwen2):
     tokenizer = AutoTokenizer.from_pretrained(qwen2)
-    tokenizer.chat_template = "{{ messages[0].content }}{% if add_generation_prompt %}[assistant]{% endif %}"
+    tokenizer.chat_template = (
+        "{{ messages[0].content }}{% if add_generation_prompt %}[assistant]{% endif %}"
+    )
     assert PromptEncoder(tokenizer, "", "F", chat_template=True).text("Q") == "Q\n\nF[assistant]"
 
 
@@ -200,12 +219,16 @@ def test_asking_for_a_chat_template_that_is_not_there_is_an_error(generator):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_completions_do_not_depend_on_left_padding_or_neighbours(tiny_family, prompts, family):
+def test_greedy_completions_do_not_depend_on_left_padding_or_neighbours(
+    tiny_family, prompts, family
+):
     generator = make_generator(tiny_family(family))
     together = generator.generate(prompts, 0, 16, seed=0)
     alone = [generator.generate([prompt], 0, 16, seed=0) for prompt in prompts]
     assert together.completion_ids == [row.completion_ids[0] for row in alone]
-    assert len(set(map(tuple, together.completion_ids))) == len(prompts)  # the model does listen to its prompt
+    assert len(set(map(tuple, together.completion_ids))) == len(
+        prompts
+    )  # the model does listen to its prompt
 
 
 def test_greedy_is_the_argmax_of_the_logits_at_every_step(generator, prompts):
@@ -234,7 +257,9 @@ def test_micro_batches_respect_their_bound_keep_the_order_and_the_greedy_answers
 
 
 def test_a_prompt_that_alone_exceeds_the_bound_is_still_answered(generator, prompts):
-    assert generator.generate(prompts, 0, 5, 0, max_batch_tokens=1) == generator.generate(prompts, 0, 5, 0)
+    assert generator.generate(prompts, 0, 5, 0, max_batch_tokens=1) == generator.generate(
+        prompts, 0, 5, 0
+    )
 
 
 def test_no_prompts_give_no_completions(generator):
@@ -242,12 +267,16 @@ def test_no_prompts_give_no_completions(generator):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_is_token_for_token_what_plain_generate_gives(tiny_family, prompts, family, tmp_path):
+def test_greedy_is_token_for_token_what_plain_generate_gives(
+    tiny_family, prompts, family, tmp_path
+):
     """Under left padding, with three stop tokens, and whatever the checkpoint's settings ask for."""
     lm = AutoModelForCausalLM.from_pretrained(tiny_family(family))
     free = plain_generate(lm, prompts, 30, do_sample=False)
     stops = [EOS, free[0][3], free[1][9]]
-    hostile = make_generator(copy_with(tiny_family(family), tmp_path / "hostile", **HOSTILE, eos_token_id=stops))
+    hostile = make_generator(
+        copy_with(tiny_family(family), tmp_path / "hostile", **HOSTILE, eos_token_id=stops)
+    )
     ours = hostile.generate(prompts, 0, 30, seed=0)
     for row, completion, finished in zip(free, ours.completion_ids, ours.finished, strict=True):
         end = next((t + 1 for t, token in enumerate(row) if token in stops), None)
@@ -256,7 +285,9 @@ def test_greedy_is_token_for_token_what_plain_generate_gives(tiny_family, prompt
     assert ours.logps == [[]] * len(prompts)
 
 
-def naive(lm, stop_ids, prompt, temperature, max_new_tokens, seed, row) -> tuple[list[int], list[float]]:
+def naive(
+    lm, stop_ids, prompt, temperature, max_new_tokens, seed, row
+) -> tuple[list[int], list[float]]:
     """One completion by the definition: a model call a token, no cache, no batch; where the running sum passes u."""
     stream, ids, logps = np.random.Generator(np.random.Philox(key=[seed, row])), [], []
     while len(ids) < max_new_tokens and not set(ids) & set(stop_ids):
@@ -296,7 +327,9 @@ def test_a_row_draws_the_same_tokens_whichever_rows_are_beside_it(generator, pro
             assert one == pytest.approx(other, abs=2e-5)
 
 
-def test_each_prompt_is_read_once_for_its_group_and_finished_rows_leave_the_batch(generator, prompts, monkeypatch):
+def test_each_prompt_is_read_once_for_its_group_and_finished_rows_leave_the_batch(
+    generator, prompts, monkeypatch
+):
     calls = spy(monkeypatch)
     rollouts = generator.generate([p for p in prompts for _ in range(8)], 0.7, 60, seed=3)
     (call,) = calls
@@ -307,7 +340,9 @@ def test_each_prompt_is_read_once_for_its_group_and_finished_rows_leave_the_batc
     ]
     assert call["prompt_B"].tolist() == [i for i in range(5) for _ in range(8)]
     unfinished = [sum(n > t + 1 for n in rollouts.lengths().tolist()) for t in range(0, 59, 8)]
-    slots = [len(prompts[4]) + min(t + 8, 59) for t in range(0, 59, 8)]  # the last token drawn needs none
+    slots = [
+        len(prompts[4]) + min(t + 8, 59) for t in range(0, 59, 8)
+    ]  # the last token drawn needs none
     assert call["cache"] == list(zip(unfinished, slots, strict=True))
     assert 0 < unfinished[-1] < 0.6 * unfinished[0]
 
@@ -355,7 +390,9 @@ def test_second_tokens_have_the_frequencies_that_follow_their_first(generator, p
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_sampled_tokens_have_the_frequencies_of_softmax_of_logits_over_temperature(generator, prompts, temperature):
+def test_sampled_tokens_have_the_frequencies_of_softmax_of_logits_over_temperature(
+    generator, prompts, temperature
+):
     n, prompt = 6000, prompts[2]
     # Neighbours with a longer prompt, so that the rows that are counted are left-padded.
     rollouts = generator.generate([prompt] * n + [prompts[1]], temperature, 1, seed=0)
@@ -364,7 +401,10 @@ def test_sampled_tokens_have_the_frequencies_of_softmax_of_logits_over_temperatu
     statistic, freedom = chi_square(counts, torch.softmax(logits / temperature, dim=-1))
     assert freedom > 20
     assert statistic < freedom + 3.5 * (2 * freedom) ** 0.5
-    for other in (0.9 * temperature, 1.1 * temperature):  # the same count tells a temperature 10% off
+    for other in (
+        0.9 * temperature,
+        1.1 * temperature,
+    ):  # the same count tells a temperature 10% off
         statistic, _ = chi_square(counts, torch.softmax(logits / other, dim=-1))
         assert statistic > freedom + 3.5 * (2 * freedom) ** 0.5
 
@@ -395,12 +435,20 @@ def test_nothing_in_the_checkpoints_generation_settings_leaks_into_ours(
 ):
     hostile = make_generator(copy_with(qwen2, tmp_path / "hostile", **HOSTILE))
     expected = generator.generate(prompts * 4, temperature, 30, seed=3)
-    ends = [len(ids) for ids, finished in zip(expected.completion_ids, expected.finished, strict=True) if finished]
-    assert min(ends) < 30 and len(ends) < len(expected)  # EOS before min_new_tokens, and none forced at the limit
+    ends = [
+        len(ids)
+        for ids, finished in zip(expected.completion_ids, expected.finished, strict=True)
+        if finished
+    ]
+    assert min(ends) < 30 and len(ends) < len(
+        expected
+    )  # EOS before min_new_tokens, and none forced at the limit
     assert hostile.generate(prompts * 4, temperature, 30, seed=3) == expected
 
 
-@pytest.mark.parametrize("setting", ["top_k", "repetition_penalty", "min_new_tokens", "suppress_tokens"])
+@pytest.mark.parametrize(
+    "setting", ["top_k", "repetition_penalty", "min_new_tokens", "suppress_tokens"]
+)
 def test_each_of_those_settings_would_have_changed_the_tokens(qwen2, prompts, setting, tmp_path):
     """The control: plain `generate` on such a checkpoint does what its settings say."""
     drawn = []
@@ -412,7 +460,9 @@ def test_each_of_those_settings_would_have_changed_the_tokens(qwen2, prompts, se
     assert drawn[0] != drawn[1]
 
 
-def test_export_keeps_the_checkpoints_own_settings_and_generation_goes_on_as_before(qwen2, prompts, tmp_path):
+def test_export_keeps_the_checkpoints_own_settings_and_generation_goes_on_as_before(
+    qwen2, prompts, tmp_path
+):
     own = {"do_sample": True, "top_k": 1, "min_new_tokens": 25, "eos_token_id": [EOS, 50]}
     generator = make_generator(copy_with(qwen2, tmp_path / "own", **own))
     before = generator.generate(prompts * 4, 0.7, 30, seed=3)
@@ -427,7 +477,9 @@ def test_export_keeps_the_checkpoints_own_settings_and_generation_goes_on_as_bef
 
 def test_a_checkpoint_whose_settings_contradict_each_other_can_be_exported(qwen2, tmp_path):
     """do_sample false beside a temperature is common on the hub; releases differ in whether they save it."""
-    generator = make_generator(copy_with(qwen2, tmp_path / "odd", do_sample=False, temperature=0.6, top_p=0.9))
+    generator = make_generator(
+        copy_with(qwen2, tmp_path / "odd", do_sample=False, temperature=0.6, top_p=0.9)
+    )
     generator.export(tmp_path / "exported")
     assert make_generator(tmp_path / "exported").stop_ids == [EOS]
 
@@ -441,7 +493,10 @@ def test_a_completion_ends_with_its_first_stop_token_or_is_cut_at_the_limit(samp
 
 
 def test_a_completion_that_stops_at_the_very_limit_is_not_called_cut(generator, sampled, prompts):
-    b = max((b for b in range(len(sampled)) if sampled.finished[b]), key=lambda b: len(sampled.completion_ids[b]))
+    b = max(
+        (b for b in range(len(sampled)) if sampled.finished[b]),
+        key=lambda b: len(sampled.completion_ids[b]),
+    )
     limit = len(sampled.completion_ids[b])
     again = generator.generate(prompts * 8, 0.7, limit, seed=3)
     assert again.completion_ids[b] == sampled.completion_ids[b] and again.finished[b]
@@ -468,7 +523,11 @@ def test_every_stop_token_of_the_checkpoint_and_the_tokenizers_own_end_a_complet
 
 def test_a_pad_token_that_the_model_samples_is_a_token_like_any_other(generator, sampled):
     # "<pad>" in the middle of a completion does not end it, and trailing padding is not part of it.
-    inside = [ids for ids in generator.generate(sampled.prompt_ids * 8, 1.0, 30, seed=0).completion_ids if PAD in ids]
+    inside = [
+        ids
+        for ids in generator.generate(sampled.prompt_ids * 8, 1.0, 30, seed=0).completion_ids
+        if PAD in ids
+    ]
     assert inside and any(ids.index(PAD) < len(ids) - 1 for ids in inside)
     assert all(ids[-1] == EOS or len(ids) == 30 for ids in inside)
 
@@ -484,7 +543,9 @@ def pad_is_eos(qwen2, tmp_path_factory):
     return folder
 
 
-def test_where_pad_is_eos_completions_are_the_same_and_eos_is_learned_from(pad_is_eos, sampled, prompts):
+def test_where_pad_is_eos_completions_are_the_same_and_eos_is_learned_from(
+    pad_is_eos, sampled, prompts
+):
     generator = make_generator(pad_is_eos)
     assert generator.tokenizer.pad_token_id == EOS
     assert generator.generate(prompts * 8, 0.7, 30, seed=3) == sampled
@@ -498,7 +559,9 @@ def test_where_pad_is_eos_completions_are_the_same_and_eos_is_learned_from(pad_i
 # The way back: log-probs
 
 
-def policy_logps(policy, rollouts, rows, temperature=0.7, pad_id=PAD, packed=False) -> dict[int, torch.Tensor]:
+def policy_logps(
+    policy, rollouts, rows, temperature=0.7, pad_id=PAD, packed=False
+) -> dict[int, torch.Tensor]:
     """Policy's log-probs of some rows in one batch, cut apart by row."""
     rows_N, *inputs = collate(rollouts, rows, pad_id, CPU, packed)
     logp_N, _ = policy(*inputs, temperature)
@@ -511,7 +574,9 @@ def policy(qwen2):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_recomputed_logprobs_are_those_of_the_distribution_that_was_sampled(tiny_family, prompts, family):
+def test_recomputed_logprobs_are_those_of_the_distribution_that_was_sampled(
+    tiny_family, prompts, family
+):
     folder = tiny_family(family)
     generator, policy = make_generator(folder), Policy(str(folder), CPU)
     rollouts = generator.generate(prompts * 2, 0.7, 12, seed=1)
@@ -520,7 +585,9 @@ def test_recomputed_logprobs_are_those_of_the_distribution_that_was_sampled(tiny
     for b in rows:
         # (1) those of the distribution that the generator drew from; (2) those of the bare model, one call a token
         torch.testing.assert_close(logps[b], torch.tensor(rollouts.logps[b]), rtol=0, atol=2e-5)
-        single = step_logps(policy.lm, rollouts.prompt_ids[b], rollouts.completion_ids[b], 0.7).float()
+        single = step_logps(
+            policy.lm, rollouts.prompt_ids[b], rollouts.completion_ids[b], 0.7
+        ).float()
         torch.testing.assert_close(logps[b], single, rtol=0, atol=2e-5)
         assert len(logps[b]) == len(rollouts.completion_ids[b])
     rows_N, *inputs = collate(rollouts, [4, 1, 7], PAD, CPU)
@@ -529,7 +596,10 @@ def test_recomputed_logprobs_are_those_of_the_distribution_that_was_sampled(tiny
 
 
 def test_eos_has_a_logprob_too(policy, sampled):
-    b = max((b for b in range(len(sampled)) if sampled.finished[b]), key=lambda b: len(sampled.completion_ids[b]))
+    b = max(
+        (b for b in range(len(sampled)) if sampled.finished[b]),
+        key=lambda b: len(sampled.completion_ids[b]),
+    )
     (logp,) = policy_logps(policy, sampled, [b]).values()
     expected = step_logps(policy.lm, sampled.prompt_ids[b], sampled.completion_ids[b], 0.7)
     assert sampled.completion_ids[b][-1] == EOS and len(logp) == len(sampled.completion_ids[b])
@@ -540,7 +610,9 @@ def test_eos_has_a_logprob_too(policy, sampled):
 def test_logprobs_do_not_depend_on_right_padding_or_neighbours(tiny_family, sampled, family):
     policy = Policy(str(tiny_family(family)), CPU).double()
     rows = [3, 0, 11, 9, 24]
-    assert len({total for b, total in enumerate(sampled.total_tokens()) if b in rows}) > 2  # so there is padding
+    assert (
+        len({total for b, total in enumerate(sampled.total_tokens()) if b in rows}) > 2
+    )  # so there is padding
     together = policy_logps(policy, sampled, rows)
     other_pad = policy_logps(policy, sampled, rows, pad_id=60)
     for b in rows:
@@ -553,13 +625,19 @@ def test_logprobs_do_not_depend_on_right_padding_or_neighbours(tiny_family, samp
 def uneven() -> Rollouts:
     """12 rows of 2 to 40 tokens, prompts and completions of a single token among them; more than the demo's 128."""
     rng = np.random.default_rng(0)
-    prompts, completions = ([rng.integers(2, 81, n).tolist() for n in (1, *rng.integers(1, 21, 11))] for _ in range(2))
+    prompts, completions = (
+        [rng.integers(2, 81, n).tolist() for n in (1, *rng.integers(1, 21, 11))] for _ in range(2)
+    )
     rollouts = Rollouts(prompts, completions, [True] * 12, [[]] * 12)
     assert sum(rollouts.total_tokens()) > 200 and min(map(len, completions[1:])) < 3
     return rollouts
 
 
-SPLITS = [[list(range(12))], [[b] for b in range(12)], [[7, 0, 3], [5], [11, 1, 2, 4], [6, 10, 8, 9]]]
+SPLITS = [
+    [list(range(12))],
+    [[b] for b in range(12)],
+    [[7, 0, 3], [5], [11, 1, 2, 4], [6, 10, 8, 9]],
+]
 
 
 def forward_backward(policy, rollouts, batches, packed) -> list[torch.Tensor]:
@@ -571,11 +649,19 @@ def forward_backward(policy, rollouts, batches, packed) -> list[torch.Tensor]:
         columns.append((rows_N, *policy(*inputs, 0.7)))
         _, logp_N, entropy_N = columns[-1]
         bonus = {"entropy_N": entropy_N, "entropy_coef": 0.1}
-        loss, _ = grpo.policy_loss(logp_N, logp_N.detach(), advantage_B[rows_N], torch.ones_like(logp_N), **bonus)
+        loss, _ = grpo.policy_loss(
+            logp_N, logp_N.detach(), advantage_B[rows_N], torch.ones_like(logp_N), **bonus
+        )
         loss.backward()
-    rows_N, logp_N, entropy_N = (torch.cat(column).detach() for column in zip(*columns, strict=True))
+    rows_N, logp_N, entropy_N = (
+        torch.cat(column).detach() for column in zip(*columns, strict=True)
+    )
     order = rows_N.argsort(stable=True)
-    return [logp_N[order], entropy_N[order], torch.cat([p.grad.flatten() for p in policy.parameters()])]
+    return [
+        logp_N[order],
+        entropy_N[order],
+        torch.cat([p.grad.flatten() for p in policy.parameters()]),
+    ]
 
 
 def assert_same(actual: list[torch.Tensor], expected: list[torch.Tensor]):
@@ -585,7 +671,9 @@ def assert_same(actual: list[torch.Tensor], expected: list[torch.Tensor]):
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "demo"])
-def test_packed_rows_have_the_logprobs_entropies_and_gradient_of_padded_ones(tiny_family, uneven, family):
+def test_packed_rows_have_the_logprobs_entropies_and_gradient_of_padded_ones(
+    tiny_family, uneven, family
+):
     """Through SDPA, for which transformers makes a mask of the positions."""
     policy = Policy(str(DEMO if family == "demo" else tiny_family(family)), CPU).double()
     expected = forward_backward(policy, uneven, SPLITS[0], packed=False)
@@ -601,7 +689,9 @@ def test_no_packed_row_sees_another(tiny_family, uneven, family):
     other.prompt_ids[8] = [t + 1 for t in uneven.prompt_ids[8]]
     other.completion_ids[8] = [t + 1 for t in uneven.completion_ids[8]]
     after = policy_logps(policy, other, [3, 8, 5], packed=True)
-    assert torch.equal(after[3], before[3]) and torch.equal(after[5], before[5])  # what is masked has weight 0 exactly
+    assert torch.equal(after[3], before[3]) and torch.equal(
+        after[5], before[5]
+    )  # what is masked has weight 0 exactly
     assert not torch.allclose(after[8], before[8])
 
 
@@ -610,28 +700,50 @@ def flash_attention(monkeypatch) -> list[list[int]]:
     """Plain attention in the place of flash-attn, and the list of where its rows began and ended at each call."""
     calls = []
 
-    def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal):
+    def varlen(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        dropout_p,
+        softmax_scale,
+        causal,
+    ):
         """(total tokens, heads, D) each; row i is from cu_seqlens[i] to cu_seqlens[i + 1]."""
         assert causal and not dropout_p and torch.equal(cu_seqlens_q, cu_seqlens_k)
         assert max_seqlen_q == max_seqlen_k == cu_seqlens_q.diff().max()
         calls.append(cu_seqlens_q.tolist())
-        rows = zip(*(x.transpose(0, 1).split(cu_seqlens_q.diff().tolist(), dim=1) for x in (q, k, v)), strict=True)
+        rows = zip(
+            *(x.transpose(0, 1).split(cu_seqlens_q.diff().tolist(), dim=1) for x in (q, k, v)),
+            strict=True,
+        )
         how = {"is_causal": True, "scale": softmax_scale, "enable_gqa": True}
-        return torch.cat([scaled_dot_product_attention(*row, **how) for row in rows], dim=1).transpose(0, 1)
+        return torch.cat(
+            [scaled_dot_product_attention(*row, **how) for row in rows], dim=1
+        ).transpose(0, 1)
 
     def one(q, k, v, dropout_p, softmax_scale, causal):
         ends, most = torch.tensor([0, q.shape[1]]), q.shape[1]
-        return varlen(q[0], k[0], v[0], ends, ends, most, most, dropout_p, softmax_scale, causal)[None]
+        return varlen(q[0], k[0], v[0], ends, ends, most, most, dropout_p, softmax_scale, causal)[
+            None
+        ]
 
     monkeypatch.setattr(modeling_flash_attention_utils, "_loaded_implementation", None)
     monkeypatch.setattr(
-        modeling_flash_attention_utils, "_lazy_imports", lambda *_, **__: (one, varlen, None, None, None)
+        modeling_flash_attention_utils,
+        "_lazy_imports",
+        lambda *_, **__: (one, varlen, None, None, None),
     )
     return calls
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_transformers_cuts_packed_rows_apart_for_flash_attention(tiny_family, uneven, family, flash_attention):
+def test_transformers_cuts_packed_rows_apart_for_flash_attention(
+    tiny_family, uneven, family, flash_attention
+):
     policy = Policy(str(tiny_family(family)), CPU).double()
     assert not policy.packed
     expected = forward_backward(policy, uneven, SPLITS[0], policy.packed)
@@ -695,10 +807,15 @@ def test_train_mode_has_no_dropout(sampled, tmp_path, family):
     assert torch.equal(policy_logps(policy.train(), sampled, [0])[0], expected)
 
 
-def test_a_generator_and_a_policy_of_one_folder_hold_the_same_parameters_in_the_same_order(tiny_family):
+def test_a_generator_and_a_policy_of_one_folder_hold_the_same_parameters_in_the_same_order(
+    tiny_family,
+):
     """What `refresh` relies on when it copies parameter by parameter."""
     for family in FAMILIES:
-        generator, policy = make_generator(tiny_family(family)), Policy(str(tiny_family(family)), CPU)
+        generator, policy = (
+            make_generator(tiny_family(family)),
+            Policy(str(tiny_family(family)), CPU),
+        )
         pairs = zip(generator.lm.named_parameters(), policy.lm.named_parameters(), strict=True)
         assert all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
         assert not any(p.requires_grad for p in generator.lm.parameters())
@@ -716,7 +833,9 @@ ROLLOUTS = Rollouts(
 
 
 def test_rollouts_add_and_take_keep_rows_together():
-    swapped = Rollouts([[8, 9, 10], [5, 6]], [[14], [11, EOS]], [False, True], [[-0.6], [-0.1, -0.2]])
+    swapped = Rollouts(
+        [[8, 9, 10], [5, 6]], [[14], [11, EOS]], [False, True], [[-0.6], [-0.1, -0.2]]
+    )
     assert ROLLOUTS.take([2, 0]) == swapped
     assert ROLLOUTS.take([0]) + ROLLOUTS.take([1, 2]) == ROLLOUTS
     assert sum((ROLLOUTS.take([b]) for b in range(3)), Rollouts()) == ROLLOUTS
@@ -745,9 +864,13 @@ def test_collate_by_hand(pad_id):
 
 def test_packed_collate_by_hand():
     rollouts = Rollouts([[5, 6, 7], [8], [11]], [[9, EOS], [10, EOS], [12]], [True, True, False])
-    rows_N, ids_1_T, response_1_T, position_1_T = collate(rollouts, [1, 0, 2], PAD, CPU, packed=True)
+    rows_N, ids_1_T, response_1_T, position_1_T = collate(
+        rollouts, [1, 0, 2], PAD, CPU, packed=True
+    )
     assert ids_1_T.tolist() == [[8, 10, EOS, 5, 6, 7, 9, EOS, 11, 12]]
-    assert response_1_T.long().tolist() == [[0, 1, 1, 0, 0, 0, 1, 1, 0, 1]]  # no row's first token: none precedes it
+    assert response_1_T.long().tolist() == [
+        [0, 1, 1, 0, 0, 0, 1, 1, 0, 1]
+    ]  # no row's first token: none precedes it
     assert position_1_T.tolist() == [[0, 1, 2, 0, 1, 2, 3, 4, 0, 1]]
     assert rows_N.tolist() == [1, 1, 0, 0, 2]
 
@@ -757,7 +880,9 @@ def test_micro_batches_of_all_ranks_hold_every_row_once_within_the_budget(uneven
     tokens_B, held, room = uneven.total_tokens(), [], 0
     for rank in range(3):
         batches, idle = micro_batches(uneven, list(range(12)), rank, 3, 60, PAD, CPU, packed)
-        assert not idle and (len(batches) == 2 if packed else len(batches) > 2)  # each rank has 69 to 76 tokens
+        assert not idle and (
+            len(batches) == 2 if packed else len(batches) > 2
+        )  # each rank has 69 to 76 tokens
         for rows_N, ids_B_T, _, _ in batches:
             held += rows_N.unique_consecutive().tolist()
             room += ids_B_T.numel()
@@ -778,8 +903,14 @@ def test_ranks_carry_equal_tokens_within_5_percent(ranks, live):
     """Prompts of 80 to 400 tokens, completions log-normal around 700 of which some are cut at 2,048."""
     for seed in range(20):
         rng = np.random.default_rng([seed, live])
-        tokens = (rng.integers(80, 400, live) + np.minimum(rng.lognormal(6.5, 0.6, live), 2048)).astype(int).tolist()
-        loads = [sum(tokens[b] for b in share) for share in balance(list(range(live)), tokens, ranks)]
+        tokens = (
+            (rng.integers(80, 400, live) + np.minimum(rng.lognormal(6.5, 0.6, live), 2048))
+            .astype(int)
+            .tolist()
+        )
+        loads = [
+            sum(tokens[b] for b in share) for share in balance(list(range(live)), tokens, ranks)
+        ]
         assert max(loads) <= 1.05 * sum(tokens) / ranks
 
 
@@ -789,10 +920,17 @@ def test_pack_by_hand():
     assert pack([0, 1], [20, 30], 14) == [[1], [0]]  # rows longer than the budget go alone
     assert pack([], [], 14) == []
     # 6 is at least 0.75 of 8 and 5 is not; of 5 it is 4 that is, and 3 that is not
-    assert pack([0, 1, 2, 3, 4, 5], [8, 6, 5, 4, 3, 8], 100, shortest=0.75) == [[0, 5, 1], [2, 3], [4]]
+    assert pack([0, 1, 2, 3, 4, 5], [8, 6, 5, 4, 3, 8], 100, shortest=0.75) == [
+        [0, 5, 1],
+        [2, 3],
+        [4],
+    ]
     # packed, a row counts what it has: 9 + 7, then 6 + 3 + 3 + 2; and it may be as short as it likes
     assert pack([0, 1, 2, 3, 4, 5], [3, 9, 7, 3, 6, 2], 16) == [[1], [2, 4], [0, 3, 5]]
-    assert pack([0, 1, 2, 3, 4, 5], [3, 9, 7, 3, 6, 2], 16, shortest=0.75, packed=True) == [[1, 2], [4, 0, 3, 5]]
+    assert pack([0, 1, 2, 3, 4, 5], [3, 9, 7, 3, 6, 2], 16, shortest=0.75, packed=True) == [
+        [1, 2],
+        [4, 0, 3, 5],
+    ]
 
 
 row_tokens = st.lists(st.integers(1, 40), min_size=1, max_size=30)
@@ -819,7 +957,9 @@ def test_pack_keeps_every_row_and_the_budget_and_opens_no_batch_too_many(tokens,
         assert room(batch + following[:1]) > budget
 
 
-def training_gradient(policy, rollouts, rewards_P_G, loss, ranks, budget, drop_dead=True, packed=False):
+def training_gradient(
+    policy, rollouts, rewards_P_G, loss, ranks, budget, drop_dead=True, packed=False
+):
     """The gradient of one step as train.py computes it, the ranks one after another in this process."""
     advantage_B = grpo.group_advantages(rewards_P_G).flatten()
     weight_B = grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), loss).flatten()
@@ -830,24 +970,36 @@ def training_gradient(policy, rollouts, rewards_P_G, loss, ranks, budget, drop_d
         for batch in pack(share, tokens_B, budget, packed=packed):
             rows_N, *inputs = collate(rollouts, batch, PAD, CPU, packed)
             logp_N, _ = policy(*inputs, 0.7)
-            value, _ = grpo.policy_loss(logp_N, logp_N.detach(), advantage_B[rows_N], weight_B[rows_N])
+            value, _ = grpo.policy_loss(
+                logp_N, logp_N.detach(), advantage_B[rows_N], weight_B[rows_N]
+            )
             value.backward()
     return torch.cat([p.grad.flatten() for p in policy.parameters()])
 
 
 @pytest.mark.parametrize("loss", grpo.LOSSES)
-def test_the_gradient_of_a_step_does_not_depend_on_ranks_micro_batches_or_dropping_dead_rows(policy, sampled, loss):
+def test_the_gradient_of_a_step_does_not_depend_on_ranks_micro_batches_or_dropping_dead_rows(
+    policy, sampled, loss
+):
     rollouts = sampled.take(list(range(24)))
     rewards = torch.zeros(6, 4, dtype=torch.float64)
     rewards[0, 1] = rewards[2, 0] = rewards[2, 3] = rewards[3, 2] = 1
     rewards[4] = 1  # group 4 is all right, groups 1 and 5 all wrong
-    expected = training_gradient(policy, rollouts, rewards, loss, ranks=1, budget=10**6, drop_dead=False)
+    expected = training_gradient(
+        policy, rollouts, rewards, loss, ranks=1, budget=10**6, drop_dead=False
+    )
     assert expected.norm() > 1e-2
     for ranks, budget in [(1, 10**6), (1, 1), (2, 100), (3, 200), (6, 90), (8, 1), (13, 150)]:
         for packed in (False, True):
-            actual = training_gradient(policy, rollouts, rewards, loss, ranks, budget, packed=packed)
-            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10 * expected.norm().item())
-    order = [4 * i + g for i in (3, 0, 5, 1, 4, 2) for g in (2, 0, 3, 1)]  # groups, and rows inside them, shuffled
+            actual = training_gradient(
+                policy, rollouts, rewards, loss, ranks, budget, packed=packed
+            )
+            torch.testing.assert_close(
+                actual, expected, rtol=0, atol=1e-10 * expected.norm().item()
+            )
+    order = [
+        4 * i + g for i in (3, 0, 5, 1, 4, 2) for g in (2, 0, 3, 1)
+    ]  # groups, and rows inside them, shuffled
     shuffled = rewards.flatten()[order].reshape(6, 4)
     actual = training_gradient(policy, rollouts.take(order), shuffled, loss, ranks=3, budget=120)
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10 * expected.norm().item())
@@ -883,7 +1035,9 @@ def test_check_model_refuses_a_folder_without_a_model(tmp_path):
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
 @pytest.mark.parametrize("content", ["{", "{}", None], ids=["cut", "empty", "missing"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_check_model_refuses_a_folder_with_a_broken_or_missing_file(tiny_family, tmp_path, family, file, content):
+def test_check_model_refuses_a_folder_with_a_broken_or_missing_file(
+    tiny_family, tmp_path, family, file, content
+):
     shutil.copytree(tiny_family(family), tmp_path / "broken")
     path = tmp_path / "broken" / file
     path.unlink() if content is None else path.write_text(content)

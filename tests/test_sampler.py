@@ -80,7 +80,9 @@ class Numbers:
 
 def build(cls, problems, fits=fits_all, **config):
     """A sampler with a fake teacher where it has one."""
-    config = SimpleNamespace(**({"candidates": 8, "epsilon": 0.0, "seed": 0, "column": "column"} | config))
+    config = SimpleNamespace(
+        **({"candidates": 8, "epsilon": 0.0, "seed": 0, "column": "column"} | config)
+    )
     return cls(problems, config, fits, *[FakeTeacher()] * cls.uses_teacher)
 
 
@@ -112,7 +114,9 @@ def test_a_pass_visits_every_problem_once_then_begins_again():
 
 def test_what_is_drawn_and_not_taken_returns():
     unseen = Unseen(8, np.random.default_rng(0), fits_all)
-    for _ in range(7):  # 8 distinct candidates each time, one trained on: only possible if seven return
+    for _ in range(
+        7
+    ):  # 8 distinct candidates each time, one trained on: only possible if seven return
         drawn = unseen.draw(min(8, unseen.unseen))
         assert len(set(drawn.tolist())) == len(drawn)
         unseen.take(drawn[:1])
@@ -121,7 +125,11 @@ def test_what_is_drawn_and_not_taken_returns():
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 30), st.integers(1, 8), st.integers(0, 2**20), st.lists(st.integers(0, 29), max_size=8), st.data()
+    st.integers(1, 30),
+    st.integers(1, 8),
+    st.integers(0, 2**20),
+    st.lists(st.integers(0, 29), max_size=8),
+    st.data(),
 )
 def test_draws_are_distinct_unseen_and_fit(n, k, seed, too_long, data):
     bad = {i for i in too_long if i < n}
@@ -171,7 +179,9 @@ def test_epsilon_greedy_extremes_and_rate():
     chosen, explored = epsilon_greedy(utilities, 1.0, rng)
     assert explored.all()
     # The uniform branch may pick the argmax: one time in eight.
-    assert (chosen == utilities.argmax(1)).mean() == pytest.approx(1 / 8, abs=5 * np.sqrt(1 / 8 * 7 / 8 / 4000))
+    assert (chosen == utilities.argmax(1)).mean() == pytest.approx(
+        1 / 8, abs=5 * np.sqrt(1 / 8 * 7 / 8 / 4000)
+    )
     chosen, explored = epsilon_greedy(utilities, 0.2, rng)
     assert explored.mean() == pytest.approx(0.2, abs=5 * np.sqrt(0.16 / 4000))
     assert (chosen[~explored] == utilities.argmax(1)[~explored]).all()
@@ -182,8 +192,12 @@ def test_goldilocks_takes_the_best_of_each_pool_and_never_twice():
     seen = []
     for _ in range(5):
         s = sampler.propose(4)
-        assert len(set(s.pool_N_K.ravel().tolist())) == 32  # one pool per prompt, all candidates distinct
-        assert s.index_N.tolist() == s.pool_N_K.max(axis=1).tolist()  # the fake teacher likes large numbers
+        assert (
+            len(set(s.pool_N_K.ravel().tolist())) == 32
+        )  # one pool per prompt, all candidates distinct
+        assert (
+            s.index_N.tolist() == s.pool_N_K.max(axis=1).tolist()
+        )  # the fake teacher likes large numbers
         assert s.utility_N == pytest.approx(s.index_N / 1000)
         seen += s.index_N.tolist()
     assert len(set(seen)) == 20
@@ -204,7 +218,11 @@ def outcome(index_N, G=16):
 def test_state_dict_continues_bit_for_bit(name, tmp_path):
     first, second = (
         build(
-            SAMPLERS[name], Numbers(100, column=np.arange(100) % 5 / 5), lambda i: i % 7 > 0, candidates=4, epsilon=0.5
+            SAMPLERS[name],
+            Numbers(100, column=np.arange(100) % 5 / 5),
+            lambda i: i % 7 > 0,
+            candidates=4,
+            epsilon=0.5,
         )
         for _ in range(2)
     )
@@ -225,7 +243,9 @@ def test_state_dict_continues_bit_for_bit(name, tmp_path):
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_seed_decides_and_predictions_are_utilities(name):
     def run(seed):
-        sampler = build(SAMPLERS[name], Numbers(300, column=np.arange(300) % 5 / 5), seed=seed, epsilon=0.2)
+        sampler = build(
+            SAMPLERS[name], Numbers(300, column=np.arange(300) % 5 / 5), seed=seed, epsilon=0.2
+        )
         selections = [sampler.propose(6)]
         for _ in range(20):
             sampler.observe(selections[-1].index_N, outcome(selections[-1].index_N), 16)
@@ -245,7 +265,10 @@ def test_boltzmann_is_the_softmax():
     rng = np.random.default_rng(0)
     chosen, explored = boltzmann(np.tile(np.log([1.0, 3.0, 6.0]), (20_000, 1)), rng)
     share = np.bincount(chosen) / 20_000
-    assert share == pytest.approx([0.1, 0.3, 0.6], abs=5 * np.sqrt(0.25 / 20_000)) and not explored.any()
+    assert (
+        share == pytest.approx([0.1, 0.3, 0.6], abs=5 * np.sqrt(0.25 / 20_000))
+        and not explored.any()
+    )
 
 
 def test_softmax_prefers_e_times_for_a_temperature_more():
@@ -275,7 +298,9 @@ def test_thompson_counts_by_hand_forgets_half_and_comes_back():
     assert sampler.beta[3].tolist() == [23, 3]  # (13 + 1) / 2 + 16, (5 + 1) / 2 + 0
     assert sampler.beta[4].tolist() == [1, 1] and sampler.metrics()["coverage"] == 1 / 40
     p = 23 / 26  # so much evidence that the draws lie near the mean
-    assert sampler.score(np.full((4000, 1), 3)).mean() == pytest.approx(np.sqrt(p * (1 - p)), abs=0.02)
+    assert sampler.score(np.full((4000, 1), 3)).mean() == pytest.approx(
+        np.sqrt(p * (1 - p)), abs=0.02
+    )
     first, second = sampler.propose(20).index_N, sampler.propose(20).index_N
     assert set(first) & set(second)  # in a pass they would be two halves of the 40
 
@@ -286,17 +311,23 @@ def test_thompson_learns_to_leave_dead_problems():
         index_N = sampler.propose(8).index_N
         sampler.observe(index_N, np.where(index_N < 16, 8, 0), 16)
     late = np.concatenate([sampler.propose(16).index_N for _ in range(20)])
-    assert (late < 16).mean() > 0.6  # uniform: 0.25; one of 4 is among the 16 in 1 - C(48,4)/C(64,4) = 0.69 of pools
+    assert (
+        late < 16
+    ).mean() > 0.6  # uniform: 0.25; one of 4 is among the 16 in 1 - C(48,4)/C(64,4) = 0.69 of pools
 
 
 def test_skip_passes_over_by_the_power_of_dead_groups_in_a_row():
     sampler = build(Skip, Numbers(4000))
     for _ in range(2):
-        sampler.observe(np.arange(2000), np.repeat([0, 16], 1000), 16)  # all wrong, all right: both dead, twice
+        sampler.observe(
+            np.arange(2000), np.repeat([0, 16], 1000), 16
+        )  # all wrong, all right: both dead, twice
     assert sampler.dead[:2000].tolist() == [2] * 2000 and not sampler.dead[2000:].any()
     seen = np.concatenate([sampler.propose(10).index_N for _ in range(240)])
     assert len(set(seen)) == 2400  # one pass still: nothing twice
-    assert (seen < 2000).mean() == pytest.approx(0.2, abs=0.04)  # 1/4 of them against all of the others
+    assert (seen < 2000).mean() == pytest.approx(
+        0.2, abs=0.04
+    )  # 1/4 of them against all of the others
     sampler.observe(np.array([0]), np.array([1]), 16)
     assert sampler.dead[0] == 0
     for _ in range(9):
@@ -326,7 +357,9 @@ def test_category_draws_a_category_first_whatever_its_size():
 def test_category_values_by_hand():
     sampler = build(Category, Numbers(8, column=list("aabbccdd")), candidates=1)
     sampler.observe(np.array([0, 1, 2]), np.array([10, 0, 4]), 20)  # y = 0.5, 0 | 0.4
-    assert sampler.value_C == pytest.approx([0.125, 0.2, 0, 0])  # half of the way from 0 to their means
+    assert sampler.value_C == pytest.approx(
+        [0.125, 0.2, 0, 0]
+    )  # half of the way from 0 to their means
     sampler.observe(np.array([0]), np.array([10]), 20)
     assert sampler.value_C == pytest.approx([0.3125, 0.2, 0, 0])
 
@@ -342,13 +375,17 @@ def test_absolute_advantage_of_a_group_is_twice_its_utility():
 def test_static_takes_the_known_rate_nearest_to_a_half_and_counts_the_unknown():
     rates = ["0.0", "0.2", "0.5", "n/a"] * 20
     sampler = build(Static, Numbers(80, column=rates), candidates=4)
-    assert sampler.score(np.arange(4)[None]) == pytest.approx(np.array([[0, 0.4, 0.5, 0.3]]))  # 0.3: mean of the known
+    assert sampler.score(np.arange(4)[None]) == pytest.approx(
+        np.array([[0, 0.4, 0.5, 0.3]])
+    )  # 0.3: mean of the known
     assert sampler.metrics()["unrated"] == 0.25
     s = sampler.propose(5)
     assert s.utility_N == pytest.approx(s.utilities_N_K.max(axis=1))
 
 
-@pytest.mark.parametrize(("rates", "first"), [(["easy", "hard"], "'easy'"), ([0.5, 85.0], "85.0"), ([-1, 0.5], "-1.0")])
+@pytest.mark.parametrize(
+    ("rates", "first"), [(["easy", "hard"], "'easy'"), ([0.5, 85.0], "85.0"), ([-1, 0.5], "-1.0")]
+)
 def test_static_refuses_what_is_no_pass_rate(rates, first):
     with pytest.raises(InputError, match=rf"--column column: {first} is no pass rate in \[0, 1\]"):
         build(Static, Numbers(2, column=rates))
@@ -442,7 +479,9 @@ def test_outcome_metrics_by_hand():
     assert m["reward_mean"] == pytest.approx(7 / 30)
     assert m["reward_std_group"] == pytest.approx((0.5 + 0 + 0.4) / 3)
     assert m["reward_std_batch"] == pytest.approx(np.std([1] * 7 + [0] * 23))
-    assert (m["zero_variance"], m["zero_variance_hard"], m["zero_variance_easy"]) == pytest.approx((1 / 3, 1 / 3, 0))
+    assert (m["zero_variance"], m["zero_variance_hard"], m["zero_variance_easy"]) == pytest.approx(
+        (1 / 3, 1 / 3, 0)
+    )
     assert m["teacher_mae"] == pytest.approx(0.7 / 3)
     assert m["teacher_mae_explore"] == pytest.approx(0.5)
     assert m["teacher_mae_dead"] == pytest.approx(0.5)
@@ -462,7 +501,9 @@ def test_nothing_predicted_nothing_measured():
 
 
 def write(path, lines):
-    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n")
+    path.write_text(
+        "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n"
+    )
     return path
 
 
@@ -480,7 +521,9 @@ def test_problems_from_jsonl_and_parquet_agree(tmp_path):
 
 def test_a_check_maps_no_rows_and_copies_none(tmp_path):
     """3 million problems on 8 ranks must not be 8 copies: what is checked is let go of, and nothing is allocated."""
-    rows = [{"problem": f"{i} " + "x" * 2_000, "expected_answer": str(i)} for i in range(20_000)]  # 40 MB
+    rows = [
+        {"problem": f"{i} " + "x" * 2_000, "expected_answer": str(i)} for i in range(20_000)
+    ]  # 40 MB
     path = write(tmp_path / "a.jsonl", rows)
     Problems(path)  # converts the file
 
@@ -495,11 +538,16 @@ def test_a_check_maps_no_rows_and_copies_none(tmp_path):
 
 
 def test_another_column_by_value(tmp_path):
-    rows = [{"problem": "q", "expected_answer": "1", "level": level} for level in ("hard", "easy", None, "hard")]
+    rows = [
+        {"problem": "q", "expected_answer": "1", "level": level}
+        for level in ("hard", "easy", None, "hard")
+    ]
     path = write(tmp_path / "a.jsonl", rows)
     values, row = Problems(path).column("level")
     assert [values[i] for i in row] == ["hard", "easy", None, "hard"]
-    with pytest.raises(InputError, match=r"a.jsonl: has no column 'lvl' for --column.* it has 'level'"):
+    with pytest.raises(
+        InputError, match=r"a.jsonl: has no column 'lvl' for --column.* it has 'level'"
+    ):
         Problems(path).column("lvl")
     with pytest.raises(InputError, match="it has none"):
         Problems(write(tmp_path / "b.jsonl", [GOOD])).column("problem")
@@ -520,14 +568,23 @@ GOOD = {"problem": "q", "expected_answer": "1"}
         ([GOOD, "", {"problem": "q"}], "line 3: lacks the field 'expected_answer'"),
         ([{"question": "q", "expected_answer": "1"}], "line 1: lacks the field 'problem'"),
         ([GOOD, {"problem": " ", "expected_answer": "1"}], "line 2: lacks the field 'problem'"),
-        ([GOOD, {"problem": "q", "expected_answer": None}], "line 2: lacks the field 'expected_answer'"),
+        (
+            [GOOD, {"problem": "q", "expected_answer": None}],
+            "line 2: lacks the field 'expected_answer'",
+        ),
         ([GOOD, "[1, 2]"], "line 2"),
-        ([GOOD, {"problem": "\u00a0\t", "expected_answer": "1"}], "line 2: lacks the field 'problem'"),
+        (
+            [GOOD, {"problem": "\u00a0\t", "expected_answer": "1"}],
+            "line 2: lacks the field 'problem'",
+        ),
         (
             [{"problem": "q", "expected_answer": ["1"]}],
             "line 1: lacks the field 'expected_answer', as text or a number",
         ),
-        ([GOOD, {"problem": "q", "expected_answer": 2}], "'expected_answer' must be text in every row"),
+        (
+            [GOOD, {"problem": "q", "expected_answer": 2}],
+            "'expected_answer' must be text in every row",
+        ),
         ([{"problem": "q", "expected_answer": "2024-01-01"}], "no date"),  # how Arrow reads it
         ([""], "holds no problem|cannot be read"),
     ],

@@ -29,12 +29,16 @@ def test_the_student_by_hand():
     assert student.ability_S == pytest.approx([0.005] + [0.0005] * 7)
     student.learn(bank, np.array([1]), np.array([0]))
     assert student.ability_S == pytest.approx([0.005] + [0.0005] * 7)
-    student.learn(bank, np.array([0, 2]), np.array([8, 8]))  # 0.005 of one's own and a tenth of the other's
+    student.learn(
+        bank, np.array([0, 2]), np.array([8, 8])
+    )  # 0.005 of one's own and a tenth of the other's
     assert student.ability_S == pytest.approx([0.0105, 0.006] + [0.0015] * 6)
 
 
 def test_best_of_by_hand():
-    assert lab.best_of(np.array([0.3, 0.1]), 2) == pytest.approx(0.25)  # both are 0.1 in one draw of four
+    assert lab.best_of(np.array([0.3, 0.1]), 2) == pytest.approx(
+        0.25
+    )  # both are 0.1 in one draw of four
     assert lab.best_of(np.array([0.1, 0.2, 0.3]), 1) == pytest.approx(0.2)
     assert lab.best_of(np.array([0.1, 0.5]), 50) == pytest.approx(0.5)
 
@@ -42,10 +46,14 @@ def test_best_of_by_hand():
 @pytest.mark.parametrize("r", [0.0, 0.5, 1.0])
 def test_readability_is_the_share_that_can_be_read(r):
     bank = lab.Bank(40_000, r, np.zeros(lab.SKILLS), np.random.default_rng(0))
-    assert np.corrcoef(bank.seen_difficulty, bank.difficulty)[0, 1] ** 2 == pytest.approx(r, abs=0.02)
+    assert np.corrcoef(bank.seen_difficulty, bank.difficulty)[0, 1] ** 2 == pytest.approx(
+        r, abs=0.02
+    )
     assert (bank.seen_skill == bank.skill).mean() == pytest.approx(r + (1 - r) / 8, abs=0.02)
     assert bank.difficulty.std() == pytest.approx(3, abs=0.05)
-    values, row = bank.column("pass_rate")  # of a model at ability 0 + 1: a half where the difficulty is 1
+    values, row = bank.column(
+        "pass_rate"
+    )  # of a model at ability 0 + 1: a half where the difficulty is 1
     at_one = np.abs(bank.difficulty - 1) < 0.1
     assert np.array(values)[row[at_one]].mean() == pytest.approx(0.5, abs=0.02)
 
@@ -81,7 +89,10 @@ def test_the_oracle_has_no_regret_and_everyone_else_some():
 
 def test_history_needs_many_passes_and_a_teacher_does_not():
     """What the paper's introduction says of methods that track a problem's past, with numbers."""
-    many, few = ({name: run(name, n) for name in ("uniform", "thompson", "skip", "goldilocks")} for n in (300, 100_000))
+    many, few = (
+        {name: run(name, n) for name in ("uniform", "thompson", "skip", "goldilocks")}
+        for n in (300, 100_000)
+    )
     for name in ("thompson", "skip"):  # 7 passes, then 0.02 of one
         assert many[name]["dead"] < many["uniform"]["dead"] - 0.05
         assert few[name]["dead"] == pytest.approx(few["uniform"]["dead"], abs=0.03)
@@ -112,7 +123,11 @@ def test_a_new_sampler_is_in_the_table_and_the_picture(tmp_path, capsys, monkeyp
         f"--problems 500 --readability 0 0.9 --samplers uniform target --steps 3 --seeds 2 --out {tmp_path}".split()
     )
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" | ")[2:4] for line in lines[2:5]] == [["uniform", ""], ["target", "0"], ["target", "0.9"]]
+    assert [line.split(" | ")[2:4] for line in lines[2:5]] == [
+        ["uniform", ""],
+        ["target", "0"],
+        ["target", "0.9"],
+    ]
     assert lines[2].startswith("| 500 | 0.11 |")  # 54 of 500
     assert (tmp_path / "sampler_lab.png").stat().st_size > 10_000
 

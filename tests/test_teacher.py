@@ -37,7 +37,9 @@ def copy_of(module):
 
 
 def test_mean_pool_leaves_padding_out():
-    hidden = torch.tensor([[[1.0, 0.0], [3.0, 2.0], [100.0, 100.0]], [[1.0, 1.0], [2.0, 2.0], [6.0, 0.0]]])
+    hidden = torch.tensor(
+        [[[1.0, 0.0], [3.0, 2.0], [100.0, 100.0]], [[1.0, 1.0], [2.0, 2.0], [6.0, 0.0]]]
+    )
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
     assert pool(hidden, mask).tolist() == [[2.0, 1.0], [3.0, 1.0]]
     assert pool(hidden, mask, last_token=True).tolist() == [[3.0, 2.0], [6.0, 0.0]]
@@ -115,7 +117,9 @@ def test_frozen_trains_the_head_alone_and_embeds_once(tiny_model, monkeypatch):
     t = make(tiny_model, teacher_mode="frozen")
     before, calls = copy_of(t.model.backbone), []
     forward = t.model.backbone.forward
-    monkeypatch.setattr(t.model.backbone, "forward", lambda ids, **kw: calls.append(len(ids)) or forward(ids, **kw))
+    monkeypatch.setattr(
+        t.model.backbone, "forward", lambda ids, **kw: calls.append(len(ids)) or forward(ids, **kw)
+    )
     t.predict(QUESTIONS)
     for i in range(12):
         t.update(QUESTIONS[i % 5], 8, 16)
@@ -150,12 +154,19 @@ def test_export_predicts_the_same_elsewhere(tiny_model, tmp_path, mode):
     for i in range(8):
         t.update(QUESTIONS[i % 5], 3 * i % 17, 16)
     t.export(tmp_path)
-    backbone, tokenizer = (cls.from_pretrained(tmp_path / "backbone") for cls in (AutoModel, AutoTokenizer))
+    backbone, tokenizer = (
+        cls.from_pretrained(tmp_path / "backbone") for cls in (AutoModel, AutoTokenizer)
+    )
     head = load_file(tmp_path / "head.safetensors")
     ids = torch.tensor([tokenizer(QUESTIONS[3]).input_ids])
     with torch.no_grad():
-        logit = backbone(ids).last_hidden_state[0].mean(0) @ head["head.weight"][0] + head["head.bias"][0]
-    assert t.predict([QUESTIONS[3]])[0] == pytest.approx(0.5 * torch.sigmoid(logit).item(), abs=1e-5)
+        logit = (
+            backbone(ids).last_hidden_state[0].mean(0) @ head["head.weight"][0]
+            + head["head.bias"][0]
+        )
+    assert t.predict([QUESTIONS[3]])[0] == pytest.approx(
+        0.5 * torch.sigmoid(logit).item(), abs=1e-5
+    )
     assert abs(logit.item()) > 1e-3
 
 
@@ -164,7 +175,9 @@ def test_state_dict_restores_buffer_and_trigger(tiny_model, tmp_path):
     for i in range(6):
         a.update(f"what is {i}?", i, 16)
     b.model.load_state_dict(a.model.state_dict())
-    b.optimizer.load_state_dict(copy.deepcopy(a.optimizer.state_dict()))  # it would share the tensors
+    b.optimizer.load_state_dict(
+        copy.deepcopy(a.optimizer.state_dict())
+    )  # it would share the tensors
     torch.save(a.state_dict(), tmp_path / "t.pt")
     b.load_state_dict(torch.load(tmp_path / "t.pt", weights_only=True))
     for t in (a, b):

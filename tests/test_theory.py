@@ -21,7 +21,11 @@ VOCABULARY = "ab$"
 T = 2  # the longest completion
 COMPLETIONS = ["$", "aa", "ab", "a$", "ba", "bb", "b$"]
 SIXTEENTHS = [4, 2, 2, 4, 2, 1, 1]  # probability of each completion, times 16
-PREFIXES = {"": [1 / 2, 1 / 4, 1 / 4], "a": [1 / 4, 1 / 4, 1 / 2], "b": [1 / 2, 1 / 4, 1 / 4]}  # next: a, b, $
+PREFIXES = {
+    "": [1 / 2, 1 / 4, 1 / 4],
+    "a": [1 / 4, 1 / 4, 1 / 2],
+    "b": [1 / 2, 1 / 4, 1 / 4],
+}  # next: a, b, $
 
 # Which completions the verifier accepts, by success probability: the sum of their sixteenths.
 VERIFIERS = {
@@ -34,7 +38,9 @@ VERIFIERS = {
     "14/16": ["$", "aa", "ab", "a$", "ba"],
     "15/16": ["$", "aa", "ab", "a$", "ba", "b$"],
 }
-every_difficulty = pytest.mark.parametrize("right", VERIFIERS.values(), ids=[f"p={name}" for name in VERIFIERS])
+every_difficulty = pytest.mark.parametrize(
+    "right", VERIFIERS.values(), ids=[f"p={name}" for name in VERIFIERS]
+)
 
 
 def close(actual, expected, tolerance=1e-9):
@@ -59,13 +65,18 @@ class TablePolicy:
         for o in completions:
             prefixes += [list(PREFIXES).index(o[:t]) for t in range(len(o))]
             targets += [VOCABULARY.index(token) for token in o]
-        return grpo.token_logprobs(self.hidden_3_D[prefixes], self.weight_V_D, torch.tensor(targets))[0]
+        return grpo.token_logprobs(
+            self.hidden_3_D[prefixes], self.weight_V_D, torch.tensor(targets)
+        )[0]
 
     def logp(self, completion: str) -> torch.Tensor:
         """log π(o | q), by plain log_softmax."""
         log_p = torch.log_softmax(self.hidden_3_D @ self.weight_V_D.T, dim=-1)
         steps = enumerate(completion)
-        return sum(log_p[list(PREFIXES).index(completion[:t]), VOCABULARY.index(token)] for t, token in steps)
+        return sum(
+            log_p[list(PREFIXES).index(completion[:t]), VOCABULARY.index(token)]
+            for t, token in steps
+        )
 
     def p(self, right: list[str]) -> torch.Tensor:
         """Pr(r_ver = 1), differentiable."""
@@ -73,7 +84,9 @@ class TablePolicy:
 
     def gradient(self, scalar: torch.Tensor) -> torch.Tensor:
         """∇_θ of a scalar as one vector of 18 numbers."""
-        return torch.cat([g.flatten() for g in torch.autograd.grad(scalar, self.parameters, retain_graph=True)])
+        return torch.cat(
+            [g.flatten() for g in torch.autograd.grad(scalar, self.parameters, retain_graph=True)]
+        )
 
     def score(self, completion: str) -> torch.Tensor:
         """S_θ(o) = Σ_t ∇ log π(o_t | q, o_<t)."""
@@ -100,7 +113,15 @@ def wrong_of(right: list[str]) -> list[str]:
     return [o for o in COMPLETIONS if o not in right]
 
 
-def training_loss(policy, groups_P_G: torch.Tensor, right, probability_P=None, std="population", loss="sum", bonus=0.0):
+def training_loss(
+    policy,
+    groups_P_G: torch.Tensor,
+    right,
+    probability_P=None,
+    std="population",
+    loss="sum",
+    bonus=0.0,
+):
     """The loss of one training step on P groups of completion numbers, through the functions that train.py calls.
 
     With `probability_P`, the expectation of the one-group loss over groups that have these probabilities.
@@ -118,7 +139,9 @@ def training_loss(policy, groups_P_G: torch.Tensor, right, probability_P=None, s
     rows_N = torch.arange(P * G).repeat_interleave(lengths_P_G.flatten())
     first_N = torch.cat([torch.ones(1, dtype=torch.bool), rows_N[1:] != rows_N[:-1]])
     logp_N = logp[start[groups_P_G.flatten()[rows_N]] + (~first_N).long()]
-    value, _ = grpo.policy_loss(logp_N, logp_N.detach(), advantage_P_G.flatten()[rows_N], weight_P_G.flatten()[rows_N])
+    value, _ = grpo.policy_loss(
+        logp_N, logp_N.detach(), advantage_P_G.flatten()[rows_N], weight_P_G.flatten()[rows_N]
+    )
     return value
 
 
@@ -195,10 +218,14 @@ def test_eq_1_over_every_reward_vector_has_its_minimum_at_one_half(G):
 @every_difficulty
 def test_eq_1_is_the_frequency_of_dead_groups_among_sampled_ones(policy, right):
     n, generator = 20_000, torch.Generator().manual_seed(0)
-    draws = torch.multinomial(torch.tensor(SIXTEENTHS, **FLOAT64), n * 16, replacement=True, generator=generator)
+    draws = torch.multinomial(
+        torch.tensor(SIXTEENTHS, **FLOAT64), n * 16, replacement=True, generator=generator
+    )
     rewards_P_G = torch.tensor([o in right for o in COMPLETIONS])[draws.reshape(n, 16)]
     expected = grpo.zero_variance_probability(policy.p(right).item(), 16)
-    assert abs(grpo.dead_groups(rewards_P_G).double().mean() - expected) < 4 * math.sqrt(expected / n)
+    assert abs(grpo.dead_groups(rewards_P_G).double().mean() - expected) < 4 * math.sqrt(
+        expected / n
+    )
 
 
 @pytest.mark.parametrize("std", grpo.STDS)
@@ -258,7 +285,9 @@ def test_eq_2_second_form_is_std_times_the_norm_of_the_log_odds_gradient(policy,
     p = policy.p(right).item()
     log_odds_gradient = policy.log_odds_gradient(right)
     gradient = policy.gradient(training_loss(policy, mirror_group(), right))
-    close(gradient, -math.sqrt(p * (1 - p)) * log_odds_gradient)  # downhill in the loss is uphill in the log-odds
+    close(
+        gradient, -math.sqrt(p * (1 - p)) * log_odds_gradient
+    )  # downhill in the loss is uphill in the log-odds
     close(gradient.norm(), grpo.gradient_norm(p, log_odds_gradient.norm()))
 
 
@@ -290,7 +319,9 @@ def test_eq_3_proof_no_completion_has_a_score_beyond_b_times_t(policy):
 def test_eq_3_is_attained_by_a_single_coin_flip():
     # One token, two outcomes, p = 1/2: scores are +-(1/2, -1/2), B = 1/sqrt(2), and the gradient is 2B * 1 * 1/2.
     theta = torch.zeros(1, 2, **FLOAT64, requires_grad=True)
-    logp_2 = grpo.token_logprobs(theta.expand(2, 2), torch.eye(2, **FLOAT64), torch.tensor([0, 1]))[0]
+    logp_2 = grpo.token_logprobs(theta.expand(2, 2), torch.eye(2, **FLOAT64), torch.tensor([0, 1]))[
+        0
+    ]
     advantage = grpo.group_advantages(torch.tensor([[1.0, 0.0]], **FLOAT64)).flatten()
     weight = grpo.row_weights(torch.ones(1, 2), "sum").flatten()
     loss, _ = grpo.policy_loss(logp_2, logp_2.detach(), advantage, weight)
@@ -312,7 +343,10 @@ def test_p_one_half_maximises_the_bound_but_not_every_norm(policy):
     """The paper's "p = 1/2 is best" holds for the scale; ‖∇ log-odds‖ can outweigh it (design.md, section 4)."""
     halves = [right for n in (2, 3, 4) for right in itertools.combinations(COMPLETIONS, n)]
     halves = [right for right in halves if math.isclose(policy.p(right).item(), 0.5)]
-    norms = [policy.gradient(training_loss(policy, mirror_group(), right)).norm().item() for right in halves]
+    norms = [
+        policy.gradient(training_loss(policy, mirror_group(), right)).norm().item()
+        for right in halves
+    ]
     harder = policy.gradient(training_loss(policy, mirror_group(), VERIFIERS["4/16"])).norm().item()
     print(f"p = 1/2: ‖∇L‖ from {min(norms):.3f} to {max(norms):.3f}; p = 1/4: {harder:.3f}")
     assert min(norms) < harder
@@ -326,7 +360,9 @@ def test_p_one_half_maximises_the_bound_but_not_every_norm(policy):
 
 @every_difficulty
 @pytest.mark.parametrize("constant", [0.5, -3.0, 0.1])
-def test_appendix_b_a_constant_added_to_the_reward_changes_no_advantage_and_no_gradient(policy, right, constant):
+def test_appendix_b_a_constant_added_to_the_reward_changes_no_advantage_and_no_gradient(
+    policy, right, constant
+):
     rewards = torch.tensor([o in right for o in COMPLETIONS], **FLOAT64)[mirror_group()]
     close(grpo.group_advantages(rewards + constant), grpo.group_advantages(rewards))
     with_bonus = policy.gradient(training_loss(policy, mirror_group(), right, bonus=constant))
@@ -351,9 +387,13 @@ def test_appendix_b_the_bonus_may_depend_on_the_group_but_not_on_the_rollout():
 # What Eq. 2 becomes with G rollouts: the teacher's regression target is the scale of the gradient
 
 
-@pytest.mark.parametrize("right", [VERIFIERS[p] for p in ("1/16", "5/16", "8/16")], ids=["p=1/16", "p=5/16", "p=8/16"])
+@pytest.mark.parametrize(
+    "right", [VERIFIERS[p] for p in ("1/16", "5/16", "8/16")], ids=["p=1/16", "p=5/16", "p=8/16"]
+)
 @pytest.mark.parametrize("G", [2, 4, 8, 16])
-def test_finite_groups_the_expected_training_gradient_is_expected_std_times_log_odds_gradient(policy, right, G):
+def test_finite_groups_the_expected_training_gradient_is_expected_std_times_log_odds_gradient(
+    policy, right, G
+):
     groups_P_G, probability_P = all_groups(G)  # 28 groups for G = 2, 74,613 for G = 16
     gradient = policy.gradient(training_loss(policy, groups_P_G, right, probability_P))
     p, log_odds_gradient = policy.p(right).item(), policy.log_odds_gradient(right)
@@ -361,7 +401,9 @@ def test_finite_groups_the_expected_training_gradient_is_expected_std_times_log_
     close(gradient.norm(), grpo.expected_group_std(p, G) * log_odds_gradient.norm())
     # ... and that factor is the mean of what the teacher learns to predict, y = sqrt(p_hat (1 - p_hat)).
     p_hat_P = torch.tensor([o in right for o in COMPLETIONS], **FLOAT64)[groups_P_G].mean(dim=1)
-    y_P = torch.tensor([float(utility_target(p_hat)) for p_hat in p_hat_P.unique().tolist()], **FLOAT64)
+    y_P = torch.tensor(
+        [float(utility_target(p_hat)) for p_hat in p_hat_P.unique().tolist()], **FLOAT64
+    )
     mean_y = (y_P[torch.searchsorted(p_hat_P.unique(), p_hat_P)] * probability_P).sum()
     close(mean_y, grpo.expected_group_std(p, G))
 
@@ -385,7 +427,9 @@ def test_finite_groups_under_the_other_stds_have_another_scale(policy, G):
 def test_the_theorem_is_about_the_sum_loss_length_normalised_losses_point_elsewhere(policy, loss):
     right = VERIFIERS["5/16"]  # "a$" and "bb" are right; the one-token completion "$" is wrong
     gradient = policy.gradient(training_loss(policy, mirror_group(), right, loss=loss))
-    cosine = torch.nn.functional.cosine_similarity(-gradient, policy.log_odds_gradient(right), dim=0).item()
+    cosine = torch.nn.functional.cosine_similarity(
+        -gradient, policy.log_odds_gradient(right), dim=0
+    ).item()
     if loss == "grpo":
         assert 0.5 < cosine < 0.999
     else:  # one group: every token has the same weight, only the length of the gradient differs

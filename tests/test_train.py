@@ -31,10 +31,22 @@ def test_bare_command_is_the_papers_main_run():
     c = parse()
     assert (c.model, c.teacher_model) == ("Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-1.5B")
     assert c.prompts_per_step * c.group_size == 288
-    table_5a = (c.learning_rate, c.max_prompt_tokens, c.max_completion_tokens, c.group_size, c.temperature)
+    table_5a = (
+        c.learning_rate,
+        c.max_prompt_tokens,
+        c.max_completion_tokens,
+        c.group_size,
+        c.temperature,
+    )
     assert table_5a == (1e-5, 1024, 2048, 16, 0.7)
     assert (c.kl_coef, c.update_iterations, c.eval_every) == (0.0, 1, 200)
-    table_5b = (c.teacher_learning_rate, c.teacher_batch_size, c.teacher_epochs, c.candidates, c.epsilon)
+    table_5b = (
+        c.teacher_learning_rate,
+        c.teacher_batch_size,
+        c.teacher_epochs,
+        c.candidates,
+        c.epsilon,
+    )
     assert table_5b == (1e-6, 8, 4, 8, 0.2)
     assert (c.replay_capacity, c.teacher_update_every) == (64, 4)
 
@@ -57,7 +69,12 @@ def test_presets_have_the_papers_steps(preset, goldilocks, baseline, per_device)
 
 def test_flags_override_presets_and_every_field_is_a_flag():
     c = parse("--preset", "qwen3-4b", "--steps", 5, "--epsilon", 0.5, "--chat_template")
-    assert (c.steps, c.epsilon, c.chat_template, c.teacher_model) == (5, 0.5, True, "Qwen/Qwen3-1.7B")
+    assert (c.steps, c.epsilon, c.chat_template, c.teacher_model) == (
+        5,
+        0.5,
+        True,
+        "Qwen/Qwen3-1.7B",
+    )
     assert c.checkpoint_every == c.eval_every == 200
 
 
@@ -66,7 +83,9 @@ def layout(world, *flags, monkeypatch):
     return train.Layout(parse(*flags))
 
 
-@pytest.mark.parametrize(("world", "students", "teachers"), [(8, 6, 2), (4, 3, 1), (1, 1, 0), (16, 12, 4)])
+@pytest.mark.parametrize(
+    ("world", "students", "teachers"), [(8, 6, 2), (4, 3, 1), (1, 1, 0), (16, 12, 4)]
+)
 def test_default_layout(world, students, teachers, monkeypatch):
     goldilocks = layout(world, monkeypatch=monkeypatch)
     assert (goldilocks.n_students, goldilocks.n_teachers) == (students, teachers)
@@ -75,9 +94,13 @@ def test_default_layout(world, students, teachers, monkeypatch):
 
 
 def test_impossible_layouts_say_what_would_work(monkeypatch):
-    with pytest.raises(ValueError, match=r"18 prompts x 16 = 288 .* 7 student ranks: use 1, 2, 3, 4, 6, 8, 9"):
+    with pytest.raises(
+        ValueError, match=r"18 prompts x 16 = 288 .* 7 student ranks: use 1, 2, 3, 4, 6, 8, 9"
+    ):
         layout(8, "--teacher_ranks", 1, monkeypatch=monkeypatch)
-    with pytest.raises(ValueError, match="--teacher_ranks 8 of 8 ranks leaves no student: at most 7"):
+    with pytest.raises(
+        ValueError, match="--teacher_ranks 8 of 8 ranks leaves no student: at most 7"
+    ):
         layout(8, "--teacher_ranks", 8, monkeypatch=monkeypatch)
 
 
@@ -88,7 +111,9 @@ def test_live_groups_come_first_where_there_are_several_rounds():
         n = len(rewards)
         index_N_1 = np.arange(first_row, first_row + n)[:, None]
         chosen = Selections(index_N_1, np.full((n, 1), np.nan), np.zeros(n, int), np.zeros(n, bool))
-        return train.Groups(chosen, Rollouts(rows, rows, [True] * len(rows), rows), rewards, ["correct"] * len(rows))
+        return train.Groups(
+            chosen, Rollouts(rows, rows, [True] * len(rows), rows), rewards, ["correct"] * len(rows)
+        )
 
     one = groups([[0, 0], [1, 0], [1, 1]], 0)
     two = groups([[0, 1], [0, 0], [1, 0]], 10)
@@ -99,14 +124,18 @@ def test_live_groups_come_first_where_there_are_several_rounds():
     assert batch.rewards_P_G.tolist() == [[1, 0], [0, 1], [1, 0]]
     assert batch.rollouts.completion_ids == [[2], [3], [10], [11], [14], [15]]
     assert batch.selections.index_N.tolist() == [1, 10, 12]
-    assert len((one + two).live_first(4).rewards_P_G) == 4  # short of live groups: dead ones fill up
+    assert (
+        len((one + two).live_first(4).rewards_P_G) == 4
+    )  # short of live groups: dead ones fill up
     metrics = (one + two).metrics()
     assert metrics["groups"] == 6 and metrics["zero_variance"] == 0.5
     assert metrics["zero_variance_easy"] == pytest.approx(1 / 6)
     assert metrics["completion_tokens"] == 12 and metrics["total_tokens"] == 24
     assert metrics["reward_mean"] == pytest.approx(5 / 12)
     assert metrics["reward_std_group"] == pytest.approx(0.25)
-    assert metrics["reward_std_batch"] == pytest.approx(np.std([0, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0]))
+    assert metrics["reward_std_batch"] == pytest.approx(
+        np.std([0, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0])
+    )
     assert metrics["teacher_mae"] is None
 
 
@@ -121,25 +150,47 @@ def test_lines_survive_nan(tmp_path):
 
 def command(folder, *flags, model, data):
     """Flags of a small run on the tiny model; `flags` come last and win."""
-    small = {"preset": "demo", "out": folder, "prompts_per_step": 6, "group_size": 4, "candidates": 4, "steps": 4}
+    small = {
+        "preset": "demo",
+        "out": folder,
+        "prompts_per_step": 6,
+        "group_size": 4,
+        "candidates": 4,
+        "steps": 4,
+    }
     small |= {"max_completion_tokens": 32, "eval_every": 2, "model": model}
     if not any(name in flags and not cls.uses_teacher for name, cls in SAMPLERS.items()):
         small["teacher_model"] = model
     small |= {"train_data": f"{data}/train.jsonl", "val_data": f"{data}/val.jsonl"}
-    return [str(x) for name, value in small.items() for x in (f"--{name}", value)] + [str(f) for f in flags]
+    return [str(x) for name, value in small.items() for x in (f"--{name}", value)] + [
+        str(f) for f in flags
+    ]
 
 
 def run(folder, *flags, ranks=1, model, data):
     """A run that succeeds, in forked ranks."""
-    return on_ranks(ranks, folder.parent, lambda: train.main(command(folder, *flags, model=model, data=data)))
+    return on_ranks(
+        ranks, folder.parent, lambda: train.main(command(folder, *flags, model=model, data=data))
+    )
 
 
 def shell(folder, *flags, ranks=0, model, data, code=0):
     """The same from the shell, under torchrun where ranks > 0; returns what was printed."""
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks)] if ranks else []
-    line = [sys.executable, *launcher, str(ROOT / "train.py"), *command(folder, *flags, model=model, data=data)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=240, check=False)
+    line = [
+        sys.executable,
+        *launcher,
+        str(ROOT / "train.py"),
+        *command(folder, *flags, model=model, data=data),
+    ]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    done = subprocess.run(
+        line, capture_output=True, text=True, env=environment, timeout=240, check=False
+    )
     assert (done.returncode == 0) == (code == 0), done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -147,13 +198,19 @@ def shell(folder, *flags, ranks=0, model, data, code=0):
 def metrics_of(folder):
     """metrics.jsonl without what a clock measured."""
     rows = train.read_lines(folder / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if k != "seconds" and not k.endswith("_s")} for row in rows]
+    return [
+        {k: v for k, v in row.items() if k != "seconds" and not k.endswith("_s")} for row in rows
+    ]
 
 
 def same_run(a, b):
     assert metrics_of(a) == metrics_of(b)
     assert (a / "selections.jsonl").read_text() == (b / "selections.jsonl").read_text()
-    for name in ("student/model.safetensors", "teacher/backbone/model.safetensors", "teacher/head.safetensors"):
+    for name in (
+        "student/model.safetensors",
+        "teacher/backbone/model.safetensors",
+        "teacher/head.safetensors",
+    ):
         assert not (a / name).exists() or (a / name).read_bytes() == (b / name).read_bytes(), name
 
 
@@ -174,23 +231,33 @@ def test_one_process_leaves_what_the_design_promises(alone):
     assert [row["step"] for row in rows if "val_accuracy" in row] == [0, 2, 4]
     keys = "reward_mean reward_std_group reward_std_batch zero_variance zero_variance_easy zero_variance_hard "
     keys += "grad_norm loss entropy clip_fraction truncated no_box completion_tokens total_tokens learning_rate "
-    keys += "seconds eval_s rollout_s verify_s train_s teacher_wait_s teacher_mae teacher_mae_explore "
+    keys += (
+        "seconds eval_s rollout_s verify_s train_s teacher_wait_s teacher_mae teacher_mae_explore "
+    )
     keys += "teacher_mae_dead teacher_noise_floor teacher_mu teacher_sigma logp_gap"
     assert set(keys.split()) <= set(rows[-1])
     # Generator and policy are one model in float32: so refresh has brought over the weights of the last update.
     assert all(row["logp_gap"] is None or row["logp_gap"] < 1e-5 for row in rows[1:])
     assert any(row["logp_gap"] is not None for row in rows[1:])
     chosen = train.read_lines(folder / "selections.jsonl")
-    assert len(chosen) == 4 * 6 and len({row["chosen"] for row in chosen}) == 24  # nothing twice in a pass
+    assert (
+        len(chosen) == 4 * 6 and len({row["chosen"] for row in chosen}) == 24
+    )  # nothing twice in a pass
     for row in chosen:
         assert row["chosen"] in row["pool"] and len(row["pool"]) == len(row["utilities"]) == 4
-        assert row["y"] == pytest.approx(math.sqrt(row["successes"] / 4 * (1 - row["successes"] / 4)))
+        assert row["y"] == pytest.approx(
+            math.sqrt(row["successes"] / 4 * (1 - row["successes"] / 4))
+        )
     by_step = {row["step"]: row for row in rows}
     for step in (1, 4):  # the log agrees with itself
         successes = np.array([row["successes"] for row in chosen if row["step"] == step])
         assert by_step[step]["reward_mean"] == pytest.approx(successes.mean() / 4)
         assert by_step[step]["zero_variance"] == pytest.approx(np.isin(successes, (0, 4)).mean())
-    assert [p.name for p in sorted((folder / "evals").iterdir())] == ["step_0.jsonl", "step_2.jsonl", "step_4.jsonl"]
+    assert [p.name for p in sorted((folder / "evals").iterdir())] == [
+        "step_0.jsonl",
+        "step_2.jsonl",
+        "step_4.jsonl",
+    ]
     verdicts = train.read_lines(folder / "evals/step_4.jsonl")
     assert [v["problem"] for v in verdicts] == list(range(len(verdicts)))
     assert np.mean([v["reward"] for v in verdicts]) == pytest.approx(rows[-1]["val_accuracy"])
@@ -228,7 +295,9 @@ def test_four_ranks_repeat_and_resume_bit_for_bit(lag, halfway, tmp_path):
 
     go("whole", 4)
     go("parts", 2)
-    with (tmp_path / "parts/metrics.jsonl").open("a") as file:  # as if it had gone on before it died
+    with (tmp_path / "parts/metrics.jsonl").open(
+        "a"
+    ) as file:  # as if it had gone on before it died
         file.write('{"step": 3, "reward_mean": 9}\n{"step": 4, "rew')  # the last line torn
     go("parts", 4)
     same_run(tmp_path / "whole", tmp_path / "parts")
@@ -238,7 +307,14 @@ def test_four_ranks_repeat_and_resume_bit_for_bit(lag, halfway, tmp_path):
 @pytest.mark.slow
 def test_a_checkpoint_before_the_teachers_first_update_changes_nothing(halfway, tmp_path):
     """torch's get_state_dict steps an optimizer that has no state; the run must not notice."""
-    flags = ("--teacher_update_every", 8, "--steps", 3, "--eval_every", 3)  # the 8th outcome comes in step 2
+    flags = (
+        "--teacher_update_every",
+        8,
+        "--steps",
+        3,
+        "--eval_every",
+        3,
+    )  # the 8th outcome comes in step 2
     run(tmp_path / "seldom", *flags, model=DEMO, data=halfway)
     run(tmp_path / "often", *flags, "--checkpoint_every", 1, model=DEMO, data=halfway)
     same_run(tmp_path / "seldom", tmp_path / "often")
@@ -275,17 +351,30 @@ def test_baseline_on_eight_ranks_with_groups_that_straddle_them(halfway, tmp_pat
 @pytest.mark.slow
 def test_every_option_at_once(tmp_path, tiny_model, tiny_data):
     flags = "--loss dapo --resample_rounds 2 --update_iterations 2 --kl_coef 0.01 --entropy_coef 0.0003 "
-    flags += "--dead_rows out --advantage_std sample --lr_schedule linear --activation_checkpointing "
+    flags += (
+        "--dead_rows out --advantage_std sample --lr_schedule linear --activation_checkpointing "
+    )
     flags += "--teacher_mode lora --teacher_lag 0 --keep 1"
     run(tmp_path / "run", *flags.split(), ranks=2, model=tiny_model, data=tiny_data)
     rows = train.read_lines(tmp_path / "run/metrics.jsonl")
     assert [row["learning_rate"] for row in rows[1:]] == pytest.approx([2e-4, 1.5e-4, 1e-4, 0.5e-4])
-    assert max(row["groups"] for row in rows[1:]) == 18  # the model is never right: 1 + 2 rounds of 6
-    assert all(row["kl"] >= 0 for row in rows[1:]) and all(row["forwarded_rows"] == 24 for row in rows[1:])
+    assert (
+        max(row["groups"] for row in rows[1:]) == 18
+    )  # the model is never right: 1 + 2 rounds of 6
+    assert all(row["kl"] >= 0 for row in rows[1:]) and all(
+        row["forwarded_rows"] == 24 for row in rows[1:]
+    )
     assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == ["step_4"]
 
 
 def test_samplers_of_the_table_keep_the_protocol():
     for cls in SAMPLERS.values():
-        for method in ("propose", "observe", "state_dict", "load_state_dict", "metrics", "uses_teacher"):
+        for method in (
+            "propose",
+            "observe",
+            "state_dict",
+            "load_state_dict",
+            "metrics",
+            "uses_teacher",
+        ):
             assert hasattr(cls, method)

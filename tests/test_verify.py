@@ -96,7 +96,10 @@ RIGHT = [
     (r"x \in [-2,7]", r"-2 \le x \le 7"),
     ("x=y+1", "y=x-1"),
     # matrices and sets
-    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\left(\begin{array}{c} 1 \\[4pt] 2 \end{array}\right)"),
+    (
+        r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}",
+        r"\left(\begin{array}{c} 1 \\[4pt] 2 \end{array}\right)",
+    ),
     (r"\emptyset", r"\varnothing"),
     (r"3 \pmod 5", r"3 \pmod{5}"),
 ]
@@ -282,12 +285,20 @@ def test_extract_boxed(text, content):
 
 def test_right_answers_are_paid(verifier):
     verdicts = verifier.grade([box(answer) for _, answer in RIGHT], [gold for gold, _ in RIGHT])
-    assert [case for case, verdict in zip(RIGHT, verdicts, strict=True) if verdict != Verdict(1.0, "correct")] == []
+    assert [
+        case
+        for case, verdict in zip(RIGHT, verdicts, strict=True)
+        if verdict != Verdict(1.0, "correct")
+    ] == []
 
 
 def test_wrong_answers_and_guesses_are_not_paid(verifier):
     verdicts = verifier.grade([box(answer) for _, answer in WRONG], [gold for gold, _ in WRONG])
-    assert [case for case, verdict in zip(WRONG, verdicts, strict=True) if verdict != Verdict(0.0, "wrong")] == []
+    assert [
+        case
+        for case, verdict in zip(WRONG, verdicts, strict=True)
+        if verdict != Verdict(0.0, "wrong")
+    ] == []
 
 
 def test_only_the_box_counts(verifier):
@@ -301,13 +312,22 @@ def test_only_the_box_counts(verifier):
         "5 " * 50_000 + box("5"),
     ]
     verdicts = verifier.grade(completions, ["5"] * len(completions))
-    assert [v.status for v in verdicts] == ["no_box", "wrong", "no_box", "no_box", "too_long", "correct"]
+    assert [v.status for v in verdicts] == [
+        "no_box",
+        "wrong",
+        "no_box",
+        "no_box",
+        "too_long",
+        "correct",
+    ]
     assert [v.reward for v in verdicts] == [0, 0, 0, 0, 0, 1]
 
 
 def test_hostile_answers_earn_nothing_and_break_nothing():
     with Verifier(workers=2, cpu_seconds=0.5) as verifier:
-        verdicts = verifier.grade([box(h) for h in HOSTILE] + [box("5")], ["3"] * len(HOSTILE) + ["5"])
+        verdicts = verifier.grade(
+            [box(h) for h in HOSTILE] + [box("5")], ["3"] * len(HOSTILE) + ["5"]
+        )
     assert {v.reward for v in verdicts[:-1]} == {0.0}
     assert verdicts[-1].status == "correct"
 
@@ -356,7 +376,9 @@ def stub(tmp_path: Path, monkeypatch, body: str) -> None:
     source = Path(verify.__file__).read_text()
     head, main = source.split('if __name__ == "__main__":')
     copy = tmp_path / "verify.py"
-    copy.write_text(f'{head}\n\ndef compare(gold, answer, trusting=True):\n{body}\n\nif __name__ == "__main__":{main}')
+    copy.write_text(
+        f'{head}\n\ndef compare(gold, answer, trusting=True):\n{body}\n\nif __name__ == "__main__":{main}'
+    )
     monkeypatch.setattr(verify, "__file__", str(copy))
 
 
@@ -381,7 +403,10 @@ def test_each_death_has_its_status(tmp_path, monkeypatch, body, status):
 def test_a_worker_that_only_sleeps_is_killed_at_the_wall_limit(tmp_path, monkeypatch):
     stub(tmp_path, monkeypatch, "    time.sleep(99 if gold == 'bad' else 0)\n    return True")
     with Verifier(workers=1, wall_seconds=0.5) as verifier:
-        assert [v.status for v in verifier.grade([box("1")] * 2, ["bad", "ok"])] == ["timeout", "correct"]
+        assert [v.status for v in verifier.grade([box("1")] * 2, ["bad", "ok"])] == [
+            "timeout",
+            "correct",
+        ]
 
 
 def test_no_answer_holds_a_worker_longer_than_the_wall_limit(tmp_path, monkeypatch):
@@ -406,7 +431,11 @@ def test_a_replacement_starts_while_the_caller_goes_on():
 def test_a_crash_is_tried_once_more(tmp_path, monkeypatch):
     flag = tmp_path / "crashed"
     body = f"    if gold == 'bad' and not os.path.exists({str(flag)!r}):\n        open({str(flag)!r}, 'w').close()\n"
-    stub(tmp_path, monkeypatch, body + "        os.abort() if False else os._exit(9)\n    return True")
+    stub(
+        tmp_path,
+        monkeypatch,
+        body + "        os.abort() if False else os._exit(9)\n    return True",
+    )
     with Verifier(workers=1) as verifier:
         assert verifier.grade([box("1")], ["bad"]) == [Verdict(1.0, "correct")]
 
@@ -444,7 +473,9 @@ def test_workers_end_with_a_parent_that_is_killed():
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     folder = Path(verify.__file__).parent
-    pids = json.loads(subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True).stdout)
+    pids = json.loads(
+        subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True).stdout
+    )
     deadline = time.monotonic() + 20
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -471,16 +502,24 @@ def test_a_worker_that_cannot_start_is_reported(tmp_path, monkeypatch):
 
 def test_no_torch_in_the_worker():
     code = "import sys, verify; verify.compare('1', '2'); sys.exit('torch' in sys.modules or 'train' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(verify.__file__).parent).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=Path(verify.__file__).parent).returncode
+        == 0
+    )
 
 
-COMMANDS = re.findall(r"\\(?:\w+|.)", r"\frac\sqrt\pm\pi\cup\left\right\infty\sin\log\binom\approx\le\{\}\\")
+COMMANDS = re.findall(
+    r"\\(?:\w+|.)", r"\frac\sqrt\pm\pi\cup\left\right\infty\sin\log\binom\approx\le\{\}\\"
+)
 EXTRAS = [".5", r"\text{or}", r"\text{ cm}", r"\begin{pmatrix}", r"\end{pmatrix}", "\x00"]
 PIECES = st.sampled_from([*"0123456789xyi+-*/^!=<>,;:|()[]{}%$& ", *COMMANDS, *EXTRAS])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=8, max_size=8), st.integers(1000, 9999))
+@given(
+    st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=8, max_size=8),
+    st.integers(1000, 9999),
+)
 def test_fuzz_no_soup_is_worth_a_gold_it_does_not_hold(verifier, soups, number):
     """Random pieces of LaTeX get a verdict, never a crash, and none is equal to an irrational gold."""
     gold = rf"\sqrt{{{number * number + 1}}}"
@@ -491,7 +530,15 @@ def test_fuzz_no_soup_is_worth_a_gold_it_does_not_hold(verifier, soups, number):
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(-(10**6), 10**6), st.integers(1, 10**4))
 def test_fuzz_fractions_equal_themselves_and_not_their_neighbours(verifier, top, bottom):
-    spellings = [f"{top}/{bottom}", rf"\frac{{{top}}}{{{bottom}}}", rf"x = \dfrac{{{3 * top}}}{{{3 * bottom}}}"]
-    neighbours = [f"{top + 1}/{bottom}", f"{top}, {top + 1}/{bottom}", rf"\frac{{{top}}}{{{bottom}}} \text{{ or }} 0"]
+    spellings = [
+        f"{top}/{bottom}",
+        rf"\frac{{{top}}}{{{bottom}}}",
+        rf"x = \dfrac{{{3 * top}}}{{{3 * bottom}}}",
+    ]
+    neighbours = [
+        f"{top + 1}/{bottom}",
+        f"{top}, {top + 1}/{bottom}",
+        rf"\frac{{{top}}}{{{bottom}}} \text{{ or }} 0",
+    ]
     verdicts = verifier.grade([box(a) for a in spellings + neighbours], [f"{top}/{bottom}"] * 6)
     assert [v.reward for v in verdicts] == [1, 1, 1, 0, 0, 0]

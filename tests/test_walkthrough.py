@@ -27,7 +27,9 @@ def drift(old: str, new: str) -> list[str]:
 
     def differ_in(a: str, b: str) -> bool:
         pairs = zip(re.findall(NUMBER, a), re.findall(NUMBER, b), strict=False)
-        return re.sub(NUMBER, "#", a) != re.sub(NUMBER, "#", b) or any(differ(x, y) for x, y in pairs)
+        return re.sub(NUMBER, "#", a) != re.sub(NUMBER, "#", b) or any(
+            differ(x, y) for x, y in pairs
+        )
 
     a, b = old.splitlines(), new.splitlines()
     lines = [f"page: {x}\ncode: {y}" for x, y in zip(a, b, strict=False) if differ_in(x, y)]
@@ -54,20 +56,31 @@ def test_page_is_what_the_code_writes_today(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     found = drift(TEXT, out.read_text(encoding="utf-8"))
-    assert not found, "\n".join(["run python scripts/walkthrough.py and read what changed:", *found])
+    assert not found, "\n".join(
+        ["run python scripts/walkthrough.py and read what changed:", *found]
+    )
 
 
 def test_drift_is_noticed():
     assert drift(TEXT, TEXT) == []
     line = "| 1 | 0 | 22 | -0.5774 | 1.5783e-04 | right |"
     assert not drift(line, line.replace("0.5774", "0.5775"))
-    for old, new in (("0.5774", "0.5790"), ("22", "23"), ("right", "wrong"), ("1.5783", "1.5800"), ("-0.5", "0.5")):
+    for old, new in (
+        ("0.5774", "0.5790"),
+        ("22", "23"),
+        ("right", "wrong"),
+        ("1.5783", "1.5800"),
+        ("-0.5", "0.5"),
+    ):
         assert drift(line, line.replace(old, new)), new
     assert drift("a\nb", "a")
 
 
 def test_choice_is_the_argmax_of_its_pool():
-    pool = [(int(i), float(cell.split()[0]), "chosen" in cell) for i, _, cell in rows("| problem | text |")]
+    pool = [
+        (int(i), float(cell.split()[0]), "chosen" in cell)
+        for i, _, cell in rows("| problem | text |")
+    ]
     best = max(pool, key=lambda row: row[1])
     assert best[2] and [row[2] for row in pool].count(True) == 1
     assert find("problem # with f = #") == list(best[:2])
@@ -92,15 +105,22 @@ def test_rewards_utility_and_eq_1():
 def test_advantages_weights_and_loss_of_the_group():
     p = find("So p̂ = #/# = #.")[2]
     y, (B,) = math.sqrt(p * (1 - p)), find("so B = P · G = #;")
-    assert find("right: (1 - p̂)/y. By hand: #/# = #. The code has #.")[2:] == pytest.approx([(1 - p) / y] * 2, abs=2e-4)
-    assert find("wrong: -p̂/y. By hand: -#/# = #. The code has #.")[2:] == pytest.approx([-p / y] * 2, abs=2e-4)
+    assert find("right: (1 - p̂)/y. By hand: #/# = #. The code has #.")[2:] == pytest.approx(
+        [(1 - p) / y] * 2, abs=2e-4
+    )
+    assert find("wrong: -p̂/y. By hand: -#/# = #. The code has #.")[2:] == pytest.approx(
+        [-p / y] * 2, abs=2e-4
+    )
     *group, _ = [
-        [float(cell or "nan") if cell != "sum" else cell for cell in row] for row in rows("| completion | r |")
+        [float(cell or "nan") if cell != "sum" else cell for cell in row]
+        for row in rows("| completion | r |")
     ]
     for _, r, tokens, A, w, before, ratio, after in group:
         assert pytest.approx((r - p) / y, abs=1e-4) == A
         assert w == pytest.approx(1 / (B * tokens), rel=1e-4)
-        assert (before, after) == pytest.approx((-tokens * w * A, -tokens * w * A * ratio), abs=3e-6)
+        assert (before, after) == pytest.approx(
+            (-tokens * w * A, -tokens * w * A * ratio), abs=3e-6
+        )
     for column, words in (
         (5, "`grpo.policy_loss` gives #, and"),
         (7, "`grpo.policy_loss` gives #. Tokens clipped: 0."),
@@ -113,7 +133,9 @@ def test_advantages_weights_and_loss_of_the_group():
 def test_dead_groups_and_the_teacher():
     groups = rows("| prompt |")
     k = [int(row[4]) for row in groups]
-    dead, P, wrong, right = find("# of the # groups of this step are dead, # all wrong and # all right.")
+    dead, P, wrong, right = find(
+        "# of the # groups of this step are dead, # all wrong and # all right."
+    )
     assert (wrong, right, P, dead) == (k.count(0), k.count(16), len(k), k.count(0) + k.count(16))
     assert ["dead" in row[7] for row in groups] == [x in (0, 16) for x in k]
     assert find("`zero_variance` in metrics.jsonl is #.")[0] == pytest.approx(dead / P, abs=1e-4)
@@ -121,7 +143,9 @@ def test_dead_groups_and_the_teacher():
     before, y, after = ([float(row[column]) for row in groups] for column in (3, 5, 6))
     assert y == pytest.approx([math.sqrt(x / 16 * (1 - x / 16)) for x in k], abs=1e-4)
     errors = [[(f - t) ** 2 for f, t in zip(fs, y, strict=True)] for fs in (before, after)]
-    assert find("is # before and # after, when") == pytest.approx([sum(e) / P for e in errors], abs=2e-4)
+    assert find("is # before and # after, when") == pytest.approx(
+        [sum(e) / P for e in errors], abs=2e-4
+    )
     mae = sum(abs(f - t) for f, t in zip(before, y, strict=True)) / P
     assert find("(`sampler.outcome_metrics`, Section 5.4) is #.")[0] == pytest.approx(mae, abs=2e-4)
     pushed, now, size, held, holds = find(
@@ -130,7 +154,9 @@ def test_dead_groups_and_the_teacher():
     assert (now, held, holds) == (pushed + P, min(pushed, size), min(now, size))
     (counted,) = find("the teacher counted #.")
     assert counted == sum(
-        4 * math.ceil(min(at, size) / 16) for at in range(int(pushed) + 1, int(now) + 1) if at % 4 == 0
+        4 * math.ceil(min(at, size) / 16)
+        for at in range(int(pushed) + 1, int(now) + 1)
+        if at % 4 == 0
     )
 
 
