@@ -6,18 +6,29 @@ runs the same rows through the model again, right-padded or packed. Nothing here
 """
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoModelForCausalLM,
+    Cache,
+    GenerationConfig,
+)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 from transformers.utils import is_flash_attn_2_available
 
 import grpo
+from plumbing.models import check_folder, first_lines, load
 
 # App. M. Lines that the print breaks only for its page width are joined.
 PROMPT_HEADER = r"""You are an expert problem solver. Your task is to solve the problem by explicitly showing your detailed Chain of Thought.
@@ -118,11 +129,15 @@ class Generator:
 
     def __init__(self, name: str, device, tokenizer):
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        # SDPA: flash-attn cannot take the mask of `decode`, whose slots are free, used or padding.
-        self.lm = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, attn_implementation="sdpa"
+        # Not flash-attn: it cannot take the mask of `decode`, whose slots are free, used or padding.
+        self.lm = (
+            load(AutoModelForCausalLM, name, dtype, "grouped_sdpa")
+            .to(device)
+            .eval()
+            .requires_grad_(False)
         )
-        self.lm.to(device).eval().requires_grad_(False)
+        self.graph = device.type == "cuda"  # whether `decode` records its steps as CUDA graphs
+        self.recorder = Recorder() if self.graph else None
         self.tokenizer = tokenizer
         self.own_settings, self.lm.generation_config = self.lm.generation_config, GenerationConfig()
         self.stop_ids = stop_ids(self.own_settings, tokenizer)
@@ -193,6 +208,7 @@ class Generator:
                 custom_generate=decode,
                 prompt_B=prompt_B,
                 uniform_B_T=torch.tensor(uniform_B_T, device=device),
+                record=self.recorder.record if self.graph else lambda step: step,
             )
             for b, ids, row_logps in zip(rows, tokens_B_T.tolist(), logp_B_T.tolist(), strict=True):
                 end = next((t + 1 for t, token in enumerate(ids) if token in self.stop_ids), None)
@@ -255,6 +271,7 @@ def decode(
     generation_config,
     prompt_B,
     uniform_B_T,
+    record,
     **model_inputs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The loop behind `generate(custom_generate=decode)`: tokens (B, T) and their log-probs (B, T), float32.
@@ -263,9 +280,10 @@ def decode(
     where the running sum of the probabilities passes uniform_B_T[b, t], or without do_sample the most likely one. What
     follows a row's first stop token means nothing: the caller cuts it.
 
-    The key-value cache grows by a block of tokens at a time. It is copied then, so that is when the rows that are
-    finished are dropped, and the only time that the loop waits for the device. On a GPU a block's shapes and addresses
-    stay the same and make one CUDA graph: launching 28 layers kernel by kernel costs 20-30 ms a token.
+    The key-value cache grows by a block of tokens at a time. It is copied then, so that is when the
+    rows that are finished are dropped, and the only time that the loop waits for the device. On a GPU
+    a block's shapes and addresses stay the same, and `record` makes one CUDA graph of them: launching
+    28 layers kernel by kernel costs 20-30 ms a token.
     """
     cuda, T, prompt_T = input_ids.is_cuda, generation_config.max_new_tokens, input_ids.shape[1]
     block = 256 if cuda else 8
@@ -273,15 +291,12 @@ def decode(
     tokens_B_T = input_ids.new_zeros(len(prompt_B), T)
     logp_B_T = torch.zeros_like(tokens_B_T, dtype=torch.float32)
     rows = torch.arange(len(prompt_B), device=input_ids.device)  # those that go on
-    pad = (prompt_T - 1 - model_inputs["position_ids"][:, -1:])[
-        prompt_B
-    ]  # slots to the left of their prompts (B, 1)
+    # Slots to the left of their prompts (B, 1).
+    pad = (prompt_T - 1 - model_inputs["position_ids"][:, -1:])[prompt_B]
     token = torch.empty_like(pad)  # their last
     logits = model(input_ids, **model_inputs).logits[:, -1][prompt_B]
-    cache, kept = (
-        Slots(model_inputs["past_key_values"].layers),
-        prompt_B,
-    )  # `kept`: where `rows` are in the cache
+    cache = Slots(model_inputs["past_key_values"].layers)
+    kept = prompt_B  # where `rows` are in the cache
 
     def step() -> torch.Tensor:
         """Logits after `token`, which goes into the cache's next slot. The rows' positions count from their prompts."""
@@ -298,9 +313,7 @@ def decode(
         logp = torch.log_softmax(logits_processor(None, logits.float()), dim=-1)
         if generation_config.do_sample:
             cumulative = logp.exp().cumsum(dim=-1)
-            cumulative /= cumulative[
-                :, -1:
-            ].clone()  # ends at 1 exactly, and a uniform number is below 1
+            cumulative /= cumulative[:, -1:].clone()  # ends at 1 exactly; a uniform number is less
             drawn = torch.searchsorted(cumulative, uniform_B_T[rows, t, None], right=True)
         else:
             drawn = logp.argmax(dim=-1, keepdim=True)
@@ -318,29 +331,70 @@ def decode(
             capacity = prompt_T + min(t + block, T - 1)
             cache.make_room(kept, prompt_T + t, capacity)
             kept = torch.arange(len(rows), device=rows.device)
-            forward = record(step) if cuda else step
+            forward = record(step)
         logits = forward()
     return tokens_B_T, logp_B_T
 
 
-def record(step):
-    """`step` as a CUDA graph: its kernels on their addresses, launched at once. Running it twice must do no harm."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(
-        side
-    ):  # libraries allocate and choose kernels at their first use: not while recording
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = step()
+class HostReads(TorchDispatchMode):
+    """Counts the numbers that the host waits to read off the device: a CUDA graph cannot hold that."""
 
-    def replay():
-        graph.replay()
-        return out
+    count = 0
 
-    return replay
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        waits = (
+            torch.Tag.data_dependent_output in func.tags or func is torch.ops.aten.nonzero.default
+        )
+        self.count += waits
+        return func(*args, **(kwargs or {}))
+
+
+class Recorder:
+    """Makes CUDA graphs of decoding steps, one after the other: one stream, one pool of memory."""
+
+    def __init__(self):
+        self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+
+    def record(self, step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        """`step` as its kernels on their addresses, launched at once; `step` itself where the host
+        has a part in it, as in some rotary embeddings. Running it twice must do no harm."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        # Libraries allocate and choose kernels at their first use: not while recording.
+        with torch.cuda.stream(self.stream), HostReads() as reads:
+            step()
+        torch.cuda.current_stream().wait_stream(self.stream)
+        if reads.count:
+            return step
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            out = step()
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return out
+
+        return replay
+
+
+def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
+    """transformers' SDPA, but that one query token a row reads keys and values where they are.
+
+    query (B, H, T, D), key and value (B, H_kv, S, D). SDPA needs as many heads on both sides where
+    there is a mask, and transformers before 5.20 copies the keys and values of the whole cache for
+    that, at every token. The heads that share a key are H / H_kv rows of queries to it as well.
+    """
+    B, H, T, D = query.shape
+    if T > 1:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+        )
+    query = query.reshape(B, key.shape[1], -1, D)
+    out = scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
+    return out.reshape(B, 1, H, value.shape[-1]), None
+
+
+AttentionInterface.register("grouped_sdpa", attend)
+AttentionMaskInterface.register("grouped_sdpa", sdpa_mask)
 
 
 def attention_for(device) -> str:
@@ -349,72 +403,45 @@ def attention_for(device) -> str:
 
 
 def check_model(name: str, tokens: int) -> None:
-    """Raises ValueError, in one line, unless `name` is a causal LM that Policy is right for, with all its weights,
-    a pad and an end token, and room for `tokens` tokens. No code that comes with it is run."""
-    trust = {"trust_remote_code": False}  # else transformers asks at the terminal
+    """Raises ValueError, in one line, unless Generator and Policy are right for the model `name`.
+
+    Beyond what check_folder asks for it must see whole rows of `tokens` tokens, have an end token,
+    generate, and give the same log-probs in Generator, in Policy and by its own attention and head:
+    a model with capped or scaled logits, say, does not.
+    """
+    lm, tokenizer = check_folder(name, tokens, AutoModelForCausalLM)
+    if tokens > (window := getattr(lm.config, "sliding_window", None) or tokens):
+        raise ValueError(
+            f"{name!r} attends to the last {window} tokens only, a row may take {tokens}"
+        )
+    cpu, prompts = torch.device("cpu"), [tokenizer(text).input_ids for text in ("1", "1 + 1")]
+    doing = "generate"
     try:
-        config, tokenizer = (
-            AutoConfig.from_pretrained(name, **trust),
-            AutoTokenizer.from_pretrained(name, **trust),
-        )
-        if not tokenizer(
-            "1 + 1"
-        ).input_ids:  # where a file is missing, transformers makes up an empty tokenizer
-            raise ValueError("its tokenizer has no vocabulary")
-    except Exception as error:  # at a torn or odd file transformers raises anything
-        kind = "is no Hugging Face model folder"
-        kind = kind if Path(name).is_dir() else "is no folder and cannot be had from the hub"
-        raise ValueError(f"model {name!r} {kind}: {first_lines(error)}") from error
-    if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
-        raise ValueError(f"model {name!r} has no weights: no .safetensors file in the folder")
-    if tokenizer.pad_token_id is None:
-        raise ValueError(
-            f"the tokenizer of {name!r} has no pad token: set tokenizer.pad_token and save it again"
-        )
-    if len(tokenizer) > config.vocab_size:
-        raise ValueError(
-            f"the tokenizer of {name!r} has {len(tokenizer)} tokens, its model only {config.vocab_size}"
-        )
-    room = getattr(config, "max_position_embeddings", None) or tokens
-    if tokens > (window := getattr(config, "sliding_window", None) or tokens):
-        raise ValueError(
-            f"{name!r} attends to the last {window} tokens only, and a row may take {tokens}"
-        )
-    if tokens > room:
-        raise ValueError(
-            f"a row may take {tokens} tokens, but {name!r} has room for {room}: lower --max_prompt_tokens"
-        )
-    settings = ("final_logit_softcapping", "logits_scaling", "logit_scale")
-    if changed := [s for s in settings if getattr(config, s, None) not in (None, 1.0)]:
-        raise ValueError(f"model {name!r} changes its logits ({changed[0]}), which Policy does not")
-    try:
-        how = trust | {
-            "dtype": "auto",
-            "output_loading_info": True,
-            "ignore_mismatched_sizes": True,
-        }
-        lm, found = AutoModelForCausalLM.from_pretrained(name, **how)
-        ends = stop_ids(lm.generation_config, tokenizer)
-    except Exception as error:
-        raise ValueError(f"model {name!r} cannot be loaded: {first_lines(error)}") from error
-    if getattr(lm.get_output_embeddings(), "bias", None) is not None:
-        raise ValueError(f"model {name!r} adds a bias to its logits, which Policy does not")
-    lacking = sorted([*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])])
-    if lacking:  # transformers would go on with random numbers
-        raise ValueError(
-            f"the weights of model {name!r} lack {lacking[0]!r}, or have it in another shape"
-        )
-    if wild := [key for key, p in lm.named_parameters() if not p.isfinite().all()]:
-        raise ValueError(f"the weights of model {name!r} are not finite: {wild[0]!r}")
-    if not ends:
-        raise ValueError(
-            f"model {name!r} has no end token: set tokenizer.eos_token and save it again"
-        )
+        generator = Generator(name, cpu, tokenizer)
+        rollouts = generator.generate(prompts, 1.0, 4, seed=0)
+        doing = "be trained on what it generates"
+        rows_N, *inputs = collate(rollouts, [0, 1], tokenizer.pad_token_id, cpu)
+        with torch.no_grad():
+            logp_N = Policy(name, cpu)(*inputs, 1.0)[0]
+            own_N = torch.cat(
+                [own_logps(lm, *row) for row in zip(prompts, rollouts.completion_ids, strict=True)]
+            )
+    except Exception as error:  # in a library's code anything may be raised
+        why = f"{type(error).__name__}: {first_lines(error)}"
+        raise ValueError(f"model {name!r} cannot {doing} here: {why}") from error
+    for what, logps_N in (("Generator", rollouts.logps_of(rows_N)), ("Policy", logp_N)):
+        if not (gap := (logps_N - own_N).abs().max().item()) < 0.01:
+            why = "it may cap, scale or bias its logits, or attend in a way of its own"
+            raise ValueError(f"model {name!r}: {what}'s log-probs are off by {gap:.2g}: {why}")
+    if not generator.stop_ids:
+        advice = "set tokenizer.eos_token and save it again"
+        raise ValueError(f"model {name!r} has no end token: {advice}")
 
 
-def first_lines(error: BaseException) -> str:
-    """The beginning of a message, of which the first line may only introduce the second."""
-    return " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
+def own_logps(lm, prompt: list[int], completion: list[int]) -> torch.Tensor:
+    """log-probs of a completion by a model's own forward, a row alone, at temperature 1: (T,)."""
+    logits_T_V = lm(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].float()
+    return logits_T_V.log_softmax(-1).gather(1, torch.tensor(completion)[:, None])[:, 0]
 
 
 def left_pad(rows: list[list[int]], pad_id: int, device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -437,15 +464,8 @@ class Policy(nn.Module):
 
     def __init__(self, name: str, device):
         super().__init__()
-        attention = {"attn_implementation": attention_for(device), "attention_dropout": 0.0}
-        self.lm = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **attention).to(
-            device
-        )
-        for module in self.lm.modules():
-            if isinstance(
-                module, nn.Dropout
-            ):  # it would make the ratio differ from 1 before the first update
-                module.p = 0.0
+        lm = load(AutoModelForCausalLM, name, torch.float32, attention_for(device))
+        self.lm = lm.to(device)
 
     @property
     def packed(self) -> bool:

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
+from plumbing.models import check_folder, first_lines, load
 from sampler import (
     FEEDBACK,
     REQUEST,
@@ -96,6 +97,22 @@ def pool(
     return (hidden_B_T_D * mask_B_T_1).sum(dim=1) / mask_B_T_1.sum(dim=1)
 
 
+def check_teacher(name: str, tokens: int) -> None:
+    """Raises ValueError, in one line, unless `name` can be a teacher's backbone and read `tokens`
+    tokens. What a head would do with its hidden states does not matter here."""
+    backbone, tokenizer = check_folder(name, tokens, AutoModel)
+    ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
+    try:
+        backbone.set_attn_implementation("sdpa")
+        with torch.no_grad():
+            f_B, _ = UtilityModel(backbone, "full")(ids_B_T, torch.ones_like(ids_B_T))
+    except Exception as error:  # in a library's code anything may be raised
+        why = f"{type(error).__name__}: {first_lines(error)}"
+        raise ValueError(f"model {name!r} cannot be a teacher's backbone: {why}") from error
+    if f_B.tolist() != [0.25]:  # its head is 0
+        raise ValueError(f"model {name!r} cannot be a teacher's backbone: it makes {f_B.tolist()}")
+
+
 class Teacher:
     """f_φ with its replay buffer and optimizer: `predict` scores questions, `update` is Algorithm 2.
 
@@ -114,9 +131,7 @@ class Teacher:
         self.share, self.shares = (
             (0, 1) if config.teacher_mode == "frozen" else (self.rank, self.ranks)
         )
-        backbone = AutoModel.from_pretrained(
-            config.teacher_model, dtype=torch.float32, attn_implementation=attention
-        )
+        backbone = load(AutoModel, config.teacher_model, torch.float32, attention)
         torch.manual_seed(config.seed)  # for LoRA's A
         if config.teacher_mode == "frozen":
             backbone.requires_grad_(False)
@@ -129,17 +144,15 @@ class Teacher:
         self.optimizer = torch.optim.AdamW(
             trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True
         )
-        self.replay: deque[tuple[list[int], float]] = deque(
-            maxlen=config.replay_capacity
-        )  # sliding window
+        # A sliding window of (token ids, y).
+        self.replay: deque[tuple[list[int], float]] = deque(maxlen=config.replay_capacity)
         self.pushed = 0  # samples ever received
         self.updates = 0  # optimizer steps ever taken
         self.last_loss = math.nan
         self.learn_s = self.predict_s = 0.0
         self._ids: OrderedDict[str, list[int]] = OrderedDict()  # each text is tokenised once
-        self._pooled: OrderedDict[tuple[int, ...], torch.Tensor] = (
-            OrderedDict()
-        )  # frozen backbone only
+        # Of a frozen backbone, by token ids.
+        self._pooled: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
 
     @torch.no_grad()
     def predict(self, questions: list[str]):
@@ -193,11 +206,6 @@ class Teacher:
             for _ in range(self.config.teacher_epochs):
                 losses = [self._step(batch) for batch in batches]
         self.model.eval()
-        if (
-            self.shares < self.ranks
-        ):  # heads that no gradient synchronises would drift apart by rounding
-            for parameter in self.model.head.parameters():
-                dist.broadcast(parameter.data, group=self.group, group_src=0)
         total = torch.stack(losses).sum().double().cpu()
         if self.shares > 1:
             dist.all_reduce(total, group=self.group)
@@ -206,18 +214,14 @@ class Teacher:
     def _step(self, batch: list[tuple[list[int], float]]) -> torch.Tensor:
         """φ ← φ - η ∇ 1/|B| Σ (f_φ(q) - y)², the batch B shared out over the ranks. Returns this rank's share."""
         mine = batch[self.share :: self.shares]
-        f_b = self._forward(
-            [ids for ids, _ in mine or batch[:1]]
-        )  # an idle rank joins with weight 0
+        f_b = self._forward([ids for ids, _ in mine or batch[:1]])  # an idle rank has weight 0
         y_b = torch.tensor([y for _, y in mine or batch[:1]], device=self.device)
         loss = ((f_b - y_b) ** 2).sum() * (len(mine) > 0) / len(batch)
         (loss * self.shares).backward()  # FSDP averages over the ranks; the loss is a sum over them
-        norm = nn.utils.get_total_norm(
-            [p.grad for p in self.model.parameters() if p.grad is not None]
-        )
-        norm = (
-            norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        )  # the same on all ranks: all of them stop
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        # The same on all ranks, so that all of them stop.
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         if not norm.isfinite():
             rows = [{"question": self.tokenizer.decode(ids), "y": y} for ids, y in batch]
             raise NonFiniteError(
@@ -235,12 +239,12 @@ class Teacher:
 
     @torch.no_grad()
     def _pooled_embeddings(self, rows: list[list[int]]) -> torch.Tensor:
-        """A frozen backbone's embedding of a question never changes: computed once."""
-        new = [ids for ids in rows if tuple(ids) not in self._pooled]
-        if new:
-            _, pooled = self.model(*self._right_pad(new))
-            for ids, vector in zip(new, pooled, strict=True):
-                _remember(self._pooled, tuple(ids), vector)
+        """A frozen backbone's embedding of a question never changes: computed once, and alone. Padded
+        to its neighbours' length it would differ by rounding from rank to rank, and so would the
+        heads, whose gradients no collective adds up."""
+        for ids in rows:
+            if tuple(ids) not in self._pooled:
+                _remember(self._pooled, tuple(ids), self.model(*self._right_pad([ids]))[1][0])
         return torch.stack([self._pooled[tuple(ids)] for ids in rows])
 
     def _right_pad(self, rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -285,9 +289,7 @@ class Teacher:
         self.replay.extend(zip(state["replay_ids"], state["replay_y"], strict=True))
         self.pushed, self.updates = state["pushed"], state["updates"]
         self.last_loss = math.nan if state["last_loss"] is None else state["last_loss"]
-        if (
-            self.updates == 0
-        ):  # torch's checkpointing makes up a first step for an optimizer that has taken none
+        if self.updates == 0:  # torch's checkpointing makes up a step where none was taken
             self.optimizer.state.clear()
 
     def export(self, folder: Path) -> None:

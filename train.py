@@ -19,7 +19,9 @@ import pickle
 import shutil
 import signal
 import sys
+import threading
 import time
+import traceback
 import zlib
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -55,7 +57,7 @@ from sampler import (
     Wire,
     outcome_metrics,
 )
-from teacher import MODES, Teacher, serve
+from teacher import MODES, Teacher, check_teacher, serve
 from verify import Verdict, Verifier
 
 DEMO = str(Path(__file__).resolve().parent / "demo") + os.sep
@@ -255,12 +257,23 @@ class Layout:
                 f"by {self.n_students} student ranks: use {', '.join(map(str, works))} (see --teacher_ranks)"
             )
         self.is_teacher = self.rank >= self.n_students
-        self.device = torch.device("cpu")
-        if torch.cuda.is_available():
-            self.device = torch.device(
-                "cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
-            )
-        self.terminated = False  # SIGTERM came
+        self.device = self.pick_device()
+
+    def pick_device(self) -> torch.device:
+        """A GPU of this machine, if it has any. Those of one role must have one each; a student and
+        a teacher may share one. Raises ValueError where there are too few."""
+        if not (devices := torch.cuda.device_count()):
+            return torch.device("cpu")
+        local = int(os.environ.get("LOCAL_RANK", 0))
+        here = range(int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+        students = sum(self.rank - local + i < self.n_students for i in here)
+        for role, n in (("student", students), ("teacher", len(here) - students)):
+            if n > devices:
+                raise ValueError(
+                    f"{n} {role} ranks on a machine with {devices} GPU{'s' * (devices > 1)}: NCCL "
+                    f"wants one each; start fewer with --nproc_per_node, or see --teacher_ranks"
+                )
+        return torch.device("cuda", local % devices)
 
     def connect(self, config: Config) -> None:
         """Joins the other ranks and builds this role's group and mesh."""
@@ -310,9 +323,28 @@ class Layout:
             fully_shard(module, mesh=self.mesh, mp_policy=policy, reshard_after_forward=False)
 
     def stop_at_sigterm(self) -> None:
-        """From now on SIGTERM only leaves a note, for the students to agree on at the end of the step: a rank that
-        acted alone would leave the others waiting."""
-        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "terminated", True))
+        """From now on SIGTERM at any rank, teachers included, only calls request_stop: a rank that
+        acted alone would leave the others waiting. A thread does it, as Python runs no handler in
+        a rank that waits for another."""
+        seen, signals = os.pipe()
+        os.set_blocking(signals, False)
+        signal.set_wakeup_fd(signals)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+
+        def watch() -> None:
+            while os.read(seen, 1)[0] != signal.SIGTERM:
+                pass
+            self.request_stop()
+
+        threading.Thread(target=watch, daemon=True).start()
+
+    def request_stop(self) -> None:
+        """Leaves a note for the students, who look for it after a step and amid an evaluation."""
+        self.store.set("stop", "")
+
+    def stopping(self) -> bool:
+        """Whether a rank has requested it: the same answer on all student ranks, which all ask."""
+        return self.gather(self.rank == 0 and self.store.check(["stop"]), self.group)[0]
 
     def gather(self, mine, group=None) -> list:
         """What every rank of the group (default: all ranks) brings, in the order of ranks. Also a barrier."""
@@ -387,7 +419,8 @@ class Student:
         c, n, r = self.config, self.layout.n_students, self.layout.rank
         mine = slice(len(prompts) * r // n, len(prompts) * (r + 1) // n)
         with watch("rollout_s"):
-            seed = int(np.random.SeedSequence([c.seed, 2, *stream]).generate_state(1)[0])
+            words = np.random.SeedSequence([c.seed, 2, *stream]).generate_state(1, np.uint64)
+            seed = int(words[0])
             rollouts = self.generator.generate(
                 prompts[mine],
                 temperature,
@@ -526,28 +559,34 @@ class Student:
             "learning_rate": learning_rate,
         }
 
-    def evaluate(self, problems: Problems, step: int, folder: Path, watch: "Stopwatch") -> float:
-        """Greedy pass@1 on every validation problem (Table 5a), spread over the ranks; verdicts go to evals/."""
-        n, limit = self.layout.n_students, self.config.max_prompt_tokens
+    def evaluate(
+        self, problems: Problems, step: int, folder: Path, watch: "Stopwatch"
+    ) -> dict[str, float]:
+        """Greedy pass@1 on every validation problem (Table 5a), spread over the ranks: val_accuracy.
+        Verdicts go to evals/. Of an evaluation that is asked to stop nothing is kept: {}."""
+        c, n = self.config, self.layout.n_students
         with watch("eval_s"):
             prompts = [self.encode(problems.question(i)) for i in range(len(problems))]
-            fits = [i for i, prompt in enumerate(prompts) if len(prompt) <= limit]
-            order = [
-                i for r in range(n) for i in fits[r::n]
-            ]  # neighbours in a file are often alike
-            asked, answers = [prompts[i] for i in order], [problems.answer(i) for i in order]
-            rollouts, rewards, statuses = self.rollout(asked, answers, 0.0, (0, step), Stopwatch())
-        rows = list(
-            zip(order, rewards.tolist(), statuses, rollouts.lengths().tolist(), strict=True)
-        )
-        rows += [
-            (i, 0.0, "overlong_prompt", 0) for i in set(range(len(problems))) - set(fits)
-        ]  # they count as wrong
+            fits = [i for i, prompt in enumerate(prompts) if len(prompt) <= c.max_prompt_tokens]
+            overlong = set(range(len(prompts))) - set(fits)
+            rows = [(i, 0.0, "overlong_prompt", 0) for i in overlong]  # they count as wrong
+            # A micro-batch of each rank at a time.
+            longest = c.max_prompt_tokens + c.max_completion_tokens
+            at_once = n * max(1, c.max_rollout_tokens // longest)
+            for part in (fits[i : i + at_once] for i in range(0, len(fits), at_once)):
+                if self.layout.stopping():
+                    return {}
+                order = [i for r in range(n) for i in part[r::n]]  # neighbours are often alike
+                asked, answers = [prompts[i] for i in order], [problems.answer(i) for i in order]
+                graded = self.rollout(asked, answers, 0.0, (0, step), Stopwatch())
+                rollouts, rewards_B, statuses = graded
+                columns = (order, rewards_B.tolist(), statuses, rollouts.lengths().tolist())
+                rows += zip(*columns, strict=True)
         if self.layout.rank == 0:
             names = ("problem", "reward", "status", "tokens")
             lines = [dict(zip(names, row, strict=True)) for row in sorted(rows)]
             write_lines(folder / "evals" / f"step_{step}.jsonl", lines)
-        return sum(row[1] for row in rows) / len(rows)
+        return {"val_accuracy": sum(row[1] for row in rows) / len(rows)}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -562,15 +601,14 @@ def train(config: Config, layout: Layout, run: "Run", start: int, verifier: Veri
     sampler = build_sampler(c, layout, problems, student.encode)
     run.resume(start, sampler, student)
     run.show_plan(start, student, len(problems), len(val_problems))
-    if start == 0:
-        watch = Stopwatch()
-        run.log(
-            {"step": 0, "val_accuracy": student.evaluate(val_problems, 0, run.folder, watch)}
-            | watch
-        )
-
-    finished = start == c.steps
     layout.stop_at_sigterm()
+    stop = False
+    if layout.gather(run.owes_evaluation(start), layout.group)[0]:
+        found = student.evaluate(val_problems, start, run.folder, watch := Stopwatch())
+        run.complete(start, found | watch)
+        stop = not found
+    finished = start == c.steps and not stop
+
     bar = tqdm(
         range(start + 1, c.steps + 1),
         initial=start,
@@ -579,6 +617,8 @@ def train(config: Config, layout: Layout, run: "Run", start: int, verifier: Veri
         disable=layout.rank > 0,
     )
     for step in bar:
+        if stop:
+            break
         began, watch, tried = time.perf_counter(), Stopwatch(), None
         for extra in range(1 + c.resample_rounds):  # one round, unless DAPO replaces dead groups
             # Steps 1-2: the sampler proposes P problems (Alg. 1).
@@ -613,20 +653,16 @@ def train(config: Config, layout: Layout, run: "Run", start: int, verifier: Veri
         metrics = {"step": step} | tried.metrics() | update | sampler.metrics()
         metrics["seconds"] = time.perf_counter() - began
         if step % c.eval_every == 0 or step == c.steps:
-            metrics["val_accuracy"] = student.evaluate(val_problems, step, run.folder, watch)
+            metrics |= student.evaluate(val_problems, step, run.folder, watch)
         run.log(metrics | watch, tried, student.tokenizer)
         tokens_a_second = metrics["total_tokens"] / metrics["seconds"]
         bar.set_postfix_str(
             f"reward {metrics['reward_mean']:.2f}, dead {metrics['zero_variance']:.0%}, {tokens_a_second:,.0f} tok/s"
         )
-        finished = step == c.steps
-        stop = not finished and any(
-            layout.gather(layout.terminated, layout.group)
-        )  # SIGTERM reached one of them
+        finished = step == c.steps and "val_accuracy" in metrics
+        stop = not finished and layout.stopping()
         if finished or stop or step % c.checkpoint_every == 0:
             run.save(step, sampler, student)
-        if stop:
-            break
 
     if finished and layout.rank == 0:
         student.generator.export(run.folder / "student")
@@ -978,30 +1014,39 @@ class Run:
         shutil.rmtree(self.checkpoint(step).rename(self.checkpoint(step).with_suffix(".tmp")))
 
     def failed(self, error: Exception) -> int:
-        """Says in a line what ended the run, once where all ranks know of it, and returns the exit status for it."""
-        message = str(error)
-        lost = isinstance(error, dist.DistError) or "gloo" in message
-        if isinstance(error, NonFiniteError):
+        """Says what ended the run and returns the exit status for it: a line for what is ours, once
+        where all ranks know of it; for anything else, whole, on each rank that it happened to. Of a
+        lost connection one rank speaks, and none where another has said why it ended."""
+        message, speaks = str(error), dist.get_rank(self.layout.group) == 0
+        status = {InputError: 2, NonFiniteError: 3}.get(type(error), 4)
+        if isinstance(error, Fault):
+            speaks = self.layout.rank == 0  # all ranks know of it
+        elif isinstance(error, OSError):
+            speaks = True
+        elif isinstance(error, NonFiniteError):
             message += (
                 f"; the {len(error.rows)} rows behind it are in {self.folder}/nonfinite.jsonl"
             )
-        elif lost:
-            message = message.rpartition("] ")[2].partition(". ")[0]
-            message = f"a rank died, or was waited for {self.config.timeout_minutes} minutes ({message}); "
-            message += "the same command goes on from the newest checkpoint"
-        elif type(error) is RuntimeError:
-            raise error
-        speaks = isinstance(error, OSError) or dist.get_rank(self.layout.group) == 0
-        if isinstance(error, Fault):  # all ranks know of it, others only those of a group
-            speaks = self.layout.rank == 0
+        elif is_lost(error):
+            what = message.rpartition("] ")[2].partition(". ")[0]
+            message = f"a rank died, or was waited for {self.config.timeout_minutes} minutes "
+            message += f"({what}); the same command goes on from the newest checkpoint"
+        elif not isinstance(error, InputError):
+            speaks, status = True, 1
         with suppress(dist.DistError):  # without torchrun the store is gone with rank 0
-            if speaks and self.layout.store.add("said", 1) > 1 and lost:
-                speaks = False  # the rank that was lost has said why
-        if speaks:
-            if isinstance(error, NonFiniteError):
-                write_lines(self.folder / "nonfinite.jsonl", error.rows)
+            if speaks and self.layout.store.add("said", 1) > 1 and is_lost(error):
+                speaks = False
+        if not speaks:
+            return status
+        if isinstance(error, NonFiniteError):
+            write_lines(self.folder / "nonfinite.jsonl", error.rows)
+        if status == 1:
+            role = "teacher" if self.layout.is_teacher else "student"
+            print(f"error on rank {self.layout.rank} ({role}):", file=sys.stderr)
+            traceback.print_exception(error)
+        else:
             say(message)
-        return {InputError: 2, NonFiniteError: 3}.get(type(error), 4)
+        return status
 
     def log(self, metrics: dict, groups: Groups | None = None, tokenizer=None) -> None:
         """One step into metrics.jsonl, selections.jsonl and, at evaluations, samples.jsonl."""
@@ -1025,6 +1070,21 @@ class Run:
                 sample["prompt"] = tokenizer.decode(prompts[i * G])
                 sample["completion"] = tokenizer.decode(completions[i * G])
                 write_lines(self.folder / "samples.jsonl", [sample], "a")
+
+    def owes_evaluation(self, step: int) -> bool:
+        """Whether `step` is one to evaluate at and has not been: the first, or SIGTERM came first."""
+        if step % self.config.eval_every and step < self.config.steps:
+            return False
+        rows = read_lines(self.folder / "metrics.jsonl", torn=True)
+        return not any(row["step"] == step and "val_accuracy" in row for row in rows)
+
+    def complete(self, step: int, found: dict) -> None:
+        """Adds to what metrics.jsonl has of its last step, or of step 0, which is not trained."""
+        if self.layout.rank:
+            return
+        rows = read_lines(self.folder / "metrics.jsonl") or [{"step": step}]
+        rows[-1] |= found
+        write_lines(self.folder / "metrics.jsonl", rows)
 
     def show_plan(self, start: int, student: Student, n_train: int, n_val: int) -> None:
         """What is about to happen, on one screen."""
@@ -1053,7 +1113,7 @@ class Run:
         if self.layout.rank:
             return
         if not finished:
-            print("stopped by SIGTERM and saved: the same command continues")
+            print("stopped by SIGTERM: the same command continues")
             return
         rows = read_lines(self.folder / "metrics.jsonl")
         first, *later = [row["val_accuracy"] for row in rows if "val_accuracy" in row]
@@ -1063,6 +1123,15 @@ class Run:
             f"{sum(last_five) / len(last_five):.1%} mean of the last {len(last_five)} evaluations\n"
             f"next: python scripts/plot.py {self.folder}; or read samples.jsonl and metrics.jsonl there"
         )
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether it says that another rank, or torchrun's store, cannot be reached any more. gloo
+    raises no class of its own."""
+    if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
+        return True
+    text = str(error)
+    return type(error) is RuntimeError and ("/gloo/" in text or "pair closure" in text)
 
 
 def shards(sampler, student: Student | None):
@@ -1150,7 +1219,7 @@ def check_inputs(config: Config, run: Run) -> int:
     uses_teacher = SAMPLERS[config.sampler].uses_teacher
     rollout.check_model(config.model, config.max_prompt_tokens + config.max_completion_tokens)
     if uses_teacher:
-        rollout.check_model(config.teacher_model, config.max_prompt_tokens)
+        check_teacher(config.teacher_model, config.max_prompt_tokens)
     encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))
     if (least := len(encode(""))) >= config.max_prompt_tokens:
         raise InputError(
@@ -1210,38 +1279,35 @@ def main(argv: list[str] | None = None) -> int:
         layout = Layout(config)
     except ValueError as error:
         if rank:
-            time.sleep(
-                10
-            )  # every rank sees the same: rank 0 says it, and torchrun then ends the others
-        else:
+            time.sleep(10)  # rank 0 says the same, and torchrun ends the others of its machine
+        if os.environ.get("LOCAL_RANK", "0") == "0":
             say(error)
         return 2
     # Worker processes start before CUDA and the process groups exist.
-    with (
-        nullcontext() if layout.is_teacher else Verifier(workers=config.verify_workers) as verifier
-    ):
+    grading = nullcontext() if layout.is_teacher else Verifier(workers=config.verify_workers)
+    with grading as verifier:
         layout.connect(config)
         run = Run(config, layout)
-        found = [None, 0]  # what is wrong, and the step to continue from
-        if rank == 0:
-            try:
-                found[1] = check_inputs(config, run)
-            except (ValueError, OSError) as error:
-                say(error)
-                found[0] = str(error)
-        dist.broadcast_object_list(found)
-        problem, start = found
-        if problem is not None:
-            return 2
         try:
+            found = [None, 0]  # what is wrong, and the step to continue from
+            if rank == 0:
+                try:
+                    found[1] = check_inputs(config, run)
+                except (ValueError, OSError) as error:
+                    say(error)
+                    found[0] = str(error)
+            dist.broadcast_object_list(found)
+            problem, start = found
+            if problem is not None:
+                return 2
             layout.agree(**run.facts())
             if layout.is_teacher:
                 finished = run_teacher(config, layout, run, start)
             else:
                 finished = train(config, layout, run, start, verifier)
-        except (InputError, NonFiniteError, OSError, RuntimeError) as error:
+            layout.gather(None)
+        except Exception as error:  # the one place that all errors come to
             return run.failed(error)
-        layout.gather(None)
     dist.destroy_process_group()
     return 0 if finished else 128 + signal.SIGTERM
 

@@ -182,12 +182,13 @@ class Probe:
         }
         self.rows.append(metrics | self.parts | row)
         self.after(self.rows)
-        self.layout.terminated = len(self.rows) == self.n  # as after SIGTERM: no model is exported
+        if len(self.rows) == self.n:
+            self.layout.request_stop()  # as after SIGTERM: no model is exported
         self.parts, self.cpu = Counter(), time.process_time()
 
     def nothing(self, *_) -> None: ...
 
-    show_plan = save = show_result = nothing
+    owes_evaluation = complete = show_plan = save = show_result = nothing
 
 
 def run(

@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -164,11 +165,75 @@ def test_sigterm_at_one_rank_stops_all_after_the_step_and_saves(halfway, tmp_pat
 
     flags = ("--teacher_ranks", 1, "--checkpoint_every", 4)
     code, said = start(tmp_path / "run", *flags, ranks=3, data=halfway, before=terminate)
-    assert code == 128 + signal.SIGTERM and "stopped by SIGTERM and saved" in said
+    assert code == 128 + signal.SIGTERM and "stopped by SIGTERM" in said
     assert steps_of(tmp_path / "run") == ["step_2"] and not (tmp_path / "run/student").exists()
     assert start(tmp_path / "run", *flags, ranks=3, data=halfway)[0] == 0
     assert start(tmp_path / "whole", *flags, ranks=3, data=halfway)[0] == 0
     same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_sigterm_at_a_teacher_amid_an_evaluation_stops_all_and_loses_nothing(halfway, tmp_path):
+    """The teacher's main thread waits for a message then: Python would run no handler in it."""
+
+    def terminate():
+        (tmp_path / f"pid_{os.environ['RANK']}").write_text(str(os.getpid()))
+        rollout = train.Student.rollout
+
+        def rollout_and_terminate(self, prompts, answers, temperature, stream, watch):
+            graded = rollout(self, prompts, answers, temperature, stream, watch)
+            if stream == (0, 2) and self.layout.rank == 0:  # the evaluation of step 2
+                os.kill(int((tmp_path / "pid_2").read_text()), signal.SIGTERM)
+                self.layout.store.wait(["stop"], timedelta(seconds=20))
+            return graded
+
+        train.Student.rollout = rollout_and_terminate
+
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    flags = ("--teacher_ranks", 1, "--max_rollout_tokens", 320, "--checkpoint_every", 4)
+    code, said = start(folder, *flags, ranks=3, data=halfway, before=terminate)
+    assert code == 128 + signal.SIGTERM and "stopped by SIGTERM" in said
+    assert steps_of(folder) == ["step_2"] and not (folder / "evals/step_2.jsonl").exists()
+    assert [row["step"] for row in metrics_of(folder) if "val_accuracy" in row] == [0]
+    assert start(folder, *flags, ranks=3, data=halfway)[0] == 0
+    assert start(whole, *flags, ranks=3, data=halfway)[0] == 0
+    same_run(whole, folder)
+    evals = [path / "evals/step_2.jsonl" for path in (folder, whole)]
+    assert evals[0].read_text() == evals[1].read_text()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        dist.DistBackendError("NCCL error in ProcessGroupNCCL: unhandled cuda error"),
+        KeyError("no such key"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("rank", [1, 2])  # a student, the teacher
+def test_an_error_that_is_not_ours_is_shown_whole_by_its_rank_alone(
+    rank, error, halfway, tmp_path, capfd
+):
+    def body():
+        def fail(*_):
+            raise error
+
+        if os.environ["RANK"] == str(rank):
+            train.Student.update = train.Teacher.update = fail
+        # The store is this test's, as it is torchrun's: it outlives rank 0.
+        os.environ |= {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        code = train.main(command(tmp_path / "run", *flags, model=DEMO, data=halfway))
+        dist.destroy_process_group()
+        return code
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    flags = ("--teacher_ranks", 1)
+    assert on_ranks(3, tmp_path, body) == 4  # of rank 0, which lost a connection
+    said = capfd.readouterr().err
+    role = "student" if rank == 1 else "teacher"
+    assert f"error on rank {rank} ({role}):" in said and said.count("Traceback") == 1
+    assert f"{type(error).__name__}: {error}" in said and "in fail" in said
+    assert "a rank died" not in said
 
 
 def test_a_rank_that_dies_or_hangs_is_noticed(halfway, tmp_path):
@@ -294,6 +359,19 @@ def test_copies_that_differ_stop_the_run_before_they_are_saved(halfway, tmp_path
     assert code == 4 and said.count("error:") == 1
     assert "weights for generation: ranks 0 and 1 hold copies that differ" in said
     assert steps_of(tmp_path / "run") == ["step_1"]
+
+
+def test_a_frozen_teacher_on_two_ranks_holds_one_copy(whole, halfway, tmp_path):
+    """They embed questions in batches of their own, and must not differ by the padding's rounding."""
+    flags = ("--teacher_ranks", 2, "--teacher_mode", "frozen")
+    assert start(tmp_path / "whole", *flags, ranks=4, data=halfway)[0] == 0
+    assert start(tmp_path / "run", *flags, "--steps", 2, ranks=4, data=halfway)[0] == 0
+    assert start(tmp_path / "run", *flags, ranks=4, data=halfway)[0] == 0  # embeds anew
+    assert metrics_of(tmp_path / "run")[3:] == metrics_of(tmp_path / "whole")[3:]
+    same = [
+        (tmp_path / name / "teacher/head.safetensors").read_bytes() for name in ("run", "whole")
+    ]
+    assert same[0] == same[1]
 
 
 # ---- another number of ranks, replay

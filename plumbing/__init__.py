@@ -1,0 +1,1 @@
+"""What any training run needs and no equation of the paper is in."""

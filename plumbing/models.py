@@ -1,0 +1,81 @@
+"""Model folders, looked at before anything is built from them."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoTokenizer
+
+
+def check_folder(name: str, tokens: int, kind) -> tuple:
+    """Loads `name` (folder or hub id) on the CPU in float32, with the model's own attention code.
+
+    kind: AutoModel or AutoModelForCausalLM. Raises ValueError, in one line, unless it is such a
+    model with all its weights, a tokenizer with a pad token, and room for rows of `tokens` tokens.
+    No code that comes with it is run. Returns (model, tokenizer).
+    """
+    trust = {"trust_remote_code": False}  # else transformers asks at the terminal
+    try:
+        config = AutoConfig.from_pretrained(name, **trust)
+        tokenizer = AutoTokenizer.from_pretrained(name, **trust)
+        if not tokenizer("1 + 1").input_ids:  # where a file is missing, transformers makes one up
+            raise ValueError("its tokenizer has no vocabulary")
+    except Exception as error:  # at a torn or odd file transformers raises anything
+        what = "is no Hugging Face model folder"
+        what = what if Path(name).is_dir() else "is no folder and cannot be had from the hub"
+        raise ValueError(f"model {name!r} {what}: {first_lines(error)}") from error
+    if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
+        raise ValueError(f"model {name!r} has no weights: no .safetensors file in the folder")
+    if tokenizer.pad_token_id is None:
+        advice = "set tokenizer.pad_token and save it again"
+        raise ValueError(f"the tokenizer of {name!r} has no pad token: {advice}")
+    if len(tokenizer) > config.vocab_size:
+        counts = f"{len(tokenizer)} tokens, its model only {config.vocab_size}"
+        raise ValueError(f"the tokenizer of {name!r} has {counts}")
+    if tokens > (room := positions(config) or tokens):
+        advice = "lower --max_prompt_tokens or --max_completion_tokens"
+        raise ValueError(f"a row may take {tokens} tokens, {name!r} has room for {room}: {advice}")
+    try:
+        how = {"dtype": "float32", "attn_implementation": "eager", "output_loading_info": True}
+        model, found = kind.from_pretrained(name, ignore_mismatched_sizes=True, **trust, **how)
+    except Exception as error:
+        raise ValueError(f"model {name!r} cannot be loaded: {first_lines(error)}") from error
+    lacking = sorted([*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])])
+    if lacking:  # transformers would go on with random numbers
+        raise ValueError(
+            f"the weights of {name!r} lack {lacking[0]!r}, or have it in another shape"
+        )
+    if wild := [key for key, p in model.named_parameters() if not p.isfinite().all()]:
+        raise ValueError(f"the weights of model {name!r} are not finite: {wild[0]!r}")
+    return model.eval(), tokenizer
+
+
+def load(kind, name: str, dtype, attention: str):
+    """The model, as kind.from_pretrained has it, without dropout: in train mode, which activation
+    checkpointing and LoRA ask for, it would make two forwards of the same weights differ."""
+    # SDPA's first choice on Hopper makes a plan for every new shape, and repeats no result exactly.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    config = AutoConfig.from_pretrained(name)
+    for setting, value in config.to_dict().items():
+        if "drop" in setting and isinstance(value, float):
+            setattr(config, setting, 0.0)
+    how = {"config": config, "dtype": dtype, "attn_implementation": attention}
+    return kind.from_pretrained(name, **how)
+
+
+def positions(config) -> int | None:
+    """The longest row that a model reads in one way from beginning to end; None: no limit is known.
+
+    longrope has one set of angles for short rows and one for long ones: a row that grows past the
+    border while it is generated would be trained on with other angles than it was drawn with.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]  # one a layer type
+    longropes = [part for part in kinds if part.get("rope_type") == "longrope"]
+    rooms = [part.get("original_max_position_embeddings") for part in longropes]
+    rooms.append(getattr(config, "max_position_embeddings", None))
+    return min(filter(None, rooms), default=None)
+
+
+def first_lines(error: BaseException) -> str:
+    """The beginning of a message, of which the first line may only introduce the second."""
+    return " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
