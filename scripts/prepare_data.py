@@ -101,10 +101,11 @@ def one_line(error):
     return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
 
 
-def locate(source, split, revision=None, flag="--source"):
+def locate(source, split, revision, flags):
     """(file names, a function that opens one, the hub commit) of a file, a folder or a hub dataset.
 
-    split: words. Of a hub dataset or a folder, the files whose name says one of them.
+    split: words. Of a hub dataset or a folder, the files whose name says one of them. flags: what to
+    give to read a copy instead.
     """
     path, commit, open_file = Path(source), None, partial(open, mode="rb")
     if path.is_file():
@@ -129,7 +130,7 @@ def locate(source, split, revision=None, flag="--source"):
             raise DataError(
                 f"{source}: no such file or folder here, and the Hugging Face hub cannot be read "
                 f"({one_line(error)}): check name and network, or give a local copy by "
-                f"prepare_data.py {flag}"
+                f"prepare_data.py {flags} COPY"
             ) from error
         # No read-ahead: the columns asked for lie far apart, between the long solutions.
         open_file = partial(hub.open, mode="rb", cache_type="none")
@@ -323,6 +324,7 @@ def check_output(out, settings):
 def resolve(source, profile, val_source, val_size):
     """(name in PROFILES, source, val_source, val_size): what was asked for, else the profile's."""
     name = source if source in PROFILES else profile or DEFAULT
+    source = str(source or name)
     if profile not in (None, name) or name not in PROFILES:
         raise DataError(f"profile {profile!r} of {source}: choose from {', '.join(PROFILES)}")
     if source == name:
@@ -337,7 +339,7 @@ def resolve(source, profile, val_source, val_size):
 
 
 def prepare(
-    source: str = DEFAULT,
+    source: str | None = None,
     out: str | None = None,
     val_size: int | None = None,
     seed: int = 0,
@@ -357,7 +359,7 @@ def prepare(
     `val_source`: likewise, a copy of what the profile is validated on. None: what the profile says.
     Files appear under their names only when all of them are complete.
     """
-    name, source, val_source, val_size = resolve(str(source), profile, val_source, val_size)
+    name, source, val_source, val_size = resolve(source, profile, val_source, val_size)
     known, split, out = PROFILES[name], split or PROFILES[name].splits, Path(out or f"data/{name}")
     test = PROFILES.get(known.held_out)
     dropped, val_dropped = Counter(), Counter()
@@ -381,11 +383,12 @@ def prepare(
         )
     if not overwrite:
         check_output(out, settings)
-    names, open_file, commit = locate(source, split, revision)
+    names, open_file, commit = locate(source, split, revision, f"--profile {name} --source")
     manifest = {"settings": settings, "commit": commit, "files": names}
     val_names = []
     if test:
-        val_names, val_open, val_commit = locate(val_source, test.splits, flag="--val_source")
+        flags = f"--profile {name} --val_source"
+        val_names, val_open, val_commit = locate(val_source, test.splits, None, flags)
         manifest |= {"val_commit": val_commit, "val_files": val_names}
     sources = {Path(name).resolve() for name in names + val_names}
     if {(out / name).resolve() for name in OUTPUTS} & sources:
@@ -465,11 +468,10 @@ def main(argv=None):
     add = parser.add_argument
     add(
         "--source",
-        default=DEFAULT,
         help=f"{', '.join(PROFILES)}, a hub dataset, .jsonl or .parquet file, or folder of them "
-        "(%(default)s)",
+        "(where the profile says)",
     )
-    add("--profile", choices=PROFILES, help=f"whose form other sources have ({DEFAULT})")
+    add("--profile", choices=PROFILES, help=f"whose form such a file or folder has ({DEFAULT})")
     add("--val_source", help="likewise, what is validated on where that is another data set")
     add("--out", help="folder for the three files (data/PROFILE)")
     add(
@@ -486,7 +488,8 @@ def main(argv=None):
     try:
         manifest = prepare(**vars(parser.parse_args(argv)))
     except DataError as error:
-        sys.exit(f"prepare_data: {error}")
+        print(f"prepare_data: {error}", file=sys.stderr)
+        sys.exit(2)
     print(
         json.dumps(
             {key: manifest[key] for key in ("rows_read", "dropped_rows", "train_rows", "val_rows")}

@@ -70,7 +70,10 @@ def test_data_that_cannot_be_prepared(path, source, tmp_path, tiny_model, tiny_d
     refused(
         tmp_path,
         *("--train_data", path),
-        says=(says, "or give a local copy by prepare_data.py --source"),
+        says=(
+            says,
+            f"a local copy by prepare_data.py --profile {path.split('/')[1]} --source COPY",
+        ),
         before=lambda: os.chdir(tmp_path),
         model=tiny_model,
         data=tiny_data,

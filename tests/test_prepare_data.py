@@ -291,10 +291,9 @@ def test_bad_files_are_refused_in_one_line_and_leave_nothing(case, tmp_path, cap
     ]
     with pytest.raises(SystemExit) as stop:
         prepare_data.main(arguments)
-    assert re.search(
-        message, stop.value.code
-    )  # text as the exit code: printed to stderr, and status 1
-    assert "\n" not in stop.value.code
+    assert stop.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]  # above it, how far the reading got
+    assert said.startswith("prepare_data: ") and re.search(message, said)
     assert not (tmp_path / "out").exists()
 
 
@@ -523,6 +522,10 @@ def test_without_the_held_out_set_nothing_is_written(tmp_path, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", unreachable)
     source, _ = write_math(tmp_path)
-    with pytest.raises(DataError, match=r"^HuggingFaceH4/MATH-500: .*local copy .*--val_source$"):
+    with pytest.raises(
+        DataError, match=r"^HuggingFaceH4/MATH-500: .* --profile math --val_source COPY$"
+    ):
         run(source, tmp_path / "out", profile="math", val_size=None)
+    with pytest.raises(DataError, match=r"^DigitalLearn.* --profile math --source COPY$"):
+        prepare(profile="math", out=str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
