@@ -61,8 +61,8 @@ from teacher import MODES, Teacher, check_teacher, serve
 from verify import Verdict, Verifier
 
 DEMO = str(Path(__file__).resolve().parent / "demo") + os.sep
-DATASET = "nvidia/OpenMathReasoning"  # App. J
-DATA = "data/openmathreasoning"
+DATA = "data/openmathreasoning"  # App. J; data/NAME is made by the profile NAME of prepare_data.py
+MATH = "data/math"  # without MATH-500, which is its val.jsonl
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -143,6 +143,30 @@ PRESETS: dict[str, dict] = {
     "olmo2-1b": {"model": OLMO, "teacher_model": OLMO},
     "qwen3-4b": {"model": "Qwen/Qwen3-4B", "steps": 8_000, **PAPER_4B},
     "phi-4-mini": {"model": "microsoft/Phi-4-mini-instruct", "steps": 10_000, **PAPER_4B},
+    # One card of 24 GB: student and teacher keep 12 bytes a parameter each, the generator's copy 2:
+    # 15.5 GB; 22.5 GB at the worst moment (README, Hardware). A frozen or LoRA teacher would leave
+    # room, but falls back to the baseline (App. L). 64 updates of the teacher a step: the paper's 72.
+    # Rate: the paper's by the root of the batches, 1e-5 √(128/288), rounded down. No problem twice.
+    "one-gpu": {
+        "model": "Qwen/Qwen3-0.6B-Base",
+        "teacher_model": "Qwen/Qwen3-0.6B-Base",
+        "train_data": f"{MATH}/train.jsonl",
+        "val_data": f"{MATH}/val.jsonl",
+        "teacher_ranks": 0,
+        "prompts_per_step": 8,
+        "max_prompt_tokens": 512,
+        "max_completion_tokens": 512,
+        "max_rollout_tokens": 40_000,
+        "activation_checkpointing": True,
+        "learning_rate": 6e-6,
+        "teacher_batch_size": 2,
+        "teacher_epochs": 2,
+        "teacher_update_every": 8,
+        "steps": 400,
+        "eval_every": 25,
+        "checkpoint_every": 100,  # 14 GB each
+        "keep": 1,
+    },
     # The embedded miniature (scripts/make_demo.py). One teacher rank of 16 stands for the paper's two of 8.
     "demo": {
         "model": DEMO + "model",
@@ -254,7 +278,9 @@ class Layout:
             works = [n for n in range(1, 65) if B % n == 0]
             raise ValueError(
                 f"{config.prompts_per_step} prompts x {config.group_size} = {B} completions cannot be shared equally "
-                f"by {self.n_students} student ranks: use {', '.join(map(str, works))} (see --teacher_ranks)"
+                f"by {self.n_students} student ranks: use {', '.join(map(str, works))} (see --teacher_ranks), "
+                f"or other --prompts_per_step or --group_size; --per_device_batch_size need not divide "
+                f"anything: it is how many full-length rows of its share a rank takes at a time"
             )
         self.is_teacher = self.rank >= self.n_students
         self.device = self.pick_device()
@@ -1225,14 +1251,10 @@ def check_inputs(config: Config, run: Run) -> int:
         raise InputError(
             f"--max_prompt_tokens {config.max_prompt_tokens}: a prompt takes {least} tokens already without a question"
         )
-    if any(
-        not Path(p).exists()
-        for p in {Config.train_data, Config.val_data} & {config.train_data, config.val_data}
-    ):
-        from scripts.prepare_data import prepare
+    if missing := [p for p in (config.train_data, config.val_data) if not Path(p).exists()]:
+        from scripts.prepare_data import prepare_missing
 
-        print(f"{DATA} is missing: preparing it from {DATASET}, once", flush=True)
-        prepare(DATASET, DATA)
+        prepare_missing(missing)  # a path like DATA says from what; others stay missing
     problems = Problems(config.train_data)
     if config.column:
         problems.column(config.column)

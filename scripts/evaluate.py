@@ -8,9 +8,14 @@ One process, with the prompt, generator and verifier of training: on a run's exp
 is the accuracy in the last line of its metrics.jsonl (on GPUs but for rounding in bf16). A prompt that is longer than
 --max_prompt_tokens counts as wrong, and is shown. Intervals (95%) are over problems: Wilson's where each has one greedy
 verdict, else bootstrap.
+
+Beside this strict score stands a lenient one: a completion without a box is graded on the last number
+or formula in it (lenient.py). What the strict score gains on it in training is the box, and when to
+stop: much of a first gain.
 """
 
 import argparse
+import itertools
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -22,6 +27,8 @@ import datasets
 import numpy as np
 import torch
 from intervals import bootstrap, pass_at_k, wilson
+from lenient import last_answer
+from prepare_data import prepare_missing
 from transformers import AutoTokenizer
 from transformers.utils import logging as hf_logging
 
@@ -43,12 +50,18 @@ SETTINGS += (
     "verify_workers",
     "seed",
 )  # those of train.Config that matter here
+FIELDS = ("problem", "reward", "status", "tokens")
+LENIENT = (
+    "Lenient: where a completion has no box, the last number or formula in it is graded; much of a "
+    "first gain of RL is learning the box and when to stop."
+)
 
 
 def evaluate(
     config: train.Config, problems: list[tuple[str, str]], samples: int, temperature: float
 ) -> list[dict]:
-    """One row for each sample of each (question, gold) in order, as in a run's evals/: problem, reward, status, tokens.
+    """One row for each sample of each (question, gold) in order: FIELDS, as in a run's evals/, and
+    `lenient`, the reward where a missing box is forgiven, and `truncated`, whether the limit cut it.
 
     config: the model and SETTINGS. Raises ValueError, in one line, for a model that cannot be used.
     """
@@ -70,40 +83,46 @@ def evaluate(
         rollouts = generator.generate([prompts[i] for i in asked], temperature, *limits)
         texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
         verdicts = verifier.grade(texts, [problems[i][1] for i in asked])
+        unboxed = [b for b, verdict in enumerate(verdicts) if verdict.status == "no_box"]
+        guesses = [rf"\boxed{{{last_answer(texts[b]) or ''}}}" for b in unboxed]
+        forgiven = verifier.grade(guesses, [problems[asked[b]][1] for b in unboxed])
+        lenient = [verdict.reward for verdict in verdicts]
+        for b, verdict in zip(unboxed, forgiven, strict=True):
+            lenient[b] = verdict.reward
         good = dict(
             zip(golds, verifier.check_golds(golds), strict=True)
         )  # others are never rewarded, as in training
     rows = []
-    for i, verdict, tokens in zip(asked, verdicts, rollouts.lengths().tolist(), strict=True):
-        verdict = verdict if good[problems[i][1]] else Verdict(0.0, "bad_gold")
-        rows.append(
-            {"problem": i, "reward": verdict.reward, "status": verdict.status, "tokens": tokens}
-        )
+    names = (*FIELDS, "lenient", "truncated")
+    for b, (i, verdict) in enumerate(zip(asked, verdicts, strict=True)):
+        if not good[problems[i][1]]:
+            verdict, lenient[b] = Verdict(0.0, "bad_gold"), 0.0
+        tokens, truncated = len(rollouts.completion_ids[b]), not rollouts.finished[b]
+        row = (i, verdict.reward, verdict.status, tokens, lenient[b], truncated)
+        rows.append(dict(zip(names, row, strict=True)))
     for i in sorted(set(range(len(problems))) - set(fits)):
-        rows += [
-            {"problem": i, "reward": 0.0, "status": "overlong_prompt", "tokens": 0}
-            for _ in range(samples)
-        ]
+        row = (i, 0.0, "overlong_prompt", 0, 0.0, False)
+        rows += [dict(zip(names, row, strict=True))] * samples
     return sorted(rows, key=lambda row: row["problem"])
 
 
 def summary(rows: list[dict], samples: int, ks: list[int], greedy: bool) -> str:
-    """pass@k with its interval, and how the completions ended, as a Markdown table."""
-    right_P = np.array([row["reward"] for row in rows]).reshape(-1, samples).sum(axis=1).astype(int)
+    """pass@k, strict and lenient, with its interval, and how the completions ended, in Markdown."""
     lines = ["| | value | 95% interval |", "|---|---|---|"]
-    for k in ks:
+    for k, score in itertools.product(ks, ("reward", "lenient")):
+        right_P = np.reshape([row[score] for row in rows], (-1, samples)).sum(axis=1).astype(int)
         values = [pass_at_k(samples, c, k) for c in right_P.tolist()]
         low, high = wilson(int(right_P.sum()), len(right_P)) if greedy else bootstrap(values)
-        lines.append(
-            f"| pass@{k}{', greedy' * greedy} | {np.mean(values):.2%} | {low:.2%} to {high:.2%} |"
-        )
+        name = f"pass@{k}{', greedy' * greedy}{', lenient' * (score == 'lenient')}"
+        lines.append(f"| {name} | {np.mean(values):.2%} | {low:.2%} to {high:.2%} |")
     statuses = [row["status"] for row in rows]
     for status in sorted(set(statuses), key=lambda status: (-statuses.count(status), status)):
         lines.append(f"| {status} | {statuses.count(status)} of {len(rows)} | |")
     generated = [row["tokens"] for row in rows if row["status"] != "overlong_prompt"]
-    return "\n".join(
-        [*lines, f"| mean tokens of a completion | {np.mean(generated or [0]):.1f} | |"]
-    )
+    truncated = sum(row["truncated"] for row in rows)
+    lines.append(f"| cut at the token limit | {truncated} of {len(rows)} | |")
+    lines.append(f"| mean tokens of a completion | {np.mean(generated or [0]):.1f} | |")
+    return "\n".join([*lines, "", LENIENT])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -156,13 +175,15 @@ def main(argv: list[str] | None = None) -> int:
             )
         if not all(1 <= k <= n for k in ks):
             raise InputError(f"--k {' '.join(map(str, ks))}: must be from 1 to --samples {n}")
+        if not args["data"]:
+            prepare_missing([config.val_data])
         data = Problems(args["data"] or config.val_data)
         chosen = range(len(data))[: args["limit"]]
         rows = evaluate(
             config, [(data.question(i), data.answer(i)) for i in chosen], n, args["temperature"]
         )
         if args["out"]:
-            train.write_lines(args["out"], rows)
+            train.write_lines(args["out"], [{name: row[name] for name in FIELDS} for row in rows])
     except (ValueError, OSError) as error:
         print(f"evaluate: {error}", file=sys.stderr)
         return 2

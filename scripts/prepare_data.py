@@ -1,23 +1,31 @@
 #!/usr/bin/env python
-"""Make train.jsonl, val.jsonl and manifest.json from OpenMathReasoning, or from a local copy of it.
+r"""Make train.jsonl, val.jsonl and manifest.json from a public data set, or from a local copy of it.
 
-    python scripts/prepare_data.py                                       # from the hub, streamed
+    python scripts/prepare_data.py                                       # OpenMathReasoning, streamed
     python scripts/prepare_data.py --source cot.parquet --out data/mine  # from a file or a folder
+    python scripts/prepare_data.py --source math                         # MATH without MATH-500
+    python scripts/prepare_data.py --source DIR --profile math --val_source FILE  # the same from copies
 
-OpenMathReasoning's `cot` split has 3.2 million rows, one per *solution*, of about 306 thousand distinct
-problems. A validation split by rows would train on nearly all of its own validation problems. Here:
+PROFILES has a line for each data set: where it is, and where the gold answer is in it. What a preset
+of train.py needs and does not find in data/NAME, it prepares there by the profile NAME.
+
+OpenMathReasoning's `cot` split has 3.2 million rows, one per *solution*, of about 306 thousand
+distinct problems. A validation split by rows would train on nearly all of its own validation
+problems. Here:
 
 * a problem is its normalised text (`normalise`: Unicode NFKC, case folded, white space collapsed);
 * every problem has a rank, sha256(seed + normalised text). The `val_size` smallest are the validation
-  problems, whatever the order of the rows and however often a problem is repeated or differently spaced;
-* of a problem's answers (compared as text) the most frequent is kept, on a tie the alphabetically first;
-  of the rows with that answer again the most frequent, then the first. What goes is counted;
-* `keep_repeats` writes every row of a training problem, as the paper did with its "3 million problems".
-  The validation problems are the same ones, once each, and no row of theirs is trained on.
+  problems, whatever the order of the rows and however often a problem is repeated or differently
+  spaced. Where another data set is validated on, it is, whole (MATH-500 for MATH), and no row with
+  the normalised text of one of its problems is trained on;
+* of a problem's answers (compared as text) the most frequent is kept, on a tie the alphabetically
+  first; of the rows with that answer again the most frequent, then the first. What goes is counted;
+* `keep_repeats` writes every row of a training problem, as the paper did with its "3 million
+  problems". The validation problems are the same ones, once each, and no row of theirs is trained on.
 
-The files are in the order of the ranks: shuffled, and the same bytes for any order of the source. Memory
-stays small: rows wait in a nameless temporary SQLite file (in SQLITE_TMPDIR, else TMPDIR, else /tmp), which
-vanishes even if this process is killed; equal rows are one row with a count there.
+The files are in the order of the ranks: shuffled, and the same bytes for any order of the source.
+Memory stays small: rows wait in a nameless temporary SQLite file (in SQLITE_TMPDIR, else TMPDIR, else
+/tmp), which vanishes even if this process is killed; equal rows are one row with a count there.
 """
 
 import argparse
@@ -31,16 +39,38 @@ import sys
 import tempfile
 import unicodedata
 from collections import Counter
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from verify import Verifier
+from verify import Verifier, extract_boxed
 
-HUB_ID = "nvidia/OpenMathReasoning"
-REQUIRED, OPTIONAL = ("problem", "expected_answer"), ("problem_type", "pass_rate_72b_tir")
+
+@dataclass(frozen=True)
+class Profile:
+    """What to know of a public data set. Its problems are in the column `problem`."""
+
+    hub_id: str
+    splits: str  # words; the files whose name says one of them are read
+    gold: str = "expected_answer"  # the column with the gold answer,
+    boxed: bool = False  # or with a solution, whose last \boxed{} is the gold
+    held_out: str = ""  # the profile to validate on; "": on val_size problems of its own
+
+
+PROFILES = {
+    "openmathreasoning": Profile("nvidia/OpenMathReasoning", "cot"),
+    # 500 of MATH's 5,000 test problems are MATH-500; the others are trained on, as is usual.
+    "math": Profile(
+        "DigitalLearningGmbH/MATH-lighteval", "train test", "solution", True, "math500"
+    ),
+    "math500": Profile("HuggingFaceH4/MATH-500", "test", "answer"),
+}
+DEFAULT = "openmathreasoning"
+VAL_SIZE = 5000  # paper, Dataset Details
+OPTIONAL = ("problem_type", "pass_rate_72b_tir")
 PROBLEM_TYPE = (
     "has_answer_extracted"  # the other types are proofs, or answers by a vote over solutions
 )
@@ -62,7 +92,8 @@ def normalise(text: str) -> str:
 
 def rank_of(problem: str, seed: int) -> bytes:
     """A problem's identity and its place in the shuffled order, in one: sha256(seed + normalised text)."""
-    return hashlib.sha256(f"{seed}\n{normalise(problem)}".encode()).digest()
+    text = f"{seed}\n{normalise(problem)}"
+    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
 
 
 def one_line(error):
@@ -70,15 +101,22 @@ def one_line(error):
     return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
 
 
-def locate(source, split, revision):
-    """(file names, a function that opens one, the hub commit) of a file, a folder or a hub dataset."""
+def locate(source, split, revision, flags):
+    """(file names, a function that opens one, the hub commit) of a file, a folder or a hub dataset.
+
+    split: words. Of a hub dataset or a folder, the files whose name says one of them. flags: what to
+    give to read a copy instead.
+    """
     path, commit, open_file = Path(source), None, partial(open, mode="rb")
     if path.is_file():
         return [source], open_file, None
     if path.is_dir():
         root, names = path.as_posix(), (found.as_posix() for found in path.rglob("*"))
     elif not re.fullmatch(r"\w[\w.-]*/[\w.-]+(?<!\.jsonl)(?<!\.parquet)", source):
-        raise DataError(f"{source}: no such file or folder (a hub dataset is named like {HUB_ID})")
+        raise DataError(
+            f"{source}: no such file or folder (a hub dataset is named like "
+            f"{PROFILES[DEFAULT].hub_id}, a known one like {', '.join(PROFILES)})"
+        )
     else:
         from huggingface_hub import HfApi, HfFileSystem
 
@@ -91,22 +129,27 @@ def locate(source, split, revision):
         ) as error:  # the hub's errors, the HTTP library's and OSErrors share no other base
             raise DataError(
                 f"{source}: no such file or folder here, and the Hugging Face hub cannot be read "
-                f"({one_line(error)}): check name and network, or give a local copy by --source"
+                f"({one_line(error)}): check name and network, or give a local copy by "
+                f"prepare_data.py {flags} COPY"
             ) from error
         # No read-ahead: the columns asked for lie far apart, between the long solutions.
         open_file = partial(hub.open, mode="rb", cache_type="none")
     names = sorted(name for name in names if name.endswith((".jsonl", ".parquet")))
-    says_split = re.compile(rf"(^|[/_.-]){re.escape(split)}[/_.-]")
-    of_split = [name for name in names if says_split.search(name.removeprefix(root))]
-    if not names or (commit and not of_split):
+    of_split, missing = set(), ""
+    for word in split.split():
+        says_word = re.compile(rf"(^|[/_.-]){re.escape(word)}[/_.-]")
+        found = {name for name in names if says_word.search(name.removeprefix(root))}
+        of_split, missing = of_split | found, missing if found else word
+    missing = missing if commit or of_split else ""  # a folder that names no split is all of it
+    if not names or missing:
         raise DataError(
             f"{source}: has no .jsonl or .parquet file"
-            + (f" of a split {split!r}" if commit else "")
+            + (f" of a split {missing!r}" if missing else "")
         )
-    return of_split or names, open_file, commit
+    return sorted(of_split) or names, open_file, commit
 
 
-def read_jsonl(file, name):
+def read_jsonl(file, name, gold):
     """(where, row) of every line that is not blank."""
     for number, line in enumerate(file, 1):
         if line.strip():
@@ -114,33 +157,32 @@ def read_jsonl(file, name):
                 row = json.loads(line)
             except ValueError as error:  # also bytes that are not UTF-8
                 raise DataError(f"{name}, line {number}: not JSON ({one_line(error)})") from error
-            check_fields(row if isinstance(row, dict) else {}, f"{name}, line {number}")
+            check_fields(row if isinstance(row, dict) else {}, gold, f"{name}, line {number}")
             yield f"{name}, line {number}", row
 
 
-def read_parquet(file, name):
+def read_parquet(file, name, gold):
     """(where, row) of every row, of the columns used only: the solutions are nearly all of the bytes."""
     import pyarrow.parquet
 
     table = pyarrow.parquet.ParquetFile(file)
     fields = table.schema_arrow.names
-    check_fields(fields, name)
-    batches = table.iter_batches(
-        BATCH, columns=[field for field in REQUIRED + OPTIONAL if field in fields]
-    )
+    check_fields(fields, gold, name)
+    used = [field for field in ("problem", gold, *OPTIONAL) if field in fields]
+    batches = table.iter_batches(BATCH, columns=used)
     rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
     yield from ((f"{name}, row {number}", row) for number, row in enumerate(rows, 1))
 
 
-def check_fields(fields, where):
+def check_fields(fields, gold, where):
     """Complain of a missing field and say which ones there are."""
-    for field in REQUIRED:
+    for field in ("problem", gold):
         if field not in fields:
             raise DataError(f"{where}: no field {field!r} (it has: {', '.join(fields) or 'none'})")
 
 
-def read_rows(names, open_file, progress):
-    """(where, row) of every row of every file."""
+def read_rows(names, open_file, gold, progress):
+    """(where, row) of every row of every file. gold: the column of the answer."""
     with tqdm(unit=" rows", unit_scale=True, disable=not progress, mininterval=1) as bar:
         for number, name in enumerate(names, 1):
             bar.set_description(f"reading file {number} of {len(names)}")
@@ -149,7 +191,7 @@ def read_rows(names, open_file, progress):
                 raise DataError(f"{name}: expected a .jsonl or a .parquet file")
             try:
                 with open_file(name) as file:
-                    for where_row in reader(file, name):
+                    for where_row in reader(file, name, gold):
                         bar.update()
                         yield where_row
             except DataError:
@@ -168,21 +210,26 @@ def as_text(row, field, where):
     return "" if value is None else str(value)
 
 
-def store_rows(rows, db, seed, check_golds, dropped):
-    """Put the usable rows into the table, count the others by reason, return how many rows there were."""
+def store_rows(rows, profile, validation, db, seed, check_golds, dropped, held_out=frozenset()):
+    """Put the usable rows into the table, count the others by reason, return how many there were.
+
+    validation: whether all of them are for it. held_out: ranks of problems not to be trained on.
+    """
     read, verifiable = 0, {}  # verifiable: every distinct answer is checked once
     while batch := list(itertools.islice(rows, BATCH)):
         read += len(batch)
         usable = []
         for where, row in batch:
-            problem, answer = (
-                as_text(row, "problem", where),
-                as_text(row, "expected_answer", where).strip(),
-            )
+            problem, answer = as_text(row, "problem", where), as_text(row, profile.gold, where)
+            answer = extract_boxed(answer) if profile.boxed else answer.strip()
             if row.get("problem_type", PROBLEM_TYPE) != PROBLEM_TYPE:
                 dropped["other_problem_type"] += 1
             elif not problem.strip():
                 dropped["empty_problem"] += 1
+            elif rank_of(problem, seed) in held_out:
+                dropped["in_validation"] += 1
+            elif answer is None:
+                dropped["no_box"] += 1
             elif not answer:
                 dropped["empty_answer"] += 1
             elif re.search(
@@ -203,7 +250,8 @@ def store_rows(rows, db, seed, check_golds, dropped):
                 line = json.dumps(record, ensure_ascii=False)
                 key = rank_of(record["problem"], seed), record["expected_answer"], line
                 db.execute(
-                    "INSERT INTO rows VALUES (?, ?, ?, 1) ON CONFLICT DO UPDATE SET n = n + 1", key
+                    "INSERT INTO rows VALUES (?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET n = n + 1",
+                    (not validation, *key),
                 )
             else:
                 dropped["unverifiable_answer"] += 1
@@ -224,7 +272,8 @@ def write_files(db, folder, val_size, keep_repeats, dropped, progress):
     """Write val.jsonl and train.jsonl in the order of the ranks; return counts and hashes."""
     problems, conflicting, rows = 0, 0, Counter()
     digests = {name: hashlib.sha256() for name in OUTPUTS[:2]}
-    table = db.execute("SELECT * FROM rows ORDER BY rank, answer, line")
+    # Validation problems of another data set (train = 0) come first, else the smallest ranks.
+    table = db.execute("SELECT rank, answer, line, n FROM rows ORDER BY train, rank, answer, line")
     groups = tqdm(
         itertools.groupby(table, lambda row: row[0]),
         "writing",
@@ -272,28 +321,54 @@ def check_output(out, settings):
         )
 
 
+def resolve(source, profile, val_source, val_size):
+    """(name in PROFILES, source, val_source, val_size): what was asked for, else the profile's."""
+    name = source if source in PROFILES else profile or DEFAULT
+    source = str(source or name)
+    if profile not in (None, name) or name not in PROFILES:
+        raise DataError(f"profile {profile!r} of {source}: choose from {', '.join(PROFILES)}")
+    if source == name:
+        source = PROFILES[name].hub_id
+    if not PROFILES[name].held_out:
+        if val_source:
+            raise DataError(f"val_source {val_source}: {name} is validated on problems of its own")
+        return name, source, None, VAL_SIZE if val_size is None else val_size
+    if val_size is not None:
+        raise DataError(f"val_size {val_size}: {name} is validated on all of another data set")
+    return name, source, str(val_source or PROFILES[PROFILES[name].held_out].hub_id), None
+
+
 def prepare(
-    source: str = HUB_ID,
-    out: str = "data/openmathreasoning",
-    val_size: int = 5000,
+    source: str | None = None,
+    out: str | None = None,
+    val_size: int | None = None,
     seed: int = 0,
     keep_repeats: bool = False,
-    split: str = "cot",
+    split: str | None = None,
     revision: str | None = None,
     overwrite: bool = False,
     workers: int = 4,
     progress: bool = True,
+    profile: str | None = None,
+    val_source: str | None = None,
 ) -> dict:
-    """Make the three files in the folder `out` and return the manifest. Raises DataError with a line to show.
+    """Make the three files in the folder `out`, return the manifest. Raises DataError, a line to show.
 
-    `source` is a .jsonl or .parquet file, a folder of them or a hub dataset; of the latter two, the files
-    whose name says `split`. Files appear under their names only when all of them are complete.
+    `source` is a name of PROFILES, or a .jsonl or .parquet file, a folder of them or a hub dataset
+    whose rows have the form of `profile`; of the latter two, the files whose name says `split`.
+    `val_source`: likewise, a copy of what the profile is validated on. None: what the profile says.
+    Files appear under their names only when all of them are complete.
     """
-    source, out, dropped = str(source), Path(out), Counter()
+    name, source, val_source, val_size = resolve(source, profile, val_source, val_size)
+    known, split, out = PROFILES[name], split or PROFILES[name].splits, Path(out or f"data/{name}")
+    test = PROFILES.get(known.held_out)
+    dropped, val_dropped = Counter(), Counter()
     settings = {
+        "profile": name,
         "source": source,
         "split": split,
         "revision": revision,
+        "val_source": val_source,
         "val_size": val_size,
         "seed": seed,
     }
@@ -302,14 +377,21 @@ def prepare(
         "problem_type": PROBLEM_TYPE,
         "normalisation": NORMALISATION,
     }
-    if val_size < 1 or workers < 1:
+    if workers < 1 or not (test or val_size >= 1):
         raise DataError(
             f"val_size {val_size} and workers {workers}: there must be at least 1 of each"
         )
     if not overwrite:
         check_output(out, settings)
-    names, open_file, commit = locate(source, split, revision)
-    if {(out / name).resolve() for name in OUTPUTS} & {Path(name).resolve() for name in names}:
+    names, open_file, commit = locate(source, split, revision, f"--profile {name} --source")
+    manifest = {"settings": settings, "commit": commit, "files": names}
+    val_names = []
+    if test:
+        flags = f"--profile {name} --val_source"
+        val_names, val_open, val_commit = locate(val_source, test.splits, None, flags)
+        manifest |= {"val_commit": val_commit, "val_files": val_names}
+    sources = {Path(name).resolve() for name in names + val_names}
+    if {(out / name).resolve() for name in OUTPUTS} & sources:
         raise DataError(f"{out}: would overwrite its own source {source}: choose another --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -319,24 +401,36 @@ def prepare(
             db = sqlite3.connect("")  # "": on disk, nameless, removed by the system
             db.execute("PRAGMA cache_size = -65536")  # KiB in memory
             db.execute(
-                "CREATE TABLE rows (rank, answer, line, n, PRIMARY KEY (rank, answer, line)) WITHOUT ROWID"
+                "CREATE TABLE rows (train, rank, answer, line, n, "
+                "PRIMARY KEY (train, rank, answer, line)) WITHOUT ROWID"
             )
+            read, held_out = 0, frozenset()
             with Verifier(workers=workers) as verifier:
-                rows = read_rows(names, open_file, progress)
-                read = store_rows(rows, db, seed, verifier.check_golds, dropped)
-            (problems,) = db.execute("SELECT count(DISTINCT rank) FROM rows").fetchone()
-            if problems <= val_size:
+                stored = db, seed, verifier.check_golds
+                if test:  # few; a problem of them is not trained on even where it is not usable
+                    rows = list(read_rows(val_names, val_open, test.gold, progress))
+                    held_out = {rank_of(as_text(row, "problem", at), seed) for at, row in rows}
+                    read += store_rows(iter(rows), test, True, *stored, val_dropped)
+                    dropped.update({f"validation_{why}": n for why, n in val_dropped.items()})
+                rows = read_rows(names, open_file, known.gold, progress)
+                read += store_rows(rows, known, False, *stored, dropped, held_out)
+            count = "SELECT count(DISTINCT rank) FROM rows"
+            (problems,) = db.execute(count).fetchone()
+            if test:
+                (val_size,) = db.execute(f"{count} WHERE NOT train").fetchone()
+            if not 0 < val_size < problems:
                 raise DataError(
                     f"{source}: {problems} usable problems in {read} rows (dropped: {dict(dropped)}) are too "
-                    f"few for val_size {val_size} and some to train on: lower --val_size or give more data"
+                    f"few for val_size {val_size} and some to train on: "
+                    + ("" if test else "lower --val_size or ")
+                    + "give more data"
                 )
             counts = write_files(db, Path(folder), val_size, keep_repeats, dropped, progress)
             db.close()
             assert read == counts["train_rows"] + counts["val_rows"] + dropped.total(), (
                 "a row went uncounted"
             )
-            manifest = {"settings": settings, "commit": commit, "files": names, "rows_read": read}
-            manifest |= {"dropped_rows": dict(+dropped)} | counts
+            manifest |= {"rows_read": read, "dropped_rows": dict(+dropped)} | counts
             text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
             (Path(folder) / "manifest.json").write_text(text, encoding="utf-8")
             (out / "manifest.json").unlink(
@@ -354,6 +448,18 @@ def prepare(
     return manifest
 
 
+def prepare_missing(paths: list[str]) -> None:
+    """Make the files that are not there and whose path says how: data/NAME/train.jsonl, val.jsonl."""
+    for path in map(Path, paths):
+        name = path.parent.name
+        says_how = name in PROFILES and path in [Path("data", name, file) for file in OUTPUTS[:2]]
+        if says_how and not path.exists():
+            known = PROFILES[name]
+            without = f" without {PROFILES[known.held_out].hub_id}" if known.held_out else ""
+            print(f"{path} is missing: preparing it from {known.hub_id}{without}, once", flush=True)
+            prepare(name)
+
+
 def main(argv=None):
     """The command line of `prepare`."""
     parser = argparse.ArgumentParser(
@@ -362,26 +468,28 @@ def main(argv=None):
     add = parser.add_argument
     add(
         "--source",
-        default=HUB_ID,
-        help="hub dataset, .jsonl or .parquet file, or folder of them (%(default)s)",
+        help=f"{', '.join(PROFILES)}, a hub dataset, .jsonl or .parquet file, or folder of them "
+        "(where the profile says)",
     )
-    add("--out", default="data/openmathreasoning", help="folder for the three files (%(default)s)")
+    add("--profile", choices=PROFILES, help=f"whose form such a file or folder has ({DEFAULT})")
+    add("--val_source", help="likewise, what is validated on where that is another data set")
+    add("--out", help="folder for the three files (data/PROFILE)")
     add(
         "--val_size",
         type=int,
-        default=5000,
-        help="validation problems (%(default)s; paper, Dataset Details)",
+        help=f"validation problems, where they are its own ({VAL_SIZE}; paper, Dataset Details)",
     )
     add("--seed", type=int, default=0, help="of the split and the order (%(default)s)")
     add("--keep_repeats", action="store_true", help="train on repeated rows too, as the paper did")
-    add("--split", default="cot", help="read the files whose name says so (%(default)s)")
+    add("--split", help="read the files whose name says one of these words (the profile's)")
     add("--revision", help="branch, tag or commit of the hub dataset (its newest)")
     add("--overwrite", action="store_true", help="replace what is in --out")
     add("--workers", type=int, default=4, help="processes that check answers (%(default)s)")
     try:
         manifest = prepare(**vars(parser.parse_args(argv)))
     except DataError as error:
-        sys.exit(f"prepare_data: {error}")
+        print(f"prepare_data: {error}", file=sys.stderr)
+        sys.exit(2)
     print(
         json.dumps(
             {key: manifest[key] for key in ("rows_read", "dropped_rows", "train_rows", "val_rows")}

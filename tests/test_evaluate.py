@@ -23,6 +23,8 @@ def rows_of(rewards, samples):
             "reward": float(r),
             "status": "correct" if r else "wrong",
             "tokens": 4,
+            "lenient": float(r),
+            "truncated": False,
         }
         for i, r in enumerate(rewards)
     ]
@@ -54,17 +56,26 @@ def test_summary_by_hand():
         0.25,
         0.75,
     )  # each of the two problems twice in a quarter of the resamples
-    assert lines[2:4] == [
+    assert lines[2:6] == [
         "| pass@1 | 50.00% | 25.00% to 75.00% |",
+        "| pass@1, lenient | 50.00% | 25.00% to 75.00% |",
         "| pass@2 | 75.00% | 50.00% to 100.00% |",
+        "| pass@2, lenient | 75.00% | 50.00% to 100.00% |",
     ]
-    assert lines[4:] == [
+    assert lines[6:10] == [
         "| correct | 4 of 8 | |",
         "| wrong | 4 of 8 | |",
+        "| cut at the token limit | 0 of 8 | |",
         "| mean tokens of a completion | 4.0 | |",
     ]
-    greedy = evaluate.summary(rows_of([1] * 8 + [0] * 2, 1), 1, [1], greedy=True).splitlines()
+    rows = rows_of([1] * 8 + [0] * 2, 1)
+    rows[9] |= {"status": "no_box", "lenient": 1.0, "truncated": True}
+    greedy = evaluate.summary(rows, 1, [1], greedy=True).splitlines()
     assert greedy[2] == "| pass@1, greedy | 80.00% | 49.02% to 94.33% |"
+    # wilson(9, 10): centre (0.9 + 0.19207) / 1.38415, half width 1.96 √(0.009 + 0.0096037) / 1.38415
+    assert greedy[3] == "| pass@1, greedy, lenient | 90.00% | 59.58% to 98.21% |"
+    assert "| cut at the token limit | 1 of 10 | |" in greedy
+    assert greedy[-1].startswith("Lenient: where a completion has no box")
 
 
 def test_a_runs_student_has_the_runs_accuracy(tmp_path, halfway, capsys):
@@ -132,6 +143,41 @@ def test_samples_limit_and_overlong_prompts(tmp_path, halfway, capsys):
     assert f"| pass@1 | {sum(right) / 32:.2%} |" in printed
     assert f"| pass@8 | {sum(c > 0 for c in right) / 4:.2%} |" in printed
     assert "| overlong_prompt | 8 of 32 | |" in printed
+
+
+def test_a_missing_box_is_forgiven_by_the_lenient_score_alone(
+    monkeypatch, tmp_path, capsys, tiny_model
+):
+    """Six completions in the model's stead; gold 12 but for the last, whose gold makes no sense."""
+    said = {
+        "is $12$": ("no_box", 0, 1),
+        "so 3 * 4 = 12 eggs": ("no_box", 0, 1),
+        "makes 13": ("no_box", 0, 0),
+        r"\boxed{12}": ("correct", 1, 1),
+        r"\boxed{13}, or rather 12": ("wrong", 0, 0),  # with a box the two scores are one
+        "12": ("bad_gold", 0, 0),
+    }
+
+    def generate(self, prompts, *_):
+        ids = [self.tokenizer(text, add_special_tokens=False).input_ids for text in said]
+        return evaluate.rollout.Rollouts(prompts, ids, [True] * 5 + [False], [[]] * 6)
+
+    monkeypatch.setattr(evaluate.rollout.Generator, "generate", generate)
+    problems = [(f"q{i}", "12") for i in range(5)] + [("q5", "\\frac{")]
+    path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    train.write_lines(path, [{"problem": q, "expected_answer": a} for q, a in problems])
+    config = train.parse(["--preset", "demo", "--model", str(tiny_model)])
+    rows = evaluate.evaluate(config, problems, 1, 0.0)
+    found = [(row["status"], row["reward"], row["lenient"]) for row in rows]
+    assert found == list(said.values())
+    assert [row["truncated"] for row in rows] == [False] * 5 + [True]
+    line = [config.model, "--preset", "demo", "--data", path, "--out", out]
+    assert evaluate.main(list(map(str, line))) == 0
+    printed = capsys.readouterr().out
+    assert "| pass@1, greedy | 16.67% |" in printed  # 1 and 3 of 6
+    assert "| pass@1, greedy, lenient | 50.00% |" in printed
+    assert "| cut at the token limit | 1 of 6 | |" in printed
+    assert list(train.read_lines(out)[0]) == ["problem", "reward", "status", "tokens"]
 
 
 @pytest.mark.parametrize(

@@ -291,10 +291,9 @@ def test_bad_files_are_refused_in_one_line_and_leave_nothing(case, tmp_path, cap
     ]
     with pytest.raises(SystemExit) as stop:
         prepare_data.main(arguments)
-    assert re.search(
-        message, stop.value.code
-    )  # text as the exit code: printed to stderr, and status 1
-    assert "\n" not in stop.value.code
+    assert stop.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]  # above it, how far the reading got
+    assert said.startswith("prepare_data: ") and re.search(message, said)
     assert not (tmp_path / "out").exists()
 
 
@@ -365,3 +364,168 @@ def test_a_failure_while_writing_leaves_the_old_files(tmp_path, monkeypatch):
         run(source, out, seed=1, overwrite=True)
     assert content(out) == before
     assert sorted(path.name for path in out.iterdir()) == sorted(prepare_data.OUTPUTS)
+
+
+# MATH has solutions, MATH-500 answers. Of the nine solutions below three can be trained on.
+SOLUTIONS = {
+    "train": [
+        ("What is 1+1?", "We add: \\boxed{3}, no, \\boxed{2}."),  # the last box is the gold
+        ("Half?", "It is $\\boxed{\\frac{1}{2}}$."),
+        ("half? ", "Clearly \\boxed{\\frac{1}{2}}."),  # the same problem: a repeat
+        ("No box?", "It is 5."),  # dropped: no_box
+        ("Open box?", "\\boxed{5"),  # dropped: no_box
+        ("Nonsense?", "\\boxed{\\frac{}{}}"),  # dropped: unverifiable_answer
+    ],
+    "test": [
+        ("Held  OUT?", "\\boxed{7}"),  # dropped: in MATH-500, but for case and spacing
+        ("Held out and useless?", "\\boxed{8}"),  # dropped: in MATH-500, where its gold is empty
+        ("A third?", "\\boxed{\\frac{1}{3}}"),
+    ],
+}
+MATH_500 = [("Held out?", "7"), ("Held out and useless?", ""), ("Only there?", "9")]
+MATH_DROPPED = {"no_box": 2, "unverifiable_answer": 1, "in_validation": 2, "repeat": 1}
+MATH_DROPPED |= {"validation_empty_answer": 1}
+
+
+def math_rows(rows, gold):
+    return [{"problem": q, gold: a, "level": "Level 5", "type": "Algebra"} for q, a in rows]
+
+
+def write_math(folder):
+    """A folder with MATH as its mirrors have it, and MATH-500 as a file; returns both."""
+    (folder / "MATH" / "data").mkdir(parents=True)
+    for split, rows in SOLUTIONS.items():
+        path = folder / "MATH" / "data" / f"{split}-00000-of-00001.parquet"
+        pq.write_table(pa.Table.from_pylist(math_rows(rows, "solution")), path)
+    lines = "".join(json.dumps(row) + "\n" for row in math_rows(MATH_500, "answer"))
+    (folder / "test.jsonl").write_text(lines)
+    return folder / "MATH", folder / "test.jsonl"
+
+
+def check_math(manifest, train, val):
+    assert (manifest["rows_read"], manifest["dropped_rows"]) == (12, MATH_DROPPED)
+    assert {row["problem"]: row["expected_answer"] for row in train} == {
+        "What is 1+1?": "2",
+        "Half?": "\\frac{1}{2}",
+        "A third?": "\\frac{1}{3}",
+    }
+    assert {row["problem"]: row["expected_answer"] for row in val} == {
+        "Held out?": "7",
+        "Only there?": "9",
+    }
+
+
+def test_math_is_what_math_500_leaves(tmp_path):
+    source, val_source = write_math(tmp_path)
+    settings = {"profile": "math", "val_source": str(val_source), "val_size": None}
+    manifest, train, val = run(source, tmp_path / "out", **settings)
+    check_math(manifest, train, val)
+    assert manifest["settings"]["profile"] == "math" and manifest["settings"]["val_size"] is None
+    assert manifest["val_files"] == [str(val_source)]
+
+
+@pytest.fixture
+def hub_with_math(tmp_path, monkeypatch):
+    """The hub with MATH and MATH-500 as PROFILES names them, in memory. Returns it."""
+    import huggingface_hub
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    write_math(tmp_path / "copy")
+    hub = MemoryFileSystem()
+    hub.store.clear()  # both are one for the whole process
+    hub.pseudo_dirs[:] = [""]
+    copies = {"math": tmp_path / "copy/MATH", "math500": tmp_path / "copy"}
+    for name, pattern in {"math": "data/*.parquet", "math500": "*.jsonl"}.items():
+        for path in copies[name].glob(pattern):
+            root = f"/datasets/{prepare_data.PROFILES[name].hub_id}@c0ffee"
+            hub.pipe(f"{root}/{path.relative_to(copies[name])}", path.read_bytes())
+    monkeypatch.setattr(
+        huggingface_hub.HfApi,
+        "dataset_info",
+        lambda self, name, revision: type("Info", (), {"sha": "c0ffee"}),
+    )
+    monkeypatch.setattr(huggingface_hub, "HfFileSystem", lambda: hub)
+    return hub
+
+
+def test_a_missing_file_is_prepared_by_the_profile_that_its_path_names(
+    tmp_path, monkeypatch, hub_with_math, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "data/math"
+    prepare_data.prepare_missing(["data/math/train.jsonl", "data/math/val.jsonl"])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [  # once for both
+        "data/math/train.jsonl is missing: preparing it from DigitalLearningGmbH/MATH-lighteval "
+        "without HuggingFaceH4/MATH-500, once"
+    ]
+    names = ("train.jsonl", "val.jsonl")
+    train, val = ([json.loads(x) for x in (out / n).read_text().splitlines()] for n in names)
+    manifest = json.loads((out / "manifest.json").read_text())
+    check_math(manifest, train, val)
+    assert manifest["commit"] == manifest["val_commit"] == "c0ffee"
+    (out / "train.jsonl").write_text("mine")
+    others = ["data/mine/train.jsonl", "data/math/other.jsonl", "math/val.jsonl", "val.jsonl"]
+    prepare_data.prepare_missing(["data/math/train.jsonl", *others])
+    assert (out / "train.jsonl").read_text() == "mine"
+    assert capsys.readouterr().out == "" and not (tmp_path / "data/mine").exists()
+
+
+def test_a_split_that_is_missing_is_not_passed_over(tmp_path, hub_with_math):
+    """Training on one of MATH's two splits, without a word, would be another experiment."""
+    copy = tmp_path / "copy/MATH"
+    (copy / "data/test-00000-of-00001.parquet").unlink()
+    settings = {"profile": "math", "val_source": tmp_path / "copy/test.jsonl", "val_size": None}
+    with pytest.raises(
+        DataError, match=r"MATH: has no \.jsonl or \.parquet file of a split 'test'"
+    ):
+        run(copy, tmp_path / "out", **settings)
+    name = f"datasets/{prepare_data.PROFILES['math'].hub_id}@c0ffee"
+    hub_with_math.rm(f"/{name}/data/train-00000-of-00001.parquet")
+    with pytest.raises(DataError, match=r"MATH-lighteval: has no .* of a split 'train'"):
+        run("math", tmp_path / "out", val_size=None)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"profile": "gsm"}, "profile 'gsm' of .*: choose from openmathreasoning, math, math500"),
+        ({"source": "math", "profile": "math500"}, "profile 'math500' of math: choose from"),
+        ({"profile": "math", "val_size": 3}, "val_size 3: math is validated on all of another"),
+        (
+            {"val_source": "x.jsonl"},
+            "val_source x.jsonl: openmathreasoning is validated on problems",
+        ),
+        ({"profile": "math", "val_source": "x.jsonl"}, "x.jsonl: no such file or folder"),
+        (
+            {"profile": "math500", "split": "train", "val_size": 9},
+            "no field 'answer' .it has: problem",
+        ),
+    ],
+)
+def test_bad_profiles(settings, message, tmp_path):
+    source, _ = write_math(tmp_path)
+    settings = {"source": source, "val_size": None} | settings
+    with pytest.raises(DataError, match=message) as error:
+        run(out=tmp_path / "out", **settings)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_held_out_set_nothing_is_written(tmp_path, monkeypatch):
+    """MATH is there, MATH-500 is not: the line says which flag gives a copy of it."""
+    import huggingface_hub
+
+    def unreachable(self, *_, **__):
+        raise ConnectionError("Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", unreachable)
+    source, _ = write_math(tmp_path)
+    with pytest.raises(
+        DataError, match=r"^HuggingFaceH4/MATH-500: .* --profile math --val_source COPY$"
+    ):
+        run(source, tmp_path / "out", profile="math", val_size=None)
+    with pytest.raises(DataError, match=r"^DigitalLearn.* --profile math --source COPY$"):
+        prepare(profile="math", out=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()

@@ -96,8 +96,11 @@ def test_default_layout(world, students, teachers, monkeypatch):
 def test_impossible_layouts_say_what_would_work(monkeypatch):
     with pytest.raises(
         ValueError, match=r"18 prompts x 16 = 288 .* 7 student ranks: use 1, 2, 3, 4, 6, 8, 9"
-    ):
+    ) as refusal:
         layout(8, "--teacher_ranks", 1, monkeypatch=monkeypatch)
+    for flag in ("--prompts_per_step", "--group_size", "--per_device_batch_size need not divide"):
+        assert flag in str(refusal.value)
+    assert "\n" not in str(refusal.value)
     with pytest.raises(
         ValueError, match="--teacher_ranks 8 of 8 ranks leaves no student: at most 7"
     ):

@@ -1,0 +1,94 @@
+"""--preset one-gpu: its arithmetic, its data, and a step of it by both of its commands."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from test_bad_input import refused
+from test_train import layout, parse, shell
+
+import train
+
+PRESET = ("--preset", "one-gpu")
+
+
+def test_the_arithmetic_of_the_preset(monkeypatch):
+    """128 completions a step in one process, and in up to 8; no problem of MATH's 12,000 twice."""
+    c = parse(*PRESET)
+    assert c.model == c.teacher_model == "Qwen/Qwen3-0.6B-Base"
+    assert (c.train_data, c.val_data) == ("data/math/train.jsonl", "data/math/val.jsonl")
+    assert (c.max_completion_tokens, c.kl_coef, c.teacher_mode) == (512, 0.0, "full")
+    assert c.prompts_per_step * c.group_size == 128
+    assert c.learning_rate == pytest.approx(1e-5 * (128 / 288) ** 0.5, rel=0.12)  # 6.7e-6
+    baseline = parse(*PRESET, "--sampler", "uniform")
+    assert (c.steps, baseline.steps) == (400, 550)  # 4/3 x 400 = 533, to the next evaluation
+    assert baseline.steps * c.prompts_per_step + c.prompts_per_step * c.candidates < 12_000
+    updates = c.prompts_per_step / c.teacher_update_every * c.teacher_epochs
+    updates *= c.replay_capacity / c.teacher_batch_size
+    assert updates == 64  # the paper's: 18 / 4 x 4 x 64 / (2 ranks x 8) = 72
+    for ranks in (1, 2, 4, 8):
+        built = layout(ranks, *PRESET, monkeypatch=monkeypatch)
+        assert (built.n_students, built.n_teachers) == (ranks, 0)
+
+
+def test_what_the_default_and_the_preset_train_on_has_a_profile():
+    """A file that is missing is prepared only if its path names a line of PROFILES."""
+    from scripts.prepare_data import PROFILES
+
+    for path in (train.DATA, train.MATH):
+        assert Path(path).parent == Path("data") and Path(path).name in PROFILES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [0, 1])  # python train.py, torchrun --nproc_per_node 1 train.py
+def test_a_step_by_both_commands(ranks, tmp_path, tiny_model, tiny_data):
+    names = ("prompts_per_step", "group_size", "candidates", "eval_every", "max_completion_tokens")
+    own = [x for n in names for x in (f"--{n}", getattr(parse(*PRESET), n))]
+    own[-1] = 8  # a random model never stops
+    flags = (*PRESET, *own, "--steps", 1, "--prompt_header", "", "--prompt_footer", "Answer:")
+    output = shell(tmp_path / "run", *flags, ranks=ranks, model=tiny_model, data=tiny_data)
+    assert "ranks    1 = 1 student, cpu" in output
+    assert "8 prompts x 16 = 128, 128 a student rank" in output
+    row = train.read_lines(tmp_path / "run/metrics.jsonl")[-1]
+    assert row["step"] == 1 and row["teacher_updates"] == 0  # as the proposals of step 1 were made
+    assert json.loads((tmp_path / "run/config.json").read_text())["activation_checkpointing"]
+    assert (tmp_path / "run/teacher/head.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("data/math/train.jsonl", "DigitalLearningGmbH/MATH-lighteval"),
+        ("data/openmathreasoning/train.jsonl", "nvidia/OpenMathReasoning"),
+    ],
+)
+def test_data_that_cannot_be_prepared(path, source, tmp_path, tiny_model, tiny_data):
+    """The hub is out of reach (HF_HUB_OFFLINE): a line names the data set and what to do instead."""
+    says = f"{source}: no such file or folder here, and the Hugging Face hub cannot be read"
+    refused(
+        tmp_path,
+        *("--train_data", path),
+        says=(
+            says,
+            f"a local copy by prepare_data.py --profile {path.split('/')[1]} --source COPY",
+        ),
+        before=lambda: os.chdir(tmp_path),
+        model=tiny_model,
+        data=tiny_data,
+    )
+
+
+def test_a_copy_that_is_there_is_used(tmp_path, tiny_model, tiny_data):
+    """data/math/train.jsonl exists and val.jsonl does not: made by hand, so not to be overwritten."""
+    (tmp_path / "data/math").mkdir(parents=True)
+    shutil.copy(tiny_data / "train.jsonl", tmp_path / "data/math/train.jsonl")
+    refused(
+        tmp_path,
+        *("--train_data", "data/math/train.jsonl", "--val_data", "data/math/val.jsonl"),
+        says="data/math: holds files made otherwise (no readable manifest says how)",
+        before=lambda: os.chdir(tmp_path),
+        model=tiny_model,
+        data=tiny_data,
+    )
