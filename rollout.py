@@ -414,13 +414,13 @@ def check_model(name: str, tokens: int) -> None:
         raise ValueError(
             f"{name!r} attends to the last {window} tokens only, a row may take {tokens}"
         )
-    cpu, prompts = torch.device("cpu"), [tokenizer(text).input_ids for text in ("1", "1 + 1")]
+    cpu, prompts = torch.device("cpu"), [tokenizer(text).input_ids for text in ("1", "1", "1 + 1")]
     doing = "generate"
     try:
         generator = Generator(name, cpu, tokenizer)
         rollouts = generator.generate(prompts, 1.0, 4, seed=0)
         doing = "be trained on what it generates"
-        rows_N, *inputs = collate(rollouts, [0, 1], tokenizer.pad_token_id, cpu)
+        rows_N, *inputs = collate(rollouts, [0, 1, 2], tokenizer.pad_token_id, cpu)
         with torch.no_grad():
             logp_N = Policy(name, cpu)(*inputs, 1.0)[0]
             own_N = torch.cat(

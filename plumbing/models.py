@@ -31,9 +31,13 @@ def check_folder(name: str, tokens: int, kind) -> tuple:
     if len(tokenizer) > config.vocab_size:
         counts = f"{len(tokenizer)} tokens, its model only {config.vocab_size}"
         raise ValueError(f"the tokenizer of {name!r} has {counts}")
-    if tokens > (room := positions(config) or tokens):
-        advice = "lower --max_prompt_tokens or --max_completion_tokens"
-        raise ValueError(f"a row may take {tokens} tokens, {name!r} has room for {room}: {advice}")
+    advice = "lower --max_prompt_tokens or --max_completion_tokens"
+    if tokens > (room := getattr(config, "max_position_embeddings", None) or tokens):
+        why = f"{name!r} has room for {room}"
+        raise ValueError(f"a row may take {tokens} tokens, but {why}: {advice}")
+    if tokens > (border := longrope_border(config) or tokens):
+        why = f"the rotary angles of {name!r} change beyond {border}"
+        raise ValueError(f"a row may take {tokens} tokens, but {why}: {advice}")
     try:
         how = {"dtype": "float32", "attn_implementation": "eager", "output_loading_info": True}
         model, found = kind.from_pretrained(name, ignore_mismatched_sizes=True, **trust, **how)
@@ -62,18 +66,13 @@ def load(kind, name: str, dtype, attention: str):
     return kind.from_pretrained(name, **how)
 
 
-def positions(config) -> int | None:
-    """The longest row that a model reads in one way from beginning to end; None: no limit is known.
-
-    longrope has one set of angles for short rows and one for long ones: a row that grows past the
-    border while it is generated would be trained on with other angles than it was drawn with.
-    """
+def longrope_border(config) -> int | None:
+    """The longest row with the angles of short ones, where longrope has others for long rows: one
+    that grows past it would be trained on with other angles than it was generated with."""
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]  # one a layer type
     longropes = [part for part in kinds if part.get("rope_type") == "longrope"]
-    rooms = [part.get("original_max_position_embeddings") for part in longropes]
-    rooms.append(getattr(config, "max_position_embeddings", None))
-    return min(filter(None, rooms), default=None)
+    return min((part["original_max_position_embeddings"] for part in longropes), default=None)
 
 
 def first_lines(error: BaseException) -> str:

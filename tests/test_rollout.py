@@ -17,7 +17,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    Gemma2Config,
     GenerationConfig,
     modeling_flash_attention_utils,
 )
@@ -1075,9 +1074,3 @@ def test_check_model_refuses_a_tokenizer_without_a_pad_token(qwen2, tmp_path):
 def test_check_model_refuses_a_tokenizer_with_more_tokens_than_the_model(tmp_path):
     save_tiny_model(tmp_path / "small", vocab_size=90)
     assert "has 99 tokens, its model only 90" in refused(tmp_path / "small")
-
-
-def test_check_model_refuses_capped_logits(qwen2, tmp_path):
-    shutil.copytree(qwen2, tmp_path / "gemma")
-    Gemma2Config(vocab_size=99).save_pretrained(tmp_path / "gemma")
-    assert "changes its logits (final_logit_softcapping)" in refused(tmp_path / "gemma")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -381,3 +382,58 @@ def test_samplers_of_the_table_keep_the_protocol():
             "uses_teacher",
         ):
             assert hasattr(cls, method)
+
+
+@pytest.mark.parametrize(
+    ("world", "devices", "says"),
+    [
+        (8, 8, None),
+        (8, 6, None),  # a teacher may share a student's
+        (8, 5, "6 student ranks on a machine with 5 GPUs"),
+        (2, 1, None),
+        (3, 1, "2 student ranks on a machine with 1 GPU:"),
+    ],
+)
+def test_ranks_of_a_role_have_a_gpu_each(world, devices, says, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    for name, value in {
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": world,
+        "RANK": 1,
+        "LOCAL_RANK": 1,
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    config = train.parse(["--teacher_ranks", str(max(1, world // 4))])
+    if says is None:
+        assert train.Layout(config).device == torch.device("cuda", 1 % devices)
+        return
+    with pytest.raises(ValueError, match=says):
+        train.Layout(config)
+
+
+def test_ranks_of_another_machine_do_not_need_a_gpu_here(monkeypatch):
+    """Rank 5 of 8 is the second of the second machine, which has students 4 and 5, teachers 6 and 7."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name, value in {"WORLD_SIZE": 8, "LOCAL_WORLD_SIZE": 4, "RANK": 5, "LOCAL_RANK": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    assert train.Layout(train.parse(["--teacher_ranks", "2"])).device == torch.device("cuda", 1)
+
+
+def test_a_rollout_has_a_seed_of_64_bits():
+    """Of 32 bits, two of a run's 20,000 steps would share their random numbers in one run of 22."""
+    seeds, student = [], object.__new__(train.Student)
+    student.config = train.parse(["--preset", "demo"])
+    student.layout = SimpleNamespace(n_students=1, rank=0)
+
+    class Enough(Exception):
+        pass
+
+    def generate(prompts, temperature, limit, seed, *rest):
+        seeds.append(seed)
+        raise Enough
+
+    student.generator = SimpleNamespace(generate=generate)
+    for step in range(20):
+        with pytest.raises(Enough):
+            student.rollout([[1]], ["1"], 1.0, (1, step, 0), train.Stopwatch())
+    assert len(set(seeds)) == 20 and 2**62 < max(seeds) < 2**64
