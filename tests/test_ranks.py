@@ -7,12 +7,25 @@ stands when the optimizer is about to step, after clipping.
 import pytest
 import torch
 from ranks import on_ranks
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import train
 from rollout import Policy, Rollouts
 from teacher import Teacher
 
 pytestmark = pytest.mark.slow
+
+
+def test_ranks_can_train_after_a_backward_here_and_see_no_card(tmp_path):
+    """On a CUDA build of torch the first fails without conftest's first backward, where this test runs alone."""
+
+    def train_and_count():
+        with FakeTensorMode():
+            pass
+        torch.ones((), requires_grad=True).backward()
+        return torch.cuda.device_count()
+
+    assert train_and_count() == on_ranks(1, tmp_path, train_and_count) == 0
 
 
 def close(a, b):
