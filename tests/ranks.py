@@ -10,12 +10,25 @@ import torch.multiprocessing as mp
 
 
 def on_ranks(n: int, tmp_path, body, *arguments):
-    """Runs body(*arguments) on n ranks, as torchrun would set them up; returns what rank 0 returned."""
+    """Runs body(*arguments) on n ranks, as torchrun would set them up; returns what rank 0 returned.
+
+    conftest.py says why a forked rank can train. The ranks end with the call, however it ends: one that hangs until
+    the test's time is up would hold up pytest's own end.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     out = Path(tmp_path) / f"result_{n}_{port}.pt"
-    mp.start_processes(_rank, (n, port, body, arguments, out), nprocs=n, start_method="fork")
+    ranks = mp.start_processes(
+        _rank, (n, port, body, arguments, out), nprocs=n, join=False, start_method="fork"
+    )
+    try:
+        while not ranks.join():
+            pass
+    finally:
+        for process in ranks.processes:
+            process.kill()
+            process.join()
     return torch.load(out)
 
 

@@ -122,7 +122,7 @@ def test_demo_steps(ranks, tmp_path):
     ]
     flags += ["--teacher_ranks", "1" if ranks else "0"]
     line = [sys.executable, *launcher, str(ROOT / "train.py"), *flags]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = train.read_lines(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["grad_norm"] > 0 and rows[0]["val_accuracy"] > 0.04

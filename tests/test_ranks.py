@@ -4,6 +4,10 @@ Each case runs the real Student.update (FSDP2 over gloo) in forked processes and
 stands when the optimizer is about to step, after clipping.
 """
 
+import os
+import signal
+import time
+
 import pytest
 import torch
 from ranks import on_ranks
@@ -26,6 +30,21 @@ def test_ranks_can_train_after_a_backward_here_and_see_no_card(tmp_path):
         return torch.cuda.device_count()
 
     assert train_and_count() == on_ranks(1, tmp_path, train_and_count) == 0
+
+
+def test_a_rank_that_hangs_ends_with_its_test(tmp_path):
+    """The end of the test is Ctrl-C here, where pytest-timeout's is another exception."""
+
+    def hang():
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(3600)
+
+    with pytest.raises(KeyboardInterrupt):
+        on_ranks(1, tmp_path, hang)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def close(a, b):

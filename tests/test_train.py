@@ -184,9 +184,7 @@ def shell(folder, *flags, ranks=0, model, data, code=0):
         *command(folder, *flags, model=model, data=data),
     ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        line, capture_output=True, text=True, env=environment, timeout=240, check=False
-    )
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode == 0) == (code == 0), done.stdout + done.stderr
     return done.stdout + done.stderr
 
