@@ -26,6 +26,7 @@ os.environ.setdefault(
 if ("-m", "gpu") not in zip(sys.argv, sys.argv[1:], strict=False):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is imported; processes inherit it
 
+import hypothesis
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -39,6 +40,8 @@ from transformers import (
 )
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("patient", deadline=None)  # 200 ms pass on a loaded machine
+hypothesis.settings.load_profile("patient")
 torch.ones((), requires_grad=True).backward()  # see above
 ROOT = Path(__file__).resolve().parent.parent
 
