@@ -3,16 +3,30 @@
 `tiny_model` (a folder) is what most tests want; `tiny_family("olmo2")` gives the same thing in the shape of another
 preset; `tiny_data` is a folder with train.jsonl and val.jsonl. All are made once a session and must not be changed:
 a test that needs another setting copies the folder first.
+
+Two more things hold for every test, so that no author has to think of them:
+
+Only `pytest -m gpu`, which runs nothing else, sees a card. Forked ranks would all take the first one, and its numbers
+are not those of a CPU.
+
+pytest's own process may train, and so may the ranks forked from it. autograd starts a thread a device at a process's
+first backward, and a process with such threads cannot fork children that train. With the cards hidden there is no
+device. But on a CUDA build without one, FakeTensorMode, which DTensor and so FSDP enter, puts a make-believe of 8
+devices in its place; a backward before anything else settles the number at none.
 """
 
 import json
 import os
+import sys
 from pathlib import Path
 
 os.environ.setdefault(
     "HF_HUB_OFFLINE", "1"
 )  # before transformers is imported: a test never waits for the network
+if ("-m", "gpu") not in zip(sys.argv, sys.argv[1:], strict=False):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is imported; processes inherit it
 
+import hypothesis
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -26,6 +40,9 @@ from transformers import (
 )
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("patient", deadline=None)  # 200 ms pass on a loaded machine
+hypothesis.settings.load_profile("patient")
+torch.ones((), requires_grad=True).backward()  # see above
 ROOT = Path(__file__).resolve().parent.parent
 
 CHARACTERS = [chr(i) for i in range(32, 127)] + ["\n"]
@@ -88,6 +105,11 @@ def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device, and `pytest -m gpu`")
 
 
 @pytest.fixture(scope="session")

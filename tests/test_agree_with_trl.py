@@ -12,9 +12,7 @@ HAS_TRL = importlib.util.find_spec("trl") is not None
 
 
 def run() -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=300
-    )
+    return subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True)
 
 
 @pytest.mark.skipif(HAS_TRL, reason="TRL is installed here")

@@ -1,6 +1,5 @@
 """What only a GPU can show: bf16 compute over float32 masters, NCCL beside gloo, two roles on one card."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +17,7 @@ from rollout import Generator, Policy, Rollouts, collate, micro_batches
 ROOT = Path(train.__file__).parent
 DEMO = ROOT / "demo/model"
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def test_chunked_logprobs_match_float64_on_the_cpu():
@@ -126,9 +122,7 @@ def test_demo_steps(ranks, tmp_path):
     ]
     flags += ["--teacher_ranks", "1" if ranks else "0"]
     line = [sys.executable, *launcher, str(ROOT / "train.py"), *flags]
-    done = subprocess.run(
-        line, capture_output=True, text=True, timeout=500, check=False, env=dict(os.environ)
-    )
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = train.read_lines(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["grad_norm"] > 0 and rows[0]["val_accuracy"] > 0.04

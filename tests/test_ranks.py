@@ -4,15 +4,55 @@ Each case runs the real Student.update (FSDP2 over gloo) in forked processes and
 stands when the optimizer is about to step, after clipping.
 """
 
+import os
+import signal
+import time
+
 import pytest
 import torch
 from ranks import on_ranks
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import train
 from rollout import Policy, Rollouts
 from teacher import Teacher
 
 pytestmark = pytest.mark.slow
+
+
+def test_ranks_can_train_after_a_backward_here_and_see_no_card(tmp_path):
+    """On a CUDA build of torch the first fails without conftest's first backward, where this test runs alone."""
+
+    def train_and_count():
+        with FakeTensorMode():
+            pass
+        torch.ones((), requires_grad=True).backward()
+        return torch.cuda.device_count()
+
+    assert train_and_count() == on_ranks(1, tmp_path, train_and_count) == 0
+
+
+def test_a_rank_that_hangs_ends_with_its_test(tmp_path):
+    """The test's end is an exception in a signal's handler, as pytest-timeout's is."""
+
+    def time_is_up(*_):
+        raise TimeoutError
+
+    def hang():
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(1)  # until on_ranks waits for this rank
+        os.kill(os.getppid(), signal.SIGUSR1)
+        time.sleep(3600)
+
+    before = signal.signal(signal.SIGUSR1, time_is_up)
+    try:
+        with pytest.raises(TimeoutError):
+            on_ranks(1, tmp_path, hang)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def close(a, b):

@@ -123,7 +123,7 @@ def test_what_is_drawn_and_not_taken_returns():
     assert unseen.unseen == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(1, 30),
     st.integers(1, 8),

@@ -515,7 +515,7 @@ EXTRAS = [".5", r"\text{or}", r"\text{ cm}", r"\begin{pmatrix}", r"\end{pmatrix}
 PIECES = st.sampled_from([*"0123456789xyi+-*/^!=<>,;:|()[]{}%$& ", *COMMANDS, *EXTRAS])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=8, max_size=8),
     st.integers(1000, 9999),
@@ -527,7 +527,7 @@ def test_fuzz_no_soup_is_worth_a_gold_it_does_not_hold(verifier, soups, number):
     assert all(v.reward == 0.0 and v.status in ("wrong", "no_box", "timeout") for v in verdicts)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(st.integers(-(10**6), 10**6), st.integers(1, 10**4))
 def test_fuzz_fractions_equal_themselves_and_not_their_neighbours(verifier, top, bottom):
     spellings = [
