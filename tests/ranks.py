@@ -1,5 +1,6 @@
 """Several ranks in a test: processes forked from this one, so that nobody imports torch again."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -34,6 +35,7 @@ def on_ranks(n: int, tmp_path, body, *arguments):
 
 def _rank(rank, n, port, body, arguments, out):
     _prctl_pr_set_pdeathsig(signal.SIGKILL)  # where pytest itself is killed
+    gc.freeze()  # a process group that a test has left to Python's collector hangs without its threads
     torch.set_num_threads(1)
     os.environ |= {
         "RANK": str(rank),
