@@ -28,6 +28,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -553,11 +554,13 @@ def origin(argv: list[str]) -> str:
     """Which command, machine, versions and commit the numbers above belong to."""
     cpu = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text()) or ["CPU"]
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    git = ["git", "-C", train.DEMO, "describe", "--always", "--dirty", "--exclude=*"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
+    git, commit = ["git", "-C", train.DEMO, "describe", "--always", "--dirty", "--exclude=*"], ""
+    if shutil.which("git"):  # a machine with a card may be bare
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     machine = f"{os.cpu_count()} cores {cpu[0]}{gpu}, {torch.get_num_threads()} threads a process"
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    return f"\n`bench.py {' '.join(argv)}`: {machine}; {versions}; commit {commit}; medians (least to most)."
+    versions += f"; commit {commit or 'unknown'}"
+    return f"\n`bench.py {' '.join(argv)}`: {machine}; {versions}; medians (least to most)."
 
 
 def main(argv: list[str] | None = None) -> int:
