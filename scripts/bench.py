@@ -357,7 +357,8 @@ def fits(args, rest: list[str]) -> None:
     print(
         "\nrows: per_device_batch_size, of max_prompt_tokens + max_completion_tokens tokens each. "
         "Recomputed: with\n--activation_checkpointing. 1 + 0: the teacher lives in the student's rank. "
-        f"A rank may use {USABLE:.0%} of its card."
+        f"A rank may use {USABLE:.0%} of its card.\n"
+        "0 rows may be the cache's doing: a smaller --max_rollout_tokens has a smaller one."
     )
 
 

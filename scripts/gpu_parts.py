@@ -88,7 +88,7 @@ def groups(s: Sizes) -> dict:
 
 def short(s: Sizes, eval_every: int) -> list[str]:
     """Flags of a demo run of a few steps; dry: of few problems."""
-    dry = ["--prompts_per_step", "4", "--group_size", "8"]
+    dry = ["--prompts_per_step", "12", "--group_size", "8", "--candidates", "2"]
     every = ["--eval_every", str(eval_every), "--checkpoint_every", str(eval_every)]
     return every + dry * s.dry
 
@@ -195,6 +195,8 @@ def resume(s: Sizes) -> dict:
         f"{same['halves']} of {len(lines)} metrics equal, {way(apart['halves'])}; two equal runs: "
     )
     said += f"{same['again']}, {apart['again']:.1e}"
+    if not gone:
+        raise CheckError("no group had a gradient in 4 steps: nothing was compared")
     if apart["halves"] > (0.0 if s.dry else max(0.01, 10 * apart["again"])):
         raise CheckError(f"the continued run is another: {said}")
     return {"said": said, "apart": apart, "metrics": rows}

@@ -77,6 +77,9 @@ def save_plain(lm, tokenizer, folder: Path) -> None:
     plain = AutoModelForCausalLM.from_config(config).bfloat16()
     plain.load_state_dict(lm.state_dict())
     plain.save_pretrained(folder)
+    # transformers 5.17 reads another end token than the model's from GGUF, and no pad token.
+    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(config.eos_token_id)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     tokenizer.save_pretrained(folder)
 
 

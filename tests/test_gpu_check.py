@@ -155,17 +155,24 @@ def test_curve_tells_a_difference_from_seed_noise(shift, monkeypatch, capsys):
     assert "val_accuracy, end | 0.0000 0.0100 0.0200 |" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("noise", "apart", "passes"), [(0, 0, 1), (0, 1, 0), (0.1, 0.5, 1)])
+@pytest.mark.parametrize(
+    ("noise", "apart", "passes"), [(0, 0, True), (0, 1, False), (0.1, 0.5, True), (0, -1, False)]
+)
 def test_resume_allows_what_two_equal_runs_differ_by(noise, apart, passes, monkeypatch):
-    """Each weight goes 1 away from the demo's; `again` ends `noise` further, `halves` `apart`."""
+    """Each weight goes 1 away from the demo's; `again` ends `noise` further, `halves` `apart`.
+
+    apart -1: no run has moved at all, and there is nothing to compare.
+    """
     base = load_file(ROOT / "demo/model/model.safetensors")
     further = {"once": 0.0, "again": noise, "halves": apart}
+    if apart == -1:
+        further = dict.fromkeys(further, -1.0)
 
     def runs(s, jobs, cpu=(), ranks=1):
         for out in jobs:
             write_run(out, [0.1] * 5)
             (out / "student").mkdir(exist_ok=True)
-            moved = {name: tensor + 1 + further[out.name] for name, tensor in base.items()}
+            moved = {name: tensor + (1 + further[out.name]) for name, tensor in base.items()}
             save_file(moved, out / "student/model.safetensors")
 
     monkeypatch.setattr(gpu_parts, "demo_runs", runs)
@@ -174,7 +181,8 @@ def test_resume_allows_what_two_equal_runs_differ_by(noise, apart, passes, monke
         assert found["apart"]["halves"] == pytest.approx(apart, abs=1e-5)
         assert found["said"].startswith("15 of 15 metrics equal")
     else:
-        with pytest.raises(gpu_parts.CheckError, match="the continued run is another"):
+        why = "no group had a gradient" if apart == -1 else "the continued run is another"
+        with pytest.raises(gpu_parts.CheckError, match=why):
             gpu_parts.resume(gpu_models.Sizes())
 
 

@@ -8,6 +8,7 @@ from conftest import save_tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
+from rollout import check_model
 from scripts import real_model
 
 
@@ -57,12 +58,15 @@ def test_plain_copy_has_the_same_weights_and_loads(tmp_path):
     folder = save_tiny_model(tmp_path / "tiny")
     lm = AutoModelForCausalLM.from_pretrained(folder)
     lm.config.quantization_config = {"quant_method": "gguf", "dequantize": False}
-    real_model.save_plain(lm, tiny_tokenizer(), tmp_path / "plain")
+    tokenizer = tiny_tokenizer()
+    tokenizer.pad_token = None
+    real_model.save_plain(lm, tokenizer, tmp_path / "plain")
     copy = AutoModelForCausalLM.from_pretrained(tmp_path / "plain")
     assert not hasattr(copy.config, "quantization_config") and copy.dtype == torch.bfloat16
     for name, tensor in lm.state_dict().items():
         assert torch.equal(copy.state_dict()[name], tensor.bfloat16())
-    assert AutoTokenizer.from_pretrained(tmp_path / "plain")("3 + 4").input_ids
+    assert AutoTokenizer.from_pretrained(tmp_path / "plain").pad_token == "<eos>"
+    check_model(str(tmp_path / "plain"), 100)
 
 
 def test_runs_are_compared_at_the_last_evaluation_of_both_and_at_their_ends(capsys):
