@@ -145,6 +145,11 @@ def summary(rows: list[dict], here: dict) -> str:
     return "\n".join(["", *lines, "", f"`gpu_check`: {facts}"])
 
 
+def complain(message: str) -> None:
+    """argparse's, in one line."""
+    raise ValueError(f"{message} (see --help)")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status: 0 all done, 1 a part failed, 2 bad input (one line on stderr)."""
     parser = argparse.ArgumentParser(
@@ -154,10 +159,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/gpu_check"), help="%(default)s")
     parser.add_argument("--minutes", type=float, default=8.0, help="limit of a part (%(default)s)")
     parser.add_argument("--dry", action="store_true", help="tiny sizes, on a CPU")
-    args = parser.parse_args(argv)
-    if args.parts == ["where"]:
-        return where(args.out, args.dry)
+    parser.error = complain
     try:
+        args = parser.parse_args(argv)
+        if args.parts == ["where"]:
+            return where(args.out, args.dry)
         if unknown := [part for part in args.parts if part not in PARTS]:
             raise ValueError(f"unknown part {unknown[0]!r}: choose from {', '.join(PARTS)}")
         if not args.minutes > 0:

@@ -191,6 +191,11 @@ def compare(runs: dict[str, list[dict]]) -> None:
     show("Course", " | ".join(["steps", *heads]), course)
 
 
+def complain(message: str) -> None:
+    """argparse's, in one line."""
+    raise InputError(f"{message} (see --help)")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status: 0 done, 1 a run failed, 2 bad input; one line on stderr unless 0."""
     parser = argparse.ArgumentParser(
@@ -206,11 +211,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=20.0, help="of both runs (%(default)s)")
     parser.add_argument("--steps", type=int, default=100_000, help="at most (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs/real_model"), help="%(default)s")
-    args, rest = parser.parse_known_args(argv)
+    parser.error = complain
     train.hf_logging.set_verbosity_error()
     train.hf_logging.disable_progress_bar()
     train.datasets.disable_progress_bars()
     try:
+        args, rest = parser.parse_known_args(argv)
         if not (args.minutes > 0 and args.val_problems > 0):
             raise InputError("--minutes and --val_problems must be above 0")
         args.out.mkdir(parents=True, exist_ok=True)
@@ -221,6 +227,8 @@ def main(argv: list[str] | None = None) -> int:
             own = flags[sampler]
             own += ["--train_data", str(data), "--val_data", str(val_data)]
             train.parse(own)
+        if args.model and not model.is_dir():
+            raise InputError(f"--model {model}: no such folder")
         if not model.exists():
             convert(args.gguf or packaged(), model)
     except (ValueError, OSError) as error:

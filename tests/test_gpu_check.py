@@ -294,6 +294,7 @@ def test_command_on_a_cpu(tmp_path):
     [
         (["nothing"], "unknown part 'nothing': choose from tests, groups, decode, train, step"),
         (["--minutes", "0"], "--minutes 0: must be above 0"),
+        (["--minutes", "eight"], "argument --minutes: invalid float value"),
         (["--out", __file__], "File exists"),
     ],
 )

