@@ -4,7 +4,7 @@ r"""Where the time and the memory of a step go, beside the least that this machi
     python scripts/bench.py step                              # the demo, one process; under torchrun: its ranks
     torchrun --nproc_per_node 8 scripts/bench.py step --shape qwen2.5-1.5b --max_completion_tokens 2048
     python scripts/bench.py trl --trl_python trl_venv/bin/python
-    python scripts/bench.py memory | growth | scale | plan
+    python scripts/bench.py memory | fits | growth | scale | plan
 
 Flags that `step` and `trl` do not know go to train.py, those of `scale` to `step`. Models of another --shape have
 random weights, the demo's tokenizer and made-up problems. Tables are Markdown; /proc makes it Linux only.
@@ -28,6 +28,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -49,7 +50,20 @@ import train
 from rollout import PromptEncoder
 from sampler import Goldilocks, InputError, Problems
 from scripts import measure
-from scripts.floors import ASSUMED, SHAPES, TEACHERS, Shape, floors, model_config, plan_row
+from scripts.floors import (
+    ASSUMED,
+    CARDS,
+    HUB,
+    SHAPES,
+    TEACHERS,
+    USABLE,
+    Shape,
+    floors,
+    memory_row,
+    model_config,
+    plan_row,
+    rows_that_fit,
+)
 
 GB, SPAWN = 2**30, multiprocessing.get_context("spawn")
 QUANTITIES = {  # of a step: name, digits
@@ -319,6 +333,35 @@ def memory(args, rest: list[str]) -> None:
     show("Log-prob pass, 151,936 words, hidden 1,536", columns, lines)
 
 
+def fits(args, rest: list[str]) -> None:
+    """what each preset needs on a card, computed by formula and not measured"""
+    lines = []
+    for name in train.PRESETS:
+        c = train.parse(["--preset", name])
+        if c.model not in HUB:
+            continue
+        student, teacher = (Shape(model_config(HUB[m])) for m in (c.model, c.teacher_model))
+        for students, teachers in ((6, 2), (1, 0)):
+            setting = (student, teacher, c, students, teachers)
+            line = [name, f"{students} + {teachers}", c.per_device_batch_size]
+            line += [f"{x:.1f}" for x in memory_row(*setting).values()]
+            for recompute in (False, True):
+                most = rows_that_fit(*setting, recompute).values()
+                line.append(" / ".join(map(str, most)))
+            lines.append(line)
+    columns = "preset | ranks | rows | masters, moments | gathered weights, sum of gradients "
+    columns += "| generating copy | activations | ... recomputed | key-value cache "
+    columns += "| teacher here | **student rank** | **teacher rank** "
+    columns += f"| most rows on {' / '.join(map(str, CARDS))} GiB | ... recomputed"
+    show("BY FORMULA (floors.memory_row), NOT MEASURED: GiB of a rank", columns, lines)
+    print(
+        "\nrows: per_device_batch_size, of max_prompt_tokens + max_completion_tokens tokens each. "
+        "Recomputed: with\n--activation_checkpointing. 1 + 0: the teacher lives in the student's rank. "
+        f"A rank may use {USABLE:.0%} of its card.\n"
+        "0 rows may be the cache's doing: a smaller --max_rollout_tokens has a smaller one."
+    )
+
+
 def load_problems(path: Path, barrier) -> tuple[float, ...]:
     """One rank: seconds to Problems, to the first selection, of a later one; Pss and Pss_Anon in GiB.
 
@@ -477,6 +520,7 @@ COMMANDS = {
         "dead_shares": (share, [0.6, 0.0], "shares of dead groups"),
     },
     memory: {"tokens": (count, 4 * 3072, "response tokens: 4 rows of 3,072")},
+    fits: {},
     growth: {"problems": (count, 3_200_000, "made up"), "ranks": (count, 8, "that start at once")},
     scale: {"ranks_list": (count, [1, 2, 4, 8], "numbers of ranks")},
     plan: {name: (type(value), value, meaning) for name, (value, meaning) in ASSUMED.items()},
@@ -511,11 +555,13 @@ def origin(argv: list[str]) -> str:
     """Which command, machine, versions and commit the numbers above belong to."""
     cpu = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text()) or ["CPU"]
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    git = ["git", "-C", train.DEMO, "describe", "--always", "--dirty", "--exclude=*"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
+    git, commit = ["git", "-C", train.DEMO, "describe", "--always", "--dirty", "--exclude=*"], ""
+    if shutil.which("git"):  # a machine with a card may be bare
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     machine = f"{os.cpu_count()} cores {cpu[0]}{gpu}, {torch.get_num_threads()} threads a process"
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    return f"\n`bench.py {' '.join(argv)}`: {machine}; {versions}; commit {commit}; medians (least to most)."
+    versions += f"; commit {commit or 'unknown'}"
+    return f"\n`bench.py {' '.join(argv)}`: {machine}; {versions}; medians (least to most)."
 
 
 def main(argv: list[str] | None = None) -> int:

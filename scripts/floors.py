@@ -3,8 +3,9 @@
 bench.py prints `floors` beside what it measured; `plan_row` puts them together for GPUs that are not at hand.
 """
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +21,12 @@ SHAPES = {  # model_type; SIZES
     "qwen3-4b": ("qwen3", 2560, 9728, 36, 32, 8, 128, 151936, True),
     "phi-4-mini": ("phi3", 3072, 8192, 32, 24, 8, 128, 200064, True),
     "qwen3-1.7b": ("qwen3", 2048, 6144, 28, 16, 8, 128, 151936, True),  # the teacher of the last two presets
+    "qwen3-0.6b": ("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, True),
+}
+HUB = {  # which of SHAPES a preset's model has
+    "Qwen/Qwen2.5-1.5B": "qwen2.5-1.5b", "allenai/OLMo-2-0425-1B": "olmo2-1b", "Qwen/Qwen3-4B": "qwen3-4b",
+    "microsoft/Phi-4-mini-instruct": "phi-4-mini", "Qwen/Qwen3-1.7B": "qwen3-1.7b",
+    "Qwen/Qwen3-0.6B-Base": "qwen3-0.6b", "Qwen/Qwen3-0.6B": "qwen3-0.6b",
 }
 TEACHERS = {"qwen3-4b": "qwen3-1.7b", "phi-4-mini": "qwen3-1.7b"}  # of another shape than the student
 # fmt: on
@@ -53,10 +60,40 @@ class Shape:
             4 * c.num_hidden_layers * q
         )  # FLOPs a key: multiply and add, for its score and its value
         self.cache = 2 * c.num_hidden_layers * kv  # numbers kept a token: keys and values
+        self.layers, self.hidden, self.tied = (
+            c.num_hidden_layers,
+            c.hidden_size,
+            c.tie_word_embeddings,
+        )
+        self.kept = kept_bytes(c, q, kv)
 
     def forward_flops(self, tokens, attended, scored):
         """2·matrices a token + attention a key attended to + 2·V·D a token that is scored."""
         return 2 * self.matrices * tokens + self.attention * attended + 2 * self.head * scored
+
+
+def kept_bytes(c, q: int, kv: int) -> int:
+    """Bytes that one layer keeps of each token from forward to backward, in bf16 under autograd.
+
+    D hidden, I the MLP's width, q and kv the widths of queries and keys, H heads. Each operation of
+    transformers' eager code keeps what its backward needs (tests/test_gpu_check.py counts it):
+
+        two norms    16 D + 8           input in float32, normalised, scaled; 1/rms in float32
+        attention    4 (q + kv) + 4 H   queries, keys, values, result (the next matrix's input), and
+                                        a normaliser a head; flash-attn and SDPA keep no scores
+        MLP          8 I                gate, silu(gate), up, their product
+    """
+    extra = {
+        # Norms of each head's queries and keys.
+        "qwen3": 6 * (q + kv) + 4 * (c.num_attention_heads + c.num_key_value_heads),
+        # Norms of queries and keys too, all scaled in float32, and behind attention and MLP.
+        "olmo2": 4 * c.hidden_size + 8 * (q + kv) + 8,
+        # Values are a view of the fused queries and keys; the result is copied for its matrix.
+        "phi3": 4 * q + 2 * kv,
+    }
+    attention = 4 * (q + kv) + 4 * c.num_attention_heads
+    plain = 16 * c.hidden_size + 8 + attention + 8 * c.intermediate_size
+    return plain + extra.get(getattr(c, "model_type", None), 0)
 
 
 def causal(tokens, before=0):
@@ -111,6 +148,87 @@ def floors(
         "step": machine.floor(moved=7 * 4 * shape.parameters / ranks),
         "refresh": machine.floor(moved=(4 + size) * shape.parameters),
     }
+
+
+def training_bytes(
+    shape: Shape, tokens: int, recompute=False, accumulated=True, scored=True, ranks: int = 1
+) -> dict[str, float]:
+    """What a GPU rank holds when it is at its fullest: as the backward of `tokens` tokens begins.
+
+    sharded: float32 weights and AdamW's two moments, shared out among FSDP2's `ranks`. The gradients
+        are shared out as well, but come into being while the activations go: not at this moment.
+    gathered: all weights in bf16, kept from forward to backward (reshard_after_forward=False) and,
+        where this is not the step's only micro-batch (`accumulated`), the sum of the earlier ones'
+        gradients, whole and in float32.
+    activations: `Shape.kept` a layer; with `recompute` (activation checkpointing) each layer's input
+        alone, as one layer at a time is computed again. Also what comes after the last layer.
+    working: gradients within one layer, as much as it kept, and, where tokens are `scored`, the pass
+        through the head (grpo.token_logprobs): its gradient in bf16, that of the hidden states in
+        float32, logits by the piece. A teacher scores none and has no head of its own.
+
+    Left out: CUDA's context and libraries (about 1 GiB), and what the allocator cannot use.
+    """
+    weights = shape.parameters if scored else shape.matrices + shape.head
+    kept = 2 * shape.hidden * shape.layers + shape.kept if recompute else shape.layers * shape.kept
+    head = 2 * shape.head + 2**26 + 4 * shape.hidden * tokens if scored else 0
+    return {
+        "sharded": 12 * weights / ranks,
+        "gathered": (2 + 4 * accumulated) * weights,
+        "activations": tokens * (kept + 10 * shape.hidden),
+        "working": tokens * shape.kept + head,
+    }
+
+
+def memory_row(student: Shape, teacher: Shape | None, c, students: int, teachers: int) -> dict:
+    """GiB that each student rank and each teacher rank needs, by part, from train.Config c.
+
+    A student holds a bf16 copy that generates all the time, and while that generates a key-value
+    cache instead of activations. With no teacher rank the teacher, if there is one, lives in the
+    student ranks, and "teacher here" is what it holds between its updates: weights, moments, and the
+    bf16 weights that its last prediction gathered. "student" is the fullest of these moments,
+    "teacher rank" that of a teacher which reads teacher_batch_size questions of max_prompt_tokens.
+    """
+    tokens = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
+    kept, recomputed = (
+        training_bytes(student, tokens, recompute, ranks=students) for recompute in (False, True)
+    )
+    parts = recomputed if c.activation_checkpointing else kept
+    copy, cache = 2 * student.parameters, 2 * student.cache * c.max_rollout_tokens
+    here = learning = within = 0.0
+    if teacher:
+        reads = c.teacher_batch_size * c.max_prompt_tokens
+        learns = training_bytes(teacher, reads, False, False, False, teachers or students)
+        learning = sum(learns.values())
+        if not teachers:
+            here, within = learns["sharded"] + learns["gathered"], learning
+    row = {
+        "sharded": parts["sharded"],
+        "gathered": parts["gathered"],
+        "copy": copy,
+        "activations": kept["activations"] + kept["working"],
+        "recomputed": recomputed["activations"] + recomputed["working"],
+        "cache": cache,
+        "teacher here": here,
+        "student": copy
+        + max(here + sum(parts.values()), parts["sharded"] + max(here + cache, within)),
+        "teacher rank": learning,
+    }
+    return {name: value / 2**30 for name, value in row.items()}
+
+
+CARDS, USABLE = (24, 80, 141), 0.92  # GiB; the rest is for CUDA's context, libraries and fragments
+
+
+def rows_that_fit(
+    student: Shape, teacher: Shape | None, c, students: int, teachers: int, recompute: bool
+) -> dict:
+    """The largest per_device_batch_size for each of CARDS; 0 where not even one row fits."""
+
+    def fits(rows: int, card: int) -> bool:
+        settings = replace(c, per_device_batch_size=rows, activation_checkpointing=recompute)
+        return memory_row(student, teacher, settings, students, teachers)["student"] < USABLE * card
+
+    return {card: next(n for n in itertools.count() if not fits(n + 1, card)) for card in CARDS}
 
 
 ASSUMED = {  # of `plan_row`: value, meaning

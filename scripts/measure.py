@@ -30,8 +30,13 @@ UNREAD = SimpleNamespace(  # a Verifier that reads nothing, at no cost
 )
 
 
-def save_random_model(shape: str, layers: int | None, seed: int, folder: Path) -> None:
-    """A causal LM of a named shape, or of the config in a folder, with random weights and the demo's tokenizer."""
+def save_random_model(
+    shape: str, layers: int | None, seed: int, folder: Path, device="cpu", dtype=torch.float32
+) -> None:
+    """A causal LM of a named shape, or of a folder's config: random weights, the demo's tokenizer.
+
+    They are drawn on `device`; saved as bf16 they take half of the disk.
+    """
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     changes = {
         "bos_token_id": None,
@@ -41,9 +46,9 @@ def save_random_model(shape: str, layers: int | None, seed: int, folder: Path) -
     if layers:
         changes |= {"num_hidden_layers": layers, "layer_types": None}
     torch.manual_seed(seed)
-    AutoModelForCausalLM.from_config(
-        model_config(shape, **changes), dtype=torch.float32
-    ).save_pretrained(folder)
+    with torch.device(device):
+        lm = AutoModelForCausalLM.from_config(model_config(shape, **changes), dtype=dtype)
+    lm.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

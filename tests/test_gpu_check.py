@@ -1,0 +1,317 @@
+"""gpu_check: its parts with tiny sizes, what it says when one fails; memory by formula, counted."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import FAMILIES
+from ranks import on_ranks
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import train
+from scripts import bench, floors, gpu_check, gpu_models, gpu_parts
+
+ROOT = Path(train.__file__).parent
+
+# --------------------------------------------------------------------------------------------------
+# Memory by formula
+
+
+def kept_by_forward(family: str, layers: int, tokens: int):
+    """Bytes that the base model in bf16 keeps for its backward, each storage once; its config."""
+    sizes = {"hidden_size": 64, "intermediate_size": 224, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 40, "pad_token_id": 0}
+    sizes |= {"num_hidden_layers": layers, "bos_token_id": 1, "eos_token_id": 2}
+    config = AutoConfig.for_model(family, **sizes)
+    lm = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
+    weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
+    held = []  # nothing is freed, so no address is used twice
+
+    def pack(tensor):
+        held.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = lm.base_model(torch.zeros(2, tokens // 2, dtype=torch.long), use_cache=False)
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
+    assert output.last_hidden_state.requires_grad
+    return sum(size for address, size in storages.items() if address not in weights), config
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "llama"])
+def test_what_a_layer_keeps_is_what_the_formula_says(family):
+    (one, _), (two, config) = (kept_by_forward(family, layers, 100) for layers in (1, 2))
+    assert two - one == 100 * floors.Shape(config).kept
+    after = 10 * 64 * 100  # of training_bytes; with the tables of rotary angles and the token ids
+    assert 0 < one - (two - one) < after
+
+
+def test_training_bytes_by_hand(tiny_shape):
+    """288 weights in matrices and 40 in the tied head; 2 layers; 5 tokens."""
+    shape, T = tiny_shape, 5
+    # 16 D + 8, 4 (q + kv) + 4 H, 8 I with D 4, q 6, kv 3, H 2, I 6.
+    assert shape.kept == 64 + 8 + 36 + 8 + 48
+    parts = floors.training_bytes(shape, T, ranks=2)
+    assert parts["sharded"] == 12 * 328 / 2 and parts["gathered"] == 6 * 328
+    assert parts["activations"] == T * (2 * 164 + 40)
+    assert parts["working"] == T * 164 + 2 * 40 + 2**26 + 16 * T
+    first = floors.training_bytes(shape, T, recompute=True, accumulated=False)
+    assert first["gathered"] == 2 * 328 and first["activations"] == T * (2 * 2 * 4 + 164 + 40)
+
+
+@pytest.fixture
+def tiny_shape():
+    from test_bench import TINY
+
+    return TINY
+
+
+def test_most_rows_is_the_last_that_fits():
+    config = train.parse(["--preset", "qwen2.5-1.5b"])
+    shape = floors.Shape(floors.model_config("qwen2.5-1.5b"))
+    for recompute in (False, True):
+        most = floors.rows_that_fit(shape, shape, config, 6, 2, recompute)
+        for card, rows in most.items():
+            room = floors.USABLE * card
+            config.activation_checkpointing, needs = recompute, []
+            for config.per_device_batch_size in (rows, rows + 1):
+                needs.append(floors.memory_row(shape, shape, config, 6, 2)["student"])
+            assert (needs[0] < room or rows == 0) and needs[1] >= room
+        assert list(most.values()) == sorted(most.values())
+
+
+def test_a_teacher_in_the_students_rank_takes_its_room():
+    config = train.parse(["--preset", "qwen2.5-1.5b"])
+    shape = floors.Shape(floors.model_config("qwen2.5-1.5b"))
+    alone = floors.memory_row(shape, None, config, 1, 0)
+    both = floors.memory_row(shape, shape, config, 1, 0)
+    assert both["student"] - alone["student"] == pytest.approx(both["teacher here"])
+    assert both["teacher here"] == pytest.approx(14 * shape.parameters / 2**30)
+    assert alone["teacher here"] == alone["teacher rank"] == 0
+
+
+def test_fits_has_a_line_for_every_preset_that_needs_a_card(capsys):
+    assert bench.main(["fits"]) == 0
+    printed = capsys.readouterr().out
+    assert "BY FORMULA" in printed and "NOT MEASURED" in printed
+    for name in set(train.PRESETS) - {"demo"}:
+        assert train.parse(["--preset", name]).model in floors.HUB
+        assert printed.count(f"| {name} |") == 2
+
+
+# --------------------------------------------------------------------------------------------------
+# The parts
+
+
+def test_parts_on_a_model_run_dry(tmp_path):
+    """In a process of their own, as they train: what they return goes into JSON and summary."""
+
+    def body():
+        del os.environ["RANK"]  # alone, as gpu_check runs them
+        floors.Machine.measure = classmethod(lambda cls, cuda: cls(1e10, 1e11))
+        parts = (gpu_models.decode, gpu_models.train_rate, gpu_models.step, gpu_models.memory)
+        return json.dumps({part.__name__: part(gpu_models.Sizes.of(dry=True)) for part in parts})
+
+    found = json.loads(on_ranks(1, tmp_path, body))
+    assert found["decode"]["without"] > found["decode"]["floor_ms"] > 0
+    assert 0 < found["train_rate"]["sdpa"] < 1
+    parts = ("rollout_s", "verify_s", "fwd_bwd_s", "step", "refresh")
+    assert 0 < sum(found["step"][part] for part in parts) <= found["step"]["seconds"]
+    memory = found["memory"]["demo"]
+    assert set(memory["peaks"]) == {"1", "2"} and memory["at full depth"] > 0
+    assert all("\n" not in part["said"] and part["said"] for part in found.values())
+
+
+def write_run(out: Path, rewards: list[float]) -> None:
+    """A run's folder as the parts read it."""
+    keys = ("zero_variance", "grad_norm", "val_accuracy", "logp_gap", "seconds", "teacher_updates")
+    rows = [
+        {"step": step, "reward_mean": reward} | dict.fromkeys(keys, reward)
+        for step, reward in enumerate(rewards)
+    ]
+    train.write_lines(out / "metrics.jsonl", rows)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_curve_tells_a_difference_from_seed_noise(shift, monkeypatch, capsys):
+    def runs(s, jobs, cpu=(), ranks=1):
+        assert len(cpu) == 3 and len(jobs) == 6
+        for out, flags in jobs.items():
+            noise = int(flags[-1]) / 100
+            write_run(out, [noise + shift * (out in cpu)] * 41)
+
+    monkeypatch.setattr(gpu_parts, "demo_runs", runs)
+    if shift:
+        with pytest.raises(gpu_parts.CheckError, match="differ by more than seeds do: reward_mean"):
+            gpu_parts.curve(gpu_models.Sizes())
+    else:
+        assert gpu_parts.curve(gpu_models.Sizes())["p"]["val_accuracy, end"] > 0.999
+    assert "val_accuracy, end | 0.0000 0.0100 0.0200 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("noise", "apart", "passes"), [(0, 0, True), (0, 1, False), (0.1, 0.5, True), (0, -1, False)]
+)
+def test_resume_allows_what_two_equal_runs_differ_by(noise, apart, passes, monkeypatch):
+    """Each weight goes 1 away from the demo's; `again` ends `noise` further, `halves` `apart`.
+
+    apart -1: no run has moved at all, and there is nothing to compare.
+    """
+    base = load_file(ROOT / "demo/model/model.safetensors")
+    further = {"once": 0.0, "again": noise, "halves": apart}
+    if apart == -1:
+        further = dict.fromkeys(further, -1.0)
+
+    def runs(s, jobs, cpu=(), ranks=1):
+        for out in jobs:
+            write_run(out, [0.1] * 5)
+            (out / "student").mkdir(exist_ok=True)
+            moved = {name: tensor + (1 + further[out.name]) for name, tensor in base.items()}
+            save_file(moved, out / "student/model.safetensors")
+
+    monkeypatch.setattr(gpu_parts, "demo_runs", runs)
+    if passes:
+        found = gpu_parts.resume(gpu_models.Sizes())
+        assert found["apart"]["halves"] == pytest.approx(apart, abs=1e-5)
+        assert found["said"].startswith("15 of 15 metrics equal")
+    else:
+        why = "no group had a gradient" if apart == -1 else "the continued run is another"
+        with pytest.raises(gpu_parts.CheckError, match=why):
+            gpu_parts.resume(gpu_models.Sizes())
+
+
+@pytest.mark.parametrize("saved", ["student teacher", "student"])
+def test_groups_wants_both_roles_in_the_checkpoint(saved, monkeypatch):
+    def runs(s, jobs, cpu=(), ranks=1):
+        assert ranks == 2
+        (out,) = jobs
+        write_run(out, [0.1] * 5)
+        (out / "config.json").write_text('{"device": "cuda"}')
+        for name in saved.split():
+            (out / "checkpoints/step_4" / name).mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(gpu_parts, "demo_runs", runs)
+    if "teacher" in saved:
+        assert gpu_parts.groups(gpu_models.Sizes())["said"].startswith("cuda: ")
+    else:
+        with pytest.raises(gpu_parts.CheckError, match=r"checkpoint of \['student'\]"):
+            gpu_parts.groups(gpu_models.Sizes())
+
+
+def test_a_run_that_fails_is_told_with_its_last_error(tmp_path, monkeypatch, capsys):
+    """Of two runs at once, started as train.py is; the one that is not to see the card does not."""
+    monkeypatch.setattr(gpu_parts, "ROOT", tmp_path)
+    script = "import os, sys\nprint(*sys.argv[1:], '/', os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    (tmp_path / "train.py").write_text(
+        script + "sys.exit('error: full' if 'bad' in sys.argv else 0)"
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    good, bad = tmp_path / "good", tmp_path / "bad-run"
+    with pytest.raises(gpu_parts.CheckError, match=r"^train.py bad: status 1: error: full$"):
+        gpu_parts.demo_runs(gpu_models.Sizes(), {good: ["--seed", "1"], bad: ["bad"]}, cpu=[bad])
+    assert good.with_suffix(".log").read_text() == f"--preset demo --seed 1 --out {good} / 0\n"
+    assert bad.with_suffix(".log").read_text().endswith(f"--out {bad} / \nerror: full\n")
+
+
+# --------------------------------------------------------------------------------------------------
+# The command
+
+PART = """
+import json, subprocess, sys, time
+part, out = sys.argv[1], sys.argv[3]
+print(part, file=open(out + "/calls", "a"))
+if part == "groups":
+    sys.exit("error: NCCL is not there")
+if part == "decode":
+    child = subprocess.Popen(["sleep", "60"])
+    print(child.pid, flush=True)
+    time.sleep(60)
+if part != "train":
+    json.dump({"said": part + " is | well", "device": "a card"}, open(f"{out}/{part}.json", "w"))
+"""
+
+
+def ended(pid: int) -> bool:
+    """Gone, or dead and not yet collected by its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_what_fails_is_reported_and_the_others_go_on_and_what_is_done_is_not_done_again(tmp_path):
+    def check(seconds: float, here: dict):
+        worker = gpu_check.Worker(tmp_path, False, seconds / 60, [sys.executable, "-c", PART])
+        (tmp_path / "calls").unlink(missing_ok=True)
+        rows = gpu_check.check(["tests", "groups", "decode", "train", "memory"], worker, here)
+        return rows, (tmp_path / "calls").read_text().split()
+
+    rows, calls = check(1.5, {"code": 1})
+    assert calls == ["tests", "groups", "decode", "train", "memory"]
+    assert [row["how"] for row in rows] == ["ok", "FAILED", "FAILED", "FAILED", "ok"]
+    assert rows[1]["said"] == "status 1: error: NCCL is not there"
+    pid = (tmp_path / "decode.log").read_text().strip()
+    assert rows[2]["said"] == f"stopped after 0.025 minutes: {pid}" and rows[2]["seconds"] < 10
+    for _ in range(50):
+        if ended(int(pid)):
+            break
+        time.sleep(0.1)
+    assert ended(int(pid))
+    assert rows[3]["said"] == "no result: it said nothing"
+    saved = json.loads((tmp_path / "memory.json").read_text())
+    assert saved["done"] and saved["found"]["device"] == "a card"
+
+    table = gpu_check.summary(rows, {"code": 1}).splitlines()
+    assert table[3].startswith("| tests | ok | ") and table[3].endswith(" | tests is / well |")
+    assert {line.count("|") for line in table[1:8]} == {5}
+
+    rows, calls = check(0.5, {"code": 1})
+    assert calls == ["groups", "decode", "train"]
+    assert [row["how"] for row in rows][::4] == ["done before"] * 2
+    rows, calls = check(0.5, {"code": 2})
+    assert len(calls) == 5  # other code: nothing of it is done
+
+
+def test_command_on_a_cpu(tmp_path):
+    """The whole way of one part: where, the part, JSON, log, table."""
+    command = [sys.executable, "-m", "scripts.gpu_check", "decode", "--dry", "--out", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| decode | ok |" in done.stdout and "device CPU, dry" in done.stdout
+    assert (tmp_path / "summary.md").read_text().strip() in done.stdout
+    assert "| without |" in (tmp_path / "decode.log").read_text()
+    assert json.loads((tmp_path / "decode.json").read_text())["found"]["without"] > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["nothing"], "unknown part 'nothing': choose from tests, groups, decode, train, step"),
+        (["--minutes", "0"], "--minutes 0: must be above 0"),
+        (["--minutes", "eight"], "argument --minutes: invalid float value"),
+        (["--out", __file__], "File exists"),
+    ],
+)
+def test_bad_input_one_line(flags, said, tmp_path, capsys):
+    out = [] if "--out" in flags else ["--out", str(tmp_path)]
+    assert gpu_check.main([*flags, *out]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and said in error
+
+
+def test_without_a_card_it_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said = "error: no CUDA device here: --dry runs the same code on a CPU\n"
+    for module, part in ((gpu_check, "where"), (gpu_parts, "decode")):
+        assert module.main([part, "--out", str(tmp_path)]) == 2
+        assert capsys.readouterr().err == said
+    # The command passes on what the process says that it asks, as it has no torch of its own.
+    monkeypatch.setattr(gpu_check.Worker, "run", lambda worker, part: f"status 2: {said.strip()}")
+    assert gpu_check.main(["--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == said
