@@ -22,6 +22,7 @@ SHAPES = {  # model_type; SIZES
     "phi-4-mini": ("phi3", 3072, 8192, 32, 24, 8, 128, 200064, True),
     "qwen3-1.7b": ("qwen3", 2048, 6144, 28, 16, 8, 128, 151936, True),  # the teacher of the last two presets
     "qwen3-0.6b": ("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, True),
+    "10m": ("qwen3", 256, 768, 12, 4, 2, 64, 96, True),  # on a CPU arithmetic takes nearly all of its step
 }
 HUB = {  # which of SHAPES a preset's model has
     "Qwen/Qwen2.5-1.5B": "qwen2.5-1.5b", "allenai/OLMo-2-0425-1B": "olmo2-1b", "Qwen/Qwen3-4B": "qwen3-4b",

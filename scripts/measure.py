@@ -67,9 +67,10 @@ def write_problems(path: Path, n: int, tokens: int, seed: int) -> None:
 
 
 def configure(args, rest: list[str]) -> train.Config:
-    """train.Config: the demo's, or for another shape its preset's limits and made-up header and footer."""
+    """train.Config: the demo's limits, or for a larger shape those of its preset and a made-up
+    header and footer."""
     flags = ["--preset", "demo"]
-    if args.shape != "demo":
+    if args.shape not in ("demo", "10m"):
         if args.shape not in SHAPES and not (Path(args.shape) / "config.json").is_file():
             raise InputError(
                 f"--shape {args.shape}: choose from demo, {', '.join(SHAPES)}, or give a model's folder"
