@@ -24,9 +24,13 @@ SHAPES = {  # model_type; SIZES
     "qwen3-0.6b": ("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, True),
 }
 HUB = {  # which of SHAPES a preset's model has
-    "Qwen/Qwen2.5-1.5B": "qwen2.5-1.5b", "allenai/OLMo-2-0425-1B": "olmo2-1b", "Qwen/Qwen3-4B": "qwen3-4b",
-    "microsoft/Phi-4-mini-instruct": "phi-4-mini", "Qwen/Qwen3-1.7B": "qwen3-1.7b",
-    "Qwen/Qwen3-0.6B-Base": "qwen3-0.6b", "Qwen/Qwen3-0.6B": "qwen3-0.6b",
+    "Qwen/Qwen2.5-1.5B": "qwen2.5-1.5b",
+    "allenai/OLMo-2-0425-1B": "olmo2-1b",
+    "Qwen/Qwen3-4B": "qwen3-4b",
+    "microsoft/Phi-4-mini-instruct": "phi-4-mini",
+    "Qwen/Qwen3-1.7B": "qwen3-1.7b",
+    "Qwen/Qwen3-0.6B-Base": "qwen3-0.6b",
+    "Qwen/Qwen3-0.6B": "qwen3-0.6b",
 }
 TEACHERS = {"qwen3-4b": "qwen3-1.7b", "phi-4-mini": "qwen3-1.7b"}  # of another shape than the student
 # fmt: on
