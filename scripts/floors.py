@@ -25,9 +25,13 @@ SHAPES = {  # model_type; SIZES
     "10m": ("qwen3", 256, 768, 12, 4, 2, 64, 96, True),  # on a CPU arithmetic takes nearly all of its step
 }
 HUB = {  # which of SHAPES a preset's model has
-    "Qwen/Qwen2.5-1.5B": "qwen2.5-1.5b", "allenai/OLMo-2-0425-1B": "olmo2-1b", "Qwen/Qwen3-4B": "qwen3-4b",
-    "microsoft/Phi-4-mini-instruct": "phi-4-mini", "Qwen/Qwen3-1.7B": "qwen3-1.7b",
-    "Qwen/Qwen3-0.6B-Base": "qwen3-0.6b", "Qwen/Qwen3-0.6B": "qwen3-0.6b",
+    "Qwen/Qwen2.5-1.5B": "qwen2.5-1.5b",
+    "allenai/OLMo-2-0425-1B": "olmo2-1b",
+    "Qwen/Qwen3-4B": "qwen3-4b",
+    "microsoft/Phi-4-mini-instruct": "phi-4-mini",
+    "Qwen/Qwen3-1.7B": "qwen3-1.7b",
+    "Qwen/Qwen3-0.6B-Base": "qwen3-0.6b",
+    "Qwen/Qwen3-0.6B": "qwen3-0.6b",
 }
 TEACHERS = {"qwen3-4b": "qwen3-1.7b", "phi-4-mini": "qwen3-1.7b"}  # of another shape than the student
 # fmt: on
@@ -156,16 +160,16 @@ def training_bytes(
 ) -> dict[str, float]:
     """What a GPU rank holds when it is at its fullest: as the backward of `tokens` tokens begins.
 
-    sharded: float32 weights and AdamW's two moments, shared out among FSDP2's `ranks`. The gradients
-        are shared out as well, but come into being while the activations go: not at this moment.
+    sharded: float32 weights and AdamW's two moments, shared out among FSDP2's `ranks`. So are the
+        gradients, but they come into being while the activations go: not at this moment.
     gathered: all weights in bf16, kept from forward to backward (reshard_after_forward=False) and,
         where this is not the step's only micro-batch (`accumulated`), the sum of the earlier ones'
         gradients, whole and in float32.
-    activations: `Shape.kept` a layer; with `recompute` (activation checkpointing) each layer's input
-        alone, as one layer at a time is computed again. Also what comes after the last layer.
-    working: gradients within one layer, as much as it kept, and, where tokens are `scored`, the pass
-        through the head (grpo.token_logprobs): its gradient in bf16, that of the hidden states in
-        float32, logits by the piece. A teacher scores none and has no head of its own.
+    activations: `Shape.kept` a layer; with `recompute` (activation checkpointing) each layer's
+        input alone, as one layer at a time is computed again. Also what follows the last layer.
+    working: gradients within one layer, as much as it kept, and, where tokens are `scored`, the
+        pass through the head (grpo.token_logprobs): its gradient in bf16, that of the hidden states
+        in float32, logits by the piece. A teacher scores none and has no head of its own.
 
     Left out: CUDA's context and libraries (about 1 GiB), and what the allocator cannot use.
     """
@@ -185,8 +189,8 @@ def memory_row(student: Shape, teacher: Shape | None, c, students: int, teachers
 
     A student holds a bf16 copy that generates all the time, and while that generates a key-value
     cache instead of activations. With no teacher rank the teacher, if there is one, lives in the
-    student ranks, and "teacher here" is what it holds between its updates: weights, moments, and the
-    bf16 weights that its last prediction gathered. "student" is the fullest of these moments,
+    student ranks, and "teacher here" is what it holds between its updates: weights, moments, and
+    the bf16 weights that its last prediction gathered. "student" is the fullest of these moments,
     "teacher rank" that of a teacher which reads teacher_batch_size questions of max_prompt_tokens.
     """
     tokens = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)

@@ -86,7 +86,9 @@ def where(out: Path, dry: bool) -> int:
         code = zlib.crc32(path.read_bytes(), code)
     here = {"device": "CPU, dry" if dry else torch.cuda.get_device_name()}
     here |= {name: version(name) for name in ("torch", "transformers")}
-    (out / "where.json").write_text(json.dumps(here | {"code": f"{code:08x}"}))
+    mine = out / f"where.{os.getpid()}"  # two commands may be at work in one folder
+    mine.write_text(json.dumps(here | {"code": f"{code:08x}"}))
+    mine.replace(out / "where.json")
     return 0
 
 

@@ -12,6 +12,7 @@ from rollout import check_model
 from scripts import real_model
 
 
+@pytest.mark.slow
 def test_both_samplers_on_a_tiny_model(tiny_model, tiny_data, tmp_path, capsys):
     """Two steps of each by train.py, then the tables."""
     line = ["--model", tiny_model, "--data", tiny_data / "train.jsonl", "--val_problems", 4]
