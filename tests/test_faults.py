@@ -359,19 +359,6 @@ def test_copies_that_differ_stop_the_run_before_they_are_saved(halfway, tmp_path
     assert steps_of(tmp_path / "run") == ["step_1"]
 
 
-def test_a_frozen_teacher_on_two_ranks_holds_one_copy(whole, halfway, tmp_path):
-    """They embed questions in batches of their own, and must not differ by the padding's rounding."""
-    flags = ("--teacher_ranks", 2, "--teacher_mode", "frozen")
-    assert start(tmp_path / "whole", *flags, ranks=4, data=halfway)[0] == 0
-    assert start(tmp_path / "run", *flags, "--steps", 2, ranks=4, data=halfway)[0] == 0
-    assert start(tmp_path / "run", *flags, ranks=4, data=halfway)[0] == 0  # embeds anew
-    assert metrics_of(tmp_path / "run")[3:] == metrics_of(tmp_path / "whole")[3:]
-    same = [
-        (tmp_path / name / "teacher/head.safetensors").read_bytes() for name in ("run", "whole")
-    ]
-    assert same[0] == same[1]
-
-
 # ---- another number of ranks, replay
 
 

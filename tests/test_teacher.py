@@ -185,3 +185,13 @@ def test_state_dict_restores_buffer_and_trigger(tiny_model, tmp_path):
             t.update(f"what is {i}?", i, 16)
     assert a.updates == b.updates == 4 + 8 + 12
     assert a.predict(QUESTIONS).tolist() == b.predict(QUESTIONS).tolist()
+
+
+def test_frozen_embeds_a_question_as_if_it_were_alone(tiny_model):
+    """To the last bit, so that ranks which read it beside others, or padded, agree on it."""
+    together, alone = (make(tiny_model, teacher_mode="frozen") for _ in range(2))
+    together.predict(QUESTIONS)
+    for question in QUESTIONS:
+        alone.predict([question])
+    assert len({len(ids) for ids in together._pooled}) > 1
+    assert all(torch.equal(vector, alone._pooled[ids]) for ids, vector in together._pooled.items())
