@@ -380,8 +380,8 @@ def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
     """transformers' SDPA, but that one query token a row reads keys and values where they are.
 
     query (B, H, T, D), key and value (B, H_kv, S, D). SDPA needs as many heads on both sides where
-    there is a mask, and transformers before 5.20 copies the keys and values of the whole cache for
-    that, at every token. The heads that share a key are H / H_kv rows of queries to it as well.
+    there is a mask, and transformers 5.17 copies the keys and values of the whole cache for that, at
+    every token. The heads that share a key are H / H_kv rows of queries to it as well.
     """
     B, H, T, D = query.shape
     if T > 1:
@@ -417,15 +417,14 @@ def check_model(name: str, tokens: int) -> None:
     cpu, prompts = torch.device("cpu"), [tokenizer(text).input_ids for text in ("1", "1", "1 + 1")]
     doing = "generate"
     try:
-        generator = Generator(name, cpu, tokenizer)
-        rollouts = generator.generate(prompts, 1.0, 4, seed=0)
+        ends = stop_ids(lm.generation_config, tokenizer)
+        rollouts = Generator(name, cpu, tokenizer).generate(prompts, 1.0, 4, seed=0)
         doing = "be trained on what it generates"
         rows_N, *inputs = collate(rollouts, [0, 1, 2], tokenizer.pad_token_id, cpu)
         with torch.no_grad():
             logp_N = Policy(name, cpu)(*inputs, 1.0)[0]
-            own_N = torch.cat(
-                [own_logps(lm, *row) for row in zip(prompts, rollouts.completion_ids, strict=True)]
-            )
+            rows = zip(prompts, rollouts.completion_ids, strict=True)
+            own_N = torch.cat([own_logps(lm, *row) for row in rows])
     except Exception as error:  # in a library's code anything may be raised
         why = f"{type(error).__name__}: {first_lines(error)}"
         raise ValueError(f"model {name!r} cannot {doing} here: {why}") from error
@@ -433,7 +432,7 @@ def check_model(name: str, tokens: int) -> None:
         if not (gap := (logps_N - own_N).abs().max().item()) < 0.01:
             why = "it may cap, scale or bias its logits, or attend in a way of its own"
             raise ValueError(f"model {name!r}: {what}'s log-probs are off by {gap:.2g}: {why}")
-    if not generator.stop_ids:
+    if not ends:
         advice = "set tokenizer.eos_token and save it again"
         raise ValueError(f"model {name!r} has no end token: {advice}")
 
