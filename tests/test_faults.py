@@ -159,20 +159,31 @@ def test_a_full_disk_stops_the_run_and_costs_nothing(whole, halfway, tmp_path):
     same_run(whole, tmp_path / "run")
 
 
-def test_sigterm_at_one_rank_stops_all_after_the_step_and_saves(halfway, tmp_path):
+THREE = ("--teacher_ranks", 1, "--checkpoint_every", 4, "--max_rollout_tokens", 320)
+
+
+@pytest.fixture(scope="module")
+def whole_of_three(tmp_path_factory, halfway):
+    """Three ranks, evaluated in two micro-batches each, without a fault."""
+    folder = tmp_path_factory.mktemp("whole_of_three") / "run"
+    assert start(folder, *THREE, ranks=3, data=halfway)[0] == 0
+    return folder
+
+
+def test_sigterm_at_one_rank_stops_all_after_the_step_and_saves(whole_of_three, halfway, tmp_path):
     def terminate():
         at_step(2, lambda run: run.layout.rank == 1 and os.kill(os.getpid(), signal.SIGTERM))
 
-    flags = ("--teacher_ranks", 1, "--checkpoint_every", 4)
-    code, said = start(tmp_path / "run", *flags, ranks=3, data=halfway, before=terminate)
+    code, said = start(tmp_path / "run", *THREE, ranks=3, data=halfway, before=terminate)
     assert code == 128 + signal.SIGTERM and "stopped by SIGTERM" in said
     assert steps_of(tmp_path / "run") == ["step_2"] and not (tmp_path / "run/student").exists()
-    assert start(tmp_path / "run", *flags, ranks=3, data=halfway)[0] == 0
-    assert start(tmp_path / "whole", *flags, ranks=3, data=halfway)[0] == 0
-    same_run(tmp_path / "whole", tmp_path / "run")
+    assert start(tmp_path / "run", *THREE, ranks=3, data=halfway)[0] == 0
+    same_run(whole_of_three, tmp_path / "run")
 
 
-def test_sigterm_at_a_teacher_amid_an_evaluation_stops_all_and_loses_nothing(halfway, tmp_path):
+def test_sigterm_at_a_teacher_amid_an_evaluation_stops_all_and_loses_nothing(
+    whole_of_three, halfway, tmp_path
+):
     """The teacher's main thread waits for a message then: Python would run no handler in it."""
 
     def terminate():
@@ -188,16 +199,14 @@ def test_sigterm_at_a_teacher_amid_an_evaluation_stops_all_and_loses_nothing(hal
 
         train.Student.rollout = rollout_and_terminate
 
-    folder, whole = tmp_path / "run", tmp_path / "whole"
-    flags = ("--teacher_ranks", 1, "--max_rollout_tokens", 320, "--checkpoint_every", 4)
-    code, said = start(folder, *flags, ranks=3, data=halfway, before=terminate)
+    folder = tmp_path / "run"
+    code, said = start(folder, *THREE, ranks=3, data=halfway, before=terminate)
     assert code == 128 + signal.SIGTERM and "stopped by SIGTERM" in said
     assert steps_of(folder) == ["step_2"] and not (folder / "evals/step_2.jsonl").exists()
     assert [row["step"] for row in metrics_of(folder) if "val_accuracy" in row] == [0]
-    assert start(folder, *flags, ranks=3, data=halfway)[0] == 0
-    assert start(whole, *flags, ranks=3, data=halfway)[0] == 0
-    same_run(whole, folder)
-    evals = [path / "evals/step_2.jsonl" for path in (folder, whole)]
+    assert start(folder, *THREE, ranks=3, data=halfway)[0] == 0
+    same_run(whole_of_three, folder)
+    evals = [path / "evals/step_2.jsonl" for path in (folder, whole_of_three)]
     assert evals[0].read_text() == evals[1].read_text()
 
 

@@ -1,4 +1,4 @@
-"""--preset one-gpu: its arithmetic, its data, and a step of it by both of its commands."""
+"""--preset one-gpu: its arithmetic, its data, and a step of it."""
 
 import json
 import os
@@ -42,13 +42,12 @@ def test_what_the_default_and_the_preset_train_on_has_a_profile():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [0, 1])  # python train.py, torchrun --nproc_per_node 1 train.py
-def test_a_step_by_both_commands(ranks, tmp_path, tiny_model, tiny_data):
+def test_a_step_by_torchrun(tmp_path, tiny_model, tiny_data):
     names = ("prompts_per_step", "group_size", "candidates", "eval_every", "max_completion_tokens")
     own = [x for n in names for x in (f"--{n}", getattr(parse(*PRESET), n))]
     own[-1] = 8  # a random model never stops
     flags = (*PRESET, *own, "--steps", 1, "--prompt_header", "", "--prompt_footer", "Answer:")
-    output = shell(tmp_path / "run", *flags, ranks=ranks, model=tiny_model, data=tiny_data)
+    output = shell(tmp_path / "run", *flags, ranks=1, model=tiny_model, data=tiny_data)
     assert "ranks    1 = 1 student, cpu" in output
     assert "8 prompts x 16 = 128, 128 a student rank" in output
     row = train.read_lines(tmp_path / "run/metrics.jsonl")[-1]
