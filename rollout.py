@@ -329,6 +329,7 @@ def decode(
             if not len(rows):
                 break
             capacity = prompt_T + min(t + block, T - 1)
+            capacity += -capacity % 16 if cuda else 0  # else SDPA copies the mask at every call
             cache.make_room(kept, prompt_T + t, capacity)
             kept = torch.arange(len(rows), device=rows.device)
             forward = record(step)
@@ -337,16 +338,22 @@ def decode(
 
 
 class HostReads(TorchDispatchMode):
-    """Counts the numbers that the host waits to read off the device: a CUDA graph cannot hold that."""
+    """Counts where the host waits for numbers on the device, or hands it some: a CUDA graph cannot
+    hold that. It sees what PyTorch's operators say of themselves, and copies between devices."""
 
     count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        waits = (
-            torch.Tag.data_dependent_output in func.tags or func is torch.ops.aten.nonzero.default
-        )
+        aten, out = torch.ops.aten, func(*args, **(kwargs or {}))
+        if func.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
+            waits = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+        elif func.overloadpacket in (aten._to_copy, aten.copy_):
+            waits = len({x.device.type for x in (*args, out) if isinstance(x, torch.Tensor)}) > 1
+        else:
+            tags = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
+            waits = any(tag in func.tags for tag in tags)
         self.count += waits
-        return func(*args, **(kwargs or {}))
+        return out
 
 
 class Recorder:

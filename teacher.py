@@ -100,10 +100,10 @@ def pool(
 def check_teacher(name: str, tokens: int) -> None:
     """Raises ValueError, in one line, unless `name` can be a teacher's backbone and read `tokens`
     tokens. What a head would do with its hidden states does not matter here."""
-    backbone, tokenizer = check_folder(name, tokens, AutoModel)
+    _, tokenizer = check_folder(name, tokens, AutoModel)
     ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
     try:
-        backbone.set_attn_implementation("sdpa")
+        backbone = load(AutoModel, name, torch.float32, "sdpa").eval()
         with torch.no_grad():
             f_B, _ = UtilityModel(backbone, "full")(ids_B_T, torch.ones_like(ids_B_T))
     except Exception as error:  # in a library's code anything may be raised
@@ -241,7 +241,7 @@ class Teacher:
     def _pooled_embeddings(self, rows: list[list[int]]) -> torch.Tensor:
         """A frozen backbone's embedding of a question never changes: computed once, and alone. Padded
         to its neighbours' length it would differ by rounding from rank to rank, and so would the
-        heads, whose gradients no collective adds up."""
+        heads, whose gradients no collective adds up. Ranks must be devices of one kind for that."""
         for ids in rows:
             if tuple(ids) not in self._pooled:
                 _remember(self._pooled, tuple(ids), self.model(*self._right_pad([ids]))[1][0])

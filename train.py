@@ -288,8 +288,9 @@ class Layout:
     def pick_device(self) -> torch.device:
         """A GPU of this machine, if it has any. Those of one role must have one each; a student and
         a teacher may share one. Raises ValueError where there are too few."""
-        if not (devices := torch.cuda.device_count()):
+        if not torch.cuda.is_available():
             return torch.device("cpu")
+        devices = torch.cuda.device_count()
         local = int(os.environ.get("LOCAL_RANK", 0))
         here = range(int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
         students = sum(self.rank - local + i < self.n_students for i in here)
@@ -360,7 +361,8 @@ class Layout:
         def watch() -> None:
             while os.read(seen, 1)[0] != signal.SIGTERM:
                 pass
-            self.request_stop()
+            with suppress(dist.DistError):  # torchrun has died, and there is nobody to tell
+                self.request_stop()
 
         threading.Thread(target=watch, daemon=True).start()
 
@@ -597,7 +599,7 @@ class Student:
             overlong = set(range(len(prompts))) - set(fits)
             rows = [(i, 0.0, "overlong_prompt", 0) for i in overlong]  # they count as wrong
             # A micro-batch of each rank at a time.
-            longest = c.max_prompt_tokens + c.max_completion_tokens
+            longest = max((len(prompts[i]) for i in fits), default=0) + c.max_completion_tokens
             at_once = n * max(1, c.max_rollout_tokens // longest)
             for part in (fits[i : i + at_once] for i in range(0, len(fits), at_once)):
                 if self.layout.stopping():
@@ -631,7 +633,7 @@ def train(config: Config, layout: Layout, run: "Run", start: int, verifier: Veri
     stop = False
     if layout.gather(run.owes_evaluation(start), layout.group)[0]:
         found = student.evaluate(val_problems, start, run.folder, watch := Stopwatch())
-        run.complete(start, found | watch)
+        run.complete(start, found, watch)
         stop = not found
     finished = start == c.steps and not stop
 
@@ -1059,18 +1061,17 @@ class Run:
             message += f"({what}); the same command goes on from the newest checkpoint"
         elif not isinstance(error, InputError):
             speaks, status = True, 1
-        with suppress(dist.DistError):  # without torchrun the store is gone with rank 0
-            if speaks and self.layout.store.add("said", 1) > 1 and is_lost(error):
-                speaks = False
-        if not speaks:
-            return status
-        if isinstance(error, NonFiniteError):
-            write_lines(self.folder / "nonfinite.jsonl", error.rows)
-        if status == 1:
+        if status == 1:  # first of all: the store may be hard to reach
             role = "teacher" if self.layout.is_teacher else "student"
             print(f"error on rank {self.layout.rank} ({role}):", file=sys.stderr)
             traceback.print_exception(error)
-        else:
+            sys.stderr.flush()
+        with suppress(dist.DistError):  # without torchrun the store is gone with rank 0
+            if speaks and self.layout.store.add("said", 1) > 1 and is_lost(error):
+                speaks = False
+        if speaks and isinstance(error, NonFiniteError):
+            write_lines(self.folder / "nonfinite.jsonl", error.rows)
+        if speaks and status > 1:
             say(message)
         return status
 
@@ -1098,18 +1099,20 @@ class Run:
                 write_lines(self.folder / "samples.jsonl", [sample], "a")
 
     def owes_evaluation(self, step: int) -> bool:
-        """Whether `step` is one to evaluate at and has not been: the first, or SIGTERM came first."""
+        """Whether `step` is one to evaluate at and has not been: it is the first, SIGTERM came, or
+        the run goes on with another --eval_every or --steps."""
         if step % self.config.eval_every and step < self.config.steps:
             return False
         rows = read_lines(self.folder / "metrics.jsonl", torn=True)
         return not any(row["step"] == step and "val_accuracy" in row for row in rows)
 
-    def complete(self, step: int, found: dict) -> None:
-        """Adds to what metrics.jsonl has of its last step, or of step 0, which is not trained."""
+    def complete(self, step: int, found: dict, watch: Stopwatch) -> None:
+        """Adds an evaluation to what metrics.jsonl has of its last step, or of step 0, which is not
+        trained."""
         if self.layout.rank:
             return
         rows = read_lines(self.folder / "metrics.jsonl") or [{"step": step}]
-        rows[-1] |= found
+        rows[-1] = watch | rows[-1] | found | {"eval_s": watch["eval_s"]}
         write_lines(self.folder / "metrics.jsonl", rows)
 
     def show_plan(self, start: int, student: Student, n_train: int, n_val: int) -> None:
@@ -1153,10 +1156,12 @@ class Run:
 
 def is_lost(error: Exception) -> bool:
     """Whether it says that another rank, or torchrun's store, cannot be reached any more. gloo
-    raises no class of its own."""
+    raises no class of its own, and NCCL one for everything."""
     if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
         return True
     text = str(error)
+    if isinstance(error, dist.DistBackendError):
+        return "remote process" in text
     return type(error) is RuntimeError and ("/gloo/" in text or "pair closure" in text)
 
 
@@ -1280,8 +1285,9 @@ def say(error: object) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status, with one line on stderr from one rank unless it is 0: 2 bad input, 3 a loss or gradient
-    that is not finite, 4 a fault (full disk, lost rank), 143 stopped by SIGTERM and saved."""
+    """Returns the exit status: 0 finished, 143 stopped by SIGTERM and saved; with a line on stderr
+    from one rank 2 bad input, 3 a loss or gradient that is not finite, 4 a fault (full disk, lost
+    rank); 1 any other error, shown whole by the rank that it happened to."""
     rank = int(os.environ.get("RANK", 0))
     if "TORCHELASTIC_RUN_ID" in os.environ:
         _prctl_pr_set_pdeathsig(
@@ -1328,7 +1334,7 @@ def main(argv: list[str] | None = None) -> int:
             else:
                 finished = train(config, layout, run, start, verifier)
             layout.gather(None)
-        except Exception as error:  # the one place that all errors come to
+        except Exception as error:  # whatever it is: this rank has to say it
             return run.failed(error)
     dist.destroy_process_group()
     return 0 if finished else 128 + signal.SIGTERM

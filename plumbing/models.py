@@ -55,7 +55,8 @@ def check_folder(name: str, tokens: int, kind) -> tuple:
 
 def load(kind, name: str, dtype, attention: str):
     """The model, as kind.from_pretrained has it, without dropout: in train mode, which activation
-    checkpointing and LoRA ask for, it would make two forwards of the same weights differ."""
+    checkpointing and LoRA ask for, it would make two forwards of the same weights differ. Its config
+    says so, also where it is exported. Switches cuDNN's attention off for the whole process."""
     # SDPA's first choice on Hopper makes a plan for every new shape, and repeats no result exactly.
     torch.backends.cuda.enable_cudnn_sdp(False)
     config = AutoConfig.from_pretrained(name)

@@ -81,6 +81,9 @@ class Replay(train.Run):
 
     def save(self, step: int, sampler, student=None) -> None: ...
 
+    def owes_evaluation(self, step: int) -> bool:
+        return False
+
     def log(self, metrics: dict, groups: train.Groups | None = None, tokenizer=None) -> None:
         if (step := metrics["step"]) == self.last:
             self.layout.request_stop()  # ends the loop after this step

@@ -206,6 +206,8 @@ def test_sigterm_at_a_teacher_amid_an_evaluation_stops_all_and_loses_nothing(
     assert [row["step"] for row in metrics_of(folder) if "val_accuracy" in row] == [0]
     assert start(folder, *THREE, ranks=3, data=halfway)[0] == 0
     same_run(whole_of_three, folder)
+    row = train.read_lines(folder / "metrics.jsonl")[2]
+    assert row["train_s"] > 0 and row["rollout_s"] > 0 and row["eval_s"] > 0  # none overwritten
     evals = [path / "evals/step_2.jsonl" for path in (folder, whole_of_three)]
     assert evals[0].read_text() == evals[1].read_text()
 

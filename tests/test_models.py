@@ -48,6 +48,7 @@ ZOO = {
     "Qwen3NextConfig": (QWEN3_NEXT, "cannot generate here", None),
     "Lfm2Config": ({"layer_types": ["conv", "full_attention"]}, "cannot generate here", None),
     "FalconH1Config": (FALCON_H1 | {"mamba_n_groups": 1}, "cannot generate here", None),
+    "BloomConfig": ({}, "cannot generate here", SDPA),  # attention classes of its own
     "GraniteConfig": ({"logits_scaling": 8.0}, "Policy's log-probs are off by", None),
     "PhiConfig": ({}, "Policy's log-probs are off by", None),  # its head has a bias
 }
@@ -140,8 +141,10 @@ def test_a_decoding_step_in_which_the_host_has_a_part_is_found(tmp_path):
     with HostReads() as reads:
         torch.ones(3).nonzero()
         float(torch.ones(()))
+        torch.ones(3)[torch.tensor([True, False, True])]
+        torch.ones(3)[torch.tensor([True, False, True])] = 2.0
         torch.ones(3)[torch.tensor([1, 2])].sum()  # no read
-    assert reads.count == 2
+    assert reads.count == 4
 
 
 def test_a_decoding_step_reads_keys_and_values_where_they_are(tmp_path, monkeypatch):

@@ -390,6 +390,7 @@ def test_samplers_of_the_table_keep_the_protocol():
     ],
 )
 def test_ranks_of_a_role_have_a_gpu_each(world, devices, says, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
     for name, value in {
         "WORLD_SIZE": world,
@@ -408,6 +409,7 @@ def test_ranks_of_a_role_have_a_gpu_each(world, devices, says, monkeypatch):
 
 def test_ranks_of_another_machine_do_not_need_a_gpu_here(monkeypatch):
     """Rank 5 of 8 is the second of the second machine, which has students 4 and 5, teachers 6 and 7."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name, value in {"WORLD_SIZE": 8, "LOCAL_WORLD_SIZE": 4, "RANK": 5, "LOCAL_RANK": 1}.items():
         monkeypatch.setenv(name, str(value))
