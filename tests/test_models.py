@@ -160,3 +160,10 @@ def test_a_decoding_step_reads_keys_and_values_where_they_are(tmp_path, monkeypa
     assert len(shapes) >= 2 * 11 and set(shapes) == {
         ((2, 2), 2, 2)
     }  # layers, tokens after the first
+
+
+def test_cudnn_attention_is_off(tiny_model):
+    """On Hopper it is SDPA's first choice, and makes a plan for every new shape."""
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    Policy(str(tiny_model), CPU)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
