@@ -28,7 +28,8 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils import is_flash_attn_2_available
 
 import grpo
-from plumbing.models import check_folder, first_lines, load
+from plumbing.errors import first_lines
+from plumbing.models import check_folder, load
 
 # App. M. Lines that the print breaks only for its page width are joined.
 PROMPT_HEADER = r"""You are an expert problem solver. Your task is to solve the problem by explicitly showing your detailed Chain of Thought.

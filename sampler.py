@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 import torch
 import torch.distributed as dist
 
+from plumbing.errors import InputError
+
 
 def utility_target(p_hat):
     """y = √(p̂(1-p̂)), the std of the group's rewards, in [0, 0.5] (Section 3.3; Alg. 2, line 4)."""
@@ -29,10 +31,6 @@ def utility_target(p_hat):
 
 # ----------------------------------------------------------------------------------------------------
 # Problems
-
-
-class InputError(ValueError):
-    """The user's data, flags or folder cannot be used: one line says which, why and what to do."""
 
 
 class NonFiniteError(FloatingPointError):

@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
-from plumbing.models import check_folder, first_lines, load
+from plumbing.errors import first_lines
+from plumbing.models import check_folder, load
 from sampler import (
     FEEDBACK,
     REQUEST,

@@ -1,1 +1,1 @@
-"""What any training run needs and no equation of the paper is in."""
+"""What any training run needs. No equation of the paper is in here: a reader may skip it whole."""

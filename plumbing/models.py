@@ -5,6 +5,8 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
+from plumbing.errors import first_lines
+
 
 def check_folder(name: str, tokens: int, kind) -> tuple:
     """Loads `name` (folder or hub id) on the CPU in float32, with the model's own attention code.
@@ -74,8 +76,3 @@ def longrope_border(config) -> int | None:
     kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]  # one a layer type
     longropes = [part for part in kinds if part.get("rope_type") == "longrope"]
     return min((part["original_max_position_embeddings"] for part in longropes), default=None)
-
-
-def first_lines(error: BaseException) -> str:
-    """The beginning of a message, of which the first line may only introduce the second."""
-    return " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__

@@ -1,0 +1,34 @@
+"""Samplers and rewards of one's own: a Python file and a name in it."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from plumbing.errors import InputError, first_lines
+
+
+def path_of(spec: str) -> Path:
+    """The file that FILE.py:NAME or FILE.py names."""
+    return Path(spec.partition(".py:")[0] + ".py" if ".py:" in spec else spec)
+
+
+def load(spec: str, flag: str, default: str | None = None):
+    """What FILE.py:NAME names; NAME may be left out where there is a `default`. Raises InputError,
+    in one line that names the flag, where the file, or the name in it, cannot be had."""
+    path, name = path_of(spec), spec.partition(".py:")[2] or default
+    if path.suffix != ".py" or not name:
+        wanted = "FILE.py" + (f"[:NAME, else {default}]" if default else ":NAME")
+        raise InputError(f"{flag} {spec}: must be {wanted}")
+    if not path.is_file():
+        raise InputError(f"{flag} {spec}: there is no file {path}")
+    module_spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look a class's module up
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:  # it is anyone's code
+        why = f"{type(error).__name__}: {first_lines(error)}"
+        raise InputError(f"{flag} {spec}: {path} cannot be run: {why}") from error
+    if not callable(found := getattr(module, name, None)):
+        raise InputError(f"{flag} {spec}: {path} has no class or function {name!r}")
+    return found
