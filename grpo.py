@@ -225,7 +225,9 @@ def policy_loss(
     ρ = π_θ / π_old is the importance ratio (L_DAPO, Section 6, with the leading minus that the print lacks);
     k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias (its expected gradient is that of
     KL(π_ref ‖ π_θ)); entropy is *subtracted*: the text maximises it; +βH in a loss, as Eq. 4 prints, would lower it.
-    Everything is per response token, (N,). Returns the scalar loss and sums over tokens: `clipped`, `kl`.
+    Everything is per response token, (N,). Returns the scalar loss, and sums over the N tokens by
+    name. train.py adds them up over micro-batches and ranks and logs their mean: a statistic added
+    here is in metrics.jsonl.
     """
     weight_N = weight_N.to(logp_N.dtype)
     ratio_N = torch.exp(logp_N - old_logp_N)
@@ -235,12 +237,14 @@ def policy_loss(
     bites_N = ((ratio_N > 1 + clip_high) & (advantage_N > 0)) | (
         (ratio_N < 1 - clip_low) & (advantage_N < 0)
     )
-    stats = {"clipped": bites_N.sum(), "kl": torch.zeros((), device=logp_N.device)}
+    stats = {"clip_fraction": bites_N.sum()}
     if kl_coef:
         log_ratio_N = ref_logp_N - logp_N
         k3_N = torch.exp(log_ratio_N) - log_ratio_N - 1
         loss = loss + kl_coef * (weight_N * k3_N).sum()
-        stats["kl"] = k3_N.detach().sum()
+        stats["kl"] = k3_N.sum()
+    if entropy_N is not None:
+        stats["entropy"] = entropy_N.sum()
     if entropy_coef:
         loss = loss - entropy_coef * (weight_N * entropy_N).sum()
     return loss, stats

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-import torch.distributed as dist
 
 from plumbing.errors import InputError
 
@@ -31,14 +30,6 @@ def utility_target(p_hat):
 
 # ----------------------------------------------------------------------------------------------------
 # Problems
-
-
-class NonFiniteError(FloatingPointError):
-    """A loss or gradient is not finite, and no update was made with it. `rows`: what it was computed from."""
-
-    def __init__(self, message: str, rows: list[dict]):
-        super().__init__(message)
-        self.rows = rows
 
 
 class Problems:
@@ -263,6 +254,9 @@ class Selections:
         return np.column_stack(
             [self.pool_N_K, self.utilities_N_K, self.chosen_N, self.explored_N]
         ).astype(float)
+
+    def take(self, rows):
+        return Selections.unpack(self.pack()[rows])
 
     def __add__(self, other: "Selections") -> "Selections":
         return Selections.unpack(np.concatenate([self.pack(), other.pack()]))
@@ -679,101 +673,6 @@ class Prefetching:
     def teacher(self):
         """The network behind the sampler, for checkpoints and export."""
         return self.sampler.teacher
-
-
-# ----------------------------------------------------------------------------------------------------
-# The student's side of the wire (the teacher's is teacher.serve)
-
-REQUEST, FEEDBACK, SAVE, STOP = range(4)
-
-
-@dataclass
-class Wire:
-    """Fixed-size CPU messages between the first student rank and the first teacher rank, over gloo.
-
-    A message is int64 [what, argument, index_N, successes_N]; a reply float64: N packed selections, then the
-    sampler's metrics in the order of `metric_names`. A posted NCCL receive would spin a GPU: these never do.
-    """
-
-    n: int
-    K: int
-    student: int  # global rank that speaks for the students
-    teacher: int  # global rank that speaks for the teachers
-    metric_names: tuple[str, ...]
-
-    def message(self, what=STOP, argument=0, index_N=None, successes_N=None) -> torch.Tensor:
-        empty = np.zeros(self.n)
-        body = [empty if x is None else x for x in (index_N, successes_N)]
-        return torch.from_numpy(np.concatenate([[what, argument], *body]).astype(np.int64))
-
-    def reply(
-        self, selections: Selections | None = None, metrics: dict | None = None
-    ) -> torch.Tensor:
-        if selections is None:
-            return torch.zeros(
-                self.n * (2 * self.K + 2) + len(self.metric_names), dtype=torch.float64
-            )
-        numbers = [metrics.get(name, math.nan) for name in self.metric_names]
-        return torch.from_numpy(np.concatenate([selections.pack().ravel(), numbers]))
-
-
-class RemoteSampler:
-    """A sampler on the teacher ranks, seen from the student ranks as a `Sampler`. Keeps no state of its own:
-    the proposals it may hold unread at a checkpoint are saved, and sent again on resume, by the server."""
-
-    uses_teacher = True
-
-    def __init__(self, wire: Wire, student_group):
-        self.wire, self.group = wire, student_group
-        self.speaks = dist.get_rank() == wire.student
-        self.sending = (
-            None  # the latest send and its tensor, which must live until the send is done
-        )
-        self.expecting = False
-        self._metrics: dict[str, float] = {}
-
-    def propose(self, n: int) -> Selections:
-        if not self.expecting:
-            self._send(self.wire.message(REQUEST))
-        reply = self.wire.reply()
-        if self.speaks:
-            dist.recv(reply, src=self.wire.teacher)
-        dist.broadcast(reply, src=self.wire.student, group=self.group)
-        self.expecting = False
-        packed, numbers = np.split(reply.numpy(), [len(reply) - len(self.wire.metric_names)])
-        self._metrics = dict(zip(self.wire.metric_names, numbers.tolist(), strict=True))
-        return Selections.unpack(packed.reshape(n, -1))
-
-    def observe(self, index_N, successes_N, G) -> None:
-        """Sends the feedback, which is also the request for the next step, and does not wait."""
-        self._send(self.wire.message(FEEDBACK, G, index_N, successes_N))
-        self.expecting = True
-
-    def save(self, step: int) -> None:
-        """Asks the server to write its part of checkpoint `step`."""
-        self._send(self.wire.message(SAVE, step))
-
-    def stop(self, finished: bool) -> None:
-        """Ends the server, which is told whether the run is finished; returns when it has heard."""
-        if self.expecting:
-            self.propose(self.wire.n)
-        self._send(self.wire.message(STOP, finished))
-        if self.speaks:
-            self.sending[0].wait()
-
-    def _send(self, message: torch.Tensor) -> None:
-        if self.speaks:
-            if self.sending:
-                self.sending[0].wait()
-            self.sending = dist.isend(message, dst=self.wire.teacher), message
-
-    def state_dict(self) -> dict:
-        return {}
-
-    def load_state_dict(self, state: dict) -> None: ...
-
-    def metrics(self) -> dict[str, float]:
-        return self._metrics
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Model folders, looked at before anything is built from them."""
 
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -53,6 +54,17 @@ def check_folder(name: str, tokens: int, kind) -> tuple:
     if wild := [key for key, p in model.named_parameters() if not p.isfinite().all()]:
         raise ValueError(f"the weights of model {name!r} are not finite: {wild[0]!r}")
     return model.eval(), tokenizer
+
+
+@contextmanager
+def trial(name: str, doing: str):
+    """Anything raised within, in a library's code, becomes a ValueError of one line: that the model
+    cannot do it."""
+    try:
+        yield
+    except Exception as error:
+        why = f"{type(error).__name__}: {first_lines(error)}"
+        raise ValueError(f"model {name!r} cannot {doing} here: {why}") from error
 
 
 def load(kind, name: str, dtype, attention: str):
