@@ -11,6 +11,7 @@ groups and device once, in `Layout`, and passes them on: there is no module-leve
 
 import math
 import os
+import shlex
 import signal
 import sys
 import time
@@ -28,29 +29,23 @@ from tqdm import tqdm
 from transformers import AutoTokenizer
 
 import grpo
+import rollout
 from plumbing import checkpoint, flags, show
 from plumbing.batches import micro_batches
-from plumbing.errors import InputError, NonFiniteError
-from plumbing.files import write_lines
+from plumbing.errors import NonFiniteError
+from plumbing.evaluation import evaluate
 from plumbing.flags import count, natural, number, opt, positive, share
 from plumbing.folder import RunFolder
 from plumbing.mail import Mailbox, RemoteSampler, serve
 from plumbing.ranks import Layout, begin_process, refuse
 from plumbing.show import Stopwatch
-from rollout import (
-    PROMPT_FOOTER,
-    PROMPT_HEADER,
-    Generator,
-    Policy,
-    PromptEncoder,
-    Rollouts,
-    check_model,
-)
+from rollout import Generator, Policy, PromptEncoder, Rollouts, check_model
+from plumbing.problems import check_data
 from sampler import SAMPLERS, Prefetching, Problems, outcome_metrics
 from teacher import MODES, Teacher, check_teacher
 from verify import Verdict, Verifier
 
-DEMO = str(Path(__file__).resolve().parent / "demo") + os.sep
+DEMO = shlex.quote(str(Path(__file__).resolve().parent / "demo"))
 DATA = "data/openmathreasoning"  # App. J; data/NAME is made by the profile NAME of prepare_data.py
 MATH = "data/math"  # without MATH-500, which is its val.jsonl
 
@@ -84,8 +79,8 @@ class Config:
     temperature: float = opt(
         0.7, "of training; 0 in evaluation (Table 5a)", type=number(float, 1e-3)
     )
-    prompt_header: str = opt(PROMPT_HEADER, "text before the question (App. M)")
-    prompt_footer: str = opt(PROMPT_FOOTER, "text after the question (App. M)")
+    prompt_header: str = opt(rollout.PROMPT_HEADER, "text before the question (App. M)")
+    prompt_footer: str = opt(rollout.PROMPT_FOOTER, "text after the question (App. M)")
     chat_template: bool = opt(False, "wrap the prompt in the tokenizer's chat template")
     loss: str = opt("grpo", "normaliser: sequence, group (Section 6), none", choices=grpo.LOSSES)
     advantage_std: str = opt("population", "over G, G-1, or none (Section 2)", choices=grpo.STDS)
@@ -120,55 +115,32 @@ class Config:
     )
 
 
-PAPER_4B = {"teacher_model": "Qwen/Qwen3-1.7B", "per_device_batch_size": 3}
 OLMO = "allenai/OLMo-2-0425-1B"
-PRESETS: dict[str, dict] = {
-    "qwen2.5-1.5b": {},
-    "olmo2-1b": {"model": OLMO, "teacher_model": OLMO},
-    "qwen3-4b": {"model": "Qwen/Qwen3-4B", "steps": 8_000, **PAPER_4B},
-    "phi-4-mini": {"model": "microsoft/Phi-4-mini-instruct", "steps": 10_000, **PAPER_4B},
+PRESETS: dict[str, str] = {
+    "qwen2.5-1.5b": "",
+    "olmo2-1b": f"--model {OLMO} --teacher_model {OLMO}",
+    "qwen3-4b": "--model Qwen/Qwen3-4B --steps 8000 --per_device_batch_size 3"
+    " --teacher_model Qwen/Qwen3-1.7B",
+    "phi-4-mini": "--model microsoft/Phi-4-mini-instruct --steps 10000 --per_device_batch_size 3"
+    " --teacher_model Qwen/Qwen3-1.7B",
     # One card of 24 GB: student and teacher keep 12 bytes a parameter each, the generator's copy 2:
     # 15.5 GB; 22.5 GB at the worst moment (README, Hardware). A frozen or LoRA teacher would leave
-    # room, but falls back to the baseline (App. L). 64 updates of the teacher a step: the paper's 72.
-    # Rate: the paper's by the root of the batches, 1e-5 √(128/288), rounded down. No problem twice.
-    "one-gpu": {
-        "model": "Qwen/Qwen3-0.6B-Base",
-        "teacher_model": "Qwen/Qwen3-0.6B-Base",
-        "train_data": f"{MATH}/train.jsonl",
-        "val_data": f"{MATH}/val.jsonl",
-        "teacher_ranks": 0,
-        "prompts_per_step": 8,
-        "max_prompt_tokens": 512,
-        "max_completion_tokens": 512,
-        "max_rollout_tokens": 40_000,
-        "activation_checkpointing": True,
-        "learning_rate": 6e-6,
-        "teacher_batch_size": 2,
-        "teacher_epochs": 2,
-        "teacher_update_every": 8,
-        "steps": 400,
-        "eval_every": 25,
-        "checkpoint_every": 100,  # 14 GB each
-        "keep": 1,
-    },
+    # room, but falls back to the baseline (App. L). 64 updates of the teacher a step: the paper's
+    # 72. Rate: the paper's by the root of the batches, 1e-5 √(128/288), rounded down. No problem
+    # comes twice. A checkpoint takes 14 GB.
+    "one-gpu": "--model Qwen/Qwen3-0.6B-Base --teacher_model Qwen/Qwen3-0.6B-Base"
+    f" --train_data {MATH}/train.jsonl --val_data {MATH}/val.jsonl --steps 400 --teacher_ranks 0"
+    " --prompts_per_step 8 --max_prompt_tokens 512 --max_completion_tokens 512"
+    " --max_rollout_tokens 40000 --activation_checkpointing --learning_rate 6e-6"
+    " --teacher_batch_size 2 --teacher_epochs 2 --teacher_update_every 8"
+    " --eval_every 25 --checkpoint_every 100 --keep 1",
     # The embedded miniature (scripts/make_demo.py). One teacher rank of 16 is the paper's two of 8.
-    "demo": {
-        "model": DEMO + "model",
-        "teacher_model": DEMO + "model",
-        "train_data": DEMO + "train.jsonl",
-        "val_data": DEMO + "val.jsonl",
-        "prompt_header": "",
-        "prompt_footer": "Solution:",
-        "max_prompt_tokens": 32,
-        "max_completion_tokens": 64,
-        "steps": 90,
-        "eval_every": 10,
-        "learning_rate": 2e-4,
-        "teacher_learning_rate": 3e-4,
-        "teacher_batch_size": 16,
-        "per_device_batch_size": 64,
-        "verify_workers": 1,
-    },
+    "demo": f"--model {DEMO}/model --teacher_model {DEMO}/model"
+    f" --train_data {DEMO}/train.jsonl --val_data {DEMO}/val.jsonl"
+    " --prompt_header '' --prompt_footer Solution: --max_prompt_tokens 32"
+    " --max_completion_tokens 64 --steps 90 --eval_every 10 --learning_rate 2e-4"
+    " --teacher_learning_rate 3e-4 --teacher_batch_size 16 --per_device_batch_size 64"
+    " --verify_workers 1",
 }
 
 
@@ -178,14 +150,7 @@ def parse(argv: list[str] | None = None) -> Config:
     about = "Goldilocks RL: GRPO with a teacher that picks the problems."
     config, given = flags.parse(Config, PRESETS, argv, about)
     sampler, name = SAMPLERS[config.sampler], config.sampler
-    for flag in given:
-        if flag in ("candidates", "epsilon", "column") and flag not in sampler.flags:
-            raise ValueError(f"--{flag}: the sampler {name} does not use it")
-        if not sampler.uses_teacher and (flag.startswith("teacher_") or flag == "replay_capacity"):
-            raise ValueError(f"--{flag}: the sampler {name} has no teacher")
-    if "column" in sampler.flags and not config.column:
-        what = "the name of a column of the training data"
-        raise ValueError(f"--sampler {name} needs --column, {what}")
+    flags.refuse_unused(config, given, sampler)
     if not sampler.uses_teacher and "steps" not in given:
         # Equal device time: 4/3 of the steps, to the next evaluation (App. D, Table 6).
         config.steps = math.ceil(config.steps * 4 / 3 / config.eval_every) * config.eval_every
@@ -316,31 +281,6 @@ class Student:
         metrics |= {"grad_norm": sum(norms) / len(norms), "loss": loss / c.update_iterations}
         return metrics | {"forwarded_rows": len(rows), "learning_rate": learning_rate}
 
-    def evaluate(self, problems: Problems, step: int, folder: Path) -> dict[str, float]:
-        """Greedy pass@1 on every problem (Table 5a), spread over the ranks. Verdicts go to evals/.
-        Of an evaluation that is asked to stop nothing is kept: {}."""
-        c, n, start = self.config, self.layout.n_students, time.perf_counter()
-        tokens = [len(self.encode(problems.question(i))) for i in range(len(problems))]
-        fits = [i for i, length in enumerate(tokens) if length <= c.max_prompt_tokens]
-        overlong = set(range(len(problems))) - set(fits)
-        rows = [(i, 0.0, "overlong_prompt", 0) for i in overlong]  # they count as wrong
-        # A micro-batch of each rank at a time.
-        longest = max((tokens[i] for i in fits), default=0) + c.max_completion_tokens
-        at_once = n * max(1, c.max_rollout_tokens // longest)
-        for part in (fits[i : i + at_once] for i in range(0, len(fits), at_once)):
-            if self.layout.stopping():
-                return {}
-            order = [i for r in range(n) for i in part[r::n]]  # neighbours are often alike
-            graded = self.rollout(problems, order, 0.0, (0, step), Stopwatch())
-            lengths = graded.lengths().tolist()
-            rows += zip(order, graded.rewards, graded.statuses, lengths, strict=True)
-        if self.layout.rank == 0:
-            names = ("problem", "reward", "status", "tokens")
-            lines = [dict(zip(names, row, strict=True)) for row in sorted(rows)]
-            write_lines(folder / "evals" / f"step_{step}.jsonl", lines)
-        accuracy = sum(row[1] for row in rows) / len(rows)
-        return {"val_accuracy": accuracy, "eval_s": time.perf_counter() - start}
-
 
 # ----------------------------------------------------------------------------------------------------
 # One step, and the loop around it
@@ -383,13 +323,13 @@ def train(config: Config, layout: Layout, run: RunFolder, start: int, verifier: 
     c, problems, val_problems = config, Problems(config.train_data), Problems(config.val_data)
     student = Student(c, layout, verifier)
     sampler = build_sampler(c, layout, problems, student.encode)
-    load(run, start, sampler, student)
+    checkpoint.load(run, start, sampler, student)
     show.plan(run, start, student.policy, len(problems), len(val_problems))
     layout.stop_at_sigterm()
     log = partial(run.log_outcomes, tokenizer=student.tokenizer)
     step, stop = start, False
     if run.owes_evaluation(start):
-        evaluation = student.evaluate(val_problems, start, run.path)
+        evaluation = evaluate(student, val_problems, start, run.path)
         run.complete(start, evaluation)
         stop = not evaluation
     finished = start == c.steps and not stop
@@ -398,14 +338,14 @@ def train(config: Config, layout: Layout, run: RunFolder, start: int, verifier: 
         step += 1
         metrics = train_step(step, student, sampler, problems, log)
         if step % c.eval_every == 0 or step == c.steps:
-            metrics |= student.evaluate(val_problems, step, run.path)
+            metrics |= evaluate(student, val_problems, step, run.path)
         run.log("metrics", [metrics])
         bar.set_postfix_str(show.progress(metrics), refresh=False)
         bar.update()
         finished = step == c.steps and "val_accuracy" in metrics
         stop = not finished and layout.stopping()
         if finished or stop or step % c.checkpoint_every == 0:
-            save(run, step, sampler, student)
+            checkpoint.save(run, step, sampler, student)
     bar.close()
     if finished and layout.rank == 0:
         student.generator.export(run.path / "student")
@@ -422,9 +362,9 @@ def run_teacher(config: Config, layout: Layout, run: RunFolder, start: int, veri
     # The student's tokenizer and limit say which problems fit.
     encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))
     sampler = build_sampler(config, layout, Problems(config.train_data), encode)
-    load(run, start, sampler)
+    checkpoint.load(run, start, sampler)
     layout.stop_at_sigterm()
-    finished = serve(sampler, Mailbox(layout), lambda step: save(run, step, sampler))
+    finished = serve(sampler, Mailbox(layout), lambda step: checkpoint.save(run, step, sampler))
     if finished:
         sampler.teacher.export(run.path / "teacher")
     return finished
@@ -447,31 +387,6 @@ def build_sampler(config: Config, layout: Layout, problems: Problems, encode: Pr
     return Prefetching(sampler, config.prompts_per_step, config.teacher_lag)
 
 
-def models_of(sampler, student: Student | None) -> dict:
-    """(model, optimizer) of everything that this rank holds a shard of, by name."""
-    held = {"student": (student.policy, student.optimizer)} if student else {}
-    if teacher := getattr(sampler, "teacher", None):
-        held["teacher"] = teacher.model, teacher.optimizer
-    return held
-
-
-def load(run: RunFolder, step: int, sampler, student: Student | None = None) -> None:
-    """Goes on from checkpoint `step`, and forgets what came after it; 0 leaves all as it starts."""
-    if step:
-        sampler.load_state_dict(checkpoint.load(run, step, models_of(sampler, student)))
-    if student:
-        student.generator.refresh(student.policy)
-    run.begin(step)
-
-
-def save(run: RunFolder, step: int, sampler, student: Student | None = None) -> None:
-    """Writes checkpoint `step`. All ranks call it: the teacher's at the students' word."""
-    if isinstance(sampler, RemoteSampler):
-        sampler.save(step)
-    copies = {"weights for generation": student.generator.checksum()} if student else {}
-    checkpoint.save(run, step, models_of(sampler, student), sampler.state_dict(), copies)
-
-
 # ----------------------------------------------------------------------------------------------------
 # Start
 
@@ -483,24 +398,9 @@ def check(config: Config, run: RunFolder) -> int:
     check_model(c.model, c.max_prompt_tokens + c.max_completion_tokens)
     if uses_teacher:
         check_teacher(c.teacher_model, c.max_prompt_tokens)
-    empty = len(PromptEncoder.of(c, AutoTokenizer.from_pretrained(c.model))(""))
-    if empty >= c.max_prompt_tokens:
-        what = f"a prompt takes {empty} tokens already without a question"
-        raise InputError(f"--max_prompt_tokens {c.max_prompt_tokens}: {what}")
-    if missing := [path for path in (c.train_data, c.val_data) if not Path(path).exists()]:
-        from scripts.prepare_data import prepare_missing
-
-        prepare_missing(missing)  # a path like DATA says from what; others stay missing
-    problems, _ = Problems(c.train_data), Problems(c.val_data)
-    if c.column:
-        problems.column(c.column)
-    need = c.prompts_per_step * (c.candidates if uses_teacher else 1)
-    if len(problems) < need:
-        what = f"has {len(problems)} problems, and one step draws {need}"
-        raise InputError(f"{c.train_data} {what}")
-    step = run.check()
-    run.lock()
-    return step
+    encode = PromptEncoder.of(c, AutoTokenizer.from_pretrained(c.model))
+    check_data(c, len(encode("")), c.prompts_per_step * (c.candidates if uses_teacher else 1))
+    return run.open()
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,26 +19,32 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from plumbing.errors import Fault, InputError, first_lines
 from plumbing.files import digest, sync, write_whole
+from plumbing.mail import RemoteSampler
 
 
-def save(run, step: int, models: dict, state: dict | None, copies: dict) -> None:
-    """Writes checkpoint `step`. A collective of all ranks.
+def save(run, step: int, sampler, student=None) -> None:
+    """Writes checkpoint `step`. All ranks call it: those of the teacher at the students' word.
 
-    models: name -> (model, optimizer) of which this rank holds a shard. state: what else its role
-    has to keep, None where another role keeps it. copies: values that must be the same on all
-    ranks that have them. Raises Fault on all ranks where copies differ or it cannot be written.
+    Raises Fault on all of them where it cannot be written, or where copies that should be the same
+    differ: settings, data, state of the sampler, weights for generation.
     """
+    copies = run.facts()
+    if student:
+        copies["weights for generation"] = student.generator.checksum()
+    if isinstance(sampler, RemoteSampler):
+        sampler.save(step)
+    state = sampler.state_dict()  # None where another role keeps it
     final, n = folder_of(run.path, step), run.layout
     temporary = final.with_suffix(".tmp")
     if state is not None:
         torch.save(state, packed := io.BytesIO())
-        copies |= {"state of the sampler": zlib.crc32(packed.getbuffer())}
-    n.agree(**run.facts(), **copies)
+        copies["state of the sampler"] = zlib.crc32(packed.getbuffer())
+    n.agree(**copies)
     first, manifest, failed = dist.get_rank(n.group) == 0, {}, None
     try:
-        for name, model in models.items():
+        for name, held in _models(sampler, student).items():
             place = temporary / name
-            dcp.save(_sharded(*model), checkpoint_id=place, process_group=n.group)
+            dcp.save(_sharded(*held), checkpoint_id=place, process_group=n.group)
             if first:
                 manifest |= {f"{name}/{p.name}": digest(p) for p in sorted(place.iterdir())}
         if state is not None and first:
@@ -64,19 +70,19 @@ def save(run, step: int, models: dict, state: dict | None, copies: dict) -> None
             _discard(folder_of(run.path, old))
 
 
-def load(run, step: int, models: dict) -> dict:
-    """Checkpoint `step` into the models of this rank; returns the `state` saved with them."""
+def load(run, step: int, sampler, student=None) -> None:
+    """Goes on from checkpoint `step`, and forgets what came after it; 0 leaves all as it starts."""
     folder = folder_of(run.path, step)
-    for name, (model, optimizer) in models.items():
-        sharded = _sharded(model, optimizer)
+    for name, held in _models(sampler, student).items() if step else ():
+        sharded = _sharded(*held)
         dcp.load(sharded, checkpoint_id=folder / name, process_group=run.layout.group)
-        set_state_dict(
-            model,
-            optimizer,
-            model_state_dict=sharded["model"],
-            optim_state_dict=sharded["optimizer"],
-        )
-    return sampler_state(run.path, step)
+        parts = {"model_state_dict": sharded["model"], "optim_state_dict": sharded["optimizer"]}
+        set_state_dict(*held, **parts)
+    if step:
+        sampler.load_state_dict(sampler_state(run.path, step))
+    if student:
+        student.generator.refresh(student.policy)
+    run.begin(step)
 
 
 def newest_intact(path: Path) -> int:
@@ -130,6 +136,14 @@ def folder_of(path: Path, step: int) -> Path:
 def _discard(folder: Path) -> None:
     """Deletes a checkpoint, which is one until the moment that it is none."""
     shutil.rmtree(folder.rename(folder.with_suffix(".tmp")))
+
+
+def _models(sampler, student) -> dict:
+    """(model, optimizer) of everything that this rank holds a shard of, by name."""
+    held = {"student": (student.policy, student.optimizer)} if student else {}
+    if teacher := getattr(sampler, "teacher", None):
+        held["teacher"] = teacher.model, teacher.optimizer
+    return held
 
 
 def _sharded(model, optimizer) -> dict:

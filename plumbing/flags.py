@@ -1,6 +1,7 @@
 """Flags from the fields of a dataclass: the command line of train.py and of the scripts."""
 
 import argparse
+import shlex
 from collections.abc import Callable
 from dataclasses import field, fields
 
@@ -55,13 +56,26 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
             parser.add_argument(f"--{f.name}", **metadata)
 
 
-def parse(config: type, presets: dict[str, dict], argv: list[str] | None, description: str):
-    """Command line -> (config, the flags that were given): the defaults, over them those of the
-    preset, over them the flags. Raises ValueError with one line."""
+def parse(config: type, presets: dict[str, str], argv: list[str] | None, description: str):
+    """Command line -> (config, the flags that were given): the defaults, over them the flags of the
+    preset, over them those given. Raises ValueError with one line."""
     parser = Parser(description=description)
     add_fields(parser, config)
     given = vars(parser.parse_args(argv))
     preset = given.get("preset", config.preset)
     if preset not in presets:
         raise ValueError(f"--preset {preset}: choose from {', '.join(presets)}")
-    return config(**(presets[preset] | given)), given
+    return config(**vars(parser.parse_args(shlex.split(presets[preset]))) | given), given
+
+
+def refuse_unused(config, given: dict, sampler: type) -> None:
+    """Raises ValueError at a flag that the sampler does not use, or that it needs and has not."""
+    name = config.sampler
+    for flag in given:
+        if flag in ("candidates", "epsilon", "column") and flag not in sampler.flags:
+            raise ValueError(f"--{flag}: the sampler {name} does not use it")
+        if not sampler.uses_teacher and (flag.startswith("teacher_") or flag == "replay_capacity"):
+            raise ValueError(f"--{flag}: the sampler {name} has no teacher")
+    if "column" in sampler.flags and not config.column:
+        what = "the name of a column of the training data"
+        raise ValueError(f"--sampler {name} needs --column, {what}")

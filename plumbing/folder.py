@@ -85,6 +85,16 @@ class RunFolder:
             print(note, flush=True)
         return step
 
+    def open(self) -> int:
+        """Checks and locks the folder; returns the step to continue from."""
+        try:
+            step = self.check()
+            self.lock()
+        except OSError as error:
+            why = f"cannot be used ({error.strerror}): choose another"
+            raise InputError(f"--out {self.path} {why}") from error
+        return step
+
     def lock(self) -> None:
         """Makes the folder and keeps a second job out of it, until this process ends."""
         self.path.mkdir(parents=True, exist_ok=True)
