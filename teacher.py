@@ -20,18 +20,17 @@ from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
 from plumbing.errors import first_lines
-from plumbing.models import check_folder, load
-from sampler import (
+from plumbing.mail import (
     FEEDBACK,
     REQUEST,
     SAVE,
     STOP,
     NonFiniteError,
     Prefetching,
-    Selections,
     Wire,
-    utility_target,
 )
+from plumbing.models import check_folder, load
+from sampler import Selections, utility_target
 
 MODES = ("full", "last_token", "frozen", "lora")
 LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3

@@ -45,18 +45,11 @@ from transformers.utils import logging as hf_logging
 
 import grpo
 import rollout
+from plumbing.errors import InputError
+from plumbing.mail import NonFiniteError, Prefetching, RemoteSampler, Wire
+from plumbing.problems import Problems
 from rollout import PROMPT_FOOTER, PROMPT_HEADER, Generator, Policy, PromptEncoder, Rollouts
-from sampler import (
-    SAMPLERS,
-    InputError,
-    NonFiniteError,
-    Prefetching,
-    Problems,
-    RemoteSampler,
-    Selections,
-    Wire,
-    outcome_metrics,
-)
+from sampler import Context, Selections, find_sampler, outcome_metrics, sampler_file
 from teacher import MODES, Teacher, check_teacher, serve
 from verify import Verdict, Verifier
 
@@ -83,7 +76,7 @@ class Config:
 
     # fmt: off
     preset: str = opt("qwen2.5-1.5b", "named set of defaults; other flags override it")
-    sampler: str = opt("goldilocks", "how problems are chosen; uniform is the GRPO baseline", tuple(SAMPLERS))
+    sampler: str = opt("goldilocks", "goldilocks, uniform (the GRPO baseline), a name in samplers/, or FILE.py:CLASS")
     steps: int = opt(20_000, "student updates (Table 6; without a teacher 4/3 of it, App. D)", least=1)
     seed: int = opt(0, "seed of every random stream", least=0)
     out: str = opt("", "run folder; the same one again continues the run [runs/PRESET-SAMPLER-seedSEED]")
@@ -234,15 +227,15 @@ def parse(argv: list[str] | None = None) -> Config:
         value, low, high = getattr(config, f.name), f.metadata["least"], f.metadata["most"]
         if low is not None and not low <= value <= high:
             raise ValueError(f"--{f.name} {value}: must be in [{low}, {high}]")
-    flags = SAMPLERS[config.sampler].flags
+    cls = find_sampler(config.sampler)
     for name in ("candidates", "epsilon", "column"):
-        if name in given and name not in flags:
+        if name in given and name not in cls.flags:
             raise ValueError(f"--{name}: the sampler {config.sampler} does not use it")
-    if "column" in flags and not config.column:
+    if "column" in cls.flags and not config.column:
         raise ValueError(
             f"--sampler {config.sampler} needs --column, the name of a column of the training data"
         )
-    if not SAMPLERS[config.sampler].uses_teacher:
+    if not cls.uses_teacher:
         if ignored := [
             name for name in given if name.startswith("teacher_") or name == "replay_capacity"
         ]:
@@ -252,7 +245,8 @@ def parse(argv: list[str] | None = None) -> Config:
         ):  # equal device time: 4/3 of the steps, to the next evaluation (App. D, Table 6)
             config.steps = math.ceil(config.steps * 4 / 3 / config.eval_every) * config.eval_every
     config.checkpoint_every = config.checkpoint_every or config.eval_every
-    config.out = config.out or f"runs/{config.preset}-{config.sampler}-seed{config.seed}"
+    name = config.sampler.rpartition(":")[2].lower()
+    config.out = config.out or f"runs/{config.preset}-{name}-seed{config.seed}"
     return config
 
 
@@ -267,7 +261,7 @@ class Layout:
         self.world, self.rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
         self.n_teachers = config.teacher_ranks
         if self.n_teachers < 0:
-            self.n_teachers = self.world // 4 if SAMPLERS[config.sampler].uses_teacher else 0
+            self.n_teachers = self.world // 4 if find_sampler(config.sampler).uses_teacher else 0
         self.n_students = self.world - self.n_teachers
         B = config.prompts_per_step * config.group_size
         if self.n_students < 1:
@@ -737,21 +731,19 @@ def build_sampler(config: Config, layout: Layout, problems: Problems, encode: Pr
     def fits(index: int) -> bool:
         return len(encode(problems.question(index))) <= config.max_prompt_tokens
 
-    cls = SAMPLERS[config.sampler]
+    cls = find_sampler(config.sampler)
     if not cls.uses_teacher:
-        return cls(problems, config, fits)
+        return cls(Context(problems, config, fits))
     teacher = Teacher(
         config, layout.device, layout.shard, layout.group, rollout.attention_for(layout.device)
     )
-    return Prefetching(
-        cls(problems, config, fits, teacher), config.prompts_per_step, config.teacher_lag
-    )
+    sampler = cls(Context(problems, config, fits, teacher))
+    return Prefetching(sampler, config.prompts_per_step, config.teacher_lag)
 
 
 def wire_of(config: Config, layout: Layout) -> Wire:
     """The message sizes that both sides agree on. Rank 0 speaks for the students, the first teacher for the rest."""
-    metric_names = SAMPLERS[config.sampler].metric_names
-    return Wire(config.prompts_per_step, config.candidates, 0, layout.n_students, metric_names)
+    return Wire(config.prompts_per_step, config.candidates, 0, layout.n_students)
 
 
 @dataclass
@@ -777,9 +769,8 @@ class Groups:
         dead, G = grpo.dead_groups(self.rewards_P_G).tolist(), self.rewards_P_G.shape[1]
         keep = sorted(sorted(range(len(dead)), key=lambda i: dead[i])[:P])
         rows = [i * G + g for i in keep for g in range(G)]
-        selections = Selections.unpack(self.selections.pack()[keep])
         return Groups(
-            selections,
+            self.selections.take(keep),
             self.rollouts.take(rows),
             self.rewards_P_G[keep],
             [self.statuses[b] for b in rows],
@@ -843,6 +834,8 @@ class Run:
                 f"{name}_crc32": digest(Path(getattr(c, name)))[1]
                 for name in ("train_data", "val_data")
             }
+            file = sampler_file(c.sampler)
+            facts["sampler_crc32"] = file and digest(file)[1]
         return facts
 
     def check(self) -> int:
@@ -1117,7 +1110,7 @@ class Run:
 
     def show_plan(self, start: int, student: Student, n_train: int, n_val: int) -> None:
         """What is about to happen, on one screen."""
-        c, n, teacher = self.config, self.layout, SAMPLERS[self.config.sampler].uses_teacher
+        c, n, teacher = self.config, self.layout, find_sampler(self.config.sampler).uses_teacher
         if n.rank:
             return
         B, parameters = (
@@ -1247,7 +1240,7 @@ def check_inputs(config: Config, run: Run) -> int:
 
     Returns the step to continue from. Nothing is written before all is well.
     """
-    uses_teacher = SAMPLERS[config.sampler].uses_teacher
+    uses_teacher = find_sampler(config.sampler).uses_teacher
     rollout.check_model(config.model, config.max_prompt_tokens + config.max_completion_tokens)
     if uses_teacher:
         check_teacher(config.teacher_model, config.max_prompt_tokens)
