@@ -37,11 +37,11 @@ from plumbing.evaluation import evaluate
 from plumbing.flags import count, natural, number, opt, positive, share
 from plumbing.folder import RunFolder
 from plumbing.mail import Mailbox, RemoteSampler, serve
+from plumbing.problems import Problems, check_data
 from plumbing.ranks import Layout, begin_process, refuse
 from plumbing.show import Stopwatch
 from rollout import Generator, Policy, PromptEncoder, Rollouts, check_model
-from plumbing.problems import check_data
-from sampler import SAMPLERS, Prefetching, Problems, outcome_metrics
+from sampler import Context, Prefetching, find_sampler, outcome_metrics, sampler_file
 from teacher import MODES, Teacher, check_teacher
 from verify import Verdict, Verifier
 
@@ -55,36 +55,34 @@ class Config:
     """One field, one flag. The defaults are the paper's for Qwen2.5-1.5B; presets change them."""
 
     preset: str = opt("qwen2.5-1.5b", "named set of defaults; other flags override it")
-    sampler: str = opt("goldilocks", "how problems are chosen; uniform is the GRPO baseline")
+    sampler: str = opt(
+        "goldilocks", "goldilocks, uniform (the baseline), one of samplers/, FILE.py:CLASS"
+    )
     steps: int = opt(20_000, "updates (Table 6; without a teacher 4/3 of it, App. D)", type=count)
     seed: int = opt(0, "seed of every random stream", type=natural)
     out: str = opt("", "run folder; again the same continues [runs/PRESET-SAMPLER-seedSEED]")
     model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or folder (Section 4.1)")
     teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher: hub id or folder (Section 4.2)")
-    train_data: str = opt(
-        f"{DATA}/train.jsonl", "JSONL, Parquet: problem, expected_answer; or made"
-    )
-    column: str = opt("", "of it: the problem's category (sampler category), pass rate (static)")
+    train_data: str = opt(f"{DATA}/train.jsonl", "JSONL or Parquet: problem, expected_answer")
+    column: str = opt("", "of train_data: category (sampler category) or pass rate (static)")
     val_data: str = opt(f"{DATA}/val.jsonl", "likewise, for evaluation: 5,000 problems (App. J)")
     # Student
     prompts_per_step: int = opt(18, "P; P x G = 288 is the global batch (App. K.1)", type=count)
     group_size: int = opt(16, "completions G a prompt (Table 5a)", type=number(int, 2))
     per_device_batch_size: int = opt(4, "full-length rows a forward/backward", type=count)
-    max_rollout_tokens: int = opt(200_000, "tokens of key-value cache at a time", type=count)
+    max_rollout_tokens: int = opt(200_000, "key-value cache of one generate call", type=count)
     learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", type=share)
     lr_schedule: str = opt("constant", "linear: to 0 at the end", choices=("constant", "linear"))
     max_grad_norm: float = opt(1.0, "longer gradients are scaled to it; 0: never", type=positive)
     max_prompt_tokens: int = opt(1024, "longer ones are dropped, counted (Table 5a)", type=count)
     max_completion_tokens: int = opt(2048, "completions are cut there (Table 5a)", type=count)
-    temperature: float = opt(
-        0.7, "of training; 0 in evaluation (Table 5a)", type=number(float, 1e-3)
-    )
+    temperature: float = opt(0.7, "in training; evaluation is greedy", type=number(float, 1e-3))
     prompt_header: str = opt(rollout.PROMPT_HEADER, "text before the question (App. M)")
     prompt_footer: str = opt(rollout.PROMPT_FOOTER, "text after the question (App. M)")
     chat_template: bool = opt(False, "wrap the prompt in the tokenizer's chat template")
-    loss: str = opt("grpo", "normaliser: sequence, group (Section 6), none", choices=grpo.LOSSES)
-    advantage_std: str = opt("population", "over G, G-1, or none (Section 2)", choices=grpo.STDS)
-    dead_rows: str = opt("in", "dead groups in the denominators", choices=("in", "out"))
+    loss: str = opt("grpo", "mean by sequence, by group (Section 6), or sum", choices=grpo.LOSSES)
+    advantage_std: str = opt("population", "over G, over G-1, none (Section 2)", choices=grpo.STDS)
+    dead_rows: str = opt("in", "count dead groups in denominators", choices=("in", "out"))
     update_iterations: int = opt(1, "updates mu on each batch (Table 5a)", type=count)
     clip_low: float = opt(0.2, "the ratio is clipped below 1 - this (Section 6)", type=share)
     clip_high: float = opt(0.28, "the ratio is clipped above 1 + this (Section 6)", type=positive)
@@ -102,17 +100,13 @@ class Config:
     teacher_update_every: int = opt(4, "M_update outcomes between updates (Alg. 2)", type=count)
     replay_capacity: int = opt(64, "N_replay: latest outcomes kept (Alg. 2, Table 5b)", type=count)
     teacher_mode: str = opt("full", "what is pooled and trained (App. L)", choices=MODES)
-    teacher_lag: int = opt(
-        1, "1: propose, then learn (App. K.3); 0: reversed", type=number(int, 0, 1)
-    )
+    teacher_lag: int = opt(1, "1: propose, then learn (App. K.3); 0: reversed", choices=(0, 1))
     # The run
     eval_every: int = opt(200, "steps between greedy evaluations (Table 5a)", type=count)
     checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", type=natural)
     keep: int = opt(2, "checkpoints kept", type=count)
     verify_workers: int = opt(4, "processes a student rank grades answers with", type=count)
-    timeout_minutes: float = opt(
-        60, "longest wait of a rank for another", type=number(float, 0.01, 1e5)
-    )
+    timeout_minutes: float = opt(60, "wait of a rank for another", type=number(float, 0.01, 1e5))
 
 
 OLMO = "allenai/OLMo-2-0425-1B"
@@ -149,7 +143,7 @@ def parse(argv: list[str] | None = None) -> Config:
     sampler. Raises ValueError with one line."""
     about = "Goldilocks RL: GRPO with a teacher that picks the problems."
     config, given = flags.parse(Config, PRESETS, argv, about)
-    sampler, name = SAMPLERS[config.sampler], config.sampler
+    sampler = find_sampler(config.sampler)
     flags.refuse_unused(config, given, sampler)
     if not sampler.uses_teacher and "steps" not in given:
         # Equal device time: 4/3 of the steps, to the next evaluation (App. D, Table 6).
@@ -158,12 +152,9 @@ def parse(argv: list[str] | None = None) -> Config:
         world = int(os.environ.get("WORLD_SIZE", 1))
         config.teacher_ranks = world // 4 if sampler.uses_teacher else 0
     config.checkpoint_every = config.checkpoint_every or config.eval_every
+    name = config.sampler.rpartition(":")[2].lower()
     config.out = config.out or f"runs/{config.preset}-{name}-seed{config.seed}"
     return config
-
-
-# ----------------------------------------------------------------------------------------------------
-# Student
 
 
 class Student:
@@ -264,8 +255,9 @@ class Student:
                 (loss * n).backward()  # FSDP averages over ranks; the loss is a sum over them
                 # Between generator and policy, which differ in bf16 on GPUs.
                 stats["logp_gap"] = (b.old_logp_N.cpu() - b.generated_logp_N).abs().sum()
-                for name, value in {"loss": loss, "tokens": len(logp_N), **stats}.items():
-                    mine[name] += 0.0 if idle else float(value)
+                stats |= {"loss": loss, "tokens": torch.tensor(len(logp_N))}
+                for name, value in stats.items():
+                    mine[name] += 0.0 if idle else value.item()
             sums = self.layout.sum(mine)
             norm = nn.utils.clip_grad_norm_(self.policy.parameters(), c.max_grad_norm or math.inf)
             norms.append(norm.full_tensor().item())
@@ -280,10 +272,6 @@ class Student:
         metrics = {name: value / tokens if tokens else None for name, value in sums.items()}
         metrics |= {"grad_norm": sum(norms) / len(norms), "loss": loss / c.update_iterations}
         return metrics | {"forwarded_rows": len(rows), "learning_rate": learning_rate}
-
-
-# ----------------------------------------------------------------------------------------------------
-# One step, and the loop around it
 
 
 def train_step(step, student, sampler, problems, log=lambda *outcomes: None) -> dict:
@@ -379,22 +367,17 @@ def build_sampler(config: Config, layout: Layout, problems: Problems, encode: Pr
     def fits(index: int) -> bool:
         return len(encode(problems.question(index))) <= config.max_prompt_tokens
 
-    cls = SAMPLERS[config.sampler]
+    cls, context = find_sampler(config.sampler), Context(problems, config, fits)
     if not cls.uses_teacher:
-        return cls(problems, config, fits)
-    teacher = Teacher(config, layout.device, layout.shard, layout.group)
-    sampler = cls(problems, config, fits, teacher)
-    return Prefetching(sampler, config.prompts_per_step, config.teacher_lag)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Start
+        return cls(context)
+    context.teacher = Teacher(config, layout.device, layout.shard, layout.group)
+    return Prefetching(cls(context), config.prompts_per_step, config.teacher_lag)
 
 
 def check(config: Config, run: RunFolder) -> int:
     """Looks at everything that can be wrong before the first step. Returns the step to continue
     from. Raises ValueError or OSError with one line; nothing is written before all is well."""
-    c, uses_teacher = config, SAMPLERS[config.sampler].uses_teacher
+    c, uses_teacher = config, find_sampler(config.sampler).uses_teacher
     check_model(c.model, c.max_prompt_tokens + c.max_completion_tokens)
     if uses_teacher:
         check_teacher(c.teacher_model, c.max_prompt_tokens)
@@ -417,8 +400,7 @@ def main(argv: list[str] | None = None) -> int:
     grading = nullcontext() if layout.is_teacher else Verifier(workers=config.verify_workers)
     with grading as verifier:
         layout.connect(config.timeout_minutes)
-        files = {"train_data": Path(config.train_data), "val_data": Path(config.val_data)}
-        run = RunFolder(config, layout, files)
+        run = RunFolder(config, layout, {"sampler": sampler_file(config.sampler)})
         try:
             start = layout.on_first(lambda: check(config, run))
             layout.agree(**run.facts())

@@ -51,8 +51,9 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
             metadata["help"] = (metadata["help"] + shown).replace("%", "%%")
             if f.type is bool:
                 metadata["action"] = argparse.BooleanOptionalAction
-            elif "choices" not in metadata:
-                metadata = {"type": f.type, "metavar": f.type.__name__.upper()} | metadata
+            else:
+                shown = {} if "choices" in metadata else {"metavar": f.type.__name__.upper()}
+                metadata = {"type": f.type, **shown, **metadata}
             parser.add_argument(f"--{f.name}", **metadata)
 
 

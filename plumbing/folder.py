@@ -26,12 +26,13 @@ class RunFolder:
     """config.json, metrics.jsonl, selections.jsonl, samples.jsonl, evals/ and checkpoints/ of a run.
 
     Rank 0 writes. Killed at any moment, the same command goes on from the newest checkpoint as if
-    nothing had happened. files: what a run depends on besides its settings, name -> path.
+    nothing had happened. plugins: files of one's own that the run's numbers depend on.
     """
 
-    def __init__(self, config, layout, files: dict[str, Path]):
-        self.config, self.layout, self.files = config, layout, files
-        self.path = Path(config.out)
+    def __init__(self, config, layout, plugins: dict[str, Path | None]):
+        self.config, self.layout, self.path = config, layout, Path(config.out)
+        files = {"train_data": config.train_data, "val_data": config.val_data, **plugins}
+        self.files = {name: Path(file) for name, file in files.items() if file}
 
     def facts(self) -> dict:
         """What a run's numbers depend on, its settings first: config.json, the same on all ranks."""

@@ -58,7 +58,7 @@ each, so B = P · G = {B}; pools of K = {K} candidates; ε = {epsilon}.
 
 *Alg. 1, lines 4-10; Figure 1, steps 1-2. `sampler.Goldilocks.propose`, `teacher.Teacher.predict`*
 
-Each prompt gets a pool of {K} problems that were not trained on before (`sampler.Unseen.draw`). The teacher reads the
+Each prompt gets a pool of {K} problems that were not trained on before (`sampler.Uniform.draw`). The teacher reads the
 bare question and predicts its utility f = 0.5 · σ(wᵀ MeanPool + b), a number from 0 to 0.5 (`teacher.UtilityModel`).
 At first it said 0.25 of everything; {was.pushed} outcomes later it tells problems apart. The pool of prompt {prompt}:
 
