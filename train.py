@@ -275,8 +275,8 @@ class Student:
 def train_step(step, student, sampler, problems, log=lambda *outcomes: None) -> dict:
     """One turn of Figure 1. Returns its row of metrics.jsonl.
 
-    log(step, selections, rollouts, decode) is called before the update, so that one that fails can be made
-    again from what was logged.
+    log(step, selections, rollouts, decode) is called before the update, so that one that fails can
+    be made again from what was logged.
     """
     c, P, G = student.config, student.config.prompts_per_step, student.config.group_size
     began, watch, tried, rollouts = time.perf_counter(), Stopwatch(), None, Rollouts()
@@ -287,7 +287,7 @@ def train_step(step, student, sampler, problems, log=lambda *outcomes: None) -> 
         # Step 3: G completions of each, and their verified rewards.
         index_B = selections.index_N.repeat(G).tolist()
         new = student.rollout(problems, index_B, c.temperature, (1, step, extra), watch)
-        # Steps 5-6: the teacher hears of the outcomes, and learns (Alg. 2) while the student goes on.
+        # Steps 5-6: the teacher hears of them, and learns (Alg. 2) while the student goes on.
         with watch("teacher_wait_s"):
             sampler.observe(selections.index_N, new.successes_P(G), G)
         tried, rollouts = tried + selections if tried else selections, rollouts + new
