@@ -126,7 +126,7 @@ class PromptEncoder:
         return self.tokenizer(self.text(question), **how).input_ids
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Generation
 
 
@@ -137,7 +137,7 @@ class Generator:
     def __init__(self, name: str, device, tokenizer):
         cuda = device.type == "cuda"
         dtype = torch.bfloat16 if cuda else torch.float32
-        # Not flash-attn: it cannot take the mask of `decode`, whose slots are free, used or padding.
+        # Not flash-attn: it cannot take the mask of `decode`: slots are free, used or padding.
         lm = load(AutoModelForCausalLM, name, dtype, "grouped_sdpa")
         self.lm = lm.to(device).eval().requires_grad_(False)
         self.record = Recorder() if cuda else run_as_it_is
@@ -169,7 +169,7 @@ class Generator:
         max_batch_tokens: int = 2**30,
         first_row: int = 0,
     ) -> Rollouts:
-        """One completion for each prompt (token ids), in order; repeat a prompt G times for a group.
+        """One completion for each prompt (token ids), in order; a group repeats its prompt G times.
 
         temperature 0 is greedy. Prompts are taken in order of length, in micro-batches whose rows x
         (longest prompt + max_new_tokens) stay under `max_batch_tokens`, the bound on the key-value
@@ -250,9 +250,9 @@ def decode(
     the caller cuts it.
 
     The key-value cache grows by a block of tokens at a time. It is copied then, so that is when the
-    rows that are finished are dropped, and the only time that the loop waits for the device. On a GPU
-    a block's shapes and addresses stay the same, and `record` makes one CUDA graph of them: launching
-    28 layers kernel by kernel costs 20-30 ms a token.
+    rows that are finished are dropped, and the only time that the loop waits for the device. On a
+    GPU a block's shapes and addresses stay the same, and `record` makes one CUDA graph of them:
+    launching 28 layers kernel by kernel costs 20-30 ms a token.
     """
     cuda, T, prompt_T = input_ids.is_cuda, generation_config.max_new_tokens, input_ids.shape[1]
     block = 256 if cuda else 8
@@ -307,7 +307,7 @@ def decode(
     return tokens_B_T, logp_B_T
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The way back: log-probs of what was generated
 
 
@@ -348,7 +348,7 @@ class Policy(nn.Module):
         )
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Are both right for a model?
 
 

@@ -3,15 +3,16 @@
     f_φ(q) = 0.5 · σ(wᵀ MeanPool(Embed(q)) + b)        Section 4.2
 
 It learns online from the student's outcomes (Alg. 2). Every teacher rank runs the same code in
-lockstep on the same letters (plumbing/mail.py): the ranks share the rows of a batch between them, and
-FSDP averages their gradients. In one process without teacher ranks the same Teacher is called
+lockstep on the same letters (plumbing/mail.py): the ranks share the rows of a batch between them,
+and FSDP averages their gradients. In one process without teacher ranks the same Teacher is called
 directly.
 """
 
 import math
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -69,7 +70,7 @@ class UtilityModel(nn.Module):
     def forward(
         self, ids_B_T=None, mask_B_T=None, pooled_B_D=None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Right-padded token ids and mask (B, T), or the pooled embedding (B, D) of an earlier call.
+        """Right-padded token ids and mask (B, T), or the pooled embedding (B, D) of a call before.
 
         Returns (utility (B,) in [0, 0.5], pooled (B, D)), both float32.
         """
@@ -105,7 +106,7 @@ def check_teacher(name: str, tokens: int) -> None:
 
 
 class Teacher:
-    """f_φ with its replay buffer and optimizer: `predict` scores questions, `update` is Algorithm 2.
+    """f_φ, its replay buffer and its optimizer: `predict` scores questions, `update` is Alg. 2.
 
     config: the fields named teacher_*, replay_capacity and seed of train.Config. group: the teacher
     ranks' process group, or None for one process alone. shard(model, float32): makes the model an
@@ -119,8 +120,8 @@ class Teacher:
         if group:
             self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.frozen = config.teacher_mode == "frozen"
-        # A frozen backbone is neither sharded nor cast (so no flash-attn): each rank takes every row
-        # of a batch, from a cache.
+        # A frozen backbone is neither sharded nor cast (so no flash-attn): each rank takes every
+        # row of a batch, from a cache.
         attention = "sdpa" if self.frozen else attention_for(device)
         self.share, self.shares = (0, 1) if self.frozen else (self.rank, self.ranks)
         backbone = load(AutoModel, config.teacher_model, torch.float32, attention)
@@ -136,13 +137,12 @@ class Teacher:
         how = {"lr": config.teacher_learning_rate, "weight_decay": 0.0, "fused": True}
         self.optimizer = torch.optim.AdamW(trainable, **how)
         # A sliding window of (token ids, y).
-        self.replay: deque[tuple[list[int], float]] = deque(maxlen=config.replay_capacity)
+        self.replay: deque[tuple[tuple[int, ...], float]] = deque(maxlen=config.replay_capacity)
         self.pushed = 0  # samples ever received
         self.updates = 0  # optimizer steps ever taken
         self.last_loss = math.nan
         self.learn_s = self.predict_s = 0.0
-        self._ids = OrderedDict()  # question -> token ids: each is tokenised once
-        self._pooled = OrderedDict()  # token ids -> embedding by a frozen backbone
+        self._encode, self._embed = map(lru_cache(100_000), (self._tokenise, self._embed_one))
 
     @torch.no_grad()
     def predict(self, questions: list[str]):
@@ -176,7 +176,7 @@ class Teacher:
             self.learn_s += time.perf_counter() - start
 
     def _refine(self) -> None:
-        """(Alg. 2, lines 9-17) Shuffle the buffer into batches once, then E epochs of MSE over them."""
+        """(Alg. 2, lines 9-17) Shuffle the buffer into batches once, then E epochs of MSE."""
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.pushed)
         rows = [self.replay[i] for i in torch.randperm(len(self.replay), generator=generator)]
         size = self.config.teacher_batch_size * self.ranks
@@ -194,8 +194,9 @@ class Teacher:
             dist.all_reduce(total, group=self.group)
         self.last_loss = total.item() / len(batches)
 
-    def _step(self, batch: list[tuple[list[int], float]]) -> torch.Tensor:
-        """φ ← φ - η ∇ 1/|B| Σ (f_φ(q) - y)², the batch B shared out over the ranks. Returns this rank's share."""
+    def _step(self, batch: list[tuple[tuple[int, ...], float]]) -> torch.Tensor:
+        """φ ← φ - η ∇ 1/|B| Σ (f_φ(q) - y)², the batch B shared out over the ranks. Returns this
+        rank's share of the loss."""
         mine = batch[self.share :: self.shares]
         f_b = self._forward([ids for ids, _ in mine or batch[:1]])  # an idle rank has weight 0
         y_b = torch.tensor([y for _, y in mine or batch[:1]], device=self.device)
@@ -213,32 +214,27 @@ class Teacher:
         self.updates += 1
         return loss.detach()
 
-    def _forward(self, rows: list[list[int]]) -> torch.Tensor:
+    def _forward(self, rows: list[tuple[int, ...]]) -> torch.Tensor:
         if self.frozen:
-            return self.model(pooled_B_D=self._pooled_embeddings(rows))[0]
+            return self.model(pooled_B_D=torch.stack([self._embed(ids) for ids in rows]))[0]
         return self.model(*pad(rows, self.tokenizer.pad_token_id, self.device))[0]
 
     @torch.no_grad()
-    def _pooled_embeddings(self, rows: list[list[int]]) -> torch.Tensor:
-        """A frozen backbone's embedding of a question never changes: computed once, and alone. Padded
-        to its neighbours' length it would differ by rounding from rank to rank, and so would the
-        heads, whose gradients no collective adds up. Ranks must be devices of one kind for that."""
-        for ids in rows:
-            if tuple(ids) not in self._pooled:
-                inputs = pad([ids], self.tokenizer.pad_token_id, self.device)
-                _remember(self._pooled, tuple(ids), self.model(*inputs)[1][0])
-        return torch.stack([self._pooled[tuple(ids)] for ids in rows])
+    def _embed_one(self, ids: tuple[int, ...]) -> torch.Tensor:
+        """A question's embedding by a frozen backbone, which never changes: computed once, and
+        alone. Padded to its neighbours' length it would differ by rounding from rank to rank, and
+        so would the heads, whose gradients no collective adds up. Ranks must be devices of one kind
+        for that."""
+        return self.model(*pad([ids], self.tokenizer.pad_token_id, self.device))[1][0]
 
-    def _encode(self, question: str) -> list[int]:
+    def _tokenise(self, question: str) -> tuple[int, ...]:
         """The raw question's tokens, cut at max_prompt_tokens (the teacher's tokenizer may count
         more of them)."""
-        if question not in self._ids:
-            ids = self.tokenizer(question).input_ids[: self.config.max_prompt_tokens]
-            _remember(self._ids, question, ids or [self.tokenizer.pad_token_id])
-        return self._ids[question]
+        ids = self.tokenizer(question).input_ids[: self.config.max_prompt_tokens]
+        return tuple(ids) or (self.tokenizer.pad_token_id,)
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start, seconds since the last call, and the mean MSE of the latest epoch."""
+        """Updates since the start, seconds since the last call, mean MSE of the latest epoch."""
         out = {
             "teacher_loss": self.last_loss,
             "teacher_updates": self.updates,
@@ -251,7 +247,7 @@ class Teacher:
     def state_dict(self) -> dict:
         """What is not in the model or the optimizer (train.py saves those sharded)."""
         return {
-            "replay_ids": [ids for ids, _ in self.replay],
+            "replay_ids": [list(ids) for ids, _ in self.replay],
             "replay_y": [y for _, y in self.replay],
             "pushed": self.pushed,
             "updates": self.updates,
@@ -260,7 +256,7 @@ class Teacher:
 
     def load_state_dict(self, state: dict) -> None:
         self.replay.clear()
-        self.replay.extend(zip(state["replay_ids"], state["replay_y"], strict=True))
+        self.replay.extend(zip(map(tuple, state["replay_ids"]), state["replay_y"], strict=True))
         self.pushed, self.updates = state["pushed"], state["updates"]
         self.last_loss = math.nan if state["last_loss"] is None else state["last_loss"]
         if self.updates == 0:  # torch's checkpointing makes up a step where none was taken
@@ -283,16 +279,10 @@ class Teacher:
                 weights[f"{stem}.bias"] = weights.pop(f"{stem}.base.bias")
         named = {k.partition(".")[::2]: v for k, v in weights.items()}
         backbone = {rest: v for (part, rest), v in named.items() if part == "backbone"}
-        # Not save_pretrained: it writes on global rank 0 alone, and the teacher's first rank is another.
+        # Not save_pretrained: it writes on global rank 0 alone, and the first teacher is another.
         (folder / "backbone").mkdir(parents=True, exist_ok=True)
         save_file(backbone, folder / "backbone" / "model.safetensors", metadata={"format": "pt"})
         self.model.backbone.config.save_pretrained(folder / "backbone")
         self.tokenizer.save_pretrained(folder / "backbone")
         head = {k: v for k, v in weights.items() if k.startswith("head.")}
         save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
-
-
-def _remember(cache: OrderedDict, key, value, limit: int = 100_000) -> None:
-    cache[key] = value
-    if len(cache) > limit:
-        cache.popitem(last=False)

@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -158,8 +157,7 @@ def parse(argv: list[str] | None = None) -> Config:
 
 
 class Student:
-    """The policy, and what one student rank does with it: roll out, grade, train its share of a
-    step, evaluate."""
+    """The policy, and what one student rank does with it: roll out, grade, train its share."""
 
     def __init__(self, config: Config, layout: Layout, verifier: Verifier):
         self.config, self.layout, self.verifier = config, layout, verifier
@@ -277,8 +275,8 @@ class Student:
 def train_step(step, student, sampler, problems, log=lambda *outcomes: None) -> dict:
     """One turn of Figure 1. Returns its row of metrics.jsonl.
 
-    log(step, selections, rollouts) is called before the update, so that one that fails can be made
-    again from what was logged.
+    log(step, selections, rollouts, decode) is called before the update, so that one that fails can
+    be made again from what was logged.
     """
     c, P, G = student.config, student.config.prompts_per_step, student.config.group_size
     began, watch, tried, rollouts = time.perf_counter(), Stopwatch(), None, Rollouts()
@@ -289,14 +287,14 @@ def train_step(step, student, sampler, problems, log=lambda *outcomes: None) -> 
         # Step 3: G completions of each, and their verified rewards.
         index_B = selections.index_N.repeat(G).tolist()
         new = student.rollout(problems, index_B, c.temperature, (1, step, extra), watch)
-        # Steps 5-6: the teacher hears of the outcomes, and learns (Alg. 2) while the student goes on.
+        # Steps 5-6: the teacher hears of them, and learns (Alg. 2) while the student goes on.
         with watch("teacher_wait_s"):
             sampler.observe(selections.index_N, new.successes_P(G), G)
         tried, rollouts = tried + selections if tried else selections, rollouts + new
         dead = grpo.dead_groups(rollouts.rewards_P_G(G)).tolist()
         if dead.count(False) >= P:
             break
-    log(step, tried, rollouts)
+    log(step, tried, rollouts, student.tokenizer.decode)
     # Step 4: GRPO on P groups: all there are, or of more (DAPO) live ones before dead ones.
     keep = sorted(sorted(range(len(dead)), key=lambda i: dead[i])[:P])
     with watch("train_s"):
@@ -310,21 +308,18 @@ def train(config: Config, layout: Layout, run: RunFolder, start: int, verifier: 
     """The student ranks' main program. Returns False where SIGTERM ended it."""
     c, problems, val_problems = config, Problems(config.train_data), Problems(config.val_data)
     student = Student(c, layout, verifier)
-    sampler = build_sampler(c, layout, problems, student.encode)
+    sampler = build_sampler(c, layout, problems)
     checkpoint.load(run, start, sampler, student)
     show.plan(run, start, student.policy, len(problems), len(val_problems))
     layout.stop_at_sigterm()
-    log = partial(run.log_outcomes, tokenizer=student.tokenizer)
-    step, stop = start, False
+    stop, step = False, start
     if run.owes_evaluation(start):
-        evaluation = evaluate(student, val_problems, start, run.path)
-        run.complete(start, evaluation)
-        stop = not evaluation
+        stop = not run.complete(start, evaluate(student, val_problems, start, run.path))
     finished = start == c.steps and not stop
     bar = tqdm(total=c.steps, initial=start, unit="step", disable=layout.rank > 0)
     while not (finished or stop):
         step += 1
-        metrics = train_step(step, student, sampler, problems, log)
+        metrics = train_step(step, student, sampler, problems, run.log_outcomes)
         if step % c.eval_every == 0 or step == c.steps:
             metrics |= evaluate(student, val_problems, step, run.path)
         run.log("metrics", [metrics])
@@ -335,34 +330,31 @@ def train(config: Config, layout: Layout, run: RunFolder, start: int, verifier: 
         if finished or stop or step % c.checkpoint_every == 0:
             checkpoint.save(run, step, sampler, student)
     bar.close()
-    if finished and layout.rank == 0:
-        student.generator.export(run.path / "student")
+    if finished:
+        checkpoint.export(run, sampler, student)
     if isinstance(sampler, RemoteSampler):
         sampler.stop(finished)
-    elif finished and (teacher := getattr(sampler, "teacher", None)):
-        teacher.export(run.path / "teacher")
     show.result(run, finished)
     return finished
 
 
 def run_teacher(config: Config, layout: Layout, run: RunFolder, start: int, verifier=None) -> bool:
     """The teacher ranks' main program: answer and learn until the students stop, then export."""
-    # The student's tokenizer and limit say which problems fit.
-    encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))
-    sampler = build_sampler(config, layout, Problems(config.train_data), encode)
+    sampler = build_sampler(config, layout, Problems(config.train_data))
     checkpoint.load(run, start, sampler)
     layout.stop_at_sigterm()
     finished = serve(sampler, Mailbox(layout), lambda step: checkpoint.save(run, step, sampler))
     if finished:
-        sampler.teacher.export(run.path / "teacher")
+        checkpoint.export(run, sampler)
     return finished
 
 
-def build_sampler(config: Config, layout: Layout, problems: Problems, encode: PromptEncoder):
+def build_sampler(config: Config, layout: Layout, problems: Problems):
     """The sampler as this rank meets it: on student ranks with a teacher elsewhere what stands for
     it, else the real one."""
     if layout.n_teachers and not layout.is_teacher:
         return RemoteSampler(Mailbox(layout))
+    encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))
 
     def fits(index: int) -> bool:
         return len(encode(problems.question(index))) <= config.max_prompt_tokens

@@ -1,4 +1,4 @@
-"""Rows of different lengths as tensors, and how they are shared out over ranks and micro-batches."""
+"""Rows of different lengths as tensors, shared out over ranks and micro-batches."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ def pack(
 def pad(
     rows: list[list[int]], pad_id: int, device, left=False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token id lists -> ids (B, T), padded on the right or left, and the attention mask of 0 and 1."""
+    """Token ids -> ids (B, T), padded on the right or left, and the attention mask of 0 and 1."""
     side = "left" if left else "right"
     ids = pad_sequence([torch.tensor(row) for row in rows], True, pad_id, side)
     mask = pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], True, 0, side)

@@ -85,6 +85,14 @@ def load(run, step: int, sampler, student=None) -> None:
     run.begin(step)
 
 
+def export(run, sampler, student=None) -> None:
+    """Writes what this role has trained as Hugging Face folders, student/ and teacher/."""
+    if student and run.layout.rank == 0:
+        student.generator.export(run.path / "student")
+    if teacher := getattr(sampler, "teacher", None):
+        teacher.export(run.path / "teacher")
+
+
 def newest_intact(path: Path) -> int:
     """The newest step whose checkpoint is intact; 0 if there is none at all. Raises InputError if
     all are damaged."""

@@ -102,8 +102,8 @@ def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
     """transformers' SDPA, but that one query token a row reads keys and values where they are.
 
     query (B, H, T, D), key and value (B, H_kv, S, D). SDPA needs as many heads on both sides where
-    there is a mask, and transformers 5.17 copies the keys and values of the whole cache for that, at
-    every token. The heads that share a key are H / H_kv rows of queries to it as well.
+    there is a mask, and transformers 5.17 copies the keys and values of the whole cache for that,
+    at every token. The heads that share a key are H / H_kv rows of queries to it as well.
     """
     B, H, T, D = query.shape
     if T > 1:

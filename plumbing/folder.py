@@ -127,7 +127,7 @@ class RunFolder:
         if self.layout.rank == 0:
             write_lines(self.path / f"{name}.jsonl", rows, "a")
 
-    def log_outcomes(self, step: int, selections, rollouts, tokenizer) -> None:
+    def log_outcomes(self, step: int, selections, rollouts, decode) -> None:
         """A step's selections with their outcomes and, at evaluations, three completions to look
         at: the first of three problems."""
         G = self.config.group_size
@@ -137,8 +137,8 @@ class RunFolder:
             samples = []
             for line, b in zip(lines[:3], range(0, len(rollouts), G), strict=False):
                 sample = {"step": step, "problem": line["chosen"], "status": rollouts.statuses[b]}
-                sample["prompt"] = tokenizer.decode(rollouts.prompt_ids[b])
-                sample["completion"] = tokenizer.decode(rollouts.completion_ids[b])
+                sample["prompt"] = decode(rollouts.prompt_ids[b])
+                sample["completion"] = decode(rollouts.completion_ids[b])
                 samples.append(sample)
             self.log("samples", samples)
 
@@ -150,9 +150,11 @@ class RunFolder:
         done = any(row["step"] == step and "val_accuracy" in row for row in rows)
         return self.layout.gather(due and not done, self.layout.group)[0]
 
-    def complete(self, step: int, evaluation: dict) -> None:
-        """Adds an evaluation to the last row of metrics.jsonl, or as step 0, which is not trained."""
+    def complete(self, step: int, evaluation: dict) -> dict:
+        """Adds an evaluation to the last row of metrics.jsonl, or as step 0, which is not trained;
+        returns it."""
         if self.layout.rank == 0:
             rows = read_lines(self.path / "metrics.jsonl") or [{"step": step}]
             rows[-1] |= evaluation
             write_lines(self.path / "metrics.jsonl", rows)
+        return evaluation
