@@ -19,9 +19,7 @@ from collections.abc import Callable
 from plumbing.errors import Lost
 
 LOOK = 0.01  # seconds between looks for a letter: store.wait would print a warning at each time-out
-SILENCE = (
-    15  # seconds without a sign of life after SIGTERM that mean death; torchrun kills after 30
-)
+SILENCE = 15  # seconds without a sign of life, after SIGTERM, that mean death: torchrun kills at 30
 
 
 class Mailbox:
