@@ -63,10 +63,10 @@ def test_success_rate_is_taught_p_and_takes_the_nearest_to_a_half():
 def test_thompson_counts_by_hand_forgets_half_and_comes_back():
     sampler = make("thompson", 40, candidates=2)
     sampler.observe(np.array([3]), np.array([12]), 16)
-    assert sampler.beta[3].tolist() == [13, 5]  # the prior's 1, 1 and 12 right, 4 wrong
+    assert (sampler.alpha[3], sampler.beta[3]) == (13, 5)  # the prior's 1, 1 and 12 right, 4 wrong
     sampler.observe(np.array([3]), np.array([16]), 16)
-    assert sampler.beta[3].tolist() == [23, 3]  # (13 + 1) / 2 + 16, (5 + 1) / 2 + 0
-    assert sampler.beta[4].tolist() == [1, 1] and sampler.metrics()["coverage"] == 1 / 40
+    assert (sampler.alpha[3], sampler.beta[3]) == (23, 3)  # (13 + 1) / 2 + 16, (5 + 1) / 2 + 0
+    assert sampler.alpha[4] == sampler.beta[4] == 1 and sampler.metrics()["coverage"] == 1 / 40
     p = 23 / 26  # so much evidence that the draws lie near the mean
     scores = sampler.score(np.full((4000, 1), 3))
     assert scores.mean() == pytest.approx(np.sqrt(p * (1 - p)), abs=0.02)
