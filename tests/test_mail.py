@@ -1,26 +1,31 @@
 """plumbing/mail.py: what a proposal has learned, and what survives a checkpoint or the wire."""
 
 import numpy as np
-from test_sampler import FakeTeacher, goldilocks
+from test_sampler import Numbers, build
 
 from plumbing.mail import Prefetching, Wire, pack, unpack
+from sampler import Goldilocks
+
+
+def goldilocks(epsilon=0.0, K=8):
+    return build(Goldilocks, Numbers(200), epsilon=epsilon, candidates=K)
 
 
 def test_lag_fixes_what_each_proposal_has_learned():
-    class Spy(FakeTeacher):
-        def predict(self, questions):
-            self.log.append(len(self.heard))
-            return super().predict(questions)
-
     for lag, expected in ((0, [0, 2, 4]), (1, [0, 0, 2])):
-        sampler = goldilocks()
-        sampler.teacher = Spy()
-        sampler.teacher.log = []
+        sampler, heard = goldilocks(), []
+        predict, update = sampler.teacher.predict, sampler.teacher.update
+
+        def spy(questions, predict=predict, update=update, heard=heard):
+            heard.append(update.call_count)
+            return predict(questions)
+
+        sampler.teacher.predict = spy
         prefetching = Prefetching(sampler, 2, lag)
         for _ in range(2):
             prefetching.observe(prefetching.propose(2).index_N, np.array([1, 1]), 16)
         prefetching.propose(2)
-        assert sampler.teacher.log == expected
+        assert heard == expected
 
 
 def test_prefetched_proposals_survive_a_checkpoint():
