@@ -10,8 +10,9 @@ selections.png: how difficult the chosen problems were, by step, and whether pre
 
 As in the paper, validation accuracy is drawn as it was measured and everything else smoothed by an
 exponential moving average (0.9) over the steps. Runs whose settings differ in nothing but the seed are
-one method: its mean is drawn thick, over the range that all of them cover; of the panel's first
-quantity, one or two runs are drawn thin (not smoothed), of three or more the mean's 95% interval (t).
+one method: its mean is drawn thick, over the range that all of them cover. Of the panel's first
+quantity a single run is also drawn thin and not smoothed; two runs are drawn thin; of three or more
+the mean's 95% interval (t) is.
 """
 
 from pathlib import Path
@@ -86,7 +87,8 @@ def smooth(curve: pd.Series) -> pd.Series:
 
 def together(curves: list[pd.Series]) -> pd.DataFrame:
     """A column for each curve, at every x in the range that all of them cover; linear in between."""
-    return pd.concat(curves, axis=1).interpolate("index", limit_area="inside").dropna()
+    every = pd.concat(curves, axis=1).sort_index()
+    return every.interpolate("index", limit_area="inside").dropna()
 
 
 def draw_panel(axes, panel, methods: list[Method], amount: str = "steps") -> None:
@@ -99,10 +101,11 @@ def draw_panel(axes, panel, methods: list[Method], amount: str = "steps") -> Non
             curves = [curve for curve in curves if len(curve)]
             if not curves:
                 continue
-            table = together(curves if measured else [smooth(curve) for curve in curves])
-            mean, n = table.mean(axis=1), len(curves)
+            shown = curves if measured else [smooth(curve) for curve in curves]
+            table, n = together(shown), len(curves)
+            mean = table.mean(axis=1)
             if i == 0 and n < 3:
-                for curve in curves:
+                for curve in curves if n == 1 else shown:
                     axes.plot(curve, color=colour, alpha=0.35, linewidth=0.7)
             elif i == 0:
                 half = table.sem(axis=1) * stats.t.ppf(0.975, n - 1)
