@@ -234,13 +234,13 @@ def success_levels(successes: pd.Series, G: int) -> pd.Series:
 
 
 def calibration(selections: pd.DataFrame) -> pd.DataFrame:
-    """Outcomes by prediction, in tenths of [0, 0.5] (the last includes 0.5): predicted and y (means),
-    error (half an interval of y's mean, by its standard error) and count; no row for an empty bin."""
+    """Outcomes by prediction, in tenths of [0, 0.5] (the last includes 0.5), where there are two: predicted
+    and y (means), error (half an interval of y's mean, by its standard error) and count."""
     known = selections.dropna(subset="predicted")
     bins = np.digitize(known.predicted, np.linspace(0, 0.5, 11)[1:-1])
     bins = known.groupby(bins)
     error = bins.y.sem() * stats.norm.ppf(0.975)
-    return bins[["predicted", "y"]].mean().assign(error=error, count=bins.size())
+    return bins[["predicted", "y"]].mean().assign(error=error, count=bins.size()).dropna()
 
 
 def t_interval(values) -> tuple[float, float]:
