@@ -12,9 +12,8 @@ FORMULA = re.compile(
     r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<![\\$])\$(?=\S)([^$]+?)(?<=[^\s\\])\$(?!\d)",
     re.S,
 )
-SAID = re.compile(
-    r"\banswer(?:\s+is|\s*[:=]|\W*\n)[\s:*]*", re.IGNORECASE
-)  # "### Final Answer", too
+# "### Final Answer", too.
+SAID = re.compile(r"\banswer(?:\s+is|\s*[:=]|\W*\n)[\s:*]*", re.IGNORECASE)
 SENTENCE = re.compile(r".*?(?=\n|[.!?](?:\s|$)|$)")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:/\d+)?")
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
@@ -32,18 +31,13 @@ def last_answer(text: str) -> str | None:
     words with a number in it, it is the first number: "12 apples" says 12.
     """
     formulas = list(FORMULA.finditer(text))
-    equals = [
-        found.end()
-        for found in re.finditer("=", text)
-        if not any(formula.start() < found.start() < formula.end() for formula in formulas)
-    ]
-    if said := [found.end() for found in SAID.finditer(text)]:
-        sentence = SENTENCE.match(text, said[-1])
+    for said in list(SAID.finditer(text))[-1:]:
+        sentence = SENTENCE.match(text, said.end())
         inside = [f for f in formulas if sentence.start() <= f.start() <= sentence.end()]
         if answer := _right_side(_inside(inside[0])) if inside else _of_sentence(sentence[0]):
             return answer
-    later = equals and (not formulas or equals[-1] > formulas[-1].start())
-    if later and (answer := _of_sentence(SENTENCE.match(text, equals[-1])[0])):
+    equals = text.rfind("=", formulas[-1].end() if formulas else 0)
+    if equals >= 0 and (answer := _of_sentence(SENTENCE.match(text, equals + 1)[0])):
         return answer
     if formulas:
         return _right_side(_inside(formulas[-1])) or None
