@@ -53,6 +53,14 @@ def by_step(run: Run) -> pd.DataFrame:
     return m.assign(**more, excess=m.teacher_mae - m.teacher_noise_floor)[list(LOGGED)]
 
 
+def success_levels(successes: pd.Series, G: int) -> pd.Series:
+    """How many of G were right, in five levels: 0, 1 to G/4, in between, from 3G/4, G."""
+    q = G // 4
+    names = ["0", f"1–{q}", f"{q + 1}–{G - q - 1}", f"{G - q}–{G - 1}", f"{G}"]
+    codes = np.digitize(successes, [0, 1, q + 1, G - q, G]) - 1
+    return pd.Series(pd.Categorical.from_codes(codes, names), successes.index)
+
+
 def measures(run: Run, first: int, last: int) -> dict[str, float]:
     """The table's numbers for the steps first..last; NaN where one is not known."""
     s = run.selections[run.selections.step.between(first, last)]
@@ -63,7 +71,7 @@ def measures(run: Run, first: int, last: int) -> dict[str, float]:
         found[f"predicted, {name}"] = branch.predicted.mean()
         found[f"outcome y, {name}"] = branch.y.mean()
         G = run.config["group_size"]
-        levels = report.success_levels(branch.successes, G)
+        levels = success_levels(branch.successes, G)
         shares = levels.value_counts(normalize=True, sort=False)
         found |= {f"{name}, {level} of {G} right": share for level, share in shares.items()}
     scored = s[~s.explored].dropna(subset="predicted")

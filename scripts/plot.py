@@ -1,12 +1,12 @@
-"""Draw the paper's figures from run folders: training curves, and what was selected.
+"""Draw the paper's figures, training curves by what was spent, from run folders.
 
     python -m scripts.plot runs/goldilocks_* runs/uniform_* --out figures
     python -m scripts.plot runs/a runs/b --x device_hours
 
 training_by_<x>.png: validation accuracy (Figures 2 and 6; by `--x seconds` and `tokens` those of App.
 F), reward and its standard deviation (3), gradient norm and dead groups (4), the teacher's error and
-predictions (5), the selection's lift. Of ablations (App. G) and other models (App. H) the same.
-selections.png: how difficult the chosen problems were, by step, and whether predictions can be trusted.
+predictions (5), the selection's lift, and whether predictions can be trusted. Of ablations (App. G) and
+other models (App. H) the same. How difficult the chosen problems were is in scripts.audit's tables.
 
 As in the paper, validation accuracy is drawn as it was measured and everything else smoothed by an
 exponential moving average (0.9) over the steps. Runs whose settings differ in nothing but the seed are
@@ -21,7 +21,6 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from scipy import stats
 
@@ -34,7 +33,6 @@ EMA = 0.9  # (paper, Experiments)
 COLOURS = ["#0072B2", "#E69F00", "#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7"]
 MARKERS = "os^Dv*P"
 SHARES = {"val_accuracy", "reward_mean", "zero_variance"}
-LEAST = 10  # bins of the reliability diagram with fewer outcomes are not drawn
 STYLES = ("-", "--", ":")
 PANELS = [  # title, axis, {key: its name in the panel's legend}
     ("Validation accuracy", "greedy pass@1", {"val_accuracy": ""}),
@@ -91,6 +89,11 @@ def together(curves: list[pd.Series]) -> pd.DataFrame:
     return every.interpolate("index", limit_area="inside").dropna()
 
 
+def tidy(axes) -> None:
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def draw_panel(axes, panel, methods: list[Method], amount: str = "steps") -> None:
     """One of PANELS, by what was spent."""
     title, label, names = panel
@@ -119,101 +122,65 @@ def draw_panel(axes, panel, methods: list[Method], amount: str = "steps") -> Non
             axes.plot([], [], style, color="0.3", label=name)
         axes.legend(fontsize=8, frameon=False)
     axes.set(title=title, ylabel=label, xlabel=AMOUNTS[amount])
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def draw_chosen(axes, method: Method, blocks: int = 20):
-    """A heat map: of the problems chosen in a block of steps, how many of G completions were right
-    (the shares of five levels). Returns the image."""
-    chosen = pd.concat([run.selections for run in method.runs], ignore_index=True)
-    edges = np.unique(np.linspace(0, chosen.step.max(), blocks + 1).round())
-    levels = report.success_levels(chosen.successes, method.config["group_size"])
-    steps = pd.cut(chosen.step, edges)
-    shares = pd.crosstab(levels, steps, dropna=False, normalize="columns")
-    image = axes.pcolormesh(edges, np.arange(6), shares, cmap="cividis", vmin=0)
-    axes.set_yticks(np.arange(5) + 0.5, shares.index, fontsize=8)
-    label = f"completions right, of {method.config['group_size']}"
-    axes.set(title=f"Chosen problems: {method.name}", xlabel="steps", ylabel=label)
-    return image
+    tidy(axes)
 
 
 def draw_reliability(axes, methods: list[Method]) -> None:
     """Mean outcome by bin of prediction; exploring filled, greedy open."""
     axes.plot([0, 0.5], [0, 0.5], ":", color="0.3", linewidth=1)
     for explored, line, fill in ((True, "o-", None), (False, "o--", "w")):
-        style = {"fmt": line, "markersize": 5, "markerfacecolor": fill, "capsize": 2}
         name = "exploring" if explored else "greedy"
-        axes.plot([], [], line, color="0.3", markerfacecolor=fill, label=name, markersize=5)
+        axes.plot([], [], line, color="0.3", markerfacecolor=fill, label=name)
         for method, colour, _ in looks(methods):
             s = pd.concat([run.selections for run in method.runs])
-            bins = report.calibration(s[s.explored == explored]).query("count >= @LEAST")
-            axes.errorbar(bins.predicted, bins.y, bins.error, color=colour, linewidth=1.3, **style)
+            b = report.calibration(s[s.explored == explored])
+            style = {"fmt": line, "color": colour, "markerfacecolor": fill, "capsize": 2}
+            axes.errorbar(b.predicted, b.y, b.error, **style)
     axes.legend(fontsize=8, frameon=False)
     axes.set(title="Reliability (95% intervals)", xlabel="predicted utility", ylabel="outcome y")
+    tidy(axes)
 
 
-def grid_of(n: int):
-    """A figure and n axes."""
-    columns = 2 if n in (2, 4) else min(3, n)
-    size = (4.4 * columns, 3.4 * -(-n // columns) + 0.4)
-    figure, axes = plt.subplots(-(-n // columns), columns, figsize=size, layout="constrained")
-    axes = np.ravel(axes)
-    for unused in axes[n:]:
+def plot(methods: list[Method], out, amount: str = "steps") -> Path:
+    """Draws the training curves by what was spent, and the reliability of predictions where there are
+    any; returns the picture's path."""
+    for method in methods:
+        add_lift(method)
+    runs = [run for method in methods for run in method.runs]
+    panels = [p for p in PANELS if any(len(run.curve(next(iter(p[2])))) for run in runs)]
+    predicts = any(run.selections.predicted.notna().any() for run in runs)
+    n = len(panels) + predicts
+    shape = -(-n // 3), 3  # rows, columns
+    size = 4.4 * shape[1], 3.4 * shape[0] + 0.4
+    figure, grid = plt.subplots(*shape, figsize=size, squeeze=False, layout="constrained")
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        draw_panel(axes, panel, methods, amount)
+    if predicts:
+        draw_reliability(grid.flat[n - 1], methods)
+    for unused in grid.flat[n:]:
         unused.set_visible(False)
-    return figure, axes[:n]
 
-
-def save(figure, methods: list[Method], path: Path) -> Path:
-    """The figure with its legend of methods."""
     names, lines = [], []
     for method, colour, marker in looks(methods):
         names.append(f"{method.name} ({len(method.runs)} run{'s' * (len(method.runs) > 1)})")
         lines.append(plt.Line2D([], [], color=colour, linewidth=2, marker=marker))
     figure.legend(lines, names, loc="outside upper center", ncols=min(4, len(names)), frameon=False)
+    path = Path(out) / f"training_by_{amount}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path
 
 
-def plot_training(methods: list[Method], out, amount: str = "steps") -> Path:
-    """Draws the training curves by what was spent; returns the picture's path."""
-    for method in methods:
-        add_lift(method)
-    runs = [run for method in methods for run in method.runs]
-    panels = [p for p in PANELS if any(len(run.curve(next(iter(p[2])))) for run in runs)]
-    figure, grid = grid_of(len(panels))
-    for axes, panel in zip(grid, panels, strict=True):
-        draw_panel(axes, panel, methods, amount)
-    return save(figure, methods, Path(out) / f"training_by_{amount}.png")
-
-
-def plot_selections(methods: list[Method], out) -> Path:
-    """Draws what was chosen by each method, and whether predictions can be trusted, where there are any."""
-    predicts = any(run.selections.predicted.notna().any() for m in methods for run in m.runs)
-    figure, grid = grid_of(len(methods) + predicts)
-    images = [draw_chosen(axes, method) for axes, method in zip(grid, methods, strict=False)]
-    most = max(image.get_array().max() for image in images)
-    for image in images:
-        image.set_clim(0, most)
-        figure.colorbar(image, ax=image.axes, label="share of a block's choices", pad=0.02)
-    if predicts:
-        draw_reliability(grid[-1], methods)
-    return save(figure, methods, Path(out) / "selections.png")
-
-
 def main(argv=None) -> None:
-    """The command line of `plot_training` and `plot_selections`."""
+    """The command line of `plot`."""
     parser = report.arguments(__doc__)
     parser.add_argument("--out", default="figures", help="a folder (%(default)s)")
     what = "horizontal axis of the curves (%(default)s)"
     parser.add_argument("--x", choices=AMOUNTS, default="steps", help=what)
     args = parser.parse_args(argv)
     with report.one_line("plot"):
-        methods = report.load_methods(args.runs)
-        print(plot_training(methods, args.out, args.x))
-        print(plot_selections(methods, args.out))
+        print(plot(report.load_methods(args.runs), args.out, args.x))
 
 
 if __name__ == "__main__":

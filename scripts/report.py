@@ -93,9 +93,9 @@ class Run:
             predicted = [known[i] for known, i in zip(rows.utilities, at, strict=True)]
         except (ValueError, IndexError, AttributeError, TypeError) as error:
             raise InputError(f"{path}: a choice is not in its pool ({error})") from error
-        pools = pd.DataFrame(rows.utilities.tolist(), dtype=float)
         predicted = pd.Series(predicted, dtype=float)
-        return rows[columns].assign(predicted=predicted, pool_mean=pools.mean(axis=1))
+        pool_mean = rows.utilities.explode().astype(float).groupby(level=0).mean()
+        return rows[columns].assign(predicted=predicted, pool_mean=pool_mean)
 
     @cached_property
     def spent(self) -> pd.DataFrame:
@@ -225,22 +225,14 @@ def load_methods(folders) -> list[Method]:
     return [Method(name, members) for name, members in groups.items()]
 
 
-def success_levels(successes: pd.Series, G: int) -> pd.Series:
-    """How many of G were right, in five levels: 0, 1 to G/4, in between, from 3G/4, G."""
-    q = G // 4
-    names = ["0", f"1–{q}", f"{q + 1}–{G - q - 1}", f"{G - q}–{G - 1}", f"{G}"]
-    codes = np.digitize(successes, [0, 1, q + 1, G - q, G]) - 1
-    return pd.Series(pd.Categorical.from_codes(codes, names), successes.index)
-
-
 def calibration(selections: pd.DataFrame) -> pd.DataFrame:
-    """Outcomes by prediction, in tenths of [0, 0.5] (the last includes 0.5), where there are two: predicted
-    and y (means), error (half an interval of y's mean, by its standard error) and count."""
+    """Outcomes by prediction, in tenths of [0, 0.5] (the last includes 0.5) with at least ten of them:
+    predicted and y (means), error (half of an interval of y's mean, by its standard error), count."""
     known = selections.dropna(subset="predicted")
-    bins = np.digitize(known.predicted, np.linspace(0, 0.5, 11)[1:-1])
-    bins = known.groupby(bins)
+    bins = known.groupby(np.digitize(known.predicted, np.linspace(0, 0.5, 11)[1:-1]))
     error = bins.y.sem() * stats.norm.ppf(0.975)
-    return bins[["predicted", "y"]].mean().assign(error=error, count=bins.size()).dropna()
+    found = bins[["predicted", "y"]].mean().assign(error=error, count=bins.size())
+    return found[found["count"] >= 10]
 
 
 def t_interval(values) -> tuple[float, float]:

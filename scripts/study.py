@@ -381,7 +381,7 @@ def write_report(out: Path) -> str:
     main = [run.folder for cell in SWEEP[0] for run in cell.runs(out)]
     if main:
         methods = report.load_methods(main)
-        plot.plot_training(methods, out / "figures")
+        plot.plot(methods, out / "figures")
         draw(out / "figures" / "study.png", methods, found, statistics)
     return text
 
