@@ -266,7 +266,8 @@ def run_all(out: Path, cells: list[Cell], jobs: int, minutes: float) -> int:
         log = out / "logs" / f"{cell.name}-{seed}.log"
         if call(cell.command(out, seed), log):
             failed.append(name)
-            print(f"FAILED {name}: {log.read_text().strip().splitlines()[-1:]}", flush=True)
+            last = log.read_text().strip().splitlines()[-1:]
+            print(f"FAILED {name}: {''.join(last)}", flush=True)
             return
         done.append(name)
         score, took = cell.finished(out, seed).score, time.time() - began
