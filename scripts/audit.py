@@ -3,22 +3,23 @@
     python -m scripts.audit runs/goldilocks_* runs/uniform_* > audit.md
 
 Values are mean ± sample standard deviation over runs; samplers that predict nothing lack what is
-about predictions. `python -m scripts.plot` draws the curves, the choices and the reliability diagram.
+about predictions. `python -m scripts.plot` draws curves and the reliability diagram.
 
-Predictions are those that a problem was selected with, outcomes y = √(p̂(1-p̂)) of its G completions.
-Exploring picks uniformly (the uniform sampler always does): it judges the teacher without bias, and
-its mean outcome is the pool's. Greedy takes the largest of K predictions, so on average it overrates
-(the winner's curse: predicted above outcome). At the *same* prediction (and step) both expect the same
-outcome, for the choice sees nothing else: their rows of the calibration table should agree. Lift: how
-far greedy lies above its pool, predicted (utility less the pool's mean) and in outcomes (greedy less
-exploring). Spearman: all explored selections of a block. Noise floor: a perfect teacher's error, from
-sampling G only; a low estimate, and errors add up only roughly.
+Predictions are those that a problem was selected with, outcomes y = √(p̂(1-p̂)) of its G
+completions. Exploring picks uniformly (the uniform sampler always does): it judges the teacher
+without bias, and its mean outcome is the pool's. Greedy takes the largest of K predictions, so on
+average it overrates (the winner's curse: predicted above outcome). At the *same* prediction (and
+step) both expect the same outcome, for the choice sees nothing else: their rows of the calibration
+table should agree. Lift: how far greedy lies above its pool, predicted (utility less the pool's
+mean) and in outcomes (greedy less exploring). Spearman: all explored selections of a block. Noise
+floor: a perfect teacher's error, from sampling G only; a low estimate, and errors add up only
+roughly.
 
 Gradient norm: a dead group adds nothing to the sum but counts in the denominator, so fewer of them
 raise the norm with no group's gradient changed. ÷ live share undoes it: `--dead_rows out` does just
-that to the loss (not to KL and entropy terms, and such a run then goes its own way). But a mean over
-fewer live groups is also noisier: where the groups' gradients add up like noise, the norm goes like
-√(live share), and ÷ √(live share) is what stays level.
+that to the loss (not to KL and entropy terms, and such a run then goes its own way). But a mean
+over fewer live groups is also noisier: where the groups' gradients add up like noise, the norm goes
+like √(live share), and ÷ √(live share) is what stays level.
 """
 
 import math
@@ -43,7 +44,7 @@ LOGGED = {  # key in the metrics -> row of the table
 
 
 def by_step(run: Run) -> pd.DataFrame:
-    """LOGGED by step: the metrics, the norm by treatment of dead rows, the error above the floor."""
+    """LOGGED by step: metrics, the norm by treatment of dead rows, the error above the floor."""
     m = run.metrics.reindex(columns=["grad_norm", "groups", *LOGGED])
     P = run.config["prompts_per_step"]
     # Resampling (DAPO) rolls out more groups than the P that the loss takes, the live ones first.

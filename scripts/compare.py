@@ -6,11 +6,11 @@ The first tables have the shape of the paper's Tables 1 to 3, with the paper's n
 An accuracy is the mean of a run's last five evaluations (Section 5.2), in percent; over seeds it is
 mean ± sample standard deviation. Runs whose settings differ in nothing but the seed are one method.
 
-Two questions are kept apart. Would another training run come out the same? Intervals and p over seeds
-(t): paired where both methods have the same seeds, else Welch's. Would other validation problems say
-the same of *these* models? Intervals over problems (bootstrap), and McNemar's exact test on the
-verdicts of the last evaluation. A difference is a method's less its baseline's: the uniform sampler's
-run with the fewest other settings changed.
+Two questions are kept apart. Would another training run come out the same? Intervals and p over
+seeds (t): paired where both methods have the same seeds, else Welch's. Would other validation
+problems say the same of *these* models? Intervals over problems (bootstrap), and McNemar's exact
+test on the verdicts of the last evaluation. A difference is a method's less its baseline's: the
+uniform sampler's run with the fewest other settings changed.
 """
 
 import sys
@@ -54,8 +54,8 @@ def place(method: Method) -> tuple[str, str, str]:
 
 
 def baseline(method: Method, methods: list[Method]) -> Method | None:
-    """What a method is compared with: the uniform sampler's (the first, where there is none) with the
-    fewest other settings changed. An ablation of the baseline, with the first; that, with none."""
+    """What a method is compared with: the uniform sampler's (else the first) with the fewest
+    other settings changed. A uniform method is compared with the first of them; that, with none."""
     uniform = [m for m in methods if m.config["sampler"] == "uniform"] or methods[:1]
     others = uniform[:1] if method in uniform else uniform
     others = [other for other in others if other is not method]
@@ -128,7 +128,7 @@ def seed_differences(pairs: list[tuple[Method, Method]]) -> str:
 
 
 def mcnemar(b: int, c: int) -> float:
-    """Exact p of b problems that only one run solved against c that only the other did: a fair coin's."""
+    """Exact p of b problems that only one run solved, c that only the other did: a fair coin's."""
     return stats.binomtest(b, b + c).pvalue if b + c else 1.0
 
 
@@ -165,7 +165,7 @@ def brief(amount: float) -> str:
 
 
 def equal_amounts(methods: list[Method]) -> str:
-    """Accuracy once the same was spent, interpolated: at half and at all of what every run reached."""
+    """Accuracy once the same was spent, interpolated: half and all of what every run reached."""
     runs, rows = [run for m in methods for run in m.runs], []
     for amount, heading in AMOUNTS.items():
         reached = min(run.spent[amount][run.accuracy.index[-1]] for run in runs)
@@ -173,9 +173,10 @@ def equal_amounts(methods: list[Method]) -> str:
             cells = [spread([run.accuracy_at(amount, spent) for run in m.runs]) for m in methods]
             rows.append([heading, brief(spent), *cells])
     note = (
-        "Evaluations are not in the time. Steps × ranks / student ranks is the paper's rule (App. D): "
-        "n steps of 6 student ranks against 8n/6 of 8. Where ranks share processors, as on a laptop, "
-        "neither time is what devices of their own would take: there look at the tokens forwarded."
+        "Evaluations are not in the time. Steps × ranks / student ranks is the paper's rule (App. "
+        "D): n steps of 6 student ranks against 8n/6 of 8. Where ranks share processors, as on a "
+        "laptop, neither time is what devices of their own would take: there look at the tokens "
+        "forwarded."
     )
     return table("At equal amounts", ["amount", "at", *(m.name for m in methods)], rows, note)
 
@@ -188,10 +189,10 @@ def spent(methods: list[Method]) -> str:
         parts = " + ".join(f"{part:.3g}" for part in total[["generate", "train", "teach"]])
         rows.append([m.name, *map(brief, total[list(AMOUNTS)]), parts])
     note = (
-        "Device-hours are ranks × time. Tokens forwarded: to generate (a group's prompt is read once), "
-        "to train (rows with a gradient; the backward pass, about two forwards, is not counted), by the "
-        "teacher (questions scored and learned from, taken as long as prompts: an upper bound). The "
-        "paper: about 1,000 GPU-hours a run (App. K)."
+        "Device-hours are ranks × time. Tokens forwarded: to generate (a group's prompt is read "
+        "once), to train (rows with a gradient; the backward pass, about two forwards, is not "
+        "counted), by the teacher (questions scored and learned from, taken as long as prompts: an "
+        "upper bound). The paper: about 1,000 GPU-hours a run (App. K)."
     )
     header = ["mean of the runs", *AMOUNTS.values(), "generate + train + teacher"]
     return table("Spent by a run", header, rows, note)

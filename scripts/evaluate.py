@@ -1,16 +1,16 @@
 """Accuracy of any Hugging Face model on any problem file: greedy pass@1, or pass@k from n samples.
 
     python -m scripts.evaluate runs/demo-goldilocks-seed0/student --preset demo
-    python -m scripts.evaluate Qwen/Qwen2.5-1.5B --data problems.jsonl --samples 16 --temperature 0.7 --k 1 4 16
+    python -m scripts.evaluate MODEL --data mine.jsonl --samples 16 --temperature 0.7 --k 1 4 16
 
 One process, with the prompt, generator and verifier of training: on a run's exported student and
-validation file this is the accuracy in the last line of its metrics.jsonl (on GPUs but for rounding in
-bf16). A prompt that is longer than --max_prompt_tokens counts as wrong, and is shown. Intervals (95%)
-are over problems: Wilson's where each has one greedy verdict, else bootstrap.
+validation file this is the accuracy in the last line of its metrics.jsonl (on GPUs but for rounding
+in bf16). A prompt that is longer than --max_prompt_tokens counts as wrong, and is shown. Intervals
+(95%) are over problems: Wilson's where each has one greedy verdict, else bootstrap.
 
-Beside this strict score stands a lenient one: a completion without a box is graded on the last number
-or formula in it (lenient.py). What the strict score gains on it in training is the box, and when to
-stop: much of a first gain.
+Beside this strict score stands a lenient one: a completion without a box is graded on the last
+number or formula in it (lenient.py). What the strict score gains on it in training is the box, and
+when to stop: much of a first gain.
 """
 
 import argparse
@@ -47,8 +47,8 @@ LENIENT = (
 def evaluate(
     config: train.Config, problems: list[tuple[str, str]], samples: int, temperature: float
 ) -> pd.DataFrame:
-    """A row for each sample of each (question, gold), in order: FIELDS, as in a run's evals/; lenient,
-    the reward where a missing box is forgiven; truncated, whether the limit cut it.
+    """A row for each sample of each (question, gold), in order: FIELDS, as in a run's evals/;
+    lenient, the reward where a missing box is forgiven; truncated, whether the limit cut it.
 
     Raises ValueError, in one line, for a model that cannot be used.
     """

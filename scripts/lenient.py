@@ -1,4 +1,4 @@
-r"""What a completion without a \boxed{} most likely meant as its answer: for evaluate.py's lenient score.
+r"""What a completion without a \boxed{} most likely meant as its answer: for the lenient score.
 
 The reward never reads this. Guessing an answer out of prose is right often enough to tell "cannot
 solve it" from "has not learned the box", and wrong often enough to be gamed.
@@ -6,8 +6,8 @@ solve it" from "has not learned the box", and wrong often enough to be gamed.
 
 import re
 
-# Dollars inside a line by pandoc's rule, so that "$5 and $6" is money: no space just inside them, and
-# no digit after the second.
+# Dollars inside a line by pandoc's rule, so that "$5 and $6" is money: no space just inside them,
+# and no digit after the second.
 FORMULA = re.compile(
     r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<![\\$])\$(?=\S)([^$]+?)(?<=[^\s\\])\$(?!\d)",
     re.S,
@@ -20,12 +20,12 @@ WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 
 
 def last_answer(text: str) -> str | None:
-    r"""The last number or formula of a text, to be graded as if it stood in a box; None without one.
+    r"""The last number or formula of a text, to be graded as if in a box; None without one.
 
     The first of these that there is:
-    1. what follows the last "answer is" or "answer:": the formula there, else the rest of the sentence;
-    2. the last formula ($...$, $$...$$, \(...\), \[...\]), or the rest of the sentence after the last
-       "=" that is in no formula, whichever comes later;
+    1. after the last "answer is" or "answer:", the formula there, else the rest of the sentence;
+    2. the last formula ($...$, $$...$$, \(...\), \[...\]), or the rest of the sentence after the
+       last "=" that is in no formula, whichever comes later;
     3. the last number.
     Where there is an "=", the answer is what stands to the right of the last one. Of a sentence in
     words with a number in it, it is the first number: "12 apples" says 12.
@@ -50,7 +50,7 @@ def _inside(formula: re.Match) -> str:
 
 
 def _right_side(formula: str) -> str:
-    """What stands to the right of the last "=" that is in no bracket, without punctuation around it."""
+    """What is right of the last "=" that is in no bracket, without punctuation around it."""
     depth, start = 0, 0
     for at, character in enumerate(formula):
         depth += (character in "{([") - (character in "})]")

@@ -3,14 +3,15 @@
     python -m scripts.plot runs/goldilocks_* runs/uniform_* --out figures
     python -m scripts.plot runs/a runs/b --x device_hours
 
-training_by_<x>.png: validation accuracy (Figures 2 and 6; by `--x seconds` and `tokens` those of App.
-F), reward and its standard deviation (3), gradient norm and dead groups (4), the teacher's error and
-predictions (5), the selection's lift, and whether predictions can be trusted. Of ablations (App. G) and
-other models (App. H) the same. How difficult the chosen problems were is in scripts.audit's tables.
+training_by_<x>.png: validation accuracy (Figures 2 and 6; by `--x seconds` and `tokens` those of
+App. F), reward and its standard deviation (3), gradient norm and dead groups (4), the teacher's
+error and predictions (5), the selection's lift, and whether predictions can be trusted. Of
+ablations (App. G) and other models (App. H) the same. How difficult the chosen problems were is in
+scripts.audit's tables.
 
 As in the paper, validation accuracy is drawn as it was measured and everything else smoothed by an
-exponential moving average (0.9) over the steps. Runs whose settings differ in nothing but the seed are
-one method: its mean is drawn thick, over the range that all of them cover. Of the panel's first
+exponential moving average (0.9) over the steps. Runs whose settings differ in nothing but the seed
+are one method: its mean is drawn thick, over the range that all of them cover. Of the panel's first
 quantity a single run is also drawn thin and not smoothed; two runs are drawn thin; of three or more
 the mean's 95% interval (t) is.
 """
@@ -34,31 +35,19 @@ COLOURS = ["#0072B2", "#E69F00", "#000000", "#56B4E9", "#D55E00", "#009E73", "#C
 MARKERS = "os^Dv*P"
 SHARES = {"val_accuracy", "reward_mean", "zero_variance"}
 STYLES = ("-", "--", ":")
+ERRORS = {"teacher_mae": "all groups", "teacher_mae_dead": "dead groups"}
+ERRORS |= {"teacher_noise_floor": "a perfect teacher (sampling noise)"}
+SPREAD = {"teacher_mu": "mean", "teacher_sigma": "standard deviation"}
+LIFT = {"y_greedy": "greedy choices", "y_explored": "explored: the pool's mean"}
 PANELS = [  # title, axis, {key: its name in the panel's legend}
     ("Validation accuracy", "greedy pass@1", {"val_accuracy": ""}),
     ("Training reward", "mean reward of a completion", {"reward_mean": ""}),
     ("Training reward: standard deviation", "mean over groups", {"reward_std_group": ""}),
     ("Dead groups (zero variance)", "share of groups", {"zero_variance": ""}),
     ("Gradient norm", "norm before clipping", {"grad_norm": ""}),
-    (
-        "Teacher error on unseen problems",
-        "mean |predicted − outcome|",
-        {
-            "teacher_mae": "all groups",
-            "teacher_mae_dead": "dead groups",
-            "teacher_noise_floor": "a perfect teacher (sampling noise)",
-        },
-    ),
-    (
-        "Teacher's predictions",
-        "predicted utility, candidates",
-        {"teacher_mu": "mean", "teacher_sigma": "standard deviation"},
-    ),
-    (
-        "Selection lift",
-        "outcome y = √(p̂(1-p̂))",
-        {"y_greedy": "greedy choices", "y_explored": "explored: the pool's mean"},
-    ),
+    ("Teacher error on unseen problems", "mean |predicted − outcome|", ERRORS),
+    ("Teacher's predictions", "predicted utility, candidates", SPREAD),
+    ("Selection lift", "outcome y = √(p̂(1-p̂))", LIFT),
 ]
 
 
@@ -84,7 +73,7 @@ def smooth(curve: pd.Series) -> pd.Series:
 
 
 def together(curves: list[pd.Series]) -> pd.DataFrame:
-    """A column for each curve, at every x in the range that all of them cover; linear in between."""
+    """A column for each curve, at every x in the range that all cover; linear in between."""
     every = pd.concat(curves, axis=1).sort_index()
     return every.interpolate("index", limit_area="inside").dropna()
 
@@ -142,8 +131,8 @@ def draw_reliability(axes, methods: list[Method]) -> None:
 
 
 def plot(methods: list[Method], out, amount: str = "steps") -> Path:
-    """Draws the training curves by what was spent, and the reliability of predictions where there are
-    any; returns the picture's path."""
+    """Draws the training curves by what was spent, and the reliability of predictions where there
+    are any; returns the picture's path."""
     for method in methods:
         add_lift(method)
     runs = [run for method in methods for run in method.runs]

@@ -61,7 +61,7 @@ class Run:
 
     @classmethod
     def load(cls, folder) -> "Run":
-        """Reads a run, finished or not. Raises InputError for what is none or lacks what is needed."""
+        """Reads a run, finished or not. Raises InputError where something is missing."""
         folder = Path(folder)
         if not folder.is_dir():
             raise InputError(f"{folder}: no such run folder")
@@ -78,12 +78,12 @@ class Run:
         for name in trained.columns[trained.isna().any()]:
             step = trained.index[trained[name].isna()][0]
             raise InputError(f"{folder}: metrics.jsonl has no {name} at step {step}")
-        return cls(folder, config, rows.apply(pd.to_numeric))
+        return cls(folder, config, rows.apply(pd.to_numeric, errors="coerce"))
 
     @cached_property
     def selections(self) -> pd.DataFrame:
         """A row for each selection: step, chosen, explored, successes, y, predicted (utility of the
-        chosen) and pool_mean (of the known utilities of its pool); NaN for what no sampler predicted.
+        chosen) and pool_mean (of the known utilities of its pool); NaN where nothing is predicted.
         """
         path = self.folder / "selections.jsonl"
         columns = ["step", "chosen", "explored", "successes", "y"]
@@ -101,11 +101,11 @@ class Run:
     def spent(self) -> pd.DataFrame:
         """Running totals by step, a column for each of AMOUNTS, and the parts of tokens forwarded.
 
-        A group's prompt is read once. Training forwards the rows that have a gradient, taken as long
-        as the mean row, for each update, and for a KL term's reference once. The teacher scores K
-        questions a prompt and learns from its buffer for E epochs after each M-th outcome (Alg. 2); a
-        question is taken as long as a prompt, so this is an upper bound. Backward passes, about two
-        forwards each, are not counted.
+        A group's prompt is read once. Training forwards the rows that have a gradient, taken as
+        long as the mean row, for each update, and for a KL term's reference once. The teacher
+        scores K questions a prompt and learns from its buffer for E epochs after each M-th outcome
+        (Alg. 2); a question is taken as long as a prompt, so this is an upper bound. Backward
+        passes, about two forwards each, are not counted.
         """
         c, m = self.config, self.metrics.reindex(columns=[*LOGGED, "teacher_updates"])
         m = m[m.index > 0]
@@ -130,8 +130,8 @@ class Run:
         return total.assign(steps=total.index, student_work=work)
 
     def _learned(self, groups: pd.Series) -> np.ndarray:
-        """Questions that the teacher learned from in each step: E passes over min(t, N) outcomes after
-        each t-th outcome, t a multiple of M."""
+        """Questions that the teacher learned from in each step: E passes over min(t, N) outcomes
+        after each t-th outcome, t a multiple of M."""
         if self.config["teacher_mode"] == "frozen":  # embeddings are kept
             return np.zeros(len(groups))
         M, N = self.config["teacher_update_every"], self.config["replay_capacity"]
@@ -226,8 +226,9 @@ def load_methods(folders) -> list[Method]:
 
 
 def calibration(selections: pd.DataFrame) -> pd.DataFrame:
-    """Outcomes by prediction, in tenths of [0, 0.5] (the last includes 0.5) with at least ten of them:
-    predicted and y (means), error (half of an interval of y's mean, by its standard error), count."""
+    """Outcomes by prediction, in tenths of [0, 0.5] (the last includes 0.5) with at least ten of
+    them: predicted and y (means), error (half of an interval of y's mean, by its standard error),
+    count."""
     known = selections.dropna(subset="predicted")
     bins = known.groupby(np.digitize(known.predicted, np.linspace(0, 0.5, 11)[1:-1]))
     error = bins.y.sem() * stats.norm.ppf(0.975)
@@ -241,7 +242,7 @@ def t_interval(values) -> tuple[float, float]:
 
 
 def t_difference(a, b, paired: bool) -> tuple[float, tuple[float, float], float]:
-    """mean(a) - mean(b), its interval and p: of the differences a_i - b_i, or Welch's; n >= 2 each."""
+    """mean(a) - mean(b), its interval and p: of the differences a_i - b_i, or Welch's."""
     test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
     return float(np.mean(a) - np.mean(b)), tuple(test.confidence_interval()), float(test.pvalue)
 

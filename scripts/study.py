@@ -1,19 +1,19 @@
-r"""The paper's claims in miniature: every run, table and figure, by one command that can be interrupted.
+"""The paper's claims in miniature: every run, table and figure by one command.
 
-    python -m scripts.study --out runs/study                # again: goes on
+    python -m scripts.study --out runs/study                # can be interrupted; again: goes on
     python -m scripts.study --out runs/study --minutes 30   # starts no run after that
-    python -m scripts.study --out runs/study --report       # only the report, from the runs there are
+    python -m scripts.study --out runs/study --report       # only the report, of the runs there are
 
-The problems are the demo's (see make_demo.py) with other chains: words read rightly at rates from 0.95
-to 0.08 and up to ten of them in a row, so that a skill learned in a short chain makes the long ones
-possible, as steps of a proof do. Settings differ in how the lengths of training problems are
-distributed, and so in the share of groups that are dead at the start. Validation problems are the same
-for all: lengths 1 to 10, equally often. `rare` is the demo itself, whose difficulty is in words that
-are hardly ever read rightly.
+The problems are the demo's (see make_demo.py) with other chains: words read rightly at rates from
+0.95 to 0.08 and up to ten of them in a row, so that a skill learned in a short chain makes the long
+ones possible, as steps of a proof do. Settings differ in how the lengths of training problems are
+distributed, and so in the share of groups that are dead at the start. Validation problems are the
+same for all: lengths 1 to 10, equally often. `rare` is the demo itself, whose difficulty is in
+words that are hardly ever read rightly.
 
-What was fixed before any two methods were compared, and by what: see PILOTS. A run is one process with
-one thread (results do not depend on ranks), its steps those of 6 + 2 devices: 4/3 as many for a method
-without a teacher (App. D).
+What was fixed before any two methods were compared, and by what: see PILOTS. A run is one process
+with one thread (results do not depend on ranks), its steps those of 6 + 2 devices: 4/3 as many for
+a method without a teacher (App. D).
 """
 
 import argparse
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -33,9 +33,9 @@ import torch
 from filelock import FileLock, Timeout
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plumbing.errors import InputError
 from scripts import compare, make_demo, plot, report
 from scripts.report import Method, Run, spread, table
+from train import write_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 72  # of a run with a teacher
@@ -117,23 +117,20 @@ class Cell:
         return [run for seed in self.seeds if (run := self.finished(out, seed))]
 
 
-# Pilots have a seed of their own. The first plan took the rates by them: the student's was the *baseline's* best of
-# three (4e-4), with a horizon at which the baseline is half-way (FIRST); the teacher's had the least prequential error
-# (1e-3). What came of FIRST made the rate a question of its own: half of it in twice the steps, and again (SLOW).
-FAST = ("learning_rate", 4e-4)
-PILOTS = [
-    Cell("main", "uniform", (("learning_rate", x),), (100,), length=36) for x in (2e-4, 4e-4, 8e-4)
-]
-PILOTS += [
-    Cell("main", "goldilocks", (FAST, ("teacher_learning_rate", x)), (100,), length=36)
-    for x in (3e-4, 1e-3, 3e-3)
-]
-
-
 def pair(setting: str, *flags, **more) -> tuple[Cell, Cell]:
     """Uniform and Goldilocks, alike in all else."""
     return Cell(setting, "uniform", flags, **more), Cell(setting, "goldilocks", flags, **more)
 
+
+# Pilots have a seed of their own. The first plan took the rates by them: the student's was the
+# *baseline's* best of three (4e-4), with a horizon at which the baseline is half-way (FIRST); the
+# teacher's had the least prequential error (1e-3). What came of FIRST made the rate a question of
+# its own: half of it in twice the steps, and again (SLOW).
+FAST, PILOT = ("learning_rate", 4e-4), {"seeds": (100,), "length": 36}
+RATES = [(("learning_rate", x),) for x in (2e-4, 4e-4, 8e-4)]
+TEACHER_RATES = [(FAST, ("teacher_learning_rate", x)) for x in (3e-4, 1e-3, 3e-3)]
+PILOTS = [Cell("main", "uniform", flags, **PILOT) for flags in RATES]
+PILOTS += [Cell("main", "goldilocks", flags, **PILOT) for flags in TEACHER_RATES]
 
 SETTINGS = ("main", "hard", "even", "hardest", "easy")
 SWEEP = [pair(setting, seeds=tuple(range(6))) for setting in SETTINGS]
@@ -148,15 +145,12 @@ OTHERS += [Cell("main", sampler) for sampler in ("softmax", "success_rate")]
 OTHERS += [Cell("main", "uniform", (("resample_rounds", 2),))]  # DAPO's way round dead groups
 # What is signal worth? More problems a step bring more live groups and change nothing else: what
 # avoiding dead groups can bring at best.
-SIGNAL = [
-    (
-        f"{base.setting}, {n} problems a step",
-        base,
-        replace(base, flags=(("prompts_per_step", n),), seeds=(0, 1, 2)),
-    )
-    for base in (SWEEP[0][0], SWEEP[1][0])
-    for n in (3, 12)
-]
+SIGNAL = []
+for base, _ in SWEEP[:2]:
+    for n in (3, 12):
+        cell = Cell(base.setting, "uniform", (("prompts_per_step", n),))
+        SIGNAL.append((f"{base.setting}, {n} problems a step", base, cell))
+LOSSES = (ENTROPY, DAPO, DEAD_OUT)
 SECTIONS = {  # title in the report -> (name, cell, the cell that is compared with it)
     "Goldilocks against uniform, by setting": [(u.setting, u, g) for u, g in [*SWEEP, RARE]],
     "A smaller model": [("main, small", *SMALL)],
@@ -164,9 +158,7 @@ SECTIONS = {  # title in the report -> (name, cell, the cell that is compared wi
         (f"{(SHARED | dict(u.flags))['learning_rate']:g}, {u.length} steps", u, g)
         for u, g in (FIRST[0], SWEEP[0], SLOW)
     ],
-    "Other losses": [
-        (u.label.removeprefix("uniform "), u, g) for u, g in (ENTROPY, DAPO, DEAD_OUT)
-    ],
+    "Other losses": [(u.label.removeprefix("uniform "), u, g) for u, g in LOSSES],
     "The first plan: 36 steps at 4e-4": [(u.setting, u, g) for u, g in FIRST],
     "Other teachers and samplers against uniform": [(c.label, SWEEP[0][0], c) for c in OTHERS],
     "Other teachers and samplers against Goldilocks": [(c.label, SWEEP[0][1], c) for c in OTHERS],
@@ -177,7 +169,7 @@ CELLS = list(dict.fromkeys([*PILOTS, *COMPARED]))
 
 
 def make_base(out: Path, name: str) -> None:
-    """The base model `name` of BASES in out/models, trained on noisy demonstrations of all lengths."""
+    """The base model `name` of BASES in out/models, trained on noisy demonstrations."""
     folder = out / "models" / name
     torch.set_num_threads(1)
     hidden, layers = BASES[name]
@@ -196,30 +188,24 @@ def skills() -> dict:
 def make_problems(out: Path, count: int = 8_000) -> None:
     """out/problems: val.jsonl, and SETTING/train.jsonl without any of its problems."""
     validation = make_demo.make_problems(360, skills(), seed=0, lengths=LENGTHS)
-    files, seen = {}, {row["problem"] for row in validation}
+    seen = {row["problem"] for row in validation}
     for seed, (setting, skew) in enumerate(SKEWS.items(), 1):
         lengths = [n for n in LENGTHS for _ in range(round(1000 * skew**n / max(skew, 1) ** 10))]
         rows = make_demo.make_problems(count, skills(), seed, lengths)
-        files[out / "problems" / setting / "train.jsonl"] = [
-            row for row in rows if row["problem"] not in seen
-        ]
-    files[out / "problems" / "val.jsonl"] = validation
-    for path, rows in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        training = [row for row in rows if row["problem"] not in seen]
+        write_lines(out / "problems" / setting / "train.jsonl", training)
+    write_lines(out / "problems" / "val.jsonl", validation)
 
 
 def measure(out: Path, cell: Cell, problems: int = 300) -> dict:
-    """What a cell's base model does on its first training problems: shares of dead groups of 16, mean p."""
+    """What a cell's base model does on its first problems: shares of dead groups, mean p."""
     model, training, _ = cell.materials(out)
     rows = [json.loads(line) for line in training.read_text().splitlines()[:problems]]
-    lm, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(model),
-        AutoTokenizer.from_pretrained(model),
-    )
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    lm = AutoModelForCausalLM.from_pretrained(model).eval()
     torch.manual_seed(0)
     how = (make_demo.GROUP_SIZE, make_demo.TEMPERATURE, SHARED["max_completion_tokens"])
-    p = make_demo.graded(lm.eval(), tokenizer, rows, *how).numpy().astype(float).mean(axis=1)
+    p = make_demo.graded(lm, tokenizer, rows, *how).numpy().astype(float).mean(axis=1)
     live = ((0 < p) & (p < 1)).mean()
     return {"wrong": (p == 0).mean(), "right": (p == 1).mean(), "live": live, "p": p.mean()}
 
@@ -281,9 +267,10 @@ def run_all(out: Path, cells: list[Cell], jobs: int, minutes: float) -> int:
 
 
 def outcomes(out: Path, cell: Cell) -> pd.DataFrame:
-    """By seed, of the finished runs, in percent: score, the paper's mean of the last five evaluations;
-    equal, that of the last five within the steps that a teacher's run has, so after equally many
-    completions; mean, over the whole run; dead, the share of dead groups in those steps."""
+    """By seed, of the finished runs, in percent: score, the paper's mean of the last five
+    evaluations; equal, that of the last five within the steps that a teacher's run has, so after
+    equally many completions; mean, over the whole run; dead, the share of dead groups in those
+    steps."""
     rows = {}
     for run in cell.runs(out):
         known, first = run.accuracy, run.accuracy.loc[: cell.length]
@@ -295,7 +282,7 @@ def outcomes(out: Path, cell: Cell) -> pd.DataFrame:
 
 
 def difference(one: pd.DataFrame, other: pd.DataFrame, what: str):
-    """one - other over their common seeds, with interval and p (paired t); None with fewer than two."""
+    """one - other over their common seeds, with interval and p (paired t); None for one."""
     seeds = one.index.intersection(other.index)
     if len(seeds) < 2:
         return None
@@ -340,9 +327,9 @@ def chains(path: Path) -> pd.Series:
 
 
 def coverage(out: Path, cells: list[Cell]) -> str:
-    """Which words are learned: by quarters of the words, most often misread first, the live groups a
-    word was in during the first STEPS steps, and the share right, at step STEPS, of validation problems
-    whose worst word is of it."""
+    """Which words are learned: by quarters of the words, most often misread first, the live groups
+    a word was in during the first STEPS steps, and the share right, at step STEPS, of validation
+    problems whose worst word is of it."""
     rates = pd.Series({word: skill[2] for word, skill in skills().items()})
     quarter = ((rates.rank(method="first") - 1) * 4 // len(rates)).astype(int)
     rows = []
@@ -366,7 +353,7 @@ def coverage(out: Path, cells: list[Cell]) -> str:
 
 
 def write_report(out: Path) -> str:
-    """Writes report.md, tables.md and the figures from the runs that are finished; returns the report."""
+    """Writes report.md, tables.md and the figures from the finished runs; returns the report."""
     statistics = json.loads((out / "statistics.json").read_text())
     found = {cell: outcomes(out, cell) for cell in CELLS}
     rows = [[name, *(f"{100 * x:.1f}%" for x in s.values())] for name, s in statistics.items()]
@@ -426,17 +413,12 @@ def main(argv=None) -> int:
     add("--report", action="store_true", help="run nothing")
     args = parser.parse_args(argv)
     out, failed = args.out.resolve(), 0
-    with report.one_line("study"):
+    with report.one_line("study", Timeout):
         if not args.report:
             out.mkdir(parents=True, exist_ok=True)
-            try:
-                with FileLock(out / "study.lock", timeout=0):
-                    prepare(out, args.jobs)
-                    failed = run_all(out, CELLS, args.jobs, args.minutes)
-            except Timeout as error:
-                raise InputError(
-                    f"{out} is in use by another study; wait, or --out another"
-                ) from error
+            with FileLock(out / "study.lock", timeout=0):  # one study at a time
+                prepare(out, args.jobs)
+                failed = run_all(out, CELLS, args.jobs, args.minutes)
         print(write_report(out))
     return int(failed > 0)
 

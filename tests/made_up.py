@@ -1,27 +1,14 @@
-"""Run folders for the tests of the reporting scripts: a line of metrics for each step, and what a test adds to it."""
+"""Run folders for the tests of the reporting scripts."""
 
 import json
 import math
+from dataclasses import asdict
 
-CONFIG = {
-    "preset": "demo",
-    "sampler": "uniform",
-    "seed": 0,
-    "loss": "grpo",
-    "entropy_coef": 0.0,
-    "kl_coef": 0.0,
-    "dead_rows": "in",
-    "update_iterations": 1,
-    "group_size": 4,
-    "prompts_per_step": 2,
-    "world_size": 8,
-    "student_ranks": 8,
-    "candidates": 8,
-    "teacher_update_every": 4,
-    "replay_capacity": 64,
-    "teacher_epochs": 4,
-    "teacher_mode": "full",
-}
+import train
+
+CONFIG = asdict(train.parse(["--preset", "demo", "--sampler", "uniform"])) | {"out": ""}
+CONFIG |= {"group_size": 4, "prompts_per_step": 2, "world_size": 8, "student_ranks": 8}
+CONFIG |= {"model": "", "teacher_model": "", "train_data": "", "val_data": ""}
 GOLDILOCKS = {"sampler": "goldilocks", "student_ranks": 6}
 STEP = {"groups": 2, "forwarded_rows": 4, "completion_tokens": 100_000, "total_tokens": 180_000}
 STEP |= {"seconds": 3600.0, "zero_variance": 0.5, "grad_norm": 0.1}

@@ -107,7 +107,3 @@ def test_whole_command(tmp_path, capsys):
     uniform = "".join(line for line in printed.out.splitlines() if line.startswith("| uniform"))
     assert "outcome y, exploring | 0.500 |" in uniform
     assert not any(word in uniform for word in ("predicted", "lift", "MAE", "Spearman", "greedy"))
-    with pytest.raises(SystemExit) as stop:
-        audit.main([str(tmp_path / "none")])
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == f"audit: {tmp_path / 'none'}: no such run folder\n"

@@ -23,7 +23,8 @@ def test_the_papers_seeds_give_the_papers_numbers():
 
 
 def test_mcnemar_by_hand():
-    """A fair coin: 1 and 8 of 9 as uneven as that or more, 2 (1 + 9) / 512; 5 of 5, 2 / 32; level, 1."""
+    """A fair coin: 1 and 8 of 9 as uneven as that or more, 2 (1 + 9) / 512; 5 of 5, 2 / 32; level,
+    1."""
     found = [compare.mcnemar(*each) for each in ((1, 8), (8, 1), (0, 5), (3, 3), (0, 0))]
     assert found == pytest.approx([20 / 512, 20 / 512, 2 / 32, 1, 1])
 
@@ -38,9 +39,10 @@ def test_accuracy_is_the_mean_of_the_last_five(tmp_path):
 
 
 def test_equal_amounts_by_hand(tmp_path):
-    """4 problems. g: 1 of 4 to 3 of 4 in 2 steps of 1 hour on 6 + 2 ranks; u: 0 to 4 in 4 of half an
-    hour. Prompts have 10,000 tokens: a step reads 2, generates 100,000 and trains on half of 180,000;
-    g's scores 16 questions, and after the second step's 4th outcome there are 4 epochs over 4 of them.
+    """4 problems. g: 1 of 4 to 3 of 4 in 2 steps of 1 hour on 6 + 2 ranks; u: 0 to 4 in 4 of half
+    an hour. Prompts have 10,000 tokens: a step reads 2, generates 100,000 and trains on half of
+    180,000; g's scores 16 questions, and after the second step's 4th outcome there are 4 epochs
+    over 4 of them.
     """
     g = make_run(tmp_path / "g", verdicts=[of(right, 4) for right in (1, 2, 3)], **GOLDILOCKS)
     u = make_run(tmp_path / "u", verdicts=[of(right, 4) for right in range(5)])
@@ -82,9 +84,11 @@ def test_what_a_method_is_compared_with(tmp_path):
 
 
 def test_whole_command(tmp_path, capsys):
-    """8 problems, 3 seeds: Goldilocks gets 5, 6, 7 right, uniform 3, 3, 3: differences 25, 37.5, 50.
+    """8 problems, 3 seeds: Goldilocks gets 5, 6, 7 right, uniform 3, 3, 3: differences 25, 37.5,
+    50.
 
-    That is the mean of the last five evaluations: one more is right at the first, one fewer at the last.
+    That is the mean of the last five evaluations: one more is right at the first, one fewer at the
+    last.
     """
     runs = []
     for name, right, config in (("u", (3, 3, 3), {}), ("g", (5, 6, 7), GOLDILOCKS)):
@@ -112,7 +116,8 @@ def test_whole_command(tmp_path, capsys):
 
 
 def test_what_cannot_be_said(tmp_path, capsys):
-    """One seed: no interval. No common seed: Welch, no test on verdicts. Unfinished, few evaluations."""
+    """One seed: no interval. No common seed: Welch, no test on verdicts. Unfinished, few
+    evaluations."""
     u = make_run(tmp_path / "u", verdicts=[[0, 0], [1, 0]])
     g = make_run(tmp_path / "g", verdicts=[[0, 0], [1, 1]], **GOLDILOCKS)
     compare.main([str(u), str(g)])

@@ -27,14 +27,16 @@ def command(*line):
 
 
 def test_pass_at_k_by_hand():
-    """One of 4 right: of the 6 pairs 3 have it. Without a right one 0; with fewer than k wrong ones 1."""
+    """One of 4 right: of the 6 pairs 3 have it. Without a right one 0; with fewer than k wrong ones
+    1."""
     assert [evaluate.pass_at_k(4, 1, k) for k in (1, 2, 4)] == [0.25, 0.5, 1.0]
     assert (evaluate.pass_at_k(4, 0, 2), evaluate.pass_at_k(4, 3, 2)) == (0.0, 1.0)
     assert evaluate.pass_at_k(16, 8, 2) == pytest.approx(1 - (8 * 7) / (16 * 15))
 
 
 def test_summary_by_hand():
-    """Two problems, 4 samples each, 1 and 3 of them right: pass@1 is 1/2, pass@2 is (1/2 + 1) / 2."""
+    """Two problems, 4 samples each, 1 and 3 of them right: pass@1 is 1/2, pass@2 is (1/2 + 1) /
+    2."""
     text = evaluate.summary("", rows_of([1, 0, 0, 0, 0, 1, 1, 1], 4), 4, [1, 2], greedy=False)
     assert bootstrap([0.25, 0.75]) == (
         0.25,
@@ -53,7 +55,8 @@ def test_summary_by_hand():
     rows = rows_of([1] * 8 + [0] * 2, 1)
     rows.loc[9, ["status", "lenient", "truncated"]] = ["no_box", 1.0, True]
     text = evaluate.summary("", rows, 1, [1], greedy=True)
-    # Wilson, z² = 3.8415: centre (0.8 + 0.19207) / 1.38415, half 1.96 √(0.016 + 0.0096037) / 1.38415
+    # Wilson, z² = 3.8415: centre (0.8 + 0.19207) / 1.38415, half 1.96 √(0.016 + 0.0096037) /
+    # 1.38415
     assert "| pass@1, greedy | 80.00% | 49.02% to 94.33% |" in text
     # (0.9 + 0.19207) / 1.38415, 1.96 √(0.009 + 0.0096037) / 1.38415
     assert "| pass@1, greedy, lenient | 90.00% | 59.58% to 98.21% |" in text
@@ -61,7 +64,8 @@ def test_summary_by_hand():
 
 
 def test_a_runs_student_has_the_runs_accuracy(tmp_path, halfway, capsys):
-    """After two steps on two ranks: the same verdict for every problem, and so the same accuracy."""
+    """After two steps on two ranks: the same verdict for every problem, and so the same
+    accuracy."""
     val, out = halfway / "val.jsonl", tmp_path / "verdicts.jsonl"
     line = f"--preset demo --sampler uniform --steps 2 --eval_every 2 --out {tmp_path / 'run'}"
     line += f" --train_data {halfway / 'train.jsonl'} --val_data {val}"
@@ -75,7 +79,8 @@ def test_a_runs_student_has_the_runs_accuracy(tmp_path, halfway, capsys):
 
 
 def test_samples_limit_and_overlong_prompts(tmp_path, halfway, capsys):
-    """Only the first four problems; the second is too long, the gold answer of the fourth no sense."""
+    """Only the first four problems; the second is too long, the gold answer of the fourth no
+    sense."""
     data = [json.loads(line) for line in (halfway / "val.jsonl").read_text().splitlines()]
     data[1]["problem"] += " Apply" + " lara" * 40
     data[3]["expected_answer"] = "\\frac{"

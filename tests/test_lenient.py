@@ -1,4 +1,5 @@
-"""lenient.last_answer: what a reader, too, would take for the answer of a completion without a box."""
+"""lenient.last_answer: what a reader, too, would take for the answer of a completion without a
+box."""
 
 import pytest
 

@@ -45,7 +45,8 @@ def rewards(folder, *values, accuracy, seed=0):
 
 
 def test_one_run_and_two(tmp_path, drawn):
-    """Accuracy as measured and its mean; reward smoothed, of one run over the raw one; no empty panel."""
+    """Accuracy as measured and its mean; reward smoothed, of one run over the raw one; no empty
+    panel."""
     runs = [
         rewards(tmp_path / str(i), 1, 2, 0, accuracy=a, seed=i) for i, a in enumerate((0.1, 0.3))
     ]
@@ -71,8 +72,8 @@ def test_band_over_three_seeds(tmp_path, drawn):
 
 
 def test_lift_and_reliability(tmp_path, drawn):
-    """Step 1 earns 1/4 greedily and 0 exploring, step 2 only explores; ten predictions of 0.2 are right
-    half of the time."""
+    """Step 1 earns 1/4 greedily and 0 exploring, step 2 only explores; ten predictions of 0.2 are
+    right half of the time."""
     rows = [selection(1, False, [None], 8), selection(1, False, [None], 0)]
     rows += [selection(1, True, [None], 16), *[selection(2, True, [0.2], 8)] * 10]
     axes = drawn(make_run(tmp_path / "run", [{"step": 1}, {"step": 2}], rows, **GOLDILOCKS))

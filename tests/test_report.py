@@ -48,7 +48,8 @@ def test_tokens_forwarded_by_hand(tmp_path):
     )
     assert plain.forwarded[2] == pytest.approx(420)
     assert millionths("kl", kl_coef=0.1, update_iterations=2).train[2] == pytest.approx(3 * 180)
-    # A step scores 16 questions of 10 tokens. After 2 outcomes 4 epochs over 2, after 4 over the last 3.
+    # A step scores 16 questions of 10 tokens. After 2 outcomes 4 epochs over 2, after 4 over the
+    # last 3.
     teacher = GOLDILOCKS | {"teacher_update_every": 2, "replay_capacity": 3}
     full = [0, 10 * (16 + 4 * 2), 10 * (32 + 4 * 2 + 4 * 3)]
     assert millionths("full", **teacher).teach.tolist() == pytest.approx(full)
@@ -115,7 +116,8 @@ def test_intervals_and_tests_by_hand():
     mean, interval, p = report.t_difference(a, b, paired=True)
     assert (mean, interval) == (2, pytest.approx((2 - 2.48414, 2 + 2.48414), abs=1e-4))
     assert p == pytest.approx(1 - math.sqrt(12 / 14))
-    # variances 4 and 1 of 3: error² = 5/3, df = (5/3)² / ((4/3)²/2 + (1/3)²/2) = 50/17, near 3 (3.182)
+    # variances 4 and 1 of 3: error² = 5/3, df = (5/3)² / ((4/3)²/2 + (1/3)²/2) = 50/17, near 3
+    # (3.182)
     mean, (low, high), p = report.t_difference(a, b, paired=False)
     assert mean == (low + high) / 2 == pytest.approx(2)
     assert 3.18 < (high - 2) / math.sqrt(5 / 3) < 3.24
