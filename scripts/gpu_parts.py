@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 import train
 from scripts import bench
 from scripts.gpu_models import CheckError, Sizes, decode, memory, step, train_rate
-from scripts.intervals import t_difference
+from scripts.report import t_difference
 
 ROOT = Path(train.__file__).resolve().parent
 
