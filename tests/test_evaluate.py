@@ -133,7 +133,7 @@ def test_a_missing_box_is_forgiven_by_the_lenient_score_alone(monkeypatch, tiny_
         (["--temperature", "nan"], "--temperature at least 0"),
         (["--limit", "0"], "must be at least 1"),
         (["--data", "nowhere.jsonl"], "nowhere.jsonl: no such data file"),
-        (["--max_prompt_tokens", "0"], "--max_prompt_tokens 0: must be in"),
+        (["--max_prompt_tokens", "0"], "--max_prompt_tokens: 0: must be in"),
         (["--chat_template"], "--chat_template: this model's tokenizer has no chat template"),
         (["--max_completion_tokens", "100000"], "has room for"),
     ],
