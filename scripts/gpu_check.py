@@ -36,8 +36,8 @@ PARTS = ("tests", "groups", "decode", "train", "step", "memory", "curve", "resum
 COMMAND = [sys.executable, "-m", "scripts.gpu_parts"]
 
 
-def run(part: str, out: Path, minutes: float, dry: bool) -> tuple[int | str, str]:
-    """(status, last line) of a part. All processes that it started end with it."""
+def run(part: str, out: Path, minutes: float, dry: bool) -> tuple[int, str, str]:
+    """Exit status, how it ended and the last line of a part; its processes end with it."""
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
     if dry:
         environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -52,14 +52,15 @@ def run(part: str, out: Path, minutes: float, dry: bool) -> tuple[int | str, str
         )
         try:
             status = process.wait(60 * minutes)
+            why = f"status {status}"
         except subprocess.TimeoutExpired:
-            status = f"stopped after {minutes:g} minutes"
+            status, why = 1, f"stopped after {minutes:g} minutes"
         finally:
             with suppress(ProcessLookupError):  # the usual end: nothing is left
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
-    return status, lines[-1]
+    return status, why, lines[-1]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -68,14 +69,7 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add(
-        "parts",
-        nargs="*",
-        choices=[*PARTS, "all"],
-        default="all",
-        help="%(default)s",
-        metavar="part",
-    )
+    add("parts", nargs="*", choices=[*PARTS, "all"], default="all", help="default: %(default)s")
     add("--out", type=Path, default=Path("runs/gpu_check"), help="%(default)s")
     add("--minutes", type=float, default=8.0, help="limit of a part (%(default)s)")
     add("--dry", action="store_true", help="tiny sizes, on a CPU")
@@ -85,16 +79,16 @@ def main(argv: list[str] | None = None) -> int:
     for part in PARTS if "all" in args.parts else args.parts:
         print(f"{part} ...", end=" ", flush=True)
         start = time.monotonic()
-        status, said = run(part, args.out, args.minutes, args.dry)
-        seconds, how = time.monotonic() - start, "ok"
+        status, why, said = run(part, args.out, args.minutes, args.dry)
         if status == 2:  # what is wrong is so for all parts
             print(said, file=sys.stderr)
             return 2
         if status:
-            how, failed, said = "FAILED", True, f"status {status}: {said}"
+            how, failed, said = "FAILED", True, f"{why}: {said}"
+            seconds = time.monotonic() - start
         else:
-            found = json.loads((args.out / f"{part}.json").read_text())
-            seconds, said, here = found["seconds"], found["said"], found["here"]
+            how, row = "ok", json.loads((args.out / f"{part}.json").read_text())
+            seconds, said, here = row["seconds"], row["said"], row["here"]
         print(f"{how}, {seconds:.0f} s", flush=True)
         lines.append(f"| {part} | {how} | {seconds:.0f} | {said.replace('|', '/')} |")
     facts = ", ".join(f"{name} {value}" for name, value in here.items())

@@ -2,7 +2,7 @@ r"""The parts of gpu_check.py. Each runs in a process of its own and prints what
 
     python -m scripts.gpu_parts decode --out runs/gpu_check [--dry]
 
-A part is a function of `Sizes`. What it returns goes into its JSON, `said` of it into the summary;
+A part is a function of `Sizes` that returns what it found by name, for PART.json and the summary;
 one that finds something wrong raises CheckError: exit status 1.
 """
 
@@ -15,7 +15,7 @@ import tempfile
 import time
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -53,18 +53,11 @@ class Sizes:
     groups: int = 3  # x 16 rows
     steps: int = 40  # of `curve`
     seeds: int = 3
-    flags: tuple[str, ...] = ()  # of the demo's runs
+    flags: dict = field(default_factory=dict)  # of the demo's runs
 
 
-FEW = ("--prompts_per_step", "12", "--group_size", "8", "--candidates", "2")
+FEW = {"prompts_per_step": 12, "group_size": 8, "candidates": 2}
 DRY = Sizes("cpu", measure.TOKENIZER, 6, 24, 1, 2, 2, FEW)
-
-
-def show(title: str, header: list[str], lines: list[list]) -> None:
-    """A Markdown table, into the part's log."""
-    print(f"\n{title}\n")
-    for line in [header, ["---"] * len(header), *lines]:
-        print(f"| {' | '.join(map(str, line))} |", flush=True)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -81,7 +74,9 @@ def demo_runs(jobs: dict[Path, list[str]], cpu=(), ranks: int = 1) -> None:
     for out, flags in jobs.items():
         command = [sys.executable, *(launcher if ranks > 1 else []), str(ROOT / "train.py")]
         command += ["--preset", "demo", *flags, "--out", str(out)]
-        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if out in cpu else {})
+        environment = os.environ | {"OMP_NUM_THREADS": "2"}
+        if out in cpu:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         with out.with_suffix(".log").open("a") as log:
             runs[out] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     for run in runs.values():
@@ -100,9 +95,10 @@ def metrics(out: Path) -> pd.DataFrame:
     return pd.read_json(out / "metrics.jsonl", lines=True).set_index("step")
 
 
-def saved_every(steps: int) -> list[str]:
-    """Flags: evaluate and save so often."""
-    return ["--eval_every", str(steps), "--checkpoint_every", str(steps)]
+def flags_of(s: Sizes, steps: int, every: int) -> list[str]:
+    """A demo run's, which evaluates and saves every so many steps."""
+    numbers = {"steps": steps, "eval_every": every, "checkpoint_every": every}
+    return [f"--{name}={n}" for name, n in (numbers | s.flags).items()]
 
 
 def tests(s: Sizes) -> dict:
@@ -113,22 +109,22 @@ def tests(s: Sizes) -> dict:
     last = done.stdout.strip().rpartition("\n")[2]
     if done.returncode or (" passed" not in last and s is not DRY):
         raise CheckError(f"pytest -m gpu, status {done.returncode}: {last}")
-    return {"said": last.strip("= ")}
+    return {"pytest": last.strip("= ")}
 
 
 def groups(s: Sizes) -> dict:
     """A student and a teacher process on one card: NCCL in a role, gloo between them; resumed."""
     with tempfile.TemporaryDirectory() as folder:
-        out, flags = Path(folder) / "run", ["--teacher_ranks", "1", *saved_every(2), *s.flags]
+        out = Path(folder) / "run"
         for steps in (2, 4):  # the second life begins at the first one's checkpoint
-            demo_runs({out: [*flags, "--steps", str(steps)]}, ranks=2)
+            demo_runs({out: ["--teacher_ranks=1", *flags_of(s, steps, 2)]}, ranks=2)
         log, device = metrics(out), json.loads((out / "config.json").read_text())["device"]
         saved = {path.name for path in (out / "checkpoints/step_4").iterdir()}
     if [*log.index] != [*range(5)] or not {"student", "teacher"} <= saved:
         raise CheckError(f"steps {[*log.index]}, checkpoint of {sorted(saved)}")
-    said = f"{device}: 2 + 2 steps over a checkpoint of both roles, "
-    said += f"{log.teacher_updates.iloc[-1]:.0f} teacher updates"
-    return {"said": f"{said}, {log.seconds[1:].median():.2f} s a step"}
+    found = {"device": device, "steps over a checkpoint of both roles": "2 + 2"}
+    found["teacher updates"] = int(log.teacher_updates.iloc[-1])
+    return found | {"seconds a step": log.seconds[1:].median()}
 
 
 def curve(s: Sizes) -> dict:
@@ -140,24 +136,20 @@ def curve(s: Sizes) -> dict:
         card, cpu = (
             [Path(folder) / f"{side}{seed}" for seed in range(s.seeds)] for side in ("card", "cpu")
         )
-        flags = ["--steps", str(s.steps), *saved_every(s.steps), *s.flags]
-        demo_runs({out: [*flags, "--seed", str(out)[-1]] for out in card + cpu}, cpu)
+        flags = flags_of(s, s.steps, s.steps)
+        demo_runs({out: [*flags, f"--seed={out.name[-1]}"] for out in card + cpu}, cpu)
         card, cpu = ([metrics(out) for out in side] for side in (card, cpu))
-    lines, apart = [], []
+    found = {"largest logp_gap": max(log.logp_gap.max() for log in card)}
     for key in ("reward_mean", "zero_variance", "grad_norm", "val_accuracy"):
-        first = s.steps if key == "val_accuracy" else 1
+        first = s.steps if key == "val_accuracy" else 1  # a mean of all steps, or the end
         sides = [[log.loc[first:, key].mean() for log in side] for side in (card, cpu)]
+        print(key, "on the card, on the CPU, by seed:", *sides)
+        found |= {f"{key} on card": np.mean(sides[0]), "CPU": np.mean(sides[1])}
         p = stats.ttest_ind(*sides, equal_var=False).pvalue  # Welch; nan where all are equal
-        lines.append([key, *(" ".join(f"{x:.4f}" for x in side) for side in sides), f"{p:.3f}"])
+        found[f"p of {key}"] = p
         if p < 0.002:  # once in 125 times by chance for any of the four
-            apart.append(key)
-    header = ["mean of the steps", "card, by seed", "CPU, by seed", "p of no difference"]
-    show(f"demo, {s.steps} steps; val_accuracy: of the last", header, lines)
-    if apart:
-        raise CheckError(f"card and CPU differ by more than seeds do: {', '.join(apart)}")
-    gap = max(log.logp_gap.max() for log in card)
-    said = "; ".join(f"{key}: card {a}, CPU {b}, p {p}" for key, a, b, p in lines)
-    return {"said": f"{said}; largest logp_gap {gap:.1e}"}
+            raise CheckError(f"card and CPU differ by more than seeds do: {key} {sides}, p {p:.1e}")
+    return found
 
 
 def resume(s: Sizes) -> dict:
@@ -167,8 +159,8 @@ def resume(s: Sizes) -> dict:
     """
     with tempfile.TemporaryDirectory() as folder:
         once, again, halves = (Path(folder) / name for name in ("once", "again", "halves"))
-        whole, half = ([*saved_every(2), *s.flags, "--steps", steps] for steps in "42")
-        demo_runs({once: whole, again: whole, halves: half})
+        whole = flags_of(s, 4, 2)
+        demo_runs({once: whole, again: whole, halves: flags_of(s, 2, 2)})
         demo_runs({halves: whole})
 
         def weights(folder: Path) -> torch.Tensor:
@@ -184,14 +176,12 @@ def resume(s: Sizes) -> dict:
         raise CheckError("no group had a gradient in 4 steps: nothing was compared")
     equal, continued = (((other - first).norm() / gone).item() for other in others)
     keys = ["reward_mean", "grad_norm", "completion_tokens", "teacher_loss", "val_accuracy"]
-    same = (logs[0][keys].fillna(-1) == logs[2][keys].fillna(-1)).to_numpy()
-    said = (
-        f"{same.sum()} of {same.size} metrics equal, weights apart by {continued:.1e} of the way "
-    )
-    said += f"they went; two equal runs: {equal:.1e}"
+    other = (logs[0][keys].fillna(-1) != logs[2][keys].fillna(-1)).to_numpy().sum()
+    found = {"metrics that differ": int(other), "weights apart, of their way": continued}
+    found["of two equal runs"] = equal
     if continued > (0.0 if s is DRY else max(0.01, 10 * equal)):
-        raise CheckError(f"the continued run is another: {said}")
-    return {"said": said}
+        raise CheckError(f"the continued run is another: {found}")
+    return found
 
 
 # --------------------------------------------------------------------------------------------------
@@ -238,20 +228,15 @@ def decode(s: Sizes) -> dict:
     lengths, size = [[n] * len(prompts) for n in (s.prompt, s.new)], generator.lm.dtype.itemsize
     shape = floors.Shape(config)
     least = floors.floors(shape, machine, *lengths, [], 16, 1, size)["rollout_s"]
-    found, lines = {"floor_ms": 1000 * least / s.new}, []
+    found = {"floor, ms a token": 1000 * least / s.new}
     for graph in [True, False] if generator.graph else [False]:
         generator.graph = graph
         generator.generate(prompts, 0.7, min(4, s.new), seed=0)  # kernels are chosen
         held = measure.reset_peak()
         took = seconds(s, lambda: generator.generate(prompts, 0.7, s.new, seed=0))
-        name = "with CUDA graphs" if graph else "without"
-        found[name] = 1000 * took / s.new
-        peak = (measure.peak_bytes() - held) / GIB
-        lines.append([name, f"{found[name]:.3f}", f"{took / least:.1f}", f"{peak:.2f}"])
-    header = ["decoding", "ms a token", "x floor", "peak above the weights, GiB"]
-    show(f"{len(prompts)} rows x {s.new} tokens", header, lines)
-    said = ", ".join(f"{ms} ms a token {name}, {x} x floor" for name, ms, x, _ in lines)
-    return found | {"said": said}
+        found["with CUDA graphs" if graph else "without graphs"] = 1000 * took / s.new
+        found["GiB above the weights"] = (measure.peak_bytes() - held) / GIB
+    return found
 
 
 def train_rate(s: Sizes) -> dict:
@@ -264,7 +249,7 @@ def train_rate(s: Sizes) -> dict:
     policy.to(torch.bfloat16 if s.device == "cuda" else torch.float32)
     shape = floors.Shape(policy.lm.config)
     flops = sum(shape.forward_flops(p + n, floors.causal(p + n), n) for p, n in lengths)
-    found, lines = {}, []
+    found = {"matrix rate, TFLOP/s": machine.rate / 1e12}
     flash = s.device == "cuda" and is_flash_attn_2_available()
     for attention in ["sdpa"] + ["flash_attention_2"] * flash:
         policy.lm.set_attn_implementation(attention)
@@ -278,13 +263,8 @@ def train_rate(s: Sizes) -> dict:
             policy.zero_grad()
 
         took = min(seconds(s, work) for _ in range(4))  # the first one chooses kernels
-        found[attention] = 3 * flops / took / machine.rate  # backward is twice forward
-        rate = f"{3 * flops / took / 1e12:.3f}"
-        lines.append([attention, len(batches), f"{took:.3f}", rate, f"{found[attention]:.1%}"])
-    header = ["attention", "micro-batches", "forward and backward, s", "TFLOP/s", "share"]
-    show(f"20 rows; matrix rate {machine.rate / 1e12:.3f} TFLOP/s", header, lines)
-    said = ", ".join(f"{name} {share:.0%} of the matrix rate" for name, share in found.items())
-    return found | {"said": said + ("" if flash else "; no flash-attn")}
+        found[f"share of it, {attention}"] = 3 * flops / took / machine.rate
+    return found
 
 
 def step(s: Sizes) -> dict:
@@ -299,12 +279,11 @@ def step(s: Sizes) -> dict:
             raise CheckError("bench.py step failed")
         found = pd.read_json(rows)
     parts = ["seconds", "rollout_s", "verify_s", "fwd_bwd_s", "step", "refresh", "peak_gib"]
-    middle = found[parts].median().to_dict()
-    return middle | {"said": ", ".join(f"{name} {x:.2f}" for name, x in middle.items())}
+    return found[parts].median().to_dict()
 
 
 def update_peak(s: Sizes, shape: str, flags: list[str], rows: int) -> float:
-    """GiB at the fullest moment of the second update of two micro-batches of `rows` full rows.
+    """GiB at the fullest moment of an update of two micro-batches of `rows` full rows, the second.
 
     AdamW has its moments then, and the first micro-batch's gradients lie there during the second.
     """
@@ -330,23 +309,19 @@ def memory(s: Sizes) -> dict:
     jobs = {name: ["--preset", name] for name in set(train.PRESETS) - {"demo"}}
     if s is DRY:
         jobs = {"demo": ["--preset", "demo", "--per_device_batch_size", "2"]}
-    found, lines = {}, []
+    found = {}
     for name, flags in sorted(jobs.items()):
         c = train.parse(flags)
         kind, rows = floors.HUB.get(c.model, s.shape), c.per_device_batch_size
-        shape, tokens = floors.Shape(floors.model_config(kind)), c.max_prompt_tokens
-        tokens += c.max_completion_tokens
-        formula = sum(
-            floors.training_bytes(shape, rows * tokens, c.activation_checkpointing).values()
-        )
-        formula = (formula + 2 * shape.parameters) / GIB
-        peak = update_peak(s, kind, flags, rows) if formula < room else float("nan")
-        found[name] = {"formula": formula, "measured": peak}
-        lines.append([name, rows, f"{formula:.1f}", f"{peak:.1f}"])
-    header = ["preset", "rows", "formula", "measured (nan: does not fit)"]
-    show("Peak of a student rank's update, GiB", header, lines)
-    said = "; ".join(f"{name} {peak} (formula {formula})" for name, _, formula, peak in lines)
-    return found | {"said": f"GiB alone at the preset's rows: {said}"}
+        shape = floors.Shape(floors.model_config(kind))
+        tokens = rows * (c.max_prompt_tokens + c.max_completion_tokens)
+        parts = floors.training_bytes(shape, tokens, c.activation_checkpointing)
+        formula = (sum(parts.values()) + 2 * shape.parameters) / GIB  # with the generating copy
+        found[f"{name} by formula"] = formula
+        if formula < room:
+            found[f"{name} measured"] = update_peak(s, kind, flags, rows)
+        print(found, flush=True)  # there, should the time or the memory run out
+    return found
 
 
 # --------------------------------------------------------------------------------------------------
@@ -395,7 +370,9 @@ def main(argv: list[str] | None = None) -> int:
     except CheckError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    row = {"here": here, "seconds": round(time.monotonic() - start, 1), **found}
+    shown = {name: f"{x:.4g}" if isinstance(x, float) else x for name, x in found.items()}
+    said = ", ".join(f"{name} {x}" for name, x in shown.items())
+    row = {"here": here, "seconds": time.monotonic() - start, "said": said, "found": found}
     train.write_whole(result, json.dumps(row, indent=1) + "\n")
     return 0
 
