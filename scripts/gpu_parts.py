@@ -74,7 +74,7 @@ def demo_runs(jobs: dict[Path, list[str]], cpu=(), ranks: int = 1) -> None:
     for out, flags in jobs.items():
         command = [sys.executable, *(launcher if ranks > 1 else []), str(ROOT / "train.py")]
         command += ["--preset", "demo", *flags, "--out", str(out)]
-        environment = os.environ | {"OMP_NUM_THREADS": "2"}
+        environment = {"OMP_NUM_THREADS": "2"} | os.environ
         if out in cpu:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         with out.with_suffix(".log").open("a") as log:
@@ -144,7 +144,7 @@ def curve(s: Sizes) -> dict:
         first = s.steps if key == "val_accuracy" else 1  # a mean of all steps, or the end
         sides = [[log.loc[first:, key].mean() for log in side] for side in (card, cpu)]
         print(key, "on the card, on the CPU, by seed:", *sides)
-        found |= {f"{key} on card": np.mean(sides[0]), "CPU": np.mean(sides[1])}
+        found |= {f"{key} on card": np.mean(sides[0]), f"{key} on CPU": np.mean(sides[1])}
         p = stats.ttest_ind(*sides, equal_var=False).pvalue  # Welch; nan where all are equal
         found[f"p of {key}"] = p
         if p < 0.002:  # once in 125 times by chance for any of the four
