@@ -7,6 +7,7 @@ one that finds something wrong raises CheckError: exit status 1.
 """
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -287,6 +288,8 @@ def update_peak(s: Sizes, shape: str, flags: list[str], rows: int) -> float:
 
     AdamW has its moments then, and the first micro-batch's gradients lie there during the second.
     """
+    gc.collect()  # the preset before
+    torch.cuda.empty_cache()
     with random_model(shape, s) as folder:
         c = train.parse([*flags, "--sampler", "uniform", "--per_device_batch_size", str(rows)])
         c.model, held = folder, measure.reset_peak()
@@ -304,7 +307,7 @@ def update_peak(s: Sizes, shape: str, flags: list[str], rows: int) -> float:
 
 
 def memory(s: Sizes) -> dict:
-    """Peak memory of one student rank alone at each preset's rows, beside `bench.py fits`' formula."""
+    """Peak of one student rank alone at each preset's rows, beside the formula of bench.py fits."""
     room = 1e9 if s is DRY else floors.USABLE * torch.cuda.mem_get_info()[1] / GIB
     jobs = {name: ["--preset", name] for name in set(train.PRESETS) - {"demo"}}
     if s is DRY:

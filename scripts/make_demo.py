@@ -243,7 +243,7 @@ def readability(train, validation, skills):
 
 
 def measure(model, tokenizer, validation, seed):
-    """The base model on all validation problems, by length and by bits: name -> column -> number."""
+    """The base model on validation, in all, by length and by bits: name -> column -> number."""
     torch.manual_seed(seed)
     p_hat = graded(model, tokenizer, validation, GROUP_SIZE, TEMPERATURE).mean(1).numpy()
     greedy = graded(model, tokenizer, validation, 1, 0.0)[:, 0].numpy()

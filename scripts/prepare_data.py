@@ -20,7 +20,7 @@ problems. Here:
 
 The files are in the order of the ranks: shuffled, and the same bytes for any order of the source.
 Memory stays small: rows wait in a nameless temporary SQLite file (in SQLITE_TMPDIR, else TMPDIR,
-else /tmp), which vanishes even if this process is killed; equal rows are one row with a count there.
+else /tmp), which vanishes even if this process is killed; equal rows are one with a count there.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def rank_of(problem: str, seed: int) -> bytes:
 
 
 def on_hub(dataset, revision, copy):
-    """(root, files, a function that opens one, commit) of a hub dataset; copy: flags to name one."""
+    """(root, files, a function that opens one, commit) of a hub dataset; copy: flags for one."""
     from huggingface_hub import HfApi, HfFileSystem
 
     try:
@@ -151,7 +151,7 @@ def read_jsonl(file, name, gold):
 
 
 def read_parquet(file, name, gold):
-    """(where, row) of every row; of the columns that are used: the solutions are most of the bytes."""
+    """(where, row) of every row, of the columns used: the solutions are most of the bytes."""
     table = pyarrow.parquet.ParquetFile(file)
     fields = table.schema_arrow.names
     check_fields(fields, gold, name)
@@ -395,7 +395,7 @@ def prepare(
 
 
 def prepare_missing(paths: list[str]) -> None:
-    """Make the files that are not there and whose path says how: data/NAME/train.jsonl, val.jsonl."""
+    """Make the missing files whose path says how: data/NAME/train.jsonl and val.jsonl."""
     for path in map(Path, paths):
         name = path.parent.name
         says_how = name in PROFILES and path in [Path("data", name, file) for file in OUTPUTS[:2]]

@@ -9,9 +9,10 @@ along; they are written once into OUT/model as a plain Llama folder in bf16 (270
 JSONL or Parquet with problem, expected_answer; its last problems are validated on.
 
 Each sampler trains in a process of its own, one after the other, for half of --minutes (or for
---steps of train.py). Then it is told to stop: it ends its step and saves, so that the same command again
-goes on. Flags that this script does not know go to train.py. In the end scripts.compare prints its
-tables: accuracies at equal steps, time and tokens (here the teacher shares its student's device).
+train.py's --steps). Then it is told to stop: it ends its step and saves, so that the same command
+again goes on. Flags that this script does not know go to train.py. In the end scripts.compare
+prints its tables: accuracies at equal steps, time and tokens (here the teacher shares its student's
+device).
 """
 
 import argparse
@@ -90,7 +91,7 @@ def convert(gguf: Path, folder: Path) -> None:
 
 
 def split(data: str, held: int, out: Path) -> dict[str, Path]:
-    """Writes the last `held` problems, at most half, as OUT/val.jsonl, the others as train.jsonl."""
+    """Writes the last `held` problems, at most half, as val.jsonl, the others as train.jsonl."""
     problems = Problems(data)
     first = len(problems) - min(held, len(problems) // 2)
     files = {"train_data": out / "train.jsonl", "val_data": out / "val.jsonl"}
