@@ -321,15 +321,14 @@ OTHERS = Path(__file__).resolve().parent / "samplers"
 
 
 def sampler_file(spec: str) -> Path | None:
-    """The file that has the sampler's class, for a checksum; None for the two of this file."""
-    if spec in SAMPLERS:
-        return None
-    return plugins.path_of(spec) if ".py" in spec else OTHERS / f"{spec}.py"
+    """The file of the class that --sampler names, for a checksum; None for those of this file."""
+    own = None if spec in SAMPLERS else OTHERS / f"{spec}.py"
+    return plugins.path_of(spec) if ".py" in spec else own
 
 
 def find_sampler(spec: str) -> type[Sampler]:
-    """The class that --sampler means: a name in SAMPLERS; a file's in samplers/, which in CamelCase
-    is its class's; or FILE.py:CLASS. Raises InputError, in one line, where it is no sampler."""
+    """The class that --sampler names: a key of SAMPLERS, FILE.py:CLASS, or the stem of a file in
+    samplers/ (success_rate: its SuccessRate). Raises InputError where that is no sampler."""
     if spec in SAMPLERS:
         return SAMPLERS[spec]
     if ".py" not in spec and not sampler_file(spec).is_file():
@@ -361,11 +360,10 @@ def outcome_metrics(selections: Selections, successes_N: np.ndarray, G: int) -> 
     """A step's rewards by group, and how good the predictions were, for metrics.jsonl.
 
     reward_std_group is the mean of the groups' std, which is their mean y; zero_variance the share
-    of dead groups. teacher_* is the prequential error (Section 5.4), the score a problem was
-    selected with against its outcome: teacher_mae over all selected; _explore on the uniform branch
-    alone, the unbiased one (the greedy branch suffers the winner's curse); _dead on dead groups;
-    teacher_mu and teacher_sigma over every scored candidate. None where there is nothing to
-    average, as with a sampler that predicts nothing.
+    of dead groups. teacher_mae is the prequential error (Section 5.4), of the score a problem was
+    selected with; _explore on the uniform branch alone, which is unbiased (the greedy one suffers
+    the winner's curse); _dead on dead groups; teacher_mu and _sigma are over every candidate. None
+    where there is nothing to average, as with a sampler that predicts nothing.
     """
     p_hat_N = successes_N / G
     easy_N, hard_N = p_hat_N == 1, p_hat_N == 0

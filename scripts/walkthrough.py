@@ -35,7 +35,7 @@ ROOT = Path(train.__file__).parent
 # The teacher makes dozens of Adam steps a training step, which blow rounding differences between CPUs up: by step 10
 # they change a choice. This seed and step are ones where predictions still agree to 1e-5, even after the step.
 STEP = 4
-FLAGS = f"--preset demo --seed 2 --teacher_lag 0 --steps {STEP}"
+FLAGS = f"--preset demo --seed 5 --teacher_lag 0 --steps {STEP}"
 
 PAGE = r"""# One training step, followed with real numbers
 

@@ -62,30 +62,3 @@ def test_readme_shows_the_two_commands_and_the_real_job():
     assert f"{install}torchrun --nproc_per_node 4 train.py --preset demo\n" in first_screen
     assert f"{install}pytest\n" in first_screen
     assert "torchrun --nproc_per_node 8 train.py\n" in first_screen
-
-
-def test_readmes_new_sampler_works_as_printed():
-    """The class under "Fork it" is pasted into sampler.py's namespace and asked for proposals."""
-    import textwrap
-    from types import SimpleNamespace
-
-    import numpy as np
-
-    import sampler
-
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    start, end = (
-        readme.index("    class Target("),
-        readme.index("    python scripts/sampler_lab.py --samplers"),
-    )
-    code = textwrap.dedent(readme[start:end])
-    namespace = vars(sampler) | {"SAMPLERS": dict(sampler.SAMPLERS)}
-    exec(code, namespace)
-    teacher = SimpleNamespace(predict=lambda questions: np.array([int(q) / 200 for q in questions]))
-    problems = type("Numbers", (), {"question": staticmethod(str), "__len__": lambda self: 100})()
-    config = SimpleNamespace(candidates=8, epsilon=0.0, seed=0)
-    selections = namespace["SAMPLERS"]["target"](problems, config, lambda i: True, teacher).propose(
-        3
-    )
-    for pool, chosen in zip(selections.pool_N_K, selections.index_N, strict=True):
-        assert abs(chosen / 200 - 0.4) == min(abs(i / 200 - 0.4) for i in pool)

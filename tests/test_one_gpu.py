@@ -71,7 +71,7 @@ def test_data_that_cannot_be_prepared(path, source, tmp_path, tiny_model, tiny_d
         *("--train_data", path),
         says=(
             says,
-            f"a local copy by prepare_data.py --profile {path.split('/')[1]} --source COPY",
+            f"a local copy by python -m scripts.prepare_data --profile {path.split('/')[1]} --source COPY",
         ),
         before=lambda: os.chdir(tmp_path),
         model=tiny_model,

@@ -208,7 +208,7 @@ def command(folder, *flags, model, data):
     small = {"preset": "demo", "out": folder, "prompts_per_step": 6, "group_size": 4}
     small |= {"candidates": 4, "steps": 4, "max_completion_tokens": 32, "eval_every": 2}
     small |= {"train_data": f"{data}/train.jsonl", "val_data": f"{data}/val.jsonl", "model": model}
-    if not {"uniform", "category", "static"} & set(flags):
+    if not {"uniform", "thompson", "skip", "category", "static"} & set(flags):
         small["teacher_model"] = model
     return [str(x) for name, value in small.items() for x in (f"--{name}", value)] + [
         str(f) for f in flags
@@ -218,11 +218,11 @@ def command(folder, *flags, model, data):
 class Grades:
     """Stands in for the Verifier: every second text is right. It starts no process."""
 
-    def grade(self, completions, golds):
+    def grade(self, completions, golds, extras):
         verdicts = Verdict(0.0, "wrong"), Verdict(1.0, "correct")
         return [verdicts[zlib.crc32(text.encode()) % 2] for text in completions]
 
-    def check_golds(self, golds):
+    def check_golds(self, golds, extras):
         return [True] * len(golds)
 
 
@@ -230,7 +230,7 @@ def launch(folder, *flags, ranks=1, model=DEMO, data, before=lambda rank: None):
     """A run in forked ranks, which may fail: how it ended."""
 
     def main():
-        train.Verifier = lambda workers: nullcontext(Grades())
+        train.Verifier = lambda **settings: nullcontext(Grades())
         return train.main(command(folder, *flags, model=model, data=data))
 
     return torchrun(ranks, folder.parent, main, before)
