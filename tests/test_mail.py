@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 import torch.distributed as dist
 
 from plumbing import mail
@@ -54,12 +53,6 @@ class Counting:
     def metrics(self):
         return {"proposed": self.proposed}
 
-    def state_dict(self):
-        return {"proposed": self.proposed}
-
-    def load_state_dict(self, state):
-        self.proposed = state["proposed"]
-
 
 def study(box: Mailbox, steps: int, save_at: int):
     """A student rank: what it was proposed, and the metrics that came with it."""
@@ -92,18 +85,6 @@ def test_lag_fixes_what_a_proposal_has_learned_and_all_ranks_hear_the_same(lag, 
         assert sampler.log == "p" + 2 * turn + "s" + 7 * turn
         assert sampler.heard[1] == ([2, 3], [2, 0], 4)
     assert boxes[0].store.num_keys() == 0
-
-
-def test_prefetched_proposals_survive_a_checkpoint(tmp_path):
-    a, b = (Prefetching(Counting(), 2, lag=1) for _ in range(2))
-    a.observe(a.propose(2).index_N, np.array([1, 2]), 16)
-    torch.save(a.state_dict(), tmp_path / "sampler.pt")
-    b.load_state_dict(torch.load(tmp_path / "sampler.pt", weights_only=True))
-    for _ in range(2):
-        assert a.propose(2).index_N.tolist() == b.propose(2).index_N.tolist()
-        a.observe(np.arange(2), np.array([1, 2]), 16)
-        b.observe(np.arange(2), np.array([1, 2]), 16)
-    assert a.sampler.proposed == b.sampler.proposed == 8
 
 
 # ---- a letter that does not come
