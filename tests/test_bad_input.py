@@ -11,15 +11,16 @@ import logging
 import os
 import shutil
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from ranks import command, launch, run, shell
 from safetensors.torch import load_file, save_file
-from test_train import command, launch, parse, run, shell
+from test_train import parse
 from transformers import T5Config
 
 import train
@@ -150,19 +151,13 @@ DATA = {  # what follows 400 good rows, or all of the file if it begins with `=`
     "nothing": (b"=", "the file is empty"),
     "a line cut short": (row()[:-9], f"line 401: {NOT_JSON}Unterminated string"),
     "commas between rows": (b"=" + GOOD.replace(b"\n", b",\n"), f"line 1: {NOT_JSON}Extra data"),
-    "null": (b"null\n", f"line 401: {LACKS}"),
     "only numbers": (b"=" + b"3\n" * 400, f"line 1: {LACKS}"),
     "a table in one object": (b'={"data": [' + row().strip() + b"]}", f"line 1: {LACKS}"),
-    "an empty field": (row("q", ""), NO_ANSWER),
-    "a null in a field": (row(None), f"line 401: {LACKS}"),
-    "a list in a field": (row(["q"]), f"line 401: {LACKS}, as text or a number"),
     "a truth value": (row("q", True), NO_ANSWER),
     # `datasets` would make JSON of all the others: 2 becomes "2", with the quotes
-    "a number among texts": (row("q", 5), ANSWER),
     "nan": (row("q", float("nan")), ANSWER),
     "long numbers": (b"=" + row("q", 10**33 + 1) * 400, ANSWER),  # and of these 1e+33
     "Latin-1": (row("?").replace(b"?", b"\xe9"), f"line 401: {NOT_JSON}'utf-8' codec"),
-    "UTF-16": (b"=" + GOOD.decode().encode("utf-16"), f"line 1: {NOT_JSON}'utf-8' codec"),
     "a NUL in a text": (row("?").replace(b"?", b"\0"), f"line 401: {NOT_JSON}Invalid control"),
     "half a surrogate pair": (row("?").replace(b"?", b"\\ud800"), "surrogate pair"),
     "a field twice": (row().replace(b"{", b'{"problem": "a", '), "specified twice in row 400"),
@@ -174,9 +169,7 @@ PARQUET = {
     "cut short": (lambda p: p.write_bytes(p.read_bytes()[:-50]), "cannot be read as parquet: Parq"),
     "text": (lambda p: p.write_bytes(GOOD), "bad.parquet: is no parquet file"),
     "no answers": (table(expected_answer=None), "bad.parquet: lacks the field 'expected_answer'"),
-    "a null": (table(problem=["q"] * 399 + [None]), "'problem'" + TEXT),
     "a blank": (table(problem=["q"] * 399 + [" "]), "'problem'" + TEXT + " (not blank, no date)"),
-    "lists": (table(problem=[["q"]] * 400), "'problem'" + TEXT),
     "bytes": (table(problem=[b"\xff"] * 400), "bad.parquet"),
     "dates": (table(expected_answer=pa.array([1] * 400, pa.timestamp("s"))), ANSWER),
 }
@@ -204,8 +197,6 @@ def test_suffixes(name, tmp_path):
 
 FINE = {  # what they say is clear, and the last row's answer
     "a byte order mark": (b"\xef\xbb\xbf" + GOOD, "2"),
-    "Windows": (GOOD.replace(b"\n", b"\r\n"), "2"),
-    "no last line end": (GOOD[:-1], "2"),
     "two on a line": (row().strip() + GOOD, "2"),
     "a JSON list": (json.dumps([json.loads(row())] * 400).encode(), "1"),
     "numbers": (row("q", 3) + row("q", 0.5) * 400, "0.5"),
@@ -282,13 +273,6 @@ def only_pickle(folder):
     torch.save({"lm_head.weight": Touch(folder / "RUN")}, folder / "pytorch_model.bin")
 
 
-def a_part_lost(folder):
-    every = dict.fromkeys(load_file(folder / WEIGHTS), "model-00001-of-00001.safetensors")
-    index = {"metadata": {}, "weight_map": every}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    (folder / WEIGHTS).rename(folder / "model-00002-of-00002.safetensors")
-
-
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 TOKENIZER, TOKENS, OWN = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
 GATE = "model.layers.0.mlp.gate_proj.weight"  # a teacher's has no "model."
@@ -296,15 +280,14 @@ NO_FOLDER, NOT_LOADED = "is no Hugging Face model folder: ", "cannot be loaded: 
 NO_WEIGHTS = "has no weights: no .safetensors file in the folder"
 LOST_GATE = "layers.0.mlp.gate_proj.weight', or have it in another shape"
 GPTQ = {"quant_method": "gptq", "bits": 4}
-NO_END = [settings(OWN, eos_token_id=None), settings(CONFIG, eos_token_id=None)]
+NO_IDS = [settings(file, eos_token_id=None) for file in (OWN, CONFIG)]
+NO_END = several(settings(TOKENS, eos_token=None), *NO_IDS)
+WINDOW = settings(CONFIG, use_sliding_window=True, sliding_window=8)
 MODELS = {
     "not there": (shutil.rmtree, "is no folder and cannot be had from the hub"),
     "empty": (several(shutil.rmtree, Path.mkdir), NO_FOLDER),
     "a config cut short": (put(CONFIG, 50), NO_FOLDER),
-    "a config that is a list": (put(CONFIG, b"[1]"), NO_FOLDER),
-    "text for a width": (settings(CONFIG, hidden_size="x"), NO_FOLDER),
     "another vocabulary": (settings(CONFIG, vocab_size=200), "embed_tokens.weight', or have it"),
-    "no heads": (settings(CONFIG, num_attention_heads=0), NOT_LOADED),
     "an unknown activation": (settings(CONFIG, hidden_act="nope"), NOT_LOADED + "'nope'"),
     "quantised": (settings(CONFIG, quantization_config=GPTQ), NOT_LOADED),
     "an unknown architecture": (settings(CONFIG, model_type="unheard"), "model type `unheard`"),
@@ -313,45 +296,30 @@ MODELS = {
     "only a pickle": (only_pickle, NO_WEIGHTS),
     "weights cut short": (put(WEIGHTS, -100), NOT_LOADED),
     "a pointer to weights": (put(WEIGHTS, b"version https://git-lfs.example/v1\n"), NOT_LOADED),
-    "a part lost": (a_part_lost, NOT_LOADED),
     "a weight lost": (weights(lambda w: {k: w[k] for k in w if k != GATE}), LOST_GATE),
     "a weight cut": (weights(lambda w: w | {GATE: w[GATE][:-1].clone()}), LOST_GATE),
     "a weight that is NaN": (weights(lambda w: w | {GATE: w[GATE] * torch.nan}), "not finite: "),
     "no tokenizer": (several(put(TOKENIZER, None), put(TOKENS, None)), "has no vocabulary"),
-    "a tokenizer cut short": (put(TOKENIZER, 100), NO_FOLDER),
     "settings that are a list": (put(TOKENS, b"[]"), NO_FOLDER),
     "no pad token": (settings(TOKENS, pad_token=None), "has no pad token: set tokenizer.pad_token"),
     "a new pad token": (settings(TOKENS, pad_token="<new>"), "has 100 tokens, its model only 99"),
     "little room": (settings(CONFIG, max_position_embeddings=20), " tokens, but"),
+    "no end token": (NO_END, "has no end token: set tokenizer.eos_token and save it again"),
+    "an end that is no token": (settings(OWN, eos_token_id="x"), "cannot generate here: TypeErr"),
+    "a window": (WINDOW, "attends to the last 8 tokens only"),
 }
-STUDENTS = {  # no matter in a teacher
-    "no end token": (
-        several(settings(TOKENS, eos_token=None), *NO_END),
-        "has no end token: set tokenizer.eos_token and save it again",
-    ),
-    "an end that is no token": (
-        settings(OWN, eos_token_id="x"),
-        " cannot generate here: TypeError",
-    ),
-    "a window": (
-        settings(CONFIG, use_sliding_window=True, sliding_window=8),
-        "attends to the last 8 tokens only",
-    ),
-}
+NO_MATTER_IN_A_TEACHER = ("no end token", "an end that is no token", "a window")
 
 
-@pytest.mark.parametrize("case", [*MODELS, *STUDENTS])
+@pytest.mark.parametrize("case", MODELS)
 def test_models(case, tmp_path, tiny_model, quiet):
-    spoil, says = (MODELS | STUDENTS)[case]
+    spoil, says = MODELS[case]
     folder = tmp_path / "spoilt"
     shutil.copytree(tiny_model, folder)
     spoil(folder)
     with refusal(says):
         train.check_model(str(folder), 36)
-    if case in MODELS:
-        with refusal(says):
-            train.check_teacher(str(folder), 36)
-    else:
+    with nullcontext() if case in NO_MATTER_IN_A_TEACHER else refusal(says):
         train.check_teacher(str(folder), 36)
     assert not (folder / "RUN").exists()
 
@@ -369,10 +337,9 @@ def test_a_folder_with_code_that_is_not_needed_runs_none_of_it(tmp_path, tiny_mo
     assert not (folder / "RUN").exists()
 
 
-@pytest.mark.parametrize("template", ["{% for m in", "{{ raise_exception('no') }}"])
-def test_chat_templates(template, tiny_model):
+def test_a_chat_template_that_fails(tiny_model):
     tokenizer = train.AutoTokenizer.from_pretrained(tiny_model)
-    tokenizer.chat_template = template
+    tokenizer.chat_template = "{{ raise_exception('no') }}"
     with refusal("the tokenizer cannot make a prompt: "):
         train.PromptEncoder.of(parse("--chat_template"), tokenizer)
 
@@ -451,11 +418,8 @@ LINEAR = settings(CONFIG, lr_schedule="linear")  # a rate that depends on the st
 RUNS = {  # what is spoilt, what the line says, the flags
     "a config cut short": (put(CONFIG, 50), DAMAGED),
     "a config that is a list": (put(CONFIG, b"[1]"), DAMAGED),
-    "a config that is no text": (put(CONFIG, b"\xff\xfe"), DAMAGED),
-    "a damaged line": (lines(METRICS, lambda rows: ["{\n", *rows]), "metrics.jsonl, line 1: dama"),
     "a number": (lines(METRICS, lambda rows: ["3\n", *rows]), f"{METRICS} is damaged: {PUT_BACK}"),
     "a gap": (lines(METRICS, lambda rows: [rows[0], rows[2]]), LACKS_STEP),
-    "a line twice": (lines(METRICS, lambda rows: [*rows[:2], *rows[1:]]), LACKS_STEP),
     "no metrics": (put(METRICS, None), LACKS_STEP),
     "no step": (lines(SELECTIONS, lambda rows: ["{}\n", *rows]), f"{SELECTIONS} is damaged: "),
     "no checkpoint intact": (in_each_checkpoint(put("sampler.pt", -7)), LOST),

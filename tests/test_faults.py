@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from test_train import launch, metrics_of, run, same_run
+from ranks import launch, run
+from test_train import metrics_of, same_run
 
 import train
 from plumbing import checkpoint, mail
@@ -93,22 +94,21 @@ def flip(path):
 # ---- damaged checkpoints, the disk
 
 
-@pytest.mark.parametrize(
-    ("file", "damage"),
-    [
-        ("student/__0_0.distcp", flip),
-        ("teacher/__0_0.distcp", tear),
-        ("student/.metadata", flip),
-        ("sampler.pt", Path.unlink),
-        ("manifest.json", Path.unlink),
-        ("manifest.json", tear),
-    ],
-)
-def test_damage_is_noticed_and_the_checkpoint_before_is_used(file, damage, whole, tmp_path, capsys):
+DAMAGES = {
+    "student/__0_0.distcp": flip,
+    "teacher/__0_0.distcp": tear,
+    "student/.metadata": flip,
+    "sampler.pt": Path.unlink,
+    "manifest.json": tear,
+}
+
+
+@pytest.mark.parametrize("file", DAMAGES)
+def test_damage_is_noticed_and_the_checkpoint_before_is_used(file, whole, tmp_path, capsys):
     shutil.copytree(whole, tmp_path / "run")
     folders = [checkpoint.folder_of(tmp_path / "run", step) for step in (4, 3, 2, 1)]
     assert checkpoint.newest_intact(tmp_path / "run") == 4
-    damage(folders[0] / file)
+    DAMAGES[file](folders[0] / file)
     assert checkpoint.newest_intact(tmp_path / "run") == 3
     said = capsys.readouterr().out
     assert "step_4 is damaged" in said and said.endswith(": going back to the one before it\n")
@@ -157,8 +157,8 @@ def test_sigterm_at_one_rank_stops_all_after_the_step_and_saves(whole, halfway, 
     def terminate(rank):
         if rank == 1:
             at_step(2, lambda run: os.kill(os.getpid(), signal.SIGTERM))
-        # The signal may be on its way while the ranks ask: they wait, as a longer step would.
-        at_step(2, lambda run: run.layout.store.wait(["stop"], timedelta(seconds=20)))
+        if rank == 0:  # which looks for the note, and is not to come too early
+            at_step(2, lambda run: run.layout.store.wait(["stop"], timedelta(seconds=20)))
 
     folder, flags = tmp_path / "run", ("--checkpoint_every", 4)
     ended = go(folder, *flags, data=halfway, before=terminate)
@@ -193,18 +193,40 @@ def test_sigterm_at_a_teacher_amid_a_long_evaluation_loses_nothing(whole, halfwa
     assert evals[0].read_text() == evals[1].read_text()
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2], ids=["first student", "student", "teacher"])
-def test_a_rank_that_is_killed_ends_the_others_with_one_line(rank, halfway, tmp_path):
-    def kill(me):
+def fails(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
+
+
+MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+NCCL = dist.DistBackendError("NCCL error in ProcessGroupNCCL: unhandled cuda error")
+ENDS = {  # of one rank: which, what it does in place of an update, its status, what is said
+    "first student killed": (0, die, -9, "error: a rank died, or was waited for longer than"),
+    "student killed": (1, die, -9, "; the same command goes on from the newest checkpoint\n"),
+    "teacher killed": (2, die, -9, "error: a rank died, or was waited for longer than"),
+    "out of memory": (1, fails(MEMORY), 1, f"OutOfMemoryError: {MEMORY}\n"),
+    "NCCL": (2, fails(NCCL), 1, f"DistBackendError: {NCCL}\n"),
+    "input": (2, fails(InputError("only 3 of 400 fit")), 2, "error: only 3 of 400 fit\n"),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_one_rank_ends_and_the_others_say_so_once_or_leave_it_to_that_rank(case, halfway, tmp_path):
+    rank, end, status, says = ENDS[case]
+
+    def before(me):
         mail.SILENCE = 3
         if me == rank:
-            train.Student.update = train.Teacher.update = die
+            train.Student.update = train.Teacher.update = end
 
-    ended = go(tmp_path / "run", data=halfway, before=kill)
-    assert ended.statuses == [-signal.SIGKILL if r == rank else 4 for r in range(3)]
-    assert ended.err.count("error: a rank died, or was waited for") == 1
-    assert ended.err.count("error: ") == 1 and "Traceback" not in ended.err
-    assert "the same command goes on from the newest checkpoint" in ended.err
+    ended = go(tmp_path / "run", data=halfway, before=before)
+    assert ended.statuses == [status if r == rank else 4 for r in range(3)]
+    foreign = f"error on rank {rank} ({'student' if rank < 2 else 'teacher'}):\n"
+    assert ended.err.count(says) == ended.err.count("error: ") + ended.err.count(foreign) == 1
+    assert ended.err.count("Traceback") == ended.err.count("in fail\n") == (status == 1)
+    assert ended.err.count("a rank died") == (status == -9)
 
 
 def test_a_teacher_that_hangs_is_noticed(halfway, tmp_path):
@@ -220,37 +242,6 @@ def test_a_teacher_that_hangs_is_noticed(halfway, tmp_path):
     ended = go(tmp_path / "run", "--timeout_minutes", 0.1, data=halfway, before=hang)
     assert ended.statuses == [4, 4, -signal.SIGTERM] and ended.err.count("error: ") == 1
     assert "was waited for longer than --timeout_minutes (no letter from the teacher" in ended.err
-
-
-@pytest.mark.parametrize(
-    ("rank", "error"),
-    [  # at a student, at the teacher
-        (1, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")),
-        (2, dist.DistBackendError("NCCL error in ProcessGroupNCCL: unhandled cuda error")),
-    ],
-    ids=["out of memory", "NCCL"],
-)
-def test_an_error_that_is_not_ours_is_shown_whole_by_its_rank_alone(rank, error, halfway, tmp_path):
-    def break_down(me):
-        def fail(*_, **__):
-            raise error
-
-        if me == rank:
-            train.Student.update = train.Teacher.update = fail
-
-    ended = go(tmp_path / "run", data=halfway, before=break_down)
-    assert ended.statuses == [1 if r == rank else 4 for r in range(3)]
-    role = "student" if rank == 1 else "teacher"
-    assert f"error on rank {rank} ({role}):" in ended.err and ended.err.count("Traceback") == 1
-    assert f"{type(error).__name__}: {error}" in ended.err and "in fail" in ended.err
-    assert "a rank died" not in ended.err
-
-
-def test_what_the_teachers_rank_finds_is_said_by_it_alone(halfway, tmp_path):
-    """The students notice that it has gone, and must not say that the same command would go on."""
-    ended = go(tmp_path / "run", "--max_prompt_tokens", 8, data=halfway)
-    assert ended.statuses == [4, 4, 2]
-    assert ended.err.count("fit the prompt limit") == ended.err.count("error: ") == 1
 
 
 # ---- numbers that are not finite, copies that differ, another number of ranks

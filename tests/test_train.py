@@ -5,11 +5,6 @@ Bad input is in test_bad_input.py, faults are in test_faults.py.
 
 import json
 import math
-import os
-import subprocess
-import sys
-import zlib
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -17,17 +12,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from ranks import torchrun
+from ranks import DEMO, command, run, shell
 
 import train
 from plumbing.files import read_lines, write_lines
 from rollout import Rollouts
 from sampler import Selections
-from verify import Verdict
-
-ROOT = Path(train.__file__).parent
-DEMO = ROOT / "demo/model"
-
 
 # ---- flags and arithmetic
 
@@ -201,55 +191,6 @@ def test_a_rollout_has_a_seed_of_64_bits():
 
 
 # ---- whole runs
-
-
-def command(folder, *flags, model, data):
-    """Flags of a small run; `flags` come last and win."""
-    small = {"preset": "demo", "out": folder, "prompts_per_step": 6, "group_size": 4}
-    small |= {"candidates": 4, "steps": 4, "max_completion_tokens": 32, "eval_every": 2}
-    small |= {"train_data": f"{data}/train.jsonl", "val_data": f"{data}/val.jsonl", "model": model}
-    if not {"uniform", "thompson", "skip", "category", "static"} & set(flags):
-        small["teacher_model"] = model
-    return [str(x) for name, value in small.items() for x in (f"--{name}", value)] + [
-        str(f) for f in flags
-    ]
-
-
-class Grades:
-    """Stands in for the Verifier: every second text is right. It starts no process."""
-
-    def grade(self, completions, golds, extras):
-        verdicts = Verdict(0.0, "wrong"), Verdict(1.0, "correct")
-        return [verdicts[zlib.crc32(text.encode()) % 2] for text in completions]
-
-    def check_golds(self, golds, extras):
-        return [True] * len(golds)
-
-
-def launch(folder, *flags, ranks=1, model=DEMO, data, before=lambda rank: None):
-    """A run in forked ranks, which may fail: how it ended."""
-
-    def main():
-        train.Verifier = lambda **settings: nullcontext(Grades())
-        return train.main(command(folder, *flags, model=model, data=data))
-
-    return torchrun(ranks, folder.parent, main, before)
-
-
-def run(folder, *flags, **where):
-    """A run in forked ranks that succeeds: what it printed."""
-    ended = launch(folder, *flags, **where)
-    assert not any(ended.statuses), ended
-    return ended.out
-
-
-def shell(argv, ranks=0, *, torchrun=()):
-    """train.py from the shell, under torchrun where ranks > 0: (succeeded, what was printed)."""
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks), *torchrun]
-    line = [sys.executable, *(launcher if ranks else ()), str(ROOT / "train.py"), *argv]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
-    return done.returncode == 0, done.stdout + done.stderr
 
 
 def metrics_of(folder):
