@@ -8,6 +8,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -32,26 +33,13 @@ def ends(students: int, teachers: int, seconds=60.0) -> list[Mailbox]:
     return ranks
 
 
-class Counting:
-    """Proposes problems 0, 1, 2, ..., and writes down what it is asked: p, l, s (saved)."""
-
-    def __init__(self):
-        self.proposed, self.log, self.heard = 0, "", []
-
-    def propose(self, n):
-        self.log += "p"
-        self.proposed += n
-        return Selections.unscored(np.arange(self.proposed - n, self.proposed))
-
-    def observe(self, index_N, successes_N, G):
-        self.log += "l"
-        self.heard.append((index_N.tolist(), successes_N.tolist(), G))
-
-    def save(self, step):
-        self.log += "s"
-
-    def metrics(self):
-        return {"proposed": self.proposed}
+def counting() -> Mock:
+    """A sampler that proposes problems 0 and 1, then 2 and 3, ..."""
+    sampler = Mock()
+    pairs = [np.array([2 * i, 2 * i + 1]) for i in range(20)]
+    sampler.propose.side_effect = map(Selections.unscored, pairs)
+    sampler.metrics.side_effect = [{"highest": pair.max()} for pair in pairs]
+    return sampler
 
 
 def study(box: Mailbox, steps: int, save_at: int):
@@ -59,7 +47,7 @@ def study(box: Mailbox, steps: int, save_at: int):
     sampler, heard = RemoteSampler(box), []
     for step in range(1, steps + 1):
         index_N = sampler.propose(2).index_N
-        heard.append((index_N.tolist(), sampler.metrics()["proposed"]))
+        heard.append((index_N.tolist(), sampler.metrics()["highest"]))
         sampler.observe(index_N, np.array([step % 5, 0]), 4)
         if step == save_at:
             sampler.save(step)
@@ -67,23 +55,23 @@ def study(box: Mailbox, steps: int, save_at: int):
     return heard
 
 
-@pytest.mark.parametrize(("lag", "turn"), [(0, "lp"), (1, "pl")])
+@pytest.mark.parametrize(("lag", "turn"), [(0, "op"), (1, "po")])
 def test_lag_fixes_what_a_proposal_has_learned_and_all_ranks_hear_the_same(lag, turn):
     """Nine steps of three students and two teachers; what all have read is deleted."""
-    boxes, samplers = ends(3, 2), [Counting(), Counting()]
+    boxes, samplers = ends(3, 2), [counting(), counting()]
     with ThreadPoolExecutor() as ranks:
         students = [ranks.submit(study, box, 9, 2) for box in boxes[:3]]
         teachers = []
         for box, sampler in zip(boxes[3:], samplers, strict=True):
-            arguments = Prefetching(sampler, 2, lag), box, sampler.save
-            teachers.append(ranks.submit(serve, *arguments))
+            teachers.append(ranks.submit(serve, Prefetching(sampler, 2, lag), box, sampler.save))
         proposed = [student.result(60) for student in students]
         assert [teacher.result(60) for teacher in teachers] == [True, True]
-    expected = [([2 * i, 2 * i + 1], 2 * i + 2) for i in range(9)]
-    assert proposed == [expected] * 3
+    assert proposed == [[([2 * i, 2 * i + 1], 2 * i + 1) for i in range(9)]] * 3
     for sampler in samplers:
-        assert sampler.log == "p" + 2 * turn + "s" + 7 * turn
-        assert sampler.heard[1] == ([2, 3], [2, 0], 4)
+        order = [name[0] for name, *_ in sampler.mock_calls if name != "metrics"]
+        assert "".join(order) == "p" + 2 * turn + "s" + 7 * turn
+        index_N, successes_N, G = sampler.observe.call_args_list[1].args
+        assert (index_N.tolist(), successes_N.tolist(), G) == ([2, 3], [2, 0], 4)
     assert boxes[0].store.num_keys() == 0
 
 
