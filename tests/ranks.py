@@ -21,6 +21,7 @@ import torch.multiprocessing as mp
 from torch.multiprocessing import _prctl_pr_set_pdeathsig
 
 import train
+from plumbing.files import read_lines
 from verify import Verdict
 
 ROOT = Path(train.__file__).parent
@@ -172,3 +173,21 @@ def shell(argv, ranks=0, *, torchrun=()):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
     return done.returncode == 0, done.stdout + done.stderr
+
+
+def metrics_of(folder):
+    """metrics.jsonl without what a clock measured."""
+    rows = read_lines(folder / "metrics.jsonl")
+    return [
+        {k: v for k, v in row.items() if k != "seconds" and not k.endswith("_s")} for row in rows
+    ]
+
+
+STUDENT, BACKBONE = "student/model.safetensors", "teacher/backbone/model.safetensors"
+HEAD = "teacher/head.safetensors"
+
+
+def same_run(a, b):
+    assert metrics_of(a) == metrics_of(b)
+    for name in ("selections.jsonl", STUDENT, BACKBONE, HEAD):
+        assert not (a / name).exists() or (a / name).read_bytes() == (b / name).read_bytes(), name

@@ -36,8 +36,7 @@ def contents(folder):
 
 
 def assert_one_line(text, says):
-    for part in [says] if isinstance(says, str) else says:
-        assert part in text
+    assert all(part in text for part in ([says] if isinstance(says, str) else says))
     assert text.startswith("error: ") and text.count("\n") == 1 and text.endswith("\n"), text
 
 
@@ -81,13 +80,10 @@ FLAGS = {
     "--foo 1": "unrecognized arguments: --foo 1 (see --help)",
     "--step 5": "unrecognized arguments: --step 5",  # abbreviated
     "5": "unrecognized arguments: 5",
-    "--column": "argument --column: expected one argument",
-    "--chat_template yes": "unrecognized arguments: yes",
     "--preset gpt": "--preset gpt: choose from qwen2.5-1.5b, olmo2-1b",
     "--sampler best": "--sampler best: there are goldilocks, uniform, ",
     "--loss ppo": "argument --loss: invalid choice: 'ppo'",
     "--teacher_lag 2": "argument --teacher_lag: invalid choice: 2",
-    "--steps 1.5": "argument --steps: invalid int value: '1.5'",
     "--steps 99999999999999999999": "argument --steps: 99999999999999999999: must be in [1, 1000",
     "--group_size 1": "argument --group_size: 1: must be in [2, ",
     "--temperature inf": "argument --temperature: inf: must be in [0.001, ",
@@ -96,7 +92,6 @@ FLAGS = {
     "--sampler softmax --epsilon 0.1": "--epsilon: the sampler softmax does not use it",
     "--sampler category": "--sampler category needs --column, the name of a column",
     "--sampler uniform --teacher_lag 0": "--teacher_lag: the sampler uniform has no teacher",
-    "--sampler uniform --replay_capacity 4": "--replay_capacity: the sampler uniform has no",
 }
 
 
@@ -115,6 +110,7 @@ CHECKED = {
     "--prompt_header \udcff": "the tokenizer cannot make a prompt",  # bytes that are not UTF-8
     "--train_data none.jsonl": "none.jsonl: no such data file (--train_data, --val_data)",
     "--val_data .": ".: no such data file",
+    "--val_data LICENSE": "LICENSE: expected a .jsonl or .parquet file",
     "--model nowhere/no": "'nowhere/no' is no folder and cannot be had from the hub",
     "--teacher_model nowhere/no": "'nowhere/no' is no folder and cannot be had from the hub",
 }
@@ -151,11 +147,9 @@ DATA = {  # what follows 400 good rows, or all of the file if it begins with `=`
     "nothing": (b"=", "the file is empty"),
     "a line cut short": (row()[:-9], f"line 401: {NOT_JSON}Unterminated string"),
     "commas between rows": (b"=" + GOOD.replace(b"\n", b",\n"), f"line 1: {NOT_JSON}Extra data"),
-    "only numbers": (b"=" + b"3\n" * 400, f"line 1: {LACKS}"),
     "a table in one object": (b'={"data": [' + row().strip() + b"]}", f"line 1: {LACKS}"),
     "a truth value": (row("q", True), NO_ANSWER),
     # `datasets` would make JSON of all the others: 2 becomes "2", with the quotes
-    "nan": (row("q", float("nan")), ANSWER),
     "long numbers": (b"=" + row("q", 10**33 + 1) * 400, ANSWER),  # and of these 1e+33
     "Latin-1": (row("?").replace(b"?", b"\xe9"), f"line 401: {NOT_JSON}'utf-8' codec"),
     "a NUL in a text": (row("?").replace(b"?", b"\0"), f"line 401: {NOT_JSON}Invalid control"),
@@ -164,13 +158,19 @@ DATA = {  # what follows 400 good rows, or all of the file if it begins with `=`
     "nested deeply": (DEEP, f"line 401: {NOT_JSON}maximum recursion"),
     # `datasets` would unpack these, and find the old contents when the file has changed
     "compressed": (b"=" + gzip.compress(GOOD), f"line 1: {NOT_JSON}'utf-8' codec"),
+    # What these say is clear, and they are taken.
+    "a byte order mark": (b"=\xef\xbb\xbf" + GOOD.replace(b"\n", b"\r\n"), None),
+    "two on a line": (b"=" + row().strip() + GOOD, None),
+    "a JSON list": (b"=" + json.dumps([json.loads(row())] * 400).encode(), None),
+    "numbers": (b"=" + row("q", 3) + row("q", 0.5) * 400, None),
+    "a long line": (row("x" * 20_000_000, "2"), None),
+    "an escaped NUL": (row("q", "a\0b"), None),
 }
 PARQUET = {
     "cut short": (lambda p: p.write_bytes(p.read_bytes()[:-50]), "cannot be read as parquet: Parq"),
     "text": (lambda p: p.write_bytes(GOOD), "bad.parquet: is no parquet file"),
     "no answers": (table(expected_answer=None), "bad.parquet: lacks the field 'expected_answer'"),
     "a blank": (table(problem=["q"] * 399 + [" "]), "'problem'" + TEXT + " (not blank, no date)"),
-    "bytes": (table(problem=[b"\xff"] * 400), "bad.parquet"),
     "dates": (table(expected_answer=pa.array([1] * 400, pa.timestamp("s"))), ANSWER),
 }
 
@@ -184,70 +184,31 @@ def test_data(case, tmp_path, quiet):
         path, (spoil, says) = tmp_path / "bad.parquet", PARQUET[case]
         table()(path)
         spoil(path)
-    with refusal(says):
-        Problems(path)
-
-
-@pytest.mark.parametrize("name", ["bad.csv", "bad.jsonl.gz", "bad", "bad.JSONL"])
-def test_suffixes(name, tmp_path):
-    (tmp_path / name).write_bytes(GOOD)
-    with refusal(f"{name}: expected a .jsonl or .parquet file"):
-        Problems(tmp_path / name)
-
-
-FINE = {  # what they say is clear, and the last row's answer
-    "a byte order mark": (b"\xef\xbb\xbf" + GOOD, "2"),
-    "two on a line": (row().strip() + GOOD, "2"),
-    "a JSON list": (json.dumps([json.loads(row())] * 400).encode(), "1"),
-    "numbers": (row("q", 3) + row("q", 0.5) * 400, "0.5"),
-    "a long line": (GOOD + row("x" * 20_000_000, "2"), "2"),
-    "an escaped NUL": (row("q", "a\0b") * 400, "a\0b"),
-}
-
-
-@pytest.mark.parametrize("case", FINE)
-def test_data_that_is_fine(case, tmp_path):
-    rows, answer = FINE[case]
-    (tmp_path / "fine.jsonl").write_bytes(rows)
-    problems = Problems(tmp_path / "fine.jsonl")
-    assert len(problems) >= 400 and problems.answer(len(problems) - 1) == answer
+    with refusal(says) if says else nullcontext():
+        assert len(Problems(path)) >= 400
 
 
 # ---- model folders
 
 
-def put(file, new):
-    """The file's bytes become `new`; with a number they are cut there, with None it is gone."""
-
-    def spoil(folder):
-        if new is None:
-            return (folder / file).unlink()
-        content = (folder / file).read_bytes()[:new] if isinstance(new, int) else new
-        return (folder / file).write_bytes(content)
-
-    return spoil
+def put(path, new):
+    """The file's bytes become `new`; with a number they are cut there."""
+    path.write_bytes(path.read_bytes()[:new] if isinstance(new, int) else new)
 
 
-def settings(file, **changes):
-    """A change of a JSON file in the folder; None takes a setting out."""
-
-    def spoil(folder):
-        new = json.loads((folder / file).read_text()) | changes
-        new = {name: value for name, value in new.items() if value is not None}
-        (folder / file).write_text(json.dumps(new))
-
-    return spoil
+def change(path, **settings):
+    """Other settings in a JSON file; None takes one out."""
+    new = json.loads(path.read_text()) | settings
+    path.write_text(json.dumps({name: value for name, value in new.items() if value is not None}))
 
 
-def weights(change):
-    def spoil(folder):
-        save_file(change(load_file(folder / WEIGHTS)), folder / WEIGHTS, metadata={"format": "pt"})
-
-    return spoil
-
-
-def several(*spoilers):
-    return lambda folder: [spoil(folder) for spoil in spoilers]
+def gate(folder, new):
+    """One of the weights becomes new(weight), or is gone."""
+    weights = load_file(folder / WEIGHTS)
+    name = "model.layers.0.mlp.gate_proj.weight"  # a teacher's has no "model."
+    weights[name] = new(weights[name])
+    left = {name: weight for name, weight in weights.items() if weight is not None}
+    save_file(left, folder / WEIGHTS, metadata={"format": "pt"})
 
 
 def own_code(folder):
@@ -255,56 +216,42 @@ def own_code(folder):
     mark = f"open({str(folder / 'RUN')!r}, 'w')\nclass Config: pass\nclass Model: pass\n"
     (folder / "own.py").write_text(mark)
     names = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
-    settings("config.json", model_type="own", auto_map=names)(folder)
+    change(folder / CONFIG, model_type="own", auto_map=names)
 
 
-class Touch:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mknod, (str(self.path),)
+def no_end(folder):
+    change(folder / TOKENS, eos_token=None)
+    change(folder / CONFIG, eos_token_id=None)
+    change(folder / OWN, eos_token_id=None)
 
 
-def only_pickle(folder):
-    (folder / WEIGHTS).unlink()
-    torch.save({"lm_head.weight": Touch(folder / "RUN")}, folder / "pytorch_model.bin")
-
-
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
-TOKENIZER, TOKENS, OWN = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
-GATE = "model.layers.0.mlp.gate_proj.weight"  # a teacher's has no "model."
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+TOKENS, OWN = "tokenizer_config.json", "generation_config.json"
 NO_FOLDER, NOT_LOADED = "is no Hugging Face model folder: ", "cannot be loaded: "
 NO_WEIGHTS = "has no weights: no .safetensors file in the folder"
 LOST_GATE = "layers.0.mlp.gate_proj.weight', or have it in another shape"
-NO_IDS = [settings(file, eos_token_id=None) for file in (OWN, CONFIG)]
-NO_END = several(settings(TOKENS, eos_token=None), *NO_IDS)
-WINDOW = settings(CONFIG, use_sliding_window=True, sliding_window=8)
+WINDOW = {"use_sliding_window": True, "sliding_window": 8}
 MODELS = {
-    "empty": (several(shutil.rmtree, Path.mkdir), NO_FOLDER),
-    "a config cut short": (put(CONFIG, 50), NO_FOLDER),
-    "another vocabulary": (settings(CONFIG, vocab_size=200), "embed_tokens.weight', or have it"),
-    "an unknown activation": (settings(CONFIG, hidden_act="nope"), NOT_LOADED + "'nope'"),
-    "an unknown architecture": (settings(CONFIG, model_type="unheard"), "model type `unheard`"),
-    "an encoder-decoder": (lambda folder: T5Config().save_pretrained(folder), "spoilt"),
+    "a config cut short": (lambda f: put(f / CONFIG, 50), NO_FOLDER),
+    "a vocabulary": (lambda f: change(f / CONFIG, vocab_size=200), "embed_tokens.weight', or"),
+    "an activation": (lambda f: change(f / CONFIG, hidden_act="nope"), NOT_LOADED + "'nope'"),
+    "an architecture": (lambda f: change(f / CONFIG, model_type="x"), "model type `x`"),
+    "an encoder-decoder": (lambda f: T5Config().save_pretrained(f), "spoilt"),
     "code of its own": (own_code, "contains custom code"),
-    "only a pickle": (only_pickle, NO_WEIGHTS),
-    "weights cut short": (put(WEIGHTS, -100), NOT_LOADED),
-    "a pointer to weights": (put(WEIGHTS, b"version https://git-lfs.example/v1\n"), NOT_LOADED),
-    "a weight lost": (weights(lambda w: {k: w[k] for k in w if k != GATE}), LOST_GATE),
-    "a weight that is NaN": (weights(lambda w: w | {GATE: w[GATE] * torch.nan}), "not finite: "),
-    "no tokenizer": (several(put(TOKENIZER, None), put(TOKENS, None)), "has no vocabulary"),
-    "settings that are a list": (put(TOKENS, b"[]"), NO_FOLDER),
-    "no pad token": (settings(TOKENS, pad_token=None), "has no pad token: set tokenizer.pad_token"),
-    "a new pad token": (settings(TOKENS, pad_token="<new>"), "has 100 tokens, its model only 99"),
-    "little room": (settings(CONFIG, max_position_embeddings=20), " tokens, but"),
-    "no end token": (NO_END, "has no end token: set tokenizer.eos_token and save it again"),
-    "an end that is no token": (settings(OWN, eos_token_id="x"), "cannot generate here: TypeErr"),
-    "a window": (WINDOW, "attends to the last 8 tokens only"),
+    "only a pickle": (lambda f: (f / WEIGHTS).rename(f / "pytorch_model.bin"), NO_WEIGHTS),
+    "weights cut short": (lambda f: put(f / WEIGHTS, -100), NOT_LOADED),
+    "a pointer to weights": (lambda f: put(f / WEIGHTS, b"version https://git-lfs\n"), NOT_LOADED),
+    "a weight lost": (lambda f: gate(f, lambda w: None), LOST_GATE),
+    "a weight that is NaN": (lambda f: gate(f, lambda w: w * torch.nan), "are not finite: "),
+    "no tokenizer": (lambda f: [(f / x).unlink() for x in (TOKENIZER, TOKENS)], "no vocabulary"),
+    "no pad token": (lambda f: change(f / TOKENS, pad_token=None), "has no pad token: set tok"),
+    "a new pad token": (lambda f: change(f / TOKENS, pad_token="<n>"), "has 100 tokens, its model"),
+    "little room": (lambda f: change(f / CONFIG, max_position_embeddings=20), " tokens, but"),
+    "no end token": (no_end, "has no end token: set tokenizer.eos_token and save it again"),
+    "no such end": (lambda f: change(f / OWN, eos_token_id="x"), "cannot generate here: TypeError"),
+    "a window": (lambda f: change(f / CONFIG, **WINDOW), "attends to the last 8 tokens only"),
 }
-NO_MATTER_IN_A_TEACHER = ("no end token", "an end that is no token", "a window")
+NO_MATTER_IN_A_TEACHER = ("no end token", "no such end", "a window")
 
 
 @pytest.mark.parametrize("case", MODELS)
@@ -324,20 +271,12 @@ def test_a_folder_with_code_that_is_not_needed_runs_none_of_it(tmp_path, tiny_mo
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
     own_code(folder)
-    settings(CONFIG, model_type="qwen3")(folder)
+    change(folder / CONFIG, model_type="qwen3")
     (folder / "custom_generate").mkdir()
     shutil.copy(folder / "own.py", folder / "custom_generate/generate.py")
-    torch.save({"a": Touch(folder / "RUN")}, folder / "pytorch_model.bin")
     train.check_model(str(folder), 36)
     train.Generator(str(folder), torch.device("cpu"), train.AutoTokenizer.from_pretrained(folder))
     assert not (folder / "RUN").exists()
-
-
-def test_a_chat_template_that_fails(tiny_model):
-    tokenizer = train.AutoTokenizer.from_pretrained(tiny_model)
-    tokenizer.chat_template = "{{ raise_exception('no') }}"
-    with refusal("the tokenizer cannot make a prompt: "):
-        train.PromptEncoder.of(parse("--chat_template"), tokenizer)
 
 
 # ---- run folders
@@ -367,83 +306,76 @@ OUT = {
     "file/run": "cannot be used (Not a directory): choose another",
     "a" * 300: "cannot be used (File name too long): choose another",
     ".": "the folder is not empty and holds no run; choose another",
-    "link": "cannot be used (File exists): choose another",
 }
 
 
 @pytest.mark.parametrize("name", OUT)
 def test_out(name, tmp_path, there):
     (tmp_path / "file").write_text("mine")
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     before = contents(tmp_path)
     with refusal(OUT[name]):
         open_run(tmp_path / name, **there)
     assert contents(tmp_path) == before
 
 
-def lines(name, change):
-    """Another list of lines in place of the lines of a log."""
+def rewrite(path, new):
+    path.write_text("".join(new(path.read_text().splitlines(keepends=True))))
 
-    def spoil(run):
-        (run / name).write_text("".join(change((run / name).read_text().splitlines(keepends=True))))
 
-    return spoil
+def cut_each(run):
+    for path in run.glob("checkpoints/*/sampler.pt"):
+        put(path, -7)
+
+
+def forge(run):
+    """As somebody else may have made it: more than data, with its digest in the manifest."""
+    for path in run.glob("checkpoints/*/sampler.pt"):
+        torch.save(Path("any class"), path)
+        change(path.with_name("manifest.json"), **{"sampler.pt": digest(path)})
+
+
+def linear(run):
+    """A rate that depends on the number of all steps."""
+    change(run / CONFIG, lr_schedule="linear")
 
 
 def as_it_is(run):
     """Nothing is spoilt: the flags are others."""
 
 
-def in_each_checkpoint(spoil):
-    return lambda run: [spoil(folder) for folder in (run / "checkpoints").iterdir()]
-
-
-def forge(folder):
-    """As somebody else may have made it: code in sampler.pt, with its digest in the manifest."""
-    torch.save(Touch(folder.parents[2] / "RUN"), folder / "sampler.pt")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["sampler.pt"] = digest(folder / "sampler.pt")
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-
-
 DAMAGED, PUT_BACK = "config.json is damaged (", "put it back, or choose another --out"
 LOST = "no checkpoint there is intact; to start again choose another"
 METRICS, SELECTIONS = "metrics.jsonl", "selections.jsonl"
 LACKS_STEP, OTHER = f"{METRICS} lacks a step before 2: {PUT_BACK}", "another configuration: "
-LINEAR = settings(CONFIG, lr_schedule="linear")  # a rate that depends on the steps
+OLDER = "was made by another version of this code (reward is not in it): choose another --out"
 RUNS = {  # what is spoilt, what the line says, the flags
-    "a config cut short": (put(CONFIG, 50), DAMAGED),
-    "a config that is a list": (put(CONFIG, b"[1]"), DAMAGED),
-    "a number": (lines(METRICS, lambda rows: ["3\n", *rows]), f"{METRICS} is damaged: {PUT_BACK}"),
-    "a gap": (lines(METRICS, lambda rows: [rows[0], rows[2]]), LACKS_STEP),
-    "no metrics": (put(METRICS, None), LACKS_STEP),
-    "no step": (lines(SELECTIONS, lambda rows: ["{}\n", *rows]), f"{SELECTIONS} is damaged: "),
-    "no checkpoint intact": (in_each_checkpoint(put("sampler.pt", -7)), LOST),
-    "code in sampler.pt": (in_each_checkpoint(forge), "delete it to go on from the one before it"),
-    "older code": (settings(CONFIG, reward=None), "by another version of this code (reward is not"),
-    "other data": (settings(CONFIG, val_data_crc32=1), OTHER + "val_data_crc32 1 there"),
-    "another seed": (as_it_is, OTHER + "seed 0 there, 1 here", "--seed", 1),
-    "another sampler": (
-        as_it_is,
-        "sampler 'goldilocks' there, 'softmax' here",
-        "--sampler",
-        "softmax",
-    ),
-    "fewer steps": (as_it_is, "is at step 2 already", "--steps", 1),
-    "more steps": (LINEAR, OTHER + "steps 2 there, 3 here", "--lr_schedule", "linear"),
+    "a config cut short": (lambda run: put(run / CONFIG, 50), DAMAGED),
+    "a number": (lambda run: put(run / METRICS, b"3\n"), f"{METRICS} is damaged: {PUT_BACK}"),
+    "a gap": (lambda run: rewrite(run / METRICS, lambda rows: [rows[0], rows[2]]), LACKS_STEP),
+    "no metrics": (lambda run: (run / METRICS).unlink(), LACKS_STEP),
+    "a torn line": (lambda run: put(run / SELECTIONS, b"{\n{}\n"), f"{SELECTIONS}, line 1: "),
+    "no step": (lambda run: put(run / SELECTIONS, b"{}\n"), f"{SELECTIONS} is damaged: {PUT_BACK}"),
+    "no checkpoint intact": (cut_each, LOST),
+    "code in sampler.pt": (forge, "delete it to go on from the one before it"),
+    "older code": (lambda run: change(run / CONFIG, reward=None), OLDER),
+    "other data": (lambda run: change(run / CONFIG, val_data_crc32=1), OTHER + "val_data_crc32 1"),
+    "another seed": (as_it_is, OTHER + "seed 0 there, 1 here", "--seed 1"),
+    "another sampler": (as_it_is, "'goldilocks' there, 'softmax' here", "--sampler softmax"),
+    "fewer steps": (as_it_is, "is at step 2 already", "--steps 1"),
+    "linear": (linear, OTHER + "steps 2 there, 3 here", "--lr_schedule linear"),
 }
 
 
 @pytest.mark.parametrize("case", RUNS)
 def test_runs(case, whole, tmp_path, there):
-    spoil, says, *flags = RUNS[case]
+    spoil, says, flags = (*RUNS[case], "")[:3]
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     spoil(folder)
     before = contents(folder)
     with refusal(says):
-        open_run(folder, "--steps", 3, *flags, **there)
-    assert contents(folder) == before and not (tmp_path / "RUN").exists()
+        open_run(folder, "--steps", 3, *flags.split(), **there)
+    assert contents(folder) == before
 
 
 def test_a_folder_that_another_job_writes_to(whole, there):
@@ -460,9 +392,8 @@ def test_a_folder_that_another_job_writes_to(whole, there):
 # ---- train.py whole
 
 
-def test_a_bad_folder_is_refused_and_left_alone(whole, there):
-    says = "belongs to another configuration: seed 0 there, 1 here"
-    refused(whole.parent, "--seed", 1, says=says, **there)
+def test_one_line_and_nothing_written(whole, there):
+    refused(whole.parent, "--seed", 1, says="seed 0 there, 1 here", **there)
 
 
 ALL = {  # of two ranks: the flags, what is said, the statuses
