@@ -128,6 +128,7 @@ def ready(args, rest: list[str], reads: bool = True):
         make_materials(config, args, Path(layout.gather(folder)[0]), build=layout.rank == 0)
         layout.gather(None)
         yield config, layout, verifier
+        layout.gather(None)  # the folder goes with rank 0
     dist.destroy_process_group()
 
 
