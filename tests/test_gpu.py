@@ -46,7 +46,7 @@ def test_generation_in_bf16_agrees_with_the_float32_policy():
 
 @pytest.mark.skipif(not is_flash_attn_2_available(), reason="needs flash-attn")
 def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_ones_through_sdpa():
-    """log-probs of 848 tokens and the gradient of their sum: what bf16 alone costs is the measure."""
+    """log-probs of 848 tokens and their gradient: what bf16 alone costs is the measure."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(n):
@@ -76,7 +76,7 @@ def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_on
 
 @pytest.mark.parametrize("temperature", [0, 0.7])
 def test_cuda_graphs_draw_what_the_cpu_draws(temperature, tmp_path):
-    """Float32 on both sides, over a block's border where rows are dropped; after new weights, too."""
+    """Float32 on both sides, over a block's border where rows are dropped; then new weights."""
     folder = str(save_tiny_model(tmp_path / "tiny"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     here, there = (Generator(folder, device, tokenizer) for device in (CPU, CARD))

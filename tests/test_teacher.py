@@ -1,6 +1,5 @@
 """teacher.py in one process: pooling and Algorithm 2 by hand, the ablations, export."""
 
-import copy
 import math
 from types import SimpleNamespace
 
@@ -21,10 +20,6 @@ def make(folder, shard=lambda model, float32: None, **changes):
     config |= {"teacher_batch_size": 4, "teacher_epochs": 4, "teacher_update_every": 4}
     config |= {"replay_capacity": 64, "max_prompt_tokens": 64, "seed": 0} | changes
     return Teacher(SimpleNamespace(**config), torch.device("cpu"), shard)
-
-
-def copy_of(module):
-    return {name: p.detach().clone() for name, p in module.named_parameters()}
 
 
 def with_random_head(t):
@@ -118,9 +113,8 @@ def test_first_gradient_by_hand(tiny_model):
     assert caught == [pytest.approx(2 / 4 * sum(0.25 - v for v in y) / 8, abs=1e-7)]
 
 
-@pytest.mark.parametrize("mode", ["full", "last_token", "lora"])
-def test_it_learns_what_the_text_says(tiny_model, mode):
-    t = make(tiny_model, teacher_mode=mode, replay_capacity=16)
+def test_it_learns_what_the_text_says(tiny_model):
+    t = make(tiny_model, replay_capacity=16)
     for i in range(48):
         word, successes = (("easy", 16), ("half", 8))[i % 2]
         t.update(f"{word} {i}", successes, 16)
@@ -129,33 +123,33 @@ def test_it_learns_what_the_text_says(tiny_model, mode):
     assert t.last_loss < 0.02  # the variance of the targets is 0.0625
 
 
-def test_frozen_trains_the_head_alone_and_embeds_once(tiny_model, monkeypatch):
-    t = make(tiny_model, teacher_mode="frozen")
-    before, calls, forward = copy_of(t.model.backbone), [], t.model.backbone.forward
-    spy = lambda ids, **kw: calls.append(len(ids)) or forward(ids, **kw)  # noqa: E731
-    monkeypatch.setattr(t.model.backbone, "forward", spy)
-    t.predict(QUESTIONS)
-    for i in range(12):
+@pytest.mark.parametrize("mode", ["frozen", "lora"])
+def test_frozen_and_lora_train_nothing_of_the_backbone(tiny_model, mode):
+    t = make(tiny_model, teacher_mode=mode)
+    before = {name: p.detach().clone() for name, p in t.model.named_parameters()}
+    for i in range(8):
         t.update(QUESTIONS[i % 5], 8, 16)
+    moved = {name for name, p in t.model.named_parameters() if not torch.equal(p, before[name])}
+    own = {name for name in before if name.startswith("head.") or name.endswith((".A", ".B"))}
+    assert moved == own and t.model.head.bias.item() > 0  # 0.25 is moved towards 0.5
+
+
+def test_frozen_embeds_a_question_once_and_alone(tiny_model):
+    """Padded to its neighbours' length it would differ by rounding from rank to rank."""
+    t, calls = make(tiny_model, teacher_mode="frozen"), []
+    t.model.backbone.register_forward_pre_hook(lambda _, inputs: calls.append(len(inputs[0])))
+    for _ in range(2):
+        t.predict(QUESTIONS)
+        t.update(QUESTIONS[0], 8, 16)
     assert calls == [1] * len(QUESTIONS)
-    assert t.updates == 24 and t.model.head.bias.item() > 0  # 0.25 is moved towards 0.5
-    assert all(torch.equal(p, before[name]) for name, p in t.model.backbone.named_parameters())
 
 
-def test_lora_by_hand_and_changes_only_its_own_matrices(tiny_model):
+def test_lora_by_hand():
     base, x = torch.nn.Linear(3, 2), torch.randn(5, 3)
     layer = LoRALinear(base, rank=4, alpha=8, dropout=0.0)
     assert torch.equal(layer(x), base(x))
     torch.nn.init.normal_(layer.B)
     assert torch.allclose(layer(x), base(x) + 2 * x @ (layer.B @ layer.A).T, atol=1e-6)
-
-    t = make(tiny_model, teacher_mode="lora")
-    before = copy_of(t.model)
-    for i in range(8):
-        t.update(QUESTIONS[i % 5], 8, 16)
-    moved = {name for name, p in t.model.named_parameters() if not torch.equal(p, before[name])}
-    assert all(name.startswith("head.") or name.endswith((".A", ".B")) for name in moved)
-    assert any(name.endswith(".A") for name in moved)
 
 
 @pytest.mark.parametrize("mode", ["full", "lora"])
@@ -169,18 +163,3 @@ def test_export_predicts_the_same_elsewhere(tiny_model, tmp_path, mode):
     expected = formula(backbone, tokenizer, head["head.weight"], head["head.bias"], QUESTIONS[3])
     assert t.predict([QUESTIONS[3]])[0] == pytest.approx(expected, abs=1e-5)
     assert abs(expected - 0.25) > 1e-4
-
-
-def test_state_dict_restores_buffer_and_trigger(tiny_model, tmp_path):
-    a, b = make(tiny_model), make(tiny_model)
-    for i in range(6):
-        a.update(f"what is {i}?", i, 16)
-    b.model.load_state_dict(a.model.state_dict())
-    b.optimizer.load_state_dict(copy.deepcopy(a.optimizer.state_dict()))  # else tensors are shared
-    torch.save(a.state_dict(), tmp_path / "t.pt")
-    b.load_state_dict(torch.load(tmp_path / "t.pt", weights_only=True))
-    for t in (a, b):
-        for i in range(6, 13):
-            t.update(f"what is {i}?", i, 16)
-    assert a.updates == b.updates == 4 + 8 + 12
-    assert a.predict(QUESTIONS).tolist() == b.predict(QUESTIONS).tolist()
