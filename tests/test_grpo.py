@@ -120,7 +120,7 @@ def test_logprob_and_entropy_by_hand():
 
 @pytest.mark.parametrize("temperature", [0.7, 2.0])
 @pytest.mark.parametrize("chunk", [1, 4, 11, None])
-def test_values_and_gradients_equal_plain_log_softmax_for_any_chunk(temperature, chunk):
+def test_values_and_gradients_equal_plain_log_softmax(temperature, chunk):
     hidden, weight, targets = head()
     a, b = torch.randn(2, len(targets), generator=torch.Generator().manual_seed(1), **FLOAT64)
     actual = token_logprobs(hidden, weight, targets, temperature, chunk)
@@ -218,7 +218,7 @@ def test_clipping_two_by_two(log_ratio, advantage, loss, gradient, bites):
     assert stats["clipped"] == bites
 
 
-def test_kl_by_hand_and_summed_without_weights_in_the_stats():
+def test_kl_by_hand():
     # ref/pi = 2: k3 = 2 - ln 2 - 1, and its derivative for log pi is 1 - 2.
     options = {"ref_logp_N": torch.tensor([TWICE, 0.0], **FLOAT64), "kl_coef": 0.5}
     zero = [0.0, 0.0]
@@ -241,7 +241,7 @@ def test_k3_is_unbiased_and_descending_it_brings_the_policy_to_the_reference(see
     close(gradient, old.exp() - ref.exp())  # that of KL(ref || pi): 0 only at pi = ref
 
 
-def test_a_step_on_the_entropy_term_raises_the_entropy_and_by_its_weight():
+def test_a_step_on_the_entropy_term_raises_the_entropy():
     logits, entropies = torch.tensor([[0, math.log(3)]], **FLOAT64), []  # probabilities 1/4, 3/4
     zero, target = torch.zeros(1, **FLOAT64), torch.tensor([0])
     for _ in range(2):

@@ -184,13 +184,13 @@ def test_the_checkpoints_own_settings_do_not_leak(qwen2, sampled, prompts, tmp_p
         assert drawn[0] != drawn[1]
 
 
-def test_stop_tokens_are_the_checkpoints_one_or_many_and_the_tokenizers(generator):
+def test_stop_tokens_are_the_checkpoints_and_the_tokenizers(generator):
     for eos, expected in ((None, [EOS]), (50, [EOS, 50]), ([50, EOS, 40], [EOS, 40, 50])):
         settings = GenerationConfig(eos_token_id=eos)
         assert rollout.stop_ids(settings, generator.tokenizer) == expected
 
 
-def test_a_row_draws_the_same_tokens_whichever_rows_are_beside_it(generator, prompts):
+def test_a_row_draws_the_same_whatever_is_beside_it(generator, prompts):
     rows = [prompts[i] for i in (3, 0, 4, 0, 1, 4, 2, 0)]
     whole = generator.generate(rows, 1.0, 30, seed=2)
     assert min(whole.lengths()) < 9 and max(whole.lengths()) == 30  # some are dropped on the way
