@@ -2,17 +2,18 @@ r"""GRPO by hand: every equation between a group of rewards and the gradient of 
 
 Pure tensor maths: no model, no file, no process group, and no argument is ever changed in place.
 
-    r_ver (P, G)  ->  group_advantages  ->  A (P, G)               "Advantage computation", Section 2
-    lengths (P, G) -> row_weights       ->  w (P, G)               the normaliser of the chosen loss
-    hidden (N, D) ->  token_logprobs    ->  logp (N,), entropy (N,)
-    logp, A, w    ->  policy_loss       ->  scalar, backward()
+    r_ver (P, G)   ->  group_advantages  ->  A (P, G)         "Advantage computation", Section 2
+    lengths (P, G) ->  row_weights       ->  w (P, G)         the normaliser of the chosen loss
+    hidden (N, D)  ->  token_logprobs    ->  logp (N,), entropy (N,)
+    logp, A, w     ->  policy_loss       ->  scalar, backward()
 
-One idea replaces all the normalisers in circulation: the loss is a plain sum over response tokens, and every
-token carries its row's weight w. The weights are computed once a step from the lengths of *all* rows of *all*
-ranks, so neither the micro-batch size nor the number of ranks can change the gradient.
+One idea replaces all the normalisers in circulation: the loss is a plain sum over response tokens,
+and every token carries its row's weight w. The weights are computed once a step from the lengths of
+*all* rows of *all* ranks, so neither the micro-batch size nor the number of ranks can change the
+gradient.
 
-Shapes: P prompts, G completions a group, B = P*G rows, N response tokens of the rows at hand laid end to end
-(no padding), D hidden size, V vocabulary.
+Shapes: P prompts, G completions a group, B = P*G rows, N response tokens of the rows at hand laid
+end to end (no padding), D hidden size, V vocabulary.
 """
 
 import math
@@ -23,47 +24,45 @@ LOSSES = ("grpo", "dapo", "sum")
 STDS = ("population", "sample", "none")
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Section 2 of the paper: what the difficulty of a problem does to its gradient
 
 
 def zero_variance_probability(p, G: int):
-    """(Eq. 1) P(all G rollouts right or all wrong) = p^G + (1-p)^G, for a float, array or tensor p in [0, 1]."""
+    """(Eq. 1) P(all G rollouts right or all wrong) = p^G + (1-p)^G; p in [0, 1], also an array."""
     return p**G + (1 - p) ** G
 
 
 def gradient_norm(p, log_odds_gradient_norm):
-    """(Eq. 2, right side) ‖∇L_PG‖ = √(p(1-p)) · ‖∇ log(p/(1-p))‖ for a prompt with success probability p."""
+    """(Eq. 2, right side) ‖∇L_PG‖ = √(p(1-p)) · ‖∇ log(p/(1-p))‖, p a prompt's success rate."""
     return (p * (1 - p)) ** 0.5 * log_odds_gradient_norm
 
 
 def gradient_norm_bound(p, B, T: int):
-    """(Eq. 3) ‖∇L_PG‖ ≤ 2BT √(p(1-p)), B the bound on one token's score norm and T on the number of tokens."""
+    """(Eq. 3) ‖∇L_PG‖ ≤ 2BT √(p(1-p)), B the bound on a token's score norm, T on the tokens."""
     return 2 * B * T * (p * (1 - p)) ** 0.5
 
 
 def expected_group_std(p: float, G: int) -> float:
-    """E[√(p̂(1-p̂))] for p̂ ~ Binomial(G, p)/G: what √(p(1-p)) of (Eq. 2) becomes when std is that of G rollouts.
+    """E[√(p̂(1-p̂))], p̂ ~ Binomial(G, p)/G: √(p(1-p)) of (Eq. 2) as G rollouts have it.
 
-    With the population std and the `sum` loss, ‖E ∇L‖ = E[√(p̂(1-p̂))] · ‖∇ log(p/(1-p))‖ exactly, so the
-    teacher's regression target is the finite-G scale of the gradient.
+    With the population std and the `sum` loss, ‖E ∇L‖ = E[√(p̂(1-p̂))] · ‖∇ log(p/(1-p))‖ exactly,
+    so the teacher's regression target is the finite-G scale of the gradient.
     """
-    return sum(
-        math.comb(G, k) * p**k * (1 - p) ** (G - k) * math.sqrt(k / G * (1 - k / G))
-        for k in range(G + 1)
-    )
+    ways = [math.comb(G, k) * p**k * (1 - p) ** (G - k) for k in range(G + 1)]
+    return sum(way * math.sqrt(k / G * (1 - k / G)) for k, way in enumerate(ways))
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Advantages and normalisers
 
 
 def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torch.Tensor:
-    """Â = (r - mean(r)) / std(r) within each group ("Advantage computation", Section 2): (P, G) -> (P, G).
+    """Â = (r - mean(r)) / std(r) within each group ("Advantage computation", Section 2): (P, G).
 
-    A dead group (all rewards equal) gets exactly 0 and no epsilon is added anywhere, so for binary rewards a
-    right answer has √((1-p̂)/p̂) and a wrong one -√(p̂/(1-p̂)). `std`: `population` divides by G, `sample` by
-    G-1, `none` only centres. Floating input keeps its dtype, integers become float32.
+    A dead group (all rewards equal) gets exactly 0 and no epsilon is added anywhere, so for binary
+    rewards a right answer has √((1-p̂)/p̂) and a wrong one -√(p̂/(1-p̂)). std: `population` divides by
+    G, `sample` by G-1, `none` only centres. Floating input keeps its dtype, integers become float32.
     """
     if std not in STDS:
         raise ValueError(f"std must be one of {STDS}, got {std!r}")
@@ -77,27 +76,29 @@ def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torc
 
 
 def dead_groups(rewards_P_G: torch.Tensor) -> torch.Tensor:
-    """True where every completion of the group earned the same reward ("zero variance", Section 2): (P,)."""
+    """Whether all completions of a group earned the same ("zero variance", Section 2): (P,) bool."""
     return (rewards_P_G == rewards_P_G[:, :1]).all(dim=1)
 
 
 def leave_out_dead_groups(advantage_P_G: torch.Tensor) -> torch.Tensor:
-    """Advantages for a loss whose denominators count live groups only: times P / (live groups), a control.
+    """Advantages for a loss whose denominators count live groups only, a control: times P / live.
 
-    Every normaliser of row_weights is ∝ 1/P, so this leaves dead groups out of the surrogate's, and of nothing else's.
+    Every normaliser of row_weights is ∝ 1/P, so this leaves dead groups out of the surrogate's, and
+    of nothing else's.
     """
     live = (advantage_P_G != 0).any(dim=1).sum()
     return advantage_P_G * len(advantage_P_G) / live.clamp(min=1)
 
 
 def row_weights(lengths_P_G: torch.Tensor, loss: str) -> torch.Tensor:
-    """Weight of each response token of a row, from the lengths (tokens) of all rows of the step: (P, G), float64.
+    """Weight of each response token of a row, from the lengths of all rows: (P, G), float64.
 
-    grpo: 1 / (B · |o_i|)             mean over sequences of the mean over their tokens
-    dapo: 1 / (P · Σ_j∈group |o_j|)   mean over groups of the mean over the group's tokens (L_DAPO, Section 6)
-    sum:  1 / B                       mean over sequences of the sum over their tokens (L_PG, the theorem's)
+    grpo: 1 / (B · |o_i|)            mean over sequences of the mean over their tokens
+    dapo: 1 / (P · Σ_j∈group |o_j|)  mean over groups of the mean over a group's tokens (Section 6)
+    sum:  1 / B                      mean over sequences of the sum over their tokens (theorem)
 
-    Dead groups count in B and P, so that the loss of a live group does not depend on how many others are dead.
+    Dead groups count in B and P, so that the loss of a live group does not depend on how many
+    others are dead.
     """
     P, G = lengths_P_G.shape
     lengths = lengths_P_G.double()
@@ -110,16 +111,18 @@ def row_weights(lengths_P_G: torch.Tensor, loss: str) -> torch.Tensor:
     raise ValueError(f"loss must be one of {LOSSES}, got {loss!r}")
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Log-probabilities of the distribution that was sampled
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """log π(y) and entropy of softmax(h Wᵀ / τ), a part of the logits at a time; backward computes them again.
+    """log π(y) and entropy of softmax(h Wᵀ / τ), a part of the logits at a time; backward computes
+    them again.
 
-    With z = h Wᵀ / τ and p = softmax(z):  ∂ log p_y / ∂z = e_y - p   and   ∂H / ∂z = -p ⊙ (log p + H).
-    Forward takes all words of some tokens. Backward takes all tokens of some words, which ∂W needs but once: no sum
-    over parts is kept for it. These parts are a quarter as large, as ∂W takes room too.
+    With z = h Wᵀ / τ and p = softmax(z): ∂ log p_y / ∂z = e_y - p and ∂H / ∂z = -p ⊙ (log p + H).
+    Forward takes all words of some tokens. Backward takes all tokens of some words, which ∂W needs
+    but once: no sum over parts is kept for it. These parts are a quarter as large, as ∂W takes room
+    too.
     """
 
     @staticmethod
@@ -133,9 +136,8 @@ class _TokenLogprobs(torch.autograd.Function):
             entropy.append(-log_p.mul_(log_p.exp()).sum(dim=-1))
         logp_N, entropy_N = torch.cat(logp), torch.cat(entropy)
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, torch.cat(normaliser), entropy_N)
-        ctx.set_materialize_grads(
-            False
-        )  # None, not zeros, for an output that the loss does not use
+        # None, not zeros, for an output that the loss does not use.
+        ctx.set_materialize_grads(False)
         ctx.temperature, ctx.numbers = temperature, chunk * len(weight_V_D) // 4
         return logp_N, entropy_N
 
@@ -144,31 +146,23 @@ class _TokenLogprobs(torch.autograd.Function):
         hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N = ctx.saved_tensors
         if grad_logp_N is None:
             grad_logp_N = torch.zeros_like(entropy_N)
-        # The sum over words is kept in float32 however the model computes: hundreds of bf16 additions lose bits.
-        grad_hidden, grad_weight = (
-            torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype),
-            torch.empty_like(weight_V_D),
-        )
+        # The sum over words is kept in float32 however the model computes: hundreds of bf16
+        # additions lose bits.
+        grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
+        grad_weight = torch.empty_like(weight_V_D)
         first, words = 0, max(1, ctx.numbers // len(targets_N))
         for w, grad_w in zip(weight_V_D.split(words), grad_weight.split(words), strict=True):
-            log_p = _logits(hidden_N_D, w, ctx.temperature).sub_(
-                normaliser_N[:, None]
-            )  # (N, words)
+            log_p = _logits(hidden_N_D, w, ctx.temperature)  # (N, words)
+            log_p.sub_(normaliser_N[:, None])
             if grad_entropy_N is None:
                 grad_z = log_p.exp_().mul_(-grad_logp_N[:, None])
             else:
-                p = log_p.exp()
-                grad_z = (
-                    log_p.add_(entropy_N[:, None])
-                    .mul_(grad_entropy_N[:, None])
-                    .add_(grad_logp_N[:, None])
-                )
-                grad_z = grad_z.mul_(p).neg_()
+                p, grad_z = log_p.exp(), log_p.add_(entropy_N[:, None])
+                grad_z.mul_(grad_entropy_N[:, None]).add_(grad_logp_N[:, None]).mul_(p).neg_()
             y_N = targets_N - first
             here_N = (y_N >= 0) & (y_N < len(w))
-            grad_z.scatter_add_(
-                1, y_N.clamp(0, len(w) - 1)[:, None], (grad_logp_N * here_N)[:, None]
-            )
+            y_N_1 = y_N.clamp(0, len(w) - 1)[:, None]
+            grad_z.scatter_add_(1, y_N_1, (grad_logp_N * here_N)[:, None])
             grad_z = grad_z.div_(ctx.temperature).to(w.dtype)
             torch.mm(grad_z.T, hidden_N_D, out=grad_w)
             if grad_hidden.dtype == w.dtype:
@@ -191,11 +185,12 @@ def token_logprobs(
     temperature: float = 1.0,
     chunk: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """log π(target) and entropy (nats) of softmax(hidden Wᵀ / temperature): (N,), (N,), at least float32.
+    """log π(target) and entropy (nats) of softmax(hidden Wᵀ / temperature): (N,), (N,), at least
+    float32.
 
-    The (N, V) logits exist for `chunk` tokens at a time only (default: 2^25 numbers, 128 MiB in float32), and in
-    backward a quarter as many. `temperature` must be the one the tokens were sampled at: only then is the ratio of
-    policy_loss 1 before the first update.
+    The (N, V) logits exist for `chunk` tokens at a time only (default: 2^25 numbers, 128 MiB in
+    float32), and in backward a quarter as many. `temperature` must be the one the tokens were
+    sampled at: only then is the ratio of policy_loss 1 before the first update.
     """
     if len(targets_N) == 0:
         raise ValueError("token_logprobs needs at least one response token")
@@ -203,7 +198,7 @@ def token_logprobs(
     return _TokenLogprobs.apply(hidden_N_D, weight_V_D, targets_N, temperature, chunk)
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The loss
 
 
@@ -220,27 +215,32 @@ def policy_loss(
     entropy_N: torch.Tensor | None = None,
     entropy_coef: float = 0.0,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """L = -Σ_t w_t min(ρ_t Â_t, clip(ρ_t, 1-ε_low, 1+ε_high) Â_t)  +  kl_coef · Σ_t w_t k3_t  -  β Σ_t w_t H_t.
+    """L = -Σ w min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â)  +  kl_coef · Σ w k3  -  β Σ w H.
 
-    ρ = π_θ / π_old is the importance ratio (L_DAPO, Section 6, with the leading minus that the print lacks);
-    k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias (its expected gradient is that of
-    KL(π_ref ‖ π_θ)); entropy is *subtracted*: the text maximises it; +βH in a loss, as Eq. 4 prints, would lower it.
-    Everything is per response token, (N,). Returns the scalar loss and sums over tokens: `clipped`, `kl`.
+    ρ = π_θ / π_old is the importance ratio (L_DAPO, Section 6, with the leading minus that it lacks
+    in print); k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias (its
+    expected gradient is that of KL(π_ref ‖ π_θ)); entropy is *subtracted*: the text maximises it;
+    +βH in a loss, as Eq. 4 prints, would lower it.
+
+    Everything is per response token, (N,). Returns the scalar loss, and sums over the N tokens by
+    name. train.py adds them up over micro-batches and ranks and logs their mean: a statistic added
+    here is in metrics.jsonl.
     """
     weight_N = weight_N.to(logp_N.dtype)
     ratio_N = torch.exp(logp_N - old_logp_N)
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
     loss = -(weight_N * torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N)).sum()
     # The clip bites (its gradient is 0) only where it makes the objective smaller.
-    bites_N = ((ratio_N > 1 + clip_high) & (advantage_N > 0)) | (
-        (ratio_N < 1 - clip_low) & (advantage_N < 0)
-    )
-    stats = {"clipped": bites_N.sum(), "kl": torch.zeros((), device=logp_N.device)}
+    high_N = (ratio_N > 1 + clip_high) & (advantage_N > 0)
+    low_N = (ratio_N < 1 - clip_low) & (advantage_N < 0)
+    stats = {"clip_fraction": (high_N | low_N).sum()}
     if kl_coef:
         log_ratio_N = ref_logp_N - logp_N
         k3_N = torch.exp(log_ratio_N) - log_ratio_N - 1
         loss = loss + kl_coef * (weight_N * k3_N).sum()
-        stats["kl"] = k3_N.detach().sum()
+        stats["kl"] = k3_N.sum()
+    if entropy_N is not None:
+        stats["entropy"] = entropy_N.sum()
     if entropy_coef:
         loss = loss - entropy_coef * (weight_N * entropy_N).sum()
     return loss, stats

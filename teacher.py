@@ -1,16 +1,18 @@
-"""The Teacher: a language model that predicts the utility √(p(1-p)) of a question nobody has tried yet.
+"""The Teacher: a language model that predicts the utility √(p(1-p)) of a question nobody has tried.
 
     f_φ(q) = 0.5 · σ(wᵀ MeanPool(Embed(q)) + b)        Section 4.2
 
-It learns online from the student's outcomes (Alg. 2). Every teacher rank runs the same code in lockstep on the
-same messages: the ranks share the rows of a batch between them, FSDP averages their gradients, and `serve` is
-their main loop. In one process without teacher ranks the same Teacher is called directly.
+It learns online from the student's outcomes (Alg. 2). Every teacher rank runs the same code in
+lockstep on the same letters (plumbing/mail.py): the ranks share the rows of a batch between them,
+and FSDP averages their gradients. In one process without teacher ranks the same Teacher is called
+directly.
 """
 
 import math
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -19,26 +21,19 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
-from plumbing.errors import first_lines
-from plumbing.models import check_folder, load
-from sampler import (
-    FEEDBACK,
-    REQUEST,
-    SAVE,
-    STOP,
-    NonFiniteError,
-    Prefetching,
-    Selections,
-    Wire,
-    utility_target,
-)
+from plumbing.batches import pad
+from plumbing.decoding import attention_for
+from plumbing.errors import NonFiniteError
+from plumbing.models import check_folder, load, trial
+from sampler import utility_target
 
 MODES = ("full", "last_token", "frozen", "lora")
 LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3
 
 
 class LoRALinear(nn.Module):
-    """W x + (α/r) B A dropout(x) with W frozen; B starts at 0, so that the first prediction is the backbone's."""
+    """W x + (α/r) B A dropout(x) with W frozen; B starts at 0, so that the first prediction is the
+    backbone's."""
 
     def __init__(self, base: nn.Linear, rank=LORA_RANK, alpha=LORA_ALPHA, dropout=LORA_DROPOUT):
         super().__init__()
@@ -62,7 +57,8 @@ def add_lora(backbone: nn.Module) -> None:
 
 
 class UtilityModel(nn.Module):
-    """f_φ: backbone without its LM head, pooling, and a linear head that starts at 0 (so f = 0.25 everywhere)."""
+    """f_φ: backbone without its LM head, pooling, and a linear head that starts at 0, so that f is
+    0.25 everywhere."""
 
     def __init__(self, backbone: nn.Module, mode: str):
         super().__init__()
@@ -74,23 +70,21 @@ class UtilityModel(nn.Module):
     def forward(
         self, ids_B_T=None, mask_B_T=None, pooled_B_D=None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Right-padded token ids and mask (B, T), or the pooled embedding (B, D) of an earlier call.
+        """Right-padded token ids and mask (B, T), or the pooled embedding (B, D) of a call before.
 
         Returns (utility (B,) in [0, 0.5], pooled (B, D)), both float32.
         """
         if pooled_B_D is None:
-            hidden_B_T_D = self.backbone(
-                ids_B_T, attention_mask=mask_B_T, use_cache=False
-            ).last_hidden_state
-            pooled_B_D = pool(hidden_B_T_D.float(), mask_B_T, last_token=self.mode == "last_token")
+            out = self.backbone(ids_B_T, attention_mask=mask_B_T, use_cache=False)
+            hidden_B_T_D = out.last_hidden_state.float()
+            pooled_B_D = pool(hidden_B_T_D, mask_B_T, last_token=self.mode == "last_token")
         logit_B = self.head(pooled_B_D.to(self.head.weight.dtype))[:, 0].float()
         return 0.5 * torch.sigmoid(logit_B), pooled_B_D
 
 
-def pool(
-    hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token: bool = False
-) -> torch.Tensor:
-    """Mean over the tokens of each question, padding excluded, or (ablation) its last token: (B, D)."""
+def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -> torch.Tensor:
+    """Mean over the tokens of each question, padding excluded, or (ablation) its last token:
+    (B, D)."""
     if last_token:
         last_B = mask_B_T.sum(dim=1) - 1
         return hidden_B_T_D[torch.arange(len(last_B), device=last_B.device), last_B]
@@ -103,88 +97,77 @@ def check_teacher(name: str, tokens: int) -> None:
     tokens. What a head would do with its hidden states does not matter here."""
     _, tokenizer = check_folder(name, tokens, AutoModel)
     ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
-    try:
+    with trial(name, "be a teacher's backbone"), torch.no_grad():
         backbone = load(AutoModel, name, torch.float32, "sdpa").eval()
-        with torch.no_grad():
-            f_B, _ = UtilityModel(backbone, "full")(ids_B_T, torch.ones_like(ids_B_T))
-    except Exception as error:  # in a library's code anything may be raised
-        why = f"{type(error).__name__}: {first_lines(error)}"
-        raise ValueError(f"model {name!r} cannot be a teacher's backbone: {why}") from error
+        f_B, _ = UtilityModel(backbone, "full")(ids_B_T, torch.ones_like(ids_B_T))
     if f_B.tolist() != [0.25]:  # its head is 0
-        raise ValueError(f"model {name!r} cannot be a teacher's backbone: it makes {f_B.tolist()}")
+        made = f"it makes {f_B.tolist()}"
+        raise ValueError(f"model {name!r} cannot be a teacher's backbone here: {made}")
 
 
 class Teacher:
-    """f_φ with its replay buffer and optimizer: `predict` scores questions, `update` is Algorithm 2.
+    """f_φ, its replay buffer and its optimizer: `predict` scores questions, `update` is Alg. 2.
 
-    config: the fields named teacher_*, replay_capacity and seed of train.Config. group: the teacher ranks' process
-    group, or None for one process alone. shard(model, float32): makes the model an FSDP2 root in place.
+    config: the fields named teacher_*, replay_capacity and seed of train.Config. group: the teacher
+    ranks' process group, or None for one process alone. shard(model, float32): makes the model an
+    FSDP2 root in place.
     """
 
-    def __init__(self, config, device, shard: Callable, group=None, attention: str = "sdpa"):
+    def __init__(self, config, device, shard: Callable, group=None):
         self.config, self.device, self.group = config, device, group
         self.tokenizer = AutoTokenizer.from_pretrained(config.teacher_model)
-        self.rank, self.ranks = (
-            (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
-        )
-        # A frozen backbone is neither sharded nor cast (so no flash-attn): each rank takes every row of a cached batch.
-        attention = "sdpa" if config.teacher_mode == "frozen" else attention
-        self.share, self.shares = (
-            (0, 1) if config.teacher_mode == "frozen" else (self.rank, self.ranks)
-        )
+        self.rank, self.ranks = 0, 1
+        if group:
+            self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self.frozen = config.teacher_mode == "frozen"
+        # A frozen backbone is neither sharded nor cast (so no flash-attn): each rank takes every
+        # row of a batch, from a cache.
+        attention = "sdpa" if self.frozen else attention_for(device)
+        self.share, self.shares = (0, 1) if self.frozen else (self.rank, self.ranks)
         backbone = load(AutoModel, config.teacher_model, torch.float32, attention)
         torch.manual_seed(config.seed)  # for LoRA's A
-        if config.teacher_mode == "frozen":
+        if self.frozen:
             backbone.requires_grad_(False)
         elif config.teacher_mode == "lora":
             add_lora(backbone)
         self.model = UtilityModel(backbone, config.teacher_mode).to(device).eval()
-        if config.teacher_mode != "frozen":
+        if not self.frozen:
             shard(self.model, float32=[self.model.head])  # bf16 would tie the candidates' scores
         trainable = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True
-        )
+        how = {"lr": config.teacher_learning_rate, "weight_decay": 0.0, "fused": True}
+        self.optimizer = torch.optim.AdamW(trainable, **how)
         # A sliding window of (token ids, y).
-        self.replay: deque[tuple[list[int], float]] = deque(maxlen=config.replay_capacity)
+        self.replay: deque[tuple[tuple[int, ...], float]] = deque(maxlen=config.replay_capacity)
         self.pushed = 0  # samples ever received
         self.updates = 0  # optimizer steps ever taken
         self.last_loss = math.nan
         self.learn_s = self.predict_s = 0.0
-        self._ids: OrderedDict[str, list[int]] = OrderedDict()  # each text is tokenised once
-        # Of a frozen backbone, by token ids.
-        self._pooled: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
+        self._encode, self._embed = map(lru_cache(100_000), (self._tokenise, self._embed_one))
 
     @torch.no_grad()
     def predict(self, questions: list[str]):
-        """f_φ of each question: float64 array (len(questions),) in [0, 0.5]. A collective of the teacher ranks."""
+        """f_φ of each question: float64 array (len(questions),) in [0, 0.5]. A collective of the
+        teacher ranks."""
         start = time.perf_counter()
         rows = [self._encode(question) for question in questions]
-        # In order of length, so that a batch is padded little; dealt out in turn, so that ranks carry equal work.
+        # In order of length, so that a batch is padded little; dealt out in turn, so that ranks
+        # carry equal work.
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))[self.rank :: self.ranks]
         utilities = torch.zeros(len(rows), dtype=torch.float64)
-        size = (
-            8 * self.config.teacher_batch_size
-        )  # no activations are kept: larger than a training batch
+        # No activations are kept: larger than a training batch.
+        size = 8 * self.config.teacher_batch_size
         for batch in [order[i : i + size] for i in range(0, len(order), size)] or [[]]:
-            f = self._forward(
-                [rows[i] for i in batch] or rows[:1]
-            )  # an idle rank still joins FSDP's gather
+            # An idle rank still joins FSDP's gather.
+            f = self._forward([rows[i] for i in batch] or rows[:1])
             utilities[batch] = f[: len(batch)].double().cpu()
-        if self.group:
-            dist.all_reduce(
-                utilities, group=self.group
-            )  # every entry is nonzero on one rank only: an exact sum
+        if self.group:  # every entry is nonzero on one rank only: an exact sum
+            dist.all_reduce(utilities, group=self.group)
         self.predict_s += time.perf_counter() - start
         return utilities.numpy()
 
-    def update(
-        self, question: str, successes: int, G: int, target: Callable = utility_target
-    ) -> None:
-        """(Alg. 2, UpdateTeacher) Push (q, y_q); after every `teacher_update_every` samples, refine φ.
-
-        target(p̂), in [0, 0.5], is what f_φ is taught: √(p̂(1-p̂)) unless a sampler asks for another.
-        """
+    def update(self, question: str, successes: int, G: int, target=utility_target) -> None:
+        """(Alg. 2, UpdateTeacher) Push (q, y_q); after every `teacher_update_every` samples, refine
+        φ. target(p̂), in [0, 0.5], is what f_φ is taught: a sampler may ask for another."""
         self.replay.append((self._encode(question), float(target(successes / G))))
         self.pushed += 1
         if self.pushed % self.config.teacher_update_every == 0:
@@ -193,15 +176,14 @@ class Teacher:
             self.learn_s += time.perf_counter() - start
 
     def _refine(self) -> None:
-        """(Alg. 2, lines 9-17) Shuffle the buffer into batches once, then E epochs of MSE over them."""
+        """(Alg. 2, lines 9-17) Shuffle the buffer into batches once, then E epochs of MSE."""
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.pushed)
         rows = [self.replay[i] for i in torch.randperm(len(self.replay), generator=generator)]
         size = self.config.teacher_batch_size * self.ranks
         batches = [rows[i : i + size] for i in range(0, len(rows), size)]
         losses = []
-        self.model.train(
-            self.config.teacher_mode == "lora"
-        )  # for LoRA's dropout; the backbones have none
+        # For LoRA's dropout; the backbones have none.
+        self.model.train(self.config.teacher_mode == "lora")
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(self.config.seed * 1_000_003 + self.pushed + self.rank)
             for _ in range(self.config.teacher_epochs):
@@ -212,8 +194,9 @@ class Teacher:
             dist.all_reduce(total, group=self.group)
         self.last_loss = total.item() / len(batches)
 
-    def _step(self, batch: list[tuple[list[int], float]]) -> torch.Tensor:
-        """φ ← φ - η ∇ 1/|B| Σ (f_φ(q) - y)², the batch B shared out over the ranks. Returns this rank's share."""
+    def _step(self, batch: list[tuple[tuple[int, ...], float]]) -> torch.Tensor:
+        """φ ← φ - η ∇ 1/|B| Σ (f_φ(q) - y)², the batch B shared out over the ranks. Returns this
+        rank's share of the loss."""
         mine = batch[self.share :: self.shares]
         f_b = self._forward([ids for ids, _ in mine or batch[:1]])  # an idle rank has weight 0
         y_b = torch.tensor([y for _, y in mine or batch[:1]], device=self.device)
@@ -224,48 +207,34 @@ class Teacher:
         # The same on all ranks, so that all of them stop.
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         if not norm.isfinite():
-            rows = [{"question": self.tokenizer.decode(ids), "y": y} for ids, y in batch]
-            raise NonFiniteError(
-                f"the teacher's gradient norm is {norm.item()} at update {self.updates + 1}", rows
-            )
+            found = f"the teacher's gradient norm is {norm.item()} at update {self.updates + 1}"
+            raise NonFiniteError(f"{found}: no update was made")
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.updates += 1
         return loss.detach()
 
-    def _forward(self, rows: list[list[int]]) -> torch.Tensor:
-        if self.config.teacher_mode == "frozen":
-            return self.model(pooled_B_D=self._pooled_embeddings(rows))[0]
-        return self.model(*self._right_pad(rows))[0]
+    def _forward(self, rows: list[tuple[int, ...]]) -> torch.Tensor:
+        if self.frozen:
+            return self.model(pooled_B_D=torch.stack([self._embed(ids) for ids in rows]))[0]
+        return self.model(*pad(rows, self.tokenizer.pad_token_id, self.device))[0]
 
     @torch.no_grad()
-    def _pooled_embeddings(self, rows: list[list[int]]) -> torch.Tensor:
-        """A frozen backbone's embedding of a question never changes: computed once, and alone. Padded
-        to its neighbours' length it would differ by rounding from rank to rank, and so would the
-        heads, whose gradients no collective adds up. Ranks must be devices of one kind for that."""
-        for ids in rows:
-            if tuple(ids) not in self._pooled:
-                _remember(self._pooled, tuple(ids), self.model(*self._right_pad([ids]))[1][0])
-        return torch.stack([self._pooled[tuple(ids)] for ids in rows])
+    def _embed_one(self, ids: tuple[int, ...]) -> torch.Tensor:
+        """A question's embedding by a frozen backbone, which never changes: computed once, and
+        alone. Padded to its neighbours' length it would differ by rounding from rank to rank, and
+        so would the heads, whose gradients no collective adds up. Ranks must be devices of one kind
+        for that."""
+        return self.model(*pad([ids], self.tokenizer.pad_token_id, self.device))[1][0]
 
-    def _right_pad(self, rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        T = max(len(ids) for ids in rows)
-        pad = self.tokenizer.pad_token_id
-        ids = torch.tensor([ids + [pad] * (T - len(ids)) for ids in rows], device=self.device)
-        mask = torch.tensor(
-            [[1] * len(ids) + [0] * (T - len(ids)) for ids in rows], device=self.device
-        )
-        return ids, mask
-
-    def _encode(self, question: str) -> list[int]:
-        """The raw question's tokens, cut at max_prompt_tokens (the teacher's tokenizer may count more of them)."""
-        if question not in self._ids:
-            ids = self.tokenizer(question).input_ids[: self.config.max_prompt_tokens]
-            _remember(self._ids, question, ids or [self.tokenizer.pad_token_id])
-        return self._ids[question]
+    def _tokenise(self, question: str) -> tuple[int, ...]:
+        """The raw question's tokens, cut at max_prompt_tokens (the teacher's tokenizer may count
+        more of them)."""
+        ids = self.tokenizer(question).input_ids[: self.config.max_prompt_tokens]
+        return tuple(ids) or (self.tokenizer.pad_token_id,)
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start, seconds since the last call, and the mean MSE of the latest epoch."""
+        """Updates since the start, seconds since the last call, mean MSE of the latest epoch."""
         out = {
             "teacher_loss": self.last_loss,
             "teacher_updates": self.updates,
@@ -278,7 +247,7 @@ class Teacher:
     def state_dict(self) -> dict:
         """What is not in the model or the optimizer (train.py saves those sharded)."""
         return {
-            "replay_ids": [ids for ids, _ in self.replay],
+            "replay_ids": [list(ids) for ids, _ in self.replay],
             "replay_y": [y for _, y in self.replay],
             "pushed": self.pushed,
             "updates": self.updates,
@@ -287,14 +256,15 @@ class Teacher:
 
     def load_state_dict(self, state: dict) -> None:
         self.replay.clear()
-        self.replay.extend(zip(state["replay_ids"], state["replay_y"], strict=True))
+        self.replay.extend(zip(map(tuple, state["replay_ids"]), state["replay_y"], strict=True))
         self.pushed, self.updates = state["pushed"], state["updates"]
         self.last_loss = math.nan if state["last_loss"] is None else state["last_loss"]
         if self.updates == 0:  # torch's checkpointing makes up a step where none was taken
             self.optimizer.state.clear()
 
     def export(self, folder: Path) -> None:
-        """Writes `folder`/backbone (a Hugging Face folder; LoRA merged), its tokenizer, and head.safetensors."""
+        """Writes `folder`/backbone (a Hugging Face folder; LoRA merged), its tokenizer, and
+        head.safetensors."""
         weights = {}
         for name, parameter in self.model.state_dict().items():
             full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
@@ -307,55 +277,12 @@ class Teacher:
             weights[f"{stem}.weight"] = weights.pop(name) + LORA_ALPHA / LORA_RANK * B @ A
             if f"{stem}.base.bias" in weights:
                 weights[f"{stem}.bias"] = weights.pop(f"{stem}.base.bias")
-        backbone = {
-            k.removeprefix("backbone."): v for k, v in weights.items() if k.startswith("backbone.")
-        }
-        # Not save_pretrained: it writes on global rank 0 alone, and the teacher's first rank is another.
+        named = {k.partition(".")[::2]: v for k, v in weights.items()}
+        backbone = {rest: v for (part, rest), v in named.items() if part == "backbone"}
+        # Not save_pretrained: it writes on global rank 0 alone, and the first teacher is another.
         (folder / "backbone").mkdir(parents=True, exist_ok=True)
         save_file(backbone, folder / "backbone" / "model.safetensors", metadata={"format": "pt"})
         self.model.backbone.config.save_pretrained(folder / "backbone")
         self.tokenizer.save_pretrained(folder / "backbone")
         head = {k: v for k, v in weights.items() if k.startswith("head.")}
         save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
-
-
-def _remember(cache: OrderedDict, key, value, limit: int = 100_000) -> None:
-    cache[key] = value
-    if len(cache) > limit:
-        cache.popitem(last=False)
-
-
-def serve(sampler: Prefetching, wire: Wire, group, save: Callable[[int], None]) -> bool:
-    """The teacher ranks' main loop ("Teacher Process (Server)", App. K.3): until STOP, answer
-    requests, learn from feedback, and call save(step) when the students write a checkpoint.
-    Returns whether the run is finished (else it was told to stop on the way).
-
-    The first teacher rank talks to the first student rank and repeats every message to its group; the sampler
-    then does the same on each rank. Replies are sent without waiting, so that learning starts at once.
-    """
-    speaks = dist.get_rank() == wire.teacher
-    sending: list = []
-
-    def deliver(selections: Selections, metrics: dict) -> None:
-        reply = wire.reply(selections, metrics)
-        if speaks:
-            for work, _ in sending:
-                work.wait()
-            sending[:] = [(dist.isend(reply, dst=wire.student), reply)]
-
-    sampler.deliver = deliver
-    message = wire.message()
-    while True:
-        if speaks:
-            dist.recv(message, src=wire.student)
-        dist.broadcast(message, src=wire.teacher, group=group)
-        what, argument = message[:2].tolist()
-        index_N, successes_N = message[2:].numpy().reshape(2, wire.n).copy()
-        if what == REQUEST:
-            deliver(sampler.propose(wire.n), sampler.metrics())
-        elif what == FEEDBACK:
-            sampler.observe(index_N, successes_N, argument)
-        elif what == SAVE:
-            save(argument)
-        elif what == STOP:
-            return bool(argument)

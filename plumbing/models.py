@@ -1,5 +1,6 @@
 """Model folders, looked at before anything is built from them."""
 
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -55,10 +56,21 @@ def check_folder(name: str, tokens: int, kind) -> tuple:
     return model.eval(), tokenizer
 
 
+@contextmanager
+def trial(name: str, doing: str):
+    """Anything raised within, in a library's code, becomes a ValueError of one line: that the model
+    cannot do it."""
+    try:
+        yield
+    except Exception as error:
+        why = f"{type(error).__name__}: {first_lines(error)}"
+        raise ValueError(f"model {name!r} cannot {doing} here: {why}") from error
+
+
 def load(kind, name: str, dtype, attention: str):
     """The model, as kind.from_pretrained has it, without dropout: in train mode, which activation
-    checkpointing and LoRA ask for, it would make two forwards of the same weights differ. Its config
-    says so, also where it is exported. Switches cuDNN's attention off for the whole process."""
+    checkpointing and LoRA ask for, it would make two forwards of the same weights differ. Its
+    config says so, also where it is exported. Switches cuDNN's attention off for the whole process."""
     # SDPA's first choice on Hopper makes a plan for every new shape, and repeats no result exactly.
     torch.backends.cuda.enable_cudnn_sdp(False)
     config = AutoConfig.from_pretrained(name)

@@ -48,7 +48,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import grpo
 import train
 from rollout import PromptEncoder
-from sampler import Goldilocks, InputError, Problems
+from sampler import Context, Goldilocks, InputError, Problems
 from scripts import measure
 from scripts.floors import (
     ASSUMED,
@@ -379,9 +379,11 @@ def load_problems(path: Path, barrier) -> tuple[float, ...]:
         times = [time.perf_counter()]
         problems = Problems(path)
         times.append(time.perf_counter())
-        sampler = Goldilocks(
-            problems, config, lambda i: len(encode(problems.question(i))) <= 4096, teacher
-        )
+
+        def fits(index: int) -> bool:
+            return len(encode(problems.question(index))) <= 4096
+
+        sampler = Goldilocks(Context(problems, config, fits, teacher))
         for _ in range(11):
             sampler.propose(config.prompts_per_step)
             times.append(time.perf_counter())

@@ -1,13 +1,13 @@
-#!/usr/bin/env python
-"""Which sampler finds useful problems, and when? The samplers of sampler.py on a simulated student, in a minute.
+"""Which sampler finds useful problems, and when? On a simulated student, in two minutes.
 
-    python scripts/sampler_lab.py --out figures
-    python scripts/sampler_lab.py --problems 1000 300000 --steps 1000 --readability 0.9 --samplers uniform thompson
+    python -m scripts.sampler_lab --out figures
+    python -m scripts.sampler_lab --problems 1000 300000 --samplers uniform thompson my.py:Mine
 
-Prints a Markdown table and draws sampler_lab.png. No language model: the student and what the teacher reads are
-the formulas below, and all else (pools, passes, posteriors, bandits) is the code that train.py runs.
+Prints a table and draws sampler_lab.png. No language model: the student and what the
+teacher reads are the formulas below; pools, passes, posteriors and bandits are those of a run.
 
-The model. A problem has a skill k, one of 8, and a difficulty d ~ N(0, 3²); the student solves it with probability
+The model. A problem has a skill k, one of 8, and a difficulty d ~ N(0, 3²); the student solves it
+with probability
 
     p = σ(a_k - d),      a_k ~ N(-1, 1) at the start.
 
@@ -15,20 +15,20 @@ A group of G attempts with the share p̂ right moves the student as Eq. 2 says a
 
     a_k += 0.01 · √(p̂(1-p̂)),  a tenth of it in every other skill,
 
-so a dead group teaches nothing. That √(p(1-p)) is the right thing to look for is thus assumed, not shown; the lab
-asks who finds it. A problem teaches as much the tenth time as the first, which is kind to methods that come back.
+so a dead group teaches nothing. That √(p(1-p)) is the right thing to look for is thus assumed, not
+shown; the lab asks who finds it. A problem teaches as much the tenth time as the first, which is
+kind to methods that come back.
 
-A teacher sees of a question its skill, with probability r (else a random one), and √r · d/3 + √(1-r) · noise: the
-`readability` r is the share of difficulty's variance that can be read. It is a small network in the place of the
-large one, with Alg. 2's buffer and the same two methods, called as with --teacher_lag 0. `static` and `category` get
-a column with the pass rate in 16 attempts of a model that is one unit of ability ahead of the student's start;
-`category_skill` gets the true skill. `revisiting` is Goldilocks without passes: any problem may be a candidate again.
+A teacher sees of a question its skill, with probability r (else a random one), and
+√r · d/3 + √(1-r) · noise: the `readability` r is the share of difficulty's variance that can be
+read. It is a small network in the place of the large one, with Alg. 2's buffer and the same two
+methods, called as with --teacher_lag 0. A sampler that takes a column gets the pass rate in 16
+attempts of a model that is one unit of ability ahead of the student's start; `category_skill` gets
+the true skill. `revisiting` is Goldilocks without passes: any problem may be a candidate again.
 """
 
 import argparse
 import itertools
-import sys
-import time
 from collections import deque
 from functools import lru_cache
 from pathlib import Path
@@ -39,13 +39,14 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from sampler import SAMPLERS, Category, Goldilocks, Pooled, Sampler, utility_target
+from plumbing.errors import InputError
+from sampler import OTHERS, SAMPLERS, Context, Goldilocks, Pooled, find_sampler, utility_target
 
 P, G, K, EPSILON = 18, 16, 8, 0.2  # prompts, completions, candidates, ε: the paper's
 SKILLS, SPREAD, START, RATE, TRANSFER, AHEAD = 8, 3.0, -1.0, 0.01, 0.1, 1.0
-HELD_OUT = 4096  # problems that nobody trains on, for the success rate; and as many of the data to measure regret
+HELD_OUT = 4096  # problems that nobody trains on, for the success rate
 
 
 def sigmoid(x):
@@ -53,22 +54,19 @@ def sigmoid(x):
 
 
 class Bank:
-    """n simulated problems, in the place of sampler.Problems: a question is its own index."""
+    """n simulated problems, in the place of Problems: a question is its own index."""
 
     def __init__(self, n: int, readability: float, start_S: np.ndarray, rng: np.random.Generator):
         self.skill = rng.integers(SKILLS, size=n, dtype=np.int8)
         self.difficulty = rng.normal(0, SPREAD, n).astype(np.float32)
-        self.rate = rng.binomial(16, sigmoid(start_S[self.skill] + AHEAD - self.difficulty)).astype(
-            np.int8
-        )
+        ahead = sigmoid(start_S[self.skill] + AHEAD - self.difficulty)
+        self.rate = rng.binomial(16, ahead).astype(np.int8)
         noise = rng.normal(size=n).astype(np.float32)
-        self.seen_difficulty = (
-            np.sqrt(readability) * self.difficulty / SPREAD + np.sqrt(1 - readability) * noise
-        )
+        signal = self.difficulty / SPREAD
+        self.seen_difficulty = np.sqrt(readability) * signal + np.sqrt(1 - readability) * noise
         random_skill = rng.integers(SKILLS, size=n, dtype=np.int8)
-        self.seen_skill = np.where(
-            rng.random(n, dtype=np.float32) < readability, self.skill, random_skill
-        )
+        legible = rng.random(n, dtype=np.float32) < readability
+        self.seen_skill = np.where(legible, self.skill, random_skill)
 
     def __len__(self) -> int:
         return len(self.skill)
@@ -77,10 +75,10 @@ class Bank:
         return index
 
     def column(self, name: str) -> tuple[list, np.ndarray]:
-        """ "skill" and "pass_rate" (of the other model), as Problems.column returns them."""
-        return {"skill": (range(SKILLS), self.skill), "pass_rate": (np.arange(17) / 16, self.rate)}[
-            name
-        ]
+        """The skill, or else the other model's pass rate, as Problems.column returns them."""
+        if name == "skill":
+            return list(range(SKILLS)), self.skill
+        return [k / 16 for k in range(17)], self.rate
 
 
 class Student:
@@ -101,253 +99,163 @@ class Student:
 
 
 class Reader:
-    """A teacher: f = 0.5 σ(w · φ), φ the hat functions of the seen difficulty, for all skills and for the seen one.
-
-    Alg. 2: the latest 64 outcomes, and after every 4th 4 epochs of gradient descent on the MSE, here in one batch.
-    """
+    """A teacher: f = 0.5 σ(w · φ). Alg. 2: the latest 64 outcomes, and after every 4th 4 epochs of
+    gradient descent on the MSE, here in one batch."""
 
     GRID = np.linspace(-3, 3, 13)
     LEARNING_RATE = 40.0
 
     def __init__(self, bank: Bank):
         self.bank, self.replay, self.pushed = bank, deque(maxlen=64), 0
-        self.w = np.zeros((1 + SKILLS) * len(self.GRID))
+        self.w = np.zeros((SKILLS + 1) * len(self.GRID))
+
+    def features(self, index_B) -> np.ndarray:
+        """φ, (B, 117): hat functions of the seen difficulty, for the seen skill and for any."""
+        x_B_1 = np.clip(self.bank.seen_difficulty[index_B], -3, 3)[:, None]
+        hats_B_13 = np.maximum(0, 1 - 2 * abs(x_B_1 - self.GRID))
+        skills_B_9 = np.eye(SKILLS, SKILLS + 1)[self.bank.seen_skill[index_B]]
+        skills_B_9[:, SKILLS] = 1
+        return np.einsum("bs,bh->bsh", skills_B_9, hats_B_13).reshape(len(x_B_1), -1)
 
     def predict(self, questions) -> np.ndarray:
-        return 0.5 * sigmoid(self._logit(*self._features(np.asarray(questions))))
+        return 0.5 * sigmoid(self.features(np.array(questions)) @ self.w)
 
     def update(self, question, successes: int, G: int, target=utility_target) -> None:
         self.replay.append((question, target(successes / G)))
         self.pushed += 1
         if self.pushed % 4 == 0:
             questions, y_B = (np.array(column) for column in zip(*self.replay, strict=True))
-            at_B_4, value_B_4 = self._features(questions.astype(np.int64))
+            phi_B_D = self.features(questions.astype(int))
             for _ in range(4):
-                s_B = sigmoid(self._logit(at_B_4, value_B_4))
-                slope_B = 2 * (0.5 * s_B - y_B) * 0.5 * s_B * (1 - s_B) / len(y_B)
-                gradient = np.bincount(
-                    at_B_4.ravel(), (slope_B[:, None] * value_B_4).ravel(), len(self.w)
-                )
-                self.w -= self.LEARNING_RATE * gradient
-
-    def _features(self, index_B) -> tuple[np.ndarray, np.ndarray]:
-        """The four features of a question that are not zero: where they are, and their values, both (B, 4)."""
-        x_B = np.clip((self.bank.seen_difficulty[index_B] + 3) * 2, 0, len(self.GRID) - 1.001)
-        left_B = x_B.astype(np.int64)
-        own_B = left_B + (1 + self.bank.seen_skill[index_B].astype(np.int64)) * len(self.GRID)
-        right_B = x_B - left_B
-        value_B_4 = np.column_stack([1 - right_B, right_B, 1 - right_B, right_B])
-        return np.column_stack([left_B, left_B + 1, own_B, own_B + 1]), value_B_4
-
-    def _logit(self, at_B_4, value_B_4) -> np.ndarray:
-        return (self.w[at_B_4] * value_B_4).sum(axis=1)
+                s_B = sigmoid(phi_B_D @ self.w)
+                slope_B = 2 * (0.5 * s_B - y_B) * 0.5 * s_B * (1 - s_B)
+                self.w -= self.LEARNING_RATE * slope_B @ phi_B_D / len(y_B)
 
 
 class Oracle(Pooled):
-    """Knows p, and picks the best of each pool: what any choice among K random problems is measured against."""
+    """Knows p, and picks the best of each pool: what any choice among K is measured against."""
 
     revisits = True
 
-    def __init__(self, bank, config, fits, p):
-        super().__init__(bank, config, fits)
-        self.p = p
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.student = context.teacher
 
     def score(self, pool_N_K):
-        return utility_target(self.p(self.problems, pool_N_K))
+        return utility_target(self.student.p(self.problems, pool_N_K))
 
 
 class Revisiting(Goldilocks):
-    """Goldilocks whose candidates are drawn from all problems: the teacher alone, without the pass over the data."""
+    """Goldilocks whose candidates are drawn from all problems: the teacher alone."""
 
     revisits = True
 
 
-# name -> class and the column it would get: train.py's, and three to compare them with
-LAB: dict[str, tuple[type[Sampler], str]] = {
-    name: (cls, "pass_rate") for name, cls in SAMPLERS.items()
-} | {
-    "category_skill": (Category, "skill"),
-    "revisiting": (Revisiting, ""),
-    "oracle": (Oracle, ""),
-}
+# The lab's own, beside those of train.py.
+OWN = {"category_skill": find_sampler("category"), "revisiting": Revisiting, "oracle": Oracle}
+LAB = [*SAMPLERS, *sorted(path.stem for path in OTHERS.glob("*.py")), *OWN]
+
+
+def find(name: str) -> type:
+    """A sampler of the lab, or what --sampler means in train.py."""
+    return OWN.get(name) or find_sampler(name)
 
 
 @lru_cache(maxsize=1)
 def world(n: int, readability: float, seed: int) -> tuple[np.ndarray, Bank, Bank]:
-    """(the student's start, held-out problems, n problems): the same for every sampler, the first two for every n."""
+    """(the student's start, held-out problems, n problems): the same for every sampler, the first
+    two for every n."""
     rng = np.random.default_rng(seed)
     start_S = rng.normal(START, 1.0, SKILLS)
     return start_S, Bank(HELD_OUT, 0, start_S, rng), Bank(n, readability, start_S, rng)
 
 
-def best_of(utilities: np.ndarray, k: int) -> float:
-    """The mean of the highest of k utilities drawn at random, with replacement."""
-    n = len(utilities)
-    rank = np.arange(n + 1) / n
-    return float(np.sort(utilities) @ np.diff(rank**k))
-
-
 def simulate(name: str, n: int, readability: float, steps: int, seed: int) -> dict[str, float]:
-    """One run: means over its steps, its coverage, the held-out success rate gained, and the sampler's own seconds.
-
-    regret is the best of K random problems, for the student as it is at that step, minus the utility selected.
-    """
+    """One run: means over its steps, coverage, and the held-out success rate gained."""
     start_S, held_out, bank = world(n, readability, seed)
     student, rng = Student(start_S), np.random.default_rng([seed, 2])
     before = student.p(held_out, slice(None)).mean()
-    cls, column = LAB[name]
+    column = "skill" if name == "category_skill" else "pass_rate"
     config = SimpleNamespace(candidates=K, epsilon=EPSILON, seed=seed, column=column)
-    helper = [Reader(bank)] if cls.uses_teacher else [student.p] if cls is Oracle else []
-    began = time.perf_counter()
-    sampler = cls(bank, config, lambda index: True, *helper)
-    busy = time.perf_counter() - began
-    reference, trained = np.arange(min(n, HELD_OUT)), np.zeros(n, dtype=bool)
-    dead, utility, best = np.zeros((3, steps))
+    teacher = student if name == "oracle" else Reader(bank)
+    sampler = find(name)(Context(bank, config, lambda index: True, teacher))
+    dead, utility, trained = np.zeros(steps), np.zeros(steps), np.zeros(n, dtype=bool)
     for step in range(steps):
-        began = time.perf_counter()
         index_N = sampler.propose(P).index_N
-        busy += time.perf_counter() - began
         p_N = student.p(bank, index_N)
         successes_N = rng.binomial(G, p_N)
         dead[step] = ((successes_N == 0) | (successes_N == G)).mean()
         utility[step] = utility_target(p_N).mean()
-        best[step] = best_of(utility_target(student.p(bank, reference)), K)
-        began = time.perf_counter()
         sampler.observe(index_N, successes_N, G)
-        busy += time.perf_counter() - began
         student.learn(bank, index_N, successes_N)
         trained[index_N] = True
     return {
-        "dead": dead.mean(),
-        "utility": utility.mean(),
-        "regret": (best - utility).mean(),
+        "dead groups": dead.mean(),
+        "utility selected": utility.mean(),
         "coverage": trained.mean(),
-        "gained": student.p(held_out, slice(None)).mean() - before,
-        "seconds": busy,
+        "success gained": student.p(held_out, slice(None)).mean() - before,
     }
 
 
-# ----------------------------------------------------------------------------------------------------
-# Table and picture
-
-COLUMNS = {  # metric -> its heading
-    "dead": "dead groups",
-    "utility": "utility selected",
-    "regret": "regret",
-    "coverage": "coverage",
-    "gained": "success gained",
-    "seconds": "sampler s",
-}
-PANELS = {"dead": "dead groups (share)", "gained": "success rate gained"}
 # What a sampler knows a problem by -> Okabe and Ito's colour.
-COLOURS = {
-    "nothing": "#000000",
-    "history": "#D55E00",
-    "column": "#009E73",
-    "teacher": "#0072B2",
-    "truth": "#000000",
-}
-MARKERS = ("o", "s", "^", "v", "P")  # of the teachers' readabilities, in order
+COLOURS = {"nothing": "#000000", "history": "#D55E00", "column": "#009E73"}
+COLOURS |= {"teacher": "#0072B2", "truth": "#000000"}
+RUN = ["problems", "knows", "sampler", "r"]  # what runs that differ in the seed alone share
 
 
-def knows_by(name: str) -> str:
+def knows(cls: type) -> str:
     """A key of COLOURS."""
-    cls = LAB[name][0]
     if cls.uses_teacher or cls is Oracle:
-        return "truth" if cls is Oracle else "teacher"
-    return "column" if "column" in cls.flags else "history" if cls.learned else "nothing"
+        return "teacher" if cls.uses_teacher else "truth"
+    if "column" in cls.flags:
+        return "column"
+    return "history" if getattr(cls, "learned", ()) else "nothing"
 
 
-def sweep(
-    names, sizes, readabilities, steps: int, seeds: int
-) -> dict[tuple, dict[str, np.ndarray]]:
-    """(problems, name, readability) -> metric -> values by seed. Readability is None where there is no teacher."""
-    runs = {}
+def sweep(names, sizes, readabilities, steps: int, seeds: int) -> pd.DataFrame:
+    """A row for each run: RUN and what simulate returns. r is "" where there is no teacher."""
+    rows, found = [], {name: find(name) for name in names}
     for n, r, seed in itertools.product(sizes, readabilities, range(seeds)):
-        for name in names:
-            if LAB[name][0].uses_teacher or r == readabilities[0]:
-                key = n, name, r if LAB[name][0].uses_teacher else None
-                runs.setdefault(key, []).append(simulate(name, n, r, steps, seed))
-    known = list(COLOURS)
-    order = sorted(
-        runs,
-        key=lambda key: (key[0], known.index(knows_by(key[1])), names.index(key[1]), key[2] or 0),
-    )
-    return {
-        key: {metric: np.array([run[metric] for run in runs[key]]) for metric in COLUMNS}
-        for key in order
-    }
+        for name, cls in found.items():
+            label = name.rpartition(":")[2].lower()
+            if cls.uses_teacher or r == readabilities[0]:
+                run = (n, knows(cls), label, f"{r:g}" if cls.uses_teacher else "")
+                rows.append(dict(zip(RUN, run, strict=True)) | simulate(name, n, r, steps, seed))
+    runs = pd.DataFrame(rows)
+    runs["knows"] = pd.Categorical(runs["knows"], list(COLOURS))
+    return runs.sort_values(["problems", "knows"], kind="stable")
 
 
-def table(rows, steps: int) -> str:
-    """Markdown: means over the seeds, and the sample standard deviation of what was gained."""
-    heads = ["problems", "passes", "sampler", "r", *COLUMNS.values()]
-    lines = [heads, ["---"] * len(heads)]
-    for (n, name, r), row in rows.items():
-        cells = {metric: f"{values.mean():.3f}" for metric, values in row.items()}
-        if len(row["gained"]) > 1:
-            cells["gained"] += f" ± {row['gained'].std(ddof=1):.3f}"
-        lines.append(
-            [f"{n:,}", f"{steps * P / n:.2g}", name, "" if r is None else f"{r:g}", *cells.values()]
-        )
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def table(runs: pd.DataFrame) -> str:
+    """Means over the seeds, and the sample standard deviation of what was gained."""
+    groups = runs.groupby(RUN, sort=False, observed=True)
+    means = groups.mean().assign(std=groups["success gained"].std())
+    return means.round(3).to_string(sparsify=False)
 
 
-def draw(rows, steps: int, out: Path) -> Path:
-    """A line for each sampler, a mark for each readability, a column of panels for each number of problems."""
-    sizes, names = (list(dict.fromkeys(key[i] for key in rows)) for i in (0, 1))
-    readabilities = sorted({r for _, _, r in rows if r is not None})
-
-    def look(colour, r):
-        """Diamonds without a teacher; with one a shape for each readability, filled for the highest."""
-        marker = "D" if r is None else MARKERS[readabilities.index(r) % len(MARKERS)]
-        return {
-            "color": colour,
-            "marker": marker,
-            "mfc": "white" if r in readabilities[:-1] else colour,
-            "ls": "",
-        }
-
+def draw(runs: pd.DataFrame, steps: int, out: Path) -> Path:
+    """A panel for each metric and size, in it a line for each sampler and a mark for each run."""
+    sizes, names = list(runs["problems"].unique()), list(runs["sampler"].unique())
+    marks = dict(zip(runs["r"].unique(), itertools.cycle("Dos^vP"), strict=False))
     size = (2.6 + 2.7 * len(sizes), 1.6 + 0.5 * len(names))
-    figure, grid = plt.subplots(
-        len(PANELS),
-        len(sizes),
-        figsize=size,
-        sharex="row",
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
-    for (metric, label), line in zip(PANELS.items(), grid, strict=True):
-        for n, axes in zip(sizes, line, strict=True):
-            for (at, name, r), row in rows.items():
-                if at == n:
-                    x, y = row[metric], names.index(name)
-                    colour = COLOURS[knows_by(name)]
-                    axes.plot(
-                        [x.min(), x.max()], [y, y], color=colour, linewidth=1
-                    )  # the seeds' range
-                    axes.plot(x.mean(), y, **look(colour, r), markersize=6)
-                    if name == "uniform":
-                        axes.axvline(x.mean(), color="0.5", linewidth=0.8, linestyle=":", zorder=0)
-            axes.set_xlabel(label)
+    shared = {"sharex": "row", "sharey": True, "squeeze": False, "layout": "constrained"}
+    figure, grid = plt.subplots(2, len(sizes), figsize=size, **shared)
+    for line, metric in zip(grid, ("dead groups", "success gained"), strict=True):
+        for axes, n in zip(line, sizes, strict=True):
+            part = runs[runs["problems"] == n]
+            for r, group in part.groupby("r", sort=False):
+                y, colours = group["sampler"].map(names.index), list(group["knows"].map(COLOURS))
+                axes.scatter(group[metric], y, c=colours, marker=marks[r], alpha=0.6)
+            uniform = part.loc[part["sampler"] == "uniform", metric]
+            axes.axvline(uniform.mean(), color="0.5", linewidth=0.8, linestyle=":", zorder=0)
+            axes.set(xlabel=metric, title=f"{n:,} problems: {steps * P / n:.2g} passes")
+            axes.set_yticks(range(len(names)), names)
             axes.grid(axis="y", alpha=0.25, linewidth=0.6)
-            axes.spines[["top", "right"]].set_visible(False)
-        line[0].set_yticks(range(len(names)), names)
-        for name, tick in zip(names, line[0].get_yticklabels(), strict=True):
-            tick.set_color(COLOURS[knows_by(name)])
-    for n, axes in zip(sizes, grid[0], strict=True):
-        axes.set_title(f"{n:,} problems: {steps * P / n:.2g} passes", fontsize=10)
-    grid[0, 0].set_ylim(len(names) - 0.5, -0.5)  # the first on top, none cut
-    marks = {
-        f"a problem is known by its {what}": look(COLOURS[what], None)
-        for what in ("history", "column")
-    }
-    marks |= {
-        f"by a teacher, readability {r:g}": look(COLOURS["teacher"], r) for r in readabilities
-    }
-    handles = [plt.Line2D([], [], label=label, **style) for label, style in marks.items()]
-    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, fontsize=9)
+    grid[0, 0].invert_yaxis()  # the first on top
+    styles = [(f"known by its {x}", "D", COLOURS[x]) for x in ("history", "column")]
+    styles += [(f"a teacher, readability {r}", marks[r], COLOURS["teacher"]) for r in marks if r]
+    handles = [plt.Line2D([], [], ls="", label=x, marker=m, color=c) for x, m, c in styles]
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
     path = out if out.suffix in (".png", ".pdf", ".svg") else out / "sampler_lab.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
@@ -357,39 +265,28 @@ def draw(rows, steps: int, out: Path) -> Path:
 
 def main(argv=None) -> None:
     """The command line of `sweep`."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--problems", type=int, nargs="+", default=[1_000, 5_000, 3_000_000], metavar="N",
-                        help="sizes of the data (%(default)s)")  # fmt: skip
-    parser.add_argument("--readability", type=float, nargs="+", default=[0.0, 0.5, 0.9], metavar="R",
-                        help="share of the difficulty that a teacher can read (%(default)s)")  # fmt: skip
-    parser.add_argument(
-        "--samplers", nargs="+", default=list(LAB), choices=LAB, metavar="NAME", help="(all)"
-    )
-    parser.add_argument(
-        "--steps", type=int, default=300, help=f"training steps of {P} groups (%(default)s)"
-    )
-    parser.add_argument(
-        "--seeds", type=int, default=3, help="runs of each, seeds 0, 1, … (%(default)s)"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("figures"), help="a folder, or a .png, .pdf or .svg file"
-    )
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    add = parser.add_argument
+    sizes, readabilities = [1_000, 5_000, 3_000_000], [0.0, 0.5, 0.9]
+    add("--problems", type=int, nargs="+", default=sizes, help="sizes of the data")
+    add("--readability", type=float, nargs="+", default=readabilities, help="what can be read")
+    add("--samplers", nargs="+", default=LAB, help=f"of {', '.join(LAB)}, or FILE.py:CLASS (all)")
+    add("--steps", type=int, default=300, help=f"training steps of {P} groups (300)")
+    add("--seeds", type=int, default=3, help="runs of each, seeds 0, 1, … (3)")
+    add("--out", type=Path, default=Path("figures"), help="a folder, or a .png, .pdf or .svg file")
     args = parser.parse_args(argv)
     if min(args.problems) < P * K:
         parser.error(f"--problems {min(args.problems)}: a step draws {P * K}")
     if args.steps < 1 or args.seeds < 1 or not all(0 <= r <= 1 for r in args.readability):
         parser.error("--steps and --seeds must be at least 1, and --readability in [0, 1]")
-    rows = sweep(
-        args.samplers,
-        sorted(set(args.problems)),
-        sorted(set(args.readability)),
-        args.steps,
-        args.seeds,
-    )
-    print(table(rows, args.steps))
-    print(f"\n{draw(rows, args.steps, args.out)}")
+    sizes, readabilities = sorted(set(args.problems)), sorted(set(args.readability))
+    try:
+        runs = sweep(args.samplers, sizes, readabilities, args.steps, args.seeds)
+    except InputError as error:
+        parser.error(str(error))
+    print(table(runs))
+    print(f"\n{draw(runs, args.steps, args.out)}")
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ FLAGS = {
     "without its value": ("--column", "argument --column: expected one argument"),
     "a value for a switch": ("--chat_template yes", "unrecognized arguments: yes"),
     "preset": ("--preset gpt", "--preset gpt: choose from qwen2.5-1.5b, olmo2-1b"),
-    "sampler": ("--sampler best", "argument --sampler: invalid choice: 'best'"),
+    "sampler": ("--sampler best", "--sampler best: there are goldilocks, uniform, "),
     "loss": ("--loss ppo", "argument --loss: invalid choice: 'ppo'"),
     "lag": ("--teacher_lag 2", "argument --teacher_lag: invalid choice: 2"),
     "no number": ("--steps ten", "argument --steps: invalid int value: 'ten'"),

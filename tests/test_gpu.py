@@ -12,7 +12,9 @@ from transformers.utils import is_flash_attn_2_available
 
 import grpo
 import train
-from rollout import Generator, Policy, Rollouts, collate, micro_batches
+from plumbing.batches import collate, micro_batches
+from plumbing.files import read_lines
+from rollout import Generator, Policy, Rollouts
 
 ROOT = Path(train.__file__).parent
 DEMO = str(ROOT / "demo/model")
@@ -33,15 +35,15 @@ def test_chunked_logprobs_match_float64_on_the_cpu():
 def test_generation_in_bf16_agrees_with_the_float32_policy():
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
     generator, policy = Generator(DEMO, CARD, tokenizer), Policy(DEMO, CARD)
-    problems = train.read_lines(ROOT / "demo/val.jsonl")[:32]
+    problems = read_lines(ROOT / "demo/val.jsonl")[:32]
     prompts = [tokenizer(row["problem"] + "\n\nSolution:").input_ids for row in problems]
     policy.lm.set_attn_implementation("sdpa")  # flash-attn cannot compute in float32
     rollouts = generator.generate(prompts, 0.7, 64, seed=0)
-    rows_N, *inputs = collate(rollouts, list(range(32)), tokenizer.pad_token_id, CARD)
+    batch = collate(rollouts, list(range(32)), tokenizer.pad_token_id, CARD)
     with torch.no_grad():
-        logp = policy(*inputs, 0.7)[0].cpu()
+        logp = policy(batch, 0.7)[0].cpu()
     assert logp.mean() > -0.2  # tokens that the policy finds likely, though bf16 chose them
-    assert (logp - rollouts.logps_of(rows_N)).abs().mean() < 0.05  # train.py logs it as logp_gap
+    assert (logp - batch.generated_logp_N).abs().mean() < 0.05  # logged as logp_gap
 
 
 @pytest.mark.skipif(not is_flash_attn_2_available(), reason="needs flash-attn")
@@ -61,10 +63,11 @@ def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_on
         for p in policy.parameters():  # as FSDP does; the table of rotary angles stays in float32
             p.data = p.to(dtype)
         batches, _ = micro_batches(rollouts, list(range(32)), 0, 1, 800, 0, CARD, policy.packed)
-        assert all(len(ids) == 1 for _, ids, *_ in batches) == (attention == "flash_attention_2")
-        parts = [(rows_N, policy(*inputs, 1.0)[0]) for rows_N, *inputs in batches]
-        rows_N, logp_N = (torch.cat(column) for column in zip(*parts, strict=True))
+        one_row = all(len(batch.ids_B_T) == 1 for batch in batches)
+        assert one_row == (attention == "flash_attention_2")
+        logp_N = torch.cat([policy(batch, 1.0)[0] for batch in batches])
         logp_N.sum().backward()
+        rows_N = torch.cat([batch.row_N for batch in batches])
         gradient = torch.cat([p.grad.flatten().float() for p in policy.parameters()])
         return logp_N[rows_N.argsort(stable=True)], gradient
 
@@ -111,5 +114,5 @@ def test_demo_steps(ranks, tmp_path):
     ]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = train.read_lines(tmp_path / "run/metrics.jsonl")
+    rows = read_lines(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["grad_norm"] > 0 and rows[0]["val_accuracy"] > 0.04

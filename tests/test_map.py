@@ -1,22 +1,18 @@
-"""docs/paper_map.md names only what exists; README shows the promised commands and a sampler."""
+"""docs/paper_map.md names only what exists; README shows the promised commands."""
 
 import re
-import textwrap
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 from named import assert_exists
 
-import sampler
 import train
 
 ROOT = Path(train.__file__).parent
 MAP = (ROOT / "docs/paper_map.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 NAMES = re.findall(r"`([^`]+)`", MAP)
-MODULES = "grpo|rollout|sampler|teacher|train|verify"
+MODULES = "grpo|plumbing|rollout|sampler|teacher|train|verify"
 
 
 def test_functions_and_tests_of_the_map_exist():
@@ -57,18 +53,3 @@ def test_readme_shows_the_two_commands_and_the_real_job():
     assert f"{install}torchrun --nproc_per_node 4 train.py --preset demo\n" in first_screen
     assert f"{install}pytest\n" in first_screen
     assert "torchrun --nproc_per_node 8 train.py\n" in first_screen
-
-
-def test_readmes_new_sampler_works_as_printed():
-    """The class under "Fork it" is pasted into sampler.py's namespace and asked for proposals."""
-    end = README.index("    python scripts/sampler_lab.py --samplers")
-    code = textwrap.dedent(README[README.index("    class Target(") : end])
-    namespace = vars(sampler) | {"SAMPLERS": dict(sampler.SAMPLERS)}
-    exec(code, namespace)
-    teacher = SimpleNamespace(predict=lambda questions: np.array([int(q) / 200 for q in questions]))
-    problems = type("Numbers", (), {"question": staticmethod(str), "__len__": lambda self: 100})()
-    config = SimpleNamespace(candidates=8, epsilon=0.0, seed=0)
-    target = namespace["SAMPLERS"]["target"](problems, config, lambda i: True, teacher)
-    selections = target.propose(3)
-    for pool, chosen in zip(selections.pool_N_K, selections.index_N, strict=True):
-        assert abs(chosen / 200 - 0.4) == min(abs(i / 200 - 0.4) for i in pool)

@@ -1,15 +1,15 @@
 """Models of other families: right, or refused in a line before the run. What decoding asks."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 import transformers
 from conftest import FAMILIES, save_tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import rollout
-from rollout import Generator, HostReads, Policy, check_model
+from plumbing import decoding
+from plumbing.batches import Batch
+from plumbing.decoding import HostReads
+from rollout import Generator, Policy, check_model
 from teacher import check_teacher
 
 CPU = torch.device("cpu")
@@ -104,8 +104,9 @@ def test_train_mode_has_no_dropout(name, tmp_path):
     folder, ids = save(tmp_path, name, **dropout), torch.tensor([[5, 6, 7]])
     noisy = AutoModelForCausalLM.from_pretrained(folder).train()
     assert not torch.equal(noisy(ids).logits, noisy(ids).logits)  # the test can tell
-    policy, inputs = Policy(folder, CPU), (ids, ids > 5, torch.arange(3)[None], 1.0)
-    assert torch.equal(policy.train()(*inputs)[0], policy.eval()(*inputs)[0])
+    policy, none = Policy(folder, CPU), torch.empty(0)
+    batch = Batch(ids, ids > 5, torch.arange(3)[None], none, none)
+    assert torch.equal(policy.train()(batch, 1.0)[0], policy.eval()(batch, 1.0)[0])
 
 
 # ---- decoding
@@ -121,7 +122,7 @@ def host_reads(folder) -> list[int]:
         reads.append(found.count)
         return step
 
-    generator.graph, generator.recorder = True, SimpleNamespace(record=record)
+    generator.record = record
     generator.generate([[5, 6, 7], [8]], 1.0, 12, seed=0)
     return reads
 
@@ -147,13 +148,13 @@ def test_a_decoding_step_in_which_the_host_has_a_part_is_found(tmp_path):
 
 def test_a_decoding_step_reads_keys_and_values_where_they_are(tmp_path, monkeypatch):
     """4 heads, 2 of keys and values: two rows of queries for each of those, and no copy of them."""
-    shapes, sdpa = [], rollout.scaled_dot_product_attention
+    shapes, sdpa = [], decoding.scaled_dot_product_attention
 
     def spy(query, key, value, *args, **kwargs):
         shapes.append((query.shape[1:3], key.shape[1], value.shape[1]))
         return sdpa(query, key, value, *args, **kwargs)
 
-    monkeypatch.setattr(rollout, "scaled_dot_product_attention", spy)
+    monkeypatch.setattr(decoding, "scaled_dot_product_attention", spy)
     host_reads(save_tiny_model(tmp_path / "grouped"))
     assert len(shapes) >= 2 * 11  # layers, tokens after the first
     assert set(shapes) == {((2, 2), 2, 2)}

@@ -15,19 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers import modeling_flash_attention_utils as flash
 
 import rollout
-from rollout import (
-    PROMPT_FOOTER,
-    PROMPT_HEADER,
-    Generator,
-    Policy,
-    PromptEncoder,
-    Rollouts,
-    balance,
-    collate,
-    left_pad,
-    micro_batches,
-    pack,
-)
+from plumbing.batches import balance, collate, micro_batches, pack, pad
+from rollout import PROMPT_FOOTER, PROMPT_HEADER, Generator, Policy, PromptEncoder, Rollouts
 
 CPU = torch.device("cpu")
 PAD, EOS = 0, 1  # of the tiny tokenizer
@@ -124,7 +113,7 @@ HOSTILE |= {"bad_words_ids": [[1]], "exponential_decay_length_penalty": [1, 9.0]
 def plain_generate(folder, prompts, max_new_tokens, **settings) -> list[list[int]]:
     """What Hugging Face's own loop makes of the left-padded prompts."""
     lm = AutoModelForCausalLM.from_pretrained(folder)
-    ids, mask = left_pad(prompts, PAD, CPU)
+    ids, mask = pad(prompts, PAD, CPU, left=True)
     settings |= {"max_new_tokens": max_new_tokens, "pad_token_id": PAD}
     return lm.generate(ids, attention_mask=mask, **settings)[:, ids.shape[1] :].tolist()
 
@@ -288,9 +277,9 @@ def test_recomputed_logprobs_are_those_of_the_generator(tiny_family, prompts, fa
     generator, policy = make_generator(folder), Policy(str(folder), CPU)
     rollouts = generator.generate(prompts * 2, 0.7, 12, seed=1)
     for rows in (list(range(10)), [4, 1, 7]):
-        rows_N, *inputs = collate(rollouts, rows, PAD, CPU)
-        logp_N, _ = policy(*inputs, 0.7)
-        torch.testing.assert_close(logp_N, rollouts.logps_of(rows_N), rtol=0, atol=2e-5)
+        batch = collate(rollouts, rows, PAD, CPU)
+        logp_N, _ = policy(batch, 0.7)
+        torch.testing.assert_close(logp_N, batch.generated_logp_N, rtol=0, atol=2e-5)
         assert len(logp_N) == sum(len(rollouts.completion_ids[b]) for b in rows)
     pairs = zip(generator.lm.named_parameters(), policy.lm.named_parameters(), strict=True)
     for (name, copy), (same_name, master) in pairs:  # `refresh` relies on their order
@@ -315,10 +304,10 @@ def forward_backward(policy, rollouts, batches, packed, pad_id=PAD) -> list[torc
     policy.zero_grad()
     columns = []
     for rows in batches:
-        rows_N, *inputs = collate(rollouts, rows, pad_id, CPU, packed)
-        logp_N, entropy_N = policy(*inputs, 0.7)
-        ((1 + rows_N) * logp_N + 0.1 * entropy_N).sum().backward()
-        columns.append((rows_N, logp_N.detach(), entropy_N.detach()))
+        batch = collate(rollouts, rows, pad_id, CPU, packed)
+        logp_N, entropy_N = policy(batch, 0.7)
+        ((1 + batch.row_N) * logp_N + 0.1 * entropy_N).sum().backward()
+        columns.append((batch.row_N, logp_N.detach(), entropy_N.detach()))
     rows_N, logp_N, entropy_N = (torch.cat(column) for column in zip(*columns, strict=True))
     order = rows_N.argsort(stable=True)
     gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
@@ -385,32 +374,37 @@ ROLLOUTS = Rollouts(
     [[9, EOS], [10, 13, EOS], [12]],
     [True, True, False],
     [[-0.1, -0.2], [-0.3, -0.4, -0.5], [-0.6]],
+    [1.0, 0.0, 0.0],
+    ["correct", "wrong", "no_box"],
 )
 
 
 def test_rollouts_add_and_take_keep_rows_together():
     swapped = Rollouts([[11], [5, 6, 7]], [[12], [9, EOS]], [False, True], [[-0.6], [-0.1, -0.2]])
+    swapped.rewards, swapped.statuses = [0.0, 1.0], ["no_box", "correct"]
     assert ROLLOUTS.take([2, 0]) == swapped
     assert ROLLOUTS.take([0]) + ROLLOUTS.take([1, 2]) == ROLLOUTS
     assert ROLLOUTS.lengths().tolist() == [2, 3, 1] and len(ROLLOUTS) == 3
     assert ROLLOUTS.total_tokens() == [5, 4, 2]
-    expected = torch.tensor([-0.6, -0.3, -0.4, -0.5])
-    assert torch.equal(ROLLOUTS.logps_of(torch.tensor([2, 1, 1, 1])), expected)
+    assert (ROLLOUTS + ROLLOUTS).successes_P(3).tolist() == [1, 1]  # prompt-major: 2 groups of 3
+    assert (ROLLOUTS + ROLLOUTS).successes_P(2).tolist() == [1, 1, 0]
+    metrics = ROLLOUTS.metrics()
+    assert metrics["truncated"] == metrics["no_box"] == 1 / 3 and metrics["completion_tokens"] == 6
 
 
 @pytest.mark.parametrize("pad_id", [PAD, EOS])
 def test_collate_by_hand(pad_id):
-    rows_N, ids_B_T, response_B_T, position_1_T = collate(ROLLOUTS, [1, 0], pad_id, CPU)
-    assert ids_B_T.tolist() == [[8, 10, 13, EOS, pad_id], [5, 6, 7, 9, EOS]]
-    assert response_B_T.long().tolist() == [[0, 1, 1, 1, 0], [0, 0, 0, 1, 1]]
-    assert position_1_T.tolist() == [[0, 1, 2, 3, 4]]  # of both rows
-    assert rows_N.tolist() == [1, 1, 1, 0, 0]  # aligned with the mask, read row by row
+    padded = collate(ROLLOUTS, [1, 0], pad_id, CPU)
+    assert padded.ids_B_T.tolist() == [[8, 10, 13, EOS, pad_id], [5, 6, 7, 9, EOS]]
+    assert padded.response_B_T.long().tolist() == [[0, 1, 1, 1, 0], [0, 0, 0, 1, 1]]
+    assert padded.position_1_T.tolist() == [[0, 1, 2, 3, 4]]  # of both rows
+    assert padded.row_N.tolist() == [1, 1, 1, 0, 0]  # aligned with the mask, read row by row
+    assert padded.generated_logp_N.tolist() == pytest.approx([-0.3, -0.4, -0.5, -0.1, -0.2])
     packed = collate(ROLLOUTS, [1, 0, 2], pad_id, CPU, packed=True)
-    rows_N, ids_1_T, response_1_T, position_1_T = (x.squeeze(0).tolist() for x in packed)
-    assert ids_1_T == [8, 10, 13, EOS, 5, 6, 7, 9, EOS, 11, 12]
-    assert response_1_T == [0, 1, 1, 1, 0, 0, 0, 1, 1, 0, 1]
-    assert position_1_T == [0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1]
-    assert rows_N == [1, 1, 1, 0, 0, 2]
+    assert packed.ids_B_T.tolist() == [[8, 10, 13, EOS, 5, 6, 7, 9, EOS, 11, 12]]
+    assert packed.response_B_T.long().tolist() == [[0, 1, 1, 1, 0, 0, 0, 1, 1, 0, 1]]
+    assert packed.position_1_T.tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1]]
+    assert packed.row_N.tolist() == [1, 1, 1, 0, 0, 2]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -419,14 +413,14 @@ def test_micro_batches_of_all_ranks_hold_every_row_once_within_the_budget(uneven
     for rank in range(3):
         batches, idle = micro_batches(uneven, list(range(12)), rank, 3, 60, PAD, CPU, packed)
         assert not idle
-        for rows_N, ids_B_T, *_ in batches:
-            held += rows_N.unique_consecutive().tolist()
-            room += ids_B_T.numel()
-            assert ids_B_T.numel() <= 60 and (len(ids_B_T) == 1 or not packed)
+        for batch in batches:
+            held += batch.row_N.unique_consecutive().tolist()
+            room += batch.ids_B_T.numel()
+            assert batch.ids_B_T.numel() <= 60 and (len(batch.ids_B_T) == 1 or not packed)
     assert sorted(held) == list(range(12))
     assert room == sum(tokens_B) if packed else room > sum(tokens_B)
     (batch,), idle = micro_batches(uneven, [3], 1, 2, 60, PAD, CPU, packed)
-    assert idle and batch[1].numel() == min(tokens_B)  # FSDP needs every rank in backward
+    assert idle and batch.ids_B_T.numel() == min(tokens_B)  # FSDP needs every rank in backward
 
 
 def test_balance_by_hand():

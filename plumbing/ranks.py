@@ -1,0 +1,233 @@
+"""Who is who: processes, their groups and devices, and how they stop together."""
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+import datasets
+import torch
+import torch.distributed as dist
+import transformers
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.multiprocessing import _prctl_pr_set_pdeathsig
+
+from plumbing.errors import DiskError, Fault, Lost, Refused, RunError, say
+
+
+class Layout:
+    """Ranks [0, n_students) are students, the rest teachers. Groups and the device are built here.
+
+    Raises ValueError where the ranks cannot be shared out so.
+    """
+
+    def __init__(self, config):
+        self.world, self.rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+        self.n_teachers, P, G = config.teacher_ranks, config.prompts_per_step, config.group_size
+        self.n_students = self.world - self.n_teachers
+        if self.n_students < 1:
+            what = f"--teacher_ranks {self.n_teachers} of {self.world} ranks leaves no student"
+            raise ValueError(f"{what}: at most {self.world - 1}")
+        if P * G % self.n_students:
+            works = ", ".join(str(n) for n in range(1, 65) if P * G % n == 0)
+            raise ValueError(
+                f"{P} prompts x {G} = {P * G} completions cannot be shared equally by "
+                f"{self.n_students} student ranks: use {works} (see --teacher_ranks), or other "
+                f"--prompts_per_step or --group_size; --per_device_batch_size need not divide "
+                f"anything: it is how many full-length rows of its share a rank takes at a time"
+            )
+        self.is_teacher = self.rank >= self.n_students
+        self.role = "teacher" if self.is_teacher else "student"
+        self.device = self.pick_device()
+        self.sigterm = threading.Event()
+
+    def pick_device(self) -> torch.device:
+        """A GPU of this machine, if it has any. Those of one role must have one each; a student and
+        a teacher may share one. Raises ValueError where there are too few."""
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        devices = torch.cuda.device_count()
+        local = int(os.environ.get("LOCAL_RANK", 0))
+        here = range(int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+        students = sum(self.rank - local + i < self.n_students for i in here)
+        for role, n in (("student", students), ("teacher", len(here) - students)):
+            if n > devices:
+                raise ValueError(
+                    f"{n} {role} ranks on a machine with {devices} GPU{'s' * (devices > 1)}: NCCL "
+                    f"wants one each; start fewer with --nproc_per_node, or see --teacher_ranks"
+                )
+        return torch.device("cuda", local % devices)
+
+    def connect(self, timeout_minutes: float) -> None:
+        """Joins the other ranks and builds this role's group and mesh."""
+        cuda = self.device.type == "cuda"
+        # Control messages are CPU tensors over gloo, weights and gradients go over NCCL.
+        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+        timeout = timedelta(minutes=timeout_minutes)
+        if "RANK" in os.environ:
+            # torchrun's store is there before its ranks are; if not, torchrun has died since.
+            store = next(dist.rendezvous("env://", timeout=timedelta(minutes=1)))[0]
+            store.set_timeout(timeout)
+            # A life after `torchrun --max-restarts` must not find the addresses of the last one.
+            store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        else:
+            store = dist.HashStore()
+        self.store, self.timeout = store, timeout
+        who = {"rank": self.rank, "world_size": self.world}
+        dist.init_process_group(backend, timeout=timeout, store=store, **who)
+        if cuda:
+            torch.cuda.set_device(self.device)
+        students, teachers = range(self.n_students), range(self.n_students, self.world)
+        roles = [ranks for ranks in (students, teachers) if ranks]
+        groups = [dist.new_group(list(ranks), timeout=timeout) for ranks in roles]
+        self.group = groups[self.is_teacher]
+        self.mesh = DeviceMesh.from_group(self.group, self.device.type)
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank is the first of its role."""
+        return self.rank in (0, self.n_students)
+
+    def shard(self, model: nn.Module, float32=()) -> None:
+        """FSDP2 over this role's ranks: float32 masters, on GPUs bf16 compute, float32 reduction.
+
+        Each decoder layer is a unit, the rest (embedding, norm, head) another. Modules in `float32`
+        compute in it.
+        """
+        lists = (m for m in model.modules() if isinstance(m, nn.ModuleList))
+        layers = next(lists)  # the outermost list: decoder layers
+        exact = mixed = MixedPrecisionPolicy()
+        if self.device.type == "cuda":
+            mixed = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+        units = [(m, exact) for m in float32] + [(m, mixed) for m in (*layers, model)]
+        for module, policy in units:
+            fully_shard(module, mesh=self.mesh, mp_policy=policy, reshard_after_forward=False)
+
+    def gather(self, mine, group=None) -> list:
+        """What every rank of the group (default: all ranks) brings, in the order of ranks. Also a
+        barrier."""
+        parts = [mine] * dist.get_world_size(group)
+        if (
+            len(parts) > 1
+        ):  # alone: gloo's thread would start OpenMP threads, and stop ours spinning
+            with talking():
+                dist.all_gather_object(parts, mine, group=group)
+        return parts
+
+    def on_first(self, look):
+        """What look() returns on rank 0, on all ranks. Raises Refused on all of them where it
+        raises ValueError or OSError there."""
+        found = [None, None]
+        if self.rank == 0:
+            try:
+                found[0] = look()
+            except (ValueError, OSError) as error:
+                found[1] = str(error)
+        dist.broadcast_object_list(found)
+        if found[1] is not None:
+            raise Refused(found[1])
+        return found[0]
+
+    def sum(self, numbers: dict[str, float]) -> dict[str, float]:
+        """Each number summed over this role's ranks, which all bring the same names."""
+        sums = torch.tensor([numbers[name] for name in sorted(numbers)], dtype=torch.float64)
+        with talking():
+            dist.all_reduce(sums, group=self.group)
+        return dict(zip(sorted(numbers), sums.tolist(), strict=True))
+
+    def agree(self, **copies) -> None:
+        """Raises Fault unless all ranks that bring a value under one name bring the same value."""
+        parts = self.gather(copies)
+        for name in {name for part in parts for name in part}:
+            held = {rank: part[name] for rank, part in enumerate(parts) if name in part}
+            first = min(held)
+            if other := [rank for rank, value in held.items() if value != held[first]]:
+                what = f"{held[first]!r} and {held[other[0]]!r}"
+                raise Fault(f"{name}: ranks {first} and {other[0]} hold copies that differ: {what}")
+
+    def stop_at_sigterm(self) -> None:
+        """From now on SIGTERM at any rank, teachers included, only leaves a note in the store: a
+        rank that acted alone would leave the others waiting. A thread does it, as Python runs no
+        handler in a rank that waits for another."""
+        seen, signals = os.pipe()
+        os.set_blocking(signals, False)
+        signal.set_wakeup_fd(signals)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+
+        def watch() -> None:
+            while os.read(seen, 1)[0] != signal.SIGTERM:
+                pass
+            self.sigterm.set()
+            with suppress(dist.DistError):  # torchrun has died, and there is nobody to tell
+                self.store.set("stop", "")
+
+        threading.Thread(target=watch, daemon=True).start()
+
+    def stopping(self) -> bool:
+        """Whether a rank has had SIGTERM: the same answer on all student ranks, which all ask."""
+        return self.gather(self.rank == 0 and self.store.check(["stop"]), self.group)[0]
+
+    def report(self, error: Exception) -> int:
+        """Says what ended the run, and returns the exit status for it."""
+        if isinstance(error, OSError):
+            error = DiskError(error)
+        elif not isinstance(error, RunError) and self.is_lost(error):
+            error = Lost(error)
+        if not isinstance(error, RunError):  # shown first, as the store may be hard to reach
+            print(f"error on rank {self.rank} ({self.role}):", file=sys.stderr)
+            traceback.print_exception(error)
+            sys.stderr.flush()
+        said = False
+        with suppress(dist.DistError):  # without torchrun the store is gone with rank 0
+            said = self.store.add("said", 1) > 1
+        if not isinstance(error, RunError):
+            return 1
+        if error.speaks(self, said):
+            say(error)
+        return error.status
+
+    def is_lost(self, error: Exception) -> bool:
+        """Whether it comes of another rank's end. gloo and NCCL raise one class for everything, so
+        torchrun is asked: it sends SIGTERM to all ranks of a machine as soon as one of them ends."""
+        if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
+            return True
+        of_all_kinds = type(error) in (RuntimeError, dist.DistBackendError)
+        return of_all_kinds and self.sigterm.wait(3)
+
+
+def begin_process() -> None:
+    """What every rank does first."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        # A rank without its torchrun would go on writing into the run's folder.
+        _prctl_pr_set_pdeathsig(signal.SIGKILL)
+    # Else flash-attn's backward adds in no fixed order.
+    os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    # What it says of an error, the error says as well.
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+
+
+def refuse(error: ValueError) -> int:
+    """Says, once a machine, what is wrong with the flags, which all ranks find; returns 2."""
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(10)  # rank 0 says the same, and torchrun ends the others of its machine
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        say(error)
+    return 2
+
+
+@contextmanager
+def talking():
+    """For calls that only talk to other ranks: what goes wrong in them is a lost connection."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise Lost(error) from error

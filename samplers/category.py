@@ -1,0 +1,35 @@
+"""A bandit whose arms are the values of --column; within a category it knows nothing."""
+
+import numpy as np
+
+from sampler import Context, Pooled, utility_target
+from samplers.softmax import boltzmann
+
+
+class Category(Pooled):
+    """Self-Evolving Curriculum (Chen et al., 2025, arXiv 2505.14970). Its reward, a group's mean
+    |Â|, is 2y; the value of an arm follows y here. Of the categories in a pool one is drawn with
+    P(c) ∝ exp(value / T), and in it a problem uniformly."""
+
+    flags = ("candidates", "column")
+    rate, temperature = 0.5, 0.05  # ours, the temperature as in Softmax; subclass to change
+    learned = ("value_C",)
+
+    def __init__(self, context: Context):
+        super().__init__(context)
+        names_C, self.category = self.problems.column(context.config.column)
+        self.value_C = np.zeros(len(names_C))
+
+    def score(self, pool_N_K):
+        return self.value_C[self.category[pool_N_K]]
+
+    def choose(self, pool_N_K, utilities_N_K):
+        category_N_K = self.category[pool_N_K]
+        # Those of one category share its probability.
+        alike_N_K = (category_N_K[:, :, None] == category_N_K[:, None, :]).sum(axis=2)
+        return boltzmann(utilities_N_K / self.temperature - np.log(alike_N_K), self.rng)
+
+    def observe(self, index_N, successes_N, G) -> None:
+        y_N, category_N = utility_target(successes_N / G), self.category[index_N]
+        for c in np.unique(category_N):
+            self.value_C[c] += self.rate * (y_N[category_N == c].mean() - self.value_C[c])

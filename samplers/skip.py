@@ -1,0 +1,32 @@
+"""History: uniform, but often passes over problems whose latest groups were dead."""
+
+import numpy as np
+
+from sampler import Context, Selections, Uniform
+
+
+class Skip(Uniform):
+    """A problem whose latest z groups were all dead is left out of this pass with probability
+    1 - 0.5^z: GRESO (Zheng et al., 2025, arXiv 2506.02177) without its adaptation of the 0.5."""
+
+    flags = ()
+    base = 0.5
+    longest = 5  # z counts no further, so that a draw costs at most 32 on average
+    learned = ("dead",)
+
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.dead = np.zeros(len(self.problems), dtype=np.uint8)  # z: dead groups in a row
+
+    def propose(self, n: int) -> Selections:
+        index_N = np.empty(0, dtype=np.int64)
+        while (wanted := n - len(index_N)) > 0:
+            drawn = self.draw(n)[:wanted]  # of n: distinct ones must be left, or a new pass begins
+            self.take(drawn)
+            kept = self.rng.random(len(drawn)) < self.base ** self.dead[drawn]
+            index_N = np.concatenate([index_N, drawn[kept & ~np.isin(drawn, index_N)]])
+        return Selections.unscored(index_N)
+
+    def observe(self, index_N, successes_N, G) -> None:
+        dead_N = (successes_N == 0) | (successes_N == G)
+        self.dead[index_N] = np.where(dead_N, np.minimum(self.dead[index_N] + 1, self.longest), 0)

@@ -1,0 +1,25 @@
+"""Goldilocks, but any candidate may be chosen, the likelier the higher its predicted utility."""
+
+import numpy as np
+
+from sampler import Goldilocks
+
+
+def boltzmann(logits_N_K: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Per row a position with probability softmax(logits); returns what epsilon_greedy does.
+
+    The highest of logits + Gumbel noise is such a position.
+    """
+    chosen_N = (logits_N_K + rng.gumbel(size=logits_N_K.shape)).argmax(axis=1)
+    return chosen_N, np.zeros(len(chosen_N), dtype=bool)
+
+
+class Softmax(Goldilocks):
+    """P(candidate) ∝ exp(utility / T) over its pool: the Boltzmann choice of Teacher-Student
+    Curriculum Learning (Matiisen et al., 2017, arXiv 1707.00183)."""
+
+    flags = ("candidates",)
+    temperature = 0.05  # ours: a candidate 0.05 better is e times as likely; subclass to change
+
+    def choose(self, pool_N_K, utilities_N_K):
+        return boltzmann(utilities_N_K / self.temperature, self.rng)

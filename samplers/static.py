@@ -1,0 +1,42 @@
+"""Difficulty known beforehand; it never learns that the student has moved on."""
+
+import numpy as np
+
+from plumbing.errors import InputError
+from sampler import Context, Pooled, utility_target
+
+
+def number(value) -> float:
+    """NaN where it is none, such as "n/a"."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return np.nan
+
+
+class Static(Pooled):
+    """--column holds some model's pass rate, such as the `pass_rate_72b_tir` of OpenMathReasoning
+    (Moshkov et al., 2025, arXiv 2504.16891); of each pool the one nearest to 1/2."""
+
+    flags = ("candidates", "column")
+
+    def __init__(self, context: Context):
+        super().__init__(context)
+        column = context.config.column
+        values_C, row = self.problems.column(column)
+        p_C = np.array([number(value) for value in values_C])
+        wrong_C = (p_C < 0) | (p_C > 1) | np.isnan(p_C).all()
+        if wrong_C.any():
+            first = values_C[wrong_C.argmax()]
+            raise InputError(f"--column {column}: {first!r} is no pass rate in [0, 1]")
+        utility = utility_target(p_C)[row]
+        self.unrated = float(np.isnan(utility).mean())
+        # One that is not rated counts as much as the mean.
+        self.utility = np.where(np.isnan(utility), np.nanmean(utility), utility)
+
+    def score(self, pool_N_K):
+        return self.utility[pool_N_K]
+
+    def metrics(self) -> dict[str, float]:
+        """`unrated`: the share of problems whose pass rate is no number."""
+        return super().metrics() | {"unrated": self.unrated}

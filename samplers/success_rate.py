@@ -1,0 +1,19 @@
+"""Goldilocks with a teacher of p, not of √(p(1-p)): of each pool the predicted p nearest to 1/2."""
+
+from sampler import Goldilocks, utility_target
+
+
+def half(p_hat: float) -> float:
+    """p/2, as the teacher's range is [0, 0.5]."""
+    return p_hat / 2
+
+
+class SuccessRate(Goldilocks):
+    """The choice of Prompt Curriculum Learning (Gao et al., 2025, arXiv 2510.01135), which has no
+    epsilon (`--epsilon 0`)."""
+
+    target = staticmethod(half)
+
+    def score(self, pool_N_K):
+        p_N_K = 2 * super().score(pool_N_K)
+        return utility_target(p_N_K)  # falls with |p - 1/2|, so the highest is the nearest

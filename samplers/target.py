@@ -1,0 +1,8 @@
+"""Not the highest predicted utility of each pool, but the one nearest to 0.4: README's example."""
+
+from sampler import Goldilocks, epsilon_greedy
+
+
+class Target(Goldilocks):
+    def choose(self, pool_N_K, utilities_N_K):
+        return epsilon_greedy(-abs(utilities_N_K - 0.4), self.epsilon, self.rng)

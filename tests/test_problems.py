@@ -1,0 +1,86 @@
+"""plumbing/problems.py: the columns of a data file, what a check costs, and bad files by line."""
+
+import json
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+
+from plumbing.errors import InputError
+from plumbing.problems import Problems
+
+GOOD = {"problem": "q", "expected_answer": "1"}
+
+
+def write(path, *rows):
+    if path.suffix == ".parquet":
+        datasets.Dataset.from_list(list(rows)).to_parquet(path)
+    else:
+        lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+        path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("encode", [dict, json.dumps])
+def test_rows_and_what_rewards_are_told_of_them(kind, encode, tmp_path):
+    info = {"index": 7, "split": "train"}
+    first = {"problem": "é\n", "data_source": "gsm8k", "extra_info": encode(info)}
+    second = GOOD | {"data_source": None, "extra_info": None}
+    problems = Problems(write(tmp_path / f"a.{kind}", GOOD | first, second))
+    assert len(problems) == 2 and problems.answer(np.int64(1)) == "1"
+    assert problems.question(np.int64(0)) == "é\n"
+    assert problems.extra(np.int64(0)) == {"data_source": "gsm8k", "extra_info": info}
+    assert problems.extra(1) == {"data_source": "", "extra_info": None}
+    plain = Problems(write(tmp_path / f"b.{kind}", GOOD | {"expected_answer": 2}))
+    assert plain.answer(0) == "2" and plain.extra(0) == problems.extra(1)
+
+
+@pytest.mark.parametrize("odd", ["{cut", "[1]", 3])
+def test_extra_info_that_is_no_object(odd, tmp_path):
+    problems = Problems(write(tmp_path / "a.jsonl", GOOD | {"extra_info": odd}))
+    with pytest.raises(InputError, match="the extra_info of problem 0 is no JSON object"):
+        problems.extra(0)
+
+
+def test_another_column_by_value(tmp_path):
+    levels = ["hard", "easy", None, "hard"]
+    problems = Problems(write(tmp_path / "a.jsonl", *(GOOD | {"level": x} for x in levels)))
+    values, row = problems.column("level")
+    assert [values[i] for i in row] == levels and len(values) == 3
+    with pytest.raises(InputError, match=r"a.jsonl: has no column 'lvl' .* it has 'level'"):
+        problems.column("lvl")
+
+
+def test_a_check_maps_no_rows_and_copies_none(tmp_path):
+    """3 million problems on 8 ranks must not be 8 copies: what is checked is let go of."""
+
+    def resident(name):  # MiB
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+    path = write(tmp_path / "a.jsonl", *[GOOD | {"problem": "x" * 2000}] * 20_000)  # 40 MB
+    Problems(path)  # converts the file
+    before = resident("Rss:"), resident("Pss_Anon:")
+    problems = Problems(path)
+    assert problems.answer(19_999) == "1"
+    assert resident("Rss:") - before[0] < 20 and resident("Pss_Anon:") - before[1] < 20
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([GOOD, "{not json"], "line 2: not JSON"),
+        ([GOOD, "", {"problem": "q"}], "line 3: lacks the field 'expected_answer'"),
+        ([GOOD, GOOD | {"problem": "\u00a0\t"}], "line 2: lacks the field 'problem'"),
+        ([GOOD, "[1, 2]"], "line 2: lacks the field 'problem', as text or a number"),
+        ([GOOD, GOOD | {"expected_answer": 2}], "'expected_answer' must be text in every row"),
+        ([GOOD | {"expected_answer": "2024-01-01"}], "no date"),  # how Arrow reads it
+        ([""], "holds no problem|cannot be read"),
+    ],
+)
+def test_bad_rows_name_file_and_line(rows, message, tmp_path):
+    with pytest.raises(InputError, match=f"bad.jsonl.*{message}") as error:
+        Problems(write(tmp_path / "bad.jsonl", *rows))
+    assert "\n" not in str(error.value)
