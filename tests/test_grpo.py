@@ -25,8 +25,7 @@ def close(actual, expected, tolerance=1e-12):
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-# --------------------------------------------------------------------------------------------------
-# Advantages and normalisers
+# ---- Advantages and normalisers
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
@@ -88,8 +87,7 @@ def test_what_is_unknown_or_empty_is_an_error_that_names_the_choices():
         token_logprobs(torch.zeros(0, 3), torch.zeros(4, 3), torch.zeros(0, dtype=torch.int64))
 
 
-# --------------------------------------------------------------------------------------------------
-# Log-probs and entropy
+# ---- Log-probs and entropy
 
 
 def head(N=11, D=5, V=7, dtype=torch.float64):
@@ -183,8 +181,7 @@ def test_the_logits_of_all_tokens_never_exist():
     assert max(backward.made) == 300 * 2
 
 
-# --------------------------------------------------------------------------------------------------
-# The loss
+# ---- The loss
 
 TWICE, HALF = math.log(2.0), math.log(0.5)  # of the old probability
 

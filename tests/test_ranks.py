@@ -4,6 +4,9 @@ The real Student.update (FSDP2 over gloo) runs in forked processes; what is comp
 gradient as it stands when the optimizer is about to step.
 """
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 from ranks import on_ranks
@@ -13,6 +16,7 @@ from transformers import AutoModelForCausalLM
 import train
 from plumbing.ranks import Layout
 from rollout import Policy, Rollouts
+from sampler import Selections
 from teacher import Teacher
 
 pytestmark = pytest.mark.slow
@@ -80,9 +84,7 @@ def gradients(folder, variants=VARIANTS):
     layout.connect(timeout_minutes=5)
     student = train.Student(config_for(folder, kl_coef=0.1), layout, verifier=None)
     step, caught, shapes = student.optimizer.step, [], []
-    student.policy.register_forward_pre_hook(
-        lambda _, inputs: shapes.append(inputs[0].ids_B_T.shape)
-    )
+    student.policy.register_forward_pre_hook(lambda _, b: shapes.append(b[0].ids_B_T.shape))
 
     def catch():
         parameters = student.policy.parameters()
@@ -157,6 +159,26 @@ def test_a_step_of_dead_groups_has_a_zero_gradient_and_still_steps(one_rank):
     metrics, gradient = one_rank["all dead"]
     assert metrics["grad_norm"] == metrics["forwarded_rows"] == 0 and metrics["entropy"] is None
     assert not gradient.any()
+
+
+def test_a_step_hears_what_each_problem_earned():
+    """Of problem i the first i of 4 completions are right; nothing may be tiled for repeated."""
+    index_N, heard, trained = np.array([3, 0, 4, 1, 2, 5]), [], []
+
+    def rollout(problems, index_B, *_):
+        rewards = [float(index_B[:b].count(i) < i) for b, i in enumerate(index_B)]
+        ids, logps = [[i] for i in index_B], [[0.0] for _ in index_B]
+        return Rollouts(ids, ids, [True] * 24, logps, rewards, ["wrong"] * 24)
+
+    student = SimpleNamespace(config=config_for("a model"), rollout=rollout)
+    student.tokenizer = SimpleNamespace(decode=str)
+    student.update = lambda rollouts, step: trained.append(rollouts.prompt_ids) or {}
+    sampler = SimpleNamespace(propose=lambda n: Selections.unscored(index_N), metrics=dict)
+    sampler.observe = lambda index_N, successes_N, G: heard.append((successes_N.tolist(), G))
+    metrics = train.train_step(1, student, sampler, problems=None)
+    assert heard == [([3, 0, 4, 1, 2, 4], 4)]
+    assert trained == [[[i] for i in index_N.tolist() for _ in range(4)]]
+    assert metrics["reward_mean"] == 14 / 24 and metrics["zero_variance"] == 3 / 6
 
 
 def teacher_after_two_updates(folder, batch_size):

@@ -429,18 +429,6 @@ def test_balance_by_hand():
     assert balance([3], [5, 9, 7, 2], 3) == [[3], [], []]
 
 
-@pytest.mark.parametrize("ranks", [6, 8])
-@pytest.mark.parametrize("live", [48, 288])
-def test_ranks_carry_equal_tokens_within_5_percent(ranks, live):
-    """Prompts of 80 to 400 tokens, completions log-normal around 700, some of them cut at 2,048."""
-    for seed in range(20):
-        rng = np.random.default_rng([seed, live])
-        completions = np.minimum(rng.lognormal(6.5, 0.6, live), 2048)
-        tokens = (rng.integers(80, 400, live) + completions).astype(int).tolist()
-        loads = [sum(tokens[b] for b in share) for share in balance(range(live), tokens, ranks)]
-        assert max(loads) <= 1.05 * sum(tokens) / ranks
-
-
 def test_pack_by_hand():
     tokens, rows = [3, 9, 7, 3, 6, 2], range(6)
     # longest first; every row is padded to the first of its batch: [9], then 7 + 7, then 3 + 3 + 3

@@ -76,7 +76,7 @@ def test_the_head_computes_in_float32(tiny_model):
     assert len(set(utilities)) == len(QUESTIONS) and utilities.std() < 1e-4
 
 
-def test_algorithm_2_triggers_inside_the_stream_and_carries_the_rest(tiny_model):
+def test_algorithm_2_triggers_inside_the_stream(tiny_model):
     t, steps = make(tiny_model), []
     for i in range(10):
         t.update(f"what is {i}?", i % 3, 16)
