@@ -63,7 +63,7 @@ def test_prediction_is_the_papers_formula(tiny_model):
 
 
 def test_the_head_computes_in_float32(tiny_model):
-    """Near 0.25 bf16 has steps of 0.001: candidates would tie."""
+    """Logits near 1 would be 0.008 apart in bf16: candidates would tie."""
 
     def shard(model, float32):
         model.bfloat16()
@@ -72,6 +72,7 @@ def test_the_head_computes_in_float32(tiny_model):
 
     t = make(tiny_model, shard)
     torch.nn.init.constant_(t.model.head.weight, 1e-4)
+    torch.nn.init.ones_(t.model.head.bias)
     utilities = t.predict(QUESTIONS)
     assert len(set(utilities)) == len(QUESTIONS) and utilities.std() < 1e-4
 
