@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,13 +36,14 @@ from plumbing.evaluation import evaluate
 from plumbing.flags import count, natural, number, opt, positive, share
 from plumbing.folder import RunFolder
 from plumbing.mail import Mailbox, RemoteSampler, serve
+from plumbing.plugins import path_of
 from plumbing.problems import Problems, check_data
 from plumbing.ranks import Layout, begin_process, refuse
 from plumbing.show import Stopwatch
 from rollout import Generator, Policy, PromptEncoder, Rollouts, check_model
 from sampler import Context, Prefetching, find_sampler, outcome_metrics, sampler_file
 from teacher import MODES, Teacher, check_teacher
-from verify import Verdict, Verifier
+from verify import Verifier
 
 DEMO = shlex.quote(str(Path(__file__).resolve().parent / "demo"))
 DATA = "data/openmathreasoning"  # App. J; data/NAME is made by the profile NAME of prepare_data.py
@@ -54,9 +55,7 @@ class Config:
     """One field, one flag. The defaults are the paper's for Qwen2.5-1.5B; presets change them."""
 
     preset: str = opt("qwen2.5-1.5b", "named set of defaults; other flags override it")
-    sampler: str = opt(
-        "goldilocks", "goldilocks, uniform (the baseline), one of samplers/, FILE.py:CLASS"
-    )
+    sampler: str = opt("goldilocks", "or uniform (the baseline), one of samplers/, FILE.py:CLASS")
     steps: int = opt(20_000, "updates (Table 6; without a teacher 4/3 of it, App. D)", type=count)
     seed: int = opt(0, "seed of every random stream", type=natural)
     out: str = opt("", "run folder; again the same continues [runs/PRESET-SAMPLER-seedSEED]")
@@ -65,6 +64,7 @@ class Config:
     train_data: str = opt(f"{DATA}/train.jsonl", "JSONL or Parquet: problem, expected_answer")
     column: str = opt("", "of train_data: category (sampler category) or pass rate (static)")
     val_data: str = opt(f"{DATA}/val.jsonl", "likewise, for evaluation: 5,000 problems (App. J)")
+    reward: str = opt("", "one of your own, as verl's are: FILE.py[:compute_score]")
     # Student
     prompts_per_step: int = opt(18, "P; P x G = 288 is the global batch (App. K.1)", type=count)
     group_size: int = opt(16, "completions G a prompt (Table 5a)", type=number(int, 2))
@@ -163,7 +163,8 @@ class Student:
         self.config, self.layout, self.verifier = config, layout, verifier
         self.tokenizer = AutoTokenizer.from_pretrained(config.model)
         self.encode = PromptEncoder.of(config, self.tokenizer)
-        self.good: dict[str, bool] = {}  # gold -> whether it can be verified; else never rewarded
+        # Whether a problem's gold can be verified: one that cannot is never rewarded.
+        self.good: dict[tuple[Problems, int], bool] = {}
         self.policy = Policy(config.model, layout.device)
         self.generator = Generator(config.model, layout.device, self.tokenizer)
         self.reference = None
@@ -186,22 +187,21 @@ class Student:
         c, n, r, B = self.config, self.layout.n_students, self.layout.rank, len(index_B)
         prompt = {i: self.encode(problems.question(i)) for i in dict.fromkeys(index_B)}
         prompts, mine = [prompt[i] for i in index_B], slice(B * r // n, B * (r + 1) // n)
-        answers = [problems.answer(i) for i in index_B[mine]]
         with watch("rollout_s"):
             words = np.random.SeedSequence([c.seed, 2, *stream]).generate_state(1, np.uint64)
             limits = c.max_completion_tokens, int(words[0]), c.max_rollout_tokens, mine.start
             rollouts = self.generator.generate(prompts[mine], temperature, *limits)
         with watch("verify_s"):
-            decode = self.tokenizer.decode
+            decode, asked = self.tokenizer.decode, index_B[mine]
             texts = [decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
-            verdicts = self.verifier.grade(texts, answers)
-            new = [gold for gold in dict.fromkeys(answers) if gold not in self.good]
-            self.good |= zip(new, self.verifier.check_golds(new), strict=True)
-            bad = Verdict(0.0, "bad_gold")
-            graded = zip(verdicts, answers, strict=True)
-            verdicts = [verdict if self.good[gold] else bad for verdict, gold in graded]
-            rollouts.rewards = [verdict.reward for verdict in verdicts]
-            rollouts.statuses = [verdict.status for verdict in verdicts]
+            verdicts = self.verifier.grade(texts, *problems.golds(asked))
+            new = [i for i in dict.fromkeys(asked) if (problems, i) not in self.good]
+            checked = self.verifier.check_golds(*problems.golds(new))
+            self.good |= {(problems, i): good for i, good in zip(new, checked, strict=True)}
+            for i, verdict in zip(asked, verdicts, strict=True):
+                good = self.good[problems, i]
+                rollouts.rewards.append(verdict.reward if good else 0.0)
+                rollouts.statuses.append(verdict.status if good else "bad_gold")
         with watch("gather_s"):  # here the ranks that were fast wait for the slowest
             return sum(self.layout.gather(rollouts, self.layout.group), Rollouts())
 
@@ -383,16 +383,18 @@ def main(argv: list[str] | None = None) -> int:
     from one rank 2 bad input, 3 a loss or gradient that is not finite, 4 a fault (full disk, lost
     rank); 1 any other error, shown whole by the rank that it happened to."""
     begin_process()
-    try:
-        config = parse(argv)
-        layout = Layout(config)
-    except ValueError as error:
-        return refuse(error)
-    # Worker processes start before CUDA and the process groups exist.
-    grading = nullcontext() if layout.is_teacher else Verifier(workers=config.verify_workers)
-    with grading as verifier:
+    with ExitStack() as stack:
+        try:
+            config = parse(argv)
+            layout = Layout(config)
+            # Worker processes start before CUDA and the process groups exist.
+            grading = Verifier(workers=config.verify_workers, reward=config.reward)
+            verifier = None if layout.is_teacher else stack.enter_context(grading)
+        except ValueError as error:
+            return refuse(error)
         layout.connect(config.timeout_minutes)
-        run = RunFolder(config, layout, {"sampler": sampler_file(config.sampler)})
+        plugins = {"sampler": sampler_file(config.sampler), "reward": path_of(config.reward)}
+        run = RunFolder(config, layout, plugins)
         try:
             start = layout.on_first(lambda: check(config, run))
             layout.agree(**run.facts())

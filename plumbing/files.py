@@ -6,6 +6,8 @@ import os
 import zlib
 from pathlib import Path
 
+import numpy as np
+
 from plumbing.errors import InputError
 
 
@@ -34,7 +36,9 @@ def write_lines(path: Path, rows: list[dict], mode: str = "w") -> None:
 
 
 def plain(value):
-    """The value as JSON has it: NaN and infinities become null."""
+    """The value as JSON has it: NaN and infinities become null, numpy's numbers Python's."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
     if isinstance(value, list):

@@ -7,8 +7,10 @@ from pathlib import Path
 from plumbing.errors import InputError, first_lines
 
 
-def path_of(spec: str) -> Path:
-    """The file that FILE.py:NAME or FILE.py names."""
+def path_of(spec: str) -> Path | None:
+    """The file that FILE.py:NAME or FILE.py names; None for ""."""
+    if not spec:
+        return None
     return Path(spec.partition(".py:")[0] + ".py" if ".py:" in spec else spec)
 
 

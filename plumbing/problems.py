@@ -59,6 +59,10 @@ class Problems:
             raise InputError(f"{self.path}: the extra_info of problem {index} is no JSON object")
         return {"data_source": str(row.get("data_source") or ""), "extra_info": info}
 
+    def golds(self, indices: list[int]) -> tuple[list[str], list[dict]]:
+        """The answers of some problems and their extras, as verify.Verifier takes them."""
+        return [self.answer(i) for i in indices], [self.extra(i) for i in indices]
+
     def column(self, name: str) -> tuple[list, np.ndarray]:
         """Any other column: its distinct values, and which of them each row has, int (n,)."""
         if name not in self.others.column_names:

@@ -1,4 +1,4 @@
-r"""What a completion without a \boxed{} most likely meant as its answer: for evaluate.py's lenient score.
+r"""What a completion without a \boxed{} most likely meant as its answer: for the lenient score.
 
 The reward never reads this. Guessing an answer out of prose is right often enough to tell "cannot
 solve it" from "has not learned the box", and wrong often enough to be gamed.
@@ -6,44 +6,38 @@ solve it" from "has not learned the box", and wrong often enough to be gamed.
 
 import re
 
-# Dollars inside a line by pandoc's rule, so that "$5 and $6" is money: no space just inside them, and
-# no digit after the second.
+# Dollars inside a line by pandoc's rule, so that "$5 and $6" is money: no space just inside them,
+# and no digit after the second.
 FORMULA = re.compile(
     r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<![\\$])\$(?=\S)([^$]+?)(?<=[^\s\\])\$(?!\d)",
     re.S,
 )
-SAID = re.compile(
-    r"\banswer(?:\s+is|\s*[:=]|\W*\n)[\s:*]*", re.IGNORECASE
-)  # "### Final Answer", too
+# "### Final Answer", too.
+SAID = re.compile(r"\banswer(?:\s+is|\s*[:=]|\W*\n)[\s:*]*", re.IGNORECASE)
 SENTENCE = re.compile(r".*?(?=\n|[.!?](?:\s|$)|$)")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:/\d+)?")
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 
 
 def last_answer(text: str) -> str | None:
-    r"""The last number or formula of a text, to be graded as if it stood in a box; None without one.
+    r"""The last number or formula of a text, to be graded as if in a box; None without one.
 
     The first of these that there is:
-    1. what follows the last "answer is" or "answer:": the formula there, else the rest of the sentence;
-    2. the last formula ($...$, $$...$$, \(...\), \[...\]), or the rest of the sentence after the last
-       "=" that is in no formula, whichever comes later;
+    1. after the last "answer is" or "answer:", the formula there, else the rest of the sentence;
+    2. the last formula ($...$, $$...$$, \(...\), \[...\]), or the rest of the sentence after the
+       last "=" that is in no formula, whichever comes later;
     3. the last number.
     Where there is an "=", the answer is what stands to the right of the last one. Of a sentence in
     words with a number in it, it is the first number: "12 apples" says 12.
     """
     formulas = list(FORMULA.finditer(text))
-    equals = [
-        found.end()
-        for found in re.finditer("=", text)
-        if not any(formula.start() < found.start() < formula.end() for formula in formulas)
-    ]
-    if said := [found.end() for found in SAID.finditer(text)]:
-        sentence = SENTENCE.match(text, said[-1])
+    for said in list(SAID.finditer(text))[-1:]:
+        sentence = SENTENCE.match(text, said.end())
         inside = [f for f in formulas if sentence.start() <= f.start() <= sentence.end()]
         if answer := _right_side(_inside(inside[0])) if inside else _of_sentence(sentence[0]):
             return answer
-    later = equals and (not formulas or equals[-1] > formulas[-1].start())
-    if later and (answer := _of_sentence(SENTENCE.match(text, equals[-1])[0])):
+    equals = text.rfind("=", formulas[-1].end() if formulas else 0)
+    if equals >= 0 and (answer := _of_sentence(SENTENCE.match(text, equals + 1)[0])):
         return answer
     if formulas:
         return _right_side(_inside(formulas[-1])) or None
@@ -56,7 +50,7 @@ def _inside(formula: re.Match) -> str:
 
 
 def _right_side(formula: str) -> str:
-    """What stands to the right of the last "=" that is in no bracket, without punctuation around it."""
+    """What is right of the last "=" that is in no bracket, without punctuation around it."""
     depth, start = 0, 0
     for at, character in enumerate(formula):
         depth += (character in "{([") - (character in "})]")

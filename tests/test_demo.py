@@ -1,4 +1,4 @@
-"""The shipped demo is what `scripts/make_demo.py` says it is, and its base model has the statistics asked of it."""
+"""The shipped demo is what scripts/make_demo.py says it is, with the statistics asked of it."""
 
 import itertools
 import json
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from math_verify import parse as math_parse
-from math_verify import verify
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scripts import make_demo
@@ -41,23 +39,16 @@ def model():
     return AutoModelForCausalLM.from_pretrained(DEMO / "model").eval()
 
 
-def gold_solution(problem):
+def solutions(problem):
+    """The 2^n solutions with every choice of rule or habit, the right one first."""
     state, words = make_demo.parse(problem)
-    return make_demo.solution(state, words, [SKILLS[w][0] for w in words])
+    choices = itertools.product(*(SKILLS[w][:2] for w in words))
+    return (make_demo.solution(state, words, rules) for rules in choices)
 
 
-def share_right(model, tokenizer, rows, copies, temperature):
-    return make_demo.graded(model, tokenizer, rows, copies, temperature).mean().item()
-
-
-def test_folder_is_small_and_complete(train, val):
+def test_folder_is_small_and_no_problem_is_there_twice(train, val):
     assert sum(f.stat().st_size for f in DEMO.rglob("*") if f.is_file()) < 4_000_000
-    assert len(train) >= 16_000 and 300 <= len(val) <= 400
-
-
-def test_no_problem_twice_and_none_of_validation_in_training(train, val):
-    texts = [" ".join(row["problem"].lower().split()) for row in train + val]
-    assert len(set(texts)) == len(train) + len(val)
+    assert len({row["problem"] for row in train + val}) == 16_000 + 360 == len(train) + len(val)
 
 
 def test_rows_follow_from_the_seed_and_from_their_own_text(train, val):
@@ -65,13 +56,12 @@ def test_rows_follow_from_the_seed_and_from_their_own_text(train, val):
     for row in train + val:
         state, words = make_demo.parse(row["problem"])
         assert make_demo.question(state, words) == row["problem"]
-        assert make_demo.solve(row["problem"], SKILLS) == row["expected_answer"]
-        assert row["length"] == len(words) == len(set(words)) and set(words) <= set(make_demo.WORDS)
-        assert 2 ** -row["difficulty"] == pytest.approx(
-            make_demo.pass_rate(row["problem"], SKILLS), rel=0.01
-        )
-        # Nonzero digits only: numbers that are equal are then equal as text, so the verifier cannot be lenient.
-        assert len(row["expected_answer"]) == 3 and set(row["expected_answer"]) <= set("123456789")
+        assert make_demo.boxed(next(solutions(row["problem"]))) == row["expected_answer"]
+        assert row["length"] == len(words) == len(set(words)) and set(words) <= {*make_demo.WORDS}
+        p = make_demo.pass_rate(words, SKILLS)
+        assert 2 ** -row["difficulty"] == pytest.approx(p, rel=0.01)
+        # Nonzero digits only: equal numbers are equal texts, so the verifier cannot be lenient.
+        assert len(row["expected_answer"]) == 3 and set(row["expected_answer"]) <= {*"123456789"}
 
 
 def test_rules_by_hand():
@@ -84,37 +74,23 @@ def test_rules_by_hand():
 
 
 def test_only_the_right_reading_of_every_word_gives_the_answer(val):
-    for row in val[:120]:  # all 2^n choices of rule or habit
-        state, words = make_demo.parse(row["problem"])
-        choices = itertools.product(*(SKILLS[w][:2] for w in words))
-        answers = [make_demo.boxed(make_demo.solution(state, words, rules)) for rules in choices]
+    for row in val[:120]:
+        answers = [make_demo.boxed(text) for text in solutions(row["problem"])]
         assert answers[0] == row["expected_answer"] and answers.count(answers[0]) == 1
 
 
-def test_math_verify_tells_answers_apart(val):
-    first, second = (
-        val[0]["expected_answer"],
-        next(r["expected_answer"] for r in val if r != val[0]),
-    )
-    gold = math_parse(rf"\boxed{{{first}}}")
-    assert verify(gold, math_parse(gold_solution(val[0]["problem"])))
-    assert first != second and not verify(gold, math_parse(rf"\boxed{{{second}}}"))
-
-
 def test_tokenizer_returns_every_text_exactly(tokenizer, train, val):
-    assert tokenizer.pad_token_id is not None and tokenizer.eos_token_id is not None
     assert tokenizer.pad_token_id != tokenizer.eos_token_id
-    prompts = [f"{row['problem']}\n\n{make_demo.FOOTER}" for row in train[::4] + val]
-    completions = [gold_solution(row["problem"]) for row in train[::4] + val]
+    rows = train[::16] + val
+    prompts = [f"{row['problem']}\n\n{make_demo.FOOTER}" for row in rows]
+    completions = [next(solutions(row["problem"])) for row in rows]
     prompt_ids, completion_ids = tokenizer(prompts).input_ids, tokenizer(completions).input_ids
     assert tokenizer.batch_decode(prompt_ids) == prompts
     assert tokenizer.batch_decode(completion_ids) == completions
     assert max(map(len, prompt_ids)) <= 20 and max(map(len, completion_ids)) <= 60
     assert all(tokenizer.unk_token_id not in ids for ids in prompt_ids + completion_ids)
-    whole = tokenizer(
-        [p + c for p, c in zip(prompts[:500], completions[:500], strict=True)]
-    ).input_ids
-    assert whole == [p + c for p, c in zip(prompt_ids[:500], completion_ids[:500], strict=True)]
+    whole = tokenizer([p + c for p, c in zip(prompts, completions, strict=True)]).input_ids
+    assert whole == [p + c for p, c in zip(prompt_ids, completion_ids, strict=True)]
 
 
 def test_model_folder(model, tokenizer):
@@ -145,25 +121,19 @@ def test_most_groups_are_dead_by_design(train):
     assert 0.005 < right < wrong
 
 
-def test_base_model_passes_at_the_designed_rates(model, tokenizer, val):
+def test_base_model_has_the_designed_rates_and_the_recorded_accuracy(model, tokenizer, val):
+    def share_right(rows, copies, temperature):
+        return make_demo.graded(model, tokenizer, rows, copies, temperature).mean().item()
+
     torch.manual_seed(0)
     rows = sorted(val, key=lambda row: row["difficulty"])
     middle = [row for row in rows if 0.5 < row["difficulty"] < 2.5]
     designed = sum(2 ** -row["difficulty"] for row in middle) / len(middle)
-    assert share_right(model, tokenizer, rows[:8], 16, 0.7) > 0.9
-    assert share_right(model, tokenizer, middle, 16, 0.7) == pytest.approx(designed, abs=0.08)
-    assert share_right(model, tokenizer, rows[-40:], 8, 0.7) == 0
-
-
-def test_base_model_greedy_accuracy_and_the_recorded_statistics(model, tokenizer, val):
+    assert share_right(rows[:8], 16, 0.7) > 0.9
+    assert share_right(middle, 16, 0.7) == pytest.approx(designed, abs=0.08)
+    assert share_right(rows[-40:], 8, 0.7) == 0
     recorded = json.loads((DEMO / "statistics.json").read_text(encoding="utf-8"))
-    greedy = share_right(model, tokenizer, val, 1, 0.0)
-    assert 0.05 <= greedy <= 0.3
     whole = recorded["validation"]["all"]
-    assert greedy == pytest.approx(
-        whole["greedy"], abs=0.006
-    )  # two problems: another CPU may round otherwise
-    assert 0.7 < whole["all_wrong"] + whole["all_right"] < 0.9
-    assert recorded["skills"] == {
-        w: [rule, habit, round(rate, 4)] for w, (rule, habit, rate) in SKILLS.items()
-    }
+    assert 0.05 <= whole["greedy"] <= 0.3 and 0.7 < whole["all_wrong"] + whole["all_right"] < 0.9
+    # Two problems more or less: another CPU may round otherwise.
+    assert share_right(val, 1, 0.0) == pytest.approx(whole["greedy"], abs=0.006)

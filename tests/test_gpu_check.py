@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import train
-from scripts import bench, floors, gpu_check, gpu_models, gpu_parts
+from scripts import bench, floors, gpu_check, gpu_parts
 
 ROOT = Path(train.__file__).parent
 
@@ -109,50 +108,56 @@ def test_fits_has_a_line_for_every_preset_that_needs_a_card(capsys):
 # The parts
 
 
+def test_the_command_knows_the_parts():
+    assert gpu_check.PARTS == tuple(gpu_parts.PARTS)
+
+
 def test_parts_on_a_model_run_dry(tmp_path):
-    """In a process of their own, as they train: what they return goes into JSON and summary."""
+    """In a process of their own, as they train; what they return goes into JSON and summary."""
 
     def body():
         del os.environ["RANK"]  # alone, as gpu_check runs them
         floors.Machine.measure = classmethod(lambda cls, cuda: cls(1e10, 1e11))
-        parts = (gpu_models.decode, gpu_models.train_rate, gpu_models.step, gpu_models.memory)
-        return json.dumps({part.__name__: part(gpu_models.Sizes.of(dry=True)) for part in parts})
+        for part in ("decode", "train", "step", "memory"):
+            assert gpu_parts.main([part, "--out", str(tmp_path), "--dry"]) == 0
+            gpu_parts.PARTS[part] = None  # done: the second time it is not called
+            assert gpu_parts.main([part, "--out", str(tmp_path), "--dry"]) == 0
 
-    found = json.loads(on_ranks(1, tmp_path, body))
-    assert found["decode"]["without"] > found["decode"]["floor_ms"] > 0
-    assert 0 < found["train_rate"]["sdpa"] < 1
+    on_ranks(1, tmp_path, body)
+    found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert all("\n" not in part["said"] and part["said"] for part in found.values())
+    found = {name: part["found"] for name, part in found.items()}
+    assert found["decode"]["without graphs"] > found["decode"]["floor, ms a token"] > 0
+    assert 0 < found["train"]["share of it, sdpa"] < 1
     parts = ("rollout_s", "verify_s", "fwd_bwd_s", "step", "refresh")
     assert 0 < sum(found["step"][part] for part in parts) <= found["step"]["seconds"]
-    memory = found["memory"]["demo"]
-    assert set(memory["peaks"]) == {"1", "2"} and memory["at full depth"] > 0
-    assert all("\n" not in part["said"] and part["said"] for part in found.values())
+    assert found["memory"]["demo measured"] > 0 and found["memory"]["demo by formula"] > 0
 
 
 def write_run(out: Path, rewards: list[float]) -> None:
     """A run's folder as the parts read it."""
     keys = ("zero_variance", "grad_norm", "val_accuracy", "logp_gap", "seconds", "teacher_updates")
-    rows = [
-        {"step": step, "reward_mean": reward} | dict.fromkeys(keys, reward)
-        for step, reward in enumerate(rewards)
-    ]
+    keys += ("reward_mean", "completion_tokens", "teacher_loss")
+    rows = [{"step": step} | dict.fromkeys(keys, reward) for step, reward in enumerate(rewards)]
     train.write_lines(out / "metrics.jsonl", rows)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_curve_tells_a_difference_from_seed_noise(shift, monkeypatch, capsys):
-    def runs(s, jobs, cpu=(), ranks=1):
+def test_curve_tells_a_difference_from_seed_noise(shift, monkeypatch):
+    def runs(jobs, cpu):
         assert len(cpu) == 3 and len(jobs) == 6
         for out, flags in jobs.items():
-            noise = int(flags[-1]) / 100
+            noise = int(flags[-1][-1]) / 100  # of seeds 0, 1, 2
             write_run(out, [noise + shift * (out in cpu)] * 41)
 
     monkeypatch.setattr(gpu_parts, "demo_runs", runs)
     if shift:
         with pytest.raises(gpu_parts.CheckError, match="differ by more than seeds do: reward_mean"):
-            gpu_parts.curve(gpu_models.Sizes())
+            gpu_parts.curve(gpu_parts.Sizes())
     else:
-        assert gpu_parts.curve(gpu_models.Sizes())["p"]["val_accuracy, end"] > 0.999
-    assert "val_accuracy, end | 0.0000 0.0100 0.0200 |" in capsys.readouterr().out
+        found = gpu_parts.curve(gpu_parts.Sizes())
+        assert found["val_accuracy on card"] == pytest.approx(0.01)
+        assert found["p of val_accuracy"] > 0.999
 
 
 @pytest.mark.parametrize(
@@ -168,7 +173,7 @@ def test_resume_allows_what_two_equal_runs_differ_by(noise, apart, passes, monke
     if apart == -1:
         further = dict.fromkeys(further, -1.0)
 
-    def runs(s, jobs, cpu=(), ranks=1):
+    def runs(jobs):
         for out in jobs:
             write_run(out, [0.1] * 5)
             (out / "student").mkdir(exist_ok=True)
@@ -177,18 +182,18 @@ def test_resume_allows_what_two_equal_runs_differ_by(noise, apart, passes, monke
 
     monkeypatch.setattr(gpu_parts, "demo_runs", runs)
     if passes:
-        found = gpu_parts.resume(gpu_models.Sizes())
-        assert found["apart"]["halves"] == pytest.approx(apart, abs=1e-5)
-        assert found["said"].startswith("15 of 15 metrics equal")
+        found = gpu_parts.resume(gpu_parts.Sizes())
+        assert found["metrics that differ"] == 0
+        assert found["weights apart, of their way"] == pytest.approx(apart, abs=1e-5)
     else:
         why = "no group had a gradient" if apart == -1 else "the continued run is another"
         with pytest.raises(gpu_parts.CheckError, match=why):
-            gpu_parts.resume(gpu_models.Sizes())
+            gpu_parts.resume(gpu_parts.Sizes())
 
 
 @pytest.mark.parametrize("saved", ["student teacher", "student"])
 def test_groups_wants_both_roles_in_the_checkpoint(saved, monkeypatch):
-    def runs(s, jobs, cpu=(), ranks=1):
+    def runs(jobs, ranks):
         assert ranks == 2
         (out,) = jobs
         write_run(out, [0.1] * 5)
@@ -198,23 +203,22 @@ def test_groups_wants_both_roles_in_the_checkpoint(saved, monkeypatch):
 
     monkeypatch.setattr(gpu_parts, "demo_runs", runs)
     if "teacher" in saved:
-        assert gpu_parts.groups(gpu_models.Sizes())["said"].startswith("cuda: ")
+        assert gpu_parts.groups(gpu_parts.Sizes())["device"] == "cuda"
     else:
         with pytest.raises(gpu_parts.CheckError, match=r"checkpoint of \['student'\]"):
-            gpu_parts.groups(gpu_models.Sizes())
+            gpu_parts.groups(gpu_parts.Sizes())
 
 
-def test_a_run_that_fails_is_told_with_its_last_error(tmp_path, monkeypatch, capsys):
+def test_a_run_that_fails_is_told_with_its_last_error(tmp_path, monkeypatch):
     """Of two runs at once, started as train.py is; the one that is not to see the card does not."""
     monkeypatch.setattr(gpu_parts, "ROOT", tmp_path)
     script = "import os, sys\nprint(*sys.argv[1:], '/', os.environ['CUDA_VISIBLE_DEVICES'])\n"
-    (tmp_path / "train.py").write_text(
-        script + "sys.exit('error: full' if 'bad' in sys.argv else 0)"
-    )
+    script += "sys.exit('error: full' if 'bad' in sys.argv else 0)"
+    (tmp_path / "train.py").write_text(script)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     good, bad = tmp_path / "good", tmp_path / "bad-run"
     with pytest.raises(gpu_parts.CheckError, match=r"^train.py bad: status 1: error: full$"):
-        gpu_parts.demo_runs(gpu_models.Sizes(), {good: ["--seed", "1"], bad: ["bad"]}, cpu=[bad])
+        gpu_parts.demo_runs({good: ["--seed", "1"], bad: ["bad"]}, cpu=[bad])
     assert good.with_suffix(".log").read_text() == f"--preset demo --seed 1 --out {good} / 0\n"
     assert bad.with_suffix(".log").read_text().endswith(f"--out {bad} / \nerror: full\n")
 
@@ -225,15 +229,14 @@ def test_a_run_that_fails_is_told_with_its_last_error(tmp_path, monkeypatch, cap
 PART = """
 import json, subprocess, sys, time
 part, out = sys.argv[1], sys.argv[3]
-print(part, file=open(out + "/calls", "a"))
 if part == "groups":
     sys.exit("error: NCCL is not there")
 if part == "decode":
     child = subprocess.Popen(["sleep", "60"])
     print(child.pid, flush=True)
     time.sleep(60)
-if part != "train":
-    json.dump({"said": part + " is | well", "device": "a card"}, open(f"{out}/{part}.json", "w"))
+said = {"said": part + " is | well", "seconds": 7, "here": {"device": "a card"}}
+json.dump(said, open(f"{out}/{part}.json", "w"))
 """
 
 
@@ -245,73 +248,39 @@ def ended(pid: int) -> bool:
         return True
 
 
-def test_what_fails_is_reported_and_the_others_go_on_and_what_is_done_is_not_done_again(tmp_path):
-    def check(seconds: float, here: dict):
-        worker = gpu_check.Worker(tmp_path, False, seconds / 60, [sys.executable, "-c", PART])
-        (tmp_path / "calls").unlink(missing_ok=True)
-        rows = gpu_check.check(["tests", "groups", "decode", "train", "memory"], worker, here)
-        return rows, (tmp_path / "calls").read_text().split()
-
-    rows, calls = check(1.5, {"code": 1})
-    assert calls == ["tests", "groups", "decode", "train", "memory"]
-    assert [row["how"] for row in rows] == ["ok", "FAILED", "FAILED", "FAILED", "ok"]
-    assert rows[1]["said"] == "status 1: error: NCCL is not there"
-    pid = (tmp_path / "decode.log").read_text().strip()
-    assert rows[2]["said"] == f"stopped after 0.025 minutes: {pid}" and rows[2]["seconds"] < 10
+def test_what_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu_check, "COMMAND", [sys.executable, "-c", PART])
+    parts = ["tests", "groups", "decode", "memory"]
+    assert gpu_check.main([*parts, "--out", str(tmp_path), "--minutes", "0.03"]) == 1
+    table = (tmp_path / "summary.md").read_text()
+    assert capsys.readouterr().out.endswith(f"\n{table}")
+    tests, groups, decode, memory = table.splitlines()[2:6]
+    assert tests == "| tests | ok | 7 | tests is / well |"
+    assert groups.startswith("| groups | FAILED | ")
+    assert groups.endswith(" | status 1: error: NCCL is not there |")
+    pid = int((tmp_path / "decode.log").read_text())
+    assert decode.endswith(f" | stopped after 0.03 minutes: {pid} |")
+    assert memory == "| memory | ok | 7 | memory is / well |"
+    assert table.endswith("\n`gpu_check`: device a card\n")
     for _ in range(50):
-        if ended(int(pid)):
+        if ended(pid):
             break
         time.sleep(0.1)
-    assert ended(int(pid))
-    assert rows[3]["said"] == "no result: it said nothing"
-    saved = json.loads((tmp_path / "memory.json").read_text())
-    assert saved["done"] and saved["found"]["device"] == "a card"
-
-    table = gpu_check.summary(rows, {"code": 1}).splitlines()
-    assert table[3].startswith("| tests | ok | ") and table[3].endswith(" | tests is / well |")
-    assert {line.count("|") for line in table[1:8]} == {5}
-
-    rows, calls = check(0.5, {"code": 1})
-    assert calls == ["groups", "decode", "train"]
-    assert [row["how"] for row in rows][::4] == ["done before"] * 2
-    rows, calls = check(0.5, {"code": 2})
-    assert len(calls) == 5  # other code: nothing of it is done
-
-
-def test_command_on_a_cpu(tmp_path):
-    """The whole way of one part: where, the part, JSON, log, table."""
-    command = [sys.executable, "-m", "scripts.gpu_check", "decode", "--dry", "--out", tmp_path]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "| decode | ok |" in done.stdout and "device CPU, dry" in done.stdout
-    assert (tmp_path / "summary.md").read_text().strip() in done.stdout
-    assert "| without |" in (tmp_path / "decode.log").read_text()
-    assert json.loads((tmp_path / "decode.json").read_text())["found"]["without"] > 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["nothing"], "unknown part 'nothing': choose from tests, groups, decode, train, step"),
-        (["--minutes", "0"], "--minutes 0: must be above 0"),
-        (["--minutes", "eight"], "argument --minutes: invalid float value"),
-        (["--out", __file__], "File exists"),
-    ],
-)
-def test_bad_input_one_line(flags, said, tmp_path, capsys):
-    out = [] if "--out" in flags else ["--out", str(tmp_path)]
-    assert gpu_check.main([*flags, *out]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and said in error
+    assert ended(pid)
 
 
 def test_without_a_card_it_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    said = "error: no CUDA device here: --dry runs the same code on a CPU\n"
-    for module, part in ((gpu_check, "where"), (gpu_parts, "decode")):
-        assert module.main([part, "--out", str(tmp_path)]) == 2
-        assert capsys.readouterr().err == said
-    # The command passes on what the process says that it asks, as it has no torch of its own.
-    monkeypatch.setattr(gpu_check.Worker, "run", lambda worker, part: f"status 2: {said.strip()}")
+    assert gpu_parts.main(["decode", "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said == "error: no CUDA device here: --dry runs the same code on a CPU\n"
+    monkeypatch.setattr(gpu_check, "run", lambda *_: (2, "", said.strip()))
     assert gpu_check.main(["--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("flags", [["nothing"], ["--minutes", "eight"]])
+def test_bad_input(flags, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        gpu_check.main([*flags, "--out", str(tmp_path)])
+    assert stop.value.code == 2 and "invalid" in capsys.readouterr().err

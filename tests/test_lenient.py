@@ -1,12 +1,9 @@
-"""lenient.last_answer: what a reader, too, would take for the answer of a completion without a box."""
-
-import sys
-from pathlib import Path
+"""lenient.last_answer: what a reader, too, would take for the answer of a completion without a
+box."""
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-from lenient import last_answer
+from scripts.lenient import last_answer
 
 EXAMPLES = {
     # 1. after "answer is" or "answer:"

@@ -41,7 +41,7 @@ def test_data_that_cannot_be_prepared(tmp_path, tiny_model, tiny_data):
     """The hub is out of reach (HF_HUB_OFFLINE): a line names the data set, and what to do."""
     source = "DigitalLearningGmbH/MATH-lighteval"
     why = f"{source}: no such file or folder here, and the Hugging Face hub cannot be read"
-    advice = "a local copy by prepare_data.py --profile math --source COPY"
+    advice = "a local copy by python -m scripts.prepare_data --profile math --source COPY"
     where = {"before": lambda: os.chdir(tmp_path), "model": tiny_model, "data": tiny_data}
     refused(tmp_path, "--train_data", "data/math/train.jsonl", says=(why, advice), **where)
 

@@ -109,7 +109,8 @@ def test_a_prompt_is_looked_at_when_drawn_and_the_overlong_counted_once():
     assert 3 <= len(asked) <= 8
     for _ in range(6):  # two passes over the 15 that fit
         sampler.propose(5)
-    assert sampler.metrics()["overlong"] == 5 and sum(i < 5 for i in asked) == 5
+    assert sum(i < 5 for i in asked) == 5
+    assert sampler.metrics() == {"passes": 3, "coverage": 1 / 3, "overlong": 5}  # 5 of 15
 
 
 def test_draw_is_uniform():
@@ -177,6 +178,8 @@ def test_outcome_metrics_by_hand():
     by_hand |= {"teacher_sigma": np.std([0.1, 0.3, 0.5, 0.2, 0.4, 0.4])}
     by_hand |= {"teacher_noise_floor": s.noise_floor(np.array([0.5, 0, 0.2]), 10)}
     assert m == pytest.approx(by_hand)
+    all_right = s.outcome_metrics(three(), np.array([10, 5, 2]), 10)
+    assert (all_right["zero_variance_easy"], all_right["teacher_mae_dead"]) == (1 / 3, 0.3)
     assert s.outcome_metrics(three(), np.array([5, 5, 2]), 10)["teacher_mae_dead"] is None
     unscored = s.Selections.unscored(np.array([4, 1, 3]))
     m = s.outcome_metrics(unscored, np.array([5, 0, 2]), 10)

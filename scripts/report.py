@@ -1,0 +1,294 @@
+"""What the reporting scripts share: runs as pandas tables, what they spent, Markdown, intervals.
+
+Intervals are 95% and p-values two-sided, by scipy.stats.
+"""
+
+import argparse
+import json
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from plumbing.errors import InputError
+from plumbing.files import read_lines
+
+# Settings that do not change what is learned: runs that differ in these alone are one method.
+OWN = {"seed", "out", "checkpoint_every", "keep", "verify_workers", "timeout_minutes"}
+OWN |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
+OWN |= {"device", "torch", "transformers"}
+AMOUNTS = {  # column of Run.spent -> what it is
+    "steps": "steps",
+    "student_work": "steps × ranks / student ranks",
+    "seconds": "wall-clock hours",
+    "device_hours": "device-hours",
+    "tokens": "generated tokens, M",
+    "samples": "completions, k",
+    "forwarded": "tokens forwarded, M",
+}
+SETTINGS = ["sampler", "seed", "steps", "group_size", "prompts_per_step", "update_iterations"]
+SETTINGS += ["kl_coef", "dead_rows", "world_size", "student_ranks", "candidates", "teacher_mode"]
+SETTINGS += ["teacher_update_every", "teacher_epochs", "replay_capacity"]
+LOGGED = ["groups", "forwarded_rows", "completion_tokens", "total_tokens", "seconds"]
+
+
+def read_table(path: Path, *columns: str) -> pd.DataFrame:
+    """The rows of a JSON-lines file, without a last line that is still being written.
+
+    Raises InputError where the file is missing, empty or damaged, or a row lacks one of `columns`.
+    """
+    rows = pd.DataFrame(read_lines(path, torn=True))
+    if rows.empty:
+        raise InputError(f"{path}: there is none, or it has no line yet")
+    for name in columns:
+        if name not in rows or rows[name].isna().any():
+            raise InputError(f"{path}: a line has no {name}")
+    return rows
+
+
+@dataclass(eq=False)
+class Run:
+    """A run's folder, settings and metrics (a row for each step)."""
+
+    folder: Path
+    config: dict
+    metrics: pd.DataFrame
+
+    @classmethod
+    def load(cls, folder) -> "Run":
+        """Reads a run, finished or not. Raises InputError where something is missing."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise InputError(f"{folder}: no such run folder")
+        try:
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{folder}: not a run folder, config.json: {error}") from error
+        for name in SETTINGS:
+            if not isinstance(config, dict) or config.get(name) is None:
+                raise InputError(f"{folder}: config.json has no {name}")
+        rows = read_table(folder / "metrics.jsonl", "step")
+        rows = rows.drop_duplicates("step", keep="last").set_index("step").sort_index()
+        trained = rows.reindex(columns=LOGGED)[rows.index > 0]  # step 0 only evaluates
+        for name in trained.columns[trained.isna().any()]:
+            step = trained.index[trained[name].isna()][0]
+            raise InputError(f"{folder}: metrics.jsonl has no {name} at step {step}")
+        return cls(folder, config, rows.apply(pd.to_numeric, errors="coerce"))
+
+    @cached_property
+    def selections(self) -> pd.DataFrame:
+        """A row for each selection: step, chosen, explored, successes, y, predicted (utility of the
+        chosen) and pool_mean (of the known utilities of its pool); NaN where nothing is predicted.
+        """
+        path = self.folder / "selections.jsonl"
+        columns = ["step", "chosen", "explored", "successes", "y"]
+        rows = read_table(path, *columns, "pool", "utilities")
+        try:
+            at = [pool.index(chosen) for pool, chosen in zip(rows.pool, rows.chosen, strict=True)]
+            predicted = [known[i] for known, i in zip(rows.utilities, at, strict=True)]
+        except (ValueError, IndexError, AttributeError, TypeError) as error:
+            raise InputError(f"{path}: a choice is not in its pool ({error})") from error
+        predicted = pd.Series(predicted, dtype=float)
+        pool_mean = rows.utilities.explode().astype(float).groupby(level=0).mean()
+        return rows[columns].assign(predicted=predicted, pool_mean=pool_mean)
+
+    @cached_property
+    def spent(self) -> pd.DataFrame:
+        """Running totals by step, a column for each of AMOUNTS, and the parts of tokens forwarded.
+
+        A group's prompt is read once. Training forwards the rows that have a gradient, taken as
+        long as the mean row, for each update, and for a KL term's reference once. The teacher
+        scores K questions a prompt and learns from its buffer for E epochs after each M-th outcome
+        (Alg. 2); a question is taken as long as a prompt, so this is an upper bound. Backward
+        passes, about two forwards each, are not counted.
+        """
+        c, m = self.config, self.metrics.reindex(columns=[*LOGGED, "teacher_updates"])
+        m = m[m.index > 0]
+        rows = m.groups * c["group_size"]
+        prompt = (m.total_tokens - m.completion_tokens) / rows
+        passes = c["update_iterations"] + bool(c["kl_coef"])
+        each = pd.DataFrame(
+            {
+                "seconds": m.seconds / 3600,
+                "device_hours": m.seconds / 3600 * c["world_size"],
+                "tokens": m.completion_tokens / 1e6,
+                "samples": rows / 1e3,
+                "generate": (m.groups * prompt + m.completion_tokens) / 1e6,
+                "train": m.forwarded_rows * m.total_tokens / rows * passes / 1e6,
+                "teach": (m.groups * c["candidates"] + self._learned(m.groups)) * prompt / 1e6,
+            }
+        )
+        each["teach"] = each.teach.where(m.teacher_updates.notna(), 0)
+        each["forwarded"] = each.generate + each.train + each.teach
+        total = each.cumsum().reindex(self.metrics.index, fill_value=0.0)
+        work = total.index * c["world_size"] / c["student_ranks"]
+        return total.assign(steps=total.index, student_work=work)
+
+    def _learned(self, groups: pd.Series) -> np.ndarray:
+        """Questions that the teacher learned from in each step: E passes over min(t, N) outcomes
+        after each t-th outcome, t a multiple of M."""
+        if self.config["teacher_mode"] == "frozen":  # embeddings are kept
+            return np.zeros(len(groups))
+        M, N = self.config["teacher_update_every"], self.config["replay_capacity"]
+        updates = (groups.cumsum() // M).astype(int).to_numpy()
+        outcomes = np.minimum(M * np.arange(updates.max(initial=0) + 1), N).cumsum()
+        return self.config["teacher_epochs"] * np.diff(outcomes[updates], prepend=0)
+
+    def curve(self, key: str, amount: str = "steps") -> pd.Series:
+        """A metric by what was spent, where it was measured."""
+        values = self.metrics.get(key, pd.Series(np.nan, self.metrics.index))
+        values = values.set_axis(self.spent[amount]).dropna()
+        return values[~values.index.duplicated(keep="last")]
+
+    def accuracy_at(self, amount: str, spent: float) -> float:
+        """Percent right after spending so much, interpolated between evaluations."""
+        known = self.curve("val_accuracy", amount)
+        return 100 * float(np.interp(spent, known.index, known))
+
+    @cached_property
+    def accuracy(self) -> pd.Series:
+        """Percent right by evaluated step; InputError where there is none."""
+        found = 100 * self.curve("val_accuracy")
+        if found.empty:
+            raise InputError(f"{self.folder}: never evaluated, so there is nothing to compare")
+        return found
+
+    @property
+    def reported(self) -> list[int]:
+        """The steps of the last five evaluations; where there is none after step 0, that one."""
+        return [step for step in self.accuracy.index if step][-5:] or [0]
+
+    @property
+    def score(self) -> float:
+        """What the paper reports: mean percent right of the last five evaluations (Section 5.2)."""
+        return float(self.accuracy[self.reported].mean())
+
+    @cached_property
+    def verdicts(self) -> np.ndarray:
+        """Percent right (0 or 100) of each validation problem at the reported evaluations,
+        (evaluations, problems)."""
+        found = []
+        for step in self.reported:
+            path = self.folder / "evals" / f"step_{step}.jsonl"
+            rows = read_table(path, "problem", "reward")
+            if rows.problem.tolist() != list(range(len(rows))):
+                raise InputError(f"{path}: a problem is missing, or there twice")
+            found.append(100 * rows.reward)
+        return np.array(found)
+
+
+@dataclass(eq=False)
+class Method:
+    """Runs that differ in the seed alone, in the order of their seeds."""
+
+    name: str
+    runs: list[Run]
+
+    def __post_init__(self):
+        self.runs = sorted(self.runs, key=lambda run: run.config["seed"])
+        self.config = self.runs[0].config
+        if len(set(self.seeds)) < len(self.seeds):
+            seeds = ", ".join(map(str, self.seeds))
+            raise InputError(f"two runs of {self.name!r} have the same seed: {seeds}")
+
+    @property
+    def seeds(self) -> list[int]:
+        return [run.config["seed"] for run in self.runs]
+
+    @property
+    def scores(self) -> list[float]:
+        return [run.score for run in self.runs]
+
+
+def differing(one: Run, other: Run) -> set[str]:
+    """The settings that make two runs different methods."""
+    keys = one.config.keys() | other.config.keys()
+    return {key for key in keys if one.config.get(key) != other.config.get(key)} - OWN
+
+
+def load_methods(folders) -> list[Method]:
+    """The runs by method. Its name is the sampler and the settings in which runs with the same
+    sampler and preset differ; the preset stands before it where there are several."""
+    runs = [Run.load(folder) for folder in folders]
+    several, groups = len({run.config.get("preset") for run in runs}) > 1, {}
+    for run in runs:
+        sets_apart = [differing(run, other) for other in runs]
+        alike = [keys for keys in sets_apart if not keys & {"preset", "sampler"}]
+        parts = [f"{key} {run.config.get(key)}" for key in sorted(set().union(*alike))]
+        preset = [f"{run.config.get('preset')}"] * several
+        groups.setdefault(", ".join([*preset, run.config["sampler"], *parts]), []).append(run)
+    return [Method(name, members) for name, members in groups.items()]
+
+
+def calibration(selections: pd.DataFrame) -> pd.DataFrame:
+    """Outcomes by prediction, in tenths of [0, 0.5] (the last includes 0.5) with at least ten of
+    them: predicted and y (means), error (half of an interval of y's mean, by its standard error),
+    count."""
+    known = selections.dropna(subset="predicted")
+    bins = known.groupby(np.digitize(known.predicted, np.linspace(0, 0.5, 11)[1:-1]))
+    error = bins.y.sem() * stats.norm.ppf(0.975)
+    found = bins[["predicted", "y"]].mean().assign(error=error, count=bins.size())
+    return found[found["count"] >= 10]
+
+
+def t_interval(values) -> tuple[float, float]:
+    """Of the mean of at least two values."""
+    return tuple(stats.ttest_1samp(values, 0).confidence_interval())
+
+
+def t_difference(a, b, paired: bool) -> tuple[float, tuple[float, float], float]:
+    """mean(a) - mean(b), its interval and p: of the differences a_i - b_i, or Welch's."""
+    test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
+    return float(np.mean(a) - np.mean(b)), tuple(test.confidence_interval()), float(test.pvalue)
+
+
+def bootstrap(values) -> tuple[float, float]:
+    """Percentile interval of the mean over problems drawn with replacement; of one, its value."""
+    if len(values) == 1:
+        return float(values[0]), float(values[0])
+    found = stats.bootstrap((values,), np.mean, method="percentile", batch=100, rng=0)
+    return tuple(map(float, found.confidence_interval))
+
+
+def spread(values, unit: str = "%", digits: int = 1) -> str:
+    """Mean ± sample standard deviation, of a single value the value; – where there is none."""
+    if len(values) == 0:
+        return "–"
+    more = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{more}{unit}"
+
+
+def between(interval) -> str:
+    return "{:.1f} to {:.1f}".format(*interval)
+
+
+def table(title: str, header: list, rows: list[list], note: str = "") -> str:
+    """A Markdown table under a heading, with a sentence beneath."""
+    lines = [header, ["---"] * len(header), *rows]
+    body = "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+    return f"## {title}\n\n{body}\n" + (f"\n{note}\n" if note else "")
+
+
+def arguments(doc: str) -> argparse.ArgumentParser:
+    """A command line that takes run folders."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=doc, formatter_class=raw)
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run folders, as train.py makes them"
+    )
+    return parser
+
+
+@contextmanager
+def one_line(command: str, *also: type[Exception]):
+    """Bad input, and what else is named, ends the command with one line and exit status 2."""
+    try:
+        yield
+    except (InputError, OSError, *also) as error:
+        print(f"{command}: {error}", file=sys.stderr)
+        sys.exit(2)

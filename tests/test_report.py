@@ -1,0 +1,180 @@
+"""report.py: amounts, intervals and tests by hand, and folders that are no runs."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from made_up import GOLDILOCKS, make_run, selection
+
+from plumbing.errors import InputError
+from scripts import report
+from scripts.report import Run, load_methods
+
+
+@pytest.mark.parametrize(
+    ("amount", "expected"),
+    [
+        ("steps", [0, 1, 2]),
+        ("samples", [0, 1, 4]),  # thousands, 10 a group
+        ("seconds", [0, 0.5, 1.5]),  # hours
+        ("tokens", [0, 1, 4]),  # millions
+        ("device_hours", [0, 4, 12]),  # 8 devices
+        ("student_work", [0, 8 / 6, 16 / 6]),  # App. D: step n of 6 students of 8 is step 8n/6 of 8
+    ],
+)
+def test_what_was_spent_is_a_running_total(tmp_path, amount, expected):
+    rows = [{"step": 0, "val_accuracy": 0.1}]
+    rows += [{"step": 1, "groups": 100, "completion_tokens": 1_000_000, "seconds": 1800.0}]
+    rows += [{"step": 2, "groups": 300, "completion_tokens": 3_000_000, "seconds": 3600.0}]
+    run = Run.load(make_run(tmp_path / "run", rows, group_size=10, **GOLDILOCKS))
+    assert run.spent[amount].tolist() == pytest.approx(expected)
+
+
+def test_tokens_forwarded_by_hand(tmp_path):
+    """2 prompts of 10 tokens, 4 completions each, 180 tokens in all; the mean row has 22.5."""
+    rows = [
+        {"step": 0},
+        *({"step": t, "completion_tokens": 100, "total_tokens": 180} for t in (1, 2)),
+    ]
+    parts = ["generate", "train", "teach"]
+
+    def millionths(name, **config):
+        return 1e6 * Run.load(make_run(tmp_path / name, rows, **config)).spent
+
+    plain = millionths("plain")
+    assert plain[parts].to_numpy() == pytest.approx(
+        np.array([[0, 0, 0], [120, 90, 0], [240, 180, 0]])
+    )
+    assert plain.forwarded[2] == pytest.approx(420)
+    assert millionths("kl", kl_coef=0.1, update_iterations=2).train[2] == pytest.approx(3 * 180)
+    # A step scores 16 questions of 10 tokens. After 2 outcomes 4 epochs over 2, after 4 over the
+    # last 3.
+    teacher = GOLDILOCKS | {"teacher_update_every": 2, "replay_capacity": 3}
+    full = [0, 10 * (16 + 4 * 2), 10 * (32 + 4 * 2 + 4 * 3)]
+    assert millionths("full", **teacher).teach.tolist() == pytest.approx(full)
+    frozen = millionths("frozen", **teacher, teacher_mode="frozen").teach
+    assert frozen.tolist() == pytest.approx([0, 160, 320])
+
+
+def test_curves_have_only_the_steps_that_were_measured(tmp_path):
+    rows = [{"step": 0, "val_accuracy": 0.1}, {"step": 1, "teacher_mae": None}]
+    rows += [{"step": 2, "teacher_mae": 0.2}, {"step": 3, "val_accuracy": 0.3}]
+    run = Run.load(make_run(tmp_path / "run", rows))
+    assert run.curve("val_accuracy").to_dict() == {0: 0.1, 3: 0.3}
+    assert run.curve("teacher_mae", "device_hours").to_dict() == {16: 0.2}
+    assert run.curve("unheard of").empty
+    assert run.accuracy_at("seconds", 1.5) == pytest.approx(20)
+
+
+def test_a_run_that_was_resumed_and_is_still_going(tmp_path):
+    rows = [{"step": 1, "loss": 1}, {"step": 2, "loss": 2}, {"step": 2, "loss": 3}]
+    folder = make_run(tmp_path / "run", rows)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "lo')
+    assert Run.load(folder).metrics.loss.to_dict() == {1: 1, 2: 3}
+
+
+def test_selections(tmp_path):
+    """A sampler may know a prediction for some of a pool, or for none."""
+    rows = [selection(1, True, [0.4, None], 8), selection(1, False, [0.1, 0.3], 0, chosen=1)]
+    rows.append(selection(2, True, [None, None], 0))
+    s = Run.load(make_run(tmp_path / "run", [{"step": 1}], rows)).selections
+    assert s.chosen.tolist() == [10, 11, 10] and s.y.tolist() == [0.5, 0, 0]
+    assert s.predicted.tolist() == pytest.approx([0.4, 0.3, math.nan], nan_ok=True)
+    assert s.pool_mean.tolist() == pytest.approx([0.4, 0.2, math.nan], nan_ok=True)
+
+
+def test_runs_are_one_method_if_they_differ_in_nothing_but_the_seed(tmp_path):
+    runs = []
+    for i, loss in enumerate(("grpo", "grpo", "dapo", "dapo")):
+        runs.append(make_run(tmp_path / str(i), [{"step": 1}], seed=1 - i % 2, loss=loss))
+    runs.append(make_run(tmp_path / "g", [{"step": 1}], epsilon=0.2, **GOLDILOCKS))
+    methods = load_methods(runs)
+    names = {"uniform, loss grpo": [0, 1], "uniform, loss dapo": [0, 1], "goldilocks": [0]}
+    assert {m.name: m.seeds for m in methods} == names
+    runs = [make_run(tmp_path / p, [{"step": 1}], preset=p, model=f"a/{p}") for p in ("s", "l")]
+    assert [m.name for m in load_methods(runs)] == ["s, uniform", "l, uniform"]
+
+
+def test_calibration_by_hand(tmp_path):
+    """900 outcomes, 0 or 1/2 alike often: their mean's standard error is 1/4 / √899, times 1.96."""
+    rows = [selection(1, True, [0.2], successes) for successes in (0, 8)] * 450
+    rows += [selection(1, True, [utility], 8) for utility in (0.46, 0.5)] * 5
+    rows += [selection(1, True, [utility], 8) for utility in (0.01, None)] * 9  # too few, not known
+    s = Run.load(make_run(tmp_path / "run", [{"step": 1}], rows)).selections
+    first, last = report.calibration(s).to_numpy()
+    assert first == pytest.approx([0.2, 0.25, 1.96 * 0.25 / math.sqrt(899), 900], rel=1e-4)
+    assert last == pytest.approx([0.48, 0.5, 0, 10])  # 0.5 belongs to the last bin
+
+
+def test_intervals_and_tests_by_hand():
+    # 1, 2, 3: mean 2, s 1, so ± 4.30265 / √3
+    assert report.t_interval([1, 2, 3]) == pytest.approx((2 - 2.48414, 2 + 2.48414), abs=1e-4)
+    a, b = [3.0, 5.0, 7.0], [2.0, 3.0, 4.0]
+    # differences 1, 2, 3: t = 2 / (1/√3) = 3.4641, p = 1 - t/√(t² + 2) with 2 degrees of freedom
+    mean, interval, p = report.t_difference(a, b, paired=True)
+    assert (mean, interval) == (2, pytest.approx((2 - 2.48414, 2 + 2.48414), abs=1e-4))
+    assert p == pytest.approx(1 - math.sqrt(12 / 14))
+    # variances 4 and 1 of 3: error² = 5/3, df = (5/3)² / ((4/3)²/2 + (1/3)²/2) = 50/17, near 3
+    # (3.182)
+    mean, (low, high), p = report.t_difference(a, b, paired=False)
+    assert mean == (low + high) / 2 == pytest.approx(2)
+    assert 3.18 < (high - 2) / math.sqrt(5 / 3) < 3.24
+
+
+def test_bootstrap():
+    """The same each time; 900 verdicts, half of them right: ± 1.96 · 0.5 / 30; alike: no width."""
+    verdicts = np.tile([0.0, 1.0], 450)
+    assert report.bootstrap(verdicts) == report.bootstrap(verdicts)
+    assert report.bootstrap(verdicts) == pytest.approx((0.5 - 0.0327, 0.5 + 0.0327), abs=0.002)
+    assert report.bootstrap([0.3, 0.3]) == pytest.approx((0.3, 0.3))
+    assert report.bootstrap([1.0]) == (1, 1)
+
+
+def lines(text):
+    return lambda folder: (folder / "metrics.jsonl").write_text(text)
+
+
+def setting(**changes):
+    def damage(folder):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | changes))
+
+    return damage
+
+
+def chosen(**changes):
+    row = selection(1, True, [0.1], 0) | changes
+    return lambda folder: (folder / "selections.jsonl").write_text(json.dumps(row) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "not a run folder, config.json"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "config.json has no sampler"),
+        (setting(group_size=None), "config.json has no group_size"),
+        (lines(""), "metrics.jsonl: there is none, or it has no line yet"),
+        (lines('{"step": 1}\noops\n{"step": 2}\n'), "metrics.jsonl, line 2: damaged"),
+        (lines('{"loss": 1}\n'), "metrics.jsonl: a line has no step"),
+        (lines('{"step": 1}\n'), "metrics.jsonl has no groups at step 1"),
+        (chosen(chosen=17), "selections.jsonl: a choice is not in its pool (17 is not in list)"),
+        (chosen(y=None), "selections.jsonl: a line has no y"),
+        (lambda folder: (folder / "selections.jsonl").unlink(), "selections.jsonl: there is none"),
+    ],
+)
+def test_folders_that_are_no_runs(tmp_path, damage, message):
+    folder = make_run(tmp_path / "run", [{"step": 1}], [selection(1, True, [0.1], 0)])
+    assert len(Run.load(folder).selections) == 1
+    damage(folder)
+    with pytest.raises(InputError) as error:
+        _ = Run.load(folder).selections
+    assert message in str(error.value) and str(folder) in str(error.value)
+
+
+def test_bad_input_is_one_line(capsys):
+    with pytest.raises(SystemExit) as stop, report.one_line("plot"):
+        load_methods(["nowhere"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == "plot: nowhere: no such run folder\n"
