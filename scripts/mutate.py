@@ -88,7 +88,7 @@ over-long prompts stay | sampler.py | sampler::draws_are_distinct_unseen_and_fit
     if self.fits(index): => if True:
 noise floor of p, not of y | sampler.py | sampler::noise_floor_by_hand
     np.abs(utility_target(p_N_1) - utility_target(k / G)) => np.abs(p_N_1 - k / G)
-lag 1 learns before it answers | sampler.py | mail::lag_fixes_what_each_proposal_has_learned
+lag ignored | sampler.py | mail::lag_fixes_what_a_proposal_has_learned_and_all_ranks_hear_the_same
     if self.lag == 0: => if True:
 rng not restored | sampler.py | samplers::every_sampler_keeps_the_protocol
     self.rng.bit_generator.state = state["passes"], state["rng"] => _ = state["passes"], 0
