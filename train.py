@@ -144,12 +144,13 @@ def parse(argv: list[str] | None = None) -> Config:
     config, given = flags.parse(Config, PRESETS, argv, about)
     sampler = find_sampler(config.sampler)
     flags.refuse_unused(config, given, sampler)
-    if not sampler.uses_teacher and "steps" not in given:
-        # Equal device time: 4/3 of the steps, to the next evaluation (App. D, Table 6).
-        config.steps = math.ceil(config.steps * 4 / 3 / config.eval_every) * config.eval_every
+    if not sampler.uses_teacher:
+        config.teacher_model, config.teacher_ranks = "", 0
+        if "steps" not in given:
+            # Equal device time: 4/3 of the steps, to the next evaluation (App. D, Table 6).
+            config.steps = math.ceil(config.steps * 4 / 3 / config.eval_every) * config.eval_every
     if config.teacher_ranks < 0:
-        world = int(os.environ.get("WORLD_SIZE", 1))
-        config.teacher_ranks = world // 4 if sampler.uses_teacher else 0
+        config.teacher_ranks = int(os.environ.get("WORLD_SIZE", 1)) // 4
     config.checkpoint_every = config.checkpoint_every or config.eval_every
     name = config.sampler.rpartition(":")[2].lower()
     config.out = config.out or f"runs/{config.preset}-{name}-seed{config.seed}"

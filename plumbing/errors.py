@@ -9,7 +9,8 @@ class RunError(Exception):
     status = 4
 
     def speaks(self, layout, said: bool) -> bool:
-        """Whether this rank prints the line. said: some rank has printed why it ended."""
+        """Whether this rank prints the line. said: another rank has said why it ended, or is about
+        to: of every other kind of error one is sure to."""
         return layout.first  # all ranks of the role know of it, and no others
 
 
@@ -63,7 +64,7 @@ class Lost(Fault):
         )
 
     def speaks(self, layout, said):
-        return layout.first and not said
+        return not said
 
 
 def first_lines(error: object) -> str:
