@@ -135,8 +135,7 @@ PRESETS: dict[str, str] = {
 def parse(argv: list[str] | None = None) -> Config:
     """Command line -> Config: the preset's values, then the flags given, then what follows from the
     sampler. Raises ValueError with one line."""
-    about = "Goldilocks RL: GRPO with a teacher that picks the problems."
-    config, given = flags.parse(Config, PRESETS, argv, about)
+    config, given = flags.parse(Config, PRESETS, argv, __doc__.partition("\n")[0])
     sampler = find_sampler(config.sampler)
     flags.refuse_unused(config, given, sampler)
     if not sampler.uses_teacher:
