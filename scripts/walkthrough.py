@@ -274,8 +274,8 @@ They cancel: {right} · {hand[1]:.4f} + {G - right} · ({hand[0]:.4f}) =
 
 *L_PG of Section 2, clip of Section 6. `grpo.row_weights`, `grpo.policy_loss`*
 
-L = -Σ w · min(ρÂ, clip(ρ)Â), a sum over all response tokens. ρ is a token's probability now over its
-probability when it was sampled. w = 1/(B · |o|), with |o| the tokens of the row (its stop token
+L = -Σ w · min(ρÂ, clip(ρ)Â), a sum over all response tokens. ρ is a token's probability now over
+its probability when it was sampled. w = 1/(B · |o|), with |o| the tokens of the row (its stop token
 included), makes L the mean over {B} rows of the mean over their tokens. So a row's share of L is
 -Â/B times its mean ratio ρ̄, while no token is clipped:
 
@@ -283,8 +283,8 @@ included), makes L the mean over {B} rows of the mean over their tokens. So a ro
 
 - **Before the update** every ρ is 1. The group's loss by hand is {sum(before_G) + 0.0:.6f};
   `grpo.policy_loss` gives {round(before.item(), 6) + 0.0:.6f}, and `loss` in metrics.jsonl, for the
-  whole batch, is {round(m["loss"], 6) + 0.0:.6f}. The value says nothing here; its gradient does. At
-  the first token of completion 1 it is ∂L/∂log π = -wÂ: by hand
+  whole batch, is {round(m["loss"], 6) + 0.0:.6f}. The value says nothing here; its gradient does.
+  At the first token of completion 1 it is ∂L/∂log π = -wÂ: by hand
   {-float(f"{w_B[rows[0]]:.4e}") * hand[r_G[0]]:.3e}; autograd says {gradient[0]:.3e}. Where it is
   negative, descent makes the token likelier.
 - **After the update**, in which all live groups moved the weights together, the loss of the same

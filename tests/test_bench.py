@@ -65,7 +65,7 @@ def test_scripted_rewards_are_of_the_ranks_own_rows():
     config, layout = SimpleNamespace(prompts_per_step=5, group_size=2), SimpleNamespace(rank=1)
     scripted = measure.Scripted(config, layout, verifier=None)
     scripted.dead = 0.6
-    assert [verdict.reward for verdict in scripted.grade([""] * 5, [""] * 5)] == [0, 0, 1, 0, 1]
+    assert [verdict.reward for verdict in scripted.grade([""] * 5, [], [])] == [0, 0, 1, 0, 1]
 
 
 def test_materials_are_different_problems_and_a_model_of_a_folders_config(tiny_model, tmp_path):
