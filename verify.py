@@ -1,10 +1,11 @@
 r"""The verified reward r_ver(o) in {0, 1}: does the last \boxed{} of a completion o say what the
 gold answer says?
 
-1. `Verifier`, in the trainer, cuts the box out of the completion and hands gold and answer to
-   workers: `python verify.py --worker ...`, which import no torch and no trainer, can be killed,
-   and have limits on CPU time and memory (plumbing/workers.py). A death is the sample's status.
-2. `compare` brings both to one spelling (plumbing/latex.py), then compares shapes, then values.
+1. `Verifier`, in the trainer, hands completions and golds to workers: `python verify.py --worker`,
+   which imports no torch and no trainer, can be killed, and has limits on CPU time and memory
+   (plumbing/workers.py). What a worker dies of is the status of the sample.
+2. `compare` brings gold and answer to one spelling (plumbing/latex.py), then compares their shapes
+   (plumbing/shapes.py) part by part, and of the parts the values (plumbing/arithmetic.py).
    math-verify alone is too generous for a reward that is optimised against: it solves equations, so
    that repeating the question pays; it takes 1/2^99 for 1/2^98, "5 6" for 11, 1=2=5 for 5. So:
    - The answer has the gold's shape: as many parts, the same brackets and names, each "=" true.
@@ -14,7 +15,7 @@ gold answer says?
    - A right answer in a rare spelling earns 0 (sin 30° in degrees, {x | x>3}, a zero hidden in
      roots, the real root of -8): a wrong 1 is learned, a wrong 0 only slows learning.
    Whether the order of a gold's list "1, 2" matters cannot be known: any order of it is paid.
-3. With `reward`, a function of one's own (plumbing/plugins.py) takes the place of `compare`.
+3. A `reward` of one's own, FILE.py:FUNCTION, takes the place of 2 in the same workers.
 """
 
 from __future__ import annotations
@@ -76,11 +77,8 @@ def _same_words(gold: str, answer: str) -> bool:
     if not re.search(r"\\(?:sum|prod|int|lim)", gold):
         return False
     # No number is searched for in the box; no time limits, which use SIGALRM: the worker has some.
-    how = {
-        "fallback_mode": "no_fallback",
-        "extraction_mode": "first_match",
-        "parsing_timeout": None,
-    }
+    how = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
+    how["parsing_timeout"] = None
     whole = [math_verify.LatexExtractionConfig(boxed_match_priority=0)]
     trees = [math_verify.parse(rf"\boxed{{{text}}}", whole, **how) for text in (gold, answer)]
     return all(trees) and math_verify.verify(*trees, timeout_seconds=None)
@@ -114,7 +112,7 @@ def _multiples(gold: str, answer: str) -> bool:
     sides = [values(side) for side in golds[::2] + answers[::2]]
     if not (len(golds) == len(answers) == 3 and all(sides)):
         return False
-    points = list(zip(*(values * (TRIALS // len(values)) for values in sides), strict=True))
+    points = list(zip(*(side * (TRIALS // len(side)) for side in sides), strict=True))
     if any(a == b or c == d for a, b, c, d in points):  # 0=0 says nothing
         return False
     factors = [(a - b) / (c - d) for a, b, c, d in points]
@@ -172,7 +170,7 @@ def same(gold: str, answer: str) -> bool:
     return (len(kinds) == 1 or kinds == {"list", "()"}) and _same_parts(golds, answers)
 
 
-# A letter with what it stands for: "(D) (2,0)", "\text{(D)} 5", "D. red"; not "(D)-5", "(D) or (E)".
+# A letter and what it stands for: "(D) (2,0)", "\text{(D)} 5", "D. red"; not "(D)-5", "(D), (E)".
 _CHOICE = re.compile(
     r"(?:\\(?:text|math)\w*\{)? ?\(?([A-J])[).:](?:[\s~}]|\\[ ,;:]|\\q?quad)+"
     r"(?!.*(?<![a-zA-Z])[A-J](?![a-zA-Z]))(?:-\S|[^\s=<>+*/^_,;-])"
@@ -207,6 +205,7 @@ def _grade(completion: str, gold: str, trusting: bool) -> str:
 def _grade_by(reward: str):
     """The same of a reward of one's own. What is no reward comes back in place of the status."""
     function = plugins.load(reward, "--reward", "compute_score")
+    name = getattr(function, "__name__", "it")
 
     def grade(completion: str, gold: str, trusting: bool, **about) -> str:
         try:
@@ -219,7 +218,7 @@ def _grade_by(reward: str):
             raise
         except Exception as error:  # it is anyone's code
             did = f"raised {type(error).__name__}: {first_lines(error)}"
-        return f"--reward {reward} {did}: the method is for binary rewards, 0 or 1"
+        return f"--reward {reward}: {name} {did}: the method is for binary rewards, 0 or 1"
 
     return grade
 
@@ -303,7 +302,7 @@ class Verifier:
 
 
 def check_gold(gold: str) -> bool:
-    """Whether `gold` can be verified against itself. Starts a worker: for many use `check_golds`."""
+    """Whether `gold` can be verified against itself. Starts a worker; `check_golds` takes many."""
     with Verifier(workers=1) as verifier:
         return verifier.check_golds([gold])[0]
 

@@ -13,19 +13,25 @@ WORDS = {"no", "on", "up", "in", "at", "by", "to", "or", "if", "of", "so"}
 
 # All that is ever parsed as a value. The parser would evaluate much more: \gcd(4,6), 5_6 (5) ...
 _ARITHMETIC = re.compile(
-    r"(?![a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()[\]|! -]|(?<=[a-zA-Z])_(?:\w|\{\w+\})"
+    r"(?![a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()|! -]|(?<=[a-zA-Z])_(?:\w|\{\w+\})|\\sqrt\[\d+\]"
     r"|\\(?:frac|sqrt|binom|pi|sin|cos|tan|cot|sec|csc|log|ln|alpha|beta|gamma|delta|epsilon|theta"
     r"|lambda|mu|phi|psi|omega|sigma|rho|Gamma|Delta|Theta|Lambda|Phi|Psi|Omega)(?![a-zA-Z]))+"
 )
+# Square brackets that hold a number or a sum, 2[3+4]; but [x] may be the floor of x.
+_GROUPING = re.compile(r"(?<!\\sqrt)\[([^\[\]a-zA-Z]*|[^\[\]]*[-+][^\[\]]*)\]")
 _CONSTANTS = {"e": E, "i": I}
 _DECIMAL = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)")
 # A short cut, most answers are plain numbers; and 1e-5 has nothing to do with Euler's e.
 _NUMBER = re.compile(rf"{_DECIMAL.pattern}(?:[eE][-+]?\d\d?\d?)?|[-+]?\d+/0*[1-9]\d*")
 
 
+def _grouped(text: str) -> str:
+    return _GROUPING.sub(r"(\1)", text)
+
+
 def is_arithmetic(text: str) -> bool:
     """Whether a text, its spelling canonical, is parsed as a value."""
-    return text.lower() not in WORDS and bool(_ARITHMETIC.fullmatch(text))
+    return text.lower() not in WORDS and bool(_ARITHMETIC.fullmatch(_grouped(text)))
 
 
 class _Parser(_Latex2Sympy):
@@ -46,8 +52,7 @@ def values(text: str) -> list:
     parser = _Parser(is_real=False, config=ConversionConfig(lowercase_symbols=False))
     found = []
     try:
-        round_brackets = re.sub(r"(?<!\\sqrt)\[([^\[\]]*)\]", r"(\1)", text)  # 2[3+4] is 2(3+4)
-        tree = parser.parse(round_brackets.replace("*", r"\cdot "))
+        tree = parser.parse(_grouped(text).replace("*", r"\cdot "))
         tree = tree.xreplace({decimal: Rational(str(decimal)) for decimal in tree.atoms(Float)})
         letters = [symbol for symbol in tree.free_symbols if symbol.name not in _CONSTANTS]
         constants = tree.free_symbols - {*letters}

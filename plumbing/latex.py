@@ -1,6 +1,5 @@
-r"""One spelling for each thing: `canonical` turns what people write in a box into the few forms that
-verify.py compares, by the rules of one table. Each rule stands with an example of what it does.
-"""
+r"""One spelling for each thing: `canonical` turns what people write in a box into the few forms
+that verify.py compares, by the rules of one table, each with an example of what it does."""
 
 import functools
 import re
@@ -49,15 +48,15 @@ SYNONYMS = {
 COMMANDS = {name: spelling for spelling, names in SYNONYMS.items() for name in names.split()}
 COMMANDS[" "] = " "  # backslash, space
 
-# Words that change what the number before them claims; any others behind it are taken for a unit.
+# Words that change what the number before them claims; others behind it are taken for a unit.
 CLAIMS = """
-    k K M B i e x pi alpha beta gamma delta theta lambda sigma omega phi infinity or and no not non
-    is to than but wrong false negative plus minus times over root squared cubed factorial mod
-    modulo log sin cos tan ish half halves third quarter fourth fifth sixth seventh eighth ninth
-    tenth hundredth thousandth double twice dozen score hundred thousand million billion trillion
-    bn mil lakh crore zero one two three four five six seven eight nine ten eleven twelve thirteen
-    fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy
-    eighty ninety
+    k K M B i e x pi alpha beta gamma delta theta lambda sigma omega phi infinity or and no not
+    non is to than but wrong false negative plus minus times over root squared cubed factorial
+    mod modulo log sin cos tan sine cosine tangent logarithm ish half halves third quarter
+    fourth fifth sixth seventh eighth ninth tenth hundredth thousandth double twice dozen score
+    hundred thousand million billion trillion bn mil lakh crore zero one two three four five six
+    seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
+    nineteen twenty thirty forty fifty sixty seventy eighty ninety
     """
 CLAIMS = {form for word in CLAIMS.split() for form in (word, word + "s")}
 # 5 cm is not 5 m: units that are told apart, each with its spellings.
@@ -78,6 +77,11 @@ _UNIT = re.compile(
     rf"|(?:(?<=[\d}}])|(?<=\\pi)) ?(?:{_RATE}|[ckm]m|kg|(?:\b(?:[a-z]{{4,}}|per|in) ?)+){_POWER}"
     r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[,;=≈)⦄]))"
 )
+
+
+def _claims(word: str) -> bool:
+    parts = re.fullmatch(r"(?!mon)\w+ths|\w+(?:teen|ie|lf)th", word.lower())
+    return bool(parts or {word, word.lower()} & CLAIMS)
 
 
 def _repeating(decimal: re.Match) -> str:
@@ -143,8 +147,9 @@ AFTER_UNITS = {
         r"\1",
     ),
     r"\text{(B)} ->  (B) ": (r"\\text ?\{ ?([-+]?[\d./]+|\(?[A-Za-z]\)?) ?\}", r" \1 "),
+    "-1 234.5 -> -1234.5": (r"^ ?-?\d{1,3}(?: \d{3})+(?=(?:\.\d+)? ?$)", _closed_up),
     "x= 1,234.5 -> x=1234.5": (
-        r"^ ?-?\d{1,3}(?: \d{3})+(?=(?:\.\d+)? ?$)|(?:^|=) ?-?\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?[ %]*$)",
+        r"(?:^|=) ?-?\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?[ %]*$)",
         _closed_up,
     ),
     r"11 5/6 -> (11+\frac{5}{6})": (
@@ -187,8 +192,8 @@ AFTER_UNITS = {
 
 @functools.lru_cache(maxsize=1024)  # the completions of a group share their gold
 def read(text: str) -> tuple[str, frozenset]:
-    """`canonical(text)` and the units in it with their powers: "5 cm^2" and "5 square cm" are both
-    "5" with {("cm,centimeter,centimetre", "2")}."""
+    """`canonical(text)`, and the units in it with their powers: "5 cm^2" and "5 square cm" are both
+    ("5", {("cm,centimeter,centimetre", "2")})."""
     units = {(SIZES["$"], "1")} if r"\$" in text or text.count("$") % 2 else set()
     text = unicodedata.normalize("NFKC", text.translate(CHARACTERS))
     # An unseen character must not glue what it separates: 4<NUL>2 is not 42.
@@ -199,7 +204,7 @@ def read(text: str) -> tuple[str, frozenset]:
     def without(unit: re.Match) -> str:
         words = re.findall("[A-Za-z]+", unit[0])
         number = re.search(r"[\d%]|\\pi", text[: unit.start()])
-        if not number or any({word, word.lower()} & CLAIMS for word in words):
+        if not number or any(map(_claims, words)):
             return unit[0]
         found = r"(?<![a-zA-Z\\])(?:(sq|cu)[a-z]* )?([a-zA-Z]+)(?:\W{0,2}\^\W?(\d))?"
         for shape, name, power in re.findall(found, unit[0]):

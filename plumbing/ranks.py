@@ -204,7 +204,8 @@ class Layout:
             said = self.store.add("said", 1) > 1
         if not isinstance(error, RunError):
             return 1
-        if error.speaks(self, said):
+        speaks = {"role": self.first, "run": self.rank == 0, "each": True, "first": not said}
+        if speaks[error.speaker]:
             say(error)
         return error.status
 

@@ -26,6 +26,8 @@ class Shape(NamedTuple):
 
 def split(text: str, marks: str) -> list[str]:
     """Cut at the characters `marks` outside brackets, which stay: "a=b" -> ["a", "=", "b"]."""
+    if not any(mark in text for mark in marks):
+        return [text]
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([{⦃") - (character in ")]}⦄")

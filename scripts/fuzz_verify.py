@@ -55,7 +55,7 @@ y=«a»x+«b»
 + «k»y=«ak»x+«bk»   y-«a»x=«b»   «a»x+«b»   «a»x-y+«b»=0
 - y=«a»x-«b»   y=«b»x+«a»   0=0   y=y   «b»
 \begin{pmatrix} «a» & «b» \\ «c» & 1 \end{pmatrix}
-+ \begin{bmatrix} «a» & «b» \\ «c» & 1 \end{bmatrix}   A=\begin{pmatrix}«a»&«b»\\«c»&1\end{pmatrix}
++ \begin{bmatrix} «a» & «b» \\ «c» & 1 \end{bmatrix}   A=\begin{matrix}«a»&«b»\\«c»&1\end{matrix}
 - \begin{pmatrix} «a» & «c» \\ «b» & 1 \end{pmatrix}   \begin{vmatrix}«a»&«b»\\«c»&1\end{vmatrix}
 """
 # They earn nothing though they hold the gold «n», or have its value: guesses, claims, the question.

@@ -43,7 +43,7 @@ RIGHT = table(r"""
 2,3   3 \text{ or } 2   x=2 \text{ or } x=3   \{3,2\}
 5   \{5\}   \boldsymbol{5}   \color{red}{5}   5€   5 apples   5 cm^2   \text{5 cm}
 5   5\ \text{kg} \cdot \text{m}/\text{s}^2   5\ \mathrm{m\,s^{-1}}   5\ \mathrm{m} \mathrm{s}^{-1}
-5   5~\text{cm}   5 \text{ months}   5\text{ lengths}
+5   5~\text{cm}   5 \text{ months}
 (-\infty,0) \cup (0,\infty)   \mathbb{R} \setminus \{0\}
 \pm 4   4, -4
 (1,2)   \left(1, 2\right)   y=2, x=1
@@ -117,7 +117,7 @@ WRONG = table(r"""
 x=5   2x+3=13
 13   2x+3=13   12th
 x > 3   2x+1 > 7   x = x > 3
-10   \sum_{k=1}^{4} k   10 \text{ tenths}   10 \text{ k}   10 \text{ lakh}
+10   \sum_{k=1}^{4} k   10 \text{ tenths}   10 \text{ k}   10 \text{ lakh}   10 twelfths   10 \text{ twentieth}
 1   \int_0^1 2x\,dx   7 \bmod 3   \frac{x}{x}
 3   \log_2 8   1 5/2
 -2   \begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}
@@ -151,6 +151,7 @@ x_{12}   x_12
 \mathbb{R}   \mathbb{R}^2
 1e-5   -5+e   e-5   0.0001   0
 no   on   \text{yes}
+x   [x]
 [x]   x
 7   [3,4]   4\binom{3}{2}   (3)(4)
 12   12^{th}+1   12^{t}
@@ -425,7 +426,9 @@ def test_a_reward_that_is_none_ends_the_run_in_one_line(tmp_path, deed, message)
         pytest.raises(RewardError, match=message) as raised,
     ):
         verifier.grade(["1"], ["1"])
-    assert str(raised.value).startswith(f"--reward {reward} ") and "\n" not in str(raised.value)
+    assert str(raised.value).startswith(f"--reward {reward}: compute_score ") and "\n" not in str(
+        raised.value
+    )
 
 
 def test_a_reward_file_or_function_that_is_missing_is_one_line(tmp_path):
