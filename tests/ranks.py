@@ -2,6 +2,7 @@
 small runs of train.py on them."""
 
 import contextlib
+import faulthandler
 import gc
 import logging
 import multiprocessing
@@ -34,9 +35,7 @@ def on_ranks(n: int, tmp_path, body, *arguments):
     conftest.py says why a forked rank can train. The ranks end with the call, however it ends: one
     that hangs until the test's time is up would hold up pytest's own end.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     out = Path(tmp_path) / f"result_{n}_{port}.pt"
     others = multiprocessing.active_children()
     try:
@@ -46,6 +45,12 @@ def on_ranks(n: int, tmp_path, body, *arguments):
             process.kill()
             process.join()
     return torch.load(out)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def _rank(rank, n, port, body, arguments, out):
@@ -78,21 +83,27 @@ class Ended(NamedTuple):
 def torchrun(n: int, folder: Path, command, before=lambda rank: None) -> Ended:
     """Runs command() on n forked ranks, after before(rank) in each, with torchrun's manners.
 
-    The store is not theirs; where one ends with another status than 0, the others get SIGTERM.
-    Their outputs are files in `folder` until the end.
+    The store is not theirs; where one ends with another status than 0, the others get SIGTERM. Of
+    those that hang the stacks are shown. Their outputs are files in `folder` until the end.
     """
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    fork = multiprocessing.get_context("fork")
-    arguments = n, store.port, folder, command, before
+    fork, port = multiprocessing.get_context("fork"), free_port()
+    arguments = n, port, folder, command, before
     ranks = [fork.Process(target=_life, args=(rank, *arguments)) for rank in range(n)]
     try:
         for rank in ranks:
             rank.start()
-        told = False
-        while any(rank.is_alive() for rank in ranks):
+        # Not before: a fork is no place for the store's threads. The ranks try until it is there.
+        store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        told, end = [], time.monotonic() + 200
+        while alive := [rank for rank in ranks if rank.is_alive()]:
             time.sleep(0.01)
             if not told and any(rank.exitcode for rank in ranks):
-                told = [rank.terminate() for rank in ranks if rank.is_alive()] or True
+                told = [rank.terminate() for rank in alive]
+            if time.monotonic() > end:
+                for rank in alive:
+                    os.kill(rank.pid, signal.SIGABRT)
+                time.sleep(1)
+        del store
     finally:
         for rank in ranks:
             rank.kill()
@@ -116,6 +127,7 @@ def _life(rank, n, port, folder, command, before):
         contextlib.redirect_stderr(err),
     ):
         os.dup2(err.fileno(), 2)
+        faulthandler.enable(err)
         for name in ("transformers", "datasets", "torch"):  # they hold on to an earlier stream
             logging.getLogger(name).handlers = [logging.StreamHandler(err)]
         before(rank)

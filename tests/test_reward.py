@@ -4,7 +4,7 @@ What the verifier does with such a function, case by case, is in test_verify.py.
 """
 
 import pytest
-import torch
+from ranks import on_ranks
 
 import train
 from plumbing.files import read_lines
@@ -32,9 +32,8 @@ def run(tmp_path, tiny_model, tiny_data, capfd):
         what = ["--model", tiny_model, *data, "--sampler", "uniform", "--out", tmp_path / "run"]
         reward = ["--reward", tmp_path / "mine.py", "--verify_workers", 1]
         argv = [*what, *sizes.split(), "--max_prompt_tokens", 900, *reward, *flags]
-        status = train.main([str(word) for word in argv])
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+        # Forked, as the end of its process frees a run's folder.
+        status = on_ranks(1, tmp_path, lambda: train.main([str(word) for word in argv]))
         return status, capfd.readouterr().err
 
     return main, tmp_path / "run"
