@@ -13,10 +13,9 @@ def of(right, problems):
 
 
 def test_mcnemar_by_hand():
-    """A fair coin: 1 and 8 of 9 as uneven as that or more, 2 (1 + 9) / 512; 5 of 5, 2 / 32; level,
-    1."""
-    found = [compare.mcnemar(*each) for each in ((1, 8), (8, 1), (0, 5), (3, 3), (0, 0))]
-    assert found == pytest.approx([20 / 512, 20 / 512, 2 / 32, 1, 1])
+    """A fair coin: as uneven as 1 and 8 or more, 2 (1 + 9) / 512; as 0 and 5, 2 / 32; level, 1."""
+    found = [compare.mcnemar(*each) for each in ((1, 8), (0, 5), (3, 3), (0, 0))]
+    assert found == pytest.approx([20 / 512, 2 / 32, 1, 1])
 
 
 def test_accuracy_is_the_mean_of_the_last_five(tmp_path):
@@ -60,12 +59,8 @@ def test_what_a_method_is_compared_with(tmp_path):
 
 
 def test_whole_command(tmp_path, capsys):
-    """8 problems, 3 seeds: Goldilocks gets 5, 6, 7 right, uniform 3, 3, 3: differences 25, 37.5,
-    50.
-
-    That is the mean of the last five evaluations: one more is right at the first, one fewer at the
-    last.
-    """
+    """8 problems, 3 seeds: Goldilocks gets 5, 6, 7 right, uniform 3, 3, 3, in the mean of the last
+    five evaluations (one more at the first, one fewer at the last): differences 25, 37.5, 50."""
     runs = []
     for name, right, config in (("u", (3, 3, 3), {}), ("g", (5, 6, 7), GOLDILOCKS)):
         for seed, k in enumerate(right):
@@ -92,10 +87,10 @@ def test_whole_command(tmp_path, capsys):
 
 
 def test_what_cannot_be_said(tmp_path, capsys):
-    """One seed: no interval. No common seed: Welch, no test on verdicts. Unfinished, few
-    evaluations."""
+    """One seed: no interval. No common seed: no test on verdicts. Unfinished, few evaluations."""
     u = make_run(tmp_path / "u", verdicts=[[0, 0], [1, 0]])
     g = make_run(tmp_path / "g", verdicts=[[0, 0], [1, 1]], **GOLDILOCKS)
+    late = make_run(tmp_path / "late", verdicts=[[0, 0], [1, 1]], **GOLDILOCKS, seed=1, steps=9)
     compare.main([str(u), str(g)])
     printed = capsys.readouterr()
     assert "| uniform | 1 | 50.0 | 50.0 | one seed: no interval |" in printed.out
@@ -103,43 +98,32 @@ def test_what_cannot_be_said(tmp_path, capsys):
     assert "− uniform, seed 0 | +50.0 | 0.0 to 100.0 | 1 | 0 | 1 |" in printed.out
     what = "at step 1 of 1; evaluations to average, of five: 1"
     assert printed.err.splitlines() == [f"note: {run} is {what}" for run in (u, g)]
-
-    other = GOLDILOCKS | {"seed": 1, "steps": 9}
-    late = make_run(tmp_path / "late", verdicts=[[0, 0], [1, 1]], **other)
     compare.main([str(u), str(late)])
     printed = capsys.readouterr()
     assert "− uniform, seed 1 | the baseline has no such seed | – |" in printed.out
     assert f"note: {late} is at step 1 of 9" in printed.err
 
 
-def write_verdicts(text):
-    return lambda folder: (folder / "evals/step_1.jsonl").write_text(text)
-
-
 @pytest.mark.parametrize(
-    ("config", "damage", "message"),
+    ("config", "last", "message"),
     [
         ({"verdicts": [[0] * 3] * 2}, None, "different validation sets (2 and 3 problems)"),
         ({"val_data_crc32": 2}, None, "different validation sets (2 and 2 problems)"),
         ({"seed": 0}, None, "two runs of 'uniform' have the same seed: 0, 0"),
-        ({}, write_verdicts(""), "step_1.jsonl: there is none, or it has no line yet"),
-        (
-            {},
-            write_verdicts('{"problem": 1, "reward": 1}\n'),
-            "a problem is missing, or there twice",
-        ),
-        ({}, write_verdicts('{"problem": 0}\n'), "step_1.jsonl: a line has no reward"),
+        ({}, "", "step_1.jsonl: there is none, or it has no line yet"),
+        ({}, '{"problem": 1, "reward": 1}\n', "a problem is missing, or there twice"),
+        ({}, '{"problem": 0}\n', "step_1.jsonl: a line has no reward"),
         ({"verdicts": (), "rows": [{"step": 1}]}, None, "never evaluated"),
     ],
 )
-def test_runs_that_cannot_be_compared_get_one_line(tmp_path, capsys, config, damage, message):
+def test_runs_that_cannot_be_compared_get_one_line(tmp_path, capsys, config, last, message):
     shared = {"verdicts": [[0, 0], [1, 0]], "val_data_crc32": 1}
-    make_run(tmp_path / "good", **shared)
+    good = make_run(tmp_path / "good", **shared)
     bad = make_run(tmp_path / "bad", **shared | {"seed": 1} | config)
-    if damage:
-        damage(bad)
+    if last is not None:
+        (bad / "evals/step_1.jsonl").write_text(last)
     with pytest.raises(SystemExit) as stop:
-        compare.main([str(tmp_path / "good"), str(bad)])
+        compare.main([str(good), str(bad)])
     printed = capsys.readouterr()
     errors = [line for line in printed.err.splitlines() if not line.startswith("note: ")]
     assert (stop.value.code, len(errors), printed.out) == (2, 1, "")

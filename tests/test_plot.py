@@ -1,4 +1,4 @@
-"""plot: smoothing and means by hand, and the numbers that are drawn."""
+"""plot: the numbers that are drawn, by hand."""
 
 import pandas as pd
 import pytest
@@ -8,18 +8,12 @@ from scripts import plot
 from scripts.report import load_methods
 
 
-def test_smoothing_by_hand():
-    # 1; 0.9 * 1 + 0.1 * 2 = 1.1; 0.9 * 1.1 + 0.1 * 0 = 0.99
-    assert plot.smooth(pd.Series([1.0, 2, 0])).tolist() == pytest.approx([1.0, 1.1, 0.99])
-
-
 def test_mean_over_the_common_range():
+    """It is 1..3, where the first reads 1, 2, 3 and the second 5, 6, 7."""
     first = pd.Series([0.0, 2, 4], index=[0.0, 2, 4])
-    # common range 1..3; the first reads 1, 2, 3 there and the second 5, 6, 7
     table = plot.together([first, pd.Series([5.0, 7], index=[1.0, 3])])
     assert table.index.tolist() == [1, 2, 3]
     assert table.to_numpy().tolist() == [[1, 5], [2, 6], [3, 7]]
-    assert plot.together([first, pd.Series([1.0], index=[9.0])]).empty  # nothing in common
 
 
 def drawn(*folders):
@@ -43,6 +37,7 @@ def test_one_run_and_two(tmp_path):
     assert accuracy[:3] == [[0.1], [0.3], [pytest.approx(0.2)]]
     raw, mean = one["Training reward"].lines
     assert raw.get_ydata().tolist() == [1, 2, 0]
+    # 1; 0.9 * 1 + 0.1 * 2; 0.9 * 1.1 + 0.1 * 0
     assert mean.get_ydata().tolist() == pytest.approx([1.0, 1.1, 0.99])
     assert not any("Teacher" in title or "Reliability" in title for title in two)
 
