@@ -7,15 +7,12 @@ selected with, outcomes y = √(p̂(1-p̂)) of its G completions.
 
 Exploring picks uniformly (the uniform sampler always does): it judges the teacher without bias, and
 its mean outcome is the pool's. Greedy takes the largest of K predictions, so on average it
-overrates (the winner's curse: predicted above outcome). At the *same* prediction (and step) both
-expect the same outcome, for the choice sees nothing else: their rows of the calibration table
-should agree. Lift: how far greedy lies above its pool, predicted (utility less the pool's mean) and
-in outcomes (greedy less exploring). Noise floor: a perfect teacher's error, from sampling G only; a
-low estimate, and errors add up only roughly.
+overrates; at the *same* prediction both expect the same outcome, and their rows of the calibration
+table should agree. Lift: how far greedy lies above its pool, predicted (utility less the pool's
+mean) and in outcomes (greedy less exploring). Noise floor: a perfect teacher's error, from G only.
 
 Gradient norm: a dead group adds nothing to the sum but counts in the denominator, so fewer of them
-raise the norm with no group's gradient changed. ÷ live share undoes it: `--dead_rows out` does just
-that to the loss (not to KL and entropy terms, and such a run then goes its own way).
+raise the norm with no group's gradient changed. ÷ live share undoes it, as `--dead_rows out` does.
 """
 
 import math

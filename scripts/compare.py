@@ -2,15 +2,14 @@
 
     python -m scripts.compare runs/goldilocks_* runs/uniform_* > comparison.md
 
-The first tables have the shape of the paper's Tables 1 to 3, with the paper's numbers beside ours.
 An accuracy is the mean of a run's last five evaluations (Section 5.2), in percent; over seeds it is
 mean ± sample standard deviation. Runs whose settings differ in nothing but the seed are one method.
+The paper's own numbers stand after ours.
 
 Two questions are kept apart. Would another training run come out the same? Intervals and p over
 seeds (t): paired where both methods have the same seeds, else Welch's. Would other validation
 problems say the same of *these* models? Intervals over problems (bootstrap), and McNemar's exact
-test on the verdicts of the last evaluation. A difference is a method's less its baseline's: the
-uniform sampler's run with the fewest other settings changed.
+test on the verdicts of the last evaluation. Evaluations are not in the time of a run.
 """
 
 import sys
@@ -22,33 +21,22 @@ from plumbing.errors import InputError
 from scripts import report
 from scripts.report import AMOUNTS, Method, between, spread, table
 
-PAPER_1 = [  # model, base, baseline, Goldilocks; % (Table 1)
-    ["Olmo2-1B (paper)", "2.5%", "11.7%", "14.9%"],
-    ["Qwen2.5-1.5B (paper)", "13.48%", "30.6%", "33.4%"],
-    ["Qwen3-4B (paper)", "12.4%", "58.1%", "59.7%"],
-    ["Phi-4-4B-Instruct (paper)", "25.4%", "37.1%", "41.0%"],
-]
-PAPER_2 = [  # setting, method, accuracy of Qwen2.5-1.5B (Table 2)
-    ["Standard GRPO", "Baseline (paper)", "27.6%"],
-    ["Standard GRPO", "Goldilocks (paper)", "29.5%"],
-    ["DAPO Loss", "Baseline (paper)", "26.7%"],
-    ["DAPO Loss", "Goldilocks (paper)", "28.0%"],
-    ["Entropy Reg., β=0.0003", "Baseline (paper)", "27.4%"],
-    ["Entropy Reg., β=0.0003", "Goldilocks (paper)", "29.1%"],
-]
-PAPER_3 = {  # sampler -> iterations, % of five seeds of Qwen2.5-1.5B (Table 3)
-    "uniform": (26_666, [30.6, 30.5, 30.4, 29.4, 30.2]),
-    "goldilocks": (20_000, [33.4, 32.9, 32.4, 32.6, 33.7]),
-}
-PAPER_NAMES = {"uniform": "Baseline (GRPO)", "goldilocks": "Goldilocks"}
+PAPER = """## The paper's accuracies
 
+| Tables 1 and 3 | base model | baseline (GRPO) | Goldilocks |
+| --- | --- | --- | --- |
+| Olmo2-1B | 2.5% | 11.7% | 14.9% |
+| Qwen2.5-1.5B | 13.48% | 30.6% | 33.4% |
+| … five seeds, 26,666 and 20,000 steps | | 30.2 ± 0.48% | 33.0 ± 0.54% |
+| Qwen3-4B | 12.4% | 58.1% | 59.7% |
+| Phi-4-4B-Instruct | 25.4% | 37.1% | 41.0% |
 
-def setting(method: Method) -> str:
-    """The method's setting, as Table 2 names it."""
-    if method.config.get("loss") == "dapo":
-        return "DAPO Loss"
-    beta = method.config.get("entropy_coef")
-    return f"Entropy Reg., β={beta}" if beta else "Standard GRPO"
+| Table 2, Qwen2.5-1.5B | baseline | Goldilocks |
+| --- | --- | --- |
+| standard GRPO | 27.6% | 29.5% |
+| `--loss dapo` | 26.7% | 28.0% |
+| `--entropy_coef 0.0003` | 27.4% | 29.1% |
+"""
 
 
 def baseline(method: Method, methods: list[Method]) -> Method | None:
@@ -61,56 +49,30 @@ def baseline(method: Method, methods: list[Method]) -> Method | None:
     return min(others, key=lambda m: len(report.differing(run, m.runs[0])), default=None)
 
 
-def table_1(methods: list[Method]) -> str:
-    """Accuracy of the standard setting by model, baseline and Goldilocks side by side."""
+def accuracies(methods: list[Method]) -> str:
+    """Scores before training and by seed, with the interval that they give."""
     rows = []
-    for preset in dict.fromkeys(m.config.get("preset") for m in methods):
-        mine = [m for m in methods if m.config.get("preset") == preset]
-        base = [run.accuracy[0] for m in mine for run in m.runs if 0 in run.accuracy]
-        row = [preset or "ours", spread(base[:1])]
-        standard = [m for m in mine if setting(m) == "Standard GRPO"]
-        for sampler in PAPER_NAMES:
-            found = [spread(m.scores) for m in standard if m.config["sampler"] == sampler]
-            row.append("; ".join(found) or "–")
-        rows.append(row)
-    header = ["Model", "Base Model", *PAPER_NAMES.values()]
-    return table("Accuracy, as Table 1", header, rows + PAPER_1)
-
-
-def table_2(methods: list[Method]) -> str:
-    """Accuracy by setting and method, the paper's Qwen2.5-1.5B after ours."""
-    rows = [[setting(m), m.name, spread(m.scores)] for m in methods]
-    header = ["Setting", "Method", "Accuracy"]
-    return table("Ablations, as Table 2", header, rows + PAPER_2)
-
-
-def table_3(methods: list[Method]) -> str:
-    """Scores by seed, with the interval that they give; the paper's five seeds after ours."""
-    every = [(m.name, max(run.metrics.index[-1] for run in m.runs), m.scores) for m in methods]
-    for sampler, found in PAPER_3.items():
-        every.append((f"{PAPER_NAMES[sampler]} (paper)", *found))
-    rows = []
-    for name, steps, scores in every:
-        several = len(scores) > 1
-        interval = between(report.t_interval(scores)) if several else "one seed: no interval"
-        seeds = ", ".join(f"{score:.1f}" for score in scores)
-        rows.append([name, f"{steps:,}", seeds, spread(scores, ""), interval])
-    header = ["Method", "Iterations", "Scores by seed, %", "Mean ± Std"]
-    return table("Seeds, as Table 3", [*header, "95% interval of the mean (t)"], rows)
+    for m in methods:
+        steps = max(run.metrics.index[-1] for run in m.runs)
+        before = [run.accuracy[0] for run in m.runs if 0 in run.accuracy]
+        seeds = ", ".join(f"{score:.1f}" for score in m.scores)
+        several = len(m.runs) > 1
+        interval = between(report.t_interval(m.scores)) if several else "one seed: no interval"
+        rows.append([m.name, f"{steps:,}", spread(before[:1]), seeds, spread(m.scores), interval])
+    header = ["Method", "steps", "base model", "by seed, %", "mean ± std"]
+    return table("Accuracy", [*header, "95% interval of the mean (t)"], rows)
 
 
 def seed_differences(pairs: list[tuple[Method, Method]]) -> str:
     """Each method less its baseline, over seeds."""
-    every = [(f"{m.name} − {b.name}", m.scores, b.scores, m.seeds == b.seeds) for m, b in pairs]
-    ours, theirs = (PAPER_3[sampler][1] for sampler in ("goldilocks", "uniform"))
-    every.append(("Goldilocks − Baseline (paper, Table 3)", ours, theirs, False))
     rows = []
-    for name, a, b, paired in every:
+    for m, base in pairs:
+        a, b, paired = m.scores, base.scores, m.seeds == base.seeds
         cells = ["–", "–", "one seed: no interval can be given"]
         if min(len(a), len(b)) > 1:
             _, interval, p = report.t_difference(a, b, paired)
             cells = [between(interval), f"{p:.2g}", "paired by seed" if paired else "Welch"]
-        rows.append([name, f"{np.mean(a) - np.mean(b):+.1f}", *cells])
+        rows.append([f"{m.name} − {base.name}", f"{np.mean(a) - np.mean(b):+.1f}", *cells])
     header = ["Difference of the means", "points", "95% interval over seeds", "p", "test"]
     return table("Would another training run say the same?", header, rows)
 
@@ -154,10 +116,7 @@ def equal_amounts(methods: list[Method]) -> str:
         for spent in (reached / 2, reached):
             cells = [spread([run.accuracy_at(amount, spent) for run in m.runs]) for m in methods]
             rows.append([heading, f"{spent:,.0f}" if spent >= 100 else f"{spent:.3g}", *cells])
-    note = (
-        "Evaluations are not in the time. Steps × ranks / student ranks is the paper's rule (App. "
-        "D): n steps of 6 student ranks against 8n/6 of 8."
-    )
+    note = "Steps × ranks / student ranks: n steps of 6 student ranks against 8n/6 of 8 (App. D)."
     return table("At equal amounts", ["amount", "at", *(m.name for m in methods)], rows, note)
 
 
@@ -174,10 +133,10 @@ def compare(methods: list[Method]) -> str:
         if step < steps or count < 5:
             what = f"at step {step} of {steps}; evaluations to average, of five: {count}"
             print(f"note: {run.folder} is {what}", file=sys.stderr)
-    parts = [table_1(methods), table_2(methods), table_3(methods)]
+    parts = [accuracies(methods)]
     if pairs := [(m, base) for m in methods if (base := baseline(m, methods))]:
         parts += [seed_differences(pairs), problem_differences(pairs)]
-    return "\n".join([*parts, equal_amounts(methods)])
+    return "\n".join([*parts, equal_amounts(methods), PAPER])
 
 
 def main(argv=None) -> None:

@@ -5,8 +5,7 @@
 
 training_by_<x>.png: validation accuracy (Figures 2 and 6; by `--x seconds` and `tokens` those of
 App. F), reward and its standard deviation (3), gradient norm and dead groups (4), the teacher's
-error and predictions (5), and whether predictions can be trusted. Of ablations (App. G) and other
-models (App. H) the same.
+error and predictions (5), and whether predictions can be trusted.
 
 As in the paper, validation accuracy is drawn as it was measured and everything else smoothed by an
 exponential moving average (0.9) over the steps. Runs whose settings differ in nothing but the seed
@@ -30,7 +29,6 @@ EMA = 0.9  # (paper, Experiments)
 # Okabe and Ito's, in an order that keeps the first ones apart in a black-and-white print too.
 COLOURS = ["#0072B2", "#E69F00", "#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7"]
 MARKERS = "os^Dv*P"
-SHARES = {"val_accuracy", "reward_mean", "zero_variance"}
 STYLES = ("-", "--", ":")
 ERRORS = {"teacher_mae": "all groups", "teacher_mae_dead": "dead groups"}
 ERRORS |= {"teacher_noise_floor": "a perfect teacher (sampling noise)"}
@@ -86,9 +84,8 @@ def draw_panel(axes, panel, methods: list[Method], amount: str = "steps") -> Non
                     axes.plot(curve, color=colour, alpha=0.35, linewidth=0.7)
             elif style == "-":
                 half = table.sem(axis=1) * stats.t.ppf(0.975, n - 1)
-                low = (mean - half).clip(lower=0)  # nothing drawn here is ever negative
-                high = (mean + half).clip(upper=1 if key in SHARES else None)
-                axes.fill_between(mean.index, low, high, color=colour, alpha=0.2, linewidth=0)
+                band = mean - half, mean + half
+                axes.fill_between(mean.index, *band, color=colour, alpha=0.2, linewidth=0)
             marks = {"marker": marker, "markersize": 4, "markevery": 1 if measured else 0.12}
             axes.plot(mean, style, color=colour, linewidth=1.8, **marks)
     if len(names) > 1:  # what the line styles mean, in grey: the colours are the figure's legend

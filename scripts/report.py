@@ -36,10 +36,8 @@ LOGGED = ["groups", "completion_tokens", "seconds"]
 
 
 def read_table(path: Path, *columns: str) -> pd.DataFrame:
-    """The rows of a JSON-lines file, without a last line that is still being written.
-
-    Raises InputError where the file is missing, empty or damaged, or a row lacks one of `columns`.
-    """
+    """The rows of a JSON-lines file, without a last line that is still being written. Raises
+    InputError where the file is missing, empty or damaged, or a row lacks one of `columns`."""
     rows = pd.DataFrame(read_lines(path, torn=True))
     if rows.empty:
         raise InputError(f"{path}: there is none, or it has no line yet")
@@ -70,9 +68,8 @@ class Run:
                 raise InputError(f"{folder}: config.json has no {name}")
         rows = read_table(folder / "metrics.jsonl", "step")
         rows = rows.drop_duplicates("step", keep="last").set_index("step").sort_index()
-        trained = rows.reindex(columns=LOGGED)[rows.index > 0]  # step 0 only evaluates
-        for name in trained.columns[trained.isna().any()]:
-            step = trained.index[trained[name].isna()][0]
+        lacking = rows.reindex(columns=LOGGED)[rows.index > 0].isna()  # step 0 only evaluates
+        for step, name in lacking.stack()[lambda lacks: lacks].index[:1]:
             raise InputError(f"{folder}: metrics.jsonl has no {name} at step {step}")
         return cls(folder, config, rows.apply(pd.to_numeric, errors="coerce"))
 
