@@ -68,9 +68,9 @@ HACKS = r"""
 «n», «d»   «d»; «n»   «n» «d»   «n» \text{ or } «d»   «d» or «n»   «n» \lor «d»   «n»\\ «d»
 «d»…«n»   «d» \quad «n»   «n»|«d»   «n» \cup «d»   «n» / «d»   «d» \to «n»   \{«n», «d»\}
 «n» \pm «d»   [«n», «d»]   \text{«n» or «d»}   x=«n», x=«d»   «n» \text{ (or } «d»)   «d»=«n»
-«n»=«d»   «d»<«n»   \begin{cases}«n»\\«d»\end{cases}   x=«n»=«d»   «n» \neq «d»   «d» \approx «n»   x \not= «n»
-«k»x=«n*k»   x-«n»=0   \sum_{k=1}^{«n»} 1   \int_0^{«n»} dx   «n»+x-x   \log_2 2^{«n»}   (A) «n»
-\max(«n»,-«n»)   «n» \bmod 10000000   \gcd(«n»,0)   \phantom{«d»}«n»   \cancel{«d»}«n»
+«n»=«d»   «d»<«n»   \begin{cases}«n»\\«d»\end{cases}   x=«n»=«d»   «n» \neq «d»   «d» \approx «n»
+x \not= «n»   «k»x=«n*k»   x-«n»=0   \sum_{k=1}^{«n»} 1   \int_0^{«n»} dx   «n»+x-x   \log_2 2^{«n»}
+(A) «n»   \max(«n»,-«n»)   «n» \bmod 10000000   \gcd(«n»,0)   \phantom{«d»}«n»   \cancel{«d»}«n»
 \text{not } «n»   «n»\tag{«d»}   «n» \text{ million}   «n» \text{ dozen}   «n» \text{ tenths}
 «head»{}«tail»   «head»^{}«tail»   «head» «tail»   «head»\quad «tail»   «head»\text{ }«tail»
 """
