@@ -1,9 +1,9 @@
 r"""The verified reward r_ver(o) in {0, 1}: does the last \boxed{} of a completion o say what the
 gold answer says?
 
-1. `Verifier`, in the trainer, hands completions and golds to workers: `python verify.py --worker`,
-   without torch, can be killed, and has limits on CPU time and memory (plumbing/workers.py). What a
-   worker dies of is the status of the sample.
+1. `Verifier`, in the trainer, hands completions and golds to workers (`python verify.py --worker`,
+   without torch), which can be killed and have limits on CPU time and memory (plumbing/workers.py).
+   What a worker dies of is the status of the sample.
 2. `compare` brings gold and answer to one spelling (plumbing/latex.py), then compares their shapes
    (plumbing/shapes.py) part by part, and of the parts the values (plumbing/arithmetic.py).
    math-verify alone is too generous for a reward that is optimised against: it solves equations, so
@@ -50,8 +50,7 @@ class Verdict:
 
 
 def extract_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}`, stripped; None if there is none, or it is empty or
-    never closed."""
+    r"""The content of the last `\boxed{...}`, stripped; None if it is missing, empty or open."""
     start = max((box.end() for box in re.finditer(r"\\boxed\s*\{", text)), default=len(text))
     depth = 1
     for brace in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
@@ -99,10 +98,9 @@ def _same_value(gold: str, answer: str) -> bool:
     if "." not in exact and is_rounded(exact, decimal, 6):
         return True
     pairs = enumerate(zip(golds, answers, strict=True))
-    sure = (
-        TRIALS // 2
-    )  # roots of negative letters, which the others may have, are read in many ways
-    return all(close(a, b) for at, (a, b) in pairs if at < sure or (a.is_real and b.is_real))
+    # Roots of negative letters, which the second half has, are read in many ways.
+    half = TRIALS // 2
+    return all(close(a, b) for at, (a, b) in pairs if at < half or (a.is_real and b.is_real))
 
 
 def _multiples(gold: str, answer: str) -> bool:
@@ -203,8 +201,7 @@ def _grade(completion: str, gold: str, trusting: bool) -> str:
 
 
 def _prepare(reward: str):
-    """`_grade`, or its like for a reward of one's own: what is no reward comes back in place of the
-    status."""
+    """`_grade`, or the same by a reward of one's own; its status may be what is wrong with that."""
     if not reward:
         logging.disable(logging.CRITICAL)  # math-verify warns that its time limits are off
         compare(r"\sum_{k=1}^n k", r"\frac{n(n+1)}{2}")  # loads and warms the parsers

@@ -174,9 +174,10 @@ def graded(count: int, golds: list[str], rng: random.Random) -> pandas.DataFrame
     return pandas.DataFrame(rows, columns=["family", "due", "status", "seconds", "case"])
 
 
-def megabytes(who: int) -> float:
-    """The most that a process has held so far: this one, or the largest of its children."""
-    return resource.getrusage(who).ru_maxrss / 1024
+def resident() -> float:
+    """Megabytes that this process holds."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
 
 
 def growth(calls: int) -> float:
@@ -184,9 +185,9 @@ def growth(calls: int) -> float:
     with Verifier(workers=1) as verifier:
         for call in range(-calls // 20, calls):
             if call == 0:  # caches are full
-                before = megabytes(resource.RUSAGE_SELF)
+                before = resident()
             verifier.grade([r"\boxed{12,345}"], ["12345"])
-    return megabytes(resource.RUSAGE_SELF) - before
+    return resident() - before
 
 
 def main() -> int:
@@ -201,13 +202,14 @@ def main() -> int:
     except (OSError, ValueError, KeyError, AttributeError) as error:
         parser.error(f"--golds {options.golds}: {error!r}; it needs lines with expected_answer")
 
-    grown = growth(options.calls)  # first, as only the most that was held is known
+    grown = growth(options.calls)
     frame = graded(options.answers, golds, random.Random(options.seed))
     print(pandas.crosstab([frame.family, frame.due], frame.status).to_string())
     paid = (frame.status == "correct").astype(int)
     bad = frame[(paid != frame.due) | (frame.status == "crash")]
     print(*(bad.family + ", " + bad.status + ", " + bad.case)[:40], sep="\n")
-    slowest, largest = frame.seconds.max(), megabytes(resource.RUSAGE_CHILDREN)
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    slowest = frame.seconds.max()
     print(f"{options.calls} calls: {grown:.1f} MB more; largest worker: {largest:.0f} MB")
     print(f"slowest answer: {slowest:.2f} s; bad verdicts: {len(bad)}")
     held = slowest <= SECONDS and largest <= WORKER_MB and grown <= GROWTH_MB

@@ -366,7 +366,7 @@ def test_a_reward_of_ones_own(tmp_path):
 
 def test_a_gold_must_earn_1_in_a_box_from_a_reward_of_ones_own(tmp_path):
     body = r"return solution_str == r'\boxed{5}' and data_source == '' and extra_info is None"
-    with Verifier(workers=1, reward=reward_file(tmp_path, body)) as verifier:
+    with Verifier(1, reward=reward_file(tmp_path, body)) as verifier:
         assert verifier.check_golds(["5", "6"]) == [True, False]
 
 
