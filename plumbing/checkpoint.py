@@ -7,6 +7,7 @@ and renames when everything is on disk.
 
 import io
 import json
+import math
 import pickle
 import shutil
 import zlib
@@ -72,17 +73,21 @@ def save(run, step: int, sampler, student=None) -> None:
 
 def load(run, step: int, sampler, student=None) -> None:
     """Goes on from checkpoint `step`, and forgets what came after it; 0 leaves all as it starts."""
-    folder = folder_of(run.path, step)
-    for name, held in _models(sampler, student).items() if step else ():
+    if step:
+        load_models(folder_of(run.path, step), run.layout.group, sampler, student)
+        sampler.load_state_dict(sampler_state(run.path, step))
+    run.begin(step)
+
+
+def load_models(folder: Path, group, sampler, student=None) -> None:
+    """Weights and optimizers from a checkpoint's folder, into those that this rank has shards of."""
+    for name, held in _models(sampler, student).items():
         sharded = _sharded(*held)
-        dcp.load(sharded, checkpoint_id=folder / name, process_group=run.layout.group)
+        dcp.load(sharded, checkpoint_id=folder / name, process_group=group)
         parts = {"model_state_dict": sharded["model"], "optim_state_dict": sharded["optimizer"]}
         set_state_dict(*held, **parts)
-    if step:
-        sampler.load_state_dict(sampler_state(run.path, step))
     if student:
         student.generator.refresh(student.policy)
-    run.begin(step)
 
 
 def export(run, sampler, student=None) -> None:
@@ -93,10 +98,11 @@ def export(run, sampler, student=None) -> None:
         teacher.export(run.path / "teacher")
 
 
-def newest_intact(path: Path) -> int:
-    """The newest step whose checkpoint is intact; 0 if there is none at all. Raises InputError if
-    all are damaged."""
-    for step in reversed(steps(path)):
+def newest_intact(path: Path, before: float = math.inf) -> int:
+    """The newest step, of those before `before`, whose checkpoint is intact; 0 if there is none at
+    all. Raises InputError if all are damaged."""
+    earlier = [step for step in steps(path) if step < before]
+    for step in reversed(earlier):
         folder = folder_of(path, step)
         try:
             manifest = dict(json.loads((folder / "manifest.json").read_text()))
@@ -107,7 +113,7 @@ def newest_intact(path: Path) -> int:
             return step
         what = f"checkpoint {folder} is damaged ({damaged[0]})"
         print(f"warning: {what}: going back to the one before it", flush=True)
-    if steps(path):
+    if earlier:
         advice = "to start again choose another"
         raise InputError(f"--out {path}: no checkpoint there is intact; {advice}")
     return 0

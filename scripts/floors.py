@@ -1,10 +1,7 @@
-"""The least that a step costs: FLOPs and bytes of a decoder's matrices, over how fast a machine does them.
-
-bench.py prints `floors` beside what it measured; `plan_row` puts them together for GPUs that are not at hand.
-"""
+"""The least that a step costs: FLOPs and bytes of a decoder's matrices, over how fast a machine
+does them. bench.py prints `floors` beside what it measured."""
 
 import itertools
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,17 +9,17 @@ import torch
 from torch.utils.benchmark import Timer
 from transformers import AutoConfig
 
-# fmt: off
-SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-         "head_dim", "vocab_size", "tie_word_embeddings")
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+SIZES += ("num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings")
 SHAPES = {  # model_type; SIZES
     "qwen2.5-1.5b": ("qwen2", 1536, 8960, 28, 12, 2, 128, 151936, True),
     "olmo2-1b": ("olmo2", 2048, 8192, 16, 16, 16, 128, 100352, False),
     "qwen3-4b": ("qwen3", 2560, 9728, 36, 32, 8, 128, 151936, True),
     "phi-4-mini": ("phi3", 3072, 8192, 32, 24, 8, 128, 200064, True),
-    "qwen3-1.7b": ("qwen3", 2048, 6144, 28, 16, 8, 128, 151936, True),  # the teacher of the last two presets
+    "qwen3-1.7b": ("qwen3", 2048, 6144, 28, 16, 8, 128, 151936, True),
     "qwen3-0.6b": ("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, True),
-    "10m": ("qwen3", 256, 768, 12, 4, 2, 64, 96, True),  # on a CPU arithmetic takes nearly all of its step
+    # On a CPU arithmetic takes nearly all of its step.
+    "10m": ("qwen3", 256, 768, 12, 4, 2, 64, 96, True),
 }
 HUB = {  # which of SHAPES a preset's model has
     "Qwen/Qwen2.5-1.5B": "qwen2.5-1.5b",
@@ -31,45 +28,38 @@ HUB = {  # which of SHAPES a preset's model has
     "microsoft/Phi-4-mini-instruct": "phi-4-mini",
     "Qwen/Qwen3-1.7B": "qwen3-1.7b",
     "Qwen/Qwen3-0.6B-Base": "qwen3-0.6b",
-    "Qwen/Qwen3-0.6B": "qwen3-0.6b",
 }
-TEACHERS = {"qwen3-4b": "qwen3-1.7b", "phi-4-mini": "qwen3-1.7b"}  # of another shape than the student
-# fmt: on
+CARDS, USABLE = (24, 80, 141), 0.92  # GiB; the rest is for CUDA's context, libraries and fragments
 
 
 def model_config(shape: str, **changes):
-    """The transformers config of one of SHAPES, or of a model's folder, with some settings changed."""
+    """The transformers config of one of SHAPES, or of a model's folder, with some settings
+    changed."""
     if shape in SHAPES:
         kind, *sizes = SHAPES[shape]
-        settings = {"model_type": kind, "max_position_embeddings": 32_768} | dict(
-            zip(SIZES, sizes, strict=True)
-        )
+        settings = {"model_type": kind, "max_position_embeddings": 32_768}
+        settings |= zip(SIZES, sizes, strict=True)
     else:
         settings = AutoConfig.from_pretrained(shape).to_dict()
     return AutoConfig.for_model(**(settings | changes))
 
 
 class Shape:
-    """What a decoder's cost depends on, from its transformers config. Norms, biases and activations are left out."""
+    """What a decoder's cost depends on, from its transformers config. Norms, biases and activations
+    are left out."""
 
     def __init__(self, c):
         size = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
         q, kv = size * c.num_attention_heads, size * c.num_key_value_heads
-        # Weights that every token is multiplied by: queries and output, keys and values, the three of the MLP.
-        self.matrices = (
-            c.num_hidden_layers * c.hidden_size * (2 * q + 2 * kv + 3 * c.intermediate_size)
-        )
+        # Weights of queries and output, keys and values, the three of the MLP.
+        layer = c.hidden_size * (2 * q + 2 * kv + 3 * c.intermediate_size)
+        self.matrices = c.num_hidden_layers * layer  # that every token is multiplied by
         self.head = c.vocab_size * c.hidden_size
         self.parameters = self.matrices + self.head * (1 if c.tie_word_embeddings else 2)
-        self.attention = (
-            4 * c.num_hidden_layers * q
-        )  # FLOPs a key: multiply and add, for its score and its value
+        # FLOPs a key: multiply and add, for its score and its value.
+        self.attention = 4 * c.num_hidden_layers * q
         self.cache = 2 * c.num_hidden_layers * kv  # numbers kept a token: keys and values
-        self.layers, self.hidden, self.tied = (
-            c.num_hidden_layers,
-            c.hidden_size,
-            c.tie_word_embeddings,
-        )
+        self.layers, self.hidden = c.num_hidden_layers, c.hidden_size
         self.kept = kept_bytes(c, q, kv)
 
     def forward_flops(self, tokens, attended, scored):
@@ -102,20 +92,22 @@ def kept_bytes(c, q: int, kv: int) -> int:
 
 
 def causal(tokens, before=0):
-    """Keys attended to by `tokens` tokens that follow `before`: tokens·before + tokens·(tokens + 1)/2."""
+    """Keys that `tokens` tokens attend to which follow `before`."""
     return tokens * before + tokens * (tokens + 1) // 2
 
 
 @dataclass
 class Machine:
-    """bandwidth in bytes/s (copy of a large tensor, read + write), rate in FLOP/s (product of square matrices)."""
+    """bandwidth in bytes/s (copy of a large tensor, read + write), rate in FLOP/s (product of
+    square matrices)."""
 
     bandwidth: float
     rate: float
 
     @classmethod
     def measure(cls, cuda: bool) -> "Machine":
-        """Best of 5, by this process with its threads, in the dtype that generates: float32 on a CPU, bf16 on a GPU."""
+        """Best of 5, by this process with its threads, in the dtype that generates: float32 on a
+        CPU, bf16 on a GPU."""
         n, dtype = (8192, torch.bfloat16) if cuda else (2048, torch.float32)
         with torch.device("cuda" if cuda else "cpu"):
             a, m = torch.ones(2**28 if cuda else 2**26), torch.randn(n, n, dtype=dtype)
@@ -133,25 +125,26 @@ class Machine:
 def floors(
     shape: Shape, machine: Machine, prompt_B, new_B, live, G: int, ranks: int, size: int
 ) -> dict[str, float]:
-    """Seconds of one of `ranks` student ranks for an equal share of a step, by part; the other parts have no floor.
+    """Seconds of one of `ranks` student ranks for an equal share of a step, by part; the other
+    parts have no floor.
 
-    prompt_B and new_B: tokens of each row, prompt-major; live: the rows that are trained on; size: bytes of a number in
-    the generator. Each prompt is read once, nothing is padded, backward costs twice forward, and what is computed twice
-    to save memory does not have to be done. AdamW reads weight, gradient and two moments, and writes all but one.
+    prompt_B and new_B: tokens of each row, prompt-major; live: the rows that are trained on; size:
+    bytes of a number in the generator. Each prompt is read once, nothing is padded, backward costs
+    twice forward, and what is computed twice to save memory does not have to be done. Then AdamW
+    reads weight, gradient and two moments, and writes all but one, and the generator gets a copy.
     """
     prompt_B, new_B, live = np.asarray(prompt_B), np.asarray(new_B), np.asarray(live, dtype=int)
-    prompt_P, decoded_B = prompt_B[::G], new_B - 1  # the first token of a row comes with its prompt
+    prompt_P, decoded_B = prompt_B[::G], new_B - 1  # a row's first token comes with its prompt
     seen = causal(decoded_B, prompt_B).sum()
     tokens, scored = prompt_P.sum() + decoded_B.sum(), len(prompt_P) + decoded_B.sum()
     generate = shape.forward_flops(tokens, causal(prompt_P).sum() + seen, scored)
     moved = size * ((shape.matrices + shape.head) * decoded_B.max() + shape.cache * seen / ranks)
     whole = (prompt_B + new_B)[live]
     train = 3 * shape.forward_flops(whole.sum(), causal(whole).sum(), new_B[live].sum())
+    adamw, refresh = 7 * 4 * shape.parameters / ranks, (4 + size) * shape.parameters
     return {
         "rollout_s": machine.floor(generate / ranks, moved),
-        "fwd_bwd_s": machine.floor(train / ranks),
-        "step": machine.floor(moved=7 * 4 * shape.parameters / ranks),
-        "refresh": machine.floor(moved=(4 + size) * shape.parameters),
+        "train_s": machine.floor(train / ranks) + machine.floor(moved=adamw + refresh),
     }
 
 
@@ -194,9 +187,8 @@ def memory_row(student: Shape, teacher: Shape | None, c, students: int, teachers
     "teacher rank" that of a teacher which reads teacher_batch_size questions of max_prompt_tokens.
     """
     tokens = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
-    kept, recomputed = (
-        training_bytes(student, tokens, recompute, ranks=students) for recompute in (False, True)
-    )
+    ways = (training_bytes(student, tokens, again, ranks=students) for again in (False, True))
+    kept, recomputed = ways
     parts = recomputed if c.activation_checkpointing else kept
     copy, cache = 2 * student.parameters, 2 * student.cache * c.max_rollout_tokens
     here = learning = within = 0.0
@@ -206,6 +198,7 @@ def memory_row(student: Shape, teacher: Shape | None, c, students: int, teachers
         learning = sum(learns.values())
         if not teachers:
             here, within = learns["sharded"] + learns["gathered"], learning
+    generating = parts["sharded"] + max(here + cache, within)
     row = {
         "sharded": parts["sharded"],
         "gathered": parts["gathered"],
@@ -214,14 +207,10 @@ def memory_row(student: Shape, teacher: Shape | None, c, students: int, teachers
         "recomputed": recomputed["activations"] + recomputed["working"],
         "cache": cache,
         "teacher here": here,
-        "student": copy
-        + max(here + sum(parts.values()), parts["sharded"] + max(here + cache, within)),
+        "student": copy + max(here + sum(parts.values()), generating),
         "teacher rank": learning,
     }
     return {name: value / 2**30 for name, value in row.items()}
-
-
-CARDS, USABLE = (24, 80, 141), 0.92  # GiB; the rest is for CUDA's context, libraries and fragments
 
 
 def rows_that_fit(
@@ -234,53 +223,3 @@ def rows_that_fit(
         return memory_row(student, teacher, settings, students, teachers)["student"] < USABLE * card
 
     return {card: next(n for n in itertools.count() if not fits(n + 1, card)) for card in CARDS}
-
-
-ASSUMED = {  # of `plan_row`: value, meaning
-    "tflops": (395.6, "bf16 TFLOP/s that a GPU reaches (0.4 of an H100's peak)"),
-    "bandwidth": (2.01, "TB/s that it reads and writes (0.6 of an H100's)"),
-    "nvlink": (300.0, "GB/s a GPU reaches where a role has at most 8"),
-    "network": (40.0, "GB/s a GPU reaches beyond"),
-    "dead": (0.5, "share of dead groups"),
-    "prompt_tokens": (300, "of a prompt"),
-    "mean_tokens": (1000, "of a completion, mean"),
-    "max_tokens": (2048, "of the longest completion, on every rank"),
-    "question_tokens": (100, "of what the teacher reads"),
-}
-
-
-def plan_row(student: Shape, teacher: Shape, gpus: int, a) -> dict[str, float]:
-    """Seconds by part of one step on `gpus` GPUs, a quarter of them the teacher's. a: the names in ASSUMED.
-
-    The teacher (Table 5b) makes 18/4 updates of 4 epochs over 64 outcomes in batches of 8 a rank: 72 small steps
-    on 2 ranks. Both roles run at once: the student waits ("wait") where the teacher's learning and scoring take longer
-    than its own work.
-    """
-    teachers = gpus // 4
-    students, P, G = gpus - teachers, 18, 16
-    machine = Machine(a.bandwidth * 1e12, a.tflops * 1e12)
-    new_B, live = [a.mean_tokens] * (P * G - 1) + [a.max_tokens], range(round(P * G * (1 - a.dead)))
-    least = floors(student, machine, [a.prompt_tokens] * P * G, new_B, live, G, students, size=2)
-
-    def exchange(moved: float, ranks: int) -> float:
-        return moved * (ranks - 1) / ranks / (1e9 * (a.nvlink if ranks <= 8 else a.network))
-
-    # Gradients are reduced in float32; bf16 weights are gathered for training, and for the generating copy.
-    weights = (
-        exchange((4 + 2 + 2) * student.parameters, students) + least["step"] + least["refresh"]
-    )
-    question = teacher.forward_flops(a.question_tokens, causal(a.question_tokens), 0)
-    learn = machine.floor(3 * 8 * question) + machine.floor(
-        moved=7 * 4 * teacher.parameters / teachers
-    )
-    learn += exchange((4 + 2) * teacher.parameters, teachers)
-    updates, batches = P / 4, math.ceil(64 / (8 * teachers))
-    teach = updates * 4 * batches * learn + machine.floor(8 * P * question / teachers)
-    busy = least["rollout_s"] + least["fwd_bwd_s"] + weights
-    parts = {
-        "rollout": least["rollout_s"],
-        "train": least["fwd_bwd_s"],
-        "weights": weights,
-        "teacher": teach,
-    }
-    return parts | {"step": max(busy, teach), "wait": max(0.0, teach - busy)}

@@ -1,31 +1,39 @@
-#!/usr/bin/env python
-"""Run one step of a past run again: from the nearest checkpoint before it, selections.jsonl and the seed.
+"""Trains a step of a past run again: from the newest checkpoint before it, selections and seed.
 
-    torchrun --nproc_per_node 3 scripts/replay.py runs/demo-goldilocks-seed0 --step 57
+    torchrun --nproc_per_node 3 -m scripts.replay runs/demo-goldilocks-seed0 --step 57
 
-Start as many processes as the run had student ranks. The steps from the checkpoint on are trained again by train.py's
-own loop, with the recorded problems in place of a sampler, so that no teacher is needed; nothing in the run's folder
-changes but the new folder `replay/`. There rank 0 writes every completion of the step (`step_57.jsonl`) and its
-gradient after clipping, parameter by parameter (`step_57.safetensors`). Then every number of these steps is compared
-with metrics.jsonl. Exit status 0: all the same to the last bit, as they are on one kind of machine; 1: some differ.
+Start as many processes as the run had student ranks. `train_step` makes the steps after the
+checkpoint again, with the problems of selections.jsonl in place of a sampler, so no teacher is
+needed. Every number of metrics.jsonl that measures no time is compared, and the step's completions
+are written to RUN/replay/step_57.jsonl, one a line with its reward and advantage; nothing else in
+the run's folder changes. Exit status 0: all the same to the last bit, as they are on one kind of
+machine; 1: something differs.
+
+The step whose loss or gradient was not finite (exit status 3 of train.py) fails here again, and
+then each line says as well whether the log-probs of its completion are finite. Replay it before
+the run is continued: that cuts its logs at the newest checkpoint.
 """
 
-import argparse
 import json
-import os
 import sys
+from collections import deque
 from dataclasses import fields
 from pathlib import Path
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parent.parent)
-)  # the core files lie beside this folder
 import numpy as np
-from safetensors.torch import save_file
-from transformers.utils import logging as hf_logging
+import torch
+import torch.distributed as dist
 
+import grpo
 import train
-from sampler import InputError, Selections
+from plumbing import checkpoint
+from plumbing.batches import collate
+from plumbing.errors import InputError, NonFiniteError
+from plumbing.files import digest, plain, read_lines, write_lines
+from plumbing.flags import Parser
+from plumbing.problems import Problems
+from plumbing.ranks import Layout, begin_process, refuse
+from sampler import Selections
 from verify import Verifier
 
 
@@ -37,139 +45,125 @@ class Recorded:
 
     def propose(self, n: int) -> Selections:
         rows, self.rows = self.rows[:n], self.rows[n:]
+        columns = ("pool", "utilities", "chosen", "explored")
         pool_N_K, utilities_N_K, chosen_N, explored_N = (
-            np.array([row[name] for row in rows])
-            for name in ("pool", "utilities", "chosen", "explored")
+            np.array([row[name] for row in rows]) for name in columns
         )
         position_N = (pool_N_K == chosen_N[:, None]).argmax(axis=1)
         return Selections(pool_N_K, utilities_N_K.astype(float), position_N, explored_N)
 
     def observe(self, index_N, successes_N, G) -> None: ...
 
-    def state_dict(self) -> dict:
-        return {}
-
-    def load_state_dict(self, state: dict) -> None: ...
-
     def metrics(self) -> dict:
         return {}
 
 
-class Replay(train.Run):
-    """The run's folder, read only: what would be logged is compared, and the last step is written to `out`."""
-
-    def __init__(self, config: train.Config, layout: train.Layout, step: int):
-        super().__init__(config, layout)
-        self.last, self.out = step, self.folder / "replay"
-        self.logged = {
-            row["step"]: row for row in train.read_lines(self.folder / "metrics.jsonl", torn=True)
-        }
-        self.differ = 0
-
-    def resume(self, step: int, sampler, student=None) -> None:
-        self.load(step, sampler, student)
-        optimizer_step = student.optimizer.step
-
-        def keep_gradient_and_step():
-            self.gradient = {
-                name: p.grad.full_tensor().cpu() for name, p in student.policy.named_parameters()
-            }
-            optimizer_step()
-
-        student.optimizer.step = keep_gradient_and_step
-        student.generator.export = lambda folder: None  # the run has its own
-
-    def save(self, step: int, sampler, student=None) -> None: ...
-
-    def owes_evaluation(self, step: int) -> bool:
-        return False
-
-    def log(self, metrics: dict, groups: train.Groups | None = None, tokenizer=None) -> None:
-        if (step := metrics["step"]) == self.last:
-            self.layout.request_stop()  # ends the loop after this step
-        if self.layout.rank or groups is None:
-            return
-        again = json.loads(json.dumps(train.plain(metrics)))
-        again.pop("val_accuracy", None)  # nothing is evaluated
-        names = [
-            k for k in self.logged[step] if k in again and k != "seconds" and not k.endswith("_s")
-        ]
-        different = [name for name in names if again[name] != self.logged[step][name]]
-        self.differ += len(different)
-        print(
-            f"step {step}: {len(names) - len(different)} of {len(names)} numbers are the same",
-            flush=True,
-        )
-        for name in different:
-            print(f"  {name}: {self.logged[step][name]} then, {again[name]} now")
-        if step == self.last:
-            G = groups.rewards_P_G.shape[1]
-            problems = groups.selections.index_N.repeat(G).tolist()
-            columns = (problems, groups.rewards_P_G.flatten().tolist(), groups.statuses)
-            rows = [
-                dict(zip(("problem", "reward", "status"), row, strict=True))
-                for row in zip(*columns, strict=True)
-            ]
-            for row, ids in zip(rows, groups.rollouts.completion_ids, strict=True):
-                row |= {"completion": tokenizer.decode(ids), "completion_ids": ids}
-            train.write_lines(self.out / f"step_{step}.jsonl", rows)
-            save_file(self.gradient, self.out / f"step_{step}.safetensors")
-            print(f"completions and gradient of step {step} are in {self.out}")
-
-    def show_plan(self, start: int, student, n_train: int, n_val: int) -> None:
-        if self.layout.rank == 0:
-            print(f"replaying steps {start + 1} to {self.last} of {self.folder}", flush=True)
-
-    def show_result(self, finished: bool) -> None: ...
-
-
-def load(folder: Path, step: int) -> tuple[train.Config, list[dict], int]:
-    """Config, the selections to replay, and the step of the checkpoint before them. Raises InputError in one line."""
+def load(folder: Path, step: int) -> tuple[train.Config, Layout, Recorded, int]:
+    """What the steps need, and the step of the checkpoint before them. Raises InputError."""
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no run: there is no config.json")
     settings = json.loads((folder / "config.json").read_text())
     config = train.Config(**{f.name: settings[f.name] for f in fields(train.Config)})
-    config.out, config.teacher_ranks, config.eval_every = str(folder), 0, sys.maxsize
-    layout = train.Layout(config)
-    if layout.world != settings["student_ranks"]:
-        raise InputError(
-            f"{folder} was trained by {settings['student_ranks']} student ranks, and random streams belong to ranks: "
-            f"torchrun --nproc_per_node {settings['student_ranks']} scripts/replay.py {folder} --step {step}"
-        )
-    if changed := [
-        k for k, v in train.Run(config, layout).facts().items() if "crc32" in k and v != settings[k]
-    ]:
-        raise InputError(f"the problems have changed since the run: {changed[0]} differs")
-    rows = train.read_lines(folder / "selections.jsonl", torn=True)
+    config.teacher_ranks, ranks = 0, settings["student_ranks"]
+    layout = Layout(config)
+    if layout.world != ranks:
+        right = f"torchrun --nproc_per_node {ranks} -m scripts.replay {folder} --step {step}"
+        raise InputError(f"{folder} was trained by {ranks} student ranks: {right}")
+    if digest(Path(config.train_data))[1] != settings["train_data_crc32"]:
+        raise InputError(f"{config.train_data} has changed since the run")
+    rows = read_lines(folder / "selections.jsonl", torn=True)
     last = max((row["step"] for row in rows), default=0)
     if not 1 <= step <= last:
         raise InputError(f"--step {step}: {folder} has steps 1 to {last}")
-    start = max([n for n in train.Run(config, layout).steps() if n < step], default=0)
-    return config, [row for row in rows if start < row["step"] <= step], start
+    start = checkpoint.newest_intact(folder, before=step)
+    return config, layout, Recorded([row for row in rows if start < row["step"] <= step]), start
+
+
+def outcome_lines(student, selections, rollouts, failed: bool) -> list[dict]:
+    """One line for each completion. failed: also whether its log-probs are finite (on all ranks,
+    each of which forwards every row alone)."""
+    c, lines = student.config, []
+    rewards_P_G = rollouts.rewards_P_G(c.group_size)
+    advantage_B = grpo.group_advantages(rewards_P_G, c.advantage_std).flatten().tolist()
+    for b, problem in enumerate(selections.index_N.repeat(c.group_size).tolist()):
+        line = {"problem": problem, "reward": rollouts.rewards[b], "status": rollouts.statuses[b]}
+        line |= {"advantage": advantage_B[b], "prompt_ids": rollouts.prompt_ids[b]}
+        line["completion_ids"] = rollouts.completion_ids[b]
+        line["completion"] = student.tokenizer.decode(rollouts.completion_ids[b])
+        if failed:
+            row = collate(rollouts, [b], student.tokenizer.pad_token_id, student.layout.device)
+            with torch.no_grad():
+                logp_N, _ = student.policy(row, c.temperature)
+            line["finite_logp"] = bool(logp_N.isfinite().all())
+        lines.append(line)
+    return lines
+
+
+def compare(then: dict | None, now: dict) -> bool:
+    """Prints which numbers of a row of metrics.jsonl differ; returns whether none does."""
+    if then is None:
+        print(f"step {now['step']} failed then, and does not now")
+        return False
+    now = json.loads(json.dumps(plain(now)))
+    names = [k for k in then if k in now and k != "seconds" and not k.endswith("_s")]
+    different = [name for name in names if then[name] != now[name]]
+    same = len(names) - len(different)
+    print(f"step {now['step']}: {same} of {len(names)} numbers are the same", flush=True)
+    for name in different:
+        print(f"  {name}: {then[name]} then, {now[name]} now")
+    return not different
+
+
+def replay(folder: Path, last: int, student, sampler: Recorded, start: int) -> bool:
+    """Makes steps start + 1 to `last` again; returns whether all came out as they had."""
+    problems, first = Problems(student.config.train_data), student.layout.rank == 0
+    latest = deque(maxlen=1)  # outcomes of the step at hand
+
+    def note(step, selections, rollouts, decode) -> None:
+        latest.append((selections, rollouts))
+
+    logged = {row["step"]: row for row in read_lines(folder / "metrics.jsonl", torn=True)}
+    if start:
+        path = checkpoint.folder_of(folder, start)
+        checkpoint.load_models(path, student.layout.group, sampler, student)
+    same, failed = True, False
+    for step in range(start + 1, last + 1):
+        try:
+            row = train.train_step(step, student, sampler, problems, note)
+            same &= compare(logged.get(step), row) if first else True
+        except NonFiniteError as error:
+            failed, last, same = True, step, same and step not in logged
+            if first:
+                print(f"{'as then' if same else 'not so then'}: {error}")
+            break
+    lines = outcome_lines(student, *latest[0], failed)
+    if first:
+        out = folder / "replay" / f"step_{last}.jsonl"
+        write_lines(out, lines)
+        print(f"completions of step {last}: {out}", flush=True)
+    return same
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="a run's folder")
-    parser.add_argument("--step", type=int, required=True, help="the step to run again")
-    args = parser.parse_args(argv)
+    parser.add_argument("--step", type=int, required=True, help="the step to train again")
+    begin_process()
     try:
-        config, rows, start = load(args.run, args.step)
+        args = parser.parse_args(argv)
+        config, layout, sampler, start = load(args.run, args.step)
     except (ValueError, OSError) as error:
-        if os.environ.get("RANK", "0") == "0":
-            print(f"error: {error}", file=sys.stderr)
-        return 2
-    hf_logging.set_verbosity_error()
-    hf_logging.disable_progress_bar()
-    layout = train.Layout(config)
-    train.build_sampler = lambda *_: Recorded(rows)
-    train.Student.evaluate = lambda *_: {"val_accuracy": float("nan")}
+        return refuse(error)
     with Verifier(workers=config.verify_workers) as verifier:
-        layout.connect(config)
-        run = Replay(config, layout, args.step)
-        train.train(config, layout, run, start, verifier)
-        differ = max(layout.gather(run.differ))
-    return 1 if differ else 0
+        layout.connect(config.timeout_minutes)
+        try:
+            student = train.Student(config, layout, verifier)
+            same = replay(args.run, args.step, student, sampler, start)
+            same = all(layout.gather(same))
+        except Exception as error:  # whatever it is: this rank has to say it
+            return layout.report(error)
+    dist.destroy_process_group()
+    return int(not same)
 
 
 if __name__ == "__main__":
