@@ -1,4 +1,4 @@
-r"""Where does the project stand on this card? One command: tests, speed, memory, whole runs.
+"""Where does the project stand on this card? One command: tests, speed, memory, whole runs.
 
     python -m scripts.gpu_check                    # all of it, about 20 minutes on an H100
     python -m scripts.gpu_check decode memory      # these parts alone
@@ -9,7 +9,7 @@ r"""Where does the project stand on this card? One command: tests, speed, memory
 | tests  | the tests marked `gpu` |
 | groups | a student and a teacher process share the card: NCCL, gloo, checkpoint, resume |
 | decode | 48 rows x 2,048 tokens of the 1.5B shape, with and without CUDA graphs, and the floor |
-| train  | forward and backward: share of the card's matrix rate, SDPA and flash-attn |
+| train  | an update on 20 rows of the 1.5B shape, and the floor |
 | step   | one student rank's share of a paper step, by part (bench.py step) |
 | memory | peak of an update of each preset that fits the card, beside the formula |
 | curve  | the demo on the card against the CPU |
@@ -36,38 +36,28 @@ PARTS = ("tests", "groups", "decode", "train", "step", "memory", "curve", "resum
 COMMAND = [sys.executable, "-m", "scripts.gpu_parts"]
 
 
-def run(part: str, out: Path, minutes: float, dry: bool) -> tuple[int, str, str]:
-    """Exit status, how it ended and the last line of a part; its processes end with it."""
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
-    if dry:
-        environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    log = out / f"{part}.log"
+def run(command: list[str], log: Path, minutes: float, hidden: dict[str, str]) -> tuple[int, str]:
+    """Exit status and last line of a part; all of its processes end with it."""
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"} | hidden
     with log.open("w") as file:
-        process = subprocess.Popen(
-            [*COMMAND, part, "--out", str(out), *["--dry"] * dry],
-            env=environment,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a group of its own, to be ended as one
-        )
+        how = {"stdout": file, "stderr": file, "start_new_session": True}  # to be ended as one
+        process = subprocess.Popen(command, env=environment, **how)
         try:
-            status = process.wait(60 * minutes)
-            why = f"status {status}"
+            status, why = process.wait(60 * minutes), ""
         except subprocess.TimeoutExpired:
-            status, why = 1, f"stopped after {minutes:g} minutes"
+            status, why = 1, f"stopped after {minutes:g} minutes: "
         finally:
             with suppress(ProcessLookupError):  # the usual end: nothing is left
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
-    return status, why, lines[-1]
+    return status, why + lines[-1]
 
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status: 0 all done, 1 a part failed, 2 bad input (one line on stderr)."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    how = {"formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = argparse.ArgumentParser(description=__doc__, **how)
     add = parser.add_argument
     add("parts", nargs="*", choices=[*PARTS, "all"], default="all", help="default: %(default)s")
     add("--out", type=Path, default=Path("runs/gpu_check"), help="%(default)s")
@@ -75,22 +65,24 @@ def main(argv: list[str] | None = None) -> int:
     add("--dry", action="store_true", help="tiny sizes, on a CPU")
     args = parser.parse_args(argv)
     args.out.mkdir(parents=True, exist_ok=True)
+    flags = ["--out", str(args.out), *["--dry"] * args.dry]
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"} if args.dry else {}
     lines, failed, here = ["| part | | seconds | |", "|---|---|---|---|"], False, {}
     for part in PARTS if "all" in args.parts else args.parts:
         print(f"{part} ...", end=" ", flush=True)
-        start = time.monotonic()
-        status, why, said = run(part, args.out, args.minutes, args.dry)
+        began, log = time.monotonic(), args.out / f"{part}.log"
+        status, said = run([*COMMAND, part, *flags], log, args.minutes, hidden)
+        seconds = time.monotonic() - began
         if status == 2:  # what is wrong is so for all parts
             print(said, file=sys.stderr)
             return 2
-        if status:
-            how, failed, said = "FAILED", True, f"{why}: {said}"
-            seconds = time.monotonic() - start
-        else:
-            how, row = "ok", json.loads((args.out / f"{part}.json").read_text())
+        if status == 0:
+            row = json.loads((args.out / f"{part}.json").read_text())
             seconds, said, here = row["seconds"], row["said"], row["here"]
-        print(f"{how}, {seconds:.0f} s", flush=True)
-        lines.append(f"| {part} | {how} | {seconds:.0f} | {said.replace('|', '/')} |")
+        failed |= status != 0
+        line = f"| {part} | {'FAILED' if status else 'ok'} | {seconds:.0f} |"
+        lines.append(f"{line} {said.replace('|', '/')} |")
+        print(line.split("|")[2].strip(), f"{seconds:.0f} s", flush=True)
     facts = ", ".join(f"{name} {value}" for name, value in here.items())
     text = "\n".join([*lines, "", f"`gpu_check`: {facts}", ""])
     (args.out / "summary.md").write_text(text)

@@ -1,9 +1,9 @@
-r"""The parts of gpu_check.py. Each runs in a process of its own and prints what it found:
+"""The parts of gpu_check.py, each run in a process of its own:
 
     python -m scripts.gpu_parts decode --out runs/gpu_check [--dry]
 
-A part is a function of `Sizes` that returns what it found by name, for PART.json and the summary;
-one that finds something wrong raises CheckError: exit status 1.
+A part is a function of `Sizes`. It returns what it found, for PART.json and the summary; where
+something that must hold does not, it raises CheckError, one line: exit status 1.
 """
 
 import argparse
@@ -16,11 +16,10 @@ import tempfile
 import time
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pandas as pd
 import torch
@@ -28,11 +27,13 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from scipy import stats
 from transformers import AutoTokenizer
-from transformers.utils import is_flash_attn_2_available
-from transformers.utils import logging as hf_logging
 
-import rollout
 import train
+from plumbing.decoding import attention_for, run_as_it_is
+from plumbing.errors import say
+from plumbing.files import write_whole
+from plumbing.ranks import Layout, begin_process
+from rollout import Generator, Rollouts
 from scripts import bench, floors, measure
 
 ROOT = Path(train.__file__).resolve().parent
@@ -52,13 +53,16 @@ class Sizes:
     prompt: int = 270  # tokens of each prompt of `decode` and `train`
     new: int = 2048
     groups: int = 3  # x 16 rows
+    presets: tuple = tuple(sorted(set(train.PRESETS) - {"demo"}))  # of `memory`
+    measured: str = "--repeats 3"  # steps of `step`
     steps: int = 40  # of `curve`
     seeds: int = 3
-    flags: dict = field(default_factory=dict)  # of the demo's runs
+    flags: str = ""  # of the demo's runs
 
 
-FEW = {"prompts_per_step": 12, "group_size": 8, "candidates": 2}
-DRY = Sizes("cpu", measure.TOKENIZER, 6, 24, 1, 2, 2, FEW)
+FEW = "--prompts_per_step=12 --group_size=8 --candidates=2"
+ONE = "--warmup 1 --repeats 1 --question_tokens 4"
+DRY = Sizes("cpu", measure.TOKENIZER, 6, 24, 1, ("demo",), ONE, 2, 2, FEW)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -80,15 +84,13 @@ def demo_runs(jobs: dict[Path, list[str]], cpu=(), ranks: int = 1) -> None:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         with out.with_suffix(".log").open("a") as log:
             runs[out] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-    for run in runs.values():
-        run.wait()
-    for out, run in runs.items():
-        if run.returncode:
+    statuses = {out: run.wait() for out, run in runs.items()}
+    for out, status in statuses.items():
+        if status:
             text = out.with_suffix(".log").read_text()
             print(text[-8000:])
             said = [line for line in text.splitlines() if "rror" in line] or ["nothing"]
-            what = f"train.py {' '.join(jobs[out])}: status {run.returncode}"
-            raise CheckError(f"{what}: {said[-1]}")
+            raise CheckError(f"train.py {' '.join(jobs[out])}: status {status}: {said[-1]}")
 
 
 def metrics(out: Path) -> pd.DataFrame:
@@ -98,8 +100,7 @@ def metrics(out: Path) -> pd.DataFrame:
 
 def flags_of(s: Sizes, steps: int, every: int) -> list[str]:
     """A demo run's, which evaluates and saves every so many steps."""
-    numbers = {"steps": steps, "eval_every": every, "checkpoint_every": every}
-    return [f"--{name}={n}" for name, n in (numbers | s.flags).items()]
+    return f"--steps={steps} --eval_every={every} --checkpoint_every={every} {s.flags}".split()
 
 
 def tests(s: Sizes) -> dict:
@@ -119,13 +120,12 @@ def groups(s: Sizes) -> dict:
         out = Path(folder) / "run"
         for steps in (2, 4):  # the second life begins at the first one's checkpoint
             demo_runs({out: ["--teacher_ranks=1", *flags_of(s, steps, 2)]}, ranks=2)
-        log, device = metrics(out), json.loads((out / "config.json").read_text())["device"]
+        log = metrics(out)
         saved = {path.name for path in (out / "checkpoints/step_4").iterdir()}
     if [*log.index] != [*range(5)] or not {"student", "teacher"} <= saved:
         raise CheckError(f"steps {[*log.index]}, checkpoint of {sorted(saved)}")
-    found = {"device": device, "steps over a checkpoint of both roles": "2 + 2"}
-    found["teacher updates"] = int(log.teacher_updates.iloc[-1])
-    return found | {"seconds a step": log.seconds[1:].median()}
+    updates = int(log.teacher_updates.iloc[-1])
+    return {"teacher updates": updates, "seconds a step": log.seconds[1:].median()}
 
 
 def curve(s: Sizes) -> dict:
@@ -134,9 +134,8 @@ def curve(s: Sizes) -> dict:
     Not equal: bf16 rounds otherwise than float32, one token falls differently, and the runs part.
     """
     with tempfile.TemporaryDirectory() as folder:
-        card, cpu = (
-            [Path(folder) / f"{side}{seed}" for seed in range(s.seeds)] for side in ("card", "cpu")
-        )
+        seeds = range(s.seeds)
+        card, cpu = ([Path(folder) / f"{side}{i}" for i in seeds] for side in ("card", "cpu"))
         flags = flags_of(s, s.steps, s.steps)
         demo_runs({out: [*flags, f"--seed={out.name[-1]}"] for out in card + cpu}, cpu)
         card, cpu = ([metrics(out) for out in side] for side in (card, cpu))
@@ -144,9 +143,8 @@ def curve(s: Sizes) -> dict:
     for key in ("reward_mean", "zero_variance", "grad_norm", "val_accuracy"):
         first = s.steps if key == "val_accuracy" else 1  # a mean of all steps, or the end
         sides = [[log.loc[first:, key].mean() for log in side] for side in (card, cpu)]
-        print(key, "on the card, on the CPU, by seed:", *sides)
-        found |= {f"{key} on card": np.mean(sides[0]), f"{key} on CPU": np.mean(sides[1])}
         p = stats.ttest_ind(*sides, equal_var=False).pvalue  # Welch; nan where all are equal
+        found |= {f"{key} on card": np.mean(sides[0]), f"{key} on CPU": np.mean(sides[1])}
         found[f"p of {key}"] = p
         if p < 0.002:  # once in 125 times by chance for any of the four
             raise CheckError(f"card and CPU differ by more than seeds do: {key} {sides}, p {p:.1e}")
@@ -154,9 +152,9 @@ def curve(s: Sizes) -> dict:
 
 
 def resume(s: Sizes) -> dict:
-    """4 steps at once, 4 again, and 2 continued to 4: the same metrics and weights.
+    """4 steps at once, 4 again, and 2 continued to 4: the same weights, on a CPU bit for bit.
 
-    On a CPU bit for bit. On a card some sums have no fixed order: two equal runs tell how much.
+    On a card some sums have no fixed order: two equal runs tell how much that does.
     """
     with tempfile.TemporaryDirectory() as folder:
         once, again, halves = (Path(folder) / name for name in ("once", "again", "halves"))
@@ -168,18 +166,12 @@ def resume(s: Sizes) -> dict:
             tensors = load_file(folder / "model.safetensors")
             return torch.cat([tensors[name].double().flatten() for name in sorted(tensors)])
 
-        start, first, *others = map(
-            weights, [ROOT / "demo/model", *(out / "student" for out in (once, again, halves))]
-        )
-        logs = [metrics(out) for out in (once, again, halves)]
-    gone = (first - start).norm()
+        first, *others = (weights(out / "student") for out in (once, again, halves))
+    gone = (first - weights(ROOT / "demo/model")).norm()
     if not gone:
         raise CheckError("no group had a gradient in 4 steps: nothing was compared")
     equal, continued = (((other - first).norm() / gone).item() for other in others)
-    keys = ["reward_mean", "grad_norm", "completion_tokens", "teacher_loss", "val_accuracy"]
-    other = (logs[0][keys].fillna(-1) != logs[2][keys].fillna(-1)).to_numpy().sum()
-    found = {"metrics that differ": int(other), "weights apart, of their way": continued}
-    found["of two equal runs"] = equal
+    found = {"weights apart, of their way": continued, "of two equal runs": equal}
     if continued > (0.0 if s is DRY else max(0.01, 10 * equal)):
         raise CheckError(f"the continued run is another: {found}")
     return found
@@ -197,148 +189,106 @@ def random_model(shape: str, s: Sizes):
         yield folder
 
 
-def made_up(lengths: list[tuple[int, int]], vocabulary: int = 80) -> rollout.Rollouts:
-    """Rows of so many prompt and completion tokens; every prompt is another."""
-    rng = np.random.default_rng(0)
-    prompts, completions = (
-        [rng.integers(3, vocabulary, n).tolist() for n in column]
-        for column in zip(*lengths, strict=True)
-    )
-    logps = [[-1.0] * len(ids) for ids in completions]
-    return rollout.Rollouts(prompts, completions, [False] * len(lengths), logps)
-
-
-def seconds(s: Sizes, work) -> float:
-    """How long `work` takes, to the end of what it started on the card."""
-    wait = torch.cuda.synchronize if s.device == "cuda" else int
-    wait()
-    start = time.perf_counter()
-    work()
-    wait()
-    return time.perf_counter() - start
+def made_up(lengths: list[tuple[int, int]]) -> Rollouts:
+    """Rows of so many prompt and completion tokens; every second one is right."""
+    rng, B = np.random.default_rng(0), len(lengths)
+    prompts, completions = [], []
+    for prompt, completion in lengths:
+        prompts.append(rng.integers(3, 80, prompt).tolist())
+        completions.append(rng.integers(3, 80, completion).tolist())
+    logps, rewards = [[-1.0] * n for _, n in lengths], [float(b % 2) for b in range(B)]
+    return Rollouts(prompts, completions, [False] * B, logps, rewards)
 
 
 def decode(s: Sizes) -> dict:
     """48 rows x 2,048 tokens, in ms a token, beside what reading weights and cache takes."""
     with random_model(s.shape, s) as folder:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        generator = rollout.Generator(folder, torch.device(s.device), tokenizer)
+        generator = Generator(folder, torch.device(s.device), tokenizer)
     machine, config = floors.Machine.measure(s.device == "cuda"), generator.lm.config
     generator.stop_ids = [config.vocab_size]  # no such token: every row is full
     prompts = [p for p in made_up([(s.prompt, 1)] * s.groups).prompt_ids for _ in range(16)]
     lengths, size = [[n] * len(prompts) for n in (s.prompt, s.new)], generator.lm.dtype.itemsize
-    shape = floors.Shape(config)
-    least = floors.floors(shape, machine, *lengths, [], 16, 1, size)["rollout_s"]
+    least = floors.floors(floors.Shape(config), machine, *lengths, [], 16, 1, size)["rollout_s"]
     found = {"floor, ms a token": 1000 * least / s.new}
-    for graph in [True, False] if generator.graph else [False]:
-        generator.graph = graph
+    ways = {"with CUDA graphs": generator.record, "without graphs": run_as_it_is}
+    for name, generator.record in ways.items():
         generator.generate(prompts, 0.7, min(4, s.new), seed=0)  # kernels are chosen
-        held = measure.reset_peak()
-        took = seconds(s, lambda: generator.generate(prompts, 0.7, s.new, seed=0))
-        found["with CUDA graphs" if graph else "without graphs"] = 1000 * took / s.new
-        found["GiB above the weights"] = (measure.peak_bytes() - held) / GIB
+        began = time.perf_counter()
+        generator.generate(prompts, 0.7, s.new, seed=0)  # ends with the tokens on the host
+        found[name] = 1000 * (time.perf_counter() - began) / s.new
     return found
 
 
-def train_rate(s: Sizes) -> dict:
-    """Forward and backward of 20 rows of many lengths, in bf16: share of the card's matrix rate."""
+ALONE = ["--sampler", "uniform", "--group_size", "2", "--max_rollout_tokens", "1"]
+
+
+def update(s: Sizes, shape: str, c: train.Config, lengths) -> tuple[float, float]:
+    """An update on such rows by a student rank alone: seconds, and GiB at the fullest moment.
+
+    It is the second one: kernels are chosen, and AdamW has its moments.
+    """
+    gc.collect()  # the student before
+    torch.cuda.empty_cache()
+    held, layout = measure.reset_peak(), Layout(c)
+    layout.connect(c.timeout_minutes)
+    with random_model(shape, s) as c.model:
+        student = train.Student(c, layout, verifier=None)
+    rollouts = made_up(lengths)
+    for step in (1, 2):
+        measure.reset_peak()
+        began = time.perf_counter()
+        student.update(rollouts, step)
+        if s.device == "cuda":
+            torch.cuda.synchronize()
+        took = time.perf_counter() - began
+    dist.destroy_process_group()
+    return took, (measure.peak_bytes() - held) / GIB
+
+
+def train_rows(s: Sizes) -> dict:
+    """An update on 20 rows of many lengths, beside what its FLOPs and bytes take."""
+    config, machine = train.parse(ALONE), floors.Machine.measure(s.device == "cuda")
     lengths = [(s.prompt, s.new * (i + 1) // 20 or 1) for i in range(20)]
-    rollouts, budget = made_up(lengths), 8 * (s.prompt + s.new)
-    device, machine = torch.device(s.device), floors.Machine.measure(s.device == "cuda")
-    with random_model(s.shape, s) as folder:
-        policy = rollout.Policy(folder, device)
-    policy.to(torch.bfloat16 if s.device == "cuda" else torch.float32)
-    shape = floors.Shape(policy.lm.config)
-    flops = sum(shape.forward_flops(p + n, floors.causal(p + n), n) for p, n in lengths)
-    found = {"matrix rate, TFLOP/s": machine.rate / 1e12}
-    flash = s.device == "cuda" and is_flash_attn_2_available()
-    for attention in ["sdpa"] + ["flash_attention_2"] * flash:
-        policy.lm.set_attn_implementation(attention)
-        batches, _ = rollout.micro_batches(
-            rollouts, list(range(20)), 0, 1, budget, 0, device, policy.packed
-        )
-
-        def work(batches=batches):
-            for _, *inputs in batches:
-                policy(*inputs, 0.7)[0].mean().backward()
-            policy.zero_grad()
-
-        took = min(seconds(s, work) for _ in range(4))  # the first one chooses kernels
-        found[f"share of it, {attention}"] = 3 * flops / took / machine.rate
-    return found
+    shape, how = floors.Shape(floors.model_config(s.shape)), {"G": 2, "ranks": 1, "size": 2}
+    floor = floors.floors(shape, machine, *zip(*lengths, strict=True), range(20), **how)["train_s"]
+    took, _ = update(s, s.shape, config, lengths)
+    used = attention_for(torch.device(s.device))
+    return {"attention": used, "seconds": took, "floor": floor, "x floor": took / floor}
 
 
 def step(s: Sizes) -> dict:
-    """A student rank's share of a paper step by part: 48 rows, about 60% of them dead."""
-    with tempfile.TemporaryDirectory() as folder:
-        rows = Path(folder) / "rows.json"
-        # 12 x 4 has 20 live rows, a sixth of a paper step's 115; 3 x 16 could only have 16 or 32.
-        flags = "--sampler uniform --prompts_per_step 12 --group_size 4 --dead 0.6 --warmup 1 "
-        flags += "--repeats 1 --question_tokens 4" if s is DRY else "--repeats 3"
-        flags += f" --verify_workers 2 --max_completion_tokens {s.new} --json {rows}"
-        if bench.main(["step", "--shape", s.shape, *flags.split()]):
-            raise CheckError("bench.py step failed")
-        found = pd.read_json(rows)
-    parts = ["seconds", "rollout_s", "verify_s", "fwd_bwd_s", "step", "refresh", "peak_gib"]
-    return found[parts].median().to_dict()
-
-
-def update_peak(s: Sizes, shape: str, flags: list[str], rows: int) -> float:
-    """GiB at the fullest moment of an update of two micro-batches of `rows` full rows, the second.
-
-    AdamW has its moments then, and the first micro-batch's gradients lie there during the second.
-    """
-    gc.collect()  # the preset before
-    torch.cuda.empty_cache()
-    with random_model(shape, s) as folder:
-        c = train.parse([*flags, "--sampler", "uniform", "--per_device_batch_size", str(rows)])
-        c.model, held = folder, measure.reset_peak()
-        layout = train.Layout(c)
-        layout.connect(c)
-        try:
-            student = train.Student(c, layout, measure.UNREAD)
-            rollouts = made_up([(c.max_prompt_tokens, c.max_completion_tokens)] * 2 * rows)
-            for _ in range(2):
-                measure.reset_peak()
-                student.update(rollouts, torch.tensor([[0.0, 1.0] * rows]), learning_rate=1e-6)
-        finally:
-            dist.destroy_process_group()
-    return (measure.peak_bytes() - held) / GIB
+    """A student rank's share of a paper step: 48 rows, 60% of them dead. Its log has the floors."""
+    # 12 x 4 has 20 live rows, a sixth of a paper step's 115; 3 x 16 could only have 16 or 32.
+    flags = f"step --shape {s.shape} --sampler uniform --prompts_per_step 12 --group_size 4"
+    flags += f" --dead 0.6 --verify_workers 2 --max_completion_tokens {s.new} {s.measured}"
+    log = pd.DataFrame(bench.step(*bench.arguments(flags.split())))
+    return log[["seconds", "rollout_s", "verify_s", "train_s", "peak_gib"]].median().to_dict()
 
 
 def memory(s: Sizes) -> dict:
-    """Peak of one student rank alone at each preset's rows, beside the formula of bench.py fits."""
-    room = 1e9 if s is DRY else floors.USABLE * torch.cuda.mem_get_info()[1] / GIB
-    jobs = {name: ["--preset", name] for name in set(train.PRESETS) - {"demo"}}
-    if s is DRY:
-        jobs = {"demo": ["--preset", "demo", "--per_device_batch_size", "2"]}
-    found = {}
-    for name, flags in sorted(jobs.items()):
-        c = train.parse(flags)
-        kind, rows = floors.HUB.get(c.model, s.shape), c.per_device_batch_size
+    """Peak of a student rank alone in an update of two micro-batches of full rows, the second of
+    which finds the first one's gradients: of each preset, beside bench.py's formula."""
+    found, room = {}, np.inf
+    if s.device == "cuda":
+        room = floors.USABLE * torch.cuda.mem_get_info()[1] / GIB
+    for name in s.presets:
+        c = train.parse(["--preset", name, *ALONE])
+        kind = floors.HUB.get(c.model, c.model)
         shape = floors.Shape(floors.model_config(kind))
-        tokens = rows * (c.max_prompt_tokens + c.max_completion_tokens)
-        parts = floors.training_bytes(shape, tokens, c.activation_checkpointing)
-        formula = (sum(parts.values()) + 2 * shape.parameters) / GIB  # with the generating copy
+        formula = floors.memory_row(shape, None, c, 1, 0)["student"]
         found[f"{name} by formula"] = formula
         if formula < room:
-            found[f"{name} measured"] = update_peak(s, kind, flags, rows)
+            full = [(c.max_prompt_tokens, c.max_completion_tokens)] * 2 * c.per_device_batch_size
+            found[f"{name} measured"] = update(s, kind, c, full)[1]
         print(found, flush=True)  # there, should the time or the memory run out
     return found
 
 
 # --------------------------------------------------------------------------------------------------
 
-PARTS = {
-    "tests": tests,
-    "groups": groups,
-    "decode": decode,
-    "train": train_rate,
-    "step": step,
-    "memory": memory,
-    "curve": curve,
-    "resume": resume,
-}
+PARTS = {"tests": tests, "groups": groups, "decode": decode, "train": train_rows, "step": step}
+PARTS |= {"memory": memory, "curve": curve, "resume": resume}
 
 
 def where(dry: bool) -> dict:
@@ -358,25 +308,23 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dry", action="store_true")
     args = parser.parse_args(argv)
     if not (args.dry or torch.cuda.is_available()):
-        print("error: no CUDA device here: --dry runs the same code on a CPU", file=sys.stderr)
+        say("no CUDA device here: --dry runs the same code on a CPU")
         return 2
     here, result = where(args.dry), args.out / f"{args.part}.json"
     if result.exists() and json.loads(result.read_text())["here"] == here:
         return 0
     result.unlink(missing_ok=True)
-    hf_logging.set_verbosity_error()
-    hf_logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    start = time.monotonic()
+    begin_process()
+    began = time.monotonic()
     try:
         found = PARTS[args.part](DRY if args.dry else Sizes())
     except CheckError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(error)
         return 1
     shown = {name: f"{x:.4g}" if isinstance(x, float) else x for name, x in found.items()}
     said = ", ".join(f"{name} {x}" for name, x in shown.items())
-    row = {"here": here, "seconds": time.monotonic() - start, "said": said, "found": found}
-    train.write_whole(result, json.dumps(row, indent=1) + "\n")
+    row = {"here": here, "seconds": time.monotonic() - began, "said": said, "found": found}
+    write_whole(result, json.dumps(row, indent=1) + "\n")
     return 0
 
 

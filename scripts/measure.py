@@ -104,15 +104,15 @@ class Scripted:
     def __init__(self, config: train.Config, layout: Layout, verifier: Verifier | None):
         self.config, self.layout, self.verifier = config, layout, verifier
 
-    def grade(self, texts: list[str], golds: list[str]) -> list[Verdict]:
-        verdicts = self.verifier.grade(texts, golds) if self.verifier else []
+    def grade(self, texts: list[str], golds: list[str], extras: list[dict]) -> list[Verdict]:
+        verdicts = self.verifier.grade(texts, golds, extras) if self.verifier else []
         if self.dead is None:
             return verdicts
         rewards = scripted_rewards(self.config.prompts_per_step, self.config.group_size, self.dead)
         mine = rewards[self.layout.rank * len(texts) :][: len(texts)]
         return [Verdict(reward, "correct" if reward else "wrong") for reward in mine]
 
-    def check_golds(self, golds: list[str]) -> list[bool]:
+    def check_golds(self, golds: list[str], extras: list[dict]) -> list[bool]:
         return [True] * len(golds)
 
 
@@ -128,6 +128,7 @@ def ready(args, rest: list[str], reads: bool = True):
         make_materials(config, args, Path(layout.gather(folder)[0]), build=layout.rank == 0)
         layout.gather(None)
         yield config, layout, verifier
+        layout.gather(None)  # the folder goes with rank 0
     dist.destroy_process_group()
 
 
