@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from plumbing.errors import InputError
 from scripts import prepare_data
-from scripts.prepare_data import PROFILES, normalise, prepare, prepare_missing
+from scripts.prepare_data import PROFILES, arguments, normalise, prepare, prepare_missing
 
 GOOD, VOTE = "has_answer_extracted", "no_answer_extracted"
 COLUMNS = ("problem", "expected_answer", "problem_type", "pass_rate_72b_tir")
@@ -50,9 +50,14 @@ def write_parquet(path, rows=TABLE):
     return path
 
 
+def flags(**settings):
+    """Arguments of `prepare`; None is a flag not given, True one without a value."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    return arguments([f"--{name}" + f"={x}" * (x is not True) for name, x in given.items()])
+
+
 def run(source, out, **settings):
-    settings = {"val_size": 1} | settings
-    manifest = prepare(source=str(source), out=str(out), **settings)
+    manifest = prepare(flags(**{"val_size": 1, "source": source, "out": out} | settings))
     assert sorted(path.name for path in out.iterdir()) == ["manifest.json", *FILES]
     return manifest, *read(out)
 
@@ -225,9 +230,7 @@ def test_bad_files_are_refused_in_one_line_and_leave_nothing(case, tmp_path, cap
     data, message = BAD_FILES[case]
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_bytes(data if isinstance(data, bytes) else data.encode())
-    with pytest.raises(SystemExit) as stop:
-        prepare_data.main(["--source", str(source), "--out", str(out), "--val_size", "1"])
-    assert stop.value.code == 2
+    assert prepare_data.main(["--source", str(source), "--out", str(out), "--val_size", "1"]) == 2
     said = capsys.readouterr().err.splitlines()[-1]  # above it, how far the reading got
     assert said.startswith("error: ") and re.search(message, said)
     assert not out.exists()
@@ -282,11 +285,11 @@ def test_a_failure_while_writing_leaves_the_old_files(tmp_path, monkeypatch):
     run(source, out)
     before = content(out)
 
-    def full_disk(db, folder, *_):
+    def full_disk(table, folder, *_):
         (folder / "train.jsonl").write_text("half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(prepare_data, "write_files", full_disk)
+    monkeypatch.setattr(prepare_data.Table, "write", full_disk)
     with pytest.raises(InputError, match="No space left"):
         run(source, out)
     assert content(out) == before
@@ -403,5 +406,5 @@ def test_without_a_network_the_advice_is_a_local_copy(tmp_path, monkeypatch, mat
     }
     for message, settings in advice.items():
         with pytest.raises(InputError, match=message):
-            prepare(**settings)
+            prepare(flags(**settings))
     assert not (tmp_path / "data").exists()
