@@ -50,7 +50,7 @@ class Profile:
     hub_id: str
     splits: str  # words; the files whose name says one of them are read
     gold: str = "expected_answer"  # the column with the gold answer,
-    boxed: bool = False  # or with a solution, whose last \boxed{} is the gold
+    boxed: bool = False  # or with a solution, whose last \\boxed{} is the gold
     held_out: str = ""  # the profile to validate on; "": on val_size problems of its own
 
 
@@ -160,19 +160,15 @@ def read_parquet(file, name, gold):
 
 def read_rows(names, open_file, gold):
     """(where, row) of every row of every file. gold: the column of the answer."""
-    with tqdm(unit=" rows", unit_scale=True, mininterval=1) as bar:
-        for number, name in enumerate(names, 1):
-            bar.set_description(f"reading file {number} of {len(names)}")
-            read = read_jsonl if name.endswith(".jsonl") else read_parquet
-            try:
-                with open_file(name) as file:
-                    for where_row in read(file, name, gold):
-                        bar.update()
-                        yield where_row
-            except InputError:
-                raise
-            except Exception as error:  # a broken file, disk or network, in any library's terms
-                raise InputError(f"{name}: cannot be read ({first_lines(error)})") from error
+    for name in names:
+        read = read_jsonl if name.endswith(".jsonl") else read_parquet
+        try:
+            with open_file(name) as file:
+                yield from tqdm(read(file, name, gold), name, unit=" rows", unit_scale=True)
+        except InputError:
+            raise
+        except Exception as error:  # a broken file, disk or network, in any library's terms
+            raise InputError(f"{name}: cannot be read ({first_lines(error)})") from error
 
 
 def as_text(row, field, where):

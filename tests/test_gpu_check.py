@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import train
 from plumbing.files import write_lines
-from scripts import bench, floors, gpu_check, gpu_parts
-from scripts.gpu_parts import CheckError, Sizes
+from scripts import bench, floors, gpu_check
+from scripts.gpu_check import CheckError, Sizes
 
 # --------------------------------------------------------------------------------------------------
 # Memory by formula
@@ -92,10 +92,6 @@ def test_fits_has_a_line_for_every_preset_that_needs_a_card(capsys):
 # The parts
 
 
-def test_the_command_knows_the_parts():
-    assert gpu_check.PARTS == tuple(gpu_parts.PARTS)
-
-
 def test_parts_on_a_model_run_dry(tmp_path):
     """In a process of their own, as they train; what they return goes into JSON and summary."""
 
@@ -103,9 +99,9 @@ def test_parts_on_a_model_run_dry(tmp_path):
         del os.environ["RANK"]  # alone, as gpu_check runs them
         floors.Machine.measure = classmethod(lambda cls, cuda: cls(1e10, 1e11))
         for part in ("decode", "train", "step", "memory"):
-            assert gpu_parts.main([part, "--out", str(tmp_path), "--dry"]) == 0
-            gpu_parts.PARTS[part] = None  # done: the second time it is not called
-            assert gpu_parts.main([part, "--out", str(tmp_path), "--dry"]) == 0
+            assert gpu_check.do(part, tmp_path, dry=True) == 0
+            gpu_check.PARTS[part] = None  # done: the second time it is not called
+            assert gpu_check.do(part, tmp_path, dry=True) == 0
 
     on_ranks(1, tmp_path, body)
     found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
@@ -126,7 +122,7 @@ def pretend(monkeypatch, run) -> None:
             row = dict.fromkeys((*keys, "seconds", "teacher_updates", "reward_mean"), number)
             write_lines(out / "metrics.jsonl", [{"step": step} | row for step in range(5)])
 
-    monkeypatch.setattr(gpu_parts, "demo_runs", runs)
+    monkeypatch.setattr(gpu_check, "demo_runs", runs)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])
@@ -134,9 +130,9 @@ def test_curve_tells_a_difference_from_seed_noise(shift, monkeypatch):
     pretend(monkeypatch, lambda out, i: int(out.name[-1]) / 100 + shift * (out.name[:3] == "cpu"))
     if shift:
         with pytest.raises(CheckError, match="differ by more than seeds do: reward_mean"):
-            gpu_parts.curve(Sizes(steps=4))
+            gpu_check.curve(Sizes(steps=4))
     else:
-        found = gpu_parts.curve(Sizes(steps=4))
+        found = gpu_check.curve(Sizes(steps=4))
         assert found["val_accuracy on card"] == pytest.approx(0.01)
         assert found["p of val_accuracy"] > 0.999
 
@@ -152,7 +148,7 @@ def test_curve_tells_a_difference_from_seed_noise(shift, monkeypatch):
 )
 def test_resume_allows_what_two_equal_runs_differ_by(further, error, monkeypatch):
     """Each weight goes 1 away from the demo's, and `further` in one of the three runs."""
-    base = load_file(Path(gpu_parts.ROOT) / "demo/model/model.safetensors")
+    base = load_file(Path(gpu_check.ROOT) / "demo/model/model.safetensors")
 
     def run(out, i):
         (out / "student").mkdir(parents=True, exist_ok=True)
@@ -163,9 +159,9 @@ def test_resume_allows_what_two_equal_runs_differ_by(further, error, monkeypatch
     pretend(monkeypatch, run)
     if error:
         with pytest.raises(CheckError, match=error):
-            gpu_parts.resume(Sizes())
+            gpu_check.resume(Sizes())
     else:
-        found = gpu_parts.resume(Sizes())
+        found = gpu_check.resume(Sizes())
         assert found["weights apart, of their way"] == pytest.approx(further[2], abs=1e-5)
 
 
@@ -178,22 +174,22 @@ def test_groups_wants_both_roles_in_the_checkpoint(saved, monkeypatch):
 
     pretend(monkeypatch, run)
     if "teacher" in saved:
-        assert gpu_parts.groups(Sizes())["teacher updates"] == 3
+        assert gpu_check.groups(Sizes())["teacher updates"] == 3
     else:
         with pytest.raises(CheckError, match=r"checkpoint of \['student'\]"):
-            gpu_parts.groups(Sizes())
+            gpu_check.groups(Sizes())
 
 
 def test_a_run_that_fails_is_told_with_its_last_error(tmp_path, monkeypatch):
     """Of two runs at once, started as train.py is; the one that is not to see the card does not."""
-    monkeypatch.setattr(gpu_parts, "ROOT", tmp_path)
+    monkeypatch.setattr(gpu_check, "ROOT", tmp_path)
     script = "import os, sys\nprint(*sys.argv[1:], '/', os.environ['CUDA_VISIBLE_DEVICES'])\n"
     script += "sys.exit('error: full' if 'bad' in sys.argv else 0)"
     (tmp_path / "train.py").write_text(script)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     good, bad = tmp_path / "good", tmp_path / "bad-run"
     with pytest.raises(CheckError, match=r"^train.py bad: status 1: error: full$"):
-        gpu_parts.demo_runs({good: ["--seed", "1"], bad: ["bad"]}, cpu=[bad])
+        gpu_check.demo_runs({good: ["--seed", "1"], bad: ["bad"]}, cpu=[bad])
     assert good.with_suffix(".log").read_text() == f"--preset demo --seed 1 --out {good} / 0\n"
     assert bad.with_suffix(".log").read_text().endswith(f"--out {bad} / \nerror: full\n")
 
@@ -203,7 +199,7 @@ def test_a_run_that_fails_is_told_with_its_last_error(tmp_path, monkeypatch):
 
 PART = """
 import json, subprocess, sys, time
-part, out = sys.argv[1], sys.argv[3]
+part, out = sys.argv[1], sys.argv[4]
 if part == "groups":
     sys.exit("error: NCCL is not there")
 if part == "decode":
@@ -244,7 +240,7 @@ def test_what_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch, caps
 
 def test_without_a_card_it_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu_parts.main(["decode", "--out", str(tmp_path)]) == 2
+    assert gpu_check.main(["decode", "--here", "--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert said == "error: no CUDA device here: --dry runs the same code on a CPU\n"
     monkeypatch.setattr(gpu_check, "run", lambda *_: (2, said.strip()))
