@@ -262,9 +262,8 @@ def measure(model, tokenizer, validation, seed):
 
 def main():
     """Make the folder, then print the table of statistics."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    how = {"formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = argparse.ArgumentParser(description=__doc__, **how)
     add = parser.add_argument
     add("--out", type=Path, default=Path("demo"), help="folder to write (%(default)s)")
     add("--seed", type=int, default=0, help="of rates, problems and training (%(default)s)")

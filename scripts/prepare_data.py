@@ -50,7 +50,7 @@ class Profile:
     hub_id: str
     splits: str  # words; the files whose name says one of them are read
     gold: str = "expected_answer"  # the column with the gold answer,
-    boxed: bool = False  # or with a solution, whose last \\boxed{} is the gold
+    boxed: bool = False  # or with a solution, whose last \boxed{} is the gold
     held_out: str = ""  # the profile to validate on; "": on val_size problems of its own
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -128,10 +129,8 @@ def pretend(monkeypatch, run) -> None:
 @pytest.mark.parametrize("shift", [0.0, 0.5])
 def test_curve_tells_a_difference_from_seed_noise(shift, monkeypatch):
     pretend(monkeypatch, lambda out, i: int(out.name[-1]) / 100 + shift * (out.name[:3] == "cpu"))
-    if shift:
-        with pytest.raises(CheckError, match="differ by more than seeds do: reward_mean"):
-            gpu_check.curve(Sizes(steps=4))
-    else:
+    wrong = pytest.raises(CheckError, match="differ by more than seeds do: reward_mean")
+    with wrong if shift else nullcontext():
         found = gpu_check.curve(Sizes(steps=4))
         assert found["val_accuracy on card"] == pytest.approx(0.01)
         assert found["p of val_accuracy"] > 0.999
@@ -157,10 +156,7 @@ def test_resume_allows_what_two_equal_runs_differ_by(further, error, monkeypatch
         save_file(moved, out / "student/model.safetensors")
 
     pretend(monkeypatch, run)
-    if error:
-        with pytest.raises(CheckError, match=error):
-            gpu_check.resume(Sizes())
-    else:
+    with pytest.raises(CheckError, match=error) if error else nullcontext():
         found = gpu_check.resume(Sizes())
         assert found["weights apart, of their way"] == pytest.approx(further[2], abs=1e-5)
 
@@ -173,11 +169,9 @@ def test_groups_wants_both_roles_in_the_checkpoint(saved, monkeypatch):
         return 3
 
     pretend(monkeypatch, run)
-    if "teacher" in saved:
+    wrong = pytest.raises(CheckError, match=r"checkpoint of \['student'\]")
+    with nullcontext() if "teacher" in saved else wrong:
         assert gpu_check.groups(Sizes())["teacher updates"] == 3
-    else:
-        with pytest.raises(CheckError, match=r"checkpoint of \['student'\]"):
-            gpu_check.groups(Sizes())
 
 
 def test_a_run_that_fails_is_told_with_its_last_error(tmp_path, monkeypatch):
@@ -193,9 +187,6 @@ def test_a_run_that_fails_is_told_with_its_last_error(tmp_path, monkeypatch):
     assert good.with_suffix(".log").read_text() == f"--preset demo --seed 1 --out {good} / 0\n"
     assert bad.with_suffix(".log").read_text().endswith(f"--out {bad} / \nerror: full\n")
 
-
-# --------------------------------------------------------------------------------------------------
-# The command
 
 PART = """
 import json, subprocess, sys, time

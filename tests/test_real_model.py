@@ -45,19 +45,18 @@ def test_both_samplers_train_on_the_same_problems_and_are_compared(
     line = ["--model", tiny_model, "--data", tiny_data / "train.jsonl", "--val_size", 4]
     line += ["--minutes", 2, "--out", tmp_path, "--learning_rate", 0.5]
     assert real_model.main([*map(str, line)]) == fails
+    for sampler, c in runs.items():
+        assert c.model == str(tiny_model) and c.learning_rate == 0.5 and not c.chat_template
+        assert c.sampler == sampler and c.prompt_header == real_model.EXAMPLE
+        assert sampler == "uniform" or c.teacher_model == str(tiny_model)
+        assert len(read_lines(Path(c.val_data))) == 4
+        assert len(read_lines(Path(c.train_data))) == 400 - 4
     if fails:
         assert capsys.readouterr().err.endswith("\nerror: uniform: status 1: error: full\n")
         assert not compared and len(runs) == 1
-        return
-    folders = [str(tmp_path / sampler) for sampler in ("uniform", "goldilocks")]
-    assert compared == ["-m", "scripts.compare", *folders]
-    assert [c.sampler for c in runs.values()] == ["uniform", "goldilocks"]
-    for c in runs.values():
-        assert c.model == str(tiny_model) and c.learning_rate == 0.5 and not c.chat_template
-        assert c.prompt_header == real_model.EXAMPLE
-        assert c.sampler == "uniform" or c.teacher_model == str(tiny_model)
-        assert len(read_lines(Path(c.val_data))) == 4
-        assert len(read_lines(Path(c.train_data))) == 400 - 4
+    else:
+        folders = [str(tmp_path / sampler) for sampler in ("uniform", "goldilocks")]
+        assert compared == ["-m", "scripts.compare", *folders] and len(runs) == 2
 
 
 def test_a_run_is_told_to_stop_when_its_time_is_over(tmp_path, monkeypatch):
