@@ -327,7 +327,8 @@ def run(command: list[str], log: Path, minutes: float, hidden: dict[str, str]) -
         how = {"stdout": file, "stderr": file, "start_new_session": True}  # to be ended as one
         process = subprocess.Popen(command, env=environment, **how)
         try:
-            status, why = process.wait(60 * minutes), ""
+            status = process.wait(60 * minutes)
+            why = f"signal {-status}: " if status < 0 else ""
         except subprocess.TimeoutExpired:
             status, why = 1, f"stopped after {minutes:g} minutes: "
         finally:
