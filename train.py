@@ -12,7 +12,6 @@ groups and device once, in `Layout`, and passes them on: there is no module-leve
 import math
 import os
 import shlex
-import signal
 import sys
 import time
 from collections import Counter
@@ -39,7 +38,6 @@ from plumbing.mail import Mailbox, RemoteSampler, serve
 from plumbing.plugins import path_of
 from plumbing.problems import Problems, check_data
 from plumbing.ranks import Layout, begin_process, refuse
-from plumbing.show import Stopwatch
 from rollout import Generator, Policy, PromptEncoder, Rollouts, check_model
 from sampler import Context, Prefetching, find_sampler, outcome_metrics, sampler_file
 from teacher import MODES, Teacher, check_teacher
@@ -109,18 +107,15 @@ class Config:
 
 
 OLMO = "allenai/OLMo-2-0425-1B"
+PAPER_4B = "--per_device_batch_size 3 --teacher_model Qwen/Qwen3-1.7B"
 PRESETS: dict[str, str] = {
     "qwen2.5-1.5b": "",
     "olmo2-1b": f"--model {OLMO} --teacher_model {OLMO}",
-    "qwen3-4b": "--model Qwen/Qwen3-4B --steps 8000 --per_device_batch_size 3"
-    " --teacher_model Qwen/Qwen3-1.7B",
-    "phi-4-mini": "--model microsoft/Phi-4-mini-instruct --steps 10000 --per_device_batch_size 3"
-    " --teacher_model Qwen/Qwen3-1.7B",
-    # One card of 24 GB: student and teacher keep 12 bytes a parameter each, the generator's copy 2:
-    # 15.5 GB; 22.5 GB at the worst moment (README, Hardware). A frozen or LoRA teacher would leave
-    # room, but falls back to the baseline (App. L). 64 updates of the teacher a step: the paper's
-    # 72. Rate: the paper's by the root of the batches, 1e-5 √(128/288), rounded down. No problem
-    # comes twice. A checkpoint takes 14 GB.
+    "qwen3-4b": f"--model Qwen/Qwen3-4B --steps 8000 {PAPER_4B}",
+    "phi-4-mini": f"--model microsoft/Phi-4-mini-instruct --steps 10000 {PAPER_4B}",
+    # One card of 24 GB (README, Hardware). A frozen or LoRA teacher would leave more room, but falls
+    # back to the baseline (App. L). 64 updates of the teacher a step: the paper's 72. The rate is
+    # the paper's by the root of the batches, 1e-5 √(128/288), rounded down.
     "one-gpu": "--model Qwen/Qwen3-0.6B-Base --teacher_model Qwen/Qwen3-0.6B-Base"
     f" --train_data {MATH}/train.jsonl --val_data {MATH}/val.jsonl --steps 400 --teacher_ranks 0"
     " --prompts_per_step 8 --max_prompt_tokens 512 --max_completion_tokens 512"
@@ -140,16 +135,16 @@ PRESETS: dict[str, str] = {
 def parse(argv: list[str] | None = None) -> Config:
     """Command line -> Config: the preset's values, then the flags given, then what follows from the
     sampler. Raises ValueError with one line."""
-    about = "Goldilocks RL: GRPO with a teacher that picks the problems."
-    config, given = flags.parse(Config, PRESETS, argv, about)
+    config, given = flags.parse(Config, PRESETS, argv, __doc__.partition("\n")[0])
     sampler = find_sampler(config.sampler)
     flags.refuse_unused(config, given, sampler)
-    if not sampler.uses_teacher and "steps" not in given:
-        # Equal device time: 4/3 of the steps, to the next evaluation (App. D, Table 6).
-        config.steps = math.ceil(config.steps * 4 / 3 / config.eval_every) * config.eval_every
+    if not sampler.uses_teacher:
+        config.teacher_model, config.teacher_ranks = "", 0
+        if "steps" not in given:
+            # Equal device time: 4/3 of the steps, to the next evaluation (App. D, Table 6).
+            config.steps = math.ceil(config.steps * 4 / 3 / config.eval_every) * config.eval_every
     if config.teacher_ranks < 0:
-        world = int(os.environ.get("WORLD_SIZE", 1))
-        config.teacher_ranks = world // 4 if sampler.uses_teacher else 0
+        config.teacher_ranks = int(os.environ.get("WORLD_SIZE", 1)) // 4
     config.checkpoint_every = config.checkpoint_every or config.eval_every
     name = config.sampler.rpartition(":")[2].lower()
     config.out = config.out or f"runs/{config.preset}-{name}-seed{config.seed}"
@@ -163,8 +158,7 @@ class Student:
         self.config, self.layout, self.verifier = config, layout, verifier
         self.tokenizer = AutoTokenizer.from_pretrained(config.model)
         self.encode = PromptEncoder.of(config, self.tokenizer)
-        # Whether a problem's gold can be verified: one that cannot is never rewarded.
-        self.good: dict[tuple[Problems, int], bool] = {}
+        self.good = {}  # (problems, index) -> whether its gold can be verified; else no reward
         self.policy = Policy(config.model, layout.device)
         self.generator = Generator(config.model, layout.device, self.tokenizer)
         self.reference = None
@@ -225,11 +219,9 @@ class Student:
         batches, idle = micro_batches(rollouts, rows, self.layout.rank, n, *how)
         if idle:
             weight_B = torch.zeros_like(weight_B)
-        learning_rate = c.learning_rate
-        if c.lr_schedule == "linear":
-            learning_rate *= 1 - (step - 1) / c.steps
+        left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
         for param_group in self.optimizer.param_groups:
-            param_group["lr"] = learning_rate
+            param_group["lr"] = learning_rate = c.learning_rate * left
         names = ("clip_low", "clip_high", "kl_coef", "entropy_coef")
         coefficients = {name: getattr(c, name) for name in names}
 
@@ -279,7 +271,7 @@ def train_step(step, student, sampler, problems, log=lambda *outcomes: None) -> 
     be made again from what was logged.
     """
     c, P, G = student.config, student.config.prompts_per_step, student.config.group_size
-    began, watch, tried, rollouts = time.perf_counter(), Stopwatch(), None, Rollouts()
+    began, watch, tried, rollouts = time.perf_counter(), show.Stopwatch(), None, Rollouts()
     for extra in range(1 + c.resample_rounds):  # one round, unless DAPO replaces dead groups
         # Steps 1-2: the sampler proposes P problems (Alg. 1).
         with watch("teacher_wait_s"):
@@ -355,11 +347,8 @@ def build_sampler(config: Config, layout: Layout, problems: Problems):
     if layout.n_teachers and not layout.is_teacher:
         return RemoteSampler(Mailbox(layout))
     encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))
-
-    def fits(index: int) -> bool:
-        return len(encode(problems.question(index))) <= config.max_prompt_tokens
-
-    cls, context = find_sampler(config.sampler), Context(problems, config, fits)
+    limit, cls = config.max_prompt_tokens, find_sampler(config.sampler)
+    context = Context(problems, config, lambda i: len(encode(problems.question(i))) <= limit)
     if not cls.uses_teacher:
         return cls(context)
     context.teacher = Teacher(config, layout.device, layout.shard, layout.group)
@@ -404,7 +393,7 @@ def main(argv: list[str] | None = None) -> int:
         except Exception as error:  # whatever it is: this rank has to say it
             return layout.report(error)
     dist.destroy_process_group()
-    return 0 if finished else 128 + signal.SIGTERM
+    return 0 if finished else 143  # 128 + SIGTERM
 
 
 if __name__ == "__main__":

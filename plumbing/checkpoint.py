@@ -58,8 +58,8 @@ def save(run, step: int, sampler, student=None) -> None:
     if failures := [failed for _, failed in parts if failed]:
         if n.rank == 0:  # what it holds is of no use, and the disk may be full
             shutil.rmtree(temporary, ignore_errors=True)
-        intact = "the one before it is intact"
-        raise Fault(f"checkpoint {final} cannot be written: {failures[0]}; {intact}")
+        why = f"cannot be written, maybe as the disk is full ({failures[0]})"
+        raise Fault(f"checkpoint {final} {why}; the one before it is intact")
     if n.rank == 0:
         manifest = {name: value for part, _ in parts for name, value in part.items()}
         write_whole(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")

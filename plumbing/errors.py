@@ -4,13 +4,14 @@ import sys
 
 
 class RunError(Exception):
-    """A reason that one line can tell. An error of no such class is shown whole."""
+    """A reason that one line can tell. An error of no such class is shown whole.
+
+    speaker: who prints the line: the first rank of the "role" that met it, the first of the "run",
+    "each" rank that met it, or the one that speaks "first".
+    """
 
     status = 4
-
-    def speaks(self, layout, said: bool) -> bool:
-        """Whether this rank prints the line. said: some rank has printed why it ended."""
-        return layout.first  # all ranks of the role know of it, and no others
+    speaker = "role"
 
 
 class InputError(RunError, ValueError):
@@ -22,15 +23,13 @@ class InputError(RunError, ValueError):
 class Refused(InputError):
     """What the first rank found wrong with the inputs, as all ranks were told."""
 
-    def speaks(self, layout, said):
-        return layout.rank == 0
+    speaker = "run"
 
 
 class RewardError(InputError):
     """The user's reward function raised, or returned what is neither 0 nor 1."""
 
-    def speaks(self, layout, said):
-        return True  # only the rank that it happened to knows of it
+    speaker = "each"  # no other rank knows of it
 
 
 class NonFiniteError(RunError, FloatingPointError):
@@ -40,30 +39,28 @@ class NonFiniteError(RunError, FloatingPointError):
 
 
 class Fault(RunError, RuntimeError):
-    """The run cannot go on for a reason outside it; its checkpoints are intact."""
+    """The run cannot go on for a reason outside it, which all ranks know of; its checkpoints are
+    intact."""
 
-    def speaks(self, layout, said):
-        return layout.rank == 0  # all ranks know of it
+    speaker = "run"
 
 
 class DiskError(Fault):
     """A file of the run cannot be written or read."""
 
-    def speaks(self, layout, said):
-        return True
+    speaker = "each"
 
 
 class Lost(Fault):
     """Another rank, or torchrun's store, cannot be reached any more."""
+
+    speaker = "first"  # of every other kind of error somebody is sure to speak
 
     def __init__(self, error: object):
         super().__init__(
             f"a rank died, or was waited for longer than --timeout_minutes ({first_lines(error)}); "
             "the same command goes on from the newest checkpoint"
         )
-
-    def speaks(self, layout, said):
-        return layout.first and not said
 
 
 def first_lines(error: object) -> str:

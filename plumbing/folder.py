@@ -87,10 +87,13 @@ class RunFolder:
         return step
 
     def open(self) -> int:
-        """Checks and locks the folder; returns the step to continue from."""
+        """Locks and checks the folder; returns the step to continue from."""
         try:
+            if there := self.path.is_dir():  # locked first: another job may be writing there
+                self.lock()
             step = self.check()
-            self.lock()
+            if not there:
+                self.lock()
         except OSError as error:
             why = f"cannot be used ({error.strerror}): choose another"
             raise InputError(f"--out {self.path} {why}") from error

@@ -15,13 +15,11 @@ holds a connection or a GPU while waiting, and a letter is read by those who com
 import pickle
 import time
 from collections.abc import Callable
-from datetime import timedelta
-
-import torch.distributed as dist
 
 from plumbing.errors import Lost
 
-GRACE = 20  # seconds after SIGTERM that a letter is still waited for: torchrun kills after 30
+LOOK = 0.01  # seconds between looks for a letter: store.wait would print a warning at each time-out
+SILENCE = 15  # seconds without a sign of life, after SIGTERM, that mean death: torchrun kills at 30
 
 
 class Mailbox:
@@ -29,36 +27,36 @@ class Mailbox:
 
     def __init__(self, layout):
         self.layout, self.store = layout, layout.store
-        roles = ("student", "teacher")
-        self.mine, self.theirs = roles if not layout.is_teacher else roles[::-1]
+        roles = {"student": layout.n_students, "teacher": layout.n_teachers}
+        self.readers = roles.pop(layout.role)
+        (self.theirs,) = roles
         self.posted = self.taken = 0
 
     def post(self, letter) -> None:
         """All ranks of a role call it; the first one posts. It does not wait."""
         if self.layout.first:
-            self.store.set(f"{self.mine}/{self.posted}", pickle.dumps(letter))
-            # The two sides take turns: what was posted 4 letters ago has been read by all.
-            self.store.delete_key(f"{self.mine}/{self.posted - 4}")
+            self.store.set(f"{self.layout.role}/{self.posted}", pickle.dumps(letter))
         self.posted += 1
 
     def take(self):
-        """The next letter of the other role. Raises Lost where that role has ended."""
-        key, start = f"{self.theirs}/{self.taken}", time.monotonic()
-        patience = self.layout.timeout.total_seconds()
-        while not self._arrives(key):
-            if self.layout.sigterm.is_set() and patience > GRACE:
-                start, patience = time.monotonic(), GRACE
-            if self.store.check(["said"]) or time.monotonic() > start + patience:
+        """The next letter of the other role. Raises Lost where that role has ended, or has not
+        written for as long as --timeout_minutes."""
+        key, began = f"{self.theirs}/{self.taken}", time.monotonic()
+        signs, heard, timeout = -1, began, self.layout.timeout.total_seconds()
+        while not self.store.check([key]):
+            time.sleep(LOOK)
+            now, before, signs = time.monotonic(), signs, self.layout.signs_of_life(self.theirs)
+            heard = now if signs > before else heard
+            # SIGTERM comes where a rank has died, but also to end a run well, after its step.
+            silent = self.layout.sigterm.is_set() and now > heard + SILENCE
+            if silent or now > began + timeout or self.store.check(["said"]):
                 raise Lost(f"no letter from the {self.theirs} ranks")
+        letter = pickle.loads(self.store.get(key))
+        if self.store.add(f"{key}/read", 1) == self.readers:  # nobody else will read it
+            self.store.delete_key(key)
+            self.store.delete_key(f"{key}/read")
         self.taken += 1
-        return pickle.loads(self.store.get(key))
-
-    def _arrives(self, key: str) -> bool:
-        try:
-            self.store.wait([key], timedelta(seconds=1))
-        except dist.DistStoreError:  # not within a second
-            return False
-        return True
+        return letter
 
 
 class RemoteSampler:

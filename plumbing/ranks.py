@@ -1,6 +1,8 @@
 """Who is who: processes, their groups and devices, and how they stop together."""
 
+import atexit
 import os
+import select
 import signal
 import sys
 import threading
@@ -113,9 +115,8 @@ class Layout:
         """What every rank of the group (default: all ranks) brings, in the order of ranks. Also a
         barrier."""
         parts = [mine] * dist.get_world_size(group)
-        if (
-            len(parts) > 1
-        ):  # alone: gloo's thread would start OpenMP threads, and stop ours spinning
+        # Alone it is left out: gloo's thread would start OpenMP threads, and stop ours spinning.
+        if len(parts) > 1:
             with talking():
                 dist.all_gather_object(parts, mine, group=group)
         return parts
@@ -129,7 +130,8 @@ class Layout:
                 found[0] = look()
             except (ValueError, OSError) as error:
                 found[1] = str(error)
-        dist.broadcast_object_list(found)
+        with talking():
+            dist.broadcast_object_list(found)
         if found[1] is not None:
             raise Refused(found[1])
         return found[0]
@@ -154,20 +156,34 @@ class Layout:
     def stop_at_sigterm(self) -> None:
         """From now on SIGTERM at any rank, teachers included, only leaves a note in the store: a
         rank that acted alone would leave the others waiting. A thread does it, as Python runs no
-        handler in a rank that waits for another."""
+        handler in a rank that waits for another. It also gives a sign of life every 2 seconds."""
         seen, signals = os.pipe()
         os.set_blocking(signals, False)
         signal.set_wakeup_fd(signals)
         signal.signal(signal.SIGTERM, lambda *_: None)
 
         def watch() -> None:
-            while os.read(seen, 1)[0] != signal.SIGTERM:
-                pass
-            self.sigterm.set()
-            with suppress(dist.DistError):  # torchrun has died, and there is nobody to tell
-                self.store.set("stop", "")
+            came = None
+            while came != 0:
+                came = os.read(seen, 1)[0] if select.select([seen], [], [], 2)[0] else None
+                with suppress(dist.DistError):  # torchrun has died, and there is nobody to tell
+                    if came == signal.SIGTERM:
+                        self.sigterm.set()
+                        self.store.set("stop", "")
+                    if self.first:
+                        self.store.add(f"{self.role}/signs of life", 1)
 
-        threading.Thread(target=watch, daemon=True).start()
+        def end() -> None:  # Python's end, amid a call of the store, would be a crash
+            os.write(signals, b"\0")
+            thread.join(5)
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        atexit.register(end)
+
+    def signs_of_life(self, role: str) -> int:
+        """How many the first rank of the role has given since stop_at_sigterm."""
+        return self.store.add(f"{role}/signs of life", 0)
 
     def stopping(self) -> bool:
         """Whether a rank has had SIGTERM: the same answer on all student ranks, which all ask."""
@@ -183,12 +199,13 @@ class Layout:
             print(f"error on rank {self.rank} ({self.role}):", file=sys.stderr)
             traceback.print_exception(error)
             sys.stderr.flush()
-        said = False
-        with suppress(dist.DistError):  # without torchrun the store is gone with rank 0
+        said = not self.first  # where the store is gone with torchrun, one of each role speaks
+        with suppress(dist.DistError):
             said = self.store.add("said", 1) > 1
         if not isinstance(error, RunError):
             return 1
-        if error.speaks(self, said):
+        speaks = {"role": self.first, "run": self.rank == 0, "each": True, "first": not said}
+        if speaks[error.speaker]:
             say(error)
         return error.status
 

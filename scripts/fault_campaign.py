@@ -6,10 +6,10 @@ One undisturbed run of the demo (3 student ranks, 1 teacher rank) is the referen
 command is started in another folder and struck again and again: `kill -9` of one rank, of all ranks
 at once, or of torchrun, while it starts, in a step, while it writes a checkpoint, or SIGTERM. After
 some of the kills the newest checkpoint is damaged as well. Whenever such a run gets to its end it
-is compared with the reference, and a new one begins. At last one job under `torchrun --max-restarts`
-loses a student rank, and later its teacher. Lost: a start that fails, or any difference in metrics
-(times aside), selections, samples, evaluations, or one bit of the exported weights. Exit status 0 if
-nothing was lost. `--out` keeps the folders.
+is compared with the reference, and a new one begins. At last one job under `torchrun
+--max-restarts` loses a student rank, and later its teacher. Lost: a start that fails, or any
+difference in metrics (times aside), selections, samples, evaluations, or one bit of the exported
+weights. Exit status 0 if nothing was lost. `--out` keeps the folders.
 """
 
 import contextlib

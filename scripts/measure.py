@@ -47,7 +47,7 @@ def save_random_model(
 
 
 def write_problems(path: Path, n: int, tokens: int, seed: int) -> None:
-    """n different made-up problems of tokens/2 to 3·tokens/2 words, each one token of the demo's."""
+    """n different made-up problems of tokens/2 to 3·tokens/2 words, each a token of the demo's."""
     rng = random.Random(seed)
     vocabulary = sorted(AutoTokenizer.from_pretrained(TOKENIZER).get_vocab())
     words = [word for word in vocabulary if word[0] == " " and word[1:].isalpha()]
@@ -172,9 +172,10 @@ def rows(config: train.Config, layout: Layout, verifier, shares: list) -> Iterat
             sampler.stop(finished=False)
 
 
-def resident(name: str, path: str = "/proc/self/status") -> int:
-    """A line of /proc in bytes: VmRSS and VmHWM of status, Pss of smaps_rollup (Linux)."""
-    line = next(line for line in Path(path).read_text().splitlines() if line.startswith(f"{name}:"))
+def resident(name: str) -> int:
+    """A line of /proc/self/status in bytes: VmRSS or VmHWM (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    line = next(line for line in lines if line.startswith(f"{name}:"))
     return int(line.split()[1]) * 1024
 
 

@@ -31,6 +31,7 @@ from plumbing.batches import collate
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.files import digest, plain, read_lines, write_lines
 from plumbing.flags import Parser
+from plumbing.plugins import path_of
 from plumbing.problems import Problems
 from plumbing.ranks import Layout, begin_process, refuse
 from sampler import Selections
@@ -69,8 +70,9 @@ def load(folder: Path, step: int) -> tuple[train.Config, Layout, Recorded, int]:
     if layout.world != ranks:
         right = f"torchrun --nproc_per_node {ranks} -m scripts.replay {folder} --step {step}"
         raise InputError(f"{folder} was trained by {ranks} student ranks: {right}")
-    if digest(Path(config.train_data))[1] != settings["train_data_crc32"]:
-        raise InputError(f"{config.train_data} has changed since the run")
+    for name, path in {"train_data": config.train_data, "reward": path_of(config.reward)}.items():
+        if path and digest(Path(path))[1] != settings[f"{name}_crc32"]:
+            raise InputError(f"{path} has changed since the run")
     rows = read_lines(folder / "selections.jsonl", torn=True)
     last = max((row["step"] for row in rows), default=0)
     if not 1 <= step <= last:
@@ -154,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
         config, layout, sampler, start = load(args.run, args.step)
     except (ValueError, OSError) as error:
         return refuse(error)
-    with Verifier(workers=config.verify_workers) as verifier:
+    with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
         layout.connect(config.timeout_minutes)
         try:
             student = train.Student(config, layout, verifier)

@@ -1,23 +1,38 @@
-"""Several ranks in a test: processes forked from this one, so that nobody imports torch again."""
+"""Several ranks in a test: processes forked from this one, so that nobody imports torch again; and
+small runs of train.py on them."""
 
+import contextlib
 import gc
+import logging
 import multiprocessing
 import os
 import signal
 import socket
+import subprocess
+import sys
+import time
+import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.multiprocessing import _prctl_pr_set_pdeathsig
 
+import train
+from plumbing.files import read_lines
+from verify import Verdict
+
+ROOT = Path(train.__file__).parent
+DEMO = ROOT / "demo/model"
+
 
 def on_ranks(n: int, tmp_path, body, *arguments):
     """Runs body(*arguments) on n ranks, as torchrun would set them up; returns what rank 0 returned.
 
-    conftest.py says why a forked rank can train. The ranks end with the call, however it ends: one that hangs until
-    the test's time is up would hold up pytest's own end.
+    conftest.py says why a forked rank can train. The ranks end with the call, however it ends: one
+    that hangs until the test's time is up would hold up pytest's own end.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -34,18 +49,145 @@ def on_ranks(n: int, tmp_path, body, *arguments):
 
 
 def _rank(rank, n, port, body, arguments, out):
-    _prctl_pr_set_pdeathsig(signal.SIGKILL)  # where pytest itself is killed
-    gc.freeze()  # a process group that a test has left to Python's collector hangs without its threads
-    torch.set_num_threads(1)
-    os.environ |= {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(n),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+    _set_up(rank, n, port)
     result = body(*arguments)
     if rank == 0:
         torch.save(result, out)
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
+
+
+def _set_up(rank, n, port):
+    _prctl_pr_set_pdeathsig(signal.SIGKILL)  # where pytest itself is killed
+    # A process group that a test has left to Python's collector hangs without its threads.
+    gc.freeze()
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(n)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+class Ended(NamedTuple):
+    """How a command ended: the exit status of each rank, and what all of them printed."""
+
+    statuses: list[int]
+    out: str
+    err: str
+
+
+def torchrun(n: int, folder: Path, command, before=lambda rank: None) -> Ended:
+    """Runs command() on n forked ranks, after before(rank) in each, with torchrun's manners.
+
+    The store is not theirs; where one ends with another status than 0, the others get SIGTERM.
+    Their outputs are files in `folder` until the end.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    fork = multiprocessing.get_context("fork")
+    arguments = n, store.port, folder, command, before
+    ranks = [fork.Process(target=_life, args=(rank, *arguments)) for rank in range(n)]
+    try:
+        for rank in ranks:
+            rank.start()
+        told = False
+        while any(rank.is_alive() for rank in ranks):
+            time.sleep(0.01)
+            if not told and any(rank.exitcode for rank in ranks):
+                told = [rank.terminate() for rank in ranks if rank.is_alive()] or True
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+    said = []
+    for name in ("out", "err"):
+        files = [folder / f"{name}_{rank}" for rank in range(n)]
+        said.append("".join(file.read_text() for file in files))
+        for file in files:
+            file.unlink()
+    return Ended([rank.exitcode for rank in ranks], *said)
+
+
+def _life(rank, n, port, folder, command, before):
+    _set_up(rank, n, port)
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    with (
+        (folder / f"out_{rank}").open("w", buffering=1) as out,
+        (folder / f"err_{rank}").open("w", buffering=1) as err,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        os.dup2(err.fileno(), 2)
+        for name in ("transformers", "datasets", "torch"):  # they hold on to an earlier stream
+            logging.getLogger(name).handlers = [logging.StreamHandler(err)]
+        before(rank)
+        status = command()
+    os._exit(status)  # as the end of a process does to its connections
+
+
+# ---- runs of train.py
+
+
+def command(folder, *flags, model, data):
+    """Flags of a small run; `flags` come last and win."""
+    small = {"preset": "demo", "out": folder, "prompts_per_step": 6, "group_size": 4}
+    small |= {"candidates": 4, "steps": 4, "max_completion_tokens": 32, "eval_every": 2}
+    small |= {"train_data": f"{data}/train.jsonl", "val_data": f"{data}/val.jsonl", "model": model}
+    if not {"uniform", "thompson", "skip", "category", "static"} & set(flags):
+        small["teacher_model"] = model
+    return [str(x) for name, value in small.items() for x in (f"--{name}", value)] + [
+        str(f) for f in flags
+    ]
+
+
+class Grades:
+    """Stands in for the Verifier: every second text is right. It starts no process."""
+
+    def grade(self, completions, golds, extras):
+        verdicts = Verdict(0.0, "wrong"), Verdict(1.0, "correct")
+        return [verdicts[zlib.crc32(text.encode()) % 2] for text in completions]
+
+    def check_golds(self, golds, extras):
+        return [True] * len(golds)
+
+
+def launch(folder, *flags, ranks=1, model=DEMO, data, before=lambda rank: None):
+    """A run in forked ranks, which may fail: how it ended."""
+
+    def main():
+        train.Verifier = lambda **settings: contextlib.nullcontext(Grades())
+        return train.main(command(folder, *flags, model=model, data=data))
+
+    return torchrun(ranks, folder.parent, main, before)
+
+
+def run(folder, *flags, **where):
+    """A run in forked ranks that succeeds: what it printed."""
+    ended = launch(folder, *flags, **where)
+    assert not any(ended.statuses), ended
+    return ended.out
+
+
+def shell(argv, ranks=0, *, torchrun=()):
+    """train.py from the shell, under torchrun where ranks > 0: (succeeded, what was printed)."""
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks), *torchrun]
+    line = [sys.executable, *(launcher if ranks else ()), str(ROOT / "train.py"), *argv]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def metrics_of(folder):
+    """metrics.jsonl without what a clock measured."""
+    rows = read_lines(folder / "metrics.jsonl")
+    return [
+        {k: v for k, v in row.items() if k != "seconds" and not k.endswith("_s")} for row in rows
+    ]
+
+
+STUDENT, BACKBONE = "student/model.safetensors", "teacher/backbone/model.safetensors"
+HEAD = "teacher/head.safetensors"
+
+
+def same_run(a, b):
+    assert metrics_of(a) == metrics_of(b)
+    for name in ("selections.jsonl", STUDENT, BACKBONE, HEAD):
+        assert not (a / name).exists() or (a / name).read_bytes() == (b / name).read_bytes(), name

@@ -1,4 +1,4 @@
-"""What only a GPU can show: bf16 compute over float32 masters, NCCL beside gloo, two roles on one card."""
+"""What only a GPU can show: bf16 over float32 masters, NCCL beside gloo, two roles on one card."""
 
 import subprocess
 import sys
@@ -12,71 +12,64 @@ from transformers.utils import is_flash_attn_2_available
 
 import grpo
 import train
-from rollout import Generator, Policy, Rollouts, collate, micro_batches
+from plumbing.batches import collate, micro_batches
+from plumbing.files import read_lines
+from rollout import Generator, Policy, Rollouts
 
 ROOT = Path(train.__file__).parent
-DEMO = ROOT / "demo/model"
+DEMO = str(ROOT / "demo/model")
+CPU, CARD = torch.device("cpu"), torch.device("cuda")
 
 pytestmark = pytest.mark.gpu
 
 
 def test_chunked_logprobs_match_float64_on_the_cpu():
     torch.manual_seed(0)
-    hidden, weight = torch.randn(300, 64), torch.randn(1000, 64) / 8
-    targets = torch.randint(1000, (300,))
-    expected, expected_entropy = grpo.token_logprobs(hidden.double(), weight.double(), targets, 0.7)
-    logp, entropy = grpo.token_logprobs(
-        hidden.cuda(), weight.cuda(), targets.cuda(), 0.7, chunk=128
-    )
-    assert (logp.cpu() - expected).abs().max() < 1e-3
-    assert (entropy.cpu() - expected_entropy).abs().max() < 1e-3
+    hidden, weight, targets = torch.randn(300, 64), torch.randn(1000, 64) / 8, torch.arange(300)
+    expected = grpo.token_logprobs(hidden.double(), weight.double(), targets, 0.7)
+    actual = grpo.token_logprobs(hidden.cuda(), weight.cuda(), targets.cuda(), 0.7, chunk=128)
+    for x, y in zip(actual, expected, strict=True):
+        assert (x.cpu() - y).abs().max() < 1e-3
 
 
 def test_generation_in_bf16_agrees_with_the_float32_policy():
-    device = torch.device("cuda")
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
-    generator, policy = Generator(str(DEMO), device, tokenizer), Policy(str(DEMO), device)
-    problems = train.read_lines(ROOT / "demo/val.jsonl")[:32]
+    generator, policy = Generator(DEMO, CARD, tokenizer), Policy(DEMO, CARD)
+    problems = read_lines(ROOT / "demo/val.jsonl")[:32]
     prompts = [tokenizer(row["problem"] + "\n\nSolution:").input_ids for row in problems]
-    policy.lm.set_attn_implementation(
-        "sdpa"
-    )  # flash-attn, where it is present, cannot compute in float32
+    policy.lm.set_attn_implementation("sdpa")  # flash-attn cannot compute in float32
     rollouts = generator.generate(prompts, 0.7, 64, seed=0)
-    rows_N, *inputs = collate(rollouts, list(range(32)), tokenizer.pad_token_id, device)
+    batch = collate(rollouts, list(range(32)), tokenizer.pad_token_id, CARD)
     with torch.no_grad():
-        logp, _ = policy(*inputs, 0.7)
+        logp = policy(batch, 0.7)[0].cpu()
     assert logp.mean() > -0.2  # tokens that the policy finds likely, though bf16 chose them
-    assert (
-        logp.cpu() - rollouts.logps_of(rows_N)
-    ).abs().mean() < 0.05  # what train.py logs as logp_gap
+    assert (logp - batch.generated_logp_N).abs().mean() < 0.05  # logged as logp_gap
 
 
 @pytest.mark.skipif(not is_flash_attn_2_available(), reason="needs flash-attn")
 def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_ones_through_sdpa():
-    """log-probs of 848 tokens and the gradient of their sum: what bf16 alone costs is the measure."""
-    device, generator = torch.device("cuda"), torch.Generator().manual_seed(0)
+    """log-probs of 848 tokens and their gradient: what bf16 alone costs is the measure."""
+    generator = torch.Generator().manual_seed(0)
 
     def tokens(n):
         return torch.randint(2, 81, (n,), generator=generator).tolist()
 
-    lengths = torch.randint(1, 63, (32,), generator=generator).tolist()
-    rollouts = Rollouts(
-        [tokens(1 + n // 2) for n in lengths], [tokens(n) for n in reversed(lengths)]
-    )
+    n_B = torch.randint(1, 63, (32,), generator=generator).tolist()
+    rollouts = Rollouts([tokens(1 + n // 2) for n in n_B], [tokens(n) for n in reversed(n_B)])
 
     def run(dtype, attention):
-        policy = Policy(str(DEMO), device)
+        policy = Policy(DEMO, CARD)
         policy.lm.set_attn_implementation(attention)
         for p in policy.parameters():  # as FSDP does; the table of rotary angles stays in float32
             p.data = p.to(dtype)
-        batches, _ = micro_batches(rollouts, list(range(32)), 0, 1, 800, 0, device, policy.packed)
-        assert all(len(ids) == 1 for _, ids, *_ in batches) == (attention == "flash_attention_2")
-        parts = [(rows_N, policy(*inputs, 1.0)[0]) for rows_N, *inputs in batches]
-        rows_N, logp_N = (torch.cat(column) for column in zip(*parts, strict=True))
+        batches, _ = micro_batches(rollouts, list(range(32)), 0, 1, 800, 0, CARD, policy.packed)
+        one_row = all(len(batch.ids_B_T) == 1 for batch in batches)
+        assert one_row == (attention == "flash_attention_2")
+        logp_N = torch.cat([policy(batch, 1.0)[0] for batch in batches])
         logp_N.sum().backward()
-        return logp_N[rows_N.argsort(stable=True)], torch.cat(
-            [p.grad.flatten().float() for p in policy.parameters()]
-        )
+        rows_N = torch.cat([batch.row_N for batch in batches])
+        gradient = torch.cat([p.grad.flatten().float() for p in policy.parameters()])
+        return logp_N[rows_N.argsort(stable=True)], gradient
 
     exact, padded = run(torch.float32, "sdpa"), run(torch.bfloat16, "sdpa")
     packed = run(torch.bfloat16, "flash_attention_2")
@@ -86,19 +79,19 @@ def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_on
 
 @pytest.mark.parametrize("temperature", [0, 0.7])
 def test_cuda_graphs_draw_what_the_cpu_draws(temperature, tmp_path):
-    """Float32 on both sides, over the border of a block and with rows dropped there; after new weights came in, too."""
+    """Float32 on both sides, over a block's border where rows are dropped; then new weights."""
     folder = str(save_tiny_model(tmp_path / "tiny"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    here, there = (Generator(folder, torch.device(name), tokenizer) for name in ("cpu", "cuda"))
+    here, there = (Generator(folder, device, tokenizer) for device in (CPU, CARD))
     there.lm.float()
-    prompts = [
-        tokenizer(text).input_ids for text in ("a", "What is 3 + 4?", "zz\nzz") for _ in range(8)
-    ]
+    texts = ("a", "What is 3 + 4?", "zz\nzz")
+    prompts = [tokenizer(text).input_ids for text in texts for _ in range(8)]
     for _ in range(2):
-        expected = here.generate(prompts, temperature, 300, seed=0)
-        actual = there.generate(prompts, temperature, 300, seed=0)
-        same = [a == b for a, b in zip(actual.completion_ids, expected.completion_ids, strict=True)]
-        assert sum(same) >= 20  # of 24: over 300 tokens rounding may move one across a border
+        drawn = [
+            g.generate(prompts, temperature, 300, seed=0).completion_ids for g in (here, there)
+        ]
+        same = sum(a == b for a, b in zip(*drawn, strict=True))
+        assert same >= 20  # of 24: over 300 tokens rounding may move one across a border
         with torch.no_grad():
             for here_p, there_p in zip(here.lm.parameters(), there.lm.parameters(), strict=True):
                 here_p.mul_(1.1)
@@ -110,19 +103,16 @@ def test_cuda_graphs_draw_what_the_cpu_draws(temperature, tmp_path):
 def test_demo_steps(ranks, tmp_path):
     """In one process, and with a student and a teacher process sharing the card."""
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks)] if ranks else []
-    flags = [
-        "--preset",
-        "demo",
-        "--steps",
-        "3",
-        "--eval_every",
-        "3",
+    flags = f"--preset demo --steps 3 --eval_every 3 --teacher_ranks {min(1, ranks)}".split()
+    line = [
+        sys.executable,
+        *launcher,
+        str(ROOT / "train.py"),
+        *flags,
         "--out",
         str(tmp_path / "run"),
     ]
-    flags += ["--teacher_ranks", "1" if ranks else "0"]
-    line = [sys.executable, *launcher, str(ROOT / "train.py"), *flags]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = train.read_lines(tmp_path / "run/metrics.jsonl")
+    rows = read_lines(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["grad_norm"] > 0 and rows[0]["val_accuracy"] > 0.04

@@ -1,51 +1,109 @@
-"""plumbing/mail.py: what a proposal has learned, and what survives a checkpoint or the wire."""
+"""plumbing/mail.py: who hears what, what a proposal has learned, and the silence of the dead.
+
+Both ends run here, in threads that share a store; runs of several ranks are in test_train.py.
+"""
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
-from test_sampler import Numbers, build
+import pytest
+import torch.distributed as dist
 
-from plumbing.mail import Prefetching, Wire, pack, unpack
-from sampler import Goldilocks
-
-
-def goldilocks(epsilon=0.0, K=8):
-    return build(Goldilocks, Numbers(200), epsilon=epsilon, candidates=K)
-
-
-def test_lag_fixes_what_each_proposal_has_learned():
-    for lag, expected in ((0, [0, 2, 4]), (1, [0, 0, 2])):
-        sampler, heard = goldilocks(), []
-        predict, update = sampler.teacher.predict, sampler.teacher.update
-
-        def spy(questions, predict=predict, update=update, heard=heard):
-            heard.append(update.call_count)
-            return predict(questions)
-
-        sampler.teacher.predict = spy
-        prefetching = Prefetching(sampler, 2, lag)
-        for _ in range(2):
-            prefetching.observe(prefetching.propose(2).index_N, np.array([1, 1]), 16)
-        prefetching.propose(2)
-        assert heard == expected
+from plumbing import mail
+from plumbing.errors import Lost
+from plumbing.mail import Mailbox, RemoteSampler, serve
+from sampler import Prefetching, Selections
 
 
-def test_prefetched_proposals_survive_a_checkpoint():
-    a, b = (Prefetching(goldilocks(epsilon=0.3), 4, lag=1) for _ in range(2))
-    s = a.propose(4)
-    a.observe(s.index_N, np.array([1, 2, 3, 4]), 16)
-    b.load_state_dict(a.state_dict())
-    assert np.array_equal(pack(a.propose(4)), pack(b.propose(4)))
-    assert a.metrics() == b.metrics()
+def ends(students: int, teachers: int, seconds=60.0) -> list[Mailbox]:
+    """The mailboxes of all ranks, students first."""
+    store, signs, ranks = dist.HashStore(), Counter(), []
+    for rank in range(students + teachers):
+        layout = SimpleNamespace(store=store, timeout=timedelta(seconds=seconds))
+        layout.n_students, layout.n_teachers = students, teachers
+        layout.role = "student" if rank < students else "teacher"
+        layout.first, layout.sigterm = rank in (0, students), threading.Event()
+        layout.signs, layout.signs_of_life = signs, signs.__getitem__
+        ranks.append(Mailbox(layout))
+    return ranks
 
 
-def test_wire_round_trip():
-    wire = Wire(3, 4, 0, 6, ("a", "b"))
-    s = goldilocks(K=4).propose(3)
-    reply = wire.reply(s, {"a": 1.5})
-    assert reply.shape == wire.reply().shape
-    back = unpack(reply[:-2].numpy().reshape(3, -1))
-    assert np.array_equal(pack(back), pack(s))
-    assert back.index_N.dtype == np.int64 and back.explored_N.dtype == bool
-    assert reply[-2] == 1.5 and reply[-1].isnan()
-    message = wire.message(1, 16, np.array([5, 6, 7]), np.array([0, 16, 3]))
-    assert message.tolist() == [1, 16, 5, 6, 7, 0, 16, 3]
-    assert message.shape == wire.message().shape
+def counting() -> Mock:
+    """A sampler that proposes problems 0 and 1, then 2 and 3, ..."""
+    sampler = Mock()
+    pairs = [np.array([2 * i, 2 * i + 1]) for i in range(20)]
+    sampler.propose.side_effect = map(Selections.unscored, pairs)
+    sampler.metrics.side_effect = [{"highest": pair.max()} for pair in pairs]
+    return sampler
+
+
+def study(box: Mailbox, steps: int, save_at: int):
+    """A student rank: what it was proposed, and the metrics that came with it."""
+    sampler, heard = RemoteSampler(box), []
+    for step in range(1, steps + 1):
+        index_N = sampler.propose(2).index_N
+        heard.append((index_N.tolist(), sampler.metrics()["highest"]))
+        sampler.observe(index_N, np.array([step % 5, 0]), 4)
+        if step == save_at:
+            sampler.save(step)
+    sampler.stop(True)
+    return heard
+
+
+@pytest.mark.parametrize(("lag", "turn"), [(0, "op"), (1, "po")])
+def test_lag_fixes_what_a_proposal_has_learned_and_all_ranks_hear_the_same(lag, turn):
+    """Nine steps of three students and two teachers; what all have read is deleted."""
+    boxes, samplers = ends(3, 2), [counting(), counting()]
+    with ThreadPoolExecutor() as ranks:
+        students = [ranks.submit(study, box, 9, 2) for box in boxes[:3]]
+        teachers = []
+        for box, sampler in zip(boxes[3:], samplers, strict=True):
+            teachers.append(ranks.submit(serve, Prefetching(sampler, 2, lag), box, sampler.save))
+        proposed = [student.result(60) for student in students]
+        assert [teacher.result(60) for teacher in teachers] == [True, True]
+    assert proposed == [[([2 * i, 2 * i + 1], 2 * i + 1) for i in range(9)]] * 3
+    for sampler in samplers:
+        order = [name[0] for name, *_ in sampler.mock_calls if name != "metrics"]
+        assert "".join(order) == "p" + 2 * turn + "s" + 7 * turn
+        index_N, successes_N, G = sampler.observe.call_args_list[1].args
+        assert (index_N.tolist(), successes_N.tolist(), G) == ([2, 3], [2, 0], 4)
+    assert boxes[0].store.num_keys() == 0
+
+
+# ---- a letter that does not come
+
+
+def test_it_is_waited_for_as_long_as_the_timeout():
+    student, _ = ends(1, 1, seconds=0.1)
+    with pytest.raises(Lost, match=r"--timeout_minutes \(no letter from the teacher ranks\)"):
+        student.take()
+
+
+def test_it_is_not_waited_for_where_a_rank_has_said_why_it_ended():
+    _, teacher = ends(1, 1)
+    teacher.store.add("said", 1)
+    with pytest.raises(Lost, match="no letter from the student ranks"):
+        teacher.take()
+
+
+def test_after_sigterm_only_the_silent_are_given_up(monkeypatch):
+    """Also to end a run well SIGTERM comes, in the middle of a step that may be a long one."""
+    monkeypatch.setattr(mail, "SILENCE", 0.2)
+    student, teacher = ends(1, 1)
+    teacher.layout.sigterm.set()
+    with ThreadPoolExecutor() as ranks:
+        letter, alive = ranks.submit(teacher.take), threading.Event()
+        for _ in range(20):
+            alive.wait(0.05)
+            student.layout.signs["student"] += 1
+        assert not letter.done()
+        student.post("at last")
+        assert letter.result(60) == "at last"
+        letter = ranks.submit(teacher.take)
+        with pytest.raises(Lost):
+            letter.result(60)

@@ -1,4 +1,4 @@
-"""docs/paper_map.md names only what exists: files, functions, flags, tests. README shows the promised commands."""
+"""docs/paper_map.md names only what exists; README shows the promised commands."""
 
 import re
 from dataclasses import fields
@@ -9,39 +9,32 @@ from named import assert_exists
 import train
 
 ROOT = Path(train.__file__).parent
-MODULES = ("grpo", "rollout", "sampler", "teacher", "train", "verify")
-NAMES = re.findall(r"`([^`]+)`", (ROOT / "docs/paper_map.md").read_text(encoding="utf-8"))
+MAP = (ROOT / "docs/paper_map.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+NAMES = re.findall(r"`([^`]+)`", MAP)
+MODULES = "grpo|plumbing|rollout|sampler|teacher|train|verify"
 
 
-def test_functions_of_the_map_exist():
-    named = [
-        name
-        for name in NAMES
-        if re.fullmatch(rf"({'|'.join(MODULES)})(\.\w+)+", name) and name[-3:] != ".py"
-    ]
-    assert len(named) > 20
-    for name in named:
+def test_functions_and_tests_of_the_map_exist():
+    dotted = [name for name in NAMES if re.fullmatch(rf"({MODULES})(\.\w+)+", name)]
+    functions = [name for name in dotted if not name.endswith(".py")]
+    tests = [name for name in NAMES if name.startswith("test_")]
+    assert len(functions) > 20 and len(tests) > 20
+    for name in functions:
         assert_exists(name)
-
-
-def test_tests_of_the_map_exist():
-    named = [name for name in NAMES if name.startswith("test_")]
-    assert len(named) > 20
-    for name in named:
+    for name in tests:
         file, _, function = name.partition("::")
         text = (ROOT / "tests" / file).read_text(encoding="utf-8")
         assert not function or f"def {function}(" in text, name
 
 
 def test_the_count_of_rows_is_right():
-    text = (ROOT / "docs/paper_map.md").read_text(encoding="utf-8")
-    part_1 = text[: text.index("## 2.")].splitlines()
+    part_1 = MAP[: MAP.index("## 2.")].splitlines()
     rows = [line for line in part_1 if line.startswith("| ") and not line.startswith("| paper")]
     not_run = [line for line in rows if "not run" in line]
     assert all("test_" in line for line in rows if line not in not_run)
     held = f"{len(rows) - len(not_run)} are held by tests"
-    counts = f"Of the {len(rows)} rows of part 1, {held} and **{len(not_run)} are not"
-    assert counts in text
+    assert f"Of the {len(rows)} rows of part 1, {held} and **{len(not_run)} are not" in MAP
 
 
 def test_flags_and_files_of_the_map_exist():
@@ -49,15 +42,13 @@ def test_flags_and_files_of_the_map_exist():
     for name in NAMES:
         for flag in re.findall(r"--(\w+)", name):
             assert flag in flags, name
-        for script in re.findall(
-            r"\b(?:scripts/)?(?:prepare_data|plot|make_demo|replay|compare)\.py", name
-        ):
-            assert (ROOT / "scripts" / Path(script).name).exists(), name
+        for script in re.findall(r"\b(\w+)\.py\b", name):
+            places = [ROOT / folder / f"{script}.py" for folder in ("", "scripts", "tests")]
+            assert any(place.exists() for place in places), name
 
 
 def test_readme_shows_the_two_commands_and_the_real_job():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    first_screen = readme[: readme.index("## Six files")]
+    first_screen = README[: README.index("## Six files")]
     install = "pip install -r requirements.txt && "
     assert f"{install}torchrun --nproc_per_node 4 train.py --preset demo\n" in first_screen
     assert f"{install}pytest\n" in first_screen

@@ -161,6 +161,9 @@ def test_noise_floor_by_hand():
     assert s.noise_floor(np.array([0.5]), 1) == pytest.approx(0.5)
     # G = 2, p = 1/2: p̂ is 0, 1/2, 1 with 1/4, 1/2, 1/4, so |0.5 - y| is 0.5 half of the time.
     assert s.noise_floor(np.array([0.5]), 2) == pytest.approx(0.25)
+    # p = 1/4: y is 1/2 with 6/16, else 0, and a perfect teacher says √3/4.
+    expected = 0.433013 * 10 / 16 + (0.5 - 0.433013) * 6 / 16
+    assert s.noise_floor(np.array([0.25]), 2) == pytest.approx(expected, abs=1e-6)
     assert s.noise_floor(np.array([0.0, 1.0]), 16) == 0
     assert s.noise_floor(np.array([0.5, 0.0]), 2) == pytest.approx(0.125)
 
