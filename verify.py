@@ -30,7 +30,7 @@ import math_verify
 
 from plumbing import plugins
 from plumbing.arithmetic import TRIALS, close, is_arithmetic, is_rounded, values
-from plumbing.errors import RewardError, first_lines
+from plumbing.errors import InputError, first_lines
 from plumbing.latex import read
 from plumbing.shapes import FLIP, shape_of, split
 from plumbing.workers import Pool, serve
@@ -262,7 +262,7 @@ class Verifier:
         order. extras: {"data_source": str, "extra_info": dict | None} for each, for `reward`.
 
         Raises ValueError if the lists differ in length, RuntimeError outside `with` or if a worker
-        cannot start, RewardError if `reward` raises or returns what is neither 0 nor 1.
+        cannot start, InputError if `reward` raises or returns what is neither 0 nor 1.
         """
         statuses = self._statuses(completions, golds, extras, trusting=True)
         return [Verdict(float(status == "correct"), status) for status in statuses]
@@ -287,7 +287,7 @@ class Verifier:
         ]
         statuses = self.pool.run(jobs)
         if refused := [status for status in statuses if status not in STATUSES]:
-            raise RewardError(refused[0])
+            raise InputError(refused[0])
         return statuses
 
 

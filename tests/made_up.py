@@ -23,7 +23,8 @@ def selection(step, explored, utilities, successes, chosen=0, G=16):
 
 
 def make_run(folder, rows=(), selections=(), verdicts=(), **config):
-    """A run folder. rows: of the metrics, with a step each; what STEP has is added to those after 0.
+    """A run folder. rows: of the metrics, with a step each; what STEP has is added to those after
+    0.
 
     verdicts: instead of rows, the validation problems' at step 0, 1, 2, ...
     """

@@ -24,7 +24,8 @@ def command(*line):
 
 
 def test_pass_at_k_by_hand():
-    """One of 4 right: of the 6 pairs 3 have it. Without a right one 0; with too few wrong ones 1."""
+    """One of 4 right: of the 6 pairs 3 have it. Without a right one 0; with too few wrong ones
+    1."""
     assert [evaluate.pass_at_k(4, 1, k) for k in (1, 2, 4)] == [0.25, 0.5, 1.0]
     assert (evaluate.pass_at_k(4, 0, 2), evaluate.pass_at_k(4, 3, 2)) == (0.0, 1.0)
 

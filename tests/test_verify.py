@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import verify
-from plumbing.errors import RewardError
+from plumbing.errors import InputError
 from plumbing.latex import AFTER_UNITS, BEFORE_UNITS
 from plumbing.workers import Pool
 from scripts import fuzz_verify
@@ -382,5 +382,5 @@ def test_a_gold_must_earn_1_in_a_box_from_a_reward_of_ones_own(tmp_path):
 def test_a_reward_that_is_none_ends_the_run_in_one_line(tmp_path, deed, message):
     reward = reward_file(tmp_path, deed)
     message = rf"\A--reward {reward}: compute_score {message}.*\Z"
-    with Verifier(1, reward=reward) as verifier, pytest.raises(RewardError, match=message):
+    with Verifier(1, reward=reward) as verifier, pytest.raises(InputError, match=message):
         verifier.grade(["1"], ["1"])
