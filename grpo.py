@@ -61,8 +61,9 @@ def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torc
     """Â = (r - mean(r)) / std(r) within each group ("Advantage computation", Section 2): (P, G).
 
     A dead group (all rewards equal) gets exactly 0 and no epsilon is added anywhere, so for binary
-    rewards a right answer has √((1-p̂)/p̂) and a wrong one -√(p̂/(1-p̂)). std: `population` divides by
-    G, `sample` by G-1, `none` only centres. Floating input keeps its dtype, integers become float32.
+    rewards a right answer has √((1-p̂)/p̂) and a wrong one -√(p̂/(1-p̂)). std: `population` divides
+    by G, `sample` by G-1, `none` only centres. Floating input keeps its dtype, integers become
+    float32.
     """
     if std not in STDS:
         raise ValueError(f"std must be one of {STDS}, got {std!r}")
@@ -76,7 +77,7 @@ def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torc
 
 
 def dead_groups(rewards_P_G: torch.Tensor) -> torch.Tensor:
-    """Whether all completions of a group earned the same ("zero variance", Section 2): (P,) bool."""
+    """Whether all completions of a group earned the same ("zero variance", Section 2): (P,)."""
     return (rewards_P_G == rewards_P_G[:, :1]).all(dim=1)
 
 
@@ -223,8 +224,8 @@ def policy_loss(
     +βH in a loss, as Eq. 4 prints, would lower it.
 
     Everything is per response token, (N,). Returns the scalar loss, and sums over the N tokens by
-    name. train.py adds them up over micro-batches and ranks and logs their mean: a statistic added
-    here is in metrics.jsonl.
+    name, the same ones in every call. train.py adds them up over micro-batches and ranks and logs
+    their mean: a statistic added here is in metrics.jsonl.
     """
     weight_N = weight_N.to(logp_N.dtype)
     ratio_N = torch.exp(logp_N - old_logp_N)

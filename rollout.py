@@ -3,7 +3,7 @@ r"""From questions to completions, and from completions to the log-probs of thei
 `Generator` is batched Hugging Face generation with a left-padded batch and a decoding loop of its
 own, `decode`; it serves training (temperature 0.7, G copies of each prompt) and greedy evaluation
 (temperature 0, one copy). `Policy` runs the same rows through the model again, right-padded or
-packed. Nothing here knows of rewards or losses.
+packed. Rewards are a column that somebody else fills; nothing here computes one, or a loss.
 """
 
 import zlib
@@ -42,8 +42,8 @@ class Rollouts:
     prompt_ids and completion_ids are token id lists without padding; a completion includes its
     first stop token. finished[b] is False where the completion was cut at the token limit. logps[b]
     has the log-prob of each token in the distribution that the generator drew it from; [] if it is
-    greedy. rewards and statuses are those of verify.py's verdicts, empty before. Records may be
-    joined with `+`.
+    greedy. rewards and statuses are those of verify.py's verdicts (or bad_gold), empty before.
+    Records may be joined with `+`.
     """
 
     prompt_ids: list[list[int]] = field(default_factory=list)
@@ -260,9 +260,9 @@ def decode(
     tokens_B_T = input_ids.new_zeros(len(prompt_B), T)
     logp_B_T = torch.zeros_like(tokens_B_T, dtype=torch.float32)
     rows = torch.arange(len(prompt_B), device=input_ids.device)  # those that go on
-    # Slots to the left of their prompts (B, 1).
+    # Slots to the left of each row's prompt (B, 1).
     pad = (prompt_T - 1 - model_inputs["position_ids"][:, -1:])[prompt_B]
-    token = torch.empty_like(pad)  # their last
+    token = torch.empty_like(pad)  # each row's last
     logits = model(input_ids, **model_inputs).logits[:, -1][prompt_B]
     cache = Slots(model_inputs["past_key_values"].layers)
     kept = prompt_B  # where `rows` are in the cache

@@ -16,6 +16,7 @@ import torch
 
 from plumbing import plugins
 from plumbing.errors import InputError
+from plumbing.files import plain
 from plumbing.problems import Problems
 
 
@@ -269,11 +270,13 @@ class Prefetching:
 
     def __init__(self, sampler, n: int, lag: int):
         self.sampler, self.n, self.lag = sampler, n, lag
+        self.teacher = sampler.teacher  # the network behind it, for checkpoints and export
         self.deliver: Callable = lambda selections, metrics: None
         self.next = None  # proposals, and the sampler's metrics as they were made
         self._metrics: dict[str, float] = {}
 
     def propose(self, n: int):
+        """The `self.n` proposals that are ready, or the first ones."""
         if self.next is None:
             self._prefetch()
         (selections, self._metrics), self.next = self.next, None
@@ -296,7 +299,7 @@ class Prefetching:
             selections, metrics = self.next
             # Without seconds, which differ from rank to rank.
             metrics = {k: 0.0 if k.endswith("_s") else v for k, v in metrics.items()}
-            held = selections.state_dict(), metrics
+            held = selections.state_dict(), plain(metrics)
         return {"sampler": self.sampler.state_dict(), "next": held}
 
     def load_state_dict(self, state: dict) -> None:
@@ -309,11 +312,6 @@ class Prefetching:
     def metrics(self) -> dict[str, float]:
         """The sampler's, as they were when the proposals in use were made."""
         return self._metrics
-
-    @property
-    def teacher(self):
-        """The network behind the sampler, for checkpoints and export."""
-        return self.sampler.teacher
 
 
 SAMPLERS: dict[str, type[Sampler]] = {"goldilocks": Goldilocks, "uniform": Uniform}

@@ -108,9 +108,9 @@ def check_teacher(name: str, tokens: int) -> None:
 class Teacher:
     """f_φ, its replay buffer and its optimizer: `predict` scores questions, `update` is Alg. 2.
 
-    config: the fields named teacher_*, replay_capacity and seed of train.Config. group: the teacher
-    ranks' process group, or None for one process alone. shard(model, float32): makes the model an
-    FSDP2 root in place.
+    config: of train.Config the fields teacher_*, replay_capacity, max_prompt_tokens and seed.
+    group: the teacher ranks' process group, or None for one process alone. shard(model, float32):
+    makes the model an FSDP2 root in place.
     """
 
     def __init__(self, config, device, shard: Callable, group=None):
@@ -245,7 +245,7 @@ class Teacher:
         return out
 
     def state_dict(self) -> dict:
-        """What is not in the model or the optimizer (train.py saves those sharded)."""
+        """What is not in the model or the optimizer (a checkpoint has those sharded)."""
         return {
             "replay_ids": [list(ids) for ids, _ in self.replay],
             "replay_y": [y for _, y in self.replay],

@@ -39,7 +39,7 @@ from plumbing.plugins import path_of
 from plumbing.problems import Problems, check_data
 from plumbing.ranks import Layout, begin_process, refuse
 from rollout import Generator, Policy, PromptEncoder, Rollouts, check_model
-from sampler import Context, Prefetching, find_sampler, outcome_metrics, sampler_file
+from sampler import Context, Pooled, Prefetching, find_sampler, outcome_metrics, sampler_file
 from teacher import MODES, Teacher, check_teacher
 from verify import Verifier
 
@@ -103,7 +103,7 @@ class Config:
     checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", type=natural)
     keep: int = opt(2, "checkpoints kept", type=count)
     verify_workers: int = opt(4, "processes a student rank grades answers with", type=count)
-    timeout_minutes: float = opt(60, "wait of a rank for another", type=number(float, 0.01, 1e5))
+    timeout_minutes: float = opt(60, "a rank's longest wait", type=number(float, 0.01, 1e5))
 
 
 OLMO = "allenai/OLMo-2-0425-1B"
@@ -113,7 +113,7 @@ PRESETS: dict[str, str] = {
     "olmo2-1b": f"--model {OLMO} --teacher_model {OLMO}",
     "qwen3-4b": f"--model Qwen/Qwen3-4B --steps 8000 {PAPER_4B}",
     "phi-4-mini": f"--model microsoft/Phi-4-mini-instruct --steps 10000 {PAPER_4B}",
-    # One card of 24 GB (README, Hardware). A frozen or LoRA teacher would leave more room, but falls
+    # One card of 24 GB (README, Hardware). A frozen or LoRA teacher would leave room, but falls
     # back to the baseline (App. L). 64 updates of the teacher a step: the paper's 72. The rate is
     # the paper's by the root of the batches, 1e-5 √(128/288), rounded down.
     "one-gpu": "--model Qwen/Qwen3-0.6B-Base --teacher_model Qwen/Qwen3-0.6B-Base"
@@ -204,21 +204,19 @@ class Student:
         every rank knows whole. Returns metrics. Raises NonFiniteError before the weights change."""
         c, n = self.config, self.layout.n_students
         rewards_P_G = rollouts.rewards_P_G(c.group_size)
+        # Eq. 2: it is through these that the gradient is as long as √(p(1-p)), and 0 where dead.
         advantage_P_G = grpo.group_advantages(rewards_P_G, c.advantage_std)
         if c.dead_rows == "out":
             advantage_P_G = grpo.leave_out_dead_groups(advantage_P_G)
         weight_P_G = grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), c.loss)
-        advantage_B, weight_B = advantage_P_G.flatten(), weight_P_G.flatten()
-        # Rows with advantage 0 have no gradient unless KL or entropy gives them one: they are not
-        # forwarded.
-        rows = advantage_B.nonzero()[:, 0].tolist()
+        # A row with advantage 0 has no gradient, unless of KL or entropy: it is not forwarded.
+        rows = advantage_P_G.flatten().nonzero()[:, 0].tolist()
         if c.kl_coef or c.entropy_coef:
             rows = list(range(len(rollouts)))
         budget = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
         how = budget, self.tokenizer.pad_token_id, self.layout.device, self.policy.packed
-        batches, idle = micro_batches(rollouts, rows, self.layout.rank, n, *how)
-        if idle:
-            weight_B = torch.zeros_like(weight_B)
+        columns = advantage_P_G.flatten(), weight_P_G.flatten()
+        batches, idle = micro_batches(rollouts, rows, *columns, self.layout.rank, n, *how)
         left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = learning_rate = c.learning_rate * left
@@ -234,8 +232,6 @@ class Student:
                 logp_N, entropy_N = self.policy(b, c.temperature)
                 if iteration == 0:  # the policy has not moved yet: no other forward for these
                     b.old_logp_N = logp_N.detach()
-                    b.advantage_N = advantage_B[b.row_N].to(logp_N)
-                    b.weight_N = weight_B[b.row_N].to(logp_N)
                     if self.reference:
                         with torch.no_grad():
                             b.ref_logp_N = self.reference(b, c.temperature)[0]
@@ -330,7 +326,7 @@ def train(config: Config, layout: Layout, run: RunFolder, start: int, verifier: 
     return finished
 
 
-def run_teacher(config: Config, layout: Layout, run: RunFolder, start: int, verifier=None) -> bool:
+def run_teacher(config: Config, layout: Layout, run: RunFolder, start: int) -> bool:
     """The teacher ranks' main program: answer and learn until the students stop, then export."""
     sampler = build_sampler(config, layout, Problems(config.train_data))
     checkpoint.load(run, start, sampler)
@@ -358,12 +354,13 @@ def build_sampler(config: Config, layout: Layout, problems: Problems):
 def check(config: Config, run: RunFolder) -> int:
     """Looks at everything that can be wrong before the first step. Returns the step to continue
     from. Raises ValueError or OSError with one line; nothing is written before all is well."""
-    c, uses_teacher = config, find_sampler(config.sampler).uses_teacher
+    c, sampler = config, find_sampler(config.sampler)
     check_model(c.model, c.max_prompt_tokens + c.max_completion_tokens)
-    if uses_teacher:
+    if sampler.uses_teacher:
         check_teacher(c.teacher_model, c.max_prompt_tokens)
     encode = PromptEncoder.of(c, AutoTokenizer.from_pretrained(c.model))
-    check_data(c, len(encode("")), c.prompts_per_step * (c.candidates if uses_teacher else 1))
+    pooled = issubclass(sampler, Pooled)
+    check_data(c, len(encode("")), c.prompts_per_step * (c.candidates if pooled else 1))
     return run.open()
 
 
@@ -387,8 +384,10 @@ def main(argv: list[str] | None = None) -> int:
         try:
             start = layout.on_first(lambda: check(config, run))
             layout.agree(**run.facts())
-            work = run_teacher if layout.is_teacher else train
-            finished = work(config, layout, run, start, verifier)
+            if layout.is_teacher:
+                finished = run_teacher(config, layout, run, start)
+            else:
+                finished = train(config, layout, run, start, verifier)
             layout.gather(None)
         except Exception as error:  # whatever it is: this rank has to say it
             return layout.report(error)

@@ -1,9 +1,9 @@
 r"""The verified reward r_ver(o) in {0, 1}: does the last \boxed{} of a completion o say what the
 gold answer says?
 
-1. `Verifier`, in the trainer, hands completions and golds to workers: `python verify.py --worker`,
-   which imports no torch and no trainer, can be killed, and has limits on CPU time and memory
-   (plumbing/workers.py). What a worker dies of is the status of the sample.
+1. `Verifier`, in the trainer, hands completions and golds to workers (`python verify.py --worker`,
+   without torch), which can be killed and have limits on CPU time and memory (plumbing/workers.py).
+   What a worker dies of is the status of the sample.
 2. `compare` brings gold and answer to one spelling (plumbing/latex.py), then compares their shapes
    (plumbing/shapes.py) part by part, and of the parts the values (plumbing/arithmetic.py).
    math-verify alone is too generous for a reward that is optimised against: it solves equations, so
@@ -30,7 +30,7 @@ import math_verify
 
 from plumbing import plugins
 from plumbing.arithmetic import TRIALS, close, is_arithmetic, is_rounded, values
-from plumbing.errors import RewardError, first_lines
+from plumbing.errors import InputError, first_lines
 from plumbing.latex import read
 from plumbing.shapes import FLIP, shape_of, split
 from plumbing.workers import Pool, serve
@@ -50,8 +50,7 @@ class Verdict:
 
 
 def extract_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}`, stripped; None if there is none, or it is empty or
-    never closed."""
+    r"""The content of the last `\boxed{...}`, stripped; None if it is missing, empty or open."""
     start = max((box.end() for box in re.finditer(r"\\boxed\s*\{", text)), default=len(text))
     depth = 1
     for brace in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
@@ -71,16 +70,16 @@ def _same_percent(gold: str, answer: str) -> bool:
 
 def _same_words(gold: str, answer: str) -> bool:
     r"""Red is \text{red}; and what math-verify understands of sums, products, integrals, limits."""
-    words = [re.sub(r"\\text\{([^{}]*)\}", r"\1", text).casefold() for text in (gold, answer)]
-    if words[0] == words[1]:
+    first, second = (re.sub(r"\\text\{([^{}]*)\}", r"\1", x).casefold() for x in (gold, answer))
+    if first == second:
         return bool(re.search(r"\w|∞", gold))
     if not re.search(r"\\(?:sum|prod|int|lim)", gold):
         return False
     # No number is searched for in the box; no time limits, which use SIGALRM: the worker has some.
     how = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
-    how["parsing_timeout"] = None
     whole = [math_verify.LatexExtractionConfig(boxed_match_priority=0)]
-    trees = [math_verify.parse(rf"\boxed{{{text}}}", whole, **how) for text in (gold, answer)]
+    boxes = (rf"\boxed{{{text}}}" for text in (gold, answer))
+    trees = [math_verify.parse(box, whole, parsing_timeout=None, **how) for box in boxes]
     return all(trees) and math_verify.verify(*trees, timeout_seconds=None)
 
 
@@ -98,11 +97,10 @@ def _same_value(gold: str, answer: str) -> bool:
     decimal, exact = sorted((gold, answer), key=lambda text: "." not in text)
     if "." not in exact and is_rounded(exact, decimal, 6):
         return True
-    pairs = list(zip(golds, answers, strict=True))
-    certain, negative = pairs[: TRIALS // 2], pairs[TRIALS // 2 :]
-    # Roots of negative letters have several readings.
-    real = [pair for pair in negative if all(value.is_real for value in pair)]
-    return all(close(*pair) for pair in certain + real)
+    pairs = enumerate(zip(golds, answers, strict=True))
+    # Roots of negative letters, which the second half has, are read in many ways.
+    half = TRIALS // 2
+    return all(close(a, b) for at, (a, b) in pairs if at < half or (a.is_real and b.is_real))
 
 
 def _multiples(gold: str, answer: str) -> bool:
@@ -126,18 +124,18 @@ def _same_parts(golds: list[str], answers: list[str], ordered: bool = True) -> b
     left = list(answers)
     for gold in golds:
         near = left[:1] if ordered else left
-        match = next((at for at, answer in enumerate(near) if same(gold, answer)), None)
+        match = next((answer for answer in near if same(gold, answer)), None)
         if match is None:
             return False
-        del left[match]
+        left.remove(match)
     return not left
 
 
 def _same_collection(golds: list[str], answers: list[str]) -> bool:
     """In any order, unless it alone tells x from y: "x=1, y=2" is not answered by "2, 1"."""
-    names, others = ({shape_of(part).name for part in parts} - {""} for parts in (golds, answers))
-    named = sorted((len(names), len(others)))
-    return _same_parts(golds, answers, ordered=named[0] <= 1 < named[1])
+    names = [{shape_of(part).name for part in parts} - {""} for parts in (golds, answers)]
+    few, many = sorted(map(len, names))
+    return _same_parts(golds, answers, ordered=few <= 1 < many)
 
 
 def same(gold: str, answer: str) -> bool:
@@ -202,8 +200,12 @@ def _grade(completion: str, gold: str, trusting: bool) -> str:
     return "correct" if compare(gold, answer, trusting) else "wrong"
 
 
-def _grade_by(reward: str):
-    """The same of a reward of one's own. What is no reward comes back in place of the status."""
+def _prepare(reward: str):
+    """`_grade`, or the same by a reward of one's own; its status may be what is wrong with that."""
+    if not reward:
+        logging.disable(logging.CRITICAL)  # math-verify warns that its time limits are off
+        compare(r"\sum_{k=1}^n k", r"\frac{n(n+1)}{2}")  # loads and warms the parsers
+        return _grade
     function = plugins.load(reward, "--reward", "compute_score")
     name = getattr(function, "__name__", "it")
 
@@ -221,15 +223,6 @@ def _grade_by(reward: str):
         return f"--reward {reward}: {name} {did}: the method is for binary rewards, 0 or 1"
 
     return grade
-
-
-def _prepare(reward: str):
-    """What a worker does its jobs with."""
-    if reward:
-        return _grade_by(reward)
-    logging.disable(logging.CRITICAL)  # math-verify warns that its time limits are off
-    compare(r"\sum_{k=1}^n k", r"\frac{n(n+1)}{2}")  # loads and warms the parsers
-    return _grade
 
 
 class Verifier:
@@ -269,7 +262,7 @@ class Verifier:
         order. extras: {"data_source": str, "extra_info": dict | None} for each, for `reward`.
 
         Raises ValueError if the lists differ in length, RuntimeError outside `with` or if a worker
-        cannot start, RewardError if `reward` raises or returns what is neither 0 nor 1.
+        cannot start, InputError if `reward` raises or returns what is neither 0 nor 1.
         """
         statuses = self._statuses(completions, golds, extras, trusting=True)
         return [Verdict(float(status == "correct"), status) for status in statuses]
@@ -286,18 +279,15 @@ class Verifier:
     def _statuses(self, completions, golds, extras, trusting: bool) -> list[str]:
         if len(completions) != len(golds):
             raise ValueError(f"{len(completions)} completions for {len(golds)} golds")
+        nothing = {"data_source": "", "extra_info": None} if self.reward else {}
+        extras = extras if extras and self.reward else [{}] * len(golds)
         jobs = [
-            {"completion": completion, "gold": gold, "trusting": trusting}
-            for completion, gold in zip(completions, golds, strict=True)
+            nothing | extra | {"completion": completion, "gold": gold, "trusting": trusting}
+            for completion, gold, extra in zip(completions, golds, extras, strict=True)
         ]
-        if self.reward:
-            nothing = {"data_source": "", "extra_info": None}
-            for job, extra in zip(jobs, extras or [nothing] * len(jobs), strict=True):
-                job |= nothing | extra
         statuses = self.pool.run(jobs)
-        for status in statuses:
-            if status not in STATUSES:
-                raise RewardError(status)
+        if refused := [status for status in statuses if status not in STATUSES]:
+            raise InputError(refused[0])
         return statuses
 
 

@@ -25,13 +25,10 @@ _DECIMAL = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)")
 _NUMBER = re.compile(rf"{_DECIMAL.pattern}(?:[eE][-+]?\d\d?\d?)?|[-+]?\d+/0*[1-9]\d*")
 
 
-def _grouped(text: str) -> str:
-    return _GROUPING.sub(r"(\1)", text)
-
-
 def is_arithmetic(text: str) -> bool:
     """Whether a text, its spelling canonical, is parsed as a value."""
-    return text.lower() not in WORDS and bool(_ARITHMETIC.fullmatch(_grouped(text)))
+    grouped = _GROUPING.sub(r"(\1)", text)
+    return text.lower() not in WORDS and bool(_ARITHMETIC.fullmatch(grouped))
 
 
 class _Parser(_Latex2Sympy):
@@ -52,7 +49,7 @@ def values(text: str) -> list:
     parser = _Parser(is_real=False, config=ConversionConfig(lowercase_symbols=False))
     found = []
     try:
-        tree = parser.parse(_grouped(text).replace("*", r"\cdot "))
+        tree = parser.parse(_GROUPING.sub(r"(\1)", text).replace("*", r"\cdot "))
         tree = tree.xreplace({decimal: Rational(str(decimal)) for decimal in tree.atoms(Float)})
         letters = [symbol for symbol in tree.free_symbols if symbol.name not in _CONSTANTS]
         constants = tree.free_symbols - {*letters}

@@ -42,19 +42,23 @@ def collate(rollouts, rows: list[int], pad_id: int, device, packed: bool = False
     return Batch(ids.to(device), response.to(device), position.to(device), row_N, logps_N)
 
 
-def micro_batches(rollouts, rows, rank: int, ranks: int, budget: int, pad_id, device, packed):
+def micro_batches(
+    rollouts, rows, advantage_B, weight_B, rank, ranks, budget, pad_id, device, packed
+):
     """This rank's share of `rows` as a list of Batches of at most `budget` tokens, and whether it
-    has none.
-
-    FSDP needs every rank in backward: one without a share gets the shortest row, to be given
-    weight 0.
-    """
+    has none. FSDP needs every rank in backward: one without a share gets the shortest row, with
+    weight 0."""
     tokens_B = rollouts.total_tokens()
     mine = balance(rows, tokens_B, ranks)[rank]
     idle = not mine
+    batches = []
     # Padding costs as much as tokens do; another micro-batch costs little.
-    batches = pack(mine or [tokens_B.index(min(tokens_B))], tokens_B, budget, 0.75, packed)
-    return [collate(rollouts, batch, pad_id, device, packed) for batch in batches], idle
+    for share in pack(mine or [tokens_B.index(min(tokens_B))], tokens_B, budget, 0.75, packed):
+        batch = collate(rollouts, share, pad_id, device, packed)
+        batch.advantage_N = advantage_B[batch.row_N].float().to(device)
+        batch.weight_N = (weight_B[batch.row_N] * (not idle)).float().to(device)
+        batches.append(batch)
+    return batches, idle
 
 
 def balance(rows: list[int], tokens_B: list[int], n: int) -> list[list[int]]:

@@ -14,7 +14,6 @@ import zlib
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
@@ -41,14 +40,14 @@ def save(run, step: int, sampler, student=None) -> None:
         torch.save(state, packed := io.BytesIO())
         copies["state of the sampler"] = zlib.crc32(packed.getbuffer())
     n.agree(**copies)
-    first, manifest, failed = dist.get_rank(n.group) == 0, {}, None
+    manifest, failed = {}, None
     try:
         for name, held in _models(sampler, student).items():
             place = temporary / name
             dcp.save(_sharded(*held), checkpoint_id=place, process_group=n.group)
-            if first:
+            if n.first:
                 manifest |= {f"{name}/{p.name}": digest(p) for p in sorted(place.iterdir())}
-        if state is not None and first:
+        if state is not None and n.first:
             (temporary / "sampler.pt").write_bytes(packed.getbuffer())
             sync(temporary / "sampler.pt")
             manifest["sampler.pt"] = digest(temporary / "sampler.pt")
@@ -63,7 +62,7 @@ def save(run, step: int, sampler, student=None) -> None:
     if n.rank == 0:
         manifest = {name: value for part, _ in parts for name, value in part.items()}
         write_whole(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-        for path in (temporary, *run.path.glob("*.jsonl")):
+        for path in (temporary, *temporary.glob("*/"), *run.path.glob("*.jsonl")):
             sync(path)
         temporary.rename(final)
         sync(final.parent)
@@ -80,7 +79,7 @@ def load(run, step: int, sampler, student=None) -> None:
 
 
 def load_models(folder: Path, group, sampler, student=None) -> None:
-    """Weights and optimizers from a checkpoint's folder, into those that this rank has shards of."""
+    """Weights and optimizers from a checkpoint's folder, into those that this rank shares."""
     for name, held in _models(sampler, student).items():
         sharded = _sharded(*held)
         dcp.load(sharded, checkpoint_id=folder / name, process_group=group)

@@ -1,35 +1,19 @@
-"""The errors that end a run: each knows its exit status, and which rank says so."""
+"""The errors that end a run: a line that says why, and an exit status."""
 
 import sys
 
 
 class RunError(Exception):
-    """A reason that one line can tell. An error of no such class is shown whole.
-
-    speaker: who prints the line: the first rank of the "role" that met it, the first of the "run",
-    "each" rank that met it, or the one that speaks "first".
-    """
+    """A reason that one line can tell: by the first rank that has something to say, and by no
+    other. An error of no such class is shown whole, by each rank that met it."""
 
     status = 4
-    speaker = "role"
 
 
 class InputError(RunError, ValueError):
-    """The user's data, flags or folder cannot be used: the line says which, why and what to do."""
+    """The user's data, flags or files cannot be used: the line says which, why and what to do."""
 
     status = 2
-
-
-class Refused(InputError):
-    """What the first rank found wrong with the inputs, as all ranks were told."""
-
-    speaker = "run"
-
-
-class RewardError(InputError):
-    """The user's reward function raised, or returned what is neither 0 nor 1."""
-
-    speaker = "each"  # no other rank knows of it
 
 
 class NonFiniteError(RunError, FloatingPointError):
@@ -39,22 +23,11 @@ class NonFiniteError(RunError, FloatingPointError):
 
 
 class Fault(RunError, RuntimeError):
-    """The run cannot go on for a reason outside it, which all ranks know of; its checkpoints are
-    intact."""
-
-    speaker = "run"
-
-
-class DiskError(Fault):
-    """A file of the run cannot be written or read."""
-
-    speaker = "each"
+    """The run cannot go on for a reason outside it; its checkpoints are intact."""
 
 
 class Lost(Fault):
     """Another rank, or torchrun's store, cannot be reached any more."""
-
-    speaker = "first"  # of every other kind of error somebody is sure to speak
 
     def __init__(self, error: object):
         super().__init__(

@@ -1,4 +1,4 @@
-"""Flags from the fields of a dataclass: the command line of train.py and of the scripts."""
+"""Flags from the fields of a dataclass: the command line of train.py, and parts of scripts'."""
 
 import argparse
 import shlex

@@ -23,7 +23,7 @@ LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 
 
 class RunFolder:
-    """config.json, metrics.jsonl, selections.jsonl, samples.jsonl, evals/ and checkpoints/ of a run.
+    """config.json, metrics.jsonl, selections.jsonl, samples.jsonl, evals/, checkpoints/.
 
     Rank 0 writes. Killed at any moment, the same command goes on from the newest checkpoint as if
     nothing had happened. plugins: files of one's own that the run's numbers depend on.
@@ -35,7 +35,7 @@ class RunFolder:
         self.files = {name: Path(file) for name, file in files.items() if file}
 
     def facts(self) -> dict:
-        """What a run's numbers depend on, its settings first: config.json, the same on all ranks."""
+        """What a run's numbers depend on, settings first: config.json, the same on all ranks."""
         n = self.layout
         facts = asdict(self.config) | {"world_size": n.world, "student_ranks": n.n_students}
         facts |= {"device": n.device.type}

@@ -1,4 +1,4 @@
-r"""One spelling for each thing: `canonical` turns what people write in a box into the few forms
+r"""One spelling for each thing: `read` turns what people write in a box into the few forms
 that verify.py compares, by the rules of one table, each with an example of what it does."""
 
 import functools
@@ -97,7 +97,7 @@ def _closed_up(number: re.Match) -> str:
 _GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 _MATRIX = r"\{(?:(?:[pbB]|small)?matrix|array)\}"
 
-# Pattern, replacement, example.
+# Example: pattern, replacement.
 BEFORE_UNITS = {
     r"1{,}234\,567 -> 1234567": (r"(?<=\d)(?:\{,\}|,? ?\\!|\\[,; ]) ?(?=\d{3}(?!\d))", ""),
     "3{:}30 -> 3:30": (r"\{:\}", ":"),
@@ -111,6 +111,7 @@ BEFORE_UNITS = {
         lambda command: COMMANDS.get(command[1] or command[0], command[0]),
     ),
     "a  b -> a b": (r" +", " "),
+    r"\text { and } -> \text{and}": (r"\\text ?\{ ?([^{}]*?) ?\}", r"\\text{\1}"),
     r"{3\over 4} -> \frac{3}{4}": (r"\{([^{}]*)\\over ([^{}]*)\}", r"\\frac{\1}{\2}"),
     "{5^{2}} -> 5^{2}": (rf"^ ?{_GROUP} ?$", r"\1"),
     r"[\begin{array}{cc}1 -> \begin{matrix}1": (
@@ -118,26 +119,14 @@ BEFORE_UNITS = {
         r"\\begin{matrix}",
     ),
     r"1\\\end{pmatrix} -> 1\end{matrix}": (rf"(?:\\\\ ?)?\\end{_MATRIX} ?[)\]]?", r"\\end{matrix}"),
-    r"1, 2 \text{ and } 3 -> 1, 2, 3": (
-        r",? ?(?:\\text ?\{ ?(?:and|or) ?\}|(?<![a-zA-Z{ ]) ?(?:and|or)(?![a-zA-Z]))",
+    r"1, 2 \text{and} 3 -> 1, 2, 3": (
+        r",? ?(?:\\text\{(?:and|or)\}|(?<![a-zA-Z{ ]) ?(?:and|or)(?![a-zA-Z]))",
         ",",
     ),
-    r"5 \text{ percent} -> 5%": (
-        r" ?(?:\\text ?\{ ?(?:percent(?:age)?|pct) ?\}|\b(?:percent(?:age)?|pct)\b)",
-        "%",
-    ),
-    r"\text{5 cm} -> 5\text{cm}": (
-        r"\\text ?\{ ?(-?[\d.,/]+) ?([a-zA-Z][^{}\d]*)\}",
-        r"\1\\text{\2}",
-    ),
-    r"12^{\text{th}} -> 12": (
-        r"(?<=\d) ?\^? ?(\{ ?)?\\text ?\{ ?(?:st|nd|rd|th) ?\}(?(1) ?\})",
-        "",
-    ),
-    "21st -> 21": (
-        r"(?:(?<=\d)(\^ ?\{ ?)?th(?(1) ?\})|(?<=1)st|(?<=2)nd|(?<=3)rd)(?![a-zA-Z])",
-        "",
-    ),
+    r"5 \text{percent} -> 5%": (r" ?(\\text\{)?\b(?:percent(?:age)?|pct)\b(?(1)\})", "%"),
+    r"\text{5 cm} -> 5\text{cm}": (r"\\text\{(-?[\d.,/]+) ?([a-zA-Z][^{}\d]*)\}", r"\1\\text{\2}"),
+    r"12^{\text{th}} -> 12": (r"(?<=\d) ?\^? ?(\{ ?)?\\text\{(?:st|nd|rd|th)\}(?(1) ?\})", ""),
+    "21st -> 21": (r"(?:(?<=\d)(\^\{)?th(?(1)\})|(?<=1)st|(?<=2)nd|(?<=3)rd)(?![a-zA-Z])", ""),
     "60 mph -> 60 mi/h": (r"\bmph\b", "mi/h"),
 }
 AFTER_UNITS = {
@@ -146,43 +135,31 @@ AFTER_UNITS = {
         r"^ ?\\text ?\{((?:[^{}a-zA-Z]|\\[a-zA-Z]+|\{[^{}]*\})+)\} ?$",
         r"\1",
     ),
-    r"\text{(B)} ->  (B) ": (r"\\text ?\{ ?([-+]?[\d./]+|\(?[A-Za-z]\)?) ?\}", r" \1 "),
+    r"\text{(B)} ->  (B) ": (r"\\text\{([-+]?[\d./]+|\(?[A-Za-z]\)?)\}", r" \1 "),
     "-1 234.5 -> -1234.5": (r"^ ?-?\d{1,3}(?: \d{3})+(?=(?:\.\d+)? ?$)", _closed_up),
-    "x= 1,234.5 -> x=1234.5": (
-        r"(?:^|=) ?-?\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?[ %]*$)",
-        _closed_up,
-    ),
-    r"11 5/6 -> (11+\frac{5}{6})": (
-        r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])",
-        r"(\1+\\frac{\2}{\3})",
-    ),
-    r"\frac12 -> \frac{1}2": (
-        r"\\frac(?: ?(\d)| ([a-zA-Z])| ?(\\pi(?![a-z]))) ?",
-        r"\\frac{\1\2\3}",
-    ),
-    r"\frac{1}2 -> \frac{1}{2}": (
-        r"(\\frac\{(?:[^{}]|\{[^{}]*\})*\}) ?([\da-zA-Z]|\\pi(?![a-z]))",
-        r"\1{\2}",
-    ),
+    "x= 1,234.5 -> x=1234.5": (r"(?:^|=) ?-?\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?[ %]*$)", _closed_up),
+    r"11 5/6 -> 11\frac{5}{6}": (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
+    r"\frac12 -> \frac{1}2": (r"\\frac(?: ?(\d|\\pi)| ([a-zA-Z])) ?", r"\\frac{\1\2}"),
+    r"\frac{1}2 -> \frac{1}{2}": (rf"(\\frac{_GROUP}) ?([^\W_]|\\pi)", r"\1{\3}"),
     r"\sqrt 13 -> \sqrt{13}": (r"\\sqrt ?(?:(\d+)|\(([^()]*)\))", r"\\sqrt{\1\2}"),
     r"\sqrt[3]2 -> \sqrt[3]{2}": (r"\\sqrt ?(\[\d+\]) ?(\d)", r"\\sqrt\1{\2}"),
     r"3 \pmod 5 -> 3 \pmod{5}": (r"\\pmod ?(\d+)", r"\\pmod{\1}"),
     "52_8 -> 52_{8}": (r"(?<=\d) ?_ ?(?:(\d+)|\{ ?\(?(\d+)\)? ?\})|_ ?(\w)", r"_{\1\2\3}"),
-    # 11 5/6 is no product, and the parser is told so
+    # This is no product, and the parser is told so.
     r"1\frac{3}{4} -> (1+\frac{3}{4})": (
         r"(?<![\d.,}^_])(\d+) ?\\frac\{(\d+)\}\{(\d+)\}",
         r"(\1+\\frac{\2}{\3})",
     ),
-    r"0.1\overline{6} -> (\frac{15}{90})": (
-        r"(\d*)\.(\d*)\\(?:overline|bar) ?\{ ?(\d+) ?\}",
+    r".1\overline{6} -> (\frac{15}{90})": (
+        r"(\d*)\.(\d*)\\(?:overline|bar) ?\{(\d+)\}",
         _repeating,
     ),
-    # two numbers side by side are no product
+    # Two numbers side by side are none either.
     "5 6 -> 5?6": (r"(?<=[\d.]) +(?=[\d.])|(?<=\d)\{(?=\d)", "?"),
     "{5}6 -> ?5}6": (r"(?<![a-zA-Z}\]^_])\{(?=\d+\}\d)", "?"),
     r"2 \pi r + 1 -> 2\pi r+1": (r"(\\[a-zA-Z]+ (?=[a-zA-Z]))| ", r"\1"),
     "(1,+∞) -> (1,∞)": (r"(?<![^=(\[,])\+", ""),
-    # a set without one of its points is a union
+    # A set without one of its points is a union.
     r"(0,9)\setminus⦃4⦄ -> (0,4)∪(4,9)": (
         r"([(\[])([^,]*),([^,]*)([)\]])\\setminus⦃([^,⦄]*)⦄",
         r"\1\2,\5)∪(\5,\3\4",
@@ -192,8 +169,8 @@ AFTER_UNITS = {
 
 @functools.lru_cache(maxsize=1024)  # the completions of a group share their gold
 def read(text: str) -> tuple[str, frozenset]:
-    """`canonical(text)`, and the units in it with their powers: "5 cm^2" and "5 square cm" are both
-    ("5", {("cm,centimeter,centimetre", "2")})."""
+    """One spelling of `text`, and the units in it with their powers: "5 cm^2" and "5 square cm" are
+    both ("5", {("cm,centimeter,centimetre", "2")})."""
     units = {(SIZES["$"], "1")} if r"\$" in text or text.count("$") % 2 else set()
     text = unicodedata.normalize("NFKC", text.translate(CHARACTERS))
     # An unseen character must not glue what it separates: 4<NUL>2 is not 42.
@@ -219,8 +196,3 @@ def read(text: str) -> tuple[str, frozenset]:
     for pattern, replacement in AFTER_UNITS.values():
         text = re.sub(pattern, replacement, text)
     return text, frozenset(units)
-
-
-def canonical(text: str) -> str:
-    """One spelling of `text`: thousands, units, synonyms of commands and spaces are gone."""
-    return read(text)[0]

@@ -1,12 +1,11 @@
 """The conversation between student and teacher ranks (App. K.3): both ends, on one page.
 
     student ranks                                   teacher ranks
-    RemoteSampler.propose   -- propose -->          serve, sampler.Prefetching
-                            <-- selections, metrics --
-    RemoteSampler.observe   -- observe -->          propose for the next step, then learn (lag 1)
-                            <-- selections, metrics --
-    RemoteSampler.save      -- save -->             write this role's part of the checkpoint
-    RemoteSampler.stop      -- stop -->             return
+    RemoteSampler.propose   <- selections, metrics  serve: proposals for the first step
+    RemoteSampler.observe   outcomes ->             sampler.Prefetching.observe: proposals for the
+    RemoteSampler.propose   <- selections, metrics  next step, then learning (lag 1)
+    RemoteSampler.save      save ->                 write this role's part of the checkpoint
+    RemoteSampler.stop      stop ->                 return
 
 Letters lie in torchrun's key-value store: one rank posts, all ranks of the other side read. Nobody
 holds a connection or a GPU while waiting, and a letter is read by those who come late.
@@ -60,27 +59,24 @@ class Mailbox:
 
 
 class RemoteSampler:
-    """A sampler on the teacher ranks, seen from the student ranks as a `Sampler`. It keeps no state:
-    proposals that are unread at a checkpoint are saved, and sent again on resume, by `serve`."""
+    """A sampler on the teacher ranks, seen from the student ranks as a `Sampler`. It keeps no
+    state: proposals that are unread at a checkpoint are saved, and sent again on resume, by
+    `serve`."""
 
     uses_teacher = True
 
     def __init__(self, mail: Mailbox):
         self.mail = mail
-        self.expecting = False
         self._metrics: dict[str, float] = {}
 
     def propose(self, n: int):
-        if not self.expecting:
-            self.mail.post(("propose", n))
+        """The proposals that wait for this step, or come for it; `n` is known to their maker."""
         selections, self._metrics = self.mail.take()
-        self.expecting = False
         return selections
 
     def observe(self, index_N, successes_N, G: int) -> None:
         """Sends the feedback, which is also the request for the next step, and does not wait."""
         self.mail.post(("observe", index_N, successes_N, G))
-        self.expecting = True
 
     def save(self, step: int) -> None:
         """Asks the teacher ranks to write their part of checkpoint `step`."""
@@ -88,8 +84,6 @@ class RemoteSampler:
 
     def stop(self, finished: bool) -> None:
         """Ends `serve`, which is told whether the run is finished."""
-        if self.expecting:
-            self.mail.take()
         self.mail.post(("stop", finished))
 
     def state_dict(self) -> None:
@@ -102,16 +96,15 @@ class RemoteSampler:
 
 
 def serve(sampler, mail: Mailbox, save: Callable[[int], None]) -> bool:
-    """The teacher ranks' main loop ("Teacher Process (Server)", App. K.3): answer, learn, and call
+    """The teacher ranks' main loop ("Teacher Process (Server)", App. K.3): propose, learn, and call
     save(step) at a checkpoint, until told to stop. Returns whether the run is finished.
 
     sampler: a sampler.Prefetching."""
     sampler.deliver = lambda selections, metrics: mail.post((selections, metrics))
+    sampler.deliver(sampler.propose(sampler.n), sampler.metrics())
     while True:
         what, *content = mail.take()
-        if what == "propose":
-            sampler.deliver(sampler.propose(*content), sampler.metrics())
-        elif what == "observe":
+        if what == "observe":
             sampler.observe(*content)
         elif what == "save":
             save(*content)

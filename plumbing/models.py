@@ -70,7 +70,7 @@ def trial(name: str, doing: str):
 def load(kind, name: str, dtype, attention: str):
     """The model, as kind.from_pretrained has it, without dropout: in train mode, which activation
     checkpointing and LoRA ask for, it would make two forwards of the same weights differ. Its
-    config says so, also where it is exported. Switches cuDNN's attention off for the whole process."""
+    config says so, also where it is exported. Switches cuDNN's attention off, for the process."""
     # SDPA's first choice on Hopper makes a plan for every new shape, and repeats no result exactly.
     torch.backends.cuda.enable_cudnn_sdp(False)
     config = AutoConfig.from_pretrained(name)

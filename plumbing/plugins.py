@@ -1,5 +1,6 @@
 """Samplers and rewards of one's own: a Python file and a name in it."""
 
+import functools
 import importlib.util
 import sys
 from pathlib import Path
@@ -23,14 +24,20 @@ def load(spec: str, flag: str, default: str | None = None):
         raise InputError(f"{flag} {spec}: must be {wanted}")
     if not path.is_file():
         raise InputError(f"{flag} {spec}: there is no file {path}")
-    module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look a class's module up
     try:
-        module_spec.loader.exec_module(module)
+        module = _run(path, path.stat().st_mtime_ns)
     except Exception as error:  # it is anyone's code
         why = f"{type(error).__name__}: {first_lines(error)}"
         raise InputError(f"{flag} {spec}: {path} cannot be run: {why}") from error
     if not callable(found := getattr(module, name, None)):
         raise InputError(f"{flag} {spec}: {path} has no class or function {name!r}")
     return found
+
+
+@functools.lru_cache  # run once, so that its classes are the same wherever they are met
+def _run(path: Path, changed: int):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look a class's module up
+    spec.loader.exec_module(module)
+    return module

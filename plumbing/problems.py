@@ -1,4 +1,4 @@
-"""Files of problems: JSONL or Parquet, memory-mapped, checked whole before the first step."""
+"""Files of problems, JSONL or Parquet, memory-mapped; all text is checked before the first step."""
 
 import json
 from contextlib import suppress

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.multiprocessing import _prctl_pr_set_pdeathsig
 
-from plumbing.errors import DiskError, Fault, Lost, Refused, RunError, say
+from plumbing.errors import Fault, InputError, Lost, RunError, say
 
 
 class Layout:
@@ -122,7 +122,7 @@ class Layout:
         return parts
 
     def on_first(self, look):
-        """What look() returns on rank 0, on all ranks. Raises Refused on all of them where it
+        """What look() returns on rank 0, on all ranks. Raises InputError on all of them where it
         raises ValueError or OSError there."""
         found = [None, None]
         if self.rank == 0:
@@ -133,7 +133,7 @@ class Layout:
         with talking():
             dist.broadcast_object_list(found)
         if found[1] is not None:
-            raise Refused(found[1])
+            raise InputError(found[1])
         return found[0]
 
     def sum(self, numbers: dict[str, float]) -> dict[str, float]:
@@ -192,26 +192,26 @@ class Layout:
     def report(self, error: Exception) -> int:
         """Says what ended the run, and returns the exit status for it."""
         if isinstance(error, OSError):
-            error = DiskError(error)
+            error = Fault(error)
         elif not isinstance(error, RunError) and self.is_lost(error):
             error = Lost(error)
         if not isinstance(error, RunError):  # shown first, as the store may be hard to reach
             print(f"error on rank {self.rank} ({self.role}):", file=sys.stderr)
             traceback.print_exception(error)
             sys.stderr.flush()
-        said = not self.first  # where the store is gone with torchrun, one of each role speaks
+        first = self.first  # where the store is gone with torchrun, one of each role speaks
         with suppress(dist.DistError):
-            said = self.store.add("said", 1) > 1
+            first = self.store.add("said", 1) == 1
         if not isinstance(error, RunError):
             return 1
-        speaks = {"role": self.first, "run": self.rank == 0, "each": True, "first": not said}
-        if speaks[error.speaker]:
+        if first:
             say(error)
         return error.status
 
     def is_lost(self, error: Exception) -> bool:
         """Whether it comes of another rank's end. gloo and NCCL raise one class for everything, so
-        torchrun is asked: it sends SIGTERM to all ranks of a machine as soon as one of them ends."""
+        torchrun is asked: it sends SIGTERM to all ranks of a machine as soon as one of them ends.
+        """
         if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
             return True
         of_all_kinds = type(error) in (RuntimeError, dist.DistBackendError)

@@ -21,12 +21,8 @@ from plumbing.errors import InputError
 START_SECONDS = 120  # a worker that takes longer to start does not work
 MAX_KILLED = 5  # workers in a row that somebody may kill while they start
 NO_MEMORY = 4  # exit status of a worker
-DEATHS = {
-    -signal.SIGPROF: "timeout",
-    -signal.SIGKILL: "timeout",
-    -signal.SIGABRT: "memory",
-    NO_MEMORY: "memory",
-}
+DEATHS = {-signal.SIGPROF: "timeout", -signal.SIGKILL: "timeout"}
+DEATHS |= {-signal.SIGABRT: "memory", NO_MEMORY: "memory"}
 
 
 def serve(prepare, cpu_seconds: float, memory_bytes: int) -> None:
@@ -142,10 +138,8 @@ class Pool:
 
     def _add(self) -> None:
         """One more worker, in a session of its own, which Ctrl-C does not reach."""
-        pipe, environment = subprocess.PIPE, {**os.environ, "PYTHONHASHSEED": "0"}
-        process = subprocess.Popen(
-            self.command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True
-        )
+        how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+        process = subprocess.Popen(self.command, env=os.environ | {"PYTHONHASHSEED": "0"}, **how)
         self.workers.append(Worker(process, time.monotonic() + START_SECONDS))
 
     def _hand(self, worker: Worker, job: int, jobs: list) -> None:
@@ -173,8 +167,10 @@ class Pool:
                 if worker.ready:
                     guilty = status == -signal.SIGPROF
                     ended.append((worker.job, DEATHS.get(status, "crash"), guilty))
-                else:
-                    self._count_killed(status, late)
+                else:  # one that somebody killed while it started may start the next time
+                    self.killed += 1
+                    if status != -signal.SIGKILL or late or self.killed > MAX_KILLED:
+                        raise RuntimeError(f"a worker did not start: exit status {status}")
                 self._add()
             elif worker.ready:
                 ended.append((worker.job, line.decode().strip(), True))
@@ -184,9 +180,3 @@ class Pool:
             else:
                 raise InputError(line.decode().strip())
         return ended
-
-    def _count_killed(self, status: int, late: bool) -> None:
-        """A worker that somebody killed while it started may start the next time."""
-        self.killed += 1
-        if status != -signal.SIGKILL or late or self.killed > MAX_KILLED:
-            raise RuntimeError(f"a worker did not start: exit status {status}")

@@ -2,40 +2,30 @@
 
     python -m scripts.audit runs/goldilocks_* runs/uniform_* > audit.md
 
-Values are mean ± sample standard deviation over runs; samplers that predict nothing lack what is
-about predictions. `python -m scripts.plot` draws curves and the reliability diagram.
+Values are mean ± sample standard deviation over runs. Predictions are those that a problem was
+selected with, outcomes y = √(p̂(1-p̂)) of its G completions.
 
-Predictions are those that a problem was selected with, outcomes y = √(p̂(1-p̂)) of its G
-completions. Exploring picks uniformly (the uniform sampler always does): it judges the teacher
-without bias, and its mean outcome is the pool's. Greedy takes the largest of K predictions, so on
-average it overrates (the winner's curse: predicted above outcome). At the *same* prediction (and
-step) both expect the same outcome, for the choice sees nothing else: their rows of the calibration
+Exploring picks uniformly (the uniform sampler always does): it judges the teacher without bias, and
+its mean outcome is the pool's. Greedy takes the largest of K predictions, so on average it
+overrates; at the *same* prediction both expect the same outcome, and their rows of the calibration
 table should agree. Lift: how far greedy lies above its pool, predicted (utility less the pool's
-mean) and in outcomes (greedy less exploring). Spearman: all explored selections of a block. Noise
-floor: a perfect teacher's error, from sampling G only; a low estimate, and errors add up only
-roughly.
+mean) and in outcomes (greedy less exploring). Noise floor: a perfect teacher's error, from G only.
 
 Gradient norm: a dead group adds nothing to the sum but counts in the denominator, so fewer of them
-raise the norm with no group's gradient changed. ÷ live share undoes it: `--dead_rows out` does just
-that to the loss (not to KL and entropy terms, and such a run then goes its own way). But a mean
-over fewer live groups is also noisier: where the groups' gradients add up like noise, the norm goes
-like √(live share), and ÷ √(live share) is what stays level.
+raise the norm with no group's gradient changed. ÷ live share undoes it, as `--dead_rows out` does.
 """
 
 import math
 
-import numpy as np
 import pandas as pd
 
 from scripts import report
-from scripts.compare import equal_amounts
 from scripts.report import Method, Run, spread, table
 
-LOGGED = {  # key in the metrics -> row of the table
+LOGGED = {  # column of by_step -> row of the table
     "zero_variance": "dead groups",
     "norm_in": "gradient norm, dead rows in the denominators",
     "norm_out": "gradient norm, dead rows out: ÷ live share",
-    "norm_root": "gradient norm ÷ √(live share)",
     "teacher_mae": "teacher MAE",
     "teacher_mae_explore": "teacher MAE, exploring",
     "teacher_noise_floor": "noise floor of G",
@@ -50,37 +40,26 @@ def by_step(run: Run) -> pd.DataFrame:
     # Resampling (DAPO) rolls out more groups than the P that the loss takes, the live ones first.
     live = (m.groups * (1 - m.zero_variance)).round().clip(1, P) / P
     norm = m.grad_norm * (live if run.config["dead_rows"] == "out" else 1)
-    more = {"norm_in": norm, "norm_out": norm / live, "norm_root": norm / np.sqrt(live)}
-    return m.assign(**more, excess=m.teacher_mae - m.teacher_noise_floor)[list(LOGGED)]
-
-
-def success_levels(successes: pd.Series, G: int) -> pd.Series:
-    """How many of G were right, in five levels: 0, 1 to G/4, in between, from 3G/4, G."""
-    q = G // 4
-    names = ["0", f"1–{q}", f"{q + 1}–{G - q - 1}", f"{G - q}–{G - 1}", f"{G}"]
-    codes = np.digitize(successes, [0, 1, q + 1, G - q, G]) - 1
-    return pd.Series(pd.Categorical.from_codes(codes, names), successes.index)
+    excess = m.teacher_mae - m.teacher_noise_floor
+    return m.assign(norm_in=norm, norm_out=norm / live, excess=excess)[list(LOGGED)]
 
 
 def measures(run: Run, first: int, last: int) -> dict[str, float]:
     """The table's numbers for the steps first..last; NaN where one is not known."""
-    s = run.selections[run.selections.step.between(first, last)]
     found = by_step(run).loc[first:last].mean().rename(LOGGED).to_dict()
-    known = s[s.explored].dropna(subset="predicted")
-    found["Spearman, exploring"] = known.predicted.rank().corr(known.y.rank())
-    for name, branch in {"greedy": s[~s.explored], "exploring": s[s.explored]}.items():
-        found[f"predicted, {name}"] = branch.predicted.mean()
-        found[f"outcome y, {name}"] = branch.y.mean()
-        G = run.config["group_size"]
-        levels = success_levels(branch.successes, G)
-        shares = levels.value_counts(normalize=True, sort=False)
-        found |= {f"{name}, {level} of {G} right": share for level, share in shares.items()}
-    scored = s[~s.explored].dropna(subset="predicted")
-    found["lift, predicted"] = (scored.predicted - scored.pool_mean).mean()
-    greedy, exploring = found["outcome y, greedy"], found["outcome y, exploring"]
-    found["lift, outcome"] = greedy - exploring
-    found["outcome y, greedy / exploring"] = greedy / exploring if exploring else math.nan
-    return found
+    s = run.selections[run.selections.step.between(first, last)]
+    greedy, exploring = s[~s.explored], s[s.explored]
+    # Spearman's: of the ranks.
+    correlation = exploring.dropna().predicted.rank().corr(exploring.dropna().y.rank())
+    return found | {
+        "Spearman, exploring": correlation,
+        "predicted, greedy": greedy.predicted.mean(),
+        "outcome y, greedy": greedy.y.mean(),
+        "predicted, exploring": exploring.predicted.mean(),
+        "outcome y, exploring": exploring.y.mean(),
+        "lift, predicted": (greedy.predicted - greedy.pool_mean).mean(),
+        "lift, outcome": greedy.y.mean() - exploring.y.mean(),
+    }
 
 
 def by_block(methods: list[Method], n: int) -> str:
@@ -107,16 +86,8 @@ def calibration(methods: list[Method]) -> str:
             for b in report.calibration(every[every.explored == explored]).itertuples():
                 cells = [f"{b.predicted:.3f}", f"{b.y:.3f} ± {b.error:.3f}", b.count]
                 rows.append([f"{m.name}, {name}", *cells])
-    header = ["mean prediction", "outcome y", "selections"]
-    return table("Is the teacher calibrated?", ["", *header], rows) if rows else ""
-
-
-def audit(methods: list[Method], blocks: int = 4) -> str:
-    """All tables as Markdown."""
-    parts = [by_block(methods, blocks), calibration(methods)]
-    if all("val_accuracy" in run.metrics for m in methods for run in m.runs):
-        parts.append(equal_amounts(methods))
-    return "\n".join(filter(None, parts))
+    header = ["", "mean prediction", "outcome y", "selections"]
+    return table("Is the teacher calibrated?", header, rows)
 
 
 def main(argv=None) -> None:
@@ -126,7 +97,8 @@ def main(argv=None) -> None:
     parser.add_argument("--blocks", type=int, default=4, help=what)
     args = parser.parse_args(argv)
     with report.one_line("audit"):
-        print(audit(report.load_methods(args.runs), max(1, args.blocks)), end="")
+        methods = report.load_methods(args.runs)
+        print(by_block(methods, max(1, args.blocks)), calibration(methods), sep="\n", end="")
 
 
 if __name__ == "__main__":

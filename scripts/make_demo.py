@@ -140,33 +140,19 @@ def make_tokenizer():
     pattern = "|".join(re.escape(piece) for piece in sorted(pieces, key=len, reverse=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        eos_token="<eos>",
-        unk_token="<unk>",
-        padding_side="left",
-        model_max_length=128,
-        clean_up_tokenization_spaces=False,
-    )
+    names = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    names |= {"padding_side": "left", "clean_up_tokenization_spaces": False}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=128, **names)
 
 
 def make_model(tokenizer, seed, hidden=96, layers=3):
     """A fresh tiny OLMo-2 in float32: AutoTokenizer leaves its tokenizer as it was saved."""
     torch.manual_seed(seed)
-    config = Olmo2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    return Olmo2ForCausalLM(config)
+    sizes = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers}
+    sizes |= {"num_attention_heads": 4, "max_position_embeddings": 128}
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    ids |= {"bos_token_id": None, "tie_word_embeddings": True, "vocab_size": len(tokenizer)}
+    return Olmo2ForCausalLM(Olmo2Config(**sizes, **ids))
 
 
 def demonstration(rng, skills, lengths=LENGTHS):
@@ -254,17 +240,14 @@ def measure(model, tokenizer, validation, seed):
     groups = {"all": rows.length > 0} | {f"{n} words": rows.length == n for n in LENGTHS}
     for low, high in itertools.pairwise([0, 0.1, 0.5, 1, 2, 4, 8, 16, 99]):
         groups[f"{low:g}-{high:g} bits"] = rows.difficulty.between(low, high, inclusive="left")
-    return {
-        name: {"problems": int(chosen.sum()), **table[chosen].mean().round(4)}
-        for name, chosen in groups.items()
-    }
+    means = {name: table[chosen].mean().round(4) for name, chosen in groups.items()}
+    return {name: {"problems": int(groups[name].sum()), **mean} for name, mean in means.items()}
 
 
 def main():
     """Make the folder, then print the table of statistics."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    how = {"formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = argparse.ArgumentParser(description=__doc__, **how)
     add = parser.add_argument
     add("--out", type=Path, default=Path("demo"), help="folder to write (%(default)s)")
     add("--seed", type=int, default=0, help="of rates, problems and training (%(default)s)")

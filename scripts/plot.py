@@ -5,9 +5,7 @@
 
 training_by_<x>.png: validation accuracy (Figures 2 and 6; by `--x seconds` and `tokens` those of
 App. F), reward and its standard deviation (3), gradient norm and dead groups (4), the teacher's
-error and predictions (5), the selection's lift, and whether predictions can be trusted. Of
-ablations (App. G) and other models (App. H) the same. How difficult the chosen problems were is in
-scripts.audit's tables.
+error and predictions (5), and whether predictions can be trusted.
 
 As in the paper, validation accuracy is drawn as it was measured and everything else smoothed by an
 exponential moving average (0.9) over the steps. Runs whose settings differ in nothing but the seed
@@ -19,10 +17,8 @@ the mean's 95% interval (t) is.
 from pathlib import Path
 
 import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.figure import Figure
 from scipy import stats
 
 from plumbing.errors import InputError
@@ -33,12 +29,10 @@ EMA = 0.9  # (paper, Experiments)
 # Okabe and Ito's, in an order that keeps the first ones apart in a black-and-white print too.
 COLOURS = ["#0072B2", "#E69F00", "#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7"]
 MARKERS = "os^Dv*P"
-SHARES = {"val_accuracy", "reward_mean", "zero_variance"}
 STYLES = ("-", "--", ":")
 ERRORS = {"teacher_mae": "all groups", "teacher_mae_dead": "dead groups"}
 ERRORS |= {"teacher_noise_floor": "a perfect teacher (sampling noise)"}
 SPREAD = {"teacher_mu": "mean", "teacher_sigma": "standard deviation"}
-LIFT = {"y_greedy": "greedy choices", "y_explored": "explored: the pool's mean"}
 PANELS = [  # title, axis, {key: its name in the panel's legend}
     ("Validation accuracy", "greedy pass@1", {"val_accuracy": ""}),
     ("Training reward", "mean reward of a completion", {"reward_mean": ""}),
@@ -47,8 +41,10 @@ PANELS = [  # title, axis, {key: its name in the panel's legend}
     ("Gradient norm", "norm before clipping", {"grad_norm": ""}),
     ("Teacher error on unseen problems", "mean |predicted − outcome|", ERRORS),
     ("Teacher's predictions", "predicted utility, candidates", SPREAD),
-    ("Selection lift", "outcome y = √(p̂(1-p̂))", LIFT),
 ]
+LOOK = {"axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.6}
+LOOK |= {"axes.spines.top": False, "axes.spines.right": False}
+LOOK |= {"legend.frameon": False, "legend.fontsize": 8}
 
 
 def looks(methods: list[Method]):
@@ -57,14 +53,6 @@ def looks(methods: list[Method]):
         most = f"only {len(COLOURS)} colours can be told apart"
         raise InputError(f"{len(methods)} methods, but {most}; draw fewer at a time")
     return list(zip(methods, COLOURS, MARKERS, strict=False))
-
-
-def add_lift(method: Method) -> None:
-    """To each run's metrics the mean outcome y of a step's greedy and of its explored choices."""
-    for run in method.runs:
-        y = run.selections.groupby(["step", "explored"]).y.mean().unstack()
-        y = y.rename(columns={False: "y_greedy", True: "y_explored"})
-        run.metrics[y.columns] = y.reindex(run.metrics.index)
 
 
 def smooth(curve: pd.Series) -> pd.Series:
@@ -78,17 +66,12 @@ def together(curves: list[pd.Series]) -> pd.DataFrame:
     return every.interpolate("index", limit_area="inside").dropna()
 
 
-def tidy(axes) -> None:
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def draw_panel(axes, panel, methods: list[Method], amount: str = "steps") -> None:
     """One of PANELS, by what was spent."""
     title, label, names = panel
     measured = "val_accuracy" in names
     for method, colour, marker in looks(methods):
-        for i, (key, style) in enumerate(zip(names, STYLES, strict=False)):
+        for key, style in zip(names, STYLES, strict=False):
             curves = [run.curve(key, amount) for run in method.runs]
             curves = [curve for curve in curves if len(curve)]
             if not curves:
@@ -96,22 +79,20 @@ def draw_panel(axes, panel, methods: list[Method], amount: str = "steps") -> Non
             shown = curves if measured else [smooth(curve) for curve in curves]
             table, n = together(shown), len(curves)
             mean = table.mean(axis=1)
-            if i == 0 and n < 3:
+            if style == "-" and n < 3:
                 for curve in curves if n == 1 else shown:
                     axes.plot(curve, color=colour, alpha=0.35, linewidth=0.7)
-            elif i == 0:
+            elif style == "-":
                 half = table.sem(axis=1) * stats.t.ppf(0.975, n - 1)
-                low = (mean - half).clip(lower=0)  # nothing drawn here is ever negative
-                high = (mean + half).clip(upper=1 if key in SHARES else None)
-                axes.fill_between(mean.index, low, high, color=colour, alpha=0.2, linewidth=0)
+                band = mean - half, mean + half
+                axes.fill_between(mean.index, *band, color=colour, alpha=0.2, linewidth=0)
             marks = {"marker": marker, "markersize": 4, "markevery": 1 if measured else 0.12}
             axes.plot(mean, style, color=colour, linewidth=1.8, **marks)
     if len(names) > 1:  # what the line styles mean, in grey: the colours are the figure's legend
         for name, style in zip(names.values(), STYLES, strict=False):
             axes.plot([], [], style, color="0.3", label=name)
-        axes.legend(fontsize=8, frameon=False)
+        axes.legend()
     axes.set(title=title, ylabel=label, xlabel=AMOUNTS[amount])
-    tidy(axes)
 
 
 def draw_reliability(axes, methods: list[Method]) -> None:
@@ -125,51 +106,49 @@ def draw_reliability(axes, methods: list[Method]) -> None:
             b = report.calibration(s[s.explored == explored])
             style = {"fmt": line, "color": colour, "markerfacecolor": fill, "capsize": 2}
             axes.errorbar(b.predicted, b.y, b.error, **style)
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend()
     axes.set(title="Reliability (95% intervals)", xlabel="predicted utility", ylabel="outcome y")
-    tidy(axes)
 
 
-def plot(methods: list[Method], out, amount: str = "steps") -> Path:
-    """Draws the training curves by what was spent, and the reliability of predictions where there
-    are any; returns the picture's path."""
-    for method in methods:
-        add_lift(method)
+@matplotlib.rc_context(LOOK)
+def draw(methods: list[Method], amount: str = "steps") -> Figure:
+    """The training curves by what was spent, and the reliability of predictions where there are
+    any."""
     runs = [run for method in methods for run in method.runs]
     panels = [p for p in PANELS if any(len(run.curve(next(iter(p[2])))) for run in runs)]
     predicts = any(run.selections.predicted.notna().any() for run in runs)
     n = len(panels) + predicts
-    shape = -(-n // 3), 3  # rows, columns
-    size = 4.4 * shape[1], 3.4 * shape[0] + 0.4
-    figure, grid = plt.subplots(*shape, figsize=size, squeeze=False, layout="constrained")
-    for axes, panel in zip(grid.flat, panels, strict=False):
+    rows = -(-n // 3)
+    figure = Figure(figsize=(13.2, 3.4 * rows + 0.4), layout="constrained")
+    places = [figure.add_subplot(rows, 3, i + 1) for i in range(n)]
+    for axes, panel in zip(places, panels, strict=False):
         draw_panel(axes, panel, methods, amount)
     if predicts:
-        draw_reliability(grid.flat[n - 1], methods)
-    for unused in grid.flat[n:]:
-        unused.set_visible(False)
-
-    names, lines = [], []
+        draw_reliability(places[-1], methods)
     for method, colour, marker in looks(methods):
-        names.append(f"{method.name} ({len(method.runs)} run{'s' * (len(method.runs) > 1)})")
-        lines.append(plt.Line2D([], [], color=colour, linewidth=2, marker=marker))
-    figure.legend(lines, names, loc="outside upper center", ncols=min(4, len(names)), frameon=False)
-    path = Path(out) / f"training_by_{amount}.png"
+        label = f"{method.name} (runs: {len(method.runs)})"
+        places[0].plot([], [], color=colour, linewidth=2, marker=marker, label=label)
+    figure.legend(*places[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Writes the picture; returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
-    plt.close(figure)
     return path
 
 
 def main(argv=None) -> None:
     """The command line of `plot`."""
     parser = report.arguments(__doc__)
-    parser.add_argument("--out", default="figures", help="a folder (%(default)s)")
+    parser.add_argument("--out", type=Path, default="figures", help="a folder (%(default)s)")
     what = "horizontal axis of the curves (%(default)s)"
     parser.add_argument("--x", choices=AMOUNTS, default="steps", help=what)
     args = parser.parse_args(argv)
     with report.one_line("plot"):
-        print(plot(report.load_methods(args.runs), args.out, args.x))
+        figure = draw(report.load_methods(args.runs), args.x)
+        print(save(figure, args.out / f"training_by_{args.x}.png"))
 
 
 if __name__ == "__main__":

@@ -6,17 +6,14 @@ r"""Make train.jsonl, val.jsonl and manifest.json from a public data set, or fro
     python -m scripts.prepare_data --profile math --source DIR --val_source FILE     # from copies
 
 OpenMathReasoning's `cot` split has 3.2 million rows, one per *solution*, of about 306 thousand
-distinct problems. A validation split by rows would train on nearly all of its own validation
-problems. Here:
+problems: a validation split by rows would train on nearly all of its own problems. So a problem is
+its normalised text, and has a rank, sha256(seed + normalised text). The `val_size` smallest ranks
+are validated on, whatever the order and spelling of the rows; or, whole, another data set (MATH-500
+for MATH), no problem of which is trained on.
 
-* a problem is its normalised text (Unicode NFKC, case folded, white space collapsed), and has a
-  rank, sha256(seed + normalised text). The `val_size` smallest ranks are validated on, whatever the
-  order and spelling of the rows. Where another data set is validated on (MATH-500 for MATH), it is,
-  whole, and no problem of it is trained on;
-* of a problem's answers (compared as text) the most frequent is kept, on a tie the alphabetically
-  first; of the rows with that answer again the most frequent, then the first. The rest is counted;
-* `keep_repeats` writes every row of a training problem, as the paper did with its "3 million
-  problems". The validation problems are the same ones, once each, and none is trained on.
+Of a problem's answers (compared as text) the most frequent is kept, on a tie the alphabetically
+first; of the rows with that answer again the most frequent, then the first. With `keep_repeats`
+every row of a training problem is written, as the paper did with its "3 million problems".
 
 The files are in the order of the ranks: shuffled, and the same bytes for any order of the source.
 Memory stays small: rows wait in a nameless temporary SQLite file (in SQLITE_TMPDIR, else TMPDIR,
@@ -42,7 +39,7 @@ import pyarrow.parquet
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from plumbing.errors import InputError, first_lines
+from plumbing.errors import InputError, first_lines, say
 from verify import Verifier, extract_boxed
 
 
@@ -131,7 +128,7 @@ def locate(source, splits, revision, copy):
 
 
 def check_fields(fields, gold, where):
-    """Complain of a missing field and say which ones there are."""
+    """Complain of a missing field."""
     for field in ("problem", gold):
         if field not in fields:
             raise InputError(f"{where}: no field {field!r} (it has: {', '.join(fields) or 'none'})")
@@ -163,19 +160,15 @@ def read_parquet(file, name, gold):
 
 def read_rows(names, open_file, gold):
     """(where, row) of every row of every file. gold: the column of the answer."""
-    with tqdm(unit=" rows", unit_scale=True, mininterval=1) as bar:
-        for number, name in enumerate(names, 1):
-            bar.set_description(f"reading file {number} of {len(names)}")
-            read = read_jsonl if name.endswith(".jsonl") else read_parquet
-            try:
-                with open_file(name) as file:
-                    for where_row in read(file, name, gold):
-                        bar.update()
-                        yield where_row
-            except InputError:
-                raise
-            except Exception as error:  # a broken file, disk or network, in any library's terms
-                raise InputError(f"{name}: cannot be read ({first_lines(error)})") from error
+    for name in names:
+        read = read_jsonl if name.endswith(".jsonl") else read_parquet
+        try:
+            with open_file(name) as file:
+                yield from tqdm(read(file, name, gold), name, unit=" rows", unit_scale=True)
+        except InputError:
+            raise
+        except Exception as error:  # a broken file, disk or network, in any library's terms
+            raise InputError(f"{name}: cannot be read ({first_lines(error)})") from error
 
 
 def as_text(row, field, where):
@@ -201,75 +194,88 @@ def why_not(row, problem, answer):
     return ""
 
 
-def store_rows(rows, profile, train, db, seed, check_golds, dropped, held_out=frozenset()):
-    """Put the usable rows into the table, count the others by reason, return how many there were.
+class Table:
+    """The usable rows in a SQLite file; `dropped` counts the others by reason.
 
-    train: False where all of them are for validation. held_out: ranks that are not trained on.
+    check_golds: answers -> whether each can be verified; every distinct one is asked about once.
     """
-    read, verifiable = 0, {}  # verifiable: every distinct answer is checked once
-    while batch := list(itertools.islice(rows, BATCH)):
-        read += len(batch)
-        usable = []  # (rank, record)
-        for where, row in batch:
-            problem, answer = as_text(row, "problem", where), as_text(row, profile.gold, where)
-            answer = extract_boxed(answer) if profile.boxed else answer.strip()
-            rank = rank_of(problem, seed)
-            why = "in_validation" if rank in held_out else why_not(row, problem, answer)
-            if why:
-                dropped[why] += 1
-                continue
-            record = {"problem": problem, "expected_answer": answer}
-            rate = str(row.get("pass_rate_72b_tir"))  # text, "n/a" where it is not known
-            if re.fullmatch(r"[01](\.\d*)?", rate):
-                record["pass_rate"] = float(rate)
-            usable.append((rank, record))
-        new = sorted({record["expected_answer"] for _, record in usable} - verifiable.keys())
-        verifiable.update(zip(new, check_golds(new), strict=True))
-        for rank, record in usable:
-            answer = record["expected_answer"]
-            if not verifiable[answer]:
-                dropped["unverifiable_answer"] += 1
-                continue
-            db.execute(
-                "INSERT INTO rows VALUES (?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET n = n + 1",
-                (train, rank, answer, json.dumps(record, ensure_ascii=False)),
-            )
-    return read
 
+    def __init__(self, seed, check_golds):
+        self.seed, self.check_golds, self.verifiable = seed, check_golds, {}
+        self.dropped, self.held_out = Counter(), set()  # held_out: ranks not to be trained on
+        self.db = sqlite3.connect("")  # "": on disk, nameless, removed by the system
+        self.db.execute("PRAGMA cache_size = -65536")  # KiB in memory
+        columns = "train, rank, answer, line, n, PRIMARY KEY (train, rank, answer, line)"
+        self.db.execute(f"CREATE TABLE rows ({columns}) WITHOUT ROWID")
 
-def write_files(db, folder, val_size, keep_repeats, dropped):
-    """Write val.jsonl and train.jsonl in the order of the ranks; return counts and hashes."""
-    problems, conflicting, rows = 0, 0, Counter()
-    digests = {name: hashlib.sha256() for name in OUTPUTS[:2]}
-    # Validation problems of another data set (train = 0) come first, else the smallest ranks.
-    table = db.execute("SELECT rank, answer, line, n FROM rows ORDER BY train, rank, answer, line")
-    groups = tqdm(itertools.groupby(table, lambda row: row[0]), "writing", unit=" problems")
-    with (folder / "train.jsonl").open("wb") as train, (folder / "val.jsonl").open("wb") as val:
-        for _, group in groups:
-            name, file = ("val.jsonl", val) if problems < val_size else ("train.jsonl", train)
-            lines, times = [row[1:] for row in group], Counter()  # (answer, line, n); answer -> n
-            for answer, _, n in lines:
-                times[answer] += n
-            # The most frequent answer, and its most frequent line.
-            best = min(lines, key=lambda x, times=times: (-times[x[0]], x[0], -x[2], x[1]))
-            same = times[best[0]]
-            problems, conflicting = problems + 1, conflicting + (len(times) > 1)
-            if name == "val.jsonl" or not keep_repeats:
-                dropped["repeat"] += same - 1
-                dropped["conflicting_answer"] += times.total() - same
-                lines = [(*best[:2], 1)]
-            for _, line, n in lines:
-                data = f"{line}\n".encode() * n
-                file.write(data)
-                digests[name].update(data)
-                rows[name] += n
-    return {
-        "problems": problems,
-        "problems_with_conflicting_answers": conflicting,
-        "train_rows": rows["train.jsonl"],
-        "val_rows": rows["val.jsonl"],
-        "sha256": {name: digest.hexdigest() for name, digest in digests.items()},
-    }
+    def problems(self):
+        """How many distinct ones there are."""
+        return self.db.execute("SELECT count(DISTINCT rank) FROM rows").fetchone()[0]
+
+    def store(self, rows, profile, train):
+        """Take (where, row) of a data set, which is trained or else validated on; return how many
+        there were."""
+        read, prefix = 0, "" if train else "validation_"
+        while batch := list(itertools.islice(rows, BATCH)):
+            read += len(batch)
+            usable = []  # (rank, record)
+            for where, row in batch:
+                problem, answer = (as_text(row, name, where) for name in ("problem", profile.gold))
+                answer = extract_boxed(answer) if profile.boxed else answer.strip()
+                rank = rank_of(problem, self.seed)
+                if not train:
+                    self.held_out.add(rank)
+                known = train and rank in self.held_out
+                if why := "in_validation" if known else why_not(row, problem, answer):
+                    self.dropped[prefix + why] += 1
+                    continue
+                record = {"problem": problem, "expected_answer": answer}
+                rate = str(row.get("pass_rate_72b_tir"))  # text, "n/a" where it is not known
+                if re.fullmatch(r"[01](\.\d*)?", rate):
+                    record["pass_rate"] = float(rate)
+                usable.append((rank, record))
+            new = sorted({record["expected_answer"] for _, record in usable} - {*self.verifiable})
+            self.verifiable.update(zip(new, self.check_golds(new), strict=True))
+            for rank, record in usable:
+                answer = record["expected_answer"]
+                if not self.verifiable[answer]:
+                    self.dropped[f"{prefix}unverifiable_answer"] += 1
+                    continue
+                self.db.execute(
+                    "INSERT INTO rows VALUES (?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET n = n + 1",
+                    (train, rank, answer, json.dumps(record, ensure_ascii=False)),
+                )
+        return read
+
+    def write(self, folder, val_size, keep_repeats):
+        """Write val.jsonl and train.jsonl in the order of the ranks; return counts and hashes."""
+        # Validation problems of another data set (train = 0) come first, else the smallest ranks.
+        query = "SELECT rank, answer, line, n FROM rows ORDER BY train, rank, answer, line"
+        groups = itertools.groupby(self.db.execute(query), lambda row: row[0])
+        files, count, conflicting = [folder / name for name in OUTPUTS[:2]], [0, 0], 0
+        with files[0].open("wb") as train, files[1].open("wb") as val:
+            for number, (_, group) in enumerate(tqdm(groups, "writing", unit=" problems"), 1):
+                held = number <= val_size
+                lines, times = [row[1:] for row in group], Counter()  # times: answer -> n
+                for answer, _, n in lines:
+                    times[answer] += n
+                # The most frequent answer, and its most frequent line.
+                best = min(lines, key=lambda x, times=times: (-times[x[0]], x[0], -x[2], x[1]))
+                conflicting += len(times) > 1
+                if held or not keep_repeats:
+                    self.dropped["repeat"] += times[best[0]] - 1
+                    self.dropped["conflicting_answer"] += times.total() - times[best[0]]
+                    lines = [(*best[:2], 1)]
+                for _, line, n in lines:
+                    (val if held else train).write(f"{line}\n".encode() * n)
+                    count[held] += n
+        found = {"problems": number, "problems_with_conflicting_answers": conflicting}
+        found |= {"train_rows": count[0], "val_rows": count[1]}
+        digests = {}
+        for path in files:
+            with path.open("rb") as file:
+                digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+        return found | {"sha256": digests}
 
 
 def check_output(out, settings):
@@ -305,83 +311,70 @@ def unfinished(out):
         raise InputError(f"{out}: another process prepares it: begin when it is done") from error
 
 
-def prepare(
-    profile: str = DEFAULT,
-    source: str | None = None,
-    out: str | None = None,
-    val_source: str | None = None,
-    val_size: int | None = None,
-    seed: int = 0,
-    keep_repeats: bool = False,
-    revision: str | None = None,
-) -> dict:
-    """Make the three files in the folder `out`; return the manifest.
+def arguments(argv=None):
+    """The command line; also what `prepare` takes."""
+    how = {"formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = argparse.ArgumentParser(description=__doc__, **how)
+    add = parser.add_argument
+    add("--profile", choices=PROFILES, default=DEFAULT, help="the data set (%(default)s)")
+    add("--source", help="a copy or another of its form: file, folder or hub dataset")
+    add("--revision", help="branch, tag or commit of the hub dataset (its newest)")
+    add("--val_source", help="likewise, what is validated on where that is another data set")
+    add("--out", help="folder for the three files (data/PROFILE)")
+    add("--val_size", type=int, help=f"validation problems, where they are its own ({VAL_SIZE})")
+    add("--seed", type=int, default=0, help="of the split and the order (%(default)s)")
+    add("--keep_repeats", action="store_true", help="train on repeated rows too, as the paper did")
+    return parser.parse_args(argv)
 
-    `source`: a .jsonl or .parquet file, a folder of them or a hub dataset, in the form of
-    `profile`. `val_source`: likewise, of what the profile is validated on. None: what the profile
-    says. The files appear under their names only when all of them are complete.
 
-    Raises InputError, a line to show.
+def prepare(args) -> dict:
+    """Make the three files as `arguments` say; return the manifest.
+
+    They appear under their names only when all of them are complete. Raises InputError.
     """
-    known, out = PROFILES[profile], Path(out or f"data/{profile}")
-    source, test = source or known.hub_id, PROFILES.get(known.held_out)
-    if test and val_size is not None:
-        raise InputError(f"val_size {val_size}: {profile} is validated on all of another data set")
+    known, out = PROFILES[args.profile], Path(args.out or f"data/{args.profile}")
+    test, copy = PROFILES.get(known.held_out), f"--profile {args.profile}"
+    args.source = args.source or known.hub_id
+    if test and args.val_size is not None:
+        what = f"{args.profile} is validated on all of another data set"
+        raise InputError(f"val_size {args.val_size}: {what}")
+    if args.val_source and not test:
+        what = f"{args.profile} has validation problems of its own"
+        raise InputError(f"val_source {args.val_source}: {what}")
     if test:
-        val_source = val_source or test.hub_id
-    elif val_source:
-        raise InputError(f"val_source {val_source}: {profile} has validation problems of its own")
-    elif (val_size := VAL_SIZE if val_size is None else val_size) < 1:
-        raise InputError(f"val_size {val_size}: there must be at least 1")
-    settings = {
-        "profile": profile,
-        "source": source,
-        "split": known.splits,
-        "revision": revision,
-        "val_source": val_source,
-        "val_size": val_size,
-        "seed": seed,
-        "keep_repeats": keep_repeats,
-        "problem_type": PROBLEM_TYPE,
-        "normalisation": NORMALISATION,
-    }
+        args.val_source = args.val_source or test.hub_id
+    elif args.val_size is None:
+        args.val_size = VAL_SIZE
+    elif args.val_size < 1:
+        raise InputError(f"val_size {args.val_size}: there must be at least 1")
+    settings = {"profile": args.profile, "source": args.source, "split": known.splits}
+    settings |= {name: value for name, value in vars(args).items() if name != "out"}
+    settings |= {"problem_type": PROBLEM_TYPE, "normalisation": NORMALISATION}
     check_output(out, settings)
-    names, open_file, commit = locate(
-        source, known.splits, revision, f"--profile {profile} --source"
-    )
+    where = locate(args.source, known.splits, args.revision, f"{copy} --source")
+    names, _, commit = where
     manifest = {"settings": settings, "commit": commit, "files": names}
     if test:
-        copy = f"--profile {profile} --val_source"
-        val_names, val_open, val_commit = locate(val_source, test.splits, None, copy)
-        manifest |= {"val_commit": val_commit, "val_files": val_names}
+        val_where = locate(args.val_source, test.splits, None, f"{copy} --val_source")
+        manifest |= {"val_commit": val_where[2], "val_files": val_where[0]}
     if out.resolve() in {Path(name).resolve().parent for name in names}:
-        raise InputError(f"{out}: holds the source {source}: choose another --out")
+        raise InputError(f"{out}: holds the source {args.source}: choose another --out")
     try:
         with unfinished(out) as folder, Verifier(workers=4) as verifier:
-            db = sqlite3.connect("")  # "": on disk, nameless, removed by the system
-            db.execute("PRAGMA cache_size = -65536")  # KiB in memory
-            columns = "train, rank, answer, line, n, PRIMARY KEY (train, rank, answer, line)"
-            db.execute(f"CREATE TABLE rows ({columns}) WITHOUT ROWID")
-            count = "SELECT count(DISTINCT rank) FROM rows"
-            stored, dropped, held_out, read = (db, seed, verifier.check_golds), Counter(), set(), 0
-            if test:  # few; a problem of them is not trained on even where it is not usable
-                rows, val_dropped = list(read_rows(val_names, val_open, test.gold)), Counter()
-                held_out = {rank_of(as_text(row, "problem", at), seed) for at, row in rows}
-                read = store_rows(iter(rows), test, False, *stored, val_dropped)
-                dropped.update({f"validation_{why}": n for why, n in val_dropped.items()})
-                (val_size,) = db.execute(count).fetchone()
-            rows = read_rows(names, open_file, known.gold)
-            read += store_rows(rows, known, True, *stored, dropped, held_out)
-            (problems,) = db.execute(count).fetchone()
-            if not 0 < val_size < problems:
+            table, read, val_size = Table(args.seed, verifier.check_golds), 0, args.val_size
+            if test:
+                read = table.store(read_rows(*val_where[:2], test.gold), test, False)
+                val_size = table.problems()
+            read += table.store(read_rows(*where[:2], known.gold), known, True)
+            if not 0 < val_size < (problems := table.problems()):
                 raise InputError(
-                    f"{source}: {problems} usable problems in {read} rows (dropped: "
-                    f"{dict(dropped)}) are too few for val_size {val_size} and some to train on: "
-                    f"{'' if test else 'lower --val_size or '}give more data"
+                    f"{args.source}: {problems} usable problems in {read} rows (dropped: "
+                    f"{dict(table.dropped)}) are too few for val_size {val_size} and some to train "
+                    f"on: {'' if test else 'lower --val_size or '}give more data"
                 )
-            counts = write_files(db, folder, val_size, keep_repeats, dropped)
-            db.close()
-            manifest |= {"rows_read": read, "dropped_rows": dict(+dropped)} | counts
+            counts = table.write(folder, val_size, args.keep_repeats)
+            table.db.close()
+            manifest |= {"rows_read": read, "dropped_rows": dict(+table.dropped)} | counts
             text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
             (folder / "manifest.json").write_text(text, encoding="utf-8")
             # The manifest goes first and comes back last: it is never beside others' files.
@@ -403,31 +396,20 @@ def prepare_missing(paths: list[str]) -> None:
             known = PROFILES[name]
             without = f" without {PROFILES[known.held_out].hub_id}" if known.held_out else ""
             print(f"{path} is missing: preparing it from {known.hub_id}{without}, once", flush=True)
-            prepare(name)
+            prepare(arguments(["--profile", name]))
 
 
 def main(argv=None):
-    """The command line of `prepare`."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--profile", choices=PROFILES, default=DEFAULT, help="the data set (%(default)s)")
-    add("--source", help="a copy or another of its form: file, folder or hub dataset")
-    add("--val_source", help="likewise, what is validated on where that is another data set")
-    add("--out", help="folder for the three files (data/PROFILE)")
-    add("--val_size", type=int, help=f"validation problems, where they are its own ({VAL_SIZE})")
-    add("--seed", type=int, default=0, help="of the split and the order (%(default)s)")
-    add("--keep_repeats", action="store_true", help="train on repeated rows too, as the paper did")
-    add("--revision", help="branch, tag or commit of the hub dataset (its newest)")
+    """Returns the exit status: 0, or 2 and one line on stderr."""
     try:
-        manifest = prepare(**vars(parser.parse_args(argv)))
+        manifest = prepare(arguments(argv))
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        say(error)
+        return 2
     said = ("rows_read", "dropped_rows", "train_rows", "val_rows")
     print(json.dumps({key: manifest[key] for key in said}))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

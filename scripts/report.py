@@ -29,19 +29,15 @@ AMOUNTS = {  # column of Run.spent -> what it is
     "device_hours": "device-hours",
     "tokens": "generated tokens, M",
     "samples": "completions, k",
-    "forwarded": "tokens forwarded, M",
 }
-SETTINGS = ["sampler", "seed", "steps", "group_size", "prompts_per_step", "update_iterations"]
-SETTINGS += ["kl_coef", "dead_rows", "world_size", "student_ranks", "candidates", "teacher_mode"]
-SETTINGS += ["teacher_update_every", "teacher_epochs", "replay_capacity"]
-LOGGED = ["groups", "forwarded_rows", "completion_tokens", "total_tokens", "seconds"]
+SETTINGS = ["sampler", "seed", "steps", "group_size", "prompts_per_step", "dead_rows"]
+SETTINGS += ["world_size", "student_ranks"]
+LOGGED = ["groups", "completion_tokens", "seconds"]
 
 
 def read_table(path: Path, *columns: str) -> pd.DataFrame:
-    """The rows of a JSON-lines file, without a last line that is still being written.
-
-    Raises InputError where the file is missing, empty or damaged, or a row lacks one of `columns`.
-    """
+    """The rows of a JSON-lines file, without a last line that is still being written. Raises
+    InputError where the file is missing, empty or damaged, or a row lacks one of `columns`."""
     rows = pd.DataFrame(read_lines(path, torn=True))
     if rows.empty:
         raise InputError(f"{path}: there is none, or it has no line yet")
@@ -63,31 +59,26 @@ class Run:
     def load(cls, folder) -> "Run":
         """Reads a run, finished or not. Raises InputError where something is missing."""
         folder = Path(folder)
-        if not folder.is_dir():
-            raise InputError(f"{folder}: no such run folder")
         try:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise InputError(f"{folder}: not a run folder, config.json: {error}") from error
+            raise InputError(f"{folder}: not a run folder ({error})") from error
         for name in SETTINGS:
             if not isinstance(config, dict) or config.get(name) is None:
                 raise InputError(f"{folder}: config.json has no {name}")
         rows = read_table(folder / "metrics.jsonl", "step")
         rows = rows.drop_duplicates("step", keep="last").set_index("step").sort_index()
-        trained = rows.reindex(columns=LOGGED)[rows.index > 0]  # step 0 only evaluates
-        for name in trained.columns[trained.isna().any()]:
-            step = trained.index[trained[name].isna()][0]
+        lacking = rows.reindex(columns=LOGGED)[rows.index > 0].isna()  # step 0 only evaluates
+        for step, name in lacking.stack()[lambda lacks: lacks].index[:1]:
             raise InputError(f"{folder}: metrics.jsonl has no {name} at step {step}")
         return cls(folder, config, rows.apply(pd.to_numeric, errors="coerce"))
 
     @cached_property
     def selections(self) -> pd.DataFrame:
-        """A row for each selection: step, chosen, explored, successes, y, predicted (utility of the
-        chosen) and pool_mean (of the known utilities of its pool); NaN where nothing is predicted.
-        """
+        """A row for each selection: step, explored, y, predicted (utility of the chosen) and
+        pool_mean (of the known utilities of its pool); NaN where nothing is predicted."""
         path = self.folder / "selections.jsonl"
-        columns = ["step", "chosen", "explored", "successes", "y"]
-        rows = read_table(path, *columns, "pool", "utilities")
+        rows = read_table(path, "step", "explored", "y", "chosen", "pool", "utilities")
         try:
             at = [pool.index(chosen) for pool, chosen in zip(rows.pool, rows.chosen, strict=True)]
             predicted = [known[i] for known, i in zip(rows.utilities, at, strict=True)]
@@ -95,49 +86,23 @@ class Run:
             raise InputError(f"{path}: a choice is not in its pool ({error})") from error
         predicted = pd.Series(predicted, dtype=float)
         pool_mean = rows.utilities.explode().astype(float).groupby(level=0).mean()
-        return rows[columns].assign(predicted=predicted, pool_mean=pool_mean)
+        return rows[["step", "explored", "y"]].assign(predicted=predicted, pool_mean=pool_mean)
 
     @cached_property
     def spent(self) -> pd.DataFrame:
-        """Running totals by step, a column for each of AMOUNTS, and the parts of tokens forwarded.
-
-        A group's prompt is read once. Training forwards the rows that have a gradient, taken as
-        long as the mean row, for each update, and for a KL term's reference once. The teacher
-        scores K questions a prompt and learns from its buffer for E epochs after each M-th outcome
-        (Alg. 2); a question is taken as long as a prompt, so this is an upper bound. Backward
-        passes, about two forwards each, are not counted.
-        """
-        c, m = self.config, self.metrics.reindex(columns=[*LOGGED, "teacher_updates"])
-        m = m[m.index > 0]
-        rows = m.groups * c["group_size"]
-        prompt = (m.total_tokens - m.completion_tokens) / rows
-        passes = c["update_iterations"] + bool(c["kl_coef"])
-        each = pd.DataFrame(
-            {
-                "seconds": m.seconds / 3600,
-                "device_hours": m.seconds / 3600 * c["world_size"],
-                "tokens": m.completion_tokens / 1e6,
-                "samples": rows / 1e3,
-                "generate": (m.groups * prompt + m.completion_tokens) / 1e6,
-                "train": m.forwarded_rows * m.total_tokens / rows * passes / 1e6,
-                "teach": (m.groups * c["candidates"] + self._learned(m.groups)) * prompt / 1e6,
-            }
-        )
-        each["teach"] = each.teach.where(m.teacher_updates.notna(), 0)
-        each["forwarded"] = each.generate + each.train + each.teach
-        total = each.cumsum().reindex(self.metrics.index, fill_value=0.0)
-        work = total.index * c["world_size"] / c["student_ranks"]
-        return total.assign(steps=total.index, student_work=work)
-
-    def _learned(self, groups: pd.Series) -> np.ndarray:
-        """Questions that the teacher learned from in each step: E passes over min(t, N) outcomes
-        after each t-th outcome, t a multiple of M."""
-        if self.config["teacher_mode"] == "frozen":  # embeddings are kept
-            return np.zeros(len(groups))
-        M, N = self.config["teacher_update_every"], self.config["replay_capacity"]
-        updates = (groups.cumsum() // M).astype(int).to_numpy()
-        outcomes = np.minimum(M * np.arange(updates.max(initial=0) + 1), N).cumsum()
-        return self.config["teacher_epochs"] * np.diff(outcomes[updates], prepend=0)
+        """Running totals by step, a column for each of AMOUNTS."""
+        c, m = self.config, self.metrics.reindex(columns=LOGGED)
+        hours = m.seconds / 3600
+        each = {
+            "seconds": hours,
+            "device_hours": hours * c["world_size"],
+            "tokens": m.completion_tokens / 1e6,
+            "samples": m.groups * c["group_size"] / 1e3,
+        }
+        # Step 0 only evaluates, and spends nothing that counts.
+        total = pd.DataFrame(each)[m.index > 0].cumsum().reindex(m.index, fill_value=0.0)
+        work = m.index * c["world_size"] / c["student_ranks"]
+        return total.assign(steps=m.index, student_work=work)
 
     def curve(self, key: str, amount: str = "steps") -> pd.Series:
         """A metric by what was spent, where it was measured."""
@@ -274,14 +239,17 @@ def table(title: str, header: list, rows: list[list], note: str = "") -> str:
     return f"## {title}\n\n{body}\n" + (f"\n{note}\n" if note else "")
 
 
+def parser(doc: str) -> argparse.ArgumentParser:
+    """A command line whose help is the docstring as it stands."""
+    raw = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=doc, formatter_class=raw)
+
+
 def arguments(doc: str) -> argparse.ArgumentParser:
     """A command line that takes run folders."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=doc, formatter_class=raw)
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="run folders, as train.py makes them"
-    )
-    return parser
+    found = parser(doc)
+    found.add_argument("runs", nargs="+", metavar="RUN", help="folders that train.py made")
+    return found
 
 
 @contextmanager

@@ -1,18 +1,20 @@
-"""Shared by all tests: tiny random checkpoints that load like the real ones, and tiny data. Nothing is downloaded.
+"""Shared by all tests: tiny random checkpoints that load like the real ones, and tiny data. Nothing
+is downloaded.
 
-`tiny_model` (a folder) is what most tests want; `tiny_family("olmo2")` gives the same thing in the shape of another
-preset; `tiny_data` is a folder with train.jsonl and val.jsonl. All are made once a session and must not be changed:
-a test that needs another setting copies the folder first.
+`tiny_model` (a folder) is what most tests want; `tiny_family("olmo2")` gives the same thing in the
+shape of another preset; `tiny_data` is a folder with train.jsonl and val.jsonl. All are made once a
+session and must not be changed: a test that needs another setting copies the folder first.
 
 Two more things hold for every test, so that no author has to think of them:
 
-Only `pytest -m gpu`, which runs nothing else, sees a card. Forked ranks would all take the first one, and its numbers
-are not those of a CPU.
+Only `pytest -m gpu`, which runs nothing else, sees a card. Forked ranks would all take the first
+one, and its numbers are not those of a CPU.
 
-pytest's own process may train, and so may the ranks forked from it. autograd starts a thread a device at a process's
-first backward, and a process with such threads cannot fork children that train. With the cards hidden there is no
-device. But on a CUDA build without one, FakeTensorMode, which DTensor and so FSDP enter, puts a make-believe of 8
-devices in its place; a backward before anything else settles the number at none.
+pytest's own process may train, and so may the ranks forked from it. autograd starts a thread a
+device at a process's first backward, and a process with such threads cannot fork children that
+train. With the cards hidden there is no device. But on a CUDA build without one, FakeTensorMode,
+which DTensor and so FSDP enter, puts a make-believe of 8 devices in its place; a backward before
+anything else settles the number at none.
 """
 
 import json
@@ -52,7 +54,8 @@ SPECIALS = [
     "<unk>",
 ]  # ids 0, 1, 2; the character c has id 3 + CHARACTERS.index(c)
 
-# The families of the four presets. `head_dim` is no free choice for all of them, hence 8 = 32 / 4 everywhere.
+# The families of the four presets. `head_dim` is no free choice for all of them, hence 8 = 32 / 4
+# everywhere.
 FAMILIES = {
     "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
     "olmo2": (Olmo2Config, {"tie_word_embeddings": False}),
@@ -62,9 +65,11 @@ FAMILIES = {
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character; pad and eos are different tokens; decoding gives the text back exactly.
+    """One token a character; pad and eos are different tokens; decoding gives the text back
+    exactly.
 
-    It is byte-level BPE without a merge, because transformers rebuilds a Qwen2 tokenizer as one whatever was saved.
+    It is byte-level BPE without a merge, because transformers rebuilds a Qwen2 tokenizer as one
+    whatever was saved.
     """
     symbol = {" ": "Ġ", "\n": "Ċ"}  # how byte-level BPE writes them
     vocab = {
@@ -79,10 +84,12 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
-    """Writes a causal LM of about 20K random float32 parameters and its tokenizer; `changes` go into its config.
+    """Writes a causal LM of about 20K random float32 parameters and its tokenizer; `changes` go
+    into its config.
 
-    The weights are drawn wide (std 0.3, not 0.02), so that the next token really depends on what came before: at
-    0.02 every distribution is uniform and a test of padding or of positions could not fail.
+    The weights are drawn wide (std 0.3, not 0.02), so that the next token really depends on what
+    came before: at 0.02 every distribution is uniform and a test of padding or of positions could
+    not fail.
     """
     tokenizer = tiny_tokenizer()
     config_class, own = FAMILIES[family]
@@ -126,13 +133,15 @@ def tiny_family(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_model(tiny_family) -> Path:
-    """A folder that `from_pretrained` loads: about 20K parameters in the shape of Qwen3, one token a character."""
+    """A folder that `from_pretrained` loads: about 20K parameters in the shape of Qwen3, one token
+    a character."""
     return tiny_family("qwen3")
 
 
 @pytest.fixture(scope="session")
 def tiny_data(tiny_model) -> Path:
-    """A folder with train.jsonl (400 problems) and val.jsonl (20 others): sums of two small numbers."""
+    """A folder with train.jsonl (400 problems) and val.jsonl (20 others): sums of two small
+    numbers."""
     folder = tiny_model.parent
     sums = [(a, b) for a in range(21) for b in range(20)]
     rows = [{"problem": f"What is {a} + {b}?", "expected_answer": str(a + b)} for a, b in sums]
@@ -145,7 +154,8 @@ def tiny_data(tiny_model) -> Path:
 
 @pytest.fixture(scope="session")
 def halfway(tmp_path_factory) -> Path:
-    """The demo's problems nearest to 1 bit: its base model is right half of the time, so that groups are live."""
+    """The demo's problems nearest to 1 bit: its base model is right half of the time, so that
+    groups are live."""
     folder = tmp_path_factory.mktemp("halfway")
     for name, n in (("train.jsonl", 400), ("val.jsonl", 20)):
         rows = [json.loads(line) for line in (ROOT / "demo" / name).read_text().splitlines()]

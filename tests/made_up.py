@@ -5,17 +5,14 @@ import math
 from dataclasses import asdict
 
 import train
+from plumbing.files import write_lines
 
 CONFIG = asdict(train.parse(["--preset", "demo", "--sampler", "uniform"])) | {"out": ""}
 CONFIG |= {"group_size": 4, "prompts_per_step": 2, "world_size": 8, "student_ranks": 8}
 CONFIG |= {"model": "", "teacher_model": "", "train_data": "", "val_data": ""}
 GOLDILOCKS = {"sampler": "goldilocks", "student_ranks": 6}
-STEP = {"groups": 2, "forwarded_rows": 4, "completion_tokens": 100_000, "total_tokens": 180_000}
-STEP |= {"seconds": 3600.0, "zero_variance": 0.5, "grad_norm": 0.1}
-
-
-def write_lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+STEP = {"groups": 2, "completion_tokens": 100_000, "seconds": 3600.0}
+STEP |= {"zero_variance": 0.5, "grad_norm": 0.1}
 
 
 def selection(step, explored, utilities, successes, chosen=0, G=16):
@@ -26,21 +23,20 @@ def selection(step, explored, utilities, successes, chosen=0, G=16):
 
 
 def make_run(folder, rows=(), selections=(), verdicts=(), **config):
-    """A run folder. rows: of the metrics, with a step each; what STEP has is added to those after 0.
+    """A run folder. rows: of the metrics, with a step each; what STEP has is added to those after
+    0.
 
     verdicts: instead of rows, the validation problems' at step 0, 1, 2, ...
     """
-    (folder / "evals").mkdir(parents=True)
     if verdicts:
         right = [sum(each) / len(each) for each in verdicts]
         rows = [*rows, *({"step": step, "val_accuracy": x} for step, x in enumerate(right))]
     for step, rewards in enumerate(verdicts):
         lines = [{"problem": i, "reward": float(r)} for i, r in enumerate(rewards)]
         write_lines(folder / "evals" / f"step_{step}.jsonl", lines)
-    more = STEP | ({"teacher_updates": 0} if config.get("sampler") == "goldilocks" else {})
-    rows = [(more if row["step"] else {}) | row for row in rows]
-    last = {"steps": rows[-1]["step"] if rows else 0}
-    (folder / "config.json").write_text(json.dumps(CONFIG | last | config))
+    rows = [(STEP if row["step"] else {}) | row for row in rows]
     write_lines(folder / "metrics.jsonl", rows)
     write_lines(folder / "selections.jsonl", selections)
+    last = {"steps": rows[-1]["step"] if rows else 0}
+    (folder / "config.json").write_text(json.dumps(CONFIG | last | config))
     return folder

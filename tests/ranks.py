@@ -30,7 +30,8 @@ DEMO = ROOT / "demo/model"
 
 
 def on_ranks(n: int, tmp_path, body, *arguments):
-    """Runs body(*arguments) on n ranks, as torchrun would set them up; returns what rank 0 returned.
+    """Runs body(*arguments) on n ranks, as torchrun would set them up; returns what rank 0
+    returned.
 
     conftest.py says why a forked rank can train. The ranks end with the call, however it ends: one
     that hangs until the test's time is up would hold up pytest's own end.

@@ -1,4 +1,5 @@
-"""Bad input of every kind: one line that says what is wrong and what to do, nothing written or lost.
+"""Bad input of every kind: one line that says what is wrong and what to do, nothing written or
+lost.
 
 A table for each thing that may be wrong: flags, data files, model folders, run folders. A case is
 what is spoilt and what the line must say. The functions that look at them are called as they are;
@@ -41,8 +42,8 @@ def assert_one_line(text, says):
 
 
 def refused(place, *flags, says, before=lambda: None, **where):
-    """Runs train.py in a forked rank, the run's folder in `place`, and asserts all that must be true
-    of bad input: status 2, one line, nothing written."""
+    """Runs train.py in a forked rank, the run's folder in `place`, and asserts all that must be
+    true of bad input: status 2, one line, nothing written."""
     was = contents(place)
     ended = launch(place / "run", *flags, before=lambda rank: before(), **where)
     assert ended.statuses == [2], ended

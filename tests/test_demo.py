@@ -19,14 +19,7 @@ def read(name):
     return [json.loads(line) for line in (DEMO / name).read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.fixture(scope="module")
-def train():
-    return read("train.jsonl")
-
-
-@pytest.fixture(scope="module")
-def val():
-    return read("val.jsonl")
+TRAIN, VAL = read("train.jsonl"), read("val.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +39,14 @@ def solutions(problem):
     return (make_demo.solution(state, words, rules) for rules in choices)
 
 
-def test_folder_is_small_and_no_problem_is_there_twice(train, val):
+def test_folder_is_small_and_no_problem_is_there_twice():
     assert sum(f.stat().st_size for f in DEMO.rglob("*") if f.is_file()) < 4_000_000
-    assert len({row["problem"] for row in train + val}) == 16_000 + 360 == len(train) + len(val)
+    assert len({row["problem"] for row in TRAIN + VAL}) == 16_000 + 360 == len(TRAIN + VAL)
 
 
-def test_rows_follow_from_the_seed_and_from_their_own_text(train, val):
-    assert make_demo.make_problems(len(val) + 50, SKILLS, seed=0) == val + train[:50]
-    for row in train + val:
+def test_rows_follow_from_the_seed_and_from_their_own_text():
+    assert make_demo.make_problems(len(VAL) + 50, SKILLS, seed=0) == VAL + TRAIN[:50]
+    for row in TRAIN + VAL:
         state, words = make_demo.parse(row["problem"])
         assert make_demo.question(state, words) == row["problem"]
         assert make_demo.boxed(next(solutions(row["problem"]))) == row["expected_answer"]
@@ -73,15 +66,15 @@ def test_rules_by_hand():
     assert text == r" 473 molo roll 734 bami rise 845 \boxed{845}"
 
 
-def test_only_the_right_reading_of_every_word_gives_the_answer(val):
-    for row in val[:120]:
+def test_only_the_right_reading_of_every_word_gives_the_answer():
+    for row in VAL[:120]:
         answers = [make_demo.boxed(text) for text in solutions(row["problem"])]
         assert answers[0] == row["expected_answer"] and answers.count(answers[0]) == 1
 
 
-def test_tokenizer_returns_every_text_exactly(tokenizer, train, val):
+def test_tokenizer_returns_every_text_exactly(tokenizer):
     assert tokenizer.pad_token_id != tokenizer.eos_token_id
-    rows = train[::16] + val
+    rows = TRAIN[::16] + VAL
     prompts = [f"{row['problem']}\n\n{make_demo.FOOTER}" for row in rows]
     completions = [next(solutions(row["problem"])) for row in rows]
     prompt_ids, completion_ids = tokenizer(prompts).input_ids, tokenizer(completions).input_ids
@@ -94,9 +87,7 @@ def test_tokenizer_returns_every_text_exactly(tokenizer, train, val):
 
 
 def test_model_folder(model, tokenizer):
-    assert sum(p.numel() for p in model.parameters()) < 500_000
     assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
     assert model.config.vocab_size == len(tokenizer)
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     assert model.generation_config.pad_token_id == tokenizer.pad_token_id
@@ -114,19 +105,19 @@ def test_demonstrations_have_the_rates():
         assert sum(seen[word]) / len(seen[word]) == pytest.approx(odds / (1 + odds), abs=0.13)
 
 
-def test_most_groups_are_dead_by_design(train):
-    p = torch.tensor([2 ** -row["difficulty"] for row in train], dtype=torch.float64)
+def test_most_groups_are_dead_by_design():
+    p = torch.tensor([2 ** -row["difficulty"] for row in TRAIN], dtype=torch.float64)
     right, wrong = (p**make_demo.GROUP_SIZE).mean(), ((1 - p) ** make_demo.GROUP_SIZE).mean()
     assert 0.7 < right + wrong < 0.9
     assert 0.005 < right < wrong
 
 
-def test_base_model_has_the_designed_rates_and_the_recorded_accuracy(model, tokenizer, val):
+def test_base_model_has_the_designed_rates_and_the_recorded_accuracy(model, tokenizer):
     def share_right(rows, copies, temperature):
         return make_demo.graded(model, tokenizer, rows, copies, temperature).mean().item()
 
     torch.manual_seed(0)
-    rows = sorted(val, key=lambda row: row["difficulty"])
+    rows = sorted(VAL, key=lambda row: row["difficulty"])
     middle = [row for row in rows if 0.5 < row["difficulty"] < 2.5]
     designed = sum(2 ** -row["difficulty"] for row in middle) / len(middle)
     assert share_right(rows[:8], 16, 0.7) > 0.9
@@ -136,4 +127,4 @@ def test_base_model_has_the_designed_rates_and_the_recorded_accuracy(model, toke
     whole = recorded["validation"]["all"]
     assert 0.05 <= whole["greedy"] <= 0.3 and 0.7 < whole["all_wrong"] + whole["all_right"] < 0.9
     # Two problems more or less: another CPU may round otherwise.
-    assert share_right(val, 1, 0.0) == pytest.approx(whole["greedy"], abs=0.006)
+    assert share_right(VAL, 1, 0.0) == pytest.approx(whole["greedy"], abs=0.006)

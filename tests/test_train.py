@@ -257,7 +257,8 @@ def test_torchrun_restarts_a_run_whose_teacher_is_killed_and_nothing_shows(
 @pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 1])
 def test_four_ranks_repeat_and_resume_bit_for_bit(lag, halfway, tmp_path):
-    """The same seed, once without a stop and once in two parts: all numbers and weights the same."""
+    """The same seed, once without a stop and once in two parts: all numbers and weights the
+    same."""
 
     def go(name, steps):
         flags = ("--teacher_ranks", 2, "--teacher_lag", lag, "--eval_every", 1, "--steps", steps)
