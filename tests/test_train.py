@@ -15,6 +15,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import train
 from plumbing.files import read_lines, write_lines
+from plumbing.show import Stopwatch
 from rollout import Rollouts
 from sampler import Selections
 
@@ -31,8 +32,7 @@ def test_bare_command_is_the_papers_main_run():
     assert c.prompts_per_step * c.group_size == 288
     assert (c.learning_rate, c.group_size, c.temperature) == (1e-5, 16, 0.7)  # Table 5a
     assert (c.max_prompt_tokens, c.max_completion_tokens) == (1024, 2048)
-    assert (c.kl_coef, c.update_iterations) == (0.0, 1)
-    assert c.eval_every == c.checkpoint_every == 200
+    assert (c.kl_coef, c.update_iterations, c.eval_every) == (0.0, 1, 200)
     assert (c.teacher_learning_rate, c.teacher_batch_size, c.teacher_epochs) == (1e-6, 8, 4)  # 5b
     assert (c.candidates, c.epsilon) == (8, 0.2)
     assert (c.replay_capacity, c.teacher_update_every) == (64, 4)
@@ -170,7 +170,7 @@ def test_a_rollout_has_a_seed_of_64_bits():
     student.generator.generate.side_effect = InterruptedError  # enough
     for step in range(20):
         with pytest.raises(InterruptedError):
-            student.rollout(Mock(), [0], 1.0, (1, step, 0), train.Stopwatch())
+            student.rollout(Mock(), [0], 1.0, (1, step, 0), Stopwatch())
     seeds = {call.args[3] for call in student.generator.generate.call_args_list}
     assert len(seeds) == 20 and 2**62 < max(seeds) < 2**64
 
