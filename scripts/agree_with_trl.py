@@ -30,8 +30,9 @@ from transformers import AutoTokenizer
 
 import grpo
 from plumbing.batches import collate
+from plumbing.errors import InputError
 from plumbing.flags import Parser, natural
-from plumbing.ranks import begin_process
+from plumbing.ranks import begin_process, refuse
 from rollout import Generator, Policy, PromptEncoder, Rollouts
 from verify import Verifier
 
@@ -41,11 +42,43 @@ MODEL = str(DEMO / "model")
 # Hot and short: at 0.7 all completions of a demo problem have one length, which hides what a
 # normaliser does.
 G, TEMPERATURE, MAX_TOKENS = 16, 2.0, 40
-CLIP_LOW, CLIP_HIGH, KL, ENTROPY = 0.2, 0.28, 0.04, 0.01
+CLIP_LOW, CLIP_HIGH = 0.2, 0.28
 POLICY, REFERENCE = 1, 2  # seeds: how the policy has moved since it sampled, where the reference is
 # The float32 gradient of either side lies up to 2.3e-5 from ours in float64 (measured on three
 # seeds).
 TOLERANCE = 5e-5
+
+
+FIRST, SUM, DAPO = {"moved": False}, {"weights": "sum"}, {"weights": "dapo"}
+DR_GRPO, TRL_DAPO, BY_GROUP = {"loss_type": "dr_grpo"}, {"loss_type": "dapo"}, {"by_group": True}
+KL, BETA, ENTROPY = {"kl_coef": 0.04}, {"beta": 0.04}, {"entropy_coef": 0.01}
+BOTH = ("loss", "gradient")
+# The losses that are compared: name; ours: `weights` of the rows (by default grpo's), coefficients
+# of policy_loss; TRL's: settings of GRPOConfig, where `by_group` makes each group a batch of its
+# own and takes the mean; what is shown. The weights have moved since the rollouts unless `moved`
+# is False. TRL gets our advantages, unless a `std` is named: then it has its own.
+CASES = (
+    ("first update", FIRST, {}, BOTH[1:]),
+    ("… from rewards", FIRST | {"std": "none"}, {"scale_rewards": "none"}, BOTH[1:]),
+    ("`grpo`", {}, {}, (*BOTH, "clip_fraction")),
+    ("`sum` / `dr_grpo`", SUM, DR_GRPO, BOTH),
+    ("… ours / limit", {"weights": "sum / limit"}, DR_GRPO, BOTH),
+    ("`dapo`", DAPO, TRL_DAPO, BOTH),
+    ("… ours, weight 1 / all tokens", {"weights": "1 / tokens"}, TRL_DAPO, BOTH),
+    ("… TRL, a group at a time", DAPO, TRL_DAPO | BY_GROUP, BOTH),
+    ("`dapo` / `bnpo`, a group at a time", DAPO, {"loss_type": "bnpo"} | BY_GROUP, BOTH),
+    ("`grpo` + 0.04 KL", KL, BETA, BOTH),
+    ("… TRL, k3 itself", KL, BETA | {"use_bias_correction_kl": False}, (*BOTH, "kl")),
+    ("`grpo` − 0.01 H", ENTROPY, ENTROPY, BOTH),
+    ("… `dapo`, a group at a time", DAPO | ENTROPY, TRL_DAPO | ENTROPY | BY_GROUP, BOTH),
+)
+INTENDED = {  # what differs on purpose, by the name of the row
+    "advantages, defaults": "TRL divides by the std of ddof 1, plus 1e-4, we by that of ddof 0",
+    "`sum` / `dr_grpo`": "TRL divides by its limit of tokens as well",
+    "`dapo`": "ours is the mean over groups of a group's tokens, TRL's over the batch's tokens",
+    "`grpo` + 0.04 KL": "TRL multiplies k3 by the ratio: its gradient is that of KL(π ‖ π_ref)",
+    "`grpo` − 0.01 H": "we weight a token's H as its surrogate, TRL by 1 / the batch's tokens",
+}
 
 
 def shift(model: torch.nn.Module, seed: int) -> None:
@@ -88,10 +121,10 @@ class Ours:
     def batch(self, rows):
         return collate(self.rollouts, list(rows), self.pad_id, CPU)
 
-    def loss(self, A_P_G, weight_P_G, policy=None, **coefficients) -> dict[str, torch.Tensor]:
+    def loss(self, A_P_G, weight_P_G, moved: bool, **coefficients) -> dict[str, torch.Tensor]:
         """Loss, gradient, and the means over all response tokens that are logged. coefficients:
         kl_coef, entropy_coef."""
-        policy, advantage_B = policy or self.policy, A_P_G.flatten()
+        policy, advantage_B = self.policy if moved else self.old, A_P_G.flatten()
         # Rows of dead groups are not forwarded where they have no gradient; TRL forwards them.
         rows = range(len(advantage_B)) if coefficients else advantage_B.nonzero()[:, 0].tolist()
         batch = self.batch(rows)
@@ -111,17 +144,17 @@ class Ours:
 class TRL:
     """A GRPOTrainer with the settings given, and the batch that it makes of our rollouts."""
 
-    def __init__(self, rollouts: Rollouts, folder: str, loss_type: str, **settings):
+    def __init__(self, rollouts: Rollouts, folder: str, **settings):
         from trl import GRPOConfig, GRPOTrainer
 
-        settings |= {"num_generations": G, "max_completion_length": MAX_TOKENS}
-        settings |= {"temperature": TEMPERATURE, "epsilon": CLIP_LOW, "epsilon_high": CLIP_HIGH}
-        settings |= {"per_device_train_batch_size": len(rollouts), "loss_type": loss_type}
+        settings = {"loss_type": "grpo", "num_generations": G, **settings}
+        settings |= {"max_completion_length": MAX_TOKENS, "temperature": TEMPERATURE}
+        settings |= {"epsilon": CLIP_LOW, "epsilon_high": CLIP_HIGH}
+        settings |= {"per_device_train_batch_size": len(rollouts), "report_to": "none"}
         # Two updates a batch: TRL then records the log-probs from before the first.
-        settings |= {"num_iterations": 2, "report_to": "none", "use_cpu": True}
+        settings |= {"num_iterations": 2, "use_cpu": True, "gradient_checkpointing": False}
         # bf16 is TRL's default, on a CPU too, and would leave three digits.
         settings |= {"bf16": False, "model_init_kwargs": {"dtype": "float32"}}
-        settings |= {"gradient_checkpointing": False}
         tokens = {"prompt_ids": rollouts.prompt_ids, "completion_ids": rollouts.completion_ids}
         # The text of a prompt is not used: rollout_func brings its tokens.
         rows = [{"prompt": str(b), "graded": r} for b, r in enumerate(rollouts.rewards)]
@@ -140,24 +173,20 @@ class TRL:
             shift(self.trainer.ref_model, REFERENCE)
         self.batch = self.trainer._generate_and_score_completions(rows)
         self.mask = self.batch["completion_mask"].bool()
+        self.advantages = self.batch["advantages"].reshape(-1, G)
 
     def logprobs(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-prob and entropy of each response token with the weights as they are, (N,)."""
-        pairs = [
-            (self.batch[f"prompt_{x}"], self.batch[f"completion_{x}"]) for x in ("ids", "mask")
-        ]
-        inputs = [torch.cat(pair, dim=1) for pair in pairs]
-        forward = self.trainer._get_per_token_logps_and_entropies
+        b, forward = self.batch, self.trainer._get_per_token_logps_and_entropies
+        ids = torch.cat([b["prompt_ids"], b["completion_ids"]], dim=1)
+        mask = torch.cat([b["prompt_mask"], b["completion_mask"]], dim=1)
         with torch.no_grad():
-            logp, H, _ = forward(self.model, *inputs, self.mask.shape[1], compute_entropy=True)
+            logp, H, _ = forward(self.model, ids, mask, self.mask.shape[1], compute_entropy=True)
         return logp[self.mask], H[self.mask]
 
-    def loss(self, A_P_G=None, move=True, by_group=False) -> dict[str, torch.Tensor]:
-        """Loss, gradient, logged means; by_group makes each group a batch of its own and takes
-        their mean. A_P_G: in place of TRL's own advantages."""
-        if move:
-            shift(self.model, POLICY)
-        batch = self.batch if A_P_G is None else {**self.batch, "advantages": A_P_G.flatten()}
+    def loss(self, A_P_G, by_group: bool) -> dict[str, torch.Tensor]:
+        """Loss, gradient, logged means."""
+        batch = {**self.batch, "advantages": A_P_G.flatten()}
         batches = [batch]
         if by_group:
             groups = [slice(b, b + G) for b in range(0, len(self.mask), G)]
@@ -171,136 +200,86 @@ class TRL:
         return {"loss": loss.detach(), "gradient": flat_gradient(self.model), **means}
 
 
-class Table:
-    """Prints rows as they come; keeps the names of those that should agree and do not."""
-
-    def __init__(self):
-        self.disagree: list[str] = []
-        print("| quantity | ours | TRL | relative difference | note |\n|---|---|---|---|---|")
-
-    def row(self, name, ours, trl, note="", intended=False, show=torch.linalg.vector_norm):
-        """One quantity: a number each (of a tensor, what `show` makes of it), and
-        max |ours - TRL| / max |TRL|."""
-        difference = float("inf")  # not even the same tokens
-        if ours.shape == trl.shape:
-            difference = ((ours - trl).abs().max() / trl.abs().max().clamp(min=1e-30)).item()
-        if not intended and not difference <= TOLERANCE:  # written so that NaN fails
-            self.disagree.append(name)
-            note = f"**DISAGREES** {note}"
-        a, b = (x.item() if x.dim() == 0 else show(x.double()).item() for x in (ours, trl))
-        note = f"intended: {note}" if intended else note
-        print(f"| {name} | {a:.7g} | {b:.7g} | {difference:.1e} | {note} |", flush=True)
-
-    def mean(self, name, ours, trl, note=""):
-        """A quantity of each token, shown by its mean."""
-        self.row(name, ours, trl, note, show=torch.mean)
-
-    def loss(self, name, ours, trl, note="", intended=False):
-        """A loss and its gradient."""
-        self.row(f"{name}: loss", ours["loss"], trl["loss"], note, intended)
-        again = "as above" if intended else ""
-        self.row(f"{name}: gradient (norm)", ours["gradient"], trl["gradient"], again, intended)
-
-
-def compare(rollouts: Rollouts, folder: str) -> list[str]:
-    """Prints the table; returns the names of what disagrees."""
-    ours, table, r_P_G = Ours(rollouts), Table(), rollouts.rewards_P_G(G)
-    lengths_P_G = rollouts.lengths().reshape(r_P_G.shape)
-    by_grpo, by_dapo, by_sum = (grpo.row_weights(lengths_P_G, loss) for loss in grpo.LOSSES)
-    A, sampled, centred = (grpo.group_advantages(r_P_G, std) for std in grpo.STDS)
-
-    def trl(loss_type, **settings):
-        return TRL(rollouts, folder, loss_type, **settings)
-
-    default, plain = trl("grpo"), trl("grpo", scale_rewards="none")
-    trl_A, trl_centred = (t.batch["advantages"].reshape(r_P_G.shape) for t in (default, plain))
-    note = "r − mean; TRL's `batch`, one std for the whole batch, has no counterpart"
-    table.row("advantages, `none` / `none` (norm)", centred, trl_centred, note)
-    note = "TRL divides by the std of ddof 1, plus 1e-4, we by that of ddof 0: "
-    note += "√(16/15) = 1.033 times larger"
-    name = "advantages, `population` / `group`, the defaults (norm)"
-    table.row(name, A, trl_A, note, intended=True)
-    std, dead_P = r_P_G.std(dim=1, keepdim=True), grpo.dead_groups(r_P_G)
-    name = "… ours with `sample`, × std / (std + 1e-4)"
-    table.row(name, sampled * std / (std + 1e-4), trl_A)
-    name = "advantages of the dead groups (norm)"
-    table.row(name, A[dead_P], trl_A[dead_P], "exactly 0 in both")
+def quantities(rollouts: Rollouts, folder: str):
+    """Yields (name, which part of it, ours, TRL's): the rows of the table."""
+    ours, r_P_G = Ours(rollouts), rollouts.rewards_P_G(G)
+    advantages = {std: grpo.group_advantages(r_P_G, std) for std in grpo.STDS}
+    A, std, dead_P = advantages["population"], r_P_G.std(1, keepdim=True), grpo.dead_groups(r_P_G)
+    trl, plain = TRL(rollouts, folder), TRL(rollouts, folder, scale_rewards="none")
+    yield "advantages", "`none`", advantages["none"], plain.advantages
+    yield "advantages, defaults", "`population` / `group`", A, trl.advantages
+    mended = advantages["sample"] * std / (std + 1e-4)
+    yield "…", "ours with `sample`, × std / (std + 1e-4)", mended, trl.advantages
+    yield "advantages", "dead groups", A[dead_P], trl.advantages[dead_P]
 
     batch = ours.batch(range(len(rollouts)))
     with torch.no_grad():
         old_N, (logp_N, entropy_N) = (p(batch, TEMPERATURE) for p in (ours.old, ours.policy))
-    name = f"log-prob of a token at temperature {TEMPERATURE:g} (mean)"
-    note = "we pad right, TRL left; the stop token counts in both"
-    table.mean(name, old_N[0], default.batch["old_per_token_logps"][default.mask], note)
-    note = "ratio 1; TRL gets our advantages, here and below, and forwards dead groups too"
-    a, b = ours.loss(A, by_grpo, ours.old), default.loss(A, move=False)
-    name = "`grpo` / `grpo`, first update: gradient (norm)"
-    table.row(name, a["gradient"], b["gradient"], note)
-    a, b = ours.loss(centred, by_grpo, ours.old), plain.loss(move=False)
-    name, note = "… from rewards to gradient, `none` / `none`", "each with its own advantages"
-    table.row(name, a["gradient"], b["gradient"], note)
+    yield "before the update", "log-prob", old_N[0], trl.batch["old_per_token_logps"][trl.mask]
+    shift(trl.model, POLICY)
+    trl_logp_N, trl_entropy_N = trl.logprobs()
+    yield "of each token", "log-prob", logp_N, trl_logp_N
+    yield "of each token", "entropy", entropy_N, trl_entropy_N
 
-    moved = trl("grpo")
-    a, b = ours.loss(A, by_grpo), moved.loss(A)
-    trl_logp_N, trl_entropy_N = moved.logprobs()
-    note = "here and below: the weights have moved"
-    table.mean("log-prob of a token (mean)", logp_N, trl_logp_N, note)
-    table.mean("entropy of a token's distribution (mean)", entropy_N, trl_entropy_N)
-    note = "clipped to 0.8 … 1.28; TRL's upper bound would be its lower one's by default"
-    table.loss("`grpo` / `grpo`", a, b, note)
-    name, note = "share of tokens where the clip bites", "tokens of dead groups are counted"
-    table.row(name, a["clip_fraction"], b["clip_fraction"], note)
-    a, b = ours.loss(A, by_sum), trl("dr_grpo").loss(A)
-    note = f"TRL divides by its limit of tokens, {MAX_TOKENS}, as well"
-    table.loss("`sum` / `dr_grpo`", a, b, note, intended=True)
-    table.loss("… ours / limit", {name: x / MAX_TOKENS for name, x in a.items()}, b)
-    a, b = ours.loss(A, by_dapo), trl("dapo").loss(A)
-    note = "ours: mean over groups of the mean over a group's tokens, as printed; "
-    note += "TRL: mean over the batch's tokens"
-    table.loss("`dapo` / `dapo`", a, b, note, intended=True)
-    by_tokens = torch.full_like(A, 1 / lengths_P_G.sum())
-    table.loss("… ours, weight 1 / all tokens", ours.loss(A, by_tokens), b)
-    table.loss("… TRL, a group at a time", a, trl("dapo").loss(A, by_group=True))
-    table.loss("`dapo` / `bnpo`, a group at a time", a, trl("bnpo").loss(A, by_group=True))
-
-    a, b = ours.loss(A, by_grpo, kl_coef=KL), trl("grpo", beta=KL).loss(A)
-    note = "by default TRL multiplies k3 by the ratio, so its gradient is that of KL(π ‖ π_ref)"
-    table.loss(f"`grpo` + {KL} KL", a, b, note, intended=True)
-    b = trl("grpo", beta=KL, use_bias_correction_kl=False).loss(A)
-    table.loss("… TRL, use_bias_correction_kl=False", a, b)
-    table.row("k3 of a token (mean)", a["kl"], b["kl"])
-    bonus = {"entropy_coef": ENTROPY}
-    a, b = ours.loss(A, by_grpo, **bonus), trl("grpo", **bonus).loss(A)
-    note = "we weight a token's H as its surrogate, TRL takes the mean over the batch's tokens; "
-    table.loss(f"`grpo` − {ENTROPY} H", a, b, note + "both subtract it", intended=True)
-    a, b = ours.loss(A, by_dapo, **bonus), trl("dapo", **bonus).loss(A, by_group=True)
-    name, note = f"… `dapo` − {ENTROPY} H, TRL a group at a time", "where the two weights are equal"
-    table.loss(name, a, b, note)
-    return table.disagree
+    lengths_P_G = rollouts.lengths().reshape(r_P_G.shape)
+    weights = {loss: grpo.row_weights(lengths_P_G, loss) for loss in grpo.LOSSES}
+    weights["sum / limit"] = weights["sum"] / MAX_TOKENS
+    weights["1 / tokens"] = torch.full_like(A, 1 / lengths_P_G.sum())
+    for name, given, settings, shown in CASES:
+        options = {"weights": "grpo", "std": "population", "moved": True} | given
+        weight_P_G, A = weights[options.pop("weights")], advantages[options.pop("std")]
+        mine = ours.loss(A, weight_P_G, **options)
+        trl = TRL(rollouts, folder, **{k: v for k, v in settings.items() if k != "by_group"})
+        if options["moved"]:
+            shift(trl.model, POLICY)
+        theirs = trl.loss(trl.advantages if "std" in given else A, "by_group" in settings)
+        for part in shown:
+            yield name, part, mine[part], theirs[part]
 
 
-def main() -> int:
+def compare(rollouts: Rollouts, folder: str) -> list[str]:
+    """Prints the table: a tensor by its norm, one of log-probs or entropies by its mean, and
+    max |ours - TRL| / max |TRL|. Returns the names of those that should agree and do not."""
+    disagree = []
+    print("| quantity | ours | TRL | relative difference | note |\n|---|---|---|---|---|")
+    for name, part, ours, trl in quantities(rollouts, folder):
+        difference = float("inf")  # not even the same tokens
+        if ours.shape == trl.shape:
+            difference = ((ours - trl).abs().max() / trl.abs().max().clamp(min=1e-30)).item()
+        show = torch.mean if part in ("log-prob", "entropy") else torch.linalg.vector_norm
+        a, b = (x.item() if x.dim() == 0 else show(x.double()).item() for x in (ours, trl))
+        note = f"intended: {INTENDED[name]}" if name in INTENDED else ""
+        if not note and not difference <= TOLERANCE:  # written so that NaN fails
+            note = "**DISAGREES**"
+            disagree.append(f"{name}: {part}")
+        print(f"| {name}: {part} | {a:.7g} | {b:.7g} | {difference:.1e} | {note} |", flush=True)
+    return disagree
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status 0: all that should agree do; 1: something does not; 2: it cannot be compared."""
     parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=natural, default=0, help="of the rollouts")
-    seed = parser.parse_args().seed
-    if importlib.util.find_spec("trl") is None:
-        print(f"error: TRL is needed, in an environment of its own: {INSTALL}", file=sys.stderr)
-        return 2
-    import trl
-
     begin_process()
+    torch.set_num_threads(1)
     # TRL: rollout_func is experimental; transformers: renamed settings.
     warnings.filterwarnings("ignore")
-    torch.set_num_threads(1)
-    rollouts = sample(seed)
-    groups, dead = len(rollouts) // G, int(grpo.dead_groups(rollouts.rewards_P_G(G)).sum())
+    try:
+        seed = parser.parse_args(argv).seed
+        if importlib.util.find_spec("trl") is None:
+            raise InputError(f"TRL is needed, in an environment of its own: {INSTALL}")
+        rollouts = sample(seed)
+        groups, dead = len(rollouts) // G, int(grpo.dead_groups(rollouts.rewards_P_G(G)).sum())
+        if not 0 < dead < groups:
+            raise InputError("both live and dead groups are needed: try another --seed")
+    except ValueError as error:
+        return refuse(error)
+    import trl
+
     print(f"TRL {trl.__version__}, transformers {transformers.__version__}, ", end="")
     print(f"torch {torch.__version__}, float32. Seed {seed}: {groups} groups of {G}, ", end="")
     print(f"{dead} of them dead; {int(rollouts.lengths().sum())} response tokens, ", end="")
     print(f"{rollouts.finished.count(False)} completions cut off.\n")
-    if not 0 < dead < groups:
-        print("error: both live and dead groups are needed: try another --seed", file=sys.stderr)
-        return 2
     with tempfile.TemporaryDirectory() as folder:
         disagree = compare(rollouts, folder)
     agree = f"All that should agree do, to {TOLERANCE:g}."

@@ -3,16 +3,16 @@
     python -m scripts.fault_campaign --kills 30 --seed 0
 
 One undisturbed run of the demo (3 student ranks, 1 teacher rank) is the reference. Then the same
-command is started in another folder and struck again and again: `kill -9` of one rank, of all ranks
-at once, or of torchrun, while it starts, in a step, while it writes a checkpoint, or SIGTERM. After
-some of the kills the newest checkpoint is damaged as well. Whenever such a run gets to its end it
-is compared with the reference, and a new one begins. At last one job under `torchrun
---max-restarts` loses a student rank, and later its teacher. Lost: a start that fails, or any
-difference in metrics (times aside), selections, samples, evaluations, or one bit of the exported
-weights. Exit status 0 if nothing was lost. `--out` keeps the folders.
+command is started in another folder and struck again and again, by `kill -9` or SIGTERM of each of
+TARGETS at each of MOMENTS. Whenever such a run gets to its end it is compared with the reference,
+and a new one begins. At last one job under `torchrun --max-restarts` loses a student rank, and
+later its teacher. Lost: a start that fails, or any difference in metrics (times aside), selections,
+samples, evaluations, or one bit of the exported weights. Exit status 0 if nothing was lost. `--out`
+keeps the folders.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -29,12 +29,13 @@ from plumbing import checkpoint
 from plumbing.errors import InputError, say
 from plumbing.files import read_lines
 from plumbing.flags import Parser, count, natural, number
-from scripts.bench import show
+from scripts.report import table
 
 ROOT = Path(__file__).resolve().parent.parent
 RANKS = 4
-TARGETS = ["rank 0", "rank 1", "teacher", "all ranks", "torchrun", "rank 2"]
-PHASES = ["step", "checkpoint", "start", "checkpoint", "step"]
+TARGETS = ("rank 0", "rank 1", "rank 2", "teacher", "all ranks", "torchrun")
+DAMAGE = "checkpoint, and damage"  # of a bit of the newest one
+MOMENTS = ("start", "step", "checkpoint", DAMAGE, "SIGTERM")  # SIGTERM: in a step
 PATIENCE = 300  # seconds for anything to happen
 COMPARED = ("selections.jsonl", "samples.jsonl", "evals/*", "student/*.safetensors")
 COMPARED += ("teacher/*.safetensors", "teacher/*/*.safetensors")
@@ -43,13 +44,12 @@ COMPARED += ("teacher/*.safetensors", "teacher/*/*.safetensors")
 def launch(folder: Path, steps: int, restarts: int = 0) -> subprocess.Popen:
     """Starts the run, or goes on with it, under torchrun; what it prints is added to a file beside
     its folder."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", RANKS]
-    command += ["--max-restarts", restarts, ROOT / "train.py", "--preset", "demo"]
-    command += ["--steps", steps, "--eval_every", 6, "--checkpoint_every", 2, "--out", folder]
+    ranks = f"-m torch.distributed.run --nproc_per_node {RANKS} --max-restarts {restarts}".split()
+    flags = f"--preset demo --steps {steps} --eval_every 6 --checkpoint_every 2 --out".split()
+    command = [sys.executable, *ranks, str(ROOT / "train.py"), *flags, str(folder)]
     settings = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     with folder.with_suffix(".log").open("a") as log:
-        how = {"stdout": log, "stderr": log, "env": os.environ | settings}
-        return subprocess.Popen([str(word) for word in command], **how)
+        return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | settings)
 
 
 def ranks_of(job: subprocess.Popen) -> dict[int, int]:
@@ -93,17 +93,17 @@ def writing(folder: Path) -> bool:
     return any(folder.glob("checkpoints/*.tmp"))
 
 
-def strike(job: subprocess.Popen, folder: Path, target: str, phase: str, rng) -> bool:
-    """Waits for the phase and sends the signal; False if the job ended before its time came."""
-    if phase == "start":
+def strike(job: subprocess.Popen, folder: Path, target: str, moment: str, rng) -> bool:
+    """Waits for the moment and sends the signal; False if the job ended before its time came."""
+    if moment == "start":
         time.sleep(rng.uniform(0.5, 12))
     else:  # some steps of this life first, then a moment in one or in the writing of a checkpoint
-        target_step = last_step(folder) + rng.integers(1, 4)
-        if not wait_for(lambda: last_step(folder) >= target_step, job):
+        step, in_checkpoint = last_step(folder) + rng.integers(1, 4), "checkpoint" in moment
+        if not wait_for(lambda: last_step(folder) >= step, job):
             return False
-        if phase == "checkpoint" and not wait_for(lambda: writing(folder), job):
+        if in_checkpoint and not wait_for(lambda: writing(folder), job):
             return False
-        time.sleep(rng.uniform(0, 0.06 if phase == "checkpoint" else 1.2))
+        time.sleep(rng.uniform(0, 0.06 if in_checkpoint else 1.2))
     if job.poll() is not None:
         return False
     ranks = ranks_of(job)
@@ -111,7 +111,7 @@ def strike(job: subprocess.Popen, folder: Path, target: str, phase: str, rng) ->
     victims |= {"all ranks": [*ranks.values()], "teacher": victims.get(f"rank {RANKS - 1}")}
     for pid in victims.get(target) or [job.pid]:  # torchrun where there are no ranks yet
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM if phase == "SIGTERM" else signal.SIGKILL)
+            os.kill(pid, signal.SIGTERM if moment == "SIGTERM" else signal.SIGKILL)
     return True
 
 
@@ -144,38 +144,32 @@ def outcome(job: subprocess.Popen, reference: Path, folder: Path) -> str:
     return f"LOST: {', '.join(map(str, differ))}" if differ else "identical"
 
 
-def campaign(root: Path, kills: int, steps: int, rng) -> list[dict]:
-    """One record a strike: its run, target, moment, and how that run ended."""
-    records, reference, runs = [], root / "reference", 0
+def campaign(root: Path, kills: int, steps: int, rng) -> tuple[list[dict], list[str]]:
+    """A record of each strike, and how each run ended; the first that lost something is the last."""
+    reference, records, ends = root / "reference", [], []
     if launch(reference, steps).wait(PATIENCE):
         raise InputError(f"the undisturbed run failed: see {reference.with_suffix('.log')}")
-    while len(records) < kills:
-        folder, first, runs = root / f"run_{runs}", len(records), runs + 1
-        while True:
-            job, n = launch(folder, steps), len(records)
-            target, phase = TARGETS[n % len(TARGETS)], PHASES[n % len(PHASES)]
-            if n % 10 == 9:
-                target, phase = "torchrun", "SIGTERM"
-            if n >= kills or not strike(job, folder, target, phase, rng):
-                break
-            began = time.monotonic()
-            job.wait(PATIENCE)
-            # Ranks that outlive torchrun would still write.
-            wait_for(lambda folder=folder: not alive(folder))
-            record = {"run": folder.name, "struck": target, "while": phase}
-            record |= {"half written": phase == "checkpoint" and writing(folder)}
-            record |= {"last step logged": max(last_step(folder), 0)}
-            record |= {"seconds to the end": f"{time.monotonic() - began:.1f}"}
-            record |= {"damaged too": flip_a_bit(folder, rng) if n % 7 == 6 else ""}
-            records.append(record)
-            print(json.dumps(records[-1]), file=sys.stderr, flush=True)
-        end = outcome(job, reference, folder)
-        print(f"{folder.name}: {end}", file=sys.stderr, flush=True)
-        for record in records[first:]:
-            record["end"] = end
-        if end != "identical":
-            break
-    return records
+    kinds = rng.permutation(list(itertools.product(TARGETS, MOMENTS))).tolist()
+    while True:  # each turn is a life of a run
+        folder, n = root / f"run_{len(ends)}", len(records)
+        job, (target, moment) = launch(folder, steps), kinds[n % len(kinds)]
+        if n == kills or not strike(job, folder, target, moment, rng):
+            ends.append(outcome(job, reference, folder))
+            print(f"{folder.name}: {ends[-1]}", file=sys.stderr, flush=True)
+            if n == kills or ends[-1] != "identical":
+                return records, ends
+            continue
+        began = time.monotonic()
+        job.wait(PATIENCE)
+        # Ranks that outlive torchrun would still write.
+        wait_for(lambda folder=folder: not alive(folder))
+        record = {"run": len(ends), "struck": target, "while": moment}
+        record |= {"half written": "checkpoint" in moment and writing(folder)}
+        record |= {"last step logged": max(last_step(folder), 0)}
+        record |= {"seconds to the end": f"{time.monotonic() - began:.1f}"}
+        record |= {"damaged": flip_a_bit(folder, rng) if moment == DAMAGE else ""}
+        records.append(record)
+        print(json.dumps(record), file=sys.stderr, flush=True)
 
 
 def restarted(root: Path, steps: int, rng) -> str:
@@ -202,17 +196,18 @@ def main(argv: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as temporary:
             root, rng = (args.out or Path(temporary)).resolve(), np.random.default_rng(args.seed)
             root.mkdir(parents=True, exist_ok=True)
-            records = campaign(root, args.kills, args.steps, rng)
+            records, ends = campaign(root, args.kills, args.steps, rng)
             again = restarted(root, args.steps, rng)
     except (ValueError, OSError) as error:
         say(error)
         return 2
-    lost = sum(record["end"] != "identical" for record in records)
     cut = sum(record["half written"] for record in records)
-    show(f"{len(records)} strikes", " | ".join(records[0]), [tuple(r.values()) for r in records])
-    print(f"\n{cut} while a checkpoint was being written, {lost} lost. One job under torchrun")
-    print(f"--max-restarts 2, struck at rank 1 and at its teacher: {again}.")
-    return int(bool(lost) or again != "identical")
+    note = f"{cut} while a checkpoint was being written. The {len(ends)} runs ended: "
+    note += f"{', '.join(ends)}. A job under torchrun --max-restarts 2, struck twice: {again}."
+    header = list(records[0]) if records else []
+    rows = [list(record.values()) for record in records]
+    print(table(f"{len(records)} strikes", header, rows, note))
+    return int({*ends, again} != {"identical"})
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ SHAPES = {  # model_type; SIZES
     "phi-4-mini": ("phi3", 3072, 8192, 32, 24, 8, 128, 200064, True),
     "qwen3-1.7b": ("qwen3", 2048, 6144, 28, 16, 8, 128, 151936, True),
     "qwen3-0.6b": ("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, True),
-    # On a CPU arithmetic takes nearly all of its step.
-    "10m": ("qwen3", 256, 768, 12, 4, 2, 64, 96, True),
+    "10m": ("qwen3", 256, 768, 12, 4, 2, 64, 96, True),  # for a CPU: little but arithmetic
 }
 HUB = {  # which of SHAPES a preset's model has
     "Qwen/Qwen2.5-1.5B": "qwen2.5-1.5b",
@@ -125,13 +124,12 @@ class Machine:
 def floors(
     shape: Shape, machine: Machine, prompt_B, new_B, live, G: int, ranks: int, size: int
 ) -> dict[str, float]:
-    """Seconds of one of `ranks` student ranks for an equal share of a step, by part; the other
-    parts have no floor.
+    """The least seconds that one of `ranks` student ranks needs for its share of a step, by part.
 
     prompt_B and new_B: tokens of each row, prompt-major; live: the rows that are trained on; size:
-    bytes of a number in the generator. Each prompt is read once, nothing is padded, backward costs
-    twice forward, and what is computed twice to save memory does not have to be done. Then AdamW
-    reads weight, gradient and two moments, and writes all but one, and the generator gets a copy.
+    bytes of a number in the generator. Each prompt is read once, nothing is padded or recomputed,
+    backward costs twice forward. Then AdamW reads weight, gradient and two moments, and writes all
+    but one, and the generator gets a copy.
     """
     prompt_B, new_B, live = np.asarray(prompt_B), np.asarray(new_B), np.asarray(live, dtype=int)
     prompt_P, decoded_B = prompt_B[::G], new_B - 1  # a row's first token comes with its prompt
@@ -153,16 +151,14 @@ def training_bytes(
 ) -> dict[str, float]:
     """What a GPU rank holds when it is at its fullest: as the backward of `tokens` tokens begins.
 
-    sharded: float32 weights and AdamW's two moments, shared out among FSDP2's `ranks`. So are the
-        gradients, but they come into being while the activations go: not at this moment.
-    gathered: all weights in bf16, kept from forward to backward (reshard_after_forward=False) and,
-        where this is not the step's only micro-batch (`accumulated`), the sum of the earlier ones'
-        gradients, whole and in float32.
-    activations: `Shape.kept` a layer; with `recompute` (activation checkpointing) each layer's
-        input alone, as one layer at a time is computed again. Also what follows the last layer.
-    working: gradients within one layer, as much as it kept, and, where tokens are `scored`, the
-        pass through the head (grpo.token_logprobs): its gradient in bf16, that of the hidden states
-        in float32, logits by the piece. A teacher scores none and has no head of its own.
+    sharded: float32 weights and AdamW's two moments, shared out among FSDP2's `ranks`. (The sharded
+        gradients come into being while the activations go: not at this moment.)
+    gathered: all weights in bf16 (reshard_after_forward=False) and, where earlier micro-batches
+        have `accumulated` gradients, their sum, whole and in float32.
+    activations: `Shape.kept` a layer, or where layers `recompute` theirs the input of each and one
+        layer's; and what follows the last layer.
+    working: gradients within one layer and, where tokens are `scored`, as a teacher's are not, of
+        the head in bf16 and of the hidden states in float32; logits by the piece.
 
     Left out: CUDA's context and libraries (about 1 GiB), and what the allocator cannot use.
     """
@@ -178,18 +174,18 @@ def training_bytes(
 
 
 def memory_row(student: Shape, teacher: Shape | None, c, students: int, teachers: int) -> dict:
-    """GiB that each student rank and each teacher rank needs, by part, from train.Config c.
+    """GiB of each student rank and each teacher rank, by part, from train.Config c.
 
-    A student holds a bf16 copy that generates all the time, and while that generates a key-value
-    cache instead of activations. With no teacher rank the teacher, if there is one, lives in the
-    student ranks, and "teacher here" is what it holds between its updates: weights, moments, and
-    the bf16 weights that its last prediction gathered. "student" is the fullest of these moments,
-    "teacher rank" that of a teacher which reads teacher_batch_size questions of max_prompt_tokens.
+    A student also holds the generator's bf16 copy and, while that generates, a key-value cache
+    instead of activations. With no teacher rank the teacher lives in the student ranks: "teacher
+    here" is its weights, moments, and the bf16 weights that its last prediction gathered.
+    "student" and "teacher rank" are the fullest moments; a teacher reads teacher_batch_size
+    questions of max_prompt_tokens.
     """
     tokens = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
-    ways = (training_bytes(student, tokens, again, ranks=students) for again in (False, True))
-    kept, recomputed = ways
-    parts = recomputed if c.activation_checkpointing else kept
+    ways = [training_bytes(student, tokens, again, ranks=students) for again in (False, True)]
+    parts = ways[c.activation_checkpointing]
+    kept, recomputed = (way["activations"] + way["working"] for way in ways)
     copy, cache = 2 * student.parameters, 2 * student.cache * c.max_rollout_tokens
     here = learning = within = 0.0
     if teacher:
@@ -199,23 +195,14 @@ def memory_row(student: Shape, teacher: Shape | None, c, students: int, teachers
         if not teachers:
             here, within = learns["sharded"] + learns["gathered"], learning
     generating = parts["sharded"] + max(here + cache, within)
-    row = {
-        "sharded": parts["sharded"],
-        "gathered": parts["gathered"],
-        "copy": copy,
-        "activations": kept["activations"] + kept["working"],
-        "recomputed": recomputed["activations"] + recomputed["working"],
-        "cache": cache,
-        "teacher here": here,
-        "student": copy + max(here + sum(parts.values()), generating),
-        "teacher rank": learning,
-    }
+    row = {"sharded": parts["sharded"], "gathered": parts["gathered"], "copy": copy}
+    row |= {"activations": kept, "recomputed": recomputed, "cache": cache, "teacher here": here}
+    row["student"] = copy + max(here + sum(parts.values()), generating)
+    row["teacher rank"] = learning
     return {name: value / 2**30 for name, value in row.items()}
 
 
-def rows_that_fit(
-    student: Shape, teacher: Shape | None, c, students: int, teachers: int, recompute: bool
-) -> dict:
+def rows_that_fit(student, teacher, c, students: int, teachers: int, recompute: bool) -> dict:
     """The largest per_device_batch_size for each of CARDS; 0 where not even one row fits."""
 
     def fits(rows: int, card: int) -> bool:

@@ -1,11 +1,9 @@
-"""Something to measure, and what steps of it cost: what bench.py and gpu_check.py run.
-
-The model is the demo's, or has another's shape and random weights, the demo's tokenizer and made-up
-problems. What is measured is train.train_step.
-"""
+"""Models and problems to measure, and what steps of train.train_step cost: for bench.py and
+gpu_check.py."""
 
 import itertools
 import random
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import grpo
 import train
 from plumbing.errors import InputError
+from plumbing.files import write_lines
 from plumbing.mail import Mailbox, RemoteSampler, serve
 from plumbing.problems import Problems
 from plumbing.ranks import Layout
@@ -47,27 +46,21 @@ def save_random_model(
 
 
 def write_problems(path: Path, n: int, tokens: int, seed: int) -> None:
-    """n different made-up problems of tokens/2 to 3·tokens/2 words, each a token of the demo's."""
+    """n different problems of tokens/2 to 3·tokens/2 words, each a token of the demo's."""
     rng = random.Random(seed)
-    vocabulary = sorted(AutoTokenizer.from_pretrained(TOKENIZER).get_vocab())
-    words = [word for word in vocabulary if word[0] == " " and word[1:].isalpha()]
-    words = rng.choices(words, k=100_000)
-    with path.open("w") as file:
-        for i in range(n):
-            start = rng.randrange(len(words) // 2)
-            problem = "".join(words[start : start + rng.randint(tokens // 2, tokens * 3 // 2)])
-            file.write(f'{{"problem": "{i}{problem}", "expected_answer": "{i % 997}"}}\n')
+    texts = (f"{i}{' balo' * rng.randint(tokens // 2, tokens * 3 // 2)}" for i in range(n))
+    write_lines(path, [{"problem": text, "expected_answer": "1"} for text in texts])
 
 
 def configure(shape: str, rest: list[str]) -> train.Config:
-    """train.Config: the demo's limits, or for a larger shape those of its preset and a made-up
-    header and footer."""
+    """train.Config: the demo's limits, or for a larger shape those of its preset, with made-up
+    instructions."""
     flags = ["--preset", "demo"]
     if shape not in ("demo", "10m"):
         if shape not in SHAPES and not (Path(shape) / "config.json").is_file():
             known = f"demo, {', '.join(SHAPES)}"
             raise InputError(f"--shape {shape}: choose from {known}, or give a model's folder")
-        # App. M's instructions are about 170 tokens; of these words each is one of the demo's.
+        # App. M's are about 170 tokens; of these words each is one of the demo's.
         flags = ["--prompt_header", " balo" * 100, "--prompt_footer", " bami" * 70]
         flags += ["--preset", shape if shape in train.PRESETS else "qwen2.5-1.5b"]
     return train.parse([*flags, *rest])
@@ -96,16 +89,16 @@ def scripted_rewards(P: int, G: int, dead: float) -> list[float]:
 
 
 class Scripted:
-    """A verifier whose rewards are scripted_rewards, whatever the completions say; those of a real
-    one, if it is given one, where `dead` is None."""
+    """A verifier that pays scripted_rewards, or where `dead` is None what a real one says, which is
+    asked, if it is there, in either case."""
 
     dead: float | None = None
 
     def __init__(self, config: train.Config, layout: Layout, verifier: Verifier | None):
         self.config, self.layout, self.verifier = config, layout, verifier
 
-    def grade(self, texts: list[str], golds: list[str], extras: list[dict]) -> list[Verdict]:
-        verdicts = self.verifier.grade(texts, golds, extras) if self.verifier else []
+    def grade(self, texts: list[str], *golds) -> list[Verdict]:
+        verdicts = self.verifier.grade(texts, *golds) if self.verifier else []
         if self.dead is None:
             return verdicts
         rewards = scripted_rewards(self.config.prompts_per_step, self.config.group_size, self.dead)
@@ -133,40 +126,32 @@ def ready(args, rest: list[str], reads: bool = True):
 
 
 def rows(config: train.Config, layout: Layout, verifier, shares: list) -> Iterator[dict]:
-    """train_step as often as it is asked for: its row of metrics.jsonl, and what bench.py prints.
-    Close it, so that the teacher ranks, which get no rows, come to their end.
+    """Takes a train_step when asked: its row of metrics.jsonl and, as "rows", what floors.floors
+    asks for. Close it, so that the teacher ranks, which get no rows, come to their end.
 
     shares: of dead groups by script, for one step after the other, again and again; None where
-    rewards are what the verifier says. "rows" of a row is for floors.floors.
+    rewards are what the verifier says.
     """
     G, problems = config.group_size, Problems(config.train_data)
     sampler = train.build_sampler(config, layout, problems)
     if layout.is_teacher:
         serve(sampler, Mailbox(layout), save=None)
         return
-    scripted, outcomes = Scripted(config, layout, verifier), []
+    scripted, seen = Scripted(config, layout, verifier), []
     student = train.Student(config, layout, scripted)
-
-    def note(step, selections, rollouts, decode) -> None:
-        outcomes.append(rollouts)
-
     try:
-        for step, dead in enumerate(itertools.cycle(shares), 1):
-            scripted.dead, cpu = dead, time.process_time()
+        for step, scripted.dead in enumerate(itertools.cycle(shares), 1):
+            cpu = time.process_time()
             reset_peak()
-            row = train.train_step(step, student, sampler, problems, note)
+            row = train.train_step(step, student, sampler, problems, lambda *now: seen.append(now))
             mine = time.process_time() - cpu, peak_bytes() / 2**30
-            cpu_s, peak_gib = map(max, zip(*layout.gather(mine, layout.group), strict=True))
-            rollouts = outcomes.pop()
+            most = map(max, zip(*layout.gather(mine, layout.group), strict=True))
+            row["cpu_s"], row["peak_gib"] = most
+            _, _, rollouts, _ = seen.pop()
             prompt_B, new_B = list(map(len, rollouts.prompt_ids)), rollouts.lengths().tolist()
             live_B = ~grpo.dead_groups(rollouts.rewards_P_G(G)).repeat_interleave(G)
-            yield row | {
-                "tokens_a_second": row["total_tokens"] / row["seconds"],
-                "position_ms": 1000 * row["rollout_s"] / max(new_B),
-                "cpu_s": cpu_s,
-                "peak_gib": peak_gib,
-                "rows": (prompt_B, new_B, live_B.nonzero()[:, 0].tolist()),
-            }
+            row["tokens_a_second"] = row["total_tokens"] / row["seconds"]
+            yield row | {"rows": (prompt_B, new_B, live_B.nonzero()[:, 0].tolist())}
     finally:
         if isinstance(sampler, RemoteSampler):
             sampler.stop(finished=False)
@@ -174,9 +159,8 @@ def rows(config: train.Config, layout: Layout, verifier, shares: list) -> Iterat
 
 def resident(name: str) -> int:
     """A line of /proc/self/status in bytes: VmRSS or VmHWM (Linux)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    line = next(line for line in lines if line.startswith(f"{name}:"))
-    return int(line.split()[1]) * 1024
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found[1]) * 1024
 
 
 def reset_peak() -> int:

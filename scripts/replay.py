@@ -16,7 +16,6 @@ the run is continued: that cuts its logs at the newest checkpoint.
 
 import json
 import sys
-from collections import deque
 from dataclasses import fields
 from pathlib import Path
 
@@ -46,9 +45,9 @@ class Recorded:
 
     def propose(self, n: int) -> Selections:
         rows, self.rows = self.rows[:n], self.rows[n:]
-        columns = ("pool", "utilities", "chosen", "explored")
         pool_N_K, utilities_N_K, chosen_N, explored_N = (
-            np.array([row[name] for row in rows]) for name in columns
+            np.array([row[name] for row in rows])
+            for name in ("pool", "utilities", "chosen", "explored")
         )
         position_N = (pool_N_K == chosen_N[:, None]).argmax(axis=1)
         return Selections(pool_N_K, utilities_N_K.astype(float), position_N, explored_N)
@@ -119,16 +118,15 @@ def compare(then: dict | None, now: dict) -> bool:
 def replay(folder: Path, last: int, student, sampler: Recorded, start: int) -> bool:
     """Makes steps start + 1 to `last` again; returns whether all came out as they had."""
     problems, first = Problems(student.config.train_data), student.layout.rank == 0
-    latest = deque(maxlen=1)  # outcomes of the step at hand
+    same, failed, latest = True, False, []
 
-    def note(step, selections, rollouts, decode) -> None:
-        latest.append((selections, rollouts))
+    def note(*outcomes) -> None:
+        latest[:] = outcomes
 
     logged = {row["step"]: row for row in read_lines(folder / "metrics.jsonl", torn=True)}
     if start:
         path = checkpoint.folder_of(folder, start)
         checkpoint.load_models(path, student.layout.group, sampler, student)
-    same, failed = True, False
     for step in range(start + 1, last + 1):
         try:
             row = train.train_step(step, student, sampler, problems, note)
@@ -138,7 +136,8 @@ def replay(folder: Path, last: int, student, sampler: Recorded, start: int) -> b
             if first:
                 print(f"{'as then' if same else 'not so then'}: {error}")
             break
-    lines = outcome_lines(student, *latest[0], failed)
+    _, selections, rollouts, _ = latest
+    lines = outcome_lines(student, selections, rollouts, failed)
     if first:
         out = folder / "replay" / f"step_{last}.jsonl"
         write_lines(out, lines)
