@@ -52,14 +52,14 @@ TOLERANCE = 5e-5
 FIRST, SUM, DAPO = {"moved": False}, {"weights": "sum"}, {"weights": "dapo"}
 DR_GRPO, TRL_DAPO, BY_GROUP = {"loss_type": "dr_grpo"}, {"loss_type": "dapo"}, {"by_group": True}
 KL, BETA, ENTROPY = {"kl_coef": 0.04}, {"beta": 0.04}, {"entropy_coef": 0.01}
-BOTH = ("loss", "gradient")
+BOTH, GRADIENT = ("loss", "gradient"), ("gradient",)
 # The losses that are compared: name; ours: `weights` of the rows (by default grpo's), coefficients
 # of policy_loss; TRL's: settings of GRPOConfig, where `by_group` makes each group a batch of its
 # own and takes the mean; what is shown. The weights have moved since the rollouts unless `moved`
 # is False. TRL gets our advantages, unless a `std` is named: then it has its own.
 CASES = (
-    ("first update", FIRST, {}, BOTH[1:]),
-    ("… from rewards", FIRST | {"std": "none"}, {"scale_rewards": "none"}, BOTH[1:]),
+    ("first update", FIRST, {}, GRADIENT),
+    ("… from rewards", FIRST | {"std": "none"}, {"scale_rewards": "none"}, GRADIENT),
     ("`grpo`", {}, {}, (*BOTH, "clip_fraction")),
     ("`sum` / `dr_grpo`", SUM, DR_GRPO, BOTH),
     ("… ours / limit", {"weights": "sum / limit"}, DR_GRPO, BOTH),
