@@ -82,7 +82,10 @@ def load_models(folder: Path, group, sampler, student=None) -> None:
     """Weights and optimizers from a checkpoint's folder, into those that this rank shares."""
     for name, held in _models(sampler, student).items():
         sharded = _sharded(*held)
-        dcp.load(sharded, checkpoint_id=folder / name, process_group=group)
+        try:
+            dcp.load(sharded, checkpoint_id=folder / name, process_group=group)
+        except dcp.CheckpointException as error:  # no Exception, for torch
+            raise Fault(f"checkpoint {folder} cannot be loaded: {first_lines(error)}") from error
         parts = {"model_state_dict": sharded["model"], "optim_state_dict": sharded["optimizer"]}
         set_state_dict(*held, **parts)
     if student:
