@@ -249,8 +249,8 @@ included), makes L the mean over {B} rows of the mean over their tokens. So a ro
 - **Before the update** every ρ is 1. The group's loss is the sum of its shares:
   `grpo.policy_loss` gives {round(before.item(), 6) + 0.0:.6f}, and `loss` in metrics.jsonl,
   for the whole batch, is {round(m["loss"], 6) + 0.0:.6f}. The value says nothing here; its gradient
-  does. At the first token of completion 1 it is ∂L/∂log π = -wÂ; autograd says {logp_N.grad[0]:.3e}. Where it is negative,
-  descent makes the token likelier.
+  does. At the first token of completion 1 it is ∂L/∂log π = -wÂ; autograd says
+  {logp_N.grad[0]:.3e}. Where it is negative, descent makes the token likelier.
 - **After the update**, in which all live groups moved the weights together, `grpo.policy_loss`
   gives {after:.6f}. Tokens clipped: {int(stats["clip_fraction"])}. The mean of ρ is
   {ratio_N[A_N > 0].mean():.6f} over the right completions and {ratio_N[A_N < 0].mean():.6f} over
