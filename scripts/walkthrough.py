@@ -221,7 +221,8 @@ So p̂ = {right}/{G} = {p:.4f}.
   p^{G} + (1 - p)^{G} (Eq. 1). For p = {p:.4f} that is {zero[0]:.6f},
   for p = 0.5 it is {zero[1]:.6f}, for p = 0.01 it is {zero[2]:.6f}.
 - It does happen: {(wrong_P | right_P).sum()} of the {P} groups of this step are dead,
-  {wrong_P.sum()} all wrong and {right_P.sum()} all right: `zero_variance` in metrics.jsonl is {m["zero_variance"]:.4f}.
+  {wrong_P.sum()} all wrong and {right_P.sum()} all right: `zero_variance` in metrics.jsonl
+  is {m["zero_variance"]:.4f}.
 
 ## 6. Rewards become advantages
 
