@@ -208,7 +208,7 @@ def fits(args, rest: list[str]) -> None:
     header = ["preset", "ranks", "rows", *row]
     cards = " / ".join(map(str, floors.CARDS))
     header += [f"most rows on {cards} GiB", "… recomputed"]
-    note = f"""rows: per_device_batch_size, each of max_prompt_tokens + max_completion_tokens tokens.
+    note = f"""rows: per_device_batch_size, of max_prompt_tokens + max_completion_tokens tokens.
 A rank may use {floors.USABLE:.0%} of its card. Recomputed: with --activation_checkpointing.
 1 + 0: the teacher lives in the student's rank. 0 rows may be the cache's doing: see
 --max_rollout_tokens. The parts are those of floors.memory_row."""
