@@ -206,10 +206,11 @@ def fits(args, rest: list[str]) -> None:
             line += [f"{gib:.1f}" for gib in row.values()]
             lines.append(line + [" / ".join(map(str, rows)) for rows in most])
     header = ["preset", "ranks", "rows", *row]
-    header += [f"most rows on {' / '.join(map(str, floors.CARDS))} GiB", "… recomputed"]
+    cards = " / ".join(map(str, floors.CARDS))
+    header += [f"most rows on {cards} GiB", "… recomputed"]
     note = f"""rows: per_device_batch_size, of max_prompt_tokens + max_completion_tokens tokens.
-Recomputed: with --activation_checkpointing. 1 + 0: the teacher lives in the student's rank.
-A rank may use {floors.USABLE:.0%} of its card. 0 rows may be the cache's doing: see
+A rank may use {floors.USABLE:.0%} of its card. Recomputed: with --activation_checkpointing.
+1 + 0: the teacher lives in the student's rank. 0 rows may be the cache's doing: see
 --max_rollout_tokens. The parts are those of floors.memory_row."""
     print(table("BY FORMULA, NOT MEASURED: GiB of a rank", header, lines, note))
 

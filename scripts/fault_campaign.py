@@ -145,7 +145,7 @@ def outcome(job: subprocess.Popen, reference: Path, folder: Path) -> str:
 
 
 def campaign(root: Path, kills: int, steps: int, rng) -> tuple[list[dict], list[str]]:
-    """A record of each strike, and how each run ended; one that lost something is the last."""
+    """A record of each strike, and how each run ended: no more after one that lost something."""
     reference, records, ends = root / "reference", [], []
     if launch(reference, steps).wait(PATIENCE):
         raise InputError(f"the undisturbed run failed: see {reference.with_suffix('.log')}")

@@ -221,8 +221,8 @@ So p̂ = {right}/{G} = {p:.4f}.
   p^{G} + (1 - p)^{G} (Eq. 1). For p = {p:.4f} that is {zero[0]:.6f},
   for p = 0.5 it is {zero[1]:.6f}, for p = 0.01 it is {zero[2]:.6f}.
 - It does happen: {(wrong_P | right_P).sum()} of the {P} groups of this step are dead,
-  {wrong_P.sum()} all wrong and {right_P.sum()} all right: `zero_variance` in metrics.jsonl is
-  {m["zero_variance"]:.4f}.
+  {wrong_P.sum()} all wrong and {right_P.sum()} all right: `zero_variance` in metrics.jsonl
+  is {m["zero_variance"]:.4f}.
 
 ## 6. Rewards become advantages
 
@@ -248,8 +248,8 @@ included), makes L the mean over {B} rows of the mean over their tokens. So a ro
 {shares}
 
 - **Before the update** every ρ is 1. The group's loss is the sum of its shares:
-  `grpo.policy_loss` gives {round(before.item(), 6) + 0.0:.6f}, and `loss` in metrics.jsonl, for
-  the whole batch, is {round(m["loss"], 6) + 0.0:.6f}. The value says nothing here; its gradient
+  `grpo.policy_loss` gives {round(before.item(), 6) + 0.0:.6f}, and `loss` in metrics.jsonl,
+  for the whole batch, is {round(m["loss"], 6) + 0.0:.6f}. The value says nothing here; its gradient
   does. At the first token of completion 1 it is ∂L/∂log π = -wÂ; autograd says
   {logp_N.grad[0]:.3e}. Where it is negative, descent makes the token likelier.
 - **After the update**, in which all live groups moved the weights together, `grpo.policy_loss`

@@ -1,5 +1,4 @@
-"""bench: floors that a reader can work out by hand, one-line errors, and that a step is
-measured."""
+"""bench: floors that a reader can work out by hand, one-line errors, a step that is measured."""
 
 import contextlib
 import itertools
