@@ -1,12 +1,11 @@
 """scripts/replay.py: the same step again, the step that failed, and what it cannot do."""
 
-import contextlib
-import io
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
-from ranks import on_ranks
+from ranks import torchrun
 
 import train
 from plumbing.files import read_lines, write_lines
@@ -19,16 +18,10 @@ FLAGS += " --steps 4 --eval_every 4 --checkpoint_every 2 --candidates 2 --verify
 
 
 def ranks(n, main, *argv, before=lambda: None):
-    """(exit status, what it printed) of main on rank 0 of n."""
-
-    def body():
-        before()
-        out, argv_ = io.StringIO(), [str(a) for a in argv]
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            code = main(argv_)
-        return code, out.getvalue()
-
-    return on_ranks(n, argv[-1].parent, body)
+    """(the highest exit status, what was printed) of main on n ranks."""
+    argv = [str(a) for a in argv]
+    ended = torchrun(n, Path(argv[-1]).parent, lambda: main(argv), lambda rank: before())
+    return max(ended.statuses), ended.out + ended.err
 
 
 def run(folder, data, n, *flags, before=lambda: None):
