@@ -188,9 +188,9 @@ class Student:
         with watch("verify_s"):
             decode, asked = self.tokenizer.decode, index_B[mine]
             texts = [decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
-            verdicts = self.verifier.grade(texts, *problems.golds(asked))
+            verdicts = self.verifier.grade(texts, *problems.golds(asked, bool(c.reward)))
             new = [i for i in dict.fromkeys(asked) if (problems, i) not in self.good]
-            checked = self.verifier.check_golds(*problems.golds(new))
+            checked = self.verifier.check_golds(*problems.golds(new, bool(c.reward)))
             self.good |= {(problems, i): good for i, good in zip(new, checked, strict=True)}
             for i, verdict in zip(asked, verdicts, strict=True):
                 good = self.good[problems, i]

@@ -37,6 +37,7 @@ from plumbing.workers import Pool, serve
 
 _FLOOR = re.compile(r"(?<!\\sqrt)\[[^\]]*[a-zA-Z]")  # may be one, where it stands in a gold
 _FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|log|ln)")
+MANY = 8  # golds that are not all bad by chance
 MAX_ANSWER = 2000  # characters of a box; longer ones are not read (status too_long)
 STATUSES = ("correct", "wrong", "no_box", "too_long", "timeout", "memory", "crash")
 
@@ -269,12 +270,18 @@ class Verifier:
 
     def check_golds(self, golds: list[str], extras: list[dict] | None = None) -> list[bool]:
         r"""For each gold whether it can be verified against itself: it fits a box, is understood
-        and found equal. With `reward`: whether \boxed{gold} earns 1."""
+        and found equal. With `reward`: whether \boxed{gold} earns 1; InputError if none of many
+        does, as it then looks for another form of answer than the prompt asks for."""
         boxes = [rf"\boxed{{{gold}}}" for gold in golds]
         statuses = self._statuses(boxes, golds, extras, trusting=False)
         pairs = zip(boxes, golds, strict=True)
         fits = [bool(self.reward) or extract_boxed(box) == gold.strip() for box, gold in pairs]
-        return [fit and status == "correct" for fit, status in zip(fits, statuses, strict=True)]
+        good = [fit and status == "correct" for fit, status in zip(fits, statuses, strict=True)]
+        if self.reward and len(golds) >= MANY and not any(good):
+            raise InputError(
+                f"--reward {self.reward}: {boxes[0]} does not earn 1, nor any other gold"
+            )
+        return good
 
     def _statuses(self, completions, golds, extras, trusting: bool) -> list[str]:
         if len(completions) != len(golds):

@@ -59,9 +59,11 @@ class Problems:
             raise InputError(f"{self.path}: the extra_info of problem {index} is no JSON object")
         return {"data_source": str(row.get("data_source") or ""), "extra_info": info}
 
-    def golds(self, indices: list[int]) -> tuple[list[str], list[dict]]:
-        """The answers of some problems and their extras, as verify.Verifier takes them."""
-        return [self.answer(i) for i in indices], [self.extra(i) for i in indices]
+    def golds(self, indices: list[int], extras: bool) -> tuple[list[str], list[dict] | None]:
+        """The answers of some problems, and their extras if asked for, as verify.Verifier takes
+        them."""
+        more = [self.extra(i) for i in indices] if extras else None
+        return [self.answer(i) for i in indices], more
 
     def column(self, name: str) -> tuple[list, np.ndarray]:
         """Any other column: its distinct values, and which of them each row has, int (n,)."""

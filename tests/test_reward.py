@@ -20,6 +20,7 @@ BOXED = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return float("boxed{" + ground_truth + "}" in solution_str)
 """
+HASH = BOXED.replace("boxed{", "#### ")
 TENTH = BOXED.replace("return float", "return 0.1 + float")
 
 
@@ -49,12 +50,16 @@ def test_it_grades_the_run_and_a_changed_file_is_another_run(run):
     assert error.startswith("error: --out") and "reward_crc32" in error
 
 
-def test_what_is_neither_0_nor_1_ends_the_run_with_a_line(run):
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(TENTH, ("returned 0.1", "binary")), (HASH, (r"\boxed{", "does not earn 1, nor any other"))],
+)
+def test_what_is_no_reward_of_boxes_ends_the_run_with_a_line(run, code, said):
     main, _ = run
-    status, error = main(TENTH)
+    status, error = main(code)
     assert status == 2
     lines = [line for line in error.splitlines() if line.startswith("error")]
-    assert len(lines) == 1 and "returned 0.1" in lines[0] and "binary" in lines[0]
+    assert len(lines) == 1 and all(part in lines[0] for part in said)
 
 
 @pytest.mark.parametrize(
