@@ -94,10 +94,10 @@ rng not restored | sampler.py | samplers::every_sampler_keeps_the_protocol
     self.rng.bit_generator.state = state["passes"], state["rng"] => _ = state["passes"], 0
 loss not multiplied by the ranks | train.py | ranks::same_gradient_on_any_number_of_ranks
     (loss * n).backward() => loss.backward()
-normaliser of a micro-batch | train.py | ranks::batches_order_and_dead_rows_change_nothing
-    weight_B[b.row_N].to(logp_N) => torch.full_like(logp_N, 1 / len(logp_N))
-normaliser of a rank's own rows | train.py | ranks::same_gradient_on_any_number_of_ranks
-    weight_B[b.row_N] => weight_B[b.row_N] / sum(weight_B[x.row_N].sum() for x in batches)
+normaliser of a micro-batch | plumbing/batches.py | ranks::batches_order_and_dead_rows_change_nothing
+    weight_B[batch.row_N] => torch.full((len(batch.row_N),), 1 / len(batch.row_N))
+normaliser of a rank's own rows | plumbing/batches.py | ranks::same_gradient_on_any_number_of_ranks
+    weight_B[batch.row_N] => weight_B[batch.row_N] / weight_B[mine].sum()
 metric of the last micro-batch only | train.py | ranks::same_gradient_on_any_number_of_ranks
     mine[name] += => mine[name] =
 rewards tiled, not repeated | train.py | ranks::a_step_hears_what_each_problem_earned
