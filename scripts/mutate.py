@@ -94,7 +94,7 @@ rng not restored | sampler.py | samplers::every_sampler_keeps_the_protocol
     self.rng.bit_generator.state = state["passes"], state["rng"] => _ = state["passes"], 0
 loss not multiplied by the ranks | train.py | ranks::same_gradient_on_any_number_of_ranks
     (loss * n).backward() => loss.backward()
-normaliser of a micro-batch | plumbing/batches.py | ranks::batches_order_and_dead_rows_change_nothing
+a normaliser a micro-batch | plumbing/batches.py | ranks::batches_order_and_dead_rows_change_nothing
     weight_B[batch.row_N] => torch.full((len(batch.row_N),), 1 / len(batch.row_N))
 normaliser of a rank's own rows | plumbing/batches.py | ranks::same_gradient_on_any_number_of_ranks
     weight_B[batch.row_N] => weight_B[batch.row_N] / weight_B[mine].sum()
