@@ -60,10 +60,6 @@ class Selections:
         """The prediction that each selected problem was selected with."""
         return np.take_along_axis(self.utilities_N_K, self.chosen_N[:, None], axis=1)[:, 0]
 
-    def take(self, rows) -> "Selections":
-        """Those of some rows, in the order given."""
-        return Selections(**{name: array[rows] for name, array in vars(self).items()})
-
     def __add__(self, other: "Selections") -> "Selections":
         both = zip(vars(self).values(), vars(other).values(), strict=True)
         return Selections(*map(np.concatenate, both))

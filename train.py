@@ -179,14 +179,15 @@ class Student:
         """One graded completion for each problem named: this rank does a contiguous share, every
         rank gets all. stream: names the random stream, with the seed and the row."""
         c, n, r, B = self.config, self.layout.n_students, self.layout.rank, len(index_B)
-        prompt = {i: self.encode(problems.question(i)) for i in dict.fromkeys(index_B)}
-        prompts, mine = [prompt[i] for i in index_B], slice(B * r // n, B * (r + 1) // n)
+        first, end = B * r // n, B * (r + 1) // n
+        asked = index_B[first:end]
+        prompt = {i: self.encode(problems.question(i)) for i in dict.fromkeys(asked)}
         with watch("rollout_s"):
             words = np.random.SeedSequence([c.seed, 2, *stream]).generate_state(1, np.uint64)
-            limits = c.max_completion_tokens, int(words[0]), c.max_rollout_tokens, mine.start
-            rollouts = self.generator.generate(prompts[mine], temperature, *limits)
+            limits = c.max_completion_tokens, int(words[0]), c.max_rollout_tokens, first
+            rollouts = self.generator.generate([prompt[i] for i in asked], temperature, *limits)
         with watch("verify_s"):
-            decode, asked = self.tokenizer.decode, index_B[mine]
+            decode = self.tokenizer.decode
             texts = [decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
             verdicts = self.verifier.grade(texts, *problems.golds(asked, bool(c.reward)))
             new = [i for i in dict.fromkeys(asked) if (problems, i) not in self.good]

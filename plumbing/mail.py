@@ -40,15 +40,16 @@ class Mailbox:
     def take(self):
         """The next letter of the other role. Raises Lost where that role has ended, or has not
         written for as long as --timeout_minutes."""
-        key, began = f"{self.theirs}/{self.taken}", time.monotonic()
-        signs, heard, timeout = -1, began, self.layout.timeout.total_seconds()
+        key, signs = f"{self.theirs}/{self.taken}", -1
+        patience = late = time.monotonic() + self.layout.timeout.total_seconds()
         while not self.store.check([key]):
             time.sleep(LOOK)
-            now, before, signs = time.monotonic(), signs, self.layout.signs_of_life(self.theirs)
-            heard = now if signs > before else heard
+            now = time.monotonic()
             # SIGTERM comes where a rank has died, but also to end a run well, after its step.
-            silent = self.layout.sigterm.is_set() and now > heard + SILENCE
-            if silent or now > began + timeout or self.store.check(["said"]):
+            if self.layout.sigterm.is_set():
+                before, signs = signs, self.layout.signs_of_life(self.theirs)
+                patience = min(now + SILENCE, late) if signs > before else patience
+            if now > patience or self.store.check(["said"]):
                 raise Lost(f"no letter from the {self.theirs} ranks")
         letter = pickle.loads(self.store.get(key))
         if self.store.add(f"{key}/read", 1) == self.readers:  # nobody else will read it

@@ -16,7 +16,6 @@ read. A sampler that takes a column gets the pass rate in 16 attempts of a model
 ability ahead of the student's start; `category_skill` gets the true skill.
 """
 
-import argparse
 import itertools
 from collections import deque
 from functools import lru_cache
@@ -30,6 +29,7 @@ from scipy.special import expit
 
 from plumbing.errors import InputError
 from sampler import OTHERS, SAMPLERS, Context, Goldilocks, Pooled, find_sampler, utility_target
+from scripts import report
 
 P, G, K, EPSILON = 18, 16, 8, 0.2  # prompts, completions, candidates, ε: the paper's
 SKILLS, SPREAD, START, RATE, TRANSFER, AHEAD = 8, 3.0, -1.0, 0.01, 0.1, 1.0
@@ -198,8 +198,7 @@ def draw(runs: pd.DataFrame, path: Path) -> None:
 
 def main(argv=None) -> None:
     """The command line of `sweep`."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser = report.parser(__doc__)
     add, sizes, readable = parser.add_argument, [1_000, 5_000, 3_000_000], [0.0, 0.5, 0.9]
     add("--problems", type=int, nargs="+", default=sizes, help="sizes of the data")
     add("--readability", type=float, nargs="+", default=readable, help="what can be read")

@@ -60,7 +60,8 @@ def test_utility_target_by_hand():
 def test_selections_by_hand():
     one = three()
     assert one.index_N.tolist() == [2, 3, 5] and one.utility_N.tolist() == [0.3, 0.5, 0.4]
-    both = one.take([2, 0]) + one.take([1])
+    parts = [s.Selections(*(x[rows] for x in vars(one).values())) for rows in ([2, 0], [1])]
+    both = parts[0] + parts[1]
     assert both.index_N.tolist() == [5, 2, 3] and both.explored_N.tolist() == [False, False, True]
     row = {"step": 7, "pool": [3, 4], "utilities": [0.5, 0.2], "chosen": 3, "explored": True}
     assert one.lines(7, np.array([5, 2, 0]), 10)[1] == row | {"successes": 2, "y": 0.4}
