@@ -10,9 +10,8 @@ class Thompson(Pooled):
     and problems come back: MoPPS (Qu et al., 2025, arXiv 2507.04632)."""
 
     revisits = True
-    decay = (
-        0.5  # of what was counted before, at each visit, towards Beta(1, 1); their scripts' value
-    )
+    # Of what was counted before, at each visit, towards Beta(1, 1); their scripts' value.
+    decay = 0.5
     learned = ("alpha", "beta")
 
     def __init__(self, context: Context):

@@ -135,8 +135,6 @@ def summary(title: str, rows: pd.DataFrame, samples: int, ks: list[int], greedy:
     for status, count in rows.status.value_counts().items():
         cells.append([status, f"{count} of {len(rows)}", ""])
     cells.append(["cut at the token limit", f"{rows.truncated.sum()} of {len(rows)}", ""])
-    generated = rows.tokens[rows.status != "overlong_prompt"]
-    cells.append(["mean tokens of a completion", f"{generated.mean():.1f}", ""])
     return report.table(title, ["", "value", "95% interval"], cells)
 
 

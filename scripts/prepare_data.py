@@ -16,30 +16,27 @@ first; of the rows with that answer again the most frequent, then the first. Wit
 every row of a training problem is written, as the paper did with its "3 million problems".
 
 The files are in the order of the ranks: shuffled, and the same bytes for any order of the source.
-Memory stays small: rows wait in a nameless temporary SQLite file (in SQLITE_TMPDIR, else TMPDIR,
-else /tmp), which vanishes even if this process is killed; equal rows are one with a count there.
+Distinct rows wait in memory, about 1 KB each.
 """
 
-import argparse
 import hashlib
-import itertools
 import json
 import re
-import shutil
-import sqlite3
 import sys
+import tempfile
 import unicodedata
-from collections import Counter
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from argparse import RawDescriptionHelpFormatter
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow.parquet
-from filelock import FileLock, Timeout
+from fsspec.implementations.local import LocalFileSystem
 from tqdm import tqdm
 
 from plumbing.errors import InputError, first_lines, say
+from plumbing.files import write_whole
+from plumbing.flags import Parser, count
 from verify import Verifier, extract_boxed
 
 
@@ -52,126 +49,109 @@ class Profile:
     gold: str = "expected_answer"  # the column with the gold answer,
     boxed: bool = False  # or with a solution, whose last \boxed{} is the gold
     held_out: str = ""  # the profile to validate on; "": on val_size problems of its own
+    only: str = ""  # COLUMN=VALUE: rows with another value there are dropped
+    rate: str = ""  # the column with another model's pass rate, written as `pass_rate`
 
 
+# The other problem types are proofs, and answers by a vote over generated solutions.
+OPEN_MATH = {"only": "problem_type=has_answer_extracted", "rate": "pass_rate_72b_tir"}
 # 500 of MATH's 5,000 test problems are MATH-500; the others are trained on, as is usual.
 MATH = "DigitalLearningGmbH/MATH-lighteval"
 PROFILES = {
-    "openmathreasoning": Profile("nvidia/OpenMathReasoning", "cot"),
+    "openmathreasoning": Profile("nvidia/OpenMathReasoning", "cot", **OPEN_MATH),
     "math": Profile(MATH, "train test", "solution", True, "math500"),
     "math500": Profile("HuggingFaceH4/MATH-500", "test", "answer"),
 }
-DEFAULT = "openmathreasoning"
 VAL_SIZE = 5000  # paper, Dataset Details
-OPTIONAL = ("problem_type", "pass_rate_72b_tir")
-PROBLEM_TYPE = "has_answer_extracted"  # the others are proofs, or answers by a vote over solutions
-NORMALISATION = "Unicode NFKC, case folded, runs of white space as one space, ends stripped"
 OUTPUTS = ("train.jsonl", "val.jsonl", "manifest.json")
-BATCH = 8192  # rows in memory at a time
 
 
 def normalise(text: str) -> str:
-    """The text that decides whether two problems are the same."""
+    """The text that decides whether two problems are the same: Unicode NFKC, case folded, runs of
+    white space as one space, ends stripped."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(unicodedata.normalize("NFKC", folded).split())  # folding can undo NFKC
 
 
 def rank_of(problem: str, seed: int) -> bytes:
     """A problem's identity and its place in the shuffled order: sha256(seed + normalised text)."""
-    text = f"{seed}\n{normalise(problem)}"
-    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
+    return hashlib.sha256(f"{seed}\n{normalise(problem)}".encode()).digest()
 
 
-def on_hub(dataset, revision, copy):
-    """(root, files, a function that opens one, commit) of a hub dataset; copy: flags for one."""
+def locate(source: str, splits: str):
+    """(file names, the file system they are on, commit) of a file, a folder or a hub dataset, NAME
+    or NAME@REVISION.
+
+    Of the last two: the files whose name says one of the words in `splits`, or where no name says
+    any of them, all.
+    """
     from huggingface_hub import HfApi, HfFileSystem
 
+    name, _, revision = source.partition("@")
+    root, files, commit = str(Path(source).resolve()), LocalFileSystem(), None
     try:
-        commit, hub = HfApi().dataset_info(dataset, revision=revision).sha, HfFileSystem()
-        root = f"datasets/{dataset}@{commit}"
-        names = hub.find(root)
+        if not Path(source).exists():
+            commit = HfApi().dataset_info(name, revision=revision or None).sha
+            root, files = f"datasets/{name}@{commit}", HfFileSystem()
+        names = sorted(files.find(root))
     except Exception as error:  # the hub's and the HTTP library's errors share no other base
         raise InputError(
-            f"{dataset}: no such file or folder here, and the Hugging Face hub cannot be read "
-            f"({first_lines(error)}): check name and network, or give a local copy by "
-            f"python -m scripts.prepare_data {copy} COPY"
+            f"{source}: no such file or folder here, and the Hugging Face hub cannot be read "
+            f"({first_lines(error)}): check name and network, or give a local copy as "
+            "python -m scripts.prepare_data --help says"
         ) from error
-    # No read-ahead: the columns asked for lie far apart, between the long solutions.
-    return root, names, partial(hub.open, mode="rb", cache_type="none"), commit
-
-
-def locate(source, splits, revision, copy):
-    """(file names, a function that opens one, commit) of a file, a folder or a hub dataset.
-
-    Of a folder or a dataset: the files whose name says one of the words in `splits`; a folder whose
-    files say none of them is read whole.
-    """
-    path, commit, open_file = Path(source), None, partial(open, mode="rb")
-    if path.is_file():
-        root, names = source, [source]
-    elif path.is_dir():
-        root, names = path.as_posix(), [found.as_posix() for found in path.rglob("*")]
-    elif re.fullmatch(r"\w[\w.-]*/[\w.-]+(?<!\.jsonl)(?<!\.parquet)", source):
-        root, names, open_file, commit = on_hub(source, revision, copy)
-    else:
-        known = PROFILES[DEFAULT].hub_id
-        raise InputError(f"{source}: no such file or folder (a hub dataset is named like {known})")
-    names, found = sorted(name for name in names if name.endswith((".jsonl", ".parquet"))), {}
+    if names == [root]:  # a file
+        return names, files, commit
+    names, found = [name for name in names if name.endswith((".jsonl", ".parquet"))], {}
     for word in splits.split():
         says_word = re.compile(rf"[/_.-]{word}[/_.-]")
         found[word] = [name for name in names if says_word.search(name.removeprefix(root))]
-    if not (commit or any(found.values())):
+    if not any(found.values()):
         found = {splits: names}
-    if missing := [word for word, files in found.items() if not files]:
+    if missing := [word for word, names in found.items() if not names]:
         raise InputError(f"{source}: no .jsonl or .parquet file of a split {missing[0]!r}")
-    return sorted(set().union(*found.values())), open_file, commit
+    return sorted(set().union(*found.values())), files, commit
 
 
-def check_fields(fields, gold, where):
+def check_fields(fields, profile: Profile, where: str) -> None:
     """Complain of a missing field."""
-    for field in ("problem", gold):
+    for field in ("problem", profile.gold):
         if field not in fields:
             raise InputError(f"{where}: no field {field!r} (it has: {', '.join(fields) or 'none'})")
 
 
-def read_jsonl(file, name, gold):
-    """(where, row) of every line that is not blank."""
-    for number, line in enumerate(file, 1):
-        where = f"{name}, line {number}"
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except ValueError as error:  # also bytes that are not UTF-8
-                raise InputError(f"{where}: not JSON ({first_lines(error)})") from error
-            check_fields(row if isinstance(row, dict) else {}, gold, where)
-            yield where, row
-
-
-def read_parquet(file, name, gold):
-    """(where, row) of every row, of the columns used: the solutions are most of the bytes."""
+def read_parquet(file, profile: Profile, name: str):
+    """Every row, of the columns used: in some data sets the solutions are most of the bytes."""
     table = pyarrow.parquet.ParquetFile(file)
     fields = table.schema_arrow.names
-    check_fields(fields, gold, name)
-    used = [field for field in ("problem", gold, *OPTIONAL) if field in fields]
-    batches = table.iter_batches(BATCH, columns=used)
-    rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
-    yield from ((f"{name}, row {number}", row) for number, row in enumerate(rows, 1))
+    check_fields(fields, profile, name)
+    used = {"problem", profile.gold, profile.only.partition("=")[0], profile.rate}
+    for batch in table.iter_batches(8192, columns=[field for field in fields if field in used]):
+        yield from batch.to_pylist()
 
 
-def read_rows(names, open_file, gold):
-    """(where, row) of every row of every file. gold: the column of the answer."""
+def read_rows(names: list[str], files, profile: Profile):
+    """(where, row) of every row of every file."""
     for name in names:
-        read = read_jsonl if name.endswith(".jsonl") else read_parquet
+        number = 0
         try:
-            with open_file(name) as file:
-                yield from tqdm(read(file, name, gold), name, unit=" rows", unit_scale=True)
+            # No read-ahead: the columns asked for lie far apart, between the long solutions.
+            with files.open(name, "rb", cache_type="none") as file:
+                rows = map(json.loads, filter(bytes.strip, file))
+                if name.endswith(".parquet"):
+                    rows = read_parquet(file, profile, name)
+                for number, row in enumerate(tqdm(rows, name, unit=" rows", unit_scale=True), 1):
+                    where = f"{name}, row {number}"
+                    check_fields(row if isinstance(row, dict) else {}, profile, where)
+                    yield where, row
         except InputError:
             raise
         except Exception as error:  # a broken file, disk or network, in any library's terms
-            raise InputError(f"{name}: cannot be read ({first_lines(error)})") from error
+            why = f"{name}, after row {number}: cannot be read ({first_lines(error)})"
+            raise InputError(why) from error
 
 
-def as_text(row, field, where):
+def as_text(row: dict, field: str, where: str) -> str:
     """A field as text: null is empty, a number its digits; all else is a mistake in the file."""
     value = row[field]
     if isinstance(value, bool) or not isinstance(value, str | int | float | None):
@@ -179,211 +159,151 @@ def as_text(row, field, where):
     return "" if value is None else str(value)
 
 
-def why_not(row, problem, answer):
-    """Why a row cannot be used, as the manifest counts it; "" where it can."""
-    if row.get("problem_type", PROBLEM_TYPE) != PROBLEM_TYPE:
-        return "other_problem_type"
-    if not problem.strip():
-        return "empty_problem"
-    if answer is None:
-        return "no_box"
-    if not answer:
-        return "empty_answer"
-    if re.search("[\ud800-\udfff]", problem + answer):  # JSON can spell what no file can hold
-        return "not_unicode"
-    return ""
-
-
 class Table:
-    """The usable rows in a SQLite file; `dropped` counts the others by reason.
+    """The usable rows of a data set: rank -> how often each (answer, line of JSON) is there.
 
-    check_golds: answers -> whether each can be verified; every distinct one is asked about once.
+    `seen` has the rank of every problem, usable or not; `dropped` counts rows by reason.
     """
 
-    def __init__(self, seed, check_golds):
-        self.seed, self.check_golds, self.verifiable = seed, check_golds, {}
-        self.dropped, self.held_out = Counter(), set()  # held_out: ranks not to be trained on
-        self.db = sqlite3.connect("")  # "": on disk, nameless, removed by the system
-        self.db.execute("PRAGMA cache_size = -65536")  # KiB in memory
-        columns = "train, rank, answer, line, n, PRIMARY KEY (train, rank, answer, line)"
-        self.db.execute(f"CREATE TABLE rows ({columns}) WITHOUT ROWID")
+    def __init__(self, profile: Profile, source: str | None):
+        self.profile, self.source = profile, source or profile.hub_id
+        self.names, self.files, self.commit = locate(self.source, profile.splits)
+        self.rows, self.dropped = defaultdict(Counter), Counter()
+        self.seen, self.read = set(), 0
 
-    def problems(self):
-        """How many distinct ones there are."""
-        return self.db.execute("SELECT count(DISTINCT rank) FROM rows").fetchone()[0]
+    def load(self, seed: int, check_golds, held_out=()) -> None:
+        """Read all. check_golds: answers -> whether each can be verified; asked once about each.
+        held_out: ranks of problems to leave out."""
+        for where, row in read_rows(self.names, self.files, self.profile):
+            self.add(where, row, seed, held_out)
+        golds = sorted({answer for counts in self.rows.values() for answer, _ in counts})
+        tqdm.write(f"checking {len(golds)} gold answers", file=sys.stderr)
+        good = dict(zip(golds, check_golds(golds), strict=True))
+        for rank, counts in list(self.rows.items()):
+            for answer, line in list(counts):
+                if not good[answer]:
+                    self.dropped["unverifiable_answer"] += counts.pop((answer, line))
+            if not counts:
+                del self.rows[rank]
 
-    def store(self, rows, profile, train):
-        """Take (where, row) of a data set, which is trained or else validated on; return how many
-        there were."""
-        read, prefix = 0, "" if train else "validation_"
-        while batch := list(itertools.islice(rows, BATCH)):
-            read += len(batch)
-            usable = []  # (rank, record)
-            for where, row in batch:
-                problem, answer = (as_text(row, name, where) for name in ("problem", profile.gold))
-                answer = extract_boxed(answer) if profile.boxed else answer.strip()
-                rank = rank_of(problem, self.seed)
-                if not train:
-                    self.held_out.add(rank)
-                known = train and rank in self.held_out
-                if why := "in_validation" if known else why_not(row, problem, answer):
-                    self.dropped[prefix + why] += 1
-                    continue
-                record = {"problem": problem, "expected_answer": answer}
-                rate = str(row.get("pass_rate_72b_tir"))  # text, "n/a" where it is not known
-                if re.fullmatch(r"[01](\.\d*)?", rate):
-                    record["pass_rate"] = float(rate)
-                usable.append((rank, record))
-            new = sorted({record["expected_answer"] for _, record in usable} - {*self.verifiable})
-            self.verifiable.update(zip(new, self.check_golds(new), strict=True))
-            for rank, record in usable:
-                answer = record["expected_answer"]
-                if not self.verifiable[answer]:
-                    self.dropped[f"{prefix}unverifiable_answer"] += 1
-                    continue
-                self.db.execute(
-                    "INSERT INTO rows VALUES (?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET n = n + 1",
-                    (train, rank, answer, json.dumps(record, ensure_ascii=False)),
-                )
-        return read
+    def add(self, where: str, row: dict, seed: int, held_out) -> None:
+        """Take a row, or count why not."""
+        known = self.profile
+        problem, answer = (as_text(row, name, where) for name in ("problem", known.gold))
+        answer = extract_boxed(answer) if known.boxed else answer.strip()
+        rank = rank_of(problem, seed)
+        self.seen.add(rank)
+        self.read += 1
+        column, _, value = known.only.partition("=")
+        why_not = {
+            "in_validation": rank in held_out,
+            f"other_{column}": row.get(column, value) != value,
+            "empty_problem": not problem.strip(),
+            "no_box": answer is None,
+            "empty_answer": not answer,
+        }
+        for reason, holds in why_not.items():
+            if holds:
+                self.dropped[reason] += 1
+                return
+        record = {"problem": problem, "expected_answer": answer}
+        rate = str(row.get(known.rate))  # text in some data sets, "n/a" where it is not known
+        if re.fullmatch(r"[01](\.\d*)?", rate):
+            record["pass_rate"] = float(rate)
+        self.rows[rank][answer, json.dumps(record, ensure_ascii=False)] += 1
 
-    def write(self, folder, val_size, keep_repeats):
-        """Write val.jsonl and train.jsonl in the order of the ranks; return counts and hashes."""
-        # Validation problems of another data set (train = 0) come first, else the smallest ranks.
-        query = "SELECT rank, answer, line, n FROM rows ORDER BY train, rank, answer, line"
-        groups = itertools.groupby(self.db.execute(query), lambda row: row[0])
-        files, count, conflicting = [folder / name for name in OUTPUTS[:2]], [0, 0], 0
-        with files[0].open("wb") as train, files[1].open("wb") as val:
-            for number, (_, group) in enumerate(tqdm(groups, "writing", unit=" problems"), 1):
-                held = number <= val_size
-                lines, times = [row[1:] for row in group], Counter()  # times: answer -> n
-                for answer, _, n in lines:
-                    times[answer] += n
-                # The most frequent answer, and its most frequent line.
-                best = min(lines, key=lambda x, times=times: (-times[x[0]], x[0], -x[2], x[1]))
-                conflicting += len(times) > 1
-                if held or not keep_repeats:
-                    self.dropped["repeat"] += times[best[0]] - 1
-                    self.dropped["conflicting_answer"] += times.total() - times[best[0]]
-                    lines = [(*best[:2], 1)]
-                for _, line, n in lines:
-                    (val if held else train).write(f"{line}\n".encode() * n)
-                    count[held] += n
-        found = {"problems": number, "problems_with_conflicting_answers": conflicting}
-        found |= {"train_rows": count[0], "val_rows": count[1]}
-        digests = {}
-        for path in files:
-            with path.open("rb") as file:
-                digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-        return found | {"sha256": digests}
+    def settle(self, ranks: list[bytes]) -> None:
+        """Keep one answer of each of these problems, and one line."""
+        for rank in ranks:
+            counts, times = self.rows[rank], Counter()
+            for (answer, _), n in counts.items():
+                times[answer] += n
+            best = min(times, key=lambda answer: (-times[answer], answer))
+            lines = {line: n for (answer, line), n in counts.items() if answer == best}
+            self.dropped["repeat"] += times[best] - 1
+            self.dropped["conflicting_answer"] += times.total() - times[best]
+            self.rows[rank] = Counter([(best, min(lines, key=lambda x: (-lines[x], x)))])
+
+    def write(self, path: Path, ranks: list[bytes]) -> int:
+        """Write the lines of these problems; return how many."""
+        counts = [item for rank in ranks for item in sorted(self.rows[rank].items())]
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" * n for (_, line), n in counts)
+        return sum(n for _, n in counts)
+
+    def facts(self) -> dict:
+        """What the manifest says of it."""
+        found = {"source": self.source, "commit": self.commit, "files": self.names}
+        return found | {"rows_read": self.read, "dropped_rows": dict(+self.dropped)}
 
 
-def check_output(out, settings):
+def check_output(out: Path, settings: dict) -> None:
     """Refuse a folder that holds anything but what these very settings made."""
-    if not any((out / name).exists() for name in OUTPUTS):
-        return
-    try:
-        found = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["settings"]
-        other = [f"{key} was {found[key]!r}" for key in settings if found[key] != settings[key]]
-    except (OSError, ValueError, KeyError, TypeError):
-        other = ["no readable manifest says how"]
-    if other:
-        raise InputError(
-            f"{out}: holds files made otherwise ({', '.join(other)}): choose another --out, or "
-            "remove them"
-        )
-
-
-@contextmanager
-def unfinished(out):
-    """A folder in `out`, for one process at a time; in the end nothing is left of it."""
-    folder = out / ".preparing"
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / "lock", timeout=0):
-            try:
-                yield folder
-            finally:
-                shutil.rmtree(folder)
-                if not any(out.iterdir()):
-                    out.rmdir()
-    except Timeout as error:
-        raise InputError(f"{out}: another process prepares it: begin when it is done") from error
+    if any((out / name).exists() for name in OUTPUTS):
+        try:
+            found = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["settings"]
+        except (OSError, ValueError, KeyError, TypeError):
+            found = None
+        if found != settings:
+            what = "holds files made otherwise, or by hand"
+            raise InputError(f"{out}: {what}: choose another --out, or remove them")
 
 
 def arguments(argv=None):
     """The command line; also what `prepare` takes."""
-    how = {"formatter_class": argparse.RawDescriptionHelpFormatter}
-    parser = argparse.ArgumentParser(description=__doc__, **how)
+    parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--profile", choices=PROFILES, default=DEFAULT, help="the data set (%(default)s)")
-    add("--source", help="a copy or another of its form: file, folder or hub dataset")
-    add("--revision", help="branch, tag or commit of the hub dataset (its newest)")
-    add("--val_source", help="likewise, what is validated on where that is another data set")
-    add("--out", help="folder for the three files (data/PROFILE)")
-    add("--val_size", type=int, help=f"validation problems, where they are its own ({VAL_SIZE})")
+    known = "openmathreasoning"
+    add("--profile", choices=PROFILES, default=known, help="the data set (%(default)s)")
+    add("--source", default=None, help="a copy: file, folder, or hub dataset NAME[@REVISION]")
+    add("--val_source", default=None, help="likewise, of another data set that is validated on")
+    add("--out", default=None, help="folder for the three files (data/PROFILE)")
+    add("--val_size", type=count, default=None, help=f"problems validated on ({VAL_SIZE})")
     add("--seed", type=int, default=0, help="of the split and the order (%(default)s)")
-    add("--keep_repeats", action="store_true", help="train on repeated rows too, as the paper did")
+    keep = "train on repeated rows too, as the paper did"
+    add("--keep_repeats", action="store_true", default=False, help=keep)
     return parser.parse_args(argv)
 
 
 def prepare(args) -> dict:
     """Make the three files as `arguments` say; return the manifest.
 
-    They appear under their names only when all of them are complete. Raises InputError.
+    They appear under their names only when all of them are complete. Raises ValueError or OSError.
     """
-    known, out = PROFILES[args.profile], Path(args.out or f"data/{args.profile}")
-    test, copy = PROFILES.get(known.held_out), f"--profile {args.profile}"
-    args.source = args.source or known.hub_id
-    if test and args.val_size is not None:
-        what = f"{args.profile} is validated on all of another data set"
-        raise InputError(f"val_size {args.val_size}: {what}")
-    if args.val_source and not test:
-        what = f"{args.profile} has validation problems of its own"
-        raise InputError(f"val_source {args.val_source}: {what}")
-    if test:
-        args.val_source = args.val_source or test.hub_id
-    elif args.val_size is None:
-        args.val_size = VAL_SIZE
-    elif args.val_size < 1:
-        raise InputError(f"val_size {args.val_size}: there must be at least 1")
-    settings = {"profile": args.profile, "source": args.source, "split": known.splits}
-    settings |= {name: value for name, value in vars(args).items() if name != "out"}
-    settings |= {"problem_type": PROBLEM_TYPE, "normalisation": NORMALISATION}
+    profile, out = PROFILES[args.profile], Path(args.out or f"data/{args.profile}")
+    other = PROFILES.get(profile.held_out)
+    unused = "val_size" if other else "val_source"
+    if getattr(args, unused) is not None:
+        what = "another data set" if other else "problems of its own"
+        raise InputError(f"--{unused}: {args.profile} is validated on {what}")
+    settings = asdict(profile) | {k: v for k, v in vars(args).items() if k != "out"}
     check_output(out, settings)
-    where = locate(args.source, known.splits, args.revision, f"{copy} --source")
-    names, _, commit = where
-    manifest = {"settings": settings, "commit": commit, "files": names}
-    if test:
-        val_where = locate(args.val_source, test.splits, None, f"{copy} --val_source")
-        manifest |= {"val_commit": val_where[2], "val_files": val_where[0]}
-    if out.resolve() in {Path(name).resolve().parent for name in names}:
-        raise InputError(f"{out}: holds the source {args.source}: choose another --out")
-    try:
-        with unfinished(out) as folder, Verifier(workers=4) as verifier:
-            table, read, val_size = Table(args.seed, verifier.check_golds), 0, args.val_size
-            if test:
-                read = table.store(read_rows(*val_where[:2], test.gold), test, False)
-                val_size = table.problems()
-            read += table.store(read_rows(*where[:2], known.gold), known, True)
-            if not 0 < val_size < (problems := table.problems()):
-                raise InputError(
-                    f"{args.source}: {problems} usable problems in {read} rows (dropped: "
-                    f"{dict(table.dropped)}) are too few for val_size {val_size} and some to train "
-                    f"on: {'' if test else 'lower --val_size or '}give more data"
-                )
-            counts = table.write(folder, val_size, args.keep_repeats)
-            table.db.close()
-            manifest |= {"rows_read": read, "dropped_rows": dict(+table.dropped)} | counts
-            text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-            (folder / "manifest.json").write_text(text, encoding="utf-8")
-            # The manifest goes first and comes back last: it is never beside others' files.
-            (out / "manifest.json").unlink(missing_ok=True)
-            for name in OUTPUTS:
-                (folder / name).replace(out / name)
-    except (OSError, sqlite3.Error) as error:
-        why = f"cannot be written ({first_lines(error)}): is there space in it and in TMPDIR?"
-        raise InputError(f"{out}: {why}") from error
+    train = Table(profile, args.source)
+    val = Table(other, args.val_source) if other else train
+    with Verifier(workers=4) as verifier:
+        if other:
+            val.load(args.seed, verifier.check_golds)
+        train.load(args.seed, verifier.check_golds, val.seen if other else ())
+    ranks, size = sorted(train.rows), 0 if other else args.val_size or VAL_SIZE
+    val_ranks, train_ranks = sorted(val.rows) if other else ranks[:size], ranks[size:]
+    if not (val_ranks and train_ranks):
+        found = f"{len(ranks)} usable problems in {train.read} rows (dropped: {train.dropped})"
+        what = "too few to train on" if other else f"too few for --val_size {size}"
+        raise InputError(f"{train.source}: {found}: {what}")
+    val.settle(val_ranks)
+    if not args.keep_repeats:
+        train.settle(train_ranks)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".preparing-") as name:
+        folder, manifest = Path(name), {"settings": settings}
+        manifest["train_rows"] = train.write(folder / "train.jsonl", train_ranks)
+        manifest["val_rows"] = val.write(folder / "val.jsonl", val_ranks)
+        manifest |= train.facts() | ({"validation": val.facts()} if other else {})
+        write_whole(folder / "manifest.json", json.dumps(manifest, indent=1) + "\n")
+        # The manifest goes first and comes back last: it is never beside others' files.
+        (out / "manifest.json").unlink(missing_ok=True)
+        for name in OUTPUTS:
+            (folder / name).replace(out / name)
     return manifest
 
 
@@ -403,7 +323,7 @@ def main(argv=None):
     """Returns the exit status: 0, or 2 and one line on stderr."""
     try:
         manifest = prepare(arguments(argv))
-    except InputError as error:
+    except (ValueError, OSError) as error:
         say(error)
         return 2
     said = ("rows_read", "dropped_rows", "train_rows", "val_rows")

@@ -2,11 +2,10 @@
 
     torchrun --nproc_per_node 3 -m scripts.replay runs/demo-goldilocks-seed0 --step 57
 
-Start as many processes as the run had student ranks. `train_step` makes the steps after the
-checkpoint again, with the problems of selections.jsonl in place of a sampler, so no teacher is
-needed. Every number of metrics.jsonl that measures no time is compared, and the step's completions
-are written to RUN/replay/step_57.jsonl, one a line with its reward and advantage; nothing else in
-the run's folder changes. Exit status 0: all the same to the last bit, as they are on one kind of
+Start as many processes as the run had student ranks; selections.jsonl stands in for the teacher.
+Every number of metrics.jsonl that measures no time is compared, and the step's completions are
+written to RUN/replay/step_57.jsonl, one a line with its reward and advantage; nothing else in the
+run's folder changes. Exit status 0: all the same to the last bit, as they are on one kind of
 machine; 1: something differs.
 
 The step whose loss or gradient was not finite (exit status 3 of train.py) fails here again, and
@@ -16,6 +15,7 @@ the run is continued: that cuts its logs at the newest checkpoint.
 
 import json
 import sys
+from collections import deque
 from dataclasses import fields
 from pathlib import Path
 
@@ -117,32 +117,30 @@ def compare(then: dict | None, now: dict) -> bool:
 
 def replay(folder: Path, last: int, student, sampler: Recorded, start: int) -> bool:
     """Makes steps start + 1 to `last` again; returns whether all came out as they had."""
-    problems, first = Problems(student.config.train_data), student.layout.rank == 0
-    same, failed, latest = True, False, []
-
-    def note(*outcomes) -> None:
-        latest[:] = outcomes
-
+    problems, same, latest = Problems(student.config.train_data), [], deque(maxlen=1)
     logged = {row["step"]: row for row in read_lines(folder / "metrics.jsonl", torn=True)}
     if start:
         path = checkpoint.folder_of(folder, start)
         checkpoint.load_models(path, student.layout.group, sampler, student)
+    failed = None
     for step in range(start + 1, last + 1):
         try:
-            row = train.train_step(step, student, sampler, problems, note)
-            same &= compare(logged.get(step), row) if first else True
+            row = train.train_step(step, student, sampler, problems, lambda *x: latest.append(x))
         except NonFiniteError as error:
-            failed, last, same = True, step, same and step not in logged
-            if first:
-                print(f"{'as then' if same else 'not so then'}: {error}")
+            failed = error
             break
-    _, selections, rollouts, _ = latest
-    lines = outcome_lines(student, selections, rollouts, failed)
-    if first:
-        out = folder / "replay" / f"step_{last}.jsonl"
+        same.append(student.layout.rank > 0 or compare(logged.get(step), row))
+    step, selections, rollouts, _ = latest[-1]
+    lines = outcome_lines(student, selections, rollouts, bool(failed))
+    if failed:
+        same.append(step not in logged)
+    if student.layout.rank == 0:
+        if failed:
+            print(f"{'as then' if all(same) else 'not so then'}: {failed}")
+        out = folder / "replay" / f"step_{step}.jsonl"
         write_lines(out, lines)
-        print(f"completions of step {last}: {out}", flush=True)
-    return same
+        print(f"completions of step {step}: {out}", flush=True)
+    return all(same)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -41,7 +41,7 @@ def test_data_that_cannot_be_prepared(tmp_path, tiny_model, tiny_data):
     """The hub is out of reach (HF_HUB_OFFLINE): a line names the data set, and what to do."""
     source = "DigitalLearningGmbH/MATH-lighteval"
     why = f"{source}: no such file or folder here, and the Hugging Face hub cannot be read"
-    advice = "a local copy by python -m scripts.prepare_data --profile math --source COPY"
+    advice = "give a local copy as python -m scripts.prepare_data --help says"
     where = {"before": lambda: os.chdir(tmp_path), "model": tiny_model, "data": tiny_data}
     refused(tmp_path, "--train_data", "data/math/train.jsonl", says=(why, advice), **where)
 
@@ -51,6 +51,6 @@ def test_a_copy_that_is_there_is_used(tmp_path, tiny_model, tiny_data):
     (tmp_path / "data/math").mkdir(parents=True)
     shutil.copy(tiny_data / "train.jsonl", tmp_path / "data/math/train.jsonl")
     flags = ("--train_data", "data/math/train.jsonl", "--val_data", "data/math/val.jsonl")
-    says = "data/math: holds files made otherwise (no readable manifest says how)"
+    says = "data/math: holds files made otherwise, or by hand"
     where = {"before": lambda: os.chdir(tmp_path), "model": tiny_model, "data": tiny_data}
     refused(tmp_path, *flags, says=says, **where)
