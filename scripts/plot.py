@@ -9,9 +9,8 @@ error and predictions (5), and whether predictions can be trusted.
 
 As in the paper, validation accuracy is drawn as it was measured and everything else smoothed by an
 exponential moving average (0.9) over the steps. Runs whose settings differ in nothing but the seed
-are one method: its mean is drawn thick, over the range that all of them cover. Of the panel's first
-quantity a single run is also drawn thin and not smoothed; two runs are drawn thin; of three or more
-the mean's 95% interval (t) is.
+are one method: its mean is drawn thick, over the range that all of them cover, and each run thin
+(where a panel has several quantities, of the first).
 """
 
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
-from scipy import stats
+from matplotlib.lines import Line2D
 
 from plumbing.errors import InputError
 from scripts import report
@@ -28,7 +27,6 @@ from scripts.report import AMOUNTS, Method
 EMA = 0.9  # (paper, Experiments)
 # Okabe and Ito's, in an order that keeps the first ones apart in a black-and-white print too.
 COLOURS = ["#0072B2", "#E69F00", "#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7"]
-MARKERS = "os^Dv*P"
 STYLES = ("-", "--", ":")
 ERRORS = {"teacher_mae": "all groups", "teacher_mae_dead": "dead groups"}
 ERRORS |= {"teacher_noise_floor": "a perfect teacher (sampling noise)"}
@@ -47,14 +45,6 @@ LOOK |= {"axes.spines.top": False, "axes.spines.right": False}
 LOOK |= {"legend.frameon": False, "legend.fontsize": 8}
 
 
-def looks(methods: list[Method]):
-    """(method, colour, marker) of each."""
-    if len(methods) > len(COLOURS):
-        most = f"only {len(COLOURS)} colours can be told apart"
-        raise InputError(f"{len(methods)} methods, but {most}; draw fewer at a time")
-    return list(zip(methods, COLOURS, MARKERS, strict=False))
-
-
 def smooth(curve: pd.Series) -> pd.Series:
     """s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t."""
     return curve.ewm(alpha=1 - EMA, adjust=False).mean()
@@ -69,28 +59,18 @@ def together(curves: list[pd.Series]) -> pd.DataFrame:
 def draw_panel(axes, panel, methods: list[Method], amount: str = "steps") -> None:
     """One of PANELS, by what was spent."""
     title, label, names = panel
-    measured = "val_accuracy" in names
-    for method, colour, marker in looks(methods):
-        for key, style in zip(names, STYLES, strict=False):
+    for (key, name), style in zip(names.items(), STYLES, strict=False):
+        for method, colour in zip(methods, COLOURS, strict=False):
             curves = [run.curve(key, amount) for run in method.runs]
-            curves = [curve for curve in curves if len(curve)]
-            if not curves:
-                continue
-            shown = curves if measured else [smooth(curve) for curve in curves]
-            table, n = together(shown), len(curves)
-            mean = table.mean(axis=1)
-            if style == "-" and n < 3:
-                for curve in curves if n == 1 else shown:
-                    axes.plot(curve, color=colour, alpha=0.35, linewidth=0.7)
-            elif style == "-":
-                half = table.sem(axis=1) * stats.t.ppf(0.975, n - 1)
-                band = mean - half, mean + half
-                axes.fill_between(mean.index, *band, color=colour, alpha=0.2, linewidth=0)
-            marks = {"marker": marker, "markersize": 4, "markevery": 1 if measured else 0.12}
-            axes.plot(mean, style, color=colour, linewidth=1.8, **marks)
-    if len(names) > 1:  # what the line styles mean, in grey: the colours are the figure's legend
-        for name, style in zip(names.values(), STYLES, strict=False):
-            axes.plot([], [], style, color="0.3", label=name)
+            curves = [c if key == "val_accuracy" else smooth(c) for c in curves if len(c)]
+            if curves:
+                mean = together(curves).mean(axis=1)
+                axes.plot(mean, style, color=colour, linewidth=1.8)
+            for curve in curves if style == "-" else []:
+                axes.plot(curve, color=colour, alpha=0.35, linewidth=0.7)
+        # What the line styles mean, in grey: the colours are the figure's legend.
+        axes.plot([], [], style, color="0.3", label=name)
+    if len(names) > 1:
         axes.legend()
     axes.set(title=title, ylabel=label, xlabel=AMOUNTS[amount])
 
@@ -101,7 +81,7 @@ def draw_reliability(axes, methods: list[Method]) -> None:
     for explored, line, fill in ((True, "o-", None), (False, "o--", "w")):
         name = "exploring" if explored else "greedy"
         axes.plot([], [], line, color="0.3", markerfacecolor=fill, label=name)
-        for method, colour, _ in looks(methods):
+        for method, colour in zip(methods, COLOURS, strict=False):
             s = pd.concat([run.selections for run in method.runs])
             b = report.calibration(s[s.explored == explored])
             style = {"fmt": line, "color": colour, "markerfacecolor": fill, "capsize": 2}
@@ -114,6 +94,9 @@ def draw_reliability(axes, methods: list[Method]) -> None:
 def draw(methods: list[Method], amount: str = "steps") -> Figure:
     """The training curves by what was spent, and the reliability of predictions where there are
     any."""
+    if len(methods) > len(COLOURS):
+        most = f"only {len(COLOURS)} colours can be told apart"
+        raise InputError(f"{len(methods)} methods, but {most}; draw fewer at a time")
     runs = [run for method in methods for run in method.runs]
     panels = [p for p in PANELS if any(len(run.curve(next(iter(p[2])))) for run in runs)]
     predicts = any(run.selections.predicted.notna().any() for run in runs)
@@ -125,10 +108,9 @@ def draw(methods: list[Method], amount: str = "steps") -> Figure:
         draw_panel(axes, panel, methods, amount)
     if predicts:
         draw_reliability(places[-1], methods)
-    for method, colour, marker in looks(methods):
-        label = f"{method.name} (runs: {len(method.runs)})"
-        places[0].plot([], [], color=colour, linewidth=2, marker=marker, label=label)
-    figure.legend(*places[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    lines = [Line2D([], [], color=colour, linewidth=2) for colour in COLOURS[: len(methods)]]
+    labels = [f"{method.name} (runs: {len(method.runs)})" for method in methods]
+    figure.legend(lines, labels, loc="outside upper center", ncols=3)
     return figure
 
 

@@ -30,20 +30,15 @@ AMOUNTS = {  # column of Run.spent -> what it is
     "tokens": "generated tokens, M",
     "samples": "completions, k",
 }
-SETTINGS = ["sampler", "seed", "steps", "group_size", "prompts_per_step", "dead_rows"]
-SETTINGS += ["world_size", "student_ranks"]
-LOGGED = ["groups", "completion_tokens", "seconds"]
 
 
 def read_table(path: Path, *columns: str) -> pd.DataFrame:
-    """The rows of a JSON-lines file, without a last line that is still being written. Raises
-    InputError where the file is missing, empty or damaged, or a row lacks one of `columns`."""
+    """A JSON-lines file as a table, without a last line that is still being written. Raises
+    InputError where a line is damaged, or no line has one of `columns`."""
     rows = pd.DataFrame(read_lines(path, torn=True))
-    if rows.empty:
-        raise InputError(f"{path}: there is none, or it has no line yet")
     for name in columns:
-        if name not in rows or rows[name].isna().any():
-            raise InputError(f"{path}: a line has no {name}")
+        if name not in rows:
+            raise InputError(f"{path}: there is none, or no line of it has {name}")
     return rows
 
 
@@ -63,27 +58,18 @@ class Run:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise InputError(f"{folder}: not a run folder ({error})") from error
-        for name in SETTINGS:
-            if not isinstance(config, dict) or config.get(name) is None:
-                raise InputError(f"{folder}: config.json has no {name}")
-        rows = read_table(folder / "metrics.jsonl", "step")
-        rows = rows.drop_duplicates("step", keep="last").set_index("step").sort_index()
-        lacking = rows.reindex(columns=LOGGED)[rows.index > 0].isna()  # step 0 only evaluates
-        for step, name in lacking.stack()[lambda lacks: lacks].index[:1]:
-            raise InputError(f"{folder}: metrics.jsonl has no {name} at step {step}")
-        return cls(folder, config, rows.apply(pd.to_numeric, errors="coerce"))
+        if "student_ranks" not in config:
+            raise InputError(f"{folder}: config.json is of another version of train.py")
+        rows = read_table(folder / "metrics.jsonl", "step").set_index("step")
+        return cls(folder, config, rows.astype(float))
 
     @cached_property
     def selections(self) -> pd.DataFrame:
         """A row for each selection: step, explored, y, predicted (utility of the chosen) and
         pool_mean (of the known utilities of its pool); NaN where nothing is predicted."""
-        path = self.folder / "selections.jsonl"
-        rows = read_table(path, "step", "explored", "y", "chosen", "pool", "utilities")
-        try:
-            at = [pool.index(chosen) for pool, chosen in zip(rows.pool, rows.chosen, strict=True)]
-            predicted = [known[i] for known, i in zip(rows.utilities, at, strict=True)]
-        except (ValueError, IndexError, AttributeError, TypeError) as error:
-            raise InputError(f"{path}: a choice is not in its pool ({error})") from error
+        rows = read_table(self.folder / "selections.jsonl", "step", "explored", "y", "utilities")
+        each = zip(rows.utilities, rows.pool, rows.chosen, strict=True)
+        predicted = [known[pool.index(chosen)] for known, pool, chosen in each]
         predicted = pd.Series(predicted, dtype=float)
         pool_mean = rows.utilities.explode().astype(float).groupby(level=0).mean()
         return rows[["step", "explored", "y"]].assign(predicted=predicted, pool_mean=pool_mean)
@@ -91,29 +77,23 @@ class Run:
     @cached_property
     def spent(self) -> pd.DataFrame:
         """Running totals by step, a column for each of AMOUNTS."""
-        c, m = self.config, self.metrics.reindex(columns=LOGGED)
-        hours = m.seconds / 3600
+        m = self.metrics.reindex(columns=["groups", "completion_tokens", "seconds"])
+        m[m.index == 0] = 0.0  # step 0 only evaluates, and spends nothing that counts
+        total, devices = m.cumsum(), self.config["world_size"]
         each = {
-            "seconds": hours,
-            "device_hours": hours * c["world_size"],
-            "tokens": m.completion_tokens / 1e6,
-            "samples": m.groups * c["group_size"] / 1e3,
+            "steps": m.index,
+            "student_work": m.index * devices / self.config["student_ranks"],
+            "seconds": total.seconds / 3600,
+            "device_hours": total.seconds / 3600 * devices,
+            "tokens": total.completion_tokens / 1e6,
+            "samples": total.groups * self.config["group_size"] / 1e3,
         }
-        # Step 0 only evaluates, and spends nothing that counts.
-        total = pd.DataFrame(each)[m.index > 0].cumsum().reindex(m.index, fill_value=0.0)
-        work = m.index * c["world_size"] / c["student_ranks"]
-        return total.assign(steps=m.index, student_work=work)
+        return pd.DataFrame(each, index=m.index)
 
     def curve(self, key: str, amount: str = "steps") -> pd.Series:
         """A metric by what was spent, where it was measured."""
         values = self.metrics.get(key, pd.Series(np.nan, self.metrics.index))
-        values = values.set_axis(self.spent[amount]).dropna()
-        return values[~values.index.duplicated(keep="last")]
-
-    def accuracy_at(self, amount: str, spent: float) -> float:
-        """Percent right after spending so much, interpolated between evaluations."""
-        known = self.curve("val_accuracy", amount)
-        return 100 * float(np.interp(spent, known.index, known))
+        return values.set_axis(self.spent[amount]).dropna()
 
     @cached_property
     def accuracy(self) -> pd.Series:
@@ -135,16 +115,9 @@ class Run:
 
     @cached_property
     def verdicts(self) -> np.ndarray:
-        """Percent right (0 or 100) of each validation problem at the reported evaluations,
-        (evaluations, problems)."""
-        found = []
-        for step in self.reported:
-            path = self.folder / "evals" / f"step_{step}.jsonl"
-            rows = read_table(path, "problem", "reward")
-            if rows.problem.tolist() != list(range(len(rows))):
-                raise InputError(f"{path}: a problem is missing, or there twice")
-            found.append(100 * rows.reward)
-        return np.array(found)
+        """Percent of the reported evaluations that are right, for each validation problem."""
+        files = [self.folder / "evals" / f"step_{step}.jsonl" for step in self.reported]
+        return 100 * np.mean([read_table(file, "reward").reward for file in files], axis=0)
 
 
 @dataclass(eq=False)
@@ -156,14 +129,9 @@ class Method:
 
     def __post_init__(self):
         self.runs = sorted(self.runs, key=lambda run: run.config["seed"])
-        self.config = self.runs[0].config
+        self.seeds = [run.config["seed"] for run in self.runs]
         if len(set(self.seeds)) < len(self.seeds):
-            seeds = ", ".join(map(str, self.seeds))
-            raise InputError(f"two runs of {self.name!r} have the same seed: {seeds}")
-
-    @property
-    def seeds(self) -> list[int]:
-        return [run.config["seed"] for run in self.runs]
+            raise InputError(f"two runs of {self.name!r} have the same seed: {self.seeds}")
 
     @property
     def scores(self) -> list[float]:
@@ -179,13 +147,13 @@ def differing(one: Run, other: Run) -> set[str]:
 def load_methods(folders) -> list[Method]:
     """The runs by method. Its name is the sampler and the settings in which runs with the same
     sampler and preset differ; the preset stands before it where there are several."""
-    runs = [Run.load(folder) for folder in folders]
-    several, groups = len({run.config.get("preset") for run in runs}) > 1, {}
+    runs, groups = [Run.load(folder) for folder in folders], {}
+    several = len({run.config["preset"] for run in runs}) > 1
     for run in runs:
         sets_apart = [differing(run, other) for other in runs]
         alike = [keys for keys in sets_apart if not keys & {"preset", "sampler"}]
         parts = [f"{key} {run.config.get(key)}" for key in sorted(set().union(*alike))]
-        preset = [f"{run.config.get('preset')}"] * several
+        preset = [run.config["preset"]] if several else []
         groups.setdefault(", ".join([*preset, run.config["sampler"], *parts]), []).append(run)
     return [Method(name, members) for name, members in groups.items()]
 
@@ -199,11 +167,6 @@ def calibration(selections: pd.DataFrame) -> pd.DataFrame:
     error = bins.y.sem() * stats.norm.ppf(0.975)
     found = bins[["predicted", "y"]].mean().assign(error=error, count=bins.size())
     return found[found["count"] >= 10]
-
-
-def t_interval(values) -> tuple[float, float]:
-    """Of the mean of at least two values."""
-    return tuple(stats.ttest_1samp(values, 0).confidence_interval())
 
 
 def t_difference(a, b, paired: bool) -> tuple[float, tuple[float, float], float]:
@@ -228,15 +191,20 @@ def spread(values, unit: str = "%", digits: int = 1) -> str:
     return f"{np.mean(values):.{digits}f}{more}{unit}"
 
 
-def between(interval) -> str:
-    return "{:.1f} to {:.1f}".format(*interval)
-
-
 def table(title: str, header: list, rows: list[list], note: str = "") -> str:
     """A Markdown table under a heading, with a sentence beneath."""
     lines = [header, ["---"] * len(header), *rows]
     body = "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
     return f"## {title}\n\n{body}\n" + (f"\n{note}\n" if note else "")
+
+
+def by_method(title: str, methods: list[Method], measure, *how, note: str = "") -> str:
+    """A table of the numbers by name that measure(run) gives: a column for each method, with their
+    `spread` over its runs (`how`: its unit and digits). A row that has no number is left out."""
+    columns = [pd.DataFrame([measure(run) for run in m.runs]) for m in methods]
+    rows = [[name, *(spread(c[name].dropna(), *how) for c in columns)] for name in columns[0]]
+    rows = [row for row in rows if set(row[1:]) != {"–"}]
+    return table(title, ["", *(m.name for m in methods)], rows, note)
 
 
 def parser(doc: str) -> argparse.ArgumentParser:
