@@ -191,11 +191,15 @@ def spread(values, unit: str = "%", digits: int = 1) -> str:
     return f"{np.mean(values):.{digits}f}{more}{unit}"
 
 
+def markdown(header: list, rows: list[list]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
 def table(title: str, header: list, rows: list[list], note: str = "") -> str:
     """A Markdown table under a heading, with a sentence beneath."""
-    lines = [header, ["---"] * len(header), *rows]
-    body = "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-    return f"## {title}\n\n{body}\n" + (f"\n{note}\n" if note else "")
+    return f"## {title}\n\n{markdown(header, rows)}\n" + (f"\n{note}\n" if note else "")
 
 
 def by_method(title: str, methods: list[Method], measure, *how, note: str = "") -> str:
