@@ -16,7 +16,6 @@ definitions that differ on purpose; a row below it, begun with an ellipsis, take
 and must agree.
 """
 
-import importlib.util
 import json
 import sys
 import tempfile
@@ -30,10 +29,9 @@ from transformers import AutoTokenizer
 
 import grpo
 from plumbing.batches import collate
-from plumbing.errors import InputError
-from plumbing.flags import Parser, natural
-from plumbing.ranks import begin_process, refuse
+from plumbing.ranks import begin_process
 from rollout import Generator, Policy, PromptEncoder, Rollouts
+from scripts import report
 from verify import Verifier
 
 INSTALL = next(line.strip() for line in __doc__.splitlines() if "pip install" in line)
@@ -43,35 +41,12 @@ MODEL = str(DEMO / "model")
 # normaliser does.
 G, TEMPERATURE, MAX_TOKENS = 16, 2.0, 40
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28
-POLICY, REFERENCE = 1, 2  # seeds: how the policy has moved since it sampled, where the reference is
+# Seeds: of the rollouts, how the policy has moved since, where the reference is.
+SEED, POLICY, REFERENCE = 0, 1, 2
 # The float32 gradient of either side lies up to 2.3e-5 from ours in float64 (measured on three
 # seeds).
 TOLERANCE = 5e-5
 
-
-FIRST, SUM, DAPO = {"moved": False}, {"weights": "sum"}, {"weights": "dapo"}
-DR_GRPO, TRL_DAPO, BY_GROUP = {"loss_type": "dr_grpo"}, {"loss_type": "dapo"}, {"by_group": True}
-KL, BETA, ENTROPY = {"kl_coef": 0.04}, {"beta": 0.04}, {"entropy_coef": 0.01}
-BOTH, GRADIENT = ("loss", "gradient"), ("gradient",)
-# The losses that are compared: name; ours: `weights` of the rows (by default grpo's), coefficients
-# of policy_loss; TRL's: settings of GRPOConfig, where `by_group` makes each group a batch of its
-# own and takes the mean; what is shown. The weights have moved since the rollouts unless `moved`
-# is False. TRL gets our advantages, unless a `std` is named: then it has its own.
-CASES = (
-    ("first update", FIRST, {}, GRADIENT),
-    ("… from rewards", FIRST | {"std": "none"}, {"scale_rewards": "none"}, GRADIENT),
-    ("`grpo`", {}, {}, (*BOTH, "clip_fraction")),
-    ("`sum` / `dr_grpo`", SUM, DR_GRPO, BOTH),
-    ("… ours / limit", {"weights": "sum / limit"}, DR_GRPO, BOTH),
-    ("`dapo`", DAPO, TRL_DAPO, BOTH),
-    ("… ours, weight 1 / all tokens", {"weights": "1 / tokens"}, TRL_DAPO, BOTH),
-    ("… TRL, a group at a time", DAPO, TRL_DAPO | BY_GROUP, BOTH),
-    ("`dapo` / `bnpo`, a group at a time", DAPO, {"loss_type": "bnpo"} | BY_GROUP, BOTH),
-    ("`grpo` + 0.04 KL", KL, BETA, BOTH),
-    ("… TRL, k3 itself", KL, BETA | {"use_bias_correction_kl": False}, (*BOTH, "kl")),
-    ("`grpo` − 0.01 H", ENTROPY, ENTROPY, BOTH),
-    ("… `dapo`, a group at a time", DAPO | ENTROPY, TRL_DAPO | ENTROPY | BY_GROUP, BOTH),
-)
 INTENDED = {  # what differs on purpose, by the name of the row
     "advantages, defaults": "TRL divides by the std of ddof 1, plus 1e-4, we by that of ddof 0",
     "`sum` / `dr_grpo`": "TRL divides by its limit of tokens as well",
@@ -94,14 +69,14 @@ def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-def sample(seed: int) -> Rollouts:
+def sample() -> Rollouts:
     """Graded groups for 12 problems from the easiest third."""
     rows = map(json.loads, (DEMO / "val.jsonl").read_text().splitlines())
     rows = [r for r in sorted(rows, key=lambda r: r["difficulty"])[:120:10] for _ in range(G)]
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     encode = PromptEncoder(tokenizer, header="", footer="Solution:")
     prompts = [encode(row["problem"]) for row in rows]
-    rollouts = Generator(MODEL, CPU, tokenizer).generate(prompts, TEMPERATURE, MAX_TOKENS, seed)
+    rollouts = Generator(MODEL, CPU, tokenizer).generate(prompts, TEMPERATURE, MAX_TOKENS, SEED)
     texts = tokenizer.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
     with Verifier(workers=1) as verifier:
         verdicts = verifier.grade(texts, [row["expected_answer"] for row in rows])
@@ -121,20 +96,19 @@ class Ours:
     def batch(self, rows):
         return collate(self.rollouts, list(rows), self.pad_id, CPU)
 
-    def loss(self, A_P_G, weight_P_G, moved: bool, **coefficients) -> dict[str, torch.Tensor]:
-        """Loss, gradient, and the means over all response tokens that are logged. coefficients:
-        kl_coef, entropy_coef."""
+    def loss(self, A_P_G, weight_P_G, moved: bool, kl_coef, entropy_coef) -> dict:
+        """Loss, gradient, and the means over all response tokens that are logged."""
         policy, advantage_B = self.policy if moved else self.old, A_P_G.flatten()
         # Rows of dead groups are not forwarded where they have no gradient; TRL forwards them.
-        rows = range(len(advantage_B)) if coefficients else advantage_B.nonzero()[:, 0].tolist()
-        batch = self.batch(rows)
+        rows = advantage_B.nonzero()[:, 0].tolist()
+        batch = self.batch(range(len(advantage_B)) if kl_coef or entropy_coef else rows)
         with torch.no_grad():
             old_N, ref_N = (p(batch, TEMPERATURE)[0] for p in (self.old, self.reference))
         policy.zero_grad()
         logp_N, entropy_N = policy(batch, TEMPERATURE)
         columns = old_N, advantage_B[batch.row_N], weight_P_G.flatten()[batch.row_N]
-        more = {"clip_low": CLIP_LOW, "clip_high": CLIP_HIGH, **coefficients}
-        more |= {"ref_logp_N": ref_N, "entropy_N": entropy_N}
+        more = {"clip_low": CLIP_LOW, "clip_high": CLIP_HIGH, "ref_logp_N": ref_N}
+        more |= {"entropy_N": entropy_N, "kl_coef": kl_coef, "entropy_coef": entropy_coef}
         loss, stats = grpo.policy_loss(logp_N, *columns, **more)
         loss.backward()
         means = {name: total / self.rollouts.lengths().sum() for name, total in stats.items()}
@@ -221,20 +195,39 @@ def quantities(rollouts: Rollouts, folder: str):
     yield "of each token", "log-prob", logp_N, trl_logp_N
     yield "of each token", "entropy", entropy_N, trl_entropy_N
 
-    lengths_P_G = rollouts.lengths().reshape(r_P_G.shape)
-    weights = {loss: grpo.row_weights(lengths_P_G, loss) for loss in grpo.LOSSES}
-    weights["sum / limit"] = weights["sum"] / MAX_TOKENS
-    weights["1 / tokens"] = torch.full_like(A, 1 / lengths_P_G.sum())
-    for name, given, settings, shown in CASES:
-        options = {"weights": "grpo", "std": "population", "moved": True} | given
-        weight_P_G, A = weights[options.pop("weights")], advantages[options.pop("std")]
-        mine = ours.loss(A, weight_P_G, **options)
-        trl = TRL(rollouts, folder, **{k: v for k, v in settings.items() if k != "by_group"})
-        if options["moved"]:
+    def losses(name, weight_P_G, shown="loss gradient", moved=True, by_group=False, **settings):
+        """Rows of a loss: our weights and TRL's settings. TRL gets our advantages unless
+        `scale_rewards` is given; the weights have moved since the rollouts unless `moved` is False;
+        `by_group` makes each group a batch of its own for TRL and takes the mean."""
+        trl = TRL(rollouts, folder, **settings)
+        if moved:
             shift(trl.model, POLICY)
-        theirs = trl.loss(trl.advantages if "std" in given else A, "by_group" in settings)
-        for part in shown:
+        own = "scale_rewards" in settings
+        mine_P_G, trl_P_G = (advantages["none"], trl.advantages) if own else (A, A)
+        coefficients = settings.get("beta", 0.0), settings.get("entropy_coef", 0.0)
+        mine = ours.loss(mine_P_G, weight_P_G, moved, *coefficients)
+        theirs = trl.loss(trl_P_G, by_group)
+        for part in shown.split():
             yield name, part, mine[part], theirs[part]
+
+    lengths_P_G = rollouts.lengths().reshape(r_P_G.shape)
+    seq, total, dapo = (grpo.row_weights(lengths_P_G, loss) for loss in ("grpo", "sum", "dapo"))
+    by_token = torch.full_like(A, 1 / lengths_P_G.sum())
+    first, grouped = {"shown": "gradient", "moved": False}, {"by_group": True}
+    k3, dapo_H = {"use_bias_correction_kl": False}, {"loss_type": "dapo", "entropy_coef": 0.01}
+    yield from losses("first update", seq, **first)
+    yield from losses("… from rewards", seq, **first, scale_rewards="none")
+    yield from losses("`grpo`", seq, "loss gradient clip_fraction")
+    yield from losses("`sum` / `dr_grpo`", total, loss_type="dr_grpo")
+    yield from losses("… ours / limit", total / MAX_TOKENS, loss_type="dr_grpo")
+    yield from losses("`dapo`", dapo, loss_type="dapo")
+    yield from losses("… ours, weight 1 / all tokens", by_token, loss_type="dapo")
+    yield from losses("… TRL, a group at a time", dapo, loss_type="dapo", **grouped)
+    yield from losses("`dapo` / `bnpo`, a group at a time", dapo, loss_type="bnpo", **grouped)
+    yield from losses("`grpo` + 0.04 KL", seq, beta=0.04)
+    yield from losses("… TRL, k3 itself", seq, "loss gradient kl", beta=0.04, **k3)
+    yield from losses("`grpo` − 0.01 H", seq, entropy_coef=0.01)
+    yield from losses("… `dapo`, a group at a time", dapo, **dapo_H, **grouped)
 
 
 def compare(rollouts: Rollouts, folder: str) -> list[str]:
@@ -243,9 +236,7 @@ def compare(rollouts: Rollouts, folder: str) -> list[str]:
     disagree = []
     print("| quantity | ours | TRL | relative difference | note |\n|---|---|---|---|---|")
     for name, part, ours, trl in quantities(rollouts, folder):
-        difference = float("inf")  # not even the same tokens
-        if ours.shape == trl.shape:
-            difference = ((ours - trl).abs().max() / trl.abs().max().clamp(min=1e-30)).item()
+        difference = ((ours - trl).abs().max() / trl.abs().max().clamp(min=1e-30)).item()
         show = torch.mean if part in ("log-prob", "entropy") else torch.linalg.vector_norm
         a, b = (x.item() if x.dim() == 0 else show(x.double()).item() for x in (ours, trl))
         note = f"intended: {INTENDED[name]}" if name in INTENDED else ""
@@ -256,30 +247,23 @@ def compare(rollouts: Rollouts, folder: str) -> list[str]:
     return disagree
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit status 0: all that should agree do; 1: something does not; 2: it cannot be compared."""
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=natural, default=0, help="of the rollouts")
-    begin_process()
-    torch.set_num_threads(1)
+def main() -> int:
+    """Exit status 0: all that should agree do; 1: something does not; 2: there is no TRL."""
+    report.parser(__doc__).parse_args()
     # TRL: rollout_func is experimental; transformers: renamed settings.
     warnings.filterwarnings("ignore")
+    begin_process()
+    torch.set_num_threads(1)
     try:
-        seed = parser.parse_args(argv).seed
-        if importlib.util.find_spec("trl") is None:
-            raise InputError(f"TRL is needed, in an environment of its own: {INSTALL}")
-        rollouts = sample(seed)
-        groups, dead = len(rollouts) // G, int(grpo.dead_groups(rollouts.rewards_P_G(G)).sum())
-        if not 0 < dead < groups:
-            raise InputError("both live and dead groups are needed: try another --seed")
-    except ValueError as error:
-        return refuse(error)
-    import trl
-
-    print(f"TRL {trl.__version__}, transformers {transformers.__version__}, ", end="")
-    print(f"torch {torch.__version__}, float32. Seed {seed}: {groups} groups of {G}, ", end="")
-    print(f"{dead} of them dead; {int(rollouts.lengths().sum())} response tokens, ", end="")
-    print(f"{rollouts.finished.count(False)} completions cut off.\n")
+        import trl
+    except ImportError:
+        print(f"TRL is needed, in an environment of its own: {INSTALL}", file=sys.stderr)
+        return 2
+    rollouts = sample()
+    dead, lengths = int(grpo.dead_groups(rollouts.rewards_P_G(G)).sum()), rollouts.lengths()
+    print(f"TRL {trl.__version__}, transformers {transformers.__version__}, torch", end=" ")
+    print(f"{torch.__version__}. {len(rollouts) // G} groups of {G}, {dead} of them dead;", end=" ")
+    print(f"{lengths.sum()} response tokens, {rollouts.finished.count(False)} rows cut off.\n")
     with tempfile.TemporaryDirectory() as folder:
         disagree = compare(rollouts, folder)
     agree = f"All that should agree do, to {TOLERANCE:g}."
