@@ -37,6 +37,7 @@ from verify import Verifier
 INSTALL = next(line.strip() for line in __doc__.splitlines() if "pip install" in line)
 DEMO, CPU = Path(__file__).resolve().parent.parent / "demo", torch.device("cpu")
 MODEL = str(DEMO / "model")
+TOKENIZER = AutoTokenizer.from_pretrained(MODEL)
 # Hot and short: at 0.7 all completions of a demo problem have one length, which hides what a
 # normaliser does.
 G, TEMPERATURE, MAX_TOKENS = 16, 2.0, 40
@@ -56,12 +57,13 @@ INTENDED = {  # what differs on purpose, by the name of the row
 }
 
 
-def shift(model: torch.nn.Module, seed: int) -> None:
+def shift(model: torch.nn.Module, seed: int) -> torch.nn.Module:
     """Moves every weight by 10% of its tensor's scale, the same way for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in model.parameters():
             p += 0.1 * p.square().mean().sqrt() * torch.randn(p.shape, generator=generator)
+    return model
 
 
 def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
@@ -73,46 +75,37 @@ def sample() -> Rollouts:
     """Graded groups for 12 problems from the easiest third."""
     rows = map(json.loads, (DEMO / "val.jsonl").read_text().splitlines())
     rows = [r for r in sorted(rows, key=lambda r: r["difficulty"])[:120:10] for _ in range(G)]
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    encode = PromptEncoder(tokenizer, header="", footer="Solution:")
+    encode = PromptEncoder(TOKENIZER, header="", footer="Solution:")
     prompts = [encode(row["problem"]) for row in rows]
-    rollouts = Generator(MODEL, CPU, tokenizer).generate(prompts, TEMPERATURE, MAX_TOKENS, SEED)
-    texts = tokenizer.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
+    rollouts = Generator(MODEL, CPU, TOKENIZER).generate(prompts, TEMPERATURE, MAX_TOKENS, SEED)
+    texts = TOKENIZER.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
     with Verifier(workers=1) as verifier:
         verdicts = verifier.grade(texts, [row["expected_answer"] for row in rows])
     rollouts.rewards = [verdict.reward for verdict in verdicts]
     return rollouts
 
 
-class Ours:
-    """One rank's update: rows that have a gradient, log-probs, loss, backward."""
-
-    def __init__(self, rollouts: Rollouts):
-        self.rollouts, self.pad_id = rollouts, AutoTokenizer.from_pretrained(MODEL).pad_token_id
-        self.old, self.policy, self.reference = (Policy(MODEL, CPU) for _ in range(3))
-        shift(self.policy.lm, POLICY)
-        shift(self.reference.lm, REFERENCE)
-
-    def batch(self, rows):
-        return collate(self.rollouts, list(rows), self.pad_id, CPU)
-
-    def loss(self, A_P_G, weight_P_G, moved: bool, kl_coef, entropy_coef) -> dict:
-        """Loss, gradient, and the means over all response tokens that are logged."""
-        policy, advantage_B = self.policy if moved else self.old, A_P_G.flatten()
-        # Rows of dead groups are not forwarded where they have no gradient; TRL forwards them.
+def our_loss(rollouts: Rollouts, A_P_G, weight_P_G, moved: bool, kl_coef, entropy_coef) -> dict:
+    """One rank's update, rows without a gradient left out: loss, gradient, and the means over all
+    response tokens that are logged."""
+    old, policy, reference = (Policy(MODEL, CPU) for _ in range(3))
+    shift(reference, REFERENCE)
+    if moved:
+        shift(policy, POLICY)
+    advantage_B, rows = A_P_G.flatten(), list(range(len(rollouts)))
+    if not (kl_coef or entropy_coef):  # TRL forwards those of dead groups all the same
         rows = advantage_B.nonzero()[:, 0].tolist()
-        batch = self.batch(range(len(advantage_B)) if kl_coef or entropy_coef else rows)
-        with torch.no_grad():
-            old_N, ref_N = (p(batch, TEMPERATURE)[0] for p in (self.old, self.reference))
-        policy.zero_grad()
-        logp_N, entropy_N = policy(batch, TEMPERATURE)
-        columns = old_N, advantage_B[batch.row_N], weight_P_G.flatten()[batch.row_N]
-        more = {"clip_low": CLIP_LOW, "clip_high": CLIP_HIGH, "ref_logp_N": ref_N}
-        more |= {"entropy_N": entropy_N, "kl_coef": kl_coef, "entropy_coef": entropy_coef}
-        loss, stats = grpo.policy_loss(logp_N, *columns, **more)
-        loss.backward()
-        means = {name: total / self.rollouts.lengths().sum() for name, total in stats.items()}
-        return {"loss": loss.detach(), "gradient": flat_gradient(policy.lm), **means}
+    batch = collate(rollouts, rows, TOKENIZER.pad_token_id, CPU)
+    with torch.no_grad():
+        old_N, ref_N = (p(batch, TEMPERATURE)[0] for p in (old, reference))
+    logp_N, entropy_N = policy(batch, TEMPERATURE)
+    columns = old_N, advantage_B[batch.row_N], weight_P_G.flatten()[batch.row_N]
+    more = {"clip_low": CLIP_LOW, "clip_high": CLIP_HIGH, "ref_logp_N": ref_N}
+    more |= {"entropy_N": entropy_N, "kl_coef": kl_coef, "entropy_coef": entropy_coef}
+    loss, stats = grpo.policy_loss(logp_N, *columns, **more)
+    loss.backward()
+    means = {name: total / rollouts.lengths().sum() for name, total in stats.items()}
+    return {"loss": loss.detach(), "gradient": flat_gradient(policy), **means}
 
 
 class TRL:
@@ -137,7 +130,7 @@ class TRL:
             lambda graded, **_: graded,
             GRPOConfig(folder, **settings),
             Dataset.from_list(rows),
-            processing_class=AutoTokenizer.from_pretrained(MODEL),
+            processing_class=TOKENIZER,
             rollout_func=lambda prompts, trainer: tokens | {"logprobs": None},
         )
         self.model = self.trainer.model.train()
@@ -176,7 +169,7 @@ class TRL:
 
 def quantities(rollouts: Rollouts, folder: str):
     """Yields (name, which part of it, ours, TRL's): the rows of the table."""
-    ours, r_P_G = Ours(rollouts), rollouts.rewards_P_G(G)
+    r_P_G = rollouts.rewards_P_G(G)
     advantages = {std: grpo.group_advantages(r_P_G, std) for std in grpo.STDS}
     A, std, dead_P = advantages["population"], r_P_G.std(1, keepdim=True), grpo.dead_groups(r_P_G)
     trl, plain = TRL(rollouts, folder), TRL(rollouts, folder, scale_rewards="none")
@@ -186,10 +179,12 @@ def quantities(rollouts: Rollouts, folder: str):
     yield "…", "ours with `sample`, × std / (std + 1e-4)", mended, trl.advantages
     yield "advantages", "dead groups", A[dead_P], trl.advantages[dead_P]
 
-    batch = ours.batch(range(len(rollouts)))
+    rows, policy = list(range(len(rollouts))), Policy(MODEL, CPU)
+    batch = collate(rollouts, rows, TOKENIZER.pad_token_id, CPU)
     with torch.no_grad():
-        old_N, (logp_N, entropy_N) = (p(batch, TEMPERATURE) for p in (ours.old, ours.policy))
-    yield "before the update", "log-prob", old_N[0], trl.batch["old_per_token_logps"][trl.mask]
+        old_N, _ = policy(batch, TEMPERATURE)
+        logp_N, entropy_N = shift(policy, POLICY)(batch, TEMPERATURE)
+    yield "before the update", "log-prob", old_N, trl.batch["old_per_token_logps"][trl.mask]
     shift(trl.model, POLICY)
     trl_logp_N, trl_entropy_N = trl.logprobs()
     yield "of each token", "log-prob", logp_N, trl_logp_N
@@ -205,7 +200,7 @@ def quantities(rollouts: Rollouts, folder: str):
         own = "scale_rewards" in settings
         mine_P_G, trl_P_G = (advantages["none"], trl.advantages) if own else (A, A)
         coefficients = settings.get("beta", 0.0), settings.get("entropy_coef", 0.0)
-        mine = ours.loss(mine_P_G, weight_P_G, moved, *coefficients)
+        mine = our_loss(rollouts, mine_P_G, weight_P_G, moved, *coefficients)
         theirs = trl.loss(trl_P_G, by_group)
         for part in shown.split():
             yield name, part, mine[part], theirs[part]

@@ -7,9 +7,8 @@ selected with, outcomes y = √(p̂(1-p̂)) of its G completions.
 
 Exploring picks uniformly (the uniform sampler always does): it judges the teacher without bias, and
 its mean outcome is the pool's. Greedy takes the largest of K predictions, so on average it
-overrates; at the *same* prediction both expect the same outcome, and their rows of the calibration
-table should agree. Lift: how far greedy lies above its pool, predicted (utility less the pool's
-mean) and in outcomes (greedy less exploring). Noise floor: a perfect teacher's error, from G only.
+overrates. Lift: how far greedy lies above its pool, predicted (utility less the pool's mean) and in
+outcomes (greedy less exploring). Noise floor: a perfect teacher's error, from G only.
 
 Gradient norm: a dead group adds nothing to the sum but counts in the denominator, so fewer of them
 raise the norm with no group's gradient changed. ÷ live share undoes it, as `--dead_rows out` does.
@@ -17,11 +16,9 @@ raise the norm with no group's gradient changed. ÷ live share undoes it, as `--
 
 from functools import partial
 
-import pandas as pd
-
 from plumbing.flags import count
 from scripts import report
-from scripts.report import Method, Run
+from scripts.report import Run
 
 LOGGED = ["zero_variance", "grad_norm", "groups"]
 LOGGED += ["teacher_mae", "teacher_mae_explore", "teacher_noise_floor"]
@@ -55,28 +52,15 @@ def measures(run: Run, first: int, last: int) -> dict[str, float]:
     }
 
 
-def calibration(methods: list[Method]) -> str:
-    """Mean outcome by prediction, with its 95% interval and the number of selections."""
-    rows = []
-    for m in methods:
-        every = pd.concat([run.selections for run in m.runs])
-        for explored, name in ((True, "exploring"), (False, "greedy")):
-            for b in report.calibration(every[every.explored == explored]).itertuples():
-                cells = [f"{b.predicted:.3f}", f"{b.y:.3f} ± {b.error:.3f}", b.count]
-                rows.append([f"{m.name}, {name}", *cells])
-    header = ["", "mean prediction", "outcome y", "selections"]
-    return report.table("Is the teacher calibrated?", header, rows)
-
-
-def audit(methods: list[Method], blocks: int) -> str:
-    """A table for each part of the longest run's steps, and the calibration."""
-    longest, parts = max(run.metrics.index[-1] for m in methods for run in m.runs), []
+def audit(methods: dict[str, list[Run]], blocks: int) -> str:
+    """A table for each part of the longest run's steps."""
+    longest, parts = max(run.metrics.index[-1] for runs in methods.values() for run in runs), []
     width = -(-longest // blocks)
     for first in range(1, longest + 1, width):
         last = min(first + width - 1, longest)
         of_steps = partial(measures, first=first, last=last)
         parts.append(report.by_method(f"Steps {first} to {last}", methods, of_steps, "", 3))
-    return "\n".join([*parts, calibration(methods)])
+    return "\n".join(parts)
 
 
 def main(argv=None) -> None:

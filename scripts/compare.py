@@ -5,47 +5,22 @@
 An accuracy is the mean of a run's last five evaluations (Section 5.2), in percent; over seeds it is
 mean ± sample standard deviation. Runs whose settings differ in nothing but the seed are one method.
 "At" an amount that all runs reached, and at half of it, accuracy is interpolated between
-evaluations, whose own time does not count. The paper's own numbers stand after ours.
+evaluations, whose own time does not count.
 
-Two questions are kept apart. Would another training run come out the same? Interval and p over
+Methods are compared with the first one of uniform sampling, else with the first one. Two
+questions are kept apart. Would another training run come out the same? Interval and p over
 seeds (t): paired where both methods have the same seeds, else Welch's. Would other validation
 problems say the same of *these* models? Interval over problems (bootstrap), seeds averaged.
 """
 
 import sys
+from functools import partial
 
 import numpy as np
 
 from plumbing.errors import InputError
 from scripts import report
-from scripts.report import AMOUNTS, Method, Run
-
-PAPER = """## The paper's accuracies
-
-| Tables 1 and 3 | base model | baseline (GRPO) | Goldilocks |
-| --- | --- | --- | --- |
-| Olmo2-1B | 2.5% | 11.7% | 14.9% |
-| Qwen2.5-1.5B | 13.48% | 30.6% | 33.4% |
-| … five seeds, 26,666 and 20,000 steps | | 30.2 ± 0.48% | 33.0 ± 0.54% |
-| Qwen3-4B | 12.4% | 58.1% | 59.7% |
-| Phi-4-4B-Instruct | 25.4% | 37.1% | 41.0% |
-
-| Table 2, Qwen2.5-1.5B | baseline | Goldilocks |
-| --- | --- | --- |
-| standard GRPO | 27.6% | 29.5% |
-| `--loss dapo` | 26.7% | 28.0% |
-| `--entropy_coef 0.0003` | 27.4% | 29.1% |
-"""
-
-
-def baseline(method: Method, methods: list[Method]) -> Method | None:
-    """What a method is compared with: the uniform sampler's (else the first) with the fewest
-    other settings changed. A uniform method is compared with the first of them; that, with none."""
-    uniform = [m for m in methods if m.runs[0].config["sampler"] == "uniform"] or methods[:1]
-    others = uniform[:1] if method in uniform else uniform
-    others = [other for other in others if other is not method]
-    run = method.runs[0]
-    return min(others, key=lambda m: len(report.differing(run, m.runs[0])), default=None)
+from scripts.report import AMOUNTS, Run
 
 
 def accuracies(run: Run, reached: dict[str, float]) -> dict[str, float]:
@@ -60,42 +35,41 @@ def accuracies(run: Run, reached: dict[str, float]) -> dict[str, float]:
     return found
 
 
-def difference(method: Method, base: Method) -> list[str]:
-    """A row: method less base, over seeds and over problems."""
-    a, b, paired = method.scores, base.scores, method.seeds == base.seeds
+def difference(name: str, runs: list[Run], base: list[Run]) -> list[str]:
+    """A row: a method less the baseline, over seeds and over problems."""
+    a, b = [run.score for run in runs], [run.score for run in base]
+    paired = [run.config["seed"] for run in runs] == [run.config["seed"] for run in base]
     over_seeds = ["one seed: none", "–", "–"]
     if min(len(a), len(b)) > 1:
         _, (low, high), p = report.t_difference(a, b, paired)
         over_seeds = [f"{low:.1f} to {high:.1f}", f"{p:.2g}", "paired" if paired else "Welch"]
-    verdicts = [np.mean([run.verdicts for run in m.runs], axis=0) for m in (method, base)]
+    verdicts = [np.mean([run.verdicts for run in each], axis=0) for each in (runs, base)]
     low, high = report.bootstrap(verdicts[0] - verdicts[1])
     points = f"{np.mean(a) - np.mean(b):+.1f}"
-    name = f"{method.name} − {base.name}"
     return [name, points, *over_seeds, f"{low:.1f} to {high:.1f}"]
 
 
-def compare(methods: list[Method]) -> str:
-    """All tables as Markdown. Raises InputError where the runs cannot be compared."""
-    runs = [run for m in methods for run in m.runs]
-    for run in runs:
-        if run.config.get("val_data_crc32") != runs[0].config.get("val_data_crc32"):
+def compare(methods: dict[str, list[Run]]) -> str:
+    """Both tables as Markdown. Raises InputError where the runs cannot be compared."""
+    every = [run for runs in methods.values() for run in runs]
+    for run in every:
+        if run.config.get("val_data_crc32") != every[0].config.get("val_data_crc32"):
             what = "have different validation sets: not comparable"
-            raise InputError(f"{runs[0].folder} and {run.folder} {what}")
+            raise InputError(f"{every[0].folder} and {run.folder} {what}")
         step, steps, count = run.metrics.index[-1], run.config["steps"], len(run.reported)
         if step < steps or count < 5:
             what = f"at step {step} of {steps}; evaluations to average, of five: {count}"
             print(f"note: {run.folder} is {what}", file=sys.stderr)
-    reached = {a: min(run.spent[a][run.accuracy.index[-1]] for run in runs) for a in AMOUNTS}
-    seeds = [f"{m.name}: " + ", ".join(f"{score:.1f}" for score in m.scores) for m in methods]
+    reached = {a: min(run.spent[a][run.accuracy.index[-1]] for run in every) for a in AMOUNTS}
+    seeds = [f"{name}: {[round(run.score, 1) for run in runs]}" for name, runs in methods.items()]
     note = f"Last five evaluations by seed: {'; '.join(seeds)}. Steps × ranks / student ranks: "
     note += "n steps of 6 student ranks against 8n/6 of 8 (App. D)."
-    parts = [report.by_method("Accuracy", methods, lambda r: accuracies(r, reached), note=note)]
-    pairs = [(m, base) for m in methods if (base := baseline(m, methods))]
-    header = ["", "points", "interval over seeds", "p", "test", "interval over problems"]
-    if pairs:
-        rows = [difference(*pair) for pair in pairs]
-        parts.append(report.table("Differences, with 95% intervals", header, rows))
-    return "\n".join([*parts, PAPER])
+    accuracy = partial(accuracies, reached=reached)
+    base, *others = sorted(methods, key=lambda m: methods[m][0].config["sampler"] != "uniform")
+    rows = [difference(m, methods[m], methods[base]) for m in others]
+    header = ["method", "points", "interval over seeds", "p", "test", "interval over problems"]
+    against = report.table(f"Less {base}, with 95% intervals", header, rows)
+    return "\n".join([report.by_method("Accuracy", methods, accuracy, note=note), against])
 
 
 def main(argv=None) -> None:

@@ -103,12 +103,7 @@ def numbers(rng: random.Random) -> dict:
 
 def filled(template: str, given: dict) -> str:
     """`template` with each «expression» or «expression:format» replaced by its value."""
-
-    def value(hole: re.Match) -> str:
-        expression, _, form = hole[1].partition(":")
-        return format(eval(expression, dict(given)), form)
-
-    return re.sub("«(.*?)»", value, template)
+    return re.sub("«(.*?)»", lambda hole: eval(f"f'{{{hole[1]}}}'", dict(given)), template)
 
 
 def choices(table: str) -> list[str]:
@@ -156,13 +151,13 @@ def answers(number: int, golds: list[str], rng: random.Random):
         yield family, due, gold, answer if family == "outside the box" else boxed
 
 
-def graded(count: int, golds: list[str], rng: random.Random) -> pandas.DataFrame:
+def graded(number: int, golds: list[str], rng: random.Random) -> pandas.DataFrame:
     """A row for each generated answer."""
     rows = []
     with Verifier(workers=2) as verifier:  # a second try does not wait for a replacement to start
         verified = zip(golds, verifier.check_golds(golds), strict=True)
         golds = [gold for gold, good in verified if good]
-        for family, due, gold, completion in answers(count, golds, rng):
+        for family, due, gold, completion in answers(number, golds, rng):
             verifier.pool.settle()
             start = time.monotonic()
             status = verifier.grade([completion], [gold])[0].status

@@ -16,13 +16,15 @@ are one method: its mean is drawn thick, over the range that all of them cover, 
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from scipy import stats
 
 from plumbing.errors import InputError
 from scripts import report
-from scripts.report import AMOUNTS, Method
+from scripts.report import AMOUNTS, Run
 
 EMA = 0.9  # (paper, Experiments)
 # Okabe and Ito's, in an order that keeps the first ones apart in a black-and-white print too.
@@ -40,9 +42,6 @@ PANELS = [  # title, axis, {key: its name in the panel's legend}
     ("Teacher error on unseen problems", "mean |predicted − outcome|", ERRORS),
     ("Teacher's predictions", "predicted utility, candidates", SPREAD),
 ]
-LOOK = {"axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.6}
-LOOK |= {"axes.spines.top": False, "axes.spines.right": False}
-LOOK |= {"legend.frameon": False, "legend.fontsize": 8}
 
 
 def smooth(curve: pd.Series) -> pd.Series:
@@ -56,12 +55,22 @@ def together(curves: list[pd.Series]) -> pd.DataFrame:
     return every.interpolate("index", limit_area="inside").dropna()
 
 
-def draw_panel(axes, panel, methods: list[Method], amount: str = "steps") -> None:
+def calibration(selections: pd.DataFrame) -> pd.DataFrame:
+    """Outcomes by prediction, in tenths of [0, 0.5] (the last includes 0.5) with at least ten of
+    them: predicted and y (means), error (half of a 95% interval of y's mean), count."""
+    known = selections.dropna(subset="predicted")
+    bins = known.groupby(np.digitize(known.predicted, np.linspace(0, 0.5, 11)[1:-1]))
+    error = bins.y.sem() * stats.norm.ppf(0.975)
+    found = bins[["predicted", "y"]].mean().assign(error=error, count=bins.size())
+    return found[found["count"] >= 10]
+
+
+def draw_panel(axes, panel, methods: dict[str, list[Run]], amount: str) -> None:
     """One of PANELS, by what was spent."""
     title, label, names = panel
     for (key, name), style in zip(names.items(), STYLES, strict=False):
-        for method, colour in zip(methods, COLOURS, strict=False):
-            curves = [run.curve(key, amount) for run in method.runs]
+        for runs, colour in zip(methods.values(), COLOURS, strict=False):
+            curves = [run.curve(key, amount) for run in runs]
             curves = [c if key == "val_accuracy" else smooth(c) for c in curves if len(c)]
             if curves:
                 mean = together(curves).mean(axis=1)
@@ -75,29 +84,29 @@ def draw_panel(axes, panel, methods: list[Method], amount: str = "steps") -> Non
     axes.set(title=title, ylabel=label, xlabel=AMOUNTS[amount])
 
 
-def draw_reliability(axes, methods: list[Method]) -> None:
+def draw_reliability(axes, methods: dict[str, list[Run]]) -> None:
     """Mean outcome by bin of prediction; exploring filled, greedy open."""
     axes.plot([0, 0.5], [0, 0.5], ":", color="0.3", linewidth=1)
     for explored, line, fill in ((True, "o-", None), (False, "o--", "w")):
         name = "exploring" if explored else "greedy"
         axes.plot([], [], line, color="0.3", markerfacecolor=fill, label=name)
-        for method, colour in zip(methods, COLOURS, strict=False):
-            s = pd.concat([run.selections for run in method.runs])
-            b = report.calibration(s[s.explored == explored])
+        for runs, colour in zip(methods.values(), COLOURS, strict=False):
+            s = pd.concat([run.selections for run in runs])
+            b = calibration(s[s.explored == explored])
             style = {"fmt": line, "color": colour, "markerfacecolor": fill, "capsize": 2}
             axes.errorbar(b.predicted, b.y, b.error, **style)
     axes.legend()
     axes.set(title="Reliability (95% intervals)", xlabel="predicted utility", ylabel="outcome y")
 
 
-@matplotlib.rc_context(LOOK)
-def draw(methods: list[Method], amount: str = "steps") -> Figure:
+@matplotlib.rc_context({"axes.grid": True, "grid.alpha": 0.25, "legend.fontsize": 8})
+def draw(methods: dict[str, list[Run]], amount: str = "steps") -> Figure:
     """The training curves by what was spent, and the reliability of predictions where there are
     any."""
     if len(methods) > len(COLOURS):
         most = f"only {len(COLOURS)} colours can be told apart"
         raise InputError(f"{len(methods)} methods, but {most}; draw fewer at a time")
-    runs = [run for method in methods for run in method.runs]
+    runs = [run for runs in methods.values() for run in runs]
     panels = [p for p in PANELS if any(len(run.curve(next(iter(p[2])))) for run in runs)]
     predicts = any(run.selections.predicted.notna().any() for run in runs)
     n = len(panels) + predicts
@@ -109,7 +118,7 @@ def draw(methods: list[Method], amount: str = "steps") -> Figure:
     if predicts:
         draw_reliability(places[-1], methods)
     lines = [Line2D([], [], color=colour, linewidth=2) for colour in COLOURS[: len(methods)]]
-    labels = [f"{method.name} (runs: {len(method.runs)})" for method in methods]
+    labels = [f"{name} (runs: {len(runs)})" for name, runs in methods.items()]
     figure.legend(lines, labels, loc="outside upper center", ncols=3)
     return figure
 

@@ -120,53 +120,23 @@ class Run:
         return 100 * np.mean([read_table(file, "reward").reward for file in files], axis=0)
 
 
-@dataclass(eq=False)
-class Method:
-    """Runs that differ in the seed alone, in the order of their seeds."""
-
-    name: str
-    runs: list[Run]
-
-    def __post_init__(self):
-        self.runs = sorted(self.runs, key=lambda run: run.config["seed"])
-        self.seeds = [run.config["seed"] for run in self.runs]
-        if len(set(self.seeds)) < len(self.seeds):
-            raise InputError(f"two runs of {self.name!r} have the same seed: {self.seeds}")
-
-    @property
-    def scores(self) -> list[float]:
-        return [run.score for run in self.runs]
-
-
-def differing(one: Run, other: Run) -> set[str]:
-    """The settings that make two runs different methods."""
-    keys = one.config.keys() | other.config.keys()
-    return {key for key in keys if one.config.get(key) != other.config.get(key)} - OWN
-
-
-def load_methods(folders) -> list[Method]:
-    """The runs by method. Its name is the sampler and the settings in which runs with the same
-    sampler and preset differ; the preset stands before it where there are several."""
-    runs, groups = [Run.load(folder) for folder in folders], {}
-    several = len({run.config["preset"] for run in runs}) > 1
-    for run in runs:
-        sets_apart = [differing(run, other) for other in runs]
-        alike = [keys for keys in sets_apart if not keys & {"preset", "sampler"}]
-        parts = [f"{key} {run.config.get(key)}" for key in sorted(set().union(*alike))]
-        preset = [run.config["preset"]] if several else []
-        groups.setdefault(", ".join([*preset, run.config["sampler"], *parts]), []).append(run)
-    return [Method(name, members) for name, members in groups.items()]
-
-
-def calibration(selections: pd.DataFrame) -> pd.DataFrame:
-    """Outcomes by prediction, in tenths of [0, 0.5] (the last includes 0.5) with at least ten of
-    them: predicted and y (means), error (half of an interval of y's mean, by its standard error),
-    count."""
-    known = selections.dropna(subset="predicted")
-    bins = known.groupby(np.digitize(known.predicted, np.linspace(0, 0.5, 11)[1:-1]))
-    error = bins.y.sem() * stats.norm.ppf(0.975)
-    found = bins[["predicted", "y"]].mean().assign(error=error, count=bins.size())
-    return found[found["count"] >= 10]
+def load_methods(folders) -> dict[str, list[Run]]:
+    """Runs that differ in the seed alone, by name, in the order of their seeds. The name is the
+    sampler and the settings in which runs with the same sampler and preset differ; the preset
+    stands before it where there are several."""
+    runs, methods = [Run.load(folder) for folder in folders], {}
+    configs = pd.DataFrame([run.config for run in runs]).drop(columns=OWN, errors="ignore")
+    configs = configs.astype(str)
+    for run, config in zip(runs, configs.to_dict("records"), strict=True):
+        alike = configs.query("preset == @config['preset'] and sampler == @config['sampler']")
+        parts = [f"{key} {config[key]}" for key in sorted(alike) if alike[key].nunique() > 1]
+        preset = [config["preset"]] if configs.preset.nunique() > 1 else []
+        methods.setdefault(", ".join([*preset, config["sampler"], *parts]), []).append(run)
+    for name, members in methods.items():
+        members.sort(key=lambda run: run.config["seed"])
+        if len(members) > len({run.config["seed"] for run in members}):
+            raise InputError(f"two runs of {name!r} have the same seed")
+    return methods
 
 
 def t_difference(a, b, paired: bool) -> tuple[float, tuple[float, float], float]:
@@ -202,13 +172,12 @@ def table(title: str, header: list, rows: list[list], note: str = "") -> str:
     return f"## {title}\n\n{markdown(header, rows)}\n" + (f"\n{note}\n" if note else "")
 
 
-def by_method(title: str, methods: list[Method], measure, *how, note: str = "") -> str:
+def by_method(title: str, methods: dict, measure, *how, note: str = "") -> str:
     """A table of the numbers by name that measure(run) gives: a column for each method, with their
     `spread` over its runs (`how`: its unit and digits). A row that has no number is left out."""
-    columns = [pd.DataFrame([measure(run) for run in m.runs]) for m in methods]
+    columns = [pd.DataFrame([measure(run) for run in runs]) for runs in methods.values()]
     rows = [[name, *(spread(c[name].dropna(), *how) for c in columns)] for name in columns[0]]
-    rows = [row for row in rows if set(row[1:]) != {"–"}]
-    return table(title, ["", *(m.name for m in methods)], rows, note)
+    return table(title, ["", *methods], [row for row in rows if set(row[1:]) != {"–"}], note)
 
 
 def parser(doc: str) -> argparse.ArgumentParser:

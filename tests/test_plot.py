@@ -1,11 +1,13 @@
 """plot: the numbers that are drawn, by hand."""
 
+import math
+
 import pandas as pd
 import pytest
 from made_up import GOLDILOCKS, make_run, selection
 
 from scripts import plot
-from scripts.report import load_methods
+from scripts.report import Run, load_methods
 
 
 def test_mean_over_the_common_range():
@@ -40,6 +42,17 @@ def test_means_over_two_runs(tmp_path):
     assert second.tolist() == pytest.approx([1.0, 1.1, 1.09])
     assert mean.tolist() == pytest.approx([1.0, 1.1, 1.04])
     assert not any("Teacher" in title or "Reliability" in title for title in panels)
+
+
+def test_calibration_by_hand(tmp_path):
+    """900 outcomes, 0 or 1/2 alike often: their mean's standard error is 1/4 / √899, times 1.96."""
+    rows = [selection(1, True, [0.2], successes) for successes in (0, 8)] * 450
+    rows += [selection(1, True, [utility], 8) for utility in (0.46, 0.5)] * 5
+    rows += [selection(1, True, [utility], 8) for utility in (0.01, None)] * 9  # too few, not known
+    s = Run.load(make_run(tmp_path / "run", [{"step": 1}], rows)).selections
+    first, last = plot.calibration(s).to_numpy()
+    assert first == pytest.approx([0.2, 0.25, 1.96 * 0.25 / math.sqrt(899), 900], rel=1e-4)
+    assert last == pytest.approx([0.48, 0.5, 0, 10])  # 0.5 belongs to the last bin
 
 
 def test_reliability(tmp_path):
