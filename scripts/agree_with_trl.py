@@ -5,11 +5,11 @@
     trl_venv/bin/python -m scripts.agree_with_trl
 
 TRL is needed for nothing else, so it gets an environment of its own. The demo model samples 16
-completions of each of 12 problems and `Verifier` grades them. TRL is handed the tokens (its
-`rollout_func`) and the rewards (a reward function) and runs its own code from there: padding, old
-and reference log-probs and advantages (`_generate_and_score_completions`), then the loss
-(`_compute_loss`). Between the two the weights are moved, so that the ratio differs from 1 as at a
-second update. Ours is Policy, grpo.py and the lines of train.Student.update that join them.
+completions of each of 12 problems and `Verifier` grades them. TRL is handed these tokens and
+rewards and runs its own code from there: padding, log-probs and advantages
+(`_generate_and_score_completions`), then the loss (`_compute_loss`). Between the two the weights
+are moved, so that the ratio differs from 1 as at a second update. Ours is Policy, grpo.py and the
+lines of train.Student.update that join them.
 
 Prints a Markdown table and exits with 1 when numbers that should agree do not. `intended` marks two
 definitions that differ on purpose; a row below it, begun with an ellipsis, takes the difference out
@@ -44,8 +44,7 @@ G, TEMPERATURE, MAX_TOKENS = 16, 2.0, 40
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28
 # Seeds: of the rollouts, how the policy has moved since, where the reference is.
 SEED, POLICY, REFERENCE = 0, 1, 2
-# The float32 gradient of either side lies up to 2.3e-5 from ours in float64 (measured on three
-# seeds).
+# The float32 gradient of either side lies up to 2.3e-5 from ours in float64, on three seeds.
 TOLERANCE = 5e-5
 
 INTENDED = {  # what differs on purpose, by the name of the row
@@ -111,7 +110,7 @@ def our_loss(rollouts: Rollouts, A_P_G, weight_P_G, moved: bool, kl_coef, entrop
 class TRL:
     """A GRPOTrainer with the settings given, and the batch that it makes of our rollouts."""
 
-    def __init__(self, rollouts: Rollouts, folder: str, **settings):
+    def __init__(self, rollouts: Rollouts, **settings):
         from trl import GRPOConfig, GRPOTrainer
 
         settings = {"loss_type": "grpo", "num_generations": G, **settings}
@@ -128,7 +127,7 @@ class TRL:
         self.trainer = GRPOTrainer(
             MODEL,
             lambda graded, **_: graded,
-            GRPOConfig(folder, **settings),
+            GRPOConfig(tempfile.gettempdir(), **settings),
             Dataset.from_list(rows),
             processing_class=TOKENIZER,
             rollout_func=lambda prompts, trainer: tokens | {"logprobs": None},
@@ -153,8 +152,7 @@ class TRL:
 
     def loss(self, A_P_G, by_group: bool) -> dict[str, torch.Tensor]:
         """Loss, gradient, logged means."""
-        batch = {**self.batch, "advantages": A_P_G.flatten()}
-        batches = [batch]
+        batches = [batch := {**self.batch, "advantages": A_P_G.flatten()}]
         if by_group:
             groups = [slice(b, b + G) for b in range(0, len(self.mask), G)]
             batches = [{k: v[group] for k, v in batch.items() if v.dim()} for group in groups]
@@ -167,12 +165,12 @@ class TRL:
         return {"loss": loss.detach(), "gradient": flat_gradient(self.model), **means}
 
 
-def quantities(rollouts: Rollouts, folder: str):
+def quantities(rollouts: Rollouts):
     """Yields (name, which part of it, ours, TRL's): the rows of the table."""
     r_P_G = rollouts.rewards_P_G(G)
     advantages = {std: grpo.group_advantages(r_P_G, std) for std in grpo.STDS}
     A, std, dead_P = advantages["population"], r_P_G.std(1, keepdim=True), grpo.dead_groups(r_P_G)
-    trl, plain = TRL(rollouts, folder), TRL(rollouts, folder, scale_rewards="none")
+    trl, plain = TRL(rollouts), TRL(rollouts, scale_rewards="none")
     yield "advantages", "`none`", advantages["none"], plain.advantages
     yield "advantages, defaults", "`population` / `group`", A, trl.advantages
     mended = advantages["sample"] * std / (std + 1e-4)
@@ -194,11 +192,12 @@ def quantities(rollouts: Rollouts, folder: str):
         """Rows of a loss: our weights and TRL's settings. TRL gets our advantages unless
         `scale_rewards` is given; the weights have moved since the rollouts unless `moved` is False;
         `by_group` makes each group a batch of its own for TRL and takes the mean."""
-        trl = TRL(rollouts, folder, **settings)
+        trl = TRL(rollouts, **settings)
         if moved:
             shift(trl.model, POLICY)
-        own = "scale_rewards" in settings
-        mine_P_G, trl_P_G = (advantages["none"], trl.advantages) if own else (A, A)
+        mine_P_G = trl_P_G = A
+        if "scale_rewards" in settings:
+            mine_P_G, trl_P_G = advantages["none"], trl.advantages
         coefficients = settings.get("beta", 0.0), settings.get("entropy_coef", 0.0)
         mine = our_loss(rollouts, mine_P_G, weight_P_G, moved, *coefficients)
         theirs = trl.loss(trl_P_G, by_group)
@@ -225,23 +224,6 @@ def quantities(rollouts: Rollouts, folder: str):
     yield from losses("… `dapo`, a group at a time", dapo, **dapo_H, **grouped)
 
 
-def compare(rollouts: Rollouts, folder: str) -> list[str]:
-    """Prints the table: a tensor by its norm, one of log-probs or entropies by its mean, and
-    max |ours - TRL| / max |TRL|. Returns the names of those that should agree and do not."""
-    disagree = []
-    print("| quantity | ours | TRL | relative difference | note |\n|---|---|---|---|---|")
-    for name, part, ours, trl in quantities(rollouts, folder):
-        difference = ((ours - trl).abs().max() / trl.abs().max().clamp(min=1e-30)).item()
-        show = torch.mean if part in ("log-prob", "entropy") else torch.linalg.vector_norm
-        a, b = (x.item() if x.dim() == 0 else show(x.double()).item() for x in (ours, trl))
-        note = f"intended: {INTENDED[name]}" if name in INTENDED else ""
-        if not note and not difference <= TOLERANCE:  # written so that NaN fails
-            note = "**DISAGREES**"
-            disagree.append(f"{name}: {part}")
-        print(f"| {name}: {part} | {a:.7g} | {b:.7g} | {difference:.1e} | {note} |", flush=True)
-    return disagree
-
-
 def main() -> int:
     """Exit status 0: all that should agree do; 1: something does not; 2: there is no TRL."""
     report.parser(__doc__).parse_args()
@@ -254,13 +236,21 @@ def main() -> int:
     except ImportError:
         print(f"TRL is needed, in an environment of its own: {INSTALL}", file=sys.stderr)
         return 2
-    rollouts = sample()
-    dead, lengths = int(grpo.dead_groups(rollouts.rewards_P_G(G)).sum()), rollouts.lengths()
+    rollouts, disagree = sample(), []
+    dead, tokens = grpo.dead_groups(rollouts.rewards_P_G(G)).sum(), rollouts.lengths().sum()
     print(f"TRL {trl.__version__}, transformers {transformers.__version__}, torch", end=" ")
     print(f"{torch.__version__}. {len(rollouts) // G} groups of {G}, {dead} of them dead;", end=" ")
-    print(f"{lengths.sum()} response tokens, {rollouts.finished.count(False)} rows cut off.\n")
-    with tempfile.TemporaryDirectory() as folder:
-        disagree = compare(rollouts, folder)
+    print(f"{tokens} response tokens, {rollouts.finished.count(False)} rows cut off.\n")
+    print("| quantity | ours | TRL | relative difference | note |\n|---|---|---|---|---|")
+    for name, part, x, y in quantities(rollouts):
+        difference = ((x - y).abs().max() / y.abs().max().clamp(min=1e-30)).item()
+        show = torch.mean if part in ("log-prob", "entropy") else torch.linalg.vector_norm
+        shown = [f"{z.item() if z.dim() == 0 else show(z.double()).item():.7g}" for z in (x, y)]
+        note = f"intended: {INTENDED[name]}" if name in INTENDED else ""
+        if not note and not difference <= TOLERANCE:  # written so that NaN fails
+            note = "**DISAGREES**"
+            disagree.append(f"{name}: {part}")
+        print(f"| {name}: {part} | {' | '.join(shown)} | {difference:.1e} | {note} |", flush=True)
     agree = f"All that should agree do, to {TOLERANCE:g}."
     print(f"\nDisagree: {'; '.join(disagree)}." if disagree else f"\n{agree}")
     return int(bool(disagree))

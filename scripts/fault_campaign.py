@@ -2,12 +2,12 @@
 
     python -m scripts.fault_campaign --kills 30 --seed 0
 
-One undisturbed run of the demo (3 student ranks, 1 teacher rank) is the reference. Then the same
-command is started in another folder and struck again and again, by `kill -9` or SIGTERM of each of
-TARGETS at each of MOMENTS. Whenever such a run gets to its end it is compared with the reference,
-and a new one begins. At last one job under `torchrun --max-restarts` loses a student rank, and
-later its teacher. Lost: a start that fails, or any difference in metrics (times aside), selections,
-samples, evaluations, or one bit of the exported weights. Exit status 0 if nothing was lost.
+One undisturbed run of the demo (3 student ranks; rank 3 is the teacher's) is the reference. Then
+the same command is started in another folder and struck again and again, by `kill -9` or SIGTERM of
+each of TARGETS at each of MOMENTS. Whenever such a run gets to its end it is compared with the
+reference, and a new one begins. At last one job under `torchrun --max-restarts` loses a student
+rank, and later its teacher. Lost: a start that fails, or any difference in metrics (times aside),
+selections, samples, evaluations, or one bit of the exported weights. Exit status 0: nothing lost.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from scripts import report
 
 ROOT = Path(__file__).resolve().parent.parent
 RANKS, STEPS = 4, 18
-TARGETS = ("rank 0", "rank 1", "rank 2", "rank 3", "all ranks", "torchrun")  # rank 3: teacher
+TARGETS = ("rank 0", "rank 1", "rank 2", "rank 3", "all ranks", "torchrun")
 DAMAGE = "checkpoint, and damage"  # of a bit of the newest one
 MOMENTS = ("start", "step", "checkpoint", DAMAGE, "SIGTERM")  # SIGTERM: in a step
 PATIENCE = 300  # seconds for anything to happen
@@ -133,8 +133,7 @@ def outcome(job: subprocess.Popen, reference: Path, folder: Path) -> str:
 
 
 def campaign(root: Path, kills: int, rng) -> tuple[list[list], list[str]]:
-    """A row of the table for each strike, and how each run ended: no more after one that lost
-    something."""
+    """A row of the table for each strike, and how each run ended, up to one that lost something."""
     reference, rows, ends = root / "reference", [], []
     if launch(reference).wait(PATIENCE):
         raise InputError(f"the undisturbed run failed: see {reference.with_suffix('.log')}")
@@ -159,8 +158,7 @@ def campaign(root: Path, kills: int, rng) -> tuple[list[list], list[str]]:
 
 
 def restarted(root: Path, rng) -> str:
-    """One job under `torchrun --max-restarts 2` that loses a student rank, and later its teacher:
-    what came of it."""
+    """What came of one job under `torchrun --max-restarts 2` that lost two ranks."""
     folder = root / "restarted"
     job = launch(folder, restarts=2)
     struck = strike(job, folder, "rank 1", "step", rng)

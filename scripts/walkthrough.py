@@ -92,7 +92,7 @@ def page(seen: SimpleNamespace) -> str:
     texts = [decode(ids, skip_special_tokens=True).strip() for ids in mine.completion_ids]
     samples = {"completion": range(1, G + 1), "text": [f"`{text}`" for text in texts]}
     samples |= {"box": map(extract_boxed, texts), "verdict": mine.statuses, "reward r": r_G}
-    zero = [grpo.zero_variance_probability(x, G) for x in (p, 0.5, 0.01)]
+    zero = [grpo.zero_variance_probability(x, G) for x in (p, 0.01)]
 
     # Its advantages and its loss.
     A_B = grpo.group_advantages(rewards_P_G, c.advantage_std).flatten()
@@ -123,10 +123,7 @@ def page(seen: SimpleNamespace) -> str:
 
 <!-- Written by scripts/walkthrough.py. Do not edit: change the script and run it again. -->
 
-This page follows step {STEP} of
-
-    python train.py {FLAGS}
-
+This page follows step {STEP} of `python train.py {FLAGS}`,
 and in it one prompt of {P}. `python -m scripts.walkthrough` makes the same steps and looks on, so
 every number was computed by the code; a test does the sums again from the printed figures. Read
 `train.train_step` next to it. (`--teacher_lag 0` is Algorithms 1 and 2 to the letter, one after the
@@ -182,8 +179,7 @@ not judged. The rewards are {" ".join(map(str, r_G))}, so p̂ = {k_P[n]}/{G} = {
 
 - The utility is y = √(p̂(1 - p̂)) = {y:.4f}. The teacher had said {f:.4f}.
 - If the true success probability is p, all {G} agree, and teach nothing, with probability
-  p^{G} + (1 - p)^{G} (Eq. 1). For p = {p:.4f} that is {zero[0]:.6f},
-  for p = 0.5 it is {zero[1]:.6f}, for p = 0.01 it is {zero[2]:.6f}.
+  p^{G} + (1 - p)^{G} (Eq. 1). For p = {p:.4f} that is {zero[0]:.6f}, for p = 0.01 {zero[1]:.6f}.
 - It does happen: {wrong + right} of the {P} groups of this step are dead, {wrong} all wrong and
   {right} all right: `zero_variance` in metrics.jsonl is {m["zero_variance"]:.4f}.
 
@@ -191,13 +187,9 @@ not judged. The rewards are {" ".join(map(str, r_G))}, so p̂ = {k_P[n]}/{G} = {
 
 *Section 2, "Advantage computation". `grpo.group_advantages`*
 
-Â = (r - mean)/std within the group. The rewards have mean p̂ and standard deviation y, so there are
-two values:
-
-- right: (1 - p̂)/y = {A_N.max():.4f},
-- wrong: -p̂/y = {A_N.min():.4f}.
-
-Over a group they cancel. In a dead group every Â is exactly 0.
+Â = (r - mean)/std within the group, whose rewards have mean p̂ and standard deviation y. So a right
+completion gets (1 - p̂)/y = {A_N.max():.4f}, a wrong one -p̂/y = {A_N.min():.4f}. Over a group they
+cancel. In a dead group every Â is exactly 0.
 
 ## 7. Advantages become a loss
 
@@ -251,8 +243,6 @@ seen them. The honest measure is the error before: mean |f - y| is `teacher_mae`
 (`sampler.outcome_metrics`, Section 5.4), {m["teacher_mae"]:.4f}.
 
 The next `sampler.Pooled.propose` scores its pools with the new teacher, and the loop begins again.
-`docs/paper_map.md` leads from each equation to its code and its test; `tests/test_theory.py` proves
-Eq. 1-3.
 """
 
 

@@ -68,8 +68,8 @@ def test_the_group_from_its_choice_to_its_loss():
     right, G, p = find("so p̂ = #/# = #.")
     y, (B,) = math.sqrt(p * (1 - p)), find("so B = P · G = #;")
     assert find("√(p̂(1 - p̂)) = #.")[0] == pytest.approx(y, abs=1e-4)
-    assert find("For p = # that is #,")[1] == pytest.approx(p**G + (1 - p) ** G, abs=2e-6)
-    values = find("right: (1 - p̂)/y = #, - wrong: -p̂/y = #.")
+    assert find("For p = # that is #, for")[1] == pytest.approx(p**G + (1 - p) ** G, abs=2e-6)
+    values = find("gets (1 - p̂)/y = #, a wrong one -p̂/y = #.")
     assert values == pytest.approx([(1 - p) / y, -p / y], abs=1e-4)
     group = [list(map(float, row)) for row in rows("| completion | r")]
     rewards = re.search(r"The rewards are ([01 ]+), so", TEXT)[1].split()
