@@ -65,7 +65,7 @@ def audit(methods: dict[str, list[Run]], blocks: int) -> str:
 
 def main(argv=None) -> None:
     """The command line of `audit`."""
-    parser = report.arguments(__doc__)
+    parser = report.parser(__doc__, runs=True)
     what = "parts that the steps are divided into (%(default)s)"
     parser.add_argument("--blocks", type=count, default=4, help=what)
     args = parser.parse_args(argv)

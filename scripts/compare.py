@@ -74,7 +74,7 @@ def compare(methods: dict[str, list[Run]]) -> str:
 
 def main(argv=None) -> None:
     """The command line of `compare`."""
-    args = report.arguments(__doc__).parse_args(argv)
+    args = report.parser(__doc__, runs=True).parse_args(argv)
     with report.one_line("compare"):
         print(compare(report.load_methods(args.runs)), end="")
 

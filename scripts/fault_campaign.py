@@ -157,16 +157,6 @@ def campaign(root: Path, kills: int, rng) -> tuple[list[list], list[str]]:
         print(*rows[-1], sep=", ", file=sys.stderr, flush=True)
 
 
-def restarted(root: Path, rng) -> str:
-    """What came of one job under `torchrun --max-restarts 2` that lost two ranks."""
-    folder = root / "restarted"
-    job = launch(folder, restarts=2)
-    struck = strike(job, folder, "rank 1", "step", rng)
-    struck = strike(job, folder, "rank 3", "checkpoint", rng) and struck
-    end = outcome(job, root / "reference", folder)
-    return end if struck else f"LOST: it ended before it was struck; {end}"
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = report.parser(__doc__)
     parser.add_argument("--kills", type=count, default=30, help="strikes in all [30]")
@@ -180,7 +170,11 @@ def main(argv: list[str] | None = None) -> int:
         if any(root.iterdir()):
             raise InputError(f"--out {root} is not empty; choose another")
         rows, ends = campaign(root, args.kills, rng)
-        again = restarted(root, rng)
+        folder = root / "restarted"
+        job = launch(folder, restarts=2)
+        struck = strike(job, folder, "rank 1", "step", rng)
+        struck = strike(job, folder, "rank 3", "checkpoint", rng) and struck
+        again = outcome(job, root / "reference", folder) if struck else "LOST: it was not struck"
     note = f"{sum(row[3] for row in rows)} while a checkpoint was being written. The {len(ends)} "
     note += f"runs ended: {', '.join(ends)}. A job under torchrun --max-restarts 2: {again}."
     print(report.table(f"{len(rows)} strikes", HEADER, rows, note))

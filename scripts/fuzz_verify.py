@@ -12,6 +12,7 @@ import re
 import resource
 import sys
 import time
+from itertools import compress
 from pathlib import Path
 
 import pandas
@@ -155,8 +156,7 @@ def graded(number: int, golds: list[str], rng: random.Random) -> pandas.DataFram
     """A row for each generated answer."""
     rows = []
     with Verifier(workers=2) as verifier:  # a second try does not wait for a replacement to start
-        verified = zip(golds, verifier.check_golds(golds), strict=True)
-        golds = [gold for gold, good in verified if good]
+        golds = [*compress(golds, verifier.check_golds(golds))]
         for family, due, gold, completion in answers(number, golds, rng):
             verifier.pool.settle()
             start = time.monotonic()

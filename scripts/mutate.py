@@ -6,7 +6,6 @@ Most of the faults have been seen in well-known GRPO code. Prints a table; the e
 one survives that is not expected to, and 2 where a fault or its test no longer fits the code.
 """
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -135,14 +134,6 @@ def faults(word: str) -> list[list[str]]:
     return found
 
 
-def copy_tree(to: Path) -> None:
-    """The files of the repository, those that git does not know yet among them."""
-    listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT)
-    for name in listed.decode().splitlines():
-        (to / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, to / name)
-
-
 def fails(tree: Path, *tests: str) -> bool:
     """Whether one of the tests fails. Raises InputError where there is no such test."""
     line = [sys.executable, "-B", "-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests]
@@ -158,7 +149,8 @@ def main() -> int:
     word, survivors = parser.parse_args().only, set()
     with report.one_line("mutate"), tempfile.TemporaryDirectory() as folder:
         tree, chosen = Path(folder), faults(word)
-        copy_tree(tree)
+        copy = "git ls-files -zco --exclude-standard | xargs -0 cp --parents -t"
+        subprocess.run(f"{copy} {folder}", shell=True, cwd=ROOT, check=True)
         if fails(tree, *sorted({test for _, _, test, _, _ in chosen})):
             raise InputError("a test fails without any fault")
         print("| fault | caught by | |\n|---|---|---|")

@@ -26,7 +26,6 @@ from plumbing.errors import InputError
 from scripts import report
 from scripts.report import AMOUNTS, Run
 
-EMA = 0.9  # (paper, Experiments)
 # Okabe and Ito's, in an order that keeps the first ones apart in a black-and-white print too.
 COLOURS = ["#0072B2", "#E69F00", "#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7"]
 STYLES = ("-", "--", ":")
@@ -45,8 +44,8 @@ PANELS = [  # title, axis, {key: its name in the panel's legend}
 
 
 def smooth(curve: pd.Series) -> pd.Series:
-    """s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t."""
-    return curve.ewm(alpha=1 - EMA, adjust=False).mean()
+    """s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t (paper, Experiments)."""
+    return curve.ewm(alpha=0.1, adjust=False).mean()
 
 
 def together(curves: list[pd.Series]) -> pd.DataFrame:
@@ -85,17 +84,11 @@ def draw_panel(axes, panel, methods: dict[str, list[Run]], amount: str) -> None:
 
 
 def draw_reliability(axes, methods: dict[str, list[Run]]) -> None:
-    """Mean outcome by bin of prediction; exploring filled, greedy open."""
+    """Mean outcome by bin of prediction."""
     axes.plot([0, 0.5], [0, 0.5], ":", color="0.3", linewidth=1)
-    for explored, line, fill in ((True, "o-", None), (False, "o--", "w")):
-        name = "exploring" if explored else "greedy"
-        axes.plot([], [], line, color="0.3", markerfacecolor=fill, label=name)
-        for runs, colour in zip(methods.values(), COLOURS, strict=False):
-            s = pd.concat([run.selections for run in runs])
-            b = calibration(s[s.explored == explored])
-            style = {"fmt": line, "color": colour, "markerfacecolor": fill, "capsize": 2}
-            axes.errorbar(b.predicted, b.y, b.error, **style)
-    axes.legend()
+    for runs, colour in zip(methods.values(), COLOURS, strict=False):
+        b = calibration(pd.concat([run.selections for run in runs]))
+        axes.errorbar(b.predicted, b.y, b.error, fmt="o-", color=colour, capsize=2)
     axes.set(title="Reliability (95% intervals)", xlabel="predicted utility", ylabel="outcome y")
 
 
@@ -132,7 +125,7 @@ def save(figure: Figure, path: Path) -> Path:
 
 def main(argv=None) -> None:
     """The command line of `plot`."""
-    parser = report.arguments(__doc__)
+    parser = report.parser(__doc__, runs=True)
     parser.add_argument("--out", type=Path, default="figures", help="a folder (%(default)s)")
     what = "horizontal axis of the curves (%(default)s)"
     parser.add_argument("--x", choices=AMOUNTS, default="steps", help=what)

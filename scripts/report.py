@@ -180,16 +180,12 @@ def by_method(title: str, methods: dict, measure, *how, note: str = "") -> str:
     return table(title, ["", *methods], [row for row in rows if set(row[1:]) != {"–"}], note)
 
 
-def parser(doc: str) -> argparse.ArgumentParser:
-    """A command line whose help is the docstring as it stands."""
+def parser(doc: str, runs: bool = False) -> argparse.ArgumentParser:
+    """A command line whose help is the docstring as it stands; `runs`: it takes run folders."""
     raw = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(description=doc, formatter_class=raw)
-
-
-def arguments(doc: str) -> argparse.ArgumentParser:
-    """A command line that takes run folders."""
-    found = parser(doc)
-    found.add_argument("runs", nargs="+", metavar="RUN", help="folders that train.py made")
+    found = argparse.ArgumentParser(description=doc, formatter_class=raw)
+    if runs:
+        found.add_argument("runs", nargs="+", metavar="RUN", help="folders that train.py made")
     return found
 
 

@@ -117,8 +117,6 @@ def page(seen: SimpleNamespace) -> str:
     outcomes |= {"choice": np.where(s.explored_N, "explored", "greedy"), "f before": s.utility_N}
     outcomes |= {f"right of {G}": k_P, "y": y_P, "f after": now_P}
     errors = [((f_P - y_P) ** 2).mean() for f_P in (s.utility_N, now_P)]
-    every = c.teacher_update_every
-    at = [str(k) for k in range(pushed + 1, teacher.pushed + 1) if k % every == 0]
     return rf"""# One training step, followed with real numbers
 
 <!-- Written by scripts/walkthrough.py. Do not edit: change the script and run it again. -->
@@ -229,7 +227,7 @@ verdicts, before step 8: neither needs the other.
 
 - **Push and slide:** {pushed} samples so far, {teacher.pushed} with this step's. The buffer keeps
   the latest {c.replay_capacity}: it held {size} and now holds {len(teacher.replay)}.
-- **Trigger:** after every {c.teacher_update_every}th sample, so at {", ".join(at)}.
+- **Trigger:** after every {c.teacher_update_every}th sample of the stream.
 - **Refine:** each time, the buffer is shuffled into batches of {c.teacher_batch_size} and gone
   through {c.teacher_epochs} times, with an AdamW step for each batch: {teacher.updates - updates}.
 
