@@ -16,7 +16,6 @@ raise the norm with no group's gradient changed. ÷ live share undoes it, as `--
 
 from functools import partial
 
-from plumbing.flags import count
 from scripts import report
 from scripts.report import Run
 
@@ -52,10 +51,10 @@ def measures(run: Run, first: int, last: int) -> dict[str, float]:
     }
 
 
-def audit(methods: dict[str, list[Run]], blocks: int) -> str:
-    """A table for each part of the longest run's steps."""
+def audit(methods: dict[str, list[Run]]) -> str:
+    """A table for each quarter of the longest run's steps."""
     longest, parts = max(run.metrics.index[-1] for runs in methods.values() for run in runs), []
-    width = -(-longest // blocks)
+    width = -(-longest // 4)
     for first in range(1, longest + 1, width):
         last = min(first + width - 1, longest)
         of_steps = partial(measures, first=first, last=last)
@@ -65,12 +64,9 @@ def audit(methods: dict[str, list[Run]], blocks: int) -> str:
 
 def main(argv=None) -> None:
     """The command line of `audit`."""
-    parser = report.parser(__doc__, runs=True)
-    what = "parts that the steps are divided into (%(default)s)"
-    parser.add_argument("--blocks", type=count, default=4, help=what)
-    args = parser.parse_args(argv)
+    args = report.parser(__doc__, runs=True).parse_args(argv)
     with report.one_line("audit"):
-        print(audit(report.load_methods(args.runs), args.blocks), end="")
+        print(audit(report.load_methods(args.runs)), end="")
 
 
 if __name__ == "__main__":

@@ -50,13 +50,14 @@ def launch(folder: Path, restarts: int = 0) -> subprocess.Popen:
 
 
 def ranks_of(folder: Path) -> dict[str, int]:
-    """Process ids of the run that are there by now, by rank; torchrun itself is "no rank"."""
+    """Process ids of the run's ranks that are there by now, by name."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # a process may end while it is looked at
             if str(folder) in path.read_text().split("\0"):
-                rank = re.search(r"(?:^|\0)RANK=(\d+)", path.with_name("environ").read_text())
-                found[f"rank {rank[1]}" if rank else "no rank"] = int(path.parent.name)
+                environment = path.with_name("environ").read_text()
+                for rank in re.findall(r"(?:^|\0)RANK=(\d+)", environment):
+                    found[f"rank {rank}"] = int(path.parent.name)
     return found
 
 
@@ -96,7 +97,6 @@ def strike(job: subprocess.Popen, folder: Path, target: str, moment: str, rng) -
     if job.poll() is not None:
         return False
     ranks = ranks_of(folder)
-    ranks.pop("no rank", None)
     victims = ranks.values() if target == "all ranks" else [ranks.get(target, job.pid)]
     for pid in victims or [job.pid]:  # torchrun, also where there are no ranks yet
         with contextlib.suppress(ProcessLookupError):

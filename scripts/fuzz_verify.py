@@ -1,8 +1,6 @@
-"""Looks for wrong verdicts, limits that do not hold and memory that grows in verify.py, with
-answers nobody wrote.
+"""Wrong verdicts of verify.py, limits that do not hold, memory that grows? By answers nobody wrote.
 
-    python -m scripts.fuzz_verify                       # ten minutes, most of them hostile answers
-    python -m scripts.fuzz_verify --answers 2000 --calls 5000 --golds problems.jsonl
+    python -m scripts.fuzz_verify --golds problems.jsonl     # ten minutes
 
 Exit status 1: a hack was paid, a right answer refused, a worker crashed, or a limit did not hold.
 """

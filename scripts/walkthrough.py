@@ -239,8 +239,6 @@ For problem {problem} the target was y = {y:.4f}; the prediction was {f:.4f} and
 The mean of (f - y)² over them is {errors[0]:.4f} before and {errors[1]:.4f} after, when it has
 seen them. The honest measure is the error before: mean |f - y| is `teacher_mae` in metrics.jsonl
 (`sampler.outcome_metrics`, Section 5.4), {m["teacher_mae"]:.4f}.
-
-The next `sampler.Pooled.propose` scores its pools with the new teacher, and the loop begins again.
 """
 
 

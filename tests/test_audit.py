@@ -66,23 +66,24 @@ def test_dead_rows_already_out_and_resampling(tmp_path):
 
 
 def test_blocks_are_the_same_steps_for_all_and_numbers_are_over_runs(tmp_path):
-    """One run of 7 steps and one of 2, whose dead groups are 0.875 in the first block."""
+    """One run of 7 steps and one of 2, whose dead groups are 0.875 in the first quarter."""
     load(tmp_path / "a", steps=7)  # still going
     load(tmp_path / "b", [{"step": t, "zero_variance": 0.5} for t in range(1, 8)], seed=1)
-    tables = audit.audit(load_methods([tmp_path / "a", tmp_path / "b"]), 3).split("## ")[1:]
+    tables = audit.audit(load_methods([tmp_path / "a", tmp_path / "b"])).split("## ")[1:]
     dead = [line for text in tables for line in text.splitlines() if "dead groups" in line]
-    values = ["0.688 ± 0.265", "0.500", "0.500"]
+    values = ["0.688 ± 0.265", "0.500", "0.500", "0.500"]
     assert dead == [f"| dead groups | {value} |" for value in values]
-    titles = ["Steps 1 to 3", "Steps 4 to 6", "Steps 7 to 7"]
+    titles = ["Steps 1 to 2", "Steps 3 to 4", "Steps 5 to 6", "Steps 7 to 7"]
     assert [text.splitlines()[0] for text in tables] == titles
-    assert ["MAE" in text for text in tables] == [True, False, False]
+    assert ["MAE" in text for text in tables] == [True, False, False, False]
 
 
 def test_whole_command(tmp_path, capsys):
-    load(tmp_path / "g", selections=[selection(2, True, [0.2], 8)] * 10)
+    """What a method has no number for is –; a row that nobody has a number for is not there."""
+    load(tmp_path / "g", ROWS[:1], [selection(1, True, [0.2], 8)] * 10)
     load(tmp_path / "u", [{"step": 1}], [selection(1, True, [None], 8)], sampler="uniform")
-    audit.main([str(tmp_path / "g"), str(tmp_path / "u"), "--blocks", "1"])
+    audit.main([str(tmp_path / "g"), str(tmp_path / "u")])
     printed = capsys.readouterr().out
     assert "| outcome y, exploring | 0.500 | 0.500 |" in printed
-    assert "| teacher MAE | 0.250 | – |" in printed
-    assert "greedy" not in printed and "lift" not in printed  # nobody has any
+    assert "| teacher MAE | 0.300 | – |" in printed
+    assert "greedy" not in printed and "lift" not in printed
