@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 import transformers
 from datasets import Dataset
+from torch.nn.utils import parameters_to_vector
 from transformers import AutoTokenizer
 
 import grpo
@@ -65,11 +66,6 @@ def shift(model: torch.nn.Module, seed: int) -> torch.nn.Module:
     return model
 
 
-def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
-    """The gradient of all parameters as one vector."""
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-
 def sample() -> Rollouts:
     """Graded groups for 12 problems from the easiest third."""
     rows = map(json.loads, (DEMO / "val.jsonl").read_text().splitlines())
@@ -104,7 +100,8 @@ def our_loss(rollouts: Rollouts, A_P_G, weight_P_G, moved: bool, kl_coef, entrop
     loss, stats = grpo.policy_loss(logp_N, *columns, **more)
     loss.backward()
     means = {name: total / rollouts.lengths().sum() for name, total in stats.items()}
-    return {"loss": loss.detach(), "gradient": flat_gradient(policy), **means}
+    gradient = parameters_to_vector(p.grad for p in policy.parameters())
+    return {"loss": loss.detach(), "gradient": gradient, **means}
 
 
 class TRL:
@@ -162,7 +159,8 @@ class TRL:
         loss.backward()
         logged = {k: torch.tensor(v[-1]) for k, v in self.trainer._metrics["train"].items()}
         means = {"clip_fraction": logged["clip_ratio/region_mean"], "kl": logged.get("kl")}
-        return {"loss": loss.detach(), "gradient": flat_gradient(self.model), **means}
+        gradient = parameters_to_vector(p.grad for p in self.model.parameters())
+        return {"loss": loss.detach(), "gradient": gradient, **means}
 
 
 def quantities(rollouts: Rollouts):

@@ -164,19 +164,14 @@ def graded(number: int, golds: list[str], rng: random.Random) -> pandas.DataFram
     return pandas.DataFrame(rows, columns=["family", "due", "status", "seconds", "case"])
 
 
-def megabytes(who: int) -> float:
-    """The most that this process, or one of its workers, has held by now."""
-    return resource.getrusage(who).ru_maxrss / 1024
-
-
 def growth(calls: int) -> float:
-    """Megabytes that this process grows by while it calls a Verifier that often."""
+    """Megabytes that this process's peak grows by while it calls a Verifier that often."""
     with Verifier(workers=1) as verifier:
         for call in range(-calls // 20, calls):
             if call == 0:  # caches are full
-                before = megabytes(resource.RUSAGE_SELF)
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             verifier.grade([r"\boxed{12,345}"], ["12345"])
-    return megabytes(resource.RUSAGE_SELF) - before
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
 def main() -> int:
@@ -196,7 +191,8 @@ def main() -> int:
     paid = (frame.status == "correct").astype(int)
     bad = frame[(paid != frame.due) | (frame.status == "crash")]
     print(*(bad.family + ", " + bad.status + ", " + bad.case)[:40], sep="\n")
-    largest, slowest = megabytes(resource.RUSAGE_CHILDREN), frame.seconds.max()
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    slowest = frame.seconds.max()
     print(f"{options.calls} calls: {grown:.1f} MB more; largest worker: {largest:.0f} MB")
     print(f"slowest answer: {slowest:.2f} s; bad verdicts: {len(bad)}")
     held = slowest <= SECONDS and largest <= WORKER_MB and grown <= GROWTH_MB

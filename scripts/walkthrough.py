@@ -65,8 +65,7 @@ def follow() -> SimpleNamespace:
 
 def table(columns, digits: str = ".4f") -> str:
     """A Markdown table of columns by name; floats get so many digits."""
-    frame = pd.DataFrame(columns)
-    frame = frame.map(lambda x: format(x, digits) if isinstance(x, float) else x)
+    frame = pd.DataFrame(columns).map(lambda x: f"{x:{digits}}" if isinstance(x, float) else x)
     return report.markdown(list(frame), frame.to_numpy().tolist())
 
 

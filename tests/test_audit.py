@@ -76,14 +76,3 @@ def test_blocks_are_the_same_steps_for_all_and_numbers_are_over_runs(tmp_path):
     titles = ["Steps 1 to 2", "Steps 3 to 4", "Steps 5 to 6", "Steps 7 to 7"]
     assert [text.splitlines()[0] for text in tables] == titles
     assert ["MAE" in text for text in tables] == [True, False, False, False]
-
-
-def test_whole_command(tmp_path, capsys):
-    """What a method has no number for is –; a row that nobody has a number for is not there."""
-    load(tmp_path / "g", ROWS[:1], [selection(1, True, [0.2], 8)] * 10)
-    load(tmp_path / "u", [{"step": 1}], [selection(1, True, [None], 8)], sampler="uniform")
-    audit.main([str(tmp_path / "g"), str(tmp_path / "u")])
-    printed = capsys.readouterr().out
-    assert "| outcome y, exploring | 0.500 | 0.500 |" in printed
-    assert "| teacher MAE | 0.300 | – |" in printed
-    assert "greedy" not in printed and "lift" not in printed

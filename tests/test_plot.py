@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 import pytest
-from made_up import GOLDILOCKS, make_run, selection
+from made_up import make_run, selection
 
 from scripts import plot
 from scripts.report import Run, load_methods
@@ -55,23 +55,16 @@ def test_calibration_by_hand(tmp_path):
     assert last == pytest.approx([0.48, 0.5, 0, 10])  # 0.5 belongs to the last bin
 
 
-def test_reliability(tmp_path):
-    """Ten predictions of 0.2 are right half of the time."""
-    rows = [selection(2, True, [0.2], 8)] * 10
-    axes = drawn(make_run(tmp_path / "run", [{"step": 1}], rows, **GOLDILOCKS))
-    points = [line.get_xydata().tolist() for line in axes["Reliability (95% intervals)"].lines]
-    assert [[pytest.approx(0.2), 0.5]] in points
-
-
 def test_whole_command(tmp_path, capsys):
-    run = str(rewards(tmp_path / "run", 1, 2, accuracy=0.1))
-    plot.main([run, "--out", str(tmp_path / "figures"), "--x", "device_hours"])
+    """Ten predictions of 0.2 are right half of the time; more methods than colours are refused."""
+    rows = [selection(1, True, [0.2], 8)] * 10
+    every = [make_run(tmp_path / str(i), [{"step": 1}], rows, epsilon=i) for i in range(8)]
+    lines = drawn(every[0])["Reliability (95% intervals)"].lines
+    assert [[pytest.approx(0.2), 0.5]] in [line.get_xydata().tolist() for line in lines]
+    plot.main([str(every[0]), "--out", str(tmp_path / "figures"), "--x", "device_hours"])
     picture = tmp_path / "figures" / "training_by_device_hours.png"
     assert capsys.readouterr().out == f"{picture}\n"
     assert picture.read_bytes().startswith(b"\x89PNG")
-    rows = [selection(1, True, [None], 0)]
-    every = [make_run(tmp_path / str(i), [{"step": 1}], rows, epsilon=i) for i in range(8)]
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit, match="2"):
         plot.main([str(folder) for folder in every])
-    assert stop.value.code == 2
     assert capsys.readouterr().err.startswith("plot: 8 methods, but only 7 colours")

@@ -52,12 +52,10 @@ def test_page_is_what_the_code_writes_today():
 
 
 def test_drift_is_noticed():
-    assert drift(TEXT, TEXT) == [] and drift("a\nb", "a")
     line = "| 1 | 0 | 22 | -0.5774 | 1.5783e-04 | right |"
     assert not drift(line, line.replace("0.5774", "0.5775"))
     changes = {"0.5774": "0.5790", "22": "23", "right": "wrong", "1.5783": "1.5800", "-0.5": "0.5"}
-    for old, new in changes.items():
-        assert drift(line, line.replace(old, new)), new
+    assert all(drift(line, line.replace(old, new)) for old, new in changes.items())
 
 
 def test_the_group_from_its_choice_to_its_loss():
