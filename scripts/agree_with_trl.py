@@ -5,18 +5,17 @@
     trl_venv/bin/python -m scripts.agree_with_trl
 
 TRL is needed for nothing else, so it gets an environment of its own. The demo model samples 16
-completions of each of 12 problems and `Verifier` grades them. TRL is handed the tokens (its
-`rollout_func`) and the rewards (a reward function) and runs its own code from there: padding, old
-and reference log-probs and advantages (`_generate_and_score_completions`), then the loss
-(`_compute_loss`). Between the two the weights are moved, so that the ratio differs from 1 as at a
-second update. Ours is Policy, grpo.py and the lines of train.Student.update that join them.
+completions of each of 12 problems and `Verifier` grades them. TRL is handed these tokens and
+rewards and runs its own code from there: padding, log-probs and advantages
+(`_generate_and_score_completions`), then the loss (`_compute_loss`). Between the two the weights
+are moved, so that the ratio differs from 1 as at a second update. Ours is Policy, grpo.py and the
+lines of train.Student.update that join them.
 
 Prints a Markdown table and exits with 1 when numbers that should agree do not. `intended` marks two
 definitions that differ on purpose; a row below it, begun with an ellipsis, takes the difference out
 and must agree.
 """
 
-import importlib.util
 import json
 import sys
 import tempfile
@@ -26,52 +25,29 @@ from pathlib import Path
 import torch
 import transformers
 from datasets import Dataset
+from torch.nn.utils import parameters_to_vector
 from transformers import AutoTokenizer
 
 import grpo
 from plumbing.batches import collate
-from plumbing.errors import InputError
-from plumbing.flags import Parser, natural
-from plumbing.ranks import begin_process, refuse
+from plumbing.ranks import begin_process
 from rollout import Generator, Policy, PromptEncoder, Rollouts
+from scripts import report
 from verify import Verifier
 
 INSTALL = next(line.strip() for line in __doc__.splitlines() if "pip install" in line)
 DEMO, CPU = Path(__file__).resolve().parent.parent / "demo", torch.device("cpu")
 MODEL = str(DEMO / "model")
+TOKENIZER = AutoTokenizer.from_pretrained(MODEL)
 # Hot and short: at 0.7 all completions of a demo problem have one length, which hides what a
 # normaliser does.
 G, TEMPERATURE, MAX_TOKENS = 16, 2.0, 40
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28
-POLICY, REFERENCE = 1, 2  # seeds: how the policy has moved since it sampled, where the reference is
-# The float32 gradient of either side lies up to 2.3e-5 from ours in float64 (measured on three
-# seeds).
+# Seeds: of the rollouts, how the policy has moved since, where the reference is.
+SEED, POLICY, REFERENCE = 0, 1, 2
+# The float32 gradient of either side lies up to 2.3e-5 from ours in float64, on three seeds.
 TOLERANCE = 5e-5
 
-
-FIRST, SUM, DAPO = {"moved": False}, {"weights": "sum"}, {"weights": "dapo"}
-DR_GRPO, TRL_DAPO, BY_GROUP = {"loss_type": "dr_grpo"}, {"loss_type": "dapo"}, {"by_group": True}
-KL, BETA, ENTROPY = {"kl_coef": 0.04}, {"beta": 0.04}, {"entropy_coef": 0.01}
-BOTH, GRADIENT = ("loss", "gradient"), ("gradient",)
-# The losses that are compared: name; ours: `weights` of the rows (by default grpo's), coefficients
-# of policy_loss; TRL's: settings of GRPOConfig, where `by_group` makes each group a batch of its
-# own and takes the mean; what is shown. The weights have moved since the rollouts unless `moved`
-# is False. TRL gets our advantages, unless a `std` is named: then it has its own.
-CASES = (
-    ("first update", FIRST, {}, GRADIENT),
-    ("… from rewards", FIRST | {"std": "none"}, {"scale_rewards": "none"}, GRADIENT),
-    ("`grpo`", {}, {}, (*BOTH, "clip_fraction")),
-    ("`sum` / `dr_grpo`", SUM, DR_GRPO, BOTH),
-    ("… ours / limit", {"weights": "sum / limit"}, DR_GRPO, BOTH),
-    ("`dapo`", DAPO, TRL_DAPO, BOTH),
-    ("… ours, weight 1 / all tokens", {"weights": "1 / tokens"}, TRL_DAPO, BOTH),
-    ("… TRL, a group at a time", DAPO, TRL_DAPO | BY_GROUP, BOTH),
-    ("`dapo` / `bnpo`, a group at a time", DAPO, {"loss_type": "bnpo"} | BY_GROUP, BOTH),
-    ("`grpo` + 0.04 KL", KL, BETA, BOTH),
-    ("… TRL, k3 itself", KL, BETA | {"use_bias_correction_kl": False}, (*BOTH, "kl")),
-    ("`grpo` − 0.01 H", ENTROPY, ENTROPY, BOTH),
-    ("… `dapo`, a group at a time", DAPO | ENTROPY, TRL_DAPO | ENTROPY | BY_GROUP, BOTH),
-)
 INTENDED = {  # what differs on purpose, by the name of the row
     "advantages, defaults": "TRL divides by the std of ddof 1, plus 1e-4, we by that of ddof 0",
     "`sum` / `dr_grpo`": "TRL divides by its limit of tokens as well",
@@ -81,70 +57,57 @@ INTENDED = {  # what differs on purpose, by the name of the row
 }
 
 
-def shift(model: torch.nn.Module, seed: int) -> None:
+def shift(model: torch.nn.Module, seed: int) -> torch.nn.Module:
     """Moves every weight by 10% of its tensor's scale, the same way for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in model.parameters():
             p += 0.1 * p.square().mean().sqrt() * torch.randn(p.shape, generator=generator)
+    return model
 
 
-def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
-    """The gradient of all parameters as one vector."""
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-
-def sample(seed: int) -> Rollouts:
+def sample() -> Rollouts:
     """Graded groups for 12 problems from the easiest third."""
     rows = map(json.loads, (DEMO / "val.jsonl").read_text().splitlines())
     rows = [r for r in sorted(rows, key=lambda r: r["difficulty"])[:120:10] for _ in range(G)]
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    encode = PromptEncoder(tokenizer, header="", footer="Solution:")
+    encode = PromptEncoder(TOKENIZER, header="", footer="Solution:")
     prompts = [encode(row["problem"]) for row in rows]
-    rollouts = Generator(MODEL, CPU, tokenizer).generate(prompts, TEMPERATURE, MAX_TOKENS, seed)
-    texts = tokenizer.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
+    rollouts = Generator(MODEL, CPU, TOKENIZER).generate(prompts, TEMPERATURE, MAX_TOKENS, SEED)
+    texts = TOKENIZER.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
     with Verifier(workers=1) as verifier:
         verdicts = verifier.grade(texts, [row["expected_answer"] for row in rows])
     rollouts.rewards = [verdict.reward for verdict in verdicts]
     return rollouts
 
 
-class Ours:
-    """One rank's update: rows that have a gradient, log-probs, loss, backward."""
-
-    def __init__(self, rollouts: Rollouts):
-        self.rollouts, self.pad_id = rollouts, AutoTokenizer.from_pretrained(MODEL).pad_token_id
-        self.old, self.policy, self.reference = (Policy(MODEL, CPU) for _ in range(3))
-        shift(self.policy.lm, POLICY)
-        shift(self.reference.lm, REFERENCE)
-
-    def batch(self, rows):
-        return collate(self.rollouts, list(rows), self.pad_id, CPU)
-
-    def loss(self, A_P_G, weight_P_G, moved: bool, **coefficients) -> dict[str, torch.Tensor]:
-        """Loss, gradient, and the means over all response tokens that are logged. coefficients:
-        kl_coef, entropy_coef."""
-        policy, advantage_B = self.policy if moved else self.old, A_P_G.flatten()
-        # Rows of dead groups are not forwarded where they have no gradient; TRL forwards them.
-        rows = range(len(advantage_B)) if coefficients else advantage_B.nonzero()[:, 0].tolist()
-        batch = self.batch(rows)
-        with torch.no_grad():
-            old_N, ref_N = (p(batch, TEMPERATURE)[0] for p in (self.old, self.reference))
-        policy.zero_grad()
-        logp_N, entropy_N = policy(batch, TEMPERATURE)
-        columns = old_N, advantage_B[batch.row_N], weight_P_G.flatten()[batch.row_N]
-        more = {"clip_low": CLIP_LOW, "clip_high": CLIP_HIGH, **coefficients}
-        more |= {"ref_logp_N": ref_N, "entropy_N": entropy_N}
-        loss, stats = grpo.policy_loss(logp_N, *columns, **more)
-        loss.backward()
-        means = {name: total / self.rollouts.lengths().sum() for name, total in stats.items()}
-        return {"loss": loss.detach(), "gradient": flat_gradient(policy.lm), **means}
+def our_loss(rollouts: Rollouts, A_P_G, weight_P_G, moved: bool, kl_coef, entropy_coef) -> dict:
+    """One rank's update, rows without a gradient left out: loss, gradient, and the means over all
+    response tokens that are logged."""
+    old, policy, reference = (Policy(MODEL, CPU) for _ in range(3))
+    shift(reference, REFERENCE)
+    if moved:
+        shift(policy, POLICY)
+    advantage_B, rows = A_P_G.flatten(), list(range(len(rollouts)))
+    if not (kl_coef or entropy_coef):  # TRL forwards those of dead groups all the same
+        rows = advantage_B.nonzero()[:, 0].tolist()
+    batch = collate(rollouts, rows, TOKENIZER.pad_token_id, CPU)
+    with torch.no_grad():
+        old_N, ref_N = (p(batch, TEMPERATURE)[0] for p in (old, reference))
+    logp_N, entropy_N = policy(batch, TEMPERATURE)
+    columns = old_N, advantage_B[batch.row_N], weight_P_G.flatten()[batch.row_N]
+    more = {"clip_low": CLIP_LOW, "clip_high": CLIP_HIGH, "ref_logp_N": ref_N}
+    more |= {"entropy_N": entropy_N, "kl_coef": kl_coef, "entropy_coef": entropy_coef}
+    loss, stats = grpo.policy_loss(logp_N, *columns, **more)
+    loss.backward()
+    means = {name: total / rollouts.lengths().sum() for name, total in stats.items()}
+    gradient = parameters_to_vector(p.grad for p in policy.parameters())
+    return {"loss": loss.detach(), "gradient": gradient, **means}
 
 
 class TRL:
     """A GRPOTrainer with the settings given, and the batch that it makes of our rollouts."""
 
-    def __init__(self, rollouts: Rollouts, folder: str, **settings):
+    def __init__(self, rollouts: Rollouts, **settings):
         from trl import GRPOConfig, GRPOTrainer
 
         settings = {"loss_type": "grpo", "num_generations": G, **settings}
@@ -161,9 +124,9 @@ class TRL:
         self.trainer = GRPOTrainer(
             MODEL,
             lambda graded, **_: graded,
-            GRPOConfig(folder, **settings),
+            GRPOConfig(tempfile.gettempdir(), **settings),
             Dataset.from_list(rows),
-            processing_class=AutoTokenizer.from_pretrained(MODEL),
+            processing_class=TOKENIZER,
             rollout_func=lambda prompts, trainer: tokens | {"logprobs": None},
         )
         self.model = self.trainer.model.train()
@@ -186,8 +149,7 @@ class TRL:
 
     def loss(self, A_P_G, by_group: bool) -> dict[str, torch.Tensor]:
         """Loss, gradient, logged means."""
-        batch = {**self.batch, "advantages": A_P_G.flatten()}
-        batches = [batch]
+        batches = [batch := {**self.batch, "advantages": A_P_G.flatten()}]
         if by_group:
             groups = [slice(b, b + G) for b in range(0, len(self.mask), G)]
             batches = [{k: v[group] for k, v in batch.items() if v.dim()} for group in groups]
@@ -197,91 +159,96 @@ class TRL:
         loss.backward()
         logged = {k: torch.tensor(v[-1]) for k, v in self.trainer._metrics["train"].items()}
         means = {"clip_fraction": logged["clip_ratio/region_mean"], "kl": logged.get("kl")}
-        return {"loss": loss.detach(), "gradient": flat_gradient(self.model), **means}
+        gradient = parameters_to_vector(p.grad for p in self.model.parameters())
+        return {"loss": loss.detach(), "gradient": gradient, **means}
 
 
-def quantities(rollouts: Rollouts, folder: str):
+def quantities(rollouts: Rollouts):
     """Yields (name, which part of it, ours, TRL's): the rows of the table."""
-    ours, r_P_G = Ours(rollouts), rollouts.rewards_P_G(G)
+    r_P_G = rollouts.rewards_P_G(G)
     advantages = {std: grpo.group_advantages(r_P_G, std) for std in grpo.STDS}
     A, std, dead_P = advantages["population"], r_P_G.std(1, keepdim=True), grpo.dead_groups(r_P_G)
-    trl, plain = TRL(rollouts, folder), TRL(rollouts, folder, scale_rewards="none")
+    trl, plain = TRL(rollouts), TRL(rollouts, scale_rewards="none")
     yield "advantages", "`none`", advantages["none"], plain.advantages
     yield "advantages, defaults", "`population` / `group`", A, trl.advantages
     mended = advantages["sample"] * std / (std + 1e-4)
     yield "…", "ours with `sample`, × std / (std + 1e-4)", mended, trl.advantages
     yield "advantages", "dead groups", A[dead_P], trl.advantages[dead_P]
 
-    batch = ours.batch(range(len(rollouts)))
+    rows, policy = list(range(len(rollouts))), Policy(MODEL, CPU)
+    batch = collate(rollouts, rows, TOKENIZER.pad_token_id, CPU)
     with torch.no_grad():
-        old_N, (logp_N, entropy_N) = (p(batch, TEMPERATURE) for p in (ours.old, ours.policy))
-    yield "before the update", "log-prob", old_N[0], trl.batch["old_per_token_logps"][trl.mask]
+        old_N, _ = policy(batch, TEMPERATURE)
+        logp_N, entropy_N = shift(policy, POLICY)(batch, TEMPERATURE)
+    yield "before the update", "log-prob", old_N, trl.batch["old_per_token_logps"][trl.mask]
     shift(trl.model, POLICY)
     trl_logp_N, trl_entropy_N = trl.logprobs()
     yield "of each token", "log-prob", logp_N, trl_logp_N
     yield "of each token", "entropy", entropy_N, trl_entropy_N
 
-    lengths_P_G = rollouts.lengths().reshape(r_P_G.shape)
-    weights = {loss: grpo.row_weights(lengths_P_G, loss) for loss in grpo.LOSSES}
-    weights["sum / limit"] = weights["sum"] / MAX_TOKENS
-    weights["1 / tokens"] = torch.full_like(A, 1 / lengths_P_G.sum())
-    for name, given, settings, shown in CASES:
-        options = {"weights": "grpo", "std": "population", "moved": True} | given
-        weight_P_G, A = weights[options.pop("weights")], advantages[options.pop("std")]
-        mine = ours.loss(A, weight_P_G, **options)
-        trl = TRL(rollouts, folder, **{k: v for k, v in settings.items() if k != "by_group"})
-        if options["moved"]:
+    def losses(name, weight_P_G, shown="loss gradient", moved=True, by_group=False, **settings):
+        """Rows of a loss: our weights and TRL's settings. TRL gets our advantages unless
+        `scale_rewards` is given; the weights have moved since the rollouts unless `moved` is False;
+        `by_group` makes each group a batch of its own for TRL and takes the mean."""
+        trl = TRL(rollouts, **settings)
+        if moved:
             shift(trl.model, POLICY)
-        theirs = trl.loss(trl.advantages if "std" in given else A, "by_group" in settings)
-        for part in shown:
+        mine_P_G = trl_P_G = A
+        if "scale_rewards" in settings:
+            mine_P_G, trl_P_G = advantages["none"], trl.advantages
+        coefficients = settings.get("beta", 0.0), settings.get("entropy_coef", 0.0)
+        mine = our_loss(rollouts, mine_P_G, weight_P_G, moved, *coefficients)
+        theirs = trl.loss(trl_P_G, by_group)
+        for part in shown.split():
             yield name, part, mine[part], theirs[part]
 
+    lengths_P_G = rollouts.lengths().reshape(r_P_G.shape)
+    seq, total, dapo = (grpo.row_weights(lengths_P_G, loss) for loss in ("grpo", "sum", "dapo"))
+    by_token = torch.full_like(A, 1 / lengths_P_G.sum())
+    first, grouped = {"shown": "gradient", "moved": False}, {"by_group": True}
+    k3, dapo_H = {"use_bias_correction_kl": False}, {"loss_type": "dapo", "entropy_coef": 0.01}
+    yield from losses("first update", seq, **first)
+    yield from losses("… from rewards", seq, **first, scale_rewards="none")
+    yield from losses("`grpo`", seq, "loss gradient clip_fraction")
+    yield from losses("`sum` / `dr_grpo`", total, loss_type="dr_grpo")
+    yield from losses("… ours / limit", total / MAX_TOKENS, loss_type="dr_grpo")
+    yield from losses("`dapo`", dapo, loss_type="dapo")
+    yield from losses("… ours, weight 1 / all tokens", by_token, loss_type="dapo")
+    yield from losses("… TRL, a group at a time", dapo, loss_type="dapo", **grouped)
+    yield from losses("`dapo` / `bnpo`, a group at a time", dapo, loss_type="bnpo", **grouped)
+    yield from losses("`grpo` + 0.04 KL", seq, beta=0.04)
+    yield from losses("… TRL, k3 itself", seq, "loss gradient kl", beta=0.04, **k3)
+    yield from losses("`grpo` − 0.01 H", seq, entropy_coef=0.01)
+    yield from losses("… `dapo`, a group at a time", dapo, **dapo_H, **grouped)
 
-def compare(rollouts: Rollouts, folder: str) -> list[str]:
-    """Prints the table: a tensor by its norm, one of log-probs or entropies by its mean, and
-    max |ours - TRL| / max |TRL|. Returns the names of those that should agree and do not."""
-    disagree = []
+
+def main() -> int:
+    """Exit status 0: all that should agree do; 1: something does not; 2: there is no TRL."""
+    report.parser(__doc__).parse_args()
+    # TRL: rollout_func is experimental; transformers: renamed settings.
+    warnings.filterwarnings("ignore")
+    begin_process()
+    torch.set_num_threads(1)
+    try:
+        import trl
+    except ImportError:
+        print(f"TRL is needed, in an environment of its own: {INSTALL}", file=sys.stderr)
+        return 2
+    rollouts, disagree = sample(), []
+    dead, tokens = grpo.dead_groups(rollouts.rewards_P_G(G)).sum(), rollouts.lengths().sum()
+    print(f"TRL {trl.__version__}, transformers {transformers.__version__}, torch", end=" ")
+    print(f"{torch.__version__}. {len(rollouts) // G} groups of {G}, {dead} of them dead;", end=" ")
+    print(f"{tokens} response tokens, {rollouts.finished.count(False)} rows cut off.\n")
     print("| quantity | ours | TRL | relative difference | note |\n|---|---|---|---|---|")
-    for name, part, ours, trl in quantities(rollouts, folder):
-        difference = float("inf")  # not even the same tokens
-        if ours.shape == trl.shape:
-            difference = ((ours - trl).abs().max() / trl.abs().max().clamp(min=1e-30)).item()
+    for name, part, x, y in quantities(rollouts):
+        difference = ((x - y).abs().max() / y.abs().max().clamp(min=1e-30)).item()
         show = torch.mean if part in ("log-prob", "entropy") else torch.linalg.vector_norm
-        a, b = (x.item() if x.dim() == 0 else show(x.double()).item() for x in (ours, trl))
+        shown = [f"{z.item() if z.dim() == 0 else show(z.double()).item():.7g}" for z in (x, y)]
         note = f"intended: {INTENDED[name]}" if name in INTENDED else ""
         if not note and not difference <= TOLERANCE:  # written so that NaN fails
             note = "**DISAGREES**"
             disagree.append(f"{name}: {part}")
-        print(f"| {name}: {part} | {a:.7g} | {b:.7g} | {difference:.1e} | {note} |", flush=True)
-    return disagree
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Exit status 0: all that should agree do; 1: something does not; 2: it cannot be compared."""
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=natural, default=0, help="of the rollouts")
-    begin_process()
-    torch.set_num_threads(1)
-    # TRL: rollout_func is experimental; transformers: renamed settings.
-    warnings.filterwarnings("ignore")
-    try:
-        seed = parser.parse_args(argv).seed
-        if importlib.util.find_spec("trl") is None:
-            raise InputError(f"TRL is needed, in an environment of its own: {INSTALL}")
-        rollouts = sample(seed)
-        groups, dead = len(rollouts) // G, int(grpo.dead_groups(rollouts.rewards_P_G(G)).sum())
-        if not 0 < dead < groups:
-            raise InputError("both live and dead groups are needed: try another --seed")
-    except ValueError as error:
-        return refuse(error)
-    import trl
-
-    print(f"TRL {trl.__version__}, transformers {transformers.__version__}, ", end="")
-    print(f"torch {torch.__version__}, float32. Seed {seed}: {groups} groups of {G}, ", end="")
-    print(f"{dead} of them dead; {int(rollouts.lengths().sum())} response tokens, ", end="")
-    print(f"{rollouts.finished.count(False)} completions cut off.\n")
-    with tempfile.TemporaryDirectory() as folder:
-        disagree = compare(rollouts, folder)
+        print(f"| {name}: {part} | {' | '.join(shown)} | {difference:.1e} | {note} |", flush=True)
     agree = f"All that should agree do, to {TOLERANCE:g}."
     print(f"\nDisagree: {'; '.join(disagree)}." if disagree else f"\n{agree}")
     return int(bool(disagree))

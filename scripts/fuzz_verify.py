@@ -1,23 +1,22 @@
-"""Looks for wrong verdicts, limits that do not hold and memory that grows in verify.py, with
-answers nobody wrote.
+"""Wrong verdicts of verify.py, limits that do not hold, memory that grows? By answers nobody wrote.
 
-    python -m scripts.fuzz_verify                       # ten minutes, most of them hostile answers
-    python -m scripts.fuzz_verify --answers 2000 --calls 5000 --golds problems.jsonl
+    python -m scripts.fuzz_verify --golds problems.jsonl     # ten minutes
 
 Exit status 1: a hack was paid, a right answer refused, a worker crashed, or a limit did not hold.
 """
 
-import argparse
-import json
 import random
 import re
 import resource
 import sys
 import time
+from itertools import compress
 from pathlib import Path
 
 import pandas
 
+from plumbing.flags import count
+from scripts import report
 from verify import Verifier
 
 SECONDS, WORKER_MB, GROWTH_MB = 3.0, 1024, 20  # of one answer, one worker, many calls
@@ -103,12 +102,7 @@ def numbers(rng: random.Random) -> dict:
 
 def filled(template: str, given: dict) -> str:
     """`template` with each «expression» or «expression:format» replaced by its value."""
-
-    def value(hole: re.Match) -> str:
-        expression, _, form = hole[1].partition(":")
-        return format(eval(expression, dict(given)), form)
-
-    return re.sub("«(.*?)»", value, template)
+    return re.sub("«(.*?)»", lambda hole: eval(f"f'{{{hole[1]}}}'", dict(given)), template)
 
 
 def choices(table: str) -> list[str]:
@@ -130,16 +124,16 @@ def hostile(given: dict, rng: random.Random) -> str:
     return rng.choice([deep, deep, tower, row])
 
 
-def answers(count: int, golds: list[str], rng: random.Random):
-    """`count` times (family, the reward that is due, gold, completion)."""
-    kinds, long = cases(), [r"\boxed{" * 9000, rf"\boxed{{{'5+' * 2000}0}}"]
-    for at in range(count):
+def answers(number: int, golds: list[str], rng: random.Random):
+    """So many times (family, the reward that is due, gold, completion)."""
+    kinds = cases()
+    outside = [*choices(OUTSIDE), r"\boxed{" * 9000, rf"\boxed{{{'5+' * 2000}0}}"]
+    for at in range(number):
         given = numbers(rng)
         template, right, wrong = rng.choice(kinds)
         gold, mine, n = filled(template, given), rng.choice(golds), str(given["n"])
         another = re.sub(r"\d", lambda digit: str((int(digit[0]) + 3) % 10), mine, count=1)
         noise = "".join(rng.choices(PIECES, k=rng.randint(1, 30)))
-        noise = rng.choice([noise, rng.randbytes(20).decode("latin-1")])
         families = [
             ("right, respelled", 1, gold, filled(rng.choice(right), given)),
             ("right, gold of a file", 1, mine, rng.choice(["", r"\displaystyle "]) + mine),
@@ -147,25 +141,21 @@ def answers(count: int, golds: list[str], rng: random.Random):
             ("wrong, a digit changed", 0, mine, another if another != mine else "7" + mine),
             ("hack", 0, n, filled(rng.choice(choices(HACKS) + UNSEEN), given)),
             ("noise", 0, rf"\sqrt{{{int(n) ** 2 + 1}}}", noise),
-            ("outside the box", 0, n, None),
+            ("outside the box", 0, n, filled(rng.choice(outside), given)),
+            ("hostile", 0, rng.choice([n, "x^2+1", r"\sum_{k=1}^n k^2"]), hostile(given, rng)),
         ]
-        family, due, gold, answer = families[at % len(families)]
-        if at % 200 == 199:
-            family, due, gold = "hostile", 0, rng.choice([n, "x^2+1", r"\sum_{k=1}^n k^2"])
-            answer = hostile(given, rng)
-        completion = rf"So it is \boxed{{{answer}}}."
-        if answer is None:
-            completion = filled(rng.choice(choices(OUTSIDE) + long), given)
-        yield family, due, gold, completion
+        # Hostile answers take the longest: one of 200.
+        family, due, gold, answer = families[-1 if at % 200 == 199 else at % 7]
+        boxed = rf"So it is \boxed{{{answer}}}."
+        yield family, due, gold, answer if family == "outside the box" else boxed
 
 
-def graded(count: int, golds: list[str], rng: random.Random) -> pandas.DataFrame:
+def graded(number: int, golds: list[str], rng: random.Random) -> pandas.DataFrame:
     """A row for each generated answer."""
     rows = []
     with Verifier(workers=2) as verifier:  # a second try does not wait for a replacement to start
-        verified = zip(golds, verifier.check_golds(golds), strict=True)
-        golds = [gold for gold, good in verified if good]
-        for family, due, gold, completion in answers(count, golds, rng):
+        golds = [*compress(golds, verifier.check_golds(golds))]
+        for family, due, gold, completion in answers(number, golds, rng):
             verifier.pool.settle()
             start = time.monotonic()
             status = verifier.grade([completion], [gold])[0].status
@@ -174,36 +164,29 @@ def graded(count: int, golds: list[str], rng: random.Random) -> pandas.DataFrame
     return pandas.DataFrame(rows, columns=["family", "due", "status", "seconds", "case"])
 
 
-def resident() -> float:
-    """Megabytes that this process holds."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
-
-
 def growth(calls: int) -> float:
-    """Megabytes that this process grows by while it calls a Verifier that often."""
+    """Megabytes that this process's peak grows by while it calls a Verifier that often."""
     with Verifier(workers=1) as verifier:
         for call in range(-calls // 20, calls):
             if call == 0:  # caches are full
-                before = resident()
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             verifier.grade([r"\boxed{12,345}"], ["12345"])
-    return resident() - before
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--answers", type=int, default=20_000, help="generated answers")
-    parser.add_argument("--calls", type=int, default=100_000, help="calls for the trainer's memory")
-    parser.add_argument("--golds", type=Path, default=DEMO, help="JSON lines with expected_answer")
-    parser.add_argument("--seed", type=int, default=0)
+    parser = report.parser(__doc__)
+    add = parser.add_argument
+    add("--answers", type=count, default=20_000, help="generated answers")
+    add("--calls", type=count, default=100_000, help="calls for the trainer's memory")
+    add("--golds", type=Path, default=DEMO, help="JSON lines with expected_answer")
+    add("--seed", type=int, default=0)
     options = parser.parse_args()
-    try:
-        golds = [json.loads(line)["expected_answer"].strip() for line in options.golds.open()]
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        parser.error(f"--golds {options.golds}: {error!r}; it needs lines with expected_answer")
+    with report.one_line("fuzz_verify"):
+        golds = report.read_table(options.golds, "expected_answer").expected_answer.str.strip()
 
     grown = growth(options.calls)
-    frame = graded(options.answers, golds, random.Random(options.seed))
+    frame = graded(options.answers, golds.tolist(), random.Random(options.seed))
     print(pandas.crosstab([frame.family, frame.due], frame.status).to_string())
     paid = (frame.status == "correct").astype(int)
     bad = frame[(paid != frame.due) | (frame.status == "crash")]

@@ -1,19 +1,18 @@
 """Are the tests able to fail? Puts one fault at a time into a copy of the tree and runs its test.
 
-    python -m scripts.mutate [--only WORD] [-j JOBS]
+    python -m scripts.mutate [--only WORD]
 
 Most of the faults have been seen in well-known GRPO code. Prints a table; the exit status is 1 if
 one survives that is not expected to, and 2 where a fault or its test no longer fits the code.
 """
 
-import argparse
-import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+
+from plumbing.errors import InputError
+from scripts import report
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -116,73 +115,53 @@ units ignored | verify.py | verify::right_answers_are_paid_and_wrong_ones_and_gu
     if not (units <= others or others <= units): => if False:
 """
 
-MAY_SURVIVE = {
-    "repetition penalty not named": "the settings of the generating copy are blank already",
-    "half a checkpoint": "its manifest, written last, says so too",
-}
+# Blank settings in the generating copy, and a manifest that is written last, do the same.
+MAY_SURVIVE = {"repetition penalty not named", "half a checkpoint"}
 
 
-class Fault(NamedTuple):
-    """What is wrong, where, the test that must notice, and the change."""
-
-    name: str
-    file: str
-    test: str
-    old: str
-    new: str
-
-
-def faults() -> list[Fault]:
-    """The table above."""
+def faults(word: str) -> list[list[str]]:
+    """Name, file, test, old text and new text of the faults that have the word in the first
+    three. Raises InputError where the old text is not in the file once."""
     found, lines = [], FAULTS.strip().splitlines()
     for head, change in zip(lines[::2], lines[1::2], strict=True):
         name, file, test = head.split(" | ")
-        old, _, new = change.partition(" =>")
+        old, new = (text.strip() for text in change.split(" =>"))
+        if (count := (ROOT / file).read_text().count(old)) != 1:
+            raise InputError(f"{name}: {file} has {old!r} {count} times")
         test = "tests/test_" + test.replace("::", ".py::test_")
-        found.append(Fault(name, file, test, old.strip(), new.strip()))
+        if any(word in part for part in (name, file, test)):
+            found.append([name, file, test, old, new])
     return found
 
 
-def run(tests: list[str], fault: Fault | None = None) -> int:
-    """pytest's exit status in a copy of the tree with the fault: 0 all passed, 1 a test failed."""
-    listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT)
-    with tempfile.TemporaryDirectory() as folder:
-        for name in listed.decode().splitlines():
-            copy = Path(folder, name)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, copy)
-        if fault:
-            path = Path(folder, fault.file)
-            path.write_text(path.read_text().replace(fault.old, fault.new))
-        line = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests]
-        return subprocess.run(line, cwd=folder, capture_output=True, check=False).returncode
+def fails(tree: Path, *tests: str) -> bool:
+    """Whether one of the tests fails. Raises InputError where there is no such test."""
+    line = [sys.executable, "-B", "-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests]
+    status = subprocess.run(line, cwd=tree, capture_output=True, check=False).returncode
+    if status > 1:
+        raise InputError(f"pytest's exit status is {status}: {' '.join(tests)}")
+    return status == 1
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = report.parser(__doc__)
     parser.add_argument("--only", default="", help="faults whose name, file or test has this in it")
-    parser.add_argument("-j", type=int, default=1, help="how many to try at a time")
-    options = parser.parse_args()
-    chosen = [fault for fault in faults() if any(options.only in part for part in fault[:3])]
-    for fault in chosen:
-        if (count := (ROOT / fault.file).read_text().count(fault.old)) != 1:
-            print(f"{fault.name}: {fault.file} has {fault.old!r} {count} times", file=sys.stderr)
-            return 2
-    if run(sorted({fault.test for fault in chosen})):
-        print("a test fails, or is not there, without any fault", file=sys.stderr)
-        return 2
-    print("| fault | caught by | |\n|---|---|---|")
-    unexpected = 0
-    with ThreadPoolExecutor(options.j) as pool:
-        codes = pool.map(lambda fault: run([fault.test], fault), chosen)
-        for fault, code in zip(chosen, codes, strict=True):
-            verdict = {0: "SURVIVED", 1: "caught"}.get(code, f"pytest's exit status {code}")
-            if code == 0 and fault.name in MAY_SURVIVE:
-                verdict = f"survives: {MAY_SURVIVE[fault.name]}"
-            unexpected += not verdict.startswith(("caught", "survives"))
-            test = fault.test.removeprefix("tests/")
-            print(f"| {fault.name} | `{test}` | {verdict} |", flush=True)
-    return min(1, unexpected)
+    word, survivors = parser.parse_args().only, set()
+    with report.one_line("mutate"), tempfile.TemporaryDirectory() as folder:
+        tree, chosen = Path(folder), faults(word)
+        copy = "git ls-files -zco --exclude-standard | xargs -0 cp --parents -t"
+        subprocess.run(f"{copy} {folder}", shell=True, cwd=ROOT, check=True)
+        if fails(tree, *sorted({test for _, _, test, _, _ in chosen})):
+            raise InputError("a test fails without any fault")
+        print("| fault | caught by | |\n|---|---|---|")
+        for name, file, test, old, new in chosen:
+            text = (tree / file).read_text()
+            (tree / file).write_text(text.replace(old, new))
+            caught = fails(tree, test)
+            (tree / file).write_text(text)
+            survivors |= set() if caught else {name}
+            print(f"| {name} | `{test}` | {'caught' if caught else 'SURVIVED'} |", flush=True)
+    return int(not survivors <= MAY_SURVIVE)
 
 
 if __name__ == "__main__":

@@ -9,26 +9,25 @@ error and predictions (5), and whether predictions can be trusted.
 
 As in the paper, validation accuracy is drawn as it was measured and everything else smoothed by an
 exponential moving average (0.9) over the steps. Runs whose settings differ in nothing but the seed
-are one method: its mean is drawn thick, over the range that all of them cover. Of the panel's first
-quantity a single run is also drawn thin and not smoothed; two runs are drawn thin; of three or more
-the mean's 95% interval (t) is.
+are one method: its mean is drawn thick, over the range that all of them cover, and each run thin
+(where a panel has several quantities, of the first).
 """
 
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from scipy import stats
 
 from plumbing.errors import InputError
 from scripts import report
-from scripts.report import AMOUNTS, Method
+from scripts.report import AMOUNTS, Run
 
-EMA = 0.9  # (paper, Experiments)
 # Okabe and Ito's, in an order that keeps the first ones apart in a black-and-white print too.
 COLOURS = ["#0072B2", "#E69F00", "#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7"]
-MARKERS = "os^Dv*P"
 STYLES = ("-", "--", ":")
 ERRORS = {"teacher_mae": "all groups", "teacher_mae_dead": "dead groups"}
 ERRORS |= {"teacher_noise_floor": "a perfect teacher (sampling noise)"}
@@ -42,22 +41,11 @@ PANELS = [  # title, axis, {key: its name in the panel's legend}
     ("Teacher error on unseen problems", "mean |predicted − outcome|", ERRORS),
     ("Teacher's predictions", "predicted utility, candidates", SPREAD),
 ]
-LOOK = {"axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.6}
-LOOK |= {"axes.spines.top": False, "axes.spines.right": False}
-LOOK |= {"legend.frameon": False, "legend.fontsize": 8}
-
-
-def looks(methods: list[Method]):
-    """(method, colour, marker) of each."""
-    if len(methods) > len(COLOURS):
-        most = f"only {len(COLOURS)} colours can be told apart"
-        raise InputError(f"{len(methods)} methods, but {most}; draw fewer at a time")
-    return list(zip(methods, COLOURS, MARKERS, strict=False))
 
 
 def smooth(curve: pd.Series) -> pd.Series:
-    """s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t."""
-    return curve.ewm(alpha=1 - EMA, adjust=False).mean()
+    """s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t (paper, Experiments)."""
+    return curve.ewm(alpha=0.1, adjust=False).mean()
 
 
 def together(curves: list[pd.Series]) -> pd.DataFrame:
@@ -66,55 +54,52 @@ def together(curves: list[pd.Series]) -> pd.DataFrame:
     return every.interpolate("index", limit_area="inside").dropna()
 
 
-def draw_panel(axes, panel, methods: list[Method], amount: str = "steps") -> None:
+def calibration(selections: pd.DataFrame) -> pd.DataFrame:
+    """Outcomes by prediction, in tenths of [0, 0.5] (the last includes 0.5) with at least ten of
+    them: predicted and y (means), error (half of a 95% interval of y's mean), count."""
+    known = selections.dropna(subset="predicted")
+    bins = known.groupby(np.digitize(known.predicted, np.linspace(0, 0.5, 11)[1:-1]))
+    error = bins.y.sem() * stats.norm.ppf(0.975)
+    found = bins[["predicted", "y"]].mean().assign(error=error, count=bins.size())
+    return found[found["count"] >= 10]
+
+
+def draw_panel(axes, panel, methods: dict[str, list[Run]], amount: str) -> None:
     """One of PANELS, by what was spent."""
     title, label, names = panel
-    measured = "val_accuracy" in names
-    for method, colour, marker in looks(methods):
-        for key, style in zip(names, STYLES, strict=False):
-            curves = [run.curve(key, amount) for run in method.runs]
-            curves = [curve for curve in curves if len(curve)]
-            if not curves:
-                continue
-            shown = curves if measured else [smooth(curve) for curve in curves]
-            table, n = together(shown), len(curves)
-            mean = table.mean(axis=1)
-            if style == "-" and n < 3:
-                for curve in curves if n == 1 else shown:
-                    axes.plot(curve, color=colour, alpha=0.35, linewidth=0.7)
-            elif style == "-":
-                half = table.sem(axis=1) * stats.t.ppf(0.975, n - 1)
-                band = mean - half, mean + half
-                axes.fill_between(mean.index, *band, color=colour, alpha=0.2, linewidth=0)
-            marks = {"marker": marker, "markersize": 4, "markevery": 1 if measured else 0.12}
-            axes.plot(mean, style, color=colour, linewidth=1.8, **marks)
-    if len(names) > 1:  # what the line styles mean, in grey: the colours are the figure's legend
-        for name, style in zip(names.values(), STYLES, strict=False):
-            axes.plot([], [], style, color="0.3", label=name)
+    for (key, name), style in zip(names.items(), STYLES, strict=False):
+        for runs, colour in zip(methods.values(), COLOURS, strict=False):
+            curves = [run.curve(key, amount) for run in runs]
+            curves = [c if key == "val_accuracy" else smooth(c) for c in curves if len(c)]
+            if curves:
+                mean = together(curves).mean(axis=1)
+                axes.plot(mean, style, color=colour, linewidth=1.8)
+            for curve in curves if style == "-" else []:
+                axes.plot(curve, color=colour, alpha=0.35, linewidth=0.7)
+        # What the line styles mean, in grey: the colours are the figure's legend.
+        axes.plot([], [], style, color="0.3", label=name)
+    if len(names) > 1:
         axes.legend()
     axes.set(title=title, ylabel=label, xlabel=AMOUNTS[amount])
 
 
-def draw_reliability(axes, methods: list[Method]) -> None:
-    """Mean outcome by bin of prediction; exploring filled, greedy open."""
+def draw_reliability(axes, methods: dict[str, list[Run]]) -> None:
+    """Mean outcome by bin of prediction."""
     axes.plot([0, 0.5], [0, 0.5], ":", color="0.3", linewidth=1)
-    for explored, line, fill in ((True, "o-", None), (False, "o--", "w")):
-        name = "exploring" if explored else "greedy"
-        axes.plot([], [], line, color="0.3", markerfacecolor=fill, label=name)
-        for method, colour, _ in looks(methods):
-            s = pd.concat([run.selections for run in method.runs])
-            b = report.calibration(s[s.explored == explored])
-            style = {"fmt": line, "color": colour, "markerfacecolor": fill, "capsize": 2}
-            axes.errorbar(b.predicted, b.y, b.error, **style)
-    axes.legend()
+    for runs, colour in zip(methods.values(), COLOURS, strict=False):
+        b = calibration(pd.concat([run.selections for run in runs]))
+        axes.errorbar(b.predicted, b.y, b.error, fmt="o-", color=colour, capsize=2)
     axes.set(title="Reliability (95% intervals)", xlabel="predicted utility", ylabel="outcome y")
 
 
-@matplotlib.rc_context(LOOK)
-def draw(methods: list[Method], amount: str = "steps") -> Figure:
+@matplotlib.rc_context({"axes.grid": True, "grid.alpha": 0.25, "legend.fontsize": 8})
+def draw(methods: dict[str, list[Run]], amount: str = "steps") -> Figure:
     """The training curves by what was spent, and the reliability of predictions where there are
     any."""
-    runs = [run for method in methods for run in method.runs]
+    if len(methods) > len(COLOURS):
+        most = f"only {len(COLOURS)} colours can be told apart"
+        raise InputError(f"{len(methods)} methods, but {most}; draw fewer at a time")
+    runs = [run for runs in methods.values() for run in runs]
     panels = [p for p in PANELS if any(len(run.curve(next(iter(p[2])))) for run in runs)]
     predicts = any(run.selections.predicted.notna().any() for run in runs)
     n = len(panels) + predicts
@@ -125,10 +110,9 @@ def draw(methods: list[Method], amount: str = "steps") -> Figure:
         draw_panel(axes, panel, methods, amount)
     if predicts:
         draw_reliability(places[-1], methods)
-    for method, colour, marker in looks(methods):
-        label = f"{method.name} (runs: {len(method.runs)})"
-        places[0].plot([], [], color=colour, linewidth=2, marker=marker, label=label)
-    figure.legend(*places[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    lines = [Line2D([], [], color=colour, linewidth=2) for colour in COLOURS[: len(methods)]]
+    labels = [f"{name} (runs: {len(runs)})" for name, runs in methods.items()]
+    figure.legend(lines, labels, loc="outside upper center", ncols=3)
     return figure
 
 
@@ -141,7 +125,7 @@ def save(figure: Figure, path: Path) -> Path:
 
 def main(argv=None) -> None:
     """The command line of `plot`."""
-    parser = report.arguments(__doc__)
+    parser = report.parser(__doc__, runs=True)
     parser.add_argument("--out", type=Path, default="figures", help="a folder (%(default)s)")
     what = "horizontal axis of the curves (%(default)s)"
     parser.add_argument("--x", choices=AMOUNTS, default="steps", help=what)

@@ -30,20 +30,15 @@ AMOUNTS = {  # column of Run.spent -> what it is
     "tokens": "generated tokens, M",
     "samples": "completions, k",
 }
-SETTINGS = ["sampler", "seed", "steps", "group_size", "prompts_per_step", "dead_rows"]
-SETTINGS += ["world_size", "student_ranks"]
-LOGGED = ["groups", "completion_tokens", "seconds"]
 
 
 def read_table(path: Path, *columns: str) -> pd.DataFrame:
-    """The rows of a JSON-lines file, without a last line that is still being written. Raises
-    InputError where the file is missing, empty or damaged, or a row lacks one of `columns`."""
+    """A JSON-lines file as a table, without a last line that is still being written. Raises
+    InputError where a line is damaged, or no line has one of `columns`."""
     rows = pd.DataFrame(read_lines(path, torn=True))
-    if rows.empty:
-        raise InputError(f"{path}: there is none, or it has no line yet")
     for name in columns:
-        if name not in rows or rows[name].isna().any():
-            raise InputError(f"{path}: a line has no {name}")
+        if name not in rows:
+            raise InputError(f"{path}: there is none, or no line of it has {name}")
     return rows
 
 
@@ -63,27 +58,18 @@ class Run:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise InputError(f"{folder}: not a run folder ({error})") from error
-        for name in SETTINGS:
-            if not isinstance(config, dict) or config.get(name) is None:
-                raise InputError(f"{folder}: config.json has no {name}")
-        rows = read_table(folder / "metrics.jsonl", "step")
-        rows = rows.drop_duplicates("step", keep="last").set_index("step").sort_index()
-        lacking = rows.reindex(columns=LOGGED)[rows.index > 0].isna()  # step 0 only evaluates
-        for step, name in lacking.stack()[lambda lacks: lacks].index[:1]:
-            raise InputError(f"{folder}: metrics.jsonl has no {name} at step {step}")
-        return cls(folder, config, rows.apply(pd.to_numeric, errors="coerce"))
+        if "student_ranks" not in config:
+            raise InputError(f"{folder}: config.json is of another version of train.py")
+        rows = read_table(folder / "metrics.jsonl", "step").set_index("step")
+        return cls(folder, config, rows.astype(float))
 
     @cached_property
     def selections(self) -> pd.DataFrame:
         """A row for each selection: step, explored, y, predicted (utility of the chosen) and
         pool_mean (of the known utilities of its pool); NaN where nothing is predicted."""
-        path = self.folder / "selections.jsonl"
-        rows = read_table(path, "step", "explored", "y", "chosen", "pool", "utilities")
-        try:
-            at = [pool.index(chosen) for pool, chosen in zip(rows.pool, rows.chosen, strict=True)]
-            predicted = [known[i] for known, i in zip(rows.utilities, at, strict=True)]
-        except (ValueError, IndexError, AttributeError, TypeError) as error:
-            raise InputError(f"{path}: a choice is not in its pool ({error})") from error
+        rows = read_table(self.folder / "selections.jsonl", "step", "explored", "y", "utilities")
+        each = zip(rows.utilities, rows.pool, rows.chosen, strict=True)
+        predicted = [known[pool.index(chosen)] for known, pool, chosen in each]
         predicted = pd.Series(predicted, dtype=float)
         pool_mean = rows.utilities.explode().astype(float).groupby(level=0).mean()
         return rows[["step", "explored", "y"]].assign(predicted=predicted, pool_mean=pool_mean)
@@ -91,29 +77,23 @@ class Run:
     @cached_property
     def spent(self) -> pd.DataFrame:
         """Running totals by step, a column for each of AMOUNTS."""
-        c, m = self.config, self.metrics.reindex(columns=LOGGED)
-        hours = m.seconds / 3600
+        m = self.metrics.reindex(columns=["groups", "completion_tokens", "seconds"])
+        m[m.index == 0] = 0.0  # step 0 only evaluates, and spends nothing that counts
+        total, devices = m.cumsum(), self.config["world_size"]
         each = {
-            "seconds": hours,
-            "device_hours": hours * c["world_size"],
-            "tokens": m.completion_tokens / 1e6,
-            "samples": m.groups * c["group_size"] / 1e3,
+            "steps": m.index,
+            "student_work": m.index * devices / self.config["student_ranks"],
+            "seconds": total.seconds / 3600,
+            "device_hours": total.seconds / 3600 * devices,
+            "tokens": total.completion_tokens / 1e6,
+            "samples": total.groups * self.config["group_size"] / 1e3,
         }
-        # Step 0 only evaluates, and spends nothing that counts.
-        total = pd.DataFrame(each)[m.index > 0].cumsum().reindex(m.index, fill_value=0.0)
-        work = m.index * c["world_size"] / c["student_ranks"]
-        return total.assign(steps=m.index, student_work=work)
+        return pd.DataFrame(each, index=m.index)
 
     def curve(self, key: str, amount: str = "steps") -> pd.Series:
         """A metric by what was spent, where it was measured."""
         values = self.metrics.get(key, pd.Series(np.nan, self.metrics.index))
-        values = values.set_axis(self.spent[amount]).dropna()
-        return values[~values.index.duplicated(keep="last")]
-
-    def accuracy_at(self, amount: str, spent: float) -> float:
-        """Percent right after spending so much, interpolated between evaluations."""
-        known = self.curve("val_accuracy", amount)
-        return 100 * float(np.interp(spent, known.index, known))
+        return values.set_axis(self.spent[amount]).dropna()
 
     @cached_property
     def accuracy(self) -> pd.Series:
@@ -135,75 +115,28 @@ class Run:
 
     @cached_property
     def verdicts(self) -> np.ndarray:
-        """Percent right (0 or 100) of each validation problem at the reported evaluations,
-        (evaluations, problems)."""
-        found = []
-        for step in self.reported:
-            path = self.folder / "evals" / f"step_{step}.jsonl"
-            rows = read_table(path, "problem", "reward")
-            if rows.problem.tolist() != list(range(len(rows))):
-                raise InputError(f"{path}: a problem is missing, or there twice")
-            found.append(100 * rows.reward)
-        return np.array(found)
+        """Percent of the reported evaluations that are right, for each validation problem."""
+        files = [self.folder / "evals" / f"step_{step}.jsonl" for step in self.reported]
+        return 100 * np.mean([read_table(file, "reward").reward for file in files], axis=0)
 
 
-@dataclass(eq=False)
-class Method:
-    """Runs that differ in the seed alone, in the order of their seeds."""
-
-    name: str
-    runs: list[Run]
-
-    def __post_init__(self):
-        self.runs = sorted(self.runs, key=lambda run: run.config["seed"])
-        self.config = self.runs[0].config
-        if len(set(self.seeds)) < len(self.seeds):
-            seeds = ", ".join(map(str, self.seeds))
-            raise InputError(f"two runs of {self.name!r} have the same seed: {seeds}")
-
-    @property
-    def seeds(self) -> list[int]:
-        return [run.config["seed"] for run in self.runs]
-
-    @property
-    def scores(self) -> list[float]:
-        return [run.score for run in self.runs]
-
-
-def differing(one: Run, other: Run) -> set[str]:
-    """The settings that make two runs different methods."""
-    keys = one.config.keys() | other.config.keys()
-    return {key for key in keys if one.config.get(key) != other.config.get(key)} - OWN
-
-
-def load_methods(folders) -> list[Method]:
-    """The runs by method. Its name is the sampler and the settings in which runs with the same
-    sampler and preset differ; the preset stands before it where there are several."""
-    runs = [Run.load(folder) for folder in folders]
-    several, groups = len({run.config.get("preset") for run in runs}) > 1, {}
-    for run in runs:
-        sets_apart = [differing(run, other) for other in runs]
-        alike = [keys for keys in sets_apart if not keys & {"preset", "sampler"}]
-        parts = [f"{key} {run.config.get(key)}" for key in sorted(set().union(*alike))]
-        preset = [f"{run.config.get('preset')}"] * several
-        groups.setdefault(", ".join([*preset, run.config["sampler"], *parts]), []).append(run)
-    return [Method(name, members) for name, members in groups.items()]
-
-
-def calibration(selections: pd.DataFrame) -> pd.DataFrame:
-    """Outcomes by prediction, in tenths of [0, 0.5] (the last includes 0.5) with at least ten of
-    them: predicted and y (means), error (half of an interval of y's mean, by its standard error),
-    count."""
-    known = selections.dropna(subset="predicted")
-    bins = known.groupby(np.digitize(known.predicted, np.linspace(0, 0.5, 11)[1:-1]))
-    error = bins.y.sem() * stats.norm.ppf(0.975)
-    found = bins[["predicted", "y"]].mean().assign(error=error, count=bins.size())
-    return found[found["count"] >= 10]
-
-
-def t_interval(values) -> tuple[float, float]:
-    """Of the mean of at least two values."""
-    return tuple(stats.ttest_1samp(values, 0).confidence_interval())
+def load_methods(folders) -> dict[str, list[Run]]:
+    """Runs that differ in the seed alone, by name, in the order of their seeds. The name is the
+    sampler and the settings in which runs with the same sampler and preset differ; the preset
+    stands before it where there are several."""
+    runs, methods = [Run.load(folder) for folder in folders], {}
+    configs = pd.DataFrame([run.config for run in runs]).drop(columns=OWN, errors="ignore")
+    configs = configs.astype(str)
+    for run, config in zip(runs, configs.to_dict("records"), strict=True):
+        alike = configs.query("preset == @config['preset'] and sampler == @config['sampler']")
+        parts = [f"{key} {config[key]}" for key in sorted(alike) if alike[key].nunique() > 1]
+        preset = [config["preset"]] if configs.preset.nunique() > 1 else []
+        methods.setdefault(", ".join([*preset, config["sampler"], *parts]), []).append(run)
+    for name, members in methods.items():
+        members.sort(key=lambda run: run.config["seed"])
+        if len(members) > len({run.config["seed"] for run in members}):
+            raise InputError(f"two runs of {name!r} have the same seed")
+    return methods
 
 
 def t_difference(a, b, paired: bool) -> tuple[float, tuple[float, float], float]:
@@ -228,27 +161,31 @@ def spread(values, unit: str = "%", digits: int = 1) -> str:
     return f"{np.mean(values):.{digits}f}{more}{unit}"
 
 
-def between(interval) -> str:
-    return "{:.1f} to {:.1f}".format(*interval)
+def markdown(header: list, rows: list[list]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def table(title: str, header: list, rows: list[list], note: str = "") -> str:
     """A Markdown table under a heading, with a sentence beneath."""
-    lines = [header, ["---"] * len(header), *rows]
-    body = "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-    return f"## {title}\n\n{body}\n" + (f"\n{note}\n" if note else "")
+    return f"## {title}\n\n{markdown(header, rows)}\n" + (f"\n{note}\n" if note else "")
 
 
-def parser(doc: str) -> argparse.ArgumentParser:
-    """A command line whose help is the docstring as it stands."""
+def by_method(title: str, methods: dict, measure, *how, note: str = "") -> str:
+    """A table of the numbers by name that measure(run) gives: a column for each method, with their
+    `spread` over its runs (`how`: its unit and digits). A row that has no number is left out."""
+    columns = [pd.DataFrame([measure(run) for run in runs]) for runs in methods.values()]
+    rows = [[name, *(spread(c[name].dropna(), *how) for c in columns)] for name in columns[0]]
+    return table(title, ["", *methods], [row for row in rows if set(row[1:]) != {"–"}], note)
+
+
+def parser(doc: str, runs: bool = False) -> argparse.ArgumentParser:
+    """A command line whose help is the docstring as it stands; `runs`: it takes run folders."""
     raw = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(description=doc, formatter_class=raw)
-
-
-def arguments(doc: str) -> argparse.ArgumentParser:
-    """A command line that takes run folders."""
-    found = parser(doc)
-    found.add_argument("runs", nargs="+", metavar="RUN", help="folders that train.py made")
+    found = argparse.ArgumentParser(description=doc, formatter_class=raw)
+    if runs:
+        found.add_argument("runs", nargs="+", metavar="RUN", help="folders that train.py made")
     return found
 
 

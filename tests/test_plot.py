@@ -1,11 +1,13 @@
 """plot: the numbers that are drawn, by hand."""
 
+import math
+
 import pandas as pd
 import pytest
-from made_up import GOLDILOCKS, make_run, selection
+from made_up import make_run, selection
 
 from scripts import plot
-from scripts.report import load_methods
+from scripts.report import Run, load_methods
 
 
 def test_mean_over_the_common_range():
@@ -27,48 +29,42 @@ def rewards(folder, *values, accuracy, seed=0):
     return make_run(folder, rows, [selection(1, True, [None], 0)], seed=seed)
 
 
-def test_one_run_and_two(tmp_path):
-    """Accuracy as measured and its mean; reward smoothed, of one run over the raw one; no empty
-    panel."""
+def test_means_over_two_runs(tmp_path):
+    """Accuracy as measured, reward smoothed, the mean and then each run; no empty panel."""
     every = enumerate((0.1, 0.3))
-    runs = [rewards(tmp_path / str(i), 1, 2, 0, accuracy=a, seed=i) for i, a in every]
-    one, two = drawn(runs[0]), drawn(*runs)
-    accuracy = [line.get_ydata().tolist() for line in two["Validation accuracy"].lines]
-    assert accuracy[:3] == [[0.1], [0.3], [pytest.approx(0.2)]]
-    raw, mean = one["Training reward"].lines
-    assert raw.get_ydata().tolist() == [1, 2, 0]
-    # 1; 0.9 * 1 + 0.1 * 2; 0.9 * 1.1 + 0.1 * 0
-    assert mean.get_ydata().tolist() == pytest.approx([1.0, 1.1, 0.99])
-    assert not any("Teacher" in title or "Reliability" in title for title in two)
+    runs = [rewards(tmp_path / str(i), 1, 2, i, accuracy=a, seed=i) for i, a in every]
+    panels = drawn(*runs)
+    accuracy = [line.get_ydata().tolist() for line in panels["Validation accuracy"].lines]
+    assert accuracy[:3] == [[pytest.approx(0.2)], [0.1], [0.3]]
+    mean, first, second = [line.get_ydata() for line in panels["Training reward"].lines][:3]
+    # 1; 0.9 * 1 + 0.1 * 2; 0.9 * 1.1 + 0.1 * 0, or 1
+    assert first.tolist() == pytest.approx([1.0, 1.1, 0.99])
+    assert second.tolist() == pytest.approx([1.0, 1.1, 1.09])
+    assert mean.tolist() == pytest.approx([1.0, 1.1, 1.04])
+    assert not any("Teacher" in title or "Reliability" in title for title in panels)
 
 
-def test_band_over_three_seeds(tmp_path):
-    """Rewards 0.4, 0.5, 0.6: mean 0.5, s 0.1, so the band is 4.303 · 0.1 / √3 either side."""
-    values = enumerate((0.4, 0.5, 0.6))
-    runs = [rewards(tmp_path / str(i), r, r, accuracy=0.5, seed=i) for i, r in values]
-    axes = drawn(*runs)
-    band = axes["Training reward"].collections[0].get_paths()[0].vertices[:, 1]
-    assert (band.min(), band.max()) == pytest.approx((0.5 - 0.24843, 0.5 + 0.24843), abs=1e-4)
-    assert len(axes["Training reward"].lines) == 1  # no thin ones
-
-
-def test_reliability(tmp_path):
-    """Ten predictions of 0.2 are right half of the time."""
-    rows = [selection(2, True, [0.2], 8)] * 10
-    axes = drawn(make_run(tmp_path / "run", [{"step": 1}], rows, **GOLDILOCKS))
-    points = [line.get_xydata().tolist() for line in axes["Reliability (95% intervals)"].lines]
-    assert [[pytest.approx(0.2), 0.5]] in points
+def test_calibration_by_hand(tmp_path):
+    """900 outcomes, 0 or 1/2 alike often: their mean's standard error is 1/4 / √899, times 1.96."""
+    rows = [selection(1, True, [0.2], successes) for successes in (0, 8)] * 450
+    rows += [selection(1, True, [utility], 8) for utility in (0.46, 0.5)] * 5
+    rows += [selection(1, True, [utility], 8) for utility in (0.01, None)] * 9  # too few, not known
+    s = Run.load(make_run(tmp_path / "run", [{"step": 1}], rows)).selections
+    first, last = plot.calibration(s).to_numpy()
+    assert first == pytest.approx([0.2, 0.25, 1.96 * 0.25 / math.sqrt(899), 900], rel=1e-4)
+    assert last == pytest.approx([0.48, 0.5, 0, 10])  # 0.5 belongs to the last bin
 
 
 def test_whole_command(tmp_path, capsys):
-    run = str(rewards(tmp_path / "run", 1, 2, accuracy=0.1))
-    plot.main([run, "--out", str(tmp_path / "figures"), "--x", "device_hours"])
+    """Ten predictions of 0.2 are right half of the time; more methods than colours are refused."""
+    rows = [selection(1, True, [0.2], 8)] * 10
+    every = [make_run(tmp_path / str(i), [{"step": 1}], rows, epsilon=i) for i in range(8)]
+    lines = drawn(every[0])["Reliability (95% intervals)"].lines
+    assert [[pytest.approx(0.2), 0.5]] in [line.get_xydata().tolist() for line in lines]
+    plot.main([str(every[0]), "--out", str(tmp_path / "figures"), "--x", "device_hours"])
     picture = tmp_path / "figures" / "training_by_device_hours.png"
     assert capsys.readouterr().out == f"{picture}\n"
     assert picture.read_bytes().startswith(b"\x89PNG")
-    rows = [selection(1, True, [None], 0)]
-    every = [make_run(tmp_path / str(i), [{"step": 1}], rows, epsilon=i) for i in range(8)]
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit, match="2"):
         plot.main([str(folder) for folder in every])
-    assert stop.value.code == 2
     assert capsys.readouterr().err.startswith("plot: 8 methods, but only 7 colours")
