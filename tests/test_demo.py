@@ -9,17 +9,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from plumbing.files import read_lines
 from scripts import make_demo
 
 DEMO = Path(__file__).parent.parent / "demo"
 SKILLS = make_demo.make_skills(seed=0)
 
 
-def read(name):
-    return [json.loads(line) for line in (DEMO / name).read_text(encoding="utf-8").splitlines()]
-
-
-TRAIN, VAL = read("train.jsonl"), read("val.jsonl")
+TRAIN, VAL = read_lines(DEMO / "train.jsonl"), read_lines(DEMO / "val.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +66,7 @@ def test_rules_by_hand():
 def test_only_the_right_reading_of_every_word_gives_the_answer():
     for row in VAL[:120]:
         answers = [make_demo.boxed(text) for text in solutions(row["problem"])]
-        assert answers[0] == row["expected_answer"] and answers.count(answers[0]) == 1
+        assert answers.count(row["expected_answer"]) == 1
 
 
 def test_tokenizer_returns_every_text_exactly(tokenizer):
@@ -84,13 +81,6 @@ def test_tokenizer_returns_every_text_exactly(tokenizer):
     assert all(tokenizer.unk_token_id not in ids for ids in prompt_ids + completion_ids)
     whole = tokenizer([p + c for p, c in zip(prompts, completions, strict=True)]).input_ids
     assert whole == [p + c for p, c in zip(prompt_ids, completion_ids, strict=True)]
-
-
-def test_model_folder(model, tokenizer):
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert model.config.vocab_size == len(tokenizer)
-    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
-    assert model.generation_config.pad_token_id == tokenizer.pad_token_id
 
 
 def test_demonstrations_have_the_rates():
@@ -123,8 +113,7 @@ def test_base_model_has_the_designed_rates_and_the_recorded_accuracy(model, toke
     assert share_right(rows[:8], 16, 0.7) > 0.9
     assert share_right(middle, 16, 0.7) == pytest.approx(designed, abs=0.08)
     assert share_right(rows[-40:], 8, 0.7) == 0
-    recorded = json.loads((DEMO / "statistics.json").read_text(encoding="utf-8"))
-    whole = recorded["validation"]["all"]
+    whole = json.loads((DEMO / "statistics.json").read_text())["validation"]["all"]
     assert 0.05 <= whole["greedy"] <= 0.3 and 0.7 < whole["all_wrong"] + whole["all_right"] < 0.9
     # Two problems more or less: another CPU may round otherwise.
     assert share_right(VAL, 1, 0.0) == pytest.approx(whole["greedy"], abs=0.006)

