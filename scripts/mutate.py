@@ -100,7 +100,7 @@ normaliser of a rank's own rows | plumbing/batches.py | ranks::same_gradient_on_
     weight_B[batch.row_N] => weight_B[batch.row_N] / weight_B[mine].sum()
 metric of the last micro-batch only | train.py | ranks::same_gradient_on_any_number_of_ranks
     mine[name] += => mine[name] =
-rewards tiled, not repeated | train.py | ranks::a_step_hears_what_each_problem_earned
+rewards tiled, not repeated | train.py | train::a_step_goes_as_figure_1
     selections.index_N.repeat(G) => np.tile(selections.index_N, G)
 NaN skipped | train.py | faults::a_gradient_that_is_not_finite_stops_before_the_update
     if not all(map(math.isfinite, [norms[-1], *sums.values()])): => if False:
