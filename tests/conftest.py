@@ -1,20 +1,15 @@
-"""Shared by all tests: tiny random checkpoints that load like the real ones, and tiny data. Nothing
-is downloaded.
+"""Shared by all tests: tiny random checkpoints that load like the real ones, and tiny data.
 
-`tiny_model` (a folder) is what most tests want; `tiny_family("olmo2")` gives the same thing in the
-shape of another preset; `tiny_data` is a folder with train.jsonl and val.jsonl. All are made once a
-session and must not be changed: a test that needs another setting copies the folder first.
-
-Two more things hold for every test, so that no author has to think of them:
+Nothing is downloaded. Fixtures are made once a session and must not be changed: a test that needs
+another setting copies the folder first. Two more things hold for every test:
 
 Only `pytest -m gpu`, which runs nothing else, sees a card. Forked ranks would all take the first
 one, and its numbers are not those of a CPU.
 
-pytest's own process may train, and so may the ranks forked from it. autograd starts a thread a
-device at a process's first backward, and a process with such threads cannot fork children that
-train. With the cards hidden there is no device. But on a CUDA build without one, FakeTensorMode,
-which DTensor and so FSDP enter, puts a make-believe of 8 devices in its place; a backward before
-anything else settles the number at none.
+pytest's own process may train, and so may ranks forked from it. autograd starts a thread a device
+at a process's first backward, and a process with such threads cannot fork children that train. With
+the cards hidden there is no device; but FakeTensorMode, which FSDP enters, puts a make-believe of 8
+in its place on a CUDA build. A backward before anything else settles the number at none.
 """
 
 import os
@@ -31,14 +26,7 @@ import hypothesis
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    Olmo2Config,
-    Phi3Config,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen3Config,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from plumbing.files import read_lines, write_lines
 
@@ -51,13 +39,12 @@ ROOT = Path(__file__).resolve().parent.parent
 SPECIALS = ["<pad>", "<eos>", "<unk>"]  # ids 0, 1, 2
 CHARACTERS = [chr(i) for i in range(32, 127)] + ["\n"]  # from id 3 on
 
-# The families of the four presets. `head_dim` is no free choice for all of them, hence 8 = 32 / 4
-# everywhere.
+# The families of the four presets. `head_dim` is no free choice for all, hence 8 = 32 / 4.
 FAMILIES = {
-    "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
-    "olmo2": (Olmo2Config, {"tie_word_embeddings": False}),
-    "qwen3": (Qwen3Config, {"tie_word_embeddings": True, "head_dim": 8}),
-    "phi3": (Phi3Config, {"tie_word_embeddings": True}),
+    "qwen2": {"tie_word_embeddings": True},
+    "olmo2": {"tie_word_embeddings": False},
+    "qwen3": {"tie_word_embeddings": True, "head_dim": 8},
+    "phi3": {"tie_word_embeddings": True},
 }
 
 
@@ -83,7 +70,6 @@ def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
     or of positions could not fail.
     """
     tokenizer = tiny_tokenizer()
-    config_class, own = FAMILIES[family]
     settings = {
         "vocab_size": len(tokenizer),
         "hidden_size": 32,
@@ -97,9 +83,13 @@ def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
+    config = AutoConfig.for_model(family, **settings | FAMILIES.get(family, {}) | changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config_class(**settings | own | changes))
+        model = AutoModelForCausalLM.from_config(config)
+        for p in model.parameters():
+            if not p.any():  # biases
+                torch.nn.init.normal_(p, std=0.3)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
