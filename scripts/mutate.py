@@ -56,7 +56,7 @@ prompts padded on the right | plumbing/batches.py | rollout::sampling_is_what_a_
     "left" if left else "right" => "right"
 top-k left on | rollout.py | rollout::sampling_is_what_a_naive_loop_does
     "top_k": 0 => "top_k": 50
-repetition penalty not named | rollout.py | rollout::the_checkpoints_own_settings_do_not_leak
+repetition penalty not named | rollout.py | rollout::sampling_is_what_a_naive_loop_does
     repetition_penalty=1.0, =>
 a seed per batch, not per row | rollout.py | rollout::a_row_draws_the_same_whatever_is_beside_it
     [[seed, first_row + b] for b in rows] => [[seed, i] for i, _ in enumerate(rows)]

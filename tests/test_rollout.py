@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers import modeling_flash_attention_utils as flash
 
 import rollout
-from plumbing.batches import balance, collate, micro_batches, pack, pad
+from plumbing.batches import balance, collate, pack, pad
 from rollout import PROMPT_FOOTER, PROMPT_HEADER, Generator, Policy, PromptEncoder, Rollouts
 
 CPU = torch.device("cpu")
@@ -65,20 +65,11 @@ def sampled(generator, prompts):
 # ---- the prompt
 
 
-def test_header_and_footer_have_the_papers_words_and_lines():
-    """Those of Appendix M but for the breaks of its page width."""
-    assert [line[:5] for line in PROMPT_HEADER.splitlines()] == ["You a", "You m", "**Cru"]
-    first = [line[:5] for line in PROMPT_FOOTER.splitlines()]
-    assert first == ["Stric", "### S", "<Writ", "", "### F", r"\boxe", "**Imp"]
-    assert (len(PROMPT_HEADER.split()), len(PROMPT_FOOTER.split())) == (47, 44)
-
-
 @pytest.mark.parametrize(
     "parts, text",
     [
         (("", ""), "What is\n1 + 1?"),
         (("H", ""), "H\n\nWhat is\n1 + 1?"),
-        (("", "F"), "What is\n1 + 1?\n\nF"),
         ((), f"{PROMPT_HEADER}\n\nWhat is\n1 + 1?\n\n{PROMPT_FOOTER}"),
     ],
 )
@@ -110,17 +101,17 @@ HOSTILE |= {"suppress_tokens": list(range(3, 90)), "begin_suppress_tokens": [1, 
 HOSTILE |= {"bad_words_ids": [[1]], "exponential_decay_length_penalty": [1, 9.0], "max_length": 3}
 
 
-def plain_generate(folder, prompts, max_new_tokens, **settings) -> list[list[int]]:
-    """What Hugging Face's own loop makes of the left-padded prompts."""
+def plain_generate(folder, prompts, max_new_tokens) -> list[list[int]]:
+    """What Hugging Face's own loop makes of the left-padded prompts, greedily."""
     lm = AutoModelForCausalLM.from_pretrained(folder)
     ids, mask = pad(prompts, PAD, CPU, left=True)
-    settings |= {"max_new_tokens": max_new_tokens, "pad_token_id": PAD}
-    return lm.generate(ids, attention_mask=mask, **settings)[:, ids.shape[1] :].tolist()
+    how = {"do_sample": False, "max_new_tokens": max_new_tokens, "pad_token_id": PAD}
+    return lm.generate(ids, attention_mask=mask, **how)[:, ids.shape[1] :].tolist()
 
 
 def naive(lm, stop_ids, prompt, temperature, max_new_tokens, seed, row) -> tuple[list, list]:
-    """One completion by the definition: a model call a token, no cache, no batch, no padding; the
-    token is where the running sum of the probabilities passes u. Its tokens and their log-probs."""
+    """Tokens and log-probs by the definition: a model call a token, no cache, no batch, no padding;
+    the token is where the running sum of the probabilities passes u."""
     stream, ids, logps = np.random.Generator(np.random.Philox(key=[seed, row])), [], []
     while len(ids) < max_new_tokens and not set(ids) & set(stop_ids):
         logits = lm(torch.tensor([prompt + ids]), use_cache=False).logits[0, -1].double()
@@ -134,7 +125,7 @@ def naive(lm, stop_ids, prompt, temperature, max_new_tokens, seed, row) -> tuple
 @every_family
 def test_greedy_is_what_plain_generate_gives(tiny_family, prompts, family, tmp_path):
     """Under left padding, with three stop tokens, and whatever the checkpoint's settings say."""
-    free = plain_generate(tiny_family(family), prompts, 30, do_sample=False)
+    free = plain_generate(tiny_family(family), prompts, 30)
     own = HOSTILE | {"eos_token_id": [EOS, free[0][3], free[1][9]]}
     generator = make_generator(copy_with(tiny_family(family), tmp_path / "hostile", **own))
     assert generator.stop_ids == sorted(own["eos_token_id"])
@@ -147,8 +138,9 @@ def test_greedy_is_what_plain_generate_gives(tiny_family, prompts, family, tmp_p
 
 @every_family
 def test_sampling_is_what_a_naive_loop_does(tiny_family, prompts, family, tmp_path):
-    stops = copy_with(tiny_family(family), tmp_path / "stops", eos_token_id=[EOS, 40, 60, 80])
-    generator = make_generator(stops)
+    """Whatever the checkpoint's settings say."""
+    own = HOSTILE | {"eos_token_id": [EOS, 40, 60, 80]}
+    generator = make_generator(copy_with(tiny_family(family), tmp_path / "hostile", **own))
     rows = [p for p in prompts for _ in range(3)]
     rollouts = generator.generate(rows, 0.7, 20, seed=11, first_row=5)
     for b, prompt in enumerate(rows):
@@ -158,19 +150,6 @@ def test_sampling_is_what_a_naive_loop_does(tiny_family, prompts, family, tmp_pa
         assert rollouts.logps[b] == pytest.approx(logps, abs=2e-5)
     assert set(rollouts.finished) == {False, True}
     assert rollouts.prompt_ids == rows
-
-
-def test_the_checkpoints_own_settings_do_not_leak(qwen2, sampled, prompts, tmp_path):
-    hostile = copy_with(qwen2, tmp_path / "hostile", **HOSTILE)
-    assert make_generator(hostile).generate(prompts * 8, 0.7, 30, seed=3) == sampled
-    for setting in ("top_k", "repetition_penalty", "min_new_tokens", "suppress_tokens"):
-        one = copy_with(qwen2, tmp_path / setting, **{setting: HOSTILE[setting]})
-        drawn = []
-        for folder in (qwen2, one):  # the control: plain `generate` does what they say
-            torch.manual_seed(3)
-            top_k = {} if setting == "top_k" else {"top_k": 0}
-            drawn.append(plain_generate(folder, prompts * 4, 30, do_sample=True, **top_k))
-        assert drawn[0] != drawn[1]
 
 
 def test_stop_tokens_are_the_checkpoints_and_the_tokenizers(generator):
@@ -319,13 +298,11 @@ def flash_attention(monkeypatch) -> list[list[int]]:
     """Plain attention in the place of flash-attn; where the rows began and ended at each call."""
     calls = []
 
-    def varlen(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal
-    ):
+    def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal, **most):
         """(total tokens, heads, D) each; row i is from cu_seqlens_q[i] to cu_seqlens_q[i + 1]."""
         lengths = cu_seqlens_q.diff()
         assert causal and torch.equal(cu_seqlens_q, cu_seqlens_k)
-        assert max_seqlen_q == max_seqlen_k == lengths.max()
+        assert most == {"max_seqlen_q": lengths.max(), "max_seqlen_k": lengths.max()}
         calls.append(cu_seqlens_q.tolist())
         columns = [x.transpose(0, 1).split(lengths.tolist(), dim=1) for x in (q, k, v)]
         how = {"is_causal": True, "scale": softmax_scale, "enable_gqa": True}
@@ -334,7 +311,8 @@ def flash_attention(monkeypatch) -> list[list[int]]:
 
     def one(q, k, v, softmax_scale, causal):
         ends, most = torch.tensor([0, q.shape[1]]), q.shape[1]
-        return varlen(q[0], k[0], v[0], ends, ends, most, most, softmax_scale, causal)[None]
+        sizes = {"max_seqlen_q": most, "max_seqlen_k": most}
+        return varlen(q[0], k[0], v[0], ends, ends, softmax_scale, causal, **sizes)[None]
 
     functions = one, varlen, None, None, None
     monkeypatch.setattr(flash, "_loaded_implementation", None)
@@ -405,26 +383,6 @@ def test_collate_by_hand(pad_id):
     assert packed.response_B_T.long().tolist() == [[0, 1, 1, 1, 0, 0, 0, 1, 1, 0, 1]]
     assert packed.position_1_T.tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1]]
     assert packed.row_N.tolist() == [1, 1, 1, 0, 0, 2]
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_micro_batches_of_all_ranks_hold_every_row_once_within_the_budget(uneven, packed):
-    tokens_B, held, room = uneven.total_tokens(), [], 0
-    columns = torch.full((12,), -2.0), torch.full((12,), 0.5)  # advantages, weights
-    for rank in range(3):
-        how = rank, 3, 60, PAD, CPU, packed
-        batches, idle = micro_batches(uneven, list(range(12)), *columns, *how)
-        assert not idle
-        for batch in batches:
-            held += batch.row_N.unique_consecutive().tolist()
-            room += batch.ids_B_T.numel()
-            assert batch.ids_B_T.numel() <= 60 and (len(batch.ids_B_T) == 1 or not packed)
-            assert set(batch.advantage_N.tolist()) == {-2} and set(batch.weight_N.tolist()) == {0.5}
-    assert sorted(held) == list(range(12))
-    assert room == sum(tokens_B) if packed else room > sum(tokens_B)
-    (batch,), idle = micro_batches(uneven, [3], *columns, 1, 2, 60, PAD, CPU, packed)
-    assert idle and batch.ids_B_T.numel() == min(tokens_B)  # FSDP needs every rank in backward
-    assert not batch.weight_N.any()
 
 
 def test_balance_by_hand():
