@@ -298,11 +298,13 @@ def flash_attention(monkeypatch) -> list[list[int]]:
     """Plain attention in the place of flash-attn; where the rows began and ended at each call."""
     calls = []
 
-    def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal, **most):
+    def varlen(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal
+    ):
         """(total tokens, heads, D) each; row i is from cu_seqlens_q[i] to cu_seqlens_q[i + 1]."""
         lengths = cu_seqlens_q.diff()
         assert causal and torch.equal(cu_seqlens_q, cu_seqlens_k)
-        assert most == {"max_seqlen_q": lengths.max(), "max_seqlen_k": lengths.max()}
+        assert max_seqlen_q == max_seqlen_k == lengths.max()
         calls.append(cu_seqlens_q.tolist())
         columns = [x.transpose(0, 1).split(lengths.tolist(), dim=1) for x in (q, k, v)]
         how = {"is_causal": True, "scale": softmax_scale, "enable_gqa": True}
@@ -311,8 +313,7 @@ def flash_attention(monkeypatch) -> list[list[int]]:
 
     def one(q, k, v, softmax_scale, causal):
         ends, most = torch.tensor([0, q.shape[1]]), q.shape[1]
-        sizes = {"max_seqlen_q": most, "max_seqlen_k": most}
-        return varlen(q[0], k[0], v[0], ends, ends, softmax_scale, causal, **sizes)[None]
+        return varlen(q[0], k[0], v[0], ends, ends, most, most, softmax_scale, causal)[None]
 
     functions = one, varlen, None, None, None
     monkeypatch.setattr(flash, "_loaded_implementation", None)
