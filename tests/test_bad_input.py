@@ -35,14 +35,14 @@ def contents(folder):
 
 
 def assert_one_line(text, says):
-    assert all(part in text for part in ([says] if isinstance(says, str) else says))
+    assert all(part in text for part in says)
     assert text.startswith("error: ") and text.count("\n") == 1 and text.endswith("\n"), text
 
 
-def refused(place, *flags, says, before=lambda: None, **where):
-    """train.py in a forked rank, its folder in `place`: status 2, one line, nothing written."""
+def refused(place, *flags, says, **where):
+    """train.py in a forked rank, from the folder `place`: status 2, one line, nothing written."""
     was = contents(place)
-    ended = launch(place / "run", *flags, before=lambda rank: before(), **where)
+    ended = launch(place / "run", *flags, before=lambda rank: os.chdir(place), **where)
     assert ended.statuses == [2], ended
     assert_one_line(ended.err, says)
     assert contents(place) == was
@@ -386,8 +386,17 @@ def test_a_folder_that_another_job_writes_to(whole, there):
 # ---- train.py whole
 
 
-def test_one_line_and_nothing_written(whole, there):
-    refused(whole.parent, "--seed", 1, says="seed 0 there, 1 here", **there)
+def test_data_that_cannot_be_prepared(tmp_path, there):
+    """The hub is out of reach (HF_HUB_OFFLINE); then train.jsonl alone is there, made by hand."""
+    flags = ("--train_data", "data/math/train.jsonl", "--val_data", "data/math/val.jsonl")
+    source = "DigitalLearningGmbH/MATH-lighteval"
+    why = f"{source}: no such file or folder here, and the Hugging Face hub cannot be read"
+    advice = "a local copy by python -m scripts.prepare_data --profile math --source COPY"
+    refused(tmp_path, *flags, says=(why, advice), **there)
+    (tmp_path / "data/math").mkdir(parents=True)
+    shutil.copy(there["data"] / "train.jsonl", tmp_path / "data/math")
+    says = ("data/math: holds files made otherwise (no readable manifest says how)",)
+    refused(tmp_path, *flags, says=says, **there)
 
 
 ALL = {  # of two ranks: the flags, what is said, the statuses
@@ -411,4 +420,4 @@ def test_the_line_from_the_shell(tmp_path, there):
     flags = ("--val_data", tmp_path / "bad.jsonl")
     succeeded, said = shell(command(tmp_path / "run", *flags, **there))
     assert not succeeded and not (tmp_path / "run").exists()
-    assert_one_line(said, "bad.jsonl, line 1: not JSON")
+    assert_one_line(said, ["bad.jsonl, line 1: not JSON"])

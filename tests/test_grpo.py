@@ -19,7 +19,7 @@ every_std = pytest.mark.parametrize("std", grpo.STDS)
 every_loss = pytest.mark.parametrize("loss", grpo.LOSSES)
 
 
-def close(actual, expected, tolerance=1e-12):
+def close(actual, expected, tolerance=1e-9):
     """Equal to within `tolerance`, absolute and relative, in float64."""
     actual, expected = torch.as_tensor(actual, **FLOAT64), torch.as_tensor(expected, **FLOAT64)
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)

@@ -5,6 +5,7 @@ Bad input is in test_bad_input.py, faults are in test_faults.py.
 
 import math
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -19,6 +20,7 @@ from plumbing.files import read_lines, write_lines
 from plumbing.show import Stopwatch
 from rollout import Rollouts
 from sampler import Selections
+from scripts.prepare_data import PROFILES
 
 # ---- flags and arithmetic
 
@@ -54,25 +56,50 @@ def test_presets_have_the_papers_steps(preset):
     assert parse(*baseline, "--steps", 7).steps == 7
 
 
-def layout(world, *flags, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", str(world))
-    return train.Layout(parse(*flags))
+def test_the_arithmetic_of_one_gpu(layout):
+    """128 completions a step, in one process or up to 8; no problem of MATH's 12,000 twice."""
+    c, baseline = parse("--preset", "one-gpu"), parse("--preset", "one-gpu", "--sampler", "uniform")
+    assert c.prompts_per_step * c.group_size == 128
+    assert c.learning_rate == pytest.approx(1e-5 * (128 / 288) ** 0.5, rel=0.12)  # 6.7e-6
+    assert (c.steps, baseline.steps) == (400, 550)  # 4/3 x 400 = 533, to the next evaluation
+    assert baseline.steps * c.prompts_per_step + c.prompts_per_step * c.candidates < 12_000
+    updates = c.prompts_per_step / c.teacher_update_every * c.teacher_epochs
+    updates *= c.replay_capacity / c.teacher_batch_size
+    assert updates == 64  # the paper's: 18 / 4 x 4 x 64 / (2 ranks x 8) = 72
+    for ranks in (1, 2, 4, 8):
+        assert layout(ranks, "--preset", "one-gpu").n_students == ranks
+
+
+def test_what_presets_train_on_has_a_profile():
+    """A file that is missing is prepared only if its path names a line of PROFILES."""
+    for path in (train.DATA, train.MATH):
+        assert Path(path).parent == Path("data") and Path(path).name in PROFILES
+
+
+@pytest.fixture
+def layout(monkeypatch):
+    """The layout of so many ranks."""
+
+    def layout(world, *flags):
+        monkeypatch.setenv("WORLD_SIZE", str(world))
+        return train.Layout(parse(*flags))
+
+    return layout
 
 
 @pytest.mark.parametrize(("world", "teachers"), [(8, 2), (4, 1), (1, 0), (16, 4)])
-def test_default_layout(world, teachers, monkeypatch):
-    goldilocks = layout(world, monkeypatch=monkeypatch)
+def test_default_layout(world, teachers, layout):
+    goldilocks, uniform = layout(world), layout(world, "--sampler", "uniform")
     assert (goldilocks.n_students, goldilocks.n_teachers) == (world - teachers, teachers)
-    uniform = layout(world, "--sampler", "uniform", monkeypatch=monkeypatch)
     assert (uniform.n_students, uniform.n_teachers) == (world, 0)
 
 
-def test_impossible_layouts_say_what_would_work(monkeypatch):
+def test_impossible_layouts_say_what_would_work(layout):
     says = {1: r"18 prompts x 16 = 288 .* 7 student ranks: use 1, 2, 3, 4, 6, 8, 9"}
     says[8] = "--teacher_ranks 8 of 8 ranks leaves no student: at most 7"
     for teachers, why in says.items():
         with pytest.raises(ValueError, match=why) as refusal:
-            layout(8, "--teacher_ranks", teachers, monkeypatch=monkeypatch)
+            layout(8, "--teacher_ranks", teachers)
         assert "\n" not in str(refusal.value)
 
 
@@ -87,7 +114,7 @@ GPUS = {  # ranks, those of this machine, this rank, GPUs -> this rank's, or wha
 
 
 @pytest.mark.parametrize("case", GPUS)
-def test_ranks_of_a_role_have_a_gpu_each(case, monkeypatch):
+def test_ranks_of_a_role_have_a_gpu_each(case, layout, monkeypatch):
     world, here, rank, devices = case
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
@@ -96,7 +123,7 @@ def test_ranks_of_a_role_have_a_gpu_each(case, monkeypatch):
         monkeypatch.setenv(name, str(value))
     wrong = isinstance(GPUS[case], str)
     with pytest.raises(ValueError, match=GPUS[case]) if wrong else nullcontext():
-        found = layout(world, "--teacher_ranks", max(1, world // 4), monkeypatch=monkeypatch)
+        found = layout(world, "--teacher_ranks", max(1, world // 4))
         assert found.device == torch.device("cuda", GPUS[case])
 
 
