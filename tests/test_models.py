@@ -117,6 +117,14 @@ def test_a_decoding_step_in_which_the_host_has_a_part_is_found(tmp_path):
     dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
     folder = save_tiny_model(tmp_path / "dynamic", rope_parameters=dynamic)
     assert min(host_reads(folder)) > 0
+    three, mask = torch.ones(3), torch.tensor([True, False, True])
+    with HostReads() as reads:
+        three.nonzero()
+        float(three[0])
+        three[mask]
+        three[mask] = 2.0
+        three[torch.tensor([1, 2])].sum()  # no read
+    assert reads.count == 4
 
 
 def test_cudnn_attention_is_off(tiny_model):

@@ -1,6 +1,5 @@
 """rollout.py: tiny models of the presets' families, whose tokens and log-probs are known twice."""
 
-import functools
 import json
 import shutil
 from pathlib import Path
@@ -184,22 +183,17 @@ def test_the_seed_decides_the_tokens_and_the_global_generator_is_left_alone(gene
 
 
 @pytest.fixture
-def calls(monkeypatch) -> list[dict]:
-    """Of each call of the decoding loop: prompts, rows, (rows, slots) of the cache as it grows."""
-    calls, decode, make_room = [], rollout.decode, rollout.Slots.make_room
+def calls(generator):
+    """(rows, what one can attend to) of each call of the model."""
+    calls = []
 
-    @functools.wraps(decode)
-    def noted(model, input_ids, *args, prompt_B, **kwargs):
-        calls.append({"prompts": input_ids, "prompt_B": prompt_B.tolist(), "cache": []})
-        return decode(model, input_ids, *args, prompt_B=prompt_B, **kwargs)
+    def note(_, args, how):
+        mask = args[0] if how["attention_mask"] is None else how["attention_mask"]
+        calls.append((len(args[0]), mask.shape[-1]))
 
-    def noted_room(self, rows_B, used, capacity):
-        calls[-1]["cache"].append((len(rows_B), capacity))
-        make_room(self, rows_B, used, capacity)
-
-    monkeypatch.setattr(rollout, "decode", noted)
-    monkeypatch.setattr(rollout.Slots, "make_room", noted_room)
-    return calls
+    hook = generator.lm.register_forward_pre_hook(note, with_kwargs=True)
+    yield calls
+    hook.remove()
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
@@ -208,18 +202,15 @@ def test_micro_batches_respect_their_bound_and_use_it(generator, prompts, at_onc
     calls.clear()
     bound = at_once * (len(prompts[4]) + 12)
     assert generator.generate(prompts, 0, 12, seed=0, max_batch_tokens=bound) == whole
-    assert len(calls) > 1 and sum(len(call["prompt_B"]) for call in calls) == len(prompts)
-    held = [room for call in calls for room in call["cache"]]
-    assert all(rows * slots <= bound for rows, slots in held)
-    assert max(rows for rows, _ in held) >= at_once
+    assert all(rows * slots <= bound for rows, slots in calls)
+    assert max(rows for rows, _ in calls) >= at_once
 
 
 def test_each_prompt_is_read_once_for_its_group_and_finished_rows_leave(generator, prompts, calls):
     rollouts = generator.generate([p for p in prompts for _ in range(8)], 0.7, 60, seed=3)
-    (call,) = calls
-    assert len(call["prompts"]) == 5 and len(call["prompt_B"]) == 40
-    going = [sum(n > t + 1 for n in rollouts.lengths().tolist()) for t in range(0, 59, 8)]
-    assert [rows for rows, _ in call["cache"]] == going and 0 < going[-1] < 0.6 * going[0]
+    # After t tokens; those that are finished leave at every eighth.
+    going = [sum(n > t // 8 * 8 + 1 for n in rollouts.lengths().tolist()) for t in range(59)]
+    assert [rows for rows, _ in calls] == [5, *going] and 0 < going[-1] < 0.6 * going[0]
 
 
 def test_export_keeps_the_checkpoints_own_settings(qwen2, prompts, tmp_path):

@@ -63,11 +63,7 @@ def test_the_arithmetic_of_one_gpu(layout):
     assert c.learning_rate == pytest.approx(1e-5 * (128 / 288) ** 0.5, rel=0.12)  # 6.7e-6
     assert (c.steps, baseline.steps) == (400, 550)  # 4/3 x 400 = 533, to the next evaluation
     assert baseline.steps * c.prompts_per_step + c.prompts_per_step * c.candidates < 12_000
-    updates = c.prompts_per_step / c.teacher_update_every * c.teacher_epochs
-    updates *= c.replay_capacity / c.teacher_batch_size
-    assert updates == 64  # the paper's: 18 / 4 x 4 x 64 / (2 ranks x 8) = 72
-    for ranks in (1, 2, 4, 8):
-        assert layout(ranks, "--preset", "one-gpu").n_students == ranks
+    assert [layout(n, "--preset", "one-gpu").n_students for n in (1, 2, 4, 8)] == [1, 2, 4, 8]
 
 
 def test_what_presets_train_on_has_a_profile():
