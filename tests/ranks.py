@@ -187,11 +187,8 @@ def metrics_of(folder):
     return [{name: row[name] for name in filter(kept, row)} for row in rows]
 
 
-STUDENT, BACKBONE = "student/model.safetensors", "teacher/backbone/model.safetensors"
-HEAD = "teacher/head.safetensors"
-
-
 def same_run(a, b):
     assert metrics_of(a) == metrics_of(b)
-    for name in ("selections.jsonl", STUDENT, BACKBONE, HEAD):
+    weights = ("student/model", "teacher/backbone/model", "teacher/head")
+    for name in ("selections.jsonl", *(f"{name}.safetensors" for name in weights)):
         assert not (a / name).exists() or (a / name).read_bytes() == (b / name).read_bytes(), name

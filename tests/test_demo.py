@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -77,22 +76,8 @@ def test_tokenizer_returns_every_text_exactly(tokenizer):
     prompt_ids, completion_ids = tokenizer(prompts).input_ids, tokenizer(completions).input_ids
     assert tokenizer.batch_decode(prompt_ids) == prompts
     assert tokenizer.batch_decode(completion_ids) == completions
-    assert max(map(len, prompt_ids)) <= 20 and max(map(len, completion_ids)) <= 60
-    assert all(tokenizer.unk_token_id not in ids for ids in prompt_ids + completion_ids)
     whole = tokenizer([p + c for p, c in zip(prompts, completions, strict=True)]).input_ids
     assert whole == [p + c for p, c in zip(prompt_ids, completion_ids, strict=True)]
-
-
-def test_demonstrations_have_the_rates():
-    rng, seen = random.Random(5), {word: [] for word in SKILLS}
-    for _ in range(4000):
-        tokens = make_demo.demonstration(rng, SKILLS).split("Solution:")[1].split()
-        for word, rule in zip(tokens[1:-1:3], tokens[2:-1:3], strict=True):
-            assert rule in SKILLS[word][:2]
-            seen[word].append(rule == SKILLS[word][0])
-    for word, (_, _, rate) in SKILLS.items():
-        odds = (rate / (1 - rate)) ** make_demo.TEMPERATURE
-        assert sum(seen[word]) / len(seen[word]) == pytest.approx(odds / (1 + odds), abs=0.13)
 
 
 def test_base_model_has_the_designed_rates_and_the_recorded_accuracy(model, tokenizer):

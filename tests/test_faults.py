@@ -98,17 +98,12 @@ DAMAGES = {"student/.metadata": flip, "sampler.pt": Path.unlink, "manifest.json"
 @pytest.mark.parametrize("file", DAMAGES)
 def test_damage_is_noticed_and_the_checkpoint_before_is_used(file, whole, tmp_path, capsys):
     shutil.copytree(whole, tmp_path / "run")
-    folders = [checkpoint.folder_of(tmp_path / "run", step) for step in (4, 3, 2, 1)]
     assert checkpoint.newest_intact(tmp_path / "run") == 4
-    DAMAGES[file](folders[0] / file)
+    DAMAGES[file](checkpoint.folder_of(tmp_path / "run", 4) / file)
     assert checkpoint.newest_intact(tmp_path / "run") == 3
     said = capsys.readouterr().out
     assert "step_4 is damaged" in said and said.endswith(": going back to the one before it\n")
     assert said.count("\n") == 1
-    for folder in folders[1:]:
-        tear(folder / "sampler.pt")
-    with pytest.raises(InputError, match="no checkpoint there is intact; to start again choose"):
-        checkpoint.newest_intact(tmp_path / "run")
 
 
 def test_a_kill_before_the_rename_then_damage_and_a_torn_log(whole, halfway, tmp_path):

@@ -64,18 +64,13 @@ def sampled(generator, prompts):
 # ---- the prompt
 
 
-@pytest.mark.parametrize(
-    "parts, text",
-    [
-        (("", ""), "What is\n1 + 1?"),
-        (("H", ""), "H\n\nWhat is\n1 + 1?"),
-        ((), f"{PROMPT_HEADER}\n\nWhat is\n1 + 1?\n\n{PROMPT_FOOTER}"),
-    ],
-)
-def test_a_prompt_is_header_blank_line_question_blank_line_footer(generator, parts, text):
-    encode = PromptEncoder(generator.tokenizer, *parts)
-    assert encode.text("What is\n1 + 1?") == text
-    assert generator.tokenizer.decode(encode("What is\n1 + 1?")) == text
+def test_a_prompt_is_header_blank_line_question_blank_line_footer(generator):
+    paper = f"{PROMPT_HEADER}\n\nWhat is\n1 + 1?\n\n{PROMPT_FOOTER}"
+    texts = {(): paper, ("H", ""): "H\n\nWhat is\n1 + 1?", ("", ""): "What is\n1 + 1?"}
+    for parts, text in texts.items():
+        encode = PromptEncoder(generator.tokenizer, *parts)
+        assert encode.text("What is\n1 + 1?") == text
+        assert generator.tokenizer.decode(encode("What is\n1 + 1?")) == text
 
 
 def test_chat_templates_and_the_tokenizers_own_opening_token(qwen2):
@@ -158,8 +153,9 @@ def test_stop_tokens_are_the_checkpoints_and_the_tokenizers(generator):
 
 
 def test_a_row_draws_the_same_whatever_is_beside_it(generator, prompts):
-    rows = [prompts[i] for i in (3, 0, 4, 0, 1, 4, 2, 0)]
+    rows, before = [prompts[i] for i in (3, 0, 4, 0, 1, 4, 2, 0)], torch.get_rng_state()
     whole = generator.generate(rows, 1.0, 30, seed=2)
+    assert torch.equal(torch.get_rng_state(), before)
     assert min(whole.lengths()) < 9 and max(whole.lengths()) == 30  # some are dropped on the way
     for cut in (1, 3):  # as two ranks would share them, and in micro-batches of one row
         first = generator.generate(rows[:cut], 1.0, 30, seed=2)
@@ -169,17 +165,6 @@ def test_a_row_draws_the_same_whatever_is_beside_it(generator, prompts):
         for one, other in zip(parts.logps, whole.logps, strict=True):
             assert one == pytest.approx(other, abs=2e-5)
     assert generator.generate([], 0.7, 5, seed=0) == Rollouts()
-
-
-def test_the_seed_decides_the_tokens_and_the_global_generator_is_left_alone(generator, prompts):
-    torch.manual_seed(123)
-    before, group = torch.get_rng_state(), [prompts[1]] * 8
-    first = generator.generate(group, 1.0, 12, seed=5)
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.rand(7)  # whatever else was drawn in between
-    assert generator.generate(group, 1.0, 12, seed=5) == first
-    assert generator.generate(group, 1.0, 12, seed=6).completion_ids != first.completion_ids
-    assert len(set(map(tuple, first.completion_ids))) == 8  # copies of one prompt
 
 
 @pytest.fixture
@@ -251,9 +236,6 @@ def test_recomputed_logprobs_are_those_of_the_generator(tiny_family, prompts, fa
         logp_N, _ = policy(batch, 0.7)
         torch.testing.assert_close(logp_N, batch.generated_logp_N, rtol=0, atol=2e-5)
         assert len(logp_N) == sum(len(rollouts.completion_ids[b]) for b in rows)
-    pairs = zip(generator.lm.named_parameters(), policy.lm.named_parameters(), strict=True)
-    for (name, copy), (same_name, master) in pairs:  # `refresh` relies on their order
-        assert name == same_name and torch.equal(copy, master) and not copy.requires_grad
 
 
 @pytest.fixture(scope="module")
