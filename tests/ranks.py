@@ -49,12 +49,6 @@ def on_ranks(n: int, tmp_path, body, *arguments):
     return torch.load(out)
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 class Ended(NamedTuple):
     """How a command ended: the exit status of each rank, and what all of them printed."""
 
@@ -69,7 +63,10 @@ def torchrun(n: int, folder: Path, command, before=lambda rank: None) -> Ended:
     The store is not theirs; where one ends with another status than 0, the others get SIGTERM. Of
     those that hang the stacks are shown. conftest.py says why a forked rank can train.
     """
-    fork, port = multiprocessing.get_context("fork"), free_port()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
     arguments = n, port, folder, command, before
     ranks = [fork.Process(target=_life, args=(rank, *arguments)) for rank in range(n)]
     try:

@@ -178,10 +178,8 @@ def test_where_live_groups_are_short_dead_ones_fill_up():
 def test_a_rollout_has_a_seed_of_64_bits():
     """Of 32 bits, two of a run's 20,000 steps would share random numbers in one run of 22."""
     student = Mock(config=parse("--preset", "demo"), encode=lambda question: [1])
-    student.layout, student.generator.generate.side_effect = (
-        Mock(n_students=1, rank=0),
-        StopIteration,
-    )
+    student.layout.n_students, student.layout.rank = 1, 0
+    student.generator.generate.side_effect = StopIteration  # enough
     with pytest.raises(StopIteration):
         train.Student.rollout(student, Mock(), [0], 1.0, (1, 7, 0), Stopwatch())
     assert student.generator.generate.call_args.args[3] > 2**40
