@@ -148,10 +148,9 @@ def test_export_predicts_the_same_elsewhere(tiny_model, tmp_path, mode):
     t.export(tmp_path)
     folder, head = tmp_path / "backbone", load_file(tmp_path / "head.safetensors")
     backbone, tokenizer = (x.from_pretrained(folder) for x in (AutoModel, AutoTokenizer))
+    ids = torch.tensor([tokenizer(QUESTIONS[3]).input_ids])
     with torch.no_grad():
-        hidden_T_D = backbone(torch.tensor([tokenizer(QUESTIONS[3]).input_ids])).last_hidden_state[
-            0
-        ]
+        hidden_T_D = backbone(ids).last_hidden_state[0]
     logit = head["head.weight"] @ hidden_T_D.mean(dim=0) + head["head.bias"]
     expected = 0.5 * torch.sigmoid(logit).item()
     assert t.predict([QUESTIONS[3]])[0] == pytest.approx(expected, abs=1e-5)
