@@ -55,7 +55,7 @@ prompts padded on the right | plumbing/batches.py | rollout::sampling_is_what_a_
     "left" if left else "right" => "right"
 top-k left on | rollout.py | rollout::sampling_is_what_a_naive_loop_does
     "top_k": 0 => "top_k": 50
-repetition penalty not named | rollout.py | rollout::the_checkpoints_own_settings_do_not_leak
+repetition penalty not named | rollout.py | rollout::sampling_is_what_a_naive_loop_does
     repetition_penalty=1.0, =>
 a seed per batch, not per row | rollout.py | rollout::a_row_draws_the_same_whatever_is_beside_it
     [[seed, first_row + b] for b in rows] => [[seed, i] for i, _ in enumerate(rows)]
@@ -99,7 +99,7 @@ normaliser of a rank's own rows | plumbing/batches.py | ranks::same_gradient_on_
     weight_B[batch.row_N] => weight_B[batch.row_N] / weight_B[mine].sum()
 metric of the last micro-batch only | train.py | ranks::same_gradient_on_any_number_of_ranks
     mine[name] += => mine[name] =
-rewards tiled, not repeated | train.py | ranks::a_step_hears_what_each_problem_earned
+rewards tiled, not repeated | train.py | train::a_step_goes_as_figure_1
     selections.index_N.repeat(G) => np.tile(selections.index_N, G)
 NaN skipped | train.py | faults::a_gradient_that_is_not_finite_stops_before_the_update
     if not all(map(math.isfinite, [norms[-1], *sums.values()])): => if False:

@@ -1,45 +1,34 @@
-"""Shared by all tests: tiny random checkpoints that load like the real ones, and tiny data. Nothing
-is downloaded.
+"""Shared by all tests: tiny random checkpoints that load like the real ones, and tiny data.
 
-`tiny_model` (a folder) is what most tests want; `tiny_family("olmo2")` gives the same thing in the
-shape of another preset; `tiny_data` is a folder with train.jsonl and val.jsonl. All are made once a
-session and must not be changed: a test that needs another setting copies the folder first.
-
-Two more things hold for every test, so that no author has to think of them:
+Nothing is downloaded. Fixtures are made once a session and must not be changed: a test that needs
+another setting copies the folder first. Two more things hold for every test:
 
 Only `pytest -m gpu`, which runs nothing else, sees a card. Forked ranks would all take the first
 one, and its numbers are not those of a CPU.
 
-pytest's own process may train, and so may the ranks forked from it. autograd starts a thread a
-device at a process's first backward, and a process with such threads cannot fork children that
-train. With the cards hidden there is no device. But on a CUDA build without one, FakeTensorMode,
-which DTensor and so FSDP enter, puts a make-believe of 8 devices in its place; a backward before
-anything else settles the number at none.
+pytest's own process may train, and so may ranks forked from it. autograd starts a thread a device
+at a process's first backward, and a process with such threads cannot fork children that train. With
+the cards hidden there is no device; but FakeTensorMode, which FSDP enters, puts a make-believe of 8
+in its place on a CUDA build. A backward before anything else settles the number at none.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault(
-    "HF_HUB_OFFLINE", "1"
-)  # before transformers is imported: a test never waits for the network
+# Before torch and transformers are imported: a test never waits for the network, and processes
+# inherit what is hidden.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if ("-m", "gpu") not in zip(sys.argv, sys.argv[1:], strict=False):
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is imported; processes inherit it
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import hypothesis
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    Olmo2Config,
-    Phi3Config,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen3Config,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from plumbing.files import read_lines, write_lines
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("patient", deadline=None)  # 200 ms pass on a loaded machine
@@ -47,34 +36,26 @@ hypothesis.settings.load_profile("patient")
 torch.ones((), requires_grad=True).backward()  # see above
 ROOT = Path(__file__).resolve().parent.parent
 
-CHARACTERS = [chr(i) for i in range(32, 127)] + ["\n"]
-SPECIALS = [
-    "<pad>",
-    "<eos>",
-    "<unk>",
-]  # ids 0, 1, 2; the character c has id 3 + CHARACTERS.index(c)
+SPECIALS = ["<pad>", "<eos>", "<unk>"]  # ids 0, 1, 2
+CHARACTERS = [chr(i) for i in range(32, 127)] + ["\n"]  # from id 3 on
 
-# The families of the four presets. `head_dim` is no free choice for all of them, hence 8 = 32 / 4
-# everywhere.
+# The families of the four presets. `head_dim` is no free choice for all, hence 8 = 32 / 4.
 FAMILIES = {
-    "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
-    "olmo2": (Olmo2Config, {"tie_word_embeddings": False}),
-    "qwen3": (Qwen3Config, {"tie_word_embeddings": True, "head_dim": 8}),
-    "phi3": (Phi3Config, {"tie_word_embeddings": True}),
+    "qwen2": {"tie_word_embeddings": True},
+    "olmo2": {"tie_word_embeddings": False},
+    "qwen3": {"tie_word_embeddings": True, "head_dim": 8},
+    "phi3": {"tie_word_embeddings": True},
 }
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character; pad and eos are different tokens; decoding gives the text back
-    exactly.
+    """One token a character; pad and eos differ; decoding gives the text back exactly.
 
-    It is byte-level BPE without a merge, because transformers rebuilds a Qwen2 tokenizer as one
-    whatever was saved.
+    It is byte-level BPE without a merge: transformers makes that of any Qwen2 tokenizer.
     """
     symbol = {" ": "Ġ", "\n": "Ċ"}  # how byte-level BPE writes them
-    vocab = {
-        token: i for i, token in enumerate([*SPECIALS, *(symbol.get(c, c) for c in CHARACTERS)])
-    }
+    tokens = SPECIALS + [symbol.get(c, c) for c in CHARACTERS]
+    vocab = {token: i for i, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab, merges=[], unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -84,15 +65,11 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
-    """Writes a causal LM of about 20K random float32 parameters and its tokenizer; `changes` go
-    into its config.
-
-    The weights are drawn wide (std 0.3, not 0.02), so that the next token really depends on what
-    came before: at 0.02 every distribution is uniform and a test of padding or of positions could
-    not fail.
+    """Writes a causal LM of about 20K random float32 parameters, its config with `changes`, and its
+    tokenizer. At the usual std of 0.02 every distribution would be uniform, and a test of padding
+    or of positions could not fail.
     """
     tokenizer = tiny_tokenizer()
-    config_class, own = FAMILIES[family]
     settings = {
         "vocab_size": len(tokenizer),
         "hidden_size": 32,
@@ -106,9 +83,13 @@ def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
+    config = AutoConfig.for_model(family, **settings | FAMILIES.get(family, {}) | changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config_class(**settings | own | changes))
+        model = AutoModelForCausalLM.from_config(config)
+        for p in model.parameters():
+            if not p.any():  # biases
+                torch.nn.init.normal_(p, std=0.3)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -133,34 +114,27 @@ def tiny_family(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_model(tiny_family) -> Path:
-    """A folder that `from_pretrained` loads: about 20K parameters in the shape of Qwen3, one token
-    a character."""
+    """A folder that `from_pretrained` loads, in the shape of Qwen3."""
     return tiny_family("qwen3")
 
 
 @pytest.fixture(scope="session")
 def tiny_data(tiny_model) -> Path:
-    """A folder with train.jsonl (400 problems) and val.jsonl (20 others): sums of two small
-    numbers."""
+    """A folder with train.jsonl (400 problems) and val.jsonl (20 others): sums of two numbers."""
     folder = tiny_model.parent
     sums = [(a, b) for a in range(21) for b in range(20)]
     rows = [{"problem": f"What is {a} + {b}?", "expected_answer": str(a + b)} for a, b in sums]
-    for name, part in {"train.jsonl": rows[20:], "val.jsonl": rows[:20]}.items():
-        (folder / name).write_text(
-            "".join(json.dumps(row) + "\n" for row in part), encoding="utf-8"
-        )
+    write_lines(folder / "train.jsonl", rows[20:])
+    write_lines(folder / "val.jsonl", rows[:20])
     return folder
 
 
 @pytest.fixture(scope="session")
 def halfway(tmp_path_factory) -> Path:
-    """The demo's problems nearest to 1 bit: its base model is right half of the time, so that
-    groups are live."""
+    """The demo's problems that its base model solves half of the time: groups are live."""
     folder = tmp_path_factory.mktemp("halfway")
     for name, n in (("train.jsonl", 400), ("val.jsonl", 20)):
-        rows = [json.loads(line) for line in (ROOT / "demo" / name).read_text().splitlines()]
-        rows.sort(key=lambda row: abs(row["difficulty"] - 1))
-        (folder / name).write_text(
-            "".join(json.dumps(row) + "\n" for row in rows[:n]), encoding="utf-8"
-        )
+        rows = read_lines(ROOT / "demo" / name)
+        rows.sort(key=lambda row: abs(row["difficulty"] - 1))  # in bits
+        write_lines(folder / name, rows[:n])
     return folder

@@ -4,6 +4,7 @@ small runs of train.py on them."""
 import contextlib
 import faulthandler
 import gc
+import itertools
 import logging
 import multiprocessing
 import os
@@ -12,13 +13,13 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 import zlib
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.multiprocessing import _prctl_pr_set_pdeathsig
 
 import train
@@ -30,47 +31,22 @@ DEMO = ROOT / "demo/model"
 
 
 def on_ranks(n: int, tmp_path, body, *arguments):
-    """Runs body(*arguments) on n ranks, as torchrun would set them up; returns what rank 0
-    returned.
+    """What body(*arguments) returns on the first of n ranks; none may fail."""
+    out = tmp_path / "result.pt"
 
-    conftest.py says why a forked rank can train. The ranks end with the call, however it ends: one
-    that hangs until the test's time is up would hold up pytest's own end.
-    """
-    port = free_port()
-    out = Path(tmp_path) / f"result_{n}_{port}.pt"
-    others = multiprocessing.active_children()
-    try:
-        mp.start_processes(_rank, (n, port, body, arguments, out), nprocs=n, start_method="fork")
-    finally:
-        for process in set(multiprocessing.active_children()).difference(others):
-            process.kill()
-            process.join()
+    def main():
+        first = os.environ["RANK"] == "0"
+        result = body(*arguments)
+        if first:
+            torch.save(result, out)
+        if dist.is_initialized():
+            dist.barrier()
+            dist.destroy_process_group()
+        return 0
+
+    ended = torchrun(n, tmp_path, main)
+    assert not any(ended.statuses), ended
     return torch.load(out)
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def _rank(rank, n, port, body, arguments, out):
-    _set_up(rank, n, port)
-    result = body(*arguments)
-    if rank == 0:
-        torch.save(result, out)
-    if dist.is_initialized():
-        dist.barrier()
-        dist.destroy_process_group()
-
-
-def _set_up(rank, n, port):
-    _prctl_pr_set_pdeathsig(signal.SIGKILL)  # where pytest itself is killed
-    # A process group that a test has left to Python's collector hangs without its threads.
-    gc.freeze()
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(n)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 class Ended(NamedTuple):
@@ -85,9 +61,12 @@ def torchrun(n: int, folder: Path, command, before=lambda rank: None) -> Ended:
     """Runs command() on n forked ranks, after before(rank) in each, with torchrun's manners.
 
     The store is not theirs; where one ends with another status than 0, the others get SIGTERM. Of
-    those that hang the stacks are shown. Their outputs are files in `folder` until the end.
+    those that hang the stacks are shown. conftest.py says why a forked rank can train.
     """
-    fork, port = multiprocessing.get_context("fork"), free_port()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
     arguments = n, port, folder, command, before
     ranks = [fork.Process(target=_life, args=(rank, *arguments)) for rank in range(n)]
     try:
@@ -109,17 +88,21 @@ def torchrun(n: int, folder: Path, command, before=lambda rank: None) -> Ended:
         for rank in ranks:
             rank.kill()
             rank.join()
-    said = []
-    for name in ("out", "err"):
-        files = [folder / f"{name}_{rank}" for rank in range(n)]
-        said.append("".join(file.read_text() for file in files))
-        for file in files:
-            file.unlink()
-    return Ended([rank.exitcode for rank in ranks], *said)
+    said = {"out": "", "err": ""}
+    for name, rank in itertools.product(said, range(n)):
+        file = folder / f"{name}_{rank}"
+        said[name] += file.read_text()
+        file.unlink()
+    return Ended([rank.exitcode for rank in ranks], **said)
 
 
 def _life(rank, n, port, folder, command, before):
-    _set_up(rank, n, port)
+    _prctl_pr_set_pdeathsig(signal.SIGKILL)  # where pytest itself is killed
+    # A process group that a test has left to Python's collector hangs without its threads.
+    gc.freeze()
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(n)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     with (
         (folder / f"out_{rank}").open("w", buffering=1) as out,
@@ -131,8 +114,12 @@ def _life(rank, n, port, folder, command, before):
         faulthandler.enable(err)
         for name in ("transformers", "datasets", "torch"):  # they hold on to an earlier stream
             logging.getLogger(name).handlers = [logging.StreamHandler(err)]
-        before(rank)
-        status = command()
+        try:
+            before(rank)
+            status = command()
+        except Exception:
+            traceback.print_exc()
+            status = 1
     os._exit(status)  # as the end of a process does to its connections
 
 
@@ -146,9 +133,8 @@ def command(folder, *flags, model, data):
     small |= {"train_data": f"{data}/train.jsonl", "val_data": f"{data}/val.jsonl", "model": model}
     if not {"uniform", "thompson", "skip", "category", "static"} & set(flags):
         small["teacher_model"] = model
-    return [str(x) for name, value in small.items() for x in (f"--{name}", value)] + [
-        str(f) for f in flags
-    ]
+    words = [x for name, value in small.items() for x in (f"--{name}", value)]
+    return [str(word) for word in (*words, *flags)]
 
 
 class Grades:
@@ -190,17 +176,16 @@ def shell(argv, ranks=0, *, torchrun=()):
 
 def metrics_of(folder):
     """metrics.jsonl without what a clock measured."""
+
+    def kept(name):
+        return name != "seconds" and not name.endswith("_s")
+
     rows = read_lines(folder / "metrics.jsonl")
-    return [
-        {k: v for k, v in row.items() if k != "seconds" and not k.endswith("_s")} for row in rows
-    ]
-
-
-STUDENT, BACKBONE = "student/model.safetensors", "teacher/backbone/model.safetensors"
-HEAD = "teacher/head.safetensors"
+    return [{name: row[name] for name in filter(kept, row)} for row in rows]
 
 
 def same_run(a, b):
     assert metrics_of(a) == metrics_of(b)
-    for name in ("selections.jsonl", STUDENT, BACKBONE, HEAD):
+    weights = ("student/model", "teacher/backbone/model", "teacher/head")
+    for name in ("selections.jsonl", *(f"{name}.safetensors" for name in weights)):
         assert not (a / name).exists() or (a / name).read_bytes() == (b / name).read_bytes(), name

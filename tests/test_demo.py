@@ -2,24 +2,20 @@
 
 import itertools
 import json
-import random
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from plumbing.files import read_lines
 from scripts import make_demo
 
 DEMO = Path(__file__).parent.parent / "demo"
 SKILLS = make_demo.make_skills(seed=0)
 
 
-def read(name):
-    return [json.loads(line) for line in (DEMO / name).read_text(encoding="utf-8").splitlines()]
-
-
-TRAIN, VAL = read("train.jsonl"), read("val.jsonl")
+TRAIN, VAL = read_lines(DEMO / "train.jsonl"), read_lines(DEMO / "val.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +65,7 @@ def test_rules_by_hand():
 def test_only_the_right_reading_of_every_word_gives_the_answer():
     for row in VAL[:120]:
         answers = [make_demo.boxed(text) for text in solutions(row["problem"])]
-        assert answers[0] == row["expected_answer"] and answers.count(answers[0]) == 1
+        assert answers.count(row["expected_answer"]) == 1
 
 
 def test_tokenizer_returns_every_text_exactly(tokenizer):
@@ -80,36 +76,8 @@ def test_tokenizer_returns_every_text_exactly(tokenizer):
     prompt_ids, completion_ids = tokenizer(prompts).input_ids, tokenizer(completions).input_ids
     assert tokenizer.batch_decode(prompt_ids) == prompts
     assert tokenizer.batch_decode(completion_ids) == completions
-    assert max(map(len, prompt_ids)) <= 20 and max(map(len, completion_ids)) <= 60
-    assert all(tokenizer.unk_token_id not in ids for ids in prompt_ids + completion_ids)
     whole = tokenizer([p + c for p, c in zip(prompts, completions, strict=True)]).input_ids
     assert whole == [p + c for p, c in zip(prompt_ids, completion_ids, strict=True)]
-
-
-def test_model_folder(model, tokenizer):
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert model.config.vocab_size == len(tokenizer)
-    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
-    assert model.generation_config.pad_token_id == tokenizer.pad_token_id
-
-
-def test_demonstrations_have_the_rates():
-    rng, seen = random.Random(5), {word: [] for word in SKILLS}
-    for _ in range(4000):
-        tokens = make_demo.demonstration(rng, SKILLS).split("Solution:")[1].split()
-        for word, rule in zip(tokens[1:-1:3], tokens[2:-1:3], strict=True):
-            assert rule in SKILLS[word][:2]
-            seen[word].append(rule == SKILLS[word][0])
-    for word, (_, _, rate) in SKILLS.items():
-        odds = (rate / (1 - rate)) ** make_demo.TEMPERATURE
-        assert sum(seen[word]) / len(seen[word]) == pytest.approx(odds / (1 + odds), abs=0.13)
-
-
-def test_most_groups_are_dead_by_design():
-    p = torch.tensor([2 ** -row["difficulty"] for row in TRAIN], dtype=torch.float64)
-    right, wrong = (p**make_demo.GROUP_SIZE).mean(), ((1 - p) ** make_demo.GROUP_SIZE).mean()
-    assert 0.7 < right + wrong < 0.9
-    assert 0.005 < right < wrong
 
 
 def test_base_model_has_the_designed_rates_and_the_recorded_accuracy(model, tokenizer):
@@ -123,8 +91,7 @@ def test_base_model_has_the_designed_rates_and_the_recorded_accuracy(model, toke
     assert share_right(rows[:8], 16, 0.7) > 0.9
     assert share_right(middle, 16, 0.7) == pytest.approx(designed, abs=0.08)
     assert share_right(rows[-40:], 8, 0.7) == 0
-    recorded = json.loads((DEMO / "statistics.json").read_text(encoding="utf-8"))
-    whole = recorded["validation"]["all"]
+    whole = json.loads((DEMO / "statistics.json").read_text())["validation"]["all"]
     assert 0.05 <= whole["greedy"] <= 0.3 and 0.7 < whole["all_wrong"] + whole["all_right"] < 0.9
     # Two problems more or less: another CPU may round otherwise.
     assert share_right(VAL, 1, 0.0) == pytest.approx(whole["greedy"], abs=0.006)

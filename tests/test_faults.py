@@ -43,8 +43,7 @@ def whole(tmp_path_factory, halfway):
 
 
 def finishes(folder, whole, data, *flags):
-    """Gives the same command again; asserts that it ends as if nothing had been. Returns what it
-    printed."""
+    """The same command again ends as if nothing had been. Returns what it printed."""
     said = run(folder, *THREE, *flags, ranks=3, data=data)
     same_run(whole, folder)
     return said
@@ -99,17 +98,12 @@ DAMAGES = {"student/.metadata": flip, "sampler.pt": Path.unlink, "manifest.json"
 @pytest.mark.parametrize("file", DAMAGES)
 def test_damage_is_noticed_and_the_checkpoint_before_is_used(file, whole, tmp_path, capsys):
     shutil.copytree(whole, tmp_path / "run")
-    folders = [checkpoint.folder_of(tmp_path / "run", step) for step in (4, 3, 2, 1)]
     assert checkpoint.newest_intact(tmp_path / "run") == 4
-    DAMAGES[file](folders[0] / file)
+    DAMAGES[file](checkpoint.folder_of(tmp_path / "run", 4) / file)
     assert checkpoint.newest_intact(tmp_path / "run") == 3
     said = capsys.readouterr().out
     assert "step_4 is damaged" in said and said.endswith(": going back to the one before it\n")
     assert said.count("\n") == 1
-    for folder in folders[1:]:
-        tear(folder / "sampler.pt")
-    with pytest.raises(InputError, match="no checkpoint there is intact; to start again choose"):
-        checkpoint.newest_intact(tmp_path / "run")
 
 
 def test_a_kill_before_the_rename_then_damage_and_a_torn_log(whole, halfway, tmp_path):
@@ -220,23 +214,6 @@ def test_one_rank_ends_and_the_others_say_so_once_or_leave_it_to_that_rank(case,
     assert ended.err.count(says) == ended.err.count("error: ") + ended.err.count(foreign) == 1
     assert ended.err.count("Traceback") == ended.err.count("in fail\n") == (status == 1)
     assert ended.err.count("a rank died") == (status == -9)
-
-
-def test_a_teacher_that_hangs_is_noticed(halfway, tmp_path):
-    """The students wait as long as --timeout_minutes allows, and say so."""
-
-    def sleep(*_):
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(60)
-
-    def before(rank):
-        train.serve = sleep
-        allowed = timedelta(seconds=2)  # of the mail alone: the ranks' collectives may be slow here
-        after(train.Layout, "connect", lambda layout, _: setattr(layout, "timeout", allowed))
-
-    ended = go(tmp_path / "run", data=halfway, before=before)
-    assert ended.statuses == [4, 4, -signal.SIGTERM] and ended.err.count("error: ") == 1
-    assert "was waited for longer than --timeout_minutes (no letter from the teacher" in ended.err
 
 
 # ---- numbers that are not finite, copies that differ, another number of ranks

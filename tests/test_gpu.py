@@ -1,23 +1,17 @@
 """What only a GPU can show: bf16 over float32 masters, NCCL beside gloo, two roles on one card."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-from conftest import save_tiny_model
+from conftest import ROOT, save_tiny_model
+from ranks import DEMO, shell
 from transformers import AutoTokenizer
 from transformers.utils import is_flash_attn_2_available
 
 import grpo
-import train
 from plumbing.batches import collate, micro_batches
 from plumbing.files import read_lines
 from rollout import Generator, Policy, Rollouts
 
-ROOT = Path(train.__file__).parent
-DEMO = str(ROOT / "demo/model")
 CPU, CARD = torch.device("cpu"), torch.device("cuda")
 
 pytestmark = pytest.mark.gpu
@@ -34,7 +28,7 @@ def test_chunked_logprobs_match_float64_on_the_cpu():
 
 def test_generation_in_bf16_agrees_with_the_float32_policy():
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
-    generator, policy = Generator(DEMO, CARD, tokenizer), Policy(DEMO, CARD)
+    generator, policy = Generator(str(DEMO), CARD, tokenizer), Policy(str(DEMO), CARD)
     problems = read_lines(ROOT / "demo/val.jsonl")[:32]
     prompts = [tokenizer(row["problem"] + "\n\nSolution:").input_ids for row in problems]
     policy.lm.set_attn_implementation("sdpa")  # flash-attn cannot compute in float32
@@ -58,7 +52,7 @@ def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_on
     rollouts = Rollouts([tokens(1 + n // 2) for n in n_B], [tokens(n) for n in reversed(n_B)])
 
     def run(dtype, attention):
-        policy = Policy(DEMO, CARD)
+        policy = Policy(str(DEMO), CARD)
         policy.lm.set_attn_implementation(attention)
         for p in policy.parameters():  # as FSDP does; the table of rotary angles stays in float32
             p.data = p.to(dtype)
@@ -88,10 +82,9 @@ def test_cuda_graphs_draw_what_the_cpu_draws(temperature, tmp_path):
     texts = ("a", "What is 3 + 4?", "zz\nzz")
     prompts = [tokenizer(text).input_ids for text in texts for _ in range(8)]
     for _ in range(2):
-        drawn = [
-            g.generate(prompts, temperature, 300, seed=0).completion_ids for g in (here, there)
-        ]
-        same = sum(a == b for a, b in zip(*drawn, strict=True))
+        drawn = [g.generate(prompts, temperature, 300, seed=0) for g in (here, there)]
+        pairs = zip(*(rollouts.completion_ids for rollouts in drawn), strict=True)
+        same = sum(a == b for a, b in pairs)
         assert same >= 20  # of 24: over 300 tokens rounding may move one across a border
         with torch.no_grad():
             for here_p, there_p in zip(here.lm.parameters(), there.lm.parameters(), strict=True):
@@ -103,17 +96,8 @@ def test_cuda_graphs_draw_what_the_cpu_draws(temperature, tmp_path):
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_demo_steps(ranks, tmp_path):
     """In one process, and with a student and a teacher process sharing the card."""
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks)] if ranks else []
     flags = f"--preset demo --steps 3 --eval_every 3 --teacher_ranks {min(1, ranks)}".split()
-    line = [
-        sys.executable,
-        *launcher,
-        str(ROOT / "train.py"),
-        *flags,
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeeded, said = shell([*flags, "--out", str(tmp_path / "run")], ranks)
+    assert succeeded, said
     rows = read_lines(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["grad_norm"] > 0 and rows[0]["val_accuracy"] > 0.04

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ranks import on_ranks
 
 import sampler as s
 import train
 from plumbing.errors import InputError
-from plumbing.files import read_lines
 
 
 class Numbers:
@@ -183,64 +181,9 @@ def test_outcome_metrics_by_hand():
 
 # ---- --sampler
 
-MINE = """
-from sampler import Goldilocks
-
-class Mine(Goldilocks):
-    def choose(self, pool_N_K, utilities_N_K):
-        return utilities_N_K.argmin(axis=1), utilities_N_K.min(axis=1) < 0
-
-class Half:
-    def propose(self, n): ...
-    def observe(self, index_N, successes_N, G): ...
-    def metrics(self): ...
-"""
-
 
 def test_a_sampler_is_found_by_name():
     assert s.find_sampler("goldilocks") is s.Goldilocks and s.sampler_file("goldilocks") is None
-    assert s.find_sampler("success_rate").__name__ == "SuccessRate"
     assert s.sampler_file("success_rate") == s.OTHERS / "success_rate.py"
     flags = "--preset demo --sampler samplers/success_rate.py:SuccessRate"
     assert train.parse(flags.split()).out == "runs/demo-successrate-seed0"
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("best", "there are goldilocks, uniform, category, .* and FILE.py:CLASS"),
-        ("mine.py", "must be FILE.py:NAME"),
-        ("gone.py:Mine", "there is no file gone.py"),
-        ("mine.py:Yours", "mine.py has no class or function 'Yours'"),
-        ("mine.py:Half", "lacks uses_teacher, flags, state_dict, load_state_dict "),
-        ("raises.py:Mine", "raises.py cannot be run: ZeroDivisionError: division by zero"),
-    ],
-)
-def test_what_is_no_sampler_is_said_in_one_line(spec, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "raises.py").write_text("1 / 0")
-    with pytest.raises(InputError, match=f"^--sampler {spec}: {message}") as error:
-        s.find_sampler(spec)
-    assert "\n" not in str(error.value)
-
-
-def test_a_run_with_a_file_goes_on_and_refuses_it_changed(tmp_path, tiny_model, tiny_data, capfd):
-    file, out = tmp_path / "mine.py", tmp_path / "run"
-    file.write_text(MINE)
-    flags = f"--preset demo --sampler {file}:Mine --out {out} --eval_every 1"
-    flags += f" --model {tiny_model} --teacher_model {tiny_model} --max_completion_tokens 8"
-    flags += f" --train_data {tiny_data}/train.jsonl --val_data {tiny_data}/val.jsonl"
-    flags += " --prompts_per_step 2 --group_size 2 --candidates 4 --steps "
-
-    def run(steps):
-        return on_ranks(1, tmp_path, lambda: train.main(f"{flags}{steps}".split()))
-
-    assert run(1) == 0 and run(2) == 0
-    rows = read_lines(out / "selections.jsonl")
-    assert [row["step"] for row in rows] == [1, 1, 2, 2]
-    assert all(row["chosen"] == row["pool"][np.argmin(row["utilities"])] for row in rows)
-    file.write_text(MINE.replace("argmin", "argmax"))
-    capfd.readouterr()
-    assert run(3) == 2
-    assert "belongs to another configuration: sampler_crc32" in capfd.readouterr().err

@@ -12,11 +12,11 @@ import math
 
 import pytest
 import torch
+from test_grpo import FLOAT64, close
 
 import grpo
 from sampler import utility_target
 
-FLOAT64 = {"dtype": torch.float64}
 VOCABULARY = "ab$"
 COMPLETIONS = ["$", "aa", "ab", "a$", "ba", "bb", "b$"]
 SIXTEENTHS = torch.tensor([4, 2, 2, 4, 2, 1, 1])  # probability of each completion, times 16
@@ -34,12 +34,6 @@ VERIFIERS = {
     15 / 16: ["$", "aa", "ab", "a$", "ba", "b$"],
 }
 every_difficulty = pytest.mark.parametrize("p, right", VERIFIERS.items())
-
-
-def close(actual, expected, tolerance=1e-9):
-    """Equal to within 1e-9, absolute and relative, in float64."""
-    actual, expected = torch.as_tensor(actual, **FLOAT64), torch.as_tensor(expected, **FLOAT64)
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 class TablePolicy:

@@ -4,7 +4,8 @@ Bad input is in test_bad_input.py, faults are in test_faults.py.
 """
 
 import math
-from types import SimpleNamespace
+from contextlib import nullcontext
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -18,6 +19,7 @@ from plumbing.files import read_lines, write_lines
 from plumbing.show import Stopwatch
 from rollout import Rollouts
 from sampler import Selections
+from scripts.prepare_data import PROFILES
 
 # ---- flags and arithmetic
 
@@ -53,29 +55,47 @@ def test_presets_have_the_papers_steps(preset):
     assert parse(*baseline, "--steps", 7).steps == 7
 
 
-def layout(world, *flags, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", str(world))
-    return train.Layout(parse(*flags))
+def test_the_arithmetic_of_one_gpu(layout):
+    """128 completions a step, in one process or up to 8; no problem of MATH's 12,000 twice."""
+    c, baseline = parse("--preset", "one-gpu"), parse("--preset", "one-gpu", "--sampler", "uniform")
+    assert c.prompts_per_step * c.group_size == 128
+    assert c.learning_rate == pytest.approx(1e-5 * (128 / 288) ** 0.5, rel=0.12)  # 6.7e-6
+    assert (c.steps, baseline.steps) == (400, 550)  # 4/3 x 400 = 533, to the next evaluation
+    assert baseline.steps * c.prompts_per_step + c.prompts_per_step * c.candidates < 12_000
+    assert [layout(n, "--preset", "one-gpu").n_students for n in (1, 2, 4, 8)] == [1, 2, 4, 8]
+
+
+def test_what_presets_train_on_has_a_profile():
+    """A file that is missing is prepared only if its path names a line of PROFILES."""
+    for path in (train.DATA, train.MATH):
+        assert Path(path).parent == Path("data") and Path(path).name in PROFILES
+
+
+@pytest.fixture
+def layout(monkeypatch):
+    """The layout of so many ranks."""
+
+    def layout(world, *flags):
+        monkeypatch.setenv("WORLD_SIZE", str(world))
+        return train.Layout(parse(*flags))
+
+    return layout
 
 
 @pytest.mark.parametrize(("world", "teachers"), [(8, 2), (4, 1), (1, 0), (16, 4)])
-def test_default_layout(world, teachers, monkeypatch):
-    goldilocks = layout(world, monkeypatch=monkeypatch)
+def test_default_layout(world, teachers, layout):
+    goldilocks, uniform = layout(world), layout(world, "--sampler", "uniform")
     assert (goldilocks.n_students, goldilocks.n_teachers) == (world - teachers, teachers)
-    uniform = layout(world, "--sampler", "uniform", monkeypatch=monkeypatch)
     assert (uniform.n_students, uniform.n_teachers) == (world, 0)
 
 
-def test_impossible_layouts_say_what_would_work(monkeypatch):
-    says = r"18 prompts x 16 = 288 .* 7 student ranks: use 1, 2, 3, 4, 6, 8, 9"
-    with pytest.raises(ValueError, match=says) as refusal:
-        layout(8, "--teacher_ranks", 1, monkeypatch=monkeypatch)
-    for flag in ("--prompts_per_step", "--group_size", "--per_device_batch_size need not divide"):
-        assert flag in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-    says = "--teacher_ranks 8 of 8 ranks leaves no student: at most 7"
-    with pytest.raises(ValueError, match=says):
-        layout(8, "--teacher_ranks", 8, monkeypatch=monkeypatch)
+def test_impossible_layouts_say_what_would_work(layout):
+    says = {1: r"18 prompts x 16 = 288 .* 7 student ranks: use 1, 2, 3, 4, 6, 8, 9"}
+    says[8] = "--teacher_ranks 8 of 8 ranks leaves no student: at most 7"
+    for teachers, why in says.items():
+        with pytest.raises(ValueError, match=why) as refusal:
+            layout(8, "--teacher_ranks", teachers)
+        assert "\n" not in str(refusal.value)
 
 
 GPUS = {  # ranks, those of this machine, this rank, GPUs -> this rank's, or what is wrong
@@ -89,20 +109,17 @@ GPUS = {  # ranks, those of this machine, this rank, GPUs -> this rank's, or wha
 
 
 @pytest.mark.parametrize("case", GPUS)
-def test_ranks_of_a_role_have_a_gpu_each(case, monkeypatch):
+def test_ranks_of_a_role_have_a_gpu_each(case, layout, monkeypatch):
     world, here, rank, devices = case
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
     names = {"LOCAL_WORLD_SIZE": here, "RANK": rank, "LOCAL_RANK": rank % here}
     for name, value in names.items():
         monkeypatch.setenv(name, str(value))
-    how = {"monkeypatch": monkeypatch}
-    if isinstance(GPUS[case], str):
-        with pytest.raises(ValueError, match=GPUS[case]):
-            layout(world, "--teacher_ranks", max(1, world // 4), **how)
-    else:
-        device = layout(world, "--teacher_ranks", max(1, world // 4), **how).device
-        assert device == torch.device("cuda", GPUS[case])
+    wrong = isinstance(GPUS[case], str)
+    with pytest.raises(ValueError, match=GPUS[case]) if wrong else nullcontext():
+        found = layout(world, "--teacher_ranks", max(1, world // 4))
+        assert found.device == torch.device("cuda", GPUS[case])
 
 
 def test_lines_survive_nan(tmp_path):
@@ -131,7 +148,7 @@ def stand_ins(rounds, *flags):
 ONE, TWO = [0.0, 0, 1, 0, 1, 1], [0.0, 1, 0, 0, 1, 0]
 
 
-def test_a_step_goes_as_figure_1_and_trains_on_live_groups_before_dead_ones():
+def test_a_step_goes_as_figure_1():
     calls = stand_ins([ONE, TWO], "--resample_rounds", 2)
     metrics = train.train_step(7, calls.student, calls.sampler, None, calls.log)
     turn = ["sampler.propose", "student.rollout", "sampler.observe"]
@@ -147,12 +164,8 @@ def test_a_step_goes_as_figure_1_and_trains_on_live_groups_before_dead_ones():
     assert batch.rewards == [1, 0, 0, 1, 1, 0]
     assert len(calls.log.call_args.args[2]) == 12  # what is left out is logged and counted too
     assert metrics["groups"] == 6 and metrics["zero_variance"] == 0.5
-    assert metrics["zero_variance_easy"] == pytest.approx(1 / 6)
     assert metrics["completion_tokens"] == 12 and metrics["total_tokens"] == 24
     assert metrics["reward_mean"] == pytest.approx(5 / 12)
-    assert metrics["reward_std_group"] == pytest.approx(0.25)
-    assert metrics["reward_std_batch"] == pytest.approx(np.std(ONE + TWO))
-    assert metrics["teacher_mae"] is None
 
 
 def test_where_live_groups_are_short_dead_ones_fill_up():
@@ -164,15 +177,12 @@ def test_where_live_groups_are_short_dead_ones_fill_up():
 
 def test_a_rollout_has_a_seed_of_64_bits():
     """Of 32 bits, two of a run's 20,000 steps would share random numbers in one run of 22."""
-    student = object.__new__(train.Student)
-    student.config, student.encode = parse("--preset", "demo"), lambda question: [1]
-    student.layout, student.generator = SimpleNamespace(n_students=1, rank=0), Mock()
-    student.generator.generate.side_effect = InterruptedError  # enough
-    for step in range(20):
-        with pytest.raises(InterruptedError):
-            student.rollout(Mock(), [0], 1.0, (1, step, 0), Stopwatch())
-    seeds = {call.args[3] for call in student.generator.generate.call_args_list}
-    assert len(seeds) == 20 and 2**62 < max(seeds) < 2**64
+    student = Mock(config=parse("--preset", "demo"), encode=lambda question: [1])
+    student.layout.n_students, student.layout.rank = 1, 0
+    student.generator.generate.side_effect = StopIteration  # enough
+    with pytest.raises(StopIteration):
+        train.Student.rollout(student, Mock(), [0], 1.0, (1, 7, 0), Stopwatch())
+    assert student.generator.generate.call_args.args[3] > 2**40
 
 
 # ---- whole runs
@@ -205,16 +215,9 @@ def test_one_process_leaves_what_the_design_promises(alone):
     assert gaps and max(gaps) < 1e-5
     chosen = read_lines(folder / "selections.jsonl")
     assert len(chosen) == 24 == len({row["chosen"] for row in chosen})  # nothing twice in a pass
-    for row in chosen:
-        assert row["chosen"] in row["pool"] and len(row["pool"]) == len(row["utilities"]) == 4
-        p_hat = row["successes"] / 4
-        assert row["y"] == pytest.approx(math.sqrt(p_hat * (1 - p_hat)))
-    for step in (1, 4):  # the log agrees with itself
-        successes = np.array([row["successes"] for row in chosen if row["step"] == step])
-        assert rows[step]["reward_mean"] == pytest.approx(successes.mean() / 4)
-        assert rows[step]["zero_variance"] == pytest.approx(np.isin(successes, (0, 4)).mean())
-    evals = sorted(path.name for path in (folder / "evals").iterdir())
-    assert evals == ["step_0.jsonl", "step_2.jsonl", "step_4.jsonl"]
+    assert all(row["chosen"] in row["pool"] and len(row["utilities"]) == 4 for row in chosen)
+    last = sum(row["successes"] for row in chosen if row["step"] == 4)
+    assert rows[4]["reward_mean"] == pytest.approx(last / 24)  # the log agrees with itself
     verdicts = read_lines(folder / "evals/step_4.jsonl")
     assert [v["problem"] for v in verdicts] == list(range(len(verdicts)))
     assert np.mean([v["reward"] for v in verdicts]) == pytest.approx(rows[-1]["val_accuracy"])
@@ -239,9 +242,7 @@ class Kill(Goldilocks):
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_a_run_whose_teacher_is_killed_and_nothing_shows(
-    alone, halfway, tmp_path
-):
+def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_path):
     """A student and a teacher rank against the teacher in one process: every number the same."""
     (tmp_path / "kill.py").write_text(KILL)
     flags = ("--teacher_ranks", 1, "--sampler", f"{tmp_path}/kill.py:Kill")
@@ -257,8 +258,7 @@ def test_torchrun_restarts_a_run_whose_teacher_is_killed_and_nothing_shows(
 @pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 1])
 def test_four_ranks_repeat_and_resume_bit_for_bit(lag, halfway, tmp_path):
-    """The same seed, once without a stop and once in two parts: all numbers and weights the
-    same."""
+    """Once without a stop and once in two parts: all numbers and weights the same."""
 
     def go(name, steps):
         flags = ("--teacher_ranks", 2, "--teacher_lag", lag, "--eval_every", 1, "--steps", steps)
@@ -276,8 +276,7 @@ def test_four_ranks_repeat_and_resume_bit_for_bit(lag, halfway, tmp_path):
 
 @pytest.mark.slow
 def test_a_checkpoint_before_the_teachers_first_update_changes_nothing(halfway, tmp_path):
-    """torch's get_state_dict steps an optimizer that has no state; the run must not notice. The
-    8th outcome comes in step 2."""
+    """torch steps an optimizer without state to save it. The 8th outcome comes in step 2."""
     flags = ("--teacher_update_every", 8, "--eval_every", 3, "--steps")
     run(tmp_path / "seldom", *flags, 3, data=halfway)
     run(tmp_path / "often", *flags, 1, data=halfway)
