@@ -73,8 +73,9 @@ class Layout:
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         timeout = timedelta(minutes=timeout_minutes)
         if "RANK" in os.environ:
-            # torchrun's store is there before its ranks are; if not, torchrun has died since.
-            store = next(dist.rendezvous("env://", timeout=timedelta(minutes=1)))[0]
+            # torchrun's store is there before its ranks are; if not, torchrun has died since. Two
+            # tries of this length are made.
+            store = next(dist.rendezvous("env://", timeout=timedelta(seconds=30)))[0]
             store.set_timeout(timeout)
             # A life after `torchrun --max-restarts` must not find the addresses of the last one.
             store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
