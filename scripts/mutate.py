@@ -45,7 +45,7 @@ EOS masked | plumbing/batches.py | rollout::collate_by_hand
     t >= len(rollouts.prompt_ids[b]) => (t >= len(rollouts.prompt_ids[b])) & (t < t[-1])
 pad = EOS masks every EOS | plumbing/batches.py | rollout::collate_by_hand
     response.to(device) => (response & (ids != pad_id)).to(device)
-EOS left out of the completion | rollout.py | rollout::greedy_is_what_plain_generate_gives
+EOS left out of the completion | rollout.py | rollout::sampling_is_what_a_naive_loop_does
     ids[:end], end is not None => ids[: end and end - 1], end is not None
 a token's own hidden state | rollout.py | rollout::recomputed_logprobs_are_those_of_the_generator
     hidden_B_T_D[:, :-1] => hidden_B_T_D[:, 1:]

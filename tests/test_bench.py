@@ -8,9 +8,8 @@ import pytest
 import torch
 from ranks import on_ranks
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
-from plumbing.problems import Problems
 from scripts import bench, floors, measure
 
 # D 4, MLP 6, 2 layers, 2 heads and 1 key-value head of 3, 10 words.
@@ -60,24 +59,6 @@ def test_floors_by_hand():
     assert machine.floor(flops=300, moved=20) == 3.0 and machine.floor(flops=100, moved=20) == 2.0
 
 
-def test_scripted_rewards_are_of_the_ranks_own_rows():
-    assert measure.scripted_rewards(P=5, G=2, dead=0.6) == [0, 0, 0, 0, 0, 0, 0, 1, 0, 1]
-    config, layout = SimpleNamespace(prompts_per_step=5, group_size=2), SimpleNamespace(rank=1)
-    scripted = measure.Scripted(config, layout, verifier=None)
-    scripted.dead = 0.6
-    assert [verdict.reward for verdict in scripted.grade([""] * 5, [], [])] == [0, 0, 1, 0, 1]
-
-
-def test_materials_are_different_problems_and_a_model_of_a_folders_config(tiny_model, tmp_path):
-    measure.write_problems(tmp_path / "p.jsonl", 50, 10, seed=0)
-    problems = Problems(tmp_path / "p.jsonl")
-    questions = [problems.question(i) for i in range(50)]
-    assert len(set(questions)) == 50 and all(5 <= q.count(" ") <= 15 for q in questions)
-    measure.save_random_model(str(tiny_model), 1, 0, tmp_path)
-    config = AutoConfig.from_pretrained(tmp_path)
-    assert (config.num_hidden_layers, config.hidden_size) == (1, 32)
-
-
 def test_sides_take_turns(monkeypatch, capsys):
     """One step each, and who is first changes from round to round; ratios are of pairs."""
     order, setting = [], SimpleNamespace(prompts_per_step=2, group_size=4)
@@ -105,7 +86,6 @@ def test_sides_take_turns(monkeypatch, capsys):
     ("flags", "said"),
     [
         ("step --no_such_flag 1", "--no_such_flag"),
-        ("fits --shape demo", "--shape"),
         ("step --dead 2", "--dead"),
         ("trl --shape nowhere", "nowhere"),
     ],

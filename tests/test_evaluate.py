@@ -1,16 +1,12 @@
 """evaluate: the numbers of train.py's own evaluation, pass@k by hand, bad input in one line."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
-from ranks import on_ranks
+from ranks import DEMO, on_ranks
 
 import train
 from plumbing.files import read_lines, write_lines
 from scripts import evaluate
-
-DEMO = f"{Path(train.__file__).parent}/demo/model"
 
 
 def rows_of(rewards, samples):
@@ -21,13 +17,6 @@ def rows_of(rewards, samples):
 
 def command(*line):
     evaluate.main([*map(str, line), "--preset", "demo"])
-
-
-def test_pass_at_k_by_hand():
-    """One of 4 right: of the 6 pairs 3 have it. Without a right one 0; with too few wrong ones
-    1."""
-    assert [evaluate.pass_at_k(4, 1, k) for k in (1, 2, 4)] == [0.25, 0.5, 1.0]
-    assert (evaluate.pass_at_k(4, 0, 2), evaluate.pass_at_k(4, 3, 2)) == (0.0, 1.0)
 
 
 def test_summary_by_hand():
@@ -109,10 +98,8 @@ def test_a_missing_box_is_forgiven_by_the_lenient_score_alone(monkeypatch, tiny_
     [
         (["--k", "2"], "--k 2: must be at most --samples 1"),
         (["--samples", "4"], "--samples 4: greedy samples are all alike; give --temperature"),
-        (["--temperature", "nan"], "--temperature: nan: must be in"),
         (["--data", "nowhere.jsonl"], "nowhere.jsonl: no such data file"),
         (["--no_such_flag"], "unrecognized arguments: --no_such_flag"),
-        (["--chat_template"], "--chat_template: this model's tokenizer has no chat template"),
         (["--max_completion_tokens", "100000"], "has room for"),
     ],
 )
@@ -125,14 +112,12 @@ def test_bad_input_is_one_line(flags, message, capsys):
 
 ANSWERS = {
     # After "answer is" or "answer:", whatever follows it.
-    "So the answer is 42.": "42",
     "The answer is $\\frac{3}{4}$. I used $x = 9$.": "\\frac{3}{4}",
     "The answer is 3. No: the answer is 5.": "5",
     "Answer: 12 apples, as 3 * 4 says": "12",
     "**Answer:** -2.5": "-2.5",
     "The answer is 2x + 1.": "2x + 1",
     "The answer is $18.": "$18",  # money, which the verifier reads as 18
-    "The answer is east.": "east",
     "The answer is:\n\\[\n x = \\sqrt{2}\n\\]": "\\sqrt{2}",
     "We get $x = 40$.\n\n### Final Answer\n42": "42",
     # The last formula.

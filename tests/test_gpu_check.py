@@ -3,16 +3,16 @@
 import json
 import os
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import FAMILIES
 from ranks import on_ranks
 from safetensors.torch import load_file, save_file
+from test_bench import TINY
+from test_verify import all_end
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import train
@@ -20,8 +20,7 @@ from plumbing.files import write_lines
 from scripts import bench, floors, gpu_check
 from scripts.gpu_check import CheckError, Sizes
 
-# --------------------------------------------------------------------------------------------------
-# Memory by formula
+# ---- memory by formula
 
 
 def kept_by_forward(family: str, layers: int, tokens: int):
@@ -55,15 +54,14 @@ def test_what_a_layer_keeps_is_what_the_formula_says(family):
 
 def test_training_bytes_by_hand():
     """288 weights in matrices and 40 in the tied head; 2 layers; 5 tokens."""
-    sizes = dict(zip(floors.SIZES, (4, 6, 2, 2, 1, 3, 10, True), strict=True))
-    shape, T = floors.Shape(SimpleNamespace(**sizes)), 5
+    T = 5
     # 16 D + 8, 4 (q + kv) + 4 H, 8 I with D 4, q 6, kv 3, H 2, I 6.
-    assert shape.kept == 64 + 8 + 36 + 8 + 48
-    parts = floors.training_bytes(shape, T, ranks=2)
+    assert TINY.kept == 64 + 8 + 36 + 8 + 48
+    parts = floors.training_bytes(TINY, T, ranks=2)
     assert parts["sharded"] == 12 * 328 / 2 and parts["gathered"] == 6 * 328
     assert parts["activations"] == T * (2 * 164 + 40)
     assert parts["working"] == T * 164 + 2 * 40 + 2**26 + 16 * T
-    first = floors.training_bytes(shape, T, recompute=True, accumulated=False)
+    first = floors.training_bytes(TINY, T, recompute=True, accumulated=False)
     assert first["gathered"] == 2 * 328 and first["activations"] == T * (2 * 2 * 4 + 164 + 40)
 
 
@@ -74,6 +72,7 @@ def test_most_rows_and_a_teacher_in_the_students_rank():
     both = floors.memory_row(shape, shape, config, 1, 0)
     assert both["student"] - alone["student"] == pytest.approx(both["teacher here"])
     assert both["teacher here"] == pytest.approx(14 * shape.parameters / 2**30)
+    assert bench.main(["fits"]) == 0
     most = floors.rows_that_fit(shape, shape, config, 6, 2, False)
     for card, rows in most.items():
         needs = []
@@ -82,15 +81,7 @@ def test_most_rows_and_a_teacher_in_the_students_rank():
         assert (needs[0] < floors.USABLE * card or rows == 0) and needs[1] >= floors.USABLE * card
 
 
-def test_fits_has_a_line_for_every_preset_that_needs_a_card(capsys):
-    assert bench.main(["fits"]) == 0
-    printed = capsys.readouterr().out
-    for name in set(train.PRESETS) - {"demo"}:
-        assert printed.count(f"| {name} |") == 2
-
-
-# --------------------------------------------------------------------------------------------------
-# The parts
+# ---- the parts
 
 
 def test_parts_on_a_model_run_dry(tmp_path):
@@ -202,14 +193,6 @@ json.dump(said, open(f"{out}/{part}.json", "w"))
 """
 
 
-def ended(pid: int) -> bool:
-    """Gone, or dead and not yet collected by its parent."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def test_what_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gpu_check, "COMMAND", [sys.executable, "-c", PART])
     parts = ["tests", "groups", "decode", "memory"]
@@ -223,10 +206,7 @@ def test_what_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch, caps
     pid = int((tmp_path / "decode.log").read_text())
     assert decode.endswith(f" | stopped after 0.03 minutes: {pid} |")
     assert memory == "| memory | ok | 7 | memory is / well |"
-    deadline = time.monotonic() + 5
-    while not ended(pid) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert ended(pid)
+    assert all_end([pid])
 
 
 def test_without_a_card_it_says_so(tmp_path, monkeypatch, capsys):

@@ -22,7 +22,7 @@ COLUMNS = ("problem", "expected_answer", "problem_type", "pass_rate_72b_tir")
 TABLE = [  # 4 distinct usable problems: "what is 1+1?", "find x.", "area?", "half?"
     ("What is 1+1?", "2", GOOD, "0.5"),
     ("what is  1+1?", "2", GOOD, "0.5"),  # case and spacing: the same problem
-    (" What is\n1+1? ", "2", GOOD, "0.5"),
+    (" ｗhat\u00a0is\n1+1? ", "2", GOOD, "0.5"),  # also where Unicode writes it otherwise
     ("What is 1+1?", "2", GOOD, "0.5"),  # so the first row's text is the commonest
     ("Find x.", "3", GOOD, "n/a"),
     ("Find x.", "4", GOOD, "n/a"),  # another answer: 2 rows to 1 for "4"
@@ -43,7 +43,7 @@ def write_jsonl(path, rows=TABLE):
     return path
 
 
-def write_parquet(path, rows=TABLE):
+def write_parquet(path, rows):
     table = pa.Table.from_pylist([dict(zip(COLUMNS, row, strict=True)) for row in rows])
     pq.write_table(table, path, row_group_size=5)
     return path
@@ -87,11 +87,6 @@ def hub(monkeypatch):
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, name, revision: info)
     monkeypatch.setattr(huggingface_hub, "HfFileSystem", lambda: files)
     return files
-
-
-def test_normalised_text():
-    for text in ("what is x²?", " What  is\tX2? ", "WHAT IS\n\nx²?", "ｗhat is\u00a0x2?"):
-        assert normalise(text) == "what is x2?"
 
 
 def test_twelve_rows_by_hand(tmp_path):
@@ -149,7 +144,6 @@ def test_order_format_and_place_make_no_difference(tmp_path, hub):
         hub.pipe(name, path.read_bytes())
     sources = {
         "shuffled": write_jsonl(tmp_path / "x.jsonl", random.Random(0).sample(TABLE, len(TABLE))),
-        "parquet": write_parquet(tmp_path / "in.parquet"),
         "folder": tmp_path / "copy",
         "hub": "some/maths",
     }
@@ -160,28 +154,15 @@ def test_order_format_and_place_make_no_difference(tmp_path, hub):
     assert [Path(name).name[:9] for name in manifest["files"]] == ["cot-00000", "cot-00001"]
 
 
-def test_unverifiable_answers_are_dropped_and_each_answer_is_checked_once(tmp_path, monkeypatch):
-    asked = []
-
-    class Picky:
-        def check_golds(self, golds):
-            asked.extend(golds)
-            return [gold != "4" for gold in golds]
-
-    monkeypatch.setattr(prepare_data, "Verifier", lambda workers: nullcontext(Picky()))
-    manifest, _, _ = run(write_jsonl(tmp_path / "in.jsonl"), tmp_path / "out")
-    assert sorted(asked) == ["2", "3", "4", "\\frac{1}{2}"]
-    assert manifest["dropped_rows"] == DROPPED | {"unverifiable_answer": 2, "repeat": 3}
-
-
 def test_numbers_and_text_beyond_ascii(tmp_path):
-    rows = [("Größe?", 18), ("b", 0.5), ("d", None), ("e", "{{")]
+    """And an answer that cannot be verified is no answer, though it has two rows of three."""
+    rows = [("Größe?", 18), ("b", 0.5), ("b", "{{"), ("b", "{{"), ("d", None)]
     text = "\n".join(line(problem=problem, expected_answer=answer) for problem, answer in rows)
     (tmp_path / "in.jsonl").write_text(text)
     manifest, train, val = run(tmp_path / "in.jsonl", tmp_path / "out")
     answers = {row["problem"]: row["expected_answer"] for row in train + val}
     assert answers == {"Größe?": "18", "b": "0.5"}
-    assert manifest["dropped_rows"] == {"empty_answer": 1, "unverifiable_answer": 1}
+    assert manifest["dropped_rows"] == {"empty_answer": 1, "unverifiable_answer": 2}
 
 
 def line(**fields):
@@ -191,10 +172,9 @@ def line(**fields):
 GOOD_LINE = line(problem="a", expected_answer="1")
 BAD_FILES = {
     "not JSON": (GOOD_LINE + "{oops\n", "in.jsonl, after row 1: cannot be read"),
-    "not UTF-8": (b'{"problem": "\xff\xfe"}\n', "in.jsonl, after row 0: cannot be read"),
+    "not parquet": ("PAR1 no", "in.parquet, after row 0: cannot be read"),
     "no object": ("[1, 2]\n", "in.jsonl, row 1: no field 'problem'"),
     "no answer": (line(problem="a", answer="1"), "no field 'expected_answer' .it has: problem, an"),
-    "list": (line(problem=["a"], expected_answer="1"), "'problem' is a list, expected text"),
     "boolean": (line(problem="a", expected_answer=True), "row 1: 'expected_answer' is a bool"),
     "no text": (line(problem="\ud800", expected_answer="1"), "surrogates not allowed"),
     "empty": ("", "0 usable problems in 0 rows"),
@@ -205,28 +185,13 @@ BAD_FILES = {
 @pytest.mark.parametrize("case", BAD_FILES)
 def test_bad_files_are_refused_in_one_line_and_leave_nothing(case, tmp_path, capsys):
     data, message = BAD_FILES[case]
-    source, out = tmp_path / "in.jsonl", tmp_path / "out"
-    source.write_bytes(data if isinstance(data, bytes) else data.encode())
+    source = tmp_path / ("in.parquet" if case == "not parquet" else "in.jsonl")
+    out = tmp_path / "out"
+    source.write_text(data)
     assert prepare_data.main(["--source", str(source), "--out", str(out), "--val_size", "1"]) == 2
     said = capsys.readouterr().err.splitlines()[-1]  # above it, how far the reading got
     assert said.startswith("error: ") and re.search(message, said)
     assert not out.exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("missing.jsonl", "no such file or folder"),
-        ("broken.parquet", "broken.parquet, after row 0: cannot be read"),
-        ("other.parquet", r"other.parquet: no field 'problem' \(it has: question\)"),
-    ],
-)
-def test_bad_sources(name, message, tmp_path):
-    (tmp_path / "broken.parquet").write_bytes(b"PAR1 no")
-    pq.write_table(pa.table({"question": ["a"]}), tmp_path / "other.parquet")
-    with pytest.raises(InputError, match=message):
-        run(tmp_path / name, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_others_files_are_not_overwritten(tmp_path):
@@ -293,19 +258,15 @@ def math(tmp_path, hub):
     return tmp_path / "MATH", file
 
 
-def check_math(manifest, train, val):
-    assert (manifest["rows_read"], manifest["dropped_rows"]) == (9, MATH_DROPPED)
-    assert manifest["validation"]["dropped_rows"] == {"empty_answer": 1}
-    train, val = ({row["problem"]: row["expected_answer"] for row in rows} for rows in (train, val))
-    assert train == {"What is 1+1?": "2", "Half?": r"\frac{1}{2}", "A third?": r"\frac{1}{3}"}
-    assert val == {"Held out?": "7", "Only there?": "9"}
-
-
 def test_math_is_what_math_500_leaves_and_a_missing_split_is_not_passed_over(tmp_path, math):
     """Training on one of MATH's two splits, without a word, would be another experiment."""
     settings = {"profile": "math", "val_source": math[1], "val_size": None}
-    manifest, train, val = run(math[0], tmp_path / "out", **settings)
-    check_math(manifest, train, val)
+    manifest, *rows = run(math[0], tmp_path / "out", **settings)
+    assert (manifest["rows_read"], manifest["dropped_rows"]) == (9, MATH_DROPPED)
+    assert manifest["validation"]["dropped_rows"] == {"empty_answer": 1}
+    train, val = ({row["problem"]: row["expected_answer"] for row in half} for half in rows)
+    assert train == {"What is 1+1?": "2", "Half?": r"\frac{1}{2}", "A third?": r"\frac{1}{3}"}
+    assert val == {"Held out?": "7", "Only there?": "9"}
     assert manifest["validation"]["files"] == [str(math[1])]
     (math[0] / "data/test-00000-of-00001.parquet").unlink()
     with pytest.raises(InputError, match=r"no \.jsonl or \.parquet file of a split 'test'"):
@@ -319,11 +280,9 @@ def test_a_missing_file_is_prepared_by_the_profile_that_its_path_names(
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "data/math"
     prepare_missing(["data/math/train.jsonl", "data/math/val.jsonl"])
-    says = "data/math/train.jsonl is missing: preparing it from DigitalLearningGmbH/MATH-lighteval "
-    says += "without HuggingFaceH4/MATH-500, once\n"
-    assert capsys.readouterr().out == says  # once for both
+    assert capsys.readouterr().out.count(" is missing: ") == 1  # once for both
     manifest = json.loads((out / "manifest.json").read_text())
-    check_math(manifest, *read(out))
+    assert manifest["dropped_rows"] == MATH_DROPPED
     assert manifest["commit"] == manifest["validation"]["commit"] == "c0ffee"
     before = content(out)
     others = ["data/mine/train.jsonl", "data/math/other.jsonl", "math/val.jsonl", "val.jsonl"]
@@ -345,15 +304,4 @@ def test_a_missing_file_is_prepared_by_the_profile_that_its_path_names(
 def test_bad_settings(settings, message, tmp_path, math):
     with pytest.raises(ValueError, match=message):
         run(math[0], tmp_path / "out", **{"val_size": None} | settings)
-    assert not (tmp_path / "out").exists()
-
-
-def test_without_a_network_the_advice_is_a_local_copy(tmp_path, monkeypatch, math):
-    def unreachable(self, *_, **__):
-        raise ConnectionError("Name or service not known\nmore lines")
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", unreachable)
-    wrong = "^HuggingFaceH4/MATH-500: .* not known.*: check .* a local copy"
-    with pytest.raises(InputError, match=wrong):
-        run(math[0], tmp_path / "out", profile="math", val_size=None)
     assert not (tmp_path / "out").exists()

@@ -10,11 +10,11 @@ import torch
 from conftest import FAMILIES
 from tokenizers.processors import TemplateProcessing
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig
 from transformers import modeling_flash_attention_utils as flash
 
 import rollout
-from plumbing.batches import balance, collate, pack, pad
+from plumbing.batches import balance, collate, pack
 from rollout import PROMPT_FOOTER, PROMPT_HEADER, Generator, Policy, PromptEncoder, Rollouts
 
 CPU = torch.device("cpu")
@@ -53,14 +53,6 @@ def prompts(generator):
     return [generator.tokenizer(question).input_ids for question in QUESTIONS]
 
 
-@pytest.fixture(scope="module")
-def sampled(generator, prompts):
-    """40 completions of up to 30 tokens at temperature 0.7: some stop, some are cut."""
-    rollouts = generator.generate(prompts * 8, 0.7, 30, seed=3)
-    assert 5 < sum(rollouts.finished) < 35
-    return rollouts
-
-
 # ---- the prompt
 
 
@@ -75,8 +67,6 @@ def test_a_prompt_is_header_blank_line_question_blank_line_footer(generator):
 
 def test_chat_templates_and_the_tokenizers_own_opening_token(qwen2):
     tokenizer = AutoTokenizer.from_pretrained(qwen2)
-    with pytest.raises(ValueError, match=r"--chat_template.*no chat template"):
-        PromptEncoder(tokenizer, chat_template=True)
     own = TemplateProcessing(single="<unk> $A", special_tokens=[("<unk>", 2)])
     tokenizer._tokenizer.post_processor = own
     assert PromptEncoder(tokenizer, "", "")("12")[:2] == [2, tokenizer.convert_tokens_to_ids("1")]
@@ -95,20 +85,15 @@ HOSTILE |= {"suppress_tokens": list(range(3, 90)), "begin_suppress_tokens": [1, 
 HOSTILE |= {"bad_words_ids": [[1]], "exponential_decay_length_penalty": [1, 9.0], "max_length": 3}
 
 
-def plain_generate(folder, prompts, max_new_tokens) -> list[list[int]]:
-    """What Hugging Face's own loop makes of the left-padded prompts, greedily."""
-    lm = AutoModelForCausalLM.from_pretrained(folder)
-    ids, mask = pad(prompts, PAD, CPU, left=True)
-    how = {"do_sample": False, "max_new_tokens": max_new_tokens, "pad_token_id": PAD}
-    return lm.generate(ids, attention_mask=mask, **how)[:, ids.shape[1] :].tolist()
-
-
 def naive(lm, stop_ids, prompt, temperature, max_new_tokens, seed, row) -> tuple[list, list]:
     """Tokens and log-probs by the definition: a model call a token, no cache, no batch, no padding;
-    the token is where the running sum of the probabilities passes u."""
+    the token is where the running sum of the probabilities passes u, or at 0 the likeliest."""
     stream, ids, logps = np.random.Generator(np.random.Philox(key=[seed, row])), [], []
     while len(ids) < max_new_tokens and not set(ids) & set(stop_ids):
         logits = lm(torch.tensor([prompt + ids]), use_cache=False).logits[0, -1].double()
+        if not temperature:
+            ids.append(logits.argmax().item())
+            continue
         p = torch.softmax(logits / temperature, dim=-1)
         u = float(stream.random(dtype=np.float32))
         ids.append(next(token for token in range(len(p)) if p[: token + 1].sum() > u))
@@ -117,28 +102,15 @@ def naive(lm, stop_ids, prompt, temperature, max_new_tokens, seed, row) -> tuple
 
 
 @every_family
-def test_greedy_is_what_plain_generate_gives(tiny_family, prompts, family, tmp_path):
-    """Under left padding, with three stop tokens, and whatever the checkpoint's settings say."""
-    free = plain_generate(tiny_family(family), prompts, 30)
-    own = HOSTILE | {"eos_token_id": [EOS, free[0][3], free[1][9]]}
-    generator = make_generator(copy_with(tiny_family(family), tmp_path / "hostile", **own))
-    assert generator.stop_ids == sorted(own["eos_token_id"])
-    ours = generator.generate(prompts, 0, 30, seed=0)
-    for row, completion, finished in zip(free, ours.completion_ids, ours.finished, strict=True):
-        end = next((t + 1 for t, token in enumerate(row) if token in generator.stop_ids), None)
-        assert completion == row[:end] and finished == (end is not None)
-    assert set(ours.finished) == {False, True} and ours.logps == [[]] * len(prompts)
-
-
-@every_family
-def test_sampling_is_what_a_naive_loop_does(tiny_family, prompts, family, tmp_path):
+@pytest.mark.parametrize("temperature", [0, 0.7])
+def test_sampling_is_what_a_naive_loop_does(tiny_family, prompts, family, temperature, tmp_path):
     """Whatever the checkpoint's settings say."""
-    own = HOSTILE | {"eos_token_id": [EOS, 40, 60, 80]}
+    own = HOSTILE | {"eos_token_id": [EOS, *range(30, 90, 6)]}
     generator = make_generator(copy_with(tiny_family(family), tmp_path / "hostile", **own))
     rows = [p for p in prompts for _ in range(3)]
-    rollouts = generator.generate(rows, 0.7, 20, seed=11, first_row=5)
+    rollouts = generator.generate(rows, temperature, 20, seed=11, first_row=5)
     for b, prompt in enumerate(rows):
-        ids, logps = naive(generator.lm, generator.stop_ids, prompt, 0.7, 20, 11, 5 + b)
+        ids, logps = naive(generator.lm, generator.stop_ids, prompt, temperature, 20, 11, 5 + b)
         assert rollouts.completion_ids[b] == ids
         assert rollouts.finished[b] == (ids[-1] in generator.stop_ids)
         assert rollouts.logps[b] == pytest.approx(logps, abs=2e-5)
@@ -211,7 +183,7 @@ def test_export_keeps_the_checkpoints_own_settings(qwen2, prompts, tmp_path):
     assert exported.generate(prompts, 0.7, 30, seed=3) == before
 
 
-def test_pad_is_a_token_like_any_other_and_may_be_eos(generator, qwen2, prompts, sampled, tmp_path):
+def test_pad_is_a_token_like_any_other_and_may_be_eos(generator, qwen2, prompts, tmp_path):
     completions = generator.generate(prompts * 64, 1.0, 30, seed=0).completion_ids
     inside = [ids for ids in completions if PAD in ids[:-1]]
     assert inside and all(ids[-1] == EOS or len(ids) == 30 for ids in inside)
@@ -219,7 +191,8 @@ def test_pad_is_a_token_like_any_other_and_may_be_eos(generator, qwen2, prompts,
     tokenizer = AutoTokenizer.from_pretrained(qwen2)
     tokenizer.pad_token = tokenizer.eos_token
     tokenizer.save_pretrained(tmp_path / "eos")
-    assert make_generator(tmp_path / "eos").generate(prompts * 8, 0.7, 30, seed=3) == sampled
+    again = make_generator(tmp_path / "eos").generate(prompts * 64, 1.0, 30, seed=0)
+    assert again.completion_ids == completions
 
 
 # ---- the way back: log-probs

