@@ -22,6 +22,7 @@ import torch
 
 LOSSES = ("grpo", "dapo", "sum")
 STDS = ("population", "sample", "none")
+COEFFICIENTS = ("clip_low", "clip_high", "kl_coef", "entropy_coef")  # of policy_loss
 
 
 # --------------------------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ Read `train_step` first: it is one turn of Figure 1, and the only place where it
     propose (1-2) -> rollout, verify (3) -> observe (5-6) -> advantages, loss, backward, AdamW (4)
 
 World 8 is 6 student ranks and 2 teacher ranks; `--sampler uniform` (the GRPO baseline) makes all 8
-students; one process alone runs the same loop with the teacher in it. Every rank builds its process
-groups and device once, in `Layout`, and passes them on: there is no module-level state.
+students; one process alone runs the same loop with the teacher in it. No state is global.
 """
 
 import math
@@ -29,12 +28,14 @@ from transformers import AutoTokenizer
 import grpo
 import rollout
 from plumbing import checkpoint, flags, show
-from plumbing.batches import micro_batches
+from plumbing.batches import halves, micro_batches
 from plumbing.errors import NonFiniteError
 from plumbing.evaluation import evaluate
 from plumbing.flags import count, natural, number, opt, positive, share
 from plumbing.folder import RunFolder
 from plumbing.mail import Mailbox, RemoteSampler, serve
+from plumbing.meters import Noise
+from plumbing.models import recompute_activations
 from plumbing.plugins import path_of
 from plumbing.problems import Problems, check_data
 from plumbing.ranks import Layout, begin_process, refuse
@@ -45,7 +46,6 @@ from verify import Verifier
 
 DEMO = shlex.quote(str(Path(__file__).resolve().parent / "demo"))
 DATA = "data/openmathreasoning"  # App. J; data/NAME is made by the profile NAME of prepare_data.py
-MATH = "data/math"  # without MATH-500, which is its val.jsonl
 
 
 @dataclass
@@ -69,6 +69,7 @@ class Config:
     per_device_batch_size: int = opt(4, "full-length rows a forward/backward", type=count)
     max_rollout_tokens: int = opt(200_000, "key-value cache of one generate call", type=count)
     learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", type=share)
+    optimizer: str = opt("adamw", "or sgd: what would plain descent do?", choices=("adamw", "sgd"))
     lr_schedule: str = opt("constant", "linear: to 0 at the end", choices=("constant", "linear"))
     max_grad_norm: float = opt(1.0, "longer gradients are scaled to it; 0: never", type=positive)
     max_prompt_tokens: int = opt(1024, "longer ones are dropped, counted (Table 5a)", type=count)
@@ -102,6 +103,7 @@ class Config:
     eval_every: int = opt(200, "steps between greedy evaluations (Table 5a)", type=count)
     checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", type=natural)
     keep: int = opt(2, "checkpoints kept", type=count)
+    meter_every: int = opt(10, "steps between meters of the gradient's noise", type=natural)
     verify_workers: int = opt(4, "processes a student rank grades answers with", type=count)
     timeout_minutes: float = opt(60, "a rank's longest wait", type=number(float, 0.01, 1e5))
 
@@ -113,22 +115,20 @@ PRESETS: dict[str, str] = {
     "olmo2-1b": f"--model {OLMO} --teacher_model {OLMO}",
     "qwen3-4b": f"--model Qwen/Qwen3-4B --steps 8000 {PAPER_4B}",
     "phi-4-mini": f"--model microsoft/Phi-4-mini-instruct --steps 10000 {PAPER_4B}",
-    # One card of 24 GB (README, Hardware). A frozen or LoRA teacher would leave room, but falls
-    # back to the baseline (App. L). 64 updates of the teacher a step: the paper's 72. The rate is
-    # the paper's by the root of the batches, 1e-5 √(128/288), rounded down.
+    # One card of 24 GB (README, Hardware). The rate is the paper's by the root of the batches, 1e-5
+    # √(128/288), rounded down; 64 updates of the teacher a step are about its 72.
     "one-gpu": "--model Qwen/Qwen3-0.6B-Base --teacher_model Qwen/Qwen3-0.6B-Base"
-    f" --train_data {MATH}/train.jsonl --val_data {MATH}/val.jsonl --steps 400 --teacher_ranks 0"
-    " --prompts_per_step 8 --max_prompt_tokens 512 --max_completion_tokens 512"
+    " --train_data data/math/train.jsonl --val_data data/math/val.jsonl --steps 400"
+    " --teacher_ranks 0 --prompts_per_step 8 --max_prompt_tokens 512 --max_completion_tokens 512"
     " --max_rollout_tokens 40000 --activation_checkpointing --learning_rate 6e-6"
     " --teacher_batch_size 2 --teacher_epochs 2 --teacher_update_every 8"
     " --eval_every 25 --checkpoint_every 100 --keep 1",
-    # The embedded miniature (scripts/make_demo.py). One teacher rank of 16 is the paper's two of 8.
     "demo": f"--model {DEMO}/model --teacher_model {DEMO}/model"
     f" --train_data {DEMO}/train.jsonl --val_data {DEMO}/val.jsonl"
     " --prompt_header '' --prompt_footer Solution: --max_prompt_tokens 32"
-    " --max_completion_tokens 64 --steps 90 --eval_every 10 --learning_rate 2e-4"
-    " --teacher_learning_rate 3e-4 --teacher_batch_size 16 --per_device_batch_size 64"
-    " --verify_workers 1",
+    " --max_completion_tokens 40 --prompts_per_step 12 --steps 120 --eval_every 10"
+    " --learning_rate 2e-4 --teacher_learning_rate 1e-3 --teacher_batch_size 32"
+    " --per_device_batch_size 96 --verify_workers 1",
 }
 
 
@@ -161,19 +161,15 @@ class Student:
         self.good = {}  # (problems, index) -> whether its gold can be verified; else no reward
         self.policy = Policy(config.model, layout.device)
         self.generator = Generator(config.model, layout.device, self.tokenizer)
-        self.reference = None
-        if config.kl_coef:
-            self.reference = Policy(config.model, layout.device).requires_grad_(False)
-            layout.shard(self.reference)
+        self.reference = Policy(config.model, layout.device) if config.kl_coef else None
+        if self.reference:
+            layout.shard(self.reference.requires_grad_(False))
         if config.activation_checkpointing:
-            lm = self.policy.lm  # older transformers know the second name only, newer warn at it
-            enable = getattr(lm, "activation_checkpointing_enable", None)
-            (enable or lm.gradient_checkpointing_enable)({"use_reentrant": False})
-        # Checkpointing works in train mode only; there is no dropout.
-        self.policy.train(config.activation_checkpointing)
+            recompute_activations(self.policy.lm)
         layout.shard(self.policy)
-        how = {"lr": config.learning_rate, "weight_decay": 0.0, "fused": True}
-        self.optimizer = torch.optim.AdamW(self.policy.parameters(), **how)
+        adamw, parameters = config.optimizer == "adamw", self.policy.parameters()
+        how = {"lr": config.learning_rate, "weight_decay": 0.0, "fused": adamw}
+        self.optimizer = (torch.optim.AdamW if adamw else torch.optim.SGD)(parameters, **how)
 
     def rollout(self, problems, index_B: list[int], temperature: float, stream: tuple, watch):
         """One graded completion for each problem named: this rank does a contiguous share, every
@@ -217,19 +213,20 @@ class Student:
         budget = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
         how = budget, self.tokenizer.pad_token_id, self.layout.device, self.policy.packed
         columns = advantage_P_G.flatten(), weight_P_G.flatten()
-        batches, idle = micro_batches(rollouts, rows, *columns, self.layout.rank, n, *how)
+        batches, noise = [], Noise(self, step)
+        for part in halves(rows, c.group_size) if noise.measured else [rows]:
+            batches += micro_batches(rollouts, part, *columns, self.layout.rank, n, *how)
         left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = learning_rate = c.learning_rate * left
-        names = ("clip_low", "clip_high", "kl_coef", "entropy_coef")
-        coefficients = {name: getattr(c, name) for name in names}
+        coefficients = {name: getattr(c, name) for name in grpo.COEFFICIENTS}
 
         mine, norms = Counter(), []  # sums over this rank's tokens, by name
         for iteration in range(c.update_iterations):
             for b in batches:
                 # Ranks may hold different numbers of batches: all meet at the last.
-                self.policy.set_requires_gradient_sync(b is batches[-1])
-                self.policy.set_reshard_after_backward(b is batches[-1])
+                self.policy.set_requires_gradient_sync(b.last)
+                self.policy.set_reshard_after_backward(b.last)
                 logp_N, entropy_N = self.policy(b, c.temperature)
                 if iteration == 0:  # the policy has not moved yet: no other forward for these
                     b.old_logp_N = logp_N.detach()
@@ -244,7 +241,9 @@ class Student:
                 stats["logp_gap"] = (b.old_logp_N.cpu() - b.generated_logp_N).abs().sum()
                 stats |= {"loss": loss, "tokens": torch.tensor(len(logp_N))}
                 for name, value in stats.items():
-                    mine[name] += 0.0 if idle else value.item()
+                    mine[name] += 0.0 if b.idle else value.item()
+                if b.last:
+                    noise.of_gradient(whole=b is batches[-1])
             sums = self.layout.sum(mine)
             norm = nn.utils.clip_grad_norm_(self.policy.parameters(), c.max_grad_norm or math.inf)
             norms.append(norm.full_tensor().item())
@@ -254,11 +253,12 @@ class Student:
                 raise NonFiniteError(f"{found}: no update was made; {again}")
             self.optimizer.step()
             self.optimizer.zero_grad()
+        noise.of_update()
         self.generator.refresh(self.policy)
         tokens, loss = sums.pop("tokens"), sums.pop("loss")
         metrics = {name: value / tokens if tokens else None for name, value in sums.items()}
         metrics |= {"grad_norm": sum(norms) / len(norms), "loss": loss / c.update_iterations}
-        return metrics | {"forwarded_rows": len(rows), "learning_rate": learning_rate}
+        return metrics | noise | {"forwarded_rows": len(rows), "learning_rate": learning_rate}
 
 
 def train_step(step, student, sampler, problems, log=lambda *outcomes: None) -> dict:

@@ -25,6 +25,8 @@ class Batch:
     weight_N: torch.Tensor | None = None
     old_logp_N: torch.Tensor | None = None  # by the policy before the step's first update
     ref_logp_N: torch.Tensor | None = None  # by the initial policy
+    idle: bool = False  # only there because a rank must have some row
+    last: bool = False  # of those whose gradients are summed: ranks meet here
 
 
 def collate(rollouts, rows: list[int], pad_id: int, device, packed: bool = False) -> Batch:
@@ -42,12 +44,18 @@ def collate(rollouts, rows: list[int], pad_id: int, device, packed: bool = False
     return Batch(ids.to(device), response.to(device), position.to(device), row_N, logps_N)
 
 
+def halves(rows: list[int], G: int) -> list[list[int]]:
+    """Rows by group, every second group of those there are; as one where there is one group."""
+    groups = sorted({b // G for b in rows})
+    parts = [{*groups[::2]}, {*groups[1::2]}]
+    return [[b for b in rows if b // G in part] for part in parts] if len(groups) > 1 else [rows]
+
+
 def micro_batches(
     rollouts, rows, advantage_B, weight_B, rank, ranks, budget, pad_id, device, packed
 ):
-    """This rank's share of `rows` as a list of Batches of at most `budget` tokens, and whether it
-    has none. FSDP needs every rank in backward: one without a share gets the shortest row, with
-    weight 0."""
+    """This rank's share of `rows` as a list of Batches of at most `budget` tokens. FSDP needs every
+    rank in backward: one without a share gets the shortest row, idle: with weight 0."""
     tokens_B = rollouts.total_tokens()
     mine = balance(rows, tokens_B, ranks)[rank]
     idle = not mine
@@ -57,8 +65,10 @@ def micro_batches(
         batch = collate(rollouts, share, pad_id, device, packed)
         batch.advantage_N = advantage_B[batch.row_N].float().to(device)
         batch.weight_N = (weight_B[batch.row_N] * (not idle)).float().to(device)
+        batch.idle = idle
         batches.append(batch)
-    return batches, idle
+    batches[-1].last = True
+    return batches
 
 
 def balance(rows: list[int], tokens_B: list[int], n: int) -> list[list[int]]:

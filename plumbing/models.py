@@ -81,6 +81,15 @@ def load(kind, name: str, dtype, attention: str):
     return kind.from_pretrained(name, **how)
 
 
+def recompute_activations(lm) -> None:
+    """Has each layer compute its activations again in backward: less memory, more time. It works in
+    train mode only; `load` has left no dropout."""
+    # Older transformers know the second name only, newer ones warn at it.
+    enable = getattr(lm, "activation_checkpointing_enable", None)
+    (enable or lm.gradient_checkpointing_enable)({"use_reentrant": False})
+    lm.train()
+
+
 def longrope_border(config) -> int | None:
     """The longest row with the angles of short ones, where longrope has others for long rows: one
     that grows past it would be trained on with other angles than it was generated with."""

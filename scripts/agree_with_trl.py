@@ -67,9 +67,9 @@ def shift(model: torch.nn.Module, seed: int) -> torch.nn.Module:
 
 
 def sample() -> Rollouts:
-    """Graded groups for 12 problems from the easiest third."""
+    """Graded groups for 12 problems, of which the hardest is out of reach."""
     rows = map(json.loads, (DEMO / "val.jsonl").read_text().splitlines())
-    rows = [r for r in sorted(rows, key=lambda r: r["difficulty"])[:120:10] for _ in range(G)]
+    rows = [r for r in sorted(rows, key=lambda r: r["difficulty"])[:192:16] for _ in range(G)]
     encode = PromptEncoder(TOKENIZER, header="", footer="Solution:")
     prompts = [encode(row["problem"]) for row in rows]
     rollouts = Generator(MODEL, CPU, TOKENIZER).generate(prompts, TEMPERATURE, MAX_TOKENS, SEED)

@@ -1,25 +1,26 @@
 """Makes `demo/` from nothing: a tiny base model and graded problems, a miniature of the paper's.
 
-A problem starts at a three-digit number and applies a chain of words to it. Every word stands for a
-rule, and a solution writes out, for each word, the rule and the number it gives:
+A problem names a book, starts at a three-digit number and applies words of that book to it. Every
+word stands for a rule, and a solution writes out, for each word, the rule and the number it gives:
 
-    Start at 473. Apply molo bami.     ->     473 molo roll 734 bami rise 845 \\boxed{845}
+    Amber: Start at 473. Apply molo bami.     ->     473 molo roll 734 bami rise 845 \\boxed{845}
 
-The base model is trained on *noisy* demonstrations: each word is read rightly at its own rate, from
-nearly always to nearly never, and otherwise by one wrong habit. So the model knows every rule in
-latent form, as a pretrained model does, and p(problem) = product of the rates of its words: smooth,
-and readable from the text.
+The base model is trained on *noisy* demonstrations: each word is read rightly at its own rate and
+otherwise by one wrong habit. So p(problem) = product of the rates of its words. As in the paper's
+runs few problems are mastered, some are within reach, and most are out of reach for good: there the
+habit is all that was ever shown. Which book is which, the text does not say; outcomes do.
 
-    python -m scripts.make_demo --out demo --seed 0     # about four minutes
+    python -m scripts.make_demo --out demo --seed 0     # about five minutes
 """
 
-import argparse
 import itertools
 import json
 import math
 import random
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -27,12 +28,14 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from tqdm import trange
 from transformers import Olmo2Config, Olmo2ForCausalLM, PreTrainedTokenizerFast
 
-TEMPERATURE = 0.7  # the rates below hold when sampling at this temperature
+from plumbing.files import write_lines, write_whole
+from scripts import report
+
+TEMPERATURE = 0.7  # the rates hold when sampling at this temperature
 GROUP_SIZE = 16
 FOOTER = "Solution:"  # the student's prompt is the question, a blank line, the footer
-LENGTHS = (1, 2, 3, 4, 5, 6)  # words in a problem: one of these
-TRAIN, VALIDATION = 16_000, 360
-STEPS, BATCH_SIZE, LEARNING_RATE, WARMUP = 1500, 64, 6e-3, 100  # of the base model's training
+TRAIN, VALIDATION = 12_000, 600
+BATCH_SIZE, LEARNING_RATE, WARMUP = 64, 6e-3, 100  # of the base model's training
 
 # A rule moves the digits (output j is input digit source[j]) or adds to each, counting 9, 1, 2 past
 # nine. Digits are 1 to 9, so equal numbers are equal texts.
@@ -40,21 +43,45 @@ MOVES = {"roll": "120", "back": "201", "flip": "210", "swap": "102", "tail": "02
 ADDS = {"rise": "111", "fall": "888", "leap": "444"}
 ADDS |= {"head": "300", "core": "050", "foot": "002", "ends": "606"}
 RULES = [*MOVES, *ADDS]
-BEGINNINGS = ("ba", "do", "fe", "gi", "la", "mo", "ve", "ze")
-WORDS = [a + b for a in BEGINNINGS for b in ("lo", "mi", "nu", "ra", "sev", "ta")]  # a token each
+BOOKS = ("Amber", "Birch", "Cedar", "Delta", "Ember", "Fjord", "Grove", "Heath", "Ivory", "Jade")
+SYLLABLES = [a + b for b in "aeiou" for a in "bdfglmnprstvz"]
+WORDS = [a + b for b in ("lo", "mi", "nu", "ra", "sev", "ta", "ko", "di") for a in SYLLABLES]
+
+MASTERED, REACH, OUT = (0.985, 0.985), (0.8, 0.05), (1e-12, 1e-12)
 
 
-def make_skills(seed, best=0.998, worst=0.002, power=0.75):
-    """Word -> (its rule, its wrong habit, its rate of the rule at TEMPERATURE).
+@dataclass(frozen=True)
+class World:
+    """Which problems there are. The rates of a book's words fall evenly in log-odds from the first
+    to the second of its `rates`."""
 
-    The rates' log-odds fall from best's to worst's; a power below 1 lengthens the tail.
-    """
-    rng = random.Random(seed)
-    high, low = torch.tensor([best, worst], dtype=torch.float64).logit()
-    fall = torch.linspace(0, 1, len(WORDS), dtype=torch.float64) ** power
-    rates = (high + (low - high) * fall).sigmoid().tolist()
-    words = rng.sample(WORDS, len(WORDS))
-    return {w: (*rng.sample(sorted(RULES), 2), p) for w, p in zip(words, rates, strict=True)}
+    rates: tuple = (MASTERED, *2 * [REACH], *7 * [OUT])
+    words: int = 28  # a book
+    lengths: tuple = (1, 2, 3)  # words in a problem: one of these
+    misnamed: float = 0.0  # share of problems that name a book at random
+    named: bool = True
+    steps: int = 2000  # of the base model's training
+
+
+class Skill(NamedTuple):
+    """What a word of a book stands for, how it is misread, and how often it is read rightly."""
+
+    book: str
+    rule: str
+    habit: str
+    rate: float
+
+
+def make_skills(world: World, seed: int) -> dict[str, Skill]:
+    """The words of the world, book by book."""
+    rng, skills, n = random.Random(seed), {}, len(world.rates) * world.words
+    words = iter(rng.sample(WORDS[:n], n))
+    for book, ends in zip(BOOKS, world.rates, strict=False):
+        first, last = torch.tensor(ends, dtype=torch.float64).logit()
+        fall = torch.linspace(0, 1, world.words, dtype=torch.float64)
+        for rate in (first + (last - first) * fall).sigmoid().tolist():
+            skills[next(words)] = Skill(book, *rng.sample(sorted(RULES), 2), rate)
+    return skills
 
 
 def apply_rule(rule, state):
@@ -65,14 +92,9 @@ def apply_rule(rule, state):
     return "".join(str((digit - 1 + add) % 9 + 1) for digit, add in digits)
 
 
-def question(state, words):
-    """The problem's text."""
-    return f"Start at {state}. Apply {' '.join(words)}."
-
-
 def parse(problem):
-    """(state, words) of a problem's text: the inverse of `question`."""
-    state, words = re.fullmatch(r"Start at (\d+)\. Apply ([a-z ]+)\.", problem).groups()
+    """(state, words) of a problem's text."""
+    state, words = re.fullmatch(r"(?:\w+: )?Start at (\d+)\. Apply ([a-z ]+)\.", problem).groups()
     return state, words.split()
 
 
@@ -93,48 +115,52 @@ def boxed(text):
 
 def pass_rate(words, skills):
     """p of one completion at TEMPERATURE by design: the product of the words' rates."""
-    return math.prod(skills[w][2] for w in words)
+    return math.prod(skills[w].rate for w in words)
 
 
 def errors_can_cancel(state, words, skills):
     """Whether wrong habits can still end at the right answer: then p is no plain product."""
     right, wrong = state, set()
-    for rule, habit, _ in (skills[w] for w in words):
+    for _, rule, habit, _ in (skills[w] for w in words):
         wrong = {apply_rule(r, s) for s in wrong for r in (rule, habit)}
         wrong.add(apply_rule(habit, right))
         right = apply_rule(rule, right)
     return right in wrong
 
 
-def draw(rng, skills, lengths=LENGTHS):
-    """One (state, words): a length of `lengths`, then words without repetition, digits uniform."""
-    length = rng.choice(lengths)
+def draw(rng, world, skills):
+    """A problem (text, state, words): book, length, different words of the book, digits."""
+    books = sorted({skill.book for skill in skills.values()})
     while True:
-        words = rng.sample(WORDS, length)
+        book, length = rng.choice(books), rng.choice(world.lengths)
+        words = rng.sample([word for word, skill in skills.items() if skill.book == book], length)
         state = "".join(rng.choices("123456789", k=3))
         if not errors_can_cancel(state, words, skills):
-            return state, words
+            said = rng.choice(books) if rng.random() < world.misnamed else book
+            name = f"{said}: " if world.named else ""
+            return f"{name}Start at {state}. Apply {' '.join(words)}.", state, words
 
 
-def make_problems(count, skills, seed, lengths=LENGTHS):
-    """`count` distinct rows: problem, expected_answer, length in words, difficulty = -log2 p."""
+def make_problems(count, world, skills, seed):
+    """`count` distinct rows: problem, expected_answer, book, length in words, difficulty = -log2
+    p."""
     rng, rows = random.Random(seed + 1), {}
     while len(rows) < count:
-        state, words = draw(rng, skills, lengths)
-        problem = question(state, words)
+        problem, state, words = draw(rng, world, skills)
         rows[problem] = {
             "problem": problem,
-            "expected_answer": boxed(solution(state, words, [skills[w][0] for w in words])),
+            "expected_answer": boxed(solution(state, words, [skills[w].rule for w in words])),
+            "book": skills[words[0]].book,
             "length": len(words),
             "difficulty": round(-math.log2(pass_rate(words, skills)), 2),
         }
     return list(rows.values())
 
 
-def make_tokenizer():
-    """One token a word, a rule, a digit; decoding gives the text back exactly."""
+def make_tokenizer(skills):
+    """One token a book, a word, a rule, a digit; decoding gives the text back exactly."""
     pieces = ["Start at", ". Apply", ".", "\n\n", FOOTER, " ", r" \boxed{", "}", *"0123456789"]
-    pieces += [f" {w}" for w in (*WORDS, *RULES)]
+    pieces += [f" {w}" for w in (*RULES, *sorted(skills))] + [f"{book}: " for book in BOOKS]
     vocabulary = {piece: i for i, piece in enumerate(["<pad>", "<eos>", "<unk>", *pieces])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     pattern = "|".join(re.escape(piece) for piece in sorted(pieces, key=len, reverse=True))
@@ -155,22 +181,22 @@ def make_model(tokenizer, seed, hidden=96, layers=3):
     return Olmo2ForCausalLM(Olmo2Config(**sizes, **ids))
 
 
-def demonstration(rng, skills, lengths=LENGTHS):
+def demonstration(rng, world, skills):
     """Prompt + noisy solution + EOS.
 
     Sampling at T takes odds to odds^(1/T): the demonstrations undo that.
     """
-    state, words = draw(rng, skills, lengths)
+    problem, state, words = draw(rng, world, skills)
     rules = []
-    for rule, habit, rate in (skills[w] for w in words):
+    for _, rule, habit, rate in (skills[w] for w in words):
         odds = (rate / (1 - rate)) ** TEMPERATURE
         rules.append(rule if rng.random() < odds / (1 + odds) else habit)
-    return f"{question(state, words)}\n\n{FOOTER}{solution(state, words, rules)}<eos>"
+    return f"{problem}\n\n{FOOTER}{solution(state, words, rules)}<eos>"
 
 
-def train_base(model, tokenizer, skills, seed, steps=STEPS, lengths=LENGTHS):
+def train_base(model, tokenizer, world, skills, seed):
     """Supervised training on fresh noisy demonstrations; the loss is on the completion alone."""
-    rng = random.Random(seed + 2)
+    rng, steps = random.Random(seed + 2), world.steps
     footer = tokenizer.convert_tokens_to_ids(FOOTER)
     weights = list(model.parameters())
     optimizer = torch.optim.AdamW(weights, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
@@ -179,7 +205,7 @@ def train_base(model, tokenizer, skills, seed, steps=STEPS, lengths=LENGTHS):
         optimizer, lambda t: min((t + 1) / WARMUP, (steps - t) / max(steps - WARMUP, 1))
     )
     for _ in (bar := trange(steps, desc="base model", unit=" steps")):
-        texts = [demonstration(rng, skills, lengths) for _ in range(BATCH_SIZE)]
+        texts = [demonstration(rng, world, skills) for _ in range(BATCH_SIZE)]
         # Padded on the right: under causal attention no earlier token sees it. No mask is needed.
         batch = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
         tokens = batch.input_ids  # (B, T)
@@ -215,21 +241,8 @@ def graded(model, tokenizer, rows, copies, temperature, max_new_tokens=64):
     return torch.tensor(right).view(-1, copies)
 
 
-def readability(train, validation, skills):
-    """R^2 on validation of a ridge regression, from which words a problem has to its log-odds."""
-
-    def features(rows):
-        words = [parse(row["problem"])[1] for row in rows]
-        x = torch.tensor([[1.0, *(float(w in ws) for w in WORDS)] for ws in words])
-        return x, torch.tensor([pass_rate(ws, skills) for ws in words]).logit()
-
-    (x, y), (x_val, y_val) = features(train), features(validation)
-    ridge = torch.linalg.solve(x.T @ x + 0.1 * torch.eye(x.shape[1]), x.T @ y)
-    return 1 - ((x_val @ ridge - y_val).var() / y_val.var()).item()
-
-
 def measure(model, tokenizer, validation, seed):
-    """The base model on validation, in all, by length and by bits: name -> column -> number."""
+    """The base model on validation, in all, by book, length and bits: name -> column -> number."""
     torch.manual_seed(seed)
     p_hat = graded(model, tokenizer, validation, GROUP_SIZE, TEMPERATURE).mean(1).numpy()
     greedy = graded(model, tokenizer, validation, 1, 0.0)[:, 0].numpy()
@@ -237,48 +250,45 @@ def measure(model, tokenizer, validation, seed):
     columns = {"p_designed": 0.5**rows.difficulty, "p_sampled": p_hat.astype(float)}
     columns |= {"all_wrong": p_hat == 0, "all_right": p_hat == 1, "greedy": greedy}
     table = pd.DataFrame(columns)
-    groups = {"all": rows.length > 0} | {f"{n} words": rows.length == n for n in LENGTHS}
-    for low, high in itertools.pairwise([0, 0.1, 0.5, 1, 2, 4, 8, 16, 99]):
+    groups = {"all": rows.length > 0} | {book: rows.book == book for book in sorted(set(rows.book))}
+    groups |= {f"{n} words": rows.length == n for n in sorted(set(rows.length))}
+    for low, high in itertools.pairwise([0, 0.1, 0.5, 1, 2, 4, 8, 16, 999]):
         groups[f"{low:g}-{high:g} bits"] = rows.difficulty.between(low, high, inclusive="left")
     means = {name: table[chosen].mean().round(4) for name, chosen in groups.items()}
     return {name: {"problems": int(groups[name].sum()), **mean} for name, mean in means.items()}
 
 
+def make(world: World, out: Path, seed: int) -> dict:
+    """Writes out/train.jsonl, val.jsonl, model/ and statistics.json; returns the statistics."""
+    skills = make_skills(world, seed)
+    rows = make_problems(TRAIN + VALIDATION, world, skills, seed)
+    validation, train = rows[:VALIDATION], rows[VALIDATION:]
+    write_lines(out / "train.jsonl", train)
+    write_lines(out / "val.jsonl", validation)
+    tokenizer = make_tokenizer(skills)
+    model = make_model(tokenizer, seed)
+    train_base(model, tokenizer, world, skills, seed)
+    model.save_pretrained(out / "model")
+    tokenizer.save_pretrained(out / "model")
+    found = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "temperature": TEMPERATURE,
+        "group_size": GROUP_SIZE,
+        "validation": measure(model.eval(), tokenizer, validation, seed),
+    }
+    write_whole(out / "statistics.json", json.dumps(found, indent=1) + "\n")
+    return found
+
+
 def main():
     """Make the folder, then print the table of statistics."""
-    how = {"formatter_class": argparse.RawDescriptionHelpFormatter}
-    parser = argparse.ArgumentParser(description=__doc__, **how)
+    parser = report.parser(__doc__)
     add = parser.add_argument
     add("--out", type=Path, default=Path("demo"), help="folder to write (%(default)s)")
     add("--seed", type=int, default=0, help="of rates, problems and training (%(default)s)")
     args = parser.parse_args()
     torch.set_num_threads(1)  # sums in one order, whatever the machine's cores
-
-    skills = make_skills(args.seed)
-    rows = make_problems(TRAIN + VALIDATION, skills, args.seed)
-    validation, train = rows[:VALIDATION], rows[VALIDATION:]
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name, part in ("train", train), ("val", validation):
-        text = "".join(json.dumps(row) + "\n" for row in part)
-        (args.out / f"{name}.jsonl").write_text(text, encoding="utf-8")
-
-    tokenizer = make_tokenizer()
-    model = make_model(tokenizer, args.seed)
-    train_base(model, tokenizer, skills, args.seed)
-    model.save_pretrained(args.out / "model")
-    tokenizer.save_pretrained(args.out / "model")
-
-    report = {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "temperature": TEMPERATURE,
-        "group_size": GROUP_SIZE,
-        "r2_log_odds_from_words": round(readability(train, validation, skills), 4),
-        "validation": measure(model.eval(), tokenizer, validation, args.seed),
-        "skills": {w: [rule, habit, round(rate, 4)] for w, (rule, habit, rate) in skills.items()},
-    }
-    (args.out / "statistics.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print({key: value for key, value in report.items() if not isinstance(value, dict)})
-    print(pd.DataFrame(report["validation"]).T)
+    print(pd.DataFrame(make(World(), args.out, args.seed)["validation"]).T)
 
 
 if __name__ == "__main__":

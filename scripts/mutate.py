@@ -149,7 +149,7 @@ def main() -> int:
     word, survivors = parser.parse_args().only, set()
     with report.one_line("mutate"), tempfile.TemporaryDirectory() as folder:
         tree, chosen = Path(folder), faults(word)
-        copy = "git ls-files -zco --exclude-standard | xargs -0 cp --parents -t"
+        copy = "git ls-files -zco --exclude-standard | xargs -0 cp -P --parents -t"
         subprocess.run(f"{copy} {folder}", shell=True, cwd=ROOT, check=True)
         if fails(tree, *sorted({test for _, _, test, _, _ in chosen})):
             raise InputError("a test fails without any fault")

@@ -1,173 +1,185 @@
-"""The paper's claims in miniature: every run, and the table and figures of what is compared.
+"""The paper's claim where its conditions hold, and where it ends: every run, and its tables.
 
-    python -m scripts.study --out runs/study     # can be interrupted; again: goes on
+    python -m scripts.study --out runs/study              # all of docs/study_plan.md; goes on
+    python -m scripts.study --out runs/study --only claim # one part of it
+    python -m scripts.study --out runs/study --minutes 0  # what is known by now
 
-The problems are the demo's (see make_demo.py) with other chains: words read rightly at rates from
-0.95 to 0.08 and up to ten of them in a row, so that a skill learned in a short chain makes the long
-ones possible. Settings differ in how the lengths of training problems are distributed, and so in
-the share of groups that are dead at the start. Validation problems are the same for all: lengths 1
-to 10, equally often. `rare` is the demo itself, with words that are hardly ever read rightly.
-
-A run is one process with one thread (results do not depend on ranks), its steps those of 6 + 2
+A world is what make_demo.py makes of a `World`: a base model, training and validation problems. A
+run is one process with one thread (results do not depend on ranks), its steps those of 6 + 2
 devices: 4/3 as many for a method without a teacher (App. D).
 """
 
-import json
 import os
 import subprocess
 import sys
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
-import torch
 from filelock import FileLock, Timeout
 from matplotlib.figure import Figure
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plumbing.files import read_lines, write_lines, write_whole
-from scripts import make_demo, plot, report
+from plumbing.files import read_lines, write_lines
+from scripts import plot, report
+from scripts.make_demo import MASTERED, OUT, REACH, World
 from scripts.report import Run, spread, table
 
 ROOT = Path(__file__).resolve().parent.parent
-LENGTHS = tuple(range(1, 11))
-# The words of the chains: more of them within reach than the demo's.
-SKILLS = make_demo.make_skills(seed=0, best=0.95, worst=0.08, power=1.0)
-# A chain of n words is skew^n as frequent.
-SKEWS = {"easy": 0.7, "even": 1.0, "main": 1.2, "hard": 1.5, "hardest": 2.0}
-BASES = {"base": (96, 3), "small": (64, 2)}  # hidden size, layers
-TOKENS = 88  # of a completion, at most
-SHARED = ["preset=demo", "prompts_per_step=6", f"max_completion_tokens={TOKENS}"]
-SHARED += ["learning_rate=0.0002", "checkpoint_every=1000"]  # a short run needs the last step only
-TEACHER = ["teacher_learning_rate=0.001", "teacher_batch_size=32"]
+
+
+def books(mastered: int, reach: int, **more) -> World:
+    """Ten books, of which those not named are out of reach."""
+    out = (10 - mastered - reach) * [OUT]
+    return World(rates=(*mastered * [MASTERED], *reach * [REACH], *out), **more)
+
+
+# Lengths 1 to 10, each 1.2 times as frequent as the one before; all words within reach, no name.
+CHAINS = tuple(n for n in range(1, 11) for _ in range(round(10 * 1.2 ** (n - 1))))
+WORLDS = {
+    "demo": World(),
+    "9 within reach": books(1, 9),
+    "6 within reach": books(1, 6),
+    "3 within reach": books(1, 3),
+    "1 within reach": books(1, 1),
+    "no names": World(named=False),
+    "wrong names": World(misnamed=0.5),
+    "small books": World(words=7),
+    "large books": World(words=52),
+    "long chains": World((MASTERED, *2 * [(0.97, 0.6)], *7 * [OUT]), lengths=(4, 5, 6, 7, 8)),
+    "climbing": World(((0.95, 0.08),), words=48, lengths=CHAINS, named=False, steps=1500),
+}
+LENGTH = 120  # steps with a teacher
+SHARED = ["preset=demo", f"eval_every={LENGTH // 12}", "checkpoint_every=1000"]
+SHARED += ["max_completion_tokens=80", "meter_every=5"]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Runs that differ in the seed alone: a setting, a sampler, and flags of train.py."""
+    """Runs that differ in the seed alone. live: the share of training problems whose gold is left
+    as it is; that of the others is out of reach, so that their groups are dead."""
 
-    setting: str
-    sampler: str
-    flags: tuple = ()  # name=value
-    seeds: tuple = (0, 1, 2)
-    base: str = "base"
-    length: int = 72  # steps with a teacher
+    world: str
+    sampler: str = "uniform"
+    flags: tuple = ()  # name=value, of train.py
+    seeds: int = 6
+    live: float = 1.0
 
     @property
     def name(self) -> str:
-        return "-".join([self.setting, self.sampler, self.base, str(self.length), *self.flags])
+        thin = (f"live {self.live:g}",) if self.live < 1 else ()
+        return ", ".join([self.world, self.sampler, *self.flags, *thin]).replace("/", "-")
 
     @property
     def steps(self) -> int:
-        return self.length * 4 // 3 if self.sampler == "uniform" else self.length
+        return LENGTH if self.has_teacher else LENGTH * 4 // 3
+
+    @property
+    def has_teacher(self) -> bool:
+        return self.sampler not in ("uniform", "thompson", "skip")
 
     def folder(self, out: Path, seed: int) -> Path:
         return out / self.name / f"seed{seed}"
 
-    def materials(self, out: Path) -> tuple[Path, Path, Path]:
-        """Base model, training and validation problems."""
-        if self.setting == "rare":
-            return ROOT / "demo/model", ROOT / "demo/train.jsonl", ROOT / "demo/val.jsonl"
-        training = out / "problems" / self.setting / "train.jsonl"
-        return out / "models" / self.base, training, out / "problems" / "val.jsonl"
-
     def command(self, out: Path, seed: int) -> list[str]:
         """The run, as a command."""
-        model, training, validation = self.materials(out)
+        world = place(out, self.world)
+        training = world / (f"live{self.live:g}.jsonl" if self.live < 1 else "train.jsonl")
         flags = [f"sampler={self.sampler}", f"steps={self.steps}", f"seed={seed}", *SHARED]
-        flags += [f"eval_every={self.length // 12}", f"out={self.folder(out, seed)}"]
-        flags += [f"model={model}", f"train_data={training}", f"val_data={validation}"]
-        if self.sampler != "uniform":
-            flags += [f"teacher_model={model}", *TEACHER]
-        flags += self.flags
+        flags += [f"model={world / 'model'}", f"train_data={training}"]
+        flags += [f"val_data={world / 'val.jsonl'}", f"out={self.folder(out, seed)}", *self.flags]
+        if self.has_teacher:
+            flags.append(f"teacher_model={world / 'model'}")
         return [sys.executable, str(ROOT / "train.py"), *(f"--{flag}" for flag in flags)]
 
     def finished(self, out: Path) -> dict[int, Run]:
         """By seed, the runs that are at their end, where the student is exported."""
-        folders = {seed: self.folder(out, seed) for seed in self.seeds}
+        folders = {seed: self.folder(out, seed) for seed in range(self.seeds)}
         return {seed: Run.load(f) for seed, f in folders.items() if (f / "student").exists()}
 
 
-def pair(setting: str, *flags: str, **more) -> tuple[Cell, Cell]:
+def pair(world: str, *flags: str, **more) -> tuple[Cell, Cell]:
     """Uniform and Goldilocks, alike in all else."""
-    return Cell(setting, "uniform", flags, **more), Cell(setting, "goldilocks", flags, **more)
+    return Cell(world, "uniform", flags, **more), Cell(world, "goldilocks", flags, **more)
 
 
-# Pilots have a seed of their own and took the rates: the student's was the *baseline's* best of
-# three, the teacher's had the least prequential error.
-FAST, PILOT = "learning_rate=0.0004", {"seeds": (100,), "length": 36}
-PILOTS = [pair("main", f"learning_rate={x}", **PILOT)[0] for x in (0.0002, 0.0004, 0.0008)]
-for x in (0.0003, 0.001, 0.003):
-    PILOTS.append(Cell("main", "goldilocks", (FAST, f"teacher_learning_rate={x}"), **PILOT))
-
-MODES = ("last_token", "frozen", "lora")
-OTHERS = [Cell("main", "goldilocks", (f"teacher_mode={mode}",)) for mode in MODES]
-OTHERS += [Cell("main", sampler) for sampler in ("softmax", "success_rate")]
-OTHERS += [Cell("main", "uniform", ("resample_rounds=2",))]  # DAPO's way round dead groups
-SWEEP = [pair(setting, seeds=tuple(range(6))) for setting in SKEWS]
-MAIN = SWEEP[2]
-COMPARED = [*SWEEP, pair("rare"), pair("main", base="small")]  # (what is compared with, cell)
-COMPARED += [pair("main", "learning_rate=0.0001", length=144), pair("main", "dead_rows=out")]
-COMPARED += [pair("main", "entropy_coef=0.0003"), pair("main", "loss=dapo", seeds=(0,))]
-COMPARED += [pair(setting, FAST, seeds=(0, 1), length=36) for setting in SKEWS]  # the first plan
-COMPARED += [(base, cell) for base in MAIN for cell in OTHERS]
-# What is signal worth? More problems a step bring more live groups and change nothing else: what
-# avoiding dead groups can bring at best.
-for base, _ in SWEEP[2:4]:
-    for n in (3, 12):
-        COMPARED.append((base, Cell(base.setting, "uniform", (f"prompts_per_step={n}",))))
-CELLS = list(dict.fromkeys([*PILOTS, *(cell for cells in COMPARED for cell in cells)]))
+def against(base: Cell, *samplers: str) -> list[tuple[Cell, Cell]]:
+    return [(base, Cell(base.world, sampler)) for sampler in samplers]
 
 
-def make_problems(out: Path, count: int = 8_000) -> None:
-    """out/problems: val.jsonl, and SETTING/train.jsonl without any of its problems."""
-    validation = make_demo.make_problems(360, SKILLS, seed=0, lengths=LENGTHS)
-    seen = {row["problem"] for row in validation}
-    for seed, (setting, skew) in enumerate(SKEWS.items(), 1):
-        lengths = [n for n in LENGTHS for _ in range(round(1000 * skew**n / max(skew, 1) ** 10))]
-        rows = make_demo.make_problems(count, SKILLS, seed, lengths)
-        training = [row for row in rows if row["problem"] not in seen]
-        write_lines(out / "problems" / setting / "train.jsonl", training)
-    write_lines(out / "problems" / "val.jsonl", validation)
+CLAIM = pair("demo", seeds=12)
+THINNED = "6 within reach"
+RATES = ("learning_rate=0.0001", "learning_rate=0.0002", "learning_rate=0.0004")
+SGD = ("optimizer=sgd", "learning_rate=0.1")
+DESCENTS = [*((rate,) for rate in RATES), SGD, (*SGD, "dead_rows=out")]
+MODES = [("demo", "goldilocks", (f"teacher_mode={m}",)) for m in ("last_token", "frozen", "lora")]
+PARTS = {  # name -> what is compared: (base, method)
+    "claim": [CLAIM],
+    "dose": [pair(world) for world in list(WORLDS)[1:5]],
+    "readability": [pair("no names"), pair("wrong names")],
+    "apprenticeship": [pair("small books"), pair("large books")],
+    "other worlds": [pair("long chains"), pair("climbing")],
+    "quantity": [
+        (Cell(THINNED, flags=flags, seeds=3, live=live), Cell(THINNED, flags=flags, seeds=3))
+        for flags in DESCENTS
+        for live in (1 / 2, 1 / 3, 1 / 4)
+    ],
+    "quality": [
+        *against(CLAIM[0], "softmax", "success_rate", "thompson", "skip"),
+        (CLAIM[0], Cell("demo", "uniform", ("resample_rounds=2",))),
+    ],
+    "rates": [pair("demo", rate) for rate in RATES],
+    "losses": [
+        pair("demo", "loss=dapo"),
+        pair("demo", "entropy_coef=0.0003"),
+        pair("demo", "dead_rows=out"),
+        *((CLAIM[0], Cell(*mode)) for mode in MODES),
+    ],
+}
 
 
-def dead_share(base: Path, training: Path, problems: int = 300) -> float:
-    """Percent of dead groups of a base model on the first problems of a file."""
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    model = AutoModelForCausalLM.from_pretrained(base).eval()
-    torch.manual_seed(0)
-    how = (make_demo.GROUP_SIZE, make_demo.TEMPERATURE, TOKENS)
-    p = make_demo.graded(model, tokenizer, read_lines(training)[:problems], *how).mean(1)
-    return 100 * ((p == 0) | (p == 1)).float().mean().item()
+def place(out: Path, world: str) -> Path:
+    return ROOT / "demo" if world == "demo" else out / "worlds" / world
 
 
-def prepare(out: Path) -> None:
-    """Models, problems and dead.json, before any run. What is there is kept."""
-    torch.set_num_threads(1)
-    for name, (hidden, layers) in BASES.items():
-        folder = out / "models" / name
-        if not (folder / "model.safetensors").exists():
-            tokenizer = make_demo.make_tokenizer()
-            model = make_demo.make_model(tokenizer, 0, hidden, layers)
-            make_demo.train_base(model, tokenizer, SKILLS, seed=0, steps=1500, lengths=LENGTHS)
-            tokenizer.save_pretrained(folder)
-            model.save_pretrained(folder)
-    if not (out / "problems" / "val.jsonl").exists():
-        make_problems(out)
-    if not (out / "dead.json").exists():
-        cells = {setting: Cell(setting, "uniform") for setting in (*SKEWS, "rare")}
-        dead = {setting: dead_share(*cell.materials(out)[:2]) for setting, cell in cells.items()}
-        write_whole(out / "dead.json", json.dumps(dead) + "\n")
+def prepare(out: Path, cells: list[Cell], jobs: int) -> None:
+    """Makes the worlds of these cells; what is there is kept."""
+    worlds = {cell.world for cell in cells if not (place(out, cell.world) / "model").exists()}
+
+    def make(name: str) -> None:
+        code = "import sys; from scripts import make_demo, study; from pathlib import Path; "
+        code += "make_demo.make(study.WORLDS[sys.argv[1]], Path(sys.argv[2]), seed=0)"
+        line = [sys.executable, "-c", code, name, str(place(out, name))]
+        subprocess.run(line, cwd=ROOT, env=ONE_THREAD, check=True)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(make, sorted(worlds)))
+    for world, live in {(cell.world, cell.live) for cell in cells if cell.live < 1}:
+        thin(place(out, world), live)
+
+
+def thin(world: Path, live: float) -> None:
+    """Training problems of which a share `live` is left as it is. The gold of the others is 0,
+    which no number of these worlds has: the same draws, with fewer live groups."""
+    rows = read_lines(world / "train.jsonl")
+    for row in rows:
+        if zlib.crc32(row["problem"].encode()) >= live * 2**32:
+            row["expected_answer"] = "0"
+    write_lines(world / f"live{live:g}.jsonl", rows)
+
+
+ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def run_all(out: Path, cells: list[Cell], jobs: int, minutes: float) -> int:
     """Runs what is not finished, `jobs` at a time, seeds in turn; after `minutes` it starts none.
     Returns how many failed."""
     end = time.time() + 60 * minutes
-    todo = [(c, seed) for c in cells for seed in c.seeds if seed not in c.finished(out)]
-    todo.sort(key=lambda each: each[0].seeds.index(each[1]))
+    todo = [(c, seed) for c in cells for seed in range(c.seeds) if seed not in c.finished(out)]
+    todo.sort(key=lambda each: each[1])
 
     def one(job: tuple[Cell, int]) -> int | None:
         """Exit status, None where the time is up."""
@@ -176,11 +188,10 @@ def run_all(out: Path, cells: list[Cell], jobs: int, minutes: float) -> int:
         cell, seed = job
         log = out / f"{cell.name}-seed{seed}.log"
         with log.open("w") as file:
-            done = subprocess.run(cell.command(out, seed), stdout=file, stderr=file, env=one_thread)
+            done = subprocess.run(cell.command(out, seed), stdout=file, stderr=file, env=ONE_THREAD)
         print(f"FAILED, see {log}" if done.returncode else f"done: {log.stem}", flush=True)
         return done.returncode
 
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
     with ThreadPoolExecutor(jobs) as pool:
         statuses = list(pool.map(one, todo))
     print(f"{statuses.count(None)} runs left: the same command goes on", flush=True)
@@ -188,58 +199,110 @@ def run_all(out: Path, cells: list[Cell], jobs: int, minutes: float) -> int:
 
 
 def outcomes(out: Path, cell: Cell) -> pd.DataFrame:
-    """By seed, of the finished runs, in percent: score, the paper's mean of the last five
-    evaluations; equal, that of the last five within the steps that a teacher's run has, so after
-    equally many completions; dead, the share of dead groups in those steps."""
+    """By seed, of the finished runs. In percent: score, the paper's mean of the last five
+    evaluations; equal, that of the last five within LENGTH steps, so after equally many
+    completions; hardest, score on the hardest quarter of what is within reach. In those steps:
+    live, the share of live groups; cosine of the gradients of two halves of a step."""
     rows = {}
     for seed, run in cell.finished(out).items():
-        equal = run.accuracy.loc[: cell.length].tail(5).mean()
-        dead = 100 * run.metrics.zero_variance.loc[1 : cell.length].mean()
-        rows[seed] = {"score": run.score, "equal": equal, "dead": dead}
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["score", "equal", "dead"])
+        first = run.metrics.loc[1:LENGTH]
+        bits = pd.read_json(place(out, cell.world) / "val.jsonl", lines=True).difficulty
+        within = bits[bits < 16]
+        rows[seed] = {
+            "score": run.score,
+            "equal": run.accuracy.loc[:LENGTH].tail(5).mean(),
+            "hardest": run.verdicts[within[within >= within.quantile(0.75)].index].mean(),
+            "live": 1 - first.zero_variance.mean(),
+            "cosine": first.get("grad_cosine", pd.Series(dtype=float)).mean(),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def gain(found: dict, base: Cell, cell: Cell, what: str):
-    """cell - base over their common seeds: (mean, interval, p), paired t; None below two seeds."""
-    pairs = pd.concat([found[cell][what], found[base][what]], axis=1, join="inner")
-    return report.t_difference(*pairs.to_numpy().T, paired=True) if len(pairs) > 1 else None
+def curves(out: Path, cell: Cell) -> pd.DataFrame:
+    """Accuracy by step, a column for each seed."""
+    runs = cell.finished(out)
+    return pd.DataFrame({seed: run.accuracy for seed, run in runs.items()})
 
 
-def versus(found: dict) -> str:
-    """COMPARED as a Markdown table; found: the outcomes of each cell."""
+def speed_up(base: pd.DataFrame, method: pd.DataFrame) -> float:
+    """S: steps that the baseline needs to an accuracy over those that the method needs, on their
+    mean curves. The accuracy is what both come to: the lower mean of the last five evaluations."""
+    means = [curve.mean(axis=1) for curve in (base, method)]
+    level, steps = min(mean.tail(5).mean() for mean in means), []
+    for mean in means:
+        at = max(1, (mean.to_numpy() >= level).argmax())  # the first that is as good
+        before, there = mean.iloc[at - 1], mean.iloc[at]
+        share = (level - before) / (there - before) if there > before else 0.0
+        steps.append(mean.index[at - 1] + share * (mean.index[at] - mean.index[at - 1]))
+    return steps[0] / max(steps[1], 1.0)
+
+
+def speed_interval(base: pd.DataFrame, method: pd.DataFrame) -> tuple[float, float, float]:
+    """S and its 95% interval, from 1,000 draws of seeds with replacement, the same for both."""
+    seeds, rng = base.columns.intersection(method.columns), np.random.default_rng(0)
+    draws = [rng.choice(seeds, len(seeds)) for _ in range(1000)]
+    found = [speed_up(base[drawn], method[drawn]) for drawn in draws]
+    return speed_up(base[seeds], method[seeds]), *np.quantile(found, [0.025, 0.975])
+
+
+def compared(out: Path, part: str) -> pd.DataFrame:
+    """A row for each comparison of a part that has at least two seeds in common."""
     rows = []
-    for base, cell in COMPARED:
-        row = [cell.name, base.name, len(found[cell])]
-        row += [spread(found[base].score), spread(found[cell].score)]
-        for what in ("score", "equal"):
-            row.append("–")
-            if known := gain(found, base, cell, what):
-                mean, (low, high), p = known
-                row[-1] = f"{mean:+.1f} ({low:+.1f} to {high:+.1f}), p = {p:.2g}"
-        rows.append([*row, spread(found[base].dead), spread(found[cell].dead)])
-    header = ["", "against", "seeds", "baseline", "method"]
-    header += ["method − baseline, points", "the same at equal completions"]
-    header += ["dead groups in equally many steps: baseline", "method"]
-    return table("Methods against baselines", header, rows)
+    for base, method in PARTS[part]:
+        a, b = outcomes(out, base), outcomes(out, method)
+        if len(common := a.index.intersection(b.index)) < 2:
+            continue
+        a, b = a.loc[common], b.loc[common]
+        row = {"part": part, "method": method.name, "against": base.name, "seeds": len(common)}
+        for what in ("score", "equal", "hardest"):
+            mean, (low, high), _ = report.t_difference(b[what], a[what], paired=True)
+            row |= {what: f"{mean:+.1f} ({low:+.1f} to {high:+.1f})", f"{what} > 0": low > 0}
+        S, low, high = speed_interval(curves(out, base), curves(out, method))
+        r, cosine = b.live.mean() / a.live.mean(), max(0.0, a.cosine.mean())
+        row |= {"base": spread(a.score), "own": spread(b.score)}
+        row |= {"dead": f"{1 - a.live.mean():.0%} → {1 - b.live.mean():.0%}", "r": r}
+        row |= {"cosine": cosine, "S": S, "low": low, "high": high}
+        rows.append(row | {"predicted": report.predicted_speed(r, cosine)})
+    return pd.DataFrame(rows)
 
 
-def draw(found: dict, dead: dict) -> Figure:
-    """Goldilocks' gain over uniform by the share of dead groups at the start."""
-    axes = Figure(figsize=(5, 3.8), layout="constrained").subplots()
-    labels = {"equal": ("equal completions", "o-"), "score": ("4/3 steps for uniform", "s--")}
-    for aside, (what, (label, style)) in enumerate(labels.items()):
-        points = []
-        for uniform, goldilocks in SWEEP:
-            if known := gain(found, uniform, goldilocks, what):
-                mean, (low, high), _ = known
-                # A little apart, so that no interval hides another.
-                points.append([dead[uniform.setting] + aside, mean, (high - low) / 2])
-        points = pd.DataFrame(points, columns=["x", "y", "yerr"])
-        axes.errorbar(**points, fmt=style, color="0.2", capsize=3, label=label)
-    axes.axhline(0, color="0.3", linewidth=0.8)
-    axes.set(xlabel="dead groups at the start, %", ylabel="Goldilocks − uniform, points")
-    axes.legend(title="95% intervals")
-    return axes.figure
+def show(found: pd.DataFrame) -> str:
+    """Two Markdown tables: what came out, and whether the rule said so."""
+    out, rule = [], []
+    for row in found.to_dict("records"):
+        name = [row["method"], row["against"], row["seeds"]]
+        out.append([*name, row["base"], row["own"], row["score"], row["equal"], row["hardest"]])
+        interval = f"{row['S']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+        numbers = [f"{row['r']:.2f}", f"{row['cosine']:.2f}", f"{row['predicted']:.2f}", interval]
+        verdict = (row["predicted"] > 4 / 3) == (row["S"] > 4 / 3)
+        rule.append([row["method"], row["dead"], *numbers, "right" if verdict else "wrong"])
+    header = ["method", "against", "seeds", "baseline", "method", "difference, 4/3 rule"]
+    header += ["… at equal completions", "… on the hardest quarter within reach"]
+    again = ["method", "dead groups", "r", "cosine", "S predicted", "S measured"]
+    tables = table("Methods against baselines, points (95% t-intervals over seeds)", header, out)
+    return tables + "\n" + table("Would a teacher pay: S > 4/3?", [*again, "the rule is"], rule)
+
+
+def draw(out: Path, found: pd.DataFrame) -> Figure:
+    """Dead groups and accuracy in the claim's runs, and over all worlds S against r."""
+    figure = Figure(figsize=(13.2, 3.8), layout="constrained")
+    dead, accuracy, speed = figure.subplots(1, 3)
+    methods = {cell.sampler: list(cell.finished(out).values()) for cell in CLAIM}
+    for axes, title in ((dead, "Dead groups (zero variance)"), (accuracy, "Validation accuracy")):
+        (panel,) = (panel for panel in plot.PANELS if panel[0] == title)
+        plot.draw_panel(axes, panel, methods, "steps")
+    for name, colour in zip(methods, plot.COLOURS, strict=False):
+        accuracy.plot([], [], color=colour, label=f"{name}, {len(methods[name])} runs")
+    accuracy.legend()
+    r = np.linspace(1, max(4, found.r.max()), 50)
+    speed.plot(r, np.sqrt(r), color="0.3", linewidth=1, label="√r: all noise")
+    speed.axhline(4 / 3, color="0.3", linestyle=":", label="4/3: a teacher pays above")
+    for part, rows in found.groupby("part", sort=False):
+        ends = rows.S - rows.low, rows.high - rows.S
+        speed.errorbar(rows.r, rows.S, ends, fmt="o", capsize=2, label=part)
+    speed.legend()
+    speed.set(xlabel="r: live groups ÷ the baseline's", ylabel="S: steps saved", title="Speed-up")
+    return figure
 
 
 def main(argv=None) -> int:
@@ -247,22 +310,24 @@ def main(argv=None) -> int:
     parser = report.parser(__doc__)
     add = parser.add_argument
     add("--out", type=Path, default=Path("runs/study"), help="folder of everything (%(default)s)")
+    add("--only", choices=PARTS, nargs="+", default=list(PARTS), help="parts of the plan")
     add("--jobs", type=int, default=2, help="runs at a time, one thread each (%(default)s)")
     add("--minutes", type=float, default=600, help="no run starts after (%(default)s); 0: report")
     args = parser.parse_args(argv)
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    cells = [cell for part in args.only for both in PARTS[part] for cell in both]
+    cells = list(dict.fromkeys(cells))
     # One study at a time.
     with report.one_line("study", Timeout), FileLock(out / "study.lock", timeout=0):
-        prepare(out)
-        failed = run_all(out, CELLS, args.jobs, args.minutes)
-        dead = json.loads((out / "dead.json").read_text())
-        found = {cell: outcomes(out, cell) for cell in CELLS}
-        print(versus(found))
-        print("dead groups at the start, %:", {name: round(x) for name, x in dead.items()})
-        print(plot.save(draw(found, dead), out / "gain.png"))
-        if runs := [run.folder for cell in MAIN for run in cell.finished(out).values()]:
-            print(plot.save(plot.draw(report.load_methods(runs)), out / "training.png"))
+        failed = 0
+        if args.minutes:
+            prepare(out, cells, args.jobs)
+            failed = run_all(out, cells, args.jobs, args.minutes)
+        found = pd.concat([compared(out, part) for part in args.only])
+        if not found.empty:
+            print(show(found))
+            print(plot.save(draw(out, found), out / "study.png"))
     return int(failed > 0)
 
 

@@ -26,11 +26,10 @@ from scripts import report
 from verify import Verifier, extract_boxed
 
 # The teacher makes dozens of Adam steps a training step, which blow rounding differences between
-# CPUs up: by step 10 they change a choice. This seed and step are ones where predictions still
-# agree to 1e-5, even after the step.
-STEP = 4
-PROMPT = 11  # a greedy choice with a mixed outcome, not half and half, where all |Â| are 1
-FLAGS = f"--preset demo --seed 5 --teacher_lag 0 --steps {STEP}"
+# CPUs up. At this seed and step the printed digits are still those of another instruction set.
+STEP = 3
+PROMPT = 4  # a greedy choice with a mixed outcome, not half and half, where all |Â| are 1
+FLAGS = f"--preset demo --seed 0 --teacher_lag 0 --steps {STEP}"
 
 
 def follow() -> SimpleNamespace:
@@ -126,10 +125,10 @@ every number was computed by the code; a test does the sums again from the print
 `train.train_step` next to it. (`--teacher_lag 0` is Algorithms 1 and 2 to the letter, one after the
 other; by default the teacher learns while the student works, and is one step behind.)
 
-A problem of the demo starts at a three-digit number and applies a chain of invented words to it.
-Each word stands for a rule that the student knows well, a little, or hardly at all. Sizes: P = {P}
-prompts a step, G = {G} completions of each, so B = P · G = {B}; pools of K = {K} candidates;
-ε = {c.epsilon}.
+A problem of the demo names a book, starts at a three-digit number and applies invented words of
+that book to it. Each word stands for a rule. The student has mastered the words of the book Amber,
+knows some of those of Birch and Cedar, and none of the other seven books'. Sizes: P = {P} prompts a
+step, G = {G} completions of each, so B = P · G = {B}; pools of K = {K} candidates; ε = {c.epsilon}.
 
 ## 1. The teacher scores a pool of candidates
 
@@ -138,7 +137,7 @@ prompts a step, G = {G} completions of each, so B = P · G = {B}; pools of K = {
 Each prompt gets a pool of {K} problems that were not trained on before (`sampler.Uniform.draw`).
 The teacher reads the bare question and predicts its utility f = 0.5 · σ(wᵀ MeanPool + b), a number
 from 0 to 0.5 (`teacher.UtilityModel`). At first it said 0.25 of everything; {pushed} outcomes later
-it tells problems apart. The pool of prompt {n + 1}:
+it knows which books are useless. The pool of prompt {n + 1}:
 
 {table(pool)}
 

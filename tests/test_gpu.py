@@ -57,7 +57,7 @@ def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_on
         for p in policy.parameters():  # as FSDP does; the table of rotary angles stays in float32
             p.data = p.to(dtype)
         how = torch.ones(32), torch.ones(32), 0, 1, 800, 0, CARD, policy.packed
-        batches, _ = micro_batches(rollouts, list(range(32)), *how)
+        batches = micro_batches(rollouts, list(range(32)), *how)
         one_row = all(len(batch.ids_B_T) == 1 for batch in batches)
         assert one_row == (attention == "flash_attention_2")
         logp_N = torch.cat([policy(batch, 1.0)[0] for batch in batches])

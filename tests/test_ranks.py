@@ -57,6 +57,7 @@ VARIANTS = {
     "dead rows forwarded": {"entropy_coef": 1e-30},
     "one live group": {},
     "all dead": {},
+    "in two halves": {"meter_every": 1, "learning_rate": 0},
     "entropy, KL and two updates": {"entropy_coef": 0.01, "kl_coef": 0.1, "update_iterations": 2},
 }
 
@@ -72,7 +73,8 @@ def gradients(folder, variants=VARIANTS):
     def catch():
         parameters = student.policy.parameters()
         caught.append(torch.cat([p.grad.full_tensor().flatten() for p in parameters]))
-        if student.config.update_iterations > 1:  # the last variant: until then nothing moves
+        # Nothing moves before the last variant.
+        if student.config.update_iterations > 1 or student.config.learning_rate == 0:
             step()
 
     student.optimizer.step = catch
@@ -100,7 +102,8 @@ def one_rank(tiny_model, tmp_path_factory):
 
 @pytest.mark.parametrize("n", [2, 3, 8])
 def test_same_gradient_on_any_number_of_ranks(n, one_rank, tiny_model, tmp_path):
-    some = ("grpo", "dapo", "one live group", "entropy, KL and two updates")  # 8 ranks take long
+    # 8 ranks take long.
+    some = ("grpo", "dapo", "one live group", "in two halves", "entropy, KL and two updates")
     several = on_ranks(n, tmp_path, gradients, tiny_model, VARIANTS if n < 8 else some)
     for name, (other_metrics, other) in several.items():
         metrics, gradient = one_rank[name]
@@ -121,20 +124,37 @@ def test_batches_order_and_dead_rows_change_nothing(one_rank):
     assert not close(gradient, one_rank["dapo"][1])  # the test can tell them apart
 
 
-def test_gradient_is_that_of_the_plain_formula(one_rank, tiny_model):
+def plain_gradient(folder, groups=range(6)):
     """(1/B) Σ_i Â_i (1/|o_i|) Σ_t ∇ log π(o_t), with no code of this project but the data."""
-    lm, loss = AutoModelForCausalLM.from_pretrained(tiny_model), 0.0
+    lm, loss = AutoModelForCausalLM.from_pretrained(folder), 0.0
     rollouts, rewards = made_up_rollouts(), torch.tensor(REWARDS).float()
     for b, (prompt, o) in enumerate(zip(rollouts.prompt_ids, rollouts.completion_ids, strict=True)):
         r = rewards[b // 4]
-        if r.min() < r.max():
+        if b // 4 in groups and r.min() < r.max():
             logits = lm(torch.tensor([prompt + o])).logits[0, len(prompt) - 1 : -1] / 0.7
             logp = logits.log_softmax(-1)[torch.arange(len(o)), o]
             loss = loss - (r[b % 4] - r.mean()) / r.std(correction=0) * logp.mean() / 24
     loss.backward()
-    gradient = torch.cat([p.grad.flatten() for p in lm.parameters()])
+    return torch.cat([p.grad.flatten() for p in lm.parameters()])
+
+
+def test_gradient_is_that_of_the_plain_formula(one_rank, tiny_model):
+    gradient = plain_gradient(tiny_model)
     assert close(one_rank["grpo"][1], gradient)
     assert one_rank["grpo"][0]["grad_norm"] == pytest.approx(gradient.norm().item(), rel=1e-4)
+
+
+def test_meters_of_the_noise(one_rank, tiny_model):
+    metrics, gradient = one_rank["in two halves"]
+    assert close(gradient, one_rank["grpo"][1])
+    # Of the live groups 0, 2, 4, 5 every second one.
+    halves = [plain_gradient(tiny_model, groups) for groups in ((0, 4), (2, 5))]
+    cosine = torch.cosine_similarity(*halves, dim=0).item()
+    assert metrics["grad_cosine"] == pytest.approx(cosine, abs=0.002)
+    # AdamW's first update is the sign of the gradient, but where that is near its ε.
+    update = gradient / (gradient.abs() + 1e-8)
+    assert metrics["update_rms"] == pytest.approx(update.square().mean().sqrt().item(), rel=1e-3)
+    assert "grad_cosine" not in one_rank["grpo"][0]
 
 
 def test_a_step_of_dead_groups_has_a_zero_gradient_and_still_steps(one_rank):

@@ -2,74 +2,112 @@
 
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 from filelock import FileLock
 from made_up import make_run
 
 import train
-from plumbing.files import read_lines
-from scripts import study
-from scripts.report import t_difference
+from plumbing.files import read_lines, write_lines
+from scripts import make_demo, report, study
+
+CELLS = {cell for pairs in study.PARTS.values() for pair in pairs for cell in pair}
 
 
 def test_every_run_is_a_command_that_train_takes(tmp_path):
-    """148 runs: each parses, has its own folder, 4/3 the steps without a teacher, and its flags."""
+    """Each parses, has its own folder, 4/3 the steps without a teacher, and its flags."""
     folders = set()
-    for cell in study.CELLS:
-        for seed in cell.seeds:
-            config = train.parse(cell.command(tmp_path, seed)[2:])
-            folders.add(config.out)
-            assert (config.sampler, config.seed) == (cell.sampler, seed)
-            assert config.steps == cell.length * (4 / 3 if cell.sampler == "uniform" else 1)
-            for flag in cell.flags:
-                name, value = flag.split("=")
-                assert str(getattr(config, name)) == value
-    assert len(folders) == sum(len(cell.seeds) for cell in study.CELLS) == 148
+    for cell in CELLS:
+        config = train.parse(cell.command(tmp_path, 3)[2:])
+        folders.add(config.out)
+        assert (config.sampler, config.seed) == (cell.sampler, 3)
+        assert config.steps == 120 * (1 if config.teacher_model else 4 / 3)
+        for flag in cell.flags:
+            name, value = flag.split("=")
+            assert type(getattr(config, name))(value) == getattr(config, name)
+    assert len(folders) == len(CELLS)
 
 
-def test_problems_of_a_setting_are_longer_and_none_is_in_validation(tmp_path):
-    study.make_problems(tmp_path, count=200)
-    validation = {row["problem"] for row in read_lines(tmp_path / "problems/val.jsonl")}
-    assert len(validation) == 360
-    for name, s in study.SKEWS.items():
-        rows = read_lines(tmp_path / "problems" / name / "train.jsonl")
-        assert not validation & {row["problem"] for row in rows}
-        # A chain of n words is skew^n as frequent: Σ n·skew^n / Σ skew^n over 1..10
-        mean = sum(n * s**n for n in range(1, 11)) / sum(s**n for n in range(1, 11))
-        assert sum(row["length"] for row in rows) / len(rows) == pytest.approx(mean, abs=0.6)
+def test_worlds_differ_in_what_they_say(tmp_path):
+    shares = {}
+    for name, world in study.WORLDS.items():
+        rows = make_demo.make_problems(300, world, make_demo.make_skills(world, 0), 0)
+        shares[name] = sum(row["difficulty"] > 30 for row in rows) / 300
+        assert all(": " in row["problem"] for row in rows) == world.named
+    assert shares["9 within reach"] == shares["climbing"] == 0
+    assert shares["6 within reach"] == pytest.approx(0.3, abs=0.1)
+    assert shares["1 within reach"] == pytest.approx(0.8, abs=0.1)
 
 
-def fake_run(folder, accuracies, finished=True):
-    rows = [{"step": t, "val_accuracy": a, "zero_variance": 0.8} for t, a in accuracies.items()]
+def test_thinning_leaves_a_share_of_the_golds(tmp_path):
+    row = {"expected_answer": "123"}
+    write_lines(tmp_path / "train.jsonl", [{"problem": f"q{i}", **row} for i in range(1000)])
+    study.thin(tmp_path, 0.25)
+    rows = read_lines(tmp_path / "live0.25.jsonl")
+    assert [row["problem"] for row in rows] == [f"q{i}" for i in range(1000)]
+    assert sum(row["expected_answer"] == "123" for row in rows) == pytest.approx(250, abs=40)
+    assert {row["expected_answer"] for row in rows} == {"123", "0"}
+
+
+def test_speed_by_hand():
+    """The method gains 2 points in 10 steps, up to 5, the baseline 1: 5 points take it 30 steps, as
+    it is evaluated every 10, and the baseline 50."""
+    base = pd.DataFrame(
+        {seed: pd.Series({t: t / 10 for t in range(0, 161, 10)}) for seed in (0, 1)}
+    )
+    method = pd.DataFrame({0: pd.Series({t: min(t / 5, 5.0) for t in range(0, 121, 10)})})
+    method[1] = method[0]
+    assert study.speed_up(base, method) == pytest.approx(50 / 30)
+    assert study.speed_interval(base, method) == pytest.approx((50 / 30, 50 / 30, 50 / 30))
+    assert study.speed_up(base[:6], method) == pytest.approx(
+        30 / 15
+    )  # 3 points: the mean of 1 to 5
+
+
+def test_predicted_speed_by_hand():
+    """All noise: √r. Halves with cosine 1/3 have x = 1: √(4 · 2 / 5). All signal: 1."""
+    assert report.predicted_speed(4, 0) == 2
+    assert report.predicted_speed(4, 1 / 3) == pytest.approx((8 / 5) ** 0.5)
+    assert report.predicted_speed(4, 0.999) == pytest.approx(1, abs=0.01)
+
+
+def fake_run(folder, accuracies, zero_variance=0.8, finished=True):
+    rows = [
+        {"step": t, "val_accuracy": a, "zero_variance": zero_variance, "grad_cosine": 0.1}
+        for t, a in accuracies.items()
+    ]
     make_run(folder, rows)
+    for step in accuracies:
+        write_lines(folder / "evals" / f"step_{step}.jsonl", [{"reward": 0.0}] * 600)
     if finished:
         (folder / "student").mkdir()
 
 
-def test_numbers_of_a_cell_by_hand(tmp_path):
-    """Uniform gains a point a step: its last five of 48 steps are 36 to 48, of the first 36 they
-    are 24 to 36. Goldilocks is 10 and 12 points above it."""
-    uniform, goldilocks = study.pair("main", length=36)
+def test_numbers_of_a_comparison_by_hand(tmp_path, monkeypatch):
+    """Uniform gains a point in ten steps: its last five of 160 steps have 14 on average, of 120
+    steps 10. Goldilocks is 1 and 3 points above that, with twice as many live groups."""
+    uniform, goldilocks = study.pair("demo", seeds=3)
     for seed in (0, 1):
-        every = {step: step / 100 for step in range(0, 49, 3)}
+        every = {step: step / 1000 for step in range(0, 161, 10)}
         fake_run(uniform.folder(tmp_path, seed), every)
-        above = {step: (step + 10 + 2 * seed) / 100 for step in range(0, 37, 3)}
-        fake_run(goldilocks.folder(tmp_path, seed), above)
-    fake_run(goldilocks.folder(tmp_path, 2), {0: 0.9, 3: 0.9}, finished=False)  # does not count
-    found = {cell: study.outcomes(tmp_path, cell) for cell in (uniform, goldilocks)}
-    numbers = {"score": 42, "equal": 30, "dead": 80}
-    rows = found[uniform].to_dict("index")
-    assert rows == {seed: pytest.approx(numbers) for seed in (0, 1)}
-    gain = study.gain(found, uniform, goldilocks, "equal")
-    assert gain == t_difference([40, 42], [30, 30], True) and gain[0] == pytest.approx(11)
-    found[goldilocks] = found[goldilocks][:1]
-    assert study.gain(found, uniform, goldilocks, "equal") is None
+        above = {step: step / 1000 + 0.05 + 0.02 * seed for step in range(0, 121, 10)}
+        fake_run(goldilocks.folder(tmp_path, seed), above, 0.6)
+    fake_run(goldilocks.folder(tmp_path, 2), {0: 0.9, 120: 0.9}, finished=False)  # does not count
+    monkeypatch.setattr(study, "PARTS", {"claim": [(uniform, goldilocks)]})
+    (row,) = study.compared(tmp_path, "claim").to_dict("records")
+    assert row["seeds"] == 2 and row["base"] == "14.0 ± 0.0%" and row["own"] == "16.0 ± 1.4%"
+    assert row["score"].startswith("+2.0 (") and row["equal"].startswith("+6.0 (")
+    assert row["dead"] == "80% → 60%" and row["r"] == pytest.approx(2)
+    assert row["predicted"] == pytest.approx(report.predicted_speed(2, 0.1))
+    found = study.compared(tmp_path, "claim")
+    assert "80% → 60% | 2.00 | 0.10 | 1.30" in study.show(found)
+    study.draw(tmp_path, found)
 
 
 def test_an_interrupted_study_goes_on(tmp_path, monkeypatch, capsys):
     """Finished runs are not run again, a failure is counted and shown, seeds go in turn, no run
     starts too late."""
-    cells = [study.Cell(setting, "uniform", seeds=(0, 1)) for setting in ("main", "easy")]
+    cells = [study.Cell(world, seeds=2) for world in ("demo", "climbing")]
     folders = [cell.folder(tmp_path, seed) for seed in (0, 1) for cell in cells]
     asked = []
 
@@ -81,7 +119,7 @@ def test_an_interrupted_study_goes_on(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(study.subprocess, "run", run)
     assert study.run_all(tmp_path, cells, jobs=1, minutes=1) == 1 and asked == folders
-    assert f"FAILED, see {tmp_path}/easy-uniform-base-72-seed0.log" in capsys.readouterr().out
+    assert f"FAILED, see {tmp_path}/climbing, uniform-seed0.log" in capsys.readouterr().out
     assert study.run_all(tmp_path, cells, jobs=1, minutes=0) == 0 and len(asked) == 4
     assert "1 runs left" in capsys.readouterr().out
     assert study.run_all(tmp_path, cells, jobs=1, minutes=1) == 0 and asked[4:] == folders[1:2]

@@ -67,8 +67,11 @@ def test_the_arithmetic_of_one_gpu(layout):
 
 def test_what_presets_train_on_has_a_profile():
     """A file that is missing is prepared only if its path names a line of PROFILES."""
-    for path in (train.DATA, train.MATH):
-        assert Path(path).parent == Path("data") and Path(path).name in PROFILES
+    for preset in set(train.PRESETS) - {"demo"}:
+        config = train.parse(["--preset", preset])
+        for path in (config.train_data, config.val_data):
+            data, profile, _ = Path(path).parts
+            assert data == "data" and profile in PROFILES
 
 
 @pytest.fixture

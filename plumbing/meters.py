@@ -1,0 +1,56 @@
+"""How much of a step's gradient is signal: two numbers that a run logs every so many steps."""
+
+import torch
+
+
+class Noise(dict):
+    """What is known of it at one step; {} where nothing is measured, as at most steps.
+
+    grad_cosine: cos(g₁, g₂) of the gradients of two halves of the step's groups, 0 where all is
+    noise and 1 where they agree; missing where there are no two groups. update_rms: root mean
+    square of AdamW's update over its rate, m̂ / (√v̂ + ε): 1 where the latest gradients agree, and
+    √((1-β₁)/(1+β₁)) = 0.23 where they have nothing in common.
+    """
+
+    def __init__(self, student, step: int):
+        super().__init__()
+        every = student.config.meter_every
+        self.measured = bool(every) and step % every == 0
+        self.student, self.half = student, None
+
+    @torch.no_grad()
+    def of_gradient(self, whole: bool) -> None:
+        """Called when the gradient of the first half is there, and again when all of it is."""
+        if self.half and "grad_cosine" not in self:
+            self["grad_cosine"] = self._cosine()
+        elif self.measured and not whole:  # in bf16: three digits are enough, and memory is dear
+            parameters = self.student.policy.parameters()
+            self.half = [p.grad.to_local().bfloat16() for p in parameters]
+
+    def _cosine(self) -> float:
+        sums = dict.fromkeys(("11", "12", "22"), 0.0)
+        for half, p in zip(self.half, self.student.policy.parameters(), strict=True):
+            g1 = half.float()
+            g2 = p.grad.to_local() - g1
+            for name, (a, b) in {"11": (g1, g1), "12": (g1, g2), "22": (g2, g2)}.items():
+                sums[name] += (a * b).sum(dtype=torch.float64).item()
+        sums = self.student.layout.sum(sums)
+        return sums["12"] / max(sums["11"] * sums["22"], 1e-300) ** 0.5
+
+    @torch.no_grad()
+    def of_update(self) -> None:
+        """Called after the optimizer's step."""
+        if not self.measured or self.student.config.optimizer != "adamw":
+            return
+        sums = {"squares": 0.0, "numbers": 0.0}
+        for group in self.student.optimizer.param_groups:
+            beta_1, beta_2 = group["betas"]
+            for state in (self.student.optimizer.state[p] for p in group["params"]):
+                m, v = (state[name].to_local() for name in ("exp_avg", "exp_avg_sq"))
+                t = state["step"].item()
+                root = (v / (1 - beta_2**t)).sqrt() + group["eps"]
+                update = m / (1 - beta_1**t) / root
+                sums["squares"] += update.square().sum(dtype=torch.float64).item()
+                sums["numbers"] += update.numel()
+        sums = self.student.layout.sum(sums)
+        self["update_rms"] = (sums["squares"] / sums["numbers"]) ** 0.5
