@@ -103,7 +103,7 @@ class Config:
     eval_every: int = opt(200, "steps between greedy evaluations (Table 5a)", type=count)
     checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", type=natural)
     keep: int = opt(2, "checkpoints kept", type=count)
-    meter_every: int = opt(10, "steps between meters of the gradient's noise", type=natural)
+    meter_every: int = opt(10, "steps between meters of the gradient; 0: never", type=natural)
     verify_workers: int = opt(4, "processes a student rank grades answers with", type=count)
     timeout_minutes: float = opt(60, "a rank's longest wait", type=number(float, 0.01, 1e5))
 
@@ -214,7 +214,7 @@ class Student:
         how = budget, self.tokenizer.pad_token_id, self.layout.device, self.policy.packed
         columns = advantage_P_G.flatten(), weight_P_G.flatten()
         batches, noise = [], Noise(self, step)
-        for part in halves(rows, c.group_size) if noise.measured else [rows]:
+        for part in halves(rows, c.group_size) if noise.halves else [rows]:
             batches += micro_batches(rollouts, part, *columns, self.layout.rank, n, *how)
         left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
         for param_group in self.optimizer.param_groups:

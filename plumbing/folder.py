@@ -18,7 +18,12 @@ FREE = {"out", "steps", "eval_every", "checkpoint_every", "keep", "timeout_minut
 FREE |= {"verify_workers", "teacher_ranks"}
 # With these the run goes on, but rounding or the split of random streams changes.
 INEXACT = {"world_size", "student_ranks", "device", "torch", "transformers"}
-INEXACT |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
+INEXACT |= {
+    "per_device_batch_size",
+    "max_rollout_tokens",
+    "activation_checkpointing",
+    "meter_every",
+}
 LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 
 

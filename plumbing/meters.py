@@ -4,26 +4,30 @@ import torch
 
 
 class Noise(dict):
-    """What is known of it at one step; {} where nothing is measured, as at most steps.
+    """The numbers of one step, by their names in metrics.jsonl; none at most steps.
 
-    grad_cosine: cos(g₁, g₂) of the gradients of two halves of the step's groups, 0 where all is
-    noise and 1 where they agree; missing where there are no two groups. update_rms: root mean
-    square of AdamW's update over its rate, m̂ / (√v̂ + ε): 1 where the latest gradients agree, and
-    √((1-β₁)/(1+β₁)) = 0.23 where they have nothing in common.
+    grad_cosine: cos(g₁, g₂) of the gradients of two halves of the step's live groups, 0 where all
+    is noise and 1 where they agree; missing where there are no two such groups, and where KL or
+    entropy add to the gradient. update_rms: root mean square of AdamW's update over its rate,
+    m̂ / (√v̂ + ε): 1 where the latest gradients agree, √((1-β₁)/(1+β₁)) = 0.23 where they have
+    nothing in common.
     """
 
     def __init__(self, student, step: int):
         super().__init__()
-        every = student.config.meter_every
-        self.measured = bool(every) and step % every == 0
+        c = student.config
+        self.measured = bool(c.meter_every) and step % c.meter_every == 0
+        self.halves = self.measured and not (c.kl_coef or c.entropy_coef)
         self.student, self.half = student, None
 
     @torch.no_grad()
     def of_gradient(self, whole: bool) -> None:
-        """Called when the gradient of the first half is there, and again when all of it is."""
-        if self.half and "grad_cosine" not in self:
-            self["grad_cosine"] = self._cosine()
-        elif self.measured and not whole:  # in bf16: three digits are enough, and memory is dear
+        """Called when the gradient of a first part is there, and when the whole one is."""
+        if not self.halves or "grad_cosine" in self:
+            return
+        if self.half:
+            self["grad_cosine"], self.half = self._cosine(), None
+        elif not whole:  # in bf16: three digits are enough, and memory is dear
             parameters = self.student.policy.parameters()
             self.half = [p.grad.to_local().bfloat16() for p in parameters]
 

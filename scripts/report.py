@@ -21,7 +21,7 @@ from plumbing.files import read_lines
 # Settings that do not change what is learned: runs that differ in these alone are one method.
 OWN = {"seed", "out", "checkpoint_every", "keep", "verify_workers", "timeout_minutes"}
 OWN |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
-OWN |= {"device", "torch", "transformers"}
+OWN |= {"device", "torch", "transformers", "meter_every"}
 AMOUNTS = {  # column of Run.spent -> what it is
     "steps": "steps",
     "student_work": "steps × ranks / student ranks",
@@ -145,12 +145,11 @@ def t_difference(a, b, paired: bool) -> tuple[float, tuple[float, float], float]
     return float(np.mean(a) - np.mean(b)), tuple(test.confidence_interval()), float(test.pvalue)
 
 
-def predicted_speed(r: float, cosine: float) -> float:
+def predicted_speed(r: float, x: float) -> float:
     """S: how many times fewer steps AdamW at a fixed rate needs where a step has r times as many
-    live groups. Its updates have one length; more groups help the signal in their direction, whose
-    share x = 2c/(1 - c) of signal to noise the cosine c of two halves of a step's gradient tells:
-    S = √(r (1 + x) / (1 + r x)), from √r where all is noise to 1."""
-    x = 2 * cosine / (1 - cosine)
+    live groups. Its updates have one length, so only their direction gets better. x: signal² over
+    noise² in the gradient of the baseline's whole step. S = √(r (1 + x) / (1 + r x)), from √r where
+    all is noise down to 1."""
     return (r * (1 + x) / (1 + r * x)) ** 0.5
 
 

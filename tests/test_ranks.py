@@ -57,7 +57,7 @@ VARIANTS = {
     "dead rows forwarded": {"entropy_coef": 1e-30},
     "one live group": {},
     "all dead": {},
-    "in two halves": {"meter_every": 1, "learning_rate": 0},
+    "in two halves": {"meter_every": 1, "learning_rate": 0, "per_device_batch_size": 1},
     "entropy, KL and two updates": {"entropy_coef": 0.01, "kl_coef": 0.1, "update_iterations": 2},
 }
 

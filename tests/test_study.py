@@ -1,5 +1,6 @@
 """study: its runs are what it says, an interrupted study goes on, a cell's numbers by hand."""
 
+import math
 from types import SimpleNamespace
 
 import pandas as pd
@@ -25,7 +26,7 @@ def test_every_run_is_a_command_that_train_takes(tmp_path):
         for flag in cell.flags:
             name, value = flag.split("=")
             assert type(getattr(config, name))(value) == getattr(config, name)
-    assert len(folders) == len(CELLS)
+    assert len(folders) == len({cell.name for cell in CELLS})
 
 
 def test_worlds_differ_in_what_they_say(tmp_path):
@@ -64,11 +65,21 @@ def test_speed_by_hand():
     )  # 3 points: the mean of 1 to 5
 
 
+def test_no_speed_without_a_gain():
+    """A method that ends where it began, or below, reaches nothing that is worth a ratio."""
+    gains = pd.DataFrame({0: pd.Series({t: 10 + t / 10 for t in range(0, 161, 10)})})
+    for end in (10, 5):
+        falls = pd.DataFrame(
+            {0: pd.Series({t: 10 + (end - 10) * t / 120 for t in range(0, 121, 10)})}
+        )
+        assert math.isnan(study.speed_up(gains, falls)) and math.isnan(study.speed_up(falls, gains))
+
+
 def test_predicted_speed_by_hand():
-    """All noise: √r. Halves with cosine 1/3 have x = 1: √(4 · 2 / 5). All signal: 1."""
+    """All noise: √r. As much signal as noise: √(4 · 2 / 5). All signal: 1."""
     assert report.predicted_speed(4, 0) == 2
-    assert report.predicted_speed(4, 1 / 3) == pytest.approx((8 / 5) ** 0.5)
-    assert report.predicted_speed(4, 0.999) == pytest.approx(1, abs=0.01)
+    assert report.predicted_speed(4, 1) == pytest.approx((8 / 5) ** 0.5)
+    assert report.predicted_speed(4, 1e6) == pytest.approx(1)
 
 
 def fake_run(folder, accuracies, zero_variance=0.8, finished=True):
@@ -98,9 +109,10 @@ def test_numbers_of_a_comparison_by_hand(tmp_path, monkeypatch):
     assert row["seeds"] == 2 and row["base"] == "14.0 ± 0.0%" and row["own"] == "16.0 ± 1.4%"
     assert row["score"].startswith("+2.0 (") and row["equal"].startswith("+6.0 (")
     assert row["dead"] == "80% → 60%" and row["r"] == pytest.approx(2)
-    assert row["predicted"] == pytest.approx(report.predicted_speed(2, 0.1))
+    assert row["x"] == pytest.approx(0.2 / 0.9)
+    assert row["predicted"] == pytest.approx(report.predicted_speed(2, 0.2 / 0.9))
     found = study.compared(tmp_path, "claim")
-    assert "80% → 60% | 2.00 | 0.10 | 1.30" in study.show(found)
+    assert "80% → 60% | 2.00 | 0.22 | 1.30" in study.show(found)
     study.draw(tmp_path, found)
 
 
