@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 from made_up import GOLDILOCKS, make_run, selection
 
@@ -61,21 +60,6 @@ def test_runs_are_one_method_if_they_differ_in_nothing_but_the_seed(tmp_path):
     assert {name: [run.config["seed"] for run in runs] for name, runs in methods} == names
     runs = [make_run(tmp_path / p, [{"step": 1}], preset=p, model=f"a/{p}") for p in ("s", "l")]
     assert list(load_methods(runs)) == ["s, uniform", "l, uniform"]
-
-
-def test_welchs_t_test_by_hand():
-    """Variances 4 and 1 of 3: error² = 5/3; df = (5/3)² / ((4/3)²/2 + (1/3)²/2) = 50/17, so that t
-    is about 3.2 (the paired test stands in test_compare.py)."""
-    mean, (low, high), _ = report.t_difference([3.0, 5.0, 7.0], [2.0, 3.0, 4.0], paired=False)
-    assert mean == (low + high) / 2 == pytest.approx(2)
-    assert 3.18 < (high - 2) / math.sqrt(5 / 3) < 3.24
-
-
-def test_bootstrap():
-    """900 verdicts, half of them right: ± 1.96 · 0.5 / 30."""
-    verdicts = np.tile([0.0, 1.0], 450)
-    assert report.bootstrap(verdicts) == pytest.approx((0.5 - 0.0327, 0.5 + 0.0327), abs=0.002)
-    assert report.bootstrap([1.0]) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from filelock import FileLock
 from made_up import make_run
 
 import train
@@ -34,7 +33,9 @@ def test_worlds_differ_in_what_they_say(tmp_path):
     for name, world in study.WORLDS.items():
         rows = make_demo.make_problems(300, world, make_demo.make_skills(world, 0), 0)
         shares[name] = sum(row["difficulty"] > 30 for row in rows) / 300
-        assert all(": " in row["problem"] for row in rows) == world.named
+        said = [row["problem"].startswith(f"{row['book']}: ") for row in rows]
+        right = world.named * (1 - 0.9 * world.misnamed)  # a random name may be right
+        assert sum(said) / 300 == pytest.approx(right, abs=0.1)
     assert shares["9 within reach"] == shares["climbing"] == 0
     assert shares["6 within reach"] == pytest.approx(0.3, abs=0.1)
     assert shares["1 within reach"] == pytest.approx(0.8, abs=0.1)
@@ -135,10 +136,3 @@ def test_an_interrupted_study_goes_on(tmp_path, monkeypatch, capsys):
     assert study.run_all(tmp_path, cells, jobs=1, minutes=0) == 0 and len(asked) == 4
     assert "1 runs left" in capsys.readouterr().out
     assert study.run_all(tmp_path, cells, jobs=1, minutes=1) == 0 and asked[4:] == folders[1:2]
-
-
-def test_a_second_study_in_the_same_folder_is_refused(tmp_path, capsys):
-    with FileLock(tmp_path / "study.lock"), pytest.raises(SystemExit) as stop:
-        study.main(["--out", str(tmp_path)])
-    assert stop.value.code == 2
-    assert "study.lock' could not be acquired" in capsys.readouterr().err
