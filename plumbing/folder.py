@@ -17,13 +17,8 @@ from plumbing.files import digest, read_lines, write_lines, write_whole
 FREE = {"out", "steps", "eval_every", "checkpoint_every", "keep", "timeout_minutes"}
 FREE |= {"verify_workers", "teacher_ranks"}
 # With these the run goes on, but rounding or the split of random streams changes.
-INEXACT = {"world_size", "student_ranks", "device", "torch", "transformers"}
-INEXACT |= {
-    "per_device_batch_size",
-    "max_rollout_tokens",
-    "activation_checkpointing",
-    "meter_every",
-}
+INEXACT = {"world_size", "student_ranks", "device", "torch", "transformers", "meter_every"}
+INEXACT |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
 LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 
 
