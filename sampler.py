@@ -354,13 +354,15 @@ def outcome_metrics(selections: Selections, successes_N: np.ndarray, G: int) -> 
     """A step's rewards by group, and how good the predictions were, for metrics.jsonl.
 
     reward_std_group is the mean of the groups' std, which is their mean y; zero_variance the share
-    of dead groups. teacher_mae is the prequential error (Section 5.4), of the score a problem was
-    selected with; _explore on the uniform branch alone, which is unbiased (the greedy one suffers
-    the winner's curse); _dead on dead groups; teacher_mu and _sigma are over every candidate. None
-    where there is nothing to average, as with a sampler that predicts nothing.
+    of dead groups; live_hard and live_easy of live ones with p̂ ≤ 1/4 and p̂ ≥ 3/4. teacher_mae is
+    the prequential error (Section 5.4), of the score a problem was selected with; _explore on the
+    uniform branch alone, which is unbiased (the greedy one suffers the winner's curse); _dead on
+    dead groups; teacher_mu and _sigma are over every candidate. None where there is nothing to
+    average, as with a sampler that predicts nothing.
     """
     p_hat_N = successes_N / G
     easy_N, hard_N = p_hat_N == 1, p_hat_N == 0
+    live_N = ~(easy_N | hard_N)
     error_N = np.abs(selections.utility_N - utility_target(p_hat_N))
     predicted_N = ~np.isnan(error_N)
 
@@ -372,13 +374,15 @@ def outcome_metrics(selections: Selections, successes_N: np.ndarray, G: int) -> 
         "reward_mean": float(p_hat_N.mean()),
         "reward_std_group": float(utility_target(p_hat_N).mean()),
         "reward_std_batch": float(utility_target(p_hat_N.mean())),  # of rewards that are 0 or 1
-        "zero_variance": float((easy_N | hard_N).mean()),
+        "zero_variance": float((~live_N).mean()),
         "zero_variance_easy": float(easy_N.mean()),
         "zero_variance_hard": float(hard_N.mean()),
+        "live_hard": float((live_N & (p_hat_N <= 1 / 4)).mean()),
+        "live_easy": float((live_N & (p_hat_N >= 3 / 4)).mean()),
         "groups": len(p_hat_N),
         "teacher_mae": mean(error_N),
         "teacher_mae_explore": mean(error_N, selections.explored_N),
-        "teacher_mae_dead": mean(error_N, easy_N | hard_N),
+        "teacher_mae_dead": mean(error_N, ~live_N),
         "teacher_noise_floor": noise_floor(p_hat_N, G) if predicted_N.any() else None,
         "teacher_mu": mean(selections.utilities_N_K),
         "teacher_sigma": float(selections.utilities_N_K.std()) if predicted_N.all() else None,

@@ -166,6 +166,7 @@ def test_outcome_metrics_by_hand():
     by_hand = {"reward_mean": 7 / 30, "reward_std_group": (0.5 + 0 + 0.4) / 3, "groups": 3}
     by_hand |= {"reward_std_batch": np.std([1] * 7 + [0] * 23)}
     by_hand |= {"zero_variance": 1 / 3, "zero_variance_easy": 0, "zero_variance_hard": 1 / 3}
+    by_hand |= {"live_hard": 1 / 3, "live_easy": 0}
     by_hand |= {"teacher_mae": (abs(0.3 - 0.5) + abs(0.5 - 0) + abs(0.4 - 0.4)) / 3}
     by_hand |= {"teacher_mae_explore": 0.5, "teacher_mae_dead": 0.5, "teacher_mu": 1.9 / 6}
     by_hand |= {"teacher_sigma": np.std([0.1, 0.3, 0.5, 0.2, 0.4, 0.4])}
@@ -173,6 +174,7 @@ def test_outcome_metrics_by_hand():
     assert m == pytest.approx(by_hand)
     easy = s.outcome_metrics(three(), np.array([10, 5, 2]), 10)
     assert (easy["zero_variance_easy"], easy["teacher_mae_dead"]) == (1 / 3, 0.3)
+    assert s.outcome_metrics(three(), np.array([10, 8, 2]), 10)["live_easy"] == 1 / 3
     assert s.outcome_metrics(three(), np.array([5, 5, 2]), 10)["teacher_mae_dead"] is None
     unscored = s.Selections.unscored(np.array([4, 1, 3]))
     m = s.outcome_metrics(unscored, np.array([5, 0, 2]), 10)
