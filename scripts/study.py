@@ -9,24 +9,27 @@ run is one process with one thread (results do not depend on ranks), its steps t
 devices: 4/3 as many for a method without a teacher (App. D).
 """
 
+import functools
 import os
 import subprocess
 import sys
 import time
 import zlib
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from filelock import FileLock, Timeout
 from matplotlib.figure import Figure
 from scipy import stats
 
 from plumbing.files import read_lines, write_lines
 from sampler import find_sampler
-from scripts import plot, report
+from scripts import make_demo, plot, report
 from scripts.make_demo import MASTERED, OUT, REACH, World
 from scripts.report import Run, spread, table
 
@@ -100,11 +103,14 @@ class Cell:
     def finished(self, out: Path) -> dict[int, Run]:
         """By seed, the runs that are at their end."""
         seeds = [seed for seed in range(self.seeds) if self.is_done(out, seed)]
-        return {seed: Run.load(self.folder(out, seed)) for seed in seeds}
+        return {seed: load(self.folder(out, seed)) for seed in seeds}
 
     def is_done(self, out: Path, seed: int) -> bool:
         """Whether the run is at its end, where the student is exported."""
         return (self.folder(out, seed) / "student").exists()
+
+
+load = functools.cache(Run.load)  # a finished run stays as it is, and is in many comparisons
 
 
 def pair(world: str, *flags: str, **more) -> tuple[Cell, Cell]:
@@ -158,14 +164,12 @@ def prepare(out: Path, cells: list[Cell], jobs: int) -> None:
     whole = {cell.world: place(out, cell.world) / "statistics.json" for cell in cells}
     worlds = [world for world, path in whole.items() if not path.exists()]
 
-    def make(name: str) -> None:
-        code = "import sys; from scripts import make_demo, study; from pathlib import Path; "
-        code += "make_demo.make(study.WORLDS[sys.argv[1]], Path(sys.argv[2]), seed=0)"
-        line = [sys.executable, "-c", code, name, str(place(out, name))]
-        subprocess.run(line, cwd=ROOT, env=ONE_THREAD, check=True)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(make, sorted(worlds)))
+    # In processes of their own, with one thread each.
+    how = {"mp_context": get_context("spawn"), "initializer": torch.set_num_threads}
+    with ProcessPoolExecutor(jobs, **how, initargs=(1,)) as pool:
+        makers = [pool.submit(make_demo.make, WORLDS[w], place(out, w), 0) for w in worlds]
+        for maker in makers:
+            maker.result()
     for world, live in {(cell.world, cell.live) for cell in cells if cell.live < 1}:
         thin(place(out, world), live)
 
@@ -187,7 +191,9 @@ def run_all(out: Path, cells: list[Cell], jobs: int, minutes: float) -> int:
     """Runs what is not finished, `jobs` at a time, seeds in turn; after `minutes` it starts none.
     Returns how many failed."""
     end = time.time() + 60 * minutes
-    todo = [(c, seed) for c in cells for seed in range(c.seeds) if not c.is_done(out, seed)]
+    # By folder: cells that differ in the number of seeds alone share runs.
+    runs = {cell.folder(out, seed): (cell, seed) for cell in cells for seed in range(cell.seeds)}
+    todo = [(cell, seed) for cell, seed in runs.values() if not cell.is_done(out, seed)]
     todo.sort(key=lambda each: each[1])
 
     def one(job: tuple[Cell, int]) -> int | None:

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-import traceback
 import zlib
 from pathlib import Path
 from typing import NamedTuple
@@ -104,22 +103,16 @@ def _life(rank, n, port, folder, command, before):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(n)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    with (
-        (folder / f"out_{rank}").open("w", buffering=1) as out,
-        (folder / f"err_{rank}").open("w", buffering=1) as err,
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        os.dup2(err.fileno(), 2)
-        faulthandler.enable(err)
-        for name in ("transformers", "datasets", "torch"):  # they hold on to an earlier stream
-            logging.getLogger(name).handlers = [logging.StreamHandler(err)]
-        try:
-            before(rank)
-            status = command()
-        except Exception:
-            traceback.print_exc()
-            status = 1
+    sys.stdout = (folder / f"out_{rank}").open("w", buffering=1)
+    sys.stderr = (folder / f"err_{rank}").open("w", buffering=1)
+    os.dup2(sys.stderr.fileno(), 2)
+    faulthandler.enable(sys.stderr)
+    for name in ("transformers", "datasets", "torch"):  # they hold on to an earlier stream
+        logging.getLogger(name).handlers = [logging.StreamHandler(sys.stderr)]
+    before(rank)
+    status = command()  # what it raises, multiprocessing shows, and ends with status 1
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(status)  # as the end of a process does to its connections
 
 
