@@ -52,7 +52,8 @@ def serve(prepare, cpu_seconds: float, memory_bytes: int) -> None:
             reply = answer(**json.loads(line))
         except MemoryError:
             os._exit(NO_MEMORY)
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        finally:  # also where it ends the process: that takes long, and is not its answer
+            signal.setitimer(signal.ITIMER_PROF, 0)
         say(reply)
 
 
