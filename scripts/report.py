@@ -65,14 +65,24 @@ class Run:
 
     @cached_property
     def selections(self) -> pd.DataFrame:
-        """A row for each selection: step, explored, y, predicted (utility of the chosen) and
-        pool_mean (of the known utilities of its pool); NaN where nothing is predicted."""
+        """A row for each selection: step, chosen, explored, successes, y, predicted (utility of
+        the chosen) and pool_mean (of the known utilities of its pool); NaN where nothing is."""
         rows = read_table(self.folder / "selections.jsonl", "step", "explored", "y", "utilities")
         each = zip(rows.utilities, rows.pool, rows.chosen, strict=True)
         predicted = [known[pool.index(chosen)] for known, pool, chosen in each]
         predicted = pd.Series(predicted, dtype=float)
         pool_mean = rows.utilities.explode().astype(float).groupby(level=0).mean()
-        return rows[["step", "explored", "y"]].assign(predicted=predicted, pool_mean=pool_mean)
+        kept = rows[["step", "chosen", "explored", "successes", "y"]]
+        return kept.assign(predicted=predicted, pool_mean=pool_mean)
+
+    @property
+    def live(self) -> pd.Series:
+        """The share of an update's P groups that are live, by step. With DAPO's extra rounds there
+        are more groups than that; the live ones come first."""
+        m, P = self.metrics[["groups", "zero_variance"]], self.config["prompts_per_step"]
+        return ((m.groups * (1 - m.zero_variance)).round().clip(upper=P) / P).drop(
+            0, errors="ignore"
+        )
 
     @cached_property
     def spent(self) -> pd.DataFrame:
@@ -151,6 +161,24 @@ def predicted_speed(r: float, x: float) -> float:
     noise² in the gradient of the baseline's whole step. S = √(r (1 + x) / (1 + r x)), from √r where
     all is noise down to 1."""
     return (r * (1 + x) / (1 + r * x)) ** 0.5
+
+
+def signal(live: pd.Series, cosine: pd.Series) -> float:
+    """x: signal² over noise² in the gradient of a whole step, 2c / (1 - c) with c the mean cosine
+    of its halves; 0 where none is known. A cosine needs two live groups, so it is of richer steps
+    than most: x is ∝ the number of live groups."""
+    known = cosine.dropna()
+    c = max(0.0, known.mean()) if len(known) else 0.0
+    return 2 * c / (1 - c) * live.mean() / live[known.index].mean() if c else 0.0
+
+
+def ratio_interval(ratio, parts: list) -> tuple[float, float, float]:
+    """ratio(parts), and its 95% interval: the jackknife's of its logarithm over the parts, with
+    Student's t."""
+    whole, n = np.log(ratio(parts)), len(parts)
+    values = [n * whole - (n - 1) * np.log(ratio(parts[:i] + parts[i + 1 :])) for i in range(n)]
+    half = stats.t.ppf(0.975, n - 1) * stats.sem(values)
+    return tuple(map(float, np.exp([whole, whole - half, whole + half])))
 
 
 def bootstrap(values) -> tuple[float, float]:

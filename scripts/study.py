@@ -25,7 +25,6 @@ import pandas as pd
 import torch
 from filelock import FileLock, Timeout
 from matplotlib.figure import Figure
-from scipy import stats
 
 from plumbing.files import read_lines, write_lines
 from sampler import find_sampler
@@ -217,16 +216,11 @@ def outcomes(out: Path, cell: Cell) -> pd.DataFrame:
     """By seed, of the finished runs. In percent: score, the paper's mean of the last five
     evaluations; equal, that of the last five within LENGTH steps, so after equally many
     completions; hardest, score on the hardest quarter of the problems neither mastered nor out of
-    reach at the start. Of those steps: live, the share of live groups in an update; x, signal² over
-    noise² in a step's gradient, 2c/(1 - c) with c the mean cosine of two halves. c is known where
-    two groups are live, so of richer steps than most: x is ∝ the number of live groups."""
+    reach at the start. Of those steps: live, the share of live groups in an update, and x, how much
+    of a step's gradient is signal."""
     rows = {}
     for seed, run in cell.finished(out).items():
-        first, P = run.metrics.loc[1:LENGTH], run.config["prompts_per_step"]
-        # With DAPO's extra rounds there are more groups than the P of the update.
-        live = ((1 - first.zero_variance) * first.groups).clip(upper=P) / P
-        cosine = first.get("grad_cosine", pd.Series(np.nan, first.index))
-        c = np.maximum(0.0, cosine.mean())
+        live = run.live.loc[1:LENGTH]
         bits = pd.read_json(place(out, cell.world) / "val.jsonl", lines=True).difficulty
         within = bits[(bits > 0.1) & (bits < 30)]
         rows[seed] = {
@@ -234,7 +228,7 @@ def outcomes(out: Path, cell: Cell) -> pd.DataFrame:
             "equal": run.accuracy.loc[:LENGTH].tail(5).mean(),
             "hardest": run.verdicts[within[within >= within.quantile(0.75)].index].mean(),
             "live": live.mean(),
-            "x": 2 * c / (1 - c) * live.mean() / live[cosine.notna()].mean(),
+            "x": report.signal(live, run.curve("grad_cosine").loc[1:LENGTH]),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
@@ -261,12 +255,9 @@ def speed_up(base: pd.DataFrame, method: pd.DataFrame) -> float:
 
 
 def speed_interval(base: pd.DataFrame, method: pd.DataFrame) -> tuple[float, float, float]:
-    """S and its 95% interval: the jackknife's of log S over seeds, with Student's t."""
-    S, n = np.log(speed_up(base, method)), len(base.columns)
-    others = [speed_up(base.drop(columns=i), method.drop(columns=i)) for i in base.columns]
-    values = n * S - (n - 1) * np.log(others)
-    half = stats.t.ppf(0.975, n - 1) * stats.sem(values)
-    return tuple(np.exp([S, S - half, S + half]))
+    """S and its 95% interval over seeds."""
+    seeds = list(base.columns)
+    return report.ratio_interval(lambda some: speed_up(base[some], method[some]), seeds)
 
 
 def compared(out: Path, part: str) -> pd.DataFrame:

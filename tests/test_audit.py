@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 from made_up import GOLDILOCKS, make_run, selection
 
-from scripts import audit
+from plumbing.files import write_lines
+from scripts import audit, report
 from scripts.report import Run, load_methods
 
 CONFIG = GOLDILOCKS | {"group_size": 16, "prompts_per_step": 4}
@@ -76,3 +78,52 @@ def test_blocks_are_the_same_steps_for_all_and_numbers_are_over_runs(tmp_path):
     titles = ["Steps 1 to 2", "Steps 3 to 4", "Steps 5 to 6", "Steps 7 to 7"]
     assert [text.splitlines()[0] for text in tables] == titles
     assert ["MAE" in text for text in tables] == [True, False, False, False]
+
+
+def test_picked_by_hand():
+    """Of four problems the two best predicted are dead and live. The first is the best of the 3
+    pools of two with it, the second of 2 more, the third of 1."""
+    predicted_N, live_N = np.array([0.1, 0.4, 0.3, 0.2]), np.array([True, False, True, False])
+    assert audit.picked(predicted_N, live_N, 2) == pytest.approx(2 / 6)
+    assert audit.picked(live_N.astype(float), live_N, 2) == pytest.approx(5 / 6)
+    assert audit.picked(predicted_N, live_N, 1) == pytest.approx(1 / 2)
+
+
+def uniform_run(folder, **config):
+    """Twenty steps of four problems, of which the first is live; cosine 0.2 where measured."""
+    each = [selection(t, True, [None], 8 * (i == 0)) for t in range(1, 21) for i in range(4)]
+    rows = [{"step": t} | ({"grad_cosine": 0.2} if t % 2 else {}) for t in range(1, 21)]
+    settings = {"group_size": 16, "prompts_per_step": 4, "candidates": 2, "epsilon": 0.2}
+    return Run.load(make_run(folder, rows, each, **settings | config))
+
+
+def test_would_a_teacher_pay_by_hand(tmp_path):
+    """A perfect teacher finds the live one in 3 of 6 pools, so 0.2 / 4 + 0.8 / 2 are live."""
+    run = uniform_run(tmp_path / "run")
+    found, r, x = audit.would_pay(run), 0.45 / 0.25, 0.4 / 0.8
+    S = report.predicted_speed(r, x)
+    want = {"live": 0.25, "r": r, "x": x, "S": S, "low": S, "high": S}  # all tenths are alike
+    assert found == pytest.approx(want) and audit.says(found, perfect=True) == "no"
+    assert audit.would_pay(run, -(run.selections.y > 0).astype(float))["r"] == pytest.approx(0.2)
+    # Pools of 6 need two steps of 4, in which 2 are live: 1 of the 28 pools holds neither.
+    wide = audit.would_pay(uniform_run(tmp_path / "wide", candidates=6))
+    assert wide["r"] == pytest.approx((0.05 + 0.8 * (1 - 1 / 28)) / 0.25)
+    assert audit.says({"low": 1.2, "high": 1.5}, False) == "open"
+    assert audit.says({"low": 1.4, "high": 1.5}, False) == "yes"
+    assert audit.says({"low": 1.4, "high": 1.5}, True) == "open"
+
+
+def test_a_teacher_reads_a_uniform_run(tmp_path, tiny_model, capsys):
+    """What it predicts of a step it has not heard of, nor of the step before; its command says
+    which run it was, and what cannot be asked."""
+    write_lines(tmp_path / "train.jsonl", [{"problem": f"{i} + 1", "expected_answer": "1"} for i in range(20)])
+    how = {"train_data": str(tmp_path / "train.jsonl"), "teacher_batch_size": 64}
+    run = uniform_run(tmp_path / "run", **how, teacher_learning_rate=0.01)
+    predicted_N = audit.read_by_teacher(run, str(tiny_model)).reshape(20, 4)
+    assert (predicted_N[:2] == 0.25).all() and (predicted_N[2:] != 0.25).all()
+    audit.main([str(tmp_path / "run"), "--teacher", str(tiny_model)])
+    assert "| run | a perfect one | 75% | 1.80 | 0.50 |" in capsys.readouterr().out
+    load(tmp_path / "goldilocks", teacher_model="x")
+    with pytest.raises(SystemExit):
+        audit.main([str(tmp_path / "goldilocks"), "--teacher", str(tiny_model)])
+    assert "there is none here" in capsys.readouterr().err

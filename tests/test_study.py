@@ -88,7 +88,7 @@ def fake_run(folder, accuracies, zero_variance=0.8, finished=True):
         {"step": t, "val_accuracy": a, "zero_variance": zero_variance, "grad_cosine": 0.1}
         for t, a in accuracies.items()
     ]
-    make_run(folder, rows)
+    make_run(folder, [row | {"groups": 10} for row in rows], prompts_per_step=10)
     for step in accuracies:
         write_lines(folder / "evals" / f"step_{step}.jsonl", [{"reward": 0.0}] * 600)
     if finished:
