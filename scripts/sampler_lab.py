@@ -181,6 +181,19 @@ def sweep(names, sizes, readabilities, steps: int, seeds: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def summary(runs: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds, and the std of the success gained. Beside uniform also the live groups as a
+    multiple of its own, and the root of that: the S that a run of AdamW could have at most, where
+    its gradient is all noise (report.predicted_speed)."""
+    groups = runs.groupby(["problems", "sampler", "r"])
+    means = groups.mean().assign(std=groups["success gained"].std())
+    live = 1 - means["dead groups"]
+    if "uniform" in means.index.unique("sampler"):
+        means["live ÷ uniform's"] = live / live.xs("uniform", level="sampler").droplevel("r")
+        means["S, at most"] = means["live ÷ uniform's"] ** 0.5
+    return means
+
+
 def draw(runs: pd.DataFrame, path: Path) -> None:
     """The share of dead groups, a dot for each run, a colour for each r, a panel for each size."""
     sizes = runs.groupby("problems")
@@ -216,9 +229,7 @@ def main(argv=None) -> None:
         runs = sweep(args.samplers, args.problems, args.readability, args.steps, args.seeds)
     except (InputError, OSError) as error:
         parser.error(str(error))
-    groups = runs.groupby(["problems", "sampler", "r"])
-    means = groups.mean().assign(std=groups["success gained"].std())
-    print(means.round(3).to_string(sparsify=False))
+    print(summary(runs).round(3).to_string(sparsify=False))
     draw(runs, args.out / "sampler_lab.png")
 
 

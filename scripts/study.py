@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 
 from plumbing.files import read_lines, write_lines
 from sampler import find_sampler
-from scripts import make_demo, plot, report
+from scripts import audit, make_demo, plot, report
 from scripts.make_demo import MASTERED, OUT, REACH, World
 from scripts.report import Run, spread, table
 
@@ -153,6 +153,11 @@ PARTS = {  # name -> what is compared: (the slower one, by what is expected, the
 }
 
 
+# How processes of a pool start: anew, with one thread each.
+OWN_THREAD = {"mp_context": get_context("spawn"), "initializer": torch.set_num_threads}
+OWN_THREAD |= {"initargs": (1,)}
+
+
 def place(out: Path, world: str) -> Path:
     return ROOT / "demo" if world == "demo" else out / "worlds" / world
 
@@ -163,9 +168,7 @@ def prepare(out: Path, cells: list[Cell], jobs: int) -> None:
     whole = {cell.world: place(out, cell.world) / "statistics.json" for cell in cells}
     worlds = [world for world, path in whole.items() if not path.exists()]
 
-    # In processes of their own, with one thread each.
-    how = {"mp_context": get_context("spawn"), "initializer": torch.set_num_threads}
-    with ProcessPoolExecutor(jobs, **how, initargs=(1,)) as pool:
+    with ProcessPoolExecutor(jobs, **OWN_THREAD) as pool:
         makers = [pool.submit(make_demo.make, WORLDS[w], place(out, w), 0) for w in worlds]
         for maker in makers:
             maker.result()
@@ -268,7 +271,8 @@ def compared(out: Path, part: str) -> pd.DataFrame:
         if len(common := a.index.intersection(b.index)) < 2:
             continue
         a, b = a.loc[common], b.loc[common]
-        row = {"part": part, "method": method.name, "against": base.name, "seeds": len(common)}
+        row = {"part": part, "world": base.world, "seeds": len(common)}
+        row |= {"method": method.name, "against": base.name}
         for what in ("score", "equal", "hardest"):
             mean, (low, high), _ = report.t_difference(b[what], a[what], paired=True)
             row[what] = f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
@@ -277,29 +281,67 @@ def compared(out: Path, part: str) -> pd.DataFrame:
         row |= {"base": spread(a.score), "own": spread(b.score)}
         row |= {"dead": f"{1 - a.live.mean():.0%} → {1 - b.live.mean():.0%}", "r": r, "x": x}
         row |= {"S": S, "low": low, "high": high, "predicted": report.predicted_speed(r, x)}
+        asked = part in WHERE and answer_of(out, base.world)
+        row |= {"answer": read_lines(asked)[0] if asked and asked.exists() else None}
         rows.append(row)
     return pd.DataFrame(rows)
 
 
+def ask(out: Path, worlds: list[str], jobs: int) -> None:
+    """Asks the uniform run of seed 0 in each of these worlds, where it is finished, whether a
+    teacher would pay; the answer is kept, as the teacher takes minutes to learn."""
+    unasked = {w: answer_of(out, w) for w in worlds if Cell(w).is_done(out, 0)}
+    unasked = {world: path for world, path in unasked.items() if not path.exists()}
+    with ProcessPoolExecutor(jobs, **OWN_THREAD) as pool:
+        runs = {world: Cell(world).folder(out, 0) for world in unasked}
+        found = pool.map(would_pay, runs.values(), [place(out, w) / "model" for w in runs])
+        for path, answer in zip(unasked.values(), found, strict=True):
+            write_lines(path, [answer])
+
+
+def would_pay(folder: Path, model: Path) -> dict[str, float]:
+    run = Run.load(folder)
+    return audit.would_pay(run, audit.read_by_teacher(run, str(model)))
+
+
+def answer_of(out: Path, world: str) -> Path:
+    return Cell(world).folder(out, 0) / "would_a_teacher_pay.jsonl"
+
+
+def judged(says: str, row: dict) -> str:
+    """What became of an answer: right, wrong, or open where it or the outcome is."""
+    came = audit.says(row, perfect=False)
+    return "open" if "open" in (says, came) else "right" if says == came else "wrong"
+
+
 def show(found: pd.DataFrame) -> str:
-    """Two Markdown tables: what came out, and whether the rule said so."""
-    out, rule = [], []
+    """Three Markdown tables: what came out, the rule of quantity, and what a uniform run foretold
+    of it."""
+    out, rule, answers = [], [], []
     for row in found.to_dict("records"):
         out.append([row[name] for name in ("method", "against", "seeds", "base", "own")])
         out[-1] += [row["score"], row["equal"], row["hardest"]]
-        interval = f"{row['S']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
-        numbers = [f"{row['r']:.2f}", f"{row['x']:.2f}", f"{row['predicted']:.2f}", interval]
-        verdict = "–"
-        if row["part"] in WHERE:
-            said = row["predicted"] > 4 / 3
-            verdict = "open" if row["low"] <= 4 / 3 <= row["high"] else "wrong"
-            verdict = "right" if verdict == "wrong" and said == (row["S"] > 4 / 3) else verdict
+        measured = speed(row)
+        numbers = [f"{row['r']:.2f}", f"{row['x']:.2f}", f"{row['predicted']:.2f}", measured]
+        said = "yes" if row["predicted"] > audit.PAYS else "no"
+        verdict = judged(said, row) if row["part"] in WHERE else "–"
         rule.append([row["method"], row["dead"], *numbers, verdict])
+        if answer := row["answer"]:
+            says = audit.says(answer, perfect=False)
+            numbers = f"{answer['r']:.2f}", f"{row['r']:.2f}", speed(answer), says, measured
+            answers.append([row["world"], *numbers, judged(says, row)])
     header = ["method", "against", "seeds", "baseline", "method", "difference, 4/3 rule"]
     header += ["… at equal completions", "… on the hardest quarter within reach"]
-    again = ["method", "dead groups", "r", "x", "S predicted by AdamW's rule", "S measured"]
-    tables = table("Methods against baselines, points (95% t-intervals over seeds)", header, out)
-    return tables + "\n" + table("Would a teacher pay: S > 4/3?", [*again, "the rule is"], rule)
+    tables = [table("Methods against baselines, points (95% t-intervals over seeds)", header, out)]
+    header = ["method", "dead groups", "r", "x", "S predicted by AdamW's rule", "S measured"]
+    tables += [table("Quantity: S from r", [*header, "S > 4/3: the rule is"], rule)]
+    header = ["world", "r foretold", "r found", "S foretold", "does it pay?", "S measured", ""]
+    tables += [table("Asked of one uniform run: would a teacher pay?", header, answers)]
+    return "\n".join(tables)
+
+
+def speed(row: dict) -> str:
+    return f"{row['S']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
 
 
 def draw(out: Path, found: pd.DataFrame) -> Figure:
@@ -315,7 +357,7 @@ def draw(out: Path, found: pd.DataFrame) -> Figure:
     accuracy.legend()
     r = np.linspace(1, max(4, found.r.max()), 50)
     speed.plot(r, np.sqrt(r), color="0.3", linewidth=1, label="√r: all noise")
-    speed.axhline(4 / 3, color="0.3", linestyle=":", label="4/3: a teacher pays above")
+    speed.axhline(audit.PAYS, color="0.3", linestyle=":", label="4/3: a teacher pays above")
     for part, rows in found.groupby("part", sort=False):
         ends = (rows.S - rows.low).clip(lower=0), (rows.high - rows.S).clip(lower=0)
         speed.errorbar(rows.r, rows.S, ends, fmt="o", capsize=2, label=part)
@@ -343,6 +385,8 @@ def main(argv=None) -> int:
         if args.minutes:
             prepare(out, cells, args.jobs)
             failed = run_all(out, cells, args.jobs, args.minutes)
+            wanted = [PARTS[part] for part in WHERE if part in args.only]
+            ask(out, [base.world for both in wanted for base, _ in both], args.jobs)
         found = pd.concat([compared(out, part) for part in args.only])
         if not found.empty:
             print(show(found))

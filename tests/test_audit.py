@@ -116,7 +116,10 @@ def test_would_a_teacher_pay_by_hand(tmp_path):
 def test_a_teacher_reads_a_uniform_run(tmp_path, tiny_model, capsys):
     """What it predicts of a step it has not heard of, nor of the step before; its command says
     which run it was, and what cannot be asked."""
-    write_lines(tmp_path / "train.jsonl", [{"problem": f"{i} + 1", "expected_answer": "1"} for i in range(20)])
+    write_lines(
+        tmp_path / "train.jsonl",
+        [{"problem": f"{i} + 1", "expected_answer": "1"} for i in range(20)],
+    )
     how = {"train_data": str(tmp_path / "train.jsonl"), "teacher_batch_size": 64}
     run = uniform_run(tmp_path / "run", **how, teacher_learning_rate=0.01)
     predicted_N = audit.read_by_teacher(run, str(tiny_model)).reshape(20, 4)

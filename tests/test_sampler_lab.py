@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from scripts import sampler_lab as lab
@@ -62,6 +63,15 @@ def test_the_table_has_every_sampler_and_anyones_file(tmp_path, capsys):
     assert {row[1] for row in rows if row[:1] == ["500"]} == {*lab.LAB, "mine"}
     assert [row[2] for row in rows if "target" in row] == ["0", "0.9"]
     assert (tmp_path / "sampler_lab.png").exists()
+
+
+def test_live_groups_against_uniform_by_hand():
+    """40% live where uniform has 10%: 4 times as many, which saves at most half of the steps."""
+    rows = [("uniform", "", 0.9), ("goldilocks", "0.5", 0.5), ("goldilocks", "0.5", 0.7)]
+    runs = pd.DataFrame(rows, columns=["sampler", "r", "dead groups"])
+    found = lab.summary(runs.assign(problems=500, **{"success gained": 0.1}))
+    assert found["live ÷ uniform's"].tolist() == pytest.approx([4, 1])
+    assert found["S, at most"].tolist() == pytest.approx([2, 1])
 
 
 BAD = {"--problems 100": "a step draws 144", "--readability 2": "in [0, 1]"}

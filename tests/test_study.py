@@ -112,9 +112,21 @@ def test_numbers_of_a_comparison_by_hand(tmp_path, monkeypatch):
     assert row["dead"] == "80% → 60%" and row["r"] == pytest.approx(2)
     assert row["x"] == pytest.approx(0.2 / 0.9)
     assert row["predicted"] == pytest.approx(report.predicted_speed(2, 0.2 / 0.9))
+    answer = {"live": 0.2, "r": 3.0, "x": 0.0, "S": 1.7, "low": 1.5, "high": 1.9}
+    write_lines(study.answer_of(tmp_path, "demo"), [answer])
     found = study.compared(tmp_path, "claim")
-    assert "80% → 60% | 2.00 | 0.22 | 1.30" in study.show(found)
+    text = study.show(found)
+    assert "80% → 60% | 2.00 | 0.22 | 1.30" in text
+    assert "| demo | 3.00 | 2.00 | 1.70 (1.50 to 1.90) | yes |" in text
     study.draw(tmp_path, found)
+
+
+def test_an_answer_is_right_wrong_or_open():
+    """Of measured S: above 4/3, below it, and neither."""
+    above, below, about = ({"low": low, "high": low + 0.2} for low in (1.4, 1.0, 1.2))
+    found = [[study.judged(says, row) for row in (above, below, about)] for says in ("yes", "no")]
+    assert found == [["right", "wrong", "open"], ["wrong", "right", "open"]]
+    assert study.judged("open", above) == "open"
 
 
 def test_an_interrupted_study_goes_on(tmp_path, monkeypatch, capsys):
