@@ -60,6 +60,7 @@ class World:
     lengths: tuple = (1, 2, 3)  # words in a problem: one of these
     misnamed: float = 0.0  # share of problems that name a book at random
     named: bool = True
+    wordy: bool = False  # a word that is misread is written out twice: wrong answers are longer
     steps: int = 2000  # of the base model's training
 
 
@@ -98,12 +99,13 @@ def parse(problem):
     return state, words.split()
 
 
-def solution(state, words, rules):
-    """The written solution that reads words[i] as rules[i]; it follows the prompt directly."""
+def solution(state, words, rules, twice=()):
+    """The written solution that reads words[i] as rules[i], with the words in `twice` written out
+    twice; it follows the prompt directly."""
     text = f" {state}"
     for word, rule in zip(words, rules, strict=True):
         state = apply_rule(rule, state)
-        text += f" {word} {rule} {state}"
+        text += f" {word} {rule} {state}" * (2 if word in twice else 1)
     return rf"{text} \boxed{{{state}}}"
 
 
@@ -187,11 +189,14 @@ def demonstration(rng, world, skills):
     Sampling at T takes odds to odds^(1/T): the demonstrations undo that.
     """
     problem, state, words = draw(rng, world, skills)
-    rules = []
-    for _, rule, habit, rate in (skills[w] for w in words):
+    rules, misread = [], []
+    for word in words:
+        _, rule, habit, rate = skills[word]
         odds = (rate / (1 - rate)) ** TEMPERATURE
         rules.append(rule if rng.random() < odds / (1 + odds) else habit)
-    return f"{problem}\n\n{FOOTER}{solution(state, words, rules)}<eos>"
+        misread += [word] if rules[-1] == habit else []
+    written = solution(state, words, rules, misread if world.wordy else ())
+    return f"{problem}\n\n{FOOTER}{written}<eos>"
 
 
 def train_base(model, tokenizer, world, skills, seed):

@@ -54,6 +54,7 @@ WORLDS = {
     "small books": World(words=7),
     "large books": World(words=52),
     "long chains": World((MASTERED, *2 * [(0.97, 0.6)], *7 * [OUT]), lengths=(4, 5, 6, 7, 8)),
+    "wordy habits": World(wordy=True),
     "climbing": World(((0.95, 0.08),), words=48, lengths=CHAINS, named=False, steps=1500),
 }
 LENGTH = 120  # steps with a teacher
@@ -148,6 +149,8 @@ PARTS = {  # name -> what is compared: (the slower one, by what is expected, the
     "losses": [
         pair("demo", "entropy_coef=0.0003"),
         pair("demo", "dead_rows=out"),
+        pair("wordy habits"),
+        pair("wordy habits", "loss=dapo"),
         *((CLAIM[0], Cell(*mode)) for mode in MODES),
     ],
 }

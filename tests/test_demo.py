@@ -61,6 +61,8 @@ def test_rules_by_hand():
     assert make_demo.apply_rule("head", "715") == "115"
     text = make_demo.solution("473", ["molo", "bami"], ["roll", "rise"])
     assert text == r" 473 molo roll 734 bami rise 845 \boxed{845}"
+    wordy = make_demo.solution("473", ["molo", "bami"], ["roll", "rise"], twice=["molo"])
+    assert wordy == r" 473 molo roll 734 molo roll 734 bami rise 845 \boxed{845}"
 
 
 def test_only_the_right_reading_of_every_word_gives_the_answer():
