@@ -9,9 +9,9 @@ from made_up import make_run
 
 import train
 from plumbing.files import read_lines, write_lines
-from scripts import make_demo, report, study
+from scripts import make_demo, report, study, study_plan, study_report
 
-CELLS = {cell for pairs in study.PARTS.values() for pair in pairs for cell in pair}
+CELLS = {cell for pairs in study_plan.PARTS.values() for pair in pairs for cell in pair}
 
 
 def test_every_run_is_a_command_that_train_takes(tmp_path):
@@ -30,7 +30,7 @@ def test_every_run_is_a_command_that_train_takes(tmp_path):
 
 def test_worlds_differ_in_what_they_say(tmp_path):
     shares = {}
-    for name, world in study.WORLDS.items():
+    for name, world in study_plan.WORLDS.items():
         rows = make_demo.make_problems(300, world, make_demo.make_skills(world, 0), 0)
         shares[name] = sum(row["difficulty"] > 30 for row in rows) / 300
         said = [row["problem"].startswith(f"{row['book']}: ") for row in rows]
@@ -59,9 +59,9 @@ def test_speed_by_hand():
     )
     method = pd.DataFrame({0: pd.Series({t: min(t / 5, 5.0) for t in range(0, 121, 10)})})
     method[1] = method[0]
-    assert study.speed_up(base, method) == pytest.approx(50 / 30)
-    assert study.speed_interval(base, method) == pytest.approx((50 / 30, 50 / 30, 50 / 30))
-    assert study.speed_up(base[:6], method) == pytest.approx(
+    assert study_report.speed_up(base, method) == pytest.approx(50 / 30)
+    assert study_report.speed_interval(base, method) == pytest.approx((50 / 30, 50 / 30, 50 / 30))
+    assert study_report.speed_up(base[:6], method) == pytest.approx(
         30 / 15
     )  # 3 points: the mean of 1 to 5
 
@@ -73,7 +73,9 @@ def test_no_speed_without_a_gain():
         falls = pd.DataFrame(
             {0: pd.Series({t: 10 + (end - 10) * t / 120 for t in range(0, 121, 10)})}
         )
-        assert math.isnan(study.speed_up(gains, falls)) and math.isnan(study.speed_up(falls, gains))
+        assert math.isnan(study_report.speed_up(gains, falls)) and math.isnan(
+            study_report.speed_up(falls, gains)
+        )
 
 
 def test_predicted_speed_by_hand():
@@ -98,41 +100,43 @@ def fake_run(folder, accuracies, zero_variance=0.8, finished=True):
 def test_numbers_of_a_comparison_by_hand(tmp_path, monkeypatch):
     """Uniform gains a point in ten steps: its last five of 160 steps have 14 on average, of 120
     steps 10. Goldilocks is 1 and 3 points above that, with twice as many live groups."""
-    uniform, goldilocks = study.pair("demo", seeds=3)
+    uniform, goldilocks = study_plan.pair("demo", seeds=3)
     for seed in (0, 1):
         every = {step: step / 1000 for step in range(0, 161, 10)}
         fake_run(uniform.folder(tmp_path, seed), every)
         above = {step: step / 1000 + 0.05 + 0.02 * seed for step in range(0, 121, 10)}
         fake_run(goldilocks.folder(tmp_path, seed), above, 0.6)
     fake_run(goldilocks.folder(tmp_path, 2), {0: 0.9, 120: 0.9}, finished=False)  # does not count
-    monkeypatch.setattr(study, "PARTS", {"claim": [(uniform, goldilocks)]})
-    (row,) = study.compared(tmp_path, "claim").to_dict("records")
+    monkeypatch.setattr(study_report, "PARTS", {"claim": [(uniform, goldilocks)]})
+    (row,) = study_report.compared(tmp_path, "claim").to_dict("records")
     assert row["seeds"] == 2 and row["base"] == "14.0 ± 0.0%" and row["own"] == "16.0 ± 1.4%"
     assert row["score"].startswith("+2.0 (") and row["equal"].startswith("+6.0 (")
     assert row["dead"] == "80% → 60%" and row["r"] == pytest.approx(2)
     assert row["x"] == pytest.approx(0.2 / 0.9)
     assert row["predicted"] == pytest.approx(report.predicted_speed(2, 0.2 / 0.9))
     answer = {"live": 0.2, "r": 3.0, "x": 0.0, "S": 1.7, "low": 1.5, "high": 1.9}
-    write_lines(study.answer_of(tmp_path, "demo"), [answer])
-    found = study.compared(tmp_path, "claim")
-    text = study.show(found)
+    write_lines(study_report.answer_of(tmp_path, "demo"), [answer])
+    found = study_report.compared(tmp_path, "claim")
+    text = study_report.show(found)
     assert "80% → 60% | 2.00 | 0.22 | 1.30" in text
     assert "| demo | 3.00 | 2.00 | 1.70 (1.50 to 1.90) | yes |" in text
-    study.draw(tmp_path, found)
+    study_report.draw(tmp_path, found)
 
 
 def test_an_answer_is_right_wrong_or_open():
     """Of measured S: above 4/3, below it, and neither."""
     above, below, about = ({"low": low, "high": low + 0.2} for low in (1.4, 1.0, 1.2))
-    found = [[study.judged(says, row) for row in (above, below, about)] for says in ("yes", "no")]
+    found = [
+        [study_report.judged(says, row) for row in (above, below, about)] for says in ("yes", "no")
+    ]
     assert found == [["right", "wrong", "open"], ["wrong", "right", "open"]]
-    assert study.judged("open", above) == "open"
+    assert study_report.judged("open", above) == "open"
 
 
 def test_an_interrupted_study_goes_on(tmp_path, monkeypatch, capsys):
     """Finished runs are not run again, a failure is counted and shown, seeds go in turn, no run
     starts too late."""
-    cells = [study.Cell(world, seeds=2) for world in ("demo", "climbing")]
+    cells = [study_plan.Cell(world, seeds=2) for world in ("demo", "climbing")]
     folders = [cell.folder(tmp_path, seed) for seed in (0, 1) for cell in cells]
     asked = []
 

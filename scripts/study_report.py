@@ -1,0 +1,146 @@
+"""The study's tables and its figure, from the runs that are finished."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from plumbing.files import read_lines
+from scripts import audit, plot, report
+from scripts.report import spread, table
+from scripts.study_plan import CLAIM, LENGTH, PARTS, WHERE, Cell, place
+
+
+def outcomes(out: Path, cell: Cell) -> pd.DataFrame:
+    """By seed, of the finished runs. In percent: score, the paper's mean of the last five
+    evaluations; equal, that of the last five within LENGTH steps, so after equally many
+    completions; hardest, score on the hardest quarter of the problems neither mastered nor out of
+    reach at the start. Of those steps: live, the share of live groups in an update, and x, how much
+    of a step's gradient is signal."""
+    rows = {}
+    for seed, run in cell.finished(out).items():
+        live = run.live.loc[1:LENGTH]
+        bits = pd.read_json(place(out, cell.world) / "val.jsonl", lines=True).difficulty
+        within = bits[(bits > 0.1) & (bits < 30)]
+        rows[seed] = {
+            "score": run.score,
+            "equal": run.accuracy.loc[:LENGTH].tail(5).mean(),
+            "hardest": run.verdicts[within[within >= within.quantile(0.75)].index].mean(),
+            "live": live.mean(),
+            "x": report.signal(live, run.curve("grad_cosine").loc[1:LENGTH]),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def curves(out: Path, cell: Cell) -> pd.DataFrame:
+    """Accuracy by step, a column for each seed."""
+    runs = cell.finished(out)
+    return pd.DataFrame({seed: run.accuracy for seed, run in runs.items()})
+
+
+def speed_up(base: pd.DataFrame, method: pd.DataFrame) -> float:
+    """S: steps that the baseline needs to an accuracy over those that the method needs, on their
+    mean curves. The accuracy is what both come to: the lower mean of the last five evaluations.
+    NaN where that is no gain."""
+    means = [curve.mean(axis=1) for curve in (base, method)]
+    level, steps = min(mean.tail(5).mean() for mean in means), []
+    if level <= max(mean.iloc[0] for mean in means):
+        return np.nan
+    for mean in means:
+        at = (mean.to_numpy() >= level).argmax()  # the first that is as good
+        share = (level - mean.iloc[at - 1]) / (mean.iloc[at] - mean.iloc[at - 1])
+        steps.append(mean.index[at - 1] + share * (mean.index[at] - mean.index[at - 1]))
+    return steps[0] / steps[1]
+
+
+def speed_interval(base: pd.DataFrame, method: pd.DataFrame) -> tuple[float, float, float]:
+    """S and its 95% interval over seeds."""
+    seeds = list(base.columns)
+    return report.ratio_interval(lambda some: speed_up(base[some], method[some]), seeds)
+
+
+def compared(out: Path, part: str) -> pd.DataFrame:
+    """A row for each comparison of a part that has at least two seeds in common."""
+    rows = []
+    for base, method in PARTS[part]:
+        a, b = outcomes(out, base), outcomes(out, method)
+        if len(common := a.index.intersection(b.index)) < 2:
+            continue
+        a, b = a.loc[common], b.loc[common]
+        row = {"part": part, "world": base.world, "seeds": len(common)}
+        row |= {"method": method.name, "against": base.name}
+        for what in ("score", "equal", "hardest"):
+            mean, (low, high), _ = report.t_difference(b[what], a[what], paired=True)
+            row[what] = f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+        S, low, high = speed_interval(curves(out, base)[common], curves(out, method)[common])
+        r, x = b.live.mean() / a.live.mean(), a.x.mean()
+        row |= {"base": spread(a.score), "own": spread(b.score)}
+        row |= {"dead": f"{1 - a.live.mean():.0%} → {1 - b.live.mean():.0%}", "r": r, "x": x}
+        row |= {"S": S, "low": low, "high": high, "predicted": report.predicted_speed(r, x)}
+        asked = part in WHERE and answer_of(out, base.world)
+        row |= {"answer": read_lines(asked)[0] if asked and asked.exists() else None}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def answer_of(out: Path, world: str) -> Path:
+    return Cell(world).folder(out, 0) / "would_a_teacher_pay.jsonl"
+
+
+def judged(says: str, row: dict) -> str:
+    """What became of an answer: right, wrong, or open where it or the outcome is."""
+    came = audit.says(row, perfect=False)
+    return "open" if "open" in (says, came) else "right" if says == came else "wrong"
+
+
+def show(found: pd.DataFrame) -> str:
+    """Three Markdown tables: what came out, the rule of quantity, and what a uniform run foretold
+    of it."""
+    out, rule, answers = [], [], []
+    for row in found.to_dict("records"):
+        out.append([row[name] for name in ("method", "against", "seeds", "base", "own")])
+        out[-1] += [row["score"], row["equal"], row["hardest"]]
+        measured = speed(row)
+        numbers = [f"{row['r']:.2f}", f"{row['x']:.2f}", f"{row['predicted']:.2f}", measured]
+        said = "yes" if row["predicted"] > audit.PAYS else "no"
+        verdict = judged(said, row) if row["part"] in WHERE else "–"
+        rule.append([row["method"], row["dead"], *numbers, verdict])
+        if answer := row["answer"]:
+            says = audit.says(answer, perfect=False)
+            numbers = f"{answer['r']:.2f}", f"{row['r']:.2f}", speed(answer), says, measured
+            answers.append([row["world"], *numbers, judged(says, row)])
+    header = ["method", "against", "seeds", "baseline", "method", "difference, 4/3 rule"]
+    header += ["… at equal completions", "… on the hardest quarter within reach"]
+    tables = [table("Methods against baselines, points (95% t-intervals over seeds)", header, out)]
+    header = ["method", "dead groups", "r", "x", "S predicted by AdamW's rule", "S measured"]
+    tables += [table("Quantity: S from r", [*header, "S > 4/3: the rule is"], rule)]
+    header = ["world", "r foretold", "r found", "S foretold", "does it pay?", "S measured", ""]
+    tables += [table("Asked of one uniform run: would a teacher pay?", header, answers)]
+    return "\n".join(tables)
+
+
+def speed(row: dict) -> str:
+    return f"{row['S']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+
+
+def draw(out: Path, found: pd.DataFrame) -> Figure:
+    """Dead groups and accuracy in the claim's runs, and over all worlds S against r."""
+    figure = Figure(figsize=(13.2, 3.8), layout="constrained")
+    dead, accuracy, speed = figure.subplots(1, 3)
+    methods = {cell.sampler: list(cell.finished(out).values()) for cell in CLAIM}
+    for axes, title in ((dead, "Dead groups (zero variance)"), (accuracy, "Validation accuracy")):
+        (panel,) = (panel for panel in plot.PANELS if panel[0] == title)
+        plot.draw_panel(axes, panel, methods, "steps")
+    for name, colour in zip(methods, plot.COLOURS, strict=False):
+        accuracy.plot([], [], color=colour, label=f"{name}, {len(methods[name])} runs")
+    accuracy.legend()
+    r = np.linspace(1, max(4, found.r.max()), 50)
+    speed.plot(r, np.sqrt(r), color="0.3", linewidth=1, label="√r: all noise")
+    speed.axhline(audit.PAYS, color="0.3", linestyle=":", label="4/3: a teacher pays above")
+    for part, rows in found.groupby("part", sort=False):
+        ends = (rows.S - rows.low).clip(lower=0), (rows.high - rows.S).clip(lower=0)
+        speed.errorbar(rows.r, rows.S, ends, fmt="o", capsize=2, label=part)
+    speed.legend()
+    speed.set(xlabel="r: live groups ÷ the baseline's", ylabel="S: steps saved", title="Speed-up")
+    return figure
