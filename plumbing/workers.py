@@ -52,7 +52,7 @@ def serve(prepare, cpu_seconds: float, memory_bytes: int) -> None:
             reply = answer(**json.loads(line))
         except MemoryError:
             os._exit(NO_MEMORY)
-        finally:  # also where it ends the process: that takes long, and is not its answer
+        finally:  # also where answer() raises: Python's exit takes CPU time of its own
             signal.setitimer(signal.ITIMER_PROF, 0)
         say(reply)
 

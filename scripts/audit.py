@@ -13,7 +13,7 @@ outcomes (greedy less exploring). Noise floor: a perfect teacher's error, from G
 Gradient norm: a dead group adds nothing to the sum but counts in the denominator, so fewer of them
 raise the norm with no group's gradient changed. ÷ live share undoes it, as `--dead_rows out` does.
 
-Of a run without a teacher it also answers: would one pay, on 4/3 of the devices? S, how many times
+Of a uniform run it also answers: would a teacher pay, on 4/3 of the devices? S, how many times
 fewer steps it would need, is predicted from r, how many times more groups would be live, and x, how
 much of the gradient is signal already (report.predicted_speed). A perfect teacher gives the most
 that r can be. `--teacher MODEL` has a real one learn from the run's own outcomes, as it would have
@@ -25,6 +25,7 @@ beside the run, and takes as r what it would have found in them:
 import math
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -32,8 +33,9 @@ import torch.distributed as dist
 
 import train
 from plumbing.errors import InputError
+from plumbing.files import digest
 from plumbing.problems import Problems
-from plumbing.ranks import Layout
+from plumbing.ranks import Layout, begin_process
 from scripts import report
 from scripts.report import Run
 from teacher import Teacher, check_teacher
@@ -83,11 +85,19 @@ def audit(methods: dict[str, list[Run]]) -> str:
 
 def read_by_teacher(run: Run, model: str) -> np.ndarray:
     """What a teacher that learns from this run's outcomes predicts for each of its selections, in
-    their order: before it hears how they came out, nor the step before (K.3's asynchrony)."""
+    their order: before it hears how they came out, or how the step before did (K.3's asynchrony).
+    One process takes the batches of as many teacher ranks as the run would have had."""
     settings = {field.name: run.config[field.name] for field in fields(train.Config)}
-    config = train.Config(**settings | {"teacher_model": str(model), "teacher_ranks": 0})
-    check_teacher(config.teacher_model, config.max_prompt_tokens)
-    problems, layout, predicted, unheard = Problems(config.train_data), Layout(config), [], []
+    config = train.Config(**settings | {"teacher_model": model, "teacher_ranks": 0})
+    config.teacher_batch_size *= max(1, run.config["world_size"] // 4)
+    if digest(Path(config.train_data))[1] != run.config["train_data_crc32"]:
+        raise InputError(f"{config.train_data} has changed since {run.folder}")
+    try:
+        check_teacher(model, config.max_prompt_tokens)
+        layout = Layout(config)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    problems, predicted, unheard = Problems(config.train_data), [], []
     layout.connect(config.timeout_minutes)
     try:
         teacher = Teacher(config, layout.device, layout.shard, layout.group)
@@ -110,72 +120,89 @@ def picked(predicted_N: np.ndarray, live_N: np.ndarray, K: int) -> float:
     return float(pools @ live_N[order])
 
 
-def would_pay(run: Run, predicted_N=None) -> dict[str, float]:
+def foretold(run: Run, predicted_N=None) -> dict[str, float]:
     """r, x and the predicted S with its 95% interval (a jackknife over tenths of the run), had
     Alg. 1 chosen the run's problems with these predictions; without any, with a perfect teacher's.
-    live: the run's own share of live groups. NaN where it has none."""
+    live: the share of live groups that the run had. NaN: what it cannot tell."""
     K, epsilon, P = (run.config[name] for name in ("candidates", "epsilon", "prompts_per_step"))
     rows = run.selections.assign(live=run.selections.y > 0)
     rows["predicted"] = rows.live.astype(float) if predicted_N is None else predicted_N
-    size = math.ceil(K / P)  # steps that a pool takes
-    cosine, pools = run.curve("grad_cosine"), []
+    size = math.ceil(K / P)  # steps that give a pool
+    cosine, found = run.curve("grad_cosine"), []
     for at, part in rows.groupby((rows.step - 1) // size):
         if len(part) >= K:
             best = picked(part.predicted.to_numpy(), part.live.to_numpy(), K)
-            own = epsilon * part.live.mean() + (1 - epsilon) * best
-            known = cosine[(cosine.index - 1) // size == at].mean()
-            pools.append({"live": part.live.mean(), "own": own, "cosine": known})
-    pools = pd.DataFrame(pools, columns=["live", "own", "cosine"])
+            row = {
+                "live": part.live.mean(),
+                "cosine": cosine[(cosine.index - 1) // size == at].mean(),
+            }
+            found.append(row | {"taught": epsilon * row["live"] + (1 - epsilon) * best})
+    found = pd.DataFrame(found, columns=["live", "cosine", "taught"])
 
     def numbers(tenths: list[pd.DataFrame]) -> tuple[float, float]:
         some = pd.concat(tenths)
-        return some.own.mean() / some.live.mean(), report.signal(some.live, some.cosine)
+        return some.taught.mean() / some.live.mean(), report.signal(some.live, some.cosine)
 
-    tenths = [pools.iloc[i] for i in np.array_split(range(len(pools)), 10) if len(i)]
-    if len(tenths) < 2 or not pools.live.any():
-        return {"live": pools.live.mean()} | dict.fromkeys(("r", "x", "S", "low", "high"), math.nan)
-    r, x = numbers(tenths)
-    S, low, high = report.ratio_interval(lambda t: report.predicted_speed(*numbers(t)), tenths)
-    return {"live": pools.live.mean(), "r": r, "x": x, "S": S, "low": low, "high": high}
+    tenths = [found.iloc[i] for i in np.array_split(range(len(found)), 10) if len(i)]
+    enough = len(tenths) > 1 and found.live.any()
+    r, x = numbers(tenths) if enough else (math.nan, math.nan)
+    S = low = high = math.nan
+    if r > 0 and x >= 0:
+        S, low, high = report.ratio_interval(lambda t: report.predicted_speed(*numbers(t)), tenths)
+    return {"live": found.live.mean(), "r": r, "x": x, "S": S, "low": low, "high": high}
 
 
-def says(found: dict[str, float], perfect: bool) -> str:
-    """yes, no or open; of a perfect teacher no, or open."""
-    if found["high"] < PAYS:
-        return "no"
-    return "yes" if found["low"] > PAYS and not perfect else "open"
+def says(found: dict) -> str:
+    """Of an S with its interval: does it pay? yes, no, or open."""
+    return "no" if found["high"] < PAYS else "yes" if found["low"] > PAYS else "open"
+
+
+def would_pay(run: Run, model: str) -> dict:
+    """What is foretold of this teacher, and the answer: no as well where a perfect one would not
+    pay."""
+    found = foretold(run, read_by_teacher(run, model))
+    return found | {"says": "no" if says(foretold(run)) == "no" else says(found)}
 
 
 def answers(runs: list[Run], model: str | None) -> str:
-    """Would a teacher pay? A row for each run and teacher."""
+    """Would a teacher pay? For each run a row for a perfect one and, if asked, one for `model`."""
     lines = []
     for run in runs:
-        teachers = {"a perfect one": None}
+        perfect = foretold(run)
+        # That a perfect one pays does not say that one does.
+        rows = {"a perfect one": perfect | {"says": "no" if says(perfect) == "no" else "open"}}
         if model:
-            teachers[model] = read_by_teacher(run, model)
-        for name, predicted_N in teachers.items():
-            found = would_pay(run, predicted_N)
-            S = "{S:.2f} ({low:.2f} to {high:.2f})".format(**found)
-            numbers = f"{1 - found['live']:.0%}", f"{found['r']:.2f}", f"{found['x']:.2f}", S
-            lines.append([run.folder.name, name, *numbers, says(found, predicted_N is None)])
+            rows[model] = would_pay(run, model)
+        for name, found in rows.items():
+            numbers = (report.number(found[key]) for key in ("r", "x"))
+            S = report.interval(found["S"], found["low"], found["high"])
+            line = [run.folder.name, name, f"{1 - found['live']:.0%}", *numbers, S]
+            lines.append([*line, found["says"]])
     header = ["run", "teacher", "dead groups", "r", "x", "predicted S", "S > 4/3"]
-    return report.table("Would a teacher pay for 4/3 of the devices?", header, lines)
+    note = "–: not known, as no group was live, or no `grad_cosine` was logged."
+    return report.table("Would a teacher pay for 4/3 of the devices?", header, lines, note)
 
 
 def main(argv=None) -> None:
     """The command line of `audit`."""
     parser = report.parser(__doc__, runs=True)
-    parser.add_argument("--teacher", metavar="MODEL", help="hub id or folder: would it pay?")
+    what = "hub id or folder of a teacher, with the run's preset's settings: would it pay?"
+    parser.add_argument("--teacher", metavar="MODEL", help=what)
     args = parser.parse_args(argv)
-    with report.one_line("audit", ValueError):
+    begin_process()
+    with report.one_line("audit"):
         methods = report.load_methods(args.runs)
-        print(audit(methods))
         runs = [run for runs in methods.values() for run in runs]
-        alone = [run for run in runs if not run.config["teacher_model"]]
-        if alone:
-            print(answers(alone, args.teacher), end="")
+        if not any(run.metrics.index[-1] for run in runs):
+            raise InputError("none of these runs has finished a step")
+        print(audit(methods))
+        uniform = [run for run in runs if run.config["sampler"] == "uniform"]
+        uniform = [run for run in uniform if not run.config["resample_rounds"]]
+        if uniform:
+            print(answers(uniform, args.teacher), end="")
         elif args.teacher:
-            raise InputError("--teacher asks about runs without a teacher, and there is none here")
+            what = "plain uniform runs (--sampler uniform, no --resample_rounds)"
+            raise InputError(f"--teacher is a question about {what}, and there is none here")
 
 
 if __name__ == "__main__":

@@ -79,10 +79,11 @@ class Run:
     def live(self) -> pd.Series:
         """The share of an update's P groups that are live, by step. With DAPO's extra rounds there
         are more groups than that; the live ones come first."""
-        m, P = self.metrics[["groups", "zero_variance"]], self.config["prompts_per_step"]
-        return ((m.groups * (1 - m.zero_variance)).round().clip(upper=P) / P).drop(
-            0, errors="ignore"
+        m, P = (
+            self.metrics.reindex(columns=["groups", "zero_variance"]),
+            self.config["prompts_per_step"],
         )
+        return (m.groups * (1 - m.zero_variance)).round().clip(upper=P) / P
 
     @cached_property
     def spent(self) -> pd.DataFrame:
@@ -158,18 +159,18 @@ def t_difference(a, b, paired: bool) -> tuple[float, tuple[float, float], float]
 def predicted_speed(r: float, x: float) -> float:
     """S: how many times fewer steps AdamW at a fixed rate needs where a step has r times as many
     live groups. Its updates have one length, so only their direction gets better. x: signal² over
-    noise² in the gradient of the baseline's whole step. S = √(r (1 + x) / (1 + r x)), from √r where
-    all is noise down to 1."""
+    noise² in the gradient of the baseline's whole step. S = √(r (1 + x) / (1 + r x)): √r where all
+    is noise, 1 where all is signal."""
     return (r * (1 + x) / (1 + r * x)) ** 0.5
 
 
 def signal(live: pd.Series, cosine: pd.Series) -> float:
     """x: signal² over noise² in the gradient of a whole step, 2c / (1 - c) with c the mean cosine
-    of its halves; 0 where none is known. A cosine needs two live groups, so it is of richer steps
-    than most: x is ∝ the number of live groups."""
+    of its halves; NaN where none is known. Cosines are known only at steps with two live groups or
+    more. x grows with their number, so it is scaled to the average step."""
     known = cosine.dropna()
-    c = max(0.0, known.mean()) if len(known) else 0.0
-    return 2 * c / (1 - c) * live.mean() / live[known.index].mean() if c else 0.0
+    c = max(0.0, known.mean()) if len(known) else np.nan
+    return float(2 * c / (1 - c) * live.mean() / live[known.index].mean())
 
 
 def ratio_interval(ratio, parts: list) -> tuple[float, float, float]:
@@ -195,6 +196,16 @@ def spread(values, unit: str = "%", digits: int = 1) -> str:
         return "–"
     more = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{digits}f}{more}{unit}"
+
+
+def number(value: float) -> str:
+    """Two decimals; – where it is not known."""
+    return "–" if np.isnan(value) else f"{value:.2f}"
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """A number with its interval; – where they are not known."""
+    return "–" if np.isnan([value, low, high]).any() else f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
 def markdown(header: list, rows: list[list]) -> str:

@@ -183,14 +183,14 @@ def sweep(names, sizes, readabilities, steps: int, seeds: int) -> pd.DataFrame:
 
 def summary(runs: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds, and the std of the success gained. Beside uniform also the live groups as a
-    multiple of its own, and the root of that: the S that a run of AdamW could have at most, where
-    its gradient is all noise (report.predicted_speed)."""
+    multiple of its own, and the root of that: the S that a run of AdamW would have, were its
+    gradient all noise (report.predicted_speed)."""
     groups = runs.groupby(["problems", "sampler", "r"])
     means = groups.mean().assign(std=groups["success gained"].std())
     live = 1 - means["dead groups"]
     if "uniform" in means.index.unique("sampler"):
         means["live ÷ uniform's"] = live / live.xs("uniform", level="sampler").droplevel("r")
-        means["S, at most"] = means["live ÷ uniform's"] ** 0.5
+        means["S, all noise"] = means["live ÷ uniform's"] ** 0.5
     return means
 
 

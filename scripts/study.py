@@ -84,19 +84,17 @@ def run_all(out: Path, cells: list[Cell], jobs: int, minutes: float) -> int:
 def ask(out: Path, worlds: list[str], jobs: int) -> None:
     """Asks the uniform run of seed 0 in each of these worlds, where it is finished, whether a
     teacher would pay; the answer is kept, as the teacher takes minutes to learn."""
-    unasked = {w: answer_of(out, w) for w in worlds if Cell(w).is_done(out, 0)}
-    unasked = {world: path for world, path in unasked.items() if not path.exists()}
+    done = [world for world in worlds if Cell(world).is_done(out, 0)]
     with ProcessPoolExecutor(jobs, **OWN_THREAD) as pool:
-        runs = {world: Cell(world).folder(out, 0) for world in unasked}
-        found = pool.map(would_pay, runs.values(), [place(out, w) / "model" for w in runs])
-        for path, answer in zip(unasked.values(), found, strict=True):
-            write_lines(path, [answer])
+        asked = [pool.submit(answer, out, w) for w in done if not answer_of(out, w).exists()]
+        for each in asked:
+            each.result()
 
 
-def would_pay(folder: Path, model: Path) -> dict[str, float]:
-    """What audit answers, of a run's folder."""
-    run = report.Run.load(folder)
-    return audit.would_pay(run, audit.read_by_teacher(run, str(model)))
+def answer(out: Path, world: str) -> None:
+    run = report.Run.load(Cell(world).folder(out, 0))
+    found = audit.would_pay(run, str(place(out, world) / "model"))
+    write_lines(answer_of(out, world), [found])
 
 
 def main(argv=None) -> int:

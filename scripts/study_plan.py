@@ -110,6 +110,9 @@ RATES = ("learning_rate=0.0001", "learning_rate=0.0004")  # half and twice the p
 SGD = ("optimizer=sgd", "learning_rate=0.1")
 DESCENTS = [(), *((rate,) for rate in RATES), SGD, (*SGD, "dead_rows=out")]
 SMALLER, LARGER = ("1 within reach", "3 within reach"), ("6 within reach", "9 within reach")
+HEADROOM = [
+    Cell(w, "headroom", ("epsilon=0.05",), seeds=n) for w, n in (("demo", 12), ("climbing", 6))
+]
 MODES = [("demo", "goldilocks", (f"teacher_mode={m}",)) for m in ("last_token", "frozen", "lora")]
 WHERE = ("claim", "dose", "readability", "apprenticeship", "other worlds")  # Goldilocks pays?
 PARTS = {  # name -> what is compared: (the slower one, by what is expected, the faster one)
@@ -134,6 +137,10 @@ PARTS = {  # name -> what is compared: (the slower one, by what is expected, the
         pair("wordy habits"),
         pair("wordy habits", "loss=dapo"),
         *((CLAIM[0], Cell(*mode)) for mode in MODES),
+    ],
+    "further": [
+        *((cell, HEADROOM[0]) for cell in CLAIM),
+        *((cell, HEADROOM[1]) for cell in pair("climbing")),
     ],
 }
 

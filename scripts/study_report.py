@@ -78,8 +78,8 @@ def compared(out: Path, part: str) -> pd.DataFrame:
         row |= {"base": spread(a.score), "own": spread(b.score)}
         row |= {"dead": f"{1 - a.live.mean():.0%} → {1 - b.live.mean():.0%}", "r": r, "x": x}
         row |= {"S": S, "low": low, "high": high, "predicted": report.predicted_speed(r, x)}
-        asked = part in WHERE and answer_of(out, base.world)
-        row |= {"answer": read_lines(asked)[0] if asked and asked.exists() else None}
+        if part in WHERE and answer_of(out, base.world).exists():
+            (row["answer"],) = read_lines(answer_of(out, base.world))
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -90,7 +90,7 @@ def answer_of(out: Path, world: str) -> Path:
 
 def judged(says: str, row: dict) -> str:
     """What became of an answer: right, wrong, or open where it or the outcome is."""
-    came = audit.says(row, perfect=False)
+    came = audit.says(row)
     return "open" if "open" in (says, came) else "right" if says == came else "wrong"
 
 
@@ -101,27 +101,26 @@ def show(found: pd.DataFrame) -> str:
     for row in found.to_dict("records"):
         out.append([row[name] for name in ("method", "against", "seeds", "base", "own")])
         out[-1] += [row["score"], row["equal"], row["hardest"]]
-        measured = speed(row)
-        numbers = [f"{row['r']:.2f}", f"{row['x']:.2f}", f"{row['predicted']:.2f}", measured]
+        measured = report.interval(row["S"], row["low"], row["high"])
+        numbers = [report.number(row[name]) for name in ("r", "x", "predicted")]
         said = "yes" if row["predicted"] > audit.PAYS else "no"
-        verdict = judged(said, row) if row["part"] in WHERE else "–"
-        rule.append([row["method"], row["dead"], *numbers, verdict])
-        if answer := row["answer"]:
-            says = audit.says(answer, perfect=False)
-            numbers = f"{answer['r']:.2f}", f"{row['r']:.2f}", speed(answer), says, measured
-            answers.append([row["world"], *numbers, judged(says, row)])
+        known = row["part"] in WHERE and not np.isnan(row["predicted"])
+        verdict = judged(said, row) if known else "–"
+        rule.append([row["method"], row["dead"], *numbers, measured, verdict])
+        if isinstance(answer := row.get("answer"), dict):
+            answer = {name: np.nan if value is None else value for name, value in answer.items()}
+            S = report.interval(answer["S"], answer["low"], answer["high"])
+            numbers = report.number(answer["r"]), report.number(row["r"]), S, answer["says"]
+            answers.append([row["world"], *numbers, measured, judged(answer["says"], row)])
     header = ["method", "against", "seeds", "baseline", "method", "difference, 4/3 rule"]
     header += ["… at equal completions", "… on the hardest quarter within reach"]
     tables = [table("Methods against baselines, points (95% t-intervals over seeds)", header, out)]
     header = ["method", "dead groups", "r", "x", "S predicted by AdamW's rule", "S measured"]
     tables += [table("Quantity: S from r", [*header, "S > 4/3: the rule is"], rule)]
-    header = ["world", "r foretold", "r found", "S foretold", "does it pay?", "S measured", ""]
-    tables += [table("Asked of one uniform run: would a teacher pay?", header, answers)]
+    header = ["world", "r foretold", "r found", "S foretold", "does it pay?", "S measured"]
+    if answers:
+        tables += [table("Asked of one uniform run", [*header, "the answer is"], answers)]
     return "\n".join(tables)
-
-
-def speed(row: dict) -> str:
-    return f"{row['S']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
 
 
 def draw(out: Path, found: pd.DataFrame) -> Figure:

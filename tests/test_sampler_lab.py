@@ -71,7 +71,7 @@ def test_live_groups_against_uniform_by_hand():
     runs = pd.DataFrame(rows, columns=["sampler", "r", "dead groups"])
     found = lab.summary(runs.assign(problems=500, **{"success gained": 0.1}))
     assert found["live ÷ uniform's"].tolist() == pytest.approx([4, 1])
-    assert found["S, at most"].tolist() == pytest.approx([2, 1])
+    assert found["S, all noise"].tolist() == pytest.approx([2, 1])
 
 
 BAD = {"--problems 100": "a step draws 144", "--readability 2": "in [0, 1]"}

@@ -122,6 +122,21 @@ def test_static_takes_the_known_rate_nearest_to_a_half_and_counts_the_unknown():
             make("static", 2, values=rates)
 
 
+def test_headroom_draws_in_proportion_to_the_square_and_is_taught_what_is_left():
+    """The teacher says 0, 0.001, 0.002, 0.003 of four problems: 0 : 1 : 4 : 9. Of two pools the
+    first choices are the two that are drawn, whichever pools they would have been in."""
+    sampler = make("headroom", 4, candidates=4, epsilon=0)
+    drawn = [sampler.propose(1).index_N[0] for _ in range(4000)]
+    assert np.bincount(drawn) / 4000 == pytest.approx([0, 1 / 14, 4 / 14, 9 / 14], abs=0.04)
+    pairs = make("headroom", 4, candidates=2, epsilon=0)
+    both = [tuple(sorted(pairs.propose(2).index_N)) for _ in range(2000)]
+    # 2 then 3, or 3 then 2.
+    share = 4 / 14 * 9 / 10 + 9 / 14 * 4 / 5
+    assert both.count((2, 3)) / 2000 == pytest.approx(share, abs=0.05)
+    sampler.observe(np.array([2]), np.array([4]), 16)
+    assert sampler.teacher.update.call_args.kwargs["target"](0.25) == pytest.approx(3**1.5 / 16)
+
+
 def test_target_takes_the_nearest_and_is_printed_in_the_readme_word_for_word():
     s = make("target", 1000).propose(5)  # the teacher says i/1000
     assert s.index_N.tolist() == [min(pool, key=lambda i: abs(i - 400)) for pool in s.pool_N_K]
