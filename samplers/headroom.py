@@ -12,7 +12,8 @@ def headroom(p_hat):
 
 class Headroom(Goldilocks):
     """Of the n · K candidates n are drawn one after another, each with probability ∝ f²; with
-    probability ε one takes any candidate of its pool. docs/headroom.md derives and measures it."""
+    probability ε one takes any candidate of its pool. docs/headroom.md derives and measures it.
+    What f predicts is not y, so `teacher_mae` does not judge it."""
 
     target = staticmethod(headroom)
 

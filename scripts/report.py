@@ -175,10 +175,12 @@ def signal(live: pd.Series, cosine: pd.Series) -> float:
 
 def ratio_interval(ratio, parts: list) -> tuple[float, float, float]:
     """ratio(parts), and its 95% interval: the jackknife's of its logarithm over the parts, with
-    Student's t."""
-    whole, n = np.log(ratio(parts)), len(parts)
-    values = [n * whole - (n - 1) * np.log(ratio(parts[:i] + parts[i + 1 :])) for i in range(n)]
-    half = stats.t.ppf(0.975, n - 1) * stats.sem(values)
+    Student's t. NaN where the ratio of some n - 1 of them is none."""
+    n = len(parts)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        whole = np.log(ratio(parts))
+        without = np.log([ratio(parts[:i] + parts[i + 1 :]) for i in range(n)])
+        half = stats.t.ppf(0.975, n - 1) * stats.sem(n * whole - (n - 1) * without)
     return tuple(map(float, np.exp([whole, whole - half, whole + half])))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from made_up import GOLDILOCKS, make_run, selection
 
-from plumbing.files import write_lines
+from plumbing.files import digest, write_lines
 from scripts import audit, report
 from scripts.report import Run, load_methods
 
@@ -97,36 +97,62 @@ def uniform_run(folder, **config):
     return Run.load(make_run(folder, rows, each, **settings | config))
 
 
-def test_would_a_teacher_pay_by_hand(tmp_path):
+def test_what_is_foretold_by_hand(tmp_path):
     """A perfect teacher finds the live one in 3 of 6 pools, so 0.2 / 4 + 0.8 / 2 are live."""
     run = uniform_run(tmp_path / "run")
-    found, r, x = audit.would_pay(run), 0.45 / 0.25, 0.4 / 0.8
+    found, r, x = audit.foretold(run), 0.45 / 0.25, 0.4 / 0.8
     S = report.predicted_speed(r, x)
     want = {"live": 0.25, "r": r, "x": x, "S": S, "low": S, "high": S}  # all tenths are alike
-    assert found == pytest.approx(want) and audit.says(found, perfect=True) == "no"
-    assert audit.would_pay(run, -(run.selections.y > 0).astype(float))["r"] == pytest.approx(0.2)
+    assert found == pytest.approx(want)
+    assert audit.foretold(run, -(run.selections.y > 0).astype(float))["r"] == pytest.approx(0.2)
     # Pools of 6 need two steps of 4, in which 2 are live: 1 of the 28 pools holds neither.
-    wide = audit.would_pay(uniform_run(tmp_path / "wide", candidates=6))
+    wide = audit.foretold(uniform_run(tmp_path / "wide", candidates=6))
     assert wide["r"] == pytest.approx((0.05 + 0.8 * (1 - 1 / 28)) / 0.25)
-    assert audit.says({"low": 1.2, "high": 1.5}, False) == "open"
-    assert audit.says({"low": 1.4, "high": 1.5}, False) == "yes"
-    assert audit.says({"low": 1.4, "high": 1.5}, True) == "open"
+
+
+def test_what_cannot_be_foretold(tmp_path):
+    """Without a live group nothing; without a cosine r alone. Where S has no interval, it is
+    open."""
+    dead = [selection(t, True, [None], 0) for t in range(1, 21) for _ in range(4)]
+    rows = [{"step": t} for t in range(1, 21)]
+    found = audit.foretold(load(tmp_path / "dead", rows, dead, candidates=2))
+    assert found["live"] == 0 and math.isnan(found["r"]) and audit.says(found) == "open"
+    half = [row | {"y": 0.5 * (i % 2)} for i, row in enumerate(dead)]
+    found = audit.foretold(load(tmp_path / "unmeasured", rows, half, candidates=2, epsilon=0))
+    assert found["r"] == pytest.approx((5 / 6) / (1 / 2)) and math.isnan(found["S"])
+    answers = {(1.2, 1.5): "open", (1.4, 1.5): "yes", (1.1, 1.3): "no"}
+    found = [audit.says({"low": low, "high": high}) for low, high in answers]
+    assert found == list(answers.values())
 
 
 def test_a_teacher_reads_a_uniform_run(tmp_path, tiny_model, capsys):
-    """What it predicts of a step it has not heard of, nor of the step before; its command says
-    which run it was, and what cannot be asked."""
-    write_lines(
-        tmp_path / "train.jsonl",
-        [{"problem": f"{i} + 1", "expected_answer": "1"} for i in range(20)],
-    )
-    how = {"train_data": str(tmp_path / "train.jsonl"), "teacher_batch_size": 64}
+    """It is asked before it has heard of a step, or of the step before. A perfect one that does not
+    pay is enough for a no."""
+    data = tmp_path / "train.jsonl"
+    write_lines(data, [{"problem": f"{i} + 1", "expected_answer": "1"} for i in range(20)])
+    how = {"train_data": str(data), "train_data_crc32": digest(data)[1]}
     run = uniform_run(tmp_path / "run", **how, teacher_learning_rate=0.01)
     predicted_N = audit.read_by_teacher(run, str(tiny_model)).reshape(20, 4)
     assert (predicted_N[:2] == 0.25).all() and (predicted_N[2:] != 0.25).all()
     audit.main([str(tmp_path / "run"), "--teacher", str(tiny_model)])
-    assert "| run | a perfect one | 75% | 1.80 | 0.50 |" in capsys.readouterr().out
-    load(tmp_path / "goldilocks", teacher_model="x")
-    with pytest.raises(SystemExit):
-        audit.main([str(tmp_path / "goldilocks"), "--teacher", str(tiny_model)])
-    assert "there is none here" in capsys.readouterr().err
+    perfect, taught = capsys.readouterr().out.strip().splitlines()[-4:-2]
+    assert perfect.startswith(
+        "| run | a perfect one | 75% | 1.80 | 0.50 | 1.19 (1.19 to 1.19) | no"
+    )
+    assert str(tiny_model) in taught and taught.endswith("| no |")
+
+
+def test_what_no_teacher_can_be_asked(tmp_path, tiny_model, capsys):
+    """A run that selects, data that have changed, a folder that is no model: a line each."""
+    data = tmp_path / "train.jsonl"
+    write_lines(data, [{"problem": "1 + 1", "expected_answer": "2"}] * 20)
+    load(tmp_path / "goldilocks")
+    uniform_run(tmp_path / "changed", train_data=str(data), train_data_crc32=1)
+    right = {"train_data": str(data), "train_data_crc32": digest(data)[1]}
+    uniform_run(tmp_path / "run", **right)
+    asked = {("goldilocks", tiny_model): "there is none here", ("changed", tiny_model): "changed"}
+    for (name, model), message in (asked | {("run", tmp_path): "model"}).items():
+        with pytest.raises(SystemExit, match="2"):
+            audit.main([str(tmp_path / name), "--teacher", str(model)])
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1

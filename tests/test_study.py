@@ -115,6 +115,7 @@ def test_numbers_of_a_comparison_by_hand(tmp_path, monkeypatch):
     assert row["x"] == pytest.approx(0.2 / 0.9)
     assert row["predicted"] == pytest.approx(report.predicted_speed(2, 0.2 / 0.9))
     answer = {"live": 0.2, "r": 3.0, "x": 0.0, "S": 1.7, "low": 1.5, "high": 1.9}
+    answer["says"] = "yes"
     write_lines(study_report.answer_of(tmp_path, "demo"), [answer])
     found = study_report.compared(tmp_path, "claim")
     text = study_report.show(found)
