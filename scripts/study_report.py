@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from plumbing.files import read_lines
 from scripts import audit, plot, report
 from scripts.report import spread, table
-from scripts.study_plan import CLAIM, LENGTH, PARTS, WHERE, Cell, place
+from scripts.study_plan import CLAIM, HEADROOM, LENGTH, PARTS, WHERE, Cell, place
 
 
 def outcomes(out: Path, cell: Cell) -> pd.DataFrame:
@@ -124,10 +124,11 @@ def show(found: pd.DataFrame) -> str:
 
 
 def draw(out: Path, found: pd.DataFrame) -> Figure:
-    """Dead groups and accuracy in the claim's runs, and over all worlds S against r."""
+    """Dead groups and accuracy in the demo's world, and over all worlds S against r."""
     figure = Figure(figsize=(13.2, 3.8), layout="constrained")
     dead, accuracy, speed = figure.subplots(1, 3)
-    methods = {cell.sampler: list(cell.finished(out).values()) for cell in CLAIM}
+    methods = {cell.sampler: list(cell.finished(out).values()) for cell in (*CLAIM, HEADROOM[0])}
+    methods = {name: runs for name, runs in methods.items() if runs}
     for axes, title in ((dead, "Dead groups (zero variance)"), (accuracy, "Validation accuracy")):
         (panel,) = (panel for panel in plot.PANELS if panel[0] == title)
         plot.draw_panel(axes, panel, methods, "steps")
