@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from plumbing.files import read_lines
 from scripts import audit, plot, report
-from scripts.report import spread, table
+from scripts.report import Run, spread, table
 from scripts.study_plan import CLAIM, HEADROOM, LENGTH, PARTS, WHERE, Cell, place
 
 
@@ -16,21 +16,26 @@ def outcomes(out: Path, cell: Cell) -> pd.DataFrame:
     """By seed, of the finished runs. In percent: score, the paper's mean of the last five
     evaluations; equal, that of the last five within LENGTH steps, so after equally many
     completions; hardest, score on the hardest quarter of the problems neither mastered nor out of
-    reach at the start. Of those steps: live, the share of live groups in an update, and x, how much
-    of a step's gradient is signal."""
+    reach at the start. Of those steps: live, the share of live groups in an update."""
     rows = {}
     for seed, run in cell.finished(out).items():
-        live = run.live.loc[1:LENGTH]
         bits = pd.read_json(place(out, cell.world) / "val.jsonl", lines=True).difficulty
         within = bits[(bits > 0.1) & (bits < 30)]
         rows[seed] = {
             "score": run.score,
             "equal": run.accuracy.loc[:LENGTH].tail(5).mean(),
             "hardest": run.verdicts[within[within >= within.quantile(0.75)].index].mean(),
-            "live": live.mean(),
-            "x": report.signal(live, run.curve("grad_cosine").loc[1:LENGTH]),
+            "live": run.live.loc[1:LENGTH].mean(),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def signal(runs: dict[int, Run]) -> float:
+    """x, how much of a step's gradient is signal, over all runs: a cosine is noisy, and one run's
+    mean is often below 0, which is cut off."""
+    live = pd.concat({seed: run.live.loc[1:LENGTH] for seed, run in runs.items()})
+    cosines = {seed: run.curve("grad_cosine").loc[1:LENGTH] for seed, run in runs.items()}
+    return report.signal(live, pd.concat(cosines))
 
 
 def curves(out: Path, cell: Cell) -> pd.DataFrame:
@@ -74,7 +79,8 @@ def compared(out: Path, part: str) -> pd.DataFrame:
             mean, (low, high), _ = report.t_difference(b[what], a[what], paired=True)
             row[what] = f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
         S, low, high = speed_interval(curves(out, base)[common], curves(out, method)[common])
-        r, x = b.live.mean() / a.live.mean(), a.x.mean()
+        r = b.live.mean() / a.live.mean()
+        x = signal({seed: base.finished(out)[seed] for seed in common})
         row |= {"base": spread(a.score), "own": spread(b.score)}
         row |= {"dead": f"{1 - a.live.mean():.0%} → {1 - b.live.mean():.0%}", "r": r, "x": x}
         row |= {"S": S, "low": low, "high": high, "predicted": report.predicted_speed(r, x)}
