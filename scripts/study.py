@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from plumbing.files import read_lines, write_lines
 from scripts import audit, make_demo, plot, report
 from scripts.study_plan import PARTS, WHERE, WORLDS, Cell, place
-from scripts.study_report import answer_of, compared, draw, show
+from scripts.study_report import answer_of, compared, draw, show, show_best_rates
 
 # How processes of a pool start: anew, with one thread each.
 OWN_THREAD = {"mp_context": get_context("spawn"), "initializer": torch.set_num_threads}
@@ -121,6 +121,7 @@ def main(argv=None) -> int:
         found = pd.concat([compared(out, part) for part in args.only])
         if not found.empty:
             print(show(found))
+            print(show_best_rates(out))
             print(plot.save(draw(out, found), out / "study.png"))
     return int(failed > 0)
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from plumbing.files import read_lines
 from scripts import audit, plot, report
 from scripts.report import Run, spread, table
-from scripts.study_plan import CLAIM, HEADROOM, LENGTH, PARTS, WHERE, Cell, place
+from scripts.study_plan import CLAIM, HEADROOM, LENGTH, PARTS, RATES, WHERE, Cell, place
 
 
 def outcomes(out: Path, cell: Cell) -> pd.DataFrame:
@@ -92,6 +92,35 @@ def compared(out: Path, part: str) -> pd.DataFrame:
 
 def answer_of(out: Path, world: str) -> Path:
     return Cell(world).folder(out, 0) / "would_a_teacher_pay.jsonl"
+
+
+def at_best_rate(out: Path, sampler: str) -> pd.DataFrame:
+    """By seed, where all three rates have run: the score at the rate that was best for the other
+    half of the seeds, and that rate."""
+    cells = [Cell("demo", sampler, flags) for flags in ((), *((rate,) for rate in RATES))]
+    scores = pd.DataFrame(
+        {"".join(c.flags): {s: run.score for s, run in c.finished(out).items()} for c in cells}
+    ).dropna()
+    odd, found = scores.index % 2 == 1, []
+    for half, other in ((scores[odd], scores[~odd]), (scores[~odd], scores[odd])):
+        if len(half) and len(other):
+            best = other.mean().idxmax()
+            found.append(pd.DataFrame({"score": half[best], "rate": best or "the preset's"}))
+    return pd.concat(found).sort_index() if found else pd.DataFrame({"score": [], "rate": []})
+
+
+def show_best_rates(out: Path) -> str:
+    """A Markdown table: uniform against Goldilocks, each at its own rate."""
+    methods = {name: at_best_rate(out, name) for name in ("uniform", "goldilocks")}
+    a, b = (found.score for found in methods.values())
+    common = a.index.intersection(b.index)
+    if len(common) < 2:
+        return ""
+    mean, (low, high), _ = report.t_difference(b[common], a[common], paired=True)
+    rows = [[name, spread(m.score), ", ".join(sorted({*m.rate}))] for name, m in methods.items()]
+    rows += [["difference, 4/3 rule", f"{mean:+.1f} ({low:+.1f} to {high:+.1f})", ""]]
+    title = "Each at the rate that is best for the other half of its seeds"
+    return table(title, ["", "score", "rates"], rows)
 
 
 def judged(says: str, row: dict) -> str:

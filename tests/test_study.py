@@ -124,6 +124,23 @@ def test_numbers_of_a_comparison_by_hand(tmp_path, monkeypatch):
     study_report.draw(tmp_path, found)
 
 
+def test_each_seed_runs_at_the_rate_that_is_best_for_the_others(tmp_path):
+    """Even seeds gain most at the preset's rate, odd ones at twice that: so each half gets the
+    other's rate, where it has less. Of half the rate one seed is lacking, so it is left out."""
+    scores = {(): (0.4, 0.2), study_plan.RATES[1:]: (0.3, 0.3), study_plan.RATES[:1]: (0.1, 0.1)}
+    for sampler, more in (("uniform", (0, 0)), ("goldilocks", (0.05, 0.07))):
+        for flags, (even, odd) in scores.items():
+            cell = study_plan.Cell("demo", sampler, flags)
+            for seed in range(4 if flags == study_plan.RATES[:1] else 5):
+                score = (even, odd)[seed % 2] + more[seed % 2]
+                fake_run(cell.folder(tmp_path, seed), {0: 0.1, 120: score})
+    found = study_report.at_best_rate(tmp_path, "uniform")
+    assert found.score.tolist() == pytest.approx([30, 20, 30, 20])
+    assert found.rate.tolist() == ["learning_rate=0.0004", "the preset's"] * 2
+    assert "| +6.0 (" in study_report.show_best_rates(tmp_path)
+    assert study_report.show_best_rates(tmp_path / "none") == ""
+
+
 def test_an_answer_is_right_wrong_or_open():
     """Of measured S: above 4/3, below it, and neither."""
     above, below, about = ({"low": low, "high": low + 0.2} for low in (1.4, 1.0, 1.2))
