@@ -3,14 +3,11 @@
 import difflib
 import math
 import re
-import subprocess
-import sys
-from pathlib import Path
-from pkgutil import resolve_name
 
 import pytest
+from conftest import ROOT
+from ranks import script
 
-ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs/walkthrough.md").read_text(encoding="utf-8")
 NUMBER = r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
 
@@ -44,8 +41,7 @@ def find(pattern: str) -> list[float]:
 
 
 def test_page_is_what_the_code_writes_today():
-    command = [sys.executable, "-m", "scripts.walkthrough"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    done = script("walkthrough")
     assert done.returncode == 0, done.stderr[-2000:]
     found = drift(TEXT, done.stdout)
     assert not found, "\n".join(["write the page again, and read what changed:", *found])
@@ -98,10 +94,3 @@ def test_dead_groups_and_the_teacher():
     pushed, now = find("# samples so far, # with this step's.")
     updates = range(int(pushed) // 4 * 4 + 4, int(now) + 1, 4)
     assert find("step for each batch: #.") == [sum(4 * math.ceil(min(n, 64) / 32) for n in updates)]
-
-
-def test_named_functions_exist():
-    names = re.findall(r"`((?:grpo|rollout|sampler|teacher|train|verify)\.\w+(?:\.\w+)?)`", TEXT)
-    assert len(set(names)) > 15
-    for name in names:
-        resolve_name(name)
