@@ -291,16 +291,6 @@ def test_a_checkpoint_before_the_teachers_first_update_changes_nothing(halfway, 
 
 
 @pytest.mark.slow
-def test_baseline_with_groups_that_straddle_ranks(halfway, tmp_path):
-    flags = ("--sampler", "uniform", "--steps", 2, "--prompts_per_step", 3)
-    said = run(tmp_path / "run", *flags, ranks=4, data=halfway)  # 3 rows a rank, groups of 4
-    assert "teacher  none" in said
-    rows = read_lines(tmp_path / "run/metrics.jsonl")
-    assert len(rows) == 3 and rows[-1]["teacher_mae"] is None
-    assert not (tmp_path / "run/teacher").exists()
-
-
-@pytest.mark.slow
 def test_every_option_at_once(tmp_path, tiny_model, tiny_data):
     flags = "--loss dapo --resample_rounds 2 --update_iterations 2 --kl_coef 0.01 --keep 1"
     flags += " --entropy_coef 0.0003 --dead_rows out --advantage_std sample --teacher_lag 0"
