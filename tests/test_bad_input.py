@@ -372,7 +372,8 @@ def test_data_that_cannot_be_prepared(tmp_path, there):
 
 
 ALL = {  # of two ranks: the flags, what is said, the statuses
-    "--teacher_ranks 2": ("leaves no student", [2, -15]),  # rank 1 waits to be ended by torchrun
+    # Rank 1 waits to be ended by torchrun.
+    "--teacher_ranks 2": ("2 of 2 ranks leaves no student: at most 1", [2, -15]),
     "--train_data a\nb.jsonl": ("error: a b.jsonl: no such data file", [2, 2]),
     "--sampler uniform --max_prompt_tokens 12": ("fit the prompt limit", [2, 2]),
 }

@@ -19,7 +19,7 @@ from plumbing.mail import Mailbox, RemoteSampler, serve
 from sampler import Prefetching, Selections
 
 
-def ends(students: int, teachers: int, seconds=1e6) -> list[Mailbox]:
+def ends(students: int, teachers: int, seconds=60.0) -> list[Mailbox]:
     """The mailboxes of all ranks, students first."""
     store, ranks = dist.HashStore(), []
     for rank in range(students + teachers):
@@ -77,23 +77,19 @@ def test_lag_fixes_what_a_proposal_has_learned_and_all_ranks_hear_the_same(lag, 
 # ---- a letter that does not come
 
 
-def test_it_is_waited_for_as_long_as_the_timeout():
-    student, _ = ends(1, 1, seconds=0.1)
-    with pytest.raises(Lost, match=r"--timeout_minutes \(no letter from the teacher ranks\)"):
-        student.take()
+UNTIL = {  # how long the timeout is, and what else happens
+    "the timeout": (0.1, lambda box: None),
+    "a rank has said why it ended": (1e6, lambda box: box.store.add("said", 1)),
+    "silence after SIGTERM": (1e6, lambda box: box.layout.sigterm.set()),
+}
 
 
-def test_it_is_not_waited_for_where_a_rank_has_said_why_it_ended():
-    _, teacher = ends(1, 1)
-    teacher.store.add("said", 1)
-    with pytest.raises(Lost, match="no letter from the student ranks"):
-        teacher.take()
-
-
-def test_after_sigterm_the_silent_are_given_up(monkeypatch):
-    """That those who give a sign of life are not, test_faults.py shows."""
+@pytest.mark.parametrize("until", UNTIL)
+def test_it_is_waited_for_until(until, monkeypatch):
+    """That a rank which gives signs of life after SIGTERM is waited for, test_faults.py shows."""
     monkeypatch.setattr(mail, "SILENCE", 0.1)
-    student, _ = ends(1, 1)
-    student.layout.sigterm.set()
-    with pytest.raises(Lost):
+    seconds, happens = UNTIL[until]
+    student, _ = ends(1, 1, seconds)
+    happens(student)
+    with pytest.raises(Lost, match=r"--timeout_minutes \(no letter from the teacher ranks\)"):
         student.take()

@@ -92,13 +92,11 @@ def test_default_layout(world, teachers, layout):
     assert (uniform.n_students, uniform.n_teachers) == (world, 0)
 
 
-def test_impossible_layouts_say_what_would_work(layout):
-    says = {1: r"18 prompts x 16 = 288 .* 7 student ranks: use 1, 2, 3, 4, 6, 8, 9"}
-    says[8] = "--teacher_ranks 8 of 8 ranks leaves no student: at most 7"
-    for teachers, why in says.items():
-        with pytest.raises(ValueError, match=why) as refusal:
-            layout(8, "--teacher_ranks", teachers)
-        assert "\n" not in str(refusal.value)
+def test_an_impossible_layout_says_what_would_work(layout):
+    why = r"18 prompts x 16 = 288 .* 7 student ranks: use 1, 2, 3, 4, 6, 8, 9"
+    with pytest.raises(ValueError, match=why) as refusal:
+        layout(8, "--teacher_ranks", 1)
+    assert "\n" not in str(refusal.value)
 
 
 GPUS = {  # ranks, those of this machine, this rank, GPUs -> this rank's, or what is wrong
