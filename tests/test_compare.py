@@ -49,8 +49,7 @@ def test_whole_command(tmp_path, capsys):
 
 
 def test_what_cannot_be_said(tmp_path, capsys):
-    """One seed: no interval over seeds. Unfinished, few evaluations, or that before training alone:
-    a note."""
+    """One seed: no interval over seeds. Unfinished, few evaluations, none after step 0: a note."""
     u = make_run(tmp_path / "u", verdicts=[[0, 0], [1, 0]])
     g = make_run(tmp_path / "g", verdicts=[[1, 1]], **GOLDILOCKS, seed=1, steps=9)
     compare.main([str(u), str(g)])

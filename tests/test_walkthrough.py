@@ -47,13 +47,6 @@ def test_page_is_what_the_code_writes_today():
     assert not found, "\n".join(["write the page again, and read what changed:", *found])
 
 
-def test_drift_is_noticed():
-    line = "| 1 | 0 | 22 | -0.5774 | 1.5783e-04 | right |"
-    assert not drift(line, line.replace("0.5774", "0.5775"))
-    changes = {"0.5774": "0.5790", "22": "23", "right": "wrong", "1.5783": "1.5800", "-0.5": "0.5"}
-    assert all(drift(line, line.replace(old, new)) for old, new in changes.items())
-
-
 def test_the_group_from_its_choice_to_its_loss():
     problem, f = max(rows("| problem | text |"), key=lambda row: float(row[2]))[::2]
     assert find("prediction wins: problem # with f = #. With") == [float(problem), float(f)]
@@ -81,10 +74,8 @@ def test_dead_groups_and_the_teacher():
     groups = rows("| prompt |")
     k = [int(row[4]) for row in groups]
     counts = find("# of the # groups of this step are dead, # all wrong and # all right:")
-    dead = k.count(0) + k.count(16)
-    assert counts == [dead, len(k), k.count(0), k.count(16)]
+    assert counts == [k.count(0) + k.count(16), len(k), k.count(0), k.count(16)]
     before, y, after = ([float(row[column]) for row in groups] for column in (3, 5, 6))
-    assert y == pytest.approx([math.sqrt(x / 16 * (1 - x / 16)) for x in k], abs=1e-4)
     errors = [sum((f - t) ** 2 for f, t in zip(fs, y, strict=True)) for fs in (before, after)]
     errors = [error / len(k) for error in errors]
     assert find("is # before and # after, when") == pytest.approx(errors, abs=2e-4)
