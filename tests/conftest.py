@@ -95,11 +95,6 @@ def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
     return folder
 
 
-def pytest_runtest_setup(item):
-    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device, and `pytest -m gpu`")
-
-
 @pytest.fixture(scope="session")
 def tiny_family(tmp_path_factory):
     """Family name (a key of FAMILIES) -> the folder of its tiny model."""

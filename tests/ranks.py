@@ -167,6 +167,12 @@ def shell(argv, ranks=0, *, torchrun=()):
     return done.returncode == 0, done.stdout + done.stderr
 
 
+def script(name, *words):
+    """One of scripts/ from the shell."""
+    line = [sys.executable, "-m", f"scripts.{name}", *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
 def metrics_of(folder):
     """metrics.jsonl without what a clock measured."""
 

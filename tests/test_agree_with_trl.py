@@ -1,18 +1,14 @@
 """TRL is installed for this comparison alone: where it is missing, one line says how to get it."""
 
 import importlib.util
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from ranks import script
 
 
 @pytest.mark.slow
 def test_ours_and_trl_agree_or_one_line_says_what_is_missing():
-    command = [sys.executable, "-m", "scripts.agree_with_trl"]
-    root = Path(__file__).resolve().parent.parent
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root)
+    done = script("agree_with_trl")
     if importlib.util.find_spec("trl"):
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.count("intended: ") == 9 and "DISAGREES" not in done.stdout

@@ -218,13 +218,13 @@ MODELS = {
     "an architecture": (lambda f: change(f / CONFIG, model_type="x"), "model type `x`"),
     "code of its own": (own_code, "contains custom code"),
     "only a pickle": (lambda f: (f / WEIGHTS).rename(f / "pytorch_model.bin"), NO_WEIGHTS),
+    "little room": (lambda f: change(f / CONFIG, max_position_embeddings=20), " tokens, but"),
     "weights cut short": (lambda f: put(f / WEIGHTS, -100), NOT_LOADED),
     "a weight lost": (lambda f: gate(f, lambda w: None), LOST_GATE),
     "a weight that is NaN": (lambda f: gate(f, lambda w: w * torch.nan), "are not finite: "),
     "no tokenizer": (lambda f: [(f / x).unlink() for x in (TOKENIZER, TOKENS)], "no vocabulary"),
     "no pad token": (lambda f: change(f / TOKENS, pad_token=None), "has no pad token: set tok"),
     "a new pad token": (lambda f: change(f / TOKENS, pad_token="<n>"), "has 100 tokens, its model"),
-    "little room": (lambda f: change(f / CONFIG, max_position_embeddings=20), " tokens, but"),
     "no end token": (no_end, "has no end token: set tokenizer.eos_token and save it again"),
     "no such end": (lambda f: change(f / OWN, eos_token_id="x"), "cannot generate here: TypeError"),
     "a window": (lambda f: change(f / CONFIG, **WINDOW), "attends to the last 8 tokens only"),
@@ -372,7 +372,7 @@ def test_data_that_cannot_be_prepared(tmp_path, there):
 
 
 ALL = {  # of two ranks: the flags, what is said, the statuses
-    "--teacher_ranks 2": ("leaves no student", [2, -15]),  # rank 1 waits to be ended by torchrun
+    "--teacher_ranks 2": ("leaves no student: at most 1", [2, -15]),  # torchrun ends rank 1
     "--train_data a\nb.jsonl": ("error: a b.jsonl: no such data file", [2, 2]),
     "--sampler uniform --max_prompt_tokens 12": ("fit the prompt limit", [2, 2]),
 }

@@ -4,20 +4,12 @@ import pytest
 from made_up import GOLDILOCKS, make_run
 
 from scripts import compare
-from scripts.report import Run, bootstrap, load_methods
+from scripts.report import bootstrap, load_methods
 
 
 def of(right, problems):
     """Verdicts: so many of the first problems are right."""
     return [i < right for i in range(problems)]
-
-
-def test_accuracy_is_the_mean_of_the_last_five(tmp_path):
-    verdicts = [of(right, 10) for right in (1, 9, 2, 3, 4, 5, 6)]  # 0.4 over the last five
-    run = Run.load(make_run(tmp_path / "a", verdicts=verdicts))
-    assert (run.reported, run.score) == ([2, 3, 4, 5, 6], pytest.approx(40))
-    before = Run.load(make_run(tmp_path / "b", verdicts=verdicts[:1]))
-    assert (before.reported, before.score) == ([0], 10)
 
 
 def test_equal_amounts_by_hand(tmp_path):
@@ -30,9 +22,6 @@ def test_equal_amounts_by_hand(tmp_path):
         "| at 2 steps | 75.0% | 50.0% |",
         "| at 2.67 steps × ranks / student ranks | 75.0% | 66.7% |",  # the paper's 4/3
         "| at 1 wall-clock hours | 50.0% | 25.0% |",
-        "| at 16 device-hours | 75.0% | 50.0% |",
-        "| at 0.008 completions, k | 50.0% | 25.0% |",
-        "| at 0.2 generated tokens, M | 75.0% | 50.0% |",
     ):
         assert line in lines
 
@@ -43,7 +32,7 @@ def test_whole_command(tmp_path, capsys):
     runs = []
     for name, right, config in (("u", (3, 3, 3), {}), ("g", (5, 6, 7), GOLDILOCKS)):
         for seed, k in enumerate(right):
-            verdicts = [of(n, 8) for n in (0, k + 1, k, k, k, k - 1)]
+            verdicts = [of(n, 8) for n in (0, 0, k + 1, k, k, k, k - 1)]
             run = make_run(tmp_path / f"{name}{seed}", verdicts=verdicts, seed=seed, **config)
             runs.append(str(run))
     compare.main(runs)
@@ -60,14 +49,16 @@ def test_whole_command(tmp_path, capsys):
 
 
 def test_what_cannot_be_said(tmp_path, capsys):
-    """One seed: no interval over seeds. Unfinished, few evaluations: a note."""
+    """One seed: no interval over seeds. Unfinished, few evaluations, none after step 0: a note."""
     u = make_run(tmp_path / "u", verdicts=[[0, 0], [1, 0]])
-    g = make_run(tmp_path / "g", verdicts=[[0, 0], [1, 1]], **GOLDILOCKS, seed=1, steps=9)
+    g = make_run(tmp_path / "g", verdicts=[[1, 1]], **GOLDILOCKS, seed=1, steps=9)
     compare.main([str(u), str(g)])
     printed = capsys.readouterr()
     assert "| goldilocks | +50.0 | one seed: none | – | – | 0.0 to 100.0 |" in printed.out
-    what = [f"at step 1 of {n}; evaluations to average, of five: 1" for n in (1, 9)]
-    assert printed.err == f"note: {u} is {what[0]}\nnote: {g} is {what[1]}\n"
+    count = "evaluations to average, of five: 1\n"
+    assert (
+        printed.err == f"note: {u} is at step 1 of 1; {count}note: {g} is at step 0 of 9; {count}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,6 @@ SKILLS = make_demo.make_skills(WORLD, seed=0)
 TRAIN, VAL = read_lines(DEMO / "train.jsonl"), read_lines(DEMO / "val.jsonl")
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(DEMO / "model")
-
-
-@pytest.fixture(scope="module")
-def model():
-    return AutoModelForCausalLM.from_pretrained(DEMO / "model").eval()
-
-
 def solutions(problem):
     """The 2^n solutions with every choice of rule or habit, the right one first."""
     state, words = make_demo.parse(problem)
@@ -54,11 +44,7 @@ def test_rows_follow_from_the_seed_and_from_their_own_text():
         assert len(row["expected_answer"]) == 3 and set(row["expected_answer"]) <= {*"123456789"}
 
 
-def test_rules_by_hand():
-    assert make_demo.apply_rule("roll", "473") == "734"
-    assert make_demo.apply_rule("rise", "891") == "912"
-    assert make_demo.apply_rule("fall", "124") == "913"
-    assert make_demo.apply_rule("head", "715") == "115"
+def test_solutions_by_hand():
     text = make_demo.solution("473", ["molo", "bami"], ["roll", "rise"])
     assert text == r" 473 molo roll 734 bami rise 845 \boxed{845}"
     wordy = make_demo.solution("473", ["molo", "bami"], ["roll", "rise"], twice=["molo"])
@@ -71,20 +57,10 @@ def test_only_the_right_reading_of_every_word_gives_the_answer():
         assert answers.count(row["expected_answer"]) == 1
 
 
-def test_tokenizer_returns_every_text_exactly(tokenizer):
-    assert tokenizer.pad_token_id != tokenizer.eos_token_id
-    rows = TRAIN[::16] + VAL
-    prompts = [f"{row['problem']}\n\n{make_demo.FOOTER}" for row in rows]
-    completions = [next(solutions(row["problem"])) for row in rows]
-    prompt_ids, completion_ids = tokenizer(prompts).input_ids, tokenizer(completions).input_ids
-    assert tokenizer.batch_decode(prompt_ids) == prompts
-    assert tokenizer.batch_decode(completion_ids) == completions
-    whole = tokenizer([p + c for p, c in zip(prompts, completions, strict=True)]).input_ids
-    assert whole == [p + c for p, c in zip(prompt_ids, completion_ids, strict=True)]
-
-
-def test_base_model_is_in_the_papers_regime(model, tokenizer):
+def test_base_model_is_in_the_papers_regime():
     """Few problems are mastered, some within reach, most out of reach."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
+    model = AutoModelForCausalLM.from_pretrained(DEMO / "model").eval()
     torch.manual_seed(0)
     recorded = pd.DataFrame(json.loads((DEMO / "statistics.json").read_text())["validation"]).T
     assert 0.1 <= recorded.greedy["all"] <= 0.16

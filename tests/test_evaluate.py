@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from ranks import DEMO, on_ranks
+import ranks
 
 import train
 from plumbing.files import read_lines, write_lines
@@ -36,17 +36,19 @@ def test_summary_by_hand():
 
 
 def test_a_runs_student_has_the_runs_accuracy(tmp_path, halfway, capsys):
-    """After two steps on two ranks: the same verdict for every problem, and so the accuracy."""
-    val, out = halfway / "val.jsonl", tmp_path / "verdicts.jsonl"
-    line = f"--preset demo --sampler uniform --steps 2 --eval_every 2 --out {tmp_path / 'run'}"
-    line += f" --train_data {halfway / 'train.jsonl'} --val_data {val}"
-    line += " --prompts_per_step 4 --group_size 4"
-    on_ranks(2, tmp_path, lambda: train.main(line.split()))
-    last = read_lines(tmp_path / "run/metrics.jsonl")[-1]
-    command(tmp_path / "run/student", "--data", val, "--out", out)
-    assert out.read_text() == (tmp_path / "run/evals/step_2.jsonl").read_text()
-    assert 0 < last["val_accuracy"] < 1
-    assert f"| pass@1, greedy | {last['val_accuracy']:.2%} |" in capsys.readouterr().out
+    """The same verdict for every problem, and so the accuracy. Four ranks of three rows made the
+    run: groups of four straddle them. No teacher did."""
+    run, out, few = tmp_path / "run", tmp_path / "verdicts.jsonl", ("--max_completion_tokens", 32)
+    flags = ("--sampler", "uniform", "--steps", 2, "--prompts_per_step", 3, *few)
+    argv = ranks.command(run, *flags, "--verify_workers", 1, model=ranks.DEMO, data=halfway)
+    ranks.on_ranks(4, tmp_path, lambda: train.main(argv))
+    rows = read_lines(run / "metrics.jsonl")
+    assert len(rows) == 3 and rows[2]["teacher_mae"] is None and not (run / "teacher").exists()
+    command(run / "student", "--data", halfway / "val.jsonl", "--out", out, *few)
+    assert out.read_text() == (run / "evals/step_2.jsonl").read_text()
+    accuracy = rows[2]["val_accuracy"]
+    assert 0 < accuracy < 1
+    assert f"| pass@1, greedy | {accuracy:.2%} |" in capsys.readouterr().out
 
 
 def test_samples_limit_and_overlong_prompts(tmp_path, halfway, capsys):
@@ -55,7 +57,7 @@ def test_samples_limit_and_overlong_prompts(tmp_path, halfway, capsys):
     data[1]["problem"] += " Apply" + " lara" * 40
     path, out = tmp_path / "val.jsonl", tmp_path / "out.jsonl"
     write_lines(path, data)
-    line = [DEMO, "--data", path, "--out", out, "--limit", 3]
+    line = [ranks.DEMO, "--data", path, "--out", out, "--limit", 3]
     command(*line, "--samples", 8, "--temperature", 0.7, "--k", 1, 8)
     rows = pd.read_json(out, lines=True)
     assert rows.problem.tolist() == [0] * 8 + [1] * 8 + [2] * 8
@@ -105,7 +107,7 @@ def test_a_missing_box_is_forgiven_by_the_lenient_score_alone(monkeypatch, tiny_
 )
 def test_bad_input_is_one_line(flags, message, capsys):
     with pytest.raises(SystemExit) as stop:
-        command(DEMO, *flags)
+        command(ranks.DEMO, *flags)
     line = capsys.readouterr().err
     assert (stop.value.code, line.count("\n")) == (2, 1) and message in line
 

@@ -1,26 +1,21 @@
 """fuzz_verify: it finds nothing in verify.py, and finds the fault in a verifier that has one."""
 
-import json
-import subprocess
 import sys
-from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+from ranks import script
 
+from plumbing.files import write_lines
 from scripts import fuzz_verify
 from verify import Verdict
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_nothing_is_found(tmp_path):
     """In a process of its own: it measures its largest child, and pytest has had larger ones."""
-    golds = [{"expected_answer": gold} for gold in (r"\frac{1}{2}", "x+1", "}")]
-    (tmp_path / "golds.jsonl").write_text("".join(json.dumps(gold) + "\n" for gold in golds))
-    command = [sys.executable, "-m", "scripts.fuzz_verify", "--answers", "400", "--calls", "20"]
-    command += ["--golds", str(tmp_path / "golds.jsonl")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    golds = tmp_path / "golds.jsonl"
+    write_lines(golds, [{"expected_answer": gold} for gold in (r"\frac{1}{2}", "x+1", "}")])
+    done = script("fuzz_verify", "--answers", 400, "--calls", 20, "--golds", golds)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "right, respelled" in done.stdout and "bad verdicts: 0" in done.stdout
 
@@ -39,9 +34,6 @@ def test_a_verifier_that_always_says_the_same_is_found(monkeypatch, capsys, stat
     assert f"{found}, {status}, gold " in capsys.readouterr().out
 
 
-def test_a_file_without_golds_is_refused(monkeypatch, capsys, tmp_path):
-    (tmp_path / "empty.jsonl").write_text('{"question": "1+1"}\n')
-    monkeypatch.setattr(sys, "argv", ["fuzz_verify", "--golds", f"{tmp_path}/empty.jsonl"])
-    with pytest.raises(SystemExit, match="2"):
-        fuzz_verify.main()
-    assert "no line of it has expected_answer" in capsys.readouterr().err
+def test_a_file_without_golds_is_refused():
+    done = script("fuzz_verify", "--golds", "/dev/null")
+    assert done.returncode == 2 and "no line of it has expected_answer" in done.stderr

@@ -14,7 +14,8 @@ from rollout import Generator, Policy, Rollouts
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda")
 
-pytestmark = pytest.mark.gpu
+WHY = "needs a CUDA device, and `pytest -m gpu`"
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason=WHY)]
 
 
 def test_chunked_logprobs_match_float64_on_the_cpu():

@@ -55,8 +55,7 @@ def test_what_a_layer_keeps_is_what_the_formula_says(family):
 def test_training_bytes_by_hand():
     """288 weights in matrices and 40 in the tied head; 2 layers; 5 tokens."""
     T = 5
-    # 16 D + 8, 4 (q + kv) + 4 H, 8 I with D 4, q 6, kv 3, H 2, I 6.
-    assert TINY.kept == 64 + 8 + 36 + 8 + 48
+    # A layer keeps 16 D + 8, 4 (q + kv) + 4 H, 8 I with D 4, q 6, kv 3, H 2, I 6: 164.
     parts = floors.training_bytes(TINY, T, ranks=2)
     assert parts["sharded"] == 12 * 328 / 2 and parts["gathered"] == 6 * 328
     assert parts["activations"] == T * (2 * 164 + 40)
@@ -65,7 +64,7 @@ def test_training_bytes_by_hand():
     assert first["gathered"] == 2 * 328 and first["activations"] == T * (2 * 2 * 4 + 164 + 40)
 
 
-def test_most_rows_and_a_teacher_in_the_students_rank():
+def test_a_teacher_in_the_students_rank():
     config = train.parse(["--preset", "qwen2.5-1.5b"])
     shape = floors.Shape(floors.model_config("qwen2.5-1.5b"))
     alone = floors.memory_row(shape, None, config, 1, 0)
@@ -73,12 +72,6 @@ def test_most_rows_and_a_teacher_in_the_students_rank():
     assert both["student"] - alone["student"] == pytest.approx(both["teacher here"])
     assert both["teacher here"] == pytest.approx(14 * shape.parameters / 2**30)
     assert bench.main(["fits"]) == 0
-    most = floors.rows_that_fit(shape, shape, config, 6, 2, False)
-    for card, rows in most.items():
-        needs = []
-        for config.per_device_batch_size in (rows, rows + 1):
-            needs.append(floors.memory_row(shape, shape, config, 6, 2)["student"])
-        assert (needs[0] < floors.USABLE * card or rows == 0) and needs[1] >= floors.USABLE * card
 
 
 # ---- the parts

@@ -14,6 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from plumbing.errors import InputError
+from plumbing.files import read_lines, write_lines
 from scripts import prepare_data
 from scripts.prepare_data import PROFILES, arguments, normalise, prepare, prepare_missing
 
@@ -38,8 +39,7 @@ FILES = ["train.jsonl", "val.jsonl"]
 
 
 def write_jsonl(path, rows=TABLE):
-    lines = [json.dumps(dict(zip(COLUMNS, row, strict=True))) for row in rows]
-    path.write_text("\n".join(lines) + "\n")
+    write_lines(path, [dict(zip(COLUMNS, row, strict=True)) for row in rows])
     return path
 
 
@@ -58,11 +58,7 @@ def flags(**settings):
 def run(source, out, **settings):
     manifest = prepare(flags(**{"val_size": 1, "source": source, "out": out} | settings))
     assert sorted(path.name for path in out.iterdir()) == ["manifest.json", *FILES]
-    return manifest, *read(out)
-
-
-def read(out):
-    return ([json.loads(line) for line in (out / n).read_text().splitlines()] for n in FILES)
+    return manifest, *(read_lines(out / name) for name in FILES)
 
 
 def content(out):
@@ -157,8 +153,7 @@ def test_order_format_and_place_make_no_difference(tmp_path, hub):
 def test_numbers_and_text_beyond_ascii(tmp_path):
     """And an answer that cannot be verified is no answer, though it has two rows of three."""
     rows = [("Größe?", 18), ("b", 0.5), ("b", "{{"), ("b", "{{"), ("d", None)]
-    text = "\n".join(line(problem=problem, expected_answer=answer) for problem, answer in rows)
-    (tmp_path / "in.jsonl").write_text(text)
+    write_lines(tmp_path / "in.jsonl", [dict(zip(COLUMNS, row, strict=False)) for row in rows])
     manifest, train, val = run(tmp_path / "in.jsonl", tmp_path / "out")
     answers = {row["problem"]: row["expected_answer"] for row in train + val}
     assert answers == {"Größe?": "18", "b": "0.5"}

@@ -1,9 +1,7 @@
 """report.py: amounts, intervals and tests by hand, and folders that are no runs."""
 
-import math
-
 import pytest
-from made_up import GOLDILOCKS, make_run, selection
+from made_up import GOLDILOCKS, make_run
 
 from plumbing.errors import InputError
 from scripts import report
@@ -38,16 +36,6 @@ def test_curves_have_only_what_was_measured_by_a_run_that_may_still_write(tmp_pa
     assert run.curve("val_accuracy").to_dict() == {0: 0.1, 3: 0.3}
     assert run.curve("teacher_mae", "device_hours").to_dict() == {16: 0.2}
     assert run.curve("unheard of").empty
-
-
-def test_selections(tmp_path):
-    """A sampler may know a prediction for some of a pool, or for none."""
-    rows = [selection(1, True, [0.4, None], 8), selection(1, False, [0.1, 0.3], 0, chosen=1)]
-    rows.append(selection(2, True, [None, None], 0))
-    s = Run.load(make_run(tmp_path / "run", [{"step": 1}], rows)).selections
-    assert s.y.tolist() == [0.5, 0, 0]
-    assert s.predicted.tolist() == pytest.approx([0.4, 0.3, math.nan], nan_ok=True)
-    assert s.pool_mean.tolist() == pytest.approx([0.4, 0.2, math.nan], nan_ok=True)
 
 
 def test_runs_are_one_method_if_they_differ_in_nothing_but_the_seed(tmp_path):

@@ -183,7 +183,6 @@ def test_eq_3_bounds_the_gradient_and_how_loosely(policy, p, right):
     B = max(policy.gradient(entry).norm().item() for entry in log_p.flatten())
     bound, norm = grpo.gradient_norm_bound(p, B, T=2), policy.training_gradient(right).norm().item()
     close(grpo.gradient_norm_bound(0.2, B=3.0, T=7), 16.8)  # 2 * 3 * 7 * 0.4
-    print(f"‖∇L‖ = {norm:.3f}, bound {bound:.3f}: {bound / norm:.1f} times as large")
     assert 1 < bound / norm < 12
 
 
@@ -193,7 +192,6 @@ def test_p_one_half_maximises_the_bound_but_not_every_norm(policy):
     halves = [right for right in subsets if math.isclose(policy.success(right).item(), 0.5)]
     norms = [policy.training_gradient(right).norm().item() for right in halves]
     harder = policy.training_gradient(VERIFIERS[4 / 16]).norm().item()
-    print(f"p = 1/2: ‖∇L‖ from {min(norms):.3f} to {max(norms):.3f}; p = 1/4: {harder:.3f}")
     assert min(norms) < harder
     bounds = [grpo.gradient_norm_bound(k / 16, B=1.0, T=2) for k in range(17)]
     assert bounds[8] == max(bounds) and bounds[0] == bounds[16] == 0

@@ -92,13 +92,11 @@ def test_default_layout(world, teachers, layout):
     assert (uniform.n_students, uniform.n_teachers) == (world, 0)
 
 
-def test_impossible_layouts_say_what_would_work(layout):
-    says = {1: r"18 prompts x 16 = 288 .* 7 student ranks: use 1, 2, 3, 4, 6, 8, 9"}
-    says[8] = "--teacher_ranks 8 of 8 ranks leaves no student: at most 7"
-    for teachers, why in says.items():
-        with pytest.raises(ValueError, match=why) as refusal:
-            layout(8, "--teacher_ranks", teachers)
-        assert "\n" not in str(refusal.value)
+def test_an_impossible_layout_says_what_would_work(layout):
+    why = r"18 prompts x 16 = 288 .* 7 student ranks: use 1, 2, 3, 4, 6, 8, 9"
+    with pytest.raises(ValueError, match=why) as refusal:
+        layout(8, "--teacher_ranks", 1)
+    assert "\n" not in str(refusal.value)
 
 
 GPUS = {  # ranks, those of this machine, this rank, GPUs -> this rank's, or what is wrong
@@ -288,16 +286,6 @@ def test_a_checkpoint_before_the_teachers_first_update_changes_nothing(halfway, 
     del rows[1]["val_accuracy"]  # evaluated as its last step
     write_lines(tmp_path / "often/metrics.jsonl", rows)
     same_run(tmp_path / "seldom", tmp_path / "often")
-
-
-@pytest.mark.slow
-def test_baseline_with_groups_that_straddle_ranks(halfway, tmp_path):
-    flags = ("--sampler", "uniform", "--steps", 2, "--prompts_per_step", 3)
-    said = run(tmp_path / "run", *flags, ranks=4, data=halfway)  # 3 rows a rank, groups of 4
-    assert "teacher  none" in said
-    rows = read_lines(tmp_path / "run/metrics.jsonl")
-    assert len(rows) == 3 and rows[-1]["teacher_mae"] is None
-    assert not (tmp_path / "run/teacher").exists()
 
 
 @pytest.mark.slow
