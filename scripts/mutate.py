@@ -107,7 +107,7 @@ half a checkpoint | plumbing/checkpoint.py | faults::a_full_disk_stops_the_run_a
     temporary = final.with_suffix(".tmp") => temporary = final
 logs not cut on resume | plumbing/folder.py | train::four_ranks_repeat_and_resume_bit_for_bit
     if step and row["step"] <= step => if step
-SIGTERM ignored | plumbing/ranks.py | faults::sigterm_amid_a_long_evaluation_loses_nothing
+SIGTERM ignored | plumbing/ranks.py | faults::sigterm_at_one_rank_stops_all_after_the_step_and_saves
     self.store.set("stop", "") => pass
 the first box, not the last | verify.py | verify::extract_boxed
     start = max(( => start = min((

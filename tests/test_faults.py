@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -139,7 +140,21 @@ def test_a_full_disk_stops_the_run_and_costs_nothing(whole, halfway, tmp_path):
 # ---- SIGTERM, lost ranks, errors that are not ours
 
 
-def test_sigterm_amid_a_long_evaluation_loses_nothing(whole, halfway, tmp_path):
+def test_sigterm_at_one_rank_stops_all_after_the_step_and_saves(whole, halfway, tmp_path):
+    def terminate(rank):
+        if rank == 1:
+            at_step(2, lambda run: os.kill(os.getpid(), signal.SIGTERM))
+        if rank == 0:  # which looks for the note, and is not to come too early
+            at_step(2, lambda run: run.layout.store.wait(["stop"], timedelta(seconds=20)))
+
+    folder, flags = tmp_path / "run", ("--checkpoint_every", 4)
+    ended = go(folder, *flags, data=halfway, before=terminate)
+    assert ended.statuses == [143, 143, 143] and "stopped by SIGTERM" in ended.out
+    assert steps_of(folder) == ["step_2"] and not (folder / "student").exists()
+    finishes(folder, whole, halfway, *flags)
+
+
+def test_sigterm_at_a_teacher_amid_a_long_evaluation_loses_nothing(whole, halfway, tmp_path):
     """The teacher's main thread waits for a letter then: Python would run no handler in it."""
 
     def terminate(rank):
