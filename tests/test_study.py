@@ -61,21 +61,18 @@ def test_speed_by_hand():
     method[1] = method[0]
     assert study_report.speed_up(base, method) == pytest.approx(50 / 30)
     assert study_report.speed_interval(base, method) == pytest.approx((50 / 30, 50 / 30, 50 / 30))
-    assert study_report.speed_up(base[:6], method) == pytest.approx(
-        30 / 15
-    )  # 3 points: the mean of 1 to 5
+    # 3 points: the mean of 1 to 5.
+    assert study_report.speed_up(base[:6], method) == pytest.approx(30 / 15)
 
 
 def test_no_speed_without_a_gain():
     """A method that ends where it began, or below, reaches nothing that is worth a ratio."""
     gains = pd.DataFrame({0: pd.Series({t: 10 + t / 10 for t in range(0, 161, 10)})})
     for end in (10, 5):
-        falls = pd.DataFrame(
-            {0: pd.Series({t: 10 + (end - 10) * t / 120 for t in range(0, 121, 10)})}
-        )
-        assert math.isnan(study_report.speed_up(gains, falls)) and math.isnan(
-            study_report.speed_up(falls, gains)
-        )
+        curve = {t: 10 + (end - 10) * t / 120 for t in range(0, 121, 10)}
+        falls = pd.DataFrame({0: pd.Series(curve)})
+        both = study_report.speed_up(gains, falls), study_report.speed_up(falls, gains)
+        assert all(map(math.isnan, both))
 
 
 def test_predicted_speed_by_hand():
