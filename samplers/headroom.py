@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sampler import Goldilocks, Selections, utility_target
+from sampler import Goldilocks, Selections, epsilon_greedy, utility_target
 
 
 def headroom(p_hat):
@@ -24,8 +24,7 @@ class Headroom(Goldilocks):
         ring_M = self.rng.exponential(size=n * self.K) / np.maximum(utility_M, 1e-6) ** 2
         # The n first are dealt to n pools, as seeded players are, the rest after them.
         dealt = np.argsort(ring_M).reshape(self.K, n).T
-        explored_N = self.rng.random(n) < self.epsilon
-        chosen_N = np.where(explored_N, self.rng.integers(self.K, size=n), 0)
-        selections = Selections(candidate_M[dealt], utility_M[dealt], chosen_N, explored_N)
+        choice = epsilon_greedy(-ring_M[dealt], self.epsilon, self.rng)  # the first to ring
+        selections = Selections(candidate_M[dealt], utility_M[dealt], *choice)
         self.take(selections.index_N)
         return selections

@@ -79,10 +79,8 @@ class Run:
     def live(self) -> pd.Series:
         """The share of an update's P groups that are live, by step. With DAPO's extra rounds there
         are more groups than that; the live ones come first."""
-        m, P = (
-            self.metrics.reindex(columns=["groups", "zero_variance"]),
-            self.config["prompts_per_step"],
-        )
+        m, P = self.metrics, self.config["prompts_per_step"]
+        m = m.reindex(columns=["groups", "zero_variance"])
         return (m.groups * (1 - m.zero_variance)).round().clip(upper=P) / P
 
     @cached_property

@@ -1,8 +1,10 @@
 """The paper's claim where its conditions hold, and where it ends: every run, and its tables.
 
-python -m scripts.study --out runs/study              # all of docs/study_plan.md; goes on
-python -m scripts.study --out runs/study --only claim # one part of it
-python -m scripts.study --out runs/study --minutes 0  # what is known by now
+    python -m scripts.study --out runs/study              # all of docs/study_plan.md; goes on
+    python -m scripts.study --out runs/study --only claim # one part of it
+    python -m scripts.study --out runs/study --minutes 0  # what is known by now
+
+The plan as code is in study_plan.py, what is made of finished runs in study_report.py.
 """
 
 import os

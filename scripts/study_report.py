@@ -17,10 +17,11 @@ def outcomes(out: Path, cell: Cell) -> pd.DataFrame:
     evaluations; equal, that of the last five within LENGTH steps, so after equally many
     completions; hardest, score on the hardest quarter of the problems neither mastered nor out of
     reach at the start. Of those steps: live, the share of live groups in an update."""
-    rows = {}
-    for seed, run in cell.finished(out).items():
+    runs, rows = cell.finished(out), {}
+    if runs:
         bits = pd.read_json(place(out, cell.world) / "val.jsonl", lines=True).difficulty
         within = bits[(bits > 0.1) & (bits < 30)]
+    for seed, run in runs.items():
         rows[seed] = {
             "score": run.score,
             "equal": run.accuracy.loc[:LENGTH].tail(5).mean(),
@@ -65,6 +66,12 @@ def speed_interval(base: pd.DataFrame, method: pd.DataFrame) -> tuple[float, flo
     return report.ratio_interval(lambda some: speed_up(base[some], method[some]), seeds)
 
 
+def difference(method: pd.Series, base: pd.Series) -> str:
+    """In points, paired by seed, with its 95% interval."""
+    mean, (low, high), _ = report.t_difference(method, base, paired=True)
+    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
 def compared(out: Path, part: str) -> pd.DataFrame:
     """A row for each comparison of a part that has at least two seeds in common."""
     rows = []
@@ -76,8 +83,7 @@ def compared(out: Path, part: str) -> pd.DataFrame:
         row = {"part": part, "world": base.world, "seeds": len(common)}
         row |= {"method": method.name, "against": base.name}
         for what in ("score", "equal", "hardest"):
-            mean, (low, high), _ = report.t_difference(b[what], a[what], paired=True)
-            row[what] = f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+            row[what] = difference(b[what], a[what])
         S, low, high = speed_interval(curves(out, base)[common], curves(out, method)[common])
         r = b.live.mean() / a.live.mean()
         x = signal({seed: base.finished(out)[seed] for seed in common})
@@ -116,9 +122,8 @@ def show_best_rates(out: Path) -> str:
     common = a.index.intersection(b.index)
     if len(common) < 2:
         return ""
-    mean, (low, high), _ = report.t_difference(b[common], a[common], paired=True)
     rows = [[name, spread(m.score), ", ".join(sorted({*m.rate}))] for name, m in methods.items()]
-    rows += [["difference, 4/3 rule", f"{mean:+.1f} ({low:+.1f} to {high:+.1f})", ""]]
+    rows += [["difference, 4/3 rule", difference(b[common], a[common]), ""]]
     title = "Each at the rate that is best for the other half of its seeds"
     return table(title, ["", "score", "rates"], rows)
 
