@@ -125,7 +125,8 @@ def flags_of(s: Sizes, steps: int, every: int) -> list[str]:
 
 def tests(s: Sizes) -> dict:
     """The tests that need a card."""
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-rs", "-p", "no:cacheprovider"]
+    alone = ["-o", "addopts="]  # one test at a time: they share the card
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-rs", "-p", "no:cacheprovider", *alone]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     print(done.stdout[-20_000:])
     last = done.stdout.strip().rpartition("\n")[2]

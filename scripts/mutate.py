@@ -136,7 +136,8 @@ def faults(word: str) -> list[list[str]]:
 
 def fails(tree: Path, *tests: str) -> bool:
     """Whether one of the tests fails. Raises InputError where there is no such test."""
-    line = [sys.executable, "-B", "-m", "pytest", "-qx", "-p", "no:cacheprovider", *tests]
+    alone = ["-o", "addopts=", "-qx", "-p", "no:cacheprovider"]  # no second process for one test
+    line = [sys.executable, "-B", "-m", "pytest", *alone, *tests]
     status = subprocess.run(line, cwd=tree, capture_output=True, check=False).returncode
     if status > 1:
         raise InputError(f"pytest's exit status is {status}: {' '.join(tests)}")
