@@ -141,22 +141,21 @@ def summary(title: str, rows: pd.DataFrame, samples: int, ks: list[int], greedy:
     return analysis.table(title, ["", "value", "95% interval"], cells)
 
 
-def settings(given: dict) -> train.Config:
+def settings(given: dict) -> tuple[train.Config, dict]:
     """Those of the run whose folder is given as the model, else the preset's; over them what is
-    given. Raises ValueError, in one line."""
+    given. And the run's config.json, {} without one. Raises ValueError, in one line."""
     folder = Path(given["model"])
     file = folder / "config.json"
     facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if "student_ranks" not in facts:  # no run's
         config = train.parse(["--preset", given.get("preset", train.Config.preset)])
-        return replace(config, **given)
+        return replace(config, **given), {}
     if "preset" in given:
         raise InputError(f"--preset {given['preset']}: {folder} is a run and has settings already")
     if not (folder / "student").exists():
         raise InputError(f"{folder}: has no student/ yet; train.py exports it when it is finished")
-    return replace(
-        flags.recorded(train.Config, facts), **given | {"model": str(folder / "student")}
-    )
+    config = flags.recorded(train.Config, facts)
+    return replace(config, **given | {"model": str(folder / "student")}), facts
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -182,9 +181,11 @@ def main(argv: list[str] | None = None) -> None:
         if max(args.k) > n:
             raise InputError(f"--k {max(args.k)}: must be at most --samples {n}")
         given = {name: x for name, x in vars(args).items() if name in ["model", *SETTINGS]}
-        config = settings(given)
+        config, facts = settings(given)
         if not args.data:
             prepare_missing([config.val_data])
+            if facts:
+                analysis.check_unchanged(config.val_data, facts["val_data_crc32"])
         data = Problems(args.data or config.val_data)
         chosen = range(len(data))[: args.limit]
         rows = evaluate(config, data, chosen, n, args.temperature)

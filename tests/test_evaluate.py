@@ -55,13 +55,15 @@ def test_a_runs_student_has_the_runs_accuracy(tmp_path, halfway, capsys):
         evaluate.main([str(run)])
     (run / "student").mkdir()
     config = json.loads((run / "config.json").read_text())
-    del config["epsilon"]
-    (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SystemExit):
-        evaluate.main([str(run)])
+    without = {name: config[name] for name in config if name != "epsilon"}
+    for other in (config | {"val_data_crc32": 1}, without):
+        (run / "config.json").write_text(json.dumps(other))
+        with pytest.raises(SystemExit):
+            evaluate.main([str(run)])
     told = capsys.readouterr()
     assert "made by another version of this code (epsilon is not in its config.json)" in told.err
     assert "is a run and has settings already\n" in told.err and "has no student/ yet" in told.err
+    assert "/val.jsonl has changed since the run\n" in told.err
     accuracy = rows[2]["val_accuracy"]
     assert 0 < accuracy < 1
     assert f"| pass@1, greedy | {accuracy:.2%} |" in told.out
