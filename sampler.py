@@ -65,7 +65,8 @@ class Selections:
         return Selections(*map(np.concatenate, both))
 
     def lines(self, step: int, successes_N: np.ndarray, G: int) -> list[dict]:
-        """The rows of selections.jsonl: each choice with its outcome."""
+        """The rows of selections.jsonl: each choice with its outcome. Its "chosen" is the problem,
+        not the position in the pool."""
         names = ("pool", "utilities", "chosen", "explored", "successes", "y")
         predicted = (self.pool_N_K, self.utilities_N_K, self.index_N, self.explored_N)
         columns = (*predicted, successes_N, utility_target(successes_N / G))
@@ -150,7 +151,7 @@ class Uniform:
             self.status[self.status == self.TRAINED] = self.UNSEEN
             self.passes += 1
         found = f"only {len(drawn)} of {len(self.status)} fit the prompt limit"
-        advice = "add problems, raise --max_prompt_tokens, or lower --candidates"
+        advice = "add some, raise --max_prompt_tokens, or lower --prompts_per_step or --candidates"
         raise InputError(f"a step draws {k} distinct problems, but {found}: {advice}")
 
     def take(self, index_N: np.ndarray) -> None:
@@ -178,7 +179,7 @@ class Uniform:
 
 
 def epsilon_greedy(utilities_N_K, epsilon: float, rng) -> tuple[np.ndarray, np.ndarray]:
-    """(Alg. 1, lines 11-16) per row: with probability ε any of the pool, else the best of it.
+    """(Alg. 1, lines 10-16) per row: with probability ε any of the pool, else the best of it.
 
     Returns (chosen_N, int64 positions in the pool; explored_N, bool: which rows took the uniform
     branch, that may also pick the best). rng: a numpy Generator.
@@ -306,7 +307,8 @@ class Prefetching:
             self.next = Selections.from_state(selections), metrics
 
     def metrics(self) -> dict[str, float]:
-        """The sampler's, as they were when the proposals in use were made."""
+        """The sampler's, as they were when the proposals in use were made: of DAPO's rounds those
+        of the last, with its seconds alone."""
         return self._metrics
 
 

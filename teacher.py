@@ -52,7 +52,7 @@ def add_lora(backbone: nn.Module) -> None:
     backbone.requires_grad_(False)
     for module in list(backbone.modules()):
         for name, child in module.named_children():
-            if isinstance(child, nn.Linear) and not isinstance(module, LoRALinear):
+            if isinstance(child, nn.Linear):
                 setattr(module, name, LoRALinear(child))
 
 
@@ -195,8 +195,8 @@ class Teacher:
         self.last_loss = total.item() / len(batches)
 
     def _step(self, batch: list[tuple[tuple[int, ...], float]]) -> torch.Tensor:
-        """φ ← φ - η ∇ 1/|B| Σ (f_φ(q) - y)², the batch B shared out over the ranks. Returns this
-        rank's share of the loss."""
+        """An AdamW step on 1/|B| Σ (f_φ(q) - y)², the batch B shared out over the ranks. Returns
+        this rank's share of the loss."""
         mine = batch[self.share :: self.shares]
         f_b = self._forward([ids for ids, _ in mine or batch[:1]])  # an idle rank has weight 0
         y_b = torch.tensor([y for _, y in mine or batch[:1]], device=self.device)
@@ -216,7 +216,8 @@ class Teacher:
 
     def _forward(self, rows: list[tuple[int, ...]]) -> torch.Tensor:
         if self.frozen:
-            return self.model(pooled_B_D=torch.stack([self._embed(ids) for ids in rows]))[0]
+            pooled_B_D = torch.stack([self._embed(ids) for ids in rows]).to(self.device)
+            return self.model(pooled_B_D=pooled_B_D)[0]
         return self.model(*pad(rows, self.tokenizer.pad_token_id, self.device))[0]
 
     @torch.no_grad()
@@ -224,8 +225,8 @@ class Teacher:
         """A question's embedding by a frozen backbone, which never changes: computed once, and
         alone. Padded to its neighbours' length it would differ by rounding from rank to rank, and
         so would the heads, whose gradients no collective adds up. Ranks must be devices of one kind
-        for that."""
-        return self.model(*pad([ids], self.tokenizer.pad_token_id, self.device))[1][0]
+        for that. On the host: 100,000 of them would be 0.6 GB of the card."""
+        return self.model(*pad([ids], self.tokenizer.pad_token_id, self.device))[1][0].cpu()
 
     def _tokenise(self, question: str) -> tuple[int, ...]:
         """The raw question's tokens, cut at max_prompt_tokens (the teacher's tokenizer may count

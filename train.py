@@ -30,7 +30,7 @@ from plumbing import checkpoint, flags, memory, show
 from plumbing.batches import halves, micro_batches
 from plumbing.errors import NonFiniteError
 from plumbing.evaluation import evaluate
-from plumbing.flags import count, natural, number, opt, positive, share
+from plumbing.flags import count, from_0, natural, number, opt, share
 from plumbing.folder import RunFolder
 from plumbing.mail import Mailbox, RemoteSampler, serve
 from plumbing.meters import Noise
@@ -70,7 +70,7 @@ class Config:
     learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", type=share)
     optimizer: str = opt("adamw", "or sgd: what would plain descent do?", choices=("adamw", "sgd"))
     lr_schedule: str = opt("constant", "linear: to 0 at the end", choices=("constant", "linear"))
-    max_grad_norm: float = opt(1.0, "longer gradients are scaled to it; 0: never", type=positive)
+    max_grad_norm: float = opt(1.0, "longer gradients are scaled to it; 0: never", type=from_0)
     max_prompt_tokens: int = opt(1024, "longer ones are dropped, counted (Table 5a)", type=count)
     max_completion_tokens: int = opt(2048, "completions are cut there (Table 5a)", type=count)
     temperature: float = opt(0.7, "in training; evaluation is greedy", type=number(float, 1e-3))
@@ -82,10 +82,10 @@ class Config:
     dead_rows: str = opt("in", "count dead groups in denominators", choices=("in", "out"))
     update_iterations: int = opt(1, "updates mu on each batch (Table 5a)", type=count)
     clip_low: float = opt(0.2, "the ratio is clipped below 1 - this (Section 6)", type=share)
-    clip_high: float = opt(0.28, "the ratio is clipped above 1 + this (Section 6)", type=positive)
+    clip_high: float = opt(0.28, "the ratio is clipped above 1 + this (Section 6)", type=from_0)
     resample_rounds: int = opt(0, "DAPO's extra rounds for dead groups (Section 6)", type=natural)
-    kl_coef: float = opt(0.0, "KL to the initial student (Table 5a)", type=positive)
-    entropy_coef: float = opt(0.0, "entropy bonus beta; 0.0003 in Table 2 (Eq. 4)", type=positive)
+    kl_coef: float = opt(0.0, "KL to the initial student (Table 5a)", type=from_0)
+    entropy_coef: float = opt(0.0, "entropy bonus beta; 0.0003 in Table 2 (Eq. 4)", type=from_0)
     activation_checkpointing: bool = opt(False, "recompute activations: less memory, more time")
     # Teacher
     teacher_ranks: int = opt(-1, "-1: world//4, 2 of 8 (Section 5.1)", type=number(int, -1))
@@ -140,7 +140,7 @@ def parse(argv: list[str] | None = None) -> Config:
     if not sampler.uses_teacher:
         config.teacher_model, config.teacher_ranks = "", 0
         if "steps" not in given:
-            # Equal device time: 4/3 of the steps, to the next evaluation (App. D, Table 6).
+            # Equal device time on 6 + 2 ranks: 4/3, to the next evaluation (App. D, Table 6).
             config.steps = math.ceil(config.steps * 4 / 3 / config.eval_every) * config.eval_every
     if config.teacher_ranks < 0:
         config.teacher_ranks = int(os.environ.get("WORLD_SIZE", 1)) // 4
@@ -200,7 +200,7 @@ class Student:
         every rank knows whole. Returns metrics. Raises NonFiniteError before the weights change."""
         c, n = self.config, self.layout.n_students
         rewards_P_G = rollouts.rewards_P_G(c.group_size)
-        # Eq. 2: it is through these that the gradient is as long as √(p(1-p)), and 0 where dead.
+        # Eq. 2: these put the factor √(p(1-p)) into the gradient's length, 0 where a group is dead.
         advantage_P_G = grpo.group_advantages(rewards_P_G, c.advantage_std)
         if c.dead_rows == "out":
             advantage_P_G = grpo.leave_out_dead_groups(advantage_P_G)

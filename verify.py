@@ -10,8 +10,9 @@ gold answer says?
    that repeating the question pays; it takes 1/2^99 for 1/2^98, "5 6" for 11, 1=2=5 for 5. So:
    - The answer has the gold's shape: as many parts, the same brackets and names, each "=" true.
    - Values are parsed only if they are arithmetic in letters; then they are equal exactly where
-     rational, else to 60 digits, at random points for the letters. (math-verify's own `verify`
-     judges golds with sums or integrals.) Everything else is equal as text or not at all.
+     rational, else to 60 digits, at random points for the letters, or one is the other rounded to
+     six places or more. (math-verify's own `verify` judges golds with sums or integrals.)
+     Everything else is equal as text or not at all.
    - A right answer in a rare spelling earns 0 (sin 30° in degrees, {x | x>3}, a zero hidden in
      roots, the real root of -8): a wrong 1 is learned, a wrong 0 only slows learning.
    Whether the order of a gold's list "1, 2" matters cannot be known: any order of it is paid.

@@ -113,8 +113,9 @@ class Advice:
         kept = [step for step in checkpoint.steps(self.folder) if step <= before]
         where = f"{checkpoint.folder_of(self.folder, kept[-1])} is" if kept else "no checkpoint is"
         fell = f"validation accuracy fell from {best / n:.1%} to {right / n:.1%} at step "
-        fell += f"{row['step']}; {where} from before it. What helps: a lower --learning_rate, or "
-        return [f"{fell}--kl_coef; see in metrics.jsonl where grad_norm rose"]
+        fell += f"{row['step']}; {where} from before it. What helps: a new run (another --out) "
+        fell += "with a lower --learning_rate, or with --kl_coef; see in metrics.jsonl where "
+        return [f"{fell}grad_norm rose"]
 
 
 def listed(shares: dict[str, float]) -> str:

@@ -19,7 +19,8 @@ from plumbing.files import digest, read_lines, write_lines, write_whole
 # What may differ when a run is continued; anything else would make it another experiment.
 FREE = {"out", "steps", "eval_every", "checkpoint_every", "keep", "timeout_minutes"}
 FREE |= {"verify_workers", "teacher_ranks"}
-# With these the run goes on, but rounding or the split of random streams changes.
+# With these the run goes on, but rounding or the split of random streams changes; with other
+# teacher ranks also the teacher's batch, which is teacher_batch_size a rank.
 INEXACT = {"world_size", "student_ranks", "device", "torch", "transformers", "meter_every"}
 INEXACT |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
 LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
@@ -165,12 +166,12 @@ class RunFolder:
             write_lines(self.path / f"{name}.jsonl", rows, "a")
 
     def log_outcomes(self, step: int, selections, rollouts, decode) -> None:
-        """A step's selections with their outcomes and, at evaluations, three completions to look
-        at: the first of three problems."""
+        """A step's selections with their outcomes and, at the first step and at evaluations, three
+        completions to look at: the first of three problems."""
         G = self.config.group_size
         lines = selections.lines(step, rollouts.successes_P(G), G)
         self.log("selections", lines)
-        if step == 1 or step % self.config.eval_every == 0:
+        if step in (1, self.config.steps) or step % self.config.eval_every == 0:
             samples = []
             for line, b in zip(lines[:3], range(0, len(rollouts), G), strict=False):
                 sample = {"step": step, "problem": line["chosen"], "status": rollouts.statuses[b]}

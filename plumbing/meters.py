@@ -1,5 +1,7 @@
 """How much of a step's gradient is signal: two numbers that a run logs every so many steps."""
 
+import math
+
 import torch
 
 LOOK_AT = 2**24  # numbers of a rank's gradient and update; of more every so-manieth
@@ -22,8 +24,9 @@ class Noise(dict):
         self.halves = self.measured and not (c.kl_coef or c.entropy_coef)
         self.student, self.half = student, None
         size = sum(p.numel() for p in student.policy.parameters())
-        # Odd, so that it walks through the columns of a matrix.
-        self.every = size // student.layout.n_students // LOOK_AT | 1
+        every = size // student.layout.n_students // LOOK_AT
+        # Prime to the widths of models, so that it walks through all columns of a matrix.
+        self.every = next(k for k in range(every, every + 11) if math.gcd(k, 2 * 3 * 5 * 7) == 1)
 
     def sample(self, tensor) -> torch.Tensor:
         """The numbers that are looked at, of a parameter's gradient or moment."""

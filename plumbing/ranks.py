@@ -77,7 +77,8 @@ class Layout:
             if n > devices:
                 raise ValueError(
                     f"{n} {role} ranks on a machine with {devices} GPU{'s' * (devices > 1)}: NCCL "
-                    f"wants one each; start fewer with --nproc_per_node, or see --teacher_ranks"
+                    f"wants one each; start fewer with --nproc_per_node, see --teacher_ranks, or "
+                    f"hide the GPUs (export CUDA_VISIBLE_DEVICES=)"
                 )
         return torch.device("cuda", local % devices)
 

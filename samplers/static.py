@@ -15,8 +15,8 @@ def number(value) -> float:
 
 
 class Static(Pooled):
-    """--column holds some model's pass rate, such as the `pass_rate_72b_tir` of OpenMathReasoning
-    (Moshkov et al., 2025, arXiv 2504.16891); of each pool the one nearest to 1/2."""
+    """--column holds some model's pass rate, such as `pass_rate` of OpenMathReasoning (Moshkov et
+    al., 2025, arXiv 2504.16891) as prepare_data writes it; of each pool the one nearest to 1/2."""
 
     flags = ("candidates", "column")
 

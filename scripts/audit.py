@@ -1,6 +1,6 @@
 """What training curves cannot separate: Markdown tables from run folders.
 
-    python -m scripts.audit runs/goldilocks_* runs/uniform_* > audit.md
+    python -m scripts.audit runs/demo-* > audit.md
 
 Values are mean ± sample standard deviation over runs. Predictions are those that a problem was
 selected with, outcomes y = √(p̂(1-p̂)) of its G completions.

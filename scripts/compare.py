@@ -1,6 +1,6 @@
 """Which method is better, at equal compute, and how sure is that? Markdown tables from run folders.
 
-    python -m scripts.compare runs/goldilocks_* runs/uniform_* > comparison.md
+    python -m scripts.compare runs/demo-* > comparison.md
 
 An accuracy is the mean of a run's last five evaluations (Section 5.2), in percent; over seeds it is
 mean ± sample standard deviation. Runs whose settings differ in nothing but the seed are one method.

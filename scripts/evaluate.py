@@ -165,7 +165,7 @@ def main(argv: list[str] | None = None) -> None:
     add("model", help="hub id, Hugging Face folder, or a run of train.py")
     add("--data", default="", help="JSONL or Parquet [the run's or the preset's validation file]")
     add("--limit", type=flags.count, default=None, help="the first problems only")
-    add("--temperature", type=flags.positive, default=0.0, help="0 is greedy [0]")
+    add("--temperature", type=flags.from_0, default=0.0, help="0 is greedy [0]")
     add("--samples", type=flags.count, default=1, help="completions of each problem [1]")
     add("--k", type=flags.count, nargs="+", default=[1], help="pass@k for each of these [1]")
     add("--out", type=Path, default=None, help="write a JSON line for each verdict there")

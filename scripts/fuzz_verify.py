@@ -183,8 +183,8 @@ def main() -> int:
     add("--seed", type=int, default=0)
     options = parser.parse_args()
     with analysis.one_line("fuzz_verify"):
-        golds = analysis.read_table(options.golds, "expected_answer").expected_answer.str.strip()
-
+        golds = analysis.read_table(options.golds, "expected_answer").expected_answer
+    golds = golds.astype(str).str.strip()
     grown = growth(options.calls)
     frame = graded(options.answers, golds.tolist(), random.Random(options.seed))
     print(pandas.crosstab([frame.family, frame.due], frame.status).to_string())

@@ -150,6 +150,8 @@ def main() -> int:
     word, survivors = parser.parse_args().only, set()
     with analysis.one_line("mutate"), tempfile.TemporaryDirectory() as folder:
         tree, chosen = Path(folder), faults(word)
+        if not chosen:
+            raise InputError(f"--only {word}: no fault, file or test has it")
         copy = "git ls-files -zco --exclude-standard | xargs -0 cp -P --parents -t"
         subprocess.run(f"{copy} {folder}", shell=True, cwd=ROOT, check=True)
         if fails(tree, *sorted({test for _, _, test, _, _ in chosen})):

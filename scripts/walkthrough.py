@@ -132,7 +132,7 @@ step, G = {G} completions of each, so B = P · G = {B}; pools of K = {K} candida
 
 ## 1. The teacher scores a pool of candidates
 
-*Alg. 1, lines 4-10; Figure 1, steps 1-2. `sampler.Pooled.propose`, `teacher.Teacher.predict`*
+*Alg. 1, lines 4-9; Figure 1, steps 1-2. `sampler.Pooled.propose`, `teacher.Teacher.predict`*
 
 Each prompt gets a pool of {K} problems that were not trained on before (`sampler.Uniform.draw`).
 The teacher reads the bare question and predicts its utility f = 0.5 · σ(wᵀ MeanPool + b), a number
@@ -143,7 +143,7 @@ it knows which books are useless. The pool of prompt {n + 1}:
 
 ## 2. One is chosen, ε-greedily
 
-*Alg. 1, lines 11-16. `sampler.epsilon_greedy`*
+*Alg. 1, lines 10-16. `sampler.epsilon_greedy`*
 
 The highest prediction wins: problem {problem} with f = {f:.4f}. With probability ε = {c.epsilon},
 in this step for prompts {explored}, the choice from a pool is uniform instead. The others of each
