@@ -24,7 +24,7 @@ from plumbing.files import read_lines, write_lines
 from plumbing.flags import count
 from scripts import analysis, audit, make_demo, plot
 from scripts.study_plan import PARTS, WHERE, WORLDS, Cell, place
-from scripts.study_report import answer_of, compared, draw, show, show_best_rates
+from scripts.study_report import answer_of, compared, draw, draw_quantity, show, show_best_rates
 
 # How processes of a pool start: anew, with one thread each.
 OWN_THREAD = {"mp_context": get_context("spawn"), "initializer": torch.set_num_threads}
@@ -127,6 +127,8 @@ def main(argv=None) -> int:
             print(show(found))
             print(show_best_rates(out))
             print(plot.save(draw(out, found), out / "study.png"))
+            quantity = found[found.part == "quantity"]
+            print(plot.save(draw_quantity(quantity), out / "quantity.png"))
     return int(failed > 0)
 
 

@@ -118,7 +118,9 @@ def test_numbers_of_a_comparison_by_hand(tmp_path, monkeypatch):
     text = study_report.show(found)
     assert "80% → 60% | 2.00 | 0.22 | 1.30" in text
     assert "| demo | 3.00 | 2.00 | 1.70 (1.50 to 1.90) | yes |" in text
-    study_report.draw(tmp_path, found)
+    speed = study_report.draw(tmp_path, found).axes[2]
+    assert [text.get_text() for text in speed.texts] == ["demo"]
+    assert len(study_report.draw_quantity(found).axes[0].lines) == 3  # two predictions, and this
 
 
 def test_each_seed_runs_at_the_rate_that_is_best_for_the_others(tmp_path):
