@@ -189,6 +189,7 @@ def agent(main, words, log, *flags):
             os._exit(status)
 
     def launch():
+        gc.freeze()  # as in _life
         sys.stdout = sys.stderr = log.open("a", buffering=1)
         config, *_ = config_from_args(parse_args([*map(str, flags), "train.py", *words]))
         config.start_method = "fork"
