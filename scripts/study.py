@@ -127,8 +127,8 @@ def main(argv=None) -> int:
             print(show(found))
             print(show_best_rates(out))
             print(plot.save(draw(out, found), out / "study.png"))
-            quantity = found[found.part == "quantity"]
-            print(plot.save(draw_quantity(quantity), out / "quantity.png"))
+            if not (quantity := found[found.part == "quantity"]).empty:
+                print(plot.save(draw_quantity(quantity), out / "quantity.png"))
     return int(failed > 0)
 
 

@@ -163,8 +163,10 @@ def show(found: pd.DataFrame) -> str:
     return "\n".join(tables)
 
 
-def label_speed(axes, title: str, legend: str) -> None:
-    """What the axes of S against r have in common."""
+def finish_speed(axes, title: str, legend: str) -> None:
+    """What the axes of S against r have in common; AdamW's rule among it."""
+    r = np.linspace(1, 5, 50)
+    axes.plot(r, np.sqrt(r), color="0.3", linewidth=1, label="√r: AdamW's rule where all is noise")
     axes.set(xlabel="r: live groups ÷ the baseline's", ylabel="S", title=title, xlim=(0.9, 5))
     axes.set_yscale("log", base=2)
     axes.set_yticks((0.5, 0.75, 1, 4 / 3, 2, 3, 4, 6), ("½", "¾", "1", "4/3", "2", "3", "4", "6"))
@@ -184,15 +186,13 @@ def draw(out: Path, found: pd.DataFrame) -> Figure:
         accuracy.plot([], [], color=colour, label=f"{name}, {len(methods[name])} runs")
     accuracy.legend()
     found = found[found.part.isin(WHERE)].dropna(subset="S").sort_values("r")
-    r = np.linspace(1, max([4, *found.r]), 50)
-    speed.plot(r, np.sqrt(r), color="0.3", linewidth=1, label="√r: the rule where all is noise")
     speed.axhline(audit.PAYS, color="0.3", linestyle=":", label="4/3: a teacher pays above")
     ends = (found.S - found.low).clip(lower=0), (found.high - found.S).clip(lower=0)
     speed.errorbar(found.r, found.S, ends, fmt="o", capsize=2, color=plot.COLOURS[1])
     for i, row in enumerate(found.itertuples()):
         near = {"xytext": (4, 4 if i % 2 else -10), "textcoords": "offset points", "fontsize": 7}
         speed.annotate(row.world, (row.r, row.S), **near)
-    label_speed(speed, "Steps saved by Goldilocks, a dot for each world", "upper left")
+    finish_speed(speed, "Steps saved by Goldilocks, a dot for each world", "upper left")
     speed.set_ylim(0.5, 4)  # the intervals of worlds in which runs differ much are wider
     return figure
 
@@ -202,11 +202,10 @@ def draw_quantity(found: pd.DataFrame) -> Figure:
     for AdamW and for SGD."""
     figure = Figure(figsize=(6.6, 4.2), layout="constrained")
     axes = figure.subplots()
-    r = np.linspace(1, 5, 50)
-    axes.plot(r, np.sqrt(r), color="0.3", linewidth=1, label="√r: AdamW's rule where all is noise")
-    axes.plot(r, r, color="0.3", linestyle="--", label="r: SGD's, dead rows in")
+    r = np.linspace(1, 5, 50)  # a curve: S has a logarithmic axis
+    axes.plot(r, r, color="0.3", linestyle="--", label="r: SGD's rule, dead rows in")
     for method, rows in found.groupby("method", sort=False):
         how = method.partition("uniform")[2].strip(", ") or "AdamW, the preset's rate"
         axes.plot(rows.r, rows.S, "o-", linewidth=1, label=how)
-    label_speed(axes, "Quantity alone: the same draws, r times as many live groups", "lower right")
+    finish_speed(axes, "Quantity alone: the same draws, r times as many live groups", "lower right")
     return figure

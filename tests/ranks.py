@@ -4,7 +4,6 @@ small runs of train.py on them."""
 import contextlib
 import faulthandler
 import gc
-import itertools
 import logging
 import multiprocessing
 import os
@@ -76,6 +75,9 @@ def torchrun(n: int, folder: Path, command, before=lambda rank: None, machines: 
     here = n // machines
     arguments = n, here, port, folder, command, before
     ranks = [fork.Process(target=_life, args=(rank, *arguments)) for rank in range(n)]
+    files = [(name, folder / f"{name}_{rank}") for name in ("out", "err") for rank in range(n)]
+    for _, file in files:
+        file.touch()  # a rank that SIGTERM meets at its first instruction opens none
     try:
         for rank in ranks:
             rank.start()
@@ -99,8 +101,7 @@ def torchrun(n: int, folder: Path, command, before=lambda rank: None, machines: 
             rank.kill()
             rank.join()
     said = {"out": "", "err": ""}
-    for name, rank in itertools.product(said, range(n)):
-        file = folder / f"{name}_{rank}"
+    for name, file in files:
         said[name] += file.read_text()
         file.unlink()
     return Ended([rank.exitcode for rank in ranks], **said)
