@@ -33,7 +33,8 @@ srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     train.py "$@" &
 
 # A signal ends `wait`, but not srun.
-while wait $!; status=$?; [ "$status" -gt 128 ] && kill -0 $! 2>/dev/null; do :; done
+while wait $!; kill -0 $! 2>/dev/null; do :; done
+wait $!; status=$?
 
 if [ "$stopped" ] && [ "$status" -ne 0 ]; then
     scontrol requeue "$SLURM_JOB_ID"

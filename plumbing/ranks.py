@@ -23,6 +23,8 @@ from torch.multiprocessing import _prctl_pr_set_pdeathsig
 
 from plumbing.errors import Fault, InputError, Lost, RunError, say
 
+PEER_GONE = ("closed by peer", "reset by peer", "remote process exiting")  # gloo's words, NCCL's
+
 
 class Layout:
     """Ranks [0, n_students) are students, the rest teachers. Groups and the device are built here.
@@ -212,6 +214,8 @@ class Layout:
 
     def report(self, error: Exception) -> int:
         """Says what ended the run, and returns the exit status for it."""
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            self.stop_at_sigterm()  # a rank that ends sooner must not cost the line
         if isinstance(error, OSError):
             error = Fault(error)
         elif not isinstance(error, RunError) and self.is_lost(error):
@@ -230,14 +234,15 @@ class Layout:
         return error.status
 
     def is_lost(self, error: Exception) -> bool:
-        """Whether it comes of another rank's end. gloo and NCCL raise one class for everything, so
-        torchrun is asked: it sends SIGTERM to all ranks of a machine as soon as one of them ends,
-        and they leave a note for the others.
+        """Whether it comes of another rank's end. gloo and NCCL raise one class for everything.
+        Where their words do not tell, torchrun does: it sends SIGTERM to all ranks of a machine as
+        soon as one of them ends, and they leave a note for the others.
         """
         if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
             return True
         of_all_kinds = type(error) in (RuntimeError, dist.DistBackendError)
-        return of_all_kinds and (self.sigterm.wait(3) or self.noted())
+        told = any(words in str(error) for words in PEER_GONE)
+        return of_all_kinds and (told or self.sigterm.wait(3) or self.noted())
 
     def noted(self) -> bool:
         """Whether SIGTERM has come to a rank of any machine, or the store is gone with torchrun."""

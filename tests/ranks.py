@@ -7,6 +7,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from torch.multiprocessing import _prctl_pr_set_pdeathsig
 
 import train
 from plumbing.files import read_lines
+from plumbing.folder import RunFolder
 from verify import Verdict
 
 ROOT = Path(train.__file__).parent
@@ -50,9 +52,12 @@ def on_ranks(n: int, tmp_path, body, *arguments):
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """Below those that a system gives to whoever asks for any: none takes it before it is used."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 class Ended(NamedTuple):
@@ -209,6 +214,28 @@ def script(main, folder, *words) -> Ended:
         return main() or 0
 
     return torchrun(1, folder, command)
+
+
+def after(owner, name, what):
+    """From now on what(*arguments) follows every call of a method, in this rank."""
+    method = getattr(owner, name)
+
+    def both(*arguments):
+        result = method(*arguments)
+        what(*arguments)
+        return result
+
+    setattr(owner, name, both)
+
+
+def at_step(step, what):
+    """Calls what(run) on this student rank as soon as that step has been logged."""
+
+    def look(run, name, rows):
+        if name == "metrics" and rows[0]["step"] == step:
+            what(run)
+
+    after(RunFolder, "log", look)
 
 
 def metrics_of(folder):

@@ -9,9 +9,10 @@ import shutil
 import signal
 import subprocess
 import time
+from datetime import timedelta
 
 import pytest
-from ranks import DEMO, ROOT, Grades, agent, command, free_port, launch, run, same_run
+from ranks import DEMO, ROOT, Grades, agent, at_step, command, free_port, launch, run, same_run
 from safetensors.torch import load_file, save_file
 
 import train
@@ -68,25 +69,17 @@ def test_machines_with_files_of_their_own_are_refused(case, tiny_family, tiny_da
 # ---- two agents of torchrun
 
 
-def rank(words):
-    train.Verifier = lambda **settings: contextlib.nullcontext(Grades())
-    return train.main(words)
-
-
-def start(words, log):
-    """Both agents, which know each other by a port."""
+def two_agents(main, words, log):
+    """What both end with, which know each other by a port, and what they print."""
     here = ("--master_addr", "127.0.0.1", "--master_port", free_port())
     two = ("--nnodes", 2, "--nproc_per_node", 2, *here)
-    return [agent(rank, words, log, *two, "--node_rank", node) for node in range(2)]
-
-
-def statuses(agents):
+    agents = [agent(main, words, log, *two, "--node_rank", node) for node in range(2)]
     for process in agents:
         process.join(60)
     ended = [process.exitcode for process in agents]
     for process in agents:
         process.kill()
-    return ended
+    return ended, log.read_text()
 
 
 def test_two_agents_are_killed_and_stopped_and_go_on_bit_for_bit(halfway, tmp_path):
@@ -96,20 +89,29 @@ def test_two_agents_are_killed_and_stopped_and_go_on_bit_for_bit(halfway, tmp_pa
     run(whole, *flags, ranks=4, data=halfway)
     words = command(folder, *flags, model=DEMO, data=halfway)
 
-    def life(name, step, *struck):
-        agents = start(words, log := tmp_path / name)
-        while not (folder / f"checkpoints/step_{step}").exists() and agents[0].is_alive():
-            time.sleep(0.01)
-        for node, number in struck:
-            os.kill(agents[node].pid, number)
-        return statuses(agents), log.read_text()
+    def life(name, step=0, *struck):
+        """Agents are struck by their own first rank, as soon as that step has been logged."""
 
-    ended, said = life("killed", 1, (1, signal.SIGKILL))
+        def strike(run):
+            for node, number in struck:
+                if os.environ["GROUP_RANK"] == str(node) and os.environ["LOCAL_RANK"] == "0":
+                    os.kill(os.getppid(), number)
+            if (0, signal.SIGTERM) in struck:
+                run.layout.store.wait(["stop"], timedelta(seconds=20))
+
+        def rank(words):
+            train.Verifier = lambda **settings: contextlib.nullcontext(Grades())
+            at_step(step, strike)
+            return train.main(words)
+
+        return two_agents(rank, words, tmp_path / name)
+
+    ended, said = life("killed", 2, (1, signal.SIGKILL))
     assert ended == [1, -signal.SIGKILL] and said.count("error: a rank died, or was waited") == 1
     assert said.count("exitcode  : 4 ") >= 1
     ended, said = life("stopped", 3, (0, signal.SIGTERM), (1, signal.SIGTERM))
     assert ended == [1, 1] and said.count("stopped, and saved") == 1 and "error: " not in said
-    ended, said = life("finished", 6)
+    ended, said = life("finished")
     assert ended == [0, 0]
     same_run(whole, folder)
 

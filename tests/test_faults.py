@@ -16,13 +16,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import launch, metrics_of, run, same_run
+from ranks import after, at_step, launch, metrics_of, run, same_run
 
 import train
 from plumbing import checkpoint, mail
 from plumbing.errors import InputError
 from plumbing.files import read_lines
-from plumbing.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
@@ -47,28 +46,6 @@ def finishes(folder, whole, data, *flags):
     said = run(folder, *THREE, *flags, ranks=3, data=data)
     same_run(whole, folder)
     return said
-
-
-def after(owner, name, what):
-    """From now on what(*arguments) follows every call of a method, in this rank."""
-    method = getattr(owner, name)
-
-    def both(*arguments):
-        result = method(*arguments)
-        what(*arguments)
-        return result
-
-    setattr(owner, name, both)
-
-
-def at_step(step, what):
-    """Calls what(run) on this student rank as soon as that step has been logged."""
-
-    def look(run, name, rows):
-        if name == "metrics" and rows[0]["step"] == step:
-            what(run)
-
-    after(RunFolder, "log", look)
 
 
 def die(*_, **__):
@@ -217,25 +194,26 @@ def test_one_rank_ends_and_the_others_say_so_once_or_leave_it_to_that_rank(case,
     assert ended.err.count("a rank died") == (status == -9)
 
 
-DEATHS = {  # on two machines: the rank that dies in an update, teachers, ranks
-    "a student amid backward": (2, 1, 4),
-    "the only rank of a machine, the teacher": (1, 1, 2),
+DEATHS = {  # on two machines: the ranks that die in an update, teachers, ranks
+    "a student amid backward": ([2], 1, 4),
+    "a whole machine amid backward": ([2, 3], 1, 4),  # nobody is left there to leave a note
+    "the only rank of a machine, the teacher": ([1], 1, 2),
 }
 
 
 @pytest.mark.parametrize("case", DEATHS)
 def test_a_death_on_one_machine_ends_the_other_with_a_line(case, halfway, tmp_path):
-    rank, teachers, ranks = DEATHS[case]
+    dead, teachers, ranks = DEATHS[case]
 
     def before(me):
         mail.SILENCE, mail.MACHINE = 5, 1
-        if me == rank:
+        if me in dead:
             train.Policy.forward = train.Teacher.update = die
 
     how = {"ranks": ranks, "machines": 2, "data": halfway, "before": before}
     flags = "--teacher_ranks", teachers, "--eval_every", 4
     ended = launch(tmp_path / "run", *flags, **how)
-    assert ended.statuses == [-9 if me == rank else 4 for me in range(ranks)]
+    assert ended.statuses == [-9 if me in dead else 4 for me in range(ranks)]
     assert ended.err.count("error: a rank died, or was waited for") == 1
     assert ended.err.count("error: ") == 1 and "Traceback" not in ended.err
 

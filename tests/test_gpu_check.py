@@ -196,7 +196,7 @@ json.dump(said, open(f"{out}/{part}.json", "w"))
 def test_what_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gpu_check, "COMMAND", [sys.executable, "-c", PART])
     parts = ["tests", "groups", "decode", "memory"]
-    assert gpu_check.main([*parts, "--out", str(tmp_path), "--minutes", "0.03"]) == 1
+    assert gpu_check.main([*parts, "--out", str(tmp_path), "--minutes", "0.06"]) == 1
     table = (tmp_path / "summary.md").read_text()
     assert capsys.readouterr().out.endswith(f"\n{table}")
     tests, groups, decode, memory = table.splitlines()[2:6]
@@ -204,7 +204,7 @@ def test_what_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch, caps
     assert groups.startswith("| groups | FAILED | ")
     assert groups.endswith(" | error: NCCL is not there |")
     pid = int((tmp_path / "decode.log").read_text())
-    assert decode.endswith(f" | stopped after 0.03 minutes: {pid} |")
+    assert decode.endswith(f" | stopped after 0.06 minutes: {pid} |")
     assert memory == "| memory | ok | 7 | memory is / well |"
     assert all_end([pid])
 

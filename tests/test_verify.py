@@ -145,9 +145,12 @@ def grade(verifier: Verifier, cases: list[tuple[str, str]]) -> list[Verdict]:
     return verifier.grade([box(answer) for _, answer in cases], [gold for gold, _ in cases])
 
 
+PATIENT = {"cpu_seconds": 5.0, "wall_seconds": 60.0}  # a slow machine too grades all there is here
+
+
 @pytest.fixture(scope="module")
 def verifier():
-    with Verifier(workers=1) as running:
+    with Verifier(workers=1, **PATIENT) as running:
         yield running
 
 
@@ -200,7 +203,7 @@ def test_order_and_worker_count_do_not_matter(verifier):
     cases = RIGHT + WRONG
     expected = dict(zip(cases, grade(verifier, cases), strict=True))
     random.Random(0).shuffle(cases)
-    with Verifier(workers=3) as three:
+    with Verifier(workers=3, **PATIENT) as three:
         assert dict(zip(cases, grade(three, cases), strict=True)) == expected
 
 
@@ -245,8 +248,8 @@ def test_a_hang_in_the_comparison_is_cut_by_cpu_time():
 def test_no_answer_holds_a_worker_longer_than_the_wall_limit(tmp_path):
     """Each of the two tries has half of it."""
     note = tmp_path / "tries"
-    reward = reward_file(tmp_path, f"open({str(note)!r}, 'a').write('x')\ntime.sleep(0.6)")
-    with Verifier(workers=1, wall_seconds=1.0, reward=reward) as verifier:
+    reward = reward_file(tmp_path, f"open({str(note)!r}, 'a').write('x')\ntime.sleep(3)")
+    with Verifier(workers=1, wall_seconds=4.0, reward=reward) as verifier:
         assert verifier.grade(["1"], ["1"]) == [TIMEOUT]
     assert note.read_text() == "xx"
 
@@ -288,12 +291,17 @@ def test_sigterm_does_not_reach_workers():
 
 def all_end(pids: list[int]) -> bool:
     """Whether they do within 20 seconds: gone, or dead and not yet collected by their parent."""
-    states, deadline = [Path(f"/proc/{pid}/stat") for pid in pids], time.monotonic() + 20
-    while alive := [s for s in states if s.exists() and ") Z" not in s.read_text()]:
-        if time.monotonic() > deadline:
-            break
+
+    def ended(pid) -> bool:
+        try:
+            return ") Z" in Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    deadline = time.monotonic() + 20
+    while not (all_have := all(map(ended, pids))) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return not alive
+    return all_have
 
 
 def test_workers_end_with_a_parent_that_is_killed():
