@@ -105,7 +105,7 @@ NaN skipped | train.py | faults::a_gradient_that_is_not_finite_stops_before_the_
     if not all(map(math.isfinite, [norms[-1], *sums.values()])): => if False:
 half a checkpoint | plumbing/checkpoint.py | faults::a_full_disk_stops_the_run_and_costs_nothing
     temporary = final.with_suffix(".tmp") => temporary = final
-logs not cut on resume | plumbing/folder.py | train::four_ranks_repeat_and_resume_bit_for_bit
+logs not cut on resume | plumbing/folder.py | train::ranks_repeat_and_resume_bit_for_bit
     if step and row["step"] <= step => if step
 SIGTERM ignored | plumbing/ranks.py | faults::sigterm_at_one_rank_stops_all_after_the_step_and_saves
     self.store.set("stop", "") => pass

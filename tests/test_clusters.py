@@ -84,7 +84,7 @@ def two_agents(main, words, log):
 
 def test_two_agents_are_killed_and_stopped_and_go_on_bit_for_bit(halfway, tmp_path):
     """Three lives: to the death of a machine, to SIGTERM at both agents, to the end."""
-    flags = "--steps", 6, "--checkpoint_every", 1
+    flags = "--steps", 4, "--checkpoint_every", 1
     whole, folder = tmp_path / "whole", tmp_path / "run"
     run(whole, *flags, ranks=4, data=halfway)
     words = command(folder, *flags, model=DEMO, data=halfway)
@@ -109,7 +109,7 @@ def test_two_agents_are_killed_and_stopped_and_go_on_bit_for_bit(halfway, tmp_pa
     ended, said = life("killed", 2, (1, signal.SIGKILL))
     assert ended == [1, -signal.SIGKILL] and said.count("error: a rank died, or was waited") == 1
     assert said.count("exitcode  : 4 ") >= 1
-    ended, said = life("stopped", 3, (0, signal.SIGTERM), (1, signal.SIGTERM))
+    ended, said = life("stopped", 2, (0, signal.SIGTERM), (1, signal.SIGTERM))
     assert ended == [1, 1] and said.count("stopped, and saved") == 1 and "error: " not in said
     ended, said = life("finished")
     assert ended == [0, 0]

@@ -100,11 +100,11 @@ def one_rank(tiny_model, tmp_path_factory):
     return on_ranks(1, tmp_path_factory.mktemp("one"), gradients, tiny_model)
 
 
-@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("n", [3, 6])
 def test_same_gradient_on_any_number_of_ranks(n, one_rank, tiny_model, tmp_path):
-    # 8 ranks take long.
+    # 6 ranks, the paper's, take long.
     some = ("grpo", "dapo", "one live group", "in two halves", "entropy, KL and two updates")
-    several = on_ranks(n, tmp_path, gradients, tiny_model, VARIANTS if n < 8 else some)
+    several = on_ranks(n, tmp_path, gradients, tiny_model, VARIANTS if n < 6 else some)
     for name, (other_metrics, other) in several.items():
         metrics, gradient = one_rank[name]
         assert close(gradient, other), name

@@ -270,13 +270,14 @@ def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lag", [0, 1])
-def test_four_ranks_repeat_and_resume_bit_for_bit(lag, halfway, tmp_path):
-    """Once without a stop and once in two parts: all numbers and weights the same."""
+@pytest.mark.parametrize(("lag", "each"), [(0, 1), (1, 2)])
+def test_ranks_repeat_and_resume_bit_for_bit(lag, each, halfway, tmp_path):
+    """Once without a stop and once in two parts, with so many ranks of each role: all numbers and
+    weights the same."""
 
     def go(name, steps):
-        flags = ("--teacher_ranks", 2, "--teacher_lag", lag, "--eval_every", 1, "--steps", steps)
-        run(tmp_path / name, *flags, ranks=4, data=halfway)
+        flags = ("--teacher_ranks", each, "--teacher_lag", lag, "--eval_every", 1, "--steps", steps)
+        run(tmp_path / name, *flags, ranks=2 * each, data=halfway)
 
     go("whole", 3)
     go("parts", 2)
