@@ -131,7 +131,8 @@ class Teacher:
         elif config.teacher_mode == "lora":
             add_lora(backbone)
         self.model = UtilityModel(backbone, config.teacher_mode).to(device).eval()
-        if not self.frozen:
+        # One CPU rank has nothing to share out or to cast, and FSDP takes a third of its time.
+        if not self.frozen and (self.ranks > 1 or device.type != "cpu"):
             shard(self.model, float32=[self.model.head])  # bf16 would tie the candidates' scores
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         how = {"lr": config.teacher_learning_rate, "weight_decay": 0.0, "fused": True}

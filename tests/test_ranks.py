@@ -172,7 +172,8 @@ def teacher_after_two_updates(folder, batch_size):
 
     def catch():
         learned = [p for p in t.model.parameters() if p.grad is not None]
-        caught.append(torch.cat([p.grad.full_tensor().flatten() for p in learned]))
+        whole = [getattr(p.grad, "full_tensor", p.grad.clone)() for p in learned]
+        caught.append(torch.cat([gradient.flatten() for gradient in whole]))
 
     t.optimizer.step = catch
     for i in range(8):
