@@ -122,9 +122,9 @@ class _TokenLogprobs(torch.autograd.Function):
     them again.
 
     With z = h Wᵀ / τ and p = softmax(z): ∂ log p_y / ∂z = e_y - p and ∂H / ∂z = -p ⊙ (log p + H).
-    Forward takes all words of some tokens. Backward takes all tokens of some words, which ∂W needs
-    but once: no sum over parts is kept for it. These parts are a quarter as large, as ∂W takes room
-    too.
+    Forward takes all words of some tokens. Backward takes all tokens of some words, so that a part
+    of ∂W is whole at once and no sum is kept for it. Its parts are a quarter as large, as ∂W takes
+    room too.
     """
 
     @staticmethod

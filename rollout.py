@@ -6,7 +6,6 @@ own, `decode`; it serves training (temperature 0.7, G copies of each prompt) and
 packed. Rewards are a column that somebody else fills; nothing here computes one, or a loss.
 """
 
-import zlib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -151,13 +150,6 @@ class Generator:
         ranks."""
         for copy, master in zip(self.lm.parameters(), policy.lm.parameters(), strict=True):
             copy.copy_(master.to(copy.dtype).full_tensor())
-
-    @torch.no_grad()
-    def checksum(self) -> int:
-        """A number that two copies of the same weights have in common."""
-        bits = {2: torch.int16, 4: torch.int32}
-        sums = [p.view(bits[p.element_size()]).sum(dtype=torch.int64) for p in self.lm.parameters()]
-        return zlib.crc32(torch.stack(sums).cpu().numpy())
 
     @torch.no_grad()
     def generate(
@@ -333,10 +325,10 @@ class Policy(nn.Module):
         """logp, entropy (N,) of the response tokens, row after row.
 
         Padding comes after every real token, so the causal mask alone hides it. Packed rows are
-        kept apart by positions that begin again: transformers heeds them in a batch of one, without
-        attention mask and cache.
+        kept apart by their borders, which flash-attn takes, and for SDPA by positions that begin
+        again: transformers heeds them in a batch of one, without attention mask and cache.
         """
-        inputs = {"position_ids": batch.position_1_T, "use_cache": False}
+        inputs = {"position_ids": batch.position_1_T, "use_cache": False, **batch.borders}
         hidden_B_T_D = self.lm.base_model(batch.ids_B_T, **inputs).last_hidden_state
         # The token at t is predicted from the hidden state at t - 1.
         predicted_B_T = batch.response_B_T[:, 1:]

@@ -24,7 +24,7 @@ from transformers import AutoModel, AutoTokenizer
 from plumbing.batches import pad
 from plumbing.decoding import attention_for
 from plumbing.errors import NonFiniteError
-from plumbing.models import check_folder, load, trial
+from plumbing.models import check_folder, checksum, load, trial
 from sampler import utility_target
 
 MODES = ("full", "last_token", "frozen", "lora")
@@ -110,7 +110,7 @@ class Teacher:
 
     config: of train.Config the fields teacher_*, replay_capacity, max_prompt_tokens and seed.
     group: the teacher ranks' process group, or None for one process alone. shard(model, float32):
-    makes the model an FSDP2 root in place.
+    makes the model an FSDP2 root in place; not called where one CPU rank is all there is.
     """
 
     def __init__(self, config, device, shard: Callable, group=None):
@@ -131,6 +131,7 @@ class Teacher:
         elif config.teacher_mode == "lora":
             add_lora(backbone)
         self.model = UtilityModel(backbone, config.teacher_mode).to(device).eval()
+        self.checksum = checksum(self.model)  # of the start, when each rank has all of it
         # One CPU rank has nothing to share out or to cast, and FSDP takes a third of its time.
         if not self.frozen and (self.ranks > 1 or device.type != "cpu"):
             shard(self.model, float32=[self.model.head])  # bf16 would tie the candidates' scores
@@ -276,7 +277,8 @@ class Teacher:
         for name in [name for name in weights if name.endswith(".base.weight")]:
             stem = name.removesuffix(".base.weight")
             A, B = weights.pop(f"{stem}.A"), weights.pop(f"{stem}.B")
-            weights[f"{stem}.weight"] = weights.pop(name) + LORA_ALPHA / LORA_RANK * B @ A
+            scale = self.model.get_submodule(stem).scale
+            weights[f"{stem}.weight"] = weights.pop(name) + scale * B @ A
             if f"{stem}.base.bias" in weights:
                 weights[f"{stem}.bias"] = weights.pop(f"{stem}.base.bias")
         named = {k.partition(".")[::2]: v for k, v in weights.items()}

@@ -139,9 +139,9 @@ def parse(argv: list[str] | None = None) -> Config:
     flags.refuse_unused(config, given, sampler)
     if not sampler.uses_teacher:
         config.teacher_model, config.teacher_ranks = "", 0
-        if "steps" not in given:
-            # Equal device time on 6 + 2 ranks: 4/3, to the next evaluation (App. D, Table 6).
-            config.steps = math.ceil(config.steps * 4 / 3 / config.eval_every) * config.eval_every
+        if "steps" not in given:  # equal device time on 6 + 2 ranks (App. D, Table 6)
+            to = 1 if "eval_every" in given else config.eval_every  # the preset's next evaluation
+            config.steps = math.ceil(config.steps * 4 / 3 / to) * to
     if config.teacher_ranks < 0:
         config.teacher_ranks = int(os.environ.get("WORLD_SIZE", 1)) // 4
     config.checkpoint_every = config.checkpoint_every or config.eval_every
@@ -173,9 +173,8 @@ class Student:
     def rollout(self, problems, index_B: list[int], temperature: float, stream: tuple, watch):
         """One graded completion for each problem named: this rank does a contiguous share, every
         rank gets all. stream: names the random stream, with the seed and the row."""
-        c, n, r, B = self.config, self.layout.n_students, self.layout.rank, len(index_B)
-        first, end = B * r // n, B * (r + 1) // n
-        asked = index_B[first:end]
+        c = self.config
+        first, asked = self.layout.share(index_B)
         prompt = {i: self.encode(problems.question(i)) for i in dict.fromkeys(asked)}
         with watch("rollout_s"):
             words = np.random.SeedSequence([c.seed, 2, *stream]).generate_state(1, np.uint64)
@@ -272,6 +271,7 @@ def train_step(step, student, sampler, problems, log=lambda *outcomes: None) -> 
         # Steps 1-2: the sampler proposes P problems (Alg. 1).
         with watch("teacher_wait_s"):
             selections = sampler.propose(P)
+            student.layout.agree(student.layout.group, problems_chosen=selections.index_N.tolist())
         # Step 3: G completions of each, and their verified rewards.
         index_B = selections.index_N.repeat(G).tolist()
         new = student.rollout(problems, index_B, c.temperature, (1, step, extra), watch)

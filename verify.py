@@ -16,6 +16,8 @@ gold answer says?
    - A right answer in a rare spelling earns 0 (sin 30° in degrees, {x | x>3}, a zero hidden in
      roots, the real root of -8): a wrong 1 is learned, a wrong 0 only slows learning.
    Whether the order of a gold's list "1, 2" matters cannot be known: any order of it is paid.
+   3·4, 6! or a binomial coefficient is paid for 12, 720 or 10: a question that is such a term and
+   nothing more can be copied into the box.
 3. A `reward` of one's own, FILE.py:FUNCTION, takes the place of 2 in the same workers.
 """
 
@@ -38,7 +40,7 @@ from plumbing.workers import Pool, serve
 
 _FLOOR = re.compile(r"(?<!\\sqrt)\[[^\]]*[a-zA-Z]")  # may be one, where it stands in a gold
 _FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|log|ln)")
-MANY = 8  # golds that are not all bad by chance
+MANY = 16  # golds that are not all bad by chance
 MAX_ANSWER = 2000  # characters of a box; longer ones are not read (status too_long)
 STATUSES = ("correct", "wrong", "no_box", "too_long", "timeout", "memory", "crash")
 
@@ -249,6 +251,7 @@ class Verifier:
         command = [sys.executable, str(Path(__file__).resolve()), "--worker"]
         command += [str(cpu_seconds), str(memory_bytes), reward]
         self.pool, self.reward = Pool(command, workers, wall_seconds), reward
+        self.golds = self.good = 0  # how many `reward` has seen, and paid
 
     def __enter__(self) -> Verifier:
         self.pool.start()
@@ -271,14 +274,15 @@ class Verifier:
 
     def check_golds(self, golds: list[str], extras: list[dict] | None = None) -> list[bool]:
         r"""For each gold whether it can be verified against itself: it fits a box, is understood
-        and found equal. With `reward`: whether \boxed{gold} earns 1; InputError if none of many
-        does, as it then looks for another form of answer than the prompt asks for."""
+        and found equal. With `reward`: whether \boxed{gold} earns 1; InputError once none of MANY
+        has, as it then looks for another form of answer than the prompt asks for."""
         boxes = [rf"\boxed{{{gold}}}" for gold in golds]
         statuses = self._statuses(boxes, golds, extras, trusting=False)
         pairs = zip(boxes, golds, strict=True)
         fits = [bool(self.reward) or extract_boxed(box) == gold.strip() for box, gold in pairs]
         good = [fit and status == "correct" for fit, status in zip(fits, statuses, strict=True)]
-        if self.reward and len(golds) >= MANY and not any(good):
+        self.golds, self.good = self.golds + len(golds), self.good + sum(good)
+        if self.reward and self.golds >= MANY and not self.good:
             raise InputError(
                 f"--reward {self.reward}: {boxes[0]} does not earn 1, nor any other gold"
             )

@@ -1,7 +1,8 @@
 """Rows of different lengths as tensors, shared out over ranks and micro-batches."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -21,6 +22,7 @@ class Batch:
     position_1_T: torch.Tensor
     row_N: torch.Tensor  # the step's row that each response token is of, on the CPU
     generated_logp_N: torch.Tensor  # by the generator, which drew the token, on the CPU
+    borders: dict = field(default_factory=dict)  # of packed rows, as flash-attn is told of them
     advantage_N: torch.Tensor | None = None
     weight_N: torch.Tensor | None = None
     old_logp_N: torch.Tensor | None = None  # by the policy before the step's first update
@@ -34,18 +36,23 @@ def collate(rollouts, rows: list[int], pad_id: int, device, packed: bool = False
     full = [torch.tensor(rollouts.prompt_ids[b] + rollouts.completion_ids[b]) for b in rows]
     positions = [torch.arange(len(ids)) for ids in full]
     responses = [t >= len(rollouts.prompt_ids[b]) for b, t in zip(rows, positions, strict=True)]
+    borders = {}
     if packed:
         ids, response, position = (torch.cat(x)[None] for x in (full, responses, positions))
+        ends = torch.tensor([0, *accumulate(map(len, full))], dtype=torch.int32).to(device)
+        borders = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends}
+        borders |= dict.fromkeys(("max_length_q", "max_length_k"), max(map(len, full)))
     else:
         ids, response = pad_sequence(full, True, pad_id), pad_sequence(responses, True)
         position = max(positions, key=len)[None]
     row_N = torch.tensor([b for b in rows for _ in rollouts.completion_ids[b]])
     logps_N = torch.tensor([logp for b in rows for logp in rollouts.logps[b]])
-    return Batch(ids.to(device), response.to(device), position.to(device), row_N, logps_N)
+    columns = (x.to(device) for x in (ids, response, position))
+    return Batch(*columns, row_N, logps_N, borders)
 
 
 def halves(rows: list[int], G: int) -> list[list[int]]:
-    """Rows by group, every second group of those there are; as one where there is one group."""
+    """The rows of every second group that is there, and the rest; all as one if there is one."""
     groups = sorted({b // G for b in rows})
     parts = [{*groups[::2]}, {*groups[1::2]}]
     return [[b for b in rows if b // G in part] for part in parts] if len(groups) > 1 else [rows]

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from plumbing.errors import Fault, InputError, first_lines
 from plumbing.files import digest, sync, write_whole
 from plumbing.mail import RemoteSampler
+from plumbing.models import checksum
 
 
 def save(run, step: int, sampler, student=None) -> None:
@@ -30,14 +31,13 @@ def save(run, step: int, sampler, student=None) -> None:
     """
     copies = run.facts()
     if student:
-        copies["weights for generation"] = student.generator.checksum()
-    if isinstance(sampler, RemoteSampler):
-        sampler.save(step)
-    state = sampler.state_dict()  # None where another role keeps it
+        copies["weights for generation"] = checksum(student.generator.lm)
     final, n = folder_of(run.path, step), run.layout
     temporary = final.with_suffix(".tmp")
-    if state is not None:
-        torch.save(state, packed := io.BytesIO())
+    if elsewhere := isinstance(sampler, RemoteSampler):
+        sampler.save(step)  # the teacher ranks write its state
+    else:
+        torch.save(sampler.state_dict(), packed := io.BytesIO())
         copies["state of the sampler"] = zlib.crc32(packed.getbuffer())
     n.agree(**copies)
     manifest, failed = {}, None
@@ -47,7 +47,7 @@ def save(run, step: int, sampler, student=None) -> None:
             dcp.save(_sharded(*held), checkpoint_id=place, process_group=n.group)
             if n.first:
                 manifest |= {f"{name}/{p.name}": digest(p) for p in sorted(place.iterdir())}
-        if state is not None and n.first:
+        if n.first and not elsewhere:
             (temporary / "sampler.pt").write_bytes(packed.getbuffer())
             sync(temporary / "sampler.pt")
             manifest["sampler.pt"] = digest(temporary / "sampler.pt")
@@ -72,8 +72,11 @@ def save(run, step: int, sampler, student=None) -> None:
 
 def load(run, step: int, sampler, student=None) -> None:
     """Goes on from checkpoint `step`, and forgets what came after it; 0 leaves all as it starts.
-    Raises Fault where ranks have read different students: each keeps another shard of its own."""
-    run.layout.agree(**({"weights of --model": student.generator.checksum()} if student else {}))
+    Raises Fault where ranks have read different models: each keeps a shard of what it has read."""
+    copies = {"weights of --model": checksum(student.generator.lm)} if student else {}
+    if teacher := getattr(sampler, "teacher", None):
+        copies["weights of --teacher_model"] = teacher.checksum
+    run.layout.agree(**copies)
     if step:
         load_models(folder_of(run.path, step), run.layout.group, sampler, student)
         sampler.load_state_dict(sampler_state(run.path, step))

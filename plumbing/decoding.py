@@ -119,5 +119,8 @@ AttentionMaskInterface.register("grouped_sdpa", sdpa_mask)
 
 
 def attention_for(device) -> str:
-    """flash-attn where it is installed and can run, else PyTorch's own."""
-    return "flash_attention_2" if device.type == "cuda" and is_flash_attn_2_available() else "sdpa"
+    """flash-attn where it is installed and the card is one that it can run on (Ampere or newer),
+    else PyTorch's own."""
+    installed = device.type == "cuda" and is_flash_attn_2_available()
+    able = installed and torch.cuda.get_device_capability(device) >= (8, 0)
+    return "flash_attention_2" if able else "sdpa"

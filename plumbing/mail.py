@@ -94,8 +94,8 @@ class RemoteSampler:
         """Ends `serve`, which is told whether the run is finished."""
         self.mail.post(("stop", finished))
 
-    def state_dict(self) -> None:
-        return None
+    def state_dict(self) -> dict:
+        return {}
 
     def load_state_dict(self, state) -> None: ...
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-LOOK_AT = 2**24  # numbers of a rank's gradient and update; of more every so-manieth
+LOOK_AT = 2**24  # numbers of a rank's gradient and update; more are sampled at a fixed stride
 
 
 class Noise(dict):

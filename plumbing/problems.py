@@ -62,12 +62,21 @@ class Problems:
         """{"data_source": text, "extra_info": dict or None}: of the columns of these names, where
         the file has them, else "" and None. `extra_info` may be a struct, or text that is JSON."""
         row = self.verl[int(index)] if self.verl.column_names else {}
-        info = row.get("extra_info")
+        info = self._extra_info(row.get("extra_info"), index)
+        return {"data_source": str(row.get("data_source") or ""), "extra_info": info}
+
+    def check_extras(self) -> None:
+        """Raises InputError at the first problem whose `extra_info` is no JSON object."""
+        if "extra_info" in self.verl.column_names:
+            for index, row in enumerate(self.verl.select_columns("extra_info")):
+                self._extra_info(row["extra_info"], index)
+
+    def _extra_info(self, info, index: int) -> dict | None:
         with suppress(ValueError):  # what is no JSON stays text
             info = json.loads(info or "null") if isinstance(info, str) else info
         if not isinstance(info, dict | None):
             raise InputError(f"{self.path}: the extra_info of problem {index} is no JSON object")
-        return {"data_source": str(row.get("data_source") or ""), "extra_info": info}
+        return info
 
     def golds(self, indices: list[int], extras: bool) -> tuple[list[str], list[dict] | None]:
         """The answers of some problems, and their extras if asked for, as verify.Verifier takes
@@ -168,6 +177,9 @@ def check_data(config, empty_prompt: int, need: int) -> None:
     problems, held_out = (Problems(path) for path in paths)
     if config.column:
         problems.column(config.column)
+    if config.reward:
+        problems.check_extras()
+        held_out.check_extras()
     if len(problems) < need:
         what = f"has {len(problems)} problems, and one step draws {need}"
         raise InputError(f"{config.train_data} {what}")

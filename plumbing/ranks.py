@@ -140,6 +140,11 @@ class Layout:
                 dist.all_gather_object(parts, mine, group=group)
         return parts
 
+    def share(self, rows: list) -> tuple[int, list]:
+        """This student rank's part of rows that all of them have: where it begins, and the part."""
+        first, end = (len(rows) * r // self.n_students for r in (self.rank, self.rank + 1))
+        return first, rows[first:end]
+
     def on_first(self, look):
         """What look() returns on rank 0, on all ranks. Raises InputError on all of them where it
         raises ValueError or OSError there."""
@@ -162,9 +167,10 @@ class Layout:
             dist.all_reduce(sums, group=self.group)
         return dict(zip(sorted(numbers), sums.tolist(), strict=True))
 
-    def agree(self, **copies) -> None:
-        """Raises Fault unless all ranks that bring a value under one name bring the same value."""
-        parts = self.gather(copies)
+    def agree(self, group=None, /, **copies) -> None:
+        """Raises Fault unless all ranks (of the group) that bring a value under one name bring the
+        same value."""
+        parts = self.gather(copies, group)
         for name in {name for part in parts for name in part}:
             held = {rank: part[name] for rank, part in enumerate(parts) if name in part}
             first = min(held)
@@ -238,6 +244,8 @@ class Layout:
         Where their words do not tell, torchrun does: it sends SIGTERM to all ranks of a machine as
         soon as one of them ends, and they leave a note for the others.
         """
+        if self.world == 1:
+            return False
         if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
             return True
         of_all_kinds = type(error) in (RuntimeError, dist.DistBackendError)

@@ -6,17 +6,15 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from plumbing.advice import Advice
+from plumbing import advice, checkpoint
 from plumbing.files import read_lines
 
 
 class Stopwatch(dict):
     """Seconds by part of a step: `with watch("train_s"): ...` adds to watch["train_s"]."""
 
-    PARTS = ("rollout_s", "verify_s", "gather_s", "train_s", "teacher_wait_s", "eval_s")
-
     def __init__(self):
-        super().__init__(dict.fromkeys(self.PARTS, 0.0))
+        super().__init__(dict.fromkeys(advice.PARTS, 0.0))
 
     @contextmanager
     def __call__(self, part: str):
@@ -32,7 +30,7 @@ class Screen:
         """Called when the run's logs are those of the steps up to `start`."""
         self.run, self.start, self.silent = run, start, run.layout.rank > 0
         rows = [] if self.silent else read_lines(run.path / "metrics.jsonl")
-        self.advice = Advice(run.config, n_val, run.path, rows)
+        self.advice = advice.Advice(run.config, n_val, run.path, rows)
         plan(run, start, policy, n_train, n_val)
 
     def begin(self) -> None:
@@ -102,7 +100,8 @@ def result(run, finished: bool) -> None:
     if run.layout.rank:
         return
     if not finished:
-        print("stopped, and saved: the same command continues")
+        saved = ", and saved" if checkpoint.steps(run.path) else " before the first step"
+        print(f"stopped{saved}: the same command continues")
         return
     rows = read_lines(run.path / "metrics.jsonl")
     first, *later = [row["val_accuracy"] for row in rows if "val_accuracy" in row]

@@ -5,8 +5,8 @@
 Start as many processes as the run had student ranks; selections.jsonl stands in for the teacher.
 Every number of metrics.jsonl that measures no time is compared, and the step's completions are
 written to RUN/replay/step_57.jsonl, one a line with its reward and advantage; nothing else in the
-run's folder changes. Exit status 0: all the same to the last bit, as they are on one kind of
-machine; 1: something differs.
+run's folder changes. Exit status 0: all the same to the last bit, as they are on one kind of CPU
+(on a GPU the backward of PyTorch's own attention adds in no fixed order); 1: something differs.
 
 The step whose loss or gradient was not finite (exit status 3 of train.py) fails here again, and
 then each line says as well whether the log-probs of its completion are finite. Replay it before

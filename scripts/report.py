@@ -26,12 +26,11 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 import train
-from plumbing import flags
+from plumbing import advice, flags
 from plumbing.errors import InputError
 from plumbing.files import read_lines, write_whole
 from plumbing.problems import Problems
 from plumbing.ranks import begin_process
-from plumbing.show import Stopwatch
 from scripts import analysis, plot
 from scripts.analysis import Run
 from verify import extract_boxed
@@ -45,7 +44,7 @@ LOST = {  # share of the completions in metrics.jsonl -> what it says
     "bad_gold": "of a problem whose gold answer cannot be verified: reward 0",
     "verify_failures": "too long, slow or large for the verifier: reward 0",
 }
-PARTS = [part for part in Stopwatch.PARTS if part != "eval_s"]  # of a step's seconds
+PARTS = [part for part in advice.PARTS if part != "eval_s"]  # of a step's seconds
 LOGGED = ["groups", "seconds", *PARTS, "eval_s", "overlong", *LOST]
 LOGGED += ["zero_variance", "zero_variance_hard", "zero_variance_easy"]
 # Control characters, which a browser would hide or obey, are shown; tab and newline stay.

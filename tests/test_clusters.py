@@ -30,8 +30,8 @@ def change(folder):
         file.write('{"problem": "1 + 1", "expected_answer": "2"}\n')
 
 
-def retrain(folder):
-    path = folder / "model/model.safetensors"
+def retrain(folder, model="model"):
+    path = folder / model / "model.safetensors"
     weights = {name: 2 * value for name, value in load_file(path).items()}
     save_file(weights, path, metadata={"format": "pt"})
 
@@ -40,6 +40,11 @@ UNLIKE = {  # what is done to the second machine's files; the status, what is sa
     "data that are missing": (lose, 2, "train.jsonl cannot be read on "),
     "other data": (change, 4, "val_data_crc32: ranks 0 and 1 hold copies that differ"),
     "another model": (retrain, 4, "weights of --model: ranks 0 and 1 hold copies that differ"),
+    "another teacher": (
+        lambda folder: retrain(folder, "teacher"),
+        4,
+        "weights of --teacher_model: ranks 0 and 1 hold copies that differ",
+    ),
     "another folder": (lambda folder: None, 2, " does not see what rank 0 writes there; choose"),
 }
 
@@ -48,7 +53,8 @@ UNLIKE = {  # what is done to the second machine's files; the status, what is sa
 def test_machines_with_files_of_their_own_are_refused(case, tiny_family, tiny_data, tmp_path):
     spoil, status, says = UNLIKE[case]
     for disk in (tmp_path / "0", tmp_path / "1"):
-        shutil.copytree(tiny_family("qwen3"), disk / "model")
+        for model in ("model", "teacher"):
+            shutil.copytree(tiny_family("qwen3"), disk / model)
         for name in ("train.jsonl", "val.jsonl"):
             shutil.copy(tiny_data / name, disk)
     spoil(disk)
@@ -58,7 +64,8 @@ def test_machines_with_files_of_their_own_are_refused(case, tiny_family, tiny_da
         folders.APPEARS = 1
         os.chdir(tmp_path / str(rank))
 
-    flags = "--out", shared, "--sampler", "uniform"
+    # Both ranks train the student, and the teacher between its steps.
+    flags = "--out", shared, "--teacher_model", "teacher", "--teacher_ranks", 0
     how = {"ranks": 2, "machines": 2, "model": "model", "data": ".", "before": before}
     ended = launch(tmp_path / "log", *flags, **how)
     assert set(ended.statuses) <= {status, 4} and status in ended.statuses

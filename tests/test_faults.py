@@ -13,6 +13,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ import train
 from plumbing import checkpoint, mail
 from plumbing.errors import InputError
 from plumbing.files import read_lines
+from sampler import Uniform
 
 pytestmark = pytest.mark.slow
 
@@ -194,6 +196,42 @@ def test_one_rank_ends_and_the_others_say_so_once_or_leave_it_to_that_rank(case,
     assert ended.err.count("a rank died") == (status == -9)
 
 
+def until_noted(layout):
+    end = time.monotonic() + 20
+    while not layout.noted() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def test_an_error_after_ctrl_c_in_a_process_alone_is_shown_whole(halfway, tmp_path):
+    """There is no other rank that could have died."""
+
+    def before(rank):
+        def interrupt(run):
+            os.kill(os.getpid(), signal.SIGINT)
+            until_noted(run.layout)
+            raise RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED")
+
+        at_step(1, interrupt)
+
+    ended = launch(tmp_path / "run", "--sampler", "uniform", data=halfway, before=before)
+    assert ended.statuses == [1] and "a rank died" not in ended.err
+    assert ended.err.count("Traceback") == ended.err.count("Error: CUBLAS_STATUS") == 1
+
+
+def test_a_stop_before_the_first_step_says_that_nothing_is_saved(halfway, tmp_path):
+    def before(rank):
+        def terminate(student, problems, index_B, temperature, stream, watch):
+            os.kill(os.getpid(), signal.SIGTERM)
+            until_noted(student.layout)
+
+        after(train.Student, "rollout", terminate)
+
+    flags = ("--sampler", "uniform", "--max_rollout_tokens", 320)  # evaluates in two parts
+    ended = launch(tmp_path / "run", *flags, data=halfway, before=before)
+    assert ended.statuses == [143]
+    assert "stopped before the first step: the same command continues" in ended.out
+
+
 DEATHS = {  # on two machines: the ranks that die in an update, teachers, ranks
     "a student amid backward": ([2], 1, 4),
     "a whole machine amid backward": ([2, 3], 1, 4),  # nobody is left there to leave a note
@@ -259,18 +297,34 @@ def test_a_teacher_that_is_not_finite_stops_before_the_update(tiny_model):
     assert all(map(torch.equal, before, teacher.model.backbone.parameters()))
 
 
-def test_copies_that_differ_stop_the_run_before_they_are_saved(halfway, tmp_path):
-    def differ(rank):  # in one row of the weights
-        def scribble(generator, policy):
-            next(generator.lm.parameters()).data[0] += rank
+def other_weights(rank):
+    def scribble(generator, policy):
+        next(generator.lm.parameters()).data[0] += rank
 
-        after(train.Generator, "refresh", scribble)
+    after(train.Generator, "refresh", scribble)
 
+
+def other_choices(rank):
+    def seed(sampler, context):
+        sampler.rng = np.random.default_rng(rank)
+
+    after(Uniform, "__init__", seed)
+
+
+@pytest.mark.parametrize(
+    ("differ", "what", "steps"),
+    [(other_weights, "weights for generation", 1), (other_choices, "problems_chosen", 0)],
+)
+def test_copies_that_differ_stop_the_run_before_they_are_used(
+    differ, what, steps, halfway, tmp_path
+):
+    """Of a sampler that chooses otherwise on another rank no step is trained; weights are compared
+    at a checkpoint."""
     folder, flags = tmp_path / "run", ("--sampler", "uniform", "--checkpoint_every", 1)
     ended = launch(folder, *flags, ranks=2, data=halfway, before=differ)
     assert ended.statuses == [4, 4] and ended.err.count("error: ") == 1
-    assert "weights for generation: ranks 0 and 1 hold copies that differ" in ended.err
-    assert not (folder / "checkpoints").exists()
+    assert f"{what}: ranks 0 and 1 hold copies that differ" in ended.err
+    assert len(metrics_of(folder)) == 1 + steps and not (folder / "checkpoints").exists()
 
 
 def test_a_run_goes_on_with_other_ranks(whole, halfway, tmp_path):

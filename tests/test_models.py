@@ -5,6 +5,7 @@ import torch
 from conftest import FAMILIES, save_tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from plumbing import decoding
 from plumbing.batches import Batch
 from plumbing.decoding import HostReads
 from rollout import Generator, Policy, check_model
@@ -132,3 +133,19 @@ def test_cudnn_attention_is_off(tiny_model):
     torch.backends.cuda.enable_cudnn_sdp(True)
     Policy(str(tiny_model), CPU)
     assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@pytest.mark.parametrize(
+    ("kind", "installed", "card", "found"),
+    [
+        ("cuda", True, (9, 0), "flash_attention_2"),
+        ("cuda", True, (8, 0), "flash_attention_2"),
+        ("cuda", True, (7, 5), "sdpa"),  # a T4: flash-attn would fail at the first update
+        ("cuda", False, (9, 0), "sdpa"),
+        ("cpu", True, (9, 0), "sdpa"),
+    ],
+)
+def test_flash_attention_is_for_cards_that_can_run_it(kind, installed, card, found, monkeypatch):
+    monkeypatch.setattr(decoding, "is_flash_attn_2_available", lambda: installed)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: card)
+    assert decoding.attention_for(torch.device(kind)) == found

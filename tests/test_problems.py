@@ -17,6 +17,7 @@ from conftest import ROOT
 from plumbing.errors import InputError
 from plumbing.files import write_lines
 from plumbing.problems import Problems, check_data, normalise
+from train import parse
 
 GOOD = {"problem": "q", "expected_answer": "1"}
 
@@ -49,6 +50,18 @@ def test_extra_info_that_is_no_object(odd, tmp_path):
     problems = Problems(write(tmp_path / "a.jsonl", GOOD | {"extra_info": odd}))
     with pytest.raises(InputError, match="the extra_info of problem 0 is no JSON object"):
         problems.extra(0)
+    with pytest.raises(InputError, match="the extra_info of problem 0 is no JSON object"):
+        problems.check_extras()
+
+
+def test_extra_info_is_looked_at_before_the_first_step(tmp_path):
+    """Where a reward is given it; the third problem's is none."""
+    rows = [GOOD | {"problem": f"{i}", "extra_info": "[]" if i == 2 else "{}"} for i in range(4)]
+    data = str(write(tmp_path / "a.jsonl", *rows))
+    flags = ["--preset", "demo", "--train_data", data, "--val_data", data]
+    check_data(parse(flags), 0, 4)
+    with pytest.raises(InputError, match="the extra_info of problem 2 is no JSON object"):
+        check_data(parse([*flags, "--reward", "mine.py"]), 0, 4)
 
 
 def test_another_column_by_value(tmp_path):
@@ -72,7 +85,13 @@ def test_a_check_maps_no_rows_and_copies_none(tmp_path):
 
 
 def check(train, val):
-    there = {"train_data": str(train), "val_data": str(val), "column": "", "max_prompt_tokens": 9}
+    there = {
+        "train_data": str(train),
+        "val_data": str(val),
+        "column": "",
+        "max_prompt_tokens": 9,
+        "reward": "",
+    }
     check_data(SimpleNamespace(**there), empty_prompt=0, need=1)
 
 

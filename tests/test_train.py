@@ -53,6 +53,8 @@ def test_presets_have_the_papers_steps(preset):
     c, baseline = parse("--preset", preset), ("--preset", preset, "--sampler", "uniform")
     assert (c.steps, parse(*baseline).steps, c.per_device_batch_size) == PAPER[preset]
     assert parse(*baseline, "--steps", 7).steps == 7
+    for every in (3, 10_000):  # which is evaluated how often is another matter
+        assert parse(*baseline, "--eval_every", every).steps == math.ceil(c.steps * 4 / 3)
 
 
 def test_the_arithmetic_of_one_gpu(layout):
@@ -161,7 +163,7 @@ ONE, TWO = [0.0, 0, 1, 0, 1, 1], [0.0, 1, 0, 0, 1, 0]
 def test_a_step_goes_as_figure_1():
     calls = stand_ins([ONE, TWO], "--resample_rounds", 2)
     metrics = train.train_step(7, calls.student, calls.sampler, None, calls.log)
-    turn = ["sampler.propose", "student.rollout", "sampler.observe"]
+    turn = ["sampler.propose", "student.layout.agree", "student.rollout", "sampler.observe"]
     order = [name for name, *_ in calls.mock_calls if not name.endswith("metrics")]
     assert order == [*turn, *turn, "log", "student.update"]
     told = [call.args[1].tolist() for call in calls.sampler.observe.call_args_list]
@@ -185,10 +187,19 @@ def test_where_live_groups_are_short_dead_ones_fill_up():
     assert batch.completion_ids == [[0], [1], [2], [3], [12], [13]]
 
 
+def test_ranks_take_rows_that_follow_each_other(layout):
+    """8 rows over 3 ranks: each row once, in order, and no rank has two more than another."""
+    student = layout(3, "--preset", "demo", "--sampler", "uniform")
+    parts = []
+    for student.rank in range(3):
+        parts.append(student.share([*"abcdefgh"]))
+    assert parts == [(0, ["a", "b"]), (2, ["c", "d", "e"]), (5, ["f", "g", "h"])]
+
+
 def test_a_rollout_has_a_seed_of_64_bits():
     """Of 32 bits, two of a run's 20,000 steps would share random numbers in one run of 22."""
     student = Mock(config=parse("--preset", "demo"), encode=lambda question: [1])
-    student.layout.n_students, student.layout.rank = 1, 0
+    student.layout.share.return_value = 0, [0]
     student.generator.generate.side_effect = StopIteration  # enough
     with pytest.raises(StopIteration):
         train.Student.rollout(student, Mock(), [0], 1.0, (1, 7, 0), Stopwatch())
