@@ -80,7 +80,8 @@ def run_all(out: Path, cells: list[Cell], jobs: int, minutes: float) -> int:
 
     with ThreadPoolExecutor(jobs) as pool:
         statuses = list(pool.map(one, todo))
-    print(f"{statuses.count(None)} runs left: the same command goes on", flush=True)
+    left = len(todo) - statuses.count(0)
+    print(f"{left} runs left: the same command goes on", flush=True)
     return sum(map(bool, statuses))
 
 
@@ -122,13 +123,16 @@ def main(argv=None) -> int:
             failed = run_all(out, cells, args.jobs, args.minutes)
             wanted = [PARTS[part] for part in WHERE if part in args.only]
             ask(out, [base.world for both in wanted for base, _ in both], args.jobs)
-        found = pd.concat([compared(out, part) for part in args.only])
-        if not found.empty:
-            print(show(found))
+        found = {part: compared(out, part) for part in {*args.only, *WHERE}}
+        if any(len(found[part]) for part in args.only):
+            print(show(pd.concat([found[part] for part in args.only])))
+        if "rates" in args.only:
             print(show_best_rates(out))
-            print(plot.save(draw(out, found), out / "study.png"))
-            if not (quantity := found[found.part == "quantity"]).empty:
-                print(plot.save(draw_quantity(quantity), out / "quantity.png"))
+        if any(len(found[part]) for part in WHERE):
+            figure = draw(out, pd.concat([found[part] for part in WHERE]))
+            print(plot.save(figure, out / "study.png"))
+        if len(found.get("quantity", ())):
+            print(plot.save(draw_quantity(found["quantity"]), out / "quantity.png"))
     return int(failed > 0)
 
 

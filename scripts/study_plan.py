@@ -109,15 +109,18 @@ THINNED = "6 within reach"
 RATES = ("learning_rate=0.0001", "learning_rate=0.0004")  # half and twice the preset's
 SGD = ("optimizer=sgd", "learning_rate=0.1")
 DESCENTS = [(), *((rate,) for rate in RATES), SGD, (*SGD, "dead_rows=out")]
-SMALLER, LARGER = ("1 within reach", "3 within reach"), ("6 within reach", "9 within reach")
+DOSES = ("1 within reach", "3 within reach", "6 within reach", "9 within reach")
 HEADROOM = [
     Cell(w, "headroom", ("epsilon=0.05",), seeds=n) for w, n in (("demo", 12), ("climbing", 6))
 ]
-MODES = [("demo", "goldilocks", (f"teacher_mode={m}",)) for m in ("last_token", "frozen", "lora")]
+EXTRA_ROUNDS = Cell("demo", "uniform", ("resample_rounds=2",))
+MODES = [
+    Cell("demo", "goldilocks", (f"teacher_mode={m}",)) for m in ("last_token", "frozen", "lora")
+]
 WHERE = ("claim", "dose", "readability", "apprenticeship", "other worlds")  # Goldilocks pays?
 PARTS = {  # name -> what is compared: (the slower one, by what is expected, the faster one)
     "claim": [CLAIM],
-    "dose": [pair(world) for world in SMALLER + LARGER],
+    "dose": [pair(world) for world in DOSES],
     "readability": [pair("no names"), pair("wrong names")],
     "apprenticeship": [pair("small books"), pair("large books")],
     "other worlds": [pair("long chains"), pair("climbing")],
@@ -128,7 +131,7 @@ PARTS = {  # name -> what is compared: (the slower one, by what is expected, the
     ],
     "quality": [
         *against(CLAIM[0], "softmax", "success_rate", "thompson", "skip"),
-        (CLAIM[0], Cell("demo", "uniform", ("resample_rounds=2",))),
+        (CLAIM[0], EXTRA_ROUNDS),
     ],
     "rates": [pair("demo", rate) for rate in RATES],
     "losses": [
@@ -136,12 +139,14 @@ PARTS = {  # name -> what is compared: (the slower one, by what is expected, the
         pair("demo", "dead_rows=out"),
         pair("wordy habits"),
         pair("wordy habits", "loss=dapo"),
-        *((CLAIM[0], Cell(*mode)) for mode in MODES),
+        *((CLAIM[0], mode) for mode in MODES),
     ],
     "further": [
         *((cell, HEADROOM[0]) for cell in CLAIM),
         *((cell, HEADROOM[1]) for cell in pair("climbing")),
     ],
+    # Against Goldilocks, asked when these runs were known.
+    "afterwards": [(CLAIM[1], cell) for cell in (EXTRA_ROUNDS, *MODES)],
 }
 
 
