@@ -139,8 +139,8 @@ def parse(argv: list[str] | None = None) -> Config:
     flags.refuse_unused(config, given, sampler)
     if not sampler.uses_teacher:
         config.teacher_model, config.teacher_ranks = "", 0
-        if "steps" not in given:  # equal device time on 6 + 2 ranks (App. D, Table 6)
-            to = 1 if "eval_every" in given else config.eval_every  # the preset's next evaluation
+        if "steps" not in given:  # equal device time, to the preset's next evaluation (App. D)
+            to = flags.parse(Config, PRESETS, ["--preset", config.preset], "")[0].eval_every
             config.steps = math.ceil(config.steps * 4 / 3 / to) * to
     if config.teacher_ranks < 0:
         config.teacher_ranks = int(os.environ.get("WORLD_SIZE", 1)) // 4
@@ -185,7 +185,7 @@ class Student:
             texts = [decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
             verdicts = self.verifier.grade(texts, *problems.golds(asked, bool(c.reward)))
             new = [i for i in dict.fromkeys(asked) if (problems, i) not in self.good]
-            checked = self.verifier.check_golds(*problems.golds(new, bool(c.reward)))
+            checked = self.verifier.check_golds(*problems.golds(new, bool(c.reward)), problems)
             self.good |= {(problems, i): good for i, good in zip(new, checked, strict=True)}
             for i, verdict in zip(asked, verdicts, strict=True):
                 good = self.good[problems, i]
@@ -366,9 +366,9 @@ def check(config: Config, run: RunFolder) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 finished, 143 stopped by a signal and saved; with a line on stderr
-    from one rank 2 bad input, 3 a loss or gradient that is not finite, 4 a fault (full disk, lost
-    rank); 1 any other error, shown whole by the rank that it happened to."""
+    """Returns the exit status: 0 finished, 143 stopped by a signal, to be continued; with a line on
+    stderr from one rank 2 bad input, 3 a loss or gradient that is not finite, 4 a fault (full disk,
+    lost rank); 1 any other error, shown whole by the rank that it happened to."""
     begin_process()
     with ExitStack() as stack:
         try:

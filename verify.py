@@ -251,7 +251,7 @@ class Verifier:
         command = [sys.executable, str(Path(__file__).resolve()), "--worker"]
         command += [str(cpu_seconds), str(memory_bytes), reward]
         self.pool, self.reward = Pool(command, workers, wall_seconds), reward
-        self.golds = self.good = 0  # how many `reward` has seen, and paid
+        self.paid = {}  # by data set: how many golds `reward` has seen, and paid
 
     def __enter__(self) -> Verifier:
         self.pool.start()
@@ -272,17 +272,21 @@ class Verifier:
         statuses = self._statuses(completions, golds, extras, trusting=True)
         return [Verdict(float(status == "correct"), status) for status in statuses]
 
-    def check_golds(self, golds: list[str], extras: list[dict] | None = None) -> list[bool]:
+    def check_golds(
+        self, golds: list[str], extras: list[dict] | None = None, of=None
+    ) -> list[bool]:
         r"""For each gold whether it can be verified against itself: it fits a box, is understood
         and found equal. With `reward`: whether \boxed{gold} earns 1; InputError once none of MANY
-        has, as it then looks for another form of answer than the prompt asks for."""
+        of a data set `of` has, as it then looks for another form of answer than the prompt asks
+        for."""
         boxes = [rf"\boxed{{{gold}}}" for gold in golds]
         statuses = self._statuses(boxes, golds, extras, trusting=False)
         pairs = zip(boxes, golds, strict=True)
         fits = [bool(self.reward) or extract_boxed(box) == gold.strip() for box, gold in pairs]
         good = [fit and status == "correct" for fit, status in zip(fits, statuses, strict=True)]
-        self.golds, self.good = self.golds + len(golds), self.good + sum(good)
-        if self.reward and self.golds >= MANY and not self.good:
+        seen, paid = self.paid.get(of, (0, 0))
+        self.paid[of] = seen, paid = seen + len(golds), paid + sum(good)
+        if self.reward and seen >= MANY and not paid:
             raise InputError(
                 f"--reward {self.reward}: {boxes[0]} does not earn 1, nor any other gold"
             )

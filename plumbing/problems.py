@@ -68,8 +68,10 @@ class Problems:
     def check_extras(self) -> None:
         """Raises InputError at the first problem whose `extra_info` is no JSON object."""
         if "extra_info" in self.verl.column_names:
-            for index, row in enumerate(self.verl.select_columns("extra_info")):
-                self._extra_info(row["extra_info"], index)
+            parts = self.verl.select_columns("extra_info").iter(1000)
+            infos = (info for part in parts for info in part["extra_info"])
+            for index, info in enumerate(infos):
+                self._extra_info(info, index)
 
     def _extra_info(self, info, index: int) -> dict | None:
         with suppress(ValueError):  # what is no JSON stays text

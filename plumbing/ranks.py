@@ -175,7 +175,7 @@ class Layout:
             held = {rank: part[name] for rank, part in enumerate(parts) if name in part}
             first = min(held)
             if other := [rank for rank, value in held.items() if value != held[first]]:
-                what = f"{held[first]!r} and {held[other[0]]!r}"
+                what = " and ".join(f"{held[rank]!r:.60}" for rank in (first, other[0]))
                 raise Fault(f"{name}: ranks {first} and {other[0]} hold copies that differ: {what}")
 
     def stop_at_sigterm(self) -> None:

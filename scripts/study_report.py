@@ -201,9 +201,9 @@ def draw(out: Path, found: pd.DataFrame) -> Figure:
     for i, row in enumerate(found.itertuples()):
         near = {"xytext": (4, 4 if i % 2 else -10), "textcoords": "offset points", "fontsize": 7}
         off = row.S > top
-        label = f"{row.world}: {row.S:.1f}, off the scale" if off else row.world
-        speed.annotate(label, (row.r, 1.2 * bottom if off else row.S), **near)
-    finish_speed(speed, "Steps saved by Goldilocks, a dot for each world", "upper left")
+        label = f"{row.world}: S = {row.S:.1f}, above this scale" if off else row.world
+        speed.annotate(label, (row.r, 0.9 * top if off else max(row.S, bottom)), **near)
+    finish_speed(speed, "Steps saved by Goldilocks, a dot for each world", "lower right")
     speed.set_ylim(bottom, top)  # the intervals of worlds in which runs differ much are wider
     return figure
 

@@ -155,7 +155,7 @@ class Grades:
         verdicts = Verdict(0.0, "wrong"), Verdict(1.0, "correct")
         return [verdicts[zlib.crc32(text.encode()) % 2] for text in completions]
 
-    def check_golds(self, golds, extras):
+    def check_golds(self, golds, extras, of):
         return [True] * len(golds)
 
 

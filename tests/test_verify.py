@@ -237,16 +237,18 @@ def test_each_death_has_its_status(tmp_path, deed, status):
 
 
 def test_a_reward_that_pays_no_gold_is_told_from_bad_golds(tmp_path):
-    """16 that earn nothing, in any number of calls, end the run; after one that has earned, none
-    do."""
+    """16 of a data set that earn nothing, in any number of calls, end the run; after one that has
+    earned, none do."""
     reward = reward_file(tmp_path, "if ground_truth == 'bad': return 0")
     with Verifier(workers=1, reward=reward) as verifier:
         assert verifier.check_golds(["bad"] * 15) == [False] * 15
         with pytest.raises(InputError, match="does not earn 1, nor any other gold"):
             verifier.check_golds(["bad"])
     with Verifier(workers=1, reward=reward) as verifier:
-        assert verifier.check_golds(["good"]) == [True]
-        assert verifier.check_golds(["bad"] * 64) == [False] * 64
+        assert verifier.check_golds(["good"], of="val") == [True]
+        assert verifier.check_golds(["bad"] * 64, of="val") == [False] * 64
+        with pytest.raises(InputError, match="does not earn 1, nor any other gold"):
+            verifier.check_golds(["bad"] * 16, of="train")
 
 
 def test_a_hang_in_the_comparison_is_cut_by_cpu_time():
