@@ -47,8 +47,8 @@ def collate(rollouts, rows: list[int], pad_id: int, device, packed: bool = False
         position = max(positions, key=len)[None]
     row_N = torch.tensor([b for b in rows for _ in rollouts.completion_ids[b]])
     logps_N = torch.tensor([logp for b in rows for logp in rollouts.logps[b]])
-    columns = (x.to(device) for x in (ids, response, position))
-    return Batch(*columns, row_N, logps_N, borders)
+    on_device = ids.to(device), response.to(device), position.to(device)
+    return Batch(*on_device, row_N, logps_N, borders)
 
 
 def halves(rows: list[int], G: int) -> list[list[int]]:

@@ -74,7 +74,7 @@ an idle teacher rank learns | teacher.py | ranks::teacher_batch_is_shared_out_ov
 the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
     float32=[self.model.head] => float32=[]
 LoRA merged without its scale | teacher.py | teacher::export_predicts_the_same_elsewhere
-    LORA_ALPHA / LORA_RANK * B @ A => B @ A
+    scale * B @ A => B @ A
 target p(1-p), not its root | sampler.py | sampler::utility_target_by_hand
     np.sqrt(p_hat * (1 - p_hat)) => p_hat * (1 - p_hat)
 drawn again | sampler.py | sampler::goldilocks_takes_the_best_of_each_pool_and_never_twice

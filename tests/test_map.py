@@ -1,4 +1,4 @@
-"""docs/paper_map.md names only what exists, and every page only functions that do."""
+"""docs/paper_map.md names only what exists, every page only functions that do; so does mutate."""
 
 import re
 from dataclasses import fields
@@ -7,6 +7,7 @@ from pkgutil import resolve_name
 from conftest import ROOT
 
 import train
+from scripts import mutate
 
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
 MAP = PAGES["paper_map.md"]
@@ -44,3 +45,12 @@ def test_flags_and_files_of_the_map_exist():
         for script in re.findall(r"\b(\w+)\.py\b", name):
             places = [ROOT / folder / f"{script}.py" for folder in ("", "scripts", "tests")]
             assert any(place.exists() for place in places), name
+
+
+def test_every_fault_of_mutate_fits_the_code_and_has_a_test():
+    """`faults` itself refuses one whose text is not in its file."""
+    chosen = mutate.faults("")
+    assert len(chosen) > 40
+    for name, _, test, _, _ in chosen:
+        file, _, function = test.partition("::")
+        assert f"def {function}" in (ROOT / file).read_text(encoding="utf-8"), name
