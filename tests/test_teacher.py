@@ -15,11 +15,11 @@ from teacher import LoRALinear, Teacher, pool
 QUESTIONS = ["what is 1?", "what is 22 and 3?", "7", "how many are 1234567?", "what is 5 + 5?"]
 
 
-def make(folder, shard=lambda model, float32: None, **changes):
+def make(folder, shard=None, group=None, **changes):
     config = {"teacher_model": str(folder), "teacher_mode": "full", "teacher_learning_rate": 1e-3}
     config |= {"teacher_batch_size": 4, "teacher_epochs": 4, "teacher_update_every": 4}
     config |= {"replay_capacity": 64, "max_prompt_tokens": 64, "seed": 0} | changes
-    return Teacher(SimpleNamespace(**config), torch.device("cpu"), shard)
+    return Teacher(SimpleNamespace(**config), torch.device("cpu"), shard, group)
 
 
 def with_random_head(t):
@@ -48,15 +48,19 @@ def test_prediction_starts_at_a_quarter_and_does_not_depend_on_neighbours(tiny_m
     assert together.std() > 1e-3 and together.min() >= 0 and together.max() <= 0.5
 
 
-def test_the_head_computes_in_float32(tiny_model):
-    """Logits near 1 would be 0.008 apart in bf16: candidates would tie."""
+def test_the_head_computes_in_float32(tiny_model, monkeypatch):
+    """Logits near 1 would be 0.008 apart in bf16: candidates would tie. One CPU rank alone would
+    not shard."""
+    monkeypatch.setattr(teacher_module.dist, "get_rank", lambda group: 0)
+    monkeypatch.setattr(teacher_module.dist, "get_world_size", lambda group: 2)
 
     def shard(model, float32):
         model.bfloat16()
         for module in float32:
             module.float()
 
-    t = make(tiny_model, shard)
+    t = make(tiny_model, shard, group="two ranks")
+    t.group, t.ranks = None, 1  # predicts them all
     torch.nn.init.constant_(t.model.head.weight, 1e-4)
     torch.nn.init.ones_(t.model.head.bias)
     utilities = t.predict(QUESTIONS)
