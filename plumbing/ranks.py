@@ -244,11 +244,9 @@ class Layout:
         Where their words do not tell, torchrun does: it sends SIGTERM to all ranks of a machine as
         soon as one of them ends, and they leave a note for the others.
         """
-        if self.world == 1:
-            return False
         if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
             return True
-        of_all_kinds = type(error) in (RuntimeError, dist.DistBackendError)
+        of_all_kinds = self.world > 1 and type(error) in (RuntimeError, dist.DistBackendError)
         told = any(words in str(error) for words in PEER_GONE)
         return of_all_kinds and (told or self.sigterm.wait(3) or self.noted())
 

@@ -152,14 +152,7 @@ def show(found: pd.DataFrame) -> str:
             S = analysis.interval(answer["S"], answer["low"], answer["high"])
             numbers = analysis.number(answer["r"]), analysis.number(row["r"]), S, answer["says"]
             answers.append([row["world"], *numbers, measured, judged(answer["says"], row)])
-    header = [
-        "method",
-        "against",
-        "seeds",
-        "baseline",
-        "method",
-        "difference at the end (4/3 rule)",
-    ]
+    header = ["method", "against", "seeds", "baseline", "method", "at the end (4/3 rule)"]
     header += ["… at equal completions", "… at the end, on the hardest quarter within reach"]
     tables = [table("Methods against baselines, points (95% t-intervals over seeds)", header, out)]
     header = ["method", "dead groups", "r", "x", "S predicted by AdamW's rule", "S measured"]
