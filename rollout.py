@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 import grpo
 from plumbing.batches import Batch, collate, pack, pad
-from plumbing.decoding import Recorder, Slots, attention_for, run_as_it_is
+from plumbing.decoding import Recorder, SlotCache, attention_for, run_as_it_is
 from plumbing.errors import first_lines
 from plumbing.models import check_folder, load, trial
 
@@ -252,11 +252,11 @@ def decode(
     tokens_B_T = input_ids.new_zeros(len(prompt_B), T)
     logp_B_T = torch.zeros_like(tokens_B_T, dtype=torch.float32)
     rows = torch.arange(len(prompt_B), device=input_ids.device)  # those that go on
-    # Slots to the left of each row's prompt (B, 1).
+    # SlotCache to the left of each row's prompt (B, 1).
     pad = (prompt_T - 1 - model_inputs["position_ids"][:, -1:])[prompt_B]
     token = torch.empty_like(pad)  # each row's last
     logits = model(input_ids, **model_inputs).logits[:, -1][prompt_B]
-    cache = Slots(model_inputs["past_key_values"].layers)
+    cache = SlotCache(model_inputs["past_key_values"].layers)
     kept = prompt_B  # where `rows` are in the cache
 
     def step() -> torch.Tensor:

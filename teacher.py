@@ -3,7 +3,7 @@
     f_φ(q) = 0.5 · σ(wᵀ MeanPool(Embed(q)) + b)        Section 4.2
 
 It learns online from the student's outcomes (Alg. 2). Every teacher rank runs the same code in
-lockstep on the same letters (plumbing/mail.py): the ranks share the rows of a batch between them,
+lockstep on the same letters (plumbing/distributed/channel.py): the ranks share the rows of a batch between them,
 and FSDP averages their gradients. In one process without teacher ranks the same Teacher is called
 directly.
 """

@@ -26,21 +26,20 @@ from transformers import AutoTokenizer
 
 import grpo
 import rollout
-from plumbing import checkpoint, flags, memory, show
+from plumbing import checkpoint, command_line, progress
 from plumbing.batches import halves, micro_batches
+from plumbing.command_line import count, from_0, natural, number, opt, share
+from plumbing.distributed.channel import Channel, RemoteSampler, serve
+from plumbing.distributed.layout import Layout, begin_process, reject
 from plumbing.errors import NonFiniteError
-from plumbing.evaluation import evaluate
-from plumbing.flags import count, from_0, natural, number, opt, share
-from plumbing.folder import RunFolder
-from plumbing.mail import Mailbox, RemoteSampler, serve
-from plumbing.meters import Noise
+from plumbing.metrics import GradientNoise, evaluate
 from plumbing.models import recompute_activations
 from plumbing.plugins import path_of
 from plumbing.problems import Problems, check_data
-from plumbing.ranks import Layout, begin_process, refuse
+from plumbing.run_dir import RunDir
 from rollout import Generator, Policy, PromptEncoder, Rollouts, check_model
 from sampler import Context, Pooled, Prefetching, find_sampler, outcome_metrics, sampler_file
-from teacher import LORA_RANK, MODES, Teacher, check_teacher
+from teacher import MODES, Teacher, check_teacher
 from verify import Verifier
 
 DEMO = shlex.quote(str(Path(__file__).resolve().parent / "demo"))
@@ -102,7 +101,7 @@ class Config:
     eval_every: int = opt(200, "steps between greedy evaluations (Table 5a)", type=count)
     checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", type=natural)
     keep: int = opt(2, "checkpoints kept", type=count)
-    meter_every: int = opt(10, "steps between meters of the gradient; 0: never", type=natural)
+    noise_every: int = opt(10, "steps between meters of the gradient; 0: never", type=natural)
     verify_workers: int = opt(4, "processes a student rank grades answers with", type=count)
     timeout_minutes: float = opt(60, "a rank's longest wait", type=number(float, 0.01, 1e5))
 
@@ -134,13 +133,13 @@ PRESETS: dict[str, str] = {
 def parse(argv: list[str] | None = None) -> Config:
     """Command line -> Config: the preset's values, then the flags given, then what follows from the
     sampler. Raises ValueError with one line."""
-    config, given = flags.parse(Config, PRESETS, argv, __doc__.partition("\n")[0])
+    config, given = command_line.parse(Config, PRESETS, argv, __doc__.partition("\n")[0])
     sampler = find_sampler(config.sampler)
-    flags.refuse_unused(config, given, sampler)
+    command_line.reject_unused(config, given, sampler)
     if not sampler.uses_teacher:
         config.teacher_model, config.teacher_ranks = "", 0
         if "steps" not in given:  # equal device time, to the preset's next evaluation (App. D)
-            to = flags.parse(Config, PRESETS, ["--preset", config.preset], "")[0].eval_every
+            to = command_line.parse(Config, PRESETS, ["--preset", config.preset], "")[0].eval_every
             config.steps = math.ceil(config.steps * 4 / 3 / to) * to
     if config.teacher_ranks < 0:
         config.teacher_ranks = int(os.environ.get("WORLD_SIZE", 1)) // 4
@@ -211,7 +210,7 @@ class Student:
         budget = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
         how = budget, self.tokenizer.pad_token_id, self.layout.device, self.policy.packed
         columns = advantage_P_G.flatten(), weight_P_G.flatten()
-        batches, noise = [], Noise(self, step)
+        batches, noise = [], GradientNoise(self, step)
         for part in halves(rows, c.group_size) if noise.halves else [rows]:
             batches += micro_batches(rollouts, part, *columns, self.layout.rank, n, *how)
         left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
@@ -266,12 +265,14 @@ def train_step(step, student, sampler, problems, log=lambda *outcomes: None) -> 
     be made again from what was logged.
     """
     c, P, G = student.config, student.config.prompts_per_step, student.config.group_size
-    began, watch, tried, rollouts = time.perf_counter(), show.Stopwatch(), None, Rollouts()
+    began, watch, tried, rollouts = time.perf_counter(), progress.Stopwatch(), None, Rollouts()
     for extra in range(1 + c.resample_rounds):  # one round, unless DAPO replaces dead groups
         # Steps 1-2: the sampler proposes P problems (Alg. 1).
         with watch("teacher_wait_s"):
             selections = sampler.propose(P)
-            student.layout.agree(student.layout.group, problems_chosen=selections.index_N.tolist())
+            student.layout.assert_replicas_equal(
+                student.layout.group, problems_chosen=selections.index_N.tolist()
+            )
         # Step 3: G completions of each, and their verified rewards.
         index_B = selections.index_N.repeat(G).tolist()
         new = student.rollout(problems, index_B, c.temperature, (1, step, extra), watch)
@@ -292,16 +293,16 @@ def train_step(step, student, sampler, problems, log=lambda *outcomes: None) -> 
     return metrics | {"seconds": time.perf_counter() - began}
 
 
-def train(config: Config, layout: Layout, run: RunFolder, start: int, verifier: Verifier) -> bool:
+def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Verifier) -> bool:
     """The student ranks' main program. Returns False where SIGTERM ended it."""
     c, problems, val_problems = config, Problems(config.train_data), Problems(config.val_data)
     student = Student(c, layout, verifier)
     sampler = build_sampler(c, layout, problems)
     checkpoint.load(run, start, sampler, student)
-    screen = show.Screen(run, start, student.policy, len(problems), len(val_problems))
+    screen = progress.Screen(run, start, student.policy, len(problems), len(val_problems))
     layout.stop_at_sigterm()
     stop, step = False, start
-    if run.owes_evaluation(start):
+    if run.evaluation_pending(start):
         evaluation = run.complete(start, evaluate(student, val_problems, start, run.path))
         screen.hear({"step": start} | evaluation)
         stop = not evaluation
@@ -326,12 +327,12 @@ def train(config: Config, layout: Layout, run: RunFolder, start: int, verifier: 
     return finished
 
 
-def run_teacher(config: Config, layout: Layout, run: RunFolder, start: int) -> bool:
+def run_teacher(config: Config, layout: Layout, run: RunDir, start: int) -> bool:
     """The teacher ranks' main program: answer and learn until the students stop, then export."""
     sampler = build_sampler(config, layout, Problems(config.train_data))
     checkpoint.load(run, start, sampler)
     layout.stop_at_sigterm()
-    finished = serve(sampler, Mailbox(layout), lambda step: checkpoint.save(run, step, sampler))
+    finished = serve(sampler, Channel(layout), lambda step: checkpoint.save(run, step, sampler))
     if finished:
         checkpoint.export(run, sampler)
     return finished
@@ -341,7 +342,7 @@ def build_sampler(config: Config, layout: Layout, problems: Problems):
     """The sampler as this rank meets it: on student ranks with a teacher elsewhere what stands for
     it, else the real one."""
     if layout.n_teachers and not layout.is_teacher:
-        return RemoteSampler(Mailbox(layout))
+        return RemoteSampler(Channel(layout))
     encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))
     limit, cls = config.max_prompt_tokens, find_sampler(config.sampler)
     context = Context(problems, config, lambda i: len(encode(problems.question(i))) <= limit)
@@ -351,14 +352,13 @@ def build_sampler(config: Config, layout: Layout, problems: Problems):
     return Prefetching(cls(context), config.prompts_per_step, config.teacher_lag)
 
 
-def check(config: Config, run: RunFolder) -> int:
+def check(config: Config, run: RunDir) -> int:
     """Looks at everything that can be wrong before the first step. Returns the step to continue
     from. Raises ValueError or OSError with one line; nothing is written before all is well."""
     c, sampler = config, find_sampler(config.sampler)
     check_model(c.model, c.max_prompt_tokens + c.max_completion_tokens)
     if sampler.uses_teacher:
         check_teacher(c.teacher_model, c.max_prompt_tokens)
-    memory.look(c, run.layout, LORA_RANK)
     encode = PromptEncoder.of(c, AutoTokenizer.from_pretrained(c.model))
     pooled = issubclass(sampler, Pooled)
     check_data(c, len(encode("")), c.prompts_per_step * (c.candidates if pooled else 1))
@@ -378,13 +378,13 @@ def main(argv: list[str] | None = None) -> int:
             grading = Verifier(workers=config.verify_workers, reward=config.reward)
             verifier = None if layout.is_teacher else stack.enter_context(grading)
         except ValueError as error:
-            return refuse(error)
+            return reject(error)
         layout.connect(config.timeout_minutes)
         plugins = {"sampler": sampler_file(config.sampler), "reward": path_of(config.reward)}
-        run = RunFolder(config, layout, plugins)
+        run = RunDir(config, layout, plugins)
         try:
             start = layout.on_first(lambda: check(config, run))
-            run.agree()
+            run.assert_replicas_equal()
             if layout.is_teacher:
                 finished = run_teacher(config, layout, run, start)
             else:

@@ -2,10 +2,10 @@ r"""The verified reward r_ver(o) in {0, 1}: does the last \boxed{} of a completi
 gold answer says?
 
 1. `Verifier`, in the trainer, hands completions and golds to workers (`python verify.py --worker`,
-   without torch), which can be killed and have limits on CPU time and memory (plumbing/workers.py).
+   without torch), which can be killed and have limits on CPU time and memory (plumbing/grading/workers.py).
    What a worker dies of is the status of the sample.
-2. `compare` brings gold and answer to one spelling (plumbing/latex.py), then compares their shapes
-   (plumbing/shapes.py) part by part, and of the parts the values (plumbing/arithmetic.py).
+2. `compare` brings gold and answer to one spelling (plumbing/grading/spelling.py), then compares their shapes
+   (plumbing/grading/structure.py) part by part, and of the parts the values (plumbing/grading/values.py).
    math-verify alone is too generous for a reward that is optimised against: it solves equations, so
    that repeating the question pays; it takes 1/2^99 for 1/2^98, "5 6" for 11, 1=2=5 for 5. So:
    - The answer has the gold's shape: as many parts, the same brackets and names, each "=" true.
@@ -32,11 +32,11 @@ from pathlib import Path
 import math_verify
 
 from plumbing import plugins
-from plumbing.arithmetic import TRIALS, close, is_arithmetic, is_rounded, values
 from plumbing.errors import InputError, first_lines
-from plumbing.latex import read
-from plumbing.shapes import FLIP, shape_of, split
-from plumbing.workers import Pool, serve
+from plumbing.grading.spelling import read
+from plumbing.grading.structure import FLIP, split, structure_of
+from plumbing.grading.values import TRIALS, close, is_arithmetic, is_rounded, values
+from plumbing.grading.workers import Pool, serve
 
 _FLOOR = re.compile(r"(?<!\\sqrt)\[[^\]]*[a-zA-Z]")  # may be one, where it stands in a gold
 _FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|log|ln)")
@@ -137,7 +137,7 @@ def _same_parts(golds: list[str], answers: list[str], ordered: bool = True) -> b
 
 def _same_collection(golds: list[str], answers: list[str]) -> bool:
     """In any order, unless it alone tells x from y: "x=1, y=2" is not answered by "2, 1"."""
-    names = [{shape_of(part).name for part in parts} - {""} for parts in (golds, answers)]
+    names = [{structure_of(part).name for part in parts} - {""} for parts in (golds, answers)]
     few, many = sorted(map(len, names))
     return _same_parts(golds, answers, ordered=few <= 1 < many)
 
@@ -145,7 +145,10 @@ def _same_collection(golds: list[str], answers: list[str]) -> bool:
 def same(gold: str, answer: str) -> bool:
     """Whether two canonical texts say the same."""
     answer, *rounded = split(answer, "≈")[::2]
-    (name, kind, golds), (answer_name, answer_kind, answers) = shape_of(gold), shape_of(answer)
+    (name, kind, golds), (answer_name, answer_kind, answers) = (
+        structure_of(gold),
+        structure_of(answer),
+    )
     if rounded:  # an exact value and its approximations, all right: sqrt(3)/3 ≈ 0.577
         right = all(is_rounded(answers[-1], decimal, 0) for decimal in rounded)
         return right and same(gold, answer)
@@ -167,7 +170,7 @@ def same(gold: str, answer: str) -> bool:
         return _same_collection(golds, answers)
     if kinds == {"value"} or (kinds == {":", "value"} and len(golds) + len(answers) == 3):
         return _same_value("/".join(golds), "/".join(answers))
-    if kind == "()" and all(shape_of(part).name for part in answers):
+    if kind == "()" and all(structure_of(part).name for part in answers):
         answers = sorted(answers)  # (3,1) is answered by 3,1 in this order, and so by y=1,x=3
     return (len(kinds) == 1 or kinds == {"list", "()"}) and _same_parts(golds, answers)
 

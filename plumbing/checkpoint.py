@@ -17,9 +17,9 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+from plumbing.distributed.channel import RemoteSampler
 from plumbing.errors import Fault, InputError, first_lines
-from plumbing.files import digest, sync, write_whole
-from plumbing.mail import RemoteSampler
+from plumbing.files import digest, sync, write_atomic
 from plumbing.models import checksum
 
 
@@ -39,7 +39,7 @@ def save(run, step: int, sampler, student=None) -> None:
     else:
         torch.save(sampler.state_dict(), packed := io.BytesIO())
         copies["state of the sampler"] = zlib.crc32(packed.getbuffer())
-    n.agree(**copies)
+    n.assert_replicas_equal(**copies)
     manifest, failed = {}, None
     try:
         for name, held in _models(sampler, student).items():
@@ -61,7 +61,7 @@ def save(run, step: int, sampler, student=None) -> None:
         raise Fault(f"checkpoint {final} {why}; the one before it is intact")
     if n.rank == 0:
         manifest = {name: value for part, _ in parts for name, value in part.items()}
-        write_whole(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
+        write_atomic(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
         for path in (temporary, *temporary.glob("*/"), *run.path.glob("*.jsonl")):
             sync(path)
         temporary.rename(final)
@@ -76,7 +76,7 @@ def load(run, step: int, sampler, student=None) -> None:
     copies = {"weights of --model": checksum(student.generator.lm)} if student else {}
     if teacher := getattr(sampler, "teacher", None):
         copies["weights of --teacher_model"] = teacher.checksum
-    run.layout.agree(**copies)
+    run.layout.assert_replicas_equal(**copies)
     if step:
         load_models(folder_of(run.path, step), run.layout.group, sampler, student)
         sampler.load_state_dict(sampler_state(run.path, step))
@@ -105,7 +105,7 @@ def export(run, sampler, student=None) -> None:
         teacher.export(run.path / "teacher")
 
 
-def newest_intact(path: Path, before: float = math.inf) -> int:
+def latest_valid_checkpoint(path: Path, before: float = math.inf) -> int:
     """The newest step, of those before `before`, whose checkpoint is intact; 0 if there is none at
     all. Raises InputError if all are damaged."""
     earlier = [step for step in steps(path) if step < before]

@@ -11,7 +11,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils import is_flash_attn_2_available
 
 
-class Slots(Cache):
+class SlotCache(Cache):
     """A key-value cache with room for the tokens of a block, each written into its slot: nothing is
     concatenated.
 

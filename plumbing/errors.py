@@ -4,7 +4,7 @@ import sys
 
 
 class RunError(Exception):
-    """A reason that one line can tell: by the first rank that has something to say, and by no
+    """A reason that one line can tell: by the first rank that has something to print_error, and by no
     other. An error of no such class is shown whole, by each rank that met it."""
 
     status = 4
@@ -26,7 +26,7 @@ class Fault(RunError, RuntimeError):
     """The run cannot go on for a reason outside it; its checkpoints are intact."""
 
 
-class Lost(Fault):
+class PeerLostError(Fault):
     """Another rank, or torchrun's store, cannot be reached any more."""
 
     def __init__(self, error: object):
@@ -41,6 +41,6 @@ def first_lines(error: object) -> str:
     return " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
 
 
-def say(error: object) -> None:
+def print_error(error: object) -> None:
     """What ended the run, in one line."""
     print("error:", " ".join(str(error).splitlines()), file=sys.stderr, flush=True)

@@ -29,7 +29,7 @@ def write_lines(path: Path, rows: list[dict], mode: str = "w") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(plain(row)) + "\n" for row in rows)
     if mode == "w":
-        write_whole(path, text)
+        write_atomic(path, text)
     else:
         with path.open("a") as file:
             file.write(text)
@@ -46,7 +46,7 @@ def plain(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Writes a file that appears at once, with all of its text, or not at all."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(text)

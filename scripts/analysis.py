@@ -21,7 +21,7 @@ from plumbing.files import digest, read_lines
 # Settings that do not change what is learned: runs that differ in these alone are one method.
 OWN = {"seed", "out", "checkpoint_every", "keep", "verify_workers", "timeout_minutes"}
 OWN |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
-OWN |= {"device", "torch", "transformers", "meter_every"}
+OWN |= {"device", "torch", "transformers", "noise_every"}
 AMOUNTS = {  # column of Run.spent -> what it is
     "steps": "steps",
     "student_work": "steps × ranks / student ranks",

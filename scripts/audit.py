@@ -30,10 +30,10 @@ import pandas as pd
 import torch.distributed as dist
 
 import train
-from plumbing import flags
+from plumbing import command_line
+from plumbing.distributed.layout import Layout, begin_process
 from plumbing.errors import InputError
 from plumbing.problems import Problems
-from plumbing.ranks import Layout, begin_process
 from scripts import analysis
 from scripts.analysis import Run
 from teacher import Teacher, check_teacher
@@ -86,7 +86,7 @@ def read_by_teacher(run: Run, model: str) -> np.ndarray:
     """What a teacher that learns from this run's outcomes predicts for each of its selections, in
     their order: before it hears how they came out, or how the step before did (K.3's asynchrony).
     One process takes the batches of as many teacher ranks as the run would have had."""
-    config = flags.recorded(train.Config, run.config)
+    config = command_line.recorded(train.Config, run.config)
     config.teacher_model, config.teacher_ranks = model, 0
     config.teacher_batch_size *= max(1, run.config["world_size"] // 4)
     analysis.check_unchanged(config.train_data, run.config["train_data_crc32"])

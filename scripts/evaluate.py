@@ -30,7 +30,7 @@ from transformers.utils import logging as hf_logging
 
 import rollout
 import train
-from plumbing import flags
+from plumbing import command_line
 from plumbing.errors import InputError
 from plumbing.files import write_lines
 from plumbing.problems import Problems
@@ -154,22 +154,22 @@ def settings(given: dict) -> tuple[train.Config, dict]:
         raise InputError(f"--preset {given['preset']}: {folder} is a run and has settings already")
     if not (folder / "student").exists():
         raise InputError(f"{folder}: has no student/ yet; train.py exports it when it is finished")
-    config = flags.recorded(train.Config, facts)
+    config = command_line.recorded(train.Config, facts)
     return replace(config, **given | {"model": str(folder / "student")}), facts
 
 
 def main(argv: list[str] | None = None) -> None:
     """The command line of `evaluate`."""
-    parser = flags.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("model", help="hub id, Hugging Face folder, or a run of train.py")
     add("--data", default="", help="JSONL or Parquet [the run's or the preset's validation file]")
-    add("--limit", type=flags.count, default=None, help="the first problems only")
-    add("--temperature", type=flags.from_0, default=0.0, help="0 is greedy [0]")
-    add("--samples", type=flags.count, default=1, help="completions of each problem [1]")
-    add("--k", type=flags.count, nargs="+", default=[1], help="pass@k for each of these [1]")
+    add("--limit", type=command_line.count, default=None, help="the first problems only")
+    add("--temperature", type=command_line.from_0, default=0.0, help="0 is greedy [0]")
+    add("--samples", type=command_line.count, default=1, help="completions of each problem [1]")
+    add("--k", type=command_line.count, nargs="+", default=[1], help="pass@k for each of these [1]")
     add("--out", type=Path, default=None, help="write a JSON line for each verdict there")
-    flags.add_fields(parser, train.Config, SETTINGS)
+    command_line.add_fields(parser, train.Config, SETTINGS)
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     datasets.disable_progress_bars()

@@ -42,7 +42,7 @@ from filelock import FileLock, Timeout
 
 from plumbing.errors import InputError
 from plumbing.files import read_lines
-from plumbing.folder import FREE, INEXACT
+from plumbing.run_dir import FREE, INEXACT
 from scripts import analysis
 from verify import STATUSES
 

@@ -40,9 +40,9 @@ import pyarrow.parquet
 from fsspec.implementations.local import LocalFileSystem
 from tqdm import tqdm
 
-from plumbing.errors import InputError, first_lines, say
-from plumbing.files import write_whole
-from plumbing.flags import Parser, count
+from plumbing.command_line import Parser, count
+from plumbing.errors import InputError, first_lines, print_error
+from plumbing.files import write_atomic
 from plumbing.problems import normalise
 from scripts.decontaminate import Evaluation
 from scripts.sources import SOURCES, Source, check_fields
@@ -331,7 +331,7 @@ def prepare(args) -> dict:
         manifest |= train.facts() | ({"validation": val.facts()} if known.held_out else {})
         if tests:
             manifest["decontamination"] = train.overlap(evaluation)
-        write_whole(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
         # The manifest goes first and comes back last: it is never beside others' files.
         (out / MANIFEST).unlink(missing_ok=True)
         for name in files_of(args.source):
@@ -362,7 +362,7 @@ def main(argv=None):
     try:
         manifest = prepare(arguments(argv))
     except (ValueError, OSError) as error:
-        say(error)
+        print_error(error)
         return 2
     said = ("rows_read", "dropped_rows", "train_rows", "val_rows")
     print(json.dumps({key: manifest[key] for key in said if key in manifest}))

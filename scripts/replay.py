@@ -24,13 +24,13 @@ import torch.distributed as dist
 
 import grpo
 import train
-from plumbing import checkpoint, flags
+from plumbing import checkpoint, command_line
 from plumbing.batches import collate
+from plumbing.distributed.layout import Layout, begin_process, reject
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.files import plain, read_lines, write_lines
 from plumbing.plugins import path_of
 from plumbing.problems import Problems
-from plumbing.ranks import Layout, begin_process, refuse
 from sampler import Selections
 from scripts import analysis
 from verify import Verifier
@@ -60,7 +60,7 @@ class Recorded:
 def load(folder: Path, step: int) -> tuple[train.Config, Layout, Recorded, int]:
     """What the steps need, and the step of the checkpoint before them. Raises InputError."""
     settings = analysis.read_config(folder)
-    config = flags.recorded(train.Config, settings)
+    config = command_line.recorded(train.Config, settings)
     config.teacher_ranks, ranks = 0, settings["student_ranks"]
     layout = Layout(config)
     if layout.world != ranks:
@@ -73,7 +73,7 @@ def load(folder: Path, step: int) -> tuple[train.Config, Layout, Recorded, int]:
     last = max((row["step"] for row in rows), default=0)
     if not 1 <= step <= last:
         raise InputError(f"--step {step}: {folder} has steps 1 to {last}")
-    start = checkpoint.newest_intact(folder, before=step)
+    start = checkpoint.latest_valid_checkpoint(folder, before=step)
     return config, layout, Recorded([row for row in rows if start < row["step"] <= step]), start
 
 
@@ -141,7 +141,7 @@ def replay(folder: Path, last: int, student, sampler: Recorded, start: int) -> b
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = flags.Parser(description=__doc__.splitlines()[0])
+    parser = command_line.Parser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="a run's folder")
     parser.add_argument("--step", type=int, required=True, help="the step to train again")
     begin_process()
@@ -149,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
         args = parser.parse_args(argv)
         config, layout, sampler, start = load(args.run, args.step)
     except (ValueError, OSError) as error:
-        return refuse(error)
+        return reject(error)
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
         layout.connect(config.timeout_minutes)
         try:

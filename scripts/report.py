@@ -26,11 +26,11 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 import train
-from plumbing import advice, flags
+from plumbing import command_line, progress
+from plumbing.distributed.layout import begin_process
 from plumbing.errors import InputError
-from plumbing.files import read_lines, write_whole
+from plumbing.files import read_lines, write_atomic
 from plumbing.problems import Problems
-from plumbing.ranks import begin_process
 from scripts import analysis, plot
 from scripts.analysis import Run
 from verify import extract_boxed
@@ -44,7 +44,7 @@ LOST = {  # share of the completions in metrics.jsonl -> what it says
     "bad_gold": "of a problem whose gold answer cannot be verified: reward 0",
     "verify_failures": "too long, slow or large for the verifier: reward 0",
 }
-PARTS = [part for part in advice.PARTS if part != "eval_s"]  # of a step's seconds
+PARTS = [part for part in progress.PARTS if part != "eval_s"]  # of a step's seconds
 LOGGED = ["groups", "seconds", *PARTS, "eval_s", "overlong", *LOST]
 LOGGED += ["zero_variance", "zero_variance_hard", "zero_variance_easy"]
 # Control characters, which a browser would hide or obey, are shown; tab and newline stay.
@@ -124,7 +124,9 @@ def state(run: Run, now: float) -> dict:
 def changed(config: dict) -> list[tuple] | None:
     """(setting, value, the preset's value) where they differ; None if the preset is not known."""
     try:
-        usual, _ = flags.parse(train.Config, train.PRESETS, ["--preset", config["preset"]], "")
+        usual, _ = command_line.parse(
+            train.Config, train.PRESETS, ["--preset", config["preset"]], ""
+        )
     except ValueError:  # another version's
         return None
     pairs = [(name, config.get(name), value) for name, value in asdict(usual).items()]
@@ -258,7 +260,7 @@ def write(out: Path, folders: list[Path], refresh: int) -> bool:
     """Writes the page; returns whether all runs are finished."""
     text, finished = page(folders, refresh)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(out, text)
+    write_atomic(out, text)
     return finished
 
 
@@ -268,7 +270,7 @@ def main(argv=None) -> None:
     parser.add_argument("--out", type=Path, default="figures/report.html", help="(%(default)s)")
     what = "write it again every so many seconds (30) until all runs are finished"
     how = {"nargs": "?", "const": 30, "default": 0, "metavar": "SECONDS"}
-    parser.add_argument("--follow", type=flags.count, help=what, **how)
+    parser.add_argument("--follow", type=command_line.count, help=what, **how)
     args = parser.parse_args(argv)
     begin_process()
     job = args.out, [Path(folder) for folder in args.runs], args.follow

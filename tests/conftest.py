@@ -16,6 +16,8 @@ import os
 import sys
 from pathlib import Path
 
+from tests.helpers.models import ROOT, save_tiny_model
+
 # Before torch and transformers are imported: a test never waits for the network, and processes
 # inherit what is hidden; xdist's, which run the tests, are not told of `-m gpu`.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -25,8 +27,6 @@ if "PYTEST_XDIST_WORKER" not in os.environ and "-m gpu" not in " ".join(sys.argv
 import hypothesis
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from plumbing.files import read_lines, write_lines
 
@@ -34,67 +34,9 @@ torch.set_num_threads(1)
 hypothesis.settings.register_profile("patient", deadline=None)  # 200 ms pass on a loaded machine
 hypothesis.settings.load_profile("patient")
 torch.ones((), requires_grad=True).backward()  # see above
-ROOT = Path(__file__).resolve().parent.parent
 
-SPECIALS = ["<pad>", "<eos>", "<unk>"]  # ids 0, 1, 2
-CHARACTERS = [chr(i) for i in range(32, 127)] + ["\n"]  # from id 3 on
 
 # The families of the four presets. `head_dim` is no free choice for all, hence 8 = 32 / 4.
-FAMILIES = {
-    "qwen2": {"tie_word_embeddings": True},
-    "olmo2": {"tie_word_embeddings": False},
-    "qwen3": {"tie_word_embeddings": True, "head_dim": 8},
-    "phi3": {"tie_word_embeddings": True},
-}
-
-
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character; pad and eos differ; decoding gives the text back exactly.
-
-    It is byte-level BPE without a merge: transformers makes that of any Qwen2 tokenizer.
-    """
-    symbol = {" ": "Ġ", "\n": "Ċ"}  # how byte-level BPE writes them
-    tokens = SPECIALS + [symbol.get(c, c) for c in CHARACTERS]
-    vocab = {token: i for i, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab, merges=[], unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
-    )
-
-
-def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
-    """Writes a causal LM of about 20K random float32 parameters, its config with `changes`, and its
-    tokenizer. At the usual std of 0.02 every distribution would be uniform, and a test of padding
-    or of positions could not fail.
-    """
-    tokenizer = tiny_tokenizer()
-    settings = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 4096,
-        "initializer_range": 0.3,
-        "bos_token_id": None,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-    config = AutoConfig.for_model(family, **settings | FAMILIES.get(family, {}) | changes)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config)
-        for p in model.parameters():
-            if not p.any():  # biases
-                torch.nn.init.normal_(p, std=0.3)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture(scope="session")
 def tiny_family(tmp_path_factory):
     """Family name (a key of FAMILIES) -> the folder of its tiny model."""

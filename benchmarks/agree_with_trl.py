@@ -1,0 +1,258 @@
+"""The same rollouts and weights through this project's maths and through TRL's GRPOTrainer.
+
+    python -m venv trl_venv
+    trl_venv/bin/pip install -r requirements.txt trl==1.16.0
+    trl_venv/bin/python -m benchmarks.agree_with_trl
+
+TRL is needed for nothing else, so it gets an environment of its own. The demo model samples 16
+completions of each of 12 problems and `Verifier` grades them. TRL is handed these tokens and
+rewards and runs its own code from there: padding, log-probs and advantages
+(`_generate_and_score_completions`), then the loss (`_compute_loss`). Between the two the weights
+are moved, so that the ratio differs from 1 as at a second update. Ours is Policy, grpo.py and the
+lines of train.Student.update that join them.
+
+Prints a Markdown table and exits with 1 when numbers that should agree do not. `intended` marks two
+definitions that differ on purpose; a row below it, begun with an ellipsis, takes the difference out
+and must agree.
+"""
+
+import json
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import torch
+import transformers
+from datasets import Dataset
+from torch.nn.utils import parameters_to_vector
+from transformers import AutoTokenizer
+
+import grpo
+from plumbing.batches import collate
+from plumbing.distributed.layout import begin_process
+from rollout import Generator, Policy, PromptEncoder, Rollouts
+from scripts import analysis
+from verify import Verifier
+
+INSTALL = next(line.strip() for line in __doc__.splitlines() if "pip install" in line)
+DEMO, CPU = Path(__file__).resolve().parent.parent / "demo", torch.device("cpu")
+MODEL = str(DEMO / "model")
+TOKENIZER = AutoTokenizer.from_pretrained(MODEL)
+# Hot and short: at 0.7 all completions of a demo problem have one length, which hides what a
+# normaliser does.
+G, TEMPERATURE, MAX_TOKENS = 16, 2.0, 40
+CLIP_LOW, CLIP_HIGH = 0.2, 0.28
+# Seeds: of the rollouts, how the policy has moved since, where the reference is.
+SEED, POLICY, REFERENCE = 0, 1, 2
+# The float32 gradient of either side lies up to 2.3e-5 from ours in float64, on three seeds.
+TOLERANCE = 5e-5
+
+INTENDED = {  # what differs on purpose, by the name of the row
+    "advantages, defaults": "TRL divides by the std of ddof 1, plus 1e-4, we by that of ddof 0",
+    "`sum` / `dr_grpo`": "TRL divides by its limit of tokens as well",
+    "`dapo`": "ours is the mean over groups of a group's tokens, TRL's over the batch's tokens",
+    "`grpo` + 0.04 KL": "TRL multiplies k3 by the ratio: its gradient is that of KL(π ‖ π_ref)",
+    "`grpo` − 0.01 H": "we weight a token's H as its surrogate, TRL by 1 / the batch's tokens",
+}
+
+
+def shift(model: torch.nn.Module, seed: int) -> torch.nn.Module:
+    """Moves every weight by 10% of its tensor's scale, the same way for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.1 * p.square().mean().sqrt() * torch.randn(p.shape, generator=generator)
+    return model
+
+
+def sample() -> Rollouts:
+    """Graded groups for 12 problems, of which the hardest is out of reach."""
+    rows = map(json.loads, (DEMO / "val.jsonl").read_text().splitlines())
+    rows = [r for r in sorted(rows, key=lambda r: r["difficulty"])[:192:16] for _ in range(G)]
+    encode = PromptEncoder(TOKENIZER, header="", footer="Solution:")
+    prompts = [encode(row["problem"]) for row in rows]
+    rollouts = Generator(MODEL, CPU, TOKENIZER).generate(prompts, TEMPERATURE, MAX_TOKENS, SEED)
+    texts = TOKENIZER.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
+    with Verifier(workers=1) as verifier:
+        verdicts = verifier.grade(texts, [row["expected_answer"] for row in rows])
+    rollouts.rewards = [verdict.reward for verdict in verdicts]
+    return rollouts
+
+
+def our_loss(rollouts: Rollouts, A_P_G, weight_P_G, moved: bool, kl_coef, entropy_coef) -> dict:
+    """One rank's update, rows without a gradient left out: loss, gradient, and the means over all
+    response tokens that are logged."""
+    old, policy, reference = (Policy(MODEL, CPU) for _ in range(3))
+    shift(reference, REFERENCE)
+    if moved:
+        shift(policy, POLICY)
+    advantage_B, rows = A_P_G.flatten(), list(range(len(rollouts)))
+    if not (kl_coef or entropy_coef):  # TRL forwards those of dead groups all the same
+        rows = advantage_B.nonzero()[:, 0].tolist()
+    batch = collate(rollouts, rows, TOKENIZER.pad_token_id, CPU)
+    with torch.no_grad():
+        old_N, ref_N = (p(batch, TEMPERATURE)[0] for p in (old, reference))
+    logp_N, entropy_N = policy(batch, TEMPERATURE)
+    columns = old_N, advantage_B[batch.row_N], weight_P_G.flatten()[batch.row_N]
+    more = {"clip_low": CLIP_LOW, "clip_high": CLIP_HIGH, "ref_logp_N": ref_N}
+    more |= {"entropy_N": entropy_N, "kl_coef": kl_coef, "entropy_coef": entropy_coef}
+    loss, stats = grpo.policy_loss(logp_N, *columns, **more)
+    loss.backward()
+    means = {name: total / rollouts.lengths().sum() for name, total in stats.items()}
+    gradient = parameters_to_vector(p.grad for p in policy.parameters())
+    return {"loss": loss.detach(), "gradient": gradient, **means}
+
+
+class TRL:
+    """A GRPOTrainer with the settings given, and the batch that it makes of our rollouts."""
+
+    def __init__(self, rollouts: Rollouts, **settings):
+        from trl import GRPOConfig, GRPOTrainer
+
+        settings = {"loss_type": "grpo", "num_generations": G, **settings}
+        settings |= {"max_completion_length": MAX_TOKENS, "temperature": TEMPERATURE}
+        settings |= {"epsilon": CLIP_LOW, "epsilon_high": CLIP_HIGH}
+        settings |= {"per_device_train_batch_size": len(rollouts), "report_to": "none"}
+        # Two updates a batch: TRL then records the log-probs from before the first.
+        settings |= {"num_iterations": 2, "use_cpu": True, "gradient_checkpointing": False}
+        # bf16 is TRL's default, on a CPU too, and would leave three digits.
+        settings |= {"bf16": False, "model_init_kwargs": {"dtype": "float32"}}
+        tokens = {"prompt_ids": rollouts.prompt_ids, "completion_ids": rollouts.completion_ids}
+        # The text of a prompt is not used: rollout_func brings its tokens.
+        rows = [{"prompt": str(b), "graded": r} for b, r in enumerate(rollouts.rewards)]
+        self.trainer = GRPOTrainer(
+            MODEL,
+            lambda graded, **_: graded,
+            GRPOConfig(tempfile.gettempdir(), **settings),
+            Dataset.from_list(rows),
+            processing_class=TOKENIZER,
+            rollout_func=lambda prompts, trainer: tokens | {"logprobs": None},
+        )
+        self.model = self.trainer.model.train()
+        # Set by the training loop, which is not run here.
+        self.trainer.current_gradient_accumulation_steps = 1
+        if self.trainer.ref_model is not None:
+            shift(self.trainer.ref_model, REFERENCE)
+        self.batch = self.trainer._generate_and_score_completions(rows)
+        self.mask = self.batch["completion_mask"].bool()
+        self.advantages = self.batch["advantages"].reshape(-1, G)
+
+    def logprobs(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-prob and entropy of each response token with the weights as they are, (N,)."""
+        b, forward = self.batch, self.trainer._get_per_token_logps_and_entropies
+        ids = torch.cat([b["prompt_ids"], b["completion_ids"]], dim=1)
+        mask = torch.cat([b["prompt_mask"], b["completion_mask"]], dim=1)
+        with torch.no_grad():
+            logp, H, _ = forward(self.model, ids, mask, self.mask.shape[1], compute_entropy=True)
+        return logp[self.mask], H[self.mask]
+
+    def loss(self, A_P_G, by_group: bool) -> dict[str, torch.Tensor]:
+        """Loss, gradient, logged means."""
+        batches = [batch := {**self.batch, "advantages": A_P_G.flatten()}]
+        if by_group:
+            groups = [slice(b, b + G) for b in range(0, len(self.mask), G)]
+            batches = [{k: v[group] for k, v in batch.items() if v.dim()} for group in groups]
+            for part in batches:
+                part["num_items_in_batch"] = part["completion_mask"].sum()
+        loss = sum(self.trainer._compute_loss(self.model, part) for part in batches) / len(batches)
+        loss.backward()
+        logged = {k: torch.tensor(v[-1]) for k, v in self.trainer._metrics["train"].items()}
+        means = {"clip_fraction": logged["clip_ratio/region_mean"], "kl": logged.get("kl")}
+        gradient = parameters_to_vector(p.grad for p in self.model.parameters())
+        return {"loss": loss.detach(), "gradient": gradient, **means}
+
+
+def quantities(rollouts: Rollouts):
+    """Yields (name, which part of it, ours, TRL's): the rows of the table."""
+    r_P_G = rollouts.rewards_P_G(G)
+    advantages = {std: grpo.group_advantages(r_P_G, std) for std in grpo.STDS}
+    A, std, dead_P = advantages["population"], r_P_G.std(1, keepdim=True), grpo.dead_groups(r_P_G)
+    trl, plain = TRL(rollouts), TRL(rollouts, scale_rewards="none")
+    yield "advantages", "`none`", advantages["none"], plain.advantages
+    yield "advantages, defaults", "`population` / `group`", A, trl.advantages
+    mended = advantages["sample"] * std / (std + 1e-4)
+    yield "…", "ours with `sample`, × std / (std + 1e-4)", mended, trl.advantages
+    yield "advantages", "dead groups", A[dead_P], trl.advantages[dead_P]
+
+    rows, policy = list(range(len(rollouts))), Policy(MODEL, CPU)
+    batch = collate(rollouts, rows, TOKENIZER.pad_token_id, CPU)
+    with torch.no_grad():
+        old_N, _ = policy(batch, TEMPERATURE)
+        logp_N, entropy_N = shift(policy, POLICY)(batch, TEMPERATURE)
+    yield "before the update", "log-prob", old_N, trl.batch["old_per_token_logps"][trl.mask]
+    shift(trl.model, POLICY)
+    trl_logp_N, trl_entropy_N = trl.logprobs()
+    yield "of each token", "log-prob", logp_N, trl_logp_N
+    yield "of each token", "entropy", entropy_N, trl_entropy_N
+
+    def losses(name, weight_P_G, shown="loss gradient", moved=True, by_group=False, **settings):
+        """Rows of a loss: our weights and TRL's settings. TRL gets our advantages unless
+        `scale_rewards` is given; the weights have moved since the rollouts unless `moved` is False;
+        `by_group` makes each group a batch of its own for TRL and takes the mean."""
+        trl = TRL(rollouts, **settings)
+        if moved:
+            shift(trl.model, POLICY)
+        mine_P_G = trl_P_G = A
+        if "scale_rewards" in settings:
+            mine_P_G, trl_P_G = advantages["none"], trl.advantages
+        coefficients = settings.get("beta", 0.0), settings.get("entropy_coef", 0.0)
+        mine = our_loss(rollouts, mine_P_G, weight_P_G, moved, *coefficients)
+        theirs = trl.loss(trl_P_G, by_group)
+        for part in shown.split():
+            yield name, part, mine[part], theirs[part]
+
+    lengths_P_G = rollouts.lengths().reshape(r_P_G.shape)
+    seq, total, dapo = (grpo.row_weights(lengths_P_G, loss) for loss in ("grpo", "sum", "dapo"))
+    by_token = torch.full_like(A, 1 / lengths_P_G.sum())
+    first, grouped = {"shown": "gradient", "moved": False}, {"by_group": True}
+    k3, dapo_H = {"use_bias_correction_kl": False}, {"loss_type": "dapo", "entropy_coef": 0.01}
+    yield from losses("first update", seq, **first)
+    yield from losses("… from rewards", seq, **first, scale_rewards="none")
+    yield from losses("`grpo`", seq, "loss gradient clip_fraction")
+    yield from losses("`sum` / `dr_grpo`", total, loss_type="dr_grpo")
+    yield from losses("… ours / limit", total / MAX_TOKENS, loss_type="dr_grpo")
+    yield from losses("`dapo`", dapo, loss_type="dapo")
+    yield from losses("… ours, weight 1 / all tokens", by_token, loss_type="dapo")
+    yield from losses("… TRL, a group at a time", dapo, loss_type="dapo", **grouped)
+    yield from losses("`dapo` / `bnpo`, a group at a time", dapo, loss_type="bnpo", **grouped)
+    yield from losses("`grpo` + 0.04 KL", seq, beta=0.04)
+    yield from losses("… TRL, k3 itself", seq, "loss gradient kl", beta=0.04, **k3)
+    yield from losses("`grpo` − 0.01 H", seq, entropy_coef=0.01)
+    yield from losses("… `dapo`, a group at a time", dapo, **dapo_H, **grouped)
+
+
+def main() -> int:
+    """Exit status 0: all that should agree do; 1: something does not; 2: there is no TRL."""
+    analysis.parser(__doc__).parse_args()
+    # TRL: rollout_func is experimental; transformers: renamed settings.
+    warnings.filterwarnings("ignore")
+    begin_process()
+    torch.set_num_threads(1)
+    try:
+        import trl
+    except ImportError:
+        print(f"TRL is needed, in an environment of its own: {INSTALL}", file=sys.stderr)
+        return 2
+    rollouts, disagree = sample(), []
+    dead, tokens = grpo.dead_groups(rollouts.rewards_P_G(G)).sum(), rollouts.lengths().sum()
+    print(f"TRL {trl.__version__}, transformers {transformers.__version__}, torch", end=" ")
+    print(f"{torch.__version__}. {len(rollouts) // G} groups of {G}, {dead} of them dead;", end=" ")
+    print(f"{tokens} response tokens, {rollouts.finished.count(False)} rows cut off.\n")
+    print("| quantity | ours | TRL | relative difference | note |\n|---|---|---|---|---|")
+    for name, part, x, y in quantities(rollouts):
+        difference = ((x - y).abs().max() / y.abs().max().clamp(min=1e-30)).item()
+        show = torch.mean if part in ("log-prob", "entropy") else torch.linalg.vector_norm
+        shown = [f"{z.item() if z.dim() == 0 else show(z.double()).item():.7g}" for z in (x, y)]
+        note = f"intended: {INTENDED[name]}" if name in INTENDED else ""
+        if not note and not difference <= TOLERANCE:  # written so that NaN fails
+            note = "**DISAGREES**"
+            disagree.append(f"{name}: {part}")
+        print(f"| {name}: {part} | {' | '.join(shown)} | {difference:.1e} | {note} |", flush=True)
+    agree = f"All that should agree do, to {TOLERANCE:g}."
+    print(f"\nDisagree: {'; '.join(disagree)}." if disagree else f"\n{agree}")
+    return int(bool(disagree))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

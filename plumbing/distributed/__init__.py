@@ -1,0 +1,1 @@
+"""Ranks, messages between them, and how they stop."""

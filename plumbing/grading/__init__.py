@@ -1,0 +1,1 @@
+"""How verify.py reads and compares answers."""

@@ -1,0 +1,262 @@
+"""grpo.py: numbers that can be checked by hand, and gradients against autograd through the formula.
+
+What the paper's Section 2 says of these functions is in test_theory.py; that neither ranks nor
+micro-batches change anything is in test_ranks.py.
+"""
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import grpo
+from grpo import group_advantages, leave_out_dead_groups, policy_loss, row_weights, token_logprobs
+from tests.helpers.numbers import FLOAT64, close
+
+every_std = pytest.mark.parametrize("std", grpo.STDS)
+every_loss = pytest.mark.parametrize("loss", grpo.LOSSES)
+
+
+# ---- Advantages and normalisers
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
+def test_one_right_of_four(dtype):
+    # mean 1/4, population std sqrt(3)/4: the right one gets (3/4)/(sqrt(3)/4) = sqrt(3).
+    advantage = group_advantages(torch.tensor([[0, 1, 0, 0]], dtype=dtype))
+    close(advantage, [[-1 / 3**0.5, 3**0.5, -1 / 3**0.5, -1 / 3**0.5]], 1e-6)
+    assert advantage.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+# Deviations +-1/2; population std 1/2; sample std sqrt(4 * (1/4) / 3) = 1/sqrt(3).
+@pytest.mark.parametrize("std, size", [("population", 1), ("sample", 3**0.5 / 2), ("none", 0.5)])
+def test_two_right_of_four_under_each_std(std, size):
+    advantage = group_advantages(torch.tensor([[1, 1, 0, 0]], **FLOAT64), std)
+    close(advantage, [[size, size, -size, -size]])
+
+
+@every_std
+@pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, -2.7, 1e4])
+def test_dead_groups_get_exactly_zero(std, reward):
+    # 0.1 is no binary fraction: no std may blow up the rounding error of the mean of seven of them.
+    rewards = torch.tensor([[reward] * 7, [0, 1, 0, 0, 0, 0, 0]])
+    advantage = group_advantages(rewards, std)
+    assert torch.equal(advantage[0], torch.zeros(7))
+    assert advantage[1, 1] > 0.5
+    assert grpo.dead_groups(rewards).tolist() == [True, False]
+    with warnings.catch_warnings():  # torch warns of the sample std of one number
+        warnings.simplefilter("ignore")
+        assert group_advantages(torch.tensor([[reward]]), std).tolist() == [[0.0]]
+
+
+def test_leaving_out_dead_groups_by_hand():
+    # One of three groups is live: a mean over live groups is 3 times a mean over all.
+    one_of_three = torch.tensor([[1.0, -1.0], [0.0, 0.0], [0.0, 0.0]])
+    assert leave_out_dead_groups(one_of_three).tolist() == [[3, -3], [0, 0], [0, 0]]
+    assert leave_out_dead_groups(torch.zeros(2, 2)).tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    "loss, expected",
+    [
+        ("grpo", [[1 / 4, 1 / 12], [1 / 8, 1 / 24]]),  # 1 / (4 rows * length)
+        ("dapo", [[1 / 8, 1 / 8], [1 / 16, 1 / 16]]),  # 1 / (2 groups * 4 or 8 tokens)
+        ("sum", [[1 / 4, 1 / 4], [1 / 4, 1 / 4]]),  # 1 / 4 rows
+    ],
+)
+def test_row_weights_by_hand(loss, expected):
+    weights = row_weights(torch.tensor([[1, 3], [2, 6]]), loss)  # two groups of two rows
+    close(weights, expected)
+    assert weights.dtype == torch.float64
+
+
+# ---- Log-probs and entropy
+
+
+def head(N=11, D=5, V=7, dtype=torch.float64):
+    """Random hidden states, head weight and targets; every token of the vocabulary is a target."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(N, D, generator=generator, **FLOAT64).to(dtype)
+    weight = torch.randn(V, D, generator=generator, **FLOAT64).to(dtype)
+    return hidden.requires_grad_(), weight.requires_grad_(), torch.arange(N) % V
+
+
+def plain(hidden, weight, targets, temperature):
+    """The same by the book: all logits at once, log_softmax, autograd."""
+    log_p = torch.log_softmax(hidden @ weight.T / temperature, dim=-1)
+    return log_p[range(len(targets)), targets], -(log_p.exp() * log_p).sum(dim=-1)
+
+
+def test_logprob_and_entropy_by_hand():
+    # Logits (0, ln 3) / 2 at temperature 1/2 are (0, ln 3): probabilities (1/4, 3/4).
+    hidden, weight = torch.ones(2, 1, **FLOAT64), torch.tensor([[0], [math.log(3) / 2]], **FLOAT64)
+    logp, entropy = token_logprobs(hidden, weight, torch.tensor([0, 1]), temperature=0.5)
+    close(logp, [math.log(1 / 4), math.log(3 / 4)])
+    close(entropy, [-(0.25 * math.log(0.25) + 0.75 * math.log(0.75))] * 2)
+    # A uniform distribution over 4 words, and a certain one.
+    hidden, weight = torch.tensor([[0], [1e4]], **FLOAT64), torch.eye(4, **FLOAT64)[:, :1]
+    _, entropy = token_logprobs(hidden, weight, torch.tensor([0, 0]))
+    close(entropy, [math.log(4), 0.0])
+
+
+@pytest.mark.parametrize("temperature", [0.7, 2.0])
+@pytest.mark.parametrize("chunk", [1, 4, 11, None])
+def test_values_and_gradients_equal_plain_log_softmax(temperature, chunk):
+    hidden, weight, targets = head()
+    a, b = torch.randn(2, len(targets), generator=torch.Generator().manual_seed(1), **FLOAT64)
+    actual = token_logprobs(hidden, weight, targets, temperature, chunk)
+    expected = plain(hidden, weight, targets, temperature)
+    close(torch.stack(actual), torch.stack(expected))
+    for on_logp, on_entropy in ((1, 0), (0, 1), (1, 1)):
+        gradients = []
+        for logp, entropy in (actual, expected):
+            value = on_logp * (a * logp).sum() + on_entropy * (b * entropy).sum()
+            gradients.append(torch.autograd.grad(value, (hidden, weight), retain_graph=True))
+        for x, y in zip(*gradients, strict=True):
+            assert y.abs().max() > 1e-3
+            close(x, y)
+
+
+def test_bf16_weights_give_float32_values_and_keep_the_gradient_of_many_chunks():
+    hidden, weight, targets = head(N=600, dtype=torch.bfloat16)
+    exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
+    # All advantages of one sign, one token only: the sum grows, bf16 additions would stall at 256.
+    targets = torch.zeros_like(targets)
+    logp, entropy = token_logprobs(hidden, weight, targets, 0.7, chunk=1)
+    assert logp.dtype == entropy.dtype == torch.float32
+    exact_logp, exact_entropy = plain(*exact, targets, 0.7)
+    assert (logp - exact_logp).abs().max() < 0.1  # logits of size about 10 are rounded to 8 bits
+    assert (entropy - exact_entropy).abs().max() < 0.1
+    gradients = torch.autograd.grad(logp.sum(), (hidden, weight))
+    expected = torch.autograd.grad(exact_logp.sum(), exact)
+    for gradient, x in zip(gradients, expected, strict=True):
+        assert gradient.dtype == torch.bfloat16
+        assert (gradient - x).norm() < 0.01 * x.norm()
+
+
+class Sizes(TorchDispatchMode):
+    """Notes how many numbers each operation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        outs = out if isinstance(out, tuple) else (out,)
+        self.made += [x.numel() for x in outs if torch.is_tensor(x)]
+        return out
+
+
+def test_the_logits_of_all_tokens_never_exist():
+    """300 tokens of 2 numbers, 50 words: 15,000 logits, and nothing made is larger than a chunk."""
+    (hidden, weight, targets), kept = head(N=300, D=2, V=50), []
+    keep = saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x)
+    with keep, Sizes() as forward:
+        logp, entropy = token_logprobs(hidden, weight, targets, chunk=24)
+    assert max(forward.made) == 24 * 50 and max(kept) == 300 * 2  # the hidden states
+    with Sizes() as backward:
+        torch.autograd.grad((logp + entropy).sum(), (hidden, weight))
+    # Of one word there are 300 logits; two words' would be more than 24 * 50 / 4.
+    assert max(backward.made) == 300 * 2
+
+
+# ---- The loss
+
+TWICE, HALF = math.log(2.0), math.log(0.5)  # of the old probability
+
+
+def loss_and_gradient(logp, old_logp, advantage, weight, **options):
+    """policy_loss on lists of numbers: (loss, gradient for logp, stats)."""
+    logp = torch.tensor(logp, **FLOAT64, requires_grad=True)
+    others = (torch.tensor(x, **FLOAT64) for x in (old_logp, advantage, weight))
+    loss, stats = policy_loss(logp, *others, **options)
+    loss.backward()
+    return loss.item(), logp.grad.tolist(), stats
+
+
+@pytest.mark.parametrize(
+    "log_ratio, advantage, loss, gradient, bites",
+    [
+        (0.0, +1.5, -1.5, -1.5, 0),  # on policy: minus the advantage
+        (TWICE, +1.0, -1.28, 0.0, 1),  # already far likelier than it was: no more credit
+        (TWICE, -1.0, +2.0, +2.0, 0),  # has become likelier though it was wrong: pushed down
+        (HALF, +1.0, -0.5, -0.5, 0),  # has become rarer though it was right: pushed up
+        (HALF, -1.0, +0.8, 0.0, 1),  # already rarer: no more blame
+        (math.log(1.27), +1.0, -1.27, -1.27, 0),  # inside the range
+        (math.log(0.81), -1.0, +0.81, +0.81, 0),
+        (TWICE, 0.0, 0.0, 0.0, 0),  # nothing to clip
+    ],
+)
+def test_clipping_two_by_two(log_ratio, advantage, loss, gradient, bites):
+    value, grad, stats = loss_and_gradient([log_ratio - 3], [-3.0], [advantage], [1.0])
+    close(value, loss)
+    close(grad, [gradient])
+    assert stats["clip_fraction"] == bites
+
+
+def test_kl_by_hand():
+    # ref/pi = 2: k3 = 2 - ln 2 - 1, and its derivative for log pi is 1 - 2.
+    options = {"ref_logp_N": torch.tensor([TWICE, 0.0], **FLOAT64), "kl_coef": 0.5}
+    zero = [0.0, 0.0]
+    value, gradient, stats = loss_and_gradient(zero, zero, zero, [0.1, 0.1], **options)
+    close(value, 0.5 * 0.1 * (1 - math.log(2)))
+    close(gradient, [0.5 * 0.1 * -1, 0.0])
+    close(stats["kl"], 1 - math.log(2))
+
+
+def test_a_step_on_the_entropy_term_raises_the_entropy():
+    logits, entropies = torch.tensor([[0, math.log(3)]], **FLOAT64), []  # probabilities 1/4, 3/4
+    zero, target = torch.zeros(1, **FLOAT64), torch.tensor([0])
+    for _ in range(2):
+        logits = logits.detach().requires_grad_()
+        logp, entropy = token_logprobs(logits, torch.eye(2, **FLOAT64), target)
+        bonus = {"entropy_N": entropy, "entropy_coef": 0.3}
+        loss, _ = policy_loss(logp, logp.detach(), zero, zero + 0.5, **bonus)
+        close(loss, -0.3 * 0.5 * entropy.item())
+        entropies.append(entropy.item())
+        logits = logits - torch.autograd.grad(loss, logits)[0]
+    assert entropies[0] + 0.01 < entropies[1] < math.log(2)
+
+
+@every_loss
+def test_weights_and_surrogate_together_are_the_printed_loss(loss):
+    """3 groups of 4 rows of unequal lengths, the policy moved away from the one that sampled."""
+    generator = torch.Generator().manual_seed(0)
+    rewards = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0]], **FLOAT64)
+    lengths = torch.randint(1, 6, (3, 4), generator=generator)
+    row_N = torch.arange(12).repeat_interleave(lengths.flatten())
+    old, move = torch.randn(2, len(row_N), generator=generator, **FLOAT64)
+    advantage_N = group_advantages(rewards).flatten()[row_N]
+    weight_N = row_weights(lengths, loss).flatten()[row_N]
+    value, stats = policy_loss(old + 0.6 * move, old, advantage_N, weight_N)
+    assert 0 < stats["clip_fraction"] < len(row_N)  # else this would say nothing about the clip
+
+    pairs = zip((0.6 * move).exp().tolist(), advantage_N.tolist(), strict=True)
+    terms = torch.tensor([min(r * a, min(max(r, 0.8), 1.28) * a) for r, a in pairs], **FLOAT64)
+    rows, groups = terms.split(lengths.flatten().tolist()), terms.split(lengths.sum(1).tolist())
+    printed = {
+        "grpo": sum(row.mean() for row in rows) / 12,
+        "dapo": sum(group.mean() for group in groups) / 3,
+        "sum": sum(row.sum() for row in rows) / 12,
+    }
+    close(value, -printed[loss])
+
+
+@every_loss
+@every_std
+def test_no_function_changes_its_arguments_even_through_a_view(loss, std):
+    base = torch.tensor([[1.0, 9, 0, 9], [0, 9, 0, 9], [1, 9, 1, 9]])
+    tensors = [base, *head(), torch.linspace(-1, 1, 11, **FLOAT64)]
+    before = [x.detach().clone() for x in tensors]
+    advantage = group_advantages(base[:, ::2], std)
+    leave_out_dead_groups(advantage)
+    row_weights(base[:, ::2] + 1, loss)
+    logp, entropy = token_logprobs(*tensors[1:4], 0.7, chunk=3)
+    ones, bonus = torch.ones(11), {"entropy_N": entropy, "entropy_coef": 1.0}
+    value, _ = policy_loss(logp, logp.detach(), tensors[4], ones, ref_logp_N=logp, **bonus)
+    value.backward()
+    assert all(torch.equal(x, y) for x, y in zip(tensors, before, strict=True))

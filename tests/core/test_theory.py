@@ -1,0 +1,238 @@
+"""Section 2 and Appendices B and C of the paper, executed: `pytest -v tests/test_theory.py`.
+
+The policy is small enough to enumerate: three tokens a, b and $ (end), completions of at most two
+tokens, seven in all, float64. Its probabilities are sixteenths, so a group of 16 rollouts can hold
+every completion exactly as often as the policy says. For that group p_hat = p, and the gradient
+that grpo.py computes in training *is* the paper's population gradient. The gradient under test
+always comes from grpo.py; the score functions it is compared with come from autograd alone.
+"""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import grpo
+from sampler import utility_target
+from tests.helpers.numbers import FLOAT64, close
+
+VOCABULARY = "ab$"
+COMPLETIONS = ["$", "aa", "ab", "a$", "ba", "bb", "b$"]
+SIXTEENTHS = torch.tensor([4, 2, 2, 4, 2, 1, 1])  # probability of each completion, times 16
+PREFIXES = ["", "a", "b"]
+NEXT = [[1 / 2, 1 / 4, 1 / 4], [1 / 4, 1 / 4, 1 / 2], [1 / 2, 1 / 4, 1 / 4]]  # a, b, $ after each
+MIRROR = torch.arange(7).repeat_interleave(SIXTEENTHS)[None]  # the group that mirrors the policy
+
+# Which completions the verifier accepts, by success probability: the sum of their sixteenths.
+VERIFIERS = {
+    1 / 16: ["bb"],
+    4 / 16: ["$"],
+    5 / 16: ["a$", "bb"],
+    8 / 16: ["$", "a$"],
+    11 / 16: ["aa", "ab", "ba", "bb", "a$"],
+    15 / 16: ["$", "aa", "ab", "a$", "ba", "b$"],
+}
+every_difficulty = pytest.mark.parametrize("p, right", VERIFIERS.items())
+
+
+class TablePolicy:
+    """softmax(hidden[prefix] Wᵀ): a hidden state for each prefix and an output head, 3 x 3 each."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(0)
+        self.weight_V_D = torch.randn(3, 3, generator=generator, **FLOAT64)
+        self.hidden_3_D = torch.tensor(NEXT, **FLOAT64).log() @ self.weight_V_D.inverse().T
+        self.parameters = [self.hidden_3_D.requires_grad_(), self.weight_V_D.requires_grad_()]
+
+    def token_logps(self) -> torch.Tensor:
+        """log π of the 12 tokens of the completions, end to end, by grpo.py: (12,)."""
+        steps = [(o[:t], o[t]) for o in COMPLETIONS for t in range(len(o))]
+        hidden_N_D = self.hidden_3_D[[PREFIXES.index(prefix) for prefix, _ in steps]]
+        target_N = torch.tensor([VOCABULARY.index(token) for _, token in steps])
+        return grpo.token_logprobs(hidden_N_D, self.weight_V_D, target_N)[0]
+
+    def logp(self, completion: str) -> torch.Tensor:
+        """log π(o | q), by plain log_softmax."""
+        log_p = torch.log_softmax(self.hidden_3_D @ self.weight_V_D.T, dim=-1)
+        steps = [(completion[:t], token) for t, token in enumerate(completion)]
+        return sum(log_p[PREFIXES.index(prefix), VOCABULARY.index(t)] for prefix, t in steps)
+
+    def success(self, right: list[str]) -> torch.Tensor:
+        """p = Pr(r_ver = 1), differentiable."""
+        return sum(self.logp(o).exp() for o in right)
+
+    def gradient(self, scalar: torch.Tensor) -> torch.Tensor:
+        """∇_θ of a scalar as one vector of 18 numbers."""
+        parts = torch.autograd.grad(scalar, self.parameters, retain_graph=True)
+        return torch.cat([part.flatten() for part in parts])
+
+    def score(self, completion: str) -> torch.Tensor:
+        """S_θ(o) = Σ_t ∇ log π(o_t | q, o_<t)."""
+        return self.gradient(self.logp(completion))
+
+    def expected_score(self, given: list[str]) -> torch.Tensor:
+        """E[S_θ(o) | o in given]."""
+        probability = [self.logp(o).exp().item() for o in given]
+        scores = [w * self.score(o) for w, o in zip(probability, given, strict=True)]
+        return sum(scores) / sum(probability)
+
+    def log_odds_gradient(self, right: list[str]) -> torch.Tensor:
+        """∇ log(p / (1 - p)), by autograd through the log-odds themselves."""
+        p = self.success(right)
+        return self.gradient(torch.log(p / (1 - p)))
+
+    def training_gradient(
+        self, right, groups_P_G=MIRROR, probability_P=None, std="population", loss="sum", bonus=0.0
+    ) -> torch.Tensor:
+        """The gradient of a training step on P groups of completion numbers, all of it by grpo.py.
+
+        With `probability_P`, its expectation over single groups that have these probabilities.
+        """
+        P, G = groups_P_G.shape
+        lengths = torch.tensor([len(o) for o in COMPLETIONS])
+        advantage_P_G = grpo.group_advantages(rewards(right, groups_P_G) + bonus, std)
+        weight_P_G = grpo.row_weights(lengths[groups_P_G], loss)  # 1/P of a group's own weight
+        if probability_P is not None:
+            weight_P_G = weight_P_G * P * probability_P[:, None]
+        # A completion's one or two tokens, of the 12, for every row: (N,) tokens end to end.
+        first_7 = lengths.cumsum(0) - lengths
+        row_B = groups_P_G.flatten()
+        rows_N = torch.arange(P * G).repeat_interleave(lengths[row_B])
+        second_N = torch.zeros_like(rows_N)
+        second_N[1:] = rows_N[1:] == rows_N[:-1]
+        logp_N = self.token_logps()[first_7[row_B][rows_N] + second_N]
+        columns = advantage_P_G.flatten()[rows_N], weight_P_G.flatten()[rows_N]
+        return self.gradient(grpo.policy_loss(logp_N, logp_N.detach(), *columns)[0])
+
+
+def rewards(right: list[str], groups_P_G: torch.Tensor = MIRROR) -> torch.Tensor:
+    """Whether the verifier accepts each completion: (P, G)."""
+    return torch.tensor([o in right for o in COMPLETIONS], **FLOAT64)[groups_P_G]
+
+
+def all_groups(G: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every multiset of G completions (P, G) with its multinomial probability (P,)."""
+    groups_P_G = torch.tensor(list(itertools.combinations_with_replacement(range(7), G)))
+    counts_P_7 = torch.stack([(groups_P_G == k).sum(dim=1) for k in range(7)], dim=1).double()
+    log_ways_P = math.lgamma(G + 1) - torch.lgamma(counts_P_7 + 1).sum(dim=1)
+    probability_P = (log_ways_P + counts_P_7 @ (SIXTEENTHS / 16).double().log()).exp()
+    close(probability_P.sum(), 1.0)
+    return groups_P_G, probability_P
+
+
+@pytest.fixture(scope="module")
+def policy():
+    """The policy of this file; no test changes it."""
+    policy = TablePolicy()
+    close([policy.logp(o).exp().item() for o in COMPLETIONS], SIXTEENTHS / 16)
+    return policy
+
+
+# ---- Section 2: advantages, and Eq. 1
+
+
+@every_difficulty
+def test_section_2_the_advantage_has_two_values(p, right):
+    r = rewards(right)
+    close(r.mean(), p)
+    advantage = grpo.group_advantages(r)
+    close(advantage[r == 1], [math.sqrt((1 - p) / p)] * round(16 * p))
+    close(advantage[r == 0], [-math.sqrt(p / (1 - p))] * round(16 * (1 - p)))
+
+
+@pytest.mark.parametrize("G", [1, 2, 3, 8])
+def test_eq_1_is_the_probability_of_dead_groups_with_its_minimum_at_one_half(G):
+    """Over every vector of G rewards."""
+    r = torch.tensor(list(itertools.product([0.0, 1.0], repeat=G)), **FLOAT64)
+    dead, successes = grpo.dead_groups(r), r.sum(dim=1)
+    assert torch.equal(dead, (grpo.group_advantages(r) == 0).all(dim=1))
+    p = torch.tensor([0.0, 0.05, 0.3, 0.5, 0.7, 0.95, 1.0], **FLOAT64)
+    values = grpo.zero_variance_probability(p, G)
+    probability = p[:, None] ** successes * (1 - p[:, None]) ** (G - successes)
+    close(values, probability[:, dead].sum(dim=1))
+    assert values[0] == values[-1] == 1.0 and values[3] == values.min() == 2.0 ** (1 - G)
+
+
+# ---- Appendix C and Eq. 2
+
+
+@every_difficulty
+def test_eq_2_the_training_gradient_in_each_of_its_forms(policy, p, right):
+    """The last but one step of Appendix C, and the two that Eq. 2 prints."""
+    close(policy.success(right).item(), p)
+    gradient, scale = policy.training_gradient(right), math.sqrt(p * (1 - p))
+    terms = [
+        sixteenths / 16 * policy.score(o) * ((o in right) - p) / scale
+        for o, sixteenths in zip(COMPLETIONS, SIXTEENTHS.tolist(), strict=True)
+    ]
+    close(gradient, -sum(terms))
+    wrong = [o for o in COMPLETIONS if o not in right]
+    close(gradient, -scale * (policy.expected_score(right) - policy.expected_score(wrong)))
+    log_odds_gradient = policy.log_odds_gradient(right)
+    close(gradient, -scale * log_odds_gradient)  # downhill in the loss is uphill in the log-odds
+    close(gradient.norm(), grpo.gradient_norm(p, log_odds_gradient.norm()))
+
+
+# ---- Eq. 3
+
+
+@every_difficulty
+def test_eq_3_bounds_the_gradient_and_how_loosely(policy, p, right):
+    log_p = torch.log_softmax(policy.hidden_3_D @ policy.weight_V_D.T, dim=-1)
+    B = max(policy.gradient(entry).norm().item() for entry in log_p.flatten())
+    bound, norm = grpo.gradient_norm_bound(p, B, T=2), policy.training_gradient(right).norm().item()
+    close(grpo.gradient_norm_bound(0.2, B=3.0, T=7), 16.8)  # 2 * 3 * 7 * 0.4
+    assert 1 < bound / norm < 12
+
+
+def test_p_one_half_maximises_the_bound_but_not_every_norm(policy):
+    """The paper's "p = 1/2 is best" holds for the scale; ‖∇ log-odds‖ can outweigh it."""
+    subsets = [right for n in (2, 3, 4) for right in itertools.combinations(COMPLETIONS, n)]
+    halves = [right for right in subsets if math.isclose(policy.success(right).item(), 0.5)]
+    norms = [policy.training_gradient(right).norm().item() for right in halves]
+    harder = policy.training_gradient(VERIFIERS[4 / 16]).norm().item()
+    assert min(norms) < harder
+    bounds = [grpo.gradient_norm_bound(k / 16, B=1.0, T=2) for k in range(17)]
+    assert bounds[8] == max(bounds) and bounds[0] == bounds[16] == 0
+
+
+# ---- Appendix B: composite rewards
+
+
+@pytest.mark.parametrize("bonus", [0.5, -3.0, 0.1])
+def test_appendix_b_a_constant_added_to_the_reward_changes_no_gradient(policy, bonus):
+    for right in VERIFIERS.values():
+        expected = policy.training_gradient(right)
+        close(policy.training_gradient(right, bonus=bonus), expected)
+    assert not policy.training_gradient(COMPLETIONS, bonus=bonus).any()  # dead stays dead
+
+
+def test_appendix_b_the_bonus_may_depend_on_the_group_but_not_on_the_rollout():
+    r = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0]], **FLOAT64)
+    by_group = r + torch.tensor([[0.3], [-2.0]], **FLOAT64)
+    close(grpo.group_advantages(by_group), grpo.group_advantages(r))
+    # A length bonus inside a group is no f(t) of the proposition: it ranks the wrong answers.
+    advantage = grpo.group_advantages(r + torch.tensor([0.0, 0.3, 0.0, 0.0], **FLOAT64))[0]
+    assert advantage[1] > advantage[2] + 0.5
+
+
+# ---- Eq. 2 with G rollouts: the teacher's regression target is the scale of the gradient
+
+
+@pytest.mark.parametrize("p, G", [(1 / 16, 4), (5 / 16, 2), (5 / 16, 8), (8 / 16, 8), (8 / 16, 16)])
+def test_finite_groups_have_the_expected_std_as_their_scale(policy, p, G):
+    right, (groups_P_G, probability_P) = VERIFIERS[p], all_groups(G)  # 74,613 groups for G = 16
+    gradient = policy.training_gradient(right, groups_P_G, probability_P)
+    close(gradient, -grpo.expected_group_std(p, G) * policy.log_odds_gradient(right))
+    # ... and that factor is the mean of what the teacher learns to predict.
+    y_P = utility_target(rewards(right, groups_P_G).mean(dim=1).numpy())
+    close((torch.from_numpy(y_P) * probability_P).sum(), grpo.expected_group_std(p, G))
+
+
+def test_the_theorem_is_about_the_sum_loss_and_length_normalised_losses_point_elsewhere(policy):
+    right = VERIFIERS[5 / 16]  # "a$" and "bb" are right; the one-token completion "$" is wrong
+    gradient = {loss: policy.training_gradient(right, loss=loss) for loss in grpo.LOSSES}
+    cosine = torch.nn.functional.cosine_similarity(gradient["grpo"], gradient["sum"], dim=0)
+    assert 0.5 < cosine < 0.999
+    close(gradient["dapo"] * 28 / 16, gradient["sum"])  # one group: a token's weight is 1/28

@@ -1,0 +1,104 @@
+"""What only a GPU can show: bf16 over float32 masters, NCCL beside gloo, two roles on one card."""
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+from transformers.utils import is_flash_attn_2_available
+
+import grpo
+from plumbing.batches import collate, micro_batches
+from plumbing.files import read_lines
+from rollout import Generator, Policy, Rollouts
+from tests.helpers.models import ROOT, save_tiny_model
+from tests.helpers.ranks import DEMO, shell
+
+CPU, CARD = torch.device("cpu"), torch.device("cuda")
+
+WHY = "needs a CUDA device, and `pytest -m gpu`"
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason=WHY)]
+
+
+def test_chunked_logprobs_match_float64_on_the_cpu():
+    torch.manual_seed(0)
+    hidden, weight, targets = torch.randn(300, 64), torch.randn(1000, 64) / 8, torch.arange(300)
+    expected = grpo.token_logprobs(hidden.double(), weight.double(), targets, 0.7)
+    actual = grpo.token_logprobs(hidden.cuda(), weight.cuda(), targets.cuda(), 0.7, chunk=128)
+    for x, y in zip(actual, expected, strict=True):
+        assert (x.cpu() - y).abs().max() < 1e-3
+
+
+def test_generation_in_bf16_agrees_with_the_float32_policy():
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    generator, policy = Generator(str(DEMO), CARD, tokenizer), Policy(str(DEMO), CARD)
+    problems = read_lines(ROOT / "demo/val.jsonl")[:32]
+    prompts = [tokenizer(row["problem"] + "\n\nSolution:").input_ids for row in problems]
+    policy.lm.set_attn_implementation("sdpa")  # flash-attn cannot compute in float32
+    rollouts = generator.generate(prompts, 0.7, 64, seed=0)
+    batch = collate(rollouts, list(range(32)), tokenizer.pad_token_id, CARD)
+    with torch.no_grad():
+        logp = policy(batch, 0.7)[0].cpu()
+    assert logp.mean() > -0.2  # tokens that the policy finds likely, though bf16 chose them
+    assert (logp - batch.generated_logp_N).abs().mean() < 0.05  # logged as logp_gap
+
+
+@pytest.mark.skipif(not is_flash_attn_2_available(), reason="needs flash-attn")
+def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_ones_through_sdpa():
+    """log-probs of 848 tokens and their gradient: what bf16 alone costs is the measure."""
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(n):
+        return torch.randint(2, 81, (n,), generator=generator).tolist()
+
+    n_B = torch.randint(1, 63, (32,), generator=generator).tolist()
+    rollouts = Rollouts([tokens(1 + n // 2) for n in n_B], [tokens(n) for n in reversed(n_B)])
+
+    def run(dtype, attention):
+        policy = Policy(str(DEMO), CARD)
+        policy.lm.set_attn_implementation(attention)
+        for p in policy.parameters():  # as FSDP does; the table of rotary angles stays in float32
+            p.data = p.to(dtype)
+        how = torch.ones(32), torch.ones(32), 0, 1, 800, 0, CARD, policy.packed
+        batches = micro_batches(rollouts, list(range(32)), *how)
+        one_row = all(len(batch.ids_B_T) == 1 for batch in batches)
+        assert one_row == (attention == "flash_attention_2")
+        logp_N = torch.cat([policy(batch, 1.0)[0] for batch in batches])
+        logp_N.sum().backward()
+        rows_N = torch.cat([batch.row_N for batch in batches])
+        gradient = torch.cat([p.grad.flatten().float() for p in policy.parameters()])
+        return logp_N[rows_N.argsort(stable=True)], gradient
+
+    exact, padded = run(torch.float32, "sdpa"), run(torch.bfloat16, "sdpa")
+    packed = run(torch.bfloat16, "flash_attention_2")
+    for x, y, z in zip(exact, padded, packed, strict=True):
+        assert 0 < (z - x).norm() < 2 * (y - x).norm() < 0.1 * x.norm()
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7])
+def test_cuda_graphs_draw_what_the_cpu_draws(temperature, tmp_path):
+    """Float32 on both sides, over a block's border where rows are dropped; then new weights."""
+    folder = str(save_tiny_model(tmp_path / "tiny"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    here, there = (Generator(folder, device, tokenizer) for device in (CPU, CARD))
+    there.lm.float()
+    texts = ("a", "What is 3 + 4?", "zz\nzz")
+    prompts = [tokenizer(text).input_ids for text in texts for _ in range(8)]
+    for _ in range(2):
+        drawn = [g.generate(prompts, temperature, 300, seed=0) for g in (here, there)]
+        pairs = zip(*(rollouts.completion_ids for rollouts in drawn), strict=True)
+        same = sum(a == b for a, b in pairs)
+        assert same >= 20  # of 24: over 300 tokens rounding may move one across a border
+        with torch.no_grad():
+            for here_p, there_p in zip(here.lm.parameters(), there.lm.parameters(), strict=True):
+                here_p.mul_(1.1)
+                there_p.copy_(here_p)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_demo_steps(ranks, tmp_path):
+    """In one process, and with a student and a teacher process sharing the card."""
+    flags = f"--preset demo --steps 3 --eval_every 3 --teacher_ranks {min(1, ranks)}".split()
+    succeeded, said = shell([*flags, "--out", str(tmp_path / "run")], ranks)
+    assert succeeded, said
+    rows = read_lines(tmp_path / "run/metrics.jsonl")
+    assert rows[-1]["grad_norm"] > 0 and rows[0]["val_accuracy"] > 0.04

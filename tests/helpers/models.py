@@ -1,0 +1,96 @@
+"""Tiny random checkpoints that load like the real ones."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from teacher import add_lora
+
+ROOT = Path(__file__).resolve().parents[2]
+SPECIALS = ["<pad>", "<eos>", "<unk>"]  # ids 0, 1, 2
+
+
+CHARACTERS = [chr(i) for i in range(32, 127)] + ["\n"]  # from id 3 on
+
+
+FAMILIES = {
+    "qwen2": {"tie_word_embeddings": True},
+    "olmo2": {"tie_word_embeddings": False},
+    "qwen3": {"tie_word_embeddings": True, "head_dim": 8},
+    "phi3": {"tie_word_embeddings": True},
+}
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a character; pad and eos differ; decoding gives the text back exactly.
+
+    It is byte-level BPE without a merge: transformers makes that of any Qwen2 tokenizer.
+    """
+    symbol = {" ": "Ġ", "\n": "Ċ"}  # how byte-level BPE writes them
+    tokens = SPECIALS + [symbol.get(c, c) for c in CHARACTERS]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab, merges=[], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    )
+
+
+def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
+    """Writes a causal LM of about 20K random float32 parameters, its config with `changes`, and its
+    tokenizer. At the usual std of 0.02 every distribution would be uniform, and a test of padding
+    or of positions could not fail.
+    """
+    tokenizer = tiny_tokenizer()
+    settings = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "initializer_range": 0.3,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    config = AutoConfig.for_model(family, **settings | FAMILIES.get(family, {}) | changes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config)
+        for p in model.parameters():
+            if not p.any():  # biases
+                torch.nn.init.normal_(p, std=0.3)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def kept_by_forward(family: str, layers: int, tokens: int, lora=False):
+    """Bytes that the base model in bf16 keeps for its backward, each storage once; its config, and
+    the numbers that are trained."""
+    sizes = {"hidden_size": 64, "intermediate_size": 224, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 40, "pad_token_id": 0}
+    sizes |= {"num_hidden_layers": layers, "bos_token_id": 1, "eos_token_id": 2}
+    config = AutoConfig.for_model(family, **sizes)
+    lm = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
+    if lora:
+        add_lora(lm.base_model.train())
+    trained = sum(p.numel() for p in lm.base_model.parameters() if p.requires_grad)
+    weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
+    held = []  # nothing is freed, so no address is used twice
+
+    def pack(tensor):
+        held.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = lm.base_model(torch.zeros(2, tokens // 2, dtype=torch.long), use_cache=False)
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
+    assert output.last_hidden_state.requires_grad
+    kept = sum(size for address, size in storages.items() if address not in weights)
+    return kept, config, trained

@@ -1,0 +1,102 @@
+"""--sampler FILE.py:CLASS and --reward FILE.py[:FUNCTION]: a run with both; files that are none.
+
+What the verifier does with a reward, case by case, is in test_verify.py.
+"""
+
+import numpy as np
+import pytest
+
+import train
+from plumbing.errors import InputError
+from plumbing.files import read_lines
+from sampler import find_sampler
+from tests.helpers.ranks import command, torchrun
+from verify import Verifier
+
+MINE = """
+from sampler import Goldilocks
+
+class Mine(Goldilocks):
+    def choose(self, pool_N_K, utilities_N_K):
+        return utilities_N_K.argmin(axis=1), utilities_N_K.min(axis=1) < 0
+
+class Half:
+    def propose(self, n): ...
+    def observe(self, index_N, successes_N, G): ...
+    def metrics(self): ...
+"""
+EVERY_OTHER = """
+calls = []
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    calls.append(solution_str)
+    return {"score": len(calls) % 2}
+"""
+HASH = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return float("#### " + ground_truth in solution_str)
+"""
+
+
+@pytest.fixture
+def go(tmp_path, tiny_model, tiny_data):
+    """A run in tmp_path / "run" with these flags: how it ended."""
+
+    def go(*flags):
+        own = ("--verify_workers", 1, "--max_completion_tokens", 4, "--eval_every", 1, *flags)
+        argv = command(tmp_path / "run", *own, model=tiny_model, data=tiny_data)
+        return torchrun(1, tmp_path, lambda: train.main(argv))
+
+    return go
+
+
+def test_a_run_with_files_goes_on_and_refuses_them_changed(go, tmp_path):
+    sampler, reward = tmp_path / "mine.py", tmp_path / "every_other.py"
+    sampler.write_text(MINE)
+    reward.write_text(EVERY_OTHER)
+    flags = ("--sampler", f"{sampler}:Mine", "--reward", reward, "--steps")
+    assert go(*flags, 1).statuses == go(*flags, 2).statuses == [0]
+    rows = read_lines(tmp_path / "run/selections.jsonl")
+    assert [row["step"] for row in rows] == [1] * 6 + [2] * 6
+    assert all(row["chosen"] == row["pool"][np.argmin(row["utilities"])] for row in rows)
+    # One worker: golds of right boxes are graded too, every other call earns 1.
+    assert 0 < read_lines(tmp_path / "run/metrics.jsonl")[1]["reward_mean"] < 1
+    for file, fact in ((reward, "reward_crc32"), (sampler, "sampler_crc32")):
+        file.write_text(file.read_text() + "\n")
+        ended = go(*flags, 3)
+        assert ended.statuses == [2]
+        assert "belongs to another configuration: " in ended.err and fact in ended.err
+
+
+def test_a_reward_that_no_boxed_gold_earns_ends_the_run_with_a_line(go, tmp_path):
+    (tmp_path / "hash.py").write_text(HASH)
+    ended = go("--reward", tmp_path / "hash.py")
+    assert ended.statuses == [2] and ended.err.count("error: ") == ended.err.count("\n") == 1
+    assert r"\boxed{" in ended.err and "does not earn 1, nor any other" in ended.err
+
+
+def load_reward(spec):
+    with Verifier(workers=1, reward=spec):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("flag", "spec", "message"),
+    [
+        ("sampler", "best", "there are goldilocks, uniform, category, .* and FILE.py:CLASS"),
+        ("sampler", "mine.py", "must be FILE.py:NAME"),
+        ("sampler", "gone.py:Mine", "there is no file gone.py"),
+        ("sampler", "mine.py:Yours", "mine.py has no class or function 'Yours'"),
+        ("sampler", "mine.py:Half", "lacks uses_teacher, flags, state_dict, load_state_dict "),
+        ("reward", "mine.py", "mine.py has no class or function 'compute_score'"),
+        ("reward", "raises.py", "raises.py cannot be run: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_is_none_is_said_in_one_line(flag, spec, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "raises.py").write_text("1 / 0")
+    look = {"sampler": find_sampler, "reward": load_reward}[flag]
+    with pytest.raises(InputError, match=f"^--{flag} {spec}: {message}") as error:
+        look(spec)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,76 @@
+"""analysis.py: amounts, intervals and tests by hand, and folders that are no runs."""
+
+import pytest
+
+from plumbing.errors import InputError
+from scripts import analysis
+from scripts.analysis import Run, load_methods
+from tests.helpers.runs import GOLDILOCKS, make_run, selection
+
+
+def test_what_was_spent_is_a_running_total(tmp_path):
+    rows = [{"step": 0, "val_accuracy": 0.1}]
+    rows += [{"step": 1, "groups": 100, "completion_tokens": 1_000_000, "seconds": 1800.0}]
+    rows += [{"step": 2, "groups": 300, "completion_tokens": 3_000_000, "seconds": 3600.0}]
+    run = Run.load(make_run(tmp_path / "run", rows, group_size=10, **GOLDILOCKS))
+    expected = {
+        "steps": [0, 1, 2],
+        "student_work": [0, 8 / 6, 16 / 6],  # App. D: step n of 6 students of 8 is 8n/6 of 8
+        "seconds": [0, 0.5, 1.5],  # hours
+        "device_hours": [0, 4, 12],  # 8 devices
+        "tokens": [0, 1, 4],  # millions
+        "samples": [0, 1, 4],  # thousands, 10 a group
+    }
+    assert list(expected) == list(analysis.AMOUNTS)
+    for amount, totals in expected.items():
+        assert run.spent[amount].tolist() == pytest.approx(totals)
+
+
+def test_curves_have_only_what_was_measured_by_a_run_that_may_still_write(tmp_path):
+    rows = [{"step": 0, "val_accuracy": 0.1}, {"step": 1, "teacher_mae": None}]
+    rows += [{"step": 2, "teacher_mae": 0.2}, {"step": 3, "val_accuracy": 0.3}]
+    folder = make_run(tmp_path / "run", rows)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "val_acc')
+    run = Run.load(folder)
+    assert run.curve("val_accuracy").to_dict() == {0: 0.1, 3: 0.3}
+    assert run.curve("teacher_mae", "device_hours").to_dict() == {16: 0.2}
+    assert run.curve("unheard of").empty
+
+
+def test_what_was_predicted_of_the_chosen_and_of_the_known_part_of_its_pool(tmp_path):
+    choices = [selection(1, False, [0.1, 0.4, None], 8, chosen=1)]
+    choices += [selection(2, True, [0.3, None], 16, chosen=1), selection(2, True, [None], 0)]
+    found = Run.load(make_run(tmp_path / "run", [{"step": 2}], choices)).selections
+    assert found.predicted.fillna(-1).tolist() == [0.4, -1, -1]
+    assert found.pool_mean.fillna(-1).tolist() == [0.25, 0.3, -1]
+    assert found.y.tolist() == [0.5, 0, 0] and found.chosen.tolist() == [11, 11, 10]
+
+
+def test_runs_are_one_method_if_they_differ_in_nothing_but_the_seed(tmp_path):
+    runs = []
+    for i, loss in enumerate(("grpo", "grpo", "dapo")):
+        runs.append(make_run(tmp_path / str(i), [{"step": 1}], seed=1 - i % 2, loss=loss))
+    runs.append(make_run(tmp_path / "g", [{"step": 1}], epsilon=0.2, **GOLDILOCKS))
+    names = {"uniform, loss grpo": [0, 1], "uniform, loss dapo": [1], "goldilocks": [0]}
+    methods = load_methods(runs).items()
+    assert {name: [run.config["seed"] for run in runs] for name, runs in methods} == names
+    runs = [make_run(tmp_path / p, [{"step": 1}], preset=p, model=f"a/{p}") for p in ("s", "l")]
+    assert list(load_methods(runs)) == ["s, uniform", "l, uniform"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("config.json", "", "not a run folder"),
+        ("config.json", '{"preset": "demo"}', "config.json is of another version of train.py"),
+        ("metrics.jsonl", "", "metrics.jsonl: there is none, or no line of it has step"),
+        ("metrics.jsonl", '{"step": 1}\noops\n{"step": 2}\n', "metrics.jsonl, line 2: damaged"),
+    ],
+)
+def test_folders_that_are_no_runs(tmp_path, file, text, message):
+    folder = make_run(tmp_path / "run", [{"step": 1}])
+    (folder / file).write_text(text)
+    with pytest.raises(InputError) as error:
+        Run.load(folder)
+    assert message in str(error.value) and str(folder) in str(error.value)

@@ -1,0 +1,158 @@
+"""audit: every number of its tables by hand on small runs."""
+
+import math
+
+import numpy as np
+import pytest
+
+from plumbing.files import digest, write_lines
+from scripts import analysis, audit
+from scripts.analysis import Run, load_methods
+from tests.helpers.runs import GOLDILOCKS, make_run, selection
+
+CONFIG = GOLDILOCKS | {"group_size": 16, "prompts_per_step": 4}
+ROWS = [
+    {"step": 1, "zero_variance": 0.75, "teacher_mae": 0.3},
+    {"step": 2, "zero_variance": 1.0, "teacher_mae": 0.2, "teacher_mae_explore": 0.25},
+]
+ROWS = [row | {"teacher_noise_floor": 0.1, "groups": 4, "grad_norm": 0.1} for row in ROWS]
+SELECTIONS = [
+    selection(1, False, [0.4, 0.2], 8, chosen=0),  # y = 1/2
+    selection(1, False, [0.1, 0.3], 16, chosen=1),  # y = 0
+    selection(1, True, [0.2, 0.4], 0, chosen=0),
+    selection(1, True, [0.3, 0.0], 8, chosen=0),
+    selection(2, True, [0.1, None], 0, chosen=0),
+]
+
+
+def load(folder, rows=ROWS, selections=SELECTIONS, **config):
+    return Run.load(make_run(folder, rows, selections, **CONFIG | config))
+
+
+def test_measures_by_hand(tmp_path):
+    run = load(tmp_path / "run")
+    found = audit.measures(run, 1, 2)
+    assert found == pytest.approx(
+        {
+            "dead groups": 0.875,
+            "gradient norm, dead rows in the denominators": 0.1,
+            # step 1 has 1 live group of 4; step 2 none, where the divisor is 1 of 4 as in training
+            "gradient norm, dead rows out: ÷ live share": (0.4 + 0.4) / 2,
+            "teacher MAE": 0.25,
+            "teacher MAE, exploring": 0.25,  # none at step 1
+            "noise floor of G": 0.1,
+            "teacher MAE − noise floor": 0.15,
+            # predictions 0.2, 0.3, 0.1 have ranks 2, 3, 1; outcomes 0, 1/2, 0 have 1.5, 3, 1.5
+            "Spearman, exploring": 1.5 / math.sqrt(2 * 1.5),
+            "predicted, greedy": 0.35,
+            "outcome y, greedy": 0.25,
+            "predicted, exploring": 0.2,
+            "outcome y, exploring": 1 / 6,
+            "lift, predicted": 0.35 - (0.3 + 0.2) / 2,
+            "lift, outcome": 0.25 - 1 / 6,
+        }
+    )
+    assert all(math.isnan(value) for value in audit.measures(run, 3, 4).values())
+
+
+def test_dead_rows_already_out_and_resampling(tmp_path):
+    """A run with --dead_rows out logs the divided norm; of DAPO's groups only P are in the loss."""
+    name = "gradient norm, dead rows "
+    out = audit.measures(load(tmp_path / "out", dead_rows="out"), 1, 1)
+    assert out[name + "in the denominators"] == pytest.approx(0.025)
+    assert out[name + "out: ÷ live share"] == pytest.approx(0.1)
+    # 6 and 3 live of 12: 4 and 3 of 4 are in the loss
+    rows = [{"step": t, "groups": 12, "zero_variance": dead} for t, dead in ((1, 0.5), (2, 0.75))]
+    dapo = audit.measures(load(tmp_path / "dapo", rows), 1, 2)
+    assert dapo[name + "out: ÷ live share"] == pytest.approx((0.1 + 0.1 / 0.75) / 2)
+
+
+def test_blocks_are_the_same_steps_for_all_and_numbers_are_over_runs(tmp_path):
+    """One run of 7 steps and one of 2, whose dead groups are 0.875 in the first quarter."""
+    load(tmp_path / "a", steps=7)  # still going
+    load(tmp_path / "b", [{"step": t, "zero_variance": 0.5} for t in range(1, 8)], seed=1)
+    tables = audit.audit(load_methods([tmp_path / "a", tmp_path / "b"])).split("## ")[1:]
+    dead = [line for text in tables for line in text.splitlines() if "dead groups" in line]
+    values = ["0.688 ± 0.265", "0.500", "0.500", "0.500"]
+    assert dead == [f"| dead groups | {value} |" for value in values]
+    titles = ["Steps 1 to 2", "Steps 3 to 4", "Steps 5 to 6", "Steps 7 to 7"]
+    assert [text.splitlines()[0] for text in tables] == titles
+    assert ["MAE" in text for text in tables] == [True, False, False, False]
+
+
+def test_picked_by_hand():
+    """Of four problems the two best predicted are dead and live. The first is the best of the 3
+    pools of two with it, the second of 2 more, the third of 1."""
+    predicted_N, live_N = np.array([0.1, 0.4, 0.3, 0.2]), np.array([True, False, True, False])
+    assert audit.picked(predicted_N, live_N, 2) == pytest.approx(2 / 6)
+    assert audit.picked(live_N.astype(float), live_N, 2) == pytest.approx(5 / 6)
+    assert audit.picked(predicted_N, live_N, 1) == pytest.approx(1 / 2)
+
+
+def uniform_run(folder, **config):
+    """Twenty steps of four problems, of which the first is live; cosine 0.2 where measured."""
+    each = [selection(t, True, [None], 8 * (i == 0)) for t in range(1, 21) for i in range(4)]
+    rows = [{"step": t} | ({"grad_cosine": 0.2} if t % 2 else {}) for t in range(1, 21)]
+    settings = {"group_size": 16, "prompts_per_step": 4, "candidates": 2, "epsilon": 0.2}
+    return Run.load(make_run(folder, rows, each, **settings | config))
+
+
+def test_what_is_foretold_by_hand(tmp_path):
+    """A perfect teacher finds the live one in 3 of 6 pools, so 0.2 / 4 + 0.8 / 2 are live."""
+    run = uniform_run(tmp_path / "run")
+    found, r, x = audit.foretold(run), 0.45 / 0.25, 0.4 / 0.8
+    S = analysis.predicted_speed(r, x)
+    want = {"live": 0.25, "r": r, "x": x, "S": S, "low": S, "high": S}  # all tenths are alike
+    assert found == pytest.approx(want)
+    assert audit.foretold(run, -(run.selections.y > 0).astype(float))["r"] == pytest.approx(0.2)
+    # Pools of 6 need two steps of 4, in which 2 are live: 1 of the 28 pools holds neither.
+    wide = audit.foretold(uniform_run(tmp_path / "wide", candidates=6))
+    assert wide["r"] == pytest.approx((0.05 + 0.8 * (1 - 1 / 28)) / 0.25)
+
+
+def test_what_cannot_be_foretold(tmp_path):
+    """Without a live group nothing; without a cosine r alone. Where S has no interval, it is
+    open."""
+    dead = [selection(t, True, [None], 0) for t in range(1, 21) for _ in range(4)]
+    rows = [{"step": t} for t in range(1, 21)]
+    found = audit.foretold(load(tmp_path / "dead", rows, dead, candidates=2))
+    assert found["live"] == 0 and math.isnan(found["r"]) and audit.says(found) == "open"
+    half = [row | {"y": 0.5 * (i % 2)} for i, row in enumerate(dead)]
+    found = audit.foretold(load(tmp_path / "unmeasured", rows, half, candidates=2, epsilon=0))
+    assert found["r"] == pytest.approx((5 / 6) / (1 / 2)) and math.isnan(found["S"])
+    answers = {(1.2, 1.5): "open", (1.4, 1.5): "yes", (1.1, 1.3): "no"}
+    found = [audit.says({"low": low, "high": high}) for low, high in answers]
+    assert found == list(answers.values())
+
+
+def test_a_teacher_reads_a_uniform_run(tmp_path, tiny_model, capsys):
+    """It is asked before it has heard of a step, or of the step before. A perfect one that does not
+    pay is enough for a no."""
+    data = tmp_path / "train.jsonl"
+    write_lines(data, [{"problem": f"{i} + 1", "expected_answer": "1"} for i in range(20)])
+    how = {"train_data": str(data), "train_data_crc32": digest(data)[1]}
+    run = uniform_run(tmp_path / "run", **how, teacher_learning_rate=0.01)
+    predicted_N = audit.read_by_teacher(run, str(tiny_model)).reshape(20, 4)
+    assert (predicted_N[:2] == 0.25).all() and (predicted_N[2:] != 0.25).all()
+    audit.main([str(tmp_path / "run"), "--teacher", str(tiny_model)])
+    perfect, taught = capsys.readouterr().out.strip().splitlines()[-4:-2]
+    assert perfect.startswith(
+        "| run | a perfect one | 75% | 1.80 | 0.50 | 1.19 (1.19 to 1.19) | no"
+    )
+    assert str(tiny_model) in taught and taught.endswith("| no |")
+
+
+def test_what_no_teacher_can_be_asked(tmp_path, tiny_model, capsys):
+    """A run that selects, data that have changed, a folder that is no model: a line each."""
+    data = tmp_path / "train.jsonl"
+    write_lines(data, [{"problem": "1 + 1", "expected_answer": "2"}] * 20)
+    load(tmp_path / "goldilocks")
+    uniform_run(tmp_path / "changed", train_data=str(data), train_data_crc32=1)
+    right = {"train_data": str(data), "train_data_crc32": digest(data)[1]}
+    uniform_run(tmp_path / "run", **right)
+    asked = {("goldilocks", tiny_model): "there is none here", ("changed", tiny_model): "changed"}
+    for (name, model), message in (asked | {("run", tmp_path): "model"}).items():
+        with pytest.raises(SystemExit, match="2"):
+            audit.main([str(tmp_path / name), "--teacher", str(model)])
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1

@@ -1,0 +1,81 @@
+"""compare: its tables by hand, and runs that cannot be compared."""
+
+import pytest
+
+from scripts import compare
+from scripts.analysis import bootstrap, load_methods
+from tests.helpers.runs import GOLDILOCKS, make_run
+
+
+def of(right, problems):
+    """Verdicts: so many of the first problems are right."""
+    return [i < right for i in range(problems)]
+
+
+def test_equal_amounts_by_hand(tmp_path):
+    """4 problems. g: 1 of 4 to 3 of 4 in 2 steps of 1 hour on 6 + 2 ranks; u: 0 to 4 in 4 steps."""
+    g = make_run(tmp_path / "g", verdicts=[of(right, 4) for right in (1, 2, 3)], **GOLDILOCKS)
+    u = make_run(tmp_path / "u", verdicts=[of(right, 4) for right in range(5)])
+    lines = compare.compare(load_methods([g, u])).splitlines()
+    for line in (
+        "| base model | 25.0% | 0.0% |",
+        "| at 2 steps | 75.0% | 50.0% |",
+        "| at 2.67 steps × ranks / student ranks | 75.0% | 66.7% |",  # the paper's 4/3
+        "| at 1 wall-clock hours | 50.0% | 25.0% |",
+    ):
+        assert line in lines
+
+
+def test_whole_command(tmp_path, capsys):
+    """8 problems, 3 seeds: Goldilocks gets 5, 6, 7 right, uniform 3, 3, 3, in the mean of the last
+    five evaluations (one more at the first, one fewer at the last): differences 25, 37.5, 50."""
+    runs = []
+    for name, right, config in (("u", (3, 3, 3), {}), ("g", (5, 6, 7), GOLDILOCKS)):
+        for seed, k in enumerate(right):
+            verdicts = [of(n, 8) for n in (0, 0, k + 1, k, k, k, k - 1)]
+            run = make_run(tmp_path / f"{name}{seed}", verdicts=verdicts, seed=seed, **config)
+            runs.append(str(run))
+    compare.main(runs)
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert "| last five evaluations | 37.5 ± 0.0% | 75.0 ± 12.5% |" in printed.out
+    assert "goldilocks: [62.5, 75.0, 87.5]" in printed.out
+    # By problem, of 15: Goldilocks 15, 15, 15, 15, 14, 10, 5, 1; uniform 15, 15, 12, 3, 0, 0, 0, 0.
+    differences = [0, 0, 3, 12, 14, 10, 5, 1]
+    low, high = bootstrap([100 * x / 15 for x in differences])
+    # ± 4.30265 · 12.5 / √3 = 31.05; t = 37.5 / 7.217 = 5.196, p = 1 - t / √(t² + 2) = 0.0351
+    seeds = "| goldilocks | +37.5 | 6.4 to 68.6 | 0.035 | paired |"
+    assert f"{seeds} {low:.1f} to {high:.1f} |" in printed.out
+
+
+def test_what_cannot_be_said(tmp_path, capsys):
+    """One seed: no interval over seeds. Unfinished, few evaluations, none after step 0: a note."""
+    u = make_run(tmp_path / "u", verdicts=[[0, 0], [1, 0]])
+    g = make_run(tmp_path / "g", verdicts=[[1, 1]], **GOLDILOCKS, seed=1, steps=9)
+    compare.main([str(u), str(g)])
+    printed = capsys.readouterr()
+    assert "| goldilocks | +50.0 | one seed: none | – | – | 0.0 to 100.0 |" in printed.out
+    count = "evaluations to average, of five: 1\n"
+    assert (
+        printed.err == f"note: {u} is at step 1 of 1; {count}note: {g} is at step 0 of 9; {count}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"val_data_crc32": 2}, "different validation sets"),
+        ({"seed": 0}, "two runs of 'uniform' have the same seed"),
+        ({"verdicts": (), "rows": [{"step": 1}]}, "never evaluated"),
+    ],
+)
+def test_runs_that_cannot_be_compared_get_one_line(tmp_path, capsys, config, message):
+    shared = {"verdicts": [[0, 0], [1, 0]], "val_data_crc32": 1}
+    good = make_run(tmp_path / "good", **shared)
+    bad = make_run(tmp_path / "bad", **shared | {"seed": 1} | config)
+    with pytest.raises(SystemExit) as stop:
+        compare.main([str(good), str(bad)])
+    printed = capsys.readouterr()
+    errors = [line for line in printed.err.splitlines() if not line.startswith("note: ")]
+    assert (stop.value.code, len(errors), printed.out) == (2, 1, "")
+    assert errors[0].startswith("compare: ") and message in errors[0]

@@ -1,0 +1,70 @@
+"""plot: the numbers that are drawn, by hand."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from scripts import plot
+from scripts.analysis import Run, load_methods
+from tests.helpers.runs import make_run, selection
+
+
+def test_mean_over_the_common_range():
+    """It is 1..3, where the first reads 1, 2, 3 and the second 5, 6, 7."""
+    first = pd.Series([0.0, 2, 4], index=[0.0, 2, 4])
+    table = plot.together([first, pd.Series([5.0, 7], index=[1.0, 3])])
+    assert table.index.tolist() == [1, 2, 3]
+    assert table.to_numpy().tolist() == [[1, 5], [2, 6], [3, 7]]
+
+
+def drawn(*folders):
+    """The axes of the runs' figure by title."""
+    return {axes.get_title(): axes for axes in plot.draw(load_methods(folders)).axes}
+
+
+def rewards(folder, *values, accuracy, seed=0):
+    rows = [{"step": 0, "val_accuracy": accuracy}]
+    rows += [{"step": t, "reward_mean": value} for t, value in enumerate(values, 1)]
+    return make_run(folder, rows, [selection(1, True, [None], 0)], seed=seed)
+
+
+def test_means_over_two_runs(tmp_path):
+    """Accuracy as measured, reward smoothed, the mean and then each run; no empty panel."""
+    every = enumerate((0.1, 0.3))
+    runs = [rewards(tmp_path / str(i), 1, 2, i, accuracy=a, seed=i) for i, a in every]
+    panels = drawn(*runs)
+    accuracy = [line.get_ydata().tolist() for line in panels["Validation accuracy"].lines]
+    assert accuracy[:3] == [[pytest.approx(0.2)], [0.1], [0.3]]
+    mean, first, second = [line.get_ydata() for line in panels["Training reward"].lines][:3]
+    # 1; 0.9 * 1 + 0.1 * 2; 0.9 * 1.1 + 0.1 * 0, or 1
+    assert first.tolist() == pytest.approx([1.0, 1.1, 0.99])
+    assert second.tolist() == pytest.approx([1.0, 1.1, 1.09])
+    assert mean.tolist() == pytest.approx([1.0, 1.1, 1.04])
+    assert not any("Teacher" in title or "Reliability" in title for title in panels)
+
+
+def test_calibration_by_hand(tmp_path):
+    """900 outcomes, 0 or 1/2 alike often: their mean's standard error is 1/4 / √899, times 1.96."""
+    rows = [selection(1, True, [0.2], successes) for successes in (0, 8)] * 450
+    rows += [selection(1, True, [utility], 8) for utility in (0.46, 0.5)] * 5
+    rows += [selection(1, True, [utility], 8) for utility in (0.01, None)] * 9  # too few, not known
+    s = Run.load(make_run(tmp_path / "run", [{"step": 1}], rows)).selections
+    first, last = plot.calibration(s).to_numpy()
+    assert first == pytest.approx([0.2, 0.25, 1.96 * 0.25 / math.sqrt(899), 900], rel=1e-4)
+    assert last == pytest.approx([0.48, 0.5, 0, 10])  # 0.5 belongs to the last bin
+
+
+def test_whole_command(tmp_path, capsys):
+    """Ten predictions of 0.2 are right half of the time; more methods than colours are refused."""
+    rows = [selection(1, True, [0.2], 8)] * 10
+    every = [make_run(tmp_path / str(i), [{"step": 1}], rows, epsilon=i) for i in range(8)]
+    lines = drawn(every[0])["Reliability (95% intervals)"].lines
+    assert [[pytest.approx(0.2), 0.5]] in [line.get_xydata().tolist() for line in lines]
+    plot.main([str(every[0]), "--out", str(tmp_path / "figures"), "--x", "device_hours"])
+    picture = tmp_path / "figures" / "training_by_device_hours.png"
+    assert capsys.readouterr().out == f"{picture}\n"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit, match="2"):
+        plot.main([str(folder) for folder in every])
+    assert capsys.readouterr().err.startswith("plot: 8 methods, but only 7 colours")

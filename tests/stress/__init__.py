@@ -1,0 +1,1 @@
+"""Long-running checks: faults, verifier fuzzing, mutation."""
