@@ -1,19 +1,18 @@
 r"""GRPO by hand: every equation between a group of rewards and the gradient of one step.
 
-Pure tensor maths: no model, no file, no process group, and no argument is ever changed in place.
+Pure tensor maths: no model, no file, no process group, and no argument is changed in place.
 
     r_ver (P, G)   ->  group_advantages  ->  A (P, G)         "Advantage computation", Section 2
     lengths (P, G) ->  row_weights       ->  w (P, G)         the normaliser of the chosen loss
     hidden (N, D)  ->  token_logprobs    ->  logp (N,), entropy (N,)
     logp, A, w     ->  policy_loss       ->  scalar, backward()
 
-One idea replaces all the normalisers in circulation: the loss is a plain sum over response tokens,
-and every token carries its row's weight w. The weights are computed once a step from the lengths of
-*all* rows of *all* ranks, so neither the micro-batch size nor the number of ranks can change the
-gradient.
+The loss is a plain sum over response tokens, and every token carries its row's weight w, whichever
+normaliser is chosen. The weights are computed once a step from the lengths of *all* rows of *all*
+ranks, so neither the micro-batch size nor the number of ranks changes the gradient.
 
-Shapes: P prompts, G completions a group, B = P*G rows, N response tokens of the rows at hand laid
-end to end (no padding), D hidden size, V vocabulary.
+Shapes: P prompts, G completions a group, B = P*G rows, N response tokens of some rows laid end to
+end (no padding), D hidden size, V vocabulary.
 """
 
 import math
@@ -26,7 +25,7 @@ COEFFICIENTS = ("clip_low", "clip_high", "kl_coef", "entropy_coef")  # of policy
 
 
 # --------------------------------------------------------------------------------------------------
-# Section 2 of the paper: what the difficulty of a problem does to its gradient
+# Section 2 of the paper: how the difficulty of a problem scales its gradient
 
 
 def zero_variance_probability(p, G: int):
@@ -78,22 +77,22 @@ def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torc
 
 
 def dead_groups(rewards_P_G: torch.Tensor) -> torch.Tensor:
-    """Whether all completions of a group earned the same ("zero variance", Section 2): (P,)."""
+    """Find groups whose completions all earned the same ("zero variance", Section 2): (P,) bool."""
     return (rewards_P_G == rewards_P_G[:, :1]).all(dim=1)
 
 
 def leave_out_dead_groups(advantage_P_G: torch.Tensor) -> torch.Tensor:
-    """Advantages for a loss whose denominators count live groups only, a control: times P / live.
+    """Scale advantages by P / live groups: a control whose denominators count live groups only.
 
-    Every normaliser of row_weights is ∝ 1/P, so this leaves dead groups out of the surrogate's, and
-    of nothing else's.
+    Every normaliser of row_weights is ∝ 1/P, so this removes dead groups from the surrogate's, and
+    from no other term's.
     """
     live = (advantage_P_G != 0).any(dim=1).sum()
     return advantage_P_G * len(advantage_P_G) / live.clamp(min=1)
 
 
 def row_weights(lengths_P_G: torch.Tensor, loss: str) -> torch.Tensor:
-    """Weight of each response token of a row, from the lengths of all rows: (P, G), float64.
+    """Compute the weight of each response token of a row from all rows' lengths: (P, G) float64.
 
     grpo: 1 / (B · |o_i|)            mean over sequences of the mean over their tokens
     dapo: 1 / (P · Σ_j∈group |o_j|)  mean over groups of the mean over a group's tokens (Section 6)
@@ -118,13 +117,12 @@ def row_weights(lengths_P_G: torch.Tensor, loss: str) -> torch.Tensor:
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """log π(y) and entropy of softmax(h Wᵀ / τ), a part of the logits at a time; backward computes
-    them again.
+    """log π(y) and entropy of softmax(h Wᵀ / τ), some logits at a time; backward recomputes them.
 
     With z = h Wᵀ / τ and p = softmax(z): ∂ log p_y / ∂z = e_y - p and ∂H / ∂z = -p ⊙ (log p + H).
-    Forward takes all words of some tokens. Backward takes all tokens of some words, so that a part
-    of ∂W is whole at once and no sum is kept for it. Its parts are a quarter as large, as ∂W takes
-    room too.
+    Forward takes chunks of tokens and all words. Backward takes chunks of words and all tokens, so
+    that each chunk of ∂W is complete and needs no accumulator; they are a quarter as large, as ∂W
+    takes memory too.
     """
 
     @staticmethod
@@ -140,7 +138,7 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, torch.cat(normaliser), entropy_N)
         # None, not zeros, for an output that the loss does not use.
         ctx.set_materialize_grads(False)
-        ctx.temperature, ctx.numbers = temperature, chunk * len(weight_V_D) // 4
+        ctx.temperature, ctx.logits = temperature, chunk * len(weight_V_D) // 4
         return logp_N, entropy_N
 
     @staticmethod
@@ -148,11 +146,10 @@ class _TokenLogprobs(torch.autograd.Function):
         hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N = ctx.saved_tensors
         if grad_logp_N is None:
             grad_logp_N = torch.zeros_like(entropy_N)
-        # The sum over words is kept in float32 however the model computes: hundreds of bf16
-        # additions lose bits.
+        # The sum over words stays in float32: hundreds of bf16 additions lose bits.
         grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
         grad_weight = torch.empty_like(weight_V_D)
-        first, words = 0, max(1, ctx.numbers // len(targets_N))
+        first, words = 0, max(1, ctx.logits // len(targets_N))
         for w, grad_w in zip(weight_V_D.split(words), grad_weight.split(words), strict=True):
             log_p = _logits(hidden_N_D, w, ctx.temperature)  # (N, words)
             log_p.sub_(normaliser_N[:, None])
@@ -162,9 +159,9 @@ class _TokenLogprobs(torch.autograd.Function):
                 p, grad_z = log_p.exp(), log_p.add_(entropy_N[:, None])
                 grad_z.mul_(grad_entropy_N[:, None]).add_(grad_logp_N[:, None]).mul_(p).neg_()
             y_N = targets_N - first
-            here_N = (y_N >= 0) & (y_N < len(w))
+            in_chunk_N = (y_N >= 0) & (y_N < len(w))
             y_N_1 = y_N.clamp(0, len(w) - 1)[:, None]
-            grad_z.scatter_add_(1, y_N_1, (grad_logp_N * here_N)[:, None])
+            grad_z.scatter_add_(1, y_N_1, (grad_logp_N * in_chunk_N)[:, None])
             grad_z = grad_z.div_(ctx.temperature).to(w.dtype)
             torch.mm(grad_z.T, hidden_N_D, out=grad_w)
             if grad_hidden.dtype == w.dtype:
@@ -187,12 +184,13 @@ def token_logprobs(
     temperature: float = 1.0,
     chunk: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """log π(target) and entropy (nats) of softmax(hidden Wᵀ / temperature): (N,), (N,), at least
-    float32.
+    """Compute log π(target) and entropy (nats) of softmax(hidden Wᵀ / temperature): (N,), (N,), at
+    least float32.
 
-    The (N, V) logits exist for `chunk` tokens at a time only (default: 2^25 numbers, 128 MiB in
+    The (N, V) logits exist for `chunk` tokens at a time only (default: 2^25 logits, 128 MiB in
     float32), and in backward a quarter as many. `temperature` must be the one the tokens were
-    sampled at: only then is the ratio of policy_loss 1 before the first update.
+    sampled at: only then is the ratio of policy_loss 1 before the first update. Raises ValueError
+    without tokens.
     """
     if len(targets_N) == 0:
         raise ValueError("token_logprobs needs at least one response token")
@@ -216,6 +214,7 @@ def policy_loss(
     kl_coef: float = 0.0,
     entropy_N: torch.Tensor | None = None,
     entropy_coef: float = 0.0,
+    generator_logp_N: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """L = -Σ w min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â)  +  kl_coef · Σ w k3  -  β Σ w H.
 
@@ -224,9 +223,10 @@ def policy_loss(
     expected gradient is that of KL(π_ref ‖ π_θ)); entropy is *subtracted*: the text maximises it;
     +βH in a loss, as Eq. 4 prints, would lower it.
 
-    Everything is per response token, (N,). Returns the scalar loss, and sums over the N tokens by
-    name, the same ones in every call. train.py adds them up over micro-batches and ranks and logs
-    their mean: a statistic added here is in metrics.jsonl.
+    All tensors are per response token, (N,). Returns the scalar loss, and sums over the N tokens by
+    name, the same names in every call. train.py adds the sums up over micro-batches and ranks and
+    logs their mean: a statistic added here appears in metrics.jsonl. logp_gap: |log π_old - log π
+    of the generator|, which on GPUs computes in bf16.
     """
     weight_N = weight_N.to(logp_N.dtype)
     ratio_N = torch.exp(logp_N - old_logp_N)
@@ -236,6 +236,8 @@ def policy_loss(
     high_N = (ratio_N > 1 + clip_high) & (advantage_N > 0)
     low_N = (ratio_N < 1 - clip_low) & (advantage_N < 0)
     stats = {"clip_fraction": (high_N | low_N).sum()}
+    if generator_logp_N is not None:
+        stats["logp_gap"] = (old_logp_N - generator_logp_N).abs().sum()
     if kl_coef:
         log_ratio_N = ref_logp_N - logp_N
         k3_N = torch.exp(log_ratio_N) - log_ratio_N - 1

@@ -1,9 +1,9 @@
 r"""From questions to completions, and from completions to the log-probs of their tokens.
 
-`Generator` is batched Hugging Face generation with a left-padded batch and a decoding loop of its
-own, `decode`; it serves training (temperature 0.7, G copies of each prompt) and greedy evaluation
+`Generator` is batched Hugging Face generation with its own decoding loop, `decode`, on left-padded
+prompts; it serves training (temperature 0.7, G copies of each prompt) and greedy evaluation
 (temperature 0, one copy). `Policy` runs the same rows through the model again, right-padded or
-packed. Rewards are a column that somebody else fills; nothing here computes one, or a loss.
+packed. The rewards of `Rollouts` are filled in by train.py, from the verifier's verdicts.
 """
 
 from dataclasses import dataclass, field, fields
@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 import grpo
 from plumbing.batches import Batch, collate, pack, pad
-from plumbing.decoding import Recorder, SlotCache, attention_for, run_as_it_is
+from plumbing.decoding import Recorder, SlotCache, attention_for, run_eagerly
 from plumbing.errors import first_lines
-from plumbing.models import check_folder, load, trial
+from plumbing.models import check_directory, load, trial
 
-# App. M. Lines that the print breaks only for its page width are joined.
+# App. M. Line breaks that only fit the page's width are removed.
 PROMPT_HEADER = r"""You are an expert problem solver. Your task is to solve the problem by explicitly showing your detailed Chain of Thought.
 You must write out your reasoning step-by-step, explaining your logic for every calculation or deduction.
 **Crucially, the final answer must be enclosed in a \boxed{...} command.**"""  # noqa: E501
@@ -40,9 +40,9 @@ class Rollouts:
 
     prompt_ids and completion_ids are token id lists without padding; a completion includes its
     first stop token. finished[b] is False where the completion was cut at the token limit. logps[b]
-    has the log-prob of each token in the distribution that the generator drew it from; [] if it is
-    greedy. rewards and statuses are those of verify.py's verdicts (or bad_gold), empty before.
-    Records may be joined with `+`.
+    holds the log-prob of each token in the distribution that the generator drew it from, [] if
+    greedy. rewards and statuses are those of verify.py's verdicts (or bad_gold), empty until
+    graded. Records are joined with `+`.
     """
 
     prompt_ids: list[list[int]] = field(default_factory=list)
@@ -59,28 +59,28 @@ class Rollouts:
         return Rollouts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def take(self, rows: list[int]) -> "Rollouts":
-        """Some of the rows, in the order given."""
+        """Return some of the rows, in the order given."""
         columns = [getattr(self, f.name) for f in fields(self)]
         return Rollouts(*([column[b] for b in rows] if column else [] for column in columns))
 
     def lengths(self) -> torch.Tensor:
-        """Response tokens of each row, the stop token included: (B,) int64."""
+        """Count the response tokens of each row, stop token included: (B,) int64."""
         return torch.tensor([len(ids) for ids in self.completion_ids])
 
     def total_tokens(self) -> list[int]:
-        """Prompt and response tokens of each row: what a forward pass costs."""
+        """Count the prompt and response tokens of each row: the cost of a forward pass."""
         return [len(p) + len(o) for p, o in zip(self.prompt_ids, self.completion_ids, strict=True)]
 
     def rewards_P_G(self, G: int) -> torch.Tensor:
-        """r_ver of each group: (P, G) float32."""
+        """Return r_ver of each group: (P, G) float32."""
         return torch.tensor(self.rewards).reshape(-1, G)
 
     def successes_P(self, G: int) -> np.ndarray:
-        """Right completions of each group: (P,) int64."""
+        """Count the right completions of each group: (P,) int64."""
         return self.rewards_P_G(G).sum(dim=1).long().numpy()
 
     def metrics(self) -> dict[str, float]:
-        """Shares of the rows, and tokens, for metrics.jsonl."""
+        """Compute shares of the rows, and token counts, for metrics.jsonl."""
         B, count = len(self), self.statuses.count
         return {
             "truncated": self.finished.count(False) / B,
@@ -93,8 +93,8 @@ class Rollouts:
 
 
 class PromptEncoder:
-    """Question -> prompt token ids: header, blank line, question, blank line, footer (empty parts
-    are dropped)."""
+    """Makes a prompt's token ids: header, blank line, question, blank line, footer (empty parts are
+    dropped)."""
 
     def __init__(self, tokenizer, header=PROMPT_HEADER, footer=PROMPT_FOOTER, chat_template=False):
         if chat_template and not tokenizer.chat_template:
@@ -108,21 +108,22 @@ class PromptEncoder:
 
     @classmethod
     def of(cls, config, tokenizer) -> "PromptEncoder":
-        """The format that train.Config asks for."""
+        """Make the encoder that a train.Config describes."""
         return cls(tokenizer, config.prompt_header, config.prompt_footer, config.chat_template)
 
     def text(self, question: str) -> str:
-        """The prompt as text."""
+        """Return the prompt as text."""
         prompt = "\n\n".join(part for part in (self.header, question, self.footer) if part)
         if not self.chat_template:
             return prompt
-        messages, how = [{"role": "user", "content": prompt}], {"add_generation_prompt": True}
-        return self.tokenizer.apply_chat_template(messages, tokenize=False, **how)
+        return self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+        )
 
     def __call__(self, question: str) -> list[int]:
-        """The prompt as token ids; a chat template brings its own special tokens."""
-        how = {"add_special_tokens": not self.chat_template}
-        return self.tokenizer(self.text(question), **how).input_ids
+        """Return the prompt as token ids; a chat template adds its own special tokens."""
+        text = self.text(question)
+        return self.tokenizer(text, add_special_tokens=not self.chat_template).input_ids
 
 
 # --------------------------------------------------------------------------------------------------
@@ -130,23 +131,26 @@ class PromptEncoder:
 
 
 class Generator:
-    """A plain copy of the policy that generates: bf16 on GPUs, no FSDP hook at every token, fixed
-    addresses."""
+    """A plain copy of the policy that generates: bf16 on GPUs, fixed addresses, no FSDP hooks.
 
-    def __init__(self, name: str, device, tokenizer):
-        cuda = device.type == "cuda"
-        dtype = torch.bfloat16 if cuda else torch.float32
-        # Not flash-attn: it cannot take the mask of `decode`: slots are free, used or padding.
-        lm = load(AutoModelForCausalLM, name, dtype, "grouped_sdpa")
-        self.lm = lm.to(device).eval().requires_grad_(False)
-        self.record = Recorder() if cuda else run_as_it_is
-        self.tokenizer = tokenizer
-        self.own_settings, lm.generation_config = lm.generation_config, GenerationConfig()
-        self.stop_ids = stop_ids(self.own_settings, tokenizer)
+    lm: with "grouped_sdpa" attention; flash-attn cannot take the mask of `decode`. Takes it over.
+    """
+
+    def __init__(self, lm: PreTrainedModel, tokenizer):
+        self.lm, self.tokenizer = lm.eval().requires_grad_(False), tokenizer
+        self.record = Recorder() if lm.device.type == "cuda" else run_eagerly
+        self.checkpoint_settings, lm.generation_config = lm.generation_config, GenerationConfig()
+        self.stop_ids = stop_ids(self.checkpoint_settings, tokenizer)
+
+    @classmethod
+    def load(cls, name: str, device: torch.device, tokenizer) -> "Generator":
+        """Load a model directory or hub id."""
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        return cls(load(AutoModelForCausalLM, name, dtype, "grouped_sdpa").to(device), tokenizer)
 
     @torch.no_grad()
     def refresh(self, policy: "Policy") -> None:
-        """Copies the policy's sharded masters, parameter by parameter. A collective of the student
+        """Copy the policy's sharded masters, parameter by parameter. A collective of the student
         ranks."""
         for copy, master in zip(self.lm.parameters(), policy.lm.parameters(), strict=True):
             copy.copy_(master.to(copy.dtype).full_tensor())
@@ -161,16 +165,17 @@ class Generator:
         max_batch_tokens: int = 2**30,
         first_row: int = 0,
     ) -> Rollouts:
-        """One completion for each prompt (token ids), in order; a group repeats its prompt G times.
+        """Generate one completion for each prompt (token ids), in order; a group repeats its prompt
+        G times.
 
         temperature 0 is greedy. Prompts are taken in order of length, in micro-batches whose rows x
         (longest prompt + max_new_tokens) stay under `max_batch_tokens`, the bound on the key-value
         cache. Row b draws from its own random stream, (seed, first_row + b): which rows share a
-        micro-batch or a rank does not change its tokens, but for the rounding of the logits. The
+        micro-batch or a rank does not change its tokens, except through rounding of the logits. The
         global random state is not used.
         """
         B, device, pad_id = len(prompts), self.lm.device, self.tokenizer.pad_token_id
-        # Every setting is named: what is left out comes from the checkpoint (top-k 50, ...).
+        # Every setting is named: any other comes from the checkpoint (top-k 50, ...).
         sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}
         config = GenerationConfig(
             do_sample=temperature > 0,
@@ -189,7 +194,7 @@ class Generator:
             keys = [[seed, first_row + b] for b in rows]
             streams = [np.random.Generator(np.random.Philox(key=key)) for key in keys]
             uniform_B_T = [stream.random(max_new_tokens, dtype=np.float32) for stream in streams]
-            # synced_gpus would all-reduce on the world group every token, where no teacher comes.
+            # synced_gpus would all-reduce on the world group at every token: teachers never join.
             tokens_B_T, logp_B_T = self.lm.generate(
                 ids_P_T,
                 attention_mask=mask_P_T,
@@ -207,16 +212,17 @@ class Generator:
         return Rollouts(prompts, completions, finished, logps)
 
     def export(self, folder) -> None:
-        """Writes a Hugging Face folder, with the generation settings of the checkpoint."""
+        """Write a Hugging Face directory, with the generation settings of the checkpoint."""
         self.lm.save_pretrained(folder)
-        # As text: save_pretrained of some versions refuses settings that contradict each other,
-        # after days of training.
-        (Path(folder) / "generation_config.json").write_text(self.own_settings.to_json_string())
+        # As text: save_pretrained of some versions rejects contradictory settings, after days of
+        # training.
+        settings = self.checkpoint_settings.to_json_string()
+        (Path(folder) / "generation_config.json").write_text(settings)
         self.tokenizer.save_pretrained(folder)
 
 
 def stop_ids(settings: GenerationConfig, tokenizer) -> list[int]:
-    """The tokens that end a completion: those of the checkpoint, one or a list, and the
+    """Return the tokens that end a completion: the checkpoint's, one or a list, and the
     tokenizer's."""
     eos = settings.eos_token_id
     return sorted({*(eos if isinstance(eos, list) else [eos]), tokenizer.eos_token_id} - {None})
@@ -233,25 +239,24 @@ def decode(
     record,
     **model_inputs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loop behind `generate(custom_generate=decode)`: tokens (B, T), and their log-probs (B, T)
-    in float32.
+    """Decode; the loop behind `generate(custom_generate=decode)`. Returns tokens (B, T), and their
+    log-probs (B, T) in float32.
 
     input_ids are the distinct prompts, left-padded, each read once; row b continues number
-    prompt_B[b]. Its token t is where the running sum of the probabilities passes uniform_B_T[b, t],
-    or without do_sample the most likely one. What follows a row's first stop token means nothing:
-    the caller cuts it.
+    prompt_B[b]. Token t is where the cumulative probability passes uniform_B_T[b, t], or without
+    do_sample the most likely token. The caller cuts a row after its first stop token.
 
-    The key-value cache grows by a block of tokens at a time. It is copied then, so that is when the
-    rows that are finished are dropped, and the only time that the loop waits for the device. On a
-    GPU a block's shapes and addresses stay the same, and `record` makes one CUDA graph of them:
-    launching 28 layers kernel by kernel costs 20-30 ms a token.
+    The key-value cache grows by a block of tokens at a time. It is copied then; only then are
+    finished rows dropped, and only then does the loop wait for the device. On a GPU a block's
+    shapes and addresses stay the same, and `record` captures one CUDA graph for them: launching 28
+    layers kernel by kernel costs 20-30 ms a token.
     """
     cuda, T, prompt_T = input_ids.is_cuda, generation_config.max_new_tokens, input_ids.shape[1]
     block = 256 if cuda else 8
     stop_ids = input_ids.new_tensor(generation_config.eos_token_id)
     tokens_B_T = input_ids.new_zeros(len(prompt_B), T)
     logp_B_T = torch.zeros_like(tokens_B_T, dtype=torch.float32)
-    rows = torch.arange(len(prompt_B), device=input_ids.device)  # those that go on
+    rows = torch.arange(len(prompt_B), device=input_ids.device)  # those not finished
     # SlotCache to the left of each row's prompt (B, 1).
     pad = (prompt_T - 1 - model_inputs["position_ids"][:, -1:])[prompt_B]
     token = torch.empty_like(pad)  # each row's last
@@ -260,8 +265,8 @@ def decode(
     kept = prompt_B  # where `rows` are in the cache
 
     def step() -> torch.Tensor:
-        """Logits after `token`, which goes into the cache's next slot. A row's positions count from
-        its prompt."""
+        """Return the logits after `token`, which goes into the cache's next slot. A row's positions
+        begin at its prompt."""
         slots = torch.arange(capacity, device=pad.device)
         mask = torch.where((slots >= pad) & (slots <= cache.slot), 0.0, -torch.inf).to(model.dtype)
         inputs = {
@@ -275,7 +280,7 @@ def decode(
         logp = torch.log_softmax(logits_processor(None, logits.float()), dim=-1)
         if generation_config.do_sample:
             cumulative = logp.exp().cumsum(dim=-1)
-            cumulative /= cumulative[:, -1:].clone()  # ends at 1 exactly; a uniform number is less
+            cumulative /= cumulative[:, -1:].clone()  # ends at exactly 1, above any uniform number
             drawn = torch.searchsorted(cumulative, uniform_B_T[rows, t, None], right=True)
         else:
             drawn = logp.argmax(dim=-1, keepdim=True)
@@ -286,12 +291,12 @@ def decode(
         if t % block:
             cache.slot += 1
         else:
-            going = ~torch.isin(tokens_B_T[rows, : t + 1], stop_ids).any(dim=1)
-            rows, pad, token, kept = rows[going], pad[going], token[going], kept[going]
+            active = ~torch.isin(tokens_B_T[rows, : t + 1], stop_ids).any(dim=1)
+            rows, pad, token, kept = rows[active], pad[active], token[active], kept[active]
             if not len(rows):
                 break
             capacity = prompt_T + min(t + block, T - 1)
-            capacity += -capacity % 16 if cuda else 0  # else SDPA copies the mask at every call
+            capacity += -capacity % 16 if cuda else 0  # or SDPA would copy the mask at every call
             cache.make_room(kept, prompt_T + t, capacity)
             kept = torch.arange(len(rows), device=rows.device)
             forward = record(step)
@@ -304,32 +309,38 @@ def decode(
 
 
 class Policy(nn.Module):
-    """A causal LM whose forward is what GRPO needs: log-probs and entropy of response tokens, never
-    all logits.
+    """A causal LM whose forward returns log-probs and entropy of response tokens, never all logits.
 
-    The head is applied inside this root's forward, where FSDP has its weight whole.
+    The head is applied inside this root's forward, where FSDP has gathered its weight.
     """
 
-    def __init__(self, name: str, device):
+    def __init__(self, lm: PreTrainedModel):
         super().__init__()
-        lm = load(AutoModelForCausalLM, name, torch.float32, attention_for(device))
-        self.lm = lm.to(device)
+        self.lm = lm
+
+    @classmethod
+    def load(cls, name: str, device: torch.device) -> "Policy":
+        """Load a model directory or hub id, in float32."""
+        return cls(
+            load(AutoModelForCausalLM, name, torch.float32, attention_for(device)).to(device)
+        )
 
     @property
     def packed(self) -> bool:
-        """Whether to give it packed rows: flash-attn reads each alone, SDPA would compute what a
-        mask then hides."""
+        """Whether to pass it packed rows: flash-attn reads each alone, SDPA would compute and then
+        mask the rest."""
         return self.lm.config._attn_implementation == "flash_attention_2"
 
     def forward(self, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """logp, entropy (N,) of the response tokens, row after row.
+        """Compute logp, entropy (N,) of the response tokens, row after row.
 
         Padding comes after every real token, so the causal mask alone hides it. Packed rows are
-        kept apart by their borders, which flash-attn takes, and for SDPA by positions that begin
-        again: transformers heeds them in a batch of one, without attention mask and cache.
+        kept apart by cu_seqlens (flash-attn), or by positions that restart (SDPA: transformers
+        detects them in a batch of one without attention mask and cache).
         """
-        inputs = {"position_ids": batch.position_1_T, "use_cache": False, **batch.borders}
-        hidden_B_T_D = self.lm.base_model(batch.ids_B_T, **inputs).last_hidden_state
+        hidden_B_T_D = self.lm.base_model(
+            batch.ids_B_T, position_ids=batch.position_1_T, use_cache=False, **batch.cu_seqlens
+        ).last_hidden_state
         # The token at t is predicted from the hidden state at t - 1.
         predicted_B_T = batch.response_B_T[:, 1:]
         return grpo.token_logprobs(
@@ -341,39 +352,41 @@ class Policy(nn.Module):
 
 
 # --------------------------------------------------------------------------------------------------
-# Are both right for a model?
+# Check a model
 
 
 def check_model(name: str, tokens: int) -> None:
-    """Raises ValueError, in one line, unless Generator and Policy are right for the model `name`.
+    """Raise ValueError, in one line, unless Generator and Policy are right for the model `name`.
 
-    Beyond what check_folder asks for it must see whole rows of `tokens` tokens, have an end token,
-    generate, and give the same log-probs in Generator, in Policy and by its own attention and head:
-    a model with capped or scaled logits, say, does not.
+    Beyond check_directory's conditions it must attend to whole rows of `tokens` tokens, have an end
+    token, generate, and give the same log-probs in Generator, in Policy and by its own attention
+    and head: a model with capped or scaled logits, for example, does not.
     """
-    lm, tokenizer = check_folder(name, tokens, AutoModelForCausalLM)
+    lm, tokenizer = check_directory(name, tokens, AutoModelForCausalLM)
     if tokens > (window := getattr(lm.config, "sliding_window", None) or tokens):
-        seen = f"attends to the last {window} tokens only"
-        raise ValueError(f"{name!r} {seen}, a row may take {tokens}")
-    cpu, prompts = torch.device("cpu"), [tokenizer(text).input_ids for text in ("1", "1", "1 + 1")]
+        limit = f"attends to the last {window} tokens only"
+        raise ValueError(f"{name!r} {limit}, a row may take {tokens}")
+    if not stop_ids(lm.generation_config, tokenizer):
+        remedy = "set tokenizer.eos_token and save it again"
+        raise ValueError(f"model {name!r} has no end token: {remedy}")
+    prompts = [tokenizer(text).input_ids for text in ("1", "1", "1 + 1")]
     with trial(name, "generate"):
-        ends = stop_ids(lm.generation_config, tokenizer)
-        rollouts = Generator(name, cpu, tokenizer).generate(prompts, 1.0, 4, seed=0)
+        lm.set_attn_implementation("grouped_sdpa")
+        rollouts = Generator(lm, tokenizer).generate(prompts, 1.0, 4, seed=0)
     with trial(name, "be trained on what it generates"), torch.no_grad():
-        batch = collate(rollouts, [0, 1, 2], tokenizer.pad_token_id, cpu)
-        logp_N = Policy(name, cpu)(batch, 1.0)[0]
+        lm.set_attn_implementation("sdpa")
+        batch = collate(rollouts, [0, 1, 2], tokenizer.pad_token_id, lm.device)
+        policy_logp_N = Policy(lm)(batch, 1.0)[0]
+        lm.set_attn_implementation("eager")
         rows = zip(prompts, rollouts.completion_ids, strict=True)
-        own_N = torch.cat([own_logps(lm, *row) for row in rows])
-    for what, logps_N in (("Generator", batch.generated_logp_N), ("Policy", logp_N)):
-        if not (gap := (logps_N - own_N).abs().max().item()) < 0.01:
-            why = "it may cap, scale or bias its logits, or attend in a way of its own"
-            raise ValueError(f"model {name!r}: {what}'s log-probs are off by {gap:.2g}: {why}")
-    if not ends:
-        advice = "set tokenizer.eos_token and save it again"
-        raise ValueError(f"model {name!r} has no end token: {advice}")
+        own_logp_N = torch.cat([own_logps(lm, *row) for row in rows])
+    for path, logp_N in (("Generator", batch.generator_logp_N), ("Policy", policy_logp_N)):
+        if not (gap := (logp_N - own_logp_N).abs().max().item()) < 0.01:
+            cause = "it may cap, scale or bias its logits, or attend in its own way"
+            raise ValueError(f"model {name!r}: {path}'s log-probs are off by {gap:.2g}: {cause}")
 
 
-def own_logps(lm, prompt: list[int], completion: list[int]) -> torch.Tensor:
-    """log-probs of a completion by a model's own forward, a row alone, at temperature 1: (T,)."""
+def own_logps(lm: PreTrainedModel, prompt: list[int], completion: list[int]) -> torch.Tensor:
+    """Compute log-probs of a completion by a model's own forward, alone, at temperature 1: (T,)."""
     logits_T_V = lm(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].float()
     return logits_T_V.log_softmax(-1).gather(1, torch.tensor(completion)[:, None])[:, 0]

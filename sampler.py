@@ -1,13 +1,13 @@
 """Which problems the student is trained on: the utility target, Alg. 1, and how well it predicts.
 
-To fork: `samplers/target.py` is a whole sampler, and `--sampler FILE.py:CLASS` runs any. The
-network that predicts utilities lives in teacher.py and is met here as `teacher.predict(questions)`
-and `teacher.update(question, successes, G)`. Shapes: N prompts, K candidates in a prompt's pool.
+To fork: `samplers/target.py` is a complete sampler, and `--sampler FILE.py:CLASS` runs any. The
+network that predicts utilities is in teacher.py; samplers call `teacher.predict(questions)` and
+`teacher.update(question, successes, G)`. Shapes: N prompts, K candidates in a prompt's pool.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -27,26 +27,27 @@ def utility_target(p_hat):
 
 @dataclass
 class Context:
-    """What a sampler may use: the one argument of its constructor."""
+    """Everything a sampler may use: the one argument of its constructor."""
 
     problems: Problems  # the training data: len(), question(index), column(name)
     config: object  # train.Config; its seed decides all randomness
-    fits: Callable[[int], bool]  # whether a problem's prompt is short enough; asked when drawn
-    teacher: object = None  # teacher.Teacher, where the class says `uses_teacher`
+    fits: Callable[[int], bool]  # whether a problem's prompt is short enough; called when drawn
+    teacher: object = None  # teacher.Teacher, if the class has `uses_teacher`
+    settings: dict[str, float] = field(default_factory=dict)  # the class's, with --sampler_args
 
 
 @dataclass
 class Selections:
-    """N proposals: for each its pool, what was predicted, the choice, and how it came about."""
+    """N proposals: for each its pool, the predictions, and the choice."""
 
     pool_N_K: np.ndarray  # int64, indices into Problems
-    utilities_N_K: np.ndarray  # float64, in [0, 0.5]; NaN where nothing predicts
+    utilities_N_K: np.ndarray  # float64, in [0, 0.5]; NaN without a prediction
     chosen_N: np.ndarray  # int64, position in the pool
-    explored_N: np.ndarray  # bool, by the uniform branch of epsilon-greedy
+    explored_N: np.ndarray  # bool, chosen by the uniform branch of epsilon-greedy
 
     @classmethod
     def unscored(cls, index_N: np.ndarray) -> "Selections":
-        """Pools of one problem each, about which nothing was predicted."""
+        """Make pools of one problem each, without predictions."""
         N = len(index_N)
         return cls(index_N[:, None], np.full((N, 1), np.nan), np.zeros(N, int), np.ones(N, bool))
 
@@ -57,7 +58,7 @@ class Selections:
 
     @property
     def utility_N(self) -> np.ndarray:
-        """The prediction that each selected problem was selected with."""
+        """The prediction for each selected problem when it was selected."""
         return np.take_along_axis(self.utilities_N_K, self.chosen_N[:, None], axis=1)[:, 0]
 
     def __add__(self, other: "Selections") -> "Selections":
@@ -65,7 +66,7 @@ class Selections:
         return Selections(*map(np.concatenate, both))
 
     def lines(self, step: int, successes_N: np.ndarray, G: int) -> list[dict]:
-        """The rows of selections.jsonl: each choice with its outcome. Its "chosen" is the problem,
+        """Make the rows of selections.jsonl: each choice with its outcome. "chosen" is the problem,
         not the position in the pool."""
         names = ("pool", "utilities", "chosen", "explored", "successes", "y")
         predicted = (self.pool_N_K, self.utilities_N_K, self.index_N, self.explored_N)
@@ -83,48 +84,51 @@ class Selections:
 
 
 def tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """Copies, as a checkpoint holds them: torch.load with weights_only takes no numpy arrays."""
+    """Copy arrays as a checkpoint holds them: torch.load with weights_only takes no numpy."""
     return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
 
 
 class Sampler(Protocol):
-    """What train.py asks of a sampler, which it builds as `cls(context)`. One that `uses_teacher`
-    keeps it as `self.teacher`; of one without, each student rank runs a copy, in lockstep."""
+    """The interface of a sampler, which train.py builds as `cls(context)`. A class with
+    `uses_teacher` keeps it as `self.teacher`; of another, each student rank runs a replica."""
 
     uses_teacher: bool
-    flags: tuple[str, ...]  # which of candidates, epsilon, column it takes; others are refused
+    flags: tuple[str, ...]  # which of candidates, epsilon, column it takes; others are rejected
+    settings: dict[str, float]  # its own settings and defaults; --sampler_args overrides them
 
     def propose(self, n: int) -> Selections:
-        """n problems to train on next."""
+        """Choose n problems to train on next."""
 
     def observe(self, index_N: np.ndarray, successes_N: np.ndarray, G: int) -> None:
-        """How many of the G completions of each proposed problem were right."""
+        """Learn how many of the G completions of each proposed problem were right."""
 
     def state_dict(self) -> dict:
-        """All it needs to go on as if never stopped: numbers, strings, lists, dicts, tensors."""
+        """Return all state that a resume needs: numbers, strings, lists, dicts, tensors."""
 
     def load_state_dict(self, state: dict) -> None: ...
 
     def metrics(self) -> dict[str, float]:
-        """Numbers for metrics.jsonl."""
+        """Return numbers for metrics.jsonl."""
 
 
 class Uniform:
-    """The baseline: every problem once, in random order. Others say what they change in it.
+    """The baseline: every problem once, in random order. Other samplers extend it.
 
-    Problems are drawn from those not trained on in this pass over the data; what is drawn and not
-    taken can be drawn again. An over-long prompt is met when it is drawn, and dropped for good.
-    When fewer problems are left than a draw needs, a new pass begins.
+    Problems are drawn from those not trained on in this pass over the data; a problem that is drawn
+    and not taken can be drawn again. An over-long prompt is dropped for good when it is drawn. When
+    fewer problems are left than a draw needs, a new pass begins.
     """
 
     uses_teacher = False
-    # Accepted and without effect: a comparison may share its command line.
+    # Accepted without effect, so that the runs of a comparison may share their flags.
     flags: tuple[str, ...] = ("candidates", "epsilon")
+    settings: dict[str, float] = {}
     learned: tuple[str, ...] = ()  # names of its numpy arrays that a checkpoint must hold
     UNSEEN, TRAINED, OVERLONG = range(3)
 
     def __init__(self, context: Context):
         self.problems, self.fits = context.problems, context.fits
+        self.settings = self.settings | context.settings
         self.rng = np.random.default_rng([context.config.seed, 1])
         self.status = np.full(len(self.problems), self.UNSEEN, dtype=np.int8)
         self.passes = 1
@@ -135,10 +139,10 @@ class Uniform:
         return Selections.unscored(index_N)
 
     def draw(self, k: int) -> np.ndarray:
-        """k distinct indices, int64. Raises InputError where fewer than k of all problems fit."""
-        for _ in range(2):  # from what this pass has left, or else from a new one
+        """Draw k distinct indices, int64. Raises InputError if fewer than k problems fit."""
+        for _ in range(2):  # from the rest of this pass, or else from a new one
             left, drawn = np.flatnonzero(self.status == self.UNSEEN), []
-            while len(left) and len(drawn) < k:  # a shuffle, only as far as it is needed
+            while len(left) and len(drawn) < k:  # a shuffle, as far as needed
                 at = self.rng.integers(len(left))
                 index, left[at] = int(left[at]), left[-1]
                 left = left[:-1]
@@ -150,16 +154,18 @@ class Uniform:
                 return np.array(drawn, dtype=np.int64)
             self.status[self.status == self.TRAINED] = self.UNSEEN
             self.passes += 1
-        found = f"only {len(drawn)} of {len(self.status)} fit the prompt limit"
-        advice = "add some, raise --max_prompt_tokens, or lower --prompts_per_step or --candidates"
-        raise InputError(f"a step draws {k} distinct problems, but {found}: {advice}")
+        raise InputError(
+            f"a step draws {k} distinct problems, but only {len(drawn)} of {len(self.status)} fit "
+            "the prompt limit: add some, raise --max_prompt_tokens, or lower --prompts_per_step or "
+            "--candidates"
+        )
 
     def take(self, index_N: np.ndarray) -> None:
-        """Marks problems as trained on."""
+        """Mark problems as trained on."""
         self.status[index_N] = self.TRAINED
 
     def observe(self, index_N, successes_N, G) -> None:
-        """Learns nothing."""
+        """Learn nothing."""
 
     def state_dict(self) -> dict:
         arrays = {name: getattr(self, name) for name in ("status", *self.learned)}
@@ -171,7 +177,8 @@ class Uniform:
         self.passes, self.rng.bit_generator.state = state["passes"], state["rng"]
 
     def metrics(self) -> dict[str, float]:
-        """`passes` over the data begun, `coverage` of this one in [0, 1], `overlong` met so far."""
+        """Return `passes` begun over the data, `coverage` of this one in [0, 1], `overlong` prompts
+        dropped so far."""
         overlong = int(np.count_nonzero(self.status == self.OVERLONG))
         trained = int(np.count_nonzero(self.status == self.TRAINED))
         coverage = trained / max(1, len(self.status) - overlong)
@@ -179,10 +186,10 @@ class Uniform:
 
 
 def epsilon_greedy(utilities_N_K, epsilon: float, rng) -> tuple[np.ndarray, np.ndarray]:
-    """(Alg. 1, lines 10-16) per row: with probability ε any of the pool, else the best of it.
+    """(Alg. 1, lines 10-16) Choose per row, with probability ε uniformly, else the highest utility.
 
-    Returns (chosen_N, int64 positions in the pool; explored_N, bool: which rows took the uniform
-    branch, that may also pick the best). rng: a numpy Generator.
+    Returns (chosen_N, int64 positions in the pool; explored_N, bool: rows of the uniform branch,
+    which may also pick the best). rng: a numpy Generator.
     """
     N, K = utilities_N_K.shape
     explored_N = rng.random(N) < epsilon
@@ -191,15 +198,15 @@ def epsilon_greedy(utilities_N_K, epsilon: float, rng) -> tuple[np.ndarray, np.n
 
 
 class Pooled(Uniform):
-    """K candidates for each prompt, all distinct; each is scored, and one of each pool chosen.
+    """Draws a pool of K distinct candidates for each prompt, scores them, and chooses one.
 
-    To extend: `score`; where not the highest score is chosen, `choose`; where it learns, `observe`
-    and `learned`. Papers that take the best n of n * K candidates are brought to Alg. 1's one of
-    each pool, so that they compare.
+    To extend: `score`; `choose`, unless the highest score is chosen; `observe` and `learned`, if it
+    learns. Papers that take the best n of n * K candidates are adapted to Alg. 1's one of each
+    pool, so that they compare.
     """
 
     flags = ("candidates",)
-    revisits = False  # True: candidates may have been trained on before, in no order of passes
+    revisits = False  # True: a problem may be trained on again at any time; there are no passes
 
     def __init__(self, context: Context):
         super().__init__(context)
@@ -214,11 +221,11 @@ class Pooled(Uniform):
         return selections
 
     def score(self, pool_N_K: np.ndarray) -> np.ndarray:
-        """The predicted utility, in [0, 0.5], of each candidate: float64 (N, K)."""
+        """Predict the utility, in [0, 0.5], of each candidate: float64 (N, K)."""
         raise NotImplementedError
 
     def choose(self, pool_N_K, utilities_N_K) -> tuple[np.ndarray, np.ndarray]:
-        """(chosen_N, explored_N), as epsilon_greedy returns them: here the highest of each pool."""
+        """Return (chosen_N, explored_N), as epsilon_greedy does: here the highest of each pool."""
         return epsilon_greedy(utilities_N_K, 0.0, self.rng)
 
 
@@ -227,7 +234,7 @@ class Goldilocks(Pooled):
 
     uses_teacher = True
     flags = ("candidates", "epsilon")
-    target = staticmethod(utility_target)  # of p̂: what the teacher is taught to predict
+    target = staticmethod(utility_target)  # of p̂: the teacher's regression target
 
     def __init__(self, context: Context):
         super().__init__(context)
@@ -257,23 +264,23 @@ class Goldilocks(Pooled):
 
 
 class Prefetching:
-    """Fixes the order of effects around a sampler that learns, wherever it runs.
+    """Fixes the order in which a sampler with a teacher learns and proposes, wherever it runs.
 
     observe(step t) leads to the proposals for step t+1. lag 1, the paper's asynchronous teacher:
-    propose first, with what was learned up to step t-1, and learn from step t afterwards, while the
-    student trains and rolls out. lag 0: learn first (Alg. 1 and 2 to the letter).
-    deliver(selections, metrics) is called once they are ready.
+    propose first, with what was learned up to step t-1, then learn from step t, while the student
+    trains and rolls out. lag 0: learn first (Alg. 1 and 2 to the letter). deliver(selections,
+    metrics) is called when proposals are ready.
     """
 
-    def __init__(self, sampler, n: int, lag: int):
+    def __init__(self, sampler: Sampler, n: int, lag: int):
         self.sampler, self.n, self.lag = sampler, n, lag
-        self.teacher = sampler.teacher  # the network behind it, for checkpoints and export
+        self.teacher = sampler.teacher  # for checkpoints and export
         self.deliver: Callable = lambda selections, metrics: None
-        self.next = None  # proposals, and the sampler's metrics as they were made
+        self.next = None  # proposals, and the sampler's metrics when they were made
         self._metrics: dict[str, float] = {}
 
-    def propose(self, n: int):
-        """The `self.n` proposals that are ready, or the first ones."""
+    def propose(self, n: int) -> Selections:
+        """Return the `self.n` proposals that are ready, or make the first ones."""
         if self.next is None:
             self._prefetch()
         (selections, self._metrics), self.next = self.next, None
@@ -291,13 +298,13 @@ class Prefetching:
         self.next = self.sampler.propose(self.n), self.sampler.metrics()
 
     def state_dict(self) -> dict:
-        held = None
+        pending = None
         if self.next:
             selections, metrics = self.next
             # Without seconds, which differ from rank to rank.
             metrics = {k: 0.0 if k.endswith("_s") else v for k, v in metrics.items()}
-            held = selections.state_dict(), plain(metrics)
-        return {"sampler": self.sampler.state_dict(), "next": held}
+            pending = selections.state_dict(), plain(metrics)
+        return {"sampler": self.sampler.state_dict(), "next": pending}
 
     def load_state_dict(self, state: dict) -> None:
         self.sampler.load_state_dict(state["sampler"])
@@ -307,39 +314,40 @@ class Prefetching:
             self.next = Selections.from_state(selections), metrics
 
     def metrics(self) -> dict[str, float]:
-        """The sampler's, as they were when the proposals in use were made: of DAPO's rounds those
-        of the last, with its seconds alone."""
+        """Return the sampler's metrics when the proposals in use were made (of DAPO's rounds: of
+        the last)."""
         return self._metrics
 
 
 SAMPLERS: dict[str, type[Sampler]] = {"goldilocks": Goldilocks, "uniform": Uniform}
-OTHERS = Path(__file__).resolve().parent / "samplers"
+FOLDER = Path(__file__).resolve().parent / "samplers"
 
 
 def sampler_file(spec: str) -> Path | None:
-    """The file of the class that --sampler names, for a checksum; None for those of this file."""
-    own = None if spec in SAMPLERS else OTHERS / f"{spec}.py"
-    return plugins.path_of(spec) if ".py" in spec else own
+    """Return the file of the class that --sampler names, for a checksum; None if it is this one."""
+    if ".py" in spec:
+        return plugins.path_of(spec)
+    return None if spec in SAMPLERS else FOLDER / f"{spec}.py"
 
 
 def find_sampler(spec: str) -> type[Sampler]:
-    """The class that --sampler names: a key of SAMPLERS, FILE.py:CLASS, or the stem of a file in
-    samplers/ (success_rate: its SuccessRate). Raises InputError where that is no sampler."""
+    """Return the class that --sampler names: a key of SAMPLERS, FILE.py:CLASS, or the stem of a
+    file in samplers/ (success_rate: its SuccessRate). Raises InputError if that is no sampler."""
     if spec in SAMPLERS:
         return SAMPLERS[spec]
     if ".py" not in spec and not sampler_file(spec).is_file():
-        names = ", ".join([*SAMPLERS, *sorted(path.stem for path in OTHERS.glob("*.py"))])
-        raise InputError(f"--sampler {spec}: there are {names}, and FILE.py:CLASS")
+        names = ", ".join([*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py"))])
+        raise InputError(f"--sampler {spec}: choose from {names}, or FILE.py:CLASS")
     camel = spec.title().replace("_", "")
-    found = plugins.load(spec if ".py" in spec else f"{sampler_file(spec)}:{camel}", "--sampler")
-    needed = [*Sampler.__annotations__, *(name for name in vars(Sampler) if name[0] != "_")]
-    if lacking := ", ".join(name for name in needed if not hasattr(found, name)):
-        raise InputError(f"--sampler {spec}: lacks {lacking} (see Sampler in sampler.py)")
-    return found
+    cls = plugins.load(spec if ".py" in spec else f"{sampler_file(spec)}:{camel}", "--sampler")
+    required = [*Sampler.__annotations__, *(name for name in vars(Sampler) if name[0] != "_")]
+    if missing := ", ".join(name for name in required if not hasattr(cls, name)):
+        raise InputError(f"--sampler {spec}: lacks {missing} (see Sampler in sampler.py)")
+    return cls
 
 
 def noise_floor(p_hat_N: np.ndarray, G: int) -> float:
-    """Mean |ŷ - y| that a perfect teacher, ŷ = √(p(1-p)), would still show, as y is of G rollouts.
+    """Estimate mean |ŷ - y| of a perfect teacher, ŷ = √(p(1-p)): y comes from G rollouts only.
 
     E|√(p(1-p)) - √(k/G (1-k/G))|, k ~ Binomial(G, p), averaged over the step's problems with p̂ in
     place of the unknown p. Plug-in, so a dead group contributes 0: a low estimate.
@@ -353,14 +361,14 @@ def noise_floor(p_hat_N: np.ndarray, G: int) -> float:
 
 
 def outcome_metrics(selections: Selections, successes_N: np.ndarray, G: int) -> dict:
-    """A step's rewards by group, and how good the predictions were, for metrics.jsonl.
+    """Compute a step's reward statistics, and the teacher's errors, for metrics.jsonl.
 
     reward_std_group is the mean of the groups' std, which is their mean y; zero_variance the share
     of dead groups; live_hard and live_easy of live ones with p̂ ≤ 1/4 and p̂ ≥ 3/4. teacher_mae is
     the prequential error (Section 5.4), of the score a problem was selected with; _explore on the
-    uniform branch alone, which is unbiased (the greedy one suffers the winner's curse); _dead on
-    dead groups; teacher_mu and _sigma are over every candidate. None where there is nothing to
-    average, as with a sampler that predicts nothing.
+    uniform branch alone, which is unbiased (the greedy branch suffers the winner's curse); _dead on
+    dead groups; teacher_mu and _sigma are over all candidates. None where there is nothing to
+    average, as with a sampler without predictions.
     """
     p_hat_N = successes_N / G
     easy_N, hard_N = p_hat_N == 1, p_hat_N == 0
@@ -369,8 +377,8 @@ def outcome_metrics(selections: Selections, successes_N: np.ndarray, G: int) -> 
     predicted_N = ~np.isnan(error_N)
 
     def mean(x, where=True):
-        kept = x[predicted_N & where]
-        return float(kept.mean()) if len(kept) else None
+        selected = x[predicted_N & where]
+        return float(selected.mean()) if len(selected) else None
 
     return {
         "reward_mean": float(p_hat_N.mean()),

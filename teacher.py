@@ -1,11 +1,10 @@
-"""The Teacher: a language model that predicts the utility √(p(1-p)) of a question nobody has tried.
+"""The Teacher: a language model that predicts the utility √(p(1-p)) of untried questions.
 
     f_φ(q) = 0.5 · σ(wᵀ MeanPool(Embed(q)) + b)        Section 4.2
 
-It learns online from the student's outcomes (Alg. 2). Every teacher rank runs the same code in
-lockstep on the same letters (plumbing/distributed/channel.py): the ranks share the rows of a batch between them,
-and FSDP averages their gradients. In one process without teacher ranks the same Teacher is called
-directly.
+It learns online from the student's outcomes (Alg. 2). All teacher ranks run the same code on the
+same messages (plumbing/distributed/channel.py): the ranks share the rows of a batch, and FSDP
+averages their gradients. In one process without teacher ranks the same Teacher is called directly.
 """
 
 import math
@@ -24,7 +23,7 @@ from transformers import AutoModel, AutoTokenizer
 from plumbing.batches import pad
 from plumbing.decoding import attention_for
 from plumbing.errors import NonFiniteError
-from plumbing.models import check_folder, checksum, load, trial
+from plumbing.models import check_directory, checksum, load, trial
 from sampler import utility_target
 
 MODES = ("full", "last_token", "frozen", "lora")
@@ -32,8 +31,8 @@ LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3
 
 
 class LoRALinear(nn.Module):
-    """W x + (α/r) B A dropout(x) with W frozen; B starts at 0, so that the first prediction is the
-    backbone's."""
+    """W x + (α/r) B A dropout(x) with W frozen; B starts at 0, so that training starts from the
+    backbone."""
 
     def __init__(self, base: nn.Linear, rank=LORA_RANK, alpha=LORA_ALPHA, dropout=LORA_DROPOUT):
         super().__init__()
@@ -48,7 +47,7 @@ class LoRALinear(nn.Module):
 
 
 def add_lora(backbone: nn.Module) -> None:
-    """Freezes the backbone and puts a LoRALinear around each of its linear layers, in place."""
+    """Freeze the backbone and wrap each of its linear layers in a LoRALinear, in place."""
     backbone.requires_grad_(False)
     for module in list(backbone.modules()):
         for name, child in module.named_children():
@@ -57,8 +56,7 @@ def add_lora(backbone: nn.Module) -> None:
 
 
 class UtilityModel(nn.Module):
-    """f_φ: backbone without its LM head, pooling, and a linear head that starts at 0, so that f is
-    0.25 everywhere."""
+    """f_φ: backbone without its LM head, pooling, and a linear head that starts at 0 (f = 0.25)."""
 
     def __init__(self, backbone: nn.Module, mode: str):
         super().__init__()
@@ -70,7 +68,8 @@ class UtilityModel(nn.Module):
     def forward(
         self, ids_B_T=None, mask_B_T=None, pooled_B_D=None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Right-padded token ids and mask (B, T), or the pooled embedding (B, D) of a call before.
+        """Predict from right-padded token ids and mask (B, T), or from pooled embeddings (B, D) of
+        an earlier call.
 
         Returns (utility (B,) in [0, 0.5], pooled (B, D)), both float32.
         """
@@ -83,8 +82,8 @@ class UtilityModel(nn.Module):
 
 
 def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -> torch.Tensor:
-    """Mean over the tokens of each question, padding excluded, or (ablation) its last token:
-    (B, D)."""
+    """Average over the tokens of each question, padding excluded, or take its last token (an
+    ablation): (B, D)."""
     if last_token:
         last_B = mask_B_T.sum(dim=1) - 1
         return hidden_B_T_D[torch.arange(len(last_B), device=last_B.device), last_B]
@@ -93,35 +92,34 @@ def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -
 
 
 def check_teacher(name: str, tokens: int) -> None:
-    """Raises ValueError, in one line, unless `name` can be a teacher's backbone and read `tokens`
-    tokens. What a head would do with its hidden states does not matter here."""
-    _, tokenizer = check_folder(name, tokens, AutoModel)
+    """Raise ValueError, in one line, unless `name` can be a teacher's backbone and read `tokens`
+    tokens."""
+    backbone, tokenizer = check_directory(name, tokens, AutoModel)
     ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
     with trial(name, "be a teacher's backbone"), torch.no_grad():
-        backbone = load(AutoModel, name, torch.float32, "sdpa").eval()
+        backbone.set_attn_implementation("sdpa")
         f_B, _ = UtilityModel(backbone, "full")(ids_B_T, torch.ones_like(ids_B_T))
-    if f_B.tolist() != [0.25]:  # its head is 0
-        made = f"it makes {f_B.tolist()}"
-        raise ValueError(f"model {name!r} cannot be a teacher's backbone here: {made}")
+    if f_B.tolist() != [0.25]:  # the head is 0
+        raise ValueError(f"model {name!r} cannot be a teacher's backbone: predicts {f_B.tolist()}")
 
 
 class Teacher:
     """f_φ, its replay buffer and its optimizer: `predict` scores questions, `update` is Alg. 2.
 
-    config: of train.Config the fields teacher_*, replay_capacity, max_prompt_tokens and seed.
-    group: the teacher ranks' process group, or None for one process alone. shard(model, float32):
-    makes the model an FSDP2 root in place; not called where one CPU rank is all there is.
+    config: the fields teacher_*, replay_capacity, max_prompt_tokens and seed of train.Config.
+    group: the teacher ranks' process group, or None for a single process. shard(model, float32):
+    makes the model an FSDP2 root in place; not called for a single CPU rank.
     """
 
-    def __init__(self, config, device, shard: Callable, group=None):
+    def __init__(self, config, device: torch.device, shard: Callable, group=None):
         self.config, self.device, self.group = config, device, group
         self.tokenizer = AutoTokenizer.from_pretrained(config.teacher_model)
         self.rank, self.ranks = 0, 1
         if group:
             self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.frozen = config.teacher_mode == "frozen"
-        # A frozen backbone is neither sharded nor cast (so no flash-attn): each rank takes every
-        # row of a batch, from a cache.
+        # A frozen backbone is neither sharded nor cast (so no flash-attn): each rank computes every
+        # row of a batch, from cached embeddings.
         attention = "sdpa" if self.frozen else attention_for(device)
         self.share, self.shares = (0, 1) if self.frozen else (self.rank, self.ranks)
         backbone = load(AutoModel, config.teacher_model, torch.float32, attention)
@@ -131,13 +129,14 @@ class Teacher:
         elif config.teacher_mode == "lora":
             add_lora(backbone)
         self.model = UtilityModel(backbone, config.teacher_mode).to(device).eval()
-        self.checksum = checksum(self.model)  # of the start, when each rank has all of it
-        # One CPU rank has nothing to share out or to cast, and FSDP takes a third of its time.
+        self.checksum = checksum(self.model)  # at the start, when each rank holds all of it
+        # A single CPU rank has nothing to share or to cast, and FSDP takes a third of its time.
         if not self.frozen and (self.ranks > 1 or device.type != "cpu"):
-            shard(self.model, float32=[self.model.head])  # bf16 would tie the candidates' scores
+            shard(self.model, float32=[self.model.head])  # in bf16 candidates' scores would tie
         trainable = [p for p in self.model.parameters() if p.requires_grad]
-        how = {"lr": config.teacher_learning_rate, "weight_decay": 0.0, "fused": True}
-        self.optimizer = torch.optim.AdamW(trainable, **how)
+        self.optimizer = torch.optim.AdamW(
+            trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True
+        )
         # A sliding window of (token ids, y).
         self.replay: deque[tuple[tuple[int, ...], float]] = deque(maxlen=config.replay_capacity)
         self.pushed = 0  # samples ever received
@@ -148,28 +147,27 @@ class Teacher:
 
     @torch.no_grad()
     def predict(self, questions: list[str]):
-        """f_φ of each question: float64 array (len(questions),) in [0, 0.5]. A collective of the
-        teacher ranks."""
+        """Compute f_φ of each question: float64 array (len(questions),) in [0, 0.5]. A collective
+        of the teacher ranks."""
         start = time.perf_counter()
         rows = [self._encode(question) for question in questions]
-        # In order of length, so that a batch is padded little; dealt out in turn, so that ranks
-        # carry equal work.
+        # In order of length, for little padding; every ranks-th row, for equal work on all ranks.
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))[self.rank :: self.ranks]
         utilities = torch.zeros(len(rows), dtype=torch.float64)
-        # No activations are kept: larger than a training batch.
+        # Larger than a training batch, as no activations are kept.
         size = 8 * self.config.teacher_batch_size
         for batch in [order[i : i + size] for i in range(0, len(order), size)] or [[]]:
-            # An idle rank still joins FSDP's gather.
+            # A rank without rows still takes part in FSDP's all-gather.
             f = self._forward([rows[i] for i in batch] or rows[:1])
             utilities[batch] = f[: len(batch)].double().cpu()
-        if self.group:  # every entry is nonzero on one rank only: an exact sum
+        if self.group:  # each entry is nonzero on one rank only, so the sum is exact
             dist.all_reduce(utilities, group=self.group)
         self.predict_s += time.perf_counter() - start
         return utilities.numpy()
 
     def update(self, question: str, successes: int, G: int, target=utility_target) -> None:
         """(Alg. 2, UpdateTeacher) Push (q, y_q); after every `teacher_update_every` samples, refine
-        φ. target(p̂), in [0, 0.5], is what f_φ is taught: a sampler may ask for another."""
+        φ. target(p̂) in [0, 0.5]: the regression target; a sampler may pass another."""
         self.replay.append((self._encode(question), float(target(successes / G))))
         self.pushed += 1
         if self.pushed % self.config.teacher_update_every == 0:
@@ -178,7 +176,7 @@ class Teacher:
             self.learn_s += time.perf_counter() - start
 
     def _refine(self) -> None:
-        """(Alg. 2, lines 9-17) Shuffle the buffer into batches once, then E epochs of MSE."""
+        """(Alg. 2, lines 9-17) Shuffle the buffer into batches once; train E epochs on the MSE."""
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.pushed)
         rows = [self.replay[i] for i in torch.randperm(len(self.replay), generator=generator)]
         size = self.config.teacher_batch_size * self.ranks
@@ -197,10 +195,10 @@ class Teacher:
         self.last_loss = total.item() / len(batches)
 
     def _step(self, batch: list[tuple[tuple[int, ...], float]]) -> torch.Tensor:
-        """An AdamW step on 1/|B| Σ (f_φ(q) - y)², the batch B shared out over the ranks. Returns
+        """Take an AdamW step on 1/|B| Σ (f_φ(q) - y)², the batch B shared over the ranks. Returns
         this rank's share of the loss."""
         mine = batch[self.share :: self.shares]
-        f_b = self._forward([ids for ids, _ in mine or batch[:1]])  # an idle rank has weight 0
+        f_b = self._forward([ids for ids, _ in mine or batch[:1]])  # a rank without rows: weight 0
         y_b = torch.tensor([y for _, y in mine or batch[:1]], device=self.device)
         loss = ((f_b - y_b) ** 2).sum() * (len(mine) > 0) / len(batch)
         (loss * self.shares).backward()  # FSDP averages over the ranks; the loss is a sum over them
@@ -209,8 +207,8 @@ class Teacher:
         # The same on all ranks, so that all of them stop.
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         if not norm.isfinite():
-            found = f"the teacher's gradient norm is {norm.item()} at update {self.updates + 1}"
-            raise NonFiniteError(f"{found}: no update was made")
+            update = f"the teacher's gradient norm is {norm.item()} at update {self.updates + 1}"
+            raise NonFiniteError(f"{update}: no update was made")
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.updates += 1
@@ -224,20 +222,22 @@ class Teacher:
 
     @torch.no_grad()
     def _embed_one(self, ids: tuple[int, ...]) -> torch.Tensor:
-        """A question's embedding by a frozen backbone, which never changes: computed once, and
-        alone. Padded to its neighbours' length it would differ by rounding from rank to rank, and
-        so would the heads, whose gradients no collective adds up. Ranks must be devices of one kind
-        for that. On the host: 100,000 of them would be 0.6 GB of the card."""
+        """Embed a question with the frozen backbone; cached on the host (100,000 take 0.6 GB).
+
+        Alone: padded to its neighbours' length it would differ by rounding from rank to rank, and
+        so would the heads, whose gradients are not reduced. Ranks must use one kind of device.
+        """
         return self.model(*pad([ids], self.tokenizer.pad_token_id, self.device))[1][0].cpu()
 
     def _tokenise(self, question: str) -> tuple[int, ...]:
-        """The raw question's tokens, cut at max_prompt_tokens (the teacher's tokenizer may count
-        more of them)."""
+        """Tokenize the raw question, cut at max_prompt_tokens (the teacher's tokenizer may count
+        more tokens than the student's)."""
         ids = self.tokenizer(question).input_ids[: self.config.max_prompt_tokens]
         return tuple(ids) or (self.tokenizer.pad_token_id,)
 
     def metrics(self) -> dict[str, float]:
-        """Updates since the start, seconds since the last call, mean MSE of the latest epoch."""
+        """Return updates since the start, seconds since the last call, mean MSE of the latest
+        epoch."""
         out = {
             "teacher_loss": self.last_loss,
             "teacher_updates": self.updates,
@@ -248,7 +248,7 @@ class Teacher:
         return out
 
     def state_dict(self) -> dict:
-        """What is not in the model or the optimizer (a checkpoint has those sharded)."""
+        """Return the state outside model and optimizer, which a checkpoint holds sharded."""
         return {
             "replay_ids": [list(ids) for ids, _ in self.replay],
             "replay_y": [y for _, y in self.replay],
@@ -262,12 +262,12 @@ class Teacher:
         self.replay.extend(zip(map(tuple, state["replay_ids"]), state["replay_y"], strict=True))
         self.pushed, self.updates = state["pushed"], state["updates"]
         self.last_loss = math.nan if state["last_loss"] is None else state["last_loss"]
-        if self.updates == 0:  # torch's checkpointing makes up a step where none was taken
+        if self.updates == 0:  # torch's checkpointing invents a step where none was taken
             self.optimizer.state.clear()
 
     def export(self, folder: Path) -> None:
-        """Writes `folder`/backbone (a Hugging Face folder; LoRA merged), its tokenizer, and
-        head.safetensors."""
+        """Write `folder`/backbone (a Hugging Face directory, LoRA merged), its tokenizer, and
+        head.safetensors. A collective; the first teacher rank writes."""
         weights = {}
         for name, parameter in self.model.state_dict().items():
             full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
@@ -283,7 +283,7 @@ class Teacher:
                 weights[f"{stem}.bias"] = weights.pop(f"{stem}.base.bias")
         named = {k.partition(".")[::2]: v for k, v in weights.items()}
         backbone = {rest: v for (part, rest), v in named.items() if part == "backbone"}
-        # Not save_pretrained: it writes on global rank 0 alone, and the first teacher is another.
+        # Not save_pretrained, which writes on global rank 0 only: that is a student.
         (folder / "backbone").mkdir(parents=True, exist_ok=True)
         save_file(backbone, folder / "backbone" / "model.safetensors", metadata={"format": "pt"})
         self.model.backbone.config.save_pretrained(folder / "backbone")

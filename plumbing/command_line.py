@@ -9,21 +9,21 @@ from plumbing.errors import InputError
 
 
 def opt(default, help: str, **argument):
-    """A field that is a flag. `argument`: what argparse's add_argument takes, such as a `type` that
-    refuses what is out of range; the default's own type where there is none."""
+    """Declare a dataclass field that is a flag. `argument`: keywords of argparse's add_argument,
+    such as a `type` that rejects values out of range; without one the default's type is used."""
     return field(default=default, metadata={"help": help, **argument})
 
 
 def number(type: Callable, least: float, most: float = 10**9) -> Callable:
-    """An argparse type: a number in [least, most]."""
+    """Make an argparse type: a number in [least, most]."""
 
     def parse(text: str):
         value = type(text)
-        if not least <= value <= most:  # as NaN is not
+        if not least <= value <= most:  # false for NaN too
             raise argparse.ArgumentTypeError(f"{text}: must be in [{least}, {most}]")
         return value
 
-    parse.__name__ = type.__name__  # argparse names it where the text is no number
+    parse.__name__ = type.__name__  # argparse prints it where the text is no number
     return parse
 
 
@@ -34,7 +34,7 @@ from_0 = number(float, 0)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but that a bad flag is a ValueError of one line, and that flags are not guessed."""
+    """argparse without abbreviated flags, which raises ValueError with one line at a bad flag."""
 
     def __init__(self, **kwargs):
         super().__init__(allow_abbrev=False, argument_default=argparse.SUPPRESS, **kwargs)
@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> None:
-    """One flag for each field of the dataclass, or for those named."""
+    """Add one flag for each field of the dataclass, or for those named."""
     for f in fields(config):
         if names is None or f.name in names:
             metadata = dict(f.metadata)
@@ -60,8 +60,8 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
 
 
 def parse(config: type, presets: dict[str, str], argv: list[str] | None, description: str):
-    """Command line -> (config, the flags that were given): the defaults, over them the flags of the
-    preset, over them those given. Raises ValueError with one line."""
+    """Parse a command line: return (config, the flags given). Flags override the preset's, which
+    override the defaults. Raises ValueError with one line."""
     parser = Parser(description=description)
     add_fields(parser, config)
     given = vars(parser.parse_args(argv))
@@ -72,15 +72,17 @@ def parse(config: type, presets: dict[str, str], argv: list[str] | None, descrip
 
 
 def recorded(config: type, facts: dict):
-    """The settings among the facts of a run's config.json. Raises InputError where one lacks."""
-    if lacking := [f.name for f in fields(config) if f.name not in facts]:
-        what = f"made by another version of this code ({lacking[0]} is not in its config.json)"
-        raise InputError(f"{facts.get('out', 'the run')} was {what}")
+    """Read the settings from a run's config.json. Raises InputError where one is missing."""
+    if missing := [f.name for f in fields(config) if f.name not in facts]:
+        raise InputError(
+            f"{facts.get('out', 'the run')} was made by another version of this code "
+            f"({missing[0]} is not in its config.json)"
+        )
     return config(**{f.name: facts[f.name] for f in fields(config)})
 
 
 def reject_unused(config, given: dict, sampler: type) -> None:
-    """Raises ValueError at a flag that the sampler does not use, or that it needs and has not."""
+    """Raise ValueError at a flag that the sampler does not use, or one that it needs and lacks."""
     name = config.sampler
     for flag in given:
         if flag in ("candidates", "epsilon", "column") and flag not in sampler.flags:
@@ -88,5 +90,21 @@ def reject_unused(config, given: dict, sampler: type) -> None:
         if not sampler.uses_teacher and (flag.startswith("teacher_") or flag == "replay_capacity"):
             raise ValueError(f"--{flag}: the sampler {name} has no teacher")
     if "column" in sampler.flags and not config.column:
-        what = "the name of a column of the training data"
-        raise ValueError(f"--sampler {name} needs --column, {what}")
+        raise ValueError(f"--sampler {name} needs --column, a column of the training data")
+
+
+def settings(text: str, defaults: dict[str, float], sampler: str) -> dict[str, float]:
+    """Parse --sampler_args "name=value,name=value" over a sampler's defaults, each in its default's
+    type. Raises ValueError at a name that the sampler does not declare, or a value out of type."""
+    values = dict(defaults)
+    for item in filter(None, text.split(",")):
+        name, _, value = item.partition("=")
+        if name not in defaults:
+            known = ", ".join(f"{k} [{v}]" for k, v in defaults.items()) or "none"
+            raise ValueError(f"--sampler_args {item}: the settings of {sampler} are: {known}")
+        try:
+            values[name] = type(defaults[name])(value)
+        except ValueError as error:
+            kind = type(defaults[name]).__name__
+            raise ValueError(f"--sampler_args {item}: {value!r} is no {kind}") from error
+    return values

@@ -1,4 +1,4 @@
-"""What makes decoding fast: a cache of slots, CUDA graphs of steps, attention without copies."""
+"""Fast decoding: a static key-value cache, CUDA graphs, attention that copies no keys."""
 
 from collections.abc import Callable
 
@@ -12,34 +12,31 @@ from transformers.utils import is_flash_attn_2_available
 
 
 class SlotCache(Cache):
-    """A key-value cache with room for the tokens of a block, each written into its slot: nothing is
-    concatenated.
+    """A static key-value cache: room for a block of tokens, each written into its slot.
 
-    `layers` are those of the cache that the prompts were read into; it takes them over.
+    layers: of the cache that the prompts were read into; this cache takes them over.
     """
 
     def __init__(self, layers: list):
         super().__init__(layers=layers)
 
     def make_room(self, rows_B: torch.Tensor, used: int, capacity: int) -> None:
-        """Keeps these rows (in this order, repeated as asked) and their first `used` slots of now
-        `capacity`."""
+        """Keep these rows (in this order, possibly repeated) and their first `used` slots, in a new
+        cache of `capacity` slots."""
         self.slot = torch.tensor([used], device=rows_B.device)  # where the next token goes
         for layer in self.layers:
             for name in ("keys", "values"):
                 old = getattr(layer, name)[:, :, :used]
                 new = old.new_empty(len(rows_B), old.shape[1], capacity, old.shape[3])
                 torch.index_select(old, 0, rows_B, out=new[:, :, :used])
-                # A masked slot has weight 0, and 0 times what was in memory may be NaN.
+                # A masked slot has weight 0, and 0 times uninitialised memory may be NaN.
                 new[:, :, used:] = 0
                 setattr(layer, name, new)
 
     def update(self, keys, values, layer_idx, *args, **kwargs):
-        """Called by each attention layer with the keys and values of one token a row; returns those
-        of all slots.
+        """Store the keys and values of one token a row; return those of all slots.
 
-        Of all, not of the used ones: those are no contiguous tensor, and a CPU takes twice as long
-        to read them.
+        All, not only the used ones, which are not contiguous: a CPU reads them half as fast.
         """
         layer = self.layers[layer_idx]
         layer.keys.index_copy_(2, self.slot, keys)
@@ -48,8 +45,8 @@ class SlotCache(Cache):
 
 
 class HostReads(TorchDispatchMode):
-    """Counts where the host waits for numbers on the device, or hands it some: a CUDA graph cannot
-    hold that. It sees what PyTorch's operators say of themselves, and copies between devices."""
+    """Counts operations in which host and device exchange numbers: a CUDA graph cannot hold them.
+    It sees the tags of PyTorch's operators, and copies between devices."""
 
     count = 0
 
@@ -67,16 +64,16 @@ class HostReads(TorchDispatchMode):
 
 
 class Recorder:
-    """Makes CUDA graphs of decoding steps, one after the other: one stream, one pool of memory."""
+    """Captures decoding steps as CUDA graphs: one stream, one memory pool."""
 
     def __init__(self):
         self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-        """`step` as its kernels on their addresses, launched at once; `step` itself where the host
-        has a part in it, as in some rotary embeddings. Running it twice must do no harm."""
+        """Return a function that replays the kernels of `step`, or `step` itself if the host takes
+        part in it, as in some rotary embeddings. `step` is run twice."""
         self.stream.wait_stream(torch.cuda.current_stream())
-        # Libraries allocate and choose kernels at their first use: not while recording.
+        # Libraries allocate and choose kernels at their first use, which a capture forbids.
         with torch.cuda.stream(self.stream), HostReads() as reads:
             step()
         torch.cuda.current_stream().wait_stream(self.stream)
@@ -93,17 +90,17 @@ class Recorder:
         return replay
 
 
-def run_as_it_is(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-    """The Recorder of a machine without CUDA graphs."""
+def run_eagerly(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    """Return `step`: the Recorder of a machine without CUDA graphs."""
     return step
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
-    """transformers' SDPA, but that one query token a row reads keys and values where they are.
+    """Compute transformers' SDPA, without copying the cache for one query token a row.
 
-    query (B, H, T, D), key and value (B, H_kv, S, D). SDPA needs as many heads on both sides where
-    there is a mask, and transformers 5.17 copies the keys and values of the whole cache for that,
-    at every token. The heads that share a key are H / H_kv rows of queries to it as well.
+    query (B, H, T, D), key and value (B, H_kv, S, D). With a mask SDPA needs as many heads on both
+    sides, and transformers 5.17 copies the keys and values of the whole cache for that, at every
+    token. Instead the H / H_kv heads that share a key become as many rows of queries to it.
     """
     B, H, T, D = query.shape
     if T > 1:
@@ -119,8 +116,7 @@ AttentionMaskInterface.register("grouped_sdpa", sdpa_mask)
 
 
 def attention_for(device) -> str:
-    """flash-attn where it is installed and the card is one that it can run on (Ampere or newer),
-    else PyTorch's own."""
+    """Choose flash-attn where it is installed and the card is Ampere or newer, else SDPA."""
     installed = device.type == "cuda" and is_flash_attn_2_available()
-    able = installed and torch.cuda.get_device_capability(device) >= (8, 0)
-    return "flash_attention_2" if able else "sdpa"
+    supported = installed and torch.cuda.get_device_capability(device) >= (8, 0)
+    return "flash_attention_2" if supported else "sdpa"

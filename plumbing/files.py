@@ -1,4 +1,4 @@
-"""Files that are whole or not there, JSON lines, and checksums."""
+"""Atomic file writes, JSON lines, and checksums."""
 
 import json
 import math
@@ -12,8 +12,11 @@ from plumbing.errors import InputError
 
 
 def read_lines(path: Path, torn: bool = False) -> list[dict]:
-    """The rows of a JSON-lines file; [] where there is none. torn: a last line cut by a crash is
-    left out. Raises InputError, with the number of the line, where another is damaged."""
+    """Read a JSON-lines file; return [] if it does not exist.
+
+    torn: drop a last line that a crash has cut off. Raises InputError, with the line number, at any
+    other damaged line.
+    """
     lines, rows = path.read_text().splitlines() if path.exists() else [], []
     for number, line in enumerate(lines, 1):
         try:
@@ -25,7 +28,7 @@ def read_lines(path: Path, torn: bool = False) -> list[dict]:
 
 
 def write_lines(path: Path, rows: list[dict], mode: str = "w") -> None:
-    """Rows as JSON lines, added ("a") or as a whole file ("w"), which appears at once."""
+    """Write rows as JSON lines: append them ("a") or replace the file atomically ("w")."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(plain(row)) + "\n" for row in rows)
     if mode == "w":
@@ -36,7 +39,7 @@ def write_lines(path: Path, rows: list[dict], mode: str = "w") -> None:
 
 
 def plain(value):
-    """The value as JSON has it: NaN and infinities become null, numpy's numbers Python's."""
+    """Convert a value for JSON: NaN and infinities become None, numpy scalars Python numbers."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, dict):
@@ -47,7 +50,7 @@ def plain(value):
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Writes a file that appears at once, with all of its text, or not at all."""
+    """Write a text file so that readers see either all of it or the previous one."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(text)
     sync(temporary)
@@ -55,14 +58,14 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Returns when a file, or the list of files in a folder, would survive a power cut."""
+    """Flush a file, or a directory's list of files, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
 
 
 def digest(path: Path) -> list[int]:
-    """Size in bytes and CRC-32 of a file: enough to notice damage, or another file."""
+    """Return a file's size in bytes and CRC-32: enough to detect damage or another file."""
     crc = 0
     with path.open("rb") as file:
         while block := file.read(1 << 24):

@@ -1,4 +1,4 @@
-"""Samplers and rewards of one's own: a Python file and a name in it."""
+"""Custom samplers and rewards: a Python file and a name in it."""
 
 import functools
 import importlib.util
@@ -9,32 +9,32 @@ from plumbing.errors import InputError, first_lines
 
 
 def path_of(spec: str) -> Path | None:
-    """The file that FILE.py:NAME or FILE.py names; None for ""."""
+    """Return the file of FILE.py:NAME or FILE.py; None for ""."""
     if not spec:
         return None
     return Path(spec.partition(".py:")[0] + ".py" if ".py:" in spec else spec)
 
 
 def load(spec: str, flag: str, default: str | None = None):
-    """What FILE.py:NAME names; NAME may be left out where there is a `default`. Raises InputError,
-    in one line that names the flag, where the file, or the name in it, cannot be had."""
+    """Load the class or function FILE.py:NAME; NAME may be left out where there is a `default`.
+    Raises InputError, which names the flag, where the file or the name cannot be loaded."""
     path, name = path_of(spec), spec.partition(".py:")[2] or default
     if path.suffix != ".py" or not name:
-        wanted = "FILE.py" + (f"[:NAME, else {default}]" if default else ":NAME")
-        raise InputError(f"{flag} {spec}: must be {wanted}")
+        form = "FILE.py" + (f"[:NAME, else {default}]" if default else ":NAME")
+        raise InputError(f"{flag} {spec}: must be {form}")
     if not path.is_file():
         raise InputError(f"{flag} {spec}: there is no file {path}")
     try:
         module = _run(path, path.stat().st_mtime_ns)
     except Exception as error:  # it is anyone's code
-        why = f"{type(error).__name__}: {first_lines(error)}"
-        raise InputError(f"{flag} {spec}: {path} cannot be run: {why}") from error
-    if not callable(found := getattr(module, name, None)):
+        reason = f"{type(error).__name__}: {first_lines(error)}"
+        raise InputError(f"{flag} {spec}: {path} cannot be run: {reason}") from error
+    if not callable(loaded := getattr(module, name, None)):
         raise InputError(f"{flag} {spec}: {path} has no class or function {name!r}")
-    return found
+    return loaded
 
 
-@functools.lru_cache  # run once, so that its classes are the same wherever they are met
+@functools.lru_cache  # run once, so that there is one copy of its classes
 def _run(path: Path, changed: int):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)

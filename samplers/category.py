@@ -1,4 +1,4 @@
-"""A bandit whose arms are the values of --column; within a category it knows nothing."""
+"""A bandit whose arms are the values of --column; within a category it draws uniformly."""
 
 import numpy as np
 
@@ -8,11 +8,11 @@ from samplers.softmax import boltzmann
 
 class Category(Pooled):
     """Self-Evolving Curriculum (Chen et al., 2025, arXiv 2505.14970). Its reward, a group's mean
-    |Â|, is 2y; the value of an arm follows y here. Of the categories in a pool one is drawn with
-    P(c) ∝ exp(value / T), and in it a problem uniformly."""
+    |Â|, is 2y; here the value of an arm follows y. From the categories in a pool one is drawn with
+    P(c) ∝ exp(value / T), and a problem in it uniformly."""
 
     flags = ("candidates", "column")
-    rate, temperature = 0.5, 0.05  # ours, the temperature as in Softmax; subclass to change
+    settings = {"rate": 0.5, "temperature": 0.05}  # ours, the temperature as in Softmax
     learned = ("value_C",)
 
     def __init__(self, context: Context):
@@ -25,11 +25,13 @@ class Category(Pooled):
 
     def choose(self, pool_N_K, utilities_N_K):
         category_N_K = self.category[pool_N_K]
-        # Those of one category share its probability.
+        # The problems of one category share its probability.
         alike_N_K = (category_N_K[:, :, None] == category_N_K[:, None, :]).sum(axis=2)
-        return boltzmann(utilities_N_K / self.temperature - np.log(alike_N_K), self.rng)
+        logits_N_K = utilities_N_K / self.settings["temperature"]
+        return boltzmann(logits_N_K - np.log(alike_N_K), self.rng)
 
     def observe(self, index_N, successes_N, G) -> None:
+        rate = self.settings["rate"]
         y_N, category_N = utility_target(successes_N / G), self.category[index_N]
         for c in np.unique(category_N):
-            self.value_C[c] += self.rate * (y_N[category_N == c].mean() - self.value_C[c])
+            self.value_C[c] += rate * (y_N[category_N == c].mean() - self.value_C[c])

@@ -1,4 +1,4 @@
-"""All candidates in one draw, in proportion to f², and f aimed at what is left to gain."""
+"""Draws from all candidates with probability ∝ f², where f predicts the accuracy left to gain."""
 
 import numpy as np
 
@@ -11,20 +11,20 @@ def headroom(p_hat):
 
 
 class Headroom(Goldilocks):
-    """Of the n · K candidates n are drawn one after another, each with probability ∝ f²; with
-    probability ε one takes any candidate of its pool. docs/headroom.md derives and measures it.
-    What f predicts is not y, so `teacher_mae` does not judge it."""
+    """Draws n of the n · K candidates without replacement, with probability ∝ f²; with probability
+    ε a prompt takes any candidate of its pool. docs/headroom.md derives and measures it. f does not
+    predict y, so `teacher_mae` does not apply."""
 
     target = staticmethod(headroom)
 
     def propose(self, n: int) -> Selections:
         candidate_M = self.draw(n * self.K)
         utility_M = self.score(candidate_M[None])[0]
-        # The order in which clocks of rate f² ring is that of draws ∝ f² without replacement.
-        ring_M = self.rng.exponential(size=n * self.K) / np.maximum(utility_M, 1e-6) ** 2
-        # The n first are dealt to n pools, as seeded players are, the rest after them.
-        dealt = np.argsort(ring_M).reshape(self.K, n).T
-        choice = epsilon_greedy(-ring_M[dealt], self.epsilon, self.rng)  # the first to ring
+        # Sorting exponential times of rate f² draws ∝ f² without replacement.
+        time_M = self.rng.exponential(size=n * self.K) / np.maximum(utility_M, 1e-6) ** 2
+        # The first n go to n pools, one each; the next n follow, and so on.
+        dealt = np.argsort(time_M).reshape(self.K, n).T
+        choice = epsilon_greedy(-time_M[dealt], self.epsilon, self.rng)
         selections = Selections(candidate_M[dealt], utility_M[dealt], *choice)
         self.take(selections.index_N)
         return selections

@@ -1,4 +1,4 @@
-"""History: uniform, but often passes over problems whose latest groups were dead."""
+"""Uniform, but problems whose latest groups were dead are often skipped."""
 
 import numpy as np
 
@@ -10,8 +10,8 @@ class Skip(Uniform):
     1 - 0.5^z: GRESO (Zheng et al., 2025, arXiv 2506.02177) without its adaptation of the 0.5."""
 
     flags = ()
-    base = 0.5
-    longest = 5  # z counts no further, so that a draw costs at most 32 on average
+    # z counts up to `longest`, so that a draw costs at most 32 on average.
+    settings = {"base": 0.5, "longest": 5}
     learned = ("dead",)
 
     def __init__(self, context: Context):
@@ -21,12 +21,13 @@ class Skip(Uniform):
     def propose(self, n: int) -> Selections:
         index_N = np.empty(0, dtype=np.int64)
         while (wanted := n - len(index_N)) > 0:
-            drawn = self.draw(n)[:wanted]  # of n: distinct ones must be left, or a new pass begins
+            drawn = self.draw(n)[:wanted]  # a draw of n begins a new pass if fewer are left
             self.take(drawn)
-            kept = self.rng.random(len(drawn)) < self.base ** self.dead[drawn]
+            kept = self.rng.random(len(drawn)) < self.settings["base"] ** self.dead[drawn]
             index_N = np.concatenate([index_N, drawn[kept & ~np.isin(drawn, index_N)]])
         return Selections.unscored(index_N)
 
     def observe(self, index_N, successes_N, G) -> None:
         dead_N = (successes_N == 0) | (successes_N == G)
-        self.dead[index_N] = np.where(dead_N, np.minimum(self.dead[index_N] + 1, self.longest), 0)
+        z_N = np.minimum(self.dead[index_N] + 1, self.settings["longest"])
+        self.dead[index_N] = np.where(dead_N, z_N, 0)

@@ -1,4 +1,4 @@
-"""Goldilocks, but any candidate may be chosen, the likelier the higher its predicted utility."""
+"""Goldilocks with a Boltzmann choice: a candidate is likelier the higher its predicted utility."""
 
 import numpy as np
 
@@ -6,10 +6,8 @@ from sampler import Goldilocks
 
 
 def boltzmann(logits_N_K: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Per row a position with probability softmax(logits); returns what epsilon_greedy does.
-
-    The highest of logits + Gumbel noise is such a position.
-    """
+    """Choose per row with probability softmax(logits), by Gumbel noise; returns what epsilon_greedy
+    does."""
     chosen_N = (logits_N_K + rng.gumbel(size=logits_N_K.shape)).argmax(axis=1)
     return chosen_N, np.zeros(len(chosen_N), dtype=bool)
 
@@ -19,7 +17,7 @@ class Softmax(Goldilocks):
     Curriculum Learning (Matiisen et al., 2017, arXiv 1707.00183)."""
 
     flags = ("candidates",)
-    temperature = 0.05  # ours: a candidate 0.05 better is e times as likely; subclass to change
+    settings = {"temperature": 0.05}  # ours: a candidate 0.05 better is e times as likely
 
     def choose(self, pool_N_K, utilities_N_K):
-        return boltzmann(utilities_N_K / self.temperature, self.rng)
+        return boltzmann(utilities_N_K / self.settings["temperature"], self.rng)

@@ -1,4 +1,4 @@
-"""Difficulty known beforehand; it never learns that the student has moved on."""
+"""Difficulty known beforehand, from a column of pass rates; it never changes."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from sampler import Context, Pooled, utility_target
 
 
 def number(value) -> float:
-    """NaN where it is none, such as "n/a"."""
+    """Return NaN for other values, such as "n/a"."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -15,8 +15,8 @@ def number(value) -> float:
 
 
 class Static(Pooled):
-    """--column holds some model's pass rate, such as `pass_rate` of OpenMathReasoning (Moshkov et
-    al., 2025, arXiv 2504.16891) as prepare_data writes it; of each pool the one nearest to 1/2."""
+    """Chooses from each pool the pass rate nearest to 1/2. --column holds some model's pass rate,
+    such as `pass_rate` of OpenMathReasoning (Moshkov et al., 2025, arXiv 2504.16891)."""
 
     flags = ("candidates", "column")
 
@@ -31,7 +31,7 @@ class Static(Pooled):
             raise InputError(f"--column {column}: {first!r} is no pass rate in [0, 1]")
         utility = utility_target(p_C)[row]
         self.unrated = float(np.isnan(utility).mean())
-        # One that is not rated counts as much as the mean.
+        # A problem without a rate gets the mean utility.
         self.utility = np.where(np.isnan(utility), np.nanmean(utility), utility)
 
     def score(self, pool_N_K):

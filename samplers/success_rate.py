@@ -1,10 +1,10 @@
-"""Goldilocks with a teacher of p, not of √(p(1-p)): of each pool the predicted p nearest to 1/2."""
+"""Goldilocks with a teacher of p, not of √(p(1-p)): chooses the predicted p nearest to 1/2."""
 
 from sampler import Goldilocks, utility_target
 
 
 def half(p_hat: float) -> float:
-    """p/2, as the teacher's range is [0, 0.5]."""
+    """Return p/2: the teacher's range is [0, 0.5]."""
     return p_hat / 2
 
 

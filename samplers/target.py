@@ -1,4 +1,4 @@
-"""Not the highest predicted utility of each pool, but the one nearest to 0.4: README's example."""
+"""Chooses from each pool the predicted utility nearest to 0.4: README's example."""
 
 from sampler import Goldilocks, epsilon_greedy
 

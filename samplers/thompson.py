@@ -1,4 +1,4 @@
-"""History: what is known of p from each problem's own past; of one never tried, nothing."""
+"""Thompson sampling of each problem's pass rate from its own history."""
 
 import numpy as np
 
@@ -6,12 +6,11 @@ from sampler import Context, Pooled, utility_target
 
 
 class Thompson(Pooled):
-    """p ~ Beta(α, β) of each problem, drawn from its posterior; of each pool the p nearest to 1/2,
-    and problems come back: MoPPS (Qu et al., 2025, arXiv 2507.04632)."""
+    """MoPPS (Qu et al., 2025, arXiv 2507.04632): p ~ Beta(α, β) is drawn from each problem's
+    posterior, and the p nearest to 1/2 chosen from each pool; problems are revisited."""
 
     revisits = True
-    # Of what was counted before, at each visit, towards Beta(1, 1); their scripts' value.
-    decay = 0.5
+    settings = {"decay": 0.5}  # of earlier counts, at each visit, towards Beta(1, 1); as theirs
     learned = ("alpha", "beta")
 
     def __init__(self, context: Context):
@@ -22,8 +21,9 @@ class Thompson(Pooled):
         return utility_target(self.rng.beta(self.alpha[pool_N_K], self.beta[pool_N_K]))
 
     def observe(self, index_N, successes_N, G) -> None:
+        decay = self.settings["decay"]
         for counted, new_N in ((self.alpha, successes_N), (self.beta, G - successes_N)):
-            counted[index_N] = self.decay * counted[index_N] + (1 - self.decay) + new_N
+            counted[index_N] = decay * counted[index_N] + (1 - decay) + new_N
 
     def metrics(self) -> dict[str, float]:
         """`coverage`: the share of all problems ever tried; there are no `passes`."""

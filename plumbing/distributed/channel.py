@@ -1,4 +1,4 @@
-"""The conversation between student and teacher ranks (App. K.3): both ends, on one page.
+"""The messages between student and teacher ranks (App. K.3): both ends on one page.
 
     student ranks                                   teacher ranks
     RemoteSampler.propose   <- selections, metrics  serve: proposals for the first step
@@ -7,116 +7,119 @@
     RemoteSampler.save      save ->                 write this role's part of the checkpoint
     RemoteSampler.stop      stop ->                 return
 
-Letters lie in torchrun's key-value store: one rank posts, all ranks of the other side read. Nobody
-holds a connection or a GPU while waiting, and a letter is read by those who come late.
+Messages lie in torchrun's key-value store: one rank writes, all ranks of the other role read. No
+rank holds a connection or a GPU while it waits, and a rank may read late.
 """
 
 import pickle
 import time
 from collections.abc import Callable
 
+from plumbing.distributed.layout import Layout
+from plumbing.distributed.shutdown import heartbeats
 from plumbing.errors import PeerLostError
 
-LOOK = 0.01  # seconds between looks for a letter: store.wait would print a warning at each time-out
-TURN = 1.0  # seconds between looks at whether anybody will write it
-HEARTBEAT_TIMEOUT_S = (
-    15  # seconds without a sign of life, after SIGTERM, that mean death: torchrun kills at 30
-)
-MACHINE = 10  # times as long without SIGTERM: where all ranks of a machine die, nobody sends it
+POLL_S = 0.01  # between checks for a message: store.wait would print a warning at each timeout
+CHECK_PEER_S = 1.0  # between checks whether the sender is alive
+HEARTBEAT_TIMEOUT_S = 15  # without a heartbeat, after SIGTERM: torchrun kills after 30
+NO_SIGTERM_FACTOR = 10  # times that without SIGTERM: none comes where a whole machine dies
 
 
 class Channel:
-    """Numbered letters, any Python values, from the ranks of one role to those of the other."""
+    """Numbered messages, any Python values, between the ranks of the two roles."""
 
-    def __init__(self, layout):
+    def __init__(self, layout: Layout):
         self.layout, self.store = layout, layout.store
         roles = {"student": layout.n_students, "teacher": layout.n_teachers}
         self.readers = roles.pop(layout.role)
-        (self.theirs,) = roles
-        self.posted = self.taken = 0
+        (self.peer,) = roles
+        self.sent = self.received = 0
 
-    def post(self, letter) -> None:
-        """All ranks of a role call it; the first one posts. It does not wait."""
+    def send(self, message) -> None:
+        """Send without waiting. All ranks of a role call it; the first one writes."""
         if self.layout.first:
-            self.store.set(f"{self.layout.role}/{self.posted}", pickle.dumps(letter))
-        self.posted += 1
+            self.store.set(f"{self.layout.role}/{self.sent}", pickle.dumps(message))
+        self.sent += 1
 
-    def take(self):
-        """The next letter of the other role. Raises PeerLostError where that role has ended, or has not
-        written for as long as --timeout_minutes."""
-        key, heard, waited, silent = f"{self.theirs}/{self.taken}", 0, 0.0, 0.0
-        turn = time.monotonic() + TURN
+    def receive(self):
+        """Return the next message of the other role. Raises PeerLostError where that role has
+        ended, or has sent nothing for --timeout_minutes."""
+        key, beats, waited, silent = f"{self.peer}/{self.received}", 0, 0.0, 0.0
+        next_check = time.monotonic() + CHECK_PEER_S
         while not self.store.check([key]):
-            time.sleep(LOOK)
-            if time.monotonic() < turn:
+            time.sleep(POLL_S)
+            if time.monotonic() < next_check:
                 continue
-            # By turns, not by the clock: the whole job may have been stopped, and continued.
-            turn, waited, silent = time.monotonic() + TURN, waited + TURN, silent + TURN
-            # SIGTERM comes where a rank has died, but also to end a run well, after its step.
-            signs, stopping = self.layout.heartbeats(self.theirs), self.layout.sigterm.is_set()
-            if signs > heard or not (signs or stopping):  # without signs they are not ready yet
-                heard, silent = signs, 0.0
-            dead = silent > (HEARTBEAT_TIMEOUT_S if stopping else MACHINE * HEARTBEAT_TIMEOUT_S)
+            # Count checks, not clock time: the whole job may have been suspended and continued.
+            next_check = time.monotonic() + CHECK_PEER_S
+            waited, silent = waited + CHECK_PEER_S, silent + CHECK_PEER_S
+            # SIGTERM comes where a rank has died, but also to end a run regularly after its step.
+            count, stopping = heartbeats(self.layout, self.peer), self.layout.sigterm.is_set()
+            if count > beats or not (count or stopping):  # no heartbeat yet: still starting
+                beats, silent = count, 0.0
+            dead = silent > HEARTBEAT_TIMEOUT_S * (1 if stopping else NO_SIGTERM_FACTOR)
             late = waited > self.layout.timeout.total_seconds()
-            if dead or late or self.store.check(["said"]):
-                raise PeerLostError(f"no letter from the {self.theirs} ranks")
-        letter = pickle.loads(self.store.get(key))
-        if self.store.add(f"{key}/read", 1) == self.readers:  # nobody else will read it
+            if dead or late or self.store.check(["reported"]):
+                raise PeerLostError(f"no message from the {self.peer} ranks")
+        message = pickle.loads(self.store.get(key))
+        if self.store.add(f"{key}/read", 1) == self.readers:  # the last reader cleans up
             self.store.delete_key(key)
             self.store.delete_key(f"{key}/read")
-        self.taken += 1
-        return letter
+        self.received += 1
+        return message
 
 
 class RemoteSampler:
-    """A sampler on the teacher ranks, seen from the student ranks as a `Sampler`. It keeps no
-    state: proposals that are unread at a checkpoint are saved, and sent again on resume, by
-    `serve`."""
+    """The sampler on the teacher ranks as the student ranks see it: a `Sampler` without state.
+
+    `serve` saves proposals that are unread at a checkpoint, and sends them again on resume.
+    """
 
     uses_teacher = True
 
-    def __init__(self, mail: Channel):
-        self.mail = mail
+    def __init__(self, channel: Channel):
+        self.channel = channel
         self._metrics: dict[str, float] = {}
 
     def propose(self, n: int):
-        """The proposals that wait for this step, or come for it; `n` is known to their maker."""
-        selections, self._metrics = self.mail.take()
+        """Wait for this step's proposals; the teacher ranks know `n`."""
+        selections, self._metrics = self.channel.receive()
         return selections
 
     def observe(self, index_N, successes_N, G: int) -> None:
-        """Sends the feedback, which is also the request for the next step, and does not wait."""
-        self.mail.post(("observe", index_N, successes_N, G))
+        """Send the outcomes, which also request the next proposals, without waiting."""
+        self.channel.send(("observe", index_N, successes_N, G))
 
     def save(self, step: int) -> None:
-        """Asks the teacher ranks to write their part of checkpoint `step`."""
-        self.mail.post(("save", step))
+        """Have the teacher ranks write their part of checkpoint `step`."""
+        self.channel.send(("save", step))
 
     def stop(self, finished: bool) -> None:
-        """Ends `serve`, which is told whether the run is finished."""
-        self.mail.post(("stop", finished))
+        """End `serve`; finished: whether the run has taken all its steps."""
+        self.channel.send(("stop", finished))
 
-    def state_dict(self) -> dict:
-        return {}
+    def state_dict(self) -> None:
+        """Return None: the teacher ranks save the sampler's state."""
 
-    def load_state_dict(self, state) -> None: ...
+    def load_state_dict(self, state: dict) -> None: ...
 
     def metrics(self) -> dict[str, float]:
         return self._metrics
 
 
-def serve(sampler, mail: Channel, save: Callable[[int], None]) -> bool:
-    """The teacher ranks' main loop ("Teacher Process (Server)", App. K.3): propose, learn, and call
-    save(step) at a checkpoint, until told to stop. Returns whether the run is finished.
+def serve(sampler, channel: Channel, save: Callable[[int], None]) -> bool:
+    """Run the teacher ranks' main loop ("Teacher Process (Server)", App. K.3): propose, learn, call
+    save(step) at a checkpoint. Returns, at the stop message, whether the run is finished.
 
-    sampler: a sampler.Prefetching."""
-    sampler.deliver = lambda selections, metrics: mail.post((selections, metrics))
+    sampler: a sampler.Prefetching.
+    """
+    sampler.deliver = lambda selections, metrics: channel.send((selections, metrics))
     sampler.deliver(sampler.propose(sampler.n), sampler.metrics())
     while True:
-        what, *content = mail.take()
-        if what == "observe":
+        kind, *content = channel.receive()
+        if kind == "observe":
             sampler.observe(*content)
-        elif what == "save":
+        elif kind == "save":
             save(*content)
-        elif what == "stop":
+        elif kind == "stop":
             return content[0]

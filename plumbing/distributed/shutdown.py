@@ -1,0 +1,131 @@
+"""How a process begins, and how ranks stop together: signals, heartbeats, exit statuses."""
+
+import atexit
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+
+import datasets
+import torch.distributed as dist
+import transformers
+from torch.multiprocessing import _prctl_pr_set_pdeathsig
+
+from plumbing.distributed.layout import Layout
+from plumbing.errors import Fault, PeerLostError, RunError, print_error
+
+HEARTBEAT_S = 2
+PEER_GONE = ("closed by peer", "reset by peer", "remote process exiting")  # gloo's words, NCCL's
+
+
+def begin_process() -> None:
+    """Set up a rank's process before anything else runs in it."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        # A rank that outlives its torchrun would go on writing to the run directory.
+        _prctl_pr_set_pdeathsig(signal.SIGKILL)
+    # Without it flash-attn's backward adds in no fixed order.
+    os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    # Its log repeats the errors that it raises.
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+
+
+def reject(error: ValueError) -> int:
+    """Print, once a machine, an error in the flags, which all ranks raise; return status 2."""
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(10)  # rank 0 prints the same, and torchrun ends the other ranks of its machine
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print_error(error)
+    return 2
+
+
+def stop_at_sigterm(layout: Layout) -> None:
+    """From now on SIGTERM at any rank only sets a key in the store; all ranks stop after the step.
+
+    A rank that acted alone would leave the others waiting. A thread sets the key, as Python runs no
+    handler in a rank that waits for another; it also sends a heartbeat every HEARTBEAT_S. Ctrl-C
+    does the same; a second Ctrl-C ends a process that was not started by torchrun, which forwards
+    the signal.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    again = signal.SIG_IGN if "TORCHELASTIC_RUN_ID" in os.environ else signal.SIG_DFL
+    signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, again))
+
+    def watch() -> None:
+        received = None
+        while received != 0:
+            with suppress(dist.DistError):  # torchrun has died: there is nobody to notify
+                if received in (signal.SIGTERM, signal.SIGINT):
+                    layout.sigterm.set()
+                    layout.store.set("stop", "")
+                if layout.first:
+                    layout.store.add(f"{layout.role}/heartbeats", 1)
+            ready = select.select([reader], [], [], HEARTBEAT_S)[0]
+            received = os.read(reader, 1)[0] if ready else None
+
+    def end() -> None:  # Python would crash if it exited during a call of the store
+        os.write(writer, b"\0")
+        thread.join(5)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    atexit.register(end)
+
+
+def heartbeats(layout: Layout, role: str) -> int:
+    """Count the heartbeats of the role's first rank since its stop_at_sigterm."""
+    return layout.store.add(f"{role}/heartbeats", 0)
+
+
+def stop_requested(layout: Layout) -> bool:
+    """Return whether a rank has received SIGTERM: the same answer on all student ranks, which all
+    call this."""
+    return layout.gather(layout.rank == 0 and layout.store.check(["stop"]), layout.group)[0]
+
+
+def report(layout: Layout, error: Exception) -> int:
+    """Print the error that ended the run, and return the exit status for it."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        stop_at_sigterm(layout)  # another rank's exit must not end this one before it has printed
+    if isinstance(error, OSError):
+        error = Fault(error)
+    elif not isinstance(error, RunError) and _is_lost_peer(layout, error):
+        error = PeerLostError(error)
+    if not isinstance(error, RunError):  # before the store is used, which may be hard to reach
+        print(f"error on rank {layout.rank} ({layout.role}):", file=sys.stderr)
+        traceback.print_exception(error)
+        sys.stderr.flush()
+    prints = layout.first  # where the store is gone with torchrun, one rank of each role
+    with suppress(dist.DistError):
+        prints = layout.store.add("reported", 1) == 1
+    if not isinstance(error, RunError):
+        return 1
+    if prints:
+        print_error(error)
+    return error.status
+
+
+def _is_lost_peer(layout: Layout, error: Exception) -> bool:
+    """Return whether another rank's end caused the error. gloo and NCCL raise one class for
+    everything. Where their message does not tell, torchrun does: it sends SIGTERM to all ranks of a
+    machine as soon as one of them ends, and they set a key in the store for the other machines.
+    """
+    if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
+        return True
+    if layout.world == 1 or type(error) not in (RuntimeError, dist.DistBackendError):
+        return False
+    if any(words in str(error) for words in PEER_GONE) or layout.sigterm.wait(3):
+        return True
+    try:
+        return layout.store.check(["stop"])
+    except dist.DistError:
+        return True
