@@ -211,13 +211,13 @@ class Generator:
                 logps[b] = logp_T[:end] if temperature > 0 else []
         return Rollouts(prompts, completions, finished, logps)
 
-    def export(self, folder) -> None:
+    def export(self, folder: Path) -> None:
         """Write a Hugging Face directory, with the generation settings of the checkpoint."""
         self.lm.save_pretrained(folder)
         # As text: save_pretrained of some versions rejects contradictory settings, after days of
         # training.
         settings = self.checkpoint_settings.to_json_string()
-        (Path(folder) / "generation_config.json").write_text(settings)
+        (folder / "generation_config.json").write_text(settings)
         self.tokenizer.save_pretrained(folder)
 
 

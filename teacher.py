@@ -21,6 +21,7 @@ from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
 from plumbing.batches import pad
+from plumbing.checkpoint import Learner
 from plumbing.decoding import attention_for
 from plumbing.errors import NonFiniteError
 from plumbing.models import check_directory, checksum, load, trial
@@ -129,7 +130,7 @@ class Teacher:
         elif config.teacher_mode == "lora":
             add_lora(backbone)
         self.model = UtilityModel(backbone, config.teacher_mode).to(device).eval()
-        self.checksum = checksum(self.model)  # at the start, when each rank holds all of it
+        initial = checksum(self.model)  # while each rank holds all of it
         # A single CPU rank has nothing to share or to cast, and FSDP takes a third of its time.
         if not self.frozen and (self.ranks > 1 or device.type != "cpu"):
             shard(self.model, float32=[self.model.head])  # in bf16 candidates' scores would tie
@@ -137,6 +138,7 @@ class Teacher:
         self.optimizer = torch.optim.AdamW(
             trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True
         )
+        self.learner = Learner(self.model, self.optimizer, lambda: initial, self.export)
         # A sliding window of (token ids, y).
         self.replay: deque[tuple[tuple[int, ...], float]] = deque(maxlen=config.replay_capacity)
         self.pushed = 0  # samples ever received

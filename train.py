@@ -9,19 +9,18 @@ students; a single process runs the same loop with the teacher in it. There is n
 """
 
 import math
-import os
 import shlex
+import signal
 import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
 from transformers import AutoTokenizer
 
@@ -29,17 +28,11 @@ import grpo
 import rollout
 from plumbing import command_line
 from plumbing.batches import halves, micro_batches
-from plumbing.checkpoint import Models
+from plumbing.checkpoint import Learner, Learners
 from plumbing.command_line import count, from_0, natural, number, opt, share
+from plumbing.distributed import shutdown
 from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
-from plumbing.distributed.shutdown import (
-    begin_process,
-    reject,
-    report,
-    stop_at_sigterm,
-    stop_requested,
-)
 from plumbing.errors import NonFiniteError
 from plumbing.metrics import GradientNoise, Stopwatch, evaluate
 from plumbing.models import checksum, recompute_activations
@@ -119,6 +112,8 @@ class Config:
     )
 
 
+ONE_CARD = "--teacher_ranks 0 --prompts_per_step 8 --teacher_epochs 2 --teacher_update_every 8"
+ONE_CARD += " --max_prompt_tokens 512 --max_completion_tokens 512 --keep 1"
 OLMO = "allenai/OLMo-2-0425-1B"
 SMOLLM = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PAPER_4B = "--per_device_batch_size 3 --teacher_model Qwen/Qwen3-1.7B"
@@ -131,15 +126,11 @@ PRESETS: dict[str, str] = {
     # ratio, 1e-5 √(128/288), rounded down; 64 teacher updates a step are near the paper's 72.
     "one-gpu": "--model Qwen/Qwen3-0.6B-Base --teacher_model Qwen/Qwen3-0.6B-Base"
     " --train_data data/math/train.jsonl --val_data data/math/val.jsonl --steps 400"
-    " --teacher_ranks 0 --prompts_per_step 8 --max_prompt_tokens 512 --max_completion_tokens 512"
     " --max_rollout_tokens 40000 --activation_checkpointing --learning_rate 6e-6"
-    " --teacher_batch_size 2 --teacher_epochs 2 --teacher_update_every 8"
-    " --eval_every 25 --checkpoint_every 100 --keep 1",
-    "smollm2": f"--model {SMOLLM} --teacher_model {SMOLLM} --chat_template"
+    f" --teacher_batch_size 2 --eval_every 25 --checkpoint_every 100 {ONE_CARD}",
+    "smollm2": f"--model {SMOLLM} --teacher_model {SMOLLM} --chat_template {ONE_CARD}"
     " --train_data data/gsm8k/train.jsonl --val_data data/gsm8k/val.jsonl --steps 200"
-    " --teacher_ranks 0 --prompts_per_step 8 --max_prompt_tokens 512 --max_completion_tokens 512"
-    " --learning_rate 1e-5 --teacher_learning_rate 1e-5 --teacher_epochs 2"
-    " --teacher_update_every 8 --eval_every 20 --keep 1",
+    " --teacher_learning_rate 1e-5 --eval_every 20",
     "demo": f"--model {DEMO}/model --teacher_model {DEMO}/model"
     f" --train_data {DEMO}/train.jsonl --val_data {DEMO}/val.jsonl"
     " --prompt_header '' --prompt_footer Solution: --max_prompt_tokens 32"
@@ -150,45 +141,38 @@ PRESETS: dict[str, str] = {
 
 
 def parse(argv: list[str] | None = None) -> Config:
-    """Parse the command line: the preset's values, overridden by the flags given, then what depends
-    on the sampler. Raises ValueError with one line."""
-    config, given = command_line.parse(Config, PRESETS, argv, __doc__.partition("\n")[0])
-    sampler = find_sampler(config.sampler)
-    command_line.reject_unused(config, given, sampler)
-    command_line.settings(config.sampler_args, sampler.settings, config.sampler)
-    if not sampler.uses_teacher:
-        config.teacher_model, config.teacher_ranks = "", 0
-        if "steps" not in given:  # equal device time, to the preset's next evaluation (App. D)
-            to = command_line.parse(Config, PRESETS, ["--preset", config.preset], "")[0].eval_every
-            config.steps = math.ceil(config.steps * 4 / 3 / to) * to
-    if config.teacher_ranks < 0:
-        config.teacher_ranks = int(os.environ.get("WORLD_SIZE", 1)) // 4
-    config.checkpoint_every = config.checkpoint_every or config.eval_every
-    name = config.sampler.rpartition(":")[2].lower()
-    config.out = config.out or f"runs/{config.preset}-{name}-seed{config.seed}"
-    return config
+    """Parse the command line: defaults, over them the preset's values, over them the flags given.
+    Raises ValueError with one line."""
+    return command_line.parse_run(Config, PRESETS, find_sampler, argv, __doc__.partition("\n")[0])
 
 
 class Student:
     """The policy on one student rank: it rolls out, grades, trains and evaluates its share."""
 
     def __init__(self, config: Config, layout: Layout, verifier: Verifier):
-        self.config, self.layout, self.verifier = config, layout, verifier
-        self.tokenizer = AutoTokenizer.from_pretrained(config.model)
-        self.encode = PromptEncoder.of(config, self.tokenizer)
+        self.config, self.layout, self.verifier, c = config, layout, verifier, config
+        self.tokenizer = AutoTokenizer.from_pretrained(c.model)
+        self.encode = PromptEncoder.of(c, self.tokenizer)
         self.verifiable = {}  # (problems, index) -> whether its reference answer can be verified
-        self.policy = Policy.load(config.model, layout.device)
-        self.generator = Generator.load(config.model, layout.device, self.tokenizer)
-        self.reference = Policy.load(config.model, layout.device) if config.kl_coef else None
+        self.policy = Policy.load(c.model, layout.device)
+        self.generator = Generator.load(c.model, layout.device, self.tokenizer)
+        self.reference = Policy.load(c.model, layout.device) if c.kl_coef else None
         if self.reference:
             layout.shard(self.reference.requires_grad_(False))
-        if config.activation_checkpointing:
+        if c.activation_checkpointing:
             recompute_activations(self.policy.lm)
         layout.shard(self.policy)
-        adamw = config.optimizer == "adamw"
-        self.optimizer = (torch.optim.AdamW if adamw else torch.optim.SGD)(
-            self.policy.parameters(), lr=config.learning_rate, weight_decay=0.0, fused=adamw
-        )
+        adamw, parameters = c.optimizer == "adamw", self.policy.parameters()
+        settings = {"lr": c.learning_rate, "weight_decay": 0.0, "fused": adamw}
+        self.optimizer = (torch.optim.AdamW if adamw else torch.optim.SGD)(parameters, **settings)
+        weights = partial(checksum, self.generator.lm)
+        self.learner = Learner(self.policy, self.optimizer, weights, self.generator.export)
+        self.batching = {
+            "max_tokens": c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens),
+            "pad_id": self.tokenizer.pad_token_id,
+            "packed": self.policy.packed,
+            "layout": layout,
+        }
 
     def rollout(
         self, problems: Problems, index_B: list[int], temperature: float, stream, watch: Stopwatch
@@ -229,27 +213,20 @@ class Student:
         rows = advantage_P_G.flatten().nonzero()[:, 0].tolist()
         if c.kl_coef or c.entropy_coef:
             rows = list(range(len(rollouts)))
-        measured = bool(c.noise_every) and step % c.noise_every == 0
-        in_halves = measured and not (c.kl_coef or c.entropy_coef)
-        inputs = {
-            "advantage_P_G": advantage_P_G,
-            "weight_P_G": grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), c.loss),
-            "max_tokens": c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens),
-            "pad_id": self.tokenizer.pad_token_id,
-            "packed": self.policy.packed,
-        }
+        noise = GradientNoise(self.optimizer, self.layout, c.noise_every, step)
+        in_halves = noise.measured and not (c.kl_coef or c.entropy_coef)
+        lengths_P_G = rollouts.lengths().reshape(rewards_P_G.shape)
+        weight_P_G = grpo.row_weights(lengths_P_G, c.loss)
+        columns = {"advantage_P_G": advantage_P_G, "weight_P_G": weight_P_G}
         parts = halves(rows, c.group_size) if in_halves else [rows]
-        parts = [micro_batches(rollouts, part, layout=self.layout, **inputs) for part in parts]
-        rate = c.learning_rate
-        if c.lr_schedule == "linear":
-            rate *= 1 - (step - 1) / c.steps
+        parts = [micro_batches(rollouts, part, **columns, **self.batching) for part in parts]
+        left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
         for param_group in self.optimizer.param_groups:
-            param_group["lr"] = rate
+            param_group["lr"] = rate = c.learning_rate * left
         coefficients = {name: getattr(c, name) for name in grpo.COEFFICIENTS}
-        noise, token_sums, norms = GradientNoise(self.optimizer, self.layout), Counter(), []
+        token_sums, norms = Counter(), []
         for iteration in range(c.update_iterations):
-            watched = len(parts) == 2 and iteration == 0
-            for batch in noise.watch(parts) if watched else chain(*parts):
+            for batch in noise.watch(parts):
                 # Ranks have different numbers of micro-batches; gradients are reduced at the last.
                 self.policy.set_requires_gradient_sync(batch.last or n == 1)
                 self.policy.set_reshard_after_backward(batch.last)
@@ -259,8 +236,8 @@ class Student:
                     if self.reference:
                         with torch.no_grad():
                             batch.ref_logp_N = self.reference(batch, c.temperature)[0]
-                columns = batch.columns() | {"entropy_N": entropy_N}
-                loss, stats = grpo.policy_loss(logp_N, **columns, **coefficients)
+                tokens = batch.columns() | {"entropy_N": entropy_N}
+                loss, stats = grpo.policy_loss(logp_N, **tokens, **coefficients)
                 (loss * n).backward()  # FSDP averages over ranks; the loss is a sum over them
                 for name, value in (stats | {"loss": loss}).items():
                     token_sums[name] += 0.0 if batch.idle else value.item()
@@ -275,23 +252,12 @@ class Student:
                 )
             self.optimizer.step()
             self.optimizer.zero_grad()
-        if measured and c.optimizer == "adamw":
-            noise.measure_update()
+        noise.measure_update()
         self.generator.refresh(self.policy)
         tokens, loss = sums.pop("tokens"), sums.pop("loss")
         metrics = {name: value / tokens if tokens else None for name, value in sums.items()}
         metrics |= {"grad_norm": sum(norms) / len(norms), "loss": loss / c.update_iterations}
         return metrics | noise | {"forwarded_rows": len(rows), "learning_rate": rate}
-
-    def evaluate(self, problems: Problems, step: int, run: RunDir) -> dict[str, float]:
-        """Compute greedy pass@1 on all problems; {} if stopped by a signal."""
-        watch = Stopwatch()
-        tokens = [len(self.encode(problems.question(i))) for i in range(len(problems))]
-
-        def greedy(index_B: list[int]) -> Rollouts:
-            return self.rollout(problems, index_B, 0.0, (0, step), watch)
-
-        return evaluate(greedy, tokens, self.config, self.layout, run, step)
 
 
 def train_step(
@@ -335,14 +301,15 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
     c, problems, val_problems = config, Problems(config.train_data), Problems(config.val_data)
     student = Student(c, layout, verifier)
     sampler = build_sampler(c, layout, problems)
-    models, remote = load(run, start, sampler, student), isinstance(sampler, RemoteSampler)
-    size = sum(p.numel() for p in student.policy.parameters())
-    console = Console(run, start, size, len(problems), len(val_problems))
-    stop_at_sigterm(layout)
+    learners, remote = learners_of(sampler, student), isinstance(sampler, RemoteSampler)
+    run.load(start, learners, sampler)
+    student.generator.refresh(student.policy)
+    console = Console(run, start, student.policy, len(problems), len(val_problems))
+    shutdown.stop_at_sigterm(layout)
     stop, step = False, start
     if run.evaluation_pending(start):
-        evaluation = run.finish_evaluation(start, student.evaluate(val_problems, start, run))
-        console.update({"step": start} | evaluation)
+        evaluation = evaluate(student.rollout, student.encode, val_problems, run, start)
+        console.update({"step": start} | run.finish_evaluation(start, evaluation))
         stop = not evaluation
     finished = start == c.steps and not stop
     console.start_bar(start)
@@ -350,18 +317,17 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
         step += 1
         metrics = train_step(step, student, sampler, problems, run.log_outcomes)
         if step % c.eval_every == 0 or step == c.steps:
-            metrics |= student.evaluate(val_problems, step, run)
+            metrics |= evaluate(student.rollout, student.encode, val_problems, run, step)
         run.log("metrics", [metrics])
         finished = step == c.steps and "val_accuracy" in metrics
-        stop = not finished and stop_requested(layout)
+        stop = not finished and shutdown.stop_requested(layout)
         if finished or stop or step % c.checkpoint_every == 0:
             if remote:
                 sampler.save(step)  # the teacher ranks write their part
-            weights = checksum(student.generator.lm)
-            run.save(step, models, sampler.state_dict(), weights_for_generation=weights)
+            run.save(step, sampler.state_dict(), learners)
         console.update(metrics)
     if finished:
-        export(run, sampler, student)
+        run.export(learners)
     if remote:
         sampler.stop(finished)
     console.end(finished)
@@ -371,39 +337,19 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
 def run_teacher(config: Config, layout: Layout, run: RunDir, start: int) -> bool:
     """Run the teacher ranks' main program: answer and learn until the students stop."""
     sampler = build_sampler(config, layout, Problems(config.train_data))
-    models = load(run, start, sampler)
-    stop_at_sigterm(layout)
-    save = lambda step: run.save(step, models, sampler.state_dict())  # noqa: E731
-    finished = serve(sampler, Channel(layout), save)
+    learners = learners_of(sampler)
+    run.load(start, learners, sampler)
+    shutdown.stop_at_sigterm(layout)
+    finished = serve(sampler, Channel(layout), partial(run.save, learners=learners))
     if finished:
-        export(run, sampler)
+        run.export(learners)
     return finished
 
 
-def load(run: RunDir, step: int, sampler, student: Student | None = None) -> Models:
-    """Resume from checkpoint `step` (0: start). Returns what this rank trains, by role. Raises
-    Fault where ranks have read different models: each keeps a shard of its own."""
-    models, checksums = {}, {}
-    if student:
-        models["student"] = student.policy, student.optimizer
-        checksums["weights of --model"] = checksum(student.generator.lm)
-    if teacher := getattr(sampler, "teacher", None):
-        models["teacher"] = teacher.model, teacher.optimizer
-        checksums["weights of --teacher_model"] = teacher.checksum
-    run.layout.assert_replicas_equal(**checksums)
-    if state := run.load(step, models):
-        sampler.load_state_dict(state)
-        if student:
-            student.generator.refresh(student.policy)
-    return models
-
-
-def export(run: RunDir, sampler, student: Student | None = None) -> None:
-    """Write what this rank's role has trained as Hugging Face directories, student/, teacher/."""
-    if student and run.layout.rank == 0:
-        student.generator.export(run.path / "student")
-    if teacher := getattr(sampler, "teacher", None):
-        teacher.export(run.path / "teacher")
+def learners_of(sampler, student: Student | None = None) -> Learners:
+    """Return the models under training that this rank holds a shard of, by role."""
+    learners = {"student": student, "teacher": getattr(sampler, "teacher", None)}
+    return {role: trained.learner for role, trained in learners.items() if trained}
 
 
 def build_sampler(config: Config, layout: Layout, problems: Problems):
@@ -437,7 +383,7 @@ def main(argv: list[str] | None = None) -> int:
     """Return the exit status: 0 finished; 143 stopped by a signal, can be resumed; with a line on
     stderr from one rank 2 bad input, 3 a loss or gradient that is not finite, 4 a fault (full disk,
     lost rank); 1 any other error, with its traceback from the rank that raised it."""
-    begin_process()
+    shutdown.begin_process()
     with ExitStack() as stack:
         try:
             config = parse(argv)
@@ -446,22 +392,20 @@ def main(argv: list[str] | None = None) -> int:
             grading = Verifier(workers=config.verify_workers, reward=config.reward)
             verifier = None if layout.is_teacher else stack.enter_context(grading)
         except ValueError as error:
-            return reject(error)
-        layout.connect(config.timeout_minutes)
-        plugins = {"sampler": sampler_file(config.sampler), "reward": path_of(config.reward)}
-        run = RunDir(config, layout, plugins)
-        try:
+            return shutdown.reject(error)
+
+        def body() -> int:
+            plugins = {"sampler": sampler_file(config.sampler), "reward": path_of(config.reward)}
+            run = RunDir(config, layout, plugins)
             start = layout.on_first(lambda: check(config, run))
             run.assert_machines_agree()
             if layout.is_teacher:
                 finished = run_teacher(config, layout, run, start)
             else:
                 finished = train(config, layout, run, start, verifier)
-            layout.gather(None)
-        except Exception as error:  # any error: this rank reports it
-            return report(layout, error)
-    dist.destroy_process_group()
-    return 0 if finished else 143  # 128 + SIGTERM
+            return 0 if finished else 128 + signal.SIGTERM
+
+        return shutdown.run_ranks(layout, config.timeout_minutes, body)
 
 
 if __name__ == "__main__":

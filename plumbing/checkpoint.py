@@ -11,6 +11,8 @@ import math
 import pickle
 import shutil
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -22,17 +24,27 @@ from plumbing.distributed.layout import Layout
 from plumbing.errors import Fault, InputError, first_lines
 from plumbing.files import digest, sync, write_atomic
 
-# "student", "teacher": the model and optimizer that this rank holds a shard of.
-Models = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
+
+@dataclass
+class Learner:
+    """A model under training, as checkpoints see it: the student, or the teacher."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    checksum: Callable[[], int]  # of weights that all ranks hold
+    export: Callable[[Path], None]  # writes a Hugging Face directory
+
+
+Learners = dict[str, Learner]  # by role: those that this rank holds a shard of
 
 
 def save(
-    run: Path, step: int, layout: Layout, models: Models, state: dict | None, replicas: dict, keep=1
+    run: Path, step: int, layout: Layout, learners: Learners, state, replicas: dict, keep: int
 ) -> None:
     """Write checkpoint `step` of the directory `run`; delete all but the newest `keep`. All ranks
     call it.
 
-    state: what the sampler's state_dict returns; None on ranks that hold no sampler. replicas:
+    state: the sampler's dict; None on ranks that hold no sampler. replicas:
     values by name that must be equal on all ranks. Raises Fault, on all ranks, where they differ or
     the checkpoint cannot be written.
     """
@@ -44,9 +56,9 @@ def save(
     layout.assert_replicas_equal(**replicas)
     manifest, failure = {}, None
     try:
-        for name, trained in models.items():
+        for name, learner in learners.items():
             place = temporary / name
-            dcp.save(_sharded(*trained), checkpoint_id=place, process_group=layout.group)
+            dcp.save(_sharded(learner), checkpoint_id=place, process_group=layout.group)
             if layout.first:
                 manifest |= {f"{name}/{p.name}": digest(p) for p in sorted(place.iterdir())}
         if layout.first and state is not None:
@@ -72,16 +84,16 @@ def save(
             _delete(directory(run, old))
 
 
-def load_models(folder: Path, group, models: Models) -> None:
+def load_learners(folder: Path, group, learners: Learners) -> None:
     """Load weights and optimizer state from a checkpoint's directory. A collective of `group`."""
-    for name, trained in models.items():
-        sharded = _sharded(*trained)
+    for name, learner in learners.items():
+        sharded = _sharded(learner)
         try:
             dcp.load(sharded, checkpoint_id=folder / name, process_group=group)
         except dcp.CheckpointException as error:  # to torch this is no Exception
             raise Fault(f"checkpoint {folder} cannot be loaded: {first_lines(error)}") from error
-        model_state, optimizer_state = sharded["model"], sharded["optimizer"]
-        set_state_dict(*trained, model_state_dict=model_state, optim_state_dict=optimizer_state)
+        parts = {f"{part}_state_dict": state for part, state in sharded.items()}
+        set_state_dict(learner.model, learner.optimizer, **parts)
 
 
 def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
@@ -138,9 +150,10 @@ def _delete(folder: Path) -> None:
     shutil.rmtree(folder.rename(folder.with_suffix(".tmp")))
 
 
-def _sharded(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
+def _sharded(learner: Learner) -> dict:
+    model, optimizer = learner.model, learner.optimizer
     fresh = not optimizer.state
     model_state, optimizer_state = get_state_dict(model, optimizer)
     if fresh:  # get_state_dict took a step of zeros to fill an optimizer that had taken none
         optimizer.state.clear()
-    return {"model": model_state, "optimizer": optimizer_state}
+    return {"model": model_state, "optim": optimizer_state}

@@ -1,11 +1,11 @@
 """Flags from the fields of a dataclass: the command line of train.py, and parts of scripts'."""
 
 import argparse
+import math
+import os
 import shlex
 from collections.abc import Callable
 from dataclasses import field, fields
-
-from plumbing.errors import InputError
 
 
 def opt(default, help: str, **argument):
@@ -71,14 +71,24 @@ def parse(config: type, presets: dict[str, str], argv: list[str] | None, descrip
     return config(**vars(parser.parse_args(shlex.split(presets[preset]))) | given), given
 
 
-def recorded(config: type, facts: dict):
-    """Read the settings from a run's config.json. Raises InputError where one is missing."""
-    if missing := [f.name for f in fields(config) if f.name not in facts]:
-        raise InputError(
-            f"{facts.get('out', 'the run')} was made by another version of this code "
-            f"({missing[0]} is not in its config.json)"
-        )
-    return config(**{f.name: facts[f.name] for f in fields(config)})
+def parse_run(
+    config: type, presets: dict[str, str], find_sampler: Callable, argv, description: str
+):
+    """Parse train.py's command line, and fill in what depends on the sampler or on other flags."""
+    c, given = parse(config, presets, argv, description)
+    sampler = find_sampler(c.sampler)
+    reject_unused(c, given, sampler)
+    settings(c.sampler_args, sampler.settings, c.sampler)
+    if not sampler.uses_teacher:
+        c.teacher_model, c.teacher_ranks = "", 0
+        if "steps" not in given:  # equal device time, to the preset's next evaluation (App. D)
+            every = parse(config, presets, ["--preset", c.preset], "")[0].eval_every
+            c.steps = math.ceil(c.steps * 4 / 3 / every) * every
+    if c.teacher_ranks < 0:
+        c.teacher_ranks = int(os.environ.get("WORLD_SIZE", 1)) // 4
+    c.checkpoint_every = c.checkpoint_every or c.eval_every
+    c.out = c.out or f"runs/{c.preset}-{c.sampler.rpartition(':')[2].lower()}-seed{c.seed}"
+    return c
 
 
 def reject_unused(config, given: dict, sampler: type) -> None:

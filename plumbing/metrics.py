@@ -10,6 +10,7 @@ import torch
 from plumbing.batches import Batch
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import stop_requested
+from plumbing.problems import Problems
 from plumbing.progress import PARTS
 from plumbing.run_dir import RunDir
 
@@ -38,30 +39,34 @@ class GradientNoise(dict):
     gradients agree, √((1-β₁)/(1+β₁)) = 0.23 where they have nothing in common.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, layout: Layout):
+    def __init__(self, optimizer: torch.optim.Optimizer, layout: Layout, every: int, step: int):
         super().__init__()
+        self.measured = bool(every) and step % every == 0
         self.optimizer, self.layout = optimizer, layout
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         size = sum(p.numel() for p in self.parameters)
-        every = size // layout.n_students // SAMPLED
+        stride = size // layout.n_students // SAMPLED
         # Coprime to the widths of models, so that it walks through all columns of a matrix.
-        self.every = next(k for k in range(every, every + 11) if math.gcd(k, 2 * 3 * 5 * 7) == 1)
+        self.stride = next(k for k in range(stride, stride + 11) if math.gcd(k, 210) == 1)
 
     def _sample(self, tensor) -> torch.Tensor:
         """Return the numbers that are looked at, of a parameter's gradient or moment."""
-        return tensor.to_local().flatten()[:: self.every]
+        return tensor.to_local().flatten()[:: self.stride]
 
-    def watch(self, halves: list[list[Batch]]) -> Iterator[Batch]:
-        """Yield the micro-batches of both halves; compute grad_cosine from the gradients that the
-        caller's backward has accumulated after each half."""
-        first_half, second_half = halves
-        yield from first_half
-        with torch.no_grad():  # in bf16: three digits are enough
+    def watch(self, parts: list[list[Batch]]) -> Iterator[Batch]:
+        """Yield all micro-batches. If there are two parts, compute grad_cosine, once, from the
+        gradients that the caller's backward has accumulated after each part."""
+        first, *rest = parts
+        compared = rest and "grad_cosine" not in self
+        yield from first
+        if compared:  # in bf16: three digits are enough
             half = [self._sample(p.grad).bfloat16() for p in self.parameters]
-        yield from second_half
-        with torch.no_grad():
+        for part in rest:
+            yield from part
+        if compared:
             self["grad_cosine"] = self._cosine(half)
 
+    @torch.no_grad()
     def _cosine(self, half: list[torch.Tensor]) -> float:
         sums = dict.fromkeys(("11", "12", "22"), 0.0)
         for g1, p in zip(half, self.parameters, strict=True):
@@ -74,7 +79,9 @@ class GradientNoise(dict):
 
     @torch.no_grad()
     def measure_update(self) -> None:
-        """Compute update_rms, after AdamW's step."""
+        """Compute update_rms, after the optimizer's step, if it was AdamW's and is measured."""
+        if not (self.measured and isinstance(self.optimizer, torch.optim.AdamW)):
+            return
         sums = {"squares": 0.0, "numbers": 0.0}
         for group in self.optimizer.param_groups:
             beta_1, beta_2 = group["betas"]
@@ -90,26 +97,26 @@ class GradientNoise(dict):
 
 
 def evaluate(
-    rollout: Callable, prompt_tokens: list[int], config, layout: Layout, run: RunDir, step: int
+    rollout: Callable, encode: Callable, problems: Problems, run: RunDir, step: int
 ) -> dict[str, float]:
     """Compute greedy pass@1 on every validation problem (Table 5a); verdicts go to evals/.
 
-    rollout(indices): one graded completion for each problem, shared out over the ranks.
-    prompt_tokens: the length of each problem's prompt; one over the limit counts as wrong. Returns
-    {} where a rank has received SIGTERM meanwhile.
+    rollout: train.Student's, which all student ranks call. A problem whose prompt is too long
+    counts as wrong. Returns {} if a rank has received SIGTERM meanwhile.
     """
-    c, n, start = config, layout.n_students, time.perf_counter()
-    fits = [i for i, tokens in enumerate(prompt_tokens) if tokens <= c.max_prompt_tokens]
-    overlong = set(range(len(prompt_tokens))) - set(fits)
+    c, n, start = run.config, run.layout.n_students, time.perf_counter()
+    tokens = [len(encode(problems.question(i))) for i in range(len(problems))]
+    fits = [i for i in range(len(problems)) if tokens[i] <= c.max_prompt_tokens]
+    overlong = set(range(len(problems))) - set(fits)
     rows = [(i, 0.0, "overlong_prompt", 0) for i in overlong]
     # At a time one micro-batch of each rank.
-    longest = max((prompt_tokens[i] for i in fits), default=0) + c.max_completion_tokens
+    longest = max((tokens[i] for i in fits), default=0) + c.max_completion_tokens
     size = n * max(1, c.max_rollout_tokens // longest)
     for part in (fits[i : i + size] for i in range(0, len(fits), size)):
-        if stop_requested(layout):
+        if stop_requested(run.layout):
             return {}
         order = [i for r in range(n) for i in part[r::n]]  # neighbours are often alike
-        graded = rollout(order)
+        graded = rollout(problems, order, 0.0, (0, step), Stopwatch())
         lengths = graded.lengths().tolist()
         rows += zip(order, graded.rewards, graded.statuses, lengths, strict=True)
     names = ("problem", "reward", "status", "tokens")

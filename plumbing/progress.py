@@ -4,6 +4,7 @@ import sys
 from collections import deque
 from pathlib import Path
 
+from torch import nn
 from tqdm import tqdm
 
 from plumbing import checkpoint
@@ -128,12 +129,13 @@ def listed(shares: dict[str, float]) -> str:
 class Console:
     """Prints on rank 0, and on no other rank. Created when the run's logs end at step `start`."""
 
-    def __init__(self, run: RunDir, start: int, parameters: int, n_train: int, n_val: int):
+    def __init__(self, run: RunDir, start: int, policy: nn.Module, n_train: int, n_val: int):
         self.run, self.silent = run, run.layout.rank > 0
         rows = [] if self.silent else read_lines(run.path / "metrics.jsonl")
         self.diagnostics = Diagnostics(run.config, n_val, run.path, rows)
         self.bar = None
         if not self.silent:
+            parameters = sum(p.numel() for p in policy.parameters())
             self._print_plan(start, parameters, n_train, n_val)
 
     def _print_plan(self, start: int, parameters: int, n_train: int, n_val: int) -> None:

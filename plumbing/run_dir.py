@@ -12,9 +12,10 @@ from pathlib import Path
 import filelock
 import torch
 import transformers
+from torch.distributed.checkpoint.stateful import Stateful
 
 from plumbing import checkpoint
-from plumbing.checkpoint import Models
+from plumbing.checkpoint import Learners
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError
 from plumbing.files import digest, read_lines, write_atomic, write_lines
@@ -152,22 +153,30 @@ class RunDir:
         probe.touch()
         return probe
 
-    def load(self, step: int, models: Models) -> dict | None:
-        """Load checkpoint `step` into `models`, and drop what was written after it; return the
-        sampler's state. 0: a new run, None. All ranks call it."""
-        state = None
+    def load(self, step: int, learners: Learners, sampler: Stateful) -> None:
+        """Load checkpoint `step` (0: a new run), and drop what was written after it. All ranks call
+        it. Raises Fault where ranks have read different models: each keeps a shard of its own."""
+        self.layout.assert_replicas_equal(**self._weights(learners))
         if step:
             folder = checkpoint.directory(self.path, step)
-            checkpoint.load_models(folder, self.layout.group, models)
-            state = checkpoint.load_state(self.path, step)
+            checkpoint.load_learners(folder, self.layout.group, learners)
+            sampler.load_state_dict(checkpoint.load_state(self.path, step))
         self._begin(step)
-        return state
 
-    def save(self, step: int, models: Models, state: dict | None, **replicas) -> None:
-        """Write checkpoint `step`. All ranks call it. state: the sampler's, on ranks that have
-        one. replicas: further values that must be equal on all ranks that pass them."""
-        replicas, keep = self.facts() | replicas, self.config.keep
-        checkpoint.save(self.path, step, self.layout, models, state, replicas, keep)
+    def save(self, step: int, state: dict | None, learners: Learners) -> None:
+        """Write checkpoint `step`. All ranks call it. state: the sampler's; None on ranks that have
+        only a remote one."""
+        replicas, keep = self.facts() | self._weights(learners), self.config.keep
+        checkpoint.save(self.path, step, self.layout, learners, state, replicas, keep)
+
+    def export(self, learners: Learners) -> None:
+        """Write what this rank's role has trained as Hugging Face directories."""
+        for role, learner in learners.items():
+            if role == "teacher" or self.layout.first:  # the teacher gathers its shards
+                learner.export(self.path / role)
+
+    def _weights(self, learners: Learners) -> dict[str, int]:
+        return {f"the {role}'s weights": learner.checksum() for role, learner in learners.items()}
 
     def _begin(self, step: int) -> None:
         """Write config.json; drop log rows and checkpoints after `step`."""

@@ -107,9 +107,9 @@ class RemoteSampler:
         return self._metrics
 
 
-def serve(sampler, channel: Channel, save: Callable[[int], None]) -> bool:
+def serve(sampler, channel: Channel, save: Callable[[int, dict], None]) -> bool:
     """Run the teacher ranks' main loop ("Teacher Process (Server)", App. K.3): propose, learn, call
-    save(step) at a checkpoint. Returns, at the stop message, whether the run is finished.
+    save(step, state) at a checkpoint. Returns, at the stop message, whether the run is finished.
 
     sampler: a sampler.Prefetching.
     """
@@ -120,6 +120,6 @@ def serve(sampler, channel: Channel, save: Callable[[int], None]) -> bool:
         if kind == "observe":
             sampler.observe(*content)
         elif kind == "save":
-            save(*content)
+            save(*content, sampler.state_dict())
         elif kind == "stop":
             return content[0]

@@ -29,32 +29,17 @@ class Layout:
         if self.n_students < 1:
             ranks = f"--teacher_ranks {self.n_teachers} of {self.world} ranks leaves no student"
             raise ValueError(f"{ranks}: at most {self.world - 1}")
-        if P * G % self.n_students:
+        if P * G % (n := self.n_students):
+            unit = n // math.gcd(n, G)  # P must be a multiple of it
+            nearest = " or ".join(str(p) for p in (P // unit * unit, (P // unit + 1) * unit) if p)
             raise ValueError(
-                f"{P} prompts x {G} = {P * G} completions cannot be shared equally by "
-                f"{self.n_students} student ranks: use {self._nearest_divisors(config)}; "
-                f"--per_device_batch_size need not divide anything: it is how many full-length "
-                f"rows of its share a rank takes at a time"
+                f"{P} prompts x {G} = {P * G} completions cannot be shared equally by {n} student "
+                f"ranks: use --prompts_per_step {nearest}, or another number of ranks"
             )
         self.is_teacher = self.rank >= self.n_students
         self.role = "teacher" if self.is_teacher else "student"
         self.device = self._pick_device()
         self.sigterm = threading.Event()  # set when this rank has received SIGTERM or Ctrl-C
-
-    def _nearest_divisors(self, config) -> str:
-        """Return the nearest settings with which the student ranks share a step equally."""
-        P, G, n = config.prompts_per_step, config.group_size, self.n_students
-        unit = n // math.gcd(n, G)  # the number of prompts must be a multiple of it
-        prompts = [p for p in (P // unit * unit, (P // unit + 1) * unit) if p]
-        prompts = " or ".join(map(str, prompts))
-        most = self.world if config.teacher_model else 2 * n
-        students = [k for k in range(1, most + 1) if P * G % k == 0]
-        nearest = sorted(students, key=lambda k: abs(k - n))[:2]
-        if config.teacher_model:
-            ranks = "--teacher_ranks " + " or ".join(str(self.world - k) for k in nearest)
-        else:
-            ranks = " or ".join(map(str, nearest)) + " ranks"
-        return f"--prompts_per_step {prompts}, or {ranks}"
 
     def _pick_device(self) -> torch.device:
         """Return a GPU of this machine, if it has any. The ranks of one role need one each; a

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 
 import datasets
@@ -43,6 +44,18 @@ def reject(error: ValueError) -> int:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print_error(error)
     return 2
+
+
+def run_ranks(layout: Layout, timeout_minutes: float, body: Callable[[], int]) -> int:
+    """Connect the ranks and return body()'s exit status; report an error that ends it."""
+    layout.connect(timeout_minutes)
+    try:
+        status = body()
+        layout.gather(None)
+    except Exception as error:  # any error: this rank reports it
+        return report(layout, error)
+    dist.destroy_process_group()
+    return status
 
 
 def stop_at_sigterm(layout: Layout) -> None:
