@@ -1,5 +1,5 @@
 #!/bin/bash
-# Run train.py on several machines; stop before the time limit, requeue and resume (docs/clusters.md explains each line).
+# Run train.py on several machines; before the time limit save, requeue and resume. docs/clusters.md explains each line.
 #     sbatch docs/slurm.sh --preset qwen2.5-1.5b       (in the folder of train.py; the arguments are its flags)
 #SBATCH --job-name=goldilocks
 #SBATCH --nodes=2
