@@ -1,6 +1,6 @@
 #!/bin/bash
-# A run on several machines that goes on by itself: docs/clusters.md says why each line is there.
-#     sbatch docs/slurm.sh --preset qwen2.5-1.5b       (from the folder of train.py, with its flags)
+# Run train.py on several machines; before the time limit save, requeue and resume. docs/clusters.md explains each line.
+#     sbatch docs/slurm.sh --preset qwen2.5-1.5b       (in the folder of train.py; the arguments are its flags)
 #SBATCH --job-name=goldilocks
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -15,7 +15,7 @@
 host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 10000))
 ranks=${RANKS_A_NODE:-$SLURM_GPUS_ON_NODE}
-export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=480  # seconds for the step, and to save
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=480  # seconds to finish the step and to save
 
 stopped=
 stop() {
@@ -23,16 +23,16 @@ stop() {
     scancel --signal=TERM "$SLURM_JOB_ID"
 }
 trap stop USR1
-trap : TERM  # Slurm has sent it to the ranks as well, and puts the job back itself if it means to
+trap : TERM  # Slurm has signalled the ranks too; if this is a preemption, it requeues the job itself
 
-# Each node has its own $SLURM_NODEID: it must not be expanded here.
+# $SLURM_NODEID differs between nodes, so it must not be expanded here.
 # shellcheck disable=SC2016
 srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     bash -c 'exec torchrun --node_rank "$SLURM_NODEID" "$@"' agent \
     --nnodes "$SLURM_NNODES" --nproc_per_node "$ranks" --master_addr "$host" --master_port "$port" \
     train.py "$@" &
 
-# A signal ends `wait`, but not srun.
+# A signal interrupts `wait`, but not srun: wait again.
 while wait $!; kill -0 $! 2>/dev/null; do :; done
 wait $!; status=$?
 
