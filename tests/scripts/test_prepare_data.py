@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.implementations.dirfs import DirFileSystem
 
 from plumbing.errors import InputError
 from plumbing.files import read_lines, write_lines
@@ -18,6 +18,7 @@ from plumbing.problems import normalise
 from scripts import prepare_data
 from scripts.prepare_data import arguments, prepare
 from scripts.sources import SOURCES
+from tests.helpers.models import ROOT
 
 GOOD, VOTE = "has_answer_extracted", "no_answer_extracted"
 OPEN_MATH = "problem expected_answer problem_type pass_rate_72b_tir"
@@ -85,19 +86,11 @@ def shared_verifier():
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """Put a hub in memory; publish(hub_id, name, rows) adds a file at commit c0ffee."""
-    file_system = MemoryFileSystem()
-    file_system.store.clear()  # both are global
-    file_system.pseudo_dirs[:] = [""]
+    """Make a folder the hub; hub(hub_id) is the folder of a data set at commit c0ffee."""
     info = type("Info", (), {"sha": "c0ffee"})
     monkeypatch.setattr(prepare_data.HfApi, "dataset_info", lambda self, name, revision: info)
-    monkeypatch.setattr(prepare_data, "HfFileSystem", lambda: file_system)
-
-    def publish(hub_id, name, rows):
-        data = write(tmp_path / "published" / name, rows).read_bytes()
-        file_system.pipe(f"/datasets/{hub_id}@c0ffee/{name}", data)
-
-    return publish
+    monkeypatch.setattr(prepare_data, "HfFileSystem", lambda: DirFileSystem(f"{tmp_path}/hub"))
+    return lambda hub_id: tmp_path / f"hub/datasets/{hub_id}@c0ffee"
 
 
 def test_every_row_of_a_table_is_written_or_counted(tmp_path):
@@ -129,17 +122,14 @@ def test_the_validation_split_is_the_smallest_ranks_of_the_normalised_texts(tmp_
 
 
 def test_keep_repeats_writes_every_training_row_and_no_validation_problem(tmp_path):
-    copy, held_out_problems = write(tmp_path / "in.jsonl", ROWS), set()
+    copy = write(tmp_path / "in.jsonl", ROWS)
     usable_rows = {"what is 1+1?": 4, "find x.": 3, "area?": 1, "half?": 1}
-    for seed in range(8):
-        manifest, train, val = run(copy, tmp_path / f"all{seed}", seed=seed, keep_repeats=True)
+    for seed in range(4):  # each of the four problems is held out once
+        manifest, train, val = run(copy, tmp_path / str(seed), seed=seed, keep_repeats=True)
         held_out = normalise(val[0]["problem"])
-        held_out_problems.add(held_out)
         assert held_out not in {normalise(row["problem"]) for row in train}
         assert len(train) == manifest["train_rows"] == 9 - usable_rows[held_out]
         assert 12 == len(train) + len(val) + sum(manifest["dropped_rows"].values())
-        assert run(copy, tmp_path / f"distinct{seed}", seed=seed)[2] == val
-    assert {"what is 1+1?", "find x."} <= held_out_problems  # also problems that have repeats
 
 
 def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, hub):
@@ -147,11 +137,11 @@ def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, hu
     parts = {"cot-00000-of-00002": ROWS[:7], "cot-00001-of-00002": ROWS[7:]}
     parts["tir-00000-of-00001"] = table(OPEN_MATH, ("Another split?", "1", GOOD, "n/a"))
     for name, rows in parts.items():
-        write(tmp_path / f"copy/data/{name}.parquet", rows)
-        hub("some/maths", f"data/{name}.parquet", rows)
+        write(hub("some/maths") / f"data/{name}.parquet", rows)
     shuffled = write(tmp_path / "x.json", random.Random(0).sample(ROWS, len(ROWS)))
-    for name, copy in {"file": shuffled, "folder": tmp_path / "copy", "hub": "some/maths"}.items():
-        manifest, *rows = run(copy, tmp_path / name, keep_repeats=True)
+    copies = {"file": shuffled, "folder": hub("some/maths"), "hub": "some/maths"}
+    for name, copy in copies.items():
+        manifest, *rows = run(copy, tmp_path / f"out-{name}", keep_repeats=True)
         assert rows == list(expected)
         assert manifest["commit"] == ("c0ffee" if name == "hub" else None)
     assert [Path(name).name[:9] for name in manifest["files"]] == ["cot-00000", "cot-00001"]
@@ -160,21 +150,17 @@ def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, hu
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_a_custom_file_keeps_its_other_columns(tmp_path, ending):
     rows = table(OWN + " topic extra_info", ("a", "1", "sums", {"of": [1, 2]}), ("b", "2"))
-    rows[1] |= {"topic": None, "extra_info": None}
     copy = write(tmp_path / f"a.{ending}", rows)
     held_out = write(tmp_path / "b.jsonl", table(OWN, ("B", "2")))
-    flags = {"source": "own", "val_copy": held_out, "val_size": None}
-    _, train, val = run(copy, tmp_path / "out", **flags)
+    _, train, val = run(copy, tmp_path / "out", source="own", val_copy=held_out, val_size=None)
     assert (train, [row["problem"] for row in val]) == (rows[:1], ["B"])
 
 
 def test_numbers_become_text_and_unverifiable_answers_are_dropped(tmp_path):
     """Also where an unverifiable answer has two rows of three."""
     rows = table(OWN, ("Größe?", 18), ("b", 0.5), ("b", "{{"), ("b", "{{"), ("d", None))
-    copy = write(tmp_path / "in.jsonl", rows)
-    manifest, train, val = run(copy, tmp_path / "out", source="own")
-    answers = {row["problem"]: row["expected_answer"] for row in train + val}
-    assert answers == {"Größe?": "18", "b": "0.5"}
+    manifest, *splits = run(write(tmp_path / "in.jsonl", rows), tmp_path / "out", source="own")
+    assert {row["expected_answer"] for split in splits for row in split} == {"18", "0.5"}
     assert manifest["dropped_rows"] == {"empty_answer": 1, "unverifiable_answer": 2}
 
 
@@ -232,24 +218,20 @@ def test_a_failure_while_writing_leaves_the_old_files(tmp_path, monkeypatch):
     assert content(out) == before
 
 
-# MATH has solutions, MATH-500 answers. Three of the nine solutions below can be trained on.
+# MATH has solutions, MATH-500 answers. Two of the six solutions below can be trained on.
 SOLUTIONS = {
     "train": [
         ("What is 1+1?", "We add: \\boxed{3}, no, \\boxed{2}."),  # the last box is the answer
-        ("Half?", "It is $\\boxed{\\frac{1}{2}}$."),
-        ("half? ", "Clearly \\boxed{\\frac{1}{2}}."),  # dropped: repeat
-        ("No box?", "It is 5."),  # dropped: no_box
-        ("Open box?", "\\boxed{5"),  # dropped: no_box
-        ("Nonsense?", "\\boxed{\\frac{}{}}"),  # dropped: unverifiable_answer
+        ("No box?", "It is 5."),
+        ("Open box?", "\\boxed{5"),
     ],
     "test": [
-        ("Held  OUT?", "\\boxed{7}"),  # dropped: in MATH-500, with other case and spacing
-        ("Held out and useless?", "\\boxed{8}"),  # dropped: in MATH-500, with an empty answer
+        ("Held  OUT?", "\\boxed{7}"),  # in MATH-500, with other case and spacing
+        ("Held out and useless?", "\\boxed{8}"),  # in MATH-500, with an empty answer
         ("A third?", "\\boxed{\\frac{1}{3}}"),
     ],
 }
 MATH_500 = table(ANSWER, ("Held out?", "7"), ("Held out and useless?", ""), ("Only there?", "9"))
-MATH_DROPPED = {"no_box": 2, "unverifiable_answer": 1, "same_as_evaluation": 2, "repeat": 1}
 
 
 @pytest.fixture
@@ -266,12 +248,12 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path, math):
     """Training on one of MATH's two splits would silently be another experiment."""
     flags = {"source": "math", "val_copy": math[1], "val_size": None}
     manifest, *rows = run(math[0], tmp_path / "out", **flags)
-    assert (manifest["rows_read"], manifest["dropped_rows"]) == (9, MATH_DROPPED)
+    assert manifest["rows_read"] == 6
+    assert manifest["dropped_rows"] == {"no_box": 2, "same_as_evaluation": 2}
     assert manifest["validation"]["dropped_rows"] == {"empty_answer": 1}
     train, val = ({row["problem"]: row["expected_answer"] for row in split} for split in rows)
-    assert train == {"What is 1+1?": "2", "Half?": r"\frac{1}{2}", "A third?": r"\frac{1}{3}"}
+    assert train == {"What is 1+1?": "2", "A third?": r"\frac{1}{3}"}
     assert val == {"Held out?": "7", "Only there?": "9"}
-    assert manifest["validation"]["files"] == [str(math[1])]
     (math[0] / "data/test-00000-of-00001.parquet").unlink()
     with pytest.raises(InputError, match="file of a split 'test'"):
         run(math[0], tmp_path / "other", **flags)
@@ -289,6 +271,7 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path, math):
         ({"source": "aime24", "against": "x.jsonl"}, "--against: aime24 is a test set, kept whole"),
         ({"against": "math"}, "--against math: it is not a test set"),
         ({"against": "x.jsonl"}, "x.jsonl: no such file or folder here, and .* hub cannot be read"),
+        ({"copy": ROOT / "docs"}, "docs: no .jsonl, .parquet or .json file of a split 'cot'"),
         ({"source": "numina"}, "no field 'answer' .it has: problem, solution, level"),
         ({"source": "dapo"}, "no field 'prompt' .it has: "),
     ],
@@ -299,53 +282,40 @@ def test_bad_settings_are_rejected_and_nothing_is_written(flags, message, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_hub_data_set_without_tables_is_rejected(tmp_path, hub):
-    hub("some/code", "a.txt", [])
-    with pytest.raises(InputError, match=r"some/code: no \.jsonl, \.parquet or \.json file of a"):
-        run("some/code", tmp_path / "out")
-
-
 PART = "-00000-of-00001.parquet"
 HEAD = (
     "Solve the following math problem step by step. The last line of your response should be of "
     "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
 )
 TAIL = '\n\nRemember to put your answer on its own line after "Answer:".'
-NUMINA = "problem answer question_type problem_is_valid solution_is_valid source"
+NUMINA = "problem answer problem_is_valid solution_is_valid question_type source"
 WORD = "math-word-problem"
-BIG_MATH = "problem answer source llama8b_solve_rate"
+BIG_MATH, DEEPMATH = "problem answer source llama8b_solve_rate", "question final_answer difficulty"
+AB = f"{HEAD}a\n\nb{TAIL}"
 
 
-def dapo(prompt, answer):
-    return {
-        "prompt": [{"content": prompt, "role": "user"}],
-        "reward_model": {"ground_truth": answer},
-    }
+def dapo(prompt):
+    return {"prompt": [{"content": prompt, "role": "user"}], "reward_model": {"ground_truth": "34"}}
 
 
-# Source -> its files, the columns written after `problem`, and the dropped rows.
+ONE, TWO = table(QUESTION, ("One?", "1+0=<<1+0=1>>1\n#### 1"), ("Many?", "#### 1,000"))
+UNMARKED, TESTED = table(QUESTION, ("None?", "It is 5"), ("Tested?", "#### 3"))
+# Source -> its files, the columns written for each problem, and the dropped rows if there are any.
 FORMATS = {
     "gsm8k": (
         {
-            f"main/train{PART}": table(
-                QUESTION,
-                ("One?", "1+0=<<1+0=1>>1\n#### 1"),
-                ("Many?", "#### 1,000"),
-                ("None?", "It is 5"),
-                ("Tested?", "#### 3"),
-            ),
-            f"main/test{PART}": table(QUESTION, ("Tested?", "#### 3")),
+            f"main/train{PART}": [ONE, TWO, UNMARKED, TESTED],
+            f"main/test{PART}": [TESTED],
             f"socratic/train{PART}": table(QUESTION, ("Other?", "#### 9")),
         },
         {"One?": ("1",), "Many?": ("1000",), "Tested?": ("3",)},
         {"no_####": 1, "same_as_evaluation": 1},
     ),
     "gsm8k-test": (
-        {f"main/{name}{PART}": table(QUESTION, (name, "#### 3")) for name in ("test", "train")},
-        {"test": ("3",)},
-        {},
+        {f"main/train{PART}": [ONE, TWO], f"main/test{PART}": [TESTED]},
+        {"Tested?": ("3",)},
     ),
-    "gsm8k-platinum": ({f"main/test{PART}": table(QUESTION, ("a", "#### 3"))}, {"a": ("3",)}, {}),
+    "gsm8k-platinum": ({f"main/test{PART}": [TESTED]}, {"Tested?": ("3",)}),
     "math500": (
         {"test.jsonl": table(ANSWER + " level", ("a", "7", 5), ("A", "7", 5))},
         {"A": ("7", 5)},
@@ -357,11 +327,8 @@ FORMATS = {
         {"empty_answer": 1},
     ),
     "dapo": (
-        {
-            "data/dapo-math-17k.parquet": 100 * [dapo(f"{HEAD}a\n\nb{TAIL}", "34")]
-            + [dapo(f"{HEAD}c{TAIL}", "1"), dapo("Solve d", "1")]
-        },
-        {"a\n\nb": ("34",), "c": ("1",)},
+        {"data/dapo-math-17k.parquet": [*map(dapo, [AB] * 100 + [f"{HEAD}c{TAIL}", "Solve d"])]},
+        {"a\n\nb": ("34",), "c": ("34",)},
         {"repeat": 99, "other_prompt": 1},
     ),
     "dapo-en": (
@@ -370,25 +337,23 @@ FORMATS = {
             f"all/train{PART}": table("prompt solution", ("汉", "1")),
         },
         {"a": ("34",), "b": ("1",)},
-        {},
     ),
     "big-math": (
-        {f"train{PART}": table(BIG_MATH, ("a", "1", "harp", 0.015625), ("b", "2", "orca", None))},
+        {f"train{PART}": table(BIG_MATH, ("a", "1", "harp", 0.015625), ("b", "2", "orca"))},
         {"a": ("1", 0.015625, "harp"), "b": ("2", "orca")},
-        {},
     ),
     "numina": (
         {
             f"data/train{PART}": table(
                 NUMINA,
-                ("a", "1", WORD, "Yes", "Yes", "cn_k12"),
-                ("b", "B", "MCQ", "Yes", "Yes", "cn_k12"),
-                ("c", "1", "proof", "Yes", "Yes"),
-                ("d", "proof", WORD, "Yes", "Yes"),
-                ("e", "Notfound", WORD, "Yes", "Yes"),
-                ("f", "1", WORD, "Incomplete", "Yes"),
-                ("g", "1", WORD, "Yes", "Problem not solved"),
-                ("h", None, WORD, "Yes", "Yes"),
+                ("a", "1", "Yes", "Yes", WORD, "cn_k12"),
+                ("b", "B", "Yes", "Yes", "MCQ", "cn_k12"),
+                ("c", "1", "Yes", "Yes", "proof"),
+                ("d", "proof", "Yes", "Yes", WORD),
+                ("e", "Notfound", "Yes", "Yes", WORD),
+                ("f", "1", "Incomplete", "Yes", WORD),
+                ("g", "1", "Yes", "Problem not solved", WORD),
+                ("h", None, "Yes", "Yes", WORD),
             )
         },
         {"a": ("1", "cn_k12"), "b": ("B", "cn_k12")},
@@ -396,45 +361,36 @@ FORMATS = {
         | {"other_problem_is_valid": 1, "other_solution_is_valid": 1},
     ),
     "deepmath": (
-        {
-            f"train{PART}": table(
-                "question final_answer difficulty", ("a", "0", 5.5), ("b", "1", 8.0)
-            )
-        },
+        {f"train{PART}": table(DEEPMATH, ("a", "0", 5.5), ("b", "1", 8.0))},
         {"a": ("0", 5.5), "b": ("1", 8.0)},
-        {},
     ),
-    "aime24": ({f"data/train{PART}": table(ANSWER, ("a", "033"))}, {"a": ("033",)}, {}),
-    "aime25": ({"test.jsonl": table(ANSWER, ("a", "70"))}, {"a": ("70",)}, {}),
-    "amc23": ({f"test{PART}": table(QUESTION, ("a", "27.0"))}, {"a": ("27.0",)}, {}),
+    "aime24": ({f"data/train{PART}": table(ANSWER, ("a", "033"))}, {"a": ("033",)}),
+    "aime25": ({"test.jsonl": table(ANSWER, ("a", "70"))}, {"a": ("70",)}),
+    "amc23": ({f"test{PART}": table(QUESTION, ("a", "27.0"))}, {"a": ("27.0",)}),
 }
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", sorted(set(SOURCES) - {"openmathreasoning", "math", "own"}))
 def test_a_source_is_read_in_the_format_of_the_hub(name, tmp_path, hub):
     """Written in this order: answer, pass rate, difficulty or origin."""
-    files, expected, dropped = FORMATS[name]
+    files, expected, *dropped = FORMATS[name]
     source, out = SOURCES[name], tmp_path / "out"
     for path, rows in files.items():
-        hub(source.hub_id, path, rows)
+        write(hub(source.hub_id) / path, rows)
     val_size = None if source.held_out or source.evaluation else 1
     manifest = prepare(settings(source=name, out=out, val_size=val_size))
     rows = [row for file in out.glob("*.jsonl") for row in read_lines(file)]
     assert {row.pop("problem"): tuple(row.values()) for row in rows} == expected
     assert all(set(row) <= {"expected_answer", "pass_rate", source.keep} for row in rows)
-    assert manifest["dropped_rows"] == dropped
+    assert manifest["dropped_rows"] == dict(*dropped)
     assert (out / "train.jsonl").exists() != source.evaluation
-
-
-def test_every_source_has_a_format_above():
-    assert {*FORMATS, "openmathreasoning", "math", "own"} == set(SOURCES)
 
 
 def test_problems_of_the_files_against_are_dropped_counted_and_shown(tmp_path, hub):
     problems = ["What is 7 + 5?", "what is $7+5$", "What is 7 + 6?", "Else?", "Another?"]
     copy = write(tmp_path / "in.jsonl", table(OWN, *((problem, "1") for problem in problems)))
     test = write(tmp_path / "test.jsonl", [{"problem": "What is 7 + 5 ?"}])  # needs no answer
-    hub(SOURCES["aime25"].hub_id, "test.jsonl", table(ANSWER, ("else", "1")))
+    write(hub(SOURCES["aime25"].hub_id) / "test.jsonl", table(ANSWER, ("else", "1")))
     args = settings(source="own", copy=copy, out=tmp_path / "out", val_size=1)
     args.against = [str(test), "aime25"]
     manifest = prepare(args)
