@@ -38,6 +38,7 @@ class Problems:
     """
 
     COLUMNS = ("problem", "expected_answer")
+    EXTRAS = ("data_source", "extra_info")  # read by verl's reward functions
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -46,6 +47,7 @@ class Problems:
         # Loaded again: the check maps the whole file into memory, and a run reads few of its rows.
         rows = self._load(reader)
         self.others = rows.remove_columns(list(self.COLUMNS))
+        self.extras = rows.select_columns([x for x in self.EXTRAS if x in rows.column_names])
         self.rows = rows.select_columns(list(self.COLUMNS))
         text = datasets.Features({name: datasets.Value("string") for name in self.COLUMNS})
         if self.rows.features != text:  # numbers become text; the cast rewrites the file
@@ -66,17 +68,14 @@ class Problems:
         """Return what verl's reward functions get of a row: {"data_source": text, "extra_info":
         dict or None}, "" and None without such columns. `extra_info` may be a struct or JSON text.
         """
-        row = {}
-        for name in ("data_source", "extra_info"):
-            if name in self.others.column_names:
-                row[name] = self.others[name][int(index)]
+        row = self.extras[int(index)] if self.extras.column_names else {}
         info = self._extra_info(row.get("extra_info"), index)
         return {"data_source": str(row.get("data_source") or ""), "extra_info": info}
 
     def check_extras(self) -> None:
         """Raise InputError at the first problem whose `extra_info` is not a JSON object."""
-        if "extra_info" in self.others.column_names:
-            for index, info in enumerate(_values(self.others, "extra_info")):
+        if "extra_info" in self.extras.column_names:
+            for index, info in enumerate(_values(self.extras, "extra_info")):
                 self._extra_info(info, index)
 
     def _extra_info(self, info, index: int) -> dict | None:
@@ -151,8 +150,8 @@ class Problems:
         if self.path.suffix != ".parquet":
             with self.path.open("rb") as lines:
                 for number, line in enumerate(lines, 1):
-                    if line.strip() and (problem := self._line_error(line)):
-                        return InputError(f"{self.path}, line {number}: {problem}")
+                    if line.strip() and (message := self._line_error(line)):
+                        return InputError(f"{self.path}, line {number}: {message}")
         return InputError(f"{self.path}: {reason}")
 
     def _line_error(self, line: bytes) -> str | None:

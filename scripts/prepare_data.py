@@ -215,7 +215,7 @@ def arguments(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add, names = parser.add_argument, ", ".join(SOURCES)
     add("--source", choices=SOURCES, default="openmathreasoning", metavar="NAME", help=names)
-    add("--copy", default=None, help="read this file, folder or hub data set NAME[@REVISION]")
+    add("--copy", default=None, help="file, folder or hub data set NAME[@REVISION] to read instead")
     add("--val_copy", default=None, help="likewise, for the data set that is validated on")
     against = "test sets, names or files with a column `problem`, to keep out of training"
     add("--against", nargs="+", default=[], metavar="NAME|FILE", help=against)
