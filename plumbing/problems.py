@@ -65,9 +65,9 @@ class Problems:
         return self.rows[int(index)]["expected_answer"]
 
     def extra(self, index: int) -> dict:
-        """Return what verl's reward functions get of a row: {"data_source": text, "extra_info":
-        dict or None}, "" and None without such columns. `extra_info` may be a struct or JSON text.
-        """
+        """Return the arguments of verl's reward functions for a row: {"data_source": text,
+        "extra_info": dict or None}, "" and None if there is no such column. `extra_info` may be a
+        struct or JSON text."""
         row = self.extras[int(index)] if self.extras.column_names else {}
         info = self._extra_info(row.get("extra_info"), index)
         return {"data_source": str(row.get("data_source") or ""), "extra_info": info}
@@ -217,7 +217,7 @@ def check_data(config, prompt_tokens: int, needed: int) -> None:
     if shared := train.count_shared(val):
         print(
             f"note: {val.path} shares {shared} of its {len(val)} problems with the training data, "
-            "so its accuracy is partly on what was trained on; to train without them: python -m "
+            "so its accuracy includes problems that were trained on; to train without them: python -m "
             f"scripts.prepare_data --source own --copy {train.path} --val_copy {val.path}",
             flush=True,
         )

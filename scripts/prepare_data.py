@@ -143,7 +143,7 @@ class Table:
                 del self.rows[rank]
 
     def add(self, row: dict, location: str, seed: int, evaluation: Evaluation) -> None:
-        """Add a row, or count why it is dropped."""
+        """Add a row, or count the reason to drop it."""
         problem = self.source.problem_of(row, location)
         answer = self.source.answer_of(row, location)
         rank = hashlib.sha256(f"{seed}\n{normalise(problem or '')}".encode()).digest()
@@ -183,12 +183,12 @@ class Table:
         return written
 
     def facts(self) -> dict:
-        """Return what the manifest records of the data set."""
+        """Return the data set's entry in the manifest."""
         facts = {"source": self.place, "commit": self.commit, "files": self.names}
         return facts | {"rows_read": self.rows_read, "dropped_rows": dict(+self.dropped)}
 
     def overlap_facts(self, evaluation: Evaluation) -> dict:
-        """Return what the manifest records of the problems dropped for the evaluation."""
+        """Return the manifest's entry on problems dropped because they are evaluated on."""
         examples = defaultdict(list)
         for _, (reason, text, index) in sorted(self.overlaps.items()):
             other, place = evaluation.problems[index]

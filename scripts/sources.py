@@ -59,7 +59,7 @@ class Source:
         return text.strip()
 
     def drop_reason(self, row: dict, problem: str | None, answer: str | None) -> str | None:
-        """Say why a row is not used, in the word that the manifest counts; None if it is used."""
+        """Return the reason to drop a row, as counted in the manifest; None to keep it."""
         for column, sign, value in self.conditions:
             equal = str(row[column]).strip().casefold() == value.casefold()
             if equal != (sign == "="):
@@ -73,7 +73,7 @@ class Source:
         return None if answer else "empty_answer"
 
     def record(self, row: dict, problem: str, answer: str) -> dict:
-        """Return what is written of a row."""
+        """Return the fields to write for a row."""
         record = {"problem": problem, "expected_answer": answer}
         rate = str(row.get(self.rate))  # some data sets have text, and "n/a" for an unknown rate
         if re.fullmatch(r"[01](\.\d*)?", rate):
