@@ -217,8 +217,8 @@ def check_data(config, prompt_tokens: int, needed: int) -> None:
     if shared := train.count_shared(val):
         print(
             f"note: {val.path} shares {shared} of its {len(val)} problems with the training data, "
-            "so its accuracy includes problems that were trained on; to train without them: python -m "
-            f"scripts.prepare_data --source own --copy {train.path} --val_copy {val.path}",
+            "so its accuracy includes problems that were trained on; to train without them: "
+            f"python -m scripts.prepare_data --source own --copy {train.path} --val_copy {val.path}",
             flush=True,
         )
 
