@@ -215,10 +215,11 @@ def check_data(config, prompt_tokens: int, needed: int) -> None:
     if len(train) < needed:
         raise InputError(f"{train.path} has {len(train)} problems, and one step draws {needed}")
     if shared := train.count_shared(val):
+        arguments = f"--source own --copy {train.path} --val_copy {val.path}"
         print(
             f"note: {val.path} shares {shared} of its {len(val)} problems with the training data, "
             "so its accuracy includes problems that were trained on; to train without them: "
-            f"python -m scripts.prepare_data --source own --copy {train.path} --val_copy {val.path}",
+            f"python -m scripts.prepare_data {arguments}",
             flush=True,
         )
 
