@@ -37,7 +37,7 @@ from plumbing.errors import NonFiniteError
 from plumbing.metrics import GradientNoise, Stopwatch, evaluate
 from plumbing.models import checksum, recompute_activations
 from plumbing.plugins import path_of
-from plumbing.problems import Problems, check_data
+from plumbing.problems import Problems, check_data, prepare_missing
 from plumbing.progress import Console
 from plumbing.run_dir import RunDir
 from rollout import Generator, Policy, PromptEncoder, Rollouts, check_model
@@ -375,6 +375,7 @@ def check(config: Config, run: RunDir) -> int:
         check_teacher(c.teacher_model, c.max_prompt_tokens)
     encode = PromptEncoder.of(c, AutoTokenizer.from_pretrained(c.model))
     pools = issubclass(sampler, Pooled)
+    prepare_missing([c.train_data, c.val_data])
     check_data(c, len(encode("")), c.prompts_per_step * (c.candidates if pools else 1))
     return run.open()
 

@@ -1,7 +1,13 @@
-"""Files of problems, JSONL or Parquet, memory-mapped; all text is checked before the first step."""
+"""Problem files, JSONL or Parquet: memory-mapped rows, and checks before the first step."""
 
+import io
 import json
+import os
+import re
+import subprocess
+import sys
 import unicodedata
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,12 +18,13 @@ import pyarrow.compute as pc
 
 from plumbing.errors import InputError
 
-KINDS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+ROOT = Path(__file__).resolve().parents[1]
+READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}  # of `datasets`
 
 
 def normalise(text: str) -> str:
-    """The text that decides whether two problems are the same: Unicode NFKC, case folded, runs of
-    white space as one space, ends stripped."""
+    """Return the text that identifies a problem: Unicode NFKC, case folded, each run of white space
+    replaced by one space, ends stripped."""
     if text.isascii():
         return " ".join(text.lower().split())
     folded = unicodedata.normalize("NFKC", text).casefold()
@@ -27,21 +34,20 @@ def normalise(text: str) -> str:
 class Problems:
     """The rows of a data file: `problem` and `expected_answer`, both text, and any other columns.
 
-    Raises InputError or OSError with one line that names the file, and the line in it where that
-    can be known.
+    Raises InputError or OSError with one line that names the file, and the bad line if possible.
     """
 
     COLUMNS = ("problem", "expected_answer")
-    VERL = ("data_source", "extra_info")  # what verl's reward functions are given of a row
+    EXTRAS = ("data_source", "extra_info")  # read by verl's reward functions
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        kind = self._kind()
-        self._check(self._load(kind))
-        # Anew: the check has mapped the whole file into memory, and a run reads few rows of it.
-        rows = self._load(kind)
+        reader = self._reader()
+        self._check(self._load(reader))
+        # Loaded again: the check maps the whole file into memory, and a run reads few of its rows.
+        rows = self._load(reader)
         self.others = rows.remove_columns(list(self.COLUMNS))
-        self.verl = rows.select_columns([c for c in self.VERL if c in self.others.column_names])
+        self.extras = rows.select_columns([x for x in self.EXTRAS if x in rows.column_names])
         self.rows = rows.select_columns(list(self.COLUMNS))
         text = datasets.Features({name: datasets.Value("string") for name in self.COLUMNS})
         if self.rows.features != text:  # numbers become text; the cast rewrites the file
@@ -51,87 +57,82 @@ class Problems:
         return len(self.rows)
 
     def question(self, index: int) -> str:
-        """The text of one problem."""
+        """Return the text of one problem."""
         return self.rows[int(index)]["problem"]
 
     def answer(self, index: int) -> str:
-        """The gold answer of one problem; the teacher never sees it."""
+        """Return the reference answer to one problem; the teacher never sees it."""
         return self.rows[int(index)]["expected_answer"]
 
     def extra(self, index: int) -> dict:
-        """{"data_source": text, "extra_info": dict or None}: of the columns of these names, where
-        the file has them, else "" and None. `extra_info` may be a struct, or text that is JSON."""
-        row = self.verl[int(index)] if self.verl.column_names else {}
+        """Return the arguments of verl's reward functions for a row: {"data_source": text,
+        "extra_info": dict or None}, "" and None if there is no such column. `extra_info` may be a
+        struct or JSON text."""
+        row = self.extras[int(index)] if self.extras.column_names else {}
         info = self._extra_info(row.get("extra_info"), index)
         return {"data_source": str(row.get("data_source") or ""), "extra_info": info}
 
     def check_extras(self) -> None:
-        """Raises InputError at the first problem whose `extra_info` is no JSON object."""
-        if "extra_info" in self.verl.column_names:
-            parts = self.verl.select_columns("extra_info").iter(1000)
-            infos = (info for part in parts for info in part["extra_info"])
-            for index, info in enumerate(infos):
+        """Raise InputError at the first problem whose `extra_info` is not a JSON object."""
+        if "extra_info" in self.extras.column_names:
+            for index, info in enumerate(_values(self.extras, "extra_info")):
                 self._extra_info(info, index)
 
     def _extra_info(self, info, index: int) -> dict | None:
-        with suppress(ValueError):  # what is no JSON stays text
+        with suppress(ValueError):  # text that is not JSON fails the next check
             info = json.loads(info or "null") if isinstance(info, str) else info
         if not isinstance(info, dict | None):
             raise InputError(f"{self.path}: the extra_info of problem {index} is no JSON object")
         return info
 
     def golds(self, indices: list[int], extras: bool) -> tuple[list[str], list[dict] | None]:
-        """The answers of some problems, and their extras if asked for, as verify.Verifier takes
-        them."""
-        more = [self.extra(i) for i in indices] if extras else None
-        return [self.answer(i) for i in indices], more
+        """Return the answers to some problems and, if asked for, their extras, for `Verifier`."""
+        answers = [self.answer(i) for i in indices]
+        return answers, [self.extra(i) for i in indices] if extras else None
 
-    def shares(self, others: "Problems") -> int:
-        """How many different problems of the others are here too, by normalised text. It is a pass
-        over all problems (5 µs each: about 17 s for 3 million), of which none stays in memory."""
-        wanted, found = set(others._hashes()), set()
-        for text in self._hashes():
-            if text in wanted:
-                found.add(text)
-        return len(found)
+    def count_shared(self, others: "Problems") -> int:
+        """Count the distinct problems of `others` that are here too, by normalised text.
 
-    def _hashes(self):
-        """Of each normalised problem, in the order of the file."""
-        for batch in self.rows.select_columns("problem").iter(1000):
-            for text in batch["problem"]:
-                yield hash(normalise(text))
+        Reads all problems, about 5 µs each (17 s for 3 million), and keeps none of the texts."""
+        wanted = {hash(normalise(text)) for text in _values(others.rows, "problem")}
+        hashes = (hash(normalise(text)) for text in _values(self.rows, "problem"))
+        return len({key for key in hashes if key in wanted})
 
     def column(self, name: str) -> tuple[list, np.ndarray]:
-        """Any other column: its distinct values, and which of them each row has, int (n,)."""
+        """Return the distinct values of another column, and the index of each row's value (n,)."""
         if name not in self.others.column_names:
-            there = ", ".join(map(repr, self.others.column_names)) or "none"
-            raise InputError(f"{self.path}: has no column {name!r} for --column; it has {there}")
+            names = ", ".join(map(repr, self.others.column_names)) or "none"
+            raise InputError(f"{self.path}: has no column {name!r} for --column; it has {names}")
         column = self.others.data.column(name).combine_chunks()
         column = pc.dictionary_encode(column, null_encoding="encode")
         return column.dictionary.to_pylist(), column.indices.to_numpy()
 
-    def _kind(self) -> str:
-        """The reader for the file, once its first bytes are those of such a file: `datasets` would
-        unpack an archive, and keep for good what it had in it."""
+    def _reader(self) -> str:
+        """Choose the reader by the file's name, and check that the first bytes fit it: `datasets`
+        would unpack an archive and cache its content for good."""
         if not self.path.is_file():
-            raise FileNotFoundError(f"{self.path}: no such data file (--train_data, --val_data)")
-        if not (kind := KINDS.get(self.path.suffix)):
+            source = _source_of(self.path)
+            hint = f"; try python -m scripts.prepare_data --source {source}" if source else ""
+            raise FileNotFoundError(
+                f"{self.path}: no such data file (--train_data, --val_data){hint}"
+            )
+        if not (reader := READERS.get(self.path.suffix)):
             raise InputError(f"{self.path}: expected a .jsonl or .parquet file")
         with self.path.open("rb") as file:
             head = file.read(4)
         if not head:
             raise InputError(f"{self.path}: the file is empty")
-        text = head.strip(b"\xef\xbb\xbf \t\r\n")  # less a byte order mark
-        if not (head == b"PAR1" if kind == "parquet" else text[:1] in (b"{", b"[", b"")):
-            raise self._error(f"is no {kind} file")
-        return kind
+        text = head.strip(b"\xef\xbb\xbf \t\r\n")  # without a byte order mark
+        if not (head == b"PAR1" if reader == "parquet" else text[:1] in (b"{", b"[", b"")):
+            raise self._error(f"is no {reader} file")
+        return reader
 
-    def _load(self, kind: str) -> datasets.Dataset:
+    def _load(self, reader: str) -> datasets.Dataset:
         try:
-            return datasets.load_dataset(kind, data_files=str(self.path), split="train")
+            return datasets.load_dataset(reader, data_files=str(self.path), split="train")
         except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
-            why = str(error.__cause__ or error).partition("\n")[0]
-            raise self._error(f"cannot be read as {kind}: {why}") from error
+            reason = str(error.__cause__ or error).partition("\n")[0]
+            raise self._error(f"cannot be read as {reader}: {reason}") from error
 
     def _check(self, rows: datasets.Dataset) -> None:
         if not len(rows):
@@ -139,21 +140,21 @@ class Problems:
         for name in self.COLUMNS:
             if name not in rows.column_names:
                 raise self._error(f"lacks the field {name!r}")
-            if not _filled(rows.data.column(name)):
+            if not _is_filled(rows.data.column(name)):
                 wanted = "text in every row (not blank, no date), or a number in every row"
                 raise self._error(f"{name!r} must be {wanted}")
 
-    def _error(self, why: str) -> InputError:
-        """Names the first bad line of a JSONL file, where there is one; only looked for once
-        something is wrong, as that reads them all."""
+    def _error(self, reason: str) -> InputError:
+        """Name the first bad line of a JSONL file if there is one, else give the reason. Reads all
+        lines, so it is only called when something is wrong."""
         if self.path.suffix != ".parquet":
             with self.path.open("rb") as lines:
                 for number, line in enumerate(lines, 1):
-                    if line.strip() and (wrong := self._wrong(line)):
-                        return InputError(f"{self.path}, line {number}: {wrong}")
-        return InputError(f"{self.path}: {why}")
+                    if line.strip() and (message := self._line_error(line)):
+                        return InputError(f"{self.path}, line {number}: {message}")
+        return InputError(f"{self.path}: {reason}")
 
-    def _wrong(self, line: bytes) -> str | None:
+    def _line_error(self, line: bytes) -> str | None:
         try:
             row = json.loads(line.decode("utf-8-sig"))
         except (ValueError, RecursionError) as error:
@@ -165,48 +166,88 @@ class Problems:
         return None
 
 
-def check_data(config, empty_prompt: int, need: int) -> None:
-    """Raises InputError or OSError unless a step can draw `need` problems from the training data,
-    and the validation data can be read. Files that are missing are made, if their path says how."""
-    if empty_prompt >= config.max_prompt_tokens:
-        what = f"a prompt takes {empty_prompt} tokens already without a question"
-        raise InputError(f"--max_prompt_tokens {config.max_prompt_tokens}: {what}")
-    paths = (config.train_data, config.val_data)
-    if missing := [path for path in paths if not Path(path).exists()]:
-        from scripts.prepare_data import prepare_missing
+def prepare_missing(paths: list[str]) -> None:
+    """Run `python -m scripts.prepare_data --source NAME` if data/NAME/train.jsonl or val.jsonl is
+    missing. Other paths are ignored.
 
-        prepare_missing(missing)  # others stay missing
-    problems, held_out = (Problems(path) for path in paths)
+    It runs as a process, because this package does not import scripts. It writes below the working
+    directory, and its progress is printed. Raises InputError if it fails.
+    """
+    for path in paths:
+        source = _source_of(Path(path))
+        if not source or Path(path).exists():
+            continue
+        arguments = ["-m", "scripts.prepare_data", "--source", source]
+        command = f"python {' '.join(arguments)}"
+        print(f"{path} is missing: running {command}", flush=True)
+        folders = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+        reason = ""
+        # -P: a folder called `scripts` in the working directory must not be taken for ours.
+        arguments = [sys.executable, "-P", *arguments]
+        with subprocess.Popen(arguments, stderr=subprocess.PIPE, env=environment) as process:
+            # newline="" keeps the "\r" with which a progress bar returns to the start of its line.
+            for line in io.TextIOWrapper(process.stderr, errors="replace", newline=""):
+                if line.startswith("error: "):
+                    reason = line.removeprefix("error: ").strip()
+                else:
+                    print(line, end="", file=sys.stderr, flush=True)
+        if process.returncode:
+            reason = reason or f"exit status {process.returncode}"
+            raise InputError(f"{path}: no such data file, and {command} failed: {reason}")
+
+
+def check_data(config, prompt_tokens: int, needed: int) -> None:
+    """Check that both data files can be read and that the training file has `needed` problems, as
+    many as one step draws. Prints a note if the two share problems.
+
+    prompt_tokens: of a prompt with an empty question. Raises InputError or OSError.
+    """
+    if prompt_tokens >= config.max_prompt_tokens:
+        reason = f"a prompt takes {prompt_tokens} tokens already without a question"
+        raise InputError(f"--max_prompt_tokens {config.max_prompt_tokens}: {reason}")
+    train, val = Problems(config.train_data), Problems(config.val_data)
     if config.column:
-        problems.column(config.column)
+        train.column(config.column)
     if config.reward:
-        problems.check_extras()
-        held_out.check_extras()
-    if len(problems) < need:
-        what = f"has {len(problems)} problems, and one step draws {need}"
-        raise InputError(f"{config.train_data} {what}")
-    if shared := problems.shares(held_out):
-        what = f"{held_out.path} shares {shared} of its {len(held_out)} problems with the training"
-        without = f"--source own --copy {problems.path} --val_copy {held_out.path}"
+        train.check_extras()
+        val.check_extras()
+    if len(train) < needed:
+        raise InputError(f"{train.path} has {len(train)} problems, and one step draws {needed}")
+    if shared := train.count_shared(val):
+        arguments = f"--source own --copy {train.path} --val_copy {val.path}"
         print(
-            f"note: {what} data, so accuracy there is partly on what was trained on; to train "
-            f"without them: python -m scripts.prepare_data {without}",
+            f"note: {val.path} shares {shared} of its {len(val)} problems with the training data, "
+            "so its accuracy includes problems that were trained on; to train without them: "
+            f"python -m scripts.prepare_data {arguments}",
             flush=True,
         )
 
 
-def _filled(column: pa.ChunkedArray) -> bool:
-    """Whether all are text and not blank, or all numbers that their text can say exactly. Other
-    types (mixed ones, which come as JSON in quotes, or dates) would not stay what the file says."""
+def _source_of(path: Path) -> str | None:
+    """Return NAME if the path is data/NAME/train.jsonl or data/NAME/val.jsonl."""
+    match = re.fullmatch(r"data/([^/]+)/(?:train|val)\.jsonl", path.as_posix())
+    return match and match[1]
+
+
+def _values(rows: datasets.Dataset, column: str) -> Iterator:
+    """Yield the values of a column in order; few of them are in memory at a time."""
+    for batch in rows.select_columns(column).iter(1000):
+        yield from batch[column]
+
+
+def _is_filled(column: pa.ChunkedArray) -> bool:
+    """Check that all values are text that is not blank, or all are numbers that their text gives
+    exactly. Values of other types would change: `datasets` turns mixed ones into quoted JSON."""
     if column.null_count:
         return False
     if pa.types.is_integer(column.type):
         return True
-    if pa.types.is_floating(column.type):  # NaN is not less either
+    if pa.types.is_floating(column.type):  # false for NaN, too
         return pc.all(pc.less(pc.abs(column), 2**53)).as_py()
     if str(column.type) not in ("string", "large_string", "string_view"):
         return False
-    try:  # nothing here makes a copy of the text
+    try:  # nothing here copies the text
         return not pc.any(pc.or_(pc.equal(column, ""), pc.utf8_is_space(column))).as_py()
     except pa.ArrowInvalid:  # not UTF-8
         return False

@@ -1,18 +1,15 @@
-"""Which training problems stand in an evaluation file too, spelled as they may be.
+"""Find training problems that also occur in an evaluation file, possibly spelled differently.
 
-Texts are compared as words, numbers and signs; white space, punctuation, case, LaTeX that only
-concerns the looks, and whether "three" is 3 do not count. A problem is
+Texts are compared as sequences of words, numbers and signs: white space, punctuation, case, LaTeX
+that only changes the appearance, and "three" against 3 make no difference. A training problem is
 
-- `same_as_evaluation`: all its words are those of an evaluation problem, in their order;
-- `contains_evaluation`: runs of 8 words that it has in common with one make up 60% of that (Llama 3
-  counts so, arXiv 2407.21783, 5.1.4), and it has all of its numbers and signs, in their order.
+- `same_as_evaluation` if its words are those of an evaluation problem, in the same order;
+- `contains_evaluation` if shared runs of 8 words cover 60% of an evaluation problem (the measure of
+  Llama 3, arXiv 2407.21783, Section 5.1.4) and all its numbers and signs occur in the same order.
 
-A run alone proves nothing: "where m and n are relatively prime positive integers, find m + n" ends
-many problems of a contest, hence the 60%. With other numbers in the same words it is another
-problem, which is kept, hence the numbers. A problem of fewer than 8 words has no run, and is found
-as a whole only. docs/data.md has what is found of copies that were changed.
-
-Only the evaluation problems' runs are in memory, about 300 bytes a word.
+The 60% keep stock phrases ("where m and n are relatively prime positive integers, find m + n") from
+counting; with other numbers it is another problem. docs/data.md has measured detection rates.
+Only the runs of the evaluation problems are held in memory, about 300 bytes a word.
 """
 
 import re
@@ -21,7 +18,7 @@ from collections import defaultdict
 from plumbing.problems import normalise
 
 RUN = 8  # words in a row
-SHARE = 0.6  # of the evaluation problem's words, that are in such runs
+SHARE = 0.6  # of an evaluation problem's words that shared runs must cover
 SAME, CONTAINS = "same_as_evaluation", "contains_evaluation"
 
 _LOOKS = re.compile(
@@ -42,51 +39,48 @@ _AMOUNTS |= {"hundred", "thousand", "million"}
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """A problem as lower-case words, numbers and signs: what decides whether two are the same."""
+    """Split a problem into lower-case words, numbers and signs; equal tuples are one problem."""
     text = _LOOKS.sub(" ", normalise(text).translate(_DASHES))
     return tuple(_DIGITS.get(word, word.replace(",", "")) for word in _WORD.findall(text))
 
 
-def numbers_in(words) -> list[str]:
-    """Those of the words that say how much, and the signs between them."""
+def numbers_in(words: tuple[str, ...]) -> list[str]:
+    """Return the words that state an amount, and the signs between them."""
     return [word for word in words if not word.isalpha() or word in _AMOUNTS]
 
 
 class Evaluation:
-    """The problems of the evaluation files. `size`: how many different ones."""
+    """The distinct problems of the evaluation files, indexed by their runs of words."""
 
     def __init__(self):
-        self.first: dict[tuple, int] = {}  # words -> which problem
-        self.problems: list[tuple[str, str]] = []  # its text, and where it stands
-        self.runs = defaultdict(list)  # hash of a run -> where: (problem, first word)
-
-    @property
-    def size(self) -> int:
-        return len(self.problems)
+        self.problems: list[tuple[str, str]] = []  # (text, file or data set)
+        self.by_words: dict[tuple, int] = {}  # words -> index into `problems`
+        self.runs = defaultdict(list)  # hash of a run -> [(index into `problems`, first word)]
 
     def add(self, text: str, place: str) -> None:
-        """Take a problem; what has no words is none."""
+        """Add a problem; a text without words, or one that is known, is ignored."""
         words = words_of(text)
-        if not words or words in self.first:
+        if not words or words in self.by_words:
             return
-        self.first[words] = i = len(self.problems)
+        self.by_words[words] = index = len(self.problems)
         self.problems.append((text, place))
-        for at in range(len(words) - RUN + 1):
-            self.runs[hash(words[at : at + RUN])].append((i, at))
+        for start in range(len(words) - RUN + 1):
+            self.runs[hash(words[start : start + RUN])].append((index, start))
 
     def find(self, text: str) -> tuple[str, int] | None:
-        """(SAME or CONTAINS, which evaluation problem) of a training problem; None if of none."""
+        """Look a training problem up: (SAME or CONTAINS, index into `problems`), or None."""
         words = words_of(text)
-        if words in self.first:
-            return SAME, self.first[words]
-        starts = defaultdict(set)  # evaluation problem -> where in it the shared runs begin
-        for at in range(len(words) - RUN + 1):
-            for i, start in self.runs.get(hash(words[at : at + RUN]), ()):
-                starts[i].add(start)
-        for i in sorted(starts):
-            wanted = words_of(self.problems[i][0])
-            shared = {start + k for start in starts[i] for k in range(RUN)}
-            ours = iter(numbers_in(words))
-            if len(shared) >= SHARE * len(wanted) and all(x in ours for x in numbers_in(wanted)):
-                return CONTAINS, i
+        if words in self.by_words:
+            return SAME, self.by_words[words]
+        shared = defaultdict(set)  # index -> positions in that problem which shared runs cover
+        for start in range(len(words) - RUN + 1):
+            for index, at in self.runs.get(hash(words[start : start + RUN]), ()):
+                shared[index].update(range(at, at + RUN))
+        for index in sorted(shared):
+            wanted = words_of(self.problems[index][0])
+            numbers = iter(numbers_in(words))  # `x in numbers` consumes it: the order counts
+            if len(shared[index]) >= SHARE * len(wanted) and all(
+                number in numbers for number in numbers_in(wanted)
+            ):
+                return CONTAINS, index
         return None

@@ -33,9 +33,8 @@ import train
 from plumbing import command_line
 from plumbing.errors import InputError
 from plumbing.files import write_lines
-from plumbing.problems import Problems
+from plumbing.problems import Problems, prepare_missing
 from scripts import analysis
-from scripts.prepare_data import prepare_missing
 from verify import Verifier
 
 FIELDS = ["problem", "reward", "status", "tokens"]

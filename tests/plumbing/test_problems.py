@@ -1,4 +1,4 @@
-"""plumbing/problems.py: the columns of a data file, and what a check costs.
+"""Problem files: their columns, what a check reads, and data that is missing.
 
 Bad files are in test_bad_input.py.
 """
@@ -7,15 +7,15 @@ import json
 import resource
 import unicodedata
 from pathlib import Path
-from types import SimpleNamespace
 
 import datasets
 import numpy as np
 import pytest
 
+import plumbing.problems
 from plumbing.errors import InputError
 from plumbing.files import write_lines
-from plumbing.problems import Problems, check_data, normalise
+from plumbing.problems import Problems, check_data, normalise, prepare_missing
 from tests.helpers.models import ROOT
 from train import parse
 
@@ -30,49 +30,43 @@ def write(path, *rows):
     return path
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def check(train, val, *flags):
+    flags = ["--preset", "demo", "--train_data", str(train), "--val_data", str(val), *flags]
+    check_data(parse(flags), prompt_tokens=0, needed=1)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 @pytest.mark.parametrize("encode", [dict, json.dumps])
-def test_rows_and_what_rewards_are_told_of_them(kind, encode, tmp_path):
+def test_rows_and_the_extras_for_rewards(ending, encode, tmp_path):
     info = {"index": 7, "split": "train"}
     first = {"problem": "é\n", "data_source": "gsm8k", "extra_info": encode(info)}
     second = GOOD | {"data_source": None, "extra_info": None}
-    problems = Problems(write(tmp_path / f"a.{kind}", GOOD | first, second))
-    assert len(problems) == 2 and problems.answer(np.int64(1)) == "1"
-    assert problems.question(np.int64(0)) == "é\n"
-    assert problems.extra(np.int64(0)) == {"data_source": "gsm8k", "extra_info": info}
-    assert problems.extra(1) == {"data_source": "", "extra_info": None}
-    plain = Problems(write(tmp_path / f"b.{kind}", GOOD | {"expected_answer": 2}))
-    assert plain.answer(0) == "2" and plain.extra(0) == problems.extra(1)
+    problems = Problems(write(tmp_path / f"a.{ending}", GOOD | first, second))
+    assert len(problems) == 2 and problems.question(np.int64(0)) == "é\n"
+    extras = [{"data_source": "", "extra_info": None}, {"data_source": "gsm8k", "extra_info": info}]
+    assert problems.golds([np.int64(1), 0], extras=True) == (["1", "1"], extras)
+    plain = Problems(write(tmp_path / f"b.{ending}", GOOD | {"expected_answer": 2}))
+    assert plain.answer(0) == "2" and plain.extra(0) == extras[0]
 
 
-@pytest.mark.parametrize("odd", ["{cut", "[1]", 3])
-def test_extra_info_that_is_no_object(odd, tmp_path):
-    problems = Problems(write(tmp_path / "a.jsonl", GOOD | {"extra_info": odd}))
-    with pytest.raises(InputError, match="the extra_info of problem 0 is no JSON object"):
-        problems.extra(0)
-    with pytest.raises(InputError, match="the extra_info of problem 0 is no JSON object"):
-        problems.check_extras()
+@pytest.mark.parametrize("bad", ["{cut", "[1]", 3])
+def test_extra_info_that_is_not_an_object_is_rejected_before_training(bad, tmp_path):
+    good = write(tmp_path / "good.jsonl", GOOD)
+    path = write(tmp_path / "bad.jsonl", *(GOOD | {"extra_info": info} for info in (None, bad)))
+    check(good, path)  # only a custom reward reads the column
+    with pytest.raises(InputError, match=r"bad\.jsonl: the extra_info of problem 1 is no JSON obj"):
+        check(good, path, "--reward", "mine.py")
 
 
-def test_extra_info_is_looked_at_before_the_first_step(tmp_path):
-    """Where a reward is given it; the third problem's is none."""
-    rows = [GOOD | {"problem": f"{i}", "extra_info": "[]" if i == 2 else "{}"} for i in range(4)]
-    data = str(write(tmp_path / "a.jsonl", *rows))
-    flags = ["--preset", "demo", "--train_data", data, "--val_data", data]
-    check_data(parse(flags), 0, 4)
-    with pytest.raises(InputError, match="the extra_info of problem 2 is no JSON object"):
-        check_data(parse([*flags, "--reward", "mine.py"]), 0, 4)
-
-
-def test_another_column_by_value(tmp_path):
+def test_a_column_by_its_distinct_values(tmp_path):
     levels = ["hard", "easy", None, "hard"]
     problems = Problems(write(tmp_path / "a.jsonl", *(GOOD | {"level": x} for x in levels)))
     values, row = problems.column("level")
     assert [values[i] for i in row] == levels and len(values) == 3
 
 
-def test_a_check_maps_no_rows_and_copies_none(tmp_path):
-    """3 million problems on 8 ranks must not be 8 copies: what is checked is let go of."""
+def test_a_checked_file_takes_no_memory(tmp_path):
+    """8 ranks must not hold 8 copies of 3 million problems."""
 
     def resident():  # MiB, mapped files and copies
         pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -84,38 +78,65 @@ def test_a_check_maps_no_rows_and_copies_none(tmp_path):
     assert problems.answer(19_999) == "1" and resident() - before < 20
 
 
-def check(train, val):
-    there = {
-        "train_data": str(train),
-        "val_data": str(val),
-        "column": "",
-        "max_prompt_tokens": 9,
-        "reward": "",
-    }
-    check_data(SimpleNamespace(**there), empty_prompt=0, need=1)
-
-
-def test_problems_that_are_trained_on_and_validated_on_are_told_of(tmp_path, capsys):
+def test_problems_in_both_files_are_counted_in_one_note(tmp_path, capsys):
     texts = ["What is 1+1?", "what  is\n1+1?", "Half?", "A third?"]
     train = write(tmp_path / "a.jsonl", *(GOOD | {"problem": text} for text in texts))
     shared = write(tmp_path / "b.parquet", *(GOOD | {"problem": p} for p in ["WHAT is 1+1?", "x"]))
-    others = write(tmp_path / "c.jsonl", GOOD | {"problem": "What is 1+2?"})
-    check(train, others)
-    assert capsys.readouterr().out == ""
-    check(train, shared)
-    said = capsys.readouterr().out
-    assert said.startswith(f"note: {shared} shares 1 of its 2 problems with the training ")
-    assert said.endswith(f"--source own --copy {train} --val_copy {shared}\n")
-    assert said.count("\n") == 1
-
-
-def test_the_demo_validates_on_what_it_does_not_train_on(capsys):
+    check(train, write(tmp_path / "c.jsonl", GOOD | {"problem": "What is 1+2?"}))
     check(ROOT / "demo/train.jsonl", ROOT / "demo/val.jsonl")
     assert capsys.readouterr().out == ""
+    check(train, shared)
+    note = capsys.readouterr().out
+    assert note.startswith(f"note: {shared} shares 1 of its 2 problems with the training ")
+    assert note.endswith(f"--source own --copy {train} --val_copy {shared}\n")
+    assert note.count("\n") == 1
 
 
 @pytest.mark.parametrize("text", ["ß İ ﬁ ｘ²", "A\u00a0b", "plain  ASCII\t\n", "\x1c a \x1f"])
-def test_normalised_once_is_normalised(text):
+def test_normalising_twice_is_normalising_once(text):
     once = normalise(text)
     assert normalise(once) == once and "  " not in once
     assert once == " ".join(unicodedata.normalize("NFKC", text.casefold()).casefold().split())
+
+
+COMMAND = """
+import pathlib, sys
+folder = pathlib.Path("data", sys.argv[2])
+print("half", end="\\r", file=sys.stderr)
+if folder.name != "good":
+    sys.exit("error: no hub" if folder.name == "offline" else 3)
+folder.mkdir(parents=True)
+for name in ("train.jsonl", "val.jsonl"):
+    (folder / name).write_text("made")
+"""
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A prepare_data in another repository, and a wrong one in the working directory."""
+    for folder, code in {"repository": COMMAND, "work": "raise SystemExit('wrong')"}.items():
+        (tmp_path / folder / "scripts").mkdir(parents=True)
+        (tmp_path / folder / "scripts/prepare_data.py").write_text(code)
+    monkeypatch.setattr(plumbing.problems, "ROOT", tmp_path / "repository")
+    monkeypatch.chdir(tmp_path / "work")
+
+
+def test_missing_default_data_are_prepared_once_in_the_working_directory(repository, capsys):
+    paths = ["data/good/train.jsonl", "data/good/val.jsonl", "data/good/x.jsonl", "val.jsonl"]
+    prepare_missing(paths)
+    command = "python -m scripts.prepare_data --source good"
+    assert capsys.readouterr() == (f"{paths[0]} is missing: running {command}\n", "half\r")
+    assert [Path(path).exists() for path in paths] == [True, True, False, False]
+    Path(paths[0]).write_text("mine")
+    prepare_missing(paths)
+    assert Path(paths[0]).read_text() == "mine" and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("source", "reason"), [("offline", "no hub"), ("x", "exit status 3")])
+def test_a_failed_preparation_is_one_error(source, reason, repository, capsys):
+    message = f"python -m scripts.prepare_data --source {source} failed: {reason}"
+    with pytest.raises(InputError, match=f"^data/{source}/val.jsonl: no such data.* {message}$"):
+        prepare_missing([f"data/{source}/val.jsonl"])
+    assert capsys.readouterr().err == "half\r"
+    with pytest.raises(FileNotFoundError, match=f"; try python -m .* --source {source}$"):
+        Problems(f"data/{source}/val.jsonl")

@@ -1,4 +1,4 @@
-"""decontaminate: copies planted by hand, and problems that only look like copies."""
+"""decontaminate: copies that must be found, and problems that only resemble one."""
 
 import pytest
 
@@ -15,20 +15,10 @@ ENDING = (
 DICE = "Two fair dice are thrown, and then the larger one is thrown fifteen times more, until "
 DICE += "it shows what the smaller has shown before. What is the chance of that? " + ENDING
 SHORT = "Solve $x^2 = 81$."  # solve x ^ 2 = 81: no run of 8
-
-
-def find(text):
-    evaluation = Evaluation()
-    for i, problem in enumerate((JANET, DICE, SHORT)):
-        evaluation.add(problem, f"file {i}")
-    found = evaluation.find(text)
-    return found and found[0]
-
-
 COPIES = {
     "exact": JANET,
-    "re-spaced, in capitals": "\n " + JANET.upper().replace(" ", "\u00a0\n"),
-    "punctuated otherwise": JANET.replace(".", "!").replace("’", "'"),
+    "in capitals, other spaces": "\n " + JANET.upper().replace(" ", "\u00a0\n"),
+    "other punctuation": JANET.replace(".", "!").replace("’", "'"),
     "numbers as digits": JANET.replace("three", "3").replace("four", "4"),
     "LaTeX for the looks": DICE.replace("\\frac", "\\dfrac").replace("$m+n$", "\\(m \\,+\\, n\\)"),
     "a short one": "solve x^2=81",
@@ -45,7 +35,7 @@ KEPT = {
     "a teen changed": DICE.replace("fifteen", "sixteen"),
     "two numbers exchanged": JANET.replace("three", "4").replace("four", "3"),
     "changed inside a longer text": "Read this carefully. " + JANET.replace("16", "17"),
-    "the same ending, and numbers": "Two boys draw one of 15 balls. Who wins? " + ENDING,
+    "the same ending and numbers": "Two boys draw one of 15 balls. Who wins? " + ENDING,
     "half of it": JANET[:100],
     "another sign": "Solve $-x^2 = 81$.",
     "another power": "Solve $x^3 = 81$.",
@@ -54,15 +44,14 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [(text, SAME) for text in COPIES.values()]
-    + [(text, CONTAINS) for text in CONTAINED.values()]
-    + [(text, None) for text in KEPT.values()],
-    ids=[*COPIES, *CONTAINED, *KEPT],
-)
-def test_planted(text, found):
-    assert find(text) == found
+@pytest.mark.parametrize("name", [*COPIES, *CONTAINED, *KEPT])
+def test_copies_are_found_and_other_problems_are_kept(name):
+    evaluation = Evaluation()
+    for place, problem in enumerate((JANET, DICE, SHORT)):
+        evaluation.add(problem, f"file {place}")
+    match = evaluation.find((COPIES | CONTAINED | KEPT)[name])
+    expected = SAME if name in COPIES else CONTAINS if name in CONTAINED else None
+    assert (match and match[0]) == expected
 
 
 def test_words_by_hand():
