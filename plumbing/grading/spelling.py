@@ -169,7 +169,7 @@ AFTER_UNITS = {
 @functools.lru_cache(maxsize=1024)  # the completions of a group share their gold
 def canonicalize(text: str) -> tuple[str, frozenset[tuple[str, str]]]:
     """Return the canonical spelling of `text` without units, and the units with their powers:
-    "5 cm^2" and "5 square cm" both give ("5", {("cm,centimeter,centimetre", "2")})."""
+    "5 m^2" and "5 square meters" both give ("5", {("m,meter,metre", "2")})."""
     units = {(UNITS["$"], "1")} if r"\$" in text or text.count("$") % 2 else set()
     text = unicodedata.normalize("NFKC", text.translate(CHARACTERS))
     # An invisible character becomes a space, so that 4<NUL>2 is not 42.
