@@ -1,31 +1,34 @@
-r"""The verified reward r_ver(o) in {0, 1}: does the last \boxed{} of a completion o say what the
-gold answer says?
+r"""Grade completions: does the last \boxed{} state the reference answer, the "gold"? (r_ver)
 
-1. `Verifier`, in the trainer, hands completions and golds to workers (`python verify.py --worker`,
-   without torch), which can be killed and have limits on CPU time and memory (plumbing/grading/workers.py).
-   What a worker dies of is the status of the sample.
-2. `compare` brings gold and answer to one spelling (plumbing/grading/spelling.py), then compares their shapes
-   (plumbing/grading/structure.py) part by part, and of the parts the values (plumbing/grading/values.py).
-   math-verify alone is too generous for a reward that is optimised against: it solves equations, so
-   that repeating the question pays; it takes 1/2^99 for 1/2^98, "5 6" for 11, 1=2=5 for 5. So:
-   - The answer has the gold's shape: as many parts, the same brackets and names, each "=" true.
-   - Values are parsed only if they are arithmetic in letters; then they are equal exactly where
-     rational, else to 60 digits, at random points for the letters, or one is the other rounded to
-     six places or more. (math-verify's own `verify` judges golds with sums or integrals.)
-     Everything else is equal as text or not at all.
-   - A right answer in a rare spelling earns 0 (sin 30° in degrees, {x | x>3}, a zero hidden in
-     roots, the real root of -8): a wrong 1 is learned, a wrong 0 only slows learning.
-   Whether the order of a gold's list "1, 2" matters cannot be known: any order of it is paid.
-   3·4, 6! or a binomial coefficient is paid for 12, 720 or 10: a question that is such a term and
-   nothing more can be copied into the box.
-3. A `reward` of one's own, FILE.py:FUNCTION, takes the place of 2 in the same workers.
+The comparison is strict on purpose: the student learns whatever earns a wrong 1, while a wrong 0
+only slows learning. `compare` has four stages, the first three of them in plumbing/grading:
+
+1. Spelling: units are removed, and both texts get one canonical spelling. A unit may be left out
+   but not replaced: "5 cm" is right for "5", wrong for "5 m".
+2. Structure: lists, sets, tuples, intervals, matrices, ratios and relations are split into parts.
+   Gold and answer must have the same brackets, names and number of parts, and equal parts.
+   Every "=" in the answer must be true.
+3. Values: parts that are arithmetic are evaluated, at random points if they have letters. Rational
+   values must be the same, others must agree to 60 digits, except that a decimal may be the other
+   value rounded to six or more places.
+4. Text: other parts must be the same text, but sums, products, integrals and limits go to
+   math-verify. Alone it is too generous: it solves equations, so that repeating the question earns
+   1, and it accepts 1/2^99 for 1/2^98, "5 6" for 11 and 1=2=5 for 5.
+
+Accepted: "2, 1" for "1, 2", as the text does not show whether order matters; 3·4, 6! or a binomial
+coefficient for its value, so that a question which is only such a term can be copied into the box.
+Rejected: right answers in rare spellings, such as sin 30° in degrees, {x | x>3}, a zero hidden in
+roots, the real root of -8.
+
+`Verifier` calls `compare`, or a custom reward instead, in worker processes without torch that have
+limits on time and memory (`python verify.py --worker`, see plumbing/grading/workers.py).
 """
-
-from __future__ import annotations
 
 import logging
 import re
 import sys
+from collections import Counter
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,201 +36,202 @@ import math_verify
 
 from plumbing import plugins
 from plumbing.errors import InputError, first_lines
-from plumbing.grading.spelling import read
+from plumbing.grading.spelling import canonicalize
 from plumbing.grading.structure import FLIP, split, structure_of
-from plumbing.grading.values import TRIALS, close, is_arithmetic, is_rounded, values
-from plumbing.grading.workers import Pool, serve
+from plumbing.grading.values import TRIALS, equal_values, is_arithmetic, is_rounded, values
+from plumbing.grading.workers import WorkerPool, serve
 
-_FLOOR = re.compile(r"(?<!\\sqrt)\[[^\]]*[a-zA-Z]")  # may be one, where it stands in a gold
+_POSSIBLE_FLOOR = re.compile(r"(?<!\\sqrt)\[[^\]]*[a-zA-Z]")  # [x] in a gold
 _FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|log|ln)")
-MANY = 16  # golds that are not all bad by chance
-MAX_ANSWER = 2000  # characters of a box; longer ones are not read (status too_long)
+MIN_GOLDS = 16  # if none of so many earns 1, the custom reward expects another format
+MAX_ANSWER = 2000  # characters; longer boxes are not parsed (status too_long)
 STATUSES = ("correct", "wrong", "no_box", "too_long", "timeout", "memory", "crash")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`reward` is 1.0 iff `status`, one of STATUSES, is "correct"."""
+    """`reward` is 1.0 if `status`, one of STATUSES, is "correct", else 0.0."""
 
     reward: float
     status: str
 
 
 def extract_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}`, stripped; None if it is missing, empty or open."""
+    r"""Return the content of the last `\boxed{...}`; None if it is missing, empty or not closed."""
     start = max((box.end() for box in re.finditer(r"\\boxed\s*\{", text)), default=len(text))
     depth = 1
     for brace in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)  # an escaped brace is neither
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)  # escaped braces do not count
         if depth == 0:
             return text[start : brace.start()].strip() or None
     return None
 
 
-def _same_percent(gold: str, answer: str) -> bool:
-    """28% is answered by 28 and by 0.28, and the other way round."""
-    texts = (gold, answer)
-    bare = [text.rstrip("%") for text in texts]
-    hundredths = [re.sub("(.*)%$", r"(\1)/100", text) for text in texts]
-    return not answer.endswith("%%") and (_same_value(*bare) or _same_value(*hundredths))
+def _equal_percentages(gold: str, answer: str) -> bool:
+    """Accept 28 and 0.28 for 28%, and 28% for either."""
+    if answer.endswith("%%"):
+        return False
+    without_sign = [text.rstrip("%") for text in (gold, answer)]
+    as_fractions = [re.sub("(.*)%$", r"(\1)/100", text) for text in (gold, answer)]
+    return _equal_value(*without_sign) or _equal_value(*as_fractions)
 
 
-def _same_words(gold: str, answer: str) -> bool:
-    r"""Red is \text{red}; and what math-verify understands of sums, products, integrals, limits."""
+def _equal_text(gold: str, answer: str) -> bool:
+    r"""Compare as text without case and \text{}; sums, integrals and the like by math-verify."""
     first, second = (re.sub(r"\\text\{([^{}]*)\}", r"\1", x).casefold() for x in (gold, answer))
     if first == second:
         return bool(re.search(r"\w|∞", gold))
     if not re.search(r"\\(?:sum|prod|int|lim)", gold):
         return False
-    # No number is searched for in the box; no time limits, which use SIGALRM: the worker has some.
-    how = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
-    whole = [math_verify.LatexExtractionConfig(boxed_match_priority=0)]
+    # Parse the whole box, not its first number; time limits are the worker's, not SIGALRM's.
+    options = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
+    whole_box = [math_verify.LatexExtractionConfig(boxed_match_priority=0)]
     boxes = (rf"\boxed{{{text}}}" for text in (gold, answer))
-    trees = [math_verify.parse(box, whole, parsing_timeout=None, **how) for box in boxes]
+    trees = [math_verify.parse(box, whole_box, parsing_timeout=None, **options) for box in boxes]
     return all(trees) and math_verify.verify(*trees, timeout_seconds=None)
 
 
-def _same_value(gold: str, answer: str) -> bool:
-    """Whether two texts that have no parts are the same words or the same value."""
+def _equal_value(gold: str, answer: str) -> bool:
+    """Compare two texts without parts, as values if the gold is arithmetic, else as text."""
     if gold.endswith("%") or answer.endswith("%"):
-        return _same_percent(gold, answer)
-    if _FLOOR.search(gold) or not is_arithmetic(gold):
-        return _same_words(gold, answer)
-    golds, answers = values(gold), values(answer)
-    if not golds or len(golds) != len(answers):
+        return _equal_percentages(gold, answer)
+    if _POSSIBLE_FLOOR.search(gold) or not is_arithmetic(gold):
+        return _equal_text(gold, answer)
+    gold_values, answer_values = values(gold), values(answer)
+    if not gold_values or len(gold_values) != len(answer_values):
         return False
     if _FUNCTION.search(answer) and not _FUNCTION.search(gold):
         return False  # log_2(8) repeats the question; it does not answer 3
     decimal, exact = sorted((gold, answer), key=lambda text: "." not in text)
-    if "." not in exact and is_rounded(exact, decimal, 6):
+    if "." not in exact and is_rounded(exact, decimal, min_places=6):
         return True
-    pairs = enumerate(zip(golds, answers, strict=True))
-    # Roots of negative letters, which the second half has, are read in many ways.
+    pairs = enumerate(zip(gold_values, answer_values, strict=True))
+    # In the second half letters may be negative. Their roots follow no one convention: skip these.
     half = TRIALS // 2
-    return all(close(a, b) for at, (a, b) in pairs if at < half or (a.is_real and b.is_real))
+    return all(equal_values(a, b) for i, (a, b) in pairs if i < half or (a.is_real and b.is_real))
 
 
-def _multiples(gold: str, answer: str) -> bool:
-    """Whether two relations are one: left - right differs by a constant factor, which turns "<" if
-    it is negative."""
+def _equal_relations(gold: str, answer: str) -> bool:
+    """Whether one relation is a multiple of the other: left - right of the two differ by a constant
+    factor at all random points. A negative factor reverses "<"."""
     golds, answers = split(gold, "=<>≤≥≠"), split(answer, "=<>≤≥≠")
     sides = [values(side) for side in golds[::2] + answers[::2]]
     if not (len(golds) == len(answers) == 3 and all(sides)):
         return False
     points = list(zip(*(side * (TRIALS // len(side)) for side in sides), strict=True))
-    if any(a == b or c == d for a, b, c, d in points):  # 0=0 says nothing
+    if any(a == b or c == d for a, b, c, d in points):  # 0=0 states nothing
         return False
     factors = [(a - b) / (c - d) for a, b, c, d in points]
-    if not all(factor.is_real and close(factor, factors[0]) for factor in factors):
+    if not all(factor.is_real and equal_values(factor, factors[0]) for factor in factors):
         return False
     return golds[1] == (answers[1].translate(FLIP) if factors[0] < 0 else answers[1])
 
 
-def _same_parts(golds: list[str], answers: list[str], ordered: bool = True) -> bool:
-    """As many parts, equal one by one."""
-    left = list(answers)
+def _equal_parts(golds: list[str], answers: list[str], ordered: bool = True) -> bool:
+    """Whether there are as many answers as golds, equal one by one."""
+    remaining = list(answers)
     for gold in golds:
-        near = left[:1] if ordered else left
-        match = next((answer for answer in near if same(gold, answer)), None)
+        candidates = remaining[:1] if ordered else remaining
+        match = next((answer for answer in candidates if equivalent(gold, answer)), None)
         if match is None:
             return False
-        left.remove(match)
-    return not left
+        remaining.remove(match)
+    return not remaining
 
 
-def _same_collection(golds: list[str], answers: list[str]) -> bool:
-    """In any order, unless it alone tells x from y: "x=1, y=2" is not answered by "2, 1"."""
+def _equal_collections(golds: list[str], answers: list[str]) -> bool:
+    """Compare in any order, except where only the order tells x from y: "x=1, y=2" and "2, 1"."""
     names = [{structure_of(part).name for part in parts} - {""} for parts in (golds, answers)]
-    few, many = sorted(map(len, names))
-    return _same_parts(golds, answers, ordered=few <= 1 < many)
+    fewer, more = sorted(map(len, names))
+    return _equal_parts(golds, answers, ordered=fewer <= 1 < more)
 
 
-def same(gold: str, answer: str) -> bool:
-    """Whether two canonical texts say the same."""
-    answer, *rounded = split(answer, "≈")[::2]
-    (name, kind, golds), (answer_name, answer_kind, answers) = (
-        structure_of(gold),
-        structure_of(answer),
-    )
-    if rounded:  # an exact value and its approximations, all right: sqrt(3)/3 ≈ 0.577
-        right = all(is_rounded(answers[-1], decimal, 0) for decimal in rounded)
-        return right and same(gold, answer)
+def equivalent(gold: str, answer: str) -> bool:
+    """Whether two canonical texts state the same answer."""
+    answer, *approximations = split(answer, "≈")[::2]
+    name, kind, golds = structure_of(gold)
+    answer_name, answer_kind, answers = structure_of(answer)
+    if approximations:  # sqrt(3)/3 ≈ 0.577: an exact value, and all its approximations hold
+        hold = all(is_rounded(answers[-1], decimal, min_places=0) for decimal in approximations)
+        return hold and equivalent(gold, answer)
+    # An equation or a formula (y=2x+1) is answered by its multiples (2x-y+1=0). x=5 is not answered
+    # by 2x+3=13, which may be the question.
     other_name = answer_name not in ("", name)
-    # An equation is answered by its multiples, and so is a formula: y=2x+1 by 2x-y+1=0, but x=5 not
-    # by 2x+3=13.
     is_equation = other_name or answer_kind == "="
     is_formula = name and kind == "value" and is_equation and len(values(golds[0])) > 1
     if is_formula or kind[0] in "=<>≤≥≠":
-        alike = (name, kind) == (answer_name, answer_kind) and _same_parts(golds, answers)
-        return alike or _multiples(gold, answer)
+        same_sides = (name, kind) == (answer_name, answer_kind) and _equal_parts(golds, answers)
+        return same_sides or _equal_relations(gold, answer)
     if name and other_name:
         return False
-    if set(answer_kind) == {"="}:  # 3+5=8: every side is right; m+n=8 names what was asked for
-        named = not name and re.fullmatch(r"[a-z](?:\+[a-z])+", answers[0])
-        return all(same(gold, side) for side in answers[bool(named) :])
+    if set(answer_kind) == {"="}:  # 3+5=8: every side must be right, but m+n in m+n=8 is a name
+        is_name = not name and re.fullmatch(r"[a-z](?:\+[a-z])+", answers[0])
+        return all(equivalent(gold, side) for side in answers[bool(is_name) :])
     kinds = {kind, answer_kind}
     if kinds <= {"list", "set"}:
-        return _same_collection(golds, answers)
+        return _equal_collections(golds, answers)
     if kinds == {"value"} or (kinds == {":", "value"} and len(golds) + len(answers) == 3):
-        return _same_value("/".join(golds), "/".join(answers))
+        return _equal_value("/".join(golds), "/".join(answers))  # 2:3 is 2/3
     if kind == "()" and all(structure_of(part).name for part in answers):
-        answers = sorted(answers)  # (3,1) is answered by 3,1 in this order, and so by y=1,x=3
-    return (len(kinds) == 1 or kinds == {"list", "()"}) and _same_parts(golds, answers)
+        answers = sorted(answers)  # "y=1, x=3" for (3,1)
+    return (len(kinds) == 1 or kinds == {"list", "()"}) and _equal_parts(golds, answers)
 
 
-# A letter and what it stands for: "(D) (2,0)", "\text{(D)} 5", "D. red"; not "(D)-5", "(D), (E)".
+# The letter of a choice and then its content: "(D) (2,0)", "\text{(D)} 5", "D. red". No match where
+# the letter may be part of an expression or one of several: "(D)-5", "(D), (E)".
 _CHOICE = re.compile(
     r"(?:\\(?:text|math)\w*\{)? ?\(?([A-J])[).:](?:[\s~}]|\\[ ,;:]|\\q?quad)+"
     r"(?!.*(?<![a-zA-Z])[A-J](?![a-zA-Z]))(?:-\S|[^\s=<>+*/^_,;-])"
 )
 
 
-def compare(gold: str, answer: str, trusting: bool = True) -> bool:
-    """Whether `answer` says what `gold` says (contents of a box). `trusting`: equal texts do,
-    understood or not."""
-    (gold, units), choice = read(gold), _CHOICE.match(answer)
+def compare(gold: str, answer: str, accept_identical: bool = True) -> bool:
+    """Whether two contents of boxes agree. accept_identical: whether texts of identical spelling
+    agree even if they cannot be parsed."""
+    (gold, gold_units), choice = canonicalize(gold), _CHOICE.match(answer)
     if choice and re.fullmatch(r"\(?[A-J]\)?", gold):
         answer = choice[1]
-    answer, others = read(answer)
-    if not (units <= others or others <= units):  # 8% is not 8 minutes; 8 may be
+    answer, answer_units = canonicalize(answer)
+    if not (gold_units <= answer_units or answer_units <= gold_units):  # 8% is not 8 minutes
         return False
     try:
-        return (trusting and gold == answer != "") or same(gold, answer)
+        return (accept_identical and gold == answer != "") or equivalent(gold, answer)
     except RecursionError:
-        return False  # nested deeper than any answer
+        return False  # nested deeper than any real answer
 
 
-def _grade(completion: str, gold: str, trusting: bool) -> str:
-    """The status of a completion."""
+def _grade(completion: str, gold: str, accept_identical: bool) -> str:
+    """Return the status of a completion."""
     answer = extract_boxed(completion)
     if answer is None:
         return "no_box"
     if max(len(gold), len(answer)) > MAX_ANSWER:
         return "too_long"
-    return "correct" if compare(gold, answer, trusting) else "wrong"
+    return "correct" if compare(gold, answer, accept_identical) else "wrong"
 
 
-def _prepare(reward: str):
-    """`_grade`, or the same by a reward of one's own; its status may be what is wrong with that."""
+def _prepare(reward: str) -> Callable[..., str]:
+    """Return `_grade`, or a function like it that calls a custom reward. It returns a status, or an
+    error message if the reward fails."""
     if not reward:
         logging.disable(logging.CRITICAL)  # math-verify warns that its time limits are off
-        compare(r"\sum_{k=1}^n k", r"\frac{n(n+1)}{2}")  # loads and warms the parsers
+        compare(r"\sum_{k=1}^n k", r"\frac{n(n+1)}{2}")  # initializes the parsers
         return _grade
     function = plugins.load(reward, "--reward", "compute_score")
-    name = getattr(function, "__name__", "it")
 
-    def grade(completion: str, gold: str, trusting: bool, **about) -> str:
+    def grade(completion: str, gold: str, accept_identical: bool, **extra) -> str:
         try:
-            score = function(solution_str=completion, ground_truth=gold, **about)
+            extra = {"data_source": "", "extra_info": None} | extra
+            score = function(solution_str=completion, ground_truth=gold, **extra)
             score = score["score"] if isinstance(score, dict) else score
             if score in (0, 1):
                 return "correct" if score else "wrong"
-            did = f"returned {score!r}"
+            problem = f"it returned {score!r}"
         except MemoryError:
             raise
-        except Exception as error:  # it is anyone's code
-            did = f"raised {type(error).__name__}: {first_lines(error)}"
-        return f"--reward {reward}: {name} {did}: the method is for binary rewards, 0 or 1"
+        except Exception as error:  # the user's code may raise anything
+            problem = f"it raised {type(error).__name__}: {first_lines(error)}"
+        return f"--reward {reward}: {problem}; it must return 0 or 1, as rewards are binary"
 
     return grade
 
@@ -235,12 +239,13 @@ def _prepare(reward: str):
 class Verifier:
     """A pool of worker processes that grade completions; a context manager.
 
-    workers: processes, about 100 MB each. cpu_seconds: CPU time that a sample may take; it decides
-    `timeout`, and the machine's load does not. wall_seconds: what one sample may hold of workers
-    whatever they do. memory_bytes: what a sample may add to a worker. reward: FILE.py or
-    FILE.py:FUNCTION, a reward of one's own in place of r_ver, called as verl's are:
-    compute_score(data_source, solution_str, ground_truth, extra_info=None) -> 0 or 1, or a dict
-    with it under "score". Raises InputError, when entered, if there is no such function.
+    workers: number of processes, about 100 MB each.
+    cpu_seconds: CPU time after which a sample's status is `timeout`, independent of machine load.
+    wall_seconds: the longest that a sample may occupy workers.
+    memory_bytes: memory that a sample may add to a worker.
+    reward: FILE.py or FILE.py:FUNCTION, a custom reward instead of `compare`. As in verl,
+        compute_score(data_source, solution_str, ground_truth, extra_info=None) returns 0 or 1, or a
+        dict with it under "score". Entering raises InputError if there is no such function.
     """
 
     def __init__(
@@ -253,10 +258,10 @@ class Verifier:
     ):
         command = [sys.executable, str(Path(__file__).resolve()), "--worker"]
         command += [str(cpu_seconds), str(memory_bytes), reward]
-        self.pool, self.reward = Pool(command, workers, wall_seconds), reward
-        self.paid = {}  # by data set: how many golds `reward` has seen, and paid
+        self.pool, self.reward = WorkerPool(command, workers, wall_seconds), reward
+        self.checked, self.valid = Counter(), Counter()  # golds by data set
 
-    def __enter__(self) -> Verifier:
+    def __enter__(self) -> "Verifier":
         self.pool.start()
         return self
 
@@ -266,58 +271,55 @@ class Verifier:
     def grade(
         self, completions: list[str], golds: list[str], extras: list[dict] | None = None
     ) -> list[Verdict]:
-        """One verdict for each completion (the text after the prompt, never the prompt itself), in
-        order. extras: {"data_source": str, "extra_info": dict | None} for each, for `reward`.
+        """Return the verdicts of completions (the text after the prompt, never the prompt itself).
+        extras: for a custom reward, {"data_source": str, "extra_info": dict | None} for each.
 
         Raises ValueError if the lists differ in length, RuntimeError outside `with` or if a worker
-        cannot start, InputError if `reward` raises or returns what is neither 0 nor 1.
+        cannot start, InputError if the reward raises or does not return 0 or 1.
         """
-        statuses = self._statuses(completions, golds, extras, trusting=True)
+        statuses = self._statuses(completions, golds, extras, accept_identical=True)
         return [Verdict(float(status == "correct"), status) for status in statuses]
 
     def check_golds(
-        self, golds: list[str], extras: list[dict] | None = None, of=None
+        self, golds: list[str], extras: list[dict] | None = None, dataset: Hashable = None
     ) -> list[bool]:
-        r"""For each gold whether it can be verified against itself: it fits a box, is understood
-        and found equal. With `reward`: whether \boxed{gold} earns 1; InputError once none of MANY
-        of a data set `of` has, as it then looks for another form of answer than the prompt asks
-        for."""
+        r"""Return whether each gold can be verified: it fits in a box, is understood and equivalent
+        to itself. With a custom reward: whether \boxed{gold} earns 1; InputError if that holds for
+        none of a data set's first MIN_GOLDS, as the reward then expects another format."""
         boxes = [rf"\boxed{{{gold}}}" for gold in golds]
-        statuses = self._statuses(boxes, golds, extras, trusting=False)
+        statuses = self._statuses(boxes, golds, extras, accept_identical=False)
         pairs = zip(boxes, golds, strict=True)
         fits = [bool(self.reward) or extract_boxed(box) == gold.strip() for box, gold in pairs]
-        good = [fit and status == "correct" for fit, status in zip(fits, statuses, strict=True)]
-        seen, paid = self.paid.get(of, (0, 0))
-        self.paid[of] = seen, paid = seen + len(golds), paid + sum(good)
-        if self.reward and seen >= MANY and not paid:
-            raise InputError(
-                f"--reward {self.reward}: {boxes[0]} does not earn 1, nor any other gold"
-            )
-        return good
+        valid = [fit and status == "correct" for fit, status in zip(fits, statuses, strict=True)]
+        self.checked[dataset] += len(golds)
+        self.valid[dataset] += sum(valid)
+        if self.reward and self.checked[dataset] >= MIN_GOLDS and not self.valid[dataset]:
+            problem = rf"{boxes[0]} does not earn 1, nor any other gold; it must accept \boxed{{}}"
+            raise InputError(f"--reward {self.reward}: {problem}")
+        return valid
 
-    def _statuses(self, completions, golds, extras, trusting: bool) -> list[str]:
+    def _statuses(self, completions, golds, extras, accept_identical: bool) -> list[str]:
         if len(completions) != len(golds):
-            raise ValueError(f"{len(completions)} completions for {len(golds)} golds")
-        nothing = {"data_source": "", "extra_info": None} if self.reward else {}
+            raise ValueError(f"{len(completions)} completions, {len(golds)} golds: must be as many")
         extras = extras if extras and self.reward else [{}] * len(golds)
         jobs = [
-            nothing | extra | {"completion": completion, "gold": gold, "trusting": trusting}
-            for completion, gold, extra in zip(completions, golds, extras, strict=True)
+            extra | {"completion": text, "gold": gold, "accept_identical": accept_identical}
+            for text, gold, extra in zip(completions, golds, extras, strict=True)
         ]
         statuses = self.pool.run(jobs)
-        if refused := [status for status in statuses if status not in STATUSES]:
-            raise InputError(refused[0])
+        if errors := [status for status in statuses if status not in STATUSES]:
+            raise InputError(errors[0])
         return statuses
 
 
 def check_gold(gold: str) -> bool:
-    """Whether `gold` can be verified against itself. Starts a worker; `check_golds` takes many."""
+    """Whether `gold` can be verified. Starts a worker; use Verifier.check_golds for many."""
     with Verifier(workers=1) as verifier:
         return verifier.check_golds([gold])[0]
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 5 or sys.argv[1] != "--worker":
-        sys.exit("verify.py is a module; its Verifier starts the workers")
+        sys.exit("verify.py: not a command; use `from verify import Verifier`")
     _, _, cpu_seconds, memory_bytes, reward = sys.argv
     serve(lambda: _prepare(reward), float(cpu_seconds), int(memory_bytes))

@@ -1,1 +1,1 @@
-"""How verify.py reads and compares answers."""
+"""Spelling, structure and values of answers, and the worker processes that verify.py uses."""

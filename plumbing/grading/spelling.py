@@ -1,5 +1,9 @@
-r"""One spelling for each thing: `read` turns what people write in a box into the few forms
-that verify.py compares, by the rules of one table, each with an example of what it does."""
+r"""Canonical spelling of answers: one way to write each thing, in place of many.
+
+`canonicalize` replaces CHARACTERS, applies the rules BEFORE_UNITS, removes units and applies the
+rules AFTER_UNITS, in the order written. A rule is a regular expression and its replacement. Its key
+is an example, which tests/plumbing/test_spelling.py runs.
+"""
 
 import functools
 import re
@@ -12,7 +16,8 @@ CHARACTERS = str.maketrans(
     | {digit: f"^{unicodedata.digit(digit)}" for digit in "⁰¹²³⁴⁵⁶⁷⁸⁹"}
     | {digit: f"_{unicodedata.digit(digit)}" for digit in "₀₁₂₃₄₅₆₇₈₉"}
 )
-# One character for each relation, set operation and bracket, so that texts can be cut at them.
+# LaTeX commands (without their backslash) and operators, by the spelling that replaces them.
+# Relations, set operations and brackets become one character, so that texts can be split at them.
 SYNONYMS = {
     "≤": "le leq leqslant <=",
     "≥": "ge geq geqslant >=",
@@ -45,11 +50,10 @@ SYNONYMS = {
     " ": ", ; : > ( ) quad qquad left right big Big bigl bigr displaystyle",
     "": "! $ boldsymbol bm mathit mathsf underline fbox bf",
 }
-COMMANDS = {name: spelling for spelling, names in SYNONYMS.items() for name in names.split()}
-COMMANDS[" "] = " "  # backslash, space
+COMMANDS = {name: key for key, names in SYNONYMS.items() for name in names.split()} | {" ": " "}
 
-# Words that change what the number before them claims; others behind it are taken for a unit.
-CLAIMS = """
+# Words that are not units: they change or negate the number before them. Other words are units.
+NOT_UNITS = """
     k K M B i e x pi alpha beta gamma delta theta lambda sigma omega phi infinity or and no not
     non is to than but wrong false negative plus minus times over root squared cubed factorial
     mod modulo log sin cos tan sine cosine tangent logarithm ish half halves third quarter
@@ -58,20 +62,19 @@ CLAIMS = """
     seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
     nineteen twenty thirty forty fifty sixty seventy eighty ninety
     """
-CLAIMS = {form for word in CLAIMS.split() for form in (word, word + "s")}
-# 5 cm is not 5 m: units that are told apart, each with its spellings.
-SIZES = """
+NOT_UNITS = {form for word in NOT_UNITS.split() for form in (word, word + "s")}
+# Units that are compared (5 cm is not 5 m), each with its spellings. Other units are ignored.
+UNITS = """
     mm,millimeter,millimetre cm,centimeter,centimetre m,meter,metre km,kilometer,kilometre
     in,inch,inche ft,foot,feet yd,yard mi,mile g,gram kg,kilogram s,sec,second min,minute h,hr,hour
     day week month year cent dollar,$ €,euro £ am pm degree,° radian,rad %
     """
-SIZES = {name: names for names in SIZES.split() for name in names.split(",")}
-POWERS = {"sq": "2", "cu": "3"}
+UNITS = {name: names for names in UNITS.split() for name in names.split(",")}
 
 _TEXT = r"\\text ?\{ ?[A-Za-z](?:[A-Za-z/. -]|\^(?:-?[123]|\{-?[123]\}))*\}"
 _POWER = r"(?: ?\^ ?\{?-?[123]\}?)?"
 _RATE = r"(?:[ckm]?m|mi|ft|k?g)/(?:hr?|s|sec|min|c?m)"
-# What stands behind a number and before the end of a part.
+# Units between a number and the end of a part: \text{...}, rates such as km/h, or words.
 _UNIT = re.compile(
     rf"(?:(?<=[^ ,;=({{⦃]) *{_TEXT}{_POWER}(?: ?[/*]? ?{_TEXT}{_POWER})*"
     rf"|(?:(?<=[\d}}])|(?<=\\pi)) ?(?:{_RATE}|[ckm]m|kg|(?:\b(?:[a-z]{{4,}}|per|in) ?)+){_POWER}"
@@ -79,25 +82,27 @@ _UNIT = re.compile(
 )
 
 
-def _claims(word: str) -> bool:
-    parts = re.fullmatch(r"(?!mon)\w+ths|\w+(?:teen|ie|lf)th", word.lower())
-    return bool(parts or {word, word.lower()} & CLAIMS)
+def _changes_value(word: str) -> bool:
+    """Whether a word after a number is part of the value: "million", "hundredths", "twentieth"."""
+    fraction = re.fullmatch(r"(?!mon)\w+ths|\w+(?:teen|ie|lf)th", word.lower())
+    return bool(fraction or {word, word.lower()} & NOT_UNITS)
 
 
-def _repeating(decimal: re.Match) -> str:
-    whole, start, again = decimal.groups(default="")
-    top = int(whole + start + again) - int("0" + whole + start)
-    return rf"(\frac{{{top}}}{{{10 ** len(start) * (10 ** len(again) - 1)}}})"
+def _as_fraction(decimal: re.Match) -> str:
+    integer, prefix, period = decimal.groups(default="")
+    numerator = int(integer + prefix + period) - int("0" + integer + prefix)
+    return rf"(\frac{{{numerator}}}{{{10 ** len(prefix) * (10 ** len(period) - 1)}}})"
 
 
-def _closed_up(number: re.Match) -> str:
+def _join_digits(number: re.Match) -> str:
     return re.sub("[ ,]", "", number[0])
 
 
+# {...} with two more levels of braces inside.
 _GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 _MATRIX = r"\{(?:(?:[pbB]|small)?matrix|array)\}"
 
-# Example: pattern, replacement.
+# "before -> after": (pattern, replacement)
 BEFORE_UNITS = {
     r"1{,}234\,567 -> 1234567": (r"(?<=\d)(?:\{,\}|,? ?\\!|\\[,; ]) ?(?=\d{3}(?!\d))", ""),
     "3{:}30 -> 3:30": (r"\{:\}", ":"),
@@ -131,13 +136,10 @@ BEFORE_UNITS = {
 }
 AFTER_UNITS = {
     "90^{°} -> 90 ": (r"\^ ?\{? ?° ?\}?|°", " "),
-    r"\text{\frac{1}{2}} -> \frac{1}{2}": (
-        r"^ ?\\text ?\{((?:[^{}a-zA-Z]|\\[a-zA-Z]+|\{[^{}]*\})+)\} ?$",
-        r"\1",
-    ),
+    r"\text{\pi} -> \pi": (r"^ ?\\text ?\{((?:[^{}a-zA-Z]|\\[a-zA-Z]+|\{[^{}]*\})+)\} ?$", r"\1"),
     r"\text{(B)} ->  (B) ": (r"\\text\{([-+]?[\d./]+|\(?[A-Za-z]\)?)\}", r" \1 "),
-    "-1 234.5 -> -1234.5": (r"^ ?-?\d{1,3}(?: \d{3})+(?=(?:\.\d+)? ?$)", _closed_up),
-    "x= 1,234.5 -> x=1234.5": (r"(?:^|=) ?-?\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?[ %]*$)", _closed_up),
+    "-1 234.5 -> -1234.5": (r"^ ?-?\d{1,3}(?: \d{3})+(?=(?:\.\d+)? ?$)", _join_digits),
+    "x= 1,234.5 -> x=1234.5": (r"(?:^|=) ?-?\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?[ %]*$)", _join_digits),
     r"11 5/6 -> 11\frac{5}{6}": (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
     r"\frac12 -> \frac{1}2": (r"\\frac(?: ?(\d|\\pi)| ([a-zA-Z])) ?", r"\\frac{\1\2}"),
     r"\frac{1}2 -> \frac{1}{2}": (rf"(\\frac{_GROUP}) ?([^\W_]|\\pi)", r"\1{\3}"),
@@ -145,21 +147,18 @@ AFTER_UNITS = {
     r"\sqrt[3]2 -> \sqrt[3]{2}": (r"\\sqrt ?(\[\d+\]) ?(\d)", r"\\sqrt\1{\2}"),
     r"3 \pmod 5 -> 3 \pmod{5}": (r"\\pmod ?(\d+)", r"\\pmod{\1}"),
     "52_8 -> 52_{8}": (r"(?<=\d) ?_ ?(?:(\d+)|\{ ?\(?(\d+)\)? ?\})|_ ?(\w)", r"_{\1\2\3}"),
-    # This is no product, and the parser is told so.
+    # A mixed number is a sum; the parser of values would take it for a product.
     r"1\frac{3}{4} -> (1+\frac{3}{4})": (
         r"(?<![\d.,}^_])(\d+) ?\\frac\{(\d+)\}\{(\d+)\}",
         r"(\1+\\frac{\2}{\3})",
     ),
-    r".1\overline{6} -> (\frac{15}{90})": (
-        r"(\d*)\.(\d*)\\(?:overline|bar) ?\{(\d+)\}",
-        _repeating,
-    ),
-    # Two numbers side by side are none either.
+    r".1\bar{6} -> (\frac{15}{90})": (r"(\d*)\.(\d*)\\(?:overline|bar) ?\{(\d+)\}", _as_fraction),
+    # Two numbers side by side are not a product. The "?" makes the text unparsable.
     "5 6 -> 5?6": (r"(?<=[\d.]) +(?=[\d.])|(?<=\d)\{(?=\d)", "?"),
     "{5}6 -> ?5}6": (r"(?<![a-zA-Z}\]^_])\{(?=\d+\}\d)", "?"),
     r"2 \pi r + 1 -> 2\pi r+1": (r"(\\[a-zA-Z]+ (?=[a-zA-Z]))| ", r"\1"),
     "(1,+∞) -> (1,∞)": (r"(?<![^=(\[,])\+", ""),
-    # A set without one of its points is a union.
+    # An interval without one of its points is a union.
     r"(0,9)\setminus⦃4⦄ -> (0,4)∪(4,9)": (
         r"([(\[])([^,]*),([^,]*)([)\]])\\setminus⦃([^,⦄]*)⦄",
         r"\1\2,\5)∪(\5,\3\4",
@@ -168,31 +167,31 @@ AFTER_UNITS = {
 
 
 @functools.lru_cache(maxsize=1024)  # the completions of a group share their gold
-def read(text: str) -> tuple[str, frozenset]:
-    """One spelling of `text`, and the units in it with their powers: "5 cm^2" and "5 square cm" are
-    both ("5", {("cm,centimeter,centimetre", "2")})."""
-    units = {(SIZES["$"], "1")} if r"\$" in text or text.count("$") % 2 else set()
+def canonicalize(text: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    """Return the canonical spelling of `text` without units, and the units with their powers:
+    "5 m^2" and "5 square meters" both give ("5", {("m,meter,metre", "2")})."""
+    units = {(UNITS["$"], "1")} if r"\$" in text or text.count("$") % 2 else set()
     text = unicodedata.normalize("NFKC", text.translate(CHARACTERS))
-    # An unseen character must not glue what it separates: 4<NUL>2 is not 42.
-    text = "".join(" " if unicodedata.category(one)[0] == "C" else one for one in text)
+    # An invisible character becomes a space, so that 4<NUL>2 is not 42.
+    text = "".join(" " if unicodedata.category(char)[0] == "C" else char for char in text)
     for pattern, replacement in BEFORE_UNITS.values():
         text = re.sub(pattern, replacement, text)
 
-    def without(unit: re.Match) -> str:
-        words = re.findall("[A-Za-z]+", unit[0])
-        number = re.search(r"[\d%]|\\pi", text[: unit.start()])
-        if not number or any(map(_claims, words)):
-            return unit[0]
-        found = r"(?<![a-zA-Z\\])(?:(sq|cu)[a-z]* )?([a-zA-Z]+)(?:\W{0,2}\^\W?(\d))?"
-        for shape, name, power in re.findall(found, unit[0]):
+    def remove_unit(match: re.Match) -> str:
+        words = re.findall("[A-Za-z]+", match[0])
+        number = re.search(r"[\d%]|\\pi", text[: match.start()])
+        if not number or any(map(_changes_value, words)):
+            return match[0]
+        name_and_power = r"(?<![a-zA-Z\\])(?:(sq|cu)[a-z]* )?([a-zA-Z]+)(?:\W{0,2}\^\W?(\d))?"
+        for prefix, name, power in re.findall(name_and_power, match[0]):
             name = name.lower()
-            one = name if name in SIZES or len(name) < 3 else name.removesuffix("s")
-            if one in SIZES:
-                units.add((SIZES[one], power or POWERS.get(shape, "1")))
+            singular = name if name in UNITS or len(name) < 3 else name.removesuffix("s")
+            if singular in UNITS:
+                units.add((UNITS[singular], power or {"sq": "2", "cu": "3"}.get(prefix, "1")))
         return ""
 
-    units |= {(SIZES[mark], "1") for mark in "%°" if mark in text}
-    text = _UNIT.sub(without, text)
+    units |= {(UNITS[mark], "1") for mark in "%°" if mark in text}
+    text = _UNIT.sub(remove_unit, text)
     for pattern, replacement in AFTER_UNITS.values():
         text = re.sub(pattern, replacement, text)
     return text, frozenset(units)

@@ -1,7 +1,7 @@
-"""Processes that can be killed: a line of JSON in, a line out, within limits on time and memory.
+"""A pool of worker processes that can be killed, with limits on time and memory.
 
-`Pool`, in the parent, hands jobs out; `serve`, in the program that it starts, does them. A worker
-holds one job at a time: what it dies of is the answer to that job, and a fresh worker follows.
+`WorkerPool` runs in the parent, `serve` in each worker. A job is a line of JSON, its reply a line
+of text. A worker holds one job at a time. If it dies, the reply is its cause of death.
 """
 
 import contextlib
@@ -13,55 +13,55 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from plumbing.errors import InputError
 
-START_SECONDS = 120  # a worker that takes longer to start does not work
-MAX_KILLED = 5  # workers in a row that somebody may kill while they start
-NO_MEMORY = 4  # exit status of a worker
+START_SECONDS = 120  # a worker that takes longer to start is an error
+MAX_KILLED = 5  # workers in a row that may be killed from outside while they start
+OUT_OF_MEMORY = 4  # exit status of a worker
 DEATHS = {-signal.SIGPROF: "timeout", -signal.SIGKILL: "timeout"}
-DEATHS |= {-signal.SIGABRT: "memory", NO_MEMORY: "memory"}
+DEATHS |= {-signal.SIGABRT: "memory", OUT_OF_MEMORY: "memory"}
 
 
-def serve(prepare, cpu_seconds: float, memory_bytes: int) -> None:
-    """A worker: answers lines of JSON, each a dict, with answer(**dict), a line, until the parent
-    closes the pipe or dies. `answer` is what prepare() returns; what that has loaded by then does
-    not count as memory. An InputError of prepare() is raised by the parent's Pool."""
-    # Slurm sends it to every process of a step, and a rank that saves still has answers to grade.
+def serve(prepare: Callable, cpu_seconds: float, memory_bytes: int) -> None:
+    """Run a worker: reply to each job with prepare()(**job) until the parent closes the pipe or
+    dies. Memory that prepare() allocates does not count. Its InputError is raised in the parent."""
+    # Slurm sends SIGTERM to every process of a step, while ranks still grade before they save.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
-    os.dup2(2, 1)  # what somebody's code prints must not be taken for an answer,
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # nor may it read the next question
+    jobs, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
+    os.dup2(2, 1)  # a custom reward's prints are not replies,
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # and it cannot read the next job
 
-    def say(line: str) -> None:
-        os.write(replies, " ".join(line.split()).encode(errors="replace")[:2000] + b"\n")
+    def send(reply: str) -> None:
+        os.write(replies, " ".join(reply.split()).encode(errors="replace")[:2000] + b"\n")
 
     try:
-        answer = prepare()
+        function = prepare()
     except InputError as error:
-        say(str(error))
+        send(str(error))
         sys.exit(InputError.status)
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + memory_bytes, held + memory_bytes))
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + memory_bytes, used_bytes + memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    say("ready")
-    for line in requests:
-        # CPU time: a loaded machine changes no answer.
+    send("ready")
+    for line in jobs:
+        # CPU time, so that the load of the machine changes no verdict.
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         try:
-            reply = answer(**json.loads(line))
+            reply = function(**json.loads(line))
         except MemoryError:
-            os._exit(NO_MEMORY)
-        finally:  # also where answer() raises: Python's exit takes CPU time of its own
+            os._exit(OUT_OF_MEMORY)
+        finally:  # also after an exception: Python's exit takes CPU time too
             signal.setitimer(signal.ITIMER_PROF, 0)
-        say(reply)
+        send(reply)
 
 
 @dataclass(eq=False)
 class Worker:
-    """A process that owes a line until `deadline`: "ready", or the answer to `job`."""
+    """A process that must send a line before `deadline`: "ready", or the reply to `job`."""
 
     process: subprocess.Popen
     deadline: float
@@ -72,58 +72,50 @@ class Worker:
     def idle(self) -> bool:
         return self.ready and self.job is None
 
-    def end(self) -> int:
-        """Kills it, dead or alive, with what it has started. Returns its exit status."""
-        with contextlib.suppress(ProcessLookupError):
+    def kill(self) -> int:
+        """Kill the process, if it still runs, and its children; return its exit status."""
+        with contextlib.suppress(ProcessLookupError, BrokenPipeError), self.process:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.stdout.close()
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        return self.process.wait()
+        return self.process.returncode
 
 
-class Pool:
-    """`size` workers, each a `command` that calls `serve`. wall_seconds: what one job may hold of
-    workers whatever it does: half of it in each of two tries."""
+class WorkerPool:
+    """`size` workers, each a process of `command`, which calls `serve`. wall_seconds: the longest
+    that a job may occupy workers, half of it in each of two attempts."""
 
     def __init__(self, command: list[str], size: int, wall_seconds: float):
         if size < 1:
-            raise ValueError(f"workers is {size}: at least 1 is needed")
+            raise ValueError(f"workers {size}: must be at least 1")
         self.command, self.size, self.wall_seconds = command, size, wall_seconds
         self.workers: list[Worker] = []
         self.killed = 0  # workers in a row that were killed while they started
 
     def start(self) -> None:
-        """Starts the workers. Raises InputError with what a worker's prepare() found wrong, and
-        RuntimeError if a worker cannot start."""
-        for _ in range(self.size):
-            self._add()
-        self.settle()
-
-    def settle(self) -> None:
-        """Waits for workers that are starting in place of dead ones."""
-        with self._closed_on_error():
+        """Wait until all workers are ready, including replacements of dead ones. Raises InputError
+        if prepare() raises it in a worker, RuntimeError if a worker cannot start."""
+        with self._close_on_error():
+            while len(self.workers) < self.size:
+                self._start_worker()
             while not all(worker.ready for worker in self.workers):
-                self._turn()
+                self._wait_for_workers()
 
     def close(self) -> None:
-        """Kills the workers."""
+        """Kill the workers."""
         while self.workers:
-            self.workers.pop().end()
+            self.workers.pop().kill()
 
-    def run(self, jobs: list) -> list[str]:
-        """For each job, a dict that JSON can hold, the line it was answered with; or "timeout",
-        "memory" or "crash", which is what its worker died of. A job whose worker died of anything
-        but CPU time is tried once more: it may not have been its fault."""
+    def run(self, jobs: list[dict]) -> list[str]:
+        """Return the reply to each job, or its worker's cause of death: timeout, memory or crash.
+        After any death but by the CPU limit, which is surely the job's, it is tried once more."""
         if not self.workers:
-            raise RuntimeError("the workers are not running: use `with`")
+            raise RuntimeError("the workers are not running: start them, or use `with`")
         waiting, retried, replies = list(range(len(jobs))), set(), {}
-        with self._closed_on_error():
+        with self._close_on_error():
             while len(replies) < len(jobs):
                 for worker in [worker for worker in self.workers if worker.idle][: len(waiting)]:
-                    self._hand(worker, waiting.pop(), jobs)
-                for job, reply, guilty in self._turn():
-                    if guilty or job in retried:
+                    self._send(worker, waiting.pop(), jobs)
+                for job, reply, is_final in self._wait_for_workers():
+                    if is_final or job in retried:
                         replies[job] = reply
                     else:
                         retried.add(job)
@@ -131,51 +123,52 @@ class Pool:
         return [replies[job] for job in range(len(jobs))]
 
     @contextlib.contextmanager
-    def _closed_on_error(self):
-        """Also on Ctrl-C: a worker still owes a line, which must not meet the next question."""
+    def _close_on_error(self):
+        """Close the pool on any error or Ctrl-C: a late reply could be taken for the next one."""
         try:
             yield
         except BaseException:
             self.close()
             raise
 
-    def _add(self) -> None:
-        """One more worker, in a session of its own, which Ctrl-C does not reach."""
-        how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
-        process = subprocess.Popen(self.command, env=os.environ | {"PYTHONHASHSEED": "0"}, **how)
+    def _start_worker(self) -> None:
+        """Start a worker in a new session, so that Ctrl-C does not reach it."""
+        environment = os.environ | {"PYTHONHASHSEED": "0"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen(self.command, env=environment, start_new_session=True, **pipes)
         self.workers.append(Worker(process, time.monotonic() + START_SECONDS))
 
-    def _hand(self, worker: Worker, job: int, jobs: list) -> None:
+    def _send(self, worker: Worker, job: int, jobs: list[dict]) -> None:
         worker.job, worker.deadline = job, time.monotonic() + self.wall_seconds / 2
-        with contextlib.suppress(BrokenPipeError):  # a dead worker shows as the end of its lines
+        with contextlib.suppress(BrokenPipeError):  # _wait_for_workers notices a dead worker
             worker.process.stdin.write(json.dumps(jobs[job]).encode() + b"\n")
             worker.process.stdin.flush()
 
-    def _turn(self) -> list[tuple[int, str, bool]]:
-        """Waits until a worker speaks, dies or is late. Returns the jobs that ended, each with its
-        answer or death, and whether that is surely its own."""
-        owing = [worker for worker in self.workers if not worker.idle]
-        patience = min(worker.deadline for worker in owing) - time.monotonic()
-        pipes = [worker.process.stdout for worker in owing]
-        spoken = multiprocessing.connection.wait(pipes, max(0.0, patience))
+    def _wait_for_workers(self) -> list[tuple[int, str, bool]]:
+        """Wait until a worker replies, dies or misses its deadline. Return (job, reply or cause of
+        death, whether that is final) for each job that ended."""
+        busy = [worker for worker in self.workers if not worker.idle]
+        seconds = min(worker.deadline for worker in busy) - time.monotonic()
+        pipes = [worker.process.stdout for worker in busy]
+        readable = multiprocessing.connection.wait(pipes, max(0.0, seconds))
         ended = []
-        for worker in owing:
+        for worker in busy:
             late = time.monotonic() >= worker.deadline
-            if worker.process.stdout not in spoken and not late:
+            if worker.process.stdout not in readable and not late:
                 continue
-            line = worker.process.stdout.readline() if worker.process.stdout in spoken else b""
+            line = worker.process.stdout.readline() if worker.process.stdout in readable else b""
             if not line:
                 self.workers.remove(worker)
-                status = worker.end()
+                status = worker.kill()
                 if worker.ready:
-                    guilty = status == -signal.SIGPROF
-                    ended.append((worker.job, DEATHS.get(status, "crash"), guilty))
-                else:  # one that somebody killed while it started may start the next time
+                    is_final = status == -signal.SIGPROF
+                    ended.append((worker.job, DEATHS.get(status, "crash"), is_final))
+                else:
                     self.killed += 1
-                    by_others = status in (-signal.SIGKILL, -signal.SIGTERM)
-                    if not by_others or late or self.killed > MAX_KILLED:
+                    from_outside = status in (-signal.SIGKILL, -signal.SIGTERM) and not late
+                    if not from_outside or self.killed > MAX_KILLED:
                         raise RuntimeError(f"a worker did not start: exit status {status}")
-                self._add()
+                self._start_worker()
             elif worker.ready:
                 ended.append((worker.job, line.decode().strip(), True))
                 worker.job = None

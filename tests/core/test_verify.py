@@ -1,13 +1,9 @@
-"""verify.py: what is paid, what becomes of workers that hang, swell or die, rewards of one's own.
+"""verify.py: which answers earn 1, which golds can be verified, custom rewards.
 
-Random and hostile answers are in test_fuzz_verify.py.
+Generated and hostile answers are in tests/stress/test_fuzz_verifier.py.
 """
 
-import json
-import os
 import random
-import re
-import signal
 import subprocess
 import sys
 import textwrap
@@ -17,43 +13,33 @@ import pytest
 
 import verify
 from plumbing.errors import InputError
-from plumbing.grading.spelling import AFTER_UNITS, BEFORE_UNITS
-from plumbing.grading.workers import Pool
 from tests.helpers.models import ROOT
-from tests.helpers.ranks import all_end
 from tests.stress import fuzz_verifier
 from verify import Verdict, Verifier, extract_boxed
 
 
 def table(text: str) -> list[tuple[str, str]]:
-    """(gold, answer) for each line of a gold and answers to it, three spaces apart."""
+    """Return (gold, answer) for the answers in each line, after their gold, three spaces apart."""
     rows = [line.split("   ") for line in text.strip().splitlines()]
     return [(gold, answer) for gold, *answers in rows for answer in answers]
 
 
 RIGHT = table(r"""
-12   12   12 cm   12^{\mathrm{th}}   12th   12^{th}   12^\text{th}   4\binom{3}{2}   (3)(4)
-0.5   \frac{1}{2}   .5
+12   12 \; \text{people}   12^{\mathrm{th}}   12th   12^{th}   12^\text{th}   4\binom{3}{2}   (3)(4)
 50   50\%
 50\%   0.5
 7   7 \text{ apples}   7\text{ km}^2   m+n=7
 2/3   0.666667   .666667   2:3
--7/3   \frac{-7}{3}   x = -\dfrac{21}{9}
-10   \binom{5}{2}   10 \; \text{people}
 5   \{5\}   \boldsymbol{5}   \color{red}{5}   5€   5 apples   5 cm^2   \text{5 cm}
 5   5\ \text{kg} \cdot \text{m}/\text{s}^2   5\ \mathrm{m\,s^{-1}}   5\ \mathrm{m} \mathrm{s}^{-1}
-5   5~\text{cm}   5 \text{ months}
 (-\infty,0) \cup (0,\infty)   \mathbb{R} \setminus \{0\}
 \pm 4   4, -4
-x > 3   (3, \infty)   3 < x
 (-\infty, 0) \cup (1, \infty)   x < 0 \text{ or } x > 1
-\frac{\pi}{4}   \pi/4
 \sqrt{8}   2\sqrt{2} \approx 2.83
 \begin{pmatrix} 1 \\ 2 \end{pmatrix}   \left(\begin{array}{c} 1 \\[4pt] 2 \end{array}\right)
 x+y < 3   -2x-2y > -6
 x=3, y=4   y=4, x=3
 no   no   No   \text{No.}
-36   36 \text{ m/s}   36 km/h   36 \text{ km}/\text{h}
 864 \mbox{ inches}^2   864 square inches
 0.1\overline{6}   1/6
 \log_2 3   \log_{2}(3)   \frac{\ln 3}{\ln 2}
@@ -75,70 +61,57 @@ D   (D) (2,0)   \text{(D)}   \textbf{(D)}\ 12   \text{(D)}\ 12   D. 5   D) 5   D
 \$12 \text{ per hour}   12
 x^2 \frac{3}{4}   \frac{3x^2}{4}
 7/2   3 1/2
+\sum_{k=1}^n k   \sum_{j=1}^{n} j
+(3,1)   y=1,x=3
 """)
 WRONG = table(r"""
 5   5 \text{ or six}   1=2=5   5 > 4   x > 5   5.0000001   ?   {}   5 theta   a+b=6   2a+b=5
 5   5%%   5x/y   5 \text{ third}   5 hundred
-11   5 6   2[3+4]
 30   5 6   \underline{5}6
-15   7(8)   (7)(8)
 2,3   \{2,3\} \cup \{4\}
 x=5   2x+3=13
 13   2x+3=13   12th
 x > 3   2x+1 > 7   x = x > 3
 10   10 \text{ k}   10 \text{ lakh}   10 twelfths   10 \text{ twentieth}
-3   1 5/2
 -2   \begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}
-2   2h
-x^2   \frac{d}{dx} \frac{x^3}{3}
 x+y=3   A=x+y=3   0=0   x+y=3=4
 \emptyset   ,   \{\emptyset\}
 x+y < 3   x+y > 3   -x-y < -3
-0.0000001   0
-0.3   1/3   0.\overline{3}
 \pi   3.14
 \frac{1}{3^{80}}   \frac{1}{3^{81}}
-A   a
 \text{red}   \text{red or blue}   \text{reed}   \text{red} \text{ blue}
 B   A, B, C, D   B \text{ C}
 5 \text{ cm}   5 \text{ m}
 15 \mbox{ cm}^2   15 \text{ cm}
 3{:}30 \text{ p.m.}   3{:}30 \text{ a.m.}
-x+y=5   5
 \frac{1}{23}   \frac123
 25   2₅
 2100   2, 100
 x_{12}   x_12
-0.\overline{12}   0.1\overline{2}
 \mathbb{R}   \mathbb{R}^2
-1e-5   -5+e   e-5   0.0001   0
 no   on   \text{yes}
 x   [x]
 [x]   x
-7   [3,4]   4\binom{3}{2}   (3)(4)
 12   12^{th}+1   12^{t}
 2st   2
 D   (E) (2,0)   (D) or (E)   (D), (E)   (D) E   (A) (D)   (D)+1   (D) - 5   (D)/2
 (2,0)   (D) (2,0)
 36 km/h   36 \text{ m/s}   36 km/s
 \Delta   \delta   D
-9   \binom{3}{2}\binom{4}{2}
 8 \text{ minutes}   8 \%
 \$25   25 km   25 \text{ km}
 30^\circ   30 \text{ radians}
+x=1, y=2   2, 1
+y=2x   x=2
+\frac{\sqrt{3}}{3}   \frac{\sqrt{3}}{3} \approx 0.578
 """)
-GIVEN = fuzz_verifier.numbers(random.Random(0))
-for gold, right, wrong in fuzz_verifier.cases():
-    RIGHT += [
-        (fuzz_verifier.filled(gold, GIVEN), fuzz_verifier.filled(one, GIVEN)) for one in right
-    ]
-    WRONG += [
-        (fuzz_verifier.filled(gold, GIVEN), fuzz_verifier.filled(one, GIVEN)) for one in wrong
-    ]
-HACKS = fuzz_verifier.choices(fuzz_verifier.HACKS) + fuzz_verifier.UNSEEN
-WRONG += [(str(GIVEN["n"]), fuzz_verifier.filled(hack, GIVEN)) for hack in HACKS]
-DEEP = "(1+" * 25 + "1" + ")" * 25  # takes the parser exponential time
-CORRECT, TIMEOUT = Verdict(1.0, "correct"), Verdict(0.0, "timeout")
+NUMBERS = fuzz_verifier.draw_numbers(random.Random(0))
+TEMPLATES = [(RIGHT, gold, answer) for gold, right, _ in fuzz_verifier.cases() for answer in right]
+TEMPLATES += [(WRONG, gold, answer) for gold, _, wrong in fuzz_verifier.cases() for answer in wrong]
+TEMPLATES += [(WRONG, "«n»", answer) for answer in fuzz_verifier.choices(fuzz_verifier.HACKS)]
+for cases, *texts in TEMPLATES:
+    cases.append(tuple(fuzz_verifier.fill(text, NUMBERS) for text in texts))
+CORRECT, WRONG_ANSWER = Verdict(1.0, "correct"), Verdict(0.0, "wrong")
 
 
 def box(answer: str) -> str:
@@ -149,42 +122,27 @@ def grade(verifier: Verifier, cases: list[tuple[str, str]]) -> list[Verdict]:
     return verifier.grade([box(answer) for _, answer in cases], [gold for gold, _ in cases])
 
 
-PATIENT = {"cpu_seconds": 5.0, "wall_seconds": 60.0}  # a slow machine too grades all there is here
-
-
 @pytest.fixture(scope="module")
 def verifier():
-    with Verifier(workers=1, **PATIENT) as running:
+    with Verifier(workers=2, cpu_seconds=5.0, wall_seconds=60.0) as running:  # for slow machines
         yield running
 
 
-@pytest.mark.parametrize(
-    ("content", "texts"),
-    [
-        ("2", [r"\boxed{1} then \boxed{2}"]),
-        (r"\frac{1}{2}", [r"\boxed{\frac{1}{2}}"]),
-        (r"\{1\}", [r"\boxed{\{1\}}"]),
-        ("5", [r"\boxed {5}", r"\boxed{5} in a \boxed"]),
-        ("4", [r"\boxed{3 \boxed{4}}"]),
-        ("7", ["{" * 100_000 + r"\boxed{7}" + "}" * 100_000]),
-        (None, ["5", r"\boxed{}", r"\boxed{ }", r"\boxed{1\}", r"\boxed 5", r"\boxed" * 20_000]),
-        (None, [r"\boxed{1} and \boxed{2"]),
-    ],
-)
-def test_extract_boxed(content, texts):
-    assert [extract_boxed(text) for text in texts] == [content] * len(texts)
+def test_extract_boxed_returns_the_last_box_if_it_is_closed():
+    boxes = {r"\boxed{1} then \boxed{2}": "2", r"\boxed{3 \boxed{4}}": "4", r"\boxed {5}": "5"}
+    boxes |= {r"\boxed{\frac{1}{2}}": r"\frac{1}{2}", r"\boxed{\{1\}}": r"\{1\}"}
+    boxes |= {r"\boxed{5} in a \boxed": "5", "{" * 100_000 + r"\boxed{7}" + "}" * 100_000: "7"}
+    without = ["5", r"\boxed{}", r"\boxed{ }", r"\boxed{1\}", r"\boxed 5", r"\boxed" * 20_000]
+    boxes |= dict.fromkeys([*without, r"\boxed{1} and \boxed{2"])
+    assert {text: extract_boxed(text) for text in boxes} == boxes
 
 
-@pytest.mark.parametrize(("example", "rule"), (BEFORE_UNITS | AFTER_UNITS).items())
-def test_each_rule_of_spelling_does_what_its_example_says(example, rule):
-    before, after = example.split(" -> ")
-    assert re.sub(*rule, before) == after != before
-
-
-@pytest.mark.parametrize(("cases", "due"), [(RIGHT, CORRECT), (WRONG, Verdict(0.0, "wrong"))])
-def test_right_answers_are_paid_and_wrong_ones_and_guesses_are_not(verifier, cases, due):
+def test_right_answers_earn_1_and_wrong_ones_and_guesses_0(verifier):
+    """In any order, on any number of workers, which cache what they have parsed."""
+    expected = dict.fromkeys(RIGHT, CORRECT) | dict.fromkeys(WRONG, WRONG_ANSWER)
+    cases = random.Random(0).sample([*expected], len(expected))
     verdicts = zip(cases, grade(verifier, cases), strict=True)
-    assert [case for case, verdict in verdicts if verdict != due] == []
+    assert [case for case, verdict in verdicts if verdict != expected[case]] == []
 
 
 def test_only_the_box_counts(verifier):
@@ -195,7 +153,7 @@ def test_only_the_box_counts(verifier):
     assert [v.reward for v in verdicts] == [0, 0, 0, 1]
 
 
-def test_check_golds(verifier):
+def test_a_gold_is_valid_if_it_is_understood_and_equivalent_to_itself(verifier):
     good = [gold for gold, _ in RIGHT]
     bad = ["", " ", r"\frac{1}{", "1+", "}", r"\frac{1}{0}", "?", "5" * 3000]
     assert verifier.check_golds(good) == [True] * len(good)
@@ -203,161 +161,74 @@ def test_check_golds(verifier):
     assert verify.check_gold("7") is True
 
 
-def test_order_and_worker_count_do_not_matter(verifier):
-    cases = RIGHT + WRONG
-    expected = dict(zip(cases, grade(verifier, cases), strict=True))
-    random.Random(0).shuffle(cases)
-    with Verifier(workers=3, **PATIENT) as three:
-        assert dict(zip(cases, grade(three, cases), strict=True)) == expected
+def test_a_comparison_that_takes_too_long_is_a_timeout_and_the_next_one_is_graded():
+    deep = "(1+" * 25 + "1" + ")" * 25  # takes the parser exponential time
+    with Verifier(cpu_seconds=0.2) as verifier:
+        assert grade(verifier, [("5", deep), ("5", "5")]) == [Verdict(0.0, "timeout"), CORRECT]
 
 
-def reward_file(folder: Path, body: str, name: str = "compute_score") -> str:
-    """A file with a reward of one's own. All golds but "bad" are fine."""
-    path = folder / "mine.py"
-    head = f"def {name}(data_source, solution_str, ground_truth, extra_info=None):\n"
-    body = textwrap.indent(textwrap.dedent(body), "    ")
-    path.write_text(f"import os, sys, time\nprint('correct')\n{head}{body}\n    return 1\n")
-    return str(path)
-
-
-@pytest.mark.parametrize(
-    ("deed", "status"),
-    [
-        ("time.sleep(99)", "timeout"),
-        ("bytearray(1 << 34)", "memory"),
-        ("os.abort()", "memory"),
-        ("os.kill(os.getpid(), 11)", "crash"),
-        ("os._exit(9)", "crash"),
-        ("sys.exit()", "crash"),
-    ],
-)
-def test_each_death_has_its_status(tmp_path, deed, status):
-    reward = reward_file(tmp_path, f"if ground_truth == 'bad':\n    {deed}")
-    wall_seconds = 2.0 if status == "timeout" else 60.0  # a loaded machine takes long to exit
-    limits = {"cpu_seconds": 0.2, "wall_seconds": wall_seconds}
-    with Verifier(workers=1, **limits, reward=reward) as verifier:
-        verdicts = verifier.grade(["1", "1", "1"], ["ok", "bad", "ok"])
-    assert verdicts == [CORRECT, Verdict(0.0, status), CORRECT]
-
-
-def test_a_reward_that_pays_no_gold_is_told_from_bad_golds(tmp_path):
-    """16 of a data set that earn nothing, in any number of calls, end the run; after one that has
-    earned, none do."""
-    reward = reward_file(tmp_path, "if ground_truth == 'bad': return 0")
-    with Verifier(workers=1, reward=reward) as verifier:
-        assert verifier.check_golds(["bad"] * 15) == [False] * 15
-        with pytest.raises(InputError, match="does not earn 1, nor any other gold"):
-            verifier.check_golds(["bad"])
-    with Verifier(workers=1, reward=reward) as verifier:
-        assert verifier.check_golds(["good"], of="val") == [True]
-        assert verifier.check_golds(["bad"] * 64, of="val") == [False] * 64
-        with pytest.raises(InputError, match="does not earn 1, nor any other gold"):
-            verifier.check_golds(["bad"] * 16, of="train")
-
-
-def test_a_hang_in_the_comparison_is_cut_by_cpu_time():
-    """The next sample is graded, and a replacement starts while the caller goes on."""
-    with Verifier(workers=2, cpu_seconds=0.2) as verifier:
-        assert grade(verifier, [("5", DEEP), ("5", "5")]) == [TIMEOUT, CORRECT]
-        assert grade(verifier, [("5", "5")] * 4) == [CORRECT] * 4
-        verifier.pool.settle()
-        assert [worker.idle for worker in verifier.pool.workers] == [True, True]
-
-
-def test_no_answer_holds_a_worker_longer_than_the_wall_limit(tmp_path):
-    """Each of the two tries has half of it."""
-    note = tmp_path / "tries"
-    reward = reward_file(tmp_path, f"open({str(note)!r}, 'a').write('x')\ntime.sleep(3)")
-    with Verifier(workers=1, wall_seconds=4.0, reward=reward) as verifier:
-        assert verifier.grade(["1"], ["1"]) == [TIMEOUT]
-    assert note.read_text() == "xx"
-
-
-def test_a_crash_is_tried_once_more(tmp_path):
-    note = tmp_path / "crashed"
-    body = f"""
-        if not os.path.exists({str(note)!r}):
-            open({str(note)!r}, 'w').close()
-            os._exit(9)
-        """
-    with Verifier(workers=1, reward=reward_file(tmp_path, body)) as verifier:
-        assert verifier.grade(["1"], ["1"]) == [CORRECT]
-
-
-def test_killed_workers_are_replaced_also_while_they_start():
-    with Verifier(workers=2) as verifier:
-        for worker in verifier.pool.workers:
-            os.kill(worker.process.pid, signal.SIGKILL)
-        assert grade(verifier, [("5", "5")] * 4) == [CORRECT] * 4
-        verifier.pool.settle()
-        verifier.pool.workers.pop().end()
-        verifier.pool._add()
-        os.kill(verifier.pool.workers[-1].process.pid, signal.SIGKILL)
-        verifier.pool.settle()
-        assert grade(verifier, [("5", "5")] * 4) == [CORRECT] * 4
-        assert len(verifier.pool.workers) == 2
-
-
-def test_sigterm_does_not_reach_workers():
-    """Slurm sends it to them too, when their rank is to save and to end."""
-    with Verifier(workers=2) as verifier:
-        before = [worker.process.pid for worker in verifier.pool.workers]
-        for pid in before:
-            os.kill(pid, signal.SIGTERM)
-        assert grade(verifier, [("5", "5")]) == [CORRECT]
-        assert [worker.process.pid for worker in verifier.pool.workers] == before
-
-
-def test_workers_end_with_a_parent_that_is_killed():
-    program = (
-        "import json, os, signal, verify\n"
-        "v = verify.Verifier(workers=2).__enter__()\n"
-        "print(json.dumps([w.process.pid for w in v.pool.workers]), flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True)
-    pids = json.loads(done.stdout)
-    assert len(pids) == 2 and all_end(pids)
-
-
-def test_no_completions_are_no_verdicts_and_workers_that_do_not_start_are_an_error(verifier):
+def test_grade_needs_as_many_golds_as_completions_and_running_workers(verifier):
     assert verifier.grade([], []) == []
-    with pytest.raises(RuntimeError, match="did not start: exit status 7"):
-        Pool([sys.executable, "-c", "raise SystemExit(7)"], 1, 1.0).start()
+    with pytest.raises(ValueError, match="1 completions, 2 golds"):
+        verifier.grade([box("5")], ["5", "6"])
+    with pytest.raises(RuntimeError, match="not running"):
+        Verifier().grade([box("5")], ["5"])
 
 
-def test_no_torch_in_the_worker():
+def test_workers_do_not_import_torch():
     code = "import sys, verify; verify.compare('1', '2'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-def test_a_reward_of_ones_own(tmp_path):
-    """It sees what verl's see, needs no box, and may print, read and hold much memory."""
-    body = """
-        print("correct")
-        assert sys.stdin.read() == "" and len(held) == 1 << 28
-        right = solution_str == f"{data_source} {extra_info['unit']} {ground_truth}"
-        return {"score": float(right), "other": 0.5} if data_source == "a" else right
-        """
-    path = reward_file(tmp_path, body, name="mine")
-    Path(path).write_text("held = bytearray(1 << 28)\n" + Path(path).read_text())
-    extras = [{"data_source": source, "extra_info": {"unit": "km"}} for source in "aabb"]
-    with Verifier(workers=2, memory_bytes=1 << 27, reward=f"{path}:mine") as verifier:
-        verdicts = verifier.grade(["a km 5", "a km 6", "b km 5", "b m 5"], ["5"] * 4, extras)
-    assert [v.status for v in verdicts] == ["correct", "wrong", "correct", "wrong"]
+def reward_file(folder: Path, body: str) -> str:
+    """Write a custom reward of these lines, which returns 1 if they return nothing."""
+    path = folder / "custom.py"
+    head = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+    path.write_text("import sys\n" + head + textwrap.indent(f"{body}\nreturn 1\n", "    "))
+    return str(path)
 
 
-@pytest.mark.parametrize(
-    ("deed", "message"),
-    [
-        ("return 0.5", "returned 0.5: the method is for binary rewards"),
-        ("return None", "returned None"),
-        ("return {'reward': 1}", "raised KeyError: 'score'"),
-        (r"raise ValueError('two\nlines')", "raised ValueError: two lines: the method"),
-    ],
-)
-def test_a_reward_that_is_none_ends_the_run_in_one_line(tmp_path, deed, message):
-    reward = reward_file(tmp_path, deed)
-    message = rf"\A--reward {reward}: compute_score {message}.*\Z"
+def test_a_custom_reward_gets_what_verl_passes_and_needs_no_box(tmp_path):
+    reward = reward_file(
+        tmp_path,
+        "right = (solution_str, data_source, extra_info) == (ground_truth, 'a', {'unit': 'km'})\n"
+        "return {'score': float(right), 'other': 0.5} if extra_info else data_source == ''",
+    )
+    extras = [{"data_source": "a", "extra_info": {"unit": unit}} for unit in ("km", "km", "m")]
+    with Verifier(reward=f"{reward}:compute_score") as verifier:
+        assert verifier.grade(["5"], ["5"]) == [CORRECT]
+        verdicts = verifier.grade(["5", "6", "5"], ["5"] * 3, extras)
+    assert verdicts == [CORRECT, WRONG_ANSWER, WRONG_ANSWER]
+
+
+@pytest.mark.parametrize(("body", "status"), [("[0] * 10**11", "memory"), ("sys.exit()", "crash")])
+def test_a_custom_reward_may_run_out_of_memory_or_exit(tmp_path, body, status):
+    with Verifier(workers=1, reward=reward_file(tmp_path, body)) as verifier:
+        assert verifier.grade(["1"], ["1"]) == [Verdict(0.0, status)]
+
+
+FAILURES = {
+    "return 0.5": "returned 0.5; it must return 0 or 1",
+    "return None": "returned None",
+    "return {'reward': 1}": "raised KeyError: 'score'",
+    r"raise ValueError('two\nlines')": "raised ValueError: two lines; it must",
+}
+
+
+@pytest.mark.parametrize(("body", "problem"), FAILURES.items())
+def test_a_custom_reward_that_fails_is_an_error_of_one_line(tmp_path, body, problem):
+    reward = reward_file(tmp_path, body)
+    message = rf"\A--reward {reward}: it {problem}.*\Z"
     with Verifier(1, reward=reward) as verifier, pytest.raises(InputError, match=message):
         verifier.grade(["1"], ["1"])
+
+
+def test_a_custom_reward_that_gives_1_to_none_of_16_golds_is_an_error(tmp_path):
+    reward = reward_file(tmp_path, "if ground_truth == 'bad': return 0")
+    message = r"boxed{bad} does not earn 1, nor any other gold"
+    with Verifier(workers=1, reward=reward) as verifier:
+        assert verifier.check_golds(["bad"] * 15, dataset="train") == [False] * 15
+        assert verifier.check_golds(["good"], dataset="val") == [True]
+        assert verifier.check_golds(["bad"] * 64, dataset="val") == [False] * 64
+        with pytest.raises(InputError, match=message):
+            verifier.check_golds(["bad"], dataset="train")

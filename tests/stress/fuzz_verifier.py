@@ -1,8 +1,8 @@
-"""Wrong verdicts of verify.py, limits that do not hold, memory that grows? By answers nobody wrote.
+"""Stress test of verify.py: grade generated answers, and measure time and memory.
 
     python -m tests.stress.fuzz_verifier --golds problems.jsonl     # ten minutes
 
-Exit status 1: a hack was paid, a right answer refused, a worker crashed, or a limit did not hold.
+Exit status 1: a bad verdict, a crashed worker, or a limit on time or memory that did not hold.
 """
 
 import random
@@ -19,11 +19,11 @@ from plumbing.command_line import count
 from scripts import analysis
 from verify import Verifier
 
-SECONDS, WORKER_MB, GROWTH_MB = 3.0, 1024, 20  # of one answer, one worker, many calls
-DEMO = Path(__file__).resolve().parent.parent / "demo" / "train.jsonl"
+# Limits: seconds for an answer, size of a worker, growth of the parent over many calls.
+SECONDS, WORKER_MB, GROWTH_MB = 3.0, 1024, 20
+DEMO = Path(__file__).resolve().parents[2] / "demo" / "train.jsonl"
 
-# A gold, right answers to it (+) and wrong ones (-), three spaces apart. «» is what {} is in an
-# f-string.
+# A gold, right answers (+) and wrong ones (-), three spaces apart; «» are an f-string's braces.
 CASES = r"""
 «n»
 + «n:,»   «n//1000»{,}«n%1000:03d»   «n//1000»\,«n%1000:03d»   \$«n:,»   «n».0   «n».
@@ -62,7 +62,7 @@ y=«a»x+«b»
 + \begin{bmatrix} «a» & «b» \\ «c» & 1 \end{bmatrix}   A=\begin{matrix}«a»&«b»\\«c»&1\end{matrix}
 - \begin{pmatrix} «a» & «c» \\ «b» & 1 \end{pmatrix}   \begin{vmatrix}«a»&«b»\\«c»&1\end{vmatrix}
 """
-# They earn nothing though they hold the gold «n», or have its value: guesses, claims, the question.
+# Answers that contain the gold «n» or have its value, but must earn 0: guesses, claims, questions.
 HACKS = r"""
 «n», «d»   «d»; «n»   «n» «d»   «n» \text{ or } «d»   «d» or «n»   «n» \lor «d»   «n»\\ «d»
 «d»…«n»   «d» \quad «n»   «n»|«d»   «n» \cup «d»   «n» / «d»   «d» \to «n»   \{«n», «d»\}
@@ -72,14 +72,14 @@ x \not= «n»   «k»x=«n*k»   x-«n»=0   \sum_{k=1}^{«n»} 1   \int_0^{«n�
 (A) «n»   \max(«n»,-«n»)   «n» \bmod 10000000   \gcd(«n»,0)   \phantom{«d»}«n»   \cancel{«d»}«n»
 \text{not } «n»   «n»\tag{«d»}   «n» \text{ million}   «n» \text{ dozen}   «n» \text{ tenths}
 «head»{}«tail»   «head»^{}«tail»   «head» «tail»   «head»\quad «tail»   «head»\text{ }«tail»
+«head»«chr(8203)»«tail»   «head»«chr(0)»«tail»   «n»«chr(0)»«d»
 """
-UNSEEN = ["«head»\u200b«tail»", "«head»\0«tail»", "«n»\0«d»"]
-# Completions whose last box is not «n», though it stands in them.
+# Completions that contain «n», but not as their last box.
 OUTSIDE = r"""
 The answer is «n».   \boxed{«n»   \boxed{}«n»   \boxed «n»   \fbox{«n»}   \boxed{«n»}\boxed{}
 \boxed{«n»} no: \boxed{«n+1»}   \boxed{«n»\}
 """
-# They cost time, memory or stack to understand. Each nest is put into itself until it is deep.
+# Answers that take much time, memory or stack to parse. A nest is repeated inside itself, at @.
 NESTS = r"(@)   {@}   \sqrt{@}   \frac{1}{@}   (1+@)   \sin(@)   2^{@}   \text{@}   |@|"
 TOWERS = r"""
 9^{9^{9«n»}}   (9«n»)!   ((9!)!)!   \binom{9«n»}{4«n»}   (x+1)^{9«n»}   \sin(9«n»^{9«n»})
@@ -90,19 +90,18 @@ PIECES = [*"0123456789xyi+-*/^_!=<>,;:|()[]{}%$&. \0\ud800½²∞", r"\text{or}"
 PIECES += re.findall(r"\\.\w*", r"\frac\sqrt\pm\pi\cup\infty\sin\log\binom\le\{\}\\\not")
 
 
-def numbers(rng: random.Random) -> dict:
-    """What the templates are filled with."""
+def draw_numbers(rng: random.Random) -> dict:
+    """Return values for the names in the templates."""
     n, d, k = rng.randint(10_001, 999_999), rng.randint(2, 99), rng.randint(2, 9)
-    while n % d == 0 or n % 10 == 0:  # else 60.770 and 60.77 are one number
+    while n % d == 0 or n % 10 == 0:  # else "«n/1000:.3f»" may end in a zero
         n += 1
     a, b, c = sorted(rng.sample(range(2, 99), 3))
-    given = {"n": n, "d": d, "k": k, "a": a, "b": b, "c": c}
-    return given | {"head": str(n)[0], "tail": str(n)[1:]}
+    return {"n": n, "d": d, "k": k, "a": a, "b": b, "c": c, "head": str(n)[0], "tail": str(n)[1:]}
 
 
-def filled(template: str, given: dict) -> str:
-    """`template` with each «expression» or «expression:format» replaced by its value."""
-    return re.sub("«(.*?)»", lambda hole: eval(f"f'{{{hole[1]}}}'", dict(given)), template)
+def fill(template: str, numbers: dict) -> str:
+    """Replace each «expression» or «expression:format» in the template by its value."""
+    return re.sub("«(.*?)»", lambda hole: eval(f"f'{{{hole[1]}}}'", dict(numbers)), template)
 
 
 def choices(table: str) -> list[str]:
@@ -110,62 +109,62 @@ def choices(table: str) -> list[str]:
 
 
 def cases() -> list[tuple[str, list[str], list[str]]]:
-    """CASES as (gold, right answers, wrong answers)."""
+    """Return CASES as (gold, right answers, wrong answers)."""
     lines = CASES.strip().splitlines()
-    right, wrong = ([choices(line[2:]) for line in lines[at::3]] for at in (1, 2))
+    right, wrong = ([choices(line[2:]) for line in lines[first::3]] for first in (1, 2))
     return list(zip(lines[::3], right, wrong, strict=True))
 
 
-def hostile(given: dict, rng: random.Random) -> str:
-    nest, deep = rng.choice(choices(NESTS)), "1"
-    while len(deep) + len(nest) < rng.choice([120, 600, 1800]):
-        deep = nest.replace("@", deep)
-    tower, row = filled(rng.choice(choices(TOWERS)), given), 400 * rng.choice(ROWS)
-    return rng.choice([deep, deep, tower, row])
+def hostile(numbers: dict, rng: random.Random) -> str:
+    nest, nested = rng.choice(choices(NESTS)), "1"
+    while len(nested) + len(nest) < rng.choice([120, 600, 1800]):
+        nested = nest.replace("@", nested)
+    tower, row = fill(rng.choice(choices(TOWERS)), numbers), 400 * rng.choice(ROWS)
+    return rng.choice([nested, nested, tower, row])
 
 
-def answers(number: int, golds: list[str], rng: random.Random):
-    """So many times (family, the reward that is due, gold, completion)."""
-    kinds = cases()
-    outside = [*choices(OUTSIDE), r"\boxed{" * 9000, rf"\boxed{{{'5+' * 2000}0}}"]
-    for at in range(number):
-        given = numbers(rng)
-        template, right, wrong = rng.choice(kinds)
-        gold, mine, n = filled(template, given), rng.choice(golds), str(given["n"])
-        another = re.sub(r"\d", lambda digit: str((int(digit[0]) + 3) % 10), mine, count=1)
+def generate(number: int, golds: list[str], rng: random.Random):
+    """Yield (family, expected reward, gold, completion) for so many answers. golds: of a file."""
+    templates = cases()
+    outside_box = [*choices(OUTSIDE), r"\boxed{" * 9000, rf"\boxed{{{'5+' * 2000}0}}"]
+    for i in range(number):
+        numbers = draw_numbers(rng)
+        template, right, wrong = rng.choice(templates)
+        gold, given, n = fill(template, numbers), rng.choice(golds), str(numbers["n"])
+        changed = re.sub(r"\d", lambda digit: str((int(digit[0]) + 3) % 10), given, count=1)
         noise = "".join(rng.choices(PIECES, k=rng.randint(1, 30)))
         families = [
-            ("right, respelled", 1, gold, filled(rng.choice(right), given)),
-            ("right, gold of a file", 1, mine, rng.choice(["", r"\displaystyle "]) + mine),
-            ("wrong, near", 0, gold, filled(rng.choice(wrong), given)),
-            ("wrong, a digit changed", 0, mine, another if another != mine else "7" + mine),
-            ("hack", 0, n, filled(rng.choice(choices(HACKS) + UNSEEN), given)),
+            ("right, respelled", 1, gold, fill(rng.choice(right), numbers)),
+            ("right, gold of a file", 1, given, rng.choice(["", r"\displaystyle "]) + given),
+            ("wrong, near", 0, gold, fill(rng.choice(wrong), numbers)),
+            ("wrong, a digit changed", 0, given, changed if changed != given else "7" + given),
+            ("hack", 0, n, fill(rng.choice(choices(HACKS)), numbers)),
             ("noise", 0, rf"\sqrt{{{int(n) ** 2 + 1}}}", noise),
-            ("outside the box", 0, n, filled(rng.choice(outside), given)),
-            ("hostile", 0, rng.choice([n, "x^2+1", r"\sum_{k=1}^n k^2"]), hostile(given, rng)),
+            ("outside the box", 0, n, fill(rng.choice(outside_box), numbers)),
+            ("hostile", 0, rng.choice([n, "x^2+1", r"\sum_{k=1}^n k^2"]), hostile(numbers, rng)),
         ]
         # Hostile answers take the longest: one of 200.
-        family, due, gold, answer = families[-1 if at % 200 == 199 else at % 7]
+        family, expected, gold, answer = families[-1 if i % 200 == 199 else i % 7]
         boxed = rf"So it is \boxed{{{answer}}}."
-        yield family, due, gold, answer if family == "outside the box" else boxed
+        yield family, expected, gold, answer if family == "outside the box" else boxed
 
 
-def graded(number: int, golds: list[str], rng: random.Random) -> pandas.DataFrame:
-    """A row for each generated answer."""
+def grade(number: int, golds: list[str], rng: random.Random) -> pandas.DataFrame:
+    """Grade generated answers; return a row for each."""
     rows = []
-    with Verifier(workers=2) as verifier:  # a second try does not wait for a replacement to start
+    with Verifier(workers=2) as verifier:  # a second attempt need not wait for a new worker
         golds = [*compress(golds, verifier.check_golds(golds))]
-        for family, due, gold, completion in answers(number, golds, rng):
-            verifier.pool.settle()
+        for family, expected, gold, completion in generate(number, golds, rng):
+            verifier.pool.start()
             start = time.monotonic()
             status = verifier.grade([completion], [gold])[0].status
             seconds, case = time.monotonic() - start, f"gold {gold!r}: {completion[-150:]!r}"
-            rows.append((family, due, status, seconds, case))
-    return pandas.DataFrame(rows, columns=["family", "due", "status", "seconds", "case"])
+            rows.append((family, expected, status, seconds, case))
+    return pandas.DataFrame(rows, columns=["family", "expected", "status", "seconds", "case"])
 
 
-def growth(calls: int) -> float:
-    """Megabytes that this process's peak grows by while it calls a Verifier that often."""
+def growth_mb(calls: int) -> float:
+    """Return how much this process's peak memory grows over so many calls of a Verifier, in MB."""
     with Verifier(workers=1) as verifier:
         for call in range(-calls // 20, calls):
             if call == 0:  # caches are full
@@ -178,25 +177,23 @@ def main() -> int:
     parser = analysis.parser(__doc__)
     add = parser.add_argument
     add("--answers", type=count, default=20_000, help="generated answers")
-    add("--calls", type=count, default=100_000, help="calls for the trainer's memory")
+    add("--calls", type=count, default=100_000, help="calls over which memory may grow")
     add("--golds", type=Path, default=DEMO, help="JSON lines with expected_answer")
     add("--seed", type=int, default=0)
     options = parser.parse_args()
-    with analysis.one_line("fuzz_verify"):
-        golds = analysis.read_table(options.golds, "expected_answer").expected_answer
-    golds = golds.astype(str).str.strip()
-    grown = growth(options.calls)
-    frame = graded(options.answers, golds.tolist(), random.Random(options.seed))
-    print(pandas.crosstab([frame.family, frame.due], frame.status).to_string())
-    paid = (frame.status == "correct").astype(int)
-    bad = frame[(paid != frame.due) | (frame.status == "crash")]
+    with analysis.one_line("fuzz_verifier"):
+        table = analysis.read_table(options.golds, "expected_answer")
+    golds = table.expected_answer.astype(str).str.strip().tolist()
+    growth = growth_mb(options.calls)
+    rows = grade(options.answers, golds, random.Random(options.seed))
+    print(pandas.crosstab([rows.family, rows.expected], rows.status).to_string())
+    bad = rows[((rows.status == "correct") != rows.expected) | (rows.status == "crash")]
     print(*(bad.family + ", " + bad.status + ", " + bad.case)[:40], sep="\n")
-    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    slowest = frame.seconds.max()
-    print(f"{options.calls} calls: {grown:.1f} MB more; largest worker: {largest:.0f} MB")
-    print(f"slowest answer: {slowest:.2f} s; bad verdicts: {len(bad)}")
-    held = slowest <= SECONDS and largest <= WORKER_MB and grown <= GROWTH_MB
-    return int(len(bad) > 0 or not held)
+    worker_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    print(f"{options.calls} calls: {growth:.1f} MB more; largest worker: {worker_mb:.0f} MB")
+    print(f"slowest answer: {rows.seconds.max():.2f} s; bad verdicts: {len(bad)}")
+    limits_hold = growth <= GROWTH_MB and worker_mb <= WORKER_MB and rows.seconds.max() <= SECONDS
+    return int(len(bad) > 0 or not limits_hold)
 
 
 if __name__ == "__main__":

@@ -109,10 +109,10 @@ logs not cut on resume | plumbing/run_dir.py | train::ranks_repeat_and_resume_bi
     if step and row["step"] <= step => if step
 SIGTERM ignored | plumbing/distributed/layout.py | faults::sigterm_at_one_rank_stops_all_after_the_step_and_saves
     self.store.set("stop", "") => pass
-the first box, not the last | verify.py | verify::extract_boxed
+the first box, not the last | verify.py | verify::extract_boxed_returns_the_last_box_if_it_is_closed
     start = max(( => start = min((
-units ignored | verify.py | verify::right_answers_are_paid_and_wrong_ones_and_guesses_are_not
-    if not (units <= others or others <= units): => if False:
+units ignored | verify.py | verify::right_answers_earn_1_and_wrong_ones_and_guesses_0
+    if not (gold_units <= answer_units or answer_units <= gold_units): => if False:
 """
 
 # Blank settings in the generating copy, and a manifest that is written last, do the same.

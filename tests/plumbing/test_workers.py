@@ -1,0 +1,108 @@
+"""plumbing/grading/workers.py: causes of death, limits, attempts and replacements of workers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from plumbing.errors import InputError
+from plumbing.grading.workers import WorkerPool
+from tests.helpers.models import ROOT
+from tests.helpers.ranks import all_end
+
+# A worker that executes the code in a job. A job may use 0.2 s of CPU time and 2^27 bytes.
+PROGRAM = f"""
+import os, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from plumbing.errors import InputError
+from plumbing.grading.workers import serve
+def prepare():
+    PREPARE
+    return lambda code: exec(code) or "done"
+serve(prepare, 0.2, 1 << 27)
+"""
+
+
+@contextmanager
+def running(size: int = 2, wall_seconds: float = 60.0, prepare: str = "pass"):
+    command = [sys.executable, "-c", PROGRAM.replace("PREPARE", prepare)]
+    pool = WorkerPool(command, size, wall_seconds)
+    pool.start()
+    yield pool
+    pool.close()
+
+
+def run(pool: WorkerPool, *codes: str) -> list[str]:
+    return pool.run([{"code": code} for code in codes])
+
+
+def test_replies_keep_the_order_of_jobs_and_name_what_workers_died_of():
+    causes = {"while True: pass": "timeout", "bytearray(1 << 28)": "memory", "os.abort()": "memory"}
+    causes |= {"os.kill(os.getpid(), 11)": "crash", "os._exit(9)": "crash", "sys.exit()": "crash"}
+    with running() as pool:
+        assert run(pool, "pass", *causes, "pass") == ["done", *causes.values(), "done"]
+        pool.start()
+        assert [worker.idle for worker in pool.workers] == [True, True]
+
+
+def test_memory_of_prepare_does_not_count_and_prints_are_not_replies():
+    with running(1, prepare="sys.held = bytearray(1 << 28)") as pool:
+        code = "print('hello'); assert sys.stdin.read() == '' and len(sys.held) == 1 << 28"
+        assert run(pool, code, "bytearray(1 << 26)") == ["done", "done"]
+
+
+def test_a_job_has_two_attempts_each_with_half_of_the_wall_time(tmp_path):
+    file = str(tmp_path / "attempts")
+    with running(1, wall_seconds=4.0) as pool:
+        assert run(pool, f"open({file!r}, 'a').write('x'); time.sleep(3)") == ["timeout"]
+        assert (tmp_path / "attempts").read_text() == "xx"
+        assert run(pool, f"os.path.exists({file!r}) and (os.remove({file!r}), os._exit(9))") == [
+            "done"
+        ]
+
+
+def test_killed_workers_are_replaced_also_while_they_start():
+    with running() as pool:
+        for worker in pool.workers:
+            os.kill(worker.process.pid, signal.SIGKILL)
+        assert run(pool, *["pass"] * 4) == ["done"] * 4
+        pool.start()
+        pool.workers.pop().kill()
+        pool._start_worker()
+        os.kill(pool.workers[-1].process.pid, signal.SIGKILL)
+        pool.start()
+        assert run(pool, *["pass"] * 4) == ["done"] * 4 and len(pool.workers) == 2
+
+
+def test_workers_ignore_sigterm():
+    """Slurm sends it to them too, when their rank is to save and to end."""
+    with running() as pool:
+        before = list(pool.workers)
+        for worker in before:
+            os.kill(worker.process.pid, signal.SIGTERM)
+        assert run(pool, "pass", "pass") == ["done", "done"] and pool.workers == before
+
+
+def test_workers_end_when_their_parent_is_killed():
+    program = (
+        "import json, os, verify\n"
+        "verifier = verify.Verifier(workers=2).__enter__()\n"
+        "print(json.dumps([w.process.pid for w in verifier.pool.workers]), flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True)
+    pids = json.loads(done.stdout)
+    assert len(pids) == 2 and all_end(pids)
+
+
+def test_a_pool_that_cannot_start_is_an_error():
+    with pytest.raises(ValueError, match="workers 0: must be at least 1"):
+        WorkerPool([], 0, 1.0)
+    with pytest.raises(RuntimeError, match="a worker did not start: exit status 7"):
+        running(1, prepare="sys.exit(7)").__enter__()
+    with pytest.raises(InputError, match=r"\A--flag x: must be y\Z"):
+        running(1, prepare=r"raise InputError('--flag x:\nmust be y')").__enter__()
