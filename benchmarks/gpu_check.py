@@ -1,6 +1,6 @@
-"""Check this code on a GPU: tests, speed, memory and whole runs, in about 20 minutes.
+"""Check this code on a GPU: tests, speed, memory and whole runs.
 
-    python -m benchmarks.gpu_check                  # all parts
+    python -m benchmarks.gpu_check                  # all parts: 20 minutes on an H100, estimated
     python -m benchmarks.gpu_check step memory      # these parts
     python -m benchmarks.gpu_check --dry            # the same code at tiny sizes on a CPU
 
@@ -36,7 +36,7 @@ from scripts import analysis
 
 ROOT = Path(train.__file__).resolve().parent
 MINUTES = 8  # limit of each command
-# 20 live rows of 48, a sixth of a paper step's 115; a paper step has 48 rows a student rank.
+# 48 rows, as on a student rank in a paper step. 20 of them are live, a sixth of its 115.
 STEP = "--shape qwen2.5-1.5b --sampler uniform --prompts_per_step 12 --group_size 4 --dead 0.6"
 STEP += " --verify_workers 2 --repeats 3"
 DRY_STEP = "--sampler uniform --warmup 1 --repeats 1"
@@ -48,8 +48,8 @@ class CheckError(RuntimeError):
 
 
 def run(log: Path, *command: str, cpu=False) -> list[str]:
-    """Run `python COMMAND` and append its output to `log`. Returns the log's lines. Raises
-    CheckError if it fails or exceeds MINUTES. cpu: hide the GPU."""
+    """Run `python COMMAND` and append its output to `log`; with `cpu` it sees no GPU. Returns the
+    log's lines. Raises CheckError if the command fails or exceeds MINUTES."""
     environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if cpu else {})
     with log.open("a") as file:
         output = {"stdout": file, "stderr": file, "env": environment, "cwd": ROOT}
@@ -75,7 +75,8 @@ def run_demo(log: Path, out: Path, steps: int, every: int, *flags: str, ranks=1,
 
 def tests(out: Path, dry: bool) -> str:
     """The tests that need a GPU, one at a time because they share it."""
-    last = run(out / "tests.log", "-m", "pytest", "-m", "gpu", "-rs", "-n", "0")[-1].strip("= ")
+    command = ("-m", "pytest", "tests/gpu", "-m", "gpu", "-rs", "-n", "0")
+    last = run(out / "tests.log", *command)[-1].strip("= ")
     if " passed" not in last and not dry:
         raise CheckError(f"no test of `pytest -m gpu` passed: {last}")
     return last

@@ -32,7 +32,7 @@ from teacher import LORA_RANK
 
 GIB = 2**30
 USABLE = 0.92  # share of a card that the formula may fill
-CARDS = (24, 80, 141)  # GiB
+CARDS = [24, 80, 141]  # GiB
 PARTS = {  # keys of `Run.gib`
     "sharded": "shard of the float32 weights and AdamW's moments",
     "gathered": "all weights in bf16, and their gradients in float32",
@@ -180,7 +180,8 @@ class Run:
     def fits(self, card: float) -> bool:
         """Whether no rank needs more than a card of so many GiB has."""
         sizes = self.gib()
-        return max(sizes["student"], self.teachers and sizes["teacher peak"]) <= USABLE * card
+        teacher_rank = sizes["teacher peak"] if self.teachers else 0.0
+        return max(sizes["student"], teacher_rank) <= USABLE * card
 
     def most_rows(self, card: float, **settings) -> int:
         """The largest --per_device_batch_size that fits, or 0, with other `settings` changed."""
@@ -201,6 +202,7 @@ class Run:
         formula = alone.gib()["student"]
         if torch.cuda.is_available() and not alone.fits(torch.cuda.mem_get_info()[1] / GIB):
             return formula, float("nan")
+        os.environ["WORLD_SIZE"] = "1"
         layout = Layout(c)
         layout.connect(c.timeout_minutes)
         with tempfile.TemporaryDirectory() as folder:
@@ -212,29 +214,32 @@ class Run:
         completions = rng.integers(3, 80, (B, c.max_completion_tokens)).tolist()
         logps, rewards = [[-1.0] * c.max_completion_tokens] * B, [0.0, 1.0] * (B // 2)
         for step in (1, 2):
+            if torch.cuda.is_available():
+                torch.cuda.reset_peak_memory_stats()
             student.update(Rollouts(prompts, completions, [False] * B, logps, rewards), step)
         dist.destroy_process_group()
         return formula, peak_gib()
 
 
-def memory_table(runs: dict[str, Run], cards: tuple[float, ...]) -> str:
+def memory_table(runs: list[Run], cards: list[float]) -> str:
     """Markdown table of the parts and of what fits the cards, a column per run."""
-    sizes, lines = [run.gib() for run in runs.values()], []
+    sizes, lines, header = [run.gib() for run in runs], [], [""]
+    for run in runs:
+        c, ranks = run.config, f"{run.students} + {run.teachers} ranks"
+        header.append(f"{c.preset}, {ranks}, {c.per_device_batch_size} rows")
     for name, meaning in PARTS.items():
         if any(size[name] for size in sizes):
             lines.append([meaning, *(f"{size[name]:.1f}" for size in sizes)])
 
-    def row(name: str, value) -> None:
-        cells = [" / ".join(str(value(run, card)) for card in cards) for run in runs.values()]
-        lines.append([name, *cells])
+    def add_row(name: str, cell) -> None:
+        lines.append([name, *(" / ".join(str(cell(run, card)) for card in cards) for run in runs)])
 
-    shown = " / ".join(f"{card:g}" for card in cards)
-    row(f"fits {shown} GiB", lambda run, card: "yes" if run.fits(card) else "no")
-    row("most rows", lambda run, card: run.most_rows(card, activation_checkpointing=False))
-    row(PARTS["recomputed"], lambda run, card: run.most_rows(card, activation_checkpointing=True))
-    header = [f"{name}, {run.config.per_device_batch_size} rows" for name, run in runs.items()]
+    gib, recompute = " / ".join(f"{card:g}" for card in cards), "activation_checkpointing"
+    add_row(f"fits {gib} GiB", lambda run, card: "yes" if run.fits(card) else "no")
+    add_row("most rows", lambda run, card: run.most_rows(card, **{recompute: False}))
+    add_row(PARTS["recomputed"], lambda run, card: run.most_rows(card, **{recompute: True}))
     note = f"rows: --per_device_batch_size. A rank may need at most {USABLE:.0%} of its card."
-    return table("COMPUTED, NOT MEASURED: GiB of a rank", ["", *header], lines, note)
+    return table("COMPUTED, NOT MEASURED: GiB of a rank", header, lines, note)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -242,20 +247,18 @@ def main(argv: list[str] | None = None) -> int:
     begin_process()
     parser = Parser(description=__doc__.splitlines()[0], epilog="Other flags are train.py's.")
     gib, add = number(float, 1, 1e4), parser.add_argument
-    add("--ranks", type=count, default=1, help="processes of the job [1]")
+    add("--ranks", type=count, default=None, help="processes of the job [1; of presets 8, 1]")
     add("--card", type=gib, default=None, help="memory of one GPU, GiB")
     add("--measure", action="store_true", default=False, help="also measure an update")
     try:
         args, flags = parser.parse_known_args(argv)
-        presets = [name for name in train.PRESETS if train.parse(["--preset", name]).model in HUB]
-        for ranks in (args.ranks,) if flags else (8, 1):
-            runs = {}
-            for run_flags in [flags] if flags else [["--preset", name] for name in presets]:
-                run = Run.parse(run_flags, ranks)
-                runs[f"{run.config.preset}, {run.students} + {run.teachers} ranks"] = run
-            print(memory_table(runs, (args.card,) if args.card else CARDS))
+        known = [name for name in train.PRESETS if train.parse(["--preset", name]).model in HUB]
+        flags_of_runs = [flags] if flags else [["--preset", name] for name in known]
+        for ranks in [args.ranks] if args.ranks else [1] if flags else [8, 1]:
+            runs = [Run.parse(run_flags, ranks) for run_flags in flags_of_runs]
+            print(memory_table(runs, [args.card] if args.card else CARDS))
         if args.measure:
-            formula, measured = run.measure()
+            formula, measured = Run.parse(flags, 1).measure()
             print(f"update of one student rank: {formula:.2f} by formula, {measured:.2f} measured")
     except (ValueError, OSError) as error:
         return reject(error)

@@ -7,7 +7,7 @@ import torch
 from torch.utils.benchmark import Timer
 from transformers import AutoConfig
 
-from plumbing.errors import InputError, first_lines
+from plumbing.errors import InputError
 
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 SIZES += ("num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings")
@@ -47,7 +47,8 @@ def model_config(name: str, **changes):
         try:
             settings = AutoConfig.from_pretrained(name).to_dict()
         except (OSError, ValueError) as error:
-            raise InputError(f"model {name}: {first_lines(error)}") from error
+            known = ", ".join(SHAPES)
+            raise InputError(f"model {name}, which is none of {known}: {error}") from error
     return AutoConfig.for_model(**(settings | changes))
 
 

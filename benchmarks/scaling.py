@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     values = asdict(a)
     stated = [[f"--{f.name}", f"{values[f.name]:g}", f.metadata["help"]] for f in fields(a)]
     print(table("ASSUMPTIONS, NOT MEASUREMENTS", ["flag", "value", "meaning"], stated))
-    header = ["prompts", "ranks", *row, "speedup"]
+    header = ["prompts", "ranks", *row, "speed-up"]
     print(table("COMPUTED FROM THESE ASSUMPTIONS: seconds of a step", header, lines))
     return 0
 

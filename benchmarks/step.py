@@ -38,7 +38,6 @@ from plumbing.command_line import Parser, count, natural, share
 from plumbing.decoding import run_as_it_is
 from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout, begin_process, reject
-from plumbing.errors import InputError
 from plumbing.files import write_lines
 from plumbing.problems import Problems
 from scripts.analysis import table
@@ -71,12 +70,11 @@ def write_problems(path: Path, n: int, tokens: int, seed: int) -> None:
 
 
 def configure(shape: str, flags: list[str]) -> train.Config:
-    """Config of the demo, or for a larger shape of its preset with a made-up prompt."""
+    """Config of the demo, or for a larger shape of its preset with a made-up prompt. Raises
+    InputError for an unknown shape."""
     preset = ["--preset", "demo"]
     if shape not in ("demo", "10m"):
-        if shape not in SHAPES and not (Path(shape) / "config.json").is_file():
-            known = f"demo, {', '.join(SHAPES)}"
-            raise InputError(f"--shape {shape}: choose from {known}, or give a model's folder")
+        model_config(shape)
         # As long as App. M's prompt, about 170 tokens: each word is a token of the demo's.
         preset = ["--prompt_header", " balo" * 100, "--prompt_footer", " bami" * 70]
         preset += ["--preset", shape if shape in train.PRESETS else "qwen2.5-1.5b"]
@@ -221,8 +219,7 @@ def parser(doc: str) -> Parser:
     """A command line with the flags of both timing commands."""
     flags = Parser(description=doc.splitlines()[0], epilog="Other flags are train.py's.")
     add = flags.add_argument
-    shapes = f"demo, {', '.join(SHAPES)}, or a model's folder [demo]"
-    add("--shape", default="demo", help=shapes)
+    add("--shape", default="demo", help=f"demo, {', '.join(SHAPES)}, or a model [demo]")
     add("--question_tokens", type=count, default=100, help="mean of made-up problems [100]")
     add("--repeats", type=count, default=10, help="steps measured [10]")
     add("--warmup", type=natural, default=2, help="steps before these [2]")

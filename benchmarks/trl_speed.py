@@ -70,10 +70,8 @@ def run_trl(pipe, args, train_flags: list[str]) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         step.use_made_up_inputs(config, args, Path(folder), write=True)
-        problems, tokenizer = (
-            Problems(config.train_data),
-            AutoTokenizer.from_pretrained(config.model),
-        )
+        problems = Problems(config.train_data)
+        tokenizer = AutoTokenizer.from_pretrained(config.model)
         encode = PromptEncoder.of(config, tokenizer)
         # The prompts that this project's sampler draws, in its order.
         sampler = train.build_sampler(config, Layout(config), problems)
@@ -124,7 +122,7 @@ def compare(argv: list[str] | None = None) -> None:
     config, pairs = step.configure(args.shape, flags), []
     our_steps = step.measured_steps(config, Layout(config), args, DEAD, grade=False)
     with closing(trl_steps(args, flags)) as theirs, closing(our_steps) as ours:
-        for _ in DEAD:  # TRL takes its first step without a request: do nothing else meanwhile
+        for _ in DEAD:  # not measured: TRL begins its first step before it is asked for one
             next(theirs)
         for i, _ in itertools.product(range(args.warmup + args.repeats), DEAD):
             if i % 2:  # the first side changes from round to round
