@@ -1,224 +1,269 @@
-"""What a rank holds of its card's memory, by formula, and what to change where that is too much."""
+"""Estimate the GPU memory that a run needs. Computed by formula, not measured on a card.
+
+    python -m benchmarks.memory                                   # all presets, on 8 ranks and on 1
+    python -m benchmarks.memory --preset one-gpu --per_device_batch_size 8 --card 24
+    python -m benchmarks.memory --preset one-gpu --measure        # and measure on this machine
+
+--ranks is the number of processes, --card the size of a GPU in GiB; other flags are train.py's. The
+formula leaves out the CUDA context and libraries (about 1 GiB) and fragmentation, so a rank should
+need no more than 92% of its card. Where a student and a teacher rank share a card, add up both.
+"""
 
 import os
-from bisect import bisect_right
-from dataclasses import replace
+import sys
+import tempfile
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
 import torch
-from transformers import AutoConfig
+import torch.distributed as dist
 
-USABLE = 0.92  # of a card; the rest is for CUDA's context, libraries and fragments
-# Types of model that `kept_bytes` is right for.
-KNOWN = ("llama", "olmo2", "phi3", "qwen2", "qwen3")
+import train
+from benchmarks.roofline import HUB, Shape, model_config
+from benchmarks.step import peak_gib, save_random_model
+from plumbing.command_line import Parser, count, number
+from plumbing.distributed.layout import Layout, begin_process, reject
+from plumbing.errors import InputError
+from rollout import Rollouts
+from scripts.analysis import table
+from teacher import LORA_RANK
 
-
-class Shape:
-    """What a decoder's cost depends on, from its transformers config. Norms, biases and activations
-    are left out. lora_rank: of the adapters around each matrix, where it has them."""
-
-    def __init__(self, c, lora_rank: int = 0):
-        size = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
-        q, kv = size * c.num_attention_heads, size * c.num_key_value_heads
-        # Weights of queries and output, keys and values, the three of the MLP.
-        layer = c.hidden_size * (2 * q + 2 * kv + 3 * c.intermediate_size)
-        self.matrices = c.num_hidden_layers * layer  # that every token is multiplied by
-        self.head = c.vocab_size * c.hidden_size
-        self.parameters = self.matrices + self.head * (1 if c.tie_word_embeddings else 2)
-        # FLOPs a key: multiply and add, for its score and its value.
-        self.attention = 4 * c.num_hidden_layers * q
-        self.cache = 2 * c.num_hidden_layers * kv  # numbers kept a token: keys and values
-        self.layers, self.hidden = c.num_hidden_layers, c.hidden_size
-        self.kept = kept_bytes(c, q, kv)
-        D, width = c.hidden_size, c.intermediate_size
-        # Rows and columns of a layer's seven matrices. phi3's, which are fused, have fewer.
-        self.adapters = lora_rank * self.layers * (7 * D + 2 * q + 2 * kv + 3 * width)
-        if lora_rank:  # of each its dropped-out input, the mask of that, and A's result
-            self.kept += 13 * D + 3 * q + 2 * width + 14 * lora_rank
-
-    def forward_flops(self, tokens, attended, scored):
-        """2·matrices a token + attention a key attended to + 2·V·D a token that is scored."""
-        return 2 * self.matrices * tokens + self.attention * attended + 2 * self.head * scored
+GIB = 2**30
+USABLE = 0.92  # share of a card that the formula may fill
+CARDS = [24, 80, 141]  # GiB
+PARTS = {  # keys of `Run.gib`
+    "sharded": "shard of the float32 weights and AdamW's moments",
+    "gathered": "all weights in bf16, and their gradients in float32",
+    "copy": "the generator's bf16 weights",
+    "activations": "activations",
+    "recomputed": "… with --activation_checkpointing",
+    "cache": "key-value cache, instead of activations",
+    "reference": "initial policy, for --kl_coef",
+    "teacher here": "teacher, where no rank is a teacher's",
+    "student": "**peak of a student rank**",
+    "teacher peak": "**peak of the teacher**",
+}
 
 
-def kept_bytes(c, q: int, kv: int) -> int:
-    """Bytes that one layer keeps of each token from forward to backward, in bf16 under autograd.
+def activation_bytes(shape: Shape, lora_rank: int = 0) -> int:
+    """Bytes that autograd keeps of one token in one layer, in bf16 with SDPA or flash-attn.
 
-    D hidden, I the MLP's width, q and kv the widths of queries and keys, H heads. Each operation of
-    transformers' eager code keeps what its backward needs (tests/test_gpu_check.py counts it):
+    D hidden, I the MLP's width, q and kv the widths of queries and keys, H heads. transformers'
+    eager code keeps:
 
-        two norms    16 D + 8           input in float32, normalised, scaled; 1/rms in float32
-        attention    4 (q + kv) + 4 H   queries, keys, values, result (the next matrix's input), and
-                                        a normaliser a head; flash-attn and SDPA keep no scores
+        two norms    16 D + 8           input in float32, normalized, scaled; 1/rms in float32
+        attention    4 (q + kv) + 4 H   queries, keys, values, output; a float32 normalizer per head
         MLP          8 I                gate, silu(gate), up, their product
+
+    With LoRA each of the seven matrices also keeps its input after dropout, the dropout mask and
+    the result of A. Raises InputError for a model type without a formula.
     """
-    extra = {
+    D, q, kv, width = shape.hidden, shape.q, shape.kv, shape.mlp
+    family_bytes = {
+        "llama": 0,
+        "qwen2": 0,
         # Norms of each head's queries and keys.
-        "qwen3": 6 * (q + kv) + 4 * (c.num_attention_heads + c.num_key_value_heads),
-        # Norms of queries and keys too, all scaled in float32, and behind attention and MLP.
-        "olmo2": 4 * c.hidden_size + 8 * (q + kv) + 8,
-        # Values are a view of the fused queries and keys; the result is copied for its matrix.
+        "qwen3": 6 * (q + kv) + 4 * (shape.heads + shape.kv_heads),
+        # Norms of all queries and keys, scaled in float32, after attention and MLP.
+        "olmo2": 4 * D + 8 * (q + kv) + 8,
+        # Values are a view of the fused projection, and the output is copied for its matrix.
         "phi3": 4 * q + 2 * kv,
     }
-    attention = 4 * (q + kv) + 4 * c.num_attention_heads
-    plain = 16 * c.hidden_size + 8 + attention + 8 * c.intermediate_size
-    return plain + extra.get(getattr(c, "model_type", None), 0)
+    if shape.family not in family_bytes:
+        known = ", ".join(family_bytes)
+        raise InputError(f"no memory formula for model type {shape.family!r}: known are {known}")
+    layer = 16 * D + 8 + 4 * (q + kv) + 4 * shape.heads + 8 * width + family_bytes[shape.family]
+    return layer + (13 * D + 3 * q + 2 * width + 14 * lora_rank if lora_rank else 0)
+
+
+def adapter_parameters(shape: Shape, lora_rank: int) -> int:
+    """Parameters of LoRA's A and B around the seven matrices of each layer."""
+    rows_and_columns = 7 * shape.hidden + 2 * shape.q + 2 * shape.kv + 3 * shape.mlp
+    return lora_rank * shape.layers * rows_and_columns
 
 
 def training_bytes(
-    shape: Shape,
-    tokens: int,
-    recompute=False,
-    accumulated=True,
-    scored=True,
-    ranks=1,
-    moments=8,
-    metered=False,
+    shape: Shape, tokens: int, *, ranks=1, state=8, recompute=False, head=True, lora_rank=0
 ) -> dict[str, float]:
-    """What a GPU rank holds when it is at its fullest: as the backward of `tokens` tokens begins.
+    """Bytes of a rank when the backward pass over `tokens` tokens begins, which is its peak.
 
-    sharded: float32 weights and AdamW's two moments (SGD: `moments` is 0), shared out among FSDP2's
-        `ranks`. Sharded gradients come into being while the activations go, so not at this moment,
-        unless the step is `metered`: then its first half's are there. (A rank alone adds up in
-        them: its sum is under "gathered".) With adapters only those have moments and gradients.
-    gathered: all weights in bf16 (reshard_after_forward=False) and, where earlier micro-batches
-        have `accumulated` gradients, their sum, whole and in float32.
-    activations: `Shape.kept` a layer, or where layers `recompute` theirs the input of each and one
-        layer's; and what follows the last layer.
-    working: gradients within one layer and, where tokens are `scored`, as a teacher's are not, of
-        the head in bf16 and of the hidden states in float32; logits by the piece.
+    Args:
+        ranks: FSDP2 ranks that share weights and optimizer state.
+        state: bytes of optimizer state per trained parameter.
+        recompute: only the input of each layer and one layer's activations are kept.
+        head: a student, with an LM head and a float32 gradient of earlier micro-batches.
+        lora_rank: with adapters only these are trained.
 
-    Left out: CUDA's context and libraries (about 1 GiB), and what the allocator cannot use.
+    Returns: "sharded", "gathered", "activations", and "working": gradients within one layer and of
+        the head and the hidden states, and one chunk of logits.
     """
-    weights = (shape.parameters if scored else shape.matrices + shape.head) + shape.adapters
-    trained = shape.adapters or weights
-    kept = 2 * shape.hidden * shape.layers + shape.kept if recompute else shape.layers * shape.kept
-    head = 2 * shape.head + 2**26 + 4 * shape.hidden * tokens if scored else 0
-    early = 4 if metered and ranks > 1 else 0
+    adapters, kept = adapter_parameters(shape, lora_rank), activation_bytes(shape, lora_rank)
+    weights = (shape.parameters if head else shape.matrices + shape.head) + adapters
+    trained = adapters or weights
+    layers = 2 * shape.hidden * shape.layers + kept if recompute else shape.layers * kept
+    after_layers = 2 * shape.head + 2**26 + 4 * shape.hidden * tokens if head else 0
     return {
-        "sharded": (4 * weights + (moments + early) * trained) / ranks,
-        "gathered": 2 * weights + 4 * accumulated * trained,
-        "activations": tokens * (kept + 10 * shape.hidden),
-        "working": tokens * shape.kept + head,
+        "sharded": (4 * weights + state * trained) / ranks,
+        "gathered": 2 * weights + (4 * trained if head else 0),
+        "activations": tokens * (layers + 10 * shape.hidden),
+        "working": tokens * kept + after_layers,
     }
 
 
 def teacher_bytes(teacher: Shape, c, ranks: int) -> tuple[float, float]:
-    """What one of `ranks` ranks holds of the teacher between its turns, and at its fullest, reading
-    teacher_batch_size questions of max_prompt_tokens."""
-    if c.teacher_mode == "frozen":  # in float32, whole on every rank; questions are read one by one
+    """Bytes of the teacher on one of `ranks` ranks: between its updates, and at its peak."""
+    if c.teacher_mode == "frozen":  # float32, whole on every rank; reads one question at a time
         held = 4 * (teacher.matrices + teacher.head)
-        return held, held + 2 * teacher.kept * c.max_prompt_tokens
-    reads = c.teacher_batch_size * c.max_prompt_tokens
-    learns = training_bytes(teacher, reads, False, False, False, ranks)
-    return learns["sharded"] + learns["gathered"], sum(learns.values())
+        return held, held + 2 * activation_bytes(teacher) * c.max_prompt_tokens
+    tokens = c.teacher_batch_size * c.max_prompt_tokens
+    lora_rank = LORA_RANK if c.teacher_mode == "lora" else 0
+    parts = training_bytes(teacher, tokens, ranks=ranks, head=False, lora_rank=lora_rank)
+    return parts["sharded"] + parts["gathered"], sum(parts.values())
 
 
-def memory_row(student: Shape, teacher: Shape | None, c, students: int, teachers: int) -> dict:
-    """GiB of each student rank and each teacher rank, by part, from train.Config c.
+@dataclass
+class Run:
+    """A run of train.py: its models, Config, and numbers of student and teacher ranks."""
 
-    A student also holds the generator's bf16 copy and, while that generates, a key-value cache
-    instead of activations; with kl_coef, "reference", the initial policy. With no teacher rank the
-    teacher lives in the student ranks: "teacher here" is its weights, moments, and the bf16 weights
-    that its last prediction gathered. "student" and "teacher rank" are the fullest moments.
-    """
-    tokens = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
-    how = {"ranks": students, "moments": 8 if c.optimizer == "adamw" else 0}
-    how["metered"] = c.noise_every > 0
-    ways = [training_bytes(student, tokens, again, **how) for again in (False, True)]
-    parts = ways[c.activation_checkpointing]
-    kept, recomputed = (way["activations"] + way["working"] for way in ways)
-    copy, cache = 2 * student.parameters, 2 * student.cache * c.max_rollout_tokens
-    here = learning = within = 0.0
-    if teacher:
-        held, learning = teacher_bytes(teacher, c, teachers or students)
-        if not teachers:
-            here, within = held, learning
-    generating = parts["sharded"] + max(here + cache, within)
-    row = {"sharded": parts["sharded"], "gathered": parts["gathered"], "copy": copy}
-    row |= {"activations": kept, "recomputed": recomputed, "cache": cache, "teacher here": here}
-    row["student"] = copy + max(here + sum(parts.values()), generating)
-    if c.kl_coef:  # no backward frees what its forward gathers
-        row["reference"] = (4 / students + 2) * student.parameters
-        row["student"] += row["reference"]
-    row["teacher rank"] = learning
-    return {name: value / 2**30 for name, value in row.items()}
+    student: Shape
+    teacher: Shape | None
+    config: train.Config
+    students: int
+    teachers: int
+
+    @classmethod
+    def parse(cls, flags: list[str], ranks: int) -> "Run":
+        """The run of train.py with these flags on `ranks` processes."""
+        os.environ["WORLD_SIZE"] = str(ranks)  # as torchrun sets it
+        c = train.parse(flags)
+        layout = Layout(c)  # rejects ranks that cannot share the batch
+        shapes = (Shape(model_config(m)) if m else None for m in (c.model, c.teacher_model))
+        return cls(*shapes, c, layout.n_students, layout.n_teachers)
+
+    def gib(self) -> dict[str, float]:
+        """GiB by part (PARTS). A student rank's peak is in training, in generation or, with no
+        teacher rank, in an update of the teacher."""
+        c, student = self.config, self.student
+        tokens = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
+        state = 8 if c.optimizer == "adamw" else 0
+        # Gradient noise keeps the sharded gradients of half a step. One rank adds up in "gathered".
+        state += 4 if c.noise_every and self.students > 1 else 0
+        kept, recomputed = (
+            training_bytes(student, tokens, ranks=self.students, state=state, recompute=recompute)
+            for recompute in (False, True)
+        )
+        parts = recomputed if c.activation_checkpointing else kept
+        copy, cache = 2 * student.parameters, 2 * student.cache * c.max_rollout_tokens
+        held = peak = 0.0
+        if self.teacher:
+            held, peak = teacher_bytes(self.teacher, c, self.teachers or self.students)
+        here, learning = (0.0, 0.0) if self.teachers else (held, peak)
+        training, generating = here + sum(parts.values()), here + parts["sharded"] + cache
+        # Nothing frees the weights that the reference's forward pass gathers.
+        reference = (4 / self.students + 2) * student.parameters if c.kl_coef else 0.0
+        sizes = {
+            "sharded": parts["sharded"],
+            "gathered": parts["gathered"],
+            "copy": copy,
+            "activations": kept["activations"] + kept["working"],
+            "recomputed": recomputed["activations"] + recomputed["working"],
+            "cache": cache,
+            "reference": reference,
+            "teacher here": here,
+            "student": copy + reference + max(training, generating, parts["sharded"] + learning),
+            "teacher peak": peak,
+        }
+        return {name: size / GIB for name, size in sizes.items()}
+
+    def fits(self, card: float) -> bool:
+        """Whether no rank needs more than a card of so many GiB has."""
+        sizes = self.gib()
+        teacher_rank = sizes["teacher peak"] if self.teachers else 0.0
+        return max(sizes["student"], teacher_rank) <= USABLE * card
+
+    def most_rows(self, card: float, **settings) -> int:
+        """The largest --per_device_batch_size that fits, or 0, with other `settings` changed."""
+
+        def too_large(rows: int) -> bool:
+            config = replace(self.config, per_device_batch_size=rows, **settings)
+            return not replace(self, config=config).fits(card)
+
+        return bisect_left(range(1, 10_000), True, key=too_large)
+
+    def measure(self) -> tuple[float, float]:
+        """GiB at the peak of an update by this student alone, by formula and measured (NaN where it
+        does not fit the GPU). Of two micro-batches of full rows the second finds the gradients of
+        the first; in the second of two updates AdamW has its moments."""
+        c = replace(self.config, group_size=2, max_rollout_tokens=1, sampler="uniform")
+        c.teacher_model, c.teacher_ranks = "", 0
+        alone = Run(self.student, None, c, students=1, teachers=0)
+        formula = alone.gib()["student"]
+        if torch.cuda.is_available() and not alone.fits(torch.cuda.mem_get_info()[1] / GIB):
+            return formula, float("nan")
+        os.environ["WORLD_SIZE"] = "1"
+        layout = Layout(c)
+        layout.connect(c.timeout_minutes)
+        with tempfile.TemporaryDirectory() as folder:
+            save_random_model(c.model, Path(folder), 0, layout.device, torch.bfloat16)
+            c.model = folder
+            student = train.Student(c, layout, verifier=None)
+        B, rng = 2 * c.per_device_batch_size, np.random.default_rng(0)
+        prompts = rng.integers(3, 80, (B, c.max_prompt_tokens)).tolist()
+        completions = rng.integers(3, 80, (B, c.max_completion_tokens)).tolist()
+        logps, rewards = [[-1.0] * c.max_completion_tokens] * B, [0.0, 1.0] * (B // 2)
+        for step in (1, 2):
+            if torch.cuda.is_available():
+                torch.cuda.reset_peak_memory_stats()
+            student.update(Rollouts(prompts, completions, [False] * B, logps, rewards), step)
+        dist.destroy_process_group()
+        return formula, peak_gib()
 
 
-def shortage(
-    c, student, teacher, students: int, teachers: int, room: float, lora_rank=0, shared=False
-) -> str | None:
-    """A line where `room` bytes of a card are too few by formula, or no formula is known; or None.
+def memory_table(runs: list[Run], cards: list[float]) -> str:
+    """Markdown table of the parts and of what fits the cards, a column per run."""
+    sizes, lines, header = [run.gib() for run in runs], [], [""]
+    for run in runs:
+        c, ranks = run.config, f"{run.students} + {run.teachers} ranks"
+        header.append(f"{c.preset}, {ranks}, {c.per_device_batch_size} rows")
+    for name, meaning in PARTS.items():
+        if any(size[name] for size in sizes):
+            lines.append([meaning, *(f"{size[name]:.1f}" for size in sizes)])
 
-    student, teacher: transformers configs, the second None where there is none. shared: a student
-    and a teacher rank have the card between them.
-    """
-    if odd := [m.model_type for m in (student, teacher) if m and m.model_type not in KNOWN]:
-        return f"note: whether this fits the card is not known: no formula for {odd[0]!r} models"
+    def add_row(name: str, cell) -> None:
+        lines.append([name, *(" / ".join(str(cell(run, card)) for card in cards) for run in runs)])
 
-    def row(c) -> dict[str, float]:
-        adapters = lora_rank if c.teacher_mode == "lora" else 0
-        shapes = Shape(student), Shape(teacher, adapters) if teacher else None
-        return memory_row(*shapes, c, students, teachers)
-
-    def need(c) -> float:
-        found = row(c)
-        roles = found["student"], found["teacher rank"] if teachers else 0.0
-        return sum(roles) if shared else max(roles)
-
-    free, usable, found = room / 2**30, USABLE * room / 2**30, row(c)
-    if need(c) <= usable:
-        return None
-    parts = {
-        "weights and moments": found["sharded"],
-        "gathered weights and gradients": found["gathered"],
-        "the generating copy": found["copy"],
-        "activations": found["recomputed" if c.activation_checkpointing else "activations"],
-        "key-value cache": found["cache"],
-        "the initial policy": found.get("reference", 0.0),
-        "the teacher": found["teacher rank" if teachers else "teacher here"],
-    }
-    largest = max(parts, key=parts.get)
-    said = f"note: by formula this needs about {need(c):.1f} GiB of a card, and {USABLE:.0%} of "
-    said += f"the {free:.1f} free here can be used (largest: {largest}, {parts[largest]:.1f})"
-    if flags := lower(c, need, usable):
-        return f"{said}; it should fit with {' '.join(flags)}"
-    frozen = ", or maybe --teacher_mode frozen" if teacher else ""
-    return f"{said}; it takes more ranks or a smaller model{frozen}"
+    gib, recompute = " / ".join(f"{card:g}" for card in cards), "activation_checkpointing"
+    add_row(f"fits {gib} GiB", lambda run, card: "yes" if run.fits(card) else "no")
+    add_row("most rows", lambda run, card: run.most_rows(card, **{recompute: False}))
+    add_row(PARTS["recomputed"], lambda run, card: run.most_rows(card, **{recompute: True}))
+    note = f"rows: --per_device_batch_size. A rank may need at most {USABLE:.0%} of its card."
+    return table("COMPUTED, NOT MEASURED: GiB of a rank", header, lines, note)
 
 
-def lower(c, need, usable: float) -> list[str]:
-    """Flags with which need(c) is at most `usable`, or none. All settings go to their least; then
-    each goes back as far as there is room, the dearest first."""
-    longest = min(c.max_prompt_tokens + c.max_completion_tokens, c.max_rollout_tokens)
-    ways = {  # from what needs the least to what is asked for
-        "teacher_mode": ["frozen" if c.teacher_mode == "frozen" else "lora", c.teacher_mode],
-        "teacher_batch_size": range(1, c.teacher_batch_size + 1),
-        "activation_checkpointing": [True, c.activation_checkpointing],
-        "max_rollout_tokens": range(longest, c.max_rollout_tokens + 1),
-        "per_device_batch_size": range(1, c.per_device_batch_size + 1),
-    }
-    chosen = {name: values[0] for name, values in ways.items()}
-    if need(replace(c, **chosen)) > usable:
-        return []
-    for name, values in ways.items():
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit status: 0 done, 2 bad flags or an unknown model."""
+    begin_process()
+    parser = Parser(description=__doc__.splitlines()[0], epilog="Other flags are train.py's.")
+    gib, add = number(float, 1, 1e4), parser.add_argument
+    add("--ranks", type=count, default=None, help="processes of the job [1; of presets 8, 1]")
+    add("--card", type=gib, default=None, help="memory of one GPU, GiB")
+    add("--measure", action="store_true", default=False, help="also measure an update")
+    try:
+        args, flags = parser.parse_known_args(argv)
+        known = [name for name in train.PRESETS if train.parse(["--preset", name]).model in HUB]
+        flags_of_runs = [flags] if flags else [["--preset", name] for name in known]
+        for ranks in [args.ranks] if args.ranks else [1] if flags else [8, 1]:
+            runs = [Run.parse(run_flags, ranks) for run_flags in flags_of_runs]
+            print(memory_table(runs, [args.card] if args.card else CARDS))
+        if args.measure:
+            formula, measured = Run.parse(flags, 1).measure()
+            print(f"update of one student rank: {formula:.2f} by formula, {measured:.2f} measured")
+    except (ValueError, OSError) as error:
+        return reject(error)
+    return 0
 
-        def needed(value, name=name) -> float:
-            return need(replace(c, **chosen | {name: value}))
 
-        chosen[name] = values[bisect_right(values, usable, key=needed) - 1]
-    changed = [name for name, value in chosen.items() if value != getattr(c, name)]
-    return [f"--{name} {chosen[name]}".removesuffix(" True") for name in changed]
-
-
-def look(config, layout, lora_rank: int) -> None:
-    """Prints, on a GPU, the line of `shortage` for the card of this rank, if there is one."""
-    if layout.device.type != "cuda":
-        return
-    names = config.model, config.teacher_model
-    models = [AutoConfig.from_pretrained(name) if name else None for name in names]
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    shared = layout.n_teachers > 0 and here > torch.cuda.device_count()
-    room = torch.cuda.mem_get_info(layout.device)[0]
-    ranks = layout.n_students, layout.n_teachers
-    if said := shortage(config, *models, *ranks, room, lora_rank, shared):
-        print(said, flush=True)
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,90 +1,132 @@
-"""benchmarks/memory.py: the line where a card is too small. test_gpu_check.py has the formula."""
-
-from dataclasses import replace
-from types import SimpleNamespace
+"""The memory formula: activations against autograd, parts by hand, what the command prints."""
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
-import train
 from benchmarks import memory
-from benchmarks.memory import USABLE, Shape, memory_row, training_bytes
-from benchmarks.roofline import HUB, model_config
-from teacher import LORA_RANK
-from tests.helpers.models import kept_by_forward
-from tests.helpers.ranks import parse
+from benchmarks.memory import GIB, USABLE, Run, activation_bytes, adapter_parameters, training_bytes
+from benchmarks.roofline import Shape
+from teacher import LORA_RANK, add_lora
+from tests.helpers.models import FAMILIES
+from tests.helpers.shapes import TINY
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_adapters_and_what_they_keep(family):
-    found = [kept_by_forward(family, layers, 100, lora=True) for layers in (1, 2)]
-    (one, _, adapters), (two, config, twice) = found
-    shape = Shape(config, LORA_RANK)
-    assert two - one == 100 * shape.kept and twice == 2 * adapters == shape.adapters
-    T, W, A = 5, shape.matrices + shape.head, shape.adapters
-    parts = training_bytes(shape, T, accumulated=True, scored=False)
-    assert parts["sharded"] == 4 * W + 12 * A and parts["gathered"] == 2 * W + 6 * A
+@pytest.fixture(autouse=True)
+def world_size(monkeypatch):
+    """Run.parse sets it, as torchrun does: put it back."""
+    monkeypatch.setenv("WORLD_SIZE", "1")
 
 
-def of_hub(config):
-    return [model_config(HUB[name]) for name in (config.model, config.teacher_model)]
+def kept_by_forward(family: str, layers: int, tokens: int, lora: bool) -> tuple:
+    """Bytes that a bf16 forward pass keeps for backward, each storage once; its config; and the
+    number of parameters that are trained."""
+    sizes = {"hidden_size": 64, "intermediate_size": 224, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 40, "pad_token_id": 0}
+    sizes |= {"num_hidden_layers": layers, "bos_token_id": 1, "eos_token_id": 2}
+    config = AutoConfig.for_model(family, **sizes)
+    lm = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
+    if lora:
+        add_lora(lm.base_model.train())
+    trained = sum(p.numel() for p in lm.base_model.parameters() if p.requires_grad)
+    weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
+    saved = []  # holds all tensors, so that no address is used twice
+
+    def pack(tensor):
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = lm.base_model(torch.zeros(2, tokens // 2, dtype=torch.long), use_cache=False)
+    assert output.last_hidden_state.requires_grad
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
+    kept = sum(size for address, size in storages.items() if address not in weights)
+    return kept, config, trained
 
 
-def need(config, students, teachers, column="student"):
-    """bytes, by the number that `bench fits` prints"""
-    return memory_row(*map(Shape, of_hub(config)), config, students, teachers)[column] * 2**30
-
-
-def short(config, room, *ranks, **how):
-    return memory.shortage(config, *of_hub(config), *ranks, room / USABLE, LORA_RANK, **how)
-
-
-@pytest.mark.parametrize("ranks", [(6, 2), (1, 0)])
-@pytest.mark.parametrize("preset", sorted({*train.PRESETS} - {"demo"}))
-def test_it_is_said_below_the_number_of_bench(preset, ranks):
-    config = parse("--preset", preset)
-    whole = need(config, *ranks)
-    assert short(config, whole + 1, *ranks) is None
-    for share, fits in ((0.9999, True), (0.8, None), (0.1, False)):
-        note = short(config, share * whole, *ranks)
-        assert f"needs about {whole / 2**30:.1f} GiB of a card" in note
-        _, found, flags = note.partition("; it should fit with ")
-        assert fits in (None, bool(found))
-        if found:  # with these there is nothing more to say
-            lower = parse("--preset", preset, *flags.split())
-            assert short(lower, share * whole, *ranks) is None
-
-
-def test_flags_go_no_lower_than_they_must():
-    """Two rows of the four: as many as `bench fits` has for 80 GiB, and nothing else."""
-    note = short(parse(), USABLE * 80 * 2**30, 1, 0)
-    assert note.endswith(
-        "(largest: activations, 35.1); it should fit with --per_device_batch_size 2"
+@pytest.mark.parametrize(
+    ("family", "rank"),
+    [(family, 0) for family in (*FAMILIES, "llama")] + [("llama", LORA_RANK), ("qwen2", LORA_RANK)],
+)
+def test_a_layer_keeps_as_many_bytes_as_the_formula_says(family, rank):
+    (one, *_), (two, config, trained) = (
+        kept_by_forward(family, layers, 100, lora=rank > 0) for layers in (1, 2)
     )
+    shape = Shape(config)
+    assert two - one == 100 * activation_bytes(shape, rank)
+    assert rank == 0 or trained == adapter_parameters(shape, rank)
+    # After the last layer: less than training_bytes' 10 bytes a hidden number.
+    assert rank > 0 or 0 < one - (two - one) < 10 * 64 * 100
 
 
-def test_what_has_no_place_in_bench():
-    """SGD has no moments, KL a second policy; a frozen teacher is whole; two ranks share a card."""
-    config = parse("--teacher_ranks", 2)
-    whole, W = need(config, 6, 2), Shape(model_config("qwen2.5-1.5b")).parameters
-    assert whole - need(replace(config, optimizer="sgd"), 6, 2) == pytest.approx(8 * W / 6)
-    assert need(replace(config, kl_coef=0.1), 6, 2) - whole == pytest.approx((4 / 6 + 2) * W)
-    frozen = replace(config, teacher_mode="frozen")
-    assert need(frozen, 1, 0, "teacher here") == pytest.approx(4 * W)
-    both = whole + need(config, 6, 2, "teacher rank")
-    assert short(config, both + 1, 6, 2, shared=True) is None
-    assert f"about {both / 2**30:.1f} GiB" in short(config, both - 1, 6, 2, shared=True)
+def test_training_bytes_by_hand():
+    """288 weights in matrices and 40 in the tied head; 2 layers; 5 tokens."""
+    T = 5
+    # A layer keeps 16 D + 8, 4 (q + kv) + 4 H, 8 I with D 4, q 6, kv 3, H 2, I 6: 164 bytes.
+    parts = training_bytes(TINY, T, ranks=2)
+    assert parts["sharded"] == 12 * 328 / 2 and parts["gathered"] == 6 * 328
+    assert parts["activations"] == T * (2 * 164 + 40)
+    assert parts["working"] == T * 164 + 2 * 40 + 2**26 + 16 * T
+    assert training_bytes(TINY, T, recompute=True)["activations"] == T * (2 * 2 * 4 + 164 + 40)
+    adapters = adapter_parameters(TINY, 8)
+    teacher = training_bytes(TINY, T, head=False, lora_rank=8)
+    assert teacher["sharded"] == 4 * 328 + 12 * adapters
+    assert teacher["gathered"] == 2 * (328 + adapters)
 
 
-def test_only_cards_are_looked_at(tiny_model, monkeypatch, capsys):
-    config = parse("--model", tiny_model, "--sampler", "uniform")
-    layout = SimpleNamespace(device=torch.device("cpu"), n_students=1, n_teachers=0)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**20, 2**35))
-    memory.look(config, layout, LORA_RANK)
-    assert capsys.readouterr().out == ""
-    layout.device = torch.device("cuda", 0)
-    memory.look(config, layout, LORA_RANK)
-    assert "92% of the 0.0 free here" in capsys.readouterr().out
-    monkeypatch.setattr(memory, "KNOWN", ())
-    memory.look(config, layout, LORA_RANK)
-    assert "not known: no formula for 'qwen3' models" in capsys.readouterr().out
+def parts(*flags: str, ranks: int = 1) -> dict[str, float]:
+    """Bytes by part of a run of Qwen2.5-1.5B."""
+    return {name: gib * GIB for name, gib in Run.parse([*flags], ranks).gib().items()}
+
+
+@pytest.mark.parametrize(
+    ("flags", "bytes_a_weight"),
+    [
+        (["--optimizer", "sgd"], -8 / 6),  # no moments
+        (["--noise_every", "0"], -4 / 6),  # no gradient of half a step
+        (["--kl_coef", "0.1"], 4 / 6 + 2),  # a second policy
+    ],
+)
+def test_settings_change_a_student_rank_by_what_they_need(flags, bytes_a_weight):
+    W = Run.parse([], 8).student.parameters
+    change = parts(*flags, ranks=8)["student"] - parts(ranks=8)["student"]
+    assert change == pytest.approx(bytes_a_weight * W)
+
+
+def test_a_teacher_without_a_rank_adds_its_weights_and_moments():
+    W = Run.parse([], 1).student.parameters
+    here = parts()["student"] - parts("--sampler", "uniform")["student"]
+    assert here == pytest.approx(parts()["teacher here"]) == pytest.approx(14 * W)
+    assert parts("--teacher_mode", "frozen")["teacher here"] == pytest.approx(4 * W)
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_most_rows_fit_and_one_more_does_not(ranks):
+    flags = ["--preset", "one-gpu"]
+    rows = Run.parse(flags, ranks).most_rows(24)
+    for more, fits in ((0, True), (1, False)):
+        run = Run.parse([*flags, "--per_device_batch_size", str(rows + more)], ranks)
+        assert run.fits(24) == fits == (run.gib()["student"] <= USABLE * 24)
+
+
+def test_a_card_too_small_for_a_teacher_rank_fits_no_rows():
+    assert Run.parse(["--activation_checkpointing"], 8).most_rows(24) == 0
+
+
+def test_command_prints_presets_one_run_and_errors(capsys):
+    assert memory.main([]) == 0
+    assert "| **peak of a student rank** | 50.4 | 45.8 | 95.1 | 80.9 |" in capsys.readouterr().out
+    assert memory.main(["--preset=one-gpu", "--per_device_batch_size=8", "--card=24"]) == 0
+    table = capsys.readouterr().out
+    assert "| fits 24 GiB | yes |" in table
+    assert "| … with --activation_checkpointing | 13 |" in table
+    for flags, reason in (("--model nowhere", "nowhere"), ("--ranks 7 --teacher_ranks 0", "7")):
+        assert memory.main(flags.split()) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and reason in error
+
+
+def test_unknown_model_type_has_no_formula(monkeypatch):
+    monkeypatch.setattr(TINY, "family", "gpt_neox")
+    with pytest.raises(memory.InputError, match="no memory formula for model type 'gpt_neox'"):
+        activation_bytes(TINY)

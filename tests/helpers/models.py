@@ -6,8 +6,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from teacher import add_lora
-
 ROOT = Path(__file__).resolve().parents[2]
 SPECIALS = ["<pad>", "<eos>", "<unk>"]  # ids 0, 1, 2
 
@@ -68,29 +66,3 @@ def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def kept_by_forward(family: str, layers: int, tokens: int, lora=False):
-    """Bytes that the base model in bf16 keeps for its backward, each storage once; its config, and
-    the numbers that are trained."""
-    sizes = {"hidden_size": 64, "intermediate_size": 224, "num_attention_heads": 4}
-    sizes |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 40, "pad_token_id": 0}
-    sizes |= {"num_hidden_layers": layers, "bos_token_id": 1, "eos_token_id": 2}
-    config = AutoConfig.for_model(family, **sizes)
-    lm = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
-    if lora:
-        add_lora(lm.base_model.train())
-    trained = sum(p.numel() for p in lm.base_model.parameters() if p.requires_grad)
-    weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
-    held = []  # nothing is freed, so no address is used twice
-
-    def pack(tensor):
-        held.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        output = lm.base_model(torch.zeros(2, tokens // 2, dtype=torch.long), use_cache=False)
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
-    assert output.last_hidden_state.requires_grad
-    kept = sum(size for address, size in storages.items() if address not in weights)
-    return kept, config, trained

@@ -1,25 +1,25 @@
-"""The same rollouts and weights through this project's maths and through TRL's GRPOTrainer.
+"""Check that this project and TRL's GRPOTrainer compute the same numbers from the same rollouts.
 
     python -m venv trl_venv
     trl_venv/bin/pip install -r requirements.txt trl==1.16.0
-    trl_venv/bin/python -m benchmarks.agree_with_trl
+    trl_venv/bin/python -m benchmarks.trl_agreement
 
-TRL is needed for nothing else, so it gets an environment of its own. The demo model samples 16
-completions of each of 12 problems and `Verifier` grades them. TRL is handed these tokens and
-rewards and runs its own code from there: padding, log-probs and advantages
-(`_generate_and_score_completions`), then the loss (`_compute_loss`). Between the two the weights
-are moved, so that the ratio differs from 1 as at a second update. Ours is Policy, grpo.py and the
-lines of train.Student.update that join them.
+Only this command and trl_speed need TRL, so it gets an environment of its own. The demo model
+samples 16 completions of each of 12 problems, and `Verifier` grades them. TRL gets these tokens and
+rewards and runs its own code: padding, log-probs, advantages (`_generate_and_score_completions`)
+and loss (`_compute_loss`). Before the loss the weights are moved, so that the ratio differs from 1
+as in a second update. Our side is Policy and grpo.py, joined as in train.Student.update.
 
-Prints a Markdown table and exits with 1 when numbers that should agree do not. `intended` marks two
-definitions that differ on purpose; a row below it, begun with an ellipsis, takes the difference out
-and must agree.
+Prints a Markdown table. `intended` marks a definition that differs on purpose; the row below it
+that begins with an ellipsis removes the difference and must agree. Exit status 1 if numbers that
+should agree do not, 2 without TRL.
 """
 
 import json
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -31,6 +31,7 @@ from transformers import AutoTokenizer
 import grpo
 from plumbing.batches import collate
 from plumbing.distributed.layout import begin_process
+from plumbing.errors import print_error
 from rollout import Generator, Policy, PromptEncoder, Rollouts
 from scripts import analysis
 from verify import Verifier
@@ -39,16 +40,15 @@ INSTALL = next(line.strip() for line in __doc__.splitlines() if "pip install" in
 DEMO, CPU = Path(__file__).resolve().parent.parent / "demo", torch.device("cpu")
 MODEL = str(DEMO / "model")
 TOKENIZER = AutoTokenizer.from_pretrained(MODEL)
-# Hot and short: at 0.7 all completions of a demo problem have one length, which hides what a
-# normaliser does.
+# Hot and short. At temperature 0.7 the completions of a demo problem have one length, which would
+# hide a wrong normalizer.
 G, TEMPERATURE, MAX_TOKENS = 16, 2.0, 40
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28
-# Seeds: of the rollouts, how the policy has moved since, where the reference is.
-SEED, POLICY, REFERENCE = 0, 1, 2
-# The float32 gradient of either side lies up to 2.3e-5 from ours in float64, on three seeds.
+ROLLOUT_SEED, POLICY_SEED, REFERENCE_SEED = 0, 1, 2
+# Each side's float32 gradient is within 2.3e-5 of our float64 gradient, on three seeds.
 TOLERANCE = 5e-5
 
-INTENDED = {  # what differs on purpose, by the name of the row
+INTENDED = {  # name of a row: how the definitions differ on purpose
     "advantages, defaults": "TRL divides by the std of ddof 1, plus 1e-4, we by that of ddof 0",
     "`sum` / `dr_grpo`": "TRL divides by its limit of tokens as well",
     "`dapo`": "ours is the mean over groups of a group's tokens, TRL's over the batch's tokens",
@@ -58,7 +58,7 @@ INTENDED = {  # what differs on purpose, by the name of the row
 
 
 def shift(model: torch.nn.Module, seed: int) -> torch.nn.Module:
-    """Moves every weight by 10% of its tensor's scale, the same way for the same seed."""
+    """Move every weight by 10% of its tensor's RMS, the same way for the same seed, in place."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in model.parameters():
@@ -67,12 +67,12 @@ def shift(model: torch.nn.Module, seed: int) -> torch.nn.Module:
 
 
 def sample() -> Rollouts:
-    """Graded groups for 12 problems, of which the hardest is out of reach."""
+    """Generate and grade a group for each of 12 problems from easy to too hard."""
     rows = map(json.loads, (DEMO / "val.jsonl").read_text().splitlines())
     rows = [r for r in sorted(rows, key=lambda r: r["difficulty"])[:192:16] for _ in range(G)]
     encode = PromptEncoder(TOKENIZER, header="", footer="Solution:")
-    prompts = [encode(row["problem"]) for row in rows]
-    rollouts = Generator(MODEL, CPU, TOKENIZER).generate(prompts, TEMPERATURE, MAX_TOKENS, SEED)
+    prompts, generator = [encode(row["problem"]) for row in rows], Generator(MODEL, CPU, TOKENIZER)
+    rollouts = generator.generate(prompts, TEMPERATURE, MAX_TOKENS, ROLLOUT_SEED)
     texts = TOKENIZER.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
     with Verifier(workers=1) as verifier:
         verdicts = verifier.grade(texts, [row["expected_answer"] for row in rows])
@@ -80,24 +80,22 @@ def sample() -> Rollouts:
     return rollouts
 
 
-def our_loss(rollouts: Rollouts, A_P_G, weight_P_G, moved: bool, kl_coef, entropy_coef) -> dict:
-    """One rank's update, rows without a gradient left out: loss, gradient, and the means over all
-    response tokens that are logged."""
-    old, policy, reference = (Policy(MODEL, CPU) for _ in range(3))
-    shift(reference, REFERENCE)
-    if moved:
-        shift(policy, POLICY)
+def our_loss(rollouts: Rollouts, A_P_G, weight_P_G, moved: bool, **coefficients) -> dict:
+    """Loss, gradient and logged means of our update, with rows of advantage 0 left out."""
+    policy, reference = Policy(MODEL, CPU), shift(Policy(MODEL, CPU), REFERENCE_SEED)
     advantage_B, rows = A_P_G.flatten(), list(range(len(rollouts)))
-    if not (kl_coef or entropy_coef):  # TRL forwards those of dead groups all the same
+    if not any(coefficients.values()):  # TRL forwards the rows of dead groups nevertheless
         rows = advantage_B.nonzero()[:, 0].tolist()
     batch = collate(rollouts, rows, TOKENIZER.pad_token_id, CPU)
     with torch.no_grad():
-        old_N, ref_N = (p(batch, TEMPERATURE)[0] for p in (old, reference))
+        old_N, ref_N = (model(batch, TEMPERATURE)[0] for model in (policy, reference))
+    if moved:
+        shift(policy, POLICY_SEED)
     logp_N, entropy_N = policy(batch, TEMPERATURE)
     columns = old_N, advantage_B[batch.row_N], weight_P_G.flatten()[batch.row_N]
-    more = {"clip_low": CLIP_LOW, "clip_high": CLIP_HIGH, "ref_logp_N": ref_N}
-    more |= {"entropy_N": entropy_N, "kl_coef": kl_coef, "entropy_coef": entropy_coef}
-    loss, stats = grpo.policy_loss(logp_N, *columns, **more)
+    terms = {"ref_logp_N": ref_N, "entropy_N": entropy_N, **coefficients}
+    clip = {"clip_low": CLIP_LOW, "clip_high": CLIP_HIGH}
+    loss, stats = grpo.policy_loss(logp_N, *columns, **terms, **clip)
     loss.backward()
     means = {name: total / rollouts.lengths().sum() for name, total in stats.items()}
     gradient = parameters_to_vector(p.grad for p in policy.parameters())
@@ -105,7 +103,7 @@ def our_loss(rollouts: Rollouts, A_P_G, weight_P_G, moved: bool, kl_coef, entrop
 
 
 class TRL:
-    """A GRPOTrainer with the settings given, and the batch that it makes of our rollouts."""
+    """A GRPOTrainer with some settings, and the batch that it makes of our rollouts."""
 
     def __init__(self, rollouts: Rollouts, **settings):
         from trl import GRPOConfig, GRPOTrainer
@@ -114,12 +112,12 @@ class TRL:
         settings |= {"max_completion_length": MAX_TOKENS, "temperature": TEMPERATURE}
         settings |= {"epsilon": CLIP_LOW, "epsilon_high": CLIP_HIGH}
         settings |= {"per_device_train_batch_size": len(rollouts), "report_to": "none"}
-        # Two updates a batch: TRL then records the log-probs from before the first.
+        # With two updates a batch TRL records the log-probs before the first.
         settings |= {"num_iterations": 2, "use_cpu": True, "gradient_checkpointing": False}
-        # bf16 is TRL's default, on a CPU too, and would leave three digits.
+        # bf16, TRL's default on a CPU too, would leave three digits.
         settings |= {"bf16": False, "model_init_kwargs": {"dtype": "float32"}}
         tokens = {"prompt_ids": rollouts.prompt_ids, "completion_ids": rollouts.completion_ids}
-        # The text of a prompt is not used: rollout_func brings its tokens.
+        # rollout_func returns token ids, so TRL never reads the text of a prompt.
         rows = [{"prompt": str(b), "graded": r} for b, r in enumerate(rollouts.rewards)]
         self.trainer = GRPOTrainer(
             MODEL,
@@ -130,16 +128,16 @@ class TRL:
             rollout_func=lambda prompts, trainer: tokens | {"logprobs": None},
         )
         self.model = self.trainer.model.train()
-        # Set by the training loop, which is not run here.
+        # TRL's training loop, which does not run here, would set this.
         self.trainer.current_gradient_accumulation_steps = 1
         if self.trainer.ref_model is not None:
-            shift(self.trainer.ref_model, REFERENCE)
+            shift(self.trainer.ref_model, REFERENCE_SEED)
         self.batch = self.trainer._generate_and_score_completions(rows)
         self.mask = self.batch["completion_mask"].bool()
         self.advantages = self.batch["advantages"].reshape(-1, G)
 
     def logprobs(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-prob and entropy of each response token with the weights as they are, (N,)."""
+        """Log-prob and entropy of each response token under the present weights: (N,), (N,)."""
         b, forward = self.batch, self.trainer._get_per_token_logps_and_entropies
         ids = torch.cat([b["prompt_ids"], b["completion_ids"]], dim=1)
         mask = torch.cat([b["prompt_mask"], b["completion_mask"]], dim=1)
@@ -148,7 +146,7 @@ class TRL:
         return logp[self.mask], H[self.mask]
 
     def loss(self, A_P_G, by_group: bool) -> dict[str, torch.Tensor]:
-        """Loss, gradient, logged means."""
+        """Loss, gradient and logged means; by_group: the mean over groups, each its own batch."""
         batches = [batch := {**self.batch, "advantages": A_P_G.flatten()}]
         if by_group:
             groups = [slice(b, b + G) for b in range(0, len(self.mask), G)]
@@ -163,49 +161,49 @@ class TRL:
         return {"loss": loss.detach(), "gradient": gradient, **means}
 
 
-def quantities(rollouts: Rollouts):
-    """Yields (name, which part of it, ours, TRL's): the rows of the table."""
+def quantities(rollouts: Rollouts) -> Iterator[tuple]:
+    """Yield the rows of the table: (name, part, our tensor, TRL's)."""
     r_P_G = rollouts.rewards_P_G(G)
     advantages = {std: grpo.group_advantages(r_P_G, std) for std in grpo.STDS}
     A, std, dead_P = advantages["population"], r_P_G.std(1, keepdim=True), grpo.dead_groups(r_P_G)
-    trl, plain = TRL(rollouts), TRL(rollouts, scale_rewards="none")
-    yield "advantages", "`none`", advantages["none"], plain.advantages
+    trl, unscaled = TRL(rollouts), TRL(rollouts, scale_rewards="none")
+    yield "advantages", "`none`", advantages["none"], unscaled.advantages
     yield "advantages, defaults", "`population` / `group`", A, trl.advantages
-    mended = advantages["sample"] * std / (std + 1e-4)
-    yield "…", "ours with `sample`, × std / (std + 1e-4)", mended, trl.advantages
+    as_trl = advantages["sample"] * std / (std + 1e-4)
+    yield "…", "ours with `sample`, × std / (std + 1e-4)", as_trl, trl.advantages
     yield "advantages", "dead groups", A[dead_P], trl.advantages[dead_P]
 
-    rows, policy = list(range(len(rollouts))), Policy(MODEL, CPU)
+    policy, rows = Policy(MODEL, CPU), list(range(len(rollouts)))
     batch = collate(rollouts, rows, TOKENIZER.pad_token_id, CPU)
     with torch.no_grad():
         old_N, _ = policy(batch, TEMPERATURE)
-        logp_N, entropy_N = shift(policy, POLICY)(batch, TEMPERATURE)
+        logp_N, entropy_N = shift(policy, POLICY_SEED)(batch, TEMPERATURE)
     yield "before the update", "log-prob", old_N, trl.batch["old_per_token_logps"][trl.mask]
-    shift(trl.model, POLICY)
+    shift(trl.model, POLICY_SEED)
     trl_logp_N, trl_entropy_N = trl.logprobs()
     yield "of each token", "log-prob", logp_N, trl_logp_N
     yield "of each token", "entropy", entropy_N, trl_entropy_N
 
-    def losses(name, weight_P_G, shown="loss gradient", moved=True, by_group=False, **settings):
-        """Rows of a loss: our weights and TRL's settings. TRL gets our advantages unless
-        `scale_rewards` is given; the weights have moved since the rollouts unless `moved` is False;
-        `by_group` makes each group a batch of its own for TRL and takes the mean."""
+    def losses(name, weight_P_G, parts="loss gradient", moved=True, by_group=False, **settings):
+        """Rows of a loss with our weights and TRL's settings. TRL uses our advantages, unless
+        `scale_rewards` is given. moved: the weights have changed since the rollouts."""
         trl = TRL(rollouts, **settings)
         if moved:
-            shift(trl.model, POLICY)
-        mine_P_G = trl_P_G = A
+            shift(trl.model, POLICY_SEED)
+        our_A = trl_A = A
         if "scale_rewards" in settings:
-            mine_P_G, trl_P_G = advantages["none"], trl.advantages
-        coefficients = settings.get("beta", 0.0), settings.get("entropy_coef", 0.0)
-        mine = our_loss(rollouts, mine_P_G, weight_P_G, moved, *coefficients)
-        theirs = trl.loss(trl_P_G, by_group)
-        for part in shown.split():
-            yield name, part, mine[part], theirs[part]
+            our_A, trl_A = advantages["none"], trl.advantages
+        coefficients = {"kl_coef": settings.get("beta", 0.0)}
+        coefficients["entropy_coef"] = settings.get("entropy_coef", 0.0)
+        ours = our_loss(rollouts, our_A, weight_P_G, moved, **coefficients)
+        theirs = trl.loss(trl_A, by_group)
+        for part in parts.split():
+            yield name, part, ours[part], theirs[part]
 
     lengths_P_G = rollouts.lengths().reshape(r_P_G.shape)
     seq, total, dapo = (grpo.row_weights(lengths_P_G, loss) for loss in ("grpo", "sum", "dapo"))
     by_token = torch.full_like(A, 1 / lengths_P_G.sum())
-    first, grouped = {"shown": "gradient", "moved": False}, {"by_group": True}
+    first, grouped = {"parts": "gradient", "moved": False}, {"by_group": True}
     k3, dapo_H = {"use_bias_correction_kl": False}, {"loss_type": "dapo", "entropy_coef": 0.01}
     yield from losses("first update", seq, **first)
     yield from losses("… from rewards", seq, **first, scale_rewards="none")
@@ -223,16 +221,16 @@ def quantities(rollouts: Rollouts):
 
 
 def main() -> int:
-    """Exit status 0: all that should agree do; 1: something does not; 2: there is no TRL."""
+    """Print the table. Returns the exit status."""
     analysis.parser(__doc__).parse_args()
-    # TRL: rollout_func is experimental; transformers: renamed settings.
+    # TRL calls rollout_func experimental, and transformers has renamed settings.
     warnings.filterwarnings("ignore")
     begin_process()
     torch.set_num_threads(1)
     try:
         import trl
     except ImportError:
-        print(f"TRL is needed, in an environment of its own: {INSTALL}", file=sys.stderr)
+        print_error(f"TRL is not installed: in an environment of its own, {INSTALL}")
         return 2
     rollouts, disagree = sample(), []
     dead, tokens = grpo.dead_groups(rollouts.rewards_P_G(G)).sum(), rollouts.lengths().sum()
@@ -242,10 +240,10 @@ def main() -> int:
     print("| quantity | ours | TRL | relative difference | note |\n|---|---|---|---|---|")
     for name, part, x, y in quantities(rollouts):
         difference = ((x - y).abs().max() / y.abs().max().clamp(min=1e-30)).item()
-        show = torch.mean if part in ("log-prob", "entropy") else torch.linalg.vector_norm
-        shown = [f"{z.item() if z.dim() == 0 else show(z.double()).item():.7g}" for z in (x, y)]
+        summary = torch.mean if part in ("log-prob", "entropy") else torch.linalg.vector_norm
+        shown = [f"{z.item() if z.dim() == 0 else summary(z.double()).item():.7g}" for z in (x, y)]
         note = f"intended: {INTENDED[name]}" if name in INTENDED else ""
-        if not note and not difference <= TOLERANCE:  # written so that NaN fails
+        if not note and not difference <= TOLERANCE:  # also where it is NaN
             note = "**DISAGREES**"
             disagree.append(f"{name}: {part}")
         print(f"| {name}: {part} | {' | '.join(shown)} | {difference:.1e} | {note} |", flush=True)

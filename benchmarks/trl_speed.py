@@ -1,0 +1,154 @@
+"""Compare the time of a training step with that of TRL's GRPOTrainer, step by step in turns.
+
+    python -m benchmarks.trl_speed --repeats 10      # trl_agreement.py says how to install TRL
+
+Flags that this command does not know go to train.py; --shape is that of step.py. TRL runs in a
+process of its own. The two sides alternate, one step each, never at once, and the ratio is taken
+pair by pair, so that a slow moment of the machine affects both.
+
+Equal on both sides: model, prompts, group size, temperature, limits, learning rate, threads,
+float32, beta 0, and scripted rewards at no cost. Each side samples with its own random numbers. TRL
+generates a batch in one call, without gradient checkpointing, logging, saving or shuffling, and
+without a second forward for old log-probs. Different by design:
+
+- TRL forwards and backpropagates dead groups, pads every micro-batch to the longest prompt and
+  completion of the batch, computes entropies that it does not use, and gathers metrics for its log.
+- This project copies the weights into its generator after each update.
+"""
+
+import importlib.util
+import itertools
+import multiprocessing
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoTokenizer
+
+import train
+from benchmarks import step
+from plumbing.command_line import count
+from plumbing.distributed.layout import Layout, begin_process, reject
+from plumbing.errors import InputError
+from plumbing.problems import Problems
+from rollout import PromptEncoder
+
+DEAD = (0.6, 0.0)  # shares of dead groups to compare at, in turn
+
+
+def run_trl(pipe, args, train_flags: list[str]) -> None:
+    """Run GRPOTrainer.train() in this process: send the row of each step, then wait for a reply."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    begin_process()
+    warnings.filterwarnings("ignore")  # about settings that transformers has renamed
+    config, dead, row = step.configure(args.shape, train_flags), itertools.cycle(DEAD), {}
+    P, G = config.prompts_per_step, config.group_size
+
+    def reward(completion_ids, **_) -> list[float]:
+        row["completion_tokens"] = sum(map(len, completion_ids))
+        return step.scripted_rewards(P, G, next(dead))
+
+    class SendSteps(transformers.TrainerCallback):
+        began = None
+
+        def on_step_begin(self, *_, **__):
+            """Between two calls lie one whole step and the next step's batch of prompts."""
+            if self.began:
+                row["seconds"] = time.perf_counter() - self.began[0]
+                row["cpu_s"] = time.process_time() - self.began[1]
+                pipe.send(row)
+                pipe.recv()
+            self.began = time.perf_counter(), time.process_time()
+
+    with tempfile.TemporaryDirectory() as folder:
+        step.use_made_up_inputs(config, args, Path(folder), write=True)
+        problems = Problems(config.train_data)
+        tokenizer = AutoTokenizer.from_pretrained(config.model)
+        encode = PromptEncoder.of(config, tokenizer)
+        # The prompts that this project's sampler draws, in its order.
+        sampler = train.build_sampler(config, Layout(config), problems)
+        steps = min(1000, len(problems) // P)
+        chosen = [i for _ in range(steps) for i in sampler.propose(P).index_N]
+        rows = Dataset.from_list([{"prompt": encode.text(problems.question(i))} for i in chosen])
+        settings = {"seed": config.seed, "temperature": config.temperature, "beta": 0.0}
+        settings |= {"num_generations": G, "max_completion_length": config.max_completion_tokens}
+        settings |= {"per_device_train_batch_size": args.trl_batch, "num_train_epochs": 1000}
+        settings |= {"gradient_accumulation_steps": P * G // args.trl_batch, "loss_type": "grpo"}
+        settings |= {"learning_rate": config.learning_rate, "lr_scheduler_type": "constant"}
+        settings |= {"bf16": False, "model_init_kwargs": {"dtype": "float32"}}
+        settings |= {"gradient_checkpointing": False, "use_cpu": not torch.cuda.is_available()}
+        settings |= {"logging_strategy": "no", "save_strategy": "no", "report_to": "none"}
+        settings |= {"shuffle_dataset": False, "disable_tqdm": True}
+        parts = {"processing_class": tokenizer, "callbacks": [SendSteps()]}
+        GRPOTrainer(config.model, reward, GRPOConfig(folder, **settings), rows, **parts).train()
+
+
+def trl_steps(args, train_flags: list[str]) -> Iterator[dict]:
+    """Let TRL take one step for each row that is asked for. Raises InputError without TRL."""
+    if not importlib.util.find_spec("trl"):
+        raise InputError("TRL is not installed: benchmarks/trl_agreement.py says how")
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=run_trl, args=(theirs, args, train_flags))
+    process.start()
+    theirs.close()
+    try:
+        while True:
+            yield ours.recv()
+            ours.send("continue")
+    except EOFError as error:
+        raise InputError("the TRL process ended: its error is printed above") from error
+    finally:
+        process.kill()
+        process.join()
+
+
+def compare(argv: list[str] | None = None) -> None:
+    """Measure steps of both sides and print their table."""
+    parser = step.parser(__doc__)
+    batch = "TRL's per_device_train_batch_size [96]"
+    parser.add_argument("--trl_batch", type=count, default=96, help=batch)
+    args, flags = parser.parse_known_args(argv)
+    # Scripted rewards teach nothing, so a small rate keeps the model as it is.
+    flags = ["--learning_rate", "1e-6", *flags, "--sampler", "uniform"]
+    config, pairs = step.configure(args.shape, flags), []
+    our_steps = step.measured_steps(config, Layout(config), args, DEAD, grade=False)
+    with closing(trl_steps(args, flags)) as theirs, closing(our_steps) as ours:
+        for _ in DEAD:  # not measured: TRL begins its first step before it is asked for one
+            next(theirs)
+        for i, _ in itertools.product(range(args.warmup + args.repeats), DEAD):
+            if i % 2:  # the first side changes from round to round
+                trl, own = next(theirs), next(ours)
+            else:
+                own, trl = next(ours), next(theirs)
+            pairs.append((own, trl, {name: own[name] / trl[name] for name in trl}))
+    columns = {}
+    for i, dead in enumerate(DEAD):
+        sides = zip(*pairs[args.warmup * len(DEAD) + i :: len(DEAD)], strict=True)
+        for side, rows in zip(("ours", "TRL", "ours / TRL, pairs"), sides, strict=True):
+            columns[f"{side}, {dead:.0%} dead"] = rows
+    completions = config.prompts_per_step * config.group_size
+    title = f"{args.shape}, {completions} completions, TRL's micro-batch {args.trl_batch}"
+    print(step.steps_table(title, columns))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit status: 0 done, 2 bad flags or no TRL."""
+    begin_process()
+    try:
+        compare(argv)
+    except (ValueError, OSError) as error:
+        return reject(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
