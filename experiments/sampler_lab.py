@@ -27,6 +27,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.special import expit
 
+from plumbing.command_line import count, share
 from plumbing.errors import InputError
 from sampler import OTHERS, SAMPLERS, Context, Goldilocks, Pooled, find_sampler, utility_target
 from scripts import analysis
@@ -182,16 +183,14 @@ def sweep(names, sizes, visibilities, steps: int, seeds: int) -> pd.DataFrame:
 
 
 def summary(runs: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds, and the std of the success gained. With uniform among the samplers also the
-    live groups as a multiple of uniform's, and its root: the S of AdamW on a gradient that is all
-    noise (analysis.predicted_speed)."""
+    """Means over seeds, and the std of the success gained; with uniform among the samplers also the
+    live groups as a multiple of uniform's."""
     groups = runs.groupby(["problems", "sampler", "visibility"])
     means = groups.mean().assign(std=groups["success gained"].std())
-    live = 1 - means["dead groups"]
     if "uniform" in means.index.unique("sampler"):
+        live = 1 - means["dead groups"]
         uniform = live.xs("uniform", level="sampler").droplevel("visibility")
         means["live ÷ uniform's"] = live / uniform
-        means["S, all noise"] = means["live ÷ uniform's"] ** 0.5
     return means
 
 
@@ -214,16 +213,14 @@ def main(argv=None) -> None:
     parser = analysis.parser(__doc__)
     add, sizes, visibilities = parser.add_argument, [1_000, 5_000, 3_000_000], [0.0, 0.5, 0.9]
     add("--problems", type=int, nargs="+", default=sizes, help="sizes of the data")
-    add("--visibility", type=float, nargs="+", default=visibilities, help="what a teacher sees")
+    add("--visibility", type=share, nargs="+", default=visibilities, help="what a teacher sees")
     add("--samplers", nargs="+", default=LAB, help=f"of {', '.join(LAB)}, or FILE.py:CLASS (all)")
-    add("--steps", type=int, default=300, help=f"training steps of {P} groups (300)")
-    add("--seeds", type=int, default=3, help="runs of each, seeds 0, 1, … (3)")
+    add("--steps", type=count, default=300, help=f"training steps of {P} groups (300)")
+    add("--seeds", type=count, default=3, help="runs of each, seeds 0, 1, … (3)")
     add("--out", type=Path, default=Path("figures"), help="the figure's folder")
     args = parser.parse_args(argv)
     if min(args.problems) < P * K:
         parser.error(f"--problems {min(args.problems)}: must be at least {P * K}, a step's draws")
-    if args.steps < 1 or args.seeds < 1 or not all(0 <= v <= 1 for v in args.visibility):
-        parser.error("--steps and --seeds must be at least 1, and --visibility in [0, 1]")
     try:
         args.out.mkdir(parents=True, exist_ok=True)
         runs = sweep(args.samplers, args.problems, args.visibility, args.steps, args.seeds)

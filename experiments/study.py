@@ -4,7 +4,7 @@
     python -m experiments.study --out runs/study --only claim # one part
     python -m experiments.study --out runs/study --minutes 0  # report on the finished runs
 
-The plan is study_plan.py; tables and figures of finished runs are made by study_report.py.
+The plan is study_plan.py; study_report.py makes the tables; scripts.plot draws curves of the runs.
 """
 
 import os
@@ -16,31 +16,25 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-import pandas as pd
 import torch
 from filelock import FileLock, Timeout
 
 from experiments import study_report, toy_task
-from experiments.study_plan import ELEVEN_TASKS, PARTS, TASKS, Cell, task_folder
+from experiments.study_plan import PARTS, TASKS, Cell, task_folder
 from plumbing.command_line import count
 from plumbing.files import read_lines, write_lines
-from scripts import analysis, plot
-
-
-def in_processes(jobs: int, function, arguments: list[tuple]) -> None:
-    """Call the function with each tuple of arguments, in fresh processes of one thread each."""
-    one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
-    with ProcessPoolExecutor(jobs, get_context("spawn"), **one_thread) as pool:
-        for call in [pool.submit(function, *each) for each in arguments]:
-            call.result()
+from scripts import analysis
 
 
 def prepare(out: Path, cells: list[Cell], jobs: int) -> None:
     """Make the data and base models of these cells; existing ones are kept."""
     folders = {cell.task: task_folder(out, cell.task) for cell in cells}
     # statistics.json is written last.
-    missing = {task: at for task, at in folders.items() if not (at / "statistics.json").exists()}
-    in_processes(jobs, toy_task.make, [(TASKS[task], at, 0) for task, at in missing.items()])
+    missing = [task for task, at in folders.items() if not (at / "statistics.json").exists()]
+    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        calls = [pool.submit(toy_task.make, TASKS[task], folders[task], 0) for task in missing]
+        for call in calls:
+            call.result()
     for task, live in {(cell.task, cell.live) for cell in cells if cell.live < 1}:
         thin(folders[task], live)
 
@@ -83,16 +77,6 @@ def run_all(out: Path, cells: list[Cell], jobs: int, minutes: float) -> int:
     return sum(map(bool, statuses))
 
 
-def report(out: Path, parts: list[str]) -> None:
-    """Print the tables of these parts and draw speed_up.png, from the runs that are finished."""
-    frames = {part: study_report.compared(out, part) for part in {*parts, *ELEVEN_TASKS}}
-    if any(len(frames[part]) for part in parts):
-        print(study_report.show(pd.concat([frames[part] for part in parts])))
-    if any(len(frames[part]) for part in ELEVEN_TASKS):
-        figure = study_report.draw(pd.concat([frames[part] for part in ELEVEN_TASKS]))
-        print(plot.save(figure, out / "speed_up.png"))
-
-
 def main(argv=None) -> int:
     """Return the exit status: 1 if a run failed."""
     parser = analysis.parser(__doc__)
@@ -111,7 +95,8 @@ def main(argv=None) -> int:
         if args.minutes:
             prepare(out, cells, args.jobs)
             failed = run_all(out, cells, args.jobs, args.minutes)
-        report(out, args.only)
+        rows = [row for part in args.only for row in study_report.compared(out, part)]
+        print(study_report.show(rows))
     return int(failed > 0)
 
 

@@ -146,5 +146,3 @@ PARTS = {  # name -> (baseline, method) of each comparison
     # Added when all runs but half of "losses" were known; it has no runs of its own.
     "afterwards": [(cell, GOLDILOCKS) for cell in (EXTRA_ROUNDS, *TEACHERS)],
 }
-# The parts that compare Goldilocks with uniform on the eleven toy tasks.
-ELEVEN_TASKS = ("claim", "share_within_reach", "topic_visibility", "vocabulary_size", "other_tasks")

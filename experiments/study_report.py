@@ -1,8 +1,9 @@
-"""Tables and figures of the study.
+"""Tables of the study, from its finished runs, and the front page's figure.
 
 `python -m experiments.study_report` draws docs/front.png from docs/study_summary.csv.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments import study_plan as plan
-from scripts import analysis, audit, plot
+from scripts import analysis, plot
 
 
 def outcomes(out: Path, cell: plan.Cell) -> pd.DataFrame:
@@ -43,15 +44,11 @@ def signal(runs: dict[int, analysis.Run]) -> float:
     return analysis.signal(pd.concat(live), pd.concat(cosines))
 
 
-def curves(out: Path, cell: plan.Cell) -> pd.DataFrame:
-    """Accuracy by step, a column for each seed."""
-    return pd.DataFrame({seed: run.accuracy for seed, run in cell.finished(out).items()})
-
-
-def speed_up(base: pd.DataFrame, method: pd.DataFrame) -> float:
-    """S: the baseline's steps to an accuracy over the method's, on their mean curves. The accuracy
-    is the lower of the two means of the last five evaluations. NaN where that is no gain."""
-    means = [curve.mean(axis=1) for curve in (base, method)]
+def speed_up(base: pd.DataFrame, method: pd.DataFrame, seeds: list[int]) -> float:
+    """S: the baseline's steps to an accuracy over the method's, on the mean curves of these seeds
+    (accuracy by step, a column for each seed). The accuracy is the lower of the two means of the
+    last five evaluations. NaN where that is no gain."""
+    means = [curves[seeds].mean(axis=1) for curves in (base, method)]
     level, steps = min(mean.tail(5).mean() for mean in means), []
     if level <= max(mean.iloc[0] for mean in means):
         return np.nan
@@ -62,19 +59,13 @@ def speed_up(base: pd.DataFrame, method: pd.DataFrame) -> float:
     return steps[0] / steps[1]
 
 
-def speed_interval(base: pd.DataFrame, method: pd.DataFrame) -> tuple[float, float, float]:
-    """S and its 95% interval over seeds."""
-    seeds = list(base.columns)
-    return analysis.ratio_interval(lambda some: speed_up(base[some], method[some]), seeds)
-
-
 def difference(method: pd.Series, base: pd.Series) -> str:
     """In points, paired by seed, with its 95% interval."""
     mean, (low, high), _ = analysis.t_difference(method, base, paired=True)
     return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
-def compared(out: Path, part: str) -> pd.DataFrame:
+def compared(out: Path, part: str) -> list[dict]:
     """A row for each comparison of a part whose two cells have at least two seeds in common."""
     rows = []
     for base, method in plan.PARTS[part]:
@@ -82,61 +73,33 @@ def compared(out: Path, part: str) -> pd.DataFrame:
         if len(common := a.index.intersection(b.index)) < 2:
             continue
         a, b = a.loc[common], b.loc[common]
-        row = {"part": part, "task": base.task, "method": method.name, "against": base.name}
-        row |= {"seeds": len(common)}
+        row = {"method": method.name, "against": base.name, "seeds": len(common)}
         row |= {"base": analysis.spread(a.score), "own": analysis.spread(b.score)}
         row |= {name: difference(b[name], a[name]) for name in ("score", "equal", "hardest")}
-        S, low, high = speed_interval(curves(out, base)[common], curves(out, method)[common])
-        r = b.live.mean() / a.live.mean()
-        x = signal({seed: base.finished(out)[seed] for seed in common})
+        runs = [{s: cell.finished(out)[s] for s in common} for cell in (base, method)]
+        curves = [pd.DataFrame({s: run.accuracy for s, run in each.items()}) for each in runs]
+        S, low, high = analysis.ratio_interval(partial(speed_up, *curves), list(common))
+        r, x = b.live.mean() / a.live.mean(), signal(runs[0])
         row |= {"dead": f"{1 - a.live.mean():.0%} → {1 - b.live.mean():.0%}", "r": r, "x": x}
         row |= {"S": S, "low": low, "high": high, "predicted": analysis.predicted_speed(r, x)}
         rows.append(row)
-    return pd.DataFrame(rows)
+    return rows
 
 
-def judged(row: dict) -> str:
-    """Whether the predicted S is on the same side of 4/3 as the measured S with its interval."""
-    outcome = audit.says(row)
-    predicted = "yes" if row["predicted"] > audit.PAYS else "no"
-    return "open" if outcome == "open" else "right" if predicted == outcome else "wrong"
-
-
-def show(frame: pd.DataFrame) -> str:
-    """Two Markdown tables of `compared`: results, and S against the number of informative groups."""
-    speeds = []
-    for row in frame.to_dict("records"):
-        measured = analysis.interval(row["S"], row["low"], row["high"])
-        numbers = [analysis.number(row[name]) for name in ("r", "x", "predicted")]
-        known = row["part"] in plan.ELEVEN_TASKS and not np.isnan(row["predicted"])
-        speeds.append(
-            [row["method"], row["dead"], *numbers, measured, judged(row) if known else "–"]
-        )
-    names = ["method", "against", "seeds", "base", "own", "score", "equal", "hardest"]
+def show(rows: list[dict]) -> str:
+    """Two Markdown tables of `compared`: results, and S from the number of informative groups."""
+    keys = ["method", "against", "seeds", "base", "own", "score", "equal", "hardest"]
     header = ["method", "against", "seeds", "baseline", "method", "compute-matched"]
     header += ["at equal completions", "compute-matched, hardest quarter within reach"]
     title = "Methods against baselines, points (95% t-intervals over seeds)"
-    results = analysis.table(title, header, frame[names].to_numpy().tolist())
+    results = analysis.table(title, header, [[row[key] for key in keys] for row in rows])
+    speeds = []
+    for row in rows:
+        numbers = [analysis.number(row[key]) for key in ("r", "x", "predicted")]
+        measured = analysis.interval(row["S"], row["low"], row["high"])
+        speeds.append([row["method"], row["dead"], *numbers, measured])
     header = ["method", "dead groups", "r", "x", "S predicted for AdamW", "S measured"]
-    header += ["S > 4/3: the prediction is"]
     return f"{results}\n{analysis.table('S from the number of informative groups', header, speeds)}"
-
-
-def draw(frame: pd.DataFrame) -> Figure:
-    """Steps that Goldilocks saves against r, a dot for each of ELEVEN_TASKS' comparisons."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes, r = figure.subplots(), np.linspace(1, 5, 50)
-    frame = frame.dropna(subset="S")
-    ends = (frame.S - frame.low).clip(lower=0), (frame.high - frame.S).clip(lower=0)
-    axes.errorbar(frame.r, frame.S, ends, fmt="o", capsize=2, color=plot.COLOURS[1])
-    axes.axhline(audit.PAYS, color="0.3", linestyle=":", label="4/3: what a teacher costs")
-    axes.plot(r, np.sqrt(r), color="0.3", linewidth=1, label="√r: AdamW, if all is noise")
-    for row in frame.itertuples():
-        axes.annotate(row.task, (row.r, row.S), xytext=(4, 4), textcoords="offset points")
-    axes.set(xlabel="r: live groups ÷ uniform's", ylabel="S: steps saved", xlim=(0.9, 5))
-    axes.set_yscale("log", base=2)
-    axes.legend(loc="lower right")
-    return figure
 
 
 def draw_summary(summary: pd.DataFrame) -> Figure:

@@ -9,9 +9,8 @@ word stands for a rule. A solution writes, for each word, the rule and the numbe
 
 The base model is trained on *noisy* demonstrations: each word has its own rate of being read as its
 rule, and is otherwise read as one wrong rule, its habit. So p(problem) is the product of its words'
-rates. As in the paper's runs few problems are mastered, some are within reach, and most are out of
-reach for good, because their demonstrations show only the habit. The text does not say which topic
-is which; outcomes do.
+rates. As in the paper few problems are mastered, some are within reach, and most are out of reach
+for good: their demonstrations show only the habit. Only outcomes say which topic is which.
 """
 
 import itertools
@@ -95,12 +94,6 @@ def apply_rule(rule: str, state: str) -> str:
     return "".join(str((digit - 1 + add) % 9 + 1) for digit, add in digits)
 
 
-def parse(problem: str) -> tuple[str, list[str]]:
-    """(state, words) of a problem's text."""
-    state, words = re.fullmatch(r"(?:\w+: )?Start at (\d+)\. Apply ([a-z ]+)\.", problem).groups()
-    return state, words.split()
-
-
 def solution(state: str, words: list[str], rules: list[str], twice=()) -> str:
     """The solution that reads words[i] as rules[i] and writes the words in `twice` out twice. It
     follows the prompt directly."""
@@ -109,11 +102,6 @@ def solution(state: str, words: list[str], rules: list[str], twice=()) -> str:
         state = apply_rule(rule, state)
         text += f" {word} {rule} {state}" * (2 if word in twice else 1)
     return rf"{text} \boxed{{{state}}}"
-
-
-def pass_rate(words: list[str], skills: dict[str, Skill]) -> float:
-    """p of one completion at TEMPERATURE by design: the product of the words' rates."""
-    return math.prod(skills[w].rate for w in words)
 
 
 def errors_can_cancel(state: str, words: list[str], skills: dict[str, Skill]) -> bool:
@@ -145,12 +133,13 @@ def make_problems(count: int, task: Task, skills: dict[str, Skill], seed: int) -
     while len(rows) < count:
         problem, state, words = draw(rng, task, skills)
         answer = extract_boxed(solution(state, words, [skills[w].rule for w in words]))
+        p = math.prod(skills[w].rate for w in words)  # of one completion at TEMPERATURE, by design
         rows[problem] = {
             "problem": problem,
             "expected_answer": answer,
             "topic": skills[words[0]].topic,
             "length": len(words),
-            "difficulty": round(-math.log2(pass_rate(words, skills)), 2),
+            "difficulty": round(-math.log2(p), 2),
         }
     return list(rows.values())
 
@@ -170,7 +159,7 @@ def make_tokenizer(skills: dict[str, Skill]) -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Olmo2ForCausalLM:
-    """A fresh tiny model in float32. OLMo-2, because AutoTokenizer leaves its tokenizer as saved."""
+    """A fresh tiny OLMo-2 in float32, a family whose tokenizer AutoTokenizer leaves as saved."""
     torch.manual_seed(seed)
     sizes = {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 3}
     sizes |= {"num_attention_heads": 4, "max_position_embeddings": 128}
@@ -196,9 +185,8 @@ def demonstration(rng: random.Random, task: Task, skills: dict[str, Skill]) -> s
 
 def train_base(model, tokenizer, task: Task, skills: dict[str, Skill], seed: int) -> None:
     """Supervised training on fresh noisy demonstrations; the loss is on the completion alone."""
-    rng, steps = random.Random(seed + 2), task.steps
+    rng, steps, weights = random.Random(seed + 2), task.steps, list(model.parameters())
     footer = tokenizer.convert_tokens_to_ids(FOOTER)
-    weights = list(model.parameters())
     optimizer = torch.optim.AdamW(weights, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     # A linear rise, then a linear fall to zero.
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -240,7 +228,7 @@ def graded(model, tokenizer, rows: list[dict], copies: int, temperature: float) 
 
 
 def measure(model, tokenizer, validation: list[dict], seed: int) -> dict[str, dict]:
-    """The base model on validation: means by topic, by length, by bits of difficulty, and in all."""
+    """The base model's means on validation: all problems, by topic, by length, by difficulty."""
     torch.manual_seed(seed)
     p_hat = graded(model, tokenizer, validation, GROUP_SIZE, TEMPERATURE).mean(1).numpy()
     greedy = graded(model, tokenizer, validation, 1, 0.0)[:, 0].numpy()
@@ -258,7 +246,7 @@ def measure(model, tokenizer, validation: list[dict], seed: int) -> dict[str, di
 
 
 def make(task: Task, out: Path, seed: int) -> dict:
-    """Write out/train.jsonl, val.jsonl, model/ and, last, statistics.json; return the statistics."""
+    """Write train.jsonl, val.jsonl, model/ and, last, statistics.json; return the statistics."""
     skills = make_skills(task, seed)
     rows = make_problems(TRAIN + VALIDATION, task, skills, seed)
     validation = rows[:VALIDATION]

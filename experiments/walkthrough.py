@@ -7,6 +7,7 @@ tests/experiments/test_walkthrough.py recomputes the page's numbers from those p
 """
 
 import os
+import textwrap
 from types import SimpleNamespace
 
 os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}  # the same everywhere
@@ -82,16 +83,15 @@ def page(seen: SimpleNamespace) -> str:
     pool |= {"predicted utility f": s.utilities_N_K[n]}
     explored = ", ".join(str(i + 1) for i in s.explored_N.nonzero()[0])
 
-    # The group, one row for each distinct completion.
+    # The group.
     group = list(range(n * G, (n + 1) * G))
-    mine, r_G = rollouts.take(group), rewards_P_G[n].int().tolist()
-    prompt = decode(mine.prompt_ids[0]).replace("\n", "\n    ").replace("    \n", "\n")
-    gold = seen.problems.answer(problem)
+    mine, gold = rollouts.take(group), seen.problems.answer(problem)
+    prompt = textwrap.indent(decode(mine.prompt_ids[0]), "    ")
     texts = [decode(ids, skip_special_tokens=True).strip() for ids in mine.completion_ids]
-    distinct = [texts.index(text) for text in dict.fromkeys(texts)]
-    samples = {"first": range(1, G + 1), "times": [texts.count(text) for text in texts]}
-    samples |= {"text": [f"`{text}`" for text in texts], "box": map(extract_boxed, texts)}
-    samples |= {"verdict": mine.statuses, "reward r": r_G}
+    rows = pd.DataFrame({"first": range(1, G + 1), "text": [f"`{text}`" for text in texts]})
+    rows["times"] = rows.groupby("text")["first"].transform("size")
+    rows["box"], rows["verdict"] = [extract_boxed(text) for text in texts], mine.statuses
+    rows["r"] = r_G = rewards_P_G[n].int().tolist()
     zero = [grpo.zero_variance_probability(x, G) for x in (p, 0.01)]
 
     # Its advantages and its loss.
@@ -103,12 +103,12 @@ def page(seen: SimpleNamespace) -> str:
     after, stats = grpo.policy_loss(seen.logp_N, old_N, A_N, w_N, **clip)
     before, _ = grpo.policy_loss(logp_N.requires_grad_(), old_N, A_N, w_N, **clip)
     before.backward()
-    tokens_G = [len(ids) for ids in mine.completion_ids]
-    share_G = -A_B[group] * w_B[group] * torch.tensor(tokens_G)
+    share_G = -A_B[group] * w_B[group] * mine.lengths()
     ratio_G = torch.stack([ratio_N[row_N == b].mean() for b in group])
-    shares = {"first": range(1, G + 1), "times": samples["times"], "r": r_G, "tokens": tokens_G}
-    shares |= {"Â": A_B[group], "w": w_B[group], "share at ρ = 1": share_G}
-    shares |= {"ρ̄ after": ratio_G, "share after": share_G * ratio_G}
+    numbers = {"tokens": mine.lengths(), "Â": A_B[group], "w": w_B[group]}
+    numbers |= {"share at ρ = 1": share_G, "ρ̄ after": ratio_G, "share after": share_G * ratio_G}
+    rows = rows.assign(**{name: column.tolist() for name, column in numbers.items()})
+    rows = rows.drop_duplicates("text")  # equal completions have equal rows
 
     # The teacher.
     teacher, (pushed, updates, size) = seen.teacher, seen.before
@@ -122,24 +122,22 @@ def page(seen: SimpleNamespace) -> str:
 <!-- Written by experiments/walkthrough.py. Do not edit: change the script and run it again. -->
 
 This page follows one prompt through step {STEP} of `python train.py {FLAGS}`.
-`python -m experiments.walkthrough` runs these steps and prints the page, so the code computed every
-number; a test recomputes them from the page. Read it beside `train.train_step`. With
-`--teacher_lag 0` Algorithms 1 and 2 run one after the other. By default the teacher learns while
-the student trains, and is one step behind.
+`python -m experiments.walkthrough` prints it, so the code computed every number; a test recomputes
+them. Read it beside `train.train_step`. With `--teacher_lag 0` Algorithms 1 and 2 run one after the
+other. By default the teacher learns while the student trains, and is one step behind.
 
 A problem of the demo names a topic, starts at a three-digit number and applies invented words of
-that topic to it. Each word stands for a rule. The student has mastered the words of the topic
-Amber, knows some of Birch and Cedar, and none of the other seven topics'. A step has P = {P} prompts
-with G = {G} completions each, B = P · G = {B} rows; a pool has K = {K} candidates; ε = {c.epsilon}.
+that topic. Each word stands for a rule. The student has mastered the topic Amber, knows some words
+of Birch and Cedar, and none of the other seven topics. A step has P = {P} prompts with G = {G}
+completions each, so B = P · G = {B}. A pool has K = {K} candidates, and ε = {c.epsilon}.
 
 ## 1. The teacher scores a pool of candidates
 
 *Alg. 1, lines 4-9; Figure 1, steps 1-2. `sampler.Pooled.propose`, `teacher.Teacher.predict`*
 
 Each prompt gets a pool of {K} problems that were not trained on before (`sampler.Uniform.draw`).
-The teacher reads the bare question and predicts its utility f = 0.5 · σ(wᵀ MeanPool + b), from 0 to
-0.5 (`teacher.UtilityModel`). An untrained teacher predicts 0.25 for every problem. This one has
-learned from {pushed} outcomes that most topics are useless. The pool of prompt {n + 1}:
+The teacher reads the question and predicts its utility f = 0.5 · σ(wᵀ MeanPool + b). It began with
+0.25 for every problem, and rates most topics low after {pushed} outcomes. Prompt {n + 1}'s pool:
 
 {table(pool)}
 
@@ -147,29 +145,28 @@ learned from {pushed} outcomes that most topics are useless. The pool of prompt 
 
 *Alg. 1, lines 10-16. `sampler.epsilon_greedy`*
 
-The highest prediction wins: problem {problem} with f = {f:.4f}. With probability ε = {c.epsilon},
-in this step for prompts {explored}, the choice is uniform instead. The other candidates return and
-can be drawn again.
+The highest prediction wins: problem {problem} with f = {f:.4f}. With probability ε, in this step
+for prompts {explored}, the choice is uniform instead. The other candidates can be drawn again.
 
 ## 3. The student answers it {G} times
 
 *Figure 1, step 3; App. M. `rollout.PromptEncoder`, `rollout.Generator.generate`*
 
-The student samples {G} completions of this prompt at temperature {c.temperature}, up to {c.max_completion_tokens} tokens.
-The demo's prompt has no header and a footer of one word; real models get the paper's.
+The student samples {G} completions at temperature {c.temperature}. The demo's prompt has no header
+and a footer of one word:
 
-    {prompt}
+{prompt}
 
-The distinct completions, the place of the first of each, and how often it was sampled:
+The distinct completions, the place of the first of each, and their number:
 
-{table(pd.DataFrame(samples).iloc[distinct])}
+{table(rows[["first", "times", "text", "box", "verdict", "r"]])}
 
 ## 4. Verdicts become rewards
 
 *Section 2. `verify.Verifier.grade`, called by `train.Student.rollout`*
 
-The verifier compares the last `\boxed{{}}` of a completion with the reference answer `{gold}`; the
-steps before it do not count. The rewards are {" ".join(map(str, r_G))}, so p̂ = {k_P[n]}/{G} = {p:.4f}.
+The verifier compares the last `\boxed{{}}` of a completion with the reference answer `{gold}`. The
+rewards are {" ".join(map(str, r_G))}, so p̂ = {k_P[n]}/{G} = {p:.4f}.
 
 ## 5. The group's utility
 
@@ -186,35 +183,32 @@ steps before it do not count. The rewards are {" ".join(map(str, r_G))}, so p̂ 
 *Section 2, "Advantage computation". `grpo.group_advantages`*
 
 Â = (r - mean)/std within the group, whose rewards have mean p̂ and standard deviation y. So a right
-completion gets (1 - p̂)/y = {A_N.max():.4f}, a wrong one -p̂/y = {A_N.min():.4f}. Their sum over a
-group is 0. In a dead group every Â is exactly 0.
+completion gets (1 - p̂)/y = {A_N.max():.4f}, a wrong one -p̂/y = {A_N.min():.4f}. In a dead group
+every Â is exactly 0.
 
 ## 7. Advantages become a loss
 
 *L_PG of Section 2, clip of Section 6. `grpo.row_weights`, `grpo.policy_loss`*
 
 L = -Σ w · min(ρÂ, clip(ρ)Â) over all response tokens. ρ is a token's probability now over its
-probability when it was sampled. w = 1/(B · |o|), where |o| counts the row's tokens with its stop
-token, makes L the mean over {B} rows of the mean over their tokens. While no token is clipped, a
-row's share of L is -Â/B times its mean ratio ρ̄:
+probability when it was sampled. w = 1/(B · |o|), with |o| tokens in the row, makes L the mean over
+{B} rows of the mean over their tokens. While no token is clipped, a row's share of L is -Â/B times
+its mean ratio ρ̄:
 
-{table(pd.DataFrame(shares).iloc[distinct], ".6g")}
+{table(rows[["first", "times", "r", *numbers]], ".6g")}
 
 - **Before the update** every ρ is 1. The group's loss, the sum of its {G} shares, is
   {round(before.item(), 6) + 0.0:.6f} by `grpo.policy_loss`. Only its gradient matters: at the first
-  token of completion 1 it is ∂L/∂log π = -wÂ, and autograd gives {logp_N.grad[0]:.3e}. Where it is
-  negative, descent makes the token likelier.
-- **After the update**, to which all live groups contributed, `grpo.policy_loss` gives {after:.6f}.
-  Tokens clipped: {int(stats["clip_fraction"])}. A loss below 0 means that the right completions gained on the wrong
-  ones.
+  token of completion 1 ∂L/∂log π = -wÂ, and autograd gives {logp_N.grad[0]:.3e}.
+- **After the update** by all live groups `grpo.policy_loss` gives {after:.6f}. Below 0, the right
+  completions have gained on the wrong. Tokens clipped: {int(stats["clip_fraction"])}.
 
 ## 8. The student makes one step
 
 *Figure 1, step 4; App. K.1. `train.Student.update`*
 
 - **Skipped rows:** rows with Â = 0 have no gradient and do not pass through the model:
-  `forwarded_rows` is {m["forwarded_rows"]} of {B}. Dead rows still count in B, so a live group's
-  contribution does not depend on how many others are dead.
+  `forwarded_rows` is {m["forwarded_rows"]} of {B}. Dead rows still count in B.
 - **Gradient norm before clipping:** {m["grad_norm"]:.4f}; the limit is {c.max_grad_norm}.
 - **AdamW** makes one step at rate {m["learning_rate"]}, and the generator gets the new weights.
 
@@ -222,14 +216,13 @@ row's share of L is -Â/B times its mean ratio ρ̄:
 
 *Section 3.3, Alg. 2; Figure 1, steps 5-6. `teacher.Teacher.update`*
 
-Every group, also a dead one, becomes a sample (q, y). `train_step` passes them to the teacher right
-after grading, before step 8.
+Every group, also a dead one, becomes a sample (q, y), right after grading and before step 8.
 
-- **Buffer:** {pushed} samples so far, {teacher.pushed} with this step's. The buffer keeps the latest
+- **Buffer:** {pushed} samples so far, {teacher.pushed} with this step's. It keeps the latest
   {c.replay_capacity}: it held {size} and now holds {len(teacher.replay)}.
-- **Trigger:** after every {c.teacher_update_every}th sample.
-- **Update:** the buffer is shuffled into batches of {c.teacher_batch_size} and passed
-  {c.teacher_epochs} times, with an AdamW step for each batch: {teacher.updates - updates} in this step.
+- **Update:** after every {c.teacher_update_every}th sample the buffer is shuffled into batches of
+  {c.teacher_batch_size} and passed {c.teacher_epochs} times, with an AdamW step for each batch, in
+  this step {teacher.updates - updates}.
 
 For problem {problem} the target was y = {y:.4f}; the prediction was {f:.4f} and is now
 {now_P[n]:.4f}. All {P}:
@@ -237,9 +230,8 @@ For problem {problem} the target was y = {y:.4f}; the prediction was {f:.4f} and
 {table(outcomes)}
 
 The mean of (f - y)² over them is {errors[0]:.4f} before the update and {errors[1]:.4f} after it.
-The second is on problems that the teacher has trained on; the honest measure is the error before.
-Its mean |f - y| is `teacher_mae` in metrics.jsonl (`sampler.outcome_metrics`, Section 5.4),
-{m["teacher_mae"]:.4f}.
+The teacher's honest error is the one before, on problems that it has not seen: mean |f - y|,
+`teacher_mae` in metrics.jsonl (`sampler.outcome_metrics`, Section 5.4), is {m["teacher_mae"]:.4f}.
 """
 
 
