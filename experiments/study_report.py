@@ -107,14 +107,14 @@ def draw_summary(summary: pd.DataFrame) -> Figure:
     differences from uniform with 95% intervals."""
     figure = Figure(figsize=(9, 2.6), layout="constrained")
     dead, gain = figure.subplots(1, 2, width_ratios=(1, 1.3))
-    shares = summary[summary.quantity == "dead groups"]
+    shares = summary[summary.measure == "dead groups"]
     colours = dict(zip(shares.method, plot.COLOURS, strict=False))
     bars = dead.barh(shares.method, shares["mean"], color=colours.values())
     dead.bar_label(bars, fmt="%.0f%%", padding=3)
     dead.set(title="Dead groups (no gradient)", xlabel="% of groups, steps 1-120", xlim=(0, 100))
     for row in summary.drop(shares.index).itertuples():
         ends = [[row.mean - row.low], [row.high - row.mean]]
-        name = f"{row.method}\n{row.quantity}"
+        name = f"{row.method}\n{row.measure}"
         gain.errorbar(row.mean, name, xerr=ends, fmt="o", capsize=3, color=colours[row.method])
     gain.axvline(0, color="0.3", linewidth=1)
     gain.set(title="Accuracy gained over uniform", xlabel="points, 95% interval over 12 seeds")
