@@ -96,7 +96,8 @@ def main(argv=None) -> int:
             prepare(out, cells, args.jobs)
             failed = run_all(out, cells, args.jobs, args.minutes)
         rows = [row for part in args.only for row in study_report.compared(out, part)]
-        print(study_report.show(rows))
+        if rows:
+            print(study_report.show(rows))
     return int(failed > 0)
 
 
