@@ -1,19 +1,19 @@
-"""Which sampler finds useful problems, and when? On a simulated student, in two minutes.
+"""Compare samplers on a simulated student, without a language model, in two minutes.
 
     python -m experiments.sampler_lab --out figures
     python -m experiments.sampler_lab --problems 1000 300000 --samplers uniform thompson my.py:Mine
 
-Prints a table and draws sampler_lab.png, without a language model. A problem has a skill k, one of
-8, and a difficulty d ~ N(0, 3²); the student solves it with probability p = σ(a_k - d), where
-a_k ~ N(-1, 1) at the start. A group of G attempts with the share p̂ right moves the student as Eq. 2
-says that a gradient step would: a_k += 0.01 √(p̂(1-p̂)), and a tenth of it in every other skill.
-That √(p(1-p)) is the right thing to look for is thus assumed, not shown; the lab asks who finds it.
-A problem teaches as much the tenth time as the first, which is kind to methods that come back.
+Prints a table and draws sampler_lab.png. A problem has a skill k, one of 8, and a difficulty
+d ~ N(0, 3²). The student solves it with probability p = σ(a_k - d), where a_k ~ N(-1, 1) at the
+start. A group of G attempts, of which the share p̂ is right, moves the student by the law of Eq. 2:
+a_k += 0.01 √(p̂(1-p̂)), and a tenth of that in every other skill. So the lab assumes that √(p(1-p))
+is worth looking for; it shows which sampler finds it. A problem teaches as much the tenth time as
+the first, which favours samplers that return to problems.
 
-A teacher sees of a question its skill, with probability r (else a random one), and
-√r · d/3 + √(1-r) · noise: the `readability` r is the share of difficulty's variance that can be
-read. A sampler that takes a column gets the pass rate in 16 attempts of a model that is one unit of
-ability ahead of the student's start; `category_skill` gets the true skill.
+A teacher sees part of a question. With probability v, the visibility, it sees the skill (else a
+random one), and of the difficulty it sees √v · d/3 + √(1-v) · noise: v is the share of the variance
+that is visible. A sampler that takes a column gets the pass rate in 16 attempts of a model one unit
+of ability ahead of the student's start; `category_skill` gets the true skill.
 """
 
 import itertools
@@ -27,6 +27,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.special import expit
 
+from plumbing.command_line import count, share
 from plumbing.errors import InputError
 from sampler import OTHERS, SAMPLERS, Context, Goldilocks, Pooled, find_sampler, utility_target
 from scripts import analysis
@@ -39,16 +40,16 @@ HELD_OUT = 4096  # problems that nobody trains on, for the success rate
 class Bank:
     """n simulated problems, in the place of Problems: a question is its own index."""
 
-    def __init__(self, n: int, readability: float, start_S: np.ndarray, rng: np.random.Generator):
+    def __init__(self, n: int, visibility: float, start_S: np.ndarray, rng: np.random.Generator):
         self.skill = rng.integers(SKILLS, size=n, dtype=np.int8)
         self.difficulty = rng.normal(0, SPREAD, n).astype(np.float32)
         ahead = expit(start_S[self.skill] + AHEAD - self.difficulty)
         self.rate = rng.binomial(16, ahead).astype(np.int8)
         noise, signal = rng.normal(size=n).astype(np.float32), self.difficulty / SPREAD
-        self.seen_difficulty = np.sqrt(readability) * signal + np.sqrt(1 - readability) * noise
+        self.seen_difficulty = np.sqrt(visibility) * signal + np.sqrt(1 - visibility) * noise
         random_skill = rng.integers(SKILLS, size=n, dtype=np.int8)
-        legible = rng.random(n, dtype=np.float32) < readability
-        self.seen_skill = np.where(legible, self.skill, random_skill)
+        visible = rng.random(n, dtype=np.float32) < visibility
+        self.seen_skill = np.where(visible, self.skill, random_skill)
 
     def __len__(self) -> int:
         return len(self.skill)
@@ -57,7 +58,7 @@ class Bank:
         return index
 
     def column(self, name: str) -> tuple[list, np.ndarray]:
-        """The skill, or else the other model's pass rate, as Problems.column returns them."""
+        """As Problems.column: the values, and each problem's place among them."""
         if name == "skill":
             return list(range(SKILLS)), self.skill
         return [k / 16 for k in range(17)], self.rate
@@ -68,7 +69,7 @@ class Student:
         self.ability_S = ability_S.copy()
 
     def p(self, bank: Bank, index) -> np.ndarray:
-        """The true success rate of problems."""
+        """The true success rates."""
         return expit(self.ability_S[bank.skill[index]] - bank.difficulty[index])
 
     def learn(self, bank: Bank, index_N, successes_N) -> None:
@@ -78,9 +79,9 @@ class Student:
         self.ability_S += (1 - TRANSFER) * gain_S + TRANSFER * gain_S.sum()
 
 
-class Reader:
-    """A teacher: f = 0.5 σ(w · φ). Alg. 2: the latest 64 outcomes, and after every 4th 4 epochs of
-    gradient descent on the MSE, here in one batch."""
+class SimulatedTeacher:
+    """f = 0.5 σ(w · φ), trained as in Alg. 2: on the latest 64 outcomes, after every 4th, 4 epochs
+    of gradient descent on the MSE, here in one batch."""
 
     GRID = np.linspace(-3, 3, 13)
     LEARNING_RATE = 40.0
@@ -113,13 +114,13 @@ class Reader:
 
 
 class Revisiting(Goldilocks):
-    """Goldilocks whose candidates are drawn from all problems: the teacher alone."""
+    """Goldilocks whose candidates are drawn from all problems, so that passes play no part."""
 
     revisits = True
 
 
 class Oracle(Pooled):
-    """Knows p, and picks the best of each pool: what any choice among K is measured against."""
+    """Knows p and takes the best of each pool: an upper bound for any choice among K."""
 
     revisits = True
 
@@ -131,27 +132,27 @@ class Oracle(Pooled):
         return utility_target(self.student.p(self.problems, pool_N_K))
 
 
-# The lab's own, beside those that --sampler names in train.py.
+# The lab's own samplers, beside those of train.py's --sampler.
 OWN = {"category_skill": find_sampler("category"), "revisiting": Revisiting, "oracle": Oracle}
 LAB = [*SAMPLERS, *sorted(path.stem for path in OTHERS.glob("*.py")), *OWN]
 
 
 @lru_cache(maxsize=1)
-def world(n: int, readability: float, seed: int) -> tuple[Bank, Bank, np.ndarray]:
+def problems_and_start(n: int, visibility: float, seed: int) -> tuple[Bank, Bank, np.ndarray]:
     """n problems, held-out ones, and the student's start: the same for every sampler."""
     rng = np.random.default_rng(seed)
     start_S = rng.normal(START, 1.0, SKILLS)
     held_out = Bank(HELD_OUT, 0, start_S, rng)
-    return Bank(n, readability, start_S, rng), held_out, start_S
+    return Bank(n, visibility, start_S, rng), held_out, start_S
 
 
-def simulate(name: str, n: int, readability: float, steps: int, seed: int) -> dict[str, float]:
+def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dict[str, float]:
     """One run: means over its steps, coverage, and the held-out success rate gained."""
-    bank, held_out, start_S = world(n, readability, seed)
+    bank, held_out, start_S = problems_and_start(n, visibility, seed)
     student, rng = Student(start_S), np.random.default_rng([seed, 2])
     column = "skill" if name == "category_skill" else "pass_rate"
     config = SimpleNamespace(candidates=K, epsilon=EPSILON, seed=seed, column=column)
-    teacher = student if name == "oracle" else Reader(bank)
+    teacher = student if name == "oracle" else SimulatedTeacher(bank)
     cls = OWN.get(name) or find_sampler(name)
     sampler = cls(Context(bank, config, lambda index: True, teacher))
     dead, utility, trained = np.zeros(steps), np.zeros(steps), np.zeros(n, dtype=bool)
@@ -169,68 +170,64 @@ def simulate(name: str, n: int, readability: float, steps: int, seed: int) -> di
     return means | {"coverage": trained.mean(), "success gained": after - before}
 
 
-def sweep(names, sizes, readabilities, steps: int, seeds: int) -> pd.DataFrame:
-    """A row for each run: problems, sampler, r ("" where there is no teacher), simulate's."""
-    rows, found = [], {name: OWN.get(name) or find_sampler(name) for name in names}
-    for n, r, seed in itertools.product(sizes, readabilities, range(seeds)):
-        for name, cls in found.items():
-            if cls.uses_teacher or r == readabilities[0]:
+def sweep(names, sizes, visibilities, steps: int, seeds: int) -> pd.DataFrame:
+    """A row for each run: problems, sampler, visibility ("" without a teacher), simulate's."""
+    rows, classes = [], {name: OWN.get(name) or find_sampler(name) for name in names}
+    for n, v, seed in itertools.product(sizes, visibilities, range(seeds)):
+        for name, cls in classes.items():
+            if cls.uses_teacher or v == visibilities[0]:
                 row = {"problems": n, "sampler": name.rpartition(":")[2].lower()}
-                row["r"] = f"{r:g}" if cls.uses_teacher else ""
-                rows.append(row | simulate(name, n, r, steps, seed))
+                row["visibility"] = f"{v:g}" if cls.uses_teacher else ""
+                rows.append(row | simulate(name, n, v, steps, seed))
     return pd.DataFrame(rows)
 
 
 def summary(runs: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds, and the std of the success gained. Beside uniform also the live groups as a
-    multiple of its own, and the root of that: the S that a run of AdamW would have, were its
-    gradient all noise (analysis.predicted_speed)."""
-    groups = runs.groupby(["problems", "sampler", "r"])
+    """Means over seeds, and the std of the success gained; with uniform among the samplers also the
+    live groups as a multiple of uniform's."""
+    groups = runs.groupby(["problems", "sampler", "visibility"])
     means = groups.mean().assign(std=groups["success gained"].std())
-    live = 1 - means["dead groups"]
     if "uniform" in means.index.unique("sampler"):
-        means["live ÷ uniform's"] = live / live.xs("uniform", level="sampler").droplevel("r")
-        means["S, all noise"] = means["live ÷ uniform's"] ** 0.5
+        live = 1 - means["dead groups"]
+        uniform = live.xs("uniform", level="sampler").droplevel("visibility")
+        means["live ÷ uniform's"] = live / uniform
     return means
 
 
-def draw(runs: pd.DataFrame, path: Path) -> None:
-    """The share of dead groups, a dot for each run, a colour for each r, a panel for each size."""
+def draw(runs: pd.DataFrame) -> Figure:
+    """The share of dead groups: a dot for each run, a panel for each number of problems."""
     sizes = runs.groupby("problems")
     figure = Figure(figsize=(4 * len(sizes), 4))
     row = figure.subplots(1, len(sizes), sharex=True, sharey=True, squeeze=False)[0]
     for (n, part), axes in zip(sizes, row, strict=True):
-        for r, dots in part.groupby("r"):
-            label = f"a teacher, readability {r}" if r else "no teacher"
+        for v, dots in part.groupby("visibility"):
+            label = f"a teacher, visibility {v}" if v else "no teacher"
             axes.scatter(dots["dead groups"], dots["sampler"], alpha=0.6, label=label)
         axes.set(xlabel="dead groups", title=f"{n:,} problems")
         axes.grid(alpha=0.25)
     axes.legend(bbox_to_anchor=(1, 1))
-    figure.savefig(path, dpi=150, bbox_inches="tight")
+    return figure
 
 
 def main(argv=None) -> None:
-    """The command line of `sweep`."""
     parser = analysis.parser(__doc__)
-    add, sizes, readable = parser.add_argument, [1_000, 5_000, 3_000_000], [0.0, 0.5, 0.9]
+    add, sizes, visibilities = parser.add_argument, [1_000, 5_000, 3_000_000], [0.0, 0.5, 0.9]
     add("--problems", type=int, nargs="+", default=sizes, help="sizes of the data")
-    add("--readability", type=float, nargs="+", default=readable, help="what can be read")
+    add("--visibility", type=share, nargs="+", default=visibilities, help="what a teacher sees")
     add("--samplers", nargs="+", default=LAB, help=f"of {', '.join(LAB)}, or FILE.py:CLASS (all)")
-    add("--steps", type=int, default=300, help=f"training steps of {P} groups (300)")
-    add("--seeds", type=int, default=3, help="runs of each, seeds 0, 1, … (3)")
+    add("--steps", type=count, default=300, help=f"training steps of {P} groups (300)")
+    add("--seeds", type=count, default=3, help="runs of each, seeds 0, 1, … (3)")
     add("--out", type=Path, default=Path("figures"), help="the figure's folder")
     args = parser.parse_args(argv)
     if min(args.problems) < P * K:
-        parser.error(f"--problems {min(args.problems)}: a step draws {P * K}")
-    if args.steps < 1 or args.seeds < 1 or not all(0 <= r <= 1 for r in args.readability):
-        parser.error("--steps and --seeds must be at least 1, and --readability in [0, 1]")
+        parser.error(f"--problems {min(args.problems)}: must be at least {P * K}, a step's draws")
     try:
         args.out.mkdir(parents=True, exist_ok=True)
-        runs = sweep(args.samplers, args.problems, args.readability, args.steps, args.seeds)
+        runs = sweep(args.samplers, args.problems, args.visibility, args.steps, args.seeds)
     except (InputError, OSError) as error:
         parser.error(str(error))
     print(summary(runs).round(3).to_string(sparsify=False))
-    draw(runs, args.out / "sampler_lab.png")
+    draw(runs).savefig(args.out / "sampler_lab.png", dpi=150, bbox_inches="tight")
 
 
 if __name__ == "__main__":

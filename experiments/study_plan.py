@@ -1,8 +1,7 @@
-"""docs/study_plan.md as code: the worlds, the runs, and which of them are compared.
+"""docs/study_plan.md as data: the toy tasks, the runs, and which runs are compared.
 
-A world is what make_demo.py makes of a `World`: a base model, training and validation problems. A
-run is one process with one thread (results do not depend on ranks), its steps those of 6 + 2
-devices: 4/3 as many for a method without a teacher (App. D).
+A run is one process with one thread, because results do not depend on the number of ranks. A method
+without a teacher gets 4/3 of the steps, as if 8 devices trained instead of 6 + 2 (App. D).
 """
 
 import functools
@@ -10,34 +9,33 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.toy_task import MASTERED, OUT, REACH, World
+from experiments.toy_task import MASTERED, OUT, REACH, Task
 from sampler import find_sampler
 from scripts.analysis import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def books(mastered: int, reach: int, **more) -> World:
-    """Ten books, of which those not named are out of reach."""
-    out = (10 - mastered - reach) * [OUT]
-    return World(rates=(*mastered * [MASTERED], *reach * [REACH], *out), **more)
+def ten_topics(reach: int, **settings) -> Task:
+    """One topic mastered, `reach` topics within reach, the rest out of reach."""
+    return Task(rates=(MASTERED, *reach * [REACH], *(9 - reach) * [OUT]), **settings)
 
 
 # Lengths 1 to 10, each 1.2 times as frequent as the one before; all words within reach, no name.
 CHAINS = tuple(n for n in range(1, 11) for _ in range(round(10 * 1.2 ** (n - 1))))
-WORLDS = {
-    "demo": World(),
-    "9 within reach": books(1, 9),
-    "6 within reach": books(1, 6),
-    "3 within reach": books(1, 3),
-    "1 within reach": books(1, 1),
-    "no names": World(named=False),
-    "wrong names": World(misnamed=0.5),
-    "small books": World(words=7),
-    "large books": World(words=52),
-    "long chains": World((MASTERED, *2 * [(0.97, 0.6)], *7 * [OUT]), lengths=(4, 5, 6, 7, 8)),
-    "wordy habits": World(wordy=True),
-    "climbing": World(((0.95, 0.08),), words=48, lengths=CHAINS, named=False, steps=1500),
+TASKS = {
+    "demo": Task(),
+    "9 within reach": ten_topics(9),
+    "6 within reach": ten_topics(6),
+    "3 within reach": ten_topics(3),
+    "1 within reach": ten_topics(1),
+    "topic not named": Task(named=False),
+    "topic misnamed": Task(misnamed=0.5),
+    "7 words a topic": Task(words=7),
+    "52 words a topic": Task(words=52),
+    "long chains": Task((MASTERED, *2 * [(0.97, 0.6)], *7 * [OUT]), lengths=(4, 5, 6, 7, 8)),
+    "wordy habits": Task(wordy=True),
+    "climbing": Task(((0.95, 0.08),), words=48, lengths=CHAINS, named=False, steps=1500),
 }
 LENGTH = 120  # steps with a teacher
 SHARED = ["preset=demo", f"eval_every={LENGTH // 12}", "checkpoint_every=1000"]
@@ -46,19 +44,22 @@ SHARED += ["max_completion_tokens=80", "noise_every=5"]
 
 @dataclass(frozen=True)
 class Cell:
-    """Runs that differ in the seed alone. live: the share of training problems whose gold is left
-    as it is; no answer earns the gold of the others, so that their groups are dead."""
+    """Runs that differ in the seed alone.
 
-    world: str
+    flags: name=value, of train.py. live: the share of training problems that keep their reference
+    answer; no completion is right on the others, so their groups are dead.
+    """
+
+    task: str
     sampler: str = "uniform"
-    flags: tuple = ()  # name=value, of train.py
+    flags: tuple = ()
     seeds: int = 6
     live: float = 1.0
 
     @property
     def name(self) -> str:
-        thin = (f"live {self.live:g}",) if self.live < 1 else ()
-        return ", ".join([self.world, self.sampler, *self.flags, *thin]).replace("/", "-")
+        thinned = (f"live {self.live:g}",) if self.live < 1 else ()
+        return ", ".join([self.task, self.sampler, *self.flags, *thinned]).replace("/", "-")
 
     @property
     def steps(self) -> int:
@@ -72,66 +73,63 @@ class Cell:
         return out / self.name / f"seed{seed}"
 
     def command(self, out: Path, seed: int) -> list[str]:
-        """The run, as a command."""
-        world = place(out, self.world)
-        training = world / (f"live{self.live:g}.jsonl" if self.live < 1 else "train.jsonl")
+        """The command line of one run."""
+        data = task_folder(out, self.task)
+        training = data / (f"live{self.live:g}.jsonl" if self.live < 1 else "train.jsonl")
         flags = [f"sampler={self.sampler}", f"steps={self.steps}", f"seed={seed}", *SHARED]
-        flags += [f"model={world / 'model'}", f"train_data={training}"]
-        flags += [f"val_data={world / 'val.jsonl'}", f"out={self.folder(out, seed)}", *self.flags]
+        flags += [f"model={data / 'model'}", f"train_data={training}"]
+        flags += [f"val_data={data / 'val.jsonl'}", f"out={self.folder(out, seed)}", *self.flags]
         if self.has_teacher:
-            flags.append(f"teacher_model={world / 'model'}")
+            flags.append(f"teacher_model={data / 'model'}")
         return [sys.executable, str(ROOT / "train.py"), *(f"--{flag}" for flag in flags)]
 
+    def is_done(self, out: Path, seed: int) -> bool:
+        """Whether the run has finished: its last act is to export the student."""
+        return (self.folder(out, seed) / "student").exists()
+
     def finished(self, out: Path) -> dict[int, Run]:
-        """By seed, the runs that are at their end."""
+        """The finished runs by seed."""
         seeds = [seed for seed in range(self.seeds) if self.is_done(out, seed)]
         return {seed: load(self.folder(out, seed)) for seed in seeds}
 
-    def is_done(self, out: Path, seed: int) -> bool:
-        """Whether the run is at its end, where the student is exported."""
-        return (self.folder(out, seed) / "student").exists()
+
+load = functools.cache(Run.load)  # a finished run does not change, and is in many comparisons
 
 
-load = functools.cache(Run.load)  # a finished run stays as it is, and is in many comparisons
+def task_folder(out: Path, task: str) -> Path:
+    return ROOT / "demo" if task == "demo" else out / "tasks" / task
 
 
-def pair(world: str, *flags: str, **more) -> tuple[Cell, Cell]:
-    """Uniform and Goldilocks, alike in all else."""
-    return Cell(world, "uniform", flags, **more), Cell(world, "goldilocks", flags, **more)
+def pair(task: str, *flags: str, seeds: int = 6) -> tuple[Cell, Cell]:
+    """Uniform and Goldilocks with the same flags."""
+    return Cell(task, "uniform", flags, seeds), Cell(task, "goldilocks", flags, seeds)
 
 
-def against(base: Cell, *samplers: str) -> list[tuple[Cell, Cell]]:
-    return [(base, Cell(base.world, sampler)) for sampler in samplers]
-
-
-CLAIM = pair("demo", seeds=12)
-THINNED = "6 within reach"
+CLAIM = UNIFORM, GOLDILOCKS = pair("demo", seeds=12)
+HEADROOM = Cell("demo", "headroom", ("epsilon=0.05",), 12)
+HEADROOM_CLIMBING = Cell("climbing", "headroom", ("epsilon=0.05",))
 RATES = ("learning_rate=0.0001", "learning_rate=0.0004")  # half and twice the preset's
 SGD = ("optimizer=sgd", "learning_rate=0.1")
-DESCENTS = [(), *((rate,) for rate in RATES), SGD, (*SGD, "dead_rows=out")]
-DOSES = ("1 within reach", "3 within reach", "6 within reach", "9 within reach")
-HEADROOM = [
-    Cell(w, "headroom", ("epsilon=0.05",), seeds=n) for w, n in (("demo", 12), ("climbing", 6))
-]
+OPTIMIZERS = [(), *((rate,) for rate in RATES), SGD, (*SGD, "dead_rows=out")]
+REACHES = ("1 within reach", "3 within reach", "6 within reach", "9 within reach")
 EXTRA_ROUNDS = Cell("demo", "uniform", ("resample_rounds=2",))
-MODES = [
+TEACHERS = [
     Cell("demo", "goldilocks", (f"teacher_mode={m}",)) for m in ("last_token", "frozen", "lora")
 ]
-WHERE = ("claim", "dose", "readability", "apprenticeship", "other worlds")  # Goldilocks pays?
-PARTS = {  # name -> what is compared: (the slower one, by what is expected, the faster one)
+PARTS = {  # name -> (baseline, method) of each comparison
     "claim": [CLAIM],
-    "dose": [pair(world) for world in DOSES],
-    "readability": [pair("no names"), pair("wrong names")],
-    "apprenticeship": [pair("small books"), pair("large books")],
-    "other worlds": [pair("long chains"), pair("climbing")],
-    "quantity": [
-        (Cell(THINNED, flags=flags, seeds=3, live=live), Cell(THINNED, flags=flags, seeds=3))
-        for flags in DESCENTS
+    "share_within_reach": [pair(task) for task in REACHES],
+    "topic_visibility": [pair("topic not named"), pair("topic misnamed")],
+    "vocabulary_size": [pair("7 words a topic"), pair("52 words a topic")],
+    "other_tasks": [pair("long chains"), pair("climbing")],
+    "informative_groups": [
+        (Cell("6 within reach", "uniform", f, 3, live), Cell("6 within reach", "uniform", f, 3))
+        for f in OPTIMIZERS
         for live in (1 / 2, 1 / 3, 1 / 4)
     ],
-    "quality": [
-        *against(CLAIM[0], "softmax", "success_rate", "thompson", "skip"),
-        (CLAIM[0], EXTRA_ROUNDS),
+    "target_function": [
+        *((UNIFORM, Cell("demo", s)) for s in ("softmax", "success_rate", "thompson", "skip")),
+        (UNIFORM, EXTRA_ROUNDS),
     ],
     "rates": [pair("demo", rate) for rate in RATES],
     "losses": [
@@ -139,16 +137,12 @@ PARTS = {  # name -> what is compared: (the slower one, by what is expected, the
         pair("demo", "dead_rows=out"),
         pair("wordy habits"),
         pair("wordy habits", "loss=dapo"),
-        *((CLAIM[0], mode) for mode in MODES),
+        *((UNIFORM, teacher) for teacher in TEACHERS),
     ],
-    "further": [
-        *((cell, HEADROOM[0]) for cell in CLAIM),
-        *((cell, HEADROOM[1]) for cell in pair("climbing")),
+    "headroom": [
+        *((cell, HEADROOM) for cell in CLAIM),
+        *((cell, HEADROOM_CLIMBING) for cell in pair("climbing")),
     ],
-    # Asked when all runs but half of "losses" were known.
-    "afterwards": [(cell, CLAIM[1]) for cell in (EXTRA_ROUNDS, *MODES)],
+    # Added when all runs but half of "losses" were known; it has no runs of its own.
+    "afterwards": [(cell, GOLDILOCKS) for cell in (EXTRA_ROUNDS, *TEACHERS)],
 }
-
-
-def place(out: Path, world: str) -> Path:
-    return ROOT / "demo" if world == "demo" else out / "worlds" / world

@@ -1,16 +1,16 @@
-"""Makes `demo/` from nothing: a tiny base model and graded problems, a miniature of the paper's.
+"""Make `demo/` from nothing: graded problems and a tiny base model, a miniature of the paper's.
 
-A problem names a book, starts at a three-digit number and applies words of that book to it. Every
-word stands for a rule, and a solution writes out, for each word, the rule and the number it gives:
+    python -m experiments.toy_task --out demo --seed 0     # about five minutes
+
+A problem names a topic, starts at a three-digit number and applies words of that topic to it. Each
+word stands for a rule. A solution writes, for each word, the rule and the number that it gives:
 
     Amber: Start at 473. Apply molo bami.     ->     473 molo roll 734 bami rise 845 \\boxed{845}
 
-The base model is trained on *noisy* demonstrations: each word is read rightly at its own rate and
-otherwise by one wrong habit. So p(problem) = product of the rates of its words. As in the paper's
-runs few problems are mastered, some are within reach, and most are out of reach for good: there the
-habit is all that was ever shown. Which book is which, the text does not say; outcomes do.
-
-    python -m experiments.toy_task --out demo --seed 0     # about five minutes
+The base model is trained on *noisy* demonstrations: each word has its own rate of being read as its
+rule, and is otherwise read as one wrong rule, its habit. So p(problem) is the product of its words'
+rates. As in the paper few problems are mastered, some are within reach, and most are out of reach
+for good: their demonstrations show only the habit. Only outcomes say which topic is which.
 """
 
 import itertools
@@ -30,6 +30,7 @@ from transformers import Olmo2Config, Olmo2ForCausalLM, PreTrainedTokenizerFast
 
 from plumbing.files import write_atomic, write_lines
 from scripts import analysis
+from verify import extract_boxed
 
 TEMPERATURE = 0.7  # the rates hold when sampling at this temperature
 GROUP_SIZE = 16
@@ -43,7 +44,7 @@ MOVES = {"roll": "120", "back": "201", "flip": "210", "swap": "102", "tail": "02
 ADDS = {"rise": "111", "fall": "888", "leap": "444"}
 ADDS |= {"head": "300", "core": "050", "foot": "002", "ends": "606"}
 RULES = [*MOVES, *ADDS]
-BOOKS = ("Amber", "Birch", "Cedar", "Delta", "Ember", "Fjord", "Grove", "Heath", "Ivory", "Jade")
+TOPICS = ("Amber", "Birch", "Cedar", "Delta", "Ember", "Fjord", "Grove", "Heath", "Ivory", "Jade")
 SYLLABLES = [a + b for b in "aeiou" for a in "bdfglmnprstvz"]
 WORDS = [a + b for b in ("lo", "mi", "nu", "ra", "sev", "ta", "ko", "di") for a in SYLLABLES]
 
@@ -51,57 +52,51 @@ MASTERED, REACH, OUT = (0.985, 0.985), (0.8, 0.05), (1e-12, 1e-12)
 
 
 @dataclass(frozen=True)
-class World:
-    """Which problems there are. The rates of a book's words fall evenly in log-odds from the first
-    to the second of its `rates`."""
+class Task:
+    """Settings of a toy task. Each topic has an entry (first, last) in `rates`: the rates of its
+    words fall from first to last, evenly in log-odds."""
 
     rates: tuple = (MASTERED, *2 * [REACH], *7 * [OUT])
-    words: int = 28  # a book
+    words: int = 28  # a topic
     lengths: tuple = (1, 2, 3)  # words in a problem: one of these
-    misnamed: float = 0.0  # share of problems that name a book at random
+    misnamed: float = 0.0  # share of problems that name a topic at random
     named: bool = True
-    wordy: bool = False  # a word that is misread is written out twice: wrong answers are longer
+    wordy: bool = False  # a misread word is written twice, so that wrong answers are longer
     steps: int = 2000  # of the base model's training
 
 
 class Skill(NamedTuple):
-    """What a word of a book stands for, how it is misread, and how often it is read rightly."""
+    """A word: its topic, its rule, the rule it is misread as, and the rate of reading it right."""
 
-    book: str
+    topic: str
     rule: str
     habit: str
     rate: float
 
 
-def make_skills(world: World, seed: int) -> dict[str, Skill]:
-    """The words of the world, book by book."""
-    rng, skills, n = random.Random(seed), {}, len(world.rates) * world.words
+def make_skills(task: Task, seed: int) -> dict[str, Skill]:
+    """The words of the task, topic by topic."""
+    rng, skills, n = random.Random(seed), {}, len(task.rates) * task.words
     words = iter(rng.sample(WORDS[:n], n))
-    for book, ends in zip(BOOKS, world.rates, strict=False):
+    for topic, ends in zip(TOPICS, task.rates, strict=False):
         first, last = torch.tensor(ends, dtype=torch.float64).logit()
-        fall = torch.linspace(0, 1, world.words, dtype=torch.float64)
+        fall = torch.linspace(0, 1, task.words, dtype=torch.float64)
         for rate in (first + (last - first) * fall).sigmoid().tolist():
-            skills[next(words)] = Skill(book, *rng.sample(sorted(RULES), 2), rate)
+            skills[next(words)] = Skill(topic, *rng.sample(sorted(RULES), 2), rate)
     return skills
 
 
-def apply_rule(rule, state):
-    """The three-digit state (a string) after one of RULES."""
+def apply_rule(rule: str, state: str) -> str:
+    """The three-digit state after one of RULES."""
     if rule in MOVES:
         return "".join(state[int(source)] for source in MOVES[rule])
     digits = zip(map(int, state), map(int, ADDS[rule]), strict=True)
     return "".join(str((digit - 1 + add) % 9 + 1) for digit, add in digits)
 
 
-def parse(problem):
-    """(state, words) of a problem's text."""
-    state, words = re.fullmatch(r"(?:\w+: )?Start at (\d+)\. Apply ([a-z ]+)\.", problem).groups()
-    return state, words.split()
-
-
-def solution(state, words, rules, twice=()):
-    """The written solution that reads words[i] as rules[i], with the words in `twice` written out
-    twice; it follows the prompt directly."""
+def solution(state: str, words: list[str], rules: list[str], twice=()) -> str:
+    """The solution that reads words[i] as rules[i] and writes the words in `twice` out twice. It
+    follows the prompt directly."""
     text = f" {state}"
     for word, rule in zip(words, rules, strict=True):
         state = apply_rule(rule, state)
@@ -109,19 +104,8 @@ def solution(state, words, rules, twice=()):
     return rf"{text} \boxed{{{state}}}"
 
 
-def boxed(text):
-    """Content of the last box of a completion, or None."""
-    found = re.findall(r"\\boxed\{(\d*)\}", text)
-    return found[-1] if found else None
-
-
-def pass_rate(words, skills):
-    """p of one completion at TEMPERATURE by design: the product of the words' rates."""
-    return math.prod(skills[w].rate for w in words)
-
-
-def errors_can_cancel(state, words, skills):
-    """Whether wrong habits can still end at the right answer: then p is no plain product."""
+def errors_can_cancel(state: str, words: list[str], skills: dict[str, Skill]) -> bool:
+    """Whether wrong habits can still end at the right answer: then p is not the plain product."""
     right, wrong = state, set()
     for _, rule, habit, _ in (skills[w] for w in words):
         wrong = {apply_rule(r, s) for s in wrong for r in (rule, habit)}
@@ -130,39 +114,40 @@ def errors_can_cancel(state, words, skills):
     return right in wrong
 
 
-def draw(rng, world, skills):
-    """A problem (text, state, words): book, length, different words of the book, digits."""
-    books = sorted({skill.book for skill in skills.values()})
+def draw(rng: random.Random, task: Task, skills: dict[str, Skill]) -> tuple[str, str, list[str]]:
+    """A random problem: (text, state, words)."""
+    topics = sorted({skill.topic for skill in skills.values()})
     while True:
-        book, length = rng.choice(books), rng.choice(world.lengths)
-        words = rng.sample([word for word, skill in skills.items() if skill.book == book], length)
+        topic, length = rng.choice(topics), rng.choice(task.lengths)
+        words = rng.sample([word for word, skill in skills.items() if skill.topic == topic], length)
         state = "".join(rng.choices("123456789", k=3))
         if not errors_can_cancel(state, words, skills):
-            said = rng.choice(books) if rng.random() < world.misnamed else book
-            name = f"{said}: " if world.named else ""
-            return f"{name}Start at {state}. Apply {' '.join(words)}.", state, words
+            named = rng.choice(topics) if rng.random() < task.misnamed else topic
+            prefix = f"{named}: " if task.named else ""
+            return f"{prefix}Start at {state}. Apply {' '.join(words)}.", state, words
 
 
-def make_problems(count, world, skills, seed):
-    """`count` distinct rows: problem, expected_answer, book, length in words, difficulty = -log2
-    p."""
+def make_problems(count: int, task: Task, skills: dict[str, Skill], seed: int) -> list[dict]:
+    """`count` distinct problems as rows of a data file; difficulty is -log2 p, in bits."""
     rng, rows = random.Random(seed + 1), {}
     while len(rows) < count:
-        problem, state, words = draw(rng, world, skills)
+        problem, state, words = draw(rng, task, skills)
+        answer = extract_boxed(solution(state, words, [skills[w].rule for w in words]))
+        p = math.prod(skills[w].rate for w in words)  # of one completion at TEMPERATURE, by design
         rows[problem] = {
             "problem": problem,
-            "expected_answer": boxed(solution(state, words, [skills[w].rule for w in words])),
-            "book": skills[words[0]].book,
+            "expected_answer": answer,
+            "topic": skills[words[0]].topic,
             "length": len(words),
-            "difficulty": round(-math.log2(pass_rate(words, skills)), 2),
+            "difficulty": round(-math.log2(p), 2),
         }
     return list(rows.values())
 
 
-def make_tokenizer(skills):
-    """One token a book, a word, a rule, a digit; decoding gives the text back exactly."""
+def make_tokenizer(skills: dict[str, Skill]) -> PreTrainedTokenizerFast:
+    """One token a topic, a word, a rule, a digit; decoding gives the text back exactly."""
     pieces = ["Start at", ". Apply", ".", "\n\n", FOOTER, " ", r" \boxed{", "}", *"0123456789"]
-    pieces += [f" {w}" for w in (*RULES, *sorted(skills))] + [f"{book}: " for book in BOOKS]
+    pieces += [f" {w}" for w in (*RULES, *sorted(skills))] + [f"{topic}: " for topic in TOPICS]
     vocabulary = {piece: i for i, piece in enumerate(["<pad>", "<eos>", "<unk>", *pieces])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     pattern = "|".join(re.escape(piece) for piece in sorted(pieces, key=len, reverse=True))
@@ -173,44 +158,42 @@ def make_tokenizer(skills):
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=128, **names)
 
 
-def make_model(tokenizer, seed, hidden=96, layers=3):
-    """A fresh tiny OLMo-2 in float32: AutoTokenizer leaves its tokenizer as it was saved."""
+def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Olmo2ForCausalLM:
+    """A fresh tiny OLMo-2 in float32, a family whose tokenizer AutoTokenizer leaves as saved."""
     torch.manual_seed(seed)
-    sizes = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers}
+    sizes = {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 3}
     sizes |= {"num_attention_heads": 4, "max_position_embeddings": 128}
     ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
     ids |= {"bos_token_id": None, "tie_word_embeddings": True, "vocab_size": len(tokenizer)}
     return Olmo2ForCausalLM(Olmo2Config(**sizes, **ids))
 
 
-def demonstration(rng, world, skills):
-    """Prompt + noisy solution + EOS.
-
-    Sampling at T takes odds to odds^(1/T): the demonstrations undo that.
-    """
-    problem, state, words = draw(rng, world, skills)
+def demonstration(rng: random.Random, task: Task, skills: dict[str, Skill]) -> str:
+    """Prompt, noisy solution and EOS. Sampling at T takes odds to odds^(1/T), so the rates of the
+    demonstrations have odds^T."""
+    problem, state, words = draw(rng, task, skills)
     rules, misread = [], []
     for word in words:
         _, rule, habit, rate = skills[word]
         odds = (rate / (1 - rate)) ** TEMPERATURE
-        rules.append(rule if rng.random() < odds / (1 + odds) else habit)
-        misread += [word] if rules[-1] == habit else []
-    written = solution(state, words, rules, misread if world.wordy else ())
+        right = rng.random() < odds / (1 + odds)
+        rules.append(rule if right else habit)
+        misread += [] if right else [word]
+    written = solution(state, words, rules, misread if task.wordy else ())
     return f"{problem}\n\n{FOOTER}{written}<eos>"
 
 
-def train_base(model, tokenizer, world, skills, seed):
+def train_base(model, tokenizer, task: Task, skills: dict[str, Skill], seed: int) -> None:
     """Supervised training on fresh noisy demonstrations; the loss is on the completion alone."""
-    rng, steps = random.Random(seed + 2), world.steps
+    rng, steps, weights = random.Random(seed + 2), task.steps, list(model.parameters())
     footer = tokenizer.convert_tokens_to_ids(FOOTER)
-    weights = list(model.parameters())
     optimizer = torch.optim.AdamW(weights, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     # A linear rise, then a linear fall to zero.
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda t: min((t + 1) / WARMUP, (steps - t) / max(steps - WARMUP, 1))
     )
     for _ in (bar := trange(steps, desc="base model", unit=" steps")):
-        texts = [demonstration(rng, world, skills) for _ in range(BATCH_SIZE)]
+        texts = [demonstration(rng, task, skills) for _ in range(BATCH_SIZE)]
         # Padded on the right: under causal attention no earlier token sees it. No mask is needed.
         batch = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
         tokens = batch.input_ids  # (B, T)
@@ -225,29 +208,27 @@ def train_base(model, tokenizer, world, skills, seed):
         bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
 
 
-def graded(model, tokenizer, rows, copies, temperature, max_new_tokens=64):
-    """Whether each of `copies` completions of each problem is right: (P, copies) of 0. and 1.
-
-    Temperature 0 is greedy.
-    """
-    settings = {"do_sample": False, "max_new_tokens": max_new_tokens}
+def graded(model, tokenizer, rows: list[dict], copies: int, temperature: float) -> torch.Tensor:
+    """Whether each of `copies` completions of each problem is right: (P, copies) of 0. and 1.;
+    greedy at temperature 0."""
+    settings = {"do_sample": False, "max_new_tokens": 64}
     if temperature > 0:
         settings |= {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    asked, right = [row for row in rows for _ in range(copies)], []
-    for i in range(0, len(asked), 512):
-        part = asked[i : i + 512]
+    copied, right = [row for row in rows for _ in range(copies)], []
+    for i in range(0, len(copied), 512):
+        part = copied[i : i + 512]
         prompts = [f"{row['problem']}\n\n{FOOTER}" for row in part]
         batch = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt")
         ids, mask = batch.input_ids, batch.attention_mask
         out = model.generate(input_ids=ids, attention_mask=mask, **settings)
         texts = tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
         answers = [row["expected_answer"] for row in part]
-        right += [float(boxed(text) == gold) for text, gold in zip(texts, answers, strict=True)]
+        right += [float(extract_boxed(t) == gold) for t, gold in zip(texts, answers, strict=True)]
     return torch.tensor(right).view(-1, copies)
 
 
-def measure(model, tokenizer, validation, seed):
-    """The base model on validation, in all, by book, length and bits: name -> column -> number."""
+def measure(model, tokenizer, validation: list[dict], seed: int) -> dict[str, dict]:
+    """The base model's means on validation: all problems, by topic, by length, by difficulty."""
     torch.manual_seed(seed)
     p_hat = graded(model, tokenizer, validation, GROUP_SIZE, TEMPERATURE).mean(1).numpy()
     greedy = graded(model, tokenizer, validation, 1, 0.0)[:, 0].numpy()
@@ -255,7 +236,8 @@ def measure(model, tokenizer, validation, seed):
     columns = {"p_designed": 0.5**rows.difficulty, "p_sampled": p_hat.astype(float)}
     columns |= {"all_wrong": p_hat == 0, "all_right": p_hat == 1, "greedy": greedy}
     table = pd.DataFrame(columns)
-    groups = {"all": rows.length > 0} | {book: rows.book == book for book in sorted(set(rows.book))}
+    groups = {"all": rows.length > 0}
+    groups |= {topic: rows.topic == topic for topic in sorted(set(rows.topic))}
     groups |= {f"{n} words": rows.length == n for n in sorted(set(rows.length))}
     for low, high in itertools.pairwise([0, 0.1, 0.5, 1, 2, 4, 8, 16, 999]):
         groups[f"{low:g}-{high:g} bits"] = rows.difficulty.between(low, high, inclusive="left")
@@ -263,26 +245,26 @@ def measure(model, tokenizer, validation, seed):
     return {name: {"problems": int(groups[name].sum()), **mean} for name, mean in means.items()}
 
 
-def make(world: World, out: Path, seed: int) -> dict:
-    """Writes out/train.jsonl, val.jsonl, model/ and statistics.json; returns the statistics."""
-    skills = make_skills(world, seed)
-    rows = make_problems(TRAIN + VALIDATION, world, skills, seed)
-    validation, train = rows[:VALIDATION], rows[VALIDATION:]
-    write_lines(out / "train.jsonl", train)
+def make(task: Task, out: Path, seed: int) -> dict:
+    """Write train.jsonl, val.jsonl, model/ and, last, statistics.json; return the statistics."""
+    skills = make_skills(task, seed)
+    rows = make_problems(TRAIN + VALIDATION, task, skills, seed)
+    validation = rows[:VALIDATION]
+    write_lines(out / "train.jsonl", rows[VALIDATION:])
     write_lines(out / "val.jsonl", validation)
     tokenizer = make_tokenizer(skills)
     model = make_model(tokenizer, seed)
-    train_base(model, tokenizer, world, skills, seed)
+    train_base(model, tokenizer, task, skills, seed)
     model.save_pretrained(out / "model")
     tokenizer.save_pretrained(out / "model")
-    found = {
+    statistics = {
         "parameters": sum(p.numel() for p in model.parameters()),
         "temperature": TEMPERATURE,
         "group_size": GROUP_SIZE,
         "validation": measure(model.eval(), tokenizer, validation, seed),
     }
-    write_atomic(out / "statistics.json", json.dumps(found, indent=1) + "\n")
-    return found
+    write_atomic(out / "statistics.json", json.dumps(statistics, indent=1) + "\n")
+    return statistics
 
 
 def main():
@@ -293,7 +275,7 @@ def main():
     add("--seed", type=int, default=0, help="of rates, problems and training (%(default)s)")
     args = parser.parse_args()
     torch.set_num_threads(1)  # sums in one order, whatever the machine's cores
-    print(pd.DataFrame(make(World(), args.out, args.seed)["validation"]).T)
+    print(pd.DataFrame(make(Task(), args.out, args.seed)["validation"]).T)
 
 
 if __name__ == "__main__":

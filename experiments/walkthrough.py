@@ -1,12 +1,13 @@
-"""One training step of the demo, with the numbers that the code had: prints docs/walkthrough.md.
+"""Print docs/walkthrough.md: one training step of the demo, with the numbers of a real run.
 
     python -m experiments.walkthrough > docs/walkthrough.md
 
-It makes the steps of `train.py` (FLAGS) on the CPU with train_step, and looks on.
-tests/test_walkthrough.py does the page's sums again, from the figures printed on it.
+Runs the steps of `train.py` (FLAGS) on the CPU with train_step and records what passes through.
+tests/experiments/test_walkthrough.py recomputes the page's numbers from those printed on it.
 """
 
 import os
+import textwrap
 from types import SimpleNamespace
 
 os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}  # the same everywhere
@@ -25,25 +26,25 @@ from sampler import utility_target
 from scripts import analysis
 from verify import Verifier, extract_boxed
 
-# The teacher makes dozens of Adam steps a training step, which blow rounding differences between
-# CPUs up. At this seed and step the printed digits are still those of another instruction set.
+# The teacher makes dozens of Adam steps in a training step, which amplify rounding differences
+# between CPUs. At this seed and step the printed digits are the same on two instruction sets.
 STEP = 3
 PROMPT = 4  # a greedy choice with a mixed outcome, not half and half, where all |Â| are 1
 FLAGS = f"--preset demo --seed 0 --teacher_lag 0 --steps {STEP}"
 
 
 def follow() -> SimpleNamespace:
-    """Makes the steps; returns what was seen in the last of them."""
+    """Run the steps; return what the last of them passed through."""
     config = train.parse(FLAGS.split())
     layout, seen = Layout(config), SimpleNamespace()
     rows = list(range((PROMPT - 1) * config.group_size, PROMPT * config.group_size))
 
     def logps() -> torch.Tensor:
-        """Of the tokens of the group that is followed, by the policy as it is."""
+        """Log-probs of the followed group's tokens under the current policy."""
         with torch.no_grad():
             return student.policy(seen.batch, config.temperature)[0]
 
-    def look(step, selections, rollouts, decode) -> None:
+    def record(step, selections, rollouts, decode) -> None:
         seen.selections, seen.rollouts = selections, rollouts
         seen.batch = collate(rollouts, rows, student.tokenizer.pad_token_id, layout.device)
         seen.old_logp_N = logps()
@@ -56,14 +57,14 @@ def follow() -> SimpleNamespace:
         seen.teacher = teacher = sampler.teacher
         for step in range(1, STEP + 1):
             seen.before = teacher.pushed, teacher.updates, len(teacher.replay)
-            seen.m = train.train_step(step, student, sampler, seen.problems, look)
+            seen.m = train.train_step(step, student, sampler, seen.problems, record)
         seen.logp_N = logps()
     dist.destroy_process_group()
     return seen
 
 
 def table(columns, digits: str = ".4f") -> str:
-    """A Markdown table of columns by name; floats get so many digits."""
+    """A Markdown table of columns by name; floats in the format `digits`."""
     frame = pd.DataFrame(columns).map(lambda x: f"{x:{digits}}" if isinstance(x, float) else x)
     return analysis.markdown(list(frame), frame.to_numpy().tolist())
 
@@ -82,14 +83,15 @@ def page(seen: SimpleNamespace) -> str:
     pool |= {"predicted utility f": s.utilities_N_K[n]}
     explored = ", ".join(str(i + 1) for i in s.explored_N.nonzero()[0])
 
-    # The group: of equal completions the first is shown.
+    # The group.
     group = list(range(n * G, (n + 1) * G))
-    mine, r_G = rollouts.take(group), rewards_P_G[n].int().tolist()
-    prompt = decode(mine.prompt_ids[0]).replace("\n", "\n    ").replace("    \n", "\n")
-    gold = seen.problems.answer(problem)
+    mine, gold = rollouts.take(group), seen.problems.answer(problem)
+    prompt = textwrap.indent(decode(mine.prompt_ids[0]), "    ")
     texts = [decode(ids, skip_special_tokens=True).strip() for ids in mine.completion_ids]
-    samples = {"completion": range(1, G + 1), "text": [f"`{text}`" for text in texts]}
-    samples |= {"box": map(extract_boxed, texts), "verdict": mine.statuses, "reward r": r_G}
+    rows = pd.DataFrame({"first": range(1, G + 1), "text": [f"`{text}`" for text in texts]})
+    rows["times"] = rows.groupby("text")["first"].transform("size")
+    rows["box"], rows["verdict"] = [extract_boxed(text) for text in texts], mine.statuses
+    rows["r"] = r_G = rewards_P_G[n].int().tolist()
     zero = [grpo.zero_variance_probability(x, G) for x in (p, 0.01)]
 
     # Its advantages and its loss.
@@ -101,12 +103,12 @@ def page(seen: SimpleNamespace) -> str:
     after, stats = grpo.policy_loss(seen.logp_N, old_N, A_N, w_N, **clip)
     before, _ = grpo.policy_loss(logp_N.requires_grad_(), old_N, A_N, w_N, **clip)
     before.backward()
-    tokens_G = [len(ids) for ids in mine.completion_ids]
-    share_G = -A_B[group] * w_B[group] * torch.tensor(tokens_G)
+    share_G = -A_B[group] * w_B[group] * mine.lengths()
     ratio_G = torch.stack([ratio_N[row_N == b].mean() for b in group])
-    shares = {"completion": range(1, G + 1), "r": r_G, "tokens": tokens_G, "Â": A_B[group]}
-    shares |= {"w": w_B[group], "share at ρ = 1": share_G, "ρ̄ after the update": ratio_G}
-    shares = pd.DataFrame(shares | {"share after it": share_G * ratio_G})
+    numbers = {"tokens": mine.lengths(), "Â": A_B[group], "w": w_B[group]}
+    numbers |= {"share at ρ = 1": share_G, "ρ̄ after": ratio_G, "share after": share_G * ratio_G}
+    rows = rows.assign(**{name: column.tolist() for name, column in numbers.items()})
+    rows = rows.drop_duplicates("text")  # equal completions have equal rows
 
     # The teacher.
     teacher, (pushed, updates, size) = seen.teacher, seen.before
@@ -115,104 +117,98 @@ def page(seen: SimpleNamespace) -> str:
     outcomes |= {"choice": np.where(s.explored_N, "explored", "greedy"), "f before": s.utility_N}
     outcomes |= {f"right of {G}": k_P, "y": y_P, "f after": now_P}
     errors = [((f_P - y_P) ** 2).mean() for f_P in (s.utility_N, now_P)]
-    return rf"""# One training step, followed with real numbers
+    return rf"""# One training step with real numbers
 
 <!-- Written by experiments/walkthrough.py. Do not edit: change the script and run it again. -->
 
-This page follows step {STEP} of `python train.py {FLAGS}`,
-and in it one prompt of {P}. `python -m experiments.walkthrough` makes the same steps and looks on, so
-every number was computed by the code; a test does the sums again from the printed figures. Read
-`train.train_step` next to it. (`--teacher_lag 0` is Algorithms 1 and 2 to the letter, one after the
-other; by default the teacher learns while the student works, and is one step behind.)
+This page follows one prompt through step {STEP} of `python train.py {FLAGS}`.
+`python -m experiments.walkthrough` prints it, so the code computed every number; a test recomputes
+them. Read it beside `train.train_step`. With `--teacher_lag 0` Algorithms 1 and 2 run one after the
+other. By default the teacher learns while the student trains, and is one step behind.
 
-A problem of the demo names a book, starts at a three-digit number and applies invented words of
-that book to it. Each word stands for a rule. The student has mastered the words of the book Amber,
-knows some of those of Birch and Cedar, and none of the other seven books'. Sizes: P = {P} prompts a
-step, G = {G} completions of each, so B = P · G = {B}; pools of K = {K} candidates; ε = {c.epsilon}.
+A problem of the demo names a topic, starts at a three-digit number and applies invented words of
+that topic. Each word stands for a rule. The student has mastered the topic Amber, knows some words
+of Birch and Cedar, and none of the other seven topics. A step has P = {P} prompts with G = {G}
+completions each, so B = P · G = {B}. A pool has K = {K} candidates, and ε = {c.epsilon}.
 
 ## 1. The teacher scores a pool of candidates
 
 *Alg. 1, lines 4-9; Figure 1, steps 1-2. `sampler.Pooled.propose`, `teacher.Teacher.predict`*
 
 Each prompt gets a pool of {K} problems that were not trained on before (`sampler.Uniform.draw`).
-The teacher reads the bare question and predicts its utility f = 0.5 · σ(wᵀ MeanPool + b), a number
-from 0 to 0.5 (`teacher.UtilityModel`). At first it said 0.25 of everything; {pushed} outcomes later
-it knows which books are useless. The pool of prompt {n + 1}:
+The teacher reads the question and predicts its utility f = 0.5 · σ(wᵀ MeanPool + b). It began with
+0.25 for every problem, and rates most topics low after {pushed} outcomes. Prompt {n + 1}'s pool:
 
 {table(pool)}
 
-## 2. One is chosen, ε-greedily
+## 2. One candidate is chosen, ε-greedily
 
 *Alg. 1, lines 10-16. `sampler.epsilon_greedy`*
 
-The highest prediction wins: problem {problem} with f = {f:.4f}. With probability ε = {c.epsilon},
-in this step for prompts {explored}, the choice from a pool is uniform instead. The others of each
-pool go back and can be drawn again.
+The highest prediction wins: problem {problem} with f = {f:.4f}. With probability ε, in this step
+for prompts {explored}, the choice is uniform instead. The other candidates can be drawn again.
 
 ## 3. The student answers it {G} times
 
 *Figure 1, step 3; App. M. `rollout.PromptEncoder`, `rollout.Generator.generate`*
 
-{G} completions of this prompt (the demo has no header and a footer of one word; real models get
-the paper's) are sampled at temperature {c.temperature}, up to {c.max_completion_tokens} tokens:
+The student samples {G} completions at temperature {c.temperature}. The demo's prompt has no header
+and a footer of one word:
 
-    {prompt}
+{prompt}
 
-The different ones:
+The distinct completions, the place of the first of each, and their number:
 
-{table(pd.DataFrame(samples).drop_duplicates("text"))}
+{table(rows[["first", "times", "text", "box", "verdict", "r"]])}
 
 ## 4. Verdicts become rewards
 
 *Section 2. `verify.Verifier.grade`, called by `train.Student.rollout`*
 
-The last `\boxed{{}}` of a completion is compared with the gold answer `{gold}`; the way to it is
-not judged. The rewards are {" ".join(map(str, r_G))}, so p̂ = {k_P[n]}/{G} = {p:.4f}.
+The verifier compares the last `\boxed{{}}` of a completion with the reference answer `{gold}`. The
+rewards are {" ".join(map(str, r_G))}, so p̂ = {k_P[n]}/{G} = {p:.4f}.
 
-## 5. What the group is worth
+## 5. The group's utility
 
 *Section 3.3, Eq. 1. `sampler.utility_target`, `grpo.zero_variance_probability`, `grpo.dead_groups`*
 
-- The utility is y = √(p̂(1 - p̂)) = {y:.4f}. The teacher had said {f:.4f}.
-- If the true success probability is p, all {G} agree, and teach nothing, with probability
+- The utility is y = √(p̂(1 - p̂)) = {y:.4f}. The teacher had predicted {f:.4f}.
+- A group is dead, with zero variance and no gradient, if all {G} rewards agree. The probability is
   p^{G} + (1 - p)^{G} (Eq. 1). For p = {p:.4f} that is {zero[0]:.6f}, for p = 0.01 {zero[1]:.6f}.
-- It does happen: {wrong + right} of the {P} groups of this step are dead, {wrong} all wrong and
-  {right} all right: `zero_variance` in metrics.jsonl is {m["zero_variance"]:.4f}.
+- In this step {wrong + right} of the {P} groups are dead, {wrong} all wrong and {right} all right:
+  `zero_variance` in metrics.jsonl is {m["zero_variance"]:.4f}.
 
 ## 6. Rewards become advantages
 
 *Section 2, "Advantage computation". `grpo.group_advantages`*
 
 Â = (r - mean)/std within the group, whose rewards have mean p̂ and standard deviation y. So a right
-completion gets (1 - p̂)/y = {A_N.max():.4f}, a wrong one -p̂/y = {A_N.min():.4f}. Over a group they
-cancel. In a dead group every Â is exactly 0.
+completion gets (1 - p̂)/y = {A_N.max():.4f}, a wrong one -p̂/y = {A_N.min():.4f}. In a dead group
+every Â is exactly 0.
 
 ## 7. Advantages become a loss
 
 *L_PG of Section 2, clip of Section 6. `grpo.row_weights`, `grpo.policy_loss`*
 
-L = -Σ w · min(ρÂ, clip(ρ)Â), a sum over all response tokens. ρ is a token's probability now over
-its probability when it was sampled. w = 1/(B · |o|), with |o| the tokens of the row (its stop token
-included), makes L the mean over {B} rows of the mean over their tokens. So a row's share of L is
--Â/B times its mean ratio ρ̄, while no token is clipped:
+L = -Σ w · min(ρÂ, clip(ρ)Â) over all response tokens. ρ is a token's probability now over its
+probability when it was sampled. w = 1/(B · |o|), with |o| tokens in the row, makes L the mean over
+{B} rows of the mean over their tokens. While no token is clipped, a row's share of L is -Â/B times
+its mean ratio ρ̄:
 
-{table(shares, ".6g")}
+{table(rows[["first", "times", "r", *numbers]], ".6g")}
 
-- **Before the update** every ρ is 1. The group's loss, the sum of its shares, is
-  {round(before.item(), 6) + 0.0:.6f} by `grpo.policy_loss`. The value says nothing here; its
-  gradient does. At the first token of completion 1 it is ∂L/∂log π = -wÂ; autograd says
-  {logp_N.grad[0]:.3e}. Where it is negative, descent makes the token likelier.
-- **After the update**, in which all live groups moved the weights together, `grpo.policy_loss`
-  gives {after:.6f}. Tokens clipped: {int(stats["clip_fraction"])}. A loss below 0 says that
-  the right completions gained on the wrong ones.
+- **Before the update** every ρ is 1. The group's loss, the sum of its {G} shares, is
+  {round(before.item(), 6) + 0.0:.6f} by `grpo.policy_loss`. Only its gradient matters: at the first
+  token of completion 1 ∂L/∂log π = -wÂ, and autograd gives {logp_N.grad[0]:.3e}.
+- **After the update** by all live groups `grpo.policy_loss` gives {after:.6f}. Below 0, the right
+  completions have gained on the wrong. Tokens clipped: {int(stats["clip_fraction"])}.
 
 ## 8. The student makes one step
 
 *Figure 1, step 4; App. K.1. `train.Student.update`*
 
-- **Skipped:** rows with Â = 0 have no gradient and are not sent through the model:
-  `forwarded_rows` is {m["forwarded_rows"]} of {B}. Dead rows still count in B, so that what a live
-  group contributes does not depend on how many others are dead.
+- **Skipped rows:** rows with Â = 0 have no gradient and do not pass through the model:
+  `forwarded_rows` is {m["forwarded_rows"]} of {B}. Dead rows still count in B.
 - **Gradient norm before clipping:** {m["grad_norm"]:.4f}; the limit is {c.max_grad_norm}.
 - **AdamW** makes one step at rate {m["learning_rate"]}, and the generator gets the new weights.
 
@@ -220,23 +216,22 @@ included), makes L the mean over {B} rows of the mean over their tokens. So a ro
 
 *Section 3.3, Alg. 2; Figure 1, steps 5-6. `teacher.Teacher.update`*
 
-Every group, dead ones too, becomes a sample (q, y). `train_step` hands them over right after the
-verdicts, before step 8: neither needs the other.
+Every group, also a dead one, becomes a sample (q, y), right after grading and before step 8.
 
-- **Push and slide:** {pushed} samples so far, {teacher.pushed} with this step's. The buffer keeps
-  the latest {c.replay_capacity}: it held {size} and now holds {len(teacher.replay)}.
-- **Trigger:** after every {c.teacher_update_every}th sample of the stream.
-- **Refine:** each time, the buffer is shuffled into batches of {c.teacher_batch_size} and gone
-  through {c.teacher_epochs} times, with an AdamW step for each batch: {teacher.updates - updates}.
+- **Buffer:** {pushed} samples so far, {teacher.pushed} with this step's. It keeps the latest
+  {c.replay_capacity}: it held {size} and now holds {len(teacher.replay)}.
+- **Update:** after every {c.teacher_update_every}th sample the buffer is shuffled into batches of
+  {c.teacher_batch_size} and passed {c.teacher_epochs} times, with an AdamW step for each batch, in
+  this step {teacher.updates - updates}.
 
 For problem {problem} the target was y = {y:.4f}; the prediction was {f:.4f} and is now
 {now_P[n]:.4f}. All {P}:
 
 {table(outcomes)}
 
-The mean of (f - y)² over them is {errors[0]:.4f} before and {errors[1]:.4f} after, when it has
-seen them. The honest measure is the error before: mean |f - y| is `teacher_mae` in metrics.jsonl
-(`sampler.outcome_metrics`, Section 5.4), {m["teacher_mae"]:.4f}.
+The mean of (f - y)² over them is {errors[0]:.4f} before the update and {errors[1]:.4f} after it.
+The teacher's honest error is the one before, on problems that it has not seen: mean |f - y|,
+`teacher_mae` in metrics.jsonl (`sampler.outcome_metrics`, Section 5.4), is {m["teacher_mae"]:.4f}.
 """
 
 

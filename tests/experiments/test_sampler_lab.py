@@ -1,4 +1,4 @@
-"""The sampler lab: its student and teacher by hand, and what it is there to show, in small."""
+"""The sampler lab: its student and teacher by hand, and what it shows, at a small scale."""
 
 from types import SimpleNamespace
 
@@ -9,10 +9,6 @@ import pytest
 from experiments import sampler_lab as lab
 
 
-def run(name, n, readability=0.9):
-    return lab.simulate(name, n, readability, steps=120, seed=0)
-
-
 def test_the_student_by_hand():
     bank = SimpleNamespace(skill=np.array([0, 0, 1]), difficulty=np.array([0, np.log(3), 0]))
     student = lab.Student(np.zeros(lab.SKILLS))
@@ -21,30 +17,34 @@ def test_the_student_by_hand():
     assert student.ability_S == pytest.approx([0.005] + [0.0005] * 7)
 
 
-@pytest.mark.parametrize("r", [0.0, 0.5, 1.0])
-def test_readability_is_the_share_that_can_be_read(r):
-    bank = lab.Bank(40_000, r, np.zeros(lab.SKILLS), np.random.default_rng(0))
-    read = np.corrcoef(bank.seen_difficulty, bank.difficulty)[0, 1] ** 2
-    assert read == pytest.approx(r, abs=0.02)
-    assert (bank.seen_skill == bank.skill).mean() == pytest.approx(r + (1 - r) / 8, abs=0.02)
+@pytest.mark.parametrize("v", [0.0, 0.5, 1.0])
+def test_visibility_is_the_share_that_a_teacher_sees(v):
+    bank = lab.Bank(40_000, v, np.zeros(lab.SKILLS), np.random.default_rng(0))
+    seen = np.corrcoef(bank.seen_difficulty, bank.difficulty)[0, 1] ** 2
+    assert seen == pytest.approx(v, abs=0.02)
+    assert (bank.seen_skill == bank.skill).mean() == pytest.approx(v + (1 - v) / 8, abs=0.02)
     values, row = bank.column("pass_rate")  # of a model at ability 0 + 1
     at_one = np.abs(bank.difficulty - 1) < 0.1
     assert np.array(values)[row[at_one]].mean() == pytest.approx(0.5, abs=0.02)
 
 
-def test_the_reader_learns_what_it_is_told():
+def test_the_teacher_learns_from_every_fourth_outcome():
     seen = {"seen_skill": np.array([2, 5]), "seen_difficulty": np.array([-1.1, 1.7])}
-    reader = lab.Reader(SimpleNamespace(**seen))
+    teacher = lab.SimulatedTeacher(SimpleNamespace(**seen))
     for i in range(3):
-        reader.update(i % 2, 8 * (i % 2), 16)
-    assert reader.predict([0, 1]).tolist() == [0.25, 0.25]  # not before the 4th outcome
+        teacher.update(i % 2, 8 * (i % 2), 16)
+    assert teacher.predict([0, 1]).tolist() == [0.25, 0.25]
     for i in range(3, 203):
-        reader.update(i % 2, 8 * (i % 2), 16)  # 0 is dead, 1 is at p = 1/2
-    assert reader.predict([0, 1]) == pytest.approx([0, 0.5], abs=0.05)
+        teacher.update(i % 2, 8 * (i % 2), 16)  # 0 is dead, 1 is at p = 1/2
+    assert teacher.predict([0, 1]) == pytest.approx([0, 0.5], abs=0.05)
 
 
 def test_history_needs_many_passes_and_a_teacher_does_not():
-    """What the paper's introduction says of methods that track a problem's past, with numbers."""
+    """The paper's introduction on methods that track a problem's history, with numbers."""
+
+    def run(name, n, visibility=0.9):
+        return lab.simulate(name, n, visibility, steps=120, seed=0)
+
     names = ("uniform", "thompson", "skip", "goldilocks", "oracle")
     many, few = ({name: run(name, n)["dead groups"] for name in names} for n in (300, 100_000))
     for name in ("thompson", "skip"):  # 7 passes, then 0.02 of one
@@ -55,9 +55,9 @@ def test_history_needs_many_passes_and_a_teacher_does_not():
     assert blind["utility selected"] == pytest.approx(uniform["utility selected"], abs=0.02)
 
 
-def test_the_table_has_every_sampler_and_anyones_file(tmp_path, capsys):
+def test_the_table_has_every_sampler_and_a_custom_one(tmp_path, capsys):
     (tmp_path / "mine.py").write_text("from sampler import Uniform\nclass Mine(Uniform): ...\n")
-    flags = f"--problems 500 --readability 0 0.9 --steps 3 --seeds 1 --out {tmp_path} --samplers"
+    flags = f"--problems 500 --visibility 0 0.9 --steps 3 --seeds 1 --out {tmp_path} --samplers"
     lab.main([*flags.split(), *lab.LAB, f"{tmp_path}/mine.py:Mine"])
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert {row[1] for row in rows if row[:1] == ["500"]} == {*lab.LAB, "mine"}
@@ -66,20 +66,19 @@ def test_the_table_has_every_sampler_and_anyones_file(tmp_path, capsys):
 
 
 def test_live_groups_against_uniform_by_hand():
-    """40% live where uniform has 10%: 4 times as many, which saves at most half of the steps."""
+    """40% live where uniform has 10%: 4 times as many."""
     rows = [("uniform", "", 0.9), ("goldilocks", "0.5", 0.5), ("goldilocks", "0.5", 0.7)]
-    runs = pd.DataFrame(rows, columns=["sampler", "r", "dead groups"])
-    found = lab.summary(runs.assign(problems=500, **{"success gained": 0.1}))
-    assert found["live ÷ uniform's"].tolist() == pytest.approx([4, 1])
-    assert found["S, all noise"].tolist() == pytest.approx([2, 1])
+    runs = pd.DataFrame(rows, columns=["sampler", "visibility", "dead groups"])
+    means = lab.summary(runs.assign(problems=500, **{"success gained": 0.1}))
+    assert means["live ÷ uniform's"].tolist() == pytest.approx([4, 1])
 
 
-BAD = {"--problems 100": "a step draws 144", "--readability 2": "in [0, 1]"}
+BAD = {"--problems 100": "must be at least 144", "--visibility 2": "in [0, 1]"}
 BAD |= {"--samplers uniform best": "--sampler best: there are goldilocks"}
 
 
 @pytest.mark.parametrize(("flags", "message"), BAD.items())
-def test_bad_flags(flags, message, capsys, tmp_path):
+def test_bad_flags_end_with_a_line(flags, message, capsys, tmp_path):
     with pytest.raises(SystemExit, match="2"):
         lab.main(f"{flags} --out {tmp_path}".split())
     assert message in capsys.readouterr().err

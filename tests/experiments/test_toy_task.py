@@ -1,8 +1,9 @@
-"""The shipped demo is what experiments/toy_task.py says it is, with the statistics asked of it."""
+"""The shipped demo is what experiments/toy_task.py says it is, and in the paper's regime."""
 
 import itertools
 import json
-from pathlib import Path
+import math
+import re
 
 import pandas as pd
 import pytest
@@ -11,37 +12,50 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments import toy_task
 from plumbing.files import read_lines
+from tests.helpers.models import ROOT
+from verify import extract_boxed
 
-DEMO = Path(__file__).parent.parent / "demo"
-WORLD = toy_task.World()
-SKILLS = toy_task.make_skills(WORLD, seed=0)
+DEMO = ROOT / "demo"
+TASK = toy_task.Task()
+SKILLS = toy_task.make_skills(TASK, seed=0)
 TRAIN, VAL = read_lines(DEMO / "train.jsonl"), read_lines(DEMO / "val.jsonl")
+
+
+def parse(problem):
+    """(topic, state, words)"""
+    topic, state, words = re.fullmatch(r"(\w+): Start at (\d+)\. Apply (.+)\.", problem).groups()
+    return topic, state, words.split()
 
 
 def solutions(problem):
     """The 2^n solutions with every choice of rule or habit, the right one first."""
-    state, words = toy_task.parse(problem)
+    _, state, words = parse(problem)
     choices = itertools.product(*((SKILLS[w].rule, SKILLS[w].habit) for w in words))
     return (toy_task.solution(state, words, rules) for rules in choices)
 
 
-def test_folder_is_small_and_no_problem_is_there_twice():
+def test_demo_is_small_and_has_no_problem_twice():
     assert sum(f.stat().st_size for f in DEMO.rglob("*") if f.is_file()) < 4_000_000
     assert len({row["problem"] for row in TRAIN + VAL}) == 12_000 + 600 == len(TRAIN + VAL)
 
 
-def test_rows_follow_from_the_seed_and_from_their_own_text():
-    assert toy_task.make_problems(len(VAL) + 50, WORLD, SKILLS, seed=0) == VAL + TRAIN[:50]
+def test_demo_data_are_the_seeds_to_the_byte():
+    rows = toy_task.make_problems(len(VAL) + len(TRAIN), TASK, SKILLS, seed=0)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    assert text == (DEMO / "val.jsonl").read_text() + (DEMO / "train.jsonl").read_text()
+
+
+def test_rows_follow_from_their_text_and_only_the_right_reading_gives_the_answer():
     for row in TRAIN + VAL:
-        state, words = toy_task.parse(row["problem"])
-        text = f"{row['book']}: Start at {state}. Apply {' '.join(words)}."
-        assert text == row["problem"] and {SKILLS[word].book for word in words} == {row["book"]}
-        assert toy_task.boxed(next(solutions(row["problem"]))) == row["expected_answer"]
+        topic, _, words = parse(row["problem"])
+        assert {topic} == {row["topic"]} == {SKILLS[word].topic for word in words}
         assert row["length"] == len(words) == len(set(words))
-        p = toy_task.pass_rate(words, SKILLS)
-        assert 2 ** -row["difficulty"] == pytest.approx(p, rel=0.01)
+        right, *wrong = map(extract_boxed, solutions(row["problem"]))
+        assert right == row["expected_answer"] not in wrong
         # Nonzero digits only: equal numbers are equal texts, so the verifier cannot be lenient.
-        assert len(row["expected_answer"]) == 3 and set(row["expected_answer"]) <= {*"123456789"}
+        assert len(right) == 3 and set(right) <= {*"123456789"}
+        p = math.prod(SKILLS[word].rate for word in words)
+        assert 2 ** -row["difficulty"] == pytest.approx(p, rel=0.01)
 
 
 def test_solutions_by_hand():
@@ -49,12 +63,6 @@ def test_solutions_by_hand():
     assert text == r" 473 molo roll 734 bami rise 845 \boxed{845}"
     wordy = toy_task.solution("473", ["molo", "bami"], ["roll", "rise"], twice=["molo"])
     assert wordy == r" 473 molo roll 734 molo roll 734 bami rise 845 \boxed{845}"
-
-
-def test_only_the_right_reading_of_every_word_gives_the_answer():
-    for row in VAL[:120]:
-        answers = [toy_task.boxed(text) for text in solutions(row["problem"])]
-        assert answers.count(row["expected_answer"]) == 1
 
 
 def test_base_model_is_in_the_papers_regime():
@@ -68,11 +76,10 @@ def test_base_model_is_in_the_papers_regime():
     # Two problems more or less: another CPU may round otherwise.
     greedy = toy_task.graded(model, tokenizer, VAL, 1, 0.0).mean().item()
     assert greedy == pytest.approx(recorded.greedy["all"], abs=0.004)
-    kinds = {kind: [] for kind in WORLD.rates}
-    for row in VAL:
-        kinds[WORLD.rates[toy_task.BOOKS.index(row["book"])]].append(row)
-    for kind, rows in kinds.items():
-        p_hat = toy_task.graded(model, tokenizer, rows[:60], 16, 0.7).mean().item()
-        designed = sum(2 ** -row["difficulty"] for row in rows[:60]) / len(rows[:60])
+    rates = dict(zip(toy_task.TOPICS, TASK.rates, strict=True))
+    for kind in set(TASK.rates):
+        rows = [row for row in VAL if rates[row["topic"]] == kind][:60]
+        p_hat = toy_task.graded(model, tokenizer, rows, 16, 0.7).mean().item()
+        designed = sum(2 ** -row["difficulty"] for row in rows) / len(rows)
         assert p_hat == pytest.approx(designed, abs=0.05), kind
         assert kind != toy_task.OUT or p_hat == 0
