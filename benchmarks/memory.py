@@ -24,7 +24,8 @@ import train
 from benchmarks.roofline import HUB, Shape, model_config
 from benchmarks.step import peak_gib, save_random_model
 from plumbing.command_line import Parser, count, number
-from plumbing.distributed.layout import Layout, begin_process, reject
+from plumbing.distributed.layout import Layout
+from plumbing.distributed.shutdown import begin_process, reject
 from plumbing.errors import InputError
 from rollout import Rollouts
 from scripts.analysis import table

@@ -16,7 +16,7 @@ import numpy as np
 import train
 from benchmarks.roofline import Machine, Shape, attended_keys, floors, model_config
 from plumbing.command_line import Parser, add_fields, count, number, opt, share
-from plumbing.distributed.layout import reject
+from plumbing.distributed.shutdown import reject
 from scripts.analysis import table
 
 positive = number(float, 1e-3)

@@ -35,9 +35,10 @@ import grpo
 import train
 from benchmarks.roofline import HUB, SHAPES, Machine, Shape, floors, model_config
 from plumbing.command_line import Parser, count, natural, share
-from plumbing.decoding import run_as_it_is
+from plumbing.decoding import run_eagerly
 from plumbing.distributed.channel import Channel, RemoteSampler, serve
-from plumbing.distributed.layout import Layout, begin_process, reject
+from plumbing.distributed.layout import Layout
+from plumbing.distributed.shutdown import begin_process, reject
 from plumbing.files import write_lines
 from plumbing.problems import Problems
 from scripts.analysis import table
@@ -160,7 +161,7 @@ def measured_steps(config, layout: Layout, args, dead_shares: list, grade=True) 
             verifier = ScriptedVerifier(config, layout, grading)
             student = train.Student(config, layout, verifier)
             if args.no_graphs:
-                student.generator.record = run_as_it_is
+                student.generator.record = run_eagerly
             try:
                 for step, verifier.dead in enumerate(itertools.cycle(dead_shares), 1):
                     yield measured_step(step, student, sampler, problems)

@@ -30,7 +30,7 @@ from transformers import AutoTokenizer
 
 import grpo
 from plumbing.batches import collate
-from plumbing.distributed.layout import begin_process
+from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import print_error
 from rollout import Generator, Policy, PromptEncoder, Rollouts
 from scripts import analysis
@@ -71,7 +71,7 @@ def sample() -> Rollouts:
     rows = map(json.loads, (DEMO / "val.jsonl").read_text().splitlines())
     rows = [r for r in sorted(rows, key=lambda r: r["difficulty"])[:192:16] for _ in range(G)]
     encode = PromptEncoder(TOKENIZER, header="", footer="Solution:")
-    prompts, generator = [encode(row["problem"]) for row in rows], Generator(MODEL, CPU, TOKENIZER)
+    prompts, generator = [encode(row["problem"]) for row in rows], Generator.load(MODEL, CPU, TOKENIZER)
     rollouts = generator.generate(prompts, TEMPERATURE, MAX_TOKENS, ROLLOUT_SEED)
     texts = TOKENIZER.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
     with Verifier(workers=1) as verifier:
@@ -82,7 +82,7 @@ def sample() -> Rollouts:
 
 def our_loss(rollouts: Rollouts, A_P_G, weight_P_G, moved: bool, **coefficients) -> dict:
     """Loss, gradient and logged means of our update, with rows of advantage 0 left out."""
-    policy, reference = Policy(MODEL, CPU), shift(Policy(MODEL, CPU), REFERENCE_SEED)
+    policy, reference = Policy.load(MODEL, CPU), shift(Policy.load(MODEL, CPU), REFERENCE_SEED)
     advantage_B, rows = A_P_G.flatten(), list(range(len(rollouts)))
     if not any(coefficients.values()):  # TRL forwards the rows of dead groups nevertheless
         rows = advantage_B.nonzero()[:, 0].tolist()
@@ -173,7 +173,7 @@ def quantities(rollouts: Rollouts) -> Iterator[tuple]:
     yield "…", "ours with `sample`, × std / (std + 1e-4)", as_trl, trl.advantages
     yield "advantages", "dead groups", A[dead_P], trl.advantages[dead_P]
 
-    policy, rows = Policy(MODEL, CPU), list(range(len(rollouts)))
+    policy, rows = Policy.load(MODEL, CPU), list(range(len(rollouts)))
     batch = collate(rollouts, rows, TOKENIZER.pad_token_id, CPU)
     with torch.no_grad():
         old_N, _ = policy(batch, TEMPERATURE)

@@ -34,7 +34,8 @@ from transformers import AutoTokenizer
 import train
 from benchmarks import step
 from plumbing.command_line import count
-from plumbing.distributed.layout import Layout, begin_process, reject
+from plumbing.distributed.layout import Layout
+from plumbing.distributed.shutdown import begin_process, reject
 from plumbing.errors import InputError
 from plumbing.problems import Problems
 from rollout import PromptEncoder

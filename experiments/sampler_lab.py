@@ -29,7 +29,7 @@ from scipy.special import expit
 
 from plumbing.command_line import count, share
 from plumbing.errors import InputError
-from sampler import OTHERS, SAMPLERS, Context, Goldilocks, Pooled, find_sampler, utility_target
+from sampler import FOLDER, SAMPLERS, Context, Goldilocks, Pooled, find_sampler, utility_target
 from scripts import analysis
 
 P, G, K, EPSILON = 18, 16, 8, 0.2  # prompts, completions, candidates, ε: the paper's
@@ -134,7 +134,7 @@ class Oracle(Pooled):
 
 # The lab's own samplers, beside those of train.py's --sampler.
 OWN = {"category_skill": find_sampler("category"), "revisiting": Revisiting, "oracle": Oracle}
-LAB = [*SAMPLERS, *sorted(path.stem for path in OTHERS.glob("*.py")), *OWN]
+LAB = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py")), *OWN]
 
 
 @lru_cache(maxsize=1)

@@ -20,7 +20,8 @@ import torch.distributed as dist
 import grpo
 import train
 from plumbing.batches import collate
-from plumbing.distributed.layout import Layout, begin_process
+from plumbing.distributed.layout import Layout
+from plumbing.distributed.shutdown import begin_process
 from plumbing.problems import Problems
 from sampler import utility_target
 from scripts import analysis

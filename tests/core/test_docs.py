@@ -20,7 +20,7 @@ import train
 import verify
 from plumbing.files import read_lines, write_lines
 from plumbing.progress import PARTS
-from sampler import OTHERS, SAMPLERS, find_sampler
+from sampler import FOLDER, SAMPLERS, find_sampler
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import run
 from tests.stress import mutation
@@ -159,7 +159,7 @@ def test_readme_has_both_commands_that_ci_runs():
 
 
 def test_readme_prints_the_example_sampler_word_for_word():
-    code = (OTHERS / "target.py").read_text(encoding="utf-8").splitlines()
+    code = (FOLDER / "target.py").read_text(encoding="utf-8").splitlines()
     assert "\n".join(f"    {line}".rstrip() for line in code) in README
 
 
@@ -185,7 +185,7 @@ def test_every_command_and_preset_is_in_commands_md():
 def test_every_sampler_is_in_extending_md():
     table = PAGES["docs/extending.md"].partition("| `--sampler` |")[2].partition("\n## ")[0]
     assert sorted(first_column(table)) == sorted(
-        [*SAMPLERS, *(p.stem for p in OTHERS.glob("*.py"))]
+        [*SAMPLERS, *(p.stem for p in FOLDER.glob("*.py"))]
     )
 
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from plumbing.errors import InputError
-from sampler import OTHERS, SAMPLERS, find_sampler
+from sampler import FOLDER, SAMPLERS, find_sampler
 from tests.helpers.samplers import Numbers, build, same
 
-NAMES = [*SAMPLERS, *sorted(path.stem for path in OTHERS.glob("*.py"))]
+NAMES = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py"))]
 
 
 def make(name, n, fits=lambda index: True, values=(0, 0.2, 0.4, 0.6), **config):
@@ -140,6 +140,6 @@ def test_headroom_draws_in_proportion_to_the_square_and_is_taught_what_is_left()
 def test_target_takes_the_nearest_and_is_printed_in_the_readme_word_for_word():
     s = make("target", 1000).propose(5)  # the teacher says i/1000
     assert s.index_N.tolist() == [min(pool, key=lambda i: abs(i - 400)) for pool in s.pool_N_K]
-    code = (OTHERS / "target.py").read_text().splitlines()
-    readme = (OTHERS.parent / "README.md").read_text()
+    code = (FOLDER / "target.py").read_text().splitlines()
+    readme = (FOLDER.parent / "README.md").read_text()
     assert "\n".join(f"    {line}".rstrip() for line in code) in readme
