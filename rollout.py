@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 import grpo
 from plumbing.batches import Batch, collate, pack, pad
-from plumbing.decoding import Recorder, SlotCache, attention_for, run_eagerly
+from plumbing.decoding import Recorder, SlotCache, attention_for
 from plumbing.errors import first_lines
 from plumbing.models import check_directory, load, trial
 
@@ -138,7 +138,7 @@ class Generator:
 
     def __init__(self, lm: PreTrainedModel, tokenizer):
         self.lm, self.tokenizer = lm.eval().requires_grad_(False), tokenizer
-        self.record = Recorder() if lm.device.type == "cuda" else run_eagerly
+        self.record = Recorder() if lm.device.type == "cuda" else lambda step: step
         self.checkpoint_settings, lm.generation_config = lm.generation_config, GenerationConfig()
         self.stop_ids = stop_ids(self.checkpoint_settings, tokenizer)
 
