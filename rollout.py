@@ -93,7 +93,7 @@ class Rollouts:
 
 
 class PromptEncoder:
-    """Makes token ids of prompts: header, question, footer, joined by blank lines if not empty."""
+    """Encoder of questions as prompts: header, question, footer, joined by blank lines."""
 
     def __init__(self, tokenizer, header=PROMPT_HEADER, footer=PROMPT_FOOTER, chat_template=False):
         if chat_template and not tokenizer.chat_template:
@@ -130,10 +130,8 @@ class PromptEncoder:
 
 
 class Generator:
-    """A copy of the policy that generates: bf16 on GPUs, fixed addresses, no FSDP hooks.
-
-    lm: must have "grouped_sdpa" attention (flash-attn cannot take the mask of `decode`); is
-    modified in place.
+    """A copy of the policy that generates: bf16 on GPUs, fixed addresses, no FSDP hooks. lm needs
+    "grouped_sdpa" attention (flash-attn cannot take the mask of `decode`); it is changed in place.
     """
 
     def __init__(self, lm: PreTrainedModel, tokenizer):
@@ -168,9 +166,8 @@ class Generator:
 
         temperature 0 is greedy. Micro-batches take prompts in order of length; rows x (longest
         prompt + max_new_tokens) of one are at most `max_batch_tokens`, the bound on the key-value
-        cache. Row b draws from its own random stream, (seed, first_row + b), and not from the
-        global one: its tokens do not depend on the micro-batch or the rank, except through rounding
-        of the logits.
+        cache. Row b draws from its own random stream, (seed, first_row + b): except through
+        rounding of the logits, its tokens do not depend on the micro-batch or the rank.
         """
         B, device, pad_id = len(prompts), self.lm.device, self.tokenizer.pad_token_id
         # Every setting is named: any other comes from the checkpoint (top-k 50, ...).
@@ -257,7 +254,7 @@ def decode(
     pad = (prompt_T - 1 - model_inputs["position_ids"][:, -1:])[prompt_B]
     token = torch.empty_like(pad)  # the last token of each row
     logits = model(input_ids, **model_inputs).logits[:, -1][prompt_B]
-    cache = SlotCache(model_inputs["past_key_values"].layers)
+    cache = SlotCache(layers=model_inputs["past_key_values"].layers)
     kept = prompt_B  # the position of each of `rows` in the cache
 
     def step() -> torch.Tensor:
@@ -304,10 +301,8 @@ def decode(
 
 
 class Policy(nn.Module):
-    """A causal LM whose forward returns log-probs and entropy of response tokens, never all logits.
-
-    The head is applied inside this root's forward, where FSDP has gathered its weight.
-    """
+    """A causal LM whose forward returns log-probs and entropy of response tokens, never all logits:
+    the head is applied inside this root's forward, where FSDP has gathered its weight."""
 
     def __init__(self, lm: PreTrainedModel):
         super().__init__()

@@ -185,9 +185,7 @@ def epsilon_greedy(
     utilities_N_K: np.ndarray, epsilon: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """(Alg. 1, lines 10-16) Choose per row, with probability ε uniformly, else the highest utility.
-
-    Returns chosen_N, int64 positions in the pool, and explored_N, bool: chosen uniformly.
-    """
+    Returns chosen_N, int64 positions in the pool, and explored_N, bool: chosen uniformly."""
     N, K = utilities_N_K.shape
     explored_N = rng.random(N) < epsilon
     random_N = rng.integers(K, size=N)
@@ -195,11 +193,11 @@ def epsilon_greedy(
 
 
 class Pooled(Uniform):
-    """Draws a pool of K distinct candidates for each prompt, scores them, and chooses one.
+    """Base of samplers that choose one of a pool of K distinct candidates for each prompt.
 
-    Subclasses define `score`; if they do not choose the highest score `choose`; if they learn
-    `observe` and `learned`. Methods that take the best n of n * K candidates are adapted to one of
-    each pool, as in Alg. 1, so that they can be compared.
+    Subclasses define `score`, and where needed `choose` (default: the highest score), `observe` and
+    `learned`. Methods that take the best n of n * K candidates are adapted to one of each pool, as
+    in Alg. 1, so that they can be compared.
     """
 
     flags = ("candidates",)
@@ -261,12 +259,11 @@ class Goldilocks(Pooled):
 
 
 class Prefetching:
-    """Fixes the order in which a sampler with a teacher learns and proposes, wherever it runs.
+    """A sampler with a teacher that proposes ahead: observe(step t) makes step t+1's proposals.
 
-    observe(step t) leads to the proposals for step t+1. lag 1, the paper's asynchronous teacher:
-    propose with what was learned up to step t-1, then learn from step t while the student trains.
-    lag 0: learn first, exactly as in Alg. 1 and 2. deliver(selections, metrics) is called when
-    proposals are ready.
+    lag 1, the paper's asynchronous teacher: propose with what was learned up to step t-1, then
+    learn from step t while the student trains. lag 0: learn first, exactly as in Alg. 1 and 2.
+    deliver(selections, metrics) is called when proposals are ready.
     """
 
     def __init__(self, sampler: Sampler, n: int, lag: int):

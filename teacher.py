@@ -71,9 +71,7 @@ class UtilityModel(nn.Module):
         self, ids_B_T=None, mask_B_T=None, pooled_B_D=None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Predict from right-padded token ids and mask (B, T), or from pooled embeddings (B, D).
-
-        Returns the utility (B,) in [0, 0.5] and the pooled embeddings (B, D), both float32.
-        """
+        Returns the utility (B,) in [0, 0.5] and the pooled embeddings, both float32."""
         if pooled_B_D is None:
             out = self.backbone(ids_B_T, attention_mask=mask_B_T, use_cache=False)
             hidden_B_T_D = out.last_hidden_state.float()
@@ -104,10 +102,7 @@ def check_teacher(name: str, tokens: int) -> None:
 
 class Teacher:
     """f_φ, its replay buffer and its optimizer: `predict` scores questions, `update` is Alg. 2.
-
-    config: train.Config. group: the teacher ranks' process group, None for a single process.
-    shard(model, float32): applies FSDP2 in place (Layout.shard); not called for a single CPU rank.
-    """
+    config: train.Config. shard: Layout.shard. group: the teacher ranks, None for one process."""
 
     def __init__(self, config, device: torch.device, shard: Callable, group=None):
         self.config, self.device, self.group = config, device, group

@@ -302,8 +302,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
     step, stop = start, False
     if run.evaluation_pending(start):
         evaluation = evaluate(student.rollout, student.encode, val_problems, run, start)
-        run.finish_evaluation(start, evaluation)
-        console.update({"step": start} | evaluation)
+        console.update({"step": start} | run.finish_evaluation(start, evaluation))
         stop = not evaluation  # a signal interrupted it
     finished = start == c.steps and not stop
     console.start_bar(start)
@@ -386,10 +385,8 @@ def main(argv: list[str] | None = None) -> int:
             run = RunDir(config, layout, file_of(config.sampler))
             start = layout.on_first(lambda: check(config, run))
             run.assert_machines_agree()
-            if layout.is_teacher:
-                finished = run_teacher(config, layout, run, start)
-            else:
-                finished = train(config, layout, run, start, verifier)
+            main_loop = run_teacher if layout.is_teacher else partial(train, verifier=verifier)
+            finished = main_loop(config, layout, run, start)
             return 0 if finished else 128 + signal.SIGTERM
 
         return shutdown.run_ranks(layout, config.timeout_minutes, body)

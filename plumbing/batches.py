@@ -74,10 +74,8 @@ def micro_batches(
     pad_id: int,
     packed: bool,
 ) -> list[Batch]:
-    """Make this student rank's share of `rows` into Batches of at most `max_tokens` tokens.
-
-    FSDP needs every rank in backward: one without a share gets the shortest row with weight 0.
-    """
+    """Make this student rank's share of `rows` into Batches of at most `max_tokens` tokens. FSDP
+    needs every rank in backward: one without a share gets the shortest row with weight 0."""
     tokens_B, device, batches = rollouts.total_tokens(), layout.device, []
     share = balance(rows, tokens_B, layout.n_students)[layout.rank]
     shortest = [tokens_B.index(min(tokens_B))]
@@ -93,8 +91,7 @@ def micro_batches(
 
 
 def balance(rows: list[int], tokens_B: list[int], n: int) -> list[list[int]]:
-    """Share rows out over n ranks with nearly equal tokens: the longest first, each to the rank
-    that has the fewest tokens."""
+    """Share rows out over n ranks: the longest first, each to the rank with the fewest tokens."""
     shares, loads = [[] for _ in range(n)], [0] * n
     for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):
         rank = loads.index(min(loads))
@@ -107,10 +104,8 @@ def pack(
     rows: Iterable[int], tokens_B: list[int], max_tokens: int, shortest=0.0, packed=False
 ) -> list[list[int]]:
     """Cut rows, longest first, into micro-batches of at most `max_tokens` tokens, or of one row.
-
     Unless `packed`, padding counts as tokens, and each row has at least the share `shortest` of the
-    length of its micro-batch's longest row.
-    """
+    length of its micro-batch's longest row."""
     batches, longest, used = [], 0, 0  # the last batch's longest row and number of tokens
     for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):
         needed = tokens_B[b] if packed else longest

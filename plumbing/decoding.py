@@ -12,13 +12,8 @@ from transformers.utils import is_flash_attn_2_available
 
 
 class SlotCache(Cache):
-    """A static key-value cache with one slot for each token.
-
-    layers: those of the cache that the prompts were read into; they are modified in place.
-    """
-
-    def __init__(self, layers: list):
-        super().__init__(layers=layers)
+    """A static key-value cache with one slot for each token. Its `layers`, those of the cache that
+    the prompts were read into, are changed in place."""
 
     def make_room(self, rows_B: torch.Tensor, used: int, capacity: int) -> None:
         """Grow to `capacity` slots; keep the first `used` of these rows, in this order."""
@@ -41,8 +36,8 @@ class SlotCache(Cache):
 
 
 class HostReads(TorchDispatchMode):
-    """Counts operations that exchange numbers between host and device, by PyTorch's operator tags
-    and by copies: a CUDA graph cannot hold them."""
+    """Counter of operations that exchange numbers between host and device, which a CUDA graph
+    cannot hold: by PyTorch's operator tags, and copies."""
 
     count = 0
 
@@ -60,7 +55,7 @@ class HostReads(TorchDispatchMode):
 
 
 class Recorder:
-    """Captures decoding steps as CUDA graphs: one stream, one memory pool."""
+    """Recorder of decoding steps as CUDA graphs, in one memory pool."""
 
     def __init__(self):
         self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()

@@ -30,7 +30,7 @@ CAUSES = {  # of dead groups: a description of their completions, and what to do
 
 
 class Diagnostics:
-    """Turns a run's rows of metrics.jsonl, one after the other, into advice; each is given once.
+    """Advice drawn from a run's rows of metrics.jsonl, each given once.
 
     val_problems: the number of problems of an evaluation. folder: the run directory. rows: those
     before a resume, whose advice has been printed. steps: the number of latest steps averaged.
@@ -99,8 +99,9 @@ class Diagnostics:
     def _collapse(self, row: dict) -> list[str]:
         """Report validation accuracy a third below its best, by more than two standard errors; once
         until it has recovered."""
-        n, best, previous = self.val_problems, self.best, self.evaluated
+        n, best = self.val_problems, self.best
         right = round(row["val_accuracy"] * n)
+        before = [step for step in checkpoint.steps(self.folder) if step <= self.evaluated]
         self.evaluated, self.eval_s = row["step"], row["eval_s"]
         error = sum(k * (1 - k / n) for k in (right, best)) ** 0.5
         self.best, recovered = max(best, right), best - right <= 2 * error
@@ -108,12 +109,11 @@ class Diagnostics:
             self.collapsed = self.collapsed and not recovered
             return []
         self.collapsed = True
-        kept = [step for step in checkpoint.steps(self.folder) if step <= previous]
-        older = f"{checkpoint.directory(self.folder, kept[-1])} is" if kept else "no checkpoint is"
+        intact = checkpoint.directory(self.folder, before[-1]) if before else "no checkpoint"
         return [
             f"validation accuracy fell from {best / n:.1%} to {right / n:.1%} at step "
-            f"{row['step']}; {older} from before it. Start a new run (another --out) with a lower "
-            "--learning_rate, or with --kl_coef; metrics.jsonl shows where grad_norm rose"
+            f"{row['step']}; {intact} is from before it. Start a new run (another --out) with a "
+            "lower --learning_rate, or with --kl_coef; metrics.jsonl shows where grad_norm rose"
         ]
 
 
@@ -124,7 +124,7 @@ def listed(shares: dict[str, float]) -> str:
 
 
 class Console:
-    """Prints a run's plan, progress, diagnostics and end, on rank 0 only."""
+    """A run's plan, progress, diagnostics and end, as rank 0 prints them."""
 
     def __init__(self, run: RunDir, start: int, policy: nn.Module, n_train: int, n_val: int):
         self.run, self.silent = run, run.layout.rank > 0
@@ -159,10 +159,9 @@ class Console:
         if self.silent:
             return
         if "seconds" in row:
-            reward, dead = row["reward_mean"], row["zero_variance"]
             speed = row["total_tokens"] / row["seconds"]
-            postfix = f"reward {reward:.2f}, dead {dead:.0%}, {speed:,.0f} tok/s"
-            self.bar.set_postfix_str(postfix, refresh=False)
+            text = f"reward {row['reward_mean']:.2f}, dead {row['zero_variance']:.0%}, "
+            self.bar.set_postfix_str(text + f"{speed:,.0f} tok/s", refresh=False)
             self.bar.update()
         self._print_notes(self.diagnostics.update(row))
 

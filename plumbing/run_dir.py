@@ -33,10 +33,10 @@ VISIBLE_S = 60  # time that a network file system may take to show a file to ano
 
 
 class RunDir:
-    """config.json, metrics.jsonl, selections.jsonl, samples.jsonl, evals/, checkpoints/.
+    """The files of a run, which rank 0 writes: settings, logs, evaluations, checkpoints, models.
 
-    Rank 0 writes. After a kill at any moment the same command resumes from the newest checkpoint
-    bit for bit. config: train.Config. sampler_file: the file of a sampler other than the paper's.
+    After a kill at any moment the same command resumes from the newest checkpoint, bit for bit.
+    config: train.Config. sampler_file: the file of a sampler that is not in sampler.py.
     """
 
     def __init__(self, config, layout: Layout, sampler_file: Path | None):
@@ -208,9 +208,10 @@ class RunDir:
         done = any(row["step"] == step and "val_accuracy" in row for row in rows)
         return self.layout.gather(due and not done, self.layout.group)[0]
 
-    def finish_evaluation(self, step: int, evaluation: dict) -> None:
-        """Add an evaluation to the last row of metrics.jsonl, or as the row of step 0."""
+    def finish_evaluation(self, step: int, evaluation: dict) -> dict:
+        """Add an evaluation to the last row of metrics.jsonl, or as row 0; return it."""
         if self.layout.rank == 0:
             rows = read_lines(self.path / "metrics.jsonl") or [{"step": step}]
             rows[-1] |= evaluation
             write_lines(self.path / "metrics.jsonl", rows)
+        return evaluation

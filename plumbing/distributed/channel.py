@@ -86,8 +86,7 @@ class RemoteSampler:
         self.channel.send(("observe", index_N, successes_N, G))
 
     def save(self, step: int) -> None:
-        """Request that the teacher ranks write their part of checkpoint `step`, with the proposals
-        that are unread; `serve` sends those again on resume."""
+        """Request the teacher ranks' part of checkpoint `step`; it includes unread proposals."""
         self.channel.send(("save", step))
 
     def stop(self, finished: bool) -> None:

@@ -36,6 +36,7 @@ class Layout:
             )
         self.is_teacher = self.rank >= self.n_students
         self.role = "teacher" if self.is_teacher else "student"
+        self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
         self.device = self._pick_device()
         self.sigterm = threading.Event()  # set when this rank has received SIGTERM or Ctrl-C
 
@@ -81,11 +82,6 @@ class Layout:
         self.group = groups[self.is_teacher]
         self.mesh = DeviceMesh.from_group(self.group, self.device.type)
 
-    @property
-    def first(self) -> bool:
-        """Whether this rank is the first of its role."""
-        return self.rank in (0, self.n_students)
-
     def shard(self, model: nn.Module, float32=()) -> None:
         """Apply FSDP2 over this role's ranks: float32 weights and reduction, bf16 compute on GPUs.
 
@@ -117,17 +113,16 @@ class Layout:
     def on_first(self, function: Callable):
         """Call function() on rank 0 and return its result on all ranks; raise InputError on all if
         it raises ValueError or OSError."""
-        result = [None, None]
+        result, message = None, None
         if self.rank == 0:
             try:
-                result[0] = function()
+                result = function()
             except (ValueError, OSError) as error:
-                result[1] = str(error)
-        with peer_errors():
-            dist.broadcast_object_list(result)
-        if result[1] is not None:
-            raise InputError(result[1])
-        return result[0]
+                message = str(error)
+        result, message = self.gather((result, message))[0]
+        if message is not None:
+            raise InputError(message)
+        return result
 
     def sum(self, numbers: dict[str, float]) -> dict[str, float]:
         """Sum each number over this role's ranks, which all pass the same names."""
