@@ -1,15 +1,15 @@
 r"""GRPO by hand: every equation between a group of rewards and the gradient of one step.
 
-Pure tensor maths: no model, no file, no process group, and no argument is changed in place.
+Pure functions of tensors: no model, no file, no process group.
 
     r_ver (P, G)   ->  group_advantages  ->  A (P, G)         "Advantage computation", Section 2
     lengths (P, G) ->  row_weights       ->  w (P, G)         the normaliser of the chosen loss
     hidden (N, D)  ->  token_logprobs    ->  logp (N,), entropy (N,)
     logp, A, w     ->  policy_loss       ->  scalar, backward()
 
-The loss is a plain sum over response tokens, and every token carries its row's weight w, whichever
-normaliser is chosen. The weights are computed once a step from the lengths of *all* rows of *all*
-ranks, so neither the micro-batch size nor the number of ranks changes the gradient.
+The loss is a weighted sum over response tokens. The weights w are computed once a step from the
+lengths of *all* rows of *all* ranks, so neither the micro-batch size nor the number of ranks
+changes the gradient.
 
 Shapes: P prompts, G completions a group, B = P*G rows, N response tokens of some rows laid end to
 end (no padding), D hidden size, V vocabulary.
@@ -34,7 +34,7 @@ def zero_variance_probability(p, G: int):
 
 
 def gradient_norm(p, log_odds_gradient_norm):
-    """(Eq. 2, right side) ‖∇L_PG‖ = √(p(1-p)) · ‖∇ log(p/(1-p))‖, p a prompt's success rate."""
+    """(Eq. 2) ‖∇L_PG‖ = √(p(1-p)) · ‖∇ log(p/(1-p))‖ for a prompt with success rate p."""
     return (p * (1 - p)) ** 0.5 * log_odds_gradient_norm
 
 
@@ -44,7 +44,7 @@ def gradient_norm_bound(p, B, T: int):
 
 
 def expected_group_std(p: float, G: int) -> float:
-    """E[√(p̂(1-p̂))], p̂ ~ Binomial(G, p)/G: √(p(1-p)) of (Eq. 2) as G rollouts have it.
+    """Compute E[√(p̂(1-p̂))], p̂ ~ Binomial(G, p)/G, which replaces √(p(1-p)) of (Eq. 2) at finite G.
 
     With the population std and the `sum` loss, ‖E ∇L‖ = E[√(p̂(1-p̂))] · ‖∇ log(p/(1-p))‖ exactly,
     so the teacher's regression target is the finite-G scale of the gradient.
@@ -58,12 +58,11 @@ def expected_group_std(p: float, G: int) -> float:
 
 
 def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torch.Tensor:
-    """Â = (r - mean(r)) / std(r) within each group ("Advantage computation", Section 2): (P, G).
+    """Compute Â = (r - mean(r)) / std(r) within each group (Section 2): (P, G).
 
-    A dead group (all rewards equal) gets exactly 0 and no epsilon is added anywhere, so for binary
-    rewards a right answer has √((1-p̂)/p̂) and a wrong one -√(p̂/(1-p̂)). std: `population` divides
-    by G, `sample` by G-1, `none` only centres. Floating input keeps its dtype, integers become
-    float32.
+    A dead group (all rewards equal) gets exactly 0. No epsilon is added, so for binary rewards a
+    right answer has √((1-p̂)/p̂) and a wrong one -√(p̂/(1-p̂)). std: `population` divides by G,
+    `sample` by G-1, `none` only centres. Floats keep their dtype, integers become float32.
     """
     if std not in STDS:
         raise ValueError(f"std must be one of {STDS}, got {std!r}")
@@ -77,15 +76,15 @@ def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torc
 
 
 def dead_groups(rewards_P_G: torch.Tensor) -> torch.Tensor:
-    """Find groups whose completions all earned the same ("zero variance", Section 2): (P,) bool."""
+    """Find groups whose rewards are all equal ("zero variance", Section 2): (P,) bool."""
     return (rewards_P_G == rewards_P_G[:, :1]).all(dim=1)
 
 
 def leave_out_dead_groups(advantage_P_G: torch.Tensor) -> torch.Tensor:
-    """Scale advantages by P / live groups: a control whose denominators count live groups only.
+    """Scale advantages by P / number of live groups.
 
-    Every normaliser of row_weights is ∝ 1/P, so this removes dead groups from the surrogate's, and
-    from no other term's.
+    Every weight of row_weights is ∝ 1/P, so this removes dead groups from the denominator of the
+    clipped surrogate, and of no other term.
     """
     live = (advantage_P_G != 0).any(dim=1).sum()
     return advantage_P_G * len(advantage_P_G) / live.clamp(min=1)
@@ -120,9 +119,9 @@ class _TokenLogprobs(torch.autograd.Function):
     """log π(y) and entropy of softmax(h Wᵀ / τ), some logits at a time; backward recomputes them.
 
     With z = h Wᵀ / τ and p = softmax(z): ∂ log p_y / ∂z = e_y - p and ∂H / ∂z = -p ⊙ (log p + H).
-    Forward takes chunks of tokens and all words. Backward takes chunks of words and all tokens, so
-    that each chunk of ∂W is complete and needs no accumulator; they are a quarter as large, as ∂W
-    takes memory too.
+    Forward takes chunks of tokens with the whole vocabulary. Backward takes chunks of the
+    vocabulary with all tokens, so that each chunk of ∂W needs no accumulator; they are a quarter as
+    large, as ∂W takes memory too.
     """
 
     @staticmethod
@@ -136,8 +135,7 @@ class _TokenLogprobs(torch.autograd.Function):
             entropy.append(-log_p.mul_(log_p.exp()).sum(dim=-1))
         logp_N, entropy_N = torch.cat(logp), torch.cat(entropy)
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, torch.cat(normaliser), entropy_N)
-        # None, not zeros, for an output that the loss does not use.
-        ctx.set_materialize_grads(False)
+        ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
         ctx.temperature, ctx.logits = temperature, chunk * len(weight_V_D) // 4
         return logp_N, entropy_N
 
@@ -146,7 +144,7 @@ class _TokenLogprobs(torch.autograd.Function):
         hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N = ctx.saved_tensors
         if grad_logp_N is None:
             grad_logp_N = torch.zeros_like(entropy_N)
-        # The sum over words stays in float32: hundreds of bf16 additions lose bits.
+        # The sum over the vocabulary stays in float32: hundreds of bf16 additions lose bits.
         grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
         grad_weight = torch.empty_like(weight_V_D)
         first, words = 0, max(1, ctx.logits // len(targets_N))
@@ -184,13 +182,11 @@ def token_logprobs(
     temperature: float = 1.0,
     chunk: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute log π(target) and entropy (nats) of softmax(hidden Wᵀ / temperature): (N,), (N,), at
-    least float32.
+    """Compute log π(target) and entropy (nats) of softmax(hidden Wᵀ / temperature): (N,), (N,).
 
-    The (N, V) logits exist for `chunk` tokens at a time only (default: 2^25 logits, 128 MiB in
-    float32), and in backward a quarter as many. `temperature` must be the one the tokens were
-    sampled at: only then is the ratio of policy_loss 1 before the first update. Raises ValueError
-    without tokens.
+    Both are at least float32. The (N, V) logits exist for `chunk` tokens at a time only (default:
+    2^25 logits, 128 MiB in float32). `temperature` must be the one the tokens were sampled at: only
+    then is the ratio of policy_loss 1 before the first update. Raises ValueError without tokens.
     """
     if len(targets_N) == 0:
         raise ValueError("token_logprobs needs at least one response token")
@@ -218,21 +214,21 @@ def policy_loss(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """L = -Σ w min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â)  +  kl_coef · Σ w k3  -  β Σ w H.
 
-    ρ = π_θ / π_old is the importance ratio (L_DAPO, Section 6, with the leading minus that it lacks
-    in print); k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias (its
-    expected gradient is that of KL(π_ref ‖ π_θ)); entropy is *subtracted*: the text maximises it;
-    +βH in a loss, as Eq. 4 prints, would lower it.
+    ρ = π_θ / π_old is the importance ratio. L_DAPO in Section 6 lacks the leading minus.
+    k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias; its expected
+    gradient is that of KL(π_ref ‖ π_θ). Entropy H is *subtracted*, because the text maximises it:
+    Eq. 4 prints +βH, which in a loss would lower it.
 
-    All tensors are per response token, (N,). Returns the scalar loss, and sums over the N tokens by
-    name, the same names in every call. train.py adds the sums up over micro-batches and ranks and
-    logs their mean: a statistic added here appears in metrics.jsonl. logp_gap: |log π_old - log π
-    of the generator|, which on GPUs computes in bf16.
+    All tensors are per response token, (N,). Returns the scalar loss, and statistics by name: sums
+    over the N tokens, the same names in every call. train.py sums them over micro-batches and ranks
+    and logs the mean, so a statistic added here appears in metrics.jsonl. logp_gap is
+    |log π_old - log π of the generator|, which on GPUs computes in bf16.
     """
     weight_N = weight_N.to(logp_N.dtype)
     ratio_N = torch.exp(logp_N - old_logp_N)
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
     loss = -(weight_N * torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N)).sum()
-    # The clip bites (its gradient is 0) only where it makes the objective smaller.
+    # The clip takes effect (gradient 0) only where it makes the objective smaller.
     high_N = (ratio_N > 1 + clip_high) & (advantage_N > 0)
     low_N = (ratio_N < 1 - clip_low) & (advantage_N < 0)
     stats = {"clip_fraction": (high_N | low_N).sum()}

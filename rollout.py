@@ -1,9 +1,9 @@
 r"""From questions to completions, and from completions to the log-probs of their tokens.
 
-`Generator` is batched Hugging Face generation with its own decoding loop, `decode`, on left-padded
-prompts; it serves training (temperature 0.7, G copies of each prompt) and greedy evaluation
-(temperature 0, one copy). `Policy` runs the same rows through the model again, right-padded or
-packed. The rewards of `Rollouts` are filled in by train.py, from the verifier's verdicts.
+`Generator` generates with Hugging Face's `generate` and the decoding loop `decode`, both in
+training (G copies of each prompt) and in greedy evaluation (temperature 0, one copy). `Policy` runs
+the same rows through the model again for their log-probs. train.py fills in the rewards of
+`Rollouts`, from the verifier's verdicts.
 """
 
 from dataclasses import dataclass, field, fields
@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 import grpo
 from plumbing.batches import Batch, collate, pack, pad
-from plumbing.decoding import Recorder, SlotCache, attention_for, run_eagerly
+from plumbing.decoding import Recorder, SlotCache, attention_for
 from plumbing.errors import first_lines
 from plumbing.models import check_directory, load, trial
 
@@ -38,10 +38,10 @@ PROMPT_FOOTER = r"""Strictly follow this output format:
 class Rollouts:
     """Completions, row by row in prompt-major order: row g of prompt i is i*G + g.
 
-    prompt_ids and completion_ids are token id lists without padding; a completion includes its
-    first stop token. finished[b] is False where the completion was cut at the token limit. logps[b]
-    holds the log-prob of each token in the distribution that the generator drew it from, [] if
-    greedy. rewards and statuses are those of verify.py's verdicts (or bad_gold), empty until
+    prompt_ids and completion_ids hold token ids without padding; a completion includes its first
+    stop token. finished[b] is False if the completion was cut at the token limit. logps[b] holds
+    the log-prob of each token when the generator drew it, [] if greedy. rewards and statuses are
+    those of the verdicts (or bad_gold: the reference answer cannot be verified), empty until
     graded. Records are joined with `+`.
     """
 
@@ -93,8 +93,7 @@ class Rollouts:
 
 
 class PromptEncoder:
-    """Makes a prompt's token ids: header, blank line, question, blank line, footer (empty parts are
-    dropped)."""
+    """Encoder of questions as prompts: header, question, footer, joined by blank lines."""
 
     def __init__(self, tokenizer, header=PROMPT_HEADER, footer=PROMPT_FOOTER, chat_template=False):
         if chat_template and not tokenizer.chat_template:
@@ -116,9 +115,9 @@ class PromptEncoder:
         prompt = "\n\n".join(part for part in (self.header, question, self.footer) if part)
         if not self.chat_template:
             return prompt
-        return self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
-        )
+        messages = [{"role": "user", "content": prompt}]
+        apply = self.tokenizer.apply_chat_template
+        return apply(messages, tokenize=False, add_generation_prompt=True)
 
     def __call__(self, question: str) -> list[int]:
         """Return the prompt as token ids; a chat template adds its own special tokens."""
@@ -131,14 +130,13 @@ class PromptEncoder:
 
 
 class Generator:
-    """A plain copy of the policy that generates: bf16 on GPUs, fixed addresses, no FSDP hooks.
-
-    lm: with "grouped_sdpa" attention; flash-attn cannot take the mask of `decode`. Takes it over.
+    """A copy of the policy that generates: bf16 on GPUs, fixed addresses, no FSDP hooks. lm needs
+    "grouped_sdpa" attention (flash-attn cannot take the mask of `decode`); it is changed in place.
     """
 
     def __init__(self, lm: PreTrainedModel, tokenizer):
         self.lm, self.tokenizer = lm.eval().requires_grad_(False), tokenizer
-        self.record = Recorder() if lm.device.type == "cuda" else run_eagerly
+        self.record = Recorder() if lm.device.type == "cuda" else lambda step: step
         self.checkpoint_settings, lm.generation_config = lm.generation_config, GenerationConfig()
         self.stop_ids = stop_ids(self.checkpoint_settings, tokenizer)
 
@@ -150,8 +148,7 @@ class Generator:
 
     @torch.no_grad()
     def refresh(self, policy: "Policy") -> None:
-        """Copy the policy's sharded masters, parameter by parameter. A collective of the student
-        ranks."""
+        """Copy the policy's sharded weights. A collective of the student ranks."""
         for copy, master in zip(self.lm.parameters(), policy.lm.parameters(), strict=True):
             copy.copy_(master.to(copy.dtype).full_tensor())
 
@@ -165,14 +162,12 @@ class Generator:
         max_batch_tokens: int = 2**30,
         first_row: int = 0,
     ) -> Rollouts:
-        """Generate one completion for each prompt (token ids), in order; a group repeats its prompt
-        G times.
+        """Generate one completion for each prompt (token ids); a group repeats its prompt G times.
 
-        temperature 0 is greedy. Prompts are taken in order of length, in micro-batches whose rows x
-        (longest prompt + max_new_tokens) stay under `max_batch_tokens`, the bound on the key-value
-        cache. Row b draws from its own random stream, (seed, first_row + b): which rows share a
-        micro-batch or a rank does not change its tokens, except through rounding of the logits. The
-        global random state is not used.
+        temperature 0 is greedy. Micro-batches take prompts in order of length; rows x (longest
+        prompt + max_new_tokens) of one are at most `max_batch_tokens`, the bound on the key-value
+        cache. Row b draws from its own random stream, (seed, first_row + b): except through
+        rounding of the logits, its tokens do not depend on the micro-batch or the rank.
         """
         B, device, pad_id = len(prompts), self.lm.device, self.tokenizer.pad_token_id
         # Every setting is named: any other comes from the checkpoint (top-k 50, ...).
@@ -188,9 +183,9 @@ class Generator:
         )
         completions, logps, finished = [[]] * B, [[]] * B, [False] * B
         for rows in pack(range(B), [len(p) + max_new_tokens for p in prompts], max_batch_tokens):
-            number = {}  # the distinct prompts of the micro-batch, in order
-            prompt_B = [number.setdefault(tuple(prompts[b]), len(number)) for b in rows]
-            ids_P_T, mask_P_T = pad([list(prompt) for prompt in number], pad_id, device, left=True)
+            distinct = {}  # prompt -> its position among the distinct prompts of the micro-batch
+            prompt_B = [distinct.setdefault(tuple(prompts[b]), len(distinct)) for b in rows]
+            ids_P_T, mask_P_T = pad(list(distinct), pad_id, device, left=True)
             keys = [[seed, first_row + b] for b in rows]
             streams = [np.random.Generator(np.random.Philox(key=key)) for key in keys]
             uniform_B_T = [stream.random(max_new_tokens, dtype=np.float32) for stream in streams]
@@ -214,17 +209,15 @@ class Generator:
     def export(self, folder: Path) -> None:
         """Write a Hugging Face directory, with the generation settings of the checkpoint."""
         self.lm.save_pretrained(folder)
-        # As text: save_pretrained of some versions rejects contradictory settings, after days of
-        # training.
+        # As text, because some versions of save_pretrained reject contradictory settings.
         settings = self.checkpoint_settings.to_json_string()
         (folder / "generation_config.json").write_text(settings)
         self.tokenizer.save_pretrained(folder)
 
 
 def stop_ids(settings: GenerationConfig, tokenizer) -> list[int]:
-    """Return the tokens that end a completion: the checkpoint's, one or a list, and the
-    tokenizer's."""
-    eos = settings.eos_token_id
+    """Return the tokens that end a completion: the checkpoint's and the tokenizer's."""
+    eos = settings.eos_token_id  # None, an int or a list
     return sorted({*(eos if isinstance(eos, list) else [eos]), tokenizer.eos_token_id} - {None})
 
 
@@ -239,17 +232,17 @@ def decode(
     record,
     **model_inputs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Decode; the loop behind `generate(custom_generate=decode)`. Returns tokens (B, T), and their
-    log-probs (B, T) in float32.
+    """Decode with a static key-value cache, for `generate(custom_generate=decode)`.
 
-    input_ids are the distinct prompts, left-padded, each read once; row b continues number
-    prompt_B[b]. Token t is where the cumulative probability passes uniform_B_T[b, t], or without
-    do_sample the most likely token. The caller cuts a row after its first stop token.
+    input_ids are the distinct prompts, left-padded; row b continues prompt prompt_B[b]. Token t is
+    where the cumulative probability passes uniform_B_T[b, t], or without do_sample the most likely
+    token. Returns tokens (B, T) and their log-probs (B, T) in float32; the caller cuts each row
+    after its first stop token.
 
-    The key-value cache grows by a block of tokens at a time. It is copied then; only then are
-    finished rows dropped, and only then does the loop wait for the device. On a GPU a block's
-    shapes and addresses stay the same, and `record` captures one CUDA graph for them: launching 28
-    layers kernel by kernel costs 20-30 ms a token.
+    The cache grows by a block of tokens at a time. Only then is it copied, are finished rows
+    dropped, and does the loop wait for the device. Within a block shapes and addresses stay the
+    same, so that on a GPU `record` captures one CUDA graph for it: launching 28 layers kernel by
+    kernel costs 20-30 ms a token.
     """
     cuda, T, prompt_T = input_ids.is_cuda, generation_config.max_new_tokens, input_ids.shape[1]
     block = 256 if cuda else 8
@@ -257,16 +250,15 @@ def decode(
     tokens_B_T = input_ids.new_zeros(len(prompt_B), T)
     logp_B_T = torch.zeros_like(tokens_B_T, dtype=torch.float32)
     rows = torch.arange(len(prompt_B), device=input_ids.device)  # those not finished
-    # SlotCache to the left of each row's prompt (B, 1).
+    # The number of padding slots to the left of each row's prompt (B, 1).
     pad = (prompt_T - 1 - model_inputs["position_ids"][:, -1:])[prompt_B]
-    token = torch.empty_like(pad)  # each row's last
+    token = torch.empty_like(pad)  # the last token of each row
     logits = model(input_ids, **model_inputs).logits[:, -1][prompt_B]
-    cache = SlotCache(model_inputs["past_key_values"].layers)
-    kept = prompt_B  # where `rows` are in the cache
+    cache = SlotCache(layers=model_inputs["past_key_values"].layers)
+    kept = prompt_B  # the position of each of `rows` in the cache
 
     def step() -> torch.Tensor:
-        """Return the logits after `token`, which goes into the cache's next slot. A row's positions
-        begin at its prompt."""
+        """Put `token` into the cache's next slot and return the logits after it."""
         slots = torch.arange(capacity, device=pad.device)
         mask = torch.where((slots >= pad) & (slots <= cache.slot), 0.0, -torch.inf).to(model.dtype)
         inputs = {
@@ -305,14 +297,12 @@ def decode(
 
 
 # --------------------------------------------------------------------------------------------------
-# The way back: log-probs of what was generated
+# Log-probs of what was generated
 
 
 class Policy(nn.Module):
-    """A causal LM whose forward returns log-probs and entropy of response tokens, never all logits.
-
-    The head is applied inside this root's forward, where FSDP has gathered its weight.
-    """
+    """A causal LM whose forward returns log-probs and entropy of response tokens, never all logits:
+    the head is applied inside this root's forward, where FSDP has gathered its weight."""
 
     def __init__(self, lm: PreTrainedModel):
         super().__init__()
@@ -321,22 +311,19 @@ class Policy(nn.Module):
     @classmethod
     def load(cls, name: str, device: torch.device) -> "Policy":
         """Load a model directory or hub id, in float32."""
-        return cls(
-            load(AutoModelForCausalLM, name, torch.float32, attention_for(device)).to(device)
-        )
+        lm = load(AutoModelForCausalLM, name, torch.float32, attention_for(device))
+        return cls(lm.to(device))
 
     @property
     def packed(self) -> bool:
-        """Whether to pass it packed rows: flash-attn reads each alone, SDPA would compute and then
-        mask the rest."""
+        """Whether to pass it packed rows. With SDPA each would attend to, then mask, the others."""
         return self.lm.config._attn_implementation == "flash_attention_2"
 
     def forward(self, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute logp, entropy (N,) of the response tokens, row after row.
 
-        Padding comes after every real token, so the causal mask alone hides it. Packed rows are
-        kept apart by cu_seqlens (flash-attn), or by positions that restart (SDPA: transformers
-        detects them in a batch of one without attention mask and cache).
+        Padding comes after every real token, so the causal mask alone hides it. cu_seqlens
+        (flash-attn) or positions that restart (SDPA, in transformers) keep packed rows apart.
         """
         hidden_B_T_D = self.lm.base_model(
             batch.ids_B_T, position_ids=batch.position_1_T, use_cache=False, **batch.cu_seqlens
@@ -352,15 +339,15 @@ class Policy(nn.Module):
 
 
 # --------------------------------------------------------------------------------------------------
-# Check a model
+# Checks of a model
 
 
 def check_model(name: str, tokens: int) -> None:
     """Raise ValueError, in one line, unless Generator and Policy are right for the model `name`.
 
     Beyond check_directory's conditions it must attend to whole rows of `tokens` tokens, have an end
-    token, generate, and give the same log-probs in Generator, in Policy and by its own attention
-    and head: a model with capped or scaled logits, for example, does not.
+    token, generate, and give the same log-probs in Generator and Policy as by its own attention and
+    head. A model with capped or scaled logits, for example, does not.
     """
     lm, tokenizer = check_directory(name, tokens, AutoModelForCausalLM)
     if tokens > (window := getattr(lm.config, "sliding_window", None) or tokens):
@@ -387,6 +374,6 @@ def check_model(name: str, tokens: int) -> None:
 
 
 def own_logps(lm: PreTrainedModel, prompt: list[int], completion: list[int]) -> torch.Tensor:
-    """Compute log-probs of a completion by a model's own forward, alone, at temperature 1: (T,)."""
+    """Compute log-probs of one completion by the model's own forward at temperature 1: (T,)."""
     logits_T_V = lm(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].float()
     return logits_T_V.log_softmax(-1).gather(1, torch.tensor(completion)[:, None])[:, 0]

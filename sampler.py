@@ -1,7 +1,7 @@
-"""Which problems the student is trained on: the utility target, Alg. 1, and how well it predicts.
+"""Which problems the student is trained on: the utility target, Alg. 1, and the teacher's errors.
 
-To fork: `samplers/target.py` is a complete sampler, and `--sampler FILE.py:CLASS` runs any. The
-network that predicts utilities is in teacher.py; samplers call `teacher.predict(questions)` and
+To write another sampler, start from `samplers/target.py`; `--sampler FILE.py:CLASS` runs it.
+Samplers use the network of teacher.py through `teacher.predict(questions)` and
 `teacher.update(question, successes, G)`. Shapes: N prompts, K candidates in a prompt's pool.
 """
 
@@ -21,7 +21,7 @@ from plumbing.problems import Problems
 
 
 def utility_target(p_hat):
-    """y = √(p̂(1-p̂)), std of the group's rewards, in [0, 0.5] (Section 3.3; Alg. 2, line 4)."""
+    """Compute y = √(p̂(1-p̂)), the std of a group's rewards, in [0, 0.5] (Alg. 2, line 4)."""
     return np.sqrt(p_hat * (1 - p_hat))
 
 
@@ -31,7 +31,7 @@ class Context:
 
     problems: Problems  # the training data: len(), question(index), column(name)
     config: object  # train.Config; its seed decides all randomness
-    fits: Callable[[int], bool]  # whether a problem's prompt is short enough; called when drawn
+    fits: Callable[[int], bool]  # whether a problem's prompt is short enough
     teacher: object = None  # teacher.Teacher, if the class has `uses_teacher`
     settings: dict[str, float] = field(default_factory=dict)  # the class's, with --sampler_args
 
@@ -66,8 +66,7 @@ class Selections:
         return Selections(*map(np.concatenate, both))
 
     def lines(self, step: int, successes_N: np.ndarray, G: int) -> list[dict]:
-        """Make the rows of selections.jsonl: each choice with its outcome. "chosen" is the problem,
-        not the position in the pool."""
+        """Make the rows of selections.jsonl, in which `chosen` is a problem, not a position."""
         names = ("pool", "utilities", "chosen", "explored", "successes", "y")
         predicted = (self.pool_N_K, self.utilities_N_K, self.index_N, self.explored_N)
         columns = (*predicted, successes_N, utility_target(successes_N / G))
@@ -89,12 +88,12 @@ def tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
 
 
 class Sampler(Protocol):
-    """The interface of a sampler, which train.py builds as `cls(context)`. A class with
-    `uses_teacher` keeps it as `self.teacher`; of another, each student rank runs a replica."""
+    """The interface of a sampler, which train.py builds as `cls(context)`. If `uses_teacher`, it
+    has the attribute `teacher`; if not, each student rank runs a replica."""
 
     uses_teacher: bool
     flags: tuple[str, ...]  # which of candidates, epsilon, column it takes; others are rejected
-    settings: dict[str, float]  # its own settings and defaults; --sampler_args overrides them
+    settings: dict[str, float]  # names and defaults of its own settings (--sampler_args)
 
     def propose(self, n: int) -> Selections:
         """Choose n problems to train on next."""
@@ -114,16 +113,14 @@ class Sampler(Protocol):
 class Uniform:
     """The baseline: every problem once, in random order. Other samplers extend it.
 
-    Problems are drawn from those not trained on in this pass over the data; a problem that is drawn
-    and not taken can be drawn again. An over-long prompt is dropped for good when it is drawn. When
-    fewer problems are left than a draw needs, a new pass begins.
+    It draws from the problems not trained on in this pass over the data; a new pass begins when
+    fewer are left than a draw needs. A prompt found too long is never drawn again.
     """
 
     uses_teacher = False
-    # Accepted without effect, so that the runs of a comparison may share their flags.
-    flags: tuple[str, ...] = ("candidates", "epsilon")
+    flags: tuple[str, ...] = ("candidates", "epsilon")  # no effect: compared runs share flags
     settings: dict[str, float] = {}
-    learned: tuple[str, ...] = ()  # names of its numpy arrays that a checkpoint must hold
+    learned: tuple[str, ...] = ()  # names of the numpy arrays in its state
     UNSEEN, TRAINED, OVERLONG = range(3)
 
     def __init__(self, context: Context):
@@ -139,12 +136,12 @@ class Uniform:
         return Selections.unscored(index_N)
 
     def draw(self, k: int) -> np.ndarray:
-        """Draw k distinct indices, int64. Raises InputError if fewer than k problems fit."""
+        """Draw k distinct problems, int64. Raises InputError if fewer than k problems fit."""
         for _ in range(2):  # from the rest of this pass, or else from a new one
             left, drawn = np.flatnonzero(self.status == self.UNSEEN), []
-            while len(left) and len(drawn) < k:  # a shuffle, as far as needed
-                at = self.rng.integers(len(left))
-                index, left[at] = int(left[at]), left[-1]
+            while len(left) and len(drawn) < k:
+                position = self.rng.integers(len(left))
+                index, left[position] = int(left[position]), left[-1]
                 left = left[:-1]
                 if self.fits(index):
                     drawn.append(index)
@@ -177,20 +174,18 @@ class Uniform:
         self.passes, self.rng.bit_generator.state = state["passes"], state["rng"]
 
     def metrics(self) -> dict[str, float]:
-        """Return `passes` begun over the data, `coverage` of this one in [0, 1], `overlong` prompts
-        dropped so far."""
+        """Return `passes` over the data, `coverage` of this pass, number of `overlong` prompts."""
         overlong = int(np.count_nonzero(self.status == self.OVERLONG))
         trained = int(np.count_nonzero(self.status == self.TRAINED))
         coverage = trained / max(1, len(self.status) - overlong)
         return {"passes": self.passes, "coverage": coverage, "overlong": overlong}
 
 
-def epsilon_greedy(utilities_N_K, epsilon: float, rng) -> tuple[np.ndarray, np.ndarray]:
+def epsilon_greedy(
+    utilities_N_K: np.ndarray, epsilon: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """(Alg. 1, lines 10-16) Choose per row, with probability ε uniformly, else the highest utility.
-
-    Returns (chosen_N, int64 positions in the pool; explored_N, bool: rows of the uniform branch,
-    which may also pick the best). rng: a numpy Generator.
-    """
+    Returns chosen_N, int64 positions in the pool, and explored_N, bool: chosen uniformly."""
     N, K = utilities_N_K.shape
     explored_N = rng.random(N) < epsilon
     random_N = rng.integers(K, size=N)
@@ -198,11 +193,11 @@ def epsilon_greedy(utilities_N_K, epsilon: float, rng) -> tuple[np.ndarray, np.n
 
 
 class Pooled(Uniform):
-    """Draws a pool of K distinct candidates for each prompt, scores them, and chooses one.
+    """Base of samplers that choose one of a pool of K distinct candidates for each prompt.
 
-    To extend: `score`; `choose`, unless the highest score is chosen; `observe` and `learned`, if it
-    learns. Papers that take the best n of n * K candidates are adapted to Alg. 1's one of each
-    pool, so that they compare.
+    Subclasses define `score`, and where needed `choose` (default: the highest score), `observe` and
+    `learned`. Methods that take the best n of n * K candidates are adapted to one of each pool, as
+    in Alg. 1, so that they can be compared.
     """
 
     flags = ("candidates",)
@@ -225,7 +220,7 @@ class Pooled(Uniform):
         raise NotImplementedError
 
     def choose(self, pool_N_K, utilities_N_K) -> tuple[np.ndarray, np.ndarray]:
-        """Return (chosen_N, explored_N), as epsilon_greedy does: here the highest of each pool."""
+        """Choose the highest score of each pool; returns what epsilon_greedy does."""
         return epsilon_greedy(utilities_N_K, 0.0, self.rng)
 
 
@@ -264,12 +259,11 @@ class Goldilocks(Pooled):
 
 
 class Prefetching:
-    """Fixes the order in which a sampler with a teacher learns and proposes, wherever it runs.
+    """A sampler with a teacher that proposes ahead: observe(step t) makes step t+1's proposals.
 
-    observe(step t) leads to the proposals for step t+1. lag 1, the paper's asynchronous teacher:
-    propose first, with what was learned up to step t-1, then learn from step t, while the student
-    trains and rolls out. lag 0: learn first (Alg. 1 and 2 to the letter). deliver(selections,
-    metrics) is called when proposals are ready.
+    lag 1, the paper's asynchronous teacher: propose with what was learned up to step t-1, then
+    learn from step t while the student trains. lag 0: learn first, exactly as in Alg. 1 and 2.
+    deliver(selections, metrics) is called when proposals are ready.
     """
 
     def __init__(self, sampler: Sampler, n: int, lag: int):
@@ -301,7 +295,7 @@ class Prefetching:
         pending = None
         if self.next:
             selections, metrics = self.next
-            # Without seconds, which differ from rank to rank.
+            # Seconds differ from rank to rank, and all ranks must return the same state.
             metrics = {k: 0.0 if k.endswith("_s") else v for k, v in metrics.items()}
             pending = selections.state_dict(), plain(metrics)
         return {"sampler": self.sampler.state_dict(), "next": pending}
@@ -314,8 +308,7 @@ class Prefetching:
             self.next = Selections.from_state(selections), metrics
 
     def metrics(self) -> dict[str, float]:
-        """Return the sampler's metrics when the proposals in use were made (of DAPO's rounds: of
-        the last)."""
+        """Return the sampler's metrics when the latest proposals in use were made."""
         return self._metrics
 
 
@@ -323,23 +316,23 @@ SAMPLERS: dict[str, type[Sampler]] = {"goldilocks": Goldilocks, "uniform": Unifo
 FOLDER = Path(__file__).resolve().parent / "samplers"
 
 
-def sampler_file(spec: str) -> Path | None:
-    """Return the file of the class that --sampler names, for a checksum; None if it is this one."""
+def file_of(spec: str) -> Path | None:
+    """Return the file of the class that --sampler names; None if it is this file."""
     if ".py" in spec:
         return plugins.path_of(spec)
     return None if spec in SAMPLERS else FOLDER / f"{spec}.py"
 
 
 def find_sampler(spec: str) -> type[Sampler]:
-    """Return the class that --sampler names: a key of SAMPLERS, FILE.py:CLASS, or the stem of a
-    file in samplers/ (success_rate: its SuccessRate). Raises InputError if that is no sampler."""
+    """Return the class that --sampler names: a key of SAMPLERS, the name of a file in samplers/
+    (success_rate: SuccessRate), or FILE.py:CLASS. Raises InputError if that is no sampler."""
     if spec in SAMPLERS:
         return SAMPLERS[spec]
-    if ".py" not in spec and not sampler_file(spec).is_file():
+    if ".py" not in spec and not file_of(spec).is_file():
         names = ", ".join([*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py"))])
         raise InputError(f"--sampler {spec}: choose from {names}, or FILE.py:CLASS")
     camel = spec.title().replace("_", "")
-    cls = plugins.load(spec if ".py" in spec else f"{sampler_file(spec)}:{camel}", "--sampler")
+    cls = plugins.load(spec if ".py" in spec else f"{file_of(spec)}:{camel}", "--sampler")
     required = [*Sampler.__annotations__, *(name for name in vars(Sampler) if name[0] != "_")]
     if missing := ", ".join(name for name in required if not hasattr(cls, name)):
         raise InputError(f"--sampler {spec}: lacks {missing} (see Sampler in sampler.py)")
@@ -347,10 +340,10 @@ def find_sampler(spec: str) -> type[Sampler]:
 
 
 def noise_floor(p_hat_N: np.ndarray, G: int) -> float:
-    """Estimate mean |ŷ - y| of a perfect teacher, ŷ = √(p(1-p)): y comes from G rollouts only.
+    """Estimate mean |ŷ - y| of a perfect teacher, ŷ = √(p(1-p)), as y comes from G rollouts only.
 
-    E|√(p(1-p)) - √(k/G (1-k/G))|, k ~ Binomial(G, p), averaged over the step's problems with p̂ in
-    place of the unknown p. Plug-in, so a dead group contributes 0: a low estimate.
+    Mean over the problems of E|√(p(1-p)) - √(k/G (1-k/G))|, k ~ Binomial(G, p), with p̂ in place of
+    the unknown p. A low estimate, as dead groups contribute 0.
     """
     k = np.arange(G + 1)
     ways_k = np.array([math.comb(G, i) for i in k])
@@ -363,12 +356,9 @@ def noise_floor(p_hat_N: np.ndarray, G: int) -> float:
 def outcome_metrics(selections: Selections, successes_N: np.ndarray, G: int) -> dict:
     """Compute a step's reward statistics, and the teacher's errors, for metrics.jsonl.
 
-    reward_std_group is the mean of the groups' std, which is their mean y; zero_variance the share
-    of dead groups; live_hard and live_easy of live ones with p̂ ≤ 1/4 and p̂ ≥ 3/4. teacher_mae is
-    the prequential error (Section 5.4), of the score a problem was selected with; _explore on the
-    uniform branch alone, which is unbiased (the greedy branch suffers the winner's curse); _dead on
-    dead groups; teacher_mu and _sigma are over all candidates. None where there is nothing to
-    average, as with a sampler without predictions.
+    teacher_mae is the error of the scores that problems were selected with, before the teacher saw
+    their outcomes (Section 5.4): _explore on the uniform branch alone, which has no selection bias,
+    _dead on dead groups. teacher_mu and _sigma are over all candidates. None: nothing to average.
     """
     p_hat_N = successes_N / G
     easy_N, hard_N = p_hat_N == 1, p_hat_N == 0
@@ -382,8 +372,8 @@ def outcome_metrics(selections: Selections, successes_N: np.ndarray, G: int) -> 
 
     return {
         "reward_mean": float(p_hat_N.mean()),
-        "reward_std_group": float(utility_target(p_hat_N).mean()),
-        "reward_std_batch": float(utility_target(p_hat_N.mean())),  # of rewards that are 0 or 1
+        "reward_std_group": float(utility_target(p_hat_N).mean()),  # mean of the groups' std
+        "reward_std_batch": float(utility_target(p_hat_N.mean())),  # std of all rewards
         "zero_variance": float((~live_N).mean()),
         "zero_variance_easy": float(easy_N.mean()),
         "zero_variance_hard": float(hard_N.mean()),

@@ -2,9 +2,9 @@
 
     f_φ(q) = 0.5 · σ(wᵀ MeanPool(Embed(q)) + b)        Section 4.2
 
-It learns online from the student's outcomes (Alg. 2). All teacher ranks run the same code on the
-same messages (plumbing/distributed/channel.py): the ranks share the rows of a batch, and FSDP
-averages their gradients. In one process without teacher ranks the same Teacher is called directly.
+It learns online from the student's outcomes (Alg. 2). All teacher ranks receive the same messages
+(plumbing/distributed/channel.py) and make the same calls: they share the rows of each batch, and
+FSDP averages their gradients. Without teacher ranks the student's process calls the Teacher.
 """
 
 import math
@@ -14,10 +14,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers import AutoModel, AutoTokenizer
 
 from plumbing.batches import pad
@@ -32,8 +34,7 @@ LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3
 
 
 class LoRALinear(nn.Module):
-    """W x + (α/r) B A dropout(x) with W frozen; B starts at 0, so that training starts from the
-    backbone."""
+    """W x + (α/r) B A dropout(x), with W frozen and B = 0 at the start."""
 
     def __init__(self, base: nn.Linear, rank=LORA_RANK, alpha=LORA_ALPHA, dropout=LORA_DROPOUT):
         super().__init__()
@@ -69,11 +70,8 @@ class UtilityModel(nn.Module):
     def forward(
         self, ids_B_T=None, mask_B_T=None, pooled_B_D=None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Predict from right-padded token ids and mask (B, T), or from pooled embeddings (B, D) of
-        an earlier call.
-
-        Returns (utility (B,) in [0, 0.5], pooled (B, D)), both float32.
-        """
+        """Predict from right-padded token ids and mask (B, T), or from pooled embeddings (B, D).
+        Returns the utility (B,) in [0, 0.5] and the pooled embeddings, both float32."""
         if pooled_B_D is None:
             out = self.backbone(ids_B_T, attention_mask=mask_B_T, use_cache=False)
             hidden_B_T_D = out.last_hidden_state.float()
@@ -83,8 +81,7 @@ class UtilityModel(nn.Module):
 
 
 def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -> torch.Tensor:
-    """Average over the tokens of each question, padding excluded, or take its last token (an
-    ablation): (B, D)."""
+    """Average over the tokens of each question, or take its last token (App. L): (B, D)."""
     if last_token:
         last_B = mask_B_T.sum(dim=1) - 1
         return hidden_B_T_D[torch.arange(len(last_B), device=last_B.device), last_B]
@@ -93,8 +90,7 @@ def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -
 
 
 def check_teacher(name: str, tokens: int) -> None:
-    """Raise ValueError, in one line, unless `name` can be a teacher's backbone and read `tokens`
-    tokens."""
+    """Raise ValueError, in one line, unless `name` can be the backbone, for `tokens` tokens."""
     backbone, tokenizer = check_directory(name, tokens, AutoModel)
     ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
     with trial(name, "be a teacher's backbone"), torch.no_grad():
@@ -106,11 +102,7 @@ def check_teacher(name: str, tokens: int) -> None:
 
 class Teacher:
     """f_φ, its replay buffer and its optimizer: `predict` scores questions, `update` is Alg. 2.
-
-    config: the fields teacher_*, replay_capacity, max_prompt_tokens and seed of train.Config.
-    group: the teacher ranks' process group, or None for a single process. shard(model, float32):
-    makes the model an FSDP2 root in place; not called for a single CPU rank.
-    """
+    config: train.Config. shard: Layout.shard. group: the teacher ranks, None for one process."""
 
     def __init__(self, config, device: torch.device, shard: Callable, group=None):
         self.config, self.device, self.group = config, device, group
@@ -119,8 +111,8 @@ class Teacher:
         if group:
             self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.frozen = config.teacher_mode == "frozen"
-        # A frozen backbone is neither sharded nor cast (so no flash-attn): each rank computes every
-        # row of a batch, from cached embeddings.
+        # A frozen backbone is neither sharded nor cast to bf16, so flash-attn cannot be used. Each
+        # rank computes every row of a batch, from cached embeddings.
         attention = "sdpa" if self.frozen else attention_for(device)
         self.share, self.shares = (0, 1) if self.frozen else (self.rank, self.ranks)
         backbone = load(AutoModel, config.teacher_model, torch.float32, attention)
@@ -131,9 +123,9 @@ class Teacher:
             add_lora(backbone)
         self.model = UtilityModel(backbone, config.teacher_mode).to(device).eval()
         initial = checksum(self.model)  # while each rank holds all of it
-        # A single CPU rank has nothing to share or to cast, and FSDP takes a third of its time.
+        # A single CPU rank has nothing to shard or cast, and FSDP would take a third of its time.
         if not self.frozen and (self.ranks > 1 or device.type != "cpu"):
-            shard(self.model, float32=[self.model.head])  # in bf16 candidates' scores would tie
+            shard(self.model, float32=[self.model.head])  # bf16 would make candidates' scores tie
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True
@@ -145,19 +137,18 @@ class Teacher:
         self.updates = 0  # optimizer steps ever taken
         self.last_loss = math.nan
         self.learn_s = self.predict_s = 0.0
+        # The cache of embeddings is on the host: 100,000 take 0.6 GB.
         self._encode, self._embed = map(lru_cache(100_000), (self._tokenise, self._embed_one))
 
     @torch.no_grad()
-    def predict(self, questions: list[str]):
-        """Compute f_φ of each question: float64 array (len(questions),) in [0, 0.5]. A collective
-        of the teacher ranks."""
+    def predict(self, questions: list[str]) -> np.ndarray:
+        """Compute f_φ of each question, float64 in [0, 0.5]. A collective of the teacher ranks."""
         start = time.perf_counter()
         rows = [self._encode(question) for question in questions]
         # In order of length, for little padding; every ranks-th row, for equal work on all ranks.
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))[self.rank :: self.ranks]
         utilities = torch.zeros(len(rows), dtype=torch.float64)
-        # Larger than a training batch, as no activations are kept.
-        size = 8 * self.config.teacher_batch_size
+        size = 8 * self.config.teacher_batch_size  # more than in training: no activations are kept
         for batch in [order[i : i + size] for i in range(0, len(order), size)] or [[]]:
             # A rank without rows still takes part in FSDP's all-gather.
             f = self._forward([rows[i] for i in batch] or rows[:1])
@@ -168,8 +159,8 @@ class Teacher:
         return utilities.numpy()
 
     def update(self, question: str, successes: int, G: int, target=utility_target) -> None:
-        """(Alg. 2, UpdateTeacher) Push (q, y_q); after every `teacher_update_every` samples, refine
-        φ. target(p̂) in [0, 0.5]: the regression target; a sampler may pass another."""
+        """(Alg. 2, UpdateTeacher) Push (q, y_q); train after every `teacher_update_every` samples.
+        target(p̂) in [0, 0.5]: the regression target; a sampler may pass another."""
         self.replay.append((self._encode(question), float(target(successes / G))))
         self.pushed += 1
         if self.pushed % self.config.teacher_update_every == 0:
@@ -183,9 +174,7 @@ class Teacher:
         rows = [self.replay[i] for i in torch.randperm(len(self.replay), generator=generator)]
         size = self.config.teacher_batch_size * self.ranks
         batches = [rows[i : i + size] for i in range(0, len(rows), size)]
-        losses = []
-        # For LoRA's dropout; the backbones have none.
-        self.model.train(self.config.teacher_mode == "lora")
+        self.model.train(self.config.teacher_mode == "lora")  # the only mode with dropout
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(self.config.seed * 1_000_003 + self.pushed + self.rank)
             for _ in range(self.config.teacher_epochs):
@@ -197,17 +186,15 @@ class Teacher:
         self.last_loss = total.item() / len(batches)
 
     def _step(self, batch: list[tuple[tuple[int, ...], float]]) -> torch.Tensor:
-        """Take an AdamW step on 1/|B| Σ (f_φ(q) - y)², the batch B shared over the ranks. Returns
-        this rank's share of the loss."""
+        """Take an AdamW step on 1/|B| Σ (f_φ(q) - y)² over a batch B of (token ids, y), shared over
+        the ranks. Returns this rank's part of the loss."""
         mine = batch[self.share :: self.shares]
         f_b = self._forward([ids for ids, _ in mine or batch[:1]])  # a rank without rows: weight 0
         y_b = torch.tensor([y for _, y in mine or batch[:1]], device=self.device)
         loss = ((f_b - y_b) ** 2).sum() * (len(mine) > 0) / len(batch)
         (loss * self.shares).backward()  # FSDP averages over the ranks; the loss is a sum over them
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
-        # The same on all ranks, so that all of them stop.
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        norm = _full(nn.utils.get_total_norm(gradients))  # the same on all ranks, so that all stop
         if not norm.isfinite():
             update = f"the teacher's gradient norm is {norm.item()} at update {self.updates + 1}"
             raise NonFiniteError(f"{update}: no update was made")
@@ -224,33 +211,29 @@ class Teacher:
 
     @torch.no_grad()
     def _embed_one(self, ids: tuple[int, ...]) -> torch.Tensor:
-        """Embed a question with the frozen backbone; cached on the host (100,000 take 0.6 GB).
-
-        Alone: padded to its neighbours' length it would differ by rounding from rank to rank, and
-        so would the heads, whose gradients are not reduced. Ranks must use one kind of device.
+        """Embed a question with the frozen backbone, not padded to the length of others: rounding
+        would then differ from rank to rank, and so would the heads, each trained by its own rank.
         """
         return self.model(*pad([ids], self.tokenizer.pad_token_id, self.device))[1][0].cpu()
 
     def _tokenise(self, question: str) -> tuple[int, ...]:
-        """Tokenize the raw question, cut at max_prompt_tokens (the teacher's tokenizer may count
-        more tokens than the student's)."""
+        """Tokenize the raw question, cut at max_prompt_tokens (of the student's tokenizer)."""
         ids = self.tokenizer(question).input_ids[: self.config.max_prompt_tokens]
         return tuple(ids) or (self.tokenizer.pad_token_id,)
 
     def metrics(self) -> dict[str, float]:
-        """Return updates since the start, seconds since the last call, mean MSE of the latest
-        epoch."""
-        out = {
+        """Return the MSE of the latest epoch, updates since the start, seconds since last call."""
+        metrics = {
             "teacher_loss": self.last_loss,
             "teacher_updates": self.updates,
             "teacher_learn_s": self.learn_s,
             "teacher_predict_s": self.predict_s,
         }
         self.learn_s = self.predict_s = 0.0
-        return out
+        return metrics
 
     def state_dict(self) -> dict:
-        """Return the state outside model and optimizer, which a checkpoint holds sharded."""
+        """Return all state but model and optimizer, which a checkpoint holds sharded."""
         return {
             "replay_ids": [list(ids) for ids, _ in self.replay],
             "replay_y": [y for _, y in self.replay],
@@ -268,12 +251,10 @@ class Teacher:
             self.optimizer.state.clear()
 
     def export(self, folder: Path) -> None:
-        """Write `folder`/backbone (a Hugging Face directory, LoRA merged), its tokenizer, and
-        head.safetensors. A collective; the first teacher rank writes."""
-        weights = {}
-        for name, parameter in self.model.state_dict().items():
-            full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
-            weights[name] = full.cpu().contiguous()
+        """Write backbone/ (a Hugging Face directory, LoRA merged) and head.safetensors in `folder`.
+        A collective; the first teacher rank writes."""
+        state = self.model.state_dict().items()
+        weights = {name: _full(parameter).cpu().contiguous() for name, parameter in state}
         if self.rank:
             return
         for name in [name for name in weights if name.endswith(".base.weight")]:
@@ -283,12 +264,16 @@ class Teacher:
             weights[f"{stem}.weight"] = weights.pop(name) + scale * B @ A
             if f"{stem}.base.bias" in weights:
                 weights[f"{stem}.bias"] = weights.pop(f"{stem}.base.bias")
-        named = {k.partition(".")[::2]: v for k, v in weights.items()}
-        backbone = {rest: v for (part, rest), v in named.items() if part == "backbone"}
-        # Not save_pretrained, which writes on global rank 0 only: that is a student.
+        head = {name: weights.pop(name) for name in ("head.weight", "head.bias")}
+        backbone = {name.removeprefix("backbone."): weight for name, weight in weights.items()}
+        # Not the model's save_pretrained, which writes on global rank 0 only: that is a student.
         (folder / "backbone").mkdir(parents=True, exist_ok=True)
         save_file(backbone, folder / "backbone" / "model.safetensors", metadata={"format": "pt"})
         self.model.backbone.config.save_pretrained(folder / "backbone")
         self.tokenizer.save_pretrained(folder / "backbone")
-        head = {k: v for k, v in weights.items() if k.startswith("head.")}
         save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
+
+
+def _full(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the whole of a tensor that FSDP may have sharded."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -4,8 +4,8 @@ Read `train_step` first: it is one turn of Figure 1, and the only place where it
 
     propose (1-2) -> rollout, verify (3) -> observe (5-6) -> advantages, loss, backward, AdamW (4)
 
-World 8 is 6 student ranks and 2 teacher ranks; `--sampler uniform` (the GRPO baseline) makes all 8
-students; a single process runs the same loop with the teacher in it. There is no global state.
+Of 8 ranks 6 are students and 2 teachers. With `--sampler uniform` (the GRPO baseline) all 8 are
+students. A single process runs the same loop with the teacher in it. There is no global state.
 """
 
 import math
@@ -28,7 +28,7 @@ import grpo
 import rollout
 from plumbing import command_line
 from plumbing.batches import halves, micro_batches
-from plumbing.checkpoint import Learner, Learners
+from plumbing.checkpoint import Learner
 from plumbing.command_line import count, from_0, natural, number, opt, share
 from plumbing.distributed import shutdown
 from plumbing.distributed.channel import Channel, RemoteSampler, serve
@@ -36,12 +36,11 @@ from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.metrics import GradientNoise, Stopwatch, evaluate
 from plumbing.models import checksum, recompute_activations
-from plumbing.plugins import path_of
 from plumbing.problems import Problems, check_data, prepare_missing
 from plumbing.progress import Console
 from plumbing.run_dir import RunDir
 from rollout import Generator, Policy, PromptEncoder, Rollouts, check_model
-from sampler import Context, Pooled, Prefetching, find_sampler, outcome_metrics, sampler_file
+from sampler import Context, Pooled, Prefetching, Sampler, file_of, find_sampler, outcome_metrics
 from teacher import MODES, Teacher, check_teacher
 from verify import Verifier
 
@@ -54,7 +53,7 @@ class Config:
     """One field, one flag. The defaults are the paper's for Qwen2.5-1.5B; presets change them."""
 
     preset: str = opt("qwen2.5-1.5b", "named set of defaults; other flags override it")
-    sampler: str = opt("goldilocks", "or uniform (the baseline), one of samplers/, FILE.py:CLASS")
+    sampler: str = opt("goldilocks", "uniform (the baseline), one of samplers/, or FILE.py:CLASS")
     sampler_args: str = opt("", "settings of the sampler: name=value,name=value")
     steps: int = opt(20_000, "updates (Table 6; without a teacher 4/3 of them, App. D)", type=count)
     seed: int = opt(0, "seed of every random stream", type=natural)
@@ -107,9 +106,7 @@ class Config:
     keep: int = opt(2, "checkpoints kept", type=count)
     noise_every: int = opt(10, "steps between gradient-noise statistics; 0: never", type=natural)
     verify_workers: int = opt(4, "grading processes of a student rank", type=count)
-    timeout_minutes: float = opt(
-        60, "a rank's longest wait for others", type=number(float, 0.01, 1e5)
-    )
+    timeout_minutes: float = opt(60, "longest wait for other ranks", type=number(float, 0.01, 1e5))
 
 
 ONE_CARD = "--teacher_ranks 0 --prompts_per_step 8 --teacher_epochs 2 --teacher_update_every 8"
@@ -141,8 +138,7 @@ PRESETS: dict[str, str] = {
 
 
 def parse(argv: list[str] | None = None) -> Config:
-    """Parse the command line: defaults, over them the preset's values, over them the flags given.
-    Raises ValueError with one line."""
+    """Parse flags, which override the preset, which overrides the defaults. Raises ValueError."""
     return command_line.parse_run(Config, PRESETS, find_sampler, argv, __doc__.partition("\n")[0])
 
 
@@ -153,7 +149,7 @@ class Student:
         self.config, self.layout, self.verifier, c = config, layout, verifier, config
         self.tokenizer = AutoTokenizer.from_pretrained(c.model)
         self.encode = PromptEncoder.of(c, self.tokenizer)
-        self.verifiable = {}  # (problems, index) -> whether its reference answer can be verified
+        self.verifiable = {}  # by Problems and index: can the reference answer be verified?
         self.policy = Policy.load(c.model, layout.device)
         self.generator = Generator.load(c.model, layout.device, self.tokenizer)
         self.reference = Policy.load(c.model, layout.device) if c.kl_coef else None
@@ -178,55 +174,53 @@ class Student:
         self, problems: Problems, index_B: list[int], temperature: float, stream, watch: Stopwatch
     ) -> Rollouts:
         """Return one graded completion for each problem: this rank makes a contiguous share, every
-        rank gets all. stream: integers that name the random stream, with the seed and the row."""
+        rank gets all. stream: integers that, with the seed and the row, name the random stream."""
         c = self.config
-        first, index_b = self.layout.share(index_B)
+        first_row, index_b = self.layout.share(index_B)
         prompt = {i: self.encode(problems.question(i)) for i in dict.fromkeys(index_b)}
         with watch("rollout_s"):
             seed = np.random.SeedSequence([c.seed, 2, *stream]).generate_state(1, np.uint64)
-            limits = c.max_completion_tokens, int(seed[0]), c.max_rollout_tokens, first
+            limits = c.max_completion_tokens, int(seed[0]), c.max_rollout_tokens, first_row
             rollouts = self.generator.generate([prompt[i] for i in index_b], temperature, *limits)
         with watch("verify_s"):
             decode = self.tokenizer.decode
             texts = [decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
             verdicts = self.verifier.grade(texts, *problems.golds(index_b, bool(c.reward)))
-            new = [i for i in dict.fromkeys(index_b) if (problems, i) not in self.verifiable]
+            verifiable = self.verifiable.setdefault(problems, {})
+            new = [i for i in prompt if i not in verifiable]
             checked = self.verifier.check_golds(*problems.golds(new, bool(c.reward)), problems)
-            self.verifiable |= {(problems, i): good for i, good in zip(new, checked, strict=True)}
+            verifiable |= zip(new, checked, strict=True)
             for i, verdict in zip(index_b, verdicts, strict=True):
-                good = self.verifiable[problems, i]
-                rollouts.rewards.append(verdict.reward if good else 0.0)
-                rollouts.statuses.append(verdict.status if good else "bad_gold")
+                rollouts.rewards.append(verdict.reward if verifiable[i] else 0.0)
+                rollouts.statuses.append(verdict.status if verifiable[i] else "bad_gold")
         with watch("gather_s"):  # fast ranks wait here for the slowest
             return sum(self.layout.gather(rollouts, self.layout.group), Rollouts())
 
     def update(self, rollouts: Rollouts, step: int) -> dict[str, float | None]:
-        """Figure 1, step 4: advantages, loss, backward, clip, AdamW on P groups of G rows, which
-        every rank holds. Returns metrics. Raises NonFiniteError before the weights change."""
+        """Take step 4 of Figure 1 on P groups of G rows, which every rank holds: advantages, loss,
+        backward, clip, AdamW. Returns metrics. Raises NonFiniteError before the weights change."""
         c, n = self.config, self.layout.n_students
         rewards_P_G = rollouts.rewards_P_G(c.group_size)
-        # Eq. 2: these put the factor √(p(1-p)) into the gradient's length, 0 where a group is dead.
+        # Eq. 2: advantages give a prompt's gradient its factor √(p(1-p)), and a dead group's is 0.
         advantage_P_G = grpo.group_advantages(rewards_P_G, c.advantage_std)
         if c.dead_rows == "out":
             advantage_P_G = grpo.leave_out_dead_groups(advantage_P_G)
-        # A row with advantage 0 has no gradient, unless of KL or entropy: it is not forwarded.
-        rows = advantage_P_G.flatten().nonzero()[:, 0].tolist()
-        if c.kl_coef or c.entropy_coef:
-            rows = list(range(len(rollouts)))
+        weight_P_G = grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), c.loss)
         noise = GradientNoise(self.optimizer, self.layout, c.noise_every, step)
-        in_halves = noise.measured and not (c.kl_coef or c.entropy_coef)
-        lengths_P_G = rollouts.lengths().reshape(rewards_P_G.shape)
-        weight_P_G = grpo.row_weights(lengths_P_G, c.loss)
-        columns = {"advantage_P_G": advantage_P_G, "weight_P_G": weight_P_G}
-        parts = halves(rows, c.group_size) if in_halves else [rows]
-        parts = [micro_batches(rollouts, part, **columns, **self.batching) for part in parts]
+        if c.kl_coef or c.entropy_coef:
+            parts = [list(range(len(rollouts)))]
+        else:  # rows with advantage 0 have no gradient: they are not forwarded
+            live_rows = advantage_P_G.flatten().nonzero()[:, 0].tolist()
+            parts = halves(live_rows, c.group_size) if noise.measured else [live_rows]
+        columns = {"advantage_P_G": advantage_P_G, "weight_P_G": weight_P_G} | self.batching
+        batches = [micro_batches(rollouts, rows, **columns) for rows in parts]
         left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = rate = c.learning_rate * left
         coefficients = {name: getattr(c, name) for name in grpo.COEFFICIENTS}
         token_sums, norms = Counter(), []
         for iteration in range(c.update_iterations):
-            for batch in noise.watch(parts):
+            for batch in noise.watch(batches):
                 # Ranks have different numbers of micro-batches; gradients are reduced at the last.
                 self.policy.set_requires_gradient_sync(batch.last or n == 1)
                 self.policy.set_reshard_after_backward(batch.last)
@@ -257,17 +251,14 @@ class Student:
         tokens, loss = sums.pop("tokens"), sums.pop("loss")
         metrics = {name: value / tokens if tokens else None for name, value in sums.items()}
         metrics |= {"grad_norm": sum(norms) / len(norms), "loss": loss / c.update_iterations}
-        return metrics | noise | {"forwarded_rows": len(rows), "learning_rate": rate}
+        return metrics | noise | {"forwarded_rows": sum(map(len, parts)), "learning_rate": rate}
 
 
 def train_step(
-    step: int, student: Student, sampler, problems: Problems, log=lambda *outcomes: None
+    step: int, student: Student, sampler: Sampler, problems: Problems, log=lambda *outcomes: None
 ) -> dict:
-    """Take one turn of Figure 1. Returns its row of metrics.jsonl.
-
-    sampler: a sampler.Sampler. log(step, selections, rollouts, decode) is called before the update,
-    so that a failed update can be repeated from the logs.
-    """
+    """Take one turn of Figure 1; return its row of metrics.jsonl. log(step, selections, rollouts,
+    decode) is called before the update, so that a failed update can be repeated from the logs."""
     c, P, G = student.config, student.config.prompts_per_step, student.config.group_size
     start, watch, tried, rollouts = time.perf_counter(), Stopwatch(), None, Rollouts()
     for extra in range(1 + c.resample_rounds):  # one round, unless DAPO replaces dead groups
@@ -301,16 +292,18 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
     c, problems, val_problems = config, Problems(config.train_data), Problems(config.val_data)
     student = Student(c, layout, verifier)
     sampler = build_sampler(c, layout, problems)
-    learners, remote = learners_of(sampler, student), isinstance(sampler, RemoteSampler)
+    remote, learners = isinstance(sampler, RemoteSampler), {"student": student.learner}
+    if isinstance(sampler, Prefetching):  # the teacher is in this process
+        learners["teacher"] = sampler.teacher.learner
     run.load(start, learners, sampler)
     student.generator.refresh(student.policy)
     console = Console(run, start, student.policy, len(problems), len(val_problems))
     shutdown.stop_at_sigterm(layout)
-    stop, step = False, start
+    step, stop = start, False
     if run.evaluation_pending(start):
         evaluation = evaluate(student.rollout, student.encode, val_problems, run, start)
         console.update({"step": start} | run.finish_evaluation(start, evaluation))
-        stop = not evaluation
+        stop = not evaluation  # a signal interrupted it
     finished = start == c.steps and not stop
     console.start_bar(start)
     while not (finished or stop):
@@ -337,7 +330,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
 def run_teacher(config: Config, layout: Layout, run: RunDir, start: int) -> bool:
     """Run the teacher ranks' main program: answer and learn until the students stop."""
     sampler = build_sampler(config, layout, Problems(config.train_data))
-    learners = learners_of(sampler)
+    learners = {"teacher": sampler.teacher.learner}
     run.load(start, learners, sampler)
     shutdown.stop_at_sigterm(layout)
     finished = serve(sampler, Channel(layout), partial(run.save, learners=learners))
@@ -346,14 +339,8 @@ def run_teacher(config: Config, layout: Layout, run: RunDir, start: int) -> bool
     return finished
 
 
-def learners_of(sampler, student: Student | None = None) -> Learners:
-    """Return the models under training that this rank holds a shard of, by role."""
-    learners = {"student": student, "teacher": getattr(sampler, "teacher", None)}
-    return {role: trained.learner for role, trained in learners.items() if trained}
-
-
-def build_sampler(config: Config, layout: Layout, problems: Problems):
-    """Build the sampler, or on student ranks with teacher ranks its remote stand-in."""
+def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler:
+    """Build the sampler, or on student ranks that have teacher ranks a RemoteSampler."""
     if layout.n_teachers and not layout.is_teacher:
         return RemoteSampler(Channel(layout))
     encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))
@@ -374,36 +361,33 @@ def check(config: Config, run: RunDir) -> int:
     if sampler.uses_teacher:
         check_teacher(c.teacher_model, c.max_prompt_tokens)
     encode = PromptEncoder.of(c, AutoTokenizer.from_pretrained(c.model))
-    pools = issubclass(sampler, Pooled)
     prepare_missing([c.train_data, c.val_data])
-    check_data(c, len(encode("")), c.prompts_per_step * (c.candidates if pools else 1))
+    pool_size = c.candidates if issubclass(sampler, Pooled) else 1
+    check_data(c, len(encode("")), c.prompts_per_step * pool_size)
     return run.open()
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return the exit status: 0 finished; 143 stopped by a signal, can be resumed; with a line on
-    stderr from one rank 2 bad input, 3 a loss or gradient that is not finite, 4 a fault (full disk,
-    lost rank); 1 any other error, with its traceback from the rank that raised it."""
+    """Run the command; return its exit status. 0: finished; 143: stopped by a signal, can be
+    resumed. With one line on stderr 2: bad input; 3: a loss or gradient is not finite; 4: a fault
+    (full disk, lost rank). 1: any other error, with the traceback of each rank that raised it."""
     shutdown.begin_process()
     with ExitStack() as stack:
         try:
             config = parse(argv)
             layout = Layout(config)
-            # Worker processes must start before CUDA and the process groups exist.
-            grading = Verifier(workers=config.verify_workers, reward=config.reward)
-            verifier = None if layout.is_teacher else stack.enter_context(grading)
+            verifier = Verifier(workers=config.verify_workers, reward=config.reward)
+            if not layout.is_teacher:  # workers must start before CUDA and the process groups exist
+                stack.enter_context(verifier)
         except ValueError as error:
             return shutdown.reject(error)
 
         def body() -> int:
-            plugins = {"sampler": sampler_file(config.sampler), "reward": path_of(config.reward)}
-            run = RunDir(config, layout, plugins)
+            run = RunDir(config, layout, file_of(config.sampler))
             start = layout.on_first(lambda: check(config, run))
             run.assert_machines_agree()
-            if layout.is_teacher:
-                finished = run_teacher(config, layout, run, start)
-            else:
-                finished = train(config, layout, run, start, verifier)
+            main_loop = run_teacher if layout.is_teacher else partial(train, verifier=verifier)
+            finished = main_loop(config, layout, run, start)
             return 0 if finished else 128 + signal.SIGTERM
 
         return shutdown.run_ranks(layout, config.timeout_minutes, body)

@@ -12,24 +12,23 @@ from plumbing.distributed.layout import Layout
 
 @dataclass
 class Batch:
-    """A micro-batch on the device: some rows of a step, and columns for their N response tokens,
-    laid end to end in the order of the rows.
+    """A micro-batch on the device: some rows of a step, and columns for their N response tokens.
 
     Rows are right-padded or, if packed, laid end to end as one row (B = 1) with positions that
-    restart at 0. The mask covers every token of a completion, its stop token included.
+    restart at 0. Columns hold the rows' response tokens end to end.
     """
 
     ids_B_T: torch.Tensor
-    response_B_T: torch.Tensor  # bool: the tokens of completions
+    response_B_T: torch.Tensor  # bool: tokens of completions, stop tokens included
     position_1_T: torch.Tensor
     row_N: torch.Tensor  # the step's row that each response token belongs to, on the CPU
-    generator_logp_N: torch.Tensor  # as the generator drew the tokens
+    generator_logp_N: torch.Tensor  # log-probs when the generator drew the tokens
     cu_seqlens: dict = field(default_factory=dict)  # flash-attn's arguments for packed rows
     advantage_N: torch.Tensor | None = None
     weight_N: torch.Tensor | None = None
     old_logp_N: torch.Tensor | None = None  # by the policy before the step's first update
     ref_logp_N: torch.Tensor | None = None  # by the initial policy
-    idle: bool = False  # weight 0: this rank has no row, but must take part
+    idle: bool = False  # this rank has no row, but must take part: its weights are 0
     last: bool = False  # gradients are reduced over the ranks after it
 
     def columns(self) -> dict[str, torch.Tensor | None]:
@@ -40,30 +39,28 @@ class Batch:
 
 def collate(rollouts, rows: list[int], pad_id: int, device, packed: bool = False) -> Batch:
     """Make a Batch of some rows of a rollout.Rollouts."""
-    full = [torch.tensor(rollouts.prompt_ids[b] + rollouts.completion_ids[b]) for b in rows]
-    positions = [torch.arange(len(ids)) for ids in full]
+    ids = [torch.tensor(rollouts.prompt_ids[b] + rollouts.completion_ids[b]) for b in rows]
+    positions = [torch.arange(len(row)) for row in ids]
     responses = [t >= len(rollouts.prompt_ids[b]) for b, t in zip(rows, positions, strict=True)]
     cu_seqlens = {}
     if packed:
-        ids, response, position = (torch.cat(x)[None] for x in (full, responses, positions))
-        ends = torch.tensor([0, *accumulate(map(len, full))], dtype=torch.int32).to(device)
+        tensors = [torch.cat(parts)[None] for parts in (ids, responses, positions)]
+        ends = torch.tensor([0, *accumulate(map(len, ids))], dtype=torch.int32).to(device)
         cu_seqlens = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends}
-        cu_seqlens |= dict.fromkeys(("max_length_q", "max_length_k"), max(map(len, full)))
+        cu_seqlens |= dict.fromkeys(("max_length_q", "max_length_k"), max(map(len, ids)))
     else:
-        ids, response = pad_sequence(full, True, pad_id), pad_sequence(responses, True)
-        position = max(positions, key=len)[None]
+        tensors = [pad_sequence(ids, True, pad_id), pad_sequence(responses, True)]
+        tensors.append(max(positions, key=len)[None])
     row_N = torch.tensor([b for b in rows for _ in rollouts.completion_ids[b]])
     logp_N = torch.tensor([logp for b in rows for logp in rollouts.logps[b]])
-    tensors = (x.to(device) for x in (ids, response, position))
-    return Batch(*tensors, row_N, logp_N.to(device), cu_seqlens)
+    return Batch(*(t.to(device) for t in tensors), row_N, logp_N.to(device), cu_seqlens)
 
 
 def halves(rows: list[int], G: int) -> list[list[int]]:
-    """Split rows into those of every second group among them and the rest; one part if there is
-    only one group."""
+    """Split rows into those of every second group and the rest; one part if there is one group."""
     groups = sorted({b // G for b in rows})
-    parts = [{*groups[::2]}, {*groups[1::2]}]
-    return [[b for b in rows if b // G in part] for part in parts] if len(groups) > 1 else [rows]
+    parts = [{*groups[::2]}, {*groups[1::2]}] if len(groups) > 1 else [{*groups}]
+    return [[b for b in rows if b // G in part] for part in parts]
 
 
 def micro_batches(
@@ -77,46 +74,39 @@ def micro_batches(
     pad_id: int,
     packed: bool,
 ) -> list[Batch]:
-    """Make this student rank's share of `rows` into Batches of at most `max_tokens` tokens.
-
-    FSDP needs every rank in backward: one without a share gets the shortest row with weight 0.
-    """
-    advantage_B, weight_B = advantage_P_G.flatten(), weight_P_G.flatten()
-    tokens_B = rollouts.total_tokens()
-    mine, device = balance(rows, tokens_B, layout.n_students)[layout.rank], layout.device
-    idle = not mine
-    batches = []
+    """Make this student rank's share of `rows` into Batches of at most `max_tokens` tokens. FSDP
+    needs every rank in backward: one without a share gets the shortest row with weight 0."""
+    tokens_B, device, batches = rollouts.total_tokens(), layout.device, []
+    share = balance(rows, tokens_B, layout.n_students)[layout.rank]
+    shortest = [tokens_B.index(min(tokens_B))]
     # Padding costs as much as tokens do; another micro-batch costs little.
-    for part in pack(mine or [tokens_B.index(min(tokens_B))], tokens_B, max_tokens, 0.75, packed):
+    for part in pack(share or shortest, tokens_B, max_tokens, 0.75, packed):
         batch = collate(rollouts, part, pad_id, device, packed)
-        batch.advantage_N = advantage_B[batch.row_N].float().to(device)
-        batch.weight_N = (weight_B[batch.row_N] * (not idle)).float().to(device)
-        batch.idle = idle
+        batch.idle = not share
+        batch.advantage_N = advantage_P_G.flatten()[batch.row_N].float().to(device)
+        batch.weight_N = (weight_P_G.flatten()[batch.row_N] * bool(share)).float().to(device)
         batches.append(batch)
     batches[-1].last = True
     return batches
 
 
 def balance(rows: list[int], tokens_B: list[int], n: int) -> list[list[int]]:
-    """Share rows out over n ranks with nearly equal tokens: longest first, to the emptiest rank."""
-    shares, load = [[] for _ in range(n)], [0] * n
+    """Share rows out over n ranks: the longest first, each to the rank with the fewest tokens."""
+    shares, loads = [[] for _ in range(n)], [0] * n
     for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):
-        r = load.index(min(load))
-        shares[r].append(b)
-        load[r] += tokens_B[b]
+        rank = loads.index(min(loads))
+        shares[rank].append(b)
+        loads[rank] += tokens_B[b]
     return shares
 
 
 def pack(
     rows: Iterable[int], tokens_B: list[int], max_tokens: int, shortest=0.0, packed=False
 ) -> list[list[int]]:
-    """Cut rows, longest first, into micro-batches of at most `max_tokens` tokens (a single row may
-    exceed it).
-
-    Unless `packed`, padding counts as tokens, and each row has at least the share `shortest` of its
-    micro-batch's longest row.
-    """
-    batches, longest, used = [], 0, 0  # of the last batch: its longest row, and its tokens
+    """Cut rows, longest first, into micro-batches of at most `max_tokens` tokens, or of one row.
+    Unless `packed`, padding counts as tokens, and each row has at least the share `shortest` of the
+    length of its micro-batch's longest row."""
+    batches, longest, used = [], 0, 0  # the last batch's longest row and number of tokens
     for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):
         needed = tokens_B[b] if packed else longest
         if batches and used + needed <= max_tokens and needed * shortest <= tokens_B[b]:
@@ -131,7 +121,7 @@ def pack(
 def pad(
     rows: list[list[int]], pad_id: int, device, left=False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad token ids on the right or left: ids (B, T), and the attention mask of 0 and 1."""
+    """Pad token ids on the right or left; return ids (B, T) and the attention mask of 0 and 1."""
     side = "left" if left else "right"
     ids = pad_sequence([torch.tensor(row) for row in rows], True, pad_id, side)
     mask = pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], True, 0, side)

@@ -1,8 +1,7 @@
 """Atomic checkpoints: checkpoints/step_N of a run directory.
 
 student/ and teacher/ hold sharded weights and optimizer state (torch's distributed format),
-sampler.pt all other state, manifest.json the size and CRC-32 of every file. `save` writes under a
-temporary name and renames it when everything is on disk.
+sampler.pt all other state, manifest.json the size and CRC-32 of every file.
 """
 
 import io
@@ -27,7 +26,7 @@ from plumbing.files import digest, sync, write_atomic
 
 @dataclass
 class Learner:
-    """A model under training, as checkpoints see it: the student, or the teacher."""
+    """A model under training, as checkpoints see it: the student or the teacher."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -41,15 +40,14 @@ Learners = dict[str, Learner]  # by role: those that this rank holds a shard of
 def save(
     run: Path, step: int, layout: Layout, learners: Learners, state, replicas: dict, keep: int
 ) -> None:
-    """Write checkpoint `step` of the directory `run`; delete all but the newest `keep`. All ranks
-    call it.
+    """Write checkpoint `step` of the run directory `run`; delete all but the newest `keep`.
 
-    state: the sampler's dict; None on ranks that hold no sampler. replicas:
-    values by name that must be equal on all ranks. Raises Fault, on all ranks, where they differ or
+    All ranks call it. state: the sampler's dict; None on ranks that hold no sampler. replicas:
+    values by name that must be equal on all ranks. Raises Fault, on all ranks, if they differ or
     the checkpoint cannot be written.
     """
     final = directory(run, step)
-    temporary = final.with_suffix(".tmp")
+    temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
     if state is not None:
         torch.save(state, packed := io.BytesIO())
         replicas = replicas | {"the sampler's state": zlib.crc32(packed.getbuffer())}
@@ -69,7 +67,7 @@ def save(
         failure = str(error).strip().splitlines()[-1]
     parts = layout.gather((manifest, failure))  # no rank goes on before everything is on disk
     if failures := [failure for _, failure in parts if failure]:
-        if layout.rank == 0:  # an incomplete checkpoint is useless, and the disk may be full
+        if layout.rank == 0:  # the disk may be full
             shutil.rmtree(temporary, ignore_errors=True)
         reason = f"cannot be written, maybe because the disk is full ({failures[0]})"
         raise Fault(f"checkpoint {final} {reason}; the previous one is intact")
@@ -97,7 +95,7 @@ def load_learners(folder: Path, group, learners: Learners) -> None:
 
 
 def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
-    """Return the newest step below `before` with an intact checkpoint; 0 if there is none at all.
+    """Return the newest step below `before` with an intact checkpoint, 0 if there is no checkpoint.
     Raises InputError if all are damaged."""
     earlier = [step for step in steps(run) if step < before]
     for step in reversed(earlier):
@@ -117,7 +115,7 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
 
 
 def load_state(run: Path, step: int) -> dict:
-    """Load sampler.pt of checkpoint `step`. Raises InputError where it holds more than data."""
+    """Load sampler.pt of checkpoint `step`. Raises InputError if it holds anything but data."""
     folder = directory(run, step)
     try:
         return torch.load(folder / "sampler.pt", weights_only=True)
@@ -136,8 +134,7 @@ def delete_after(run: Path, step: int) -> None:
 
 def steps(run: Path) -> list[int]:
     """Return the steps that have a checkpoint, in order."""
-    names = [p.name for p in run.glob("checkpoints/step_*[0-9]")]
-    return sorted(int(name.removeprefix("step_")) for name in names)
+    return sorted(int(p.name.removeprefix("step_")) for p in run.glob("checkpoints/step_*[0-9]"))
 
 
 def directory(run: Path, step: int) -> Path:
@@ -151,9 +148,8 @@ def _delete(folder: Path) -> None:
 
 
 def _sharded(learner: Learner) -> dict:
-    model, optimizer = learner.model, learner.optimizer
-    fresh = not optimizer.state
-    model_state, optimizer_state = get_state_dict(model, optimizer)
+    fresh = not learner.optimizer.state
+    model_state, optimizer_state = get_state_dict(learner.model, learner.optimizer)
     if fresh:  # get_state_dict took a step of zeros to fill an optimizer that had taken none
-        optimizer.state.clear()
+        learner.optimizer.state.clear()
     return {"model": model_state, "optim": optimizer_state}

@@ -1,4 +1,4 @@
-"""Flags from the fields of a dataclass: the command line of train.py, and parts of scripts'."""
+"""Command-line flags made from the fields of a dataclass."""
 
 import argparse
 import math
@@ -9,8 +9,8 @@ from dataclasses import field, fields
 
 
 def opt(default, help: str, **argument):
-    """Declare a dataclass field that is a flag. `argument`: keywords of argparse's add_argument,
-    such as a `type` that rejects values out of range; without one the default's type is used."""
+    """Declare a dataclass field that is a flag. argument: keywords of argparse's add_argument, such
+    as a `type` that rejects values out of range (default: the field's type)."""
     return field(default=default, metadata={"help": help, **argument})
 
 
@@ -23,7 +23,7 @@ def number(type: Callable, least: float, most: float = 10**9) -> Callable:
             raise argparse.ArgumentTypeError(f"{text}: must be in [{least}, {most}]")
         return value
 
-    parse.__name__ = type.__name__  # argparse prints it where the text is no number
+    parse.__name__ = type.__name__  # argparse prints it if the text is no number
     return parse
 
 
@@ -34,7 +34,7 @@ from_0 = number(float, 0)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse without abbreviated flags, which raises ValueError with one line at a bad flag."""
+    """An argparse parser without abbreviated flags that raises ValueError at a bad flag."""
 
     def __init__(self, **kwargs):
         super().__init__(allow_abbrev=False, argument_default=argparse.SUPPRESS, **kwargs)
@@ -47,21 +47,20 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
     """Add one flag for each field of the dataclass, or for those named."""
     for f in fields(config):
         if names is None or f.name in names:
-            metadata = dict(f.metadata)
-            long = isinstance(f.default, str) and len(f.default) > 60
-            shown = "" if f.default == "" or long else f" [{f.default}]"
-            metadata["help"] = (metadata["help"] + shown).replace("%", "%%")
+            default = f" [{f.default}]" if 0 < len(str(f.default)) <= 60 else ""
+            argument = f.metadata | {"help": (f.metadata["help"] + default).replace("%", "%%")}
             if f.type is bool:
-                metadata["action"] = argparse.BooleanOptionalAction
+                argument["action"] = argparse.BooleanOptionalAction
             else:
-                shown = {} if "choices" in metadata else {"metavar": f.type.__name__.upper()}
-                metadata = {"type": f.type, **shown, **metadata}
-            parser.add_argument(f"--{f.name}", **metadata)
+                argument = {"type": f.type} | argument
+                if "choices" not in argument:
+                    argument["metavar"] = f.type.__name__.upper()
+            parser.add_argument(f"--{f.name}", **argument)
 
 
 def parse(config: type, presets: dict[str, str], argv: list[str] | None, description: str):
-    """Parse a command line: return (config, the flags given). Flags override the preset's, which
-    override the defaults. Raises ValueError with one line."""
+    """Parse a command line: return (config, the flags given). Flags override the preset, which
+    overrides the defaults. Raises ValueError with one line."""
     parser = Parser(description=description)
     add_fields(parser, config)
     given = vars(parser.parse_args(argv))
@@ -74,10 +73,17 @@ def parse(config: type, presets: dict[str, str], argv: list[str] | None, descrip
 def parse_run(
     config: type, presets: dict[str, str], find_sampler: Callable, argv, description: str
 ):
-    """Parse train.py's command line, and fill in what depends on the sampler or on other flags."""
+    """Parse train.py's command line; compute the defaults that depend on the sampler or on other
+    flags. Raises ValueError also at a flag that the sampler does not use, or one that it lacks."""
     c, given = parse(config, presets, argv, description)
     sampler = find_sampler(c.sampler)
-    reject_unused(c, given, sampler)
+    for flag in given:
+        if flag in ("candidates", "epsilon", "column") and flag not in sampler.flags:
+            raise ValueError(f"--{flag}: the sampler {c.sampler} does not use it")
+        if not sampler.uses_teacher and (flag.startswith("teacher_") or flag == "replay_capacity"):
+            raise ValueError(f"--{flag}: the sampler {c.sampler} has no teacher")
+    if "column" in sampler.flags and not c.column:
+        raise ValueError(f"--sampler {c.sampler} needs --column, a column of the training data")
     settings(c.sampler_args, sampler.settings, c.sampler)
     if not sampler.uses_teacher:
         c.teacher_model, c.teacher_ranks = "", 0
@@ -91,21 +97,9 @@ def parse_run(
     return c
 
 
-def reject_unused(config, given: dict, sampler: type) -> None:
-    """Raise ValueError at a flag that the sampler does not use, or one that it needs and lacks."""
-    name = config.sampler
-    for flag in given:
-        if flag in ("candidates", "epsilon", "column") and flag not in sampler.flags:
-            raise ValueError(f"--{flag}: the sampler {name} does not use it")
-        if not sampler.uses_teacher and (flag.startswith("teacher_") or flag == "replay_capacity"):
-            raise ValueError(f"--{flag}: the sampler {name} has no teacher")
-    if "column" in sampler.flags and not config.column:
-        raise ValueError(f"--sampler {name} needs --column, a column of the training data")
-
-
 def settings(text: str, defaults: dict[str, float], sampler: str) -> dict[str, float]:
-    """Parse --sampler_args "name=value,name=value" over a sampler's defaults, each in its default's
-    type. Raises ValueError at a name that the sampler does not declare, or a value out of type."""
+    """Parse --sampler_args "name=value,name=value" over a sampler's defaults, in their types.
+    Raises ValueError at a name that the sampler does not declare, or a value of another type."""
     values = dict(defaults)
     for item in filter(None, text.split(",")):
         name, _, value = item.partition("=")

@@ -12,32 +12,23 @@ from transformers.utils import is_flash_attn_2_available
 
 
 class SlotCache(Cache):
-    """A static key-value cache: room for a block of tokens, each written into its slot.
-
-    layers: of the cache that the prompts were read into; this cache takes them over.
-    """
-
-    def __init__(self, layers: list):
-        super().__init__(layers=layers)
+    """A static key-value cache with one slot for each token. Its `layers`, those of the cache that
+    the prompts were read into, are changed in place."""
 
     def make_room(self, rows_B: torch.Tensor, used: int, capacity: int) -> None:
-        """Keep these rows (in this order, possibly repeated) and their first `used` slots, in a new
-        cache of `capacity` slots."""
-        self.slot = torch.tensor([used], device=rows_B.device)  # where the next token goes
+        """Grow to `capacity` slots; keep the first `used` of these rows, in this order."""
+        self.slot = torch.tensor([used], device=rows_B.device)  # the next token's
         for layer in self.layers:
             for name in ("keys", "values"):
                 old = getattr(layer, name)[:, :, :used]
                 new = old.new_empty(len(rows_B), old.shape[1], capacity, old.shape[3])
                 torch.index_select(old, 0, rows_B, out=new[:, :, :used])
-                # A masked slot has weight 0, and 0 times uninitialised memory may be NaN.
-                new[:, :, used:] = 0
+                new[:, :, used:] = 0  # uninitialised memory times a masked slot's 0 may be NaN
                 setattr(layer, name, new)
 
     def update(self, keys, values, layer_idx, *args, **kwargs):
-        """Store the keys and values of one token a row; return those of all slots.
-
-        All, not only the used ones, which are not contiguous: a CPU reads them half as fast.
-        """
+        """Store the keys and values of one token a row; return those of all slots, because a CPU
+        reads a part, which is not contiguous, half as fast."""
         layer = self.layers[layer_idx]
         layer.keys.index_copy_(2, self.slot, keys)
         layer.values.index_copy_(2, self.slot, values)
@@ -45,8 +36,8 @@ class SlotCache(Cache):
 
 
 class HostReads(TorchDispatchMode):
-    """Counts operations in which host and device exchange numbers: a CUDA graph cannot hold them.
-    It sees the tags of PyTorch's operators, and copies between devices."""
+    """Counter of operations that exchange numbers between host and device, which a CUDA graph
+    cannot hold: by PyTorch's operator tags, and copies."""
 
     count = 0
 
@@ -64,14 +55,14 @@ class HostReads(TorchDispatchMode):
 
 
 class Recorder:
-    """Captures decoding steps as CUDA graphs: one stream, one memory pool."""
+    """Recorder of decoding steps as CUDA graphs, in one memory pool."""
 
     def __init__(self):
         self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-        """Return a function that replays the kernels of `step`, or `step` itself if the host takes
-        part in it, as in some rotary embeddings. `step` is run twice."""
+        """Return a function that replays the kernels of `step`, or `step` itself if it computes on
+        the host, as some rotary embeddings do. `step` is run twice."""
         self.stream.wait_stream(torch.cuda.current_stream())
         # Libraries allocate and choose kernels at their first use, which a capture forbids.
         with torch.cuda.stream(self.stream), HostReads() as reads:
@@ -90,11 +81,6 @@ class Recorder:
         return replay
 
 
-def run_eagerly(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-    """Return `step`: the Recorder of a machine without CUDA graphs."""
-    return step
-
-
 def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
     """Compute transformers' SDPA, without copying the cache for one query token a row.
 
@@ -104,8 +90,8 @@ def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
     """
     B, H, T, D = query.shape
     if T > 1:
-        own = {"scaling": scaling, **kwargs}
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **own)
+        arguments = (module, query, key, value, attention_mask)
+        return sdpa_attention_forward(*arguments, scaling=scaling, **kwargs)
     query = query.reshape(B, key.shape[1], -1, D)
     out = scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
     return out.reshape(B, 1, H, value.shape[-1]), None

@@ -4,14 +4,14 @@ import sys
 
 
 class RunError(Exception):
-    """An error that one line explains; exactly one rank prints it. Any other error is printed with
-    its traceback by each rank that raised it."""
+    """An error that one rank prints in one line. Each rank that raises another error prints it with
+    its traceback."""
 
     status = 4
 
 
 class InputError(RunError, ValueError):
-    """The user's data, flags or files cannot be used. The line names the value and the remedy."""
+    """The user's data, flags or files cannot be used. The message names the value and a remedy."""
 
     status = 2
 
@@ -23,8 +23,7 @@ class NonFiniteError(RunError, FloatingPointError):
 
 
 class Fault(RunError, RuntimeError):
-    """The run cannot go on for an external reason (full disk, lost rank); its checkpoints are
-    intact."""
+    """An external reason (full disk, lost rank) ends the run; its checkpoints are intact."""
 
 
 class PeerLostError(Fault):

@@ -12,11 +12,8 @@ from plumbing.errors import InputError
 
 
 def read_lines(path: Path, torn: bool = False) -> list[dict]:
-    """Read a JSON-lines file; return [] if it does not exist.
-
-    torn: drop a last line that a crash has cut off. Raises InputError, with the line number, at any
-    other damaged line.
-    """
+    """Read a JSON-lines file; return [] if it does not exist. torn: drop a last line that a crash
+    has cut off. Raises InputError, with the line number, at any other damaged line."""
     lines, rows = path.read_text().splitlines() if path.exists() else [], []
     for number, line in enumerate(lines, 1):
         try:
@@ -50,7 +47,7 @@ def plain(value):
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a text file so that readers see either all of it or the previous one."""
+    """Write a text file so that it holds, even after a crash, all of the text or the previous."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(text)
     sync(temporary)
@@ -65,7 +62,7 @@ def sync(path: Path) -> None:
 
 
 def digest(path: Path) -> list[int]:
-    """Return a file's size in bytes and CRC-32: enough to detect damage or another file."""
+    """Return a file's size in bytes and CRC-32."""
     crc = 0
     with path.open("rb") as file:
         while block := file.read(1 << 24):

@@ -1,4 +1,4 @@
-"""What a run measures around the loss: seconds, gradient noise, validation accuracy."""
+"""Metrics beside the loss: seconds, gradient noise, validation accuracy."""
 
 import math
 import time
@@ -14,11 +14,11 @@ from plumbing.problems import Problems
 from plumbing.progress import PARTS
 from plumbing.run_dir import RunDir
 
-SAMPLED = 2**24  # numbers of a rank's gradient and update; of more, every k-th is taken
+SAMPLED = 2**24  # elements of a rank's gradient that are used; of more, every k-th
 
 
 class Stopwatch(dict):
-    """Seconds by part of a step: `with watch("train_s"): ...` adds to watch["train_s"]."""
+    """Seconds by part of a step; `with watch("train_s"): ...` adds to watch["train_s"]."""
 
     def __init__(self):
         super().__init__(dict.fromkeys(PARTS, 0.0))
@@ -33,10 +33,10 @@ class Stopwatch(dict):
 class GradientNoise(dict):
     """How much of a step's gradient is signal: two numbers, by their names in metrics.jsonl.
 
-    grad_cosine: cos(g₁, g₂) of the gradients of two halves of the step's live groups: 0 where the
-    gradient is all noise, 1 where the halves agree; missing where there are no two such groups.
-    update_rms: root mean square of AdamW's update over its rate, m̂ / (√v̂ + ε): 1 where the latest
-    gradients agree, √((1-β₁)/(1+β₁)) = 0.23 where they have nothing in common.
+    grad_cosine: cos(g₁, g₂) of the gradients of two halves of the step's live groups. It is 0 if
+    the gradient is all noise, 1 if the halves agree, and missing if there is only one live group.
+    update_rms: root mean square of AdamW's update over its rate, m̂ / (√v̂ + ε). It is 1 if the
+    latest gradients agree, √((1-β₁)/(1+β₁)) = 0.23 if they have nothing in common.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, layout: Layout, every: int, step: int):
@@ -44,13 +44,12 @@ class GradientNoise(dict):
         self.measured = bool(every) and step % every == 0
         self.optimizer, self.layout = optimizer, layout
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        size = sum(p.numel() for p in self.parameters)
-        stride = size // layout.n_students // SAMPLED
+        stride = sum(p.numel() for p in self.parameters) // layout.n_students // SAMPLED
         # Coprime to the widths of models, so that it walks through all columns of a matrix.
         self.stride = next(k for k in range(stride, stride + 11) if math.gcd(k, 210) == 1)
 
     def _sample(self, tensor) -> torch.Tensor:
-        """Return the numbers that are looked at, of a parameter's gradient or moment."""
+        """Return every `stride`-th element of this rank's shard."""
         return tensor.to_local().flatten()[:: self.stride]
 
     def watch(self, parts: list[list[Batch]]) -> Iterator[Batch]:
@@ -79,10 +78,10 @@ class GradientNoise(dict):
 
     @torch.no_grad()
     def measure_update(self) -> None:
-        """Compute update_rms, after the optimizer's step, if it was AdamW's and is measured."""
+        """Compute update_rms after AdamW's step, at steps that are measured."""
         if not (self.measured and isinstance(self.optimizer, torch.optim.AdamW)):
             return
-        sums = {"squares": 0.0, "numbers": 0.0}
+        sums = {"squares": 0.0, "elements": 0.0}
         for group in self.optimizer.param_groups:
             beta_1, beta_2 = group["betas"]
             for state in (self.optimizer.state[p] for p in group["params"]):
@@ -91,31 +90,30 @@ class GradientNoise(dict):
                 root = (v / (1 - beta_2**t)).sqrt() + group["eps"]
                 update = m / (1 - beta_1**t) / root
                 sums["squares"] += update.square().sum(dtype=torch.float64).item()
-                sums["numbers"] += update.numel()
+                sums["elements"] += update.numel()
         sums = self.layout.sum(sums)
-        self["update_rms"] = (sums["squares"] / sums["numbers"]) ** 0.5
+        self["update_rms"] = (sums["squares"] / sums["elements"]) ** 0.5
 
 
 def evaluate(
     rollout: Callable, encode: Callable, problems: Problems, run: RunDir, step: int
 ) -> dict[str, float]:
-    """Compute greedy pass@1 on every validation problem (Table 5a); verdicts go to evals/.
+    """Compute greedy pass@1 on every validation problem (Table 5a), and log the verdicts.
 
-    rollout: train.Student's, which all student ranks call. A problem whose prompt is too long
+    rollout, encode: train.Student's. All student ranks call it. A problem whose prompt is too long
     counts as wrong. Returns {} if a rank has received SIGTERM meanwhile.
     """
     c, n, start = run.config, run.layout.n_students, time.perf_counter()
     tokens = [len(encode(problems.question(i))) for i in range(len(problems))]
-    fits = [i for i in range(len(problems)) if tokens[i] <= c.max_prompt_tokens]
-    overlong = set(range(len(problems))) - set(fits)
+    fits = [i for i, length in enumerate(tokens) if length <= c.max_prompt_tokens]
+    overlong = [i for i, length in enumerate(tokens) if length > c.max_prompt_tokens]
     rows = [(i, 0.0, "overlong_prompt", 0) for i in overlong]
-    # At a time one micro-batch of each rank.
     longest = max((tokens[i] for i in fits), default=0) + c.max_completion_tokens
-    size = n * max(1, c.max_rollout_tokens // longest)
+    size = n * max(1, c.max_rollout_tokens // longest)  # one micro-batch of each rank
     for part in (fits[i : i + size] for i in range(0, len(fits), size)):
         if stop_requested(run.layout):
             return {}
-        order = [i for r in range(n) for i in part[r::n]]  # neighbours are often alike
+        order = [i for r in range(n) for i in part[r::n]]  # neighbours may be equally hard
         graded = rollout(problems, order, 0.0, (0, step), Stopwatch())
         lengths = graded.lengths().tolist()
         rows += zip(order, graded.rewards, graded.statuses, lengths, strict=True)

@@ -1,4 +1,4 @@
-"""Model directories: checks before anything is built from them, loading, checksums."""
+"""Model directories: checks before the first step, loading, checksums."""
 
 import zlib
 from contextlib import contextmanager
@@ -14,17 +14,17 @@ from plumbing.errors import first_lines
 def check_directory(name: str, tokens: int, kind) -> tuple:
     """Load `name` (directory or hub id) on the CPU in float32, with the model's own attention.
 
-    kind: AutoModel or AutoModelForCausalLM. Raises ValueError, in one line, unless it is such a
-    model with all its weights, a tokenizer with a pad token, and room for rows of `tokens` tokens.
-    No code that comes with it is run. Returns (model, tokenizer).
+    kind: AutoModel or AutoModelForCausalLM. Returns (model, tokenizer). Raises ValueError, in one
+    line, unless the model has all its weights, a tokenizer with a pad token, and room for rows of
+    `tokens` tokens. No code that comes with the model is run.
     """
-    trust = {"trust_remote_code": False}  # without it transformers asks on the console
+    trust = {"trust_remote_code": False}  # by default transformers asks on the console
     try:
         config = AutoConfig.from_pretrained(name, **trust)
         tokenizer = AutoTokenizer.from_pretrained(name, **trust)
         if not tokenizer("1 + 1").input_ids:  # transformers replaces a missing file by an empty one
             raise ValueError("its tokenizer has no vocabulary")
-    except Exception as error:  # at a damaged file transformers raises anything
+    except Exception as error:  # transformers raises all kinds at a damaged file
         problem = "is no directory and cannot be downloaded from the hub"
         if Path(name).is_dir():
             problem = "is not a Hugging Face model directory"
@@ -37,22 +37,18 @@ def check_directory(name: str, tokens: int, kind) -> tuple:
     if len(tokenizer) > config.vocab_size:
         counts = f"{len(tokenizer)} tokens, its model only {config.vocab_size}"
         raise ValueError(f"the tokenizer of {name!r} has {counts}")
-    remedy = "lower --max_prompt_tokens or --max_completion_tokens"
-    if tokens > (room := getattr(config, "max_position_embeddings", None) or tokens):
-        limit = f"{name!r} has room for {room}"
-        raise ValueError(f"a row may take {tokens} tokens, but {limit}: {remedy}")
-    if tokens > (border := longrope_border(config) or tokens):
-        limit = f"the rotary angles of {name!r} change beyond {border}"
-        raise ValueError(f"a row may take {tokens} tokens, but {limit}: {remedy}")
+    limits = {
+        f"{name!r} has room for": getattr(config, "max_position_embeddings", None),
+        f"the rotary angles of {name!r} change beyond": longrope_border(config),
+    }
+    for reason, limit in limits.items():
+        if tokens > (limit or tokens):
+            remedy = "lower --max_prompt_tokens or --max_completion_tokens"
+            raise ValueError(f"a row may take {tokens} tokens, but {reason} {limit}: {remedy}")
+    options = {"dtype": "float32", "attn_implementation": "eager", **trust}
+    options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
     try:
-        model, info = kind.from_pretrained(
-            name,
-            dtype="float32",
-            attn_implementation="eager",
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            **trust,
-        )
+        model, info = kind.from_pretrained(name, **options)
     except Exception as error:
         raise ValueError(f"model {name!r} cannot be loaded: {first_lines(error)}") from error
     missing = sorted([*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])])
@@ -65,7 +61,7 @@ def check_directory(name: str, tokens: int, kind) -> tuple:
 
 @contextmanager
 def trial(name: str, action: str):
-    """Turn anything that a library raises within into a ValueError: the model cannot do it."""
+    """Raise ValueError, "model NAME cannot ACTION here", at any error within."""
     try:
         yield
     except Exception as error:
@@ -74,10 +70,9 @@ def trial(name: str, action: str):
 
 
 def load(kind, name: str, dtype: torch.dtype, attention: str) -> PreTrainedModel:
-    """Load kind.from_pretrained without dropout, which in train mode (as activation checkpointing
-    and LoRA need it) would make two forwards of the same weights differ. An exported config has
-    none either. Switches cuDNN's attention off for the process."""
-    # SDPA's first choice on Hopper makes a plan for every new shape and is not deterministic.
+    """Load a model without dropout: activation checkpointing and LoRA need train mode, in which
+    dropout would make two forwards differ. Switches cuDNN's attention off for the process."""
+    # cuDNN, SDPA's first choice on Hopper, plans each new shape and is not deterministic.
     torch.backends.cuda.enable_cudnn_sdp(False)
     config = AutoConfig.from_pretrained(name)
     for setting, value in config.to_dict().items():
@@ -88,15 +83,15 @@ def load(kind, name: str, dtype: torch.dtype, attention: str) -> PreTrainedModel
 
 @torch.no_grad()
 def checksum(model: nn.Module) -> int:
-    """Compute a number that two copies of the same weights share."""
+    """Compute a checksum of all weights."""
     bits = {2: torch.int16, 4: torch.int32}
     sums = [p.view(bits[p.element_size()]).sum(dtype=torch.int64) for p in model.parameters()]
     return zlib.crc32(torch.stack(sums).cpu().numpy())
 
 
 def recompute_activations(lm: PreTrainedModel) -> None:
-    """Have each layer compute its activations again in backward: less memory, more time. Sets train
-    mode, without which it has no effect; `load` has removed dropout."""
+    """Make each layer compute its activations again in backward: less memory, more time. Sets train
+    mode, without which it has no effect."""
     # Older transformers have the second name only, newer ones warn at it.
     enable = getattr(lm, "activation_checkpointing_enable", None)
     (enable or lm.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -104,8 +99,8 @@ def recompute_activations(lm: PreTrainedModel) -> None:
 
 
 def longrope_border(config) -> int | None:
-    """Return the longest row with the short rows' rotary angles, where longrope changes them: a row
-    that grows past it would be trained on with other angles than it was generated with."""
+    """Return the length beyond which longrope changes a row's rotary angles: a longer row would be
+    trained on with other angles than its first tokens were generated with."""
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]  # one a layer type
     longropes = [part for part in kinds if part.get("rope_type") == "longrope"]

@@ -16,8 +16,8 @@ def path_of(spec: str) -> Path | None:
 
 
 def load(spec: str, flag: str, default: str | None = None):
-    """Load the class or function FILE.py:NAME; NAME may be left out where there is a `default`.
-    Raises InputError, which names the flag, where the file or the name cannot be loaded."""
+    """Load the class or function FILE.py:NAME; NAME may be left out if there is a `default`.
+    Raises InputError, which names the flag, if the file or the name cannot be loaded."""
     path, name = path_of(spec), spec.partition(".py:")[2] or default
     if path.suffix != ".py" or not name:
         form = "FILE.py" + (f"[:NAME, else {default}]" if default else ":NAME")
@@ -26,7 +26,7 @@ def load(spec: str, flag: str, default: str | None = None):
         raise InputError(f"{flag} {spec}: there is no file {path}")
     try:
         module = _run(path, path.stat().st_mtime_ns)
-    except Exception as error:  # it is anyone's code
+    except Exception as error:  # the user's code may raise anything
         reason = f"{type(error).__name__}: {first_lines(error)}"
         raise InputError(f"{flag} {spec}: {path} cannot be run: {reason}") from error
     if not callable(loaded := getattr(module, name, None)):
@@ -34,7 +34,7 @@ def load(spec: str, flag: str, default: str | None = None):
     return loaded
 
 
-@functools.lru_cache  # run once, so that there is one copy of its classes
+@functools.lru_cache  # a file is run once, so that there is one copy of its classes
 def _run(path: Path, changed: int):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)

@@ -19,33 +19,34 @@ from plumbing.checkpoint import Learners
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError
 from plumbing.files import digest, read_lines, write_atomic, write_lines
+from plumbing.plugins import path_of
 
-# May differ when a run is resumed; any other difference would make it another experiment.
+# Settings that may differ when a run is resumed; any others would make it another experiment.
 FREE = {"out", "steps", "eval_every", "checkpoint_every", "keep", "timeout_minutes"}
 FREE |= {"verify_workers", "teacher_ranks"}
-# May differ too, but rounding or the split of random streams changes; with other teacher ranks also
-# the teacher's batch, which is teacher_batch_size a rank.
+# These may differ too, but the run does not resume bit for bit: rounding changes or, with another
+# number of teacher ranks, the teacher's batch.
 INEXACT = {"world_size", "student_ranks", "device", "torch", "transformers", "noise_every"}
 INEXACT |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
 LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
-VISIBLE_S = 60  # that a network file system may take to show a file to another machine
+VISIBLE_S = 60  # time that a network file system may take to show a file to another machine
 
 
 class RunDir:
-    """config.json, metrics.jsonl, selections.jsonl, samples.jsonl, evals/, checkpoints/.
+    """The files of a run, which rank 0 writes: settings, logs, evaluations, checkpoints, models.
 
-    Rank 0 writes. After a kill at any moment the same command resumes from the newest checkpoint
-    bit for bit. config: a train.Config. plugins: custom files that the run's numbers depend on.
+    After a kill at any moment the same command resumes from the newest checkpoint, bit for bit.
+    config: train.Config. sampler_file: the file of a sampler that is not in sampler.py.
     """
 
-    def __init__(self, config, layout: Layout, plugins: dict[str, Path | None]):
+    def __init__(self, config, layout: Layout, sampler_file: Path | None):
         self.config, self.layout, self.path = config, layout, Path(config.out)
-        files = {"train_data": config.train_data, "val_data": config.val_data, **plugins}
+        files = {"train_data": config.train_data, "val_data": config.val_data}
+        files |= {"sampler": sampler_file, "reward": path_of(config.reward)}
         self.files = {name: Path(file) for name, file in files.items() if file}
 
     def facts(self) -> dict:
-        """Return what the run's numbers depend on, settings first: config.json, the same on all
-        ranks."""
+        """Return all that the run's numbers depend on, as config.json holds it."""
         n = self.layout
         facts = asdict(self.config) | {"world_size": n.world, "student_ranks": n.n_students}
         facts |= {"device": n.device.type}
@@ -55,17 +56,23 @@ class RunDir:
         return facts
 
     def open(self) -> int:
-        """Lock and check the directory; return the step to resume from, 0 for a new run."""
+        """Check the directory, create and lock it; return the step to resume from, 0 for a new run.
+        Raises InputError if it holds something else, or a run that this one cannot resume."""
+        out, settings = f"--out {self.path}", self.path / "config.json"
         try:
-            if exists := (self.path / "config.json").is_file():  # another job may be writing there
-                self._lock()
-            step = self._check()
-            if not exists:
-                self._lock()
+            if not settings.exists():
+                if self.path.is_file():
+                    raise InputError(f"{out} is a file; choose a directory")
+                entries = self.path.iterdir() if self.path.exists() else ()
+                # A run that is killed as it begins may leave a lock and unfinished files.
+                if any(p.name != "lock" and p.suffix != ".tmp" for p in entries):
+                    message = "not empty, and holds no run; choose another directory"
+                    raise InputError(f"{out}: {message}")
+            self._lock()
+            return self._step_to_resume(settings) if settings.exists() else 0
         except OSError as error:
             remedy = f"cannot be used ({error.strerror}): choose another"
-            raise InputError(f"--out {self.path} {remedy}") from error
-        return step
+            raise InputError(f"{out} {remedy}") from error
 
     def _lock(self) -> None:
         """Create the directory and keep other jobs out of it until this process ends."""
@@ -82,47 +89,37 @@ class RunDir:
             reason = f"cannot be locked ({error.strerror}): start no second job there"
             print(f"note: {self.path} {reason}", flush=True)
 
-    def _check(self) -> int:
-        """Return the step to resume from. Raises InputError where the directory holds something
-        else, or a run that this one cannot resume."""
-        out, path = f"--out {self.path}", self.path / "config.json"
-        if not path.exists():
-            if self.path.is_file():
-                raise InputError(f"{out} is a file; choose a directory")
-            entries = self.path.iterdir() if self.path.exists() else ()
-            # A run that is killed as it begins may leave these.
-            if any(p.name != "lock" and p.suffix != ".tmp" for p in entries):
-                raise InputError(f"{out}: not empty, and holds no run; choose another directory")
-            return 0
+    def _step_to_resume(self, settings: Path) -> int:
         remedy = "restore it, or choose another --out"
         try:
-            old, new = dict(json.loads(path.read_text())), self.facts()
+            old, new = dict(json.loads(settings.read_text())), self.facts()
         except (ValueError, TypeError) as error:
-            raise InputError(f"{path} is damaged ({error}): {remedy}") from error
+            raise InputError(f"{settings} is damaged ({error}): {remedy}") from error
         if missing := asdict(self.config).keys() - old.keys():
             reason = f"was made by another version of this code ({min(missing)} is missing)"
-            raise InputError(f"{path} {reason}: choose another --out")
+            raise InputError(f"{settings} {reason}: choose another --out")
         # With the linear schedule the learning rate depends on the number of steps.
         free = FREE - ({"steps"} if self.config.lr_schedule == "linear" else set())
-        new = {k: value for k, value in new.items() if k not in free and old.get(k) != value}
-        differ = {k: f"{k} was {old.get(k)!r}, is {value!r}" for k, value in new.items()}
-        if other := [text for k, text in differ.items() if k not in INEXACT]:
-            raise InputError(f"{out} belongs to another configuration: {'; '.join(other)}")
+        changed = [k for k, value in new.items() if k not in free and old.get(k) != value]
+        changes = {k: f"{k} was {old.get(k)!r}, is {new[k]!r}" for k in changed}
+        if rejected := [text for k, text in changes.items() if k not in INEXACT]:
+            reason = f"belongs to another configuration: {'; '.join(rejected)}"
+            raise InputError(f"--out {self.path} {reason}")
         step = checkpoint.latest_valid_checkpoint(self.path)
         if step > self.config.steps:
             steps = f"--steps {self.config.steps}"
             raise InputError(f"{steps}: the run in {self.path} is at step {step} already")
-        for name in LOGS:
-            rows = read_lines(self.path / name, torn=True)
+        for path in (self.path / name for name in LOGS):
+            rows = read_lines(path, torn=True)
             if not all(isinstance(row, dict) and isinstance(row.get("step"), int) for row in rows):
-                raise InputError(f"{self.path / name} is damaged: {remedy}")
+                raise InputError(f"{path} is damaged: {remedy}")
             logged = [row["step"] for row in rows][: step + 1]
-            if name == "metrics.jsonl" and step and logged != list(range(step + 1)):
-                raise InputError(f"{self.path / name} lacks a step before {step}: {remedy}")
+            if path.name == "metrics.jsonl" and step and logged != list(range(step + 1)):
+                raise InputError(f"{path} lacks a step before {step}: {remedy}")
         if step:
             checkpoint.load_state(self.path, step)
-        if step and differ:
-            print(f"note: {'; '.join(differ.values())}: resumes, but not bit for bit", flush=True)
+        if step and changes:
+            print(f"note: {'; '.join(changes.values())}: resumes, but not bit for bit", flush=True)
         return step
 
     def assert_machines_agree(self) -> None:
@@ -137,7 +134,10 @@ class RunDir:
         n.assert_replicas_equal(**facts)
         if n.world == int(os.environ.get("LOCAL_WORLD_SIZE", n.world)):
             return
-        probe, end = n.on_first(self._write_probe), time.monotonic() + VISIBLE_S
+        # Each time a new name: a machine may have cached that an old one does not exist.
+        probe = self.path / n.on_first(lambda: f"{uuid.uuid4().hex}.tmp")
+        n.on_first(probe.touch)
+        end = time.monotonic() + VISIBLE_S
         while not (visible := probe.exists()) and time.monotonic() < end:
             time.sleep(0.1)
         blind = [name for name, sees in n.gather((machine, visible)) if not sees]
@@ -147,46 +147,35 @@ class RunDir:
             reason = f"{blind[0]} does not see what rank 0 writes there"
             raise InputError(f"--out {self.path}: {reason}; choose one that all machines share")
 
-    def _write_probe(self) -> Path:
-        """Create a file of a new name: a machine may cache that an old name did not exist."""
-        probe = self.path / f"{uuid.uuid4().hex}.tmp"
-        probe.touch()
-        return probe
-
     def load(self, step: int, learners: Learners, sampler: Stateful) -> None:
-        """Load checkpoint `step` (0: a new run), and drop what was written after it. All ranks call
-        it. Raises Fault where ranks have read different models: each keeps a shard of its own."""
+        """Load checkpoint `step` (0: a new run), write config.json, and drop logs and checkpoints
+        after `step`. All ranks call it. Raises Fault if they have read different models."""
         self.layout.assert_replicas_equal(**self._weights(learners))
         if step:
             folder = checkpoint.directory(self.path, step)
             checkpoint.load_learners(folder, self.layout.group, learners)
             sampler.load_state_dict(checkpoint.load_state(self.path, step))
-        self._begin(step)
+        if self.layout.rank:
+            return
+        write_atomic(self.path / "config.json", json.dumps(self.facts(), indent=1) + "\n")
+        for path in (self.path / name for name in LOGS):
+            rows = read_lines(path, torn=True)
+            write_lines(path, [row for row in rows if step and row["step"] <= step])
+        checkpoint.delete_after(self.path, step)
 
     def save(self, step: int, state: dict | None, learners: Learners) -> None:
-        """Write checkpoint `step`. All ranks call it. state: the sampler's; None on ranks that have
-        only a remote one."""
+        """Write a checkpoint. All ranks call it. state: the sampler's; None if it is remote."""
         replicas, keep = self.facts() | self._weights(learners), self.config.keep
         checkpoint.save(self.path, step, self.layout, learners, state, replicas, keep)
 
     def export(self, learners: Learners) -> None:
-        """Write what this rank's role has trained as Hugging Face directories."""
+        """Write the models as Hugging Face directories, student/ and teacher/."""
         for role, learner in learners.items():
             if role == "teacher" or self.layout.first:  # the teacher gathers its shards
                 learner.export(self.path / role)
 
     def _weights(self, learners: Learners) -> dict[str, int]:
         return {f"the {role}'s weights": learner.checksum() for role, learner in learners.items()}
-
-    def _begin(self, step: int) -> None:
-        """Write config.json; drop log rows and checkpoints after `step`."""
-        if self.layout.rank:
-            return
-        write_atomic(self.path / "config.json", json.dumps(self.facts(), indent=1) + "\n")
-        for name in LOGS:
-            rows = read_lines(self.path / name, torn=True)
-            write_lines(self.path / name, [row for row in rows if step and row["step"] <= step])
-        checkpoint.delete_after(self.path, step)
 
     def log(self, name: str, rows: list[dict]) -> None:
         """Append rows to a log."""
@@ -195,18 +184,16 @@ class RunDir:
 
     def log_outcomes(self, step: int, selections, rollouts, decode) -> None:
         """Log a step's selections with their outcomes and, at the first step and at evaluations,
-        three completions to read: the first of three problems."""
+        the first completion of three problems."""
         G = self.config.group_size
         lines = selections.lines(step, rollouts.successes_P(G), G)
         self.log("selections", lines)
         if step in (1, self.config.steps) or step % self.config.eval_every == 0:
-            samples = []
-            for line, b in zip(lines[:3], range(0, len(rollouts), G), strict=False):
+            for b, line in zip(range(0, len(rollouts), G), lines[:3], strict=False):
                 sample = {"step": step, "problem": line["chosen"], "status": rollouts.statuses[b]}
                 sample["prompt"] = decode(rollouts.prompt_ids[b])
                 sample["completion"] = decode(rollouts.completion_ids[b])
-                samples.append(sample)
-            self.log("samples", samples)
+                self.log("samples", [sample])
 
     def log_evaluation(self, step: int, rows: list[dict]) -> None:
         """Write the verdicts of an evaluation, one row a problem."""
@@ -214,17 +201,15 @@ class RunDir:
             write_lines(self.path / "evals" / f"step_{step}.jsonl", rows)
 
     def evaluation_pending(self, step: int) -> bool:
-        """Return whether `step` is due for evaluation and has none: it is the first step, SIGTERM
-        interrupted the evaluation, or --eval_every or --steps changed. A collective: rank 0 reads
-        the log."""
+        """Return whether `step` is due for evaluation and has none: it is step 0, a signal
+        interrupted the evaluation, or a flag changed. All student ranks call it."""
         due = step % self.config.eval_every == 0 or step == self.config.steps
         rows = read_lines(self.path / "metrics.jsonl", torn=True) if self.layout.rank == 0 else []
         done = any(row["step"] == step and "val_accuracy" in row for row in rows)
         return self.layout.gather(due and not done, self.layout.group)[0]
 
     def finish_evaluation(self, step: int, evaluation: dict) -> dict:
-        """Add an evaluation to the last row of metrics.jsonl, or as step 0, which trains nothing;
-        return it."""
+        """Add an evaluation to the last row of metrics.jsonl, or as row 0; return it."""
         if self.layout.rank == 0:
             rows = read_lines(self.path / "metrics.jsonl") or [{"step": step}]
             rows[-1] |= evaluation

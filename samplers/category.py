@@ -8,8 +8,8 @@ from samplers.softmax import boltzmann
 
 class Category(Pooled):
     """Self-Evolving Curriculum (Chen et al., 2025, arXiv 2505.14970). Its reward, a group's mean
-    |Â|, is 2y; here the value of an arm follows y. From the categories in a pool one is drawn with
-    P(c) ∝ exp(value / T), and a problem in it uniformly."""
+    |Â|, is 2y; here the value of an arm follows y. P(c) ∝ exp(value / T) decides between the
+    categories in a pool; the problem is drawn uniformly within its category."""
 
     flags = ("candidates", "column")
     settings = {"rate": 0.5, "temperature": 0.05}  # ours, the temperature as in Softmax

@@ -6,7 +6,7 @@ from sampler import Goldilocks, Selections, epsilon_greedy, utility_target
 
 
 def headroom(p_hat):
-    """√(p̂(1-p̂)) · (1-p̂), in [0, 0.325]: Eq. 2's first factor times the share still to be won."""
+    """√(p̂(1-p̂)) · (1-p̂), in [0, 0.325]: Eq. 2's first factor times the accuracy left to gain."""
     return utility_target(p_hat) * (1 - p_hat)
 
 

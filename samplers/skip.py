@@ -10,7 +10,7 @@ class Skip(Uniform):
     1 - 0.5^z: GRESO (Zheng et al., 2025, arXiv 2506.02177) without its adaptation of the 0.5."""
 
     flags = ()
-    # z counts up to `longest`, so that a draw costs at most 32 on average.
+    # z counts up to `longest`, so that it takes 0.5^-5 = 32 draws at most on average.
     settings = {"base": 0.5, "longest": 5}
     learned = ("dead",)
 

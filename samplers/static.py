@@ -1,4 +1,4 @@
-"""Difficulty known beforehand, from a column of pass rates; it never changes."""
+"""Fixed difficulty, from a column of pass rates."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from sampler import Context, Pooled, utility_target
 
 
 def number(value) -> float:
-    """Return NaN for other values, such as "n/a"."""
+    """Convert a value to float; NaN if it is no number, such as "n/a"."""
     try:
         return float(value)
     except (TypeError, ValueError):

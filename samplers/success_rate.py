@@ -1,4 +1,4 @@
-"""Goldilocks with a teacher of p, not of √(p(1-p)): chooses the predicted p nearest to 1/2."""
+"""Goldilocks with a teacher that predicts p: it chooses the predicted p nearest to 1/2."""
 
 from sampler import Goldilocks, utility_target
 

@@ -7,8 +7,8 @@
     RemoteSampler.save      save ->                 write this role's part of the checkpoint
     RemoteSampler.stop      stop ->                 return
 
-Messages lie in torchrun's key-value store: one rank writes, all ranks of the other role read. No
-rank holds a connection or a GPU while it waits, and a rank may read late.
+Messages are kept in torchrun's key-value store: one rank writes, all ranks of the other role read.
+A rank that waits uses no GPU, and may read late.
 """
 
 import pickle
@@ -21,8 +21,8 @@ from plumbing.errors import PeerLostError
 
 POLL_S = 0.01  # between checks for a message: store.wait would print a warning at each timeout
 CHECK_PEER_S = 1.0  # between checks whether the sender is alive
-HEARTBEAT_TIMEOUT_S = 15  # without a heartbeat, after SIGTERM: torchrun kills after 30
-NO_SIGTERM_FACTOR = 10  # times that without SIGTERM: none comes where a whole machine dies
+HEARTBEAT_TIMEOUT_S = 15  # without a heartbeat a peer is dead, after SIGTERM; torchrun kills at 30
+NO_SIGTERM_FACTOR = 10  # times longer without SIGTERM, as when a whole machine dies
 
 
 class Channel:
@@ -36,14 +36,14 @@ class Channel:
         self.sent = self.received = 0
 
     def send(self, message) -> None:
-        """Send without waiting. All ranks of a role call it; the first one writes."""
+        """Send without waiting. All ranks of a role call it; the first writes."""
         if self.layout.first:
             self.store.set(f"{self.layout.role}/{self.sent}", pickle.dumps(message))
         self.sent += 1
 
     def receive(self):
-        """Return the next message of the other role. Raises PeerLostError where that role has
-        ended, or has sent nothing for --timeout_minutes."""
+        """Return the next message of the other role. Raises PeerLostError if that role has ended,
+        or has sent nothing for --timeout_minutes."""
         key, beats, waited, silent = f"{self.peer}/{self.received}", 0, 0.0, 0.0
         next_check = time.monotonic() + CHECK_PEER_S
         while not self.store.check([key]):
@@ -53,9 +53,9 @@ class Channel:
             # Count checks, not clock time: the whole job may have been suspended and continued.
             next_check = time.monotonic() + CHECK_PEER_S
             waited, silent = waited + CHECK_PEER_S, silent + CHECK_PEER_S
-            # SIGTERM comes where a rank has died, but also to end a run regularly after its step.
+            # SIGTERM comes when a rank has died, but also to stop a run after its step.
             count, stopping = heartbeats(self.layout, self.peer), self.layout.sigterm.is_set()
-            if count > beats or not (count or stopping):  # no heartbeat yet: still starting
+            if count > beats or not (count or stopping):  # alive, or still starting
                 beats, silent = count, 0.0
             dead = silent > HEARTBEAT_TIMEOUT_S * (1 if stopping else NO_SIGTERM_FACTOR)
             late = waited > self.layout.timeout.total_seconds()
@@ -70,12 +70,7 @@ class Channel:
 
 
 class RemoteSampler:
-    """The sampler on the teacher ranks as the student ranks see it: a `Sampler` without state.
-
-    `serve` saves proposals that are unread at a checkpoint, and sends them again on resume.
-    """
-
-    uses_teacher = True
+    """The sampler on the teacher ranks as the student ranks see it: a `Sampler` without state."""
 
     def __init__(self, channel: Channel):
         self.channel = channel
@@ -91,7 +86,7 @@ class RemoteSampler:
         self.channel.send(("observe", index_N, successes_N, G))
 
     def save(self, step: int) -> None:
-        """Have the teacher ranks write their part of checkpoint `step`."""
+        """Request the teacher ranks' part of checkpoint `step`; it includes unread proposals."""
         self.channel.send(("save", step))
 
     def stop(self, finished: bool) -> None:
@@ -108,11 +103,9 @@ class RemoteSampler:
 
 
 def serve(sampler, channel: Channel, save: Callable[[int, dict], None]) -> bool:
-    """Run the teacher ranks' main loop ("Teacher Process (Server)", App. K.3): propose, learn, call
-    save(step, state) at a checkpoint. Returns, at the stop message, whether the run is finished.
-
-    sampler: a sampler.Prefetching.
-    """
+    """Run the teacher ranks' main loop ("Teacher Process (Server)", App. K.3) until the stop
+    message; return whether the run is finished. sampler: sampler.Prefetching. save(step, state) is
+    called at a checkpoint."""
     sampler.deliver = lambda selections, metrics: channel.send((selections, metrics))
     sampler.deliver(sampler.propose(sampler.n), sampler.metrics())
     while True:

@@ -3,6 +3,7 @@
 import math
 import os
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -16,11 +17,8 @@ from plumbing.errors import Fault, InputError, PeerLostError
 
 
 class Layout:
-    """The role, device and process group of this rank: ranks [0, n_students) are students, the
-    rest teachers.
-
-    Raises ValueError where the ranks cannot share a step, or a machine has too few GPUs.
-    """
+    """The role, device and process group of this rank: the first n_students ranks are students, the
+    rest teachers. Raises ValueError if they cannot share a step, or a machine has too few GPUs."""
 
     def __init__(self, config):
         self.world, self.rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
@@ -38,12 +36,12 @@ class Layout:
             )
         self.is_teacher = self.rank >= self.n_students
         self.role = "teacher" if self.is_teacher else "student"
+        self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
         self.device = self._pick_device()
         self.sigterm = threading.Event()  # set when this rank has received SIGTERM or Ctrl-C
 
     def _pick_device(self) -> torch.device:
-        """Return a GPU of this machine, if it has any. The ranks of one role need one each; a
-        student and a teacher may share one."""
+        """Choose a GPU of this machine, if it has any. A student and a teacher may share one."""
         if not torch.cuda.is_available():
             return torch.device("cpu")
         devices = torch.cuda.device_count()
@@ -65,41 +63,32 @@ class Layout:
         # Control messages are CPU tensors over gloo, weights and gradients go over NCCL.
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         timeout = timedelta(minutes=timeout_minutes)
+        store = dist.HashStore()
         if "RANK" in os.environ:
-            # torchrun's store exists before its ranks do; if not, torchrun has died since. PyTorch
+            # torchrun's store exists before its ranks do, unless torchrun has died since. PyTorch
             # makes two attempts of this length.
             store = next(dist.rendezvous("env://", timeout=timedelta(seconds=30)))[0]
             store.set_timeout(timeout)
             # After `torchrun --max-restarts` the keys of the previous start must not be visible.
             store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
-        else:
-            store = dist.HashStore()
         self.store, self.timeout = store, timeout
-        dist.init_process_group(
-            backend, timeout=timeout, store=store, rank=self.rank, world_size=self.world
-        )
+        settings = {"timeout": timeout, "store": store}
+        dist.init_process_group(backend, rank=self.rank, world_size=self.world, **settings)
         if cuda:
             torch.cuda.set_device(self.device)
-        students, teachers = range(self.n_students), range(self.n_students, self.world)
-        roles = [ranks for ranks in (students, teachers) if ranks]
-        groups = [dist.new_group(list(ranks), timeout=timeout) for ranks in roles]
+        ranks = list(range(self.world))
+        students, teachers = ranks[: self.n_students], ranks[self.n_students :]
+        groups = [dist.new_group(role, timeout=timeout) for role in (students, teachers) if role]
         self.group = groups[self.is_teacher]
         self.mesh = DeviceMesh.from_group(self.group, self.device.type)
 
-    @property
-    def first(self) -> bool:
-        """Whether this rank is the first of its role."""
-        return self.rank in (0, self.n_students)
-
     def shard(self, model: nn.Module, float32=()) -> None:
-        """Apply FSDP2 over this role's ranks: float32 masters, bf16 compute on GPUs, float32
-        reduction.
+        """Apply FSDP2 over this role's ranks: float32 weights and reduction, bf16 compute on GPUs.
 
         Each decoder layer is one unit, the rest (embedding, norm, head) another. Modules listed in
         `float32` compute in float32.
         """
-        lists = (m for m in model.modules() if isinstance(m, nn.ModuleList))
-        layers = next(lists)  # the outermost list: decoder layers
+        layers = next(m for m in model.modules() if isinstance(m, nn.ModuleList))  # the outermost
         exact = mixed = MixedPrecisionPolicy()
         if self.device.type == "cuda":
             mixed = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
@@ -108,8 +97,7 @@ class Layout:
             fully_shard(module, mesh=self.mesh, mp_policy=policy, reshard_after_forward=False)
 
     def gather(self, mine, group=None) -> list:
-        """Return every rank's object, in the order of ranks (group: default all ranks). Also a
-        barrier."""
+        """Return the objects of all ranks (of the group), in order. Also a barrier."""
         parts = [mine] * dist.get_world_size(group)
         # Not for one rank: gloo's thread would start OpenMP threads, which stop ours from spinning.
         if len(parts) > 1:
@@ -122,20 +110,19 @@ class Layout:
         first, end = (len(rows) * r // self.n_students for r in (self.rank, self.rank + 1))
         return first, rows[first:end]
 
-    def on_first(self, function):
-        """Call function() on rank 0 and return its result on all ranks. A ValueError or OSError of
-        it becomes an InputError on all of them."""
-        result = [None, None]
+    def on_first(self, function: Callable):
+        """Call function() on rank 0 and return its result on all ranks; raise InputError on all if
+        it raises ValueError or OSError."""
+        result, message = None, None
         if self.rank == 0:
             try:
-                result[0] = function()
+                result = function()
             except (ValueError, OSError) as error:
-                result[1] = str(error)
-        with peer_errors():
-            dist.broadcast_object_list(result)
-        if result[1] is not None:
-            raise InputError(result[1])
-        return result[0]
+                message = str(error)
+        result, message = self.gather((result, message))[0]
+        if message is not None:
+            raise InputError(message)
+        return result
 
     def sum(self, numbers: dict[str, float]) -> dict[str, float]:
         """Sum each number over this role's ranks, which all pass the same names."""
@@ -145,8 +132,7 @@ class Layout:
         return dict(zip(sorted(numbers), sums.tolist(), strict=True))
 
     def assert_replicas_equal(self, group=None, /, **replicas) -> None:
-        """Raise Fault unless all ranks (of the group) that pass a value under one name pass the
-        same value."""
+        """Raise Fault if ranks (of the group) pass different values under one name."""
         parts = self.gather(replicas, group)
         for name in {name for part in parts for name in part}:
             held = {rank: part[name] for rank, part in enumerate(parts) if name in part}

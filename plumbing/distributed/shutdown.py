@@ -1,4 +1,4 @@
-"""How a process begins, and how ranks stop together: signals, heartbeats, exit statuses."""
+"""Start-up of a process, and how ranks stop together: signals, heartbeats, exit statuses."""
 
 import atexit
 import os
@@ -20,27 +20,24 @@ from plumbing.distributed.layout import Layout
 from plumbing.errors import Fault, PeerLostError, RunError, print_error
 
 HEARTBEAT_S = 2
-PEER_GONE = ("closed by peer", "reset by peer", "remote process exiting")  # gloo's words, NCCL's
+PEER_GONE = ("closed by peer", "reset by peer", "remote process exiting")  # gloo's, NCCL's messages
 
 
 def begin_process() -> None:
     """Set up a rank's process before anything else runs in it."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        # A rank that outlives its torchrun would go on writing to the run directory.
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # do not outlive torchrun, and write to the run's files
         _prctl_pr_set_pdeathsig(signal.SIGKILL)
-    # Without it flash-attn's backward adds in no fixed order.
-    os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")
+    os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")  # a fixed order of summation
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
-    # Its log repeats the errors that it raises.
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs the errors that it raises
 
 
 def reject(error: ValueError) -> int:
     """Print, once a machine, an error in the flags, which all ranks raise; return status 2."""
     if os.environ.get("RANK", "0") != "0":
-        time.sleep(10)  # rank 0 prints the same, and torchrun ends the other ranks of its machine
+        time.sleep(10)  # rank 0 prints it and exits, and torchrun ends the ranks of its machine
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print_error(error)
     return 2
@@ -59,12 +56,11 @@ def run_ranks(layout: Layout, timeout_minutes: float, body: Callable[[], int]) -
 
 
 def stop_at_sigterm(layout: Layout) -> None:
-    """From now on SIGTERM at any rank only sets a key in the store; all ranks stop after the step.
+    """Make SIGTERM or Ctrl-C at any rank set a key in the store; all ranks stop after the step.
 
-    A rank that acted alone would leave the others waiting. A thread sets the key, as Python runs no
-    handler in a rank that waits for another; it also sends a heartbeat every HEARTBEAT_S. Ctrl-C
-    does the same; a second Ctrl-C ends a process that was not started by torchrun, which forwards
-    the signal.
+    A rank that stopped alone would leave the others waiting. A thread sets the key, because Python
+    runs no handler in a rank that waits for another; it also sends a heartbeat every HEARTBEAT_S. A
+    second Ctrl-C ends the process, unless torchrun started it, which forwards Ctrl-C.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -76,7 +72,7 @@ def stop_at_sigterm(layout: Layout) -> None:
     def watch() -> None:
         received = None
         while received != 0:
-            with suppress(dist.DistError):  # torchrun has died: there is nobody to notify
+            with suppress(dist.DistError):  # torchrun has died
                 if received in (signal.SIGTERM, signal.SIGINT):
                     layout.sigterm.set()
                     layout.store.set("stop", "")
@@ -100,8 +96,7 @@ def heartbeats(layout: Layout, role: str) -> int:
 
 
 def stop_requested(layout: Layout) -> bool:
-    """Return whether a rank has received SIGTERM: the same answer on all student ranks, which all
-    call this."""
+    """Return whether any rank has received SIGTERM. A collective of the student ranks."""
     return layout.gather(layout.rank == 0 and layout.store.check(["stop"]), layout.group)[0]
 
 
@@ -117,7 +112,7 @@ def report(layout: Layout, error: Exception) -> int:
         print(f"error on rank {layout.rank} ({layout.role}):", file=sys.stderr)
         traceback.print_exception(error)
         sys.stderr.flush()
-    prints = layout.first  # where the store is gone with torchrun, one rank of each role
+    prints = layout.first  # without a store one rank of each role prints
     with suppress(dist.DistError):
         prints = layout.store.add("reported", 1) == 1
     if not isinstance(error, RunError):
@@ -128,10 +123,9 @@ def report(layout: Layout, error: Exception) -> int:
 
 
 def _is_lost_peer(layout: Layout, error: Exception) -> bool:
-    """Return whether another rank's end caused the error. gloo and NCCL raise one class for
-    everything. Where their message does not tell, torchrun does: it sends SIGTERM to all ranks of a
-    machine as soon as one of them ends, and they set a key in the store for the other machines.
-    """
+    """Return whether another rank's end caused the error. gloo and NCCL raise one class for all
+    errors. If the message does not decide, SIGTERM does: torchrun sends it to all ranks of a
+    machine as soon as one of them ends, and they set a key in the store for other machines."""
     if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
         return True
     if layout.world == 1 or type(error) not in (RuntimeError, dist.DistBackendError):
