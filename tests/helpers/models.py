@@ -10,11 +10,8 @@ from teacher import add_lora
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECIALS = ["<pad>", "<eos>", "<unk>"]  # ids 0, 1, 2
-
-
-CHARACTERS = [chr(i) for i in range(32, 127)] + ["\n"]  # from id 3 on
-
-
+CHARACTERS = [chr(i) for i in range(32, 127)] + ["\n"]  # ids from 3
+# The families of the paper's presets. Not all can choose head_dim, which is 8 = 32 / 4 therefore.
 FAMILIES = {
     "qwen2": {"tie_word_embeddings": True},
     "olmo2": {"tie_word_embeddings": False},
@@ -24,9 +21,9 @@ FAMILIES = {
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character; pad and eos differ; decoding gives the text back exactly.
+    """Make a tokenizer with one token a character, whose decoding is exact; pad and eos differ.
 
-    It is byte-level BPE without a merge: transformers makes that of any Qwen2 tokenizer.
+    It is byte-level BPE without merges: transformers turns any Qwen2 tokenizer into that.
     """
     symbol = {" ": "Ġ", "\n": "Ċ"}  # how byte-level BPE writes them
     tokens = SPECIALS + [symbol.get(c, c) for c in CHARACTERS]
@@ -40,7 +37,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
-    """Writes a causal LM of about 20K random float32 parameters, its config with `changes`, and its
+    """Write a causal LM of about 20K random float32 parameters, its config with `changes`, and its
     tokenizer. At the usual std of 0.02 every distribution would be uniform, and a test of padding
     or of positions could not fail.
     """
@@ -71,8 +68,8 @@ def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
 
 
 def kept_by_forward(family: str, layers: int, tokens: int, lora=False):
-    """Bytes that the base model in bf16 keeps for its backward, each storage once; its config, and
-    the numbers that are trained."""
+    """Count the bytes that a base model in bf16 keeps for its backward, each storage once. Returns
+    (bytes, config, trained parameters)."""
     sizes = {"hidden_size": 64, "intermediate_size": 224, "num_attention_heads": 4}
     sizes |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 40, "pad_token_id": 0}
     sizes |= {"num_hidden_layers": layers, "bos_token_id": 1, "eos_token_id": 2}
@@ -82,7 +79,7 @@ def kept_by_forward(family: str, layers: int, tokens: int, lora=False):
         add_lora(lm.base_model.train())
     trained = sum(p.numel() for p in lm.base_model.parameters() if p.requires_grad)
     weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
-    held = []  # nothing is freed, so no address is used twice
+    held = []  # nothing is freed, so that no address is used twice
 
     def pack(tensor):
         held.append(tensor)
@@ -90,7 +87,7 @@ def kept_by_forward(family: str, layers: int, tokens: int, lora=False):
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         output = lm.base_model(torch.zeros(2, tokens // 2, dtype=torch.long), use_cache=False)
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
     assert output.last_hidden_state.requires_grad
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
     kept = sum(size for address, size in storages.items() if address not in weights)
     return kept, config, trained
