@@ -189,9 +189,7 @@ def loss_and_gradient(logp, old_logp, advantage, weight, **options):
         (TWICE, 0.0, 0.0, 0.0, 0),  # nothing to clip
     ],
 )
-def test_clipping_by_sign_and_side(
-    log_ratio, advantage, loss, gradient, bites
-):
+def test_clipping_by_sign_and_side(log_ratio, advantage, loss, gradient, bites):
     value, grad, stats = loss_and_gradient([log_ratio - 3], [-3.0], [advantage], [1.0])
     close(value, loss)
     close(grad, [gradient])
