@@ -198,19 +198,6 @@ def test_the_pad_token_may_be_generated_and_may_be_eos(generator, qwen2, prompts
 # ---- the way back: log-probs
 
 
-@every_family
-def test_recomputed_logprobs_are_those_of_the_generator(tiny_family, prompts, family):
-    """For every token, the stop token included."""
-    folder = tiny_family(family)
-    generator, policy = make_generator(folder), Policy.load(str(folder), CPU)
-    rollouts = generator.generate(prompts * 2, 0.7, 12, seed=1)
-    for rows in (list(range(10)), [4, 1, 7]):
-        batch = collate(rollouts, rows, PAD, CPU)
-        logp_N, _ = policy(batch, 0.7)
-        torch.testing.assert_close(logp_N, batch.generator_logp_N, rtol=0, atol=2e-5)
-        assert len(logp_N) == sum(len(rollouts.completion_ids[b]) for b in rows)
-
-
 @pytest.fixture(scope="module")
 def uneven() -> Rollouts:
     """12 rows of 2 to 40 tokens; prompts and completions of one token are among them."""
