@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 from plumbing.errors import first_lines
 
 
-def check_directory(name: str, tokens: int, kind) -> tuple:
-    """Load `name` (directory or hub id) on the CPU in float32, with the model's own attention.
+def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> tuple:
+    """Load `name` (directory or hub id) on the CPU in float32, by default with its own attention.
 
     kind: AutoModel or AutoModelForCausalLM. Raises ValueError, in one line, unless it is such a
     model with all its weights, a tokenizer with a pad token, and room for rows of `tokens` tokens.
@@ -48,7 +48,7 @@ def check_directory(name: str, tokens: int, kind) -> tuple:
         model, info = kind.from_pretrained(
             name,
             dtype="float32",
-            attn_implementation="eager",
+            attn_implementation=attention,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             **trust,
