@@ -73,7 +73,8 @@ def test_lag_orders_learning_and_proposing_and_all_ranks_receive_the_same(lag, t
         assert "".join(order) == "p" + 2 * turn + "s" + 7 * turn
         index_N, successes_N, G = sampler.observe.call_args_list[1].args
         assert (index_N.tolist(), successes_N.tolist(), G) == ([2, 3], [2, 0], 4)
-    assert ranks[0].store.num_keys() <= 2  # the proposals for a tenth step, heartbeats
+    # The proposals for a tenth step, and counts of heartbeats if a rank has waited for a second.
+    assert 1 <= ranks[0].store.num_keys() <= 3
 
 
 # ---- a message that does not come
