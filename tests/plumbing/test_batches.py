@@ -1,11 +1,13 @@
-"""plumbing/batches.py: rows as tensors, shared out over ranks and micro-batches, by hand."""
+"""plumbing/batches.py: rows as tensors, shared out over ranks and micro-batches, by hand.
+
+test_invariance.py shows that the gradient does not depend on them.
+"""
 
 import pytest
 import torch
 
-from plumbing.batches import balance, collate, halves, micro_batches, pack
+from plumbing.batches import balance, collate, halves, pack
 from rollout import Rollouts
-from tests.helpers.ranks import one_rank
 
 CPU = torch.device("cpu")
 PAD, EOS = 0, 1
@@ -33,28 +35,6 @@ def test_collate_by_hand(pad_id):
     assert packed.row_N.tolist() == [1, 1, 1, 0, 0, 2]
     assert packed.cu_seqlens["cu_seq_lens_q"].tolist() == [0, 4, 9, 11]
     assert packed.cu_seqlens["max_length_k"] == 5
-
-
-def test_micro_batches_carry_their_rows_columns_and_a_rank_without_rows_is_idle():
-    layout = one_rank("--preset", "demo")
-    layout.n_students = 2
-    columns = {"advantage_P_G": torch.tensor([[1.0, 0.0, -2.0]])}
-    columns |= {"weight_P_G": torch.tensor([[0.5, 0.25, 0.125]])}
-
-    def batches(rows, rank):
-        layout.rank = rank
-        options = {"layout": layout, "max_tokens": 5, "pad_id": PAD, "packed": False}
-        return micro_batches(ROLLOUTS, rows, **columns, **options)
-
-    (first,), (second,) = batches([0, 2], rank=0), batches([0, 2], rank=1)
-    assert first.advantage_N.tolist() == [1, 1] and first.weight_N.tolist() == [0.5, 0.5]
-    assert second.advantage_N.tolist() == [-2] and second.weight_N.tolist() == [0.125]
-    assert first.last and not first.idle
-    (idle,) = batches([1], rank=1)
-    assert idle.row_N.tolist() == [2] and idle.weight_N.tolist() == [0]  # the shortest row
-    assert idle.last and idle.idle
-    layout.n_students = 1
-    assert [batch.last for batch in batches([0, 1, 2], rank=0)] == [False, False, True]
 
 
 def test_halves_take_every_second_group_among_the_rows():

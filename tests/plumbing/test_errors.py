@@ -1,15 +1,6 @@
-"""plumbing/errors.py: exit statuses, and one line for each error."""
-
-import pytest
+"""plumbing/errors.py: one line for each error."""
 
 from plumbing import errors
-
-STATUSES = {errors.InputError: 2, errors.NonFiniteError: 3, errors.Fault: 4}
-
-
-@pytest.mark.parametrize("kind", STATUSES)
-def test_each_kind_of_error_has_an_exit_status(kind):
-    assert kind("message").status == STATUSES[kind]
 
 
 def test_an_error_is_printed_as_one_line(capsys):

@@ -1,14 +1,13 @@
 """plumbing/distributed/layout.py: roles, GPUs, shares, and layouts that are impossible."""
 
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import torch
 
 import train
-from plumbing.errors import Fault, InputError
-from tests.helpers.ranks import on_ranks, one_rank, parse
+from plumbing.errors import Fault
+from tests.helpers.ranks import one_rank, parse
 
 
 @pytest.fixture
@@ -86,21 +85,3 @@ def test_replicas_that_differ_are_named_with_their_ranks_and_values():
     layout.gather = lambda mine, group: replicas
     with pytest.raises(Fault, match="b differs between ranks 0 and 2: 2 and 3"):
         layout.assert_replicas_equal()
-
-
-def collectives() -> list:
-    """Call each method on two student ranks and a teacher rank."""
-    layout = train.Layout(parse("--teacher_ranks", 1))
-    layout.connect(timeout_minutes=1)
-    results = [layout.gather(layout.role), layout.gather(layout.rank, layout.group)]
-    results += [layout.sum({"a": layout.rank + 1, "b": 0.5}), layout.on_first(lambda: "first")]
-    with pytest.raises(InputError, match="No such file or directory: 'none'"):
-        layout.on_first(Path("none").read_text)
-    return results
-
-
-@pytest.mark.slow
-def test_collectives_of_two_roles(tmp_path):
-    roles, ranks, sums, first = on_ranks(3, tmp_path, collectives)
-    assert roles == ["student", "student", "teacher"] and ranks == [0, 1]
-    assert sums == {"a": 3, "b": 1} and first == "first"

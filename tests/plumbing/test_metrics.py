@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from plumbing.metrics import GradientNoise, Stopwatch, evaluate
+from plumbing.metrics import GradientNoise, evaluate
 from plumbing.run_dir import RunDir
 from rollout import Rollouts
 from tests.helpers.ranks import one_rank, parse
@@ -43,17 +43,6 @@ def test_update_rms_by_hand(noise):
     assert noise["update_rms"] == pytest.approx(0.01 / 0.19, rel=1e-4)
 
 
-def test_stopwatch_adds_up_by_part():
-    watch = Stopwatch()
-    for _ in range(2):
-        with watch("train_s"):
-            pass
-    assert watch["train_s"] > 0 and watch["rollout_s"] == 0
-
-
-PROMPT_TOKENS = [5, 40, 5, 9, 5]  # of a limit of 32
-
-
 def test_evaluation_counts_an_overlong_prompt_as_wrong(tmp_path):
     """Two ranks, three rows of 9 + 40 tokens a rank: 4 problems in one part, dealt to the ranks."""
     config, layout = parse("--preset", "demo", "--max_rollout_tokens", 147), one_rank()
@@ -68,16 +57,10 @@ def test_evaluation_counts_an_overlong_prompt_as_wrong(tmp_path):
     layout.store = SimpleNamespace(check=lambda keys: False)
     run = RunDir(config, layout, {})
     run.path = tmp_path
-    metrics = evaluate(rollout, PROMPT_TOKENS, config, layout, run, step=10)
+    tokens = [5, 40, 5, 9, 5]  # of a limit of 32
+    metrics = evaluate(rollout, tokens, config, layout, run, step=10)
     assert orders == [[0, 3, 2, 4]] and metrics["val_accuracy"] == 2 / 5 and metrics["eval_s"] > 0
     lines = (tmp_path / "evals/step_10.jsonl").read_text().splitlines()
     rows = [tuple(json.loads(line).values()) for line in lines]
     assert rows[:2] == [(0, 1, "graded", 0), (1, 0, "overlong_prompt", 0)]
     assert rows[3] == (3, 1, "graded", 3) and len(rows) == 5
-
-
-def test_evaluation_stops_at_a_signal_without_a_result(tmp_path):
-    layout = one_rank()
-    layout.store = SimpleNamespace(check=lambda keys: keys == ["stop"])
-    run = SimpleNamespace()  # nothing is written
-    assert evaluate(None, PROMPT_TOKENS, parse("--preset", "demo"), layout, run, step=10) == {}

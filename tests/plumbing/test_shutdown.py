@@ -1,8 +1,8 @@
-"""plumbing/distributed/shutdown.py: one report for each error, signals, rejected flags."""
+"""plumbing/distributed/shutdown.py: the report of an error, and its exit status.
 
-import os
-import signal
-import time
+test_faults.py has signals, and errors in whole runs; test_bad_input.py has rejected flags.
+"""
+
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +11,6 @@ import torch.distributed as dist
 
 from plumbing.distributed import shutdown
 from plumbing.errors import InputError, NonFiniteError
-from tests.helpers.ranks import on_ranks, one_rank
 
 
 @pytest.fixture
@@ -65,33 +64,3 @@ def test_an_ambiguous_error_after_a_peers_end_is_that_of_a_lost_peer(event, layo
     layout.world = 1  # without peers, also after Ctrl-C
     assert shutdown.report(layout, CUDA) == 1
     assert capsys.readouterr().err.count("Error: CU") == 2
-
-
-def test_flags_are_rejected_once_a_machine(capsys, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    for rank, local in ((0, 0), (1, 1), (8, 0)):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("LOCAL_RANK", str(local))
-        assert shutdown.reject(ValueError("--steps 0")) == 2
-    assert capsys.readouterr().err == "error: --steps 0\n" * 2
-
-
-def signals(number) -> tuple[bool, bool, int]:
-    """Send a signal to this process: (stop requested before, after, heartbeats)."""
-    layout = one_rank()
-    layout.connect(timeout_minutes=1)
-    shutdown.HEARTBEAT_S = 0.05
-    shutdown.stop_at_sigterm(layout)
-    before = shutdown.stop_requested(layout)
-    time.sleep(0.2)
-    os.kill(os.getpid(), number)
-    assert layout.sigterm.wait(20)
-    while not layout.store.check(["stop"]):  # store.wait would keep the thread from setting it
-        time.sleep(0.01)
-    return before, shutdown.stop_requested(layout), shutdown.heartbeats(layout, "student")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_requests_a_stop_and_the_process_lives_on(number, tmp_path):
-    before, after, heartbeats = on_ranks(1, tmp_path, signals, number)
-    assert not before and after and heartbeats > 2
