@@ -23,7 +23,7 @@ every_loss = pytest.mark.parametrize("loss", grpo.LOSSES)
 # ---- Advantages and normalisers
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bool])
 def test_one_right_of_four(dtype):
     # mean 1/4, population std sqrt(3)/4: the right one gets (3/4)/(sqrt(3)/4) = sqrt(3).
     advantage = group_advantages(torch.tensor([[0, 1, 0, 0]], dtype=dtype))

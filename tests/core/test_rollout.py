@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoTokenizer, GenerationConfig
-from transformers import modeling_flash_attention_utils as flash
 
 import rollout
 from plumbing.batches import collate
@@ -227,32 +225,10 @@ def forward_backward(policy, rollouts, batches, packed, pad_id=PAD) -> list[torc
     return [logp_N[order], entropy_N[order], gradient]
 
 
-@pytest.fixture
-def flash_attention(monkeypatch) -> list[list[int]]:
-    """Replace flash-attn by plain attention, and record the borders of the rows at each call."""
-    calls = []
-
-    def varlen(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal
-    ):
-        lengths = cu_seqlens_q.diff()  # of the rows that q, k, v (tokens, heads, D) hold end to end
-        assert causal and torch.equal(cu_seqlens_q, cu_seqlens_k)
-        assert max_seqlen_q == max_seqlen_k == lengths.max()
-        calls.append(cu_seqlens_q.tolist())
-        columns = [x.transpose(0, 1).split(lengths.tolist(), dim=1) for x in (q, k, v)]
-        options = {"is_causal": True, "scale": softmax_scale, "enable_gqa": True}
-        rows = [scaled_dot_product_attention(*row, **options) for row in zip(*columns, strict=True)]
-        return torch.cat(rows, dim=1).transpose(0, 1)
-
-    functions = None, varlen, None, None, None  # the first, for rows of one length, is not called
-    monkeypatch.setattr(flash, "_loaded_implementation", None)
-    monkeypatch.setattr(flash, "_lazy_imports", lambda *_, **__: functions)
-    return calls
-
-
 @every_family
-def test_packing_and_padding_change_no_gradient(tiny_family, uneven, family, flash_attention):
-    """Packed rows go through SDPA, with transformers' mask from positions, and flash-attn."""
+def test_packing_and_padding_change_no_gradient(tiny_family, uneven, family):
+    """SDPA keeps packed rows apart by positions. tests/gpu/ has flash-attn, test_batches.py its
+    arguments."""
     policy = Policy.load(str(tiny_family(family)), CPU).double()
     assert not policy.packed
     expected = forward_backward(policy, uneven, WHOLE, packed=False)
@@ -266,14 +242,6 @@ def test_packing_and_padding_change_no_gradient(tiny_family, uneven, family, fla
     check(SOME, packed=False, pad_id=60)
     for split in (WHOLE, SOME):
         check(split, packed=True)
-    assert flash_attention == []
-    policy.lm.config._attn_implementation = "flash_attention_2"
-    tokens_B = uneven.total_tokens()
-    for split in (WHOLE, ALONE, SOME):
-        check(split, packed=policy.packed)
-        ends = [np.cumsum([0, *(tokens_B[b] for b in rows)]).tolist() for rows in split]
-        assert flash_attention == [e for e in ends for _ in range(2)]  # two layers
-        flash_attention.clear()
 
 
 # ---- records

@@ -16,18 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import train
 from plumbing import run_dir
-from tests.helpers.ranks import (
-    DEMO,
-    ROOT,
-    Grades,
-    agent,
-    assert_same_run,
-    at_step,
-    command,
-    free_port,
-    launch,
-    run,
-)
+from tests.helpers import ranks
 
 pytestmark = pytest.mark.slow
 
@@ -41,22 +30,17 @@ def change(folder):
         file.write('{"problem": "1 + 1", "expected_answer": "2"}\n')
 
 
-def retrain(folder, model="model"):
-    path = folder / model / "model.safetensors"
+def retrain(folder):
+    path = folder / "teacher" / "model.safetensors"
     weights = {name: 2 * value for name, value in load_file(path).items()}
     save_file(weights, path, metadata={"format": "pt"})
-
-
-def retrain_teacher(folder):
-    retrain(folder, "teacher")
 
 
 DIFFER = " differs between ranks 0 and 1: "
 FILES = {  # the change to the second machine's files; the status, the error
     "missing data": (lose, 2, "train.jsonl cannot be read on "),
     "other data": (change, 4, "val_data_crc32" + DIFFER),
-    "another model": (retrain, 4, "weights of --model" + DIFFER),
-    "another teacher": (retrain_teacher, 4, "weights of --teacher_model" + DIFFER),
+    "another teacher": (retrain, 4, "weights of --teacher_model" + DIFFER),
     "another --out": (lambda folder: None, 2, " does not see what rank 0 writes there; choose"),
 }
 
@@ -79,7 +63,7 @@ def test_machines_with_different_files_are_rejected(case, tiny_family, tiny_data
     # Both ranks train the student, and the teacher between its steps.
     flags = "--out", out, "--teacher_model", "teacher", "--teacher_ranks", 0
     options = {"ranks": 2, "machines": 2, "model": "model", "data": ".", "before": before}
-    ended = launch(tmp_path / "log", *flags, **options)
+    ended = ranks.launch(tmp_path / "log", *flags, **options)
     assert set(ended.statuses) <= {status, 4} and status in ended.statuses
     assert ended.err.count("error: ") == 1 and message in ended.err
     assert not list(tmp_path.glob("*/checkpoints")) + list(tmp_path.glob("**/*.tmp"))
@@ -90,9 +74,9 @@ def test_machines_with_different_files_are_rejected(case, tiny_family, tiny_data
 
 def two_agents(main, words, log):
     """Run two agents of torchrun, with two ranks each; return their exit codes and output."""
-    flags = ("--master_addr", "127.0.0.1", "--master_port", free_port())
+    flags = ("--master_addr", "127.0.0.1", "--master_port", ranks.free_port())
     flags += ("--nnodes", 2, "--nproc_per_node", 2)
-    agents = [agent(main, words, log, *flags, "--node_rank", node) for node in range(2)]
+    agents = [ranks.agent(main, words, log, *flags, "--node_rank", node) for node in range(2)]
     for process in agents:
         process.join(60)
     exitcodes = [process.exitcode for process in agents]
@@ -106,8 +90,8 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
     have two ranks."""
     flags = "--steps", 4, "--checkpoint_every", 1, "--teacher_ranks", 2
     whole, folder = tmp_path / "whole", tmp_path / "run"
-    run(whole, *flags, ranks=4, data=halfway)
-    words = command(folder, *flags, model=DEMO, data=halfway)
+    ranks.run(whole, *flags, ranks=4, data=halfway)
+    words = ranks.command(folder, *flags, model=ranks.DEMO, data=halfway)
 
     def start(name, signals=None):
         """Have the first student rank, after step 2, send a signal to each agent."""
@@ -123,9 +107,9 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
 
         def rank(words):
             pids[int(os.environ["GROUP_RANK"])].write_text(str(os.getppid()))
-            train.Verifier = lambda **settings: contextlib.nullcontext(Grades())
+            train.Verifier = lambda **settings: contextlib.nullcontext(ranks.Grades())
             if signals:
-                at_step(2, send)
+                ranks.at_step(2, send)
             return train.main(words)
 
         return two_agents(rank, words, tmp_path / name)
@@ -139,7 +123,7 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
     assert output.count("stopped, and saved") == 1 and "error: " not in output
     exitcodes, output = start("finished")
     assert exitcodes == [0, 0]
-    assert_same_run(whole, folder)
+    ranks.assert_same_run(whole, folder)
 
 
 # ---- docs/slurm.sh
@@ -169,7 +153,7 @@ def test_the_batch_script_requeues_a_job_that_was_stopped_at_its_time_limit(case
         (tmp_path / name).chmod(0o755)
     job = {"SLURM_JOB_ID": "17", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "8"}
     job |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "64"}
-    line = ["bash", ROOT / "docs/slurm.sh", "--sampler", "my own"]
+    line = ["bash", ranks.ROOT / "docs/slurm.sh", "--sampler", "my own"]
     script = subprocess.Popen(line, cwd=tmp_path, env=os.environ | job)
     calls, pids = tmp_path / "calls", tmp_path / "pids"
     while not (pids.exists() and pids.read_text().count("\n") == 2) or (

@@ -20,25 +20,17 @@ CPU = torch.device("cpu")
 
 HEAD = {"head_dim": 8}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
-QWEN3_NEXT = HEAD | EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 16}
-QWEN3_NEXT |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "num_hidden_layers": 4}
-QWEN3_NEXT |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
-FALCON_H1 = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8}
-FALCON_H1 |= {"mamba_n_groups": 1}
 OPT = {"ffn_dim": 64, "word_embed_proj_dim": 32}
 SDPA, CANNOT = "scaled_dot_product_attention", "cannot generate here"
 # Family: its settings, the error as a student (one of these; None: accepted), as a teacher.
 OTHERS = {
     "gpt2": ({}, None, None),
     "opt": (OPT, None, None),
-    "ernie4_5": ({}, None, None),
     "qwen3_moe": (HEAD | EXPERTS | {"num_experts": 4}, None, None),
     "gpt_oss": (HEAD | {"num_local_experts": 4}, [SDPA], [SDPA]),
     # Versions of transformers have no SDPA for it, or one that leaves out its cap.
     "gemma2": (HEAD | {"final_logit_softcapping": 2.0}, [SDPA, "are off by"], [SDPA, None]),
-    "qwen3_next": (QWEN3_NEXT, [CANNOT], None),
-    "lfm2": ({"layer_types": ["conv", "full_attention"]}, [CANNOT], None),
-    "falcon_h1": (FALCON_H1, [CANNOT], None),
+    "lfm2": ({"layer_types": ["conv", "full_attention"]}, [CANNOT], None),  # no key-value cache
     "bloom": ({}, [CANNOT], [SDPA]),  # attention classes of its own
     "granite": ({"logits_scaling": 8.0}, ["Policy's log-probs are off by"], None),
     "phi": ({}, ["Policy's log-probs are off by"], None),  # its head has a bias

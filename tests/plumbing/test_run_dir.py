@@ -132,7 +132,7 @@ def test_a_resume_drops_everything_after_its_checkpoint(whole, tmp_path, run_dir
     shutil.copytree(whole, tmp_path / "run")
     run = run_dir(tmp_path / "run")
     with (run.path / METRICS).open("a") as file:
-        file.write('{"step": 3')  # torn
+        file.write('{"step": 3}\n{"step": 4')  # torn
     assert run.load(1, {}) == {"step": 1}
     assert [row["step"] for row in read_lines(run.path / METRICS)] == [0, 1]
     assert [row["step"] for row in read_lines(run.path / SELECTIONS)] == [1, 1]
