@@ -353,12 +353,16 @@ def check_model(name: str, tokens: int) -> None:
     if tokens > (window := getattr(lm.config, "sliding_window", None) or tokens):
         limit = f"attends to the last {window} tokens only"
         raise ValueError(f"{name!r} {limit}, a row may take {tokens}")
-    if not stop_ids(lm.generation_config, tokenizer):
+    with trial(name, "generate"):
+        ends = stop_ids(lm.generation_config, tokenizer)
+    if not ends:
         remedy = "set tokenizer.eos_token and save it again"
         raise ValueError(f"model {name!r} has no end token: {remedy}")
     prompts = [tokenizer(text).input_ids for text in ("1", "1", "1 + 1")]
     with trial(name, "generate"):
         lm.set_attn_implementation("grouped_sdpa")
+        if lm.config._attn_implementation != "grouped_sdpa":  # transformers only logs a warning
+            raise ValueError("its attention cannot be replaced")
         rollouts = Generator(lm, tokenizer).generate(prompts, 1.0, 4, seed=0)
     with trial(name, "be trained on what it generates"), torch.no_grad():
         lm.set_attn_implementation("sdpa")

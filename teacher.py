@@ -91,10 +91,9 @@ def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -
 
 def check_teacher(name: str, tokens: int) -> None:
     """Raise ValueError, in one line, unless `name` can be the backbone, for `tokens` tokens."""
-    backbone, tokenizer = check_directory(name, tokens, AutoModel)
+    backbone, tokenizer = check_directory(name, tokens, AutoModel, "sdpa")
     ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
     with trial(name, "be a teacher's backbone"), torch.no_grad():
-        backbone.set_attn_implementation("sdpa")
         f_B, _ = UtilityModel(backbone, "full")(ids_B_T, torch.ones_like(ids_B_T))
     if f_B.tolist() != [0.25]:  # the head is 0
         raise ValueError(f"model {name!r} cannot be a teacher's backbone: predicts {f_B.tolist()}")

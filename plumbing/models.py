@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 from plumbing.errors import first_lines
 
 
-def check_directory(name: str, tokens: int, kind) -> tuple:
-    """Load `name` (directory or hub id) on the CPU in float32, with the model's own attention.
+def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> tuple:
+    """Load `name` (directory or hub id) on the CPU in float32, by default with its own attention.
 
     kind: AutoModel or AutoModelForCausalLM. Returns (model, tokenizer). Raises ValueError, in one
     line, unless the model has all its weights, a tokenizer with a pad token, and room for rows of
@@ -45,7 +45,7 @@ def check_directory(name: str, tokens: int, kind) -> tuple:
         if tokens > (limit or tokens):
             remedy = "lower --max_prompt_tokens or --max_completion_tokens"
             raise ValueError(f"a row may take {tokens} tokens, but {reason} {limit}: {remedy}")
-    options = {"dtype": "float32", "attn_implementation": "eager", **trust}
+    options = {"dtype": "float32", "attn_implementation": attention, **trust}
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
     try:
         model, info = kind.from_pretrained(name, **options)

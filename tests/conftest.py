@@ -1,15 +1,13 @@
-"""Shared by all tests: tiny random checkpoints that load like the real ones, and tiny data.
+"""Fixtures of all tests: tiny random checkpoints that load like the real ones, and tiny data.
 
 Nothing is downloaded. Fixtures are made once a session and must not be changed: a test that needs
-another setting copies the folder first. Two more things hold for every test:
+another setting copies the directory first. GPUs are hidden, except from `pytest -m gpu`, which runs
+nothing else: forked ranks would all take the first one, and its numbers are not those of a CPU.
 
-Only `pytest -m gpu`, which runs nothing else, sees a card. Forked ranks would all take the first
-one, and its numbers are not those of a CPU.
-
-pytest's own process may train, and so may ranks forked from it. autograd starts a thread a device
-at a process's first backward, and a process with such threads cannot fork children that train. With
-the cards hidden there is no device; but FakeTensorMode, which FSDP enters, puts a make-believe of 8
-in its place on a CUDA build. A backward before anything else settles the number at none.
+pytest's process may train, and so may ranks forked from it. At its first backward, autograd starts
+one thread for each device, and a process with such threads cannot fork children that train. With
+the GPUs hidden there is no device, but FakeTensorMode, which FSDP enters, reports 8 of them in a
+CUDA build of PyTorch. A backward before anything else settles the number at none.
 """
 
 import os
@@ -18,8 +16,8 @@ from pathlib import Path
 
 from tests.helpers.models import ROOT, save_tiny_model
 
-# Before torch and transformers are imported: a test never waits for the network, and processes
-# inherit what is hidden; xdist's, which run the tests, are not told of `-m gpu`.
+# Before torch and transformers are imported: no test waits for the network, and processes inherit
+# hidden GPUs. The processes of xdist, which run the tests, do not see `-m gpu`.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "PYTEST_XDIST_WORKER" not in os.environ and "-m gpu" not in " ".join(sys.argv):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -36,28 +34,27 @@ hypothesis.settings.load_profile("patient")
 torch.ones((), requires_grad=True).backward()  # see above
 
 
-# The families of the four presets. `head_dim` is no free choice for all, hence 8 = 32 / 4.
 @pytest.fixture(scope="session")
 def tiny_family(tmp_path_factory):
-    """Family name (a key of FAMILIES) -> the folder of its tiny model."""
+    """A function from a family, a key of FAMILIES, to the directory of its tiny model."""
     root = tmp_path_factory.mktemp("models")
 
-    def folder(family: str) -> Path:
+    def directory(family: str) -> Path:
         path = root / family
         return path if path.exists() else save_tiny_model(path, family)
 
-    return folder
+    return directory
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tiny_family) -> Path:
-    """A folder that `from_pretrained` loads, in the shape of Qwen3."""
+    """The directory of a tiny Qwen3."""
     return tiny_family("qwen3")
 
 
 @pytest.fixture(scope="session")
 def tiny_data(tiny_model) -> Path:
-    """A folder with train.jsonl (400 problems) and val.jsonl (20 others): sums of two numbers."""
+    """A directory with train.jsonl (400 problems) and val.jsonl (20 others): additions."""
     folder = tiny_model.parent
     sums = [(a, b) for a in range(21) for b in range(20)]
     rows = [{"problem": f"What is {a} + {b}?", "expected_answer": str(a + b)} for a, b in sums]
@@ -68,7 +65,7 @@ def tiny_data(tiny_model) -> Path:
 
 @pytest.fixture(scope="session")
 def halfway(tmp_path_factory) -> Path:
-    """The demo's problems that its base model solves half of the time: groups are live."""
+    """The demo's problems that its base model solves half of the time, so that groups are live."""
     folder = tmp_path_factory.mktemp("halfway")
     for name, n in (("train.jsonl", 400), ("val.jsonl", 20)):
         rows = read_lines(ROOT / "demo" / name)

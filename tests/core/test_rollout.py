@@ -1,4 +1,4 @@
-"""rollout.py: tiny models of the presets' families, whose tokens and log-probs are known twice."""
+"""rollout.py: prompts, tokens and log-probs of tiny models, against a naive loop."""
 
 import json
 import shutil
@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoTokenizer, GenerationConfig
-from transformers import modeling_flash_attention_utils as flash
 
 import rollout
-from plumbing.batches import balance, collate, pack
+from plumbing.batches import collate
 from rollout import PROMPT_FOOTER, PROMPT_HEADER, Generator, Policy, PromptEncoder, Rollouts
 from tests.helpers.models import FAMILIES
 
@@ -25,11 +23,11 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 def make_generator(folder) -> Generator:
-    return Generator(str(folder), CPU, AutoTokenizer.from_pretrained(folder))
+    return Generator.load(str(folder), CPU, AutoTokenizer.from_pretrained(folder))
 
 
 def copy_with(folder: Path, target: Path, **generation_settings) -> Path:
-    """A copy of a model folder whose generation_config.json says something else."""
+    """Copy a model directory, with other settings in its generation_config.json."""
     shutil.copytree(folder, target)
     path = target / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | generation_settings))
@@ -38,7 +36,7 @@ def copy_with(folder: Path, target: Path, **generation_settings) -> Path:
 
 @pytest.fixture(scope="module")
 def qwen2(tiny_family) -> Path:
-    """The folder of the model that the numbers in this file were chosen for."""
+    """The directory of the model that this file's numbers were chosen for."""
     return tiny_family("qwen2")
 
 
@@ -49,7 +47,7 @@ def generator(qwen2):
 
 @pytest.fixture(scope="module")
 def prompts(generator):
-    """Of 1 to 50 tokens."""
+    """Prompts of 1 to 50 tokens."""
     return [generator.tokenizer(question).input_ids for question in QUESTIONS]
 
 
@@ -65,7 +63,7 @@ def test_a_prompt_is_header_blank_line_question_blank_line_footer(generator):
         assert generator.tokenizer.decode(encode("What is\n1 + 1?")) == text
 
 
-def test_chat_templates_and_the_tokenizers_own_opening_token(qwen2):
+def test_a_chat_template_replaces_the_tokenizers_opening_token(qwen2):
     tokenizer = AutoTokenizer.from_pretrained(qwen2)
     own = TemplateProcessing(single="<unk> $A", special_tokens=[("<unk>", 2)])
     tokenizer._tokenizer.post_processor = own
@@ -73,7 +71,7 @@ def test_chat_templates_and_the_tokenizers_own_opening_token(qwen2):
     tokenizer.chat_template = "<unk>[{{ messages[0].role }}]{{ messages[0].content }}"
     tokenizer.chat_template += "{% if add_generation_prompt %}[assistant]{% endif %}"
     ids = PromptEncoder(tokenizer, "H", "", chat_template=True)("12")
-    assert tokenizer.decode(ids) == "<unk>[user]H\n\n12[assistant]"  # not opened twice
+    assert tokenizer.decode(ids) == "<unk>[user]H\n\n12[assistant]"  # no second <unk>
 
 
 # ---- generation
@@ -86,8 +84,8 @@ HOSTILE |= {"bad_words_ids": [[1]], "exponential_decay_length_penalty": [1, 9.0]
 
 
 def naive(lm, stop_ids, prompt, temperature, max_new_tokens, seed, row) -> tuple[list, list]:
-    """Tokens and log-probs by the definition: a model call a token, no cache, no batch, no padding;
-    the token is where the running sum of the probabilities passes u, or at 0 the likeliest."""
+    """Sample by definition: one model call a token, no cache, no batch, no padding. The token is
+    where the cumulative probability passes u, or at temperature 0 the likeliest."""
     stream, ids, logps = np.random.Generator(np.random.Philox(key=[seed, row])), [], []
     while len(ids) < max_new_tokens and not set(ids) & set(stop_ids):
         logits = lm(torch.tensor([prompt + ids]), use_cache=False).logits[0, -1].double()
@@ -103,8 +101,8 @@ def naive(lm, stop_ids, prompt, temperature, max_new_tokens, seed, row) -> tuple
 
 @every_family
 @pytest.mark.parametrize("temperature", [0, 0.7])
-def test_sampling_is_what_a_naive_loop_does(tiny_family, prompts, family, temperature, tmp_path):
-    """Whatever the checkpoint's settings say."""
+def test_sampling_equals_a_naive_loop(tiny_family, prompts, family, temperature, tmp_path):
+    """Whatever generation settings the checkpoint has."""
     own = HOSTILE | {"eos_token_id": [EOS, *range(30, 90, 6)]}
     generator = make_generator(copy_with(tiny_family(family), tmp_path / "hostile", **own))
     rows = [p for p in prompts for _ in range(3)]
@@ -118,13 +116,13 @@ def test_sampling_is_what_a_naive_loop_does(tiny_family, prompts, family, temper
     assert rollouts.prompt_ids == rows
 
 
-def test_stop_tokens_are_the_checkpoints_and_the_tokenizers(generator):
+def test_stop_tokens_are_those_of_checkpoint_and_tokenizer(generator):
     for eos, expected in ((None, [EOS]), (50, [EOS, 50]), ([50, EOS, 40], [EOS, 40, 50])):
         settings = GenerationConfig(eos_token_id=eos)
         assert rollout.stop_ids(settings, generator.tokenizer) == expected
 
 
-def test_a_row_draws_the_same_whatever_is_beside_it(generator, prompts):
+def test_a_row_draws_the_same_tokens_in_any_batch(generator, prompts):
     rows, before = [prompts[i] for i in (3, 0, 4, 0, 1, 4, 2, 0)], torch.get_rng_state()
     whole = generator.generate(rows, 1.0, 30, seed=2)
     assert torch.equal(torch.get_rng_state(), before)
@@ -141,20 +139,20 @@ def test_a_row_draws_the_same_whatever_is_beside_it(generator, prompts):
 
 @pytest.fixture
 def calls(generator):
-    """(rows, what one can attend to) of each call of the model."""
+    """(rows, slots of the cache) of each call of the model."""
     calls = []
 
-    def note(_, args, how):
-        mask = args[0] if how["attention_mask"] is None else how["attention_mask"]
+    def record(_, args, kwargs):
+        mask = args[0] if kwargs["attention_mask"] is None else kwargs["attention_mask"]
         calls.append((len(args[0]), mask.shape[-1]))
 
-    hook = generator.lm.register_forward_pre_hook(note, with_kwargs=True)
+    hook = generator.lm.register_forward_pre_hook(record, with_kwargs=True)
     yield calls
     hook.remove()
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
-def test_micro_batches_respect_their_bound_and_use_it(generator, prompts, at_once, calls):
+def test_micro_batches_use_their_bound_and_do_not_exceed_it(generator, prompts, at_once, calls):
     whole = generator.generate(prompts, 0, 12, seed=0)
     calls.clear()
     bound = at_once * (len(prompts[4]) + 12)
@@ -163,15 +161,15 @@ def test_micro_batches_respect_their_bound_and_use_it(generator, prompts, at_onc
     assert max(rows for rows, _ in calls) >= at_once
 
 
-def test_each_prompt_is_read_once_for_its_group_and_finished_rows_leave(generator, prompts, calls):
+def test_a_group_shares_its_prompt_and_finished_rows_are_dropped(generator, prompts, calls):
     rollouts = generator.generate([p for p in prompts for _ in range(8)], 0.7, 60, seed=3)
-    # After t tokens; those that are finished leave at every eighth.
-    going = [sum(n > t // 8 * 8 + 1 for n in rollouts.lengths().tolist()) for t in range(59)]
-    assert [rows for rows, _ in calls] == [5, *going] and 0 < going[-1] < 0.6 * going[0]
+    # After t tokens; finished rows are dropped at every eighth.
+    active = [sum(n > t // 8 * 8 + 1 for n in rollouts.lengths().tolist()) for t in range(59)]
+    assert [rows for rows, _ in calls] == [5, *active] and 0 < active[-1] < 0.6 * active[0]
 
 
-def test_export_keeps_the_checkpoints_own_settings(qwen2, prompts, tmp_path):
-    """They contradict each other, as often on the hub; releases differ in whether they save it."""
+def test_export_keeps_the_checkpoints_generation_settings(qwen2, prompts, tmp_path):
+    """Even contradictory ones, which some versions of transformers refuse to save."""
     own = {"do_sample": False, "temperature": 0.6, "top_k": 1, "eos_token_id": [EOS, 50]}
     generator = make_generator(copy_with(qwen2, tmp_path / "own", **own))
     before = generator.generate(prompts, 0.7, 30, seed=3)
@@ -183,7 +181,7 @@ def test_export_keeps_the_checkpoints_own_settings(qwen2, prompts, tmp_path):
     assert exported.generate(prompts, 0.7, 30, seed=3) == before
 
 
-def test_pad_is_a_token_like_any_other_and_may_be_eos(generator, qwen2, prompts, tmp_path):
+def test_the_pad_token_may_be_generated_and_may_be_eos(generator, qwen2, prompts, tmp_path):
     completions = generator.generate(prompts * 64, 1.0, 30, seed=0).completion_ids
     inside = [ids for ids in completions if PAD in ids[:-1]]
     assert inside and all(ids[-1] == EOS or len(ids) == 30 for ids in inside)
@@ -198,22 +196,9 @@ def test_pad_is_a_token_like_any_other_and_may_be_eos(generator, qwen2, prompts,
 # ---- the way back: log-probs
 
 
-@every_family
-def test_recomputed_logprobs_are_those_of_the_generator(tiny_family, prompts, family):
-    """Which are a naive loop's (above); the stop token has one too."""
-    folder = tiny_family(family)
-    generator, policy = make_generator(folder), Policy(str(folder), CPU)
-    rollouts = generator.generate(prompts * 2, 0.7, 12, seed=1)
-    for rows in (list(range(10)), [4, 1, 7]):
-        batch = collate(rollouts, rows, PAD, CPU)
-        logp_N, _ = policy(batch, 0.7)
-        torch.testing.assert_close(logp_N, batch.generated_logp_N, rtol=0, atol=2e-5)
-        assert len(logp_N) == sum(len(rollouts.completion_ids[b]) for b in rows)
-
-
 @pytest.fixture(scope="module")
 def uneven() -> Rollouts:
-    """12 rows of 2 to 40 tokens, prompts and completions of a single token among them."""
+    """12 rows of 2 to 40 tokens; prompts and completions of one token are among them."""
     rng = np.random.default_rng(0)
     lengths = (1, *rng.integers(1, 21, 11)), (1, *rng.integers(1, 21, 11))
     prompts, completions = ([rng.integers(2, 81, n).tolist() for n in ns] for ns in lengths)
@@ -225,7 +210,8 @@ SOME = [[7, 0, 3], [5], [11, 1, 2, 4], [6, 10, 8, 9]]
 
 
 def forward_backward(policy, rollouts, batches, packed, pad_id=PAD) -> list[torch.Tensor]:
-    """log-prob and entropy of each response token in order of rows; gradient of a sum of both."""
+    """Return log-prob and entropy of each response token, by row, and the gradient of a sum of
+    both."""
     policy.zero_grad()
     columns = []
     for rows in batches:
@@ -239,108 +225,44 @@ def forward_backward(policy, rollouts, batches, packed, pad_id=PAD) -> list[torc
     return [logp_N[order], entropy_N[order], gradient]
 
 
-@pytest.fixture
-def flash_attention(monkeypatch) -> list[list[int]]:
-    """Plain attention in the place of flash-attn; where the rows began and ended at each call."""
-    calls = []
-
-    def varlen(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal
-    ):
-        """(total tokens, heads, D) each; row i is from cu_seqlens_q[i] to cu_seqlens_q[i + 1]."""
-        lengths = cu_seqlens_q.diff()
-        assert causal and torch.equal(cu_seqlens_q, cu_seqlens_k)
-        assert max_seqlen_q == max_seqlen_k == lengths.max()
-        calls.append(cu_seqlens_q.tolist())
-        columns = [x.transpose(0, 1).split(lengths.tolist(), dim=1) for x in (q, k, v)]
-        how = {"is_causal": True, "scale": softmax_scale, "enable_gqa": True}
-        rows = [scaled_dot_product_attention(*row, **how) for row in zip(*columns, strict=True)]
-        return torch.cat(rows, dim=1).transpose(0, 1)
-
-    functions = None, varlen, None, None, None  # the first, for rows of one length, is not called
-    monkeypatch.setattr(flash, "_loaded_implementation", None)
-    monkeypatch.setattr(flash, "_lazy_imports", lambda *_, **__: functions)
-    return calls
-
-
 @every_family
-def test_packing_and_padding_change_nothing(tiny_family, uneven, family, flash_attention):
-    """Packed rows: through SDPA, where transformers makes a mask of positions, and flash-attn."""
-    policy = Policy(str(tiny_family(family)), CPU).double()
+def test_packing_and_padding_change_no_gradient(tiny_family, uneven, family):
+    """SDPA keeps packed rows apart by positions. tests/gpu/ has flash-attn, test_batches.py its
+    arguments."""
+    policy = Policy.load(str(tiny_family(family)), CPU).double()
     assert not policy.packed
     expected = forward_backward(policy, uneven, WHOLE, packed=False)
 
-    def check(batches, **how):
-        for a, b in zip(forward_backward(policy, uneven, batches, **how), expected, strict=True):
+    def check(batches, **options):
+        actual = forward_backward(policy, uneven, batches, **options)
+        for a, b in zip(actual, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-11 * b.norm().item())
 
     check(ALONE, packed=False)
     check(SOME, packed=False, pad_id=60)
     for split in (WHOLE, SOME):
         check(split, packed=True)
-    assert flash_attention == []
-    policy.lm.config._attn_implementation = "flash_attention_2"
-    tokens_B = uneven.total_tokens()
-    for split in (WHOLE, ALONE, SOME):
-        check(split, packed=policy.packed)
-        ends = [np.cumsum([0, *(tokens_B[b] for b in rows)]).tolist() for rows in split]
-        assert flash_attention == [e for e in ends for _ in range(2)]  # two layers
-        flash_attention.clear()
 
 
-# ---- records, batches and shares
-
-ROLLOUTS = Rollouts(
-    [[5, 6, 7], [8], [11]],
-    [[9, EOS], [10, 13, EOS], [12]],
-    [True, True, False],
-    [[-0.1, -0.2], [-0.3, -0.4, -0.5], [-0.6]],
-    [1.0, 0.0, 0.0],
-    ["correct", "wrong", "no_box"],
-)
+# ---- records
 
 
-def test_rollouts_add_and_take_keep_rows_together():
+def test_rollouts_join_and_take_rows_and_count_them():
+    rollouts = Rollouts(
+        [[5, 6, 7], [8], [11]],
+        [[9, EOS], [10, 13, EOS], [12]],
+        [True, True, False],
+        [[-0.1, -0.2], [-0.3, -0.4, -0.5], [-0.6]],
+        [1.0, 0.0, 0.0],
+        ["correct", "wrong", "no_box"],
+    )
     swapped = Rollouts([[11], [5, 6, 7]], [[12], [9, EOS]], [False, True], [[-0.6], [-0.1, -0.2]])
     swapped.rewards, swapped.statuses = [0.0, 1.0], ["no_box", "correct"]
-    assert ROLLOUTS.take([2, 0]) == swapped
-    assert ROLLOUTS.take([0]) + ROLLOUTS.take([1, 2]) == ROLLOUTS
-    assert ROLLOUTS.lengths().tolist() == [2, 3, 1] and len(ROLLOUTS) == 3
-    assert ROLLOUTS.total_tokens() == [5, 4, 2]
-    assert (ROLLOUTS + ROLLOUTS).successes_P(3).tolist() == [1, 1]  # prompt-major: 2 groups of 3
-    assert (ROLLOUTS + ROLLOUTS).successes_P(2).tolist() == [1, 1, 0]
-    metrics = ROLLOUTS.metrics()
+    assert rollouts.take([2, 0]) == swapped
+    assert rollouts.take([0]) + rollouts.take([1, 2]) == rollouts
+    assert rollouts.lengths().tolist() == [2, 3, 1] and len(rollouts) == 3
+    assert rollouts.total_tokens() == [5, 4, 2]
+    assert (rollouts + rollouts).successes_P(3).tolist() == [1, 1]  # prompt-major: 2 groups of 3
+    assert (rollouts + rollouts).successes_P(2).tolist() == [1, 1, 0]
+    metrics = rollouts.metrics()
     assert metrics["truncated"] == metrics["no_box"] == 1 / 3 and metrics["completion_tokens"] == 6
-
-
-@pytest.mark.parametrize("pad_id", [PAD, EOS])
-def test_collate_by_hand(pad_id):
-    padded = collate(ROLLOUTS, [1, 0], pad_id, CPU)
-    assert padded.ids_B_T.tolist() == [[8, 10, 13, EOS, pad_id], [5, 6, 7, 9, EOS]]
-    assert padded.response_B_T.long().tolist() == [[0, 1, 1, 1, 0], [0, 0, 0, 1, 1]]
-    assert padded.position_1_T.tolist() == [[0, 1, 2, 3, 4]]  # of both rows
-    assert padded.row_N.tolist() == [1, 1, 1, 0, 0]  # aligned with the mask, read row by row
-    assert padded.generated_logp_N.tolist() == pytest.approx([-0.3, -0.4, -0.5, -0.1, -0.2])
-    packed = collate(ROLLOUTS, [1, 0, 2], pad_id, CPU, packed=True)
-    assert packed.ids_B_T.tolist() == [[8, 10, 13, EOS, 5, 6, 7, 9, EOS, 11, 12]]
-    assert packed.response_B_T.long().tolist() == [[0, 1, 1, 1, 0, 0, 0, 1, 1, 0, 1]]
-    assert packed.position_1_T.tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1]]
-    assert packed.row_N.tolist() == [1, 1, 1, 0, 0, 2]
-
-
-def test_balance_by_hand():
-    # 9 -> rank 0; 7 -> rank 1; 6 -> rank 1 (7 < 9); 5 -> rank 0 (9 < 13); 2 -> rank 1 (13 < 14)
-    assert balance([0, 1, 2, 3, 4], [5, 9, 7, 2, 6], 2) == [[1, 0], [2, 4, 3]]
-    assert balance([3], [5, 9, 7, 2], 3) == [[3], [], []]
-
-
-def test_pack_by_hand():
-    tokens, rows = [3, 9, 7, 3, 6, 2], range(6)
-    # longest first; every row is padded to the first of its batch: [9], then 7 + 7, then 3 + 3 + 3
-    assert pack(rows, tokens, 14) == [[1], [2, 4], [0, 3, 5]]
-    # packed, a row counts what it has: 9 + 7, then 6 + 3 + 3 + 2; and it may be short
-    assert pack(rows, tokens, 16, shortest=0.75, packed=True) == [[1, 2], [4, 0, 3, 5]]
-    # 6 is at least 0.75 of 8 and 5 is not; of 5 it is 4 that is, and 3 that is not
-    assert pack(rows, [8, 6, 5, 4, 3, 8], 100, shortest=0.75) == [[0, 5, 1], [2, 3], [4]]
-    assert pack([0, 1], [20, 30], 14) == [[1], [0]]  # rows longer than the budget go alone
-    assert pack([], [], 14) == []

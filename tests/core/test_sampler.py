@@ -1,4 +1,4 @@
-"""sampler.py: numbers by hand, drawing without replacement, selection rules, --sampler."""
+"""sampler.py: values computed by hand, drawing without replacement, selection, --sampler."""
 
 from types import SimpleNamespace
 
@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sampler as s
-import train
 from plumbing.errors import InputError
+from tests.helpers.ranks import parse
 from tests.helpers.samplers import Numbers, build, same
 
 
 def three() -> s.Selections:
-    """Pools of two; the second was chosen from the first, and the second row explored."""
+    """Three pools of two; the second row explored."""
     pools, chosen_N = np.array([[1, 2], [3, 4], [5, 6]]), np.array([1, 0, 0])
     utilities = np.array([[0.1, 0.3], [0.5, 0.2], [0.4, 0.4]])
     return s.Selections(pools, utilities, chosen_N, np.array([False, True, False]))
@@ -38,13 +38,12 @@ def test_selections_by_hand():
 
 # ---- drawing without replacement
 
-
 SIZES = {"n": st.integers(1, 30), "k": st.integers(1, 8), "seed": st.integers(0, 99)}
 
 
 @given(**SIZES, too_long=st.sets(st.integers(0, 29), max_size=8), data=st.data())
 def test_draws_are_distinct_unseen_and_fit(n, k, seed, too_long, data):
-    """What is drawn and not taken returns: a pass ends only where too few are left."""
+    """A problem drawn and not taken returns; a pass ends only where too few problems are left."""
     fits = set(range(n)) - too_long
     sampler = build(s.Uniform, Numbers(n), lambda i: i in fits, seed=seed)
     if len(fits) < k:
@@ -63,18 +62,18 @@ def test_draws_are_distinct_unseen_and_fit(n, k, seed, too_long, data):
         left = left - set(taken)
 
 
-def test_a_prompt_is_looked_at_when_drawn_and_the_overlong_counted_once():
-    asked = []
-    sampler = build(s.Uniform, Numbers(20), lambda i: asked.append(i) or i >= 5)
+def test_a_prompt_is_measured_when_drawn_and_an_overlong_one_counted_once():
+    measured = []
+    sampler = build(s.Uniform, Numbers(20), lambda i: measured.append(i) or i >= 5)
     seen = sampler.propose(3).index_N.tolist()
-    assert 3 <= len(asked) <= 8
+    assert 3 <= len(measured) <= 8
     for _ in range(4):
         seen += sampler.propose(3).index_N.tolist()
     assert sorted(seen) == list(range(5, 20)) != seen  # a pass over the 15 that fit
     assert sampler.metrics() == {"passes": 1, "coverage": 1, "overlong": 5}
     sampler.propose(3)
     assert sampler.metrics() == {"passes": 2, "coverage": 0.2, "overlong": 5}
-    assert sum(i < 5 for i in asked) == 5
+    assert sum(i < 5 for i in measured) == 5
 
 
 def test_draw_is_uniform():
@@ -87,7 +86,7 @@ def test_draw_is_uniform():
 
 
 def test_epsilon_greedy_by_hand():
-    """Of three rows with K = 3 the first and the third draw below ε = 0.2, so their position."""
+    """Of three rows with K = 3 the first and third draw below ε = 0.2: they explore."""
     draws = {"random": lambda n: np.array([0.1, 0.2, 0.19])}
     draws["integers"] = lambda high, size: {(3, 3): np.array([2, 2, 0])}[high, size]
     utilities = np.array([[0.1, 0.4, 0.2], [0.1, 0.4, 0.2], [0.5, 0.4, 0.2]])
@@ -108,7 +107,7 @@ def test_goldilocks_takes_the_best_of_each_pool_and_never_twice():
     assert len(set(seen)) == 20
 
 
-def test_goldilocks_feeds_the_teacher_in_order():
+def test_goldilocks_sends_outcomes_to_the_teacher_in_order():
     sampler = build(s.Goldilocks, Numbers(200))
     sampler.observe(np.array([7, 3]), np.array([4, 0]), 20)
     calls = sampler.teacher.update.call_args_list
@@ -116,15 +115,15 @@ def test_goldilocks_feeds_the_teacher_in_order():
     assert [call.kwargs["target"](0.2) for call in calls] == pytest.approx([0.4, 0.4])
 
 
-# ---- prediction metrics
+# ---- metrics
 
 
 def test_noise_floor_by_hand():
-    # G = 1: y is always 0 and a perfect teacher says √(p(1-p)).
+    # G = 1: y is always 0, and a perfect teacher predicts √(p(1-p)).
     assert s.noise_floor(np.array([0.5]), 1) == pytest.approx(0.5)
     # G = 2, p = 1/2: p̂ is 0, 1/2, 1 with 1/4, 1/2, 1/4, so |0.5 - y| is 0.5 half of the time.
     assert s.noise_floor(np.array([0.5]), 2) == pytest.approx(0.25)
-    # p = 1/4: y is 1/2 with 6/16, else 0, and a perfect teacher says √3/4.
+    # p = 1/4: y is 1/2 with 6/16, else 0, and a perfect teacher predicts √3/4.
     expected = 0.433013 * 10 / 16 + (0.5 - 0.433013) * 6 / 16
     assert s.noise_floor(np.array([0.25]), 2) == pytest.approx(expected, abs=1e-6)
     assert s.noise_floor(np.array([0.0, 1.0]), 16) == 0
@@ -151,11 +150,8 @@ def test_outcome_metrics_by_hand():
     assert {m[name] for name in m if name.startswith("teacher_")} == {None}
 
 
-# ---- --sampler
-
-
-def test_a_sampler_is_found_by_name():
+def test_a_sampler_is_found_by_name_and_names_the_run_directory():
     assert s.find_sampler("goldilocks") is s.Goldilocks and s.sampler_file("goldilocks") is None
-    assert s.sampler_file("success_rate") == s.OTHERS / "success_rate.py"
-    flags = "--preset demo --sampler samplers/success_rate.py:SuccessRate"
-    assert train.parse(flags.split()).out == "runs/demo-successrate-seed0"
+    assert s.sampler_file("success_rate") == s.FOLDER / "success_rate.py"
+    config = parse("--preset", "demo", "--sampler", "samplers/success_rate.py:SuccessRate")
+    assert config.out == "runs/demo-successrate-seed0"

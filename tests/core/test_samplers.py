@@ -1,4 +1,4 @@
-"""samplers/: each file keeps the protocol, and does what defines it."""
+"""samplers/: each follows the protocol, and makes the choice that defines it."""
 
 import numpy as np
 import pytest
@@ -12,15 +12,15 @@ NAMES = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py"))]
 
 
 def make(name, n, fits=lambda index: True, values=(0, 0.2, 0.4, 0.6), **config):
-    """By its name in the zoo; the column's values are those given, again and again."""
+    """Build a sampler by its name, over n problems; the values of its column repeat."""
     return build(find_sampler(name), Numbers(n, values), fits, **config)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_sampler_keeps_the_protocol(name, tmp_path):
-    """Distinct problems that fit, utilities in [0, 0.5], continued bit for bit, and by the seed."""
-    settings = {"n": 100, "fits": lambda i: i % 7 > 0, "candidates": 4, "epsilon": 0.5}
-    first, second, other = (make(name, **settings, seed=seed) for seed in (1, 1, 2))
+def test_every_sampler_follows_the_protocol(name, tmp_path):
+    """Distinct problems that fit, utilities in [0, 0.5], bit-exact resume, randomness by seed."""
+    config = {"n": 100, "fits": lambda i: i % 7 > 0, "candidates": 4, "epsilon": 0.5}
+    first, second, other = (make(name, **config, seed=seed) for seed in (1, 1, 2))
 
     def step(sampler):
         s = sampler.propose(5)
@@ -40,16 +40,18 @@ def test_every_sampler_keeps_the_protocol(name, tmp_path):
     assert first.metrics() == second.metrics() and first.metrics()["overlong"] == 15
 
 
-def test_softmax_chooses_by_the_softmax_of_utilities_over_the_temperature():
-    sampler = make("softmax", 3)
-    utilities = np.tile(0.05 * np.log([1.0, 3.0, 6.0]), (20_000, 1))
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.2}])
+def test_softmax_chooses_by_the_softmax_of_utilities_over_the_temperature(settings):
+    sampler = make("softmax", 3, settings=settings)
+    temperature = settings.get("temperature", 0.05)
+    utilities = np.tile(temperature * np.log([1.0, 3.0, 6.0]), (20_000, 1))
     chosen, explored = sampler.choose(None, utilities)
     share, five_deviations = np.bincount(chosen) / 20_000, 5 * np.sqrt(0.25 / 20_000)
     assert share == pytest.approx([0.1, 0.3, 0.6], abs=five_deviations) and not explored.any()
 
 
-def test_success_rate_is_taught_p_and_takes_the_nearest_to_a_half():
-    sampler = make("success_rate", 501)  # the teacher says i/1000 = p/2
+def test_success_rate_teaches_p_and_takes_the_nearest_to_one_half():
+    sampler = make("success_rate", 501)  # the teacher predicts i/1000 = p/2
     s = sampler.propose(5)
     p_N_K = s.pool_N_K / 500
     assert s.utilities_N_K == pytest.approx(np.sqrt(p_N_K * (1 - p_N_K)))
@@ -60,10 +62,10 @@ def test_success_rate_is_taught_p_and_takes_the_nearest_to_a_half():
     assert call.args == ("7", 12, 16) and call.kwargs["target"](0.75) == 0.375
 
 
-def test_thompson_counts_by_hand_forgets_half_and_comes_back():
+def test_thompson_counts_by_hand_decays_them_and_revisits_problems():
     sampler = make("thompson", 40, candidates=2)
     sampler.observe(np.array([3]), np.array([12]), 16)
-    assert (sampler.alpha[3], sampler.beta[3]) == (13, 5)  # the prior's 1, 1 and 12 right, 4 wrong
+    assert (sampler.alpha[3], sampler.beta[3]) == (13, 5)  # the prior 1, 1 and 12 right, 4 wrong
     sampler.observe(np.array([3]), np.array([16]), 16)
     assert (sampler.alpha[3], sampler.beta[3]) == (23, 3)  # (13 + 1) / 2 + 16, (5 + 1) / 2 + 0
     assert sampler.alpha[4] == sampler.beta[4] == 1 and sampler.metrics()["coverage"] == 1 / 40
@@ -74,14 +76,14 @@ def test_thompson_counts_by_hand_forgets_half_and_comes_back():
     assert set(first) & set(second)  # in a pass they would be two halves of the 40
 
 
-def test_skip_passes_over_by_the_power_of_dead_groups_in_a_row():
+def test_skip_keeps_a_problem_with_half_the_probability_for_each_dead_group_in_a_row():
     sampler = make("skip", 4000)
     for _ in range(2):  # all wrong, all right: both dead, twice
         sampler.observe(np.arange(2000), np.repeat([0, 16], 1000), 16)
     assert (sampler.dead[:2000] == 2).all() and not sampler.dead[2000:].any()
     seen = np.concatenate([sampler.propose(10).index_N for _ in range(240)])
-    assert len(set(seen)) == 2400  # one pass still: nothing twice
-    # A quarter of them against all of the others.
+    assert len(set(seen)) == 2400  # still one pass: nothing twice
+    # A quarter of the first 2,000 and all of the others.
     assert (seen < 2000).mean() == pytest.approx(0.2, abs=0.04)
     sampler.observe(np.array([0]), np.array([1]), 16)
     for _ in range(9):
@@ -89,16 +91,16 @@ def test_skip_passes_over_by_the_power_of_dead_groups_in_a_row():
     assert sampler.dead[:2].tolist() == [0, 5]
 
 
-def test_skip_ends_where_every_problem_is_dead():
+def test_skip_still_proposes_where_every_problem_is_dead():
     sampler = make("skip", 12)
     sampler.dead[:] = 5
     assert len(set(sampler.propose(12).index_N.tolist())) == 12
 
 
 def test_category_draws_a_category_first_whatever_its_size():
-    sampler = make("category", 80, values=[*"aaab"], candidates=80)  # all 80 are one pool
-    pool = np.tile(np.arange(80), (4000, 1))
-    for ahead, share in ((0, 0.5), (sampler.temperature, np.e / (1 + np.e))):
+    sampler = make("category", 80, values=[*"aaab"], candidates=80, settings={"temperature": 0.1})
+    pool = np.tile(np.arange(80), (4000, 1))  # all 80 are one pool
+    for ahead, share in ((0, 0.5), (0.1, np.e / (1 + np.e))):
         sampler.value_C[:] = 0.25, 0.25 + ahead  # b is e times as likely as a, if ahead
         chosen, _ = sampler.choose(pool, sampler.score(pool))
         assert (chosen % 4 == 3).mean() == pytest.approx(share, abs=0.04)  # the share of b
@@ -110,7 +112,7 @@ def test_category_values_by_hand():
     assert sampler.value_C == pytest.approx([0.125, 0.2, 0, 0])  # half of the way to their means
 
 
-def test_static_takes_the_known_rate_nearest_to_a_half_and_counts_the_unknown():
+def test_static_takes_the_known_rate_nearest_to_one_half_and_counts_the_unknown():
     sampler = make("static", 80, values=["0.0", "0.2", "0.5", "n/a"])
     known = [0, 0.4, 0.5]
     assert sampler.score(np.arange(4)) == pytest.approx([*known, np.mean(known)])
@@ -122,9 +124,9 @@ def test_static_takes_the_known_rate_nearest_to_a_half_and_counts_the_unknown():
             make("static", 2, values=rates)
 
 
-def test_headroom_draws_in_proportion_to_the_square_and_is_taught_what_is_left():
-    """The teacher says 0, 0.001, 0.002, 0.003 of four problems: 0 : 1 : 4 : 9. Of two pools the
-    first choices are the two that are drawn, whichever pools they would have been in."""
+def test_headroom_draws_in_proportion_to_the_square_and_teaches_the_accuracy_left():
+    """The teacher predicts 0, 0.001, 0.002, 0.003 for four problems: 0 : 1 : 4 : 9. With two pools,
+    the two problems drawn are the first choices, whichever pools they were drawn into."""
     sampler = make("headroom", 4, candidates=4, epsilon=0)
     drawn = [sampler.propose(1).index_N[0] for _ in range(4000)]
     assert np.bincount(drawn) / 4000 == pytest.approx([0, 1 / 14, 4 / 14, 9 / 14], abs=0.04)
@@ -138,7 +140,7 @@ def test_headroom_draws_in_proportion_to_the_square_and_is_taught_what_is_left()
 
 
 def test_target_takes_the_nearest_and_is_printed_in_the_readme_word_for_word():
-    s = make("target", 1000).propose(5)  # the teacher says i/1000
+    s = make("target", 1000).propose(5)  # the teacher predicts i/1000
     assert s.index_N.tolist() == [min(pool, key=lambda i: abs(i - 400)) for pool in s.pool_N_K]
     code = (FOLDER / "target.py").read_text().splitlines()
     readme = (FOLDER.parent / "README.md").read_text()

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 import teacher as teacher_module
+from plumbing.errors import NonFiniteError
 from teacher import LoRALinear, Teacher, pool
 
 QUESTIONS = ["what is 1?", "what is 22 and 3?", "7", "how many are 1234567?", "what is 5 + 5?"]
@@ -23,7 +24,7 @@ def make(folder, shard=None, group=None, **changes):
 
 
 def with_random_head(t):
-    """The teacher, with a head that tells questions apart."""
+    """Give the teacher a head whose predictions differ between questions."""
     with torch.no_grad():
         torch.manual_seed(1)
         t.model.head.weight.normal_()
@@ -31,7 +32,7 @@ def with_random_head(t):
     return t
 
 
-def test_mean_pool_leaves_padding_out():
+def test_mean_pooling_leaves_padding_out():
     hidden = torch.tensor([[[1.0, 0], [3, 2], [100, 100]], [[1, 1], [2, 2], [6, 0]]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
     assert pool(hidden, mask).tolist() == [[2.0, 1.0], [3.0, 1.0]]
@@ -39,7 +40,7 @@ def test_mean_pool_leaves_padding_out():
 
 
 @pytest.mark.parametrize("mode", teacher_module.MODES)
-def test_prediction_starts_at_a_quarter_and_does_not_depend_on_neighbours(tiny_model, mode):
+def test_prediction_starts_at_one_quarter_and_is_the_same_in_any_batch(tiny_model, mode):
     t = make(tiny_model, teacher_mode=mode)
     assert t.predict(QUESTIONS).tolist() == [0.25] * len(QUESTIONS)
     together = with_random_head(t).predict(QUESTIONS)
@@ -49,8 +50,8 @@ def test_prediction_starts_at_a_quarter_and_does_not_depend_on_neighbours(tiny_m
 
 
 def test_the_head_computes_in_float32(tiny_model, monkeypatch):
-    """Logits near 1 would be 0.008 apart in bf16: candidates would tie. One CPU rank alone would
-    not shard."""
+    """In bf16, logits near 1 are 0.008 apart: candidates would tie. Two ranks, as one CPU rank does
+    not call `shard`."""
     monkeypatch.setattr(teacher_module.dist, "get_rank", lambda group: 0)
     monkeypatch.setattr(teacher_module.dist, "get_world_size", lambda group: 2)
 
@@ -60,14 +61,14 @@ def test_the_head_computes_in_float32(tiny_model, monkeypatch):
             module.float()
 
     t = make(tiny_model, shard, group="two ranks")
-    t.group, t.ranks = None, 1  # predicts them all
+    t.group, t.ranks = None, 1  # to predict them all
     torch.nn.init.constant_(t.model.head.weight, 1e-4)
     torch.nn.init.ones_(t.model.head.bias)
     utilities = t.predict(QUESTIONS)
     assert len(set(utilities)) == len(QUESTIONS) and utilities.std() < 1e-4
 
 
-def test_algorithm_2_triggers_inside_the_stream(tiny_model):
+def test_algorithm_2_updates_after_every_fourth_outcome(tiny_model):
     t, steps = make(tiny_model), []
     for i in range(10):
         t.update(f"what is {i}?", i % 3, 16)
@@ -104,7 +105,18 @@ def test_first_gradient_by_hand(tiny_model):
     assert caught == [pytest.approx(2 / 4 * sum(0.25 - v for v in y) / 8, abs=1e-7)]
 
 
-def test_it_learns_what_the_text_says(tiny_model):
+def test_a_gradient_that_is_not_finite_stops_before_the_update(tiny_model):
+    t = make(tiny_model)
+    before = [p.clone() for p in t.model.backbone.parameters()]
+    torch.nn.init.constant_(t.model.head.bias, torch.nan)
+    message = "the teacher's gradient norm is nan at update 1: no update was made"
+    with pytest.raises(NonFiniteError, match=message):
+        for i in range(4):
+            t.update(QUESTIONS[i], i, 8)
+    assert all(map(torch.equal, before, t.model.backbone.parameters()))
+
+
+def test_it_learns_difficulty_from_the_text(tiny_model):
     t = make(tiny_model, replay_capacity=16)
     for i in range(48):
         word, successes = (("easy", 16), ("half", 8))[i % 2]
@@ -115,18 +127,18 @@ def test_it_learns_what_the_text_says(tiny_model):
 
 
 @pytest.mark.parametrize("mode", ["frozen", "lora"])
-def test_frozen_and_lora_train_nothing_of_the_backbone(tiny_model, mode):
+def test_frozen_and_lora_leave_the_backbone_untrained(tiny_model, mode):
     t = make(tiny_model, teacher_mode=mode)
     before = {name: p.detach().clone() for name, p in t.model.named_parameters()}
     for i in range(8):
         t.update(QUESTIONS[i % 5], 8, 16)
     moved = {name for name, p in t.model.named_parameters() if not torch.equal(p, before[name])}
-    own = {name for name in before if name.startswith("head.") or name.endswith((".A", ".B"))}
-    assert moved == own and t.model.head.bias.item() > 0  # 0.25 is moved towards 0.5
+    trained = {name for name in before if name.startswith("head.") or name.endswith((".A", ".B"))}
+    assert moved == trained and t.model.head.bias.item() > 0  # from 0.25 towards 0.5
 
 
 def test_frozen_embeds_a_question_once_and_alone(tiny_model):
-    """Padded to its neighbours' length it would differ by rounding from rank to rank."""
+    """Padding to its neighbours' length would change its rounding from rank to rank."""
     t, calls = make(tiny_model, teacher_mode="frozen"), []
     t.model.backbone.register_forward_pre_hook(lambda _, inputs: calls.append(len(inputs[0])))
     for _ in range(2):
@@ -144,8 +156,8 @@ def test_lora_by_hand():
 
 
 @pytest.mark.parametrize("mode", ["full", "lora"])
-def test_export_predicts_the_same_elsewhere(tiny_model, tmp_path, mode):
-    """0.5 σ(wᵀ MeanPool(Embed(q)) + b) of what was exported, a question alone."""
+def test_an_exported_teacher_predicts_the_same_in_transformers(tiny_model, tmp_path, mode):
+    """0.5 σ(wᵀ MeanPool(Embed(q)) + b), from the exported files alone."""
     t = with_random_head(make(tiny_model, teacher_mode=mode))
     for i in range(8):
         t.update(QUESTIONS[i % 5], 3 * i % 17, 16)

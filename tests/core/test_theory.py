@@ -1,10 +1,10 @@
-"""Section 2 and Appendices B and C of the paper, executed: `pytest -v tests/test_theory.py`.
+"""Section 2 and Appendices B and C of the paper, executed: `pytest -v tests/core/test_theory.py`.
 
 The policy is small enough to enumerate: three tokens a, b and $ (end), completions of at most two
 tokens, seven in all, float64. Its probabilities are sixteenths, so a group of 16 rollouts can hold
-every completion exactly as often as the policy says. For that group p_hat = p, and the gradient
-that grpo.py computes in training *is* the paper's population gradient. The gradient under test
-always comes from grpo.py; the score functions it is compared with come from autograd alone.
+every completion exactly as often as its probability says. For that group p_hat = p, and the
+gradient that grpo.py computes in training *is* the paper's population gradient. The gradient under
+test always comes from grpo.py, the score functions it is compared with from autograd alone.
 """
 
 import itertools
@@ -46,14 +46,14 @@ class TablePolicy:
         self.parameters = [self.hidden_3_D.requires_grad_(), self.weight_V_D.requires_grad_()]
 
     def token_logps(self) -> torch.Tensor:
-        """log π of the 12 tokens of the completions, end to end, by grpo.py: (12,)."""
+        """Compute log π of the completions' 12 tokens, end to end, by grpo.py: (12,)."""
         steps = [(o[:t], o[t]) for o in COMPLETIONS for t in range(len(o))]
         hidden_N_D = self.hidden_3_D[[PREFIXES.index(prefix) for prefix, _ in steps]]
         target_N = torch.tensor([VOCABULARY.index(token) for _, token in steps])
         return grpo.token_logprobs(hidden_N_D, self.weight_V_D, target_N)[0]
 
     def logp(self, completion: str) -> torch.Tensor:
-        """log π(o | q), by plain log_softmax."""
+        """Compute log π(o | q) by plain log_softmax."""
         log_p = torch.log_softmax(self.hidden_3_D @ self.weight_V_D.T, dim=-1)
         steps = [(completion[:t], token) for t, token in enumerate(completion)]
         return sum(log_p[PREFIXES.index(prefix), VOCABULARY.index(t)] for prefix, t in steps)
@@ -85,9 +85,9 @@ class TablePolicy:
     def training_gradient(
         self, right, groups_P_G=MIRROR, probability_P=None, std="population", loss="sum", bonus=0.0
     ) -> torch.Tensor:
-        """The gradient of a training step on P groups of completion numbers, all of it by grpo.py.
+        """Compute the gradient of a training step on P groups of completion numbers, by grpo.py.
 
-        With `probability_P`, its expectation over single groups that have these probabilities.
+        With `probability_P`: its expectation over single groups of these probabilities.
         """
         P, G = groups_P_G.shape
         lengths = torch.tensor([len(o) for o in COMPLETIONS])
@@ -95,7 +95,7 @@ class TablePolicy:
         weight_P_G = grpo.row_weights(lengths[groups_P_G], loss)  # 1/P of a group's own weight
         if probability_P is not None:
             weight_P_G = weight_P_G * P * probability_P[:, None]
-        # A completion's one or two tokens, of the 12, for every row: (N,) tokens end to end.
+        # Each row's one or two tokens, of the 12, end to end: (N,).
         first_7 = lengths.cumsum(0) - lengths
         row_B = groups_P_G.flatten()
         rows_N = torch.arange(P * G).repeat_interleave(lengths[row_B])
@@ -107,12 +107,12 @@ class TablePolicy:
 
 
 def rewards(right: list[str], groups_P_G: torch.Tensor = MIRROR) -> torch.Tensor:
-    """Whether the verifier accepts each completion: (P, G)."""
+    """Reward each completion that the verifier accepts: (P, G)."""
     return torch.tensor([o in right for o in COMPLETIONS], **FLOAT64)[groups_P_G]
 
 
 def all_groups(G: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every multiset of G completions (P, G) with its multinomial probability (P,)."""
+    """List all multisets of G completions (P, G), with their multinomial probabilities (P,)."""
     groups_P_G = torch.tensor(list(itertools.combinations_with_replacement(range(7), G)))
     counts_P_7 = torch.stack([(groups_P_G == k).sum(dim=1) for k in range(7)], dim=1).double()
     log_ways_P = math.lgamma(G + 1) - torch.lgamma(counts_P_7 + 1).sum(dim=1)
@@ -123,7 +123,6 @@ def all_groups(G: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def policy():
-    """The policy of this file; no test changes it."""
     policy = TablePolicy()
     close([policy.logp(o).exp().item() for o in COMPLETIONS], SIXTEENTHS / 16)
     return policy
@@ -159,7 +158,7 @@ def test_eq_1_is_the_probability_of_dead_groups_with_its_minimum_at_one_half(G):
 
 @every_difficulty
 def test_eq_2_the_training_gradient_in_each_of_its_forms(policy, p, right):
-    """The last but one step of Appendix C, and the two that Eq. 2 prints."""
+    """Appendix C's last step but one, and both forms of Eq. 2."""
     close(policy.success(right).item(), p)
     gradient, scale = policy.training_gradient(right), math.sqrt(p * (1 - p))
     terms = [
@@ -178,7 +177,7 @@ def test_eq_2_the_training_gradient_in_each_of_its_forms(policy, p, right):
 
 
 @every_difficulty
-def test_eq_3_bounds_the_gradient_and_how_loosely(policy, p, right):
+def test_eq_3_bounds_the_gradient_within_a_factor_of_12(policy, p, right):
     log_p = torch.log_softmax(policy.hidden_3_D @ policy.weight_V_D.T, dim=-1)
     B = max(policy.gradient(entry).norm().item() for entry in log_p.flatten())
     bound, norm = grpo.gradient_norm_bound(p, B, T=2), policy.training_gradient(right).norm().item()
@@ -187,7 +186,7 @@ def test_eq_3_bounds_the_gradient_and_how_loosely(policy, p, right):
 
 
 def test_p_one_half_maximises_the_bound_but_not_every_norm(policy):
-    """The paper's "p = 1/2 is best" holds for the scale; ‖∇ log-odds‖ can outweigh it."""
+    """The paper's "p = 1/2 is best" holds for the scale, but ‖∇ log-odds‖ can outweigh it."""
     subsets = [right for n in (2, 3, 4) for right in itertools.combinations(COMPLETIONS, n)]
     halves = [right for right in subsets if math.isclose(policy.success(right).item(), 0.5)]
     norms = [policy.training_gradient(right).norm().item() for right in halves]
@@ -230,7 +229,7 @@ def test_finite_groups_have_the_expected_std_as_their_scale(policy, p, G):
     close((torch.from_numpy(y_P) * probability_P).sum(), grpo.expected_group_std(p, G))
 
 
-def test_the_theorem_is_about_the_sum_loss_and_length_normalised_losses_point_elsewhere(policy):
+def test_the_theorem_holds_for_the_sum_loss_but_not_for_length_normalised_ones(policy):
     right = VERIFIERS[5 / 16]  # "a$" and "bb" are right; the one-token completion "$" is wrong
     gradient = {loss: policy.training_gradient(right, loss=loss) for loss in grpo.LOSSES}
     cosine = torch.nn.functional.cosine_similarity(gradient["grpo"], gradient["sum"], dim=0)

@@ -10,12 +10,11 @@ from plumbing.batches import collate, micro_batches
 from plumbing.files import read_lines
 from rollout import Generator, Policy, Rollouts
 from tests.helpers.models import ROOT, save_tiny_model
-from tests.helpers.ranks import DEMO, shell
+from tests.helpers.ranks import DEMO, one_rank, shell
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda")
-
-WHY = "needs a CUDA device, and `pytest -m gpu`"
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason=WHY)]
+REASON = "needs a CUDA device, and `pytest -m gpu`"
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason=REASON)]
 
 
 def test_chunked_logprobs_match_float64_on_the_cpu():
@@ -29,21 +28,21 @@ def test_chunked_logprobs_match_float64_on_the_cpu():
 
 def test_generation_in_bf16_agrees_with_the_float32_policy():
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
-    generator, policy = Generator(str(DEMO), CARD, tokenizer), Policy(str(DEMO), CARD)
+    generator, policy = Generator.load(str(DEMO), CARD, tokenizer), Policy.load(str(DEMO), CARD)
     problems = read_lines(ROOT / "demo/val.jsonl")[:32]
     prompts = [tokenizer(row["problem"] + "\n\nSolution:").input_ids for row in problems]
     policy.lm.set_attn_implementation("sdpa")  # flash-attn cannot compute in float32
     rollouts = generator.generate(prompts, 0.7, 64, seed=0)
     batch = collate(rollouts, list(range(32)), tokenizer.pad_token_id, CARD)
     with torch.no_grad():
-        logp = policy(batch, 0.7)[0].cpu()
-    assert logp.mean() > -0.2  # tokens that the policy finds likely, though bf16 chose them
-    assert (logp - batch.generated_logp_N).abs().mean() < 0.05  # logged as logp_gap
+        logp_N = policy(batch, 0.7)[0]
+    assert logp_N.mean() > -0.2  # tokens that the policy finds likely, though bf16 chose them
+    assert (logp_N - batch.generator_logp_N).abs().mean() < 0.05  # logged as logp_gap
 
 
 @pytest.mark.skipif(not is_flash_attn_2_available(), reason="needs flash-attn")
 def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_ones_through_sdpa():
-    """log-probs of 848 tokens and their gradient: what bf16 alone costs is the measure."""
+    """Log-probs of 848 tokens and their gradient. The error of bf16 alone is the measure."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(n):
@@ -51,14 +50,16 @@ def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_on
 
     n_B = torch.randint(1, 63, (32,), generator=generator).tolist()
     rollouts = Rollouts([tokens(1 + n // 2) for n in n_B], [tokens(n) for n in reversed(n_B)])
+    rollouts.logps = [[0.0] * len(ids) for ids in rollouts.completion_ids]
+    columns = {"advantage_P_G": torch.ones(32, 1), "weight_P_G": torch.ones(32, 1)}
+    columns |= {"layout": one_rank("--preset", "demo"), "max_tokens": 800, "pad_id": 0}
 
     def run(dtype, attention):
-        policy = Policy(str(DEMO), CARD)
+        policy = Policy.load(str(DEMO), CARD)
         policy.lm.set_attn_implementation(attention)
         for p in policy.parameters():  # as FSDP does; the table of rotary angles stays in float32
             p.data = p.to(dtype)
-        how = torch.ones(32), torch.ones(32), 0, 1, 800, 0, CARD, policy.packed
-        batches = micro_batches(rollouts, list(range(32)), *how)
+        batches = micro_batches(rollouts, list(range(32)), packed=policy.packed, **columns)
         one_row = all(len(batch.ids_B_T) == 1 for batch in batches)
         assert one_row == (attention == "flash_attention_2")
         logp_N = torch.cat([policy(batch, 1.0)[0] for batch in batches])
@@ -74,23 +75,23 @@ def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_on
 
 
 @pytest.mark.parametrize("temperature", [0, 0.7])
-def test_cuda_graphs_draw_what_the_cpu_draws(temperature, tmp_path):
-    """Float32 on both sides, over a block's border where rows are dropped; then new weights."""
+def test_cuda_graphs_draw_the_same_tokens_as_the_cpu(temperature, tmp_path):
+    """Float32 on both sides, over more than one block of tokens; then with new weights."""
     folder = str(save_tiny_model(tmp_path / "tiny"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    here, there = (Generator(folder, device, tokenizer) for device in (CPU, CARD))
-    there.lm.float()
+    on_cpu, on_card = (Generator.load(folder, device, tokenizer) for device in (CPU, CARD))
+    on_card.lm.float()
     texts = ("a", "What is 3 + 4?", "zz\nzz")
     prompts = [tokenizer(text).input_ids for text in texts for _ in range(8)]
     for _ in range(2):
-        drawn = [g.generate(prompts, temperature, 300, seed=0) for g in (here, there)]
+        drawn = [g.generate(prompts, temperature, 300, seed=0) for g in (on_cpu, on_card)]
         pairs = zip(*(rollouts.completion_ids for rollouts in drawn), strict=True)
         same = sum(a == b for a, b in pairs)
         assert same >= 20  # of 24: over 300 tokens rounding may move one across a border
         with torch.no_grad():
-            for here_p, there_p in zip(here.lm.parameters(), there.lm.parameters(), strict=True):
-                here_p.mul_(1.1)
-                there_p.copy_(here_p)
+            for p, q in zip(on_cpu.lm.parameters(), on_card.lm.parameters(), strict=True):
+                p.mul_(1.1)
+                q.copy_(p)
 
 
 @pytest.mark.slow
@@ -98,7 +99,7 @@ def test_cuda_graphs_draw_what_the_cpu_draws(temperature, tmp_path):
 def test_demo_steps(ranks, tmp_path):
     """In one process, and with a student and a teacher process sharing the card."""
     flags = f"--preset demo --steps 3 --eval_every 3 --teacher_ranks {min(1, ranks)}".split()
-    succeeded, said = shell([*flags, "--out", str(tmp_path / "run")], ranks)
-    assert succeeded, said
+    succeeded, printed = shell([*flags, "--out", str(tmp_path / "run")], ranks)
+    assert succeeded, printed
     rows = read_lines(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["grad_norm"] > 0 and rows[0]["val_accuracy"] > 0.04

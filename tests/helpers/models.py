@@ -8,11 +8,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECIALS = ["<pad>", "<eos>", "<unk>"]  # ids 0, 1, 2
-
-
-CHARACTERS = [chr(i) for i in range(32, 127)] + ["\n"]  # from id 3 on
-
-
+CHARACTERS = [chr(i) for i in range(32, 127)] + ["\n"]  # ids from 3
+# The families of the paper's presets. Not all can choose head_dim, which is 8 = 32 / 4 therefore.
 FAMILIES = {
     "qwen2": {"tie_word_embeddings": True},
     "olmo2": {"tie_word_embeddings": False},
@@ -22,9 +19,9 @@ FAMILIES = {
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character; pad and eos differ; decoding gives the text back exactly.
+    """Make a tokenizer with one token a character, whose decoding is exact; pad and eos differ.
 
-    It is byte-level BPE without a merge: transformers makes that of any Qwen2 tokenizer.
+    It is byte-level BPE without merges: transformers turns any Qwen2 tokenizer into that.
     """
     symbol = {" ": "Ġ", "\n": "Ċ"}  # how byte-level BPE writes them
     tokens = SPECIALS + [symbol.get(c, c) for c in CHARACTERS]
@@ -38,7 +35,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
-    """Writes a causal LM of about 20K random float32 parameters, its config with `changes`, and its
+    """Write a causal LM of about 20K random float32 parameters, its config with `changes`, and its
     tokenizer. At the usual std of 0.02 every distribution would be uniform, and a test of padding
     or of positions could not fail.
     """

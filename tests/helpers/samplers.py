@@ -1,4 +1,4 @@
-"""Samplers over made-up problems, with a teacher that is a mock."""
+"""Samplers over made-up problems, with a mock as their teacher."""
 
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -9,7 +9,7 @@ import sampler as s
 
 
 class Numbers:
-    """Problems whose question is their own index, and a column of values."""
+    """Problems whose question is their index, with a column of values."""
 
     def __init__(self, n, values=(0.5,)):
         self.n, self.values = n, values
@@ -25,12 +25,12 @@ class Numbers:
         return values.tolist(), row
 
 
-def build(cls, problems, fits=lambda index: True, **config):
-    """A sampler, with a teacher that predicts i/1000 for the question "i" and records updates."""
+def build(cls, problems, fits=lambda index: True, settings=None, **config):
+    """Build a sampler whose teacher predicts i/1000 for the question "i" and records updates."""
     config = {"candidates": 8, "epsilon": 0.0, "seed": 0, "column": "c"} | config
     teacher = Mock(predict=lambda questions: np.array([int(q) / 1000 for q in questions]))
     teacher.state_dict.return_value = teacher.metrics.return_value = {}
-    return cls(s.Context(problems, SimpleNamespace(**config), fits, teacher))
+    return cls(s.Context(problems, SimpleNamespace(**config), fits, teacher, settings or {}))
 
 
 def same(a: s.Selections, b: s.Selections) -> bool:

@@ -1,194 +1,87 @@
-"""Ranks, micro-batches, packing and the order of rows change nothing: same rollouts, same gradient.
+"""plumbing/distributed/layout.py: roles, GPUs, shares, and layouts that are impossible."""
 
-The real Student.update (FSDP2 over gloo) runs in forked processes; what is compared is the whole
-gradient as it stands when the optimizer is about to step.
-"""
+from contextlib import nullcontext
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 import train
-from plumbing.distributed.layout import Layout
-from rollout import Policy, Rollouts
-from teacher import Teacher
-from tests.helpers.ranks import on_ranks
-
-pytestmark = pytest.mark.slow
+from plumbing.errors import Fault
+from tests.helpers.ranks import one_rank, parse
 
 
-def close(a, b):
-    """Equal but for float32 rounding: the sums run in another order."""
-    return (a - b).norm() <= 1e-5 * b.norm()
+@pytest.fixture
+def layout(monkeypatch):
+    """A function from a number of ranks and flags to rank 0's layout."""
+
+    def layout(world, *flags):
+        monkeypatch.setenv("WORLD_SIZE", str(world))
+        return train.Layout(parse(*flags))
+
+    return layout
 
 
-def config_for(folder, **changes):
-    flags = {"preset": "demo", "model": folder, "sampler": "uniform", "prompts_per_step": 6}
-    flags |= {"group_size": 4, "max_grad_norm": 0, "max_prompt_tokens": 16}
-    flags |= {"max_completion_tokens": 16} | changes
-    return train.parse([str(x) for name, value in flags.items() for x in (f"--{name}", value)])
+@pytest.mark.parametrize(("world", "teachers"), [(8, 2), (4, 1), (1, 0), (16, 4)])
+def test_a_quarter_of_the_ranks_are_teachers_by_default(world, teachers, layout):
+    goldilocks, uniform = layout(world), layout(world, "--sampler", "uniform")
+    assert (goldilocks.n_students, goldilocks.n_teachers) == (world - teachers, teachers)
+    assert (uniform.n_students, uniform.n_teachers) == (world, 0)
+    assert layout(world, "--preset", "one-gpu").n_students == world
 
 
-REWARDS = [[1, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]]
-
-
-def made_up_rollouts():
-    """6 groups of 4: two dead (all right, all wrong), four live; completions of 1 to 16 tokens."""
-    generator = torch.Generator().manual_seed(0)
-
-    def tokens(n):
-        return torch.randint(3, 90, (n,), generator=generator).tolist()
-
-    lengths = torch.randint(1, 17, (24,), generator=generator).tolist()
-    prompts = [tokens(3 + 2 * p) for p in range(6) for _ in range(4)]
-    logps = [[-1.0] * n for n in lengths]
-    rewards = [float(r) for group in REWARDS for r in group]
-    return Rollouts(prompts, [tokens(n) for n in lengths], [True] * 24, logps, rewards)
-
-
-VARIANTS = {
-    "grpo": {},
-    "dapo": {"loss": "dapo"},
-    "sum": {"loss": "sum"},
-    "dead rows out": {"dead_rows": "out"},
-    "small micro-batches": {"per_device_batch_size": 1},
-    "packed": {"per_device_batch_size": 3},
-    "groups in another order": {},
-    "dead rows forwarded": {"entropy_coef": 1e-30},
-    "one live group": {},
-    "all dead": {},
-    "in two halves": {"noise_every": 1, "learning_rate": 0, "per_device_batch_size": 1},
-    "entropy, KL and two updates": {"entropy_coef": 0.01, "kl_coef": 0.1, "update_iterations": 2},
+IMPOSSIBLE = {  # ranks, flags -> what would let 7 student ranks, or others, share a step
+    (8, "--teacher_ranks 1"): "--prompts_per_step 14 or 21, or --teacher_ranks 2 or 0",
+    (7, "--sampler uniform"): "--prompts_per_step 14 or 21, or 6 or 8 ranks",
+    (8, "--teacher_ranks 1 --prompts_per_step 3"): "--prompts_per_step 7, or --teacher_ranks 2 or",
 }
 
 
-def gradients(folder, variants=VARIANTS):
-    """Variant -> metrics and the whole gradient, as one vector, of the last optimizer step."""
-    results, layout = {}, Layout(config_for(folder))
-    layout.connect(timeout_minutes=5)
-    student = train.Student(config_for(folder, kl_coef=0.1), layout, verifier=None)
-    step, caught, shapes = student.optimizer.step, [], []
-    student.policy.register_forward_pre_hook(lambda _, b: shapes.append(b[0].ids_B_T.shape))
-
-    def catch():
-        parameters = student.policy.parameters()
-        caught.append(torch.cat([p.grad.full_tensor().flatten() for p in parameters]))
-        # Nothing moves before the last variant.
-        if student.config.update_iterations > 1 or student.config.learning_rate == 0:
-            step()
-
-    student.optimizer.step = catch
-    for name in variants:
-        student.config = config_for(folder, **VARIANTS[name])
-        Policy.packed = name == "packed"
-        rollouts = made_up_rollouts()
-        if name in ("one live group", "all dead"):
-            live = 1.0 if name == "one live group" else 0.0
-            rollouts.rewards = [live] + [0.0] * 23
-        if name == "groups in another order":
-            order = [3, 0, 5, 1, 4, 2]
-            rollouts = rollouts.take([4 * i + g for i in order for g in range(4)])
-        shapes.clear()
-        metrics = student.update(rollouts, step=1)
-        assert all(B == 1 for B, _ in shapes) or name != "packed"
-        results[name] = metrics, caught[-1]
-    return results
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_an_impossible_layout_names_the_nearest_possible_ones(case, layout):
+    """7 does not divide 16 completions, so the number of prompts must be a multiple of it."""
+    world, flags = case
+    with pytest.raises(ValueError, match="7 student ranks: use " + IMPOSSIBLE[case]) as error:
+        layout(world, *flags.split())
+    assert "\n" not in str(error.value)
 
 
-@pytest.fixture(scope="module")
-def one_rank(tiny_model, tmp_path_factory):
-    return on_ranks(1, tmp_path_factory.mktemp("one"), gradients, tiny_model)
+GPUS = {  # ranks, ranks of this machine, this rank, GPUs -> its GPU, or the error
+    (8, 8, 1, 8): 1,
+    (8, 8, 7, 6): 1,  # a teacher may share a student's
+    (8, 8, 1, 5): "6 student ranks on a machine with 5 GPUs",
+    (2, 2, 1, 1): 0,
+    (3, 3, 1, 1): "2 student ranks on a machine with 1 GPU:",
+    (8, 4, 5, 2): 1,  # the second machine: students 4 and 5, teachers 6 and 7
+}
 
 
-@pytest.mark.parametrize("n", [3, 6])
-def test_same_gradient_on_any_number_of_ranks(n, one_rank, tiny_model, tmp_path):
-    # 6 ranks, the paper's, take long.
-    some = ("grpo", "dapo", "one live group", "in two halves", "entropy, KL and two updates")
-    several = on_ranks(n, tmp_path, gradients, tiny_model, VARIANTS if n < 6 else some)
-    for name, (other_metrics, other) in several.items():
-        metrics, gradient = one_rank[name]
-        assert close(gradient, other), name
-        for key, value in metrics.items():
-            expected = value if value is None else pytest.approx(value, rel=1e-4, abs=1e-6)
-            assert other_metrics[key] == expected, (name, key)
+@pytest.mark.parametrize("case", GPUS)
+def test_each_rank_of_a_role_has_its_own_gpu(case, layout, monkeypatch):
+    world, local, rank, devices = case
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    names = {"LOCAL_WORLD_SIZE": local, "RANK": rank, "LOCAL_RANK": rank % local}
+    for name, value in names.items():
+        monkeypatch.setenv(name, str(value))
+    impossible = isinstance(GPUS[case], str)
+    with pytest.raises(ValueError, match=GPUS[case]) if impossible else nullcontext():
+        device = layout(world, "--teacher_ranks", max(1, world // 4)).device
+        assert device == torch.device("cuda", GPUS[case])
 
 
-def test_batches_order_and_dead_rows_change_nothing(one_rank):
-    metrics, gradient = one_rank["grpo"]
-    for name in ("small micro-batches", "packed", "groups in another order", "dead rows forwarded"):
-        assert close(gradient, one_rank[name][1]), name
-    # Two of six groups are dead: without them in the denominators the gradient is 6/4 as large.
-    assert close(gradient * 6 / 4, one_rank["dead rows out"][1])
-    assert metrics["forwarded_rows"] == 16  # four live groups of four
-    assert one_rank["dead rows forwarded"][0]["forwarded_rows"] == 24
-    assert not close(gradient, one_rank["dapo"][1])  # the test can tell them apart
+def test_ranks_take_contiguous_shares_of_nearly_equal_size(layout):
+    student = layout(3, "--preset", "demo", "--sampler", "uniform")
+    parts = []
+    for student.rank in range(3):
+        parts.append(student.share([*"abcdefgh"]))
+    assert parts == [(0, ["a", "b"]), (2, ["c", "d", "e"]), (5, ["f", "g", "h"])]
 
 
-def plain_gradient(folder, groups=range(6)):
-    """(1/B) Σ_i Â_i (1/|o_i|) Σ_t ∇ log π(o_t), with no code of this project but the data."""
-    lm, loss = AutoModelForCausalLM.from_pretrained(folder), 0.0
-    rollouts, rewards = made_up_rollouts(), torch.tensor(REWARDS).float()
-    for b, (prompt, o) in enumerate(zip(rollouts.prompt_ids, rollouts.completion_ids, strict=True)):
-        r = rewards[b // 4]
-        if b // 4 in groups and r.min() < r.max():
-            logits = lm(torch.tensor([prompt + o])).logits[0, len(prompt) - 1 : -1] / 0.7
-            logp = logits.log_softmax(-1)[torch.arange(len(o)), o]
-            loss = loss - (r[b % 4] - r.mean()) / r.std(correction=0) * logp.mean() / 24
-    loss.backward()
-    return torch.cat([p.grad.flatten() for p in lm.parameters()])
-
-
-def test_gradient_is_that_of_the_plain_formula(one_rank, tiny_model):
-    gradient = plain_gradient(tiny_model)
-    assert close(one_rank["grpo"][1], gradient)
-    assert one_rank["grpo"][0]["grad_norm"] == pytest.approx(gradient.norm().item(), rel=1e-4)
-
-
-def test_meters_of_the_noise(one_rank, tiny_model):
-    metrics, gradient = one_rank["in two halves"]
-    assert close(gradient, one_rank["grpo"][1])
-    # Of the live groups 0, 2, 4, 5 every second one.
-    halves = [plain_gradient(tiny_model, groups) for groups in ((0, 4), (2, 5))]
-    cosine = torch.cosine_similarity(*halves, dim=0).item()
-    assert metrics["grad_cosine"] == pytest.approx(cosine, abs=0.002)
-    # AdamW's first update is the sign of the gradient, but where that is near its ε.
-    update = gradient / (gradient.abs() + 1e-8)
-    assert metrics["update_rms"] == pytest.approx(update.square().mean().sqrt().item(), rel=1e-3)
-    assert "grad_cosine" not in one_rank["grpo"][0]
-
-
-def test_a_step_of_dead_groups_has_a_zero_gradient_and_still_steps(one_rank):
-    metrics, gradient = one_rank["all dead"]
-    assert metrics["grad_norm"] == metrics["forwarded_rows"] == 0 and metrics["entropy"] is None
-    assert not gradient.any()
-
-
-def teacher_after_two_updates(folder, batch_size):
-    own = {"sampler": "goldilocks", "teacher_model": folder, "teacher_ranks": 0}
-    config = config_for(folder, **own, teacher_batch_size=batch_size, teacher_epochs=1)
-    layout = Layout(config)
-    layout.connect(timeout_minutes=5)
-    t, caught = Teacher(config, layout.device, layout.shard, layout.group), []
-
-    def catch():
-        learned = [p for p in t.model.parameters() if p.grad is not None]
-        whole = [getattr(p.grad, "full_tensor", p.grad.clone)() for p in learned]
-        caught.append(torch.cat([gradient.flatten() for gradient in whole]))
-
-    t.optimizer.step = catch
-    for i in range(8):
-        t.update(f"what is {'1' * i}?", i, 8)
-    return caught, torch.from_numpy(t.predict(["what is 3?", "4", "5 and 6"])), t.last_loss
-
-
-def test_teacher_batch_is_shared_out_over_its_ranks(tiny_model, tmp_path):
-    """6 rows in all; the last batch of 2 leaves one of three ranks idle."""
-    body = teacher_after_two_updates
-    alone, *shared = [on_ranks(n, tmp_path, body, tiny_model, 6 // n) for n in (1, 2, 3)]
-    gradients, predictions, loss = alone
-    assert len(gradients) == 1 + 2
-    for other_gradients, other_predictions, other_loss in shared:
-        for a, b in zip(gradients, other_gradients, strict=True):
-            assert a.abs().max() > 1e-4 and close(a, b)
-        assert torch.allclose(predictions, other_predictions)
-        assert other_loss == pytest.approx(loss, rel=1e-5)
+def test_replicas_that_differ_are_named_with_their_ranks_and_values():
+    layout = one_rank()
+    replicas = [{"a": 1, "b": 2}, {"b": 2}, {"a": 1, "b": 3}]
+    layout.gather = lambda mine, group: replicas[:2]
+    layout.assert_replicas_equal()
+    layout.gather = lambda mine, group: replicas
+    with pytest.raises(Fault, match="b differs between ranks 0 and 2: 2 and 3"):
+        layout.assert_replicas_equal()

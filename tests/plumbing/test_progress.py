@@ -1,69 +1,68 @@
-"""The notes of plumbing/progress.py: their numbers, their borders, and each but once."""
+"""plumbing/progress.py: diagnostics, their numbers and limits, each printed once; the console."""
 
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-import train
 from plumbing import progress
 from plumbing.files import write_lines
-from tests.helpers.ranks import parse
+from tests.helpers.ranks import one_rank, parse
 
 
 def row(step=1, **numbers):
-    """Of metrics.jsonl: 20 groups, of which 10 are dead; of 4 seconds 2 are generation."""
-    named = ("bad_gold", "verify_failures", "truncated", "no_box", "reward_mean", *progress.PARTS)
-    found = dict.fromkeys(named, 0.0) | {"step": step, "seconds": 4.0, "rollout_s": 2.0}
-    return found | {"groups": 20, "zero_variance": 0.5} | numbers
+    """Make a row of metrics.jsonl: 10 of 20 groups dead, 2 of 4 seconds spent on generation."""
+    zeros = ("bad_gold", "verify_failures", "truncated", "no_box", "reward_mean", *progress.PARTS)
+    row = dict.fromkeys(zeros, 0.0) | {"step": step, "seconds": 4.0, "rollout_s": 2.0}
+    return row | {"groups": 20, "zero_variance": 0.5} | numbers
 
 
-def hears(rows=(), folder=Path("none")):
-    """What hears a run of 100 validation problems, and judges by 3 steps; it has heard `rows`."""
+def diagnostics(rows=(), folder=Path("none")):
+    """Make the diagnostics of a run with 100 validation problems and these rows, over 3 steps."""
     return progress.Diagnostics(parse("--eval_every", 10), 100, folder, rows, steps=3)
 
 
-def said(mind, rows, about):
-    return [note for each in rows for note in mind.hear(each) if about in note]
+def notes(diagnostics, rows, about):
+    return [note for row in rows for note in diagnostics.update(row) if about in note]
 
 
-DEAD = {  # the cause that is answered: shares of the completions, how they are listed
+DEAD = {  # the main cause: shares of the completions, and their list
     "cut": ({"truncated": 0.9, "no_box": 0.95}, "90% cut at --max_completion_tokens, 5% "),
     "no_box": ({"truncated": 0.1, "no_box": 0.7}, "60% without a box, 30% wrong, 10% cut at"),
     "right": ({"reward_mean": 0.9}, "90% right, 10% wrong: "),
     "wrong": ({"reward_mean": 0.004}, "100% wrong: "),
-    "bad_gold": ({"bad_gold": 1.0, "no_box": 0.0}, "100% of a gold that cannot be verified: "),
+    "bad_gold": ({"bad_gold": 1.0, "no_box": 0.0}, "100% of an unverifiable reference answer: "),
     "failed": ({"verify_failures": 0.5, "no_box": 0.25}, "50% given up by the verifier, 25% "),
 }
 
 
 @pytest.mark.parametrize("cause", DEAD)
-def test_dead_groups_and_their_cause(cause):
-    (shares, listed), mind = DEAD[cause], hears()
+def test_dead_groups_are_reported_once_with_their_main_cause(cause):
+    (shares, listed), first = DEAD[cause], diagnostics()
     rows = [row(zero_variance=dead, **shares) for dead in (1.0, 0.95, 0.85, 1.0, 1.0, 1.0)]
-    assert said(mind, rows[:4], "dead") == []  # 56 of 60, twice: one short of 57
-    (note,) = said(mind, rows[4:] * 2, "dead")  # 57, and never again
+    assert notes(first, rows[:4], "dead") == []  # 56 of 60, twice: one short of 57
+    (note,) = notes(first, rows[4:] * 2, "dead")  # 57, and never again
     assert note.startswith("95% of the groups of the last 3 steps are dead")
     assert listed in note and note.endswith(progress.CAUSES[cause][1])
-    assert said(hears(rows), rows, "dead") == []  # said before the run was resumed
-    assert said(hears(rows[:4]), rows[4:], "dead") == [note]
+    assert notes(diagnostics(rows), rows, "dead") == []  # printed before the run was resumed
+    assert notes(diagnostics(rows[:4]), rows[4:], "dead") == [note]
 
 
-def test_what_a_step_takes():
-    """2 + 1 + 1 seconds and a tenth of an evaluation's 10; once more where it is another part."""
-    rows, mind = [row(train_s=1.0, verify_s=1.0, eval_s=10.0, val_accuracy=0.1)] * 3, hears()
-    assert said(mind, rows[:2], "takes") == []
-    (note,) = said(mind, rows[2:] * 3, "takes")
+def test_step_time_by_part_is_reported_again_where_another_part_dominates():
+    """2 + 1 + 1 seconds, and a tenth of an evaluation's 10."""
+    rows = [row(train_s=1.0, verify_s=1.0, eval_s=10.0, val_accuracy=0.1)] * 3
+    first = diagnostics()
+    assert notes(first, rows[:2], "takes") == []
+    (note,) = notes(first, rows[2:] * 3, "takes")
     assert "5 s: 40% generation, 20% grading, 20% training, 20% evaluation. To shorten it" in note
-    assert mind.at_end() == hears(rows).at_end() == hears().at_end() == []
-    assert said(mind, [row(train_s=3.9)] * 3, "takes") == mind.at_end() == []  # under twice 2
-    assert said(mind, [row(train_s=4.0, seconds=7.0)] * 3, "takes") == []
-    assert "8 s: 50% training, 25% generation" in mind.at_end()[0] and mind.at_end() == []
-    assert "a step takes 5 s: 40% gen" in hears(rows[:1]).at_end()[0]  # a run shorter than 3 steps
+    assert first.step_time() == diagnostics(rows).step_time() == diagnostics().step_time() == []
+    assert notes(first, [row(train_s=3.9)] * 3, "takes") == first.step_time() == []  # under 2 x 2 s
+    assert notes(first, [row(train_s=4.0, seconds=7.0)] * 3, "takes") == []
+    assert "8 s: 50% training, 25% generation" in first.step_time()[0] and first.step_time() == []
+    assert "a step takes 5 s: 40% gen" in diagnostics(rows[:1]).step_time()[0]  # a short run
 
 
-FALLS = {  # right answers of 100, evaluation by evaluation -> the steps of a fall
+COLLAPSES = {  # right answers of 100, evaluation by evaluation -> the steps of a collapse
     (36, 60, 41): [],  # a third of 60 is 20
     (36, 60, 40): [30],
     (60, 40, 46, 30, 47, 40): [20, 60],  # 14 below 60 is far by 0.02 of an answer, 13 is near
@@ -72,29 +71,34 @@ FALLS = {  # right answers of 100, evaluation by evaluation -> the steps of a fa
 }
 
 
-@pytest.mark.parametrize("rights", FALLS)
-def test_a_fall_by_a_third_and_by_more_than_chance(rights, tmp_path):
-    rows = [{"val_accuracy": right / 100, "eval_s": 1.0} for right in rights]
-    fell, mind = [], hears()
+@pytest.mark.parametrize("rights", COLLAPSES)
+def test_accuracy_collapses_by_a_third_and_by_more_than_two_standard_errors(rights, tmp_path):
+    rows, steps = [{"val_accuracy": right / 100, "eval_s": 1.0} for right in rights], []
     for i, new in enumerate(rows):
         new["step"] = step = 10 * i + 10
-        for saved in (step - 5, step):  # the one between two evaluations may have fallen already
+        for saved in (step - 5, step):  # the one between two evaluations may be of the collapse
             (tmp_path / f"checkpoints/step_{saved}").mkdir(parents=True)
-        for note in said(hears(rows[:i], tmp_path), [new], "accuracy fell"):  # as if resumed there
+        resumed = diagnostics(rows[:i], tmp_path)
+        for note in notes(resumed, [new], "accuracy fell"):
             assert f"{tmp_path}/checkpoints/step_{step - 10} is from before it" in note
-            fell.append(step)
-    assert fell == FALLS[rights]
-    assert len(said(mind, rows, "; no checkpoint is from before it")) == len(fell)
-    assert bool(said(mind, [row(zero_variance=1.0)] * 3, "student has fallen")) == bool(fell)
+            steps.append(step)
+    assert steps == COLLAPSES[rights]
+    first = diagnostics()
+    assert len(notes(first, rows, "; no checkpoint is from before it")) == len(steps)
+    assert bool(notes(first, [row(zero_variance=1.0)] * 3, "accuracy collapsed")) == bool(steps)
 
 
-def test_the_first_rank_says_it_once(tmp_path, capsys):
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_console_prints_on_rank_0_only(rank, tmp_path, capsys):
     write_lines(tmp_path / "metrics.jsonl", [row(step) for step in range(1, 20)])
-    layout = train.Layout(parse())
-    for layout.rank in (0, 1):
-        run = SimpleNamespace(config=parse(), layout=layout, path=tmp_path)
-        screen = progress.Screen(run, 19, torch.nn.Linear(1, 1), 5, 100)
-        screen.begin()
-        screen.step(row(20, total_tokens=1))
-        screen.hear({"step": 20, "val_accuracy": 0.5, "eval_s": 1.0})
-        assert capsys.readouterr().out.count("note: a step takes 4 s: 50% ") == 1 - layout.rank
+    layout = one_rank()
+    layout.rank = rank
+    run = SimpleNamespace(config=parse(), layout=layout, path=tmp_path)
+    console = progress.Console(run, 19, 2, 5, 100)
+    console.start_bar(19)
+    console.update(row(20, total_tokens=1))
+    console.update(row(21, total_tokens=1))
+    console.end(finished=False)
+    output = capsys.readouterr().out
+    assert output.count("note: a step takes 4 s: 50% generation") == 1 - rank
+    assert output.count("stopped before the first step: run the same command again") == 1 - rank

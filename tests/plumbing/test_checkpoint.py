@@ -1,0 +1,133 @@
+"""plumbing/checkpoint.py: bit-exact resume, damage, kills and full disks at a checkpoint."""
+
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+import train
+from plumbing import checkpoint
+from plumbing.errors import Fault, InputError
+from plumbing.models import checksum
+from teacher import Teacher
+from tests.helpers.ranks import on_ranks, one_rank, parse
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+def trained(width=2):
+    """Make a model and an optimizer that has taken a step."""
+    model = torch.nn.Linear(width, width)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, width)).sum().backward()
+    optimizer.step()
+    return {"student": (model, optimizer)}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory with checkpoints 1, 2, 3."""
+    for step in (1, 2, 3):
+        checkpoint.save(tmp_path, step, one_rank(), trained(), {"step": step}, {}, keep=3)
+    return tmp_path
+
+
+@pytest.mark.parametrize("outcomes", [2, 6])  # updates follow the 4th, the 8th, ...
+def test_a_teacher_resumes_bit_for_bit_also_before_its_first_update(outcomes, tiny_model, tmp_path):
+    """Saving must not change it either: torch steps an optimizer without state to save it."""
+    config = parse("--preset", "demo", "--teacher_model", tiny_model)
+    whole, saved, resumed = (Teacher(config, torch.device("cpu"), shard=None) for _ in range(3))
+
+    def learn(teacher, first, last):
+        for i in range(first, last):
+            teacher.update(f"what is {i}?", i % 9, 8)
+
+    learn(whole, 0, 16)
+    learn(saved, 0, outcomes)
+    parts = {"teacher": (saved.model, saved.optimizer)}
+    checkpoint.save(tmp_path, 1, one_rank(), parts, saved.state_dict(), {})
+    learn(saved, outcomes, 16)
+    parts = {"teacher": (resumed.model, resumed.optimizer)}
+    checkpoint.load_models(checkpoint.directory(tmp_path, 1), None, parts)
+    resumed.load_state_dict(checkpoint.load_state(tmp_path, 1))
+    learn(resumed, outcomes, 16)
+    assert checksum(whole.model) == checksum(saved.model) == checksum(resumed.model)
+    assert whole.state_dict() == saved.state_dict() == resumed.state_dict()
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE = {"student/.metadata": flip, "sampler.pt": Path.unlink, "manifest.json": cut}
+
+
+@pytest.mark.parametrize("file", DAMAGE)
+def test_a_damaged_checkpoint_is_detected_and_the_previous_one_used(file, run, capsys):
+    assert checkpoint.latest_valid_checkpoint(run) == 3
+    assert checkpoint.latest_valid_checkpoint(run, before=3) == 2
+    DAMAGE[file](checkpoint.directory(run, 3) / file)
+    assert checkpoint.latest_valid_checkpoint(run) == 2
+    line = capsys.readouterr().out
+    assert "step_3 is damaged" in line and line.endswith(": going back to the previous one\n")
+    assert line.count("\n") == 1
+    for step in (1, 2):
+        DAMAGE[file](checkpoint.directory(run, step) / file)
+    with pytest.raises(InputError, match="no checkpoint is intact; choose another --out"):
+        checkpoint.latest_valid_checkpoint(run)
+
+
+def test_another_model_or_code_in_the_samplers_state_is_not_loaded(run):
+    folder = checkpoint.directory(run, 3)
+    with pytest.raises(Fault, match="step_3 cannot be loaded"):
+        checkpoint.load_models(folder, None, trained(width=3))
+    torch.save(Path("any class"), folder / "sampler.pt")
+    with pytest.raises(InputError, match="delete it to resume from the previous"):
+        checkpoint.load_state(run, 3)
+
+
+def test_the_newest_checkpoints_are_kept_and_later_or_unfinished_ones_deleted(run):
+    assert checkpoint.latest_valid_checkpoint(run / "none") == 0
+    checkpoint.save(run, 10, one_rank(), trained(), {}, {}, keep=2)
+    assert checkpoint.steps(run) == [3, 10]
+    (run / "checkpoints/step_11.tmp").mkdir()
+    checkpoint.delete_after(run, 3)
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step_3"]
+
+
+def test_a_kill_before_the_rename_leaves_no_checkpoint(run, monkeypatch):
+    def kill(path, text):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "write_atomic", kill)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(run, 4, one_rank(), trained(), {}, {}, keep=3)
+    assert (run / "checkpoints/step_4.tmp/student/.metadata").exists()
+    assert checkpoint.steps(run) == [1, 2, 3]
+
+
+def fill_the_disk(folder) -> str:
+    """Save a checkpoint, and a larger one on a "disk" that limits the size of files."""
+    layout = train.Layout(parse("--sampler", "uniform"))
+    layout.connect(timeout_minutes=1)
+    checkpoint.save(folder, 1, layout, trained(), {"a": 1}, {"b": 2})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+    with pytest.raises(Fault) as error:
+        checkpoint.save(folder, 2, layout, trained(width=300), {"a": 1}, {"b": 2})
+    return str(error.value)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_a_fault_on_all_ranks_and_costs_no_checkpoint(tmp_path):
+    error = on_ranks(2, tmp_path, fill_the_disk, tmp_path)
+    assert "step_2 cannot be written, maybe because the disk is full (" in error
+    assert error.endswith("; the previous one is intact")
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_1"]
+    assert checkpoint.latest_valid_checkpoint(tmp_path) == 1

@@ -1,0 +1,53 @@
+"""plumbing/command_line.py: flags out of range, flags without effect, --sampler_args."""
+
+import pytest
+
+from plumbing.command_line import recorded, settings
+from plumbing.errors import InputError
+from tests.helpers.ranks import parse
+from train import Config
+
+FLAGS = {  # what is wrong -> the error
+    "--step 5": "unrecognized arguments: --step 5 (see --help)",  # abbreviated
+    "--preset gpt": "--preset gpt: choose from qwen2.5-1.5b, olmo2-1b",
+    "--steps 0": "argument --steps: 0: must be in [1, 1000000000]",
+    "--steps 1.5": "argument --steps: invalid int value: '1.5'",
+    "--epsilon nan": "argument --epsilon: nan: must be in [0, 1]",
+    "--loss ppo": "argument --loss: invalid choice: 'ppo'",
+    "--sampler softmax --epsilon 0.1": "--epsilon: the sampler softmax does not use it",
+    "--sampler category": "--sampler category needs --column, a column of the training data",
+    "--sampler uniform --teacher_lag 0": "--teacher_lag: the sampler uniform has no teacher",
+    "--sampler_args a=1": "--sampler_args a=1: the settings of goldilocks are: none",
+    "--sampler skip --sampler_args bas=1": "the settings of skip are: base [0.5], longest [5]",
+    "--sampler skip --sampler_args longest=1.5": "longest=1.5: '1.5' is no int",
+    "--sampler softmax --sampler_args temperature": "temperature: '' is no float",
+}
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_a_wrong_flag_is_rejected_with_one_line(flags):
+    with pytest.raises(ValueError) as error:
+        parse(*flags.split())
+    assert FLAGS[flags] in str(error.value) and "\n" not in str(error.value)
+
+
+def test_flags_override_the_preset_which_overrides_the_defaults():
+    config = parse("--preset", "demo", "--steps", 7, "--no-chat_template")
+    assert (config.steps, config.prompts_per_step, config.group_size) == (7, 12, 16)
+    assert config.checkpoint_every == config.eval_every == 10
+
+
+def test_sampler_args_override_a_samplers_settings_in_their_type():
+    defaults = {"base": 0.5, "longest": 5}
+    assert settings("", defaults, "skip") == defaults
+    values = settings("longest=3,base=1", defaults, "skip")
+    assert values == {"base": 1, "longest": 3} and type(values["base"]) is float
+    assert defaults == {"base": 0.5, "longest": 5}
+
+
+def test_a_run_of_another_version_is_rejected():
+    facts = vars(parse("--out", "runs/a"))
+    assert recorded(Config, facts | {"world_size": 8}) == parse("--out", "runs/a")
+    facts.pop("steps")
+    with pytest.raises(InputError, match=r"another version of this code \(steps is not in"):
+        recorded(Config, facts)

@@ -1,0 +1,48 @@
+"""plumbing/files.py: JSON lines, atomic writes, checksums."""
+
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plumbing.errors import InputError
+from plumbing.files import digest, read_lines, write_atomic, write_lines
+
+
+def test_lines_hold_numpy_numbers_and_nan_becomes_none(tmp_path):
+    path = tmp_path / "a" / "x.jsonl"
+    write_lines(path, [{"a": math.nan, "b": [1.0, math.inf], "c": {"d": np.float32(0.5)}}])
+    write_lines(path, [{"a": np.int64(3)}], "a")
+    assert read_lines(path) == [{"a": None, "b": [1.0, None], "c": {"d": 0.5}}, {"a": 3}]
+    assert read_lines(tmp_path / "none.jsonl") == []
+
+
+def test_only_a_torn_last_line_is_dropped(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2')
+    assert read_lines(path, torn=True) == [{"a": 1}]
+    with pytest.raises(InputError, match="line 2: damaged"):
+        read_lines(path)
+    path.write_text('{"a": \n{"a": 2}\n')
+    with pytest.raises(InputError, match="line 1: damaged"):
+        read_lines(path, torn=True)
+
+
+def test_an_atomic_write_keeps_the_old_file_until_the_new_one_is_complete(tmp_path, monkeypatch):
+    path, replace = tmp_path / "config.json", Path.replace
+    write_atomic(path, "old")
+
+    def check(temporary, target):
+        assert (temporary.read_text(), target.read_text()) == ("new", "old")
+        return replace(temporary, target)
+
+    monkeypatch.setattr(Path, "replace", check)
+    write_atomic(path, "new")
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_digest_is_size_and_crc32(tmp_path):
+    (tmp_path / "x").write_bytes(b"123456789")
+    assert digest(tmp_path / "x") == [9, 0xCBF43926] == [9, zlib.crc32(b"123456789")]

@@ -1,0 +1,189 @@
+"""The same rollouts give the same gradient for any ranks, micro-batches, packing, order of rows.
+
+Student.update (FSDP2 over gloo) runs in forked processes. The tests compare the whole gradient just
+before the optimizer's step.
+"""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import train
+from plumbing.distributed.layout import Layout
+from rollout import Policy, Rollouts
+from teacher import Teacher
+from tests.helpers.ranks import on_ranks
+
+pytestmark = pytest.mark.slow
+
+
+def close(a, b):
+    """Compare up to float32 rounding: sums run in another order."""
+    return (a - b).norm() <= 1e-5 * b.norm()
+
+
+def config_for(folder, **changes):
+    flags = {"preset": "demo", "model": folder, "sampler": "uniform", "prompts_per_step": 6}
+    flags |= {"group_size": 4, "max_grad_norm": 0, "max_prompt_tokens": 16}
+    flags |= {"max_completion_tokens": 16} | changes
+    return train.parse([str(x) for name, value in flags.items() for x in (f"--{name}", value)])
+
+
+REWARDS = [[1, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]]
+
+
+def make_rollouts():
+    """Make 6 groups of 4, two of them dead; completions of 1 to 16 tokens."""
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(n):
+        return torch.randint(3, 90, (n,), generator=generator).tolist()
+
+    lengths = torch.randint(1, 17, (24,), generator=generator).tolist()
+    prompts = [tokens(3 + 2 * p) for p in range(6) for _ in range(4)]
+    logps = [[-1.0] * n for n in lengths]
+    rewards = [float(r) for group in REWARDS for r in group]
+    return Rollouts(prompts, [tokens(n) for n in lengths], [True] * 24, logps, rewards)
+
+
+VARIANTS = {
+    "grpo": {},
+    "dapo": {"loss": "dapo"},
+    "sum": {"loss": "sum"},
+    "dead rows out": {"dead_rows": "out"},
+    "small micro-batches": {"per_device_batch_size": 1},
+    "packed": {"per_device_batch_size": 3},
+    "groups in another order": {},
+    "dead rows forwarded": {"entropy_coef": 1e-30},
+    "one live group": {},
+    "all dead": {},
+    "in two halves": {"noise_every": 1, "learning_rate": 0, "per_device_batch_size": 1},
+    "entropy, KL and two updates": {"entropy_coef": 0.01, "kl_coef": 0.1, "update_iterations": 2},
+}
+
+
+def gradients(folder, variants=VARIANTS):
+    """Return for each variant its metrics, and the gradient of its last update as one vector."""
+    results, layout = {}, Layout(config_for(folder))
+    layout.connect(timeout_minutes=5)
+    student = train.Student(config_for(folder, kl_coef=0.1), layout, verifier=None)
+    step, gradients, shapes = student.optimizer.step, [], []
+    student.policy.register_forward_pre_hook(lambda _, b: shapes.append(b[0].ids_B_T.shape))
+
+    def record():
+        parameters = student.policy.parameters()
+        gradients.append(torch.cat([p.grad.full_tensor().flatten() for p in parameters]))
+        # No weight moves before the last variant.
+        if student.config.update_iterations > 1 or student.config.learning_rate == 0:
+            step()
+
+    student.optimizer.step = record
+    for name in variants:
+        student.config = config_for(folder, **VARIANTS[name])
+        Policy.packed = name == "packed"
+        rollouts = make_rollouts()
+        if name in ("one live group", "all dead"):
+            live = 1.0 if name == "one live group" else 0.0
+            rollouts.rewards = [live] + [0.0] * 23
+        if name == "groups in another order":
+            order = [3, 0, 5, 1, 4, 2]
+            rollouts = rollouts.take([4 * i + g for i in order for g in range(4)])
+        shapes.clear()
+        metrics = student.update(rollouts, step=1)
+        assert all(B == 1 for B, _ in shapes) or name != "packed"
+        results[name] = metrics, gradients[-1]
+    return results
+
+
+@pytest.fixture(scope="module")
+def one_rank(tiny_model, tmp_path_factory):
+    return on_ranks(1, tmp_path_factory.mktemp("one"), gradients, tiny_model)
+
+
+@pytest.mark.parametrize("n", [3, 6])
+def test_gradient_is_the_same_on_any_number_of_ranks(n, one_rank, tiny_model, tmp_path):
+    some = ("grpo", "dapo", "one live group", "in two halves", "entropy, KL and two updates")
+    several = on_ranks(n, tmp_path, gradients, tiny_model, VARIANTS if n < 6 else some)
+    for name, (other_metrics, other) in several.items():
+        metrics, gradient = one_rank[name]
+        assert close(gradient, other), name
+        for key, value in metrics.items():
+            expected = value if value is None else pytest.approx(value, rel=1e-4, abs=1e-6)
+            assert other_metrics[key] == expected, (name, key)
+
+
+def test_gradient_is_the_same_for_any_batches_order_and_forwarded_dead_rows(one_rank):
+    metrics, gradient = one_rank["grpo"]
+    for name in ("small micro-batches", "packed", "groups in another order", "dead rows forwarded"):
+        assert close(gradient, one_rank[name][1]), name
+    # Two of six groups are dead: without them in the denominators the gradient is 6/4 as large.
+    assert close(gradient * 6 / 4, one_rank["dead rows out"][1])
+    assert metrics["forwarded_rows"] == 16  # four live groups of four
+    assert one_rank["dead rows forwarded"][0]["forwarded_rows"] == 24
+    assert not close(gradient, one_rank["dapo"][1])  # the comparison can fail
+
+
+def plain_gradient(folder, groups=range(6)):
+    """Compute (1/B) Σ_i Â_i (1/|o_i|) Σ_t ∇ log π(o_t) without this project's code."""
+    lm, loss = AutoModelForCausalLM.from_pretrained(folder), 0.0
+    rollouts, rewards = make_rollouts(), torch.tensor(REWARDS).float()
+    for b, (prompt, o) in enumerate(zip(rollouts.prompt_ids, rollouts.completion_ids, strict=True)):
+        r = rewards[b // 4]
+        if b // 4 in groups and r.min() < r.max():
+            logits = lm(torch.tensor([prompt + o])).logits[0, len(prompt) - 1 : -1] / 0.7
+            logp = logits.log_softmax(-1)[torch.arange(len(o)), o]
+            loss = loss - (r[b % 4] - r.mean()) / r.std(correction=0) * logp.mean() / 24
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in lm.parameters()])
+
+
+def test_gradient_is_that_of_the_plain_formula(one_rank, tiny_model):
+    gradient = plain_gradient(tiny_model)
+    assert close(one_rank["grpo"][1], gradient)
+    assert one_rank["grpo"][0]["grad_norm"] == pytest.approx(gradient.norm().item(), rel=1e-4)
+
+
+def test_gradient_cosine_is_that_of_every_second_live_group(one_rank, tiny_model):
+    metrics, gradient = one_rank["in two halves"]
+    assert close(gradient, one_rank["grpo"][1])
+    halves = [plain_gradient(tiny_model, groups) for groups in ((0, 4), (2, 5))]  # live: 0, 2, 4, 5
+    cosine = torch.cosine_similarity(*halves, dim=0).item()
+    assert metrics["grad_cosine"] == pytest.approx(cosine, abs=0.002)
+    assert "grad_cosine" not in one_rank["grpo"][0]
+
+
+def test_a_step_of_dead_groups_has_a_zero_gradient_and_still_steps(one_rank):
+    metrics, gradient = one_rank["all dead"]
+    assert metrics["grad_norm"] == metrics["forwarded_rows"] == 0 and metrics["entropy"] is None
+    assert not gradient.any()
+
+
+def teacher_after_two_updates(folder, batch_size):
+    flags = {"sampler": "goldilocks", "teacher_model": folder, "teacher_ranks": 0}
+    config = config_for(folder, **flags, teacher_batch_size=batch_size, teacher_epochs=1)
+    layout = Layout(config)
+    layout.connect(timeout_minutes=5)
+    t, gradients = Teacher(config, layout.device, layout.shard, layout.group), []
+
+    def record():
+        parts = [p.grad for p in t.model.parameters() if p.grad is not None]
+        parts = [getattr(part, "full_tensor", part.clone)() for part in parts]
+        gradients.append(torch.cat([part.flatten() for part in parts]))
+
+    t.optimizer.step = record
+    for i in range(8):
+        t.update(f"what is {'1' * i}?", i, 8)
+    return gradients, torch.from_numpy(t.predict(["what is 3?", "4", "5 and 6"])), t.last_loss
+
+
+def test_teacher_gradient_is_the_same_on_any_number_of_ranks(tiny_model, tmp_path):
+    """6 rows a batch; the last batch, of 2, leaves one of three ranks idle."""
+    body = teacher_after_two_updates
+    alone, *shared = [on_ranks(n, tmp_path, body, tiny_model, 6 // n) for n in (1, 2, 3)]
+    gradients, predictions, loss = alone
+    assert len(gradients) == 1 + 2
+    for other_gradients, other_predictions, other_loss in shared:
+        for a, b in zip(gradients, other_gradients, strict=True):
+            assert a.abs().max() > 1e-4 and close(a, b)
+        assert torch.allclose(predictions, other_predictions)
+        assert other_loss == pytest.approx(loss, rel=1e-5)

@@ -1,0 +1,139 @@
+"""plumbing/run_dir.py: which directories are used or resumed, and what a resume drops."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from plumbing import checkpoint
+from plumbing.errors import InputError
+from plumbing.files import read_lines
+from plumbing.run_dir import RunDir
+from tests.helpers.ranks import command, contents, one_rank, parse
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+SOFTMAX = ("--sampler", "softmax", "--sampler_args", "temperature=0.1")
+
+
+@pytest.fixture(scope="module")
+def run_dir(tiny_model, tiny_data):
+    """A function from a path and flags to its RunDir."""
+
+    def run_dir(folder, *flags) -> RunDir:
+        flags = command(folder, *SOFTMAX, *flags, model=tiny_model, data=tiny_data)
+        return RunDir(parse(*flags), one_rank(*flags), {})
+
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, run_dir):
+    """The directory of a run of two steps, with a checkpoint of each."""
+    run = run_dir(tmp_path_factory.mktemp("whole") / "run", "--steps", 2)
+    model = torch.nn.Linear(1, 1)
+    models = {"student": (model, torch.optim.AdamW(model.parameters()))}
+    assert run.open() == 0 and run.load(0, {}) is None
+    run.log("metrics", [{"step": 0}])
+    for step in (1, 2):
+        run.log("selections", [{"step": step}, {"step": step}])
+        run.log("metrics", [{"step": step}])
+        run.save(step, models, {"step": step})
+    run.file_lock.release()
+    return run.path
+
+
+OUT = {
+    "file": "file is a file; choose a directory",
+    "file/run": "cannot be used (Not a directory): choose another",
+    "a" * 300: "cannot be used (File name too long): choose another",
+    ".": "not empty, and holds no run; choose another directory",
+}
+
+
+@pytest.mark.parametrize("name", OUT)
+def test_an_unusable_directory_is_rejected_and_unchanged(name, tmp_path, run_dir):
+    (tmp_path / "file").write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(InputError) as error:
+        run_dir(tmp_path / name).open()
+    assert OUT[name] in str(error.value) and "\n" not in str(error.value)
+    assert contents(tmp_path) == before
+
+
+def write(name, text):
+    return lambda run: (run / name).write_text(text)
+
+
+def change(name, **settings):
+    """Change settings in a JSON file; None removes one."""
+
+    def damage(run):
+        new = json.loads((run / name).read_text()) | settings
+        kept = {name: value for name, value in new.items() if value is not None}
+        (run / name).write_text(json.dumps(kept))
+
+    return damage
+
+
+CONFIG, METRICS, SELECTIONS = "config.json", "metrics.jsonl", "selections.jsonl"
+REMEDY, OTHER = "restore it, or choose another --out", "another configuration: "
+GAP = f"{METRICS} lacks a step before 2: {REMEDY}"
+OLDER = "another version of this code (reward is missing): choose another --out"
+LINEAR = change(CONFIG, lr_schedule="linear")  # the rate depends on the number of steps
+SETTINGS = "sampler_args was 'temperature=0.1', is 'temperature=0.2'"
+REJECTED = {  # the damage, the error, flags
+    "a config cut short": (write(CONFIG, "{"), "config.json is damaged ("),
+    "a gap": (write(METRICS, '{"step": 0}\n{"step": 2}\n'), GAP),
+    "a torn line": (write(SELECTIONS, "{\n{}\n"), f"{SELECTIONS}, line 1: "),
+    "no step": (write(SELECTIONS, "{}\n"), f"{SELECTIONS} is damaged: {REMEDY}"),
+    "older code": (change(CONFIG, reward=None), OLDER),
+    "other data": (change(CONFIG, val_data_crc32=1), OTHER + "val_data_crc32 was 1, is"),
+    "another seed": (lambda run: None, OTHER + "seed was 0, is 1", "--seed 1"),
+    "sampler settings": (lambda run: None, OTHER + SETTINGS, "--sampler_args temperature=0.2"),
+    "fewer steps": (lambda run: None, "--steps 1: the run in ", "--steps 1"),
+    "linear": (LINEAR, OTHER + "steps was 2, is 3", "--lr_schedule linear"),
+}
+
+
+@pytest.mark.parametrize("case", REJECTED)
+def test_a_run_that_cannot_be_resumed_is_rejected_and_unchanged(case, whole, tmp_path, run_dir):
+    damage, message, flags = (*REJECTED[case], "")[:3]
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    damage(folder)
+    before = contents(folder)
+    with pytest.raises(InputError) as error:
+        run_dir(folder, "--steps", 3, *flags.split()).open()
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert contents(folder) == before
+
+
+def test_settings_are_recorded_and_inexact_ones_may_change_with_a_note(whole, run_dir, capsys):
+    assert json.loads((whole / CONFIG).read_text())["sampler_args"] == "temperature=0.1"
+    assert run_dir(whole, "--steps", 2, "--keep", 9).open() == 2
+    assert capsys.readouterr().out == ""
+    assert run_dir(whole, "--steps", 2, "--per_device_batch_size", 5).open() == 2
+    line = "note: per_device_batch_size was 96, is 5: resumes, but not bit for bit\n"
+    assert capsys.readouterr().out == line
+
+
+def test_a_directory_in_use_by_another_job_is_rejected(whole, run_dir):
+    """Before anything is read, as it may change at any moment."""
+    other = run_dir(whole)
+    other._lock()
+    with pytest.raises(InputError, match="another job is writing there; end it, or choose another"):
+        run_dir(whole, "--seed", 1).open()
+    other.file_lock.release()
+    assert run_dir(whole, "--steps", 2).open() == 2
+
+
+def test_a_resume_drops_everything_after_its_checkpoint(whole, tmp_path, run_dir):
+    shutil.copytree(whole, tmp_path / "run")
+    run = run_dir(tmp_path / "run")
+    with (run.path / METRICS).open("a") as file:
+        file.write('{"step": 3}\n{"step": 4')  # torn
+    assert run.load(1, {}) == {"step": 1}
+    assert [row["step"] for row in read_lines(run.path / METRICS)] == [0, 1]
+    assert [row["step"] for row in read_lines(run.path / SELECTIONS)] == [1, 1]
+    assert checkpoint.steps(run.path) == [1]
