@@ -12,34 +12,30 @@ before the run.
 
 Every start writes the tracker's run again from the run directory, so the command may be killed at
 any time: started again, it neither repeats nor omits a step. It does the same when the run resumes
-from a checkpoint and so replaces steps that were already copied.
+from a checkpoint and replaces steps that were copied.
 
-- TensorBoard: event files in OUT/NAME. mirror deletes those that it wrote before.
-- trackio: a SQLite file on this machine (`trackio sync` publishes it). mirror deletes its own run.
-- W&B: its server cannot replace steps, so mirror continues after the last step there. Steps that
-  a resumed run replaces keep their first numbers: the same ones on a CPU.
+- TensorBoard: event files in OUT/NAME. Those of an earlier start are deleted.
+- trackio: a SQLite file on this machine (`trackio sync` publishes it). An earlier copy is deleted.
+- W&B: its server replaces no step, so the copy continues after the last step there. Steps that a
+  resumed run replaces keep their first numbers, which on a CPU are the same.
 
-A step whose evaluation was interrupted is copied when the run has made up for it. TensorBoard and
-trackio are refused if they have a run of this name and other settings: choose another --name.
+A step whose evaluation was interrupted is copied when the run has made up for it. If TensorBoard or
+trackio has a run of this name with other settings, it is not overwritten: choose another --name.
 """
 
 import json
-import sqlite3
 import sys
 import textwrap
 import time
 import zlib
 from collections import Counter, defaultdict
-from contextlib import closing
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 from filelock import FileLock, Timeout
 
-from plumbing.errors import InputError
+from plumbing.errors import InputError, first_lines
 from plumbing.files import read_lines, write_atomic
 from plumbing.run_dir import FREE, INEXACT
 from scripts import analysis
@@ -48,50 +44,88 @@ from verify import STATUSES
 WAIT = 5.0  # seconds between two looks at the run with --follow
 
 
-@dataclass
-class Tracker:
-    """Where a run is copied to. Subclasses define start(config), which begins the run anew,
-    write(step, numbers, samples) and close()."""
+def open_tensorboard(out: Path, project: str, name: str, config: dict):
+    """Begin event files anew; return write(step, numbers, samples) and close()."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    package: ModuleType
-    place: Path
-    project: str
-    name: str
+    settings = out / name / "config.json"
+    if settings.exists():
+        check_same(config, json.loads(settings.read_text()), out / name)
+    for file in settings.parent.glob("events.out.tfevents.*.mirror"):
+        file.unlink()
+    # purge_step makes a TensorBoard that is running forget the deleted files.
+    writer = SummaryWriter(out / name, purge_step=0, flush_secs=5, filename_suffix=".mirror")
+    write_atomic(settings, json.dumps(config, indent=1))
+    writer.add_text("config", as_code(settings.read_text()))
 
-    def stored_config(self) -> dict:
-        """The settings of the run of this name that would be overwritten; {} if there is none."""
-        return {}
-
-
-class TensorBoard(Tracker):
-    def stored_config(self):
-        path = self.place / self.name / "config.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-    def start(self, config):
-        from torch.utils.tensorboard import SummaryWriter
-
-        folder, text = self.place / self.name, json.dumps(config, indent=1)
-        for file in folder.glob("events.out.tfevents.*.mirror"):
-            file.unlink()
-        # purge_step makes a TensorBoard that is running forget the deleted files.
-        how = {"purge_step": 0, "flush_secs": int(WAIT), "filename_suffix": ".mirror"}
-        self.writer = SummaryWriter(folder, **how)
-        self.writer.add_text("config", as_code(text))
-        write_atomic(folder / "config.json", text)
-
-    def write(self, step, numbers, samples):
+    def write(step: int, numbers: dict[str, float], samples: list[dict]) -> None:
         for key, value in numbers.items():
-            self.writer.add_scalar(key, value, step)
+            writer.add_scalar(key, value, step)
         texts = []
         for sample in samples:
             code = as_code(sample["prompt"] + sample["completion"])
             texts.append(f"Problem {sample['problem']}: {sample['status']}\n\n{code}")
         if texts:
-            self.writer.add_text("samples", "\n\n".join(texts), step)
+            writer.add_text("samples", "\n\n".join(texts), step)
 
-    def close(self):
-        self.writer.close()
+    return write, writer.close
+
+
+def open_trackio(out: Path, project: str, name: str, config: dict):
+    """Begin a run of trackio anew; return write(step, numbers, samples) and close()."""
+    import trackio
+    from trackio import utils
+    from trackio.sqlite_storage import SQLiteStorage
+
+    if any(utils.resolve_space_id_and_server_url(None, None)):
+        unset = "unset TRACKIO_SPACE_ID and TRACKIO_SERVER_URL"
+        raise InputError(f"{unset}: mirror writes a local file, which `trackio sync` publishes")
+    if utils.get_storage_mode() != "sqlite":
+        raise InputError(f"TRACKIO_DIR {utils.TRACKIO_DIR}: must be on a local disk")
+    check_same(config, SQLiteStorage.get_run_config(project, name) or {}, utils.TRACKIO_DIR)
+    SQLiteStorage.delete_run(project, name)
+    off = {"auto_log_gpu": False, "auto_log_cpu": False, "embed": False}
+    run = trackio.init(project, name, config=config, **off)
+    steps = []
+
+    def write(step: int, numbers: dict[str, float], samples: list[dict]) -> None:
+        run.log(numbers | as_table(samples, trackio.Table), step=step)
+        steps.append(step)
+
+    def close() -> None:
+        trackio.finish()
+        stored = SQLiteStorage.get_log_count(project, name)
+        if stored != len(steps):  # trackio only warns if it cannot write
+            raise InputError(f"trackio stored {stored} of {len(steps)} steps: start mirror again")
+
+    return write, close
+
+
+def open_wandb(out: Path, project: str, name: str, config: dict):
+    """Begin or continue a run of W&B; return write(step, numbers, samples) and close()."""
+    import wandb
+
+    # Runs with other settings have another id.
+    checksum = zlib.crc32(json.dumps(fixed_settings(config), sort_keys=True).encode())
+    run = wandb.init(
+        project=project,
+        name=name,
+        id=f"{name}-{checksum:08x}",
+        resume="allow",
+        config=config,
+        mode="online",
+        dir=out,
+        settings=wandb.Settings(console="off", x_disable_stats=True),
+    )
+
+    def write(step: int, numbers: dict[str, float], samples: list[dict]) -> None:
+        if step >= run.starting_step:  # the server has the steps before it
+            run.log(numbers | as_table(samples, wandb.Table), step=step, commit=True)
+
+    return write, run.finish
+
+
+TRACKERS = {"tensorboard": open_tensorboard, "trackio": open_trackio, "wandb": open_wandb}
 
 
 def as_code(text: str) -> str:
@@ -99,71 +133,9 @@ def as_code(text: str) -> str:
     return textwrap.indent(text, "    ")
 
 
-class Trackio(Tracker):
-    def __post_init__(self):
-        from trackio import utils
-
-        self.place = utils.TRACKIO_DIR
-        remote = any(utils.resolve_space_id_and_server_url(None, None))
-        if remote or utils.get_storage_mode() != "sqlite":
-            local = "TRACKIO_DIR has to be on a local disk"
-            unset = "TRACKIO_SPACE_ID and TRACKIO_SERVER_URL unset"
-            raise InputError(f"trackio: {local}, {unset}; `trackio sync` publishes the run")
-
-    def stored_runs(self) -> list:
-        try:
-            runs = self.package.Api().runs(self.project)
-        except ValueError:  # no such project yet
-            return []
-        return [run for run in runs if run.name == self.name]
-
-    def stored_config(self):
-        return next((run.config for run in self.stored_runs()), None) or {}
-
-    def start(self, config):
-        for run in self.stored_runs():
-            if not run.delete():
-                raise InputError(f"{self.place}: the run {self.name} cannot be deleted")
-        off = {"auto_log_gpu": False, "auto_log_cpu": False, "embed": False}
-        self.run, self.rows = self.package.init(self.project, self.name, config=config, **off), 0
-
-    def write(self, step, numbers, samples):
-        self.run.log(numbers | as_table(samples, self.package.Table), step=step)
-        self.rows += 1
-
-    def close(self):
-        from trackio.sqlite_storage import SQLiteStorage
-
-        self.package.finish()
-        stored = SQLiteStorage.get_log_count(self.project, run_id=self.run.id)
-        if stored != self.rows:  # trackio only warns if it cannot write
-            raise InputError(f"trackio stored {stored} of {self.rows} steps: run mirror again")
-
-
-class Wandb(Tracker):
-    def start(self, config):
-        # Runs of other settings have another id, so that none is overwritten.
-        settings = json.dumps(fixed_settings(config), sort_keys=True)
-        run = {"id": f"{self.name}-{zlib.crc32(settings.encode()):08x}", "resume": "allow"}
-        run |= {"project": self.project, "name": self.name, "config": config, "mode": "online"}
-        off = self.package.Settings(console="off", x_disable_stats=True)
-        self.run = self.package.init(**run, dir=self.place, settings=off)
-
-    def write(self, step, numbers, samples):
-        if step >= self.run.starting_step:  # the server has the steps before it
-            values = numbers | as_table(samples, self.package.Table)
-            self.run.log(values, step=step, commit=True)
-
-    def close(self):
-        self.run.finish()
-
-
 def as_table(samples: list[dict], table: type) -> dict:
     """The samples as a tracker's table; nothing if there are none."""
     return {"samples": table(dataframe=pd.DataFrame(samples))} if samples else {}
-
-
-TRACKERS = {"tensorboard": TensorBoard, "trackio": Trackio, "wandb": Wandb}
 
 
 def fixed_settings(config: dict) -> dict:
@@ -171,14 +143,12 @@ def fixed_settings(config: dict) -> dict:
     return {key: value for key, value in config.items() if key not in FREE | INEXACT}
 
 
-def complete_rows(run_dir: Path, config: dict) -> list[dict]:
-    """The rows of metrics.jsonl, without a last one that still has to be evaluated."""
-    rows = read_lines(run_dir / "metrics.jsonl", torn=True)
-    if rows and "val_accuracy" not in rows[-1]:
-        step = rows[-1]["step"]
-        if step % config["eval_every"] == 0 or step == config["steps"]:
-            rows.pop()
-    return rows
+def check_same(config: dict, stored: dict, place: Path) -> None:
+    """Raise InputError if the tracker's run, {} without one, has other settings than this one."""
+    fixed = fixed_settings(config) if stored else {}
+    if differ := sorted(key for key in fixed if stored.get(key) != fixed[key]):
+        other = f"has a run of this name and another configuration ({', '.join(differ)})"
+        raise InputError(f"{place} {other}: choose another --name")
 
 
 def numbers_of(run_dir: Path, row: dict) -> dict[str, float]:
@@ -194,39 +164,50 @@ def numbers_of(run_dir: Path, row: dict) -> dict[str, float]:
     return numbers
 
 
-def copy(run_dir: Path, tracker: Tracker, follow: bool) -> int | None:
-    """Copy all steps, and with `follow` those that come, until the run is finished. Returns their
+def is_complete(row: dict, config: dict) -> bool:
+    """Whether a step has its evaluation, or needs none."""
+    due = row["step"] % config["eval_every"] == 0 or row["step"] == config["steps"]
+    return "val_accuracy" in row or not due
+
+
+def copy(run_dir: Path, write: Callable, follow: bool) -> int | None:
+    """Copy all steps, and with `follow` those to come, until the run is finished. Returns their
     number, or None as soon as steps that were copied are replaced."""
     copied = []
     while True:
         config = analysis.read_config(run_dir)  # a finished run may go on with more steps
-        rows = complete_rows(run_dir, config)
+        rows = read_lines(run_dir / "metrics.jsonl", torn=True)
+        if rows and not is_complete(rows[-1], config):
+            rows.pop()
         if rows[: len(copied)] != copied:
             return None
         samples = defaultdict(list)
         for sample in read_lines(run_dir / "samples.jsonl", torn=True):
             samples[sample.pop("step")].append(sample)
         for row in rows[len(copied) :]:
-            tracker.write(row["step"], numbers_of(run_dir, row), samples[row["step"]])
+            write(row["step"], numbers_of(run_dir, row), samples[row["step"]])
         copied = rows
         if not follow or (rows and rows[-1]["step"] == config["steps"]):
             return len(rows)
         time.sleep(WAIT)
 
 
-def mirror(run_dir: Path, tracker: Tracker, follow: bool) -> int:
-    """Write the tracker's run from its first step, again whenever the run replaces steps. Returns
-    the number of steps. Raises InputError if the tracker has a run of other settings."""
+def mirror(run_dir: Path, args, name: str) -> int:
+    """Write the tracker's run, and again whenever the run replaces steps. Returns the number of
+    steps."""
     steps = None
     while steps is None:
-        config, stored = analysis.read_config(run_dir), tracker.stored_config()
-        fixed = fixed_settings(config) if stored else {}
-        if differ := sorted(key for key in fixed if stored.get(key) != fixed[key]):
-            other = f"has a run of this name and another configuration ({', '.join(differ)})"
-            raise InputError(f"{tracker.place} {other}: choose another --name")
-        tracker.start(config)
-        with closing(tracker):
-            steps = copy(run_dir, tracker, follow)
+        config = analysis.read_config(run_dir)
+        try:
+            write, close = TRACKERS[args.to](args.out, args.project, name, config)
+        except ImportError as error:
+            raise InputError(f"--to {args.to}: {error}: pip install {args.to}") from error
+        except Exception as error:  # the trackers raise many kinds
+            raise InputError(f"--to {args.to}: {first_lines(error)}") from error
+        try:
+            steps = copy(run_dir, write, args.follow)
+        finally:
+            close()
     return steps
 
 
@@ -243,22 +224,15 @@ def main(argv=None) -> int:
     args = parser.parse_args(argv)
     run_dir = args.run.resolve()
     name = args.name or run_dir.name
-    with analysis.one_line("mirror"):
-        try:
-            package = import_module(args.to)
-        except ImportError as error:
-            raise InputError(f"--to {args.to}: {error}: pip install {args.to}") from error
-        tracker = TRACKERS[args.to](package, args.out, args.project, name)
-    refused = Timeout, ValueError, sqlite3.Error, getattr(package, "Error", OSError)
     try:
-        with analysis.one_line("mirror", *refused):
+        with analysis.one_line("mirror", Timeout):
             if args.follow and not (run_dir / "config.json").exists():
                 print(f"waiting for {run_dir}", flush=True)
                 while not (run_dir / "config.json").exists():
                     time.sleep(WAIT)
-            with FileLock(tracker.place / f"{name}-{args.to}-mirror.lock", timeout=0):
-                steps = mirror(run_dir, tracker, args.follow)
-            print(f"{tracker.place} has {steps} steps of {name}", flush=True)
+            with FileLock(args.out / f"{name}-{args.to}-mirror.lock", timeout=0):
+                steps = mirror(run_dir, args, name)
+            print(f"{steps} steps of {name} copied to {args.to}", flush=True)
     except KeyboardInterrupt:
         return 130
     return 0
