@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 
 import pytest
 from filelock import FileLock
@@ -132,83 +133,50 @@ def test_bad_input_is_one_line_and_the_run_is_not_touched(tmp_path, monkeypatch,
 
 
 def in_tensorboard(folder):
-    """(step, key) -> every value, each text of samples, each configuration, as TensorBoard reads
-    them."""
+    """(step, key, value) of what TensorBoard reads, (None, "samples", text) for a text."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder / "run"), {"scalars": 0, "tensors": 0})
     events.Reload()
-    values = {}
-    for tag in events.Tags()["scalars"]:
-        for event in events.Scalars(tag):
-            values.setdefault((event.step, tag), []).append(event.value)
-    texts = [events.Tensors(f"{key}/text_summary") for key in ("samples", "config")]
-    samples, configs = ([e.tensor_proto.string_val[0].decode() for e in each] for each in texts)
-    return values, samples, [json.loads(config) for config in configs]
+    tags = events.Tags()["scalars"]
+    texts = events.Tensors("samples/text_summary")
+    values = [(event.step, tag, event.value) for tag in tags for event in events.Scalars(tag)]
+    return values + [(text.step, "samples", text.tensor_proto.string_val) for text in texts]
 
 
 def in_trackio(folder):
-    """The same, as it is in trackio's file."""
+    """The same of trackio's file."""
     with sqlite3.connect(folder / "goldilocks-rl.db") as file:
         rows = file.execute("SELECT step, metrics FROM metrics WHERE run_name = 'run'").fetchall()
-        query = "SELECT config FROM configs WHERE run_id IN (SELECT run_id FROM metrics)"
-        configs = file.execute(query).fetchall()
-    values, samples = {}, []
-    for step, text in rows:
-        for key, value in json.loads(text).items():
-            if key == "samples":
-                samples.append(value["_value"])
-            else:
-                values.setdefault((step, key), []).append(value)
-    return values, samples, [json.loads(config) for (config,) in configs]
-
-
-DYING = """
-import os, signal, sys, time
-from scripts import mirror
-
-open_tracker = mirror.TRACKERS[sys.argv[3]]
-
-def open_dying(*args):
-    write, close = open_tracker(*args)
-
-    def dying(step, numbers, samples):
-        if step == 30:
-            time.sleep(1.5)  # trackio stores what it was given twice a second
-        if step == 35:
-            os.kill(os.getpid(), signal.SIGKILL)
-        write(step, numbers, samples)
-
-    return dying, close
-
-mirror.TRACKERS[sys.argv[3]] = open_dying
-mirror.main(sys.argv[1:])
-"""
+    return [(step, *item) for step, text in rows for item in json.loads(text).items()]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tracker", ["tensorboard", "trackio"])
 def test_started_again_after_sigkill_it_has_every_step_once(tmp_path, tracker):
-    """Killed when it has stored some steps and not others. Other settings are then refused."""
+    """Killed while it follows. A run with other settings is then not overwritten."""
     pytest.importorskip(tracker)
     read = {"tensorboard": in_tensorboard, "trackio": in_trackio}[tracker]
-    folder = write_run(tmp_path / "run", *(row(step, 1 / (step + 1)) for step in range(61)))
-    line = [str(folder), "--to", tracker, "--out", str(tmp_path / "logs")]
-    how = {"cwd": ROOT, "env": os.environ | {"TRACKIO_DIR": str(tmp_path / "logs")}}
-    again = [sys.executable, "-m", "scripts.mirror", *line]
-    killed = subprocess.run([sys.executable, "-c", DYING, *line], **how)
-    assert killed.returncode == -signal.SIGKILL
-    subprocess.run(again, **how, check=True)
-    values, samples, (config,) = read(tmp_path / "logs")
-    logged = {(step, key): value for (step, key), (value,) in values.items()}  # each once
+    logs, rows = tmp_path / "logs", [row(step, 1 / (step + 1)) for step in range(61)]
+    folder = write_run(tmp_path / "run", *rows[:30], steps=60)
+    command = [sys.executable, "-m", "scripts.mirror", str(folder), "--to", tracker]
+    command += ["--out", str(logs)]
+    how = {"cwd": ROOT, "env": os.environ | {"TRACKIO_DIR": str(logs)}}
+    first = subprocess.Popen([*command, "--follow"], **how)
+    while not [*logs.glob("run/events*"), *logs.glob("*.db")]:
+        time.sleep(0.1)
+    time.sleep(1)  # trackio stores what it was given twice a second
+    first.kill()
+    assert first.wait() == -signal.SIGKILL
+    write_run(folder, *rows)
+    subprocess.run(command, **how, check=True)
     steps = [expected(step, 1 / (step + 1)) for step in range(61)]
     numbers = {(step, key): value for step, each, _ in steps for key, value in each.items()}
-    assert logged == pytest.approx(numbers)  # in 32 bits
-    assert len(samples) == 1
-    settings = json.loads((folder / "config.json").read_text())
-    assert settings.items() <= config.items()
-    (folder / "config.json").write_text(json.dumps(settings | {"seed": 1, "steps": 99}))
-    other = subprocess.run(again, **how, text=True, stderr=subprocess.PIPE)
+    logged = [item for item in read(logs) if item[1] != "samples"]
+    assert len(logged) == len(numbers) == len(read(logs)) - 1
+    assert {(step, key): value for step, key, value in logged} == pytest.approx(numbers)
+    make_run(folder, rows, seed=1)
+    other = subprocess.run(command, **how, text=True, stderr=subprocess.PIPE)
     assert other.returncode == 2 and "(seed): choose another --name\n" in other.stderr
 
 
