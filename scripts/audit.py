@@ -5,21 +5,20 @@
 Values are mean ± sample standard deviation over runs. A prediction is the utility that a problem
 was selected with; its outcome is y = √(p̂(1-p̂)) of its G completions.
 
-- Exploring selects uniformly (the uniform sampler always does). It judges the teacher without bias,
-  and its mean outcome is the pool's.
+- Exploring selects uniformly, as the uniform sampler always does. So it judges the teacher without
+  bias, and its mean outcome is the pool's.
 - Greedy takes the largest of K predictions, so on average it overrates.
-- Lift is how far greedy lies above its pool: predicted (utility less the pool's mean) and in
-  outcomes (greedy less exploring).
-- Noise floor is the error of a perfect teacher, which comes from G alone.
+- Lift: how far greedy lies above its pool, predicted (utility less the pool's mean) and in outcomes
+  (greedy less exploring).
+- Noise floor: the error of a perfect teacher, which comes from G alone.
 - Gradient norm: a dead group adds nothing to the sum but counts in the denominator, so fewer dead
-  groups raise the norm without changing any group's gradient. Dividing by the live share undoes
-  this, as `--dead_rows out` does.
+  groups raise the norm. Dividing by the live share undoes this, as `--dead_rows out` does.
 
 For a uniform run it also asks: is a teacher worth its compute, 4/3 of the devices? S, how many
 times fewer steps the run would need, is predicted from r, how many times more groups would be live,
 and x, how much of the gradient is signal already (analysis.predicted_speed). A perfect teacher
-bounds r. `--teacher MODEL` trains one offline on the run's logged outcomes, as it would have
-learned beside the run, and measures the r of its choices:
+bounds r. `--teacher MODEL` trains one offline on the run's logged outcomes and takes the r of its
+choices:
 
     python -m scripts.audit runs/demo-uniform-seed0 --teacher demo/model
 """
@@ -165,11 +164,11 @@ def would_pay(run: Run, model: str | None) -> dict[str, dict]:
     perfect = predicted_gain(run)
     # If a perfect teacher does not pay, none does. If it pays, a real one may not.
     perfect["says"] = "no" if says(perfect) == "no" else "open"
-    gains = {PERFECT: perfect}
-    if model:
-        gains[model] = predicted_gain(run, read_by_teacher(run, model))
-        gains[model]["says"] = "no" if perfect["says"] == "no" else says(gains[model])
-    return gains
+    if model is None:
+        return {PERFECT: perfect}
+    learned = predicted_gain(run, read_by_teacher(run, model))
+    learned["says"] = "no" if perfect["says"] == "no" else says(learned)
+    return {PERFECT: perfect, model: learned}
 
 
 def answers(runs: list[Run], model: str | None) -> str:
@@ -203,9 +202,8 @@ def main(argv=None) -> None:
         if uniform:
             print(answers(uniform, args.teacher), end="")
         elif args.teacher:
-            raise InputError(
-                "--teacher needs a run with --sampler uniform and without --resample_rounds"
-            )
+            needed = "a run with --sampler uniform and without --resample_rounds"
+            raise InputError(f"--teacher needs {needed}")
 
 
 if __name__ == "__main__":

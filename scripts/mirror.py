@@ -10,17 +10,17 @@ status (val_status/...) and the mean length (val_tokens); and the samples. Nulls
 --follow it continues until the run is finished, or Ctrl-C (exit status 130), and may be started
 before the run.
 
-Every start writes the tracker's run again from the run directory, so the command may be killed at
-any time: started again, it neither repeats nor omits a step. It does the same when the run resumes
-from a checkpoint and replaces steps that were copied.
+Every start writes the tracker's run again from the run directory. So the command may be killed at
+any time: started again, it neither repeats nor omits a step. It also starts over when the run
+resumes from a checkpoint and replaces steps.
 
 - TensorBoard: event files in OUT/NAME. Those of an earlier start are deleted.
 - trackio: a SQLite file on this machine (`trackio sync` publishes it). An earlier copy is deleted.
 - W&B: its server replaces no step, so the copy continues after the last step there. Steps that a
   resumed run replaces keep their first numbers, which on a CPU are the same.
 
-A step whose evaluation was interrupted is copied when the run has made up for it. If TensorBoard or
-trackio has a run of this name with other settings, it is not overwritten: choose another --name.
+A step whose evaluation was interrupted is copied when the run has made up for it. A run of the same
+name with other settings is not overwritten: choose another --name.
 """
 
 import json
@@ -107,16 +107,9 @@ def open_wandb(out: Path, project: str, name: str, config: dict):
 
     # Runs with other settings have another id.
     checksum = zlib.crc32(json.dumps(fixed_settings(config), sort_keys=True).encode())
-    run = wandb.init(
-        project=project,
-        name=name,
-        id=f"{name}-{checksum:08x}",
-        resume="allow",
-        config=config,
-        mode="online",
-        dir=out,
-        settings=wandb.Settings(console="off", x_disable_stats=True),
-    )
+    names = {"project": project, "name": name, "id": f"{name}-{checksum:08x}"}
+    off = wandb.Settings(console="off", x_disable_stats=True)
+    run = wandb.init(**names, config=config, resume="allow", mode="online", dir=out, settings=off)
 
     def write(step: int, numbers: dict[str, float], samples: list[dict]) -> None:
         if step >= run.starting_step:  # the server has the steps before it
@@ -164,10 +157,10 @@ def numbers_of(run_dir: Path, row: dict) -> dict[str, float]:
     return numbers
 
 
-def is_complete(row: dict, config: dict) -> bool:
-    """Whether a step has its evaluation, or needs none."""
+def awaits_evaluation(row: dict, config: dict) -> bool:
+    """Whether a step's evaluation is due and missing."""
     due = row["step"] % config["eval_every"] == 0 or row["step"] == config["steps"]
-    return "val_accuracy" in row or not due
+    return due and "val_accuracy" not in row
 
 
 def copy(run_dir: Path, write: Callable, follow: bool) -> int | None:
@@ -177,7 +170,7 @@ def copy(run_dir: Path, write: Callable, follow: bool) -> int | None:
     while True:
         config = analysis.read_config(run_dir)  # a finished run may go on with more steps
         rows = read_lines(run_dir / "metrics.jsonl", torn=True)
-        if rows and not is_complete(rows[-1], config):
+        if rows and awaits_evaluation(rows[-1], config):
             rows.pop()
         if rows[: len(copied)] != copied:
             return None
@@ -200,10 +193,9 @@ def mirror(run_dir: Path, args, name: str) -> int:
         config = analysis.read_config(run_dir)
         try:
             write, close = TRACKERS[args.to](args.out, args.project, name, config)
-        except ImportError as error:
-            raise InputError(f"--to {args.to}: {error}: pip install {args.to}") from error
         except Exception as error:  # the trackers raise many kinds
-            raise InputError(f"--to {args.to}: {first_lines(error)}") from error
+            install = f": pip install {args.to}" if isinstance(error, ImportError) else ""
+            raise InputError(f"--to {args.to}: {first_lines(error)}{install}") from error
         try:
             steps = copy(run_dir, write, args.follow)
         finally:

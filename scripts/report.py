@@ -4,16 +4,16 @@
     python -m scripts.report runs/demo-* --out both.html
     python -m scripts.report runs/demo-goldilocks-seed0 --follow
 
-For each run: its state, the newest completions with the boxed and the reference answer, the
-problems that are hardest and easiest for the student, and the verdicts of its evaluations. Above
-them one row of curves, by method as `plot` draws them. Problem texts come from the run's data
-files, as long as these are unchanged.
+Above one row of curves, by method as `plot` draws them. For each run its state, the newest
+completions, the problems that are hardest and easiest for the student, and the verdicts of its
+evaluations. Problem texts come from the run's data files, as long as these are unchanged.
 
 Runs may still be writing. With --follow the page is written again at an interval, and a browser
 reloads it, until all runs are finished. The page needs neither a network nor JavaScript.
 """
 
 import base64
+import re
 import time
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -33,12 +33,11 @@ from scripts import analysis, plot
 from scripts.analysis import Run
 from verify import extract_boxed
 
-RECENT = 20  # steps that the state averages over
+RECENT = 20  # steps that the share of dead groups is averaged over
 SHOWN = 6  # samples, and problems of a kind
 CURVES = [plot.PANELS[i] for i in (0, 1, 3)]  # accuracy, reward, dead groups
-# Control characters, which a browser would hide or obey, are made visible; tab and newline stay.
-VISIBLE = {i: 0x2400 + i for i in range(32) if chr(i) not in "\t\n"}
-VISIBLE |= dict.fromkeys([*range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
+# Control characters, which a browser would hide or obey; tab and newline are not among them.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @cache  # a run that is followed reads its data once
@@ -79,57 +78,50 @@ def is_finished(run: Run) -> bool:
     return run.config["steps"] in run.curve("val_accuracy").index
 
 
-def state(run: Run, now: float) -> list[str]:
-    """Say how far the run is. now: seconds since 1970."""
-    m = run.metrics.reindex(columns=["seconds", "eval_s", "zero_variance"])
-    step, steps, accuracy = m.index[-1], run.config["steps"], run.curve("val_accuracy")
-    spent, recent = m[["seconds", "eval_s"]].sum(axis=1), m[m.index > 0].tail(RECENT).mean()
+def state(run: Run) -> list[str]:
+    """Say how far the run is."""
+    step, steps, accuracy = run.metrics.index[-1], run.config["steps"], run.curve("val_accuracy")
+    seconds = run.metrics.reindex(columns=["seconds", "eval_s"]).sum(axis=1)
     before, after = accuracy.reindex([0, accuracy.index.max()])
-    # The next line may take as long as the longest step with its evaluation, and somewhat longer.
-    silent = now - (run.folder / "metrics.jsonl").stat().st_mtime
-    stalled = silent > 60 + 3 * spent.max()
-    left = f"about {duration((steps - step) * spent[spent.index > 0].mean())} left"
-    progress = f"nothing written for {duration(silent)}: has it stopped?" if stalled else left
+    written = datetime.fromtimestamp((run.folder / "metrics.jsonl").stat().st_mtime)
+    left = f"about {duration((steps - step) * seconds[seconds.index > 0].mean())} left"
     return [
-        f"step {step} of {steps}",
-        f"finished in {duration(spent.sum())}" if is_finished(run) else progress,
+        f"step {step} of {steps}, written {written:%H:%M:%S}",
+        f"finished in {duration(seconds.sum())}" if is_finished(run) else left,
         f"validation accuracy {percent(before)} → {percent(after)}",
-        f"dead groups {percent(recent.zero_variance)}",
-        f"{recent.seconds:.2f} s a step (mean of {min(RECENT, step)} steps)",
+        f"dead groups {percent(run.curve('zero_variance').tail(RECENT).mean())}",
     ]
 
 
 def samples(run: Run, problems: Problems | None) -> list[dict]:
     """The newest completions, latest first, with their last box and the reference answer."""
     rows = read_lines(run.folder / "samples.jsonl", torn=True)[: -SHOWN - 1 : -1]
-    return [
-        r | texts(problems, r["problem"]) | {"box": extract_boxed(r["completion"])} for r in rows
-    ]
+    boxes = ({"box": extract_boxed(row["completion"])} for row in rows)
+    return [r | texts(problems, r["problem"]) | box for r, box in zip(rows, boxes, strict=True)]
 
 
 def selections(run: Run, problems: Problems | None) -> list[tuple[str, float, list[dict]]]:
     """(kind of problem, its share of the problems tried, the first of them). First come those
     nearest to half right, then those tried most often, then the latest."""
-    known = run.selections.groupby("chosen").agg(
+    tried = run.selections.groupby("chosen").agg(
         step=("step", "max"),
         tries=("step", "size"),
         right=("successes", "sum"),
         predicted=("predicted", "last"),
     )
-    known["of"] = known.tries * run.config["group_size"]
-    p = known.right / known.of
-    order = pd.DataFrame({"far": abs(p - 0.5), "often": -known.tries, "late": -known.step})
-    known = known.loc[order.sort_values([*order]).index]
+    tried["of"] = tried.tries * run.config["group_size"]
+    tried["far"] = abs(tried.right / tried.of - 0.5)
+    tried = tried.sort_values(["far", "tries", "step"], ascending=[True, False, False])
     kinds = {
-        "Never solved": known.right == 0,
-        "Sometimes solved": (known.right > 0) & (known.right < known.of),
-        "Always solved": known.right == known.of,
+        "Never solved": tried.right == 0,
+        "Sometimes solved": (tried.right > 0) & (tried.right < tried.of),
+        "Always solved": tried.right == tried.of,
     }
-    shown = {kind: known[mask].head(SHOWN).to_dict("index") for kind, mask in kinds.items()}
-    return [
-        (kind, mask.mean(), [texts(problems, i) | row for i, row in shown[kind].items()])
-        for kind, mask in kinds.items()
-    ]
+    cards = []
+    for kind, mask in kinds.items():
+        first = tried[mask].head(SHOWN).to_dict("index")
+        cards.append((kind, mask.mean(), [texts(problems, i) | row for i, row in first.items()]))
+    return cards
 
 
 def evaluation(run: Run, problems: Problems | None) -> dict | None:
@@ -159,7 +151,7 @@ def view(run: Run) -> dict:
         for name in ("train_data", "val_data")
     )
     return {
-        "state": state(run, time.time()),
+        "state": state(run),
         "missing": sorted({train_error, val_error} - {""}),
         "samples": samples(run, train_problems),
         "selections": selections(run, train_problems),
@@ -175,9 +167,9 @@ def picture(methods: dict[str, list[Run]]) -> str:
 
 
 def visible(value):
-    """A value as the page shows it: control characters are visible, None is a dash."""
+    """A value as the page shows it, without control characters; – for None."""
     if isinstance(value, str):
-        return value.translate(VISIBLE)
+        return CONTROL.sub("\N{REPLACEMENT CHARACTER}", value)
     return "–" if value is None else value
 
 

@@ -14,8 +14,7 @@ SAMPLE = {"step": 2, "problem": 10, "status": "wrong", "prompt": "√2 < ?", "co
 
 # Left: two steps of an hour, and an evaluation of ten minutes. Two groups a step, of which one is
 # dead.
-EXPECTED = r"""step 2 of 4 · about 2:10:00 left · validation accuracy 25.0% → 50.0%
-dead groups 50.0% · 3600.00 s a step (mean of 2 steps)
+EXPECTED = r"""· about 2:10:00 left · validation accuracy 25.0% → 50.0% · dead groups 50.0%
 last box \frac{1}{2} reference gold10
 Never solved, 33.3% 10 < x & y? #10 · 0 of 8 right · step 2 · predicted 0.40
 Sometimes solved, 33.3% 12 < x & y? #12 · 2 of 4 right · step 2 · predicted 0.50
@@ -63,7 +62,7 @@ def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
     html, finished = report.page([make(tmp_path / "run", **GOLDILOCKS)], refresh=30)
     for words in EXPECTED.splitlines():
         assert words in words_of(html)
-    visible = str.maketrans({"\x1b": "␛", "\x85": "�", "\u202e": "�"})
+    visible = str.maketrans(dict.fromkeys("\x1b\x85\u202e", "�"))
     assert COMPLETION.translate(visible) in text_of(html)
     assert not finished and '<meta http-equiv="refresh" content="30">' in html
     # Nothing is executed, and nothing is fetched.
@@ -94,7 +93,7 @@ def test_runs_of_one_method_are_named_by_seed(tmp_path):
     uniform = [make(tmp_path / f"u{seed}", seed=seed, steps=2) for seed in (0, 1)]
     page = words_of(report.page([make(tmp_path / "g", **GOLDILOCKS), *uniform])[0])
     assert "goldilocks step 2 of 4" in page
-    assert "uniform, seed 1 step 2 of 2 · finished in 2:20:00" in page
+    assert re.search("uniform, seed 1 step 2 of 2, .{16} · finished in 2:20:00", page)
 
 
 def test_followed_until_it_is_finished(tmp_path, monkeypatch, capsys):
@@ -110,7 +109,7 @@ def test_followed_until_it_is_finished(tmp_path, monkeypatch, capsys):
     report.main([str(run), "--out", str(out), "--follow", "7"])
     [(seconds, first)], last = pages, out.read_text()
     assert seconds == 7 and "2 of 4" in first and 'http-equiv="refresh"' in first
-    assert "4 of 4 · finished" in words_of(last) and 'http-equiv="refresh"' not in last
+    assert "finished in" in words_of(last) and 'http-equiv="refresh"' not in last
     assert capsys.readouterr().out == f"{out}\n" and [*out.parent.iterdir()] == [out]
 
 
