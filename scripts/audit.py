@@ -1,23 +1,24 @@
-"""What training curves cannot separate: Markdown tables from run folders.
+"""Show what training curves do not separate: Markdown tables from run directories.
 
     python -m scripts.audit runs/demo-* > audit.md
 
-Values are mean ± sample standard deviation over runs. Predictions are those that a problem was
-selected with, outcomes y = √(p̂(1-p̂)) of its G completions.
+Values are mean ± sample standard deviation over runs. A prediction is the utility that a problem
+was selected with; its outcome is y = √(p̂(1-p̂)) of its G completions.
 
-Exploring picks uniformly (the uniform sampler always does): it judges the teacher without bias, and
-its mean outcome is the pool's. Greedy takes the largest of K predictions, so on average it
-overrates. Lift: how far greedy lies above its pool, predicted (utility less the pool's mean) and in
-outcomes (greedy less exploring). Noise floor: a perfect teacher's error, from G only.
+- Exploring selects uniformly, as the uniform sampler always does. So it judges the teacher without
+  bias, and its mean outcome is the pool's.
+- Greedy takes the largest of K predictions, so on average it overrates.
+- Lift: how far greedy lies above its pool, predicted (utility less the pool's mean) and in outcomes
+  (greedy less exploring).
+- Noise floor: the error of a perfect teacher, which comes from G alone.
+- Gradient norm: a dead group adds nothing to the sum but counts in the denominator, so fewer dead
+  groups raise the norm. Dividing by the live share undoes this, as `--dead_rows out` does.
 
-Gradient norm: a dead group adds nothing to the sum but counts in the denominator, so fewer of them
-raise the norm with no group's gradient changed. ÷ live share undoes it, as `--dead_rows out` does.
-
-Of a uniform run it also answers: would a teacher pay, on 4/3 of the devices? S, how many times
-fewer steps it would need, is predicted from r, how many times more groups would be live, and x, how
-much of the gradient is signal already (analysis.predicted_speed). A perfect teacher gives the most
-that r can be. `--teacher MODEL` has a real one learn from the run's own outcomes, as it would have
-beside the run, and takes as r what it would have found in them:
+For a uniform run it also asks: is a teacher worth its compute, 4/3 of the devices? S, how many
+times fewer steps the run would need, is predicted from r, how many times more groups would be live,
+and x, how much of the gradient is signal already (analysis.predicted_speed). A perfect teacher
+bounds r. `--teacher MODEL` trains one offline on the run's logged outcomes and takes the r of its
+choices:
 
     python -m scripts.audit runs/demo-uniform-seed0 --teacher demo/model
 """
@@ -45,9 +46,9 @@ LOGGED += ["teacher_mae", "teacher_mae_explore", "teacher_noise_floor"]
 
 
 def measures(run: Run, first: int, last: int) -> dict[str, float]:
-    """The table's numbers for the steps first..last; NaN where one is not known."""
+    """The table's numbers for the steps first to last; NaN if unknown."""
     m = run.metrics.reindex(columns=LOGGED).loc[first:last]
-    # A step without a live group divides by one in training, too.
+    # Training divides by at least one group, too.
     live = run.live.clip(lower=1 / run.config["prompts_per_step"]).loc[first:last]
     norm = m.grad_norm * (live if run.config["dead_rows"] == "out" else 1)
     s = run.selections[run.selections.step.between(first, last)]
@@ -72,20 +73,22 @@ def measures(run: Run, first: int, last: int) -> dict[str, float]:
 
 
 def audit(methods: dict[str, list[Run]]) -> str:
-    """A table for each quarter of the longest run's steps."""
-    longest, parts = max(run.metrics.index[-1] for runs in methods.values() for run in runs), []
-    width = -(-longest // 4)
+    """Format a table for each quarter of the longest run's steps."""
+    longest = max(run.metrics.index[-1] for runs in methods.values() for run in runs)
+    tables, width = [], -(-longest // 4)
     for first in range(1, longest + 1, width):
         last = min(first + width - 1, longest)
         of_steps = partial(measures, first=first, last=last)
-        parts.append(analysis.by_method(f"Steps {first} to {last}", methods, of_steps, "", 3))
-    return "\n".join(parts)
+        tables.append(analysis.by_method(f"Steps {first} to {last}", methods, of_steps, "", 3))
+    return "\n".join(tables)
 
 
 def read_by_teacher(run: Run, model: str) -> np.ndarray:
-    """What a teacher that learns from this run's outcomes predicts for each of its selections, in
-    their order: before it hears how they came out, or how the step before did (K.3's asynchrony).
-    One process takes the batches of as many teacher ranks as the run would have had."""
+    """Train a teacher on this run's outcomes; return what it predicts for each selection, in order.
+
+    It predicts a step's outcomes before it learns from the step before, as in training (K.3's
+    asynchrony). One process takes the batches of all the teacher ranks the run would have had.
+    """
     config = command_line.recorded(train.Config, run.config)
     config.teacher_model, config.teacher_ranks = model, 0
     config.teacher_batch_size *= max(1, run.config["world_size"] // 4)
@@ -95,114 +98,112 @@ def read_by_teacher(run: Run, model: str) -> np.ndarray:
         layout = Layout(config)
     except ValueError as error:
         raise InputError(str(error)) from error
-    problems, predicted, unheard = Problems(config.train_data), [], []
+    problems, predicted, feedback = Problems(config.train_data), [], []
     layout.connect(config.timeout_minutes)
     try:
         teacher = Teacher(config, layout.device, layout.shard, layout.group)
         for _, rows in run.selections.groupby("step"):
             questions = [problems.question(i) for i in rows.chosen]
             predicted.append(teacher.predict(questions))
-            for question, successes in unheard:
+            for question, successes in feedback:
                 teacher.update(question, successes, config.group_size)
-            unheard = list(zip(questions, rows.successes, strict=True))
+            feedback = list(zip(questions, rows.successes, strict=True))
     finally:
         dist.destroy_process_group()
     return np.concatenate(predicted)
 
 
 def picked(predicted_N: np.ndarray, live_N: np.ndarray, K: int) -> float:
-    """Over all pools of K of these N ≥ K problems, the share whose highest prediction is a live
-    one's. The j-th highest of N is the highest of C(N - j, K - 1) pools."""
+    """Over all pools of K of these N ≥ K problems, the share whose highest prediction is that of a
+    live problem. The j-th highest of N is the highest of C(N - j, K - 1) pools."""
     n, order = len(live_N), np.argsort(-predicted_N, kind="stable")
     pools = [math.comb(n - 1 - j, K - 1) / math.comb(n, K) for j in range(n)]
     return float(pools @ live_N[order])
 
 
-def foretold(run: Run, predicted_N=None) -> dict[str, float]:
-    """r, x and the predicted S with its 95% interval (a jackknife over tenths of the run), had
-    Alg. 1 chosen the run's problems with these predictions; without any, with a perfect teacher's.
-    live: the share of live groups that the run had. NaN: what it cannot tell."""
+def predicted_gain(run: Run, predicted_N=None) -> dict[str, float]:
+    """Predict what Alg. 1 would have gained, choosing the run's problems by these predictions, or
+    by a perfect teacher's if none are given. NaN where the run cannot tell.
+
+    Returns live (the run's share of live groups), r, x, and S with its 95% interval (low, high), a
+    jackknife over tenths of the run.
+    """
     K, epsilon, P = (run.config[name] for name in ("candidates", "epsilon", "prompts_per_step"))
     rows = run.selections.assign(live=run.selections.y > 0)
     rows["predicted"] = rows.live.astype(float) if predicted_N is None else predicted_N
-    size = math.ceil(K / P)  # steps that give a pool
-    cosine, found = run.curve("grad_cosine"), []
-    for at, part in rows.groupby((rows.step - 1) // size):
-        if len(part) >= K:
-            best = picked(part.predicted.to_numpy(), part.live.to_numpy(), K)
-            row = {
-                "live": part.live.mean(),
-                "cosine": cosine[(cosine.index - 1) // size == at].mean(),
-            }
-            found.append(row | {"taught": epsilon * row["live"] + (1 - epsilon) * best})
-    found = pd.DataFrame(found, columns=["live", "cosine", "taught"])
+    steps = math.ceil(K / P)  # that together have enough problems for a pool
+    parts = [part for _, part in rows.groupby((rows.step - 1) // steps) if len(part) >= K]
+    best = [picked(part.predicted.to_numpy(), part.live.to_numpy(), K) for part in parts]
+    live = np.array([part.live.mean() for part in parts])
+    cosine = run.curve("grad_cosine")
+    cosine = [cosine.reindex(part.step.unique()).mean() for part in parts]
+    taught = epsilon * live + (1 - epsilon) * np.array(best)
+    table = pd.DataFrame({"live": live, "cosine": cosine, "taught": taught})
 
-    def numbers(tenths: list[pd.DataFrame]) -> tuple[float, float]:
+    def r_and_x(tenths: list[pd.DataFrame]) -> tuple[float, float]:
         some = pd.concat(tenths)
         return some.taught.mean() / some.live.mean(), analysis.signal(some.live, some.cosine)
 
-    tenths = [found.iloc[i] for i in np.array_split(range(len(found)), 10) if len(i)]
-    enough = len(tenths) > 1 and found.live.any()
-    r, x = numbers(tenths) if enough else (math.nan, math.nan)
-    S = low = high = math.nan
-    if r > 0 and x >= 0:
+    tenths = [table.iloc[i] for i in np.array_split(range(len(table)), 10) if len(i)]
+    r = x = S = low = high = math.nan
+    if len(tenths) > 1 and live.any():
+        r, x = r_and_x(tenths)
         S, low, high = analysis.ratio_interval(
-            lambda t: analysis.predicted_speed(*numbers(t)), tenths
+            lambda some: analysis.predicted_speed(*r_and_x(some)), tenths
         )
-    return {"live": found.live.mean(), "r": r, "x": x, "S": S, "low": low, "high": high}
+    return {"live": table.live.mean(), "r": r, "x": x, "S": S, "low": low, "high": high}
 
 
-def says(found: dict) -> str:
-    """Of an S with its interval: does it pay? yes, no, or open."""
-    return "no" if found["high"] < PAYS else "yes" if found["low"] > PAYS else "open"
+def says(gain: dict) -> str:
+    """Whether S is above PAYS by its interval: yes, no, or open."""
+    return "no" if gain["high"] < PAYS else "yes" if gain["low"] > PAYS else "open"
 
 
 def would_pay(run: Run, model: str | None) -> dict[str, dict]:
-    """What is foretold of a perfect teacher and, if asked, of this one, each with its answer."""
-    perfect = foretold(run)
-    # That a perfect one pays does not say that one does; that it does not says that none does.
-    at_best = "no" if says(perfect) == "no" else "open"
-    found = {PERFECT: perfect | {"says": at_best}}
-    if model:
-        learned = foretold(run, read_by_teacher(run, model))
-        found[model] = learned | {"says": "no" if at_best == "no" else says(learned)}
-    return found
+    """predicted_gain of a perfect teacher and of `model` if given, each with its answer."""
+    perfect = predicted_gain(run)
+    # If a perfect teacher does not pay, none does. If it pays, a real one may not.
+    perfect["says"] = "no" if says(perfect) == "no" else "open"
+    if model is None:
+        return {PERFECT: perfect}
+    learned = predicted_gain(run, read_by_teacher(run, model))
+    learned["says"] = "no" if perfect["says"] == "no" else says(learned)
+    return {PERFECT: perfect, model: learned}
 
 
 def answers(runs: list[Run], model: str | None) -> str:
-    """Would a teacher pay? For each run a row for a perfect one and, if asked, one for `model`."""
+    """Format would_pay as a table, a row for each run and teacher."""
     lines = []
     for run in runs:
-        for name, found in would_pay(run, model).items():
-            numbers = (analysis.number(found[key]) for key in ("r", "x"))
-            S = analysis.interval(found["S"], found["low"], found["high"])
-            line = [run.folder.name, name, f"{1 - found['live']:.0%}", *numbers, S]
-            lines.append([*line, found["says"]])
+        for name, gain in would_pay(run, model).items():
+            r, x = analysis.number(gain["r"]), analysis.number(gain["x"])
+            S = analysis.interval(gain["S"], gain["low"], gain["high"])
+            lines.append([run.folder.name, name, f"{1 - gain['live']:.0%}", r, x, S, gain["says"]])
     header = ["run", "teacher", "dead groups", "r", "x", "predicted S", "S > 4/3"]
-    note = "–: not known, as no group was live, or no `grad_cosine` was logged."
-    return analysis.table("Would a teacher pay for 4/3 of the devices?", header, lines, note)
+    note = "–: not known, because no group was live or no `grad_cosine` was logged."
+    return analysis.table("Is a teacher worth its compute?", header, lines, note)
 
 
 def main(argv=None) -> None:
     """The command line of `audit`."""
     parser = analysis.parser(__doc__, runs=True)
-    what = "hub id or folder of a teacher, with the run's preset's settings: would it pay?"
-    parser.add_argument("--teacher", metavar="MODEL", help=what)
+    help = "hub id or directory of a teacher: with the run's settings, is it worth its compute?"
+    parser.add_argument("--teacher", metavar="MODEL", help=help)
     args = parser.parse_args(argv)
     begin_process()
     with analysis.one_line("audit"):
         methods = analysis.load_methods(args.runs)
-        runs = [run for runs in methods.values() for run in runs]
+        runs = [run for members in methods.values() for run in members]
         if not any(run.metrics.index[-1] for run in runs):
             raise InputError("none of these runs has finished a step")
         print(audit(methods))
-        uniform = [run for run in runs if run.config["sampler"] == "uniform"]
-        uniform = [run for run in uniform if not run.config["resample_rounds"]]
+        plain = {"sampler": "uniform", "resample_rounds": 0}
+        uniform = [run for run in runs if plain.items() <= run.config.items()]
         if uniform:
             print(answers(uniform, args.teacher), end="")
         elif args.teacher:
-            what = "plain uniform runs (--sampler uniform, no --resample_rounds)"
-            raise InputError(f"--teacher is a question about {what}, and there is none here")
+            needed = "a run with --sampler uniform and without --resample_rounds"
+            raise InputError(f"--teacher needs {needed}")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Which method is better, at equal compute, and how sure is that? Markdown tables from run folders.
+"""Compare methods at equal compute, with uncertainty: Markdown tables from run directories.
 
     python -m scripts.compare runs/demo-* > comparison.md
 
 An accuracy is the mean of a run's last five evaluations (Section 5.2), in percent; over seeds it is
-mean ± sample standard deviation. Runs whose settings differ in nothing but the seed are one method.
-"At" an amount that all runs reached, and at half of it, accuracy is interpolated between
-evaluations, whose own time does not count.
+mean ± sample standard deviation. Runs that differ only in their seed are one method. "At" an amount
+that all runs reached, and at half of it, accuracy is interpolated between evaluations, whose own
+time does not count.
 
-Methods are compared with the first one of uniform sampling, else with the first one. Two
-questions are kept apart. Would another training run come out the same? Interval and p over
-seeds (t): paired where both methods have the same seeds, else Welch's. Would other validation
-problems say the same of *these* models? Interval over problems (bootstrap), seeds averaged.
+The baseline is the first method with uniform sampling, else the first method. Two questions are
+kept apart. Would another training run give the same result? Interval and p over seeds (t): paired
+if both methods have the same seeds, else Welch's. Would other validation problems give the same
+result for *these* models? Interval over problems (bootstrap), averaged over seeds.
 """
 
 import sys
@@ -24,19 +24,19 @@ from scripts.analysis import AMOUNTS, Run
 
 
 def accuracies(run: Run, reached: dict[str, float]) -> dict[str, float]:
-    """Percent right before training, as the paper reports it, and at equal amounts; `reached`: how
-    much every run has spent by its last evaluation."""
-    found = {"base model": run.accuracy.get(0), "last five evaluations": run.score}
+    """Percent right before training, as the paper reports it, and at equal amounts. reached: for
+    each of AMOUNTS, what every run has spent by its last evaluation."""
+    row = {"base model": run.accuracy.get(0), "last five evaluations": run.score}
     for amount, most in reached.items():
-        known = 100 * run.curve("val_accuracy", amount)
+        accuracy = 100 * run.curve("val_accuracy", amount)
         for spent in (most / 2, most):
             number = f"{spent:,.0f}" if spent >= 100 else f"{spent:.3g}"
-            found[f"at {number} {AMOUNTS[amount]}"] = np.interp(spent, known.index, known)
-    return found
+            row[f"at {number} {AMOUNTS[amount]}"] = np.interp(spent, accuracy.index, accuracy)
+    return row
 
 
 def difference(name: str, runs: list[Run], base: list[Run]) -> list[str]:
-    """A row: a method less the baseline, over seeds and over problems."""
+    """A table row: a method less the baseline, over seeds and over problems."""
     a, b = [run.score for run in runs], [run.score for run in base]
     paired = [run.config["seed"] for run in runs] == [run.config["seed"] for run in base]
     over_seeds = ["one seed: none", "–", "–"]
@@ -50,16 +50,16 @@ def difference(name: str, runs: list[Run], base: list[Run]) -> list[str]:
 
 
 def compare(methods: dict[str, list[Run]]) -> str:
-    """Both tables as Markdown. Raises InputError where the runs cannot be compared."""
+    """Format both tables. Raises InputError if the runs cannot be compared."""
     every = [run for runs in methods.values() for run in runs]
     for run in every:
         if run.config.get("val_data_crc32") != every[0].config.get("val_data_crc32"):
-            what = "have different validation sets: not comparable"
-            raise InputError(f"{every[0].folder} and {run.folder} {what}")
+            reason = "have different validation sets: not comparable"
+            raise InputError(f"{every[0].folder} and {run.folder} {reason}")
         step, steps, count = run.metrics.index[-1], run.config["steps"], len(run.reported)
         if step < steps or count < 5:
-            what = f"at step {step} of {steps}; evaluations to average, of five: {count}"
-            print(f"note: {run.folder} is {what}", file=sys.stderr)
+            state = f"at step {step} of {steps}; evaluations to average, of five: {count}"
+            print(f"note: {run.folder} is {state}", file=sys.stderr)
     reached = {a: min(run.spent[a][run.accuracy.index[-1]] for run in every) for a in AMOUNTS}
     seeds = [f"{name}: {[round(run.score, 1) for run in runs]}" for name, runs in methods.items()]
     note = f"Last five evaluations by seed: {'; '.join(seeds)}. Steps × ranks / student ranks: "

@@ -1,16 +1,16 @@
-r"""Accuracy of any Hugging Face model on any problem file: greedy pass@1, or pass@k from n samples.
+r"""Measure any Hugging Face model on any problem file: greedy pass@1, or pass@k from n samples.
 
-    python -m scripts.evaluate runs/demo-goldilocks-seed0        # a run: its student, its settings
+    python -m scripts.evaluate runs/demo-goldilocks-seed0        # a run: its student and settings
     python -m scripts.evaluate MODEL --data mine.jsonl --samples 16 --temperature 0.7 --k 1 4 16
 
-One process, with the prompt, generator and verifier of training: of a run this is the accuracy in
-the last line of its metrics.jsonl (on GPUs but for rounding in bf16). Flags override what the run
-or the preset says. A prompt that is longer than --max_prompt_tokens counts as wrong, and is shown.
-Intervals (95%) are over problems: Wilson's where each has one greedy verdict, else bootstrap.
+One process with the prompt, generator and verifier of training. For a run it reproduces the
+accuracy in the last line of metrics.jsonl (on GPUs up to rounding in bf16). Flags override the
+run's or the preset's settings. A prompt longer than --max_prompt_tokens counts as wrong. Intervals
+(95%) are over problems: Wilson's for greedy verdicts, else bootstrap.
 
-Beside this strict score stands a lenient one: a completion without a box is graded on the formula
-or number that it most likely meant. What strict gains on lenient in training is the box, and when
-to stop: much of a first gain. The reward never reads it: a guess out of prose can be gamed.
+A lenient score stands beside the strict one: there a completion without a box is graded on the
+formula or number that it most likely means. What strict gains on lenient during training is the
+format: the box, and when to stop. The reward never uses it, because guesses can be gamed.
 """
 
 import itertools
@@ -21,16 +21,15 @@ from argparse import RawDescriptionHelpFormatter
 from dataclasses import replace
 from pathlib import Path
 
-import datasets
 import pandas as pd
 import torch
 from scipy import stats
 from transformers import AutoTokenizer
-from transformers.utils import logging as hf_logging
 
 import rollout
 import train
 from plumbing import command_line
+from plumbing.distributed.layout import begin_process
 from plumbing.errors import InputError
 from plumbing.files import write_lines
 from plumbing.problems import Problems, prepare_missing
@@ -45,24 +44,25 @@ SETTINGS += ["reward", "max_prompt_tokens", "max_completion_tokens", "max_rollou
 # and no digit after the second.
 FORMULA = r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)"
 FORMULA = re.compile(FORMULA + r"|(?<![\\$])\$(?=\S)([^$]+?)(?<=[^\s\\])\$(?!\d)", re.S)
-# "### Final Answer", too.
-SAID = re.compile(r"\banswer(?:\s+is|\s*[:=]|\W*\n)[\s:*]*", re.IGNORECASE)
+# Also a heading such as "### Final Answer".
+ANSWER = re.compile(r"\banswer(?:\s+is|\s*[:=]|\W*\n)[\s:*]*", re.IGNORECASE)
 SENTENCE = re.compile(r".*?(?=\n|[.!?](?:\s|$)|$)")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:/\d+)?")
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 
 
 def last_answer(text: str) -> str | None:
-    r"""What a text most likely means as its answer, to be graded as if in a box; None without one.
+    r"""Guess the answer that a text without a box means; None if there is none.
 
-    After the last "answer is" or "answer:" the formula ($...$, $$...$$, \(...\), \[...\]) in the
-    rest of the sentence; without one the rest itself, or the first number in it where it has words:
-    "12 apples" says 12. Where nothing is said so, the last formula; without one the last number.
+    After the last "answer is" or "answer:" it is the first formula ($...$, $$...$$, \(...\), or
+    \[...\]) in the rest of the sentence. Without a formula it is that rest, or the first number in
+    it if it has words: "12 apples" means 12. If no such phrase gives an answer, it is the text's
+    last formula, else its last number.
     """
     formulas = [(f.start(), right_side(f[f.lastindex])) for f in FORMULA.finditer(text)]
-    for said in list(SAID.finditer(text))[-1:]:
-        sentence = SENTENCE.match(text, said.end())
-        inside = [formula for at, formula in formulas if said.end() <= at <= sentence.end()]
+    for phrase in list(ANSWER.finditer(text))[-1:]:
+        sentence = SENTENCE.match(text, phrase.end())
+        inside = [formula for at, formula in formulas if phrase.end() <= at <= sentence.end()]
         rest = right_side(sentence[0])
         number = NUMBER.search(rest) if WORD.search(rest) else None
         if answer := (*inside, number[0] if number else rest)[0]:
@@ -71,7 +71,7 @@ def last_answer(text: str) -> str | None:
 
 
 def right_side(formula: str) -> str:
-    """What is right of the last "=" that is in no bracket, without punctuation around it."""
+    """The part after the last "=" that is not in brackets, without punctuation around it."""
     right = re.split(r"=(?![^{(\[]*[})\]])", formula)[-1]
     if r"\begin{" not in right:  # else the lines are those of a matrix
         right = re.split(r"\\\\|\\end\{", right)[0]
@@ -79,10 +79,9 @@ def right_side(formula: str) -> str:
 
 
 def evaluate(config, problems: Problems, indices, samples: int, temperature: float) -> pd.DataFrame:
-    """A row for each sample of each of these problems, in order: FIELDS, as in a run's evals/;
-    lenient, the reward where a missing box is forgiven; truncated, whether the limit cut it.
-    Raises ValueError, in one line, for a model or reward that cannot be used."""
-    rollout.check_model(config.model, config.max_prompt_tokens + config.max_completion_tokens)
+    """Return a row for each sample of each of these problems, in order: FIELDS, as in a run's
+    evals/; lenient, the reward if a missing box is forgiven; truncated, whether the token limit cut
+    the completion. Raises ValueError, in one line, for a reward that cannot be used."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = AutoTokenizer.from_pretrained(config.model)
     encode = rollout.PromptEncoder.of(config, tokenizer)
@@ -104,26 +103,26 @@ def evaluate(config, problems: Problems, indices, samples: int, temperature: flo
         asked["status"] = [verdict.status for verdict in verdicts]
         asked["reward"] = asked["lenient"] = [verdict.reward for verdict in verdicts]
         unboxed = asked.status == "no_box"
-        said = map(last_answer, itertools.compress(texts, unboxed))
-        guesses = [rf"\boxed{{{answer or ''}}}" for answer in said]
-        forgiven = verifier.grade(guesses, *problems.golds(asked.problem[unboxed], extras))
+        guesses = map(last_answer, itertools.compress(texts, unboxed))
+        boxed = [rf"\boxed{{{guess or ''}}}" for guess in guesses]
+        forgiven = verifier.grade(boxed, *problems.golds(asked.problem[unboxed], extras))
         asked.loc[unboxed, "lenient"] = [verdict.reward for verdict in forgiven]
         shown = asked.problem.unique()
-        sound = shown[verifier.check_golds(*problems.golds(shown, extras))]
-    # A gold answer that cannot be verified is never rewarded, as in training.
-    bad = ~asked.problem.isin(sound)
+        verifiable = shown[verifier.check_golds(*problems.golds(shown, extras))]
+    # A reference answer that cannot be verified earns no reward, as in training.
+    bad = ~asked.problem.isin(verifiable)
     asked.loc[bad, ["reward", "status", "lenient"]] = [0.0, "bad_gold", 0.0]
     rows.loc[asked.index] = asked
     return rows[[*FIELDS, "lenient", "truncated"]]
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Unbiased chance that one of k samples is right, c of n being so: 1 - C(n-c, k) / C(n, k)."""
+    """Estimate, unbiased, that one of k samples is right if c of n are: 1 - C(n-c, k) / C(n, k)."""
     return 1 - math.comb(n - c, k) / math.comb(n, k)
 
 
 def summary(title: str, rows: pd.DataFrame, samples: int, ks: list[int], greedy: bool) -> str:
-    """pass@k, strict and lenient, with its interval, and how the completions ended, in Markdown."""
+    """Format pass@k, strict and lenient, with intervals, and the number of each status."""
     cells = []
     for k, score in itertools.product(ks, ("reward", "lenient")):
         right_P = rows.groupby("problem")[score].sum().astype(int)
@@ -141,46 +140,46 @@ def summary(title: str, rows: pd.DataFrame, samples: int, ks: list[int], greedy:
 
 
 def settings(given: dict) -> tuple[train.Config, dict]:
-    """Those of the run whose folder is given as the model, else the preset's; over them what is
-    given. And the run's config.json, {} without one. Raises ValueError, in one line."""
-    folder = Path(given["model"])
-    file = folder / "config.json"
+    """The settings of the run given as the model, else of the preset, overridden by `given`; and
+    the run's config.json, {} if the model is no run. Raises ValueError, in one line."""
+    run_dir = Path(given["model"])
+    file = run_dir / "config.json"
     facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if "student_ranks" not in facts:  # no run's
+    if "student_ranks" not in facts:  # a Hugging Face model
         config = train.parse(["--preset", given.get("preset", train.Config.preset)])
         return replace(config, **given), {}
     if "preset" in given:
-        raise InputError(f"--preset {given['preset']}: {folder} is a run and has settings already")
-    if not (folder / "student").exists():
-        raise InputError(f"{folder}: has no student/ yet; train.py exports it when it is finished")
+        raise InputError(f"--preset {given['preset']}: {run_dir} is a run and has settings already")
+    if not (run_dir / "student").exists():
+        raise InputError(f"{run_dir}: no student/ yet; train.py exports it when it finishes")
     config = command_line.recorded(train.Config, facts)
-    return replace(config, **given | {"model": str(folder / "student")}), facts
+    return replace(config, **given | {"model": str(run_dir / "student")}), facts
 
 
 def main(argv: list[str] | None = None) -> None:
     """The command line of `evaluate`."""
     parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("model", help="hub id, Hugging Face folder, or a run of train.py")
+    add("model", help="hub id, Hugging Face directory, or run directory")
     add("--data", default="", help="JSONL or Parquet [the run's or the preset's validation file]")
-    add("--limit", type=command_line.count, default=None, help="the first problems only")
+    add("--limit", type=command_line.count, default=None, help="only the first problems")
     add("--temperature", type=command_line.from_0, default=0.0, help="0 is greedy [0]")
     add("--samples", type=command_line.count, default=1, help="completions of each problem [1]")
     add("--k", type=command_line.count, nargs="+", default=[1], help="pass@k for each of these [1]")
     add("--out", type=Path, default=None, help="write a JSON line for each verdict there")
     command_line.add_fields(parser, train.Config, SETTINGS)
-    hf_logging.set_verbosity_error()
-    hf_logging.disable_progress_bar()
-    datasets.disable_progress_bars()
+    begin_process()
     with analysis.one_line("evaluate", ValueError):
         args = parser.parse_args(argv)
         n, greedy = args.samples, args.temperature == 0
         if greedy and n > 1:
-            raise InputError(f"--samples {n}: greedy samples are all alike; give --temperature")
+            raise InputError(f"--samples {n}: greedy samples are all the same; give --temperature")
         if max(args.k) > n:
             raise InputError(f"--k {max(args.k)}: must be at most --samples {n}")
         given = {name: x for name, x in vars(args).items() if name in ["model", *SETTINGS]}
         config, facts = settings(given)
+        tokens = config.max_prompt_tokens + config.max_completion_tokens
+        rollout.check_model(config.model, tokens)  # before missing data are downloaded
         if not args.data:
             prepare_missing([config.val_data])
             if facts:

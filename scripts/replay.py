@@ -1,16 +1,16 @@
-"""Trains a step of a past run again: from the newest checkpoint before it, selections and seed.
+"""Train a step of a past run again, from the checkpoint before it, and compare every number.
 
     torchrun --nproc_per_node 3 -m scripts.replay runs/demo-goldilocks-seed0 --step 57
 
-Start as many processes as the run had student ranks; selections.jsonl stands in for the teacher.
-Every number of metrics.jsonl that measures no time is compared, and the step's completions are
-written to RUN/replay/step_57.jsonl, one a line with its reward and advantage; nothing else in the
-run's folder changes. Exit status 0: all the same to the last bit, as they are on one kind of CPU
-(on a GPU the backward of PyTorch's own attention adds in no fixed order); 1: something differs.
+Start as many processes as the run had student ranks; selections.jsonl replaces the teacher. Every
+number of metrics.jsonl except times is compared. The step's completions are written to
+RUN/replay/step_57.jsonl, one a line with its reward and advantage; nothing else in the run
+directory changes. Exit status 0: all numbers are the same to the last bit, as they are on one kind
+of CPU (on a GPU the backward of PyTorch's own attention adds in no fixed order); 1: some differ.
 
-The step whose loss or gradient was not finite (exit status 3 of train.py) fails here again, and
-then each line says as well whether the log-probs of its completion are finite. Replay it before
-the run is continued: that cuts its logs at the newest checkpoint.
+A step whose loss or gradient was not finite (exit status 3 of train.py) fails here again, and then
+each line also says whether the log-probs of its completion are finite. Replay it before the run is
+resumed, because resuming cuts its logs at the newest checkpoint.
 """
 
 import json
@@ -37,7 +37,7 @@ from verify import Verifier
 
 
 class Recorded:
-    """A sampler that proposes what was proposed: rows of selections.jsonl, in their order."""
+    """A sampler that proposes the rows of selections.jsonl in order."""
 
     def __init__(self, rows: list[dict]):
         self.rows = rows
@@ -57,29 +57,74 @@ class Recorded:
         return {}
 
 
-def load(folder: Path, step: int) -> tuple[train.Config, Layout, Recorded, int]:
-    """What the steps need, and the step of the checkpoint before them. Raises InputError."""
-    settings = analysis.read_config(folder)
+def load(run_dir: Path, step: int) -> tuple[train.Config, Layout, Recorded, int]:
+    """Read what the steps need, and find the checkpoint before them. Raises InputError."""
+    settings = analysis.read_config(run_dir)
     config = command_line.recorded(train.Config, settings)
     config.teacher_ranks, ranks = 0, settings["student_ranks"]
     layout = Layout(config)
     if layout.world != ranks:
-        right = f"torchrun --nproc_per_node {ranks} -m scripts.replay {folder} --step {step}"
-        raise InputError(f"{folder} was trained by {ranks} student ranks: {right}")
+        command = f"torchrun --nproc_per_node {ranks} -m scripts.replay {run_dir} --step {step}"
+        raise InputError(f"{run_dir} was trained by {ranks} student ranks: {command}")
     for name, path in {"train_data": config.train_data, "reward": path_of(config.reward)}.items():
         if path:
             analysis.check_unchanged(path, settings[f"{name}_crc32"])
-    rows = read_lines(folder / "selections.jsonl", torn=True)
+    rows = read_lines(run_dir / "selections.jsonl", torn=True)
     last = max((row["step"] for row in rows), default=0)
     if not 1 <= step <= last:
-        raise InputError(f"--step {step}: {folder} has steps 1 to {last}")
-    start = checkpoint.latest_valid_checkpoint(folder, before=step)
+        raise InputError(f"--step {step}: {run_dir} has steps 1 to {last}")
+    start = checkpoint.latest_valid_checkpoint(run_dir, before=step)
     return config, layout, Recorded([row for row in rows if start < row["step"] <= step]), start
 
 
+def is_same(logged: dict | None, row: dict) -> bool:
+    """Whether the numbers of a step are those logged in metrics.jsonl, times aside. Prints those
+    that differ."""
+    if logged is None:
+        print(f"step {row['step']} failed then, and does not now")
+        return False
+    row = json.loads(json.dumps(plain(row)))
+    names = [k for k in logged if k in row and k != "seconds" and not k.endswith("_s")]
+    different = [name for name in names if logged[name] != row[name]]
+    same = len(names) - len(different)
+    print(f"step {row['step']}: {same} of {len(names)} numbers are the same", flush=True)
+    for name in different:
+        print(f"  {name}: {logged[name]} then, {row[name]} now")
+    return not different
+
+
+def replay(run_dir: Path, last: int, student, sampler: Recorded, start: int) -> bool:
+    """Train steps start + 1 to `last` again; write the completions of the last one trained. Returns
+    whether all numbers are the same, or the step that failed then fails again."""
+    problems, same, latest = Problems(student.config.train_data), [], deque(maxlen=1)
+    logged = {row["step"]: row for row in read_lines(run_dir / "metrics.jsonl", torn=True)}
+    if start:
+        path = checkpoint.folder_of(run_dir, start)
+        checkpoint.load_models(path, student.layout.group, sampler, student)
+    failure = None
+    for step in range(start + 1, last + 1):
+        try:
+            row = train.train_step(step, student, sampler, problems, lambda *x: latest.append(x))
+        except NonFiniteError as error:
+            failure = error
+            break
+        same.append(student.layout.rank > 0 or is_same(logged.get(step), row))
+    step, selections, rollouts, _ = latest[-1]
+    lines = outcome_lines(student, selections, rollouts, failed=failure is not None)
+    if failure:
+        same.append(step not in logged)
+    if student.layout.rank == 0:
+        if failure:
+            print(f"{'as then' if all(same) else 'not so then'}: {failure}")
+        out = run_dir / "replay" / f"step_{step}.jsonl"
+        write_lines(out, lines)
+        print(f"completions of step {step}: {out}", flush=True)
+    return all(same)
+
+
 def outcome_lines(student, selections, rollouts, failed: bool) -> list[dict]:
-    """One line for each completion. failed: also whether its log-probs are finite (on all ranks,
-    each of which forwards every row alone)."""
+    """A line for each completion. If the step failed, also whether its log-probs are finite: every
+    rank forwards each row alone."""
     c, lines = student.config, []
     rewards_P_G = rollouts.rewards_P_G(c.group_size)
     advantage_B = grpo.group_advantages(rewards_P_G, c.advantage_std).flatten().tolist()
@@ -97,52 +142,10 @@ def outcome_lines(student, selections, rollouts, failed: bool) -> list[dict]:
     return lines
 
 
-def compare(then: dict | None, now: dict) -> bool:
-    """Prints which numbers of a row of metrics.jsonl differ; returns whether none does."""
-    if then is None:
-        print(f"step {now['step']} failed then, and does not now")
-        return False
-    now = json.loads(json.dumps(plain(now)))
-    names = [k for k in then if k in now and k != "seconds" and not k.endswith("_s")]
-    different = [name for name in names if then[name] != now[name]]
-    same = len(names) - len(different)
-    print(f"step {now['step']}: {same} of {len(names)} numbers are the same", flush=True)
-    for name in different:
-        print(f"  {name}: {then[name]} then, {now[name]} now")
-    return not different
-
-
-def replay(folder: Path, last: int, student, sampler: Recorded, start: int) -> bool:
-    """Makes steps start + 1 to `last` again; returns whether all came out as they had."""
-    problems, same, latest = Problems(student.config.train_data), [], deque(maxlen=1)
-    logged = {row["step"]: row for row in read_lines(folder / "metrics.jsonl", torn=True)}
-    if start:
-        path = checkpoint.folder_of(folder, start)
-        checkpoint.load_models(path, student.layout.group, sampler, student)
-    failed = None
-    for step in range(start + 1, last + 1):
-        try:
-            row = train.train_step(step, student, sampler, problems, lambda *x: latest.append(x))
-        except NonFiniteError as error:
-            failed = error
-            break
-        same.append(student.layout.rank > 0 or compare(logged.get(step), row))
-    step, selections, rollouts, _ = latest[-1]
-    lines = outcome_lines(student, selections, rollouts, bool(failed))
-    if failed:
-        same.append(step not in logged)
-    if student.layout.rank == 0:
-        if failed:
-            print(f"{'as then' if all(same) else 'not so then'}: {failed}")
-        out = folder / "replay" / f"step_{step}.jsonl"
-        write_lines(out, lines)
-        print(f"completions of step {step}: {out}", flush=True)
-    return all(same)
-
-
 def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
     parser = command_line.Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="a run's folder")
+    parser.add_argument("run", type=Path, help="run directory")
     parser.add_argument("--step", type=int, required=True, help="the step to train again")
     begin_process()
     try:
@@ -156,7 +159,7 @@ def main(argv: list[str] | None = None) -> int:
             student = train.Student(config, layout, verifier)
             same = replay(args.run, args.step, student, sampler, start)
             same = all(layout.gather(same))
-        except Exception as error:  # whatever it is: this rank has to say it
+        except Exception as error:  # whatever it is, this rank has to report it
             return layout.report(error)
     dist.destroy_process_group()
     return int(not same)

@@ -1,4 +1,4 @@
-"""analysis.py: amounts, intervals and tests by hand, and folders that are no runs."""
+"""analysis: amounts and methods of runs by hand, and directories that are no runs."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_what_was_spent_is_a_running_total(tmp_path):
         assert run.spent[amount].tolist() == pytest.approx(totals)
 
 
-def test_curves_have_only_what_was_measured_by_a_run_that_may_still_write(tmp_path):
+def test_curves_of_a_run_that_is_writing_have_only_what_was_measured(tmp_path):
     rows = [{"step": 0, "val_accuracy": 0.1}, {"step": 1, "teacher_mae": None}]
     rows += [{"step": 2, "teacher_mae": 0.2}, {"step": 3, "val_accuracy": 0.3}]
     folder = make_run(tmp_path / "run", rows)
@@ -38,16 +38,16 @@ def test_curves_have_only_what_was_measured_by_a_run_that_may_still_write(tmp_pa
     assert run.curve("unheard of").empty
 
 
-def test_what_was_predicted_of_the_chosen_and_of_the_known_part_of_its_pool(tmp_path):
+def test_selections_have_the_prediction_of_the_chosen_and_the_mean_of_its_pool(tmp_path):
     choices = [selection(1, False, [0.1, 0.4, None], 8, chosen=1)]
     choices += [selection(2, True, [0.3, None], 16, chosen=1), selection(2, True, [None], 0)]
-    found = Run.load(make_run(tmp_path / "run", [{"step": 2}], choices)).selections
-    assert found.predicted.fillna(-1).tolist() == [0.4, -1, -1]
-    assert found.pool_mean.fillna(-1).tolist() == [0.25, 0.3, -1]
-    assert found.y.tolist() == [0.5, 0, 0] and found.chosen.tolist() == [11, 11, 10]
+    table = Run.load(make_run(tmp_path / "run", [{"step": 2}], choices)).selections
+    assert table.predicted.fillna(-1).tolist() == [0.4, -1, -1]
+    assert table.pool_mean.fillna(-1).tolist() == [0.25, 0.3, -1]
+    assert table.y.tolist() == [0.5, 0, 0] and table.chosen.tolist() == [11, 11, 10]
 
 
-def test_runs_are_one_method_if_they_differ_in_nothing_but_the_seed(tmp_path):
+def test_runs_that_differ_only_in_their_seed_are_one_method(tmp_path):
     runs = []
     for i, loss in enumerate(("grpo", "grpo", "dapo")):
         runs.append(make_run(tmp_path / str(i), [{"step": 1}], seed=1 - i % 2, loss=loss))
@@ -62,13 +62,13 @@ def test_runs_are_one_method_if_they_differ_in_nothing_but_the_seed(tmp_path):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("config.json", "", "not a run folder"),
+        ("config.json", "", "not a run directory"),
         ("config.json", '{"preset": "demo"}', "config.json is of another version of train.py"),
-        ("metrics.jsonl", "", "metrics.jsonl: there is none, or no line of it has step"),
+        ("metrics.jsonl", "", "metrics.jsonl: no such file, or none of its lines has step"),
         ("metrics.jsonl", '{"step": 1}\noops\n{"step": 2}\n', "metrics.jsonl, line 2: damaged"),
     ],
 )
-def test_folders_that_are_no_runs(tmp_path, file, text, message):
+def test_directories_that_are_no_runs(tmp_path, file, text, message):
     folder = make_run(tmp_path / "run", [{"step": 1}])
     (folder / file).write_text(text)
     with pytest.raises(InputError) as error:

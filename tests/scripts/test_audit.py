@@ -1,4 +1,4 @@
-"""audit: every number of its tables by hand on small runs."""
+"""audit: the numbers of its tables by hand on small runs."""
 
 import math
 
@@ -30,9 +30,8 @@ def load(folder, rows=ROWS, selections=SELECTIONS, **config):
 
 
 def test_measures_by_hand(tmp_path):
-    run = load(tmp_path / "run")
-    found = audit.measures(run, 1, 2)
-    assert found == pytest.approx(
+    measured = audit.measures(run := load(tmp_path / "run"), 1, 2)
+    assert measured == pytest.approx(
         {
             "dead groups": 0.875,
             "gradient norm, dead rows in the denominators": 0.1,
@@ -55,8 +54,8 @@ def test_measures_by_hand(tmp_path):
     assert all(math.isnan(value) for value in audit.measures(run, 3, 4).values())
 
 
-def test_dead_rows_already_out_and_resampling(tmp_path):
-    """A run with --dead_rows out logs the divided norm; of DAPO's groups only P are in the loss."""
+def test_gradient_norm_with_dead_rows_out_or_resampling(tmp_path):
+    """--dead_rows out logs the divided norm. Of DAPO's groups only P are in the loss."""
     name = "gradient norm, dead rows "
     out = audit.measures(load(tmp_path / "out", dead_rows="out"), 1, 1)
     assert out[name + "in the denominators"] == pytest.approx(0.025)
@@ -67,8 +66,8 @@ def test_dead_rows_already_out_and_resampling(tmp_path):
     assert dapo[name + "out: ÷ live share"] == pytest.approx((0.1 + 0.1 / 0.75) / 2)
 
 
-def test_blocks_are_the_same_steps_for_all_and_numbers_are_over_runs(tmp_path):
-    """One run of 7 steps and one of 2, whose dead groups are 0.875 in the first quarter."""
+def test_each_quarter_has_the_same_steps_for_all_runs(tmp_path):
+    """One run of 7 steps, and one of 2 with 0.875 dead groups."""
     load(tmp_path / "a", steps=7)  # still going
     load(tmp_path / "b", [{"step": t, "zero_variance": 0.5} for t in range(1, 8)], seed=1)
     tables = audit.audit(load_methods([tmp_path / "a", tmp_path / "b"])).split("## ")[1:]
@@ -80,7 +79,7 @@ def test_blocks_are_the_same_steps_for_all_and_numbers_are_over_runs(tmp_path):
     assert ["MAE" in text for text in tables] == [True, False, False, False]
 
 
-def test_picked_by_hand():
+def test_share_of_pools_whose_best_prediction_is_live():
     """Of four problems the two best predicted are dead and live. The first is the best of the 3
     pools of two with it, the second of 2 more, the third of 1."""
     predicted_N, live_N = np.array([0.1, 0.4, 0.3, 0.2]), np.array([True, False, True, False])
@@ -97,61 +96,64 @@ def uniform_run(folder, **config):
     return Run.load(make_run(folder, rows, each, **settings | config))
 
 
-def test_what_is_foretold_by_hand(tmp_path):
+def test_predicted_gain_by_hand(tmp_path):
     """A perfect teacher finds the live one in 3 of 6 pools, so 0.2 / 4 + 0.8 / 2 are live."""
-    run = uniform_run(tmp_path / "run")
-    found, r, x = audit.foretold(run), 0.45 / 0.25, 0.4 / 0.8
+    run, r, x = uniform_run(tmp_path / "run"), 0.45 / 0.25, 0.4 / 0.8
     S = analysis.predicted_speed(r, x)
-    want = {"live": 0.25, "r": r, "x": x, "S": S, "low": S, "high": S}  # all tenths are alike
-    assert found == pytest.approx(want)
-    assert audit.foretold(run, -(run.selections.y > 0).astype(float))["r"] == pytest.approx(0.2)
+    gain = {"live": 0.25, "r": r, "x": x, "S": S, "low": S, "high": S}  # all tenths are alike
+    assert audit.predicted_gain(run) == pytest.approx(gain)
+    worst = audit.predicted_gain(run, -(run.selections.y > 0).astype(float))
+    assert worst["r"] == pytest.approx(0.2)
     # Pools of 6 need two steps of 4, in which 2 are live: 1 of the 28 pools holds neither.
-    wide = audit.foretold(uniform_run(tmp_path / "wide", candidates=6))
+    wide = audit.predicted_gain(uniform_run(tmp_path / "wide", candidates=6))
     assert wide["r"] == pytest.approx((0.05 + 0.8 * (1 - 1 / 28)) / 0.25)
 
 
-def test_what_cannot_be_foretold(tmp_path):
-    """Without a live group nothing; without a cosine r alone. Where S has no interval, it is
-    open."""
+def test_what_a_run_cannot_tell_is_nan_and_open(tmp_path):
+    """Without a live group nothing is predicted; without a cosine r alone."""
     dead = [selection(t, True, [None], 0) for t in range(1, 21) for _ in range(4)]
     rows = [{"step": t} for t in range(1, 21)]
-    found = audit.foretold(load(tmp_path / "dead", rows, dead, candidates=2))
-    assert found["live"] == 0 and math.isnan(found["r"]) and audit.says(found) == "open"
+    gain = audit.predicted_gain(load(tmp_path / "dead", rows, dead, candidates=2))
+    assert gain["live"] == 0 and math.isnan(gain["r"]) and audit.says(gain) == "open"
     half = [row | {"y": 0.5 * (i % 2)} for i, row in enumerate(dead)]
-    found = audit.foretold(load(tmp_path / "unmeasured", rows, half, candidates=2, epsilon=0))
-    assert found["r"] == pytest.approx((5 / 6) / (1 / 2)) and math.isnan(found["S"])
+    gain = audit.predicted_gain(load(tmp_path / "half", rows, half, candidates=2, epsilon=0))
+    assert gain["r"] == pytest.approx((5 / 6) / (1 / 2)) and math.isnan(gain["S"])
     answers = {(1.2, 1.5): "open", (1.4, 1.5): "yes", (1.1, 1.3): "no"}
-    found = [audit.says({"low": low, "high": high}) for low, high in answers]
-    assert found == list(answers.values())
+    for (low, high), answer in answers.items():
+        assert audit.says({"low": low, "high": high}) == answer
 
 
-def test_a_teacher_reads_a_uniform_run(tmp_path, tiny_model, capsys):
-    """It is asked before it has heard of a step, or of the step before. A perfect one that does not
-    pay is enough for a no."""
-    data = tmp_path / "train.jsonl"
-    write_lines(data, [{"problem": f"{i} + 1", "expected_answer": "1"} for i in range(20)])
-    how = {"train_data": str(data), "train_data_crc32": digest(data)[1]}
-    run = uniform_run(tmp_path / "run", **how, teacher_learning_rate=0.01)
+def write_data(path):
+    rows = [{"problem": f"{i} + 1", "expected_answer": "1"} for i in range(20)]
+    write_lines(path, rows)
+    return {"train_data": str(path), "train_data_crc32": digest(path)[1]}
+
+
+def test_a_teacher_learns_from_a_uniform_run(tmp_path, tiny_model, capsys):
+    """It predicts before it has learned from the step, and from the step before. If a perfect
+    teacher does not pay, the answer is no."""
+    data = write_data(tmp_path / "train.jsonl")
+    run = uniform_run(tmp_path / "run", **data, teacher_learning_rate=0.01)
     predicted_N = audit.read_by_teacher(run, str(tiny_model)).reshape(20, 4)
     assert (predicted_N[:2] == 0.25).all() and (predicted_N[2:] != 0.25).all()
     audit.main([str(tmp_path / "run"), "--teacher", str(tiny_model)])
     perfect, taught = capsys.readouterr().out.strip().splitlines()[-4:-2]
-    assert perfect.startswith(
-        "| run | a perfect one | 75% | 1.80 | 0.50 | 1.19 (1.19 to 1.19) | no"
-    )
+    numbers = "75% | 1.80 | 0.50 | 1.19 (1.19 to 1.19) | no |"
+    assert perfect == f"| run | a perfect one | {numbers}"
     assert str(tiny_model) in taught and taught.endswith("| no |")
 
 
-def test_what_no_teacher_can_be_asked(tmp_path, tiny_model, capsys):
-    """A run that selects, data that have changed, a folder that is no model: a line each."""
-    data = tmp_path / "train.jsonl"
-    write_lines(data, [{"problem": "1 + 1", "expected_answer": "2"}] * 20)
+def test_bad_input_for_a_teacher_is_one_line(tmp_path, tiny_model, capsys):
+    """A run that selects, data that have changed, a directory that is no model."""
+    data = write_data(tmp_path / "train.jsonl")
     load(tmp_path / "goldilocks")
-    uniform_run(tmp_path / "changed", train_data=str(data), train_data_crc32=1)
-    right = {"train_data": str(data), "train_data_crc32": digest(data)[1]}
-    uniform_run(tmp_path / "run", **right)
-    asked = {("goldilocks", tiny_model): "there is none here", ("changed", tiny_model): "changed"}
-    for (name, model), message in (asked | {("run", tmp_path): "model"}).items():
+    uniform_run(tmp_path / "changed", **data | {"train_data_crc32": 1})
+    uniform_run(tmp_path / "run", **data)
+    for name, model, message in (
+        ("goldilocks", tiny_model, "needs a run with --sampler uniform"),
+        ("changed", tiny_model, "changed"),
+        ("run", tmp_path, "model"),
+    ):
         with pytest.raises(SystemExit, match="2"):
             audit.main([str(tmp_path / name), "--teacher", str(model)])
         error = capsys.readouterr().err

@@ -7,15 +7,15 @@ from scripts.analysis import bootstrap, load_methods
 from tests.helpers.runs import GOLDILOCKS, make_run
 
 
-def of(right, problems):
-    """Verdicts: so many of the first problems are right."""
+def verdicts(right, problems):
+    """The first `right` problems are right."""
     return [i < right for i in range(problems)]
 
 
 def test_equal_amounts_by_hand(tmp_path):
     """4 problems. g: 1 of 4 to 3 of 4 in 2 steps of 1 hour on 6 + 2 ranks; u: 0 to 4 in 4 steps."""
-    g = make_run(tmp_path / "g", verdicts=[of(right, 4) for right in (1, 2, 3)], **GOLDILOCKS)
-    u = make_run(tmp_path / "u", verdicts=[of(right, 4) for right in range(5)])
+    g = make_run(tmp_path / "g", verdicts=[verdicts(right, 4) for right in (1, 2, 3)], **GOLDILOCKS)
+    u = make_run(tmp_path / "u", verdicts=[verdicts(right, 4) for right in range(5)])
     lines = compare.compare(load_methods([g, u])).splitlines()
     for line in (
         "| base model | 25.0% | 0.0% |",
@@ -26,14 +26,14 @@ def test_equal_amounts_by_hand(tmp_path):
         assert line in lines
 
 
-def test_whole_command(tmp_path, capsys):
+def test_differences_over_seeds_and_problems(tmp_path, capsys):
     """8 problems, 3 seeds: Goldilocks gets 5, 6, 7 right, uniform 3, 3, 3, in the mean of the last
     five evaluations (one more at the first, one fewer at the last): differences 25, 37.5, 50."""
     runs = []
     for name, right, config in (("u", (3, 3, 3), {}), ("g", (5, 6, 7), GOLDILOCKS)):
         for seed, k in enumerate(right):
-            verdicts = [of(n, 8) for n in (0, 0, k + 1, k, k, k, k - 1)]
-            run = make_run(tmp_path / f"{name}{seed}", verdicts=verdicts, seed=seed, **config)
+            each = [verdicts(n, 8) for n in (0, 0, k + 1, k, k, k, k - 1)]
+            run = make_run(tmp_path / f"{name}{seed}", verdicts=each, seed=seed, **config)
             runs.append(str(run))
     compare.main(runs)
     printed = capsys.readouterr()
@@ -48,8 +48,7 @@ def test_whole_command(tmp_path, capsys):
     assert f"{seeds} {low:.1f} to {high:.1f} |" in printed.out
 
 
-def test_what_cannot_be_said(tmp_path, capsys):
-    """One seed: no interval over seeds. Unfinished, few evaluations, none after step 0: a note."""
+def test_one_seed_has_no_interval_and_unfinished_runs_get_a_note(tmp_path, capsys):
     u = make_run(tmp_path / "u", verdicts=[[0, 0], [1, 0]])
     g = make_run(tmp_path / "g", verdicts=[[1, 1]], **GOLDILOCKS, seed=1, steps=9)
     compare.main([str(u), str(g)])
@@ -69,7 +68,7 @@ def test_what_cannot_be_said(tmp_path, capsys):
         ({"verdicts": (), "rows": [{"step": 1}]}, "never evaluated"),
     ],
 )
-def test_runs_that_cannot_be_compared_get_one_line(tmp_path, capsys, config, message):
+def test_runs_that_cannot_be_compared_are_rejected_in_one_line(tmp_path, capsys, config, message):
     shared = {"verdicts": [[0, 0], [1, 0]], "val_data_crc32": 1}
     good = make_run(tmp_path / "good", **shared)
     bad = make_run(tmp_path / "bad", **shared | {"seed": 1} | config)

@@ -1,4 +1,4 @@
-"""evaluate: the numbers of train.py's own evaluation, pass@k by hand, bad input in one line."""
+"""evaluate: the accuracy that train.py logs, pass@k by hand, the lenient score, bad input."""
 
 import json
 
@@ -38,35 +38,32 @@ def test_summary_by_hand():
 
 
 def test_a_runs_student_has_the_runs_accuracy(tmp_path, halfway, capsys):
-    """The same verdict for every problem, and so the accuracy. Four ranks of three rows made the
-    run: groups of four straddle them. No teacher did."""
+    """The same verdict for every problem. Four ranks of three rows made the run, so that groups of
+    four straddle ranks."""
     run, out, few = tmp_path / "run", tmp_path / "verdicts.jsonl", ("--max_completion_tokens", 32)
     flags = ("--sampler", "uniform", "--steps", 2, "--prompts_per_step", 3, *few)
     argv = ranks.command(run, *flags, "--verify_workers", 1, model=ranks.DEMO, data=halfway)
     ranks.on_ranks(4, tmp_path, lambda: train.main(argv))
-    rows = read_lines(run / "metrics.jsonl")
-    assert len(rows) == 3 and rows[2]["teacher_mae"] is None and not (run / "teacher").exists()
     evaluate.main([str(run), "--out", str(out)])  # with the run's lengths and validation file
     assert out.read_text() == (run / "evals/step_2.jsonl").read_text()
-    with pytest.raises(SystemExit):
-        evaluate.main([str(run), "--preset", "demo"])
-    (run / "student").rename(tmp_path / "elsewhere")
-    with pytest.raises(SystemExit):
-        evaluate.main([str(run)])
-    (run / "student").mkdir()
-    config = json.loads((run / "config.json").read_text())
-    without = {name: config[name] for name in config if name != "epsilon"}
-    for other in (config | {"val_data_crc32": 1}, without):
-        (run / "config.json").write_text(json.dumps(other))
-        with pytest.raises(SystemExit):
-            evaluate.main([str(run)])
-    told = capsys.readouterr()
-    assert "made by another version of this code (epsilon is not in its config.json)" in told.err
-    assert "is a run and has settings already\n" in told.err and "has no student/ yet" in told.err
-    assert "/val.jsonl has changed since the run\n" in told.err
-    accuracy = rows[2]["val_accuracy"]
+    accuracy = read_lines(run / "metrics.jsonl")[2]["val_accuracy"]
     assert 0 < accuracy < 1
-    assert f"| pass@1, greedy | {accuracy:.2%} |" in told.out
+    assert f"| pass@1, greedy | {accuracy:.2%} |" in capsys.readouterr().out
+
+    def rejected(*flags):
+        with pytest.raises(SystemExit, match="2"):
+            evaluate.main([str(run), *flags])
+        return capsys.readouterr().err
+
+    assert rejected("--preset", "demo").endswith("is a run and has settings already\n")
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"val_data_crc32": 1}))
+    assert rejected().endswith("/val.jsonl has changed since the run\n")
+    del config["epsilon"]
+    (run / "config.json").write_text(json.dumps(config))
+    assert "made by another version of this code (epsilon is not in" in rejected()
+    (run / "student").rename(tmp_path / "elsewhere")
+    assert "no student/ yet" in rejected()
 
 
 def test_samples_limit_and_overlong_prompts(tmp_path, halfway, capsys):
@@ -86,28 +83,27 @@ def test_samples_limit_and_overlong_prompts(tmp_path, halfway, capsys):
     printed = capsys.readouterr().out
     assert f"| pass@1 | {right.sum() / 24:.2%} |" in printed
     assert f"| pass@8 | {(right > 0).mean():.2%} |" in printed
-    mine = tmp_path / "mine.py"  # a reward of one's own, that pays for anything
+    mine = tmp_path / "mine.py"  # a custom reward of 1 for anything
     mine.write_text("def compute_score(**_):\n    return 1\n")
     command(*line, "--reward", mine)
     assert pd.read_json(out, lines=True).reward.tolist() == [1, 0, 1]
 
 
-def test_a_missing_box_is_forgiven_by_the_lenient_score_alone(monkeypatch, tiny_model, tmp_path):
-    """Six completions in the model's stead; gold 12 but for the last, whose gold makes no sense."""
-    said = {
+def test_only_the_lenient_score_forgives_a_missing_box(monkeypatch, tiny_model, tmp_path):
+    """Six completions instead of a model's. The reference answer is 12; the last is malformed."""
+    expected = {
         "is $12$": ("no_box", 0, 1),
         "so 3 * 4 = 12 eggs": ("no_box", 0, 1),
         "makes 13": ("no_box", 0, 0),
         r"\boxed{12}": ("correct", 1, 1),
-        r"\boxed{13}, or rather 12": ("wrong", 0, 0),  # with a box the two scores are one
+        r"\boxed{13}, or rather 12": ("wrong", 0, 0),  # with a box the two scores are the same
         "12": ("bad_gold", 0, 0),
     }
 
     def generate(self, prompts, *_):
-        ids = [self.tokenizer(text, add_special_tokens=False).input_ids for text in said]
+        ids = [self.tokenizer(text, add_special_tokens=False).input_ids for text in expected]
         return evaluate.rollout.Rollouts(prompts, ids, [True] * 5 + [False], [[]] * 6)
 
-    monkeypatch.setattr(evaluate.rollout, "check_model", lambda *_: None)
     monkeypatch.setattr(evaluate.rollout.Generator, "generate", generate)
     golds = 5 * ["12"] + ["\\frac{"]
     rows = [{"problem": f"q{i}", "expected_answer": gold} for i, gold in enumerate(golds)]
@@ -115,16 +111,23 @@ def test_a_missing_box_is_forgiven_by_the_lenient_score_alone(monkeypatch, tiny_
     problems = evaluate.Problems(tmp_path / "data.jsonl")
     config = train.parse(["--preset", "demo", "--model", str(tiny_model)])
     rows = evaluate.evaluate(config, problems, range(6), 1, 0.0)
-    found = rows[["status", "reward", "lenient"]].itertuples(index=False, name=None)
-    assert list(found) == list(said.values())
+    scores = rows[["status", "reward", "lenient"]].itertuples(index=False, name=None)
+    assert list(scores) == list(expected.values())
     assert rows.truncated.tolist() == [False] * 5 + [True]
+
+
+def test_a_wrong_model_is_rejected_before_data_are_prepared(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(evaluate, "prepare_missing", lambda paths: pytest.fail("data prepared"))
+    with pytest.raises(SystemExit, match="2"):
+        command(tmp_path)
+    assert str(tmp_path) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--k", "2"], "--k 2: must be at most --samples 1"),
-        (["--samples", "4"], "--samples 4: greedy samples are all alike; give --temperature"),
+        (["--samples", "4"], "--samples 4: greedy samples are all the same; give --temperature"),
         (["--data", "nowhere.jsonl"], "nowhere.jsonl: no such data file"),
         (["--no_such_flag"], "unrecognized arguments: --no_such_flag"),
         (["--max_completion_tokens", "100000"], "has room for"),
@@ -160,11 +163,11 @@ ANSWERS = {
 }
 
 
-def test_the_last_answer_of_a_text():
+def test_last_answer_of_a_text():
     assert {text: evaluate.last_answer(text) for text in ANSWERS} == ANSWERS
 
 
 def test_long_texts_take_no_time():
-    """Half-open marks by the thousand: a pattern that tries them all again would take minutes."""
+    """Thousands of unclosed marks: a pattern that tries each again would take minutes."""
     for mark in ("$", "$$ ", "\\[", "\\( ", "answer is ", "= ", "{", "1,", "1/"):
         evaluate.last_answer(mark * 3000)

@@ -10,8 +10,8 @@ from scripts.analysis import Run, load_methods
 from tests.helpers.runs import make_run, selection
 
 
-def test_mean_over_the_common_range():
-    """It is 1..3, where the first reads 1, 2, 3 and the second 5, 6, 7."""
+def test_curves_are_interpolated_over_their_common_range():
+    """That is 1 to 3, where the first is 1, 2, 3 and the second 5, 6, 7."""
     first = pd.Series([0.0, 2, 4], index=[0.0, 2, 4])
     table = plot.together([first, pd.Series([5.0, 7], index=[1.0, 3])])
     assert table.index.tolist() == [1, 2, 3]
@@ -45,7 +45,7 @@ def test_means_over_two_runs(tmp_path):
 
 
 def test_calibration_by_hand(tmp_path):
-    """900 outcomes, 0 or 1/2 alike often: their mean's standard error is 1/4 / √899, times 1.96."""
+    """900 outcomes, half 0 and half 1/2: the standard error of their mean is 1/4 / √899."""
     rows = [selection(1, True, [0.2], successes) for successes in (0, 8)] * 450
     rows += [selection(1, True, [utility], 8) for utility in (0.46, 0.5)] * 5
     rows += [selection(1, True, [utility], 8) for utility in (0.01, None)] * 9  # too few, not known
@@ -55,8 +55,8 @@ def test_calibration_by_hand(tmp_path):
     assert last == pytest.approx([0.48, 0.5, 0, 10])  # 0.5 belongs to the last bin
 
 
-def test_whole_command(tmp_path, capsys):
-    """Ten predictions of 0.2 are right half of the time; more methods than colours are refused."""
+def test_picture_and_too_many_methods(tmp_path, capsys):
+    """Ten predictions of 0.2 come out as 1/2. More methods than colours are rejected."""
     rows = [selection(1, True, [0.2], 8)] * 10
     every = [make_run(tmp_path / str(i), [{"step": 1}], rows, epsilon=i) for i in range(8)]
     lines = drawn(every[0])["Reliability (95% intervals)"].lines

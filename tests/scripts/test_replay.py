@@ -1,4 +1,4 @@
-"""scripts/replay.py: the same step again, the step that failed, and what it cannot do."""
+"""replay: a step trained again, a step that failed, and bad input."""
 
 import shutil
 from pathlib import Path
@@ -12,13 +12,13 @@ from scripts import replay
 from tests.helpers.ranks import torchrun
 
 pytestmark = pytest.mark.slow
-TOKEN = 12  # the demo's digit 1: a completion that has it gets a log-prob that is NaN
+TOKEN = 12  # the demo's digit 1: in a test, completions with it get a log-prob of NaN
 FLAGS = "--preset demo --seed 3 --prompts_per_step 6 --group_size 4 --max_completion_tokens 40"
 FLAGS += " --steps 4 --eval_every 4 --checkpoint_every 2 --candidates 2 --verify_workers 1"
 
 
 def ranks(n, main, *argv, before=lambda: None):
-    """(the highest exit status, what was printed) of main on n ranks."""
+    """(highest exit status, output) of main on n ranks."""
     argv = [str(a) for a in argv]
     ended = torchrun(n, Path(argv[-1]).parent, lambda: main(argv), lambda rank: before())
     return max(ended.statuses), ended.out + ended.err
@@ -37,12 +37,12 @@ def whole(tmp_path_factory, halfway):
     return folder
 
 
-def test_steps_come_out_as_they_were(whole, tmp_path):
+def test_steps_are_reproduced_bit_for_bit(whole, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    code, said = ranks(2, replay.main, "--step", 4, folder)  # from step 2, without the teacher
-    assert code == 0 and "step 3: " in said and "step 4: " in said and "step 2: " not in said
+    code, output = ranks(2, replay.main, "--step", 4, folder)  # from step 2, without the teacher
+    assert code == 0 and "step 3: " in output and "step 4: " in output and "step 2: " not in output
     chosen = [row for row in read_lines(folder / "selections.jsonl") if row["step"] == 4]
     lines = read_lines(folder / "replay/step_4.jsonl")
     assert [line["problem"] for line in lines] == [r["chosen"] for r in chosen for _ in range(4)]
@@ -54,8 +54,8 @@ def test_steps_come_out_as_they_were(whole, tmp_path):
     rows = read_lines(folder / "metrics.jsonl")
     rows[4]["grad_norm"] += 1e-9
     write_lines(folder / "metrics.jsonl", rows)
-    code, said = ranks(2, replay.main, "--step", 4, folder)
-    assert code == 1 and "  grad_norm: " in said and said.count(" then, ") == 1
+    code, output = ranks(2, replay.main, "--step", 4, folder)
+    assert code == 1 and "  grad_norm: " in output and output.count(" then, ") == 1
 
 
 def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(halfway, tmp_path):
@@ -65,29 +65,29 @@ def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(halfway, tmp_
         def wrong(self, batch, temperature):
             logp_N, entropy_N = forward(self, batch, temperature)
             predicted_N = batch.ids_B_T[:, 1:][batch.response_B_T[:, 1:]]
-            bad_N = (predicted_N == TOKEN) & (temperature < 1)  # not as the model is tried
+            bad_N = (predicted_N == TOKEN) & (temperature < 1)  # check_model uses 1
             return logp_N.masked_fill(bad_N, torch.nan), entropy_N
 
         train.Policy.forward = wrong
 
     folder = tmp_path / "run"
-    code, said = run(folder, halfway, 2, "--teacher_ranks", 0, before=poison)
-    assert code == 3 and "--step 1" in said and "scripts.replay" in said
-    code, said = ranks(2, replay.main, "--step", 1, folder, before=poison)
-    assert code == 0 and "as then: step 1: " in said and "loss nan: no update was made" in said
+    code, output = run(folder, halfway, 2, "--teacher_ranks", 0, before=poison)
+    assert code == 3 and "--step 1" in output and "scripts.replay" in output
+    code, output = ranks(2, replay.main, "--step", 1, folder, before=poison)
+    assert code == 0 and "as then: step 1: " in output and "loss nan: no update was made" in output
     lines = read_lines(folder / "replay/step_1.jsonl")
     finite = [TOKEN not in line["completion_ids"] for line in lines]
     assert [line["finite_logp"] for line in lines] == finite and 0 < sum(finite) < len(lines)
-    code, said = ranks(2, replay.main, "--step", 1, folder)  # without what was wrong
-    assert code == 1 and "failed then, and does not now" in said
+    code, output = ranks(2, replay.main, "--step", 1, folder)  # without what was wrong
+    assert code == 1 and "failed then, and does not now" in output
 
 
-def test_what_cannot_be_replayed_is_one_line(whole, tmp_path, monkeypatch, capsys):
-    def refused(folder, step):
+def test_bad_input_is_one_line(whole, tmp_path, monkeypatch, capsys):
+    def rejected(folder, step):
         assert replay.main([str(folder), "--step", str(step)]) == 2
         return capsys.readouterr().err
 
-    assert "trained by 2 student ranks: torchrun --nproc_per_node 2 -m" in refused(whole, 4)
-    assert "not a run folder" in refused(tmp_path, 2)
+    assert "trained by 2 student ranks: torchrun --nproc_per_node 2 -m" in rejected(whole, 4)
+    assert "not a run directory" in rejected(tmp_path, 2)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert refused(whole, 9) == f"error: --step 9: {whole} has steps 1 to 4\n"
+    assert rejected(whole, 9) == f"error: --step 9: {whole} has steps 1 to 4\n"
