@@ -71,7 +71,8 @@ def sample() -> Rollouts:
     rows = map(json.loads, (DEMO / "val.jsonl").read_text().splitlines())
     rows = [r for r in sorted(rows, key=lambda r: r["difficulty"])[:192:16] for _ in range(G)]
     encode = PromptEncoder(TOKENIZER, header="", footer="Solution:")
-    prompts, generator = [encode(row["problem"]) for row in rows], Generator.load(MODEL, CPU, TOKENIZER)
+    prompts = [encode(row["problem"]) for row in rows]
+    generator = Generator.load(MODEL, CPU, TOKENIZER)
     rollouts = generator.generate(prompts, TEMPERATURE, MAX_TOKENS, ROLLOUT_SEED)
     texts = TOKENIZER.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
     with Verifier(workers=1) as verifier:

@@ -32,7 +32,8 @@ import torch.distributed as dist
 
 import train
 from plumbing import command_line
-from plumbing.distributed.layout import Layout, begin_process
+from plumbing.distributed.layout import Layout
+from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.problems import Problems
 from scripts import analysis

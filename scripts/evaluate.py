@@ -29,7 +29,7 @@ from transformers import AutoTokenizer
 import rollout
 import train
 from plumbing import command_line
-from plumbing.distributed.layout import begin_process
+from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.files import write_lines
 from plumbing.problems import Problems, prepare_missing
@@ -93,7 +93,7 @@ def evaluate(config, problems: Problems, indices, samples: int, temperature: flo
     extras = bool(config.reward)
     # The verifier's processes start before CUDA is used.
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
-        generator = rollout.Generator(config.model, device, tokenizer)
+        generator = rollout.Generator.load(config.model, device, tokenizer)
         limits = (config.max_completion_tokens, config.seed, config.max_rollout_tokens)
         rollouts = generator.generate(asked.prompt.tolist(), temperature, *limits)
         texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]

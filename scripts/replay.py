@@ -26,7 +26,8 @@ import grpo
 import train
 from plumbing import checkpoint, command_line
 from plumbing.batches import collate
-from plumbing.distributed.layout import Layout, begin_process, reject
+from plumbing.distributed.layout import Layout
+from plumbing.distributed.shutdown import begin_process, reject
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.files import plain, read_lines, write_lines
 from plumbing.plugins import path_of
@@ -99,7 +100,7 @@ def replay(run_dir: Path, last: int, student, sampler: Recorded, start: int) -> 
     problems, same, latest = Problems(student.config.train_data), [], deque(maxlen=1)
     logged = {row["step"]: row for row in read_lines(run_dir / "metrics.jsonl", torn=True)}
     if start:
-        path = checkpoint.folder_of(run_dir, start)
+        path = checkpoint.directory(run_dir, start)
         checkpoint.load_models(path, student.layout.group, sampler, student)
     failure = None
     for step in range(start + 1, last + 1):

@@ -25,7 +25,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from plumbing import command_line
-from plumbing.distributed.layout import begin_process
+from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.files import read_lines, write_atomic
 from plumbing.problems import Problems

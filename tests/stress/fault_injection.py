@@ -108,7 +108,7 @@ def flip_a_bit(folder: Path, rng) -> bool:
     """Damages a file of the newest checkpoint, if there is one before it."""
     steps = checkpoint.steps(folder)
     if len(steps) > 1:
-        newest = checkpoint.folder_of(folder, steps[-1])
+        newest = checkpoint.directory(folder, steps[-1])
         path = rng.choice(sorted(path for path in newest.rglob("*") if path.is_file()))
         data = bytearray(path.read_bytes())
         data[rng.integers(len(data))] ^= 1
