@@ -35,7 +35,6 @@ import grpo
 import train
 from benchmarks.roofline import HUB, SHAPES, Machine, Shape, floors, model_config
 from plumbing.command_line import Parser, count, natural, share
-from plumbing.decoding import run_eagerly
 from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process, reject
@@ -161,7 +160,7 @@ def measured_steps(config, layout: Layout, args, dead_shares: list, grade=True) 
             verifier = ScriptedVerifier(config, layout, grading)
             student = train.Student(config, layout, verifier)
             if args.no_graphs:
-                student.generator.record = run_eagerly
+                student.generator.record = lambda step: step
             try:
                 for step, verifier.dead in enumerate(itertools.cycle(dead_shares), 1):
                     yield measured_step(step, student, sampler, problems)

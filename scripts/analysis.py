@@ -7,7 +7,7 @@ import argparse
 import json
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
@@ -30,6 +30,14 @@ AMOUNTS = {  # column of Run.spent -> axis label
     "tokens": "generated tokens, M",
     "samples": "completions, k",
 }
+
+
+def recorded(config: type, facts: dict):
+    """Read the settings from a run's config.json. Raises InputError where one is missing."""
+    if missing := [f.name for f in fields(config) if f.name not in facts]:
+        reason = f"made by another version of this code ({missing[0]} is not in its config.json)"
+        raise InputError(f"{facts.get('out', 'the run')} was {reason}")
+    return config(**{f.name: facts[f.name] for f in fields(config)})
 
 
 def read_table(path: Path, *columns: str) -> pd.DataFrame:

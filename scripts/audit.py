@@ -31,7 +31,6 @@ import pandas as pd
 import torch.distributed as dist
 
 import train
-from plumbing import command_line
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
@@ -90,7 +89,7 @@ def read_by_teacher(run: Run, model: str) -> np.ndarray:
     It predicts a step's outcomes before it learns from the step before, as in training (K.3's
     asynchrony). One process takes the batches of all the teacher ranks the run would have had.
     """
-    config = command_line.recorded(train.Config, run.config)
+    config = analysis.recorded(train.Config, run.config)
     config.teacher_model, config.teacher_ranks = model, 0
     config.teacher_batch_size *= max(1, run.config["world_size"] // 4)
     analysis.check_unchanged(config.train_data, run.config["train_data_crc32"])

@@ -152,7 +152,7 @@ def settings(given: dict) -> tuple[train.Config, dict]:
         raise InputError(f"--preset {given['preset']}: {run_dir} is a run and has settings already")
     if not (run_dir / "student").exists():
         raise InputError(f"{run_dir}: no student/ yet; train.py exports it when it finishes")
-    config = command_line.recorded(train.Config, facts)
+    config = analysis.recorded(train.Config, facts)
     return replace(config, **given | {"model": str(run_dir / "student")}), facts
 
 

@@ -20,14 +20,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 import grpo
 import train
 from plumbing import checkpoint, command_line
 from plumbing.batches import collate
 from plumbing.distributed.layout import Layout
-from plumbing.distributed.shutdown import begin_process, reject
+from plumbing.distributed.shutdown import begin_process, reject, run_ranks
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.files import plain, read_lines, write_lines
 from plumbing.plugins import path_of
@@ -61,7 +60,7 @@ class Recorded:
 def load(run_dir: Path, step: int) -> tuple[train.Config, Layout, Recorded, int]:
     """Read what the steps need, and find the checkpoint before them. Raises InputError."""
     settings = analysis.read_config(run_dir)
-    config = command_line.recorded(train.Config, settings)
+    config = analysis.recorded(train.Config, settings)
     config.teacher_ranks, ranks = 0, settings["student_ranks"]
     layout = Layout(config)
     if layout.world != ranks:
@@ -101,7 +100,8 @@ def replay(run_dir: Path, last: int, student, sampler: Recorded, start: int) -> 
     logged = {row["step"]: row for row in read_lines(run_dir / "metrics.jsonl", torn=True)}
     if start:
         path = checkpoint.directory(run_dir, start)
-        checkpoint.load_models(path, student.layout.group, sampler, student)
+        checkpoint.load_learners(path, student.layout.group, {"student": student.learner})
+        student.generator.refresh(student.policy)
     failure = None
     for step in range(start + 1, last + 1):
         try:
@@ -155,15 +155,13 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         return reject(error)
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
-        layout.connect(config.timeout_minutes)
-        try:
+
+        def body() -> int:
             student = train.Student(config, layout, verifier)
             same = replay(args.run, args.step, student, sampler, start)
-            same = all(layout.gather(same))
-        except Exception as error:  # whatever it is, this rank has to report it
-            return layout.report(error)
-    dist.destroy_process_group()
-    return int(not same)
+            return int(not all(layout.gather(same)))
+
+        return run_ranks(layout, config.timeout_minutes, body)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def test_the_head_computes_in_float32(tiny_model, monkeypatch):
     assert len(set(utilities)) == len(QUESTIONS) and utilities.std() < 1e-4
 
 
-def test_algorithm_2_updates_after_every_fourth_outcome(tiny_model):
+def test_algorithm_2_updates_every_fourth_outcome(tiny_model):
     t, steps = make(tiny_model), []
     for i in range(10):
         t.update(f"what is {i}?", i % 3, 16)
@@ -105,7 +105,7 @@ def test_first_gradient_by_hand(tiny_model):
     assert caught == [pytest.approx(2 / 4 * sum(0.25 - v for v in y) / 8, abs=1e-7)]
 
 
-def test_a_gradient_that_is_not_finite_stops_before_the_update(tiny_model):
+def test_a_non_finite_gradient_stops_before_the_update(tiny_model):
     t = make(tiny_model)
     before = [p.clone() for p in t.model.backbone.parameters()]
     torch.nn.init.constant_(t.model.head.bias, torch.nan)
@@ -156,7 +156,7 @@ def test_lora_by_hand():
 
 
 @pytest.mark.parametrize("mode", ["full", "lora"])
-def test_an_exported_teacher_predicts_the_same_in_transformers(tiny_model, tmp_path, mode):
+def test_an_exported_teacher_predicts_the_same(tiny_model, tmp_path, mode):
     """0.5 σ(wᵀ MeanPool(Embed(q)) + b), from the exported files alone."""
     t = with_random_head(make(tiny_model, teacher_mode=mode))
     for i in range(8):

@@ -56,7 +56,7 @@ def study(channel: Channel, steps: int, save_at: int):
 
 
 @pytest.mark.parametrize(("lag", "turn"), [(0, "op"), (1, "po")])
-def test_lag_orders_learning_and_proposing_and_all_ranks_receive_the_same(lag, turn):
+def test_lag_orders_learning_and_proposing(lag, turn):
     """Nine steps of three students and two teachers; messages read by all are deleted."""
     ranks, samplers = channels(3, 2), [counting(), counting()]
     with ThreadPoolExecutor() as threads:

@@ -102,7 +102,7 @@ def test_the_newest_checkpoints_are_kept_and_later_or_unfinished_ones_deleted(ru
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step_3"]
 
 
-def test_a_kill_before_the_rename_leaves_no_checkpoint(run, monkeypatch):
+def test_a_kill_leaves_no_partial_checkpoint(run, monkeypatch):
     def kill(path, text):
         raise KeyboardInterrupt
 

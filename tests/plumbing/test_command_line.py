@@ -2,10 +2,8 @@
 
 import pytest
 
-from plumbing.command_line import recorded, settings
-from plumbing.errors import InputError
+from plumbing.command_line import settings
 from tests.helpers.ranks import parse
-from train import Config
 
 FLAGS = {  # what is wrong -> the error
     "--step 5": "unrecognized arguments: --step 5 (see --help)",  # abbreviated
@@ -43,11 +41,3 @@ def test_sampler_args_override_a_samplers_settings_in_their_type():
     values = settings("longest=3,base=1", defaults, "skip")
     assert values == {"base": 1, "longest": 3} and type(values["base"]) is float
     assert defaults == {"base": 0.5, "longest": 5}
-
-
-def test_a_run_of_another_version_is_rejected():
-    facts = vars(parse("--out", "runs/a"))
-    assert recorded(Config, facts | {"world_size": 8}) == parse("--out", "runs/a")
-    facts.pop("steps")
-    with pytest.raises(InputError, match=r"another version of this code \(steps is not in"):
-        recorded(Config, facts)

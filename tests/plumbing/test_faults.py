@@ -74,7 +74,7 @@ def test_resume_after_a_kill_at_the_rename_a_damaged_checkpoint_and_a_torn_log(
     assert checkpoints(folder) == ["step_3", "step_4"]  # --keep is 2 by default
 
 
-def test_ctrl_c_at_a_teacher_during_a_long_evaluation_loses_nothing(whole, halfway, tmp_path):
+def test_ctrl_c_during_an_evaluation(whole, halfway, tmp_path):
     """The teacher's main thread waits for a message then, and Python runs no handler in it."""
 
     def interrupt(rank):
@@ -132,7 +132,7 @@ def test_where_a_rank_ends_all_end_and_one_prints_the_error(case, halfway, tmp_p
     assert ended.err.count("Traceback") == ended.err.count("OutOfMemoryError: ") == (status == 1)
 
 
-def test_a_gradient_that_is_not_finite_stops_before_the_update(whole, halfway, tmp_path):
+def test_a_non_finite_gradient_stops_before_the_update(whole, halfway, tmp_path):
     forward = train.Policy.forward
 
     def poisoned(policy, *batch):

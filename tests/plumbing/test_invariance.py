@@ -101,7 +101,7 @@ def one_rank(tiny_model, tmp_path_factory):
 
 
 @pytest.mark.parametrize("n", [3, 6])
-def test_gradient_is_the_same_on_any_number_of_ranks(n, one_rank, tiny_model, tmp_path):
+def test_same_gradient_on_any_ranks(n, one_rank, tiny_model, tmp_path):
     some = ("grpo", "dapo", "one live group", "in two halves", "entropy, KL and two updates")
     several = on_ranks(n, tmp_path, gradients, tiny_model, VARIANTS if n < 6 else some)
     for name, (other_metrics, other) in several.items():
@@ -112,7 +112,7 @@ def test_gradient_is_the_same_on_any_number_of_ranks(n, one_rank, tiny_model, tm
             assert other_metrics[key] == expected, (name, key)
 
 
-def test_gradient_is_the_same_for_any_batches_order_and_forwarded_dead_rows(one_rank):
+def test_same_gradient_in_any_batches(one_rank):
     metrics, gradient = one_rank["grpo"]
     for name in ("small micro-batches", "packed", "groups in another order", "dead rows forwarded"):
         assert close(gradient, one_rank[name][1]), name
@@ -176,7 +176,7 @@ def teacher_after_two_updates(folder, batch_size):
     return gradients, torch.from_numpy(t.predict(["what is 3?", "4", "5 and 6"])), t.last_loss
 
 
-def test_teacher_gradient_is_the_same_on_any_number_of_ranks(tiny_model, tmp_path):
+def test_same_teacher_gradient_on_any_ranks(tiny_model, tmp_path):
     """6 rows a batch; the last batch, of 2, leaves one of three ranks idle."""
     body = teacher_after_two_updates
     alone, *shared = [on_ranks(n, tmp_path, body, tiny_model, 6 // n) for n in (1, 2, 3)]

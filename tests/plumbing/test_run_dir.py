@@ -128,7 +128,7 @@ def test_a_directory_in_use_by_another_job_is_rejected(whole, run_dir):
     assert run_dir(whole, "--steps", 2).open() == 2
 
 
-def test_a_resume_drops_everything_after_its_checkpoint(whole, tmp_path, run_dir):
+def test_a_resume_drops_later_rows_and_steps(whole, tmp_path, run_dir):
     shutil.copytree(whole, tmp_path / "run")
     run = run_dir(tmp_path / "run")
     with (run.path / METRICS).open("a") as file:

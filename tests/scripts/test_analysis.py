@@ -2,9 +2,11 @@
 
 import pytest
 
+import train
 from plumbing.errors import InputError
 from scripts import analysis
 from scripts.analysis import Run, load_methods
+from tests.helpers.ranks import parse
 from tests.helpers.runs import GOLDILOCKS, make_run, selection
 
 
@@ -74,3 +76,11 @@ def test_directories_that_are_no_runs(tmp_path, file, text, message):
     with pytest.raises(InputError) as error:
         Run.load(folder)
     assert message in str(error.value) and str(folder) in str(error.value)
+
+
+def test_a_run_of_another_version_is_rejected():
+    facts = vars(parse("--out", "runs/a"))
+    assert analysis.recorded(train.Config, facts | {"world_size": 8}) == parse("--out", "runs/a")
+    facts.pop("steps")
+    with pytest.raises(InputError, match=r"another version of this code \(steps is not in"):
+        analysis.recorded(train.Config, facts)

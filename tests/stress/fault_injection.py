@@ -1,13 +1,13 @@
-"""Kills a run at random moments and starts it again, to see that nothing is lost: a Markdown table.
+"""Kill a run at random moments, restart it, and compare it with an undisturbed run.
 
     python -m tests.stress.fault_injection --kills 30 --seed 0
 
-One undisturbed run of the demo (3 student ranks; rank 3 is the teacher's) is the reference. Then
-the same command is started in another folder and struck again and again, by `kill -9` or SIGTERM of
-each of TARGETS at each of MOMENTS. Whenever such a run gets to its end it is compared with the
-reference, and a new one begins. At last one job under `torchrun --max-restarts` loses a student
-rank, and later its teacher. PeerLostError: a start that fails, or any difference in metrics (times aside),
-selections, samples, evaluations, or one bit of the exported weights. Exit status 0: nothing lost.
+The undisturbed run of the demo has 3 student ranks and a teacher rank, rank 3. The same command
+then runs in another directory, where `kill -9` or SIGTERM hits each of TARGETS at each of MOMENTS.
+Whenever such a run finishes it is compared, and the next one begins. At last one job under
+`torchrun --max-restarts` loses a student rank, and later its teacher. A run is LOST if a start
+fails, or if it differs in metrics (but times), selections, samples, evaluations, or one bit of the
+exported weights. Prints a Markdown table. Exit status 0: nothing lost.
 """
 
 import contextlib
@@ -27,20 +27,19 @@ from plumbing.command_line import count, natural
 from plumbing.errors import InputError
 from scripts import analysis
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RANKS, STEPS = 4, 18
 TARGETS = ("rank 0", "rank 1", "rank 2", "rank 3", "all ranks", "torchrun")
-DAMAGE = "checkpoint, and damage"  # of a bit of the newest one
+DAMAGE = "checkpoint, and damage"  # a bit of the newest checkpoint is flipped
 MOMENTS = ("start", "step", "checkpoint", DAMAGE, "SIGTERM")  # SIGTERM: in a step
-PATIENCE = 300  # seconds for anything to happen
-HEADER = ["run", "struck", "while", "half written", "bit flipped", "seconds to the end"]
+TIMEOUT_S = 300  # for any event
+HEADER = ["run", "target", "moment", "half written", "bit flipped", "seconds to the end"]
 COMPARED = ("selections.jsonl", "samples.jsonl", "evals/*", "student/*.safetensors")
 COMPARED += ("teacher/*.safetensors", "teacher/*/*.safetensors")
 
 
 def launch(folder: Path, restarts: int = 0) -> subprocess.Popen:
-    """Starts the run, or goes on with it, under torchrun; what it prints is added to a file beside
-    its folder."""
+    """Start or resume the run under torchrun; append its output to FOLDER.log."""
     ranks = f"-m torch.distributed.run --nproc_per_node {RANKS} --max-restarts {restarts}".split()
     flags = f"--preset demo --steps {STEPS} --eval_every 6 --checkpoint_every 2 --out".split()
     command = [sys.executable, *ranks, str(ROOT / "train.py"), *flags, str(folder)]
@@ -50,25 +49,25 @@ def launch(folder: Path, restarts: int = 0) -> subprocess.Popen:
 
 
 def ranks_of(folder: Path) -> dict[str, int]:
-    """Process ids of the run's ranks that are there by now, by name."""
-    found = {}
+    """Find the process ids of the run's ranks that exist by now, by name."""
+    pids = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # a process may end while it is looked at
+        with contextlib.suppress(OSError):  # a process may end meanwhile
             if str(folder) in path.read_text().split("\0"):
                 environment = path.with_name("environ").read_text()
                 for rank in re.findall(r"(?:^|\0)RANK=(\d+)", environment):
-                    found[f"rank {rank}"] = int(path.parent.name)
-    return found
+                    pids[f"rank {rank}"] = int(path.parent.name)
+    return pids
 
 
-def wait_for(what, job: subprocess.Popen | None = None) -> bool:
-    """Waits until what() is true; returns False if the job ended before."""
-    end = time.monotonic() + PATIENCE
-    while not what():
+def wait_for(condition, job: subprocess.Popen | None = None) -> bool:
+    """Wait until condition() is true; return False if the job ends before."""
+    end = time.monotonic() + TIMEOUT_S
+    while not condition():
         if job and job.poll() is not None:
             return False
         if time.monotonic() > end:
-            raise TimeoutError(f"nothing happened for {PATIENCE} s")
+            raise TimeoutError(f"nothing happened for {TIMEOUT_S} s")
         time.sleep(0.001)
     return True
 
@@ -78,34 +77,34 @@ def last_step(folder: Path) -> int:
     return path.read_text().count("\n") - 1 if path.exists() else -1
 
 
-def writing(folder: Path) -> bool:
-    """Whether a checkpoint is being written, or its writing was cut short."""
+def half_written(folder: Path) -> bool:
+    """Return whether a checkpoint is being written, or its writing was cut short."""
     return any(folder.glob("checkpoints/*.tmp"))
 
 
 def strike(job: subprocess.Popen, folder: Path, target: str, moment: str, rng) -> bool:
-    """Waits for the moment and sends the signal; False if the job ended before its time came."""
+    """Wait for the moment and send the signal; return False if the job ends before."""
     if moment == "start":
         time.sleep(rng.uniform(0.5, 12))
-    else:  # some steps of this life first, then a moment in one or in the writing of a checkpoint
+    else:  # after some steps of this start: a moment in a step, or while a checkpoint is written
         step, in_checkpoint = last_step(folder) + rng.integers(1, 4), "checkpoint" in moment
         if not wait_for(lambda: last_step(folder) >= step, job):
             return False
-        if in_checkpoint and not wait_for(lambda: writing(folder), job):
+        if in_checkpoint and not wait_for(lambda: half_written(folder), job):
             return False
         time.sleep(rng.uniform(0, 0.06 if in_checkpoint else 1.2))
     if job.poll() is not None:
         return False
     ranks = ranks_of(folder)
-    victims = ranks.values() if target == "all ranks" else [ranks.get(target, job.pid)]
-    for pid in victims or [job.pid]:  # torchrun, also where there are no ranks yet
+    pids = ranks.values() if target == "all ranks" else [ranks.get(target, job.pid)]
+    for pid in pids or [job.pid]:  # torchrun, also where there are no ranks yet
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM if moment == "SIGTERM" else signal.SIGKILL)
     return True
 
 
 def flip_a_bit(folder: Path, rng) -> bool:
-    """Damages a file of the newest checkpoint, if there is one before it."""
+    """Damage a file of the newest checkpoint, if there is one before it."""
     steps = checkpoint.steps(folder)
     if len(steps) > 1:
         newest = checkpoint.directory(folder, steps[-1])
@@ -116,9 +115,9 @@ def flip_a_bit(folder: Path, rng) -> bool:
     return len(steps) > 1
 
 
-def outcome(job: subprocess.Popen, reference: Path, folder: Path) -> str:
-    """Waits for the job's end: "identical", or what two finished runs do not have in common."""
-    if status := job.wait(PATIENCE):
+def compare(job: subprocess.Popen, reference: Path, folder: Path) -> str:
+    """Wait for the job's end; return "identical", or how it differs from the reference."""
+    if status := job.wait(TIMEOUT_S):
         return f"LOST: exit status {status}"
 
     def timeless(path: Path):
@@ -133,52 +132,53 @@ def outcome(job: subprocess.Popen, reference: Path, folder: Path) -> str:
 
 
 def campaign(root: Path, kills: int, rng) -> tuple[list[list], list[str]]:
-    """A row of the table for each strike, and how each run ended, up to one that lost something."""
-    reference, rows, ends = root / "reference", [], []
-    if launch(reference).wait(PATIENCE):
+    """Strike runs until one is lost or `kills` are used up. Returns a row of the table for each
+    strike, and the result of each run."""
+    reference, rows, results = root / "reference", [], []
+    if launch(reference).wait(TIMEOUT_S):
         raise InputError(f"the undisturbed run failed: see {reference.with_suffix('.log')}")
     kinds = rng.permutation(list(itertools.product(TARGETS, MOMENTS))).tolist()
-    while True:  # each turn is a life of a run
-        folder, n = root / f"run_{len(ends)}", len(rows)
+    while True:  # each turn is a start of a run
+        folder, n = root / f"run_{len(results)}", len(rows)
         job, (target, moment) = launch(folder), kinds[n % len(kinds)]
         if n == kills or not strike(job, folder, target, moment, rng):
-            ends.append(outcome(job, reference, folder))
-            print(f"{folder.name}: {ends[-1]}", file=sys.stderr, flush=True)
-            if n == kills or ends[-1] != "identical":
-                return rows, ends
+            results.append(compare(job, reference, folder))
+            print(f"{folder.name}: {results[-1]}", file=sys.stderr, flush=True)
+            if n == kills or results[-1] != "identical":
+                return rows, results
             continue
-        began = time.monotonic()
-        job.wait(PATIENCE)
+        start = time.monotonic()
+        job.wait(TIMEOUT_S)
         # Ranks that outlive torchrun would still write.
         wait_for(lambda folder=folder: not ranks_of(folder))
-        seconds, half = time.monotonic() - began, "checkpoint" in moment and writing(folder)
+        seconds, half = time.monotonic() - start, "checkpoint" in moment and half_written(folder)
         flipped = moment == DAMAGE and flip_a_bit(folder, rng)
-        rows.append([len(ends), target, moment, half, flipped, f"{seconds:.1f}"])
+        rows.append([len(results), target, moment, half, flipped, f"{seconds:.1f}"])
         print(*rows[-1], sep=", ", file=sys.stderr, flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = analysis.parser(__doc__)
-    parser.add_argument("--kills", type=count, default=30, help="strikes in all [30]")
+    parser.add_argument("--kills", type=count, default=30, help="number of strikes [30]")
     parser.add_argument("--seed", type=natural, default=0, help="of moments and damage [0]")
-    out = Path("runs/fault_campaign")
-    parser.add_argument("--out", type=Path, default=out, help="an empty folder [%(default)s]")
+    out = Path("runs/fault_injection")
+    parser.add_argument("--out", type=Path, default=out, help="an empty directory [%(default)s]")
     args = parser.parse_args(argv)
-    with analysis.one_line("fault_campaign"):
+    with analysis.one_line("fault_injection"):
         root, rng = args.out.resolve(), np.random.default_rng(args.seed)
         root.mkdir(parents=True, exist_ok=True)
         if any(root.iterdir()):
             raise InputError(f"--out {root} is not empty; choose another")
-        rows, ends = campaign(root, args.kills, rng)
+        rows, results = campaign(root, args.kills, rng)
         folder = root / "restarted"
         job = launch(folder, restarts=2)
         struck = strike(job, folder, "rank 1", "step", rng)
         struck = strike(job, folder, "rank 3", "checkpoint", rng) and struck
-        again = outcome(job, root / "reference", folder) if struck else "LOST: it was not struck"
-    note = f"{sum(row[3] for row in rows)} while a checkpoint was being written. The {len(ends)} "
-    note += f"runs ended: {', '.join(ends)}. A job under torchrun --max-restarts 2: {again}."
-    print(analysis.table(f"{len(rows)} strikes", HEADER, rows, note))
-    return int({*ends, again} != {"identical"})
+        restarted = compare(job, root / "reference", folder) if struck else "LOST: was not struck"
+    note = f"{sum(row[3] for row in rows)} while a checkpoint was being written. The "
+    note += f"{len(results)} runs ended: {', '.join(results)}. A job under torchrun --max-restarts "
+    print(analysis.table(f"{len(rows)} strikes", HEADER, rows, f"{note}2: {restarted}."))
+    return int({*results, restarted} != {"identical"})
 
 
 if __name__ == "__main__":

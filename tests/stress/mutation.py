@@ -1,9 +1,9 @@
-"""Are the tests able to fail? Puts one fault at a time into a copy of the tree and runs its test.
+"""Put one fault at a time into a copy of the tree, and run the test that must fail.
 
     python -m tests.stress.mutation [--only WORD]
 
-Most of the faults have been seen in well-known GRPO code. Prints a table; the exit status is 1 if
-one survives that is not expected to, and 2 where a fault or its test no longer fits the code.
+Most of the faults have been seen in well-known GRPO code. Prints a table. The exit status is 1 if a
+fault survives unexpectedly, and 2 if a fault or its test no longer fits the code.
 """
 
 import subprocess
@@ -14,10 +14,10 @@ from pathlib import Path
 from plumbing.errors import InputError
 from scripts import analysis
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
-# A fault is two lines: name | file | test (grpo::x is tests/test_grpo.py::test_x), then the old
-# text, which the file has exactly once, and the new one.
+# A fault is two lines: name | file | test, then the old text, which the file has exactly once, and
+# the new one. The test grpo::x is test_x of the file test_grpo.py.
 FAULTS = r"""
 ddof 1 in the advantage | grpo.py | grpo::one_right_of_four
     correction=0 if std == "population" else 1 => correction=1
@@ -35,45 +35,45 @@ dead rows stay in the denominators | grpo.py | grpo::leaving_out_dead_groups_by_
     torch.full_like(lengths, 1 / (P * G)) => torch.full_like(lengths, 1 / (P * G)) / lengths.max()
 temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
     .div_(temperature) => .div_(1)
-clip reversed for A < 0 | grpo.py | grpo::clipping_two_by_two
+clip reversed for A < 0 | grpo.py | grpo::clipping_by_sign_and_side
     (ratio_N * advantage_N, clipped_N * advantage_N) => (ratio_N, clipped_N) * advantage_N
 k1 KL as a loss | grpo.py | grpo::kl_by_hand
     torch.exp(log_ratio_N) - log_ratio_N - 1 => -log_ratio_N
 entropy lowered, not raised | grpo.py | grpo::a_step_on_the_entropy_term_raises_the_entropy
     loss - entropy_coef * => loss + entropy_coef *
-EOS masked | plumbing/batches.py | rollout::collate_by_hand
+EOS masked | plumbing/batches.py | batches::collate_by_hand
     t >= len(rollouts.prompt_ids[b]) => (t >= len(rollouts.prompt_ids[b])) & (t < t[-1])
-pad = EOS masks every EOS | plumbing/batches.py | rollout::collate_by_hand
-    response.to(device) => (response & (ids != pad_id)).to(device)
-EOS left out of the completion | rollout.py | rollout::sampling_is_what_a_naive_loop_does
+pad = EOS masks every EOS | plumbing/batches.py | batches::collate_by_hand
+    in (ids, response, position)) => in (ids, response & (ids != pad_id), position))
+EOS left out of the completion | rollout.py | rollout::sampling_equals_a_naive_loop
     ids[:end], end is not None => ids[: end and end - 1], end is not None
-a token's own hidden state | rollout.py | rollout::recomputed_logprobs_are_those_of_the_generator
+a token's own hidden state | rollout.py | invariance::gradient_is_that_of_the_plain_formula
     hidden_B_T_D[:, :-1] => hidden_B_T_D[:, 1:]
-positions count the padding | rollout.py | rollout::sampling_is_what_a_naive_loop_does
+positions count the padding | rollout.py | rollout::sampling_equals_a_naive_loop
     cache.slot - pad, => cache.slot.expand_as(pad),
-prompts padded on the right | plumbing/batches.py | rollout::sampling_is_what_a_naive_loop_does
+prompts padded on the right | plumbing/batches.py | rollout::sampling_equals_a_naive_loop
     "left" if left else "right" => "right"
-top-k left on | rollout.py | rollout::sampling_is_what_a_naive_loop_does
+top-k left on | rollout.py | rollout::sampling_equals_a_naive_loop
     "top_k": 0 => "top_k": 50
-repetition penalty not named | rollout.py | rollout::sampling_is_what_a_naive_loop_does
+repetition penalty not named | rollout.py | rollout::sampling_equals_a_naive_loop
     repetition_penalty=1.0, =>
-a seed per batch, not per row | rollout.py | rollout::a_row_draws_the_same_whatever_is_beside_it
+a seed per batch, not per row | rollout.py | rollout::a_row_draws_the_same_tokens_in_any_batch
     [[seed, first_row + b] for b in rows] => [[seed, i] for i, _ in enumerate(rows)]
-packed rows see each other | rollout.py | rollout::packing_and_padding_change_nothing
-    "position_ids": batch.position_1_T, =>
-pooling counts padding | teacher.py | teacher::mean_pool_leaves_padding_out
+packed rows see each other | rollout.py | rollout::packing_and_padding_change_no_gradient
+    position_ids=batch.position_1_T, =>
+pooling counts padding | teacher.py | teacher::mean_pooling_leaves_padding_out
     (hidden_B_T_D * mask_B_T_1).sum(dim=1) / mask_B_T_1.sum(dim=1) => hidden_B_T_D.mean(dim=1)
 shuffled anew in each epoch | teacher.py | teacher::algorithm_2_shuffles_once_an_update
     for batch in batches] => for batch in map(batches.__getitem__, torch.randperm(len(batches)))]
-an update for each sample | teacher.py | teacher::algorithm_2_triggers_inside_the_stream
+an update for each sample | teacher.py | teacher::algorithm_2_updates_every_fourth_outcome
     self.pushed % self.config.teacher_update_every == 0 => True
-loss over a teacher's own rows | teacher.py | ranks::teacher_batch_is_shared_out_over_its_ranks
+loss over a teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
     / len(batch) => / max(1, len(mine))
-an idle teacher rank learns | teacher.py | ranks::teacher_batch_is_shared_out_over_its_ranks
+an idle teacher rank learns | teacher.py | invariance::same_teacher_gradient_on_any_ranks
     * (len(mine) > 0) => * 1
 the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
     float32=[self.model.head] => float32=[]
-LoRA merged without its scale | teacher.py | teacher::export_predicts_the_same_elsewhere
+LoRA merged without its scale | teacher.py | teacher::an_exported_teacher_predicts_the_same
     scale * B @ A => B @ A
 target p(1-p), not its root | sampler.py | sampler::utility_target_by_hand
     np.sqrt(p_hat * (1 - p_hat)) => p_hat * (1 - p_hat)
@@ -87,57 +87,58 @@ over-long prompts stay | sampler.py | sampler::draws_are_distinct_unseen_and_fit
     if self.fits(index): => if True:
 noise floor of p, not of y | sampler.py | sampler::noise_floor_by_hand
     np.abs(utility_target(p_N_1) - utility_target(k / G)) => np.abs(p_N_1 - k / G)
-lag ignored | sampler.py | mail::lag_fixes_what_a_proposal_has_learned_and_all_ranks_hear_the_same
+lag ignored | sampler.py | channel::lag_orders_learning_and_proposing
     if self.lag == 0: => if True:
-rng not restored | sampler.py | samplers::every_sampler_keeps_the_protocol
+rng not restored | sampler.py | samplers::every_sampler_follows_the_protocol
     self.rng.bit_generator.state = state["passes"], state["rng"] => _ = state["passes"], 0
-loss not multiplied by the ranks | train.py | ranks::same_gradient_on_any_number_of_ranks
+loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
     (loss * n).backward() => loss.backward()
-a normaliser a micro-batch | plumbing/batches.py | ranks::batches_order_and_dead_rows_change_nothing
+a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
     weight_B[batch.row_N] => torch.full((len(batch.row_N),), 1 / len(batch.row_N))
-normaliser of a rank's own rows | plumbing/batches.py | ranks::same_gradient_on_any_number_of_ranks
+normaliser of a rank's own rows | plumbing/batches.py | invariance::same_gradient_on_any_ranks
     weight_B[batch.row_N] => weight_B[batch.row_N] / weight_B[mine].sum()
-metric of the last micro-batch only | train.py | ranks::same_gradient_on_any_number_of_ranks
-    mine[name] += => mine[name] =
-rewards tiled, not repeated | train.py | train::a_step_goes_as_figure_1
-    selections.index_N.repeat(G) => np.tile(selections.index_N, G)
-NaN skipped | train.py | faults::a_gradient_that_is_not_finite_stops_before_the_update
+metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
+    token_sums[name] += => token_sums[name] =
+rewards tiled, not repeated | train.py | train::a_step_follows_figure_1
+    index_N.repeat(G).tolist() => np.tile(index_N, G).tolist()
+NaN skipped | train.py | faults::a_non_finite_gradient_stops_before_the_update
     if not all(map(math.isfinite, [norms[-1], *sums.values()])): => if False:
-half a checkpoint | plumbing/checkpoint.py | faults::a_full_disk_stops_the_run_and_costs_nothing
+half a checkpoint | plumbing/checkpoint.py | checkpoint::a_kill_leaves_no_partial_checkpoint
     temporary = final.with_suffix(".tmp") => temporary = final
-logs not cut on resume | plumbing/run_dir.py | train::ranks_repeat_and_resume_bit_for_bit
+logs not cut on resume | plumbing/run_dir.py | run_dir::a_resume_drops_later_rows_and_steps
     if step and row["step"] <= step => if step
-SIGTERM ignored | plumbing/distributed/layout.py | faults::sigterm_at_one_rank_stops_all_after_the_step_and_saves
-    self.store.set("stop", "") => pass
+SIGTERM ignored | plumbing/distributed/shutdown.py | faults::ctrl_c_during_an_evaluation
+    layout.store.set("stop", "") => pass
 the first box, not the last | verify.py | verify::extract_boxed_returns_the_last_box_if_it_is_closed
     start = max(( => start = min((
 units ignored | verify.py | verify::right_answers_earn_1_and_wrong_ones_and_guesses_0
     if not (gold_units <= answer_units or answer_units <= gold_units): => if False:
 """
 
-# Blank settings in the generating copy, and a manifest that is written last, do the same.
-MAY_SURVIVE = {"repetition penalty not named", "half a checkpoint"}
+MAY_SURVIVE = {"repetition penalty not named"}  # the generator's settings are blank anyway
 
 
 def faults(word: str) -> list[list[str]]:
-    """Name, file, test, old text and new text of the faults that have the word in the first
-    three. Raises InputError where the old text is not in the file once."""
-    found, lines = [], FAULTS.strip().splitlines()
+    """Return name, file, test, old text and new text of the faults with the word in one of the
+    first three. Raises InputError where the old text is not in the file exactly once."""
+    chosen, lines = [], FAULTS.strip().splitlines()
     for head, change in zip(lines[::2], lines[1::2], strict=True):
         name, file, test = head.split(" | ")
         old, new = (text.strip() for text in change.split(" =>"))
         if (count := (ROOT / file).read_text().count(old)) != 1:
             raise InputError(f"{name}: {file} has {old!r} {count} times")
-        test = "tests/test_" + test.replace("::", ".py::test_")
+        module, _, function = test.partition("::")
+        (path,) = ROOT.glob(f"tests/*/test_{module}.py")
+        test = f"{path.relative_to(ROOT)}::test_{function}"
         if any(word in part for part in (name, file, test)):
-            found.append([name, file, test, old, new])
-    return found
+            chosen.append([name, file, test, old, new])
+    return chosen
 
 
 def fails(tree: Path, *tests: str) -> bool:
-    """Whether one of the tests fails. Raises InputError where there is no such test."""
-    alone = ["-o", "addopts=", "-qx", "-p", "no:cacheprovider"]  # no second process for one test
-    line = [sys.executable, "-B", "-m", "pytest", *alone, *tests]
+    """Return whether one of the tests fails. Raises InputError where there is no such test."""
+    options = ["-o", "addopts=--import-mode=importlib", "-qx", "-p", "no:cacheprovider"]
+    line = [sys.executable, "-B", "-m", "pytest", *options, *tests]
     status = subprocess.run(line, cwd=tree, capture_output=True, check=False).returncode
     if status > 1:
         raise InputError(f"pytest's exit status is {status}: {' '.join(tests)}")
@@ -146,12 +147,12 @@ def fails(tree: Path, *tests: str) -> bool:
 
 def main() -> int:
     parser = analysis.parser(__doc__)
-    parser.add_argument("--only", default="", help="faults whose name, file or test has this in it")
+    parser.add_argument("--only", default="", help="only faults with this in name, file or test")
     word, survivors = parser.parse_args().only, set()
-    with analysis.one_line("mutate"), tempfile.TemporaryDirectory() as folder:
+    with analysis.one_line("mutation"), tempfile.TemporaryDirectory() as folder:
         tree, chosen = Path(folder), faults(word)
         if not chosen:
-            raise InputError(f"--only {word}: no fault, file or test has it")
+            raise InputError(f"--only {word}: in no fault's name, file or test")
         copy = "git ls-files -zco --exclude-standard | xargs -0 cp -P --parents -t"
         subprocess.run(f"{copy} {folder}", shell=True, cwd=ROOT, check=True)
         if fails(tree, *sorted({test for _, _, test, _, _ in chosen})):
