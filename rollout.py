@@ -353,7 +353,9 @@ def check_model(name: str, tokens: int) -> None:
     if tokens > (window := getattr(lm.config, "sliding_window", None) or tokens):
         limit = f"attends to the last {window} tokens only"
         raise ValueError(f"{name!r} {limit}, a row may take {tokens}")
-    if not stop_ids(lm.generation_config, tokenizer):
+    with trial(name, "generate"):  # a damaged setting raises TypeError
+        ends = stop_ids(lm.generation_config, tokenizer)
+    if not ends:
         remedy = "set tokenizer.eos_token and save it again"
         raise ValueError(f"model {name!r} has no end token: {remedy}")
     prompts = [tokenizer(text).input_ids for text in ("1", "1", "1 + 1")]
