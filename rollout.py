@@ -353,7 +353,7 @@ def check_model(name: str, tokens: int) -> None:
     if tokens > (window := getattr(lm.config, "sliding_window", None) or tokens):
         limit = f"attends to the last {window} tokens only"
         raise ValueError(f"{name!r} {limit}, a row may take {tokens}")
-    with trial(name, "generate"):
+    with trial(name, "generate"):  # a damaged setting raises TypeError
         ends = stop_ids(lm.generation_config, tokenizer)
     if not ends:
         remedy = "set tokenizer.eos_token and save it again"

@@ -128,12 +128,11 @@ PRESETS: dict[str, str] = {
     "smollm2": f"--model {SMOLLM} --teacher_model {SMOLLM} --chat_template {ONE_CARD}"
     " --train_data data/gsm8k/train.jsonl --val_data data/gsm8k/val.jsonl --steps 200"
     " --teacher_learning_rate 1e-5 --eval_every 20",
-    "demo": f"--model {DEMO}/model --teacher_model {DEMO}/model"
-    f" --train_data {DEMO}/train.jsonl --val_data {DEMO}/val.jsonl"
-    " --prompt_header '' --prompt_footer Solution: --max_prompt_tokens 32"
-    " --max_completion_tokens 40 --prompts_per_step 12 --steps 120 --eval_every 10"
-    " --learning_rate 2e-4 --teacher_learning_rate 1e-3 --teacher_batch_size 32"
-    " --per_device_batch_size 96 --verify_workers 1",
+    "demo": f"--model {DEMO}/model --teacher_model {DEMO}/model --steps 120 --eval_every 10"
+    f" --train_data {DEMO}/train.jsonl --val_data {DEMO}/val.jsonl --prompts_per_step 12"
+    " --prompt_header '' --prompt_footer Solution: --max_prompt_tokens 32 --verify_workers 1"
+    " --max_completion_tokens 40 --per_device_batch_size 96 --teacher_batch_size 32"
+    " --learning_rate 2e-4 --teacher_learning_rate 1e-3",
 }
 
 
