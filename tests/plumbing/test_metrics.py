@@ -1,13 +1,15 @@
-"""plumbing/metrics.py: gradient-noise statistics by hand.
+"""plumbing/metrics.py: gradient-noise statistics and evaluation, by hand."""
 
-tests/scripts/test_evaluate.py has evaluation, test_faults.py its interruption.
-"""
+import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from plumbing.metrics import GradientNoise
-from tests.helpers.ranks import one_rank
+from plumbing.metrics import GradientNoise, evaluate
+from plumbing.run_dir import RunDir
+from rollout import Rollouts
+from tests.helpers.ranks import one_rank, parse
 
 
 @pytest.fixture
@@ -39,3 +41,26 @@ def test_update_rms_by_hand(noise):
     noise.measure_update()
     # m̂ = (0.9 * 0.1 g - 0.1 g) / (1 - 0.81) = -0.01 g / 0.19, v̂ = g²
     assert noise["update_rms"] == pytest.approx(0.01 / 0.19, rel=1e-4)
+
+
+def test_evaluation_counts_an_overlong_prompt_as_wrong(tmp_path):
+    """Two ranks, three rows of 9 + 40 tokens a rank: 4 problems in one part, dealt to the ranks."""
+    config, layout = parse("--preset", "demo", "--max_rollout_tokens", 147), one_rank()
+    layout.n_students, orders = 2, []
+
+    def rollout(order):
+        orders.append(order)
+        rewards = [float(i in (0, 3)) for i in order]
+        rows = [[[i] * i for i in order], [True] * 4, [[]] * 4, rewards, ["graded"] * 4]
+        return Rollouts([[1]] * 4, *rows)
+
+    layout.store = SimpleNamespace(check=lambda keys: False)
+    run = RunDir(config, layout, {})
+    run.path = tmp_path
+    tokens = [5, 40, 5, 9, 5]  # of a limit of 32
+    metrics = evaluate(rollout, tokens, config, layout, run, step=10)
+    assert orders == [[0, 3, 2, 4]] and metrics["val_accuracy"] == 2 / 5 and metrics["eval_s"] > 0
+    lines = (tmp_path / "evals/step_10.jsonl").read_text().splitlines()
+    rows = [tuple(json.loads(line).values()) for line in lines]
+    assert rows[:2] == [(0, 1, "graded", 0), (1, 0, "overlong_prompt", 0)]
+    assert rows[3] == (3, 1, "graded", 3) and len(rows) == 5
