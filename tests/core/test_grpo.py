@@ -195,20 +195,15 @@ def test_clipping_by_sign_and_side(log_ratio, advantage, loss, gradient, bites):
     assert stats["clip_fraction"] == bites
 
 
-def test_kl_by_hand():
+def test_kl_and_logp_gap_by_hand():
     # ref/pi = 2: k3 = 2 - ln 2 - 1, and its derivative for log pi is 1 - 2.
     options = {"ref_logp_N": torch.tensor([TWICE, 0.0], **FLOAT64), "kl_coef": 0.5}
+    options |= {"generator_logp_N": torch.tensor([0.5, -0.25], **FLOAT64)}
     zero = [0.0, 0.0]
     value, gradient, stats = loss_and_gradient(zero, zero, zero, [0.1, 0.1], **options)
     close(value, 0.5 * 0.1 * (1 - math.log(2)))
     close(gradient, [0.5 * 0.1 * -1, 0.0])
     close(stats["kl"], 1 - math.log(2))
-
-
-def test_logp_gap_is_summed_against_the_old_policy_before_any_ratio():
-    generator = {"generator_logp_N": torch.tensor([-3.5, -1.0], **FLOAT64)}
-    ones = [1.0, 1.0]
-    _, _, stats = loss_and_gradient([-9.0, -9.0], [-3.0, -1.25], ones, ones, **generator)
     close(stats["logp_gap"], 0.5 + 0.25)
 
 

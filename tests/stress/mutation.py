@@ -37,7 +37,7 @@ temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
     .div_(temperature) => .div_(1)
 clip reversed for A < 0 | grpo.py | grpo::clipping_by_sign_and_side
     (ratio_N * advantage_N, clipped_N * advantage_N) => (ratio_N, clipped_N) * advantage_N
-k1 KL as a loss | grpo.py | grpo::kl_by_hand
+k1 KL as a loss | grpo.py | grpo::kl_and_logp_gap_by_hand
     torch.exp(log_ratio_N) - log_ratio_N - 1 => -log_ratio_N
 entropy lowered, not raised | grpo.py | grpo::a_step_on_the_entropy_term_raises_the_entropy
     loss - entropy_coef * => loss + entropy_coef *
