@@ -101,7 +101,7 @@ metric of the last micro-batch only | train.py | invariance::same_gradient_on_an
     token_sums[name] += => token_sums[name] =
 rewards tiled, not repeated | train.py | train::a_step_follows_figure_1
     index_N.repeat(G).tolist() => np.tile(index_N, G).tolist()
-NaN skipped | train.py | faults::a_non_finite_gradient_stops_before_the_update
+NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
     if not all(map(math.isfinite, [norms[-1], *sums.values()])): => if False:
 half a checkpoint | plumbing/checkpoint.py | checkpoint::a_kill_leaves_no_partial_checkpoint
     temporary = final.with_suffix(".tmp") => temporary = final
