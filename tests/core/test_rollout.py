@@ -51,9 +51,6 @@ def prompts(generator):
     return [generator.tokenizer(question).input_ids for question in QUESTIONS]
 
 
-# ---- the prompt
-
-
 def test_a_prompt_is_header_blank_line_question_blank_line_footer(generator):
     paper = f"{PROMPT_HEADER}\n\nWhat is\n1 + 1?\n\n{PROMPT_FOOTER}"
     texts = {(): paper, ("H", ""): "H\n\nWhat is\n1 + 1?", ("", ""): "What is\n1 + 1?"}
@@ -73,8 +70,6 @@ def test_a_chat_template_replaces_the_tokenizers_opening_token(qwen2):
     ids = PromptEncoder(tokenizer, "H", "", chat_template=True)("12")
     assert tokenizer.decode(ids) == "<unk>[user]H\n\n12[assistant]"  # no second <unk>
 
-
-# ---- generation
 
 HOSTILE = {"do_sample": True, "temperature": 0.1, "top_k": 1, "top_p": 0.1, "min_p": 0.5}
 HOSTILE |= {"typical_p": 0.5, "epsilon_cutoff": 0.1, "repetition_penalty": 5.0}
@@ -193,9 +188,6 @@ def test_the_pad_token_may_be_generated_and_may_be_eos(generator, qwen2, prompts
     assert again.completion_ids == completions
 
 
-# ---- the way back: log-probs
-
-
 @pytest.fixture(scope="module")
 def uneven() -> Rollouts:
     """12 rows of 2 to 40 tokens; prompts and completions of one token are among them."""
@@ -242,9 +234,6 @@ def test_packing_and_padding_change_no_gradient(tiny_family, uneven, family):
     check(SOME, packed=False, pad_id=60)
     for split in (WHOLE, SOME):
         check(split, packed=True)
-
-
-# ---- records
 
 
 def test_rollouts_join_and_take_rows_and_count_them():

@@ -36,8 +36,6 @@ def test_selections_by_hand():
     assert same(s.Selections.from_state(one.state_dict()), one) and not same(both, one)
 
 
-# ---- drawing without replacement
-
 SIZES = {"n": st.integers(1, 30), "k": st.integers(1, 8), "seed": st.integers(0, 99)}
 
 
@@ -82,9 +80,6 @@ def test_draw_is_uniform():
     assert np.abs(counts - 2000).max() < 5 * np.sqrt(2000 * 2 / 3)  # five standard deviations
 
 
-# ---- Algorithm 1
-
-
 def test_epsilon_greedy_by_hand():
     """Of three rows with K = 3 the first and third draw below ε = 0.2: they explore."""
     draws = {"random": lambda n: np.array([0.1, 0.2, 0.19])}
@@ -113,9 +108,6 @@ def test_goldilocks_sends_outcomes_to_the_teacher_in_order():
     calls = sampler.teacher.update.call_args_list
     assert [call.args for call in calls] == [("7", 4, 20), ("3", 0, 20)]
     assert [call.kwargs["target"](0.2) for call in calls] == pytest.approx([0.4, 0.4])
-
-
-# ---- metrics
 
 
 def test_noise_floor_by_hand():

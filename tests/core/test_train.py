@@ -22,8 +22,6 @@ from tests.helpers.ranks import DEMO, parse
 from tests.helpers.samplers import Numbers
 from verify import Verdict
 
-# ---- presets
-
 
 def test_the_bare_command_is_the_papers_main_run():
     c = parse()
@@ -73,9 +71,6 @@ def test_missing_data_of_a_preset_can_be_prepared(preset):
     for path in (config.train_data, config.val_data):
         data, source, _ = Path(path).parts
         assert data == "data" and source in SOURCES
-
-
-# ---- one step
 
 
 def stand_ins(rounds, *flags):
@@ -143,9 +138,6 @@ def test_sampler_args_reach_the_sampler():
     config = parse("--preset", "demo", "--sampler", "skip", "--sampler_args", "longest=3")
     sampler = train.build_sampler(config, ranks.one_rank(), Numbers(4))
     assert sampler.settings == {"base": 0.5, "longest": 3}
-
-
-# ---- whole runs
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ test_run_dir.py. The last tests run train.py: exit status 2.
 import gzip
 import json
 import logging
-import os
 import signal
 import sys
 import time
@@ -22,11 +21,6 @@ from plumbing.distributed import shutdown
 from plumbing.problems import Problems
 from plumbing.run_dir import RunDir
 from tests.helpers.ranks import command, contents, launch, one_rank
-
-
-def assert_one_line(text, *parts):
-    assert all(part in text for part in parts), text
-    assert text.startswith("error: ") and text.count("\n") == 1 and text.endswith("\n"), text
 
 
 @pytest.fixture
@@ -53,8 +47,6 @@ def inputs(tiny_model, tiny_data):
     return {"model": tiny_model, "data": tiny_data}
 
 
-# ---- flags that depend on files
-
 CHECKED = {
     "--sampler static --column lvl": "has no column 'lvl' for --column; it has none",
     "--candidates 100": "has 400 problems, and one step draws 600",
@@ -75,9 +67,6 @@ def test_flags_are_checked_against_files_before_the_first_step(flags, tmp_path, 
     with rejected(CHECKED[flags]):
         train.check(config, RunDir(config, one_rank(), {}))
     assert contents(tmp_path) == {}
-
-
-# ---- data files
 
 
 def row(problem="q", answer="1"):
@@ -139,19 +128,6 @@ def test_a_bad_data_file_is_rejected_with_its_first_bad_line(case, tmp_path, qui
         damage(path)
     with rejected(message) if message else nullcontext():
         assert len(Problems(path)) >= 400
-
-
-# ---- train.py whole
-
-
-def test_missing_data_without_the_hub_names_the_remedy(tmp_path, inputs):
-    """HF_HUB_OFFLINE is set."""
-    flags = ("--train_data", "data/math/train.jsonl", "--val_data", "data/math/val.jsonl")
-    ended = launch(tmp_path / "run", *flags, before=lambda rank: os.chdir(tmp_path), **inputs)
-    source = "DigitalLearningGmbH/MATH-lighteval"
-    problem = f"{source}: no such file or folder here, and the Hugging Face hub cannot be read"
-    assert_one_line(ended.err, problem, "give a local copy")
-    assert ended.statuses == [2] and contents(tmp_path) == {}
 
 
 ON_ALL_RANKS = {  # the flags, the error

@@ -77,8 +77,6 @@ def test_lag_orders_learning_and_proposing(lag, turn):
     assert 1 <= ranks[0].store.num_keys() <= 3
 
 
-# ---- a message that does not come
-
 LOST = {  # --timeout_minutes in seconds, and an event at the waiting rank
     "timeout": (0.1, lambda rank: None),
     "another rank reported an error": (1e6, lambda rank: rank.store.add("reported", 1)),

@@ -69,9 +69,6 @@ def test_machines_with_different_files_are_rejected(case, tiny_family, tiny_data
     assert not list(tmp_path.glob("*/checkpoints")) + list(tmp_path.glob("**/*.tmp"))
 
 
-# ---- two agents of torchrun
-
-
 def two_agents(main, words, log):
     """Run two agents of torchrun, with two ranks each; return their exit codes and output."""
     flags = ("--master_addr", "127.0.0.1", "--master_port", ranks.free_port())
@@ -125,8 +122,6 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
     assert exitcodes == [0, 0]
     ranks.assert_same_run(whole, folder)
 
-
-# ---- docs/slurm.sh
 
 SLURM = {  # a step on two nodes is two processes here, whose ids srun writes for scancel
     "srun": 'for n in 0 1; do SLURM_NODEID=$n "${@:3}" & echo $! >> pids; done; wait $!',

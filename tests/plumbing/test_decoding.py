@@ -48,19 +48,18 @@ def test_a_decoding_step_with_host_computation_is_detected(tmp_path):
     assert reads.count == 4
 
 
-@pytest.mark.parametrize(
-    ("kind", "installed", "capability", "attention"),
-    [
-        ("cuda", True, (9, 0), "flash_attention_2"),
-        ("cuda", True, (8, 0), "flash_attention_2"),
-        ("cuda", True, (7, 5), "sdpa"),  # a T4: flash-attn would fail at the first update
-        ("cuda", False, (9, 0), "sdpa"),
-        ("cpu", True, (9, 0), "sdpa"),
-    ],
-)
-def test_flash_attention_is_chosen_where_it_can_run(
-    kind, installed, capability, attention, monkeypatch
-):
+ATTENTION = {  # device, whether flash-attn is installed, compute capability -> attention
+    ("cuda", True, (9, 0)): "flash_attention_2",
+    ("cuda", True, (8, 0)): "flash_attention_2",
+    ("cuda", True, (7, 5)): "sdpa",  # a T4: flash-attn would fail at the first update
+    ("cuda", False, (9, 0)): "sdpa",
+    ("cpu", True, (9, 0)): "sdpa",
+}
+
+
+@pytest.mark.parametrize("case", ATTENTION)
+def test_flash_attention_is_chosen_where_it_can_run(case, monkeypatch):
+    kind, installed, capability = case
     monkeypatch.setattr(decoding, "is_flash_attn_2_available", lambda: installed)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert decoding.attention_for(torch.device(kind)) == attention
+    assert decoding.attention_for(torch.device(kind)) == ATTENTION[case]

@@ -4,12 +4,15 @@ Student.update (FSDP2 over gloo) runs in forked processes. The tests compare the
 before the optimizer's step.
 """
 
+import math
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 import train
 from plumbing.distributed.layout import Layout
+from plumbing.errors import NonFiniteError
 from rollout import Policy, Rollouts
 from teacher import Teacher
 from tests.helpers.ranks import on_ranks
@@ -92,7 +95,10 @@ def gradients(folder, variants=VARIANTS):
         metrics = student.update(rollouts, step=1)
         assert all(B == 1 for B, _ in shapes) or name != "packed"
         results[name] = metrics, gradients[-1]
-    return results
+    updates, rollouts.logps[0][0] = len(gradients), math.nan
+    with pytest.raises(NonFiniteError) as error:
+        student.update(rollouts, step=2)
+    return results | {"NaN": (str(error.value), len(gradients) - updates)}
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +110,7 @@ def one_rank(tiny_model, tmp_path_factory):
 def test_same_gradient_on_any_ranks(n, one_rank, tiny_model, tmp_path):
     some = ("grpo", "dapo", "one live group", "in two halves", "entropy, KL and two updates")
     several = on_ranks(n, tmp_path, gradients, tiny_model, VARIANTS if n < 6 else some)
+    del several["NaN"]
     for name, (other_metrics, other) in several.items():
         metrics, gradient = one_rank[name]
         assert close(gradient, other), name
@@ -150,6 +157,12 @@ def test_gradient_cosine_is_that_of_every_second_live_group(one_rank, tiny_model
     cosine = torch.cosine_similarity(*halves, dim=0).item()
     assert metrics["grad_cosine"] == pytest.approx(cosine, abs=0.002)
     assert "grad_cosine" not in one_rank["grpo"][0]
+
+
+def test_a_number_that_is_not_finite_stops_before_the_update(one_rank):
+    error, updates = one_rank["NaN"]
+    assert error.startswith("step 2: gradient norm ") and updates == 0
+    assert error.endswith("--step 2` computes them again")
 
 
 def test_a_step_of_dead_groups_has_a_zero_gradient_and_still_steps(one_rank):

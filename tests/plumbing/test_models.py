@@ -16,8 +16,6 @@ from tests.helpers.models import FAMILIES, save_tiny_model
 
 CPU = torch.device("cpu")
 
-# ---- other families
-
 HEAD = {"head_dim": 8}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
 OPT = {"ffn_dim": 64, "word_embed_proj_dim": 32}
@@ -70,9 +68,6 @@ def test_rows_across_the_border_of_longropes_rotary_angles_are_rejected(check, t
     assert rejection(check, folder, 64) is None
     line = rejection(check, folder, 65)
     assert "may take 65 tokens" in line and "the rotary angles" in line and "beyond 64" in line
-
-
-# ---- damaged directories
 
 
 def put(path, new):
@@ -165,8 +160,6 @@ def test_unneeded_code_in_a_model_directory_is_not_run(tmp_path, tiny_model):
     Generator.load(str(folder), CPU, AutoTokenizer.from_pretrained(folder))
     assert not (folder / "RUN").exists()
 
-
-# ---- loading
 
 DROPOUT = {"opt": OPT | {"dropout": 0.5}, "qwen2": {}, "phi3": {"resid_pdrop": 0.5}}
 

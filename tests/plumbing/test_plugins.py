@@ -32,25 +32,14 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     calls.append(solution_str)
     return {"score": len(calls) % 2}
 """
-HASH = """
-def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    return float("#### " + ground_truth in solution_str)
-"""
 
 
-@pytest.fixture
-def go(tmp_path, tiny_model, tiny_data):
-    """A function that runs train.py in tmp_path / "run" with more flags."""
-
+def test_a_run_does_not_resume_after_its_custom_files_have_changed(tmp_path, tiny_model, tiny_data):
     def go(*flags):
         few = ("--verify_workers", 1, "--max_completion_tokens", 4, "--eval_every", 1, *flags)
         argv = command(tmp_path / "run", *few, model=tiny_model, data=tiny_data)
         return torchrun(1, tmp_path, lambda: train.main(argv))
 
-    return go
-
-
-def test_a_run_does_not_resume_after_its_custom_files_have_changed(go, tmp_path):
     sampler, reward = tmp_path / "mine.py", tmp_path / "every_other.py"
     sampler.write_text(MINE)
     reward.write_text(EVERY_OTHER)
@@ -65,13 +54,6 @@ def test_a_run_does_not_resume_after_its_custom_files_have_changed(go, tmp_path)
         ended = go(*flags, 2)
         assert ended.statuses == [2]
         assert "belongs to another configuration: " in ended.err and fact in ended.err
-
-
-def test_a_reward_that_no_reference_answer_earns_ends_the_run_with_one_line(go, tmp_path):
-    (tmp_path / "hash.py").write_text(HASH)
-    ended = go("--reward", tmp_path / "hash.py")
-    assert ended.statuses == [2] and ended.err.count("error: ") == ended.err.count("\n") == 1
-    assert r"\boxed{" in ended.err and "does not earn 1, nor any other" in ended.err
 
 
 def load_reward(spec):

@@ -37,7 +37,7 @@ temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
     .div_(temperature) => .div_(1)
 clip reversed for A < 0 | grpo.py | grpo::clipping_by_sign_and_side
     (ratio_N * advantage_N, clipped_N * advantage_N) => (ratio_N, clipped_N) * advantage_N
-k1 KL as a loss | grpo.py | grpo::kl_by_hand
+k1 KL as a loss | grpo.py | grpo::kl_and_logp_gap_by_hand
     torch.exp(log_ratio_N) - log_ratio_N - 1 => -log_ratio_N
 entropy lowered, not raised | grpo.py | grpo::a_step_on_the_entropy_term_raises_the_entropy
     loss - entropy_coef * => loss + entropy_coef *
@@ -101,7 +101,7 @@ metric of the last micro-batch only | train.py | invariance::same_gradient_on_an
     token_sums[name] += => token_sums[name] =
 rewards tiled, not repeated | train.py | train::a_step_follows_figure_1
     index_N.repeat(G).tolist() => np.tile(index_N, G).tolist()
-NaN skipped | train.py | faults::a_non_finite_gradient_stops_before_the_update
+NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
     if not all(map(math.isfinite, [norms[-1], *sums.values()])): => if False:
 half a checkpoint | plumbing/checkpoint.py | checkpoint::a_kill_leaves_no_partial_checkpoint
     temporary = final.with_suffix(".tmp") => temporary = final
