@@ -1,4 +1,4 @@
-"""Run folders for the tests of the reporting scripts."""
+"""Run directories for the tests of the scripts that report on runs."""
 
 import json
 import math
@@ -16,17 +16,15 @@ STEP |= {"zero_variance": 0.5, "grad_norm": 0.1}
 
 
 def selection(step, explored, utilities, successes, chosen=0, G=16):
-    """A choice among as many problems as there are utilities; `chosen` is its place."""
+    """A selection from as many problems as there are utilities; `chosen` is its position."""
     pool, p = list(range(10, 10 + len(utilities))), successes / G
     row = {"step": step, "pool": pool, "utilities": utilities, "chosen": pool[chosen]}
     return row | {"explored": explored, "successes": successes, "y": math.sqrt(p * (1 - p))}
 
 
 def make_run(folder, rows=(), selections=(), verdicts=(), **config):
-    """A run folder. rows: of the metrics, with a step each; what STEP has is added to those after
-    0.
-
-    verdicts: instead of rows, the validation problems' at step 0, 1, 2, ...
+    """Write a run directory. rows: of metrics.jsonl; those after step 0 get what STEP has.
+    verdicts: instead of rows, those of the validation problems at steps 0, 1, 2, ...
     """
     if verdicts:
         right = [sum(each) / len(each) for each in verdicts]

@@ -113,20 +113,13 @@ def test_followed_until_it_is_finished(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == f"{out}\n" and [*out.parent.iterdir()] == [out]
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda run: (run / "config.json").unlink(), "not a run directory"),
-        (lambda run: (run / "metrics.jsonl").write_text("oops\n{}\n"), "line 1: damaged"),
-        (lambda run: (run.parent / "page.html").mkdir(), "is a directory: name the file"),
-    ],
-)
-def test_bad_input_is_one_line(tmp_path, capsys, spoil, message):
-    run = make(tmp_path / "run")
-    spoil(run)
+def test_bad_input_is_one_line_and_writes_nothing(tmp_path, capsys):
+    run, page = make(tmp_path / "run"), tmp_path / "page.html"
+    (run / "samples.jsonl").write_text("oops\n{}\n")
     before = set(tmp_path.iterdir())
-    with pytest.raises(SystemExit, match="2"):
-        report.main([str(run), "--out", str(tmp_path / "page.html")])
-    printed = capsys.readouterr()
-    assert printed.err.startswith("report: ") and message in printed.err
-    assert (printed.out, printed.err.count("\n"), set(tmp_path.iterdir())) == ("", 1, before)
+    for out, message in ((page, "line 1: damaged"), (tmp_path, "is a directory: name the file")):
+        with pytest.raises(SystemExit, match="2"):
+            report.main([str(run), "--out", str(out)])
+        printed = capsys.readouterr()
+        assert printed.err.startswith("report: ") and message in printed.err
+        assert (printed.out, printed.err.count("\n"), set(tmp_path.iterdir())) == ("", 1, before)
