@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Callable
 from dataclasses import field, fields
 
-from plumbing.errors import InputError
-
 
 def opt(default, help: str, **argument):
     """Declare a dataclass field that is a flag. argument: keywords of argparse's add_argument, such
@@ -97,17 +95,6 @@ def parse_run(
     c.checkpoint_every = c.checkpoint_every or c.eval_every
     c.out = c.out or f"runs/{c.preset}-{c.sampler.rpartition(':')[2].lower()}-seed{c.seed}"
     return c
-
-
-def recorded(config: type, facts: dict):
-    """Return the settings in a run's config.json. Raises InputError if one is missing."""
-    names = [f.name for f in fields(config)]
-    if missing := [name for name in names if name not in facts]:
-        reason = (
-            f"was made by another version of this code ({missing[0]} is not in its config.json)"
-        )
-        raise InputError(f"{facts.get('out', 'the run')} {reason}")
-    return config(**{name: facts[name] for name in names})
 
 
 def settings(text: str, defaults: dict[str, float], sampler: str) -> dict[str, float]:
