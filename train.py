@@ -377,7 +377,7 @@ def main(argv: list[str] | None = None) -> int:
             layout = Layout(config)
             verifier = Verifier(workers=config.verify_workers, reward=config.reward)
             if not layout.is_teacher:  # workers must start before CUDA and the process groups exist
-                stack.enter_context(verifier)
+                verifier = stack.enter_context(verifier)
         except ValueError as error:
             return shutdown.reject(error)
 

@@ -143,7 +143,7 @@ def test_outcome_metrics_by_hand():
 
 
 def test_a_sampler_is_found_by_name_and_names_the_run_directory():
-    assert s.find_sampler("goldilocks") is s.Goldilocks and s.sampler_file("goldilocks") is None
-    assert s.sampler_file("success_rate") == s.FOLDER / "success_rate.py"
+    assert s.find_sampler("goldilocks") is s.Goldilocks and s.file_of("goldilocks") is None
+    assert s.file_of("success_rate") == s.FOLDER / "success_rate.py"
     config = parse("--preset", "demo", "--sampler", "samplers/success_rate.py:SuccessRate")
     assert config.out == "runs/demo-successrate-seed0"

@@ -70,7 +70,7 @@ def test_lag_orders_learning_and_proposing(lag, turn):
     assert proposed == [[([2 * i, 2 * i + 1], 2 * i + 1) for i in range(9)]] * 3
     for sampler in samplers:
         order = [name[0] for name, *_ in sampler.mock_calls if name != "metrics"]
-        assert "".join(order) == "p" + 2 * turn + "s" + 7 * turn
+        assert "".join(order) == "p" + 2 * turn + "ss" + 7 * turn  # state_dict, save
         index_N, successes_N, G = sampler.observe.call_args_list[1].args
         assert (index_N.tolist(), successes_N.tolist(), G) == ([2, 3], [2, 0], 4)
     # The proposals for a tenth step, and counts of heartbeats if a rank has waited for a second.

@@ -16,12 +16,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 
 def trained(width=2):
-    """Make a model and an optimizer that has taken a step."""
+    """Make a student with an optimizer that has taken a step."""
     model = torch.nn.Linear(width, width)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, width)).sum().backward()
     optimizer.step()
-    return {"student": (model, optimizer)}
+    return {"student": checkpoint.Learner(model, optimizer, None, None)}
 
 
 @pytest.fixture
@@ -44,11 +44,11 @@ def test_a_teacher_resumes_bit_for_bit_also_before_its_first_update(outcomes, ti
 
     learn(whole, 0, 16)
     learn(saved, 0, outcomes)
-    parts = {"teacher": (saved.model, saved.optimizer)}
-    checkpoint.save(tmp_path, 1, one_rank(), parts, saved.state_dict(), {})
+    learners, state = {"teacher": saved.learner}, saved.state_dict()
+    checkpoint.save(tmp_path, 1, one_rank(), learners, state, {}, keep=1)
     learn(saved, outcomes, 16)
-    parts = {"teacher": (resumed.model, resumed.optimizer)}
-    checkpoint.load_models(checkpoint.directory(tmp_path, 1), None, parts)
+    learners = {"teacher": resumed.learner}
+    checkpoint.load_learners(checkpoint.directory(tmp_path, 1), None, learners)
     resumed.load_state_dict(checkpoint.load_state(tmp_path, 1))
     learn(resumed, outcomes, 16)
     assert checksum(whole.model) == checksum(saved.model) == checksum(resumed.model)
@@ -86,7 +86,7 @@ def test_a_damaged_checkpoint_is_detected_and_the_previous_one_used(file, run, c
 def test_another_model_or_code_in_the_samplers_state_is_not_loaded(run):
     folder = checkpoint.directory(run, 3)
     with pytest.raises(Fault, match="step_3 cannot be loaded"):
-        checkpoint.load_models(folder, None, trained(width=3))
+        checkpoint.load_learners(folder, None, trained(width=3))
     torch.save(Path("any class"), folder / "sampler.pt")
     with pytest.raises(InputError, match="delete it to resume from the previous"):
         checkpoint.load_state(run, 3)
@@ -118,7 +118,7 @@ def test_a_full_disk_is_a_fault_that_costs_no_checkpoint(run):
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limit[1]))
         with pytest.raises(Fault, match="step_4 cannot be written, maybe because the disk is full"):
-            checkpoint.save(run, 4, one_rank(), trained(width=300), {}, {})
+            checkpoint.save(run, 4, one_rank(), trained(width=300), {}, {}, keep=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [

@@ -12,11 +12,17 @@ from rollout import Rollouts
 from tests.helpers.ranks import one_rank, parse
 
 
+class Lengths(list):
+    """Problems whose question is the number of their prompt's tokens, which `range` encodes."""
+
+    question = list.__getitem__
+
+
 @pytest.fixture
 def noise():
     """The statistics of one weight of two numbers, which is not sharded."""
     weight = torch.nn.Parameter(torch.zeros(2))
-    noise = GradientNoise(torch.optim.AdamW([weight], betas=(0.9, 0.99), eps=0), one_rank())
+    noise = GradientNoise(torch.optim.AdamW([weight], betas=(0.9, 0.99), eps=0), one_rank(), 1, 1)
     noise._sample = torch.flatten
     return noise
 
@@ -48,17 +54,18 @@ def test_evaluation_counts_an_overlong_prompt_as_wrong(tmp_path):
     config, layout = parse("--preset", "demo", "--max_rollout_tokens", 147), one_rank()
     layout.n_students, orders = 2, []
 
-    def rollout(order):
+    def rollout(problems, order, temperature, stream, watch):
+        assert (temperature, stream) == (0.0, (0, 10))
         orders.append(order)
         rewards = [float(i in (0, 3)) for i in order]
         rows = [[[i] * i for i in order], [True] * 4, [[]] * 4, rewards, ["graded"] * 4]
         return Rollouts([[1]] * 4, *rows)
 
     layout.store = SimpleNamespace(check=lambda keys: False)
-    run = RunDir(config, layout, {})
+    run = RunDir(config, layout, None)
     run.path = tmp_path
     tokens = [5, 40, 5, 9, 5]  # of a limit of 32
-    metrics = evaluate(rollout, tokens, config, layout, run, step=10)
+    metrics = evaluate(rollout, range, Lengths(tokens), run, step=10)
     assert orders == [[0, 3, 2, 4]] and metrics["val_accuracy"] == 2 / 5 and metrics["eval_s"] > 0
     lines = (tmp_path / "evals/step_10.jsonl").read_text().splitlines()
     rows = [tuple(json.loads(line).values()) for line in lines]

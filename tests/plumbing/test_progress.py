@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from plumbing import progress
 from tests.helpers.ranks import one_rank, parse
@@ -89,7 +90,7 @@ def test_accuracy_collapses_by_a_third_and_by_more_than_two_standard_errors(righ
 
 def test_a_stop_before_the_first_step_is_not_reported_as_saved(tmp_path, capsys):
     run = SimpleNamespace(config=parse(), layout=one_rank(), path=tmp_path)
-    console = progress.Console(run, 0, 2, 5, 100)
+    console = progress.Console(run, 0, torch.nn.Linear(1, 1), 5, 100)
     console.start_bar(0)
     console.end(finished=False)
     assert "stopped before the first step: run the same command" in capsys.readouterr().out

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from plumbing import checkpoint
+from plumbing.checkpoint import Learner
 from plumbing.errors import InputError
 from plumbing.files import read_lines
 from plumbing.run_dir import RunDir
@@ -32,13 +34,15 @@ def whole(tmp_path_factory, run_dir):
     """The directory of a run of two steps, with a checkpoint of each."""
     run = run_dir(tmp_path_factory.mktemp("whole") / "run", "--steps", 2)
     model = torch.nn.Linear(1, 1)
-    models = {"student": (model, torch.optim.AdamW(model.parameters()))}
-    assert run.open() == 0 and run.load(0, {}) is None
+    optimizer = torch.optim.AdamW(model.parameters())
+    learners = {"student": Learner(model, optimizer, lambda: 1, export=None)}
+    assert run.open() == 0
+    run.load(0, {}, sampler=None)
     run.log("metrics", [{"step": 0}])
     for step in (1, 2):
         run.log("selections", [{"step": step}, {"step": step}])
         run.log("metrics", [{"step": step}])
-        run.save(step, models, {"step": step})
+        run.save(step, {"step": step}, learners)
     run.file_lock.release()
     return run.path
 
@@ -133,7 +137,9 @@ def test_a_resume_drops_later_rows_and_steps(whole, tmp_path, run_dir):
     run = run_dir(tmp_path / "run")
     with (run.path / METRICS).open("a") as file:
         file.write('{"step": 3}\n{"step": 4')  # torn
-    assert run.load(1, {}) == {"step": 1}
+    sampler = Mock()
+    run.load(1, {}, sampler)
+    sampler.load_state_dict.assert_called_once_with({"step": 1})
     assert [row["step"] for row in read_lines(run.path / METRICS)] == [0, 1]
     assert [row["step"] for row in read_lines(run.path / SELECTIONS)] == [1, 1]
     assert checkpoint.steps(run.path) == [1]
