@@ -154,31 +154,26 @@ def predicted_gain(run: Run, predicted_N=None) -> dict[str, float]:
     return {"live": table.live.mean(), "r": r, "x": x, "S": S, "low": low, "high": high}
 
 
-def says(gain: dict) -> str:
+def pays(gain: dict) -> str:
     """Whether S is above PAYS by its interval: yes, no, or open."""
     return "no" if gain["high"] < PAYS else "yes" if gain["low"] > PAYS else "open"
 
 
-def would_pay(run: Run, model: str | None) -> dict[str, dict]:
-    """predicted_gain of a perfect teacher and of `model` if given, each with its answer."""
-    perfect = predicted_gain(run)
-    # If a perfect teacher does not pay, none does. If it pays, a real one may not.
-    perfect["says"] = "no" if says(perfect) == "no" else "open"
-    if model is None:
-        return {PERFECT: perfect}
-    learned = predicted_gain(run, read_by_teacher(run, model))
-    learned["says"] = "no" if perfect["says"] == "no" else says(learned)
-    return {PERFECT: perfect, model: learned}
-
-
-def answers(runs: list[Run], model: str | None) -> str:
-    """Format would_pay as a table, a row for each run and teacher."""
+def worth_its_compute(runs: list[Run], model: str | None) -> str:
+    """Format predicted_gain of a perfect teacher, and of `model` if given, for each run."""
     lines = []
     for run in runs:
-        for name, gain in would_pay(run, model).items():
+        gains = {PERFECT: predicted_gain(run)}
+        # If a perfect teacher does not pay, none does. If it pays, a real one may not.
+        answers = {PERFECT: "no" if pays(gains[PERFECT]) == "no" else "open"}
+        if model:
+            gains[model] = predicted_gain(run, read_by_teacher(run, model))
+            answers[model] = "no" if answers[PERFECT] == "no" else pays(gains[model])
+        for name, gain in gains.items():
             r, x = analysis.number(gain["r"]), analysis.number(gain["x"])
             S = analysis.interval(gain["S"], gain["low"], gain["high"])
-            lines.append([run.folder.name, name, f"{1 - gain['live']:.0%}", r, x, S, gain["says"]])
+            dead = f"{1 - gain['live']:.0%}"
+            lines.append([run.folder.name, name, dead, r, x, S, answers[name]])
     header = ["run", "teacher", "dead groups", "r", "x", "predicted S", "S > 4/3"]
     note = "–: not known, because no group was live or no `grad_cosine` was logged."
     return analysis.table("Is a teacher worth its compute?", header, lines, note)
@@ -200,7 +195,7 @@ def main(argv=None) -> None:
         plain = {"sampler": "uniform", "resample_rounds": 0}
         uniform = [run for run in runs if plain.items() <= run.config.items()]
         if uniform:
-            print(answers(uniform, args.teacher), end="")
+            print(worth_its_compute(uniform, args.teacher), end="")
         elif args.teacher:
             needed = "a run with --sampler uniform and without --resample_rounds"
             raise InputError(f"--teacher needs {needed}")

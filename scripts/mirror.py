@@ -48,7 +48,7 @@ def open_tensorboard(out: Path, project: str, name: str, config: dict):
     """Begin event files anew; return write(step, numbers, samples) and close()."""
     from torch.utils.tensorboard import SummaryWriter
 
-    settings = out / name / "config.json"
+    settings = out / name / "mirror.json"
     if settings.exists():
         check_same(config, json.loads(settings.read_text()), out / name)
     for file in settings.parent.glob("events.out.tfevents.*.mirror"):

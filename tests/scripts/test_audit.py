@@ -114,13 +114,13 @@ def test_what_a_run_cannot_tell_is_nan_and_open(tmp_path):
     dead = [selection(t, True, [None], 0) for t in range(1, 21) for _ in range(4)]
     rows = [{"step": t} for t in range(1, 21)]
     gain = audit.predicted_gain(load(tmp_path / "dead", rows, dead, candidates=2))
-    assert gain["live"] == 0 and math.isnan(gain["r"]) and audit.says(gain) == "open"
+    assert gain["live"] == 0 and math.isnan(gain["r"]) and audit.pays(gain) == "open"
     half = [row | {"y": 0.5 * (i % 2)} for i, row in enumerate(dead)]
     gain = audit.predicted_gain(load(tmp_path / "half", rows, half, candidates=2, epsilon=0))
     assert gain["r"] == pytest.approx((5 / 6) / (1 / 2)) and math.isnan(gain["S"])
     answers = {(1.2, 1.5): "open", (1.4, 1.5): "yes", (1.1, 1.3): "no"}
     for (low, high), answer in answers.items():
-        assert audit.says({"low": low, "high": high}) == answer
+        assert audit.pays({"low": low, "high": high}) == answer
 
 
 def write_data(path):
