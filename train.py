@@ -162,12 +162,6 @@ class Student:
         self.optimizer = (torch.optim.AdamW if adamw else torch.optim.SGD)(parameters, **settings)
         weights = partial(checksum, self.generator.lm)
         self.learner = Learner(self.policy, self.optimizer, weights, self.generator.export)
-        self.batching = {
-            "max_tokens": c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens),
-            "pad_id": self.tokenizer.pad_token_id,
-            "packed": self.policy.packed,
-            "layout": layout,
-        }
 
     def rollout(
         self, problems: Problems, index_B: list[int], temperature: float, stream, watch: Stopwatch
@@ -211,8 +205,15 @@ class Student:
         else:  # rows with advantage 0 have no gradient: they are not forwarded
             live_rows = advantage_P_G.flatten().nonzero()[:, 0].tolist()
             parts = halves(live_rows, c.group_size) if noise.measured else [live_rows]
-        columns = {"advantage_P_G": advantage_P_G, "weight_P_G": weight_P_G} | self.batching
-        batches = [micro_batches(rollouts, rows, **columns) for rows in parts]
+        inputs = {
+            "advantage_P_G": advantage_P_G,
+            "weight_P_G": weight_P_G,
+            "layout": self.layout,
+            "max_tokens": c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens),
+            "pad_id": self.tokenizer.pad_token_id,
+            "packed": self.policy.packed,
+        }
+        batches = [micro_batches(rollouts, rows, **inputs) for rows in parts]
         left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = rate = c.learning_rate * left

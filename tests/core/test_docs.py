@@ -71,7 +71,8 @@ def flags_of(command: str) -> frozenset[str]:
     options = out.getvalue().rpartition("\noptions:\n")[2]
     assert options, f"python -m {command} has no --help"
     lines = [line for line in options.splitlines() if line.startswith("  -")]
-    return frozenset(name for line in lines for name in FLAG.findall(line))
+    names = frozenset(name for line in lines for name in FLAG.findall(line))
+    return names | (flags_of("train.py") if "flags are train.py's" in options else frozenset())
 
 
 def commands_of(text: str) -> list[tuple[str, list[str]]]:

@@ -123,7 +123,7 @@ def test_where_a_rank_ends_all_end_and_one_prints_the_error(case, halfway, tmp_p
     def before(rank):
         channel.HEARTBEAT_TIMEOUT_S, channel.NO_SIGTERM_FACTOR = 5, 1
         if rank in ending:
-            train.Policy.forward = train.Teacher.update = end
+            train.Student.update = train.Teacher.update = end
 
     options = {"ranks": ranks, "machines": machines, "data": halfway, "before": before}
     ended = launch(tmp_path / "run", "--teacher_ranks", 1, "--eval_every", 4, **options)

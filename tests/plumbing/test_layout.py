@@ -35,7 +35,7 @@ IMPOSSIBLE = {  # ranks, flags -> prompts that 7 student ranks can share
     (
         8,
         "--teacher_ranks 1 --prompts_per_step 3",
-    ): "--prompts_per_step 7, or another number of ranks",
+    ): "--prompts_per_step 7, or another",
 }
 
 
