@@ -64,11 +64,7 @@ def test_the_arithmetic_of_presets_for_one_gpu():
         assert preset.prompts_per_step * preset.group_size == 128 and preset.teacher_ranks == 0
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("preset", sorted(set(train.PRESETS) - {"demo"}))
-=======
 @pytest.mark.parametrize("preset", sorted({*train.PRESETS} - {"demo"}))
->>>>>>> wt-tests
 def test_missing_data_of_a_preset_can_be_prepared(preset):
     """A missing file is prepared if its path names one of SOURCES."""
     config = parse("--preset", preset)

@@ -44,7 +44,7 @@ entropy lowered, not raised | grpo.py | grpo::a_step_on_the_entropy_term_raises_
 EOS masked | plumbing/batches.py | batches::collate_by_hand
     t >= len(rollouts.prompt_ids[b]) => (t >= len(rollouts.prompt_ids[b])) & (t < t[-1])
 pad = EOS masks every EOS | plumbing/batches.py | batches::collate_by_hand
-    tensors.append(max(positions, => tensors[1] &= tensors[0] != pad_id; tensors.append(max(positions,
+    tensors.append( => tensors[1] &= tensors[0] != pad_id; tensors.append(
 EOS left out of the completion | rollout.py | rollout::sampling_equals_a_naive_loop
     ids[:end], end is not None => ids[: end and end - 1], end is not None
 a token's own hidden state | rollout.py | invariance::gradient_is_that_of_the_plain_formula
