@@ -94,9 +94,9 @@ rng not restored | sampler.py | samplers::every_sampler_follows_the_protocol
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
     (loss * n).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
-    weight_B[batch.row_N] => torch.full((len(batch.row_N),), 1 / len(batch.row_N))
+    weight_P_G.flatten()[batch.row_N] => torch.full((len(batch.row_N),), 1 / len(batch.row_N))
 normaliser of a rank's own rows | plumbing/batches.py | invariance::same_gradient_on_any_ranks
-    weight_B[batch.row_N] => weight_B[batch.row_N] / weight_B[mine].sum()
+    weight_P_G.flatten()[batch.row_N] => (w := weight_P_G.flatten())[batch.row_N] / w[share].sum()
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     token_sums[name] += => token_sums[name] =
 rewards tiled, not repeated | train.py | train::a_step_follows_figure_1
