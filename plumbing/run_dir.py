@@ -175,7 +175,7 @@ class RunDir:
                 learner.export(self.path / role)
 
     def _weights(self, learners: Learners) -> dict[str, int]:
-        return {f"the {role}'s weights": learner.checksum() for role, learner in learners.items()}
+        return {f"weights of the {role}": learner.checksum() for role, learner in learners.items()}
 
     def log(self, name: str, rows: list[dict]) -> None:
         """Append rows to a log."""

@@ -139,7 +139,7 @@ class Layout:
             first = min(held)
             if other := [rank for rank, value in held.items() if value != held[first]]:
                 values = " and ".join(f"{held[rank]!r:.60}" for rank in (first, other[0]))
-                raise Fault(f"{name} differs between ranks {first} and {other[0]}: {values}")
+                raise Fault(f"{name}: ranks {first} and {other[0]} differ: {values}")
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def test_live_groups_against_uniform_by_hand():
 
 
 BAD = {"--problems 100": "must be at least 144", "--visibility 2": "in [0, 1]"}
-BAD |= {"--samplers uniform best": "--sampler best: there are goldilocks"}
+BAD |= {"--samplers uniform best": "--sampler best: choose from goldilocks"}
 
 
 @pytest.mark.parametrize(("flags", "message"), BAD.items())

@@ -36,11 +36,11 @@ def retrain(folder):
     save_file(weights, path, metadata={"format": "pt"})
 
 
-DIFFER = " differs between ranks 0 and 1: "
+DIFFER = ": ranks 0 and 1 differ: "
 FILES = {  # the change to the second machine's files; the status, the error
     "missing data": (lose, 2, "train.jsonl cannot be read on "),
     "other data": (change, 4, "val_data_crc32" + DIFFER),
-    "another teacher": (retrain, 4, "weights of --teacher_model" + DIFFER),
+    "another teacher": (retrain, 4, "weights of the teacher" + DIFFER),
     "another --out": (lambda folder: None, 2, " does not see what rank 0 writes there; choose"),
 }
 

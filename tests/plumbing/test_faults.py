@@ -142,7 +142,7 @@ def test_replicas_that_differ_stop_the_run_at_a_checkpoint(halfway, tmp_path):
     folder, flags = tmp_path / "run", ("--sampler", "uniform", "--checkpoint_every", 1)
     ended = launch(folder, *flags, ranks=2, data=halfway, before=before)
     assert ended.statuses == [4, 4] and ended.err.count("error: ") == 1
-    assert "error: weights_for_generation differs between ranks 0 and 1: " in ended.err
+    assert "error: weights of the student: ranks 0 and 1 differ: " in ended.err
     assert len(metrics_of(folder)) == 2 and not (folder / "checkpoints").exists()
 
 

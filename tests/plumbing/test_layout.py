@@ -86,5 +86,5 @@ def test_replicas_that_differ_are_named_with_their_ranks_and_values():
     layout.gather = lambda mine, group: replicas[:2]
     layout.assert_replicas_equal()
     layout.gather = lambda mine, group: replicas
-    with pytest.raises(Fault, match="b differs between ranks 0 and 2: 2 and 3"):
+    with pytest.raises(Fault, match="b: ranks 0 and 2 differ: 2 and 3"):
         layout.assert_replicas_equal()
