@@ -230,8 +230,8 @@ class Student:
                     if self.reference:
                         with torch.no_grad():
                             batch.ref_logp_N = self.reference(batch, c.temperature)[0]
-                tokens = batch.columns() | {"entropy_N": entropy_N}
-                loss, stats = grpo.policy_loss(logp_N, **tokens, **coefficients)
+                columns = batch.columns() | {"entropy_N": entropy_N}
+                loss, stats = grpo.policy_loss(logp_N, **columns, **coefficients)
                 (loss * n).backward()  # FSDP averages over ranks; the loss is a sum over them
                 for name, value in (stats | {"loss": loss}).items():
                     token_sums[name] += 0.0 if batch.idle else value.item()

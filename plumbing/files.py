@@ -14,7 +14,8 @@ from plumbing.errors import InputError
 def read_lines(path: Path, torn: bool = False) -> list[dict]:
     """Read a JSON-lines file; return [] if it does not exist. torn: drop a last line that a crash
     has cut off. Raises InputError, with the line number, at any other damaged line."""
-    lines, rows = path.read_text().splitlines() if path.exists() else [], []
+    text, rows = path.read_text() if path.exists() else "", []
+    lines = text.removesuffix("\n").split("\n") if text else []  # text may hold U+2028
     for number, line in enumerate(lines, 1):
         try:
             rows.append(json.loads(line))

@@ -17,6 +17,8 @@ def test_lines_hold_numpy_numbers_and_nan_becomes_none(tmp_path):
     write_lines(path, [{"a": np.int64(3)}], "a")
     assert read_lines(path) == [{"a": None, "b": [1.0, None], "c": {"d": 0.5}}, {"a": 3}]
     assert read_lines(tmp_path / "none.jsonl") == []
+    path.write_text('{"a": "1\u20282"}\n')  # a line separator that is no end of a JSON line
+    assert read_lines(path) == [{"a": "1\u20282"}]
 
 
 def test_only_a_torn_last_line_is_dropped(tmp_path):
