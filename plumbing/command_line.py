@@ -111,4 +111,6 @@ def settings(text: str, defaults: dict[str, float], sampler: str) -> dict[str, f
         except ValueError as error:
             kind = type(defaults[name]).__name__
             raise ValueError(f"--sampler_args {item}: {value!r} is no {kind}") from error
+        if not math.isfinite(values[name]):
+            raise ValueError(f"--sampler_args {item}: must be finite")
     return values
