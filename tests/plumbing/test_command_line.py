@@ -19,6 +19,7 @@ FLAGS = {  # what is wrong -> the error
     "--sampler skip --sampler_args bas=1": "the settings of skip are: base [0.5], longest [5]",
     "--sampler skip --sampler_args longest=1.5": "longest=1.5: '1.5' is no int",
     "--sampler softmax --sampler_args temperature": "temperature: '' is no float",
+    "--sampler softmax --sampler_args temperature=nan": "temperature=nan: must be finite",
 }
 
 
