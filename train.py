@@ -296,7 +296,8 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
     if isinstance(sampler, Prefetching):  # the teacher is in this process
         learners["teacher"] = sampler.teacher.learner
     run.load(start, learners, sampler)
-    student.generator.refresh(student.policy)
+    if start:  # the generator has the initial weights already
+        student.generator.refresh(student.policy)
     console = Console(run, start, student.policy, len(problems), len(val_problems))
     shutdown.stop_at_sigterm(layout)
     step, stop = start, False
