@@ -199,7 +199,7 @@ class Student:
         if c.dead_rows == "out":
             advantage_P_G = grpo.leave_out_dead_groups(advantage_P_G)
         weight_P_G = grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), c.loss)
-        noise = GradientNoise(self.optimizer, self.layout, c.noise_every, step)
+        noise = GradientNoise(self.policy, self.layout, c.noise_every, step)
         if c.kl_coef or c.entropy_coef:
             parts = [list(range(len(rollouts)))]
         else:  # rows with advantage 0 have no gradient: they are not forwarded
@@ -246,7 +246,6 @@ class Student:
                 )
             self.optimizer.step()
             self.optimizer.zero_grad()
-        noise.measure_update()
         self.generator.refresh(self.policy)
         tokens, loss = sums.pop("tokens"), sums.pop("loss")
         metrics = {name: value / tokens if tokens else None for name, value in sums.items()}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 from plumbing.batches import Batch
 from plumbing.distributed.layout import Layout
@@ -31,19 +32,16 @@ class Stopwatch(dict):
 
 
 class GradientNoise(dict):
-    """How much of a step's gradient is signal: two numbers, by their names in metrics.jsonl.
+    """How much of a step's gradient is signal: `grad_cosine` of metrics.jsonl, as a dict.
 
-    grad_cosine: cos(g₁, g₂) of the gradients of two halves of the step's live groups. It is 0 if
-    the gradient is all noise, 1 if the halves agree, and missing if there is only one live group.
-    update_rms: root mean square of AdamW's update over its rate, m̂ / (√v̂ + ε). It is 1 if the
-    latest gradients agree, √((1-β₁)/(1+β₁)) = 0.23 if they have nothing in common.
+    It is cos(g₁, g₂) of the gradients of two halves of the step's live groups: 0 if the gradient is
+    all noise, 1 if the halves agree, and missing if there is only one live group.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, layout: Layout, every: int, step: int):
+    def __init__(self, policy: nn.Module, layout: Layout, every: int, step: int):
         super().__init__()
-        self.measured = bool(every) and step % every == 0
-        self.optimizer, self.layout = optimizer, layout
-        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.measured, self.layout = bool(every) and step % every == 0, layout
+        self.parameters = list(policy.parameters())
         stride = sum(p.numel() for p in self.parameters) // layout.n_students // SAMPLED
         # Coprime to the widths of models, so that it walks through all columns of a matrix.
         self.stride = next(k for k in range(stride, stride + 11) if math.gcd(k, 210) == 1)
@@ -75,24 +73,6 @@ class GradientNoise(dict):
                 sums[name] += (a * b).sum(dtype=torch.float64).item()
         sums = self.layout.sum(sums)
         return sums["12"] / max(sums["11"] * sums["22"], 1e-300) ** 0.5
-
-    @torch.no_grad()
-    def measure_update(self) -> None:
-        """Compute update_rms after AdamW's step, at steps that are measured."""
-        if not (self.measured and isinstance(self.optimizer, torch.optim.AdamW)):
-            return
-        sums = {"squares": 0.0, "elements": 0.0}
-        for group in self.optimizer.param_groups:
-            beta_1, beta_2 = group["betas"]
-            for state in (self.optimizer.state[p] for p in group["params"]):
-                m, v = (self._sample(state[name]) for name in ("exp_avg", "exp_avg_sq"))
-                t = state["step"].item()
-                root = (v / (1 - beta_2**t)).sqrt() + group["eps"]
-                update = m / (1 - beta_1**t) / root
-                sums["squares"] += update.square().sum(dtype=torch.float64).item()
-                sums["elements"] += update.numel()
-        sums = self.layout.sum(sums)
-        self["update_rms"] = (sums["squares"] / sums["elements"]) ** 0.5
 
 
 def evaluate(

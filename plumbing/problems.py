@@ -1,6 +1,5 @@
 """Problem files, JSONL or Parquet: memory-mapped rows, and checks before the first step."""
 
-import io
 import json
 import os
 import re
@@ -108,8 +107,7 @@ class Problems:
         return column.dictionary.to_pylist(), column.indices.to_numpy()
 
     def _reader(self) -> str:
-        """Choose the reader by the file's name, and check that the first bytes fit it: `datasets`
-        would unpack an archive and cache its content for good."""
+        """Choose the reader by the file's name."""
         if not self.path.is_file():
             source = _source_of(self.path)
             hint = f"; try python -m scripts.prepare_data --source {source}" if source else ""
@@ -118,13 +116,8 @@ class Problems:
             )
         if not (reader := READERS.get(self.path.suffix)):
             raise InputError(f"{self.path}: expected a .jsonl or .parquet file")
-        with self.path.open("rb") as file:
-            head = file.read(4)
-        if not head:
+        if not self.path.stat().st_size:
             raise InputError(f"{self.path}: the file is empty")
-        text = head.strip(b"\xef\xbb\xbf \t\r\n")  # without a byte order mark
-        if not (head == b"PAR1" if reader == "parquet" else text[:1] in (b"{", b"[", b"")):
-            raise self._error(f"is no {reader} file")
         return reader
 
     def _load(self, reader: str) -> datasets.Dataset:
@@ -168,33 +161,18 @@ class Problems:
 
 def prepare_missing(paths: list[str]) -> None:
     """Run `python -m scripts.prepare_data --source NAME` if data/NAME/train.jsonl or val.jsonl is
-    missing. Other paths are ignored.
-
-    It runs as a process, because this package does not import scripts. It writes below the working
-    directory, and its progress is printed. Raises InputError if it fails.
-    """
+    missing. Other paths are ignored. Raises InputError if the command, which prints why, fails."""
     for path in paths:
         source = _source_of(Path(path))
         if not source or Path(path).exists():
             continue
-        arguments = ["-m", "scripts.prepare_data", "--source", source]
-        command = f"python {' '.join(arguments)}"
-        print(f"{path} is missing: running {command}", flush=True)
+        command = ["-m", "scripts.prepare_data", "--source", source]
+        print(f"{path} is missing: running python {' '.join(command)}", flush=True)
         folders = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
-        reason = ""
         # -P: a folder called `scripts` in the working directory must not be taken for ours.
-        arguments = [sys.executable, "-P", *arguments]
-        with subprocess.Popen(arguments, stderr=subprocess.PIPE, env=environment) as process:
-            # newline="" keeps the "\r" with which a progress bar returns to the start of its line.
-            for line in io.TextIOWrapper(process.stderr, errors="replace", newline=""):
-                if line.startswith("error: "):
-                    reason = line.removeprefix("error: ").strip()
-                else:
-                    print(line, end="", file=sys.stderr, flush=True)
-        if process.returncode:
-            reason = reason or f"exit status {process.returncode}"
-            raise InputError(f"{path}: no such data file, and {command} failed: {reason}")
+        if subprocess.run([sys.executable, "-P", *command], env=environment).returncode:
+            raise InputError(f"{path}: no such data file, and python {' '.join(command)} failed")
 
 
 def check_data(config, prompt_tokens: int, needed: int) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from collections import deque
-from pathlib import Path
 
 from torch import nn
 from tqdm import tqdm
@@ -32,16 +31,15 @@ CAUSES = {  # of dead groups: a description of their completions, and what to do
 class Diagnostics:
     """Advice drawn from a run's rows of metrics.jsonl, each given once.
 
-    val_problems: the number of problems of an evaluation. folder: the run directory. rows: those
-    before a resume, whose advice has been printed. steps: the number of latest steps averaged.
+    val_problems: the number of problems of an evaluation. rows: those before a resume, whose advice
+    has been printed. steps: the number of latest steps averaged.
     """
 
-    def __init__(self, config, val_problems: int, folder: Path, rows=(), steps: int = 20):
-        self.config, self.val_problems, self.folder = config, val_problems, folder
+    def __init__(self, config, val_problems: int, rows=(), steps: int = 20):
+        self.config, self.val_problems = config, val_problems
         self.recent = deque(maxlen=steps)
-        self.dead_reported, self.slowest_part = False, None
-        self.best, self.collapsed = 0, False  # most right answers; whether far fewer since
-        self.evaluated, self.eval_s = 0, 0.0  # the latest evaluation's step and seconds
+        self.dead_reported = self.time_reported = self.collapsed = False
+        self.best, self.eval_s = 0, 0.0  # most right answers; seconds of the latest evaluation
         for row in rows:
             self.update(row)
 
@@ -51,29 +49,26 @@ class Diagnostics:
         if "seconds" in row:  # else the row holds only an evaluation
             self.recent.append(row)
         if len(self.recent) == self.recent.maxlen:
-            advice += self._dead_groups()
-            advice += [] if self.slowest_part else self.step_time()
+            advice += self._dead_groups() + self.step_time()
         return advice
 
     def step_time(self) -> list[str]:
-        """Report the seconds of a step by part, unless the part reported last is still the slowest
-        or takes more than half of the slowest's time."""
-        if not self.recent:
+        """Report the seconds of a step by part, once."""
+        if self.time_reported or not self.recent:
             return []
+        self.time_reported = True
         mean_s = {name: self._mean(name) for name in PARTS}
         mean_s["eval_s"] = self.eval_s / self.config.eval_every
-        slowest = max(mean_s, key=mean_s.get)
-        if self.slowest_part and 2 * mean_s[self.slowest_part] > mean_s[slowest]:
-            return []
-        self.slowest_part, total_s = slowest, self._mean("seconds") + mean_s["eval_s"]
+        total_s = self._mean("seconds") + mean_s["eval_s"]
         shares = listed({PARTS[name][0]: part_s / total_s for name, part_s in mean_s.items()})
-        return [f"a step takes {total_s:.3g} s: {shares}. To shorten it: {PARTS[slowest][1]}"]
+        remedy = PARTS[max(mean_s, key=mean_s.get)][1]
+        return [f"a step takes {total_s:.3g} s: {shares}. To shorten it: {remedy}"]
 
     def _mean(self, name: str) -> float:
         return sum(row[name] for row in self.recent) / len(self.recent)
 
     def _dead_groups(self) -> list[str]:
-        """Report at least 95% dead groups, with a description of their completions."""
+        """Report at least 95% dead groups, once, with a description of their completions."""
         groups = sum(row["groups"] for row in self.recent)
 
         def share(name: str) -> float:
@@ -89,31 +84,25 @@ class Diagnostics:
         shares["wrong"] = max(0.0, 1 - sum(shares.values()))
         causes = listed({CAUSES[name][0]: value for name, value in shares.items()})
         remedy = CAUSES[max(shares, key=shares.get)][1]
-        if self.collapsed:
-            remedy = "accuracy collapsed (see above)"
         return [
             f"{dead:.0%} of the groups of the last {len(self.recent)} steps are dead and give no "
             f"gradient; of all completions {causes}: {remedy}"
         ]
 
     def _collapse(self, row: dict) -> list[str]:
-        """Report validation accuracy a third below its best, by more than two standard errors; once
-        until it has recovered."""
-        n, best = self.val_problems, self.best
-        right = round(row["val_accuracy"] * n)
-        before = [step for step in checkpoint.steps(self.folder) if step <= self.evaluated]
-        self.evaluated, self.eval_s = row["step"], row["eval_s"]
+        """Report validation accuracy a third below its best, by more than two standard errors;
+        again only after an evaluation that was not."""
+        n, before = self.val_problems, self.collapsed
+        right, self.eval_s = round(row["val_accuracy"] * n), row["eval_s"]
+        self.best = best = max(self.best, right)
         error = sum(k * (1 - k / n) for k in (right, best)) ** 0.5
-        self.best, recovered = max(best, right), best - right <= 2 * error
-        if recovered or self.collapsed or 3 * right > 2 * best:
-            self.collapsed = self.collapsed and not recovered
+        self.collapsed = 3 * right <= 2 * best and best - right > 2 * error
+        if before or not self.collapsed:
             return []
-        self.collapsed = True
-        intact = checkpoint.directory(self.folder, before[-1]) if before else "no checkpoint"
         return [
             f"validation accuracy fell from {best / n:.1%} to {right / n:.1%} at step "
-            f"{row['step']}; {intact} is from before it. Start a new run (another --out) with a "
-            "lower --learning_rate, or with --kl_coef; metrics.jsonl shows where grad_norm rose"
+            f"{row['step']}. Start a new run (another --out) with a lower --learning_rate, or "
+            "with --kl_coef; metrics.jsonl shows where grad_norm rose"
         ]
 
 
@@ -131,7 +120,7 @@ class Console:
         if self.silent:
             return
         rows = read_lines(run.path / "metrics.jsonl")
-        self.diagnostics = Diagnostics(run.config, n_val, run.path, rows)
+        self.diagnostics = Diagnostics(run.config, n_val, rows)
         c, n = run.config, run.layout
         P, G = c.prompts_per_step, c.group_size
         ranks = f"{n.n_students} student" + (f" + {n.n_teachers} teacher" if n.n_teachers else "")
