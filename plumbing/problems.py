@@ -37,20 +37,16 @@ class Problems:
     """
 
     COLUMNS = ("problem", "expected_answer")
-    EXTRAS = ("data_source", "extra_info")  # read by verl's reward functions
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         reader = self._reader()
         self._check(self._load(reader))
         # Loaded again: the check maps the whole file into memory, and a run reads few of its rows.
-        rows = self._load(reader)
-        self.others = rows.remove_columns(list(self.COLUMNS))
-        self.extras = rows.select_columns([x for x in self.EXTRAS if x in rows.column_names])
-        self.rows = rows.select_columns(list(self.COLUMNS))
-        text = datasets.Features({name: datasets.Value("string") for name in self.COLUMNS})
-        if self.rows.features != text:  # numbers become text; the cast rewrites the file
-            self.rows = self.rows.cast(text)
+        self.rows = self._load(reader)
+        for name in self.COLUMNS:
+            if self.rows.features[name].dtype != "string":  # the cast rewrites the file
+                self.rows = self.rows.cast_column(name, datasets.Value("string"))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -67,14 +63,14 @@ class Problems:
         """Return the arguments of verl's reward functions for a row: {"data_source": text,
         "extra_info": dict or None}, "" and None if there is no such column. `extra_info` may be a
         struct or JSON text."""
-        row = self.extras[int(index)] if self.extras.column_names else {}
+        row = self.rows[int(index)]
         info = self._extra_info(row.get("extra_info"), index)
         return {"data_source": str(row.get("data_source") or ""), "extra_info": info}
 
     def check_extras(self) -> None:
         """Raise InputError at the first problem whose `extra_info` is not a JSON object."""
-        if "extra_info" in self.extras.column_names:
-            for index, info in enumerate(_values(self.extras, "extra_info")):
+        if "extra_info" in self.rows.column_names:
+            for index, info in enumerate(_values(self.rows, "extra_info")):
                 self._extra_info(info, index)
 
     def _extra_info(self, info, index: int) -> dict | None:
@@ -99,10 +95,10 @@ class Problems:
 
     def column(self, name: str) -> tuple[list, np.ndarray]:
         """Return the distinct values of another column, and the index of each row's value (n,)."""
-        if name not in self.others.column_names:
-            names = ", ".join(map(repr, self.others.column_names)) or "none"
+        if name not in self.rows.column_names:
+            names = ", ".join(map(repr, self.rows.column_names))
             raise InputError(f"{self.path}: has no column {name!r} for --column; it has {names}")
-        column = self.others.data.column(name).combine_chunks()
+        column = self.rows.data.column(name).combine_chunks()
         column = pc.dictionary_encode(column, null_encoding="encode")
         return column.dictionary.to_pylist(), column.indices.to_numpy()
 
