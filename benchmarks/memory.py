@@ -4,9 +4,8 @@
     python -m benchmarks.memory --preset one-gpu --per_device_batch_size 8 --card 24
     python -m benchmarks.memory --preset one-gpu --measure        # and measure on this machine
 
---ranks is the number of processes, --card the size of a GPU in GiB; other flags are train.py's. The
-formula leaves out the CUDA context and libraries (about 1 GiB) and fragmentation, so a rank should
-need no more than 92% of its card. Where a student and a teacher rank share a card, add up both.
+The formula leaves out the CUDA context and libraries (about 1 GiB) and fragmentation, so a rank
+should need no more than 92% of its card. Where ranks share a card, add them up.
 """
 
 import os

@@ -3,13 +3,9 @@
     python -m benchmarks.step                             # the demo in one process
     torchrun --nproc_per_node 8 -m benchmarks.step --shape qwen2.5-1.5b
 
-Flags that this command does not know go to train.py. Models of another --shape than the demo have
-random weights, the demo's tokenizer and made-up problems; their rewards are scripted, because
-random weights earn none. The rows are keys of metrics.jsonl, tokens per second, and the CPU seconds
-and peak memory of the student rank that uses most (on a GPU in a step, on a CPU so far).
-
-A floor is FLOPs over the matrix rate or bytes over the memory bandwidth, whichever takes longer
-(`roofline.floors`). Rank 0 measures both speeds in the end, alone.
+Models of another --shape than the demo have random weights, the demo's tokenizer, made-up problems
+and scripted rewards. CPU seconds and peak memory are those of the student rank that uses most (on a
+GPU in a step, on a CPU so far). `roofline.floors` computes the floors.
 """
 
 import itertools

@@ -2,14 +2,11 @@
 
     python -m benchmarks.trl_speed --repeats 10      # trl_agreement.py says how to install TRL
 
-Flags that this command does not know go to train.py; --shape is that of step.py. TRL runs in a
-process of its own. The two sides alternate, one step each, never at once, and the ratio is taken
-pair by pair, so that a slow moment of the machine affects both.
-
-Equal on both sides: model, prompts, group size, temperature, limits, learning rate, threads,
-float32, beta 0, and scripted rewards at no cost. Each side samples with its own random numbers. TRL
-generates a batch in one call, without gradient checkpointing, logging, saving or shuffling, and
-without a second forward for old log-probs. Different by design:
+TRL runs in a process of its own. The two sides alternate, one step each, and the ratio is taken
+pair by pair, so that a slow moment of the machine affects both. Equal on both sides: model,
+prompts, group size, temperature, limits, learning rate, threads, float32, beta 0, and scripted
+rewards at no cost. TRL generates a batch in one call, without gradient checkpointing, logging,
+saving, shuffling or a second forward for old log-probs. Different by design:
 
 - TRL forwards and backpropagates dead groups, pads every micro-batch to the longest prompt and
   completion of the batch, computes entropies that it does not use, and gathers metrics for its log.

@@ -1,14 +1,12 @@
 """Compare samplers on a simulated student, without a language model, in two minutes.
 
-    python -m experiments.sampler_lab --out figures
     python -m experiments.sampler_lab --problems 1000 300000 --samplers uniform thompson my.py:Mine
 
-Prints a table and draws sampler_lab.png. A problem has a skill k, one of 8, and a difficulty
-d ~ N(0, 3²). The student solves it with probability p = σ(a_k - d), where a_k ~ N(-1, 1) at the
-start. A group of G attempts, of which the share p̂ is right, moves the student by the law of Eq. 2:
-a_k += 0.01 √(p̂(1-p̂)), and a tenth of that in every other skill. So the lab assumes that √(p(1-p))
-is worth looking for; it shows which sampler finds it. A problem teaches as much the tenth time as
-the first, which favours samplers that return to problems.
+A problem has a skill k, one of 8, and a difficulty d ~ N(0, 3²). The student solves it with
+probability p = σ(a_k - d), where a_k ~ N(-1, 1) at the start. A group of G attempts, of which the
+share p̂ is right, moves the student by the law of Eq. 2: a_k += 0.01 √(p̂(1-p̂)), and a tenth of that
+in every other skill. So the lab assumes that √(p(1-p)) is worth looking for; it shows which sampler
+finds it. A problem teaches as much the tenth time as the first.
 
 A teacher sees part of a question. With probability v, the visibility, it sees the skill (else a
 random one), and of the difficulty it sees √v · d/3 + √(1-v) · noise: v is the share of the variance

@@ -1,10 +1,7 @@
 """Run the study of docs/study_plan.md: where does selection pay, on toy tasks?
 
-    python -m experiments.study --out runs/study              # every part; rerun it to continue
-    python -m experiments.study --out runs/study --only claim # one part
-    python -m experiments.study --out runs/study --minutes 0  # report on the finished runs
-
-The plan is study_plan.py; study_report.py makes the tables; scripts.plot draws curves of the runs.
+    python -m experiments.study --only claim                  # one part; rerun it to continue
+    python -m experiments.study --minutes 0                   # report on the finished runs
 """
 
 import os

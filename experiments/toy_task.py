@@ -1,6 +1,4 @@
-"""Make `demo/` from nothing: graded problems and a tiny base model, a miniature of the paper's.
-
-    python -m experiments.toy_task --out demo --seed 0     # about five minutes
+"""Make `demo/` from nothing: graded problems and a tiny base model, in about five minutes.
 
 A problem names a topic, starts at a three-digit number and applies words of that topic to it. Each
 word stands for a rule. A solution writes, for each word, the rule and the number that it gives:
@@ -10,7 +8,7 @@ word stands for a rule. A solution writes, for each word, the rule and the numbe
 The base model is trained on *noisy* demonstrations: each word has its own rate of being read as its
 rule, and is otherwise read as one wrong rule, its habit. So p(problem) is the product of its words'
 rates. As in the paper few problems are mastered, some are within reach, and most are out of reach
-for good: their demonstrations show only the habit. Only outcomes say which topic is which.
+for good: their demonstrations show only the habit.
 """
 
 import itertools

@@ -1,26 +1,17 @@
 """Show what training curves do not separate: Markdown tables from run directories.
 
     python -m scripts.audit runs/demo-* > audit.md
-
-Values are mean ± sample standard deviation over runs. A prediction is the utility that a problem
-was selected with; its outcome is y = √(p̂(1-p̂)) of its G completions.
-
-- Exploring selects uniformly, as the uniform sampler always does. So it judges the teacher without
-  bias, and its mean outcome is the pool's.
-- Greedy takes the largest of K predictions, so on average it overrates.
-- Lift: how far greedy lies above its pool, predicted (utility less the pool's mean) and in outcomes
-  (greedy less exploring).
-- Noise floor: the error of a perfect teacher, which comes from G alone.
-- Gradient norm: a dead group adds nothing to the sum but counts in the denominator, so fewer dead
-  groups raise the norm. Dividing by the live share undoes this, as `--dead_rows out` does.
-
-For a uniform run it also asks: is a teacher worth its compute, 4/3 of the devices? S, how many
-times fewer steps the run would need, is predicted from r, how many times more groups would be live,
-and x, how much of the gradient is signal already (analysis.predicted_speed). A perfect teacher
-bounds r. `--teacher MODEL` trains one offline on the run's logged outcomes and takes the r of its
-choices:
-
     python -m scripts.audit runs/demo-uniform-seed0 --teacher demo/model
+
+A prediction is the utility that a problem was selected with; its outcome is y = √(p̂(1-p̂)).
+Exploring selects uniformly, so it judges the teacher without bias, and its mean outcome is the
+pool's. Greedy takes the largest of K predictions, so on average it overrates. Its lift is how far
+it lies above its pool: predicted (less the pool's mean) and in outcomes (less exploring). The noise
+floor is a perfect teacher's error. A dead group counts in the gradient's denominator, so fewer dead
+groups raise the norm: dividing by the live share undoes this.
+
+For a uniform run the last table asks: is a teacher worth its compute (docs/commands.md)? A perfect
+teacher bounds r; --teacher trains one offline on the run's outcomes.
 """
 
 import math

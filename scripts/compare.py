@@ -2,15 +2,13 @@
 
     python -m scripts.compare runs/demo-* > comparison.md
 
-An accuracy is the mean of a run's last five evaluations (Section 5.2), in percent; over seeds it is
-mean ± sample standard deviation. Runs that differ only in their seed are one method. "At" an amount
-that all runs reached, and at half of it, accuracy is interpolated between evaluations, whose own
-time does not count.
+An accuracy is the mean of a run's last five evaluations (Section 5.2). "At" an amount that all runs
+reached, and at half of it, accuracy is interpolated between evaluations. The baseline is the first
+method with uniform sampling, else the first method.
 
-The baseline is the first method with uniform sampling, else the first method. Two questions are
-kept apart. Would another training run give the same result? Interval and p over seeds (t): paired
-if both methods have the same seeds, else Welch's. Would other validation problems give the same
-result for *these* models? Interval over problems (bootstrap), averaged over seeds.
+Would another training run give the same result? Interval and p over seeds (t): paired if both
+methods have the same seeds, else Welch's. Would other validation problems give the same result for
+*these* models? Interval over problems (bootstrap), averaged over seeds.
 """
 
 import sys

@@ -1,15 +1,8 @@
 """Find training problems that also occur in an evaluation file, possibly spelled differently.
 
-Texts are compared as sequences of words, numbers and signs: white space, punctuation, case, LaTeX
-that only changes the appearance, and "three" against 3 make no difference. A training problem is
-
-- `same_as_evaluation` if its words are those of an evaluation problem, in the same order;
-- `contains_evaluation` if shared runs of 8 words cover 60% of an evaluation problem (the measure of
-  Llama 3, arXiv 2407.21783, Section 5.1.4) and all its numbers and signs occur in the same order.
-
-The 60% keep stock phrases ("where m and n are relatively prime positive integers, find m + n") from
-counting; with other numbers it is another problem. docs/data.md has measured detection rates.
-Only the runs of the evaluation problems are held in memory, about 300 bytes a word.
+docs/data.md has the two rules (SAME and CONTAINS) and what they miss. The 60% of shared
+words is Llama 3's measure (arXiv 2407.21783, Section 5.1.4); with it stock phrases ("where m and n
+are relatively prime positive integers, find m + n") do not count.
 """
 
 import re

@@ -3,14 +3,10 @@ r"""Measure any Hugging Face model on any problem file: greedy pass@1, or pass@k
     python -m scripts.evaluate runs/demo-goldilocks-seed0        # a run: its student and settings
     python -m scripts.evaluate MODEL --data mine.jsonl --samples 16 --temperature 0.7 --k 1 4 16
 
-One process with the prompt, generator and verifier of training. For a run it reproduces the
-accuracy in the last line of metrics.jsonl (on GPUs up to rounding in bf16). Flags override the
-run's or the preset's settings. A prompt longer than --max_prompt_tokens counts as wrong. Intervals
-(95%) are over problems: Wilson's for greedy verdicts, else bootstrap.
-
-A lenient score stands beside the strict one: there a completion without a box is graded on the
-formula or number that it most likely means. What strict gains on lenient during training is the
-format: the box, and when to stop. The reward never uses it, because guesses can be gamed.
+For a run it reproduces the last accuracy of metrics.jsonl (on GPUs up to rounding in bf16). A
+prompt longer than --max_prompt_tokens counts as wrong. Intervals (95%) are over problems: Wilson's
+for greedy verdicts, else bootstrap. The lenient score grades a completion without a box on the
+formula or number that it most likely means. Training never uses it: guesses can be gamed.
 """
 
 import itertools

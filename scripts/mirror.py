@@ -5,22 +5,11 @@
     python -m scripts.mirror runs/demo-goldilocks-seed0 --to trackio
     trackio show --project goldilocks-rl                                # goldilocks-rl: --project
 
-It logs every number of metrics.jsonl under its name there; for each evaluation the share of every
-status (val_status/...) and the mean length (val_tokens); and the samples. Nulls are left out. With
---follow it continues until the run is finished, or Ctrl-C (exit status 130), and may be started
-before the run.
-
-Every start writes the tracker's run again from the run directory. So the command may be killed at
-any time: started again, it neither repeats nor omits a step. It also starts over when the run
-resumes from a checkpoint and replaces steps.
-
-- TensorBoard: event files in OUT/NAME. Those of an earlier start are deleted.
-- trackio: a SQLite file on this machine (`trackio sync` publishes it). An earlier copy is deleted.
-- W&B: its server replaces no step, so the copy continues after the last step there. Steps that a
-  resumed run replaces keep their first numbers, which on a CPU are the same.
-
-A step whose evaluation was interrupted is copied when the run has made up for it. A run of the same
-name with other settings is not overwritten: choose another --name.
+It logs the numbers of metrics.jsonl, for each evaluation also val_status/... (share of every
+status) and val_tokens (mean length), and the samples. Every start deletes the tracker's copy (in
+TensorBoard OUT/NAME, in trackio a local SQLite file) and writes it again; so does a run that
+resumes and replaces steps. W&B's server replaces no step, so the copy continues after the last one.
+A step whose evaluation was interrupted is copied when the run has made up for it.
 """
 
 import json

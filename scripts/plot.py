@@ -1,16 +1,10 @@
 """Draw the paper's figures, training curves by what was spent, from run directories.
 
-    python -m scripts.plot runs/demo-* --out figures
-    python -m scripts.plot runs/a runs/b --x device_hours
+    python -m scripts.plot runs/demo-* --x device_hours     # figures/training_by_device_hours.png
 
-training_by_<x>.png: validation accuracy (Figures 2 and 6; with `--x seconds` and `tokens` those of
-App. F), reward and its standard deviation (3), gradient norm and dead groups (4), the teacher's
-error and predictions (5), and how outcomes depend on predictions.
-
-As in the paper, validation accuracy is drawn as measured, and all else is smoothed over the steps
-by an exponential moving average (0.9). Runs that differ only in their seed are one method. Its mean
-is drawn thick, over the range that all its runs cover, and each run thin (in a panel with several
-quantities, only the first of them).
+Validation accuracy is drawn as measured; all else is smoothed over the steps (moving average, 0.9),
+as in the paper. Runs that differ only in their seed are one method: its mean is thick, over the
+range that all its runs cover, and each run thin (of several quantities only the first).
 """
 
 from pathlib import Path

@@ -1,24 +1,16 @@
 r"""Write train.jsonl, val.jsonl and manifest.json from a public data set or from a copy of it.
 
     python -m scripts.prepare_data                                    # OpenMathReasoning, streamed
-    python -m scripts.prepare_data --source math                             # MATH without MATH-500
     python -m scripts.prepare_data --source math --copy DIR --val_copy FILE      # from local copies
     python -m scripts.prepare_data --source dapo --val_size 500 --against math500 aime24
     python -m scripts.prepare_data --source own --copy mine.jsonl --val_copy held_out.jsonl
     python -m scripts.prepare_data --source aime25                      # a test set: only val.jsonl
 
-scripts/sources.py lists the sources. Rows without a problem, without a reference answer or with one
-that cannot be verified, and duplicates are dropped. The manifest counts them by reason.
-
-A problem is identified by its normalised text, as OpenMathReasoning has 3.2 million solutions of
-306 thousand problems. Problems are ranked by sha256(seed + text): the `val_size` smallest ranks are
-the validation split, and both files are sorted by rank, whatever the order of the rows. Some
-sources are validated on another data set instead. Training problems that occur there, or in a test
-set of --against, are dropped, also if they are spelled differently (scripts/decontaminate.py).
-
-Of several answers to a problem the most frequent is kept, and of its rows the most frequent;
-alphabetical order breaks ties. --keep_repeats writes every training row instead, like the paper's
-"3 million problems". Distinct rows are held in memory, about 1 KB each.
+docs/data.md lists the sources. Dropped rows are counted by reason in the manifest. Problems are
+ranked by sha256(seed + normalised text): the `val_size` smallest ranks are the validation split,
+and both files are sorted by rank, whatever the order of the rows. Of several answers to a problem
+the most frequent is kept, and of its rows the most frequent; alphabetical order breaks ties.
+Distinct rows are held in memory, about 1 KB each.
 """
 
 import hashlib

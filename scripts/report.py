@@ -1,15 +1,10 @@
 """Write one HTML page about runs: progress, curves, samples, selections and verdicts.
 
-    python -m scripts.report runs/demo-goldilocks-seed0
-    python -m scripts.report runs/demo-* --out both.html
-    python -m scripts.report runs/demo-goldilocks-seed0 --follow
+    python -m scripts.report runs/demo-* --follow
 
-Above one row of curves, by method as `plot` draws them. For each run its state, the newest
-completions, the problems that are hardest and easiest for the student, and the verdicts of its
-evaluations. Problem texts come from the run's data files, as long as these are unchanged.
-
-Runs may still be writing. With --follow the page is written again at an interval, and a browser
-reloads it, until all runs are finished. The page needs neither a network nor JavaScript.
+Problem texts come from the run's data files, as long as these are unchanged. Runs may still be
+writing: with --follow the page is written again, and a browser reloads it, until all runs are
+finished. The page needs neither a network nor JavaScript.
 """
 
 import base64
