@@ -67,9 +67,7 @@ def open_trackio(out: Path, project: str, name: str, config: dict):
     from trackio.sqlite_storage import SQLiteStorage
 
     if any(utils.resolve_space_id_and_server_url(None, None)):
-        raise InputError(
-            "unset TRACKIO_SPACE_ID and TRACKIO_SERVER_URL: mirror writes here"
-        )
+        raise InputError("unset TRACKIO_SPACE_ID and TRACKIO_SERVER_URL: the copy is a local file")
     if utils.get_storage_mode() != "sqlite":
         raise InputError(f"TRACKIO_DIR {utils.TRACKIO_DIR}: must be on a local disk")
     check_same(config, SQLiteStorage.get_run_config(project, name) or {}, utils.TRACKIO_DIR)
