@@ -66,7 +66,7 @@ def measures(run: Run, first: int, last: int) -> dict[str, float]:
 def audit(methods: dict[str, list[Run]]) -> str:
     """Format a table for each quarter of the longest run's steps."""
     longest = max(run.metrics.index[-1] for runs in methods.values() for run in runs)
-    tables, width = [], -(-longest // 4)
+    tables, width = [], math.ceil(longest / 4)
     for first in range(1, longest + 1, width):
         last = min(first + width - 1, longest)
         of_steps = partial(measures, first=first, last=last)
@@ -122,14 +122,12 @@ def predicted_gain(run: Run, predicted_N=None) -> dict[str, float]:
     K, epsilon, P = (run.config[name] for name in ("candidates", "epsilon", "prompts_per_step"))
     rows = run.selections.assign(live=run.selections.y > 0)
     rows["predicted"] = rows.live.astype(float) if predicted_N is None else predicted_N
-    steps = math.ceil(K / P)  # that together have enough problems for a pool
+    rows["cosine"] = rows.step.map(run.curve("grad_cosine"))
+    columns, steps = ["live", "cosine"], math.ceil(K / P)  # steps with enough problems for a pool
     parts = [part for _, part in rows.groupby((rows.step - 1) // steps) if len(part) >= K]
+    table = pd.DataFrame([part[columns].mean() for part in parts], columns=columns)
     best = [picked(part.predicted.to_numpy(), part.live.to_numpy(), K) for part in parts]
-    live = np.array([part.live.mean() for part in parts])
-    cosine = run.curve("grad_cosine")
-    cosine = [cosine.reindex(part.step.unique()).mean() for part in parts]
-    taught = epsilon * live + (1 - epsilon) * np.array(best)
-    table = pd.DataFrame({"live": live, "cosine": cosine, "taught": taught})
+    table["taught"] = epsilon * table.live + (1 - epsilon) * np.array(best)
 
     def r_and_x(tenths: list[pd.DataFrame]) -> tuple[float, float]:
         some = pd.concat(tenths)
@@ -137,7 +135,7 @@ def predicted_gain(run: Run, predicted_N=None) -> dict[str, float]:
 
     tenths = [table.iloc[i] for i in np.array_split(range(len(table)), 10) if len(i)]
     r = x = S = low = high = math.nan
-    if len(tenths) > 1 and live.any():
+    if len(tenths) > 1 and table.live.any():
         r, x = r_and_x(tenths)
         S, low, high = analysis.ratio_interval(
             lambda some: analysis.predicted_speed(*r_and_x(some)), tenths
