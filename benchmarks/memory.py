@@ -21,10 +21,9 @@ import torch.distributed as dist
 
 import train
 from benchmarks.roofline import HUB, Shape, model_config
-from benchmarks.step import peak_gib, save_random_model
+from benchmarks.step import command, peak_gib, save_random_model
 from plumbing.command_line import Parser, count, number
 from plumbing.distributed.layout import Layout
-from plumbing.distributed.shutdown import begin_process, reject
 from plumbing.errors import InputError
 from rollout import Rollouts
 from scripts.analysis import table
@@ -242,27 +241,23 @@ def memory_table(runs: list[Run], cards: list[float]) -> str:
     return table("COMPUTED, NOT MEASURED: GiB of a rank", header, lines, note)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 2 bad flags or an unknown model."""
-    begin_process()
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Print the tables."""
     parser = Parser(description=__doc__.splitlines()[0], epilog="Other flags are train.py's.")
     gib, add = number(float, 1, 1e4), parser.add_argument
     add("--ranks", type=count, default=None, help="processes of the job [1; of presets 8, 1]")
     add("--card", type=gib, default=None, help="memory of one GPU, GiB")
     add("--measure", action="store_true", default=False, help="also measure an update")
-    try:
-        args, flags = parser.parse_known_args(argv)
-        known = [name for name in train.PRESETS if train.parse(["--preset", name]).model in HUB]
-        flags_of_runs = [flags] if flags else [["--preset", name] for name in known]
-        for ranks in [args.ranks] if args.ranks else [1] if flags else [8, 1]:
-            runs = [Run.parse(run_flags, ranks) for run_flags in flags_of_runs]
-            print(memory_table(runs, [args.card] if args.card else CARDS))
-        if args.measure:
-            formula, measured = Run.parse(flags, 1).measure()
-            print(f"update of one student rank: {formula:.2f} by formula, {measured:.2f} measured")
-    except (ValueError, OSError) as error:
-        return reject(error)
-    return 0
+    args, flags = parser.parse_known_args(argv)
+    known = [name for name in train.PRESETS if train.parse(["--preset", name]).model in HUB]
+    flags_of_runs = [flags] if flags else [["--preset", name] for name in known]
+    for ranks in [args.ranks] if args.ranks else [1] if flags else [8, 1]:
+        runs = [Run.parse(run_flags, ranks) for run_flags in flags_of_runs]
+        print(memory_table(runs, [args.card] if args.card else CARDS))
+    if args.measure:
+        formula, measured = Run.parse(flags, 1).measure()
+        print(f"update of one student rank: {formula:.2f} by formula, {measured:.2f} measured")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -58,13 +58,6 @@ def save_random_model(shape: str, folder: Path, seed=0, device="cpu", dtype=torc
     tokenizer.save_pretrained(folder)
 
 
-def write_problems(path: Path, n: int, tokens: int, seed: int) -> None:
-    """Write n different problems of tokens/2 to 3·tokens/2 words of one token each."""
-    rng = random.Random(seed)
-    texts = (f"{i}{' balo' * rng.randint(tokens // 2, tokens * 3 // 2)}" for i in range(n))
-    write_lines(path, [{"problem": text, "expected_answer": "1"} for text in texts])
-
-
 def configure(shape: str, flags: list[str]) -> train.Config:
     """Config of the demo, or for a larger shape of its preset with a made-up prompt. Raises
     InputError for an unknown shape."""
@@ -79,7 +72,8 @@ def configure(shape: str, flags: list[str]) -> train.Config:
 
 def use_made_up_inputs(config: train.Config, args, folder: Path, write: bool) -> None:
     """Point config at random models and made-up problems in `folder`, and write them where `write`.
-    The demo keeps its model and problems."""
+    The problems have args.question_tokens/2 to 3/2 times as many words of one token each. The demo
+    keeps its model and problems."""
     if args.shape == "demo":
         return
     teacher = HUB.get(config.teacher_model) if args.shape in train.PRESETS else None
@@ -90,7 +84,10 @@ def use_made_up_inputs(config: train.Config, args, folder: Path, write: bool) ->
             save_random_model(shape, path, config.seed)
     config.train_data = config.val_data = str(folder / "train.jsonl")
     if write:
-        write_problems(folder / "train.jsonl", 4_000, args.question_tokens, config.seed)
+        rng, n = random.Random(config.seed), args.question_tokens
+        texts = [f"{i}{' balo' * rng.randint(n // 2, n * 3 // 2)}" for i in range(4_000)]
+        rows = [{"problem": text, "expected_answer": "1"} for text in texts]
+        write_lines(folder / "train.jsonl", rows)
 
 
 def scripted_rewards(P: int, G: int, dead: float) -> list[float]:
@@ -211,6 +208,20 @@ def provenance() -> str:
     return f"{machine}; {versions}; commit {'unknown' if failed else commit}"
 
 
+def command(function: Callable) -> Callable:
+    """Decorate the function of a command: it returns the exit status, 2 for bad flags or files."""
+
+    def main(argv: list[str] | None = None) -> int:
+        begin_process()
+        try:
+            function(argv)
+        except (ValueError, OSError) as error:
+            return reject(error)
+        return 0
+
+    return main
+
+
 def parser(doc: str) -> Parser:
     """A command line with the flags of both timing commands."""
     flags = Parser(description=doc.splitlines()[0], epilog="Other flags are train.py's.")
@@ -251,15 +262,7 @@ def measure(argv: list[str] | None = None) -> list[dict]:
     return rows
 
 
-def main() -> int:
-    """Returns the exit status: 0 done, 2 bad flags."""
-    begin_process()
-    try:
-        measure()
-    except (ValueError, OSError) as error:
-        return reject(error)
-    return 0
-
+main = command(measure)
 
 if __name__ == "__main__":
     sys.exit(main())

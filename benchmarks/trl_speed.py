@@ -32,7 +32,7 @@ import train
 from benchmarks import step
 from plumbing.command_line import count
 from plumbing.distributed.layout import Layout
-from plumbing.distributed.shutdown import begin_process, reject
+from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.problems import Problems
 from rollout import PromptEncoder
@@ -109,7 +109,8 @@ def trl_steps(args, train_flags: list[str]) -> Iterator[dict]:
         process.join()
 
 
-def compare(argv: list[str] | None = None) -> None:
+@step.command
+def main(argv: list[str] | None = None) -> None:
     """Measure steps of both sides and print their table."""
     parser = step.parser(__doc__)
     batch = "TRL's per_device_train_batch_size [96]"
@@ -136,16 +137,6 @@ def compare(argv: list[str] | None = None) -> None:
     completions = config.prompts_per_step * config.group_size
     title = f"{args.shape}, {completions} completions, TRL's micro-batch {args.trl_batch}"
     print(step.steps_table(title, columns))
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 2 bad flags or no TRL."""
-    begin_process()
-    try:
-        compare(argv)
-    except (ValueError, OSError) as error:
-        return reject(error)
-    return 0
 
 
 if __name__ == "__main__":
