@@ -11,7 +11,7 @@ finds it. A problem teaches as much the tenth time as the first.
 A teacher sees part of a question. With probability v, the visibility, it sees the skill (else a
 random one), and of the difficulty it sees √v · d/3 + √(1-v) · noise: v is the share of the variance
 that is visible. A sampler that takes a column gets the pass rate in 16 attempts of a model one unit
-of ability ahead of the student's start; `category_skill` gets the true skill.
+of ability ahead of the student's start.
 """
 
 import itertools
@@ -57,8 +57,6 @@ class Bank:
 
     def column(self, name: str) -> tuple[list, np.ndarray]:
         """As Problems.column: the values, and each problem's place among them."""
-        if name == "skill":
-            return list(range(SKILLS)), self.skill
         return [k / 16 for k in range(17)], self.rate
 
 
@@ -131,8 +129,12 @@ class Oracle(Pooled):
 
 
 # The lab's own samplers, beside those of train.py's --sampler.
-OWN = {"category_skill": find_sampler("category"), "revisiting": Revisiting, "oracle": Oracle}
+OWN = {"revisiting": Revisiting, "oracle": Oracle}
 LAB = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py")), *OWN]
+
+
+def sampler_class(name: str) -> type:
+    return OWN.get(name) or find_sampler(name)
 
 
 @lru_cache(maxsize=1)
@@ -148,11 +150,9 @@ def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dic
     """One run: means over its steps, coverage, and the held-out success rate gained."""
     bank, held_out, start_S = problems_and_start(n, visibility, seed)
     student, rng = Student(start_S), np.random.default_rng([seed, 2])
-    column = "skill" if name == "category_skill" else "pass_rate"
-    config = SimpleNamespace(candidates=K, epsilon=EPSILON, seed=seed, column=column)
+    config = SimpleNamespace(candidates=K, epsilon=EPSILON, seed=seed, column="pass_rate")
     teacher = student if name == "oracle" else SimulatedTeacher(bank)
-    cls = OWN.get(name) or find_sampler(name)
-    sampler = cls(Context(bank, config, lambda index: True, teacher))
+    sampler = sampler_class(name)(Context(bank, config, lambda index: True, teacher))
     dead, utility, trained = np.zeros(steps), np.zeros(steps), np.zeros(n, dtype=bool)
     for step in range(steps):
         index_N = sampler.propose(P).index_N
@@ -170,12 +170,12 @@ def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dic
 
 def sweep(names, sizes, visibilities, steps: int, seeds: int) -> pd.DataFrame:
     """A row for each run: problems, sampler, visibility ("" without a teacher), simulate's."""
-    rows, classes = [], {name: OWN.get(name) or find_sampler(name) for name in names}
+    rows, uses_teacher = [], {name: sampler_class(name).uses_teacher for name in names}
     for n, v, seed in itertools.product(sizes, visibilities, range(seeds)):
-        for name, cls in classes.items():
-            if cls.uses_teacher or v == visibilities[0]:
+        for name, sees in uses_teacher.items():
+            if sees or v == visibilities[0]:
                 row = {"problems": n, "sampler": name.rpartition(":")[2].lower()}
-                row["visibility"] = f"{v:g}" if cls.uses_teacher else ""
+                row["visibility"] = f"{v:g}" if sees else ""
                 rows.append(row | simulate(name, n, v, steps, seed))
     return pd.DataFrame(rows)
 

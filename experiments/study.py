@@ -1,7 +1,7 @@
 """Run the study of docs/study_plan.md: where does selection pay, on toy tasks?
 
-    python -m experiments.study --only claim                  # one part; rerun it to continue
-    python -m experiments.study --minutes 0                   # report on the finished runs
+python -m experiments.study --only claim                  # one part; rerun it to continue
+python -m experiments.study --minutes 0                   # report on the finished runs
 """
 
 import os
