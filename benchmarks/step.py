@@ -46,8 +46,7 @@ QUANTITIES += ("cpu_s", "peak_gib")
 
 
 def save_random_model(shape: str, folder: Path, seed=0, device="cpu", dtype=torch.float32) -> None:
-    """Write a causal LM of `shape` (roofline.model_config) with random weights and the demo's
-    tokenizer. In bf16 it takes half of the disk."""
+    """Write a causal LM of `shape` with random weights and the demo's tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
     tokens = {name: getattr(tokenizer, name) for name in ("eos_token_id", "pad_token_id")}
     torch.manual_seed(seed)
@@ -59,11 +58,10 @@ def save_random_model(shape: str, folder: Path, seed=0, device="cpu", dtype=torc
 
 
 def configure(shape: str, flags: list[str]) -> train.Config:
-    """Config of the demo, or for a larger shape of its preset with a made-up prompt. Raises
-    InputError for an unknown shape."""
+    """Config of the demo, or for a larger shape of its preset with a made-up prompt."""
     preset = ["--preset", "demo"]
     if shape not in ("demo", "10m"):
-        model_config(shape)
+        model_config(shape)  # raises InputError for an unknown shape
         # As long as App. M's prompt, about 170 tokens: each word is a token of the demo's.
         preset = ["--prompt_header", " balo" * 100, "--prompt_footer", " bami" * 70]
         preset += ["--preset", shape if shape in train.PRESETS else "qwen2.5-1.5b"]
@@ -91,8 +89,7 @@ def use_made_up_inputs(config: train.Config, args, folder: Path, write: bool) ->
 
 
 def scripted_rewards(P: int, G: int, dead: float) -> list[float]:
-    """P·G rewards in prompt-major order: the first round(dead·P) groups earn 0, in the others every
-    second row earns 1."""
+    """P·G rewards: 0 in the first round(dead·P) groups, else 1 in every second row."""
     return [float(i >= round(dead * P) and g % 2) for i in range(P) for g in range(G)]
 
 

@@ -103,8 +103,7 @@ def show(rows: list[dict]) -> str:
 
 
 def draw_summary(summary: pd.DataFrame) -> Figure:
-    """The front page's figure from published means: dead groups by method, and the methods'
-    differences from uniform with 95% intervals."""
+    """Draw dead groups by method, and the methods' differences from uniform with 95% intervals."""
     figure = Figure(figsize=(9, 2.6), layout="constrained")
     dead, gain = figure.subplots(1, 2, width_ratios=(1, 1.3))
     shares = summary[summary.measure == "dead groups"]

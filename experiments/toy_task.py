@@ -93,8 +93,7 @@ def apply_rule(rule: str, state: str) -> str:
 
 
 def solution(state: str, words: list[str], rules: list[str], twice=()) -> str:
-    """The solution that reads words[i] as rules[i] and writes the words in `twice` out twice. It
-    follows the prompt directly."""
+    """The solution that reads words[i] as rules[i] and writes the words in `twice` out twice."""
     text = f" {state}"
     for word, rule in zip(words, rules, strict=True):
         state = apply_rule(rule, state)
@@ -207,8 +206,7 @@ def train_base(model, tokenizer, task: Task, skills: dict[str, Skill], seed: int
 
 
 def graded(model, tokenizer, rows: list[dict], copies: int, temperature: float) -> torch.Tensor:
-    """Whether each of `copies` completions of each problem is right: (P, copies) of 0. and 1.;
-    greedy at temperature 0."""
+    """Whether each of `copies` completions is right: (P, copies) of 0. and 1.; 0 is greedy."""
     settings = {"do_sample": False, "max_new_tokens": 64}
     if temperature > 0:
         settings |= {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}

@@ -169,7 +169,6 @@ def worth_its_compute(runs: list[Run], model: str | None) -> str:
 
 
 def main(argv=None) -> None:
-    """The command line of `audit`."""
     parser = analysis.parser(__doc__, runs=True)
     help = "hub id or directory of a teacher: with the run's settings, is it worth its compute?"
     parser.add_argument("--teacher", metavar="MODEL", help=help)

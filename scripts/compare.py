@@ -73,7 +73,6 @@ def compare(methods: dict[str, list[Run]]) -> str:
 
 
 def main(argv=None) -> None:
-    """The command line of `compare`."""
     args = analysis.parser(__doc__, runs=True).parse_args(argv)
     with analysis.one_line("compare"):
         print(compare(analysis.load_methods(args.runs)), end="")

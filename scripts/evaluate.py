@@ -153,7 +153,6 @@ def settings(given: dict) -> tuple[train.Config, dict]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The command line of `evaluate`."""
     parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("model", help="hub id, Hugging Face directory, or run directory")

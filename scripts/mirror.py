@@ -128,8 +128,7 @@ def check_same(config: dict, stored: dict, place: Path) -> None:
 
 
 def numbers_of(run_dir: Path, row: dict) -> dict[str, float]:
-    """The known numbers of a step. If it was evaluated, also the share of each status and the mean
-    length in tokens."""
+    """The known numbers of a step, and of its evaluation the shares of statuses and mean length."""
     numbers = {key: value for key, value in row.items() if key != "step" and value is not None}
     verdicts = pd.DataFrame(read_lines(run_dir / "evals" / f"step_{row['step']}.jsonl"))
     if "val_accuracy" in row and len(verdicts):
@@ -165,8 +164,7 @@ def copy(run_dir: Path, write: Callable, follow: bool) -> int | None:
 
 
 def mirror(run_dir: Path, args, name: str) -> int:
-    """Write the tracker's run, and again whenever the run replaces steps. Returns the number of
-    steps."""
+    """Write the tracker's run, again whenever the run replaces steps; return the steps' number."""
     steps = None
     while steps is None:
         config = analysis.read_config(run_dir)

@@ -91,8 +91,7 @@ def draw_reliability(axes, methods: dict[str, list[Run]]) -> None:
 def draw(
     methods: dict[str, list[Run]], amount: str = "steps", panels=PANELS, columns: int = 3
 ) -> Figure:
-    """Draw those of the panels that have data, and reliability if there are predictions. Raises
-    InputError if there are more methods than colours."""
+    """Draw those of the panels that have data, and reliability if there are predictions."""
     if len(methods) > len(COLOURS):
         limit = f"only {len(COLOURS)} colours can be told apart"
         raise InputError(f"{len(methods)} methods, but {limit}; draw fewer at a time")
@@ -120,7 +119,6 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def main(argv=None) -> None:
-    """The command line of `plot`."""
     parser = analysis.parser(__doc__, runs=True)
     parser.add_argument("--out", type=Path, default="figures", help="directory (%(default)s)")
     help = "horizontal axis of the curves (%(default)s)"

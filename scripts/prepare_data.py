@@ -236,10 +236,8 @@ def source_of(args: Namespace) -> Source:
 
 
 def prepare(args: Namespace) -> dict:
-    """Write the files that `arguments` describe; return the manifest.
-
-    The files replace earlier ones only when all of them are complete. Raises ValueError or OSError.
-    """
+    """Write the files that `arguments` describe; return the manifest. The files replace earlier
+    ones only when all of them are complete. Raises ValueError or OSError."""
     source, out = source_of(args), Path(args.out or f"data/{args.source}")
     settings = asdict(source) | {name: x for name, x in vars(args).items() if name != "out"}
     check_output(out, settings)

@@ -74,8 +74,7 @@ def load(run_dir: Path, step: int) -> tuple[train.Config, Layout, Recorded, int]
 
 
 def is_same(logged: dict | None, row: dict) -> bool:
-    """Whether the numbers of a step are those logged in metrics.jsonl, times aside. Prints those
-    that differ."""
+    """Whether a step's numbers, times aside, are those logged. Prints those that differ."""
     if logged is None:
         print(f"step {row['step']} failed then, and does not now")
         return False
@@ -140,7 +139,6 @@ def outcome_lines(student, selections, rollouts, failed: bool) -> list[dict]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
     parser = command_line.Parser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="run directory")
     parser.add_argument("--step", type=int, required=True, help="the step to train again")

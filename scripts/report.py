@@ -190,7 +190,6 @@ def write(out: Path, run_dirs: list[Path], refresh: int) -> bool:
 
 
 def main(argv=None) -> None:
-    """The command line of `report`."""
     parser = analysis.parser(__doc__, runs=True)
     help = "rewrite it every so many seconds (30) until all runs are finished"
     follow = {"nargs": "?", "const": 30, "default": 0, "metavar": "SECONDS", "help": help}
