@@ -17,16 +17,13 @@ of ability ahead of the student's start.
 import itertools
 from collections import deque
 from functools import lru_cache
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from scipy.special import expit
 
 from plumbing.command_line import count, share
-from plumbing.errors import InputError
 from sampler import FOLDER, SAMPLERS, Context, Goldilocks, Pooled, find_sampler, utility_target
 from scripts import analysis
 
@@ -192,21 +189,6 @@ def summary(runs: pd.DataFrame) -> pd.DataFrame:
     return means
 
 
-def draw(runs: pd.DataFrame) -> Figure:
-    """The share of dead groups: a dot for each run, a panel for each number of problems."""
-    sizes = runs.groupby("problems")
-    figure = Figure(figsize=(4 * len(sizes), 4))
-    row = figure.subplots(1, len(sizes), sharex=True, sharey=True, squeeze=False)[0]
-    for (n, part), axes in zip(sizes, row, strict=True):
-        for v, dots in part.groupby("visibility"):
-            label = f"a teacher, visibility {v}" if v else "no teacher"
-            axes.scatter(dots["dead groups"], dots["sampler"], alpha=0.6, label=label)
-        axes.set(xlabel="dead groups", title=f"{n:,} problems")
-        axes.grid(alpha=0.25)
-    axes.legend(bbox_to_anchor=(1, 1))
-    return figure
-
-
 def main(argv=None) -> None:
     parser = analysis.parser(__doc__)
     add, sizes, visibilities = parser.add_argument, [1_000, 5_000, 3_000_000], [0.0, 0.5, 0.9]
@@ -215,17 +197,12 @@ def main(argv=None) -> None:
     add("--samplers", nargs="+", default=LAB, help=f"of {', '.join(LAB)}, or FILE.py:CLASS (all)")
     add("--steps", type=count, default=300, help=f"training steps of {P} groups (300)")
     add("--seeds", type=count, default=3, help="runs of each, seeds 0, 1, … (3)")
-    add("--out", type=Path, default=Path("figures"), help="the figure's folder")
     args = parser.parse_args(argv)
     if min(args.problems) < P * K:
         parser.error(f"--problems {min(args.problems)}: must be at least {P * K}, a step's draws")
-    try:
-        args.out.mkdir(parents=True, exist_ok=True)
+    with analysis.one_line("sampler_lab"):
         runs = sweep(args.samplers, args.problems, args.visibility, args.steps, args.seeds)
-    except (InputError, OSError) as error:
-        parser.error(str(error))
     print(summary(runs).round(3).to_string(sparsify=False))
-    draw(runs).savefig(args.out / "sampler_lab.png", dpi=150, bbox_inches="tight")
 
 
 if __name__ == "__main__":
