@@ -127,4 +127,5 @@ def draw_summary(summary: pd.DataFrame) -> Figure:
 if __name__ == "__main__":
     docs = plan.ROOT / "docs"
     figure = draw_summary(pd.read_csv(docs / "study_summary.csv", comment="#"))
-    print(plot.save(figure, docs / "front.png"))
+    figure.savefig(docs / "front.png", dpi=150)
+    print(docs / "front.png")

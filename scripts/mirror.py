@@ -7,9 +7,9 @@
 
 It logs the numbers of metrics.jsonl, for each evaluation also val_status/... (share of every
 status) and val_tokens (mean length), and the samples. Every start deletes the tracker's copy (in
-TensorBoard OUT/NAME, in trackio a local SQLite file) and writes it again; so does a run that
-resumes and replaces steps. W&B's server replaces no step, so the copy continues after the last one.
-A step whose evaluation was interrupted is copied when the run has made up for it.
+TensorBoard OUT/NAME, in trackio a local SQLite file, which `trackio sync` publishes) and writes it
+again, as it does when a resumed run replaces steps. W&B's server replaces no step, so the copy
+continues after the last one. A step without its evaluation is copied when the run has made it.
 """
 
 import json

@@ -111,13 +111,6 @@ def draw(
     return figure
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Write the picture; return its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    return path
-
-
 def main(argv=None) -> None:
     parser = analysis.parser(__doc__, runs=True)
     parser.add_argument("--out", type=Path, default="figures", help="directory (%(default)s)")
@@ -126,7 +119,9 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     with analysis.one_line("plot"):
         figure = draw(analysis.load_methods(args.runs), args.x)
-        print(save(figure, args.out / f"training_by_{args.x}.png"))
+        args.out.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path := args.out / f"training_by_{args.x}.png", dpi=150)
+        print(path)
 
 
 if __name__ == "__main__":
