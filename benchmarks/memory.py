@@ -15,7 +15,6 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -208,10 +207,9 @@ class Run:
             save_random_model(c.model, Path(folder), 0, layout.device, torch.bfloat16)
             c.model = folder
             student = train.Student(c, layout, verifier=None)
-        B, rng = 2 * c.per_device_batch_size, np.random.default_rng(0)
-        prompts = rng.integers(3, 80, (B, c.max_prompt_tokens)).tolist()
-        completions = rng.integers(3, 80, (B, c.max_completion_tokens)).tolist()
-        logps, rewards = [[-1.0] * c.max_completion_tokens] * B, [0.0, 1.0] * (B // 2)
+        B, length = 2 * c.per_device_batch_size, c.max_completion_tokens
+        prompts, completions = [[3] * c.max_prompt_tokens] * B, [[3] * length] * B
+        logps, rewards = [[-1.0] * length] * B, [0.0, 1.0] * (B // 2)
         for step in (1, 2):
             if torch.cuda.is_available():
                 torch.cuda.reset_peak_memory_stats()
