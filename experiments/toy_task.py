@@ -231,14 +231,13 @@ def measure(model, tokenizer, validation: list[dict], seed: int) -> dict[str, di
     rows = pd.DataFrame(validation)
     columns = {"p_designed": 0.5**rows.difficulty, "p_sampled": p_hat.astype(float)}
     columns |= {"all_wrong": p_hat == 0, "all_right": p_hat == 1, "greedy": greedy}
-    table = pd.DataFrame(columns)
-    groups = {"all": rows.length > 0}
-    groups |= {topic: rows.topic == topic for topic in sorted(set(rows.topic))}
-    groups |= {f"{n} words": rows.length == n for n in sorted(set(rows.length))}
-    for low, high in itertools.pairwise([0, 0.1, 0.5, 1, 2, 4, 8, 16, 999]):
-        groups[f"{low:g}-{high:g} bits"] = rows.difficulty.between(low, high, inclusive="left")
-    means = {name: table[chosen].mean().round(4) for name, chosen in groups.items()}
-    return {name: {"problems": int(groups[name].sum()), **mean} for name, mean in means.items()}
+    table, ends = pd.DataFrame(columns), [0, 0.1, 0.5, 1, 2, 4, 8, 16, 999]
+    bits = [f"{low:g}-{high:g} bits" for low, high in itertools.pairwise(ends)]
+    bits = pd.cut(rows.difficulty, ends, right=False, labels=bits)
+    groups = [("all", table), *table.groupby(rows.topic)]
+    groups += [(f"{n} words", part) for n, part in table.groupby(rows.length)]
+    groups += table.groupby(bits, observed=False)
+    return {name: {"problems": len(part), **part.mean().round(4)} for name, part in groups}
 
 
 def make(task: Task, out: Path, seed: int) -> dict:
