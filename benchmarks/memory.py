@@ -4,9 +4,8 @@
     python -m benchmarks.memory --preset one-gpu --per_device_batch_size 8 --card 24
     python -m benchmarks.memory --preset one-gpu --measure        # and measure on this machine
 
---ranks is the number of processes, --card the size of a GPU in GiB; other flags are train.py's. The
-formula leaves out the CUDA context and libraries (about 1 GiB) and fragmentation, so a rank should
-need no more than 92% of its card. Where a student and a teacher rank share a card, add up both.
+The formula leaves out the CUDA context and libraries (about 1 GiB) and fragmentation, so a rank
+should need no more than 92% of its card. Where ranks share a card, add them up.
 """
 
 import os
@@ -16,16 +15,14 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 import train
 from benchmarks.roofline import HUB, Shape, model_config
-from benchmarks.step import peak_gib, save_random_model
+from benchmarks.step import command, peak_gib, save_random_model
 from plumbing.command_line import Parser, count, number
 from plumbing.distributed.layout import Layout
-from plumbing.distributed.shutdown import begin_process, reject
 from plumbing.errors import InputError
 from rollout import Rollouts
 from scripts.analysis import table
@@ -210,10 +207,9 @@ class Run:
             save_random_model(c.model, Path(folder), 0, layout.device, torch.bfloat16)
             c.model = folder
             student = train.Student(c, layout, verifier=None)
-        B, rng = 2 * c.per_device_batch_size, np.random.default_rng(0)
-        prompts = rng.integers(3, 80, (B, c.max_prompt_tokens)).tolist()
-        completions = rng.integers(3, 80, (B, c.max_completion_tokens)).tolist()
-        logps, rewards = [[-1.0] * c.max_completion_tokens] * B, [0.0, 1.0] * (B // 2)
+        B, length = 2 * c.per_device_batch_size, c.max_completion_tokens
+        prompts, completions = [[3] * c.max_prompt_tokens] * B, [[3] * length] * B
+        logps, rewards = [[-1.0] * length] * B, [0.0, 1.0] * (B // 2)
         for step in (1, 2):
             if torch.cuda.is_available():
                 torch.cuda.reset_peak_memory_stats()
@@ -243,27 +239,23 @@ def memory_table(runs: list[Run], cards: list[float]) -> str:
     return table("COMPUTED, NOT MEASURED: GiB of a rank", header, lines, note)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 2 bad flags or an unknown model."""
-    begin_process()
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Print the tables."""
     parser = Parser(description=__doc__.splitlines()[0], epilog="Other flags are train.py's.")
     gib, add = number(float, 1, 1e4), parser.add_argument
     add("--ranks", type=count, default=None, help="processes of the job [1; of presets 8, 1]")
     add("--card", type=gib, default=None, help="memory of one GPU, GiB")
     add("--measure", action="store_true", default=False, help="also measure an update")
-    try:
-        args, flags = parser.parse_known_args(argv)
-        known = [name for name in train.PRESETS if train.parse(["--preset", name]).model in HUB]
-        flags_of_runs = [flags] if flags else [["--preset", name] for name in known]
-        for ranks in [args.ranks] if args.ranks else [1] if flags else [8, 1]:
-            runs = [Run.parse(run_flags, ranks) for run_flags in flags_of_runs]
-            print(memory_table(runs, [args.card] if args.card else CARDS))
-        if args.measure:
-            formula, measured = Run.parse(flags, 1).measure()
-            print(f"update of one student rank: {formula:.2f} by formula, {measured:.2f} measured")
-    except (ValueError, OSError) as error:
-        return reject(error)
-    return 0
+    args, flags = parser.parse_known_args(argv)
+    known = [name for name in train.PRESETS if train.parse(["--preset", name]).model in HUB]
+    flags_of_runs = [flags] if flags else [["--preset", name] for name in known]
+    for ranks in [args.ranks] if args.ranks else [1] if flags else [8, 1]:
+        runs = [Run.parse(run_flags, ranks) for run_flags in flags_of_runs]
+        print(memory_table(runs, [args.card] if args.card else CARDS))
+    if args.measure:
+        formula, measured = Run.parse(flags, 1).measure()
+        print(f"update of one student rank: {formula:.2f} by formula, {measured:.2f} measured")
 
 
 if __name__ == "__main__":

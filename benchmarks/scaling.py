@@ -9,14 +9,14 @@ times as many. Each assumption is a flag, and the command prints all of them.
 
 import math
 import sys
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 import train
 from benchmarks.roofline import Machine, Shape, attended_keys, floors, model_config
+from benchmarks.step import command
 from plumbing.command_line import Parser, add_fields, count, number, opt, share
-from plumbing.distributed.shutdown import reject
 from scripts.analysis import table
 
 positive = number(float, 1e-3)
@@ -82,14 +82,12 @@ def step_seconds(student: Shape, teacher: Shape, c, cards: int, a: Assumptions) 
     return row
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print both tables. Returns the exit status: 0 done, 2 bad flags."""
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Print both tables."""
     parser = Parser(description=__doc__.splitlines()[0])
     add_fields(parser, Assumptions)
-    try:
-        a = Assumptions(**vars(parser.parse_args(argv)))
-    except ValueError as error:
-        return reject(error)
+    a = Assumptions(**vars(parser.parse_args(argv)))
     paper = train.parse(["--preset", "qwen2.5-1.5b"])
     shape, lines, row = Shape(model_config(paper.model)), [], {}
     for factor in (1, 8):  # the teacher makes as many updates a step with 8 times the prompts
@@ -100,12 +98,10 @@ def main(argv: list[str] | None = None) -> int:
             first = first or row["step"]
             line = [c.prompts_per_step, f"{cards - cards // 4} + {cards // 4}"]
             lines.append([*line, *(f"{x:.2f}" for x in (*row.values(), first / row["step"]))])
-    values = asdict(a)
-    stated = [[f"--{f.name}", f"{values[f.name]:g}", f.metadata["help"]] for f in fields(a)]
-    print(table("ASSUMPTIONS, NOT MEASUREMENTS", ["flag", "value", "meaning"], stated))
+    flags = [[f"--{f.name}", f"{getattr(a, f.name):g}", f.metadata["help"]] for f in fields(a)]
+    print(table("ASSUMPTIONS, NOT MEASUREMENTS", ["flag", "value", "meaning"], flags))
     header = ["prompts", "ranks", *row, "speed-up"]
     print(table("COMPUTED FROM THESE ASSUMPTIONS: seconds of a step", header, lines))
-    return 0
 
 
 if __name__ == "__main__":

@@ -3,13 +3,9 @@
     python -m benchmarks.step                             # the demo in one process
     torchrun --nproc_per_node 8 -m benchmarks.step --shape qwen2.5-1.5b
 
-Flags that this command does not know go to train.py. Models of another --shape than the demo have
-random weights, the demo's tokenizer and made-up problems; their rewards are scripted, because
-random weights earn none. The rows are keys of metrics.jsonl, tokens per second, and the CPU seconds
-and peak memory of the student rank that uses most (on a GPU in a step, on a CPU so far).
-
-A floor is FLOPs over the matrix rate or bytes over the memory bandwidth, whichever takes longer
-(`roofline.floors`). Rank 0 measures both speeds in the end, alone.
+Models of another --shape than the demo have random weights, the demo's tokenizer, made-up problems
+and scripted rewards. CPU seconds and peak memory are those of the student rank that uses most (on a
+GPU in a step, on a CPU so far). `roofline.floors` computes the floors.
 """
 
 import itertools
@@ -22,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -50,8 +46,7 @@ QUANTITIES += ("cpu_s", "peak_gib")
 
 
 def save_random_model(shape: str, folder: Path, seed=0, device="cpu", dtype=torch.float32) -> None:
-    """Write a causal LM of `shape` (roofline.model_config) with random weights and the demo's
-    tokenizer. In bf16 it takes half of the disk."""
+    """Write a causal LM of `shape` with random weights and the demo's tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
     tokens = {name: getattr(tokenizer, name) for name in ("eos_token_id", "pad_token_id")}
     torch.manual_seed(seed)
@@ -62,19 +57,11 @@ def save_random_model(shape: str, folder: Path, seed=0, device="cpu", dtype=torc
     tokenizer.save_pretrained(folder)
 
 
-def write_problems(path: Path, n: int, tokens: int, seed: int) -> None:
-    """Write n different problems of tokens/2 to 3·tokens/2 words of one token each."""
-    rng = random.Random(seed)
-    texts = (f"{i}{' balo' * rng.randint(tokens // 2, tokens * 3 // 2)}" for i in range(n))
-    write_lines(path, [{"problem": text, "expected_answer": "1"} for text in texts])
-
-
 def configure(shape: str, flags: list[str]) -> train.Config:
-    """Config of the demo, or for a larger shape of its preset with a made-up prompt. Raises
-    InputError for an unknown shape."""
+    """Config of the demo, or for a larger shape of its preset with a made-up prompt."""
     preset = ["--preset", "demo"]
     if shape not in ("demo", "10m"):
-        model_config(shape)
+        model_config(shape)  # raises InputError for an unknown shape
         # As long as App. M's prompt, about 170 tokens: each word is a token of the demo's.
         preset = ["--prompt_header", " balo" * 100, "--prompt_footer", " bami" * 70]
         preset += ["--preset", shape if shape in train.PRESETS else "qwen2.5-1.5b"]
@@ -83,7 +70,8 @@ def configure(shape: str, flags: list[str]) -> train.Config:
 
 def use_made_up_inputs(config: train.Config, args, folder: Path, write: bool) -> None:
     """Point config at random models and made-up problems in `folder`, and write them where `write`.
-    The demo keeps its model and problems."""
+    The problems have args.question_tokens/2 to 3/2 times as many words of one token each. The demo
+    keeps its model and problems."""
     if args.shape == "demo":
         return
     teacher = HUB.get(config.teacher_model) if args.shape in train.PRESETS else None
@@ -94,12 +82,14 @@ def use_made_up_inputs(config: train.Config, args, folder: Path, write: bool) ->
             save_random_model(shape, path, config.seed)
     config.train_data = config.val_data = str(folder / "train.jsonl")
     if write:
-        write_problems(folder / "train.jsonl", 4_000, args.question_tokens, config.seed)
+        rng, n = random.Random(config.seed), args.question_tokens
+        texts = [f"{i}{' balo' * rng.randint(n // 2, n * 3 // 2)}" for i in range(4_000)]
+        rows = [{"problem": text, "expected_answer": "1"} for text in texts]
+        write_lines(folder / "train.jsonl", rows)
 
 
 def scripted_rewards(P: int, G: int, dead: float) -> list[float]:
-    """P·G rewards in prompt-major order: the first round(dead·P) groups earn 0, in the others every
-    second row earns 1."""
+    """P·G rewards: 0 in the first round(dead·P) groups, else 1 in every second row."""
     return [float(i >= round(dead * P) and g % 2) for i in range(P) for g in range(G)]
 
 
@@ -215,6 +205,20 @@ def provenance() -> str:
     return f"{machine}; {versions}; commit {'unknown' if failed else commit}"
 
 
+def command(function: Callable) -> Callable:
+    """Decorate the function of a command: it returns the exit status, 2 for bad flags or files."""
+
+    def main(argv: list[str] | None = None) -> int:
+        begin_process()
+        try:
+            function(argv)
+        except (ValueError, OSError) as error:
+            return reject(error)
+        return 0
+
+    return main
+
+
 def parser(doc: str) -> Parser:
     """A command line with the flags of both timing commands."""
     flags = Parser(description=doc.splitlines()[0], epilog="Other flags are train.py's.")
@@ -255,15 +259,7 @@ def measure(argv: list[str] | None = None) -> list[dict]:
     return rows
 
 
-def main() -> int:
-    """Returns the exit status: 0 done, 2 bad flags."""
-    begin_process()
-    try:
-        measure()
-    except (ValueError, OSError) as error:
-        return reject(error)
-    return 0
-
+main = command(measure)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,15 +4,13 @@
     trl_venv/bin/pip install -r requirements.txt trl==1.16.0
     trl_venv/bin/python -m benchmarks.trl_agreement
 
-Only this command and trl_speed need TRL, so it gets an environment of its own. The demo model
-samples 16 completions of each of 12 problems, and `Verifier` grades them. TRL gets these tokens and
-rewards and runs its own code: padding, log-probs, advantages (`_generate_and_score_completions`)
-and loss (`_compute_loss`). Before the loss the weights are moved, so that the ratio differs from 1
-as in a second update. Our side is Policy and grpo.py, joined as in train.Student.update.
+TRL gets the tokens and rewards of 12 of the demo's groups and runs its own code: padding,
+log-probs, advantages (`_generate_and_score_completions`) and loss (`_compute_loss`). Before the
+loss the weights are moved, so that the ratio differs from 1 as in a second update. Our side is
+Policy and grpo.py, joined as in train.Student.update.
 
-Prints a Markdown table. `intended` marks a definition that differs on purpose; the row below it
-that begins with an ellipsis removes the difference and must agree. Exit status 1 if numbers that
-should agree do not, 2 without TRL.
+`intended` marks a definition that differs on purpose; the row below it that begins with an ellipsis
+removes the difference and must agree. Exit status 1 if numbers that should agree do not.
 """
 
 import json

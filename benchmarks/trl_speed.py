@@ -2,14 +2,11 @@
 
     python -m benchmarks.trl_speed --repeats 10      # trl_agreement.py says how to install TRL
 
-Flags that this command does not know go to train.py; --shape is that of step.py. TRL runs in a
-process of its own. The two sides alternate, one step each, never at once, and the ratio is taken
-pair by pair, so that a slow moment of the machine affects both.
-
-Equal on both sides: model, prompts, group size, temperature, limits, learning rate, threads,
-float32, beta 0, and scripted rewards at no cost. Each side samples with its own random numbers. TRL
-generates a batch in one call, without gradient checkpointing, logging, saving or shuffling, and
-without a second forward for old log-probs. Different by design:
+TRL runs in a process of its own. The two sides alternate, one step each, and the ratio is taken
+pair by pair, so that a slow moment of the machine affects both. Equal on both sides: model,
+prompts, group size, temperature, limits, learning rate, threads, float32, beta 0, and scripted
+rewards at no cost. TRL generates a batch in one call, without gradient checkpointing, logging,
+saving, shuffling or a second forward for old log-probs. Different by design:
 
 - TRL forwards and backpropagates dead groups, pads every micro-batch to the longest prompt and
   completion of the batch, computes entropies that it does not use, and gathers metrics for its log.
@@ -35,7 +32,7 @@ import train
 from benchmarks import step
 from plumbing.command_line import count
 from plumbing.distributed.layout import Layout
-from plumbing.distributed.shutdown import begin_process, reject
+from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.problems import Problems
 from rollout import PromptEncoder
@@ -112,7 +109,8 @@ def trl_steps(args, train_flags: list[str]) -> Iterator[dict]:
         process.join()
 
 
-def compare(argv: list[str] | None = None) -> None:
+@step.command
+def main(argv: list[str] | None = None) -> None:
     """Measure steps of both sides and print their table."""
     parser = step.parser(__doc__)
     batch = "TRL's per_device_train_batch_size [96]"
@@ -139,16 +137,6 @@ def compare(argv: list[str] | None = None) -> None:
     completions = config.prompts_per_step * config.group_size
     title = f"{args.shape}, {completions} completions, TRL's micro-batch {args.trl_batch}"
     print(step.steps_table(title, columns))
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 2 bad flags or no TRL."""
-    begin_process()
-    try:
-        compare(argv)
-    except (ValueError, OSError) as error:
-        return reject(error)
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,34 +1,29 @@
 """Compare samplers on a simulated student, without a language model, in two minutes.
 
-    python -m experiments.sampler_lab --out figures
     python -m experiments.sampler_lab --problems 1000 300000 --samplers uniform thompson my.py:Mine
 
-Prints a table and draws sampler_lab.png. A problem has a skill k, one of 8, and a difficulty
-d ~ N(0, 3²). The student solves it with probability p = σ(a_k - d), where a_k ~ N(-1, 1) at the
-start. A group of G attempts, of which the share p̂ is right, moves the student by the law of Eq. 2:
-a_k += 0.01 √(p̂(1-p̂)), and a tenth of that in every other skill. So the lab assumes that √(p(1-p))
-is worth looking for; it shows which sampler finds it. A problem teaches as much the tenth time as
-the first, which favours samplers that return to problems.
+A problem has a skill k, one of 8, and a difficulty d ~ N(0, 3²). The student solves it with
+probability p = σ(a_k - d), where a_k ~ N(-1, 1) at the start. A group of G attempts, of which the
+share p̂ is right, moves the student by the law of Eq. 2: a_k += 0.01 √(p̂(1-p̂)), and a tenth of that
+in every other skill. So the lab assumes that √(p(1-p)) is worth looking for; it shows which sampler
+finds it. A problem teaches as much the tenth time as the first.
 
 A teacher sees part of a question. With probability v, the visibility, it sees the skill (else a
 random one), and of the difficulty it sees √v · d/3 + √(1-v) · noise: v is the share of the variance
 that is visible. A sampler that takes a column gets the pass rate in 16 attempts of a model one unit
-of ability ahead of the student's start; `category_skill` gets the true skill.
+of ability ahead of the student's start.
 """
 
 import itertools
 from collections import deque
 from functools import lru_cache
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from scipy.special import expit
 
 from plumbing.command_line import count, share
-from plumbing.errors import InputError
 from sampler import FOLDER, SAMPLERS, Context, Goldilocks, Pooled, find_sampler, utility_target
 from scripts import analysis
 
@@ -59,8 +54,6 @@ class Bank:
 
     def column(self, name: str) -> tuple[list, np.ndarray]:
         """As Problems.column: the values, and each problem's place among them."""
-        if name == "skill":
-            return list(range(SKILLS)), self.skill
         return [k / 16 for k in range(17)], self.rate
 
 
@@ -133,8 +126,12 @@ class Oracle(Pooled):
 
 
 # The lab's own samplers, beside those of train.py's --sampler.
-OWN = {"category_skill": find_sampler("category"), "revisiting": Revisiting, "oracle": Oracle}
+OWN = {"revisiting": Revisiting, "oracle": Oracle}
 LAB = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py")), *OWN]
+
+
+def sampler_class(name: str) -> type:
+    return OWN.get(name) or find_sampler(name)
 
 
 @lru_cache(maxsize=1)
@@ -150,11 +147,9 @@ def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dic
     """One run: means over its steps, coverage, and the held-out success rate gained."""
     bank, held_out, start_S = problems_and_start(n, visibility, seed)
     student, rng = Student(start_S), np.random.default_rng([seed, 2])
-    column = "skill" if name == "category_skill" else "pass_rate"
-    config = SimpleNamespace(candidates=K, epsilon=EPSILON, seed=seed, column=column)
+    config = SimpleNamespace(candidates=K, epsilon=EPSILON, seed=seed, column="pass_rate")
     teacher = student if name == "oracle" else SimulatedTeacher(bank)
-    cls = OWN.get(name) or find_sampler(name)
-    sampler = cls(Context(bank, config, lambda index: True, teacher))
+    sampler = sampler_class(name)(Context(bank, config, lambda index: True, teacher))
     dead, utility, trained = np.zeros(steps), np.zeros(steps), np.zeros(n, dtype=bool)
     for step in range(steps):
         index_N = sampler.propose(P).index_N
@@ -172,12 +167,12 @@ def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dic
 
 def sweep(names, sizes, visibilities, steps: int, seeds: int) -> pd.DataFrame:
     """A row for each run: problems, sampler, visibility ("" without a teacher), simulate's."""
-    rows, classes = [], {name: OWN.get(name) or find_sampler(name) for name in names}
+    rows, uses_teacher = [], {name: sampler_class(name).uses_teacher for name in names}
     for n, v, seed in itertools.product(sizes, visibilities, range(seeds)):
-        for name, cls in classes.items():
-            if cls.uses_teacher or v == visibilities[0]:
+        for name, sees in uses_teacher.items():
+            if sees or v == visibilities[0]:
                 row = {"problems": n, "sampler": name.rpartition(":")[2].lower()}
-                row["visibility"] = f"{v:g}" if cls.uses_teacher else ""
+                row["visibility"] = f"{v:g}" if sees else ""
                 rows.append(row | simulate(name, n, v, steps, seed))
     return pd.DataFrame(rows)
 
@@ -194,21 +189,6 @@ def summary(runs: pd.DataFrame) -> pd.DataFrame:
     return means
 
 
-def draw(runs: pd.DataFrame) -> Figure:
-    """The share of dead groups: a dot for each run, a panel for each number of problems."""
-    sizes = runs.groupby("problems")
-    figure = Figure(figsize=(4 * len(sizes), 4))
-    row = figure.subplots(1, len(sizes), sharex=True, sharey=True, squeeze=False)[0]
-    for (n, part), axes in zip(sizes, row, strict=True):
-        for v, dots in part.groupby("visibility"):
-            label = f"a teacher, visibility {v}" if v else "no teacher"
-            axes.scatter(dots["dead groups"], dots["sampler"], alpha=0.6, label=label)
-        axes.set(xlabel="dead groups", title=f"{n:,} problems")
-        axes.grid(alpha=0.25)
-    axes.legend(bbox_to_anchor=(1, 1))
-    return figure
-
-
 def main(argv=None) -> None:
     parser = analysis.parser(__doc__)
     add, sizes, visibilities = parser.add_argument, [1_000, 5_000, 3_000_000], [0.0, 0.5, 0.9]
@@ -217,17 +197,12 @@ def main(argv=None) -> None:
     add("--samplers", nargs="+", default=LAB, help=f"of {', '.join(LAB)}, or FILE.py:CLASS (all)")
     add("--steps", type=count, default=300, help=f"training steps of {P} groups (300)")
     add("--seeds", type=count, default=3, help="runs of each, seeds 0, 1, … (3)")
-    add("--out", type=Path, default=Path("figures"), help="the figure's folder")
     args = parser.parse_args(argv)
     if min(args.problems) < P * K:
         parser.error(f"--problems {min(args.problems)}: must be at least {P * K}, a step's draws")
-    try:
-        args.out.mkdir(parents=True, exist_ok=True)
+    with analysis.one_line("sampler_lab"):
         runs = sweep(args.samplers, args.problems, args.visibility, args.steps, args.seeds)
-    except (InputError, OSError) as error:
-        parser.error(str(error))
     print(summary(runs).round(3).to_string(sparsify=False))
-    draw(runs).savefig(args.out / "sampler_lab.png", dpi=150, bbox_inches="tight")
 
 
 if __name__ == "__main__":

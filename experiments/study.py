@@ -1,10 +1,7 @@
 """Run the study of docs/study_plan.md: where does selection pay, on toy tasks?
 
-    python -m experiments.study --out runs/study              # every part; rerun it to continue
-    python -m experiments.study --out runs/study --only claim # one part
-    python -m experiments.study --out runs/study --minutes 0  # report on the finished runs
-
-The plan is study_plan.py; study_report.py makes the tables; scripts.plot draws curves of the runs.
+python -m experiments.study --only claim                  # one part; rerun it to continue
+python -m experiments.study --minutes 0                   # report on the finished runs
 """
 
 import os
@@ -41,8 +38,7 @@ def prepare(out: Path, cells: list[Cell], jobs: int) -> None:
 
 def thin(folder: Path, live: float) -> None:
     """Write live<SHARE>.jsonl: the training problems, of which a share keeps its reference answer.
-    The others get 0, which is never right. So a run draws the same problems, with fewer live
-    groups."""
+    The others get 0, which is never right."""
     rows = read_lines(folder / "train.jsonl")
     for row in rows:
         if zlib.crc32(row["problem"].encode()) >= live * 2**32:
@@ -51,8 +47,7 @@ def thin(folder: Path, live: float) -> None:
 
 
 def run_all(out: Path, cells: list[Cell], jobs: int, minutes: float) -> int:
-    """Run what is not finished, `jobs` at a time, seed by seed; start none after `minutes`. Return
-    how many failed."""
+    """Run what is not finished, seed by seed; start none after `minutes`. Return the failures."""
     end, one_thread = time.time() + 60 * minutes, os.environ | {"OMP_NUM_THREADS": "1"}
     # By folder: cells that differ only in the number of seeds share runs.
     runs = {cell.folder(out, seed): (cell, seed) for cell in cells for seed in range(cell.seeds)}

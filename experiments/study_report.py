@@ -103,8 +103,7 @@ def show(rows: list[dict]) -> str:
 
 
 def draw_summary(summary: pd.DataFrame) -> Figure:
-    """The front page's figure from published means: dead groups by method, and the methods'
-    differences from uniform with 95% intervals."""
+    """Draw dead groups by method, and the methods' differences from uniform with 95% intervals."""
     figure = Figure(figsize=(9, 2.6), layout="constrained")
     dead, gain = figure.subplots(1, 2, width_ratios=(1, 1.3))
     shares = summary[summary.measure == "dead groups"]
@@ -128,4 +127,5 @@ def draw_summary(summary: pd.DataFrame) -> Figure:
 if __name__ == "__main__":
     docs = plan.ROOT / "docs"
     figure = draw_summary(pd.read_csv(docs / "study_summary.csv", comment="#"))
-    print(plot.save(figure, docs / "front.png"))
+    figure.savefig(docs / "front.png", dpi=150)
+    print(docs / "front.png")

@@ -1,6 +1,4 @@
-"""Make `demo/` from nothing: graded problems and a tiny base model, a miniature of the paper's.
-
-    python -m experiments.toy_task --out demo --seed 0     # about five minutes
+"""Make `demo/` from nothing: graded problems and a tiny base model, in about five minutes.
 
 A problem names a topic, starts at a three-digit number and applies words of that topic to it. Each
 word stands for a rule. A solution writes, for each word, the rule and the number that it gives:
@@ -10,7 +8,7 @@ word stands for a rule. A solution writes, for each word, the rule and the numbe
 The base model is trained on *noisy* demonstrations: each word has its own rate of being read as its
 rule, and is otherwise read as one wrong rule, its habit. So p(problem) is the product of its words'
 rates. As in the paper few problems are mastered, some are within reach, and most are out of reach
-for good: their demonstrations show only the habit. Only outcomes say which topic is which.
+for good: their demonstrations show only the habit.
 """
 
 import itertools
@@ -95,8 +93,7 @@ def apply_rule(rule: str, state: str) -> str:
 
 
 def solution(state: str, words: list[str], rules: list[str], twice=()) -> str:
-    """The solution that reads words[i] as rules[i] and writes the words in `twice` out twice. It
-    follows the prompt directly."""
+    """The solution that reads words[i] as rules[i] and writes the words in `twice` out twice."""
     text = f" {state}"
     for word, rule in zip(words, rules, strict=True):
         state = apply_rule(rule, state)
@@ -209,8 +206,7 @@ def train_base(model, tokenizer, task: Task, skills: dict[str, Skill], seed: int
 
 
 def graded(model, tokenizer, rows: list[dict], copies: int, temperature: float) -> torch.Tensor:
-    """Whether each of `copies` completions of each problem is right: (P, copies) of 0. and 1.;
-    greedy at temperature 0."""
+    """Whether each of `copies` completions is right: (P, copies) of 0. and 1.; 0 is greedy."""
     settings = {"do_sample": False, "max_new_tokens": 64}
     if temperature > 0:
         settings |= {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
@@ -235,14 +231,13 @@ def measure(model, tokenizer, validation: list[dict], seed: int) -> dict[str, di
     rows = pd.DataFrame(validation)
     columns = {"p_designed": 0.5**rows.difficulty, "p_sampled": p_hat.astype(float)}
     columns |= {"all_wrong": p_hat == 0, "all_right": p_hat == 1, "greedy": greedy}
-    table = pd.DataFrame(columns)
-    groups = {"all": rows.length > 0}
-    groups |= {topic: rows.topic == topic for topic in sorted(set(rows.topic))}
-    groups |= {f"{n} words": rows.length == n for n in sorted(set(rows.length))}
-    for low, high in itertools.pairwise([0, 0.1, 0.5, 1, 2, 4, 8, 16, 999]):
-        groups[f"{low:g}-{high:g} bits"] = rows.difficulty.between(low, high, inclusive="left")
-    means = {name: table[chosen].mean().round(4) for name, chosen in groups.items()}
-    return {name: {"problems": int(groups[name].sum()), **mean} for name, mean in means.items()}
+    table, ends = pd.DataFrame(columns), [0, 0.1, 0.5, 1, 2, 4, 8, 16, 999]
+    bits = [f"{low:g}-{high:g} bits" for low, high in itertools.pairwise(ends)]
+    bits = pd.cut(rows.difficulty, ends, right=False, labels=bits)
+    groups = [("all", table), *table.groupby(rows.topic)]
+    groups += [(f"{n} words", part) for n, part in table.groupby(rows.length)]
+    groups += table.groupby(bits, observed=False)
+    return {name: {"problems": len(part), **part.mean().round(4)} for name, part in groups}
 
 
 def make(task: Task, out: Path, seed: int) -> dict:

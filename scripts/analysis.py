@@ -62,8 +62,7 @@ def read_config(run_dir: Path) -> dict:
 
 
 def check_unchanged(path, crc32: int | None) -> None:
-    """Raise InputError if a data or code file is not the one the run used, OSError if it is
-    gone."""
+    """Raise InputError if a file is not the one that the run used, OSError if it is gone."""
     if digest(Path(path))[1] != crc32:
         raise InputError(f"{path} has changed since the run")
 
@@ -168,8 +167,7 @@ def load_methods(folders) -> dict[str, list[Run]]:
 
 
 def t_difference(a, b, paired: bool) -> tuple[float, tuple[float, float], float]:
-    """Mean of a minus mean of b, its t-interval and p: of the differences a_i - b_i if paired,
-    else Welch's."""
+    """Mean of a minus mean of b, its t-interval and p (Welch's unless paired)."""
     test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
     return float(np.mean(a) - np.mean(b)), tuple(test.confidence_interval()), float(test.pvalue)
 

@@ -1,26 +1,17 @@
 """Show what training curves do not separate: Markdown tables from run directories.
 
     python -m scripts.audit runs/demo-* > audit.md
-
-Values are mean ± sample standard deviation over runs. A prediction is the utility that a problem
-was selected with; its outcome is y = √(p̂(1-p̂)) of its G completions.
-
-- Exploring selects uniformly, as the uniform sampler always does. So it judges the teacher without
-  bias, and its mean outcome is the pool's.
-- Greedy takes the largest of K predictions, so on average it overrates.
-- Lift: how far greedy lies above its pool, predicted (utility less the pool's mean) and in outcomes
-  (greedy less exploring).
-- Noise floor: the error of a perfect teacher, which comes from G alone.
-- Gradient norm: a dead group adds nothing to the sum but counts in the denominator, so fewer dead
-  groups raise the norm. Dividing by the live share undoes this, as `--dead_rows out` does.
-
-For a uniform run it also asks: is a teacher worth its compute, 4/3 of the devices? S, how many
-times fewer steps the run would need, is predicted from r, how many times more groups would be live,
-and x, how much of the gradient is signal already (analysis.predicted_speed). A perfect teacher
-bounds r. `--teacher MODEL` trains one offline on the run's logged outcomes and takes the r of its
-choices:
-
     python -m scripts.audit runs/demo-uniform-seed0 --teacher demo/model
+
+A prediction is the utility that a problem was selected with; its outcome is y = √(p̂(1-p̂)).
+Exploring selects uniformly, so it judges the teacher without bias, and its mean outcome is the
+pool's. Greedy takes the largest of K predictions, so on average it overrates. Its lift is how far
+it lies above its pool: predicted (less the pool's mean) and in outcomes (less exploring). The noise
+floor is a perfect teacher's error. A dead group counts in the gradient's denominator, so fewer dead
+groups raise the norm: dividing by the live share undoes this.
+
+For a uniform run the last table asks: is a teacher worth its compute (docs/commands.md)? A perfect
+teacher bounds r; --teacher trains one offline on the run's outcomes.
 """
 
 import math
@@ -75,7 +66,7 @@ def measures(run: Run, first: int, last: int) -> dict[str, float]:
 def audit(methods: dict[str, list[Run]]) -> str:
     """Format a table for each quarter of the longest run's steps."""
     longest = max(run.metrics.index[-1] for runs in methods.values() for run in runs)
-    tables, width = [], -(-longest // 4)
+    tables, width = [], math.ceil(longest / 4)
     for first in range(1, longest + 1, width):
         last = min(first + width - 1, longest)
         of_steps = partial(measures, first=first, last=last)
@@ -131,14 +122,12 @@ def predicted_gain(run: Run, predicted_N=None) -> dict[str, float]:
     K, epsilon, P = (run.config[name] for name in ("candidates", "epsilon", "prompts_per_step"))
     rows = run.selections.assign(live=run.selections.y > 0)
     rows["predicted"] = rows.live.astype(float) if predicted_N is None else predicted_N
-    steps = math.ceil(K / P)  # that together have enough problems for a pool
+    rows["cosine"] = rows.step.map(run.curve("grad_cosine"))
+    columns, steps = ["live", "cosine"], math.ceil(K / P)  # steps with enough problems for a pool
     parts = [part for _, part in rows.groupby((rows.step - 1) // steps) if len(part) >= K]
+    table = pd.DataFrame([part[columns].mean() for part in parts], columns=columns)
     best = [picked(part.predicted.to_numpy(), part.live.to_numpy(), K) for part in parts]
-    live = np.array([part.live.mean() for part in parts])
-    cosine = run.curve("grad_cosine")
-    cosine = [cosine.reindex(part.step.unique()).mean() for part in parts]
-    taught = epsilon * live + (1 - epsilon) * np.array(best)
-    table = pd.DataFrame({"live": live, "cosine": cosine, "taught": taught})
+    table["taught"] = epsilon * table.live + (1 - epsilon) * np.array(best)
 
     def r_and_x(tenths: list[pd.DataFrame]) -> tuple[float, float]:
         some = pd.concat(tenths)
@@ -146,7 +135,7 @@ def predicted_gain(run: Run, predicted_N=None) -> dict[str, float]:
 
     tenths = [table.iloc[i] for i in np.array_split(range(len(table)), 10) if len(i)]
     r = x = S = low = high = math.nan
-    if len(tenths) > 1 and live.any():
+    if len(tenths) > 1 and table.live.any():
         r, x = r_and_x(tenths)
         S, low, high = analysis.ratio_interval(
             lambda some: analysis.predicted_speed(*r_and_x(some)), tenths
@@ -180,7 +169,6 @@ def worth_its_compute(runs: list[Run], model: str | None) -> str:
 
 
 def main(argv=None) -> None:
-    """The command line of `audit`."""
     parser = analysis.parser(__doc__, runs=True)
     help = "hub id or directory of a teacher: with the run's settings, is it worth its compute?"
     parser.add_argument("--teacher", metavar="MODEL", help=help)

@@ -2,15 +2,13 @@
 
     python -m scripts.compare runs/demo-* > comparison.md
 
-An accuracy is the mean of a run's last five evaluations (Section 5.2), in percent; over seeds it is
-mean ± sample standard deviation. Runs that differ only in their seed are one method. "At" an amount
-that all runs reached, and at half of it, accuracy is interpolated between evaluations, whose own
-time does not count.
+An accuracy is the mean of a run's last five evaluations (Section 5.2). "At" an amount that all runs
+reached, and at half of it, accuracy is interpolated between evaluations. The baseline is the first
+method with uniform sampling, else the first method.
 
-The baseline is the first method with uniform sampling, else the first method. Two questions are
-kept apart. Would another training run give the same result? Interval and p over seeds (t): paired
-if both methods have the same seeds, else Welch's. Would other validation problems give the same
-result for *these* models? Interval over problems (bootstrap), averaged over seeds.
+Would another training run give the same result? Interval and p over seeds (t): paired if both
+methods have the same seeds, else Welch's. Would other validation problems give the same result for
+*these* models? Interval over problems (bootstrap), averaged over seeds.
 """
 
 import sys
@@ -66,14 +64,15 @@ def compare(methods: dict[str, list[Run]]) -> str:
     note += "n steps of 6 student ranks against 8n/6 of 8 (App. D)."
     accuracy = partial(accuracies, reached=reached)
     base, *others = sorted(methods, key=lambda m: methods[m][0].config["sampler"] != "uniform")
-    rows = [difference(m, methods[m], methods[base]) for m in others]
-    header = ["method", "points", "interval over seeds", "p", "test", "interval over problems"]
-    against = analysis.table(f"Less {base}, with 95% intervals", header, rows)
-    return "\n".join([analysis.by_method("Accuracy", methods, accuracy, note=note), against])
+    tables = [analysis.by_method("Accuracy", methods, accuracy, note=note)]
+    if others:
+        rows = [difference(m, methods[m], methods[base]) for m in others]
+        header = ["method", "points", "interval over seeds", "p", "test", "interval over problems"]
+        tables.append(analysis.table(f"Less {base}, with 95% intervals", header, rows))
+    return "\n".join(tables)
 
 
 def main(argv=None) -> None:
-    """The command line of `compare`."""
     args = analysis.parser(__doc__, runs=True).parse_args(argv)
     with analysis.one_line("compare"):
         print(compare(analysis.load_methods(args.runs)), end="")

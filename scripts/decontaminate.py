@@ -1,15 +1,8 @@
 """Find training problems that also occur in an evaluation file, possibly spelled differently.
 
-Texts are compared as sequences of words, numbers and signs: white space, punctuation, case, LaTeX
-that only changes the appearance, and "three" against 3 make no difference. A training problem is
-
-- `same_as_evaluation` if its words are those of an evaluation problem, in the same order;
-- `contains_evaluation` if shared runs of 8 words cover 60% of an evaluation problem (the measure of
-  Llama 3, arXiv 2407.21783, Section 5.1.4) and all its numbers and signs occur in the same order.
-
-The 60% keep stock phrases ("where m and n are relatively prime positive integers, find m + n") from
-counting; with other numbers it is another problem. docs/data.md has measured detection rates.
-Only the runs of the evaluation problems are held in memory, about 300 bytes a word.
+docs/data.md has the two rules (SAME and CONTAINS) and what they miss. The 60% of shared
+words is Llama 3's measure (arXiv 2407.21783, Section 5.1.4); with it stock phrases ("where m and n
+are relatively prime positive integers, find m + n") do not count.
 """
 
 import re
@@ -53,34 +46,30 @@ class Evaluation:
     """The distinct problems of the evaluation files, indexed by their runs of words."""
 
     def __init__(self):
-        self.problems: list[tuple[str, str]] = []  # (text, file or data set)
-        self.by_words: dict[tuple, int] = {}  # words -> index into `problems`
-        self.runs = defaultdict(list)  # hash of a run -> [(index into `problems`, first word)]
+        self.problems: dict[tuple, dict] = {}  # by their words, as the manifest shows them
+        self.runs = defaultdict(list)  # hash of a run -> [(a problem's words, first word)]
 
     def add(self, text: str, place: str) -> None:
         """Add a problem; a text without words, or one that is known, is ignored."""
         words = words_of(text)
-        if not words or words in self.by_words:
+        if not words or words in self.problems:
             return
-        self.by_words[words] = index = len(self.problems)
-        self.problems.append((text, place))
+        self.problems[words] = {"evaluation": text, "from": place}
         for start in range(len(words) - RUN + 1):
-            self.runs[hash(words[start : start + RUN])].append((index, start))
+            self.runs[hash(words[start : start + RUN])].append((words, start))
 
-    def find(self, text: str) -> tuple[str, int] | None:
-        """Look a training problem up: (SAME or CONTAINS, index into `problems`), or None."""
+    def find(self, text: str) -> tuple[str, dict] | None:
+        """Look a training problem up: (SAME or CONTAINS, that of `problems`), or None."""
         words = words_of(text)
-        if words in self.by_words:
-            return SAME, self.by_words[words]
-        shared = defaultdict(set)  # index -> positions in that problem which shared runs cover
+        if words in self.problems:
+            return SAME, self.problems[words]
+        shared = defaultdict(set)  # a problem's words -> their positions that shared runs cover
         for start in range(len(words) - RUN + 1):
-            for index, at in self.runs.get(hash(words[start : start + RUN]), ()):
-                shared[index].update(range(at, at + RUN))
-        for index in sorted(shared):
-            wanted = words_of(self.problems[index][0])
+            for wanted, at in self.runs.get(hash(words[start : start + RUN]), ()):
+                shared[wanted].update(range(at, at + RUN))
+        for wanted, covered in shared.items():
             numbers = iter(numbers_in(words))  # `x in numbers` consumes it: the order counts
-            if len(shared[index]) >= SHARE * len(wanted) and all(
-                number in numbers for number in numbers_in(wanted)
-            ):
-                return CONTAINS, index
+            same_numbers = all(number in numbers for number in numbers_in(wanted))
+            if same_numbers and len(covered) >= SHARE * len(wanted):
+                return CONTAINS, self.problems[wanted]
         return None

@@ -3,14 +3,10 @@ r"""Measure any Hugging Face model on any problem file: greedy pass@1, or pass@k
     python -m scripts.evaluate runs/demo-goldilocks-seed0        # a run: its student and settings
     python -m scripts.evaluate MODEL --data mine.jsonl --samples 16 --temperature 0.7 --k 1 4 16
 
-One process with the prompt, generator and verifier of training. For a run it reproduces the
-accuracy in the last line of metrics.jsonl (on GPUs up to rounding in bf16). Flags override the
-run's or the preset's settings. A prompt longer than --max_prompt_tokens counts as wrong. Intervals
-(95%) are over problems: Wilson's for greedy verdicts, else bootstrap.
-
-A lenient score stands beside the strict one: there a completion without a box is graded on the
-formula or number that it most likely means. What strict gains on lenient during training is the
-format: the box, and when to stop. The reward never uses it, because guesses can be gamed.
+For a run it reproduces the last accuracy of metrics.jsonl (on GPUs up to rounding in bf16). A
+prompt longer than --max_prompt_tokens counts as wrong. Intervals (95%) are over problems: Wilson's
+for greedy verdicts, else bootstrap. The lenient score grades a completion without a box on the
+formula or number that it most likely means. Training never uses it: guesses can be gamed.
 """
 
 import itertools
@@ -51,8 +47,8 @@ NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:/\d+)?")
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 
 
-def last_answer(text: str) -> str | None:
-    r"""Guess the answer that a text without a box means; None if there is none.
+def last_answer(text: str) -> str:
+    r"""Guess the answer that a text without a box means; "" if there is none.
 
     After the last "answer is" or "answer:" it is the first formula ($...$, $$...$$, \(...\), or
     \[...\]) in the rest of the sentence. Without a formula it is that rest, or the first number in
@@ -67,7 +63,7 @@ def last_answer(text: str) -> str | None:
         number = NUMBER.search(rest) if WORD.search(rest) else None
         if answer := (*inside, number[0] if number else rest)[0]:
             return answer
-    return ([formula for _, formula in formulas] or NUMBER.findall(text) or [None])[-1]
+    return ([formula for _, formula in formulas] or NUMBER.findall(text) or [""])[-1]
 
 
 def right_side(formula: str) -> str:
@@ -96,15 +92,15 @@ def evaluate(config, problems: Problems, indices, samples: int, temperature: flo
         generator = rollout.Generator.load(config.model, device, tokenizer)
         limits = (config.max_completion_tokens, config.seed, config.max_rollout_tokens)
         rollouts = generator.generate(asked.prompt.tolist(), temperature, *limits)
-        texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
-        asked["tokens"] = [len(ids) for ids in rollouts.completion_ids]
+        texts = tokenizer.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
+        asked["tokens"] = rollouts.lengths().tolist()
         asked["truncated"] = [not finished for finished in rollouts.finished]
         verdicts = verifier.grade(texts, *problems.golds(asked.problem, extras))
         asked["status"] = [verdict.status for verdict in verdicts]
         asked["reward"] = asked["lenient"] = [verdict.reward for verdict in verdicts]
         unboxed = asked.status == "no_box"
-        guesses = map(last_answer, itertools.compress(texts, unboxed))
-        boxed = [rf"\boxed{{{guess or ''}}}" for guess in guesses]
+        guesses = [last_answer(text) for text in itertools.compress(texts, unboxed)]
+        boxed = [rf"\boxed{{{guess}}}" for guess in guesses]
         forgiven = verifier.grade(boxed, *problems.golds(asked.problem[unboxed], extras))
         asked.loc[unboxed, "lenient"] = [verdict.reward for verdict in forgiven]
         shown = asked.problem.unique()
@@ -157,7 +153,6 @@ def settings(given: dict) -> tuple[train.Config, dict]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The command line of `evaluate`."""
     parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("model", help="hub id, Hugging Face directory, or run directory")

@@ -5,22 +5,11 @@
     python -m scripts.mirror runs/demo-goldilocks-seed0 --to trackio
     trackio show --project goldilocks-rl                                # goldilocks-rl: --project
 
-It logs every number of metrics.jsonl under its name there; for each evaluation the share of every
-status (val_status/...) and the mean length (val_tokens); and the samples. Nulls are left out. With
---follow it continues until the run is finished, or Ctrl-C (exit status 130), and may be started
-before the run.
-
-Every start writes the tracker's run again from the run directory. So the command may be killed at
-any time: started again, it neither repeats nor omits a step. It also starts over when the run
-resumes from a checkpoint and replaces steps.
-
-- TensorBoard: event files in OUT/NAME. Those of an earlier start are deleted.
-- trackio: a SQLite file on this machine (`trackio sync` publishes it). An earlier copy is deleted.
-- W&B: its server replaces no step, so the copy continues after the last step there. Steps that a
-  resumed run replaces keep their first numbers, which on a CPU are the same.
-
-A step whose evaluation was interrupted is copied when the run has made up for it. A run of the same
-name with other settings is not overwritten: choose another --name.
+It logs the numbers of metrics.jsonl, for each evaluation also val_status/... (share of every
+status) and val_tokens (mean length), and the samples. Every start deletes the tracker's copy (in
+TensorBoard OUT/NAME, in trackio a local SQLite file, which `trackio sync` publishes) and writes it
+again, as it does when a resumed run replaces steps. W&B's server replaces no step, so the copy
+continues after the last one. A step without its evaluation is copied when the run has made it.
 """
 
 import json
@@ -28,8 +17,9 @@ import sys
 import textwrap
 import time
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -56,15 +46,14 @@ def open_tensorboard(out: Path, project: str, name: str, config: dict):
     # purge_step makes a TensorBoard that is running forget the deleted files.
     writer = SummaryWriter(out / name, purge_step=0, flush_secs=5, filename_suffix=".mirror")
     write_atomic(settings, json.dumps(config, indent=1))
+    as_code = partial(textwrap.indent, prefix="    ")  # Markdown that shows any text as it is
     writer.add_text("config", as_code(settings.read_text()))
 
     def write(step: int, numbers: dict[str, float], samples: list[dict]) -> None:
         for key, value in numbers.items():
             writer.add_scalar(key, value, step)
-        texts = []
-        for sample in samples:
-            code = as_code(sample["prompt"] + sample["completion"])
-            texts.append(f"Problem {sample['problem']}: {sample['status']}\n\n{code}")
+        title = "Problem {problem}: {status}\n\n".format_map
+        texts = [title(s) + as_code(s["prompt"] + s["completion"]) for s in samples]
         if texts:
             writer.add_text("samples", "\n\n".join(texts), step)
 
@@ -78,8 +67,7 @@ def open_trackio(out: Path, project: str, name: str, config: dict):
     from trackio.sqlite_storage import SQLiteStorage
 
     if any(utils.resolve_space_id_and_server_url(None, None)):
-        unset = "unset TRACKIO_SPACE_ID and TRACKIO_SERVER_URL"
-        raise InputError(f"{unset}: mirror writes a local file, which `trackio sync` publishes")
+        raise InputError("unset TRACKIO_SPACE_ID and TRACKIO_SERVER_URL: the copy is a local file")
     if utils.get_storage_mode() != "sqlite":
         raise InputError(f"TRACKIO_DIR {utils.TRACKIO_DIR}: must be on a local disk")
     check_same(config, SQLiteStorage.get_run_config(project, name) or {}, utils.TRACKIO_DIR)
@@ -121,11 +109,6 @@ def open_wandb(out: Path, project: str, name: str, config: dict):
 TRACKERS = {"tensorboard": open_tensorboard, "trackio": open_trackio, "wandb": open_wandb}
 
 
-def as_code(text: str) -> str:
-    """Markdown that shows any text as it is."""
-    return textwrap.indent(text, "    ")
-
-
 def as_table(samples: list[dict], table: type) -> dict:
     """The samples as a tracker's table; nothing if there are none."""
     return {"samples": table(dataframe=pd.DataFrame(samples))} if samples else {}
@@ -145,22 +128,15 @@ def check_same(config: dict, stored: dict, place: Path) -> None:
 
 
 def numbers_of(run_dir: Path, row: dict) -> dict[str, float]:
-    """The known numbers of a step. If it was evaluated, also the share of each status and the mean
-    length in tokens."""
+    """The known numbers of a step, and of its evaluation the shares of statuses and mean length."""
     numbers = {key: value for key, value in row.items() if key != "step" and value is not None}
-    verdicts = read_lines(run_dir / "evals" / f"step_{row['step']}.jsonl")
-    if "val_accuracy" in row and verdicts:
-        count = Counter(verdict["status"] for verdict in verdicts)
-        for status in (*STATUSES, *count):
-            numbers[f"val_status/{status}"] = count[status] / len(verdicts)
-        numbers["val_tokens"] = sum(verdict["tokens"] for verdict in verdicts) / len(verdicts)
+    verdicts = pd.DataFrame(read_lines(run_dir / "evals" / f"step_{row['step']}.jsonl"))
+    if "val_accuracy" in row and len(verdicts):
+        shares = verdicts.status.value_counts(normalize=True).to_dict()
+        shares = dict.fromkeys(STATUSES, 0.0) | shares
+        numbers |= {f"val_status/{status}": share for status, share in shares.items()}
+        numbers["val_tokens"] = verdicts.tokens.mean()
     return numbers
-
-
-def awaits_evaluation(row: dict, config: dict) -> bool:
-    """Whether a step's evaluation is due and missing."""
-    due = row["step"] % config["eval_every"] == 0 or row["step"] == config["steps"]
-    return due and "val_accuracy" not in row
 
 
 def copy(run_dir: Path, write: Callable, follow: bool) -> int | None:
@@ -170,8 +146,10 @@ def copy(run_dir: Path, write: Callable, follow: bool) -> int | None:
     while True:
         config = analysis.read_config(run_dir)  # a finished run may go on with more steps
         rows = read_lines(run_dir / "metrics.jsonl", torn=True)
-        if rows and awaits_evaluation(rows[-1], config):
-            rows.pop()
+        if rows and "val_accuracy" not in rows[-1]:  # is its evaluation still to come?
+            last = rows[-1]["step"]
+            if last % config["eval_every"] == 0 or last == config["steps"]:
+                rows.pop()
         if rows[: len(copied)] != copied:
             return None
         samples = defaultdict(list)
@@ -186,8 +164,7 @@ def copy(run_dir: Path, write: Callable, follow: bool) -> int | None:
 
 
 def mirror(run_dir: Path, args, name: str) -> int:
-    """Write the tracker's run, and again whenever the run replaces steps. Returns the number of
-    steps."""
+    """Write the tracker's run, again whenever the run replaces steps; return the steps' number."""
     steps = None
     while steps is None:
         config = analysis.read_config(run_dir)

@@ -1,16 +1,10 @@
 """Draw the paper's figures, training curves by what was spent, from run directories.
 
-    python -m scripts.plot runs/demo-* --out figures
-    python -m scripts.plot runs/a runs/b --x device_hours
+    python -m scripts.plot runs/demo-* --x device_hours     # figures/training_by_device_hours.png
 
-training_by_<x>.png: validation accuracy (Figures 2 and 6; with `--x seconds` and `tokens` those of
-App. F), reward and its standard deviation (3), gradient norm and dead groups (4), the teacher's
-error and predictions (5), and how outcomes depend on predictions.
-
-As in the paper, validation accuracy is drawn as measured, and all else is smoothed over the steps
-by an exponential moving average (0.9). Runs that differ only in their seed are one method. Its mean
-is drawn thick, over the range that all its runs cover, and each run thin (in a panel with several
-quantities, only the first of them).
+Validation accuracy is drawn as measured; all else is smoothed over the steps (moving average, 0.9),
+as in the paper. Runs that differ only in their seed are one method: its mean is thick, over the
+range that all its runs cover, and each run thin (of several quantities only the first).
 """
 
 from pathlib import Path
@@ -97,8 +91,7 @@ def draw_reliability(axes, methods: dict[str, list[Run]]) -> None:
 def draw(
     methods: dict[str, list[Run]], amount: str = "steps", panels=PANELS, columns: int = 3
 ) -> Figure:
-    """Draw those of the panels that have data, and reliability if there are predictions. Raises
-    InputError if there are more methods than colours."""
+    """Draw those of the panels that have data, and reliability if there are predictions."""
     if len(methods) > len(COLOURS):
         limit = f"only {len(COLOURS)} colours can be told apart"
         raise InputError(f"{len(methods)} methods, but {limit}; draw fewer at a time")
@@ -118,15 +111,7 @@ def draw(
     return figure
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Write the picture; return its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    return path
-
-
 def main(argv=None) -> None:
-    """The command line of `plot`."""
     parser = analysis.parser(__doc__, runs=True)
     parser.add_argument("--out", type=Path, default="figures", help="directory (%(default)s)")
     help = "horizontal axis of the curves (%(default)s)"
@@ -134,7 +119,9 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     with analysis.one_line("plot"):
         figure = draw(analysis.load_methods(args.runs), args.x)
-        print(save(figure, args.out / f"training_by_{args.x}.png"))
+        args.out.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path := args.out / f"training_by_{args.x}.png", dpi=150)
+        print(path)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,16 @@
 r"""Write train.jsonl, val.jsonl and manifest.json from a public data set or from a copy of it.
 
     python -m scripts.prepare_data                                    # OpenMathReasoning, streamed
-    python -m scripts.prepare_data --source math                             # MATH without MATH-500
     python -m scripts.prepare_data --source math --copy DIR --val_copy FILE      # from local copies
     python -m scripts.prepare_data --source dapo --val_size 500 --against math500 aime24
     python -m scripts.prepare_data --source own --copy mine.jsonl --val_copy held_out.jsonl
     python -m scripts.prepare_data --source aime25                      # a test set: only val.jsonl
 
-scripts/sources.py lists the sources. Rows without a problem, without a reference answer or with one
-that cannot be verified, and duplicates are dropped. The manifest counts them by reason.
-
-A problem is identified by its normalised text, as OpenMathReasoning has 3.2 million solutions of
-306 thousand problems. Problems are ranked by sha256(seed + text): the `val_size` smallest ranks are
-the validation split, and both files are sorted by rank, whatever the order of the rows. Some
-sources are validated on another data set instead. Training problems that occur there, or in a test
-set of --against, are dropped, also if they are spelled differently (scripts/decontaminate.py).
-
-Of several answers to a problem the most frequent is kept, and of its rows the most frequent;
-alphabetical order breaks ties. --keep_repeats writes every training row instead, like the paper's
-"3 million problems". Distinct rows are held in memory, about 1 KB each.
+docs/data.md lists the sources. Dropped rows are counted by reason in the manifest. Problems are
+ranked by sha256(seed + normalised text): the `val_size` smallest ranks are the validation split,
+and both files are sorted by rank, whatever the order of the rows. Of several answers to a problem
+the most frequent is kept, and of its rows the most frequent; alphabetical order breaks ties.
+Distinct rows are held in memory, about 1 KB each.
 """
 
 import hashlib
@@ -64,23 +56,22 @@ def list_files(place: str, source: Source):
             root, file_system = f"datasets/{name}@{commit}", HfFileSystem()
         names = sorted(file_system.find(root))
     except Exception as error:  # the errors of the hub and of the HTTP library share no other base
-        raise InputError(
-            f"{place}: no such file or folder here, and the Hugging Face hub cannot be read "
-            f"({first_lines(error)}): check name and network, or give a local copy as "
-            "python -m scripts.prepare_data --help says"
-        ) from error
+        reason = (
+            f"no such file here, and the Hugging Face hub cannot be read ({first_lines(error)})"
+        )
+        raise InputError(f"{place}: {reason}: check name and network, or give a --copy") from error
     if names == [root]:  # a file
         return names, file_system, commit
     tables = [name for name in names if name.endswith((".jsonl", ".parquet"))]
     names = tables or [name for name in names if name.endswith(".json")]  # often metadata
     names = [name for name in names if f"/{source.config}/" in name.removeprefix(root)] or names
     words = {name: set(re.split(r"[/_.-]", name.removeprefix(root))) for name in names}
-    splits = source.splits.split()
-    missing = [split for split in splits if not any(split in words[name] for name in names)]
+    splits = set(source.splits.split())
+    missing = sorted(splits.difference(*words.values()))
     if not names or 0 < len(missing) < len(splits):
         raise InputError(f"{place}: no .jsonl, .parquet or .json file of a split {missing[0]!r}")
     if not missing:
-        names = [name for name in names if words[name] & set(splits)]
+        names = [name for name in names if words[name] & splits]
     return names, file_system, commit
 
 
@@ -107,7 +98,7 @@ class Table:
         self.rows = defaultdict(Counter)  # rank -> how often each (answer, line of JSON) occurs
         self.rows_read, self.dropped = 0, Counter()  # rows by reason
         self.seen = set()  # rank of every problem, usable or not
-        self.overlaps = {}  # rank -> (reason, text, index of the evaluation problem)
+        self.overlaps = {}  # rank -> (reason, an example for the manifest)
 
     def read(self, columns: list[str], all_columns: bool = False):
         """Yield (location, row) for each row of each file. Every row must have the columns."""
@@ -149,7 +140,7 @@ class Table:
         rank = hashlib.sha256(f"{seed}\n{normalise(problem or '')}".encode()).digest()
         self.rows_read += 1
         if rank not in self.seen and (match := evaluation.find(problem or "")):
-            self.overlaps[rank] = (match[0], problem, match[1])
+            self.overlaps[rank] = match[0], {"training": problem} | match[1]
         self.seen.add(rank)
         reason = self.source.drop_reason(row, problem, answer)
         if rank in self.overlaps:
@@ -190,9 +181,8 @@ class Table:
     def overlap_facts(self, evaluation: Evaluation) -> dict:
         """Return the manifest's entry on problems dropped because they are evaluated on."""
         examples = defaultdict(list)
-        for _, (reason, text, index) in sorted(self.overlaps.items()):
-            other, place = evaluation.problems[index]
-            examples[reason].append({"training": text, "evaluation": other, "from": place})
+        for _, (reason, example) in sorted(self.overlaps.items()):
+            examples[reason].append(example)
         return {
             "evaluation_problems": len(evaluation.problems),
             "dropped_problems": {reason: len(shown) for reason, shown in examples.items()},
@@ -206,8 +196,8 @@ def check_output(out: Path, settings: dict) -> None:
     with suppress(OSError, ValueError, KeyError, TypeError):  # no manifest, or a damaged one
         recorded = json.loads((out / MANIFEST).read_text(encoding="utf-8"))["settings"]
     if recorded != settings and any((out / name).exists() for name in (TRAIN, VAL, MANIFEST)):
-        reason = "holds files made with other settings, or by hand"
-        raise InputError(f"{out}: {reason}: choose another --out, or remove them")
+        remedy = "choose another --out, or remove them"
+        raise InputError(f"{out}: holds files made with other settings, or by hand: {remedy}")
 
 
 def arguments(argv: list[str] | None = None) -> Namespace:
@@ -246,10 +236,8 @@ def source_of(args: Namespace) -> Source:
 
 
 def prepare(args: Namespace) -> dict:
-    """Write the files that `arguments` describe; return the manifest.
-
-    The files replace earlier ones only when all of them are complete. Raises ValueError or OSError.
-    """
+    """Write the files that `arguments` describe; return the manifest. The files replace earlier
+    ones only when all of them are complete. Raises ValueError or OSError."""
     source, out = source_of(args), Path(args.out or f"data/{args.source}")
     settings = asdict(source) | {name: x for name, x in vars(args).items() if name != "out"}
     check_output(out, settings)

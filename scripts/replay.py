@@ -2,15 +2,11 @@
 
     torchrun --nproc_per_node 3 -m scripts.replay runs/demo-goldilocks-seed0 --step 57
 
-Start as many processes as the run had student ranks; selections.jsonl replaces the teacher. Every
-number of metrics.jsonl except times is compared. The step's completions are written to
-RUN/replay/step_57.jsonl, one a line with its reward and advantage; nothing else in the run
-directory changes. Exit status 0: all numbers are the same to the last bit, as they are on one kind
-of CPU (on a GPU the backward of PyTorch's own attention adds in no fixed order); 1: some differ.
-
-A step whose loss or gradient was not finite (exit status 3 of train.py) fails here again, and then
-each line also says whether the log-probs of its completion are finite. Replay it before the run is
-resumed, because resuming cuts its logs at the newest checkpoint.
+Start as many processes as the run had student ranks; selections.jsonl replaces the teacher. It
+writes only RUN/replay/step_57.jsonl, one completion a line. Exit status 0: all numbers but times
+are the same to the last bit, as they are on one kind of CPU (on a GPU the backward of PyTorch's own
+attention adds in no fixed order); 1: some differ. A step whose loss or gradient was not finite
+fails again, and each line says whether its log-probs are finite.
 """
 
 import json
@@ -78,8 +74,7 @@ def load(run_dir: Path, step: int) -> tuple[train.Config, Layout, Recorded, int]
 
 
 def is_same(logged: dict | None, row: dict) -> bool:
-    """Whether the numbers of a step are those logged in metrics.jsonl, times aside. Prints those
-    that differ."""
+    """Whether a step's numbers, times aside, are those logged. Prints those that differ."""
     if logged is None:
         print(f"step {row['step']} failed then, and does not now")
         return False
@@ -144,7 +139,6 @@ def outcome_lines(student, selections, rollouts, failed: bool) -> list[dict]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
     parser = command_line.Parser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="run directory")
     parser.add_argument("--step", type=int, required=True, help="the step to train again")

@@ -1,15 +1,10 @@
 """Write one HTML page about runs: progress, curves, samples, selections and verdicts.
 
-    python -m scripts.report runs/demo-goldilocks-seed0
-    python -m scripts.report runs/demo-* --out both.html
-    python -m scripts.report runs/demo-goldilocks-seed0 --follow
+    python -m scripts.report runs/demo-* --follow
 
-Above one row of curves, by method as `plot` draws them. For each run its state, the newest
-completions, the problems that are hardest and easiest for the student, and the verdicts of its
-evaluations. Problem texts come from the run's data files, as long as these are unchanged.
-
-Runs may still be writing. With --follow the page is written again at an interval, and a browser
-reloads it, until all runs are finished. The page needs neither a network nor JavaScript.
+Problem texts come from the run's data files, as long as these are unchanged. Runs may still be
+writing: with --follow the page is written again, and a browser reloads it, until all runs are
+finished. The page needs neither a network nor JavaScript.
 """
 
 import base64
@@ -62,11 +57,6 @@ def percent(share: float) -> str:
     return "–" if pd.isna(share) else f"{100 * share:.1f}%"
 
 
-def duration(seconds: float) -> str:
-    """Format days, hours, minutes and seconds."""
-    return str(timedelta(seconds=round(seconds)))
-
-
 def has_no_step(run_dir: Path) -> bool:
     """Whether a run has begun but not finished a step: it loads or evaluates its model."""
     rows = read_lines(run_dir / "metrics.jsonl", torn=True)
@@ -84,10 +74,11 @@ def state(run: Run) -> list[str]:
     seconds = run.metrics.reindex(columns=["seconds", "eval_s"]).sum(axis=1)
     before, after = accuracy.reindex([0, accuracy.index.max()])
     written = datetime.fromtimestamp((run.folder / "metrics.jsonl").stat().st_mtime)
-    left = f"about {duration((steps - step) * seconds[seconds.index > 0].mean())} left"
+    left = (steps - step) * seconds[seconds.index > 0].mean()
+    left, spent = (timedelta(seconds=round(x)) for x in (left, seconds.sum()))
     return [
         f"step {step} of {steps}, written {written:%H:%M:%S}",
-        f"finished in {duration(seconds.sum())}" if is_finished(run) else left,
+        f"finished in {spent}" if is_finished(run) else f"about {left} left",
         f"validation accuracy {percent(before)} → {percent(after)}",
         f"dead groups {percent(run.curve('zero_variance').tail(RECENT).mean())}",
     ]
@@ -96,8 +87,9 @@ def state(run: Run) -> list[str]:
 def samples(run: Run, problems: Problems | None) -> list[dict]:
     """The newest completions, latest first, with their last box and the reference answer."""
     rows = read_lines(run.folder / "samples.jsonl", torn=True)[: -SHOWN - 1 : -1]
-    boxes = ({"box": extract_boxed(row["completion"])} for row in rows)
-    return [r | texts(problems, r["problem"]) | box for r, box in zip(rows, boxes, strict=True)]
+    for row in rows:
+        row |= texts(problems, row["problem"]) | {"box": extract_boxed(row["completion"])}
+    return rows
 
 
 def selections(run: Run, problems: Problems | None) -> list[tuple[str, float, list[dict]]]:
@@ -146,10 +138,9 @@ def evaluation(run: Run, problems: Problems | None) -> dict | None:
 
 def view(run: Run) -> dict:
     """What the template shows of a run."""
-    (train_problems, train_error), (val_problems, val_error) = (
-        open_problems(run.config[name], run.config.get(f"{name}_crc32"))
-        for name in ("train_data", "val_data")
-    )
+    c = run.config
+    train_problems, train_error = open_problems(c["train_data"], c.get("train_data_crc32"))
+    val_problems, val_error = open_problems(c["val_data"], c.get("val_data_crc32"))
     return {
         "state": state(run),
         "missing": sorted({train_error, val_error} - {""}),
@@ -157,13 +148,6 @@ def view(run: Run) -> dict:
         "selections": selections(run, train_problems),
         "evaluation": evaluation(run, val_problems),
     }
-
-
-def picture(methods: dict[str, list[Run]]) -> str:
-    """The curves as a PNG in base64."""
-    file = BytesIO()
-    plot.draw(methods, panels=CURVES, columns=4).savefig(file, dpi=120)
-    return base64.b64encode(file.getvalue()).decode()
 
 
 def visible(value):
@@ -180,6 +164,9 @@ def page(run_dirs: list[Path], refresh: int = 0) -> tuple[str, bool]:
     methods = analysis.load_methods([run_dir for run_dir in run_dirs if run_dir not in waiting])
     runs = [run for members in methods.values() for run in members]
     finished = not waiting and all(map(is_finished, runs))
+    picture = BytesIO()
+    if runs:
+        plot.draw(methods, panels=CURVES, columns=4).savefig(picture, dpi=120)
     environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=visible)
     environment.filters |= {"percent": percent, "number": analysis.number}
     template = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
@@ -189,7 +176,7 @@ def page(run_dirs: list[Path], refresh: int = 0) -> tuple[str, bool]:
         waiting=waiting,
         methods=methods,
         views={run: view(run) for run in runs},
-        picture=picture(methods) if runs else "",
+        picture=base64.b64encode(picture.getvalue()).decode(),
     )
     return text.encode("ascii", "xmlcharrefreplace").decode(), finished
 
@@ -203,7 +190,6 @@ def write(out: Path, run_dirs: list[Path], refresh: int) -> bool:
 
 
 def main(argv=None) -> None:
-    """The command line of `report`."""
     parser = analysis.parser(__doc__, runs=True)
     help = "rewrite it every so many seconds (30) until all runs are finished"
     follow = {"nargs": "?", "const": 30, "default": 0, "metavar": "SECONDS", "help": help}

@@ -92,10 +92,7 @@ def check_fields(fields, columns: list[str], location: str) -> None:
 
 
 def as_text(row: dict, path: str, location: str) -> str:
-    """Return the value at a path such as `prompt.0.content` as text; null becomes "".
-
-    Raises InputError if it is neither text nor a number.
-    """
+    """Return the text or number at a path such as `prompt.0.content` as text; null becomes ""."""
     value = row
     for key in path.split("."):
         if isinstance(value, list) and key.isdecimal():

@@ -26,6 +26,11 @@ def test_equal_amounts_by_hand(tmp_path):
         assert line in lines
 
 
+def test_one_method_has_no_table_of_differences(tmp_path):
+    text = compare.compare(load_methods([make_run(tmp_path / "u", verdicts=[[0, 0], [1, 0]])]))
+    assert "| last five evaluations | 50.0% |" in text and "## Less" not in text
+
+
 def test_differences_over_seeds_and_problems(tmp_path, capsys):
     """8 problems, 3 seeds: Goldilocks gets 5, 6, 7 right, uniform 3, 3, 3, in the mean of the last
     five evaluations (one more at the first, one fewer at the last): differences 25, 37.5, 50."""

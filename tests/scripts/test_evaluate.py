@@ -159,7 +159,7 @@ ANSWERS = {
     # The last number.
     "It costs $5 and then $6 more": "6",
     "There are 12 in the unfinished \\boxed{12": "12",
-    "I do not know $$": None,
+    "I do not know $$": "",
 }
 
 

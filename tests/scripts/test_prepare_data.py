@@ -270,7 +270,7 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path, math):
         ({"val_copy": "x.jsonl"}, "--val_copy: openmathreasoning is validated on problems of its"),
         ({"source": "aime24", "against": "x.jsonl"}, "--against: aime24 is a test set, kept whole"),
         ({"against": "math"}, "--against math: it is not a test set"),
-        ({"against": "x.jsonl"}, "x.jsonl: no such file or folder here, and .* hub cannot be read"),
+        ({"against": "x.jsonl"}, "x.jsonl: no such file here, and .* hub cannot be read"),
         ({"copy": ROOT / "docs"}, "docs: no .jsonl, .parquet or .json file of a split 'cot'"),
         ({"source": "numina"}, "no field 'answer' .it has: problem, solution, level"),
         ({"source": "dapo"}, "no field 'prompt' .it has: "),
