@@ -156,51 +156,35 @@ def test_every_command_and_preset_is_in_commands_md():
 
 def test_every_sampler_is_in_extending_md():
     table = PAGES["docs/extending.md"].partition("| `--sampler` |")[2].partition("\n## ")[0]
-    assert sorted(first_column(table)) == sorted(
-        [*SAMPLERS, *(p.stem for p in FOLDER.glob("*.py"))]
-    )
+    names = [*SAMPLERS, *(path.stem for path in FOLDER.glob("*.py"))]
+    assert sorted(first_column(table)) == sorted(names)
 
 
 # ---- docs/run_folder.md
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, halfway):
-    """Two short runs that together log every key."""
-    folder = tmp_path_factory.mktemp("keys")
+@pytest.mark.slow
+def test_run_folder_md_names_exactly_the_files_of_a_run_and_their_keys(halfway, tmp_path):
+    """Two short runs together log every key."""
     rated = [row | {"rate": 0.5} for row in read_lines(halfway / "train.jsonl")]
-    write_lines(folder / "train.jsonl", rated)
-    write_lines(folder / "val.jsonl", read_lines(halfway / "val.jsonl"))
+    write_lines(tmp_path / "rated.jsonl", rated)
     short = ("--steps", 2, "--eval_every", 2, "--noise_every", 1)
-    rate = ("--sampler", "static", "--column", "rate", "--kl_coef", 0.1)
-    run(folder / "goldilocks", *short, data=folder)
-    run(folder / "static", *short, *rate, data=folder)
-    return folder / "goldilocks", folder / "static"
-
-
-def keys(*files) -> set[str]:
-    return {key for file in files for row in read_lines(file) for key in row}
-
-
-@pytest.mark.slow
-def test_run_folder_md_names_exactly_the_keys_of_metrics_jsonl(runs):
-    named = first_column(section("docs/run_folder.md", "metrics.jsonl"))
-    assert len(named) == len(set(named))
-    assert set(named) == keys(*(folder / "metrics.jsonl" for folder in runs))
-
-
-@pytest.mark.slow
-def test_run_folder_md_names_exactly_the_files_and_fields_of_a_run(runs):
-    folder = runs[0]
-    for name, file in (
-        ("selections.jsonl", "selections.jsonl"),
-        ("samples.jsonl", "samples.jsonl"),
-        ("evals/step_N.jsonl", "evals/step_0.jsonl"),
-    ):
-        assert set(first_column(section("docs/run_folder.md", name))) == keys(folder / file)
-    named = first_column(PAGES["docs/run_folder.md"].partition("\n## ")[0])
+    flags = ("--sampler", "static", "--column", "rate", "--kl_coef", 0.1)
+    folder, static = tmp_path / "goldilocks", tmp_path / "static"
+    run(folder, *short, data=halfway)
+    run(static, *short, *flags, "--train_data", tmp_path / "rated.jsonl", data=halfway)
+    metrics = [*read_lines(folder / "metrics.jsonl"), *read_lines(static / "metrics.jsonl")]
+    rows = {name: read_lines(folder / name) for name in ("selections.jsonl", "samples.jsonl")}
+    rows |= {
+        "metrics.jsonl": metrics,
+        "evals/step_N.jsonl": read_lines(folder / "evals/step_0.jsonl"),
+    }
+    for name in rows:
+        named = first_column(section("docs/run_folder.md", name))
+        assert sorted(named) == sorted({key for row in rows[name] for key in row})
+    files = first_column(PAGES["docs/run_folder.md"].partition("\n## ")[0])
     written = {path.name + "/" * path.is_dir() for path in folder.iterdir()}
-    assert set(named) == written | {"lock"}
+    assert set(files) == written | {"lock"}
 
 
 def test_run_folder_md_names_every_status_of_a_verdict():
