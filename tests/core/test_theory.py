@@ -67,14 +67,10 @@ class TablePolicy:
         parts = torch.autograd.grad(scalar, self.parameters, retain_graph=True)
         return torch.cat([part.flatten() for part in parts])
 
-    def score(self, completion: str) -> torch.Tensor:
-        """S_θ(o) = Σ_t ∇ log π(o_t | q, o_<t)."""
-        return self.gradient(self.logp(completion))
-
     def expected_score(self, given: list[str]) -> torch.Tensor:
-        """E[S_θ(o) | o in given]."""
+        """E[S_θ(o) | o in given], S_θ(o) = ∇ log π(o | q)."""
         probability = [self.logp(o).exp().item() for o in given]
-        scores = [w * self.score(o) for w, o in zip(probability, given, strict=True)]
+        scores = [w * self.gradient(self.logp(o)) for w, o in zip(probability, given, strict=True)]
         return sum(scores) / sum(probability)
 
     def log_odds_gradient(self, right: list[str]) -> torch.Tensor:
@@ -158,14 +154,8 @@ def test_eq_1_is_the_probability_of_dead_groups_with_its_minimum_at_one_half(G):
 
 @every_difficulty
 def test_eq_2_the_training_gradient_in_each_of_its_forms(policy, p, right):
-    """Appendix C's last step but one, and both forms of Eq. 2."""
     close(policy.success(right).item(), p)
     gradient, scale = policy.training_gradient(right), math.sqrt(p * (1 - p))
-    terms = [
-        sixteenths / 16 * policy.score(o) * ((o in right) - p) / scale
-        for o, sixteenths in zip(COMPLETIONS, SIXTEENTHS.tolist(), strict=True)
-    ]
-    close(gradient, -sum(terms))
     wrong = [o for o in COMPLETIONS if o not in right]
     close(gradient, -scale * (policy.expected_score(right) - policy.expected_score(wrong)))
     log_odds_gradient = policy.log_odds_gradient(right)
