@@ -92,15 +92,6 @@ def test_another_model_or_code_in_the_samplers_state_is_not_loaded(run):
         checkpoint.load_state(run, 3)
 
 
-def test_the_newest_checkpoints_are_kept_and_later_or_unfinished_ones_deleted(run):
-    assert checkpoint.latest_valid_checkpoint(run / "none") == 0
-    checkpoint.save(run, 10, one_rank(), trained(), {}, {}, keep=2)
-    assert checkpoint.steps(run) == [3, 10]
-    (run / "checkpoints/step_11.tmp").mkdir()
-    checkpoint.delete_after(run, 3)
-    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step_3"]
-
-
 def test_a_kill_leaves_no_partial_checkpoint(run, monkeypatch):
     def kill(path, text):
         raise KeyboardInterrupt
@@ -121,6 +112,5 @@ def test_a_full_disk_is_a_fault_that_costs_no_checkpoint(run):
             checkpoint.save(run, 4, one_rank(), trained(width=300), {}, {}, keep=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
-        f"step_{step}" for step in (1, 2, 3)
-    ]
+    names = [path.name for path in (run / "checkpoints").iterdir()]
+    assert sorted(names) == ["step_1", "step_2", "step_3"]
