@@ -239,10 +239,5 @@ def test_every_command_of_the_first_hour_works(tmp_path):
     for folder in folders:
         rows = read_lines(folder / "metrics.jsonl")
         assert [row["step"] for row in rows] == list(range(13))
-    accuracy = read_lines(tmp_path / "runs/hour-0/metrics.jsonl")[-1]["val_accuracy"]
-    assert f"| pass@1, greedy | {accuracy:.2%} |" in done.stdout
-    assert re.search(r"\| pass@4 \| [\d.]+% \|", done.stdout)
-    assert re.search(r"\| goldilocks \| [-+]\d", done.stdout)  # compare: minus uniform
     question = read_lines(tmp_path / "data/hour/val.jsonl")[0]["problem"]
-    assert f"{question}\n\nSolution:" in done.stdout
-    assert (tmp_path / "figures/report.html").stat().st_size > 10_000
+    assert f"{question}\n\nSolution:" in done.stdout  # the last command's answer

@@ -20,7 +20,6 @@ from sampler import Selections
 from scripts.sources import SOURCES
 from tests.helpers import ranks
 from tests.helpers.ranks import DEMO, parse
-from tests.helpers.samplers import Numbers
 from verify import Verdict
 
 
@@ -129,12 +128,6 @@ def test_a_rollout_earns_nothing_where_the_reference_answer_is_unverifiable():
     assert rollouts.rewards == [1, 1, 0] and rollouts.statuses == ["correct"] * 2 + ["bad_gold"]
     # With seeds of 32 bits, two of 20,000 steps would share random numbers in one run of 22.
     assert student.generator.generate.call_args.args[3] > 2**40
-
-
-def test_sampler_args_reach_the_sampler():
-    config = parse("--preset", "demo", "--sampler", "skip", "--sampler_args", "longest=3")
-    sampler = train.build_sampler(config, ranks.one_rank(), Numbers(4))
-    assert sampler.settings == {"base": 0.5, "longest": 3}
 
 
 @pytest.fixture(scope="module")

@@ -57,4 +57,3 @@ def test_pack_by_hand():
     # 6 is at least 0.75 of 8, and 5 is not; 4 is at least 0.75 of 5, and 3 is not.
     assert pack(rows, [8, 6, 5, 4, 3, 8], 100, shortest=0.75) == [[0, 5, 1], [2, 3], [4]]
     assert pack([0, 1], [20, 30], 14) == [[1], [0]]  # a row over the budget is alone
-    assert pack([], [], 14) == []

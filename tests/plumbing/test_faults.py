@@ -52,16 +52,15 @@ def checkpoints(folder):
     return sorted(p.name for p in (folder / "checkpoints").iterdir())
 
 
-def test_resume_after_a_kill_at_the_rename_a_damaged_checkpoint_and_a_torn_log(
-    whole, halfway, tmp_path
-):
+def test_resume_after_a_kill_a_damaged_checkpoint_and_a_torn_log(whole, halfway, tmp_path):
+    def written(path, _):  # all of checkpoint 3 is on disk, under its temporary name
+        if str(path).endswith("step_3.tmp/manifest.json"):
+            die()
+
     def kill(rank):
         channel.HEARTBEAT_TIMEOUT_S = 3
-        if rank == 0:  # when all of checkpoint 3 is on disk, under its temporary name
-            manifest = "step_3.tmp/manifest.json"
-            after(
-                checkpoint, "write_atomic", lambda path, _: str(path).endswith(manifest) and die()
-            )
+        if rank == 0:
+            after(checkpoint, "write_atomic", written)
 
     folder = tmp_path / "run"
     ended = go(folder, "--keep", 3, data=halfway, before=kill)
