@@ -134,8 +134,6 @@ def test_outcome_metrics_by_hand():
     assert {m[name] for name in m if name.startswith("teacher_")} == {None}
 
 
-def test_a_sampler_is_found_by_name_and_names_the_run_directory():
-    assert s.find_sampler("goldilocks") is s.Goldilocks and s.file_of("goldilocks") is None
-    assert s.file_of("success_rate") == s.FOLDER / "success_rate.py"
+def test_a_class_in_a_file_is_a_sampler_and_names_the_run_directory():
     config = parse("--preset", "demo", "--sampler", "samplers/success_rate.py:SuccessRate")
     assert config.out == "runs/demo-successrate-seed0"

@@ -75,8 +75,7 @@ class TablePolicy:
 
     def log_odds_gradient(self, right: list[str]) -> torch.Tensor:
         """∇ log(p / (1 - p)), by autograd through the log-odds themselves."""
-        p = self.success(right)
-        return self.gradient(torch.log(p / (1 - p)))
+        return self.gradient(torch.logit(self.success(right)))
 
     def training_gradient(
         self, right, groups_P_G=MIRROR, probability_P=None, std="population", loss="sum", bonus=0.0
@@ -85,20 +84,18 @@ class TablePolicy:
 
         With `probability_P`: its expectation over single groups of these probabilities.
         """
-        P, G = groups_P_G.shape
         lengths = torch.tensor([len(o) for o in COMPLETIONS])
         advantage_P_G = grpo.group_advantages(rewards(right, groups_P_G) + bonus, std)
         weight_P_G = grpo.row_weights(lengths[groups_P_G], loss)  # 1/P of a group's own weight
         if probability_P is not None:
-            weight_P_G = weight_P_G * P * probability_P[:, None]
-        # Each row's one or two tokens, of the 12, end to end: (N,).
-        first_7 = lengths.cumsum(0) - lengths
-        row_B = groups_P_G.flatten()
-        rows_N = torch.arange(P * G).repeat_interleave(lengths[row_B])
-        second_N = torch.zeros_like(rows_N)
-        second_N[1:] = rows_N[1:] == rows_N[:-1]
-        logp_N = self.token_logps()[first_7[row_B][rows_N] + second_N]
-        columns = advantage_P_G.flatten()[rows_N], weight_P_G.flatten()[rows_N]
+            weight_P_G = weight_P_G * len(groups_P_G) * probability_P[:, None]
+        # First the first token of all rows, then the second of those with two: (N,).
+        first_B = (lengths.cumsum(0) - lengths)[groups_P_G].flatten()
+        two_B = lengths[groups_P_G].flatten() == 2
+        logp_N = self.token_logps()[torch.cat([first_B, first_B[two_B] + 1])]
+        columns = (
+            torch.cat([x, x[two_B]]) for x in (advantage_P_G.flatten(), weight_P_G.flatten())
+        )
         return self.gradient(grpo.policy_loss(logp_N, logp_N.detach(), *columns)[0])
 
 

@@ -37,20 +37,15 @@ def test_a_teacher_resumes_bit_for_bit_also_before_its_first_update(outcomes, ti
     """Saving must not change it either: torch steps an optimizer without state to save it."""
     config = parse("--preset", "demo", "--teacher_model", tiny_model)
     whole, saved, resumed = (Teacher(config, torch.device("cpu"), shard=None) for _ in range(3))
-
-    def learn(teacher, first, last):
-        for i in range(first, last):
+    for i in range(16):
+        if i == outcomes:
+            learners, state = {"teacher": saved.learner}, saved.state_dict()
+            checkpoint.save(tmp_path, 1, one_rank(), learners, state, {}, keep=1)
+            learners = {"teacher": resumed.learner}
+            checkpoint.load_learners(checkpoint.directory(tmp_path, 1), None, learners)
+            resumed.load_state_dict(checkpoint.load_state(tmp_path, 1))
+        for teacher in (whole, saved, resumed)[: 2 + (i >= outcomes)]:
             teacher.update(f"what is {i}?", i % 9, 8)
-
-    learn(whole, 0, 16)
-    learn(saved, 0, outcomes)
-    learners, state = {"teacher": saved.learner}, saved.state_dict()
-    checkpoint.save(tmp_path, 1, one_rank(), learners, state, {}, keep=1)
-    learn(saved, outcomes, 16)
-    learners = {"teacher": resumed.learner}
-    checkpoint.load_learners(checkpoint.directory(tmp_path, 1), None, learners)
-    resumed.load_state_dict(checkpoint.load_state(tmp_path, 1))
-    learn(resumed, outcomes, 16)
     assert checksum(whole.model) == checksum(saved.model) == checksum(resumed.model)
     assert whole.state_dict() == saved.state_dict() == resumed.state_dict()
 

@@ -12,36 +12,25 @@ import time
 from datetime import timedelta
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 import train
 from plumbing import run_dir
 from tests.helpers import ranks
+from tests.helpers.models import save_tiny_model
 
 pytestmark = pytest.mark.slow
 
 
-def lose(folder):
-    (folder / "train.jsonl").unlink()
+def retrain(disk):
+    save_tiny_model(disk / "teacher", "qwen3", initializer_range=0.2)
 
 
-def change(folder):
-    with (folder / "val.jsonl").open("a") as file:
-        file.write('{"problem": "1 + 1", "expected_answer": "2"}\n')
-
-
-def retrain(folder):
-    path = folder / "teacher" / "model.safetensors"
-    weights = {name: 2 * value for name, value in load_file(path).items()}
-    save_file(weights, path, metadata={"format": "pt"})
-
-
-DIFFER = ": ranks 0 and 1 differ: "
+DATA, WEIGHTS = (f"{name}: ranks 0 and 1 differ: " for name in ("data_crc32", "of the teacher"))
 FILES = {  # the change to the second machine's files; the status, the error
-    "missing data": (lose, 2, "train.jsonl cannot be read on "),
-    "other data": (change, 4, "val_data_crc32" + DIFFER),
-    "another teacher": (retrain, 4, "weights of the teacher" + DIFFER),
-    "another --out": (lambda folder: None, 2, " does not see what rank 0 writes there; choose"),
+    "missing data": (lambda d: (d / "train.jsonl").unlink(), 2, "train.jsonl cannot be read on "),
+    "other data": (lambda d: shutil.copy(d / "val.jsonl", d / "train.jsonl"), 4, DATA),
+    "another teacher": (retrain, 4, WEIGHTS),
+    "another --out": (lambda disk: None, 2, " does not see what rank 0 writes there; choose"),
 }
 
 

@@ -92,7 +92,6 @@ def test_ctrl_c_during_an_evaluation(whole, halfway, tmp_path):
     assert ended.statuses == [143, 143, 143] and "stopped, and saved" in ended.out
     assert checkpoints(folder) == ["step_2"] and not (folder / "student").exists()
     assert not (folder / "evals/step_2.jsonl").exists()
-    assert [row["step"] for row in metrics_of(folder) if "val_accuracy" in row] == [0]
     resume(folder, whole, halfway, *flags)
     row = read_lines(folder / "metrics.jsonl")[2]
     assert row["train_s"] > 0 and row["rollout_s"] > 0 and row["eval_s"] > 0  # none overwritten
@@ -153,10 +152,9 @@ def test_a_run_resumes_with_another_number_of_ranks(whole, halfway, tmp_path):
     output = run(folder, *THREE, "--steps", 3, ranks=2, data=halfway)
     assert "note: world_size was 3, is 2; student_ranks was 2, is 1: resumes, but not" in output
     run(folder, *THREE, "--teacher_ranks", 0, data=halfway)  # one process, the teacher in it
-    rows = metrics_of(folder)
-    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
-    assert all(row["grad_norm"] > 0 for row in rows[1:])
+    assert all(row["grad_norm"] > 0 for row in metrics_of(folder)[1:])
     chosen = [row["chosen"] for row in read_lines(folder / "selections.jsonl")]
     assert len(chosen) == len(set(chosen)) == 24  # no problem twice, none lost
-    updates = [[row["teacher_updates"] for row in metrics_of(run)[1:]] for run in (folder, whole)]
-    assert updates[0] == updates[1]
+    for name in ("step", "teacher_updates"):
+        resumed, expected = ([row.get(name) for row in metrics_of(f)] for f in (folder, whole))
+        assert resumed == expected
