@@ -76,9 +76,6 @@ def our_modules() -> set[str]:
     return {"train"} | {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files}
 
 
-# ---- every page
-
-
 @every_page
 def test_relative_links_lead_to_a_file_and_a_heading(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
@@ -131,9 +128,6 @@ def test_readme_is_one_page_and_docs_stay_short():
     assert len(PAGES["docs/results.md"].splitlines()) <= 400
 
 
-# ---- README
-
-
 def test_readme_has_both_commands_that_ci_runs():
     install = "    pip install -r requirements.txt && "
     demo = install + "torchrun --nproc_per_node 4 train.py --preset demo"
@@ -143,9 +137,6 @@ def test_readme_has_both_commands_that_ci_runs():
 def test_readme_prints_the_example_sampler_word_for_word():
     code = (FOLDER / "target.py").read_text(encoding="utf-8").splitlines()
     assert "\n".join(f"    {line}".rstrip() for line in code) in PAGES["README.md"]
-
-
-# ---- docs/commands.md, docs/extending.md
 
 
 def test_every_command_and_preset_is_in_commands_md():
@@ -158,9 +149,6 @@ def test_every_sampler_is_in_extending_md():
     table = PAGES["docs/extending.md"].partition("| `--sampler` |")[2].partition("\n## ")[0]
     names = [*SAMPLERS, *(path.stem for path in FOLDER.glob("*.py"))]
     assert sorted(first_column(table)) == sorted(names)
-
-
-# ---- docs/run_folder.md
 
 
 @pytest.mark.slow
@@ -193,9 +181,6 @@ def test_run_folder_md_names_every_status_of_a_verdict():
     assert sorted(named) == sorted([*verify.STATUSES, "bad_gold", "overlong_prompt"])
 
 
-# ---- the list of mutations
-
-
 def test_every_mutation_fits_the_code_and_names_a_test():
     """`faults` itself raises InputError where the text to be replaced is not in the file."""
     chosen = mutation.faults("")
@@ -203,9 +188,6 @@ def test_every_mutation_fits_the_code_and_names_a_test():
     for name, _, test, _, _ in chosen:
         file, _, function = test.partition("::")
         assert f"def {function}" in (ROOT / file).read_text(encoding="utf-8"), name
-
-
-# ---- the first hour
 
 
 def first_hour() -> str:

@@ -1,8 +1,4 @@
-"""grpo.py: values computed by hand, and gradients against autograd through the formula.
-
-test_theory.py checks the paper's Section 2; tests/plumbing/test_invariance.py that ranks and
-micro-batches do not change the gradient.
-"""
+"""grpo.py: values computed by hand, and gradients against autograd through the formula."""
 
 import math
 import warnings
@@ -15,8 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import grpo
 from grpo import group_advantages, leave_out_dead_groups, policy_loss, row_weights, token_logprobs
 from tests.helpers.numbers import FLOAT64, close
-
-# ---- Advantages and normalisers
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bool])
@@ -67,9 +61,6 @@ def test_row_weights_by_hand(loss):
     weights = row_weights(torch.tensor([[1, 3], [2, 6]]), loss)  # two groups of two rows
     close(weights, WEIGHTS[loss])
     assert weights.dtype == torch.float64
-
-
-# ---- Log-probs and entropy
 
 
 def head(N=11, D=5, V=7, dtype=torch.float64):
@@ -152,8 +143,6 @@ def test_the_logits_of_all_tokens_never_exist_at_once():
     # One word has 300 logits; two words' would be more than 24 * 50 / 4.
     assert backward.size == 300 * 2
 
-
-# ---- The loss
 
 TWICE, HALF = math.log(2.0), math.log(0.5)  # of the old probability
 

@@ -121,9 +121,6 @@ def policy():
     return policy
 
 
-# ---- Section 2: advantages, and Eq. 1
-
-
 @every_difficulty
 def test_section_2_the_advantage_has_two_values(p, right):
     r = rewards(right)
@@ -146,9 +143,6 @@ def test_eq_1_is_the_probability_of_dead_groups_with_its_minimum_at_one_half(G):
     assert values[0] == values[-1] == 1.0 and values[3] == values.min() == 2.0 ** (1 - G)
 
 
-# ---- Appendix C and Eq. 2
-
-
 @every_difficulty
 def test_eq_2_the_training_gradient_in_each_of_its_forms(policy, p, right):
     close(policy.success(right).item(), p)
@@ -158,9 +152,6 @@ def test_eq_2_the_training_gradient_in_each_of_its_forms(policy, p, right):
     log_odds_gradient = policy.log_odds_gradient(right)
     close(gradient, -scale * log_odds_gradient)  # downhill in the loss is uphill in the log-odds
     close(gradient.norm(), grpo.gradient_norm(p, log_odds_gradient.norm()))
-
-
-# ---- Eq. 3
 
 
 @every_difficulty
@@ -183,9 +174,6 @@ def test_p_one_half_maximises_the_bound_but_not_every_norm(policy):
     assert bounds[8] == max(bounds) and bounds[0] == bounds[16] == 0
 
 
-# ---- Appendix B: composite rewards
-
-
 @pytest.mark.parametrize("bonus", [0.5, -3.0, 0.1])
 def test_appendix_b_a_constant_added_to_the_reward_changes_no_gradient(policy, bonus):
     for right in VERIFIERS.values():
@@ -201,9 +189,6 @@ def test_appendix_b_the_bonus_may_depend_on_the_group_but_not_on_the_rollout():
     # A length bonus inside a group is no f(t) of the proposition: it ranks the wrong answers.
     advantage = grpo.group_advantages(r + torch.tensor([0.0, 0.3, 0.0, 0.0], **FLOAT64))[0]
     assert advantage[1] > advantage[2] + 0.5
-
-
-# ---- Eq. 2 with G rollouts: the teacher's regression target is the scale of the gradient
 
 
 @pytest.mark.parametrize("p, G", [(1 / 16, 4), (5 / 16, 2), (5 / 16, 8), (8 / 16, 8), (8 / 16, 16)])

@@ -1,6 +1,6 @@
 """train.py: presets, one step, and whole runs: their files, restart, resume, all options at once.
 
-tests/plumbing/ has bad input, faults, clusters, and invariance to ranks and micro-batches.
+tests/plumbing/ has bad input, faults, clusters, invariance.
 """
 
 import shutil

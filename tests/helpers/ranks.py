@@ -116,9 +116,8 @@ def on_ranks(n: int, tmp_path, body, *arguments):
     out = tmp_path / "result.pt"
 
     def command():
-        first = os.environ["RANK"] == "0"
         result = body(*arguments)
-        if first:
+        if os.environ["RANK"] == "0":
             torch.save(result, out)
         if dist.is_initialized():
             dist.barrier()

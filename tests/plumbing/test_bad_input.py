@@ -1,7 +1,6 @@
 """Bad input that whole runs are given: one line with the problem and the remedy, nothing written.
 
-Flags alone are in test_command_line.py, models in test_models.py, run directories in
-test_run_dir.py. The last tests run train.py: exit status 2.
+test_command_line.py has flags alone, test_models.py models, test_run_dir.py run directories.
 """
 
 import gzip

@@ -1,7 +1,4 @@
-"""plumbing/batches.py: rows as tensors, shared out over ranks and micro-batches, by hand.
-
-test_invariance.py shows that the gradient does not depend on them.
-"""
+"""plumbing/batches.py: rows as tensors, shared out over ranks and micro-batches, by hand."""
 
 import pytest
 import torch

@@ -1,7 +1,4 @@
-"""plumbing/distributed/channel.py: order of messages, what a proposal has learned, lost peers.
-
-Both ends run here, in threads that share a store.
-"""
+"""plumbing/distributed/channel.py: order of messages, lost peers. Ranks are threads."""
 
 import itertools
 import threading

@@ -1,7 +1,4 @@
-"""docs/clusters.md: several machines, which share neither SIGTERM nor files.
-
-Forked ranks with different files; torchrun's agents; docs/slurm.sh, with Slurm's commands replaced.
-"""
+"""docs/clusters.md: several machines, which share neither SIGTERM nor files; docs/slurm.sh."""
 
 import contextlib
 import os

@@ -1,7 +1,6 @@
 """The same rollouts give the same gradient for any ranks, micro-batches, packing, order of rows.
 
-Student.update (FSDP2 over gloo) runs in forked processes. The tests compare the whole gradient just
-before the optimizer's step.
+The tests compare the whole gradient of Student.update just before the optimizer's step.
 """
 
 import math
