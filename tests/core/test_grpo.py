@@ -1,8 +1,4 @@
-"""grpo.py: values computed by hand, and gradients against autograd through the formula.
-
-test_theory.py checks the paper's Section 2; tests/plumbing/test_invariance.py that ranks and
-micro-batches do not change the gradient.
-"""
+"""grpo.py: values computed by hand, and gradients against autograd through the formula."""
 
 import math
 import warnings
@@ -15,11 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import grpo
 from grpo import group_advantages, leave_out_dead_groups, policy_loss, row_weights, token_logprobs
 from tests.helpers.numbers import FLOAT64, close
-
-every_std = pytest.mark.parametrize("std", grpo.STDS)
-
-
-# ---- Advantages and normalisers
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bool])
@@ -37,8 +28,8 @@ def test_two_right_of_four_under_each_std(std, size):
     close(advantage, [[size, size, -size, -size]])
 
 
-@every_std
-@pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, -2.7])
+@pytest.mark.parametrize("std", grpo.STDS)
+@pytest.mark.parametrize("reward", [0.0, 1.0, 0.1])
 def test_dead_groups_get_exactly_zero(std, reward):
     # 0.1 is no binary fraction: no std may amplify the rounding error of the mean of seven.
     rewards = torch.tensor([[reward] * 7, [0, 1, 0, 0, 0, 0, 0]])
@@ -58,21 +49,18 @@ def test_leaving_out_dead_groups_by_hand():
     assert leave_out_dead_groups(torch.zeros(2, 2)).tolist() == [[0, 0], [0, 0]]
 
 
-@pytest.mark.parametrize(
-    "loss, expected",
-    [
-        ("grpo", [[1 / 4, 1 / 12], [1 / 8, 1 / 24]]),  # 1 / (4 rows * length)
-        ("dapo", [[1 / 8, 1 / 8], [1 / 16, 1 / 16]]),  # 1 / (2 groups * 4 or 8 tokens)
-        ("sum", [[1 / 4, 1 / 4], [1 / 4, 1 / 4]]),  # 1 / 4 rows
-    ],
-)
-def test_row_weights_by_hand(loss, expected):
+WEIGHTS = {
+    "grpo": [[1 / 4, 1 / 12], [1 / 8, 1 / 24]],  # 1 / (4 rows * length)
+    "dapo": [[1 / 8, 1 / 8], [1 / 16, 1 / 16]],  # 1 / (2 groups * 4 or 8 tokens)
+    "sum": [[1 / 4, 1 / 4], [1 / 4, 1 / 4]],  # 1 / 4 rows
+}
+
+
+@pytest.mark.parametrize("loss", grpo.LOSSES)
+def test_row_weights_by_hand(loss):
     weights = row_weights(torch.tensor([[1, 3], [2, 6]]), loss)  # two groups of two rows
-    close(weights, expected)
+    close(weights, WEIGHTS[loss])
     assert weights.dtype == torch.float64
-
-
-# ---- Log-probs and entropy
 
 
 def head(N=11, D=5, V=7, dtype=torch.float64):
@@ -95,19 +83,14 @@ def test_logprob_and_entropy_by_hand():
     logp, entropy = token_logprobs(hidden, weight, torch.tensor([0, 1]), temperature=0.5)
     close(logp, [math.log(1 / 4), math.log(3 / 4)])
     close(entropy, [-(0.25 * math.log(0.25) + 0.75 * math.log(0.75))] * 2)
-    # A uniform distribution over 4 words, and a certain one.
-    hidden, weight = torch.tensor([[0], [1e4]], **FLOAT64), torch.eye(4, **FLOAT64)[:, :1]
-    _, entropy = token_logprobs(hidden, weight, torch.tensor([0, 0]))
-    close(entropy, [math.log(4), 0.0])
 
 
-@pytest.mark.parametrize("temperature", [0.7, 2.0])
 @pytest.mark.parametrize("chunk", [1, 4, 11, None])
-def test_values_and_gradients_equal_plain_log_softmax(temperature, chunk):
+def test_values_and_gradients_equal_plain_log_softmax(chunk):
     hidden, weight, targets = head()
     a, b = torch.randn(2, len(targets), generator=torch.Generator().manual_seed(1), **FLOAT64)
-    actual = token_logprobs(hidden, weight, targets, temperature, chunk)
-    expected = plain(hidden, weight, targets, temperature)
+    actual = token_logprobs(hidden, weight, targets, 0.7, chunk)
+    expected = plain(hidden, weight, targets, 0.7)
     close(torch.stack(actual), torch.stack(expected))
     for on_logp, on_entropy in ((1, 0), (0, 1), (1, 1)):
         gradients = []
@@ -161,8 +144,6 @@ def test_the_logits_of_all_tokens_never_exist_at_once():
     assert backward.size == 300 * 2
 
 
-# ---- The loss
-
 TWICE, HALF = math.log(2.0), math.log(0.5)  # of the old probability
 
 
@@ -190,8 +171,7 @@ def loss_and_gradient(logp, old_logp, advantage, weight, **options):
 )
 def test_clipping_by_sign_and_side(log_ratio, advantage, loss, gradient, bites):
     value, grad, stats = loss_and_gradient([log_ratio - 3], [-3.0], [advantage], [1.0])
-    close(value, loss)
-    close(grad, [gradient])
+    close([value, *grad], [loss, gradient])
     assert stats["clip_fraction"] == bites
 
 
@@ -221,15 +201,13 @@ def test_a_step_on_the_entropy_term_raises_the_entropy():
     assert entropies[0] + 0.01 < entropies[1] < math.log(2)
 
 
-def test_no_function_changes_its_arguments_even_through_a_view():
-    base = torch.tensor([[1.0, 9, 0, 9], [0, 9, 0, 9], [1, 9, 1, 9]])
-    tensors = [base, *head(), torch.linspace(-1, 1, 11, **FLOAT64)]
+def test_no_function_changes_its_arguments():
+    tensors = [torch.tensor([[1.0, 2], [3, 3]]), *head(), torch.linspace(-1, 1, 11, **FLOAT64)]
     before = [x.detach().clone() for x in tensors]
     for std, loss in zip(grpo.STDS, grpo.LOSSES, strict=True):
-        leave_out_dead_groups(group_advantages(base[:, ::2], std))
-        row_weights(base[:, ::2], loss)
+        leave_out_dead_groups(group_advantages(tensors[0], std))
+        row_weights(tensors[0], loss)
     logp, entropy = token_logprobs(*tensors[1:4], 0.7, chunk=3)
-    ones, bonus = torch.ones(11), {"entropy_N": entropy, "entropy_coef": 1.0}
-    value, _ = policy_loss(logp, logp.detach(), tensors[4], ones, ref_logp_N=logp, **bonus)
-    value.backward()
-    assert all(torch.equal(x, y) for x, y in zip(tensors, before, strict=True))
+    options = {"entropy_N": entropy, "entropy_coef": 1.0, "ref_logp_N": logp}
+    policy_loss(logp, logp.detach(), tensors[4], torch.ones(11), **options)[0].backward()
+    assert all(map(torch.equal, tensors, before))

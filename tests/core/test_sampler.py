@@ -60,15 +60,14 @@ def test_draws_are_distinct_unseen_and_fit(n, k, seed, too_long, data):
         left = left - set(taken)
 
 
-def test_a_prompt_is_measured_when_drawn_and_an_overlong_one_counted_once():
+def test_a_prompt_is_measured_when_drawn_and_an_overlong_one_once():
     measured = []
     sampler = build(s.Uniform, Numbers(20), lambda i: measured.append(i) or i >= 5)
-    seen = sampler.propose(3).index_N.tolist()
+    sampler.propose(3)
     assert 3 <= len(measured) <= 8
     for _ in range(4):
-        seen += sampler.propose(3).index_N.tolist()
-    assert sorted(seen) == list(range(5, 20)) != seen  # a pass over the 15 that fit
-    assert sampler.metrics() == {"passes": 1, "coverage": 1, "overlong": 5}
+        sampler.propose(3)
+    assert sampler.metrics() == {"passes": 1, "coverage": 1, "overlong": 5}  # 15 of 15 that fit
     sampler.propose(3)
     assert sampler.metrics() == {"passes": 2, "coverage": 0.2, "overlong": 5}
     assert sum(i < 5 for i in measured) == 5
@@ -87,9 +86,6 @@ def test_epsilon_greedy_by_hand():
     utilities = np.array([[0.1, 0.4, 0.2], [0.1, 0.4, 0.2], [0.5, 0.4, 0.2]])
     chosen, explored = s.epsilon_greedy(utilities, 0.2, SimpleNamespace(**draws))
     assert chosen.tolist() == [2, 1, 0] and explored.tolist() == [True, False, True]
-    for epsilon in (0, 1):
-        _, explored = s.epsilon_greedy(utilities, epsilon, np.random.default_rng(0))
-        assert explored.tolist() == [bool(epsilon)] * 3
 
 
 def test_goldilocks_takes_the_best_of_each_pool_and_never_twice():
@@ -113,13 +109,11 @@ def test_goldilocks_sends_outcomes_to_the_teacher_in_order():
 def test_noise_floor_by_hand():
     # G = 1: y is always 0, and a perfect teacher predicts √(p(1-p)).
     assert s.noise_floor(np.array([0.5]), 1) == pytest.approx(0.5)
-    # G = 2, p = 1/2: p̂ is 0, 1/2, 1 with 1/4, 1/2, 1/4, so |0.5 - y| is 0.5 half of the time.
-    assert s.noise_floor(np.array([0.5]), 2) == pytest.approx(0.25)
     # p = 1/4: y is 1/2 with 6/16, else 0, and a perfect teacher predicts √3/4.
     expected = 0.433013 * 10 / 16 + (0.5 - 0.433013) * 6 / 16
     assert s.noise_floor(np.array([0.25]), 2) == pytest.approx(expected, abs=1e-6)
-    assert s.noise_floor(np.array([0.0, 1.0]), 16) == 0
-    assert s.noise_floor(np.array([0.5, 0.0]), 2) == pytest.approx(0.125)
+    # p = 1/2: |0.5 - y| is 0.5 half of the time; dead for sure: 0. Their mean is 0.25 / 3.
+    assert s.noise_floor(np.array([0.5, 0.0, 1.0]), 2) == pytest.approx(0.25 / 3)
 
 
 def test_outcome_metrics_by_hand():
@@ -133,17 +127,13 @@ def test_outcome_metrics_by_hand():
     by_hand |= {"teacher_sigma": np.std([0.1, 0.3, 0.5, 0.2, 0.4, 0.4])}
     by_hand |= {"teacher_noise_floor": s.noise_floor(np.array([0.5, 0, 0.2]), 10)}
     assert m == pytest.approx(by_hand)
-    easy = s.outcome_metrics(three(), np.array([10, 5, 2]), 10)
-    assert (easy["zero_variance_easy"], easy["teacher_mae_dead"]) == (1 / 3, 0.3)
-    assert s.outcome_metrics(three(), np.array([10, 8, 2]), 10)["live_easy"] == 1 / 3
-    assert s.outcome_metrics(three(), np.array([5, 5, 2]), 10)["teacher_mae_dead"] is None
+    m = s.outcome_metrics(three(), np.array([10, 8, 2]), 10)
+    assert m["zero_variance_easy"] == m["live_easy"] == 1 / 3 and m["teacher_mae_dead"] == 0.3
     unscored = s.Selections.unscored(np.array([4, 1, 3]))
     m = s.outcome_metrics(unscored, np.array([5, 0, 2]), 10)
     assert {m[name] for name in m if name.startswith("teacher_")} == {None}
 
 
-def test_a_sampler_is_found_by_name_and_names_the_run_directory():
-    assert s.find_sampler("goldilocks") is s.Goldilocks and s.file_of("goldilocks") is None
-    assert s.file_of("success_rate") == s.FOLDER / "success_rate.py"
+def test_a_class_in_a_file_is_a_sampler_and_names_the_run_directory():
     config = parse("--preset", "demo", "--sampler", "samplers/success_rate.py:SuccessRate")
     assert config.out == "runs/demo-successrate-seed0"

@@ -1,8 +1,9 @@
 """train.py: presets, one step, and whole runs: their files, restart, resume, all options at once.
 
-tests/plumbing/ has bad input, faults, clusters, and invariance to ranks and micro-batches.
+tests/plumbing/ has bad input, faults, clusters, invariance.
 """
 
+import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -19,7 +20,6 @@ from sampler import Selections
 from scripts.sources import SOURCES
 from tests.helpers import ranks
 from tests.helpers.ranks import DEMO, parse
-from tests.helpers.samplers import Numbers
 from verify import Verdict
 
 
@@ -48,8 +48,7 @@ def test_presets_have_the_papers_steps(preset):
     c, baseline = parse("--preset", preset), ("--preset", preset, "--sampler", "uniform")
     assert (c.steps, parse(*baseline).steps, c.per_device_batch_size) == PAPER[preset]
     assert parse(*baseline, "--steps", 7).steps == 7
-    for every in (3, 10_000):  # the interval of evaluations does not matter
-        assert parse(*baseline, "--eval_every", every).steps == parse(*baseline).steps
+    assert parse(*baseline, "--eval_every", 10_000).steps == parse(*baseline).steps
 
 
 def test_the_arithmetic_of_presets_for_one_gpu():
@@ -58,9 +57,7 @@ def test_the_arithmetic_of_presets_for_one_gpu():
     assert c.learning_rate == pytest.approx(1e-5 * (128 / 288) ** 0.5, rel=0.12)  # 6.7e-6
     assert (c.steps, baseline.steps) == (400, 550)  # 4/3 x 400 = 533, to the next evaluation
     assert baseline.steps * c.prompts_per_step + c.prompts_per_step * c.candidates < 12_000
-    small = parse("--preset", "smollm2")
-    assert small.model == small.teacher_model == train.SMOLLM and small.chat_template
-    for preset in (c, small):
+    for preset in (c, parse("--preset", "smollm2")):
         assert preset.prompts_per_step * preset.group_size == 128 and preset.teacher_ranks == 0
 
 
@@ -74,8 +71,7 @@ def test_missing_data_of_a_preset_can_be_prepared(preset):
 
 
 def stand_ins(rounds, *flags):
-    """Mock a student and a sampler, whose rounds of 3 groups of 2 have these rewards. The
-    completions of round r are [10 r], [10 r + 1], ..."""
+    """Mock a student and a sampler. rounds: of rewards; round 1 has completions [10], [11], ..."""
     calls, proposed, rolled = Mock(), [], []
     for r, rewards in enumerate(rounds):
         ids = [[10 * r + b] for b in range(6)]
@@ -134,12 +130,6 @@ def test_a_rollout_earns_nothing_where_the_reference_answer_is_unverifiable():
     assert student.generator.generate.call_args.args[3] > 2**40
 
 
-def test_sampler_args_reach_the_sampler():
-    config = parse("--preset", "demo", "--sampler", "skip", "--sampler_args", "longest=3")
-    sampler = train.build_sampler(config, ranks.one_rank(), Numbers(4))
-    assert sampler.settings == {"base": 0.5, "longest": 3}
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, halfway):
     """A run in one process, with the teacher in it, and its output."""
@@ -157,8 +147,6 @@ def test_one_process_writes_logs_verdicts_samples_and_models(alone):
     rows = read_lines(folder / "metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["step"] for row in rows if "val_accuracy" in row] == [0, 2, 4]
-    keys = "zero_variance entropy truncated learning_rate teacher_loss coverage eval_s rollout_s"
-    assert set(keys.split()) <= set(rows[-1])  # one of each of the parts that report
     # Generator and policy are one model in float32: refresh has copied the last update's weights.
     gaps = [row["logp_gap"] for row in rows[1:] if row["logp_gap"] is not None]
     assert gaps and max(gaps) < 1e-5
@@ -202,38 +190,28 @@ def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_pat
     output = (tmp_path / "log").read_text()
     assert torchrun.exitcode == 0, output
     assert output.count("error: ") == output.count("error: a rank failed") == 1
-    assert "2 = 1 student + 1 teacher" in output and output.count("validation accuracy:") == 1
+    assert "2 = 1 student + 1 teacher" in output
     assert "steps    0 to 4" in output and "steps    2 to 4" in output
     ranks.assert_same_run(alone[0], tmp_path / "run")
 
 
 @pytest.mark.slow
-def test_resume_is_bit_identical_without_lag(halfway, tmp_path):
-    """An uninterrupted run and one in two parts; tests/plumbing/ does the same with lag 1."""
-
-    def go(name, steps):
-        flags = ("--teacher_ranks", 1, "--teacher_lag", 0, "--eval_every", 1, "--steps", steps)
-        ranks.run(tmp_path / name, *flags, ranks=2, data=halfway)
-
-    go("whole", 3)
-    go("parts", 2)
-    go("parts", 3)
-    ranks.assert_same_run(tmp_path / "whole", tmp_path / "parts")
-    assert all(
-        row["grad_norm"] > 0 for row in ranks.metrics_of(tmp_path / "whole")[1:]
-    )  # it did train
-
-
-@pytest.mark.slow
-def test_all_options_at_once(tmp_path, tiny_model, tiny_data):
-    flags = "--loss dapo --resample_rounds 2 --update_iterations 2 --kl_coef 0.01 --keep 1"
-    flags += " --entropy_coef 0.0003 --dead_rows out --advantage_std sample --teacher_lag 0"
+def test_resume_is_bit_identical_with_all_options_and_without_lag(tmp_path, tiny_model, tiny_data):
+    """tests/plumbing/test_faults.py resumes with the default options, and lag 1."""
+    flags = "--loss dapo --resample_rounds 2 --update_iterations 2 --kl_coef 0.01 --teacher_lag 0"
+    flags += " --entropy_coef 0.0003 --dead_rows out --advantage_std sample --checkpoint_every 1"
     flags += " --lr_schedule linear --activation_checkpointing --teacher_mode lora --steps 2"
-    flags += " --group_size 2 --prompts_per_step 8 --sampler softmax"
+    flags += " --group_size 2 --prompts_per_step 8 --sampler softmax --teacher_ranks 1"
     flags += " --sampler_args temperature=0.1"
-    ranks.run(tmp_path / "run", *flags.split(), ranks=2, model=tiny_model, data=tiny_data)
-    rows = read_lines(tmp_path / "run/metrics.jsonl")
-    assert [row["learning_rate"] for row in rows[1:]] == pytest.approx([2e-4, 1e-4])
-    assert 8 < max(row["groups"] for row in rows[1:]) <= 24  # dead groups cost more rounds
-    assert all(row["kl"] >= 0 and row["forwarded_rows"] == 16 for row in rows[1:])
-    assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == ["step_2"]
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    ranks.run(whole, *flags.split(), ranks=2, model=tiny_model, data=tiny_data)
+    shutil.copytree(whole, resumed)
+    shutil.rmtree(resumed / "checkpoints/step_2")
+    output = ranks.run(resumed, *flags.split(), ranks=2, model=tiny_model, data=tiny_data)
+    assert "steps    1 to 2" in output
+    ranks.assert_same_run(whole, resumed)
+    rows = read_lines(whole / "metrics.jsonl")[1:]
+    assert [row["learning_rate"] for row in rows] == pytest.approx([2e-4, 1e-4])
+    assert 8 < max(row["groups"] for row in rows) <= 24  # dead groups cost more rounds
+    assert all(row["kl"] >= 0 and row["forwarded_rows"] == 16 for row in rows)
+    assert all(row["grad_norm"] > 0 for row in rows)

@@ -44,8 +44,7 @@ def torchrun(n: int, folder: Path, command, before=lambda rank: None, machines: 
     """Run before(rank), then command(), on n forked ranks, as torchrun would.
 
     The store belongs to this process. Where a rank ends with another status than 0, the other ranks
-    of its machine get SIGTERM. After 200 s the ranks print their stacks. conftest.py says why a
-    forked rank can train.
+    of its machine get SIGTERM. conftest.py says why a forked rank can train.
     """
     port, local, fork = free_port(), n // machines, multiprocessing.get_context("fork")
     arguments = n, local, port, folder, command, before
@@ -58,7 +57,7 @@ def torchrun(n: int, folder: Path, command, before=lambda rank: None, machines: 
             rank.start()
         # After the forks, which its threads would not survive. Ranks wait until it is there.
         store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-        stopped, end = set(), time.monotonic() + 200
+        stopped = set()
         while alive := [rank for rank in ranks if rank.is_alive()]:
             time.sleep(0.01)
             for first in set(range(0, n, local)) - stopped:
@@ -67,10 +66,6 @@ def torchrun(n: int, folder: Path, command, before=lambda rank: None, machines: 
                     stopped.add(first)
                     for rank in set(alive) & set(machine):
                         rank.terminate()
-            if time.monotonic() > end:
-                for rank in alive:
-                    os.kill(rank.pid, signal.SIGABRT)
-                time.sleep(1)
         del store
     finally:
         for rank in ranks:
@@ -104,6 +99,9 @@ def _rank(rank, n, local, port, folder, command, before):
     sys.stdout, sys.stderr = ((folder / f"std{x}").open("a", buffering=1) for x in ("out", "err"))
     os.dup2(sys.stderr.fileno(), 2)
     faulthandler.enable(sys.stderr)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    faulthandler.register(signal.SIGALRM, sys.stderr, chain=True)
+    signal.alarm(200)  # a rank that hangs prints its stacks and ends
     for name in ("transformers", "datasets", "torch"):  # they keep an earlier stream
         logging.getLogger(name).handlers = [logging.StreamHandler(sys.stderr)]
     before(rank)
@@ -118,9 +116,8 @@ def on_ranks(n: int, tmp_path, body, *arguments):
     out = tmp_path / "result.pt"
 
     def command():
-        first = os.environ["RANK"] == "0"
         result = body(*arguments)
-        if first:
+        if os.environ["RANK"] == "0":
             torch.save(result, out)
         if dist.is_initialized():
             dist.barrier()
@@ -172,9 +169,9 @@ def all_end(pids: list[int]) -> bool:
             return True
 
     deadline = time.monotonic() + 20
-    while not (all_have := all(map(ended, pids))) and time.monotonic() < deadline:
+    while not all(map(ended, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return all_have
+    return all(map(ended, pids))
 
 
 # ---- runs of train.py

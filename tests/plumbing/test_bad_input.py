@@ -1,7 +1,6 @@
 """Bad input that whole runs are given: one line with the problem and the remedy, nothing written.
 
-Flags alone are in test_command_line.py, models in test_models.py, run directories in
-test_run_dir.py. The last tests run train.py: exit status 2.
+test_command_line.py has flags alone, test_models.py models, test_run_dir.py run directories.
 """
 
 import gzip
@@ -10,7 +9,7 @@ import logging
 import signal
 import sys
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +19,7 @@ import train
 from plumbing.distributed import shutdown
 from plumbing.problems import Problems
 from plumbing.run_dir import RunDir
+from tests.helpers.errors import rejected
 from tests.helpers.ranks import command, contents, launch, one_rank
 
 
@@ -27,19 +27,11 @@ from tests.helpers.ranks import command, contents, launch, one_rank
 def quiet(capsys, monkeypatch):
     """Begin as train.py does; nothing may be printed."""
     shutdown.begin_process()
+    handlers = [logging.StreamHandler(sys.stderr)]
     for name in ("transformers", "datasets", "torch"):  # they keep an earlier stream
-        handlers = [logging.StreamHandler(sys.stderr)]
         monkeypatch.setattr(logging.getLogger(name), "handlers", handlers)
     yield
     assert capsys.readouterr() == ("", "")
-
-
-@contextmanager
-def rejected(message):
-    """Expect an error of one line with this message."""
-    with pytest.raises((ValueError, OSError)) as error:
-        yield
-    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.fixture
@@ -139,9 +131,7 @@ ON_ALL_RANKS = {  # the flags, the error
 
 @pytest.mark.parametrize("flags", ON_ALL_RANKS)
 def test_an_error_on_all_ranks_is_printed_once(flags, tmp_path, inputs):
-    """Even if torchrun ends the rank that prints before it has printed."""
-
-    def print_late(rank):
+    def print_late(rank):  # torchrun may end the rank that prints before it has printed
         print_error = shutdown.print_error
         shutdown.print_error = lambda error: (time.sleep(0.3), print_error(error))
 

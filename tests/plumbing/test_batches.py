@@ -1,7 +1,4 @@
-"""plumbing/batches.py: rows as tensors, shared out over ranks and micro-batches, by hand.
-
-test_invariance.py shows that the gradient does not depend on them.
-"""
+"""plumbing/batches.py: rows as tensors, shared out over ranks and micro-batches, by hand."""
 
 import pytest
 import torch
@@ -57,4 +54,3 @@ def test_pack_by_hand():
     # 6 is at least 0.75 of 8, and 5 is not; 4 is at least 0.75 of 5, and 3 is not.
     assert pack(rows, [8, 6, 5, 4, 3, 8], 100, shortest=0.75) == [[0, 5, 1], [2, 3], [4]]
     assert pack([0, 1], [20, 30], 14) == [[1], [0]]  # a row over the budget is alone
-    assert pack([], [], 14) == []

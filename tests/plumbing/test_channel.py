@@ -1,7 +1,4 @@
-"""plumbing/distributed/channel.py: order of messages, what a proposal has learned, lost peers.
-
-Both ends run here, in threads that share a store.
-"""
+"""plumbing/distributed/channel.py: order of messages, lost peers. Ranks are threads."""
 
 import itertools
 import threading
@@ -42,14 +39,14 @@ def counting() -> Mock:
     return sampler
 
 
-def study(channel: Channel, steps: int, save_at: int):
-    """Act as a student rank; return its proposals with their metrics."""
+def study(channel: Channel):
+    """Act as a student rank for nine steps; return its proposals with their metrics."""
     sampler, received = RemoteSampler(channel), []
-    for step in range(1, steps + 1):
+    for step in range(1, 10):
         index_N = sampler.propose(2).index_N
         received.append((index_N.tolist(), sampler.metrics()["highest"]))
         sampler.observe(index_N, np.array([step % 5, 0]), 4)
-        if step == save_at:
+        if step == 2:
             sampler.save(step)
     sampler.stop(True)
     return received
@@ -57,14 +54,14 @@ def study(channel: Channel, steps: int, save_at: int):
 
 @pytest.mark.parametrize(("lag", "turn"), [(0, "op"), (1, "po")])
 def test_lag_orders_learning_and_proposing(lag, turn):
-    """Nine steps of three students and two teachers; messages read by all are deleted."""
+    """Three students and two teachers; messages read by all are deleted."""
     ranks, samplers = channels(3, 2), [counting(), counting()]
     with ThreadPoolExecutor() as threads:
-        students = [threads.submit(study, rank, 9, 2) for rank in ranks[:3]]
-        teachers = []
-        for rank, sampler in zip(ranks[3:], samplers, strict=True):
-            prefetching = Prefetching(sampler, 2, lag)
-            teachers.append(threads.submit(serve, prefetching, rank, sampler.save))
+        students = [threads.submit(study, rank) for rank in ranks[:3]]
+        teachers = [
+            threads.submit(serve, Prefetching(sampler, 2, lag), rank, sampler.save)
+            for rank, sampler in zip(ranks[3:], samplers, strict=True)
+        ]
         proposed = [student.result(60) for student in students]
         assert [teacher.result(60) for teacher in teachers] == [True, True]
     assert proposed == [[([2 * i, 2 * i + 1], 2 * i + 1) for i in range(9)]] * 3

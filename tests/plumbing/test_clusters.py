@@ -1,7 +1,4 @@
-"""docs/clusters.md: several machines, which share neither SIGTERM nor files.
-
-Forked ranks with different files; torchrun's agents; docs/slurm.sh, with Slurm's commands replaced.
-"""
+"""docs/clusters.md: several machines, which share neither SIGTERM nor files; docs/slurm.sh."""
 
 import contextlib
 import os
@@ -12,36 +9,25 @@ import time
 from datetime import timedelta
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 import train
 from plumbing import run_dir
 from tests.helpers import ranks
+from tests.helpers.models import save_tiny_model
 
 pytestmark = pytest.mark.slow
 
 
-def lose(folder):
-    (folder / "train.jsonl").unlink()
+def retrain(disk):
+    save_tiny_model(disk / "teacher", "qwen3", initializer_range=0.2)
 
 
-def change(folder):
-    with (folder / "val.jsonl").open("a") as file:
-        file.write('{"problem": "1 + 1", "expected_answer": "2"}\n')
-
-
-def retrain(folder):
-    path = folder / "teacher" / "model.safetensors"
-    weights = {name: 2 * value for name, value in load_file(path).items()}
-    save_file(weights, path, metadata={"format": "pt"})
-
-
-DIFFER = ": ranks 0 and 1 differ: "
+DATA, WEIGHTS = (f"{name}: ranks 0 and 1 differ: " for name in ("data_crc32", "of the teacher"))
 FILES = {  # the change to the second machine's files; the status, the error
-    "missing data": (lose, 2, "train.jsonl cannot be read on "),
-    "other data": (change, 4, "val_data_crc32" + DIFFER),
-    "another teacher": (retrain, 4, "weights of the teacher" + DIFFER),
-    "another --out": (lambda folder: None, 2, " does not see what rank 0 writes there; choose"),
+    "missing data": (lambda d: (d / "train.jsonl").unlink(), 2, "train.jsonl cannot be read on "),
+    "other data": (lambda d: shutil.copy(d / "val.jsonl", d / "train.jsonl"), 4, DATA),
+    "another teacher": (retrain, 4, WEIGHTS),
+    "another --out": (lambda disk: None, 2, " does not see what rank 0 writes there; choose"),
 }
 
 
@@ -69,30 +55,18 @@ def test_machines_with_different_files_are_rejected(case, tiny_family, tiny_data
     assert not list(tmp_path.glob("*/checkpoints")) + list(tmp_path.glob("**/*.tmp"))
 
 
-def two_agents(main, words, log):
-    """Run two agents of torchrun, with two ranks each; return their exit codes and output."""
-    flags = ("--master_addr", "127.0.0.1", "--master_port", ranks.free_port())
-    flags += ("--nnodes", 2, "--nproc_per_node", 2)
-    agents = [ranks.agent(main, words, log, *flags, "--node_rank", node) for node in range(2)]
-    for process in agents:
-        process.join(60)
-    exitcodes = [process.exitcode for process in agents]
-    for process in agents:
-        process.kill()
-    return exitcodes, log.read_text()
-
-
 def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(halfway, tmp_path):
-    """Three starts: to the death of a machine, to SIGTERM at both agents, to the end. Both roles
-    have two ranks."""
+    """Three starts of two agents of torchrun with two ranks each, two for each role: to the death
+    of a machine, to SIGTERM at both agents, to the end."""
     flags = "--steps", 4, "--checkpoint_every", 1, "--teacher_ranks", 2
     whole, folder = tmp_path / "whole", tmp_path / "run"
     ranks.run(whole, *flags, ranks=4, data=halfway)
     words = ranks.command(folder, *flags, model=ranks.DEMO, data=halfway)
 
     def start(name, signals=None):
-        """Have the first student rank, after step 2, send a signal to each agent."""
-        pids = [tmp_path / f"{name}_{node}" for node in range(2)]
+        """Have the first student rank, after step 2, send a signal to each agent. Return the
+        agents' exit codes and output."""
+        pids, log = [tmp_path / f"{name}_{node}" for node in range(2)], tmp_path / name
 
         def send(run):
             if run.layout.rank == 0:
@@ -109,12 +83,19 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
                 ranks.at_step(2, send)
             return train.main(words)
 
-        return two_agents(rank, words, tmp_path / name)
+        flags = ("--nnodes", 2, "--nproc_per_node", 2, "--master_addr", "127.0.0.1")
+        flags += ("--master_port", ranks.free_port(), "--node_rank")
+        agents = [ranks.agent(rank, words, log, *flags, node) for node in range(2)]
+        for process in agents:
+            process.join(60)
+        exitcodes = [process.exitcode for process in agents]
+        for process in agents:
+            process.kill()
+        return exitcodes, log.read_text()
 
     exitcodes, output = start("killed", (None, signal.SIGKILL))
     assert exitcodes == [1, -signal.SIGKILL]
     assert output.count("error: a rank failed or exceeded") == 1
-    assert output.count("exitcode  : 4 ") >= 1
     exitcodes, output = start("stopped", (signal.SIGTERM, signal.SIGTERM))
     assert exitcodes == [1, 1]
     assert output.count("stopped, and saved") == 1 and "error: " not in output

@@ -1,8 +1,6 @@
-"""Whole runs with kills, signals, errors, replicas that differ.
+"""Whole runs with kills, signals, errors, replicas that differ; resumed runs are bit-identical.
 
-Runs are small, on the demo's model, in forked ranks. `assert_same_run` compares a resumed run with
-an uninterrupted one: every number, every exported weight. tests/stress/fault_injection.py kills
-processes of torchrun at random moments.
+tests/stress/fault_injection.py kills processes of torchrun at random moments.
 """
 
 import os
@@ -52,16 +50,15 @@ def checkpoints(folder):
     return sorted(p.name for p in (folder / "checkpoints").iterdir())
 
 
-def test_resume_after_a_kill_at_the_rename_a_damaged_checkpoint_and_a_torn_log(
-    whole, halfway, tmp_path
-):
+def test_resume_after_a_kill_a_damaged_checkpoint_and_a_torn_log(whole, halfway, tmp_path):
+    def written(path, _):  # all of checkpoint 3 is on disk, under its temporary name
+        if str(path).endswith("step_3.tmp/manifest.json"):
+            die()
+
     def kill(rank):
         channel.HEARTBEAT_TIMEOUT_S = 3
-        if rank == 0:  # when all of checkpoint 3 is on disk, under its temporary name
-            manifest = "step_3.tmp/manifest.json"
-            after(
-                checkpoint, "write_atomic", lambda path, _: str(path).endswith(manifest) and die()
-            )
+        if rank == 0:
+            after(checkpoint, "write_atomic", written)
 
     folder = tmp_path / "run"
     ended = go(folder, "--keep", 3, data=halfway, before=kill)
@@ -93,7 +90,6 @@ def test_ctrl_c_during_an_evaluation(whole, halfway, tmp_path):
     assert ended.statuses == [143, 143, 143] and "stopped, and saved" in ended.out
     assert checkpoints(folder) == ["step_2"] and not (folder / "student").exists()
     assert not (folder / "evals/step_2.jsonl").exists()
-    assert [row["step"] for row in metrics_of(folder) if "val_accuracy" in row] == [0]
     resume(folder, whole, halfway, *flags)
     row = read_lines(folder / "metrics.jsonl")[2]
     assert row["train_s"] > 0 and row["rollout_s"] > 0 and row["eval_s"] > 0  # none overwritten
@@ -107,7 +103,6 @@ def run_out_of_memory(*_, **__):
 
 LOST = "error: a rank failed or exceeded --timeout_minutes"
 ENDS = {  # machines, ranks, ranks that end in the first update; how, status, error
-    "first student killed": (1, 3, [0], die, -9, LOST),
     "teacher killed": (1, 3, [2], die, -9, LOST),
     "out of memory": (1, 3, [1], run_out_of_memory, 1, "error on rank 1 (student):\n"),
     "a student killed on another machine": (2, 4, [2], die, -9, LOST),
@@ -154,10 +149,9 @@ def test_a_run_resumes_with_another_number_of_ranks(whole, halfway, tmp_path):
     output = run(folder, *THREE, "--steps", 3, ranks=2, data=halfway)
     assert "note: world_size was 3, is 2; student_ranks was 2, is 1: resumes, but not" in output
     run(folder, *THREE, "--teacher_ranks", 0, data=halfway)  # one process, the teacher in it
-    rows = metrics_of(folder)
-    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
-    assert all(row["grad_norm"] > 0 for row in rows[1:])
+    assert all(row["grad_norm"] > 0 for row in metrics_of(folder)[1:])
     chosen = [row["chosen"] for row in read_lines(folder / "selections.jsonl")]
     assert len(chosen) == len(set(chosen)) == 24  # no problem twice, none lost
-    updates = [[row["teacher_updates"] for row in metrics_of(run)[1:]] for run in (folder, whole)]
-    assert updates[0] == updates[1]
+    for name in ("step", "teacher_updates"):
+        resumed, expected = ([row.get(name) for row in metrics_of(f)] for f in (folder, whole))
+        assert resumed == expected

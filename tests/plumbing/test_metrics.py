@@ -1,4 +1,4 @@
-"""plumbing/metrics.py: gradient-noise statistics and evaluation, by hand."""
+"""plumbing/metrics.py: update_rms and evaluation, by hand."""
 
 import json
 from types import SimpleNamespace
@@ -18,35 +18,18 @@ class Lengths(list):
     question = list.__getitem__
 
 
-@pytest.fixture
-def noise():
-    """The statistics of one weight of two numbers, which is not sharded."""
+def test_update_rms_by_hand():
+    """test_invariance.py has grad_cosine."""
     weight = torch.nn.Parameter(torch.zeros(2))
     noise = GradientNoise(torch.optim.AdamW([weight], betas=(0.9, 0.99), eps=0), one_rank(), 1, 1)
-    noise._sample = torch.flatten
-    return noise
-
-
-def test_grad_cosine_compares_the_gradients_of_both_halves(noise):
-    (weight,) = noise.parameters
-    gradients = torch.tensor([[3.0, 4.0], [8.0, 6.0]])  # cos = (3 * 8 + 4 * 6) / (5 * 10)
-    weight.grad = torch.zeros(2)
-    for half in noise.watch([[0], [1]]):
-        weight.grad += gradients[half]
-    assert noise["grad_cosine"] == pytest.approx(48 / 50)
-
-
-def test_update_rms_by_hand(noise):
-    (weight,) = noise.parameters
-    weight.grad = torch.tensor([3.0, -4.0])
-    noise.optimizer.step()
-    noise.measure_update()
-    assert noise["update_rms"] == pytest.approx(1)  # the first update is the gradient's sign
-    weight.grad = -weight.grad
-    noise.optimizer.step()
-    noise.measure_update()
-    # m̂ = (0.9 * 0.1 g - 0.1 g) / (1 - 0.81) = -0.01 g / 0.19, v̂ = g²
-    assert noise["update_rms"] == pytest.approx(0.01 / 0.19, rel=1e-4)
+    noise._sample = torch.flatten  # it is not sharded
+    # The first update is the gradient's sign. After the second m̂ = (0.9 * 0.1 g - 0.1 g) / (1 -
+    # 0.81) = -0.01 g / 0.19, and v̂ = g².
+    for sign, expected in ((1, 1), (-1, 0.01 / 0.19)):
+        weight.grad = sign * torch.tensor([3.0, -4.0])
+        noise.optimizer.step()
+        noise.measure_update()
+        assert noise["update_rms"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_evaluation_counts_an_overlong_prompt_as_wrong(tmp_path):

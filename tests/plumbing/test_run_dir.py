@@ -9,9 +9,9 @@ import torch
 
 from plumbing import checkpoint
 from plumbing.checkpoint import Learner
-from plumbing.errors import InputError
 from plumbing.files import read_lines
 from plumbing.run_dir import RunDir
+from tests.helpers.errors import rejected
 from tests.helpers.ranks import command, contents, one_rank, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -50,7 +50,6 @@ def whole(tmp_path_factory, run_dir):
 OUT = {
     "file": "file is a file; choose a directory",
     "file/run": "cannot be used (Not a directory): choose another",
-    "a" * 300: "cannot be used (File name too long): choose another",
     ".": "not empty, and holds no run; choose another directory",
 }
 
@@ -59,9 +58,8 @@ OUT = {
 def test_an_unusable_directory_is_rejected_and_unchanged(name, tmp_path, run_dir):
     (tmp_path / "file").write_text("mine")
     before = contents(tmp_path)
-    with pytest.raises(InputError) as error:
+    with rejected(OUT[name]):
         run_dir(tmp_path / name).open()
-    assert OUT[name] in str(error.value) and "\n" not in str(error.value)
     assert contents(tmp_path) == before
 
 
@@ -107,9 +105,8 @@ def test_a_run_that_cannot_be_resumed_is_rejected_and_unchanged(case, whole, tmp
     shutil.copytree(whole, folder)
     damage(folder)
     before = contents(folder)
-    with pytest.raises(InputError) as error:
+    with rejected(message):
         run_dir(folder, "--steps", 3, *flags.split()).open()
-    assert message in str(error.value) and "\n" not in str(error.value)
     assert contents(folder) == before
 
 
@@ -126,7 +123,7 @@ def test_a_directory_in_use_by_another_job_is_rejected(whole, run_dir):
     """Before anything is read, as it may change at any moment."""
     other = run_dir(whole)
     other._lock()
-    with pytest.raises(InputError, match="another job is writing there; end it, or choose another"):
+    with rejected("another job is writing there; end it, or choose another"):
         run_dir(whole, "--seed", 1).open()
     other.file_lock.release()
     assert run_dir(whole, "--steps", 2).open() == 2

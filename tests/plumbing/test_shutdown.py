@@ -1,6 +1,6 @@
 """plumbing/distributed/shutdown.py: the report of an error, and its exit status.
 
-test_faults.py has signals, and errors in whole runs; test_bad_input.py has rejected flags.
+test_faults.py has signals and whole runs.
 """
 
 from types import SimpleNamespace
