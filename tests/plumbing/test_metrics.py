@@ -1,12 +1,9 @@
-"""plumbing/metrics.py: update_rms and evaluation, by hand."""
+"""plumbing/metrics.py: evaluation by hand. test_invariance.py has grad_cosine."""
 
 import json
 from types import SimpleNamespace
 
-import pytest
-import torch
-
-from plumbing.metrics import GradientNoise, evaluate
+from plumbing.metrics import evaluate
 from plumbing.run_dir import RunDir
 from rollout import Rollouts
 from tests.helpers.ranks import one_rank, parse
@@ -16,20 +13,6 @@ class Lengths(list):
     """Problems whose question is the number of their prompt's tokens, which `range` encodes."""
 
     question = list.__getitem__
-
-
-def test_update_rms_by_hand():
-    """test_invariance.py has grad_cosine."""
-    weight = torch.nn.Parameter(torch.zeros(2))
-    noise = GradientNoise(torch.optim.AdamW([weight], betas=(0.9, 0.99), eps=0), one_rank(), 1, 1)
-    noise._sample = torch.flatten  # it is not sharded
-    # The first update is the gradient's sign. After the second m̂ = (0.9 * 0.1 g - 0.1 g) / (1 -
-    # 0.81) = -0.01 g / 0.19, and v̂ = g².
-    for sign, expected in ((1, 1), (-1, 0.01 / 0.19)):
-        weight.grad = sign * torch.tensor([3.0, -4.0])
-        noise.optimizer.step()
-        noise.measure_update()
-        assert noise["update_rms"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_evaluation_counts_an_overlong_prompt_as_wrong(tmp_path):

@@ -1,6 +1,5 @@
 """plumbing/progress.py: diagnostics, their numbers and limits, each printed once; the console."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,9 +16,9 @@ def row(step=1, **numbers):
     return row | {"groups": 20, "zero_variance": 0.5} | numbers
 
 
-def diagnostics(rows=(), folder=Path("none")):
+def diagnostics(rows=()):
     """Make the diagnostics of a run with 100 validation problems and these rows, over 3 steps."""
-    return progress.Diagnostics(parse("--eval_every", 10), 100, folder, rows, steps=3)
+    return progress.Diagnostics(parse("--eval_every", 10), 100, rows, steps=3)
 
 
 def notes(diagnostics, rows, about):
@@ -48,7 +47,7 @@ def test_dead_groups_are_reported_once_with_their_main_cause(cause):
     assert notes(diagnostics(rows[:4]), rows[4:], "dead") == [note]
 
 
-def test_step_time_by_part_is_reported_again_where_another_part_dominates():
+def test_step_time_by_part_is_reported_once():
     """2 + 1 + 1 seconds, and a tenth of an evaluation's 10."""
     rows = [row(train_s=1.0, verify_s=1.0, eval_s=10.0, val_accuracy=0.1)] * 3
     first = diagnostics()
@@ -56,36 +55,27 @@ def test_step_time_by_part_is_reported_again_where_another_part_dominates():
     (note,) = notes(first, rows[2:] * 3, "takes")
     assert "5 s: 40% generation, 20% grading, 20% training, 20% evaluation. To shorten it" in note
     assert first.step_time() == diagnostics(rows).step_time() == diagnostics().step_time() == []
-    assert notes(first, [row(train_s=3.9)] * 3, "takes") == first.step_time() == []  # under 2 x 2 s
-    assert notes(first, [row(train_s=4.0, seconds=7.0)] * 3, "takes") == []
-    assert "8 s: 50% training, 25% generation" in first.step_time()[0] and first.step_time() == []
     assert "a step takes 5 s: 40% gen" in diagnostics(rows[:1]).step_time()[0]  # a short run
 
 
 COLLAPSES = {  # right answers of 100, evaluation by evaluation -> the steps of a collapse
     (36, 60, 41): [],  # a third of 60 is 20
     (36, 60, 40): [30],
-    (60, 40, 46, 30, 47, 40): [20, 60],  # 14 below 60 is far by 0.02 of an answer, 13 is near
+    (60, 40, 30, 41, 40): [20, 50],  # not at 30, which is no new one
     (20, 10): [],  # half, but two standard errors are 2 √(20·0.8 + 10·0.9) = 10
     (20, 9): [20],
 }
 
 
 @pytest.mark.parametrize("rights", COLLAPSES)
-def test_accuracy_collapses_by_a_third_and_by_more_than_two_standard_errors(rights, tmp_path):
-    rows, steps = [{"val_accuracy": right / 100, "eval_s": 1.0} for right in rights], []
-    for i, new in enumerate(rows):
-        new["step"] = step = 10 * i + 10
-        for saved in (step - 5, step):  # the one between two evaluations may be of the collapse
-            (tmp_path / f"checkpoints/step_{saved}").mkdir(parents=True)
-        resumed = diagnostics(rows[:i], tmp_path)
-        for note in notes(resumed, [new], "accuracy fell"):
-            assert f"{tmp_path}/checkpoints/step_{step - 10} is from before it" in note
-            steps.append(step)
-    assert steps == COLLAPSES[rights]
-    first = diagnostics()
-    assert len(notes(first, rows, "; no checkpoint is from before it")) == len(steps)
-    assert bool(notes(first, [row(zero_variance=1.0)] * 3, "accuracy collapsed")) == bool(steps)
+def test_accuracy_collapses_by_a_third_and_by_more_than_two_standard_errors(rights):
+    rows = [{"val_accuracy": right / 100, "eval_s": 1.0} for right in rights]
+    rows = [row | {"step": 10 * i} for i, row in enumerate(rows, 1)]
+    resumed = [notes(diagnostics(rows[:i]), [rows[i]], "accuracy fell") for i in range(len(rows))]
+    assert [10 * i for i, printed in enumerate(resumed, 1) if printed] == COLLAPSES[rights]
+    assert notes(diagnostics(), rows, "accuracy fell") == [
+        n for printed in resumed for n in printed
+    ]
 
 
 def test_a_stop_before_the_first_step_is_not_reported_as_saved(tmp_path, capsys):
