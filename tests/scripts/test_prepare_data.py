@@ -1,6 +1,7 @@
 """prepare_data: what becomes of every row of small tables, and rejected input."""
 
 import hashlib
+import itertools
 import json
 import random
 import re
@@ -19,10 +20,12 @@ from scripts import prepare_data
 from scripts.prepare_data import arguments, prepare
 from scripts.sources import SOURCES
 from tests.helpers.models import ROOT
+from tests.helpers.ranks import contents
 
 GOOD, VOTE = "has_answer_extracted", "no_answer_extracted"
 OPEN_MATH = "problem expected_answer problem_type pass_rate_72b_tir"
 OWN, ANSWER, QUESTION = "problem expected_answer", "problem answer", "question answer"
+PART = "-00000-of-00001.parquet"
 
 
 def table(columns, *rows):
@@ -72,10 +75,6 @@ def run(copy, out, **flags):
     return manifest, read_lines(out / "train.jsonl"), read_lines(out / "val.jsonl")
 
 
-def content(out):
-    return {path.name: path.read_bytes() for path in out.iterdir()}
-
-
 @pytest.fixture(autouse=True, scope="module")
 def shared_verifier():
     """Share one pool of workers, as starting them takes a second."""
@@ -110,15 +109,13 @@ def test_every_row_of_a_table_is_written_or_counted(tmp_path):
 
 
 def test_the_validation_split_is_the_smallest_ranks_of_the_normalised_texts(tmp_path):
-    copy, orders = write(tmp_path / "in.jsonl", ROWS), set()
-    texts = ["what is 1+1?", "find x.", "area?", "half?"]
-    for seed in range(5):
-        _, train, val = run(copy, tmp_path / str(seed), val_size=2, seed=seed)
-        ranks = {hashlib.sha256(f"{seed}\n{text}".encode()).digest(): text for text in texts}
-        in_order = [ranks[rank] for rank in sorted(ranks)]
-        assert [normalise(row["problem"]) for row in val + train] == in_order
-        orders.add(tuple(in_order))
-    assert len(orders) > 1
+    copy = write(tmp_path / "in.jsonl", ROWS)
+    for seed in range(3):
+        _, *splits = run(copy, tmp_path / str(seed), val_size=2, seed=seed)
+        train, val = ([normalise(row["problem"]) for row in split] for split in splits)
+        texts = ["what is 1+1?", "find x.", "area?", "half?"]
+        texts.sort(key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
+        assert (val, train) == (texts[:2], texts[2:])
 
 
 def test_keep_repeats_writes_every_training_row_and_no_validation_problem(tmp_path):
@@ -190,58 +187,39 @@ def test_bad_files_are_rejected_in_one_line_and_nothing_is_written(name, tmp_pat
     assert not out.exists()
 
 
-def test_files_made_with_other_settings_are_not_overwritten(tmp_path):
+def test_earlier_files_survive_other_settings_and_a_failure_while_writing(tmp_path, monkeypatch):
     copy, out = write(tmp_path / "in.jsonl", ROWS), tmp_path / "out"
-    run(copy, out)
-    before = content(out)
-    run(copy, out)  # the same settings write the same files
-    assert content(out) == before
-    with pytest.raises(InputError, match="made with other settings"):
-        run(copy, out, seed=1)
-    (out / "manifest.json").unlink()
-    with pytest.raises(InputError, match="made with other settings"):
-        run(copy, out)
-
-
-def test_a_failure_while_writing_leaves_the_old_files(tmp_path, monkeypatch):
-    copy, out = write(tmp_path / "in.jsonl", ROWS), tmp_path / "out"
-    run(copy, out)
-    before = content(out)
 
     def fill_the_disk(table, path, *arguments):
         path.write_text("half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(prepare_data.Table, "write", fill_the_disk)
-    with pytest.raises(OSError, match="No space left"):
+    run(copy, out)
+    before = contents(out)
+    run(copy, out)  # the same settings write the same files
+    with pytest.raises(InputError, match="made with other settings"):
+        run(copy, out, seed=1)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(prepare_data.Table, "write", fill_the_disk)
         run(copy, out)
-    assert content(out) == before
-
-
-# MATH has solutions, MATH-500 answers. Two of the six solutions below can be trained on.
-SOLUTIONS = {
-    "train": [
-        ("What is 1+1?", "We add: \\boxed{3}, no, \\boxed{2}."),  # the last box is the answer
-        ("No box?", "It is 5."),
-        ("Open box?", "\\boxed{5"),
-    ],
-    "test": [
-        ("Held  OUT?", "\\boxed{7}"),  # in MATH-500, with other case and spacing
-        ("Held out and useless?", "\\boxed{8}"),  # in MATH-500, with an empty answer
-        ("A third?", "\\boxed{\\frac{1}{3}}"),
-    ],
-}
-MATH_500 = table(ANSWER, ("Held out?", "7"), ("Held out and useless?", ""), ("Only there?", "9"))
+    assert contents(out) == before
+    (out / "manifest.json").unlink()
+    with pytest.raises(InputError, match="made with other settings, or by hand"):
+        run(copy, out)
 
 
 @pytest.fixture
 def math(tmp_path):
     """A folder with MATH in two splits and in another configuration, and a file with MATH-500."""
-    for split, rows in SOLUTIONS.items():
-        for config in ("data", "algebra"):
-            path = tmp_path / f"MATH/{config}/{split}-00000-of-00001.parquet"
-            write(path, [row | {"level": "5"} for row in table("problem solution", *rows)])
-    return tmp_path / "MATH", write(tmp_path / "t.jsonl", [row | {"level": 5} for row in MATH_500])
+    splits = {"train": [("What is 1+1?", "We add: \\boxed{3}, no, \\boxed{2}.")]}  # the last box
+    splits["train"] += [("No box?", "It is 5."), ("Open box?", "\\boxed{5")]
+    splits["test"] = [("Held  OUT?", "\\boxed{7}"), ("Held out and useless?", "\\boxed{8}")]
+    splits["test"] += [("A third?", "\\boxed{\\frac{1}{3}}")]
+    for split, config in itertools.product(splits, ("data", "algebra")):
+        rows = [(*row, "5") for row in splits[split]]
+        write(tmp_path / f"MATH/{config}/{split}{PART}", table("problem solution level", *rows))
+    rows = [("Held out?", "7", 5), ("Held out and useless?", "", 5), ("Only there?", "9", 5)]
+    return tmp_path / "MATH", write(tmp_path / "math500.jsonl", table(ANSWER + " level", *rows))
 
 
 def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path, math):
@@ -254,7 +232,7 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path, math):
     train, val = ({row["problem"]: row["expected_answer"] for row in split} for split in rows)
     assert train == {"What is 1+1?": "2", "A third?": r"\frac{1}{3}"}
     assert val == {"Held out?": "7", "Only there?": "9"}
-    (math[0] / "data/test-00000-of-00001.parquet").unlink()
+    (math[0] / f"data/test{PART}").unlink()
     with pytest.raises(InputError, match="file of a split 'test'"):
         run(math[0], tmp_path / "other", **flags)
 
@@ -273,7 +251,6 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path, math):
         ({"against": "x.jsonl"}, "x.jsonl: no such file or folder here, and .* hub cannot be read"),
         ({"copy": ROOT / "docs"}, "docs: no .jsonl, .parquet or .json file of a split 'cot'"),
         ({"source": "numina"}, "no field 'answer' .it has: problem, solution, level"),
-        ({"source": "dapo"}, "no field 'prompt' .it has: "),
     ],
 )
 def test_bad_settings_are_rejected_and_nothing_is_written(flags, message, tmp_path, math):
@@ -282,24 +259,13 @@ def test_bad_settings_are_rejected_and_nothing_is_written(flags, message, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-PART = "-00000-of-00001.parquet"
-HEAD = (
-    "Solve the following math problem step by step. The last line of your response should be of "
-    "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
-)
+WORD, HEAD = "math-word-problem", "Solve the following math problem step by step. The last line of"
+HEAD += " your response should be of the form Answer: $Answer.\n\n"
 TAIL = '\n\nRemember to put your answer on its own line after "Answer:".'
-NUMINA = "problem answer problem_is_valid solution_is_valid question_type source"
-WORD = "math-word-problem"
-BIG_MATH, DEEPMATH = "problem answer source llama8b_solve_rate", "question final_answer difficulty"
-AB = f"{HEAD}a\n\nb{TAIL}"
-
-
-def dapo(prompt):
-    return {"prompt": [{"content": prompt, "role": "user"}], "reward_model": {"ground_truth": "34"}}
-
-
 ONE, TWO = table(QUESTION, ("One?", "1+0=<<1+0=1>>1\n#### 1"), ("Many?", "#### 1,000"))
 UNMARKED, TESTED = table(QUESTION, ("None?", "It is 5"), ("Tested?", "#### 3"))
+AB = f"{HEAD}a\n\nb{TAIL}"
+NUMINA = "problem answer problem_is_valid solution_is_valid question_type source"
 # Source -> its files, the columns written for each problem, and the dropped rows if there are any.
 FORMATS = {
     "gsm8k": (
@@ -311,25 +277,15 @@ FORMATS = {
         {"One?": ("1",), "Many?": ("1000",), "Tested?": ("3",)},
         {"no_####": 1, "same_as_evaluation": 1},
     ),
-    "gsm8k-test": (
-        {f"main/train{PART}": [ONE, TWO], f"main/test{PART}": [TESTED]},
-        {"Tested?": ("3",)},
-    ),
-    "gsm8k-platinum": ({f"main/test{PART}": [TESTED]}, {"Tested?": ("3",)}),
-    "math500": (
-        {"test.jsonl": table(ANSWER + " level", ("a", "7", 5), ("A", "7", 5))},
-        {"A": ("7", 5)},
-        {"repeat": 1},
-    ),
-    "deepscaler": (
-        {"deepscaler.json": table(ANSWER, ("a", "1"), ("b", "\\frac{1}{2}"), ("c", ""))},
-        {"a": ("1",), "b": ("\\frac{1}{2}",)},
-        {"empty_answer": 1},
-    ),
     "dapo": (
-        {"data/dapo-math-17k.parquet": [*map(dapo, [AB] * 100 + [f"{HEAD}c{TAIL}", "Solve d"])]},
+        {
+            "data/dapo-math-17k.parquet": [
+                {"prompt": [{"content": text}], "reward_model": {"ground_truth": "34"}}
+                for text in (AB, AB, f"{HEAD}c{TAIL}", "Solve d")
+            ]
+        },
         {"a\n\nb": ("34",), "c": ("34",)},
-        {"repeat": 99, "other_prompt": 1},
+        {"repeat": 1, "other_prompt": 1},
     ),
     "dapo-en": (
         {
@@ -337,10 +293,6 @@ FORMATS = {
             f"all/train{PART}": table("prompt solution", ("汉", "1")),
         },
         {"a": ("34",), "b": ("1",)},
-    ),
-    "big-math": (
-        {f"train{PART}": table(BIG_MATH, ("a", "1", "harp", 0.015625), ("b", "2", "orca"))},
-        {"a": ("1", 0.015625, "harp"), "b": ("2", "orca")},
     ),
     "numina": (
         {
@@ -353,21 +305,26 @@ FORMATS = {
                 ("e", "Notfound", "Yes", "Yes", WORD),
                 ("f", "1", "Incomplete", "Yes", WORD),
                 ("g", "1", "Yes", "Problem not solved", WORD),
-                ("h", None, "Yes", "Yes", WORD),
             )
         },
         {"a": ("1", "cn_k12"), "b": ("B", "cn_k12")},
-        {"question_type=proof": 1, "answer=proof": 1, "answer=notfound": 1, "empty_answer": 1}
+        {"question_type=proof": 1, "answer=proof": 1, "answer=notfound": 1}
         | {"other_problem_is_valid": 1, "other_solution_is_valid": 1},
     ),
-    "deepmath": (
-        {f"train{PART}": table(DEEPMATH, ("a", "0", 5.5), ("b", "1", 8.0))},
-        {"a": ("0", 5.5), "b": ("1", 8.0)},
-    ),
-    "aime24": ({f"data/train{PART}": table(ANSWER, ("a", "033"))}, {"a": ("033",)}),
-    "aime25": ({"test.jsonl": table(ANSWER, ("a", "70"))}, {"a": ("70",)}),
-    "amc23": ({f"test{PART}": table(QUESTION, ("a", "27.0"))}, {"a": ("27.0",)}),
 }
+BIG_MATH, DEEPMATH = "problem answer source llama8b_solve_rate", "question final_answer difficulty"
+for name, file, columns, row, written in (
+    ("gsm8k-test", f"main/test{PART}", QUESTION, ("a", "#### 3"), ("3",)),
+    ("gsm8k-platinum", f"main/test{PART}", QUESTION, ("a", "#### 3"), ("3",)),
+    ("math500", "test.jsonl", ANSWER + " level", ("a", "7", 5), ("7", 5)),
+    ("deepscaler", "deepscaler.json", ANSWER, ("a", "1"), ("1",)),
+    ("big-math", f"train{PART}", BIG_MATH, ("a", "1", "harp", 0.0625), ("1", 0.0625, "harp")),
+    ("deepmath", f"train{PART}", DEEPMATH, ("a", "0", 5.5), ("0", 5.5)),
+    ("aime24", f"data/train{PART}", ANSWER, ("a", "033"), ("033",)),
+    ("aime25", "test.jsonl", ANSWER, ("a", "70"), ("70",)),
+    ("amc23", f"test{PART}", QUESTION, ("a", "27.0"), ("27.0",)),
+):
+    FORMATS[name] = {file: table(columns, row, ("b", *row[1:]))}, {"a": written, "b": written}
 
 
 @pytest.mark.parametrize("name", sorted(set(SOURCES) - {"openmathreasoning", "math", "own"}))
