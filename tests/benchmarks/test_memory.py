@@ -113,17 +113,13 @@ def test_a_card_too_small_for_a_teacher_rank_fits_no_rows():
     assert Run.parse(["--activation_checkpointing"], 8).most_rows(24) == 0
 
 
-def test_command_prints_presets_one_run_and_errors(capsys):
+def test_command_prints_presets_and_one_run(capsys):
     assert memory.main([]) == 0
     assert "| **peak of a student rank** | 50.4 | 45.8 | 95.1 | 80.9 |" in capsys.readouterr().out
     assert memory.main(["--preset=one-gpu", "--per_device_batch_size=8", "--card=24"]) == 0
     table = capsys.readouterr().out
     assert "| fits 24 GiB | yes |" in table
     assert "| … with --activation_checkpointing | 13 |" in table
-    for flags, reason in (("--model nowhere", "nowhere"), ("--ranks 7 --teacher_ranks 0", "7")):
-        assert memory.main(flags.split()) == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1 and reason in error
 
 
 def test_unknown_model_type_has_no_formula(monkeypatch):

@@ -80,14 +80,3 @@ def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(halfway, tmp_
     assert [line["finite_logp"] for line in lines] == finite and 0 < sum(finite) < len(lines)
     code, output = ranks(2, replay.main, "--step", 1, folder)  # without what was wrong
     assert code == 1 and "failed then, and does not now" in output
-
-
-def test_bad_input_is_one_line(whole, tmp_path, monkeypatch, capsys):
-    def rejected(folder, step):
-        assert replay.main([str(folder), "--step", str(step)]) == 2
-        return capsys.readouterr().err
-
-    assert "trained by 2 student ranks: torchrun --nproc_per_node 2 -m" in rejected(whole, 4)
-    assert "not a run directory" in rejected(tmp_path, 2)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert rejected(whole, 9) == f"error: --step 9: {whole} has steps 1 to 4\n"

@@ -3,8 +3,6 @@
 import re
 from html import unescape
 
-import pytest
-
 from plumbing.files import digest, write_lines
 from scripts import report
 from tests.helpers.runs import GOLDILOCKS, make_run, selection
@@ -111,15 +109,3 @@ def test_followed_until_it_is_finished(tmp_path, monkeypatch, capsys):
     assert seconds == 7 and "2 of 4" in first and 'http-equiv="refresh"' in first
     assert "finished in" in words_of(last) and 'http-equiv="refresh"' not in last
     assert capsys.readouterr().out == f"{out}\n" and [*out.parent.iterdir()] == [out]
-
-
-def test_bad_input_is_one_line_and_writes_nothing(tmp_path, capsys):
-    run, page = make(tmp_path / "run"), tmp_path / "page.html"
-    (run / "samples.jsonl").write_text("oops\n{}\n")
-    before = set(tmp_path.iterdir())
-    for out, message in ((page, "line 1: damaged"), (tmp_path, "is a directory: name the file")):
-        with pytest.raises(SystemExit, match="2"):
-            report.main([str(run), "--out", str(out)])
-        printed = capsys.readouterr()
-        assert printed.err.startswith("report: ") and message in printed.err
-        assert (printed.out, printed.err.count("\n"), set(tmp_path.iterdir())) == ("", 1, before)
