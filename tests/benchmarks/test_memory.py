@@ -102,15 +102,11 @@ def test_a_teacher_without_a_rank_adds_its_weights_and_moments():
 
 @pytest.mark.parametrize("ranks", [1, 8])
 def test_most_rows_fit_and_one_more_does_not(ranks):
-    flags = ["--preset", "one-gpu"]
-    rows = Run.parse(flags, ranks).most_rows(24)
-    for more, fits in ((0, True), (1, False)):
-        run = Run.parse([*flags, "--per_device_batch_size", str(rows + more)], ranks)
+    rows = Run.parse(["--preset=one-gpu"], ranks).most_rows(24)
+    for batch, fits in ((rows, True), (rows + 1, False)):
+        run = Run.parse(["--preset=one-gpu", f"--per_device_batch_size={batch}"], ranks)
         assert run.fits(24) == fits == (run.gib()["student"] <= USABLE * 24)
-
-
-def test_a_card_too_small_for_a_teacher_rank_fits_no_rows():
-    assert Run.parse(["--activation_checkpointing"], 8).most_rows(24) == 0
+    assert Run.parse(["--activation_checkpointing"], 8).most_rows(24) == 0  # too small a teacher's
 
 
 def test_command_prints_presets_and_one_run(capsys):

@@ -7,7 +7,7 @@ from plumbing.errors import InputError
 from scripts import analysis
 from scripts.analysis import Run, load_methods
 from tests.helpers.ranks import parse
-from tests.helpers.runs import GOLDILOCKS, make_run, selection
+from tests.helpers.runs import GOLDILOCKS, make_run
 
 
 def test_what_was_spent_is_a_running_total(tmp_path):
@@ -38,15 +38,6 @@ def test_curves_of_a_run_that_is_writing_have_only_what_was_measured(tmp_path):
     assert run.curve("val_accuracy").to_dict() == {0: 0.1, 3: 0.3}
     assert run.curve("teacher_mae", "device_hours").to_dict() == {16: 0.2}
     assert run.curve("unheard of").empty
-
-
-def test_selections_have_the_prediction_of_the_chosen_and_the_mean_of_its_pool(tmp_path):
-    choices = [selection(1, False, [0.1, 0.4, None], 8, chosen=1)]
-    choices += [selection(2, True, [0.3, None], 16, chosen=1), selection(2, True, [None], 0)]
-    table = Run.load(make_run(tmp_path / "run", [{"step": 2}], choices)).selections
-    assert table.predicted.fillna(-1).tolist() == [0.4, -1, -1]
-    assert table.pool_mean.fillna(-1).tolist() == [0.25, 0.3, -1]
-    assert table.y.tolist() == [0.5, 0, 0] and table.chosen.tolist() == [11, 11, 10]
 
 
 def test_runs_that_differ_only_in_their_seed_are_one_method(tmp_path):

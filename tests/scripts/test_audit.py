@@ -17,11 +17,12 @@ ROWS = [
 ]
 ROWS = [row | {"teacher_noise_floor": 0.1, "groups": 4, "grad_norm": 0.1} for row in ROWS]
 SELECTIONS = [
-    selection(1, False, [0.4, 0.2], 8, chosen=0),  # y = 1/2
+    selection(1, False, [0.4, 0.2, None], 8, chosen=0),  # y = 1/2
     selection(1, False, [0.1, 0.3], 16, chosen=1),  # y = 0
     selection(1, True, [0.2, 0.4], 0, chosen=0),
     selection(1, True, [0.3, 0.0], 8, chosen=0),
-    selection(2, True, [0.1, None], 0, chosen=0),
+    selection(2, True, [0.1], 0, chosen=0),
+    selection(2, True, [None, 0.9], 0, chosen=0),  # of unknown prediction
 ]
 
 
@@ -46,9 +47,9 @@ def test_measures_by_hand(tmp_path):
             "predicted, greedy": 0.35,
             "outcome y, greedy": 0.25,
             "predicted, exploring": 0.2,
-            "outcome y, exploring": 1 / 6,
+            "outcome y, exploring": 1 / 8,
             "lift, predicted": 0.35 - (0.3 + 0.2) / 2,
-            "lift, outcome": 0.25 - 1 / 6,
+            "lift, outcome": 0.25 - 1 / 8,
         }
     )
     assert all(math.isnan(value) for value in audit.measures(run, 3, 4).values())
