@@ -62,15 +62,9 @@ def write(path, rows):
     return path
 
 
-def settings(**flags):
-    """Arguments of `prepare`. None: the flag is not given; True: it has no value."""
-    given = {name: value for name, value in flags.items() if value is not None}
-    return arguments([f"--{name}" + f"={x}" * (x is not True) for name, x in given.items()])
-
-
-def run(copy, out, **flags):
+def run(copy, out, flags="--val_size 1"):
     """Return (manifest, training rows, validation rows)."""
-    manifest = prepare(settings(**{"val_size": 1, "copy": copy, "out": out} | flags))
+    manifest = prepare(arguments(f"--copy {copy} --out {out} {flags}".split()))
     assert {path.name for path in out.iterdir()} == {"manifest.json", "train.jsonl", "val.jsonl"}
     return manifest, read_lines(out / "train.jsonl"), read_lines(out / "val.jsonl")
 
@@ -84,6 +78,12 @@ def shared_verifier():
 
 
 @pytest.fixture
+def copy(tmp_path):
+    """A file with ROWS."""
+    return write(tmp_path / "in.jsonl", ROWS)
+
+
+@pytest.fixture
 def hub(monkeypatch, tmp_path):
     """Make a folder the hub; hub(hub_id) is the folder of a data set at commit c0ffee."""
     info = type("Info", (), {"sha": "c0ffee"})
@@ -92,9 +92,8 @@ def hub(monkeypatch, tmp_path):
     return lambda hub_id: tmp_path / f"hub/datasets/{hub_id}@c0ffee"
 
 
-def test_every_row_of_a_table_is_written_or_counted(tmp_path):
-    out = tmp_path / "out"
-    manifest, train, val = run(write(tmp_path / "in.jsonl", ROWS), out)
+def test_every_row_of_a_table_is_written_or_counted(tmp_path, copy):
+    manifest, train, val = run(copy, tmp_path / "out")
     # 4 + 3 + 1 + 1 = 9 usable rows, 4 are written. 1+1: 3 repeats. x: 1 repeat and 1 conflict.
     assert manifest["rows_read"] == 12
     assert manifest["dropped_rows"] == DROPPED | {"repeat": 4, "conflicting_answer": 1}
@@ -105,32 +104,32 @@ def test_every_row_of_a_table_is_written_or_counted(tmp_path):
         "Area?": {"expected_answer": "\\frac{1}{2}", "pass_rate": 1.0},
         "Half?": {"expected_answer": "\\frac{1}{2}"},
     }
-    assert json.loads((out / "manifest.json").read_text()) == manifest
+    assert json.loads((tmp_path / "out/manifest.json").read_text()) == manifest
 
 
-def test_the_validation_split_is_the_smallest_ranks_of_the_normalised_texts(tmp_path):
-    copy = write(tmp_path / "in.jsonl", ROWS)
+def test_the_validation_split_is_the_smallest_ranks_of_the_normalised_texts(tmp_path, copy):
     for seed in range(3):
-        _, *splits = run(copy, tmp_path / str(seed), val_size=2, seed=seed)
+        _, *splits = run(copy, tmp_path / str(seed), f"--val_size 2 --seed {seed}")
         train, val = ([normalise(row["problem"]) for row in split] for split in splits)
         texts = ["what is 1+1?", "find x.", "area?", "half?"]
         texts.sort(key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
         assert (val, train) == (texts[:2], texts[2:])
 
 
-def test_keep_repeats_writes_every_training_row_and_no_validation_problem(tmp_path):
-    copy = write(tmp_path / "in.jsonl", ROWS)
+def test_keep_repeats_writes_every_training_row_and_no_validation_problem(tmp_path, copy):
     usable_rows = {"what is 1+1?": 4, "find x.": 3, "area?": 1, "half?": 1}
     for seed in range(4):  # each of the four problems is held out once
-        manifest, train, val = run(copy, tmp_path / str(seed), seed=seed, keep_repeats=True)
+        flags = f"--val_size 1 --keep_repeats --seed {seed}"
+        manifest, train, val = run(copy, tmp_path / str(seed), flags)
         held_out = normalise(val[0]["problem"])
         assert held_out not in {normalise(row["problem"]) for row in train}
         assert len(train) == manifest["train_rows"] == 9 - usable_rows[held_out]
         assert 12 == len(train) + len(val) + sum(manifest["dropped_rows"].values())
 
 
-def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, hub):
-    expected = run(write(tmp_path / "in.jsonl", ROWS), tmp_path / "out", keep_repeats=True)[1:]
+def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, copy, hub):
+    flags = "--val_size 1 --keep_repeats"
+    expected = run(copy, tmp_path / "out", flags)[1:]
     parts = {"cot-00000-of-00002": ROWS[:7], "cot-00001-of-00002": ROWS[7:]}
     parts["tir-00000-of-00001"] = table(OPEN_MATH, ("Another split?", "1", GOOD, "n/a"))
     for name, rows in parts.items():
@@ -138,7 +137,7 @@ def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, hu
     shuffled = write(tmp_path / "x.json", random.Random(0).sample(ROWS, len(ROWS)))
     copies = {"file": shuffled, "folder": hub("some/maths"), "hub": "some/maths"}
     for name, copy in copies.items():
-        manifest, *rows = run(copy, tmp_path / f"out-{name}", keep_repeats=True)
+        manifest, *rows = run(copy, tmp_path / f"out-{name}", flags)
         assert rows == list(expected)
         assert manifest["commit"] == ("c0ffee" if name == "hub" else None)
     assert [Path(name).name[:9] for name in manifest["files"]] == ["cot-00000", "cot-00001"]
@@ -149,14 +148,15 @@ def test_a_custom_file_keeps_its_other_columns(tmp_path, ending):
     rows = table(OWN + " topic extra_info", ("a", "1", "sums", {"of": [1, 2]}), ("b", "2"))
     copy = write(tmp_path / f"a.{ending}", rows)
     held_out = write(tmp_path / "b.jsonl", table(OWN, ("B", "2")))
-    _, train, val = run(copy, tmp_path / "out", source="own", val_copy=held_out, val_size=None)
+    _, train, val = run(copy, tmp_path / "out", f"--source own --val_copy {held_out}")
     assert (train, [row["problem"] for row in val]) == (rows[:1], ["B"])
 
 
 def test_numbers_become_text_and_unverifiable_answers_are_dropped(tmp_path):
     """Also where an unverifiable answer has two rows of three."""
     rows = table(OWN, ("Größe?", 18), ("b", 0.5), ("b", "{{"), ("b", "{{"), ("d", None))
-    manifest, *splits = run(write(tmp_path / "in.jsonl", rows), tmp_path / "out", source="own")
+    copy = write(tmp_path / "in.jsonl", rows)
+    manifest, *splits = run(copy, tmp_path / "out", "--source own --val_size 1")
     assert {row["expected_answer"] for split in splits for row in split} == {"18", "0.5"}
     assert manifest["dropped_rows"] == {"empty_answer": 1, "unverifiable_answer": 2}
 
@@ -180,15 +180,17 @@ def test_bad_files_are_rejected_in_one_line_and_nothing_is_written(name, tmp_pat
     data, message = BAD_FILES[name]
     copy, out = tmp_path / name, tmp_path / "out"
     copy.write_text(data)
-    given = ["--source", "own", "--copy", str(copy), "--out", str(out), "--val_size", "1"]
-    assert prepare_data.main(given) == 2
+    flags = f"--source own --val_size 1 --out {out} --copy".split()
+    assert prepare_data.main([*flags, str(copy)]) == 2  # its name has spaces
     last = capsys.readouterr().err.splitlines()[-1]  # the lines before it are progress bars
     assert last.startswith("error: ") and re.search(message, last)
     assert not out.exists()
 
 
-def test_earlier_files_survive_other_settings_and_a_failure_while_writing(tmp_path, monkeypatch):
-    copy, out = write(tmp_path / "in.jsonl", ROWS), tmp_path / "out"
+def test_earlier_files_survive_other_settings_and_a_failure_while_writing(
+    tmp_path, copy, monkeypatch
+):
+    out = tmp_path / "out"
 
     def fill_the_disk(table, path, *arguments):
         path.write_text("half")
@@ -198,7 +200,7 @@ def test_earlier_files_survive_other_settings_and_a_failure_while_writing(tmp_pa
     before = contents(out)
     run(copy, out)  # the same settings write the same files
     with pytest.raises(InputError, match="made with other settings"):
-        run(copy, out, seed=1)
+        run(copy, out, "--val_size 1 --seed 1")
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
         patch.setattr(prepare_data.Table, "write", fill_the_disk)
         run(copy, out)
@@ -224,8 +226,8 @@ def math(tmp_path):
 
 def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path, math):
     """Training on one of MATH's two splits would silently be another experiment."""
-    flags = {"source": "math", "val_copy": math[1], "val_size": None}
-    manifest, *rows = run(math[0], tmp_path / "out", **flags)
+    flags = f"--source math --val_copy {math[1]}"
+    manifest, *rows = run(math[0], tmp_path / "out", flags)
     assert manifest["rows_read"] == 6
     assert manifest["dropped_rows"] == {"no_box": 2, "same_as_evaluation": 2}
     assert manifest["validation"]["dropped_rows"] == {"empty_answer": 1}
@@ -234,28 +236,28 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path, math):
     assert val == {"Held out?": "7", "Only there?": "9"}
     (math[0] / f"data/test{PART}").unlink()
     with pytest.raises(InputError, match="file of a split 'test'"):
-        run(math[0], tmp_path / "other", **flags)
+        run(math[0], tmp_path / "other", flags)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"val_size": 0}, "val_size: 0: must be in"),
-        ({"source": "maths"}, "invalid choice: 'maths' .choose from .*openmathreasoning"),
-        ({"source": "own", "copy": None}, "--source own needs --copy FILE"),
-        ({"source": "own", "val_copy": "x", "val_size": 1}, "own is validated on another data set"),
-        ({"source": "math", "val_size": 3}, "--val_size: math is validated on another data set"),
-        ({"val_copy": "x.jsonl"}, "--val_copy: openmathreasoning is validated on problems of its"),
-        ({"source": "aime24", "against": "x.jsonl"}, "--against: aime24 is a test set, kept whole"),
-        ({"against": "math"}, "--against math: it is not a test set"),
-        ({"against": "x.jsonl"}, "x.jsonl: no such file or folder here, and .* hub cannot be read"),
-        ({"copy": ROOT / "docs"}, "docs: no .jsonl, .parquet or .json file of a split 'cot'"),
-        ({"source": "numina"}, "no field 'answer' .it has: problem, solution, level"),
+        ("--val_size 0", "val_size: 0: must be in"),
+        ("--source maths", "invalid choice: 'maths' .choose from .*openmathreasoning"),
+        ("--source own --copy=", "--source own needs --copy FILE"),
+        ("--source own --val_copy x --val_size 1", "own is validated on another data set"),
+        ("--source math --val_size 3", "--val_size: math is validated on another data set"),
+        ("--val_copy x.jsonl", "--val_copy: openmathreasoning is validated on problems of its"),
+        ("--source aime24 --against x.jsonl", "--against: aime24 is a test set, kept whole"),
+        ("--against math", "--against math: it is not a test set"),
+        ("--against x.jsonl", "x.jsonl: no such file or folder here, and .* hub cannot be read"),
+        (f"--copy {ROOT}/docs", "docs: no .jsonl, .parquet or .json file of a split 'cot'"),
+        ("--source numina", "no field 'answer' .it has: problem, solution, level"),
     ],
 )
 def test_bad_settings_are_rejected_and_nothing_is_written(flags, message, tmp_path, math):
     with pytest.raises(ValueError, match=message):
-        run(**{"copy": math[0], "out": tmp_path / "out", "val_size": None} | flags)
+        run(math[0], tmp_path / "out", flags)
     assert not (tmp_path / "out").exists()
 
 
@@ -334,8 +336,8 @@ def test_a_source_is_read_in_the_format_of_the_hub(name, tmp_path, hub):
     source, out = SOURCES[name], tmp_path / "out"
     for path, rows in files.items():
         write(hub(source.hub_id) / path, rows)
-    val_size = None if source.held_out or source.evaluation else 1
-    manifest = prepare(settings(source=name, out=out, val_size=val_size))
+    val_size = "" if source.held_out or source.evaluation else " --val_size 1"
+    manifest = prepare(arguments(f"--source {name} --out {out}{val_size}".split()))
     rows = [row for file in out.glob("*.jsonl") for row in read_lines(file)]
     assert {row.pop("problem"): tuple(row.values()) for row in rows} == expected
     assert all(set(row) <= {"expected_answer", "pass_rate", source.keep} for row in rows)
@@ -348,9 +350,8 @@ def test_problems_of_the_files_against_are_dropped_counted_and_shown(tmp_path, h
     copy = write(tmp_path / "in.jsonl", table(OWN, *((problem, "1") for problem in problems)))
     test = write(tmp_path / "test.jsonl", [{"problem": "What is 7 + 5 ?"}])  # needs no answer
     write(hub(SOURCES["aime25"].hub_id) / "test.jsonl", table(ANSWER, ("else", "1")))
-    args = settings(source="own", copy=copy, out=tmp_path / "out", val_size=1)
-    args.against = [str(test), "aime25"]
-    manifest = prepare(args)
+    flags = f"--source own --val_size 1 --against {test} aime25"
+    manifest, *_ = run(copy, tmp_path / "out", flags)
     facts = manifest["decontamination"]
     assert manifest["dropped_rows"] == facts["dropped_problems"] == {"same_as_evaluation": 3}
     assert manifest["train_rows"] + manifest["val_rows"] == facts["evaluation_problems"] == 2
