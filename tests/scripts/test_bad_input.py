@@ -1,5 +1,6 @@
 """Every command rejects bad input with one line and exit status 2, and changes no file."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -19,6 +20,9 @@ CASES = [
     (compare, "uniform other_data", "different validation sets"),
     (compare, "uniform uniform", "two runs of 'uniform' have the same seed"),
     (compare, "uniform damaged", "never evaluated"),
+    (compare, "no_metrics", "metrics.jsonl: no such file, or none of its lines has step"),
+    (compare, "torn_metrics", "metrics.jsonl, line 1: damaged"),
+    (compare, "first_version", "config.json is of another version of train.py"),
     (evaluate, f"{DEMO} --k 2", "--k 2: must be at most --samples 1"),
     (evaluate, f"{DEMO} --samples 4", "greedy samples are all the same; give --temperature"),
     (evaluate, f"{DEMO} --preset demo --data nowhere.jsonl", "nowhere.jsonl: no such data file"),
@@ -33,6 +37,7 @@ CASES = [
     (evaluate, "changed", "data.jsonl has changed since the run"),
     (plot, "e0 e1 e2 e3 e4 e5 e6 e7", "8 methods, but only 7 colours"),
     (replay, ". --step 1", "not a run directory"),
+    (replay, "later_version --step 1", "another version of this code (epsilon is not in its con"),
     (replay, "goldilocks --step 1", "trained by 6 student ranks: torchrun --nproc_per_node 6 -m"),
     (replay, "uniform --step 9", "--step 9: uniform has steps 1 to 1"),
     (report, "damaged", "line 1: damaged"),
@@ -63,11 +68,17 @@ def runs(tmp_path, monkeypatch):
         "changed": evaluated | {"train_data_crc32": 1},
         "other_data": evaluated | {"val_data_crc32": 2, "seed": 1},
         "damaged": {"rows": [{"step": 1}], "seed": 1},
+        **{key: {} for key in ("no_metrics", "torn_metrics", "first_version", "later_version")},
         **{f"e{i}": evaluated | {"epsilon": i} for i in range(8)},
     }.items():
         make_run(Path(name), **data | changes)
     Path("changed/student").symlink_to(DEMO)
-    Path("damaged/samples.jsonl").write_text("oops\n{}\n")
+    for file in ("damaged/samples.jsonl", "torn_metrics/metrics.jsonl"):
+        Path(file).write_text('oops\n{"step": 1}\n')
+    for name, removed in (("first_version", "student_ranks"), ("later_version", "epsilon")):
+        config = json.loads(Path("uniform/config.json").read_text())
+        del config[removed]
+        Path(name, "config.json").write_text(json.dumps(config))
 
 
 @pytest.mark.parametrize(("script", "flags", "message"), CASES)
