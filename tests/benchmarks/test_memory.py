@@ -31,12 +31,8 @@ def kept_by_forward(family: str, layers: int, tokens: int, lora: bool) -> tuple:
     trained = sum(p.numel() for p in lm.base_model.parameters() if p.requires_grad)
     weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
     saved = []  # holds all tensors, so that no address is used twice
-
-    def pack(tensor):
-        saved.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    hooks = (lambda tensor: saved.append(tensor) or tensor), (lambda tensor: tensor)
+    with torch.autograd.graph.saved_tensors_hooks(*hooks):
         output = lm.base_model(torch.zeros(2, tokens // 2, dtype=torch.long), use_cache=False)
     assert output.last_hidden_state.requires_grad
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}

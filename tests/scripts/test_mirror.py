@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -62,9 +63,14 @@ def run_mirror(tmp_path, *flags):
     return mirror.main([*map(str, line)])
 
 
-def test_known_numbers_verdicts_and_samples_are_logged_at_their_step(tmp_path, store):
-    write_run(tmp_path / "run", row(0), row(1) | {"teacher_loss": None}, row(2))
-    assert run_mirror(tmp_path) == 0
+@pytest.mark.parametrize(("flags", "status"), [([], 0), (["--follow"], 130)])
+def test_an_unfinished_run_is_logged_once_or_until_ctrl_c(
+    tmp_path, store, monkeypatch, flags, status
+):
+    """Known numbers, verdicts and samples at their steps. Ctrl-C closes the tracker, too."""
+    monkeypatch.setattr(mirror.time, "sleep", Mock(side_effect=KeyboardInterrupt))
+    write_run(tmp_path / "run", row(0), row(1) | {"teacher_loss": None}, row(2), steps=9)
+    assert run_mirror(tmp_path, *flags) == status
     assert store == [expected(0), expected(1), expected(2), "end"]
 
 
@@ -97,31 +103,18 @@ def test_follow_copies_what_comes_and_starts_again_when_steps_are_replaced(
     assert store == [expected(0), expected(1), *replaced, expected(4), "end"]
 
 
-def test_ctrl_c_closes_the_tracker(tmp_path, store, monkeypatch):
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    write_run(tmp_path / "run", row(0), row(1), steps=2)
-    monkeypatch.setattr(mirror.time, "sleep", interrupt)
-    assert run_mirror(tmp_path, "--follow") == 130
-    assert store == [expected(0), expected(1), "end"]
-
-
-def test_bad_input_is_one_line_and_the_run_is_not_touched(tmp_path, monkeypatch, capsys, store):
-    def rejected():
-        with pytest.raises(SystemExit, match="2"):
-            run_mirror(tmp_path)
-        line = capsys.readouterr().err
-        assert line.startswith("mirror: ") and line.count("\n") == 1 and not store
-        return line
-
-    assert "not a run directory" in rejected()
+def test_a_second_mirror_and_a_missing_tracker_are_rejected_in_one_line(
+    tmp_path, monkeypatch, capsys
+):
     before = contents(write_run(tmp_path / "run", row(0)))
-    with FileLock(tmp_path / "logs" / "run-trackio-mirror.lock"):
-        assert "could not be acquired" in rejected()
-    monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "trackio", None)
-    assert rejected().endswith(": pip install trackio\n")
+    with FileLock(tmp_path / "logs" / "run-trackio-mirror.lock"), pytest.raises(SystemExit):
+        run_mirror(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        run_mirror(tmp_path)
+    locked, missing = capsys.readouterr().err.splitlines()
+    assert locked.startswith("mirror: ") and "could not be acquired" in locked
+    assert missing.startswith("mirror: ") and missing.endswith(": pip install trackio")
     assert contents(tmp_path / "run") == before
 
 
