@@ -1,7 +1,6 @@
 """prepare_data: what becomes of every row of small tables, and rejected input."""
 
 import hashlib
-import itertools
 import json
 import random
 import re
@@ -165,12 +164,10 @@ GOOD_LINE = '{"problem": "a", "expected_answer": "1"}\n'
 BAD_FILES = {
     "not JSON.jsonl": (GOOD_LINE + "{oops\n", ".jsonl, after row 1: cannot be read"),
     "not Parquet.parquet": ("PAR1 no", ".parquet, after row 0: cannot be read"),
-    "not a list.json": ('"a"', ".json, row 1: no field 'expected_answer'"),
     "not an object.jsonl": ("[1, 2]\n", "row 1: no field 'expected_answer' .it has: none"),
     "no answer.jsonl": ('{"problem": "a", "b": "1"}', "no field 'expected_answer' .it has: prob"),
     "boolean.jsonl": (GOOD_LINE.replace('"1"', "true"), "'expected_answer' is a bool"),
     "half a character.jsonl": (GOOD_LINE.replace("a", "\\ud800", 1), "surrogates not allowed"),
-    "empty.jsonl": ("", "0 usable problems in 0 rows"),
     "too few.jsonl": (GOOD_LINE * 3, "1 usable problems in 3 rows .* too few for --val_size 1"),
 }
 
@@ -212,14 +209,14 @@ def test_earlier_files_survive_other_settings_and_a_failure_while_writing(
 
 @pytest.fixture
 def math(tmp_path):
-    """A folder with MATH in two splits and in another configuration, and a file with MATH-500."""
+    """A folder with MATH in two splits, and a file with MATH-500."""
     splits = {"train": [("What is 1+1?", "We add: \\boxed{3}, no, \\boxed{2}.")]}  # the last box
     splits["train"] += [("No box?", "It is 5."), ("Open box?", "\\boxed{5")]
     splits["test"] = [("Held  OUT?", "\\boxed{7}"), ("Held out and useless?", "\\boxed{8}")]
     splits["test"] += [("A third?", "\\boxed{\\frac{1}{3}}")]
-    for split, config in itertools.product(splits, ("data", "algebra")):
-        rows = [(*row, "5") for row in splits[split]]
-        write(tmp_path / f"MATH/{config}/{split}{PART}", table("problem solution level", *rows))
+    for split, rows in splits.items():
+        rows = table("problem solution level", *((*row, "5") for row in rows))
+        write(tmp_path / f"MATH/data/{split}{PART}", rows)
     rows = [("Held out?", "7", 5), ("Held out and useless?", "", 5), ("Only there?", "9", 5)]
     return tmp_path / "MATH", write(tmp_path / "math500.jsonl", table(ANSWER + " level", *rows))
 
@@ -242,7 +239,6 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path, math):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--val_size 0", "val_size: 0: must be in"),
         ("--source maths", "invalid choice: 'maths' .choose from .*openmathreasoning"),
         ("--source own --copy=", "--source own needs --copy FILE"),
         ("--source own --val_copy x --val_size 1", "own is validated on another data set"),
