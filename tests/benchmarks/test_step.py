@@ -1,4 +1,4 @@
-"""Measured steps on two student ranks and a teacher rank; bad flags."""
+"""Measured steps on two student ranks and a teacher rank."""
 
 import pytest
 

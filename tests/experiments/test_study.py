@@ -95,7 +95,6 @@ def test_a_comparison_by_hand(tmp_path, monkeypatch):
     assert row["seeds"] == 2 and row["base"] == "14.0 ± 0.0%" and row["own"] == "16.0 ± 1.4%"
     assert row["score"].startswith("+2.0 (") and row["equal"].startswith("+6.0 (")
     assert row["r"] == pytest.approx(2) and row["x"] == pytest.approx(0.2 / 0.9)
-    assert row["predicted"] == pytest.approx(analysis.predicted_speed(2, 0.2 / 0.9))
     assert "80% → 60% | 2.00 | 0.22 | 1.30" in study_report.show([row])
 
 

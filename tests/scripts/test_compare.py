@@ -1,4 +1,4 @@
-"""compare: its tables by hand, and runs that cannot be compared."""
+"""compare: its tables by hand."""
 
 from scripts import compare
 from scripts.analysis import bootstrap, load_methods

@@ -1,4 +1,4 @@
-"""evaluate: the accuracy that train.py logs, pass@k by hand, the lenient score, bad input."""
+"""evaluate: the accuracy that train.py logs, pass@k by hand, the lenient score."""
 
 import pandas as pd
 
