@@ -70,14 +70,3 @@ def test_live_groups_against_uniform_by_hand():
     runs = pd.DataFrame(rows, columns=["sampler", "visibility", "dead groups"])
     means = lab.summary(runs.assign(problems=500, **{"success gained": 0.1}))
     assert means["live ÷ uniform's"].tolist() == pytest.approx([4, 1])
-
-
-BAD = {"--problems 100": "must be at least 144", "--visibility 2": "in [0, 1]"}
-BAD |= {"--samplers uniform best": "--sampler best: choose from goldilocks"}
-
-
-@pytest.mark.parametrize(("flags", "message"), BAD.items())
-def test_bad_flags_end_with_a_line(flags, message, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        lab.main(flags.split())
-    assert message in capsys.readouterr().err

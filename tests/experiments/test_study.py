@@ -59,8 +59,8 @@ def test_speed_up_by_hand():
     # A method that ends where it began, or below, reaches nothing that is worth a ratio.
     for slope in (0, -0.05):
         falls = pd.DataFrame({0: {t: slope * t for t in range(0, 121, 10)}})
-        both = study_report.speed_up(base, falls, [0]), study_report.speed_up(falls, base, [0])
-        assert all(map(math.isnan, both))
+        assert math.isnan(study_report.speed_up(base, falls, [0]))
+        assert math.isnan(study_report.speed_up(falls, base, [0]))
 
 
 def test_predicted_speed_by_hand():
@@ -95,7 +95,6 @@ def test_a_comparison_by_hand(tmp_path, monkeypatch):
     assert row["seeds"] == 2 and row["base"] == "14.0 ± 0.0%" and row["own"] == "16.0 ± 1.4%"
     assert row["score"].startswith("+2.0 (") and row["equal"].startswith("+6.0 (")
     assert row["r"] == pytest.approx(2) and row["x"] == pytest.approx(0.2 / 0.9)
-    assert row["predicted"] == pytest.approx(analysis.predicted_speed(2, 0.2 / 0.9))
     assert "80% → 60% | 2.00 | 0.22 | 1.30" in study_report.show([row])
 
 

@@ -1,13 +1,10 @@
-"""analysis: amounts and methods of runs by hand, and directories that are no runs."""
+"""analysis: amounts and methods of runs by hand."""
 
 import pytest
 
-import train
-from plumbing.errors import InputError
 from scripts import analysis
 from scripts.analysis import Run, load_methods
-from tests.helpers.ranks import parse
-from tests.helpers.runs import GOLDILOCKS, make_run, selection
+from tests.helpers.runs import GOLDILOCKS, make_run
 
 
 def test_what_was_spent_is_a_running_total(tmp_path):
@@ -40,15 +37,6 @@ def test_curves_of_a_run_that_is_writing_have_only_what_was_measured(tmp_path):
     assert run.curve("unheard of").empty
 
 
-def test_selections_have_the_prediction_of_the_chosen_and_the_mean_of_its_pool(tmp_path):
-    choices = [selection(1, False, [0.1, 0.4, None], 8, chosen=1)]
-    choices += [selection(2, True, [0.3, None], 16, chosen=1), selection(2, True, [None], 0)]
-    table = Run.load(make_run(tmp_path / "run", [{"step": 2}], choices)).selections
-    assert table.predicted.fillna(-1).tolist() == [0.4, -1, -1]
-    assert table.pool_mean.fillna(-1).tolist() == [0.25, 0.3, -1]
-    assert table.y.tolist() == [0.5, 0, 0] and table.chosen.tolist() == [11, 11, 10]
-
-
 def test_runs_that_differ_only_in_their_seed_are_one_method(tmp_path):
     runs = []
     for i, loss in enumerate(("grpo", "grpo", "dapo")):
@@ -59,28 +47,3 @@ def test_runs_that_differ_only_in_their_seed_are_one_method(tmp_path):
     assert {name: [run.config["seed"] for run in runs] for name, runs in methods} == names
     runs = [make_run(tmp_path / p, [{"step": 1}], preset=p, model=f"a/{p}") for p in ("s", "l")]
     assert list(load_methods(runs)) == ["s, uniform", "l, uniform"]
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "message"),
-    [
-        ("config.json", "", "not a run directory"),
-        ("config.json", '{"preset": "demo"}', "config.json is of another version of train.py"),
-        ("metrics.jsonl", "", "metrics.jsonl: no such file, or none of its lines has step"),
-        ("metrics.jsonl", '{"step": 1}\noops\n{"step": 2}\n', "metrics.jsonl, line 2: damaged"),
-    ],
-)
-def test_directories_that_are_no_runs(tmp_path, file, text, message):
-    folder = make_run(tmp_path / "run", [{"step": 1}])
-    (folder / file).write_text(text)
-    with pytest.raises(InputError) as error:
-        Run.load(folder)
-    assert message in str(error.value) and str(folder) in str(error.value)
-
-
-def test_a_run_of_another_version_is_rejected():
-    facts = vars(parse("--out", "runs/a"))
-    assert analysis.recorded(train.Config, facts | {"world_size": 8}) == parse("--out", "runs/a")
-    facts.pop("steps")
-    with pytest.raises(InputError, match=r"another version of this code \(steps is not in"):
-        analysis.recorded(train.Config, facts)

@@ -17,11 +17,12 @@ ROWS = [
 ]
 ROWS = [row | {"teacher_noise_floor": 0.1, "groups": 4, "grad_norm": 0.1} for row in ROWS]
 SELECTIONS = [
-    selection(1, False, [0.4, 0.2], 8, chosen=0),  # y = 1/2
+    selection(1, False, [0.4, 0.2, None], 8, chosen=0),  # y = 1/2
     selection(1, False, [0.1, 0.3], 16, chosen=1),  # y = 0
     selection(1, True, [0.2, 0.4], 0, chosen=0),
     selection(1, True, [0.3, 0.0], 8, chosen=0),
-    selection(2, True, [0.1, None], 0, chosen=0),
+    selection(2, True, [0.1], 0, chosen=0),
+    selection(2, True, [None, 0.9], 0, chosen=0),  # of unknown prediction
 ]
 
 
@@ -46,9 +47,9 @@ def test_measures_by_hand(tmp_path):
             "predicted, greedy": 0.35,
             "outcome y, greedy": 0.25,
             "predicted, exploring": 0.2,
-            "outcome y, exploring": 1 / 6,
+            "outcome y, exploring": 1 / 8,
             "lift, predicted": 0.35 - (0.3 + 0.2) / 2,
-            "lift, outcome": 0.25 - 1 / 6,
+            "lift, outcome": 0.25 - 1 / 8,
         }
     )
     assert all(math.isnan(value) for value in audit.measures(run, 3, 4).values())
@@ -110,30 +111,29 @@ def test_predicted_gain_by_hand(tmp_path):
 
 
 def test_what_a_run_cannot_tell_is_nan_and_open(tmp_path):
-    """Without a live group nothing is predicted; without a cosine r alone."""
-    dead = [selection(t, True, [None], 0) for t in range(1, 21) for _ in range(4)]
-    rows = [{"step": t} for t in range(1, 21)]
-    gain = audit.predicted_gain(load(tmp_path / "dead", rows, dead, candidates=2))
+    """Without a cosine r alone is predicted; without a live group nothing."""
+    run = uniform_run(tmp_path / "run")
+    del run.metrics["grad_cosine"]
+    gain = audit.predicted_gain(run)
+    assert gain["r"] == pytest.approx(0.45 / 0.25) and math.isnan(gain["S"])
+    run.selections["y"] = 0.0
+    gain = audit.predicted_gain(run)
     assert gain["live"] == 0 and math.isnan(gain["r"]) and audit.pays(gain) == "open"
-    half = [row | {"y": 0.5 * (i % 2)} for i, row in enumerate(dead)]
-    gain = audit.predicted_gain(load(tmp_path / "half", rows, half, candidates=2, epsilon=0))
-    assert gain["r"] == pytest.approx((5 / 6) / (1 / 2)) and math.isnan(gain["S"])
+
+
+def test_a_teacher_pays_if_the_whole_interval_of_its_gain_is_above_4_3():
     answers = {(1.2, 1.5): "open", (1.4, 1.5): "yes", (1.1, 1.3): "no"}
     for (low, high), answer in answers.items():
         assert audit.pays({"low": low, "high": high}) == answer
 
 
-def write_data(path):
-    rows = [{"problem": f"{i} + 1", "expected_answer": "1"} for i in range(20)]
-    write_lines(path, rows)
-    return {"train_data": str(path), "train_data_crc32": digest(path)[1]}
-
-
 def test_a_teacher_learns_from_a_uniform_run(tmp_path, tiny_model, capsys):
     """It predicts before it has learned from the step, and from the step before. If a perfect
     teacher does not pay, the answer is no."""
-    data = write_data(tmp_path / "train.jsonl")
-    run = uniform_run(tmp_path / "run", **data, teacher_learning_rate=0.01)
+    data = tmp_path / "train.jsonl"
+    write_lines(data, [{"problem": f"{i} + 1", "expected_answer": "1"} for i in range(20)])
+    config = {"train_data": str(data), "train_data_crc32": digest(data)[1]}
+    run = uniform_run(tmp_path / "run", **config, teacher_learning_rate=0.01)
     predicted_N = audit.read_by_teacher(run, str(tiny_model)).reshape(20, 4)
     assert (predicted_N[:2] == 0.25).all() and (predicted_N[2:] != 0.25).all()
     audit.main([str(tmp_path / "run"), "--teacher", str(tiny_model)])
@@ -141,20 +141,3 @@ def test_a_teacher_learns_from_a_uniform_run(tmp_path, tiny_model, capsys):
     numbers = "75% | 1.80 | 0.50 | 1.19 (1.19 to 1.19) | no |"
     assert perfect == f"| run | a perfect one | {numbers}"
     assert str(tiny_model) in taught and taught.endswith("| no |")
-
-
-def test_bad_input_for_a_teacher_is_one_line(tmp_path, tiny_model, capsys):
-    """A run that selects, data that have changed, a directory that is no model."""
-    data = write_data(tmp_path / "train.jsonl")
-    load(tmp_path / "goldilocks")
-    uniform_run(tmp_path / "changed", **data | {"train_data_crc32": 1})
-    uniform_run(tmp_path / "run", **data)
-    for name, model, message in (
-        ("goldilocks", tiny_model, "needs a run with --sampler uniform"),
-        ("changed", tiny_model, "changed"),
-        ("run", tmp_path, "model"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            audit.main([str(tmp_path / name), "--teacher", str(model)])
-        error = capsys.readouterr().err
-        assert message in error and error.count("\n") == 1

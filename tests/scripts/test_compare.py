@@ -1,6 +1,4 @@
-"""compare: its tables by hand, and runs that cannot be compared."""
-
-import pytest
+"""compare: its tables by hand."""
 
 from scripts import compare
 from scripts.analysis import bootstrap, load_methods
@@ -63,23 +61,3 @@ def test_one_seed_has_no_interval_and_unfinished_runs_get_a_note(tmp_path, capsy
     assert (
         printed.err == f"note: {u} is at step 1 of 1; {count}note: {g} is at step 0 of 9; {count}"
     )
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"val_data_crc32": 2}, "different validation sets"),
-        ({"seed": 0}, "two runs of 'uniform' have the same seed"),
-        ({"verdicts": (), "rows": [{"step": 1}]}, "never evaluated"),
-    ],
-)
-def test_runs_that_cannot_be_compared_are_rejected_in_one_line(tmp_path, capsys, config, message):
-    shared = {"verdicts": [[0, 0], [1, 0]], "val_data_crc32": 1}
-    good = make_run(tmp_path / "good", **shared)
-    bad = make_run(tmp_path / "bad", **shared | {"seed": 1} | config)
-    with pytest.raises(SystemExit) as stop:
-        compare.main([str(good), str(bad)])
-    printed = capsys.readouterr()
-    errors = [line for line in printed.err.splitlines() if not line.startswith("note: ")]
-    assert (stop.value.code, len(errors), printed.out) == (2, 1, "")
-    assert errors[0].startswith("compare: ") and message in errors[0]

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -62,93 +63,78 @@ def run_mirror(tmp_path, *flags):
     return mirror.main([*map(str, line)])
 
 
-def test_known_numbers_verdicts_and_samples_are_logged_at_their_step(tmp_path, store):
-    write_run(tmp_path / "run", row(0), row(1) | {"teacher_loss": None}, row(2))
-    assert run_mirror(tmp_path) == 0
+@pytest.mark.parametrize(("flags", "status"), [([], 0), (["--follow"], 130)])
+def test_an_unfinished_run_is_logged_once_or_until_ctrl_c(
+    tmp_path, store, monkeypatch, flags, status
+):
+    """Known numbers, verdicts and samples at their steps. Ctrl-C closes the tracker, too."""
+    monkeypatch.setattr(mirror.time, "sleep", Mock(side_effect=KeyboardInterrupt))
+    write_run(tmp_path / "run", row(0), row(1) | {"teacher_loss": None}, row(2), steps=9)
+    assert run_mirror(tmp_path, *flags) == status
     assert store == [expected(0), expected(1), expected(2), "end"]
 
 
 def test_follow_copies_what_comes_and_starts_again_when_steps_are_replaced(
     tmp_path, store, monkeypatch
 ):
-    """From before the run: a torn line waits; so does step 2 until its evaluation is made up for.
-    Killed after step 3, the run resumes from step 1 with another loss, and then gets more steps."""
-    folder = tmp_path / "run"
+    """From before the run. Step 2 waits until its evaluation is made up for, and an unfinished line
+    is ignored. After step 3 the run resumes from step 1 with another loss."""
     seen = []
-
-    def tear():
-        write_run(folder, row(0), steps=4)
-        with (folder / "metrics.jsonl").open("a") as file:
-            file.write('{"step": 1, "lo')
-
-    events = iter(
+    states = iter(
         [
-            lambda: None,
-            tear,
-            lambda: write_run(folder, row(0), row(1), {"step": 2, "loss": 1.0}, steps=4),
-            lambda: write_run(folder, row(0), row(1), row(2), row(3), steps=4),
-            lambda: write_run(folder, row(0), row(1), row(2, 0.5), steps=4),
-            lambda: write_run(folder, row(0), row(1), row(2, 0.5), row(3, 0.5), row(4), steps=4),
+            [row(0)],
+            [row(0), row(1), {"step": 2, "loss": 1.0}],
+            [row(0), row(1), row(2), row(3)],
+            [row(0), row(1), row(2, 0.5)],
+            [row(0), row(1), row(2, 0.5), row(3, 0.5), row(4)],
         ]
     )
 
     def sleep(_):
         seen.append([values[0] for values in store])
-        next(events)()
+        write_run(tmp_path / "run", *next(states), steps=4)
+        with (tmp_path / "run/metrics.jsonl").open("a") as file:
+            file.write('{"step": 1, "lo')
 
     monkeypatch.setattr(mirror.time, "sleep", sleep)
     assert run_mirror(tmp_path, "--follow") == 0
-    assert next(events, None) is None
-    assert seen == [[], [], [0], [0, 1], [0, 1, 2, 3], [0, 1, 2]]
+    assert seen == [[], [0], [0, 1], [0, 1, 2, 3], [0, 1, 2]]
     replaced = [expected(2, 0.5), expected(3, 0.5)]
     assert store == [expected(0), expected(1), *replaced, expected(4), "end"]
 
 
-def test_ctrl_c_closes_the_tracker(tmp_path, store, monkeypatch):
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    write_run(tmp_path / "run", row(0), row(1), steps=2)
-    monkeypatch.setattr(mirror.time, "sleep", interrupt)
-    assert run_mirror(tmp_path, "--follow") == 130
-    assert store == [expected(0), expected(1), "end"]
-
-
-def test_bad_input_is_one_line_and_the_run_is_not_touched(tmp_path, monkeypatch, capsys, store):
-    def rejected():
-        with pytest.raises(SystemExit, match="2"):
-            run_mirror(tmp_path)
-        line = capsys.readouterr().err
-        assert line.startswith("mirror: ") and line.count("\n") == 1 and not store
-        return line
-
-    assert "not a run directory" in rejected()
+def test_a_second_mirror_and_a_missing_tracker_are_rejected_in_one_line(
+    tmp_path, monkeypatch, capsys
+):
     before = contents(write_run(tmp_path / "run", row(0)))
-    with FileLock(tmp_path / "logs" / "run-trackio-mirror.lock"):
-        assert "could not be acquired" in rejected()
-    monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "trackio", None)
-    assert rejected().endswith(": pip install trackio\n")
+    with FileLock(tmp_path / "logs" / "run-trackio-mirror.lock"), pytest.raises(SystemExit):
+        run_mirror(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        run_mirror(tmp_path)
+    locked, missing = capsys.readouterr().err.splitlines()
+    assert locked.startswith("mirror: ") and "could not be acquired" in locked
+    assert missing.startswith("mirror: ") and missing.endswith(": pip install trackio")
     assert contents(tmp_path / "run") == before
 
 
 def in_tensorboard(folder):
-    """(step, key, value) of what TensorBoard reads, (None, "samples", text) for a text."""
+    """(step, key, value) of what TensorBoard reads, and the steps that have samples."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder / "run"), {"scalars": 0, "tensors": 0})
-    events.Reload()
-    tags = events.Tags()["scalars"]
-    texts = events.Tensors("samples/text_summary")
+    tags = events.Reload().Tags()["scalars"]
     values = [(event.step, tag, event.value) for tag in tags for event in events.Scalars(tag)]
-    return values + [(text.step, "samples", text.tensor_proto.string_val) for text in texts]
+    return values, [text.step for text in events.Tensors("samples/text_summary")]
 
 
 def in_trackio(folder):
     """The same of trackio's file."""
     with sqlite3.connect(folder / "goldilocks-rl.db") as file:
         rows = file.execute("SELECT step, metrics FROM metrics WHERE run_name = 'run'").fetchall()
-    return [(step, *item) for step, text in rows for item in json.loads(text).items()]
+    values = [(step, *item) for step, text in rows for item in json.loads(text).items()]
+    numbers = [value for value in values if value[1] != "samples"]
+    return numbers, [value[0] for value in values if value not in numbers]
 
 
 @pytest.mark.slow
@@ -156,27 +142,25 @@ def in_trackio(folder):
 def test_started_again_after_sigkill_it_has_every_step_once(tmp_path, tracker):
     """Killed while it follows. A run with other settings is then not overwritten."""
     pytest.importorskip(tracker)
-    read = {"tensorboard": in_tensorboard, "trackio": in_trackio}[tracker]
     logs, rows = tmp_path / "logs", [row(step, 1 / (step + 1)) for step in range(61)]
     folder = write_run(tmp_path / "run", *rows[:30], steps=60)
-    command = [sys.executable, "-m", "scripts.mirror", str(folder), "--to", tracker]
-    command += ["--out", str(logs)]
-    how = {"cwd": ROOT, "env": os.environ | {"TRACKIO_DIR": str(logs)}}
-    first = subprocess.Popen([*command, "--follow"], **how)
+    command = [sys.executable, "-m", "scripts.mirror", folder, "--to", tracker, "--out", logs]
+    settings = {"cwd": ROOT, "env": os.environ | {"TRACKIO_DIR": str(logs)}}
+    first = subprocess.Popen([*command, "--follow"], **settings)
     while not [*logs.glob("run/events*"), *logs.glob("*.db")]:
         time.sleep(0.1)
     time.sleep(1)  # trackio stores what it was given twice a second
     first.kill()
     assert first.wait() == -signal.SIGKILL
     write_run(folder, *rows)
-    subprocess.run(command, **how, check=True)
+    subprocess.run(command, **settings, check=True)
+    logged, samples = (in_trackio if tracker == "trackio" else in_tensorboard)(logs)
     steps = [expected(step, 1 / (step + 1)) for step in range(61)]
     numbers = {(step, key): value for step, each, _ in steps for key, value in each.items()}
-    logged = [item for item in read(logs) if item[1] != "samples"]
-    assert len(logged) == len(numbers) == len(read(logs)) - 1
+    assert len(logged) == len(numbers) and samples == [2]
     assert {(step, key): value for step, key, value in logged} == pytest.approx(numbers)
     make_run(folder, rows, seed=1)
-    other = subprocess.run(command, **how, text=True, stderr=subprocess.PIPE)
+    other = subprocess.run(command, **settings, text=True, stderr=subprocess.PIPE)
     assert other.returncode == 2 and "(seed): choose another --name\n" in other.stderr
 
 

@@ -19,10 +19,12 @@ from scripts import prepare_data
 from scripts.prepare_data import arguments, prepare
 from scripts.sources import SOURCES
 from tests.helpers.models import ROOT
+from tests.helpers.ranks import contents
 
 GOOD, VOTE = "has_answer_extracted", "no_answer_extracted"
 OPEN_MATH = "problem expected_answer problem_type pass_rate_72b_tir"
 OWN, ANSWER, QUESTION = "problem expected_answer", "problem answer", "question answer"
+PART = "-00000-of-00001.parquet"
 
 
 def table(columns, *rows):
@@ -59,21 +61,11 @@ def write(path, rows):
     return path
 
 
-def settings(**flags):
-    """Arguments of `prepare`. None: the flag is not given; True: it has no value."""
-    given = {name: value for name, value in flags.items() if value is not None}
-    return arguments([f"--{name}" + f"={x}" * (x is not True) for name, x in given.items()])
-
-
-def run(copy, out, **flags):
+def run(copy, out, flags="--val_size 1"):
     """Return (manifest, training rows, validation rows)."""
-    manifest = prepare(settings(**{"val_size": 1, "copy": copy, "out": out} | flags))
+    manifest = prepare(arguments(f"--copy {copy} --out {out} {flags}".split()))
     assert {path.name for path in out.iterdir()} == {"manifest.json", "train.jsonl", "val.jsonl"}
     return manifest, read_lines(out / "train.jsonl"), read_lines(out / "val.jsonl")
-
-
-def content(out):
-    return {path.name: path.read_bytes() for path in out.iterdir()}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -85,6 +77,12 @@ def shared_verifier():
 
 
 @pytest.fixture
+def copy(tmp_path):
+    """A file with ROWS."""
+    return write(tmp_path / "in.jsonl", ROWS)
+
+
+@pytest.fixture
 def hub(monkeypatch, tmp_path):
     """Make a folder the hub; hub(hub_id) is the folder of a data set at commit c0ffee."""
     info = type("Info", (), {"sha": "c0ffee"})
@@ -93,9 +91,8 @@ def hub(monkeypatch, tmp_path):
     return lambda hub_id: tmp_path / f"hub/datasets/{hub_id}@c0ffee"
 
 
-def test_every_row_of_a_table_is_written_or_counted(tmp_path):
-    out = tmp_path / "out"
-    manifest, train, val = run(write(tmp_path / "in.jsonl", ROWS), out)
+def test_every_row_of_a_table_is_written_or_counted(tmp_path, copy):
+    manifest, train, val = run(copy, tmp_path / "out")
     # 4 + 3 + 1 + 1 = 9 usable rows, 4 are written. 1+1: 3 repeats. x: 1 repeat and 1 conflict.
     assert manifest["rows_read"] == 12
     assert manifest["dropped_rows"] == DROPPED | {"repeat": 4, "conflicting_answer": 1}
@@ -106,34 +103,32 @@ def test_every_row_of_a_table_is_written_or_counted(tmp_path):
         "Area?": {"expected_answer": "\\frac{1}{2}", "pass_rate": 1.0},
         "Half?": {"expected_answer": "\\frac{1}{2}"},
     }
-    assert json.loads((out / "manifest.json").read_text()) == manifest
+    assert json.loads((tmp_path / "out/manifest.json").read_text()) == manifest
 
 
-def test_the_validation_split_is_the_smallest_ranks_of_the_normalised_texts(tmp_path):
-    copy, orders = write(tmp_path / "in.jsonl", ROWS), set()
-    texts = ["what is 1+1?", "find x.", "area?", "half?"]
-    for seed in range(5):
-        _, train, val = run(copy, tmp_path / str(seed), val_size=2, seed=seed)
-        ranks = {hashlib.sha256(f"{seed}\n{text}".encode()).digest(): text for text in texts}
-        in_order = [ranks[rank] for rank in sorted(ranks)]
-        assert [normalise(row["problem"]) for row in val + train] == in_order
-        orders.add(tuple(in_order))
-    assert len(orders) > 1
+def test_the_validation_split_is_the_smallest_ranks_of_the_normalised_texts(tmp_path, copy):
+    for seed in range(3):
+        _, *splits = run(copy, tmp_path / str(seed), f"--val_size 2 --seed {seed}")
+        train, val = ([normalise(row["problem"]) for row in split] for split in splits)
+        texts = ["what is 1+1?", "find x.", "area?", "half?"]
+        texts.sort(key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
+        assert (val, train) == (texts[:2], texts[2:])
 
 
-def test_keep_repeats_writes_every_training_row_and_no_validation_problem(tmp_path):
-    copy = write(tmp_path / "in.jsonl", ROWS)
+def test_keep_repeats_writes_every_training_row_and_no_validation_problem(tmp_path, copy):
     usable_rows = {"what is 1+1?": 4, "find x.": 3, "area?": 1, "half?": 1}
     for seed in range(4):  # each of the four problems is held out once
-        manifest, train, val = run(copy, tmp_path / str(seed), seed=seed, keep_repeats=True)
+        flags = f"--val_size 1 --keep_repeats --seed {seed}"
+        manifest, train, val = run(copy, tmp_path / str(seed), flags)
         held_out = normalise(val[0]["problem"])
         assert held_out not in {normalise(row["problem"]) for row in train}
         assert len(train) == manifest["train_rows"] == 9 - usable_rows[held_out]
         assert 12 == len(train) + len(val) + sum(manifest["dropped_rows"].values())
 
 
-def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, hub):
-    expected = run(write(tmp_path / "in.jsonl", ROWS), tmp_path / "out", keep_repeats=True)[1:]
+def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, copy, hub):
+    flags = "--val_size 1 --keep_repeats"
+    expected = run(copy, tmp_path / "out", flags)[1:]
     parts = {"cot-00000-of-00002": ROWS[:7], "cot-00001-of-00002": ROWS[7:]}
     parts["tir-00000-of-00001"] = table(OPEN_MATH, ("Another split?", "1", GOOD, "n/a"))
     for name, rows in parts.items():
@@ -141,7 +136,7 @@ def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, hu
     shuffled = write(tmp_path / "x.json", random.Random(0).sample(ROWS, len(ROWS)))
     copies = {"file": shuffled, "folder": hub("some/maths"), "hub": "some/maths"}
     for name, copy in copies.items():
-        manifest, *rows = run(copy, tmp_path / f"out-{name}", keep_repeats=True)
+        manifest, *rows = run(copy, tmp_path / f"out-{name}", flags)
         assert rows == list(expected)
         assert manifest["commit"] == ("c0ffee" if name == "hub" else None)
     assert [Path(name).name[:9] for name in manifest["files"]] == ["cot-00000", "cot-00001"]
@@ -152,14 +147,15 @@ def test_a_custom_file_keeps_its_other_columns(tmp_path, ending):
     rows = table(OWN + " topic extra_info", ("a", "1", "sums", {"of": [1, 2]}), ("b", "2"))
     copy = write(tmp_path / f"a.{ending}", rows)
     held_out = write(tmp_path / "b.jsonl", table(OWN, ("B", "2")))
-    _, train, val = run(copy, tmp_path / "out", source="own", val_copy=held_out, val_size=None)
+    _, train, val = run(copy, tmp_path / "out", f"--source own --val_copy {held_out}")
     assert (train, [row["problem"] for row in val]) == (rows[:1], ["B"])
 
 
 def test_numbers_become_text_and_unverifiable_answers_are_dropped(tmp_path):
     """Also where an unverifiable answer has two rows of three."""
     rows = table(OWN, ("Größe?", 18), ("b", 0.5), ("b", "{{"), ("b", "{{"), ("d", None))
-    manifest, *splits = run(write(tmp_path / "in.jsonl", rows), tmp_path / "out", source="own")
+    copy = write(tmp_path / "in.jsonl", rows)
+    manifest, *splits = run(copy, tmp_path / "out", "--source own --val_size 1")
     assert {row["expected_answer"] for split in splits for row in split} == {"18", "0.5"}
     assert manifest["dropped_rows"] == {"empty_answer": 1, "unverifiable_answer": 2}
 
@@ -168,12 +164,10 @@ GOOD_LINE = '{"problem": "a", "expected_answer": "1"}\n'
 BAD_FILES = {
     "not JSON.jsonl": (GOOD_LINE + "{oops\n", ".jsonl, after row 1: cannot be read"),
     "not Parquet.parquet": ("PAR1 no", ".parquet, after row 0: cannot be read"),
-    "not a list.json": ('"a"', ".json, row 1: no field 'expected_answer'"),
     "not an object.jsonl": ("[1, 2]\n", "row 1: no field 'expected_answer' .it has: none"),
     "no answer.jsonl": ('{"problem": "a", "b": "1"}', "no field 'expected_answer' .it has: prob"),
     "boolean.jsonl": (GOOD_LINE.replace('"1"', "true"), "'expected_answer' is a bool"),
     "half a character.jsonl": (GOOD_LINE.replace("a", "\\ud800", 1), "surrogates not allowed"),
-    "empty.jsonl": ("", "0 usable problems in 0 rows"),
     "too few.jsonl": (GOOD_LINE * 3, "1 usable problems in 3 rows .* too few for --val_size 1"),
 }
 
@@ -183,123 +177,93 @@ def test_bad_files_are_rejected_in_one_line_and_nothing_is_written(name, tmp_pat
     data, message = BAD_FILES[name]
     copy, out = tmp_path / name, tmp_path / "out"
     copy.write_text(data)
-    given = ["--source", "own", "--copy", str(copy), "--out", str(out), "--val_size", "1"]
-    assert prepare_data.main(given) == 2
+    flags = f"--source own --val_size 1 --out {out} --copy".split()
+    assert prepare_data.main([*flags, str(copy)]) == 2  # its name has spaces
     last = capsys.readouterr().err.splitlines()[-1]  # the lines before it are progress bars
     assert last.startswith("error: ") and re.search(message, last)
     assert not out.exists()
 
 
-def test_files_made_with_other_settings_are_not_overwritten(tmp_path):
-    copy, out = write(tmp_path / "in.jsonl", ROWS), tmp_path / "out"
-    run(copy, out)
-    before = content(out)
-    run(copy, out)  # the same settings write the same files
-    assert content(out) == before
-    with pytest.raises(InputError, match="made with other settings"):
-        run(copy, out, seed=1)
-    (out / "manifest.json").unlink()
-    with pytest.raises(InputError, match="made with other settings"):
-        run(copy, out)
-
-
-def test_a_failure_while_writing_leaves_the_old_files(tmp_path, monkeypatch):
-    copy, out = write(tmp_path / "in.jsonl", ROWS), tmp_path / "out"
-    run(copy, out)
-    before = content(out)
+def test_earlier_files_survive_other_settings_and_a_failure_while_writing(
+    tmp_path, copy, monkeypatch
+):
+    out = tmp_path / "out"
 
     def fill_the_disk(table, path, *arguments):
         path.write_text("half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(prepare_data.Table, "write", fill_the_disk)
-    with pytest.raises(OSError, match="No space left"):
+    run(copy, out)
+    before = contents(out)
+    run(copy, out)  # the same settings write the same files
+    with pytest.raises(InputError, match="made with other settings"):
+        run(copy, out, "--val_size 1 --seed 1")
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(prepare_data.Table, "write", fill_the_disk)
         run(copy, out)
-    assert content(out) == before
-
-
-# MATH has solutions, MATH-500 answers. Two of the six solutions below can be trained on.
-SOLUTIONS = {
-    "train": [
-        ("What is 1+1?", "We add: \\boxed{3}, no, \\boxed{2}."),  # the last box is the answer
-        ("No box?", "It is 5."),
-        ("Open box?", "\\boxed{5"),
-    ],
-    "test": [
-        ("Held  OUT?", "\\boxed{7}"),  # in MATH-500, with other case and spacing
-        ("Held out and useless?", "\\boxed{8}"),  # in MATH-500, with an empty answer
-        ("A third?", "\\boxed{\\frac{1}{3}}"),
-    ],
-}
-MATH_500 = table(ANSWER, ("Held out?", "7"), ("Held out and useless?", ""), ("Only there?", "9"))
+    assert contents(out) == before
+    (out / "manifest.json").unlink()
+    with pytest.raises(InputError, match="made with other settings, or by hand"):
+        run(copy, out)
 
 
 @pytest.fixture
 def math(tmp_path):
-    """A folder with MATH in two splits and in another configuration, and a file with MATH-500."""
-    for split, rows in SOLUTIONS.items():
-        for config in ("data", "algebra"):
-            path = tmp_path / f"MATH/{config}/{split}-00000-of-00001.parquet"
-            write(path, [row | {"level": "5"} for row in table("problem solution", *rows)])
-    return tmp_path / "MATH", write(tmp_path / "t.jsonl", [row | {"level": 5} for row in MATH_500])
+    """A folder with MATH in two splits, and a file with MATH-500."""
+    splits = {"train": [("What is 1+1?", "We add: \\boxed{3}, no, \\boxed{2}.")]}  # the last box
+    splits["train"] += [("No box?", "It is 5."), ("Open box?", "\\boxed{5")]
+    splits["test"] = [("Held  OUT?", "\\boxed{7}"), ("Held out and useless?", "\\boxed{8}")]
+    splits["test"] += [("A third?", "\\boxed{\\frac{1}{3}}")]
+    for split, rows in splits.items():
+        rows = table("problem solution level", *((*row, "5") for row in rows))
+        write(tmp_path / f"MATH/data/{split}{PART}", rows)
+    rows = [("Held out?", "7", 5), ("Held out and useless?", "", 5), ("Only there?", "9", 5)]
+    return tmp_path / "MATH", write(tmp_path / "math500.jsonl", table(ANSWER + " level", *rows))
 
 
 def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path, math):
     """Training on one of MATH's two splits would silently be another experiment."""
-    flags = {"source": "math", "val_copy": math[1], "val_size": None}
-    manifest, *rows = run(math[0], tmp_path / "out", **flags)
+    flags = f"--source math --val_copy {math[1]}"
+    manifest, *rows = run(math[0], tmp_path / "out", flags)
     assert manifest["rows_read"] == 6
     assert manifest["dropped_rows"] == {"no_box": 2, "same_as_evaluation": 2}
     assert manifest["validation"]["dropped_rows"] == {"empty_answer": 1}
     train, val = ({row["problem"]: row["expected_answer"] for row in split} for split in rows)
     assert train == {"What is 1+1?": "2", "A third?": r"\frac{1}{3}"}
     assert val == {"Held out?": "7", "Only there?": "9"}
-    (math[0] / "data/test-00000-of-00001.parquet").unlink()
+    (math[0] / f"data/test{PART}").unlink()
     with pytest.raises(InputError, match="file of a split 'test'"):
-        run(math[0], tmp_path / "other", **flags)
+        run(math[0], tmp_path / "other", flags)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"val_size": 0}, "val_size: 0: must be in"),
-        ({"source": "maths"}, "invalid choice: 'maths' .choose from .*openmathreasoning"),
-        ({"source": "own", "copy": None}, "--source own needs --copy FILE"),
-        ({"source": "own", "val_copy": "x", "val_size": 1}, "own is validated on another data set"),
-        ({"source": "math", "val_size": 3}, "--val_size: math is validated on another data set"),
-        ({"val_copy": "x.jsonl"}, "--val_copy: openmathreasoning is validated on problems of its"),
-        ({"source": "aime24", "against": "x.jsonl"}, "--against: aime24 is a test set, kept whole"),
-        ({"against": "math"}, "--against math: it is not a test set"),
-        ({"against": "x.jsonl"}, "x.jsonl: no such file here, and .* hub cannot be read"),
-        ({"copy": ROOT / "docs"}, "docs: no .jsonl, .parquet or .json file of a split 'cot'"),
-        ({"source": "numina"}, "no field 'answer' .it has: problem, solution, level"),
-        ({"source": "dapo"}, "no field 'prompt' .it has: "),
+        ("--source maths", "invalid choice: 'maths' .choose from .*openmathreasoning"),
+        ("--source own --copy=", "--source own needs --copy FILE"),
+        ("--source own --val_copy x --val_size 1", "own is validated on another data set"),
+        ("--source math --val_size 3", "--val_size: math is validated on another data set"),
+        ("--val_copy x.jsonl", "--val_copy: openmathreasoning is validated on problems of its"),
+        ("--source aime24 --against x.jsonl", "--against: aime24 is a test set, kept whole"),
+        ("--against math", "--against math: it is not a test set"),
+        ("--against x.jsonl", "x.jsonl: no such file here, and .* hub cannot be read"),
+        (f"--copy {ROOT}/docs", "docs: no .jsonl, .parquet or .json file of a split 'cot'"),
+        ("--source numina", "no field 'answer' .it has: problem, solution, level"),
     ],
 )
 def test_bad_settings_are_rejected_and_nothing_is_written(flags, message, tmp_path, math):
     with pytest.raises(ValueError, match=message):
-        run(**{"copy": math[0], "out": tmp_path / "out", "val_size": None} | flags)
+        run(math[0], tmp_path / "out", flags)
     assert not (tmp_path / "out").exists()
 
 
-PART = "-00000-of-00001.parquet"
-HEAD = (
-    "Solve the following math problem step by step. The last line of your response should be of "
-    "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
-)
+WORD, HEAD = "math-word-problem", "Solve the following math problem step by step. The last line of"
+HEAD += " your response should be of the form Answer: $Answer.\n\n"
 TAIL = '\n\nRemember to put your answer on its own line after "Answer:".'
-NUMINA = "problem answer problem_is_valid solution_is_valid question_type source"
-WORD = "math-word-problem"
-BIG_MATH, DEEPMATH = "problem answer source llama8b_solve_rate", "question final_answer difficulty"
-AB = f"{HEAD}a\n\nb{TAIL}"
-
-
-def dapo(prompt):
-    return {"prompt": [{"content": prompt, "role": "user"}], "reward_model": {"ground_truth": "34"}}
-
-
 ONE, TWO = table(QUESTION, ("One?", "1+0=<<1+0=1>>1\n#### 1"), ("Many?", "#### 1,000"))
 UNMARKED, TESTED = table(QUESTION, ("None?", "It is 5"), ("Tested?", "#### 3"))
+AB = f"{HEAD}a\n\nb{TAIL}"
+NUMINA = "problem answer problem_is_valid solution_is_valid question_type source"
 # Source -> its files, the columns written for each problem, and the dropped rows if there are any.
 FORMATS = {
     "gsm8k": (
@@ -311,25 +275,15 @@ FORMATS = {
         {"One?": ("1",), "Many?": ("1000",), "Tested?": ("3",)},
         {"no_####": 1, "same_as_evaluation": 1},
     ),
-    "gsm8k-test": (
-        {f"main/train{PART}": [ONE, TWO], f"main/test{PART}": [TESTED]},
-        {"Tested?": ("3",)},
-    ),
-    "gsm8k-platinum": ({f"main/test{PART}": [TESTED]}, {"Tested?": ("3",)}),
-    "math500": (
-        {"test.jsonl": table(ANSWER + " level", ("a", "7", 5), ("A", "7", 5))},
-        {"A": ("7", 5)},
-        {"repeat": 1},
-    ),
-    "deepscaler": (
-        {"deepscaler.json": table(ANSWER, ("a", "1"), ("b", "\\frac{1}{2}"), ("c", ""))},
-        {"a": ("1",), "b": ("\\frac{1}{2}",)},
-        {"empty_answer": 1},
-    ),
     "dapo": (
-        {"data/dapo-math-17k.parquet": [*map(dapo, [AB] * 100 + [f"{HEAD}c{TAIL}", "Solve d"])]},
+        {
+            "data/dapo-math-17k.parquet": [
+                {"prompt": [{"content": text}], "reward_model": {"ground_truth": "34"}}
+                for text in (AB, AB, f"{HEAD}c{TAIL}", "Solve d")
+            ]
+        },
         {"a\n\nb": ("34",), "c": ("34",)},
-        {"repeat": 99, "other_prompt": 1},
+        {"repeat": 1, "other_prompt": 1},
     ),
     "dapo-en": (
         {
@@ -337,10 +291,6 @@ FORMATS = {
             f"all/train{PART}": table("prompt solution", ("汉", "1")),
         },
         {"a": ("34",), "b": ("1",)},
-    ),
-    "big-math": (
-        {f"train{PART}": table(BIG_MATH, ("a", "1", "harp", 0.015625), ("b", "2", "orca"))},
-        {"a": ("1", 0.015625, "harp"), "b": ("2", "orca")},
     ),
     "numina": (
         {
@@ -353,21 +303,26 @@ FORMATS = {
                 ("e", "Notfound", "Yes", "Yes", WORD),
                 ("f", "1", "Incomplete", "Yes", WORD),
                 ("g", "1", "Yes", "Problem not solved", WORD),
-                ("h", None, "Yes", "Yes", WORD),
             )
         },
         {"a": ("1", "cn_k12"), "b": ("B", "cn_k12")},
-        {"question_type=proof": 1, "answer=proof": 1, "answer=notfound": 1, "empty_answer": 1}
+        {"question_type=proof": 1, "answer=proof": 1, "answer=notfound": 1}
         | {"other_problem_is_valid": 1, "other_solution_is_valid": 1},
     ),
-    "deepmath": (
-        {f"train{PART}": table(DEEPMATH, ("a", "0", 5.5), ("b", "1", 8.0))},
-        {"a": ("0", 5.5), "b": ("1", 8.0)},
-    ),
-    "aime24": ({f"data/train{PART}": table(ANSWER, ("a", "033"))}, {"a": ("033",)}),
-    "aime25": ({"test.jsonl": table(ANSWER, ("a", "70"))}, {"a": ("70",)}),
-    "amc23": ({f"test{PART}": table(QUESTION, ("a", "27.0"))}, {"a": ("27.0",)}),
 }
+BIG_MATH, DEEPMATH = "problem answer source llama8b_solve_rate", "question final_answer difficulty"
+for name, file, columns, row, written in (
+    ("gsm8k-test", f"main/test{PART}", QUESTION, ("a", "#### 3"), ("3",)),
+    ("gsm8k-platinum", f"main/test{PART}", QUESTION, ("a", "#### 3"), ("3",)),
+    ("math500", "test.jsonl", ANSWER + " level", ("a", "7", 5), ("7", 5)),
+    ("deepscaler", "deepscaler.json", ANSWER, ("a", "1"), ("1",)),
+    ("big-math", f"train{PART}", BIG_MATH, ("a", "1", "harp", 0.0625), ("1", 0.0625, "harp")),
+    ("deepmath", f"train{PART}", DEEPMATH, ("a", "0", 5.5), ("0", 5.5)),
+    ("aime24", f"data/train{PART}", ANSWER, ("a", "033"), ("033",)),
+    ("aime25", "test.jsonl", ANSWER, ("a", "70"), ("70",)),
+    ("amc23", f"test{PART}", QUESTION, ("a", "27.0"), ("27.0",)),
+):
+    FORMATS[name] = {file: table(columns, row, ("b", *row[1:]))}, {"a": written, "b": written}
 
 
 @pytest.mark.parametrize("name", sorted(set(SOURCES) - {"openmathreasoning", "math", "own"}))
@@ -377,8 +332,8 @@ def test_a_source_is_read_in_the_format_of_the_hub(name, tmp_path, hub):
     source, out = SOURCES[name], tmp_path / "out"
     for path, rows in files.items():
         write(hub(source.hub_id) / path, rows)
-    val_size = None if source.held_out or source.evaluation else 1
-    manifest = prepare(settings(source=name, out=out, val_size=val_size))
+    val_size = "" if source.held_out or source.evaluation else " --val_size 1"
+    manifest = prepare(arguments(f"--source {name} --out {out}{val_size}".split()))
     rows = [row for file in out.glob("*.jsonl") for row in read_lines(file)]
     assert {row.pop("problem"): tuple(row.values()) for row in rows} == expected
     assert all(set(row) <= {"expected_answer", "pass_rate", source.keep} for row in rows)
@@ -391,9 +346,8 @@ def test_problems_of_the_files_against_are_dropped_counted_and_shown(tmp_path, h
     copy = write(tmp_path / "in.jsonl", table(OWN, *((problem, "1") for problem in problems)))
     test = write(tmp_path / "test.jsonl", [{"problem": "What is 7 + 5 ?"}])  # needs no answer
     write(hub(SOURCES["aime25"].hub_id) / "test.jsonl", table(ANSWER, ("else", "1")))
-    args = settings(source="own", copy=copy, out=tmp_path / "out", val_size=1)
-    args.against = [str(test), "aime25"]
-    manifest = prepare(args)
+    flags = f"--source own --val_size 1 --against {test} aime25"
+    manifest, *_ = run(copy, tmp_path / "out", flags)
     facts = manifest["decontamination"]
     assert manifest["dropped_rows"] == facts["dropped_problems"] == {"same_as_evaluation": 3}
     assert manifest["train_rows"] + manifest["val_rows"] == facts["evaluation_problems"] == 2

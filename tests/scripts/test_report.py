@@ -1,9 +1,8 @@
 """report: the page of made-up runs, its numbers by hand, and runs that are still being written."""
 
 import re
+import shutil
 from html import unescape
-
-import pytest
 
 from plumbing.files import digest, write_lines
 from scripts import report
@@ -23,14 +22,10 @@ correct 1 2 66.7% wrong 1 1 33.3% no_box 1 0 0.0%
 2 problems were won and 1 lost. Wrong now, for example: 0 < x & y? #0 · wrong after 7"""
 
 
-def text_of(html):
-    """What a browser shows, with white space as it is in the file."""
-    body = html[html.index("<body>") :]
-    return unescape(re.sub("<[^>]*>", " ", body))
-
-
 def words_of(html):
-    return " ".join(text_of(html).split())
+    """What a browser shows."""
+    body = html[html.index("<body>") :]
+    return " ".join(unescape(re.sub("<[^>]*>", " ", body)).split())
 
 
 def make(folder, steps=4, done=2, **config):
@@ -51,10 +46,10 @@ def make(folder, steps=4, done=2, **config):
     chosen += [selection(2, False, known, 0, G=4), selection(2, True, known, 2, 2, G=4)]
     make_run(folder, rows, chosen, **facts | config)
     write_lines(folder / "samples.jsonl", [SAMPLE | {"step": 1}, SAMPLE])
-    for step, statuses in enumerate(("correct wrong no_box", "wrong correct correct")):
-        each = enumerate(statuses.split())
-        lines = [{"problem": i, "reward": float(s == "correct"), "status": s} for i, s in each]
-        write_lines(folder / "evals" / f"step_{2 * step}.jsonl", [x | {"tokens": 7} for x in lines])
+    for step, statuses in {0: "correct wrong no_box", 2: "wrong correct correct"}.items():
+        verdicts = [{"status": s, "reward": float(s == "correct")} for s in statuses.split()]
+        lines = [{"problem": i, "tokens": 7} | verdict for i, verdict in enumerate(verdicts)]
+        write_lines(folder / "evals" / f"step_{step}.jsonl", lines)
     return folder
 
 
@@ -63,7 +58,7 @@ def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
     for words in EXPECTED.splitlines():
         assert words in words_of(html)
     visible = str.maketrans(dict.fromkeys("\x1b\x85\u202e", "�"))
-    assert COMPLETION.translate(visible) in text_of(html)
+    assert COMPLETION.translate(visible) in words_of(html)
     assert not finished and '<meta http-equiv="refresh" content="30">' in html
     # Nothing is executed, and nothing is fetched.
     assert html.isascii() and "<script" not in html and "@import" not in html
@@ -75,8 +70,7 @@ def test_runs_that_are_being_written(tmp_path):
     run, waiting = make(tmp_path / "run"), make(tmp_path / "new", done=0)
     (run / "samples.jsonl").unlink()
     (tmp_path / "data.jsonl").write_text("")
-    for file in (run / "evals").iterdir():
-        file.unlink()
+    shutil.rmtree(run / "evals")
     for name in ("metrics", "selections", "samples"):
         with (run / f"{name}.jsonl").open("a") as file:
             file.write('{"step": 3, "probl')
@@ -85,8 +79,7 @@ def test_runs_that_are_being_written(tmp_path):
         assert words in page
     assert f"{waiting}: no step yet" in page and "data.jsonl has changed since" in page
     assert "predicted" not in page
-    html, finished = report.page([waiting])
-    assert "no step yet" in html and not finished
+    assert not report.page([waiting])[1]
 
 
 def test_runs_of_one_method_are_named_by_seed(tmp_path):
@@ -111,15 +104,3 @@ def test_followed_until_it_is_finished(tmp_path, monkeypatch, capsys):
     assert seconds == 7 and "2 of 4" in first and 'http-equiv="refresh"' in first
     assert "finished in" in words_of(last) and 'http-equiv="refresh"' not in last
     assert capsys.readouterr().out == f"{out}\n" and [*out.parent.iterdir()] == [out]
-
-
-def test_bad_input_is_one_line_and_writes_nothing(tmp_path, capsys):
-    run, page = make(tmp_path / "run"), tmp_path / "page.html"
-    (run / "samples.jsonl").write_text("oops\n{}\n")
-    before = set(tmp_path.iterdir())
-    for out, message in ((page, "line 1: damaged"), (tmp_path, "is a directory: name the file")):
-        with pytest.raises(SystemExit, match="2"):
-            report.main([str(run), "--out", str(out)])
-        printed = capsys.readouterr()
-        assert printed.err.startswith("report: ") and message in printed.err
-        assert (printed.out, printed.err.count("\n"), set(tmp_path.iterdir())) == ("", 1, before)

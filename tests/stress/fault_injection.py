@@ -26,8 +26,9 @@ from plumbing import checkpoint
 from plumbing.command_line import count, natural
 from plumbing.errors import InputError
 from scripts import analysis
+from tests.helpers.models import ROOT
+from tests.helpers.ranks import metrics_of
 
-ROOT = Path(__file__).resolve().parents[2]
 RANKS, STEPS = 4, 18
 TARGETS = ("rank 0", "rank 1", "rank 2", "rank 3", "all ranks", "torchrun")
 DAMAGE = "checkpoint, and damage"  # a bit of the newest checkpoint is flipped
@@ -119,16 +120,11 @@ def compare(job: subprocess.Popen, reference: Path, folder: Path) -> str:
     """Wait for the job's end; return "identical", or how it differs from the reference."""
     if status := job.wait(TIMEOUT_S):
         return f"LOST: exit status {status}"
-
-    def timeless(path: Path):
-        rows = analysis.read_table(path / "metrics.jsonl")
-        return rows.drop(columns=["seconds", *rows.filter(regex="_s$")])
-
     files = [path for names in COMPARED for path in sorted(reference.glob(names))]
-    names = [path.relative_to(reference) for path in files]
+    names = [str(path.relative_to(reference)) for path in files]
     differ = [n for n in names if (reference / n).read_bytes() != (folder / n).read_bytes()]
-    differ += [] if timeless(reference).equals(timeless(folder)) else ["metrics.jsonl"]
-    return f"LOST: {', '.join(map(str, differ))}" if differ else "identical"
+    differ += ["metrics.jsonl"] if metrics_of(reference) != metrics_of(folder) else []
+    return f"LOST: {', '.join(differ)}" if differ else "identical"
 
 
 def campaign(root: Path, kills: int, rng) -> tuple[list[list], list[str]]:

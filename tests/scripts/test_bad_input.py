@@ -1,0 +1,94 @@
+"""Every command rejects bad input with one line and exit status 2, and changes no file."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import memory, scaling, step
+from experiments import sampler_lab
+from plumbing.files import digest, write_lines
+from scripts import audit, compare, evaluate, plot, replay, report
+from tests.helpers.ranks import DEMO, contents
+from tests.helpers.runs import GOLDILOCKS, make_run, selection
+
+CASES = [
+    (audit, f"goldilocks --teacher {DEMO}", "needs a run with --sampler uniform"),
+    (audit, f"changed --teacher {DEMO}", "data.jsonl has changed since the run"),
+    (audit, "uniform --teacher .", "is not a Hugging Face model directory"),
+    (compare, "uniform other_data", "different validation sets"),
+    (compare, "uniform uniform", "two runs of 'uniform' have the same seed"),
+    (compare, "uniform damaged", "never evaluated"),
+    (compare, "no_metrics", "metrics.jsonl: no such file, or none of its lines has step"),
+    (compare, "torn_metrics", "metrics.jsonl, line 1: damaged"),
+    (compare, "first_version", "config.json is of another version of train.py"),
+    (evaluate, f"{DEMO} --k 2", "--k 2: must be at most --samples 1"),
+    (evaluate, f"{DEMO} --samples 4", "greedy samples are all the same; give --temperature"),
+    (evaluate, f"{DEMO} --preset demo --data nowhere.jsonl", "nowhere.jsonl: no such data file"),
+    (evaluate, f"{DEMO} --max_completion_tokens 100000", "has room for"),
+    (
+        evaluate,
+        ".",
+        "is not a Hugging Face model directory",
+    ),  # not: data are missing, and cannot be prepared
+    (evaluate, "goldilocks", "no student/ yet"),
+    (evaluate, "changed --preset demo", "changed is a run and has settings already"),
+    (evaluate, "changed", "data.jsonl has changed since the run"),
+    (plot, "e0 e1 e2 e3 e4 e5 e6 e7", "8 methods, but only 7 colours"),
+    (replay, ". --step 1", "not a run directory"),
+    (replay, "later_version --step 1", "another version of this code (epsilon is not in its con"),
+    (replay, "goldilocks --step 1", "trained by 6 student ranks: torchrun --nproc_per_node 6 -m"),
+    (replay, "uniform --step 9", "--step 9: uniform has steps 1 to 1"),
+    (compare, "damaged", "line 1: damaged"),
+    (report, "uniform --out .", "is a directory: name the file"),
+    (sampler_lab, "--problems 100", "must be at least 144"),
+    (sampler_lab, "--visibility 2", "in [0, 1]"),
+    (sampler_lab, "--samplers uniform best", "--sampler best: choose from goldilocks"),
+    (memory, "--model nowhere", "model nowhere, which is none of"),
+    (memory, "--ranks 7 --teacher_ranks 0", "cannot be shared equally by 7 student ranks"),
+    (scaling, "--repeats 2", "unrecognized arguments: --repeats 2"),
+    (step, "--dead 2", "must be in [0, 1]"),
+    (step, "--shape nowhere", "model nowhere, which is none of"),
+]
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """A directory with runs, some of which are damaged or do not go together."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    write_lines(Path("data.jsonl"), [{"problem": "1?", "expected_answer": "1"}])
+    data = {"train_data": "data.jsonl", "val_data": "data.jsonl", "student_ranks": 1}
+    data |= {"train_data_crc32": digest(Path("data.jsonl"))[1], "val_data_crc32": 1}
+    evaluated = {"verdicts": [[0], [1]], "selections": [selection(1, True, [None], 8)]}
+    for name, changes in {
+        "uniform": evaluated,
+        "goldilocks": evaluated | GOLDILOCKS,
+        "changed": evaluated | {"train_data_crc32": 1},
+        "other_data": evaluated | {"val_data_crc32": 2, "seed": 1},
+        "damaged": {"rows": [{"step": 1}], "seed": 1},
+        **{key: {} for key in ("no_metrics", "torn_metrics", "first_version", "later_version")},
+        **{f"e{i}": evaluated | {"epsilon": i} for i in range(8)},
+    }.items():
+        make_run(Path(name), **data | changes)
+    Path("changed/student").symlink_to(DEMO)
+    for file in ("damaged/samples.jsonl", "torn_metrics/metrics.jsonl"):
+        Path(file).write_text('oops\n{"step": 1}\n')
+    for name, removed in (("first_version", "student_ranks"), ("later_version", "epsilon")):
+        config = json.loads(Path("uniform/config.json").read_text())
+        del config[removed]
+        Path(name, "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(("script", "flags", "message"), CASES)
+def test_one_line_says_what_is_wrong(script, flags, message, runs, capsys, monkeypatch):
+    before = contents(Path())
+    monkeypatch.setattr(sys, "argv", [script.__name__, *flags.split()])
+    with pytest.raises(SystemExit, match="2"):
+        sys.exit(script.main())
+    out, err = capsys.readouterr()
+    *notes, line = err.splitlines()
+    assert message in line
+    assert all(note.startswith(("note: ", "usage: ", " ")) for note in notes)
+    assert contents(Path()) == before and bool(out) == (script is audit)  # audit's other tables
