@@ -40,7 +40,7 @@ CASES = [
     (replay, "later_version --step 1", "another version of this code (epsilon is not in its con"),
     (replay, "goldilocks --step 1", "trained by 6 student ranks: torchrun --nproc_per_node 6 -m"),
     (replay, "uniform --step 9", "--step 9: uniform has steps 1 to 1"),
-    (compare, "damaged", "line 1: damaged"),
+    (report, "damaged", "line 1: damaged"),
     (report, "uniform --out .", "is a directory: name the file"),
     (sampler_lab, "--problems 100", "must be at least 144"),
     (sampler_lab, "--visibility 2", "in [0, 1]"),
@@ -67,7 +67,7 @@ def runs(tmp_path, monkeypatch):
         "goldilocks": evaluated | GOLDILOCKS,
         "changed": evaluated | {"train_data_crc32": 1},
         "other_data": evaluated | {"val_data_crc32": 2, "seed": 1},
-        "damaged": {"rows": [{"step": 1}], "seed": 1},
+        "damaged": evaluated | {"rows": [{"step": 1}], "seed": 1},
         **{key: {} for key in ("no_metrics", "torn_metrics", "first_version", "later_version")},
         **{f"e{i}": evaluated | {"epsilon": i} for i in range(8)},
     }.items():
