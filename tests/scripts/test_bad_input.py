@@ -67,7 +67,7 @@ def runs(tmp_path, monkeypatch):
         "goldilocks": evaluated | GOLDILOCKS,
         "changed": evaluated | {"train_data_crc32": 1},
         "other_data": evaluated | {"val_data_crc32": 2, "seed": 1},
-        "damaged": evaluated | {"rows": [{"step": 1}], "seed": 1},
+        "damaged": {"selections": evaluated["selections"], "rows": [{"step": 1}], "seed": 1},
         **{key: {} for key in ("no_metrics", "torn_metrics", "first_version", "later_version")},
         **{f"e{i}": evaluated | {"epsilon": i} for i in range(8)},
     }.items():
