@@ -27,14 +27,14 @@ from transformers import AutoTokenizer
 import grpo
 import rollout
 from plumbing import command_line
-from plumbing.batches import halves, micro_batches
+from plumbing.batches import micro_batches
 from plumbing.checkpoint import Learner
 from plumbing.command_line import count, from_0, natural, number, opt, share
 from plumbing.distributed import shutdown
 from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
-from plumbing.metrics import GradientNoise, Stopwatch, evaluate
+from plumbing.metrics import Stopwatch, evaluate
 from plumbing.models import checksum, recompute_activations
 from plumbing.problems import Problems, check_data, prepare_missing
 from plumbing.progress import Console
@@ -104,7 +104,6 @@ class Config:
     eval_every: int = opt(200, "steps between greedy evaluations (Table 5a)", type=count)
     checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", type=natural)
     keep: int = opt(2, "checkpoints kept", type=count)
-    noise_every: int = opt(10, "steps between gradient-noise statistics; 0: never", type=natural)
     verify_workers: int = opt(4, "grading processes of a student rank", type=count)
     timeout_minutes: float = opt(60, "longest wait for other ranks", type=number(float, 0.01, 1e5))
 
@@ -199,12 +198,9 @@ class Student:
         if c.dead_rows == "out":
             advantage_P_G = grpo.leave_out_dead_groups(advantage_P_G)
         weight_P_G = grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), c.loss)
-        noise = GradientNoise(self.policy, self.layout, c.noise_every, step)
-        if c.kl_coef or c.entropy_coef:
-            parts = [list(range(len(rollouts)))]
-        else:  # rows with advantage 0 have no gradient: they are not forwarded
-            live_rows = advantage_P_G.flatten().nonzero()[:, 0].tolist()
-            parts = halves(live_rows, c.group_size) if noise.measured else [live_rows]
+        rows = list(range(len(rollouts)))
+        if not (c.kl_coef or c.entropy_coef):  # rows with advantage 0 have no gradient
+            rows = advantage_P_G.flatten().nonzero()[:, 0].tolist()
         inputs = {
             "advantage_P_G": advantage_P_G,
             "weight_P_G": weight_P_G,
@@ -213,14 +209,14 @@ class Student:
             "pad_id": self.tokenizer.pad_token_id,
             "packed": self.policy.packed,
         }
-        batches = [micro_batches(rollouts, rows, **inputs) for rows in parts]
+        batches = micro_batches(rollouts, rows, **inputs)
         left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = rate = c.learning_rate * left
         coefficients = {name: getattr(c, name) for name in grpo.COEFFICIENTS}
         token_sums, norms = Counter(), []
         for iteration in range(c.update_iterations):
-            for batch in noise.watch(batches):
+            for batch in batches:
                 # Ranks have different numbers of micro-batches; gradients are reduced at the last.
                 self.policy.set_requires_gradient_sync(batch.last or n == 1)
                 self.policy.set_reshard_after_backward(batch.last)
@@ -250,7 +246,7 @@ class Student:
         tokens, loss = sums.pop("tokens"), sums.pop("loss")
         metrics = {name: value / tokens if tokens else None for name, value in sums.items()}
         metrics |= {"grad_norm": sum(norms) / len(norms), "loss": loss / c.update_iterations}
-        return metrics | noise | {"forwarded_rows": sum(map(len, parts)), "learning_rate": rate}
+        return metrics | {"forwarded_rows": len(rows), "learning_rate": rate}
 
 
 def train_step(

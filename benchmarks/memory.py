@@ -146,8 +146,6 @@ class Run:
         c, student = self.config, self.student
         tokens = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
         state = 8 if c.optimizer == "adamw" else 0
-        # Gradient noise keeps the sharded gradients of half a step. One rank adds up in "gathered".
-        state += 4 if c.noise_every and self.students > 1 else 0
         kept, recomputed = (
             training_bytes(student, tokens, ranks=self.students, state=state, recompute=recompute)
             for recompute in (False, True)

@@ -39,7 +39,7 @@ TASKS = {
 }
 LENGTH = 120  # steps with a teacher
 SHARED = ["preset=demo", f"eval_every={LENGTH // 12}", "checkpoint_every=1000"]
-SHARED += ["max_completion_tokens=80", "noise_every=5"]
+SHARED += ["max_completion_tokens=80"]
 
 
 @dataclass(frozen=True)

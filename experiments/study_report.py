@@ -36,14 +36,6 @@ def outcomes(out: Path, cell: plan.Cell) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def signal(runs: dict[int, analysis.Run]) -> float:
-    """x, signal² over noise² of a step's gradient, over all runs together: a cosine is noisy, one
-    run's mean is often below 0, and analysis.signal cuts that off."""
-    live = {seed: run.live.loc[1 : plan.LENGTH] for seed, run in runs.items()}
-    cosines = {seed: run.curve("grad_cosine").loc[1 : plan.LENGTH] for seed, run in runs.items()}
-    return analysis.signal(pd.concat(live), pd.concat(cosines))
-
-
 def speed_up(base: pd.DataFrame, method: pd.DataFrame, seeds: list[int]) -> float:
     """S: the baseline's steps to an accuracy over the method's, on the mean curves of these seeds
     (accuracy by step, a column for each seed). The accuracy is the lower of the two means of the
@@ -79,9 +71,9 @@ def compared(out: Path, part: str) -> list[dict]:
         runs = [{s: cell.finished(out)[s] for s in common} for cell in (base, method)]
         curves = [pd.DataFrame({s: run.accuracy for s, run in each.items()}) for each in runs]
         S, low, high = analysis.ratio_interval(partial(speed_up, *curves), list(common))
-        r, x = b.live.mean() / a.live.mean(), signal(runs[0])
-        row |= {"dead": f"{1 - a.live.mean():.0%} → {1 - b.live.mean():.0%}", "r": r, "x": x}
-        row |= {"S": S, "low": low, "high": high, "predicted": analysis.predicted_speed(r, x)}
+        r = b.live.mean() / a.live.mean()
+        row |= {"dead": f"{1 - a.live.mean():.0%} → {1 - b.live.mean():.0%}", "r": r}
+        row |= {"S": S, "low": low, "high": high, "predicted": r**0.5}
         rows.append(row)
     return rows
 
@@ -95,10 +87,10 @@ def show(rows: list[dict]) -> str:
     results = analysis.table(title, header, [[row[key] for key in keys] for row in rows])
     speeds = []
     for row in rows:
-        numbers = [analysis.number(row[key]) for key in ("r", "x", "predicted")]
+        numbers = [analysis.number(row[key]) for key in ("r", "predicted")]
         measured = analysis.interval(row["S"], row["low"], row["high"])
         speeds.append([row["method"], row["dead"], *numbers, measured])
-    header = ["method", "dead groups", "r", "x", "S predicted for AdamW", "S measured"]
+    header = ["method", "dead groups", "r", "S predicted for AdamW", "S measured"]
     return f"{results}\n{analysis.table('S from the number of informative groups', header, speeds)}"
 
 

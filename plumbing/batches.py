@@ -56,13 +56,6 @@ def collate(rollouts, rows: list[int], pad_id: int, device, packed: bool = False
     return Batch(*(t.to(device) for t in tensors), row_N, logp_N.to(device), cu_seqlens)
 
 
-def halves(rows: list[int], G: int) -> list[list[int]]:
-    """Split rows into those of every second group and the rest; one part if there is one group."""
-    groups = sorted({b // G for b in rows})
-    parts = [{*groups[::2]}, {*groups[1::2]}] if len(groups) > 1 else [{*groups}]
-    return [[b for b in rows if b // G in part] for part in parts]
-
-
 def micro_batches(
     rollouts,
     rows: list[int],

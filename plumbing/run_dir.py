@@ -26,7 +26,7 @@ FREE = {"out", "steps", "eval_every", "checkpoint_every", "keep", "timeout_minut
 FREE |= {"verify_workers", "teacher_ranks"}
 # These may differ too, but the run does not resume bit for bit: rounding changes or, with another
 # number of teacher ranks, the teacher's batch.
-INEXACT = {"world_size", "student_ranks", "device", "torch", "transformers", "noise_every"}
+INEXACT = {"world_size", "student_ranks", "device", "torch", "transformers"}
 INEXACT |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
 LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 VISIBLE_S = 60  # time that a network file system may take to show a file to another machine

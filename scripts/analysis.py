@@ -21,7 +21,7 @@ from plumbing.files import digest, read_lines
 # Settings that do not change what is learned: runs that differ only in these are one method.
 OWN = {"seed", "out", "checkpoint_every", "keep", "verify_workers", "timeout_minutes"}
 OWN |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
-OWN |= {"device", "torch", "transformers", "noise_every"}
+OWN |= {"device", "torch", "transformers"}
 AMOUNTS = {  # column of Run.spent -> axis label
     "steps": "steps",
     "student_work": "steps × ranks / student ranks",
@@ -170,25 +170,6 @@ def t_difference(a, b, paired: bool) -> tuple[float, tuple[float, float], float]
     """Mean of a minus mean of b, its t-interval and p (Welch's unless paired)."""
     test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
     return float(np.mean(a) - np.mean(b)), tuple(test.confidence_interval()), float(test.pvalue)
-
-
-def predicted_speed(r: float, x: float) -> float:
-    """Predict S: how many times fewer steps are needed with r times as many live groups a step.
-
-    AdamW at a fixed rate makes updates of one length, so only their direction improves. x is
-    signal² / noise² in the gradient of the baseline's whole step. S = √(r (1 + x) / (1 + r x)): √r
-    if the gradient is all noise, 1 if it is all signal."""
-    return (r * (1 + x) / (1 + r * x)) ** 0.5
-
-
-def signal(live: pd.Series, cosine: pd.Series) -> float:
-    """Estimate x, signal² / noise² in the gradient of a whole step: 2c / (1 - c), where c is the
-    mean cosine between the gradients of a step's halves; NaN if none was measured. Only steps with
-    two or more live groups have a cosine. x grows with the number of live groups, so it is scaled
-    to the average step."""
-    known = cosine.dropna()
-    c = max(0.0, known.mean()) if len(known) else np.nan
-    return float(2 * c / (1 - c) * live.mean() / live[known.index].mean())
 
 
 def ratio_interval(ratio, parts: list) -> tuple[float, float, float]:

@@ -116,31 +116,29 @@ def predicted_gain(run: Run, predicted_N=None) -> dict[str, float]:
     """Predict what Alg. 1 would have gained, choosing the run's problems by these predictions, or
     by a perfect teacher's if none are given. NaN where the run cannot tell.
 
-    Returns live (the run's share of live groups), r, x, and S with its 95% interval (low, high), a
-    jackknife over tenths of the run.
+    Returns live (the run's share of live groups), r, how many times more groups would be live, and
+    S = √r with its 95% interval (low, high), a jackknife over tenths of the run. AdamW at a fixed
+    rate makes updates of one length, so only their direction improves: where the gradient is mostly
+    noise, r times as many live groups need √r times fewer steps.
     """
     K, epsilon, P = (run.config[name] for name in ("candidates", "epsilon", "prompts_per_step"))
     rows = run.selections.assign(live=run.selections.y > 0)
     rows["predicted"] = rows.live.astype(float) if predicted_N is None else predicted_N
-    rows["cosine"] = rows.step.map(run.curve("grad_cosine"))
-    columns, steps = ["live", "cosine"], math.ceil(K / P)  # steps with enough problems for a pool
+    steps = math.ceil(K / P)  # with enough problems for a pool
     parts = [part for _, part in rows.groupby((rows.step - 1) // steps) if len(part) >= K]
-    table = pd.DataFrame([part[columns].mean() for part in parts], columns=columns)
     best = [picked(part.predicted.to_numpy(), part.live.to_numpy(), K) for part in parts]
+    table = pd.DataFrame({"live": [part.live.mean() for part in parts]}, dtype=float)
     table["taught"] = epsilon * table.live + (1 - epsilon) * np.array(best)
 
-    def r_and_x(tenths: list[pd.DataFrame]) -> tuple[float, float]:
+    def speed(tenths: list[pd.DataFrame]) -> float:
         some = pd.concat(tenths)
-        return some.taught.mean() / some.live.mean(), analysis.signal(some.live, some.cosine)
+        return (some.taught.mean() / some.live.mean()) ** 0.5
 
     tenths = [table.iloc[i] for i in np.array_split(range(len(table)), 10) if len(i)]
-    r = x = S = low = high = math.nan
+    S = low = high = math.nan
     if len(tenths) > 1 and table.live.any():
-        r, x = r_and_x(tenths)
-        S, low, high = analysis.ratio_interval(
-            lambda some: analysis.predicted_speed(*r_and_x(some)), tenths
-        )
-    return {"live": table.live.mean(), "r": r, "x": x, "S": S, "low": low, "high": high}
+        S, low, high = analysis.ratio_interval(speed, tenths)
+    return {"live": table.live.mean(), "r": S**2, "S": S, "low": low, "high": high}
 
 
 def pays(gain: dict) -> str:
@@ -159,12 +157,12 @@ def worth_its_compute(runs: list[Run], model: str | None) -> str:
             gains[model] = predicted_gain(run, read_by_teacher(run, model))
             answers[model] = "no" if answers[PERFECT] == "no" else pays(gains[model])
         for name, gain in gains.items():
-            r, x = analysis.number(gain["r"]), analysis.number(gain["x"])
+            r = analysis.number(gain["r"])
             S = analysis.interval(gain["S"], gain["low"], gain["high"])
             dead = f"{1 - gain['live']:.0%}"
-            lines.append([run.folder.name, name, dead, r, x, S, answers[name]])
-    header = ["run", "teacher", "dead groups", "r", "x", "predicted S", "S > 4/3"]
-    note = "–: not known, because no group was live or no `grad_cosine` was logged."
+            lines.append([run.folder.name, name, dead, r, S, answers[name]])
+    header = ["run", "teacher", "dead groups", "r", "predicted S", "S > 4/3"]
+    note = "–: not known, because no group was live."
     return analysis.table("Is a teacher worth its compute?", header, lines, note)
 
 

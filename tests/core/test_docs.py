@@ -156,7 +156,7 @@ def test_run_folder_md_names_exactly_the_files_of_a_run_and_their_keys(halfway, 
     """Two short runs together log every key."""
     rated = [row | {"rate": 0.5} for row in read_lines(halfway / "train.jsonl")]
     write_lines(tmp_path / "rated.jsonl", rated)
-    short = ("--steps", 2, "--eval_every", 2, "--noise_every", 1)
+    short = ("--steps", 2, "--eval_every", 2)
     flags = ("--sampler", "static", "--column", "rate", "--kl_coef", 0.1)
     folder, static = tmp_path / "goldilocks", tmp_path / "static"
     run(folder, *short, data=halfway)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plumbing.batches import balance, collate, halves, pack
+from plumbing.batches import balance, collate, pack
 from rollout import Rollouts
 
 CPU = torch.device("cpu")
@@ -32,11 +32,6 @@ def test_collate_by_hand(pad_id):
     assert packed.row_N.tolist() == [1, 1, 1, 0, 0, 2]
     assert packed.cu_seqlens["cu_seq_lens_q"].tolist() == [0, 4, 9, 11]
     assert packed.cu_seqlens["max_length_k"] == 5
-
-
-def test_halves_take_every_second_group_among_the_rows():
-    assert halves([0, 1, 4, 5, 6, 7], 2) == [[0, 1, 6, 7], [4, 5]]  # groups 0, 2, 3
-    assert halves([4, 5], 2) == [[4, 5]] and halves([], 2) == [[]]
 
 
 def test_balance_by_hand():

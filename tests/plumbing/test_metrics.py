@@ -1,4 +1,4 @@
-"""plumbing/metrics.py: evaluation by hand. test_invariance.py has grad_cosine."""
+"""plumbing/metrics.py: evaluation by hand."""
 
 import json
 from types import SimpleNamespace
