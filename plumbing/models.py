@@ -123,7 +123,7 @@ def half_precision(folder: Path) -> torch.dtype | None:
     names = set()
     for path in folder.glob("*.safetensors"):
         with safe_open(path, "pt") as file:
-            names |= {file.get_slice(key).get_dtype() for key in file.keys()}
+            names |= {part.get_dtype() for part in map(file.get_slice, file.keys())}
     return HALVES.get(names.pop()) if len(names) == 1 else None
 
 

@@ -2,10 +2,12 @@
 
 import math
 import os
+import re
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -15,13 +17,20 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from plumbing.errors import Fault, InputError, PeerLostError
 
+GPU_NODES = Path("/dev/nvidia0"), Path("/dev/nvidiactl")
+DRIVER = Path("/proc/driver/nvidia/version")
+
 
 class Layout:
     """The role, device and process group of this rank: the first n_students ranks are students, the
     rest teachers. Raises ValueError if they cannot share a step, or a machine has too few GPUs."""
 
     def __init__(self, config):
-        self.world, self.rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+        self.world, self.rank = _launched("WORLD_SIZE", 1), _launched("RANK", 0)
+        self.local_world, self.local_rank = (
+            _launched("LOCAL_WORLD_SIZE", 1),
+            _launched("LOCAL_RANK", 0),
+        )
         self.n_teachers, P, G = config.teacher_ranks, config.prompts_per_step, config.group_size
         self.n_students = self.world - self.n_teachers
         if self.n_students < 1:
@@ -37,25 +46,23 @@ class Layout:
         self.is_teacher = self.rank >= self.n_students
         self.role = "teacher" if self.is_teacher else "student"
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
-        self.device = self._pick_device()
+        self.device = self._pick_device(config.device)
         self.sigterm = threading.Event()  # set when this rank has received SIGTERM or Ctrl-C
 
-    def _pick_device(self) -> torch.device:
-        """Choose a GPU of this machine, if it has any. A student and a teacher may share one."""
-        if not torch.cuda.is_available():
+    def _pick_device(self, wanted: str) -> torch.device:
+        """Choose the CPU, or a GPU of this machine. A student and a teacher may share one."""
+        if device_type(wanted) == "cpu":
             return torch.device("cpu")
-        devices = torch.cuda.device_count()
-        local = int(os.environ.get("LOCAL_RANK", 0))
-        local_ranks = range(int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
-        students = sum(self.rank - local + i < self.n_students for i in local_ranks)
-        for role, n in (("student", students), ("teacher", len(local_ranks) - students)):
+        devices, first = torch.cuda.device_count(), self.rank - self.local_rank
+        students = min(max(self.n_students - first, 0), self.local_world)
+        for role, n in (("student", students), ("teacher", self.local_world - students)):
             if n > devices:
                 raise ValueError(
                     f"{n} {role} ranks on a machine with {devices} GPU{'s' * (devices > 1)}: NCCL "
                     f"wants one each; start fewer with --nproc_per_node, see --teacher_ranks, or "
-                    f"hide the GPUs (export CUDA_VISIBLE_DEVICES=)"
+                    f"add --device cpu"
                 )
-        return torch.device("cuda", local % devices)
+        return torch.device("cuda", self.local_rank % devices)
 
     def connect(self, timeout_minutes: float) -> None:
         """Join the other ranks; build this role's process group and device mesh."""
@@ -110,19 +117,24 @@ class Layout:
         first, end = (len(rows) * r // self.n_students for r in (self.rank, self.rank + 1))
         return first, rows[first:end]
 
-    def on_first(self, function: Callable):
-        """Call function() on rank 0 and return its result on all ranks; raise InputError on all if
-        it raises ValueError or OSError."""
+    def on_first(self, function: Callable, of_machine: bool = False):
+        """Call function() on rank 0, or on the first rank of each machine, with the threads of all
+        ranks of its machine; return its result on all ranks (of the machine). Raises InputError on
+        all ranks if it raises ValueError or OSError."""
         result, message = None, None
-        if self.rank == 0:
+        first = self.rank - self.local_rank if of_machine else 0
+        if self.rank == first:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(min(threads * self.local_world, len(os.sched_getaffinity(0))))
             try:
                 result = function()
             except (ValueError, OSError) as error:
                 message = str(error)
-        result, message = self.gather((result, message))[0]
-        if message is not None:
-            raise InputError(message)
-        return result
+            torch.set_num_threads(threads)
+        results, messages = zip(*self.gather((result, message)), strict=True)
+        if any(messages):
+            raise InputError(next(filter(None, messages)))
+        return results[first]
 
     def sum(self, numbers: dict[str, float]) -> dict[str, float]:
         """Sum each number over this role's ranks, which all pass the same names."""
@@ -140,6 +152,33 @@ class Layout:
             if other := [rank for rank, value in held.items() if value != held[first]]:
                 values = " and ".join(f"{held[rank]!r:.60}" for rank in (first, other[0]))
                 raise Fault(f"{name}: ranks {first} and {other[0]} differ: {values}")
+
+
+def _launched(name: str, default: int) -> int:
+    """Return a number that torchrun gives each process; `default` without torchrun."""
+    return int(os.environ.get(name, default))
+
+
+def device_type(wanted: str) -> str:
+    """Return "cpu" or "cuda" for --device. Raises ValueError if torch can use no GPU, but one is
+    wanted, or this machine has one that is not hidden: a large model would train on the CPU."""
+    if wanted == "cpu":
+        return "cpu"
+    if torch.cuda.is_available():
+        return "cuda"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles")
+    if hidden or not any(node.exists() for node in GPU_NODES):
+        if wanted == "auto":
+            return "cpu"
+        gpu = "no NVIDIA GPU is visible"
+    else:  # containers may lack the file
+        version = re.search(r"\d{3}\.[\d.]+", DRIVER.read_text() if DRIVER.exists() else "")
+        gpu = f"NVIDIA driver {version[0] if version else 'unknown'}"
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
+    raise ValueError(
+        f"--device {wanted}: torch {torch.__version__} ({build}) can use no GPU here ({gpu}): "
+        f"install a driver and a build of torch that match, or add --device cpu"
+    )
 
 
 @contextmanager
