@@ -91,9 +91,7 @@ def trial(name: str, action: str):
         raise ValueError(f"model {name!r} cannot {action} here: {reason}") from error
 
 
-def load(
-    kind, name: str, dtype: torch.dtype, attention: str, device: torch.device
-) -> PreTrainedModel:
+def load(kind, name: str, dtype: torch.dtype, attention: str, device) -> PreTrainedModel:
     """Load a model without dropout: activation checkpointing and LoRA need train mode, in which
     dropout would make two forwards differ. Switches cuDNN's attention off for the process.
 

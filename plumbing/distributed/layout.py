@@ -26,11 +26,9 @@ class Layout:
     rest teachers. Raises ValueError if they cannot share a step, or a machine has too few GPUs."""
 
     def __init__(self, config):
-        self.world, self.rank = _launched("WORLD_SIZE", 1), _launched("RANK", 0)
-        self.local_world, self.local_rank = (
-            _launched("LOCAL_WORLD_SIZE", 1),
-            _launched("LOCAL_RANK", 0),
-        )
+        launched = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
+        numbers = (int(os.environ.get(name, default)) for name, default in launched.items())
+        self.world, self.rank, self.local_world, self.local_rank = numbers
         self.n_teachers, P, G = config.teacher_ranks, config.prompts_per_step, config.group_size
         self.n_students = self.world - self.n_teachers
         if self.n_students < 1:
@@ -146,38 +144,30 @@ class Layout:
     def assert_replicas_equal(self, group=None, /, **replicas) -> None:
         """Raise Fault if ranks (of the group) pass different values under one name."""
         parts = self.gather(replicas, group)
-        for name in {name for part in parts for name in part}:
-            held = {rank: part[name] for rank, part in enumerate(parts) if name in part}
-            first = min(held)
-            if other := [rank for rank, value in held.items() if value != held[first]]:
-                values = " and ".join(f"{held[rank]!r:.60}" for rank in (first, other[0]))
-                raise Fault(f"{name}: ranks {first} and {other[0]} differ: {values}")
-
-
-def _launched(name: str, default: int) -> int:
-    """Return a number that torchrun gives each process; `default` without torchrun."""
-    return int(os.environ.get(name, default))
+        first = {}  # by name: the first rank that has it, and its value
+        for rank, part in enumerate(parts):
+            for name, value in part.items():
+                holder, held = first.setdefault(name, (rank, value))
+                if value != held:
+                    values = f"{held!r:.60} and {value!r:.60}"
+                    raise Fault(f"{name}: ranks {holder} and {rank} differ: {values}")
 
 
 def device_type(wanted: str) -> str:
     """Return "cpu" or "cuda" for --device. Raises ValueError if torch can use no GPU, but one is
     wanted, or this machine has one that is not hidden: a large model would train on the CPU."""
-    if wanted == "cpu":
-        return "cpu"
-    if torch.cuda.is_available():
+    if wanted != "cpu" and torch.cuda.is_available():
         return "cuda"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles")
-    if hidden or not any(node.exists() for node in GPU_NODES):
-        if wanted == "auto":
-            return "cpu"
-        gpu = "no NVIDIA GPU is visible"
-    else:  # containers may lack the file
-        version = re.search(r"\d{3}\.[\d.]+", DRIVER.read_text() if DRIVER.exists() else "")
-        gpu = f"NVIDIA driver {version[0] if version else 'unknown'}"
+    present = not hidden and any(node.exists() for node in GPU_NODES)
+    if wanted == "cpu" or (wanted == "auto" and not present):
+        return "cpu"
+    driver = re.search(r"\d{3}\.[\d.]+", DRIVER.read_text()) if DRIVER.exists() else None
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
     raise ValueError(
-        f"--device {wanted}: torch {torch.__version__} ({build}) can use no GPU here ({gpu}): "
-        f"install a driver and a build of torch that match, or add --device cpu"
+        f"--device {wanted}: torch {torch.__version__} ({build}) can use no GPU here, NVIDIA "
+        f"driver {driver[0] if driver else 'not found'}: install versions that fit, or add "
+        f"--device cpu"
     )
 
 
