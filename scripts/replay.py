@@ -155,7 +155,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = command_line.Parser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="run directory")
     parser.add_argument("--step", type=int, required=True, help="the step to train again")
-    parser.add_argument("--device", help="cpu or cuda [the run's]", choices=("cpu", "cuda"))
+    devices = {"choices": ("auto", "cpu", "cuda"), "default": None}
+    parser.add_argument("--device", **devices, help="another than the run's")
     begin_process()
     try:
         args = parser.parse_args(argv)
