@@ -390,8 +390,7 @@ def main(argv: list[str] | None = None) -> int:
             start = layout.on_first(partial(check, local, run))
             run.assert_machines_agree()
             main_loop = run_teacher if layout.is_teacher else partial(train, verifier=verifier)
-            finished = main_loop(local, layout, run, start)
-            return 0 if finished else 128 + signal.SIGTERM
+            return 0 if main_loop(local, layout, run, start) else 128 + signal.SIGTERM
 
         return shutdown.run_ranks(layout, config.timeout_minutes, body)
 

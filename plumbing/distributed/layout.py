@@ -164,10 +164,12 @@ def device_type(wanted: str) -> str:
         return "cpu"
     driver = re.search(r"\d{3}\.[\d.]+", DRIVER.read_text()) if DRIVER.exists() else None
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
+    reason = "CUDA_VISIBLE_DEVICES hides them"
+    if not hidden:
+        reason = f"NVIDIA driver {driver[0] if driver else 'not found'}, install versions that fit"
+    torch_build = f"torch {torch.__version__} ({build})"
     raise ValueError(
-        f"--device {wanted}: torch {torch.__version__} ({build}) can use no GPU here, NVIDIA "
-        f"driver {driver[0] if driver else 'not found'}: install versions that fit, or add "
-        f"--device cpu"
+        f"--device {wanted}: {torch_build} can use no GPU here ({reason}); or add --device cpu"
     )
 
 

@@ -74,13 +74,14 @@ DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Sat Feb 24
 BUILD = rf"torch {torch.__version__.replace('+', '.')} \(.+\)"
 DEVICES = {  # --device, the driver's file (None: no GPU), CUDA_VISIBLE_DEVICES -> device, or error
     ("auto", None, None): "cpu",
-    ("cuda", None, None): f"--device cuda: {BUILD} can use no GPU here, NVIDIA driver not found: ",
+    ("cuda", None, None): f"--device cuda: {BUILD} can use no GPU here .NVIDIA driver not found",
     (
         "auto",
         DRIVER,
         None,
-    ): f"--device auto: {BUILD} can use no GPU here, NVIDIA driver 535.161.08:",
-    ("auto", "", "0,1"): "NVIDIA driver not found: install versions that fit, or add --device cpu",
+    ): f"--device auto: {BUILD} can use no GPU here .NVIDIA driver 535.161.08,",
+    ("auto", "", "0,1"): "NVIDIA driver not found, install .* or add --device cpu",
+    ("cuda", DRIVER, ""): "can use no GPU here .CUDA_VISIBLE_DEVICES hides them",
     ("auto", DRIVER, ""): "cpu",
     ("auto", DRIVER, "-1"): "cpu",
     ("cpu", DRIVER, None): "cpu",

@@ -213,10 +213,11 @@ def test_one_process_of_each_machine_downloads(tmp_path, tiny_model, tiny_data):
         models.snapshot_download = download
 
     arguments = {"model": "some/model", "data": tiny_data, "ranks": 4, "machines": 2}
-    ended = launch(tmp_path / "run", "--steps", 1, before=before, **arguments)
+    ended = launch(tmp_path / "run", "--steps", 1, "--device", "auto", before=before, **arguments)
     assert not any(ended.statuses), ended
     assert set(calls.read_text().splitlines()) == {"0 some/model", "2 some/model"}
-    assert json.loads((tmp_path / "run/config.json").read_text())["model"] == "some/model"
+    facts = json.loads((tmp_path / "run/config.json").read_text())
+    assert (facts["model"], facts["device"]) == ("some/model", "cpu")
 
 
 def test_neither_pickles_nor_code_nor_second_copies_are_downloaded(monkeypatch):
