@@ -65,6 +65,10 @@ class Layout:
     def connect(self, timeout_minutes: float) -> None:
         """Join the other ranks; build this role's process group and device mesh."""
         cuda = self.device.type == "cuda"
+        if cuda:
+            torch.cuda.set_device(self.device)
+        else:  # AdamW would take memory of the first GPU, also for weights on the CPU
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         # Control messages are CPU tensors over gloo, weights and gradients go over NCCL.
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         timeout = timedelta(minutes=timeout_minutes)
@@ -79,8 +83,6 @@ class Layout:
         self.store, self.timeout = store, timeout
         settings = {"timeout": timeout, "store": store}
         dist.init_process_group(backend, rank=self.rank, world_size=self.world, **settings)
-        if cuda:
-            torch.cuda.set_device(self.device)
         ranks = list(range(self.world))
         students, teachers = ranks[: self.n_students], ranks[self.n_students :]
         groups = [dist.new_group(role, timeout=timeout) for role in (students, teachers) if role]

@@ -9,7 +9,7 @@ import torch
 import train
 from plumbing.distributed import layout as module
 from plumbing.errors import Fault, InputError
-from tests.helpers.ranks import one_rank, parse
+from tests.helpers.ranks import on_ranks, one_rank, parse
 
 
 @pytest.fixture
@@ -119,6 +119,17 @@ def test_the_demo_takes_the_cpu_of_a_machine_with_one_gpu(layout, monkeypatch):
     assert layout(4, "--preset", "demo").device == torch.device("cpu")
     with pytest.raises(ValueError, match=r"3 student ranks .* 1 GPU: .* --device cpu"):
         layout(4, "--preset", "demo", "--device", "cuda")
+
+
+def test_a_run_on_the_cpu_leaves_the_gpus_alone(tmp_path):
+    """Where AdamW sees a GPU, it asks for its current stream, which takes memory of it."""
+
+    def visible():
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+        train.Layout(parse("--preset", "demo")).connect(1)
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+    assert on_ranks(1, tmp_path, visible) == ""
 
 
 def test_the_first_rank_of_a_machine_works_with_all_its_threads_while_the_others_wait(
