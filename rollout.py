@@ -144,7 +144,7 @@ class Generator:
     def load(cls, name: str, device: torch.device, tokenizer) -> "Generator":
         """Load a model directory or hub id."""
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        return cls(load(AutoModelForCausalLM, name, dtype, "grouped_sdpa").to(device), tokenizer)
+        return cls(load(AutoModelForCausalLM, name, dtype, "grouped_sdpa", device), tokenizer)
 
     @torch.no_grad()
     def refresh(self, policy: "Policy") -> None:
@@ -311,8 +311,7 @@ class Policy(nn.Module):
     @classmethod
     def load(cls, name: str, device: torch.device) -> "Policy":
         """Load a model directory or hub id, in float32."""
-        lm = load(AutoModelForCausalLM, name, torch.float32, attention_for(device))
-        return cls(lm.to(device))
+        return cls(load(AutoModelForCausalLM, name, torch.float32, attention_for(device), device))
 
     @property
     def packed(self) -> bool:

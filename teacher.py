@@ -114,7 +114,7 @@ class Teacher:
         # rank computes every row of a batch, from cached embeddings.
         attention = "sdpa" if self.frozen else attention_for(device)
         self.share, self.shares = (0, 1) if self.frozen else (self.rank, self.ranks)
-        backbone = load(AutoModel, config.teacher_model, torch.float32, attention)
+        backbone = load(AutoModel, config.teacher_model, torch.float32, attention, device)
         torch.manual_seed(config.seed)  # for LoRA's A
         if self.frozen:
             backbone.requires_grad_(False)

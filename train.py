@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,8 +35,8 @@ from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.metrics import Stopwatch, evaluate
-from plumbing.models import checksum, recompute_activations
-from plumbing.problems import Problems, check_data, prepare_missing
+from plumbing.models import checksum, download_models, recompute_activations
+from plumbing.problems import Problems, check_data
 from plumbing.progress import Console
 from plumbing.run_dir import RunDir
 from rollout import Generator, Policy, PromptEncoder, Rollouts, check_model
@@ -58,6 +58,7 @@ class Config:
     steps: int = opt(20_000, "updates (Table 6; without a teacher 4/3 of them, App. D)", type=count)
     seed: int = opt(0, "seed of every random stream", type=natural)
     out: str = opt("", "run directory; resumes if it exists [runs/PRESET-SAMPLER-seedSEED]")
+    device: str = opt("auto", "auto: GPUs if there are any", choices=("auto", "cpu", "cuda"))
     model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or directory (Section 4.1)")
     teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher: hub id or directory (Section 4.2)")
     train_data: str = opt(f"{DATA}/train.jsonl", "JSONL or Parquet: problem, expected_answer")
@@ -131,7 +132,7 @@ PRESETS: dict[str, str] = {
     f" --train_data {DEMO}/train.jsonl --val_data {DEMO}/val.jsonl --prompts_per_step 12"
     " --prompt_header '' --prompt_footer Solution: --max_prompt_tokens 32 --verify_workers 1"
     " --max_completion_tokens 40 --per_device_batch_size 96 --teacher_batch_size 32"
-    " --learning_rate 2e-4 --teacher_learning_rate 1e-3",
+    " --learning_rate 2e-4 --teacher_learning_rate 1e-3 --device cpu",
 }
 
 
@@ -357,7 +358,6 @@ def check(config: Config, run: RunDir) -> int:
     if sampler.uses_teacher:
         check_teacher(c.teacher_model, c.max_prompt_tokens)
     encode = PromptEncoder.of(c, AutoTokenizer.from_pretrained(c.model))
-    prepare_missing([c.train_data, c.val_data])
     pool_size = c.candidates if issubclass(sampler, Pooled) else 1
     check_data(c, len(encode("")), c.prompts_per_step * pool_size)
     return run.open()
@@ -380,11 +380,12 @@ def main(argv: list[str] | None = None) -> int:
 
         def body() -> int:
             run = RunDir(config, layout, file_of(config.sampler))
-            start = layout.on_first(lambda: check(config, run))
+            models = layout.on_first(partial(download_models, config), of_machine=True)
+            local = replace(config, **models)  # directories instead of hub ids
+            start = layout.on_first(partial(check, local, run))
             run.assert_machines_agree()
             main_loop = run_teacher if layout.is_teacher else partial(train, verifier=verifier)
-            finished = main_loop(config, layout, run, start)
-            return 0 if finished else 128 + signal.SIGTERM
+            return 0 if main_loop(local, layout, run, start) else 128 + signal.SIGTERM
 
         return shutdown.run_ranks(layout, config.timeout_minutes, body)
 

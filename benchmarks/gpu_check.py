@@ -69,7 +69,7 @@ def run_demo(log: Path, out: Path, steps: int, every: int, *flags: str, ranks=1,
     """Run or resume train.py --preset demo in the run directory `out`."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
     command = [*(launcher if ranks > 1 else []), "train.py", "--preset=demo", f"--steps={steps}"]
-    command += [f"--eval_every={every}", f"--out={out}", *flags]
+    command += [f"--eval_every={every}", f"--out={out}", "--device=auto", *flags]
     run(log, *command, cpu=cpu)
 
 

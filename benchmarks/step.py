@@ -58,8 +58,9 @@ def save_random_model(shape: str, folder: Path, seed=0, device="cpu", dtype=torc
 
 
 def configure(shape: str, flags: list[str]) -> train.Config:
-    """Config of the demo, or for a larger shape of its preset with a made-up prompt."""
-    preset = ["--preset", "demo"]
+    """Config of the demo, here on any device, or for a larger shape of its preset with a made-up
+    prompt. Raises InputError for an unknown shape."""
+    preset = ["--preset", "demo", "--device", "auto"]
     if shape not in ("demo", "10m"):
         model_config(shape)  # raises InputError for an unknown shape
         # As long as App. M's prompt, about 170 tokens: each word is a token of the demo's.

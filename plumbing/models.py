@@ -5,10 +5,33 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from huggingface_hub import snapshot_download
+from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
 from plumbing.errors import first_lines
+
+# What is downloaded of a model: no pickles, no code, none of the copies for other libraries.
+FILES = ["model*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken"]
+HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them
+
+
+def download(name: str) -> str:
+    """Return the directory of a model, `name` itself or the cached files of a hub id, after a
+    download if any is missing. Raises ValueError, in one line."""
+    if not name or Path(name).is_dir():
+        return name
+    try:
+        return snapshot_download(name, allow_patterns=FILES, ignore_patterns="*/*")
+    except Exception as error:  # the errors of the hub and of the HTTP library share no other base
+        problem = "is no directory and cannot be downloaded from the hub"
+        raise ValueError(f"model {name!r} {problem}: {first_lines(error)}") from error
+
+
+def download_models(config) -> dict[str, str]:
+    """Return the directories of both models of a train.Config, by its fields."""
+    return {role: download(getattr(config, role)) for role in ("model", "teacher_model")}
 
 
 def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> tuple:
@@ -18,18 +41,16 @@ def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> t
     line, unless the model has all its weights, a tokenizer with a pad token, and room for rows of
     `tokens` tokens. No code that comes with the model is run.
     """
-    trust = {"trust_remote_code": False}  # by default transformers asks on the console
+    folder, trust = download(name), {"trust_remote_code": False}  # by default transformers asks
     try:
-        config = AutoConfig.from_pretrained(name, **trust)
-        tokenizer = AutoTokenizer.from_pretrained(name, **trust)
+        config = AutoConfig.from_pretrained(folder, **trust)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **trust)
         if not tokenizer("1 + 1").input_ids:  # transformers replaces a missing file by an empty one
             raise ValueError("its tokenizer has no vocabulary")
     except Exception as error:  # transformers raises all kinds at a damaged file
-        problem = "is no directory and cannot be downloaded from the hub"
-        if Path(name).is_dir():
-            problem = "is not a Hugging Face model directory"
-        raise ValueError(f"model {name!r} {problem}: {first_lines(error)}") from error
-    if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
+        problem = f"is not a Hugging Face model directory: {first_lines(error)}"
+        raise ValueError(f"model {name!r} {problem}") from error
+    if not any(Path(folder).glob("*.safetensors")):
         raise ValueError(f"model {name!r} has no weights: no .safetensors file in the directory")
     if tokenizer.pad_token_id is None:
         remedy = "set tokenizer.pad_token and save it again"
@@ -48,14 +69,15 @@ def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> t
     options = {"dtype": "float32", "attn_implementation": attention, **trust}
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
     try:
-        model, info = kind.from_pretrained(name, **options)
+        model, info = kind.from_pretrained(folder, **options)
     except Exception as error:
         raise ValueError(f"model {name!r} cannot be loaded: {first_lines(error)}") from error
     missing = sorted([*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])])
     if missing:  # transformers would continue with random numbers
         raise ValueError(f"the weights of {name!r} lack {missing[0]!r}, or its shape differs")
-    if infinite := [key for key, p in model.named_parameters() if not p.isfinite().all()]:
-        raise ValueError(f"the weights of model {name!r} are not finite: {infinite[0]!r}")
+    for key, p in model.named_parameters():
+        if not all(extreme.isfinite() for extreme in p.aminmax()):  # isfinite(p) would copy p
+            raise ValueError(f"the weights of model {name!r} are not finite: {key!r}")
     return model.eval(), tokenizer
 
 
@@ -69,16 +91,38 @@ def trial(name: str, action: str):
         raise ValueError(f"model {name!r} cannot {action} here: {reason}") from error
 
 
-def load(kind, name: str, dtype: torch.dtype, attention: str) -> PreTrainedModel:
+def load(kind, name: str, dtype: torch.dtype, attention: str, device) -> PreTrainedModel:
     """Load a model without dropout: activation checkpointing and LoRA need train mode, in which
-    dropout would make two forwards differ. Switches cuDNN's attention off for the process."""
+    dropout would make two forwards differ. Switches cuDNN's attention off for the process.
+
+    Weights that keep the file's dtype are mapped, not read, and all ranks of a machine share the
+    pages. So half-precision weights become float32 on the device only, and no host holds 8 copies.
+    """
     # cuDNN, SDPA's first choice on Hopper, plans each new shape and is not deterministic.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    config = AutoConfig.from_pretrained(name)
+    folder = download(name)
+    config = AutoConfig.from_pretrained(folder)
     for setting, value in config.to_dict().items():
         if "drop" in setting and isinstance(value, float):
             setattr(config, setting, 0.0)
-    return kind.from_pretrained(name, config=config, dtype=dtype, attn_implementation=attention)
+    options = {"config": config, "attn_implementation": attention}
+    stored = half_precision(Path(folder)) if dtype == torch.float32 else None
+    lm = kind.from_pretrained(folder, dtype=stored or dtype, **options)
+    if stored and any(b.dtype == stored for b in lm.buffers()):  # computed with less precision
+        lm = kind.from_pretrained(folder, dtype=dtype, **options)
+    lm.config.dtype = dtype
+    for p in lm.parameters():
+        p.data = p.data.to(device).to(dtype)
+    return lm.to(device)
+
+
+def half_precision(folder: Path) -> torch.dtype | None:
+    """Return the dtype of a directory's weights if it is the same 16-bit one for all, else None."""
+    names = set()
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            names |= {part.get_dtype() for part in map(file.get_slice, file.keys())}
+    return HALVES.get(names.pop()) if len(names) == 1 else None
 
 
 @torch.no_grad()

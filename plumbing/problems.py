@@ -172,14 +172,15 @@ def prepare_missing(paths: list[str]) -> None:
 
 
 def check_data(config, prompt_tokens: int, needed: int) -> None:
-    """Check that both data files can be read and that the training file has `needed` problems, as
-    many as one step draws. Prints a note if the two share problems.
+    """Prepare data files that are missing; check that both can be read and that the training file
+    has `needed` problems, as many as one step draws. Prints a note if the two share problems.
 
     prompt_tokens: of a prompt with an empty question. Raises InputError or OSError.
     """
     if prompt_tokens >= config.max_prompt_tokens:
         reason = f"a prompt takes {prompt_tokens} tokens already without a question"
         raise InputError(f"--max_prompt_tokens {config.max_prompt_tokens}: {reason}")
+    prepare_missing([config.train_data, config.val_data])
     train, val = Problems(config.train_data), Problems(config.val_data)
     if config.column:
         train.column(config.column)

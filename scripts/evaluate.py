@@ -25,6 +25,7 @@ from transformers import AutoTokenizer
 import rollout
 import train
 from plumbing import command_line
+from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.files import write_lines
@@ -35,6 +36,7 @@ from verify import Verifier
 FIELDS = ["problem", "reward", "status", "tokens"]
 SETTINGS = ["preset", "seed", "verify_workers", "prompt_header", "prompt_footer", "chat_template"]
 SETTINGS += ["reward", "max_prompt_tokens", "max_completion_tokens", "max_rollout_tokens"]
+SETTINGS += ["device"]
 
 # Dollars inside a line by pandoc's rule, so that "$5 and $6" is money: no space just inside them,
 # and no digit after the second.
@@ -78,7 +80,7 @@ def evaluate(config, problems: Problems, indices, samples: int, temperature: flo
     """Return a row for each sample of each of these problems, in order: FIELDS, as in a run's
     evals/; lenient, the reward if a missing box is forgiven; truncated, whether the token limit cut
     the completion. Raises ValueError, in one line, for a reward that cannot be used."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(device_type(config.device))
     tokenizer = AutoTokenizer.from_pretrained(config.model)
     encode = rollout.PromptEncoder.of(config, tokenizer)
     rows = pd.DataFrame({"problem": indices})

@@ -12,6 +12,8 @@ fails again, and each line says whether its log-probs are finite.
 import json
 import sys
 from collections import deque
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process, reject, run_ranks
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.files import plain, read_lines, write_lines
+from plumbing.models import download_models
 from plumbing.plugins import path_of
 from plumbing.problems import Problems
 from sampler import Selections
@@ -53,11 +56,15 @@ class Recorded:
         return {}
 
 
-def load(run_dir: Path, step: int) -> tuple[train.Config, Layout, Recorded, int]:
-    """Read what the steps need, and find the checkpoint before them. Raises InputError."""
+def load(
+    run_dir: Path, step: int, device: str | None
+) -> tuple[train.Config, Layout, Recorded, int]:
+    """Read what the steps need, and find the checkpoint before them. device: None, or one to use
+    instead of the run's. Raises InputError."""
     settings = analysis.read_config(run_dir)
     config = analysis.recorded(train.Config, settings)
-    config.teacher_ranks, ranks = 0, settings["student_ranks"]
+    config.device = device or config.device
+    config.teacher_model, config.teacher_ranks, ranks = "", 0, settings["student_ranks"]
     layout = Layout(config)
     if layout.world != ranks:
         command = f"torchrun --nproc_per_node {ranks} -m scripts.replay {run_dir} --step {step}"
@@ -142,16 +149,19 @@ def main(argv: list[str] | None = None) -> int:
     parser = command_line.Parser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="run directory")
     parser.add_argument("--step", type=int, required=True, help="the step to train again")
+    devices = {"choices": ("auto", "cpu", "cuda"), "default": None}
+    parser.add_argument("--device", **devices, help="another than the run's")
     begin_process()
     try:
         args = parser.parse_args(argv)
-        config, layout, sampler, start = load(args.run, args.step)
+        config, layout, sampler, start = load(args.run, args.step, args.device)
     except (ValueError, OSError) as error:
         return reject(error)
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
 
         def body() -> int:
-            student = train.Student(config, layout, verifier)
+            models = layout.on_first(partial(download_models, config), of_machine=True)
+            student = train.Student(replace(config, **models), layout, verifier)
             same = replay(args.run, args.step, student, sampler, start)
             return int(not all(layout.gather(same)))
 

@@ -2,10 +2,12 @@
 
 import math
 import os
+import re
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -15,13 +17,18 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from plumbing.errors import Fault, InputError, PeerLostError
 
+GPU_NODES = Path("/dev/nvidia0"), Path("/dev/nvidiactl")
+DRIVER = Path("/proc/driver/nvidia/version")
+
 
 class Layout:
     """The role, device and process group of this rank: the first n_students ranks are students, the
     rest teachers. Raises ValueError if they cannot share a step, or a machine has too few GPUs."""
 
     def __init__(self, config):
-        self.world, self.rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+        launched = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
+        numbers = (int(os.environ.get(name, default)) for name, default in launched.items())
+        self.world, self.rank, self.local_world, self.local_rank = numbers
         self.n_teachers, P, G = config.teacher_ranks, config.prompts_per_step, config.group_size
         self.n_students = self.world - self.n_teachers
         if self.n_students < 1:
@@ -37,29 +44,31 @@ class Layout:
         self.is_teacher = self.rank >= self.n_students
         self.role = "teacher" if self.is_teacher else "student"
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
-        self.device = self._pick_device()
+        self.device = self._pick_device(config.device)
         self.sigterm = threading.Event()  # set when this rank has received SIGTERM or Ctrl-C
 
-    def _pick_device(self) -> torch.device:
-        """Choose a GPU of this machine, if it has any. A student and a teacher may share one."""
-        if not torch.cuda.is_available():
+    def _pick_device(self, wanted: str) -> torch.device:
+        """Choose the CPU, or a GPU of this machine. A student and a teacher may share one."""
+        if device_type(wanted) == "cpu":
             return torch.device("cpu")
-        devices = torch.cuda.device_count()
-        local = int(os.environ.get("LOCAL_RANK", 0))
-        local_ranks = range(int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
-        students = sum(self.rank - local + i < self.n_students for i in local_ranks)
-        for role, n in (("student", students), ("teacher", len(local_ranks) - students)):
+        devices, first = torch.cuda.device_count(), self.rank - self.local_rank
+        students = min(max(self.n_students - first, 0), self.local_world)
+        for role, n in (("student", students), ("teacher", self.local_world - students)):
             if n > devices:
                 raise ValueError(
                     f"{n} {role} ranks on a machine with {devices} GPU{'s' * (devices > 1)}: NCCL "
                     f"wants one each; start fewer with --nproc_per_node, see --teacher_ranks, or "
-                    f"hide the GPUs (export CUDA_VISIBLE_DEVICES=)"
+                    f"add --device cpu"
                 )
-        return torch.device("cuda", local % devices)
+        return torch.device("cuda", self.local_rank % devices)
 
     def connect(self, timeout_minutes: float) -> None:
         """Join the other ranks; build this role's process group and device mesh."""
         cuda = self.device.type == "cuda"
+        if cuda:
+            torch.cuda.set_device(self.device)
+        else:  # AdamW would take memory of the first GPU, also for weights on the CPU
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         # Control messages are CPU tensors over gloo, weights and gradients go over NCCL.
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         timeout = timedelta(minutes=timeout_minutes)
@@ -74,8 +83,6 @@ class Layout:
         self.store, self.timeout = store, timeout
         settings = {"timeout": timeout, "store": store}
         dist.init_process_group(backend, rank=self.rank, world_size=self.world, **settings)
-        if cuda:
-            torch.cuda.set_device(self.device)
         ranks = list(range(self.world))
         students, teachers = ranks[: self.n_students], ranks[self.n_students :]
         groups = [dist.new_group(role, timeout=timeout) for role in (students, teachers) if role]
@@ -110,19 +117,24 @@ class Layout:
         first, end = (len(rows) * r // self.n_students for r in (self.rank, self.rank + 1))
         return first, rows[first:end]
 
-    def on_first(self, function: Callable):
-        """Call function() on rank 0 and return its result on all ranks; raise InputError on all if
-        it raises ValueError or OSError."""
+    def on_first(self, function: Callable, of_machine: bool = False):
+        """Call function() on rank 0, or on the first rank of each machine, with the threads of all
+        ranks of its machine; return its result on all ranks (of the machine). Raises InputError on
+        all ranks if it raises ValueError or OSError."""
         result, message = None, None
-        if self.rank == 0:
+        first = self.rank - self.local_rank if of_machine else 0
+        if self.rank == first:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(min(threads * self.local_world, len(os.sched_getaffinity(0))))
             try:
                 result = function()
             except (ValueError, OSError) as error:
                 message = str(error)
-        result, message = self.gather((result, message))[0]
-        if message is not None:
-            raise InputError(message)
-        return result
+            torch.set_num_threads(threads)
+        results, messages = zip(*self.gather((result, message)), strict=True)
+        if any(messages):
+            raise InputError(next(filter(None, messages)))
+        return results[first]
 
     def sum(self, numbers: dict[str, float]) -> dict[str, float]:
         """Sum each number over this role's ranks, which all pass the same names."""
@@ -134,12 +146,33 @@ class Layout:
     def assert_replicas_equal(self, group=None, /, **replicas) -> None:
         """Raise Fault if ranks (of the group) pass different values under one name."""
         parts = self.gather(replicas, group)
-        for name in {name for part in parts for name in part}:
-            held = {rank: part[name] for rank, part in enumerate(parts) if name in part}
-            first = min(held)
-            if other := [rank for rank, value in held.items() if value != held[first]]:
-                values = " and ".join(f"{held[rank]!r:.60}" for rank in (first, other[0]))
-                raise Fault(f"{name}: ranks {first} and {other[0]} differ: {values}")
+        first = {}  # by name: the first rank that has it, and its value
+        for rank, part in enumerate(parts):
+            for name, value in part.items():
+                holder, held = first.setdefault(name, (rank, value))
+                if value != held:
+                    values = f"{held!r:.60} and {value!r:.60}"
+                    raise Fault(f"{name}: ranks {holder} and {rank} differ: {values}")
+
+
+def device_type(wanted: str) -> str:
+    """Return "cpu" or "cuda" for --device. Raises ValueError if torch can use no GPU, but one is
+    wanted, or this machine has one that is not hidden: a large model would train on the CPU."""
+    if wanted != "cpu" and torch.cuda.is_available():
+        return "cuda"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles")
+    present = not hidden and any(node.exists() for node in GPU_NODES)
+    if wanted == "cpu" or (wanted == "auto" and not present):
+        return "cpu"
+    driver = re.search(r"\d{3}\.[\d.]+", DRIVER.read_text()) if DRIVER.exists() else None
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
+    reason = "CUDA_VISIBLE_DEVICES hides them"
+    if not hidden:
+        reason = f"NVIDIA driver {driver[0] if driver else 'not found'}, install versions that fit"
+    torch_build = f"torch {torch.__version__} ({build})"
+    raise ValueError(
+        f"--device {wanted}: {torch_build} can use no GPU here ({reason}); or add --device cpu"
+    )
 
 
 @contextmanager

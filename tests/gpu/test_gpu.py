@@ -52,7 +52,11 @@ def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_on
     rollouts = Rollouts([tokens(1 + n // 2) for n in n_B], [tokens(n) for n in reversed(n_B)])
     rollouts.logps = [[0.0] * len(ids) for ids in rollouts.completion_ids]
     columns = {"advantage_P_G": torch.ones(32, 1), "weight_P_G": torch.ones(32, 1)}
-    columns |= {"layout": one_rank("--preset", "demo"), "max_tokens": 800, "pad_id": 0}
+    columns |= {
+        "layout": one_rank("--preset", "demo", "--device", "cuda"),
+        "max_tokens": 800,
+        "pad_id": 0,
+    }
 
     def run(dtype, attention):
         policy = Policy.load(str(DEMO), CARD)
@@ -99,7 +103,7 @@ def test_cuda_graphs_draw_the_same_tokens_as_the_cpu(temperature, tmp_path):
 def test_demo_steps(ranks, tmp_path):
     """In one process, and with a student and a teacher process sharing the card."""
     flags = f"--preset demo --steps 3 --eval_every 3 --teacher_ranks {min(1, ranks)}".split()
-    succeeded, printed = shell([*flags, "--out", str(tmp_path / "run")], ranks)
+    succeeded, printed = shell([*flags, "--device", "cuda", "--out", str(tmp_path / "run")], ranks)
     assert succeeded, printed
     rows = read_lines(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["grad_norm"] > 0 and rows[0]["val_accuracy"] > 0.04
