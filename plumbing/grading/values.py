@@ -4,13 +4,12 @@ import functools
 import re
 import zlib
 from collections import Counter
-from itertools import accumulate
 
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy import E, Expr, I, Pow, Rational, binomial, factorial
 
-# Bounds that do not depend on the machine's speed. The parser needs exponential time for nesting.
-MAX_LENGTH, MAX_NESTING, MAX_BARS = 400, 8, 12
+from plumbing.grading.structure import is_bounded
+
 MAX_BITS = 1 << 18  # of all numbers in an evaluation
 MAX_OPERATIONS = 20  # of an irrational value before it is rounded
 TRIALS = 6  # random points for expressions with letters; in the first half, letters are positive
@@ -35,12 +34,6 @@ def is_arithmetic(text: str) -> bool:
     """Whether a canonical text consists of tokens that `values` evaluates."""
     grouped = _GROUPING.sub(r"(\1)", text)
     return text.lower() not in SHORT_WORDS and bool(_ARITHMETIC.fullmatch(grouped))
-
-
-def is_bounded(text: str) -> bool:
-    """Whether a text is short and flat enough to be parsed."""
-    depth = max(accumulate((c in "([{") - (c in ")]}") for c in text), default=0)
-    return len(text) <= MAX_LENGTH and depth <= MAX_NESTING and text.count("|") <= MAX_BARS
 
 
 class _Parser(_Latex2Sympy):
