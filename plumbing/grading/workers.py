@@ -24,6 +24,7 @@ START_SECONDS = 120  # a worker that takes longer to start is an error
 MAX_KILLED = 5  # workers in a row that may be killed from outside while they start
 OUT_OF_MEMORY = 4  # exit status of a worker
 DEATHS = {-signal.SIGPROF: "timeout", -signal.SIGABRT: "memory", OUT_OF_MEMORY: "memory"}
+CAUSES = {*DEATHS.values(), "crash"}
 
 
 def serve(prepare: Callable, warm_up: Callable, cpu_seconds: float, memory_bytes: int) -> None:
@@ -119,17 +120,16 @@ class WorkerPool:
         with self._close_on_error():
             replies = self._attempt(range(len(jobs)), jobs)
             timeouts = 0
-            for job in [job for job in range(len(jobs)) if replies[job][1]]:
-                if replies[job][0] == "timeout" and timeouts == MAX_TIMEOUTS:
-                    continue
-                self.workers.pop().kill()
-                self.start()
-                replies |= self._attempt([job], jobs)
-                timeouts += replies[job] == ("timeout", True)
-        return [replies[job][0] for job in range(len(jobs))]
+            for job in sorted(job for job in replies if replies[job] in CAUSES):
+                if replies[job] != "timeout" or timeouts < MAX_TIMEOUTS:
+                    self.workers.pop().kill()
+                    self.start()
+                    replies |= self._attempt([job], jobs)
+                    timeouts += replies[job] == "timeout"
+        return [replies[job] for job in range(len(jobs))]
 
-    def _attempt(self, numbers: Iterable[int], jobs: list[dict]) -> dict[int, tuple[str, bool]]:
-        """Return, by the number of each job, its reply or cause of death, and whether it died."""
+    def _attempt(self, numbers: Iterable[int], jobs: list[dict]) -> dict[int, str]:
+        """Return the reply to each of these jobs, by its number, or its worker's cause of death."""
         waiting, replies = list(numbers)[::-1], {}
         while waiting or any(worker.job is not None for worker in self.workers):
             idle = [worker for worker in reversed(self.workers) if worker.idle]  # newest first
@@ -160,9 +160,9 @@ class WorkerPool:
             worker.process.stdin.write(json.dumps(jobs[job]).encode() + b"\n")
             worker.process.stdin.flush()
 
-    def _wait_for_workers(self) -> dict[int, tuple[str, bool]]:
-        """Wait until a worker replies, dies or misses its deadline. Return what `_attempt` returns,
-        for each job that ended."""
+    def _wait_for_workers(self) -> dict[int, str]:
+        """Wait until a worker replies, dies or misses its deadline. Return, for each job that
+        ended, its reply or cause of death."""
         busy = [worker for worker in self.workers if not worker.idle]
         seconds = min(worker.deadline for worker in busy) - time.monotonic()
         pipes = [worker.process.stdout for worker in busy]
@@ -177,8 +177,7 @@ class WorkerPool:
                 self.workers.remove(worker)
                 status = worker.kill()
                 if worker.ready:
-                    cause = "timeout" if late else DEATHS.get(status, "crash")
-                    ended[worker.job] = (cause, True)
+                    ended[worker.job] = DEATHS.get(status, "timeout" if late else "crash")
                 else:
                     self.killed += 1
                     from_outside = status in (-signal.SIGKILL, -signal.SIGTERM) and not late
@@ -186,7 +185,7 @@ class WorkerPool:
                         raise RuntimeError(f"a worker did not start: exit status {status}")
                 self._start_worker()
             elif worker.ready:
-                ended[worker.job] = (line.decode().strip(), False)
+                ended[worker.job] = line.decode().strip()
                 worker.job = None
             elif line == b"ready\n":
                 worker.ready, self.killed = True, 0
