@@ -18,7 +18,7 @@ only slows learning. `compare` has four stages, the first three of them in plumb
 Accepted: "2, 1" for "1, 2", as the text does not show whether order matters; 3·4, 6! or a binomial
 coefficient for its value, so that a question which is only such a term can be copied into the box.
 Rejected: right answers in rare spellings, such as sin 30° in degrees, {x | x>3}, a zero hidden in
-roots, the real root of -8.
+roots, the real root of -8, and formulas that are long, deeply nested or have huge values.
 
 `Verifier` calls `compare`, or a custom reward instead, in worker processes without torch that have
 limits on time and memory (`python verify.py --worker`, see plumbing/grading/workers.py).
@@ -249,9 +249,8 @@ class Verifier:
     """A pool of worker processes that grade completions; a context manager.
 
     workers: number of processes, about 100 MB each.
-    cpu_seconds: CPU time for an attempt at a sample. `compare` needs 0.4 s for slow right answers
-        and bounds the length, nesting and numbers of others, so that few exceed this limit. One
-        that does is graded once more, alone, and is a `timeout` if it exceeds the limit again.
+    cpu_seconds: CPU time for an attempt at a sample; the second makes it a `timeout`. Few answers
+        exceed it, as `compare` bounds their length, nesting and numbers.
     wall_seconds: the longest that an attempt may take, for a custom reward that sleeps.
     memory_bytes: memory that a sample may add to a worker.
     reward: FILE.py or FILE.py:FUNCTION, a custom reward instead of `compare`. As in verl,

@@ -55,8 +55,9 @@ def _evaluate(tree: Expr, point: dict[Expr, Expr], bits: Counter) -> Expr:
         return Rational(str(tree)) if tree.is_Float else point.get(tree, tree)
     parts = [_evaluate(part, point, bits) for part in tree.args]
     grows = isinstance(tree, (Pow, factorial, binomial))
-    numbers = [x for part in parts[: 1 if grows else None] for x in part.atoms(Rational)]
-    size = 1 + sum(x.p.bit_length() + x.q.bit_length() - 2 for x in numbers)
+    operands = parts[:1] if grows else parts
+    numbers = [number for part in operands for number in part.atoms(Rational)]
+    size = 1 + sum(n.p.bit_length() + n.q.bit_length() - 2 for n in numbers)
     if grows:
         size *= 1 + int(abs(parts[-1].evalf(3)))
     if tree.is_Pow and not parts[-1].is_Integer:

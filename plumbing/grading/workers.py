@@ -110,10 +110,11 @@ class WorkerPool:
     def run(self, jobs: list[dict]) -> list[str]:
         """Return the reply to each job, or its worker's cause of death: timeout, memory or crash.
 
-        A job whose worker died is tried once more after all others, alone and in a new worker. At
-        most: len(jobs) / size attempts of cpu_seconds (wall_seconds, if they sleep) and a start of
-        a worker, and then MAX_TIMEOUTS of them. Further jobs keep their first `timeout`: it depends
-        on the machine only for a job that needs about cpu_seconds, while others exceed them twice.
+        A job whose worker died is tried once more after all others, alone and in a new worker. If
+        MAX_TIMEOUTS jobs time out twice, the others keep their first `timeout`. So n jobs take at
+        most n / size + MAX_TIMEOUTS attempts of cpu_seconds, each with the start of a worker (with
+        48 jobs, 4 workers, 3 s and a start of 1 s: 64 s). Jobs that sleep: wall_seconds in place of
+        cpu_seconds.
         """
         if not self.workers:
             raise RuntimeError("the workers are not running: start them, or use `with`")

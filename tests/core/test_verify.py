@@ -184,13 +184,6 @@ def test_hostile_answers_are_wrong_before_they_take_long(gold, answer):
     assert time.process_time() - start < 1.5
 
 
-def test_a_comparison_that_takes_too_long_is_a_timeout_and_the_next_one_is_graded():
-    slow = r"\sum_{k=1}^{99999} \frac{1}{k!}"
-    with Verifier(cpu_seconds=1.0) as verifier:
-        verdicts = grade(verifier, [(r"\sum_{k=1}^n k", slow), ("5", "5")])
-    assert verdicts == [Verdict(0.0, "timeout"), CORRECT]
-
-
 def test_grade_needs_as_many_golds_as_completions_and_running_workers(verifier):
     assert verifier.grade([], []) == []
     with pytest.raises(ValueError, match="1 completions, 2 golds"):
@@ -225,9 +218,12 @@ def test_a_custom_reward_gets_what_verl_passes_and_needs_no_box(tmp_path):
     assert verdicts == [CORRECT, WRONG_ANSWER, WRONG_ANSWER]
 
 
-@pytest.mark.parametrize(("body", "status"), [("[0] * 10**11", "memory"), ("sys.exit()", "crash")])
-def test_a_custom_reward_may_run_out_of_memory_or_exit(tmp_path, body, status):
-    with Verifier(workers=1, reward=reward_file(tmp_path, body)) as verifier:
+ENDS = {"[0] * 10**11": "memory", "sys.exit()": "crash", "while True: pass": "timeout"}
+
+
+@pytest.mark.parametrize(("body", "status"), ENDS.items())
+def test_a_custom_reward_may_exceed_its_limits_or_exit(tmp_path, body, status):
+    with Verifier(workers=1, cpu_seconds=0.3, reward=reward_file(tmp_path, body)) as verifier:
         assert verifier.grade(["1"], ["1"]) == [Verdict(0.0, status)]
 
 
