@@ -18,7 +18,7 @@ only slows learning. `compare` has four stages, the first three of them in plumb
 Accepted: "2, 1" for "1, 2", as the text does not show whether order matters; 3·4, 6! or a binomial
 coefficient for its value, so that a question which is only such a term can be copied into the box.
 Rejected: right answers in rare spellings, such as sin 30° in degrees, {x | x>3}, a zero hidden in
-roots, the real root of -8.
+roots, the real root of -8, and formulas that are long, deeply nested or have huge values.
 
 `Verifier` calls `compare`, or a custom reward instead, in worker processes without torch that have
 limits on time and memory (`python verify.py --worker`, see plumbing/grading/workers.py).
@@ -37,7 +37,7 @@ import math_verify
 from plumbing import plugins
 from plumbing.errors import InputError, first_lines
 from plumbing.grading.spelling import canonicalize
-from plumbing.grading.structure import FLIP, split, structure_of
+from plumbing.grading.structure import FLIP, is_bounded, split, structure_of
 from plumbing.grading.values import TRIALS, equal_values, is_arithmetic, is_rounded, values
 from plumbing.grading.workers import WorkerPool, serve
 
@@ -81,7 +81,9 @@ def _equal_text(gold: str, answer: str) -> bool:
     first, second = (re.sub(r"\\text\{([^{}]*)\}", r"\1", x).casefold() for x in (gold, answer))
     if first == second:
         return bool(re.search(r"\w|∞", gold))
-    if not re.search(r"\\(?:sum|prod|int|lim)", gold):
+    is_sum = re.search(r"\\(?:sum|prod|int|lim)", gold) and is_bounded(gold) and is_bounded(answer)
+    is_huge = re.search(r"\d{6}", answer) or (is_arithmetic(answer) and not values(answer))
+    if not is_sum or is_huge:
         return False
     # Parse the whole box, not its first number; time limits are the worker's, not SIGALRM's.
     options = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
@@ -129,6 +131,8 @@ def _equal_relations(gold: str, answer: str) -> bool:
 
 def _equal_parts(golds: list[str], answers: list[str], ordered: bool = True) -> bool:
     """Whether there are as many answers as golds, equal one by one."""
+    if len(golds) != len(answers):
+        return False
     remaining = list(answers)
     for gold in golds:
         candidates = remaining[:1] if ordered else remaining
@@ -136,7 +140,7 @@ def _equal_parts(golds: list[str], answers: list[str], ordered: bool = True) -> 
         if match is None:
             return False
         remaining.remove(match)
-    return not remaining
+    return True
 
 
 def _equal_collections(golds: list[str], answers: list[str]) -> bool:
@@ -214,8 +218,6 @@ def _prepare(reward: str) -> Callable[..., str]:
     """Return `_grade`, or a function like it that calls a custom reward. It returns a status, or an
     error message if the reward fails."""
     if not reward:
-        logging.disable(logging.CRITICAL)  # math-verify warns that its time limits are off
-        compare(r"\sum_{k=1}^n k", r"\frac{n(n+1)}{2}")  # initializes the parsers
         return _grade
     function = plugins.load(reward, "--reward", "compute_score")
 
@@ -236,12 +238,20 @@ def _prepare(reward: str) -> Callable[..., str]:
     return grade
 
 
+def _warm_up() -> None:
+    """Fill the caches of the parsers and of sympy, which make the first comparisons slow."""
+    logging.disable(logging.CRITICAL)  # math-verify warns that its time limits are off
+    compare(r"\sum_{k=0}^{n-1} a_k b_{n-k-1}", r"\sum_{k=0}^{n-1} b_{n-k-1} a_k")
+    compare("0", r"-\frac{2(x^2+6)}{9\sqrt[3]{x-2}}+3!")
+
+
 class Verifier:
     """A pool of worker processes that grade completions; a context manager.
 
     workers: number of processes, about 100 MB each.
-    cpu_seconds: CPU time after which a sample's status is `timeout`, independent of machine load.
-    wall_seconds: the longest that a sample may occupy workers.
+    cpu_seconds: CPU time for an attempt at a sample; the second makes it a `timeout`. Few answers
+        exceed it, as `compare` bounds their length, nesting and numbers.
+    wall_seconds: the longest that an attempt may take, for a custom reward that sleeps.
     memory_bytes: memory that a sample may add to a worker.
     reward: FILE.py or FILE.py:FUNCTION, a custom reward instead of `compare`. As in verl,
         compute_score(data_source, solution_str, ground_truth, extra_info=None) returns 0 or 1, or a
@@ -251,8 +261,8 @@ class Verifier:
     def __init__(
         self,
         workers: int = 2,
-        cpu_seconds: float = 0.5,
-        wall_seconds: float = 2.5,
+        cpu_seconds: float = 3.0,
+        wall_seconds: float = 30.0,
         memory_bytes: int = 1 << 30,
         reward: str = "",
     ):
@@ -322,4 +332,9 @@ if __name__ == "__main__":
     if len(sys.argv) != 5 or sys.argv[1] != "--worker":
         sys.exit("verify.py: not a command; use `from verify import Verifier`")
     _, _, cpu_seconds, memory_bytes, reward = sys.argv
-    serve(lambda: _prepare(reward), float(cpu_seconds), int(memory_bytes))
+    serve(
+        lambda: _prepare(reward),
+        lambda: reward or _warm_up(),
+        float(cpu_seconds),
+        int(memory_bytes),
+    )

@@ -1,6 +1,7 @@
 """Structure of answers: a canonical text is split into a name, a kind and parts."""
 
 import re
+from itertools import accumulate
 from typing import NamedTuple
 
 _LETTER = (
@@ -13,6 +14,9 @@ _NAME = re.compile(
     rf"[|(]?{_LETTER}(?:[,/:]{_LETTER})*[|)]?|\\frac\{{d?{_LETTER}\}}\{{d?{_LETTER}\}}"
 )
 FLIP = str.maketrans("<>≤≥", "><≥≤")
+# Bounds that hold on any machine; the parser's time grows exponentially with nesting and towers.
+MAX_LENGTH, MAX_NESTING, MAX_BARS = 400, 8, 12
+_TOWER = re.compile(r"(?:\^-?(?:[a-zA-Z]|\d+|\\[a-z]+ ?)){5}")
 
 
 class Structure(NamedTuple):
@@ -22,6 +26,13 @@ class Structure(NamedTuple):
     name: str
     kind: str
     parts: list[str]
+
+
+def is_bounded(text: str) -> bool:
+    """Whether a text is short and flat enough to be parsed."""
+    depth = max(accumulate((c in "([{") - (c in ")]}") for c in text), default=0)
+    is_flat = depth <= MAX_NESTING and text.count("|") <= MAX_BARS and not _TOWER.search(text)
+    return is_flat and len(text) <= MAX_LENGTH
 
 
 def split(text: str, separators: str) -> list[str]:

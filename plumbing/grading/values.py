@@ -3,10 +3,15 @@
 import functools
 import re
 import zlib
+from collections import Counter
 
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
-from sympy import E, Expr, Float, I, Rational
+from sympy import E, Expr, I, Pow, Rational, binomial, factorial
 
+from plumbing.grading.structure import is_bounded
+
+MAX_BITS = 1 << 18  # of all numbers in an evaluation
+MAX_OPERATIONS = 20  # of an irrational value before it is rounded
 TRIALS = 6  # random points for expressions with letters; in the first half, letters are positive
 SHORT_WORDS = {"no", "on", "up", "in", "at", "by", "to", "or", "if", "of", "so"}  # not products
 
@@ -32,10 +37,36 @@ def is_arithmetic(text: str) -> bool:
 
 
 class _Parser(_Latex2Sympy):
-    """Multiply adjacent factors; the library takes 7(8) for the mixed number 15."""
+    """Multiply adjacent factors; the library takes 7(8) for the mixed number 15. Leave binomial
+    coefficients to `_evaluate`."""
+
+    def convert_binom(self, binom):
+        arguments = map(self.convert_expr, (binom.upper, binom.lower))
+        return binomial(*arguments, evaluate=False)
 
     def convert_postfix_list(self, factors, first=0):
         return functools.reduce(self.mul_flat, map(self.convert_postfix, factors[first:]))
+
+
+def _evaluate(tree: Expr, point: dict[Expr, Expr], bits: Counter) -> Expr:
+    """Evaluate a tree from its leaves, which have values in `point`. `bits` adds up the sizes of
+    all numbers before they are computed. Raises OverflowError if the sum exceeds MAX_BITS."""
+    if not tree.args:
+        return Rational(str(tree)) if tree.is_Float else point.get(tree, tree)
+    parts = [_evaluate(part, point, bits) for part in tree.args]
+    grows = isinstance(tree, (Pow, factorial, binomial))
+    operands = parts[:1] if grows else parts
+    numbers = [number for part in operands for number in part.atoms(Rational)]
+    size = 1 + sum(n.p.bit_length() + n.q.bit_length() - 2 for n in numbers)
+    if grows:
+        size *= 1 + int(abs(parts[-1].evalf(3)))
+    if tree.is_Pow and not parts[-1].is_Integer:
+        size *= 64  # sympy factors what is under a root
+    bits["total"] += size
+    if bits["total"] > MAX_BITS:
+        raise OverflowError(f"{tree} is too large")
+    value = tree.func(*parts).doit()
+    return value if value.is_Rational or value.count_ops() < MAX_OPERATIONS else value.evalf(90)
 
 
 @functools.lru_cache(maxsize=256)  # the completions of a group share their gold
@@ -45,23 +76,21 @@ def values(text: str) -> list[Expr]:
     plain = re.sub(r"^([-+]?)\\frac\{(\d+)\}\{(\d+)\}$", r"\1\2/\3", text)
     if _NUMBER.fullmatch(plain):
         return [Rational(plain)]
-    if not is_arithmetic(text):
+    if not (is_bounded(text) and is_arithmetic(text)):
         return []
     parser = _Parser(is_real=False, config=ConversionConfig(lowercase_symbols=False))
-    results = []
+    results, bits = [], Counter()
     try:
         tree = parser.parse(_GROUPING.sub(r"(\1)", text).replace("*", r"\cdot "))
-        tree = tree.xreplace({decimal: Rational(str(decimal)) for decimal in tree.atoms(Float)})
         letters = [symbol for symbol in tree.free_symbols if symbol.name not in _CONSTANTS]
         constants = tree.free_symbols - {*letters}
-        tree = tree.xreplace({symbol: _CONSTANTS[symbol.name] for symbol in constants})
         for trial in range(TRIALS if letters else 1):
-            point = {}
+            point = {symbol: _CONSTANTS[symbol.name] for symbol in constants}
             for letter in letters:  # ±0.2 to ±2.3, a function of the letter and the trial alone
                 draw = zlib.crc32(f"{trial} {letter.name}".encode())
                 sign = -1 if trial >= TRIALS // 2 and draw >> 16 & 1 else 1
                 point[letter] = Rational(sign * (draw % 1009 + 101), 487)
-            value = tree.xreplace(point).doit()
+            value = _evaluate(tree, point, bits)
             results.append(value if value.is_Rational else value.evalf(80))
     except MemoryError:
         raise

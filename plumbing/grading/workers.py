@@ -13,22 +13,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from plumbing.errors import InputError
 
+MAX_TIMEOUTS = 4  # second attempts in a call that may time out; then the machine is not the cause
 START_SECONDS = 120  # a worker that takes longer to start is an error
 MAX_KILLED = 5  # workers in a row that may be killed from outside while they start
 OUT_OF_MEMORY = 4  # exit status of a worker
-DEATHS = {-signal.SIGPROF: "timeout", -signal.SIGKILL: "timeout"}
-DEATHS |= {-signal.SIGABRT: "memory", OUT_OF_MEMORY: "memory"}
+DEATHS = {-signal.SIGPROF: "timeout", -signal.SIGABRT: "memory", OUT_OF_MEMORY: "memory"}
+CAUSES = {*DEATHS.values(), "crash"}
 
 
-def serve(prepare: Callable, cpu_seconds: float, memory_bytes: int) -> None:
+def serve(prepare: Callable, warm_up: Callable, cpu_seconds: float, memory_bytes: int) -> None:
     """Run a worker: reply to each job with prepare()(**job) until the parent closes the pipe or
-    dies. Memory that prepare() allocates does not count. Its InputError is raised in the parent."""
+    dies. prepare()'s InputError is raised in the parent. warm_up() is called when the worker is
+    ready, so that start() need not wait for it. Their memory and time do not count."""
     # Slurm sends SIGTERM to every process of a step, while ranks still grade before they save.
     signal.signal(signal.SIGTERM, lambda *_: None)
     jobs, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
@@ -43,10 +45,11 @@ def serve(prepare: Callable, cpu_seconds: float, memory_bytes: int) -> None:
     except InputError as error:
         send(str(error))
         sys.exit(InputError.status)
+    send("ready")
+    warm_up()
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used_bytes + memory_bytes, used_bytes + memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    send("ready")
     for line in jobs:
         # CPU time, so that the load of the machine changes no verdict.
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
@@ -81,7 +84,7 @@ class Worker:
 
 class WorkerPool:
     """`size` workers, each a process of `command`, which calls `serve`. wall_seconds: the longest
-    that a job may occupy workers, half of it in each of two attempts."""
+    that an attempt at a job may take, for jobs that sleep."""
 
     def __init__(self, command: list[str], size: int, wall_seconds: float):
         if size < 1:
@@ -106,21 +109,35 @@ class WorkerPool:
 
     def run(self, jobs: list[dict]) -> list[str]:
         """Return the reply to each job, or its worker's cause of death: timeout, memory or crash.
-        After any death but by the CPU limit, which is surely the job's, it is tried once more."""
+
+        A job whose worker died is tried once more after all others, alone and in a new worker. If
+        MAX_TIMEOUTS jobs time out twice, the others keep their first `timeout`. So n jobs take at
+        most n / size + MAX_TIMEOUTS attempts of cpu_seconds, each with the start of a worker (with
+        48 jobs, 4 workers, 3 s and a start of 1 s: 64 s). Jobs that sleep: wall_seconds in place of
+        cpu_seconds.
+        """
         if not self.workers:
             raise RuntimeError("the workers are not running: start them, or use `with`")
-        waiting, retried, replies = list(range(len(jobs))), set(), {}
         with self._close_on_error():
-            while len(replies) < len(jobs):
-                for worker in [worker for worker in self.workers if worker.idle][: len(waiting)]:
-                    self._send(worker, waiting.pop(), jobs)
-                for job, reply, is_final in self._wait_for_workers():
-                    if is_final or job in retried:
-                        replies[job] = reply
-                    else:
-                        retried.add(job)
-                        waiting.append(job)
+            replies = self._attempt(range(len(jobs)), jobs)
+            timeouts = 0
+            for job in sorted(job for job in replies if replies[job] in CAUSES):
+                if replies[job] != "timeout" or timeouts < MAX_TIMEOUTS:
+                    self.workers.pop().kill()
+                    self.start()
+                    replies |= self._attempt([job], jobs)
+                    timeouts += replies[job] == "timeout"
         return [replies[job] for job in range(len(jobs))]
+
+    def _attempt(self, numbers: Iterable[int], jobs: list[dict]) -> dict[int, str]:
+        """Return the reply to each of these jobs, by its number, or its worker's cause of death."""
+        waiting, replies = list(numbers)[::-1], {}
+        while waiting or any(worker.job is not None for worker in self.workers):
+            idle = [worker for worker in reversed(self.workers) if worker.idle]  # newest first
+            for worker in idle[: len(waiting)]:
+                self._send(worker, waiting.pop(), jobs)
+            replies |= self._wait_for_workers()
+        return replies
 
     @contextlib.contextmanager
     def _close_on_error(self):
@@ -139,19 +156,19 @@ class WorkerPool:
         self.workers.append(Worker(process, time.monotonic() + START_SECONDS))
 
     def _send(self, worker: Worker, job: int, jobs: list[dict]) -> None:
-        worker.job, worker.deadline = job, time.monotonic() + self.wall_seconds / 2
+        worker.job, worker.deadline = job, time.monotonic() + self.wall_seconds
         with contextlib.suppress(BrokenPipeError):  # _wait_for_workers notices a dead worker
             worker.process.stdin.write(json.dumps(jobs[job]).encode() + b"\n")
             worker.process.stdin.flush()
 
-    def _wait_for_workers(self) -> list[tuple[int, str, bool]]:
-        """Wait until a worker replies, dies or misses its deadline. Return (job, reply or cause of
-        death, whether that is final) for each job that ended."""
+    def _wait_for_workers(self) -> dict[int, str]:
+        """Wait until a worker replies, dies or misses its deadline. Return, for each job that
+        ended, its reply or cause of death."""
         busy = [worker for worker in self.workers if not worker.idle]
         seconds = min(worker.deadline for worker in busy) - time.monotonic()
         pipes = [worker.process.stdout for worker in busy]
         readable = multiprocessing.connection.wait(pipes, max(0.0, seconds))
-        ended = []
+        ended = {}
         for worker in busy:
             late = time.monotonic() >= worker.deadline
             if worker.process.stdout not in readable and not late:
@@ -161,8 +178,7 @@ class WorkerPool:
                 self.workers.remove(worker)
                 status = worker.kill()
                 if worker.ready:
-                    is_final = status == -signal.SIGPROF
-                    ended.append((worker.job, DEATHS.get(status, "crash"), is_final))
+                    ended[worker.job] = DEATHS.get(status, "timeout" if late else "crash")
                 else:
                     self.killed += 1
                     from_outside = status in (-signal.SIGKILL, -signal.SIGTERM) and not late
@@ -170,7 +186,7 @@ class WorkerPool:
                         raise RuntimeError(f"a worker did not start: exit status {status}")
                 self._start_worker()
             elif worker.ready:
-                ended.append((worker.job, line.decode().strip(), True))
+                ended[worker.job] = line.decode().strip()
                 worker.job = None
             elif line == b"ready\n":
                 worker.ready, self.killed = True, 0

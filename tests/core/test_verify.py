@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,7 @@ def grade(verifier: Verifier, cases: list[tuple[str, str]]) -> list[Verdict]:
 
 @pytest.fixture(scope="module")
 def verifier():
-    with Verifier(workers=2, cpu_seconds=5.0, wall_seconds=60.0) as running:  # for slow machines
+    with Verifier(workers=2) as running:
         yield running
 
 
@@ -161,10 +162,26 @@ def test_a_gold_is_valid_if_it_is_understood_and_equivalent_to_itself(verifier):
     assert verify.check_gold("7") is True
 
 
-def test_a_comparison_that_takes_too_long_is_a_timeout_and_the_next_one_is_graded():
-    deep = "(1+" * 25 + "1" + ")" * 25  # takes the parser exponential time
-    with Verifier(cpu_seconds=0.2) as verifier:
-        assert grade(verifier, [("5", deep), ("5", "5")]) == [Verdict(0.0, "timeout"), CORRECT]
+def test_copies_of_a_slow_right_answer_earn_1_in_new_workers():
+    """It takes 25 times longer in a new process than in one that has compared such sums before."""
+    case = (r"F_n=\sum_{k=0}^{n-1} F_k F_{n-k-1}", r"F_n=\sum_{k=0}^{n-1} F_{n-k-1} F_k")
+    with Verifier(workers=3) as verifier:
+        assert grade(verifier, [case] * 3) == [CORRECT] * 3
+
+
+HOSTILE = table(r"""
+x+7   (x+1)^{9758038}   ((9!)!)!   \binom{9752331}{4752331}   \sin(9758038^{9758038})
+\sum_{k=1}^n k   (x+1)^{9758038}   ((9!)!)!   \prod_{k=1}^{9758038} k
+""")
+HOSTILE += [("x+7", text * 100 + "x") for text in ("x^", "|x|", "x^2+")]
+HOSTILE += [("x+7", left * 12 + "x" + right * 12) for left, right in ("()", "{}", (r"\sin(", ")"))]
+
+
+@pytest.mark.parametrize(("gold", "answer"), HOSTILE)
+def test_hostile_answers_are_wrong_before_they_take_long(gold, answer):
+    start = time.process_time()
+    assert not verify.compare(gold, answer)
+    assert time.process_time() - start < 1.5
 
 
 def test_grade_needs_as_many_golds_as_completions_and_running_workers(verifier):
@@ -201,9 +218,12 @@ def test_a_custom_reward_gets_what_verl_passes_and_needs_no_box(tmp_path):
     assert verdicts == [CORRECT, WRONG_ANSWER, WRONG_ANSWER]
 
 
-@pytest.mark.parametrize(("body", "status"), [("[0] * 10**11", "memory"), ("sys.exit()", "crash")])
-def test_a_custom_reward_may_run_out_of_memory_or_exit(tmp_path, body, status):
-    with Verifier(workers=1, reward=reward_file(tmp_path, body)) as verifier:
+ENDS = {"[0] * 10**11": "memory", "sys.exit()": "crash", "while True: pass": "timeout"}
+
+
+@pytest.mark.parametrize(("body", "status"), ENDS.items())
+def test_a_custom_reward_may_exceed_its_limits_or_exit(tmp_path, body, status):
+    with Verifier(workers=1, cpu_seconds=0.3, reward=reward_file(tmp_path, body)) as verifier:
         assert verifier.grade(["1"], ["1"]) == [Verdict(0.0, status)]
 
 

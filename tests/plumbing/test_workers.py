@@ -23,7 +23,7 @@ from plumbing.grading.workers import serve
 def prepare():
     PREPARE
     return lambda code: exec(code) or "done"
-serve(prepare, 0.2, 1 << 27)
+serve(prepare, lambda: None, 0.2, 1 << 27)
 """
 
 
@@ -55,14 +55,24 @@ def test_memory_of_prepare_does_not_count_and_prints_are_not_replies():
         assert run(pool, code, "bytearray(1 << 26)") == ["done", "done"]
 
 
-def test_a_job_has_two_attempts_each_with_half_of_the_wall_time(tmp_path):
-    file = str(tmp_path / "attempts")
-    with running(1, wall_seconds=4.0) as pool:
-        assert run(pool, f"open({file!r}, 'a').write('x'); time.sleep(3)") == ["timeout"]
-        assert (tmp_path / "attempts").read_text() == "xx"
-        assert run(pool, f"os.path.exists({file!r}) and (os.remove({file!r}), os._exit(9))") == [
-            "done"
-        ]
+@pytest.mark.parametrize("wait", ["time.sleep(9)", "exec('while True: pass')"])
+def test_a_job_that_times_out_is_tried_once_more_in_a_new_worker(tmp_path, wait):
+    log = tmp_path / "attempts"
+    code = f"open({str(log)!r}, 'a').write(f'{{os.getpid()}} '); "
+    with running(2, wall_seconds=1.5) as pool:
+        assert run(pool, code + wait) == ["timeout"]
+        assert len({*log.read_text().split()}) == 2
+        once = f"if len(open({str(log)!r}).read().split()) < 4: {wait}"
+        assert run(pool, code + f"exec({once!r})") == ["done"]
+
+
+def test_second_attempts_come_last_alone_and_end_after_four_timeouts(tmp_path):
+    log, loop = tmp_path / "attempts", "while True: pass"
+    codes = [f"open({str(log)!r}, 'a').write('{i}')\n{loop if i < 6 else ''}" for i in range(8)]
+    with running(2) as pool:
+        assert run(pool, *codes) == ["timeout"] * 6 + ["done"] * 2
+    attempts = log.read_text()
+    assert (sorted(attempts[:8]), attempts[8:]) == (list("01234567"), "0123")
 
 
 def test_killed_workers_are_replaced_also_while_they_start():
