@@ -3,9 +3,11 @@
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
+from types import MethodType
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
 from plumbing.errors import first_lines
@@ -87,6 +89,18 @@ def checksum(model: nn.Module) -> int:
     bits = {2: torch.int16, 4: torch.int32}
     sums = [p.view(bits[p.element_size()]).sum(dtype=torch.int64) for p in model.parameters()]
     return zlib.crc32(torch.stack(sums).cpu().numpy())
+
+
+def fuse_norms(model: nn.Module) -> None:
+    """Let RMS norms call torch's fused kernel, in place: on a card 3 launches instead of 26 for
+    forward and backward. Norms with another formula stay as they are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon)
+
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon"):
+            module.forward = MethodType(forward, module)
 
 
 def recompute_activations(lm: PreTrainedModel) -> None:
