@@ -144,9 +144,9 @@ class Teacher:
             shard(self.model, float32=[self.model.head], units=4)
         if device.type == "cuda":
             fuse_norms(self.model)
-        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        self.trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = ShardedAdamW(
-            trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True
+            self.trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True
         )
         self.learner = Learner(self.model, self.optimizer, lambda: initial, self.export)
         # A sliding window of (token ids, y).
@@ -226,7 +226,8 @@ class Teacher:
         part of the loss, and the gradient's norm, which is the same on all ranks."""
         loss = ((self.model(**inputs)[0] - y_b) ** 2).sum() / size
         (loss * self.shares).backward()  # FSDP averages over the ranks; the loss is a sum over them
-        gradients = [_local(p.grad) for p in self.model.parameters() if p.grad is not None]
+        with torch.no_grad():  # else to_local builds a graph
+            gradients = [_local(p.grad) for p in self.trainable]
         norm = nn.utils.get_total_norm(gradients)
         if self.shares > 1:
             dist.all_reduce(norm.square_(), group=self.group)
