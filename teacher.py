@@ -138,12 +138,12 @@ class Teacher:
             add_lora(backbone)
         self.model = UtilityModel(backbone, config.teacher_mode).to(device).eval()
         initial = checksum(self.model)  # while each rank holds all of it
+        if device.type == "cuda":
+            fuse_norms(self.model)
         # A single CPU rank has nothing to shard or cast, and FSDP would take a third of its time.
         if not self.frozen and (self.ranks > 1 or device.type != "cpu"):
             # The head in bf16 would make candidates' scores tie.
             shard(self.model, float32=[self.model.head], units=4)
-        if device.type == "cuda":
-            fuse_norms(self.model)
         self.trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = ShardedAdamW(
             self.trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True

@@ -14,6 +14,7 @@ from teacher import MODES, Teacher
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import DEMO, one_rank
 
+CPU = torch.device("cpu")
 REASON = "needs a CUDA device, and `pytest -m gpu`"
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason=REASON)]
 QUESTIONS = [row["problem"] for row in read_lines(ROOT / "demo/val.jsonl")[:48]]
@@ -23,17 +24,16 @@ QUESTIONS = [row["problem"] for row in read_lines(ROOT / "demo/val.jsonl")[:48]]
 def layout():
     """One process that is its own group, as where a single GPU trains."""
     layout = one_rank("--preset", "demo")
-    layout.device = torch.device("cuda")
     layout.connect(timeout_minutes=1)
     yield layout
     torch.distributed.destroy_process_group()
 
 
-def make(layout: Layout, device: str, mode: str) -> Teacher:
+def make(layout: Layout, mode: str, device: torch.device | None = None) -> Teacher:
     config = {"teacher_model": str(DEMO), "teacher_mode": mode, "teacher_learning_rate": 1e-3}
     config |= {"teacher_batch_size": 8, "teacher_epochs": 4, "teacher_update_every": 16}
     config |= {"replay_capacity": 32, "max_prompt_tokens": 64, "seed": 0}
-    return Teacher(SimpleNamespace(**config), torch.device(device), layout.shard)
+    return Teacher(SimpleNamespace(**config), device or layout.device, layout.shard)
 
 
 def learn(t: Teacher, questions: list[str]) -> list[float]:
@@ -48,14 +48,14 @@ def learn(t: Teacher, questions: list[str]) -> list[float]:
 @pytest.mark.parametrize("mode", MODES)
 def test_the_teacher_learns_as_on_the_cpu(layout, mode):
     """bf16 over float32 weights. The first losses are near the variance of the targets."""
-    on_cpu, on_card = (make(layout, device, mode) for device in ("cpu", "cuda"))
+    on_cpu, on_card = (make(layout, mode, device) for device in (CPU, None))
     expected = learn(on_cpu, QUESTIONS)
     assert learn(on_card, QUESTIONS) == pytest.approx(expected, rel=0.2, abs=2e-3)
     assert on_card.predict(QUESTIONS) == pytest.approx(on_cpu.predict(QUESTIONS), abs=0.1)
 
 
 def test_a_step_never_waits_for_the_device_and_allocates_nothing_new(layout):
-    t = make(layout, "cuda", "full")
+    t = make(layout, "full")
     learn(t, QUESTIONS)
     step, allocated = t._step, torch.cuda.memory_stats().get("num_device_alloc")
 
@@ -74,7 +74,7 @@ def test_a_step_never_waits_for_the_device_and_allocates_nothing_new(layout):
 
 
 def test_a_non_finite_gradient_leaves_all_weights(layout):
-    t = make(layout, "cuda", "full")
+    t = make(layout, "full")
     before = [p.to_local().clone() for p in t.model.backbone.parameters()]
     with torch.no_grad():
         t.model.head.bias.fill_(math.nan)
@@ -86,7 +86,7 @@ def test_a_non_finite_gradient_leaves_all_weights(layout):
 
 def test_fused_norms_are_as_near_to_float64_as_the_models_own(layout):
     """Errors of bf16, over rows of very different sizes; and their gradients."""
-    backbone = make(layout, "cpu", "frozen").model.backbone
+    backbone = make(layout, "frozen", CPU).model.backbone
     norm = backbone.norm.to("cuda", torch.bfloat16)
     x = (torch.randn(64, norm.weight.numel()) * torch.logspace(-3, 3, 64)[:, None]).cuda()
     x = x.bfloat16()
