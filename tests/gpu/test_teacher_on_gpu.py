@@ -90,7 +90,9 @@ def test_fused_norms_are_as_near_to_float64_as_the_models_own(layout):
     norm = backbone.norm.to("cuda", torch.bfloat16)
     x = (torch.randn(64, norm.weight.numel()) * torch.logspace(-3, 3, 64)[:, None]).cuda()
     x = x.bfloat16()
-    exact = x.double() * (x.double().square().mean(-1, keepdim=True) + norm.variance_epsilon) ** -0.5
+    exact = (
+        x.double() * (x.double().square().mean(-1, keepdim=True) + norm.variance_epsilon) ** -0.5
+    )
     exact = (exact * norm.weight.double()).cpu()
 
     def error() -> float:
