@@ -20,17 +20,19 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.tensor import DTensor
-from transformers import AutoModel, AutoTokenizer
+from transformers import AttentionInterface, AutoModel, AutoTokenizer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from plumbing.batches import pad
 from plumbing.checkpoint import Learner
-from plumbing.decoding import attention_for
 from plumbing.errors import NonFiniteError
-from plumbing.models import check_directory, checksum, load, trial
+from plumbing.models import check_directory, checksum, fuse_norms, load, trial
 from sampler import utility_target
 
 MODES = ("full", "last_token", "frozen", "lora")
 LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3
+# transformers builds no mask for an implementation without a mask function.
+AttentionInterface.register("causal_sdpa", sdpa_attention_forward)
 
 
 class LoRALinear(nn.Module):
@@ -63,6 +65,11 @@ class UtilityModel(nn.Module):
     def __init__(self, backbone: nn.Module, mode: str):
         super().__init__()
         self.backbone, self.mode = backbone, mode
+        # Padding comes after every token, so causal attention hides it. A mask would copy the keys
+        # of each layer, and transformers reads it on the host.
+        causal = all(getattr(module, "is_causal", True) for module in backbone.modules())
+        if causal and getattr(backbone.config, "sliding_window", None) is None:
+            backbone.set_attn_implementation("causal_sdpa")
         self.head = nn.Linear(backbone.config.hidden_size, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -99,6 +106,16 @@ def check_teacher(name: str, tokens: int) -> None:
         raise ValueError(f"model {name!r} cannot be a teacher's backbone: predicts {f_B.tolist()}")
 
 
+class ShardedAdamW(torch.optim.AdamW):
+    """AdamW that updates the shards themselves, not DTensors: 300 of them cost more host time."""
+
+    def _init_group(self, *args):
+        has_complex = super()._init_group(*args)
+        for tensors in args[1:]:  # parameters, gradients, moments and counts of updates
+            tensors[:] = map(_local, tensors)
+        return has_complex
+
+
 class Teacher:
     """f_φ, its replay buffer and its optimizer: `predict` scores questions, `update` is Alg. 2.
     config: train.Config. shard: Layout.shard. group: the teacher ranks, None for one process."""
@@ -110,11 +127,10 @@ class Teacher:
         if group:
             self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.frozen = config.teacher_mode == "frozen"
-        # A frozen backbone is neither sharded nor cast to bf16, so flash-attn cannot be used. Each
-        # rank computes every row of a batch, from cached embeddings.
-        attention = "sdpa" if self.frozen else attention_for(device)
+        # A frozen backbone is neither sharded nor cast to bf16. Each rank computes every row of a
+        # batch, from cached embeddings.
         self.share, self.shares = (0, 1) if self.frozen else (self.rank, self.ranks)
-        backbone = load(AutoModel, config.teacher_model, torch.float32, attention, device)
+        backbone = load(AutoModel, config.teacher_model, torch.float32, "sdpa", device)
         torch.manual_seed(config.seed)  # for LoRA's A
         if self.frozen:
             backbone.requires_grad_(False)
@@ -122,12 +138,15 @@ class Teacher:
             add_lora(backbone)
         self.model = UtilityModel(backbone, config.teacher_mode).to(device).eval()
         initial = checksum(self.model)  # while each rank holds all of it
+        if device.type == "cuda":
+            fuse_norms(self.model)
         # A single CPU rank has nothing to shard or cast, and FSDP would take a third of its time.
         if not self.frozen and (self.ranks > 1 or device.type != "cpu"):
-            shard(self.model, float32=[self.model.head])  # bf16 would make candidates' scores tie
-        trainable = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True
+            # The head in bf16 would make candidates' scores tie.
+            shard(self.model, float32=[self.model.head], units=4)
+        self.trainable = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = ShardedAdamW(
+            self.trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True
         )
         self.learner = Learner(self.model, self.optimizer, lambda: initial, self.export)
         # A sliding window of (token ids, y).
@@ -150,7 +169,7 @@ class Teacher:
         size = 8 * self.config.teacher_batch_size  # more than in training: no activations are kept
         for batch in [order[i : i + size] for i in range(0, len(order), size)] or [[]]:
             # A rank without rows still takes part in FSDP's all-gather.
-            f = self._forward([rows[i] for i in batch] or rows[:1])
+            f = self.model(**self._inputs([rows[i] for i in batch] or rows[:1]))[0]
             utilities[batch] = f[: len(batch)].double().cpu()
         if self.group:  # each entry is nonzero on one rank only, so the sum is exact
             dist.all_reduce(utilities, group=self.group)
@@ -168,45 +187,62 @@ class Teacher:
             self.learn_s += time.perf_counter() - start
 
     def _refine(self) -> None:
-        """(Alg. 2, lines 9-17) Shuffle the buffer into batches once; train E epochs on the MSE."""
+        """(Alg. 2, lines 9-17) Shuffle the buffer into batches once; train E epochs on the MSE.
+        Raises NonFiniteError if a gradient norm was not finite: no update was made from there on.
+        """
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.pushed)
         rows = [self.replay[i] for i in torch.randperm(len(self.replay), generator=generator)]
         size = self.config.teacher_batch_size * self.ranks
-        batches = [rows[i : i + size] for i in range(0, len(rows), size)]
+        batches = [self._batch(rows[i : i + size]) for i in range(0, len(rows), size)]
         self.model.train(self.config.teacher_mode == "lora")  # the only mode with dropout
+        # A fused optimizer makes no update where found_inf is 1. It stays 1, and the host reads the
+        # norms only after the last epoch: waiting for the device each time would leave it idle.
+        self.optimizer.found_inf = torch.zeros((), device=self.device)
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(self.config.seed * 1_000_003 + self.pushed + self.rank)
-            for _ in range(self.config.teacher_epochs):
-                losses = [self._step(batch) for batch in batches]
+            steps = [self._step(*b) for _ in range(self.config.teacher_epochs) for b in batches]
         self.model.eval()
-        total = torch.stack(losses).sum().double().cpu()
+        losses, norms = zip(*steps, strict=True)
+        for norm in torch.stack(norms).tolist():
+            self.updates += 1
+            if not math.isfinite(norm):
+                update = f"the teacher's gradient norm is {norm} at update {self.updates}"
+                raise NonFiniteError(f"{update}: no update was made")
+        total = torch.stack(losses[-len(batches) :]).sum().double().cpu()
         if self.shares > 1:
             dist.all_reduce(total, group=self.group)
         self.last_loss = total.item() / len(batches)
 
-    def _step(self, batch: list[tuple[tuple[int, ...], float]]) -> torch.Tensor:
-        """Take an AdamW step on 1/|B| Σ (f_φ(q) - y)² over a batch B of (token ids, y), shared over
-        the ranks. Returns this rank's part of the loss."""
-        mine = batch[self.share :: self.shares]
-        f_b = self._forward([ids for ids, _ in mine or batch[:1]])  # a rank without rows: weight 0
-        y_b = torch.tensor([y for _, y in mine or batch[:1]], device=self.device)
-        loss = ((f_b - y_b) ** 2).sum() * (len(mine) > 0) / len(batch)
+    def _batch(self, rows: list[tuple[tuple[int, ...], float]]) -> tuple:
+        """Return this rank's share of a batch B of (token ids, y), as arguments of _step: inputs of
+        the model, targets (b,), and |B|, infinite for a rank without rows: its loss is 0."""
+        mine = rows[self.share :: self.shares]
+        inputs = self._inputs([ids for ids, _ in mine or rows[:1]])
+        y_b = torch.tensor([y for _, y in mine or rows[:1]], device=self.device)
+        return inputs, y_b, len(rows) if mine else math.inf
+
+    def _step(self, inputs: dict, y_b: torch.Tensor, size: float) -> tuple[torch.Tensor, ...]:
+        """Take an AdamW step on 1/|B| Σ (f_φ(q) - y)², shared over the ranks. Returns this rank's
+        part of the loss, and the gradient's norm, which is the same on all ranks."""
+        loss = ((self.model(**inputs)[0] - y_b) ** 2).sum() / size
         (loss * self.shares).backward()  # FSDP averages over the ranks; the loss is a sum over them
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = _full(nn.utils.get_total_norm(gradients))  # the same on all ranks, so that all stop
-        if not norm.isfinite():
-            update = f"the teacher's gradient norm is {norm.item()} at update {self.updates + 1}"
-            raise NonFiniteError(f"{update}: no update was made")
+        with torch.no_grad():  # else to_local builds a graph
+            gradients = [_local(p.grad) for p in self.trainable]
+        norm = nn.utils.get_total_norm(gradients)
+        if self.shares > 1:
+            dist.all_reduce(norm.square_(), group=self.group)
+            norm.sqrt_()
+        self.optimizer.found_inf = torch.maximum(self.optimizer.found_inf, ~norm.isfinite())
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.updates += 1
-        return loss.detach()
+        return loss.detach(), norm
 
-    def _forward(self, rows: list[tuple[int, ...]]) -> torch.Tensor:
+    def _inputs(self, rows: list[tuple[int, ...]]) -> dict[str, torch.Tensor]:
+        """Return UtilityModel's arguments for rows of token ids."""
         if self.frozen:
-            pooled_B_D = torch.stack([self._embed(ids) for ids in rows]).to(self.device)
-            return self.model(pooled_B_D=pooled_B_D)[0]
-        return self.model(*pad(rows, self.tokenizer.pad_token_id, self.device))[0]
+            return {"pooled_B_D": torch.stack([self._embed(ids) for ids in rows]).to(self.device)}
+        ids_B_T, mask_B_T = pad(rows, self.tokenizer.pad_token_id, self.device)
+        return {"ids_B_T": ids_B_T, "mask_B_T": mask_B_T}
 
     @torch.no_grad()
     def _embed_one(self, ids: tuple[int, ...]) -> torch.Tensor:
@@ -276,3 +312,8 @@ class Teacher:
 def _full(tensor: torch.Tensor) -> torch.Tensor:
     """Return the whole of a tensor that FSDP may have sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a tensor that FSDP may have sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -8,6 +8,8 @@
 |--------|---|
 | tests  | `pytest -m gpu` |
 | step   | `benchmarks.step` on a student rank's share of a paper step, also without CUDA graphs |
+| counts | launches a decoded token, a student's and a teacher's update; captures, cudaMallocs and |
+|        | host synchronisations of a step. Launches are counted as PyTorch ops, without graphs |
 | memory | `benchmarks.memory --measure`: peak of an update of each preset beside the formula |
 | resume | a student and a teacher process on one card: a resumed run ends as an uninterrupted one |
 | curve  | the demo on the card and on the CPU differ by no more than seeds do |
@@ -21,24 +23,35 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from statistics import median
 
 import pandas as pd
 import torch
 from safetensors.torch import load_file
 from scipy import stats
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import train
-from benchmarks.step import DEMO_MODEL, provenance
+from benchmarks.step import DEMO_MODEL, configure, measured_steps, parser, provenance
+from plumbing.distributed.layout import Layout
 from plumbing.errors import print_error
+from rollout import Generator
 from scripts import analysis
+from teacher import Teacher
 
 ROOT = Path(train.__file__).resolve().parent
 MINUTES = 8  # limit of each command
 # 48 rows, as on a student rank in a paper step. 20 of them are live, a sixth of its 115.
 STEP = "--shape qwen2.5-1.5b --sampler uniform --prompts_per_step 12 --group_size 4 --dead 0.6"
 STEP += " --verify_workers 2 --repeats 3"
+# Its teacher is in the same process. Random weights draw no end token: all rows have 64 tokens.
+COUNTS = "--shape qwen2.5-1.5b --prompts_per_step 12 --group_size 4 --max_completion_tokens 64"
+COUNTS += " --per_device_batch_size 1 --verify_workers 1"
+DRY_COUNTS = "--prompts_per_step 4 --group_size 4 --candidates 2 --verify_workers 1"
 DRY_STEP = "--sampler uniform --warmup 1 --repeats 1"
 DRY_DEMO = ("--prompts_per_step=12", "--group_size=8", "--candidates=2")
 
@@ -93,6 +106,74 @@ def step(out: Path, dry: bool) -> str:
                 median, _, ratio = (cell.split()[0] for cell in row[1:])
                 results.append(f"{name}{row[0]} {median} = {ratio} x floor")
     return ", ".join(results)
+
+
+class Launches(TorchDispatchMode):
+    """Count the operations that launch work on a device: all but views and allocations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += not (func.is_view or "empty" in func.__name__ or "detach" in func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def watch(owner, name: str) -> list[tuple]:
+    """Return a list to which each call of a method adds its Launches and what it returned."""
+    calls, method = [], getattr(owner, name)
+
+    def watched(*args, **kwargs):
+        with Launches() as mode:
+            result = method(*args, **kwargs)
+        calls.append((mode.count, result))
+        return result
+
+    setattr(owner, name, watched)
+    return calls
+
+
+def count(flags: str) -> None:
+    """Take two steps of benchmarks.step in this process and print counts of the second one: its
+    launches with --no_graphs, else what hinders graphs."""
+    args, train_flags = parser(__doc__).parse_known_args(flags.split())
+    config = configure(args.shape, train_flags)
+    with closing(measured_steps(config, Layout(config), args, [0.5])) as steps:
+        next(steps)
+        if args.no_graphs:
+            generate, updates = watch(Generator, "generate"), watch(train.Student, "update")
+            teacher_updates = watch(Teacher, "_step")
+            next(steps)
+            longest = sum(max(map(len, rollouts.completion_ids)) for _, rollouts in generate)
+            counts = {
+                "launches a decoded token": sum(n for n, _ in generate) / longest,
+                "a student's update": updates[0][0],
+                "a teacher's update": median(n for n, _ in teacher_updates),
+            }
+        else:
+            captures, mallocs = watch(torch.cuda.CUDAGraph, "capture_begin"), device_mallocs()
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                if torch.cuda.is_available():
+                    torch.cuda.set_sync_debug_mode("warn")
+                next(steps)
+            waits = [w for w in caught if "synchronizing CUDA operation" in str(w.message)]
+            counts = {"captures": len(captures), "cudaMallocs": device_mallocs() - mallocs}
+            counts["host synchronisations"] = len(waits)
+    print(", ".join(f"{name} {n:,.0f}" for name, n in counts.items()))
+
+
+def device_mallocs() -> int:
+    return torch.cuda.memory_stats().get("num_device_alloc", 0)
+
+
+def counts(out: Path, dry: bool) -> str:
+    """Counts that decide how long the host takes, of a step of the paper's model."""
+    results = []
+    for flags in ("", " --no_graphs"):
+        flags = (DRY_COUNTS if dry else COUNTS) + flags
+        code = f"from benchmarks import gpu_check; gpu_check.count({flags!r})"
+        results.append(run(out / "counts.log", "-c", code)[-1])
+    return "; ".join(results)
 
 
 def memory(out: Path, dry: bool) -> str:
@@ -163,7 +244,7 @@ def curve(out: Path, dry: bool) -> str:
     return ", ".join(results)
 
 
-PARTS = {part.__name__: part for part in (tests, step, memory, resume, curve)}
+PARTS = {part.__name__: part for part in (tests, step, counts, memory, resume, curve)}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Roofline of a training step: a decoder's FLOPs and bytes, and how fast a machine does them."""
+"""Roofline of a training step: a decoder's FLOPs, bytes and launches, and a machine's speeds."""
 
 from dataclasses import dataclass
 
@@ -67,6 +67,8 @@ class Shape:
         self.parameters = self.matrices + self.head * (1 if c.tie_word_embeddings else 2)
         self.attention = 4 * self.layers * self.q  # FLOPs per key: 2 for its score, 2 for its value
         self.cache = 2 * self.layers * self.kv  # numbers per token in the key-value cache
+        # Kernels of a forward pass: matrices, attention and two norms; embedding, norm and head.
+        self.launches = self.layers * (7 + 1 + 2) + 3
 
     def forward_flops(self, tokens, attended, scored):
         """FLOPs of a forward pass over `tokens` tokens that attend to `attended` keys in total, of
@@ -81,27 +83,40 @@ def attended_keys(tokens, before=0):
 
 @dataclass
 class Machine:
-    """Speeds of a device: bandwidth in bytes/s and matrix rate in FLOP/s."""
+    """Speeds of a device: bandwidth in bytes/s, matrix rate in FLOP/s, seconds per launch."""
 
     bandwidth: float
     rate: float
+    launch: float = 0.0
 
     @classmethod
     def measure(cls, cuda: bool) -> "Machine":
         """Time a large copy (bytes read + written) and a square matrix product, best of 5 each, in
-        the dtype that generates: bfloat16 on a GPU, float32 on a CPU."""
+        the dtype that generates: bfloat16 on a GPU, float32 on a CPU; and 1,000 small operations,
+        on a GPU in a CUDA graph."""
         n, dtype = (8192, torch.bfloat16) if cuda else (2048, torch.float32)
         with torch.device("cuda" if cuda else "cpu"):
             a, m = torch.ones(2**28 if cuda else 2**26), torch.randn(n, n, dtype=dtype)
-        variables, seconds = {"a": a, "b": torch.empty_like(a), "m": m}, []
-        for statement in ("b.copy_(a)", "m @ m"):
+        one = torch.ones(1, device=a.device)
+
+        def launch() -> None:
+            for _ in range(1_000):
+                one.zero_()
+
+        if cuda:
+            with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
+                launch()
+            launch = graph.replay
+        variables = {"a": a, "b": torch.empty_like(a), "m": m, "launch": launch}
+        seconds = []
+        for statement in ("b.copy_(a)", "m @ m", "launch()"):
             timer = Timer(statement, globals=variables, num_threads=torch.get_num_threads())
             seconds.append(min(timer.timeit(1).mean for _ in range(5)))
-        return cls(2 * a.nbytes / seconds[0], 2 * n**3 / seconds[1])
+        return cls(2 * a.nbytes / seconds[0], 2 * n**3 / seconds[1], seconds[2] / 1_000)
 
-    def floor(self, flops: float = 0.0, moved: float = 0.0) -> float:
-        """Least seconds: max(FLOPs / rate, bytes / bandwidth)."""
-        return max(flops / self.rate, moved / self.bandwidth)
+    def floor(self, flops: float = 0.0, moved: float = 0.0, launches: float = 0.0) -> float:
+        """Least seconds: max(FLOPs / rate, bytes / bandwidth, launches · seconds per launch)."""
+        return max(flops / self.rate, moved / self.bandwidth, launches * self.launch)
 
 
 def floors(
@@ -109,7 +124,8 @@ def floors(
 ) -> dict[str, float]:
     """Least seconds that one of `ranks` student ranks needs for its share of a step.
 
-    Each prompt is read once, nothing is padded or recomputed, and backward costs twice forward.
+    Prompts are read in one pass, and each once; rows are trained on in one pass; nothing is padded
+    or recomputed, and backward costs twice forward, in FLOPs and in launches.
     AdamW then reads weight, gradient and two moments and writes all but the gradient, and the
     generator gets a copy of the weights.
 
@@ -132,6 +148,7 @@ def floors(
     )
     adamw, copy = 7 * 4 * shape.parameters / ranks, (4 + size) * shape.parameters
     return {
-        "rollout_s": machine.floor(generate / ranks, moved),
-        "train_s": machine.floor(3 * train / ranks) + machine.floor(moved=adamw + copy),
+        "rollout_s": machine.floor(generate / ranks, moved, shape.launches * new_B.max()),
+        "train_s": machine.floor(3 * train / ranks, launches=3 * shape.launches * (len(live) > 0))
+        + machine.floor(moved=adamw + copy),
     }

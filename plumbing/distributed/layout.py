@@ -89,18 +89,21 @@ class Layout:
         self.group = groups[self.is_teacher]
         self.mesh = DeviceMesh.from_group(self.group, self.device.type)
 
-    def shard(self, model: nn.Module, float32=()) -> None:
+    def shard(self, model: nn.Module, float32=(), units: int | None = None) -> None:
         """Apply FSDP2 over this role's ranks: float32 weights and reduction, bf16 compute on GPUs.
 
-        Each decoder layer is one unit, the rest (embedding, norm, head) another. Modules listed in
-        `float32` compute in float32.
+        Decoder layers form `units` units, or one each; the rest (embedding, norm, head) another. A
+        unit costs host time, and memory for its gradients. Modules listed in `float32` compute in
+        float32.
         """
-        layers = next(m for m in model.modules() if isinstance(m, nn.ModuleList))  # the outermost
+        layers = next([*m] for m in model.modules() if isinstance(m, nn.ModuleList))  # outermost
+        size = math.ceil(len(layers) / (units or len(layers)))
+        groups = [layers[i : i + size] for i in range(0, len(layers), size)]
         exact = mixed = MixedPrecisionPolicy()
         if self.device.type == "cuda":
             mixed = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
-        units = [(m, exact) for m in float32] + [(m, mixed) for m in (*layers, model)]
-        for module, policy in units:
+        sharded = [(m, exact) for m in float32] + [(m, mixed) for m in (*groups, model)]
+        for module, policy in sharded:
             fully_shard(module, mesh=self.mesh, mp_policy=policy, reshard_after_forward=False)
 
     def gather(self, mine, group=None) -> list:

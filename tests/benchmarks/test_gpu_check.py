@@ -1,5 +1,6 @@
 """gpu_check: its verdicts on made-up runs, failing commands, and a part at dry sizes."""
 
+import re
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -73,6 +74,16 @@ def test_a_failed_part_does_not_stop_the_others(tmp_path, monkeypatch):
     lines = (tmp_path / "summary.md").read_text().splitlines()
     assert lines[2] == "| step | FAILED | 0 | NCCL / is missing |"
     assert lines[3] == "| memory | passed | 0 | fine |"
+
+
+@pytest.mark.slow
+def test_counts_are_of_one_step(tmp_path):
+    """Without a card nothing is captured; the demo decodes a token with some hundred operations."""
+    counts = gpu_check.counts(tmp_path, dry=True)
+    assert counts.startswith("captures 0, cudaMallocs 0, host synchronisations 0; ")
+    names = ("a decoded token", "a teacher's update")
+    token, update = (int(re.search(rf"{name} (\d+)", counts)[1]) for name in names)
+    assert 100 < token < 400 and 300 < update < 1_000
 
 
 @pytest.mark.slow

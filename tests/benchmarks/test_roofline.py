@@ -35,5 +35,8 @@ def test_floors_by_hand():
     # float32: 328 weights at 2 positions; keys and values of 17 tokens, 2 x 2 layers x 3 each.
     assert moved["rollout_s"] == 4 * (2 * 328 + 17 * 12 / 2)
     assert moved["train_s"] == pytest.approx(7 * 4 * 328 / 2 + (4 + 4) * 328)
+    # 2 layers of 10 kernels, and 3: in one pass for the prompts, one for each of two more tokens.
+    launched = floors(TINY, Machine(bandwidth=1e30, rate=1e30, launch=1.0), **rows, size=4)
+    assert launched["rollout_s"] == 23 * 3 and launched["train_s"] == pytest.approx(23 * 3)
     machine = Machine(bandwidth=10.0, rate=100.0)  # the slower of the two counts
     assert machine.floor(flops=300, moved=20) == 3.0 and machine.floor(flops=100, moved=20) == 2.0

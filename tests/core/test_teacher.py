@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoTokenizer
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import teacher as teacher_module
+from plumbing.batches import pad
 from plumbing.errors import NonFiniteError
-from teacher import LoRALinear, Teacher, pool
+from teacher import LoRALinear, Teacher, UtilityModel, pool
 
 QUESTIONS = ["what is 1?", "what is 22 and 3?", "7", "how many are 1234567?", "what is 5 + 5?"]
 
@@ -55,7 +57,7 @@ def test_the_head_computes_in_float32(tiny_model, monkeypatch):
     monkeypatch.setattr(teacher_module.dist, "get_rank", lambda group: 0)
     monkeypatch.setattr(teacher_module.dist, "get_world_size", lambda group: 2)
 
-    def shard(model, float32):
+    def shard(model, float32, units):
         model.bfloat16()
         for module in float32:
             module.float()
@@ -79,10 +81,11 @@ def test_algorithm_2_updates_every_fourth_outcome(tiny_model):
 
 def test_algorithm_2_shuffles_once_an_update(tiny_model):
     t, seen = make(tiny_model, teacher_epochs=2, teacher_update_every=6, teacher_batch_size=2), []
-    t._step = lambda batch: seen.append([y for _, y in batch]) or torch.zeros(())
+    t._step = lambda inputs, y_b, size: seen.append(y_b.tolist()) or torch.zeros(2)
     for successes in range(6):
         t.update("what?", successes, 16)
-    pushed, first, second = [y for _, y in t.replay], seen[:3], seen[3:]  # 3 batches, 2 epochs
+    pushed = torch.tensor([y for _, y in t.replay]).tolist()
+    first, second = seen[:3], seen[3:]  # 3 batches, 2 epochs
     assert first == second
     assert [y for batch in first for y in batch] != pushed
     assert sorted(y for batch in first for y in batch) == sorted(pushed)
@@ -114,6 +117,69 @@ def test_a_non_finite_gradient_stops_before_the_update(tiny_model):
         for i in range(4):
             t.update(QUESTIONS[i], i, 8)
     assert all(map(torch.equal, before, t.model.backbone.parameters()))
+
+
+def test_no_weight_changes_from_a_non_finite_gradient_on(tiny_model, monkeypatch):
+    """The third of four updates has one; the norms are read after the fourth."""
+
+    def weights(t):
+        for question in QUESTIONS[:4]:
+            t.update(question, 3, 8)
+        return [p.detach() for p in t.model.parameters()]
+
+    two_updates, t = weights(make(tiny_model, teacher_epochs=2)), make(tiny_model)
+    norms = iter([1.0, 1.0, math.inf, 1.0])
+    monkeypatch.setattr(torch.nn.utils, "get_total_norm", lambda _: torch.tensor(next(norms)))
+    with pytest.raises(NonFiniteError, match="norm is inf at update 3: no update was made"):
+        weights(t)
+    assert next(norms, None) is None
+    assert all(map(torch.equal, two_updates, t.model.parameters()))
+    assert {state["step"].item() for state in t.optimizer.state.values()} == {2.0}
+
+
+def test_an_update_pads_each_batch_once_and_its_steps_read_nothing_from_the_device(
+    tiny_model, monkeypatch
+):
+    """On a card each read would wait for all that the step has launched."""
+    t, padded, read = make(tiny_model, teacher_batch_size=2), [], []
+    step, original = t._step, teacher_module.pad
+
+    class Reads(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            read.extend([func] * (func is torch.ops.aten._local_scalar_dense.default))
+            return func(*args, **(kwargs or {}))
+
+    def watched(*batch):
+        with Reads():
+            return step(*batch)
+
+    t._step = watched
+    monkeypatch.setattr(teacher_module, "pad", lambda *a: padded.append(a) or original(*a))
+    for question in QUESTIONS[:4]:
+        t.update(question, 3, 8)
+    assert t.updates == 8 and len(padded) == 2 and not read
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "llama", "num_key_value_heads": 2},
+        {"model_type": "mistral", "sliding_window": 3, "num_key_value_heads": 2},
+        {"model_type": "bert"},
+    ],
+    ids=["causal", "sliding window", "bidirectional"],
+)
+def test_padding_changes_no_embedding_and_attention_stays_the_models_own(config):
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    sizes |= {"num_hidden_layers": 2, "vocab_size": 30, "pad_token_id": 0}
+    torch.manual_seed(0)
+    model_config = AutoConfig.for_model(**(sizes | config))
+    backbone = AutoModel.from_config(model_config, attn_implementation="sdpa").eval()
+    ids_B_T, mask_B_T = pad([list(range(1, 9)), [1, 2, 3, 4]], 0, "cpu")
+    with torch.no_grad():
+        own_T_D = backbone(ids_B_T[:1, :4]).last_hidden_state[0]
+        pooled_B_D = UtilityModel(backbone, "full")(ids_B_T, mask_B_T)[1]
+    assert pooled_B_D[1] == pytest.approx(own_T_D.mean(dim=0), abs=1e-5)
 
 
 def test_it_learns_difficulty_from_the_text(tiny_model):

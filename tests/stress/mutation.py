@@ -64,13 +64,15 @@ packed rows see each other | rollout.py | rollout::packing_and_padding_change_no
 pooling counts padding | teacher.py | teacher::mean_pooling_leaves_padding_out
     (hidden_B_T_D * mask_B_T_1).sum(dim=1) / mask_B_T_1.sum(dim=1) => hidden_B_T_D.mean(dim=1)
 shuffled anew in each epoch | teacher.py | teacher::algorithm_2_shuffles_once_an_update
-    for batch in batches] => for batch in map(batches.__getitem__, torch.randperm(len(batches)))]
+    for b in batches] => for b in map(batches.__getitem__, torch.randperm(len(batches)))]
 an update for each sample | teacher.py | teacher::algorithm_2_updates_every_fourth_outcome
     self.pushed % self.config.teacher_update_every == 0 => True
 loss over a teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
-    / len(batch) => / max(1, len(mine))
+    len(rows) if mine else math.inf => len(mine) if mine else math.inf
 an idle teacher rank learns | teacher.py | invariance::same_teacher_gradient_on_any_ranks
-    * (len(mine) > 0) => * 1
+    len(rows) if mine else math.inf => len(rows)
+updates go on | teacher.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
+    torch.maximum(self.optimizer.found_inf, ~norm.isfinite()) => self.optimizer.found_inf
 the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
     float32=[self.model.head] => float32=[]
 LoRA merged without its scale | teacher.py | teacher::an_exported_teacher_predicts_the_same
