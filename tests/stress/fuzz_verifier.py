@@ -26,7 +26,7 @@ from plumbing.command_line import count
 from scripts import analysis
 from verify import Verifier
 
-# Limits: seconds for two attempts at an answer, size of a worker, growth of the parent over many calls.
+# Limits: seconds for two attempts, size of a worker, growth of the parent over many calls.
 SECONDS, WORKER_MB, GROWTH_MB = 12.0, 1024, 20
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "train.jsonl"
 
