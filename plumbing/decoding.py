@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface, Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.utils import is_flash_attn_2_available
+
+from plumbing.errors import first_lines
 
 
 class SlotCache(Cache):
@@ -35,44 +36,39 @@ class SlotCache(Cache):
         return layer.keys, layer.values
 
 
-class HostReads(TorchDispatchMode):
-    """Counter of operations that exchange numbers between host and device, which a CUDA graph
-    cannot hold: by PyTorch's operator tags, and copies."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        aten, out = torch.ops.aten, func(*args, **(kwargs or {}))
-        if func.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
-            waits = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
-        elif func.overloadpacket in (aten._to_copy, aten.copy_):
-            waits = len({x.device.type for x in (*args, out) if isinstance(x, torch.Tensor)}) > 1
-        else:
-            tags = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
-            waits = any(tag in func.tags for tag in tags)
-        self.count += waits
-        return out
-
-
 class Recorder:
     """Recorder of decoding steps as CUDA graphs, in one memory pool."""
 
     def __init__(self):
         self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        self.graph = None  # the last one, kept because a pool must not lose all of its graphs
+        self.error = None  # why a step could not be captured
 
     def __call__(self, step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-        """Return a function that replays the kernels of `step`, or `step` itself if it computes on
-        the host, as some rotary embeddings do. `step` is run twice."""
-        self.stream.wait_stream(torch.cuda.current_stream())
-        # Libraries allocate and choose kernels at their first use, which a capture forbids.
-        with torch.cuda.stream(self.stream), HostReads() as reads:
-            step()
-        torch.cuda.current_stream().wait_stream(self.stream)
-        if reads.count:
+        """Return a function that replays the kernels of `step`, which is run twice. If a capture
+        fails, as it does where rotary embeddings compute on the host, return `step` itself."""
+        if self.error:
             return step
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            out = step()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            step()  # libraries allocate and choose kernels at first use, which a capture forbids
+            if torch.cuda.mem_get_info()[0] < 2**30:
+                torch.cuda.empty_cache()  # a capture cannot, and torch.cuda.graph always does
+            try:
+                graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+                try:
+                    out = step()
+                finally:
+                    graph.capture_end()
+            except RuntimeError as error:
+                self.error = first_lines(error.__context__ or error)
+                reason = f"a decoding step cannot be a CUDA graph ({self.error})"
+                print(f"note: {reason}: generation is slower", flush=True)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        if self.error:
+            return step
+        self.graph = graph
 
         def replay() -> torch.Tensor:
             graph.replay()
