@@ -243,9 +243,9 @@ def decode(
     after its first stop token.
 
     The cache grows by a block of tokens at a time, or with `varlen`, where unused slots cost
-    nothing, at once. Only when it grows or half of its rows have finished is it copied, without
-    the finished rows. Until then shapes and addresses stay the same, so that on a GPU `record`
-    captures one CUDA graph: launching 28 layers kernel by kernel costs 20-30 ms a token.
+    nothing, at once. When it grows, or a quarter of its rows are left, it is copied without the
+    finished rows. Until then shapes and addresses stay the same, so that on a GPU `record` captures
+    one CUDA graph: launching 28 layers kernel by kernel costs 20-30 ms a token.
     """
     cuda, T, prompt_T = input_ids.is_cuda, generation_config.max_new_tokens, input_ids.shape[1]
     block = T if varlen else 256 if cuda else 8
@@ -284,7 +284,7 @@ def decode(
             active = (~finished).nonzero()[:, 0]
             if not len(active):
                 break
-            if t % block == 0 or len(active) <= len(rows) / 2:
+            if t % block == 0 or len(active) <= len(rows) / 4:
                 rows, token, kept = rows[active], token[active], kept[active]
                 capacity = prompt_T + min(t - t % block + block, T - 1)
                 capacity += -capacity % 16 if cuda else 0  # or SDPA copies the mask at every call

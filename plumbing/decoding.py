@@ -53,7 +53,7 @@ class SlotCache(Cache):
         position_B_1 = (self.slot - self.first_B)[:, None]
         inputs = {"position_ids": position_B_1, "past_key_values": self}
         if self.varlen:  # models pass on what they do not know, and any 4-D mask, to `attend`
-            used = (position_B_1 + 1).int().expand(-1, H_kv).flatten()
+            used = (position_B_1[:, 0] + 1).int().repeat_interleave(H_kv)
             inputs |= {"slots_in_use": (*self.sequences, used, S)}
             return inputs | {"attention_mask": position_B_1[None, None]}
         return inputs | {"attention_mask": mask_slots(self.first_B, self.slot, S, dtype)}
@@ -147,11 +147,12 @@ def attend_to_slots(query, key, value, scaling, query_start, start, used, S: int
     more of them PyTorch would copy the query and the output, twice each."""
     from torch.nn.attention.varlen import varlen_attn_out  # PyTorch 2.11 lacks it
 
-    query, out = query.flatten(0, 1), torch.empty_like(query)
+    queries = query.flatten(0, 1)
     keys, values = key.reshape(-1, 1, key.shape[-1]), value.reshape(-1, 1, value.shape[-1])
+    out = torch.empty_like(queries, memory_format=torch.contiguous_format)
     options = {"scale": scaling, "enable_gqa": True, "seqused_k": used}
-    varlen_attn_out(out.flatten(0, 1), query, keys, values, query_start, start, 1, S, **options)
-    return out
+    varlen_attn_out(out, queries, keys, values, query_start, start, 1, S, **options)
+    return out.view(query.shape)
 
 
 AttentionInterface.register("grouped_sdpa", attend)
