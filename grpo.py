@@ -128,7 +128,7 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(ctx, hidden_N_D, weight_V_D, targets_N, temperature, chunk):
         logp, entropy, normaliser = [], [], []
         for h, y in zip(hidden_N_D.split(chunk), targets_N.split(chunk), strict=True):
-            z = _logits(h, weight_V_D, temperature)  # (chunk, V)
+            z = logits(h, weight_V_D).div_(temperature)  # (chunk, V)
             normaliser.append(z.logsumexp(dim=-1))
             log_p = z.log_softmax(dim=-1)
             logp.append(log_p.gather(1, y[:, None])[:, 0])
@@ -149,7 +149,7 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_weight = torch.empty_like(weight_V_D)
         first, words = 0, max(1, ctx.logits // len(targets_N))
         for w, grad_w in zip(weight_V_D.split(words), grad_weight.split(words), strict=True):
-            log_p = _logits(hidden_N_D, w, ctx.temperature)  # (N, words)
+            log_p = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, words)
             log_p.sub_(normaliser_N[:, None])
             if grad_entropy_N is None:
                 grad_z = log_p.exp_().mul_(-grad_logp_N[:, None])
@@ -170,9 +170,12 @@ class _TokenLogprobs(torch.autograd.Function):
         return grad_hidden.to(hidden_N_D.dtype), grad_weight, None, None, None
 
 
-def _logits(h, weight_V_D, temperature):
-    logits = h @ weight_V_D.T
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)
+def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
+    """Compute hidden Wᵀ (N, V) in at least float32. bf16 would round 16.06 to 16, for example."""
+    if hidden_N_D.is_cuda and hidden_N_D.dtype in (torch.bfloat16, torch.float16):
+        return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=torch.float32)
+    product = hidden_N_D @ weight_V_D.T
+    return product.to(torch.promote_types(product.dtype, torch.float32))
 
 
 def token_logprobs(

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 import grpo
 from plumbing.batches import Batch, collate, pack, pad
-from plumbing.decoding import Recorder, SlotCache, attention_for
+from plumbing.decoding import Recorder, SlotCache, attention_for, fusions, varlen_works
 from plumbing.errors import first_lines
 from plumbing.models import check_directory, load, trial
 
@@ -136,7 +136,8 @@ class Generator:
 
     def __init__(self, lm: PreTrainedModel, tokenizer):
         self.lm, self.tokenizer = lm.eval().requires_grad_(False), tokenizer
-        self.record = Recorder() if lm.device.type == "cuda" else lambda step: step
+        self.record = Recorder(fusions(lm)) if lm.device.type == "cuda" else lambda step: step
+        self.varlen = varlen_works(lm)
         self.checkpoint_settings, lm.generation_config = lm.generation_config, GenerationConfig()
         self.stop_ids = stop_ids(self.checkpoint_settings, tokenizer)
 
@@ -199,6 +200,7 @@ class Generator:
                 prompt_B=torch.tensor(prompt_B, device=device),
                 uniform_B_T=torch.tensor(np.stack(uniform_B_T), device=device),
                 record=self.record,
+                varlen=self.varlen,
             )
             for b, ids, logp_T in zip(rows, tokens_B_T.tolist(), logp_B_T.tolist(), strict=True):
                 end = next((t + 1 for t, token in enumerate(ids) if token in self.stop_ids), None)
@@ -230,6 +232,7 @@ def decode(
     prompt_B,
     uniform_B_T,
     record,
+    varlen,
     **model_inputs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Decode with a static key-value cache, for `generate(custom_generate=decode)`.
@@ -239,35 +242,30 @@ def decode(
     token. Returns tokens (B, T) and their log-probs (B, T) in float32; the caller cuts each row
     after its first stop token.
 
-    The cache grows by a block of tokens at a time. Only then is it copied, are finished rows
-    dropped, and does the loop wait for the device. Within a block shapes and addresses stay the
-    same, so that on a GPU `record` captures one CUDA graph for it: launching 28 layers kernel by
-    kernel costs 20-30 ms a token.
+    The cache grows by a block of tokens at a time, or with `varlen`, where unused slots cost
+    nothing, at once. When it grows, or a quarter of its rows are left, it is copied without the
+    finished rows. Until then shapes and addresses stay the same, so that on a GPU `record` captures
+    one CUDA graph: launching 28 layers kernel by kernel costs 20-30 ms a token.
     """
     cuda, T, prompt_T = input_ids.is_cuda, generation_config.max_new_tokens, input_ids.shape[1]
-    block = 256 if cuda else 8
+    block = T if varlen else 256 if cuda else 8
     stop_ids = input_ids.new_tensor(generation_config.eos_token_id)
     tokens_B_T = input_ids.new_zeros(len(prompt_B), T)
     logp_B_T = torch.zeros_like(tokens_B_T, dtype=torch.float32)
-    rows = torch.arange(len(prompt_B), device=input_ids.device)  # those not finished
-    # The number of padding slots to the left of each row's prompt (B, 1).
-    pad = (prompt_T - 1 - model_inputs["position_ids"][:, -1:])[prompt_B]
-    token = torch.empty_like(pad)  # the last token of each row
-    logits = model(input_ids, **model_inputs).logits[:, -1][prompt_B]
-    cache = SlotCache(layers=model_inputs["past_key_values"].layers)
-    kept = prompt_B  # the position of each of `rows` in the cache
+    rows = torch.arange(len(prompt_B), device=input_ids.device)  # those in the cache
+    token = input_ids.new_empty(len(prompt_B), 1)  # the last one of each row
+
+    def logits_after(ids, use_cache=True, logits_to_keep=1, **inputs) -> torch.Tensor:
+        hidden_B_T_D = model.base_model(ids, use_cache=True, **inputs).last_hidden_state
+        return grpo.logits(hidden_B_T_D[:, -1], model.get_output_embeddings().weight)
 
     def step() -> torch.Tensor:
-        """Put `token` into the cache's next slot and return the logits after it."""
-        slots = torch.arange(capacity, device=pad.device)
-        mask = torch.where((slots >= pad) & (slots <= cache.slot), 0.0, -torch.inf).to(model.dtype)
-        inputs = {
-            "attention_mask": mask[:, None, None],
-            "position_ids": cache.slot - pad,
-            "past_key_values": cache,
-        }
-        return model(token, **inputs, use_cache=True).logits[:, -1]
+        return logits_after(token, **cache.inputs(model.dtype))
 
+    logits = logits_after(input_ids, **model_inputs)[prompt_B]
+    padding_P = prompt_T - 1 - model_inputs["position_ids"][:, -1]
+    cache = SlotCache(model_inputs["past_key_values"].layers, padding_P, prompt_T, varlen)
+    kept = prompt_B  # the position of each of `rows` in the cache
     for t in range(T):
         logp = torch.log_softmax(logits_processor(None, logits.float()), dim=-1)
         if generation_config.do_sample:
@@ -280,18 +278,21 @@ def decode(
         token.copy_(drawn)
         if t + 1 == T:
             break
-        if t % block:
-            cache.slot += 1
-        else:
-            active = ~torch.isin(tokens_B_T[rows, : t + 1], stop_ids).any(dim=1)
-            rows, pad, token, kept = rows[active], pad[active], token[active], kept[active]
-            if not len(rows):
+        cache.slot += 1
+        if t % (64 if cuda else 8) == 0:  # the loop waits for the device
+            finished = torch.isin(tokens_B_T[rows, : t + 1], stop_ids).any(dim=1)
+            active = (~finished).nonzero()[:, 0]
+            if not len(active):
                 break
-            capacity = prompt_T + min(t + block, T - 1)
-            capacity += -capacity % 16 if cuda else 0  # or SDPA would copy the mask at every call
-            cache.make_room(kept, prompt_T + t, capacity)
-            kept = torch.arange(len(rows), device=rows.device)
-            forward = record(step)
+            if t % block == 0 or len(active) <= len(rows) / 4:
+                rows, token, kept = rows[active], token[active], kept[active]
+                capacity = prompt_T + min(t - t % block + block, T - 1)
+                capacity += -capacity % 16 if cuda else 0  # or SDPA copies the mask at every call
+                cache.make_room(kept, prompt_T + t, capacity)
+                kept = torch.arange(len(rows), device=rows.device)
+                forward = record(step)
+            else:
+                cache.first_B.masked_fill_(finished, prompt_T + t)  # attend to nothing before
         logits = forward()
     return tokens_B_T, logp_B_T
 

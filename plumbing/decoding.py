@@ -1,23 +1,34 @@
 """Fast decoding: a static key-value cache, CUDA graphs, attention that copies no keys."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from unittest.mock import patch
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
-from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AttentionInterface, AttentionMaskInterface, Cache
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.utils import is_flash_attn_2_available
 
+from plumbing.errors import first_lines
+
 
 class SlotCache(Cache):
-    """A static key-value cache with one slot for each token. Its `layers`, those of the cache that
-    the prompts were read into, are changed in place."""
+    """A static key-value cache with one slot for each token. Row b uses first_B[b] to `slot`, where
+    its next token goes. `layers`, those of the cache that the prompts were read into, are changed
+    in place. varlen: `attend` reads the slots in use only, without a mask.
+    """
+
+    def __init__(self, layers, first_B: torch.Tensor, used: int, varlen: bool):
+        super().__init__(layers=layers)
+        self.first_B, self.varlen = first_B, varlen
+        self.slot = torch.full((1,), used - 1, device=first_B.device)
 
     def make_room(self, rows_B: torch.Tensor, used: int, capacity: int) -> None:
         """Grow to `capacity` slots; keep the first `used` of these rows, in this order."""
-        self.slot = torch.tensor([used], device=rows_B.device)  # the next token's
+        self.first_B = self.first_B[rows_B]
         for layer in self.layers:
             for name in ("keys", "values"):
                 old = getattr(layer, name)[:, :, :used]
@@ -25,6 +36,8 @@ class SlotCache(Cache):
                 torch.index_select(old, 0, rows_B, out=new[:, :, :used])
                 new[:, :, used:] = 0  # uninitialised memory times a masked slot's 0 may be NaN
                 setattr(layer, name, new)
+        if self.varlen:
+            self.sequences = sequences(self.first_B, *new.shape[1:3])
 
     def update(self, keys, values, layer_idx, *args, **kwargs):
         """Store the keys and values of one token a row; return those of all slots, because a CPU
@@ -34,45 +47,70 @@ class SlotCache(Cache):
         layer.values.index_copy_(2, self.slot, values)
         return layer.keys, layer.values
 
+    def inputs(self, dtype: torch.dtype) -> dict:
+        """Make a model's arguments for the next token of each row."""
+        H_kv, S = self.layers[0].keys.shape[1:3]
+        position_B_1 = (self.slot - self.first_B)[:, None]
+        inputs = {"position_ids": position_B_1, "past_key_values": self}
+        if self.varlen:  # models pass on what they do not know, and any 4-D mask, to `attend`
+            used = (position_B_1[:, 0] + 1).int().repeat_interleave(H_kv)
+            inputs |= {"slots_in_use": (*self.sequences, used, S)}
+            return inputs | {"attention_mask": position_B_1[None, None]}
+        return inputs | {"attention_mask": mask_slots(self.first_B, self.slot, S, dtype)}
 
-class HostReads(TorchDispatchMode):
-    """Counter of operations that exchange numbers between host and device, which a CUDA graph
-    cannot hold: by PyTorch's operator tags, and copies."""
 
-    count = 0
+def mask_slots(first_B: torch.Tensor, slot: torch.Tensor, S: int, dtype) -> torch.Tensor:
+    """Return what SDPA adds to the scores of S slots: (B, 1, 1, S)."""
+    slots = torch.arange(S, device=slot.device)
+    mask = torch.where((slots >= first_B[:, None]) & (slots <= slot), 0.0, -torch.inf)
+    return mask.to(dtype)[:, None, None]
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        aten, out = torch.ops.aten, func(*args, **(kwargs or {}))
-        if func.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
-            waits = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
-        elif func.overloadpacket in (aten._to_copy, aten.copy_):
-            waits = len({x.device.type for x in (*args, out) if isinstance(x, torch.Tensor)}) > 1
-        else:
-            tags = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
-            waits = any(tag in func.tags for tag in tags)
-        self.count += waits
-        return out
+
+def sequences(first_B: torch.Tensor, H_kv: int, S: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Describe a cache as B * H_kv sequences for flash attention: where each begins in the queries,
+    and in the B * H_kv * S slots."""
+    query_start = torch.arange(len(first_B) * H_kv + 1, device=first_B.device, dtype=torch.int32)
+    start = query_start * S
+    start[:-1] += first_B.repeat_interleave(H_kv)
+    return query_start, start
 
 
 class Recorder:
-    """Recorder of decoding steps as CUDA graphs, in one memory pool."""
+    """Recorder of a model's decoding steps as CUDA graphs, in one memory pool."""
 
-    def __init__(self):
+    def __init__(self, fusions: Iterable[tuple] = ()):
+        self.fusions = fusions  # see fusions()
         self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        self.graph = None  # the last one, kept because a pool must not lose all of its graphs
+        self.error = None  # why a step could not be captured
 
     def __call__(self, step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-        """Return a function that replays the kernels of `step`, or `step` itself if it computes on
-        the host, as some rotary embeddings do. `step` is run twice."""
-        self.stream.wait_stream(torch.cuda.current_stream())
-        # Libraries allocate and choose kernels at their first use, which a capture forbids.
-        with torch.cuda.stream(self.stream), HostReads() as reads:
-            step()
-        torch.cuda.current_stream().wait_stream(self.stream)
-        if reads.count:
+        """Return a function that replays the kernels of `step`, which is run twice. If a capture
+        fails, as it does where rotary embeddings compute on the host, return `step` itself."""
+        if self.error:
             return step
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            out = step()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream), ExitStack() as stack:
+            for fusion in self.fusions:
+                stack.enter_context(patch.object(*fusion))
+            step()  # libraries allocate and choose kernels at first use, which a capture forbids
+            if torch.cuda.mem_get_info()[0] < 2**30:
+                torch.cuda.empty_cache()  # a capture cannot, and torch.cuda.graph always does
+            try:
+                graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+                try:
+                    out = step()
+                finally:
+                    graph.capture_end()
+            except RuntimeError as error:
+                self.error = first_lines(error.__context__ or error)
+                reason = f"a decoding step cannot be a CUDA graph ({self.error})"
+                print(f"note: {reason}: generation is slower", flush=True)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        if self.error:
+            return step
+        self.graph = graph
 
         def replay() -> torch.Tensor:
             graph.replay()
@@ -81,7 +119,11 @@ class Recorder:
         return replay
 
 
-def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
+# --------------------------------------------------------------------------------------------------
+# Attention
+
+
+def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use=None, **kwargs):
     """Compute transformers' SDPA, without copying the cache for one query token a row.
 
     query (B, H, T, D), key and value (B, H_kv, S, D). With a mask SDPA needs as many heads on both
@@ -93,8 +135,24 @@ def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
         arguments = (module, query, key, value, attention_mask)
         return sdpa_attention_forward(*arguments, scaling=scaling, **kwargs)
     query = query.reshape(B, key.shape[1], -1, D)
-    out = scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
+    if slots_in_use:
+        out = attend_to_slots(query, key, value, scaling, *slots_in_use)
+    else:
+        out = scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
     return out.reshape(B, 1, H, value.shape[-1]), None
+
+
+def attend_to_slots(query, key, value, scaling, query_start, start, used, S: int):
+    """Attend to `used` slots from `start` on, by flash attention. A sequence has one key head: with
+    more of them PyTorch would copy the query and the output, twice each."""
+    from torch.nn.attention.varlen import varlen_attn_out  # PyTorch 2.11 lacks it
+
+    queries = query.flatten(0, 1)
+    keys, values = key.reshape(-1, 1, key.shape[-1]), value.reshape(-1, 1, value.shape[-1])
+    out = torch.empty_like(queries, memory_format=torch.contiguous_format)
+    options = {"scale": scaling, "enable_gqa": True, "seqused_k": used}
+    varlen_attn_out(out, queries, keys, values, query_start, start, 1, S, **options)
+    return out.view(query.shape)
 
 
 AttentionInterface.register("grouped_sdpa", attend)
@@ -106,3 +164,71 @@ def attention_for(device) -> str:
     installed = device.type == "cuda" and is_flash_attn_2_available()
     supported = installed and torch.cuda.get_device_capability(device) >= (8, 0)
     return "flash_attention_2" if supported else "sdpa"
+
+
+# --------------------------------------------------------------------------------------------------
+# Faster kernels, where they compute the same on this card and with these versions
+
+
+def agree(new: Callable, old: Callable, *arguments) -> bool:
+    """Whether the numbers, of the order 1, that two functions return differ by few roundings."""
+    try:
+        pairs = zip(new(*arguments), old(*arguments), strict=True)
+        return all(torch.allclose(a.float(), b.float(), rtol=0.03, atol=0.03) for a, b in pairs)
+    except Exception:  # a kernel may not support the card, a model's function take other arguments
+        return False
+
+
+def random_numbers(lm: PreTrainedModel, *shape: int) -> torch.Tensor:
+    """Return numbers like the activations of a model."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to(lm.device, lm.dtype)
+
+
+def varlen_works(lm: PreTrainedModel) -> bool:
+    """Whether attend_to_slots can replace SDPA with a mask."""
+    config, S = lm.config.get_text_config(), 8
+    H, H_kv = config.num_attention_heads, config.num_key_value_heads
+    D = getattr(config, "head_dim", None) or config.hidden_size // H
+    query, *cache = (random_numbers(lm, 2, H_kv, n, D) for n in (H // H_kv, S, S))
+    first_B, slot = torch.tensor([5, 0], device=lm.device), torch.tensor([6], device=lm.device)
+    used = (slot + 1 - first_B).int().repeat_interleave(H_kv)
+    return lm.device.type == "cuda" and agree(
+        lambda: attend_to_slots(query, *cache, None, *sequences(first_B, H_kv, S), used, S),
+        lambda: scaled_dot_product_attention(query, *cache, mask_slots(first_B, slot, S, lm.dtype)),
+    )
+
+
+def fusions(lm: PreTrainedModel) -> list[tuple]:
+    """List (owner, name, replacement) of functions of transformers that each layer calls."""
+    rotary = [random_numbers(lm, 2, heads, 1, 32) for heads in (6, 2)]
+    rotary += [random_numbers(lm, n, 1, 32)[:2] for n in (2, 3)]  # cos and sin
+    candidates = [(sys.modules[type(lm).__module__], "apply_rotary_pos_emb", rotate, rotary)]
+    norms = {type(m): m for m in lm.modules() if type(m).__name__.endswith("RMSNorm")}
+    for norm in norms.values():
+        hidden = random_numbers(lm, 4, norm.weight.numel())
+        candidates.append((type(norm), "forward", normalize, [norm, hidden]))
+    return [
+        (owner, name, new)
+        for owner, name, new, arguments in candidates
+        if hasattr(owner, name) and agree(new, getattr(owner, name), *arguments)
+    ]
+
+
+def normalize(norm, hidden: torch.Tensor) -> torch.Tensor:
+    """Compute a transformers RMSNorm with 1 kernel instead of 8."""
+    return rms_norm(hidden, norm.weight.shape, norm.weight, norm.variance_epsilon)
+
+
+def rotate(q, k, cos, sin, unsqueeze_dim=1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute transformers' apply_rotary_pos_emb with 4 kernels instead of 10. Heads are dimension
+    `unsqueeze_dim`; of a head's dimensions, as many are rotated as cos has."""
+    cos, sin, n = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim), cos.shape[-1]
+    x = torch.cat((q, k), dim=unsqueeze_dim)
+    first, second, rest = x.split((n // 2, n // 2, x.shape[-1] - n), dim=-1)
+    out = x[..., :n] * cos
+    out[..., : n // 2].addcmul_(second, sin[..., : n // 2], value=-1)
+    out[..., n // 2 :].addcmul_(first, sin[..., n // 2 :])
+    out = torch.cat((out, rest), dim=-1) if rest.numel() else out
+    heads = q.shape[unsqueeze_dim], k.shape[unsqueeze_dim]
+    return out.to(q.dtype).split(heads, dim=unsqueeze_dim)

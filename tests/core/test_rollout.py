@@ -141,7 +141,7 @@ def calls(generator):
         mask = args[0] if kwargs["attention_mask"] is None else kwargs["attention_mask"]
         calls.append((len(args[0]), mask.shape[-1]))
 
-    hook = generator.lm.register_forward_pre_hook(record, with_kwargs=True)
+    hook = generator.lm.base_model.register_forward_pre_hook(record, with_kwargs=True)
     yield calls
     hook.remove()
 

@@ -3,14 +3,35 @@
 The tokens that it draws are in tests/core/test_rollout.py.
 """
 
+from itertools import pairwise
+
 import pytest
 import torch
-from transformers import AutoTokenizer
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from plumbing import decoding
-from plumbing.decoding import HostReads
 from rollout import Generator
 from tests.helpers.models import FAMILIES, save_tiny_model
+
+
+class HostReads(TorchDispatchMode):
+    """Counter of operations that exchange numbers between host and device, which a CUDA graph
+    cannot hold: by PyTorch's operator tags."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        aten, tags = (
+            torch.ops.aten,
+            (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape),
+        )
+        if func.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
+            self.count += any(i is not None and i.dtype == torch.bool for i in args[1])
+        else:  # torch.tensor(...) dispatches lift_fresh only
+            fresh = func.overloadpacket is aten.lift_fresh
+            self.count += fresh or any(tag in func.tags for tag in tags)
+        return func(*args, **(kwargs or {}))
 
 
 def host_reads(folder) -> list[int]:
@@ -38,14 +59,80 @@ def test_a_decoding_step_with_host_computation_is_detected(tmp_path):
     dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
     folder = save_tiny_model(tmp_path / "dynamic", rope_parameters=dynamic)
     assert min(host_reads(folder)) > 0
-    three, mask = torch.ones(3), torch.tensor([True, False, True])
+    three, mask, indices = torch.ones(3), torch.tensor([True, False, True]), torch.tensor([1, 2])
     with HostReads() as reads:
         three.nonzero()
         float(three[0])
         three[mask]
-        three[mask] = 2.0
-        three[torch.tensor([1, 2])].sum()  # no read
+        three[indices].sum()  # no read
+        torch.tensor([1.0])
     assert reads.count == 4
+
+
+def attend_by_definition(query, key, value, scaling, query_start, start, used, S):
+    """One sequence of slots after the other, with the arguments of varlen_attn."""
+    D, outs = query.shape[-1], []
+    assert all(x.is_contiguous() for x in (query_start, start, used))
+    for i, (first, n) in enumerate(zip(start.tolist(), used.tolist(), strict=False)):
+        assert query_start[i] == i and i * S <= first < first + n <= (i + 1) * S
+        keys, values = (x.reshape(-1, D)[first : first + n] for x in (key, value))
+        outs.append(
+            (query.reshape(-1, *query.shape[2:])[i] @ keys.T * scaling).softmax(-1) @ values
+        )
+    return torch.stack(outs).view_as(query)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attention_to_slots_in_use_draws_the_same_tokens(family, tiny_family, monkeypatch):
+    """The cache has its full size at once, and is copied when a quarter of its rows are left."""
+    monkeypatch.setattr(decoding, "attend_to_slots", attend_by_definition)
+    folder = str(tiny_family(family))
+    generator = Generator.load(folder, torch.device("cpu"), AutoTokenizer.from_pretrained(folder))
+    generator.stop_ids = [1, *range(30, 90, 7)]
+    sizes, make_room = [], decoding.SlotCache.make_room
+
+    def record_size(cache, rows_B, used, capacity):
+        sizes.append((len(rows_B), capacity))
+        make_room(cache, rows_B, used, capacity)
+
+    monkeypatch.setattr(decoding.SlotCache, "make_room", record_size)
+    prompts = [[5, 6, 7] * 9] * 32 + [[8]] * 32
+    masked = generator.generate(prompts, 0.7, 40, seed=0)
+    assert len(sizes) > 2 and sizes[0][1] == 27 + 8 < sizes[1][1]
+    sizes.clear()
+    generator.varlen = True
+    unmasked = generator.generate(prompts, 0.7, 40, seed=0)
+    assert unmasked.completion_ids == masked.completion_ids
+    for a, b in zip(unmasked.logps, masked.logps, strict=True):
+        assert a == pytest.approx(b, abs=2e-5)
+    rows, capacities = zip(*sizes, strict=True)
+    assert set(capacities) == {27 + 39}
+    assert len(rows) > 1 and all(4 * b <= a for a, b in pairwise(rows))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_norms_and_rotary_angles_of_each_preset_have_fused_replacements(family, tiny_family):
+    lm = AutoModelForCausalLM.from_pretrained(tiny_family(family)).double()
+    fusions = decoding.fusions(lm)
+    assert [name for _, name, _ in fusions] == ["apply_rotary_pos_emb", "forward"]
+    modeling, norm = fusions[0][0], lm.base_model.norm
+    norm.weight.data.uniform_(0.5, 2)
+    x = torch.randn(3, 2, 32).double()
+    torch.testing.assert_close(decoding.normalize(norm, x), norm(x), rtol=0, atol=1e-6)
+    width = 6 if family == "phi3" else 8  # Phi-4 rotates 3/4 of the dimensions
+    q, k, cos, sin = (torch.randn(3, n, 5, 8).double() for n in (4, 2, 1, 1))
+    arguments = q, k, cos[:, 0, :, :width], sin[:, 0, :, :width]
+    expected = modeling.apply_rotary_pos_emb(*arguments)
+    for a, b in zip(decoding.rotate(*arguments), expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("family", ["gemma", "cohere"])
+def test_norms_or_angles_of_another_kind_are_not_replaced(family, tmp_path):
+    """Gemma's norm multiplies by 1 + weight; Cohere rotates neighbouring dimensions."""
+    lm = AutoModelForCausalLM.from_pretrained(save_tiny_model(tmp_path / family, family))
+    kept = {"gemma": ["apply_rotary_pos_emb"], "cohere": []}[family]
+    assert [name for _, name, _ in decoding.fusions(lm)] == kept
 
 
 ATTENTION = {  # device, whether flash-attn is installed, compute capability -> attention

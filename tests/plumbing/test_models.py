@@ -33,8 +33,8 @@ OTHERS = {
     "gemma2": (HEAD | {"final_logit_softcapping": 2.0}, [SDPA, "are off by"], [SDPA, None]),
     "lfm2": ({"layer_types": ["conv", "full_attention"]}, [CANNOT], None),  # no key-value cache
     "bloom": ({}, [CANNOT], [SDPA]),  # attention classes of its own
-    "granite": ({"logits_scaling": 8.0}, ["Policy's log-probs are off by"], None),
-    "phi": ({}, ["Policy's log-probs are off by"], None),  # its head has a bias
+    "granite": ({"logits_scaling": 8.0}, ["Generator's log-probs are off by"], None),
+    "phi": ({}, ["Generator's log-probs are off by"], None),  # its head has a bias
 }
 
 
