@@ -9,9 +9,9 @@ import torch
 from huggingface_hub import snapshot_download
 from safetensors import safe_open
 from torch import nn
-from torch.nn import functional as F
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
+from plumbing.decoding import normalize
 from plumbing.errors import first_lines
 
 # What is downloaded of a model: no pickles, no code, none of the copies for other libraries.
@@ -138,18 +138,14 @@ def checksum(model: nn.Module) -> int:
 def fuse_norms(model: nn.Module) -> None:
     """Let RMS norms call torch's fused kernel, in place: for forward and backward a card then needs
     3 launches instead of 26. Where the device has no such kernel, nothing changes."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon)
-
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon"):
             try:
                 x = module.weight.detach().requires_grad_()
-                torch.autograd.grad(forward(module, x).sum(), x)
+                torch.autograd.grad(normalize(module, x).sum(), x)
             except NotImplementedError:
                 return
-            module.forward = MethodType(forward, module)
+            module.forward = MethodType(normalize, module)
 
 
 def recompute_activations(lm: PreTrainedModel) -> None:
