@@ -26,13 +26,8 @@ from plumbing.command_line import count
 from scripts import analysis
 from verify import Verifier
 
-<<<<<<< HEAD
-# Limits: seconds for two attempts, size of a worker, growth of the parent over many calls.
-SECONDS, WORKER_MB, GROWTH_MB = 12.0, 1024, 20
-=======
 # Limits: seconds for an answer, size of a worker, growth of the parent over many calls.
 SECONDS, WORKER_MB, GROWTH_MB = 3.0, 1024, 20
->>>>>>> refs/heads/grading
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "train.jsonl"
 
 # A gold, right answers (+) and wrong ones (-), three spaces apart; «» are an f-string's braces.
