@@ -15,6 +15,7 @@ Shapes: P prompts, G completions a group, B = P*G rows, N response tokens of som
 end (no padding), D hidden size, V vocabulary.
 """
 
+import functools
 import math
 
 import torch
@@ -172,10 +173,22 @@ class _TokenLogprobs(torch.autograd.Function):
 
 def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
     """Compute hidden Wᵀ (N, V) in at least float32. bf16 would round 16.06 to 16, for example."""
-    if hidden_N_D.is_cuda and hidden_N_D.dtype in (torch.bfloat16, torch.float16):
-        return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=torch.float32)
-    product = hidden_N_D @ weight_V_D.T
-    return product.to(torch.promote_types(product.dtype, torch.float32))
+    dtype = torch.promote_types(hidden_N_D.dtype, torch.float32)
+    if hidden_N_D.dtype == dtype:
+        return hidden_N_D @ weight_V_D.T
+    if _mm_returns(dtype, hidden_N_D.dtype, hidden_N_D.device):
+        return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=dtype)
+    return hidden_N_D.to(dtype) @ weight_V_D.T.to(dtype)
+
+
+@functools.cache
+def _mm_returns(dtype: torch.dtype, of: torch.dtype, device: torch.device) -> bool:
+    """Whether a device can multiply matrices of one dtype into another."""
+    x = torch.zeros(8, 8, dtype=of, device=device)
+    try:
+        return torch.mm(x, x, out_dtype=dtype).dtype == dtype
+    except (NotImplementedError, RuntimeError):
+        return False
 
 
 def token_logprobs(
