@@ -1,5 +1,6 @@
-"""What only a GPU can show: bf16 over float32 masters, NCCL beside gloo, two roles on one card."""
+"""What only a GPU can show: bf16 over float32 masters, CUDA graphs, flash attention."""
 
+import signal
 from copy import deepcopy
 
 import pytest
@@ -8,12 +9,13 @@ from transformers import AutoTokenizer
 from transformers.utils import is_flash_attn_2_available
 
 import grpo
+import train
 from plumbing.batches import collate, micro_batches
 from plumbing.decoding import Recorder
 from plumbing.files import read_lines
 from rollout import Generator, Policy, Rollouts
 from tests.helpers.models import ROOT, save_tiny_model
-from tests.helpers.ranks import DEMO, one_rank, shell
+from tests.helpers.ranks import DEMO, one_rank
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda")
 REASON = "needs a CUDA device, and `pytest -m gpu`"
@@ -45,9 +47,10 @@ def test_generation_in_bf16_agrees_with_the_float32_policy(fast):
     generator, policy = Generator.load(str(DEMO), CARD, tokenizer), Policy.load(str(DEMO), CARD)
     names = [name for _, name, _ in generator.record.fusions]
     assert names == ["apply_rotary_pos_emb", "forward"]
-    assert generator.varlen or torch.cuda.get_device_capability() < (8, 0)
     if not fast:
         generator.varlen, generator.record.fusions = False, []
+    elif not generator.varlen:
+        pytest.skip("this device has no flash attention over a part of the slots")
     problems = read_lines(ROOT / "demo/val.jsonl")[:32]
     prompts = [tokenizer(row["problem"] + "\n\nSolution:").input_ids for row in problems]
     policy.lm.set_attn_implementation("sdpa")  # flash-attn cannot compute in float32
@@ -154,11 +157,14 @@ def test_a_step_that_cannot_be_captured_runs_without_a_graph(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [0, 2])
-def test_demo_steps(ranks, tmp_path):
-    """In one process, and with a student and a teacher process sharing the card."""
-    flags = f"--preset demo --steps 3 --eval_every 3 --teacher_ranks {min(1, ranks)}".split()
-    succeeded, printed = shell([*flags, "--device", "cuda", "--out", str(tmp_path / "run")], ranks)
-    assert succeeded, printed
+def test_demo_steps(tmp_path):
+    """Student and teacher in this process; `benchmarks.gpu_check resume` runs one process each."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    flags = ["--preset=demo", "--device=cuda", "--steps=3", "--eval_every=3", "--teacher_ranks=0"]
+    try:
+        assert train.main([*flags, "--out", str(tmp_path / "run")]) == 0
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     rows = read_lines(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["grad_norm"] > 0 and rows[0]["val_accuracy"] > 0.04

@@ -23,7 +23,7 @@ QUESTIONS = [row["problem"] for row in read_lines(ROOT / "demo/val.jsonl")[:48]]
 @pytest.fixture(scope="module")
 def layout():
     """One process that is its own group, as where a single GPU trains."""
-    layout = one_rank("--preset", "demo")
+    layout = one_rank("--preset", "demo", "--device", "cuda")
     layout.connect(timeout_minutes=1)
     yield layout
     torch.distributed.destroy_process_group()
