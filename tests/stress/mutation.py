@@ -49,8 +49,8 @@ EOS left out of the completion | rollout.py | rollout::sampling_equals_a_naive_l
     ids[:end], end is not None => ids[: end and end - 1], end is not None
 a token's own hidden state | rollout.py | invariance::gradient_is_that_of_the_plain_formula
     hidden_B_T_D[:, :-1] => hidden_B_T_D[:, 1:]
-positions count the padding | rollout.py | rollout::sampling_equals_a_naive_loop
-    cache.slot - pad, => cache.slot.expand_as(pad),
+positions count the padding | plumbing/decoding.py | rollout::sampling_equals_a_naive_loop
+    (self.slot - self.first_B)[:, None] => self.slot.expand_as(self.first_B)[:, None]
 prompts padded on the right | plumbing/batches.py | rollout::sampling_equals_a_naive_loop
     "left" if left else "right" => "right"
 top-k left on | rollout.py | rollout::sampling_equals_a_naive_loop
