@@ -169,21 +169,21 @@ class Student:
         """Return one graded completion for each problem: this rank makes a contiguous share, every
         rank gets all. stream: integers that, with the seed and the row, name the random stream."""
         c = self.config
-        first_row, index_b = self.layout.share(index_B)
-        prompt = {i: self.encode(problems.question(i)) for i in dict.fromkeys(index_b)}
+        first_row, own_B = self.layout.share(index_B)
+        prompt = {i: self.encode(problems.question(i)) for i in dict.fromkeys(own_B)}
         with watch("rollout_s"):
             seed = np.random.SeedSequence([c.seed, 2, *stream]).generate_state(1, np.uint64)
             limits = c.max_completion_tokens, int(seed[0]), c.max_rollout_tokens, first_row
-            rollouts = self.generator.generate([prompt[i] for i in index_b], temperature, *limits)
+            rollouts = self.generator.generate([prompt[i] for i in own_B], temperature, *limits)
         with watch("verify_s"):
             decode = self.tokenizer.decode
             texts = [decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
-            verdicts = self.verifier.grade(texts, *problems.golds(index_b, bool(c.reward)))
+            verdicts = self.verifier.grade(texts, *problems.golds(own_B, bool(c.reward)))
             verifiable = self.verifiable.setdefault(problems, {})
             new = [i for i in prompt if i not in verifiable]
             checked = self.verifier.check_golds(*problems.golds(new, bool(c.reward)), problems)
             verifiable |= zip(new, checked, strict=True)
-            for i, verdict in zip(index_b, verdicts, strict=True):
+            for i, verdict in zip(own_B, verdicts, strict=True):
                 rollouts.rewards.append(verdict.reward if verifiable[i] else 0.0)
                 rollouts.statuses.append(verdict.status if verifiable[i] else "bad_gold")
         with watch("gather_s"):  # fast ranks wait here for the slowest
@@ -194,7 +194,8 @@ class Student:
         backward, clip, AdamW. Returns metrics. Raises NonFiniteError before the weights change."""
         c, n = self.config, self.layout.n_students
         rewards_P_G = rollouts.rewards_P_G(c.group_size)
-        # Eq. 2: advantages give a prompt's gradient its factor √(p(1-p)), and a dead group's is 0.
+        # Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), so the mean of Â ∇log π has
+        # the factor √(p̂(1-p̂)). A dead group's advantages are 0.
         advantage_P_G = grpo.group_advantages(rewards_P_G, c.advantage_std)
         if c.dead_rows == "out":
             advantage_P_G = grpo.leave_out_dead_groups(advantage_P_G)
