@@ -3,16 +3,16 @@ r"""GRPO by hand: every equation between a group of rewards and the gradient of 
 Pure functions of tensors: no model, no file, no process group.
 
     r_ver (P, G)   ->  group_advantages  ->  A (P, G)         "Advantage computation", Section 2
-    lengths (P, G) ->  row_weights       ->  w (P, G)         the normaliser of the chosen loss
+    lengths (G,)   ->  row_weights       ->  w (G,)           the normaliser of the chosen loss
     hidden (N, D)  ->  token_logprobs    ->  logp (N,), entropy (N,)
     logp, A, w     ->  policy_loss       ->  scalar, backward()
 
-The loss is a weighted sum over response tokens. The weights w are computed once a step from the
-lengths of *all* rows of *all* ranks, so neither the micro-batch size nor the number of ranks
-changes the gradient.
+The loss is a weighted sum over response tokens. A row's weight w follows from its group and the
+number of groups of *all* ranks, so neither the micro-batch size nor the number of ranks changes the
+gradient.
 
-Shapes: P prompts, G completions a group, B = P*G rows, N response tokens of some rows laid end to
-end (no padding), D hidden size, V vocabulary.
+Shapes: P prompts, G completions of one, N response tokens of some rows laid end to end (no
+padding), D hidden size, V vocabulary.
 """
 
 import functools
@@ -50,8 +50,22 @@ def expected_group_std(p: float, G: int) -> float:
     With the population std and the `sum` loss, ‖E ∇L‖ = E[√(p̂(1-p̂))] · ‖∇ log(p/(1-p))‖ exactly,
     so the teacher's regression target is the finite-G scale of the gradient.
     """
-    ways = [math.comb(G, k) * p**k * (1 - p) ** (G - k) for k in range(G + 1)]
-    return sum(way * math.sqrt(k / G * (1 - k / G)) for k, way in enumerate(ways))
+    return sum(way * _std(k / G) for k, way in enumerate(_binomial(p, G)))
+
+
+def noise_floor(p: float, G: int) -> float:
+    """Compute E|√(p(1-p)) - √(p̂(1-p̂))|, p̂ ~ Binomial(G, p)/G: the mean |ŷ - y| of a perfect
+    teacher, as y comes from G rollouts only."""
+    return sum(way * abs(_std(p) - _std(k / G)) for k, way in enumerate(_binomial(p, G)))
+
+
+def _binomial(p: float, G: int) -> list[float]:
+    """Compute the probabilities of 0 to G right answers."""
+    return [math.comb(G, k) * p**k * (1 - p) ** (G - k) for k in range(G + 1)]
+
+
+def _std(p: float) -> float:
+    return math.sqrt(p * (1 - p))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -81,32 +95,21 @@ def dead_groups(rewards_P_G: torch.Tensor) -> torch.Tensor:
     return (rewards_P_G == rewards_P_G[:, :1]).all(dim=1)
 
 
-def leave_out_dead_groups(advantage_P_G: torch.Tensor) -> torch.Tensor:
-    """Scale advantages by P / number of live groups.
+def row_weights(lengths_G: torch.Tensor, P: int, loss: str) -> torch.Tensor:
+    """Compute the weight of each response token of one of P groups, by row: (G,) float64.
 
-    Every weight of row_weights is ∝ 1/P, so this removes dead groups from the denominator of the
-    clipped surrogate, and of no other term.
-    """
-    live = (advantage_P_G != 0).any(dim=1).sum()
-    return advantage_P_G * len(advantage_P_G) / live.clamp(min=1)
-
-
-def row_weights(lengths_P_G: torch.Tensor, loss: str) -> torch.Tensor:
-    """Compute the weight of each response token of a row from all rows' lengths: (P, G) float64.
-
-    grpo: 1 / (B · |o_i|)            mean over sequences of the mean over their tokens
+    grpo: 1 / (P · G · |o_i|)        mean over groups and sequences of the mean over their tokens
     dapo: 1 / (P · Σ_j∈group |o_j|)  mean over groups of the mean over a group's tokens (Section 6)
-    sum:  1 / B                      mean over sequences of the sum over their tokens (theorem)
+    sum:  1 / (P · G)                mean over groups and sequences of the sum over tokens (theorem)
 
-    Dead groups count in B and P, so that the loss of a live group does not depend on how many
-    others are dead.
+    Dead groups count in P, so that the loss of a live group does not depend on how many others are
+    dead. Groups of unlike size count alike: only then is the mean gradient that of the prompts.
     """
-    P, G = lengths_P_G.shape
-    lengths = lengths_P_G.double()
+    lengths, G = lengths_G.double(), len(lengths_G)
     if loss == "grpo":
         return 1 / (P * G * lengths)
     if loss == "dapo":
-        return (1 / (P * lengths.sum(dim=1, keepdim=True))).expand(P, G)
+        return (1 / (P * lengths.sum())).expand(G)
     if loss == "sum":
         return torch.full_like(lengths, 1 / (P * G))
     raise ValueError(f"loss must be one of {LOSSES}, got {loss!r}")

@@ -19,6 +19,7 @@ from plumbing.batches import Batch, collate, pack, pad
 from plumbing.decoding import Recorder, SlotCache, attention_for, fusions, varlen_works
 from plumbing.errors import first_lines
 from plumbing.models import check_directory, load, trial
+from sampler import Outcomes
 
 # App. M. Line breaks that only fit the page's width are removed.
 PROMPT_HEADER = r"""You are an expert problem solver. Your task is to solve the problem by explicitly showing your detailed Chain of Thought.
@@ -36,19 +37,20 @@ PROMPT_FOOTER = r"""Strictly follow this output format:
 
 @dataclass
 class Rollouts:
-    """Completions, row by row in prompt-major order: row g of prompt i is i*G + g.
+    """Completions, row by row. All rows of one problem are a group, of any size.
 
     prompt_ids and completion_ids hold token ids without padding; a completion includes its first
     stop token. finished[b] is False if the completion was cut at the token limit. logps[b] holds
-    the log-prob of each token when the generator drew it, [] if greedy. rewards and statuses are
-    those of the verdicts (or bad_gold: the reference answer cannot be verified), empty until
-    graded. Records are joined with `+`.
+    the log-prob of each token when the generator drew it, [] if greedy. problems are indices; they,
+    rewards and statuses are empty until graded. A status is the verdict's, or bad_gold: the
+    reference answer cannot be verified. Records are joined with `+`.
     """
 
     prompt_ids: list[list[int]] = field(default_factory=list)
     completion_ids: list[list[int]] = field(default_factory=list)
     finished: list[bool] = field(default_factory=list)
     logps: list[list[float]] = field(default_factory=list)
+    problems: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     statuses: list[str] = field(default_factory=list)
 
@@ -58,11 +60,6 @@ class Rollouts:
     def __add__(self, other: "Rollouts") -> "Rollouts":
         return Rollouts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
-    def take(self, rows: list[int]) -> "Rollouts":
-        """Return some of the rows, in the order given."""
-        columns = [getattr(self, f.name) for f in fields(self)]
-        return Rollouts(*([column[b] for b in rows] if column else [] for column in columns))
-
     def lengths(self) -> torch.Tensor:
         """Count the response tokens of each row, stop token included: (B,) int64."""
         return torch.tensor([len(ids) for ids in self.completion_ids])
@@ -71,13 +68,21 @@ class Rollouts:
         """Count the prompt and response tokens of each row: the cost of a forward pass."""
         return [len(p) + len(o) for p, o in zip(self.prompt_ids, self.completion_ids, strict=True)]
 
-    def rewards_P_G(self, G: int) -> torch.Tensor:
-        """Return r_ver of each group: (P, G) float32."""
-        return torch.tensor(self.rewards).reshape(-1, G)
+    def groups(self) -> list[list[int]]:
+        """List the rows of each problem, problems in the order of their first rows."""
+        rows = {}
+        for b, problem in enumerate(self.problems):
+            rows.setdefault(problem, []).append(b)
+        return list(rows.values())
 
-    def successes_P(self, G: int) -> np.ndarray:
-        """Count the right completions of each group: (P,) int64."""
-        return self.rewards_P_G(G).sum(dim=1).long().numpy()
+    def outcomes(self, step: int) -> Outcomes:
+        """Add up what each group says of its problem."""
+        groups = self.groups()
+        cut = [not finished for finished in self.finished]
+        columns = [1] * len(self), self.rewards, self.lengths().tolist(), cut
+        sums = [[sum(column[b] for b in rows) for rows in groups] for column in columns]
+        index_N = [self.problems[rows[0]] for rows in groups]
+        return Outcomes(step, *(np.array(column, dtype=np.int64) for column in (index_N, *sums)))
 
     def metrics(self) -> dict[str, float]:
         """Compute shares of the rows, and token counts, for metrics.jsonl."""

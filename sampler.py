@@ -3,9 +3,14 @@
 To write another sampler, start from `samplers/target.py`; `--sampler FILE.py:CLASS` runs it.
 Samplers use the network of teacher.py through `teacher.predict(questions)` and
 `teacher.update(question, successes, G)`. Shapes: N prompts, K candidates in a prompt's pool.
+
+A step of train.py has one round of `propose` and `observe`, or as many as the sampler asks for:
+
+    propose(n)  ->  Selections: N problems, completions of each, whether to be asked again
+    observe(Outcomes of the round)             ... until a proposal is not `again`
+    train_on(Outcomes of the step, n)          the groups that the student is trained on
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +19,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
+import grpo
 from plumbing import plugins
 from plumbing.errors import InputError
-from plumbing.files import plain
 from plumbing.problems import Problems
 
 
@@ -37,19 +42,49 @@ class Context:
 
 
 @dataclass
+class Outcomes:
+    """What became of N problems in a round or, where rounds share a problem, in a whole step."""
+
+    step: int
+    index_N: np.ndarray  # int64, distinct problems
+    completions_N: np.ndarray  # int64, G of each problem
+    successes_N: np.ndarray  # int64, how many of them were right
+    tokens_N: np.ndarray  # int64, their response tokens
+    truncated_N: np.ndarray  # int64, how many were cut at the token limit
+
+    @property
+    def p_hat_N(self) -> np.ndarray:
+        """The pass rates."""
+        return self.successes_N / self.completions_N
+
+    @property
+    def y_N(self) -> np.ndarray:
+        """The std of each group's rewards."""
+        return utility_target(self.p_hat_N)
+
+    @property
+    def live_N(self) -> np.ndarray:
+        """Whether each group has right and wrong completions: the others have zero variance."""
+        return (self.successes_N > 0) & (self.successes_N < self.completions_N)
+
+
+@dataclass
 class Selections:
     """N proposals: for each its pool, the predictions, and the choice."""
 
     pool_N_K: np.ndarray  # int64, indices into Problems
     utilities_N_K: np.ndarray  # float64, in [0, 0.5]; NaN without a prediction
-    chosen_N: np.ndarray  # int64, position in the pool
+    chosen_N: np.ndarray  # int64, position in the pool; the chosen problems are distinct
     explored_N: np.ndarray  # bool, chosen by the uniform branch of epsilon-greedy
+    completions_N: np.ndarray | None = None  # int64, of each problem; None: --group_size
+    again: bool = False  # whether the sampler proposes again in this step, knowing the outcomes
 
     @classmethod
-    def unscored(cls, index_N: np.ndarray) -> "Selections":
+    def unscored(cls, index_N: np.ndarray, **rest) -> "Selections":
         """Make pools of one problem each, without predictions."""
-        N = len(index_N)
-        return cls(index_N[:, None], np.full((N, 1), np.nan), np.zeros(N, int), np.ones(N, bool))
+        N, index_N = len(index_N), np.asarray(index_N, dtype=np.int64)
+        unknown_N_1, first_N = np.full((N, 1), np.nan), np.zeros(N, int)
+        return cls(index_N[:, None], unknown_N_1, first_N, np.ones(N, bool), **rest)
 
     @property
     def index_N(self) -> np.ndarray:
@@ -61,25 +96,32 @@ class Selections:
         """The prediction for each selected problem when it was selected."""
         return np.take_along_axis(self.utilities_N_K, self.chosen_N[:, None], axis=1)[:, 0]
 
-    def __add__(self, other: "Selections") -> "Selections":
-        both = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Selections(*map(np.concatenate, both))
+    def rows(self, G: int) -> list[int]:
+        """Return the problem of each completion to generate, G of each unless the selection says
+        otherwise. Raises InputError if a problem is proposed twice."""
+        index_N = self.index_N
+        if len(np.unique(index_N)) < len(index_N):
+            raise InputError("the sampler proposes a problem twice in one round")
+        return index_N.repeat(G if self.completions_N is None else self.completions_N).tolist()
 
-    def lines(self, step: int, successes_N: np.ndarray, G: int) -> list[dict]:
+    def lines(self, outcomes: Outcomes, round: int) -> list[dict]:
         """Make the rows of selections.jsonl, in which `chosen` is a problem, not a position."""
-        names = ("pool", "utilities", "chosen", "explored", "successes", "y")
-        predicted = (self.pool_N_K, self.utilities_N_K, self.index_N, self.explored_N)
-        columns = (*predicted, successes_N, utility_target(successes_N / G))
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [{"step": step} | dict(zip(names, row, strict=True)) for row in rows]
+        columns = {"pool": self.pool_N_K, "utilities": self.utilities_N_K, "chosen": self.index_N}
+        columns |= {"explored": self.explored_N, "completions": outcomes.completions_N}
+        columns |= {"successes": outcomes.successes_N, "y": outcomes.y_N}
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        place = {"step": outcomes.step, "round": round}
+        return [place | dict(zip(columns, row, strict=True)) for row in rows]
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return tensors(vars(self))
+    def state_dict(self) -> dict:
+        arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
+        return tensors(arrays) | {"again": self.again}
 
     @classmethod
     def from_state(cls, state: dict) -> "Selections":
         """The inverse of state_dict."""
-        return cls(**{name: tensor.numpy().copy() for name, tensor in state.items()})
+        arrays = {name: x.numpy().copy() for name, x in state.items() if name != "again"}
+        return cls(**arrays, again=state["again"])
 
 
 def tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
@@ -98,8 +140,12 @@ class Sampler(Protocol):
     def propose(self, n: int) -> Selections:
         """Choose n problems to train on next."""
 
-    def observe(self, index_N: np.ndarray, successes_N: np.ndarray, G: int) -> None:
-        """Learn how many of the G completions of each proposed problem were right."""
+    def observe(self, outcomes: Outcomes) -> None:
+        """Learn how many completions of each proposed problem were right."""
+
+    @staticmethod
+    def train_on(outcomes: Outcomes, n: int) -> np.ndarray:
+        """Choose the problems whose groups the student is trained on: positions in `outcomes`."""
 
     def state_dict(self) -> dict:
         """Return all state that a resume needs: numbers, strings, lists, dicts, tensors."""
@@ -161,8 +207,13 @@ class Uniform:
         """Mark problems as trained on."""
         self.status[index_N] = self.TRAINED
 
-    def observe(self, index_N, successes_N, G) -> None:
+    def observe(self, outcomes: Outcomes) -> None:
         """Learn nothing."""
+
+    @staticmethod
+    def train_on(outcomes: Outcomes, n: int) -> np.ndarray:
+        """Train on every group."""
+        return np.arange(len(outcomes.index_N))
 
     def state_dict(self) -> dict:
         arrays = {name: getattr(self, name) for name in ("status", *self.learned)}
@@ -242,10 +293,10 @@ class Goldilocks(Pooled):
     def choose(self, pool_N_K, utilities_N_K):
         return epsilon_greedy(utilities_N_K, self.epsilon, self.rng)
 
-    def observe(self, index_N, successes_N, G) -> None:
-        for index, successes in zip(index_N, successes_N, strict=True):
-            question = self.problems.question(index)
-            self.teacher.update(question, int(successes), G, target=self.target)
+    def observe(self, outcomes: Outcomes) -> None:
+        groups = outcomes.index_N, outcomes.successes_N, outcomes.completions_N
+        for index, successes, G in zip(*(x.tolist() for x in groups), strict=True):
+            self.teacher.update(self.problems.question(index), successes, G, target=self.target)
 
     def state_dict(self) -> dict:
         return super().state_dict() | {"teacher": self.teacher.state_dict()}
@@ -258,58 +309,35 @@ class Goldilocks(Pooled):
         return super().metrics() | self.teacher.metrics()
 
 
-class Prefetching:
-    """A sampler with a teacher that proposes ahead: observe(step t) makes step t+1's proposals.
+class DynamicSampling:
+    """(Section 6) DAPO's resampling: asks a sampler up to `rounds` times more in a step, until n
+    groups are live, and trains on live groups before dead ones."""
 
-    lag 1, the paper's asynchronous teacher: propose with what was learned up to step t-1, then
-    learn from step t while the student trains. lag 0: learn first, exactly as in Alg. 1 and 2.
-    deliver(selections, metrics) is called when proposals are ready.
-    """
+    def __init__(self, sampler: Sampler, rounds: int):
+        self.sampler, self.rounds = sampler, rounds
+        self.round = self.live = 0  # of this step so far; 0 between steps
 
-    def __init__(self, sampler: Sampler, n: int, lag: int):
-        self.sampler, self.n, self.lag = sampler, n, lag
-        self.teacher = sampler.teacher  # for checkpoints and export
-        self.deliver: Callable = lambda selections, metrics: None
-        self.next = None  # proposals, and the sampler's metrics when they were made
-        self._metrics: dict[str, float] = {}
+    def __getattr__(self, name: str):
+        return getattr(self.sampler, name)
 
     def propose(self, n: int) -> Selections:
-        """Return the `self.n` proposals that are ready, or make the first ones."""
-        if self.next is None:
-            self._prefetch()
-        (selections, self._metrics), self.next = self.next, None
+        enough = self.live >= n
+        selections = Selections.unscored([]) if enough else self.sampler.propose(n)
+        if selections.again:
+            raise InputError("--resample_rounds: this sampler asks for rounds itself")
+        selections.again = not enough and self.round < self.rounds
+        self.round = self.round + 1 if selections.again else 0
         return selections
 
-    def observe(self, index_N, successes_N, G: int) -> None:
-        if self.lag == 0:
-            self.sampler.observe(index_N, successes_N, G)
-        self._prefetch()
-        self.deliver(*self.next)
-        if self.lag == 1:
-            self.sampler.observe(index_N, successes_N, G)
+    def observe(self, outcomes: Outcomes) -> None:
+        self.live = self.live + int(outcomes.live_N.sum()) if self.round else 0
+        if len(outcomes.index_N):
+            self.sampler.observe(outcomes)
 
-    def _prefetch(self) -> None:
-        self.next = self.sampler.propose(self.n), self.sampler.metrics()
-
-    def state_dict(self) -> dict:
-        pending = None
-        if self.next:
-            selections, metrics = self.next
-            # Seconds differ from rank to rank, and all ranks must return the same state.
-            metrics = {k: 0.0 if k.endswith("_s") else v for k, v in metrics.items()}
-            pending = selections.state_dict(), plain(metrics)
-        return {"sampler": self.sampler.state_dict(), "next": pending}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.sampler.load_state_dict(state["sampler"])
-        self.next = None
-        if state["next"]:
-            selections, metrics = state["next"]
-            self.next = Selections.from_state(selections), metrics
-
-    def metrics(self) -> dict[str, float]:
-        """Return the sampler's metrics when the latest proposals in use were made."""
-        return self._metrics
+    @staticmethod
+    def train_on(outcomes: Outcomes, n: int) -> np.ndarray:
+        """Choose n groups, live ones before dead ones."""
+        return np.sort(np.argsort(~outcomes.live_N, kind="stable")[:n])
 
 
 SAMPLERS: dict[str, type[Sampler]] = {"goldilocks": Goldilocks, "uniform": Uniform}
@@ -339,51 +367,44 @@ def find_sampler(spec: str) -> type[Sampler]:
     return cls
 
 
-def noise_floor(p_hat_N: np.ndarray, G: int) -> float:
-    """Estimate mean |ŷ - y| of a perfect teacher, ŷ = √(p(1-p)), as y comes from G rollouts only.
-
-    Mean over the problems of E|√(p(1-p)) - √(k/G (1-k/G))|, k ~ Binomial(G, p), with p̂ in place of
-    the unknown p. A low estimate, as dead groups contribute 0.
-    """
-    k = np.arange(G + 1)
-    ways_k = np.array([math.comb(G, i) for i in k])
-    p_N_1 = np.asarray(p_hat_N, dtype=float)[:, None]
-    probability_N_k = ways_k * p_N_1**k * (1 - p_N_1) ** (G - k)
-    error_N_k = np.abs(utility_target(p_N_1) - utility_target(k / G))
-    return float((probability_N_k * error_N_k).sum(axis=1).mean())
-
-
-def outcome_metrics(selections: Selections, successes_N: np.ndarray, G: int) -> dict:
+def step_metrics(rounds: list[tuple[Selections, Outcomes]], outcomes: Outcomes) -> dict:
     """Compute a step's reward statistics, and the teacher's errors, for metrics.jsonl.
 
-    teacher_mae is the error of the scores that problems were selected with, before the teacher saw
-    their outcomes (Section 5.4): _explore on the uniform branch alone, which has no selection bias,
-    _dead on dead groups. teacher_mu and _sigma are over all candidates. None: nothing to average.
+    outcomes: of the step. teacher_mae is the error of the scores that problems were selected with,
+    before the teacher saw their outcomes (Section 5.4): _explore on the uniform branch alone, which
+    has no selection bias, _dead on dead groups. teacher_noise_floor has p̂ in place of the unknown
+    p, a low estimate, as dead groups contribute 0. teacher_mu and _sigma are over all candidates.
+    None: nothing to average.
     """
-    p_hat_N = successes_N / G
-    easy_N, hard_N = p_hat_N == 1, p_hat_N == 0
-    live_N = ~(easy_N | hard_N)
-    error_N = np.abs(selections.utility_N - utility_target(p_hat_N))
+    p_hat_N, live_N = outcomes.p_hat_N, outcomes.live_N
+    reward_mean = outcomes.successes_N.sum() / outcomes.completions_N.sum()
+    utilities = np.concatenate([selections.utilities_N_K.ravel() for selections, _ in rounds])
+    explored_N = np.concatenate([selections.explored_N for selections, _ in rounds])
+    error_N = np.concatenate([np.abs(chosen.utility_N - o.y_N) for chosen, o in rounds])
+    dead_N = np.concatenate([~o.live_N for _, o in rounds])
     predicted_N = ~np.isnan(error_N)
 
     def mean(x, where=True):
-        selected = x[predicted_N & where]
+        selected = x[~np.isnan(x) & where]
         return float(selected.mean()) if len(selected) else None
 
+    groups = zip(p_hat_N.tolist(), outcomes.completions_N.tolist(), strict=True)
+    floor_N = np.array([grpo.noise_floor(p, G) for p, G in groups])
     return {
-        "reward_mean": float(p_hat_N.mean()),
-        "reward_std_group": float(utility_target(p_hat_N).mean()),  # mean of the groups' std
-        "reward_std_batch": float(utility_target(p_hat_N.mean())),  # std of all rewards
+        "reward_mean": float(reward_mean),
+        "reward_std_group": float(outcomes.y_N.mean()),  # mean of the groups' std
+        "reward_std_batch": float(utility_target(reward_mean)),  # std of all rewards
         "zero_variance": float((~live_N).mean()),
-        "zero_variance_easy": float(easy_N.mean()),
-        "zero_variance_hard": float(hard_N.mean()),
+        "zero_variance_easy": float((p_hat_N == 1).mean()),
+        "zero_variance_hard": float((p_hat_N == 0).mean()),
         "live_hard": float((live_N & (p_hat_N <= 1 / 4)).mean()),
         "live_easy": float((live_N & (p_hat_N >= 3 / 4)).mean()),
         "groups": len(p_hat_N),
+        "completions": int(outcomes.completions_N.sum()),
         "teacher_mae": mean(error_N),
-        "teacher_mae_explore": mean(error_N, selections.explored_N),
-        "teacher_mae_dead": mean(error_N, ~live_N),
-        "teacher_noise_floor": noise_floor(p_hat_N, G) if predicted_N.any() else None,
-        "teacher_mu": mean(selections.utilities_N_K),
-        "teacher_sigma": float(selections.utilities_N_K.std()) if predicted_N.all() else None,
+        "teacher_mae_explore": mean(error_N, explored_N),
+        "teacher_mae_dead": mean(error_N, dead_N),
+        "teacher_noise_floor": mean(floor_N) if predicted_N.any() else None,
+        "teacher_mu": mean(utilities),
+        "teacher_sigma": float(utilities.std()) if predicted_N.all() else None,
     }

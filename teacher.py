@@ -26,8 +26,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from plumbing.batches import pad
 from plumbing.checkpoint import Learner
 from plumbing.errors import NonFiniteError
+from plumbing.files import plain
 from plumbing.models import check_directory, checksum, fuse_norms, load, trial
-from sampler import utility_target
+from sampler import Outcomes, Sampler, Selections, utility_target
 
 MODES = ("full", "last_token", "frozen", "lora")
 LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3
@@ -307,6 +308,64 @@ class Teacher:
         self.model.backbone.config.save_pretrained(folder / "backbone")
         self.tokenizer.save_pretrained(folder / "backbone")
         save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
+
+
+class Prefetching:
+    """A sampler with a teacher that proposes ahead: observe(step t) makes step t+1's proposals.
+
+    lag 1, the paper's asynchronous teacher: propose with what was learned up to step t-1, then
+    learn from step t while the student trains. lag 0: learn first, exactly as in Alg. 1 and 2.
+    Within a step, where the sampler asks to propose `again`, it always learns first.
+    deliver(selections, metrics) is called when proposals are ready.
+    """
+
+    def __init__(self, sampler: Sampler, n: int, lag: int):
+        self.sampler, self.n, self.lag = sampler, n, lag
+        self.teacher, self.train_on = sampler.teacher, sampler.train_on
+        self.deliver: Callable = lambda selections, metrics: None
+        self.next = None  # proposals, and the sampler's metrics when they were made
+        self._metrics: dict[str, float] = {}
+        self.again = False  # whether the latest proposals in use are followed by others in the step
+
+    def propose(self, n: int) -> Selections:
+        """Return the `self.n` proposals that are ready, or make the first ones."""
+        if self.next is None:
+            self._prefetch()
+        (selections, self._metrics), self.next = self.next, None
+        self.again = selections.again
+        return selections
+
+    def observe(self, outcomes: Outcomes) -> None:
+        learn_first = self.again or self.lag == 0
+        if learn_first:
+            self.sampler.observe(outcomes)
+        self._prefetch()
+        self.deliver(*self.next)
+        if not learn_first:
+            self.sampler.observe(outcomes)
+
+    def _prefetch(self) -> None:
+        self.next = self.sampler.propose(self.n), self.sampler.metrics()
+
+    def state_dict(self) -> dict:
+        pending = None
+        if self.next:
+            selections, metrics = self.next
+            # Seconds differ from rank to rank, and all ranks must return the same state.
+            metrics = {k: 0.0 if k.endswith("_s") else v for k, v in metrics.items()}
+            pending = selections.state_dict(), plain(metrics)
+        return {"sampler": self.sampler.state_dict(), "next": pending}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.sampler.load_state_dict(state["sampler"])
+        self.next = None
+        if state["next"]:
+            selections, metrics = state["next"]
+            self.next = Selections.from_state(selections), metrics
+
+    def metrics(self) -> dict[str, float]:
+        """Return the sampler's metrics when the latest proposals in use were made."""
+        return self._metrics
 
 
 def _full(tensor: torch.Tensor) -> torch.Tensor:

@@ -40,8 +40,8 @@ from plumbing.problems import Problems, check_data
 from plumbing.progress import Console
 from plumbing.run_dir import RunDir
 from rollout import Generator, Policy, PromptEncoder, Rollouts, check_model
-from sampler import Context, Pooled, Prefetching, Sampler, file_of, find_sampler, outcome_metrics
-from teacher import MODES, Teacher, check_teacher
+from sampler import Context, DynamicSampling, Pooled, Sampler, file_of, find_sampler, step_metrics
+from teacher import MODES, Prefetching, Teacher, check_teacher
 from verify import Verifier
 
 DEMO = shlex.quote(str(Path(__file__).resolve().parent / "demo"))
@@ -175,6 +175,7 @@ class Student:
             seed = np.random.SeedSequence([c.seed, 2, *stream]).generate_state(1, np.uint64)
             limits = c.max_completion_tokens, int(seed[0]), c.max_rollout_tokens, first_row
             rollouts = self.generator.generate([prompt[i] for i in own_B], temperature, *limits)
+            rollouts.problems = own_B
         with watch("verify_s"):
             decode = self.tokenizer.decode
             texts = [decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
@@ -189,23 +190,28 @@ class Student:
         with watch("gather_s"):  # fast ranks wait here for the slowest
             return sum(self.layout.gather(rollouts, self.layout.group), Rollouts())
 
-    def update(self, rollouts: Rollouts, step: int) -> dict[str, float | None]:
-        """Take step 4 of Figure 1 on P groups of G rows, which every rank holds: advantages, loss,
+    def update(
+        self, rollouts: Rollouts, groups: list[list[int]], step: int
+    ) -> dict[str, float | None]:
+        """Take step 4 of Figure 1 on groups of rows, which every rank holds: advantages, loss,
         backward, clip, AdamW. Returns metrics. Raises NonFiniteError before the weights change."""
         c, n = self.config, self.layout.n_students
-        rewards_P_G = rollouts.rewards_P_G(c.group_size)
-        # Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), so the mean of Â ∇log π has
-        # the factor √(p̂(1-p̂)). A dead group's advantages are 0.
-        advantage_P_G = grpo.group_advantages(rewards_P_G, c.advantage_std)
+        rewards_B, lengths_B = torch.tensor(rollouts.rewards), rollouts.lengths()
+        advantage_B, weight_B = torch.zeros(len(rollouts)), torch.zeros_like(lengths_B).double()
         if c.dead_rows == "out":
-            advantage_P_G = grpo.leave_out_dead_groups(advantage_P_G)
-        weight_P_G = grpo.row_weights(rollouts.lengths().reshape(rewards_P_G.shape), c.loss)
-        rows = list(range(len(rollouts)))
+            groups = [rows for rows in groups if len(set(rewards_B[rows].tolist())) > 1]
+        for rows in groups:
+            # Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), so the mean of
+            # Â ∇log π has the factor √(p̂(1-p̂)). A dead group's advantages are 0.
+            r_G = rewards_B[rows]
+            advantage_B[rows] = grpo.group_advantages(r_G[None], c.advantage_std)[0]
+            weight_B[rows] = grpo.row_weights(lengths_B[rows], len(groups), c.loss)
+        rows = sorted(b for rows in groups for b in rows)
         if not (c.kl_coef or c.entropy_coef):  # rows with advantage 0 have no gradient
-            rows = advantage_P_G.flatten().nonzero()[:, 0].tolist()
+            rows = advantage_B.nonzero()[:, 0].tolist()
         inputs = {
-            "advantage_P_G": advantage_P_G,
-            "weight_P_G": weight_P_G,
+            "advantage_B": advantage_B,
+            "weight_B": weight_B,
             "layout": self.layout,
             "max_tokens": c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens),
             "pad_id": self.tokenizer.pad_token_id,
@@ -254,33 +260,31 @@ class Student:
 def train_step(
     step: int, student: Student, sampler: Sampler, problems: Problems, log=lambda *outcomes: None
 ) -> dict:
-    """Take one turn of Figure 1; return its row of metrics.jsonl. log(step, selections, rollouts,
-    decode) is called before the update, so that a failed update can be repeated from the logs."""
-    c, P, G = student.config, student.config.prompts_per_step, student.config.group_size
-    start, watch, tried, rollouts = time.perf_counter(), Stopwatch(), None, Rollouts()
-    for extra in range(1 + c.resample_rounds):  # one round, unless DAPO replaces dead groups
+    """Take one turn of Figure 1; return its row of metrics.jsonl. log(rounds, rollouts, decode) is
+    called before the update, so that a failed update can be repeated from the logs."""
+    c, P, layout = student.config, student.config.prompts_per_step, student.layout
+    start, watch, rounds, rollouts = time.perf_counter(), Stopwatch(), [], Rollouts()
+    while not rounds or rounds[-1][0].again:  # one round, unless the sampler asks for more
         # Steps 1-2: the sampler proposes P problems (Alg. 1).
         with watch("teacher_wait_s"):
             selections = sampler.propose(P)
-            index_N = selections.index_N
-            student.layout.assert_replicas_equal(student.layout.group, proposals=index_N.tolist())
+            index_B = selections.rows(c.group_size)
+            layout.assert_replicas_equal(layout.group, proposals=index_B)
         # Step 3: G completions of each, and their verified rewards.
-        index_B = index_N.repeat(G).tolist()
-        new = student.rollout(problems, index_B, c.temperature, (1, step, extra), watch)
+        new = student.rollout(problems, index_B, c.temperature, (1, step, len(rounds)), watch)
+        outcomes = new.outcomes(step)
         # Steps 5-6: the teacher gets the outcomes, and learns (Alg. 2) while the student trains.
         with watch("teacher_wait_s"):
-            sampler.observe(index_N, new.successes_P(G), G)
-        tried, rollouts = tried + selections if tried else selections, rollouts + new
-        dead = grpo.dead_groups(rollouts.rewards_P_G(G)).tolist()
-        if dead.count(False) >= P:
-            break
-    log(step, tried, rollouts, student.tokenizer.decode)
-    # Step 4: GRPO on P groups: all, or where there are more (DAPO) live ones before dead ones.
-    kept = sorted(sorted(range(len(dead)), key=lambda i: dead[i])[:P])
+            sampler.observe(outcomes)
+        rounds, rollouts = [*rounds, (selections, outcomes)], rollouts + new
+    log(rounds, rollouts, student.tokenizer.decode)
+    # Step 4: GRPO. The completions of a problem are one group, whichever rounds they come from.
+    groups, outcomes = rollouts.groups(), rollouts.outcomes(step)
     with watch("train_s"):
-        update = student.update(rollouts.take([i * G + g for i in kept for g in range(G)]), step)
-    metrics = {"step": step} | outcome_metrics(tried, rollouts.successes_P(G), G)
-    metrics |= rollouts.metrics() | update | sampler.metrics() | watch
+        chosen = [groups[i] for i in sampler.train_on(outcomes, P)]
+        update = student.update(rollouts, chosen, step)
+    metrics = {"step": step} | step_metrics(rounds, outcomes) | rollouts.metrics()
+    metrics |= update | sampler.metrics() | watch
     return metrics | {"seconds": time.perf_counter() - start}
 
 
@@ -289,9 +293,9 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
     c, problems, val_problems = config, Problems(config.train_data), Problems(config.val_data)
     student = Student(c, layout, verifier)
     sampler = build_sampler(c, layout, problems)
-    remote, learners = isinstance(sampler, RemoteSampler), {"student": student.learner}
-    if isinstance(sampler, Prefetching):  # the teacher is in this process
-        learners["teacher"] = sampler.teacher.learner
+    remote, learners = layout.n_teachers > 0, {"student": student.learner}
+    if teacher := getattr(sampler, "teacher", None):  # in this process
+        learners["teacher"] = teacher.learner
     run.load(start, learners, sampler)
     if start:  # the generator has the initial weights already
         student.generator.refresh(student.policy)
@@ -339,16 +343,22 @@ def run_teacher(config: Config, layout: Layout, run: RunDir, start: int) -> bool
 
 def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler:
     """Build the sampler, or on student ranks that have teacher ranks a RemoteSampler."""
+    c, cls = config, find_sampler(config.sampler)
     if layout.n_teachers and not layout.is_teacher:
-        return RemoteSampler(Channel(layout))
-    encode = PromptEncoder.of(config, AutoTokenizer.from_pretrained(config.model))
-    limit, cls = config.max_prompt_tokens, find_sampler(config.sampler)
-    context = Context(problems, config, lambda i: len(encode(problems.question(i))) <= limit)
-    context.settings = command_line.settings(config.sampler_args, cls.settings, config.sampler)
-    if not cls.uses_teacher:
-        return cls(context)
-    context.teacher = Teacher(config, layout.device, layout.shard, layout.group)
-    return Prefetching(cls(context), config.prompts_per_step, config.teacher_lag)
+        sampler = RemoteSampler(Channel(layout), cls.train_on)
+    else:
+        encode = PromptEncoder.of(c, AutoTokenizer.from_pretrained(c.model))
+        limit = c.max_prompt_tokens
+        context = Context(problems, c, lambda i: len(encode(problems.question(i))) <= limit)
+        context.settings = command_line.settings(c.sampler_args, cls.settings, c.sampler)
+        if cls.uses_teacher:
+            context.teacher = Teacher(c, layout.device, layout.shard, layout.group)
+        sampler = cls(context)
+        if cls.uses_teacher:
+            sampler = Prefetching(sampler, c.prompts_per_step, c.teacher_lag)
+    if c.resample_rounds and not layout.is_teacher:
+        return DynamicSampling(sampler, c.resample_rounds)
+    return sampler
 
 
 def check(config: Config, run: RunDir) -> int:

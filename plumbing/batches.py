@@ -60,8 +60,8 @@ def micro_batches(
     rollouts,
     rows: list[int],
     *,
-    advantage_P_G: torch.Tensor,
-    weight_P_G: torch.Tensor,
+    advantage_B: torch.Tensor,
+    weight_B: torch.Tensor,
     layout: Layout,
     max_tokens: int,
     pad_id: int,
@@ -76,8 +76,8 @@ def micro_batches(
     for part in pack(share or shortest, tokens_B, max_tokens, 0.75, packed):
         batch = collate(rollouts, part, pad_id, device, packed)
         batch.idle = not share
-        batch.advantage_N = advantage_P_G.flatten()[batch.row_N].float().to(device)
-        batch.weight_N = (weight_P_G.flatten()[batch.row_N] * bool(share)).float().to(device)
+        batch.advantage_N = advantage_B[batch.row_N].float().to(device)
+        batch.weight_N = (weight_B[batch.row_N] * bool(share)).float().to(device)
         batches.append(batch)
     batches[-1].last = True
     return batches

@@ -182,15 +182,16 @@ class RunDir:
         if self.layout.rank == 0:
             write_lines(self.path / f"{name}.jsonl", rows, "a")
 
-    def log_outcomes(self, step: int, selections, rollouts, decode) -> None:
-        """Log a step's selections with their outcomes and, at the first step and at evaluations,
-        the first completion of three problems."""
-        G = self.config.group_size
-        lines = selections.lines(step, rollouts.successes_P(G), G)
-        self.log("selections", lines)
+    def log_outcomes(self, rounds: list, rollouts, decode) -> None:
+        """Log the selections and outcomes of a step's rounds and, at the first step and at
+        evaluations, the first completion of three problems."""
+        step = rounds[0][1].step
+        for i, (selections, outcomes) in enumerate(rounds):
+            self.log("selections", selections.lines(outcomes, round=i))
         if step in (1, self.config.steps) or step % self.config.eval_every == 0:
-            for b, line in zip(range(0, len(rollouts), G), lines[:3], strict=False):
-                sample = {"step": step, "problem": line["chosen"], "status": rollouts.statuses[b]}
+            for b in (rows[0] for rows in rollouts.groups()[:3]):
+                sample = {"step": step, "problem": rollouts.problems[b]}
+                sample["status"] = rollouts.statuses[b]
                 sample["prompt"] = decode(rollouts.prompt_ids[b])
                 sample["completion"] = decode(rollouts.completion_ids[b])
                 self.log("samples", [sample])

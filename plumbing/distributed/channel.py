@@ -2,8 +2,8 @@
 
     student ranks                                   teacher ranks
     RemoteSampler.propose   <- selections, metrics  serve: proposals for the first step
-    RemoteSampler.observe   outcomes ->             sampler.Prefetching.observe: proposals for the
-    RemoteSampler.propose   <- selections, metrics  next step, then learning (lag 1)
+    RemoteSampler.observe   outcomes ->             teacher.Prefetching.observe: proposals for the
+    RemoteSampler.propose   <- selections, metrics  next round, then learning (lag 1)
     RemoteSampler.save      save ->                 write this role's part of the checkpoint
     RemoteSampler.stop      stop ->                 return
 
@@ -72,18 +72,18 @@ class Channel:
 class RemoteSampler:
     """The sampler on the teacher ranks as the student ranks see it: a `Sampler` without state."""
 
-    def __init__(self, channel: Channel):
-        self.channel = channel
+    def __init__(self, channel: Channel, train_on: Callable):
+        self.channel, self.train_on = channel, train_on  # the sampler's own, which has no state
         self._metrics: dict[str, float] = {}
 
     def propose(self, n: int):
-        """Wait for this step's proposals; the teacher ranks know `n`."""
+        """Wait for this round's proposals; the teacher ranks know `n`."""
         selections, self._metrics = self.channel.receive()
         return selections
 
-    def observe(self, index_N, successes_N, G: int) -> None:
+    def observe(self, outcomes) -> None:
         """Send the outcomes, which also request the next proposals, without waiting."""
-        self.channel.send(("observe", index_N, successes_N, G))
+        self.channel.send(("observe", outcomes))
 
     def save(self, step: int) -> None:
         """Request the teacher ranks' part of checkpoint `step`; it includes unread proposals."""
@@ -104,7 +104,7 @@ class RemoteSampler:
 
 def serve(sampler, channel: Channel, save: Callable[[int, dict], None]) -> bool:
     """Run the teacher ranks' main loop ("Teacher Process (Server)", App. K.3) until the stop
-    message; return whether the run is finished. sampler: sampler.Prefetching. save(step, state) is
+    message; return whether the run is finished. sampler: teacher.Prefetching. save(step, state) is
     called at a checkpoint."""
     sampler.deliver = lambda selections, metrics: channel.send((selections, metrics))
     sampler.deliver(sampler.propose(sampler.n), sampler.metrics())
