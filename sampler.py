@@ -1,8 +1,7 @@
 """Which problems the student is trained on: the utility target, Alg. 1, and the teacher's errors.
 
 To write another sampler, start from `samplers/target.py`; `--sampler FILE.py:CLASS` runs it.
-Samplers use the network of teacher.py through `teacher.predict(questions)` and
-`teacher.update(question, successes, G)`. Shapes: N prompts, K candidates in a prompt's pool.
+Shapes: N prompts, K candidates in a prompt's pool.
 
 A step of train.py has one round of `propose` and `observe`, or as many as the sampler asks for:
 
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import torch
 
 import grpo
 from plumbing import plugins
+from plumbing.checkpoint import tensors
 from plumbing.errors import InputError
 from plumbing.problems import Problems
 
@@ -37,13 +36,13 @@ class Context:
     problems: Problems  # the training data: len(), question(index), column(name)
     config: object  # train.Config; its seed decides all randomness
     fits: Callable[[int], bool]  # whether a problem's prompt is short enough
-    teacher: object = None  # teacher.Teacher, if the class has `uses_teacher`
+    teacher: object = None  # teacher.Teacher (predict, update), if the class has `uses_teacher`
     settings: dict[str, float] = field(default_factory=dict)  # the class's, with --sampler_args
 
 
 @dataclass
 class Outcomes:
-    """What became of N problems in a round or, where rounds share a problem, in a whole step."""
+    """What became of N problems in a round, or in all rounds of a step."""
 
     step: int
     index_N: np.ndarray  # int64, distinct problems
@@ -106,12 +105,12 @@ class Selections:
 
     def lines(self, outcomes: Outcomes, round: int) -> list[dict]:
         """Make the rows of selections.jsonl, in which `chosen` is a problem, not a position."""
-        columns = {"pool": self.pool_N_K, "utilities": self.utilities_N_K, "chosen": self.index_N}
-        columns |= {"explored": self.explored_N, "completions": outcomes.completions_N}
-        columns |= {"successes": outcomes.successes_N, "y": outcomes.y_N}
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        names = ("pool", "utilities", "chosen", "explored", "completions", "successes", "y")
+        predicted = self.pool_N_K, self.utilities_N_K, self.index_N, self.explored_N
+        columns = *predicted, outcomes.completions_N, outcomes.successes_N, outcomes.y_N
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         place = {"step": outcomes.step, "round": round}
-        return [place | dict(zip(columns, row, strict=True)) for row in rows]
+        return [place | dict(zip(names, row, strict=True)) for row in rows]
 
     def state_dict(self) -> dict:
         arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
@@ -122,11 +121,6 @@ class Selections:
         """The inverse of state_dict."""
         arrays = {name: x.numpy().copy() for name, x in state.items() if name != "again"}
         return cls(**arrays, again=state["again"])
-
-
-def tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """Copy arrays as a checkpoint holds them: torch.load with weights_only takes no numpy."""
-    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
 
 
 class Sampler(Protocol):
@@ -199,8 +193,7 @@ class Uniform:
             self.passes += 1
         raise InputError(
             f"a step draws {k} distinct problems, but only {len(drawn)} of {len(self.status)} fit "
-            "the prompt limit: add some, raise --max_prompt_tokens, or lower --prompts_per_step or "
-            "--candidates"
+            "the prompt limit: add some, raise --max_prompt_tokens or lower --prompts_per_step"
         )
 
     def take(self, index_N: np.ndarray) -> None:
@@ -246,12 +239,13 @@ def epsilon_greedy(
 class Pooled(Uniform):
     """Base of samplers that choose one of a pool of K distinct candidates for each prompt.
 
-    Subclasses define `score`, and where needed `choose` (default: the highest score), `observe` and
-    `learned`. Methods that take the best n of n * K candidates are adapted to one of each pool, as
-    in Alg. 1, so that they can be compared.
+    Subclasses define `score`, and where needed `choose`, `observe` and `learned`. With a setting
+    `best_of_all` other than 0 the pools are dealt in the order of the scores: the highest of each
+    are then the best n of all n * K, as some methods want.
     """
 
     flags = ("candidates",)
+    epsilon = 0.0  # share of the prompts that take any candidate of their pool
     revisits = False  # True: a problem may be trained on again at any time; there are no passes
 
     def __init__(self, context: Context):
@@ -261,6 +255,9 @@ class Pooled(Uniform):
     def propose(self, n: int) -> Selections:
         pool_N_K = self.draw(n * self.K).reshape(n, self.K)
         utilities_N_K = self.score(pool_N_K)
+        if self.settings.get("best_of_all"):
+            dealt = np.argsort(-utilities_N_K, axis=None, kind="stable").reshape(self.K, n).T
+            pool_N_K, utilities_N_K = pool_N_K.flat[dealt], utilities_N_K.flat[dealt]
         selections = Selections(pool_N_K, utilities_N_K, *self.choose(pool_N_K, utilities_N_K))
         if not self.revisits:
             self.take(selections.index_N)
@@ -271,8 +268,8 @@ class Pooled(Uniform):
         raise NotImplementedError
 
     def choose(self, pool_N_K, utilities_N_K) -> tuple[np.ndarray, np.ndarray]:
-        """Choose the highest score of each pool; returns what epsilon_greedy does."""
-        return epsilon_greedy(utilities_N_K, 0.0, self.rng)
+        """Choose from each pool; returns what epsilon_greedy does."""
+        return epsilon_greedy(utilities_N_K, self.epsilon, self.rng)
 
 
 class Goldilocks(Pooled):
@@ -289,9 +286,6 @@ class Goldilocks(Pooled):
     def score(self, pool_N_K):
         questions = [self.problems.question(i) for i in pool_N_K.ravel()]
         return self.teacher.predict(questions).reshape(pool_N_K.shape)
-
-    def choose(self, pool_N_K, utilities_N_K):
-        return epsilon_greedy(utilities_N_K, self.epsilon, self.rng)
 
     def observe(self, outcomes: Outcomes) -> None:
         groups = outcomes.index_N, outcomes.successes_N, outcomes.completions_N
@@ -336,7 +330,6 @@ class DynamicSampling:
 
     @staticmethod
     def train_on(outcomes: Outcomes, n: int) -> np.ndarray:
-        """Choose n groups, live ones before dead ones."""
         return np.sort(np.argsort(~outcomes.live_N, kind="stable")[:n])
 
 
@@ -368,16 +361,16 @@ def find_sampler(spec: str) -> type[Sampler]:
 
 
 def step_metrics(rounds: list[tuple[Selections, Outcomes]], outcomes: Outcomes) -> dict:
-    """Compute a step's reward statistics, and the teacher's errors, for metrics.jsonl.
+    """Compute the reward statistics of a step's outcomes, and the teacher's errors.
 
-    outcomes: of the step. teacher_mae is the error of the scores that problems were selected with,
-    before the teacher saw their outcomes (Section 5.4): _explore on the uniform branch alone, which
-    has no selection bias, _dead on dead groups. teacher_noise_floor has p̂ in place of the unknown
-    p, a low estimate, as dead groups contribute 0. teacher_mu and _sigma are over all candidates.
-    None: nothing to average.
+    teacher_mae is the error of the scores that problems were selected with, before the teacher saw
+    their outcomes (Section 5.4): _explore on the uniform branch alone, which has no selection bias,
+    _dead on dead groups. teacher_noise_floor has p̂ in place of the unknown p, a low estimate, as
+    dead groups contribute 0. teacher_mu and _sigma are over all candidates. None: no data.
     """
-    p_hat_N, live_N = outcomes.p_hat_N, outcomes.live_N
-    reward_mean = outcomes.successes_N.sum() / outcomes.completions_N.sum()
+    p_hat_N, live_N, G_N = outcomes.p_hat_N, outcomes.live_N, outcomes.completions_N
+    reward_mean = outcomes.successes_N.sum() / G_N.sum()
+    floor_N = np.array(list(map(grpo.noise_floor, p_hat_N.tolist(), G_N.tolist())))
     utilities = np.concatenate([selections.utilities_N_K.ravel() for selections, _ in rounds])
     explored_N = np.concatenate([selections.explored_N for selections, _ in rounds])
     error_N = np.concatenate([np.abs(chosen.utility_N - o.y_N) for chosen, o in rounds])
@@ -388,8 +381,6 @@ def step_metrics(rounds: list[tuple[Selections, Outcomes]], outcomes: Outcomes) 
         selected = x[~np.isnan(x) & where]
         return float(selected.mean()) if len(selected) else None
 
-    groups = zip(p_hat_N.tolist(), outcomes.completions_N.tolist(), strict=True)
-    floor_N = np.array([grpo.noise_floor(p, G) for p, G in groups])
     return {
         "reward_mean": float(reward_mean),
         "reward_std_group": float(outcomes.y_N.mean()),  # mean of the groups' std
@@ -400,7 +391,7 @@ def step_metrics(rounds: list[tuple[Selections, Outcomes]], outcomes: Outcomes) 
         "live_hard": float((live_N & (p_hat_N <= 1 / 4)).mean()),
         "live_easy": float((live_N & (p_hat_N >= 3 / 4)).mean()),
         "groups": len(p_hat_N),
-        "completions": int(outcomes.completions_N.sum()),
+        "completions": int(G_N.sum()),
         "teacher_mae": mean(error_N),
         "teacher_mae_explore": mean(error_N, explored_N),
         "teacher_mae_dead": mean(error_N, dead_N),

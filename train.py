@@ -190,9 +190,7 @@ class Student:
         with watch("gather_s"):  # fast ranks wait here for the slowest
             return sum(self.layout.gather(rollouts, self.layout.group), Rollouts())
 
-    def update(
-        self, rollouts: Rollouts, groups: list[list[int]], step: int
-    ) -> dict[str, float | None]:
+    def update(self, rollouts: Rollouts, groups: list[list[int]], step: int) -> dict:
         """Take step 4 of Figure 1 on groups of rows, which every rank holds: advantages, loss,
         backward, clip, AdamW. Returns metrics. Raises NonFiniteError before the weights change."""
         c, n = self.config, self.layout.n_students
@@ -209,15 +207,12 @@ class Student:
         rows = sorted(b for rows in groups for b in rows)
         if not (c.kl_coef or c.entropy_coef):  # rows with advantage 0 have no gradient
             rows = advantage_B.nonzero()[:, 0].tolist()
-        inputs = {
-            "advantage_B": advantage_B,
-            "weight_B": weight_B,
-            "layout": self.layout,
-            "max_tokens": c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens),
-            "pad_id": self.tokenizer.pad_token_id,
-            "packed": self.policy.packed,
-        }
-        batches = micro_batches(rollouts, rows, **inputs)
+        batches = micro_batches(
+            *(rollouts, rows, advantage_B, weight_B, self.layout),
+            max_tokens=c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens),
+            pad_id=self.tokenizer.pad_token_id,
+            packed=self.policy.packed,
+        )
         left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = rate = c.learning_rate * left

@@ -59,10 +59,10 @@ def collate(rollouts, rows: list[int], pad_id: int, device, packed: bool = False
 def micro_batches(
     rollouts,
     rows: list[int],
-    *,
     advantage_B: torch.Tensor,
     weight_B: torch.Tensor,
     layout: Layout,
+    *,
     max_tokens: int,
     pad_id: int,
     packed: bool,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
@@ -153,3 +154,8 @@ def _sharded(learner: Learner) -> dict:
     if fresh:  # get_state_dict took a step of zeros to fill an optimizer that had taken none
         learner.optimizer.state.clear()
     return {"model": model_state, "optim": optimizer_state}
+
+
+def tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    """Copy arrays as a checkpoint holds them: torch.load with weights_only takes no numpy."""
+    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
