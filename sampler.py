@@ -164,7 +164,7 @@ class Uniform:
     UNSEEN, TRAINED, OVERLONG = range(3)
 
     def __init__(self, context: Context):
-        self.problems, self.fits = context.problems, context.fits
+        self.problems, self.fits, self.G = context.problems, context.fits, context.config.group_size
         self.settings = self.settings | context.settings
         self.rng = np.random.default_rng([context.config.seed, 1])
         self.status = np.full(len(self.problems), self.UNSEEN, dtype=np.int8)

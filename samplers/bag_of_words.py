@@ -1,0 +1,46 @@
+"""Alg. 1 with a logistic regression on words in place of the teacher: it costs no device."""
+
+import re
+import zlib
+
+import numpy as np
+
+from sampler import Context, Outcomes, Pooled, utility_target
+
+
+class BagOfWords(Pooled):
+    """A problem's p is σ(Σ w / √n) over its n distinct words, and its utility √(p(1-p)). AdaGrad
+    (Duchi et al., 2011) learns w from the outcomes, each problem once, by the binomial likelihood.
+    Ours; words are hashed, so that nothing has to be read before the first step."""
+
+    flags = ("candidates", "epsilon")
+    settings = {"rate": 0.5}
+    learned = ("weight_V", "square_V")
+
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.epsilon = context.config.epsilon
+        self.weight_V, self.square_V = np.zeros((2, 2**16))
+
+    def words(self, index: int) -> np.ndarray:
+        """Return the entries of w that a problem has."""
+        words = re.findall(r"\w+|[^\w\s]", self.problems.question(index).lower())
+        return np.unique([zlib.crc32(word.encode()) % len(self.weight_V) for word in words])
+
+    def predict(self, index: int) -> float:
+        """Compute p."""
+        words = self.words(index)
+        return 1 / (1 + np.exp(-self.weight_V[words].sum() / max(1, len(words)) ** 0.5))
+
+    def score(self, pool_N_K):
+        p_M = np.array([self.predict(i) for i in pool_N_K.ravel().tolist()])
+        return utility_target(p_M).reshape(pool_N_K.shape)
+
+    def observe(self, outcomes: Outcomes) -> None:
+        for i, p_hat in zip(outcomes.index_N.tolist(), outcomes.p_hat_N.tolist(), strict=True):
+            words = self.words(i)
+            gradient = (self.predict(i) - p_hat) / max(1, len(words)) ** 0.5
+            self.square_V[words] += gradient**2
+            self.weight_V[words] -= (
+                self.settings["rate"] * gradient / np.sqrt(self.square_V[words] + 1e-12)
+            )

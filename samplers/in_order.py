@@ -1,0 +1,31 @@
+"""Problems in the order of the file: a curriculum by hand."""
+
+import numpy as np
+
+from sampler import Context, Selections, Uniform
+
+
+class InOrder(Uniform):
+    """Every problem in the file's order, over and over: sort the file from easy to hard for the
+    oldest of curricula (Bengio et al., 2009)."""
+
+    flags = ()
+    learned = ("position",)
+
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.position = np.zeros(1, dtype=np.int64)
+
+    def propose(self, n: int) -> Selections:
+        index_N = []
+        while len(index_N) < n:  # at least n fit: train.py has checked it
+            index = self.position.item() % len(self.problems)
+            self.position += 1
+            if self.fits(index):
+                index_N.append(index)
+        return Selections.unscored(index_N)
+
+    def metrics(self) -> dict[str, float]:
+        """Return `passes` over the file, and the share of this one, `coverage`."""
+        passes, position = divmod(self.position.item(), len(self.problems))
+        return {"passes": passes + 1, "coverage": position / len(self.problems)}

@@ -1,0 +1,37 @@
+"""Shares a step's completions out over its problems by their predicted pass rates."""
+
+import numpy as np
+
+from sampler import Selections
+from samplers.bag_of_words import BagOfWords
+
+
+def allocate(p_N: np.ndarray, total: int, least: int, most: int) -> np.ndarray:
+    """Choose each problem's number of completions G in [least, most], `total` in all: int64 (N,).
+
+    Maximises Σ (1 - p^G - (1-p)^G) · p(1-p)², the chance of a live group times its value. The terms
+    are concave in G, so giving each next completion where it adds most is optimal."""
+    G_N = np.full(len(p_N), least)
+    while G_N.sum() < total and (G_N < most).any():
+        # 1 - p^G - (1-p)^G grows by p^G (1-p) + (1-p)^G p with one more.
+        gain_N = (p_N**G_N * (1 - p_N) + (1 - p_N) ** G_N * p_N) * p_N * (1 - p_N) ** 2
+        G_N[np.where(G_N < most, gain_N, -1).argmax()] += 1
+    return G_N
+
+
+class Knapsack(BagOfWords):
+    """Knapsack RL (Li et al., 2025, arXiv 2509.25849): uniform problems, groups of unlike sizes.
+    Theirs takes p from the problem's latest visit, and gives all that is left to problems with
+    p = 0; here p is the bag of words', as problems are visited once."""
+
+    flags = ()
+    settings = BagOfWords.settings | {"least": 2, "most": 64}
+
+    def propose(self, n: int) -> Selections:
+        index_N = self.draw(n)
+        self.take(index_N)
+        p_N = np.array([self.predict(i) for i in index_N.tolist()])
+        least, most = int(self.settings["least"]), int(self.settings["most"])
+        return Selections.unscored(
+            index_N, completions_N=allocate(p_N, n * self.G, least, max(most, self.G))
+        )
