@@ -56,6 +56,7 @@ class Task:
 
     rates: tuple = (MASTERED, *2 * [REACH], *7 * [OUT])
     words: int = 28  # a topic
+    lost: int = 0  # n: in a topic within reach every n-th word is out of reach
     lengths: tuple = (1, 2, 3)  # words in a problem: one of these
     misnamed: float = 0.0  # share of problems that name a topic at random
     named: bool = True
@@ -79,7 +80,9 @@ def make_skills(task: Task, seed: int) -> dict[str, Skill]:
     for topic, ends in zip(TOPICS, task.rates, strict=False):
         first, last = torch.tensor(ends, dtype=torch.float64).logit()
         fall = torch.linspace(0, 1, task.words, dtype=torch.float64)
-        for rate in (first + (last - first) * fall).sigmoid().tolist():
+        for i, rate in enumerate((first + (last - first) * fall).sigmoid().tolist()):
+            if task.lost and ends == REACH and i % task.lost == 0:
+                rate = OUT[0]
             skills[next(words)] = Skill(topic, *rng.sample(sorted(RULES), 2), rate)
     return skills
 

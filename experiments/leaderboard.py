@@ -1,0 +1,246 @@
+"""Judge samplers on toy tasks at equal completions; all scores are in docs/leaderboard.csv.
+
+    python -m experiments.leaderboard                          # run what is missing, report
+    python -m experiments.leaderboard my.py:Mine --tasks demo  # with a sampler of your own
+    python -m experiments.leaderboard --minutes 0              # report on the CSV alone
+
+A run has one process and one thread, so that results do not depend on the machine's cores. It may
+spend BUDGET completions, screening included. Its score is the mean of the last five evaluations
+within them, of about twelve. docs/samplers.md has the rules of judgement.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from filelock import FileLock, Timeout
+from matplotlib.figure import Figure
+from scipy import stats
+
+from experiments import toy_task
+from experiments.toy_task import MASTERED, OUT, REACH, Task
+from plumbing.command_line import count
+from scripts import analysis, plot
+
+ROOT = Path(__file__).resolve().parent.parent
+CSV, FIGURE = ROOT / "docs" / "leaderboard.csv", ROOT / "docs" / "leaderboard.png"
+BUDGET = 120 * 12 * 16  # completions: 120 steps of the demo
+TASKS = {
+    "demo": Task(),
+    "topic not named": Task(named=False),
+    # Five topics within reach, but every other word of theirs is out of reach.
+    "half of the words": Task(rates=(MASTERED, *5 * [REACH], *4 * [OUT]), lost=2),
+    "long chains": Task(rates=(MASTERED, *4 * [(0.97, 0.6)], *5 * [OUT]), lengths=(3, 4, 5)),
+    "all within reach": Task(rates=(MASTERED, *9 * [REACH])),
+}
+SEEDS = {task: 12 if i < 2 else 6 for i, task in enumerate(TASKS)}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A sampler with its flags; completions: of one step on the demo, from seed 100."""
+
+    flags: str
+    completions: int = 192
+
+    @property
+    def steps(self) -> int:
+        return -(-BUDGET // self.completions)
+
+
+ENTRIES = {  # in the order of comparison
+    "uniform": Entry("--sampler uniform"),
+    "Goldilocks": Entry("--sampler goldilocks"),
+    "SEC": Entry("--sampler sec --column topic"),
+    "bag of words": Entry("--sampler bag_of_words"),
+    "DAPO": Entry("--sampler uniform --resample_rounds 2"),
+    "GRESO": Entry("--sampler greso"),
+    "SPEED": Entry("--sampler speed"),
+    "LILO": Entry("--sampler lilo"),
+    "Reinforce-Ada": Entry("--sampler reinforce_ada"),
+    "Knapsack": Entry("--sampler knapsack"),
+    "VCRL": Entry("--sampler vcrl"),
+    "MoPPS": Entry("--sampler mopps"),
+    "PCL": Entry("--sampler pcl --epsilon 0"),
+    "headroom": Entry("--sampler headroom --epsilon 0.05"),
+    "Goldilocks, frozen": Entry("--sampler goldilocks --teacher_mode frozen"),
+}
+
+
+def folder(out: Path, task: str) -> Path:
+    """Return the folder of a task's data and base model."""
+    return ROOT / "demo" if task == "demo" else out / "tasks" / task
+
+
+def command(out: Path, task: str, name: str, entry: Entry, seed: int) -> list[str]:
+    """Return the command line of one run."""
+    data, run = folder(out, task), out / task / name.replace("/", "-") / f"seed{seed}"
+    flags = f"--preset demo {entry.flags} --steps {entry.steps} --seed {seed}".split()
+    flags += ["--eval_every", str(round(entry.steps / 12)), "--checkpoint_every", "10000"]
+    flags += ["--max_completion_tokens", "80", "--out", str(run)]
+    for flag, file in (
+        ("model", "model"),
+        ("train_data", "train.jsonl"),
+        ("val_data", "val.jsonl"),
+    ):
+        flags += [f"--{flag}", str(data / file)]
+    if "--sampler goldilocks" in entry.flags or name in ("PCL", "headroom"):
+        flags += ["--teacher_model", str(data / "model")]
+    return [sys.executable, str(ROOT / "train.py"), *flags]
+
+
+def score(run: analysis.Run) -> dict:
+    """Compute the row of a run: completions and seconds of the steps within BUDGET, the share of
+    their groups that are live, and for each validation problem in how many of the last five
+    evaluations it was right (a digit)."""
+    spent = run.metrics[["completions", "seconds"]].fillna(0).cumsum()
+    within = spent.index[spent.completions <= BUDGET]
+    steps = [step for step in run.accuracy.index if step in within][-5:]
+    files = [run.folder / "evals" / f"step_{step}.jsonl" for step in steps]
+    right = sum(analysis.read_table(file, "reward").reward for file in files)
+    row = {"steps": within[-1], "completions": int(spent.completions[within[-1]])}
+    row |= {"seconds": round(spent.seconds[within[-1]], 1)}
+    row |= {"live": round(1 - run.metrics.zero_variance.loc[1 : within[-1]].mean(), 4)}
+    return row | {"right": "".join(map(str, right.astype(int)))}
+
+
+def run_one(out: Path, csv: Path, end: float, job: tuple) -> None:
+    """Run one job and append its row to the CSV; start nothing after `end`."""
+    task, name, entry, seed = job
+    if time.time() > end:
+        return
+    line = command(out, task, name, entry, seed)
+    run = Path(line[line.index("--out") + 1])
+    run.parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{run}.log").open("w") as log:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        status = subprocess.run(line, stdout=log, stderr=log, env=environment).returncode
+    if status:
+        print(f"FAILED: {log.name}", flush=True)
+        return
+    row = {"task": task, "sampler": name, "seed": seed} | score(analysis.Run.load(run))
+    with FileLock(f"{csv}.lock"):
+        pd.DataFrame([row]).to_csv(csv, mode="a", header=not csv.exists(), index=False)
+    print(f"done: {task}, {name}, seed {seed}", flush=True)
+
+
+def right(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return accuracies in percent, a row for each seed and a column for each problem."""
+    digits = [[20.0 * int(digit) for digit in text] for text in rows.right]
+    return pd.DataFrame(digits, index=rows.seed).sort_index()
+
+
+def compare(method: pd.DataFrame, base: pd.DataFrame) -> tuple[float, tuple, tuple, float]:
+    """Compare two samplers' `right` on common seeds: the difference in points, its 95% interval
+    over seeds (t), over seeds and problems (bootstrap of both), and p over seeds."""
+    seeds = method.index.intersection(base.index)
+    difference_S_V = (method.loc[seeds] - base.loc[seeds]).to_numpy()
+    test = stats.ttest_1samp(difference_S_V.mean(1), 0)
+    rng, (S, V) = np.random.default_rng(0), difference_S_V.shape
+    draws = ((rng.integers(S, size=S), rng.integers(V, size=V)) for _ in range(2000))
+    means = [difference_S_V[s].mean(0)[v].mean() for s, v in draws]
+    both = tuple(np.quantile(means, [0.025, 0.975]))
+    return difference_S_V.mean(), tuple(test.confidence_interval()), both, test.pvalue
+
+
+def standings(rows: pd.DataFrame, task: str) -> pd.DataFrame:
+    """Compare each sampler of a task with uniform, the best first; holm: p by Holm's method."""
+    parts = dict(list(rows[rows.task == task].groupby("sampler")))
+    base, lines = right(parts["uniform"]), []
+    seconds = parts["uniform"].seconds.sum() / parts["uniform"].completions.sum()
+    for name, part in parts.items():
+        scores = right(part)
+        line = {"sampler": name, "seeds": len(part), "accuracy": scores.to_numpy().mean()}
+        line |= {"live": part.live.mean(), "updates": part.steps.mean()}
+        line["time"] = part.seconds.sum() / part.completions.sum() / seconds
+        if name != "uniform" and len(scores.index.intersection(base.index)) > 1:
+            line |= dict(
+                zip(("gain", "seeds_95", "both_95", "p"), compare(scores, base), strict=True)
+            )
+        lines.append(line)
+    table = pd.DataFrame(lines).sort_values("accuracy", ascending=False, ignore_index=True)
+    if "p" in table:
+        ordered = table.p.dropna().sort_values()
+        raised = ordered * np.arange(len(ordered), 0, -1)
+        table["holm"] = raised.cummax().clip(upper=1)
+    return table
+
+
+def show(rows: pd.DataFrame, task: str) -> str:
+    """Format the standings of a task as a Markdown table."""
+    table, lines = standings(rows, task), []
+    for row in table.itertuples():
+        line = [row.sampler, row.seeds, f"{row.accuracy:.1f}%", f"{1 - row.live:.0%}"]
+        line += [f"{row.updates:.0f}", f"{row.time:.2f}"]
+        if np.isfinite(getattr(row, "gain", np.nan)):
+            line += [f"{row.gain:+.1f} ({row.seeds_95[0]:+.1f} to {row.seeds_95[1]:+.1f})"]
+            line += [f"{row.both_95[0]:+.1f} to {row.both_95[1]:+.1f}", f"{row.holm:.3f}"]
+        lines.append([*line, *["–"] * (9 - len(line))])
+    header = ["sampler", "seeds", "accuracy", "dead", "updates", "time", "gain over uniform"]
+    header += ["over seeds and problems", "p (Holm)"]
+    return analysis.table(task, header, lines)
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """Draw each sampler's gain over uniform with its interval over seeds, a panel for each task."""
+    tasks = [task for task in TASKS if task in set(rows.task)]
+    figure = Figure(figsize=(3 + 2.2 * len(tasks), 4.5), layout="constrained")
+    panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+    for axes, task in zip(panels, tasks, strict=True):
+        table = standings(rows, task).set_index("sampler").reindex(ENTRIES)
+        for name, row in table.iterrows():
+            if name != "uniform" and np.isfinite(row.get("gain", np.nan)):
+                ends = [[row.gain - row.seeds_95[0]], [row.seeds_95[1] - row.gain]]
+                axes.errorbar(row.gain, name, xerr=ends, fmt="o", capsize=3, color=plot.COLOURS[0])
+        axes.axvline(0, color="0.3", linewidth=1)
+        axes.set(title=task, xlabel="points over uniform")
+    panels[0].invert_yaxis()
+    return figure
+
+
+def main(argv=None) -> None:
+    parser = analysis.parser(__doc__)
+    add = parser.add_argument
+    add("samplers", nargs="*", metavar="FILE.py:CLASS", help="more samplers")
+    add("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    add("--out", type=Path, default=Path("runs/leaderboard"), help="folder of runs (%(default)s)")
+    add("--csv", type=Path, default=CSV, help="scores, read and appended to (%(default)s)")
+    add("--jobs", type=count, default=2, help="runs at a time, one thread each (%(default)s)")
+    add("--minutes", type=float, default=600, help="start no run after (%(default)s); 0: report")
+    args = parser.parse_args(argv)
+    entries, out = ENTRIES | {spec: Entry(f"--sampler {spec}") for spec in args.samplers}, args.out
+    out.mkdir(parents=True, exist_ok=True)
+    with analysis.one_line("leaderboard", Timeout), FileLock(out / "lock", timeout=0):
+        names = ["task", "sampler", "seed"]
+        done = pd.read_csv(args.csv, dtype={"right": str}) if args.csv.exists() else None
+        known = set() if done is None else set(done[names].itertuples(index=False, name=None))
+        jobs = [
+            (task, name, entry, seed)
+            for seed in range(max(SEEDS.values()))
+            for task in args.tasks
+            for name, entry in entries.items()
+            if seed < SEEDS[task] and (task, name, seed) not in known
+        ]
+        if args.minutes:
+            for task in dict.fromkeys(task for task, *_ in jobs):
+                if not (folder(out, task) / "statistics.json").exists():
+                    toy_task.make(TASKS[task], folder(out, task), 0)
+        end = time.time() + 60 * args.minutes
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(partial(run_one, out, args.csv, end), jobs))
+    rows = pd.read_csv(args.csv, dtype={"right": str})
+    for task in args.tasks:
+        if "uniform" in set(rows[rows.task == task].sampler):
+            print(show(rows, task))
+    draw(rows).savefig(args.csv.with_suffix(".png"), dpi=120)
+
+
+if __name__ == "__main__":
+    main()
