@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sampler import Context, Selections, Uniform
+from sampler import Context, Outcomes, Selections, Uniform
 
 
 class Skip(Uniform):
@@ -27,7 +27,6 @@ class Skip(Uniform):
             index_N = np.concatenate([index_N, drawn[kept & ~np.isin(drawn, index_N)]])
         return Selections.unscored(index_N)
 
-    def observe(self, index_N, successes_N, G) -> None:
-        dead_N = (successes_N == 0) | (successes_N == G)
-        z_N = np.minimum(self.dead[index_N] + 1, self.settings["longest"])
-        self.dead[index_N] = np.where(dead_N, z_N, 0)
+    def observe(self, outcomes: Outcomes) -> None:
+        z_N = np.minimum(self.dead[outcomes.index_N] + 1, self.settings["longest"])
+        self.dead[outcomes.index_N] = np.where(outcomes.live_N, 0, z_N)
