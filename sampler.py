@@ -98,11 +98,16 @@ class Selections:
 
     def rows(self, G: int) -> list[int]:
         """Return the problem of each completion to generate, G of each unless the selection says
-        otherwise. Raises InputError if a problem is proposed twice."""
+        otherwise. Raises InputError for a problem proposed twice, or without completions."""
         index_N = self.index_N
-        if len(np.unique(index_N)) < len(index_N):
-            raise InputError("the sampler proposes a problem twice in one round")
-        return index_N.repeat(G if self.completions_N is None else self.completions_N).tolist()
+        completions_N = (
+            np.full(len(index_N), G) if self.completions_N is None else self.completions_N
+        )
+        if len(np.unique(index_N)) < len(index_N) or (completions_N < 1).any():
+            raise InputError(
+                "the sampler proposes a problem twice in one round, or without rollouts"
+            )
+        return index_N.repeat(completions_N).tolist()
 
     def lines(self, outcomes: Outcomes, round: int) -> list[dict]:
         """Make the rows of selections.jsonl, in which `chosen` is a problem, not a position."""
