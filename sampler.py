@@ -100,14 +100,10 @@ class Selections:
         """Return the problem of each completion to generate, G of each unless the selection says
         otherwise. Raises InputError for a problem proposed twice, or without completions."""
         index_N = self.index_N
-        completions_N = (
-            np.full(len(index_N), G) if self.completions_N is None else self.completions_N
-        )
-        if len(np.unique(index_N)) < len(index_N) or (completions_N < 1).any():
-            raise InputError(
-                "the sampler proposes a problem twice in one round, or without rollouts"
-            )
-        return index_N.repeat(completions_N).tolist()
+        counts = G if self.completions_N is None else self.completions_N
+        if len(np.unique(index_N)) < len(index_N) or np.any(np.less(counts, 1)):
+            raise InputError("the sampler proposes a problem twice in one round, or 0 completions")
+        return index_N.repeat(counts).tolist()
 
     def lines(self, outcomes: Outcomes, round: int) -> list[dict]:
         """Make the rows of selections.jsonl, in which `chosen` is a problem, not a position."""

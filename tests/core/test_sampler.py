@@ -42,7 +42,7 @@ def test_selections_by_hand():
         {"index_N": [4, 1, 4]},
         {"index_N": [4, 1], "completions_N": np.array([2, 0])},
     ):
-        with pytest.raises(InputError, match="proposes a problem twice in one round, or without"):
+        with pytest.raises(InputError, match="proposes a problem twice in one round, or 0 co"):
             s.Selections.unscored(**unusable).rows(2)
 
 
@@ -57,7 +57,7 @@ def test_outcomes_by_hand():
     assert o.y_N == pytest.approx([0.4, 0, 0.4, 0])
 
 
-def test_dynamic_sampling_ends_with_enough_live_groups_or_after_its_rounds():
+def test_dynamic_sampling_ends_with_enough_or_after_its_rounds():
     inner, one = Mock(), s.Selections.unscored
     inner.propose.side_effect = [*(one([2 * i, 2 * i + 1]) for i in range(9)), one([0], again=True)]
     sampler = s.DynamicSampling(inner, rounds=2)
