@@ -236,7 +236,7 @@ def test_packing_and_padding_change_no_gradient(tiny_family, uneven, family):
         check(split, packed=True)
 
 
-def test_rollouts_join_into_one_group_a_problem_and_add_up():
+def test_a_problem_has_one_group_over_rounds():
     """Two rounds; problem 7 is in both, with one completion and then with two."""
     first = Rollouts([[8], [5, 6]], [[9, EOS], [12]], [True, False], [[-0.1, -0.2], [-0.6]])
     first.problems, first.rewards, first.statuses = [7, 3], [1.0, 0.0], ["correct", "no_box"]

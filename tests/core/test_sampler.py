@@ -57,7 +57,7 @@ def test_outcomes_by_hand():
     assert o.y_N == pytest.approx([0.4, 0, 0.4, 0])
 
 
-def test_dynamic_sampling_ends_with_enough_or_after_its_rounds():
+def test_dynamic_sampling_ends_with_enough():
     inner, one = Mock(), s.Selections.unscored
     inner.propose.side_effect = [*(one([2 * i, 2 * i + 1]) for i in range(9)), one([0], again=True)]
     sampler = s.DynamicSampling(inner, rounds=2)

@@ -105,9 +105,9 @@ normaliser of a rank's own rows | plumbing/batches.py | invariance::same_gradien
     weight_B[batch.row_N] => weight_B[batch.row_N] / weight_B[share].sum()
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     token_sums[name] += => token_sums[name] =
-groups by place, not by problem | rollout.py | rollout::rollouts_join_into_one_group_a_problem_and_add_up
+groups by place, not by problem | rollout.py | rollout::a_problem_has_one_group_over_rounds
     rows.setdefault(problem, []) => rows.setdefault(b // 2, [])
-a round's live groups are forgotten | sampler.py | sampler::dynamic_sampling_ends_with_enough_or_after_its_rounds
+a round's live groups are forgotten | sampler.py | sampler::dynamic_sampling_ends_with_enough
     self.live + int( => int(
 NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
     if not all(map(math.isfinite, [norms[-1], *sums.values()])): => if False:
