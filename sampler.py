@@ -97,11 +97,12 @@ class Selections:
 
     def rows(self, G: int) -> list[int]:
         """Return the problem of each completion to generate, G of each unless the selection says
-        otherwise. Raises InputError if a problem is proposed twice."""
+        otherwise. Raises InputError for a problem proposed twice, or without completions."""
         index_N = self.index_N
-        if len(np.unique(index_N)) < len(index_N):
-            raise InputError("the sampler proposes a problem twice in one round")
-        return index_N.repeat(G if self.completions_N is None else self.completions_N).tolist()
+        counts = G if self.completions_N is None else self.completions_N
+        if len(np.unique(index_N)) < len(index_N) or np.any(np.less(counts, 1)):
+            raise InputError("the sampler proposes a problem twice in one round, or 0 completions")
+        return index_N.repeat(counts).tolist()
 
     def lines(self, outcomes: Outcomes, round: int) -> list[dict]:
         """Make the rows of selections.jsonl, in which `chosen` is a problem, not a position."""

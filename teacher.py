@@ -325,14 +325,13 @@ class Prefetching:
         self.deliver: Callable = lambda selections, metrics: None
         self.next = None  # proposals, and the sampler's metrics when they were made
         self._metrics: dict[str, float] = {}
-        self.again = False  # whether the latest proposals in use are followed by others in the step
+        self.again = False  # whether the latest proposals are followed by others in their step
 
     def propose(self, n: int) -> Selections:
         """Return the `self.n` proposals that are ready, or make the first ones."""
         if self.next is None:
             self._prefetch()
         (selections, self._metrics), self.next = self.next, None
-        self.again = selections.again
         return selections
 
     def observe(self, outcomes: Outcomes) -> None:
@@ -346,6 +345,7 @@ class Prefetching:
 
     def _prefetch(self) -> None:
         self.next = self.sampler.propose(self.n), self.sampler.metrics()
+        self.again = self.next[0].again
 
     def state_dict(self) -> dict:
         pending = None
@@ -362,6 +362,7 @@ class Prefetching:
         if state["next"]:
             selections, metrics = state["next"]
             self.next = Selections.from_state(selections), metrics
+            self.again = self.next[0].again
 
     def metrics(self) -> dict[str, float]:
         """Return the sampler's metrics when the latest proposals in use were made."""

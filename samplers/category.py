@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sampler import Context, Pooled, utility_target
+from sampler import Context, Outcomes, Pooled
 from samplers.softmax import boltzmann
 
 
@@ -30,8 +30,7 @@ class Category(Pooled):
         logits_N_K = utilities_N_K / self.settings["temperature"]
         return boltzmann(logits_N_K - np.log(alike_N_K), self.rng)
 
-    def observe(self, index_N, successes_N, G) -> None:
-        rate = self.settings["rate"]
-        y_N, category_N = utility_target(successes_N / G), self.category[index_N]
+    def observe(self, outcomes: Outcomes) -> None:
+        rate, category_N = self.settings["rate"], self.category[outcomes.index_N]
         for c in np.unique(category_N):
-            self.value_C[c] += rate * (y_N[category_N == c].mean() - self.value_C[c])
+            self.value_C[c] += rate * (outcomes.y_N[category_N == c].mean() - self.value_C[c])

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sampler import Context, Pooled, utility_target
+from sampler import Context, Outcomes, Pooled, utility_target
 
 
 class Thompson(Pooled):
@@ -20,9 +20,10 @@ class Thompson(Pooled):
     def score(self, pool_N_K):
         return utility_target(self.rng.beta(self.alpha[pool_N_K], self.beta[pool_N_K]))
 
-    def observe(self, index_N, successes_N, G) -> None:
-        decay = self.settings["decay"]
-        for counted, new_N in ((self.alpha, successes_N), (self.beta, G - successes_N)):
+    def observe(self, outcomes: Outcomes) -> None:
+        decay, index_N, right_N = self.settings["decay"], outcomes.index_N, outcomes.successes_N
+        wrong_N = outcomes.completions_N - right_N
+        for counted, new_N in ((self.alpha, right_N), (self.beta, wrong_N)):
             counted[index_N] = decay * counted[index_N] + (1 - decay) + new_N
 
     def metrics(self) -> dict[str, float]:

@@ -9,7 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import grpo
-from grpo import group_advantages, leave_out_dead_groups, policy_loss, row_weights, token_logprobs
+from grpo import group_advantages, policy_loss, row_weights, token_logprobs
 from tests.helpers.numbers import FLOAT64, close
 
 
@@ -42,25 +42,28 @@ def test_dead_groups_get_exactly_zero(std, reward):
         assert group_advantages(torch.tensor([[reward]]), std).tolist() == [[0.0]]
 
 
-def test_leaving_out_dead_groups_by_hand():
-    # One of three groups is live: a mean over live groups is 3 times a mean over all.
-    one_of_three = torch.tensor([[1.0, -1.0], [0.0, 0.0], [0.0, 0.0]])
-    assert leave_out_dead_groups(one_of_three).tolist() == [[3, -3], [0, 0], [0, 0]]
-    assert leave_out_dead_groups(torch.zeros(2, 2)).tolist() == [[0, 0], [0, 0]]
-
-
 WEIGHTS = {
-    "grpo": [[1 / 4, 1 / 12], [1 / 8, 1 / 24]],  # 1 / (4 rows * length)
-    "dapo": [[1 / 8, 1 / 8], [1 / 16, 1 / 16]],  # 1 / (2 groups * 4 or 8 tokens)
-    "sum": [[1 / 4, 1 / 4], [1 / 4, 1 / 4]],  # 1 / 4 rows
+    "grpo": ([1 / 4, 1 / 12], [1 / 12, 1 / 36, 1 / 24]),  # 1 / (2 groups * 2 or 3 rows * length)
+    "dapo": ([1 / 8, 1 / 8], [1 / 24, 1 / 24, 1 / 24]),  # 1 / (2 groups * 4 or 12 tokens)
+    "sum": ([1 / 4, 1 / 4], [1 / 6, 1 / 6, 1 / 6]),  # 1 / (2 groups * 2 or 3 rows)
 }
 
 
 @pytest.mark.parametrize("loss", grpo.LOSSES)
 def test_row_weights_by_hand(loss):
-    weights = row_weights(torch.tensor([[1, 3], [2, 6]]), loss)  # two groups of two rows
-    close(weights, WEIGHTS[loss])
-    assert weights.dtype == torch.float64
+    """Two groups of unlike size: each has half of the weight."""
+    for lengths, expected in zip(([1, 3], [2, 6, 4]), WEIGHTS[loss], strict=True):
+        weights = row_weights(torch.tensor(lengths), 2, loss)
+        close(weights, expected)
+        assert weights.dtype == torch.float64
+
+
+def test_noise_floor_by_hand():
+    close(grpo.noise_floor(0.5, 1), 0.5)  # y is always 0, and a perfect teacher predicts √(p(1-p))
+    # p = 1/4: y is 1/2 with 6/16, else 0, and a perfect teacher predicts √3/4.
+    close(grpo.noise_floor(0.25, 2), 3**0.5 / 4 * 10 / 16 + (0.5 - 3**0.5 / 4) * 6 / 16)
+    # p = 1/2: |0.5 - y| is 0.5 half of the time; dead for sure: 0.
+    assert [grpo.noise_floor(p, 2) for p in (0.5, 0.0, 1.0)] == [0.25, 0, 0]
 
 
 def head(N=11, D=5, V=7, dtype=torch.float64):
@@ -205,8 +208,8 @@ def test_no_function_changes_its_arguments():
     tensors = [torch.tensor([[1.0, 2], [3, 3]]), *head(), torch.linspace(-1, 1, 11, **FLOAT64)]
     before = [x.detach().clone() for x in tensors]
     for std, loss in zip(grpo.STDS, grpo.LOSSES, strict=True):
-        leave_out_dead_groups(group_advantages(tensors[0], std))
-        row_weights(tensors[0], loss)
+        group_advantages(tensors[0], std)
+        row_weights(tensors[0][0], 2, loss)
     logp, entropy = token_logprobs(*tensors[1:4], 0.7, chunk=3)
     options = {"entropy_N": entropy, "entropy_coef": 1.0, "ref_logp_N": logp}
     policy_loss(logp, logp.detach(), tensors[4], torch.ones(11), **options)[0].backward()

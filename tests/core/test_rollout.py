@@ -236,22 +236,20 @@ def test_packing_and_padding_change_no_gradient(tiny_family, uneven, family):
         check(split, packed=True)
 
 
-def test_rollouts_join_and_take_rows_and_count_them():
-    rollouts = Rollouts(
-        [[5, 6, 7], [8], [11]],
-        [[9, EOS], [10, 13, EOS], [12]],
-        [True, True, False],
-        [[-0.1, -0.2], [-0.3, -0.4, -0.5], [-0.6]],
-        [1.0, 0.0, 0.0],
-        ["correct", "wrong", "no_box"],
-    )
-    swapped = Rollouts([[11], [5, 6, 7]], [[12], [9, EOS]], [False, True], [[-0.6], [-0.1, -0.2]])
-    swapped.rewards, swapped.statuses = [0.0, 1.0], ["no_box", "correct"]
-    assert rollouts.take([2, 0]) == swapped
-    assert rollouts.take([0]) + rollouts.take([1, 2]) == rollouts
-    assert rollouts.lengths().tolist() == [2, 3, 1] and len(rollouts) == 3
-    assert rollouts.total_tokens() == [5, 4, 2]
-    assert (rollouts + rollouts).successes_P(3).tolist() == [1, 1]  # prompt-major: 2 groups of 3
-    assert (rollouts + rollouts).successes_P(2).tolist() == [1, 1, 0]
-    metrics = rollouts.metrics()
-    assert metrics["truncated"] == metrics["no_box"] == 1 / 3 and metrics["completion_tokens"] == 6
+def test_a_problem_has_one_group_over_rounds():
+    """Two rounds; problem 7 is in both, with one completion and then with two."""
+    first = Rollouts([[8], [5, 6]], [[9, EOS], [12]], [True, False], [[-0.1, -0.2], [-0.6]])
+    first.problems, first.rewards, first.statuses = [7, 3], [1.0, 0.0], ["correct", "no_box"]
+    second = Rollouts([[8], [8]], [[10, 13, EOS], [14]], [True, False], [[-0.3] * 3, [-0.4]])
+    second.problems, second.rewards, second.statuses = [7, 7], [1.0, 0.0], ["correct", "wrong"]
+    both = first + second
+    assert both.lengths().tolist() == [2, 1, 3, 1] and both.total_tokens() == [3, 3, 4, 2]
+    assert both.groups() == [[0, 2, 3], [1]]
+    o = both.outcomes(step=5)
+    assert (o.step, o.index_N.tolist(), o.completions_N.tolist()) == (5, [7, 3], [3, 1])
+    assert o.successes_N.tolist() == [2, 0] and o.tokens_N.tolist() == [6, 1]
+    assert o.truncated_N.tolist() == [1, 1] and o.index_N.dtype == o.successes_N.dtype == np.int64
+    assert Rollouts().groups() == [] == Rollouts().outcomes(5).index_N.tolist()
+    metrics = both.metrics()
+    assert metrics["truncated"] == 1 / 2 and metrics["no_box"] == 1 / 4
+    assert metrics["completion_tokens"] == 7 and metrics["total_tokens"] == 12

@@ -1,6 +1,7 @@
 """sampler.py: values computed by hand, drawing without replacement, selection, --sampler."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sampler as s
+from grpo import noise_floor
 from plumbing.errors import InputError
 from tests.helpers.ranks import parse
-from tests.helpers.samplers import Numbers, build, same
+from tests.helpers.samplers import Numbers, build, outcomes, same
 
 
 def three() -> s.Selections:
@@ -28,12 +30,59 @@ def test_utility_target_by_hand():
 def test_selections_by_hand():
     one = three()
     assert one.index_N.tolist() == [2, 3, 5] and one.utility_N.tolist() == [0.3, 0.5, 0.4]
-    parts = [s.Selections(*(x[rows] for x in vars(one).values())) for rows in ([2, 0], [1])]
-    both = parts[0] + parts[1]
-    assert both.index_N.tolist() == [5, 2, 3] and both.explored_N.tolist() == [False, False, True]
-    row = {"step": 7, "pool": [3, 4], "utilities": [0.5, 0.2], "chosen": 3, "explored": True}
-    assert one.lines(7, np.array([5, 2, 0]), 10)[1] == row | {"successes": 2, "y": 0.4}
-    assert same(s.Selections.from_state(one.state_dict()), one) and not same(both, one)
+    assert one.rows(2) == [2, 2, 3, 3, 5, 5]
+    one.completions_N, one.again = np.array([1, 3, 2]), True
+    assert one.rows(2) == [2, 3, 3, 3, 5, 5]
+    row = {"step": 7, "round": 1, "pool": [3, 4], "utilities": [0.5, 0.2], "chosen": 3}
+    row |= {"explored": True, "completions": 10, "successes": 2, "y": 0.4}
+    assert one.lines(outcomes([2, 3, 5], [1, 2, 0], [1, 10, 2], step=7), round=1)[1] == row
+    copy = s.Selections.from_state(one.state_dict())
+    assert same(copy, one) and copy.again and not same(three(), one)
+    for unusable in (
+        {"index_N": [4, 1, 4]},
+        {"index_N": [4, 1], "completions_N": np.array([2, 0])},
+    ):
+        with pytest.raises(InputError, match="proposes a problem twice in one round, or 0 co"):
+            s.Selections.unscored(**unusable).rows(2)
+
+
+def test_outcomes_by_hand():
+    o = outcomes([4, 1, 3, 8], [5, 0, 2, 4], [25, 3, 10, 4])
+    assert o.p_hat_N.tolist() == [0.2, 0, 0.2, 1] and o.live_N.tolist() == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert o.y_N == pytest.approx([0.4, 0, 0.4, 0])
+
+
+def test_dynamic_sampling_ends_with_enough():
+    inner, one = Mock(), s.Selections.unscored
+    inner.propose.side_effect = [*(one([2 * i, 2 * i + 1]) for i in range(9)), one([0], again=True)]
+    sampler = s.DynamicSampling(inner, rounds=2)
+
+    def step(*live):
+        """Take a step; live: groups of each round. Return the number of problems of each round."""
+        sizes, again = [], True
+        while again:
+            selections = sampler.propose(2)
+            index_N, again = selections.index_N, selections.again
+            successes = [1] * live[len(sizes)] + [0] * len(index_N) if len(index_N) else []
+            sampler.observe(outcomes(index_N, successes))
+            sizes.append(len(index_N))
+        return sizes
+
+    assert step(2) == [2, 0] and step(1, 1) == [2, 2, 0]  # it learns too late that it has enough
+    assert step(1, 0, 0) == step(0, 0, 2) == [2, 2, 2]  # counted anew in each step
+    observed = [call.args[0].index_N.tolist() for call in inner.observe.call_args_list]
+    assert observed == [[2 * i, 2 * i + 1] for i in range(9)]  # no empty round
+    with pytest.raises(InputError, match="--resample_rounds: this sampler asks for rounds itself"):
+        sampler.propose(2)
+    groups = outcomes(range(5), [0, 1, 16, 3, 0])  # live: the second and the fourth
+    for n, chosen in ((1, [1]), (3, [0, 1, 3]), (9, [0, 1, 2, 3, 4])):
+        assert sampler.train_on(groups, n).tolist() == chosen
+    assert s.Uniform.train_on(groups, 2).tolist() == [0, 1, 2, 3, 4]
 
 
 SIZES = {"n": st.integers(1, 30), "k": st.integers(1, 8), "seed": st.integers(0, 99)}
@@ -100,38 +149,41 @@ def test_goldilocks_takes_the_best_of_each_pool_and_never_twice():
 
 def test_goldilocks_sends_outcomes_to_the_teacher_in_order():
     sampler = build(s.Goldilocks, Numbers(200))
-    sampler.observe(np.array([7, 3]), np.array([4, 0]), 20)
+    sampler.observe(outcomes([7, 3], [4, 0], [20, 5]))
     calls = sampler.teacher.update.call_args_list
-    assert [call.args for call in calls] == [("7", 4, 20), ("3", 0, 20)]
+    assert [call.args for call in calls] == [("7", 4, 20), ("3", 0, 5)]
     assert [call.kwargs["target"](0.2) for call in calls] == pytest.approx([0.4, 0.4])
 
 
-def test_noise_floor_by_hand():
-    # G = 1: y is always 0, and a perfect teacher predicts √(p(1-p)).
-    assert s.noise_floor(np.array([0.5]), 1) == pytest.approx(0.5)
-    # p = 1/4: y is 1/2 with 6/16, else 0, and a perfect teacher predicts √3/4.
-    expected = 0.433013 * 10 / 16 + (0.5 - 0.433013) * 6 / 16
-    assert s.noise_floor(np.array([0.25]), 2) == pytest.approx(expected, abs=1e-6)
-    # p = 1/2: |0.5 - y| is 0.5 half of the time; dead for sure: 0. Their mean is 0.25 / 3.
-    assert s.noise_floor(np.array([0.5, 0.0, 1.0]), 2) == pytest.approx(0.25 / 3)
-
-
-def test_outcome_metrics_by_hand():
-    m = s.outcome_metrics(three(), np.array([5, 0, 2]), 10)
+def test_step_metrics_by_hand():
+    o = outcomes([2, 3, 5], [5, 0, 2], 10)
+    m = s.step_metrics([(three(), o)], o)
     by_hand = {"reward_mean": 7 / 30, "reward_std_group": (0.5 + 0 + 0.4) / 3, "groups": 3}
-    by_hand |= {"reward_std_batch": np.std([1] * 7 + [0] * 23)}
+    by_hand |= {"reward_std_batch": np.std([1] * 7 + [0] * 23), "completions": 30}
     by_hand |= {"zero_variance": 1 / 3, "zero_variance_easy": 0, "zero_variance_hard": 1 / 3}
     by_hand |= {"live_hard": 1 / 3, "live_easy": 0}
     by_hand |= {"teacher_mae": (abs(0.3 - 0.5) + abs(0.5 - 0) + abs(0.4 - 0.4)) / 3}
     by_hand |= {"teacher_mae_explore": 0.5, "teacher_mae_dead": 0.5, "teacher_mu": 1.9 / 6}
     by_hand |= {"teacher_sigma": np.std([0.1, 0.3, 0.5, 0.2, 0.4, 0.4])}
-    by_hand |= {"teacher_noise_floor": s.noise_floor(np.array([0.5, 0, 0.2]), 10)}
+    by_hand |= {"teacher_noise_floor": (noise_floor(0.5, 10) + noise_floor(0.2, 10)) / 3}
     assert m == pytest.approx(by_hand)
-    m = s.outcome_metrics(three(), np.array([10, 8, 2]), 10)
+    o = outcomes([2, 3, 5], [10, 8, 2], 10)
+    m = s.step_metrics([(three(), o)], o)
     assert m["zero_variance_easy"] == m["live_easy"] == 1 / 3 and m["teacher_mae_dead"] == 0.3
-    unscored = s.Selections.unscored(np.array([4, 1, 3]))
-    m = s.outcome_metrics(unscored, np.array([5, 0, 2]), 10)
+    m = s.step_metrics([(s.Selections.unscored([2, 3, 5]), o)], o)
     assert {m[name] for name in m if name.startswith("teacher_")} == {None}
+
+
+def test_step_metrics_of_two_rounds_on_one_problem_and_an_empty_one():
+    """The teacher's errors are counted in each round, the rewards in groups of the step."""
+    one = s.Selections(np.array([[7, 9]]), np.array([[0.3, 0.1]]), np.array([0]), np.array([False]))
+    rounds = [(one, outcomes([7], [0], 2)), (one, outcomes([7], [4], 8))]
+    rounds.append((s.Selections.unscored([]), outcomes([], [])))
+    m = s.step_metrics(rounds, outcomes([7], [4], 10))
+    assert (m["groups"], m["completions"], m["reward_mean"], m["zero_variance"]) == (1, 10, 0.4, 0)
+    assert m["teacher_mae"] == pytest.approx((0.3 + 0.2) / 2) and m["teacher_mae_dead"] == 0.3
+    assert m["teacher_mu"] == pytest.approx(0.2)
+    assert m["teacher_noise_floor"] == noise_floor(0.4, 10)
 
 
 def test_a_class_in_a_file_is_a_sampler_and_names_the_run_directory():

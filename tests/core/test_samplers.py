@@ -6,7 +6,7 @@ import torch
 
 from plumbing.errors import InputError
 from sampler import FOLDER, SAMPLERS, find_sampler
-from tests.helpers.samplers import Numbers, build, same
+from tests.helpers.samplers import Numbers, build, outcomes, same
 
 NAMES = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py"))]
 
@@ -28,7 +28,7 @@ def test_every_sampler_follows_the_protocol(name, tmp_path):
         assert (s.index_N % 7 > 0).all()
         u_N_K = s.utilities_N_K
         assert np.isnan(u_N_K).all() or (u_N_K.min() >= 0 and u_N_K.max() <= 0.5)
-        sampler.observe(s.index_N, np.clip(s.index_N % 23 - 3, 0, 16), 16)  # many none or all
+        sampler.observe(outcomes(s.index_N, np.clip(s.index_N % 23 - 3, 0, 16)))  # many none or all
         return s
 
     assert not same(step(first), step(other))
@@ -57,16 +57,16 @@ def test_success_rate_teaches_p_and_takes_the_nearest_to_one_half():
     assert s.utilities_N_K == pytest.approx(np.sqrt(p_N_K * (1 - p_N_K)))
     nearest = np.abs(p_N_K - 0.5).min(axis=1)
     assert np.abs(s.index_N / 500 - 0.5) == pytest.approx(nearest)
-    sampler.observe(np.array([7]), np.array([12]), 16)
+    sampler.observe(outcomes([7], [12]))
     call = sampler.teacher.update.call_args
     assert call.args == ("7", 12, 16) and call.kwargs["target"](0.75) == 0.375
 
 
 def test_thompson_counts_by_hand_decays_them_and_revisits_problems():
     sampler = make("thompson", 40, candidates=2)
-    sampler.observe(np.array([3]), np.array([12]), 16)
+    sampler.observe(outcomes([3], [12]))
     assert (sampler.alpha[3], sampler.beta[3]) == (13, 5)  # the prior 1, 1 and 12 right, 4 wrong
-    sampler.observe(np.array([3]), np.array([16]), 16)
+    sampler.observe(outcomes([3], [16]))
     assert (sampler.alpha[3], sampler.beta[3]) == (23, 3)  # (13 + 1) / 2 + 16, (5 + 1) / 2 + 0
     assert sampler.alpha[4] == sampler.beta[4] == 1 and sampler.metrics()["coverage"] == 1 / 40
     p = 23 / 26  # so much evidence that the draws lie near the mean
@@ -79,14 +79,14 @@ def test_thompson_counts_by_hand_decays_them_and_revisits_problems():
 def test_skip_keeps_a_problem_with_half_the_probability_for_each_dead_group_in_a_row():
     sampler = make("skip", 4000)
     for _ in range(2):  # all wrong, all right: both dead, twice
-        sampler.observe(np.arange(2000), np.repeat([0, 16], 1000), 16)
+        sampler.observe(outcomes(range(2000), np.repeat([0, 16], 1000)))
     seen = np.concatenate([sampler.propose(10).index_N for _ in range(240)])
     assert len(set(seen)) == 2400  # still one pass: nothing twice
     # A quarter of the first 2,000 and all of the others.
     assert (seen < 2000).mean() == pytest.approx(0.2, abs=0.04)
-    sampler.observe(np.array([0]), np.array([1]), 16)
+    sampler.observe(outcomes([0], [1]))
     for _ in range(9):
-        sampler.observe(np.array([1]), np.array([0]), 16)
+        sampler.observe(outcomes([1], [0]))
     assert sampler.dead[:2].tolist() == [0, 5]
 
 
@@ -107,7 +107,7 @@ def test_category_draws_a_category_first_whatever_its_size():
 
 def test_category_values_by_hand():
     sampler = make("category", 8, values=[*"abcd"])
-    sampler.observe(np.array([0, 4, 1]), np.array([10, 0, 4]), 20)  # y = 0.5, 0 | 0.4
+    sampler.observe(outcomes([0, 4, 1], [10, 0, 4], 20))  # y = 0.5, 0 | 0.4
     assert sampler.value_C == pytest.approx([0.125, 0.2, 0, 0])  # half of the way to their means
 
 
@@ -133,7 +133,7 @@ def test_headroom_draws_in_proportion_to_the_square_and_teaches_the_accuracy_lef
     # 2 then 3, or 3 then 2.
     share = 4 / 14 * 9 / 10 + 9 / 14 * 4 / 5
     assert both.count((2, 3)) / 2000 == pytest.approx(share, abs=0.05)
-    sampler.observe(np.array([2]), np.array([4]), 16)
+    sampler.observe(outcomes([2], [4]))
     assert sampler.teacher.update.call_args.kwargs["target"](0.25) == pytest.approx(3**1.5 / 16)
 
 

@@ -10,12 +10,14 @@ test always comes from grpo.py, the score functions it is compared with from aut
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import grpo
 from sampler import utility_target
 from tests.helpers.numbers import FLOAT64, close
+from tests.helpers.samplers import outcomes
 
 VOCABULARY = "ab$"
 COMPLETIONS = ["$", "aa", "ab", "a$", "ba", "bb", "b$"]
@@ -78,23 +80,20 @@ class TablePolicy:
         return self.gradient(torch.logit(self.success(right)))
 
     def training_gradient(
-        self, right, groups_P_G=MIRROR, probability_P=None, std="population", loss="sum", bonus=0.0
+        self, right, groups_M_G=MIRROR, chance_M=(1,), std="population", loss="sum", bonus=0, P=1
     ) -> torch.Tensor:
-        """Compute the gradient of a training step on P groups of completion numbers, by grpo.py.
-
-        With `probability_P`: its expectation over single groups of these probabilities.
-        """
+        """Compute by grpo.py what one of P groups adds to the gradient of a training step: its mean
+        over M groups of completion numbers, with these probabilities."""
         lengths = torch.tensor([len(o) for o in COMPLETIONS])
-        advantage_P_G = grpo.group_advantages(rewards(right, groups_P_G) + bonus, std)
-        weight_P_G = grpo.row_weights(lengths[groups_P_G], loss)  # 1/P of a group's own weight
-        if probability_P is not None:
-            weight_P_G = weight_P_G * len(groups_P_G) * probability_P[:, None]
+        advantage_M_G = grpo.group_advantages(rewards(right, groups_M_G) + bonus, std)
+        weight_M_G = torch.vmap(lambda x_G: grpo.row_weights(x_G, P, loss))(lengths[groups_M_G])
+        weight_M_G = weight_M_G * torch.as_tensor(chance_M, **FLOAT64)[:, None]
         # First the first token of all rows, then the second of those with two: (N,).
-        first_B = (lengths.cumsum(0) - lengths)[groups_P_G].flatten()
-        two_B = lengths[groups_P_G].flatten() == 2
+        first_B = (lengths.cumsum(0) - lengths)[groups_M_G].flatten()
+        two_B = lengths[groups_M_G].flatten() == 2
         logp_N = self.token_logps()[torch.cat([first_B, first_B[two_B] + 1])]
         columns = (
-            torch.cat([x, x[two_B]]) for x in (advantage_P_G.flatten(), weight_P_G.flatten())
+            torch.cat([x, x[two_B]]) for x in (advantage_M_G.flatten(), weight_M_G.flatten())
         )
         return self.gradient(grpo.policy_loss(logp_N, logp_N.detach(), *columns)[0])
 
@@ -199,6 +198,37 @@ def test_finite_groups_have_the_expected_std_as_their_scale(policy, p, G):
     # ... and that factor is the mean of what the teacher learns to predict.
     y_P = utility_target(rewards(right, groups_P_G).mean(dim=1).numpy())
     close((torch.from_numpy(y_P) * probability_P).sum(), grpo.expected_group_std(p, G))
+
+
+def test_groups_of_unlike_size_give_the_mean_over_prompts(policy):
+    """Over all groups of 2 for one prompt and all groups of 5 for another. Without the std a group
+    gives (1 - 1/G) p(1-p) ∇ log-odds, whose factor only tends to the population's p(1-p)."""
+    gradient = expected = 0
+    for p, G in ((5 / 16, 2), (11 / 16, 5)):
+        right, groups = VERIFIERS[p], all_groups(G)
+        gradient = gradient + policy.training_gradient(right, *groups, std="none", P=2)
+        expected = expected - (1 - 1 / G) * p * (1 - p) * policy.log_odds_gradient(right) / 2
+    close(gradient, expected)
+
+
+@pytest.mark.parametrize("p, g, G", [(1 / 4, 2, 4), (1 / 16, 2, 8), (0.9, 4, 16)])
+def test_a_screen_biases_the_pass_rate_of_the_completions_it_selects_on(p, g, G):
+    """A problem whose first g completions are neither all right nor all wrong gets G - g more."""
+
+    def binomial(n):
+        return [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
+
+    k, j = (grid.ravel() for grid in np.mgrid[: g + 1, : G - g + 1])  # right ones: first and later
+    probability, index = np.outer(binomial(g), binomial(G - g)).ravel(), np.arange(len(k))
+    kept = outcomes(index, k, g).live_N
+
+    def mean_of_kept(x):
+        return (x * probability)[kept].sum() / probability[kept].sum()
+
+    first = g * (p - p**g) / (1 - p**g - (1 - p) ** g)  # 1 if g = 2: one right, one wrong
+    close(mean_of_kept(outcomes(index, k + j, G).p_hat_N), (first + (G - g) * p) / G)
+    assert abs(first / g - p) > 0.1
+    close(mean_of_kept(outcomes(index, j, G - g).p_hat_N), p)
 
 
 def test_the_theorem_holds_for_the_sum_loss_but_not_for_length_normalised_ones(policy):

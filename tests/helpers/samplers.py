@@ -33,6 +33,13 @@ def build(cls, problems, fits=lambda index: True, settings=None, **config):
     return cls(s.Context(problems, SimpleNamespace(**config), fits, teacher, settings or {}))
 
 
+def outcomes(index, successes, G=16, step=1) -> s.Outcomes:
+    """Make outcomes of G completions of each problem, a number or a list, without tokens."""
+    columns = index, G, successes, 0, 0
+    return s.Outcomes(step, *(np.resize(np.asarray(x, np.int64), len(index)) for x in columns))
+
+
 def same(a: s.Selections, b: s.Selections) -> bool:
     pairs = zip(vars(a).values(), vars(b).values(), strict=True)
+    pairs = [(np.asarray(x), np.asarray(y)) for x, y in pairs]
     return all(x.dtype == y.dtype and str(x.tolist()) == str(y.tolist()) for x, y in pairs)

@@ -15,7 +15,9 @@ import torch.distributed as dist
 from plumbing.distributed import channel
 from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.errors import PeerLostError
-from sampler import Prefetching, Selections
+from sampler import Selections
+from teacher import Prefetching
+from tests.helpers.samplers import outcomes
 
 
 def channels(students: int, teachers: int, seconds=60.0) -> list[Channel]:
@@ -31,47 +33,73 @@ def channels(students: int, teachers: int, seconds=60.0) -> list[Channel]:
 
 
 def counting() -> Mock:
-    """Make a sampler that proposes problems 0 and 1, then 2 and 3, ..."""
-    sampler = Mock()
-    pairs = [np.array([2 * i, 2 * i + 1]) for i in range(20)]
-    sampler.propose.side_effect = map(Selections.unscored, pairs)
-    sampler.metrics.side_effect = [{"highest": pair.max()} for pair in pairs]
+    """Make a sampler that proposes problems 0 and 1, 2 and 3, ..., every third time `again`."""
+    sampler, pairs = Mock(), [np.array([2 * i, 2 * i + 1]) for i in range(20)]
+    again = (Selections.unscored(pair, again=i % 3 == 2) for i, pair in enumerate(pairs))
+    sampler.propose.side_effect, sampler.state_dict.return_value = again, {}
+    sampler.metrics.side_effect = [{"highest": int(pair.max())} for pair in pairs]
     return sampler
 
 
-def study(channel: Channel):
-    """Act as a student rank for nine steps; return its proposals with their metrics."""
-    sampler, received = RemoteSampler(channel), []
-    for step in range(1, 10):
+def study(sampler, rounds=range(9)):
+    """Act as a student rank; return the proposals of some rounds with their metrics."""
+    received = []
+    for i in rounds:
         index_N = sampler.propose(2).index_N
         received.append((index_N.tolist(), sampler.metrics()["highest"]))
-        sampler.observe(index_N, np.array([step % 5, 0]), 4)
-        if step == 2:
-            sampler.save(step)
+        sampler.observe(outcomes(index_N, [i, 0], step=i))
+        if i == 4 and isinstance(sampler, RemoteSampler):
+            sampler.save(i)
+    return received
+
+
+def study_remotely(channel: Channel):
+    sampler = RemoteSampler(channel, Mock())
+    received = study(sampler)
     sampler.stop(True)
     return received
 
 
+PROPOSED = [([2 * i, 2 * i + 1], 2 * i + 1) for i in range(9)]
+
+
+def order_of(sampler: Mock) -> str:
+    """Return the first letters of a mock's calls, without those of `metrics`."""
+    return "".join(name[0] for name, *_ in sampler.mock_calls if name != "metrics")
+
+
 @pytest.mark.parametrize(("lag", "turn"), [(0, "op"), (1, "po")])
 def test_lag_orders_learning_and_proposing(lag, turn):
-    """Three students and two teachers; messages read by all are deleted."""
+    """Three students and two teachers; messages read by all are deleted. With `again` the sampler
+    learns first whatever the lag."""
     ranks, samplers = channels(3, 2), [counting(), counting()]
     with ThreadPoolExecutor() as threads:
-        students = [threads.submit(study, rank) for rank in ranks[:3]]
+        students = [threads.submit(study_remotely, rank) for rank in ranks[:3]]
         teachers = [
             threads.submit(serve, Prefetching(sampler, 2, lag), rank, sampler.save)
             for rank, sampler in zip(ranks[3:], samplers, strict=True)
         ]
-        proposed = [student.result(60) for student in students]
+        assert [student.result(60) for student in students] == [PROPOSED] * 3
         assert [teacher.result(60) for teacher in teachers] == [True, True]
-    assert proposed == [[([2 * i, 2 * i + 1], 2 * i + 1) for i in range(9)]] * 3
+    three = turn + turn + "op"
     for sampler in samplers:
-        order = [name[0] for name, *_ in sampler.mock_calls if name != "metrics"]
-        assert "".join(order) == "p" + 2 * turn + "ss" + 7 * turn  # state_dict, save
-        index_N, successes_N, G = sampler.observe.call_args_list[1].args
-        assert (index_N.tolist(), successes_N.tolist(), G) == ([2, 3], [2, 0], 4)
-    # The proposals for a tenth step, and counts of heartbeats if a rank has waited for a second.
+        assert order_of(sampler) == "p" + three + turn + turn + "ss" + "op" + three  # a save
+        seen = sampler.observe.call_args_list[3].args[0]
+        assert (seen.index_N.tolist(), seen.successes_N.tolist(), seen.step) == ([6, 7], [3, 0], 3)
+    # The proposals for a tenth round, and counts of heartbeats if a rank has waited for a second.
     assert 1 <= ranks[0].store.num_keys() <= 3
+
+
+@pytest.mark.parametrize(("lag", "turn"), [(0, "op"), (1, "po")])
+def test_lag_in_one_process_also_after_a_resume_within_a_step(lag, turn):
+    first, second = counting(), counting()
+    whole, resumed = Prefetching(first, 2, lag), Prefetching(second, 2, lag)
+    received = study(whole, range(2))
+    resumed.load_state_dict(whole.state_dict())  # pending: the third proposals, which are `again`
+    first.reset_mock()
+    assert received + study(whole, range(2, 9)) == PROPOSED
+    assert order_of(first) == "op" + 2 * (turn + turn + "op")
+    assert study(resumed, [2]) == PROPOSED[2:3] and order_of(second) == "lop"
 
 
 LOST = {  # --timeout_minutes in seconds, and an event at the waiting rank

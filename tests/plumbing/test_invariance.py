@@ -31,21 +31,23 @@ def config_for(folder, **changes):
     return train.parse([str(x) for name, value in flags.items() for x in (f"--{name}", value)])
 
 
-REWARDS = [[1, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]]
+REWARDS = [[1, 0], [1, 1, 1, 1], [0, 1, 1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]]
+PROBLEMS = [i for i, group in enumerate(REWARDS) for _ in group]
+LIVE = [0, 2, 4, 5]
 
 
-def make_rollouts():
-    """Make 6 groups of 4, two of them dead; completions of 1 to 16 tokens."""
+def make_rollouts(order=range(24)):
+    """Make 6 groups of unlike size, two of them dead; completions of 1 to 16 tokens."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(n):
         return torch.randint(3, 90, (n,), generator=generator).tolist()
 
     lengths = torch.randint(1, 17, (24,), generator=generator).tolist()
-    prompts = [tokens(3 + 2 * p) for p in range(6) for _ in range(4)]
-    logps = [[-1.0] * n for n in lengths]
+    prompts, completions = [tokens(3 + 2 * i) for i in PROBLEMS], [tokens(n) for n in lengths]
     rewards = [float(r) for group in REWARDS for r in group]
-    return Rollouts(prompts, [tokens(n) for n in lengths], [True] * 24, logps, rewards)
+    columns = prompts, completions, [True] * 24, [[-1.0] * n for n in lengths], PROBLEMS, rewards
+    return Rollouts(*([column[b] for b in order] for column in columns))
 
 
 VARIANTS = {
@@ -55,8 +57,10 @@ VARIANTS = {
     "dead rows out": {"dead_rows": "out"},
     "small micro-batches": {"per_device_batch_size": 1},
     "packed": {"per_device_batch_size": 3},
-    "groups in another order": {},
+    "rows in another order": {},
     "dead rows forwarded": {"entropy_coef": 1e-30},
+    "dead rows out of every term": {"dead_rows": "out", "entropy_coef": 0.01},
+    "live groups alone": {"entropy_coef": 0.01},
     "one live group": {},
     "all dead": {},
     "entropy, KL and two updates": {"entropy_coef": 0.01, "kl_coef": 0.1, "update_iterations": 2},
@@ -82,19 +86,20 @@ def gradients(folder):
     for name, changes in VARIANTS.items():
         student.config = config_for(folder, **changes)
         Policy.packed = name == "packed"
-        rollouts = make_rollouts()
+        stride = 5 if name == "rows in another order" else 1
+        rollouts = make_rollouts([stride * b % 24 for b in range(24)])
+        groups = rollouts.groups()
+        if name == "live groups alone":
+            groups = [groups[i] for i in LIVE]
         if name in ("one live group", "all dead"):
             rollouts.rewards = [float(name == "one live group")] + [0.0] * 23
-        if name == "groups in another order":
-            order = [3, 0, 5, 1, 4, 2]
-            rollouts = rollouts.take([4 * i + g for i in order for g in range(4)])
         shapes.clear()
-        metrics = student.update(rollouts, step=1)
+        metrics = student.update(rollouts, groups, step=1)
         assert all(B == 1 for B, _ in shapes) or name != "packed"
         results[name] = metrics, gradients[-1]
     updates, rollouts.logps[0][0] = len(gradients), math.nan
     with pytest.raises(NonFiniteError) as error:
-        student.update(rollouts, step=2)
+        student.update(rollouts, groups, step=2)
     return results | {"NaN": (str(error.value), len(gradients) - updates)}
 
 
@@ -117,25 +122,30 @@ def test_same_gradient_on_any_ranks(n, one_rank, tiny_model, tmp_path):
 
 def test_same_gradient_in_any_batches(one_rank):
     metrics, gradient = one_rank["grpo"]
-    for name in ("small micro-batches", "packed", "groups in another order", "dead rows forwarded"):
+    for name in ("small micro-batches", "packed", "rows in another order", "dead rows forwarded"):
         assert close(gradient, one_rank[name][1]), name
     # Two of six groups are dead: without them in the denominators the gradient is 6/4 as large.
     assert close(gradient * 6 / 4, one_rank["dead rows out"][1])
-    assert metrics["forwarded_rows"] == 16  # four live groups of four
+    assert metrics["forwarded_rows"] == 16  # of the live groups
     assert one_rank["dead rows forwarded"][0]["forwarded_rows"] == 24
+    out, gradient_out = one_rank["dead rows out of every term"]
+    assert close(gradient_out, one_rank["live groups alone"][1]) and out["forwarded_rows"] == 16
+    assert not close(gradient_out, one_rank["dead rows out"][1])
     assert not close(gradient, one_rank["dapo"][1])  # the comparison can fail
 
 
-def plain_gradient(folder, groups=range(6)):
-    """Compute (1/B) Σ_i Â_i (1/|o_i|) Σ_t ∇ log π(o_t) without this project's code."""
-    lm, loss = AutoModelForCausalLM.from_pretrained(folder), 0.0
-    rollouts, rewards = make_rollouts(), torch.tensor(REWARDS).float()
-    for b, (prompt, o) in enumerate(zip(rollouts.prompt_ids, rollouts.completion_ids, strict=True)):
-        r = rewards[b // 4]
-        if b // 4 in groups and r.min() < r.max():
+def plain_gradient(folder):
+    """Compute the mean over groups of (1/G) Σ_i Â_i (1/|o_i|) Σ_t ∇ log π(o_t) without this
+    project's code."""
+    lm, loss, rollouts = AutoModelForCausalLM.from_pretrained(folder), 0.0, make_rollouts()
+    for b, problem in enumerate(PROBLEMS):
+        r = torch.tensor(REWARDS[problem]).float()
+        if r.min() < r.max():
+            prompt, o = rollouts.prompt_ids[b], rollouts.completion_ids[b]
             logits = lm(torch.tensor([prompt + o])).logits[0, len(prompt) - 1 : -1] / 0.7
             logp = logits.log_softmax(-1)[torch.arange(len(o)), o]
-            loss = loss - (r[b % 4] - r.mean()) / r.std(correction=0) * logp.mean() / 24
+            advantage = (rollouts.rewards[b] - r.mean()) / r.std(correction=0)
+            loss = loss - advantage * logp.mean() / len(r) / len(REWARDS)
     loss.backward()
     return torch.cat([p.grad.flatten() for p in lm.parameters()])
 

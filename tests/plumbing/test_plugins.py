@@ -19,7 +19,7 @@ class Mine(Goldilocks):
 
 class Half:
     def propose(self, n): ...
-    def observe(self, index_N, successes_N, G): ...
+    def observe(self, outcomes): ...
     def metrics(self): ...
 """
 EVERY_OTHER = """
@@ -58,7 +58,7 @@ UNUSABLE = {
     "--sampler mine.py": "must be FILE.py:NAME",
     "--sampler gone.py:Mine": "there is no file gone.py",
     "--sampler mine.py:Yours": "mine.py has no class or function 'Yours'",
-    "--sampler mine.py:Half": "lacks uses_teacher, flags, settings, state_dict, load_state",
+    "--sampler mine.py:Half": "lacks uses_teacher, flags, settings, train_on, state_dict",
     "--reward mine.py": "mine.py has no class or function 'compute_score'",
     "--reward raises.py": "raises.py cannot be run: ZeroDivisionError: division by zero",
 }

@@ -25,12 +25,14 @@ epsilon in the advantage | grpo.py | grpo::one_right_of_four
     centred_P_G / scale_P_1 => centred_P_G / (scale_P_1 + 1e-4)
 a dead group is not exactly 0 | grpo.py | grpo::dead_groups_get_exactly_zero
     torch.where(dead_P_1, torch.zeros_like(centred_P_G), centred_P_G) => centred_P_G.nan_to_num()
-dead rows stay in the denominators | grpo.py | grpo::leaving_out_dead_groups_by_hand
-    live.clamp(min=1) => len(advantage_P_G)
+dead rows stay in the denominators | train.py | invariance::same_gradient_in_any_batches
+    if c.dead_rows == "out": => if False:
 `grpo`: one mean over all tokens | grpo.py | grpo::row_weights_by_hand
     1 / (P * G * lengths) => torch.ones_like(lengths) / lengths.sum()
-`dapo`: the batch's tokens, not the group's | grpo.py | grpo::row_weights_by_hand
-    lengths.sum(dim=1, keepdim=True) => lengths.sum() / P
+`dapo`: a mean of a group's tokens and rows | grpo.py | grpo::row_weights_by_hand
+    (1 / (P * lengths.sum())) => (1 / (P * G * lengths.sum()))
+the batch's rows, not the group's | train.py | invariance::gradient_is_that_of_the_plain_formula
+    (lengths_B[rows], len(groups), c.loss) => (lengths_B, 1, c.loss)[rows]
 `sum`: divided by the longest row | grpo.py | grpo::row_weights_by_hand
     torch.full_like(lengths, 1 / (P * G)) => torch.full_like(lengths, 1 / (P * G)) / lengths.max()
 temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
@@ -87,22 +89,26 @@ the lowest utility is chosen | sampler.py | sampler::epsilon_greedy_by_hand
     utilities_N_K.argmax(axis=1)) => utilities_N_K.argmin(axis=1))
 over-long prompts stay | sampler.py | sampler::draws_are_distinct_unseen_and_fit
     if self.fits(index): => if True:
-noise floor of p, not of y | sampler.py | sampler::noise_floor_by_hand
-    np.abs(utility_target(p_N_1) - utility_target(k / G)) => np.abs(p_N_1 - k / G)
-lag ignored | sampler.py | channel::lag_orders_learning_and_proposing
-    if self.lag == 0: => if True:
+noise floor of p, not of y | grpo.py | grpo::noise_floor_by_hand
+    abs(_std(p) - _std(k / G)) => abs(p - k / G)
+lag ignored | teacher.py | channel::lag_orders_learning_and_proposing
+    learn_first = self.again or self.lag == 0 => learn_first = True
+asked again before it learns | teacher.py | channel::lag_orders_learning_and_proposing
+    learn_first = self.again or self.lag == 0 => learn_first = self.lag == 0
 rng not restored | sampler.py | samplers::every_sampler_follows_the_protocol
     self.rng.bit_generator.state = state["passes"], state["rng"] => _ = state["passes"], 0
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
     (loss * n).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
-    weight_P_G.flatten()[batch.row_N] => torch.full((len(batch.row_N),), 1 / len(batch.row_N))
+    weight_B[batch.row_N] => torch.full((len(batch.row_N),), 1 / len(batch.row_N))
 normaliser of a rank's own rows | plumbing/batches.py | invariance::same_gradient_on_any_ranks
-    weight_P_G.flatten()[batch.row_N] => (w := weight_P_G.flatten())[batch.row_N] / w[share].sum()
+    weight_B[batch.row_N] => weight_B[batch.row_N] / weight_B[share].sum()
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     token_sums[name] += => token_sums[name] =
-rewards tiled, not repeated | train.py | train::a_step_follows_figure_1
-    index_N.repeat(G).tolist() => np.tile(index_N, G).tolist()
+groups by place, not by problem | rollout.py | rollout::a_problem_has_one_group_over_rounds
+    rows.setdefault(problem, []) => rows.setdefault(b // 2, [])
+a round's live groups are forgotten | sampler.py | sampler::dynamic_sampling_ends_with_enough
+    self.live + int( => int(
 NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
     if not all(map(math.isfinite, [norms[-1], *sums.values()])): => if False:
 half a checkpoint | plumbing/checkpoint.py | checkpoint::a_kill_leaves_no_partial_checkpoint
