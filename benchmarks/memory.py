@@ -192,7 +192,7 @@ class Run:
         """GiB at the peak of an update by this student alone, by formula and measured (NaN where it
         does not fit the GPU). Of two micro-batches of full rows the second finds the gradients of
         the first; in the second of two updates AdamW has its moments."""
-        c = replace(self.config, group_size=2, max_rollout_tokens=1, sampler="uniform")
+        c = replace(self.config, max_rollout_tokens=1, sampler="uniform")
         c.teacher_model, c.teacher_ranks = "", 0
         alone = Run(self.student, None, c, students=1, teachers=0)
         formula = alone.gib()["student"]
@@ -207,11 +207,12 @@ class Run:
             student = train.Student(c, layout, verifier=None)
         B, length = 2 * c.per_device_batch_size, c.max_completion_tokens
         prompts, completions = [[3] * c.max_prompt_tokens] * B, [[3] * length] * B
-        logps, rewards = [[-1.0] * length] * B, [0.0, 1.0] * (B // 2)
+        logps, rewards = [[-1.0] * length] * B, [0.0, 1.0] * c.per_device_batch_size
+        rollouts = Rollouts(prompts, completions, [False] * B, logps, [0] * B, rewards)
         for step in (1, 2):
             if torch.cuda.is_available():
                 torch.cuda.reset_peak_memory_stats()
-            student.update(Rollouts(prompts, completions, [False] * B, logps, rewards), step)
+            student.update(rollouts, rollouts.groups(), step)
         dist.destroy_process_group()
         return formula, peak_gib()
 

@@ -27,7 +27,6 @@ import torch.distributed as dist
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import grpo
 import train
 from benchmarks.roofline import HUB, SHAPES, Machine, Shape, floors, model_config
 from plumbing.command_line import Parser, count, natural, share
@@ -111,6 +110,7 @@ class ScriptedVerifier:
             return verdicts
         P, G = self.config.prompts_per_step, self.config.group_size
         _, rewards = self.layout.share(scripted_rewards(P, G, self.dead))
+        rewards = rewards[: len(texts)]  # --resample_rounds may end with a round without rows
         return [Verdict(reward, "correct" if reward else "wrong") for reward in rewards]
 
     def check_golds(self, golds: list[str], *_) -> list[bool]:
@@ -164,18 +164,19 @@ def measured_steps(config, layout: Layout, args, dead_shares: list, grade=True) 
 
 def measured_step(number: int, student: train.Student, sampler, problems: Problems) -> dict:
     """Take one train_step and return its row, as measured_steps yields it."""
-    layout, G, outcomes = student.layout, student.config.group_size, []
+    layout, logged = student.layout, []
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     cpu_s = time.process_time()
-    row = train.train_step(number, student, sampler, problems, lambda *x: outcomes.extend(x))
+    row = train.train_step(number, student, sampler, problems, lambda *x: logged.extend(x))
     used = layout.gather((time.process_time() - cpu_s, peak_gib()), layout.group)
     row["cpu_s"], row["peak_gib"] = map(max, zip(*used, strict=True))
     row["tokens_a_second"] = row["total_tokens"] / row["seconds"]
-    rollouts = outcomes[2]
+    rollouts = logged[1]
     prompt_B, new_B = [len(ids) for ids in rollouts.prompt_ids], rollouts.lengths().tolist()
-    live_B = ~grpo.dead_groups(rollouts.rewards_P_G(G)).repeat_interleave(G)
-    return row | {"rows": (prompt_B, new_B, live_B.nonzero()[:, 0].tolist())}
+    groups = zip(rollouts.groups(), rollouts.outcomes(number).live_N, strict=True)
+    live = [b for rows, is_live in groups if is_live for b in rows]
+    return row | {"rows": (prompt_B, new_B, live)}
 
 
 def median_range(values: list[float]) -> str:

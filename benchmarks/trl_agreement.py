@@ -162,7 +162,7 @@ class TRL:
 
 def quantities(rollouts: Rollouts) -> Iterator[tuple]:
     """Yield the rows of the table: (name, part, our tensor, TRL's)."""
-    r_P_G = rollouts.rewards_P_G(G)
+    r_P_G = torch.tensor(rollouts.rewards).reshape(-1, G)
     advantages = {std: grpo.group_advantages(r_P_G, std) for std in grpo.STDS}
     A, std, dead_P = advantages["population"], r_P_G.std(1, keepdim=True), grpo.dead_groups(r_P_G)
     trl, unscaled = TRL(rollouts), TRL(rollouts, scale_rewards="none")
@@ -200,7 +200,10 @@ def quantities(rollouts: Rollouts) -> Iterator[tuple]:
             yield name, part, ours[part], theirs[part]
 
     lengths_P_G = rollouts.lengths().reshape(r_P_G.shape)
-    seq, total, dapo = (grpo.row_weights(lengths_P_G, loss) for loss in ("grpo", "sum", "dapo"))
+    seq, total, dapo = (
+        torch.stack([grpo.row_weights(lengths_G, len(A), loss) for lengths_G in lengths_P_G])
+        for loss in ("grpo", "sum", "dapo")
+    )
     by_token = torch.full_like(A, 1 / lengths_P_G.sum())
     first, grouped = {"parts": "gradient", "moved": False}, {"by_group": True}
     k3, dapo_H = {"use_bias_correction_kl": False}, {"loss_type": "dapo", "entropy_coef": 0.01}
@@ -232,7 +235,8 @@ def main() -> int:
         print_error(f"TRL is not installed: in an environment of its own, {INSTALL}")
         return 2
     rollouts, disagree = sample(), []
-    dead, tokens = grpo.dead_groups(rollouts.rewards_P_G(G)).sum(), rollouts.lengths().sum()
+    dead = grpo.dead_groups(torch.tensor(rollouts.rewards).reshape(-1, G)).sum()
+    tokens = rollouts.lengths().sum()
     print(f"TRL {trl.__version__}, transformers {transformers.__version__}, torch", end=" ")
     print(f"{torch.__version__}. {len(rollouts) // G} groups of {G}, {dead} of them dead;", end=" ")
     print(f"{tokens} response tokens, {rollouts.finished.count(False)} rows cut off.\n")

@@ -15,7 +15,7 @@ of ability ahead of the student's start.
 """
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from functools import lru_cache
 from types import SimpleNamespace
 
@@ -24,7 +24,16 @@ import pandas as pd
 from scipy.special import expit
 
 from plumbing.command_line import count, share
-from sampler import FOLDER, SAMPLERS, Context, Goldilocks, Pooled, find_sampler, utility_target
+from sampler import (
+    FOLDER,
+    SAMPLERS,
+    Context,
+    Goldilocks,
+    Outcomes,
+    Pooled,
+    find_sampler,
+    utility_target,
+)
 from scripts import analysis
 
 P, G, K, EPSILON = 18, 16, 8, 0.2  # prompts, completions, candidates, ε: the paper's
@@ -65,9 +74,9 @@ class Student:
         """The true success rates."""
         return expit(self.ability_S[bank.skill[index]] - bank.difficulty[index])
 
-    def learn(self, bank: Bank, index_N, successes_N) -> None:
-        """One training step on N groups."""
-        gain_N = RATE * utility_target(successes_N / G)
+    def learn(self, bank: Bank, index_N, y_N) -> None:
+        """One training step on N groups, whose rewards have the std y."""
+        gain_N = RATE * y_N
         gain_S = np.bincount(bank.skill[index_N], weights=gain_N, minlength=SKILLS)
         self.ability_S += (1 - TRANSFER) * gain_S + TRANSFER * gain_S.sum()
 
@@ -143,6 +152,22 @@ def problems_and_start(n: int, visibility: float, seed: int) -> tuple[Bank, Bank
     return Bank(n, visibility, start_S, rng), held_out, start_S
 
 
+def take_step(step: int, sampler, student: Student, bank: Bank, rng) -> Outcomes:
+    """Take the rounds of a step, without learning; return the outcomes of all. A completion has one
+    token."""
+    total, again = {}, True  # total: completions and successes by problem
+    while again:
+        selections = sampler.propose(P)
+        sizes, again = Counter(selections.rows(G)), selections.again
+        index_N, G_N = np.fromiter(sizes, int), np.fromiter(sizes.values(), int)
+        right_N = rng.binomial(G_N, student.p(bank, index_N))
+        sampler.observe(Outcomes(step, index_N, G_N, right_N, G_N, 0 * G_N))
+        for index, group in zip(sizes, np.stack([G_N, right_N], axis=1), strict=True):
+            total[index] = total.get(index, 0) + group
+    G_N, right_N = np.array([*total.values()]).T
+    return Outcomes(step, np.array([*total]), G_N, right_N, G_N, 0 * G_N)
+
+
 def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dict[str, float]:
     """One run: means over its steps, coverage, and the held-out success rate gained."""
     bank, held_out, start_S = problems_and_start(n, visibility, seed)
@@ -152,14 +177,12 @@ def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dic
     sampler = sampler_class(name)(Context(bank, config, lambda index: True, teacher))
     dead, utility, trained = np.zeros(steps), np.zeros(steps), np.zeros(n, dtype=bool)
     for step in range(steps):
-        index_N = sampler.propose(P).index_N
-        p_N = student.p(bank, index_N)
-        successes_N = rng.binomial(G, p_N)
-        dead[step] = np.isin(successes_N, (0, G)).mean()
-        utility[step] = utility_target(p_N).mean()
-        sampler.observe(index_N, successes_N, G)
-        student.learn(bank, index_N, successes_N)
-        trained[index_N] = True
+        outcomes = take_step(step, sampler, student, bank, rng)
+        dead[step] = (~outcomes.live_N).mean()
+        utility[step] = utility_target(student.p(bank, outcomes.index_N)).mean()
+        chosen = sampler.train_on(outcomes, P)
+        student.learn(bank, outcomes.index_N[chosen], outcomes.y_N[chosen])
+        trained[outcomes.index_N[chosen]] = True
     before, after = (one.p(held_out, slice(None)).mean() for one in (Student(start_S), student))
     means = {"dead groups": dead.mean(), "utility selected": utility.mean()}
     return means | {"coverage": trained.mean(), "success gained": after - before}

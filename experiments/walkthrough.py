@@ -23,7 +23,6 @@ from plumbing.batches import collate
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process
 from plumbing.problems import Problems
-from sampler import utility_target
 from scripts import analysis
 from verify import Verifier, extract_boxed
 
@@ -45,8 +44,8 @@ def follow() -> SimpleNamespace:
         with torch.no_grad():
             return student.policy(seen.batch, config.temperature)[0]
 
-    def record(step, selections, rollouts, decode) -> None:
-        seen.selections, seen.rollouts = selections, rollouts
+    def record(rounds, rollouts, decode) -> None:
+        [(seen.selections, seen.outcomes)], seen.rollouts = rounds, rollouts
         seen.batch = collate(rollouts, rows, student.tokenizer.pad_token_id, layout.device)
         seen.old_logp_N = logps()
 
@@ -75,8 +74,8 @@ def page(seen: SimpleNamespace) -> str:
     c, m, s, rollouts = seen.student.config, seen.m, seen.selections, seen.rollouts
     P, G, K, n, B = c.prompts_per_step, c.group_size, c.candidates, PROMPT - 1, len(rollouts)
     question, decode = seen.problems.question, seen.student.tokenizer.decode
-    k_P, rewards_P_G = rollouts.successes_P(G), rollouts.rewards_P_G(G)
-    y_P, wrong, right = utility_target(k_P / G), sum(k_P == 0), sum(k_P == G)
+    k_P, y_P = seen.outcomes.successes_N, seen.outcomes.y_N
+    wrong, right = sum(k_P == 0), sum(k_P == G)
 
     # The choice.
     problem, f, p, y = s.index_N[n], s.utility_N[n], k_P[n] / G, y_P[n]
@@ -85,28 +84,29 @@ def page(seen: SimpleNamespace) -> str:
     explored = ", ".join(str(i + 1) for i in s.explored_N.nonzero()[0])
 
     # The group.
-    group = list(range(n * G, (n + 1) * G))
-    mine, gold = rollouts.take(group), seen.problems.answer(problem)
-    prompt = textwrap.indent(decode(mine.prompt_ids[0]), "    ")
-    texts = [decode(ids, skip_special_tokens=True).strip() for ids in mine.completion_ids]
+    group, gold = slice(n * G, (n + 1) * G), seen.problems.answer(problem)
+    prompt = textwrap.indent(decode(rollouts.prompt_ids[n * G]), "    ")
+    completions = rollouts.completion_ids[group]
+    texts = [decode(ids, skip_special_tokens=True).strip() for ids in completions]
     rows = pd.DataFrame({"first": range(1, G + 1), "text": [f"`{text}`" for text in texts]})
     rows["times"] = rows.groupby("text")["first"].transform("size")
-    rows["box"], rows["verdict"] = [extract_boxed(text) for text in texts], mine.statuses
-    rows["r"] = r_G = rewards_P_G[n].int().tolist()
+    rows["box"], rows["verdict"] = list(map(extract_boxed, texts)), rollouts.statuses[group]
+    rows["r"] = r_G = list(map(int, rollouts.rewards[group]))
     zero = [grpo.zero_variance_probability(x, G) for x in (p, 0.01)]
 
     # Its advantages and its loss.
-    A_B = grpo.group_advantages(rewards_P_G, c.advantage_std).flatten()
-    w_B = grpo.row_weights(rollouts.lengths().reshape(P, G), c.loss).flatten()
-    row_N, old_N, logp_N = seen.batch.row_N, seen.old_logp_N, seen.old_logp_N.clone()
-    A_N, w_N, ratio_N = A_B[row_N], w_B[row_N], (seen.logp_N - old_N).exp()
+    lengths_G = rollouts.lengths()[group]
+    A_G = grpo.group_advantages(torch.tensor([r_G]).float(), c.advantage_std)[0]
+    w_G = grpo.row_weights(lengths_G, P, c.loss)
+    row_N, old_N, logp_N = seen.batch.row_N - n * G, seen.old_logp_N, seen.old_logp_N.clone()
+    A_N, w_N, ratio_N = A_G[row_N], w_G[row_N], (seen.logp_N - old_N).exp()
     clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
     after, stats = grpo.policy_loss(seen.logp_N, old_N, A_N, w_N, **clip)
     before, _ = grpo.policy_loss(logp_N.requires_grad_(), old_N, A_N, w_N, **clip)
     before.backward()
-    share_G = -A_B[group] * w_B[group] * mine.lengths()
-    ratio_G = torch.stack([ratio_N[row_N == b].mean() for b in group])
-    numbers = {"tokens": mine.lengths(), "Â": A_B[group], "w": w_B[group]}
+    share_G = -A_G * w_G * lengths_G
+    ratio_G = torch.stack([ratio_N[row_N == g].mean() for g in range(G)])
+    numbers = {"tokens": lengths_G, "Â": A_G, "w": w_G}
     numbers |= {"share at ρ = 1": share_G, "ρ̄ after": ratio_G, "share after": share_G * ratio_G}
     rows = rows.assign(**{name: column.tolist() for name, column in numbers.items()})
     rows = rows.drop_duplicates("text")  # equal completions have equal rows
@@ -232,7 +232,7 @@ For problem {problem} the target was y = {y:.4f}; the prediction was {f:.4f} and
 
 The mean of (f - y)² over them is {errors[0]:.4f} before the update and {errors[1]:.4f} after it.
 The teacher's honest error is the one before, on problems that it has not seen: mean |f - y|,
-`teacher_mae` in metrics.jsonl (`sampler.outcome_metrics`, Section 5.4), is {m["teacher_mae"]:.4f}.
+`teacher_mae` in metrics.jsonl (`sampler.step_metrics`, Section 5.4), is {m["teacher_mae"]:.4f}.
 """
 
 

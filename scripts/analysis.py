@@ -84,27 +84,29 @@ class Run:
 
     @cached_property
     def selections(self) -> pd.DataFrame:
-        """A row per selection: step, chosen, explored, successes, y, predicted (utility of the
-        chosen problem), pool_mean (mean utility of its pool). NaN where nothing was predicted."""
-        rows = read_table(self.folder / "selections.jsonl", "step", "explored", "y", "utilities")
+        """A row per selection: step, chosen, explored, completions, successes, y, predicted
+        (utility of the chosen problem), pool_mean (mean utility of its pool). NaN where nothing was
+        predicted. Raises InputError if the run is of a version without `completions`."""
+        rows = read_table(self.folder / "selections.jsonl", "utilities", "completions")
         each = zip(rows.utilities, rows.pool, rows.chosen, strict=True)
         predicted = [utilities[pool.index(chosen)] for utilities, pool, chosen in each]
         pool_mean = rows.utilities.explode().astype(float).groupby(level=0).mean()
-        kept = rows[["step", "chosen", "explored", "successes", "y"]]
+        kept = rows[["step", "chosen", "explored", "completions", "successes", "y"]]
         return kept.assign(predicted=pd.Series(predicted, dtype=float), pool_mean=pool_mean)
 
     @property
     def live(self) -> pd.Series:
-        """Share of an update's P groups that are live, by step. With DAPO's resampling a step has
-        more than P groups, and the update takes live ones first."""
-        m, P = self.metrics, self.config["prompts_per_step"]
-        m = m.reindex(columns=["groups", "zero_variance"])
-        return (m.groups * (1 - m.zero_variance)).round().clip(upper=P) / P
+        """Share of an update's groups that are live, by step. With DAPO's resampling a step has
+        more than P groups, and the update takes P, live ones first."""
+        m = self.metrics.reindex(columns=["groups", "zero_variance"])
+        live = (m.groups * (1 - m.zero_variance)).round()
+        most = self.config["prompts_per_step"] if self.config["resample_rounds"] else m.groups
+        return live.clip(upper=most) / m.groups.clip(upper=most)
 
     @cached_property
     def spent(self) -> pd.DataFrame:
         """Running totals by step, a column for each of AMOUNTS."""
-        m = self.metrics.reindex(columns=["groups", "completion_tokens", "seconds"])
+        m = self.metrics.reindex(columns=["completions", "completion_tokens", "seconds"])
         m[m.index == 0] = 0.0  # step 0 only evaluates
         total, devices = m.cumsum(), self.config["world_size"]
         each = {
@@ -113,7 +115,7 @@ class Run:
             "seconds": total.seconds / 3600,
             "device_hours": total.seconds / 3600 * devices,
             "tokens": total.completion_tokens / 1e6,
-            "samples": total.groups * self.config["group_size"] / 1e3,
+            "samples": total.completions / 1e3,
         }
         return pd.DataFrame(each, index=m.index)
 

@@ -96,9 +96,9 @@ def read_by_teacher(run: Run, model: str) -> np.ndarray:
         for _, rows in run.selections.groupby("step"):
             questions = [problems.question(i) for i in rows.chosen]
             predicted.append(teacher.predict(questions))
-            for question, successes in feedback:
-                teacher.update(question, successes, config.group_size)
-            feedback = list(zip(questions, rows.successes, strict=True))
+            for outcome in feedback:
+                teacher.update(*outcome)
+            feedback = list(zip(questions, rows.successes, rows.completions, strict=True))
     finally:
         dist.destroy_process_group()
     return np.concatenate(predicted)

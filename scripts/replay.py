@@ -12,8 +12,10 @@ fails again, and each line says whether its log-probs are finite.
 import json
 import sys
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -30,27 +32,39 @@ from plumbing.files import plain, read_lines, write_lines
 from plumbing.models import download_models
 from plumbing.plugins import path_of
 from plumbing.problems import Problems
-from sampler import Selections
+from sampler import DynamicSampling, Selections, file_of, find_sampler
 from scripts import analysis
 from verify import Verifier
 
 
-class Recorded:
-    """A sampler that proposes the rows of selections.jsonl in order."""
+def selections_of(rows: list[dict], again: bool) -> Selections:
+    """Make the Selections of one round from its rows of selections.jsonl."""
+    if not rows:
+        return Selections.unscored([], again=again)
+    names = ("pool", "utilities", "chosen", "explored", "completions")
+    pool_N_K, utilities_N_K, chosen_N, explored_N, G_N = (
+        np.array([row[name] for row in rows]) for name in names
+    )
+    position_N = (pool_N_K == chosen_N[:, None]).argmax(axis=1)
+    return Selections(pool_N_K, utilities_N_K.astype(float), position_N, explored_N, G_N, again)
 
-    def __init__(self, rows: list[dict]):
-        self.rows = rows
+
+class Recorded:
+    """A sampler that proposes the rounds of selections.jsonl in order. A step's last rounds without
+    rows are not in the file, and change no number. train_on: the run's."""
+
+    def __init__(self, rows: list[dict], train_on: Callable):
+        self.train_on, self.rounds = train_on, deque()
+        for _, group in groupby(rows, key=lambda row: row["step"]):
+            last = (step := list(group))[-1]["round"]
+            for i in range(last + 1):
+                of_round = [row for row in step if row["round"] == i]
+                self.rounds.append(selections_of(of_round, again=i < last))
 
     def propose(self, n: int) -> Selections:
-        rows, self.rows = self.rows[:n], self.rows[n:]
-        pool_N_K, utilities_N_K, chosen_N, explored_N = (
-            np.array([row[name] for row in rows])
-            for name in ("pool", "utilities", "chosen", "explored")
-        )
-        position_N = (pool_N_K == chosen_N[:, None]).argmax(axis=1)
-        return Selections(pool_N_K, utilities_N_K.astype(float), position_N, explored_N)
+        return self.rounds.popleft()
 
-    def observe(self, index_N, successes_N, G) -> None: ...
+    def observe(self, outcomes) -> None: ...
 
     def metrics(self) -> dict:
         return {}
@@ -69,7 +83,8 @@ def load(
     if layout.world != ranks:
         command = f"torchrun --nproc_per_node {ranks} -m scripts.replay {run_dir} --step {step}"
         raise InputError(f"{run_dir} was trained by {ranks} student ranks: {command}")
-    for name, path in {"train_data": config.train_data, "reward": path_of(config.reward)}.items():
+    files = {"train_data": config.train_data, "reward": path_of(config.reward)}
+    for name, path in (files | {"sampler": file_of(config.sampler)}).items():
         if path:
             analysis.check_unchanged(path, settings[f"{name}_crc32"])
     rows = read_lines(run_dir / "selections.jsonl", torn=True)
@@ -77,7 +92,9 @@ def load(
     if not 1 <= step <= last:
         raise InputError(f"--step {step}: {run_dir} has steps 1 to {last}")
     start = checkpoint.latest_valid_checkpoint(run_dir, before=step)
-    return config, layout, Recorded([row for row in rows if start < row["step"] <= step]), start
+    cls = DynamicSampling if config.resample_rounds else find_sampler(config.sampler)
+    rows = [row for row in rows if start < row["step"] <= step]
+    return config, layout, Recorded(rows, cls.train_on), start
 
 
 def is_same(logged: dict | None, row: dict) -> bool:
@@ -112,8 +129,9 @@ def replay(run_dir: Path, last: int, student, sampler: Recorded, start: int) -> 
             failure = error
             break
         same.append(student.layout.rank > 0 or is_same(logged.get(step), row))
-    step, selections, rollouts, _ = latest[-1]
-    lines = outcome_lines(student, selections, rollouts, failed=failure is not None)
+    rounds, rollouts, _ = latest[-1]
+    step = rounds[0][1].step
+    lines = outcome_lines(student, rollouts, failed=failure is not None)
     if failure:
         same.append(step not in logged)
     if student.layout.rank == 0:
@@ -125,15 +143,16 @@ def replay(run_dir: Path, last: int, student, sampler: Recorded, start: int) -> 
     return all(same)
 
 
-def outcome_lines(student, selections, rollouts, failed: bool) -> list[dict]:
+def outcome_lines(student, rollouts, failed: bool) -> list[dict]:
     """A line for each completion. If the step failed, also whether its log-probs are finite: every
     rank forwards each row alone."""
     c, lines = student.config, []
-    rewards_P_G = rollouts.rewards_P_G(c.group_size)
-    advantage_B = grpo.group_advantages(rewards_P_G, c.advantage_std).flatten().tolist()
-    for b, problem in enumerate(selections.index_N.repeat(c.group_size).tolist()):
+    rewards_B, advantage_B = torch.tensor(rollouts.rewards), torch.zeros(len(rollouts))
+    for rows in rollouts.groups():
+        advantage_B[rows] = grpo.group_advantages(rewards_B[rows][None], c.advantage_std)[0]
+    for b, problem in enumerate(rollouts.problems):
         line = {"problem": problem, "reward": rollouts.rewards[b], "status": rollouts.statuses[b]}
-        line |= {"advantage": advantage_B[b], "prompt_ids": rollouts.prompt_ids[b]}
+        line |= {"advantage": advantage_B[b].item(), "prompt_ids": rollouts.prompt_ids[b]}
         line["completion_ids"] = rollouts.completion_ids[b]
         line["completion"] = student.tokenizer.decode(rollouts.completion_ids[b])
         if failed:

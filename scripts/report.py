@@ -98,10 +98,10 @@ def selections(run: Run, problems: Problems | None) -> list[tuple[str, float, li
     tried = run.selections.groupby("chosen").agg(
         step=("step", "max"),
         tries=("step", "size"),
+        of=("completions", "sum"),
         right=("successes", "sum"),
         predicted=("predicted", "last"),
     )
-    tried["of"] = tried.tries * run.config["group_size"]
     tried["far"] = abs(tried.right / tried.of - 0.5)
     tried = tried.sort_values(["far", "tries", "step"], ascending=[True, False, False])
     kinds = {

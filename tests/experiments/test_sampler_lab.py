@@ -13,7 +13,7 @@ def test_the_student_by_hand():
     bank = SimpleNamespace(skill=np.array([0, 0, 1]), difficulty=np.array([0, np.log(3), 0]))
     student = lab.Student(np.zeros(lab.SKILLS))
     assert student.p(bank, np.arange(3)) == pytest.approx([0.5, 0.25, 0.5])
-    student.learn(bank, np.array([0, 2]), np.array([8, 16]))  # y = 0.5, and a dead group
+    student.learn(bank, np.array([0, 2]), np.array([0.5, 0.0]))  # a live and a dead group
     assert student.ability_S == pytest.approx([0.005] + [0.0005] * 7)
 
 

@@ -11,7 +11,7 @@ CONFIG = asdict(train.parse(["--preset", "demo", "--sampler", "uniform"])) | {"o
 CONFIG |= {"group_size": 4, "prompts_per_step": 2, "world_size": 8, "student_ranks": 8}
 CONFIG |= {"model": "", "teacher_model": "", "train_data": "", "val_data": ""}
 GOLDILOCKS = {"sampler": "goldilocks", "student_ranks": 6}
-STEP = {"groups": 2, "completion_tokens": 100_000, "seconds": 3600.0}
+STEP = {"groups": 2, "completions": 8, "completion_tokens": 100_000, "seconds": 3600.0}
 STEP |= {"zero_variance": 0.5, "grad_norm": 0.1}
 
 
@@ -19,7 +19,8 @@ def selection(step, explored, utilities, successes, chosen=0, G=16):
     """A selection from as many problems as there are utilities; `chosen` is its position."""
     pool, p = list(range(10, 10 + len(utilities))), successes / G
     row = {"step": step, "pool": pool, "utilities": utilities, "chosen": pool[chosen]}
-    return row | {"explored": explored, "successes": successes, "y": math.sqrt(p * (1 - p))}
+    row |= {"explored": explored, "completions": G, "successes": successes}
+    return row | {"round": 0, "y": math.sqrt(p * (1 - p))}
 
 
 def make_run(folder, rows=(), selections=(), verdicts=(), **config):

@@ -55,7 +55,7 @@ def test_measures_by_hand(tmp_path):
     assert all(math.isnan(value) for value in audit.measures(run, 3, 4).values())
 
 
-def test_gradient_norm_with_dead_rows_out_or_resampling(tmp_path):
+def test_gradient_norm_with_dead_rows_out_or_more_groups(tmp_path):
     """--dead_rows out logs the divided norm. Of DAPO's groups only P are in the loss."""
     name = "gradient norm, dead rows "
     out = audit.measures(load(tmp_path / "out", dead_rows="out"), 1, 1)
@@ -63,8 +63,11 @@ def test_gradient_norm_with_dead_rows_out_or_resampling(tmp_path):
     assert out[name + "out: ÷ live share"] == pytest.approx(0.1)
     # 6 and 3 live of 12: 4 and 3 of 4 are in the loss
     rows = [{"step": t, "groups": 12, "zero_variance": dead} for t, dead in ((1, 0.5), (2, 0.75))]
-    dapo = audit.measures(load(tmp_path / "dapo", rows), 1, 2)
+    dapo = audit.measures(load(tmp_path / "dapo", rows, resample_rounds=2), 1, 2)
     assert dapo[name + "out: ÷ live share"] == pytest.approx((0.1 + 0.1 / 0.75) / 2)
+    # A sampler may propose 12 groups of unlike size itself: all are in the loss.
+    more = audit.measures(load(tmp_path / "more", rows), 1, 2)
+    assert more[name + "out: ÷ live share"] == pytest.approx((0.1 / 0.5 + 0.1 / 0.25) / 2)
 
 
 def test_each_quarter_has_the_same_steps_for_all_runs(tmp_path):

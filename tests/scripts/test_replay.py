@@ -2,15 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import train
 from plumbing.files import read_lines, write_lines
+from sampler import Outcomes, Selections
 from scripts import replay
 from tests.helpers.ranks import contents, torchrun
 
-pytestmark = pytest.mark.slow
 TOKEN = 12  # the demo's digit 1: in a test, completions with it get a log-prob of NaN
 FLAGS = "--preset demo --seed 3 --prompts_per_step 6 --group_size 4 --max_completion_tokens 40"
 FLAGS += " --steps 4 --eval_every 4 --checkpoint_every 2 --candidates 2 --verify_workers 1"
@@ -28,15 +29,35 @@ def run(folder, data, n, *flags, before=lambda: None):
     return ranks(n, train.main, *FLAGS.split(), *given, "--out", folder, before=before)
 
 
+def test_recorded_rounds_are_proposed_as_they_were():
+    """A step of three rounds, the second without problems, and a step of one."""
+    pools, utilities, at = np.array([[3, 5], [9, 2]]), np.array([[0.1, 0.4]] * 2), np.array([1, 0])
+    first = Selections(pools, utilities, at, np.array([False, True]), np.array([2, 3]), again=True)
+    empty = Selections.unscored([], completions_N=np.zeros(0, int), again=True)
+    third = Selections.unscored([9, 5], completions_N=np.array([8, 1]))
+    rounds, rows = [(1, 0, first), (1, 1, empty), (1, 2, third), (2, 0, third)], []
+    for step, i, s in rounds:
+        outcomes = Outcomes(step, s.index_N, s.completions_N, *[np.zeros(len(s.index_N), int)] * 3)
+        rows += s.lines(outcomes, round=i)
+    recorded = replay.Recorded(rows, None)
+    for *_, s in rounds:
+        proposed = recorded.propose(2)
+        assert (proposed.again, proposed.rows(4)) == (s.again, s.rows(4))
+        np.testing.assert_array_equal(proposed.utilities_N_K, s.utilities_N_K)
+        assert proposed.explored_N.tolist() == s.explored_N.tolist()
+
+
+@pytest.mark.slow
 def test_steps_are_reproduced_bit_for_bit(halfway, tmp_path):
-    """A run of two student ranks and a teacher, from step 2 and without the teacher."""
+    """Steps of two rounds on two student ranks and a teacher, from step 2, without the teacher."""
     folder = tmp_path / "run"
-    assert run(folder, halfway, 3, "--teacher_ranks", 1)[0] == 0
+    assert run(folder, halfway, 3, "--teacher_ranks", 1, "--resample_rounds", 1)[0] == 0
     before = contents(folder)
     code, output = ranks(2, replay.main, "--step", 4, folder)
     assert code == 0 and "step 3: " in output and "step 4: " in output and "step 2: " not in output
     chosen = [row for row in read_lines(folder / "selections.jsonl") if row["step"] == 4]
     lines = read_lines(folder / "replay/step_4.jsonl")
+    assert {row["round"] for row in chosen} == {0, 1}
     assert [line["problem"] for line in lines] == [r["chosen"] for r in chosen for _ in range(4)]
     assert sum(line["reward"] for line in lines) == sum(row["successes"] for row in chosen)
     for line in lines[::5]:
@@ -50,6 +71,7 @@ def test_steps_are_reproduced_bit_for_bit(halfway, tmp_path):
     assert code == 1 and "  grad_norm: " in output and output.count(" then, ") == 1
 
 
+@pytest.mark.slow
 def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(halfway, tmp_path):
     def poison():
         forward = train.Policy.forward

@@ -15,7 +15,7 @@ SAMPLE = {"step": 2, "problem": 10, "status": "wrong", "prompt": "√2 < ?", "co
 # dead.
 EXPECTED = r"""· about 2:10:00 left · validation accuracy 25.0% → 50.0% · dead groups 50.0%
 last box \frac{1}{2} reference gold10
-Never solved, 33.3% 10 < x & y? #10 · 0 of 8 right · step 2 · predicted 0.40
+Never solved, 33.3% 10 < x & y? #10 · 0 of 12 right · step 2 · predicted 0.40
 Sometimes solved, 33.3% 12 < x & y? #12 · 2 of 4 right · step 2 · predicted 0.50
 Always solved, 33.3% 11 < x & y? #11 · 4 of 4 right · step 1 · predicted 0.30
 correct 1 2 66.7% wrong 1 1 33.3% no_box 1 0 0.0%
@@ -29,9 +29,9 @@ def words_of(html):
 
 
 def make(folder, steps=4, done=2, **config):
-    """A run at step `done`: an hour a step, ten minutes an evaluation (every 2 steps), groups of 4.
+    """A run at step `done`: an hour a step, ten minutes an evaluation (every 2 steps).
 
-    Problem 10 is never solved, 11 always, 12 half of the time.
+    Groups of 4 or 8. Problem 10 is never solved, 11 always, 12 half of the time.
     """
     data = folder.parent / "data.jsonl"
     problems = [{"problem": f"{i} < x & y?", "expected_answer": f"gold{i}"} for i in range(20)]
@@ -43,7 +43,7 @@ def make(folder, steps=4, done=2, **config):
         row |= {"val_accuracy": 0.25 + row["step"] / 8, "eval_s": 600.0}
     known = [0.4, 0.3, 0.5] if config.get("sampler") == "goldilocks" else [None] * 3
     chosen = [selection(1, False, known, 0, G=4), selection(1, True, known, 4, 1, G=4)]
-    chosen += [selection(2, False, known, 0, G=4), selection(2, True, known, 2, 2, G=4)]
+    chosen += [selection(2, False, known, 0, G=8), selection(2, True, known, 2, 2, G=4)]
     make_run(folder, rows, chosen, **facts | config)
     write_lines(folder / "samples.jsonl", [SAMPLE | {"step": 1}, SAMPLE])
     for step, statuses in {0: "correct wrong no_box", 2: "wrong correct correct"}.items():
@@ -75,7 +75,7 @@ def test_runs_that_are_being_written(tmp_path):
         with (run / f"{name}.jsonl").open("a") as file:
             file.write('{"step": 3, "probl')
     page = words_of(report.page([run, waiting])[0])
-    for words in ("2 of 4", "Newest samples None yet.", "Evaluation None yet.", "0 of 8 right"):
+    for words in ("2 of 4", "Newest samples None yet.", "Evaluation None yet.", "0 of 12 right"):
         assert words in page
     assert f"{waiting}: no step yet" in page and "data.jsonl has changed since" in page
     assert "predicted" not in page
