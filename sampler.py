@@ -96,8 +96,7 @@ class Selections:
         return np.take_along_axis(self.utilities_N_K, self.chosen_N[:, None], axis=1)[:, 0]
 
     def rows(self, G: int) -> list[int]:
-        """Return the problem of each completion to generate, G of each unless the selection says
-        otherwise. Raises InputError for a problem proposed twice, or without completions."""
+        """Return the problem of each completion to generate. Raises InputError at bad proposals."""
         index_N = self.index_N
         counts = G if self.completions_N is None else self.completions_N
         if len(np.unique(index_N)) < len(index_N) or np.any(np.less(counts, 1)):
@@ -205,8 +204,7 @@ class Uniform:
         """Learn nothing."""
 
     @staticmethod
-    def train_on(outcomes: Outcomes, n: int) -> np.ndarray:
-        """Train on every group."""
+    def train_on(outcomes: Outcomes, n: int) -> np.ndarray:  # every group
         return np.arange(len(outcomes.index_N))
 
     def state_dict(self) -> dict:
@@ -347,7 +345,7 @@ def file_of(spec: str) -> Path | None:
 
 def find_sampler(spec: str) -> type[Sampler]:
     """Return the class that --sampler names: a key of SAMPLERS, the name of a file in samplers/
-    (success_rate: SuccessRate), or FILE.py:CLASS. Raises InputError if that is no sampler."""
+    (bag_of_words: BagOfWords), or FILE.py:CLASS. Raises InputError if that is no sampler."""
     if spec in SAMPLERS:
         return SAMPLERS[spec]
     if ".py" not in spec and not file_of(spec).is_file():

@@ -1,6 +1,6 @@
 """Compare samplers on a simulated student, without a language model, in two minutes.
 
-    python -m experiments.sampler_lab --problems 1000 300000 --samplers uniform thompson my.py:Mine
+    python -m experiments.sampler_lab --problems 1000 300000 --samplers uniform mopps my.py:Mine
 
 A problem has a skill k, one of 8, and a difficulty d ~ N(0, 3²). The student solves it with
 probability p = σ(a_k - d), where a_k ~ N(-1, 1) at the start. A group of G attempts, of which the

@@ -45,9 +45,9 @@ def test_history_needs_many_passes_and_a_teacher_does_not():
     def run(name, n, visibility=0.9):
         return lab.simulate(name, n, visibility, steps=120, seed=0)
 
-    names = ("uniform", "thompson", "skip", "goldilocks", "oracle")
+    names = ("uniform", "mopps", "in_order", "goldilocks", "oracle")
     many, few = ({name: run(name, n)["dead groups"] for name in names} for n in (300, 100_000))
-    for name in ("thompson", "skip"):  # 7 passes, then 0.02 of one
+    for name in ("mopps", "in_order"):  # 7 passes, then 0.02 of one
         assert many[name] < many["uniform"] - 0.05
         assert few[name] == pytest.approx(few["uniform"], abs=0.03)
     assert few["oracle"] < 0.05 < few["goldilocks"] < few["uniform"] - 0.1

@@ -15,7 +15,7 @@ FLAGS = {  # what is wrong -> the error
     "--epsilon nan": "argument --epsilon: nan: must be in [0, 1]",
     "--loss ppo": "argument --loss: invalid choice: 'ppo'",
     "--sampler softmax --epsilon 0.1": "--epsilon: the sampler softmax does not use it",
-    "--sampler category": "--sampler category needs --column, a column of the training data",
+    "--sampler sec": "--sampler sec needs --column, a column of the training data",
     "--sampler uniform --teacher_lag 0": "--teacher_lag: the sampler uniform has no teacher",
     "--sampler_args a=1": "--sampler_args a=1: the settings of goldilocks are: none",
     "--sampler skip --sampler_args bas=1": "the settings of skip are: base [0.5], longest [5]",

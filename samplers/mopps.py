@@ -5,12 +5,14 @@ import numpy as np
 from sampler import Context, Outcomes, Pooled, utility_target
 
 
-class Thompson(Pooled):
-    """MoPPS (Qu et al., 2025, arXiv 2507.04632): p ~ Beta(α, β) is drawn from each problem's
-    posterior, and the p nearest to 1/2 chosen from each pool; problems are revisited."""
+class Mopps(Pooled):
+    """MoPPS (Qu et al., 2025, arXiv 2507.04632; thu-rllab/MoPPS at a883f51): p ~ Beta(α, β) is
+    drawn from each candidate's posterior, and of n · K the n with p nearest to 1/2 are chosen.
+    `decay` weighs earlier counts at each visit: theirs is 1 on MATH, 0.5 on other data. They take
+    16 candidates a prompt from a shuffled pass; here a problem may return at any time."""
 
     revisits = True
-    settings = {"decay": 0.5}  # of earlier counts, at each visit, towards Beta(1, 1); as theirs
+    settings = {"decay": 0.5, "best_of_all": 1}
     learned = ("alpha", "beta")
 
     def __init__(self, context: Context):

@@ -6,7 +6,7 @@ from sampler import Context, Outcomes, Pooled
 from samplers.softmax import boltzmann
 
 
-class Category(Pooled):
+class Sec(Pooled):
     """Self-Evolving Curriculum (Chen et al., 2025, arXiv 2505.14970). Its reward, a group's mean
     |Â|, is 2y; here the value of an arm follows y. P(c) ∝ exp(value / T) decides between the
     categories in a pool; the problem is drawn uniformly within its category."""
