@@ -10,9 +10,10 @@ class Greso(Uniform):
     latest z groups were all easy (or all hard) is skipped with probability 1 - max(p^z, 0.01). From
     the second pass on, p_easy and p_hard move by 0.01 a step towards shares of easy and hard groups
     of `dead` / 3 and 2/3 · `dead`. A step begins with `first` · n problems and refills until n
-    groups are live; a refill that should suffice is the last.
+    groups are live, at most `rounds` times; a refill that should suffice is the last.
 
-    Theirs counts a format reward, and has a least refill of 64 problems."""
+    Theirs counts a format reward, refills with 64 problems or more, and drops dead groups; here
+    they fill a short step up to n. The limit on refills is ours."""
 
     flags = ()
     settings = {"dead": 0.25, "first": 1.5, "refill": 1.25, "rounds": 10}
@@ -31,7 +32,8 @@ class Greso(Uniform):
         if self.rounds:
             live_N = self.rounds[-1].live_N
             missing = n - sum(int(outcomes.live_N.sum()) for outcomes in self.rounds)
-            size = self.settings["refill"] * max(0, missing) / max(live_N.mean(), 1e-9)
+            expected = self.settings["refill"] * max(0, missing) * len(live_N)
+            size = expected / max(live_N.sum(), 1e-9)
         self.again = not self.rounds or (size > most and len(self.rounds) < self.settings["rounds"])
         index_N = self.kept(int(np.ceil(min(size, most))))
         return Selections.unscored(index_N, again=self.again)

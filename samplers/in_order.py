@@ -23,9 +23,12 @@ class InOrder(Uniform):
             self.position += 1
             if self.fits(index):
                 index_N.append(index)
+            else:
+                self.status[index] = self.OVERLONG
         return Selections.unscored(index_N)
 
     def metrics(self) -> dict[str, float]:
         """Return `passes` over the file, and the share of this one, `coverage`."""
         passes, position = divmod(self.position.item(), len(self.problems))
-        return {"passes": passes + 1, "coverage": position / len(self.problems)}
+        coverage = position / len(self.problems)
+        return super().metrics() | {"passes": passes + 1, "coverage": coverage}

@@ -21,8 +21,9 @@ def allocate(p_N: np.ndarray, total: int, least: int, most: int) -> np.ndarray:
 
 class Knapsack(BagOfWords):
     """Knapsack RL (Li et al., 2025, arXiv 2509.25849): uniform problems, groups of unlike sizes.
-    Theirs takes p from the problem's latest visit, and gives all that is left to problems with
-    p = 0; here p is the bag of words', as problems are visited once."""
+    Theirs takes p from stored success rates, and gives what other problems cannot use to those with
+    p = 0; here p is the bag of words', as problems are visited once, and every completion goes
+    where it adds most."""
 
     flags = ()
     settings = BagOfWords.settings | {"least": 2, "most": 64}

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from plumbing.errors import InputError
 from sampler import Context, Outcomes, Selections, Uniform
 
 
@@ -19,6 +20,9 @@ class Speed(Uniform):
 
     def __init__(self, context: Context):
         super().__init__(context)
+        if self.G <= self.settings["screen"]:
+            least = f"more than `screen`, {self.settings['screen']}"
+            raise InputError(f"--group_size {self.G}: this sampler needs {least}")
         self.screened: Outcomes | None = None
 
     def propose(self, n: int) -> Selections:
@@ -41,5 +45,6 @@ class Speed(Uniform):
 
     @staticmethod
     def train_on(outcomes: Outcomes, n: int) -> np.ndarray:
-        """Train on the groups that were continued."""
-        return np.flatnonzero(outcomes.completions_N == outcomes.completions_N.max())
+        """Train on the groups that were continued; on none if all that were screened are dead."""
+        largest_N = outcomes.completions_N == outcomes.completions_N.max()
+        return np.flatnonzero(outcomes.live_N & largest_N)

@@ -1,12 +1,16 @@
 """samplers/: each follows the protocol, and makes the choice that defines it."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 from plumbing.errors import InputError
 from sampler import FOLDER, SAMPLERS, find_sampler
-from tests.helpers.samplers import Numbers, build, outcomes, same
+from samplers.knapsack import allocate
+from samplers.vcrl import variance
+from tests.helpers.samplers import Numbers, build, outcomes, same, take_step
 
 NAMES = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py"))]
 
@@ -16,27 +20,42 @@ def make(name, n, fits=lambda index: True, values=(0, 0.2, 0.4, 0.6), **config):
     return build(find_sampler(name), Numbers(n, values), fits, **config)
 
 
+def half(index_N, G_N):
+    """Half of the completions of every problem are right."""
+    return G_N // 2
+
+
+def none(index_N, G_N):
+    return 0 * G_N
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_sampler_follows_the_protocol(name, tmp_path):
     """Distinct problems that fit, utilities in [0, 0.5], bit-exact resume, randomness by seed."""
     config = {"n": 100, "fits": lambda i: i % 7 > 0, "candidates": 4, "epsilon": 0.5}
     first, second, other = (make(name, **config, seed=seed) for seed in (1, 1, 2))
 
-    def step(sampler):
-        s = sampler.propose(5)
-        assert len(set(s.pool_N_K.ravel().tolist())) == s.pool_N_K.size
-        assert (s.index_N % 7 > 0).all()
-        u_N_K = s.utilities_N_K
-        assert np.isnan(u_N_K).all() or (u_N_K.min() >= 0 and u_N_K.max() <= 0.5)
-        sampler.observe(outcomes(s.index_N, np.clip(s.index_N % 23 - 3, 0, 16)))  # many none or all
-        return s
+    def step(sampler, number):
+        """Take a step in which many groups have none or all right."""
+        rounds, o = take_step(sampler, 5, lambda i, G: G * (i % 23 - 3).clip(0, 16) // 16, number)
+        for s in rounds:
+            assert len(set(s.pool_N_K.ravel().tolist())) == s.pool_N_K.size
+            assert (s.index_N % 7 > 0).all()
+            scores = s.utilities_N_K
+            assert np.isnan(scores).all() or (scores.min() >= 0 and scores.max() <= 0.5)
+        chosen = sampler.train_on(o, 5)
+        assert 0 < len(set(chosen.tolist())) == len(chosen) and set(chosen) <= {*range(len(o.y_N))}
+        return rounds
 
-    assert not same(step(first), step(other))
-    for _ in range(30):  # more than one pass
-        step(first)
+    def equal(a, b):
+        return len(a) == len(b) and all(map(same, a, b))
+
+    assert equal(step(first, 1), step(other, 1)) == (name == "in_order")
+    for number in range(2, 32):  # more than one pass
+        step(first, number)
     torch.save(first.state_dict(), tmp_path / "s.pt")
     second.load_state_dict(torch.load(tmp_path / "s.pt", weights_only=True))
-    assert all(same(step(first), step(second)) for _ in range(6))
+    assert all(equal(step(first, number), step(second, number)) for number in range(32, 38))
     assert first.metrics() == second.metrics() and first.metrics()["overlong"] == 15
 
 
@@ -50,8 +69,8 @@ def test_softmax_chooses_by_the_softmax_of_utilities_over_the_temperature(settin
     assert share == pytest.approx([0.1, 0.3, 0.6], abs=five_deviations) and not explored.any()
 
 
-def test_success_rate_teaches_p_and_takes_the_nearest_to_one_half():
-    sampler = make("success_rate", 501)  # the teacher predicts i/1000 = p/2
+def test_pcl_teaches_p_and_takes_the_nearest_to_one_half():
+    sampler = make("pcl", 501)  # the teacher predicts i/1000 = p/2
     s = sampler.propose(5)
     p_N_K = s.pool_N_K / 500
     assert s.utilities_N_K == pytest.approx(np.sqrt(p_N_K * (1 - p_N_K)))
@@ -62,8 +81,8 @@ def test_success_rate_teaches_p_and_takes_the_nearest_to_one_half():
     assert call.args == ("7", 12, 16) and call.kwargs["target"](0.75) == 0.375
 
 
-def test_thompson_counts_by_hand_decays_them_and_revisits_problems():
-    sampler = make("thompson", 40, candidates=2)
+def test_mopps_counts_by_hand_decays_them_and_revisits_problems():
+    sampler = make("mopps", 40, candidates=2)
     sampler.observe(outcomes([3], [12]))
     assert (sampler.alpha[3], sampler.beta[3]) == (13, 5)  # the prior 1, 1 and 12 right, 4 wrong
     sampler.observe(outcomes([3], [16]))
@@ -76,28 +95,8 @@ def test_thompson_counts_by_hand_decays_them_and_revisits_problems():
     assert set(first) & set(second)  # in a pass they would be two halves of the 40
 
 
-def test_skip_keeps_a_problem_with_half_the_probability_for_each_dead_group_in_a_row():
-    sampler = make("skip", 4000)
-    for _ in range(2):  # all wrong, all right: both dead, twice
-        sampler.observe(outcomes(range(2000), np.repeat([0, 16], 1000)))
-    seen = np.concatenate([sampler.propose(10).index_N for _ in range(240)])
-    assert len(set(seen)) == 2400  # still one pass: nothing twice
-    # A quarter of the first 2,000 and all of the others.
-    assert (seen < 2000).mean() == pytest.approx(0.2, abs=0.04)
-    sampler.observe(outcomes([0], [1]))
-    for _ in range(9):
-        sampler.observe(outcomes([1], [0]))
-    assert sampler.dead[:2].tolist() == [0, 5]
-
-
-def test_skip_still_proposes_where_every_problem_is_dead():
-    sampler = make("skip", 12)
-    sampler.dead[:] = 5
-    assert len(set(sampler.propose(12).index_N.tolist())) == 12
-
-
-def test_category_draws_a_category_first_whatever_its_size():
-    sampler = make("category", 80, values=[*"aaab"], candidates=80, settings={"temperature": 0.1})
+def test_sec_draws_a_category_first_whatever_its_size():
+    sampler = make("sec", 80, values=[*"aaab"], candidates=80, settings={"temperature": 0.1})
     pool = np.tile(np.arange(80), (4000, 1))  # all 80 are one pool
     for ahead, share in ((0, 0.5), (0.1, np.e / (1 + np.e))):
         sampler.value_C[:] = 0.25, 0.25 + ahead  # b is e times as likely as a, if ahead
@@ -105,8 +104,8 @@ def test_category_draws_a_category_first_whatever_its_size():
         assert (chosen % 4 == 3).mean() == pytest.approx(share, abs=0.04)  # the share of b
 
 
-def test_category_values_by_hand():
-    sampler = make("category", 8, values=[*"abcd"])
+def test_sec_values_by_hand():
+    sampler = make("sec", 8, values=[*"abcd"])
     sampler.observe(outcomes([0, 4, 1], [10, 0, 4], 20))  # y = 0.5, 0 | 0.4
     assert sampler.value_C == pytest.approx([0.125, 0.2, 0, 0])  # half of the way to their means
 
@@ -140,3 +139,174 @@ def test_headroom_draws_in_proportion_to_the_square_and_teaches_the_accuracy_lef
 def test_target_takes_the_nearest():
     s = make("target", 1000).propose(5)  # the teacher predicts i/1000
     assert s.index_N.tolist() == [min(pool, key=lambda i: abs(i - 400)) for pool in s.pool_N_K]
+
+
+@pytest.mark.parametrize("name", ["pcl", "mopps"])
+def test_best_of_all_takes_the_best_of_all_candidates(name):
+    all_best = make(name, 501).propose(5)
+    assert sorted(all_best.utility_N) == sorted(all_best.utilities_N_K.ravel())[-5:]
+    of_pools = make(name, 501, settings={"best_of_all": 0}).propose(5)
+    assert of_pools.utility_N.tolist() == of_pools.utilities_N_K.max(axis=1).tolist()
+    assert set(of_pools.pool_N_K.ravel()) == set(all_best.pool_N_K.ravel())
+    assert of_pools.utility_N.sum() < all_best.utility_N.sum()
+
+
+def test_in_order_takes_the_file_again_and_again():
+    sampler = make("in_order", 10, lambda i: i % 7 > 0)
+    order = [sampler.propose(3).index_N.tolist() for _ in range(3)]
+    assert order == [[1, 2, 3], [4, 5, 6], [8, 9, 1]]
+    assert sampler.metrics() == {"passes": 2, "coverage": 0.2, "overlong": 2}
+
+
+class Words(Numbers):
+    def question(self, index):
+        return f"An {('even', 'odd')[index % 2]} number, {'abcdefg'[index % 7]}."  # 6 tokens
+
+
+def test_bag_of_words_by_hand_and_learns_a_word_that_decides():
+    sampler = build(find_sampler("bag_of_words"), Words(100), settings={"rate": 0.3})
+    sampler.observe(outcomes([2], [16]))
+    # p = 1/2 and p̂ = 1, so all six gradients are negative and equal; AdaGrad's first step is its
+    # rate: p = σ(6 · 0.3 / √6).
+    assert sampler.predict(2) == pytest.approx(1 / (1 + np.exp(-0.3 * np.sqrt(6))))
+    for i in range(400):
+        sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
+    assert sampler.predict(98) == pytest.approx(0.5, abs=0.1) and sampler.predict(99) < 0.1
+    s = sampler.propose(5)
+    assert s.utility_N == pytest.approx(s.utilities_N_K.max(axis=1)) and (s.index_N % 2 == 0).all()
+
+
+def test_greso_skips_by_the_streak_with_a_floor():
+    sampler = make("greso", 4000)
+    for _ in range(2):  # all wrong, all right, live: the latter never count
+        sampler.observe(outcomes(range(3000), np.repeat([0, 16, 8], 1000)))
+    assert sampler.streak[[0, 1000, 2000, 3000]].tolist() == [-2, 2, 0, 0]
+    seen = np.concatenate([sampler.kept(10) for _ in range(240)])
+    assert len(set(seen)) == 2400  # still one pass: nothing twice
+    # 0.5² of the first 2,000 and all of the others.
+    assert (seen < 2000).mean() == pytest.approx(0.2, abs=0.04)
+    sampler.observe(outcomes([0, 1, 1000], [16, 1, 16]))
+    assert sampler.streak[[0, 1, 1000]].tolist() == [1, 0, 3]
+    floor = make("greso", 40_000)
+    floor.streak[:] = 20  # 0.5²⁰ < 0.01, so that one in 100 is kept
+    floor.kept(200)
+    assert (floor.status == floor.TRAINED).sum() == pytest.approx(20_000, rel=0.2)
+
+
+def test_greso_adapts_from_the_second_pass_on():
+    sampler = make("greso", 10)
+    groups = outcomes(range(10), [16, 0, *[8] * 8])  # a tenth easy, a tenth hard
+    sampler.observe(groups)
+    assert sampler.p_2.tolist() == [0.5, 0.5]
+    sampler.passes = 2
+    sampler.observe(groups)
+    assert sampler.p_2 == pytest.approx([0.49, 0.51])  # targets: 1/12 easy, 1/6 hard
+    for _ in range(50):
+        sampler.observe(groups)
+    assert sampler.p_2 == pytest.approx([0.05, 0.95])
+
+
+def test_greso_refills_until_a_refill_should_suffice():
+    def sizes(*live, n=100):
+        """The number of problems in each round, of which so many are live."""
+        left = iter(live)
+        solve = lambda i, G: 8 * (np.arange(len(i)) < next(left, 0))  # noqa: E731
+        rounds, o = take_step(sampler := make("greso", n), 8, solve)
+        chosen = sampler.train_on(o, 8)
+        assert o.live_N[chosen].sum() == min(8, o.live_N.sum()) and not sampler.rounds
+        return [len(s.index_N) for s in rounds]
+
+    assert sizes(8) == [12, 0]
+    assert sizes(6, 1) == [12, 5]  # 2 missing: 1.25 · 2 / (6/12) = 5, the last though one is live
+    assert sizes(2, 5) == [12, 12, 3]  # 1.25 · 6 / (2/12) = 45 > 12; then 1.25 · 1 / (5/12)
+    assert sizes(n=150) == 11 * [12]  # at most 10 refills
+    assert sizes(n=20) == [12, 8, 0, 0]  # all problems tried, all dead
+
+
+def test_speed_continues_live_groups_and_returns_the_surplus():
+    sampler = make("speed", 32)
+    rounds, o = take_step(sampler, 2, lambda i, G: np.where(i % 4 == 0, 0, G // 2))
+    screened, (chosen, G_N) = rounds[0].index_N, (rounds[1].index_N, rounds[1].completions_N)
+    assert len(screened) == 8 and set(rounds[0].completions_N) == {4} and set(G_N) == {12}
+    live = screened[screened % 4 > 0]
+    assert chosen.tolist() == live[:2].tolist()
+    trained = sampler.train_on(o, 2)
+    assert o.index_N[trained].tolist() == chosen.tolist()
+    assert o.completions_N[trained].tolist() == [16, 16]
+    assert (sampler.status[live[2:]] == sampler.UNSEEN).all()
+    assert (sampler.status == sampler.TRAINED).sum() == 2 + 8 - len(live)
+    dead = take_step(sampler, 2, none)
+    assert len(dead[0][1].index_N) == len(sampler.train_on(dead[1], 2)) == 0
+    with pytest.raises(InputError, match="--group_size 4: this sampler needs more than `screen`, "):
+        make("speed", 32, group_size=4)
+
+
+def test_lilo_continues_the_highest_variance():
+    sampler = make("lilo", 8)  # all are screened; i of 8 are right
+    rounds, o = take_step(sampler, 2, lambda i, G: i * G // 8)
+    assert {*rounds[0].completions_N} == {*rounds[1].completions_N} == {8}
+    assert 4 in rounds[1].index_N and ({3, 5} & {*rounds[1].index_N})
+    trained = sampler.train_on(o, 2)
+    assert o.index_N[trained].tolist() == rounds[1].index_N.tolist()
+    few = make("lilo", 8)
+    rounds, _ = take_step(few, 2, lambda i, G: np.where(i == 6, 1, 0))
+    assert rounds[1].index_N.tolist() == [6]
+
+
+def test_reinforce_ada_leaves_with_two_right_and_two_wrong():
+    sampler = make("reinforce_ada", 4)
+    # Problem 0 has its two of each at once, 1 has one right a round, 2 none, 3 all.
+    rounds, o = take_step(sampler, 4, lambda i, G: np.array([4, 1, 0, 8])[i])
+    assert [len(s.index_N) for s in rounds] == [4, 3, 2, 2]
+    by_problem = dict(zip(o.index_N.tolist(), o.completions_N.tolist(), strict=True))
+    assert by_problem == {0: 8, 1: 16, 2: 32, 3: 32}
+    assert sampler.train_on(o, 4).tolist() == [0, 1, 2, 3]
+    rounds, _ = take_step(sampler, 4, half)
+    assert [len(s.index_N) for s in rounds] == [4, 0]  # it learns too late that it is done
+
+
+@pytest.mark.parametrize("p", [(0.5, 0.2, 0.9), (0.01, 0.7, 0.5), (0.0, 1.0, 0.3)])
+def test_knapsack_is_the_best_allocation(p):
+    def value(G_N):
+        return sum(
+            (1 - q**G - (1 - q) ** G) * q * (1 - q) ** 2 for q, G in zip(p, G_N, strict=True)
+        )
+
+    G_N = allocate(np.array(p), total=14, least=2, most=8)
+    possible = (c for c in itertools.product(range(2, 9), repeat=3) if sum(c) == 14)
+    assert G_N.sum() == 14 and G_N.min() >= 2 and G_N.max() <= 8
+    assert value(G_N) == pytest.approx(max(map(value, possible)))
+
+
+def test_knapsack_gives_completions_where_they_make_live_groups():
+    assert allocate(np.array([0.5, 0, 1]), 12, 2, 8).tolist() == [8, 2, 2]
+    assert allocate(np.array([0.5, 0, 1]), 12, 2, 6).tolist() == [6, 4, 2]  # no gain anywhere
+    sampler = build(find_sampler("knapsack"), Words(100))
+    assert sampler.propose(5).completions_N.tolist() == 5 * [16]  # nothing is known yet
+    for i in range(200):
+        sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
+    s = sampler.propose(10)  # odd problems are hard: more attempts make their groups live
+    odd = s.index_N % 2 == 1
+    assert s.completions_N.sum() == 160 and s.completions_N[odd].min() > s.completions_N[~odd].max()
+
+
+def test_vcrl_replaces_low_variance_from_memory_at_most_twice():
+    assert variance(outcomes(range(3), [2, 1, 0], 4)).tolist() == [1, 0.75, 0]
+    assert variance(outcomes(range(2), [2, 1], 5)) == pytest.approx([1, 4 / 6])
+    twin, right = make("vcrl", 100), np.zeros(100, dtype=int)
+    a, b, c, d = first = twin.draw(4)  # what the sampler will draw
+    twin.take(first)
+    e, f, *_ = twin.draw(4)
+    right[first], right[[e, f]] = (8, 7, 6, 5), 8  # of 16; all others are dead
+    sampler, replayed = make("vcrl", 100), []
+    for step in range(1, 7):
+        rounds, o = take_step(sampler, 4, lambda i, G: right[i], step)
+        assert len(rounds) == 2
+        replayed.append({*rounds[1].index_N})
+        best = o.index_N[sampler.train_on(o, 4)]
+        assert sorted(right[best]) == sorted(right[o.index_N])[-4:]
+    assert replayed == [set(), {a, b}, {a, b, e, f}, {c, d, e, f}, {c, d}, set()]
+    for step, passed in ((20, 4), (21, 0)):  # 3 of 16: 0.61 of the largest variance
+        sampler = make("vcrl", 100)
+        take_step(sampler, 4, lambda i, G: 0 * G + 3, step)
+        assert np.count_nonzero(sampler.left) == passed

@@ -1,5 +1,6 @@
 """Samplers over made-up problems, with a mock as their teacher."""
 
+from collections import Counter
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -27,16 +28,33 @@ class Numbers:
 
 def build(cls, problems, fits=lambda index: True, settings=None, **config):
     """Build a sampler whose teacher predicts i/1000 for the question "i" and records updates."""
-    config = {"candidates": 8, "epsilon": 0.0, "seed": 0, "column": "c"} | config
+    defaults = {"candidates": 8, "epsilon": 0.0, "seed": 0, "column": "c", "group_size": 16}
     teacher = Mock(predict=lambda questions: np.array([int(q) / 1000 for q in questions]))
     teacher.state_dict.return_value = teacher.metrics.return_value = {}
-    return cls(s.Context(problems, SimpleNamespace(**config), fits, teacher, settings or {}))
+    config = SimpleNamespace(**defaults | config)
+    return cls(s.Context(problems, config, fits, teacher, settings or {}))
 
 
 def outcomes(index, successes, G=16, step=1) -> s.Outcomes:
     """Make outcomes of G completions of each problem, a number or a list, without tokens."""
     columns = index, G, successes, 0, 0
     return s.Outcomes(step, *(np.resize(np.asarray(x, np.int64), len(index)) for x in columns))
+
+
+def take_step(sampler, n, solve, step=1):
+    """Take all rounds of a step, of 16 completions where the sampler does not choose their number.
+    solve(index_N, G_N) counts the right ones. Returns the rounds' proposals, the step's outcomes.
+    """
+    rounds, groups = [], {}
+    while not rounds or rounds[-1].again:
+        rounds.append(sampler.propose(n))
+        counts, index_N = Counter(rounds[-1].rows(16)), rounds[-1].index_N
+        G_N = np.array([counts[i] for i in index_N.tolist()], dtype=np.int64)
+        right_N = solve(index_N, G_N)
+        sampler.observe(outcomes(index_N, right_N, G_N, step))
+        for i, group in zip(index_N.tolist(), np.stack([right_N, G_N], 1), strict=True):
+            groups[i] = groups.get(i, 0) + group
+    return rounds, outcomes([*groups], *np.array([*groups.values()]).T, step)
 
 
 def same(a: s.Selections, b: s.Selections) -> bool:
