@@ -1,6 +1,8 @@
 """What only a GPU can show: bf16 over float32 masters, CUDA graphs, flash attention."""
 
+import os
 import signal
+import subprocess
 import sys
 from copy import deepcopy
 
@@ -125,6 +127,29 @@ def test_cuda_graphs_draw_the_same_tokens_as_the_cpu(temperature, tmp_path):
                 p.mul_(1.1)
                 q.copy_(p)
     assert on_card.record.graph  # a step that cannot be captured gives the same tokens
+
+
+GROW = """
+import torch
+from tests.helpers.ranks import one_rank
+one_rank("--preset", "demo", "--device", "cuda").connect(1)
+for mib in (100, 200):
+    x = torch.empty(mib, 2**20, dtype=torch.uint8, device="cuda")
+    del x
+print(torch.cuda.memory_reserved() >> 20)
+"""
+
+
+@pytest.mark.parametrize("chosen", ["", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_freed_memory_grows_into_a_larger_tensor_unless_the_user_chose_otherwise(chosen):
+    """A segment of fixed size, of 100 MiB, would stay beside one of 200 MiB."""
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    if chosen:
+        environment[chosen] = "expandable_segments:False"
+    command, options = [sys.executable, "-c", GROW], {"cwd": ROOT, "env": environment}
+    reserved = int(subprocess.check_output(command, **options).split()[-1])
+    assert reserved == (300 if chosen else 200)
 
 
 @pytest.fixture
