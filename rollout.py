@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 import grpo
 from plumbing.batches import Batch, collate, pack, pad
-from plumbing.decoding import Recorder, SlotCache, attention_for, fusions, varlen_works
+from plumbing.decoding import Recorder, SlotCache, attention_for, fuse_norms, fusions, varlen_works
 from plumbing.errors import first_lines
 from plumbing.models import check_directory, load, trial
 from sampler import Outcomes
@@ -141,7 +141,10 @@ class Generator:
 
     def __init__(self, lm: PreTrainedModel, tokenizer):
         self.lm, self.tokenizer = lm.eval().requires_grad_(False), tokenizer
-        self.record = Recorder(fusions(lm)) if lm.device.type == "cuda" else lambda step: step
+        self.record = lambda step: step
+        if lm.device.type == "cuda":
+            fuse_norms(lm)
+            self.record = Recorder(fusions(lm))
         self.varlen = varlen_works(lm)
         self.checkpoint_settings, lm.generation_config = lm.generation_config, GenerationConfig()
         self.stop_ids = stop_ids(self.checkpoint_settings, tokenizer)

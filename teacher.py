@@ -25,9 +25,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from plumbing.batches import pad
 from plumbing.checkpoint import Learner
+from plumbing.decoding import fuse_norms
 from plumbing.errors import NonFiniteError
 from plumbing.files import plain
-from plumbing.models import check_directory, checksum, fuse_norms, load, trial
+from plumbing.models import check_directory, checksum, load, trial
 from sampler import Outcomes, Sampler, Selections, utility_target
 
 MODES = ("full", "last_token", "frozen", "lora")

@@ -1,8 +1,11 @@
 """Fast decoding: a static key-value cache, CUDA graphs, attention that copies no keys."""
 
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
+from functools import partial
+from types import MethodType
 from unittest.mock import patch
 
 import torch
@@ -78,8 +81,8 @@ def sequences(first_B: torch.Tensor, H_kv: int, S: int) -> tuple[torch.Tensor, t
 class Recorder:
     """Recorder of a model's decoding steps as CUDA graphs, in one memory pool."""
 
-    def __init__(self, fusions: Iterable[tuple] = ()):
-        self.fusions = fusions  # see fusions()
+    def __init__(self, fusions: AbstractContextManager | None = None):
+        self.fusions = fusions or nullcontext()  # in which a step needs fewer kernels
         self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
         self.graph = None  # the last one, kept because a pool must not lose all of its graphs
         self.error = None  # why a step could not be captured
@@ -91,9 +94,7 @@ class Recorder:
             return step
         graph = torch.cuda.CUDAGraph()
         self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream), ExitStack() as stack:
-            for fusion in self.fusions:
-                stack.enter_context(patch.object(*fusion))
+        with torch.cuda.stream(self.stream), self.fusions:
             step()  # libraries allocate and choose kernels at first use, which a capture forbids
             if torch.cuda.mem_get_info()[0] < 2**30:
                 torch.cuda.empty_cache()  # a capture cannot, and torch.cuda.graph always does
@@ -180,10 +181,10 @@ def agree(new: Callable, old: Callable, *arguments) -> bool:
         return False
 
 
-def random_numbers(lm: PreTrainedModel, *shape: int) -> torch.Tensor:
-    """Return numbers like the activations of a model."""
+def random_numbers(like: PreTrainedModel | torch.Tensor, *shape: int) -> torch.Tensor:
+    """Return numbers like the activations of a model, on its device and of its dtype."""
     generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator).to(lm.device, lm.dtype)
+    return torch.randn(shape, generator=generator).to(like.device, like.dtype)
 
 
 def varlen_works(lm: PreTrainedModel) -> bool:
@@ -200,20 +201,30 @@ def varlen_works(lm: PreTrainedModel) -> bool:
     )
 
 
-def fusions(lm: PreTrainedModel) -> list[tuple]:
-    """List (owner, name, replacement) of functions of transformers that each layer calls."""
-    rotary = [random_numbers(lm, 2, heads, 1, 32) for heads in (6, 2)]
-    rotary += [random_numbers(lm, n, 1, 32)[:2] for n in (2, 3)]  # cos and sin
-    candidates = [(sys.modules[type(lm).__module__], "apply_rotary_pos_emb", rotate, rotary)]
-    norms = {type(m): m for m in lm.modules() if type(m).__name__.endswith("RMSNorm")}
-    for norm in norms.values():
-        hidden = random_numbers(lm, 4, norm.weight.numel())
-        candidates.append((type(norm), "forward", normalize, [norm, hidden]))
-    return [
-        (owner, name, new)
-        for owner, name, new, arguments in candidates
-        if hasattr(owner, name) and agree(new, getattr(owner, name), *arguments)
-    ]
+def fusions(lm: PreTrainedModel) -> AbstractContextManager:
+    """Return a context in which layers call `rotate`, if it computes what their function does."""
+    arguments = [random_numbers(lm, 2, heads, 1, 32) for heads in (6, 2)]
+    arguments += [random_numbers(lm, n, 1, 32)[:2] for n in (2, 3)]  # cos and sin
+    module = sys.modules[type(lm).__module__]
+    same = agree(rotate, getattr(module, "apply_rotary_pos_emb", None), *arguments)
+    return patch.object(module, "apply_rotary_pos_emb", rotate) if same else nullcontext()
+
+
+def fuse_norms(model: torch.nn.Module) -> None:
+    """Let RMS norms call torch's fused kernel, in place, where it computes the same output and, if
+    the model is trained, gradients: 3 launches instead of 26 for forward and backward."""
+    trained = any(p.requires_grad for p in model.parameters())
+
+    def numbers(forward, norm) -> tuple[torch.Tensor, ...]:
+        norm = deepcopy(norm).requires_grad_(trained)
+        x = random_numbers(norm.weight, 4, norm.weight.numel()).requires_grad_(trained)
+        out, inputs = forward(norm, x), (x, norm.weight)
+        return out, *(torch.autograd.grad(out, inputs, x.detach().flip(0)) if trained else ())
+
+    for norm in model.modules():
+        new, own = partial(numbers, normalize), partial(numbers, type(norm).forward)
+        if type(norm).__name__.endswith("RMSNorm") and agree(new, own, norm):
+            norm.forward = MethodType(normalize, norm)
 
 
 def normalize(norm, hidden: torch.Tensor) -> torch.Tensor:

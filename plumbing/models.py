@@ -3,7 +3,6 @@
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
-from types import MethodType
 
 import torch
 from huggingface_hub import snapshot_download
@@ -11,7 +10,6 @@ from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
-from plumbing.decoding import normalize
 from plumbing.errors import first_lines
 
 # What is downloaded of a model: no pickles, no code, none of the copies for other libraries.
@@ -133,19 +131,6 @@ def checksum(model: nn.Module) -> int:
     bits = {2: torch.int16, 4: torch.int32}
     sums = [p.view(bits[p.element_size()]).sum(dtype=torch.int64) for p in model.parameters()]
     return zlib.crc32(torch.stack(sums).cpu().numpy())
-
-
-def fuse_norms(model: nn.Module) -> None:
-    """Let RMS norms call torch's fused kernel, in place: for forward and backward a card then needs
-    3 launches instead of 26. Where the device has no such kernel, nothing changes."""
-    for module in model.modules():
-        if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon"):
-            try:
-                x = module.weight.detach().requires_grad_()
-                torch.autograd.grad(normalize(module, x).sum(), x)
-            except NotImplementedError:
-                return
-            module.forward = MethodType(normalize, module)
 
 
 def recompute_activations(lm: PreTrainedModel) -> None:

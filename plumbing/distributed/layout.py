@@ -65,7 +65,8 @@ class Layout:
     def connect(self, timeout_minutes: float) -> None:
         """Join the other ranks; build this role's process group and device mesh."""
         cuda = self.device.type == "cuda"
-        if cuda:
+        if cuda:  # segments of fixed size fragment where each step has other lengths
+            os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
             torch.cuda.set_device(self.device)
         else:  # AdamW would take memory of the first GPU, also for weights on the CPU
             os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -1,6 +1,9 @@
 """What only a GPU can show: bf16 over float32 masters, CUDA graphs, flash attention."""
 
+import os
 import signal
+import subprocess
+import sys
 from copy import deepcopy
 
 import pytest
@@ -9,9 +12,10 @@ from transformers import AutoTokenizer
 from transformers.utils import is_flash_attn_2_available
 
 import grpo
+import rollout
 import train
 from plumbing.batches import collate, micro_batches
-from plumbing.decoding import Recorder
+from plumbing.decoding import Recorder, rotate
 from plumbing.files import read_lines
 from rollout import Generator, Policy, Rollouts
 from tests.helpers.models import ROOT, save_tiny_model
@@ -41,14 +45,18 @@ def test_logits_of_bf16_are_not_rounded_to_bf16():
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_generation_in_bf16_agrees_with_the_float32_policy(fast):
+def test_generation_in_bf16_agrees_with_the_float32_policy(fast, monkeypatch):
     """With fewer kernels and attention to the slots in use, and without."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
-    generator, policy = Generator.load(str(DEMO), CARD, tokenizer), Policy.load(str(DEMO), CARD)
-    names = [name for _, name, _ in generator.record.fusions]
-    assert names == ["apply_rotary_pos_emb", "forward"]
     if not fast:
-        generator.varlen, generator.record.fusions = False, []
+        monkeypatch.setattr(rollout, "fuse_norms", lambda lm: None)
+        monkeypatch.setattr(rollout, "fusions", lambda lm: None)
+    generator, policy = Generator.load(str(DEMO), CARD, tokenizer), Policy.load(str(DEMO), CARD)
+    assert ("forward" in vars(generator.lm.base_model.norm)) == fast
+    with generator.record.fusions:
+        assert (sys.modules[type(generator.lm).__module__].apply_rotary_pos_emb is rotate) == fast
+    if not fast:
+        generator.varlen = False
     elif not generator.varlen:
         pytest.skip("this device has no flash attention over a part of the slots")
     problems = read_lines(ROOT / "demo/val.jsonl")[:32]
@@ -119,6 +127,29 @@ def test_cuda_graphs_draw_the_same_tokens_as_the_cpu(temperature, tmp_path):
                 p.mul_(1.1)
                 q.copy_(p)
     assert on_card.record.graph  # a step that cannot be captured gives the same tokens
+
+
+GROW = """
+import torch
+from tests.helpers.ranks import one_rank
+one_rank("--preset", "demo", "--device", "cuda").connect(1)
+for mib in (100, 200):
+    x = torch.empty(mib, 2**20, dtype=torch.uint8, device="cuda")
+    del x
+print(torch.cuda.memory_reserved() >> 20)
+"""
+
+
+@pytest.mark.parametrize("chosen", ["", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_freed_memory_grows_into_a_larger_tensor_unless_the_user_chose_otherwise(chosen):
+    """A segment of fixed size, of 100 MiB, would stay beside one of 200 MiB."""
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    if chosen:
+        environment[chosen] = "expandable_segments:False"
+    command, options = [sys.executable, "-c", GROW], {"cwd": ROOT, "env": environment}
+    reserved = int(subprocess.check_output(command, **options).split()[-1])
+    assert reserved == (300 if chosen else 200)
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from plumbing.decoding import fuse_norms
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.files import read_lines
-from plumbing.models import fuse_norms
 from teacher import MODES, Teacher
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import DEMO, one_rank

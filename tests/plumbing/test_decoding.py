@@ -3,6 +3,8 @@
 The tokens that it draws are in tests/core/test_rollout.py.
 """
 
+import sys
+from copy import deepcopy
 from itertools import pairwise
 
 import pytest
@@ -111,28 +113,74 @@ def test_attention_to_slots_in_use_draws_the_same_tokens(family, tiny_family, mo
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_norms_and_rotary_angles_of_each_preset_have_fused_replacements(family, tiny_family):
+def test_rotary_angles_of_each_preset_have_a_fused_replacement(family, tiny_family):
     lm = AutoModelForCausalLM.from_pretrained(tiny_family(family)).double()
-    fusions = decoding.fusions(lm)
-    assert [name for _, name, _ in fusions] == ["apply_rotary_pos_emb", "forward"]
-    modeling, norm = fusions[0][0], lm.base_model.norm
-    norm.weight.data.uniform_(0.5, 2)
-    x = torch.randn(3, 2, 32).double()
-    torch.testing.assert_close(decoding.normalize(norm, x), norm(x), rtol=0, atol=1e-6)
+    modeling = sys.modules[type(lm).__module__]
+    with decoding.fusions(lm):
+        assert modeling.apply_rotary_pos_emb is decoding.rotate
+    own = modeling.apply_rotary_pos_emb
     width = 6 if family == "phi3" else 8  # Phi-4 rotates 3/4 of the dimensions
     q, k, cos, sin = (torch.randn(3, n, 5, 8).double() for n in (4, 2, 1, 1))
     arguments = q, k, cos[:, 0, :, :width], sin[:, 0, :, :width]
-    expected = modeling.apply_rotary_pos_emb(*arguments)
-    for a, b in zip(decoding.rotate(*arguments), expected, strict=True):
+    for a, b in zip(decoding.rotate(*arguments), own(*arguments), strict=True):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("family", ["gemma", "cohere"])
-def test_norms_or_angles_of_another_kind_are_not_replaced(family, tmp_path):
-    """Gemma's norm multiplies by 1 + weight; Cohere rotates neighbouring dimensions."""
-    lm = AutoModelForCausalLM.from_pretrained(save_tiny_model(tmp_path / family, family))
-    kept = {"gemma": ["apply_rotary_pos_emb"], "cohere": []}[family]
-    assert [name for _, name, _ in decoding.fusions(lm)] == kept
+def test_rotary_angles_of_another_kind_are_not_replaced(tmp_path):
+    """Cohere rotates neighbouring dimensions."""
+    lm = AutoModelForCausalLM.from_pretrained(save_tiny_model(tmp_path, "cohere"))
+    with decoding.fusions(lm):
+        assert sys.modules[type(lm).__module__].apply_rotary_pos_emb is not decoding.rotate
+
+
+def rms_norms(model) -> dict[str, torch.nn.Module]:
+    return {name: m for name, m in model.named_modules() if type(m).__name__.endswith("RMSNorm")}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fused_norms_of_each_preset_compute_the_same_forward_and_backward(family, tiny_family):
+    own = AutoModelForCausalLM.from_pretrained(tiny_family(family))
+    for norm in rms_norms(own).values():
+        norm.weight.data.uniform_(0.5, 2)
+    fused = deepcopy(own)
+    decoding.fuse_norms(fused)
+    assert all("forward" in vars(norm) for norm in rms_norms(fused).values())
+    logits = [model(torch.tensor([[5, 6, 7]])).logits for model in (own, fused)]
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
+    for out in logits:
+        out.square().sum().backward()
+    for a, b in zip(own.parameters(), fused.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_norms_of_another_formula_are_left_alone(tmp_path):
+    """Gemma's multiplies by 1 + weight, for which its outputs differ at any weight."""
+    lm = AutoModelForCausalLM.from_pretrained(save_tiny_model(tmp_path, "gemma"))
+    norms = rms_norms(lm).values()
+    for weight in (0.0, 1.0):
+        for norm in norms:
+            norm.weight.data.fill_(weight)
+        decoding.fuse_norms(lm)
+        assert len(norms) > 2 and not any("forward" in vars(norm) for norm in norms)
+
+
+class DetachedRMSNorm(torch.nn.Module):
+    """An RMS norm with the usual output, whose gradient leaves out the scale's."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.variance_epsilon = torch.nn.Parameter(torch.ones(8)), 1e-6
+
+    def forward(self, x):
+        scale = (x.square().mean(-1, keepdim=True) + self.variance_epsilon).rsqrt()
+        return self.weight * x * scale.detach()
+
+
+def test_a_norm_with_other_gradients_is_fused_only_where_no_weight_is_trained():
+    for trained in (True, False):
+        norm = DetachedRMSNorm().requires_grad_(trained)
+        decoding.fuse_norms(norm)
+        assert ("forward" in vars(norm)) != trained
 
 
 ATTENTION = {  # device, whether flash-attn is installed, compute capability -> attention
