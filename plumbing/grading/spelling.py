@@ -58,9 +58,8 @@ NOT_UNITS = """
     non is to than but wrong false negative plus minus times over root squared cubed factorial
     mod modulo log sin cos tan sine cosine tangent logarithm ish half halves third quarter
     fourth fifth sixth seventh eighth ninth tenth hundredth thousandth double twice dozen score
-    hundred thousand million billion trillion bn mil lakh crore zero one two three four five six
-    seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
-    nineteen twenty thirty forty fifty sixty seventy eighty ninety
+    hundred thousand bn mil lakh crore zero one two three four five six seven eight nine ten eleven
+    twelve twenty thirty forty fifty sixty seventy eighty ninety
     """
 NOT_UNITS = {form for word in NOT_UNITS.split() for form in (word, word + "s")}
 # Units that are compared (5 cm is not 5 m), each with its spellings. Other units are ignored.
@@ -84,8 +83,8 @@ _UNIT = re.compile(
 
 def _changes_value(word: str) -> bool:
     """Whether a word after a number is part of the value: "million", "hundredths", "twentieth"."""
-    fraction = re.fullmatch(r"(?!mon)\w+ths|\w+(?:teen|ie|lf)th", word.lower())
-    return bool(fraction or {word, word.lower()} & NOT_UNITS)
+    number = r"(?!mon)\w+ths|\w+(?:ie|lf)th|\w+(?:teen|illion)(?:s|th)?"
+    return bool(re.fullmatch(number, word.lower()) or {word, word.lower()} & NOT_UNITS)
 
 
 def _as_fraction(decimal: re.Match) -> str:
@@ -94,13 +93,8 @@ def _as_fraction(decimal: re.Match) -> str:
     return rf"(\frac{{{numerator}}}{{{10 ** len(prefix) * (10 ** len(period) - 1)}}})"
 
 
-def _join_digits(number: re.Match) -> str:
-    return re.sub("[ ,]", "", number[0])
-
-
 # {...} with two more levels of braces inside.
 _GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
-_MATRIX = r"\{(?:(?:[pbB]|small)?matrix|array)\}"
 
 # "before -> after": (pattern, replacement)
 BEFORE_UNITS = {
@@ -119,11 +113,11 @@ BEFORE_UNITS = {
     r"\text { and } -> \text{and}": (r"\\text ?\{ ?([^{}]*?) ?\}", r"\\text{\1}"),
     r"{3\over 4} -> \frac{3}{4}": (r"\{([^{}]*)\\over ([^{}]*)\}", r"\\frac{\1}{\2}"),
     "{5^{2}} -> 5^{2}": (rf"^ ?{_GROUP} ?$", r"\1"),
-    r"[\begin{array}{cc}1 -> \begin{matrix}1": (
-        rf"[(\[]? ?\\begin{_MATRIX}(?:\{{[lcr| ]*\}})?",
-        r"\\begin{matrix}",
+    r"[\begin{array}{cc}1\\\end{array}] -> \begin{matrix}1\end{matrix}": (
+        r"[(\[]? ?(?:\\\\ ?)?\\(begin|end)\{(?:(?:[pbB]|small)?matrix|array)\}"
+        r"(?:\{[lcr| ]*\})? ?[)\]]?",
+        r"\\\1{matrix}",
     ),
-    r"1\\\end{pmatrix} -> 1\end{matrix}": (rf"(?:\\\\ ?)?\\end{_MATRIX} ?[)\]]?", r"\\end{matrix}"),
     r"1, 2 \text{and} 3 -> 1, 2, 3": (
         r",? ?(?:\\text\{(?:and|or)\}|(?<![a-zA-Z{ ]) ?(?:and|or)(?![a-zA-Z]))",
         ",",
@@ -138,8 +132,10 @@ AFTER_UNITS = {
     "90^{°} -> 90 ": (r"\^ ?\{? ?° ?\}?|°", " "),
     r"\text{\pi} -> \pi": (r"^ ?\\text ?\{((?:[^{}a-zA-Z]|\\[a-zA-Z]+|\{[^{}]*\})+)\} ?$", r"\1"),
     r"\text{(B)} ->  (B) ": (r"\\text\{([-+]?[\d./]+|\(?[A-Za-z]\)?)\}", r" \1 "),
-    "-1 234.5 -> -1234.5": (r"^ ?-?\d{1,3}(?: \d{3})+(?=(?:\.\d+)? ?$)", _join_digits),
-    "x= 1,234.5 -> x=1234.5": (r"(?:^|=) ?-?\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?[ %]*$)", _join_digits),
+    "x= 1 234.5 -> x=1234.5": (
+        r"(?:^|=) ?-?\d{1,3}([ ,])\d{3}(?:\1\d{3})*(?=(?:\.\d+)?[ %]*$)",
+        lambda number: re.sub("[ ,]", "", number[0]),
+    ),
     r"11 5/6 -> 11\frac{5}{6}": (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
     r"\frac12 -> \frac{1}2": (r"\\frac(?: ?(\d|\\pi)| ([a-zA-Z])) ?", r"\\frac{\1\2}"),
     r"\frac{1}2 -> \frac{1}{2}": (rf"(\\frac{_GROUP}) ?([^\W_]|\\pi)", r"\1{\3}"),
