@@ -20,8 +20,7 @@ coefficient for its value, so that a question which is only such a term can be c
 Rejected: right answers in rare spellings, such as sin 30° in degrees, {x | x>3}, a zero hidden in
 roots, the real root of -8, and formulas that are long, deeply nested or have huge values.
 
-`Verifier` calls `compare`, or a custom reward instead, in worker processes without torch that have
-limits on time and memory (`python verify.py --worker`, see plumbing/grading/workers.py).
+`Verifier` calls `compare`, or a custom reward, in worker processes (`python verify.py --worker`).
 """
 
 import logging
@@ -84,7 +83,7 @@ def _equal_text(gold: str, answer: str) -> bool:
     return all(trees) and math_verify.verify(*trees, timeout_seconds=None)
 
 
-def _equal_value(gold: str, answer: str) -> bool:
+def _equal_term(gold: str, answer: str) -> bool:
     """Compare two texts without "%", as values if the gold is arithmetic, else as text."""
     if _POSSIBLE_FLOOR.search(gold) or not is_arithmetic(gold):
         return _equal_text(gold, answer)
@@ -102,11 +101,11 @@ def _equal_value(gold: str, answer: str) -> bool:
     return all(equal_values(a, b) for i, (a, b) in pairs if i < half or (a.is_real and b.is_real))
 
 
-def _equal_percentages(gold: str, answer: str) -> bool:
+def _equal_value(gold: str, answer: str) -> bool:
     """Compare two texts without parts. Accept 28 and 0.28 for 28%, and 28% for either."""
     readings = r"\1", r"(\1)/100"
     pairs = {tuple(re.sub("([^%]+)%$", r, text) for text in (gold, answer)) for r in readings}
-    return any(_equal_value(*pair) for pair in pairs)
+    return any(_equal_term(*pair) for pair in pairs)
 
 
 def _equal_relations(gold: str, answer: str) -> bool:
@@ -165,7 +164,7 @@ def equivalent(gold: str, answer: str) -> bool:
         return all(equivalent(gold, side) for side in answers[bool(is_name) :])
     kinds = {kind, answer_kind}
     if kinds == {"value"} or (kinds == {":", "value"} and len(golds) + len(answers) == 3):
-        return _equal_percentages("/".join(golds), "/".join(answers))  # 2:3 is 2/3
+        return _equal_value("/".join(golds), "/".join(answers))  # 2:3 is 2/3
     if kind == "()" and all(structure_of(part).name for part in answers):
         answers = sorted(answers)  # "y=1, x=3" for (3,1)
     may_agree = len(kinds) == 1 or kinds in ({"list", "set"}, {"list", "()"})
@@ -237,11 +236,11 @@ def _warm_up() -> None:
 
 
 class Verifier:
-    """A pool of worker processes that grade completions; a context manager.
+    """A pool of worker processes that grade completions; a context manager. The workers do not
+    import torch, and plumbing/grading/workers.py limits their time and memory.
 
     workers: number of processes, about 100 MB each.
-    cpu_seconds: CPU time for an attempt at a sample; the second makes it a `timeout`. Few answers
-        exceed it, as `compare` bounds their length, nesting and numbers.
+    cpu_seconds: CPU time for an attempt at a sample; the second makes it a `timeout`.
     wall_seconds: the longest that an attempt may take, for a custom reward that sleeps.
     memory_bytes: memory that a sample may add to a worker.
     reward: FILE.py or FILE.py:FUNCTION, a custom reward instead of `compare`. As in verl,
@@ -278,8 +277,7 @@ class Verifier:
         Raises ValueError if the lists differ in length, RuntimeError outside `with` or if a worker
         cannot start, InputError if the reward raises or does not return 0 or 1.
         """
-        statuses = self._statuses(completions, golds, extras, accept_identical=True)
-        return [Verdict(float(status == "correct"), status) for status in statuses]
+        return self._verdicts(completions, golds, extras, accept_identical=True)
 
     def check_golds(
         self, golds: list[str], extras: list[dict] | None = None, dataset: Hashable = None
@@ -288,8 +286,8 @@ class Verifier:
         texts are identical. Raises InputError if a custom reward gives 1 to none of a data set's
         first MIN_GOLDS, as it then expects another format."""
         boxes = [rf"\boxed{{{gold}}}" for gold in golds]
-        statuses = self._statuses(boxes, golds, extras, accept_identical=False)
-        valid = [status == "correct" for status in statuses]
+        verdicts = self._verdicts(boxes, golds, extras, accept_identical=False)
+        valid = [verdict.status == "correct" for verdict in verdicts]
         self.checked[dataset] += len(golds)
         self.valid[dataset] += sum(valid)
         if self.reward and self.checked[dataset] >= MIN_GOLDS and not self.valid[dataset]:
@@ -297,7 +295,7 @@ class Verifier:
             raise InputError(f"--reward {self.reward}: {problem}")
         return valid
 
-    def _statuses(self, completions, golds, extras, accept_identical: bool) -> list[str]:
+    def _verdicts(self, completions, golds, extras, accept_identical: bool) -> list[Verdict]:
         if len(completions) != len(golds):
             raise ValueError(f"{len(completions)} completions, {len(golds)} golds: must be as many")
         extras = extras if extras and self.reward else [{}] * len(golds)
@@ -308,7 +306,7 @@ class Verifier:
         statuses = self.pool.run(jobs)
         if errors := [status for status in statuses if status not in STATUSES]:
             raise InputError(errors[0])
-        return statuses
+        return [Verdict(float(status == "correct"), status) for status in statuses]
 
 
 def check_gold(gold: str) -> bool:

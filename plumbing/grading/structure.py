@@ -51,9 +51,8 @@ def split(text: str, separators: str) -> list[str]:
 
 def _brackets(text: str) -> str:
     """The pair of brackets around the whole text: "(1,2]" -> "(]", but "(1)(2)" -> ""."""
-    if text[:1] in ("(", "[", "⦃") and split(text, ")]}⦄")[1:] == [text[-1], ""]:
-        return text[0] + text[-1]
-    return ""
+    is_enclosed = text[:1] in ("(", "[", "⦃") and split(text, ")]}⦄")[1:] == [text[-1], ""]
+    return text[0] + text[-1] if is_enclosed else ""
 
 
 def _collection(kind: str, parts: list[str]) -> Structure:

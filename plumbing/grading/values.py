@@ -82,15 +82,14 @@ def values(text: str) -> list[Expr]:
     results, bits = [], Counter()
     try:
         tree = parser.parse(_GROUPING.sub(r"(\1)", text).replace("*", r"\cdot "))
-        is_constant = {symbol.name for symbol in tree.free_symbols} <= {*_CONSTANTS}
-        for trial in range(1 if is_constant else TRIALS):
-            point = {}
-            for symbol in tree.free_symbols:  # ±0.2 to ±2.3, given by the letter and the trial
-                draw = zlib.crc32(f"{trial} {symbol.name}".encode())
+        letters = [symbol for symbol in tree.free_symbols if symbol.name not in _CONSTANTS]
+        constants = tree.free_symbols - {*letters}
+        for trial in range(TRIALS if letters else 1):
+            point = {symbol: _CONSTANTS[symbol.name] for symbol in constants}
+            for letter in letters:  # ±0.2 to ±2.3, a function of the letter and the trial alone
+                draw = zlib.crc32(f"{trial} {letter.name}".encode())
                 sign = -1 if trial >= TRIALS // 2 and draw >> 16 & 1 else 1
-                point[symbol] = _CONSTANTS.get(
-                    symbol.name, Rational(sign * (draw % 1009 + 101), 487)
-                )
+                point[letter] = Rational(sign * (draw % 1009 + 101), 487)
             value = _evaluate(tree, point, bits)
             results.append(value if value.is_Rational else value.evalf(80))
     except MemoryError:

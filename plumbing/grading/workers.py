@@ -22,8 +22,7 @@ from plumbing.errors import InputError
 MAX_TIMEOUTS = 4  # second attempts in a call that may time out; then the machine is not the cause
 START_SECONDS = 120  # a worker that takes longer to start is an error
 MAX_KILLED = 5  # workers in a row that may be killed from outside while they start
-OUT_OF_MEMORY = 4  # exit status of a worker
-DEATHS = {-signal.SIGPROF: "timeout", -signal.SIGABRT: "memory", OUT_OF_MEMORY: "memory"}
+DEATHS = {-signal.SIGPROF: "timeout", -signal.SIGABRT: "memory"}
 CAUSES = {*DEATHS.values(), "crash"}
 
 
@@ -56,7 +55,7 @@ def serve(prepare: Callable, warm_up: Callable, cpu_seconds: float, memory_bytes
         try:
             reply = function(**json.loads(line))
         except MemoryError:
-            os._exit(OUT_OF_MEMORY)
+            os.abort()  # as libraries do when an allocation fails
         finally:  # also after an exception: Python's exit takes CPU time too
             signal.setitimer(signal.ITIMER_PROF, 0)
         send(reply)
@@ -114,9 +113,8 @@ class WorkerPool:
 
         A job whose worker died is tried once more after all others, alone and in a new worker. If
         MAX_TIMEOUTS jobs time out twice, the others keep their first `timeout`. So n jobs take at
-        most n / size + MAX_TIMEOUTS attempts of cpu_seconds, each with the start of a worker (with
-        48 jobs, 4 workers, 3 s and a start of 1 s: 64 s). Jobs that sleep: wall_seconds in place of
-        cpu_seconds.
+        most n / size + MAX_TIMEOUTS attempts of cpu_seconds, each with the start of a worker: with
+        48 jobs, 4 workers, 3 s and a start of 1 s, 64 s. Jobs that sleep may use wall_seconds.
         """
         if not self.workers:
             raise RuntimeError("the workers are not running: start them, or use `with`")
