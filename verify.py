@@ -104,7 +104,7 @@ def _equal_term(gold: str, answer: str) -> bool:
 def _equal_value(gold: str, answer: str) -> bool:
     """Compare two texts without parts. Accept 28 and 0.28 for 28%, and 28% for either."""
     readings = r"\1", r"(\1)/100"
-    pairs = {tuple(re.sub("([^%]+)%$", r, text) for text in (gold, answer)) for r in readings}
+    pairs = {tuple(re.sub("^([^%]+)%$", r, text) for text in (gold, answer)) for r in readings}
     return any(_equal_term(*pair) for pair in pairs)
 
 
