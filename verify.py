@@ -20,8 +20,7 @@ coefficient for its value, so that a question which is only such a term can be c
 Rejected: right answers in rare spellings, such as sin 30° in degrees, {x | x>3}, a zero hidden in
 roots, the real root of -8, and formulas that are long, deeply nested or have huge values.
 
-`Verifier` calls `compare`, or a custom reward instead, in worker processes without torch that have
-limits on time and memory (`python verify.py --worker`, see plumbing/grading/workers.py).
+`Verifier` calls `compare`, or a custom reward, in worker processes (`python verify.py --worker`).
 """
 
 import logging
@@ -67,15 +66,6 @@ def extract_boxed(text: str) -> str | None:
     return None
 
 
-def _equal_percentages(gold: str, answer: str) -> bool:
-    """Accept 28 and 0.28 for 28%, and 28% for either."""
-    if answer.endswith("%%"):
-        return False
-    without_sign = [text.rstrip("%") for text in (gold, answer)]
-    as_fractions = [re.sub("(.*)%$", r"(\1)/100", text) for text in (gold, answer)]
-    return _equal_value(*without_sign) or _equal_value(*as_fractions)
-
-
 def _equal_text(gold: str, answer: str) -> bool:
     r"""Compare as text without case and \text{}; sums, integrals and the like by math-verify."""
     first, second = (re.sub(r"\\text\{([^{}]*)\}", r"\1", x).casefold() for x in (gold, answer))
@@ -93,10 +83,8 @@ def _equal_text(gold: str, answer: str) -> bool:
     return all(trees) and math_verify.verify(*trees, timeout_seconds=None)
 
 
-def _equal_value(gold: str, answer: str) -> bool:
-    """Compare two texts without parts, as values if the gold is arithmetic, else as text."""
-    if gold.endswith("%") or answer.endswith("%"):
-        return _equal_percentages(gold, answer)
+def _equal_term(gold: str, answer: str) -> bool:
+    """Compare two texts without "%", as values if the gold is arithmetic, else as text."""
     if _POSSIBLE_FLOOR.search(gold) or not is_arithmetic(gold):
         return _equal_text(gold, answer)
     gold_values, answer_values = values(gold), values(answer)
@@ -111,6 +99,13 @@ def _equal_value(gold: str, answer: str) -> bool:
     # In the second half letters may be negative. Their roots follow no one convention: skip these.
     half = TRIALS // 2
     return all(equal_values(a, b) for i, (a, b) in pairs if i < half or (a.is_real and b.is_real))
+
+
+def _equal_value(gold: str, answer: str) -> bool:
+    """Compare two texts without parts. Accept 28 and 0.28 for 28%, and 28% for either."""
+    readings = r"\1", r"(\1)/100"
+    pairs = {tuple(re.sub("^([^%]+)%$", r, text) for text in (gold, answer)) for r in readings}
+    return any(_equal_term(*pair) for pair in pairs)
 
 
 def _equal_relations(gold: str, answer: str) -> bool:
@@ -130,10 +125,13 @@ def _equal_relations(gold: str, answer: str) -> bool:
 
 
 def _equal_parts(golds: list[str], answers: list[str], ordered: bool = True) -> bool:
-    """Whether there are as many answers as golds, equal one by one."""
+    """Whether there are as many answers as golds, equal one by one, if not ordered in any order.
+    Where only the order tells x from y, it counts: "x=1, y=2" and "2, 1"."""
     if len(golds) != len(answers):
         return False
-    remaining = list(answers)
+    names = [{structure_of(part).name for part in parts} - {""} for parts in (golds, answers)]
+    fewer, more = sorted(map(len, names))
+    ordered, remaining = ordered or fewer <= 1 < more, list(answers)
     for gold in golds:
         candidates = remaining[:1] if ordered else remaining
         match = next((answer for answer in candidates if equivalent(gold, answer)), None)
@@ -141,13 +139,6 @@ def _equal_parts(golds: list[str], answers: list[str], ordered: bool = True) -> 
             return False
         remaining.remove(match)
     return True
-
-
-def _equal_collections(golds: list[str], answers: list[str]) -> bool:
-    """Compare in any order, except where only the order tells x from y: "x=1, y=2" and "2, 1"."""
-    names = [{structure_of(part).name for part in parts} - {""} for parts in (golds, answers)]
-    fewer, more = sorted(map(len, names))
-    return _equal_parts(golds, answers, ordered=fewer <= 1 < more)
 
 
 def equivalent(gold: str, answer: str) -> bool:
@@ -172,13 +163,12 @@ def equivalent(gold: str, answer: str) -> bool:
         is_name = not name and re.fullmatch(r"[a-z](?:\+[a-z])+", answers[0])
         return all(equivalent(gold, side) for side in answers[bool(is_name) :])
     kinds = {kind, answer_kind}
-    if kinds <= {"list", "set"}:
-        return _equal_collections(golds, answers)
     if kinds == {"value"} or (kinds == {":", "value"} and len(golds) + len(answers) == 3):
         return _equal_value("/".join(golds), "/".join(answers))  # 2:3 is 2/3
     if kind == "()" and all(structure_of(part).name for part in answers):
         answers = sorted(answers)  # "y=1, x=3" for (3,1)
-    return (len(kinds) == 1 or kinds == {"list", "()"}) and _equal_parts(golds, answers)
+    may_agree = len(kinds) == 1 or kinds in ({"list", "set"}, {"list", "()"})
+    return may_agree and _equal_parts(golds, answers, ordered=not kinds <= {"list", "set"})
 
 
 # The letter of a choice and then its content: "(D) (2,0)", "\text{(D)} 5", "D. red". No match where
@@ -246,11 +236,11 @@ def _warm_up() -> None:
 
 
 class Verifier:
-    """A pool of worker processes that grade completions; a context manager.
+    """A pool of worker processes that grade completions; a context manager. The workers do not
+    import torch, and plumbing/grading/workers.py limits their time and memory.
 
     workers: number of processes, about 100 MB each.
-    cpu_seconds: CPU time for an attempt at a sample; the second makes it a `timeout`. Few answers
-        exceed it, as `compare` bounds their length, nesting and numbers.
+    cpu_seconds: CPU time for an attempt at a sample; the second makes it a `timeout`.
     wall_seconds: the longest that an attempt may take, for a custom reward that sleeps.
     memory_bytes: memory that a sample may add to a worker.
     reward: FILE.py or FILE.py:FUNCTION, a custom reward instead of `compare`. As in verl,
@@ -287,20 +277,17 @@ class Verifier:
         Raises ValueError if the lists differ in length, RuntimeError outside `with` or if a worker
         cannot start, InputError if the reward raises or does not return 0 or 1.
         """
-        statuses = self._statuses(completions, golds, extras, accept_identical=True)
-        return [Verdict(float(status == "correct"), status) for status in statuses]
+        return self._verdicts(completions, golds, extras, accept_identical=True)
 
     def check_golds(
         self, golds: list[str], extras: list[dict] | None = None, dataset: Hashable = None
     ) -> list[bool]:
-        r"""Return whether each gold can be verified: it fits in a box, is understood and equivalent
-        to itself. With a custom reward: whether \boxed{gold} earns 1; InputError if that holds for
-        none of a data set's first MIN_GOLDS, as the reward then expects another format."""
+        r"""Return whether each gold can be verified: \boxed{gold} earns 1, and not because the
+        texts are identical. Raises InputError if a custom reward gives 1 to none of a data set's
+        first MIN_GOLDS, as it then expects another format."""
         boxes = [rf"\boxed{{{gold}}}" for gold in golds]
-        statuses = self._statuses(boxes, golds, extras, accept_identical=False)
-        pairs = zip(boxes, golds, strict=True)
-        fits = [bool(self.reward) or extract_boxed(box) == gold.strip() for box, gold in pairs]
-        valid = [fit and status == "correct" for fit, status in zip(fits, statuses, strict=True)]
+        verdicts = self._verdicts(boxes, golds, extras, accept_identical=False)
+        valid = [verdict.status == "correct" for verdict in verdicts]
         self.checked[dataset] += len(golds)
         self.valid[dataset] += sum(valid)
         if self.reward and self.checked[dataset] >= MIN_GOLDS and not self.valid[dataset]:
@@ -308,7 +295,7 @@ class Verifier:
             raise InputError(f"--reward {self.reward}: {problem}")
         return valid
 
-    def _statuses(self, completions, golds, extras, accept_identical: bool) -> list[str]:
+    def _verdicts(self, completions, golds, extras, accept_identical: bool) -> list[Verdict]:
         if len(completions) != len(golds):
             raise ValueError(f"{len(completions)} completions, {len(golds)} golds: must be as many")
         extras = extras if extras and self.reward else [{}] * len(golds)
@@ -319,7 +306,7 @@ class Verifier:
         statuses = self.pool.run(jobs)
         if errors := [status for status in statuses if status not in STATUSES]:
             raise InputError(errors[0])
-        return statuses
+        return [Verdict(float(status == "correct"), status) for status in statuses]
 
 
 def check_gold(gold: str) -> bool:
@@ -332,9 +319,5 @@ if __name__ == "__main__":
     if len(sys.argv) != 5 or sys.argv[1] != "--worker":
         sys.exit("verify.py: not a command; use `from verify import Verifier`")
     _, _, cpu_seconds, memory_bytes, reward = sys.argv
-    serve(
-        lambda: _prepare(reward),
-        lambda: reward or _warm_up(),
-        float(cpu_seconds),
-        int(memory_bytes),
-    )
+    limits = float(cpu_seconds), int(memory_bytes)
+    serve(lambda: _prepare(reward), lambda: reward or _warm_up(), *limits)

@@ -41,7 +41,7 @@ SYNONYMS = {
     "*": "cdot times",
     "/": "div",
     "^": "**",
-    ":": "colon",
+    ":": "colon {:}",
     ",": "lor land vee wedge",
     "…": "ldots cdots dots ...",
     r"\frac": "dfrac tfrac cfrac",
@@ -52,22 +52,22 @@ SYNONYMS = {
 }
 COMMANDS = {name: key for key, names in SYNONYMS.items() for name in names.split()} | {" ": " "}
 
-# Words that are not units: they change or negate the number before them. Other words are units.
+# Words that are not units: they change or negate the number before them. So do numerals, such as
+# "hundredths", "twentieth" or "million". Other words are units.
 NOT_UNITS = """
-    k K M B i e x pi alpha beta gamma delta theta lambda sigma omega phi infinity or and no not
-    non is to than but wrong false negative plus minus times over root squared cubed factorial
-    mod modulo log sin cos tan sine cosine tangent logarithm ish half halves third quarter
-    fourth fifth sixth seventh eighth ninth tenth hundredth thousandth double twice dozen score
-    hundred thousand million billion trillion bn mil lakh crore zero one two three four five six
-    seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
-    nineteen twenty thirty forty fifty sixty seventy eighty ninety
+    k K M B i e x pi alpha beta gamma delta theta lambda sigma omega phi infinity or and no not non
+    is to than but wrong false negative plus minus times over root squared cubed factorial mod
+    modulo log sin cos tan sine cosine tangent logarithm ish half halves third quarter fifth eighth
+    ninth double twice dozen score hundred thousand bn mil lakh crore zero one two three four five
+    six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety
     """
-NOT_UNITS = {form for word in NOT_UNITS.split() for form in (word, word + "s")}
+NOT_UNITS = {word + ending for word in NOT_UNITS.split() for ending in ("", "s", "th")}
+_NUMERAL = re.compile(r"(?!mon)\w+ths|\w+(?:ie|lf)th|\w+(?:teen|illion)(?:s|th)?")
 # Units that are compared (5 cm is not 5 m), each with its spellings. Other units are ignored.
 UNITS = """
     mm,millimeter,millimetre cm,centimeter,centimetre m,meter,metre km,kilometer,kilometre
     in,inch,inche ft,foot,feet yd,yard mi,mile g,gram kg,kilogram s,sec,second min,minute h,hr,hour
-    day week month year cent dollar,$ €,euro £ am pm degree,° radian,rad %
+    day week month year cent dollar,$ euro am pm degree,° radian,rad %
     """
 UNITS = {name: names for names in UNITS.split() for name in names.split(",")}
 
@@ -82,48 +82,36 @@ _UNIT = re.compile(
 )
 
 
-def _changes_value(word: str) -> bool:
-    """Whether a word after a number is part of the value: "million", "hundredths", "twentieth"."""
-    fraction = re.fullmatch(r"(?!mon)\w+ths|\w+(?:teen|ie|lf)th", word.lower())
-    return bool(fraction or {word, word.lower()} & NOT_UNITS)
-
-
 def _as_fraction(decimal: re.Match) -> str:
     integer, prefix, period = decimal.groups(default="")
     numerator = int(integer + prefix + period) - int("0" + integer + prefix)
     return rf"(\frac{{{numerator}}}{{{10 ** len(prefix) * (10 ** len(period) - 1)}}})"
 
 
-def _join_digits(number: re.Match) -> str:
-    return re.sub("[ ,]", "", number[0])
-
-
 # {...} with two more levels of braces inside.
 _GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
-_MATRIX = r"\{(?:(?:[pbB]|small)?matrix|array)\}"
 
 # "before -> after": (pattern, replacement)
 BEFORE_UNITS = {
     r"1{,}234\,567 -> 1234567": (r"(?<=\d)(?:\{,\}|,? ?\\!|\\[,; ]) ?(?=\d{3}(?!\d))", ""),
-    "3{:}30 -> 3:30": (r"\{:\}", ":"),
     "9 a.m. -> 9 am": (r"\b([apAP])\. ?([mM])\b\.?", r"\1\2"),
     "12. -> 12": (r"\\+ ?$|(?<=[\w)\]}%°]) ?\.(?=(?: ?\})? ?$)", ""),
     r"1 \\[4pt] 2 -> 1 \\ 2": (r"\\\\ ?\[[\d.]+ ?\w\w\]", r"\\\\"),
     r"\mathbb{R} -> (-∞,∞)": (r"\\mathbb ?\{?R\}?(?![\w^])", "(-∞,∞)"),
     r"\color{red}{5} -> {5}": (r"^ ?\\(?:text)?color ?\{\w+\}", ""),
     r"\left\{x \geq \dfrac{1}{2}\right\} ->  ⦃x ≥ \frac{1}{2} ⦄": (
-        r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\*\*|∅|\.\.\.",
+        r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\*\*|∅|\.\.\.|\{:\}",
         lambda command: COMMANDS.get(command[1] or command[0], command[0]),
     ),
     "a  b -> a b": (r" +", " "),
     r"\text { and } -> \text{and}": (r"\\text ?\{ ?([^{}]*?) ?\}", r"\\text{\1}"),
     r"{3\over 4} -> \frac{3}{4}": (r"\{([^{}]*)\\over ([^{}]*)\}", r"\\frac{\1}{\2}"),
     "{5^{2}} -> 5^{2}": (rf"^ ?{_GROUP} ?$", r"\1"),
-    r"[\begin{array}{cc}1 -> \begin{matrix}1": (
-        rf"[(\[]? ?\\begin{_MATRIX}(?:\{{[lcr| ]*\}})?",
-        r"\\begin{matrix}",
+    r"[\begin{array}{cc}1\\\end{array}] -> \begin{matrix}1\end{matrix}": (
+        r"[(\[]? ?(?:\\\\ ?)?\\(begin|end)\{(?:(?:[pbB]|small)?matrix|array)\}"
+        r"(?:\{[lcr| ]*\})? ?[)\]]?",
+        r"\\\1{matrix}",
     ),
-    r"1\\\end{pmatrix} -> 1\end{matrix}": (rf"(?:\\\\ ?)?\\end{_MATRIX} ?[)\]]?", r"\\end{matrix}"),
     r"1, 2 \text{and} 3 -> 1, 2, 3": (
         r",? ?(?:\\text\{(?:and|or)\}|(?<![a-zA-Z{ ]) ?(?:and|or)(?![a-zA-Z]))",
         ",",
@@ -138,8 +126,10 @@ AFTER_UNITS = {
     "90^{°} -> 90 ": (r"\^ ?\{? ?° ?\}?|°", " "),
     r"\text{\pi} -> \pi": (r"^ ?\\text ?\{((?:[^{}a-zA-Z]|\\[a-zA-Z]+|\{[^{}]*\})+)\} ?$", r"\1"),
     r"\text{(B)} ->  (B) ": (r"\\text\{([-+]?[\d./]+|\(?[A-Za-z]\)?)\}", r" \1 "),
-    "-1 234.5 -> -1234.5": (r"^ ?-?\d{1,3}(?: \d{3})+(?=(?:\.\d+)? ?$)", _join_digits),
-    "x= 1,234.5 -> x=1234.5": (r"(?:^|=) ?-?\d{1,3}(?:,\d{3})+(?=(?:\.\d+)?[ %]*$)", _join_digits),
+    "x= 1 234.5 -> x=1234.5": (
+        r"(?:^|=) ?-?\d{1,3}([ ,])\d{3}(?:\1\d{3})*(?=(?:\.\d+)?[ %]*$)",
+        lambda number: re.sub("[ ,]", "", number[0]),
+    ),
     r"11 5/6 -> 11\frac{5}{6}": (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
     r"\frac12 -> \frac{1}2": (r"\\frac(?: ?(\d|\\pi)| ([a-zA-Z])) ?", r"\\frac{\1\2}"),
     r"\frac{1}2 -> \frac{1}{2}": (rf"(\\frac{_GROUP}) ?([^\W_]|\\pi)", r"\1{\3}"),
@@ -148,10 +138,7 @@ AFTER_UNITS = {
     r"3 \pmod 5 -> 3 \pmod{5}": (r"\\pmod ?(\d+)", r"\\pmod{\1}"),
     "52_8 -> 52_{8}": (r"(?<=\d) ?_ ?(?:(\d+)|\{ ?\(?(\d+)\)? ?\})|_ ?(\w)", r"_{\1\2\3}"),
     # A mixed number is a sum; the parser of values would take it for a product.
-    r"1\frac{3}{4} -> (1+\frac{3}{4})": (
-        r"(?<![\d.,}^_])(\d+) ?\\frac\{(\d+)\}\{(\d+)\}",
-        r"(\1+\\frac{\2}{\3})",
-    ),
+    r"1\frac{3}{4} -> (1+\frac{3}{4})": (r"(?<![\d.,}^_])(\d+) ?(\\frac{\d+}{\d+})", r"(\1+\2)"),
     r".1\bar{6} -> (\frac{15}{90})": (r"(\d*)\.(\d*)\\(?:overline|bar) ?\{(\d+)\}", _as_fraction),
     # Two numbers side by side are not a product. The "?" makes the text unparsable.
     "5 6 -> 5?6": (r"(?<=[\d.]) +(?=[\d.])|(?<=\d)\{(?=\d)", "?"),
@@ -160,8 +147,8 @@ AFTER_UNITS = {
     "(1,+∞) -> (1,∞)": (r"(?<![^=(\[,])\+", ""),
     # An interval without one of its points is a union.
     r"(0,9)\setminus⦃4⦄ -> (0,4)∪(4,9)": (
-        r"([(\[])([^,]*),([^,]*)([)\]])\\setminus⦃([^,⦄]*)⦄",
-        r"\1\2,\5)∪(\5,\3\4",
+        r"([(\[][^,]*),([^,]*[)\]])\\setminus⦃([^,⦄]*)⦄",
+        r"\1,\3)∪(\3,\2",
     ),
 }
 
@@ -178,9 +165,9 @@ def canonicalize(text: str) -> tuple[str, frozenset[tuple[str, str]]]:
         text = re.sub(pattern, replacement, text)
 
     def remove_unit(match: re.Match) -> str:
-        words = re.findall("[A-Za-z]+", match[0])
+        words = {*re.findall("[A-Za-z]+", match[0]), *re.findall("[a-z]+", match[0].lower())}
         number = re.search(r"[\d%]|\\pi", text[: match.start()])
-        if not number or any(map(_changes_value, words)):
+        if not number or words & NOT_UNITS or any(map(_NUMERAL.fullmatch, words)):
             return match[0]
         name_and_power = r"(?<![a-zA-Z\\])(?:(sq|cu)[a-z]* )?([a-zA-Z]+)(?:\W{0,2}\^\W?(\d))?"
         for prefix, name, power in re.findall(name_and_power, match[0]):

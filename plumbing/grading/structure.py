@@ -51,9 +51,8 @@ def split(text: str, separators: str) -> list[str]:
 
 def _brackets(text: str) -> str:
     """The pair of brackets around the whole text: "(1,2]" -> "(]", but "(1)(2)" -> ""."""
-    if text[:1] in ("(", "[", "⦃") and split(text, ")]}⦄")[1:] == [text[-1], ""]:
-        return text[0] + text[-1]
-    return ""
+    is_enclosed = text[:1] in ("(", "[", "⦃") and split(text, ")]}⦄")[1:] == [text[-1], ""]
+    return text[0] + text[-1] if is_enclosed else ""
 
 
 def _collection(kind: str, parts: list[str]) -> Structure:
@@ -75,28 +74,28 @@ def _union(text: str) -> Structure | None:
         return _collection("set", parts)
 
 
+def _bracketed(text: str) -> Structure | None:
+    """A set, tuple or interval: "⦃1,2⦄" -> set 1, 2; "(1,2]" -> (] 1, 2."""
+    brackets, parts = _brackets(text), split(text[1:-1], ",;")[::2]
+    if brackets == "⦃⦄":
+        return _collection("set", [part for part in parts if part])
+    if brackets and len(parts) > 1:
+        return Structure("", brackets, parts)
+
+
 def _list(text: str) -> Structure | None:
-    """A list or set: "1,2" -> list 1, 2; "⦃1,2⦄" -> set 1, 2; "1±2" -> list 1+2, 1+-2."""
-    if _brackets(text) == "⦃⦄":
-        return _collection("set", [part for part in split(text[1:-1], ",;")[::2] if part])
+    """A list: "1,2" -> list 1, 2; "1±2" -> list 1+2, 1+-2."""
     parts = split(text, ",;")[::2]
-    if len(parts) > 1 or ("±" in text and not _brackets(text)):
+    if len(parts) > 1 or "±" in text:
         return _collection("list", parts)
-
-
-def _tuple(text: str) -> Structure | None:
-    """A tuple or interval: "(1,2]" -> (] 1, 2."""
-    parts = split(text[1:-1], ",;")[::2]
-    if _brackets(text) and len(parts) > 1:
-        return Structure("", _brackets(text), parts)
 
 
 def _sides(text: str) -> list[str]:
     """The sides and signs of relations, with a name moved to the left: "5=x" -> ["x", "=", "5"]."""
     sides = split(text, "=∈<>≤≥≠")
-    if sides[1:2] == ["="] and len(sides) == 3 and _NAME.fullmatch(sides[2]):
-        return sides if _NAME.fullmatch(sides[0]) else sides[::-1]
-    return sides
+    is_equation = len(sides) == 3 and sides[1] == "="
+    is_reversed = is_equation and _NAME.fullmatch(sides[2]) and not _NAME.fullmatch(sides[0])
+    return sides[::-1] if is_reversed else sides
 
 
 def _named(text: str) -> Structure | None:
@@ -120,28 +119,23 @@ def _interval(text: str) -> Structure | None:
         return Structure(sides[2], brackets, [sides[0], sides[4]])
 
 
-def _relation(text: str) -> Structure | None:
-    """Any other relation: "x+y=3" -> = x+y, 3."""
-    sides = _sides(text)
-    if len(sides) > 1:
-        return Structure("", "".join(sides[1::2]), sides[::2])
-
-
 def _matrix(text: str) -> Structure | None:
     r"""A matrix: "\begin{matrix}1&2\\3&4\end{matrix}" -> matrix [2, 2] 1, 2, 3, 4."""
-    if matrix := re.fullmatch(r"\\begin\{matrix\}(.*)\\end\{matrix\}", text):
+    if matrix := re.fullmatch(r"\\begin\{matrix\}((?:(?!\\end).)*)\\end\{matrix\}", text):
         rows = [row.split("&") for row in matrix[1].split("\\\\")]
         entries = [entry for row in rows for entry in row]
         return Structure("", f"matrix {[len(row) for row in rows]}", entries)
 
 
-def _ratio(text: str) -> Structure:
-    """A ratio or a time, "7:32" -> : 7, 32; or else one value, "5" -> value 5."""
-    parts = split(text, ":")[::2]
-    return Structure("", ":" if len(parts) > 1 else "value", parts)
+def _relation(text: str) -> Structure:
+    """Another relation, "x+y=3" -> = x+y, 3; a ratio or time, "7:32" -> : 7, 32; or one value."""
+    sides = _sides(text)
+    if len(sides) == 1:
+        sides = split(text, ":")
+    return Structure("", "".join(sides[1::2]) or "value", sides[::2])
 
 
 def structure_of(text: str) -> Structure:
     """Return the structure of a canonical text, from the first parser below that recognizes it."""
-    parsers = _union, _list, _tuple, _named, _interval, _relation, _matrix, _ratio
+    parsers = _union, _bracketed, _list, _named, _interval, _matrix, _relation
     return next(filter(None, (parser(text) for parser in parsers)))

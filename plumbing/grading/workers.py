@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,7 @@ from plumbing.errors import InputError
 MAX_TIMEOUTS = 4  # second attempts in a call that may time out; then the machine is not the cause
 START_SECONDS = 120  # a worker that takes longer to start is an error
 MAX_KILLED = 5  # workers in a row that may be killed from outside while they start
-OUT_OF_MEMORY = 4  # exit status of a worker
-DEATHS = {-signal.SIGPROF: "timeout", -signal.SIGABRT: "memory", OUT_OF_MEMORY: "memory"}
+DEATHS = {-signal.SIGPROF: "timeout", -signal.SIGABRT: "memory"}
 CAUSES = {*DEATHS.values(), "crash"}
 
 
@@ -56,7 +55,7 @@ def serve(prepare: Callable, warm_up: Callable, cpu_seconds: float, memory_bytes
         try:
             reply = function(**json.loads(line))
         except MemoryError:
-            os._exit(OUT_OF_MEMORY)
+            os.abort()  # as libraries do when an allocation fails
         finally:  # also after an exception: Python's exit takes CPU time too
             signal.setitimer(signal.ITIMER_PROF, 0)
         send(reply)
@@ -96,11 +95,13 @@ class WorkerPool:
     def start(self) -> None:
         """Wait until all workers are ready, including replacements of dead ones. Raises InputError
         if prepare() raises it in a worker, RuntimeError if a worker cannot start."""
-        with self._close_on_error():
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.close)
             while len(self.workers) < self.size:
                 self._start_worker()
             while not all(worker.ready for worker in self.workers):
                 self._wait_for_workers()
+            on_error.pop_all()
 
     def close(self) -> None:
         """Kill the workers."""
@@ -112,41 +113,36 @@ class WorkerPool:
 
         A job whose worker died is tried once more after all others, alone and in a new worker. If
         MAX_TIMEOUTS jobs time out twice, the others keep their first `timeout`. So n jobs take at
-        most n / size + MAX_TIMEOUTS attempts of cpu_seconds, each with the start of a worker (with
-        48 jobs, 4 workers, 3 s and a start of 1 s: 64 s). Jobs that sleep: wall_seconds in place of
-        cpu_seconds.
+        most n / size + MAX_TIMEOUTS attempts of cpu_seconds, each with the start of a worker: with
+        48 jobs, 4 workers, 3 s and a start of 1 s, 64 s. Jobs that sleep may use wall_seconds.
         """
         if not self.workers:
             raise RuntimeError("the workers are not running: start them, or use `with`")
-        with self._close_on_error():
-            replies = self._attempt(range(len(jobs)), jobs)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.close)  # a late reply could be taken for the next one
+            replies = self._attempt(dict(enumerate(jobs)))
             timeouts = 0
             for job in sorted(job for job in replies if replies[job] in CAUSES):
                 if replies[job] != "timeout" or timeouts < MAX_TIMEOUTS:
                     self.workers.pop().kill()
                     self.start()
-                    replies |= self._attempt([job], jobs)
+                    replies |= self._attempt({job: jobs[job]})
                     timeouts += replies[job] == "timeout"
+            on_error.pop_all()
         return [replies[job] for job in range(len(jobs))]
 
-    def _attempt(self, numbers: Iterable[int], jobs: list[dict]) -> dict[int, str]:
-        """Return the reply to each of these jobs, by its number, or its worker's cause of death."""
-        waiting, replies = list(numbers)[::-1], {}
-        while waiting or any(worker.job is not None for worker in self.workers):
+    def _attempt(self, jobs: dict[int, dict]) -> dict[int, str]:
+        """Return the reply to each job, by its number, or its worker's cause of death."""
+        waiting, replies = iter(jobs.items()), {}
+        while len(replies) < len(jobs):
             idle = [worker for worker in reversed(self.workers) if worker.idle]  # newest first
-            for worker in idle[: len(waiting)]:
-                self._send(worker, waiting.pop(), jobs)
+            for worker, (number, job) in zip(idle, waiting, strict=False):
+                worker.job, worker.deadline = number, time.monotonic() + self.wall_seconds
+                with contextlib.suppress(BrokenPipeError):  # _wait_for_workers notices the death
+                    worker.process.stdin.write(json.dumps(job).encode() + b"\n")
+                    worker.process.stdin.flush()
             replies |= self._wait_for_workers()
         return replies
-
-    @contextlib.contextmanager
-    def _close_on_error(self):
-        """Close the pool on any error or Ctrl-C: a late reply could be taken for the next one."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
 
     def _start_worker(self) -> None:
         """Start a worker in a new session, so that Ctrl-C does not reach it."""
@@ -154,12 +150,6 @@ class WorkerPool:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         process = subprocess.Popen(self.command, env=environment, start_new_session=True, **pipes)
         self.workers.append(Worker(process, time.monotonic() + START_SECONDS))
-
-    def _send(self, worker: Worker, job: int, jobs: list[dict]) -> None:
-        worker.job, worker.deadline = job, time.monotonic() + self.wall_seconds
-        with contextlib.suppress(BrokenPipeError):  # _wait_for_workers notices a dead worker
-            worker.process.stdin.write(json.dumps(jobs[job]).encode() + b"\n")
-            worker.process.stdin.flush()
 
     def _wait_for_workers(self) -> dict[int, str]:
         """Wait until a worker replies, dies or misses its deadline. Return, for each job that
