@@ -302,7 +302,6 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
         console.update({"step": start} | run.finish_evaluation(start, evaluation))
         stop = not evaluation  # a signal interrupted it
     finished = start == c.steps and not stop
-    console.start_bar(start)
     while not (finished or stop):
         step += 1
         metrics = train_step(step, student, sampler, problems, run.log_outcomes)

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 
 from plumbing.distributed.shutdown import stop_requested
 from plumbing.problems import Problems
-from plumbing.progress import PARTS
 from plumbing.run_dir import RunDir
+
+PARTS = ("rollout_s", "verify_s", "gather_s", "train_s", "teacher_wait_s", "eval_s")  # of a step
 
 
 class Stopwatch(dict):
