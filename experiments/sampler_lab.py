@@ -3,10 +3,11 @@
     python -m experiments.sampler_lab --problems 1000 300000 --samplers uniform mopps my.py:Mine
 
 A problem has a skill k, one of 8, and a difficulty d ~ N(0, 3²). The student solves it with
-probability p = σ(a_k - d), where a_k ~ N(-1, 1) at the start. A group of G attempts, of which the
-share p̂ is right, moves the student by the law of Eq. 2: a_k += 0.01 √(p̂(1-p̂)), and a tenth of that
-in every other skill. So the lab assumes that √(p(1-p)) is worth looking for; it shows which sampler
-finds it. A problem teaches as much the tenth time as the first.
+probability p = σ(a_k - d), where a_k ~ N(-1, 1) at the start. A step on N groups, with shares p̂ of
+right attempts, moves the student by the law of Eq. 2: each group adds 0.18/N · √(p̂(1-p̂)) to a_k,
+and a tenth of that to every other skill. So the lab assumes that √(p(1-p)) is worth looking for; it
+shows which sampler finds it. A problem teaches as much the tenth time as the first. All samplers
+spend as many attempts as --steps steps of P groups of G; screening takes its share of them.
 
 A teacher sees part of a question. With probability v, the visibility, it sees the skill (else a
 random one), and of the difficulty it sees √v · d/3 + √(1-v) · noise: v is the share of the variance
@@ -37,12 +38,12 @@ from sampler import (
 from scripts import analysis
 
 P, G, K, EPSILON = 18, 16, 8, 0.2  # prompts, completions, candidates, ε: the paper's
-SKILLS, SPREAD, START, RATE, TRANSFER, AHEAD = 8, 3.0, -1.0, 0.01, 0.1, 1.0
+SKILLS, SPREAD, START, RATE, TRANSFER, AHEAD = 8, 3.0, -1.0, 0.18, 0.1, 1.0
 HELD_OUT = 4096  # problems that nobody trains on, for the success rate
 
 
 class Bank:
-    """n simulated problems, in the place of Problems: a question is its own index."""
+    """n simulated problems, in the place of Problems."""
 
     def __init__(self, n: int, visibility: float, start_S: np.ndarray, rng: np.random.Generator):
         self.skill = rng.integers(SKILLS, size=n, dtype=np.int8)
@@ -58,8 +59,10 @@ class Bank:
     def __len__(self) -> int:
         return len(self.skill)
 
-    def question(self, index) -> int:
-        return index
+    def question(self, index) -> str:
+        """A problem's index, and in two words what is visible of it, for samplers that read."""
+        half_units = round(2 * float(self.seen_difficulty[index]))
+        return f"{index} skill{self.seen_skill[index]} level{half_units + 20}"
 
     def column(self, name: str) -> tuple[list, np.ndarray]:
         """As Problems.column: the values, and each problem's place among them."""
@@ -76,7 +79,7 @@ class Student:
 
     def learn(self, bank: Bank, index_N, y_N) -> None:
         """One training step on N groups, whose rewards have the std y."""
-        gain_N = RATE * y_N
+        gain_N = RATE * y_N / max(1, len(y_N))
         gain_S = np.bincount(bank.skill[index_N], weights=gain_N, minlength=SKILLS)
         self.ability_S += (1 - TRANSFER) * gain_S + TRANSFER * gain_S.sum()
 
@@ -100,15 +103,19 @@ class SimulatedTeacher:
         skills_B_9[:, SKILLS] = 1
         return np.einsum("bs,bh->bsh", skills_B_9, hats_B_13).reshape(len(x_B_1), -1)
 
+    @staticmethod
+    def indices(questions) -> np.ndarray:
+        return np.array([int(question.split()[0]) for question in questions])
+
     def predict(self, questions) -> np.ndarray:
-        return 0.5 * expit(self.features(np.array(questions)) @ self.w)
+        return 0.5 * expit(self.features(self.indices(questions)) @ self.w)
 
     def update(self, question, successes: int, G: int, target=utility_target) -> None:
         self.replay.append((question, target(successes / G)))
         self.pushed += 1
         if self.pushed % 4 == 0:
-            questions, y_B = (np.array(column) for column in zip(*self.replay, strict=True))
-            phi_B_D = self.features(questions.astype(int))
+            questions, y_B = zip(*self.replay, strict=True)
+            phi_B_D = self.features(self.indices(questions))
             for _ in range(4):
                 s_B = expit(phi_B_D @ self.w)
                 slope_B = 2 * (0.5 * s_B - y_B) * 0.5 * s_B * (1 - s_B)
@@ -134,6 +141,8 @@ class Oracle(Pooled):
         return utility_target(self.student.p(self.problems, pool_N_K))
 
 
+# Samplers that read the questions without a teacher.
+READERS = ("bag_of_words", "knapsack")
 # The lab's own samplers, beside those of train.py's --sampler.
 OWN = {"revisiting": Revisiting, "oracle": Oracle}
 LAB = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py")), *OWN]
@@ -169,30 +178,37 @@ def take_step(step: int, sampler, student: Student, bank: Bank, rng) -> Outcomes
 
 
 def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dict[str, float]:
-    """One run: means over its steps, coverage, and the held-out success rate gained."""
+    """One run: means over its steps, their number, coverage, held-out success rate gained."""
     bank, held_out, start_S = problems_and_start(n, visibility, seed)
     student, rng = Student(start_S), np.random.default_rng([seed, 2])
-    config = SimpleNamespace(candidates=K, epsilon=EPSILON, seed=seed, column="pass_rate")
+    config = {"candidates": K, "group_size": G, "epsilon": EPSILON, "column": "pass_rate"}
+    config = SimpleNamespace(**config, seed=seed)
     teacher = student if name == "oracle" else SimulatedTeacher(bank)
     sampler = sampler_class(name)(Context(bank, config, lambda index: True, teacher))
-    dead, utility, trained = np.zeros(steps), np.zeros(steps), np.zeros(n, dtype=bool)
-    for step in range(steps):
-        outcomes = take_step(step, sampler, student, bank, rng)
-        dead[step] = (~outcomes.live_N).mean()
-        utility[step] = utility_target(student.p(bank, outcomes.index_N)).mean()
+    dead, utility, trained, spent = [], [], np.zeros(n, dtype=bool), 0
+    while spent < steps * P * G:
+        outcomes = take_step(len(dead) + 1, sampler, student, bank, rng)
+        spent += outcomes.completions_N.sum()
+        dead.append((~outcomes.live_N).mean())
+        utility.append(utility_target(student.p(bank, outcomes.index_N)).mean())
         chosen = sampler.train_on(outcomes, P)
         student.learn(bank, outcomes.index_N[chosen], outcomes.y_N[chosen])
         trained[outcomes.index_N[chosen]] = True
     before, after = (one.p(held_out, slice(None)).mean() for one in (Student(start_S), student))
-    means = {"dead groups": dead.mean(), "utility selected": utility.mean()}
-    return means | {"coverage": trained.mean(), "success gained": after - before}
+    means = {"dead groups": np.mean(dead), "utility selected": np.mean(utility)}
+    return means | {
+        "updates": len(dead),
+        "coverage": trained.mean(),
+        "success gained": after - before,
+    }
 
 
 def sweep(names, sizes, visibilities, steps: int, seeds: int) -> pd.DataFrame:
-    """A row for each run: problems, sampler, visibility ("" without a teacher), simulate's."""
-    rows, uses_teacher = [], {name: sampler_class(name).uses_teacher for name in names}
+    """A row for each run: problems, sampler, visibility ("" if unread), simulate's."""
+    rows = []
+    reads = {name: name in READERS or sampler_class(name).uses_teacher for name in names}
     for n, v, seed in itertools.product(sizes, visibilities, range(seeds)):
-        for name, sees in uses_teacher.items():
+        for name, sees in reads.items():
             if sees or v == visibilities[0]:
                 row = {"problems": n, "sampler": name.rpartition(":")[2].lower()}
                 row["visibility"] = f"{v:g}" if sees else ""
@@ -218,7 +234,7 @@ def main(argv=None) -> None:
     add("--problems", type=int, nargs="+", default=sizes, help="sizes of the data")
     add("--visibility", type=share, nargs="+", default=visibilities, help="what a teacher sees")
     add("--samplers", nargs="+", default=LAB, help=f"of {', '.join(LAB)}, or FILE.py:CLASS (all)")
-    add("--steps", type=count, default=300, help=f"training steps of {P} groups (300)")
+    add("--steps", type=count, default=300, help=f"attempts, in steps of {P} groups of {G} (300)")
     add("--seeds", type=count, default=3, help="runs of each, seeds 0, 1, … (3)")
     args = parser.parse_args(argv)
     if min(args.problems) < P * K:

@@ -188,4 +188,4 @@ def test_step_metrics_of_two_rounds_on_one_problem_and_an_empty_one():
 
 def test_a_class_in_a_file_is_a_sampler_and_names_the_run_directory():
     config = parse("--preset", "demo", "--sampler", "samplers/pcl.py:Pcl")
-    assert config.out == "runs/demo-successrate-seed0"
+    assert config.out == "runs/demo-pcl-seed0"

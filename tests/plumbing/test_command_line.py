@@ -18,8 +18,8 @@ FLAGS = {  # what is wrong -> the error
     "--sampler sec": "--sampler sec needs --column, a column of the training data",
     "--sampler uniform --teacher_lag 0": "--teacher_lag: the sampler uniform has no teacher",
     "--sampler_args a=1": "--sampler_args a=1: the settings of goldilocks are: none",
-    "--sampler skip --sampler_args bas=1": "the settings of skip are: base [0.5], longest [5]",
-    "--sampler skip --sampler_args longest=1.5": "longest=1.5: '1.5' is no int",
+    "--sampler mopps --sampler_args d=1": "of mopps are: decay [0.5], best_of_all [1]",
+    "--sampler mopps --sampler_args best_of_all=1.5": "best_of_all=1.5: '1.5' is no int",
     "--sampler softmax --sampler_args temperature": "temperature: '' is no float",
     "--sampler softmax --sampler_args temperature=nan": "temperature=nan: must be finite",
 }
@@ -37,9 +37,10 @@ def test_flags_override_the_preset_which_overrides_the_defaults():
 
 
 @pytest.mark.parametrize(
-    ("text", "values"), [("longest=3,base=1", [1.0, 3]), ("longest=3", [0.5, 3]), ("", [0.5, 5])]
+    ("text", "values"),
+    [("best_of_all=0,decay=1", [1.0, 0]), ("best_of_all=0", [0.5, 0]), ("", [0.5, 1])],
 )
 def test_sampler_args_override_the_samplers_settings_in_their_type(text, values):
-    config = parse("--preset", "demo", "--sampler", "skip", "--sampler_args", text)
+    config = parse("--preset", "demo", "--sampler", "mopps", "--sampler_args", text)
     settings = build_sampler(config, one_rank(), Numbers(4)).settings
-    assert repr(settings) == repr(dict(zip(("base", "longest"), values, strict=True)))
+    assert repr(settings) == repr(dict(zip(("decay", "best_of_all"), values, strict=True)))

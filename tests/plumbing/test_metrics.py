@@ -24,7 +24,7 @@ def test_evaluation_counts_an_overlong_prompt_as_wrong(tmp_path):
         assert (temperature, stream) == (0.0, (0, 10))
         orders.append(order)
         rewards = [float(i in (0, 3)) for i in order]
-        rows = [[[i] * i for i in order], [True] * 4, [[]] * 4, rewards, ["graded"] * 4]
+        rows = [[[i] * i for i in order], [True] * 4, [[]] * 4, order, rewards, ["graded"] * 4]
         return Rollouts([[1]] * 4, *rows)
 
     layout.store = SimpleNamespace(check=lambda keys: False)
