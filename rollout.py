@@ -98,27 +98,23 @@ class Rollouts:
 
 
 class PromptEncoder:
-    """Encoder of questions as prompts: header, question, footer, joined by blank lines."""
+    """Encoder of questions as prompts: header, question, footer, joined by blank lines. config:
+    train.Config, of which the prompt_* and chat_template are used."""
 
-    def __init__(self, tokenizer, header=PROMPT_HEADER, footer=PROMPT_FOOTER, chat_template=False):
-        if chat_template and not tokenizer.chat_template:
+    def __init__(self, config, tokenizer):
+        self.config, self.tokenizer = config, tokenizer
+        if config.chat_template and not tokenizer.chat_template:
             raise ValueError("--chat_template: this model's tokenizer has no chat template")
-        self.tokenizer, self.header, self.footer = tokenizer, header, footer
-        self.chat_template = chat_template
         try:
             self("1 + 1")
         except Exception as error:  # a template is a program, and may raise anything
             raise ValueError(f"the tokenizer cannot make a prompt: {first_lines(error)}") from error
 
-    @classmethod
-    def of(cls, config, tokenizer) -> "PromptEncoder":
-        """Make the encoder that a train.Config describes."""
-        return cls(tokenizer, config.prompt_header, config.prompt_footer, config.chat_template)
-
     def text(self, question: str) -> str:
         """Return the prompt as text."""
-        prompt = "\n\n".join(part for part in (self.header, question, self.footer) if part)
-        if not self.chat_template:
+        parts = self.config.prompt_header, question, self.config.prompt_footer
+        prompt = "\n\n".join(filter(None, parts))
+        if not self.config.chat_template:
             return prompt
         messages = [{"role": "user", "content": prompt}]
         apply = self.tokenizer.apply_chat_template
@@ -127,7 +123,7 @@ class PromptEncoder:
     def __call__(self, question: str) -> list[int]:
         """Return the prompt as token ids; a chat template adds its own special tokens."""
         text = self.text(question)
-        return self.tokenizer(text, add_special_tokens=not self.chat_template).input_ids
+        return self.tokenizer(text, add_special_tokens=not self.config.chat_template).input_ids
 
 
 # --------------------------------------------------------------------------------------------------

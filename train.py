@@ -147,7 +147,7 @@ class Student:
     def __init__(self, config: Config, layout: Layout, verifier: Verifier):
         self.config, self.layout, self.verifier, c = config, layout, verifier, config
         self.tokenizer = AutoTokenizer.from_pretrained(c.model)
-        self.encode = PromptEncoder.of(c, self.tokenizer)
+        self.encode = PromptEncoder(c, self.tokenizer)
         self.verifiable = {}  # by Problems and index: can the reference answer be verified?
         self.policy = Policy.load(c.model, layout.device)
         self.generator = Generator.load(c.model, layout.device, self.tokenizer)
@@ -341,7 +341,7 @@ def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler
     if layout.n_teachers and not layout.is_teacher:
         sampler = RemoteSampler(Channel(layout), cls.train_on)
     else:
-        encode = PromptEncoder.of(c, AutoTokenizer.from_pretrained(c.model))
+        encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
         limit = c.max_prompt_tokens
         context = Context(problems, c, lambda i: len(encode(problems.question(i))) <= limit)
         context.settings = command_line.settings(c.sampler_args, cls.settings, c.sampler)
@@ -362,7 +362,7 @@ def check(config: Config, run: RunDir) -> int:
     check_model(c.model, c.max_prompt_tokens + c.max_completion_tokens)
     if sampler.uses_teacher:
         check_teacher(c.teacher_model, c.max_prompt_tokens)
-    encode = PromptEncoder.of(c, AutoTokenizer.from_pretrained(c.model))
+    encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
     pool_size = c.candidates if issubclass(sampler, Pooled) else 1
     check_data(c, len(encode("")), c.prompts_per_step * pool_size)
     return run.open()

@@ -47,6 +47,7 @@ def evaluate(
         lengths = graded.lengths().tolist()
         rows += zip(order, graded.rewards, graded.statuses, lengths, strict=True)
     names = ("problem", "reward", "status", "tokens")
-    run.log_evaluation(step, [dict(zip(names, row, strict=True)) for row in sorted(rows)])
+    verdicts = [dict(zip(names, row, strict=True)) for row in sorted(rows)]
+    run.log(f"evals/step_{step}", verdicts, "w")
     accuracy = sum(reward for _, reward, _, _ in rows) / len(rows)
     return {"val_accuracy": accuracy, "eval_s": time.perf_counter() - start}

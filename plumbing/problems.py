@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from plumbing.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[1]
 READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}  # of `datasets`
 
 
@@ -105,11 +104,7 @@ class Problems:
     def _reader(self) -> str:
         """Choose the reader by the file's name."""
         if not self.path.is_file():
-            source = _source_of(self.path)
-            hint = f"; try python -m scripts.prepare_data --source {source}" if source else ""
-            raise FileNotFoundError(
-                f"{self.path}: no such data file (--train_data, --val_data){hint}"
-            )
+            raise FileNotFoundError(f"{self.path}: no such data file (--train_data, --val_data)")
         if not (reader := READERS.get(self.path.suffix)):
             raise InputError(f"{self.path}: expected a .jsonl or .parquet file")
         if not self.path.stat().st_size:
@@ -159,14 +154,13 @@ def prepare_missing(paths: list[str]) -> None:
     """Run `python -m scripts.prepare_data --source NAME` if data/NAME/train.jsonl or val.jsonl is
     missing. Other paths are ignored. Raises InputError if the command, which prints why, fails."""
     for path in paths:
-        source = _source_of(Path(path))
+        source = re.fullmatch(r"data/([^/]+)/(?:train|val)\.jsonl", Path(path).as_posix())
         if not source or Path(path).exists():
             continue
-        command = ["-m", "scripts.prepare_data", "--source", source]
+        command = ["-m", "scripts.prepare_data", "--source", source[1]]
         print(f"{path} is missing: running python {' '.join(command)}", flush=True)
-        folders = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
-        # -P: a folder called `scripts` in the working directory must not be taken for ours.
+        # -P and our path: a folder `scripts` in the working directory must not be taken for ours.
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         if subprocess.run([sys.executable, "-P", *command], env=environment).returncode:
             raise InputError(f"{path}: no such data file, and python {' '.join(command)} failed")
 
@@ -197,12 +191,6 @@ def check_data(config, prompt_tokens: int, needed: int) -> None:
             f"python -m scripts.prepare_data {arguments}",
             flush=True,
         )
-
-
-def _source_of(path: Path) -> str | None:
-    """Return NAME if the path is data/NAME/train.jsonl or data/NAME/val.jsonl."""
-    match = re.fullmatch(r"data/([^/]+)/(?:train|val)\.jsonl", path.as_posix())
-    return match and match[1]
 
 
 def _values(rows: datasets.Dataset, column: str) -> Iterator:

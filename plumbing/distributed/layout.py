@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -17,8 +16,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from plumbing.errors import Fault, InputError, PeerLostError
 
-GPU_NODES = Path("/dev/nvidia0"), Path("/dev/nvidiactl")
-DRIVER = Path("/proc/driver/nvidia/version")
+GPU_NODE = Path("/dev/nvidiactl")  # exists where this machine has a driver and a card
 
 
 class Layout:
@@ -165,18 +163,13 @@ def device_type(wanted: str) -> str:
     if wanted != "cpu" and torch.cuda.is_available():
         return "cuda"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles")
-    present = not hidden and any(node.exists() for node in GPU_NODES)
-    if wanted == "cpu" or (wanted == "auto" and not present):
+    if wanted == "cpu" or (wanted == "auto" and (hidden or not GPU_NODE.exists())):
         return "cpu"
-    driver = re.search(r"\d{3}\.[\d.]+", DRIVER.read_text()) if DRIVER.exists() else None
-    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
-    reason = "CUDA_VISIBLE_DEVICES hides them"
-    if not hidden:
-        reason = f"NVIDIA driver {driver[0] if driver else 'not found'}, install versions that fit"
-    torch_build = f"torch {torch.__version__} ({build})"
-    raise ValueError(
-        f"--device {wanted}: {torch_build} can use no GPU here ({reason}); or add --device cpu"
+    build = f"torch {torch.__version__} (CUDA: {torch.version.cuda})"
+    reason = (
+        "CUDA_VISIBLE_DEVICES hides them" if hidden else "install a driver and a build that fit"
     )
+    raise ValueError(f"--device {wanted}: {build} can use no GPU here; {reason}, or --device cpu")
 
 
 @contextmanager
