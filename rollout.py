@@ -357,18 +357,18 @@ def check_model(name: str, tokens: int) -> None:
     if tokens > (window := getattr(lm.config, "sliding_window", None) or tokens):
         limit = f"attends to the last {window} tokens only"
         raise ValueError(f"{name!r} {limit}, a row may take {tokens}")
-    with trial(name, "generate"):  # a damaged setting raises TypeError
+    with trial(name, "cannot generate here"):  # a damaged setting raises TypeError
         ends = stop_ids(lm.generation_config, tokenizer)
     if not ends:
         remedy = "set tokenizer.eos_token and save it again"
         raise ValueError(f"model {name!r} has no end token: {remedy}")
     prompts = [tokenizer(text).input_ids for text in ("1", "1", "1 + 1")]
-    with trial(name, "generate"):
+    with trial(name, "cannot generate here"):
         lm.set_attn_implementation("grouped_sdpa")
         if lm.config._attn_implementation != "grouped_sdpa":  # transformers only logs a warning
             raise ValueError("its attention cannot be replaced")
         rollouts = Generator(lm, tokenizer).generate(prompts, 1.0, 4, seed=0)
-    with trial(name, "be trained on what it generates"), torch.no_grad():
+    with trial(name, "cannot be trained on what it generates here"), torch.no_grad():
         lm.set_attn_implementation("sdpa")
         batch = collate(rollouts, [0, 1, 2], tokenizer.pad_token_id, lm.device)
         policy_logp_N = Policy(lm)(batch, 1.0)[0]

@@ -102,7 +102,7 @@ def check_teacher(name: str, tokens: int) -> None:
     """Raise ValueError, in one line, unless `name` can be the backbone, for `tokens` tokens."""
     backbone, tokenizer = check_directory(name, tokens, AutoModel, "sdpa")
     ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
-    with trial(name, "be a teacher's backbone"), torch.no_grad():
+    with trial(name, "cannot be a teacher's backbone"), torch.no_grad():
         f_B, _ = UtilityModel(backbone, "full")(ids_B_T, torch.ones_like(ids_B_T))
     if f_B.tolist() != [0.25]:  # the head is 0
         raise ValueError(f"model {name!r} cannot be a teacher's backbone: predicts {f_B.tolist()}")
@@ -291,7 +291,8 @@ class Teacher:
         """Write backbone/ (a Hugging Face directory, LoRA merged) and head.safetensors in `folder`.
         A collective; the first teacher rank writes."""
         state = self.model.state_dict().items()
-        weights = {name: _full(parameter).cpu().contiguous() for name, parameter in state}
+        full = ((k, p.full_tensor() if isinstance(p, DTensor) else p) for k, p in state)
+        weights = {name: parameter.cpu().contiguous() for name, parameter in full}
         if self.rank:
             return
         for name in [name for name in weights if name.endswith(".base.weight")]:
@@ -368,11 +369,6 @@ class Prefetching:
     def metrics(self) -> dict[str, float]:
         """Return the sampler's metrics when the latest proposals in use were made."""
         return self._metrics
-
-
-def _full(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the whole of a tensor that FSDP may have sharded."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,8 +23,6 @@ READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}  # of `data
 def normalise(text: str) -> str:
     """Return the text that identifies a problem: Unicode NFKC, case folded, each run of white space
     replaced by one space, ends stripped."""
-    if text.isascii():
-        return " ".join(text.lower().split())
     folded = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(unicodedata.normalize("NFKC", folded).split())  # folding can undo NFKC
 

@@ -120,19 +120,16 @@ class Layout:
         return first, rows[first:end]
 
     def on_first(self, function: Callable, of_machine: bool = False):
-        """Call function() on rank 0, or on the first rank of each machine, with the threads of all
-        ranks of its machine; return its result on all ranks (of the machine). Raises InputError on
-        all ranks if it raises ValueError or OSError."""
+        """Call function() on rank 0, or on the first rank of each machine; return its result on all
+        ranks (of the machine). Raises InputError on all ranks if it raises ValueError or OSError.
+        """
         result, message = None, None
         first = self.rank - self.local_rank if of_machine else 0
         if self.rank == first:
-            threads = torch.get_num_threads()
-            torch.set_num_threads(min(threads * self.local_world, len(os.sched_getaffinity(0))))
             try:
                 result = function()
             except (ValueError, OSError) as error:
                 message = str(error)
-            torch.set_num_threads(threads)
         results, messages = zip(*self.gather((result, message)), strict=True)
         if any(messages):
             raise InputError(next(filter(None, messages)))
