@@ -155,7 +155,7 @@ class Teacher:
         self.replay: deque[tuple[tuple[int, ...], float]] = deque(maxlen=config.replay_capacity)
         self.pushed = 0  # samples ever received
         self.updates = 0  # optimizer steps ever taken
-        self.last_loss = math.nan
+        self.last_loss: float | None = None
         self.learn_s = self.predict_s = 0.0
         # The cache of embeddings is on the host: 100,000 take 0.6 GB.
         self._encode, self._embed = map(lru_cache(100_000), (self._tokenise, self._embed_one))
@@ -276,14 +276,14 @@ class Teacher:
             "replay_y": [y for _, y in self.replay],
             "pushed": self.pushed,
             "updates": self.updates,
-            "last_loss": None if math.isnan(self.last_loss) else self.last_loss,
+            "last_loss": self.last_loss,
         }
 
     def load_state_dict(self, state: dict) -> None:
         self.replay.clear()
         self.replay.extend(zip(map(tuple, state["replay_ids"]), state["replay_y"], strict=True))
         self.pushed, self.updates = state["pushed"], state["updates"]
-        self.last_loss = math.nan if state["last_loss"] is None else state["last_loss"]
+        self.last_loss = state["last_loss"]
         if self.updates == 0:  # torch's checkpointing invents a step where none was taken
             self.optimizer.state.clear()
 

@@ -35,8 +35,7 @@ def evaluate(
     c, n, start = run.config, run.layout.n_students, time.perf_counter()
     tokens = [len(encode(problems.question(i))) for i in range(len(problems))]
     fits = [i for i, length in enumerate(tokens) if length <= c.max_prompt_tokens]
-    overlong = [i for i, length in enumerate(tokens) if length > c.max_prompt_tokens]
-    rows = [(i, 0.0, "overlong_prompt", 0) for i in overlong]
+    rows = [(i, 0.0, "overlong_prompt", 0) for i in {*range(len(tokens))} - {*fits}]
     longest = max((tokens[i] for i in fits), default=0) + c.max_completion_tokens
     size = n * max(1, c.max_rollout_tokens // longest)  # one micro-batch of each rank
     for part in (fits[i : i + size] for i in range(0, len(fits), size)):

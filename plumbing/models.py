@@ -42,22 +42,19 @@ def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> t
         tokenizer = AutoTokenizer.from_pretrained(folder, **trust)
         if not tokenizer("1 + 1").input_ids:  # transformers replaces a missing file by an empty one
             raise ValueError("its tokenizer has no vocabulary")
-    if not any(Path(folder).glob("*.safetensors")):
-        raise ValueError(f"model {name!r} has no weights: no .safetensors file in the directory")
-    if tokenizer.pad_token_id is None:
-        remedy = "set tokenizer.pad_token and save it again"
-        raise ValueError(f"the tokenizer of {name!r} has no pad token: {remedy}")
-    if len(tokenizer) > config.vocab_size:
-        counts = f"{len(tokenizer)} tokens, its model only {config.vocab_size}"
-        raise ValueError(f"the tokenizer of {name!r} has {counts}")
-    limits = {
-        f"{name!r} has room for": getattr(config, "max_position_embeddings", None),
-        f"the rotary angles of {name!r} change beyond": longrope_border(config),
+    longest = getattr(config, "max_position_embeddings", None) or tokens
+    size, border = config.vocab_size, longrope_border(config) or tokens
+    row = f"tokens, and a row may take {tokens}: lower --max_prompt_tokens, --max_completion_tokens"
+    problems = {
+        "has no weights: no .safetensors file": not any(Path(folder).glob("*.safetensors")),
+        "has no pad token: set tokenizer.pad_token, save it": tokenizer.pad_token_id is None,
+        f"has {size} embeddings for {len(tokenizer)} tokens of its tokenizer": size
+        < len(tokenizer),
+        f"has room for {longest} {row}": tokens > longest,
+        f"changes its rotary angles beyond {border} {row}": tokens > border,
     }
-    for reason, limit in limits.items():
-        if tokens > (limit or tokens):
-            remedy = "lower --max_prompt_tokens or --max_completion_tokens"
-            raise ValueError(f"a row may take {tokens} tokens, but {reason} {limit}: {remedy}")
+    if found := [problem for problem, present in problems.items() if present]:
+        raise ValueError(f"model {name!r} {found[0]}")
     options = {"dtype": "float32", "attn_implementation": attention, **trust}
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
     with trial(name, "cannot be loaded"):

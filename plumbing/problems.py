@@ -37,10 +37,9 @@ class Problems:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        reader = self._reader()
-        self._check(self._load(reader))
+        self._check(self._load())
         # Loaded again: the check maps the whole file into memory, and a run reads few of its rows.
-        self.rows = self._load(reader)
+        self.rows = self._load()
         for name in self.COLUMNS:
             if self.rows.features[name].dtype != "string":  # the cast rewrites the file
                 self.rows = self.rows.cast_column(name, datasets.Value("string"))
@@ -99,17 +98,14 @@ class Problems:
         column = pc.dictionary_encode(column, null_encoding="encode")
         return column.dictionary.to_pylist(), column.indices.to_numpy()
 
-    def _reader(self) -> str:
-        """Choose the reader by the file's name."""
+    def _load(self) -> datasets.Dataset:
+        """Load the rows with the reader that the file's name demands."""
         if not self.path.is_file():
             raise FileNotFoundError(f"{self.path}: no such data file (--train_data, --val_data)")
         if not (reader := READERS.get(self.path.suffix)):
             raise InputError(f"{self.path}: expected a .jsonl or .parquet file")
         if not self.path.stat().st_size:
             raise InputError(f"{self.path}: the file is empty")
-        return reader
-
-    def _load(self, reader: str) -> datasets.Dataset:
         try:
             return datasets.load_dataset(reader, data_files=str(self.path), split="train")
         except (datasets.exceptions.DatasetGenerationError, ValueError) as error:

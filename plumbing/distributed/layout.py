@@ -4,7 +4,6 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from plumbing.errors import Fault, InputError, PeerLostError
+from plumbing.errors import Fault, InputError
 
 GPU_NODE = Path("/dev/nvidiactl")  # exists where this machine has a driver and a card
 
@@ -110,8 +109,7 @@ class Layout:
         parts = [mine] * dist.get_world_size(group)
         # Not for one rank: gloo's thread would start OpenMP threads, which stop ours from spinning.
         if len(parts) > 1:
-            with peer_errors():
-                dist.all_gather_object(parts, mine, group=group)
+            dist.all_gather_object(parts, mine, group=group)
         return parts
 
     def share(self, rows: list) -> tuple[int, list]:
@@ -138,8 +136,7 @@ class Layout:
     def sum(self, numbers: dict[str, float]) -> dict[str, float]:
         """Sum each number over this role's ranks, which all pass the same names."""
         sums = torch.tensor([numbers[name] for name in sorted(numbers)], dtype=torch.float64)
-        with peer_errors():
-            dist.all_reduce(sums, group=self.group)
+        dist.all_reduce(sums, group=self.group)
         return dict(zip(sorted(numbers), sums.tolist(), strict=True))
 
     def assert_replicas_equal(self, group=None, /, **replicas) -> None:
@@ -167,12 +164,3 @@ def device_type(wanted: str) -> str:
         "CUDA_VISIBLE_DEVICES hides them" if hidden else "install a driver and a build that fit"
     )
     raise ValueError(f"--device {wanted}: {build} can use no GPU here; {reason}, or --device cpu")
-
-
-@contextmanager
-def peer_errors():
-    """Raise PeerLostError for a RuntimeError of calls that only communicate with other ranks."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise PeerLostError(error) from error
