@@ -373,15 +373,10 @@ def check_model(name: str, tokens: int) -> None:
         batch = collate(rollouts, [0, 1, 2], tokenizer.pad_token_id, lm.device)
         policy_logp_N = Policy(lm)(batch, 1.0)[0]
         lm.set_attn_implementation("eager")
-        rows = zip(prompts, rollouts.completion_ids, strict=True)
-        own_logp_N = torch.cat([own_logps(lm, *row) for row in rows])
+        own_logp_B_T_V = lm(batch.ids_B_T).logits[:, :-1].float().log_softmax(-1)
+        own_logp_B_T = own_logp_B_T_V.gather(2, batch.ids_B_T[:, 1:, None])[:, :, 0]
+        own_logp_N = own_logp_B_T[batch.response_B_T[:, 1:]]
     for path, logp_N in (("Generator", batch.generator_logp_N), ("Policy", policy_logp_N)):
         if not (gap := (logp_N - own_logp_N).abs().max().item()) < 0.01:
             cause = "it may cap, scale or bias its logits, or attend in its own way"
             raise ValueError(f"model {name!r}: {path}'s log-probs are off by {gap:.2g}: {cause}")
-
-
-def own_logps(lm: PreTrainedModel, prompt: list[int], completion: list[int]) -> torch.Tensor:
-    """Compute log-probs of one completion by the model's own forward at temperature 1: (T,)."""
-    logits_T_V = lm(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].float()
-    return logits_T_V.log_softmax(-1).gather(1, torch.tensor(completion)[:, None])[:, 0]

@@ -110,18 +110,17 @@ def report(layout: Layout, error: Exception) -> int:
         error = Fault(error)
     elif not isinstance(error, RunError) and _is_lost_peer(layout, error):
         error = PeerLostError(error)
-    if not isinstance(error, RunError):  # before the store is used, which may be hard to reach
+    known = isinstance(error, RunError)
+    if not known:  # before the store is used, which may be hard to reach
         print(f"error on rank {layout.rank} ({layout.role}):", file=sys.stderr)
         traceback.print_exception(error)
         sys.stderr.flush()
     prints = layout.first  # without a store one rank of each role prints
     with suppress(dist.DistError):
         prints = layout.store.add("reported", 1) == 1
-    if not isinstance(error, RunError):
-        return 1
-    if prints:
+    if known and prints:
         print_error(error)
-    return error.status
+    return error.status if known else 1
 
 
 def _is_lost_peer(layout: Layout, error: Exception) -> bool:
@@ -134,7 +133,6 @@ def _is_lost_peer(layout: Layout, error: Exception) -> bool:
         return False
     if re.search(PEER_GONE, str(error), re.IGNORECASE) or layout.sigterm.wait(3):
         return True
-    try:
+    with suppress(dist.DistError):
         return layout.store.check(["stop"])
-    except dist.DistError:
-        return True
+    return True
