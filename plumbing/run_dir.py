@@ -116,8 +116,6 @@ class RunDir:
             logged = [row["step"] for row in rows][: step + 1]
             if path.name == "metrics.jsonl" and step and logged != list(range(step + 1)):
                 raise InputError(f"{path} lacks a step before {step}: {remedy}")
-        if step:
-            checkpoint.load_state(self.path, step)
         if step and changes:
             print(f"note: {'; '.join(changes.values())}: resumes, but not bit for bit", flush=True)
         return step
