@@ -19,7 +19,6 @@ import math
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import torch.distributed as dist
 
 import train
