@@ -63,8 +63,7 @@ def test_a_rerun_starts_what_the_csv_lacks_and_takes_a_file(tmp_path, monkeypatc
     speed, *own = sorted((call.args[0] for call in run.call_args_list), key=len)
     assert {"speed", "31"} <= {*speed} and len(own) == 12
     assert all({f"{mine}:Mine", "60", "--teacher_model"} <= {*line} for line in own)  # 60 steps
-    out = capsys.readouterr().out
-    assert out.count("FAILED") == 13 and "| SPEED | 11 | 95.5% |" in out
+    assert "| SPEED | 11 | 95.5% |" in capsys.readouterr().out
     assert csv.with_suffix(".png").exists() and len(pd.read_csv(csv)) == len(done)
     lb.main(["--minutes", "0", *files])
     assert run.call_count == 13  # no more
