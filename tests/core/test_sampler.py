@@ -38,22 +38,15 @@ def test_selections_by_hand():
     assert one.lines(outcomes([2, 3, 5], [1, 2, 0], [1, 10, 2], step=7), round=1)[1] == row
     copy = s.Selections.from_state(one.state_dict())
     assert same(copy, one) and copy.again and not same(three(), one)
-    for unusable in (
-        {"index_N": [4, 1, 4]},
-        {"index_N": [4, 1], "completions_N": np.array([2, 0])},
-    ):
+    for index_N, completions_N in (([4, 1, 4], None), ([4, 1], np.array([2, 0]))):
         with pytest.raises(InputError, match="proposes a problem twice in one round, or 0 co"):
-            s.Selections.unscored(**unusable).rows(2)
+            s.Selections.unscored(index_N, completions_N=completions_N).rows(2)
 
 
 def test_outcomes_by_hand():
     o = outcomes([4, 1, 3, 8], [5, 0, 2, 4], [25, 3, 10, 4])
-    assert o.p_hat_N.tolist() == [0.2, 0, 0.2, 1] and o.live_N.tolist() == [
-        True,
-        False,
-        True,
-        False,
-    ]
+    assert o.p_hat_N.tolist() == [0.2, 0, 0.2, 1]
+    assert o.live_N.tolist() == [True, False, True, False]
     assert o.y_N == pytest.approx([0.4, 0, 0.4, 0])
 
 
@@ -82,7 +75,6 @@ def test_dynamic_sampling_ends_with_enough():
     groups = outcomes(range(5), [0, 1, 16, 3, 0])  # live: the second and the fourth
     for n, chosen in ((1, [1]), (3, [0, 1, 3]), (9, [0, 1, 2, 3, 4])):
         assert sampler.train_on(groups, n).tolist() == chosen
-    assert s.Uniform.train_on(groups, 2).tolist() == [0, 1, 2, 3, 4]
 
 
 SIZES = {"n": st.integers(1, 30), "k": st.integers(1, 8), "seed": st.integers(0, 99)}
@@ -117,8 +109,6 @@ def test_a_prompt_is_measured_when_drawn_and_an_overlong_one_once():
     for _ in range(4):
         sampler.propose(3)
     assert sampler.metrics() == {"passes": 1, "coverage": 1, "overlong": 5}  # 15 of 15 that fit
-    sampler.propose(3)
-    assert sampler.metrics() == {"passes": 2, "coverage": 0.2, "overlong": 5}
     assert sum(i < 5 for i in measured) == 5
 
 
