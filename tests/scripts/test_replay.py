@@ -8,9 +8,10 @@ import torch
 
 import train
 from plumbing.files import read_lines, write_lines
-from sampler import Outcomes, Selections
+from sampler import Selections
 from scripts import replay
 from tests.helpers.ranks import contents, torchrun
+from tests.helpers.samplers import outcomes
 
 TOKEN = 12  # the demo's digit 1: in a test, completions with it get a log-prob of NaN
 FLAGS = "--preset demo --seed 3 --prompts_per_step 6 --group_size 4 --max_completion_tokens 40"
@@ -37,8 +38,7 @@ def test_recorded_rounds_are_proposed_as_they_were():
     third = Selections.unscored([9, 5], completions_N=np.array([8, 1]))
     rounds, rows = [(1, 0, first), (1, 1, empty), (1, 2, third), (2, 0, third)], []
     for step, i, s in rounds:
-        outcomes = Outcomes(step, s.index_N, s.completions_N, *[np.zeros(len(s.index_N), int)] * 3)
-        rows += s.lines(outcomes, round=i)
+        rows += s.lines(outcomes(s.index_N, 0, s.completions_N, step), round=i)
     recorded = replay.Recorded(rows, None)
     for *_, s in rounds:
         proposed = recorded.propose(2)
