@@ -142,18 +142,16 @@ def test_in_order_takes_the_file_again_and_again():
 
 def test_bag_of_words_by_hand_and_learns_a_word_that_decides():
     sampler = make("bag_of_words", 100, settings={"rate": 0.3})
-    parity, letter = ("even", "odd"), "abcdefg"
-    words = lambda i: f"An {parity[i % 2]} number, {letter[i % 7]}."  # noqa: E731  6 tokens
-    sampler.problems.question = words
-    sampler.observe(outcomes([2], [16]))
+    parity = "even", "odd"
+    sampler.problems.question = lambda i: f"An {parity[i % 2]} number, {'abcdefg'[i % 7]}."
+    sampler.observe(outcomes([2], [16]))  # 6 tokens
     # p = 1/2 and p̂ = 1, so all six gradients are negative and equal; AdaGrad's first step is its
     # rate: p = σ(6 · 0.3 / √6).
     assert sampler.predict(2) == pytest.approx(1 / (1 + np.exp(-0.3 * np.sqrt(6))))
     for i in range(400):
         sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
     assert sampler.predict(98) == pytest.approx(0.5, abs=0.1) and sampler.predict(99) < 0.1
-    s = sampler.propose(5)
-    assert s.utility_N == pytest.approx(s.utilities_N_K.max(axis=1)) and (s.index_N % 2 == 0).all()
+    assert (sampler.propose(5).index_N % 2 == 0).all()
 
 
 def test_greso_skips_by_the_streak():
@@ -165,8 +163,6 @@ def test_greso_skips_by_the_streak():
     assert len(set(seen)) == 2400  # still one pass: nothing twice
     # 0.5² of the first 2,000 and all of the others.
     assert (seen < 2000).mean() == pytest.approx(0.2, abs=0.04)
-    sampler.observe(outcomes([0, 1, 1000], [16, 1, 16]))
-    assert sampler.streak[[0, 1, 1000]].tolist() == [1, 0, 3]
 
 
 def test_greso_adapts_from_the_second_pass_on():

@@ -160,16 +160,6 @@ def test_frozen_and_lora_leave_the_backbone_untrained(tiny_model, mode):
     assert moved == trained and t.model.head.bias.item() > 0  # from 0.25 towards 0.5
 
 
-def test_frozen_embeds_a_question_once_and_alone(tiny_model):
-    """Padding to its neighbours' length would change its rounding from rank to rank."""
-    t, calls = make(tiny_model, teacher_mode="frozen"), []
-    t.model.backbone.register_forward_pre_hook(lambda _, inputs: calls.append(len(inputs[0])))
-    for _ in range(2):
-        t.predict(QUESTIONS)
-        t.update(QUESTIONS[0], 8, 16)
-    assert calls == [1] * len(QUESTIONS)
-
-
 def test_lora_by_hand():
     base, x = torch.nn.Linear(3, 2), torch.randn(5, 3)
     layer = LoRALinear(base, rank=4, alpha=8, dropout=0.0)

@@ -4,8 +4,6 @@ Generated and hostile answers are in tests/stress/test_fuzz_verifier.py.
 """
 
 import random
-import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 
 import verify
 from plumbing.errors import InputError
-from tests.helpers.models import ROOT
 from tests.stress import fuzz_verifier
 from verify import Verdict, Verifier, extract_boxed
 
@@ -188,11 +185,6 @@ def test_grade_needs_as_many_golds_as_completions(verifier):
     assert verifier.grade([], []) == []
     with pytest.raises(ValueError, match="1 completions, 2 golds"):
         verifier.grade([box("5")], ["5", "6"])
-
-
-def test_workers_do_not_import_torch():
-    code = "import sys, verify; verify.compare('1', '2'); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def reward_file(folder: Path, body: str) -> str:

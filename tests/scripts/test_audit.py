@@ -133,7 +133,5 @@ def test_a_teacher_learns_from_a_uniform_run(tmp_path, tiny_model, capsys):
     predicted_N = audit.read_by_teacher(run, str(tiny_model)).reshape(20, 4)
     assert (predicted_N[:2] == 0.25).all() and (predicted_N[2:] != 0.25).all()
     audit.main([str(tmp_path / "run"), "--teacher", str(tiny_model)])
-    perfect, taught = capsys.readouterr().out.strip().splitlines()[-4:-2]
-    numbers = "75% | 1.60 | 1.26 (1.26 to 1.26) | no |"
-    assert perfect == f"| run | a perfect one | {numbers}"
-    assert str(tiny_model) in taught and taught.endswith("| no |")
+    printed = capsys.readouterr().out
+    assert "| run | a perfect one | 75% | 1.60 | 1.26 (1.26 to 1.26) | no |" in printed

@@ -54,5 +54,3 @@ def test_copies_are_found_and_other_problems_are_kept():
 def test_words_by_hand():
     words = ["2", "x", "-", "1", "cdot", "80000", "=", ".5", "cm"]
     assert [*words_of("\\left(2x-1\\right)\\cdot 80,000 = .5\\,\\text{cm}")] == words
-    words = ["a", "2", "digit", "number", "7", "-", "1", "gr", "ö", "sse", "12", "34"]
-    assert [*words_of("a two-digit number, 7 − 1, Größe 12,34")] == words
