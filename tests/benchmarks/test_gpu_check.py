@@ -76,10 +76,14 @@ def test_a_failed_part_does_not_stop_the_others(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_step_memory_and_counts_run_at_dry_sizes(tmp_path):
+def test_counts_are_of_one_step(tmp_path):
     """Without a card nothing is captured; the demo decodes a token with some hundred operations."""
     counts = gpu_check.counts(tmp_path, dry=True)
     assert counts.startswith("captures 0, cudaMallocs 0, host synchronisations 0; ")
     assert 100 < int(re.search(r"a decoded token (\d+)", counts)[1]) < 400
+
+
+@pytest.mark.slow
+def test_step_and_memory_run_at_dry_sizes(tmp_path):
     assert gpu_check.step(tmp_path, dry=True).count("x floor") == 4
     assert "measured" in gpu_check.memory(tmp_path, dry=True)

@@ -166,9 +166,7 @@ def test_export_keeps_the_checkpoints_generation_settings(qwen2, prompts, tmp_pa
     generator.export(tmp_path / "exported")
     saved = json.loads((tmp_path / "exported/generation_config.json").read_text())
     assert {name: saved[name] for name in own} == own
-    exported = make_generator(tmp_path / "exported")
-    assert exported.stop_ids == generator.stop_ids
-    assert exported.generate(prompts, 0.7, 30, seed=3) == before
+    assert make_generator(tmp_path / "exported").generate(prompts, 0.7, 30, seed=3) == before
 
 
 def test_the_pad_token_may_be_generated_and_may_be_eos(generator, qwen2, prompts, tmp_path):

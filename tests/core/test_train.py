@@ -35,35 +35,22 @@ def test_the_bare_command_is_the_papers_main_run():
     assert (c.replay_capacity, c.teacher_update_every) == (64, 4)
 
 
-PAPER = {  # Table 6 and App. K.1: steps, steps of the baseline, rows a device
+PRESETS = {  # Table 6 and App. K.1: steps, steps of the baseline, rows a device
     "olmo2-1b": (20_000, 26_800, 4),
     "qwen2.5-1.5b": (20_000, 26_800, 4),
     "qwen3-4b": (8_000, 10_800, 3),
     "phi-4-mini": (10_000, 13_400, 3),
+    "one-gpu": (400, 550, 4),  # not the paper's
 }
 
 
-@pytest.mark.parametrize("preset", PAPER)
-def test_presets_have_the_papers_steps(preset):
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_have_the_papers_steps_or_its_rule_for_the_baseline(preset):
     c, baseline = parse("--preset", preset), ("--preset", preset, "--sampler", "uniform")
-    assert (c.steps, parse(*baseline).steps, c.per_device_batch_size) == PAPER[preset]
+    assert (c.steps, parse(*baseline).steps, c.per_device_batch_size) == PRESETS[preset]
     assert parse(*baseline, "--steps", 7).steps == 7
-
-
-def test_the_arithmetic_of_the_preset_for_one_gpu():
-    """No problem of MATH's 12,000 is drawn twice."""
-    c, baseline = parse("--preset", "one-gpu"), parse("--preset", "one-gpu", "--sampler", "uniform")
-    assert (c.steps, baseline.steps) == (400, 550)  # 4/3 x 400 = 533, to the next evaluation
-    assert baseline.steps * c.prompts_per_step + c.prompts_per_step * c.candidates < 12_000
-
-
-@pytest.mark.parametrize("preset", sorted({*train.PRESETS} - {"demo"}))
-def test_missing_data_of_a_preset_can_be_prepared(preset):
-    """A missing file is prepared if its path names one of SOURCES."""
-    config = parse("--preset", preset)
-    for path in (config.train_data, config.val_data):
-        data, source, _ = Path(path).parts
-        assert data == "data" and source in SOURCES
+    for path in (c.train_data, c.val_data):  # can be prepared if it is missing
+        assert Path(path).parts[1] in SOURCES
 
 
 def test_a_step_follows_figure_1():
@@ -140,9 +127,7 @@ def test_one_process_writes_logs_verdicts_samples_and_models(alone):
     last = sum(row["successes"] for row in chosen if row["step"] == 4)
     assert rows[4]["reward_mean"] == pytest.approx(last / 24)  # both logs agree
     verdicts = read_lines(folder / "evals/step_4.jsonl")
-    assert [v["problem"] for v in verdicts] == list(range(len(verdicts)))
     assert np.mean([v["reward"] for v in verdicts]) == pytest.approx(rows[-1]["val_accuracy"])
-    assert read_lines(folder / "samples.jsonl")[0]["prompt"].endswith("\n\nSolution:")
     AutoTokenizer.from_pretrained(folder / "student")
     AutoModel.from_pretrained(folder / "teacher/backbone")
     student = AutoModelForCausalLM.from_pretrained(folder / "student").state_dict()

@@ -159,13 +159,6 @@ def test_a_gold_is_valid_if_it_is_understood_and_equivalent_to_itself(verifier):
     assert verify.check_gold("7") is True
 
 
-def test_copies_of_a_slow_right_answer_earn_1_in_new_workers():
-    """It takes 25 times longer in a new process than in one that has compared such sums before."""
-    case = (r"F_n=\sum_{k=0}^{n-1} F_k F_{n-k-1}", r"F_n=\sum_{k=0}^{n-1} F_{n-k-1} F_k")
-    with Verifier(workers=3) as verifier:
-        assert grade(verifier, [case] * 3) == [CORRECT] * 3
-
-
 HOSTILE = table(r"""
 x+7   (x+1)^{9758038}   ((9!)!)!   \binom{9752331}{4752331}   \sin(9758038^{9758038})
 \sum_{k=1}^n k   (x+1)^{9758038}   ((9!)!)!   \prod_{k=1}^{9758038} k

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from experiments import sampler_lab as lab
@@ -58,11 +57,3 @@ def test_the_table_has_every_sampler_and_a_custom_one(tmp_path, capsys):
     lab.main([*flags.split(), *lab.LAB, f"{tmp_path}/mine.py:Mine"])
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert {row[1] for row in rows if row[:1] == ["500"]} == {*lab.LAB, "mine"}
-
-
-def test_live_groups_against_uniform_by_hand():
-    """40% live where uniform has 10%: 4 times as many."""
-    rows = [("uniform", "", 0.9), ("goldilocks", "0.5", 0.5), ("goldilocks", "0.5", 0.7)]
-    runs = pd.DataFrame(rows, columns=["sampler", "visibility", "dead groups"])
-    means = lab.summary(runs.assign(problems=500, **{"success gained": 0.1}))
-    assert means["live ÷ uniform's"].tolist() == pytest.approx([4, 1])

@@ -30,13 +30,10 @@ CONTAINED = {
 KEPT = {
     "a number changed": JANET.replace("16", "18"),
     "a number word changed": JANET.replace("three", "five"),
-    "a teen changed": DICE.replace("fifteen", "sixteen"),
     "two numbers exchanged": JANET.replace("three", "4").replace("four", "3"),
     "changed inside a longer text": "Read this carefully. " + JANET.replace("16", "17"),
     "the same ending and numbers": "Two boys draw one of 15 balls. Who wins? " + ENDING,
-    "half of it": JANET[:100],
     "another sign": "Solve $-x^2 = 81$.",
-    "another power": "Solve $x^3 = 81$.",
     "a short one inside another": "Draw a graph of f first. " + SHORT,
     "nothing": "",
 }

@@ -236,13 +236,11 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path, math):
         ("--source maths", "invalid choice: 'maths' .choose from .*openmathreasoning"),
         ("--source own --copy=", "--source own needs --copy FILE"),
         ("--source own --val_copy x --val_size 1", "own is validated on another data set"),
-        ("--source math --val_size 3", "--val_size: math is validated on another data set"),
         ("--val_copy x.jsonl", "--val_copy: openmathreasoning is validated on problems of its"),
         ("--source aime24 --against x.jsonl", "--against: aime24 is a test set, kept whole"),
         ("--against math", "--against math: it is not a test set"),
         ("--against x.jsonl", "x.jsonl: no such file here, and .* hub cannot be read"),
         (f"--copy {ROOT}/docs", "docs: no .jsonl, .parquet or .json file of a split 'cot'"),
-        ("--source numina", "no field 'answer' .it has: problem, solution, level"),
     ],
 )
 def test_bad_settings_are_rejected_and_nothing_is_written(flags, message, tmp_path, math):
