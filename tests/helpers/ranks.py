@@ -25,7 +25,6 @@ from torch.multiprocessing import _prctl_pr_set_pdeathsig
 import train
 from plumbing.distributed.layout import Layout
 from plumbing.files import read_lines
-from plumbing.run_dir import RunDir
 from verify import Verdict
 
 ROOT = Path(train.__file__).parent
@@ -159,21 +158,6 @@ def agent(main, words, log, *flags):
     return process
 
 
-def all_end(pids: list[int]) -> bool:
-    """Wait up to 20 seconds until the processes are gone, or dead and not yet collected."""
-
-    def ended(pid) -> bool:
-        try:
-            return ") Z" in Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-
-    deadline = time.monotonic() + 20
-    while not all(map(ended, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return all(map(ended, pids))
-
-
 # ---- runs of train.py
 
 
@@ -247,16 +231,6 @@ def after(owner, name, function):
         return result
 
     setattr(owner, name, both)
-
-
-def at_step(step, function):
-    """Call function(run) on this student rank as soon as that step has been logged."""
-
-    def logged(run, name, rows):
-        if name == "metrics" and rows[0]["step"] == step:
-            function(run)
-
-    after(RunDir, "log", logged)
 
 
 def metrics_of(folder) -> list[dict]:

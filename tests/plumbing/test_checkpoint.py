@@ -87,17 +87,6 @@ def test_another_model_or_code_in_the_samplers_state_is_not_loaded(run):
         checkpoint.load_state(run, 3)
 
 
-def test_a_kill_leaves_no_partial_checkpoint(run, monkeypatch):
-    def kill(path, text):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "write_atomic", kill)
-    with pytest.raises(KeyboardInterrupt):
-        checkpoint.save(run, 4, one_rank(), trained(), {}, {}, keep=3)
-    assert (run / "checkpoints/step_4.tmp/student/.metadata").exists()
-    assert checkpoint.steps(run) == [1, 2, 3]
-
-
 def test_a_full_disk_is_a_fault_that_costs_no_checkpoint(run):
     """A limit on the size of files acts like a disk with no room for more."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -68,8 +68,8 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
         agents' exit codes and output."""
         pids, log = [tmp_path / f"{name}_{node}" for node in range(2)], tmp_path / name
 
-        def send(run):
-            if run.layout.rank == 0:
+        def send(run, name, rows):
+            if run.layout.rank == 0 and name == "metrics" and rows[0]["step"] == 2:
                 for pid, number in zip(pids, signals, strict=True):
                     if number:
                         os.kill(int(pid.read_text()), number)
@@ -80,7 +80,7 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
             pids[int(os.environ["GROUP_RANK"])].write_text(str(os.getppid()))
             train.Verifier = lambda **settings: contextlib.nullcontext(ranks.Grades())
             if signals:
-                ranks.at_step(2, send)
+                ranks.after(run_dir.RunDir, "log", send)
             return train.main(words)
 
         flags = ("--nnodes", 2, "--nproc_per_node", 2, "--master_addr", "127.0.0.1")

@@ -50,7 +50,7 @@ def checkpoints(folder):
     return sorted(p.name for p in (folder / "checkpoints").iterdir())
 
 
-def test_resume_after_a_kill_a_damaged_checkpoint_and_a_torn_log(whole, halfway, tmp_path):
+def test_resume_after_a_kill_damage_and_a_torn_log(whole, halfway, tmp_path):
     def written(path, _):  # all of checkpoint 3 is on disk, under its temporary name
         if str(path).endswith("step_3.tmp/manifest.json"):
             die()

@@ -1,14 +1,13 @@
-"""plumbing/files.py: JSON lines, atomic writes, checksums."""
+"""plumbing/files.py: JSON lines, atomic writes."""
 
 import math
-import zlib
 
 import numpy as np
 import pytest
 
 from plumbing import files
 from plumbing.errors import InputError
-from plumbing.files import digest, read_lines, write_atomic, write_lines
+from plumbing.files import read_lines, write_atomic, write_lines
 
 
 def test_lines_hold_numpy_numbers_and_nan_becomes_none(tmp_path):
@@ -39,8 +38,3 @@ def test_a_write_that_fails_keeps_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         write_atomic(path, "new")
     assert path.read_text() == "old"
-
-
-def test_digest_is_size_and_crc32(tmp_path):
-    (tmp_path / "x").write_bytes(b"123456789")
-    assert digest(tmp_path / "x") == [9, 0xCBF43926] == [9, zlib.crc32(b"123456789")]

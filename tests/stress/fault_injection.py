@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 
-from plumbing import checkpoint
 from plumbing.command_line import count, natural
 from plumbing.errors import InputError
 from scripts import analysis
@@ -31,10 +30,9 @@ from tests.helpers.ranks import metrics_of
 
 RANKS, STEPS = 4, 18
 TARGETS = ("rank 0", "rank 1", "rank 2", "rank 3", "all ranks", "torchrun")
-DAMAGE = "checkpoint, and damage"  # a bit of the newest checkpoint is flipped
-MOMENTS = ("start", "step", "checkpoint", DAMAGE, "SIGTERM")  # SIGTERM: in a step
+MOMENTS = ("start", "step", "checkpoint", "SIGTERM")  # SIGTERM: in a step
 TIMEOUT_S = 300  # for any event
-HEADER = ["run", "target", "moment", "half written", "bit flipped", "seconds to the end"]
+HEADER = ["run", "target", "moment", "half written", "seconds to the end"]
 COMPARED = ("selections.jsonl", "samples.jsonl", "evals/*", "student/*.safetensors")
 COMPARED += ("teacher/*.safetensors", "teacher/*/*.safetensors")
 
@@ -88,7 +86,7 @@ def strike(job: subprocess.Popen, folder: Path, target: str, moment: str, rng) -
     if moment == "start":
         time.sleep(rng.uniform(0.5, 12))
     else:  # after some steps of this start: a moment in a step, or while a checkpoint is written
-        step, in_checkpoint = last_step(folder) + rng.integers(1, 4), "checkpoint" in moment
+        step, in_checkpoint = last_step(folder) + rng.integers(1, 4), moment == "checkpoint"
         if not wait_for(lambda: last_step(folder) >= step, job):
             return False
         if in_checkpoint and not wait_for(lambda: half_written(folder), job):
@@ -102,18 +100,6 @@ def strike(job: subprocess.Popen, folder: Path, target: str, moment: str, rng) -
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM if moment == "SIGTERM" else signal.SIGKILL)
     return True
-
-
-def flip_a_bit(folder: Path, rng) -> bool:
-    """Damage a file of the newest checkpoint, if there is one before it."""
-    steps = checkpoint.steps(folder)
-    if len(steps) > 1:
-        newest = checkpoint.directory(folder, steps[-1])
-        path = rng.choice(sorted(path for path in newest.rglob("*") if path.is_file()))
-        data = bytearray(path.read_bytes())
-        data[rng.integers(len(data))] ^= 1
-        path.write_bytes(data)
-    return len(steps) > 1
 
 
 def compare(job: subprocess.Popen, reference: Path, folder: Path) -> str:
@@ -147,16 +133,15 @@ def campaign(root: Path, kills: int, rng) -> tuple[list[list], list[str]]:
         job.wait(TIMEOUT_S)
         # Ranks that outlive torchrun would still write.
         wait_for(lambda folder=folder: not ranks_of(folder))
-        seconds, half = time.monotonic() - start, "checkpoint" in moment and half_written(folder)
-        flipped = moment == DAMAGE and flip_a_bit(folder, rng)
-        rows.append([len(results), target, moment, half, flipped, f"{seconds:.1f}"])
+        seconds, half = time.monotonic() - start, moment == "checkpoint" and half_written(folder)
+        rows.append([len(results), target, moment, half, f"{seconds:.1f}"])
         print(*rows[-1], sep=", ", file=sys.stderr, flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = analysis.parser(__doc__)
     parser.add_argument("--kills", type=count, default=30, help="number of strikes [30]")
-    parser.add_argument("--seed", type=natural, default=0, help="of moments and damage [0]")
+    parser.add_argument("--seed", type=natural, default=0, help="of moments [0]")
     out = Path("runs/fault_injection")
     parser.add_argument("--out", type=Path, default=out, help="an empty directory [%(default)s]")
     args = parser.parse_args(argv)
