@@ -82,8 +82,11 @@ def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_on
     rollouts = Rollouts([tokens(1 + n // 2) for n in n_B], [tokens(n) for n in reversed(n_B)])
     rollouts.logps = [[0.0] * len(ids) for ids in rollouts.completion_ids]
     columns = {"advantage_B": torch.ones(32), "weight_B": torch.ones(32)}
-    columns |= {"max_tokens": 800, "pad_id": 0}
-    columns["layout"] = one_rank("--preset", "demo", "--device", "cuda")
+    columns |= {
+        "layout": one_rank("--preset", "demo", "--device", "cuda"),
+        "max_tokens": 800,
+        "pad_id": 0,
+    }
 
     def run(dtype, attention):
         policy = Policy.load(str(DEMO), CARD)
@@ -149,22 +152,26 @@ def test_freed_memory_grows_into_a_larger_tensor_unless_the_user_chose_otherwise
     assert reserved == (300 if chosen else 200)
 
 
-def test_graphs_are_recorded_again_after_all_are_dropped():
-    """PyTorch fails an assertion at a capture into a pool that has blocks but no graph."""
+@pytest.fixture
+def expandable_segments():
+    """The allocator's setting that PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes."""
     torch.cuda.empty_cache()
-    torch.cuda.memory._set_allocator_settings("expandable_segments:True")  # as a run does
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    yield
+    torch.cuda.empty_cache()
+    torch.cuda.memory._set_allocator_settings("expandable_segments:False")
+
+
+def test_graphs_are_recorded_again_after_all_are_dropped(expandable_segments):
+    """PyTorch fails an assertion at a capture into a pool that has blocks but no graph."""
     recorder = Recorder()
-    try:
-        for size in (10_000_000, 10):
-            x = torch.ones(size, device=CARD)
-            for _ in range(2):
-                replay = recorder(lambda x=x: (x + 1) * 2)
-                out = replay()
-            assert out[-1] == 4
-            del replay, out
-    finally:
-        torch.cuda.empty_cache()
-        torch.cuda.memory._set_allocator_settings("expandable_segments:False")
+    for size in (10_000_000, 10):
+        x = torch.ones(size, device=CARD)
+        for _ in range(2):
+            replay = recorder(lambda x=x: (x + 1) * 2)
+            out = replay()
+        assert out[-1] == 4
+        del replay, out
 
 
 def test_a_step_that_cannot_be_captured_runs_without_a_graph(capsys):

@@ -69,9 +69,7 @@ def test_a_damaged_checkpoint_is_detected_and_the_previous_one_used(file, run, c
     assert checkpoint.latest_valid_checkpoint(run, before=3) == 2
     DAMAGE[file](checkpoint.directory(run, 3) / file)
     assert checkpoint.latest_valid_checkpoint(run) == 2
-    line = capsys.readouterr().out
-    assert "step_3 is damaged" in line and line.endswith(": going back to the previous one\n")
-    assert line.count("\n") == 1
+    assert capsys.readouterr().out.count("step_3 is damaged") == 1
     for step in (1, 2):
         DAMAGE[file](checkpoint.directory(run, step) / file)
     with pytest.raises(InputError, match="no checkpoint is intact; choose another --out"):

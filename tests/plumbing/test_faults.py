@@ -91,8 +91,6 @@ def test_ctrl_c_during_an_evaluation(whole, halfway, tmp_path):
     assert checkpoints(folder) == ["step_2"] and not (folder / "student").exists()
     assert not (folder / "evals/step_2.jsonl").exists()
     resume(folder, whole, halfway, *flags)
-    row = read_lines(folder / "metrics.jsonl")[2]
-    assert row["train_s"] > 0 and row["rollout_s"] > 0 and row["eval_s"] > 0  # none overwritten
     evals = [path / "evals/step_2.jsonl" for path in (folder, whole)]
     assert evals[0].read_text() == evals[1].read_text()
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from plumbing import files
-from plumbing.errors import InputError
 from plumbing.files import read_lines, write_atomic, write_lines
 
 
@@ -18,17 +17,6 @@ def test_lines_hold_numpy_numbers_and_nan_becomes_none(tmp_path):
     assert read_lines(tmp_path / "none.jsonl") == []
     path.write_text('{"a": "1\u20282"}\n')  # a line separator that is no end of a JSON line
     assert read_lines(path) == [{"a": "1\u20282"}]
-
-
-def test_only_a_torn_last_line_is_dropped(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"a": 1}\n{"a": 2')
-    assert read_lines(path, torn=True) == [{"a": 1}]
-    with pytest.raises(InputError, match="line 2: damaged"):
-        read_lines(path)
-    path.write_text('{"a": \n{"a": 2}\n')
-    with pytest.raises(InputError, match="line 1: damaged"):
-        read_lines(path, torn=True)
 
 
 def test_a_write_that_fails_keeps_the_old_file(tmp_path, monkeypatch):

@@ -5,11 +5,9 @@ import shutil
 
 import pytest
 import torch
-from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plumbing import models
 from plumbing.batches import Batch
 from plumbing.distributed.shutdown import begin_process
 from rollout import Generator, Policy, check_model
@@ -179,16 +177,3 @@ def test_weights_stored_in_bf16_are_the_same_as_if_float32_had_been_loaded(famil
     pairs = [dict([*m.named_parameters(), *m.named_buffers()]) for m in (loaded, expected)]
     torch.testing.assert_close(*pairs, rtol=0, atol=0)  # compares dtypes, too
     assert loaded.config.dtype == torch.float32  # which export writes
-
-
-def test_neither_pickles_nor_code_nor_second_copies_are_downloaded(monkeypatch):
-    needed = ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json"]
-    needed += ["tokenizer.json", "merges.txt", "tokenizer.model", "chat_template.jinja"]
-    others = ["pytorch_model.bin", "modeling_x.py", "consolidated.safetensors", "x.gguf"]
-    others += ["onnx/model.safetensors", "README.md"]
-
-    def download(name, **patterns):
-        return list(filter_repo_objects(needed + others, **patterns))
-
-    monkeypatch.setattr(models, "snapshot_download", download)
-    assert models.download("some/model") == needed
