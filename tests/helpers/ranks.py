@@ -244,11 +244,11 @@ def metrics_of(folder) -> list[dict]:
 
 
 def assert_same_run(a, b):
-    """Compare two finished runs: all metrics but times, all selections, every exported weight."""
+    """Compare two finished runs: metrics but times, selections, samples, evaluations, weights."""
     assert metrics_of(a) == metrics_of(b)
-    weights = ("student/model", "teacher/backbone/model", "teacher/head")
-    for name in ("selections.jsonl", *(f"{name}.safetensors" for name in weights)):
-        assert not (a / name).exists() or (a / name).read_bytes() == (b / name).read_bytes(), name
+    for names in ("selections.jsonl", "samples.jsonl", "evals/*", "**/*.safetensors"):
+        for path in a.glob(names):
+            assert path.read_bytes() == (b / path.relative_to(a)).read_bytes(), path
 
 
 def contents(folder) -> dict:

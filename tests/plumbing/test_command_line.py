@@ -36,11 +36,7 @@ def test_flags_override_the_preset_which_overrides_the_defaults():
     assert config.device == "cpu"  # its 3 student ranks would need a GPU each
 
 
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [("best_of_all=0,decay=1", [1.0, 0]), ("best_of_all=0", [0.5, 0]), ("", [0.5, 1])],
-)
-def test_sampler_args_override_the_samplers_settings_in_their_type(text, values):
-    config = parse("--preset", "demo", "--sampler", "mopps", "--sampler_args", text)
-    settings = build_sampler(config, one_rank(), Numbers(4)).settings
-    assert repr(settings) == repr(dict(zip(("decay", "best_of_all"), values, strict=True)))
+def test_sampler_args_override_the_samplers_settings_in_their_type():
+    flags = ("--sampler", "mopps", "--sampler_args", "best_of_all=0")
+    settings = build_sampler(parse("--preset", "demo", *flags), one_rank(), Numbers(4)).settings
+    assert repr(settings) == "{'decay': 0.5, 'best_of_all': 0}"

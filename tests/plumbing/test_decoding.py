@@ -134,14 +134,11 @@ def test_fused_norms_of_each_preset_compute_the_same_forward_and_backward(family
 
 
 def test_norms_of_another_formula_are_left_alone(tmp_path):
-    """Gemma's multiplies by 1 + weight, for which its outputs differ at any weight."""
+    """Gemma's multiplies by 1 + weight."""
     lm = AutoModelForCausalLM.from_pretrained(save_tiny_model(tmp_path, "gemma"))
+    decoding.fuse_norms(lm)
     norms = rms_norms(lm).values()
-    for weight in (0.0, 1.0):
-        for norm in norms:
-            norm.weight.data.fill_(weight)
-        decoding.fuse_norms(lm)
-        assert len(norms) > 2 and not any("forward" in vars(norm) for norm in norms)
+    assert len(norms) > 2 and not any("forward" in vars(norm) for norm in norms)
 
 
 @pytest.mark.parametrize("capability", [(9, 0), (8, 0), (7, 5)])

@@ -63,9 +63,9 @@ def test_each_rank_of_a_role_has_its_own_gpu(case, layout, monkeypatch):
 
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Sat Feb 24 2024\nGCC 12.3.0\n"
 DEVICES = {  # --device, the driver's file (None: no GPU), CUDA_VISIBLE_DEVICES -> device, or error
-    ("auto", None, None): "cpu",
-    ("cuda", None, None): ") can use no GPU here (NVIDIA driver not found, install",
-    ("auto", DRIVER, None): ") can use no GPU here (NVIDIA driver 535.161.08, install",
+    ("auto", None, "0"): "cpu",
+    ("cuda", None, "0"): ") can use no GPU here (NVIDIA driver not found, install",
+    ("auto", DRIVER, "0"): ") can use no GPU here (NVIDIA driver 535.161.08, install",
     (
         "auto",
         "",
@@ -73,7 +73,7 @@ DEVICES = {  # --device, the driver's file (None: no GPU), CUDA_VISIBLE_DEVICES 
     ): "(NVIDIA driver not found, install versions that fit); or add --device cpu",
     ("cuda", DRIVER, ""): "can use no GPU here (CUDA_VISIBLE_DEVICES hides them",
     ("auto", DRIVER, ""): "cpu",
-    ("cpu", DRIVER, None): "cpu",
+    ("cpu", DRIVER, "0"): "cpu",
 }
 
 
@@ -82,15 +82,12 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_unless_hidden_or_not_wanted(
     case, layout, monkeypatch, tmp_path
 ):
     device, driver, visible = case
-    node, version = tmp_path / "nvidia0", tmp_path / "version"
-    monkeypatch.setattr(module, "GPU_NODES", [node])
-    monkeypatch.setattr(module, "DRIVER", version)
+    file = tmp_path / "version"
     if driver is not None:
-        node.touch()
-        version.write_text(driver)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        file.write_text(driver)
+    monkeypatch.setattr(module, "GPU_NODES", [file])
+    monkeypatch.setattr(module, "DRIVER", file)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with nullcontext() if DEVICES[case] == "cpu" else rejected(DEVICES[case]):
         assert layout(1, "--device", device).device == torch.device("cpu")

@@ -54,7 +54,6 @@ def test_a_run_does_not_resume_after_its_custom_files_have_changed(tmp_path, tin
 
 
 UNUSABLE = {
-    "--sampler best": "choose from goldilocks, uniform, bag_of_words, ",
     "--sampler mine.py": "must be FILE.py:NAME",
     "--sampler gone.py:Mine": "there is no file gone.py",
     "--sampler mine.py:Yours": "mine.py has no class or function 'Yours'",

@@ -24,14 +24,12 @@ from plumbing.command_line import count, natural
 from plumbing.errors import InputError
 from scripts import analysis
 from tests.helpers.models import ROOT
-from tests.helpers.ranks import metrics_of
+from tests.helpers.ranks import assert_same_run
 
 RANKS, STEPS = 4, 18
 TARGETS = ("rank 0", "rank 1", "rank 2", "rank 3", "all ranks", "torchrun")
 MOMENTS = ("start", "step", "checkpoint", "SIGTERM")  # SIGTERM: in a step
 TIMEOUT_S = 300  # for any event
-COMPARED = ("selections.jsonl", "samples.jsonl", "evals/*", "student/*.safetensors")
-COMPARED += ("teacher/*.safetensors", "teacher/*/*.safetensors")
 
 
 def launch(folder: Path) -> subprocess.Popen:
@@ -102,11 +100,11 @@ def compare(job: subprocess.Popen, reference: Path, folder: Path) -> str:
     """Wait for the job's end; return "identical", or how it differs from the reference."""
     if status := job.wait(TIMEOUT_S):
         return f"LOST: exit status {status}"
-    files = [path for names in COMPARED for path in sorted(reference.glob(names))]
-    names = [str(path.relative_to(reference)) for path in files]
-    differ = [n for n in names if (reference / n).read_bytes() != (folder / n).read_bytes()]
-    differ += ["metrics.jsonl"] if metrics_of(reference) != metrics_of(folder) else []
-    return f"LOST: {', '.join(differ)}" if differ else "identical"
+    try:
+        assert_same_run(reference, folder)
+    except (AssertionError, OSError) as error:
+        return f"LOST: {error}"
+    return "identical"
 
 
 def campaign(root: Path, kills: int, rng) -> bool:
