@@ -204,12 +204,11 @@ def run(folder, *flags, **launch_arguments) -> str:
     return ended.out
 
 
-def shell(argv, ranks=0) -> tuple[bool, str]:
-    """Run train.py from the shell, under torchrun where ranks > 0: (succeeded, printed text)."""
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks)]
-    line = [sys.executable, *(launcher if ranks else ()), str(ROOT / "train.py"), *argv]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+def shell(argv) -> tuple[bool, str]:
+    """Run train.py from the shell: (succeeded, printed text)."""
+    line, environment = [sys.executable, ROOT / "train.py", *argv], {"OMP_NUM_THREADS": "1"}
+    options = {"capture_output": True, "text": True, "env": os.environ | environment}
+    done = subprocess.run(line, check=False, **options)
     return done.returncode == 0, done.stdout + done.stderr
 
 
@@ -235,12 +234,8 @@ def after(owner, name, function):
 
 def metrics_of(folder) -> list[dict]:
     """Read metrics.jsonl without the times."""
-
-    def kept(name):
-        return name != "seconds" and not name.endswith("_s")
-
     rows = read_lines(folder / "metrics.jsonl")
-    return [{name: row[name] for name in filter(kept, row)} for row in rows]
+    return [{k: row[k] for k in row if k != "seconds" and not k.endswith("_s")} for row in rows]
 
 
 def assert_same_run(a, b):

@@ -50,17 +50,13 @@ def test_a_teacher_resumes_bit_for_bit_also_before_its_first_update(outcomes, ti
     assert whole.state_dict() == saved.state_dict() == resumed.state_dict()
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-7])
-
-
 def flip(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-DAMAGE = {"student/.metadata": flip, "sampler.pt": Path.unlink, "manifest.json": cut}
+DAMAGE = {"student/.metadata": flip, "sampler.pt": Path.unlink, "manifest.json": flip}
 
 
 @pytest.mark.parametrize("file", DAMAGE)

@@ -11,7 +11,6 @@ FLAGS = {  # what is wrong -> the error
     "--step 5": "unrecognized arguments: --step 5 (see --help)",  # abbreviated
     "--preset gpt": "--preset gpt: choose from qwen2.5-1.5b, olmo2-1b",
     "--steps 0": "argument --steps: 0: must be in [1, 1000000000]",
-    "--steps 1.5": "argument --steps: invalid int value: '1.5'",
     "--epsilon nan": "argument --epsilon: nan: must be in [0, 1]",
     "--sampler softmax --epsilon 0.1": "--epsilon: the sampler softmax does not use it",
     "--sampler sec": "--sampler sec needs --column, a column of the training data",
