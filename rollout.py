@@ -98,27 +98,23 @@ class Rollouts:
 
 
 class PromptEncoder:
-    """Encoder of questions as prompts: header, question, footer, joined by blank lines."""
+    """Encoder of questions as prompts: header, question, footer, joined by blank lines. config:
+    train.Config, of which the prompt_* and chat_template are used."""
 
-    def __init__(self, tokenizer, header=PROMPT_HEADER, footer=PROMPT_FOOTER, chat_template=False):
-        if chat_template and not tokenizer.chat_template:
+    def __init__(self, config, tokenizer):
+        self.config, self.tokenizer = config, tokenizer
+        if config.chat_template and not tokenizer.chat_template:
             raise ValueError("--chat_template: this model's tokenizer has no chat template")
-        self.tokenizer, self.header, self.footer = tokenizer, header, footer
-        self.chat_template = chat_template
         try:
             self("1 + 1")
         except Exception as error:  # a template is a program, and may raise anything
             raise ValueError(f"the tokenizer cannot make a prompt: {first_lines(error)}") from error
 
-    @classmethod
-    def of(cls, config, tokenizer) -> "PromptEncoder":
-        """Make the encoder that a train.Config describes."""
-        return cls(tokenizer, config.prompt_header, config.prompt_footer, config.chat_template)
-
     def text(self, question: str) -> str:
         """Return the prompt as text."""
-        prompt = "\n\n".join(part for part in (self.header, question, self.footer) if part)
-        if not self.chat_template:
+        parts = self.config.prompt_header, question, self.config.prompt_footer
+        prompt = "\n\n".join(filter(None, parts))
+        if not self.config.chat_template:
             return prompt
         messages = [{"role": "user", "content": prompt}]
         apply = self.tokenizer.apply_chat_template
@@ -127,7 +123,7 @@ class PromptEncoder:
     def __call__(self, question: str) -> list[int]:
         """Return the prompt as token ids; a chat template adds its own special tokens."""
         text = self.text(question)
-        return self.tokenizer(text, add_special_tokens=not self.chat_template).input_ids
+        return self.tokenizer(text, add_special_tokens=not self.config.chat_template).input_ids
 
 
 # --------------------------------------------------------------------------------------------------
@@ -361,18 +357,18 @@ def check_model(name: str, tokens: int) -> None:
     if tokens > (window := getattr(lm.config, "sliding_window", None) or tokens):
         limit = f"attends to the last {window} tokens only"
         raise ValueError(f"{name!r} {limit}, a row may take {tokens}")
-    with trial(name, "generate"):  # a damaged setting raises TypeError
+    with trial(name, "cannot generate here"):  # a damaged setting raises TypeError
         ends = stop_ids(lm.generation_config, tokenizer)
     if not ends:
         remedy = "set tokenizer.eos_token and save it again"
         raise ValueError(f"model {name!r} has no end token: {remedy}")
     prompts = [tokenizer(text).input_ids for text in ("1", "1", "1 + 1")]
-    with trial(name, "generate"):
+    with trial(name, "cannot generate here"):
         lm.set_attn_implementation("grouped_sdpa")
         if lm.config._attn_implementation != "grouped_sdpa":  # transformers only logs a warning
             raise ValueError("its attention cannot be replaced")
         rollouts = Generator(lm, tokenizer).generate(prompts, 1.0, 4, seed=0)
-    with trial(name, "be trained on what it generates"), torch.no_grad():
+    with trial(name, "cannot be trained on what it generates here"), torch.no_grad():
         lm.set_attn_implementation("sdpa")
         batch = collate(rollouts, [0, 1, 2], tokenizer.pad_token_id, lm.device)
         policy_logp_N = Policy(lm)(batch, 1.0)[0]

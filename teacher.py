@@ -102,7 +102,7 @@ def check_teacher(name: str, tokens: int) -> None:
     """Raise ValueError, in one line, unless `name` can be the backbone, for `tokens` tokens."""
     backbone, tokenizer = check_directory(name, tokens, AutoModel, "sdpa")
     ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
-    with trial(name, "be a teacher's backbone"), torch.no_grad():
+    with trial(name, "cannot be a teacher's backbone"), torch.no_grad():
         f_B, _ = UtilityModel(backbone, "full")(ids_B_T, torch.ones_like(ids_B_T))
     if f_B.tolist() != [0.25]:  # the head is 0
         raise ValueError(f"model {name!r} cannot be a teacher's backbone: predicts {f_B.tolist()}")
@@ -155,7 +155,7 @@ class Teacher:
         self.replay: deque[tuple[tuple[int, ...], float]] = deque(maxlen=config.replay_capacity)
         self.pushed = 0  # samples ever received
         self.updates = 0  # optimizer steps ever taken
-        self.last_loss = math.nan
+        self.last_loss: float | None = None
         self.learn_s = self.predict_s = 0.0
         # The cache of embeddings is on the host: 100,000 take 0.6 GB.
         self._encode, self._embed = map(lru_cache(100_000), (self._tokenise, self._embed_one))
@@ -276,14 +276,14 @@ class Teacher:
             "replay_y": [y for _, y in self.replay],
             "pushed": self.pushed,
             "updates": self.updates,
-            "last_loss": None if math.isnan(self.last_loss) else self.last_loss,
+            "last_loss": self.last_loss,
         }
 
     def load_state_dict(self, state: dict) -> None:
         self.replay.clear()
         self.replay.extend(zip(map(tuple, state["replay_ids"]), state["replay_y"], strict=True))
         self.pushed, self.updates = state["pushed"], state["updates"]
-        self.last_loss = math.nan if state["last_loss"] is None else state["last_loss"]
+        self.last_loss = state["last_loss"]
         if self.updates == 0:  # torch's checkpointing invents a step where none was taken
             self.optimizer.state.clear()
 
@@ -291,7 +291,8 @@ class Teacher:
         """Write backbone/ (a Hugging Face directory, LoRA merged) and head.safetensors in `folder`.
         A collective; the first teacher rank writes."""
         state = self.model.state_dict().items()
-        weights = {name: _full(parameter).cpu().contiguous() for name, parameter in state}
+        full = ((k, p.full_tensor() if isinstance(p, DTensor) else p) for k, p in state)
+        weights = {name: parameter.cpu().contiguous() for name, parameter in full}
         if self.rank:
             return
         for name in [name for name in weights if name.endswith(".base.weight")]:
@@ -368,11 +369,6 @@ class Prefetching:
     def metrics(self) -> dict[str, float]:
         """Return the sampler's metrics when the latest proposals in use were made."""
         return self._metrics
-
-
-def _full(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the whole of a tensor that FSDP may have sharded."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

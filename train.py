@@ -35,7 +35,7 @@ from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.metrics import Stopwatch, evaluate
-from plumbing.models import checksum, download_models, recompute_activations
+from plumbing.models import checksum, download_models
 from plumbing.problems import Problems, check_data
 from plumbing.progress import Console
 from plumbing.run_dir import RunDir
@@ -147,7 +147,7 @@ class Student:
     def __init__(self, config: Config, layout: Layout, verifier: Verifier):
         self.config, self.layout, self.verifier, c = config, layout, verifier, config
         self.tokenizer = AutoTokenizer.from_pretrained(c.model)
-        self.encode = PromptEncoder.of(c, self.tokenizer)
+        self.encode = PromptEncoder(c, self.tokenizer)
         self.verifiable = {}  # by Problems and index: can the reference answer be verified?
         self.policy = Policy.load(c.model, layout.device)
         self.generator = Generator.load(c.model, layout.device, self.tokenizer)
@@ -155,7 +155,8 @@ class Student:
         if self.reference:
             layout.shard(self.reference.requires_grad_(False))
         if c.activation_checkpointing:
-            recompute_activations(self.policy.lm)
+            self.policy.lm.gradient_checkpointing_enable({"use_reentrant": False})
+            self.policy.lm.train()  # else it has no effect; `load` has switched dropout off
         layout.shard(self.policy)
         adamw, parameters = c.optimizer == "adamw", self.policy.parameters()
         settings = {"lr": c.learning_rate, "weight_decay": 0.0, "fused": adamw}
@@ -302,7 +303,6 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
         console.update({"step": start} | run.finish_evaluation(start, evaluation))
         stop = not evaluation  # a signal interrupted it
     finished = start == c.steps and not stop
-    console.start_bar(start)
     while not (finished or stop):
         step += 1
         metrics = train_step(step, student, sampler, problems, run.log_outcomes)
@@ -342,7 +342,7 @@ def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler
     if layout.n_teachers and not layout.is_teacher:
         sampler = RemoteSampler(Channel(layout), cls.train_on)
     else:
-        encode = PromptEncoder.of(c, AutoTokenizer.from_pretrained(c.model))
+        encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
         limit = c.max_prompt_tokens
         context = Context(problems, c, lambda i: len(encode(problems.question(i))) <= limit)
         context.settings = command_line.settings(c.sampler_args, cls.settings, c.sampler)
@@ -363,7 +363,7 @@ def check(config: Config, run: RunDir) -> int:
     check_model(c.model, c.max_prompt_tokens + c.max_completion_tokens)
     if sampler.uses_teacher:
         check_teacher(c.teacher_model, c.max_prompt_tokens)
-    encode = PromptEncoder.of(c, AutoTokenizer.from_pretrained(c.model))
+    encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
     pool_size = c.candidates if issubclass(sampler, Pooled) else 1
     check_data(c, len(encode("")), c.prompts_per_step * pool_size)
     return run.open()

@@ -27,6 +27,7 @@ from torch.nn.utils import parameters_to_vector
 from transformers import AutoTokenizer
 
 import grpo
+import train
 from plumbing.batches import collate
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import print_error
@@ -68,7 +69,7 @@ def sample() -> Rollouts:
     """Generate and grade a group for each of 12 problems from easy to too hard."""
     rows = map(json.loads, (DEMO / "val.jsonl").read_text().splitlines())
     rows = [r for r in sorted(rows, key=lambda r: r["difficulty"])[:192:16] for _ in range(G)]
-    encode = PromptEncoder(TOKENIZER, header="", footer="Solution:")
+    encode = PromptEncoder(train.parse(["--preset", "demo"]), TOKENIZER)
     prompts = [encode(row["problem"]) for row in rows]
     generator = Generator.load(MODEL, CPU, TOKENIZER)
     rollouts = generator.generate(prompts, TEMPERATURE, MAX_TOKENS, ROLLOUT_SEED)

@@ -70,7 +70,7 @@ def run_trl(pipe, args, train_flags: list[str]) -> None:
         step.use_made_up_inputs(config, args, Path(folder), write=True)
         problems = Problems(config.train_data)
         tokenizer = AutoTokenizer.from_pretrained(config.model)
-        encode = PromptEncoder.of(config, tokenizer)
+        encode = PromptEncoder(config, tokenizer)
         # The prompts that this project's sampler draws, in its order.
         sampler = train.build_sampler(config, Layout(config), problems)
         steps = min(1000, len(problems) // P)

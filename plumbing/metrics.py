@@ -6,8 +6,9 @@ from contextlib import contextmanager
 
 from plumbing.distributed.shutdown import stop_requested
 from plumbing.problems import Problems
-from plumbing.progress import PARTS
 from plumbing.run_dir import RunDir
+
+PARTS = ("rollout_s", "verify_s", "gather_s", "train_s", "teacher_wait_s", "eval_s")  # of a step
 
 
 class Stopwatch(dict):
@@ -34,8 +35,7 @@ def evaluate(
     c, n, start = run.config, run.layout.n_students, time.perf_counter()
     tokens = [len(encode(problems.question(i))) for i in range(len(problems))]
     fits = [i for i, length in enumerate(tokens) if length <= c.max_prompt_tokens]
-    overlong = [i for i, length in enumerate(tokens) if length > c.max_prompt_tokens]
-    rows = [(i, 0.0, "overlong_prompt", 0) for i in overlong]
+    rows = [(i, 0.0, "overlong_prompt", 0) for i in {*range(len(tokens))} - {*fits}]
     longest = max((tokens[i] for i in fits), default=0) + c.max_completion_tokens
     size = n * max(1, c.max_rollout_tokens // longest)  # one micro-batch of each rank
     for part in (fits[i : i + size] for i in range(0, len(fits), size)):
@@ -46,6 +46,7 @@ def evaluate(
         lengths = graded.lengths().tolist()
         rows += zip(order, graded.rewards, graded.statuses, lengths, strict=True)
     names = ("problem", "reward", "status", "tokens")
-    run.log_evaluation(step, [dict(zip(names, row, strict=True)) for row in sorted(rows)])
+    verdicts = [dict(zip(names, row, strict=True)) for row in sorted(rows)]
+    run.log(f"evals/step_{step}", verdicts, "w")
     accuracy = sum(reward for _, reward, _, _ in rows) / len(rows)
     return {"val_accuracy": accuracy, "eval_s": time.perf_counter() - start}

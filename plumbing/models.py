@@ -22,11 +22,8 @@ def download(name: str) -> str:
     download if any is missing. Raises ValueError, in one line."""
     if not name or Path(name).is_dir():
         return name
-    try:
+    with trial(name, "is no directory and cannot be downloaded from the hub"):
         return snapshot_download(name, allow_patterns=FILES, ignore_patterns="*/*")
-    except Exception as error:  # the errors of the hub and of the HTTP library share no other base
-        problem = "is no directory and cannot be downloaded from the hub"
-        raise ValueError(f"model {name!r} {problem}: {first_lines(error)}") from error
 
 
 def download_models(config) -> dict[str, str]:
@@ -42,36 +39,28 @@ def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> t
     `tokens` tokens. No code that comes with the model is run.
     """
     folder, trust = download(name), {"trust_remote_code": False}  # by default transformers asks
-    try:
+    with trial(name, "is not a Hugging Face model directory"):
         config = AutoConfig.from_pretrained(folder, **trust)
         tokenizer = AutoTokenizer.from_pretrained(folder, **trust)
         if not tokenizer("1 + 1").input_ids:  # transformers replaces a missing file by an empty one
             raise ValueError("its tokenizer has no vocabulary")
-    except Exception as error:  # transformers raises all kinds at a damaged file
-        problem = f"is not a Hugging Face model directory: {first_lines(error)}"
-        raise ValueError(f"model {name!r} {problem}") from error
-    if not any(Path(folder).glob("*.safetensors")):
-        raise ValueError(f"model {name!r} has no weights: no .safetensors file in the directory")
-    if tokenizer.pad_token_id is None:
-        remedy = "set tokenizer.pad_token and save it again"
-        raise ValueError(f"the tokenizer of {name!r} has no pad token: {remedy}")
-    if len(tokenizer) > config.vocab_size:
-        counts = f"{len(tokenizer)} tokens, its model only {config.vocab_size}"
-        raise ValueError(f"the tokenizer of {name!r} has {counts}")
-    limits = {
-        f"{name!r} has room for": getattr(config, "max_position_embeddings", None),
-        f"the rotary angles of {name!r} change beyond": longrope_border(config),
+    longest = getattr(config, "max_position_embeddings", None) or tokens
+    size, border = config.vocab_size, longrope_border(config) or tokens
+    row = f"tokens, and a row may take {tokens}: lower --max_prompt_tokens, --max_completion_tokens"
+    problems = {
+        "has no weights: no .safetensors file": not any(Path(folder).glob("*.safetensors")),
+        "has no pad token: set tokenizer.pad_token, save it": tokenizer.pad_token_id is None,
+        f"has {size} embeddings for {len(tokenizer)} tokens of its tokenizer": size
+        < len(tokenizer),
+        f"has room for {longest} {row}": tokens > longest,
+        f"changes its rotary angles beyond {border} {row}": tokens > border,
     }
-    for reason, limit in limits.items():
-        if tokens > (limit or tokens):
-            remedy = "lower --max_prompt_tokens or --max_completion_tokens"
-            raise ValueError(f"a row may take {tokens} tokens, but {reason} {limit}: {remedy}")
+    if found := [problem for problem, present in problems.items() if present]:
+        raise ValueError(f"model {name!r} {found[0]}")
     options = {"dtype": "float32", "attn_implementation": attention, **trust}
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
-    try:
+    with trial(name, "cannot be loaded"):
         model, info = kind.from_pretrained(folder, **options)
-    except Exception as error:
-        raise ValueError(f"model {name!r} cannot be loaded: {first_lines(error)}") from error
     missing = sorted([*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])])
     if missing:  # transformers would continue with random numbers
         raise ValueError(f"the weights of {name!r} lack {missing[0]!r}, or its shape differs")
@@ -82,13 +71,13 @@ def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> t
 
 
 @contextmanager
-def trial(name: str, action: str):
-    """Raise ValueError, "model NAME cannot ACTION here", at any error within."""
+def trial(name: str, problem: str):
+    """Raise ValueError, "model NAME PROBLEM: ...", at any error within."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # transformers raises all kinds at a damaged file
         reason = f"{type(error).__name__}: {first_lines(error)}"
-        raise ValueError(f"model {name!r} cannot {action} here: {reason}") from error
+        raise ValueError(f"model {name!r} {problem}: {reason}") from error
 
 
 def load(kind, name: str, dtype: torch.dtype, attention: str, device) -> PreTrainedModel:
@@ -131,15 +120,6 @@ def checksum(model: nn.Module) -> int:
     bits = {2: torch.int16, 4: torch.int32}
     sums = [p.view(bits[p.element_size()]).sum(dtype=torch.int64) for p in model.parameters()]
     return zlib.crc32(torch.stack(sums).cpu().numpy())
-
-
-def recompute_activations(lm: PreTrainedModel) -> None:
-    """Make each layer compute its activations again in backward: less memory, more time. Sets train
-    mode, without which it has no effect."""
-    # Older transformers have the second name only, newer ones warn at it.
-    enable = getattr(lm, "activation_checkpointing_enable", None)
-    (enable or lm.gradient_checkpointing_enable)({"use_reentrant": False})
-    lm.train()
 
 
 def longrope_border(config) -> int | None:

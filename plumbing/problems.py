@@ -17,15 +17,12 @@ import pyarrow.compute as pc
 
 from plumbing.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[1]
 READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}  # of `datasets`
 
 
 def normalise(text: str) -> str:
     """Return the text that identifies a problem: Unicode NFKC, case folded, each run of white space
     replaced by one space, ends stripped."""
-    if text.isascii():
-        return " ".join(text.lower().split())
     folded = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(unicodedata.normalize("NFKC", folded).split())  # folding can undo NFKC
 
@@ -40,10 +37,9 @@ class Problems:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        reader = self._reader()
-        self._check(self._load(reader))
+        self._check(self._load())
         # Loaded again: the check maps the whole file into memory, and a run reads few of its rows.
-        self.rows = self._load(reader)
+        self.rows = self._load()
         for name in self.COLUMNS:
             if self.rows.features[name].dtype != "string":  # the cast rewrites the file
                 self.rows = self.rows.cast_column(name, datasets.Value("string"))
@@ -102,21 +98,14 @@ class Problems:
         column = pc.dictionary_encode(column, null_encoding="encode")
         return column.dictionary.to_pylist(), column.indices.to_numpy()
 
-    def _reader(self) -> str:
-        """Choose the reader by the file's name."""
+    def _load(self) -> datasets.Dataset:
+        """Load the rows with the reader that the file's name demands."""
         if not self.path.is_file():
-            source = _source_of(self.path)
-            hint = f"; try python -m scripts.prepare_data --source {source}" if source else ""
-            raise FileNotFoundError(
-                f"{self.path}: no such data file (--train_data, --val_data){hint}"
-            )
+            raise FileNotFoundError(f"{self.path}: no such data file (--train_data, --val_data)")
         if not (reader := READERS.get(self.path.suffix)):
             raise InputError(f"{self.path}: expected a .jsonl or .parquet file")
         if not self.path.stat().st_size:
             raise InputError(f"{self.path}: the file is empty")
-        return reader
-
-    def _load(self, reader: str) -> datasets.Dataset:
         try:
             return datasets.load_dataset(reader, data_files=str(self.path), split="train")
         except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
@@ -159,14 +148,13 @@ def prepare_missing(paths: list[str]) -> None:
     """Run `python -m scripts.prepare_data --source NAME` if data/NAME/train.jsonl or val.jsonl is
     missing. Other paths are ignored. Raises InputError if the command, which prints why, fails."""
     for path in paths:
-        source = _source_of(Path(path))
+        source = re.fullmatch(r"data/([^/]+)/(?:train|val)\.jsonl", Path(path).as_posix())
         if not source or Path(path).exists():
             continue
-        command = ["-m", "scripts.prepare_data", "--source", source]
+        command = ["-m", "scripts.prepare_data", "--source", source[1]]
         print(f"{path} is missing: running python {' '.join(command)}", flush=True)
-        folders = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
-        # -P: a folder called `scripts` in the working directory must not be taken for ours.
+        # -P and our path: a folder `scripts` in the working directory must not be taken for ours.
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         if subprocess.run([sys.executable, "-P", *command], env=environment).returncode:
             raise InputError(f"{path}: no such data file, and python {' '.join(command)} failed")
 
@@ -197,12 +185,6 @@ def check_data(config, prompt_tokens: int, needed: int) -> None:
             f"python -m scripts.prepare_data {arguments}",
             flush=True,
         )
-
-
-def _source_of(path: Path) -> str | None:
-    """Return NAME if the path is data/NAME/train.jsonl or data/NAME/val.jsonl."""
-    match = re.fullmatch(r"data/([^/]+)/(?:train|val)\.jsonl", path.as_posix())
-    return match and match[1]
 
 
 def _values(rows: datasets.Dataset, column: str) -> Iterator:

@@ -177,10 +177,10 @@ class RunDir:
     def _weights(self, learners: Learners) -> dict[str, int]:
         return {f"weights of the {role}": learner.checksum() for role, learner in learners.items()}
 
-    def log(self, name: str, rows: list[dict]) -> None:
-        """Append rows to a log."""
+    def log(self, name: str, rows: list[dict], mode: str = "a") -> None:
+        """Append rows to a log ("a"), or replace it ("w")."""
         if self.layout.rank == 0:
-            write_lines(self.path / f"{name}.jsonl", rows, "a")
+            write_lines(self.path / f"{name}.jsonl", rows, mode)
 
     def log_outcomes(self, rounds: list, rollouts, decode) -> None:
         """Log the selections and outcomes of a step's rounds and, at the first step and at
@@ -195,11 +195,6 @@ class RunDir:
                 sample["prompt"] = decode(rollouts.prompt_ids[b])
                 sample["completion"] = decode(rollouts.completion_ids[b])
                 self.log("samples", [sample])
-
-    def log_evaluation(self, step: int, rows: list[dict]) -> None:
-        """Write the verdicts of an evaluation, one row a problem."""
-        if self.layout.rank == 0:
-            write_lines(self.path / "evals" / f"step_{step}.jsonl", rows)
 
     def evaluation_pending(self, step: int) -> bool:
         """Return whether `step` is due for evaluation and has none: it is step 0, a signal

@@ -82,7 +82,7 @@ def evaluate(config, problems: Problems, indices, samples: int, temperature: flo
     the completion. Raises ValueError, in one line, for a reward that cannot be used."""
     device = torch.device(device_type(config.device))
     tokenizer = AutoTokenizer.from_pretrained(config.model)
-    encode = rollout.PromptEncoder.of(config, tokenizer)
+    encode = rollout.PromptEncoder(config, tokenizer)
     rows = pd.DataFrame({"problem": indices})
     rows["prompt"] = [encode(problems.question(i)) for i in indices]
     rows = rows.loc[rows.index.repeat(samples)].reset_index(drop=True)

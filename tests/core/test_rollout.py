@@ -14,6 +14,7 @@ import rollout
 from plumbing.batches import collate
 from rollout import PROMPT_FOOTER, PROMPT_HEADER, Generator, Policy, PromptEncoder, Rollouts
 from tests.helpers.models import FAMILIES
+from train import Config
 
 CPU = torch.device("cpu")
 PAD, EOS = 0, 1  # of the tiny tokenizer
@@ -54,7 +55,8 @@ def prompts(generator):
 def test_a_prompt_is_header_blank_line_question_blank_line_footer(generator):
     paper = f"{PROMPT_HEADER}\n\nWhat is\n1 + 1?\n\n{PROMPT_FOOTER}"
     for parts, text in {(): paper, ("H", ""): "H\n\nWhat is\n1 + 1?"}.items():
-        encode = PromptEncoder(generator.tokenizer, *parts)
+        flags = dict(zip(("prompt_header", "prompt_footer"), parts, strict=False))
+        encode = PromptEncoder(Config(**flags), generator.tokenizer)
         assert encode.text("What is\n1 + 1?") == text
         assert generator.tokenizer.decode(encode("What is\n1 + 1?")) == text
 
@@ -63,10 +65,12 @@ def test_a_chat_template_replaces_the_tokenizers_opening_token(qwen2):
     tokenizer = AutoTokenizer.from_pretrained(qwen2)
     own = TemplateProcessing(single="<unk> $A", special_tokens=[("<unk>", 2)])
     tokenizer._tokenizer.post_processor = own
-    assert PromptEncoder(tokenizer, "", "")("12")[:2] == [2, tokenizer.convert_tokens_to_ids("1")]
+    config = Config(prompt_header="", prompt_footer="")
+    assert PromptEncoder(config, tokenizer)("12")[:2] == [2, tokenizer.convert_tokens_to_ids("1")]
     tokenizer.chat_template = "<unk>[{{ messages[0].role }}]{{ messages[0].content }}"
     tokenizer.chat_template += "{% if add_generation_prompt %}[assistant]{% endif %}"
-    ids = PromptEncoder(tokenizer, "H", "", chat_template=True)("12")
+    config = Config(prompt_header="H", prompt_footer="", chat_template=True)
+    ids = PromptEncoder(config, tokenizer)("12")
     assert tokenizer.decode(ids) == "<unk>[user]H\n\n12[assistant]"  # no second <unk>
 
 

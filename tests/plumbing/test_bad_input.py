@@ -31,7 +31,7 @@ def quiet(capsys):
 CHECKED = {
     "--sampler static --column lvl": "has no column 'lvl' for --column; it has ",
     "--candidates 100": "has 400 problems, and one step draws 600",
-    "--max_completion_tokens 5000": "may take 5032 tokens, but",
+    "--max_completion_tokens 5000": "a row may take 5032: lower --max_prompt_tokens",
     # Before missing data are downloaded.
     "--max_prompt_tokens 5 --train_data data/math/train.jsonl": "a prompt takes 9 tokens already",
     "--chat_template": "--chat_template: this model's tokenizer has no chat template",
