@@ -122,6 +122,15 @@ def checksum(model: nn.Module) -> int:
     return zlib.crc32(torch.stack(sums).cpu().numpy())
 
 
+def recompute_activations(lm: PreTrainedModel) -> None:
+    """Make each layer compute its activations again in backward: less memory, more time. Sets train
+    mode, without which it has no effect."""
+    # Older transformers have the second name only, newer ones warn at it.
+    enable = getattr(lm, "activation_checkpointing_enable", None)
+    (enable or lm.gradient_checkpointing_enable)({"use_reentrant": False})
+    lm.train()
+
+
 def longrope_border(config) -> int | None:
     """Return the length beyond which longrope changes a row's rotary angles: a longer row would be
     trained on with other angles than its first tokens were generated with."""
