@@ -1,4 +1,4 @@
-"""Compare samplers on a simulated student, without a language model, in two minutes.
+"""Compare samplers on a simulated student, without a language model.
 
     python -m experiments.sampler_lab --problems 1000 300000 --samplers uniform mopps my.py:Mine
 
