@@ -35,7 +35,7 @@ from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.metrics import Stopwatch, evaluate
-from plumbing.models import checksum, download_models
+from plumbing.models import checksum, download_models, recompute_activations
 from plumbing.problems import Problems, check_data
 from plumbing.progress import Console
 from plumbing.run_dir import RunDir
@@ -155,8 +155,7 @@ class Student:
         if self.reference:
             layout.shard(self.reference.requires_grad_(False))
         if c.activation_checkpointing:
-            self.policy.lm.gradient_checkpointing_enable({"use_reentrant": False})
-            self.policy.lm.train()  # else it has no effect; `load` has switched dropout off
+            recompute_activations(self.policy.lm)
         layout.shard(self.policy)
         adamw, parameters = c.optimizer == "adamw", self.policy.parameters()
         settings = {"lr": c.learning_rate, "weight_decay": 0.0, "fused": adamw}

@@ -27,10 +27,12 @@ from scipy import stats
 from experiments import toy_task
 from experiments.toy_task import MASTERED, OUT, REACH, Task
 from plumbing.command_line import count
+from plumbing.errors import InputError
+from sampler import find_sampler
 from scripts import analysis, plot
 
 ROOT = Path(__file__).resolve().parent.parent
-CSV, FIGURE = ROOT / "docs" / "leaderboard.csv", ROOT / "docs" / "leaderboard.png"
+CSV = ROOT / "docs" / "leaderboard.csv"
 BUDGET = 120 * 12 * 16  # completions: 120 steps of the demo
 TASKS = {
     "demo": Task(),
@@ -86,24 +88,23 @@ def command(out: Path, task: str, name: str, entry: Entry, seed: int) -> list[st
     flags = f"--preset demo {entry.flags} --steps {entry.steps} --seed {seed}".split()
     flags += ["--eval_every", str(round(entry.steps / 12)), "--checkpoint_every", "10000"]
     flags += ["--max_completion_tokens", "80", "--out", str(run)]
-    for flag, file in (
-        ("model", "model"),
-        ("train_data", "train.jsonl"),
-        ("val_data", "val.jsonl"),
-    ):
+    files = {"model": "model", "train_data": "train.jsonl", "val_data": "val.jsonl"}
+    if find_sampler(entry.flags.split()[1]).uses_teacher:
+        files["teacher_model"] = "model"
+    for flag, file in files.items():
         flags += [f"--{flag}", str(data / file)]
-    if "--sampler goldilocks" in entry.flags or name in ("PCL", "headroom"):
-        flags += ["--teacher_model", str(data / "model")]
     return [sys.executable, str(ROOT / "train.py"), *flags]
 
 
 def score(run: analysis.Run) -> dict:
     """Compute the row of a run: completions and seconds of the steps within BUDGET, the share of
     their groups that are live, and for each validation problem in how many of the last five
-    evaluations it was right (a digit)."""
+    evaluations it was right (a digit). Raises InputError if there are fewer than five."""
     spent = run.metrics[["completions", "seconds"]].fillna(0).cumsum()
     within = spent.index[spent.completions <= BUDGET]
-    steps = [step for step in run.accuracy.index if step in within][-5:]
+    steps = [step for step in run.accuracy.index if 0 < step <= within[-1]][-5:]
+    if len(steps) < 5:
+        raise InputError(f"{run.folder}: {len(steps)} evaluations in {BUDGET} completions, not 5")
     files = [run.folder / "evals" / f"step_{step}.jsonl" for step in steps]
     right = sum(analysis.read_table(file, "reward").reward for file in files)
     row = {"steps": within[-1], "completions": int(spent.completions[within[-1]])}
@@ -115,7 +116,7 @@ def score(run: analysis.Run) -> dict:
 def run_one(out: Path, csv: Path, end: float, job: tuple) -> None:
     """Run one job and append its row to the CSV; start nothing after `end`."""
     task, name, entry, seed = job
-    if time.time() > end:
+    if time.time() >= end:
         return
     line = command(out, task, name, entry, seed)
     run = Path(line[line.index("--out") + 1])
@@ -134,8 +135,8 @@ def run_one(out: Path, csv: Path, end: float, job: tuple) -> None:
 
 def right(rows: pd.DataFrame) -> pd.DataFrame:
     """Return accuracies in percent, a row for each seed and a column for each problem."""
-    digits = [[20.0 * int(digit) for digit in text] for text in rows.right]
-    return pd.DataFrame(digits, index=rows.seed).sort_index()
+    digits = pd.DataFrame(map(list, rows.right), index=rows.seed)
+    return 20 * digits.astype(float).sort_index()
 
 
 def compare(method: pd.DataFrame, base: pd.DataFrame) -> tuple[float, tuple, tuple, float]:
@@ -161,26 +162,24 @@ def standings(rows: pd.DataFrame, task: str) -> pd.DataFrame:
         line = {"sampler": name, "seeds": len(part), "accuracy": scores.to_numpy().mean()}
         line |= {"live": part.live.mean(), "updates": part.steps.mean()}
         line["time"] = part.seconds.sum() / part.completions.sum() / seconds
+        line |= {"gain": np.nan, "p": np.nan}
         if name != "uniform" and len(scores.index.intersection(base.index)) > 1:
-            line |= dict(
-                zip(("gain", "seeds_95", "both_95", "p"), compare(scores, base), strict=True)
-            )
+            columns = ("gain", "seeds_95", "both_95", "p")
+            line |= dict(zip(columns, compare(scores, base), strict=True))
         lines.append(line)
     table = pd.DataFrame(lines).sort_values("accuracy", ascending=False, ignore_index=True)
-    if "p" in table:
-        ordered = table.p.dropna().sort_values()
-        raised = ordered * np.arange(len(ordered), 0, -1)
-        table["holm"] = raised.cummax().clip(upper=1)
+    ordered = table.p.dropna().sort_values()
+    table["holm"] = (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1)
     return table
 
 
 def show(rows: pd.DataFrame, task: str) -> str:
     """Format the standings of a task as a Markdown table."""
-    table, lines = standings(rows, task), []
-    for row in table.itertuples():
+    lines = []
+    for row in standings(rows, task).itertuples():
         line = [row.sampler, row.seeds, f"{row.accuracy:.1f}%", f"{1 - row.live:.0%}"]
         line += [f"{row.updates:.0f}", f"{row.time:.2f}"]
-        if np.isfinite(getattr(row, "gain", np.nan)):
+        if np.isfinite(row.gain):
             line += [f"{row.gain:+.1f} ({row.seeds_95[0]:+.1f} to {row.seeds_95[1]:+.1f})"]
             line += [f"{row.both_95[0]:+.1f} to {row.both_95[1]:+.1f}", f"{row.holm:.3f}"]
         lines.append([*line, *["–"] * (9 - len(line))])
@@ -189,17 +188,15 @@ def show(rows: pd.DataFrame, task: str) -> str:
     return analysis.table(task, header, lines)
 
 
-def draw(rows: pd.DataFrame) -> Figure:
+def draw(rows: pd.DataFrame, tasks: list[str]) -> Figure:
     """Draw each sampler's gain over uniform with its interval over seeds, a panel for each task."""
-    tasks = [task for task in TASKS if task in set(rows.task)]
     figure = Figure(figsize=(3 + 2.2 * len(tasks), 4.5), layout="constrained")
     panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
     for axes, task in zip(panels, tasks, strict=True):
         table = standings(rows, task).set_index("sampler").reindex(ENTRIES)
-        for name, row in table.iterrows():
-            if name != "uniform" and np.isfinite(row.get("gain", np.nan)):
-                ends = [[row.gain - row.seeds_95[0]], [row.seeds_95[1] - row.gain]]
-                axes.errorbar(row.gain, name, xerr=ends, fmt="o", capsize=3, color=plot.COLOURS[0])
+        for name, row in table.dropna(subset="gain").iterrows():
+            ends = [[row.gain - row.seeds_95[0]], [row.seeds_95[1] - row.gain]]
+            axes.errorbar(row.gain, name, xerr=ends, fmt="o", capsize=3, color=plot.COLOURS[0])
         axes.axvline(0, color="0.3", linewidth=1)
         axes.set(title=task, xlabel="points over uniform")
     panels[0].invert_yaxis()
@@ -210,18 +207,20 @@ def main(argv=None) -> None:
     parser = analysis.parser(__doc__)
     add = parser.add_argument
     add("samplers", nargs="*", metavar="FILE.py:CLASS", help="more samplers")
-    add("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    add("--completions", type=count, default=192, help="of one step of theirs (%(default)s)")
+    add("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="to run (all)")
     add("--out", type=Path, default=Path("runs/leaderboard"), help="folder of runs (%(default)s)")
     add("--csv", type=Path, default=CSV, help="scores, read and appended to (%(default)s)")
     add("--jobs", type=count, default=2, help="runs at a time, one thread each (%(default)s)")
     add("--minutes", type=float, default=600, help="start no run after (%(default)s); 0: report")
     args = parser.parse_args(argv)
-    entries, out = ENTRIES | {spec: Entry(f"--sampler {spec}") for spec in args.samplers}, args.out
+    added = {spec: Entry(f"--sampler {spec}", args.completions) for spec in args.samplers}
+    entries, out = ENTRIES | added, args.out
     out.mkdir(parents=True, exist_ok=True)
     with analysis.one_line("leaderboard", Timeout), FileLock(out / "lock", timeout=0):
         names = ["task", "sampler", "seed"]
-        done = pd.read_csv(args.csv, dtype={"right": str}) if args.csv.exists() else None
-        known = set() if done is None else set(done[names].itertuples(index=False, name=None))
+        done = pd.read_csv(args.csv) if args.csv.exists() else pd.DataFrame(columns=names)
+        known = set(done[names].itertuples(index=False, name=None))
         jobs = [
             (task, name, entry, seed)
             for seed in SEEDS["demo"]
@@ -236,11 +235,10 @@ def main(argv=None) -> None:
         end = time.time() + 60 * args.minutes
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(partial(run_one, out, args.csv, end), jobs))
-    rows = pd.read_csv(args.csv, dtype={"right": str})
-    for task in args.tasks:
-        if "uniform" in set(rows[rows.task == task].sampler):
-            print(show(rows, task))
-    draw(rows).savefig(args.csv.with_suffix(".png"), dpi=120)
+        rows = pd.read_csv(args.csv, dtype={"right": str})
+        judged = [task for task in TASKS if task in set(rows.task[rows.sampler == "uniform"])]
+        print(*(show(rows, task) for task in judged), sep="\n")
+        draw(rows, judged).savefig(args.csv.with_suffix(".png"), dpi=120)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compare samplers on a simulated student, without a language model, in two minutes.
+"""Compare samplers on a simulated student, without a language model.
 
     python -m experiments.sampler_lab --problems 1000 300000 --samplers uniform mopps my.py:Mine
 
@@ -178,7 +178,7 @@ def take_step(step: int, sampler, student: Student, bank: Bank, rng) -> Outcomes
 
 
 def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dict[str, float]:
-    """One run: means over its steps, their number, coverage, held-out success rate gained."""
+    """One run: means over the groups trained on, steps, coverage, held-out success rate gained."""
     bank, held_out, start_S = problems_and_start(n, visibility, seed)
     student, rng = Student(start_S), np.random.default_rng([seed, 2])
     config = {"candidates": K, "group_size": G, "epsilon": EPSILON, "column": "pass_rate"}
@@ -189,11 +189,12 @@ def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dic
     while spent < steps * P * G:
         outcomes = take_step(len(dead) + 1, sampler, student, bank, rng)
         spent += outcomes.completions_N.sum()
-        dead.append((~outcomes.live_N).mean())
-        utility.append(utility_target(student.p(bank, outcomes.index_N)).mean())
         chosen = sampler.train_on(outcomes, P)
-        student.learn(bank, outcomes.index_N[chosen], outcomes.y_N[chosen])
-        trained[outcomes.index_N[chosen]] = True
+        index_N, y_N = outcomes.index_N[chosen], outcomes.y_N[chosen]
+        dead.append((y_N == 0).mean())
+        utility.append(utility_target(student.p(bank, index_N)).mean())
+        student.learn(bank, index_N, y_N)
+        trained[index_N] = True
     before, after = (one.p(held_out, slice(None)).mean() for one in (Student(start_S), student))
     means = {"dead groups": np.mean(dead), "utility selected": np.mean(utility)}
     return means | {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import snapshot_download
+from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
@@ -13,6 +14,7 @@ from plumbing.errors import first_lines
 
 # What is downloaded of a model: no pickles, no code, none of the copies for other libraries.
 FILES = ["model*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken"]
+HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them
 
 
 def download(name: str) -> str:
@@ -80,7 +82,11 @@ def trial(name: str, problem: str):
 
 def load(kind, name: str, dtype: torch.dtype, attention: str, device) -> PreTrainedModel:
     """Load a model without dropout: activation checkpointing and LoRA need train mode, in which
-    dropout would make two forwards differ. Switches cuDNN's attention off for the process."""
+    dropout would make two forwards differ. Switches cuDNN's attention off for the process.
+
+    Weights that keep the file's dtype are mapped, not read, and all ranks of a machine share the
+    pages. So half-precision weights become float32 on the device only, and no host holds 8 copies.
+    """
     # cuDNN, SDPA's first choice on Hopper, plans each new shape and is not deterministic.
     torch.backends.cuda.enable_cudnn_sdp(False)
     folder = download(name)
@@ -88,8 +94,24 @@ def load(kind, name: str, dtype: torch.dtype, attention: str, device) -> PreTrai
     for setting, value in config.to_dict().items():
         if "drop" in setting and isinstance(value, float):
             setattr(config, setting, 0.0)
-    options = {"config": config, "dtype": dtype, "attn_implementation": attention}
-    return kind.from_pretrained(folder, **options).to(device)
+    options = {"config": config, "attn_implementation": attention}
+    stored = half_precision(Path(folder)) if dtype == torch.float32 else None
+    lm = kind.from_pretrained(folder, dtype=stored or dtype, **options)
+    if stored and any(b.dtype == stored for b in lm.buffers()):  # computed with less precision
+        lm = kind.from_pretrained(folder, dtype=dtype, **options)
+    lm.config.dtype = dtype
+    for p in lm.parameters():
+        p.data = p.data.to(device).to(dtype)
+    return lm.to(device)
+
+
+def half_precision(folder: Path) -> torch.dtype | None:
+    """Return the dtype of a directory's weights if it is the same 16-bit one for all, else None."""
+    names = set()
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            names |= {part.get_dtype() for part in map(file.get_slice, file.keys())}
+    return HALVES.get(names.pop()) if len(names) == 1 else None
 
 
 @torch.no_grad()
@@ -98,6 +120,15 @@ def checksum(model: nn.Module) -> int:
     bits = {2: torch.int16, 4: torch.int32}
     sums = [p.view(bits[p.element_size()]).sum(dtype=torch.int64) for p in model.parameters()]
     return zlib.crc32(torch.stack(sums).cpu().numpy())
+
+
+def recompute_activations(lm: PreTrainedModel) -> None:
+    """Make each layer compute its activations again in backward: less memory, more time. Sets train
+    mode, without which it has no effect."""
+    # Older transformers have the second name only, newer ones warn at it.
+    enable = getattr(lm, "activation_checkpointing_enable", None)
+    (enable or lm.gradient_checkpointing_enable)({"use_reentrant": False})
+    lm.train()
 
 
 def longrope_border(config) -> int | None:

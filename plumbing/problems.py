@@ -93,7 +93,7 @@ class Problems:
         """Return the distinct values of another column, and the index of each row's value (n,)."""
         if name not in self.rows.column_names:
             names = ", ".join(map(repr, self.rows.column_names))
-            raise InputError(f"{self.path}: has no column {name!r} for --column; it has {names}")
+            raise InputError(f"{self.path}: has no column {name!r}; it has {names}")
         column = self.rows.data.column(name).combine_chunks()
         column = pc.dictionary_encode(column, null_encoding="encode")
         return column.dictionary.to_pylist(), column.indices.to_numpy()

@@ -174,17 +174,6 @@ def t_difference(a, b, paired: bool) -> tuple[float, tuple[float, float], float]
     return float(np.mean(a) - np.mean(b)), tuple(test.confidence_interval()), float(test.pvalue)
 
 
-def ratio_interval(ratio, parts: list) -> tuple[float, float, float]:
-    """ratio(parts) and its interval: a jackknife over the parts of the ratio's logarithm, with
-    Student's t. NaN if leaving one part out leaves no ratio."""
-    n = len(parts)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        whole = np.log(ratio(parts))
-        without = np.log([ratio(parts[:i] + parts[i + 1 :]) for i in range(n)])
-        half = stats.t.ppf(0.975, n - 1) * stats.sem(n * whole - (n - 1) * without)
-    return tuple(map(float, np.exp([whole, whole - half, whole + half])))
-
-
 def bootstrap(values) -> tuple[float, float]:
     """Percentile interval of the mean over problems drawn with replacement."""
     if len(values) == 1:
@@ -204,11 +193,6 @@ def spread(values, unit: str = "%", digits: int = 1) -> str:
 def number(value: float) -> str:
     """Format with two decimals; – if NaN."""
     return "–" if np.isnan(value) else f"{value:.2f}"
-
-
-def interval(value: float, low: float, high: float) -> str:
-    """Format a number and its interval; – if any is NaN."""
-    return "–" if np.isnan([value, low, high]).any() else f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
 def markdown(header: list, rows: list[list]) -> str:

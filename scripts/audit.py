@@ -10,15 +10,15 @@ it lies above its pool: predicted (less the pool's mean) and in outcomes (less e
 floor is a perfect teacher's error. A dead group counts in the gradient's denominator, so fewer dead
 groups raise the norm: dividing by the live share undoes this.
 
-For a uniform run the last table asks: is a teacher worth its compute (docs/commands.md)? A perfect
-teacher bounds r; --teacher trains one offline on the run's outcomes.
+For a uniform run the last table has r, how many times more groups would have been live with a
+perfect teacher or, trained offline on the run's outcomes, with that of --teacher. No estimate of
+ours told better than the share of dead groups whether a teacher pays (docs/commands.md).
 """
 
 import math
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import torch.distributed as dist
 
 import train
@@ -31,7 +31,6 @@ from scripts.analysis import Run
 from teacher import Teacher, check_teacher
 
 PERFECT = "a perfect one"
-PAYS = 4 / 3  # devices with a teacher over devices without (App. D)
 LOGGED = ["zero_variance", "grad_norm"]
 LOGGED += ["teacher_mae", "teacher_mae_explore", "teacher_noise_floor"]
 
@@ -112,63 +111,40 @@ def picked(predicted_N: np.ndarray, live_N: np.ndarray, K: int) -> float:
     return float(pools @ live_N[order])
 
 
-def predicted_gain(run: Run, predicted_N=None) -> dict[str, float]:
-    """Predict what Alg. 1 would have gained, choosing the run's problems by these predictions, or
-    by a perfect teacher's if none are given. NaN where the run cannot tell.
-
-    Returns live (the run's share of live groups), r, how many times more groups would be live, and
-    S = √r with its 95% interval (low, high), a jackknife over tenths of the run. AdamW at a fixed
-    rate makes updates of one length, so only their direction improves: where the gradient is mostly
-    noise, r times as many live groups need √r times fewer steps.
+def predicted_gain(run: Run, predicted_N=None) -> float:
+    """Predict r, how many times more groups would be live if Alg. 1 had chosen among the run's
+    problems by these predictions, or by a perfect teacher's if none are given. NaN if none is live.
     """
     K, epsilon, P = (run.config[name] for name in ("candidates", "epsilon", "prompts_per_step"))
     rows = run.selections.assign(live=run.selections.y > 0)
     rows["predicted"] = rows.live.astype(float) if predicted_N is None else predicted_N
     steps = math.ceil(K / P)  # with enough problems for a pool
     parts = [part for _, part in rows.groupby((rows.step - 1) // steps) if len(part) >= K]
-    best = [picked(part.predicted.to_numpy(), part.live.to_numpy(), K) for part in parts]
-    table = pd.DataFrame({"live": [part.live.mean() for part in parts]}, dtype=float)
-    table["taught"] = epsilon * table.live + (1 - epsilon) * np.array(best)
-
-    def speed(tenths: list[pd.DataFrame]) -> float:
-        some = pd.concat(tenths)
-        return (some.taught.mean() / some.live.mean()) ** 0.5
-
-    tenths = [table.iloc[i] for i in np.array_split(range(len(table)), 10) if len(i)]
-    S = low = high = math.nan
-    if len(tenths) > 1 and table.live.any():
-        S, low, high = analysis.ratio_interval(speed, tenths)
-    return {"live": table.live.mean(), "r": S**2, "S": S, "low": low, "high": high}
+    if not (live := np.mean([part.live.mean() for part in parts] or [0])):
+        return math.nan
+    best = np.mean([picked(part.predicted.to_numpy(), part.live.to_numpy(), K) for part in parts])
+    return float(epsilon + (1 - epsilon) * best / live)
 
 
-def pays(gain: dict) -> str:
-    """Whether S is above PAYS by its interval: yes, no, or open."""
-    return "no" if gain["high"] < PAYS else "yes" if gain["low"] > PAYS else "open"
-
-
-def worth_its_compute(runs: list[Run], model: str | None) -> str:
+def gains(runs: list[Run], model: str | None) -> str:
     """Format predicted_gain of a perfect teacher, and of `model` if given, for each run."""
     lines = []
     for run in runs:
-        gains = {PERFECT: predicted_gain(run)}
-        # If a perfect teacher does not pay, none does. If it pays, a real one may not.
-        answers = {PERFECT: "no" if pays(gains[PERFECT]) == "no" else "open"}
+        dead, perfect = f"{1 - run.live.mean():.0%}", analysis.number(predicted_gain(run))
+        lines.append([run.folder.name, PERFECT, dead, perfect])
         if model:
-            gains[model] = predicted_gain(run, read_by_teacher(run, model))
-            answers[model] = "no" if answers[PERFECT] == "no" else pays(gains[model])
-        for name, gain in gains.items():
-            r = analysis.number(gain["r"])
-            S = analysis.interval(gain["S"], gain["low"], gain["high"])
-            dead = f"{1 - gain['live']:.0%}"
-            lines.append([run.folder.name, name, dead, r, S, answers[name]])
-    header = ["run", "teacher", "dead groups", "r", "predicted S", "S > 4/3"]
-    note = "–: not known, because no group was live."
-    return analysis.table("Is a teacher worth its compute?", header, lines, note)
+            r = predicted_gain(run, read_by_teacher(run, model))
+            lines.append([run.folder.name, model, dead, analysis.number(r)])
+    header, note = (
+        ["run", "teacher", "dead groups", "r"],
+        "–: not known, because no group was live.",
+    )
+    return analysis.table("Live groups with a teacher, as a multiple", header, lines, note)
 
 
 def main(argv=None) -> None:
     parser = analysis.parser(__doc__, runs=True)
-    help = "hub id or directory of a teacher: with the run's settings, is it worth its compute?"
+    help = "hub id or directory of a teacher, trained offline with the run's settings"
     parser.add_argument("--teacher", metavar="MODEL", help=help)
     devices = {"choices": ("auto", "cpu", "cuda"), "default": "auto"}
     parser.add_argument("--device", **devices, help="where that teacher learns [auto]")
@@ -185,7 +161,7 @@ def main(argv=None) -> None:
         plain = {"sampler": "uniform", "resample_rounds": 0}
         uniform = [run for run in runs if plain.items() <= run.config.items()]
         if uniform:
-            print(worth_its_compute(uniform, args.teacher), end="")
+            print(gains(uniform, args.teacher), end="")
         elif args.teacher:
             needed = "a run with --sampler uniform and without --resample_rounds"
             raise InputError(f"--teacher needs {needed}")

@@ -2,8 +2,10 @@
 
 import math
 import os
+import re
 import threading
 from collections.abc import Callable
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,9 +15,10 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from plumbing.errors import Fault, InputError
+from plumbing.errors import Fault, InputError, PeerLostError
 
-GPU_NODE = Path("/dev/nvidiactl")  # exists where this machine has a driver and a card
+GPU_NODES = Path("/dev/nvidia0"), Path("/dev/nvidiactl")
+DRIVER = Path("/proc/driver/nvidia/version")
 
 
 class Layout:
@@ -109,7 +112,8 @@ class Layout:
         parts = [mine] * dist.get_world_size(group)
         # Not for one rank: gloo's thread would start OpenMP threads, which stop ours from spinning.
         if len(parts) > 1:
-            dist.all_gather_object(parts, mine, group=group)
+            with peer_errors():
+                dist.all_gather_object(parts, mine, group=group)
         return parts
 
     def share(self, rows: list) -> tuple[int, list]:
@@ -118,16 +122,19 @@ class Layout:
         return first, rows[first:end]
 
     def on_first(self, function: Callable, of_machine: bool = False):
-        """Call function() on rank 0, or on the first rank of each machine; return its result on all
-        ranks (of the machine). Raises InputError on all ranks if it raises ValueError or OSError.
-        """
+        """Call function() on rank 0, or on the first rank of each machine, with the threads of all
+        ranks of its machine; return its result on all ranks (of the machine). Raises InputError on
+        all ranks if it raises ValueError or OSError."""
         result, message = None, None
         first = self.rank - self.local_rank if of_machine else 0
         if self.rank == first:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(min(threads * self.local_world, len(os.sched_getaffinity(0))))
             try:
                 result = function()
             except (ValueError, OSError) as error:
                 message = str(error)
+            torch.set_num_threads(threads)
         results, messages = zip(*self.gather((result, message)), strict=True)
         if any(messages):
             raise InputError(next(filter(None, messages)))
@@ -136,7 +143,8 @@ class Layout:
     def sum(self, numbers: dict[str, float]) -> dict[str, float]:
         """Sum each number over this role's ranks, which all pass the same names."""
         sums = torch.tensor([numbers[name] for name in sorted(numbers)], dtype=torch.float64)
-        dist.all_reduce(sums, group=self.group)
+        with peer_errors():
+            dist.all_reduce(sums, group=self.group)
         return dict(zip(sorted(numbers), sums.tolist(), strict=True))
 
     def assert_replicas_equal(self, group=None, /, **replicas) -> None:
@@ -157,10 +165,24 @@ def device_type(wanted: str) -> str:
     if wanted != "cpu" and torch.cuda.is_available():
         return "cuda"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles")
-    if wanted == "cpu" or (wanted == "auto" and (hidden or not GPU_NODE.exists())):
+    present = not hidden and any(node.exists() for node in GPU_NODES)
+    if wanted == "cpu" or (wanted == "auto" and not present):
         return "cpu"
-    build = f"torch {torch.__version__} (CUDA: {torch.version.cuda})"
-    reason = (
-        "CUDA_VISIBLE_DEVICES hides them" if hidden else "install a driver and a build that fit"
+    driver = re.search(r"\d{3}\.[\d.]+", DRIVER.read_text()) if DRIVER.exists() else None
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
+    reason = "CUDA_VISIBLE_DEVICES hides them"
+    if not hidden:
+        reason = f"NVIDIA driver {driver[0] if driver else 'not found'}, install versions that fit"
+    torch_build = f"torch {torch.__version__} ({build})"
+    raise ValueError(
+        f"--device {wanted}: {torch_build} can use no GPU here ({reason}); or add --device cpu"
     )
-    raise ValueError(f"--device {wanted}: {build} can use no GPU here; {reason}, or --device cpu")
+
+
+@contextmanager
+def peer_errors():
+    """Raise PeerLostError for a RuntimeError of calls that only communicate with other ranks."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLostError(error) from error

@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks import gpu_check
@@ -35,21 +34,21 @@ def test_curve_fails_where_card_and_cpu_differ_more_than_seeds(shift, monkeypatc
         assert "val_accuracy 0.01 on card, 0.01 on CPU, p 1" in gpu_check.curve(tmp_path, False)
 
 
-@pytest.mark.parametrize(
-    ("moves", "error"),
-    [
-        ({"whole": 1, "again": 1, "resumed": 1}, None),
-        ({"whole": 1, "again": 1.1, "resumed": 1.5}, None),  # 0.5 is below 10 x 0.1
-        ({"whole": 1, "again": 1, "resumed": 2}, "resumed run 1 from the uninterrupted"),
-        ({"whole": 0, "again": 0, "resumed": 0}, "no group had a gradient"),
-    ],
-)
+MOVES = {  # by how much the weights of the whole run, of its repetition and of the resumed one move
+    (1, 1.1, 1.5): None,  # 0.5 is below 10 x 0.1
+    (1, 1, 2): "resumed run 1 from the uninterrupted",
+    (0, 0, 0): "no group had a gradient",
+}
+
+
+@pytest.mark.parametrize(("moves", "error"), MOVES.items())
 def test_resume_allows_ten_times_what_equal_runs_differ_by(moves, error, monkeypatch, tmp_path):
     base = load_file(Path(gpu_check.DEMO_MODEL) / "model.safetensors")
 
     def move(out: Path) -> None:
         (out / "student").mkdir(parents=True, exist_ok=True)
-        moved = {name: tensor + moves[out.name] for name, tensor in base.items()}
+        by = moves[["whole", "again", "resumed"].index(out.name)]
+        moved = {name: tensor + by for name, tensor in base.items()}
         save_file(moved, out / "student/model.safetensors")
 
     replace_runs(monkeypatch, move)
@@ -71,9 +70,9 @@ def test_a_failed_part_does_not_stop_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setattr(gpu_check, "PARTS", {"step": fail, "memory": lambda out, dry: "fine"})
     assert gpu_check.main(["--dry", "--out", str(tmp_path)]) == 1
-    lines = (tmp_path / "summary.md").read_text().splitlines()
-    assert lines[2] == "| step | FAILED | 0 | NCCL / is missing |"
-    assert lines[3] == "| memory | passed | 0 | fine |"
+    summary = (tmp_path / "summary.md").read_text()
+    assert "| step | FAILED | 0 | NCCL / is missing |" in summary
+    assert "| memory | passed | 0 | fine |" in summary
 
 
 @pytest.mark.slow
@@ -81,18 +80,10 @@ def test_counts_are_of_one_step(tmp_path):
     """Without a card nothing is captured; the demo decodes a token with some hundred operations."""
     counts = gpu_check.counts(tmp_path, dry=True)
     assert counts.startswith("captures 0, cudaMallocs 0, host synchronisations 0; ")
-    names = ("a decoded token", "a teacher's update")
-    token, update = (int(re.search(rf"{name} (\d+)", counts)[1]) for name in names)
-    assert 100 < token < 400 and 300 < update < 1_000
+    assert 100 < int(re.search(r"a decoded token (\d+)", counts)[1]) < 400
 
 
 @pytest.mark.slow
 def test_step_and_memory_run_at_dry_sizes(tmp_path):
     assert gpu_check.step(tmp_path, dry=True).count("x floor") == 4
     assert "measured" in gpu_check.memory(tmp_path, dry=True)
-
-
-def test_without_a_gpu_one_line_names_dry(monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu_check.main([]) == 2
-    assert capsys.readouterr().err == "error: no CUDA device: --dry runs the same code on a CPU\n"

@@ -3,7 +3,6 @@
 import pytest
 
 import train
-from benchmarks import scaling
 from benchmarks.scaling import Assumptions, step_seconds
 from tests.helpers.shapes import TINY
 
@@ -26,8 +25,3 @@ def test_teacher_updates_are_bound_by_exchange_on_fast_cards(cards, updates, ran
     fast = Assumptions(peak_tflops=1e18, peak_tb_s=1e18)
     teacher = step_seconds(TINY, TINY, train.parse([]), cards, fast)["teacher"]
     assert teacher == pytest.approx(updates * 6 * 328 * (ranks - 1) / ranks / speed)
-
-
-def test_assumptions_are_flags_and_are_printed(capsys):
-    assert scaling.main(["--flops_share", "0.2"]) == 0
-    assert "| --flops_share | 0.2 | share of peak_tflops" in capsys.readouterr().out

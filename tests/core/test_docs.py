@@ -17,7 +17,6 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 import train
-import verify
 from plumbing.files import read_lines, write_lines
 from sampler import FOLDER, SAMPLERS, find_sampler
 from tests.helpers.models import ROOT
@@ -31,9 +30,9 @@ every_page = pytest.mark.parametrize("page", PAGES)
 FOLDERS = "scripts|benchmarks|experiments|tests"
 COMMAND = re.compile(rf"(?:-m ((?:{FOLDERS})(?:\.\w+)+)|\b(train)\.py\b)([^`|;&#>\n]*)")
 FLAG = re.compile(r"(?<![\w-])--([a-z][\w-]*)")
-OTHER_PROGRAMS = {"kill-on-bad-exit", "open-mode", "requeue", "signal"}  # Slurm
-OTHER_PROGRAMS |= {"no-build-isolation", "logdir", "samples_per_plugin"}  # pip, tensorboard
-OTHER_PROGRAMS |= {"shutdown_timeout"}  # torchrun, from torch 2.13 on
+# Slurm's; pip's and tensorboard's; torchrun's, from torch 2.13 on.
+OTHER_PROGRAMS = {"kill-on-bad-exit", "open-mode", "requeue", "signal"}
+OTHER_PROGRAMS |= {"no-build-isolation", "logdir", "samples_per_plugin", "shutdown_timeout"}
 
 
 def section(page: str, heading: str) -> str:
@@ -77,20 +76,9 @@ def our_modules() -> set[str]:
 
 
 @every_page
-def test_relative_links_lead_to_a_file_and_a_heading(page):
-    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
-        name, _, anchor = target.partition("#")
-        if "://" in name:
-            continue
-        path = (ROOT / page).parent / name if name else ROOT / page
-        assert path.exists(), target
-        headings = re.findall(r"^#+ (.+)", path.read_text("utf-8"), re.MULTILINE) if anchor else []
-        slugs = [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings]
-        assert not anchor or anchor in slugs, target
-
-
-@every_page
-def test_files_named_in_backticks_exist(page):
+def test_files_named_in_links_and_backticks_exist(page):
+    for name in re.findall(r"\]\(([^)\s#]+)[^)]*\)", PAGES[page]):
+        assert "://" in name or ((ROOT / page).parent / name).exists(), name
     for name in re.findall(rf"`((?:plumbing|samplers|docs|{FOLDERS})/[\w/]+\.\w+)`", PAGES[page]):
         assert (ROOT / name).exists(), name
     for name in re.findall(r"`(test_\w+\.py)`", PAGES[page]):
@@ -119,19 +107,11 @@ def test_dotted_names_of_the_code_resolve(page):
 
 
 def test_readme_is_one_page_and_docs_stay_short():
-    lines = PAGES["README.md"].splitlines()
-    assert len(lines) <= 150 and max(map(len, lines)) <= 120
+    assert len(PAGES["README.md"].splitlines()) <= 150
     words = {page: len(text.split()) for page, text in PAGES.items()}
     assert words["README.md"] <= 1_700
     assert sum(words.values()) <= 17_000
     assert words["docs/results.md"] <= 4_000
-    assert len(PAGES["docs/results.md"].splitlines()) <= 400
-
-
-def test_readme_has_both_commands_that_ci_runs():
-    install = "    pip install -r requirements.txt && "
-    demo = install + "torchrun --nproc_per_node 4 train.py --preset demo"
-    assert {demo, install + "pytest"} <= set(PAGES["README.md"].splitlines())
 
 
 def test_readme_prints_the_example_sampler_word_for_word():
@@ -139,13 +119,10 @@ def test_readme_prints_the_example_sampler_word_for_word():
     assert "\n".join(f"    {line}".rstrip() for line in code) in PAGES["README.md"]
 
 
-def test_every_command_and_preset_is_in_commands_md():
+def test_every_command_preset_and_sampler_has_its_line():
     assert {module for module, _ in commands_of("docs/commands.md")} == our_modules()
     presets = {*train.PRESETS} - {"qwen2.5-1.5b"}  # the default
     assert all(f"{preset}`" in PAGES["docs/commands.md"] for preset in presets)
-
-
-def test_every_sampler_is_in_extending_md():
     table = PAGES["docs/extending.md"].partition("| `--sampler` |")[2].partition("\n## ")[0]
     names = [*SAMPLERS, *(path.stem for path in FOLDER.glob("*.py"))]
     assert sorted(first_column(table)) == sorted(names)
@@ -154,31 +131,20 @@ def test_every_sampler_is_in_extending_md():
 @pytest.mark.slow
 def test_run_folder_md_names_exactly_the_files_of_a_run_and_their_keys(halfway, tmp_path):
     """Two short runs together log every key."""
-    rated = [row | {"rate": 0.5} for row in read_lines(halfway / "train.jsonl")]
-    write_lines(tmp_path / "rated.jsonl", rated)
-    short = ("--steps", 2, "--eval_every", 2)
-    flags = ("--sampler", "static", "--column", "rate", "--kl_coef", 0.1)
-    folder, static = tmp_path / "goldilocks", tmp_path / "static"
-    run(folder, *short, data=halfway)
-    run(static, *short, *flags, "--train_data", tmp_path / "rated.jsonl", data=halfway)
-    metrics = [*read_lines(folder / "metrics.jsonl"), *read_lines(static / "metrics.jsonl")]
-    rows = {name: read_lines(folder / name) for name in ("selections.jsonl", "samples.jsonl")}
-    rows |= {
-        "metrics.jsonl": metrics,
-        "evals/step_N.jsonl": read_lines(folder / "evals/step_0.jsonl"),
-    }
-    for name in rows:
+    folder, static, rated = (tmp_path / name for name in ("goldilocks", "static", "rated.jsonl"))
+    write_lines(rated, [row | {"rate": 0.5} for row in read_lines(halfway / "train.jsonl")])
+    flags = ("--sampler", "static", "--column", "rate", "--kl_coef", 0.1, "--train_data", rated)
+    run(folder, "--steps", 2, data=halfway)
+    run(static, "--steps", 2, *flags, data=halfway)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write((static / "metrics.jsonl").read_text())
+    for name in ("metrics.jsonl", "selections.jsonl", "samples.jsonl", "evals/step_N.jsonl"):
         named = first_column(section("docs/run_folder.md", name))
-        assert sorted(named) == sorted({key for row in rows[name] for key in row})
+        rows = read_lines(folder / name.replace("N", "0"))
+        assert sorted(named) == sorted({key for row in rows for key in row})
     files = first_column(PAGES["docs/run_folder.md"].partition("\n## ")[0])
     written = {path.name + "/" * path.is_dir() for path in folder.iterdir()}
     assert set(files) == written | {"lock"}
-
-
-def test_run_folder_md_names_every_status_of_a_verdict():
-    text = section("docs/run_folder.md", "evals/step_N.jsonl")
-    named = re.findall(r"`([a-z_]+)`", "".join(re.findall(r"^- ([^:]+):", text, re.MULTILINE)))
-    assert sorted(named) == sorted([*verify.STATUSES, "bad_gold", "overlong_prompt"])
 
 
 def test_every_mutation_fits_the_code_and_names_a_test():
@@ -190,28 +156,24 @@ def test_every_mutation_fits_the_code_and_names_a_test():
         assert f"def {function}" in (ROOT / file).read_text(encoding="utf-8"), name
 
 
-def first_hour() -> str:
-    """The commands of docs/commands.md, First hour, on the demo and with few steps, as one script.
-    The packages are installed already."""
-    text = section("docs/commands.md", "First hour")
-    lines = [line[4:] for line in text.splitlines() if not line.strip() or line[:4] == "    "]
-    left_out = ('export HOUR="--preset one-gpu"', "pip install")
-    script = "\n".join(line for line in lines if not line.startswith(left_out))
-    demo = re.search(r'^export HOUR="--preset demo', script, re.MULTILINE).end()
-    fewer_steps = " --steps 12 --eval_every 6 --verify_workers 1"
-    return script[:demo] + fewer_steps + script[demo:]
-
-
 @pytest.mark.slow
 @pytest.mark.hour
 @pytest.mark.timeout(1200)
 def test_every_command_of_the_first_hour_works(tmp_path):
+    """Those of docs/commands.md, First hour, on the demo and with few steps, as one script. The
+    packages are installed already."""
     faulthandler.cancel_dump_traceback_later()  # pytest's own limit is shorter
+    text = section("docs/commands.md", "First hour")
+    lines = [line[4:] for line in text.splitlines() if not line.strip() or line[:4] == "    "]
+    left_out = ('export HOUR="--preset one-gpu"', "pip install")
+    script = "\n".join(line for line in lines if not line.startswith(left_out))
+    fewer_steps = " --steps 12 --eval_every 6 --verify_workers 1"
+    script = script.replace(demo := 'export HOUR="--preset demo', demo + fewer_steps)
     for name in ("train.py", "demo"):
         (tmp_path / name).symlink_to(ROOT / name)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    bash = ["bash", "-euo", "pipefail", "-c", first_hour()]
+    bash = ["bash", "-euo", "pipefail", "-c", script]
     done = subprocess.run(bash, cwd=tmp_path, env=env, capture_output=True, text=True)
     print(done.stdout, done.stderr)
     assert done.returncode == 0

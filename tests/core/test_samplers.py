@@ -20,15 +20,6 @@ def make(name, n, fits=lambda index: True, values=(0, 0.2, 0.4, 0.6), **config):
     return build(find_sampler(name), Numbers(n, values), fits, **config)
 
 
-def half(index_N, G_N):
-    """Half of the completions of every problem are right."""
-    return G_N // 2
-
-
-def none(index_N, G_N):
-    return 0 * G_N
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_sampler_follows_the_protocol(name, tmp_path):
     """Distinct problems that fit, utilities in [0, 0.5], bit-exact resume, randomness by seed."""
@@ -59,12 +50,9 @@ def test_every_sampler_follows_the_protocol(name, tmp_path):
     assert first.metrics() == second.metrics() and first.metrics()["overlong"] == 15
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.2}])
-def test_softmax_chooses_by_the_softmax_of_utilities_over_the_temperature(settings):
-    sampler = make("softmax", 3, settings=settings)
-    temperature = settings.get("temperature", 0.05)
-    utilities = np.tile(temperature * np.log([1.0, 3.0, 6.0]), (20_000, 1))
-    chosen, explored = sampler.choose(None, utilities)
+def test_softmax_chooses_by_the_softmax_of_utilities_over_the_temperature():
+    utilities = np.tile(0.2 * np.log([1.0, 3.0, 6.0]), (20_000, 1))
+    chosen, explored = make("softmax", 3, settings={"temperature": 0.2}).choose(None, utilities)
     share, five_deviations = np.bincount(chosen) / 20_000, 5 * np.sqrt(0.25 / 20_000)
     assert share == pytest.approx([0.1, 0.3, 0.6], abs=five_deviations) and not explored.any()
 
@@ -127,11 +115,6 @@ def test_headroom_draws_in_proportion_to_the_square_and_teaches_the_accuracy_lef
     sampler = make("headroom", 4, candidates=4, epsilon=0)
     drawn = [sampler.propose(1).index_N[0] for _ in range(4000)]
     assert np.bincount(drawn) / 4000 == pytest.approx([0, 1 / 14, 4 / 14, 9 / 14], abs=0.04)
-    pairs = make("headroom", 4, candidates=2, epsilon=0)
-    both = [tuple(sorted(pairs.propose(2).index_N)) for _ in range(2000)]
-    # 2 then 3, or 3 then 2.
-    share = 4 / 14 * 9 / 10 + 9 / 14 * 4 / 5
-    assert both.count((2, 3)) / 2000 == pytest.approx(share, abs=0.05)
     sampler.observe(outcomes([2], [4]))
     assert sampler.teacher.update.call_args.kwargs["target"](0.25) == pytest.approx(3**1.5 / 16)
 
@@ -141,13 +124,11 @@ def test_target_takes_the_nearest():
     assert s.index_N.tolist() == [min(pool, key=lambda i: abs(i - 400)) for pool in s.pool_N_K]
 
 
-@pytest.mark.parametrize("name", ["pcl", "mopps"])
-def test_best_of_all_takes_the_best_of_all_candidates(name):
-    all_best = make(name, 501).propose(5)
+def test_best_of_all_takes_the_best_of_all_candidates():
+    all_best = make("pcl", 501).propose(5)
     assert sorted(all_best.utility_N) == sorted(all_best.utilities_N_K.ravel())[-5:]
-    of_pools = make(name, 501, settings={"best_of_all": 0}).propose(5)
+    of_pools = make("pcl", 501, settings={"best_of_all": 0}).propose(5)
     assert of_pools.utility_N.tolist() == of_pools.utilities_N_K.max(axis=1).tolist()
-    assert set(of_pools.pool_N_K.ravel()) == set(all_best.pool_N_K.ravel())
     assert of_pools.utility_N.sum() < all_best.utility_N.sum()
 
 
@@ -158,25 +139,21 @@ def test_in_order_takes_the_file_again_and_again():
     assert sampler.metrics() == {"passes": 2, "coverage": 0.2, "overlong": 2}
 
 
-class Words(Numbers):
-    def question(self, index):
-        return f"An {('even', 'odd')[index % 2]} number, {'abcdefg'[index % 7]}."  # 6 tokens
-
-
 def test_bag_of_words_by_hand_and_learns_a_word_that_decides():
-    sampler = build(find_sampler("bag_of_words"), Words(100), settings={"rate": 0.3})
-    sampler.observe(outcomes([2], [16]))
+    sampler = make("bag_of_words", 100, settings={"rate": 0.3})
+    parity = "even", "odd"
+    sampler.problems.question = lambda i: f"An {parity[i % 2]} number, {'abcdefg'[i % 7]}."
+    sampler.observe(outcomes([2], [16]))  # 6 tokens
     # p = 1/2 and p̂ = 1, so all six gradients are negative and equal; AdaGrad's first step is its
     # rate: p = σ(6 · 0.3 / √6).
     assert sampler.predict(2) == pytest.approx(1 / (1 + np.exp(-0.3 * np.sqrt(6))))
     for i in range(400):
         sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
     assert sampler.predict(98) == pytest.approx(0.5, abs=0.1) and sampler.predict(99) < 0.1
-    s = sampler.propose(5)
-    assert s.utility_N == pytest.approx(s.utilities_N_K.max(axis=1)) and (s.index_N % 2 == 0).all()
+    assert (sampler.propose(5).index_N % 2 == 0).all()
 
 
-def test_greso_skips_by_the_streak_with_a_floor():
+def test_greso_skips_by_the_streak():
     sampler = make("greso", 4000)
     for _ in range(2):  # all wrong, all right, live: the latter never count
         sampler.observe(outcomes(range(3000), np.repeat([0, 16, 8], 1000)))
@@ -185,12 +162,6 @@ def test_greso_skips_by_the_streak_with_a_floor():
     assert len(set(seen)) == 2400  # still one pass: nothing twice
     # 0.5² of the first 2,000 and all of the others.
     assert (seen < 2000).mean() == pytest.approx(0.2, abs=0.04)
-    sampler.observe(outcomes([0, 1, 1000], [16, 1, 16]))
-    assert sampler.streak[[0, 1, 1000]].tolist() == [1, 0, 3]
-    floor = make("greso", 40_000)
-    floor.streak[:] = 20  # 0.5²⁰ < 0.01, so that one in 100 is kept
-    floor.kept(200)
-    assert (floor.status == floor.TRAINED).sum() == pytest.approx(20_000, rel=0.2)
 
 
 def test_greso_adapts_from_the_second_pass_on():
@@ -219,7 +190,6 @@ def test_greso_refills_until_a_refill_should_suffice():
     assert sizes(8) == [12, 0]
     assert sizes(6, 1) == [12, 5]  # 2 missing: 1.25 · 2 / (6/12) = 5, the last though one is live
     assert sizes(2, 5) == [12, 12, 3]  # 1.25 · 6 / (2/12) = 45 > 12; then 1.25 · 1 / (5/12)
-    assert sizes(n=150) == 11 * [12]  # at most 10 refills
     assert sizes(n=20) == [12, 8, 0, 0]  # all problems tried, all dead
 
 
@@ -234,8 +204,7 @@ def test_speed_continues_live_groups_and_returns_the_surplus():
     assert o.index_N[trained].tolist() == chosen.tolist()
     assert o.completions_N[trained].tolist() == [16, 16]
     assert (sampler.status[live[2:]] == sampler.UNSEEN).all()
-    assert (sampler.status == sampler.TRAINED).sum() == 2 + 8 - len(live)
-    dead = take_step(sampler, 2, none)
+    dead = take_step(sampler, 2, lambda i, G: 0 * G)
     assert len(dead[0][1].index_N) == len(sampler.train_on(dead[1], 2)) == 0
     with pytest.raises(InputError, match="--group_size 4: this sampler needs more than `screen`, "):
         make("speed", 32, group_size=4)
@@ -244,7 +213,6 @@ def test_speed_continues_live_groups_and_returns_the_surplus():
 def test_lilo_continues_the_highest_variance():
     sampler = make("lilo", 8)  # all are screened; i of 8 are right
     rounds, o = take_step(sampler, 2, lambda i, G: i * G // 8)
-    assert {*rounds[0].completions_N} == {*rounds[1].completions_N} == {8}
     assert 4 in rounds[1].index_N and ({3, 5} & {*rounds[1].index_N})
     trained = sampler.train_on(o, 2)
     assert o.index_N[trained].tolist() == rounds[1].index_N.tolist()
@@ -261,30 +229,28 @@ def test_reinforce_ada_leaves_with_two_right_and_two_wrong():
     by_problem = dict(zip(o.index_N.tolist(), o.completions_N.tolist(), strict=True))
     assert by_problem == {0: 8, 1: 16, 2: 32, 3: 32}
     assert sampler.train_on(o, 4).tolist() == [0, 1, 2, 3]
-    rounds, _ = take_step(sampler, 4, half)
+    rounds, _ = take_step(sampler, 4, lambda i, G: G // 2)
     assert [len(s.index_N) for s in rounds] == [4, 0]  # it learns too late that it is done
 
 
 @pytest.mark.parametrize("p", [(0.5, 0.2, 0.9), (0.01, 0.7, 0.5), (0.0, 1.0, 0.3)])
 def test_knapsack_is_the_best_allocation(p):
-    def value(G_N):
-        return sum(
-            (1 - q**G - (1 - q) ** G) * q * (1 - q) ** 2 for q, G in zip(p, G_N, strict=True)
-        )
+    p_3 = np.array(p)
 
-    G_N = allocate(np.array(p), total=14, least=2, most=8)
-    possible = (c for c in itertools.product(range(2, 9), repeat=3) if sum(c) == 14)
+    def value(G_3):
+        return sum((1 - p_3**G_3 - (1 - p_3) ** G_3) * p_3 * (1 - p_3) ** 2)
+
+    G_N = allocate(p_3, total=14, least=2, most=8)
+    possible = (np.array(c) for c in itertools.product(range(2, 9), repeat=3) if sum(c) == 14)
     assert G_N.sum() == 14 and G_N.min() >= 2 and G_N.max() <= 8
     assert value(G_N) == pytest.approx(max(map(value, possible)))
 
 
 def test_knapsack_gives_completions_where_they_make_live_groups():
     assert allocate(np.array([0.5, 0, 1]), 12, 2, 8).tolist() == [8, 2, 2]
-    assert allocate(np.array([0.5, 0, 1]), 12, 2, 6).tolist() == [6, 4, 2]  # no gain anywhere
-    sampler = build(find_sampler("knapsack"), Words(100))
+    sampler = make("knapsack", 100)
     assert sampler.propose(5).completions_N.tolist() == 5 * [16]  # nothing is known yet
-    for i in range(200):
-        sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
+    sampler.predict = lambda i: (0.5, 0.1)[i % 2]
     s = sampler.propose(10)  # odd problems are hard: more attempts make their groups live
     odd = s.index_N % 2 == 1
     assert s.completions_N.sum() == 160 and s.completions_N[odd].min() > s.completions_N[~odd].max()

@@ -35,39 +35,22 @@ def test_the_bare_command_is_the_papers_main_run():
     assert (c.replay_capacity, c.teacher_update_every) == (64, 4)
 
 
-PAPER = {  # Table 6 and App. K.1: steps, steps of the baseline, rows a device
+PRESETS = {  # Table 6 and App. K.1: steps, steps of the baseline, rows a device
     "olmo2-1b": (20_000, 26_800, 4),
     "qwen2.5-1.5b": (20_000, 26_800, 4),
     "qwen3-4b": (8_000, 10_800, 3),
     "phi-4-mini": (10_000, 13_400, 3),
+    "one-gpu": (400, 550, 4),  # not the paper's
 }
 
 
-@pytest.mark.parametrize("preset", PAPER)
-def test_presets_have_the_papers_steps(preset):
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_have_the_papers_steps_or_its_rule_for_the_baseline(preset):
     c, baseline = parse("--preset", preset), ("--preset", preset, "--sampler", "uniform")
-    assert (c.steps, parse(*baseline).steps, c.per_device_batch_size) == PAPER[preset]
+    assert (c.steps, parse(*baseline).steps, c.per_device_batch_size) == PRESETS[preset]
     assert parse(*baseline, "--steps", 7).steps == 7
-    assert parse(*baseline, "--eval_every", 10_000).steps == parse(*baseline).steps
-
-
-def test_the_arithmetic_of_presets_for_one_gpu():
-    """128 completions a step, and no problem of MATH's 12,000 twice."""
-    c, baseline = parse("--preset", "one-gpu"), parse("--preset", "one-gpu", "--sampler", "uniform")
-    assert c.learning_rate == pytest.approx(1e-5 * (128 / 288) ** 0.5, rel=0.12)  # 6.7e-6
-    assert (c.steps, baseline.steps) == (400, 550)  # 4/3 x 400 = 533, to the next evaluation
-    assert baseline.steps * c.prompts_per_step + c.prompts_per_step * c.candidates < 12_000
-    for preset in (c, parse("--preset", "smollm2")):
-        assert preset.prompts_per_step * preset.group_size == 128 and preset.teacher_ranks == 0
-
-
-@pytest.mark.parametrize("preset", sorted({*train.PRESETS} - {"demo"}))
-def test_missing_data_of_a_preset_can_be_prepared(preset):
-    """A missing file is prepared if its path names one of SOURCES."""
-    config = parse("--preset", preset)
-    for path in (config.train_data, config.val_data):
-        data, source, _ = Path(path).parts
-        assert data == "data" and source in SOURCES
+    for path in (c.train_data, c.val_data):  # can be prepared if it is missing
+        assert Path(path).parts[1] in SOURCES
 
 
 def test_a_step_follows_figure_1():
@@ -98,11 +81,9 @@ def test_a_step_follows_figure_1():
     assert [o.successes_N.tolist() for o in observed] == [[0, 1], [1, 0]]
     rounds, rollouts, _ = calls.log.call_args.args  # all, whatever is trained on
     assert [o for _, o in rounds] == observed and rounds[0][0] is first and len(rollouts) == 8
-    (all_of_step, n), _ = calls.sampler.train_on.call_args
-    assert all_of_step.completions_N.tolist() == [1, 5, 2] and n == 2
+    assert calls.sampler.train_on.call_args.args[0].completions_N.tolist() == [1, 5, 2]
     assert calls.student.update.call_args.args == (rollouts, [[1, 2, 3, 4, 5], [6, 7]], 7)
     assert metrics["groups"] == 3 and metrics["zero_variance"] == pytest.approx(2 / 3)
-    assert metrics["completion_tokens"] == 8 and metrics["reward_mean"] == 2 / 8
 
 
 def test_a_rollout_earns_nothing_where_the_reference_answer_is_unverifiable():
@@ -134,7 +115,6 @@ def alone(tmp_path_factory, halfway):
 def test_one_process_writes_logs_verdicts_samples_and_models(alone):
     folder, output = alone
     assert "6 prompts x 4 = 24, 24 a student rank" in output and "validation accuracy:" in output
-    assert output.count("note: a step takes ") == 1
     rows = read_lines(folder / "metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["step"] for row in rows if "val_accuracy" in row] == [0, 2, 4]
@@ -147,9 +127,7 @@ def test_one_process_writes_logs_verdicts_samples_and_models(alone):
     last = sum(row["successes"] for row in chosen if row["step"] == 4)
     assert rows[4]["reward_mean"] == pytest.approx(last / 24)  # both logs agree
     verdicts = read_lines(folder / "evals/step_4.jsonl")
-    assert [v["problem"] for v in verdicts] == list(range(len(verdicts)))
     assert np.mean([v["reward"] for v in verdicts]) == pytest.approx(rows[-1]["val_accuracy"])
-    assert read_lines(folder / "samples.jsonl")[0]["prompt"].endswith("\n\nSolution:")
     AutoTokenizer.from_pretrained(folder / "student")
     AutoModel.from_pretrained(folder / "teacher/backbone")
     student = AutoModelForCausalLM.from_pretrained(folder / "student").state_dict()
@@ -181,7 +159,6 @@ def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_pat
     output = (tmp_path / "log").read_text()
     assert torchrun.exitcode == 0, output
     assert output.count("error: ") == output.count("error: a rank failed") == 1
-    assert "2 = 1 student + 1 teacher" in output
     assert "steps    0 to 4" in output and "steps    2 to 4" in output
     ranks.assert_same_run(alone[0], tmp_path / "run")
 
@@ -206,5 +183,4 @@ def test_resume_is_bit_identical_with_all_options_and_without_lag(tmp_path, tiny
     assert 8 < max(row["groups"] for row in rows) <= 24  # dead groups cost more rounds
     live = [min(8, round(row["groups"] * (1 - row["zero_variance"]))) for row in rows]
     assert [row["forwarded_rows"] for row in rows] == [2 * n for n in live]
-    assert all(row["kl"] >= 0 for row in rows)
-    assert all(row["grad_norm"] > 0 for row in rows)
+    assert all(row["kl"] >= 0 and row["grad_norm"] > 0 for row in rows)

@@ -4,8 +4,6 @@ Generated and hostile answers are in tests/stress/test_fuzz_verifier.py.
 """
 
 import random
-import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 
 import verify
 from plumbing.errors import InputError
-from tests.helpers.models import ROOT
 from tests.stress import fuzz_verifier
 from verify import Verdict, Verifier, extract_boxed
 
@@ -162,13 +159,6 @@ def test_a_gold_is_valid_if_it_is_understood_and_equivalent_to_itself(verifier):
     assert verify.check_gold("7") is True
 
 
-def test_copies_of_a_slow_right_answer_earn_1_in_new_workers():
-    """It takes 25 times longer in a new process than in one that has compared such sums before."""
-    case = (r"F_n=\sum_{k=0}^{n-1} F_k F_{n-k-1}", r"F_n=\sum_{k=0}^{n-1} F_{n-k-1} F_k")
-    with Verifier(workers=3) as verifier:
-        assert grade(verifier, [case] * 3) == [CORRECT] * 3
-
-
 HOSTILE = table(r"""
 x+7   (x+1)^{9758038}   ((9!)!)!   \binom{9752331}{4752331}   \sin(9758038^{9758038})
 \sum_{k=1}^n k   (x+1)^{9758038}   ((9!)!)!   \prod_{k=1}^{9758038} k
@@ -184,24 +174,17 @@ def test_hostile_answers_are_wrong_before_they_take_long(gold, answer):
     assert time.process_time() - start < 1.5
 
 
-def test_grade_needs_as_many_golds_as_completions_and_running_workers(verifier):
+def test_grade_needs_as_many_golds_as_completions(verifier):
     assert verifier.grade([], []) == []
     with pytest.raises(ValueError, match="1 completions, 2 golds"):
         verifier.grade([box("5")], ["5", "6"])
-    with pytest.raises(RuntimeError, match="not running"):
-        Verifier().grade([box("5")], ["5"])
-
-
-def test_workers_do_not_import_torch():
-    code = "import sys, verify; verify.compare('1', '2'); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def reward_file(folder: Path, body: str) -> str:
     """Write a custom reward of these lines, which returns 1 if they return nothing."""
     path = folder / "custom.py"
     head = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
-    path.write_text("import sys\n" + head + textwrap.indent(f"{body}\nreturn 1\n", "    "))
+    path.write_text(head + textwrap.indent(f"{body}\nreturn 1\n", "    "))
     return str(path)
 
 
@@ -218,13 +201,11 @@ def test_a_custom_reward_gets_what_verl_passes_and_needs_no_box(tmp_path):
     assert verdicts == [CORRECT, WRONG_ANSWER, WRONG_ANSWER]
 
 
-ENDS = {"[0] * 10**11": "memory", "sys.exit()": "crash", "while True: pass": "timeout"}
-
-
-@pytest.mark.parametrize(("body", "status"), ENDS.items())
-def test_a_custom_reward_may_exceed_its_limits_or_exit(tmp_path, body, status):
-    with Verifier(workers=1, cpu_seconds=0.3, reward=reward_file(tmp_path, body)) as verifier:
-        assert verifier.grade(["1"], ["1"]) == [Verdict(0.0, status)]
+def test_a_custom_reward_may_exceed_its_limits(tmp_path):
+    """tests/plumbing/test_workers.py has all causes of death."""
+    reward = reward_file(tmp_path, "while True: pass")
+    with Verifier(workers=1, cpu_seconds=0.3, reward=reward) as verifier:
+        assert verifier.grade(["1"], ["1"]) == [Verdict(0.0, "timeout")]
 
 
 FAILURES = {
@@ -245,10 +226,8 @@ def test_a_custom_reward_that_fails_is_an_error_of_one_line(tmp_path, body, prob
 
 def test_a_custom_reward_that_gives_1_to_none_of_16_golds_is_an_error(tmp_path):
     reward = reward_file(tmp_path, "if ground_truth == 'bad': return 0")
-    message = r"boxed{bad} does not earn 1, nor any other gold"
     with Verifier(workers=1, reward=reward) as verifier:
         assert verifier.check_golds(["bad"] * 15, dataset="train") == [False] * 15
-        assert verifier.check_golds(["good"], dataset="val") == [True]
-        assert verifier.check_golds(["bad"] * 64, dataset="val") == [False] * 64
-        with pytest.raises(InputError, match=message):
+        assert verifier.check_golds(["good", *["bad"] * 64], dataset="val")[0]
+        with pytest.raises(InputError, match=r"boxed{bad} does not earn 1, nor any other gold"):
             verifier.check_golds(["bad"], dataset="train")

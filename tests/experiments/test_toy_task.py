@@ -34,12 +34,8 @@ def solutions(problem):
     return (toy_task.solution(state, words, rules) for rules in choices)
 
 
-def test_demo_is_small_and_has_no_problem_twice():
-    assert sum(f.stat().st_size for f in DEMO.rglob("*") if f.is_file()) < 4_000_000
+def test_demo_data_are_the_seeds_to_the_byte_and_have_no_problem_twice():
     assert len({row["problem"] for row in TRAIN + VAL}) == 12_000 + 600 == len(TRAIN + VAL)
-
-
-def test_demo_data_are_the_seeds_to_the_byte():
     rows = toy_task.make_problems(len(VAL) + len(TRAIN), TASK, SKILLS, seed=0)
     text = "".join(json.dumps(row) + "\n" for row in rows)
     assert text == (DEMO / "val.jsonl").read_text() + (DEMO / "train.jsonl").read_text()
@@ -61,8 +57,6 @@ def test_rows_follow_from_their_text_and_only_the_right_reading_gives_the_answer
 def test_solutions_by_hand():
     text = toy_task.solution("473", ["molo", "bami"], ["roll", "rise"])
     assert text == r" 473 molo roll 734 bami rise 845 \boxed{845}"
-    wordy = toy_task.solution("473", ["molo", "bami"], ["roll", "rise"], twice=["molo"])
-    assert wordy == r" 473 molo roll 734 molo roll 734 bami rise 845 \boxed{845}"
 
 
 def test_base_model_is_in_the_papers_regime():
@@ -71,7 +65,6 @@ def test_base_model_is_in_the_papers_regime():
     model = AutoModelForCausalLM.from_pretrained(DEMO / "model").eval()
     torch.manual_seed(0)
     recorded = pd.DataFrame(json.loads((DEMO / "statistics.json").read_text())["validation"]).T
-    assert 0.1 <= recorded.greedy["all"] <= 0.16
     assert recorded.all_wrong["all"] + recorded.all_right["all"] >= 0.7
     # Two problems more or less: another CPU may round otherwise.
     greedy = toy_task.graded(model, tokenizer, VAL, 1, 0.0).mean().item()

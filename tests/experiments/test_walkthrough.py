@@ -55,14 +55,3 @@ def test_group_from_its_verdicts_to_its_loss():
         total = sum(row[1] * row[column] for row in group)
         assert find(words)[0] == pytest.approx(total, abs=1e-5)
     assert find("autograd gives #.")[0] == pytest.approx(-group[0][5] * group[0][4], rel=1e-3)
-
-
-def test_dead_groups_and_the_teachers_error():
-    groups = rows("| prompt |")
-    k = [int(row[4]) for row in groups]
-    counts = find("In this step # of the # groups are dead, # all wrong and # all right:")
-    assert counts == [k.count(0) + k.count(16), len(k), k.count(0), k.count(16)]
-    before, y, after = ([float(row[column]) for row in groups] for column in (3, 5, 6))
-    errors = [sum((f - t) ** 2 for f, t in zip(fs, y, strict=True)) for fs in (before, after)]
-    errors = [error / len(k) for error in errors]
-    assert find("is # before the update and # after it.") == pytest.approx(errors, abs=2e-4)

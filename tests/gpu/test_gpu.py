@@ -1,7 +1,6 @@
 """What only a GPU can show: bf16 over float32 masters, CUDA graphs, flash attention."""
 
 import os
-import signal
 import subprocess
 import sys
 from copy import deepcopy
@@ -188,14 +187,10 @@ def test_a_step_that_cannot_be_captured_runs_without_a_graph(capsys):
 
 
 @pytest.mark.slow
-def test_demo_steps(tmp_path):
+def test_demo_steps(tmp_path, monkeypatch):
     """Student and teacher in this process; `benchmarks.gpu_check resume` runs one process each."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.setattr(train.shutdown, "stop_at_sigterm", lambda layout: None)
     flags = ["--preset=demo", "--device=cuda", "--steps=3", "--eval_every=3", "--teacher_ranks=0"]
-    try:
-        assert train.main([*flags, "--out", str(tmp_path / "run")]) == 0
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    assert train.main([*flags, "--out", str(tmp_path / "run")]) == 0
     rows = read_lines(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["grad_norm"] > 0 and rows[0]["val_accuracy"] > 0.04

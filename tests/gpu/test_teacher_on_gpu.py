@@ -88,12 +88,10 @@ def test_fused_norms_are_as_near_to_float64_as_the_models_own(layout):
     """Errors of bf16, over rows of very different sizes; and their gradients."""
     backbone = make(layout, "frozen", CPU).model.backbone
     norm = backbone.norm.to("cuda", torch.bfloat16)
-    x = (torch.randn(64, norm.weight.numel()) * torch.logspace(-3, 3, 64)[:, None]).cuda()
-    x = x.bfloat16()
-    exact = (
-        x.double() * (x.double().square().mean(-1, keepdim=True) + norm.variance_epsilon) ** -0.5
-    )
-    exact = (exact * norm.weight.double()).cpu()
+    x = (torch.randn(64, norm.weight.numel()) * torch.logspace(-3, 3, 64)[:, None]).bfloat16()
+    mean_square = x.double().square().mean(-1, keepdim=True)
+    exact = x.double() * (mean_square + norm.variance_epsilon) ** -0.5 * norm.weight.cpu().double()
+    x = x.cuda()
 
     def error() -> float:
         return (norm(x).detach().cpu().double() - exact).norm().item()

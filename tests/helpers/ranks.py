@@ -25,7 +25,6 @@ from torch.multiprocessing import _prctl_pr_set_pdeathsig
 import train
 from plumbing.distributed.layout import Layout
 from plumbing.files import read_lines
-from plumbing.run_dir import RunDir
 from verify import Verdict
 
 ROOT = Path(train.__file__).parent
@@ -159,21 +158,6 @@ def agent(main, words, log, *flags):
     return process
 
 
-def all_end(pids: list[int]) -> bool:
-    """Wait up to 20 seconds until the processes are gone, or dead and not yet collected."""
-
-    def ended(pid) -> bool:
-        try:
-            return ") Z" in Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-
-    deadline = time.monotonic() + 20
-    while not all(map(ended, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return all(map(ended, pids))
-
-
 # ---- runs of train.py
 
 
@@ -220,12 +204,11 @@ def run(folder, *flags, **launch_arguments) -> str:
     return ended.out
 
 
-def shell(argv, ranks=0) -> tuple[bool, str]:
-    """Run train.py from the shell, under torchrun where ranks > 0: (succeeded, printed text)."""
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks)]
-    line = [sys.executable, *(launcher if ranks else ()), str(ROOT / "train.py"), *argv]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+def shell(argv) -> tuple[bool, str]:
+    """Run train.py from the shell: (succeeded, printed text)."""
+    line, environment = [sys.executable, ROOT / "train.py", *argv], {"OMP_NUM_THREADS": "1"}
+    options = {"capture_output": True, "text": True, "env": os.environ | environment}
+    done = subprocess.run(line, check=False, **options)
     return done.returncode == 0, done.stdout + done.stderr
 
 
@@ -249,32 +232,18 @@ def after(owner, name, function):
     setattr(owner, name, both)
 
 
-def at_step(step, function):
-    """Call function(run) on this student rank as soon as that step has been logged."""
-
-    def logged(run, name, rows):
-        if name == "metrics" and rows[0]["step"] == step:
-            function(run)
-
-    after(RunDir, "log", logged)
-
-
 def metrics_of(folder) -> list[dict]:
     """Read metrics.jsonl without the times."""
-
-    def kept(name):
-        return name != "seconds" and not name.endswith("_s")
-
     rows = read_lines(folder / "metrics.jsonl")
-    return [{name: row[name] for name in filter(kept, row)} for row in rows]
+    return [{k: row[k] for k in row if k != "seconds" and not k.endswith("_s")} for row in rows]
 
 
 def assert_same_run(a, b):
-    """Compare two finished runs: all metrics but times, all selections, every exported weight."""
+    """Compare two finished runs: metrics but times, selections, samples, evaluations, weights."""
     assert metrics_of(a) == metrics_of(b)
-    weights = ("student/model", "teacher/backbone/model", "teacher/head")
-    for name in ("selections.jsonl", *(f"{name}.safetensors" for name in weights)):
-        assert not (a / name).exists() or (a / name).read_bytes() == (b / name).read_bytes(), name
+    for names in ("selections.jsonl", "samples.jsonl", "evals/*", "**/*.safetensors"):
+        for path in a.glob(names):
+            assert path.read_bytes() == (b / path.relative_to(a)).read_bytes(), path
 
 
 def contents(folder) -> dict:

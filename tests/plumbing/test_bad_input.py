@@ -4,9 +4,7 @@ test_command_line.py has flags alone, test_models.py models, test_run_dir.py run
 """
 
 import json
-import logging
 import signal
-import sys
 import time
 from contextlib import nullcontext
 
@@ -23,19 +21,11 @@ from tests.helpers.ranks import command, contents, launch, one_rank
 
 
 @pytest.fixture
-def quiet(capsys, monkeypatch):
+def quiet(capsys):
     """Begin as train.py does; nothing may be printed."""
     shutdown.begin_process()
-    handlers = [logging.StreamHandler(sys.stderr)]
-    for name in ("transformers", "datasets", "torch"):  # they keep an earlier stream
-        monkeypatch.setattr(logging.getLogger(name), "handlers", handlers)
     yield
     assert capsys.readouterr() == ("", "")
-
-
-@pytest.fixture
-def inputs(tiny_model, tiny_data):
-    return {"model": tiny_model, "data": tiny_data}
 
 
 CHECKED = {
@@ -54,8 +44,11 @@ CHECKED = {
 
 
 @pytest.mark.parametrize("flags", CHECKED)
-def test_flags_are_checked_against_files_before_the_first_step(flags, tmp_path, inputs, quiet):
-    config = train.parse(command(tmp_path / "run", *flags.split(" "), **inputs))
+def test_flags_are_checked_against_files_before_the_first_step(
+    flags, tmp_path, tiny_model, tiny_data, quiet
+):
+    words = command(tmp_path / "run", *flags.split(" "), model=tiny_model, data=tiny_data)
+    config = train.parse(words)
     with rejected(CHECKED[flags]):
         train.check(config, RunDir(config, one_rank(), {}))
     assert contents(tmp_path) == {}
@@ -65,24 +58,14 @@ def row(problem="q", answer="1"):
     return json.dumps({"problem": problem, "expected_answer": answer}).encode() + b"\n"
 
 
-def table(**columns):
-    def write(path):
-        rows = {"problem": ["q"] * 400, "expected_answer": ["1"] * 400} | columns
-        pq.write_table(pa.table({name: column for name, column in rows.items() if column}), path)
-
-    return write
-
-
 GOOD = row("What is 1 + 1?", "2") * 400
 NOT_JSON, LACKS, TEXT = "not JSON (", "lacks the field 'problem'", " must be text in every row"
-NO_ANSWER, ANSWER = "line 401: lacks the field 'expected_answer'", "'expected_answer'" + TEXT
-DEEP = b'{"problem": ' + b"[" * 10**5 + b"]" * 10**5 + b"}\n"
+ANSWER = "'expected_answer'" + TEXT
 DATA = {  # what follows 400 good rows, or the whole file if it begins with `=`; the error
     "nothing": (b"=", "the file is empty"),
     "a line cut short": (b"\n" + row()[:-9], f"line 402: {NOT_JSON}Unterminated string"),
     "a table in one object": (b'={"data": [' + row().strip() + b"]}", f"line 1: {LACKS}"),
     "a blank": (row("\u00a0\t"), f"line 401: {LACKS}, as text or a number"),
-    "a truth value": (row("q", True), NO_ANSWER),
     "a number among texts": (row("q", 2), ANSWER),
     "a date": (b"=" + row("q", "2024-01-01") * 400, "no date"),  # how Arrow reads it
     # `datasets` would turn all the others into JSON: 2 becomes "2", with the quotes
@@ -90,8 +73,6 @@ DATA = {  # what follows 400 good rows, or the whole file if it begins with `=`;
     "Latin-1": (row("?").replace(b"?", b"\xe9"), f"line 401: {NOT_JSON}'utf-8' codec"),
     "half a surrogate pair": (row("?").replace(b"?", b"\\ud800"), "surrogate pair"),
     "a field twice": (row().replace(b"{", b'{"problem": "a", '), "specified twice in row 400"),
-    "nested deeply": (DEEP, f"line 401: {NOT_JSON}maximum recursion"),
-    # `datasets` would unpack it, and use the old contents after the file has changed
     # Accepted
     "a byte order mark": (b"=\xef\xbb\xbf" + GOOD.replace(b"\n", b"\r\n"), None),
     "a JSON list": (b"=" + json.dumps([json.loads(row())] * 400).encode(), None),
@@ -99,15 +80,13 @@ DATA = {  # what follows 400 good rows, or the whole file if it begins with `=`;
     "a long line": (row("x" * 20_000_000, "2"), None),
     "an escaped NUL": (row("q", "a\0b"), None),
 }
-PARQUET = {
-    "cut short": (lambda p: p.write_bytes(p.read_bytes()[:-50]), "cannot be read as parquet: Parq"),
-    "text": (
-        lambda p: p.write_bytes(GOOD),
-        "bad.parquet: cannot be read as parquet: Parquet",
-    ),
-    "no answers": (table(expected_answer=None), "bad.parquet: lacks the field 'expected_answer'"),
-    "blank": (table(problem=["q"] * 399 + [" "]), "'problem'" + TEXT + " (not blank, no date)"),
-    "dates": (table(expected_answer=pa.array([1] * 400, pa.timestamp("s"))), ANSWER),
+TABLE = {"problem": ["q"] * 400, "expected_answer": ["1"] * 400}
+BLANK, DATES = ["q"] * 399 + [" "], pa.array([1] * 400, pa.timestamp("s"))
+PARQUET = {  # its columns; the error
+    "cut short": (TABLE, "cannot be read as parquet: Parq"),
+    "no answers": ({"problem": ["q"]}, "bad.parquet: lacks the field 'expected_answer'"),
+    "blank": (TABLE | {"problem": BLANK}, "'problem'" + TEXT + " (not blank, no date)"),
+    "dates": (TABLE | {"expected_answer": DATES}, ANSWER),
 }
 
 
@@ -117,9 +96,10 @@ def test_a_bad_data_file_is_rejected_with_its_first_bad_line(case, tmp_path, qui
         path, (rows, message) = tmp_path / "bad.jsonl", DATA[case]
         path.write_bytes(rows[1:] if rows[:1] == b"=" else GOOD + rows)
     else:
-        path, (damage, message) = tmp_path / "bad.parquet", PARQUET[case]
-        table()(path)
-        damage(path)
+        path, (columns, message) = tmp_path / "bad.parquet", PARQUET[case]
+        pq.write_table(pa.table(columns), path)
+        if case == "cut short":
+            path.write_bytes(path.read_bytes()[:-50])
     with rejected(message) if message else nullcontext():
         assert len(Problems(path)) >= 400
 
@@ -132,11 +112,12 @@ ON_ALL_RANKS = {  # the flags, the error
 
 
 @pytest.mark.parametrize("flags", ON_ALL_RANKS)
-def test_an_error_on_all_ranks_is_printed_once(flags, tmp_path, inputs):
+def test_an_error_on_all_ranks_is_printed_once(flags, tmp_path, tiny_model, tiny_data):
     def print_late(rank):  # torchrun may end the rank that prints before it has printed
         print_error = shutdown.print_error
         shutdown.print_error = lambda error: (time.sleep(0.3), print_error(error))
 
-    ended = launch(tmp_path / "run", *flags.split(" "), ranks=2, before=print_late, **inputs)
+    inputs = {"model": tiny_model, "data": tiny_data, "before": print_late}
+    ended = launch(tmp_path / "run", *flags.split(" "), ranks=2, **inputs)
     assert 2 in ended.statuses and {*ended.statuses} <= {2, -signal.SIGTERM}
     assert ended.err.count("error: ") == ended.err.count(ON_ALL_RANKS[flags]) == 1

@@ -1,8 +1,6 @@
 """plumbing/distributed/channel.py: order of messages, lost peers. Ranks are threads."""
 
-import itertools
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
@@ -121,20 +119,3 @@ def test_a_lost_peer_is_reported(case, monkeypatch):
         event(rank)
         with pytest.raises(PeerLostError, match=rf"minutes \(no message from the {peer} ranks\)"):
             rank.receive()
-
-
-def test_a_job_that_was_suspended_and_continued_is_not_given_up(monkeypatch):
-    """The clock advances by 1000 s between any two checks, while the other role is alive."""
-    clock, checked = itertools.count(step=1000.0), []
-    jumps = SimpleNamespace(sleep=time.sleep, monotonic=lambda: next(clock))
-    monkeypatch.setattr(channel, "time", jumps)
-    student, teacher = channels(1, 1, 1e6)
-
-    def heartbeats(layout, role):
-        checked.append(role)
-        if len(checked) == 20:
-            teacher.send("message")
-        return len(checked) // 3
-
-    monkeypatch.setattr(channel, "heartbeats", heartbeats)
-    assert student.receive() == "message" and set(checked) == {"teacher"}

@@ -18,15 +18,12 @@ from tests.helpers.models import save_tiny_model
 pytestmark = pytest.mark.slow
 
 
-def retrain(disk):
-    save_tiny_model(disk / "teacher", "qwen3", initializer_range=0.2)
-
-
+RETRAINED = {"family": "qwen3", "initializer_range": 0.2}
 DATA, WEIGHTS = (f"{name}: ranks 0 and 1 differ: " for name in ("data_crc32", "of the teacher"))
 FILES = {  # the change to the second machine's files; the status, the error
     "missing data": (lambda d: (d / "train.jsonl").unlink(), 2, "train.jsonl cannot be read on "),
     "other data": (lambda d: shutil.copy(d / "val.jsonl", d / "train.jsonl"), 4, DATA),
-    "another teacher": (retrain, 4, WEIGHTS),
+    "another teacher": (lambda d: save_tiny_model(d / "teacher", **RETRAINED), 4, WEIGHTS),
     "another --out": (lambda disk: None, 2, " does not see what rank 0 writes there; choose"),
 }
 
@@ -68,8 +65,8 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
         agents' exit codes and output."""
         pids, log = [tmp_path / f"{name}_{node}" for node in range(2)], tmp_path / name
 
-        def send(run):
-            if run.layout.rank == 0:
+        def send(run, name, rows):
+            if run.layout.rank == 0 and name == "metrics" and rows[0]["step"] == 2:
                 for pid, number in zip(pids, signals, strict=True):
                     if number:
                         os.kill(int(pid.read_text()), number)
@@ -80,7 +77,7 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
             pids[int(os.environ["GROUP_RANK"])].write_text(str(os.getppid()))
             train.Verifier = lambda **settings: contextlib.nullcontext(ranks.Grades())
             if signals:
-                ranks.at_step(2, send)
+                ranks.after(run_dir.RunDir, "log", send)
             return train.main(words)
 
         flags = ("--nnodes", 2, "--nproc_per_node", 2, "--master_addr", "127.0.0.1")
@@ -112,18 +109,17 @@ SLURM = {  # a step on two nodes is two processes here, whose ids srun writes fo
 RECORD = 'echo "$*" >> calls'
 # As torchrun does: the ranks save, and it ends with status 1.
 SAVES = f'trap "kill \\$!; sleep 2; exit 1" TERM; sleep 60 & {RECORD}; wait'
-ENDS = {  # signals to the script; what torchrun does; its status, and whether the job is requeued
-    "finished": ((), RECORD, 0, False),
-    "failed": ((), f"{RECORD}; exit 3", 3, False),
-    "time is up": ([signal.SIGUSR1], SAVES, 1, True),
-    "two signals": ([signal.SIGUSR1, signal.SIGTERM], SAVES, 1, True),
-    "preempted or cancelled": ([signal.SIGTERM], f"{RECORD}; sleep 2; exit 1", 1, False),
+ENDS = {  # a signal to the script; what torchrun does; its status, and whether the job is requeued
+    "finished": (None, RECORD, 0, False),
+    "failed": (None, f"{RECORD}; exit 3", 3, False),
+    "time is up": (signal.SIGUSR1, SAVES, 1, True),
+    "preempted or cancelled": (signal.SIGTERM, f"{RECORD}; sleep 2; exit 1", 1, False),
 }
 
 
 @pytest.mark.parametrize("case", ENDS)
 def test_the_batch_script_requeues_a_job_that_was_stopped_at_its_time_limit(case, tmp_path):
-    signals, torchrun, status, requeued = ENDS[case]
+    number, torchrun, status, requeued = ENDS[case]
     for name, body in (SLURM | {"torchrun": torchrun}).items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
         (tmp_path / name).chmod(0o755)
@@ -132,13 +128,12 @@ def test_the_batch_script_requeues_a_job_that_was_stopped_at_its_time_limit(case
     line = ["bash", ranks.ROOT / "docs/slurm.sh", "--sampler", "my own"]
     script = subprocess.Popen(line, cwd=tmp_path, env=os.environ | job)
     calls, pids = tmp_path / "calls", tmp_path / "pids"
-    while not (pids.exists() and pids.read_text().count("\n") == 2) or (
-        calls.read_text().count("--node_rank") < 2
-    ):
+    calls.touch()
+    pids.touch()
+    while pids.read_text().count("\n") < 2 or calls.read_text().count("--node_rank") < 2:
         time.sleep(0.01)
-    for number in signals:
+    if number:
         script.send_signal(number)
-        time.sleep(0.05)
     assert script.wait(20) == status
     lines = calls.read_text().splitlines()
     flags = "--nnodes 2 --nproc_per_node 8 --master_addr node7 --master_port 20017 train.py"

@@ -11,9 +11,7 @@ FLAGS = {  # what is wrong -> the error
     "--step 5": "unrecognized arguments: --step 5 (see --help)",  # abbreviated
     "--preset gpt": "--preset gpt: choose from qwen2.5-1.5b, olmo2-1b",
     "--steps 0": "argument --steps: 0: must be in [1, 1000000000]",
-    "--steps 1.5": "argument --steps: invalid int value: '1.5'",
     "--epsilon nan": "argument --epsilon: nan: must be in [0, 1]",
-    "--loss ppo": "argument --loss: invalid choice: 'ppo'",
     "--sampler softmax --epsilon 0.1": "--epsilon: the sampler softmax does not use it",
     "--sampler sec": "--sampler sec needs --column, a column of the training data",
     "--sampler uniform --teacher_lag 0": "--teacher_lag: the sampler uniform has no teacher",
@@ -34,13 +32,10 @@ def test_a_wrong_flag_is_rejected_with_one_line(flags):
 def test_flags_override_the_preset_which_overrides_the_defaults():
     config = parse("--preset", "demo", "--steps", 7, "--no-chat_template")
     assert (config.steps, config.prompts_per_step, config.group_size) == (7, 12, 16)
+    assert config.device == "cpu"  # its 3 student ranks would need a GPU each
 
 
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [("best_of_all=0,decay=1", [1.0, 0]), ("best_of_all=0", [0.5, 0]), ("", [0.5, 1])],
-)
-def test_sampler_args_override_the_samplers_settings_in_their_type(text, values):
-    config = parse("--preset", "demo", "--sampler", "mopps", "--sampler_args", text)
-    settings = build_sampler(config, one_rank(), Numbers(4)).settings
-    assert repr(settings) == repr(dict(zip(("decay", "best_of_all"), values, strict=True)))
+def test_sampler_args_override_the_samplers_settings_in_their_type():
+    flags = ("--sampler", "mopps", "--sampler_args", "best_of_all=0")
+    settings = build_sampler(parse("--preset", "demo", *flags), one_rank(), Numbers(4)).settings
+    assert repr(settings) == "{'decay': 0.5, 'best_of_all': 0}"

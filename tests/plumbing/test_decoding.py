@@ -5,7 +5,7 @@ The tokens that it draws are in tests/core/test_rollout.py.
 
 import sys
 from copy import deepcopy
-from itertools import pairwise
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -61,14 +61,6 @@ def test_a_decoding_step_with_host_computation_is_detected(tmp_path):
     dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
     folder = save_tiny_model(tmp_path / "dynamic", rope_parameters=dynamic)
     assert min(host_reads(folder)) > 0
-    three, mask, indices = torch.ones(3), torch.tensor([True, False, True]), torch.tensor([1, 2])
-    with HostReads() as reads:
-        three.nonzero()
-        float(three[0])
-        three[mask]
-        three[indices].sum()  # no read
-        torch.tensor([1.0])
-    assert reads.count == 4
 
 
 def attend_by_definition(query, key, value, scaling, query_start, start, used, S):
@@ -78,38 +70,26 @@ def attend_by_definition(query, key, value, scaling, query_start, start, used, S
     for i, (first, n) in enumerate(zip(start.tolist(), used.tolist(), strict=False)):
         assert query_start[i] == i and i * S <= first < first + n <= (i + 1) * S
         keys, values = (x.reshape(-1, D)[first : first + n] for x in (key, value))
-        outs.append(
-            (query.reshape(-1, *query.shape[2:])[i] @ keys.T * scaling).softmax(-1) @ values
-        )
+        scores = query.reshape(-1, *query.shape[2:])[i] @ keys.T * scaling
+        outs.append(scores.softmax(-1) @ values)
     return torch.stack(outs).view_as(query)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_attention_to_slots_in_use_draws_the_same_tokens(family, tiny_family, monkeypatch):
-    """The cache has its full size at once, and is copied when a quarter of its rows are left."""
-    monkeypatch.setattr(decoding, "attend_to_slots", attend_by_definition)
+    attend = Mock(side_effect=attend_by_definition)
+    monkeypatch.setattr(decoding, "attend_to_slots", attend)
     folder = str(tiny_family(family))
     generator = Generator.load(folder, torch.device("cpu"), AutoTokenizer.from_pretrained(folder))
     generator.stop_ids = [1, *range(30, 90, 7)]
-    sizes, make_room = [], decoding.SlotCache.make_room
-
-    def record_size(cache, rows_B, used, capacity):
-        sizes.append((len(rows_B), capacity))
-        make_room(cache, rows_B, used, capacity)
-
-    monkeypatch.setattr(decoding.SlotCache, "make_room", record_size)
     prompts = [[5, 6, 7] * 9] * 32 + [[8]] * 32
     masked = generator.generate(prompts, 0.7, 40, seed=0)
-    assert len(sizes) > 2 and sizes[0][1] == 27 + 8 < sizes[1][1]
-    sizes.clear()
+    assert not attend.called
     generator.varlen = True
     unmasked = generator.generate(prompts, 0.7, 40, seed=0)
-    assert unmasked.completion_ids == masked.completion_ids
+    assert attend.called and unmasked.completion_ids == masked.completion_ids
     for a, b in zip(unmasked.logps, masked.logps, strict=True):
         assert a == pytest.approx(b, abs=2e-5)
-    rows, capacities = zip(*sizes, strict=True)
-    assert set(capacities) == {27 + 39}
-    assert len(rows) > 1 and all(4 * b <= a for a, b in pairwise(rows))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -154,47 +134,21 @@ def test_fused_norms_of_each_preset_compute_the_same_forward_and_backward(family
 
 
 def test_norms_of_another_formula_are_left_alone(tmp_path):
-    """Gemma's multiplies by 1 + weight, for which its outputs differ at any weight."""
+    """Gemma's multiplies by 1 + weight."""
     lm = AutoModelForCausalLM.from_pretrained(save_tiny_model(tmp_path, "gemma"))
+    decoding.fuse_norms(lm)
     norms = rms_norms(lm).values()
-    for weight in (0.0, 1.0):
-        for norm in norms:
-            norm.weight.data.fill_(weight)
-        decoding.fuse_norms(lm)
-        assert len(norms) > 2 and not any("forward" in vars(norm) for norm in norms)
+    assert len(norms) > 2 and not any("forward" in vars(norm) for norm in norms)
 
 
-class DetachedRMSNorm(torch.nn.Module):
-    """An RMS norm with the usual output, whose gradient leaves out the scale's."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.variance_epsilon = torch.nn.Parameter(torch.ones(8)), 1e-6
-
-    def forward(self, x):
-        scale = (x.square().mean(-1, keepdim=True) + self.variance_epsilon).rsqrt()
-        return self.weight * x * scale.detach()
-
-
-def test_a_norm_with_other_gradients_is_fused_only_where_no_weight_is_trained():
-    for trained in (True, False):
-        norm = DetachedRMSNorm().requires_grad_(trained)
-        decoding.fuse_norms(norm)
-        assert ("forward" in vars(norm)) != trained
-
-
-ATTENTION = {  # device, whether flash-attn is installed, compute capability -> attention
-    ("cuda", True, (9, 0)): "flash_attention_2",
-    ("cuda", True, (8, 0)): "flash_attention_2",
-    ("cuda", True, (7, 5)): "sdpa",  # a T4: flash-attn would fail at the first update
-    ("cuda", False, (9, 0)): "sdpa",
-    ("cpu", True, (9, 0)): "sdpa",
-}
-
-
-@pytest.mark.parametrize("case", ATTENTION)
-def test_flash_attention_is_chosen_where_it_can_run(case, monkeypatch):
-    kind, installed, capability = case
-    monkeypatch.setattr(decoding, "is_flash_attn_2_available", lambda: installed)
+@pytest.mark.parametrize("capability", [(9, 0), (8, 0), (7, 5)])
+def test_flash_attention_is_chosen_where_it_can_run(capability, monkeypatch):
+    """On a T4, of compute capability 7.5, it would fail at the first update."""
+    installed = Mock(return_value=True)
+    monkeypatch.setattr(decoding, "is_flash_attn_2_available", installed)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert decoding.attention_for(torch.device(kind)) == ATTENTION[case]
+    expected = "sdpa" if capability == (7, 5) else "flash_attention_2"
+    assert decoding.attention_for(torch.device("cuda")) == expected
+    assert decoding.attention_for(torch.device("cpu")) == "sdpa"
+    installed.return_value = False
+    assert decoding.attention_for(torch.device("cuda")) == "sdpa"

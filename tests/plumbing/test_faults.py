@@ -9,7 +9,6 @@ import signal
 import time
 
 import pytest
-import torch
 
 import train
 from plumbing import checkpoint
@@ -21,10 +20,6 @@ pytestmark = pytest.mark.slow
 
 # Two student ranks and a teacher; evaluations take two micro-batches.
 THREE = ("--teacher_ranks", 1, "--max_rollout_tokens", 320, "--checkpoint_every", 1)
-
-
-def go(folder, *flags, **options):
-    return launch(folder, *THREE, *flags, ranks=3, **options)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +45,7 @@ def checkpoints(folder):
     return sorted(p.name for p in (folder / "checkpoints").iterdir())
 
 
-def test_resume_after_a_kill_a_damaged_checkpoint_and_a_torn_log(whole, halfway, tmp_path):
+def test_resume_after_a_kill_damage_and_a_torn_log(whole, halfway, tmp_path):
     def written(path, _):  # all of checkpoint 3 is on disk, under its temporary name
         if str(path).endswith("step_3.tmp/manifest.json"):
             die()
@@ -61,7 +56,7 @@ def test_resume_after_a_kill_a_damaged_checkpoint_and_a_torn_log(whole, halfway,
             after(checkpoint, "write_atomic", written)
 
     folder = tmp_path / "run"
-    ended = go(folder, "--keep", 3, data=halfway, before=kill)
+    ended = launch(folder, *THREE, "--keep", 3, ranks=3, data=halfway, before=kill)
     assert ended.statuses == [-signal.SIGKILL, 4, 4] and ended.err.count("error: ") == 1
     assert checkpoints(folder) == ["step_1", "step_2", "step_3.tmp"]
     for file in (folder / "checkpoints/step_2/student/__0_0.distcp", folder / "metrics.jsonl"):
@@ -86,45 +81,36 @@ def test_ctrl_c_during_an_evaluation(whole, halfway, tmp_path):
         after(train.Student, "rollout", rolled_out)
 
     folder, flags = tmp_path / "run", ("--checkpoint_every", 4)
-    ended = go(folder, *flags, data=halfway, before=interrupt)
+    ended = launch(folder, *THREE, *flags, ranks=3, data=halfway, before=interrupt)
     assert ended.statuses == [143, 143, 143] and "stopped, and saved" in ended.out
     assert checkpoints(folder) == ["step_2"] and not (folder / "student").exists()
     assert not (folder / "evals/step_2.jsonl").exists()
     resume(folder, whole, halfway, *flags)
-    row = read_lines(folder / "metrics.jsonl")[2]
-    assert row["train_s"] > 0 and row["rollout_s"] > 0 and row["eval_s"] > 0  # none overwritten
-    evals = [path / "evals/step_2.jsonl" for path in (folder, whole)]
-    assert evals[0].read_text() == evals[1].read_text()
 
 
-def run_out_of_memory(*_, **__):
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-
-LOST = "error: a rank failed or exceeded --timeout_minutes"
-ENDS = {  # machines, ranks, ranks that end in the first update; how, status, error
-    "teacher killed": (1, 3, [2], die, -9, LOST),
-    "out of memory": (1, 3, [1], run_out_of_memory, 1, "error on rank 1 (student):\n"),
-    "a student killed on another machine": (2, 4, [2], die, -9, LOST),
-    "another machine killed": (2, 4, [2, 3], die, -9, LOST),  # no rank is left to set a key
-    "the teacher killed, alone on another machine": (2, 2, [1], die, -9, LOST),
+ENDS = {  # machines, ranks, ranks that are killed in the first update
+    "the teacher": (1, 3, [2]),
+    "a student": (1, 3, [1]),
+    "a student on another machine": (2, 4, [2]),
+    "another machine": (2, 4, [2, 3]),  # no rank is left to set a key
+    "the teacher, alone on another machine": (2, 2, [1]),
 }
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_where_a_rank_ends_all_end_and_one_prints_the_error(case, halfway, tmp_path):
-    machines, ranks, ending, end, status, message = ENDS[case]
+def test_where_a_rank_is_killed_all_end_and_one_prints_the_error(case, halfway, tmp_path):
+    machines, ranks, killed = ENDS[case]
 
     def before(rank):
         channel.HEARTBEAT_TIMEOUT_S, channel.NO_SIGTERM_FACTOR = 5, 1
-        if rank in ending:
-            train.Student.update = train.Teacher.update = end
+        if rank in killed:
+            train.Student.update = train.Teacher.update = die
 
     options = {"ranks": ranks, "machines": machines, "data": halfway, "before": before}
     ended = launch(tmp_path / "run", "--teacher_ranks", 1, "--eval_every", 4, **options)
-    assert ended.statuses == [status if rank in ending else 4 for rank in range(ranks)]
-    assert ended.err.count(message) == 1 and ended.err.count("error: ") == (message == LOST)
-    assert ended.err.count("Traceback") == ended.err.count("OutOfMemoryError: ") == (status == 1)
+    assert ended.statuses == [-signal.SIGKILL if rank in killed else 4 for rank in range(ranks)]
+    assert ended.err.count("error: ") == 1 and "Traceback" not in ended.err
+    assert "error: a rank failed or exceeded --timeout_minutes" in ended.err
 
 
 def test_replicas_that_differ_stop_the_run_at_a_checkpoint(halfway, tmp_path):

@@ -7,12 +7,7 @@ from plumbing.metrics import evaluate
 from plumbing.run_dir import RunDir
 from rollout import Rollouts
 from tests.helpers.ranks import one_rank, parse
-
-
-class Lengths(list):
-    """Problems whose question is the number of their prompt's tokens, which `range` encodes."""
-
-    question = list.__getitem__
+from tests.helpers.samplers import Numbers
 
 
 def test_evaluation_counts_an_overlong_prompt_as_wrong(tmp_path):
@@ -31,7 +26,7 @@ def test_evaluation_counts_an_overlong_prompt_as_wrong(tmp_path):
     run = RunDir(config, layout, None)
     run.path = tmp_path
     tokens = [5, 40, 5, 9, 5]  # of a limit of 32
-    metrics = evaluate(rollout, range, Lengths(tokens), run, step=10)
+    metrics = evaluate(rollout, lambda i: range(tokens[int(i)]), Numbers(5), run, step=10)
     assert orders == [[0, 3, 2, 4]] and metrics["val_accuracy"] == 2 / 5 and metrics["eval_s"] > 0
     lines = (tmp_path / "evals/step_10.jsonl").read_text().splitlines()
     rows = [tuple(json.loads(line).values()) for line in lines]

@@ -25,18 +25,6 @@ def test_what_was_spent_is_a_running_total(tmp_path):
         assert run.spent[amount].tolist() == pytest.approx(totals)
 
 
-def test_curves_of_a_run_that_is_writing_have_only_what_was_measured(tmp_path):
-    rows = [{"step": 0, "val_accuracy": 0.1}, {"step": 1, "teacher_mae": None}]
-    rows += [{"step": 2, "teacher_mae": 0.2}, {"step": 3, "val_accuracy": 0.3}]
-    folder = make_run(tmp_path / "run", rows)
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 4, "val_acc')
-    run = Run.load(folder)
-    assert run.curve("val_accuracy").to_dict() == {0: 0.1, 3: 0.3}
-    assert run.curve("teacher_mae", "device_hours").to_dict() == {16: 0.2}
-    assert run.curve("unheard of").empty
-
-
 def test_runs_that_differ_only_in_their_seed_are_one_method(tmp_path):
     runs = []
     for i, loss in enumerate(("grpo", "grpo", "dapo")):

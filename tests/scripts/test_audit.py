@@ -65,22 +65,17 @@ def test_gradient_norm_with_dead_rows_out_or_more_groups(tmp_path):
     rows = [{"step": t, "groups": 12, "zero_variance": dead} for t, dead in ((1, 0.5), (2, 0.75))]
     dapo = audit.measures(load(tmp_path / "dapo", rows, resample_rounds=2), 1, 2)
     assert dapo[name + "out: ÷ live share"] == pytest.approx((0.1 + 0.1 / 0.75) / 2)
-    # A sampler may propose 12 groups of unlike size itself: all are in the loss.
-    more = audit.measures(load(tmp_path / "more", rows), 1, 2)
-    assert more[name + "out: ÷ live share"] == pytest.approx((0.1 / 0.5 + 0.1 / 0.25) / 2)
 
 
 def test_each_quarter_has_the_same_steps_for_all_runs(tmp_path):
     """One run of 7 steps, and one of 2 with 0.875 dead groups."""
     load(tmp_path / "a", steps=7)  # still going
     load(tmp_path / "b", [{"step": t, "zero_variance": 0.5} for t in range(1, 8)], seed=1)
-    tables = audit.audit(load_methods([tmp_path / "a", tmp_path / "b"])).split("## ")[1:]
-    dead = [line for text in tables for line in text.splitlines() if "dead groups" in line]
-    values = ["0.688 ± 0.265", "0.500", "0.500", "0.500"]
-    assert dead == [f"| dead groups | {value} |" for value in values]
-    titles = ["Steps 1 to 2", "Steps 3 to 4", "Steps 5 to 6", "Steps 7 to 7"]
-    assert [text.splitlines()[0] for text in tables] == titles
-    assert ["MAE" in text for text in tables] == [True, False, False, False]
+    lines = audit.audit(load_methods([tmp_path / "a", tmp_path / "b"])).splitlines()
+    titles = [line for line in lines if line.startswith("## ")]
+    assert titles == [f"## Steps {t}" for t in ("1 to 2", "3 to 4", "5 to 6", "7 to 7")]
+    dead = [line.split(" | ")[1] for line in lines if "dead groups" in line]
+    assert dead == ["0.688 ± 0.265 |", "0.500 |", "0.500 |", "0.500 |"]
 
 
 def test_share_of_pools_whose_best_prediction_is_live():
@@ -113,14 +108,13 @@ def test_predicted_gain_by_hand(tmp_path):
     assert wide["r"] == pytest.approx((0.05 + 0.8 * (1 - 1 / 28)) / 0.25)
 
 
-def test_without_a_live_group_nothing_is_known_and_the_answer_is_open(tmp_path):
+def test_when_a_teacher_pays(tmp_path):
+    """Without a live group nothing is known."""
     run = uniform_run(tmp_path / "run")
     run.selections["y"] = 0.0
     gain = audit.predicted_gain(run)
     assert gain["live"] == 0 and math.isnan(gain["r"]) and audit.pays(gain) == "open"
-
-
-def test_a_teacher_pays_if_the_whole_interval_of_its_gain_is_above_4_3():
+    # A teacher pays if the whole interval of its gain is above 4/3.
     answers = {(1.2, 1.5): "open", (1.4, 1.5): "yes", (1.1, 1.3): "no"}
     for (low, high), answer in answers.items():
         assert audit.pays({"low": low, "high": high}) == answer
@@ -136,7 +130,5 @@ def test_a_teacher_learns_from_a_uniform_run(tmp_path, tiny_model, capsys):
     predicted_N = audit.read_by_teacher(run, str(tiny_model)).reshape(20, 4)
     assert (predicted_N[:2] == 0.25).all() and (predicted_N[2:] != 0.25).all()
     audit.main([str(tmp_path / "run"), "--teacher", str(tiny_model)])
-    perfect, taught = capsys.readouterr().out.strip().splitlines()[-4:-2]
-    numbers = "75% | 1.60 | 1.26 (1.26 to 1.26) | no |"
-    assert perfect == f"| run | a perfect one | {numbers}"
-    assert str(tiny_model) in taught and taught.endswith("| no |")
+    printed = capsys.readouterr().out
+    assert "| run | a perfect one | 75% | 1.60 | 1.26 (1.26 to 1.26) | no |" in printed

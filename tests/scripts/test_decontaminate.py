@@ -30,13 +30,10 @@ CONTAINED = {
 KEPT = {
     "a number changed": JANET.replace("16", "18"),
     "a number word changed": JANET.replace("three", "five"),
-    "a teen changed": DICE.replace("fifteen", "sixteen"),
     "two numbers exchanged": JANET.replace("three", "4").replace("four", "3"),
     "changed inside a longer text": "Read this carefully. " + JANET.replace("16", "17"),
     "the same ending and numbers": "Two boys draw one of 15 balls. Who wins? " + ENDING,
-    "half of it": JANET[:100],
     "another sign": "Solve $-x^2 = 81$.",
-    "another power": "Solve $x^3 = 81$.",
     "a short one inside another": "Draw a graph of f first. " + SHORT,
     "nothing": "",
 }
@@ -54,5 +51,3 @@ def test_copies_are_found_and_other_problems_are_kept():
 def test_words_by_hand():
     words = ["2", "x", "-", "1", "cdot", "80000", "=", ".5", "cm"]
     assert [*words_of("\\left(2x-1\\right)\\cdot 80,000 = .5\\,\\text{cm}")] == words
-    words = ["a", "2", "digit", "number", "7", "-", "1", "gr", "ö", "sse", "12", "34"]
-    assert [*words_of("a two-digit number, 7 − 1, Größe 12,34")] == words

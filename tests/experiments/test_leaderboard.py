@@ -1,0 +1,69 @@
+"""The leaderboard: scores, comparisons and Holm's method by hand; which runs are started."""
+
+from unittest.mock import Mock
+
+import pandas as pd
+import pytest
+
+from experiments import leaderboard as lb
+from plumbing.errors import InputError
+from scripts.analysis import Run
+from tests.helpers.runs import make_run
+
+
+def scores(**digits):
+    """Rows of the CSV; digits: of two problems, for each seed from 0."""
+    parts = [pd.DataFrame({"sampler": name, "right": each}) for name, each in digits.items()]
+    rows = pd.concat([part.assign(seed=part.index) for part in parts])
+    return rows.assign(task="demo", steps=120, completions=1000, seconds=10.0, live=0.4)
+
+
+def test_score_counts_the_last_five_evaluations_within_the_budget(tmp_path, monkeypatch):
+    """The problems are right at steps 3 to 7, and at 7 alone; a step is 8 completions."""
+    monkeypatch.setattr(lb, "BUDGET", 60)
+    run = Run.load(make_run(tmp_path, verdicts=3 * [(0, 0)] + 4 * [(1, 0)] + 3 * [(1, 1)]))
+    row = {"steps": 7, "completions": 56, "seconds": 7 * 3600, "live": 0.5, "right": "51"}
+    assert lb.score(run) == row
+    assert lb.right(pd.DataFrame([row | {"seed": 20}])).loc[20].tolist() == [100, 20]
+    monkeypatch.setattr(lb, "BUDGET", 39)  # step 0 does not count
+    with pytest.raises(InputError, match="4 evaluations in 39 completions, not 5"):
+        lb.score(run)
+
+
+def test_compare_by_hand():
+    """Differences of 10 and 30 points on the seeds in common: t = 20 / 10 with 1 degree."""
+    rows = scores(a=["54", "53", "00"], base=["53", "41"]).groupby("sampler")
+    a, base = (lb.right(rows.get_group(name)) for name in ("a", "base"))
+    gain, seeds_95, both_95, p = lb.compare(a, base)
+    assert gain == pytest.approx(20) and p == pytest.approx(0.2952, abs=1e-4)
+    assert seeds_95 == pytest.approx((20 - 127.06, 20 + 127.06), abs=0.01)
+    assert 0 <= both_95[0] < 20 < both_95[1] <= 40  # the four differences are 0, 20, 20, 40
+
+
+def test_standings_multiply_p_by_holm(monkeypatch):
+    known = [(1, (0, 2), (0, 2), p) for p in (0.01, 0.9, 0.02, 0.03)]  # of s1 to s4, in this order
+    monkeypatch.setattr(lb, "compare", Mock(side_effect=known))
+    rows = scores(uniform=["00"] * 2, **{f"s{i}": [f"{i}0"] * 2 for i in (1, 2, 3, 4)})
+    table = lb.standings(rows, "demo").set_index("sampler")
+    assert table.index.tolist() == ["s4", "s3", "s2", "s1", "uniform"]
+    # In order: 4 · 0.01, 3 · 0.02, 2 · 0.03, 1 · 0.9.
+    assert table.holm[["s1", "s3", "s4", "s2"]].tolist() == pytest.approx([0.04, 0.06, 0.06, 0.9])
+    assert table.accuracy["s4"] == 40 and table.time.tolist() == [1] * 5
+
+
+def test_a_rerun_starts_what_the_csv_lacks_and_takes_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(lb.subprocess, "run", run := Mock(return_value=Mock(returncode=1)))
+    monkeypatch.setattr(lb, "ENTRIES", {name: lb.ENTRIES[name] for name in ("uniform", "SPEED")})
+    done = scores(uniform=["50"] * 12, SPEED=["55"] * 10 + ["50"])
+    csv, mine = tmp_path / "scores.csv", tmp_path / "mine.py"
+    done.assign(seed=done.seed + 20).to_csv(csv, index=False)
+    mine.write_text("from sampler import Goldilocks\nclass Mine(Goldilocks): ...\n")
+    files = ["--csv", str(csv), "--out", str(tmp_path / "runs")]
+    lb.main([f"{mine}:Mine", "--completions", "384", "--tasks", "demo", *files])
+    speed, *own = sorted((call.args[0] for call in run.call_args_list), key=len)
+    assert {"speed", "31"} <= {*speed} and len(own) == 12
+    assert all({f"{mine}:Mine", "60", "--teacher_model"} <= {*line} for line in own)  # 60 steps
+    assert "| SPEED | 11 | 95.5% |" in capsys.readouterr().out
+    assert csv.with_suffix(".png").exists() and len(pd.read_csv(csv)) == len(done)
+    lb.main(["--minutes", "0", *files])
+    assert run.call_count == 13  # no more
