@@ -5,14 +5,17 @@ import shutil
 
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from plumbing import models
 from plumbing.batches import Batch
 from plumbing.distributed.shutdown import begin_process
 from rollout import Generator, Policy, check_model
 from teacher import check_teacher
 from tests.helpers.models import FAMILIES, save_tiny_model
+from tests.helpers.ranks import launch
 
 CPU = torch.device("cpu")
 HEAD = {"head_dim": 8}
@@ -183,3 +186,44 @@ def test_weights_stored_in_bf16_are_the_same_as_if_float32_had_been_loaded(famil
     pairs = [dict([*m.named_parameters(), *m.named_buffers()]) for m in (loaded, expected)]
     torch.testing.assert_close(*pairs, rtol=0, atol=0)  # compares dtypes, too
     assert loaded.config.dtype == torch.float32  # which export writes
+
+
+def test_loading_switches_cudnn_attention_off(tiny_model):
+    """On Hopper it is SDPA's first choice, and makes a plan for every new shape."""
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    Policy.load(str(tiny_model), CPU)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_one_process_of_each_machine_downloads(tmp_path, tiny_model, tiny_data):
+    """On two machines of two ranks. The run goes on under the hub id."""
+    calls = tmp_path / "calls"
+    calls.touch()
+
+    def before(rank):
+        def download(name, **patterns):
+            with calls.open("a") as file:
+                print(rank, name, file=file)
+            return str(tiny_model)
+
+        models.snapshot_download = download
+
+    arguments = {"model": "some/model", "data": tiny_data, "ranks": 4, "machines": 2}
+    ended = launch(tmp_path / "run", "--steps", 1, "--device", "auto", before=before, **arguments)
+    assert not any(ended.statuses), ended
+    assert set(calls.read_text().splitlines()) == {"0 some/model", "2 some/model"}
+    facts = json.loads((tmp_path / "run/config.json").read_text())
+    assert (facts["model"], facts["device"]) == ("some/model", "cpu")
+
+
+def test_neither_pickles_nor_code_nor_second_copies_are_downloaded(monkeypatch):
+    needed = ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json"]
+    needed += ["tokenizer.json", "merges.txt", "tokenizer.model", "chat_template.jinja"]
+    others = ["pytorch_model.bin", "modeling_x.py", "consolidated.safetensors", "x.gguf"]
+    others += ["onnx/model.safetensors", "README.md"]
+
+    def download(name, **patterns):
+        return list(filter_repo_objects(needed + others, **patterns))
+
+    monkeypatch.setattr(models, "snapshot_download", download)
+    assert models.download("some/model") == needed

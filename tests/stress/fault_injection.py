@@ -4,14 +4,16 @@
 
 The undisturbed run of the demo has 3 student ranks and a teacher rank, rank 3. The same command
 then runs in another directory, where `kill -9` or SIGTERM hits each of TARGETS at each of MOMENTS.
-Whenever such a run finishes it is compared, and the next one begins. A run is LOST if a start
+Whenever such a run finishes it is compared, and the next one begins. At last one job under
+`torchrun --max-restarts` loses a student rank, and later its teacher. A run is LOST if a start
 fails, or if it differs in metrics (but times), selections, samples, evaluations, or one bit of the
-exported weights. Prints a line for each strike and each run. Exit status 0: nothing lost.
+exported weights. Prints a Markdown table. Exit status 0: nothing lost.
 """
 
 import contextlib
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,21 +22,26 @@ from pathlib import Path
 
 import numpy as np
 
+from plumbing import checkpoint
 from plumbing.command_line import count, natural
 from plumbing.errors import InputError
 from scripts import analysis
 from tests.helpers.models import ROOT
-from tests.helpers.ranks import assert_same_run
+from tests.helpers.ranks import metrics_of
 
 RANKS, STEPS = 4, 18
 TARGETS = ("rank 0", "rank 1", "rank 2", "rank 3", "all ranks", "torchrun")
-MOMENTS = ("start", "step", "checkpoint", "SIGTERM")  # SIGTERM: in a step
+DAMAGE = "checkpoint, and damage"  # a bit of the newest checkpoint is flipped
+MOMENTS = ("start", "step", "checkpoint", DAMAGE, "SIGTERM")  # SIGTERM: in a step
 TIMEOUT_S = 300  # for any event
+HEADER = ["run", "target", "moment", "half written", "bit flipped", "seconds to the end"]
+COMPARED = ("selections.jsonl", "samples.jsonl", "evals/*", "student/*.safetensors")
+COMPARED += ("teacher/*.safetensors", "teacher/*/*.safetensors")
 
 
-def launch(folder: Path) -> subprocess.Popen:
+def launch(folder: Path, restarts: int = 0) -> subprocess.Popen:
     """Start or resume the run under torchrun; append its output to FOLDER.log."""
-    ranks = f"-m torch.distributed.run --nproc_per_node {RANKS}".split()
+    ranks = f"-m torch.distributed.run --nproc_per_node {RANKS} --max-restarts {restarts}".split()
     flags = f"--preset demo --steps {STEPS} --eval_every 6 --checkpoint_every 2 --out".split()
     command = [sys.executable, *ranks, str(ROOT / "train.py"), *flags, str(folder)]
     settings = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
@@ -42,16 +49,15 @@ def launch(folder: Path) -> subprocess.Popen:
         return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | settings)
 
 
-def pids_of(folder: Path, target: str) -> list[int]:
-    """Find the process ids of one of the run's ranks, or of all, as far as they exist by now."""
-    pids = []
+def ranks_of(folder: Path) -> dict[str, int]:
+    """Find the process ids of the run's ranks that exist by now, by name."""
+    pids = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # a process may end meanwhile
-            settings = path.with_name("environ").read_text().split("\0")
-            ranks = [f"rank {s.removeprefix('RANK=')}" for s in settings if s.startswith("RANK=")]
-            chosen = ranks and target in ("all ranks", *ranks)
-            if chosen and str(folder) in path.read_text().split("\0"):
-                pids.append(int(path.parent.name))
+            if str(folder) in path.read_text().split("\0"):
+                environment = path.with_name("environ").read_text()
+                for rank in re.findall(r"(?:^|\0)RANK=(\d+)", environment):
+                    pids[f"rank {rank}"] = int(path.parent.name)
     return pids
 
 
@@ -82,7 +88,7 @@ def strike(job: subprocess.Popen, folder: Path, target: str, moment: str, rng) -
     if moment == "start":
         time.sleep(rng.uniform(0.5, 12))
     else:  # after some steps of this start: a moment in a step, or while a checkpoint is written
-        step, in_checkpoint = last_step(folder) + rng.integers(1, 4), moment == "checkpoint"
+        step, in_checkpoint = last_step(folder) + rng.integers(1, 4), "checkpoint" in moment
         if not wait_for(lambda: last_step(folder) >= step, job):
             return False
         if in_checkpoint and not wait_for(lambda: half_written(folder), job):
@@ -90,59 +96,85 @@ def strike(job: subprocess.Popen, folder: Path, target: str, moment: str, rng) -
         time.sleep(rng.uniform(0, 0.06 if in_checkpoint else 1.2))
     if job.poll() is not None:
         return False
-    for pid in pids_of(folder, target) or [job.pid]:  # torchrun, also where there is no rank yet
+    ranks = ranks_of(folder)
+    pids = ranks.values() if target == "all ranks" else [ranks.get(target, job.pid)]
+    for pid in pids or [job.pid]:  # torchrun, also where there are no ranks yet
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM if moment == "SIGTERM" else signal.SIGKILL)
     return True
+
+
+def flip_a_bit(folder: Path, rng) -> bool:
+    """Damage a file of the newest checkpoint, if there is one before it."""
+    steps = checkpoint.steps(folder)
+    if len(steps) > 1:
+        newest = checkpoint.directory(folder, steps[-1])
+        path = rng.choice(sorted(path for path in newest.rglob("*") if path.is_file()))
+        data = bytearray(path.read_bytes())
+        data[rng.integers(len(data))] ^= 1
+        path.write_bytes(data)
+    return len(steps) > 1
 
 
 def compare(job: subprocess.Popen, reference: Path, folder: Path) -> str:
     """Wait for the job's end; return "identical", or how it differs from the reference."""
     if status := job.wait(TIMEOUT_S):
         return f"LOST: exit status {status}"
-    try:
-        assert_same_run(reference, folder)
-    except (AssertionError, OSError) as error:
-        return f"LOST: {error}"
-    return "identical"
+    files = [path for names in COMPARED for path in sorted(reference.glob(names))]
+    names = [str(path.relative_to(reference)) for path in files]
+    differ = [n for n in names if (reference / n).read_bytes() != (folder / n).read_bytes()]
+    differ += ["metrics.jsonl"] if metrics_of(reference) != metrics_of(folder) else []
+    return f"LOST: {', '.join(differ)}" if differ else "identical"
 
 
-def campaign(root: Path, kills: int, rng) -> bool:
-    """Strike runs until one is lost or `kills` are used up; return whether none was lost."""
-    reference, strikes, runs = root / "reference", 0, 0
+def campaign(root: Path, kills: int, rng) -> tuple[list[list], list[str]]:
+    """Strike runs until one is lost or `kills` are used up. Returns a row of the table for each
+    strike, and the result of each run."""
+    reference, rows, results = root / "reference", [], []
     if launch(reference).wait(TIMEOUT_S):
         raise InputError(f"the undisturbed run failed: see {reference.with_suffix('.log')}")
     kinds = rng.permutation(list(itertools.product(TARGETS, MOMENTS))).tolist()
     while True:  # each turn is a start of a run
-        folder, (target, moment) = root / f"run_{runs}", kinds[strikes % len(kinds)]
-        job = launch(folder)
-        if strikes < kills and strike(job, folder, target, moment, rng):
-            job.wait(TIMEOUT_S)
-            # Ranks that outlive torchrun would still write.
-            wait_for(lambda folder=folder: not pids_of(folder, "all ranks"))
-            strikes += 1
-            half = ", a checkpoint is half written" if half_written(folder) else ""
-            print(f"{folder.name}, strike {strikes}: {target}, {moment}{half}", flush=True)
+        folder, n = root / f"run_{len(results)}", len(rows)
+        job, (target, moment) = launch(folder), kinds[n % len(kinds)]
+        if n == kills or not strike(job, folder, target, moment, rng):
+            results.append(compare(job, reference, folder))
+            print(f"{folder.name}: {results[-1]}", file=sys.stderr, flush=True)
+            if n == kills or results[-1] != "identical":
+                return rows, results
             continue
-        result, runs = compare(job, reference, folder), runs + 1
-        print(f"{folder.name}: {result}", flush=True)
-        if strikes == kills or result != "identical":
-            return result == "identical"
+        start = time.monotonic()
+        job.wait(TIMEOUT_S)
+        # Ranks that outlive torchrun would still write.
+        wait_for(lambda folder=folder: not ranks_of(folder))
+        seconds, half = time.monotonic() - start, "checkpoint" in moment and half_written(folder)
+        flipped = moment == DAMAGE and flip_a_bit(folder, rng)
+        rows.append([len(results), target, moment, half, flipped, f"{seconds:.1f}"])
+        print(*rows[-1], sep=", ", file=sys.stderr, flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = analysis.parser(__doc__)
     parser.add_argument("--kills", type=count, default=30, help="number of strikes [30]")
-    parser.add_argument("--seed", type=natural, default=0, help="of moments [0]")
+    parser.add_argument("--seed", type=natural, default=0, help="of moments and damage [0]")
     out = Path("runs/fault_injection")
     parser.add_argument("--out", type=Path, default=out, help="an empty directory [%(default)s]")
     args = parser.parse_args(argv)
     with analysis.one_line("fault_injection"):
-        args.out.mkdir(parents=True, exist_ok=True)
-        if any(args.out.iterdir()):
-            raise InputError(f"--out {args.out} is not empty; choose another")
-        identical = campaign(args.out.resolve(), args.kills, np.random.default_rng(args.seed))
-    return int(not identical)
+        root, rng = args.out.resolve(), np.random.default_rng(args.seed)
+        root.mkdir(parents=True, exist_ok=True)
+        if any(root.iterdir()):
+            raise InputError(f"--out {root} is not empty; choose another")
+        rows, results = campaign(root, args.kills, rng)
+        folder = root / "restarted"
+        job = launch(folder, restarts=2)
+        struck = strike(job, folder, "rank 1", "step", rng)
+        struck = strike(job, folder, "rank 3", "checkpoint", rng) and struck
+        restarted = compare(job, root / "reference", folder) if struck else "LOST: was not struck"
+    note = f"{sum(row[3] for row in rows)} while a checkpoint was being written. The "
+    note += f"{len(results)} runs ended: {', '.join(results)}. A job under torchrun --max-restarts "
+    print(analysis.table(f"{len(rows)} strikes", HEADER, rows, f"{note}2: {restarted}."))
+    return int({*results, restarted} != {"identical"})
 
 
 if __name__ == "__main__":
