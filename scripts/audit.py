@@ -130,15 +130,13 @@ def gains(runs: list[Run], model: str | None) -> str:
     """Format predicted_gain of a perfect teacher, and of `model` if given, for each run."""
     lines = []
     for run in runs:
-        dead, perfect = f"{1 - run.live.mean():.0%}", analysis.number(predicted_gain(run))
-        lines.append([run.folder.name, PERFECT, dead, perfect])
+        dead = f"{(run.selections.y == 0).mean():.0%}"
+        lines.append([run.folder.name, PERFECT, dead, analysis.number(predicted_gain(run))])
         if model:
             r = predicted_gain(run, read_by_teacher(run, model))
             lines.append([run.folder.name, model, dead, analysis.number(r)])
-    header, note = (
-        ["run", "teacher", "dead groups", "r"],
-        "–: not known, because no group was live.",
-    )
+    header = ["run", "teacher", "dead groups", "r"]
+    note = "–: not known, because no group was live."
     return analysis.table("Live groups with a teacher, as a multiple", header, lines, note)
 
 

@@ -10,12 +10,14 @@ test always comes from grpo.py, the score functions it is compared with from aut
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import grpo
 from sampler import utility_target
 from tests.helpers.numbers import FLOAT64, close
+from tests.helpers.samplers import outcomes
 
 VOCABULARY = "ab$"
 COMPLETIONS = ["$", "aa", "ab", "a$", "ba", "bb", "b$"]
@@ -179,6 +181,15 @@ def test_appendix_b_a_constant_added_to_the_reward_changes_no_gradient(policy, b
     assert not policy.training_gradient(COMPLETIONS, bonus=bonus).any()  # dead stays dead
 
 
+def test_appendix_b_the_bonus_may_depend_on_the_group_but_not_on_the_rollout():
+    r = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0]], **FLOAT64)
+    by_group = r + torch.tensor([[0.3], [-2.0]], **FLOAT64)
+    close(grpo.group_advantages(by_group), grpo.group_advantages(r))
+    # A length bonus inside a group is no f(t) of the proposition: it ranks the wrong answers.
+    advantage = grpo.group_advantages(r + torch.tensor([0.0, 0.3, 0.0, 0.0], **FLOAT64))[0]
+    assert advantage[1] > advantage[2] + 0.5
+
+
 @pytest.mark.parametrize("p, G", [(1 / 16, 4), (5 / 16, 2), (5 / 16, 8), (8 / 16, 8), (8 / 16, 16)])
 def test_finite_groups_have_the_expected_std_as_their_scale(policy, p, G):
     right, (groups_P_G, probability_P) = VERIFIERS[p], all_groups(G)  # 74,613 groups for G = 16
@@ -198,6 +209,26 @@ def test_groups_of_unlike_size_give_the_mean_over_prompts(policy):
         gradient = gradient + policy.training_gradient(right, *groups, std="none", P=2)
         expected = expected - (1 - 1 / G) * p * (1 - p) * policy.log_odds_gradient(right) / 2
     close(gradient, expected)
+
+
+@pytest.mark.parametrize("p, g, G", [(1 / 4, 2, 4), (1 / 16, 2, 8), (0.9, 4, 16)])
+def test_a_screen_biases_the_pass_rate_of_the_completions_it_selects_on(p, g, G):
+    """A problem whose first g completions are neither all right nor all wrong gets G - g more."""
+
+    def binomial(n):
+        return [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
+
+    k, j = (grid.ravel() for grid in np.mgrid[: g + 1, : G - g + 1])  # right ones: first and later
+    probability, index = np.outer(binomial(g), binomial(G - g)).ravel(), np.arange(len(k))
+    kept = outcomes(index, k, g).live_N
+
+    def mean_of_kept(x):
+        return (x * probability)[kept].sum() / probability[kept].sum()
+
+    first = g * (p - p**g) / (1 - p**g - (1 - p) ** g)  # 1 if g = 2: one right, one wrong
+    close(mean_of_kept(outcomes(index, k + j, G).p_hat_N), (first + (G - g) * p) / G)
+    assert abs(first / g - p) > 0.1
+    close(mean_of_kept(outcomes(index, j, G - g).p_hat_N), p)
 
 
 def test_the_theorem_holds_for_the_sum_loss_but_not_for_length_normalised_ones(policy):

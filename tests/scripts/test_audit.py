@@ -97,32 +97,19 @@ def uniform_run(folder, **config):
 
 def test_predicted_gain_by_hand(tmp_path):
     """A perfect teacher finds the live one in 3 of 6 pools, so 0.2 / 4 + 0.8 / 2 are live."""
-    run, r = uniform_run(tmp_path / "run"), 0.45 / 0.25
-    S = r**0.5
-    gain = {"live": 0.25, "r": r, "S": S, "low": S, "high": S}  # all tenths are alike
-    assert audit.predicted_gain(run) == pytest.approx(gain)
+    run = uniform_run(tmp_path / "run")
+    assert audit.predicted_gain(run) == pytest.approx(0.45 / 0.25)
     worst = audit.predicted_gain(run, -(run.selections.y > 0).astype(float))
-    assert worst["r"] == pytest.approx(0.2)
+    assert worst == pytest.approx(0.2)
     # Pools of 6 need two steps of 4, in which 2 are live: 1 of the 28 pools holds neither.
     wide = audit.predicted_gain(uniform_run(tmp_path / "wide", candidates=6))
-    assert wide["r"] == pytest.approx((0.05 + 0.8 * (1 - 1 / 28)) / 0.25)
-
-
-def test_when_a_teacher_pays(tmp_path):
-    """Without a live group nothing is known."""
-    run = uniform_run(tmp_path / "run")
+    assert wide == pytest.approx((0.05 + 0.8 * (1 - 1 / 28)) / 0.25)
     run.selections["y"] = 0.0
-    gain = audit.predicted_gain(run)
-    assert gain["live"] == 0 and math.isnan(gain["r"]) and audit.pays(gain) == "open"
-    # A teacher pays if the whole interval of its gain is above 4/3.
-    answers = {(1.2, 1.5): "open", (1.4, 1.5): "yes", (1.1, 1.3): "no"}
-    for (low, high), answer in answers.items():
-        assert audit.pays({"low": low, "high": high}) == answer
+    assert math.isnan(audit.predicted_gain(run))
 
 
 def test_a_teacher_learns_from_a_uniform_run(tmp_path, tiny_model, capsys):
-    """It predicts before it has learned from the step, and from the step before. If a perfect
-    teacher does not pay, the answer is no."""
+    """It predicts before it has learned from the step, and from the step before."""
     data = tmp_path / "train.jsonl"
     write_lines(data, [{"problem": f"{i} + 1", "expected_answer": "1"} for i in range(20)])
     config = {"train_data": str(data), "train_data_crc32": digest(data)[1]}
@@ -131,4 +118,4 @@ def test_a_teacher_learns_from_a_uniform_run(tmp_path, tiny_model, capsys):
     assert (predicted_N[:2] == 0.25).all() and (predicted_N[2:] != 0.25).all()
     audit.main([str(tmp_path / "run"), "--teacher", str(tiny_model)])
     printed = capsys.readouterr().out
-    assert "| run | a perfect one | 75% | 1.60 | 1.26 (1.26 to 1.26) | no |" in printed
+    assert "| run | a perfect one | 75% | 1.60 |" in printed
