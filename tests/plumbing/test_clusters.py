@@ -65,7 +65,7 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
         agents' exit codes and output."""
         pids, log = [tmp_path / f"{name}_{node}" for node in range(2)], tmp_path / name
 
-        def send(run, name, rows):
+        def send(run, name, rows, mode="a"):
             if run.layout.rank == 0 and name == "metrics" and rows[0]["step"] == 2:
                 for pid, number in zip(pids, signals, strict=True):
                     if number:
