@@ -29,7 +29,7 @@ def quiet(capsys):
 
 
 CHECKED = {
-    "--sampler static --column lvl": "has no column 'lvl' for --column; it has ",
+    "--sampler static --column lvl": "has no column 'lvl'; it has ",
     "--candidates 100": "has 400 problems, and one step draws 600",
     "--max_completion_tokens 5000": "a row may take 5032: lower --max_prompt_tokens",
     # Before missing data are downloaded.
