@@ -197,7 +197,7 @@ class Student:
         rewards_B, lengths_B = torch.tensor(rollouts.rewards), rollouts.lengths()
         advantage_B, weight_B = torch.zeros(len(rollouts)), torch.zeros_like(lengths_B).double()
         if c.dead_rows == "out":
-            groups = [rows for rows in groups if len(set(rewards_B[rows].tolist())) > 1]
+            groups = [rows for rows in groups if not grpo.dead_groups(rewards_B[rows][None])]
         for rows in groups:
             # Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), so the mean of
             # Â ∇log π has the factor √(p̂(1-p̂)). A dead group's advantages are 0.

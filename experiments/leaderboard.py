@@ -173,10 +173,10 @@ def standings(rows: pd.DataFrame, task: str) -> pd.DataFrame:
     return table
 
 
-def show(rows: pd.DataFrame, task: str) -> str:
+def show(task: str, table: pd.DataFrame) -> str:
     """Format the standings of a task as a Markdown table."""
     lines = []
-    for row in standings(rows, task).itertuples():
+    for row in table.itertuples():
         line = [row.sampler, row.seeds, f"{row.accuracy:.1f}%", f"{1 - row.live:.0%}"]
         line += [f"{row.updates:.0f}", f"{row.time:.2f}"]
         if np.isfinite(row.gain):
@@ -188,13 +188,13 @@ def show(rows: pd.DataFrame, task: str) -> str:
     return analysis.table(task, header, lines)
 
 
-def draw(rows: pd.DataFrame, tasks: list[str]) -> Figure:
+def draw(tables: dict[str, pd.DataFrame]) -> Figure:
     """Draw each sampler's gain over uniform with its interval over seeds, a panel for each task."""
-    figure = Figure(figsize=(3 + 2.2 * len(tasks), 4.5), layout="constrained")
-    panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
-    for axes, task in zip(panels, tasks, strict=True):
-        table = standings(rows, task).set_index("sampler").reindex(ENTRIES)
-        for name, row in table.dropna(subset="gain").iterrows():
+    figure = Figure(figsize=(3 + 2.2 * len(tables), 4.5), layout="constrained")
+    panels = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
+    for axes, (task, table) in zip(panels, tables.items(), strict=True):
+        ordered = table.set_index("sampler").reindex(ENTRIES)
+        for name, row in ordered.dropna(subset="gain").iterrows():
             ends = [[row.gain - row.seeds_95[0]], [row.seeds_95[1] - row.gain]]
             axes.errorbar(row.gain, name, xerr=ends, fmt="o", capsize=3, color=plot.COLOURS[0])
         axes.axvline(0, color="0.3", linewidth=1)
@@ -237,8 +237,9 @@ def main(argv=None) -> None:
             list(pool.map(partial(run_one, out, args.csv, end), jobs))
         rows = pd.read_csv(args.csv, dtype={"right": str})
         judged = [task for task in TASKS if task in set(rows.task[rows.sampler == "uniform"])]
-        print(*(show(rows, task) for task in judged), sep="\n")
-        draw(rows, judged).savefig(args.csv.with_suffix(".png"), dpi=120)
+        tables = {task: standings(rows, task) for task in judged}
+        print(*(show(task, table) for task, table in tables.items()), sep="\n")
+        draw(tables).savefig(args.csv.with_suffix(".png"), dpi=120)
 
 
 if __name__ == "__main__":
