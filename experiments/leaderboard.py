@@ -48,10 +48,12 @@ SEEDS = {task: range(20, 32 if i < 2 else 26) for i, task in enumerate(TASKS)}
 
 @dataclass(frozen=True)
 class Entry:
-    """A sampler with its flags; completions: of one step on the demo, from seed 100."""
+    """A sampler with its flags; completions: of one step on the demo, from seed 100; devices:
+    relative to uniform's, where the teacher takes 2 of 8."""
 
     flags: str
     completions: int = 192
+    devices: float = 1.0
 
     @property
     def steps(self) -> int:
@@ -60,7 +62,7 @@ class Entry:
 
 ENTRIES = {  # in the order of comparison
     "uniform": Entry("--sampler uniform"),
-    "Goldilocks": Entry("--sampler goldilocks"),
+    "Goldilocks": Entry("--sampler goldilocks", devices=4 / 3),
     "SEC": Entry("--sampler sec --column topic"),
     "bag of words": Entry("--sampler bag_of_words"),
     "DAPO": Entry("--sampler uniform --resample_rounds 2", 576),
@@ -71,8 +73,8 @@ ENTRIES = {  # in the order of comparison
     "Knapsack": Entry("--sampler knapsack"),
     "VCRL": Entry("--sampler vcrl", 223),
     "MoPPS": Entry("--sampler mopps"),
-    "PCL": Entry("--sampler pcl --epsilon 0"),
-    "headroom": Entry("--sampler headroom --epsilon 0.05"),
+    "PCL": Entry("--sampler pcl --epsilon 0", devices=4 / 3),
+    "headroom": Entry("--sampler headroom --epsilon 0.05", devices=4 / 3),
     "Goldilocks, frozen": Entry("--sampler goldilocks --teacher_mode frozen"),
 }
 
@@ -97,20 +99,32 @@ def command(out: Path, task: str, name: str, entry: Entry, seed: int) -> list[st
 
 
 def score(run: analysis.Run) -> dict:
-    """Compute the row of a run: completions and seconds of the steps within BUDGET, the share of
-    their groups that are live, and for each validation problem in how many of the last five
-    evaluations it was right (a digit). Raises InputError if there are fewer than five."""
-    spent = run.metrics[["completions", "seconds"]].fillna(0).cumsum()
-    within = spent.index[spent.completions <= BUDGET]
+    """Compute the row of a run within BUDGET: its completions, the share of its groups that are
+    live, the accuracy of each evaluation after its completions (`curve`), and for each validation
+    problem in how many of the last five evaluations it was right (a digit). Raises InputError if
+    there are fewer than five."""
+    spent = run.metrics.completions.fillna(0).cumsum().astype(int)
+    within = spent.index[spent <= BUDGET]
     steps = [step for step in run.accuracy.index if 0 < step <= within[-1]][-5:]
     if len(steps) < 5:
         raise InputError(f"{run.folder}: {len(steps)} evaluations in {BUDGET} completions, not 5")
     files = [run.folder / "evals" / f"step_{step}.jsonl" for step in steps]
     right = sum(analysis.read_table(file, "reward").reward for file in files)
-    row = {"steps": within[-1], "completions": int(spent.completions[within[-1]])}
-    row |= {"seconds": round(spent.seconds[within[-1]], 1)}
+    row = {"steps": within[-1], "completions": spent[within[-1]]}
     row |= {"live": round(1 - run.metrics.zero_variance.loc[1 : within[-1]].mean(), 4)}
+    curve = run.accuracy[run.accuracy.index <= within[-1]].items()
+    row |= {"curve": " ".join(f"{spent[step]}:{accuracy:.2f}" for step, accuracy in curve)}
     return row | {"right": "".join(map(str, right.astype(int)))}
+
+
+def execute(line: list[str], log: Path) -> tuple[int, float]:
+    """Run a command; returns its status and its seconds of processor time, which depend less on
+    other load of the machine than the time of a clock."""
+    with log.open("w") as file:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(line, stdout=file, stderr=file, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)
+    return status, usage.ru_utime + usage.ru_stime
 
 
 def run_one(out: Path, csv: Path, end: float, job: tuple) -> None:
@@ -121,13 +135,12 @@ def run_one(out: Path, csv: Path, end: float, job: tuple) -> None:
     line = command(out, task, name, entry, seed)
     run = Path(line[line.index("--out") + 1])
     run.parent.mkdir(parents=True, exist_ok=True)
-    with Path(f"{run}.log").open("w") as log:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        status = subprocess.run(line, stdout=log, stderr=log, env=environment).returncode
+    status, seconds = execute(line, log := Path(f"{run}.log"))
     if status:
-        print(f"FAILED: {log.name}", flush=True)
+        print(f"FAILED: {log}", flush=True)
         return
-    row = {"task": task, "sampler": name, "seed": seed} | score(analysis.Run.load(run))
+    row = {"task": task, "sampler": name, "seed": seed, "cpu_seconds": round(seconds, 1)}
+    row |= score(analysis.Run.load(run))
     with FileLock(f"{csv}.lock"):
         pd.DataFrame([row]).to_csv(csv, mode="a", header=not csv.exists(), index=False)
     print(f"done: {task}, {name}, seed {seed}", flush=True)
@@ -137,6 +150,17 @@ def right(rows: pd.DataFrame) -> pd.DataFrame:
     """Return accuracies in percent, a row for each seed and a column for each problem."""
     digits = pd.DataFrame(map(list, rows.right), index=rows.seed)
     return 20 * digits.astype(float).sort_index()
+
+
+def charged(rows: pd.DataFrame, devices: float) -> pd.Series:
+    """Return each seed's mean of the last five evaluations within BUDGET / devices completions."""
+
+    def mean(curve: str) -> float:
+        points = np.array([point.split(":") for point in curve.split()], float)
+        within = (points[:, 0] > 0) & (points[:, 0] <= BUDGET / devices)
+        return points[within, 1][-5:].mean()
+
+    return rows.set_index("seed").curve.map(mean)
 
 
 def compare(method: pd.DataFrame, base: pd.DataFrame) -> tuple[float, tuple, tuple, float]:
@@ -153,19 +177,23 @@ def compare(method: pd.DataFrame, base: pd.DataFrame) -> tuple[float, tuple, tup
 
 
 def standings(rows: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Compare each sampler of a task with uniform, the best first; holm: p by Holm's method."""
+    """Compare each sampler of a task with uniform, the best first; holm: p by Holm's method;
+    charged: the gain where Entry.devices reduce the budget."""
     parts = dict(list(rows[rows.task == task].groupby("sampler")))
     base, lines = right(parts["uniform"]), []
-    seconds = parts["uniform"].seconds.sum() / parts["uniform"].completions.sum()
+    seconds = parts["uniform"].cpu_seconds.mean()
     for name, part in parts.items():
         scores = right(part)
         line = {"sampler": name, "seeds": len(part), "accuracy": scores.to_numpy().mean()}
         line |= {"live": part.live.mean(), "updates": part.steps.mean()}
-        line["time"] = part.seconds.sum() / part.completions.sum() / seconds
-        line |= {"gain": np.nan, "p": np.nan}
+        line["time"] = part.cpu_seconds.mean() / seconds
+        line |= {"gain": np.nan, "p": np.nan, "charged": np.nan}
         if name != "uniform" and len(scores.index.intersection(base.index)) > 1:
             columns = ("gain", "seeds_95", "both_95", "p")
             line |= dict(zip(columns, compare(scores, base), strict=True))
+            devices = ENTRIES[name].devices if name in ENTRIES else 1.0
+            paid = charged(part, devices) - charged(parts["uniform"], 1.0)
+            line["charged"] = paid.mean()
         lines.append(line)
     table = pd.DataFrame(lines).sort_values("accuracy", ascending=False, ignore_index=True)
     ordered = table.p.dropna().sort_values()
@@ -182,9 +210,10 @@ def show(task: str, table: pd.DataFrame) -> str:
         if np.isfinite(row.gain):
             line += [f"{row.gain:+.1f} ({row.seeds_95[0]:+.1f} to {row.seeds_95[1]:+.1f})"]
             line += [f"{row.both_95[0]:+.1f} to {row.both_95[1]:+.1f}", f"{row.holm:.3f}"]
-        lines.append([*line, *["–"] * (9 - len(line))])
+            line += [f"{row.charged:+.1f}"]
+        lines.append([*line, *["–"] * (10 - len(line))])
     header = ["sampler", "seeds", "accuracy", "dead", "updates", "time", "gain over uniform"]
-    header += ["over seeds and problems", "p (Holm)"]
+    header += ["over seeds and problems", "p (Holm)", "gain with devices charged"]
     return analysis.table(task, header, lines)
 
 

@@ -15,14 +15,17 @@ def scores(**digits):
     """Rows of the CSV; digits: of two problems, for each seed from 0."""
     parts = [pd.DataFrame({"sampler": name, "right": each}) for name, each in digits.items()]
     rows = pd.concat([part.assign(seed=part.index) for part in parts])
-    return rows.assign(task="demo", steps=120, completions=1000, seconds=10.0, live=0.4)
+    curve = "0:90.00 " + " ".join(f"{1000 * i}:{i}.00" for i in range(1, 24))
+    facts = {"steps": 120, "completions": 1000, "cpu_seconds": 10.0, "live": 0.4, "curve": curve}
+    return rows.assign(task="demo", **facts)
 
 
 def test_score_counts_the_last_five_evaluations_within_the_budget(tmp_path, monkeypatch):
     """The problems are right at steps 3 to 7, and at 7 alone; a step is 8 completions."""
     monkeypatch.setattr(lb, "BUDGET", 60)
     run = Run.load(make_run(tmp_path, verdicts=3 * [(0, 0)] + 4 * [(1, 0)] + 3 * [(1, 1)]))
-    row = {"steps": 7, "completions": 56, "seconds": 7 * 3600, "live": 0.5, "right": "51"}
+    curve = "0:0.00 8:0.00 16:0.00 24:50.00 32:50.00 40:50.00 48:50.00 56:100.00"
+    row = {"steps": 7, "completions": 56, "live": 0.5, "curve": curve, "right": "51"}
     assert lb.score(run) == row
     assert lb.right(pd.DataFrame([row | {"seed": 20}])).loc[20].tolist() == [100, 20]
     monkeypatch.setattr(lb, "BUDGET", 39)  # step 0 does not count
@@ -40,6 +43,13 @@ def test_compare_by_hand():
     assert 0 <= both_95[0] < 20 < both_95[1] <= 40  # the four differences are 0, 20, 20, 40
 
 
+def test_charged_devices_reduce_the_budget():
+    """Within 23,040 completions the last five accuracies are 19 to 23; within 17,280, 13 to 17."""
+    rows = scores(uniform=["00"] * 2, Goldilocks=["00"] * 2)
+    assert lb.charged(rows[:1], 1).tolist() == [21] and lb.charged(rows[:1], 4 / 3).tolist() == [15]
+    assert lb.standings(rows, "demo").set_index("sampler").charged["Goldilocks"] == -6
+
+
 def test_standings_multiply_p_by_holm(monkeypatch):
     known = [(1, (0, 2), (0, 2), p) for p in (0.01, 0.9, 0.02, 0.03)]  # of s1 to s4, in this order
     monkeypatch.setattr(lb, "compare", Mock(side_effect=known))
@@ -52,7 +62,7 @@ def test_standings_multiply_p_by_holm(monkeypatch):
 
 
 def test_a_rerun_starts_what_the_csv_lacks_and_takes_a_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(lb.subprocess, "run", run := Mock(return_value=Mock(returncode=1)))
+    monkeypatch.setattr(lb, "execute", run := Mock(return_value=(1, 0.0)))
     monkeypatch.setattr(lb, "ENTRIES", {name: lb.ENTRIES[name] for name in ("uniform", "SPEED")})
     done = scores(uniform=["50"] * 12, SPEED=["55"] * 10 + ["50"])
     csv, mine = tmp_path / "scores.csv", tmp_path / "mine.py"
