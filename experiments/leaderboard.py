@@ -76,7 +76,10 @@ ENTRIES = {  # in the order of comparison
     "PCL": Entry("--sampler pcl --epsilon 0", devices=4 / 3),
     "headroom": Entry("--sampler headroom --epsilon 0.05", devices=4 / 3),
     "Goldilocks, frozen": Entry("--sampler goldilocks --teacher_mode frozen"),
+    "frontier": Entry("--sampler frontier --candidates 16"),
 }
+
+DEVICES = {name: entry.devices for name, entry in ENTRIES.items()}
 
 
 def folder(out: Path, task: str) -> Path:
@@ -176,24 +179,23 @@ def compare(method: pd.DataFrame, base: pd.DataFrame) -> tuple[float, tuple, tup
     return difference_S_V.mean(), tuple(test.confidence_interval()), both, test.pvalue
 
 
-def standings(rows: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Compare each sampler of a task with uniform, the best first; holm: p by Holm's method;
+def standings(rows: pd.DataFrame, task: str, against: str) -> pd.DataFrame:
+    """Compare each sampler of a task with one of them, the best first; holm: p by Holm's method;
     charged: the gain where Entry.devices reduce the budget."""
     parts = dict(list(rows[rows.task == task].groupby("sampler")))
-    base, lines = right(parts["uniform"]), []
-    seconds = parts["uniform"].cpu_seconds.mean()
+    base, lines = right(parts[against]), []
+    seconds = parts[against].cpu_seconds.mean()
     for name, part in parts.items():
         scores = right(part)
         line = {"sampler": name, "seeds": len(part), "accuracy": scores.to_numpy().mean()}
         line |= {"live": part.live.mean(), "updates": part.steps.mean()}
         line["time"] = part.cpu_seconds.mean() / seconds
         line |= {"gain": np.nan, "p": np.nan, "charged": np.nan}
-        if name != "uniform" and len(scores.index.intersection(base.index)) > 1:
+        if name != against and len(scores.index.intersection(base.index)) > 1:
             columns = ("gain", "seeds_95", "both_95", "p")
             line |= dict(zip(columns, compare(scores, base), strict=True))
-            devices = ENTRIES[name].devices if name in ENTRIES else 1.0
-            paid = charged(part, devices) - charged(parts["uniform"], 1.0)
-            line["charged"] = paid.mean()
+            one, other = (charged(parts[each], DEVICES.get(each, 1)) for each in (name, against))
+            line["charged"] = (one - other).mean()
         lines.append(line)
     table = pd.DataFrame(lines).sort_values("accuracy", ascending=False, ignore_index=True)
     ordered = table.p.dropna().sort_values()
@@ -201,7 +203,7 @@ def standings(rows: pd.DataFrame, task: str) -> pd.DataFrame:
     return table
 
 
-def show(task: str, table: pd.DataFrame) -> str:
+def show(task: str, table: pd.DataFrame, against: str) -> str:
     """Format the standings of a task as a Markdown table."""
     lines = []
     for row in table.itertuples():
@@ -212,13 +214,13 @@ def show(task: str, table: pd.DataFrame) -> str:
             line += [f"{row.both_95[0]:+.1f} to {row.both_95[1]:+.1f}", f"{row.holm:.3f}"]
             line += [f"{row.charged:+.1f}"]
         lines.append([*line, *["–"] * (10 - len(line))])
-    header = ["sampler", "seeds", "accuracy", "dead", "updates", "time", "gain over uniform"]
+    header = ["sampler", "seeds", "accuracy", "dead", "updates", "time", f"gain over {against}"]
     header += ["over seeds and problems", "p (Holm)", "gain with devices charged"]
     return analysis.table(task, header, lines)
 
 
-def draw(tables: dict[str, pd.DataFrame]) -> Figure:
-    """Draw each sampler's gain over uniform with its interval over seeds, a panel for each task."""
+def draw(tables: dict[str, pd.DataFrame], against: str) -> Figure:
+    """Draw each sampler's gain with its interval over seeds, a panel for each task."""
     figure = Figure(figsize=(3 + 2.2 * len(tables), 4.5), layout="constrained")
     panels = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
     for axes, (task, table) in zip(panels, tables.items(), strict=True):
@@ -227,7 +229,7 @@ def draw(tables: dict[str, pd.DataFrame]) -> Figure:
             ends = [[row.gain - row.seeds_95[0]], [row.seeds_95[1] - row.gain]]
             axes.errorbar(row.gain, name, xerr=ends, fmt="o", capsize=3, color=plot.COLOURS[0])
         axes.axvline(0, color="0.3", linewidth=1)
-        axes.set(title=task, xlabel="points over uniform")
+        axes.set(title=task, xlabel=f"points over {against}")
     panels[0].invert_yaxis()
     return figure
 
@@ -238,6 +240,7 @@ def main(argv=None) -> None:
     add("samplers", nargs="*", metavar="FILE.py:CLASS", help="more samplers")
     add("--completions", type=count, default=192, help="of one step of theirs (%(default)s)")
     add("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="to run (all)")
+    add("--against", default="uniform", help="sampler to compare with (%(default)s)")
     add("--out", type=Path, default=Path("runs/leaderboard"), help="folder of runs (%(default)s)")
     add("--csv", type=Path, default=CSV, help="scores, read and appended to (%(default)s)")
     add("--jobs", type=count, default=2, help="runs at a time, one thread each (%(default)s)")
@@ -265,10 +268,10 @@ def main(argv=None) -> None:
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(partial(run_one, out, args.csv, end), jobs))
         rows = pd.read_csv(args.csv, dtype={"right": str})
-        judged = [task for task in TASKS if task in set(rows.task[rows.sampler == "uniform"])]
-        tables = {task: standings(rows, task) for task in judged}
-        print(*(show(task, table) for task, table in tables.items()), sep="\n")
-        draw(tables).savefig(args.csv.with_suffix(".png"), dpi=120)
+        judged = [task for task in TASKS if task in set(rows.task[rows.sampler == args.against])]
+        tables = {task: standings(rows, task, args.against) for task in judged}
+        print(*(show(task, table, args.against) for task, table in tables.items()), sep="\n")
+        draw(tables, args.against).savefig(args.csv.with_suffix(".png"), dpi=120)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ class BagOfWords(Pooled):
     flags = ("candidates", "epsilon")
     settings = {"rate": 0.5}
     learned = ("weight_V", "square_V")
+    target = staticmethod(utility_target)  # of p: what a candidate is scored by
 
     def __init__(self, context: Context):
         super().__init__(context)
@@ -34,7 +35,7 @@ class BagOfWords(Pooled):
 
     def score(self, pool_N_K):
         p_M = np.array([self.predict(i) for i in pool_N_K.ravel().tolist()])
-        return utility_target(p_M).reshape(pool_N_K.shape)
+        return self.target(p_M).reshape(pool_N_K.shape)
 
     def observe(self, outcomes: Outcomes) -> None:
         for i, p_hat in zip(outcomes.index_N.tolist(), outcomes.p_hat_N.tolist(), strict=True):

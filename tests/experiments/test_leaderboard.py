@@ -47,14 +47,16 @@ def test_charged_devices_reduce_the_budget():
     """Within 23,040 completions the last five accuracies are 19 to 23; within 17,280, 13 to 17."""
     rows = scores(uniform=["00"] * 2, Goldilocks=["00"] * 2)
     assert lb.charged(rows[:1], 1).tolist() == [21] and lb.charged(rows[:1], 4 / 3).tolist() == [15]
-    assert lb.standings(rows, "demo").set_index("sampler").charged["Goldilocks"] == -6
+    for method, base, gain in (("Goldilocks", "uniform", -6), ("uniform", "Goldilocks", 6)):
+        table = lb.standings(rows, "demo", base).set_index("sampler")
+        assert table.charged[method] == gain
 
 
 def test_standings_multiply_p_by_holm(monkeypatch):
     known = [(1, (0, 2), (0, 2), p) for p in (0.01, 0.9, 0.02, 0.03)]  # of s1 to s4, in this order
     monkeypatch.setattr(lb, "compare", Mock(side_effect=known))
     rows = scores(uniform=["00"] * 2, **{f"s{i}": [f"{i}0"] * 2 for i in (1, 2, 3, 4)})
-    table = lb.standings(rows, "demo").set_index("sampler")
+    table = lb.standings(rows, "demo", "uniform").set_index("sampler")
     assert table.index.tolist() == ["s4", "s3", "s2", "s1", "uniform"]
     # In order: 4 · 0.01, 3 · 0.02, 2 · 0.03, 1 · 0.9.
     assert table.holm[["s1", "s3", "s4", "s2"]].tolist() == pytest.approx([0.04, 0.06, 0.06, 0.9])
