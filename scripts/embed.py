@@ -23,7 +23,7 @@ from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.files import digest, sync
-from plumbing.models import download, load
+from plumbing.models import load
 from plumbing.problems import Problems, prepare_missing
 from samplers.embedded import path_of
 from scripts import analysis
@@ -71,13 +71,13 @@ def main(argv: list[str] | None = None) -> None:
     begin_process()
     with analysis.one_line("embed", ValueError):
         c = replace(train.Config(), **vars(parser.parse_args(argv)))
-        device, name = device_type(c.device), download(c.teacher_model)
+        device, name = device_type(c.device), c.teacher_model
         check_teacher(name, c.max_prompt_tokens)
         prepare_missing([c.train_data])
         problems = Problems(c.train_data)
         texts = [problems.question(i) for i in range(len(problems))]
         embedding_N_D = embed(name, texts, c.max_prompt_tokens, device)
-        path = save(embedding_N_D, c.teacher_model, problems.path)
+        path = save(embedding_N_D, name, problems.path)
     print(f"{path}: {len(texts):,} problems × {embedding_N_D.shape[1]:,} dimensions")
 
 
