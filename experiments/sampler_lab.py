@@ -146,6 +146,7 @@ READERS = ("bag_of_words", "knapsack")
 # The lab's own samplers, beside those of train.py's --sampler.
 OWN = {"revisiting": Revisiting, "oracle": Oracle}
 LAB = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py")), *OWN]
+LAB.remove("embedded")  # the problems have no text
 
 
 def sampler_class(name: str) -> type:

@@ -8,8 +8,10 @@ import torch
 
 from plumbing.errors import InputError
 from sampler import FOLDER, SAMPLERS, find_sampler
+from samplers.embedded import path_of
 from samplers.knapsack import allocate
 from samplers.vcrl import variance
+from scripts.embed import save
 from tests.helpers.samplers import Numbers, build, outcomes, same, take_step
 
 NAMES = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py"))]
@@ -20,10 +22,18 @@ def make(name, n, fits=lambda index: True, values=(0, 0.2, 0.4, 0.6), **config):
     return build(find_sampler(name), Numbers(n, values), fits, **config)
 
 
+def embedded(folder, embedding_N_D, model="M") -> dict:
+    """Write embeddings of a data file; return what the sampler needs to find them."""
+    (folder / "train.jsonl").write_text("data")
+    save(embedding_N_D, model, folder / "train.jsonl")
+    return {"train_data": folder / "train.jsonl", "max_prompt_tokens": 9}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_sampler_follows_the_protocol(name, tmp_path):
     """Distinct problems that fit, utilities in [0, 0.5], bit-exact resume, randomness by seed."""
     config = {"n": 100, "fits": lambda i: i % 7 > 0, "candidates": 4, "epsilon": 0.5}
+    config |= embedded(tmp_path, torch.eye(100))
     first, second, other = (make(name, **config, seed=seed) for seed in (1, 1, 2))
 
     def step(sampler, number):
@@ -151,6 +161,43 @@ def test_bag_of_words_by_hand_and_learns_a_word_that_decides():
         sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
     assert sampler.predict(98) == pytest.approx(0.5, abs=0.1) and sampler.predict(99) < 0.1
     assert (sampler.propose(5).index_N % 2 == 0).all()
+
+
+def test_embedded_by_hand(tmp_path):
+    config = embedded(tmp_path, torch.tensor([[3.0], [1], [2], [2]]))  # e = √2, -√2, 0, 0
+    sampler, one = (
+        make("embedded", 4, **config),
+        make("embedded", 4, settings={"window": 1}, **config),
+    )
+    assert sampler.score(np.arange(4)).tolist() == 4 * [0.25]
+    for s in (sampler, one):
+        s.observe(outcomes([0], [8]))  # y = 1/2
+        # α = (y - 1/4) / (e² + 1 + ridge) = 1/16; f = 1/4 + α (e₀ e + 1)
+        assert s.score(np.arange(4)) == pytest.approx(np.array([7, 3, 5, 5]) / 16, abs=1e-4)
+        s.observe(outcomes([2], [0]))  # e = 0, y = 0
+    # The latest alone: α = -1/4 / (1 + ridge) = -1/8, the same for all as e = 0.
+    assert one.score(np.arange(4)) == pytest.approx(4 * [1 / 8])
+    # Both: (4, 1; 1, 2) α = (1/4, -1/4), so α = (3, -5) / 28 and f = 1/4 - 2/28 + 3/28 e₀ e.
+    expected = np.array([11, 0, 5, 5]) / 28  # the second would be -1/28
+    assert sampler.score(np.arange(4)) == pytest.approx(expected, abs=1e-4)
+
+
+def test_embedded_rejects_embeddings_that_are_not_of_these_data(tmp_path):
+    config = embedded(tmp_path, torch.eye(4))
+    state, data = make("embedded", 4, **config).state_dict(), config["train_data"]
+    embedded(tmp_path, torch.eye(4), "another")
+    with pytest.raises(InputError, match="of another, and those of the checkpoint are of M: rest"):
+        make("embedded", 4, **config).load_state_dict(state)
+    command = rf"; run python -m scripts.embed MODEL --data {data} --max_prompt_tokens 9$"
+    data.write_text("other data")
+    with pytest.raises(InputError, match=f"train.jsonl has changed since{command}"):
+        make("embedded", 4, **config)
+    path_of(data).write_bytes(b"cut off")
+    with pytest.raises(InputError, match=f"train.embeddings.safetensors: missing or .*{command}"):
+        make("embedded", 4, **config)
+    path_of(data).unlink()
+    with pytest.raises(InputError, match=f"train.embeddings.safetensors: missing or .*{command}"):
+        make("embedded", 4, **config)
 
 
 def test_greso_skips_by_the_streak():

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 import teacher as teacher_module
 from plumbing.batches import pad
 from plumbing.errors import NonFiniteError
+from scripts import embed
 from teacher import LoRALinear, Teacher, UtilityModel, pool
 
 QUESTIONS = ["what is 1?", "what is 22 and 3?", "7", "how many are 1234567?", "what is 5 + 5?"]
@@ -67,6 +68,14 @@ def test_the_head_computes_in_float32(tiny_model, monkeypatch):
     torch.nn.init.ones_(t.model.head.bias)
     utilities = t.predict(QUESTIONS)
     assert len(set(utilities)) == len(QUESTIONS) and utilities.std() < 1e-4
+
+
+def test_embed_makes_the_embeddings_of_a_frozen_teacher(tiny_model, monkeypatch):
+    monkeypatch.setattr(embed, "TOKENS", 30)  # two batches or more
+    t = make(tiny_model, teacher_mode="frozen", max_prompt_tokens=15)
+    stored_N_D = embed.embed(str(tiny_model), QUESTIONS, 15, "cpu")
+    for question, stored_D in zip(QUESTIONS, stored_N_D, strict=True):
+        assert torch.allclose(stored_D, t._embed(t._encode(question)), atol=1e-5)
 
 
 def test_algorithm_2_updates_every_fourth_outcome(tiny_model):

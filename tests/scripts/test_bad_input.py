@@ -9,7 +9,7 @@ import pytest
 from benchmarks import memory, scaling, step
 from experiments import sampler_lab
 from plumbing.files import digest, write_lines
-from scripts import audit, compare, evaluate, plot, replay, report
+from scripts import audit, compare, embed, evaluate, plot, replay, report
 from tests.helpers.ranks import DEMO, contents
 from tests.helpers.runs import GOLDILOCKS, make_run, selection
 
@@ -21,6 +21,8 @@ CASES = [
     (compare, "no_metrics", "metrics.jsonl: no such file, or none of its lines has step"),
     (compare, "torn_metrics", "metrics.jsonl, line 1: damaged"),
     (compare, "first_version", "config.json is of another version of train.py"),
+    (embed, f"{DEMO} --data data.jsonl", "has room for 128 tokens, and a row may take 1024"),
+    (embed, f"{DEMO} --max_prompt_tokens 9 --data nowhere.jsonl", "nowhere.jsonl: no such data"),
     (evaluate, f"{DEMO} --k 2", "--k 2: must be at most --samples 1"),
     (evaluate, f"{DEMO} --samples 4", "greedy samples are all the same; give --temperature"),
     (evaluate, f"{DEMO} --preset demo --data nowhere.jsonl", "nowhere.jsonl: no such data file"),

@@ -1,0 +1,79 @@
+"""Alg. 1 with a linear regression on embeddings on disk: a frozen teacher that costs no device."""
+
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from plumbing.errors import InputError
+from plumbing.files import digest
+from sampler import Context, Outcomes, Pooled
+
+
+def path_of(data: str | Path) -> Path:
+    """Return the file beside a data file that `python -m scripts.embed` writes."""
+    return Path(data).with_suffix(".embeddings.safetensors")
+
+
+def load(config) -> tuple[np.ndarray, str]:
+    """Map the embeddings of a run's training data, float16 (problems, D), into memory; return them
+    and their model's name. Raises InputError if the file is missing, damaged, or of other data."""
+    path, data, most = path_of(config.train_data), config.train_data, config.max_prompt_tokens
+    remedy = f"python -m scripts.embed MODEL --data {data} --max_prompt_tokens {most}"
+    try:
+        with safe_open(path, "pt") as file:
+            embeddings, source = file.get_tensor("embeddings").numpy(), file.metadata()
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: missing or damaged ({error}); run {remedy}") from error
+    if source["crc32"] != str(digest(Path(data))[1]):
+        raise InputError(f"{path}: {data} has changed since; run {remedy}")
+    return embeddings, source["model"]
+
+
+class Embedded(Pooled):
+    """A problem's utility is 1/4 + b + w·e, clipped to [0, 0.5]. Its embedding e has mean 0 and
+    variance 1/D in each of D dimensions over the data. After each round w and b minimise
+    Σ (f - y)² + ridge (|w|² + b²) over the latest `window` outcomes, exactly. App. L's frozen
+    teacher has these features, a sigmoid, and AdamW on the latest 64."""
+
+    flags = ("candidates", "epsilon")
+    settings = {"ridge": 1.0, "window": 1024}
+    learned = ("index_M", "y_M")
+
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.epsilon = context.config.epsilon
+        self.embeddings, self.model = load(context.config)
+        self.index_M, self.y_M = np.empty(0, dtype=np.int64), np.empty(0)
+        self.fit()
+
+    def features(self, index_M: np.ndarray) -> np.ndarray:
+        """Return (e, 1) of each problem: float64 (M, D + 1)."""
+        e_M_D = self.embeddings[index_M].astype(float) / self.embeddings.shape[1] ** 0.5
+        return np.column_stack([e_M_D, np.ones(len(e_M_D))])
+
+    def fit(self) -> None:
+        """Solve the regression by its M × M kernel matrix."""
+        x_M_D = self.features(self.index_M)
+        kernel_M_M = x_M_D @ x_M_D.T + self.settings["ridge"] * np.eye(len(x_M_D))
+        self.weight_D = np.linalg.solve(kernel_M_M, self.y_M - 1 / 4) @ x_M_D
+
+    def score(self, pool_N_K):
+        f_M = 1 / 4 + self.features(pool_N_K.ravel()) @ self.weight_D
+        return f_M.clip(0, 0.5).reshape(pool_N_K.shape)
+
+    def observe(self, outcomes: Outcomes) -> None:
+        window = int(self.settings["window"])
+        self.index_M = np.append(self.index_M, outcomes.index_N)[-window:]
+        self.y_M = np.append(self.y_M, outcomes.y_N)[-window:]
+        self.fit()
+
+    def state_dict(self) -> dict:
+        return super().state_dict() | {"model": self.model}
+
+    def load_state_dict(self, state: dict) -> None:
+        if state["model"] != self.model:
+            reason = f"of {self.model}, and those of the checkpoint are of {state['model']}"
+            raise InputError(f"the embeddings are {reason}: restore them, or choose another --out")
+        super().load_state_dict(state)
+        self.fit()

@@ -1,0 +1,85 @@
+"""Write the embeddings of a data file's problems, which `--sampler embedded` reads.
+
+    python -m scripts.embed Qwen/Qwen2.5-1.5B --data data/openmathreasoning/train.jsonl
+
+The model reads each problem once, as App. L's frozen teacher, on one GPU or the CPU. The file lies
+beside the data (train.embeddings.safetensors) and holds the mean over the tokens of each problem in
+float16, standardised over the data: 0.9 GiB for 300,000 problems and Qwen2.5-1.5B.
+"""
+
+from argparse import RawDescriptionHelpFormatter
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tqdm import tqdm
+from transformers import AutoModel, AutoTokenizer
+
+import train
+from plumbing import command_line
+from plumbing.batches import pad
+from plumbing.distributed.layout import device_type
+from plumbing.distributed.shutdown import begin_process
+from plumbing.errors import InputError
+from plumbing.files import digest, sync
+from plumbing.models import load
+from plumbing.problems import Problems, prepare_missing
+from samplers.embedded import path_of
+from scripts import analysis
+from teacher import UtilityModel, check_teacher
+
+TOKENS = 16_384  # of a batch, padding included
+
+
+@torch.no_grad()
+def embed(name: str, texts: list[str], max_tokens: int, device: str) -> torch.Tensor:
+    """Compute each text's embedding by the frozen teacher, cut at max_tokens: float32 (N, D)."""
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    model = UtilityModel(load(AutoModel, name, torch.float32, "sdpa", device), "frozen")
+    model = model.to(device).eval()
+    rows = [ids[:max_tokens] or [tokenizer.pad_token_id] for ids in tokenizer(texts).input_ids]
+    pooled_N_D = torch.empty(len(rows), model.head.in_features)
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))  # the longest batch comes first
+    with tqdm(total=len(rows), unit="problem") as bar:
+        while order:
+            size = max(1, TOKENS // len(rows[order[0]]))
+            batch, order = order[:size], order[size:]
+            inputs = pad([rows[i] for i in batch], tokenizer.pad_token_id, device)
+            pooled_N_D[batch] = model(*inputs)[1].cpu()
+            bar.update(len(batch))
+    return pooled_N_D
+
+
+def save(embedding_N_D: torch.Tensor, name: str, data: Path) -> Path:
+    """Standardise each dimension and write the file, which holds all of it or the previous."""
+    embedding_N_D = embedding_N_D - embedding_N_D.mean(dim=0)
+    embedding_N_D /= embedding_N_D.std(dim=0, correction=0).clamp_min(1e-6)
+    if not embedding_N_D.isfinite().all():
+        raise InputError(f"model {name!r}: an embedding is not finite")
+    path, source = path_of(data), {"model": name, "crc32": str(digest(data)[1])}
+    save_file({"embeddings": embedding_N_D.half()}, temporary := path.with_suffix(".tmp"), source)
+    sync(temporary)
+    return temporary.replace(path)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("teacher_model", metavar="MODEL", help="hub id or directory")
+    parser.add_argument("--data", dest="train_data", required=True, help="JSONL or Parquet")
+    command_line.add_fields(parser, train.Config, ["max_prompt_tokens", "device"])
+    begin_process()
+    with analysis.one_line("embed", ValueError):
+        c = replace(train.Config(), **vars(parser.parse_args(argv)))
+        device, name = device_type(c.device), c.teacher_model
+        check_teacher(name, c.max_prompt_tokens)
+        prepare_missing([c.train_data])
+        problems = Problems(c.train_data)
+        texts = [problems.question(i) for i in range(len(problems))]
+        embedding_N_D = embed(name, texts, c.max_prompt_tokens, device)
+        path = save(embedding_N_D, name, problems.path)
+    print(f"{path}: {len(texts):,} problems × {embedding_N_D.shape[1]:,} dimensions")
+
+
+if __name__ == "__main__":
+    main()
