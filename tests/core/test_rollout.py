@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, GenerationConfig
 import rollout
 from plumbing.batches import collate
 from rollout import PROMPT_FOOTER, PROMPT_HEADER, Generator, Policy, PromptEncoder, Rollouts
+from tests.helpers.files import change
 from tests.helpers.models import FAMILIES
 from train import Config
 
@@ -30,8 +31,7 @@ def make_generator(folder) -> Generator:
 def copy_with(folder: Path, target: Path, **generation_settings) -> Path:
     """Copy a model directory, with other settings in its generation_config.json."""
     shutil.copytree(folder, target)
-    path = target / "generation_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | generation_settings))
+    change(target / "generation_config.json", **generation_settings)
     return target
 
 

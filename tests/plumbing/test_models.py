@@ -14,6 +14,7 @@ from plumbing.batches import Batch
 from plumbing.distributed.shutdown import begin_process
 from rollout import Generator, Policy, check_model
 from teacher import check_teacher
+from tests.helpers.files import change
 from tests.helpers.models import FAMILIES, save_tiny_model
 from tests.helpers.ranks import launch
 
@@ -74,12 +75,6 @@ def test_rows_across_the_border_of_longropes_rotary_angles_are_rejected(check, t
 def put(path, new):
     """Replace a file's bytes, or cut them at the number `new`."""
     path.write_bytes(path.read_bytes()[:new] if isinstance(new, int) else new)
-
-
-def change(path, **settings):
-    """Change settings in a JSON file; None removes one."""
-    new = json.loads(path.read_text()) | settings
-    path.write_text(json.dumps({name: value for name, value in new.items() if value is not None}))
 
 
 def gate(folder, new):

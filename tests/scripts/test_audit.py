@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from plumbing.files import digest, write_lines
@@ -72,8 +71,6 @@ def test_each_quarter_has_the_same_steps_for_all_runs(tmp_path):
     assert titles == [f"## Steps {t}" for t in ("1 to 2", "3 to 4", "5 to 6", "7 to 7")]
     dead = [line.split(" | ")[1] for line in lines if "dead groups" in line]
     assert dead == ["0.688 ± 0.265 |", "0.500 |", "0.500 |", "0.500 |"]
-
-
 
 
 def uniform_run(folder, **config):
