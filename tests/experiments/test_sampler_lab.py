@@ -50,13 +50,6 @@ def test_history_needs_many_passes_and_a_teacher_does_not():
     assert blind["utility selected"] == pytest.approx(uniform["utility selected"], abs=0.02)
 
 
-def test_a_run_is_as_many_completions_for_every_sampler():
-    """SPEED screens 72 problems with 4 completions, then gives 18 of them 12 more: 504 a step."""
-    runs = {name: lab.simulate(name, 1000, 0, steps=7, seed=0) for name in ("uniform", "speed")}
-    assert {name: run["updates"] for name, run in runs.items()} == {"uniform": 7, "speed": 4}
-    assert runs["speed"]["dead groups"] == 0 < runs["uniform"]["dead groups"]
-
-
 def test_the_table_has_every_sampler_and_a_custom_one(tmp_path, capsys):
     (tmp_path / "mine.py").write_text("from sampler import Uniform\nclass Mine(Uniform): ...\n")
     flags = "--problems 500 --visibility 0 0.9 --steps 3 --seeds 1 --samplers"

@@ -183,13 +183,6 @@ def test_weights_stored_in_bf16_are_the_same_as_if_float32_had_been_loaded(famil
     assert loaded.config.dtype == torch.float32  # which export writes
 
 
-def test_loading_switches_cudnn_attention_off(tiny_model):
-    """On Hopper it is SDPA's first choice, and makes a plan for every new shape."""
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    Policy.load(str(tiny_model), CPU)
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
-
-
 def test_one_process_of_each_machine_downloads(tmp_path, tiny_model, tiny_data):
     """On two machines of two ranks. The run goes on under the hub id."""
     calls = tmp_path / "calls"

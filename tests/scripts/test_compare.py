@@ -42,12 +42,3 @@ def test_differences_over_seeds_and_problems(tmp_path, capsys):
     # ± 4.30265 · 12.5 / √3 = 31.05; t = 37.5 / 7.217 = 5.196, p = 1 - t / √(t² + 2) = 0.0351
     seeds = "| goldilocks | +37.5 | 6.4 to 68.6 | 0.035 | paired |"
     assert f"{seeds} {low:.1f} to {high:.1f} |" in printed
-
-
-def test_one_seed_has_no_interval_and_unfinished_runs_get_a_note(tmp_path, capsys):
-    u = make_run(tmp_path / "u", verdicts=[[0, 0], [1, 0]])
-    g = make_run(tmp_path / "g", verdicts=[[1, 1]], **GOLDILOCKS, seed=1, steps=9)
-    compare.main([str(u), str(g)])
-    printed = capsys.readouterr()
-    assert "| goldilocks | +50.0 | one seed: none | – | – | 0.0 to 100.0 |" in printed.out
-    assert f"note: {g} is at step 0 of 9; evaluations to average, of five: 1" in printed.err
