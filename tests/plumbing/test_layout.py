@@ -7,7 +7,7 @@ import torch
 
 import train
 from plumbing.distributed import layout as module
-from tests.helpers.errors import rejected
+from tests.helpers.checks import rejected
 from tests.helpers.ranks import parse
 
 

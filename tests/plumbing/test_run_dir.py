@@ -11,7 +11,7 @@ from plumbing import checkpoint
 from plumbing.checkpoint import Learner
 from plumbing.files import read_lines
 from plumbing.run_dir import RunDir
-from tests.helpers.errors import rejected
+from tests.helpers.checks import rejected
 from tests.helpers.files import change
 from tests.helpers.ranks import command, contents, one_rank, parse
 
