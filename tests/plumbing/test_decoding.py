@@ -150,22 +150,3 @@ def test_flash_attention_is_chosen_where_it_can_run(capability, monkeypatch):
     assert decoding.attention_for(torch.device("cpu")) == "sdpa"
     installed.return_value = False
     assert decoding.attention_for(torch.device("cuda")) == "sdpa"
-
-
-class DetachedRMSNorm(torch.nn.Module):
-    """An RMS norm with the usual output, whose gradient leaves out the scale's."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.variance_epsilon = torch.nn.Parameter(torch.ones(8)), 1e-6
-
-    def forward(self, x):
-        scale = (x.square().mean(-1, keepdim=True) + self.variance_epsilon).rsqrt()
-        return self.weight * x * scale.detach()
-
-
-def test_a_norm_with_other_gradients_is_fused_only_where_no_weight_is_trained():
-    for trained in (True, False):
-        norm = DetachedRMSNorm().requires_grad_(trained)
-        decoding.fuse_norms(norm)
-        assert ("forward" in vars(norm)) != trained

@@ -87,15 +87,3 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_unless_hidden_or_not_wanted(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with nullcontext() if DEVICES[case] == "cpu" else rejected(DEVICES[case]):
         assert layout(1, "--device", device).device == torch.device("cpu")
-
-
-def test_the_first_rank_of_a_machine_works_while_the_others_wait(layout, monkeypatch):
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    second = layout(4)
-    second.rank, second.local_rank = 2, 0  # of 4 ranks on 2 machines
-    second.gather = lambda mine: [(7, None), (None, None), mine, (None, None)]
-    assert second.on_first(lambda: 5, of_machine=True) == 5
-    assert second.on_first(lambda: pytest.fail("called on rank 2")) == 7
-    second.gather = lambda mine: [mine, mine, (None, "no network"), mine]
-    with rejected("no network"):
-        second.on_first(lambda: 7, of_machine=True)
