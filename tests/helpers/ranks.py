@@ -24,9 +24,9 @@ from torch.multiprocessing import _prctl_pr_set_pdeathsig
 import train
 from plumbing.distributed.layout import Layout
 from plumbing.files import read_lines
+from tests.helpers.models import ROOT
 from verify import Verdict
 
-ROOT = Path(train.__file__).parent
 DEMO = ROOT / "demo/model"
 
 

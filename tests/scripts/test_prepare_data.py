@@ -200,14 +200,15 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path):
         ],
         "test": [("Held  OUT?", "\\boxed{7}", "5"), ("A third?", "\\boxed{\\frac{1}{3}}", "5")],
     }
+    splits["test"] += [("Useless?", "\\boxed{8}", "5")]  # as the test set's answer is empty
     folder, val_copy = tmp_path / "MATH", tmp_path / "math500.jsonl"
     for split, rows in splits.items():
         write(folder / f"data/{split}{PART}", table("problem solution level", *rows))
     write(val_copy, table(ANSWER + " level", ("Held out?", "7", 5), ("Useless?", "", 5)))
     flags = f"--source math --val_copy {val_copy}"
     manifest, *rows = run(folder, tmp_path / "out", flags)
-    assert manifest["rows_read"] == 4
-    assert manifest["dropped_rows"] == {"no_box": 1, "same_as_evaluation": 1}
+    assert manifest["rows_read"] == 5
+    assert manifest["dropped_rows"] == {"no_box": 1, "same_as_evaluation": 2}
     assert manifest["validation"]["dropped_rows"] == {"empty_answer": 1}
     train, val = ({row["problem"]: row["expected_answer"] for row in split} for split in rows)
     assert train == {"What is 1+1?": "2", "A third?": r"\frac{1}{3}"} and val == {"Held out?": "7"}

@@ -17,11 +17,12 @@ import pandas
 
 from plumbing.command_line import count
 from scripts import analysis
+from tests.helpers.models import ROOT
 from verify import Verifier
 
 # Limits: seconds for an answer, size of a worker, growth of the parent over many calls.
 SECONDS, WORKER_MB, GROWTH_MB = 3.0, 1024, 20
-DEMO = Path(__file__).resolve().parents[2] / "demo" / "train.jsonl"
+DEMO = ROOT / "demo/train.jsonl"
 
 # A gold, right answers (+) and wrong ones (-), three spaces apart; «» are an f-string's braces.
 CASES = r"""
