@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import grpo
 from grpo import group_advantages, policy_loss, row_weights, token_logprobs
-from tests.helpers.numbers import FLOAT64, close
+from tests.helpers.checks import FLOAT64, close
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bool])

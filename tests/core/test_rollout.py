@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer
 
-import rollout
 from plumbing.batches import collate
 from rollout import PROMPT_FOOTER, PROMPT_HEADER, Generator, Policy, PromptEncoder, Rollouts
+from tests.helpers.files import change
 from tests.helpers.models import FAMILIES
 from train import Config
 
@@ -30,8 +30,7 @@ def make_generator(folder) -> Generator:
 def copy_with(folder: Path, target: Path, **generation_settings) -> Path:
     """Copy a model directory, with other settings in its generation_config.json."""
     shutil.copytree(folder, target)
-    path = target / "generation_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | generation_settings))
+    change(target / "generation_config.json", **generation_settings)
     return target
 
 
@@ -111,12 +110,6 @@ def test_sampling_equals_a_naive_loop(tiny_family, prompts, family, temperature,
         assert rollouts.logps[b] == pytest.approx(logps, abs=2e-5)
     assert set(rollouts.finished) == {False, True}
     assert rollouts.prompt_ids == rows
-
-
-def test_stop_tokens_are_those_of_checkpoint_and_tokenizer(generator):
-    for eos, expected in ((None, [EOS]), (50, [EOS, 50]), ([50, EOS, 40], [EOS, 40, 50])):
-        settings = GenerationConfig(eos_token_id=eos)
-        assert rollout.stop_ids(settings, generator.tokenizer) == expected
 
 
 def test_a_row_draws_the_same_tokens_in_any_batch(generator, prompts):

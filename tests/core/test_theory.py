@@ -16,7 +16,7 @@ import torch
 
 import grpo
 from sampler import utility_target
-from tests.helpers.numbers import FLOAT64, close
+from tests.helpers.checks import FLOAT64, close
 from tests.helpers.samplers import outcomes
 
 VOCABULARY = "ab$"

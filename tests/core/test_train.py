@@ -3,7 +3,10 @@
 tests/plumbing/ has bad input, faults, clusters, invariance.
 """
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -19,7 +22,7 @@ from rollout import Rollouts
 from sampler import Selections
 from scripts.sources import SOURCES
 from tests.helpers import ranks
-from tests.helpers.ranks import DEMO, parse
+from tests.helpers.ranks import DEMO, ROOT, parse
 from verify import Verdict
 
 
@@ -106,9 +109,9 @@ def test_a_rollout_earns_nothing_where_the_reference_answer_is_unverifiable():
 def alone(tmp_path_factory, halfway):
     """A run in one process, with the teacher in it, and its output."""
     folder = tmp_path_factory.mktemp("alone") / "run"
-    succeeded, output = ranks.shell(ranks.command(folder, model=DEMO, data=halfway))
-    assert succeeded, output
-    return folder, output
+    line = [sys.executable, ROOT / "train.py", *ranks.command(folder, model=DEMO, data=halfway)]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as forked ranks have
+    return folder, subprocess.check_output(line, text=True, env=one_thread)
 
 
 @pytest.mark.slow

@@ -24,17 +24,6 @@ def test_visibility_is_the_share_that_a_teacher_sees(v):
     assert (bank.seen_skill == bank.skill).mean() == pytest.approx(v + (1 - v) / 8, abs=0.02)
 
 
-def test_the_teacher_learns_from_every_fourth_outcome():
-    seen = {"seen_skill": np.array([2, 5]), "seen_difficulty": np.array([-1.1, 1.7])}
-    teacher = lab.SimulatedTeacher(SimpleNamespace(**seen))
-    for i in range(3):
-        teacher.update(f"{i % 2} skill", 8 * (i % 2), 16)
-    assert teacher.predict(["0", "1"]).tolist() == [0.25, 0.25]
-    for i in range(3, 203):
-        teacher.update(f"{i % 2} skill", 8 * (i % 2), 16)  # 0 is dead, 1 is at p = 1/2
-    assert teacher.predict(["0", "1"]) == pytest.approx([0, 0.5], abs=0.05)
-
-
 def test_history_needs_many_passes_and_a_teacher_does_not():
     """The paper's introduction on methods that track a problem's history, with numbers."""
 
@@ -48,13 +37,6 @@ def test_history_needs_many_passes_and_a_teacher_does_not():
     assert few["oracle"] < 0.05 < few["goldilocks"] < few["uniform"] - 0.1
     blind, uniform = run("goldilocks", 100_000, 0.0), run("uniform", 100_000)
     assert blind["utility selected"] == pytest.approx(uniform["utility selected"], abs=0.02)
-
-
-def test_a_run_is_as_many_completions_for_every_sampler():
-    """SPEED screens 72 problems with 4 completions, then gives 18 of them 12 more: 504 a step."""
-    runs = {name: lab.simulate(name, 1000, 0, steps=7, seed=0) for name in ("uniform", "speed")}
-    assert {name: run["updates"] for name, run in runs.items()} == {"uniform": 7, "speed": 4}
-    assert runs["speed"]["dead groups"] == 0 < runs["uniform"]["dead groups"]
 
 
 def test_the_table_has_every_sampler_and_a_custom_one(tmp_path, capsys):

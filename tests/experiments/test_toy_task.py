@@ -54,11 +54,6 @@ def test_rows_follow_from_their_text_and_only_the_right_reading_gives_the_answer
         assert 2 ** -row["difficulty"] == pytest.approx(p, rel=0.01)
 
 
-def test_solutions_by_hand():
-    text = toy_task.solution("473", ["molo", "bami"], ["roll", "rise"])
-    assert text == r" 473 molo roll 734 bami rise 845 \boxed{845}"
-
-
 def test_base_model_is_in_the_papers_regime():
     """Few problems are mastered, some within reach, most out of reach."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")

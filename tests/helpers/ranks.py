@@ -9,7 +9,6 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import time
 import zlib
@@ -25,9 +24,9 @@ from torch.multiprocessing import _prctl_pr_set_pdeathsig
 import train
 from plumbing.distributed.layout import Layout
 from plumbing.files import read_lines
+from tests.helpers.models import ROOT
 from verify import Verdict
 
-ROOT = Path(train.__file__).parent
 DEMO = ROOT / "demo/model"
 
 
@@ -202,14 +201,6 @@ def run(folder, *flags, **launch_arguments) -> str:
     ended = launch(folder, *flags, **launch_arguments)
     assert not any(ended.statuses), ended
     return ended.out
-
-
-def shell(argv) -> tuple[bool, str]:
-    """Run train.py from the shell: (succeeded, printed text)."""
-    line, environment = [sys.executable, ROOT / "train.py", *argv], {"OMP_NUM_THREADS": "1"}
-    options = {"capture_output": True, "text": True, "env": os.environ | environment}
-    done = subprocess.run(line, check=False, **options)
-    return done.returncode == 0, done.stdout + done.stderr
 
 
 def one_rank(*flags) -> Layout:

@@ -16,7 +16,7 @@ import train
 from plumbing.distributed import shutdown
 from plumbing.problems import Problems
 from plumbing.run_dir import RunDir
-from tests.helpers.errors import rejected
+from tests.helpers.checks import rejected
 from tests.helpers.ranks import command, contents, launch, one_rank
 
 

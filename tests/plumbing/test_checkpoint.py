@@ -10,6 +10,7 @@ from plumbing import checkpoint
 from plumbing.errors import Fault, InputError
 from plumbing.models import checksum
 from teacher import Teacher
+from tests.helpers.files import flip_bit
 from tests.helpers.ranks import one_rank, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -50,13 +51,7 @@ def test_a_teacher_resumes_bit_for_bit_also_before_its_first_update(outcomes, ti
     assert whole.state_dict() == saved.state_dict() == resumed.state_dict()
 
 
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-DAMAGE = {"student/.metadata": flip, "sampler.pt": Path.unlink, "manifest.json": flip}
+DAMAGE = {"student/.metadata": flip_bit, "sampler.pt": Path.unlink, "manifest.json": flip_bit}
 
 
 @pytest.mark.parametrize("file", DAMAGE)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.errors import rejected
+from tests.helpers.checks import rejected
 from tests.helpers.ranks import one_rank, parse
 from tests.helpers.samplers import Numbers
 from train import build_sampler

@@ -106,13 +106,6 @@ def test_rotary_angles_of_each_preset_have_a_fused_replacement(family, tiny_fami
         torch.testing.assert_close(a, b)
 
 
-def test_rotary_angles_of_another_kind_are_not_replaced(tmp_path):
-    """Cohere rotates neighbouring dimensions."""
-    lm = AutoModelForCausalLM.from_pretrained(save_tiny_model(tmp_path, "cohere"))
-    with decoding.fusions(lm):
-        assert sys.modules[type(lm).__module__].apply_rotary_pos_emb is not decoding.rotate
-
-
 def rms_norms(model) -> dict[str, torch.nn.Module]:
     return {name: m for name, m in model.named_modules() if type(m).__name__.endswith("RMSNorm")}
 
@@ -133,12 +126,17 @@ def test_fused_norms_of_each_preset_compute_the_same_forward_and_backward(family
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-3)
 
 
-def test_norms_of_another_formula_are_left_alone(tmp_path):
-    """Gemma's multiplies by 1 + weight."""
-    lm = AutoModelForCausalLM.from_pretrained(save_tiny_model(tmp_path, "gemma"))
-    decoding.fuse_norms(lm)
-    norms = rms_norms(lm).values()
+def test_norms_and_rotary_angles_of_another_formula_are_left_alone(tmp_path):
+    """Gemma's norms multiply by 1 + weight. Cohere rotates neighbouring dimensions."""
+    gemma, cohere = (
+        AutoModelForCausalLM.from_pretrained(save_tiny_model(tmp_path / family, family))
+        for family in ("gemma", "cohere")
+    )
+    decoding.fuse_norms(gemma)
+    norms = rms_norms(gemma).values()
     assert len(norms) > 2 and not any("forward" in vars(norm) for norm in norms)
+    with decoding.fusions(cohere):
+        assert sys.modules[type(cohere).__module__].apply_rotary_pos_emb is not decoding.rotate
 
 
 @pytest.mark.parametrize("capability", [(9, 0), (8, 0), (7, 5)])
@@ -152,22 +150,3 @@ def test_flash_attention_is_chosen_where_it_can_run(capability, monkeypatch):
     assert decoding.attention_for(torch.device("cpu")) == "sdpa"
     installed.return_value = False
     assert decoding.attention_for(torch.device("cuda")) == "sdpa"
-
-
-class DetachedRMSNorm(torch.nn.Module):
-    """An RMS norm with the usual output, whose gradient leaves out the scale's."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.variance_epsilon = torch.nn.Parameter(torch.ones(8)), 1e-6
-
-    def forward(self, x):
-        scale = (x.square().mean(-1, keepdim=True) + self.variance_epsilon).rsqrt()
-        return self.weight * x * scale.detach()
-
-
-def test_a_norm_with_other_gradients_is_fused_only_where_no_weight_is_trained():
-    for trained in (True, False):
-        norm = DetachedRMSNorm().requires_grad_(trained)
-        decoding.fuse_norms(norm)
-        assert ("forward" in vars(norm)) != trained

@@ -14,6 +14,7 @@ from plumbing.batches import Batch
 from plumbing.distributed.shutdown import begin_process
 from rollout import Generator, Policy, check_model
 from teacher import check_teacher
+from tests.helpers.files import change
 from tests.helpers.models import FAMILIES, save_tiny_model
 from tests.helpers.ranks import launch
 
@@ -74,12 +75,6 @@ def test_rows_across_the_border_of_longropes_rotary_angles_are_rejected(check, t
 def put(path, new):
     """Replace a file's bytes, or cut them at the number `new`."""
     path.write_bytes(path.read_bytes()[:new] if isinstance(new, int) else new)
-
-
-def change(path, **settings):
-    """Change settings in a JSON file; None removes one."""
-    new = json.loads(path.read_text()) | settings
-    path.write_text(json.dumps({name: value for name, value in new.items() if value is not None}))
 
 
 def gate(folder, new):
@@ -186,13 +181,6 @@ def test_weights_stored_in_bf16_are_the_same_as_if_float32_had_been_loaded(famil
     pairs = [dict([*m.named_parameters(), *m.named_buffers()]) for m in (loaded, expected)]
     torch.testing.assert_close(*pairs, rtol=0, atol=0)  # compares dtypes, too
     assert loaded.config.dtype == torch.float32  # which export writes
-
-
-def test_loading_switches_cudnn_attention_off(tiny_model):
-    """On Hopper it is SDPA's first choice, and makes a plan for every new shape."""
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    Policy.load(str(tiny_model), CPU)
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_one_process_of_each_machine_downloads(tmp_path, tiny_model, tiny_data):

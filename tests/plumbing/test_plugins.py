@@ -6,7 +6,7 @@ import pytest
 import train
 from plumbing.files import read_lines
 from sampler import find_sampler
-from tests.helpers.errors import rejected
+from tests.helpers.checks import rejected
 from tests.helpers.ranks import command, torchrun
 from verify import Verifier
 

@@ -11,7 +11,8 @@ from plumbing import checkpoint
 from plumbing.checkpoint import Learner
 from plumbing.files import read_lines
 from plumbing.run_dir import RunDir
-from tests.helpers.errors import rejected
+from tests.helpers.checks import rejected
+from tests.helpers.files import change
 from tests.helpers.ranks import command, contents, one_rank, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -67,30 +68,23 @@ def write(name, text):
     return lambda run: (run / name).write_text(text)
 
 
-def change(name, **settings):
-    """Change settings in a JSON file; None removes one."""
-
-    def damage(run):
-        new = json.loads((run / name).read_text()) | settings
-        kept = {name: value for name, value in new.items() if value is not None}
-        (run / name).write_text(json.dumps(kept))
-
-    return damage
+def settings(**changes):
+    return lambda run: change(run / CONFIG, **changes)
 
 
 CONFIG, METRICS, SELECTIONS = "config.json", "metrics.jsonl", "selections.jsonl"
 REMEDY, OTHER = "restore it, or choose another --out", "another configuration: "
 GAP = f"{METRICS} lacks a step before 2: {REMEDY}"
 OLDER = "another version of this code (reward is missing): choose another --out"
-LINEAR = change(CONFIG, lr_schedule="linear")  # the rate depends on the number of steps
+LINEAR = settings(lr_schedule="linear")  # the rate depends on the number of steps
 SETTINGS = "sampler_args was 'temperature=0.1', is 'temperature=0.2'"
 REJECTED = {  # the damage, the error, flags
     "a config cut short": (write(CONFIG, "{"), "config.json is damaged ("),
     "a gap": (write(METRICS, '{"step": 0}\n{"step": 2}\n'), GAP),
     "a torn line": (write(SELECTIONS, "{\n{}\n"), f"{SELECTIONS}, line 1: "),
     "no step": (write(SELECTIONS, "{}\n"), f"{SELECTIONS} is damaged: {REMEDY}"),
-    "older code": (change(CONFIG, reward=None), OLDER),
-    "other data": (change(CONFIG, val_data_crc32=1), OTHER + "val_data_crc32 was 1, is"),
+    "older code": (settings(reward=None), OLDER),
+    "other data": (settings(val_data_crc32=1), OTHER + "val_data_crc32 was 1, is"),
     "another seed": (lambda run: None, OTHER + "seed was 0, is 1", "--seed 1"),
     "sampler settings": (lambda run: None, OTHER + SETTINGS, "--sampler_args temperature=0.2"),
     "fewer steps": (lambda run: None, "--steps 1: the run in ", "--steps 1"),

@@ -74,7 +74,12 @@ def test_second_attempts_come_last_alone_and_end_after_four_timeouts(tmp_path):
 
 
 def test_killed_workers_are_replaced_also_while_they_start():
+    """They ignore SIGTERM: Slurm sends it to them too, when their rank is to save and to end."""
     with running() as pool:
+        before = list(pool.workers)
+        for worker in before:
+            os.kill(worker.process.pid, signal.SIGTERM)
+        assert run(pool, "pass", "pass") == ["done", "done"] and pool.workers == before
         for worker in pool.workers:
             os.kill(worker.process.pid, signal.SIGKILL)
         assert run(pool, *["pass"] * 4) == ["done"] * 4
@@ -84,15 +89,6 @@ def test_killed_workers_are_replaced_also_while_they_start():
         os.kill(pool.workers[-1].process.pid, signal.SIGKILL)
         pool.start()
         assert run(pool, *["pass"] * 4) == ["done"] * 4 and len(pool.workers) == 2
-
-
-def test_workers_ignore_sigterm():
-    """Slurm sends it to them too, when their rank is to save and to end."""
-    with running() as pool:
-        before = list(pool.workers)
-        for worker in before:
-            os.kill(worker.process.pid, signal.SIGTERM)
-        assert run(pool, "pass", "pass") == ["done", "done"] and pool.workers == before
 
 
 def test_workers_end_when_their_parent_is_killed():

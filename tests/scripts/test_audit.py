@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from plumbing.files import digest, write_lines
@@ -55,16 +54,12 @@ def test_measures_by_hand(tmp_path):
     assert all(math.isnan(value) for value in audit.measures(run, 3, 4).values())
 
 
-def test_gradient_norm_with_dead_rows_out_or_more_groups(tmp_path):
-    """--dead_rows out logs the divided norm. Of DAPO's groups only P are in the loss."""
-    name = "gradient norm, dead rows "
-    out = audit.measures(load(tmp_path / "out", dead_rows="out"), 1, 1)
-    assert out[name + "in the denominators"] == pytest.approx(0.025)
-    assert out[name + "out: ÷ live share"] == pytest.approx(0.1)
-    # 6 and 3 live of 12: 4 and 3 of 4 are in the loss
+def test_gradient_norm_with_more_groups(tmp_path):
+    """Of DAPO's groups only P are in the loss: of 6 and 3 live ones of 12 4 and 3, of 4."""
     rows = [{"step": t, "groups": 12, "zero_variance": dead} for t, dead in ((1, 0.5), (2, 0.75))]
     dapo = audit.measures(load(tmp_path / "dapo", rows, resample_rounds=2), 1, 2)
-    assert dapo[name + "out: ÷ live share"] == pytest.approx((0.1 + 0.1 / 0.75) / 2)
+    norm = dapo["gradient norm, dead rows out: ÷ live share"]
+    assert norm == pytest.approx((0.1 + 0.1 / 0.75) / 2)
 
 
 def test_each_quarter_has_the_same_steps_for_all_runs(tmp_path):
@@ -78,21 +73,11 @@ def test_each_quarter_has_the_same_steps_for_all_runs(tmp_path):
     assert dead == ["0.688 ± 0.265 |", "0.500 |", "0.500 |", "0.500 |"]
 
 
-def test_share_of_pools_whose_best_prediction_is_live():
-    """Of four problems the two best predicted are dead and live. The first is the best of the 3
-    pools of two with it, the second of 2 more, the third of 1."""
-    predicted_N, live_N = np.array([0.1, 0.4, 0.3, 0.2]), np.array([True, False, True, False])
-    assert audit.picked(predicted_N, live_N, 2) == pytest.approx(2 / 6)
-    assert audit.picked(live_N.astype(float), live_N, 2) == pytest.approx(5 / 6)
-    assert audit.picked(predicted_N, live_N, 1) == pytest.approx(1 / 2)
-
-
 def uniform_run(folder, **config):
     """Twenty steps of four problems, of which the first is live."""
     each = [selection(t, True, [None], 8 * (i == 0)) for t in range(1, 21) for i in range(4)]
-    rows = [{"step": t} for t in range(1, 21)]
-    settings = {"group_size": 16, "prompts_per_step": 4, "candidates": 2, "epsilon": 0.2}
-    return Run.load(make_run(folder, rows, each, **settings | config))
+    config = {"sampler": "uniform", "candidates": 2, "epsilon": 0.2} | config
+    return load(folder, [{"step": t} for t in range(1, 21)], each, **config)
 
 
 def test_predicted_gain_by_hand(tmp_path):
@@ -101,9 +86,6 @@ def test_predicted_gain_by_hand(tmp_path):
     assert audit.predicted_gain(run) == pytest.approx(0.45 / 0.25)
     worst = audit.predicted_gain(run, -(run.selections.y > 0).astype(float))
     assert worst == pytest.approx(0.2)
-    # Pools of 6 need two steps of 4, in which 2 are live: 1 of the 28 pools holds neither.
-    wide = audit.predicted_gain(uniform_run(tmp_path / "wide", candidates=6))
-    assert wide == pytest.approx((0.05 + 0.8 * (1 - 1 / 28)) / 0.25)
     run.selections["y"] = 0.0
     assert math.isnan(audit.predicted_gain(run))
 

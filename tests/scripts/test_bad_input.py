@@ -1,6 +1,5 @@
 """Every command rejects bad input with one line and exit status 2, and changes no file."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from benchmarks import memory, scaling, step
 from experiments import sampler_lab
 from plumbing.files import digest, write_lines
 from scripts import audit, compare, embed, evaluate, plot, replay, report
+from tests.helpers.files import change
 from tests.helpers.ranks import DEMO, contents
 from tests.helpers.runs import GOLDILOCKS, make_run, selection
 
@@ -69,9 +69,7 @@ def runs(tmp_path, monkeypatch):
     for file in ("damaged/samples.jsonl", "torn_metrics/metrics.jsonl"):
         Path(file).write_text('oops\n{"step": 1}\n')
     for name, removed in (("first_version", "student_ranks"), ("later_version", "epsilon")):
-        config = json.loads(Path("uniform/config.json").read_text())
-        del config[removed]
-        Path(name, "config.json").write_text(json.dumps(config))
+        change(Path(name, "config.json"), **{removed: None})
 
 
 @pytest.mark.parametrize(("script", "flags", "message"), CASES)

@@ -1,6 +1,6 @@
 """decontaminate: copies that must be found, and problems that only resemble one."""
 
-from scripts.decontaminate import CONTAINS, SAME, Evaluation, words_of
+from scripts.decontaminate import CONTAINS, SAME, Evaluation
 
 JANET = (
     "Janet’s ducks lay 16 eggs per day. She eats three for breakfast every morning and bakes "
@@ -46,8 +46,3 @@ def test_copies_are_found_and_other_problems_are_kept():
     for variants, expected in ((COPIES, SAME), (CONTAINED, CONTAINS), (KEPT, None)):
         for name, text in variants.items():
             assert (evaluation.find(text) or [None])[0] == expected, name
-
-
-def test_words_by_hand():
-    words = ["2", "x", "-", "1", "cdot", "80000", "=", ".5", "cm"]
-    assert [*words_of("\\left(2x-1\\right)\\cdot 80,000 = .5\\,\\text{cm}")] == words

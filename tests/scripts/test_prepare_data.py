@@ -107,23 +107,17 @@ def test_every_row_of_a_table_is_written_or_counted(tmp_path, copy):
 
 
 def test_the_validation_split_is_the_smallest_ranks_of_the_normalised_texts(tmp_path, copy):
-    for seed in range(3):
-        _, *splits = run(copy, tmp_path / str(seed), f"--val_size 2 --seed {seed}")
-        train, val = ([normalise(row["problem"]) for row in split] for split in splits)
-        texts = ["what is 1+1?", "find x.", "area?", "half?"]
-        texts.sort(key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
-        assert (val, train) == (texts[:2], texts[2:])
-
-
-def test_keep_repeats_writes_every_training_row_and_no_validation_problem(tmp_path, copy):
+    """--keep_repeats writes every training row, and no validation problem."""
     usable_rows = {"what is 1+1?": 4, "find x.": 3, "area?": 1, "half?": 1}
-    for seed in range(4):  # each of the four problems is held out once
-        flags = f"--val_size 1 --keep_repeats --seed {seed}"
-        manifest, train, val = run(copy, tmp_path / str(seed), flags)
-        held_out = normalise(val[0]["problem"])
-        assert held_out not in {normalise(row["problem"]) for row in train}
-        assert len(train) == manifest["train_rows"] == 9 - usable_rows[held_out]
-        assert 12 == len(train) + len(val) + sum(manifest["dropped_rows"].values())
+    for seed in range(3):
+        flags = f"--val_size 2 --keep_repeats --seed {seed}"
+        manifest, *splits = run(copy, tmp_path / str(seed), flags)
+        train, val = ([normalise(row["problem"]) for row in split] for split in splits)
+        texts = [*usable_rows]
+        texts.sort(key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
+        assert (val, sorted({*train}, key=texts.index)) == (texts[:2], texts[2:])
+        assert len(train) == manifest["train_rows"] == sum(usable_rows[text] for text in texts[2:])
+        assert 12 == len(train) + 2 + sum(manifest["dropped_rows"].values())
 
 
 def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, copy, hub):
@@ -142,21 +136,17 @@ def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, co
     assert [Path(name).name[:9] for name in manifest["files"]] == ["cot-00000", "cot-00001"]
 
 
-def test_a_custom_file_keeps_its_other_columns(tmp_path):
+def test_a_custom_file_keeps_its_other_columns_and_its_usable_rows(tmp_path):
+    """An unverifiable answer has two rows of three."""
     rows = table(OWN + " topic extra_info", ("a", "1", "sums", {"of": [1, 2]}), ("b", "2"))
-    copy = write(tmp_path / "a.parquet", rows)
-    held_out = write(tmp_path / "b.jsonl", table(OWN, ("B", "2")))
-    _, train, val = run(copy, tmp_path / "out", f"--source own --val_copy {held_out}")
-    assert (train, [row["problem"] for row in val]) == (rows[:1], ["B"])
-
-
-def test_numbers_become_text_and_unverifiable_answers_are_dropped(tmp_path):
-    """Also where an unverifiable answer has two rows of three."""
-    rows = table(OWN, ("Größe?", 18), ("b", 0.5), ("b", "{{"), ("b", "{{"), ("d", None))
-    copy = write(tmp_path / "in.jsonl", rows)
-    manifest, *splits = run(copy, tmp_path / "out", "--source own --val_size 1")
-    assert {row["expected_answer"] for split in splits for row in split} == {"18", "0.5"}
-    assert manifest["dropped_rows"] == {"empty_answer": 1, "unverifiable_answer": 2}
+    rows += table(OWN, ("Größe?", 18), ("c", 0.5), ("c", "{{"), ("c", "{{"), ("d", None))
+    copy = write(tmp_path / "a.jsonl", rows)
+    held_out = write(tmp_path / "b.parquet", table(OWN, ("B", "2")))
+    manifest, train, val = run(copy, tmp_path / "out", f"--source own --val_copy {held_out}")
+    assert rows[0] in train and [row["problem"] for row in val] == ["B"]
+    assert {row["expected_answer"] for row in train} == {"1", "18", "0.5"}
+    drops = {"same_as_evaluation": 1, "empty_answer": 1, "unverifiable_answer": 2}
+    assert manifest["dropped_rows"] == drops
 
 
 GOOD_LINE = '{"problem": "a", "expected_answer": "1"}\n'
@@ -201,33 +191,30 @@ def test_earlier_files_survive_other_settings_and_a_failure_while_writing(
     assert contents(out) == before
 
 
-@pytest.fixture
-def math(tmp_path):
-    """A folder with MATH in two splits, and a file with MATH-500."""
-    splits = {"train": [("What is 1+1?", "We add: \\boxed{3}, no, \\boxed{2}.")]}  # the last box
-    splits["train"] += [("No box?", "It is 5."), ("Open box?", "\\boxed{5")]
-    splits["test"] = [("Held  OUT?", "\\boxed{7}"), ("Held out and useless?", "\\boxed{8}")]
-    splits["test"] += [("A third?", "\\boxed{\\frac{1}{3}}")]
-    for split, rows in splits.items():
-        rows = table("problem solution level", *((*row, "5") for row in rows))
-        write(tmp_path / f"MATH/data/{split}{PART}", rows)
-    rows = [("Held out?", "7", 5), ("Held out and useless?", "", 5), ("Only there?", "9", 5)]
-    return tmp_path / "MATH", write(tmp_path / "math500.jsonl", table(ANSWER + " level", *rows))
-
-
-def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path, math):
+def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path):
     """Training on one of MATH's two splits would silently be another experiment."""
-    flags = f"--source math --val_copy {math[1]}"
-    manifest, *rows = run(math[0], tmp_path / "out", flags)
-    assert manifest["rows_read"] == 6
-    assert manifest["dropped_rows"] == {"no_box": 2, "same_as_evaluation": 2}
+    splits = {
+        "train": [
+            ("What is 1+1?", "\\boxed{3}, no, \\boxed{2}.", "5"),
+            ("No box?", "It is 5.", "5"),
+        ],
+        "test": [("Held  OUT?", "\\boxed{7}", "5"), ("A third?", "\\boxed{\\frac{1}{3}}", "5")],
+    }
+    splits["test"] += [("Useless?", "\\boxed{8}", "5")]  # as the test set's answer is empty
+    folder, val_copy = tmp_path / "MATH", tmp_path / "math500.jsonl"
+    for split, rows in splits.items():
+        write(folder / f"data/{split}{PART}", table("problem solution level", *rows))
+    write(val_copy, table(ANSWER + " level", ("Held out?", "7", 5), ("Useless?", "", 5)))
+    flags = f"--source math --val_copy {val_copy}"
+    manifest, *rows = run(folder, tmp_path / "out", flags)
+    assert manifest["rows_read"] == 5
+    assert manifest["dropped_rows"] == {"no_box": 1, "same_as_evaluation": 2}
     assert manifest["validation"]["dropped_rows"] == {"empty_answer": 1}
     train, val = ({row["problem"]: row["expected_answer"] for row in split} for split in rows)
-    assert train == {"What is 1+1?": "2", "A third?": r"\frac{1}{3}"}
-    assert val == {"Held out?": "7", "Only there?": "9"}
-    (math[0] / f"data/test{PART}").unlink()
+    assert train == {"What is 1+1?": "2", "A third?": r"\frac{1}{3}"} and val == {"Held out?": "7"}
+    (folder / f"data/test{PART}").unlink()
     with pytest.raises(InputError, match="file of a split 'test'"):
-        run(math[0], tmp_path / "other", flags)
+        run(folder, tmp_path / "other", flags)
 
 
 @pytest.mark.parametrize(
@@ -243,93 +230,68 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path, math):
         (f"--copy {ROOT}/docs", "docs: no .jsonl, .parquet or .json file of a split 'cot'"),
     ],
 )
-def test_bad_settings_are_rejected_and_nothing_is_written(flags, message, tmp_path, math):
+def test_bad_settings_are_rejected_and_nothing_is_written(flags, message, tmp_path, copy):
     with pytest.raises(ValueError, match=message):
-        run(math[0], tmp_path / "out", flags)
+        run(copy, tmp_path / "out", flags)
     assert not (tmp_path / "out").exists()
 
 
-WORD, HEAD = "math-word-problem", "Solve the following math problem step by step. The last line of"
-HEAD += " your response should be of the form Answer: $Answer.\n\n"
+HEAD = "Solve the following math problem step by step. The last line of your response should be of"
+HEAD += " the form Answer: $Answer.\n\n"
 TAIL = '\n\nRemember to put your answer on its own line after "Answer:".'
-ONE, TWO = table(QUESTION, ("One?", "1+0=<<1+0=1>>1\n#### 1"), ("Many?", "#### 1,000"))
-UNMARKED, TESTED = table(QUESTION, ("None?", "It is 5"), ("Tested?", "#### 3"))
-AB = f"{HEAD}a\n\nb{TAIL}"
-NUMINA = "problem answer problem_is_valid solution_is_valid question_type source"
-NUMINA_DROPS = "question_type=proof", "answer=proof"
-NUMINA_DROPS += "other_problem_is_valid", "other_solution_is_valid"
-# Source -> its files, the columns written for each problem, and the dropped rows if there are any.
-FORMATS = {
-    "gsm8k": (
-        {
-            f"main/train{PART}": [ONE, TWO, UNMARKED, TESTED],
-            f"main/test{PART}": [TESTED],
-            f"socratic/train{PART}": table(QUESTION, ("Other?", "#### 9")),
-        },
-        {"One?": ("1",), "Many?": ("1000",), "Tested?": ("3",)},
-        {"no_####": 1, "same_as_evaluation": 1},
-    ),
-    "dapo": (
-        {
-            "data/dapo-math-17k.parquet": [
-                {"prompt": [{"content": text}], "reward_model": {"ground_truth": "34"}}
-                for text in (AB, AB, f"{HEAD}c{TAIL}", "Solve d")
-            ]
-        },
-        {"a\n\nb": ("34",), "c": ("34",)},
-        {"repeat": 1, "other_prompt": 1},
-    ),
-    "dapo-en": (
-        {
-            f"en/train{PART}": table("prompt solution", ("a", "34"), (f"{HEAD}b{TAIL}", "1")),
-            f"all/train{PART}": table("prompt solution", ("汉", "1")),
-        },
-        {"a": ("34",), "b": ("1",)},
-    ),
-    "numina": (
-        {
-            f"data/train{PART}": table(
-                NUMINA,
-                ("a", "1", "Yes", "Yes", WORD, "cn_k12"),
-                ("b", "B", "Yes", "Yes", "MCQ", "cn_k12"),
-                ("c", "1", "Yes", "Yes", "proof"),
-                ("d", "proof", "Yes", "Yes", WORD),
-                ("e", "1", "Incomplete", "Yes", WORD),
-                ("f", "1", "Yes", "Problem not solved", WORD),
-            )
-        },
-        {"a": ("1", "cn_k12"), "b": ("B", "cn_k12")},
-        dict.fromkeys(NUMINA_DROPS, 1),
-    ),
-}
+DAPO, EN, GOLD = "prompt reward_model", "prompt solution", {"ground_truth": "34"}
 BIG_MATH, DEEPMATH = "problem answer source llama8b_solve_rate", "question final_answer difficulty"
-for name, file, columns, row, written in (
-    ("gsm8k-test", f"main/test{PART}", QUESTION, ("a", "#### 3"), ("3",)),
-    ("gsm8k-platinum", f"main/test{PART}", QUESTION, ("a", "#### 3"), ("3",)),
-    ("math500", "test.jsonl", ANSWER + " level", ("a", "7", 5), ("7", 5)),
-    ("deepscaler", "deepscaler.json", ANSWER, ("a", "1"), ("1",)),
-    ("big-math", f"train{PART}", BIG_MATH, ("a", "1", "harp", 0.0625), ("1", 0.0625, "harp")),
-    ("deepmath", f"train{PART}", DEEPMATH, ("a", "0", 5.5), ("0", 5.5)),
-    ("aime24", f"data/train{PART}", ANSWER, ("a", "033"), ("033",)),
-    ("aime25", "test.jsonl", ANSWER, ("a", "70"), ("70",)),
-    ("amc23", f"test{PART}", QUESTION, ("a", "27.0"), ("27.0",)),
-):
-    FORMATS[name] = {file: table(columns, row, ("b", *row[1:]))}, {"a": written, "b": written}
+NUMINA = "problem answer problem_is_valid solution_is_valid question_type source"
+FORMATS = [  # source, file, columns, a row; what is written, or why it is dropped; None: not read
+    ("gsm8k", "main/train", QUESTION, ("a", "1+0=<<1+0=1>>1\n#### 1"), ("a", "1")),
+    ("gsm8k", "main/train", QUESTION, ("b", "#### 1,000"), ("b", "1000")),
+    ("gsm8k", "main/train", QUESTION, ("c", "It is 5"), "no_####"),
+    ("gsm8k", "main/train", QUESTION, ("Tested?", "#### 3"), "same_as_evaluation"),
+    ("gsm8k", "main/test", QUESTION, ("Tested?", "#### 3"), ("Tested?", "3")),
+    ("gsm8k", "socratic/train", QUESTION, ("d", "#### 9"), None),
+    ("dapo", "data/dapo", DAPO, ([{"content": f"{HEAD}a\n\nb{TAIL}"}], GOLD), ("a\n\nb", "34")),
+    ("dapo", "data/dapo", DAPO, ([{"content": f"{HEAD}c{TAIL}"}], GOLD), ("c", "34")),
+    ("dapo", "data/dapo", DAPO, ([{"content": "Solve d"}], GOLD), "other_prompt"),
+    ("dapo-en", "en/train", EN, ("a", "34"), ("a", "34")),
+    ("dapo-en", "en/train", EN, (f"{HEAD}b{TAIL}", "1"), ("b", "1")),
+    ("dapo-en", "all/train", EN, ("汉", "1"), None),
+    ("numina", "train", NUMINA, ("a", "1", "Yes", "Yes", "word", "cn"), ("a", "1", "cn")),
+    ("numina", "train", NUMINA, ("b", "B", "Yes", "Yes", "MCQ", "cn"), ("b", "B", "cn")),
+    ("numina", "train", NUMINA, ("c", "1", "Yes", "Yes", "proof"), "question_type=proof"),
+    ("numina", "train", NUMINA, ("d", "1", "Yes", "No", "MCQ"), "other_solution_is_valid"),
+    ("deepscaler", "deepscaler.json", ANSWER, ("a", "1"), ("a", "1")),
+    ("deepscaler", "deepscaler.json", ANSWER, ("b", "2"), ("b", "2")),
+    ("big-math", "train", BIG_MATH, ("a", "1", "harp", "0.25"), ("a", "1", 0.25, "harp")),
+    ("big-math", "train", BIG_MATH, ("b", "1", "harp", None), ("b", "1", "harp")),
+    ("deepmath", "train", DEEPMATH, ("a", "0", 5.5), ("a", "0", 5.5)),
+    ("deepmath", "train", DEEPMATH, ("b", "0", None), ("b", "0")),
+    ("gsm8k-test", "main/test", QUESTION, ("a", "#### 3"), ("a", "3")),
+    ("gsm8k-platinum", "main/test", QUESTION, ("a", "#### 3"), ("a", "3")),
+    ("math500", "test.jsonl", ANSWER + " level", ("a", "7", 5), ("a", "7", 5)),
+    ("aime24", "data/train", ANSWER, ("a", "033"), ("a", "033")),
+    ("aime25", "test.jsonl", ANSWER, ("a", "70"), ("a", "70")),
+    ("amc23", "test", QUESTION, ("a", "27.0"), ("a", "27.0")),
+]
 
 
 @pytest.mark.parametrize("name", sorted(set(SOURCES) - {"openmathreasoning", "math", "own"}))
 def test_a_source_is_read_in_the_format_of_the_hub(name, tmp_path, hub):
-    """Written in this order: answer, pass rate, difficulty or origin."""
-    files, expected, *dropped = FORMATS[name]
-    source, out = SOURCES[name], tmp_path / "out"
+    source, out, files, written, dropped = SOURCES[name], tmp_path / "out", {}, [], {}
+    for _, path, columns, row, result in filter(lambda line: line[0] == name, FORMATS):
+        file = path if path.endswith(("jsonl", "json")) else path + PART
+        files.setdefault(file, []).extend(table(columns, row))
+        if isinstance(result, str):
+            dropped[result] = 1
+        elif result:
+            written.append(result)
     for path, rows in files.items():
         write(hub(source.hub_id) / path, rows)
     val_size = "" if source.held_out or source.evaluation else " --val_size 1"
     manifest = prepare(arguments(f"--source {name} --out {out}{val_size}".split()))
     rows = [row for file in out.glob("*.jsonl") for row in read_lines(file)]
-    assert {row.pop("problem"): tuple(row.values()) for row in rows} == expected
-    assert all(set(row) <= {"expected_answer", "pass_rate", source.keep} for row in rows)
-    assert manifest["dropped_rows"] == dict(*dropped)
+    assert sorted(tuple(row.values()) for row in rows) == sorted(written)
+    assert all({*row} <= {"problem", "expected_answer", "pass_rate", source.keep} for row in rows)
+    assert manifest["dropped_rows"] == dropped
     assert (out / "train.jsonl").exists() != source.evaluation
 
 

@@ -1,20 +1,13 @@
 """Stress test of verify.py: grade generated answers, and measure time and memory.
 
     python -m tests.stress.fuzz_verifier --golds problems.jsonl     # ten minutes
-    python -m tests.stress.fuzz_verifier --repeat 20 --cases cases.jsonl
-
-With --repeat it only counts verdicts that differ between repeated gradings, with new and used
-workers, one and four, on an idle machine and on a loaded one.
 
 Exit status 1: a bad verdict, a crashed worker, or a limit on time or memory that did not hold.
 """
 
-import itertools
-import os
 import random
 import re
 import resource
-import subprocess
 import sys
 import time
 from itertools import compress
@@ -24,11 +17,12 @@ import pandas
 
 from plumbing.command_line import count
 from scripts import analysis
+from tests.helpers.models import ROOT
 from verify import Verifier
 
 # Limits: seconds for an answer, size of a worker, growth of the parent over many calls.
 SECONDS, WORKER_MB, GROWTH_MB = 3.0, 1024, 20
-DEMO = Path(__file__).resolve().parents[2] / "demo" / "train.jsonl"
+DEMO = ROOT / "demo/train.jsonl"
 
 # A gold, right answers (+) and wrong ones (-), three spaces apart; «» are an f-string's braces.
 CASES = r"""
@@ -170,36 +164,6 @@ def grade(number: int, golds: list[str], rng: random.Random) -> pandas.DataFrame
     return pandas.DataFrame(rows, columns=["family", "expected", "status", "seconds", "case"])
 
 
-def count_flips(cases: list[tuple[str, str]], repeats: int) -> int:
-    """Grade (gold, completion) pairs `repeats` times in each of 12 conditions; print and return
-    how many have not the same status everywhere. New workers are replaced every 500 answers."""
-    statuses = [set() for _ in cases]
-    conditions = list(itertools.product((0, 1, 3), (1, 4), (500, len(cases))))
-    for repeat, (load, workers, size) in itertools.product(range(repeats), conditions):
-        command = [sys.executable, "-c", "while True: pass"]
-        spinning = [subprocess.Popen(command) for _ in range(load * os.cpu_count())]
-        order = random.Random(repeat).sample(range(len(cases)), len(cases))
-        start = time.monotonic()
-        try:
-            for first in range(0, len(order), size):
-                batch = order[first : first + size]
-                with Verifier(workers=workers) as verifier:
-                    golds, completions = zip(*(cases[i] for i in batch), strict=True)
-                    for _ in range(1 if size == 500 else 2):
-                        verdicts = verifier.grade(completions, golds)
-                        for i, verdict in zip(batch, verdicts, strict=True):
-                            statuses[i].add(verdict.status)
-        finally:
-            for process in spinning:
-                process.kill()
-        flips = [(case, seen) for case, seen in zip(cases, statuses, strict=True) if len(seen) > 1]
-        print(f"{repeat + 1}. {len(spinning)} spinning processes, {workers} workers, ", end="")
-        print(f"{'new' if size == 500 else 'used'}: {time.monotonic() - start:.0f} s, ", end="")
-        print(f"{len(flips)} of {len(cases)} verdicts flipped so far", flush=True)
-    print(*flips, sep="\n")
-    return len(flips)
-
-
 def growth_mb(calls: int) -> float:
     """Return how much this process's peak memory grows over so many calls of a Verifier, in MB."""
     with Verifier(workers=1) as verifier:
@@ -216,20 +180,11 @@ def main() -> int:
     add("--answers", type=count, default=20_000, help="generated answers")
     add("--calls", type=count, default=100_000, help="calls over which memory may grow")
     add("--golds", type=Path, default=DEMO, help="JSON lines with expected_answer")
-    add("--repeat", type=int, default=0, help="gradings in each condition")
-    add("--cases", type=Path, help="more for --repeat: JSON lines with gold and completion")
     add("--seed", type=int, default=0)
     options = parser.parse_args()
     with analysis.one_line("fuzz_verifier"):
         table = analysis.read_table(options.golds, "expected_answer")
     golds = table.expected_answer.astype(str).str.strip().tolist()
-    if options.repeat:
-        answers = generate(options.answers, golds, random.Random(options.seed))
-        cases = [(gold, completion) for _, _, gold, completion in answers]
-        if options.cases:
-            table = analysis.read_table(options.cases, "completion")
-            cases += zip(table.gold.astype(str), table.completion, strict=True)
-        return int(count_flips(cases, options.repeat) > 0)
     growth = growth_mb(options.calls)
     rows = grade(options.answers, golds, random.Random(options.seed))
     print(pandas.crosstab([rows.family, rows.expected], rows.status).to_string())

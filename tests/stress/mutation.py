@@ -13,8 +13,7 @@ from pathlib import Path
 
 from plumbing.errors import InputError
 from scripts import analysis
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers.models import ROOT
 
 # A fault is two lines: name | file | test, then the old text, which the file has exactly once, and
 # the new one. The test grpo::x is test_x of the file test_grpo.py.

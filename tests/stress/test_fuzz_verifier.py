@@ -20,17 +20,6 @@ def test_the_verifier_gives_no_bad_verdict(tmp_path):
     assert "right, respelled" in done.out and "bad verdicts: 0" in done.out
 
 
-def test_repeat_counts_the_answers_whose_verdicts_differ(monkeypatch, capsys):
-    verdicts = (Verdict(0.0, status) for status in ["wrong", "timeout", *["wrong"] * 99])
-    verifier = MagicMock()
-    verifier.__enter__.return_value = verifier
-    verifier.grade = lambda completions, _: [Verdict(0.0, "no_box"), next(verdicts)]
-    monkeypatch.setattr(fuzz_verifier, "Verifier", lambda workers: verifier)
-    monkeypatch.setattr(fuzz_verifier.random.Random, "sample", lambda *_: [0, 1])
-    assert fuzz_verifier.count_flips([("5", ""), ("x", "5")], repeats=1) == 1
-    assert "1 of 2 verdicts flipped so far\n(('x', '5'), {" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("status", "family"), [("correct", "hack"), ("wrong", "right, respelled"), ("crash", "noise")]
 )

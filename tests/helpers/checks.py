@@ -1,8 +1,19 @@
-"""Comparison in float64."""
+"""Errors of one line, and comparison in float64."""
 
+from contextlib import contextmanager
+
+import pytest
 import torch
 
 FLOAT64 = {"dtype": torch.float64}
+
+
+@contextmanager
+def rejected(message: str):
+    """Expect an error of one line with this message."""
+    with pytest.raises((ValueError, OSError)) as error:
+        yield
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def close(actual, expected, tolerance=1e-9):

@@ -1,15 +1,26 @@
-"""The memory formula: activations against autograd, parts by hand, what the command prints."""
+"""Formulas for bytes, floors and exchanges: by hand, and against torch's own counts."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
+import train
 from benchmarks import memory
-from benchmarks.memory import GIB, USABLE, Run, activation_bytes, adapter_parameters, training_bytes
-from benchmarks.roofline import Shape
+from benchmarks.memory import GIB, Run, activation_bytes, adapter_parameters, training_bytes
+from benchmarks.roofline import SHAPES, SIZES, Machine, Shape, floors, model_config
+from benchmarks.scaling import Assumptions, step_seconds
 from teacher import LORA_RANK, add_lora
 from tests.helpers.models import FAMILIES
-from tests.helpers.shapes import TINY
+
+# Hidden 4, MLP 6, 2 layers, 2 heads and 1 key-value head of 3, 10 words, tied: 328 weights.
+TINY = Shape(
+    SimpleNamespace(
+        model_type="llama", **dict(zip(SIZES, (4, 6, 2, 2, 1, 3, 10, True), strict=True))
+    )
+)
 
 
 @pytest.fixture(autouse=True)
@@ -85,15 +96,6 @@ def test_settings_change_a_student_rank_by_what_they_need():
     assert student("--kl_coef", "0.1", ranks=8) - six == pytest.approx(4 / 6 + 2)  # a second policy
 
 
-@pytest.mark.parametrize("ranks", [1, 8])
-def test_most_rows_fit_and_one_more_does_not(ranks):
-    rows = Run.parse(["--preset=one-gpu"], ranks).most_rows(24)
-    for batch, fits in ((rows, True), (rows + 1, False)):
-        run = Run.parse(["--preset=one-gpu", f"--per_device_batch_size={batch}"], ranks)
-        assert run.fits(24) == fits == (run.gib()["student"] <= USABLE * 24)
-    assert Run.parse(["--activation_checkpointing"], 8).most_rows(24) == 0  # too small a teacher's
-
-
 def test_command_prints_presets_and_one_run(capsys):
     assert memory.main([]) == 0
     assert "| **peak of a student rank** |" in capsys.readouterr().out
@@ -101,7 +103,43 @@ def test_command_prints_presets_and_one_run(capsys):
     assert "| fits 24 GiB | yes |" in capsys.readouterr().out
 
 
-def test_unknown_model_type_has_no_formula(monkeypatch):
-    monkeypatch.setattr(TINY, "family", "gpt_neox")
-    with pytest.raises(memory.InputError, match="no memory formula for model type 'gpt_neox'"):
-        activation_bytes(TINY)
+@pytest.mark.parametrize("name", SHAPES)
+def test_parameters_and_flops_of_a_shape_are_those_of_its_model(name):
+    """Norms and biases, which are left out, are below 0.1%."""
+    config = model_config(name, num_hidden_layers=2)
+    shape, T = Shape(config), 5
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        with FlopCounterMode(display=False) as counter:
+            model(torch.zeros(1, T, dtype=torch.long))
+    assert shape.parameters == pytest.approx(sum(p.numel() for p in model.parameters()), rel=1e-3)
+    flops = shape.forward_flops(T, T * T, T)  # eager attention also computes masked scores
+    assert flops == pytest.approx(counter.get_total_flops(), rel=1e-3)
+
+
+def test_floors_by_hand():
+    """Two prompts of 3 tokens, two completions each; two ranks train on the second prompt's."""
+    rows = {"prompt_B": [3] * 4, "new_B": [2, 1, 2, 3], "live": [2, 3], "G": 2, "ranks": 2}
+    flops = floors(TINY, Machine(bandwidth=1e30, rate=1), **rows, size=4)
+    # 2 x 3 prompt tokens attend to 12 keys and make the first tokens; then 1 + 0 + 1 + 2 tokens
+    # attend to 4, none, 4, and 4 + 5.
+    assert flops["rollout_s"] == TINY.forward_flops(6 + 4, 12 + 4 + 4 + 9, 2 + 4) / 2
+    assert flops["train_s"] == pytest.approx(3 * TINY.forward_flops(5 + 6, 15 + 21, 2 + 3) / 2)
+    moved = floors(TINY, Machine(bandwidth=1, rate=1e30), **rows, size=4)
+    # float32: 328 weights at 2 positions; keys and values of 17 tokens, 2 x 2 layers x 3 each.
+    assert moved["rollout_s"] == 4 * (2 * 328 + 17 * 12 / 2)
+    assert moved["train_s"] == pytest.approx(7 * 4 * 328 / 2 + (4 + 4) * 328)
+    # 2 layers of 10 kernels, and 3: in one pass for the prompts, one for each of two more tokens.
+    launched = floors(TINY, Machine(bandwidth=1e30, rate=1e30, launch=1.0), **rows, size=4)
+    assert launched["rollout_s"] == 23 * 3 and launched["train_s"] == pytest.approx(23 * 3)
+    machine = Machine(bandwidth=10.0, rate=100.0)  # the slower of the two counts
+    assert machine.floor(flops=300, moved=20) == 3.0 and machine.floor(flops=100, moved=20) == 2.0
+
+
+def test_exchange_and_training_by_hand():
+    c = train.parse([])
+    one, two = (step_seconds(TINY, TINY, c, cards, Assumptions()) for cards in (8, 16))
+    # A float32 gradient and two bf16 copies of 328 weights; 6 ranks, then 12 on two machines.
+    assert one["exchange"] == pytest.approx(8 * 328 * 5 / 6 / 300e9)
+    assert two["exchange"] == pytest.approx(8 * 328 * 11 / 12 / 40e9)
+    assert one["train"] == pytest.approx(2 * two["train"], rel=1e-3)
