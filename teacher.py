@@ -8,7 +8,6 @@ FSDP averages their gradients. Without teacher ranks the student's process calls
 """
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
@@ -25,9 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from plumbing.batches import pad
 from plumbing.checkpoint import Learner
-from plumbing.decoding import fuse_norms
 from plumbing.errors import NonFiniteError
-from plumbing.files import plain
 from plumbing.models import check_directory, checksum, load, trial
 from sampler import Outcomes, Sampler, Selections, utility_target
 
@@ -108,16 +105,6 @@ def check_teacher(name: str, tokens: int) -> None:
         raise ValueError(f"model {name!r} cannot be a teacher's backbone: predicts {f_B.tolist()}")
 
 
-class ShardedAdamW(torch.optim.AdamW):
-    """AdamW that updates the shards themselves, not DTensors: 300 of them cost more host time."""
-
-    def _init_group(self, *args):
-        has_complex = super()._init_group(*args)
-        for tensors in args[1:]:  # parameters, gradients, moments and counts of updates
-            tensors[:] = map(_local, tensors)
-        return has_complex
-
-
 class Teacher:
     """f_φ, its replay buffer and its optimizer: `predict` scores questions, `update` is Alg. 2.
     config: train.Config. shard: Layout.shard. group: the teacher ranks, None for one process."""
@@ -140,30 +127,24 @@ class Teacher:
             add_lora(backbone)
         self.model = UtilityModel(backbone, config.teacher_mode).to(device).eval()
         initial = checksum(self.model)  # while each rank holds all of it
-        if device.type == "cuda":
-            fuse_norms(self.model)
         # A single CPU rank has nothing to shard or cast, and FSDP would take a third of its time.
         if not self.frozen and (self.ranks > 1 or device.type != "cpu"):
             # The head in bf16 would make candidates' scores tie.
             shard(self.model, float32=[self.model.head], units=4)
         self.trainable = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = ShardedAdamW(
-            self.trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True
-        )
+        settings = {"lr": config.teacher_learning_rate, "weight_decay": 0.0, "fused": True}
+        self.optimizer = torch.optim.AdamW(self.trainable, **settings)
         self.learner = Learner(self.model, self.optimizer, lambda: initial, self.export)
         # A sliding window of (token ids, y).
         self.replay: deque[tuple[tuple[int, ...], float]] = deque(maxlen=config.replay_capacity)
         self.pushed = 0  # samples ever received
         self.updates = 0  # optimizer steps ever taken
         self.last_loss: float | None = None
-        self.learn_s = self.predict_s = 0.0
-        # The cache of embeddings is on the host: 100,000 take 0.6 GB.
-        self._encode, self._embed = map(lru_cache(100_000), (self._tokenise, self._embed_one))
+        self._embed = lru_cache(100_000)(self._embed_one)  # on the host: 0.6 GB
 
     @torch.no_grad()
     def predict(self, questions: list[str]) -> np.ndarray:
         """Compute f_φ of each question, float64 in [0, 0.5]. A collective of the teacher ranks."""
-        start = time.perf_counter()
         rows = [self._encode(question) for question in questions]
         # In order of length, for little padding; every ranks-th row, for equal work on all ranks.
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))[self.rank :: self.ranks]
@@ -175,7 +156,6 @@ class Teacher:
             utilities[batch] = f[: len(batch)].double().cpu()
         if self.group:  # each entry is nonzero on one rank only, so the sum is exact
             dist.all_reduce(utilities, group=self.group)
-        self.predict_s += time.perf_counter() - start
         return utilities.numpy()
 
     def update(self, question: str, successes: int, G: int, target=utility_target) -> None:
@@ -184,32 +164,25 @@ class Teacher:
         self.replay.append((self._encode(question), float(target(successes / G))))
         self.pushed += 1
         if self.pushed % self.config.teacher_update_every == 0:
-            start = time.perf_counter()
             self._refine()
-            self.learn_s += time.perf_counter() - start
 
     def _refine(self) -> None:
         """(Alg. 2, lines 9-17) Shuffle the buffer into batches once; train E epochs on the MSE.
-        Raises NonFiniteError if a gradient norm was not finite: no update was made from there on.
-        """
+        Raises NonFiniteError if a gradient was not finite, before a checkpoint can hold it."""
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.pushed)
         rows = [self.replay[i] for i in torch.randperm(len(self.replay), generator=generator)]
         size = self.config.teacher_batch_size * self.ranks
         batches = [self._batch(rows[i : i + size]) for i in range(0, len(rows), size)]
         self.model.train(self.config.teacher_mode == "lora")  # the only mode with dropout
-        # A fused optimizer makes no update where found_inf is 1. It stays 1, and the host reads the
-        # norms only after the last epoch: waiting for the device each time would leave it idle.
-        self.optimizer.found_inf = torch.zeros((), device=self.device)
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(self.config.seed * 1_000_003 + self.pushed + self.rank)
             steps = [self._step(*b) for _ in range(self.config.teacher_epochs) for b in batches]
         self.model.eval()
+        self.updates += len(steps)
         losses, norms = zip(*steps, strict=True)
-        for norm in torch.stack(norms).tolist():
-            self.updates += 1
-            if not math.isfinite(norm):
-                update = f"the teacher's gradient norm is {norm} at update {self.updates}"
-                raise NonFiniteError(f"{update}: no update was made")
+        if not torch.stack(norms).isfinite().all():  # read at the end: a wait would idle the device
+            updates = f"in one of the {len(steps)} updates up to update {self.updates}"
+            raise NonFiniteError(f"the teacher's gradient was not finite {updates}")
         total = torch.stack(losses[-len(batches) :]).sum().double().cpu()
         if self.shares > 1:
             dist.all_reduce(total, group=self.group)
@@ -228,13 +201,7 @@ class Teacher:
         part of the loss, and the gradient's norm, which is the same on all ranks."""
         loss = ((self.model(**inputs)[0] - y_b) ** 2).sum() / size
         (loss * self.shares).backward()  # FSDP averages over the ranks; the loss is a sum over them
-        with torch.no_grad():  # else to_local builds a graph
-            gradients = [_local(p.grad) for p in self.trainable]
-        norm = nn.utils.get_total_norm(gradients)
-        if self.shares > 1:
-            dist.all_reduce(norm.square_(), group=self.group)
-            norm.sqrt_()
-        self.optimizer.found_inf = torch.maximum(self.optimizer.found_inf, ~norm.isfinite())
+        norm = _full(nn.utils.get_total_norm([p.grad for p in self.trainable]))
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss.detach(), norm
@@ -253,21 +220,14 @@ class Teacher:
         """
         return self.model(*pad([ids], self.tokenizer.pad_token_id, self.device))[1][0].cpu()
 
-    def _tokenise(self, question: str) -> tuple[int, ...]:
+    def _encode(self, question: str) -> tuple[int, ...]:
         """Tokenize the raw question, cut at max_prompt_tokens (of the student's tokenizer)."""
         ids = self.tokenizer(question).input_ids[: self.config.max_prompt_tokens]
         return tuple(ids) or (self.tokenizer.pad_token_id,)
 
     def metrics(self) -> dict[str, float]:
-        """Return the MSE of the latest epoch, updates since the start, seconds since last call."""
-        metrics = {
-            "teacher_loss": self.last_loss,
-            "teacher_updates": self.updates,
-            "teacher_learn_s": self.learn_s,
-            "teacher_predict_s": self.predict_s,
-        }
-        self.learn_s = self.predict_s = 0.0
-        return metrics
+        """Return the MSE of the latest epoch, and the number of updates since the start."""
+        return {"teacher_loss": self.last_loss, "teacher_updates": self.updates}
 
     def state_dict(self) -> dict:
         """Return all state but model and optimizer, which a checkpoint holds sharded."""
@@ -290,9 +250,8 @@ class Teacher:
     def export(self, folder: Path) -> None:
         """Write backbone/ (a Hugging Face directory, LoRA merged) and head.safetensors in `folder`.
         A collective; the first teacher rank writes."""
-        state = self.model.state_dict().items()
-        full = ((k, p.full_tensor() if isinstance(p, DTensor) else p) for k, p in state)
-        weights = {name: parameter.cpu().contiguous() for name, parameter in full}
+        state = self.model.state_dict()
+        weights = {name: _full(parameter).cpu().contiguous() for name, parameter in state.items()}
         if self.rank:
             return
         for name in [name for name in weights if name.endswith(".base.weight")]:
@@ -350,27 +309,17 @@ class Prefetching:
         self.again = self.next[0].again
 
     def state_dict(self) -> dict:
-        pending = None
-        if self.next:
-            selections, metrics = self.next
-            # Seconds differ from rank to rank, and all ranks must return the same state.
-            metrics = {k: 0.0 if k.endswith("_s") else v for k, v in metrics.items()}
-            pending = selections.state_dict(), plain(metrics)
-        return {"sampler": self.sampler.state_dict(), "next": pending}
+        return {"sampler": self.sampler.state_dict(), "next": self.next, "again": self.again}
 
     def load_state_dict(self, state: dict) -> None:
         self.sampler.load_state_dict(state["sampler"])
-        self.next = None
-        if state["next"]:
-            selections, metrics = state["next"]
-            self.next = Selections.from_state(selections), metrics
-            self.again = self.next[0].again
+        self.next, self.again = state["next"], state["again"]
 
     def metrics(self) -> dict[str, float]:
         """Return the sampler's metrics when the latest proposals in use were made."""
         return self._metrics
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of a tensor that FSDP may have sharded."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+def _full(tensor: torch.Tensor) -> torch.Tensor:
+    """Gather a tensor that FSDP may have sharded."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import timedelta
@@ -45,7 +44,7 @@ class Layout:
         self.role = "teacher" if self.is_teacher else "student"
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
         self.device = self._pick_device(config.device)
-        self.sigterm = threading.Event()  # set when this rank has received SIGTERM or Ctrl-C
+        self.stopping = False  # whether this rank has received SIGTERM or Ctrl-C
 
     def _pick_device(self, wanted: str) -> torch.device:
         """Choose the CPU, or a GPU of this machine. A student and a teacher may share one."""
@@ -81,7 +80,7 @@ class Layout:
             store.set_timeout(timeout)
             # After `torchrun --max-restarts` the keys of the previous start must not be visible.
             store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
-        self.store, self.timeout = store, timeout
+        self.store = store
         settings = {"timeout": timeout, "store": store}
         dist.init_process_group(backend, rank=self.rank, world_size=self.world, **settings)
         ranks = list(range(self.world))

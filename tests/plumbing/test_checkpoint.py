@@ -72,13 +72,9 @@ def test_a_damaged_checkpoint_is_detected_and_the_previous_one_used(file, run, c
         checkpoint.latest_valid_checkpoint(run)
 
 
-def test_another_model_or_code_in_the_samplers_state_is_not_loaded(run):
-    folder = checkpoint.directory(run, 3)
+def test_another_model_is_not_loaded(run):
     with pytest.raises(Fault, match="step_3 cannot be loaded"):
-        checkpoint.load_learners(folder, None, trained(width=3))
-    torch.save(Path("any class"), folder / "sampler.pt")
-    with pytest.raises(InputError, match="delete it to resume from the previous"):
-        checkpoint.load_state(run, 3)
+        checkpoint.load_learners(checkpoint.directory(run, 3), None, trained(width=3))
 
 
 def test_a_full_disk_is_a_fault_that_costs_no_checkpoint(run):
