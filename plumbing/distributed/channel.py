@@ -28,15 +28,21 @@ class Channel:
         self.sent: list[tuple] = []  # the last message: gloo reads its tensors later
 
     def send(self, message) -> None:
-        """Send without waiting, except until the previous message has been read. All ranks of a
-        role call it; the first sends. Raises PeerLostError."""
+        """Send without waiting, once the previous message has been read. All ranks of a role call
+        it; the first sends. Raises PeerLostError."""
         if self.layout.first:
+            self.wait()
             content = torch.frombuffer(bytearray(pickle.dumps(message)), dtype=torch.uint8)
+            parts = torch.tensor([len(content)]), content
             with peer_errors():
-                for work, _ in self.sent:
-                    work.wait()
-                parts = torch.tensor([len(content)]), content
                 self.sent = [(dist.isend(part, self.peer), part) for part in parts]
+
+    def wait(self) -> None:
+        """Wait until the last message has been read."""
+        with peer_errors():
+            for work, _ in self.sent:
+                work.wait()
+        self.sent = []
 
     def receive(self):
         """Return the next message of the other role. Raises PeerLostError if that role has ended,
@@ -74,6 +80,7 @@ class RemoteSampler:
     def stop(self, finished: bool) -> None:
         """End `serve`; finished: whether the run has taken all its steps."""
         self.channel.send(("stop", finished))
+        self.channel.wait()
 
     def state_dict(self) -> None:
         """Return None: the teacher ranks save the sampler's state."""

@@ -3,8 +3,6 @@
 Bad files are in test_bad_input.py.
 """
 
-import json
-import resource
 import unicodedata
 from pathlib import Path
 
@@ -14,9 +12,7 @@ import pytest
 
 from plumbing.errors import InputError
 from plumbing.files import write_lines
-from plumbing.problems import Problems, check_data, normalise, prepare_missing
-from tests.helpers.models import ROOT
-from train import parse
+from plumbing.problems import Problems, normalise, prepare_missing
 
 GOOD = {"problem": "q", "expected_answer": "1"}
 
@@ -29,16 +25,10 @@ def write(path, *rows):
     return path
 
 
-def check(train, val, *flags):
-    flags = ["--preset", "demo", "--train_data", str(train), "--val_data", str(val), *flags]
-    check_data(parse(flags), prompt_tokens=0, needed=1)
-
-
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-@pytest.mark.parametrize("encode", [dict, json.dumps])
-def test_rows_and_the_extras_for_rewards(ending, encode, tmp_path):
+def test_rows_and_the_extras_for_rewards(ending, tmp_path):
     info = {"index": 7, "split": "train"}
-    first = {"problem": "é\n", "data_source": "gsm8k", "extra_info": encode(info)}
+    first = {"problem": "é\n", "data_source": "gsm8k", "extra_info": info}
     second = GOOD | {"data_source": None, "extra_info": None}
     problems = Problems(write(tmp_path / f"a.{ending}", GOOD | first, second))
     assert len(problems) == 2 and problems.question(np.int64(0)) == "é\n"
@@ -48,47 +38,11 @@ def test_rows_and_the_extras_for_rewards(ending, encode, tmp_path):
     assert plain.golds([0], extras=True) == (["2"], extras[:1])
 
 
-@pytest.mark.parametrize("bad", ["{cut", "[1]", 3])
-def test_extra_info_that_is_not_an_object_is_rejected_before_training(bad, tmp_path):
-    good = write(tmp_path / "good.jsonl", GOOD)
-    path = write(tmp_path / "bad.jsonl", *(GOOD | {"extra_info": info} for info in (None, bad)))
-    check(good, path)  # only a custom reward reads the column
-    with pytest.raises(InputError, match=r"bad\.jsonl: the extra_info of problem 1 is no JSON obj"):
-        check(good, path, "--reward", "mine.py")
-
-
 def test_a_column_by_its_distinct_values(tmp_path):
     levels = ["hard", "easy", None, "hard"]
     problems = Problems(write(tmp_path / "a.jsonl", *(GOOD | {"level": x} for x in levels)))
     values, row = problems.column("level")
     assert [values[i] for i in row] == levels and len(values) == 3
-
-
-def test_a_checked_file_takes_no_memory(tmp_path):
-    """8 ranks must not hold 8 copies of 3 million problems."""
-
-    def resident():  # MiB, mapped files and copies
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * resource.getpagesize() / 2**20
-
-    path = write(tmp_path / "a.jsonl", *[GOOD | {"problem": "x" * 2000}] * 20_000)  # 40 MB
-    Problems(path)  # converts the file
-    before, problems = resident(), Problems(path)
-    assert problems.answer(19_999) == "1" and resident() - before < 20
-
-
-def test_problems_in_both_files_are_counted_in_one_note(tmp_path, capsys):
-    texts = ["What is 1+1?", "what  is\n1+1?", "Half?", "A third?"]
-    train = write(tmp_path / "a.jsonl", *(GOOD | {"problem": text} for text in texts))
-    shared = write(tmp_path / "b.parquet", *(GOOD | {"problem": p} for p in ["WHAT is 1+1?", "x"]))
-    check(train, write(tmp_path / "c.jsonl", GOOD | {"problem": "What is 1+2?"}))
-    check(ROOT / "demo/train.jsonl", ROOT / "demo/val.jsonl")
-    assert capsys.readouterr().out == ""
-    check(train, shared)
-    note = capsys.readouterr().out
-    assert note.startswith(f"note: {shared} shares 1 of its 2 problems with the training ")
-    assert note.endswith(f"--source own --copy {train} --val_copy {shared}\n")
-    assert note.count("\n") == 1
 
 
 @pytest.mark.parametrize("text", ["ß İ ﬁ ｘ²", "A\u00a0b", "plain  ASCII\t\n", "\x1c a \x1f"])

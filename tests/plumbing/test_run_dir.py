@@ -79,17 +79,13 @@ def change(name, **settings):
 
 
 CONFIG, METRICS, SELECTIONS = "config.json", "metrics.jsonl", "selections.jsonl"
-REMEDY, OTHER = "restore it, or choose another --out", "another configuration: "
-GAP = f"{METRICS} lacks a step before 2: {REMEDY}"
-OLDER = "another version of this code (reward is missing): choose another --out"
+OTHER = "another configuration: "
 LINEAR = change(CONFIG, lr_schedule="linear")  # the rate depends on the number of steps
 SETTINGS = "sampler_args was 'temperature=0.1', is 'temperature=0.2'"
 REJECTED = {  # the damage, the error, flags
     "a config cut short": (write(CONFIG, "{"), "config.json is damaged ("),
-    "a gap": (write(METRICS, '{"step": 0}\n{"step": 2}\n'), GAP),
     "a torn line": (write(SELECTIONS, "{\n{}\n"), f"{SELECTIONS}, line 1: "),
-    "no step": (write(SELECTIONS, "{}\n"), f"{SELECTIONS} is damaged: {REMEDY}"),
-    "older code": (change(CONFIG, reward=None), OLDER),
+    "older code": (change(CONFIG, reward=None), OTHER + "reward was None, is ''"),
     "other data": (change(CONFIG, val_data_crc32=1), OTHER + "val_data_crc32 was 1, is"),
     "another seed": (lambda run: None, OTHER + "seed was 0, is 1", "--seed 1"),
     "sampler settings": (lambda run: None, OTHER + SETTINGS, "--sampler_args temperature=0.2"),
