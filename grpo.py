@@ -15,7 +15,6 @@ Shapes: P prompts, G completions of one, N response tokens of some rows laid end
 padding), D hidden size, V vocabulary.
 """
 
-import functools
 import math
 
 import torch
@@ -179,19 +178,10 @@ def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
     dtype = torch.promote_types(hidden_N_D.dtype, torch.float32)
     if hidden_N_D.dtype == dtype:
         return hidden_N_D @ weight_V_D.T
-    if _mm_returns(dtype, hidden_N_D.dtype, hidden_N_D.device):
-        return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=dtype)
-    return hidden_N_D.to(dtype) @ weight_V_D.T.to(dtype)
-
-
-@functools.cache
-def _mm_returns(dtype: torch.dtype, of: torch.dtype, device: torch.device) -> bool:
-    """Whether a device can multiply matrices of one dtype into another."""
-    x = torch.zeros(8, 8, dtype=of, device=device)
     try:
-        return torch.mm(x, x, out_dtype=dtype).dtype == dtype
-    except RuntimeError:  # NotImplementedError is one
-        return False
+        return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=dtype)
+    except RuntimeError:  # a CPU cannot multiply matrices of one dtype into another
+        return hidden_N_D.to(dtype) @ weight_V_D.T.to(dtype)
 
 
 def token_logprobs(
@@ -205,10 +195,7 @@ def token_logprobs(
 
     Both are at least float32. The (N, V) logits exist for `chunk` tokens at a time only (default:
     2^25 logits, 128 MiB in float32). `temperature` must be the one the tokens were sampled at: only
-    then is the ratio of policy_loss 1 before the first update. Raises ValueError without tokens.
-    """
-    if len(targets_N) == 0:
-        raise ValueError("token_logprobs needs at least one response token")
+    then is the ratio of policy_loss 1 before the first update."""
     chunk = chunk or max(1, 2**25 // len(weight_V_D))
     return _TokenLogprobs.apply(hidden_N_D, weight_V_D, targets_N, temperature, chunk)
 

@@ -327,9 +327,9 @@ FOLDER = Path(__file__).resolve().parent / "samplers"
 
 def file_of(spec: str) -> Path | None:
     """Return the file of the class that --sampler names; None if it is this file."""
-    if ".py" in spec:
-        return plugins.path_of(spec)
-    return None if spec in SAMPLERS else FOLDER / f"{spec}.py"
+    if spec in SAMPLERS:
+        return None
+    return plugins.path_of(spec) if ".py" in spec else FOLDER / f"{spec}.py"
 
 
 def find_sampler(spec: str) -> type[Sampler]:

@@ -232,8 +232,7 @@ class Teacher:
     def state_dict(self) -> dict:
         """Return all state but model and optimizer, which a checkpoint holds sharded."""
         return {
-            "replay_ids": [list(ids) for ids, _ in self.replay],
-            "replay_y": [y for _, y in self.replay],
+            "replay": list(self.replay),
             "pushed": self.pushed,
             "updates": self.updates,
             "last_loss": self.last_loss,
@@ -241,7 +240,7 @@ class Teacher:
 
     def load_state_dict(self, state: dict) -> None:
         self.replay.clear()
-        self.replay.extend(zip(map(tuple, state["replay_ids"]), state["replay_y"], strict=True))
+        self.replay.extend(state["replay"])
         self.pushed, self.updates = state["pushed"], state["updates"]
         self.last_loss = state["last_loss"]
         if self.updates == 0:  # torch's checkpointing invents a step where none was taken

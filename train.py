@@ -35,7 +35,7 @@ from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.metrics import Stopwatch, evaluate
-from plumbing.models import checksum, recompute_activations
+from plumbing.models import checksum, recompute_activations, trial
 from plumbing.problems import Problems, check_data
 from plumbing.progress import Console
 from plumbing.run_dir import RunDir
@@ -359,9 +359,10 @@ def check(config: Config, run: RunDir) -> int:
     check_model(c.model, c.max_prompt_tokens + c.max_completion_tokens)
     if sampler.uses_teacher:
         check_teacher(c.teacher_model, c.max_prompt_tokens)
-    encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
+    with trial(c.model, "cannot make a prompt"):  # a chat template is a program
+        empty = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))("")
     pool_size = c.candidates if issubclass(sampler, Pooled) else 1
-    check_data(c, len(encode("")), c.prompts_per_step * pool_size)
+    check_data(c, len(empty), c.prompts_per_step * pool_size)
     return run.open()
 
 

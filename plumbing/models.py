@@ -23,15 +23,16 @@ def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> t
         tokenizer = AutoTokenizer.from_pretrained(name, **trust)
         if not tokenizer("1 + 1").input_ids:  # transformers replaces a missing file by an empty one
             raise ValueError("its tokenizer has no vocabulary")
-    longest = getattr(config, "max_position_embeddings", None) or tokens
-    size, border = config.vocab_size, longrope_border(config) or tokens
+    size, longest = config.vocab_size, getattr(config, "max_position_embeddings", None) or tokens
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":  # beyond, a row is trained with other angles than drawn
+        longest = rope["original_max_position_embeddings"]
     row = f"tokens, and a row may take {tokens}: lower --max_prompt_tokens, --max_completion_tokens"
     problems = {
         "has no pad token: set tokenizer.pad_token, save it": tokenizer.pad_token_id is None,
         f"has {size} embeddings for {len(tokenizer)} tokens of its tokenizer": size
         < len(tokenizer),
         f"has room for {longest} {row}": tokens > longest,
-        f"changes its rotary angles beyond {border} {row}": tokens > border,
     }
     if found := [problem for problem, present in problems.items() if present]:
         raise ValueError(f"model {name!r} {found[0]}")
@@ -87,12 +88,3 @@ def recompute_activations(lm: PreTrainedModel) -> None:
     enable = getattr(lm, "activation_checkpointing_enable", None)
     (enable or lm.gradient_checkpointing_enable)({"use_reentrant": False})
     lm.train()
-
-
-def longrope_border(config) -> int | None:
-    """Return the length beyond which longrope changes a row's rotary angles: a longer row would be
-    trained on with other angles than its first tokens were generated with."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]  # one a layer type
-    longropes = [part for part in kinds if part.get("rope_type") == "longrope"]
-    return min((part["original_max_position_embeddings"] for part in longropes), default=None)

@@ -78,10 +78,8 @@ class Problems:
         """Return the arguments of verl's reward functions for a row: {"data_source": text,
         "extra_info": the column's value}, "" and None if there is no such column."""
         row = self.rows[int(index)]
-        return {
-            "data_source": str(row.get("data_source") or ""),
-            "extra_info": row.get("extra_info"),
-        }
+        source = {"data_source": str(row.get("data_source") or "")}
+        return source | {"extra_info": row.get("extra_info")}
 
     def golds(self, indices: list[int], extras: bool) -> tuple[list[str], list[dict] | None]:
         """Return the answers to some problems and, if asked for, their extras, for `Verifier`."""

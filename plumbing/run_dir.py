@@ -3,7 +3,7 @@
 import json
 import os
 import socket
-import uuid
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -65,21 +65,17 @@ class RunDir:
                 if any(p.name != "lock" and p.suffix != ".tmp" for p in entries):
                     message = "not empty, and holds no run; choose another directory"
                     raise InputError(f"{out}: {message}")
-            self._lock()
+            self.path.mkdir(parents=True, exist_ok=True)
+            # Kept until this process ends.
+            self.file_lock = filelock.FileLock(self.path / "lock", timeout=0, mode=0o666)
+            self.file_lock.acquire()
             return self._step_to_resume(settings) if settings.exists() else 0
+        except filelock.Timeout as error:  # an OSError, too
+            remedy = "another job is writing there; end it, or choose another"
+            raise InputError(f"{out}: {remedy}") from error
         except OSError as error:
             remedy = f"cannot be used ({error.strerror}): choose another"
             raise InputError(f"{out} {remedy}") from error
-
-    def _lock(self) -> None:
-        """Create the directory and keep other jobs out of it until this process ends."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.file_lock = filelock.FileLock(self.path / "lock", timeout=0, mode=0o666)
-        try:
-            self.file_lock.acquire()
-        except filelock.Timeout as error:
-            remedy = "another job is writing there; end it, or choose another"
-            raise InputError(f"--out {self.path}: {remedy}") from error
 
     def _step_to_resume(self, settings: Path) -> int:
         try:
@@ -109,14 +105,11 @@ class RunDir:
         same data files and, as --out, the same directory. All ranks call it after `open`."""
         n = self.layout
         n.assert_replicas_equal(**self.facts())
-        if n.world == int(os.environ.get("LOCAL_WORLD_SIZE", n.world)):
-            return
         # Each time a new name: a machine may have cached that an old one does not exist.
-        probe = self.path / n.on_first(lambda: f"{uuid.uuid4().hex}.tmp")
-        n.on_first(probe.touch)
+        probe = Path(n.on_first(lambda: tempfile.mkdtemp(".tmp", dir=self.path)))
         sees = n.gather((probe.exists(), socket.gethostname()))
         if n.rank == 0:
-            probe.unlink()
+            probe.rmdir()
         if blind := [machine for visible, machine in sees if not visible]:
             reason = f"{blind[0]} does not see what rank 0 writes there"
             raise InputError(f"--out {self.path}: {reason}; choose one that all machines share")

@@ -65,7 +65,7 @@ def test_rows_across_the_border_of_longropes_rotary_angles_are_rejected(check, t
     folder = save_tiny_model(tmp_path, "phi3", **settings)
     assert rejection(check, folder, 64) is None
     line = rejection(check, folder, 65)
-    assert "its rotary angles beyond 64 tokens, and a row may take 65: " in line
+    assert "has room for 64 tokens, and a row may take 65: " in line
 
 
 def put(path, new):

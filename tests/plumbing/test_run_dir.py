@@ -117,8 +117,8 @@ def test_settings_are_recorded_and_inexact_ones_may_change_with_a_note(whole, ru
 
 def test_a_directory_in_use_by_another_job_is_rejected(whole, run_dir):
     """Before anything is read, as it may change at any moment."""
-    other = run_dir(whole)
-    other._lock()
+    other = run_dir(whole, "--steps", 2)
+    other.open()
     with rejected("another job is writing there; end it, or choose another"):
         run_dir(whole, "--seed", 1).open()
     other.file_lock.release()
