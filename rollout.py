@@ -136,7 +136,10 @@ class Generator:
             self.record = Recorder(fusions(lm))
         self.varlen = varlen_works(lm)
         self.checkpoint_settings, lm.generation_config = lm.generation_config, GenerationConfig()
-        self.stop_ids = stop_ids(self.checkpoint_settings, tokenizer)
+        eos = self.checkpoint_settings.eos_token_id  # None, an int or a list
+        eos = eos if isinstance(eos, list) else [eos]
+        # The tokens that end a completion: the checkpoint's and the tokenizer's.
+        self.stop_ids = sorted({*eos, tokenizer.eos_token_id} - {None})
 
     @classmethod
     def load(cls, name: str, device: torch.device, tokenizer) -> "Generator":
@@ -212,12 +215,6 @@ class Generator:
         settings = self.checkpoint_settings.to_json_string()
         (folder / "generation_config.json").write_text(settings)
         self.tokenizer.save_pretrained(folder)
-
-
-def stop_ids(settings: GenerationConfig, tokenizer) -> list[int]:
-    """Return the tokens that end a completion: the checkpoint's and the tokenizer's."""
-    eos = settings.eos_token_id  # None, an int or a list
-    return sorted({*(eos if isinstance(eos, list) else [eos]), tokenizer.eos_token_id} - {None})
 
 
 def decode(

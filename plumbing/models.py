@@ -23,15 +23,15 @@ def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> t
         tokenizer = AutoTokenizer.from_pretrained(name, **trust)
         if not tokenizer("1 + 1").input_ids:  # transformers replaces a missing file by an empty one
             raise ValueError("its tokenizer has no vocabulary")
-    size, longest = config.vocab_size, getattr(config, "max_position_embeddings", None) or tokens
+    size, ids = config.vocab_size, len(tokenizer)
+    longest = getattr(config, "max_position_embeddings", None) or tokens
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":  # beyond, a row is trained with other angles than drawn
         longest = rope["original_max_position_embeddings"]
     row = f"tokens, and a row may take {tokens}: lower --max_prompt_tokens, --max_completion_tokens"
     problems = {
         "has no pad token: set tokenizer.pad_token, save it": tokenizer.pad_token_id is None,
-        f"has {size} embeddings for {len(tokenizer)} tokens of its tokenizer": size
-        < len(tokenizer),
+        f"has {size} embeddings for {ids} tokens of its tokenizer": size < ids,
         f"has room for {longest} {row}": tokens > longest,
     }
     if found := [problem for problem, present in problems.items() if present]:

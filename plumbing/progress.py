@@ -12,14 +12,12 @@ class Console:
     """A run's plan, progress and end, as rank 0 prints them."""
 
     def __init__(self, run: RunDir, start: int, policy: nn.Module, n_train: int, n_val: int):
-        self.run, self.silent = run, run.layout.rank > 0
-        if self.silent:
-            return
         c, n = run.config, run.layout
+        self.run, self.silent = run, n.rank > 0
         P, G = c.prompts_per_step, c.group_size
         ranks = f"{n.n_students} student" + (f" + {n.n_teachers} teacher" if n.n_teachers else "")
         parameters = sum(p.numel() for p in policy.parameters())
-        print(
+        plan = (
             f"Goldilocks RL: preset {c.preset}, sampler {c.sampler}, loss {c.loss}, seed {c.seed}\n"
             f"  ranks    {n.world} = {ranks}, {n.device.type}\n"
             f"  batch    {P} prompts x {G} = {P * G}, {P * G // n.n_students} a student rank\n"
@@ -28,15 +26,13 @@ class Console:
             f"  data     {n_train:,} problems, {n_val:,} for validation\n"
             f"  steps    {start} to {c.steps}, "
             f"evaluated every {c.eval_every}, saved every {c.checkpoint_every}\n"
-            f"  output   {run.path}",
-            flush=True,
+            f"  output   {run.path}\n"
         )
-        self.bar = tqdm(total=c.steps, initial=start, unit="step")
+        print(plan * (not self.silent), end="", flush=True)
+        self.bar = tqdm(total=c.steps, initial=start, unit="step", disable=self.silent)
 
     def update(self, row: dict) -> None:
         """Advance the bar by a step: its row of metrics.jsonl."""
-        if self.silent:
-            return
         speed = row["total_tokens"] / row["seconds"]
         text = f"reward {row['reward_mean']:.2f}, dead {row['zero_variance']:.0%}, "
         self.bar.set_postfix_str(text + f"{speed:,.0f} tok/s", refresh=False)

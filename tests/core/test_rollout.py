@@ -115,8 +115,8 @@ def test_sampling_equals_a_naive_loop(tiny_family, prompts, family, temperature,
 
 def test_stop_tokens_are_those_of_checkpoint_and_tokenizer(generator):
     for eos, expected in ((None, [EOS]), (50, [EOS, 50]), ([50, EOS, 40], [EOS, 40, 50])):
-        settings = GenerationConfig(eos_token_id=eos)
-        assert rollout.stop_ids(settings, generator.tokenizer) == expected
+        generator.lm.generation_config = GenerationConfig(eos_token_id=eos)
+        assert Generator(generator.lm, generator.tokenizer).stop_ids == expected
 
 
 def test_a_row_draws_the_same_tokens_in_any_batch(generator, prompts):
