@@ -15,6 +15,7 @@ Shapes: P prompts, G completions of one, N response tokens of some rows laid end
 padding), D hidden size, V vocabulary.
 """
 
+import functools
 import math
 
 import torch
@@ -178,10 +179,19 @@ def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
     dtype = torch.promote_types(hidden_N_D.dtype, torch.float32)
     if hidden_N_D.dtype == dtype:
         return hidden_N_D @ weight_V_D.T
-    try:
+    if _mm_returns(dtype, hidden_N_D.dtype, hidden_N_D.device):
         return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=dtype)
-    except RuntimeError:  # a CPU cannot multiply matrices of one dtype into another
-        return hidden_N_D.to(dtype) @ weight_V_D.T.to(dtype)
+    return hidden_N_D.to(dtype) @ weight_V_D.T.to(dtype)
+
+
+@functools.cache
+def _mm_returns(dtype: torch.dtype, of: torch.dtype, device: torch.device) -> bool:
+    """Whether a device can multiply matrices of one dtype into another."""
+    x = torch.zeros(8, 8, dtype=of, device=device)
+    try:
+        return torch.mm(x, x, out_dtype=dtype).dtype == dtype
+    except RuntimeError:  # NotImplementedError is one
+        return False
 
 
 def token_logprobs(

@@ -10,7 +10,6 @@ import torch
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, GenerationConfig
 
-import rollout
 from plumbing.batches import collate
 from rollout import PROMPT_FOOTER, PROMPT_HEADER, Generator, Policy, PromptEncoder, Rollouts
 from tests.helpers.models import FAMILIES
