@@ -205,10 +205,7 @@ def token_logprobs(
 
     Both are at least float32. The (N, V) logits exist for `chunk` tokens at a time only (default:
     2^25 logits, 128 MiB in float32). `temperature` must be the one the tokens were sampled at: only
-    then is the ratio of policy_loss 1 before the first update. Raises ValueError without tokens.
-    """
-    if len(targets_N) == 0:
-        raise ValueError("token_logprobs needs at least one response token")
+    then is the ratio of policy_loss 1 before the first update."""
     chunk = chunk or max(1, 2**25 // len(weight_V_D))
     return _TokenLogprobs.apply(hidden_N_D, weight_V_D, targets_N, temperature, chunk)
 

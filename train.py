@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.metrics import Stopwatch, evaluate
-from plumbing.models import checksum, download_models, recompute_activations
+from plumbing.models import checksum, recompute_activations, trial
 from plumbing.problems import Problems, check_data
 from plumbing.progress import Console
 from plumbing.run_dir import RunDir
@@ -148,7 +148,6 @@ class Student:
         self.config, self.layout, self.verifier, c = config, layout, verifier, config
         self.tokenizer = AutoTokenizer.from_pretrained(c.model)
         self.encode = PromptEncoder(c, self.tokenizer)
-        self.verifiable = {}  # by Problems and index: can the reference answer be verified?
         self.policy = Policy.load(c.model, layout.device)
         self.generator = Generator.load(c.model, layout.device, self.tokenizer)
         self.reference = Policy.load(c.model, layout.device) if c.kl_coef else None
@@ -180,10 +179,8 @@ class Student:
             decode = self.tokenizer.decode
             texts = [decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
             verdicts = self.verifier.grade(texts, *problems.golds(own_B, bool(c.reward)))
-            verifiable = self.verifiable.setdefault(problems, {})
-            new = [i for i in prompt if i not in verifiable]
-            checked = self.verifier.check_golds(*problems.golds(new, bool(c.reward)), problems)
-            verifiable |= zip(new, checked, strict=True)
+            golds = problems.golds(list(prompt), bool(c.reward))
+            verifiable = dict(zip(prompt, self.verifier.check_golds(*golds, problems), strict=True))
             for i, verdict in zip(own_B, verdicts, strict=True):
                 rollouts.rewards.append(verdict.reward if verifiable[i] else 0.0)
                 rollouts.statuses.append(verdict.status if verifiable[i] else "bad_gold")
@@ -299,7 +296,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
     step, stop = start, False
     if run.evaluation_pending(start):
         evaluation = evaluate(student.rollout, student.encode, val_problems, run, start)
-        console.update({"step": start} | run.finish_evaluation(start, evaluation))
+        run.finish_evaluation(start, evaluation)
         stop = not evaluation  # a signal interrupted it
     finished = start == c.steps and not stop
     while not (finished or stop):
@@ -362,9 +359,10 @@ def check(config: Config, run: RunDir) -> int:
     check_model(c.model, c.max_prompt_tokens + c.max_completion_tokens)
     if sampler.uses_teacher:
         check_teacher(c.teacher_model, c.max_prompt_tokens)
-    encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
+    with trial(c.model, "cannot make a prompt"):  # a chat template is a program
+        empty = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))("")
     pool_size = c.candidates if issubclass(sampler, Pooled) else 1
-    check_data(c, len(encode("")), c.prompts_per_step * pool_size)
+    check_data(c, len(empty), c.prompts_per_step * pool_size)
     return run.open()
 
 
@@ -385,12 +383,10 @@ def main(argv: list[str] | None = None) -> int:
 
         def body() -> int:
             run = RunDir(config, layout, file_of(config.sampler))
-            models = layout.on_first(partial(download_models, config), of_machine=True)
-            local = replace(config, **models)  # directories instead of hub ids
-            start = layout.on_first(partial(check, local, run))
+            start = layout.on_first(partial(check, config, run))
             run.assert_machines_agree()
             main_loop = run_teacher if layout.is_teacher else partial(train, verifier=verifier)
-            return 0 if main_loop(local, layout, run, start) else 128 + signal.SIGTERM
+            return 0 if main_loop(config, layout, run, start) else 128 + signal.SIGTERM
 
         return shutdown.run_ranks(layout, config.timeout_minutes, body)
 

@@ -103,14 +103,10 @@ def settings(text: str, defaults: dict[str, float], sampler: str) -> dict[str, f
     values = dict(defaults)
     for item in filter(None, text.split(",")):
         name, _, value = item.partition("=")
-        if name not in defaults:
-            known = ", ".join(f"{k} [{v}]" for k, v in defaults.items()) or "none"
-            raise ValueError(f"--sampler_args {item}: the settings of {sampler} are: {known}")
         try:
-            values[name] = type(defaults[name])(value)
-        except ValueError as error:
-            kind = type(defaults[name]).__name__
-            raise ValueError(f"--sampler_args {item}: {value!r} is no {kind}") from error
-        if not math.isfinite(values[name]):
-            raise ValueError(f"--sampler_args {item}: must be finite")
+            values[name] = number(type(defaults[name]), -(10**9))(value)
+        except (KeyError, ValueError, argparse.ArgumentTypeError) as error:
+            known = ", ".join(f"{k} ({type(v).__name__}) [{v}]" for k, v in defaults.items())
+            message = f"the settings of {sampler} are: {known or 'none'}"
+            raise ValueError(f"--sampler_args {item}: {message}") from error
     return values

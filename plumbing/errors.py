@@ -17,7 +17,7 @@ class InputError(RunError, ValueError):
 
 
 class NonFiniteError(RunError, FloatingPointError):
-    """A loss or gradient is not finite; the weights were not updated with it."""
+    """A loss or gradient is not finite. No checkpoint holds weights that were updated with it."""
 
     status = 3
 

@@ -22,8 +22,6 @@ def load(spec: str, flag: str, default: str | None = None):
     if path.suffix != ".py" or not name:
         form = "FILE.py" + (f"[:NAME, else {default}]" if default else ":NAME")
         raise InputError(f"{flag} {spec}: must be {form}")
-    if not path.is_file():
-        raise InputError(f"{flag} {spec}: there is no file {path}")
     try:
         module = _run(path, path.stat().st_mtime_ns)
     except Exception as error:  # the user's code may raise anything

@@ -7,13 +7,10 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import datasets
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from plumbing.errors import InputError
 
@@ -37,69 +34,6 @@ class Problems:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self._check(self._load())
-        # Loaded again: the check maps the whole file into memory, and a run reads few of its rows.
-        self.rows = self._load()
-        for name in self.COLUMNS:
-            if self.rows.features[name].dtype != "string":  # the cast rewrites the file
-                self.rows = self.rows.cast_column(name, datasets.Value("string"))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def question(self, index: int) -> str:
-        """Return the text of one problem."""
-        return self.rows[int(index)]["problem"]
-
-    def answer(self, index: int) -> str:
-        """Return the reference answer to one problem; the teacher never sees it."""
-        return self.rows[int(index)]["expected_answer"]
-
-    def extra(self, index: int) -> dict:
-        """Return the arguments of verl's reward functions for a row: {"data_source": text,
-        "extra_info": dict or None}, "" and None if there is no such column. `extra_info` may be a
-        struct or JSON text."""
-        row = self.rows[int(index)]
-        info = self._extra_info(row.get("extra_info"), index)
-        return {"data_source": str(row.get("data_source") or ""), "extra_info": info}
-
-    def check_extras(self) -> None:
-        """Raise InputError at the first problem whose `extra_info` is not a JSON object."""
-        if "extra_info" in self.rows.column_names:
-            for index, info in enumerate(_values(self.rows, "extra_info")):
-                self._extra_info(info, index)
-
-    def _extra_info(self, info, index: int) -> dict | None:
-        with suppress(ValueError):  # text that is not JSON fails the next check
-            info = json.loads(info or "null") if isinstance(info, str) else info
-        if not isinstance(info, dict | None):
-            raise InputError(f"{self.path}: the extra_info of problem {index} is no JSON object")
-        return info
-
-    def golds(self, indices: list[int], extras: bool) -> tuple[list[str], list[dict] | None]:
-        """Return the answers to some problems and, if asked for, their extras, for `Verifier`."""
-        answers = [self.answer(i) for i in indices]
-        return answers, [self.extra(i) for i in indices] if extras else None
-
-    def count_shared(self, others: "Problems") -> int:
-        """Count the distinct problems of `others` that are here too, by normalised text.
-
-        Reads all problems, about 5 µs each (17 s for 3 million), and keeps none of the texts."""
-        wanted = {hash(normalise(text)) for text in _values(others.rows, "problem")}
-        hashes = (hash(normalise(text)) for text in _values(self.rows, "problem"))
-        return len({key for key in hashes if key in wanted})
-
-    def column(self, name: str) -> tuple[list, np.ndarray]:
-        """Return the distinct values of another column, and the index of each row's value (n,)."""
-        if name not in self.rows.column_names:
-            names = ", ".join(map(repr, self.rows.column_names))
-            raise InputError(f"{self.path}: has no column {name!r}; it has {names}")
-        column = self.rows.data.column(name).combine_chunks()
-        column = pc.dictionary_encode(column, null_encoding="encode")
-        return column.dictionary.to_pylist(), column.indices.to_numpy()
-
-    def _load(self) -> datasets.Dataset:
-        """Load the rows with the reader that the file's name demands."""
         if not self.path.is_file():
             raise FileNotFoundError(f"{self.path}: no such data file (--train_data, --val_data)")
         if not (reader := READERS.get(self.path.suffix)):
@@ -107,41 +41,90 @@ class Problems:
         if not self.path.stat().st_size:
             raise InputError(f"{self.path}: the file is empty")
         try:
-            return datasets.load_dataset(reader, data_files=str(self.path), split="train")
-        except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
-            reason = str(error.__cause__ or error).partition("\n")[0]
-            raise self._error(f"cannot be read as {reader}: {reason}") from error
+            self.rows = datasets.load_dataset(reader, data_files=str(self.path), split="train")
+            error = self._error()
+        except (datasets.exceptions.DatasetGenerationError, ValueError) as cause:
+            place = first_bad_line(self.path) if reader == "json" else ""
+            reason = str(cause.__cause__ or cause).partition("\n")[0]
+            error = f"{place}: cannot be read as {reader}: {reason}"
+        if error:
+            raise InputError(f"{self.path}{error}")
 
-    def _check(self, rows: datasets.Dataset) -> None:
-        if not len(rows):
-            raise self._error("holds no problem")
+    def _error(self) -> str | None:
+        """Return what is wrong with the rows: "PLACE: REASON"."""
+        if not len(self.rows):
+            return ": holds no problem"
         for name in self.COLUMNS:
-            if name not in rows.column_names:
-                raise self._error(f"lacks the field {name!r}")
-            if not _is_filled(rows.data.column(name)):
-                wanted = "text in every row (not blank, no date), or a number in every row"
-                raise self._error(f"{name!r} must be {wanted}")
-
-    def _error(self, reason: str) -> InputError:
-        """Name the first bad line of a JSONL file if there is one, else give the reason. Reads all
-        lines, so it is only called when something is wrong."""
-        if self.path.suffix != ".parquet":
-            with self.path.open("rb") as lines:
-                for number, line in enumerate(lines, 1):
-                    if line.strip() and (message := self._line_error(line)):
-                        return InputError(f"{self.path}, line {number}: {message}")
-        return InputError(f"{self.path}: {reason}")
-
-    def _line_error(self, line: bytes) -> str | None:
-        try:
-            row = json.loads(line.decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
-            return f"not JSON ({error})"
-        for name in self.COLUMNS:
-            value = row.get(name) if isinstance(row, dict) else None
-            if type(value) not in (str, int, float) or not str(value).strip():
-                return f"lacks the field {name!r}, as text or a number"
+            if name not in self.rows.column_names:
+                return f": lacks the field {name!r}"
+            for number, value in enumerate(self._values(name), 1):
+                if not _is_usable(value):
+                    wanted = f"the field {name!r} must be text that is not blank, or a number"
+                    return f", row {number}: {wanted}, not {value!r:.60}"
         return None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def question(self, index: int) -> str:
+        """Return the text of one problem."""
+        return str(self.rows[int(index)]["problem"])
+
+    def answer(self, index: int) -> str:
+        """Return the reference answer to one problem; the teacher never sees it."""
+        return str(self.rows[int(index)]["expected_answer"])
+
+    def extra(self, index: int) -> dict:
+        """Return the arguments of verl's reward functions for a row: {"data_source": text,
+        "extra_info": the column's value}, "" and None if there is no such column."""
+        row = self.rows[int(index)]
+        source = {"data_source": str(row.get("data_source") or "")}
+        return source | {"extra_info": row.get("extra_info")}
+
+    def golds(self, indices: list[int], extras: bool) -> tuple[list[str], list[dict] | None]:
+        """Return the answers to some problems and, if asked for, their extras, for `Verifier`."""
+        answers = [self.answer(i) for i in indices]
+        return answers, [self.extra(i) for i in indices] if extras else None
+
+    def column(self, name: str) -> tuple[list, np.ndarray]:
+        """Return the distinct values of another column, and the index of each row's value (n,)."""
+        if name not in self.rows.column_names:
+            names = ", ".join(map(repr, self.rows.column_names))
+            raise InputError(f"{self.path}: has no column {name!r}; it has {names}")
+        position = {}
+        index_n = [position.setdefault(value, len(position)) for value in self._values(name)]
+        return list(position), np.array(index_n)
+
+    def count_shared(self, others: "Problems") -> int:
+        """Count the distinct problems of `others` that are here too, by normalised text.
+
+        Reads all problems, about 5 µs each (17 s for 3 million), and keeps none of the texts."""
+        wanted = {hash(normalise(text)) for text in others._values("problem")}
+        hashes = (hash(normalise(text)) for text in self._values("problem"))
+        return len({key for key in hashes if key in wanted})
+
+    def _values(self, column: str) -> Iterator:
+        """Yield the values of a column in order; few of them are in memory at a time."""
+        for batch in self.rows.select_columns(column).iter(1000):
+            yield from batch[column]
+
+
+def first_bad_line(path: Path) -> str:
+    """Find the first line of a JSONL file that is not JSON: ", line N", or "" if all are."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                json.loads(line.strip() or b"{}")
+            except ValueError:
+                return f", line {number}"
+    return ""
+
+
+def _is_usable(value) -> bool:
+    """Check that a value is text that is not blank, or a number that its text gives exactly."""
+    if isinstance(value, str):
+        return bool(value.strip())
+    return type(value) is int or (type(value) is float and abs(value) < 2**53)
 
 
 def prepare_missing(paths: list[str]) -> None:
@@ -172,9 +155,6 @@ def check_data(config, prompt_tokens: int, needed: int) -> None:
     train, val = Problems(config.train_data), Problems(config.val_data)
     if config.column:
         train.column(config.column)
-    if config.reward:
-        train.check_extras()
-        val.check_extras()
     if len(train) < needed:
         raise InputError(f"{train.path} has {len(train)} problems, and one step draws {needed}")
     if shared := train.count_shared(val):
@@ -185,26 +165,3 @@ def check_data(config, prompt_tokens: int, needed: int) -> None:
             f"python -m scripts.prepare_data {arguments}",
             flush=True,
         )
-
-
-def _values(rows: datasets.Dataset, column: str) -> Iterator:
-    """Yield the values of a column in order; few of them are in memory at a time."""
-    for batch in rows.select_columns(column).iter(1000):
-        yield from batch[column]
-
-
-def _is_filled(column: pa.ChunkedArray) -> bool:
-    """Check that all values are text that is not blank, or all are numbers that their text gives
-    exactly. Values of other types would change: `datasets` turns mixed ones into quoted JSON."""
-    if column.null_count:
-        return False
-    if pa.types.is_integer(column.type):
-        return True
-    if pa.types.is_floating(column.type):  # false for NaN, too
-        return pc.all(pc.less(pc.abs(column), 2**53)).as_py()
-    if str(column.type) not in ("string", "large_string", "string_view"):
-        return False
-    try:  # nothing here copies the text
-        return not pc.any(pc.or_(pc.equal(column, ""), pc.utf8_is_space(column))).as_py()
-    except pa.ArrowInvalid:  # not UTF-8
-        return False

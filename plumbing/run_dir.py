@@ -1,11 +1,9 @@
 """The run directory: its settings, its logs, and whether a run in it may be resumed."""
 
-import errno
 import json
 import os
 import socket
-import time
-import uuid
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,7 +27,6 @@ FREE |= {"verify_workers", "teacher_ranks"}
 INEXACT = {"world_size", "student_ranks", "device", "torch", "transformers"}
 INEXACT |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
 LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
-VISIBLE_S = 60  # time that a network file system may take to show a file to another machine
 
 
 class RunDir:
@@ -68,36 +65,24 @@ class RunDir:
                 if any(p.name != "lock" and p.suffix != ".tmp" for p in entries):
                     message = "not empty, and holds no run; choose another directory"
                     raise InputError(f"{out}: {message}")
-            self._lock()
+            self.path.mkdir(parents=True, exist_ok=True)
+            # Kept until this process ends.
+            self.file_lock = filelock.FileLock(self.path / "lock", timeout=0, mode=0o666)
+            self.file_lock.acquire()
             return self._step_to_resume(settings) if settings.exists() else 0
+        except filelock.Timeout as error:  # an OSError, too
+            remedy = "another job is writing there; end it, or choose another"
+            raise InputError(f"{out}: {remedy}") from error
         except OSError as error:
             remedy = f"cannot be used ({error.strerror}): choose another"
             raise InputError(f"{out} {remedy}") from error
 
-    def _lock(self) -> None:
-        """Create the directory and keep other jobs out of it until this process ends."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.file_lock = filelock.FileLock(self.path / "lock", timeout=0, mode=0o666)
-        try:
-            self.file_lock.acquire()
-        except filelock.Timeout as error:
-            remedy = "another job is writing there; end it, or choose another"
-            raise InputError(f"--out {self.path}: {remedy}") from error
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
-                raise
-            reason = f"cannot be locked ({error.strerror}): start no second job there"
-            print(f"note: {self.path} {reason}", flush=True)
-
     def _step_to_resume(self, settings: Path) -> int:
-        remedy = "restore it, or choose another --out"
         try:
-            old, new = dict(json.loads(settings.read_text())), self.facts()
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{settings} is damaged ({error}): {remedy}") from error
-        if missing := asdict(self.config).keys() - old.keys():
-            reason = f"was made by another version of this code ({min(missing)} is missing)"
-            raise InputError(f"{settings} {reason}: choose another --out")
+            old, new = json.loads(settings.read_text()), self.facts()
+        except ValueError as error:
+            reason = f"is damaged ({error}): restore it, or choose another --out"
+            raise InputError(f"{settings} {reason}") from error
         # With the linear schedule the learning rate depends on the number of steps.
         free = FREE - ({"steps"} if self.config.lr_schedule == "linear" else set())
         changed = [k for k, value in new.items() if k not in free and old.get(k) != value]
@@ -109,13 +94,8 @@ class RunDir:
         if step > self.config.steps:
             steps = f"--steps {self.config.steps}"
             raise InputError(f"{steps}: the run in {self.path} is at step {step} already")
-        for path in (self.path / name for name in LOGS):
-            rows = read_lines(path, torn=True)
-            if not all(isinstance(row, dict) and isinstance(row.get("step"), int) for row in rows):
-                raise InputError(f"{path} is damaged: {remedy}")
-            logged = [row["step"] for row in rows][: step + 1]
-            if path.name == "metrics.jsonl" and step and logged != list(range(step + 1)):
-                raise InputError(f"{path} lacks a step before {step}: {remedy}")
+        for name in LOGS:
+            read_lines(self.path / name, torn=True)  # raises InputError before anything is changed
         if step and changes:
             print(f"note: {'; '.join(changes.values())}: resumes, but not bit for bit", flush=True)
         return step
@@ -123,25 +103,14 @@ class RunDir:
     def assert_machines_agree(self) -> None:
         """Raise InputError or Fault unless all ranks have the same settings, and all machines the
         same data files and, as --out, the same directory. All ranks call it after `open`."""
-        n, machine = self.layout, socket.gethostname()
-        try:
-            facts = self.facts()
-        except OSError as error:
-            reason = f"{error.strerror}: all machines need the same files"
-            raise InputError(f"{error.filename} cannot be read on {machine} ({reason})") from error
-        n.assert_replicas_equal(**facts)
-        if n.world == int(os.environ.get("LOCAL_WORLD_SIZE", n.world)):
-            return
+        n = self.layout
+        n.assert_replicas_equal(**self.facts())
         # Each time a new name: a machine may have cached that an old one does not exist.
-        probe = self.path / n.on_first(lambda: f"{uuid.uuid4().hex}.tmp")
-        n.on_first(probe.touch)
-        end = time.monotonic() + VISIBLE_S
-        while not (visible := probe.exists()) and time.monotonic() < end:
-            time.sleep(0.1)
-        blind = [name for name, sees in n.gather((machine, visible)) if not sees]
+        probe = Path(n.on_first(lambda: tempfile.mkdtemp(".tmp", dir=self.path)))
+        sees = n.gather((probe.exists(), socket.gethostname()))
         if n.rank == 0:
-            probe.unlink()
-        if blind:
+            probe.rmdir()
+        if blind := [machine for visible, machine in sees if not visible]:
             reason = f"{blind[0]} does not see what rank 0 writes there"
             raise InputError(f"--out {self.path}: {reason}; choose one that all machines share")
 
@@ -202,10 +171,9 @@ class RunDir:
         done = any(row["step"] == step and "val_accuracy" in row for row in rows)
         return self.layout.gather(due and not done, self.layout.group)[0]
 
-    def finish_evaluation(self, step: int, evaluation: dict) -> dict:
-        """Add an evaluation to the last row of metrics.jsonl, or as row 0; return it."""
+    def finish_evaluation(self, step: int, evaluation: dict) -> None:
+        """Add an evaluation to the last row of metrics.jsonl, or as row 0."""
         if self.layout.rank == 0:
             rows = read_lines(self.path / "metrics.jsonl") or [{"step": step}]
             rows[-1] |= evaluation
             write_lines(self.path / "metrics.jsonl", rows)
-        return evaluation

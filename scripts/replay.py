@@ -13,8 +13,6 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -29,7 +27,6 @@ from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process, reject, run_ranks
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.files import plain, read_lines, write_lines
-from plumbing.models import download_models
 from plumbing.plugins import path_of
 from plumbing.problems import Problems
 from sampler import DynamicSampling, Selections, file_of, find_sampler
@@ -179,8 +176,7 @@ def main(argv: list[str] | None = None) -> int:
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
 
         def body() -> int:
-            models = layout.on_first(partial(download_models, config), of_machine=True)
-            student = train.Student(replace(config, **models), layout, verifier)
+            student = train.Student(config, layout, verifier)
             same = replay(args.run, args.step, student, sampler, start)
             return int(not all(layout.gather(same)))
 

@@ -7,66 +7,53 @@
     RemoteSampler.save      save ->                 write this role's part of the checkpoint
     RemoteSampler.stop      stop ->                 return
 
-Messages are kept in torchrun's key-value store: one rank writes, all ranks of the other role read.
-A rank that waits uses no GPU, and may read late.
+The first ranks of the roles exchange them over gloo, and hand them on to their role. A rank that
+waits uses no GPU, and fails as soon as the other end's connections close.
 """
 
 import pickle
-import time
 from collections.abc import Callable
 
-from plumbing.distributed.layout import Layout
-from plumbing.distributed.shutdown import heartbeats
-from plumbing.errors import PeerLostError
+import torch
+import torch.distributed as dist
 
-POLL_S = 0.01  # between checks for a message: store.wait would print a warning at each timeout
-CHECK_PEER_S = 1.0  # between checks whether the sender is alive
-HEARTBEAT_TIMEOUT_S = 15  # without a heartbeat a peer is dead, after SIGTERM; torchrun kills at 30
-NO_SIGTERM_FACTOR = 10  # times longer without SIGTERM, as when a whole machine dies
+from plumbing.distributed.layout import Layout, peer_errors
 
 
 class Channel:
-    """Numbered messages, any Python values, between the ranks of the two roles."""
+    """Messages, any Python values, between the ranks of the two roles, in order."""
 
     def __init__(self, layout: Layout):
-        self.layout, self.store = layout, layout.store
-        roles = {"student": layout.n_students, "teacher": layout.n_teachers}
-        self.readers = roles.pop(layout.role)
-        (self.peer,) = roles
-        self.sent = self.received = 0
+        self.layout, self.peer = layout, 0 if layout.is_teacher else layout.n_students
+        self.sent: list[tuple] = []  # the last message: gloo reads its tensors later
 
     def send(self, message) -> None:
-        """Send without waiting. All ranks of a role call it; the first writes."""
+        """Send without waiting, once the previous message has been read. All ranks of a role call
+        it; the first sends. Raises PeerLostError."""
         if self.layout.first:
-            self.store.set(f"{self.layout.role}/{self.sent}", pickle.dumps(message))
-        self.sent += 1
+            self.wait()
+            content = torch.frombuffer(bytearray(pickle.dumps(message)), dtype=torch.uint8)
+            parts = torch.tensor([len(content)]), content
+            with peer_errors():
+                self.sent = [(dist.isend(part, self.peer), part) for part in parts]
+
+    def wait(self) -> None:
+        """Wait until the last message has been read."""
+        with peer_errors():
+            for work, _ in self.sent:
+                work.wait()
+        self.sent = []
 
     def receive(self):
         """Return the next message of the other role. Raises PeerLostError if that role has ended,
         or has sent nothing for --timeout_minutes."""
-        key, beats, waited, silent = f"{self.peer}/{self.received}", 0, 0.0, 0.0
-        next_check = time.monotonic() + CHECK_PEER_S
-        while not self.store.check([key]):
-            time.sleep(POLL_S)
-            if time.monotonic() < next_check:
-                continue
-            # Count checks, not clock time: the whole job may have been suspended and continued.
-            next_check = time.monotonic() + CHECK_PEER_S
-            waited, silent = waited + CHECK_PEER_S, silent + CHECK_PEER_S
-            # SIGTERM comes when a rank has died, but also to stop a run after its step.
-            count, stopping = heartbeats(self.layout, self.peer), self.layout.sigterm.is_set()
-            if count > beats or not (count or stopping):  # alive, or still starting
-                beats, silent = count, 0.0
-            dead = silent > HEARTBEAT_TIMEOUT_S * (1 if stopping else NO_SIGTERM_FACTOR)
-            late = waited > self.layout.timeout.total_seconds()
-            if dead or late or self.store.check(["reported"]):
-                raise PeerLostError(f"no message from the {self.peer} ranks")
-        message = pickle.loads(self.store.get(key))
-        if self.store.add(f"{key}/read", 1) == self.readers:  # the last reader cleans up
-            self.store.delete_key(key)
-            self.store.delete_key(f"{key}/read")
-        self.received += 1
-        return message
+        message = None
+        if self.layout.first:
+            with peer_errors():
+                dist.recv(length := torch.empty(1, dtype=torch.int64), self.peer)
+                dist.recv(content := torch.empty(length.item(), dtype=torch.uint8), self.peer)
+            message = pickle.loads(content.numpy())
+        return self.layout.gather(message, self.layout.group)[0]
 
 
 class RemoteSampler:
@@ -78,7 +65,8 @@ class RemoteSampler:
 
     def propose(self, n: int):
         """Wait for this round's proposals; the teacher ranks know `n`."""
-        selections, self._metrics = self.channel.receive()
+        selections, self._metrics, stop = self.channel.receive()
+        self.channel.layout.stopping |= stop
         return selections
 
     def observe(self, outcomes) -> None:
@@ -92,6 +80,7 @@ class RemoteSampler:
     def stop(self, finished: bool) -> None:
         """End `serve`; finished: whether the run has taken all its steps."""
         self.channel.send(("stop", finished))
+        self.channel.wait()
 
     def state_dict(self) -> None:
         """Return None: the teacher ranks save the sampler's state."""
@@ -106,7 +95,7 @@ def serve(sampler, channel: Channel, save: Callable[[int, dict], None]) -> bool:
     """Run the teacher ranks' main loop ("Teacher Process (Server)", App. K.3) until the stop
     message; return whether the run is finished. sampler: teacher.Prefetching. save(step, state) is
     called at a checkpoint."""
-    sampler.deliver = lambda selections, metrics: channel.send((selections, metrics))
+    sampler.deliver = lambda *ready: channel.send((*ready, channel.layout.stopping))
     sampler.deliver(sampler.propose(sampler.n), sampler.metrics())
     while True:
         kind, *content = channel.receive()

@@ -2,8 +2,6 @@
 
 import math
 import os
-import re
-import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,10 +13,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from plumbing.errors import Fault, InputError, PeerLostError
+from plumbing.errors import Fault, InputError, PeerLostError, first_lines
 
-GPU_NODES = Path("/dev/nvidia0"), Path("/dev/nvidiactl")
-DRIVER = Path("/proc/driver/nvidia/version")
+GPU_NODE = Path("/dev/nvidiactl")
 
 
 class Layout:
@@ -45,7 +42,7 @@ class Layout:
         self.role = "teacher" if self.is_teacher else "student"
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
         self.device = self._pick_device(config.device)
-        self.sigterm = threading.Event()  # set when this rank has received SIGTERM or Ctrl-C
+        self.stopping = False  # whether this rank has received SIGTERM or Ctrl-C
 
     def _pick_device(self, wanted: str) -> torch.device:
         """Choose the CPU, or a GPU of this machine. A student and a teacher may share one."""
@@ -81,7 +78,7 @@ class Layout:
             store.set_timeout(timeout)
             # After `torchrun --max-restarts` the keys of the previous start must not be visible.
             store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
-        self.store, self.timeout = store, timeout
+        self.store = store
         settings = {"timeout": timeout, "store": store}
         dist.init_process_group(backend, rank=self.rank, world_size=self.world, **settings)
         ranks = list(range(self.world))
@@ -121,24 +118,19 @@ class Layout:
         first, end = (len(rows) * r // self.n_students for r in (self.rank, self.rank + 1))
         return first, rows[first:end]
 
-    def on_first(self, function: Callable, of_machine: bool = False):
-        """Call function() on rank 0, or on the first rank of each machine, with the threads of all
-        ranks of its machine; return its result on all ranks (of the machine). Raises InputError on
-        all ranks if it raises ValueError or OSError."""
+    def on_first(self, function: Callable):
+        """Call function() on rank 0; return its result on all ranks. Raises InputError on all ranks
+        if it raises ValueError or OSError."""
         result, message = None, None
-        first = self.rank - self.local_rank if of_machine else 0
-        if self.rank == first:
-            threads = torch.get_num_threads()
-            torch.set_num_threads(min(threads * self.local_world, len(os.sched_getaffinity(0))))
+        if self.rank == 0:
             try:
                 result = function()
             except (ValueError, OSError) as error:
                 message = str(error)
-            torch.set_num_threads(threads)
-        results, messages = zip(*self.gather((result, message)), strict=True)
-        if any(messages):
-            raise InputError(next(filter(None, messages)))
-        return results[first]
+        result, message = self.gather((result, message))[0]
+        if message:
+            raise InputError(message)
+        return result
 
     def sum(self, numbers: dict[str, float]) -> dict[str, float]:
         """Sum each number over this role's ranks, which all pass the same names."""
@@ -164,19 +156,15 @@ def device_type(wanted: str) -> str:
     wanted, or this machine has one that is not hidden: a large model would train on the CPU."""
     if wanted != "cpu" and torch.cuda.is_available():
         return "cuda"
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles")
-    present = not hidden and any(node.exists() for node in GPU_NODES)
-    if wanted == "cpu" or (wanted == "auto" and not present):
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    if wanted == "cpu" or (wanted == "auto" and (hidden or not GPU_NODE.exists())):
         return "cpu"
-    driver = re.search(r"\d{3}\.[\d.]+", DRIVER.read_text()) if DRIVER.exists() else None
-    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU build"
-    reason = "CUDA_VISIBLE_DEVICES hides them"
-    if not hidden:
-        reason = f"NVIDIA driver {driver[0] if driver else 'not found'}, install versions that fit"
-    torch_build = f"torch {torch.__version__} ({build})"
-    raise ValueError(
-        f"--device {wanted}: {torch_build} can use no GPU here ({reason}); or add --device cpu"
-    )
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:  # torch's CPU build raises the latter
+        reason = f"torch {torch.__version__} can use no GPU here ({first_lines(error)})"
+        raise ValueError(f"--device {wanted}: {reason}; or add --device cpu") from error
+    return "cuda"
 
 
 @contextmanager

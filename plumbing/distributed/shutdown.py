@@ -1,11 +1,8 @@
-"""Start-up of a process, and how ranks stop together: signals, heartbeats, exit statuses."""
+"""Start-up of a process, and how ranks stop together: signals, exit statuses."""
 
-import atexit
 import os
-import select
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -19,7 +16,6 @@ from torch.multiprocessing import _prctl_pr_set_pdeathsig
 from plumbing.distributed.layout import Layout
 from plumbing.errors import Fault, PeerLostError, RunError, print_error
 
-HEARTBEAT_S = 2
 PEER_GONE = ("closed by peer", "reset by peer", "remote process exiting")  # gloo's, NCCL's messages
 
 
@@ -56,48 +52,23 @@ def run_ranks(layout: Layout, timeout_minutes: float, body: Callable[[], int]) -
 
 
 def stop_at_sigterm(layout: Layout) -> None:
-    """Make SIGTERM or Ctrl-C at any rank set a key in the store; all ranks stop after the step.
-
-    A rank that stopped alone would leave the others waiting. A thread sets the key, because Python
-    runs no handler in a rank that waits for another; it also sends a heartbeat every HEARTBEAT_S. A
-    second Ctrl-C ends the process, unless torchrun started it, which forwards Ctrl-C.
-    """
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer)
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    """Make SIGTERM or Ctrl-C at any rank set `stopping` there; all ranks stop after the step, as a
+    rank that stopped alone would leave the others waiting. A second Ctrl-C ends the process, unless
+    torchrun started it, which forwards Ctrl-C."""
     again = signal.SIG_IGN if "TORCHELASTIC_RUN_ID" in os.environ else signal.SIG_DFL
-    signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, again))
 
-    def watch() -> None:
-        received = None
-        while received != 0:
-            with suppress(dist.DistError):  # torchrun has died
-                if received in (signal.SIGTERM, signal.SIGINT):
-                    layout.sigterm.set()
-                    layout.store.set("stop", "")
-                if layout.first:
-                    layout.store.add(f"{layout.role}/heartbeats", 1)
-            ready = select.select([reader], [], [], HEARTBEAT_S)[0]
-            received = os.read(reader, 1)[0] if ready else None
+    def stop(number: int, frame) -> None:
+        layout.stopping = True
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, again)
 
-    def end() -> None:  # Python would crash if it exited during a call of the store
-        os.write(writer, b"\0")
-        thread.join(5)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    atexit.register(end)
-
-
-def heartbeats(layout: Layout, role: str) -> int:
-    """Count the heartbeats of the role's first rank since its stop_at_sigterm."""
-    return layout.store.add(f"{role}/heartbeats", 0)
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
 
 
 def stop_requested(layout: Layout) -> bool:
     """Return whether any rank has received SIGTERM. A collective of the student ranks."""
-    return layout.gather(layout.rank == 0 and layout.store.check(["stop"]), layout.group)[0]
+    return any(layout.gather(layout.stopping, layout.group))
 
 
 def report(layout: Layout, error: Exception) -> int:
@@ -124,13 +95,12 @@ def report(layout: Layout, error: Exception) -> int:
 def _is_lost_peer(layout: Layout, error: Exception) -> bool:
     """Return whether another rank's end caused the error. gloo and NCCL raise one class for all
     errors. If the message does not decide, SIGTERM does: torchrun sends it to all ranks of a
-    machine as soon as one of them ends, and they set a key in the store for other machines."""
+    machine as soon as one of them ends."""
     if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
         return True
     if layout.world == 1 or type(error) not in (RuntimeError, dist.DistBackendError):
         return False
-    if any(words in str(error) for words in PEER_GONE) or layout.sigterm.wait(3):
-        return True
-    with suppress(dist.DistError):
-        return layout.store.check(["stop"])
+    if not any(words in str(error) for words in PEER_GONE):
+        time.sleep(3)
+        return layout.stopping
     return True

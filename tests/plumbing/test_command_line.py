@@ -16,10 +16,10 @@ FLAGS = {  # what is wrong -> the error
     "--sampler sec": "--sampler sec needs --column, a column of the training data",
     "--sampler uniform --teacher_lag 0": "--teacher_lag: the sampler uniform has no teacher",
     "--sampler_args a=1": "--sampler_args a=1: the settings of goldilocks are: none",
-    "--sampler mopps --sampler_args d=1": "of mopps are: decay [0.5], best_of_all [1]",
-    "--sampler mopps --sampler_args best_of_all=1.5": "best_of_all=1.5: '1.5' is no int",
-    "--sampler softmax --sampler_args temperature": "temperature: '' is no float",
-    "--sampler softmax --sampler_args temperature=nan": "temperature=nan: must be finite",
+    "--sampler mopps --sampler_args d=1": "are: decay (float) [0.5], best_of_all (int) [1]",
+    "--sampler mopps --sampler_args best_of_all=1.5": "best_of_all=1.5: the settings of mopps are",
+    "--sampler softmax --sampler_args temperature": "temperature: the settings of softmax are",
+    "--sampler softmax --sampler_args temperature=nan": "temperature=nan: the settings of",
 }
 
 

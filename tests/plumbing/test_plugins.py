@@ -55,7 +55,7 @@ def test_a_run_does_not_resume_after_its_custom_files_have_changed(tmp_path, tin
 
 UNUSABLE = {
     "--sampler mine.py": "must be FILE.py:NAME",
-    "--sampler gone.py:Mine": "there is no file gone.py",
+    "--sampler gone.py:Mine": "gone.py cannot be run: FileNotFoundError",
     "--sampler mine.py:Yours": "mine.py has no class or function 'Yours'",
     "--sampler mine.py:Half": "lacks uses_teacher, flags, settings, train_on, state_dict",
     "--reward mine.py": "mine.py has no class or function 'compute_score'",

@@ -17,9 +17,9 @@ from plumbing.errors import InputError, NonFiniteError
 def layout(monkeypatch):
     """Rank 1 of 2, whose signals are those of pytest."""
     monkeypatch.setattr(shutdown, "stop_at_sigterm", lambda layout: None)
-    monkeypatch.setattr(shutdown, "heartbeats", lambda layout, role: 0)
+    monkeypatch.setattr(shutdown.time, "sleep", lambda seconds: None)
     layout = SimpleNamespace(world=2, rank=1, first=False, role="student", store=dist.HashStore())
-    layout.sigterm = SimpleNamespace(wait=lambda seconds: False)
+    layout.stopping = False
     return layout
 
 
@@ -50,7 +50,7 @@ def test_the_first_rank_to_report_prints_its_error(error, layout, capsys):
 
 
 def test_an_ambiguous_error_after_a_peers_end_is_that_of_a_lost_peer(layout, capsys):
-    layout.store.set("stop", "")  # by a rank of another machine, which got SIGTERM
+    layout.stopping = True
     assert shutdown.report(layout, NCCL) == 4
     assert capsys.readouterr().err.startswith(LOST)
     assert shutdown.report(layout, MEMORY) == 1  # whatever the others do
