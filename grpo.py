@@ -20,9 +20,11 @@ import math
 
 import torch
 
-LOSSES = ("grpo", "dapo", "sum")
-STDS = ("population", "sample", "none")
+LOSSES = ("grpo", "dapo", "batch", "constant", "sum")
+STDS = ("population", "sample", "none", "mean")
+MISMATCHES = ("none", "truncate", "mask")
 COEFFICIENTS = ("clip_low", "clip_high", "kl_coef", "entropy_coef")  # of policy_loss
+COEFFICIENTS += ("mismatch", "mismatch_level", "mismatch_cap")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -44,28 +46,36 @@ def gradient_norm_bound(p, B, T: int):
     return 2 * B * T * (p * (1 - p)) ** 0.5
 
 
-def expected_group_std(p: float, G: int) -> float:
-    """Compute E[√(p̂(1-p̂))], p̂ ~ Binomial(G, p)/G, which replaces √(p(1-p)) of (Eq. 2) at finite G.
+def group_factor(p_hat: float, std: str = "population") -> float:
+    """Compute p̂(1-p̂)/s, the scale of a group's gradient if s divides its advantages: √(p̂(1-p̂))
+    for the population std, p̂(1-p̂) for none, 1-p̂ for the mean reward; a dead group's is 0. The
+    sample std, (G/(G-1))^½ of the population's, differs by a constant, which is left out."""
+    if p_hat in (0, 1):
+        return 0.0
+    variance = p_hat * (1 - p_hat)
+    return variance / {"none": 1.0, "mean": p_hat}.get(std, math.sqrt(variance))
 
-    With the population std and the `sum` loss, ‖E ∇L‖ = E[√(p̂(1-p̂))] · ‖∇ log(p/(1-p))‖ exactly,
-    so the teacher's regression target is the finite-G scale of the gradient.
+
+def expected_factor(p: float, G: int, std: str = "population") -> float:
+    """Compute E[group_factor(p̂)], p̂ ~ Binomial(G, p)/G, which replaces √(p(1-p)) of (Eq. 2).
+
+    With the `sum` loss ‖E ∇L‖ = E[group_factor(p̂)] · ‖∇ log(p/(1-p))‖ exactly: p(1-p)(G-1)/G with
+    `none`, (1-p)(1 - (1-p)^(G-1)) with `mean`. So a teacher's regression target is the finite-G
+    scale of the gradient.
     """
-    return sum(way * _std(k / G) for k, way in enumerate(_binomial(p, G)))
+    return sum(way * group_factor(k / G, std) for k, way in enumerate(_binomial(p, G)))
 
 
 def noise_floor(p: float, G: int) -> float:
     """Compute E|√(p(1-p)) - √(p̂(1-p̂))|, p̂ ~ Binomial(G, p)/G: the mean |ŷ - y| of a perfect
     teacher, as y comes from G rollouts only."""
-    return sum(way * abs(_std(p) - _std(k / G)) for k, way in enumerate(_binomial(p, G)))
+    ways = enumerate(_binomial(p, G))
+    return sum(way * abs(group_factor(p) - group_factor(k / G)) for k, way in ways)
 
 
 def _binomial(p: float, G: int) -> list[float]:
     """Compute the probabilities of 0 to G right answers."""
     return [math.comb(G, k) * p**k * (1 - p) ** (G - k) for k in range(G + 1)]
-
-
-def _std(p: float) -> float:
-    return math.sqrt(p * (1 - p))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -77,13 +87,16 @@ def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torc
 
     A dead group (all rewards equal) gets exactly 0. No epsilon is added, so for binary rewards a
     right answer has √((1-p̂)/p̂) and a wrong one -√(p̂/(1-p̂)). std: `population` divides by G,
-    `sample` by G-1, `none` only centres. Floats keep their dtype, integers become float32.
+    `sample` by G-1, `none` only centres (Dr. GRPO), `mean` divides by the mean reward (MaxRL).
+    Floats keep their dtype, integers become float32.
     """
     if std not in STDS:
         raise ValueError(f"std must be one of {STDS}, got {std!r}")
     r_P_G = rewards_P_G if rewards_P_G.is_floating_point() else rewards_P_G.float()
     centred_P_G = r_P_G - r_P_G.mean(dim=1, keepdim=True)
-    if std != "none":
+    if std == "mean":
+        centred_P_G = centred_P_G / r_P_G.mean(dim=1, keepdim=True)
+    elif std != "none":
         scale_P_1 = r_P_G.std(dim=1, keepdim=True, correction=0 if std == "population" else 1)
         centred_P_G = centred_P_G / scale_P_1
     dead_P_1 = dead_groups(rewards_P_G)[:, None]
@@ -95,24 +108,32 @@ def dead_groups(rewards_P_G: torch.Tensor) -> torch.Tensor:
     return (rewards_P_G == rewards_P_G[:, :1]).all(dim=1)
 
 
-def row_weights(lengths_G: torch.Tensor, P: int, loss: str) -> torch.Tensor:
+def row_weights(
+    lengths_G: torch.Tensor, P: int, loss: str, batch_tokens: int = 0, longest: int = 0
+) -> torch.Tensor:
     """Compute the weight of each response token of one of P groups, by row: (G,) float64.
 
-    grpo: 1 / (P · G · |o_i|)        mean over groups and sequences of the mean over their tokens
-    dapo: 1 / (P · Σ_j∈group |o_j|)  mean over groups of the mean over a group's tokens (Section 6)
-    sum:  1 / (P · G)                mean over groups and sequences of the sum over tokens (theorem)
+    grpo:     1 / (P · G · |o_i|)        mean over sequences of the mean over their tokens
+    dapo:     1 / (P · Σ_j∈group |o_j|)  mean over groups of the mean over their tokens (Section 6)
+    batch:    1 / Σ_j∈batch |o_j|        mean over the `batch_tokens` tokens of all P groups
+    constant: 1 / (P · G · T)            T: the limit `longest` on a completion (Dr. GRPO)
+    sum:      1 / (P · G)                mean over sequences of the sum over tokens (theorem)
 
     Dead groups count in P, so that the loss of a live group does not depend on how many others are
-    dead. Groups of unlike size count alike: only then is the mean gradient that of the prompts.
+    dead. Groups of unlike size count alike: only then is the mean gradient that of the prompts
+    (`batch` breaks both). A row of length 0 is left out of the loss, but counts in G.
     """
     lengths, G = lengths_G.double(), len(lengths_G)
-    if loss == "grpo":
-        return 1 / (P * G * lengths)
-    if loss == "dapo":
-        return (1 / (P * lengths.sum())).expand(G)
-    if loss == "sum":
-        return torch.full_like(lengths, 1 / (P * G))
-    raise ValueError(f"loss must be one of {LOSSES}, got {loss!r}")
+    tokens = {
+        "grpo": P * G * lengths,
+        "dapo": P * lengths.sum(),
+        "batch": lengths.new_tensor(batch_tokens),
+        "constant": lengths.new_tensor(P * G * longest),
+        "sum": lengths.new_tensor(P * G),
+    }
+    if loss not in tokens:
+        raise ValueError(f"loss must be one of {LOSSES}, got {loss!r}")
+    return torch.where(lengths > 0, 1 / tokens[loss], 0.0)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -227,10 +248,15 @@ def policy_loss(
     entropy_N: torch.Tensor | None = None,
     entropy_coef: float = 0.0,
     generator_logp_N: torch.Tensor | None = None,
+    row_N: torch.Tensor | None = None,
+    mismatch: str = "none",
+    mismatch_level: str = "sequence",
+    mismatch_cap: float = 3.0,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """L = -Σ w min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â)  +  kl_coef · Σ w k3  -  β Σ w H.
+    """L = -Σ w c min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â)  +  kl_coef · Σ w k3  -  β Σ w H.
 
-    ρ = π_θ / π_old is the importance ratio. L_DAPO in Section 6 lacks the leading minus.
+    ρ = π_θ / π_old is the importance ratio. L_DAPO in Section 6 lacks the leading minus. c is 1,
+    or with `mismatch` corrects for a generator that is not π_old: see mismatch_weights.
     k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias; its expected
     gradient is that of KL(π_ref ‖ π_θ). Entropy H is *subtracted*, because the text maximises it:
     Eq. 4 prints +βH, which in a loss would lower it.
@@ -243,13 +269,20 @@ def policy_loss(
     weight_N = weight_N.to(logp_N.dtype)
     ratio_N = torch.exp(logp_N - old_logp_N)
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
-    loss = -(weight_N * torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N)).sum()
+    objective_N = torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N)
+    if mismatch != "none":
+        gap_N, level = old_logp_N - generator_logp_N, mismatch_level
+        correction_N, over_N = mismatch_weights(gap_N, row_N, mismatch, level, mismatch_cap)
+        objective_N = correction_N * objective_N
+    loss = -(weight_N * objective_N).sum()
     # The clip takes effect (gradient 0) only where it makes the objective smaller.
     high_N = (ratio_N > 1 + clip_high) & (advantage_N > 0)
     low_N = (ratio_N < 1 - clip_low) & (advantage_N < 0)
     stats = {"clip_fraction": (high_N | low_N).sum()}
     if generator_logp_N is not None:
         stats["logp_gap"] = (old_logp_N - generator_logp_N).abs().sum()
+    if mismatch != "none":
+        stats["mismatch_over_cap"] = over_N.sum()
     if kl_coef:
         log_ratio_N = ref_logp_N - logp_N
         k3_N = torch.exp(log_ratio_N) - log_ratio_N - 1
@@ -260,3 +293,18 @@ def policy_loss(
     if entropy_coef:
         loss = loss - entropy_coef * (weight_N * entropy_N).sum()
     return loss, stats
+
+
+def mismatch_weights(
+    gap_N: torch.Tensor, row_N: torch.Tensor, mismatch: str, level: str, cap: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute c = π_old / π_generator of each token, or of its whole row (`level`), where it is at
+    most `cap`; above it c is the cap (`truncate`) or 0 (`mask`). gap_N: log π_old - log π_generator
+    of each token; row_N: its row. Returns c (N,), and which tokens are above the cap. Without a
+    cap, c by sequence makes the expected gradient that of samples from π_old."""
+    if level == "sequence":
+        rows_N = row_N.unique(return_inverse=True)[1].to(gap_N.device)
+        gap_N = torch.zeros_like(gap_N).index_add_(0, rows_N, gap_N)[rows_N]
+    ratio_N = gap_N.exp()
+    over_N = ratio_N > cap
+    return torch.where(over_N, cap if mismatch == "truncate" else 0.0, ratio_N), over_N

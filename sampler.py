@@ -24,8 +24,14 @@ from plumbing.errors import InputError
 from plumbing.problems import Problems
 
 
-def utility_target(p_hat):
-    """Compute y = √(p̂(1-p̂)), the std of a group's rewards, in [0, 0.5] (Alg. 2, line 4)."""
+def utility_target(p_hat, std: str = "population"):
+    """Compute y = √(p̂(1-p̂)), the std of a group's rewards, in [0, 0.5] (Alg. 2, line 4): Eq. 2's
+    scale of the gradient. With `--advantage_std` none it is p̂(1-p̂); with mean, 1-p̂ unless p̂ is
+    0, here halved to stay within [0, 0.5]."""
+    if std == "none":
+        return p_hat * (1 - p_hat)
+    if std == "mean":
+        return 0.5 * (1 - p_hat) * (p_hat > 0)
     return np.sqrt(p_hat * (1 - p_hat))
 
 
@@ -276,11 +282,15 @@ class Goldilocks(Pooled):
 
     uses_teacher = True
     flags = ("candidates", "epsilon")
-    target = staticmethod(utility_target)  # of p̂: the teacher's regression target
 
     def __init__(self, context: Context):
         super().__init__(context)
         self.teacher, self.epsilon = context.teacher, context.config.epsilon
+        self.advantage_std = context.config.advantage_std
+
+    def target(self, p_hat):
+        """Return the teacher's regression target, in [0, 0.5]."""
+        return utility_target(p_hat, self.advantage_std)
 
     def score(self, pool_N_K):
         questions = [self.problems.question(i) for i in pool_N_K.ravel()]

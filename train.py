@@ -80,9 +80,13 @@ class Config:
     prompt_header: str = opt(rollout.PROMPT_HEADER, "text before the question (App. M)")
     prompt_footer: str = opt(rollout.PROMPT_FOOTER, "text after the question (App. M)")
     chat_template: bool = opt(False, "wrap the prompt in the tokenizer's chat template")
-    loss: str = opt("grpo", "mean by sequence, by group (Section 6), or sum", choices=grpo.LOSSES)
-    advantage_std: str = opt("population", "over G, over G-1, none (Section 2)", choices=grpo.STDS)
+    loss: str = opt("grpo", "normaliser: see grpo.row_weights (Section 6)", choices=grpo.LOSSES)
+    advantage_std: str = opt("population", "advantages' divisor (Section 2)", choices=grpo.STDS)
     dead_rows: str = opt("in", "count dead groups in denominators", choices=("in", "out"))
+    truncated_rows: str = opt("in", "train on truncated completions", choices=("in", "out"))
+    mismatch: str = opt("none", "correct for the generator's rounding", choices=grpo.MISMATCHES)
+    mismatch_level: str = opt("sequence", "ratio of a", choices=("token", "sequence"))
+    mismatch_cap: float = opt(3.0, "largest ratio", type=number(float, 1))
     update_iterations: int = opt(1, "updates mu on each batch (Table 5a)", type=count)
     clip_low: float = opt(0.2, "the ratio is clipped below 1 - this (Section 6)", type=share)
     clip_high: float = opt(0.28, "the ratio is clipped above 1 + this (Section 6)", type=from_0)
@@ -195,15 +199,19 @@ class Student:
         advantage_B, weight_B = torch.zeros(len(rollouts)), torch.zeros_like(lengths_B).double()
         if c.dead_rows == "out":
             groups = [rows for rows in groups if not grpo.dead_groups(rewards_B[rows][None])]
+        if c.truncated_rows == "out":
+            lengths_B *= torch.tensor(rollouts.finished)
+        tokens = int(sum(lengths_B[rows].sum() for rows in groups))
         for rows in groups:
             # Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), so the mean of
             # Â ∇log π has the factor √(p̂(1-p̂)). A dead group's advantages are 0.
             r_G = rewards_B[rows]
             advantage_B[rows] = grpo.group_advantages(r_G[None], c.advantage_std)[0]
-            weight_B[rows] = grpo.row_weights(lengths_B[rows], len(groups), c.loss)
-        rows = sorted(b for rows in groups for b in rows)
+            limits = tokens, c.max_completion_tokens
+            weight_B[rows] = grpo.row_weights(lengths_B[rows], len(groups), c.loss, *limits)
+        rows = weight_B.nonzero()[:, 0].tolist()
         if not (c.kl_coef or c.entropy_coef):  # rows with advantage 0 have no gradient
-            rows = advantage_B.nonzero()[:, 0].tolist()
+            rows = (advantage_B * weight_B).nonzero()[:, 0].tolist()
         batches = micro_batches(
             *(rollouts, rows, advantage_B, weight_B, self.layout),
             max_tokens=c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens),

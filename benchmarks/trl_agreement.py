@@ -201,20 +201,19 @@ def quantities(rollouts: Rollouts) -> Iterator[tuple]:
             yield name, part, ours[part], theirs[part]
 
     lengths_P_G = rollouts.lengths().reshape(r_P_G.shape)
-    seq, total, dapo = (
-        torch.stack([grpo.row_weights(lengths_G, len(A), loss) for lengths_G in lengths_P_G])
-        for loss in ("grpo", "sum", "dapo")
+    P, limits = len(A), (int(lengths_P_G.sum()), MAX_TOKENS)
+    seq, dapo, batch, constant = (
+        torch.stack([grpo.row_weights(lengths_G, P, loss, *limits) for lengths_G in lengths_P_G])
+        for loss in ("grpo", "dapo", "batch", "constant")
     )
-    by_token = torch.full_like(A, 1 / lengths_P_G.sum())
     first, grouped = {"parts": "gradient", "moved": False}, {"by_group": True}
     k3, dapo_H = {"use_bias_correction_kl": False}, {"loss_type": "dapo", "entropy_coef": 0.01}
     yield from losses("first update", seq, **first)
     yield from losses("… from rewards", seq, **first, scale_rewards="none")
     yield from losses("`grpo`", seq, "loss gradient clip_fraction")
-    yield from losses("`sum` / `dr_grpo`", total, loss_type="dr_grpo")
-    yield from losses("… ours / limit", total / MAX_TOKENS, loss_type="dr_grpo")
+    yield from losses("`constant` / `dr_grpo`", constant, loss_type="dr_grpo")
+    yield from losses("`batch` / `dapo`", batch, loss_type="dapo")
     yield from losses("`dapo`", dapo, loss_type="dapo")
-    yield from losses("… ours, weight 1 / all tokens", by_token, loss_type="dapo")
     yield from losses("… TRL, a group at a time", dapo, loss_type="dapo", **grouped)
     yield from losses("`dapo` / `bnpo`, a group at a time", dapo, loss_type="bnpo", **grouped)
     yield from losses("`grpo` + 0.04 KL", seq, beta=0.04)

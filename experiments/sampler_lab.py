@@ -183,7 +183,7 @@ def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dic
     bank, held_out, start_S = problems_and_start(n, visibility, seed)
     student, rng = Student(start_S), np.random.default_rng([seed, 2])
     config = {"candidates": K, "group_size": G, "epsilon": EPSILON, "column": "pass_rate"}
-    config = SimpleNamespace(**config, seed=seed)
+    config = SimpleNamespace(**config, seed=seed, advantage_std="population")
     teacher = student if name == "oracle" else SimulatedTeacher(bank)
     sampler = sampler_class(name)(Context(bank, config, lambda index: True, teacher))
     dead, utility, trained, spent = [], [], np.zeros(n, dtype=bool), 0

@@ -33,7 +33,7 @@ class Batch:
 
     def columns(self) -> dict[str, torch.Tensor | None]:
         """Return the per-token columns that grpo.policy_loss takes, by name."""
-        names = ("old_logp_N", "advantage_N", "weight_N", "ref_logp_N", "generator_logp_N")
+        names = "old_logp_N", "advantage_N", "weight_N", "ref_logp_N", "generator_logp_N", "row_N"
         return {name: getattr(self, name) for name in names}
 
 

@@ -110,7 +110,7 @@ def test_readme_is_one_page_and_docs_stay_short():
     assert len(PAGES["README.md"].splitlines()) <= 150
     words = {page: len(text.split()) for page, text in PAGES.items()}
     assert words["README.md"] <= 1_700
-    assert sum(words.values()) <= 17_000
+    assert sum(words.values()) <= 18_000
     assert words["docs/results.md"] <= 4_000
 
 
@@ -133,9 +133,9 @@ def test_run_folder_md_names_exactly_the_files_of_a_run_and_their_keys(halfway, 
     """Two short runs together log every key."""
     folder, static, rated = (tmp_path / name for name in ("goldilocks", "static", "rated.jsonl"))
     write_lines(rated, [row | {"rate": 0.5} for row in read_lines(halfway / "train.jsonl")])
-    flags = ("--sampler", "static", "--column", "rate", "--kl_coef", 0.1, "--train_data", rated)
+    flags = ("--sampler", "static", "--column", "rate", "--kl_coef", 0.1, "--mismatch", "mask")
     run(folder, "--steps", 2, data=halfway)
-    run(static, "--steps", 2, *flags, data=halfway)
+    run(static, "--steps", 2, *flags, "--train_data", rated, data=halfway)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write((static / "metrics.jsonl").read_text())
     for name in ("metrics.jsonl", "selections.jsonl", "samples.jsonl", "evals/step_N.jsonl"):

@@ -20,7 +20,9 @@ def test_one_right_of_four(dtype):
 
 
 # Deviations +-1/2; population std 1/2; sample std sqrt(4 * (1/4) / 3) = 1/sqrt(3).
-@pytest.mark.parametrize("std, size", [("population", 1), ("sample", 3**0.5 / 2), ("none", 0.5)])
+@pytest.mark.parametrize(
+    "std, size", [("population", 1), ("sample", 3**0.5 / 2), ("none", 0.5), ("mean", 1)]
+)
 def test_two_right_of_four_under_each_std(std, size):
     advantage = group_advantages(torch.tensor([[1, 1, 0, 0]], **FLOAT64), std)
     close(advantage, [[size, size, -size, -size]])
@@ -40,17 +42,22 @@ def test_dead_groups_get_exactly_zero(std, reward):
 WEIGHTS = {
     "grpo": ([1 / 4, 1 / 12], [1 / 12, 1 / 36, 1 / 24]),  # 1 / (2 groups * 2 or 3 rows * length)
     "dapo": ([1 / 8, 1 / 8], [1 / 24, 1 / 24, 1 / 24]),  # 1 / (2 groups * 4 or 12 tokens)
+    "batch": ([1 / 16, 1 / 16], [1 / 16, 1 / 16, 1 / 16]),  # 1 / 16 tokens
+    "constant": ([1 / 40, 1 / 40], [1 / 60, 1 / 60, 1 / 60]),  # 1 / (2 * 2 or 3 rows * limit 10)
     "sum": ([1 / 4, 1 / 4], [1 / 6, 1 / 6, 1 / 6]),  # 1 / (2 groups * 2 or 3 rows)
 }
 
 
 @pytest.mark.parametrize("loss", grpo.LOSSES)
 def test_row_weights_by_hand(loss):
-    """Two groups of unlike size: each has half of the weight."""
+    """Two groups of unlike size; a row of length 0 is left out of the loss, but counts in G."""
     for lengths, expected in zip(([1, 3], [2, 6, 4]), WEIGHTS[loss], strict=True):
-        weights = row_weights(torch.tensor(lengths), 2, loss)
+        weights = row_weights(torch.tensor(lengths), 2, loss, 16, 10)
         close(weights, expected)
         assert weights.dtype == torch.float64
+    without_first = row_weights(torch.tensor([0, 3]), 2, loss, 15, 10)
+    second = {"dapo": 1 / 6, "batch": 1 / 15}.get(loss, WEIGHTS[loss][0][1])
+    close(without_first, [0, second])
 
 
 def test_noise_floor_by_hand():
@@ -178,6 +185,26 @@ def test_kl_and_logp_gap_by_hand():
     close(gradient, [0.5 * 0.1 * -1, 0.0])
     close(stats["kl"], 1 - math.log(2))
     close(stats["logp_gap"], 0.5 + 0.25)
+
+
+@pytest.mark.parametrize(
+    "mismatch, level, correction, over",
+    [
+        ("truncate", "token", [2, 2, 1], 0),
+        ("truncate", "sequence", [3, 3, 1], 2),  # 4 is above the cap of 3
+        ("mask", "sequence", [0, 0, 1], 2),
+    ],
+)
+def test_mismatch_correction_by_hand(mismatch, level, correction, over):
+    """Two tokens of row 5 are twice as likely under the policy as under the generator."""
+    options = {"generator_logp_N": torch.tensor([HALF, HALF, 0.0], **FLOAT64)}
+    options |= {"row_N": torch.tensor([5, 5, 8]), "mismatch": mismatch, "mismatch_level": level}
+    zero, advantage, weight = [0.0] * 3, [1.0, 1.0, -2.0], [0.1, 0.1, 0.5]
+    value, gradient, stats = loss_and_gradient(zero, zero, advantage, weight, **options)
+    expected = [-0.1 * correction[0], -0.1 * correction[1], 1.0 * correction[2]]
+    close(gradient, expected)
+    close(value, sum(expected))
+    assert stats["mismatch_over_cap"] == over
 
 
 def test_a_step_on_the_entropy_term_raises_the_entropy():

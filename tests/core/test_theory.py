@@ -41,10 +41,10 @@ every_difficulty = pytest.mark.parametrize("p, right", VERIFIERS.items())
 class TablePolicy:
     """softmax(hidden[prefix] Wᵀ): a hidden state for each prefix and an output head, 3 x 3 each."""
 
-    def __init__(self):
+    def __init__(self, next_3_V=NEXT):
         generator = torch.Generator().manual_seed(0)
         self.weight_V_D = torch.randn(3, 3, generator=generator, **FLOAT64)
-        self.hidden_3_D = torch.tensor(NEXT, **FLOAT64).log() @ self.weight_V_D.inverse().T
+        self.hidden_3_D = torch.tensor(next_3_V, **FLOAT64).log() @ self.weight_V_D.inverse().T
         self.parameters = [self.hidden_3_D.requires_grad_(), self.weight_V_D.requires_grad_()]
 
     def token_logps(self) -> torch.Tensor:
@@ -80,22 +80,37 @@ class TablePolicy:
         return self.gradient(torch.logit(self.success(right)))
 
     def training_gradient(
-        self, right, groups_M_G=MIRROR, chance_M=(1,), std="population", loss="sum", bonus=0, P=1
+        self,
+        right,
+        groups_M_G=MIRROR,
+        chance_M=(1,),
+        std="population",
+        loss="sum",
+        bonus=0,
+        P=1,
+        generator=None,
+        **mismatch,
     ) -> torch.Tensor:
         """Compute by grpo.py what one of P groups adds to the gradient of a training step: its mean
-        over M groups of completion numbers, with these probabilities."""
+        over M groups of completion numbers, with these probabilities. generator: the policy that
+        drew them, if another."""
         lengths = torch.tensor([len(o) for o in COMPLETIONS])
         advantage_M_G = grpo.group_advantages(rewards(right, groups_M_G) + bonus, std)
-        weight_M_G = torch.vmap(lambda x_G: grpo.row_weights(x_G, P, loss))(lengths[groups_M_G])
+        weight_M_G = torch.vmap(lambda x_G: grpo.row_weights(x_G, P, loss, 28, 2))(
+            lengths[groups_M_G]
+        )
         weight_M_G = weight_M_G * torch.as_tensor(chance_M, **FLOAT64)[:, None]
         # First the first token of all rows, then the second of those with two: (N,).
         first_B = (lengths.cumsum(0) - lengths)[groups_M_G].flatten()
         two_B = lengths[groups_M_G].flatten() == 2
-        logp_N = self.token_logps()[torch.cat([first_B, first_B[two_B] + 1])]
-        columns = (
-            torch.cat([x, x[two_B]]) for x in (advantage_M_G.flatten(), weight_M_G.flatten())
-        )
-        return self.gradient(grpo.policy_loss(logp_N, logp_N.detach(), *columns)[0])
+        token_N = torch.cat([first_B, first_B[two_B] + 1])
+        logp_N = self.token_logps()[token_N]
+        row_B = torch.arange(len(two_B))
+        by_row = advantage_M_G.flatten(), weight_M_G.flatten(), row_B
+        *columns, row_N = (torch.cat([x, x[two_B]]) for x in by_row)
+        mismatch |= {"generator_logp_N": (generator or self).token_logps().detach()[token_N]}
+        loss, _ = grpo.policy_loss(logp_N, logp_N.detach(), *columns, row_N=row_N, **mismatch)
+        return self.gradient(loss)
 
 
 def rewards(right: list[str], groups_P_G: torch.Tensor = MIRROR) -> torch.Tensor:
@@ -103,12 +118,12 @@ def rewards(right: list[str], groups_P_G: torch.Tensor = MIRROR) -> torch.Tensor
     return torch.tensor([o in right for o in COMPLETIONS], **FLOAT64)[groups_P_G]
 
 
-def all_groups(G: int) -> tuple[torch.Tensor, torch.Tensor]:
+def all_groups(G: int, chance_7=SIXTEENTHS / 16) -> tuple[torch.Tensor, torch.Tensor]:
     """List all multisets of G completions (P, G), with their multinomial probabilities (P,)."""
     groups_P_G = torch.tensor(list(itertools.combinations_with_replacement(range(7), G)))
     counts_P_7 = torch.stack([(groups_P_G == k).sum(dim=1) for k in range(7)], dim=1).double()
     log_ways_P = math.lgamma(G + 1) - torch.lgamma(counts_P_7 + 1).sum(dim=1)
-    probability_P = (log_ways_P + counts_P_7 @ (SIXTEENTHS / 16).double().log()).exp()
+    probability_P = (log_ways_P + counts_P_7 @ chance_7.double().log()).exp()
     close(probability_P.sum(), 1.0)
     return groups_P_G, probability_P
 
@@ -192,12 +207,52 @@ def test_appendix_b_the_bonus_may_depend_on_the_group_but_not_on_the_rollout():
 
 @pytest.mark.parametrize("p, G", [(1 / 16, 4), (5 / 16, 2), (5 / 16, 8), (8 / 16, 8), (8 / 16, 16)])
 def test_finite_groups_have_the_expected_std_as_their_scale(policy, p, G):
-    right, (groups_P_G, probability_P) = VERIFIERS[p], all_groups(G)  # 74,613 groups for G = 16
-    gradient = policy.training_gradient(right, groups_P_G, probability_P)
-    close(gradient, -grpo.expected_group_std(p, G) * policy.log_odds_gradient(right))
-    # ... and that factor is the mean of what the teacher learns to predict.
-    y_P = utility_target(rewards(right, groups_P_G).mean(dim=1).numpy())
-    close((torch.from_numpy(y_P) * probability_P).sum(), grpo.expected_group_std(p, G))
+    """For each divisor of the advantages, over up to 74,613 groups; the teacher learns to predict
+    that factor, or with `mean` half of it."""
+    right, (groups_P_G, probability_P) = VERIFIERS[p], all_groups(G)
+    p_hat_P = rewards(right, groups_P_G).mean(dim=1).numpy()
+    for std in ("population", "none", "mean"):
+        factor = grpo.expected_factor(p, G, std)
+        gradient = policy.training_gradient(right, groups_P_G, probability_P, std=std)
+        close(gradient, -factor * policy.log_odds_gradient(right))
+        y_P = torch.from_numpy(utility_target(p_hat_P, std)) * (2 if std == "mean" else 1)
+        close((y_P * probability_P).sum(), factor)
+    close(grpo.expected_factor(p, G, "none"), (1 - 1 / G) * p * (1 - p))
+    close(grpo.expected_factor(p, G, "mean"), (1 - p) * (1 - (1 - p) ** (G - 1)))
+
+
+def test_mismatch_correction_removes_the_bias_of_another_generator(policy):
+    """Groups of 3 come from a generator that is off. Corrected by sequence, and without a cap that
+    takes effect, their mean gradient is the policy's own."""
+    right, G = VERIFIERS[5 / 16], 3
+    other = [[0.45, 0.25, 0.3], [0.28, 0.27, 0.45], [0.45, 0.28, 0.27]]
+    generator = TablePolicy(other)
+    chance_7 = torch.stack([generator.logp(o) for o in COMPLETIONS]).detach().exp()
+    own = policy.training_gradient(right, *all_groups(G), std="none")
+
+    def bias(**mismatch):
+        groups = all_groups(G, chance_7)
+        gradient = policy.training_gradient(
+            right, *groups, std="none", generator=generator, **mismatch
+        )
+        return ((gradient - own).norm() / own.norm()).item()
+
+    table = [  # correction, of a, cap, bias relative to the gradient's norm
+        ("none", "token", 100, 0.376),
+        ("truncate", "token", 100, 0.249),  # ignores how likely the prefix was
+        ("truncate", "sequence", 100, 0.0),
+        ("mask", "sequence", 100, 0.0),  # no ratio is above 100
+        ("truncate", "sequence", 1.2, 0.036),
+        (
+            "mask",
+            "sequence",
+            1.2,
+            1.27,
+        ),  # drops the completions that the generator draws too rarely
+    ]
+    for mismatch, level, cap, expected in table:
+        options = {"mismatch": mismatch, "mismatch_level": level, "mismatch_cap": cap}
+        close(bias(**options), expected, 1e-9 if expected == 0 else 1e-2)
 
 
 def test_groups_of_unlike_size_give_the_mean_over_prompts(policy):
@@ -236,4 +291,6 @@ def test_the_theorem_holds_for_the_sum_loss_but_not_for_length_normalised_ones(p
     gradient = {loss: policy.training_gradient(right, loss=loss) for loss in grpo.LOSSES}
     cosine = torch.nn.functional.cosine_similarity(gradient["grpo"], gradient["sum"], dim=0)
     assert 0.5 < cosine < 0.999
-    close(gradient["dapo"] * 28 / 16, gradient["sum"])  # one group: a token's weight is 1/28
+    # One group: a token's weight is 1/28; with `constant` 1/(16 · 2), as the limit is 2.
+    for loss, tokens in (("dapo", 28), ("batch", 28), ("constant", 32)):
+        close(gradient[loss] * tokens / 16, gradient["sum"])

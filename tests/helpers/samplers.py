@@ -31,7 +31,7 @@ def build(cls, problems, fits=lambda index: True, settings=None, **config):
     defaults = {"candidates": 8, "epsilon": 0.0, "seed": 0, "column": "c", "group_size": 16}
     teacher = Mock(predict=lambda questions: np.array([int(q) / 1000 for q in questions]))
     teacher.state_dict.return_value = teacher.metrics.return_value = {}
-    config = SimpleNamespace(**defaults | config)
+    config = SimpleNamespace(advantage_std="population", **defaults | config)
     return cls(s.Context(problems, config, fits, teacher, settings or {}))
 
 

@@ -53,7 +53,9 @@ def make_rollouts(order=range(24)):
 VARIANTS = {
     "grpo": {},
     "dapo": {"loss": "dapo"},
-    "sum": {"loss": "sum"},
+    "batch": {"loss": "batch"},
+    "truncated rows out": {"loss": "batch", "truncated_rows": "out"},
+    "mismatch": {"mismatch": "truncate"},
     "dead rows out": {"dead_rows": "out"},
     "small micro-batches": {"per_device_batch_size": 1},
     "packed": {"per_device_batch_size": 3},
@@ -91,6 +93,8 @@ def gradients(folder):
         groups = rollouts.groups()
         if name == "live groups alone":
             groups = [groups[i] for i in LIVE]
+        if name == "truncated rows out":
+            rollouts.finished = [b % 3 > 0 for b in range(24)]
         if name in ("one live group", "all dead"):
             rollouts.rewards = [float(name == "one live group")] + [0.0] * 23
         shapes.clear()
@@ -132,6 +136,9 @@ def test_same_gradient_in_any_batches(one_rank):
     assert close(gradient_out, one_rank["live groups alone"][1]) and out["forwarded_rows"] == 16
     assert not close(gradient_out, one_rank["dead rows out"][1])
     assert not close(gradient, one_rank["dapo"][1])  # the comparison can fail
+    live = [b for b in range(24) if PROBLEMS[b] in LIVE]
+    kept = one_rank["truncated rows out"][0]["forwarded_rows"]
+    assert kept == sum(b % 3 > 0 for b in live) < len(live)
 
 
 def plain_gradient(folder):

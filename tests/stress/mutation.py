@@ -27,13 +27,13 @@ a dead group is not exactly 0 | grpo.py | grpo::dead_groups_get_exactly_zero
 dead rows stay in the denominators | train.py | invariance::same_gradient_in_any_batches
     if c.dead_rows == "out": => if False:
 `grpo`: one mean over all tokens | grpo.py | grpo::row_weights_by_hand
-    1 / (P * G * lengths) => torch.ones_like(lengths) / lengths.sum()
+    "grpo": P * G * lengths, => "grpo": lengths.sum(),
 `dapo`: a mean of a group's tokens and rows | grpo.py | grpo::row_weights_by_hand
-    (1 / (P * lengths.sum())) => (1 / (P * G * lengths.sum()))
+    "dapo": P * lengths.sum(), => "dapo": P * G * lengths.sum(),
 the batch's rows, not the group's | train.py | invariance::gradient_is_that_of_the_plain_formula
-    (lengths_B[rows], len(groups), c.loss) => (lengths_B, 1, c.loss)[rows]
+    (lengths_B[rows], len(groups), c.loss, *limits) => (lengths_B, 1, c.loss, *limits)[rows]
 `sum`: divided by the longest row | grpo.py | grpo::row_weights_by_hand
-    torch.full_like(lengths, 1 / (P * G)) => torch.full_like(lengths, 1 / (P * G)) / lengths.max()
+    "sum": lengths.new_tensor(P * G), => "sum": P * G * lengths.max(),
 temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
     .div_(temperature) => .div_(1)
 clip reversed for A < 0 | grpo.py | grpo::clipping_by_sign_and_side
@@ -87,7 +87,7 @@ the lowest utility is chosen | sampler.py | sampler::epsilon_greedy_by_hand
 over-long prompts stay | sampler.py | sampler::draws_are_distinct_unseen_and_fit
     if self.fits(index): => if True:
 noise floor of p, not of y | grpo.py | grpo::noise_floor_by_hand
-    abs(_std(p) - _std(k / G)) => abs(p - k / G)
+    abs(group_factor(p) - group_factor(k / G)) => abs(p - k / G)
 lag ignored | teacher.py | channel::lag_orders_learning_and_proposing
     learn_first = self.again or self.lag == 0 => learn_first = True
 asked again before it learns | teacher.py | channel::lag_orders_learning_and_proposing
