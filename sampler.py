@@ -25,14 +25,12 @@ from plumbing.problems import Problems
 
 
 def utility_target(p_hat, std: str = "population"):
-    """Compute y = √(p̂(1-p̂)), the std of a group's rewards, in [0, 0.5] (Alg. 2, line 4): Eq. 2's
-    scale of the gradient. With `--advantage_std` none it is p̂(1-p̂); with mean, 1-p̂ unless p̂ is
-    0, here halved to stay within [0, 0.5]."""
-    if std == "none":
-        return p_hat * (1 - p_hat)
+    """Compute y = √(p̂(1-p̂)), the std of a group's rewards, in [0, 0.5] (Alg. 2, line 4). Eq. 2's
+    scale is p̂(1-p̂) with `--advantage_std` none; with mean 1-p̂ if p̂ > 0, here halved."""
     if std == "mean":
         return 0.5 * (1 - p_hat) * (p_hat > 0)
-    return np.sqrt(p_hat * (1 - p_hat))
+    variance = p_hat * (1 - p_hat)
+    return variance if std == "none" else np.sqrt(variance)
 
 
 @dataclass
@@ -197,10 +195,8 @@ class Uniform:
                 return np.array(drawn, dtype=np.int64)
             self.status[self.status == self.TRAINED] = self.UNSEEN
             self.passes += 1
-        raise InputError(
-            f"a step draws {k} distinct problems, but only {len(drawn)} of {len(self.status)} fit "
-            "the prompt limit: add some, raise --max_prompt_tokens or lower --prompts_per_step"
-        )
+        fitting = f"only {len(drawn)} of {len(self.status)} fit --max_prompt_tokens"
+        raise InputError(f"a step draws {k} distinct problems, {fitting}: add some, or raise it")
 
     def take(self, index_N: np.ndarray) -> None:
         """Mark problems as trained on."""
@@ -224,15 +220,12 @@ class Uniform:
 
     def metrics(self) -> dict[str, float]:
         """Return `passes` over the data, `coverage` of this pass, number of `overlong` prompts."""
-        overlong = int(np.count_nonzero(self.status == self.OVERLONG))
-        trained = int(np.count_nonzero(self.status == self.TRAINED))
-        coverage = trained / max(1, len(self.status) - overlong)
+        unseen, trained, overlong = np.bincount(self.status, minlength=3).tolist()
+        coverage = trained / max(1, unseen + trained)
         return {"passes": self.passes, "coverage": coverage, "overlong": overlong}
 
 
-def epsilon_greedy(
-    utilities_N_K: np.ndarray, epsilon: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def epsilon_greedy(utilities_N_K, epsilon: float, rng) -> tuple[np.ndarray, np.ndarray]:
     """(Alg. 1, lines 10-16) Choose per row, with probability ε uniformly, else the highest utility.
     Returns chosen_N, int64 positions in the pool, and explored_N, bool: chosen uniformly."""
     N, K = utilities_N_K.shape
@@ -244,9 +237,8 @@ def epsilon_greedy(
 class Pooled(Uniform):
     """Base of samplers that choose one of a pool of K distinct candidates for each prompt.
 
-    Subclasses define `score`, and where needed `choose`, `observe` and `learned`. With a setting
-    `best_of_all` other than 0 the pools are dealt in the order of the scores: the highest of each
-    are then the best n of all n * K, as some methods want.
+    Subclasses define `score`, and where needed `choose`, `observe` and `learned`. The setting
+    `best_of_all` deals pools in the order of scores: the highest of each are the best n of all.
     """
 
     flags = ("candidates",)
@@ -286,11 +278,11 @@ class Goldilocks(Pooled):
     def __init__(self, context: Context):
         super().__init__(context)
         self.teacher, self.epsilon = context.teacher, context.config.epsilon
-        self.advantage_std = context.config.advantage_std
+        self.std = context.config.advantage_std
 
     def target(self, p_hat):
         """Return the teacher's regression target, in [0, 0.5]."""
-        return utility_target(p_hat, self.advantage_std)
+        return utility_target(p_hat, self.std)
 
     def score(self, pool_N_K):
         questions = [self.problems.question(i) for i in pool_N_K.ravel()]
@@ -397,8 +389,6 @@ def step_metrics(rounds: list[tuple[Selections, Outcomes]], outcomes: Outcomes) 
         "zero_variance": float((~live_N).mean()),
         "zero_variance_easy": float((p_hat_N == 1).mean()),
         "zero_variance_hard": float((p_hat_N == 0).mean()),
-        "live_hard": float((live_N & (p_hat_N <= 1 / 4)).mean()),
-        "live_easy": float((live_N & (p_hat_N >= 3 / 4)).mean()),
         "groups": len(p_hat_N),
         "completions": int(G_N.sum()),
         "teacher_mae": mean(error_N),

@@ -85,7 +85,7 @@ class Config:
     dead_rows: str = opt("in", "count dead groups in denominators", choices=("in", "out"))
     truncated_rows: str = opt("in", "train on truncated completions", choices=("in", "out"))
     mismatch: str = opt("none", "correct for the generator's rounding", choices=grpo.MISMATCHES)
-    mismatch_level: str = opt("sequence", "ratio of a", choices=("token", "sequence"))
+    mismatch_level: str = opt("sequence", "unit of the ratio", choices=("token", "sequence"))
     mismatch_cap: float = opt(3.0, "largest ratio", type=number(float, 1))
     update_iterations: int = opt(1, "updates mu on each batch (Table 5a)", type=count)
     clip_low: float = opt(0.2, "the ratio is clipped below 1 - this (Section 6)", type=share)
@@ -201,17 +201,14 @@ class Student:
             groups = [rows for rows in groups if not grpo.dead_groups(rewards_B[rows][None])]
         if c.truncated_rows == "out":
             lengths_B *= torch.tensor(rollouts.finished)
-        tokens = int(sum(lengths_B[rows].sum() for rows in groups))
+        limits = int(sum(lengths_B[rows].sum() for rows in groups)), c.max_completion_tokens
         for rows in groups:
             # Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), so the mean of
             # Â ∇log π has the factor √(p̂(1-p̂)). A dead group's advantages are 0.
-            r_G = rewards_B[rows]
-            advantage_B[rows] = grpo.group_advantages(r_G[None], c.advantage_std)[0]
-            limits = tokens, c.max_completion_tokens
+            advantage_B[rows] = grpo.group_advantages(rewards_B[rows][None], c.advantage_std)[0]
             weight_B[rows] = grpo.row_weights(lengths_B[rows], len(groups), c.loss, *limits)
-        rows = weight_B.nonzero()[:, 0].tolist()
-        if not (c.kl_coef or c.entropy_coef):  # rows with advantage 0 have no gradient
-            rows = (advantage_B * weight_B).nonzero()[:, 0].tolist()
+        all_matter = c.kl_coef or c.entropy_coef  # else rows with advantage 0 have no gradient
+        rows = (weight_B if all_matter else advantage_B * weight_B).nonzero()[:, 0].tolist()
         batches = micro_batches(
             *(rollouts, rows, advantage_B, weight_B, self.layout),
             max_tokens=c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens),

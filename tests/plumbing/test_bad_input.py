@@ -108,7 +108,7 @@ def test_a_bad_data_file_is_rejected_with_its_first_bad_line(case, tmp_path, qui
 ON_ALL_RANKS = {  # the flags, the error
     "--teacher_ranks 2": "leaves no student: at most 1",
     "--train_data a\nb.jsonl": "error: a b.jsonl: no such data file",
-    "--sampler uniform --max_prompt_tokens 12": "fit the prompt limit",
+    "--sampler uniform --max_prompt_tokens 12": "fit --max_prompt_tokens",
 }
 
 
