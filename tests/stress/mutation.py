@@ -77,7 +77,7 @@ the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
 LoRA merged without its scale | teacher.py | teacher::an_exported_teacher_predicts_the_same
     scale * B @ A => B @ A
 target p(1-p), not its root | sampler.py | sampler::utility_target_by_hand
-    np.sqrt(p_hat * (1 - p_hat)) => p_hat * (1 - p_hat)
+    else np.sqrt(variance) => else p_hat * (1 - p_hat)
 drawn again | sampler.py | sampler::goldilocks_takes_the_best_of_each_pool_and_never_twice
     self.status[index_N] = self.TRAINED => pass
 epsilon's branches swapped | sampler.py | sampler::epsilon_greedy_by_hand
