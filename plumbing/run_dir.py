@@ -103,14 +103,19 @@ class RunDir:
     def assert_machines_agree(self) -> None:
         """Raise InputError or Fault unless all ranks have the same settings, and all machines the
         same data files and, as --out, the same directory. All ranks call it after `open`."""
-        n = self.layout
-        n.assert_replicas_equal(**self.facts())
+        n, machine = self.layout, socket.gethostname()
+        try:
+            facts = self.facts()
+        except OSError as error:
+            reason = f"{error.strerror}: all machines need the same files"
+            raise InputError(f"{error.filename} cannot be read on {machine} ({reason})") from error
+        n.assert_replicas_equal(**facts)
         # Each time a new name: a machine may have cached that an old one does not exist.
         probe = Path(n.on_first(lambda: tempfile.mkdtemp(".tmp", dir=self.path)))
-        sees = n.gather((probe.exists(), socket.gethostname()))
+        sees = n.gather((probe.exists(), machine))
         if n.rank == 0:
             probe.rmdir()
-        if blind := [machine for visible, machine in sees if not visible]:
+        if blind := [name for visible, name in sees if not visible]:
             reason = f"{blind[0]} does not see what rank 0 writes there"
             raise InputError(f"--out {self.path}: {reason}; choose one that all machines share")
 

@@ -27,7 +27,7 @@ CASES = [
     (evaluate, f"{DEMO} --samples 4", "greedy samples are all the same; give --temperature"),
     (evaluate, f"{DEMO} --preset demo --data nowhere.jsonl", "nowhere.jsonl: no such data file"),
     (evaluate, f"{DEMO} --max_completion_tokens 100000", "has room for"),
-    (evaluate, ".", "is not a Hugging Face model directory"),  # not: data are missing
+    (evaluate, ".", "is no Hugging Face model directory"),  # not: data are missing
     (evaluate, "goldilocks", "no student/ yet"),
     (evaluate, "changed --preset demo", "changed is a run and has settings already"),
     (evaluate, "changed", "data.jsonl has changed since the run"),
