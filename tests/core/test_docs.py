@@ -3,6 +3,7 @@
 import faulthandler
 import functools
 import io
+import json
 import os
 import re
 import runpy
@@ -185,3 +186,24 @@ def test_every_command_of_the_first_hour_works(tmp_path):
         assert [row["step"] for row in rows] == list(range(13))
     question = read_lines(tmp_path / "data/hour/val.jsonl")[0]["problem"]
     assert f"{question}\n\nSolution:" in done.stdout  # the last command's answer
+
+
+def test_the_lesson_was_run_to_its_end():
+    cells = json.loads((ROOT / "docs/lesson.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) >= 4
+
+
+@pytest.mark.hour
+@pytest.mark.timeout(1200)
+def test_the_lesson_runs():
+    faulthandler.cancel_dump_traceback_later()
+    nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
+    import nbformat
+
+    notebook = nbformat.read(ROOT / "docs/lesson.ipynb", 4)
+    nbclient.NotebookClient(notebook, resources={"metadata": {"path": ROOT / "docs"}}).execute()
+    assert "correlation 0." in str(notebook.cells)
