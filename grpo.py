@@ -37,19 +37,19 @@ def zero_variance_probability(p, G: int):
 
 
 def gradient_norm(p, log_odds_gradient_norm):
-    """(Eq. 2) ‖∇L_PG‖ = √(p(1-p)) · ‖∇ log(p/(1-p))‖ for a prompt with success rate p."""
+    """(Eq. 2) ‖∇L_PG‖ = √(p(1-p)) · ‖∇ log(p/(1-p))‖, p a prompt's pass rate."""
     return (p * (1 - p)) ** 0.5 * log_odds_gradient_norm
 
 
 def gradient_norm_bound(p, B, T: int):
-    """(Eq. 3) ‖∇L_PG‖ ≤ 2BT √(p(1-p)), B the bound on a token's score norm, T on the tokens."""
+    """(Eq. 3) ‖∇L_PG‖ ≤ 2BT √(p(1-p)): B bounds a token's score norm, T the tokens."""
     return 2 * B * T * (p * (1 - p)) ** 0.5
 
 
 def group_factor(p_hat: float, std: str = "population") -> float:
-    """Compute p̂(1-p̂)/s, the scale of a group's gradient if s divides its advantages: √(p̂(1-p̂))
-    for the population std, p̂(1-p̂) for none, 1-p̂ for the mean reward; a dead group's is 0. The
-    sample std, (G/(G-1))^½ of the population's, differs by a constant, which is left out."""
+    """Compute p̂(1-p̂)/s, the scale of a group's gradient if s divides its advantages:
+    √(p̂(1-p̂)) for the population std, p̂(1-p̂) for none, 1-p̂ for the mean; 0 if dead.
+    The sample std, (G/(G-1))^½ of the population's, differs by a constant, which is left out."""
     if p_hat in (0, 1):
         return 0.0
     variance = p_hat * (1 - p_hat)
@@ -59,16 +59,16 @@ def group_factor(p_hat: float, std: str = "population") -> float:
 def expected_factor(p: float, G: int, std: str = "population") -> float:
     """Compute E[group_factor(p̂)], p̂ ~ Binomial(G, p)/G, which replaces √(p(1-p)) of (Eq. 2).
 
-    With the `sum` loss ‖E ∇L‖ = E[group_factor(p̂)] · ‖∇ log(p/(1-p))‖ exactly: p(1-p)(G-1)/G with
-    `none`, (1-p)(1 - (1-p)^(G-1)) with `mean`. So a teacher's regression target is the finite-G
-    scale of the gradient.
+    With the `sum` loss ‖E ∇L‖ = E[group_factor(p̂)] · ‖∇ log(p/(1-p))‖ exactly. It is
+    p(1-p)(G-1)/G with `none`, (1-p)(1 - (1-p)^(G-1)) with `mean`. So a teacher's regression target
+    is the finite-G scale of the gradient.
     """
     return sum(way * group_factor(k / G, std) for k, way in enumerate(_binomial(p, G)))
 
 
 def noise_floor(p: float, G: int) -> float:
-    """Compute E|√(p(1-p)) - √(p̂(1-p̂))|, p̂ ~ Binomial(G, p)/G: the mean |ŷ - y| of a perfect
-    teacher, as y comes from G rollouts only."""
+    """Compute E|√(p(1-p)) - √(p̂(1-p̂))|, p̂ ~ Binomial(G, p)/G: the mean |ŷ - y| of a
+    perfect teacher, as y comes from G rollouts only."""
     ways = enumerate(_binomial(p, G))
     return sum(way * abs(group_factor(p) - group_factor(k / G)) for k, way in ways)
 
@@ -86,9 +86,9 @@ def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torc
     """Compute Â = (r - mean(r)) / std(r) within each group (Section 2): (P, G).
 
     A dead group (all rewards equal) gets exactly 0. No epsilon is added, so for binary rewards a
-    right answer has √((1-p̂)/p̂) and a wrong one -√(p̂/(1-p̂)). std: `population` divides by G,
-    `sample` by G-1, `none` only centres (Dr. GRPO), `mean` divides by the mean reward (MaxRL).
-    Floats keep their dtype, integers become float32.
+    right answer has √((1-p̂)/p̂) and a wrong one -√(p̂/(1-p̂)). std: `population` divides
+    by G, `sample` by G-1, `none` only centres (Dr. GRPO), `mean` divides by the mean reward
+    (MaxRL). Floats keep their dtype, integers become float32.
     """
     if std not in STDS:
         raise ValueError(f"std must be one of {STDS}, got {std!r}")
@@ -114,7 +114,7 @@ def row_weights(
     """Compute the weight of each response token of one of P groups, by row: (G,) float64.
 
     grpo:     1 / (P · G · |o_i|)        mean over sequences of the mean over their tokens
-    dapo:     1 / (P · Σ_j∈group |o_j|)  mean over groups of the mean over their tokens (Section 6)
+    dapo:     1 / (P · Σ_j∈group |o_j|)  mean over groups of the mean over tokens (Section 6)
     batch:    1 / Σ_j∈batch |o_j|        mean over the `batch_tokens` tokens of all P groups
     constant: 1 / (P · G · T)            T: the limit `longest` on a completion (Dr. GRPO)
     sum:      1 / (P · G)                mean over sequences of the sum over tokens (theorem)
@@ -141,12 +141,15 @@ def row_weights(
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """log π(y) and entropy of softmax(h Wᵀ / τ), some logits at a time; backward recomputes them.
+    """log π(y) and entropy of softmax(h Wᵀ / τ), a part at a time; backward recomputes it.
 
-    With z = h Wᵀ / τ and p = softmax(z): ∂ log p_y / ∂z = e_y - p and ∂H / ∂z = -p ⊙ (log p + H).
+    With z = h Wᵀ / τ and p = softmax(z):
+
+        ∂ log p_y / ∂z = e_y - p,   ∂H / ∂z = -p ⊙ (log p + H)
+
     Forward takes chunks of tokens with the whole vocabulary. Backward takes chunks of the
-    vocabulary with all tokens, so that each chunk of ∂W needs no accumulator; they are a quarter as
-    large, as ∂W takes memory too.
+    vocabulary with all tokens, so that each chunk of ∂W needs no accumulator; they are a quarter
+    as large, as ∂W takes memory too.
     """
 
     @staticmethod
@@ -253,13 +256,13 @@ def policy_loss(
     mismatch_level: str = "sequence",
     mismatch_cap: float = 3.0,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """L = -Σ w c min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â)  +  kl_coef · Σ w k3  -  β Σ w H.
+    """L = -Σ w c min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â) + kl_coef · Σ w k3 - β Σ w H.
 
-    ρ = π_θ / π_old is the importance ratio. L_DAPO in Section 6 lacks the leading minus. c is 1,
-    or with `mismatch` corrects for a generator that is not π_old: see mismatch_weights.
-    k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias; its expected
-    gradient is that of KL(π_ref ‖ π_θ). Entropy H is *subtracted*, because the text maximises it:
-    Eq. 4 prints +βH, which in a loss would lower it.
+    ρ = π_θ / π_old is the importance ratio. L_DAPO in Section 6 lacks the leading minus.
+    c is 1, or with `mismatch` corrects for a generator that is not π_old: see mismatch_weights.
+    k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias;
+    its expected gradient is that of KL(π_ref ‖ π_θ). Entropy H is *subtracted*, because the
+    text maximises it: Eq. 4 prints +βH, which in a loss would lower it.
 
     All tensors are per response token, (N,). Returns the scalar loss, and statistics by name: sums
     over the N tokens, the same names in every call. train.py sums them over micro-batches and ranks
@@ -298,10 +301,10 @@ def policy_loss(
 def mismatch_weights(
     gap_N: torch.Tensor, row_N: torch.Tensor, mismatch: str, level: str, cap: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute c = π_old / π_generator of each token, or of its whole row (`level`), where it is at
-    most `cap`; above it c is the cap (`truncate`) or 0 (`mask`). gap_N: log π_old - log π_generator
-    of each token; row_N: its row. Returns c (N,), and which tokens are above the cap. Without a
-    cap, c by sequence makes the expected gradient that of samples from π_old."""
+    """Compute c = π_old / π_generator of each token, or of its whole row (`level`), where it is
+    at most `cap`; above it c is the cap (`truncate`) or 0 (`mask`). gap_N: log c of each token
+    alone; row_N: its row. Returns c (N,), and which tokens are above the cap. Without a cap, c by
+    sequence makes the expected gradient that of samples from π_old."""
     if level == "sequence":
         rows_N = row_N.unique(return_inverse=True)[1].to(gap_N.device)
         gap_N = torch.zeros_like(gap_N).index_add_(0, rows_N, gap_N)[rows_N]

@@ -59,6 +59,9 @@ def test_problems_in_both_files_are_counted_in_one_note(tmp_path, capsys):
     check(train, write(tmp_path / "c.jsonl", GOOD | {"problem": "What is 1+2?"}))
     check(ROOT / "demo/train.jsonl", ROOT / "demo/val.jsonl")
     assert capsys.readouterr().out == ""
+    numbers = write(tmp_path / "d.jsonl", GOOD | {"problem": 7})
+    check(numbers, write(tmp_path / "e.jsonl", GOOD | {"problem": "8"}))
+    assert capsys.readouterr().out == ""
     check(train, shared)
     note = capsys.readouterr().out
     assert note.startswith(f"note: {shared} shares 1 of its 2 problems with the training ")
