@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 import grpo
 from plumbing.batches import Batch, collate, pack, pad
 from plumbing.decoding import Recorder, SlotCache, attention_for, fuse_norms, fusions, varlen_works
-from plumbing.models import check_directory, load, trial
+from plumbing.models import check_directory, load, trial, whole
 from sampler import Outcomes
 
 # App. M. Line breaks that only fit the page's width are removed.
@@ -130,10 +130,9 @@ class Generator:
 
     def __init__(self, lm: PreTrainedModel, tokenizer):
         self.lm, self.tokenizer = lm.eval().requires_grad_(False), tokenizer
-        self.record = lambda step: step
-        if lm.device.type == "cuda":
-            fuse_norms(lm)
-            self.record = Recorder(fusions(lm))
+        fuse_norms(lm)
+        self.fusions = fusions(lm)
+        self.record = Recorder() if lm.device.type == "cuda" else lambda step: step
         self.varlen = varlen_works(lm)
         self.checkpoint_settings, lm.generation_config = lm.generation_config, GenerationConfig()
         eos = self.checkpoint_settings.eos_token_id  # None, an int or a list
@@ -151,9 +150,9 @@ class Generator:
     def refresh(self, policy: "Policy") -> None:
         """Copy the policy's sharded weights. A collective of the student ranks."""
         for copy, master in zip(self.lm.parameters(), policy.lm.parameters(), strict=True):
-            copy.copy_(master.to(copy.dtype).full_tensor())
+            copy.copy_(whole(master.to(copy.dtype)))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def generate(
         self,
         prompts: list[list[int]],
@@ -191,17 +190,18 @@ class Generator:
             streams = [np.random.Generator(np.random.Philox(key=key)) for key in keys]
             uniform_B_T = [stream.random(max_new_tokens, dtype=np.float32) for stream in streams]
             # synced_gpus would all-reduce on the world group at every token: teachers never join.
-            tokens_B_T, logp_B_T = self.lm.generate(
-                ids_P_T,
-                attention_mask=mask_P_T,
-                generation_config=config,
-                synced_gpus=False,
-                custom_generate=decode,
-                prompt_B=torch.tensor(prompt_B, device=device),
-                uniform_B_T=torch.tensor(np.stack(uniform_B_T), device=device),
-                record=self.record,
-                varlen=self.varlen,
-            )
+            with self.fusions:
+                tokens_B_T, logp_B_T = self.lm.generate(
+                    ids_P_T,
+                    attention_mask=mask_P_T,
+                    generation_config=config,
+                    synced_gpus=False,
+                    custom_generate=decode,
+                    prompt_B=torch.tensor(prompt_B, device=device),
+                    uniform_B_T=torch.tensor(np.stack(uniform_B_T), device=device),
+                    record=self.record,
+                    varlen=self.varlen,
+                )
             for b, ids, logp_T in zip(rows, tokens_B_T.tolist(), logp_B_T.tolist(), strict=True):
                 end = next((t + 1 for t, token in enumerate(ids) if token in self.stop_ids), None)
                 completions[b], finished[b] = ids[:end], end is not None

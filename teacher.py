@@ -28,7 +28,7 @@ from plumbing.checkpoint import Learner
 from plumbing.decoding import fuse_norms
 from plumbing.errors import NonFiniteError
 from plumbing.files import plain
-from plumbing.models import check_directory, checksum, load, trial
+from plumbing.models import check_directory, checksum, load, trial, whole
 from sampler import Outcomes, Sampler, Selections, utility_target
 
 MODES = ("full", "last_token", "frozen", "lora")
@@ -142,8 +142,7 @@ class Teacher:
         initial = checksum(self.model)  # while each rank holds all of it
         if device.type == "cuda":
             fuse_norms(self.model)
-        # A single CPU rank has nothing to shard or cast, and FSDP would take a third of its time.
-        if not self.frozen and (self.ranks > 1 or device.type != "cpu"):
+        if not self.frozen:
             # The head in bf16 would make candidates' scores tie.
             shard(self.model, float32=[self.model.head], units=4)
         self.trainable = [p for p in self.model.parameters() if p.requires_grad]
@@ -291,8 +290,7 @@ class Teacher:
         """Write backbone/ (a Hugging Face directory, LoRA merged) and head.safetensors in `folder`.
         A collective; the first teacher rank writes."""
         state = self.model.state_dict().items()
-        full = ((k, p.full_tensor() if isinstance(p, DTensor) else p) for k, p in state)
-        weights = {name: parameter.cpu().contiguous() for name, parameter in full}
+        weights = {name: whole(tensor).cpu().contiguous() for name, tensor in state}
         if self.rank:
             return
         for name in [name for name in weights if name.endswith(".base.weight")]:

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from transformers import AutoTokenizer
 
 import grpo
@@ -35,7 +36,7 @@ from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.metrics import Stopwatch, evaluate
-from plumbing.models import checksum, recompute_activations, trial
+from plumbing.models import checksum, recompute_activations, trial, whole
 from plumbing.problems import Problems, check_data
 from plumbing.progress import Console
 from plumbing.run_dir import RunDir
@@ -222,9 +223,10 @@ class Student:
         token_sums, norms = Counter(), []
         for iteration in range(c.update_iterations):
             for batch in batches:
-                # Ranks have different numbers of micro-batches; gradients are reduced at the last.
-                self.policy.set_requires_gradient_sync(batch.last or n == 1)
-                self.policy.set_reshard_after_backward(batch.last)
+                if isinstance(self.policy, FSDPModule):  # not on a single CPU rank
+                    # Ranks have different numbers of micro-batches: the last reduces gradients.
+                    self.policy.set_requires_gradient_sync(batch.last or n == 1)
+                    self.policy.set_reshard_after_backward(batch.last)
                 logp_N, entropy_N = self.policy(batch, c.temperature)
                 if iteration == 0:  # before the first update: no other forward is needed for these
                     batch.old_logp_N = logp_N.detach()
@@ -239,7 +241,7 @@ class Student:
                 token_sums["tokens"] += 0 if batch.idle else len(logp_N)
             sums = self.layout.sum(token_sums)
             norm = nn.utils.clip_grad_norm_(self.policy.parameters(), c.max_grad_norm or math.inf)
-            norms.append(norm.full_tensor().item())
+            norms.append(whole(norm).item())
             if not all(map(math.isfinite, [norms[-1], *sums.values()])):
                 raise NonFiniteError(
                     f"step {step}: gradient norm {norms[-1]}, loss {sums['loss']}: no update was "

@@ -81,8 +81,7 @@ def sequences(first_B: torch.Tensor, H_kv: int, S: int) -> tuple[torch.Tensor, t
 class Recorder:
     """Recorder of a model's decoding steps as CUDA graphs, in one memory pool."""
 
-    def __init__(self, fusions: AbstractContextManager | None = None):
-        self.fusions = fusions or nullcontext()  # in which a step needs fewer kernels
+    def __init__(self):
         self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
         self.graph = None  # the last one, kept because a pool must not lose all of its graphs
         self.error = None  # why a step could not be captured
@@ -94,7 +93,7 @@ class Recorder:
             return step
         graph = torch.cuda.CUDAGraph()
         self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream), self.fusions:
+        with torch.cuda.stream(self.stream):
             step()  # libraries allocate and choose kernels at first use, which a capture forbids
             if torch.cuda.mem_get_info()[0] < 2**30:
                 torch.cuda.empty_cache()  # a capture cannot, and torch.cuda.graph always does
@@ -138,6 +137,9 @@ def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use
     query = query.reshape(B, key.shape[1], -1, D)
     if slots_in_use:
         out = attend_to_slots(query, key, value, scaling, *slots_in_use)
+    elif query.is_cpu and attention_mask is not None:  # SDPA is slow at many small matrices there
+        scores = (query * (scaling or D**-0.5)) @ key.mT + attention_mask
+        out = scores.softmax(dim=-1) @ value
     else:
         out = scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
     return out.reshape(B, 1, H, value.shape[-1]), None

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
 from plumbing.errors import first_lines
@@ -71,6 +72,11 @@ def load(kind, name: str, dtype: torch.dtype, attention: str, device) -> PreTrai
             setattr(config, setting, 0.0)
     options = {"config": config, "attn_implementation": attention, "use_safetensors": True}
     return kind.from_pretrained(name, dtype=dtype, **options).to(device)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return all of a tensor that FSDP may have sharded. A collective of its ranks."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 @torch.no_grad()

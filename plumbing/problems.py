@@ -83,8 +83,8 @@ class Problems:
 
     def golds(self, indices: list[int], extras: bool) -> tuple[list[str], list[dict] | None]:
         """Return the answers to some problems and, if asked for, their extras, for `Verifier`."""
-        answers = [self.answer(i) for i in indices]
-        return answers, [self.extra(i) for i in indices] if extras else None
+        answers = {i: self.answer(i) for i in dict.fromkeys(indices)}
+        return [answers[i] for i in indices], [self.extra(i) for i in indices] if extras else None
 
     def column(self, name: str) -> tuple[list, np.ndarray]:
         """Return the distinct values of another column, and the index of each row's value (n,)."""

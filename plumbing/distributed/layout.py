@@ -92,8 +92,10 @@ class Layout:
 
         Decoder layers form `units` units, or one each; the rest (embedding, norm, head) another. A
         unit costs host time, and memory for its gradients. Modules listed in `float32` compute in
-        float32.
+        float32. A single CPU rank has nothing to shard or cast: its model stays as it is.
         """
+        if dist.get_world_size(self.group) == 1 and self.device.type == "cpu":
+            return
         layers = next([*m] for m in model.modules() if isinstance(m, nn.ModuleList))  # outermost
         size = math.ceil(len(layers) / (units or len(layers)))
         groups = [layers[i : i + size] for i in range(0, len(layers), size)]

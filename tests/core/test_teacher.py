@@ -18,11 +18,11 @@ from teacher import LoRALinear, Teacher, UtilityModel, pool
 QUESTIONS = ["what is 1?", "what is 22 and 3?", "7", "how many are 1234567?", "what is 5 + 5?"]
 
 
-def make(folder, shard=None, group=None, **changes):
+def make(folder, shard=lambda *_, **__: None, **changes):
     config = {"teacher_model": str(folder), "teacher_mode": "full", "teacher_learning_rate": 1e-3}
     config |= {"teacher_batch_size": 4, "teacher_epochs": 4, "teacher_update_every": 4}
     config |= {"replay_capacity": 64, "max_prompt_tokens": 64, "seed": 0} | changes
-    return Teacher(SimpleNamespace(**config), torch.device("cpu"), shard, group)
+    return Teacher(SimpleNamespace(**config), torch.device("cpu"), shard)
 
 
 def with_random_head(t):
@@ -51,19 +51,15 @@ def test_prediction_starts_at_one_quarter_and_is_the_same_in_any_batch(tiny_mode
     assert together.std() > 1e-3 and together.min() >= 0 and together.max() <= 0.5
 
 
-def test_the_head_computes_in_float32(tiny_model, monkeypatch):
-    """In bf16, logits near 1 are 0.008 apart: candidates would tie. Two ranks, as one CPU rank does
-    not call `shard`."""
-    monkeypatch.setattr(teacher_module.dist, "get_rank", lambda group: 0)
-    monkeypatch.setattr(teacher_module.dist, "get_world_size", lambda group: 2)
+def test_the_head_computes_in_float32(tiny_model):
+    """In bf16, logits near 1 are 0.008 apart: candidates would tie."""
 
     def shard(model, float32, units):
         model.bfloat16()
         for module in float32:
             module.float()
 
-    t = make(tiny_model, shard, group="two ranks")
-    t.group, t.ranks = None, 1  # to predict them all
+    t = make(tiny_model, shard)
     torch.nn.init.constant_(t.model.head.weight, 1e-4)
     torch.nn.init.ones_(t.model.head.bias)
     utilities = t.predict(QUESTIONS)

@@ -48,7 +48,8 @@ def host_reads(folder) -> list[int]:
         return step
 
     generator.record = record
-    generator.generate([[5, 6, 7], [8]], 1.0, 12, seed=0)
+    # Not in inference mode, where the host's reads are not dispatched.
+    generator.generate.__wrapped__(generator, [[5, 6, 7], [8]], 1.0, 12, seed=0)
     return counts
 
 

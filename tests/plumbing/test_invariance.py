@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 import train
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
+from plumbing.models import whole
 from rollout import Policy, Rollouts
 from teacher import Teacher
 from tests.helpers.ranks import on_ranks
@@ -79,7 +80,7 @@ def gradients(folder):
 
     def record():
         parameters = student.policy.parameters()
-        gradients.append(torch.cat([p.grad.full_tensor().flatten() for p in parameters]))
+        gradients.append(torch.cat([whole(p.grad).flatten() for p in parameters]))
         # No weight moves before the last variant.
         if student.config.update_iterations > 1 or student.config.learning_rate == 0:
             step()
@@ -184,8 +185,7 @@ def teacher_after_two_updates(folder, batch_size):
 
     def record():
         parts = [p.grad for p in t.model.parameters() if p.grad is not None]
-        parts = [getattr(part, "full_tensor", part.clone)() for part in parts]
-        gradients.append(torch.cat([part.flatten() for part in parts]))
+        gradients.append(torch.cat([whole(part).flatten() for part in parts]))
 
     t.optimizer.step = record
     for i in range(8):
