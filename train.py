@@ -142,7 +142,7 @@ PRESETS: dict[str, str] = {
 
 def parse(argv: list[str] | None = None) -> Config:
     """Parse flags, which override the preset, which overrides the defaults. Raises ValueError."""
-    return command_line.parse_run(Config, PRESETS, find_sampler, argv, __doc__.partition("\n")[0])
+    return command_line.parse(Config, PRESETS, find_sampler, argv, __doc__.partition("\n")[0])
 
 
 class Student:
