@@ -169,15 +169,16 @@ class RunDir:
                 self.log("samples", [sample])
 
     def evaluation_pending(self, step: int) -> bool:
-        """Return whether `step` is due for evaluation and has none: it is step 0, a signal
-        interrupted the evaluation, or a flag changed. All student ranks call it."""
-        due = step % self.config.eval_every == 0 or step == self.config.steps
+        """Return whether `step` is due for evaluation and has none. On resume it has one, unless a
+        signal interrupted it or a flag changed. All student ranks call it."""
+        if step % self.config.eval_every and step < self.config.steps:
+            return False
         rows = read_lines(self.path / "metrics.jsonl", torn=True) if self.layout.rank == 0 else []
         done = any(row["step"] == step and "val_accuracy" in row for row in rows)
-        return self.layout.gather(due and not done, self.layout.group)[0]
+        return not self.layout.gather(done, self.layout.group)[0]
 
     def finish_evaluation(self, step: int, evaluation: dict) -> None:
-        """Add an evaluation to the last row of metrics.jsonl, or as row 0."""
+        """Add an evaluation to the row of `step`, the last of metrics.jsonl, or as row 0."""
         if self.layout.rank == 0:
             rows = read_lines(self.path / "metrics.jsonl") or [{"step": step}]
             rows[-1] |= evaluation
