@@ -44,8 +44,8 @@ def save(
     """Write checkpoint `step` of the run directory `run`; delete all but the newest `keep`.
 
     All ranks call it. state: the sampler's dict; None on ranks that hold no sampler. replicas:
-    values by name that must be equal on all ranks. Raises Fault, on all ranks, if they differ or
-    the checkpoint cannot be written.
+    values by name that must be equal on all ranks. Raises Fault if they differ or the checkpoint
+    cannot be written.
     """
     final = directory(run, step)
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
@@ -53,7 +53,7 @@ def save(
         torch.save(state, packed := io.BytesIO())
         replicas = replicas | {"the sampler's state": zlib.crc32(packed.getbuffer())}
     layout.assert_replicas_equal(**replicas)
-    manifest, failure = {}, None
+    manifest = {}
     try:
         for name, learner in learners.items():
             place = temporary / name
@@ -65,22 +65,19 @@ def save(
             sync(temporary / "sampler.pt")
             manifest["sampler.pt"] = digest(temporary / "sampler.pt")
     except (OSError, dcp.CheckpointException) as error:
-        failure = str(error).strip().splitlines()[-1]
-    parts = layout.gather((manifest, failure))  # no rank goes on before everything is on disk
-    if failures := [failure for _, failure in parts if failure]:
-        if layout.rank == 0:  # the disk may be full
-            shutil.rmtree(temporary, ignore_errors=True)
-        reason = f"cannot be written, maybe because the disk is full ({failures[0]})"
-        raise Fault(f"checkpoint {final} {reason}; the previous one is intact")
+        shutil.rmtree(temporary, ignore_errors=True)
+        cause = str(error).strip().splitlines()[-1]
+        reason = f"cannot be written, maybe because the disk is full ({cause})"
+        raise Fault(f"checkpoint {final} {reason}; the previous one is intact") from error
+    parts = layout.gather(manifest)  # no rank goes on before everything is on disk
     if layout.rank == 0:
-        manifest = {name: value for part, _ in parts for name, value in part.items()}
+        manifest = {name: value for part in parts for name, value in part.items()}
         write_atomic(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
         for path in (temporary, *temporary.glob("*/"), *run.glob("*.jsonl")):
             sync(path)
         temporary.rename(final)
         sync(final.parent)
-        for old in steps(run)[:-keep]:
-            _delete(directory(run, old))
+        keep_only(run, steps(run)[-keep:])
 
 
 def load_learners(folder: Path, group, learners: Learners) -> None:
@@ -125,12 +122,11 @@ def load_state(run: Path, step: int) -> dict:
         raise InputError(f"checkpoint {folder} {reason}") from error
 
 
-def delete_after(run: Path, step: int) -> None:
-    """Delete checkpoints after `step`, which are damaged, and unfinished ones."""
-    for later in (n for n in steps(run) if n > step):
-        _delete(directory(run, later))
-    for unfinished in run.glob("checkpoints/*.tmp"):
-        shutil.rmtree(unfinished)
+def keep_only(run: Path, kept: list[int]) -> None:
+    """Delete all other checkpoints, atomically (rename, then remove), and unfinished ones."""
+    others = [directory(run, step) for step in steps(run) if step not in kept]
+    for folder in [*others, *run.glob("checkpoints/*.tmp")]:
+        shutil.rmtree(folder.rename(folder.with_suffix(".tmp")))
 
 
 def steps(run: Path) -> list[int]:
@@ -141,11 +137,6 @@ def steps(run: Path) -> list[int]:
 def directory(run: Path, step: int) -> Path:
     """Return the directory of checkpoint `step`."""
     return run / "checkpoints" / f"step_{step}"
-
-
-def _delete(folder: Path) -> None:
-    """Delete a checkpoint atomically: rename, then remove."""
-    shutil.rmtree(folder.rename(folder.with_suffix(".tmp")))
 
 
 def _sharded(learner: Learner) -> dict:

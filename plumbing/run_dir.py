@@ -133,7 +133,8 @@ class RunDir:
         for path in (self.path / name for name in LOGS):
             rows = read_lines(path, torn=True)
             write_lines(path, [row for row in rows if step and row["step"] <= step])
-        checkpoint.delete_after(self.path, step)
+        # Later ones are damaged.
+        checkpoint.keep_only(self.path, [n for n in checkpoint.steps(self.path) if n <= step])
 
     def save(self, step: int, state: dict | None, learners: Learners) -> None:
         """Write a checkpoint. All ranks call it. state: the sampler's; None if it is remote."""
