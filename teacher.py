@@ -284,8 +284,6 @@ class Teacher:
         self.replay.extend(zip(map(tuple, state["replay_ids"]), state["replay_y"], strict=True))
         self.pushed, self.updates = state["pushed"], state["updates"]
         self.last_loss = state["last_loss"]
-        if self.updates == 0:  # torch's checkpointing invents a step where none was taken
-            self.optimizer.state.clear()
 
     def export(self, folder: Path) -> None:
         """Write backbone/ (a Hugging Face directory, LoRA merged) and head.safetensors in `folder`.

@@ -143,7 +143,8 @@ def _sharded(learner: Learner) -> dict:
     fresh = not learner.optimizer.state
     model_state, optimizer_state = get_state_dict(learner.model, learner.optimizer)
     if fresh:  # get_state_dict took a step of zeros to fill an optimizer that had taken none
-        learner.optimizer.state.clear()
+        for state in learner.optimizer.state.values():
+            state["step"].zero_()
     return {"model": model_state, "optim": optimizer_state}
 
 
