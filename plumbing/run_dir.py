@@ -58,8 +58,6 @@ class RunDir:
         out, settings = f"--out {self.path}", self.path / "config.json"
         try:
             if not settings.exists():
-                if self.path.is_file():
-                    raise InputError(f"{out} is a file; choose a directory")
                 entries = self.path.iterdir() if self.path.exists() else ()
                 # A run that is killed as it begins may leave a lock and unfinished files.
                 if any(p.name != "lock" and p.suffix != ".tmp" for p in entries):
