@@ -346,7 +346,7 @@ class Prefetching:
             selections, metrics = self.next
             # Seconds differ from rank to rank, and all ranks must return the same state.
             metrics = {k: 0.0 if k.endswith("_s") else v for k, v in metrics.items()}
-            pending = selections.state_dict(), plain(metrics)
+            pending = vars(selections), plain(metrics)
         return {"sampler": self.sampler.state_dict(), "next": pending}
 
     def load_state_dict(self, state: dict) -> None:
@@ -354,7 +354,7 @@ class Prefetching:
         self.next = None
         if state["next"]:
             selections, metrics = state["next"]
-            self.next = Selections.from_state(selections), metrics
+            self.next = Selections(**selections), metrics
             self.again = self.next[0].again
 
     def metrics(self) -> dict[str, float]:

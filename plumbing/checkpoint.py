@@ -19,6 +19,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.utils._pytree import tree_map_only
 
 from plumbing.distributed.layout import Layout
 from plumbing.errors import Fault, InputError, first_lines
@@ -50,7 +51,8 @@ def save(
     final = directory(run, step)
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
     if state is not None:
-        torch.save(state, packed := io.BytesIO())
+        # torch.load with weights_only takes no numpy arrays.
+        torch.save(tree_map_only(np.ndarray, torch.from_numpy, state), packed := io.BytesIO())
         replicas = replicas | {"the sampler's state": zlib.crc32(packed.getbuffer())}
     layout.assert_replicas_equal(**replicas)
     manifest = {}
@@ -113,13 +115,15 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
 
 
 def load_state(run: Path, step: int) -> dict:
-    """Load sampler.pt of checkpoint `step`. Raises InputError if it holds anything but data."""
+    """Load sampler.pt of checkpoint `step`, tensors as numpy arrays. Raises InputError if it holds
+    anything but data."""
     folder = directory(run, step)
     try:
-        return torch.load(folder / "sampler.pt", weights_only=True)
+        state = torch.load(folder / "sampler.pt", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError) as error:
         reason = f"cannot be loaded ({first_lines(error)}): delete it to resume from the previous"
         raise InputError(f"checkpoint {folder} {reason}") from error
+    return tree_map_only(torch.Tensor, torch.Tensor.numpy, state)
 
 
 def keep_only(run: Path, kept: list[int]) -> None:
@@ -146,8 +150,3 @@ def _sharded(learner: Learner) -> dict:
         for state in learner.optimizer.state.values():
             state["step"].zero_()
     return {"model": model_state, "optim": optimizer_state}
-
-
-def tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """Copy arrays as a checkpoint holds them: torch.load with weights_only takes no numpy."""
-    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
