@@ -81,9 +81,8 @@ class Layout:
         settings = {"timeout": timeout, "store": store}
         dist.init_process_group(backend, rank=self.rank, world_size=self.world, **settings)
         ranks = list(range(self.world))
-        students, teachers = ranks[: self.n_students], ranks[self.n_students :]
-        groups = [dist.new_group(role, timeout=timeout) for role in (students, teachers) if role]
-        self.group = groups[self.is_teacher]
+        roles = filter(None, (ranks[: self.n_students], ranks[self.n_students :]))
+        self.group, _ = dist.new_subgroups_by_enumeration([*roles], timeout)
         self.mesh = DeviceMesh.from_group(self.group, self.device.type)
 
     def shard(self, model: nn.Module, float32=(), units: int | None = None) -> None:
