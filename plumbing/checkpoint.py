@@ -51,8 +51,9 @@ def save(
     final = directory(run, step)
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
     if state is not None:
-        # torch.load with weights_only takes no numpy arrays.
-        torch.save(tree_map_only(np.ndarray, torch.from_numpy, state), packed := io.BytesIO())
+        # torch.load with weights_only takes no numpy arrays, from_numpy no reversed ones.
+        state = tree_map_only(np.ndarray, lambda array: torch.from_numpy(array.copy()), state)
+        torch.save(state, packed := io.BytesIO())
         replicas = replicas | {"the sampler's state": zlib.crc32(packed.getbuffer())}
     layout.assert_replicas_equal(**replicas)
     manifest = {}
