@@ -77,8 +77,7 @@ class Rollouts:
     def outcomes(self, step: int) -> Outcomes:
         """Add up what each group says of its problem."""
         groups = self.groups()
-        cut = [not finished for finished in self.finished]
-        columns = [1] * len(self), self.rewards, self.lengths().tolist(), cut
+        columns = [1] * len(self), self.rewards, self.lengths().tolist()
         sums = [[sum(column[b] for b in rows) for rows in groups] for column in columns]
         index_N = [self.problems[rows[0]] for rows in groups]
         return Outcomes(step, *(np.array(column, dtype=np.int64) for column in (index_N, *sums)))

@@ -19,7 +19,6 @@ import numpy as np
 
 import grpo
 from plumbing import plugins
-from plumbing.checkpoint import tensors
 from plumbing.errors import InputError
 from plumbing.problems import Problems
 
@@ -53,7 +52,6 @@ class Outcomes:
     completions_N: np.ndarray  # int64, G of each problem
     successes_N: np.ndarray  # int64, how many of them were right
     tokens_N: np.ndarray  # int64, their response tokens
-    truncated_N: np.ndarray  # int64, how many were cut at the token limit
 
     @property
     def p_hat_N(self) -> np.ndarray:
@@ -116,16 +114,6 @@ class Selections:
         place = {"step": outcomes.step, "round": round}
         return [place | dict(zip(names, row, strict=True)) for row in rows]
 
-    def state_dict(self) -> dict:
-        arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
-        return tensors(arrays) | {"again": self.again}
-
-    @classmethod
-    def from_state(cls, state: dict) -> "Selections":
-        """The inverse of state_dict."""
-        arrays = {name: x.numpy().copy() for name, x in state.items() if name != "again"}
-        return cls(**arrays, again=state["again"])
-
 
 class Sampler(Protocol):
     """The interface of a sampler, which train.py builds as `cls(context)`. If `uses_teacher`, it
@@ -146,7 +134,7 @@ class Sampler(Protocol):
         """Choose the problems whose groups the student is trained on: positions in `outcomes`."""
 
     def state_dict(self) -> dict:
-        """Return all state that a resume needs: numbers, strings, lists, dicts, tensors."""
+        """Return all state that a resume needs: numbers, strings, lists, dicts, arrays."""
 
     def load_state_dict(self, state: dict) -> None: ...
 
@@ -211,11 +199,11 @@ class Uniform:
 
     def state_dict(self) -> dict:
         arrays = {name: getattr(self, name) for name in ("status", *self.learned)}
-        return tensors(arrays) | {"passes": self.passes, "rng": self.rng.bit_generator.state}
+        return arrays | {"passes": self.passes, "rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: dict) -> None:
         for name in ("status", *self.learned):
-            setattr(self, name, state[name].numpy().copy())
+            setattr(self, name, state[name].copy())
         self.passes, self.rng.bit_generator.state = state["passes"], state["rng"]
 
     def metrics(self) -> dict[str, float]:

@@ -8,7 +8,6 @@ FSDP averages their gradients. Without teacher ranks the student's process calls
 """
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
@@ -28,9 +27,11 @@ from plumbing.checkpoint import Learner
 from plumbing.decoding import fuse_norms
 from plumbing.errors import NonFiniteError
 from plumbing.files import plain
+from plumbing.metrics import Stopwatch
 from plumbing.models import check_directory, checksum, load, trial, whole
 from sampler import Outcomes, Sampler, Selections, utility_target
 
+TIMES = ("teacher_learn_s", "teacher_predict_s")
 MODES = ("full", "last_token", "frozen", "lora")
 LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3
 # transformers builds no mask for an implementation without a mask function.
@@ -155,26 +156,25 @@ class Teacher:
         self.pushed = 0  # samples ever received
         self.updates = 0  # optimizer steps ever taken
         self.last_loss: float | None = None
-        self.learn_s = self.predict_s = 0.0
+        self.watch = Stopwatch(TIMES)
         # The cache of embeddings is on the host: 100,000 take 0.6 GB.
         self._encode, self._embed = map(lru_cache(100_000), (self._tokenise, self._embed_one))
 
     @torch.no_grad()
     def predict(self, questions: list[str]) -> np.ndarray:
         """Compute f_φ of each question, float64 in [0, 0.5]. A collective of the teacher ranks."""
-        start = time.perf_counter()
-        rows = [self._encode(question) for question in questions]
-        # In order of length, for little padding; every ranks-th row, for equal work on all ranks.
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))[self.rank :: self.ranks]
-        utilities = torch.zeros(len(rows), dtype=torch.float64)
-        size = 8 * self.config.teacher_batch_size  # more than in training: no activations are kept
-        for batch in [order[i : i + size] for i in range(0, len(order), size)] or [[]]:
-            # A rank without rows still takes part in FSDP's all-gather.
-            f = self.model(**self._inputs([rows[i] for i in batch] or rows[:1]))[0]
-            utilities[batch] = f[: len(batch)].double().cpu()
-        if self.group:  # each entry is nonzero on one rank only, so the sum is exact
-            dist.all_reduce(utilities, group=self.group)
-        self.predict_s += time.perf_counter() - start
+        with self.watch("teacher_predict_s"):
+            rows = [self._encode(question) for question in questions]
+            # By length, for little padding; every ranks-th row, for equal work on all ranks.
+            order = sorted(range(len(rows)), key=lambda i: len(rows[i]))[self.rank :: self.ranks]
+            utilities = torch.zeros(len(rows), dtype=torch.float64)
+            size = 8 * self.config.teacher_batch_size  # more than in training: no activations kept
+            for batch in [order[i : i + size] for i in range(0, len(order), size)] or [[]]:
+                # A rank without rows still takes part in FSDP's all-gather.
+                f = self.model(**self._inputs([rows[i] for i in batch] or rows[:1]))[0]
+                utilities[batch] = f[: len(batch)].double().cpu()
+            if self.group:  # each entry is nonzero on one rank only, so the sum is exact
+                dist.all_reduce(utilities, group=self.group)
         return utilities.numpy()
 
     def update(self, question: str, successes: int, G: int, target=utility_target) -> None:
@@ -183,9 +183,8 @@ class Teacher:
         self.replay.append((self._encode(question), float(target(successes / G))))
         self.pushed += 1
         if self.pushed % self.config.teacher_update_every == 0:
-            start = time.perf_counter()
-            self._refine()
-            self.learn_s += time.perf_counter() - start
+            with self.watch("teacher_learn_s"):
+                self._refine()
 
     def _refine(self) -> None:
         """(Alg. 2, lines 9-17) Shuffle the buffer into batches once; train E epochs on the MSE.
@@ -259,14 +258,8 @@ class Teacher:
 
     def metrics(self) -> dict[str, float]:
         """Return the MSE of the latest epoch, updates since the start, seconds since last call."""
-        metrics = {
-            "teacher_loss": self.last_loss,
-            "teacher_updates": self.updates,
-            "teacher_learn_s": self.learn_s,
-            "teacher_predict_s": self.predict_s,
-        }
-        self.learn_s = self.predict_s = 0.0
-        return metrics
+        seconds, self.watch = self.watch, Stopwatch(TIMES)
+        return {"teacher_loss": self.last_loss, "teacher_updates": self.updates} | seconds
 
     def state_dict(self) -> dict:
         """Return all state but model and optimizer, which a checkpoint holds sharded."""
@@ -283,8 +276,6 @@ class Teacher:
         self.replay.extend(zip(map(tuple, state["replay_ids"]), state["replay_y"], strict=True))
         self.pushed, self.updates = state["pushed"], state["updates"]
         self.last_loss = state["last_loss"]
-        if self.updates == 0:  # torch's checkpointing invents a step where none was taken
-            self.optimizer.state.clear()
 
     def export(self, folder: Path) -> None:
         """Write backbone/ (a Hugging Face directory, LoRA merged) and head.safetensors in `folder`.
@@ -353,7 +344,7 @@ class Prefetching:
             selections, metrics = self.next
             # Seconds differ from rank to rank, and all ranks must return the same state.
             metrics = {k: 0.0 if k.endswith("_s") else v for k, v in metrics.items()}
-            pending = selections.state_dict(), plain(metrics)
+            pending = vars(selections), plain(metrics)
         return {"sampler": self.sampler.state_dict(), "next": pending}
 
     def load_state_dict(self, state: dict) -> None:
@@ -361,7 +352,7 @@ class Prefetching:
         self.next = None
         if state["next"]:
             selections, metrics = state["next"]
-            self.next = Selections.from_state(selections), metrics
+            self.next = Selections(**selections), metrics
             self.again = self.next[0].again
 
     def metrics(self) -> dict[str, float]:

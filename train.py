@@ -143,7 +143,7 @@ PRESETS: dict[str, str] = {
 
 def parse(argv: list[str] | None = None) -> Config:
     """Parse flags, which override the preset, which overrides the defaults. Raises ValueError."""
-    return command_line.parse_run(Config, PRESETS, find_sampler, argv, __doc__.partition("\n")[0])
+    return command_line.parse(Config, PRESETS, find_sampler, argv, __doc__.partition("\n")[0])
 
 
 class Student:
@@ -300,25 +300,22 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
         student.generator.refresh(student.policy)
     console = Console(run, start, student.policy, len(problems), len(val_problems))
     shutdown.stop_at_sigterm(layout)
-    step, stop = start, False
-    if run.evaluation_pending(start):
-        evaluation = evaluate(student.rollout, student.encode, val_problems, run, start)
-        run.finish_evaluation(start, evaluation)
-        stop = not evaluation  # a signal interrupted it
-    finished = start == c.steps and not stop
-    while not (finished or stop):
-        step += 1
-        metrics = train_step(step, student, sampler, problems, run.log_outcomes)
-        if step % c.eval_every == 0 or step == c.steps:
-            metrics |= evaluate(student.rollout, student.encode, val_problems, run, step)
-        run.log("metrics", [metrics])
-        finished = step == c.steps and "val_accuracy" in metrics
-        stop = not finished and shutdown.stop_requested(layout)
-        if finished or stop or step % c.checkpoint_every == 0:
+    for step in range(start, c.steps + 1):
+        if step > start:
+            metrics = train_step(step, student, sampler, problems, run.log_outcomes)
+            run.log("metrics", [metrics])
+            console.update(metrics)
+        if run.evaluation_pending(step):
+            evaluation = evaluate(student.rollout, student.encode, val_problems, run, step)
+            run.finish_evaluation(step, evaluation)
+        stop = shutdown.stop_requested(layout)
+        finished = step == c.steps and not stop
+        if step > start and (finished or stop or step % c.checkpoint_every == 0):
             if remote:
                 sampler.save(step)  # the teacher ranks write their part
             run.save(step, sampler.state_dict(), learners)
-        console.update(metrics)
+        if stop:
+            break
     if finished:
         run.export(learners)
     if remote:

@@ -19,6 +19,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.utils._pytree import tree_map_only
 
 from plumbing.distributed.layout import Layout
 from plumbing.errors import Fault, InputError, first_lines
@@ -44,16 +45,18 @@ def save(
     """Write checkpoint `step` of the run directory `run`; delete all but the newest `keep`.
 
     All ranks call it. state: the sampler's dict; None on ranks that hold no sampler. replicas:
-    values by name that must be equal on all ranks. Raises Fault, on all ranks, if they differ or
-    the checkpoint cannot be written.
+    values by name that must be equal on all ranks. Raises Fault if they differ or the checkpoint
+    cannot be written.
     """
     final = directory(run, step)
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
     if state is not None:
+        # torch.load with weights_only takes no numpy arrays, from_numpy no reversed ones.
+        state = tree_map_only(np.ndarray, lambda array: torch.from_numpy(array.copy()), state)
         torch.save(state, packed := io.BytesIO())
         replicas = replicas | {"the sampler's state": zlib.crc32(packed.getbuffer())}
     layout.assert_replicas_equal(**replicas)
-    manifest, failure = {}, None
+    manifest = {}
     try:
         for name, learner in learners.items():
             place = temporary / name
@@ -65,22 +68,19 @@ def save(
             sync(temporary / "sampler.pt")
             manifest["sampler.pt"] = digest(temporary / "sampler.pt")
     except (OSError, dcp.CheckpointException) as error:
-        failure = str(error).strip().splitlines()[-1]
-    parts = layout.gather((manifest, failure))  # no rank goes on before everything is on disk
-    if failures := [failure for _, failure in parts if failure]:
-        if layout.rank == 0:  # the disk may be full
-            shutil.rmtree(temporary, ignore_errors=True)
-        reason = f"cannot be written, maybe because the disk is full ({failures[0]})"
-        raise Fault(f"checkpoint {final} {reason}; the previous one is intact")
+        shutil.rmtree(temporary, ignore_errors=True)
+        cause = str(error).strip().splitlines()[-1]
+        reason = f"cannot be written, maybe because the disk is full ({cause})"
+        raise Fault(f"checkpoint {final} {reason}; the previous one is intact") from error
+    parts = layout.gather(manifest)  # no rank goes on before everything is on disk
     if layout.rank == 0:
-        manifest = {name: value for part, _ in parts for name, value in part.items()}
+        manifest = {name: value for part in parts for name, value in part.items()}
         write_atomic(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
         for path in (temporary, *temporary.glob("*/"), *run.glob("*.jsonl")):
             sync(path)
         temporary.rename(final)
         sync(final.parent)
-        for old in steps(run)[:-keep]:
-            _delete(directory(run, old))
+        keep_only(run, steps(run)[-keep:])
 
 
 def load_learners(folder: Path, group, learners: Learners) -> None:
@@ -116,21 +116,22 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
 
 
 def load_state(run: Path, step: int) -> dict:
-    """Load sampler.pt of checkpoint `step`. Raises InputError if it holds anything but data."""
+    """Load sampler.pt of checkpoint `step`, tensors as numpy arrays. Raises InputError if it holds
+    anything but data."""
     folder = directory(run, step)
     try:
-        return torch.load(folder / "sampler.pt", weights_only=True)
+        state = torch.load(folder / "sampler.pt", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError) as error:
         reason = f"cannot be loaded ({first_lines(error)}): delete it to resume from the previous"
         raise InputError(f"checkpoint {folder} {reason}") from error
+    return tree_map_only(torch.Tensor, torch.Tensor.numpy, state)
 
 
-def delete_after(run: Path, step: int) -> None:
-    """Delete checkpoints after `step`, which are damaged, and unfinished ones."""
-    for later in (n for n in steps(run) if n > step):
-        _delete(directory(run, later))
-    for unfinished in run.glob("checkpoints/*.tmp"):
-        shutil.rmtree(unfinished)
+def keep_only(run: Path, kept: list[int]) -> None:
+    """Delete all other checkpoints, atomically (rename, then remove), and unfinished ones."""
+    others = [directory(run, step) for step in steps(run) if step not in kept]
+    for folder in [*others, *run.glob("checkpoints/*.tmp")]:
+        shutil.rmtree(folder.rename(folder.with_suffix(".tmp")))
 
 
 def steps(run: Path) -> list[int]:
@@ -143,19 +144,10 @@ def directory(run: Path, step: int) -> Path:
     return run / "checkpoints" / f"step_{step}"
 
 
-def _delete(folder: Path) -> None:
-    """Delete a checkpoint atomically: rename, then remove."""
-    shutil.rmtree(folder.rename(folder.with_suffix(".tmp")))
-
-
 def _sharded(learner: Learner) -> dict:
     fresh = not learner.optimizer.state
     model_state, optimizer_state = get_state_dict(learner.model, learner.optimizer)
     if fresh:  # get_state_dict took a step of zeros to fill an optimizer that had taken none
-        learner.optimizer.state.clear()
+        for state in learner.optimizer.state.values():
+            state["step"].zero_()
     return {"model": model_state, "optim": optimizer_state}
-
-
-def tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """Copy arrays as a checkpoint holds them: torch.load with weights_only takes no numpy."""
-    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}

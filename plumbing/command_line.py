@@ -58,24 +58,18 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
             parser.add_argument(f"--{f.name}", **argument)
 
 
-def parse(config: type, presets: dict[str, str], argv: list[str] | None, description: str):
-    """Parse a command line: return (config, the flags given). Flags override the preset, which
-    overrides the defaults. Raises ValueError with one line."""
+def parse(config: type, presets: dict[str, str], find_sampler: Callable, argv, description: str):
+    """Parse train.py's command line; compute the defaults that depend on the sampler or on other
+    flags. Flags override the preset, which overrides the defaults. Raises ValueError with one line,
+    also at a flag that the sampler does not use, or one that it lacks."""
     parser = Parser(description=description)
     add_fields(parser, config)
     given = vars(parser.parse_args(argv))
     preset = given.get("preset", config.preset)
     if preset not in presets:
         raise ValueError(f"--preset {preset}: choose from {', '.join(presets)}")
-    return config(**vars(parser.parse_args(shlex.split(presets[preset]))) | given), given
-
-
-def parse_run(
-    config: type, presets: dict[str, str], find_sampler: Callable, argv, description: str
-):
-    """Parse train.py's command line; compute the defaults that depend on the sampler or on other
-    flags. Raises ValueError also at a flag that the sampler does not use, or one that it lacks."""
-    c, given = parse(config, presets, argv, description)
+    defaults = vars(parser.parse_args(shlex.split(presets[preset])))
+    c = config(**defaults | given)
     sampler = find_sampler(c.sampler)
     for flag in given:
         if flag in ("candidates", "epsilon", "column") and flag not in sampler.flags:
@@ -88,7 +82,7 @@ def parse_run(
     if not sampler.uses_teacher:
         c.teacher_model, c.teacher_ranks = "", 0
         if "steps" not in given:  # equal device time, to the preset's next evaluation (App. D)
-            every = parse(config, presets, ["--preset", c.preset], "")[0].eval_every
+            every = config(**defaults).eval_every
             c.steps = math.ceil(c.steps * 4 / 3 / every) * every
     if c.teacher_ranks < 0:
         c.teacher_ranks = int(os.environ.get("WORLD_SIZE", 1)) // 4

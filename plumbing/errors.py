@@ -26,16 +26,6 @@ class Fault(RunError, RuntimeError):
     """An external reason (full disk, lost rank) ends the run; its checkpoints are intact."""
 
 
-class PeerLostError(Fault):
-    """Another rank, or torchrun's store, no longer responds."""
-
-    def __init__(self, error: object):
-        super().__init__(
-            f"a rank failed or exceeded --timeout_minutes ({first_lines(error)}); "
-            "run the same command again to resume from the newest checkpoint"
-        )
-
-
 def first_lines(error: object) -> str:
     """Return the first two lines of a message as one: the first may only introduce the second."""
     return " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__

@@ -14,11 +14,12 @@ from plumbing.errors import InputError
 def read_lines(path: Path, torn: bool = False) -> list[dict]:
     """Read a JSON-lines file; return [] if it does not exist. torn: drop a last line that a crash
     has cut off. Raises InputError, with the line number, at any other damaged line."""
-    text, rows = path.read_text() if path.exists() else "", []
-    lines = text.removesuffix("\n").split("\n") if text else []  # text may hold U+2028
+    # Bytes, because str.splitlines also splits at U+2028, which a text may hold.
+    rows, lines = [], path.read_bytes().splitlines() if path.exists() else []
     for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
+            if line.strip():
+                rows.append(json.loads(line))
         except ValueError as error:
             if not (torn and number == len(lines)):
                 raise InputError(f"{path}, line {number}: damaged ({error})") from error

@@ -14,8 +14,8 @@ PARTS = ("rollout_s", "verify_s", "gather_s", "train_s", "teacher_wait_s", "eval
 class Stopwatch(dict):
     """Seconds by part of a step; `with watch("train_s"): ...` adds to watch["train_s"]."""
 
-    def __init__(self):
-        super().__init__(dict.fromkeys(PARTS, 0.0))
+    def __init__(self, parts=PARTS):
+        super().__init__(dict.fromkeys(parts, 0.0))
 
     @contextmanager
     def __call__(self, part: str):

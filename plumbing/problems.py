@@ -1,6 +1,5 @@
 """Problem files, JSONL or Parquet: memory-mapped rows, and checks before the first step."""
 
-import json
 import os
 import re
 import subprocess
@@ -13,6 +12,7 @@ import datasets
 import numpy as np
 
 from plumbing.errors import InputError
+from plumbing.files import read_lines
 
 READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}  # of `datasets`
 
@@ -42,26 +42,23 @@ class Problems:
             raise InputError(f"{self.path}: the file is empty")
         try:
             self.rows = datasets.load_dataset(reader, data_files=str(self.path), split="train")
-            error = self._error()
-        except (datasets.exceptions.DatasetGenerationError, ValueError) as cause:
-            place = first_bad_line(self.path) if reader == "json" else ""
-            reason = str(cause.__cause__ or cause).partition("\n")[0]
-            error = f"{place}: cannot be read as {reader}: {reason}"
-        if error:
-            raise InputError(f"{self.path}{error}")
+            self._check()
+        except InputError:
+            raise
+        except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
+            if reader == "json":
+                read_lines(self.path)  # raises InputError at the first line that is not JSON
+            reason = str(error.__cause__ or error).partition("\n")[0]
+            raise InputError(f"{self.path}: cannot be read as {reader}: {reason}") from error
 
-    def _error(self) -> str | None:
-        """Return what is wrong with the rows: "PLACE: REASON"."""
-        if not len(self.rows):
-            return ": holds no problem"
+    def _check(self) -> None:
         for name in self.COLUMNS:
             if name not in self.rows.column_names:
-                return f": lacks the field {name!r}"
+                raise InputError(f"{self.path}: lacks the field {name!r}")
             for number, value in enumerate(self._values(name), 1):
                 if not _is_usable(value):
                     wanted = f"the field {name!r} must be text that is not blank, or a number"
-                    return f", row {number}: {wanted}, not {value!r:.60}"
-        return None
+                    raise InputError(f"{self.path}, row {number}: {wanted}, not {value!r:.60}")
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -107,17 +104,6 @@ class Problems:
         """Yield the values of a column in order; few of them are in memory at a time."""
         for batch in self.rows.select_columns(column).iter(1000):
             yield from batch[column]
-
-
-def first_bad_line(path: Path) -> str:
-    """Find the first line of a JSONL file that is not JSON: ", line N", or "" if all are."""
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                json.loads(line.strip() or b"{}")
-            except ValueError:
-                return f", line {number}"
-    return ""
 
 
 def _is_usable(value) -> bool:

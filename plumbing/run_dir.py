@@ -58,8 +58,6 @@ class RunDir:
         out, settings = f"--out {self.path}", self.path / "config.json"
         try:
             if not settings.exists():
-                if self.path.is_file():
-                    raise InputError(f"{out} is a file; choose a directory")
                 entries = self.path.iterdir() if self.path.exists() else ()
                 # A run that is killed as it begins may leave a lock and unfinished files.
                 if any(p.name != "lock" and p.suffix != ".tmp" for p in entries):
@@ -133,7 +131,8 @@ class RunDir:
         for path in (self.path / name for name in LOGS):
             rows = read_lines(path, torn=True)
             write_lines(path, [row for row in rows if step and row["step"] <= step])
-        checkpoint.delete_after(self.path, step)
+        # Later ones are damaged.
+        checkpoint.keep_only(self.path, [n for n in checkpoint.steps(self.path) if n <= step])
 
     def save(self, step: int, state: dict | None, learners: Learners) -> None:
         """Write a checkpoint. All ranks call it. state: the sampler's; None if it is remote."""
@@ -169,15 +168,16 @@ class RunDir:
                 self.log("samples", [sample])
 
     def evaluation_pending(self, step: int) -> bool:
-        """Return whether `step` is due for evaluation and has none: it is step 0, a signal
-        interrupted the evaluation, or a flag changed. All student ranks call it."""
-        due = step % self.config.eval_every == 0 or step == self.config.steps
+        """Return whether `step` is due for evaluation and has none. On resume it has one, unless a
+        signal interrupted it or a flag changed. All student ranks call it."""
+        if step % self.config.eval_every and step < self.config.steps:
+            return False
         rows = read_lines(self.path / "metrics.jsonl", torn=True) if self.layout.rank == 0 else []
         done = any(row["step"] == step and "val_accuracy" in row for row in rows)
-        return self.layout.gather(due and not done, self.layout.group)[0]
+        return not self.layout.gather(done, self.layout.group)[0]
 
     def finish_evaluation(self, step: int, evaluation: dict) -> None:
-        """Add an evaluation to the last row of metrics.jsonl, or as row 0."""
+        """Add an evaluation to the row of `step`, the last of metrics.jsonl, or as row 0."""
         if self.layout.rank == 0:
             rows = read_lines(self.path / "metrics.jsonl") or [{"step": step}]
             rows[-1] |= evaluation

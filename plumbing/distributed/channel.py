@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from plumbing.distributed.layout import Layout, peer_errors
+from plumbing.distributed.layout import Layout
 
 
 class Channel:
@@ -29,29 +29,26 @@ class Channel:
 
     def send(self, message) -> None:
         """Send without waiting, once the previous message has been read. All ranks of a role call
-        it; the first sends. Raises PeerLostError."""
+        it; the first sends."""
         if self.layout.first:
             self.wait()
             content = torch.frombuffer(bytearray(pickle.dumps(message)), dtype=torch.uint8)
             parts = torch.tensor([len(content)]), content
-            with peer_errors():
-                self.sent = [(dist.isend(part, self.peer), part) for part in parts]
+            self.sent = [(dist.isend(part, self.peer), part) for part in parts]
 
     def wait(self) -> None:
         """Wait until the last message has been read."""
-        with peer_errors():
-            for work, _ in self.sent:
-                work.wait()
+        for work, _ in self.sent:
+            work.wait()
         self.sent = []
 
     def receive(self):
-        """Return the next message of the other role. Raises PeerLostError if that role has ended,
-        or has sent nothing for --timeout_minutes."""
+        """Return the next message of the other role. Raises RuntimeError if that role has ended, or
+        has sent nothing for --timeout_minutes."""
         message = None
         if self.layout.first:
-            with peer_errors():
-                dist.recv(length := torch.empty(1, dtype=torch.int64), self.peer)
-                dist.recv(content := torch.empty(length.item(), dtype=torch.uint8), self.peer)
+            dist.recv(length := torch.empty(1, dtype=torch.int64), self.peer)
+            dist.recv(content := torch.empty(length.item(), dtype=torch.uint8), self.peer)
             message = pickle.loads(content.numpy())
         return self.layout.gather(message, self.layout.group)[0]
 

@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Callable
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from plumbing.errors import Fault, InputError, PeerLostError, first_lines
+from plumbing.errors import Fault, InputError, first_lines
 
 GPU_NODE = Path("/dev/nvidiactl")
 
@@ -82,9 +81,8 @@ class Layout:
         settings = {"timeout": timeout, "store": store}
         dist.init_process_group(backend, rank=self.rank, world_size=self.world, **settings)
         ranks = list(range(self.world))
-        students, teachers = ranks[: self.n_students], ranks[self.n_students :]
-        groups = [dist.new_group(role, timeout=timeout) for role in (students, teachers) if role]
-        self.group = groups[self.is_teacher]
+        roles = filter(None, (ranks[: self.n_students], ranks[self.n_students :]))
+        self.group, _ = dist.new_subgroups_by_enumeration([*roles], timeout)
         self.mesh = DeviceMesh.from_group(self.group, self.device.type)
 
     def shard(self, model: nn.Module, float32=(), units: int | None = None) -> None:
@@ -111,8 +109,7 @@ class Layout:
         parts = [mine] * dist.get_world_size(group)
         # Not for one rank: gloo's thread would start OpenMP threads, which stop ours from spinning.
         if len(parts) > 1:
-            with peer_errors():
-                dist.all_gather_object(parts, mine, group=group)
+            dist.all_gather_object(parts, mine, group=group)
         return parts
 
     def share(self, rows: list) -> tuple[int, list]:
@@ -136,10 +133,8 @@ class Layout:
 
     def sum(self, numbers: dict[str, float]) -> dict[str, float]:
         """Sum each number over this role's ranks, which all pass the same names."""
-        sums = torch.tensor([numbers[name] for name in sorted(numbers)], dtype=torch.float64)
-        with peer_errors():
-            dist.all_reduce(sums, group=self.group)
-        return dict(zip(sorted(numbers), sums.tolist(), strict=True))
+        parts = self.gather(numbers, self.group)
+        return {name: sum(part[name] for part in parts) for name in sorted(numbers)}
 
     def assert_replicas_equal(self, group=None, /, **replicas) -> None:
         """Raise Fault if ranks (of the group) pass different values under one name."""
@@ -167,12 +162,3 @@ def device_type(wanted: str) -> str:
         reason = f"torch {torch.__version__} can use no GPU here ({first_lines(error)})"
         raise ValueError(f"--device {wanted}: {reason}; or add --device cpu") from error
     return "cuda"
-
-
-@contextmanager
-def peer_errors():
-    """Raise PeerLostError for a RuntimeError of calls that only communicate with other ranks."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise PeerLostError(error) from error

@@ -15,10 +15,12 @@ import transformers
 from torch.multiprocessing import _prctl_pr_set_pdeathsig
 
 from plumbing.distributed.layout import Layout
-from plumbing.errors import Fault, PeerLostError, RunError, print_error
+from plumbing.errors import Fault, RunError, first_lines, print_error
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-PEER_GONE = ("closed by peer", "reset by peer", "remote process exiting")  # gloo's, NCCL's messages
+# In gloo's messages and NCCL's.
+PEER_GONE = ("gloo/transport", "caused pair closure")
+PEER_GONE += ("closed by peer", "reset by peer", "remote process exiting")
 
 
 def begin_process() -> None:
@@ -85,7 +87,10 @@ def report(layout: Layout, error: Exception) -> int:
     if isinstance(error, OSError):
         error = Fault(error)
     elif not isinstance(error, RunError) and _is_lost_peer(layout, error):
-        error = PeerLostError(error)
+        error = Fault(
+            f"a rank failed or exceeded --timeout_minutes ({first_lines(error)}); "
+            "run the same command again to resume from the newest checkpoint"
+        )
     known = isinstance(error, RunError)
     if not known:  # before the store is used, which may be hard to reach
         print(f"error on rank {layout.rank} ({layout.role}):", file=sys.stderr)
@@ -107,7 +112,7 @@ def _is_lost_peer(layout: Layout, error: Exception) -> bool:
         return True
     if layout.world == 1 or type(error) not in (RuntimeError, dist.DistBackendError):
         return False
-    if not any(words in str(error) for words in PEER_GONE):
-        time.sleep(3)
-        return layout.stopping
-    return True
+    if any(words in str(error) for words in PEER_GONE):
+        return True
+    time.sleep(3)
+    return layout.stopping

@@ -59,7 +59,7 @@ def row(problem="q", answer="1"):
 
 
 GOOD = row("What is 1 + 1?", "2") * 400
-NOT_JSON = "cannot be read as json: "
+NOT_JSON = "damaged ("
 BAD = "the field '{}' must be text that is not blank, or a number"
 PROBLEM, ANSWER = BAD.format("problem"), BAD.format("expected_answer")
 DATA = {  # what follows 400 good rows, or the whole file if it begins with `=`; the error

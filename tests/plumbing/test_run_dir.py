@@ -49,7 +49,7 @@ def whole(tmp_path_factory, run_dir):
 
 
 OUT = {
-    "file": "file is a file; choose a directory",
+    "file": "cannot be used (Not a directory): choose another",
     "file/run": "cannot be used (Not a directory): choose another",
     ".": "not empty, and holds no run; choose another directory",
 }
