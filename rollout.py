@@ -77,7 +77,8 @@ class Rollouts:
     def outcomes(self, step: int) -> Outcomes:
         """Add up what each group says of its problem."""
         groups = self.groups()
-        columns = [1] * len(self), self.rewards, self.lengths().tolist()
+        cut = [not finished for finished in self.finished]
+        columns = [1] * len(self), self.rewards, self.lengths().tolist(), cut
         sums = [[sum(column[b] for b in rows) for rows in groups] for column in columns]
         index_N = [self.problems[rows[0]] for rows in groups]
         return Outcomes(step, *(np.array(column, dtype=np.int64) for column in (index_N, *sums)))

@@ -52,6 +52,7 @@ class Outcomes:
     completions_N: np.ndarray  # int64, G of each problem
     successes_N: np.ndarray  # int64, how many of them were right
     tokens_N: np.ndarray  # int64, their response tokens
+    truncated_N: np.ndarray  # int64, how many were cut at the token limit
 
     @property
     def p_hat_N(self) -> np.ndarray:

@@ -171,11 +171,11 @@ def take_step(step: int, sampler, student: Student, bank: Bank, rng) -> Outcomes
         sizes, again = Counter(selections.rows(G)), selections.again
         index_N, G_N = np.fromiter(sizes, int), np.fromiter(sizes.values(), int)
         right_N = rng.binomial(G_N, student.p(bank, index_N))
-        sampler.observe(Outcomes(step, index_N, G_N, right_N, G_N))
+        sampler.observe(Outcomes(step, index_N, G_N, right_N, G_N, 0 * G_N))
         for index, group in zip(sizes, np.stack([G_N, right_N], axis=1), strict=True):
             total[index] = total.get(index, 0) + group
     G_N, right_N = np.array([*total.values()]).T
-    return Outcomes(step, np.array([*total]), G_N, right_N, G_N)
+    return Outcomes(step, np.array([*total]), G_N, right_N, G_N, 0 * G_N)
 
 
 def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dict[str, float]:

@@ -238,7 +238,7 @@ def test_a_problem_has_one_group_over_rounds():
     o = both.outcomes(step=5)
     assert (o.step, o.index_N.tolist(), o.completions_N.tolist()) == (5, [7, 3], [3, 1])
     assert o.successes_N.tolist() == [2, 0] and o.tokens_N.tolist() == [6, 1]
-    assert o.index_N.dtype == o.successes_N.dtype == np.int64
+    assert o.truncated_N.tolist() == [1, 1] and o.index_N.dtype == o.successes_N.dtype == np.int64
     assert Rollouts().groups() == [] == Rollouts().outcomes(5).index_N.tolist()
     metrics = both.metrics()
     assert metrics["truncated"] == 1 / 2 and metrics["no_box"] == 1 / 4

@@ -37,7 +37,7 @@ def build(cls, problems, fits=lambda index: True, settings=None, **config):
 
 def outcomes(index, successes, G=16, step=1) -> s.Outcomes:
     """Make outcomes of G completions of each problem, a number or a list, without tokens."""
-    columns = index, G, successes, 0
+    columns = index, G, successes, 0, 0
     return s.Outcomes(step, *(np.resize(np.asarray(x, np.int64), len(index)) for x in columns))
 
 
