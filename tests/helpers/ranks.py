@@ -231,7 +231,7 @@ def metrics_of(folder) -> list[dict]:
 
 def assert_same_run(a, b):
     """Compare two finished runs: metrics but times, selections, samples, evaluations, weights."""
-    assert metrics_of(a) == metrics_of(b)
+    assert metrics_of(a) == metrics_of(b), b / "metrics.jsonl"
     for names in ("selections.jsonl", "samples.jsonl", "evals/*", "**/*.safetensors"):
         for path in a.glob(names):
             assert path.read_bytes() == (b / path.relative_to(a)).read_bytes(), path
