@@ -165,10 +165,7 @@ def test_bag_of_words_by_hand_and_learns_a_word_that_decides():
 
 def test_embedded_by_hand(tmp_path):
     config = embedded(tmp_path, torch.tensor([[3.0], [1], [2], [2]]))  # e = √2, -√2, 0, 0
-    sampler, one = (
-        make("embedded", 4, **config),
-        make("embedded", 4, settings={"window": 1}, **config),
-    )
+    sampler, one = (make("embedded", 4, settings=x, **config) for x in ({}, {"window": 1}))
     assert sampler.score(np.arange(4)).tolist() == 4 * [0.25]
     for s in (sampler, one):
         s.observe(outcomes([0], [8]))  # y = 1/2

@@ -116,10 +116,6 @@ def box(answer: str) -> str:
     return rf"We compute and find \boxed{{{answer}}}."
 
 
-def grade(verifier: Verifier, cases: list[tuple[str, str]]) -> list[Verdict]:
-    return verifier.grade([box(answer) for _, answer in cases], [gold for gold, _ in cases])
-
-
 @pytest.fixture(scope="module")
 def verifier():
     with Verifier(workers=2) as running:
@@ -139,7 +135,8 @@ def test_right_answers_earn_1_and_wrong_ones_and_guesses_0(verifier):
     """In any order, on any number of workers, which cache what they have parsed."""
     expected = dict.fromkeys(RIGHT, CORRECT) | dict.fromkeys(WRONG, WRONG_ANSWER)
     cases = random.Random(0).sample([*expected], len(expected))
-    verdicts = zip(cases, grade(verifier, cases), strict=True)
+    golds, answers = zip(*cases, strict=True)
+    verdicts = zip(cases, verifier.grade([*map(box, answers)], [*golds]), strict=True)
     assert [case for case, verdict in verdicts if verdict != expected[case]] == []
 
 

@@ -24,10 +24,8 @@ class HostReads(TorchDispatchMode):
     count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        aten, tags = (
-            torch.ops.aten,
-            (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape),
-        )
+        aten, tag = torch.ops.aten, torch.Tag
+        tags = tag.data_dependent_output, tag.dynamic_output_shape
         if func.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
             self.count += any(i is not None and i.dtype == torch.bool for i in args[1])
         else:  # torch.tensor(...) dispatches lift_fresh only

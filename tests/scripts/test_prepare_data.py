@@ -7,17 +7,16 @@ import re
 from contextlib import nullcontext
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
 from plumbing.errors import InputError
-from plumbing.files import read_lines, write_lines
+from plumbing.files import read_lines
 from plumbing.problems import normalise
 from scripts import prepare_data
 from scripts.prepare_data import arguments, prepare
 from scripts.sources import SOURCES
+from tests.helpers.files import write
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import contents
 
@@ -47,18 +46,6 @@ ROWS = table(  # 4 distinct usable problems: "what is 1+1?", "find x.", "area?",
     (" ", "7", GOOD, "0.1"),  # dropped: empty_problem
 )
 DROPPED = {"other_problem_type": 1, "empty_answer": 1, "empty_problem": 1}
-
-
-def write(path, rows):
-    """Write the rows in the format of the file's ending."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=5)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows))
-    else:
-        write_lines(path, rows)
-    return path
 
 
 def run(copy, out, flags="--val_size 1"):
@@ -193,16 +180,11 @@ def test_earlier_files_survive_other_settings_and_a_failure_while_writing(
 
 def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path):
     """Training on one of MATH's two splits would silently be another experiment."""
-    splits = {
-        "train": [
-            ("What is 1+1?", "\\boxed{3}, no, \\boxed{2}.", "5"),
-            ("No box?", "It is 5.", "5"),
-        ],
-        "test": [("Held  OUT?", "\\boxed{7}", "5"), ("A third?", "\\boxed{\\frac{1}{3}}", "5")],
-    }
-    splits["test"] += [("Useless?", "\\boxed{8}", "5")]  # as the test set's answer is empty
+    one = [("What is 1+1?", "\\boxed{3}, no, \\boxed{2}.", "5"), ("No box?", "It is 5.", "5")]
+    other = [("Held  OUT?", "\\boxed{7}", "5"), ("A third?", "\\boxed{\\frac{1}{3}}", "5")]
+    other += [("Useless?", "\\boxed{8}", "5")]  # as the test set's answer is empty
     folder, val_copy = tmp_path / "MATH", tmp_path / "math500.jsonl"
-    for split, rows in splits.items():
+    for split, rows in (("train", one), ("test", other)):
         write(folder / f"data/{split}{PART}", table("problem solution level", *rows))
     write(val_copy, table(ANSWER + " level", ("Held out?", "7", 5), ("Useless?", "", 5)))
     flags = f"--source math --val_copy {val_copy}"

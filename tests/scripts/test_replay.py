@@ -2,16 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import train
 from plumbing.files import read_lines, write_lines
-from sampler import Selections
 from scripts import replay
 from tests.helpers.ranks import contents, torchrun
-from tests.helpers.samplers import outcomes
 
 TOKEN = 12  # the demo's digit 1: in a test, completions with it get a log-prob of NaN
 FLAGS = "--preset demo --seed 3 --prompts_per_step 6 --group_size 4 --max_completion_tokens 40"
@@ -28,17 +25,6 @@ def ranks(n, main, *argv, before=lambda: None):
 def run(folder, data, n, *flags, before=lambda: None):
     given = ["--train_data", data / "train.jsonl", "--val_data", data / "val.jsonl", *flags]
     return ranks(n, train.main, *FLAGS.split(), *given, "--out", folder, before=before)
-
-
-def test_recorded_rounds_are_proposed_also_where_one_has_no_problem():
-    """A step of three rounds, the second without problems, and a step of one."""
-    round, rows = Selections.unscored([9, 5], completions_N=np.array([2, 1])), []
-    for step, i in ((1, 0), (1, 2), (2, 0)):
-        rows += round.lines(outcomes([9, 5], 0, [2, 1], step), round=i)
-    recorded = replay.Recorded(rows, None)
-    proposed = [recorded.propose(2) for _ in range(4)]
-    assert [s.rows(4) for s in proposed] == [[9, 9, 5], [], [9, 9, 5], [9, 9, 5]]
-    assert [s.again for s in proposed] == [True, True, False, False]
 
 
 @pytest.mark.slow
