@@ -1,6 +1,4 @@
-"""Formulas for bytes and floors: against torch's own counts, and by hand."""
-
-from types import SimpleNamespace
+"""Formulas for bytes and FLOPs against torch's own counts; a rank's bytes by its settings."""
 
 import pytest
 import torch
@@ -9,13 +7,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks import memory
 from benchmarks.memory import GIB, Run, activation_bytes, adapter_parameters
-from benchmarks.roofline import SHAPES, SIZES, Machine, Shape, floors, model_config
+from benchmarks.roofline import SHAPES, Shape, model_config
 from teacher import LORA_RANK, add_lora
 from tests.helpers.models import FAMILIES
-
-# Hidden 4, MLP 6, 2 layers, 2 heads and 1 key-value head of 3, 10 words, tied: 328 weights.
-TINY_SIZES = dict(zip(SIZES, (4, 6, 2, 2, 1, 3, 10, True), strict=True))
-TINY = Shape(SimpleNamespace(model_type="llama", **TINY_SIZES))
 
 
 @pytest.fixture(autouse=True)
@@ -95,22 +89,3 @@ def test_parameters_and_flops_of_a_shape_are_those_of_its_model(name):
     assert shape.parameters == pytest.approx(sum(p.numel() for p in model.parameters()), rel=1e-3)
     flops = shape.forward_flops(T, T * T, T)  # eager attention also computes masked scores
     assert flops == pytest.approx(counter.get_total_flops(), rel=1e-3)
-
-
-def test_floors_by_hand():
-    """Two prompts of 3 tokens, two completions each; two ranks train on the second prompt's."""
-    rows = {"prompt_B": [3] * 4, "new_B": [2, 1, 2, 3], "live": [2, 3], "G": 2, "ranks": 2}
-    flops = floors(TINY, Machine(bandwidth=1e30, rate=1), **rows, size=4)
-    # 2 x 3 prompt tokens attend to 12 keys and make the first tokens; then 1 + 0 + 1 + 2 tokens
-    # attend to 4, none, 4, and 4 + 5.
-    assert flops["rollout_s"] == TINY.forward_flops(6 + 4, 12 + 4 + 4 + 9, 2 + 4) / 2
-    assert flops["train_s"] == pytest.approx(3 * TINY.forward_flops(5 + 6, 15 + 21, 2 + 3) / 2)
-    moved = floors(TINY, Machine(bandwidth=1, rate=1e30), **rows, size=4)
-    # float32: 328 weights at 2 positions; keys and values of 17 tokens, 2 x 2 layers x 3 each.
-    assert moved["rollout_s"] == 4 * (2 * 328 + 17 * 12 / 2)
-    assert moved["train_s"] == pytest.approx(7 * 4 * 328 / 2 + (4 + 4) * 328)
-    # 2 layers of 10 kernels, and 3: in one pass for the prompts, one for each of two more tokens.
-    launched = floors(TINY, Machine(bandwidth=1e30, rate=1e30, launch=1.0), **rows, size=4)
-    assert launched["rollout_s"] == 23 * 3 and launched["train_s"] == pytest.approx(23 * 3)
-    machine = Machine(bandwidth=10.0, rate=100.0)  # the slower of the two counts
-    assert machine.floor(flops=300, moved=20) == 3.0 and machine.floor(flops=100, moved=20) == 2.0

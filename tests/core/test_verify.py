@@ -171,12 +171,6 @@ def test_hostile_answers_are_wrong_before_they_take_long(gold, answer):
     assert time.process_time() - start < 1.5
 
 
-def test_grade_needs_as_many_golds_as_completions(verifier):
-    assert verifier.grade([], []) == []
-    with pytest.raises(ValueError, match="1 completions, 2 golds"):
-        verifier.grade([box("5")], ["5", "6"])
-
-
 def reward_file(folder: Path, body: str) -> str:
     """Write a custom reward of these lines, which returns 1 if they return nothing."""
     path = folder / "custom.py"

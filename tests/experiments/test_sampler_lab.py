@@ -16,14 +16,6 @@ def test_the_student_by_hand():
     assert student.ability_S == pytest.approx([0.045] + [0.0045] * 7)  # 0.18/2 · 0.5
 
 
-@pytest.mark.parametrize("v", [0.0, 0.5, 1.0])
-def test_visibility_is_the_share_that_a_teacher_sees(v):
-    bank = lab.Bank(40_000, v, np.zeros(lab.SKILLS), np.random.default_rng(0))
-    seen = np.corrcoef(bank.seen_difficulty, bank.difficulty)[0, 1] ** 2
-    assert seen == pytest.approx(v, abs=0.02)
-    assert (bank.seen_skill == bank.skill).mean() == pytest.approx(v + (1 - v) / 8, abs=0.02)
-
-
 def test_history_needs_many_passes_and_a_teacher_does_not():
     """The paper's introduction on methods that track a problem's history, with numbers."""
 

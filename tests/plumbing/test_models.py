@@ -113,7 +113,7 @@ DAMAGED = {  # the damage, and the error
     "a weight that is NaN": (lambda f: gate(f, lambda w: w * torch.nan), "are not finite: "),
     "no tokenizer": (lambda f: [(f / x).unlink() for x in (TOKENIZER, TOKENS)], "no vocabulary"),
     "no pad token": (lambda f: change(f / TOKENS, pad_token=None), "has no pad token: set tok"),
-    "a new pad token": (lambda f: change(f / TOKENS, pad_token="<n>"), " embeddings for 100 token"),
+    "a new pad token": (lambda f: change(f / TOKENS, pad_token="<n>"), "for 100 tokens of"),
     "no end token": (no_end, "has no end token: set tokenizer.eos_token and save it again"),
     "no such end": (lambda f: change(f / GENERATION, eos_token_id="x"), CANNOT + ": TypeError"),
     "a window": (lambda f: change(f / CONFIG, **WINDOW), "attends to the last 8 tokens only"),

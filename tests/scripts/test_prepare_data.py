@@ -78,8 +78,20 @@ def hub(monkeypatch, tmp_path):
     return lambda hub_id: tmp_path / f"hub/datasets/{hub_id}@c0ffee"
 
 
-def test_every_row_of_a_table_is_written_or_counted(tmp_path, copy):
-    manifest, train, val = run(copy, tmp_path / "out")
+USABLE_ROWS = {"what is 1+1?": 4, "find x.": 3, "area?": 1, "half?": 1}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_row_of_a_table_is_written_or_counted_and_ranked(seed, tmp_path, copy):
+    """By SHA-256 of seed and normalised text. --keep_repeats writes every usable row to train on,
+    and no validation problem."""
+    manifest, train, val = run(copy, tmp_path / "out", f"--val_size 1 --seed {seed}")
+    texts = [normalise(row["problem"]) for row in val + train]
+    ranked = sorted(USABLE_ROWS, key=lambda x: hashlib.sha256(f"{seed}\n{x}".encode()).digest())
+    assert texts == ranked
+    flags = f"--val_size 1 --seed {seed} --keep_repeats"
+    repeats = [normalise(row["problem"]) for row in run(copy, tmp_path / "all", flags)[1]]
+    assert repeats == [text for text in ranked[1:] for _ in range(USABLE_ROWS[text])]
     # 4 + 3 + 1 + 1 = 9 usable rows, 4 are written. 1+1: 3 repeats. x: 1 repeat and 1 conflict.
     assert manifest["rows_read"] == 12
     assert manifest["dropped_rows"] == DROPPED | {"repeat": 4, "conflicting_answer": 1}
@@ -91,20 +103,6 @@ def test_every_row_of_a_table_is_written_or_counted(tmp_path, copy):
         "Half?": {"expected_answer": "\\frac{1}{2}"},
     }
     assert json.loads((tmp_path / "out/manifest.json").read_text()) == manifest
-
-
-def test_the_validation_split_is_the_smallest_ranks_of_the_normalised_texts(tmp_path, copy):
-    """--keep_repeats writes every training row, and no validation problem."""
-    usable_rows = {"what is 1+1?": 4, "find x.": 3, "area?": 1, "half?": 1}
-    for seed in range(3):
-        flags = f"--val_size 2 --keep_repeats --seed {seed}"
-        manifest, *splits = run(copy, tmp_path / str(seed), flags)
-        train, val = ([normalise(row["problem"]) for row in split] for split in splits)
-        texts = [*usable_rows]
-        texts.sort(key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
-        assert (val, sorted({*train}, key=texts.index)) == (texts[:2], texts[2:])
-        assert len(train) == manifest["train_rows"] == sum(usable_rows[text] for text in texts[2:])
-        assert 12 == len(train) + 2 + sum(manifest["dropped_rows"].values())
 
 
 def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, copy, hub):
