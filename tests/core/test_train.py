@@ -109,7 +109,7 @@ def test_a_rollout_earns_nothing_where_the_reference_answer_is_unverifiable():
 def alone(tmp_path_factory, halfway):
     """A run in one process, with the teacher in it, and its output."""
     folder = tmp_path_factory.mktemp("alone") / "run"
-    line = [sys.executable, ROOT / "train.py", *ranks.command(folder, model=DEMO, data=halfway)]
+    line = [sys.executable, ROOT / "train.py", *ranks.command(folder, data=halfway)]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as forked ranks have
     return folder, subprocess.check_output(line, text=True, env=one_thread)
 
@@ -155,7 +155,7 @@ def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_pat
     """A student and a teacher rank end as the teacher in one process does, number by number."""
     (tmp_path / "kill.py").write_text(KILL)
     flags = ("--teacher_ranks", 1, "--sampler", f"{tmp_path}/kill.py:Kill")
-    argv = ranks.command(tmp_path / "run", *flags, model=DEMO, data=halfway)
+    argv = ranks.command(tmp_path / "run", *flags, data=halfway)
     options = ("--nproc_per_node", 2, "--max-restarts", 1, "--master_port", ranks.free_port())
     torchrun = ranks.agent(train.main, argv, tmp_path / "log", *options)
     torchrun.join()
@@ -167,7 +167,7 @@ def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_pat
 
 
 @pytest.mark.slow
-def test_resume_is_bit_identical_with_all_options_and_without_lag(tmp_path, tiny_model, tiny_data):
+def test_resume_is_bit_identical_with_all_options_and_without_lag(halfway, tmp_path):
     """tests/plumbing/test_faults.py resumes with the default options, and lag 1."""
     flags = "--loss dapo --resample_rounds 2 --update_iterations 2 --kl_coef 0.01 --teacher_lag 0"
     flags += " --entropy_coef 0.0003 --dead_rows out --advantage_std sample --checkpoint_every 1"
@@ -175,10 +175,10 @@ def test_resume_is_bit_identical_with_all_options_and_without_lag(tmp_path, tiny
     flags += " --group_size 2 --prompts_per_step 8 --sampler softmax --teacher_ranks 1"
     flags += " --sampler_args temperature=0.1"
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    ranks.run(whole, *flags.split(), ranks=2, model=tiny_model, data=tiny_data)
+    ranks.run(whole, *flags.split(), ranks=2, data=halfway)
     shutil.copytree(whole, resumed)
     shutil.rmtree(resumed / "checkpoints/step_2")
-    output = ranks.run(resumed, *flags.split(), ranks=2, model=tiny_model, data=tiny_data)
+    output = ranks.run(resumed, *flags.split(), ranks=2, data=halfway)
     assert "steps    1 to 2" in output
     ranks.assert_same_run(whole, resumed)
     rows = read_lines(whole / "metrics.jsonl")[1:]

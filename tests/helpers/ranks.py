@@ -164,7 +164,7 @@ def parse(*flags):
     return train.parse([str(f) for f in flags])
 
 
-def command(folder, *flags, model, data):
+def command(folder, *flags, model=DEMO, data):
     """Return the command line of a small run; `flags` come last and win."""
     small = {"preset": "demo", "out": folder, "prompts_per_step": 6, "group_size": 4}
     small |= {"candidates": 4, "steps": 4, "max_completion_tokens": 32, "eval_every": 2}
