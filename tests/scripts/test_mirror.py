@@ -1,16 +1,12 @@
-"""mirror: every step is in the tracker once, whatever was killed, torn, added or replaced."""
+"""mirror: every step is in the tracker once, whatever was torn, added or replaced."""
 
-import signal
-import subprocess
 import sys
-import time
 
 import pytest
 from filelock import FileLock
 
 from plumbing.files import write_lines
 from scripts import mirror
-from tests.helpers.models import ROOT
 from tests.helpers.ranks import contents
 from tests.helpers.runs import STEP, make_run
 
@@ -101,20 +97,14 @@ def test_a_lock_and_a_missing_tracker_get_one_line(tmp_path, run_mirror, monkeyp
     assert contents(tmp_path / "run") == before
 
 
-@pytest.mark.slow
-def test_started_again_after_sigkill_tensorboard_has_every_step_once(tmp_path):
-    """Killed while it follows. A run with other settings is then not overwritten."""
+def test_started_again_tensorboard_has_every_step_once(tmp_path, capsys):
+    """At first the run is unfinished. With other settings it then does not replace the copy."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    logs, rows = tmp_path / "logs", [row(step, 1 / (step + 1)) for step in range(61)]
-    folder = write_run(tmp_path / "run", *rows[:30], steps=60)
-    command = [sys.executable, "-m", "scripts.mirror", folder, "--to", "tensorboard", "--out", logs]
-    first = subprocess.Popen([*command, "--follow"], cwd=ROOT)
-    while not [*logs.glob("run/events*")]:
-        time.sleep(0.1)
-    first.kill()
-    assert first.wait() == -signal.SIGKILL
-    write_run(folder, *rows)
-    subprocess.run(command, cwd=ROOT, check=True)
+    rows, run, logs = [row(i, 1 / (i + 1)) for i in range(61)], tmp_path / "run", tmp_path / "logs"
+    command = [str(run), "--to", "tensorboard", "--out", str(logs)]
+    for n in (30, 61):
+        write_run(run, *rows[:n], steps=60)
+        assert mirror.main(command) == 0
     events = accumulator.EventAccumulator(str(logs / "run"), {"scalars": 0, "tensors": 0})
     tags = events.Reload().Tags()["scalars"]
     logged = [(event.step, tag, event.value) for tag in tags for event in events.Scalars(tag)]
@@ -123,6 +113,7 @@ def test_started_again_after_sigkill_tensorboard_has_every_step_once(tmp_path):
     numbers = {(step, key): value for step, each, _ in steps for key, value in each.items()}
     assert len(logged) == len(numbers)
     assert {(step, key): value for step, key, value in logged} == pytest.approx(numbers)
-    make_run(folder, rows, seed=1)
-    other = subprocess.run(command, cwd=ROOT, text=True, stderr=subprocess.PIPE)
-    assert other.returncode == 2 and "(seed): choose another --name\n" in other.stderr
+    make_run(run, rows, seed=1)
+    with pytest.raises(SystemExit, match="2"):
+        mirror.main(command)
+    assert capsys.readouterr().err.endswith("(seed): choose another --name\n")
