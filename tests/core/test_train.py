@@ -1,7 +1,4 @@
-"""train.py: presets, one step, and whole runs: their files, restart, resume, all options at once.
-
-tests/plumbing/ has bad input, faults, clusters, invariance.
-"""
+"""train.py: presets, one step, whole runs: their files, restart, resume, all options at once."""
 
 import os
 import shutil

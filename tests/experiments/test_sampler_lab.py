@@ -1,19 +1,8 @@
-"""The sampler lab: its student and teacher by hand, and what it shows, at a small scale."""
+"""The sampler lab: what it shows, at a small scale."""
 
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
 
 from experiments import sampler_lab as lab
-
-
-def test_the_student_by_hand():
-    bank = SimpleNamespace(skill=np.array([0, 0, 1]), difficulty=np.array([0, np.log(3), 0]))
-    student = lab.Student(np.zeros(lab.SKILLS))
-    assert student.p(bank, np.arange(3)) == pytest.approx([0.5, 0.25, 0.5])
-    student.learn(bank, np.array([0, 2]), np.array([0.5, 0.0]))  # a live and a dead group
-    assert student.ability_S == pytest.approx([0.045] + [0.0045] * 7)  # 0.18/2 · 0.5
 
 
 def test_history_needs_many_passes_and_a_teacher_does_not():

@@ -1,7 +1,4 @@
-"""plumbing/distributed/channel.py: order of messages. Ranks are threads, connected by queues.
-
-test_faults.py has the messages of whole runs, and lost peers.
-"""
+"""plumbing/distributed/channel.py: order of messages. Ranks are threads, connected by queues."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

@@ -1,7 +1,4 @@
-"""plumbing/decoding.py: whether a decoding step can be a CUDA graph; the choice of attention.
-
-The tokens that it draws are in tests/core/test_rollout.py.
-"""
+"""plumbing/decoding.py: whether a decoding step can be a CUDA graph; the choice of attention."""
 
 import sys
 from copy import deepcopy
