@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import train
 from plumbing.files import read_lines
 from plumbing.metrics import Stopwatch
 from rollout import Rollouts
-from sampler import Selections
+from sampler import Goldilocks, Selections
 from scripts.sources import SOURCES
 from tests.helpers import ranks
 from tests.helpers.ranks import DEMO, ROOT, parse
@@ -135,26 +136,21 @@ def test_one_process_writes_logs_verdicts_samples_and_models(alone):
     assert not any(torch.equal(base[name], student[name]) for name in base)  # all are trained
 
 
-KILL = """
-import os, signal
-from sampler import Goldilocks
-
-class Kill(Goldilocks):
-    def observe(self, outcomes):
-        super().observe(outcomes)
-        if self.teacher.pushed == 18 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
 @pytest.mark.slow
 def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_path):
     """A student and a teacher rank end as the teacher in one process does, number by number."""
-    (tmp_path / "kill.py").write_text(KILL)
-    flags = ("--teacher_ranks", 1, "--sampler", f"{tmp_path}/kill.py:Kill")
-    argv = ranks.command(tmp_path / "run", *flags, data=halfway)
+
+    def kill(sampler, outcomes):
+        if sampler.teacher.pushed == 18 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def main(argv):
+        ranks.after(Goldilocks, "observe", kill)
+        return train.main(argv)
+
+    argv = ranks.command(tmp_path / "run", "--teacher_ranks", 1, data=halfway)
     options = ("--nproc_per_node", 2, "--max-restarts", 1, "--master_port", ranks.free_port())
-    torchrun = ranks.agent(train.main, argv, tmp_path / "log", *options)
+    torchrun = ranks.agent(main, argv, tmp_path / "log", *options)
     torchrun.join()
     output = (tmp_path / "log").read_text()
     assert torchrun.exitcode == 0, output

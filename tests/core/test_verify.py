@@ -1,7 +1,4 @@
-"""verify.py: which answers earn 1, which golds can be verified, custom rewards.
-
-Generated and hostile answers are in tests/stress/test_fuzz_verifier.py.
-"""
+"""verify.py: which answers earn 1, which golds can be verified, custom rewards."""
 
 import random
 import textwrap

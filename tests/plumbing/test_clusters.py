@@ -28,13 +28,12 @@ FILES = {  # the change to the second machine's files; the status, the error
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_machines_with_different_files_are_rejected(case, tiny_family, halfway, tmp_path):
+def test_machines_with_different_files_are_rejected(case, tiny_model, halfway, tmp_path):
     damage, status, message = FILES[case]
     for disk in (tmp_path / "0", tmp_path / "1"):
+        shutil.copytree(halfway, disk)
         for model in ("model", "teacher"):
-            shutil.copytree(tiny_family("qwen3"), disk / model)
-        for name in ("train.jsonl", "val.jsonl"):
-            shutil.copy(halfway / name, disk)
+            shutil.copytree(tiny_model, disk / model)
     damage(disk)
     out = "run" if case == "another --out" else tmp_path / "run"
 

@@ -1,7 +1,4 @@
-"""Problem files: their columns, what a check reads, and data that is missing.
-
-Bad files are in test_bad_input.py.
-"""
+"""Problem files: their columns, what a check reads, and data that is missing."""
 
 import unicodedata
 from pathlib import Path
