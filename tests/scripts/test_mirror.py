@@ -57,9 +57,7 @@ def run_mirror(tmp_path):
     return lambda *flags: mirror.main([*map(str, line), *flags])
 
 
-def test_follow_copies_new_steps_and_starts_again_when_steps_are_replaced(
-    tmp_path, store, run_mirror, monkeypatch
-):
+def test_follow_starts_again_when_steps_are_replaced(tmp_path, store, run_mirror, monkeypatch):
     """From before the run to Ctrl-C, and again without --follow. Step 2 waits for its evaluation,
     and an unfinished line is ignored. After step 3 the run resumes from step 1 with another loss.
     """

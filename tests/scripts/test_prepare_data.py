@@ -157,9 +157,7 @@ def test_bad_files_are_rejected_in_one_line_and_nothing_is_written(name, tmp_pat
     assert not out.exists()
 
 
-def test_earlier_files_survive_other_settings_and_a_failure_while_writing(
-    tmp_path, copy, monkeypatch
-):
+def test_earlier_files_survive_other_settings_and_a_full_disk(tmp_path, copy, monkeypatch):
     out = tmp_path / "out"
 
     def fill_the_disk(table, path, *arguments):
