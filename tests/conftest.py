@@ -14,8 +14,6 @@ import os
 import sys
 from pathlib import Path
 
-from tests.helpers.models import ROOT, save_tiny_model
-
 # Before torch and transformers are imported: no test waits for the network, and processes inherit
 # hidden GPUs. The processes of xdist, which run the tests, do not see `-m gpu`.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -27,6 +25,7 @@ import pytest
 import torch
 
 from plumbing.files import read_lines, write_lines
+from tests.helpers.models import ROOT, save_tiny_model
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("patient", deadline=None)  # 200 ms pass on a loaded machine
@@ -53,19 +52,9 @@ def tiny_model(tiny_family) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_data(tiny_model) -> Path:
-    """A directory with train.jsonl (400 problems) and val.jsonl (20 others): additions."""
-    folder = tiny_model.parent
-    sums = [(a, b) for a in range(21) for b in range(20)]
-    rows = [{"problem": f"What is {a} + {b}?", "expected_answer": str(a + b)} for a, b in sums]
-    write_lines(folder / "train.jsonl", rows[20:])
-    write_lines(folder / "val.jsonl", rows[:20])
-    return folder
-
-
-@pytest.fixture(scope="session")
 def halfway(tmp_path_factory) -> Path:
-    """The demo's problems that its base model solves half of the time, so that groups are live."""
+    """A directory with train.jsonl (400 problems) and val.jsonl (20): those of the demo that its
+    base model solves half of the time, so that groups are live."""
     folder = tmp_path_factory.mktemp("halfway")
     for name, n in (("train.jsonl", 400), ("val.jsonl", 20)):
         rows = read_lines(ROOT / "demo" / name)

@@ -1,26 +1,15 @@
-"""Formulas for bytes, floors and exchanges: by hand, and against torch's own counts."""
-
-from types import SimpleNamespace
+"""Formulas for bytes and FLOPs against torch's own counts; a rank's bytes by its settings."""
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
-import train
 from benchmarks import memory
-from benchmarks.memory import GIB, Run, activation_bytes, adapter_parameters, training_bytes
-from benchmarks.roofline import SHAPES, SIZES, Machine, Shape, floors, model_config
-from benchmarks.scaling import Assumptions, step_seconds
+from benchmarks.memory import GIB, Run, activation_bytes, adapter_parameters
+from benchmarks.roofline import SHAPES, Shape, model_config
 from teacher import LORA_RANK, add_lora
 from tests.helpers.models import FAMILIES
-
-# Hidden 4, MLP 6, 2 layers, 2 heads and 1 key-value head of 3, 10 words, tied: 328 weights.
-TINY = Shape(
-    SimpleNamespace(
-        model_type="llama", **dict(zip(SIZES, (4, 6, 2, 2, 1, 3, 10, True), strict=True))
-    )
-)
 
 
 @pytest.fixture(autouse=True)
@@ -62,23 +51,8 @@ def test_a_layer_keeps_as_many_bytes_as_the_formula_says(family, rank):
     shape = Shape(config)
     assert two - one == 100 * activation_bytes(shape, rank)
     assert rank == 0 or trained == adapter_parameters(shape, rank)
-    # After the last layer: less than training_bytes' 10 bytes a hidden number.
+    # After the last layer: less than the 10 bytes a hidden number of `training_bytes`.
     assert rank > 0 or 0 < one - (two - one) < 10 * 64 * 100
-
-
-def test_training_bytes_by_hand():
-    """288 weights in matrices and 40 in the tied head; 2 layers; 5 tokens."""
-    T = 5
-    # A layer keeps 16 D + 8, 4 (q + kv) + 4 H, 8 I with D 4, q 6, kv 3, H 2, I 6: 164 bytes.
-    parts = training_bytes(TINY, T, ranks=2)
-    assert parts["sharded"] == 12 * 328 / 2 and parts["gathered"] == 6 * 328
-    assert parts["activations"] == T * (2 * 164 + 40)
-    assert parts["working"] == T * 164 + 2 * 40 + 2**26 + 16 * T
-    assert training_bytes(TINY, T, recompute=True)["activations"] == T * (2 * 2 * 4 + 164 + 40)
-    adapters = adapter_parameters(TINY, 8)
-    teacher = training_bytes(TINY, T, head=False, lora_rank=8)
-    assert teacher["sharded"] == 4 * 328 + 12 * adapters
-    assert teacher["gathered"] == 2 * (328 + adapters)
 
 
 def test_settings_change_a_student_rank_by_what_they_need():
@@ -115,31 +89,3 @@ def test_parameters_and_flops_of_a_shape_are_those_of_its_model(name):
     assert shape.parameters == pytest.approx(sum(p.numel() for p in model.parameters()), rel=1e-3)
     flops = shape.forward_flops(T, T * T, T)  # eager attention also computes masked scores
     assert flops == pytest.approx(counter.get_total_flops(), rel=1e-3)
-
-
-def test_floors_by_hand():
-    """Two prompts of 3 tokens, two completions each; two ranks train on the second prompt's."""
-    rows = {"prompt_B": [3] * 4, "new_B": [2, 1, 2, 3], "live": [2, 3], "G": 2, "ranks": 2}
-    flops = floors(TINY, Machine(bandwidth=1e30, rate=1), **rows, size=4)
-    # 2 x 3 prompt tokens attend to 12 keys and make the first tokens; then 1 + 0 + 1 + 2 tokens
-    # attend to 4, none, 4, and 4 + 5.
-    assert flops["rollout_s"] == TINY.forward_flops(6 + 4, 12 + 4 + 4 + 9, 2 + 4) / 2
-    assert flops["train_s"] == pytest.approx(3 * TINY.forward_flops(5 + 6, 15 + 21, 2 + 3) / 2)
-    moved = floors(TINY, Machine(bandwidth=1, rate=1e30), **rows, size=4)
-    # float32: 328 weights at 2 positions; keys and values of 17 tokens, 2 x 2 layers x 3 each.
-    assert moved["rollout_s"] == 4 * (2 * 328 + 17 * 12 / 2)
-    assert moved["train_s"] == pytest.approx(7 * 4 * 328 / 2 + (4 + 4) * 328)
-    # 2 layers of 10 kernels, and 3: in one pass for the prompts, one for each of two more tokens.
-    launched = floors(TINY, Machine(bandwidth=1e30, rate=1e30, launch=1.0), **rows, size=4)
-    assert launched["rollout_s"] == 23 * 3 and launched["train_s"] == pytest.approx(23 * 3)
-    machine = Machine(bandwidth=10.0, rate=100.0)  # the slower of the two counts
-    assert machine.floor(flops=300, moved=20) == 3.0 and machine.floor(flops=100, moved=20) == 2.0
-
-
-def test_exchange_and_training_by_hand():
-    c = train.parse([])
-    one, two = (step_seconds(TINY, TINY, c, cards, Assumptions()) for cards in (8, 16))
-    # A float32 gradient and two bf16 copies of 328 weights; 6 ranks, then 12 on two machines.
-    assert one["exchange"] == pytest.approx(8 * 328 * 5 / 6 / 300e9)
-    assert two["exchange"] == pytest.approx(8 * 328 * 11 / 12 / 40e9)
-    assert one["train"] == pytest.approx(2 * two["train"], rel=1e-3)

@@ -35,14 +35,8 @@ def copy_with(folder: Path, target: Path, **generation_settings) -> Path:
 
 
 @pytest.fixture(scope="module")
-def qwen2(tiny_family) -> Path:
-    """The directory of the model that this file's numbers were chosen for."""
-    return tiny_family("qwen2")
-
-
-@pytest.fixture(scope="module")
-def generator(qwen2):
-    return make_generator(qwen2)
+def generator(tiny_model):
+    return make_generator(tiny_model)
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +54,8 @@ def test_a_prompt_is_header_blank_line_question_blank_line_footer(generator):
         assert generator.tokenizer.decode(encode("What is\n1 + 1?")) == text
 
 
-def test_a_chat_template_replaces_the_tokenizers_opening_token(qwen2):
-    tokenizer = AutoTokenizer.from_pretrained(qwen2)
+def test_a_chat_template_replaces_the_tokenizers_opening_token(tiny_model):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     own = TemplateProcessing(single="<unk> $A", special_tokens=[("<unk>", 2)])
     tokenizer._tokenizer.post_processor = own
     config = Config(prompt_header="", prompt_footer="")
@@ -149,16 +143,16 @@ def test_micro_batches_use_their_bound_and_do_not_exceed_it(generator, prompts, 
 
 
 def test_a_group_shares_its_prompt_and_finished_rows_are_dropped(generator, prompts, calls):
-    rollouts = generator.generate([p for p in prompts for _ in range(8)], 0.7, 60, seed=3)
+    rollouts = generator.generate([p for p in prompts for _ in range(8)], 5.0, 90, seed=3)
     # After t tokens; finished rows are dropped at every eighth.
-    active = [sum(n > t // 8 * 8 + 1 for n in rollouts.lengths().tolist()) for t in range(59)]
+    active = [sum(n > t // 8 * 8 + 1 for n in rollouts.lengths().tolist()) for t in range(89)]
     assert [rows for rows, _ in calls] == [5, *active] and 0 < active[-1] < 0.6 * active[0]
 
 
-def test_export_keeps_the_checkpoints_generation_settings(qwen2, prompts, tmp_path):
+def test_export_keeps_the_checkpoints_generation_settings(tiny_model, prompts, tmp_path):
     """Even contradictory ones, which some versions of transformers refuse to save."""
     own = {"do_sample": False, "temperature": 0.6, "top_k": 1, "eos_token_id": [EOS, 50]}
-    generator = make_generator(copy_with(qwen2, tmp_path / "own", **own))
+    generator = make_generator(copy_with(tiny_model, tmp_path / "own", **own))
     before = generator.generate(prompts, 0.7, 30, seed=3)
     generator.export(tmp_path / "exported")
     saved = json.loads((tmp_path / "exported/generation_config.json").read_text())
@@ -166,12 +160,12 @@ def test_export_keeps_the_checkpoints_generation_settings(qwen2, prompts, tmp_pa
     assert make_generator(tmp_path / "exported").generate(prompts, 0.7, 30, seed=3) == before
 
 
-def test_the_pad_token_may_be_generated_and_may_be_eos(generator, qwen2, prompts, tmp_path):
+def test_the_pad_token_may_be_generated_and_may_be_eos(generator, tiny_model, prompts, tmp_path):
     completions = generator.generate(prompts * 64, 1.0, 30, seed=0).completion_ids
     inside = [ids for ids in completions if PAD in ids[:-1]]
     assert inside and all(ids[-1] == EOS or len(ids) == 30 for ids in inside)
-    shutil.copytree(qwen2, tmp_path / "eos")
-    tokenizer = AutoTokenizer.from_pretrained(qwen2)
+    shutil.copytree(tiny_model, tmp_path / "eos")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     tokenizer.pad_token = tokenizer.eos_token
     tokenizer.save_pretrained(tmp_path / "eos")
     again = make_generator(tmp_path / "eos").generate(prompts * 64, 1.0, 30, seed=0)

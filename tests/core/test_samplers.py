@@ -168,10 +168,7 @@ def test_bag_of_words_by_hand_and_learns_a_word_that_decides():
 
 def test_embedded_by_hand(tmp_path):
     config = embedded(tmp_path, torch.tensor([[3.0], [1], [2], [2]]))  # e = √2, -√2, 0, 0
-    sampler, one = (
-        make("embedded", 4, **config),
-        make("embedded", 4, settings={"window": 1}, **config),
-    )
+    sampler, one = (make("embedded", 4, settings=x, **config) for x in ({}, {"window": 1}))
     assert sampler.score(np.arange(4)).tolist() == 4 * [0.25]
     for s in (sampler, one):
         s.observe(outcomes([0], [8]))  # y = 1/2
@@ -195,12 +192,10 @@ def test_embedded_rejects_embeddings_that_are_not_of_these_data(tmp_path):
     data.write_text("other data")
     with pytest.raises(InputError, match=f"train.jsonl has changed since{command}"):
         make("embedded", 4, **config)
-    path_of(data).write_bytes(b"cut off")
-    with pytest.raises(InputError, match=f"train.embeddings.safetensors: missing or .*{command}"):
-        make("embedded", 4, **config)
-    path_of(data).unlink()
-    with pytest.raises(InputError, match=f"train.embeddings.safetensors: missing or .*{command}"):
-        make("embedded", 4, **config)
+    for damage in (lambda: path_of(data).write_bytes(b"cut off"), path_of(data).unlink):
+        damage()
+        with pytest.raises(InputError, match=f"train.embeddings.safetensors: missing .*{command}"):
+            make("embedded", 4, **config)
 
 
 def test_greso_skips_by_the_streak():

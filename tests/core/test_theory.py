@@ -80,26 +80,15 @@ class TablePolicy:
         return self.gradient(torch.logit(self.success(right)))
 
     def training_gradient(
-        self,
-        right,
-        groups_M_G=MIRROR,
-        chance_M=(1,),
-        std="population",
-        loss="sum",
-        bonus=0,
-        P=1,
-        generator=None,
-        **mismatch,
+        self, right, groups_M_G=MIRROR, chance_M=(1,), *, std="population", loss="sum", P=1, **more
     ) -> torch.Tensor:
         """Compute by grpo.py what one of P groups adds to the gradient of a training step: its mean
-        over M groups of completion numbers, with these probabilities. generator: the policy that
-        drew them, if another."""
-        lengths = torch.tensor([len(o) for o in COMPLETIONS])
+        over M groups of completion numbers, with these probabilities. more: a `bonus` on rewards,
+        the `generator` that drew the groups if it is another policy, options of policy_loss."""
+        lengths, bonus = torch.tensor([len(o) for o in COMPLETIONS]), more.pop("bonus", 0)
         advantage_M_G = grpo.group_advantages(rewards(right, groups_M_G) + bonus, std)
-        weight_M_G = torch.vmap(lambda x_G: grpo.row_weights(x_G, P, loss, 28, 2))(
-            lengths[groups_M_G]
-        )
-        weight_M_G = weight_M_G * torch.as_tensor(chance_M, **FLOAT64)[:, None]
+        weigh = torch.vmap(lambda lengths_G: grpo.row_weights(lengths_G, P, loss, 28, 2))
+        weight_M_G = weigh(lengths[groups_M_G]) * torch.as_tensor(chance_M, **FLOAT64)[:, None]
         # First the first token of all rows, then the second of those with two: (N,).
         first_B = (lengths.cumsum(0) - lengths)[groups_M_G].flatten()
         two_B = lengths[groups_M_G].flatten() == 2
@@ -108,9 +97,9 @@ class TablePolicy:
         row_B = torch.arange(len(two_B))
         by_row = advantage_M_G.flatten(), weight_M_G.flatten(), row_B
         *columns, row_N = (torch.cat([x, x[two_B]]) for x in by_row)
-        mismatch |= {"generator_logp_N": (generator or self).token_logps().detach()[token_N]}
-        loss, _ = grpo.policy_loss(logp_N, logp_N.detach(), *columns, row_N=row_N, **mismatch)
-        return self.gradient(loss)
+        generator = more.pop("generator", self)
+        more |= {"generator_logp_N": generator.token_logps().detach()[token_N], "row_N": row_N}
+        return self.gradient(grpo.policy_loss(logp_N, logp_N.detach(), *columns, **more)[0])
 
 
 def rewards(right: list[str], groups_P_G: torch.Tensor = MIRROR) -> torch.Tensor:
@@ -231,10 +220,8 @@ def test_mismatch_correction_removes_the_bias_of_another_generator(policy):
     own = policy.training_gradient(right, *all_groups(G), std="none")
 
     def bias(**mismatch):
-        groups = all_groups(G, chance_7)
-        gradient = policy.training_gradient(
-            right, *groups, std="none", generator=generator, **mismatch
-        )
+        options = {"std": "none", "generator": generator} | mismatch
+        gradient = policy.training_gradient(right, *all_groups(G, chance_7), **options)
         return ((gradient - own).norm() / own.norm()).item()
 
     table = [  # correction, of a, cap, bias relative to the gradient's norm
@@ -243,12 +230,7 @@ def test_mismatch_correction_removes_the_bias_of_another_generator(policy):
         ("truncate", "sequence", 100, 0.0),
         ("mask", "sequence", 100, 0.0),  # no ratio is above 100
         ("truncate", "sequence", 1.2, 0.036),
-        (
-            "mask",
-            "sequence",
-            1.2,
-            1.27,
-        ),  # drops the completions that the generator draws too rarely
+        ("mask", "sequence", 1.2, 1.27),  # drops completions that the generator draws too rarely
     ]
     for mismatch, level, cap, expected in table:
         options = {"mismatch": mismatch, "mismatch_level": level, "mismatch_cap": cap}

@@ -1,10 +1,8 @@
-"""train.py: presets, one step, and whole runs: their files, restart, resume, all options at once.
-
-tests/plumbing/ has bad input, faults, clusters, invariance.
-"""
+"""train.py: presets, one step, whole runs: their files, restart, resume, all options at once."""
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +17,7 @@ import train
 from plumbing.files import read_lines
 from plumbing.metrics import Stopwatch
 from rollout import Rollouts
-from sampler import Selections
+from sampler import Goldilocks, Selections
 from scripts.sources import SOURCES
 from tests.helpers import ranks
 from tests.helpers.ranks import DEMO, ROOT, parse
@@ -109,7 +107,7 @@ def test_a_rollout_earns_nothing_where_the_reference_answer_is_unverifiable():
 def alone(tmp_path_factory, halfway):
     """A run in one process, with the teacher in it, and its output."""
     folder = tmp_path_factory.mktemp("alone") / "run"
-    line = [sys.executable, ROOT / "train.py", *ranks.command(folder, model=DEMO, data=halfway)]
+    line = [sys.executable, ROOT / "train.py", *ranks.command(folder, data=halfway)]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as forked ranks have
     return folder, subprocess.check_output(line, text=True, env=one_thread)
 
@@ -138,26 +136,21 @@ def test_one_process_writes_logs_verdicts_samples_and_models(alone):
     assert not any(torch.equal(base[name], student[name]) for name in base)  # all are trained
 
 
-KILL = """
-import os, signal
-from sampler import Goldilocks
-
-class Kill(Goldilocks):
-    def observe(self, outcomes):
-        super().observe(outcomes)
-        if self.teacher.pushed == 18 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
 @pytest.mark.slow
 def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_path):
     """A student and a teacher rank end as the teacher in one process does, number by number."""
-    (tmp_path / "kill.py").write_text(KILL)
-    flags = ("--teacher_ranks", 1, "--sampler", f"{tmp_path}/kill.py:Kill")
-    argv = ranks.command(tmp_path / "run", *flags, model=DEMO, data=halfway)
+
+    def kill(sampler, outcomes):
+        if sampler.teacher.pushed == 18 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def main(argv):
+        ranks.after(Goldilocks, "observe", kill)
+        return train.main(argv)
+
+    argv = ranks.command(tmp_path / "run", "--teacher_ranks", 1, data=halfway)
     options = ("--nproc_per_node", 2, "--max-restarts", 1, "--master_port", ranks.free_port())
-    torchrun = ranks.agent(train.main, argv, tmp_path / "log", *options)
+    torchrun = ranks.agent(main, argv, tmp_path / "log", *options)
     torchrun.join()
     output = (tmp_path / "log").read_text()
     assert torchrun.exitcode == 0, output
@@ -167,7 +160,7 @@ def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_pat
 
 
 @pytest.mark.slow
-def test_resume_is_bit_identical_with_all_options_and_without_lag(tmp_path, tiny_model, tiny_data):
+def test_resume_is_bit_identical_with_all_options_and_without_lag(halfway, tmp_path):
     """tests/plumbing/test_faults.py resumes with the default options, and lag 1."""
     flags = "--loss dapo --resample_rounds 2 --update_iterations 2 --kl_coef 0.01 --teacher_lag 0"
     flags += " --entropy_coef 0.0003 --dead_rows out --advantage_std sample --checkpoint_every 1"
@@ -175,10 +168,10 @@ def test_resume_is_bit_identical_with_all_options_and_without_lag(tmp_path, tiny
     flags += " --group_size 2 --prompts_per_step 8 --sampler softmax --teacher_ranks 1"
     flags += " --sampler_args temperature=0.1"
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    ranks.run(whole, *flags.split(), ranks=2, model=tiny_model, data=tiny_data)
+    ranks.run(whole, *flags.split(), ranks=2, data=halfway)
     shutil.copytree(whole, resumed)
     shutil.rmtree(resumed / "checkpoints/step_2")
-    output = ranks.run(resumed, *flags.split(), ranks=2, model=tiny_model, data=tiny_data)
+    output = ranks.run(resumed, *flags.split(), ranks=2, data=halfway)
     assert "steps    1 to 2" in output
     ranks.assert_same_run(whole, resumed)
     rows = read_lines(whole / "metrics.jsonl")[1:]

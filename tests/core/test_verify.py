@@ -1,7 +1,4 @@
-"""verify.py: which answers earn 1, which golds can be verified, custom rewards.
-
-Generated and hostile answers are in tests/stress/test_fuzz_verifier.py.
-"""
+"""verify.py: which answers earn 1, which golds can be verified, custom rewards."""
 
 import random
 import textwrap
@@ -116,10 +113,6 @@ def box(answer: str) -> str:
     return rf"We compute and find \boxed{{{answer}}}."
 
 
-def grade(verifier: Verifier, cases: list[tuple[str, str]]) -> list[Verdict]:
-    return verifier.grade([box(answer) for _, answer in cases], [gold for gold, _ in cases])
-
-
 @pytest.fixture(scope="module")
 def verifier():
     with Verifier(workers=2) as running:
@@ -139,7 +132,8 @@ def test_right_answers_earn_1_and_wrong_ones_and_guesses_0(verifier):
     """In any order, on any number of workers, which cache what they have parsed."""
     expected = dict.fromkeys(RIGHT, CORRECT) | dict.fromkeys(WRONG, WRONG_ANSWER)
     cases = random.Random(0).sample([*expected], len(expected))
-    verdicts = zip(cases, grade(verifier, cases), strict=True)
+    golds, answers = zip(*cases, strict=True)
+    verdicts = zip(cases, verifier.grade([*map(box, answers)], [*golds]), strict=True)
     assert [case for case, verdict in verdicts if verdict != expected[case]] == []
 
 
@@ -172,12 +166,6 @@ def test_hostile_answers_are_wrong_before_they_take_long(gold, answer):
     start = time.process_time()
     assert not verify.compare(gold, answer)
     assert time.process_time() - start < 1.5
-
-
-def test_grade_needs_as_many_golds_as_completions(verifier):
-    assert verifier.grade([], []) == []
-    with pytest.raises(ValueError, match="1 completions, 2 golds"):
-        verifier.grade([box("5")], ["5", "6"])
 
 
 def reward_file(folder: Path, body: str) -> str:

@@ -1,27 +1,8 @@
-"""The sampler lab: its student and teacher by hand, and what it shows, at a small scale."""
+"""The sampler lab: what it shows, at a small scale."""
 
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
 
 from experiments import sampler_lab as lab
-
-
-def test_the_student_by_hand():
-    bank = SimpleNamespace(skill=np.array([0, 0, 1]), difficulty=np.array([0, np.log(3), 0]))
-    student = lab.Student(np.zeros(lab.SKILLS))
-    assert student.p(bank, np.arange(3)) == pytest.approx([0.5, 0.25, 0.5])
-    student.learn(bank, np.array([0, 2]), np.array([0.5, 0.0]))  # a live and a dead group
-    assert student.ability_S == pytest.approx([0.045] + [0.0045] * 7)  # 0.18/2 · 0.5
-
-
-@pytest.mark.parametrize("v", [0.0, 0.5, 1.0])
-def test_visibility_is_the_share_that_a_teacher_sees(v):
-    bank = lab.Bank(40_000, v, np.zeros(lab.SKILLS), np.random.default_rng(0))
-    seen = np.corrcoef(bank.seen_difficulty, bank.difficulty)[0, 1] ** 2
-    assert seen == pytest.approx(v, abs=0.02)
-    assert (bank.seen_skill == bank.skill).mean() == pytest.approx(v + (1 - v) / 8, abs=0.02)
 
 
 def test_history_needs_many_passes_and_a_teacher_does_not():

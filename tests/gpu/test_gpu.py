@@ -87,11 +87,8 @@ def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_on
     rollouts = Rollouts([tokens(1 + n // 2) for n in n_B], [tokens(n) for n in reversed(n_B)])
     rollouts.logps = [[0.0] * len(ids) for ids in rollouts.completion_ids]
     columns = {"advantage_B": torch.ones(32), "weight_B": torch.ones(32)}
-    columns |= {
-        "layout": one_rank("--preset", "demo", "--device", "cuda"),
-        "max_tokens": 800,
-        "pad_id": 0,
-    }
+    columns |= {"max_tokens": 800, "pad_id": 0}
+    columns["layout"] = one_rank("--preset", "demo", "--device", "cuda")
 
     def run(dtype, attention):
         policy = Policy.load(str(DEMO), CARD)

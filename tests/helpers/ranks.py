@@ -164,7 +164,7 @@ def parse(*flags):
     return train.parse([str(f) for f in flags])
 
 
-def command(folder, *flags, model, data):
+def command(folder, *flags, model=DEMO, data):
     """Return the command line of a small run; `flags` come last and win."""
     small = {"preset": "demo", "out": folder, "prompts_per_step": 6, "group_size": 4}
     small |= {"candidates": 4, "steps": 4, "max_completion_tokens": 32, "eval_every": 2}
@@ -231,7 +231,7 @@ def metrics_of(folder) -> list[dict]:
 
 def assert_same_run(a, b):
     """Compare two finished runs: metrics but times, selections, samples, evaluations, weights."""
-    assert metrics_of(a) == metrics_of(b)
+    assert metrics_of(a) == metrics_of(b), b / "metrics.jsonl"
     for names in ("selections.jsonl", "samples.jsonl", "evals/*", "**/*.safetensors"):
         for path in a.glob(names):
             assert path.read_bytes() == (b / path.relative_to(a)).read_bytes(), path

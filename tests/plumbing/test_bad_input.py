@@ -8,8 +8,6 @@ import signal
 import time
 from contextlib import nullcontext
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import train
@@ -33,7 +31,7 @@ CHECKED = {
     "--candidates 100": "has 400 problems, and one step draws 600",
     "--max_completion_tokens 5000": "a row may take 5032: lower --max_prompt_tokens",
     # Before missing data are downloaded.
-    "--max_prompt_tokens 5 --train_data data/math/train.jsonl": "a prompt takes 9 tokens already",
+    "--max_prompt_tokens 1 --train_data data/math/train.jsonl": "a prompt takes 1 tokens already",
     "--chat_template": "cannot make a prompt: ValueError",
     "--prompt_header \udcff": "cannot make a prompt: ",  # bytes that are not UTF-8
     "--train_data none.jsonl": "none.jsonl: no such data file (--train_data, --val_data)",
@@ -44,10 +42,8 @@ CHECKED = {
 
 
 @pytest.mark.parametrize("flags", CHECKED)
-def test_flags_are_checked_against_files_before_the_first_step(
-    flags, tmp_path, tiny_model, tiny_data, quiet
-):
-    words = command(tmp_path / "run", *flags.split(" "), model=tiny_model, data=tiny_data)
+def test_flags_are_checked_against_files_before_the_first_step(flags, tmp_path, halfway, quiet):
+    words = command(tmp_path / "run", *flags.split(" "), data=halfway)
     config = train.parse(words)
     with rejected(CHECKED[flags]):
         train.check(config, RunDir(config, one_rank(), {}))
@@ -72,6 +68,7 @@ DATA = {  # what follows 400 good rows, or the whole file if it begins with `=`;
     "long numbers": (b"=" + row("q", 10**33 + 1) * 400, f"{ANSWER}, not 1e+33"),
     "Latin-1": (row("?").replace(b"?", b"\xe9"), f"line 401: {NOT_JSON}"),
     "half a surrogate pair": (row("?").replace(b"?", b"\\ud800"), "surrogate pair"),
+    "JSON in a .parquet": (row(), "cannot be read as parquet: Parq"),
     "a field twice": (row().replace(b"{", b'{"problem": "a", '), "specified twice in row 400"),
     # Accepted
     "a byte order mark": (b"=\xef\xbb\xbf" + GOOD.replace(b"\n", b"\r\n"), None),
@@ -81,26 +78,13 @@ DATA = {  # what follows 400 good rows, or the whole file if it begins with `=`;
     "a long line": (row("x" * 20_000_000, "2"), None),
     "an escaped NUL": (row("q", "a\0b"), None),
 }
-TABLE = {"problem": ["q"] * 400, "expected_answer": ["1"] * 400}
-BLANK, DATES = ["q"] * 399 + [" "], pa.array([1] * 400, pa.timestamp("s"))
-PARQUET = {  # its columns; the error
-    "cut short": (TABLE, "cannot be read as parquet: Parq"),
-    "no answers": ({"problem": ["q"]}, "bad.parquet: lacks the field 'expected_answer'"),
-    "blank": (TABLE | {"problem": BLANK}, f"row 400: {PROBLEM}, not ' '"),
-    "dates": (TABLE | {"expected_answer": DATES}, ANSWER),
-}
 
 
-@pytest.mark.parametrize("case", [*DATA, *PARQUET])
+@pytest.mark.parametrize("case", DATA)
 def test_a_bad_data_file_is_rejected_with_its_first_bad_line(case, tmp_path, quiet):
-    if case in DATA:
-        path, (rows, message) = tmp_path / "bad.jsonl", DATA[case]
-        path.write_bytes(rows[1:] if rows[:1] == b"=" else GOOD + rows)
-    else:
-        path, (columns, message) = tmp_path / "bad.parquet", PARQUET[case]
-        pq.write_table(pa.table(columns), path)
-        if case == "cut short":
-            path.write_bytes(path.read_bytes()[:-50])
+    """test_problems.py reads Parquet; its rows get the same checks."""
+    path, (rows, message) = tmp_path / f"bad.{case.partition('.')[2] or 'jsonl'}", DATA[case]
+    path.write_bytes(rows[1:] if rows[:1] == b"=" else GOOD + rows)
     with rejected(message) if message else nullcontext():
         assert len(Problems(path)) >= 400
 
@@ -108,17 +92,17 @@ def test_a_bad_data_file_is_rejected_with_its_first_bad_line(case, tmp_path, qui
 ON_ALL_RANKS = {  # the flags, the error
     "--teacher_ranks 2": "leaves no student: at most 1",
     "--train_data a\nb.jsonl": "error: a b.jsonl: no such data file",
-    "--sampler uniform --max_prompt_tokens 12": "fit --max_prompt_tokens",
+    "--sampler uniform --max_prompt_tokens 9": "fit --max_prompt_tokens",
 }
 
 
 @pytest.mark.parametrize("flags", ON_ALL_RANKS)
-def test_an_error_on_all_ranks_is_printed_once(flags, tmp_path, tiny_model, tiny_data):
+def test_an_error_on_all_ranks_is_printed_once(flags, tmp_path, halfway):
     def print_late(rank):  # torchrun may end the rank that prints before it has printed
         print_error = shutdown.print_error
         shutdown.print_error = lambda error: (time.sleep(0.3), print_error(error))
 
-    inputs = {"model": tiny_model, "data": tiny_data, "before": print_late}
-    ended = launch(tmp_path / "run", *flags.split(" "), ranks=2, **inputs)
+    inputs = {"ranks": 2, "data": halfway, "before": print_late}
+    ended = launch(tmp_path / "run", *flags.split(" "), **inputs)
     assert 2 in ended.statuses and {*ended.statuses} <= {2, -signal.SIGTERM}
     assert ended.err.count("error: ") == ended.err.count(ON_ALL_RANKS[flags]) == 1

@@ -1,7 +1,4 @@
-"""plumbing/distributed/channel.py: order of messages. Ranks are threads, connected by queues.
-
-test_faults.py has the messages of whole runs, and lost peers.
-"""
+"""plumbing/distributed/channel.py: order of messages. Ranks are threads, connected by queues."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -53,13 +50,6 @@ def study(sampler, rounds=range(9)):
     return received
 
 
-def study_remotely(channel: Rank):
-    sampler = RemoteSampler(channel, Mock())
-    received = study(sampler)
-    sampler.stop(True)
-    return received
-
-
 PROPOSED = [([2 * i, 2 * i + 1], 2 * i + 1) for i in range(9)]
 
 
@@ -73,9 +63,11 @@ def test_lag_orders_learning_and_proposing(lag, turn):
     """With `again` the sampler learns first whatever the lag."""
     (student, teacher), sampler = channels(), counting()
     with ThreadPoolExecutor() as threads:
-        received = threads.submit(study_remotely, student)
-        assert serve(Prefetching(sampler, 2, lag), teacher, sampler.save)
-        assert received.result(60) == PROPOSED
+        served = threads.submit(serve, Prefetching(sampler, 2, lag), teacher, sampler.save)
+        remote = RemoteSampler(student, Mock())
+        assert study(remote) == PROPOSED
+        remote.stop(True)
+        assert served.result(60)
     three = turn + turn + "op"
     assert order_of(sampler) == "p" + three + turn + turn + "ss" + "op" + three  # a save
     seen = sampler.observe.call_args_list[3].args[0]

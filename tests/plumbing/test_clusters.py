@@ -28,13 +28,12 @@ FILES = {  # the change to the second machine's files; the status, the error
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_machines_with_different_files_are_rejected(case, tiny_family, tiny_data, tmp_path):
+def test_machines_with_different_files_are_rejected(case, tiny_model, halfway, tmp_path):
     damage, status, message = FILES[case]
     for disk in (tmp_path / "0", tmp_path / "1"):
+        shutil.copytree(halfway, disk)
         for model in ("model", "teacher"):
-            shutil.copytree(tiny_family("qwen3"), disk / model)
-        for name in ("train.jsonl", "val.jsonl"):
-            shutil.copy(tiny_data / name, disk)
+            shutil.copytree(tiny_model, disk / model)
     damage(disk)
     out = "run" if case == "another --out" else tmp_path / "run"
 
@@ -57,7 +56,7 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
     flags = "--steps", 4, "--checkpoint_every", 1, "--teacher_ranks", 2
     whole, folder = tmp_path / "whole", tmp_path / "run"
     ranks.run(whole, *flags, ranks=4, data=halfway)
-    words = ranks.command(folder, *flags, model=ranks.DEMO, data=halfway)
+    words = ranks.command(folder, *flags, data=halfway)
 
     def start(name, signals=None):
         """Have the first student rank, after step 2, send a signal to each agent. Return the

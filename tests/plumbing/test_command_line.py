@@ -29,12 +29,6 @@ def test_a_wrong_flag_is_rejected_with_one_line(flags):
         parse(*flags.split())
 
 
-def test_flags_override_the_preset_which_overrides_the_defaults():
-    config = parse("--preset", "demo", "--steps", 7, "--no-chat_template")
-    assert (config.steps, config.prompts_per_step, config.group_size) == (7, 12, 16)
-    assert config.device == "cpu"  # its 3 student ranks would need a GPU each
-
-
 def test_sampler_args_override_the_samplers_settings_in_their_type():
     flags = ("--sampler", "mopps", "--sampler_args", "best_of_all=0")
     settings = build_sampler(parse("--preset", "demo", *flags), one_rank(), Numbers(4)).settings

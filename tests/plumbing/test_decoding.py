@@ -1,7 +1,4 @@
-"""plumbing/decoding.py: whether a decoding step can be a CUDA graph; the choice of attention.
-
-The tokens that it draws are in tests/core/test_rollout.py.
-"""
+"""plumbing/decoding.py: whether a decoding step can be a CUDA graph; the choice of attention."""
 
 import sys
 from copy import deepcopy
@@ -24,10 +21,8 @@ class HostReads(TorchDispatchMode):
     count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        aten, tags = (
-            torch.ops.aten,
-            (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape),
-        )
+        aten, tag = torch.ops.aten, torch.Tag
+        tags = tag.data_dependent_output, tag.dynamic_output_shape
         if func.overloadpacket in (aten.index, aten.index_put, aten.index_put_):
             self.count += any(i is not None and i.dtype == torch.bool for i in args[1])
         else:  # torch.tensor(...) dispatches lift_fresh only
@@ -140,14 +135,9 @@ def test_norms_and_rotary_angles_of_another_formula_are_left_alone(tmp_path):
         assert sys.modules[type(cohere).__module__].apply_rotary_pos_emb is not decoding.rotate
 
 
-@pytest.mark.parametrize("capability", [(9, 0), (8, 0), (7, 5)])
-def test_flash_attention_is_chosen_where_it_can_run(capability, monkeypatch):
+def test_flash_attention_is_chosen_where_it_can_run(monkeypatch):
     """On a T4, of compute capability 7.5, it would fail at the first update."""
-    installed = Mock(return_value=True)
-    monkeypatch.setattr(decoding, "is_flash_attn_2_available", installed)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    expected = "sdpa" if capability == (7, 5) else "flash_attention_2"
-    assert decoding.attention_for(torch.device("cuda")) == expected
-    assert decoding.attention_for(torch.device("cpu")) == "sdpa"
-    installed.return_value = False
-    assert decoding.attention_for(torch.device("cuda")) == "sdpa"
+    monkeypatch.setattr(decoding, "is_flash_attn_2_available", lambda: True)
+    for capability, attention in (((8, 0), "flash_attention_2"), ((7, 5), "sdpa")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
+        assert decoding.attention_for(torch.device("cuda")) == attention

@@ -74,9 +74,7 @@ DEVICES = {  # --device, whether the machine has a GPU, CUDA_VISIBLE_DEVICES -> 
 
 
 @pytest.mark.parametrize("case", DEVICES)
-def test_a_gpu_that_torch_cannot_use_is_an_error_unless_hidden_or_not_wanted(
-    case, layout, monkeypatch, tmp_path
-):
+def test_an_unusable_gpu_is_an_error_unless_hidden_or_unwanted(case, layout, monkeypatch, tmp_path):
     device, present, visible = case
     monkeypatch.setattr(module, "GPU_NODE", tmp_path / ("" if present else "none"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

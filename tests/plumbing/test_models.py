@@ -107,19 +107,13 @@ DAMAGED = {  # the damage, and the error
     "an architecture": (lambda f: change(f / CONFIG, model_type="x"), "model type `x`"),
     "custom code": (custom_code, "contains custom code"),
     "only a pickle": (lambda f: (f / WEIGHTS).rename(f / "pytorch_model.bin"), NO_WEIGHTS),
-    "little room": (
-        lambda f: change(f / CONFIG, max_position_embeddings=20),
-        " has room for 20 tokens, and a row may take",
-    ),
+    "little room": (lambda f: change(f / CONFIG, max_position_embeddings=20), "room for 20 tokens"),
     "weights cut short": (lambda f: put(f / WEIGHTS, -100), NOT_LOADED),
     "a weight lost": (lambda f: gate(f, lambda w: None), LOST_GATE),
     "a weight that is NaN": (lambda f: gate(f, lambda w: w * torch.nan), "are not finite: "),
     "no tokenizer": (lambda f: [(f / x).unlink() for x in (TOKENIZER, TOKENS)], "no vocabulary"),
     "no pad token": (lambda f: change(f / TOKENS, pad_token=None), "has no pad token: set tok"),
-    "a new pad token": (
-        lambda f: change(f / TOKENS, pad_token="<n>"),
-        " embeddings for 100 tokens of",
-    ),
+    "a new pad token": (lambda f: change(f / TOKENS, pad_token="<n>"), "for 100 tokens of"),
     "no end token": (no_end, "has no end token: set tokenizer.eos_token and save it again"),
     "no such end": (lambda f: change(f / GENERATION, eos_token_id="x"), CANNOT + ": TypeError"),
     "a window": (lambda f: change(f / CONFIG, **WINDOW), "attends to the last 8 tokens only"),
@@ -128,9 +122,7 @@ ONLY_OF_STUDENTS = ("no end token", "no such end", "a window")
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_damaged_model_is_rejected_with_one_line_and_its_code_not_run(
-    case, tmp_path, tiny_model, capsys
-):
+def test_a_damaged_model_gets_one_line_and_is_not_run(case, tmp_path, tiny_model, capsys):
     begin_process()  # it silences the libraries
     damage, message = DAMAGED[case]
     folder = tmp_path / "damaged"
@@ -177,10 +169,3 @@ def test_weights_stored_in_bf16_are_the_same_as_if_float32_had_been_loaded(famil
     pairs = [dict([*m.named_parameters(), *m.named_buffers()]) for m in (loaded, expected)]
     torch.testing.assert_close(*pairs, rtol=0, atol=0)  # compares dtypes, too
     assert loaded.config.dtype == torch.float32  # which export writes
-
-
-def test_loading_switches_cudnn_attention_off(tiny_model):
-    """On Hopper it is SDPA's first choice, and makes a plan for every new shape."""
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    Policy.load(str(tiny_model), CPU)
-    assert not torch.backends.cuda.cudnn_sdp_enabled()

@@ -31,10 +31,10 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 """
 
 
-def test_a_run_does_not_resume_after_its_custom_files_have_changed(tmp_path, tiny_model, tiny_data):
+def test_a_run_does_not_resume_after_its_custom_files_have_changed(tmp_path, halfway):
     def go(*flags):
         few = ("--verify_workers", 1, "--max_completion_tokens", 4, "--eval_every", 1, *flags)
-        argv = command(tmp_path / "run", *few, model=tiny_model, data=tiny_data)
+        argv = command(tmp_path / "run", *few, data=halfway)
         return torchrun(1, tmp_path, lambda: train.main(argv))
 
     sampler, reward = tmp_path / "mine.py", tmp_path / "every_other.py"

@@ -1,30 +1,18 @@
-"""Problem files: their columns, what a check reads, and data that is missing.
-
-Bad files are in test_bad_input.py.
-"""
+"""Problem files: their columns, what a check reads, and data that is missing."""
 
 import unicodedata
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 
 from plumbing.errors import InputError
-from plumbing.files import write_lines
 from plumbing.problems import Problems, check_data, normalise, prepare_missing
+from tests.helpers.files import write
 from tests.helpers.models import ROOT
 from train import parse
 
 GOOD = {"problem": "q", "expected_answer": "1"}
-
-
-def write(path, *rows):
-    if path.suffix == ".parquet":
-        datasets.Dataset.from_list(list(rows)).to_parquet(path)
-    else:
-        write_lines(path, rows)
-    return path
 
 
 def check(train, val, *flags):
@@ -37,30 +25,29 @@ def test_rows_and_the_extras_for_rewards(ending, tmp_path):
     info = {"index": 7, "split": "train"}
     first = {"problem": "é\n", "data_source": "gsm8k", "extra_info": info}
     second = GOOD | {"data_source": None, "extra_info": None}
-    problems = Problems(write(tmp_path / f"a.{ending}", GOOD | first, second))
+    problems = Problems(write(tmp_path / f"a.{ending}", [GOOD | first, second]))
     assert len(problems) == 2 and problems.question(np.int64(0)) == "é\n"
     extras = [{"data_source": "", "extra_info": None}, {"data_source": "gsm8k", "extra_info": info}]
     assert problems.golds([np.int64(1), 0], extras=True) == (["1", "1"], extras)
-    plain = Problems(write(tmp_path / f"b.{ending}", GOOD | {"expected_answer": 2}))
+    plain = Problems(write(tmp_path / f"b.{ending}", [GOOD | {"expected_answer": 2}]))
     assert plain.golds([0], extras=True) == (["2"], extras[:1])
 
 
 def test_a_column_by_its_distinct_values(tmp_path):
     levels = ["hard", "easy", None, "hard"]
-    problems = Problems(write(tmp_path / "a.jsonl", *(GOOD | {"level": x} for x in levels)))
+    problems = Problems(write(tmp_path / "a.jsonl", [GOOD | {"level": x} for x in levels]))
     values, row = problems.column("level")
     assert [values[i] for i in row] == levels and len(values) == 3
 
 
 def test_problems_in_both_files_are_counted_in_one_note(tmp_path, capsys):
     texts = ["What is 1+1?", "what  is\n1+1?", "Half?", "A third?"]
-    train = write(tmp_path / "a.jsonl", *(GOOD | {"problem": text} for text in texts))
-    shared = write(tmp_path / "b.parquet", *(GOOD | {"problem": p} for p in ["WHAT is 1+1?", "x"]))
-    check(train, write(tmp_path / "c.jsonl", GOOD | {"problem": "What is 1+2?"}))
+    train = write(tmp_path / "a.jsonl", [GOOD | {"problem": text} for text in texts])
+    shared = write(tmp_path / "b.parquet", [GOOD | {"problem": p} for p in ["WHAT is 1+1?", "x"]])
+    check(train, write(tmp_path / "c.jsonl", [GOOD | {"problem": "What is 1+2?"}]))
     check(ROOT / "demo/train.jsonl", ROOT / "demo/val.jsonl")
-    assert capsys.readouterr().out == ""
-    numbers = write(tmp_path / "d.jsonl", GOOD | {"problem": 7})
-    check(numbers, write(tmp_path / "e.jsonl", GOOD | {"problem": "8"}))
+    numbers = write(tmp_path / "d.jsonl", [GOOD | {"problem": 7}])
+    check(numbers, write(tmp_path / "e.jsonl", [GOOD | {"problem": "8"}]))
     assert capsys.readouterr().out == ""
     check(train, shared)
     note = capsys.readouterr().out
@@ -86,19 +73,15 @@ for name in ("train.jsonl", "val.jsonl"):
 """
 
 
-@pytest.fixture
-def repository(tmp_path, monkeypatch):
-    """A prepare_data in another repository, and a wrong one in the working directory."""
+def test_missing_default_data_are_prepared_once_or_end_the_run(tmp_path, monkeypatch, capfd):
+    """In the working directory, whose own prepare_data is not run; a failure comes after the error
+    of its command."""
     for folder, code in {"repository": COMMAND, "work": "raise SystemExit('wrong')"}.items():
         (tmp_path / folder / "scripts").mkdir(parents=True)
         (tmp_path / folder / "scripts/__init__.py").touch()
         (tmp_path / folder / "scripts/prepare_data.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path / "repository")
     monkeypatch.chdir(tmp_path / "work")
-
-
-def test_missing_default_data_are_prepared_once_or_end_the_run(repository, capfd):
-    """In the working directory; a failure comes after the error of its command."""
     paths = ["data/good/train.jsonl", "data/good/val.jsonl", "data/good/x.jsonl", "val.jsonl"]
     prepare_missing(paths)
     command = "python -m scripts.prepare_data --source good"

@@ -20,11 +20,11 @@ SOFTMAX = ("--sampler", "softmax", "--sampler_args", "temperature=0.1")
 
 
 @pytest.fixture(scope="module")
-def run_dir(tiny_model, tiny_data):
+def run_dir(halfway):
     """A function from a path and flags to its RunDir."""
 
     def run_dir(folder, *flags) -> RunDir:
-        flags = command(folder, *SOFTMAX, *flags, model=tiny_model, data=tiny_data)
+        flags = command(folder, *SOFTMAX, *flags, data=halfway)
         return RunDir(parse(*flags), one_rank(*flags), {})
 
     return run_dir

@@ -1,7 +1,4 @@
-"""plumbing/distributed/shutdown.py: the report of an error, and its exit status.
-
-test_faults.py has signals and whole runs.
-"""
+"""plumbing/distributed/shutdown.py: the report of an error, and its exit status."""
 
 from types import SimpleNamespace
 

@@ -1,7 +1,4 @@
-"""plumbing/grading/: the examples of the spelling rules; exact and approximate values.
-
-tests/core/test_verify.py has letters, and texts without a value.
-"""
+"""plumbing/grading/: the examples of the spelling rules; exact and approximate values."""
 
 import re
 

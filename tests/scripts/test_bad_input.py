@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import memory, scaling, step
+from benchmarks import memory, scaling
 from experiments import sampler_lab
 from plumbing.files import digest, write_lines
 from scripts import audit, compare, embed, evaluate, plot, replay, report
@@ -38,11 +38,9 @@ CASES = [
     (replay, "uniform --step 9", "--step 9: uniform has steps 1 to 1"),
     (report, "uniform --out .", "is a directory: name the file"),
     (sampler_lab, "--problems 100", "must be at least 144"),
-    (sampler_lab, "--visibility 2", "in [0, 1]"),
     (memory, "--model nowhere", "model nowhere, which is none of"),
     (memory, "--ranks 7 --teacher_ranks 0", "cannot be shared equally by 7 student ranks"),
     (scaling, "--repeats 2", "unrecognized arguments: --repeats 2"),
-    (step, "--dead 2", "must be in [0, 1]"),
 ]
 
 

@@ -1,17 +1,12 @@
-"""mirror: every step is in the tracker once, whatever was killed, torn, added or replaced."""
+"""mirror: every step is in the tracker once, whatever was torn, added or replaced."""
 
-import signal
-import subprocess
 import sys
-import time
-from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
 
 from plumbing.files import write_lines
 from scripts import mirror
-from tests.helpers.models import ROOT
 from tests.helpers.ranks import contents
 from tests.helpers.runs import STEP, make_run
 
@@ -55,79 +50,59 @@ def store(monkeypatch):
     return steps
 
 
-def run_mirror(tmp_path, *flags):
-    line = [tmp_path / "run", "--to", "trackio", "--out", tmp_path / "logs", *flags]
-    return mirror.main([*map(str, line)])
+@pytest.fixture
+def run_mirror(tmp_path):
+    """A function from flags to the exit status."""
+    line = [tmp_path / "run", "--to", "trackio", "--out", tmp_path / "logs"]
+    return lambda *flags: mirror.main([*map(str, line), *flags])
 
 
-@pytest.mark.parametrize(("flags", "status"), [([], 0), (["--follow"], 130)])
-def test_an_unfinished_run_is_logged_once_or_until_ctrl_c(
-    tmp_path, store, monkeypatch, flags, status
-):
-    """Known numbers, verdicts and samples at their steps. Ctrl-C closes the tracker, too."""
-    monkeypatch.setattr(mirror.time, "sleep", Mock(side_effect=KeyboardInterrupt))
-    write_run(tmp_path / "run", row(0), row(1) | {"teacher_loss": None}, row(2), steps=9)
-    assert run_mirror(tmp_path, *flags) == status
-    assert store == [expected(0), expected(1), expected(2), "end"]
-
-
-def test_follow_copies_what_comes_and_starts_again_when_steps_are_replaced(
-    tmp_path, store, monkeypatch
-):
-    """From before the run. Step 2 waits for its evaluation, and an unfinished line is ignored.
-    After step 3 the run resumes from step 1 with another loss."""
-    seen = []
-    states = iter(
-        [
-            [row(0), row(1), {"step": 2, "loss": 1.0}],
-            [row(0), row(1), row(2), row(3)],
-            [row(0), row(1), row(2, 0.5)],
-            [row(0), row(1), row(2, 0.5), row(3, 0.5), row(4)],
-        ]
-    )
+def test_follow_starts_again_when_steps_are_replaced(tmp_path, store, run_mirror, monkeypatch):
+    """From before the run to Ctrl-C, and again without --follow. Step 2 waits for its evaluation,
+    and an unfinished line is ignored. After step 3 the run resumes from step 1 with another loss.
+    """
+    two, seen, resumed = [row(0), row(1) | {"teacher_loss": None}], [], [row(2, 0.5), row(3, 0.5)]
+    states = [[*two, {"step": 2, "loss": 1.0}], [*two, row(2), row(3)], two + resumed[:1]]
+    states = iter([*states, two + resumed])
 
     def sleep(_):
         seen.append([values[0] for values in store])
+        if len(seen) > 4:
+            raise KeyboardInterrupt
         write_run(tmp_path / "run", *next(states), steps=4)
         with (tmp_path / "run/metrics.jsonl").open("a") as file:
             file.write('{"step": 1, "lo')
 
     monkeypatch.setattr(mirror.time, "sleep", sleep)
-    assert run_mirror(tmp_path, "--follow") == 0
-    assert seen == [[], [0, 1], [0, 1, 2, 3], [0, 1, 2]]
-    replaced = [expected(2, 0.5), expected(3, 0.5)]
-    assert store == [expected(0), expected(1), *replaced, expected(4), "end"]
+    copied = [expected(0), expected(1), expected(2, 0.5), expected(3, 0.5), "end"]
+    for flags, status in (["--follow"], 130), ([], 0):
+        assert run_mirror(*flags) == status and store == copied
+    assert seen == [[], [0, 1], [0, 1, 2, 3], [0, 1, 2], [0, 1, 2, 3]]
+    write_run(tmp_path / "run", *two, *resumed, row(4), steps=4)
+    assert run_mirror("--follow") == 0 and store == [*copied[:-1], expected(4), "end"]
 
 
-def test_a_second_mirror_and_a_missing_tracker_are_rejected_in_one_line(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_lock_and_a_missing_tracker_get_one_line(tmp_path, run_mirror, monkeypatch, capsys):
     before = contents(write_run(tmp_path / "run", row(0)))
     monkeypatch.setitem(sys.modules, "trackio", None)
     with FileLock(tmp_path / "logs" / "run-trackio-mirror.lock"), pytest.raises(SystemExit):
-        run_mirror(tmp_path)
+        run_mirror()
     with pytest.raises(SystemExit, match="2"):
-        run_mirror(tmp_path)
+        run_mirror()
     locked, missing = capsys.readouterr().err.splitlines()
     assert locked.startswith("mirror: ") and "could not be acquired" in locked
     assert missing.startswith("mirror: ") and missing.endswith(": pip install trackio")
     assert contents(tmp_path / "run") == before
 
 
-@pytest.mark.slow
-def test_started_again_after_sigkill_tensorboard_has_every_step_once(tmp_path):
-    """Killed while it follows. A run with other settings is then not overwritten."""
+def test_started_again_tensorboard_has_every_step_once(tmp_path, capsys):
+    """At first the run is unfinished. With other settings it then does not replace the copy."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    logs, rows = tmp_path / "logs", [row(step, 1 / (step + 1)) for step in range(61)]
-    folder = write_run(tmp_path / "run", *rows[:30], steps=60)
-    command = [sys.executable, "-m", "scripts.mirror", folder, "--to", "tensorboard", "--out", logs]
-    first = subprocess.Popen([*command, "--follow"], cwd=ROOT)
-    while not [*logs.glob("run/events*")]:
-        time.sleep(0.1)
-    first.kill()
-    assert first.wait() == -signal.SIGKILL
-    write_run(folder, *rows)
-    subprocess.run(command, cwd=ROOT, check=True)
+    rows, run, logs = [row(i, 1 / (i + 1)) for i in range(61)], tmp_path / "run", tmp_path / "logs"
+    command = [str(run), "--to", "tensorboard", "--out", str(logs)]
+    for n in (30, 61):
+        write_run(run, *rows[:n], steps=60)
+        assert mirror.main(command) == 0
     events = accumulator.EventAccumulator(str(logs / "run"), {"scalars": 0, "tensors": 0})
     tags = events.Reload().Tags()["scalars"]
     logged = [(event.step, tag, event.value) for tag in tags for event in events.Scalars(tag)]
@@ -136,6 +111,7 @@ def test_started_again_after_sigkill_tensorboard_has_every_step_once(tmp_path):
     numbers = {(step, key): value for step, each, _ in steps for key, value in each.items()}
     assert len(logged) == len(numbers)
     assert {(step, key): value for step, key, value in logged} == pytest.approx(numbers)
-    make_run(folder, rows, seed=1)
-    other = subprocess.run(command, cwd=ROOT, text=True, stderr=subprocess.PIPE)
-    assert other.returncode == 2 and "(seed): choose another --name\n" in other.stderr
+    make_run(run, rows, seed=1)
+    with pytest.raises(SystemExit, match="2"):
+        mirror.main(command)
+    assert capsys.readouterr().err.endswith("(seed): choose another --name\n")

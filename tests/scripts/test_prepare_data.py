@@ -7,17 +7,16 @@ import re
 from contextlib import nullcontext
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
 from plumbing.errors import InputError
-from plumbing.files import read_lines, write_lines
+from plumbing.files import read_lines
 from plumbing.problems import normalise
 from scripts import prepare_data
 from scripts.prepare_data import arguments, prepare
 from scripts.sources import SOURCES
+from tests.helpers.files import write
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import contents
 
@@ -47,18 +46,6 @@ ROWS = table(  # 4 distinct usable problems: "what is 1+1?", "find x.", "area?",
     (" ", "7", GOOD, "0.1"),  # dropped: empty_problem
 )
 DROPPED = {"other_problem_type": 1, "empty_answer": 1, "empty_problem": 1}
-
-
-def write(path, rows):
-    """Write the rows in the format of the file's ending."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=5)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows))
-    else:
-        write_lines(path, rows)
-    return path
 
 
 def run(copy, out, flags="--val_size 1"):
@@ -91,8 +78,20 @@ def hub(monkeypatch, tmp_path):
     return lambda hub_id: tmp_path / f"hub/datasets/{hub_id}@c0ffee"
 
 
-def test_every_row_of_a_table_is_written_or_counted(tmp_path, copy):
-    manifest, train, val = run(copy, tmp_path / "out")
+USABLE_ROWS = {"what is 1+1?": 4, "find x.": 3, "area?": 1, "half?": 1}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_row_of_a_table_is_written_or_counted_and_ranked(seed, tmp_path, copy):
+    """By SHA-256 of seed and normalised text. --keep_repeats writes every usable row to train on,
+    and no validation problem."""
+    manifest, train, val = run(copy, tmp_path / "out", f"--val_size 1 --seed {seed}")
+    texts = [normalise(row["problem"]) for row in val + train]
+    ranked = sorted(USABLE_ROWS, key=lambda x: hashlib.sha256(f"{seed}\n{x}".encode()).digest())
+    assert texts == ranked
+    flags = f"--val_size 1 --seed {seed} --keep_repeats"
+    repeats = [normalise(row["problem"]) for row in run(copy, tmp_path / "all", flags)[1]]
+    assert repeats == [text for text in ranked[1:] for _ in range(USABLE_ROWS[text])]
     # 4 + 3 + 1 + 1 = 9 usable rows, 4 are written. 1+1: 3 repeats. x: 1 repeat and 1 conflict.
     assert manifest["rows_read"] == 12
     assert manifest["dropped_rows"] == DROPPED | {"repeat": 4, "conflicting_answer": 1}
@@ -104,20 +103,6 @@ def test_every_row_of_a_table_is_written_or_counted(tmp_path, copy):
         "Half?": {"expected_answer": "\\frac{1}{2}"},
     }
     assert json.loads((tmp_path / "out/manifest.json").read_text()) == manifest
-
-
-def test_the_validation_split_is_the_smallest_ranks_of_the_normalised_texts(tmp_path, copy):
-    """--keep_repeats writes every training row, and no validation problem."""
-    usable_rows = {"what is 1+1?": 4, "find x.": 3, "area?": 1, "half?": 1}
-    for seed in range(3):
-        flags = f"--val_size 2 --keep_repeats --seed {seed}"
-        manifest, *splits = run(copy, tmp_path / str(seed), flags)
-        train, val = ([normalise(row["problem"]) for row in split] for split in splits)
-        texts = [*usable_rows]
-        texts.sort(key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
-        assert (val, sorted({*train}, key=texts.index)) == (texts[:2], texts[2:])
-        assert len(train) == manifest["train_rows"] == sum(usable_rows[text] for text in texts[2:])
-        assert 12 == len(train) + 2 + sum(manifest["dropped_rows"].values())
 
 
 def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, copy, hub):
@@ -172,9 +157,7 @@ def test_bad_files_are_rejected_in_one_line_and_nothing_is_written(name, tmp_pat
     assert not out.exists()
 
 
-def test_earlier_files_survive_other_settings_and_a_failure_while_writing(
-    tmp_path, copy, monkeypatch
-):
+def test_earlier_files_survive_other_settings_and_a_full_disk(tmp_path, copy, monkeypatch):
     out = tmp_path / "out"
 
     def fill_the_disk(table, path, *arguments):
@@ -193,16 +176,11 @@ def test_earlier_files_survive_other_settings_and_a_failure_while_writing(
 
 def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path):
     """Training on one of MATH's two splits would silently be another experiment."""
-    splits = {
-        "train": [
-            ("What is 1+1?", "\\boxed{3}, no, \\boxed{2}.", "5"),
-            ("No box?", "It is 5.", "5"),
-        ],
-        "test": [("Held  OUT?", "\\boxed{7}", "5"), ("A third?", "\\boxed{\\frac{1}{3}}", "5")],
-    }
-    splits["test"] += [("Useless?", "\\boxed{8}", "5")]  # as the test set's answer is empty
+    one = [("What is 1+1?", "\\boxed{3}, no, \\boxed{2}.", "5"), ("No box?", "It is 5.", "5")]
+    other = [("Held  OUT?", "\\boxed{7}", "5"), ("A third?", "\\boxed{\\frac{1}{3}}", "5")]
+    other += [("Useless?", "\\boxed{8}", "5")]  # as the test set's answer is empty
     folder, val_copy = tmp_path / "MATH", tmp_path / "math500.jsonl"
-    for split, rows in splits.items():
+    for split, rows in (("train", one), ("test", other)):
         write(folder / f"data/{split}{PART}", table("problem solution level", *rows))
     write(val_copy, table(ANSWER + " level", ("Held out?", "7", 5), ("Useless?", "", 5)))
     flags = f"--source math --val_copy {val_copy}"

@@ -1,53 +1,37 @@
 """replay: a step trained again, and a step that failed."""
 
-from pathlib import Path
+from contextlib import nullcontext
 
-import numpy as np
 import pytest
 import torch
 
 import train
 from plumbing.files import read_lines, write_lines
-from sampler import Selections
 from scripts import replay
-from tests.helpers.ranks import contents, torchrun
-from tests.helpers.samplers import outcomes
+from tests.helpers.ranks import Grades, contents, launch, run, torchrun
 
 TOKEN = 12  # the demo's digit 1: in a test, completions with it get a log-prob of NaN
-FLAGS = "--preset demo --seed 3 --prompts_per_step 6 --group_size 4 --max_completion_tokens 40"
-FLAGS += " --steps 4 --eval_every 4 --checkpoint_every 2 --candidates 2 --verify_workers 1"
 
 
-def ranks(n, main, *argv, before=lambda: None):
-    """(highest exit status, output) of main on n ranks."""
-    argv = [str(a) for a in argv]
-    ended = torchrun(n, Path(argv[-1]).parent, lambda: main(argv), lambda rank: before())
+def again(folder, step, before=lambda rank: None):
+    """(highest exit status, output) of a step's replay on two ranks."""
+
+    def main():
+        replay.Verifier = lambda **settings: nullcontext(Grades())
+        return replay.main(["--step", str(step), str(folder)])
+
+    ended = torchrun(2, folder.parent, main, before)
     return max(ended.statuses), ended.out + ended.err
-
-
-def run(folder, data, n, *flags, before=lambda: None):
-    given = ["--train_data", data / "train.jsonl", "--val_data", data / "val.jsonl", *flags]
-    return ranks(n, train.main, *FLAGS.split(), *given, "--out", folder, before=before)
-
-
-def test_recorded_rounds_are_proposed_also_where_one_has_no_problem():
-    """A step of three rounds, the second without problems, and a step of one."""
-    round, rows = Selections.unscored([9, 5], completions_N=np.array([2, 1])), []
-    for step, i in ((1, 0), (1, 2), (2, 0)):
-        rows += round.lines(outcomes([9, 5], 0, [2, 1], step), round=i)
-    recorded = replay.Recorded(rows, None)
-    proposed = [recorded.propose(2) for _ in range(4)]
-    assert [s.rows(4) for s in proposed] == [[9, 9, 5], [], [9, 9, 5], [9, 9, 5]]
-    assert [s.again for s in proposed] == [True, True, False, False]
 
 
 @pytest.mark.slow
 def test_steps_are_reproduced_bit_for_bit(halfway, tmp_path):
     """Steps of two rounds on two student ranks and a teacher, from step 2, without the teacher."""
     folder = tmp_path / "run"
-    assert run(folder, halfway, 3, "--teacher_ranks", 1, "--resample_rounds", 1)[0] == 0
+    flags = ("--teacher_ranks", 1, "--resample_rounds", 1, "--checkpoint_every", 2)
+    run(folder, *flags, ranks=3, data=halfway)
     before = contents(folder)
-    code, output = ranks(2, replay.main, "--step", 4, folder)
+    code, output = again(folder, 4)
     assert code == 0 and "step 3: " in output and "step 4: " in output and "step 2: " not in output
     chosen = [row for row in read_lines(folder / "selections.jsonl") if row["step"] == 4]
     lines = read_lines(folder / "replay/step_4.jsonl")
@@ -61,13 +45,13 @@ def test_steps_are_reproduced_bit_for_bit(halfway, tmp_path):
     rows = read_lines(folder / "metrics.jsonl")
     rows[4]["grad_norm"] += 1e-9
     write_lines(folder / "metrics.jsonl", rows)
-    code, output = ranks(2, replay.main, "--step", 4, folder)
+    code, output = again(folder, 4)
     assert code == 1 and "  grad_norm: " in output and output.count(" then, ") == 1
 
 
 @pytest.mark.slow
 def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(halfway, tmp_path):
-    def poison():
+    def poison(rank):
         forward = train.Policy.forward
 
         def wrong(self, batch, temperature):
@@ -79,12 +63,12 @@ def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(halfway, tmp_
         train.Policy.forward = wrong
 
     folder = tmp_path / "run"
-    code, output = run(folder, halfway, 2, "--teacher_ranks", 0, before=poison)
-    assert code == 3 and "--step 1" in output and "scripts.replay" in output
-    code, output = ranks(2, replay.main, "--step", 1, folder, before=poison)
+    ended = launch(folder, "--teacher_ranks", 0, ranks=2, data=halfway, before=poison)
+    assert 3 in ended.statuses and "--step 1" in ended.err and "scripts.replay" in ended.err
+    code, output = again(folder, 1, before=poison)
     assert code == 0 and "as then: step 1: " in output and "loss nan: no update was made" in output
     lines = read_lines(folder / "replay/step_1.jsonl")
     finite = [TOKEN not in line["completion_ids"] for line in lines]
     assert [line["finite_logp"] for line in lines] == finite and 0 < sum(finite) < len(lines)
-    code, output = ranks(2, replay.main, "--step", 1, folder)  # without what was wrong
+    code, output = again(folder, 1)  # without what was wrong
     assert code == 1 and "failed then, and does not now" in output

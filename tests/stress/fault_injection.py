@@ -28,7 +28,7 @@ from plumbing.files import read_lines
 from scripts import analysis
 from tests.helpers.files import flip_bit
 from tests.helpers.models import ROOT
-from tests.helpers.ranks import metrics_of
+from tests.helpers.ranks import assert_same_run
 
 RANKS, STEPS = 4, 18
 TARGETS = ("rank 0", "rank 1", "rank 2", "rank 3", "all ranks", "torchrun")
@@ -36,8 +36,6 @@ DAMAGE = "checkpoint, and damage"  # a bit of the newest checkpoint is flipped
 MOMENTS = ("start", "step", "checkpoint", DAMAGE, "SIGTERM")  # SIGTERM: in a step
 TIMEOUT_S = 300  # for any event
 HEADER = ["run", "target", "moment", "half written", "bit flipped"]
-COMPARED = ("selections.jsonl", "samples.jsonl", "evals/*", "student/*.safetensors")
-COMPARED += ("teacher/*.safetensors", "teacher/*/*.safetensors")
 
 
 def launch(folder: Path) -> subprocess.Popen:
@@ -62,16 +60,13 @@ def ranks_of(folder: Path) -> dict[str, int]:
     return pids
 
 
-def wait_for(condition, job: subprocess.Popen | None = None) -> bool:
-    """Wait until condition() is true; return False if the job ends before."""
+def wait_for(condition, job: subprocess.Popen | None = None) -> None:
+    """Wait until condition() is true or the job ends."""
     end = time.monotonic() + TIMEOUT_S
-    while not condition():
-        if job and job.poll() is not None:
-            return False
+    while not (condition() or (job and job.poll() is not None)):
         if time.monotonic() > end:
             raise TimeoutError(f"nothing happened for {TIMEOUT_S} s")
         time.sleep(0.001)
-    return True
 
 
 def last_step(folder: Path) -> int:
@@ -89,10 +84,9 @@ def strike(job: subprocess.Popen, folder: Path, target: str, moment: str, rng) -
         time.sleep(rng.uniform(0.5, 12))
     else:  # after some steps of this start: a moment in a step, or while a checkpoint is written
         step, in_checkpoint = last_step(folder) + rng.integers(1, 4), "checkpoint" in moment
-        if not wait_for(lambda: last_step(folder) >= step, job):
-            return False
-        if in_checkpoint and not wait_for(lambda: half_written(folder), job):
-            return False
+        wait_for(lambda: last_step(folder) >= step, job)
+        if in_checkpoint:
+            wait_for(lambda: half_written(folder), job)
         time.sleep(rng.uniform(0, 0.06 if in_checkpoint else 1.2))
     if job.poll() is not None:
         return False
@@ -109,7 +103,7 @@ def flip(folder: Path, rng) -> bool:
     steps = checkpoint.steps(folder)
     if len(steps) > 1:
         newest = checkpoint.directory(folder, steps[-1])
-        path = rng.choice(sorted(path for path in newest.rglob("*") if path.is_file()))
+        path = rng.choice(sorted(filter(Path.is_file, newest.rglob("*"))))
         flip_bit(path, rng.integers(path.stat().st_size))
     return len(steps) > 1
 
@@ -118,11 +112,11 @@ def compare(job: subprocess.Popen, reference: Path, folder: Path) -> str:
     """Wait for the job's end; return "identical", or how it differs from the reference."""
     if status := job.wait(TIMEOUT_S):
         return f"LOST: exit status {status}"
-    files = [path for names in COMPARED for path in sorted(reference.glob(names))]
-    names = [str(path.relative_to(reference)) for path in files]
-    differ = [n for n in names if (reference / n).read_bytes() != (folder / n).read_bytes()]
-    differ += ["metrics.jsonl"] if metrics_of(reference) != metrics_of(folder) else []
-    return f"LOST: {', '.join(differ)}" if differ else "identical"
+    try:
+        assert_same_run(reference, folder)
+    except AssertionError as error:
+        return f"LOST: {error}"
+    return "identical"
 
 
 def campaign(root: Path, kills: int, rng) -> tuple[list[list], list[str]]:
@@ -157,11 +151,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=out, help="an empty directory [%(default)s]")
     args = parser.parse_args(argv)
     with analysis.one_line("fault_injection"):
-        root, rng = args.out.resolve(), np.random.default_rng(args.seed)
-        root.mkdir(parents=True, exist_ok=True)
-        if any(root.iterdir()):
-            raise InputError(f"--out {root} is not empty; choose another")
-        rows, results = campaign(root, args.kills, rng)
+        args.out.mkdir(parents=True, exist_ok=True)
+        if any(args.out.iterdir()):
+            raise InputError(f"--out {args.out} is not empty; choose another")
+        rows, results = campaign(args.out.resolve(), args.kills, np.random.default_rng(args.seed))
     note = f"{sum(row[3] for row in rows)} while a checkpoint was being written. The "
     note += f"{len(results)} runs ended: {', '.join(results)}."
     print(analysis.table(f"{len(rows)} strikes", HEADER, rows, note))
