@@ -38,7 +38,6 @@ def test_machines_with_different_files_are_rejected(case, tiny_model, halfway, t
     out = "run" if case == "another --out" else tmp_path / "run"
 
     def before(rank):
-        run_dir.VISIBLE_S = 1
         os.chdir(tmp_path / str(rank))
 
     # Both ranks train the student, and the teacher between its steps.
