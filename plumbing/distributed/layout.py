@@ -1,5 +1,6 @@
 """Process roles, groups, devices, and collectives."""
 
+import ctypes
 import math
 import os
 from collections.abc import Callable
@@ -66,6 +67,10 @@ class Layout:
             torch.cuda.set_device(self.device)
         else:  # AdamW would take memory of the first GPU, also for weights on the CPU
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
+            # glibc gives freed memory back at once: page faults would take a tenth of a step.
+            if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+                mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+                mallopt(-3, 2**25)  # M_MMAP_THRESHOLD
         # Control messages are CPU tensors over gloo, weights and gradients go over NCCL.
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         timeout = timedelta(minutes=timeout_minutes)

@@ -1,6 +1,5 @@
 """Start-up of a process, and how ranks stop together: signals, exit statuses."""
 
-import ctypes
 import os
 import signal
 import sys
@@ -17,7 +16,6 @@ from torch.multiprocessing import _prctl_pr_set_pdeathsig
 from plumbing.distributed.layout import Layout
 from plumbing.errors import Fault, RunError, first_lines, print_error
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 # In gloo's messages and NCCL's.
 PEER_GONE = ("gloo/transport", "caused pair closure")
 PEER_GONE += ("closed by peer", "reset by peer", "remote process exiting")
@@ -27,11 +25,6 @@ def begin_process() -> None:
     """Set up a rank's process before anything else runs in it."""
     if "TORCHELASTIC_RUN_ID" in os.environ:  # do not outlive torchrun, and write to the run's files
         _prctl_pr_set_pdeathsig(signal.SIGKILL)
-    # glibc gives freed memory back at once: on CPUs page faults would take a tenth of a step. Other
-    # systems' libraries have no mallopt.
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        mallopt(M_MMAP_THRESHOLD, 2**25)
     os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")  # a fixed order of summation
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
