@@ -6,6 +6,7 @@ tests/stress/fault_injection.py kills processes of torchrun at random moments.
 import os
 import shutil
 import signal
+import time
 
 import pytest
 
@@ -36,6 +37,7 @@ def resume(folder, whole, data, *flags) -> str:
 
 
 def die(*_, **__):
+    time.sleep(1)  # until all that shall die are here: a lost peer would end them otherwise
     os.kill(os.getpid(), signal.SIGKILL)
 
 
