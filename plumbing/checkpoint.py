@@ -68,7 +68,7 @@ def save(
             sync(temporary / "sampler.pt")
             manifest["sampler.pt"] = digest(temporary / "sampler.pt")
     except (OSError, dcp.CheckpointException) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)  # the other role may still write its part
         cause = str(error).strip().splitlines()[-1]
         reason = f"cannot be written, maybe because the disk is full ({cause})"
         raise Fault(f"checkpoint {final} {reason}; the previous one is intact") from error

@@ -137,7 +137,7 @@ def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use
     query = query.reshape(B, key.shape[1], -1, D)
     if slots_in_use:
         out = attend_to_slots(query, key, value, scaling, *slots_in_use)
-    elif query.is_cpu and attention_mask is not None:  # SDPA is slow at many small matrices there
+    elif query.is_cpu and attention_mask is not None:  # SDPA is slow with many small matrices
         scores = (query * (scaling or D**-0.5)) @ key.mT + attention_mask
         out = scores.softmax(dim=-1) @ value
     else:

@@ -87,4 +87,5 @@ def test_a_full_disk_is_a_fault_that_costs_no_checkpoint(run):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     names = [path.name for path in (run / "checkpoints").iterdir()]
-    assert sorted(names) == ["step_1", "step_2", "step_3"]
+    assert sorted(names) == ["step_1", "step_2", "step_3", "step_4.tmp"]
+    assert not any((run / "checkpoints" / "step_4.tmp").iterdir())
