@@ -80,8 +80,10 @@ class Problems:
 
     def golds(self, indices: list[int], extras: bool) -> tuple[list[str], list[dict] | None]:
         """Return the answers to some problems and, if asked for, their extras, for `Verifier`."""
-        answers = {i: self.answer(i) for i in dict.fromkeys(indices)}
-        return [answers[i] for i in indices], [self.extra(i) for i in indices] if extras else None
+        distinct = dict.fromkeys(indices)  # a group repeats its problem
+        answers = {i: self.answer(i) for i in distinct}
+        extra = {i: self.extra(i) for i in distinct} if extras else {}
+        return [answers[i] for i in indices], [extra[i] for i in indices] if extras else None
 
     def column(self, name: str) -> tuple[list, np.ndarray]:
         """Return the distinct values of another column, and the index of each row's value (n,)."""
