@@ -15,7 +15,6 @@ Shapes: P prompts, G completions of one, N response tokens of some rows laid end
 padding), D hidden size, V vocabulary.
 """
 
-import functools
 import math
 
 import torch
@@ -27,7 +26,6 @@ COEFFICIENTS = ("clip_low", "clip_high", "kl_coef", "entropy_coef")  # of policy
 COEFFICIENTS += ("mismatch", "mismatch_level", "mismatch_cap")
 
 
-# --------------------------------------------------------------------------------------------------
 # Section 2 of the paper: how the difficulty of a problem scales its gradient
 
 
@@ -46,23 +44,22 @@ def gradient_norm_bound(p, B, T: int):
     return 2 * B * T * (p * (1 - p)) ** 0.5
 
 
-def group_factor(p_hat: float, std: str = "population") -> float:
+def group_factor(p_hat, std: str = "population"):
     """Compute p̂(1-p̂)/s, the scale of a group's gradient if s divides its advantages:
     √(p̂(1-p̂)) for the population std, p̂(1-p̂) for none, 1-p̂ for the mean; 0 if dead.
     The sample std, (G/(G-1))^½ of the population's, differs by a constant, which is left out."""
-    if p_hat in (0, 1):
-        return 0.0
+    if std == "mean":
+        return (1 - p_hat) * (p_hat > 0)
     variance = p_hat * (1 - p_hat)
-    return variance / {"none": 1.0, "mean": p_hat}.get(std, math.sqrt(variance))
+    return variance if std == "none" else variance**0.5
 
 
 def expected_factor(p: float, G: int, std: str = "population") -> float:
     """Compute E[group_factor(p̂)], p̂ ~ Binomial(G, p)/G, which replaces √(p(1-p)) of (Eq. 2).
 
-    With the `sum` loss ‖E ∇L‖ = E[group_factor(p̂)] · ‖∇ log(p/(1-p))‖ exactly. It is
-    p(1-p)(G-1)/G with `none`, (1-p)(1 - (1-p)^(G-1)) with `mean`. So a teacher's regression target
-    is the finite-G scale of the gradient.
-    """
+    With the `sum` loss ‖E ∇L‖ = E[group_factor(p̂)] · ‖∇ log(p/(1-p))‖ exactly: what a
+    teacher regresses on is the finite-G scale of the gradient. It is p(1-p)(G-1)/G with `none`,
+    (1-p)(1 - (1-p)^(G-1)) with `mean`."""
     return sum(way * group_factor(k / G, std) for k, way in enumerate(_binomial(p, G)))
 
 
@@ -78,7 +75,6 @@ def _binomial(p: float, G: int) -> list[float]:
     return [math.comb(G, k) * p**k * (1 - p) ** (G - k) for k in range(G + 1)]
 
 
-# --------------------------------------------------------------------------------------------------
 # Advantages and normalisers
 
 
@@ -88,8 +84,7 @@ def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torc
     A dead group (all rewards equal) gets exactly 0. No epsilon is added, so for binary rewards a
     right answer has √((1-p̂)/p̂) and a wrong one -√(p̂/(1-p̂)). std: `population` divides
     by G, `sample` by G-1, `none` only centres (Dr. GRPO), `mean` divides by the mean reward
-    (MaxRL). Floats keep their dtype, integers become float32.
-    """
+    (MaxRL). Floats keep their dtype, integers become float32."""
     if std not in STDS:
         raise ValueError(f"std must be one of {STDS}, got {std!r}")
     r_P_G = rewards_P_G if rewards_P_G.is_floating_point() else rewards_P_G.float()
@@ -121,8 +116,7 @@ def row_weights(
 
     Dead groups count in P, so that the loss of a live group does not depend on how many others are
     dead. Groups of unlike size count alike: only then is the mean gradient that of the prompts
-    (`batch` breaks both). A row of length 0 is left out of the loss, but counts in G.
-    """
+    (`batch` breaks both). A row of length 0 is left out of the loss, but counts in G."""
     lengths, G = lengths_G.double(), len(lengths_G)
     tokens = {
         "grpo": P * G * lengths,
@@ -136,7 +130,6 @@ def row_weights(
     return torch.where(lengths > 0, 1 / tokens[loss], 0.0)
 
 
-# --------------------------------------------------------------------------------------------------
 # Log-probabilities of the distribution that was sampled
 
 
@@ -147,10 +140,8 @@ class _TokenLogprobs(torch.autograd.Function):
 
         ∂ log p_y / ∂z = e_y - p,   ∂H / ∂z = -p ⊙ (log p + H)
 
-    Forward takes chunks of tokens with the whole vocabulary. Backward takes chunks of the
-    vocabulary with all tokens, so that each chunk of ∂W needs no accumulator; they are a quarter
-    as large, as ∂W takes memory too.
-    """
+    Forward takes chunks of tokens with the whole vocabulary. Backward takes chunks, a quarter as
+    large, of the vocabulary with all tokens: ∂W then needs no accumulator."""
 
     @staticmethod
     def forward(ctx, hidden_N_D, weight_V_D, targets_N, temperature, chunk):
@@ -190,10 +181,7 @@ class _TokenLogprobs(torch.autograd.Function):
             grad_z.scatter_add_(1, y_N_1, (grad_logp_N * in_chunk_N)[:, None])
             grad_z = grad_z.div_(ctx.temperature).to(w.dtype)
             torch.mm(grad_z.T, hidden_N_D, out=grad_w)
-            if grad_hidden.dtype == w.dtype:
-                grad_hidden.addmm_(grad_z, w)  # without a second tensor of its size
-            else:
-                grad_hidden += grad_z @ w
+            grad_hidden += grad_z @ w
             first += words
         return grad_hidden.to(hidden_N_D.dtype), grad_weight, None, None, None
 
@@ -203,19 +191,9 @@ def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
     dtype = torch.promote_types(hidden_N_D.dtype, torch.float32)
     if hidden_N_D.dtype == dtype:
         return hidden_N_D @ weight_V_D.T
-    if _mm_returns(dtype, hidden_N_D.dtype, hidden_N_D.device):
+    if hidden_N_D.is_cuda:  # CPUs cannot
         return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=dtype)
     return hidden_N_D.to(dtype) @ weight_V_D.T.to(dtype)
-
-
-@functools.cache
-def _mm_returns(dtype: torch.dtype, of: torch.dtype, device: torch.device) -> bool:
-    """Whether a device can multiply matrices of one dtype into another."""
-    x = torch.zeros(8, 8, dtype=of, device=device)
-    try:
-        return torch.mm(x, x, out_dtype=dtype).dtype == dtype
-    except RuntimeError:  # NotImplementedError is one
-        return False
 
 
 def token_logprobs(
@@ -228,13 +206,11 @@ def token_logprobs(
     """Compute log π(target) and entropy (nats) of softmax(hidden Wᵀ / temperature): (N,), (N,).
 
     Both are at least float32. The (N, V) logits exist for `chunk` tokens at a time only (default:
-    2^25 logits, 128 MiB in float32). `temperature` must be the one the tokens were sampled at: only
-    then is the ratio of policy_loss 1 before the first update."""
+    2^25 logits, 128 MiB in float32). `temperature` must be the one the tokens were sampled at."""
     chunk = chunk or max(1, 2**25 // len(weight_V_D))
     return _TokenLogprobs.apply(hidden_N_D, weight_V_D, targets_N, temperature, chunk)
 
 
-# --------------------------------------------------------------------------------------------------
 # The loss
 
 
@@ -267,8 +243,7 @@ def policy_loss(
     All tensors are per response token, (N,). Returns the scalar loss, and statistics by name: sums
     over the N tokens, the same names in every call. train.py sums them over micro-batches and ranks
     and logs the mean, so a statistic added here appears in metrics.jsonl. logp_gap is
-    |log π_old - log π of the generator|, which on GPUs computes in bf16.
-    """
+    |log π_old - log π of the generator|, which on GPUs computes in bf16."""
     weight_N = weight_N.to(logp_N.dtype)
     ratio_N = torch.exp(logp_N - old_logp_N)
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)

@@ -1,9 +1,8 @@
 r"""From questions to completions, and from completions to the log-probs of their tokens.
 
-`Generator` generates with Hugging Face's `generate` and the decoding loop `decode`, both in
-training (G copies of each prompt) and in greedy evaluation (temperature 0, one copy). `Policy` runs
-the same rows through the model again for their log-probs. train.py fills in the rewards of
-`Rollouts`, from the verifier's verdicts.
+`Generator` generates with Hugging Face's `generate` and the decoding loop `decode`, in training and
+in evaluation. `Policy` runs the same rows through the model again for their log-probs. train.py
+fills in the rewards of `Rollouts`, from the verifier's verdicts.
 """
 
 from dataclasses import dataclass, field, fields
@@ -42,8 +41,7 @@ class Rollouts:
     stop token. finished[b] is False if the completion was cut at the token limit. logps[b] holds
     the log-prob of each token when the generator drew it, [] if greedy. problems are indices; they,
     rewards and statuses are empty until graded. A status is the verdict's, or bad_gold: the
-    reference answer cannot be verified. Records are joined with `+`.
-    """
+    reference answer cannot be verified. Records are joined with `+`."""
 
     prompt_ids: list[list[int]] = field(default_factory=list)
     completion_ids: list[list[int]] = field(default_factory=list)
@@ -119,14 +117,12 @@ class PromptEncoder:
         return self.tokenizer(text, add_special_tokens=not self.config.chat_template).input_ids
 
 
-# --------------------------------------------------------------------------------------------------
 # Generation
 
 
 class Generator:
-    """A copy of the policy that generates: bf16 on GPUs, fixed addresses, no FSDP hooks. lm needs
-    "grouped_sdpa" attention (flash-attn cannot take the mask of `decode`); it is changed in place.
-    """
+    """A copy of the policy that generates: bf16 on GPUs, fixed addresses, no FSDP hooks. lm, which
+    is changed in place, needs "grouped_sdpa" attention: flash-attn takes no mask."""
 
     def __init__(self, lm: PreTrainedModel, tokenizer):
         self.lm, self.tokenizer = lm.eval().requires_grad_(False), tokenizer
@@ -167,8 +163,7 @@ class Generator:
         temperature 0 is greedy. Micro-batches take prompts in order of length; rows x (longest
         prompt + max_new_tokens) of one are at most `max_batch_tokens`, the bound on the key-value
         cache. Row b draws from its own random stream, (seed, first_row + b): except through
-        rounding of the logits, its tokens do not depend on the micro-batch or the rank.
-        """
+        rounding of the logits, its tokens do not depend on the micro-batch or the rank."""
         B, device, pad_id = len(prompts), self.lm.device, self.tokenizer.pad_token_id
         # Every setting is named: any other comes from the checkpoint (top-k 50, ...).
         sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}
@@ -233,14 +228,12 @@ def decode(
 
     input_ids are the distinct prompts, left-padded; row b continues prompt prompt_B[b]. Token t is
     where the cumulative probability passes uniform_B_T[b, t], or without do_sample the most likely
-    token. Returns tokens (B, T) and their log-probs (B, T) in float32; the caller cuts each row
-    after its first stop token.
+    token. Returns tokens (B, T) and log-probs (B, T) in float32, also after a row's stop token.
 
     The cache grows by a block of tokens at a time, or with `varlen`, where unused slots cost
     nothing, at once. When it grows, or a quarter of its rows are left, it is copied without the
     finished rows. Until then shapes and addresses stay the same, so that on a GPU `record` captures
-    one CUDA graph: launching 28 layers kernel by kernel costs 20-30 ms a token.
-    """
+    one CUDA graph: launching 28 layers kernel by kernel costs 20-30 ms a token."""
     cuda, T, prompt_T = input_ids.is_cuda, generation_config.max_new_tokens, input_ids.shape[1]
     block = T if varlen else 256 if cuda else 8
     stop_ids = input_ids.new_tensor(generation_config.eos_token_id)
@@ -291,7 +284,6 @@ def decode(
     return tokens_B_T, logp_B_T
 
 
-# --------------------------------------------------------------------------------------------------
 # Log-probs of what was generated
 
 
@@ -314,11 +306,8 @@ class Policy(nn.Module):
         return self.lm.config._attn_implementation == "flash_attention_2"
 
     def forward(self, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute logp, entropy (N,) of the response tokens, row after row.
-
-        Padding comes after every real token, so the causal mask alone hides it. cu_seqlens
-        (flash-attn) or positions that restart (SDPA, in transformers) keep packed rows apart.
-        """
+        """Compute logp, entropy (N,) of the response tokens, row after row. Padding comes after
+        every real token, so the causal mask alone hides it; cu_seqlens keep packed rows apart."""
         hidden_B_T_D = self.lm.base_model(
             batch.ids_B_T, position_ids=batch.position_1_T, use_cache=False, **batch.cu_seqlens
         ).last_hidden_state
@@ -332,7 +321,6 @@ class Policy(nn.Module):
         )
 
 
-# --------------------------------------------------------------------------------------------------
 # Checks of a model
 
 
@@ -340,9 +328,7 @@ def check_model(name: str, tokens: int) -> None:
     """Raise ValueError, in one line, unless Generator and Policy are right for the model `name`.
 
     Beyond check_directory's conditions it must attend to whole rows of `tokens` tokens, have an end
-    token, generate, and give the same log-probs in Generator and Policy as by its own attention and
-    head. A model with capped or scaled logits, for example, does not.
-    """
+    token, and give the same log-probs in Generator and Policy as by its own attention and head."""
     lm, tokenizer = check_directory(name, tokens, AutoModelForCausalLM)
     if tokens > (window := getattr(lm.config, "sliding_window", None) or tokens):
         limit = f"attends to the last {window} tokens only"

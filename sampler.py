@@ -26,10 +26,7 @@ from plumbing.problems import Problems
 def utility_target(p_hat, std: str = "population"):
     """Compute y = √(p̂(1-p̂)), the std of a group's rewards, in [0, 0.5] (Alg. 2, line 4). Eq. 2's
     scale is p̂(1-p̂) with `--advantage_std` none; with mean 1-p̂ if p̂ > 0, here halved."""
-    if std == "mean":
-        return 0.5 * (1 - p_hat) * (p_hat > 0)
-    variance = p_hat * (1 - p_hat)
-    return variance if std == "none" else np.sqrt(variance)
+    return grpo.group_factor(p_hat, std) * (0.5 if std == "mean" else 1)
 
 
 @dataclass
@@ -147,8 +144,7 @@ class Uniform:
     """The baseline: every problem once, in random order. Other samplers extend it.
 
     It draws from the problems not trained on in this pass over the data; a new pass begins when
-    fewer are left than a draw needs. A prompt found too long is never drawn again.
-    """
+    fewer are left than a draw needs. A prompt found too long is never drawn again."""
 
     uses_teacher = False
     flags: tuple[str, ...] = ("candidates", "epsilon")  # no effect: compared runs share flags
@@ -227,8 +223,7 @@ class Pooled(Uniform):
     """Base of samplers that choose one of a pool of K distinct candidates for each prompt.
 
     Subclasses define `score`, and where needed `choose`, `observe` and `learned`. The setting
-    `best_of_all` deals pools in the order of scores: the highest of each are the best n of all.
-    """
+    `best_of_all` deals pools in the order of scores: the highest of each are the best n of all."""
 
     flags = ("candidates",)
     epsilon = 0.0  # share of the prompts that take any candidate of their pool
@@ -356,8 +351,7 @@ def step_metrics(rounds: list[tuple[Selections, Outcomes]], outcomes: Outcomes) 
     teacher_mae is the error of the scores that problems were selected with, before the teacher saw
     their outcomes (Section 5.4): _explore on the uniform branch alone, which has no selection bias,
     _dead on dead groups. teacher_noise_floor has p̂ in place of the unknown p, a low estimate, as
-    dead groups contribute 0. teacher_mu and _sigma are over all candidates. None: no data.
-    """
+    dead groups contribute 0. teacher_mu and _sigma are over all candidates. None: no data."""
     p_hat_N, live_N, G_N = outcomes.p_hat_N, outcomes.live_N, outcomes.completions_N
     reward_mean = outcomes.successes_N.sum() / G_N.sum()
     floor_N = np.array(list(map(grpo.noise_floor, p_hat_N.tolist(), G_N.tolist())))

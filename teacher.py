@@ -188,8 +188,7 @@ class Teacher:
 
     def _refine(self) -> None:
         """(Alg. 2, lines 9-17) Shuffle the buffer into batches once; train E epochs on the MSE.
-        Raises NonFiniteError if a gradient norm was not finite: no update was made from there on.
-        """
+        Raises NonFiniteError if a gradient norm was not finite: updates stopped there."""
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.pushed)
         rows = [self.replay[i] for i in torch.randperm(len(self.replay), generator=generator)]
         size = self.config.teacher_batch_size * self.ranks
@@ -246,9 +245,8 @@ class Teacher:
 
     @torch.no_grad()
     def _embed_one(self, ids: tuple[int, ...]) -> torch.Tensor:
-        """Embed a question with the frozen backbone, not padded to the length of others: rounding
-        would then differ from rank to rank, and so would the heads, each trained by its own rank.
-        """
+        """Embed a question with the frozen backbone, not padded to the length of others: rounding,
+        and so the heads, each trained by its own rank, would then differ from rank to rank."""
         return self.model(*pad([ids], self.tokenizer.pad_token_id, self.device))[1][0].cpu()
 
     def _tokenise(self, question: str) -> tuple[int, ...]:
@@ -284,15 +282,13 @@ class Teacher:
         weights = {name: whole(tensor).cpu().contiguous() for name, tensor in state}
         if self.rank:
             return
-        for name in [name for name in weights if name.endswith(".base.weight")]:
-            stem = name.removesuffix(".base.weight")
+        for stem in [name.removesuffix(".A") for name in weights if name.endswith(".A")]:
             A, B = weights.pop(f"{stem}.A"), weights.pop(f"{stem}.B")
-            scale = self.model.get_submodule(stem).scale
-            weights[f"{stem}.weight"] = weights.pop(name) + scale * B @ A
-            if f"{stem}.base.bias" in weights:
-                weights[f"{stem}.bias"] = weights.pop(f"{stem}.base.bias")
+            scale, name = self.model.get_submodule(stem).scale, f"{stem}.base.weight"
+            weights[name] = weights[name] + scale * B @ A
         head = {name: weights.pop(name) for name in ("head.weight", "head.bias")}
-        backbone = {name.removeprefix("backbone."): weight for name, weight in weights.items()}
+        names = {name: name.removeprefix("backbone.").replace(".base.", ".") for name in weights}
+        backbone = {names[name]: weight for name, weight in weights.items()}
         # Not the model's save_pretrained, which writes on global rank 0 only: that is a student.
         (folder / "backbone").mkdir(parents=True, exist_ok=True)
         save_file(backbone, folder / "backbone" / "model.safetensors", metadata={"format": "pt"})
@@ -307,8 +303,7 @@ class Prefetching:
     lag 1, the paper's asynchronous teacher: propose with what was learned up to step t-1, then
     learn from step t while the student trains. lag 0: learn first, exactly as in Alg. 1 and 2.
     Within a step, where the sampler asks to propose `again`, it always learns first.
-    deliver(selections, metrics) is called when proposals are ready.
-    """
+    deliver(selections, metrics) is called when proposals are ready."""
 
     def __init__(self, sampler: Sampler, n: int, lag: int):
         self.sampler, self.n, self.lag = sampler, n, lag

@@ -72,7 +72,6 @@ class Config:
     per_device_batch_size: int = opt(4, "full-length rows a forward/backward", type=count)
     max_rollout_tokens: int = opt(200_000, "key-value cache of one generate call", type=count)
     learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", type=share)
-    optimizer: str = opt("adamw", "or sgd, for comparison", choices=("adamw", "sgd"))
     lr_schedule: str = opt("constant", "linear: to 0 at the end", choices=("constant", "linear"))
     max_grad_norm: float = opt(1.0, "gradients are clipped to it; 0: never", type=from_0)
     max_prompt_tokens: int = opt(1024, "longer ones are dropped (Table 5a)", type=count)
@@ -161,9 +160,8 @@ class Student:
         if c.activation_checkpointing:
             recompute_activations(self.policy.lm)
         layout.shard(self.policy)
-        adamw, parameters = c.optimizer == "adamw", self.policy.parameters()
-        settings = {"lr": c.learning_rate, "weight_decay": 0.0, "fused": adamw}
-        self.optimizer = (torch.optim.AdamW if adamw else torch.optim.SGD)(parameters, **settings)
+        settings = {"lr": c.learning_rate, "weight_decay": 0.0, "fused": True}
+        self.optimizer = torch.optim.AdamW(self.policy.parameters(), **settings)
         weights = partial(checksum, self.generator.lm)
         self.learner = Learner(self.policy, self.optimizer, weights, self.generator.export)
 
@@ -365,8 +363,11 @@ def check(config: Config, run: RunDir) -> int:
         check_teacher(c.teacher_model, c.max_prompt_tokens)
     with trial(c.model, "cannot make a prompt"):  # a chat template is a program
         empty = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))("")
+    if len(empty) >= c.max_prompt_tokens:
+        reason = f"a prompt takes {len(empty)} tokens already without a question"
+        raise ValueError(f"--max_prompt_tokens {c.max_prompt_tokens}: {reason}")
     pool_size = c.candidates if issubclass(sampler, Pooled) else 1
-    check_data(c, len(empty), c.prompts_per_step * pool_size)
+    check_data(c, c.prompts_per_step * pool_size)
     return run.open()
 
 

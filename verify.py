@@ -245,8 +245,7 @@ class Verifier:
     memory_bytes: memory that a sample may add to a worker.
     reward: FILE.py or FILE.py:FUNCTION, a custom reward instead of `compare`. As in verl,
         compute_score(data_source, solution_str, ground_truth, extra_info=None) returns 0 or 1, or a
-        dict with it under "score". Entering raises InputError if there is no such function.
-    """
+        dict with it under "score". Entering raises InputError if there is no such function."""
 
     def __init__(
         self,
@@ -275,8 +274,7 @@ class Verifier:
         extras: for a custom reward, {"data_source": str, "extra_info": dict | None} for each.
 
         Raises ValueError if the lists differ in length, RuntimeError outside `with` or if a worker
-        cannot start, InputError if the reward raises or does not return 0 or 1.
-        """
+        cannot start, InputError if the reward raises or does not return 0 or 1."""
         return self._verdicts(completions, golds, extras, accept_identical=True)
 
     def check_golds(

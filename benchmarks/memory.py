@@ -83,13 +83,12 @@ def adapter_parameters(shape: Shape, lora_rank: int) -> int:
 
 
 def training_bytes(
-    shape: Shape, tokens: int, *, ranks=1, state=8, recompute=False, head=True, lora_rank=0
+    shape: Shape, tokens: int, *, ranks=1, recompute=False, head=True, lora_rank=0
 ) -> dict[str, float]:
     """Bytes of a rank when the backward pass over `tokens` tokens begins, which is its peak.
 
     Args:
         ranks: FSDP2 ranks that share weights and optimizer state.
-        state: bytes of optimizer state per trained parameter.
         recompute: only the input of each layer and one layer's activations are kept.
         head: a student, with an LM head and a float32 gradient of earlier micro-batches.
         lora_rank: with adapters only these are trained.
@@ -103,7 +102,7 @@ def training_bytes(
     layers = 2 * shape.hidden * shape.layers + kept if recompute else shape.layers * kept
     after_layers = 2 * shape.head + 2**26 + 4 * shape.hidden * tokens if head else 0
     return {
-        "sharded": (4 * weights + state * trained) / ranks,
+        "sharded": (4 * weights + 8 * trained) / ranks,  # AdamW's moments
         "gathered": 2 * weights + (4 * trained if head else 0),
         "activations": tokens * (layers + 10 * shape.hidden),
         "working": tokens * kept + after_layers,
@@ -145,9 +144,8 @@ class Run:
         teacher rank, in an update of the teacher."""
         c, student = self.config, self.student
         tokens = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
-        state = 8 if c.optimizer == "adamw" else 0
         kept, recomputed = (
-            training_bytes(student, tokens, ranks=self.students, state=state, recompute=recompute)
+            training_bytes(student, tokens, ranks=self.students, recompute=recompute)
             for recompute in (False, True)
         )
         parts = recomputed if c.activation_checkpointing else kept

@@ -15,8 +15,7 @@ class Batch:
     """A micro-batch on the device: some rows of a step, and columns for their N response tokens.
 
     Rows are right-padded or, if packed, laid end to end as one row (B = 1) with positions that
-    restart at 0. Columns hold the rows' response tokens end to end.
-    """
+    restart at 0. Columns hold the rows' response tokens end to end."""
 
     ids_B_T: torch.Tensor
     response_B_T: torch.Tensor  # bool: tokens of completions, stop tokens included
@@ -97,8 +96,7 @@ def pack(
     rows: Iterable[int], tokens_B: list[int], max_tokens: int, shortest=0.0, packed=False
 ) -> list[list[int]]:
     """Cut rows, longest first, into micro-batches of at most `max_tokens` tokens, or of one row.
-    Unless `packed`, padding counts as tokens, and each row has at least the share `shortest` of the
-    length of its micro-batch's longest row."""
+    Unless `packed`, padding counts as tokens, and no row is below `shortest` of the longest one."""
     batches, longest, used = [], 0, 0  # the last batch's longest row and number of tokens
     for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):
         needed = tokens_B[b] if packed else longest

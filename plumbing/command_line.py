@@ -59,9 +59,8 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
 
 
 def parse(config: type, presets: dict[str, str], find_sampler: Callable, argv, description: str):
-    """Parse train.py's command line; compute the defaults that depend on the sampler or on other
-    flags. Flags override the preset, which overrides the defaults. Raises ValueError with one line,
-    also at a flag that the sampler does not use, or one that it lacks."""
+    """Parse train.py's command line; compute defaults that depend on the sampler or other flags.
+    Raises ValueError with one line, also at a flag that the sampler does not use, or lacks."""
     parser = Parser(description=description)
     add_fields(parser, config)
     given = vars(parser.parse_args(argv))

@@ -3,8 +3,6 @@
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from copy import deepcopy
-from functools import partial
 from types import MethodType
 from unittest.mock import patch
 
@@ -20,9 +18,8 @@ from plumbing.errors import first_lines
 
 class SlotCache(Cache):
     """A static key-value cache with one slot for each token. Row b uses first_B[b] to `slot`, where
-    its next token goes. `layers`, those of the cache that the prompts were read into, are changed
-    in place. varlen: `attend` reads the slots in use only, without a mask.
-    """
+    its next token goes. `layers`, of the cache that the prompts were read into, are changed in
+    place. varlen: `attend` reads the slots in use only, without a mask."""
 
     def __init__(self, layers, first_B: torch.Tensor, used: int, varlen: bool):
         super().__init__(layers=layers)
@@ -119,7 +116,6 @@ class Recorder:
         return replay
 
 
-# --------------------------------------------------------------------------------------------------
 # Attention
 
 
@@ -127,9 +123,8 @@ def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use
     """Compute transformers' SDPA, without copying the cache for one query token a row.
 
     query (B, H, T, D), key and value (B, H_kv, S, D). With a mask SDPA needs as many heads on both
-    sides, and transformers 5.17 copies the keys and values of the whole cache for that, at every
-    token. Instead the H / H_kv heads that share a key become as many rows of queries to it.
-    """
+    sides, for which transformers 5.17 copies the whole cache, at every token. Here the H / H_kv
+    heads that share a key become as many rows of queries to it."""
     B, H, T, D = query.shape
     if T > 1:
         arguments = (module, query, key, value, attention_mask)
@@ -169,7 +164,6 @@ def attention_for(device) -> str:
     return "flash_attention_2" if supported else "sdpa"
 
 
-# --------------------------------------------------------------------------------------------------
 # Faster kernels, where they compute the same on this card and with these versions
 
 
@@ -213,20 +207,13 @@ def fusions(lm: PreTrainedModel) -> AbstractContextManager:
 
 
 def fuse_norms(model: torch.nn.Module) -> None:
-    """Let RMS norms call torch's fused kernel, in place, where it computes the same output and, if
-    the model is trained, gradients: 3 launches instead of 26 for forward and backward."""
-    trained = any(p.requires_grad for p in model.parameters())
-
-    def numbers(forward, norm) -> tuple[torch.Tensor, ...]:
-        norm = deepcopy(norm).requires_grad_(trained)
-        x = random_numbers(norm.weight, 4, norm.weight.numel()).requires_grad_(trained)
-        out, inputs = forward(norm, x), (x, norm.weight)
-        return out, *(torch.autograd.grad(out, inputs, x.detach().flip(0)) if trained else ())
-
+    """Let RMS norms call torch's fused kernel, in place, where it computes the same: 3 launches
+    instead of 26 for forward and backward."""
     for norm in model.modules():
-        new, own = partial(numbers, normalize), partial(numbers, type(norm).forward)
-        if type(norm).__name__.endswith("RMSNorm") and agree(new, own, norm):
-            norm.forward = MethodType(normalize, norm)
+        if type(norm).__name__.endswith("RMSNorm"):
+            x = random_numbers(norm.weight, 4, norm.weight.numel())
+            if agree(normalize, type(norm).forward, norm, x):
+                norm.forward = MethodType(normalize, norm)
 
 
 def normalize(norm, hidden: torch.Tensor) -> torch.Tensor:

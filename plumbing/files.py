@@ -12,9 +12,8 @@ from plumbing.errors import InputError
 
 
 def read_lines(path: Path, torn: bool = False) -> list[dict]:
-    """Read a JSON-lines file; return [] if it does not exist. torn: drop a last line that a crash
-    has cut off. Raises InputError, with the line number, at any other damaged line;
-    blank lines are skipped."""
+    """Read a JSON-lines file, [] if there is none; blank lines are skipped. torn: drop a last line
+    that a crash has cut off. Raises InputError, with the line number, at other damaged lines."""
     # Bytes, because str.splitlines also splits at U+2028, which a text may hold.
     rows, lines = [], path.read_bytes().splitlines() if path.exists() else []
     for number, line in enumerate(lines, 1):

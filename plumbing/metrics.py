@@ -27,11 +27,9 @@ class Stopwatch(dict):
 def evaluate(
     rollout: Callable, encode: Callable, problems: Problems, run: RunDir, step: int
 ) -> dict[str, float]:
-    """Compute greedy pass@1 on every validation problem (Table 5a), and log the verdicts.
-
-    rollout, encode: train.Student's. All student ranks call it. A problem whose prompt is too long
-    counts as wrong. Returns {} if a rank has received SIGTERM meanwhile.
-    """
+    """Compute greedy pass@1 on every validation problem (Table 5a), and log the verdicts. A problem
+    whose prompt is too long counts as wrong. rollout, encode: train.Student's. All student ranks
+    call it. Returns {} if one has received SIGTERM meanwhile."""
     c, n, start = run.config, run.layout.n_students, time.perf_counter()
     tokens = [len(encode(problems.question(i))) for i in range(len(problems))]
     fits = [i for i, length in enumerate(tokens) if length <= c.max_prompt_tokens]

@@ -16,8 +16,7 @@ def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> t
 
     kind: AutoModel or AutoModelForCausalLM. Returns (model, tokenizer). Raises ValueError, in one
     line, unless the model has all its weights, a tokenizer with a pad token, and room for rows of
-    `tokens` tokens. No code that comes with the model is run.
-    """
+    `tokens` tokens. No code that comes with the model is run."""
     trust = {"trust_remote_code": False}  # by default transformers asks
     with trial(name, "is no Hugging Face model directory or hub id"):
         config = AutoConfig.from_pretrained(name, **trust)

@@ -26,9 +26,7 @@ def normalise(text: str) -> str:
 
 class Problems:
     """The rows of a data file: `problem` and `expected_answer`, both text, and any other columns.
-
-    Raises InputError or OSError with one line that names the file, and the bad line if possible.
-    """
+    Raises InputError or OSError with one line that names the file, and the bad line if possible."""
 
     COLUMNS = ("problem", "expected_answer")
 
@@ -71,19 +69,16 @@ class Problems:
         """Return the reference answer to one problem; the teacher never sees it."""
         return str(self.rows[int(index)]["expected_answer"])
 
-    def extra(self, index: int) -> dict:
-        """Return the arguments of verl's reward functions for a row: {"data_source": text,
-        "extra_info": the column's value}, "" and None if there is no such column."""
-        row = self.rows[int(index)]
-        source = {"data_source": str(row.get("data_source") or "")}
-        return source | {"extra_info": row.get("extra_info")}
-
     def golds(self, indices: list[int], extras: bool) -> tuple[list[str], list[dict] | None]:
-        """Return the answers to some problems and, if asked for, their extras, for `Verifier`."""
-        distinct = dict.fromkeys(indices)  # a group repeats its problem
-        answers = {i: self.answer(i) for i in distinct}
-        extra = {i: self.extra(i) for i in distinct} if extras else {}
-        return [answers[i] for i in indices], [extra[i] for i in indices] if extras else None
+        """Return the answers to some problems and, if asked for, the other arguments of verl's
+        reward functions: data_source, as text, and extra_info, None if there is no such column."""
+        rows = {i: self.rows[int(i)] for i in dict.fromkeys(indices)}  # a group repeats its problem
+        answers = [str(rows[i]["expected_answer"]) for i in indices]
+        if not extras:
+            return answers, None
+        source = {i: str(row.get("data_source") or "") for i, row in rows.items()}
+        info = {i: row.get("extra_info") for i, row in rows.items()}
+        return answers, [{"data_source": source[i], "extra_info": info[i]} for i in indices]
 
     def column(self, name: str) -> tuple[list, np.ndarray]:
         """Return the distinct values of another column, and the index of each row's value (n,)."""
@@ -95,9 +90,8 @@ class Problems:
         return list(position), np.array(index_n)
 
     def count_shared(self, others: "Problems") -> int:
-        """Count the distinct problems of `others` that are here too, by normalised text.
-
-        Reads all problems, about 5 µs each (17 s for 3 million), and keeps none of the texts."""
+        """Count the distinct problems of `others` that are here too, by normalised text: reads all
+        problems, about 5 µs each, and keeps none of the texts."""
         wanted = {hash(normalise(str(text))) for text in others._values("problem")}
         hashes = (hash(normalise(str(text))) for text in self._values("problem"))
         return len({key for key in hashes if key in wanted})
@@ -130,15 +124,10 @@ def prepare_missing(paths: list[str]) -> None:
             raise InputError(f"{path}: no such data file, and python {' '.join(command)} failed")
 
 
-def check_data(config, prompt_tokens: int, needed: int) -> None:
+def check_data(config, needed: int) -> None:
     """Prepare data files that are missing; check that both can be read and that the training file
     has `needed` problems, as many as one step draws. Prints a note if the two share problems.
-
-    prompt_tokens: of a prompt with an empty question. Raises InputError or OSError.
-    """
-    if prompt_tokens >= config.max_prompt_tokens:
-        reason = f"a prompt takes {prompt_tokens} tokens already without a question"
-        raise InputError(f"--max_prompt_tokens {config.max_prompt_tokens}: {reason}")
+    Raises InputError or OSError."""
     prepare_missing([config.train_data, config.val_data])
     train, val = Problems(config.train_data), Problems(config.val_data)
     if config.column:
@@ -146,10 +135,6 @@ def check_data(config, prompt_tokens: int, needed: int) -> None:
     if len(train) < needed:
         raise InputError(f"{train.path} has {len(train)} problems, and one step draws {needed}")
     if shared := train.count_shared(val):
-        arguments = f"--source own --copy {train.path} --val_copy {val.path}"
-        print(
-            f"note: {val.path} shares {shared} of its {len(val)} problems with the training data, "
-            "so its accuracy includes problems that were trained on; to train without them: "
-            f"python -m scripts.prepare_data {arguments}",
-            flush=True,
-        )
+        files = f"note: {shared} of the {len(val)} problems of {val.path} are training data too"
+        remedy = f"python -m scripts.prepare_data --source own --copy {train.path}"
+        print(f"{files}; to separate them: {remedy} --val_copy {val.path}", flush=True)

@@ -31,10 +31,8 @@ LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 
 class RunDir:
     """The files of a run, which rank 0 writes: settings, logs, evaluations, checkpoints, models.
-
     After a kill at any moment the same command resumes from the newest checkpoint, bit for bit.
-    config: train.Config. sampler_file: the file of a sampler that is not in sampler.py.
-    """
+    config: train.Config. sampler_file: the file of a sampler that is not in sampler.py."""
 
     def __init__(self, config, layout: Layout, sampler_file: Path | None):
         self.config, self.layout, self.path = config, layout, Path(config.out)

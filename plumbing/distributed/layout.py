@@ -34,10 +34,9 @@ class Layout:
         if P * G % (n := self.n_students):
             unit = n // math.gcd(n, G)  # P must be a multiple of it
             nearest = " or ".join(str(p) for p in (P // unit * unit, (P // unit + 1) * unit) if p)
-            raise ValueError(
-                f"{P} prompts x {G} = {P * G} completions cannot be shared equally by {n} student "
-                f"ranks: use --prompts_per_step {nearest}, or another number of ranks"
-            )
+            rows = f"{P} prompts x {G} = {P * G} completions"
+            remedy = f"use --prompts_per_step {nearest}, or another number of ranks"
+            raise ValueError(f"{rows} cannot be shared equally by {n} student ranks: {remedy}")
         self.is_teacher = self.rank >= self.n_students
         self.role = "teacher" if self.is_teacher else "student"
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
@@ -52,11 +51,9 @@ class Layout:
         students = min(max(self.n_students - first, 0), self.local_world)
         for role, n in (("student", students), ("teacher", self.local_world - students)):
             if n > devices:
-                raise ValueError(
-                    f"{n} {role} ranks on a machine with {devices} GPU{'s' * (devices > 1)}: NCCL "
-                    f"wants one each; start fewer with --nproc_per_node, see --teacher_ranks, or "
-                    f"add --device cpu"
-                )
+                ranks = f"{n} {role} ranks on a machine with {devices} GPU{'s' * (devices > 1)}"
+                remedy = "start fewer with --nproc_per_node, see --teacher_ranks, or add"
+                raise ValueError(f"{ranks}: NCCL wants one each; {remedy} --device cpu")
         return torch.device("cuda", self.local_rank % devices)
 
     def connect(self, timeout_minutes: float) -> None:
@@ -95,8 +92,7 @@ class Layout:
 
         Decoder layers form `units` units, or one each; the rest (embedding, norm, head) another. A
         unit costs host time, and memory for its gradients. Modules listed in `float32` compute in
-        float32. A single CPU rank has nothing to shard or cast: its model stays as it is.
-        """
+        float32. A single CPU rank has nothing to shard or cast: its model stays as it is."""
         if dist.get_world_size(self.group) == 1 and self.device.type == "cpu":
             return
         layers = next([*m] for m in model.modules() if isinstance(m, nn.ModuleList))  # outermost

@@ -55,14 +55,10 @@ def run_ranks(layout: Layout, timeout_minutes: float, body: Callable[[], int]) -
 
 def stop_at_sigterm(layout: Layout) -> None:
     """Make SIGTERM or Ctrl-C at any rank set `stopping` there; all ranks stop after the step, as a
-    rank that stopped alone would leave the others waiting. A second Ctrl-C ends the process, unless
-    torchrun started it, which forwards Ctrl-C."""
-    again = signal.SIG_IGN if "TORCHELASTIC_RUN_ID" in os.environ else signal.SIG_DFL
+    rank that stopped alone would leave the others waiting."""
 
     def stop(number: int, frame) -> None:
         layout.stopping = True
-        if number == signal.SIGINT:
-            signal.signal(signal.SIGINT, again)
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)

@@ -17,7 +17,7 @@ GOOD = {"problem": "q", "expected_answer": "1"}
 
 def check(train, val, *flags):
     flags = ["--preset", "demo", "--train_data", str(train), "--val_data", str(val), *flags]
-    check_data(parse(flags), prompt_tokens=0, needed=1)
+    check_data(parse(flags), needed=1)
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
@@ -51,7 +51,7 @@ def test_problems_in_both_files_are_counted_in_one_note(tmp_path, capsys):
     assert capsys.readouterr().out == ""
     check(train, shared)
     note = capsys.readouterr().out
-    assert note.startswith(f"note: {shared} shares 1 of its 2 problems with the training ")
+    assert note.startswith(f"note: 1 of the 2 problems of {shared} are training data too; to ")
     assert note.endswith(f"--source own --copy {train} --val_copy {shared}\n")
     assert note.count("\n") == 1
 

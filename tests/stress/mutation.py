@@ -76,8 +76,8 @@ the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
     float32=[self.model.head] => float32=[]
 LoRA merged without its scale | teacher.py | teacher::an_exported_teacher_predicts_the_same
     scale * B @ A => B @ A
-target p(1-p), not its root | sampler.py | sampler::utility_target_by_hand
-    else np.sqrt(variance) => else p_hat * (1 - p_hat)
+target p(1-p), not its root | grpo.py | sampler::utility_target_by_hand
+    else variance**0.5 => else variance
 drawn again | sampler.py | sampler::goldilocks_takes_the_best_of_each_pool_and_never_twice
     self.status[index_N] = self.TRAINED => pass
 epsilon's branches swapped | sampler.py | sampler::epsilon_greedy_by_hand
