@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -79,7 +79,12 @@ ENTRIES = {  # in the order of comparison
     "frontier": Entry("--sampler frontier --candidates 16"),
 }
 
-DEVICES = {name: entry.devices for name, entry in ENTRIES.items()}
+
+def devices(name: str) -> float:
+    """Return the devices of an entry, or of FILE.py:CLASS, relative to uniform's."""
+    if name in ENTRIES:
+        return ENTRIES[name].devices
+    return 4 / 3 if ".py" in name and find_sampler(name).uses_teacher else 1.0
 
 
 def folder(out: Path, task: str) -> Path:
@@ -194,7 +199,7 @@ def standings(rows: pd.DataFrame, task: str, against: str) -> pd.DataFrame:
         if name != against and len(scores.index.intersection(base.index)) > 1:
             columns = ("gain", "seeds_95", "both_95", "p")
             line |= dict(zip(columns, compare(scores, base), strict=True))
-            one, other = (charged(parts[each], DEVICES.get(each, 1)) for each in (name, against))
+            one, other = (charged(parts[each], devices(each)) for each in (name, against))
             line["charged"] = (one - other).mean()
         lines.append(line)
     table = pd.DataFrame(lines).sort_values("accuracy", ascending=False, ignore_index=True)
@@ -223,8 +228,9 @@ def draw(tables: dict[str, pd.DataFrame], against: str) -> Figure:
     """Draw each sampler's gain with its interval over seeds, a panel for each task."""
     figure = Figure(figsize=(3 + 2.2 * len(tables), 4.5), layout="constrained")
     panels = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
+    names = dict.fromkeys([*ENTRIES, *pd.concat(tables.values()).sampler])
     for axes, (task, table) in zip(panels, tables.items(), strict=True):
-        ordered = table.set_index("sampler").reindex(ENTRIES)
+        ordered = table.set_index("sampler").reindex(names)
         for name, row in ordered.dropna(subset="gain").iterrows():
             ends = [[row.gain - row.seeds_95[0]], [row.seeds_95[1] - row.gain]]
             axes.errorbar(row.gain, name, xerr=ends, fmt="o", capsize=3, color=plot.COLOURS[0])
@@ -239,7 +245,10 @@ def main(argv=None) -> None:
     add = parser.add_argument
     add("samplers", nargs="*", metavar="FILE.py:CLASS", help="more samplers")
     add("--completions", type=count, default=192, help="of one step of theirs (%(default)s)")
+    add("--only", nargs="*", choices=ENTRIES, default=list(ENTRIES), help="entries to run (all)")
+    add("--flags", default="", help="more flags of train.py; needs its own --out and --csv")
     add("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="to run (all)")
+    add("--seeds", type=count, default=12, help="a task, its first ones (%(default)s)")
     add("--against", default="uniform", help="sampler to compare with (%(default)s)")
     add("--out", type=Path, default=Path("runs/leaderboard"), help="folder of runs (%(default)s)")
     add("--csv", type=Path, default=CSV, help="scores, read and appended to (%(default)s)")
@@ -247,18 +256,20 @@ def main(argv=None) -> None:
     add("--minutes", type=float, default=600, help="start no run after (%(default)s); 0: report")
     args = parser.parse_args(argv)
     added = {spec: Entry(f"--sampler {spec}", args.completions) for spec in args.samplers}
-    entries, out = ENTRIES | added, args.out
+    entries, out = {name: ENTRIES[name] for name in args.only} | added, args.out
     out.mkdir(parents=True, exist_ok=True)
     with analysis.one_line("leaderboard", Timeout), FileLock(out / "lock", timeout=0):
+        if args.flags and args.csv == CSV:
+            raise InputError("--flags: add --csv and --out, for scores and runs of their own")
         names = ["task", "sampler", "seed"]
         done = pd.read_csv(args.csv) if args.csv.exists() else pd.DataFrame(columns=names)
         known = set(done[names].itertuples(index=False, name=None))
         jobs = [
-            (task, name, entry, seed)
+            (task, name, replace(entry, flags=f"{entry.flags} {args.flags}"), seed)
             for seed in SEEDS["demo"]
             for task in args.tasks
             for name, entry in entries.items()
-            if seed in SEEDS[task] and (task, name, seed) not in known
+            if seed in SEEDS[task][: args.seeds] and (task, name, seed) not in known
         ]
         if args.minutes:
             for task in dict.fromkeys(task for task, *_ in jobs):

@@ -70,12 +70,13 @@ def test_a_rerun_starts_what_the_csv_lacks_and_takes_a_file(tmp_path, monkeypatc
     csv, mine = tmp_path / "scores.csv", tmp_path / "mine.py"
     done.assign(seed=done.seed + 20).to_csv(csv, index=False)
     mine.write_text("from sampler import Goldilocks\nclass Mine(Goldilocks): ...\n")
-    files = ["--csv", str(csv), "--out", str(tmp_path / "runs")]
-    lb.main([f"{mine}:Mine", "--completions", "384", "--tasks", "demo", *files])
+    files = ["--csv", str(csv), "--out", str(tmp_path / "runs"), "--tasks", "demo"]
+    flags = ["--completions", "384", "--only", "SPEED", "--flags=--clip_low 0.1", *files]
+    lb.main([f"{mine}:Mine", *flags])
     speed, *own = sorted((call.args[0] for call in run.call_args_list), key=len)
-    assert {"speed", "31"} <= {*speed} and len(own) == 12
+    assert {"speed", "31", "--clip_low"} <= {*speed} and len(own) == 12
     assert all({f"{mine}:Mine", "60", "--teacher_model"} <= {*line} for line in own)  # 60 steps
     assert "| SPEED | 11 | 95.5% |" in capsys.readouterr().out
     assert csv.with_suffix(".png").exists() and len(pd.read_csv(csv)) == len(done)
     lb.main(["--minutes", "0", *files])
-    assert run.call_count == 13  # no more
+    assert run.call_count == 13 and lb.devices(f"{mine}:Mine") == 4 / 3
