@@ -15,6 +15,7 @@ Shapes: P prompts, G completions of one, N response tokens of some rows laid end
 padding), D hidden size, V vocabulary.
 """
 
+import functools
 import math
 
 import torch
@@ -191,9 +192,19 @@ def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
     dtype = torch.promote_types(hidden_N_D.dtype, torch.float32)
     if hidden_N_D.dtype == dtype:
         return hidden_N_D @ weight_V_D.T
-    if hidden_N_D.is_cuda:  # CPUs cannot
+    if _mm_returns(dtype, hidden_N_D.dtype, hidden_N_D.device):
         return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=dtype)
     return hidden_N_D.to(dtype) @ weight_V_D.T.to(dtype)
+
+
+@functools.cache
+def _mm_returns(dtype: torch.dtype, of: torch.dtype, device: torch.device) -> bool:
+    """Whether a device can multiply matrices of one dtype into another."""
+    x = torch.zeros(8, 8, dtype=of, device=device)
+    try:
+        return torch.mm(x, x, out_dtype=dtype).dtype == dtype
+    except RuntimeError:  # NotImplementedError is one
+        return False
 
 
 def token_logprobs(
@@ -241,26 +252,24 @@ def policy_loss(
     text maximises it: Eq. 4 prints +βH, which in a loss would lower it.
 
     All tensors are per response token, (N,). Returns the scalar loss, and statistics by name: sums
-    over the N tokens, the same names in every call. train.py sums them over micro-batches and ranks
-    and logs the mean, so a statistic added here appears in metrics.jsonl. logp_gap is
-    |log π_old - log π of the generator|, which on GPUs computes in bf16."""
+    over the N tokens, whose mean over the step train.py logs, so that one added here appears in
+    metrics.jsonl. logp_gap is |log π_old - log π of the generator|, on GPUs in bf16."""
     weight_N = weight_N.to(logp_N.dtype)
     ratio_N = torch.exp(logp_N - old_logp_N)
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
-    objective_N = torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N)
+    objective_N, stats = torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N), {}
     if mismatch != "none":
         gap_N, level = old_logp_N - generator_logp_N, mismatch_level
         correction_N, over_N = mismatch_weights(gap_N, row_N, mismatch, level, mismatch_cap)
         objective_N = correction_N * objective_N
+        stats["mismatch_over_cap"] = over_N.sum()
     loss = -(weight_N * objective_N).sum()
     # The clip takes effect (gradient 0) only where it makes the objective smaller.
     high_N = (ratio_N > 1 + clip_high) & (advantage_N > 0)
     low_N = (ratio_N < 1 - clip_low) & (advantage_N < 0)
-    stats = {"clip_fraction": (high_N | low_N).sum()}
+    stats["clip_fraction"] = (high_N | low_N).sum()
     if generator_logp_N is not None:
         stats["logp_gap"] = (old_logp_N - generator_logp_N).abs().sum()
-    if mismatch != "none":
-        stats["mismatch_over_cap"] = over_N.sum()
     if kl_coef:
         log_ratio_N = ref_logp_N - logp_N
         k3_N = torch.exp(log_ratio_N) - log_ratio_N - 1

@@ -38,10 +38,9 @@ class Rollouts:
     """Completions, row by row. All rows of one problem are a group, of any size.
 
     prompt_ids and completion_ids hold token ids without padding; a completion includes its first
-    stop token. finished[b] is False if the completion was cut at the token limit. logps[b] holds
-    the log-prob of each token when the generator drew it, [] if greedy. problems are indices; they,
-    rewards and statuses are empty until graded. A status is the verdict's, or bad_gold: the
-    reference answer cannot be verified. Records are joined with `+`."""
+    stop token, or was cut at the token limit and is not `finished`. logps are of the tokens when
+    the generator drew them, [] if greedy. problems (indices), rewards and statuses are empty until
+    graded. A status is the verdict's, or bad_gold: the reference answer cannot be verified."""
 
     prompt_ids: list[list[int]] = field(default_factory=list)
     completion_ids: list[list[int]] = field(default_factory=list)

@@ -348,10 +348,9 @@ def find_sampler(spec: str) -> type[Sampler]:
 def step_metrics(rounds: list[tuple[Selections, Outcomes]], outcomes: Outcomes) -> dict:
     """Compute the reward statistics of a step's outcomes, and the teacher's errors.
 
-    teacher_mae is the error of the scores that problems were selected with, before the teacher saw
-    their outcomes (Section 5.4): _explore on the uniform branch alone, which has no selection bias,
-    _dead on dead groups. teacher_noise_floor has p̂ in place of the unknown p, a low estimate, as
-    dead groups contribute 0. teacher_mu and _sigma are over all candidates. None: no data."""
+    teacher_mae is the error of the scores that problems were selected with (Section 5.4): _explore
+    on the uniform branch alone, which has no selection bias, _dead on dead groups. As p is unknown,
+    teacher_noise_floor has p̂, a low estimate. teacher_mu and _sigma are over all candidates."""
     p_hat_N, live_N, G_N = outcomes.p_hat_N, outcomes.live_N, outcomes.completions_N
     reward_mean = outcomes.successes_N.sum() / G_N.sum()
     floor_N = np.array(list(map(grpo.noise_floor, p_hat_N.tolist(), G_N.tolist())))

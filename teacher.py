@@ -2,9 +2,8 @@
 
     f_φ(q) = 0.5 · σ(wᵀ MeanPool(Embed(q)) + b)        Section 4.2
 
-It learns online from the student's outcomes (Alg. 2). All teacher ranks receive the same messages
-(plumbing/distributed/channel.py) and make the same calls: they share the rows of each batch, and
-FSDP averages their gradients. Without teacher ranks the student's process calls the Teacher.
+It learns online from the student's outcomes (Alg. 2). All teacher ranks make the same calls, with
+the messages of plumbing/distributed/channel.py: they share the rows of each batch.
 """
 
 import math
@@ -77,9 +76,7 @@ class UtilityModel(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(
-        self, ids_B_T=None, mask_B_T=None, pooled_B_D=None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, ids_B_T=None, mask_B_T=None, pooled_B_D=None) -> tuple[torch.Tensor, ...]:
         """Predict from right-padded token ids and mask (B, T), or from pooled embeddings (B, D).
         Returns the utility (B,) in [0, 0.5] and the pooled embeddings, both float32."""
         if pooled_B_D is None:
@@ -104,9 +101,7 @@ def check_teacher(name: str, tokens: int) -> None:
     backbone, tokenizer = check_directory(name, tokens, AutoModel, "sdpa")
     ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
     with trial(name, "cannot be a teacher's backbone"), torch.no_grad():
-        f_B, _ = UtilityModel(backbone, "full")(ids_B_T, torch.ones_like(ids_B_T))
-    if f_B.tolist() != [0.25]:  # the head is 0
-        raise ValueError(f"model {name!r} cannot be a teacher's backbone: predicts {f_B.tolist()}")
+        UtilityModel(backbone, "full")(ids_B_T, torch.ones_like(ids_B_T))
 
 
 class ShardedAdamW(torch.optim.AdamW):

@@ -109,9 +109,7 @@ def pack(
     return batches
 
 
-def pad(
-    rows: list[list[int]], pad_id: int, device, left=False
-) -> tuple[torch.Tensor, torch.Tensor]:
+def pad(rows: list[list[int]], pad_id: int, device, left=False) -> tuple[torch.Tensor, ...]:
     """Pad token ids on the right or left; return ids (B, T) and the attention mask of 0 and 1."""
     side = "left" if left else "right"
     ids = pad_sequence([torch.tensor(row) for row in rows], True, pad_id, side)

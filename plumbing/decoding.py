@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import MethodType
 from unittest.mock import patch
 
@@ -116,9 +117,6 @@ class Recorder:
         return replay
 
 
-# Attention
-
-
 def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use=None, **kwargs):
     """Compute transformers' SDPA, without copying the cache for one query token a row.
 
@@ -207,13 +205,19 @@ def fusions(lm: PreTrainedModel) -> AbstractContextManager:
 
 
 def fuse_norms(model: torch.nn.Module) -> None:
-    """Let RMS norms call torch's fused kernel, in place, where it computes the same: 3 launches
-    instead of 26 for forward and backward."""
+    """Let RMS norms call torch's fused kernel, in place, where it computes the same output and, if
+    the model is trained, gradient: 3 launches instead of 26 for forward and backward."""
+    trained = any(p.requires_grad for p in model.parameters())
+
+    def numbers(forward, norm) -> tuple[torch.Tensor, ...]:
+        x = random_numbers(norm.weight, 4, norm.weight.numel()).requires_grad_(trained)
+        out = forward(norm, x)
+        return out, *(torch.autograd.grad(out, x, x.detach().flip(0)) if trained else ())
+
     for norm in model.modules():
-        if type(norm).__name__.endswith("RMSNorm"):
-            x = random_numbers(norm.weight, 4, norm.weight.numel())
-            if agree(normalize, type(norm).forward, norm, x):
-                norm.forward = MethodType(normalize, norm)
+        new, own = partial(numbers, normalize), partial(numbers, type(norm).forward)
+        if type(norm).__name__.endswith("RMSNorm") and agree(new, own, norm):
+            norm.forward = MethodType(normalize, norm)
 
 
 def normalize(norm, hidden: torch.Tensor) -> torch.Tensor:

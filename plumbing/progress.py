@@ -12,14 +12,13 @@ class Console:
     """A run's plan, progress and end, as rank 0 prints them."""
 
     def __init__(self, run: RunDir, start: int, policy: nn.Module, n_train: int, n_val: int):
-        c, n = run.config, run.layout
+        c, n, device = run.config, run.layout, run.layout.device.type
         self.run, self.silent = run, n.rank > 0
         P, G = c.prompts_per_step, c.group_size
-        ranks = f"{n.n_students} student" + (f" + {n.n_teachers} teacher" if n.n_teachers else "")
         parameters = sum(p.numel() for p in policy.parameters())
         plan = (
             f"Goldilocks RL: preset {c.preset}, sampler {c.sampler}, loss {c.loss}, seed {c.seed}\n"
-            f"  ranks    {n.world} = {ranks}, {n.device.type}\n"
+            f"  ranks    {n.world} = {n.n_students} student + {n.n_teachers} teacher, {device}\n"
             f"  batch    {P} prompts x {G} = {P * G}, {P * G // n.n_students} a student rank\n"
             f"  student  {c.model}, {parameters / 1e6:,.2f} M parameters\n"
             f"  teacher  {c.teacher_model or 'none'}\n"

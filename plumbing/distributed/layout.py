@@ -38,7 +38,6 @@ class Layout:
             remedy = f"use --prompts_per_step {nearest}, or another number of ranks"
             raise ValueError(f"{rows} cannot be shared equally by {n} student ranks: {remedy}")
         self.is_teacher = self.rank >= self.n_students
-        self.role = "teacher" if self.is_teacher else "student"
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
         self.device = self._pick_device(config.device)
         self.stopping = False  # whether this rank has received SIGTERM or Ctrl-C
@@ -82,17 +81,16 @@ class Layout:
         self.store = store
         settings = {"timeout": timeout, "store": store}
         dist.init_process_group(backend, rank=self.rank, world_size=self.world, **settings)
-        ranks = list(range(self.world))
-        roles = filter(None, (ranks[: self.n_students], ranks[self.n_students :]))
-        self.group, _ = dist.new_subgroups_by_enumeration([*roles], timeout)
+        roles = range(self.n_students), range(self.n_students, self.world)
+        self.group, _ = dist.new_subgroups_by_enumeration([[*r] for r in roles if r], timeout)
         self.mesh = DeviceMesh.from_group(self.group, self.device.type)
 
     def shard(self, model: nn.Module, float32=(), units: int | None = None) -> None:
         """Apply FSDP2 over this role's ranks: float32 weights and reduction, bf16 compute on GPUs.
 
         Decoder layers form `units` units, or one each; the rest (embedding, norm, head) another. A
-        unit costs host time, and memory for its gradients. Modules listed in `float32` compute in
-        float32. A single CPU rank has nothing to shard or cast: its model stays as it is."""
+        unit costs host time, and memory for its gradients. Modules in `float32` compute in float32.
+        A single CPU rank has nothing to shard or cast."""
         if dist.get_world_size(self.group) == 1 and self.device.type == "cpu":
             return
         layers = next([*m] for m in model.modules() if isinstance(m, nn.ModuleList))  # outermost

@@ -16,8 +16,7 @@ from torch.multiprocessing import _prctl_pr_set_pdeathsig
 from plumbing.distributed.layout import Layout
 from plumbing.errors import Fault, RunError, first_lines, print_error
 
-# In gloo's messages and NCCL's.
-PEER_GONE = ("gloo/transport", "caused pair closure")
+PEER_GONE = ("gloo/transport", "caused pair closure")  # in gloo's messages, and NCCL's
 PEER_GONE += ("closed by peer", "reset by peer", "remote process exiting")
 
 
@@ -82,7 +81,8 @@ def report(layout: Layout, error: Exception) -> int:
         )
     known = isinstance(error, RunError)
     if not known:  # before the store is used, which may be hard to reach
-        print(f"error on rank {layout.rank} ({layout.role}):", file=sys.stderr)
+        role = "teacher" if layout.is_teacher else "student"
+        print(f"error on rank {layout.rank} ({role}):", file=sys.stderr)
         traceback.print_exception(error)
         sys.stderr.flush()
     prints = layout.first  # without a store one rank of each role prints
