@@ -227,7 +227,7 @@ def decode(
 
     input_ids are the distinct prompts, left-padded; row b continues prompt prompt_B[b]. Token t is
     where the cumulative probability passes uniform_B_T[b, t], or without do_sample the most likely
-    token. Returns tokens (B, T) and log-probs (B, T) in float32, also after a row's stop token.
+    token. Returns tokens (B, T) and log-probs (B, T) in float32; the caller cuts at stop tokens.
 
     The cache grows by a block of tokens at a time, or with `varlen`, where unused slots cost
     nothing, at once. When it grows, or a quarter of its rows are left, it is copied without the
@@ -306,7 +306,7 @@ class Policy(nn.Module):
 
     def forward(self, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute logp, entropy (N,) of the response tokens, row after row. Padding comes after
-        every real token, so the causal mask alone hides it; cu_seqlens keep packed rows apart."""
+        every real token, so the causal mask hides it; cu_seqlens or positions part packed rows."""
         hidden_B_T_D = self.lm.base_model(
             batch.ids_B_T, position_ids=batch.position_1_T, use_cache=False, **batch.cu_seqlens
         ).last_hidden_state
@@ -326,8 +326,8 @@ class Policy(nn.Module):
 def check_model(name: str, tokens: int) -> None:
     """Raise ValueError, in one line, unless Generator and Policy are right for the model `name`.
 
-    Beyond check_directory's conditions it must attend to whole rows of `tokens` tokens, have an end
-    token, and give the same log-probs in Generator and Policy as by its own attention and head."""
+    Beyond check_directory's conditions it must attend to whole rows of `tokens` tokens, generate,
+    have an end token, and give Generator and Policy the log-probs of its own attention and head."""
     lm, tokenizer = check_directory(name, tokens, AutoModelForCausalLM)
     if tokens > (window := getattr(lm.config, "sliding_window", None) or tokens):
         limit = f"attends to the last {window} tokens only"

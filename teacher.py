@@ -2,8 +2,8 @@
 
     f_φ(q) = 0.5 · σ(wᵀ MeanPool(Embed(q)) + b)        Section 4.2
 
-It learns online from the student's outcomes (Alg. 2). All teacher ranks make the same calls, with
-the messages of plumbing/distributed/channel.py: they share the rows of each batch.
+It learns online from the student's outcomes (Alg. 2). All teacher ranks receive the same messages
+(plumbing/distributed/channel.py), make the same calls, and share the rows of each batch.
 """
 
 import math
@@ -277,13 +277,14 @@ class Teacher:
         weights = {name: whole(tensor).cpu().contiguous() for name, tensor in state}
         if self.rank:
             return
-        for stem in [name.removesuffix(".A") for name in weights if name.endswith(".A")]:
-            A, B = weights.pop(f"{stem}.A"), weights.pop(f"{stem}.B")
-            scale, name = self.model.get_submodule(stem).scale, f"{stem}.base.weight"
-            weights[name] = weights[name] + scale * B @ A
+        for stem, layer in self.model.named_modules():
+            if isinstance(layer, LoRALinear):
+                A, B = weights.pop(f"{stem}.A"), weights.pop(f"{stem}.B")
+                weights[f"{stem}.weight"] = weights.pop(f"{stem}.base.weight") + layer.scale * B @ A
+                if layer.base.bias is not None:
+                    weights[f"{stem}.bias"] = weights.pop(f"{stem}.base.bias")
         head = {name: weights.pop(name) for name in ("head.weight", "head.bias")}
-        names = {name: name.removeprefix("backbone.").replace(".base.", ".") for name in weights}
-        backbone = {names[name]: weight for name, weight in weights.items()}
+        backbone = {name.removeprefix("backbone."): weight for name, weight in weights.items()}
         # Not the model's save_pretrained, which writes on global rank 0 only: that is a student.
         (folder / "backbone").mkdir(parents=True, exist_ok=True)
         save_file(backbone, folder / "backbone" / "model.safetensors", metadata={"format": "pt"})

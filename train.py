@@ -179,8 +179,8 @@ class Student:
             rollouts = self.generator.generate([prompt[i] for i in own_B], temperature, *limits)
             rollouts.problems = own_B
         with watch("verify_s"):
-            ids = rollouts.completion_ids
-            texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+            decode = self.tokenizer.decode  # batch_decode([]) would return [""]
+            texts = [decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
             verdicts = self.verifier.grade(texts, *problems.golds(own_B, bool(c.reward)))
             golds = problems.golds(list(prompt), bool(c.reward))
             verifiable = dict(zip(prompt, self.verifier.check_golds(*golds, problems), strict=True))

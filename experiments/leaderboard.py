@@ -80,13 +80,6 @@ ENTRIES = {  # in the order of comparison
 }
 
 
-def devices(name: str) -> float:
-    """Return the devices of an entry, or of FILE.py:CLASS, relative to uniform's."""
-    if name in ENTRIES:
-        return ENTRIES[name].devices
-    return 4 / 3 if ".py" in name and find_sampler(name).uses_teacher else 1.0
-
-
 def folder(out: Path, task: str) -> Path:
     """Return the folder of a task's data and base model."""
     return ROOT / "demo" if task == "demo" else out / "tasks" / task
@@ -184,9 +177,9 @@ def compare(method: pd.DataFrame, base: pd.DataFrame) -> tuple[float, tuple, tup
     return difference_S_V.mean(), tuple(test.confidence_interval()), both, test.pvalue
 
 
-def standings(rows: pd.DataFrame, task: str, against: str) -> pd.DataFrame:
+def standings(rows: pd.DataFrame, task: str, against: str, entries=ENTRIES) -> pd.DataFrame:
     """Compare each sampler of a task with one of them, the best first; holm: p by Holm's method;
-    charged: the gain where Entry.devices reduce the budget."""
+    charged: the gain where the devices of `entries` reduce the budget."""
     parts = dict(list(rows[rows.task == task].groupby("sampler")))
     base, lines = right(parts[against]), []
     seconds = parts[against].cpu_seconds.mean()
@@ -199,8 +192,9 @@ def standings(rows: pd.DataFrame, task: str, against: str) -> pd.DataFrame:
         if name != against and len(scores.index.intersection(base.index)) > 1:
             columns = ("gain", "seeds_95", "both_95", "p")
             line |= dict(zip(columns, compare(scores, base), strict=True))
-            one, other = (charged(parts[each], devices(each)) for each in (name, against))
-            line["charged"] = (one - other).mean()
+            if {name, against} <= {*entries}:
+                budgets = (charged(parts[each], entries[each].devices) for each in (name, against))
+                line["charged"] = np.subtract(*budgets).mean()
         lines.append(line)
     table = pd.DataFrame(lines).sort_values("accuracy", ascending=False, ignore_index=True)
     ordered = table.p.dropna().sort_values()
@@ -217,7 +211,7 @@ def show(task: str, table: pd.DataFrame, against: str) -> str:
         if np.isfinite(row.gain):
             line += [f"{row.gain:+.1f} ({row.seeds_95[0]:+.1f} to {row.seeds_95[1]:+.1f})"]
             line += [f"{row.both_95[0]:+.1f} to {row.both_95[1]:+.1f}", f"{row.holm:.3f}"]
-            line += [f"{row.charged:+.1f}"]
+            line += [f"{row.charged:+.1f}" if np.isfinite(row.charged) else "–"]
         lines.append([*line, *["–"] * (10 - len(line))])
     header = ["sampler", "seeds", "accuracy", "dead", "updates", "time", f"gain over {against}"]
     header += ["over seeds and problems", "p (Holm)", "gain with devices charged"]
@@ -246,21 +240,23 @@ def main(argv=None) -> None:
     add("samplers", nargs="*", metavar="FILE.py:CLASS", help="more samplers")
     add("--completions", type=count, default=192, help="of one step of theirs (%(default)s)")
     add("--only", nargs="*", choices=ENTRIES, default=list(ENTRIES), help="entries to run (all)")
-    add("--flags", default="", help="more flags of train.py; needs its own --out and --csv")
+    add("--flags", default="", help="more flags of train.py, with --out and --csv of their own")
     add("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="to run (all)")
-    add("--seeds", type=count, default=12, help="a task, its first ones (%(default)s)")
+    add("--seeds", type=count, default=12, help="seeds of a task, the first ones (%(default)s)")
     add("--against", default="uniform", help="sampler to compare with (%(default)s)")
     add("--out", type=Path, default=Path("runs/leaderboard"), help="folder of runs (%(default)s)")
     add("--csv", type=Path, default=CSV, help="scores, read and appended to (%(default)s)")
     add("--jobs", type=count, default=2, help="runs at a time, one thread each (%(default)s)")
     add("--minutes", type=float, default=600, help="start no run after (%(default)s); 0: report")
     args = parser.parse_args(argv)
-    added = {spec: Entry(f"--sampler {spec}", args.completions) for spec in args.samplers}
-    entries, out = {name: ENTRIES[name] for name in args.only} | added, args.out
+    out, entries = args.out, {name: ENTRIES[name] for name in args.only}
     out.mkdir(parents=True, exist_ok=True)
     with analysis.one_line("leaderboard", Timeout), FileLock(out / "lock", timeout=0):
-        if args.flags and args.csv == CSV:
+        if args.flags and args.csv.resolve() == CSV:
             raise InputError("--flags: add --csv and --out, for scores and runs of their own")
+        for spec in args.samplers:
+            devices = 4 / 3 if find_sampler(spec).uses_teacher else 1.0
+            entries[spec] = Entry(f"--sampler {spec}", args.completions, devices)
         names = ["task", "sampler", "seed"]
         done = pd.read_csv(args.csv) if args.csv.exists() else pd.DataFrame(columns=names)
         known = set(done[names].itertuples(index=False, name=None))
@@ -280,7 +276,10 @@ def main(argv=None) -> None:
             list(pool.map(partial(run_one, out, args.csv, end), jobs))
         rows = pd.read_csv(args.csv, dtype={"right": str})
         judged = [task for task in TASKS if task in set(rows.task[rows.sampler == args.against])]
-        tables = {task: standings(rows, task, args.against) for task in judged}
+        if not judged:
+            raise InputError(f"--against {args.against}: {args.csv} has no rows of it")
+        entries = ENTRIES | entries
+        tables = {task: standings(rows, task, args.against, entries) for task in judged}
         print(*(show(task, table, args.against) for task, table in tables.items()), sep="\n")
         draw(tables, args.against).savefig(args.csv.with_suffix(".png"), dpi=120)
 

@@ -1,4 +1,4 @@
-"""The paper's target √(p(1-p)), whatever divides the advantages: `--advantage_std none`, `mean`."""
+"""The paper's target √(p(1-p)), also where `--advantage_std` is none or mean."""
 
 from sampler import Goldilocks, utility_target
 

@@ -96,7 +96,7 @@ def pack(
     rows: Iterable[int], tokens_B: list[int], max_tokens: int, shortest=0.0, packed=False
 ) -> list[list[int]]:
     """Cut rows, longest first, into micro-batches of at most `max_tokens` tokens, or of one row.
-    Unless `packed`, padding counts as tokens, and no row is below `shortest` of the longest one."""
+    Unless `packed`, padding counts as tokens, and no row is below `shortest` times the longest."""
     batches, longest, used = [], 0, 0  # the last batch's longest row and number of tokens
     for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):
         needed = tokens_B[b] if packed else longest

@@ -44,8 +44,8 @@ def save(
 ) -> None:
     """Write checkpoint `step` of the run directory `run`; delete all but the newest `keep`.
 
-    All ranks call it. state: the sampler's, None on ranks without one. replicas: values by name.
-    Raises Fault if ranks have different replicas, or the checkpoint cannot be written."""
+    All ranks call it. state: the sampler's, None on ranks without a sampler. replicas: values by
+    name. Raises Fault if they differ between ranks, or the checkpoint cannot be written."""
     final = directory(run, step)
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
     if state is not None:

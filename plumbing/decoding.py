@@ -206,7 +206,7 @@ def fusions(lm: PreTrainedModel) -> AbstractContextManager:
 
 def fuse_norms(model: torch.nn.Module) -> None:
     """Let RMS norms call torch's fused kernel, in place, where it computes the same output and, if
-    the model is trained, gradient: 3 launches instead of 26 for forward and backward."""
+    the model is trained, gradient of the input: 3 launches instead of 26."""
     trained = any(p.requires_grad for p in model.parameters())
 
     def numbers(forward, norm) -> tuple[torch.Tensor, ...]:

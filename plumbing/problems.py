@@ -71,7 +71,7 @@ class Problems:
 
     def golds(self, indices: list[int], extras: bool) -> tuple[list[str], list[dict] | None]:
         """Return the answers to some problems and, if asked for, the other arguments of verl's
-        reward functions: data_source, as text, and extra_info, None if there is no such column."""
+        reward functions: data_source and extra_info, "" and None if there is no such column."""
         rows = {i: self.rows[int(i)] for i in dict.fromkeys(indices)}  # a group repeats its problem
         answers = [str(rows[i]["expected_answer"]) for i in indices]
         if not extras:
@@ -125,9 +125,8 @@ def prepare_missing(paths: list[str]) -> None:
 
 
 def check_data(config, needed: int) -> None:
-    """Prepare data files that are missing; check that both can be read and that the training file
-    has `needed` problems, as many as one step draws. Prints a note if the two share problems.
-    Raises InputError or OSError."""
+    """Prepare missing data files; check that both can be read and that the training file has the
+    problems of one step, `needed`. Prints a note if they share some. Raises InputError, OSError."""
     prepare_missing([config.train_data, config.val_data])
     train, val = Problems(config.train_data), Problems(config.val_data)
     if config.column:

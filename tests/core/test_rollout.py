@@ -186,8 +186,7 @@ SOME = [[7, 0, 3], [5], [11, 1, 2, 4], [6, 10, 8, 9]]
 
 
 def forward_backward(policy, rollouts, batches, packed, pad_id=PAD) -> list[torch.Tensor]:
-    """Return log-prob and entropy of each response token, by row, and the gradient of a sum of
-    both."""
+    """Return log-prob and entropy of each response token, by row, and the gradient of their sum."""
     policy.zero_grad()
     columns = []
     for rows in batches:
@@ -203,8 +202,7 @@ def forward_backward(policy, rollouts, batches, packed, pad_id=PAD) -> list[torc
 
 @every_family
 def test_packing_and_padding_change_no_gradient(tiny_family, uneven, family):
-    """SDPA keeps packed rows apart by positions. tests/gpu/ has flash-attn, test_batches.py its
-    arguments."""
+    """SDPA keeps packed rows apart by positions. tests/gpu/ has flash-attn."""
     policy = Policy.load(str(tiny_family(family)), CPU).double()
     assert not policy.packed
     expected = forward_backward(policy, uneven, WHOLE, packed=False)

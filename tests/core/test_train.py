@@ -102,6 +102,11 @@ def test_a_rollout_earns_nothing_where_the_reference_answer_is_unverifiable():
     # With seeds of 32 bits, two of 20,000 steps would share random numbers in one run of 22.
     assert student.generator.generate.call_args.args[3] > 2**40
 
+    student.layout.share.return_value, student.generator.generate.return_value = (0, []), Rollouts()
+    student.verifier.grade.return_value = student.verifier.check_golds.return_value = []
+    train.Student.rollout(student, problems, [], 1.0, (1, 7, 1), Stopwatch())
+    assert student.verifier.grade.call_args.args[0] == []  # a rank may have no rows
+
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, halfway):

@@ -66,7 +66,7 @@ def test_standings_multiply_p_by_holm(monkeypatch):
 def test_a_rerun_starts_what_the_csv_lacks_and_takes_a_file(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(lb, "execute", run := Mock(return_value=(1, 0.0)))
     monkeypatch.setattr(lb, "ENTRIES", {name: lb.ENTRIES[name] for name in ("uniform", "SPEED")})
-    done = scores(uniform=["50"] * 12, SPEED=["55"] * 10 + ["50"])
+    done = scores(uniform=["50"] * 11, SPEED=["55"] * 10 + ["50"])
     csv, mine = tmp_path / "scores.csv", tmp_path / "mine.py"
     done.assign(seed=done.seed + 20).to_csv(csv, index=False)
     mine.write_text("from sampler import Goldilocks\nclass Mine(Goldilocks): ...\n")
@@ -74,9 +74,10 @@ def test_a_rerun_starts_what_the_csv_lacks_and_takes_a_file(tmp_path, monkeypatc
     flags = ["--completions", "384", "--only", "SPEED", "--flags=--clip_low 0.1", *files]
     lb.main([f"{mine}:Mine", *flags])
     speed, *own = sorted((call.args[0] for call in run.call_args_list), key=len)
-    assert {"speed", "31", "--clip_low"} <= {*speed} and len(own) == 12
-    assert all({f"{mine}:Mine", "60", "--teacher_model"} <= {*line} for line in own)  # 60 steps
+    assert {"speed", "31"} <= {*speed} and len(own) == 12
+    wanted = {f"{mine}:Mine", "60", "--teacher_model", "--clip_low"}  # 60 steps
+    assert all(wanted <= {*line} for line in own)
     assert "| SPEED | 11 | 95.5% |" in capsys.readouterr().out
     assert csv.with_suffix(".png").exists() and len(pd.read_csv(csv)) == len(done)
     lb.main(["--minutes", "0", *files])
-    assert run.call_count == 13 and lb.devices(f"{mine}:Mine") == 4 / 3
+    assert run.call_count == 13  # no more

@@ -74,8 +74,7 @@ for name in ("train.jsonl", "val.jsonl"):
 
 
 def test_missing_default_data_are_prepared_once_or_end_the_run(tmp_path, monkeypatch, capfd):
-    """In the working directory, whose own prepare_data is not run; a failure comes after the error
-    of its command."""
+    """In the working directory, whose own prepare_data is not run; its error comes first."""
     for folder, code in {"repository": COMMAND, "work": "raise SystemExit('wrong')"}.items():
         (tmp_path / folder / "scripts").mkdir(parents=True)
         (tmp_path / folder / "scripts/__init__.py").touch()

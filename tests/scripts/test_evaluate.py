@@ -31,8 +31,7 @@ def test_summary_by_hand():
 
 
 def test_a_runs_student_has_the_runs_accuracy(tmp_path, halfway, capsys):
-    """The same verdict for every problem. Four ranks of three rows made the run, so that groups of
-    four straddle ranks."""
+    """The same verdict for every problem. Groups of four straddled its ranks of three rows."""
     run, out, few = tmp_path / "run", tmp_path / "verdicts.jsonl", ("--max_completion_tokens", 32)
     flags = ("--sampler", "uniform", "--steps", 2, "--prompts_per_step", 3, *few)
     argv = ranks.command(run, *flags, "--verify_workers", 1, model=ranks.DEMO, data=halfway)

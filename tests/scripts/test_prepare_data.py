@@ -83,8 +83,7 @@ USABLE_ROWS = {"what is 1+1?": 4, "find x.": 3, "area?": 1, "half?": 1}
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_row_of_a_table_is_written_or_counted_and_ranked(seed, tmp_path, copy):
-    """By SHA-256 of seed and normalised text. --keep_repeats writes every usable row to train on,
-    and no validation problem."""
+    """By SHA-256 of seed and normalised text; --keep_repeats writes every usable training row."""
     manifest, train, val = run(copy, tmp_path / "out", f"--val_size 1 --seed {seed}")
     texts = [normalise(row["problem"]) for row in val + train]
     ranked = sorted(USABLE_ROWS, key=lambda x: hashlib.sha256(f"{seed}\n{x}".encode()).digest())
