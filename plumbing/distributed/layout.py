@@ -38,6 +38,7 @@ class Layout:
             remedy = f"use --prompts_per_step {nearest}, or another number of ranks"
             raise ValueError(f"{rows} cannot be shared equally by {n} student ranks: {remedy}")
         self.is_teacher = self.rank >= self.n_students
+        self.role = "teacher" if self.is_teacher else "student"
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
         self.device = self._pick_device(config.device)
         self.stopping = False  # whether this rank has received SIGTERM or Ctrl-C

@@ -81,8 +81,7 @@ def report(layout: Layout, error: Exception) -> int:
         )
     known = isinstance(error, RunError)
     if not known:  # before the store is used, which may be hard to reach
-        role = "teacher" if layout.is_teacher else "student"
-        print(f"error on rank {layout.rank} ({role}):", file=sys.stderr)
+        print(f"error on rank {layout.rank} ({layout.role}):", file=sys.stderr)
         traceback.print_exception(error)
         sys.stderr.flush()
     prints = layout.first  # without a store one rank of each role prints
