@@ -77,6 +77,7 @@ ENTRIES = {  # in the order of comparison
     "headroom": Entry("--sampler headroom --epsilon 0.05", devices=4 / 3),
     "Goldilocks, frozen": Entry("--sampler goldilocks --teacher_mode frozen"),
     "frontier": Entry("--sampler frontier --candidates 16"),
+    "tagged": Entry("--sampler tagged --column topic --candidates 16"),
 }
 
 

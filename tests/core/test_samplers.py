@@ -164,6 +164,10 @@ def test_bag_of_words_by_hand_and_learns_a_word_that_decides():
         sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
     assert sampler.predict(98) == pytest.approx(0.5, abs=0.1) and sampler.predict(99) < 0.1
     assert (sampler.propose(5).index_N % 2 == 0).all()
+    tagged = make("tagged", 100, values=[*"ab"], candidates=4)  # each text is another word
+    for i in range(400):
+        tagged.observe(outcomes([i % 98], [0 if i % 2 else 8]))
+    assert (tagged.propose(5).index_N % 2 == 0).all()
 
 
 def test_embedded_by_hand(tmp_path):

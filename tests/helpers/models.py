@@ -21,8 +21,7 @@ FAMILIES = {
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
     """Make a tokenizer with one token a character, whose decoding is exact; pad and eos differ.
 
-    It is byte-level BPE without merges: transformers turns any Qwen2 tokenizer into that.
-    """
+    It is byte-level BPE without merges: transformers turns any Qwen2 tokenizer into that."""
     symbol = {" ": "Ġ", "\n": "Ċ"}  # how byte-level BPE writes them
     tokens = SPECIALS + [symbol.get(c, c) for c in CHARACTERS]
     vocab = {token: i for i, token in enumerate(tokens)}
@@ -37,8 +36,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 def save_tiny_model(folder: Path, family: str = "qwen2", **changes) -> Path:
     """Write a causal LM of about 20K random float32 parameters, its config with `changes`, and its
     tokenizer. At the usual std of 0.02 every distribution would be uniform, and a test of padding
-    or of positions could not fail.
-    """
+    or of positions could not fail."""
     tokenizer = tiny_tokenizer()
     settings = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64}
     settings |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}

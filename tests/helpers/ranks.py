@@ -42,8 +42,7 @@ def torchrun(n: int, folder: Path, command, before=lambda rank: None, machines: 
     """Run before(rank), then command(), on n forked ranks, as torchrun would.
 
     The store belongs to this process. Where a rank ends with another status than 0, the other ranks
-    of its machine get SIGTERM. conftest.py says why a forked rank can train.
-    """
+    of its machine get SIGTERM. conftest.py says why a forked rank can train."""
     port, local, fork = free_port(), n // machines, multiprocessing.get_context("fork")
     arguments = n, local, port, folder, command, before
     ranks = [fork.Process(target=_rank, args=(rank, *arguments)) for rank in range(n)]

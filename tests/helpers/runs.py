@@ -25,8 +25,7 @@ def selection(step, explored, utilities, successes, chosen=0, G=16):
 
 def make_run(folder, rows=(), selections=(), verdicts=(), **config):
     """Write a run directory. rows: of metrics.jsonl; those after step 0 get what STEP has.
-    verdicts: instead of rows, those of the validation problems at steps 0, 1, 2, ...
-    """
+    verdicts: instead of rows, those of the validation problems at steps 0, 1, 2, ..."""
     if verdicts:
         right = [sum(each) / len(each) for each in verdicts]
         rows = [*rows, *({"step": step, "val_accuracy": x} for step, x in enumerate(right))]

@@ -32,8 +32,7 @@ def words_of(html):
 def make(folder, steps=4, done=2, **config):
     """A run at step `done`: an hour a step, ten minutes an evaluation (every 2 steps).
 
-    Groups of 4 or 8. Problem 10 is never solved, 11 always, 12 half of the time.
-    """
+    Groups of 4 or 8. Problem 10 is never solved, 11 always, 12 half of the time."""
     data = folder.parent / "data.jsonl"
     problems = [{"problem": f"{i} < x & y?", "expected_answer": f"gold{i}"} for i in range(20)]
     write_lines(data, problems)
