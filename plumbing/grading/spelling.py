@@ -59,14 +59,16 @@ NOT_UNITS = """
     is to than but wrong false negative plus minus times over root squared cubed factorial mod
     modulo log sin cos tan sine cosine tangent logarithm ish half halves third quarter fifth eighth
     ninth double twice dozen score hundred thousand bn mil lakh crore zero one two three four five
-    six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety"""
+    six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety
+    """
 NOT_UNITS = {word + ending for word in NOT_UNITS.split() for ending in ("", "s", "th")}
 _NUMERAL = re.compile(r"(?!mon)\w+ths|\w+(?:ie|lf)th|\w+(?:teen|illion)(?:s|th)?")
 # Units that are compared (5 cm is not 5 m), each with its spellings. Other units are ignored.
 UNITS = """
     mm,millimeter,millimetre cm,centimeter,centimetre m,meter,metre km,kilometer,kilometre
     in,inch,inche ft,foot,feet yd,yard mi,mile g,gram kg,kilogram s,sec,second min,minute h,hr,hour
-    day week month year cent dollar,$ euro am pm degree,° radian,rad %"""
+    day week month year cent dollar,$ euro am pm degree,° radian,rad %
+    """
 UNITS = {name: names for names in UNITS.split() for name in names.split(",")}
 
 _TEXT = r"\\text ?\{ ?[A-Za-z](?:[A-Za-z/. -]|\^(?:-?[123]|\{-?[123]\}))*\}"
