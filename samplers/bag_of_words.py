@@ -26,7 +26,11 @@ class BagOfWords(Pooled):
     def words(self, index: int) -> np.ndarray:
         """Return the entries of w that a problem has."""
         words = re.findall(r"\w+|[^\w\s]", self.problems.question(index).lower())
-        return np.unique([zlib.crc32(word.encode()) % len(self.weight_V) for word in words])
+        return np.unique([self.entry(word) for word in words])
+
+    def entry(self, word: str) -> int:
+        """Return the entry of w that a word has."""
+        return zlib.crc32(word.encode()) % len(self.weight_V)
 
     def predict(self, index: int) -> float:
         """Compute p."""

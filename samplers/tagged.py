@@ -1,7 +1,5 @@
 """Frontier that also reads --column, as one more word of each problem."""
 
-import zlib
-
 import numpy as np
 
 from sampler import Context
@@ -17,9 +15,7 @@ class Tagged(Frontier):
     def __init__(self, context: Context):
         super().__init__(context)
         values, self.value = self.problems.column(context.config.column)
-        self.tag_C = [
-            zlib.crc32(f"column {value}".encode()) % len(self.weight_V) for value in values
-        ]
+        self.tag_C = [self.entry(f"column {value}") for value in values]
 
     def words(self, index: int) -> np.ndarray:
         return np.union1d(super().words(index), self.tag_C[self.value[index]])

@@ -42,8 +42,8 @@ def outcomes(index, successes, G=16, step=1) -> s.Outcomes:
 
 
 def take_step(sampler, n, solve, step=1):
-    """Take all rounds of a step, of 16 completions or the sampler's number. solve(index_N,
-    G_N) counts the right ones. Returns the rounds' proposals and the step's outcomes."""
+    """Take all rounds of a step, of 16 completions or the sampler's number. solve(index_N, G_N)
+    counts the right ones. Returns the rounds' proposals and the step's outcomes."""
     rounds, groups = [], {}
     while not rounds or rounds[-1].again:
         rounds.append(sampler.propose(n))

@@ -21,7 +21,7 @@ def rewards(folder, *values, accuracy, seed=0):
 
 
 def test_means_over_two_runs(tmp_path):
-    """Accuracy as measured, reward smoothed, the mean over common steps, each run; no gap."""
+    """Accuracy as measured, reward smoothed, mean over common steps, each run; no empty panel."""
     first = rewards(tmp_path / "0", 1, 2, 0, accuracy=0.1)
     panels = drawn(first, rewards(tmp_path / "1", 1, 4, accuracy=0.3, seed=1))
     accuracy = [line.get_ydata().tolist() for line in panels["Validation accuracy"].lines]
