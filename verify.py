@@ -3,8 +3,8 @@ r"""Grade completions: does the last \boxed{} state the reference answer, the "g
 The comparison is strict on purpose: the student learns whatever earns a wrong 1, while a wrong 0
 only slows learning. `compare` has four stages, the first three of them in plumbing/grading:
 
-1. Spelling: units are removed, and both texts get one canonical spelling. A unit may be left out
-   but not replaced: "5 cm" is right for "5", wrong for "5 m".
+1. Spelling: units are removed, and both texts get one canonical spelling. A unit, or the base of
+   52_8, may be left out but not replaced: "5 cm" is right for "5", wrong for "5 m".
 2. Structure: lists, sets, tuples, intervals, matrices, ratios and relations are split into parts.
    Gold and answer must have the same brackets, names and number of parts, and equal parts.
    Every "=" in the answer must be true.
@@ -15,10 +15,9 @@ only slows learning. `compare` has four stages, the first three of them in plumb
    math-verify. Alone it is too generous: it solves equations, so that repeating the question earns
    1, and it accepts 1/2^99 for 1/2^98, "5 6" for 11 and 1=2=5 for 5.
 
-Accepted: "2, 1" for "1, 2", as the text does not show whether order matters; 3·4, 6! or a binomial
-coefficient for its value, so that a question which is only such a term can be copied into the box.
-Rejected: right answers in rare spellings, such as sin 30° in degrees, {x | x>3}, a zero hidden in
-roots, the real root of -8, and formulas that are long, deeply nested or have huge values.
+Accepted: "2, 1" for "1, 2", as order may not matter; 3·4, 6! or a binomial coefficient for its
+value, even if the question is that term. Rejected: right answers in rare spellings, such as sin 30°
+in degrees, {x | x>3}, a zero hidden in roots, and formulas that are long, nested or huge.
 
 `Verifier` calls `compare`, or a custom reward, in worker processes (`python verify.py --worker`).
 """

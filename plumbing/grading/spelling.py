@@ -26,8 +26,8 @@ SYNONYMS = {
     ">": "gt",
     "∈": "in",
     "∪": "cup",
-    "±": "pm",
-    "∞": "infty",
+    "±": "pm +/-",
+    "∞": "infty inf infinity",
     "≈": "approx",
     "°": "circ degree",
     "¬": "not neg lnot",
@@ -98,9 +98,10 @@ BEFORE_UNITS = {
     "12. -> 12": (r"\\+ ?$|(?<=[\w)\]}%°]) ?\.(?=(?: ?\})? ?$)", ""),
     r"1 \\[4pt] 2 -> 1 \\ 2": (r"\\\\ ?\[[\d.]+ ?\w\w\]", r"\\\\"),
     r"\mathbb{R} -> (-∞,∞)": (r"\\mathbb ?\{?R\}?(?![\w^])", "(-∞,∞)"),
+    r"pi -> \pi": (r"(?<![a-zA-Z\\])(sqrt|pi|sin|cos|tan|ln|log|inf(?:inity)?)(?![a-z])", r"\\\1"),
     r"\color{red}{5} -> {5}": (r"^ ?\\(?:text)?color ?\{\w+\}", ""),
     r"\left\{x \geq \dfrac{1}{2}\right\} ->  ⦃x ≥ \frac{1}{2} ⦄": (
-        r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\*\*|∅|\.\.\.|\{:\}",
+        r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\+/-|\*\*|∅|\.\.\.|\{:\}",
         lambda command: COMMANDS.get(command[1] or command[0], command[0]),
     ),
     "a  b -> a b": (r" +", " "),
@@ -181,4 +182,6 @@ def canonicalize(text: str) -> tuple[str, frozenset[tuple[str, str]]]:
     text = _UNIT.sub(remove_unit, text)
     for pattern, replacement in AFTER_UNITS.values():
         text = re.sub(pattern, replacement, text)
+    if numeral := re.fullmatch(r"(\d+)_\{(\d+)\}", text):  # of another base, which acts as a unit
+        text, units = numeral[1], units | {("base", numeral[2])}
     return text, frozenset(units)

@@ -84,8 +84,10 @@ def _bracketed(text: str) -> Structure | None:
 
 
 def _list(text: str) -> Structure | None:
-    """A list: "1,2" -> list 1, 2; "1±2" -> list 1+2, 1+-2."""
-    parts = split(text, ",;")[::2]
+    """A list: "1,2" -> list 1, 2; "1±2" -> list 1+2, 1+-2; "1,2;3,4" -> list (1,2), (3,4)."""
+    parts, groups = split(text, ",;")[::2], split(text, ";")[::2]
+    if len(groups) > 1 and all(len(split(group, ",")) > 1 for group in groups):
+        parts = [f"({group})" for group in groups]
     if len(parts) > 1 or "±" in text:
         return _collection("list", parts)
 

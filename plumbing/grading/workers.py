@@ -113,8 +113,7 @@ class WorkerPool:
 
         A job whose worker died is tried once more after all others, alone and in a new worker. If
         MAX_TIMEOUTS jobs time out twice, the others keep their first `timeout`. So n jobs take at
-        most n / size + MAX_TIMEOUTS attempts of cpu_seconds, each with the start of a worker: with
-        48 jobs, 4 workers, 3 s and a start of 1 s, 64 s. Jobs that sleep may use wall_seconds."""
+        most n / size + MAX_TIMEOUTS attempts, each with the start of a worker."""
         if not self.workers:
             raise RuntimeError("the workers are not running: start them, or use `with`")
         with contextlib.ExitStack() as on_error:

@@ -29,11 +29,14 @@ RIGHT = table(r"""
 5   5\ \text{kg} \cdot \text{m}/\text{s}^2   5\ \mathrm{m\,s^{-1}}   5\ \mathrm{m} \mathrm{s}^{-1}
 (-\infty,0) \cup (0,\infty)   \mathbb{R} \setminus \{0\}
 \pm 4   4, -4
-(-\infty, 0) \cup (1, \infty)   x < 0 \text{ or } x > 1
-\sqrt{8}   2\sqrt{2} \approx 2.83
+(-\infty, 0) \cup (1, \infty)   x < 0 \text{ or } x > 1   (-inf, 0) \cup (1, infinity)
+\sqrt{8}   2\sqrt{2} \approx 2.83   2sqrt(2)   2*sqrt(2)
 \begin{pmatrix} 1 \\ 2 \end{pmatrix}   \left(\begin{array}{c} 1 \\[4pt] 2 \end{array}\right)
 x+y < 3   -2x-2y > -6
 x=3, y=4   y=4, x=3
+p=5,q=2;p=7,q=2   (7,2),(5,2)   p=7,q=2;p=5,q=2
+52_8   52   52_{8}
+1 \pm 12\pi   1 +/- 12pi   1+12*pi, 1-12pi
 no   no   No   \text{No.}
 864 \mbox{ inches}^2   864 square inches
 0.1\overline{6}   1/6
@@ -65,7 +68,7 @@ WRONG = table(r"""
 30   5 6   \underline{5}6
 2,3   \{2,3\} \cup \{4\}
 x=5   2x+3=13
-13   2x+3=13   12th
+13   2x+3=13   12th   13^{th}+1   13^{t}
 x > 3   2x+1 > 7   x = x > 3
 10   10 \text{ k}   10 \text{ lakh}   10 twelfths   10 \text{ twentieth}
 -2   \begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}
@@ -80,15 +83,13 @@ B   A, B, C, D   B \text{ C}
 15 \mbox{ cm}^2   15 \text{ cm}
 3{:}30 \text{ p.m.}   3{:}30 \text{ a.m.}
 \frac{1}{23}   \frac123
-25   2₅
-2100   2, 100
+52_8   42   52_9   52_{8}+1
+2100   2, 100   2₁₀₀
 x_{12}   x_12
 \mathbb{R}   \mathbb{R}^2
 no   on   \text{yes}
 x   [x]
 [x]   x
-12   12^{th}+1   12^{t}
-2st   2
 D   (E) (2,0)   (D) or (E)   (D), (E)   (D) E   (A) (D)   (D)+1   (D) - 5   (D)/2
 (2,0)   (D) (2,0)
 36 km/h   36 \text{ m/s}   36 km/s
@@ -97,6 +98,7 @@ D   (E) (2,0)   (D) or (E)   (D), (E)   (D) E   (A) (D)   (D)+1   (D) - 5   (D)/
 \$25   25 km   25 \text{ km}
 30^\circ   30 \text{ radians}
 x=1, y=2   2, 1
+p=5,q=2;p=7,q=3   (5,3),(7,2)   p=5,q=3;p=7,q=2
 y=2x   x=2
 \frac{\sqrt{3}}{3}   \frac{\sqrt{3}}{3} \approx 0.578
 """)
