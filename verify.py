@@ -40,7 +40,7 @@ from plumbing.grading.values import TRIALS, equal_values, is_arithmetic, is_roun
 from plumbing.grading.workers import WorkerPool, serve
 
 _POSSIBLE_FLOOR = re.compile(r"(?<!\\sqrt)\[[^\]]*[a-zA-Z]")  # [x] in a gold
-_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|log|ln)")
+_FUNCTION = re.compile(r"\\(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)")
 MIN_GOLDS = 16  # if none of so many earns 1, the custom reward expects another format
 MAX_ANSWER = 2000  # characters; longer boxes are not parsed (status too_long)
 STATUSES = ("correct", "wrong", "no_box", "too_long", "timeout", "memory", "crash")

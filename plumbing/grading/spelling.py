@@ -47,7 +47,7 @@ SYNONYMS = {
     r"\frac": "dfrac tfrac cfrac",
     r"\binom": "dbinom tbinom",
     r"\text": "textbf textit textrm textnormal mbox mathrm mathbf operatorname",
-    " ": ", ; : > ( ) quad qquad left right big Big bigl bigr displaystyle",
+    " ": ", ; : > ( ) [ ] quad qquad left right big Big bigl bigr displaystyle",
     "": "! $ boldsymbol bm mathit mathsf underline fbox bf",
 }
 COMMANDS = {name: key for key, names in SYNONYMS.items() for name in names.split()} | {" ": " "}

@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 _LETTER = (
-    r"(?:\\(?:angle|overline|vec|sin|cos|tan)[ {]*)*"
+    r"(?:m?\\(?:angle|overline|vec|sin|cos|tan)[ {]*)*"
     r"(?:\\text\{[a-zA-Z ]+\}|\\[a-zA-Z]{2,7}|[A-Z]{2,5}|[a-zA-Z])"
     r"(?:_(?:\w|\{\w+\}))?'*(?:\([\w,]+\))?\}?"
 )

@@ -19,8 +19,8 @@ SHORT_WORDS = {"no", "on", "up", "in", "at", "by", "to", "or", "if", "of", "so"}
 # would evaluate much else: it takes 5_6 for 5 and computes \gcd(4,6).
 _ARITHMETIC = re.compile(
     r"(?![a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()|! -]|(?<=[a-zA-Z])_(?:\w|\{\w+\})|\\sqrt\[\d+\]"
-    r"|\\(?:frac|sqrt|binom|pi|sin|cos|tan|cot|sec|csc|log|ln|alpha|beta|gamma|delta|epsilon|theta"
-    r"|lambda|mu|phi|psi|omega|sigma|rho|Gamma|Delta|Theta|Lambda|Phi|Psi|Omega)(?![a-zA-Z]))+"
+    r"|\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln|alpha|beta|[gG]amma"
+    r"|[dD]elta|epsilon|[tT]heta|[lL]ambda|mu|rho|sigma|[pP](?:hi|si)|[oO]mega)(?![a-zA-Z]))+"
 )
 # Square brackets around a number or a sum group it, as in 2[3+4]; but [x] may be the floor of x.
 _GROUPING = re.compile(r"(?<!\\sqrt)\[([^\[\]a-zA-Z]*|[^\[\]]*[-+][^\[\]]*)\]")

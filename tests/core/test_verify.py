@@ -37,13 +37,14 @@ x=3, y=4   y=4, x=3
 p=5,q=2;p=7,q=2   (7,2),(5,2)   p=7,q=2;p=5,q=2
 52_8   52   52_{8}
 1 \pm 12\pi   1 +/- 12pi   1+12*pi, 1-12pi
-no   no   No   \text{No.}
+no   No   \text{No.}   \[\text{no}\]
 864 \mbox{ inches}^2   864 square inches
 0.1\overline{6}   1/6
 \log_2 3   \log_{2}(3)   \frac{\ln 3}{\ln 2}
+\arctan 2   \tan^{-1}(2)
 1e-5   0.00001   10^{-5}   1 \times 10^{-5}   1E-5
 2e - 1   2e-1
-xy   yx   x \cdot y
+xy   x \cdot y   yx
 14   2[3+4]
 D   (D) (2,0)   \text{(D)}   \textbf{(D)}\ 12   \text{(D)}\ 12   D. 5   D) 5   D: 5
 \text{(D)}   \text{D. red}
@@ -53,10 +54,9 @@ D   (D) (2,0)   \text{(D)}   \textbf{(D)}\ 12   \text{(D)}\ 12   D. 5   D) 5   D
 \frac{1}{\Delta}   \Delta^{-1}
 \frac{\binom{3}{2}\binom{4}{2}}{\binom{7}{4}}   \frac{18}{35}
 1   (2)\frac{1}{2}   \frac{4}{2}\frac{1}{2}
-\$25   25 dollars
 25 km   $25$ km
-90^\circ   90 degrees
-\$12 \text{ per hour}   12
+90^\circ   90 degrees   m\angle A = 90
+\$12 \text{ per hour}   12   12 dollars   12 dollars per hour
 x^2 \frac{3}{4}   \frac{3x^2}{4}
 7/2   3 1/2
 \sum_{k=1}^n k   \sum_{j=1}^{n} j
@@ -99,8 +99,8 @@ D   (E) (2,0)   (D) or (E)   (D), (E)   (D) E   (A) (D)   (D)+1   (D) - 5   (D)/
 30^\circ   30 \text{ radians}
 x=1, y=2   2, 1
 p=5,q=2;p=7,q=3   (5,3),(7,2)   p=5,q=3;p=7,q=2
-y=2x   x=2
 \frac{\sqrt{3}}{3}   \frac{\sqrt{3}}{3} \approx 0.578
+y=2x   x=2
 """)
 NUMBERS = fuzz_verifier.draw_numbers(random.Random(0))
 TEMPLATES = [(RIGHT, gold, answer) for gold, right, _ in fuzz_verifier.cases() for answer in right]
