@@ -105,7 +105,7 @@ def dead_groups(rewards_P_G: torch.Tensor) -> torch.Tensor:
 
 
 def row_weights(
-    lengths_G: torch.Tensor, P: int, loss: str, batch_tokens: int = 0, longest: int = 0
+    lengths_G: torch.Tensor, P: int, loss: str, batch_tokens: int, longest: int
 ) -> torch.Tensor:
     """Compute the weight of each response token of one of P groups, by row: (G,) float64.
 
@@ -116,8 +116,8 @@ def row_weights(
     sum:      1 / (P · G)                mean over sequences of the sum over tokens (theorem)
 
     Dead groups count in P, so that the loss of a live group does not depend on how many others are
-    dead. Groups of unlike size count alike: only then is the mean gradient that of the prompts
-    (`batch` breaks both). A row of length 0 is left out of the loss, but counts in G."""
+    dead. Groups of unlike size count alike, so that the expected gradient is the mean over prompts.
+    Neither holds for `batch`. A row of length 0 is left out of the loss, but counts in G."""
     lengths, G = lengths_G.double(), len(lengths_G)
     tokens = {
         "grpo": P * G * lengths,

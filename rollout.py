@@ -1,8 +1,8 @@
 r"""From questions to completions, and from completions to the log-probs of their tokens.
 
-`Generator` generates with Hugging Face's `generate` and the decoding loop `decode`, in training and
-in evaluation. `Policy` runs the same rows through the model again for their log-probs. train.py
-fills in the rewards of `Rollouts`, from the verifier's verdicts.
+`Generator` generates with Hugging Face's `generate` and the decoding loop `sample_tokens`, in
+training and in evaluation. `Policy` runs the same rows through the model again for their log-probs.
+train.py fills in the rewards of `Rollouts`, from the verifier's verdicts.
 """
 
 from dataclasses import dataclass, field, fields
@@ -190,7 +190,7 @@ class Generator:
                     attention_mask=mask_P_T,
                     generation_config=config,
                     synced_gpus=False,
-                    custom_generate=decode,
+                    custom_generate=sample_tokens,
                     prompt_B=torch.tensor(prompt_B, device=device),
                     uniform_B_T=torch.tensor(np.stack(uniform_B_T), device=device),
                     record=self.record,
@@ -211,7 +211,7 @@ class Generator:
         self.tokenizer.save_pretrained(folder)
 
 
-def decode(
+def sample_tokens(
     model,
     input_ids,
     logits_processor,
@@ -223,7 +223,7 @@ def decode(
     varlen,
     **model_inputs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Decode with a static key-value cache, for `generate(custom_generate=decode)`.
+    """Decode with a static key-value cache, for `generate(custom_generate=sample_tokens)`.
 
     input_ids are the distinct prompts, left-padded; row b continues prompt prompt_B[b]. Token t is
     where the cumulative probability passes uniform_B_T[b, t], or without do_sample the most likely

@@ -226,12 +226,14 @@ class Pooled(Uniform):
     `best_of_all` deals pools in the order of scores: the highest of each are the best n of all."""
 
     flags = ("candidates",)
-    epsilon = 0.0  # share of the prompts that take any candidate of their pool
+    epsilon = 0.0  # share of prompts that take any candidate of their pool; --epsilon if in `flags`
     revisits = False  # True: a problem may be trained on again at any time; there are no passes
 
     def __init__(self, context: Context):
         super().__init__(context)
         self.K = context.config.candidates
+        if "epsilon" in self.flags:
+            self.epsilon = context.config.epsilon
 
     def propose(self, n: int) -> Selections:
         pool_N_K = self.draw(n * self.K).reshape(n, self.K)
@@ -261,8 +263,7 @@ class Goldilocks(Pooled):
 
     def __init__(self, context: Context):
         super().__init__(context)
-        self.teacher, self.epsilon = context.teacher, context.config.epsilon
-        self.std = context.config.advantage_std
+        self.teacher, self.std = context.teacher, context.config.advantage_std
 
     def target(self, p_hat):
         """Return the teacher's regression target, in [0, 0.5]."""
@@ -356,7 +357,7 @@ def step_metrics(rounds: list[tuple[Selections, Outcomes]], outcomes: Outcomes) 
     floor_N = np.array(list(map(grpo.noise_floor, p_hat_N.tolist(), G_N.tolist())))
     utilities = np.concatenate([selections.utilities_N_K.ravel() for selections, _ in rounds])
     explored_N = np.concatenate([selections.explored_N for selections, _ in rounds])
-    error_N = np.concatenate([np.abs(chosen.utility_N - o.y_N) for chosen, o in rounds])
+    error_N = np.concatenate([np.abs(s.utility_N - o.y_N) for s, o in rounds])
     dead_N = np.concatenate([~o.live_N for _, o in rounds])
     predicted_N = ~np.isnan(error_N)
 

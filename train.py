@@ -63,7 +63,7 @@ class Config:
     model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or directory (Section 4.1)")
     teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher: hub id or directory (Section 4.2)")
     train_data: str = opt(f"{DATA}/train.jsonl", "JSONL or Parquet: problem, expected_answer")
-    column: str = opt("", "of train_data: category (sampler sec) or pass rate (static)")
+    column: str = opt("", "of train_data: category (sec, tagged) or pass rate (static)")
     val_data: str = opt(f"{DATA}/val.jsonl", "the same, for evaluation: 5,000 problems (App. J)")
     reward: str = opt("", "custom, with verl's signature: FILE.py[:compute_score]")
     # Student
@@ -192,7 +192,7 @@ class Student:
 
     def update(self, rollouts: Rollouts, groups: list[list[int]], step: int) -> dict:
         """Take step 4 of Figure 1 on groups of rows, which every rank holds: advantages, loss,
-        backward, clip, AdamW. Returns metrics. Raises NonFiniteError before the weights change."""
+        backward, clip, AdamW. Returns metrics. Raises NonFiniteError before that update."""
         c, n = self.config, self.layout.n_students
         rewards_B, lengths_B = torch.tensor(rollouts.rewards), rollouts.lengths()
         advantage_B, weight_B = torch.zeros(len(rollouts)), torch.zeros_like(lengths_B).double()
@@ -208,11 +208,10 @@ class Student:
             weight_B[rows] = grpo.row_weights(lengths_B[rows], len(groups), c.loss, *limits)
         all_matter = c.kl_coef or c.entropy_coef  # else rows with advantage 0 have no gradient
         rows = (weight_B if all_matter else advantage_B * weight_B).nonzero()[:, 0].tolist()
+        max_tokens = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
+        pad_id, packed = self.tokenizer.pad_token_id, self.policy.packed
         batches = micro_batches(
-            *(rollouts, rows, advantage_B, weight_B, self.layout),
-            max_tokens=c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens),
-            pad_id=self.tokenizer.pad_token_id,
-            packed=self.policy.packed,
+            rollouts, rows, advantage_B, weight_B, self.layout, max_tokens, pad_id, packed
         )
         left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
         for param_group in self.optimizer.param_groups:
@@ -255,7 +254,7 @@ class Student:
 
 
 def train_step(
-    step: int, student: Student, sampler: Sampler, problems: Problems, log=lambda *outcomes: None
+    step: int, student: Student, sampler: Sampler, problems: Problems, log=lambda *_: None
 ) -> dict:
     """Take one turn of Figure 1; return its row of metrics.jsonl. log(rounds, rollouts, decode) is
     called before the update, so that a failed update can be repeated from the logs."""
@@ -355,8 +354,8 @@ def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler
 
 
 def check(config: Config, run: RunDir) -> int:
-    """Check everything that can be wrong before the first step. Returns the step to resume from.
-    Raises ValueError or OSError with one line; nothing is written before all checks pass."""
+    """Check flags, models and data before anything is built. Returns the step to resume from.
+    Raises ValueError or OSError with one line; nothing is written before these checks pass."""
     c, sampler = config, find_sampler(config.sampler)
     check_model(c.model, c.max_prompt_tokens + c.max_completion_tokens)
     if sampler.uses_teacher:

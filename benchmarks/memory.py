@@ -135,7 +135,7 @@ class Run:
         """The run of train.py with these flags on `ranks` processes."""
         os.environ["WORLD_SIZE"] = str(ranks)  # as torchrun sets it
         c = train.parse(["--device", "auto", *flags])
-        layout = Layout(c)  # rejects ranks that cannot share the batch
+        layout = Layout(c)
         shapes = (Shape(model_config(m)) if m else None for m in (c.model, c.teacher_model))
         return cls(*shapes, c, layout.n_students, layout.n_teachers)
 

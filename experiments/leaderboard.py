@@ -73,7 +73,7 @@ ENTRIES = {  # in the order of comparison
     "Knapsack": Entry("--sampler knapsack"),
     "VCRL": Entry("--sampler vcrl", 223),
     "MoPPS": Entry("--sampler mopps"),
-    "PCL": Entry("--sampler pcl --epsilon 0", devices=4 / 3),
+    "PCL": Entry("--sampler pcl", devices=4 / 3),
     "headroom": Entry("--sampler headroom --epsilon 0.05", devices=4 / 3),
     "Goldilocks, frozen": Entry("--sampler goldilocks --teacher_mode frozen"),
     "frontier": Entry("--sampler frontier --candidates 16"),
@@ -260,6 +260,8 @@ def main(argv=None) -> None:
             entries[spec] = Entry(f"--sampler {spec}", args.completions, devices)
         names = ["task", "sampler", "seed"]
         done = pd.read_csv(args.csv) if args.csv.exists() else pd.DataFrame(columns=names)
+        if args.against not in {*entries, *done.sampler}:
+            raise InputError(f"--against {args.against}: choose from {[*entries]}")
         known = set(done[names].itertuples(index=False, name=None))
         jobs = [
             (task, name, replace(entry, flags=f"{entry.flags} {args.flags}"), seed)

@@ -97,7 +97,7 @@ def page(seen: SimpleNamespace) -> str:
     # Its advantages and its loss.
     lengths_G = rollouts.lengths()[group]
     A_G = grpo.group_advantages(torch.tensor([r_G]).float(), c.advantage_std)[0]
-    w_G = grpo.row_weights(lengths_G, P, c.loss)
+    w_G = grpo.row_weights(lengths_G, P, c.loss, 0, 0)
     row_N, old_N, logp_N = seen.batch.row_N - n * G, seen.old_logp_N, seen.old_logp_N.clone()
     A_N, w_N, ratio_N = A_G[row_N], w_G[row_N], (seen.logp_N - old_N).exp()
     clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}

@@ -61,7 +61,6 @@ def micro_batches(
     advantage_B: torch.Tensor,
     weight_B: torch.Tensor,
     layout: Layout,
-    *,
     max_tokens: int,
     pad_id: int,
     packed: bool,

@@ -80,7 +80,9 @@ def parse(config: type, presets: dict[str, str], find_sampler: Callable, argv, d
     settings(c.sampler_args, sampler.settings, c.sampler)
     if not sampler.uses_teacher:
         c.teacher_model, c.teacher_ranks = "", 0
-        if "steps" not in given:  # equal device time, to the preset's next evaluation (App. D)
+        if (
+            "steps" not in given
+        ):  # a teacher of 2 ranks in 8 takes 1/4, to the preset's next evaluation (App. D)
             every = config(**defaults).eval_every
             c.steps = math.ceil(c.steps * 4 / 3 / every) * every
     if c.teacher_ranks < 0:
@@ -97,7 +99,7 @@ def settings(text: str, defaults: dict[str, float], sampler: str) -> dict[str, f
     for item in filter(None, text.split(",")):
         name, _, value = item.partition("=")
         try:
-            values[name] = number(type(defaults[name]), -(10**9))(value)
+            values[name] = number({int: int, float: float}[type(defaults[name])], -1e9)(value)
         except (KeyError, ValueError, argparse.ArgumentTypeError) as error:
             known = ", ".join(f"{k} ({type(v).__name__}) [{v}]" for k, v in defaults.items())
             message = f"the settings of {sampler} are: {known or 'none'}"

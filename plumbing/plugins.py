@@ -34,6 +34,7 @@ def load(spec: str, flag: str, default: str | None = None):
 
 @functools.lru_cache  # a file is run once, so that there is one copy of its classes
 def _run(path: Path, changed: int):
+    sys.path.append(str(path.resolve().parent))  # it may import its neighbours
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look a class's module up

@@ -67,26 +67,28 @@ class Problems:
 
     def answer(self, index: int) -> str:
         """Return the reference answer to one problem; the teacher never sees it."""
-        return str(self.rows[int(index)]["expected_answer"])
+        value = self.rows[int(index)]["expected_answer"]  # 5.0 is 5 in a file with decimals
+        return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
     def golds(self, indices: list[int], extras: bool) -> tuple[list[str], list[dict] | None]:
         """Return the answers to some problems and, if asked for, the other arguments of verl's
         reward functions: data_source and extra_info, "" and None if there is no such column."""
-        rows = {i: self.rows[int(i)] for i in dict.fromkeys(indices)}  # a group repeats its problem
-        answers = [str(rows[i]["expected_answer"]) for i in indices]
+        answer = {i: self.answer(i) for i in dict.fromkeys(indices)}  # a group repeats its problem
+        answers = [answer[i] for i in indices]
         if not extras:
             return answers, None
+        rows = {i: self.rows[int(i)] for i in answer}
         source = {i: str(row.get("data_source") or "") for i, row in rows.items()}
         info = {i: row.get("extra_info") for i, row in rows.items()}
         return answers, [{"data_source": source[i], "extra_info": info[i]} for i in indices]
 
-    def column(self, name: str) -> tuple[list, np.ndarray]:
-        """Return the distinct values of another column, and the index of each row's value (n,)."""
+    def column(self, name: str) -> tuple[list[str], np.ndarray]:
+        """Return the distinct texts of another column, and the index of each row's text (n,)."""
         if name not in self.rows.column_names:
             names = ", ".join(map(repr, self.rows.column_names))
             raise InputError(f"{self.path}: has no column {name!r}; it has {names}")
         position = {}
-        index_n = [position.setdefault(value, len(position)) for value in self._values(name)]
+        index_n = [position.setdefault(str(value), len(position)) for value in self._values(name)]
         return list(position), np.array(index_n)
 
     def count_shared(self, others: "Problems") -> int:

@@ -19,7 +19,7 @@ class Console:
         plan = (
             f"Goldilocks RL: preset {c.preset}, sampler {c.sampler}, loss {c.loss}, seed {c.seed}\n"
             f"  ranks    {n.world} = {n.n_students} student + {n.n_teachers} teacher, {device}\n"
-            f"  batch    {P} prompts x {G} = {P * G}, {P * G // n.n_students} a student rank\n"
+            f"  batch    {P} prompts x {G} = {P * G} completions\n"
             f"  student  {c.model}, {parameters / 1e6:,.2f} M parameters\n"
             f"  teacher  {c.teacher_model or 'none'}\n"
             f"  data     {n_train:,} problems, {n_val:,} for validation\n"

@@ -20,7 +20,6 @@ class BagOfWords(Pooled):
 
     def __init__(self, context: Context):
         super().__init__(context)
-        self.epsilon = context.config.epsilon
         self.weight_V, self.square_V = np.zeros((2, 2**16))
 
     def words(self, index: int) -> np.ndarray:

@@ -1,6 +1,5 @@
 """The best n of all candidates by predicted headroom, from a bag of words: no device, no ε."""
 
-from sampler import Context
 from samplers.bag_of_words import BagOfWords
 from samplers.headroom import headroom
 
@@ -18,7 +17,3 @@ class Frontier(BagOfWords):
     flags = ("candidates",)
     settings = BagOfWords.settings | {"best_of_all": 1}
     target = staticmethod(headroom)
-
-    def __init__(self, context: Context):
-        super().__init__(context)
-        self.epsilon = 0.0

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from plumbing.errors import InputError
 from sampler import Context, Selections, Uniform
 
 
@@ -17,15 +18,17 @@ class InOrder(Uniform):
         self.position = np.zeros(1, dtype=np.int64)
 
     def propose(self, n: int) -> Selections:
-        index_N = []
-        while len(index_N) < n:  # at least n fit: train.py has checked it
-            index = self.position.item() % len(self.problems)
+        index_N, total = [], len(self.problems)
+        for index in (self.position.item() + np.arange(total)) % total:
             self.position += 1
             if self.fits(index):
                 index_N.append(index)
             else:
                 self.status[index] = self.OVERLONG
-        return Selections.unscored(index_N)
+            if len(index_N) == n:
+                return Selections.unscored(index_N)
+        fitting = f"only {len(index_N)} of {total} problems fit --max_prompt_tokens"
+        raise InputError(f"a step takes {n} distinct problems, {fitting}: add some, or raise it")
 
     def metrics(self) -> dict[str, float]:
         """Return `passes` over the file, and the share of this one, `coverage`."""

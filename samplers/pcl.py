@@ -10,9 +10,10 @@ def half(p_hat: float) -> float:
 
 class Pcl(Goldilocks):
     """The choice of Prompt Curriculum Learning (Gao et al., 2025, arXiv 2510.01135): of n · K
-    candidates the n with the predicted p nearest to 1/2. It has no epsilon (`--epsilon 0`). No code
-    of the authors was found; theirs has a value model, here the teacher predicts p."""
+    candidates the n with the predicted p nearest to 1/2. No code of the authors was found; theirs
+    has a value model, here the teacher predicts p."""
 
+    flags = ("candidates",)
     settings = {"best_of_all": 1}
 
     target = staticmethod(half)

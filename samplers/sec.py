@@ -27,8 +27,8 @@ class Sec(Pooled):
         category_N_K = self.category[pool_N_K]
         # The problems of one category share its probability.
         alike_N_K = (category_N_K[:, :, None] == category_N_K[:, None, :]).sum(axis=2)
-        logits_N_K = utilities_N_K / self.settings["temperature"]
-        return boltzmann(logits_N_K - np.log(alike_N_K), self.rng)
+        T = self.settings["temperature"]
+        return boltzmann(utilities_N_K - T * np.log(alike_N_K), T, self.rng)
 
     def observe(self, outcomes: Outcomes) -> None:
         rate, category_N = self.settings["rate"], self.category[outcomes.index_N]

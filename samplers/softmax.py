@@ -5,10 +5,10 @@ import numpy as np
 from sampler import Goldilocks
 
 
-def boltzmann(logits_N_K: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Choose per row with probability softmax(logits), by Gumbel noise; returns what epsilon_greedy
-    does."""
-    chosen_N = (logits_N_K + rng.gumbel(size=logits_N_K.shape)).argmax(axis=1)
+def boltzmann(value_N_K, temperature: float, rng) -> tuple[np.ndarray, np.ndarray]:
+    """Choose per row with probability softmax(value / temperature), by Gumbel noise; returns what
+    epsilon_greedy does."""
+    chosen_N = (value_N_K + temperature * rng.gumbel(size=value_N_K.shape)).argmax(axis=1)
     return chosen_N, np.zeros(len(chosen_N), dtype=bool)
 
 
@@ -20,4 +20,4 @@ class Softmax(Goldilocks):
     settings = {"temperature": 0.05}  # ours: a candidate 0.05 better is e times as likely
 
     def choose(self, pool_N_K, utilities_N_K):
-        return boltzmann(utilities_N_K / self.settings["temperature"], self.rng)
+        return boltzmann(utilities_N_K, self.settings["temperature"], self.rng)

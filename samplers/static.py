@@ -6,11 +6,11 @@ from plumbing.errors import InputError
 from sampler import Context, Pooled, utility_target
 
 
-def number(value) -> float:
-    """Convert a value to float; NaN if it is no number, such as "n/a"."""
+def number(text: str) -> float:
+    """Convert text to float; NaN if it is no number, such as "n/a"."""
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        return float(text)
+    except ValueError:
         return np.nan
 
 

@@ -20,23 +20,17 @@ GPU_NODE = Path("/dev/nvidiactl")
 
 class Layout:
     """The role, device and process group of this rank: the first n_students ranks are students, the
-    rest teachers. Raises ValueError if they cannot share a step, or a machine has too few GPUs."""
+    rest teachers. Raises ValueError if no rank is left for a student, or GPUs are too few."""
 
     def __init__(self, config):
         launched = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
         numbers = (int(os.environ.get(name, default)) for name, default in launched.items())
         self.world, self.rank, self.local_world, self.local_rank = numbers
-        self.n_teachers, P, G = config.teacher_ranks, config.prompts_per_step, config.group_size
+        self.n_teachers = config.teacher_ranks
         self.n_students = self.world - self.n_teachers
         if self.n_students < 1:
             ranks = f"--teacher_ranks {self.n_teachers} of {self.world} ranks leaves no student"
             raise ValueError(f"{ranks}: at most {self.world - 1}")
-        if P * G % (n := self.n_students):
-            unit = n // math.gcd(n, G)  # P must be a multiple of it
-            nearest = " or ".join(str(p) for p in (P // unit * unit, (P // unit + 1) * unit) if p)
-            rows = f"{P} prompts x {G} = {P * G} completions"
-            remedy = f"use --prompts_per_step {nearest}, or another number of ranks"
-            raise ValueError(f"{rows} cannot be shared equally by {n} student ranks: {remedy}")
         self.is_teacher = self.rank >= self.n_students
         self.role = "teacher" if self.is_teacher else "student"
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role

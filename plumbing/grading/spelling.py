@@ -91,7 +91,6 @@ def _as_fraction(decimal: re.Match) -> str:
 # {...} with two more levels of braces inside.
 _GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 
-# "before -> after": (pattern, replacement)
 BEFORE_UNITS = {
     r"1{,}234\,567 -> 1234567": (r"(?<=\d)(?:\{,\}|,? ?\\!|\\[,; ]) ?(?=\d{3}(?!\d))", ""),
     "9 a.m. -> 9 am": (r"\b([apAP])\. ?([mM])\b\.?", r"\1\2"),
@@ -146,7 +145,6 @@ AFTER_UNITS = {
     "{5}6 -> ?5}6": (r"(?<![a-zA-Z}\]^_])\{(?=\d+\}\d)", "?"),
     r"2 \pi r + 1 -> 2\pi r+1": (r"(\\[a-zA-Z]+ (?=[a-zA-Z]))| ", r"\1"),
     "(1,+∞) -> (1,∞)": (r"(?<![^=(\[,])\+", ""),
-    # An interval without one of its points is a union.
     r"(0,9)\setminus⦃4⦄ -> (0,4)∪(4,9)": (
         r"([(\[][^,]*),([^,]*[)\]])\\setminus⦃([^,⦄]*)⦄",
         r"\1,\3)∪(\3,\2",
@@ -170,12 +168,14 @@ def canonicalize(text: str) -> tuple[str, frozenset[tuple[str, str]]]:
         number = re.search(r"[\d%]|\\pi", text[: match.start()])
         if not number or words & NOT_UNITS or any(map(_NUMERAL.fullmatch, words)):
             return match[0]
-        name_and_power = r"(?<![a-zA-Z\\])(?:(sq|cu)[a-z]* )?([a-zA-Z]+)(?:\W{0,2}\^\W?(\d))?"
-        for prefix, name, power in re.findall(name_and_power, match[0]):
+        per = r"(?:(/|\bper\b)[^a-zA-Z]*?(?:\\text ?\{ ?)?)?"
+        name_and_power = r"(?<![a-zA-Z\\])(?:(sq|cu)[a-z]* )?([a-zA-Z]+)(?:\W{0,2}\^\{?(-?\d))?"
+        for sign, prefix, name, power in re.findall(per + name_and_power, match[0]):
             name = name.lower()
             singular = name if name in UNITS or len(name) < 3 else name.removesuffix("s")
             if singular in UNITS:
-                units.add((UNITS[singular], power or {"sq": "2", "cu": "3"}.get(prefix, "1")))
+                power = power or {"sq": "2", "cu": "3"}.get(prefix, "1")
+                units.add((UNITS[singular], "-" * bool(sign) + power))
         return ""
 
     units |= {(UNITS[mark], "1") for mark in "%°" if mark in text}

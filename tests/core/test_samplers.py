@@ -68,6 +68,8 @@ def test_softmax_chooses_by_the_softmax_of_utilities_over_the_temperature():
     chosen, explored = make("softmax", 3, settings={"temperature": 0.2}).choose(None, utilities)
     share, five_deviations = np.bincount(chosen) / 20_000, 5 * np.sqrt(0.25 / 20_000)
     assert share == pytest.approx([0.1, 0.3, 0.6], abs=five_deviations) and not explored.any()
+    greedy, _ = make("softmax", 3, settings={"temperature": 0.0}).choose(None, utilities[:50])
+    assert (greedy == 2).all()
 
 
 def test_pcl_teaches_p_and_takes_the_nearest_to_one_half():
@@ -150,6 +152,8 @@ def test_in_order_takes_the_file_again_and_again():
     order = [sampler.propose(3).index_N.tolist() for _ in range(3)]
     assert order == [[1, 2, 3], [4, 5, 6], [8, 9, 1]]
     assert sampler.metrics() == {"passes": 2, "coverage": 0.2, "overlong": 2}
+    with pytest.raises(InputError, match="a step takes 9 distinct problems, only 8 of 10 problems"):
+        sampler.propose(9)
 
 
 def test_bag_of_words_by_hand_and_learns_a_word_that_decides():

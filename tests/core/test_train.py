@@ -120,7 +120,7 @@ def alone(tmp_path_factory, halfway):
 @pytest.mark.slow
 def test_one_process_writes_logs_verdicts_samples_and_models(alone):
     folder, output = alone
-    assert "6 prompts x 4 = 24, 24 a student rank" in output and "validation accuracy:" in output
+    assert "6 prompts x 4 = 24 completions" in output and "validation accuracy:" in output
     rows = read_lines(folder / "metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["step"] for row in rows if "val_accuracy" in row] == [0, 2, 4]

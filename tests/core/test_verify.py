@@ -92,7 +92,8 @@ x   [x]
 [x]   x
 D   (E) (2,0)   (D) or (E)   (D), (E)   (D) E   (A) (D)   (D)+1   (D) - 5   (D)/2
 (2,0)   (D) (2,0)
-36 km/h   36 \text{ m/s}   36 km/s
+36 km/h   36 \text{ m/s}   36 km/s   36 hours   36 \text{ h/km}
+HT   TH
 \Delta   \delta   D
 8 \text{ minutes}   8 \%
 \$25   25 km   25 \text{ km}

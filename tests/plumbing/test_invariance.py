@@ -113,7 +113,7 @@ def one_rank(tiny_model, tmp_path_factory):
     return on_ranks(1, tmp_path_factory.mktemp("one"), gradients, tiny_model)
 
 
-@pytest.mark.parametrize("n", [3, 6])
+@pytest.mark.parametrize("n", [3, 5])
 def test_same_gradient_on_any_ranks(n, one_rank, tiny_model, tmp_path):
     several = on_ranks(n, tmp_path, gradients, tiny_model)
     del several["NaN"]

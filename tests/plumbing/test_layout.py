@@ -31,12 +31,12 @@ def test_a_quarter_of_the_ranks_are_teachers_by_default(world, teachers, layout)
     assert layout(world, "--preset", "one-gpu").n_students == world
 
 
-def test_an_impossible_layout_names_the_nearest_possible_numbers_of_prompts(layout):
-    """7 does not divide 16 completions, so the number of prompts must be a multiple of it."""
-    with rejected("7 student ranks: use --prompts_per_step 14 or 21, or another"):
-        layout(8, "--teacher_ranks", 1)
-    with rejected("7 student ranks: use --prompts_per_step 7, or another"):
-        layout(7, "--sampler", "uniform", "--prompts_per_step", 3)
+def test_student_ranks_share_rows_that_they_do_not_divide(layout, monkeypatch):
+    parts = []
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        parts.append(layout(3, "--sampler", "uniform").share([*"abcde"]))
+    assert parts == [(0, ["a"]), (1, ["b", "c"]), (3, ["d", "e"])]
 
 
 GPUS = {  # ranks, ranks of this machine, this rank, GPUs -> its GPU, or the error

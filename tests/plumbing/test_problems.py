@@ -29,15 +29,17 @@ def test_rows_and_the_extras_for_rewards(ending, tmp_path):
     assert len(problems) == 2 and problems.question(np.int64(0)) == "é\n"
     extras = [{"data_source": "", "extra_info": None}, {"data_source": "gsm8k", "extra_info": info}]
     assert problems.golds([np.int64(1), 0], extras=True) == (["1", "1"], extras)
-    plain = Problems(write(tmp_path / f"b.{ending}", [GOOD | {"expected_answer": 2}]))
-    assert plain.golds([0], extras=True) == (["2"], extras[:1])
+    plain = Problems(
+        write(tmp_path / f"b.{ending}", [GOOD | {"expected_answer": x} for x in (2, 0.5)])
+    )
+    assert plain.golds([0, 1], extras=True) == (["2", "0.5"], extras[:1] * 2)
 
 
 def test_a_column_by_its_distinct_values(tmp_path):
-    levels = ["hard", "easy", None, "hard"]
+    levels = [["hard"], ["easy"], None, ["hard"]]
     problems = Problems(write(tmp_path / "a.jsonl", [GOOD | {"level": x} for x in levels]))
     values, row = problems.column("level")
-    assert [values[i] for i in row] == levels and len(values) == 3
+    assert [values[i] for i in row] == list(map(str, levels)) and len(values) == 3
 
 
 def test_problems_in_both_files_are_counted_in_one_note(tmp_path, capsys):
