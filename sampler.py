@@ -99,8 +99,9 @@ class Selections:
         """Return the problem of each completion to generate. Raises InputError at bad proposals."""
         index_N = self.index_N
         counts = G if self.completions_N is None else self.completions_N
-        if len(np.unique(index_N)) < len(index_N) or np.any(np.less(counts, 1)):
-            raise InputError("the sampler proposes a problem twice in one round, or 0 completions")
+        wrong = index_N.dtype.kind not in "iu" or (index_N < 0).any() or np.any(np.less(counts, 1))
+        if wrong or len(np.unique(index_N)) < len(index_N):
+            raise InputError("the sampler proposes a problem twice, a bad index, or 0 completions")
         return index_N.repeat(counts).tolist()
 
     def lines(self, outcomes: Outcomes, round: int) -> list[dict]:
@@ -238,6 +239,8 @@ class Pooled(Uniform):
     def propose(self, n: int) -> Selections:
         pool_N_K = self.draw(n * self.K).reshape(n, self.K)
         utilities_N_K = self.score(pool_N_K)
+        if np.isnan(utilities_N_K).any():
+            raise InputError("the sampler's `score` is NaN")
         if self.settings.get("best_of_all"):
             dealt = np.argsort(-utilities_N_K, axis=None, kind="stable").reshape(self.K, n).T
             pool_N_K, utilities_N_K = pool_N_K.flat[dealt], utilities_N_K.flat[dealt]

@@ -34,7 +34,7 @@ from plumbing.command_line import count, from_0, natural, number, opt, share
 from plumbing.distributed import shutdown
 from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
-from plumbing.errors import NonFiniteError
+from plumbing.errors import InputError, NonFiniteError
 from plumbing.metrics import Stopwatch, evaluate
 from plumbing.models import checksum, recompute_activations, trial, whole
 from plumbing.problems import Problems, check_data
@@ -173,6 +173,8 @@ class Student:
         c = self.config
         first_row, own_B = self.layout.share(index_B)
         prompt = {i: self.encode(problems.question(i)) for i in dict.fromkeys(own_B)}
+        if long := [i for i, ids in prompt.items() if len(ids) > c.max_prompt_tokens]:
+            raise InputError(f"the sampler proposes problem {long[0]}: over --max_prompt_tokens")
         with watch("rollout_s"):
             seed = np.random.SeedSequence([c.seed, 2, *stream]).generate_state(1, np.uint64)
             limits = c.max_completion_tokens, int(seed[0]), c.max_rollout_tokens, first_row
@@ -277,10 +279,10 @@ def train_step(
     # Step 4: GRPO. The completions of a problem are one group, whichever rounds they come from.
     groups, outcomes = rollouts.groups(), rollouts.outcomes(step)
     with watch("train_s"):
-        chosen = [groups[i] for i in sampler.train_on(outcomes, P)]
+        chosen = [groups[i] for i in np.arange(len(groups))[sampler.train_on(outcomes, P)]]
         update = student.update(rollouts, chosen, step)
-    metrics = {"step": step} | step_metrics(rounds, outcomes) | rollouts.metrics()
-    metrics |= update | sampler.metrics() | watch
+    metrics = sampler.metrics() | {"step": step}  # of equal names the sampler's give way
+    metrics |= step_metrics(rounds, outcomes) | rollouts.metrics() | update | watch
     return metrics | {"seconds": time.perf_counter() - start}
 
 
@@ -363,8 +365,7 @@ def check(config: Config, run: RunDir) -> int:
     with trial(c.model, "cannot make a prompt"):  # a chat template is a program
         empty = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))("")
     if len(empty) >= c.max_prompt_tokens:
-        reason = f"a prompt takes {len(empty)} tokens already without a question"
-        raise ValueError(f"--max_prompt_tokens {c.max_prompt_tokens}: {reason}")
+        raise ValueError(f"--max_prompt_tokens {c.max_prompt_tokens}: must be above {len(empty)}")
     pool_size = c.candidates if issubclass(sampler, Pooled) else 1
     check_data(c, c.prompts_per_step * pool_size)
     return run.open()

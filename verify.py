@@ -220,7 +220,7 @@ def _prepare(reward: str) -> Callable[..., str]:
             problem = f"it returned {score!r}"
         except MemoryError:
             raise
-        except Exception as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
             problem = f"it raised {type(error).__name__}: {first_lines(error)}"
         return f"--reward {reward}: {problem}; it must return 0 or 1, as rewards are binary"
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,8 @@ from scripts import analysis, plot
 
 ROOT = Path(__file__).resolve().parent.parent
 CSV = ROOT / "docs" / "leaderboard.csv"
+COLUMNS = ["task", "sampler", "seed", "cpu_seconds"]  # then the keys of `score`
+COLUMNS += ["steps", "completions", "live", "curve", "right"]
 BUDGET = 120 * 12 * 16  # completions: 120 steps of the demo
 TASKS = {
     "demo": Task(),
@@ -129,23 +132,24 @@ def execute(line: list[str], log: Path) -> tuple[int, float]:
     return status, usage.ru_utime + usage.ru_stime
 
 
-def run_one(out: Path, csv: Path, end: float, job: tuple) -> None:
-    """Run one job and append its row to the CSV; start nothing after `end`."""
+def run_one(out: Path, csv: Path, end: float, job: tuple) -> bool:
+    """Run one job and append its row to the CSV; start nothing after `end`. False if it failed."""
     task, name, entry, seed = job
     if time.time() >= end:
-        return
+        return True
     line = command(out, task, name, entry, seed)
     run = Path(line[line.index("--out") + 1])
     run.parent.mkdir(parents=True, exist_ok=True)
     status, seconds = execute(line, log := Path(f"{run}.log"))
     if status:
         print(f"FAILED: {log}", flush=True)
-        return
+        return False
     row = {"task": task, "sampler": name, "seed": seed, "cpu_seconds": round(seconds, 1)}
     row |= score(analysis.Run.load(run))
     with FileLock(f"{csv}.lock"):
         pd.DataFrame([row]).to_csv(csv, mode="a", header=not csv.exists(), index=False)
     print(f"done: {task}, {name}, seed {seed}", flush=True)
+    return True
 
 
 def right(rows: pd.DataFrame) -> pd.DataFrame:
@@ -235,7 +239,23 @@ def draw(tables: dict[str, pd.DataFrame], against: str) -> Figure:
     return figure
 
 
-def main(argv=None) -> None:
+def read(csv: Path) -> pd.DataFrame:
+    """Return the rows of a CSV of scores, none if there is no file. Raises InputError."""
+    if not csv.exists():
+        return pd.DataFrame(columns=COLUMNS)
+    try:
+        rows = pd.read_csv(csv, dtype={"right": str})
+    except ValueError as error:
+        raise InputError(f"{csv} cannot be read: {error}") from error
+    if [*rows.columns] != COLUMNS or rows.duplicated(COLUMNS[:3]).any():
+        raise InputError(f"{csv}: not the columns {', '.join(COLUMNS)}, or a run has two rows")
+    if rows.right.str.len().nunique() > 1:
+        raise InputError(f"{csv}: `right` differs in length; delete the row that was cut off")
+    return rows
+
+
+def main(argv=None) -> int:
+    """Run the command; return its exit status, 1 if a run failed."""
     parser = analysis.parser(__doc__)
     add = parser.add_argument
     add("samplers", nargs="*", metavar="FILE.py:CLASS", help="more samplers")
@@ -251,18 +271,18 @@ def main(argv=None) -> None:
     add("--minutes", type=float, default=600, help="start no run after (%(default)s); 0: report")
     args = parser.parse_args(argv)
     out, entries = args.out, {name: ENTRIES[name] for name in args.only}
-    out.mkdir(parents=True, exist_ok=True)
-    with analysis.one_line("leaderboard", Timeout), FileLock(out / "lock", timeout=0):
+    with analysis.one_line("leaderboard", Timeout), ExitStack() as stack:
+        out.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(FileLock(out / "lock", timeout=0))
         if args.flags and args.csv.resolve() == CSV:
             raise InputError("--flags: add --csv and --out, for scores and runs of their own")
         for spec in args.samplers:
             devices = 4 / 3 if find_sampler(spec).uses_teacher else 1.0
             entries[spec] = Entry(f"--sampler {spec}", args.completions, devices)
-        names = ["task", "sampler", "seed"]
-        done = pd.read_csv(args.csv) if args.csv.exists() else pd.DataFrame(columns=names)
+        done = read(args.csv)
         if args.against not in {*entries, *done.sampler}:
             raise InputError(f"--against {args.against}: choose from {[*entries]}")
-        known = set(done[names].itertuples(index=False, name=None))
+        known = set(done[COLUMNS[:3]].itertuples(index=False, name=None))
         jobs = [
             (task, name, replace(entry, flags=f"{entry.flags} {args.flags}"), seed)
             for seed in SEEDS["demo"]
@@ -276,8 +296,8 @@ def main(argv=None) -> None:
                     toy_task.make(TASKS[task], folder(out, task), 0)
         end = time.time() + 60 * args.minutes
         with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(partial(run_one, out, args.csv, end), jobs))
-        rows = pd.read_csv(args.csv, dtype={"right": str})
+            passed = [*pool.map(partial(run_one, out, args.csv, end), jobs)]
+        rows = read(args.csv)
         judged = [task for task in TASKS if task in set(rows.task[rows.sampler == args.against])]
         if not judged:
             raise InputError(f"--against {args.against}: {args.csv} has no rows of it")
@@ -285,7 +305,8 @@ def main(argv=None) -> None:
         tables = {task: standings(rows, task, args.against, entries) for task in judged}
         print(*(show(task, table, args.against) for task, table in tables.items()), sep="\n")
         draw(tables, args.against).savefig(args.csv.with_suffix(".png"), dpi=120)
+    return int(not all(passed))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -212,7 +212,7 @@ def sweep(names, sizes, visibilities, steps: int, seeds: int) -> pd.DataFrame:
     for n, v, seed in itertools.product(sizes, visibilities, range(seeds)):
         for name, sees in reads.items():
             if sees or v == visibilities[0]:
-                row = {"problems": n, "sampler": name.rpartition(":")[2].lower()}
+                row = {"problems": n, "sampler": name.rpartition("/")[2]}
                 row["visibility"] = f"{v:g}" if sees else ""
                 rows.append(row | simulate(name, n, v, steps, seed))
     return pd.DataFrame(rows)

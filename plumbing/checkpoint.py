@@ -49,9 +49,10 @@ def save(
     final = directory(run, step)
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
     if state is not None:
-        # torch.load with weights_only takes no numpy arrays, from_numpy no reversed ones.
-        state = tree_map_only(np.ndarray, lambda array: torch.from_numpy(array.copy()), state)
+        numpy = np.ndarray, np.generic  # torch.load with weights_only does not take them
+        state = tree_map_only(numpy, lambda x: torch.from_numpy(np.array(x)), state)
         torch.save(state, packed := io.BytesIO())
+        torch.load(io.BytesIO(packed.getbuffer()), weights_only=True)  # fails now, not at a resume
         replicas = replicas | {"the sampler's state": zlib.crc32(packed.getbuffer())}
     layout.assert_replicas_equal(**replicas)
     manifest = {}

@@ -24,7 +24,7 @@ def load(spec: str, flag: str, default: str | None = None):
         raise InputError(f"{flag} {spec}: must be {form}")
     try:
         module = _run(path, path.stat().st_mtime_ns)
-    except Exception as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         reason = f"{type(error).__name__}: {first_lines(error)}"
         raise InputError(f"{flag} {spec}: {path} cannot be run: {reason}") from error
     if not callable(loaded := getattr(module, name, None)):

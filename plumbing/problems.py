@@ -6,6 +6,7 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Iterator
+from glob import escape
 from pathlib import Path
 
 import datasets
@@ -39,7 +40,8 @@ class Problems:
         if not self.path.stat().st_size:
             raise InputError(f"{self.path}: the file is empty")
         try:
-            self.rows = datasets.load_dataset(reader, data_files=str(self.path), split="train")
+            file = escape(str(self.path))  # else "[1]" would be a pattern
+            self.rows = datasets.load_dataset(reader, data_files=file, split="train")
             self._check()
         except InputError:
             raise
@@ -85,8 +87,7 @@ class Problems:
     def column(self, name: str) -> tuple[list[str], np.ndarray]:
         """Return the distinct texts of another column, and the index of each row's text (n,)."""
         if name not in self.rows.column_names:
-            names = ", ".join(map(repr, self.rows.column_names))
-            raise InputError(f"{self.path}: has no column {name!r}; it has {names}")
+            raise InputError(f"{self.path}: no column {name!r}; it has {self.rows.column_names}")
         position = {}
         index_n = [position.setdefault(str(value), len(position)) for value in self._values(name)]
         return list(position), np.array(index_n)

@@ -59,19 +59,16 @@ class RunDir:
                 entries = self.path.iterdir() if self.path.exists() else ()
                 # A run that is killed as it begins may leave a lock and unfinished files.
                 if any(p.name != "lock" and p.suffix != ".tmp" for p in entries):
-                    message = "not empty, and holds no run; choose another directory"
-                    raise InputError(f"{out}: {message}")
+                    raise InputError(f"{out}: not empty, and holds no run; choose another")
             self.path.mkdir(parents=True, exist_ok=True)
             # Kept until this process ends.
             self.file_lock = filelock.FileLock(self.path / "lock", timeout=0, mode=0o666)
             self.file_lock.acquire()
             return self._step_to_resume(settings) if settings.exists() else 0
         except filelock.Timeout as error:  # an OSError, too
-            remedy = "another job is writing there; end it, or choose another"
-            raise InputError(f"{out}: {remedy}") from error
+            raise InputError(f"{out} is in use: end that job, or choose another") from error
         except OSError as error:
-            remedy = f"cannot be used ({error.strerror}): choose another"
-            raise InputError(f"{out} {remedy}") from error
+            raise InputError(f"{out} cannot be used ({error.strerror}): choose another") from error
 
     def _step_to_resume(self, settings: Path) -> int:
         try:
@@ -88,10 +85,11 @@ class RunDir:
             raise InputError(f"--out {self.path} {reason}")
         step = checkpoint.latest_valid_checkpoint(self.path)
         if step > self.config.steps:
-            steps = f"--steps {self.config.steps}"
-            raise InputError(f"{steps}: the run in {self.path} is at step {step} already")
-        for name in LOGS:
-            read_lines(self.path / name, torn=True)  # raises InputError before anything is changed
+            raise InputError(f"--steps {self.config.steps}: {self.path} is at step {step} already")
+        for name in LOGS:  # before anything is changed
+            last = [{"step": 0}, *read_lines(self.path / name, torn=True)][-1]["step"]
+            if last < step and name != "samples.jsonl":
+                raise InputError(f"{self.path / name} ends at step {last}, not {step}: restore it")
         if step and changes:
             print(f"note: {'; '.join(changes.values())}: resumes, but not bit for bit", flush=True)
         return step

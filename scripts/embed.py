@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tqdm import tqdm
 from transformers import AutoModel, AutoTokenizer
@@ -69,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--data", dest="train_data", required=True, help="JSONL or Parquet")
     command_line.add_fields(parser, train.Config, ["max_prompt_tokens", "device"])
     begin_process()
-    with analysis.one_line("embed", ValueError):
+    with analysis.one_line("embed", ValueError, SafetensorError):
         c = replace(train.Config(), **vars(parser.parse_args(argv)))
         device, name = device_type(c.device), c.teacher_model
         check_teacher(name, c.max_prompt_tokens)

@@ -184,10 +184,10 @@ def main(argv: list[str] | None = None) -> None:
         data = Problems(args.data or config.val_data)
         chosen = range(len(data))[: args.limit]
         rows = evaluate(config, data, chosen, n, args.temperature)
+        title = f"{config.model}: {len(chosen)} problems of {data.path}, {n} of each sampled"
+        print(summary(title, rows, n, args.k, greedy), end="", flush=True)
         if args.out:
             write_lines(args.out, rows[FIELDS].to_dict("records"))
-    title = f"{config.model}: {len(chosen)} problems of {data.path}, {n} of each sampled"
-    print(summary(title, rows, n, args.k, greedy), end="")
 
 
 if __name__ == "__main__":

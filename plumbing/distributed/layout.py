@@ -29,8 +29,7 @@ class Layout:
         self.n_teachers = config.teacher_ranks
         self.n_students = self.world - self.n_teachers
         if self.n_students < 1:
-            ranks = f"--teacher_ranks {self.n_teachers} of {self.world} ranks leaves no student"
-            raise ValueError(f"{ranks}: at most {self.world - 1}")
+            raise ValueError(f"--teacher_ranks {self.n_teachers}: must be below {self.world} ranks")
         self.is_teacher = self.rank >= self.n_students
         self.role = "teacher" if self.is_teacher else "student"
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role

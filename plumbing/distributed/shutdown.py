@@ -11,6 +11,7 @@ from contextlib import suppress
 import datasets
 import torch.distributed as dist
 import transformers
+from safetensors import SafetensorError
 from torch.multiprocessing import _prctl_pr_set_pdeathsig
 
 from plumbing.distributed.layout import Layout
@@ -72,7 +73,7 @@ def report(layout: Layout, error: Exception) -> int:
     """Print the error that ended the run, and return the exit status for it."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         stop_at_sigterm(layout)  # another rank's exit must not end this one before it has printed
-    if isinstance(error, OSError):
+    if isinstance(error, OSError | SafetensorError):
         error = Fault(error)
     elif not isinstance(error, RunError) and _is_lost_peer(layout, error):
         error = Fault(

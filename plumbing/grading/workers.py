@@ -137,7 +137,7 @@ class WorkerPool:
             for worker, (number, job) in zip(idle, waiting, strict=False):
                 worker.job, worker.deadline = number, time.monotonic() + self.wall_seconds
                 with contextlib.suppress(BrokenPipeError):  # _wait_for_workers notices the death
-                    worker.process.stdin.write(json.dumps(job).encode() + b"\n")
+                    worker.process.stdin.write(json.dumps(job, default=str).encode() + b"\n")
                     worker.process.stdin.flush()
             replies |= self._wait_for_workers()
         return replies

@@ -17,7 +17,7 @@ def scores(**digits):
     rows = pd.concat([part.assign(seed=part.index) for part in parts])
     curve = "0:90.00 " + " ".join(f"{1000 * i}:{i}.00" for i in range(1, 24))
     facts = {"steps": 120, "completions": 1000, "cpu_seconds": 10.0, "live": 0.4, "curve": curve}
-    return rows.assign(task="demo", **facts)
+    return rows.assign(task="demo", **facts)[lb.COLUMNS]
 
 
 def test_score_counts_the_last_five_evaluations_within_the_budget(tmp_path, monkeypatch):
@@ -72,12 +72,16 @@ def test_a_rerun_starts_what_the_csv_lacks_and_takes_a_file(tmp_path, monkeypatc
     mine.write_text("from sampler import Goldilocks\nclass Mine(Goldilocks): ...\n")
     files = ["--csv", str(csv), "--out", str(tmp_path / "runs"), "--tasks", "demo"]
     flags = ["--completions", "384", "--only", "SPEED", "--flags=--clip_low 0.1", *files]
-    lb.main([f"{mine}:Mine", *flags])
+    assert lb.main([f"{mine}:Mine", *flags]) == 1  # all fail
     speed, *own = sorted((call.args[0] for call in run.call_args_list), key=len)
     assert {"speed", "31"} <= {*speed} and len(own) == 12
     wanted = {f"{mine}:Mine", "60", "--teacher_model", "--clip_low"}  # 60 steps
     assert all(wanted <= {*line} for line in own)
     assert "| SPEED | 11 | 95.5% |" in capsys.readouterr().out
     assert csv.with_suffix(".png").exists() and len(pd.read_csv(csv)) == len(done)
-    lb.main(["--minutes", "0", *files])
+    assert lb.main(["--minutes", "0", *files]) == 0
     assert run.call_count == 13  # no more
+    csv.write_text(csv.read_text()[:-2])
+    with pytest.raises(SystemExit):
+        lb.main(["--minutes", "0", *files])
+    assert "delete the row that was cut off" in capsys.readouterr().err

@@ -25,4 +25,4 @@ def test_the_table_has_every_sampler_and_a_custom_one(tmp_path, capsys):
     flags = "--problems 500 --visibility 0 0.9 --steps 3 --seeds 1 --samplers"
     lab.main([*flags.split(), *lab.LAB, f"{tmp_path}/mine.py:Mine"])
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert {row[1] for row in rows if row[:1] == ["500"]} == {*lab.LAB, "mine"}
+    assert {row[1] for row in rows if row[:1] == ["500"]} == {*lab.LAB, "mine.py:Mine"}

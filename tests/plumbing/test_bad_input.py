@@ -27,11 +27,11 @@ def quiet(capsys):
 
 
 CHECKED = {
-    "--sampler static --column lvl": "has no column 'lvl'; it has ",
+    "--sampler static --column lvl": "no column 'lvl'; it has ",
     "--candidates 100": "has 400 problems, and one step draws 600",
     "--max_completion_tokens 5000": "a row may take 5032: lower --max_prompt_tokens",
     # Before missing data are downloaded.
-    "--max_prompt_tokens 1 --train_data data/math/train.jsonl": "a prompt takes 1 tokens already",
+    "--max_prompt_tokens 1 --train_data data/math/train.jsonl": "1: must be above 1",
     "--chat_template": "cannot make a prompt: ValueError",
     "--prompt_header \udcff": "cannot make a prompt: ",  # bytes that are not UTF-8
     "--train_data none.jsonl": "none.jsonl: no such data file (--train_data, --val_data)",
@@ -90,7 +90,7 @@ def test_a_bad_data_file_is_rejected_with_its_first_bad_line(case, tmp_path, qui
 
 
 ON_ALL_RANKS = {  # the flags, the error
-    "--teacher_ranks 2": "leaves no student: at most 1",
+    "--teacher_ranks 2": "must be below 2 ranks",
     "--train_data a\nb.jsonl": "error: a b.jsonl: no such data file",
     "--sampler uniform --max_prompt_tokens 9": "fit --max_prompt_tokens",
 }

@@ -23,7 +23,7 @@ class Half:
     def metrics(self): ...
 """
 EVERY_OTHER = """
-calls = []
+from call_log import calls
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     calls.append(solution_str)
@@ -40,6 +40,7 @@ def test_a_run_does_not_resume_after_its_custom_files_have_changed(tmp_path, hal
     sampler, reward = tmp_path / "mine.py", tmp_path / "every_other.py"
     sampler.write_text(MINE)
     reward.write_text(EVERY_OTHER)
+    (tmp_path / "call_log.py").write_text("calls = []")
     flags = ("--sampler", f"{sampler}:Mine", "--reward", reward, "--steps")
     assert go(*flags, 1).statuses == [0]
     rows = read_lines(tmp_path / "run/selections.jsonl")

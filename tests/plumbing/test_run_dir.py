@@ -51,7 +51,7 @@ def whole(tmp_path_factory, run_dir):
 OUT = {
     "file": "cannot be used (Not a directory): choose another",
     "file/run": "cannot be used (Not a directory): choose another",
-    ".": "not empty, and holds no run; choose another directory",
+    ".": "not empty, and holds no run; choose another",
 }
 
 
@@ -83,7 +83,7 @@ REJECTED = {  # the damage, the error, flags
     "other data": (settings(val_data_crc32=1), OTHER + "val_data_crc32 was 1, is"),
     "another seed": (lambda run: None, OTHER + "seed was 0, is 1", "--seed 1"),
     "sampler settings": (lambda run: None, OTHER + SETTINGS, "--sampler_args temperature=0.2"),
-    "fewer steps": (lambda run: None, "--steps 1: the run in ", "--steps 1"),
+    "fewer steps": (lambda run: None, "--steps 1: ", "--steps 1"),
     "linear": (LINEAR, OTHER + "steps was 2, is 3", "--lr_schedule linear"),
 }
 
@@ -113,7 +113,7 @@ def test_a_directory_in_use_by_another_job_is_rejected(whole, run_dir):
     """Before anything is read, as it may change at any moment."""
     other = run_dir(whole, "--steps", 2)
     other.open()
-    with rejected("another job is writing there; end it, or choose another"):
+    with rejected("is in use: end that job, or choose another"):
         run_dir(whole, "--seed", 1).open()
     other.file_lock.release()
     assert run_dir(whole, "--steps", 2).open() == 2
