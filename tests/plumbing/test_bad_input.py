@@ -82,7 +82,6 @@ DATA = {  # what follows 400 good rows, or the whole file if it begins with `=`;
 
 @pytest.mark.parametrize("case", DATA)
 def test_a_bad_data_file_is_rejected_with_its_first_bad_line(case, tmp_path, quiet):
-    """test_problems.py reads Parquet; its rows get the same checks."""
     path, (rows, message) = tmp_path / f"bad.{case.partition('.')[2] or 'jsonl'}", DATA[case]
     path.write_bytes(rows[1:] if rows[:1] == b"=" else GOOD + rows)
     with rejected(message) if message else nullcontext():

@@ -1,13 +1,12 @@
 """Problem files: their columns, what a check reads, and data that is missing."""
 
-import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from plumbing.errors import InputError
-from plumbing.problems import Problems, check_data, normalise, prepare_missing
+from plumbing.problems import Problems, check_data, prepare_missing
 from tests.helpers.files import write
 from tests.helpers.models import ROOT
 from train import parse
@@ -56,13 +55,6 @@ def test_problems_in_both_files_are_counted_in_one_note(tmp_path, capsys):
     assert note.startswith(f"note: 1 of the 2 problems of {shared} are training data too; to ")
     assert note.endswith(f"--source own --copy {train} --val_copy {shared}\n")
     assert note.count("\n") == 1
-
-
-@pytest.mark.parametrize("text", ["ß İ ﬁ ｘ²", "A\u00a0b", "plain  ASCII\t\n", "\x1c a \x1f"])
-def test_normalising_twice_is_normalising_once(text):
-    once = normalise(text)
-    assert normalise(once) == once and "  " not in once
-    assert once == " ".join(unicodedata.normalize("NFKC", text.casefold()).casefold().split())
 
 
 COMMAND = """

@@ -39,7 +39,6 @@ CASES = [
     (report, "uniform --out .", "is a directory: name the file"),
     (sampler_lab, "--problems 100", "must be at least 144"),
     (memory, "--model nowhere", "model nowhere, which is none of"),
-    (memory, "--ranks 2 --teacher_ranks 2", "must be below 2 ranks"),
     (scaling, "--repeats 2", "unrecognized arguments: --repeats 2"),
 ]
 

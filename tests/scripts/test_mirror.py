@@ -58,9 +58,8 @@ def run_mirror(tmp_path):
 
 
 def test_follow_starts_again_when_steps_are_replaced(tmp_path, store, run_mirror, monkeypatch):
-    """From before the run to Ctrl-C, and again without --follow. Step 2 waits for its evaluation,
-    and an unfinished line is ignored. After step 3 the run resumes from step 1 with another loss.
-    """
+    """From before the run to Ctrl-C, and again without --follow. Step 2 waits for its evaluation;
+    an unfinished line is ignored. After step 3 the run resumes from step 1 with other losses."""
     two, seen, resumed = [row(0), row(1) | {"teacher_loss": None}], [], [row(2, 0.5), row(3, 0.5)]
     states = [[*two, {"step": 2, "loss": 1.0}], [*two, row(2), row(3)], two + resumed[:1]]
     states = iter([*states, two + resumed])
