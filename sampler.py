@@ -239,8 +239,6 @@ class Pooled(Uniform):
     def propose(self, n: int) -> Selections:
         pool_N_K = self.draw(n * self.K).reshape(n, self.K)
         utilities_N_K = self.score(pool_N_K)
-        if np.isnan(utilities_N_K).any():
-            raise InputError("the sampler's `score` is NaN")
         if self.settings.get("best_of_all"):
             dealt = np.argsort(-utilities_N_K, axis=None, kind="stable").reshape(self.K, n).T
             pool_N_K, utilities_N_K = pool_N_K.flat[dealt], utilities_N_K.flat[dealt]
@@ -254,7 +252,9 @@ class Pooled(Uniform):
         raise NotImplementedError
 
     def choose(self, pool_N_K, utilities_N_K) -> tuple[np.ndarray, np.ndarray]:
-        """Choose from each pool; returns what epsilon_greedy does."""
+        """Choose from each pool; returns what epsilon_greedy does. Raises InputError at NaN."""
+        if np.isnan(utilities_N_K).any():
+            raise InputError("the sampler's `score` is NaN")
         return epsilon_greedy(utilities_N_K, self.epsilon, self.rng)
 
 

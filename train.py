@@ -279,10 +279,10 @@ def train_step(
     # Step 4: GRPO. The completions of a problem are one group, whichever rounds they come from.
     groups, outcomes = rollouts.groups(), rollouts.outcomes(step)
     with watch("train_s"):
-        chosen = [groups[i] for i in np.arange(len(groups))[sampler.train_on(outcomes, P)]]
+        chosen = [groups[i] for i in np.arange(len(groups))[list(sampler.train_on(outcomes, P))]]
         update = student.update(rollouts, chosen, step)
-    metrics = sampler.metrics() | {"step": step}  # of equal names the sampler's give way
-    metrics |= step_metrics(rounds, outcomes) | rollouts.metrics() | update | watch
+    metrics = {"step": step} | sampler.metrics() | step_metrics(rounds, outcomes)
+    metrics |= rollouts.metrics() | update | watch | {"step": step}  # none of a sampler's own
     return metrics | {"seconds": time.perf_counter() - start}
 
 

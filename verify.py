@@ -6,11 +6,9 @@ only slows learning. `compare` has four stages, the first three of them in plumb
 1. Spelling: units are removed, and both texts get one canonical spelling. A unit, or the base of
    52_8, may be left out but not replaced: "5 cm" is right for "5", wrong for "5 m".
 2. Structure: lists, sets, tuples, intervals, matrices, ratios and relations are split into parts.
-   Gold and answer must have the same brackets, names and number of parts, and equal parts.
-   Every "=" in the answer must be true.
-3. Values: parts that are arithmetic are evaluated, at random points if they have letters. Rational
-   values must be the same, others must agree to 60 digits, except that a decimal may be the other
-   value rounded to six or more places.
+   Brackets, names and parts must be equal, and every "=" in the answer true.
+3. Values: arithmetic is evaluated, at random points if it has letters. Rational values must be the
+   same, others equal to 60 digits, but a decimal may be rounded to six or more places.
 4. Text: other parts must be the same text, but sums, products, integrals and limits go to
    math-verify. Alone it is too generous: it solves equations, so that repeating the question earns
    1, and it accepts 1/2^99 for 1/2^98, "5 6" for 11 and 1=2=5 for 5.
@@ -84,6 +82,8 @@ def _equal_text(gold: str, answer: str) -> bool:
 
 def _equal_term(gold: str, answer: str) -> bool:
     """Compare two texts without "%", as values if the gold is arithmetic, else as text."""
+    if re.fullmatch("[A-Z]{4}", gold + answer):  # HT and TH, but A*B is AB
+        return gold == answer
     if _POSSIBLE_FLOOR.search(gold) or not is_arithmetic(gold):
         return _equal_text(gold, answer)
     gold_values, answer_values = values(gold), values(answer)
@@ -179,13 +179,13 @@ _CHOICE = re.compile(
 
 
 def compare(gold: str, answer: str, accept_identical: bool = True) -> bool:
-    """Whether two contents of boxes agree. accept_identical: whether texts of identical spelling
-    agree even if they cannot be parsed."""
+    """Whether two contents of boxes agree. accept_identical: even if they cannot be parsed."""
     (gold, gold_units), choice = canonicalize(gold), _CHOICE.match(answer)
     if choice and re.fullmatch(r"\(?[A-J]\)?", gold):
         answer = choice[1]
     answer, answer_units = canonicalize(answer)
-    if not (gold_units <= answer_units or answer_units <= gold_units):  # 8% is not 8 minutes
+    more, fewer = answer_units - gold_units, gold_units - answer_units
+    if more and (fewer or "base" in dict(more)):  # 8% is not 8 minutes, 101_2 is not 101
         return False
     try:
         return (accept_identical and gold == answer != "") or equivalent(gold, answer)
@@ -279,9 +279,8 @@ class Verifier:
     def check_golds(
         self, golds: list[str], extras: list[dict] | None = None, dataset: Hashable = None
     ) -> list[bool]:
-        r"""Return whether each gold can be verified: \boxed{gold} earns 1, and not because the
-        texts are identical. Raises InputError if a custom reward gives 1 to none of a data set's
-        first MIN_GOLDS, as it then expects another format."""
+        r"""Return whether each gold can be verified: \boxed{gold} earns 1, and not because texts
+        are identical. Raises InputError if a custom reward rejects a data set's first MIN_GOLDS."""
         boxes = [rf"\boxed{{{gold}}}" for gold in golds]
         verdicts = self._verdicts(boxes, golds, extras, accept_identical=False)
         valid = [verdict.status == "correct" for verdict in verdicts]

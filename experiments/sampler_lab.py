@@ -64,9 +64,9 @@ class Bank:
         half_units = round(2 * float(self.seen_difficulty[index]))
         return f"{index} skill{self.seen_skill[index]} level{half_units + 20}"
 
-    def column(self, name: str) -> tuple[list, np.ndarray]:
+    def column(self, name: str) -> tuple[list[str], np.ndarray]:
         """As Problems.column: the values, and each problem's place among them."""
-        return [k / 16 for k in range(17)], self.rate
+        return [str(k / 16) for k in range(17)], self.rate
 
 
 class Student:

@@ -123,7 +123,7 @@ def load_state(run: Path, step: int) -> dict:
     except (pickle.UnpicklingError, RuntimeError) as error:
         reason = f"cannot be loaded ({first_lines(error)}): delete it to resume from the previous"
         raise InputError(f"checkpoint {folder} {reason}") from error
-    return tree_map_only(torch.Tensor, torch.Tensor.numpy, state)
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.numpy()[()], state)
 
 
 def keep_only(run: Path, kept: list[int]) -> None:

@@ -82,7 +82,7 @@ def parse(config: type, presets: dict[str, str], find_sampler: Callable, argv, d
         c.teacher_model, c.teacher_ranks = "", 0
         if (
             "steps" not in given
-        ):  # a teacher of 2 ranks in 8 takes 1/4, to the preset's next evaluation (App. D)
+        ):  # 4/3, as 2 teachers in 8; to the preset's next evaluation (App. D)
             every = config(**defaults).eval_every
             c.steps = math.ceil(c.steps * 4 / 3 / every) * every
     if c.teacher_ranks < 0:

@@ -42,7 +42,6 @@ class Embedded(Pooled):
 
     def __init__(self, context: Context):
         super().__init__(context)
-        self.epsilon = context.config.epsilon
         self.embeddings, self.model = load(context.config)
         self.index_M, self.y_M = np.empty(0, dtype=np.int64), np.empty(0)
         self.fit()

@@ -9,7 +9,7 @@ from sampler import Context, Pooled, utility_target
 def number(text: str) -> float:
     """Convert text to float; NaN if it is no number, such as "n/a"."""
     try:
-        return float(text)
+        return float({"True": 1, "False": 0}.get(text, text))
     except ValueError:
         return np.nan
 
@@ -28,7 +28,7 @@ class Static(Pooled):
         wrong_C = (p_C < 0) | (p_C > 1) | np.isnan(p_C).all()
         if wrong_C.any():
             first = values_C[wrong_C.argmax()]
-            raise InputError(f"--column {column}: {first!r} is no pass rate in [0, 1]")
+            raise InputError(f"--column {column}: {first} is no pass rate in [0, 1]")
         utility = utility_target(p_C)[row]
         self.unrated = float(np.isnan(utility).mean())
         # A problem without a rate gets the mean utility.

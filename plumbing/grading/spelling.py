@@ -98,7 +98,7 @@ BEFORE_UNITS = {
     r"1 \\[4pt] 2 -> 1 \\ 2": (r"\\\\ ?\[[\d.]+ ?\w\w\]", r"\\\\"),
     r"\mathbb{R} -> (-∞,∞)": (r"\\mathbb ?\{?R\}?(?![\w^])", "(-∞,∞)"),
     r"pi -> \pi": (r"(?<![a-zA-Z\\])(sqrt|pi|sin|cos|tan|ln|log|inf(?:inity)?)(?![a-z])", r"\\\1"),
-    r"\color{red}{5} -> {5}": (r"^ ?\\(?:text)?color ?\{\w+\}", ""),
+    r"\color{red}{5} -> {5}": (r"^ ?\\(?:boxed|(?:text)?color ?\{\w+\})", ""),
     r"\left\{x \geq \dfrac{1}{2}\right\} ->  ⦃x ≥ \frac{1}{2} ⦄": (
         r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\+/-|\*\*|∅|\.\.\.|\{:\}",
         lambda command: COMMANDS.get(command[1] or command[0], command[0]),
@@ -168,7 +168,7 @@ def canonicalize(text: str) -> tuple[str, frozenset[tuple[str, str]]]:
         number = re.search(r"[\d%]|\\pi", text[: match.start()])
         if not number or words & NOT_UNITS or any(map(_NUMERAL.fullmatch, words)):
             return match[0]
-        per = r"(?:(/|\bper\b)[^a-zA-Z]*?(?:\\text ?\{ ?)?)?"
+        per = r"(?:(/|\b(?:per|an?|each)\b)[^a-zA-Z]*?(?:\\text ?\{ ?)?)?"
         name_and_power = r"(?<![a-zA-Z\\])(?:(sq|cu)[a-z]* )?([a-zA-Z]+)(?:\W{0,2}\^\{?(-?\d))?"
         for sign, prefix, name, power in re.findall(per + name_and_power, match[0]):
             name = name.lower()
@@ -182,6 +182,6 @@ def canonicalize(text: str) -> tuple[str, frozenset[tuple[str, str]]]:
     text = _UNIT.sub(remove_unit, text)
     for pattern, replacement in AFTER_UNITS.values():
         text = re.sub(pattern, replacement, text)
-    if numeral := re.fullmatch(r"(\d+)_\{(\d+)\}", text):  # of another base, which acts as a unit
+    if numeral := re.fullmatch(r"((?:[^=]*=)?\d+)_\{(\d+)\}", text):  # in a base: acts as a unit
         text, units = numeral[1], units | {("base", numeral[2])}
     return text, frozenset(units)

@@ -84,10 +84,11 @@ def _bracketed(text: str) -> Structure | None:
 
 
 def _list(text: str) -> Structure | None:
-    """A list: "1,2" -> list 1, 2; "1±2" -> list 1+2, 1+-2; "1,2;3,4" -> list (1,2), (3,4)."""
-    parts, groups = split(text, ",;")[::2], split(text, ";")[::2]
-    if len(groups) > 1 and all(len(split(group, ",")) > 1 for group in groups):
-        parts = [f"({group})" for group in groups]
+    """A list: "1,2" -> list 1, 2; "1±2" -> list 1+2, 1+-2; "x=1,y=2,x=3,y=4" -> two tuples."""
+    parts = split(text, ",;")[::2]
+    names = [_sides(part)[0] for part in parts if "=" in part]
+    if 1 < (k := len({*names})) < len(parts) and names == names[:k] * (len(parts) // k):
+        parts = [f"({','.join(parts[i : i + k])})" for i in range(0, len(parts), k)]
     if len(parts) > 1 or "±" in text:
         return _collection("list", parts)
 

@@ -15,12 +15,12 @@ MAX_OPERATIONS = 20  # of an irrational value before it is rounded
 TRIALS = 6  # random points for expressions with letters; in the first half, letters are positive
 SHORT_WORDS = {"no", "on", "up", "in", "at", "by", "to", "or", "if", "of", "so"}  # not products
 
-# Only texts of these tokens are evaluated, but no word of two capitals or of three letters. The
-# parser would evaluate much else: it takes 5_6 for 5 and computes \gcd(4,6).
+# Only texts of these tokens are evaluated, but not a word of three letters or more. The parser
+# would evaluate much else: it takes 5_6 for 5 and computes \gcd(4,6).
 _ARITHMETIC = re.compile(
-    r"(?![A-Z]{2}$|[a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()|! -]|(?<=[a-zA-Z])_(?:\w|\{\w+\})"
-    r"|\\sqrt\[\d+\]|\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln|alpha|beta|mu"
-    r"|[gG]amma|[dD]elta|epsilon|[tT]heta|[lL]ambda|rho|sigma|[pP](?:hi|si)|[oO]mega)(?![a-zA-Z]))+"
+    r"(?![a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()|! -]|(?<=[a-zA-Z])_(?:\w|\{\w+\})|\\sqrt\[\d+\]"
+    r"|\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln|alpha|beta|[gG]amma"
+    r"|[dD]elta|epsilon|[tT]heta|[lL]ambda|mu|rho|sigma|[pP](?:hi|si)|[oO]mega)(?![a-zA-Z]))+"
 )
 # Square brackets around a number or a sum group it, as in 2[3+4]; but [x] may be the floor of x.
 _GROUPING = re.compile(r"(?<!\\sqrt)\[([^\[\]a-zA-Z]*|[^\[\]]*[-+][^\[\]]*)\]")

@@ -119,7 +119,7 @@ def test_static_takes_the_known_rate_nearest_to_one_half_and_counts_the_unknown(
     assert sampler.metrics()["unrated"] == 0.25
     s = sampler.propose(5)
     assert s.utility_N == pytest.approx(s.utilities_N_K.max(axis=1))
-    for rates, first in ((["easy", "hard"], "'easy'"), ([0.5, 85.0], "85.0"), ([-1, 0.5], "-1.0")):
+    for rates, first in ((["easy", "hard"], "easy"), ([0.5, 85.0], "85.0"), ([-1, 0.5], "-1.0")):
         with pytest.raises(InputError, match=rf"--column c: {first} is no pass rate in \[0, 1\]"):
             make("static", 2, values=rates)
 

@@ -34,14 +34,14 @@ RIGHT = table(r"""
 \begin{pmatrix} 1 \\ 2 \end{pmatrix}   \left(\begin{array}{c} 1 \\[4pt] 2 \end{array}\right)
 x+y < 3   -2x-2y > -6
 x=3, y=4   y=4, x=3
-p=5,q=2;p=7,q=2   (7,2),(5,2)   p=7,q=2;p=5,q=2
-52_8   52   52_{8}
+p=5,q=2;p=7,q=2   (7,2),(5,2)   p=7,q=2 \text{ or } p=5,q=2
+52_8   52   52_{8}   N=52_8
+AB   B \cdot A
 1 \pm 12\pi   1 +/- 12pi   1+12*pi, 1-12pi
 no   No   \text{No.}   \[\text{no}\]
 864 \mbox{ inches}^2   864 square inches
 0.1\overline{6}   1/6
 \log_2 3   \log_{2}(3)   \frac{\ln 3}{\ln 2}
-\arctan 2   \tan^{-1}(2)
 1e-5   0.00001   10^{-5}   1 \times 10^{-5}   1E-5
 2e - 1   2e-1
 xy   x \cdot y   yx
@@ -50,8 +50,8 @@ D   (D) (2,0)   \text{(D)}   \textbf{(D)}\ 12   \text{(D)}\ 12   D. 5   D) 5   D
 \text{(D)}   \text{D. red}
 9:30 a.m.   9:30 AM
 9.8   9.8 \text{ m/s}^2   9.8 m/s^2   9.8\,\text{m/s^2}
-60 mph   60 \text{ miles per hour}   60 miles per hour
-\frac{1}{\Delta}   \Delta^{-1}
+60 mph   60 \text{ miles an hour}   60 miles per hour
+\frac{1}{\Delta} \arctan 2   \Delta^{-1} \tan^{-1}(2)
 \frac{\binom{3}{2}\binom{4}{2}}{\binom{7}{4}}   \frac{18}{35}
 1   (2)\frac{1}{2}   \frac{4}{2}\frac{1}{2}
 25 km   $25$ km
@@ -84,7 +84,7 @@ B   A, B, C, D   B \text{ C}
 3{:}30 \text{ p.m.}   3{:}30 \text{ a.m.}
 \frac{1}{23}   \frac123
 52_8   42   52_9   52_{8}+1
-2100   2, 100   2₁₀₀
+2100   2, 100   2₁₀₀   2100_3
 x_{12}   x_12
 \mathbb{R}   \mathbb{R}^2
 no   on   \text{yes}

@@ -23,7 +23,7 @@ class Numbers:
 
     def column(self, name):
         values, row = np.unique(np.resize(self.values, self.n), return_inverse=True)
-        return values.tolist(), row
+        return [*map(str, values)], row
 
 
 def build(cls, problems, fits=lambda index: True, settings=None, **config):

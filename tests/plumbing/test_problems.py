@@ -36,7 +36,7 @@ def test_rows_and_the_extras_for_rewards(ending, tmp_path):
 
 def test_a_column_by_its_distinct_values(tmp_path):
     levels = [["hard"], ["easy"], None, ["hard"]]
-    problems = Problems(write(tmp_path / "a.jsonl", [GOOD | {"level": x} for x in levels]))
+    problems = Problems(write(tmp_path / "[a].jsonl", [GOOD | {"level": x} for x in levels]))
     values, row = problems.column("level")
     assert [values[i] for i in row] == list(map(str, levels)) and len(values) == 3
 
