@@ -226,7 +226,7 @@ def show(task: str, table: pd.DataFrame, against: str) -> str:
 def draw(tables: dict[str, pd.DataFrame], against: str) -> Figure:
     """Draw each sampler's gain with its interval over seeds, a panel for each task."""
     figure = Figure(figsize=(3 + 2.2 * len(tables), 4.5), layout="constrained")
-    panels = figure.subplots(1, len(tables), sharex=True, sharey=True, squeeze=False)[0]
+    panels = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
     names = dict.fromkeys([*ENTRIES, *pd.concat(tables.values()).sampler])
     for axes, (task, table) in zip(panels, tables.items(), strict=True):
         ordered = table.set_index("sampler").reindex(names)
