@@ -90,6 +90,7 @@ x_{12}   x_12
 no   on   \text{yes}
 x   [x]
 [x]   x
+2st   2
 D   (E) (2,0)   (D) or (E)   (D), (E)   (D) E   (A) (D)   (D)+1   (D) - 5   (D)/2
 (2,0)   (D) (2,0)
 36 km/h   36 \text{ m/s}   36 km/s   36 hours   36 \text{ h/km}

@@ -83,7 +83,7 @@ REJECTED = {  # the damage, the error, flags
     "other data": (settings(val_data_crc32=1), OTHER + "val_data_crc32 was 1, is"),
     "another seed": (lambda run: None, OTHER + "seed was 0, is 1", "--seed 1"),
     "sampler settings": (lambda run: None, OTHER + SETTINGS, "--sampler_args temperature=0.2"),
-    "fewer steps": (lambda run: None, "--steps 1: ", "--steps 1"),
+    "fewer steps": (lambda run: None, "is at step 2 already", "--steps 1"),
     "linear": (LINEAR, OTHER + "steps was 2, is 3", "--lr_schedule linear"),
 }
 
