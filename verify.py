@@ -158,14 +158,19 @@ def equivalent(gold: str, answer: str) -> bool:
         return same_sides or _equal_relations(gold, answer)
     if name and other_name:
         return False
-    if set(answer_kind) == {"="}:  # 3+5=8: every side must be right, but m+n in m+n=8 is a name
-        is_name = not name and re.fullmatch(r"[a-z](?:\+[a-z])+", answers[0])
+    if set(answer_kind) == {"="}:  # 3+5=8: every side must be right, but in m+n=8 or ab=8 one names
+        is_name = not name and re.fullmatch(r"[a-zA-Z](?:[-+]?[a-zA-Z])+", answers[0])
         return all(equivalent(gold, side) for side in answers[bool(is_name) :])
     kinds = {kind, answer_kind}
     if kinds == {"value"} or (kinds == {":", "value"} and len(golds) + len(answers) == 3):
         return _equal_value("/".join(golds), "/".join(answers))  # 2:3 is 2/3
-    if kind == "()" and all(structure_of(part).name for part in answers):
-        answers = sorted(answers)  # "y=1, x=3" for (3,1)
+    if (kind, answer_kind) == ("value", "list"):  # 1/4 or 25%
+        return all(equivalent(gold, part) for part in answers)
+    if kinds == {"list", "()"}:  # "y=1, x=3" is the pair (3,1), but not x∈(3,1), nor "x=3, x=1"
+        names = [structure_of(part).name for part in golds + answers] + 2 * [name, answer_name]
+        if any(n and "," not in n and names.count(n) > 1 for n in names):
+            return False
+        golds, answers = (sorted(x) if structure_of(x[0]).name else x for x in (golds, answers))
     may_agree = len(kinds) == 1 or kinds in ({"list", "set"}, {"list", "()"})
     return may_agree and _equal_parts(golds, answers, ordered=not kinds <= {"list", "set"})
 
@@ -185,7 +190,8 @@ def compare(gold: str, answer: str, accept_identical: bool = True) -> bool:
         answer = choice[1]
     answer, answer_units = canonicalize(answer)
     more, fewer = answer_units - gold_units, gold_units - answer_units
-    if more and (fewer or "base" in dict(more)):  # 8% is not 8 minutes, 101_2 is not 101
+    # 8% is not 8 minutes, 101_2 is not 101, but 101_10 is.
+    if more and (fewer or dict(more).get("base", "10") != "10"):
         return False
     try:
         return (accept_identical and gold == answer != "") or equivalent(gold, answer)
@@ -247,12 +253,7 @@ class Verifier:
         dict with it under "score". Entering raises InputError if there is no such function."""
 
     def __init__(
-        self,
-        workers: int = 2,
-        cpu_seconds: float = 3.0,
-        wall_seconds: float = 30.0,
-        memory_bytes: int = 1 << 30,
-        reward: str = "",
+        self, workers=2, cpu_seconds=3.0, wall_seconds=30.0, memory_bytes=1 << 30, reward=""
     ):
         command = [sys.executable, str(Path(__file__).resolve()), "--worker"]
         command += [str(cpu_seconds), str(memory_bytes), reward]
@@ -266,9 +267,7 @@ class Verifier:
     def __exit__(self, *exception) -> None:
         self.pool.close()
 
-    def grade(
-        self, completions: list[str], golds: list[str], extras: list[dict] | None = None
-    ) -> list[Verdict]:
+    def grade(self, completions: list[str], golds: list[str], extras=None) -> list[Verdict]:
         """Return the verdicts of completions (the text after the prompt, never the prompt itself).
         extras: for a custom reward, {"data_source": str, "extra_info": dict | None} for each.
 
@@ -276,9 +275,7 @@ class Verifier:
         cannot start, InputError if the reward raises or does not return 0 or 1."""
         return self._verdicts(completions, golds, extras, accept_identical=True)
 
-    def check_golds(
-        self, golds: list[str], extras: list[dict] | None = None, dataset: Hashable = None
-    ) -> list[bool]:
+    def check_golds(self, golds: list[str], extras=None, dataset: Hashable = None) -> list[bool]:
         r"""Return whether each gold can be verified: \boxed{gold} earns 1, and not because texts
         are identical. Raises InputError if a custom reward rejects a data set's first MIN_GOLDS."""
         boxes = [rf"\boxed{{{gold}}}" for gold in golds]
@@ -292,8 +289,6 @@ class Verifier:
         return valid
 
     def _verdicts(self, completions, golds, extras, accept_identical: bool) -> list[Verdict]:
-        if len(completions) != len(golds):
-            raise ValueError(f"{len(completions)} completions, {len(golds)} golds: must be as many")
         extras = extras if extras and self.reward else [{}] * len(golds)
         jobs = [
             extra | {"completion": text, "gold": gold, "accept_identical": accept_identical}

@@ -22,38 +22,29 @@ SYNONYMS = {
     "≤": "le leq leqslant <=",
     "≥": "ge geq geqslant >=",
     "≠": "ne neq !=",
-    "<": "lt",
-    ">": "gt",
-    "∈": "in",
-    "∪": "cup",
     "±": "pm +/-",
     "∞": "infty inf infinity",
-    "≈": "approx",
     "°": "circ degree",
     "¬": "not neg lnot",
     "⦃⦄": "emptyset varnothing ∅",
     "⦃": "{ lbrace",
     "⦄": "} rbrace",
-    "(": "langle",
-    ")": "rangle",
     "|": "vert lvert rvert",
-    "%": "%",
     "*": "cdot times",
-    "/": "div",
-    "^": "**",
     ":": "colon {:}",
     ",": "lor land vee wedge",
     "…": "ldots cdots dots ...",
     r"\frac": "dfrac tfrac cfrac",
     r"\binom": "dbinom tbinom",
-    r"\text": "textbf textit textrm textnormal mbox mathrm mathbf operatorname",
+    r"\text": "textbf textit textrm textnormal mbox mathrm operatorname",
     " ": ", ; : > ( ) [ ] quad qquad left right big Big bigl bigr displaystyle",
-    "": "! $ boldsymbol bm mathit mathsf underline fbox bf",
+    "": "! $ boldsymbol bm mathbf mathit mathsf underline fbox bf",
 }
+SYNONYMS |= {"<": "lt", ">": "gt", "∈": "in", "∪": "cup", "≈": "approx", "(": "langle"}
+SYNONYMS |= {")": "rangle", "%": "%", "/": "div", "^": "**"}
 COMMANDS = {name: key for key, names in SYNONYMS.items() for name in names.split()} | {" ": " "}
 
-# Words that are not units: they change or negate the number before them. So do numerals, such as
-# "hundredths", "twentieth" or "million". Other words are units.
+# Words that are not units: they change the number before them. So do numerals and most letters.
 NOT_UNITS = """
     k K M B i e x pi alpha beta gamma delta theta lambda sigma omega phi infinity or and no not non
     is to than but wrong false negative plus minus times over root squared cubed factorial mod
@@ -62,22 +53,25 @@ NOT_UNITS = """
     six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety
     """
 NOT_UNITS = {word + ending for word in NOT_UNITS.split() for ending in ("", "s", "th")}
-_NUMERAL = re.compile(r"(?!mon)\w+ths|\w+(?:ie|lf)th|\w+(?:teen|illion)(?:s|th)?")
+_NUMERAL = re.compile(r"(?!mon)\w+ths|\w+(?:ie|lf)th|\w+(?:teen|illion)(?:s|th)?|[bdo-rtuyz]")
 # Units that are compared (5 cm is not 5 m), each with its spellings. Other units are ignored.
 UNITS = """
     mm,millimeter,millimetre cm,centimeter,centimetre m,meter,metre km,kilometer,kilometre
     in,inch,inche ft,foot,feet yd,yard mi,mile g,gram kg,kilogram s,sec,second min,minute h,hr,hour
-    day week month year cent dollar,$ euro am pm degree,° radian,rad %
+    day week month year cent dollar,$ euro am pm degree,° radian,rad % c,celsius f,fahrenheit
+    l,liter,litre ml,milliliter,millilitre mg,milligram lb,pound oz,ounce n,newton kn j,joule kj
+    w,watt kw,kilowatt v,volt amp,ampere hz,hertz khz mhz ghz ev kev mev gev nm ms yuan
     """
 UNITS = {name: names for names in UNITS.split() for name in names.split(",")}
 
-_TEXT = r"\\text ?\{ ?[A-Za-z](?:[A-Za-z/. -]|\^(?:-?[123]|\{-?[123]\}))*\}"
+_TEXT = r"\\text ?\{ ?[A-Za-z](?:[A-Za-z/.* -]|\^(?:-?[123]|\{-?[123]\}))*\}"
 _POWER = r"(?: ?\^ ?\{?-?[123]\}?)?"
 _RATE = r"(?:[ckm]?m|mi|ft|k?g)/(?:hr?|s|sec|min|c?m)"
+_WORDS = r"(?:\b(?:[a-z]{4,}|per|in|ft|lbs?|min|oz) ?)+"
 # Units between a number and the end of a part: \text{...}, rates such as km/h, or words.
 _UNIT = re.compile(
     rf"(?:(?<=[^ ,;=({{⦃]) *{_TEXT}{_POWER}(?: ?[/*]? ?{_TEXT}{_POWER})*"
-    rf"|(?:(?<=[\d}}])|(?<=\\pi)) ?(?:{_RATE}|[ckm]m|kg|(?:\b(?:[a-z]{{4,}}|per|in) ?)+){_POWER}"
+    rf"|(?:(?<=[\d}}])|(?<=\\pi)) ?(?:{_RATE}|[ckm]m|kg|{_WORDS}){_POWER}"
     r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[,;=≈)⦄]))"
 )
 
@@ -94,9 +88,10 @@ _GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 BEFORE_UNITS = {
     r"1{,}234\,567 -> 1234567": (r"(?<=\d)(?:\{,\}|,? ?\\!|\\[,; ]) ?(?=\d{3}(?!\d))", ""),
     "9 a.m. -> 9 am": (r"\b([apAP])\. ?([mM])\b\.?", r"\1\2"),
-    "12. -> 12": (r"\\+ ?$|(?<=[\w)\]}%°]) ?\.(?=(?: ?\})? ?$)", ""),
+    "12. -> 12": (r"\\+ ?$|(?<=[\w)\]}%°!]) ?[.,](?=(?: ?\})? ?$)", ""),
     r"1 \\[4pt] 2 -> 1 \\ 2": (r"\\\\ ?\[[\d.]+ ?\w\w\]", r"\\\\"),
     r"\mathbb{R} -> (-∞,∞)": (r"\\mathbb ?\{?R\}?(?![\w^])", "(-∞,∞)"),
+    "all reals -> (-∞,∞)": (r"(?i)^(?:\\text\{)? ?all real(?: number)?s ?\}?$", "(-∞,∞)"),
     r"pi -> \pi": (r"(?<![a-zA-Z\\])(sqrt|pi|sin|cos|tan|ln|log|inf(?:inity)?)(?![a-z])", r"\\\1"),
     r"\color{red}{5} -> {5}": (r"^ ?\\(?:boxed|(?:text)?color ?\{\w+\})", ""),
     r"\left\{x \geq \dfrac{1}{2}\right\} ->  ⦃x ≥ \frac{1}{2} ⦄": (
@@ -105,6 +100,10 @@ BEFORE_UNITS = {
     ),
     "a  b -> a b": (r" +", " "),
     r"\text { and } -> \text{and}": (r"\\text ?\{ ?([^{}]*?) ?\}", r"\\text{\1}"),
+    r"{n \choose 2} -> \binom{n}{2}": (r"\{([^{}]*?) ?\\choose ([^{}]*)\}", r"\\binom{\1}{\2}"),
+    r"\varphi -> \phi": (r"\\var(epsilon|phi|theta)", r"\\\1"),
+    r"\lg -> \log_{10}": (r"\\lg(?![a-z])", r"\\log_{10}"),
+    "x≈7 -> x=7": (r"^ ?((?:[a-zA-Z](?:_\w)?)?) ?≈(?=[^≈]*$)", lambda m: m[1] and f"{m[1]}="),
     r"{3\over 4} -> \frac{3}{4}": (r"\{([^{}]*)\\over ([^{}]*)\}", r"\\frac{\1}{\2}"),
     "{5^{2}} -> 5^{2}": (rf"^ ?{_GROUP} ?$", r"\1"),
     r"[\begin{array}{cc}1\\\end{array}] -> \begin{matrix}1\end{matrix}": (
@@ -123,9 +122,10 @@ BEFORE_UNITS = {
     "60 mph -> 60 mi/h": (r"\bmph\b", "mi/h"),
 }
 AFTER_UNITS = {
+    r"{v}=2 -> v=2": (r"(?<![\w}\]^_ ])\{([a-zA-Z])\}", r"\1"),
     "90^{°} -> 90 ": (r"\^ ?\{? ?° ?\}?|°", " "),
     r"\text{\pi} -> \pi": (r"^ ?\\text ?\{((?:[^{}a-zA-Z]|\\[a-zA-Z]+|\{[^{}]*\})+)\} ?$", r"\1"),
-    r"\text{(B)} ->  (B) ": (r"\\text\{([-+]?[\d./]+|\(?[A-Za-z]\)?)\}", r" \1 "),
+    r"\text{(B)} ->  (B) ": (r"\\text\{([-+]?[\d./]+|\(?[A-Za-z]\)?|[A-Z]{2,4})\}", r" \1 "),
     "x= 1 234.5 -> x=1234.5": (
         r"(?:^|=) ?-?\d{1,3}([ ,])\d{3}(?:\1\d{3})*(?=(?:\.\d+)?[ %]*$)",
         lambda number: re.sub("[ ,]", "", number[0]),
@@ -133,13 +133,17 @@ AFTER_UNITS = {
     r"11 5/6 -> 11\frac{5}{6}": (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
     r"\frac12 -> \frac{1}2": (r"\\frac(?: ?(\d|\\pi)| ([a-zA-Z])) ?", r"\\frac{\1\2}"),
     r"\frac{1}2 -> \frac{1}{2}": (rf"(\\frac{_GROUP}) ?([^\W_]|\\pi)", r"\1{\3}"),
+    "10^-5 -> 10^{-5}": (r"\^-(\d+|[a-zA-Z](?![a-zA-Z]))", r"^{-\1}"),
     r"\sqrt 13 -> \sqrt{13}": (r"\\sqrt ?(?:(\d+)|\(([^()]*)\))", r"\\sqrt{\1\2}"),
     r"\sqrt[3]2 -> \sqrt[3]{2}": (r"\\sqrt ?(\[\d+\]) ?(\d)", r"\\sqrt\1{\2}"),
     r"3 \pmod 5 -> 3 \pmod{5}": (r"\\pmod ?(\d+)", r"\\pmod{\1}"),
     "52_8 -> 52_{8}": (r"(?<=\d) ?_ ?(?:(\d+)|\{ ?\(?(\d+)\)? ?\})|_ ?(\w)", r"_{\1\2\3}"),
     # A mixed number is a sum; the parser of values would take it for a product.
     r"1\frac{3}{4} -> (1+\frac{3}{4})": (r"(?<![\d.,}^_])(\d+) ?(\\frac{\d+}{\d+})", r"(\1+\2)"),
-    r".1\bar{6} -> (\frac{15}{90})": (r"(\d*)\.(\d*)\\(?:overline|bar) ?\{(\d+)\}", _as_fraction),
+    r".1\bar{6} -> (\frac{15}{90})": (
+        r"(\d*)\.(\d*)\\(?:overline|bar|dot) ?\{(\d+)\}",
+        _as_fraction,
+    ),
     # Two numbers side by side are not a product. The "?" makes the text unparsable.
     "5 6 -> 5?6": (r"(?<=[\d.]) +(?=[\d.])|(?<=\d)\{(?=\d)", "?"),
     "{5}6 -> ?5}6": (r"(?<![a-zA-Z}\]^_])\{(?=\d+\}\d)", "?"),

@@ -1,13 +1,14 @@
 """Structure of answers: a canonical text is split into a name, a kind and parts."""
 
 import re
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import NamedTuple
 
 _LETTER = (
     r"(?:m?\\(?:angle|overline|vec|sin|cos|tan)[ {]*)*"
     r"(?:\\text\{[a-zA-Z ]+\}|\\[a-zA-Z]{2,7}|[A-Z]{2,5}|[a-zA-Z])"
-    r"(?:_(?:\w|\{\w+\}))?'*(?:\([\w,]+\))?\}?"
+    r"(?:_(?:\w|\{\w+\}))?'*(?:\^\{-1\})?"
+    r"(?:\([\w,]+\)|(?<=[fghpFGHP}'])\((?:[^()]|\([^()]*\))+\))?\}?"
 )
 # One side of "=" that only names the other side: x, f(2), S_{ABC}, |AB|, (p,q), NO/BO.
 _NAME = re.compile(
@@ -15,7 +16,7 @@ _NAME = re.compile(
 )
 FLIP = str.maketrans("<>≤≥", "><≥≤")
 # Bounds that hold on any machine; the parser's time grows exponentially with nesting and towers.
-MAX_LENGTH, MAX_NESTING, MAX_BARS = 400, 8, 12
+MAX_LENGTH, MAX_NESTING, MAX_BARS, MAX_SIGNS = 400, 8, 12, 4
 _TOWER = re.compile(r"(?:\^-?(?:[a-zA-Z]|\d+|\\[a-z]+ ?)){5}")
 
 
@@ -37,8 +38,6 @@ def is_bounded(text: str) -> bool:
 
 def split(text: str, separators: str) -> list[str]:
     """Split at characters outside brackets and keep them: "a=b" -> ["a", "=", "b"]."""
-    if not any(separator in text for separator in separators):
-        return [text]
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([{⦃") - (character in ")]}⦄")
@@ -49,16 +48,14 @@ def split(text: str, separators: str) -> list[str]:
     return parts
 
 
-def _brackets(text: str) -> str:
-    """The pair of brackets around the whole text: "(1,2]" -> "(]", but "(1)(2)" -> ""."""
-    is_enclosed = text[:1] in ("(", "[", "⦃") and split(text, ")]}⦄")[1:] == [text[-1], ""]
-    return text[0] + text[-1] if is_enclosed else ""
-
-
 def _collection(kind: str, parts: list[str]) -> Structure:
-    """Replace a part with "±" by two parts; a collection of one part is that part."""
-    signs = {True: ("+", "+-"), False: ("",)}
-    parts = [part.replace("±", sign) for part in parts for sign in signs["±" in part]]
+    """Replace a part by the values of its "±"; a collection of one part is that part."""
+    pieces = [part.split("±") if part.count("±") <= MAX_SIGNS else [part] for part in parts]
+    parts = [
+        first + "".join(map("".join, zip(signs, rest, strict=True)))
+        for first, *rest in pieces
+        for signs in product(("+", "+-"), repeat=len(rest))
+    ]
     is_single = len(parts) == 1 and parts != ["⦃⦄"]
     return structure_of(parts[0]) if is_single else Structure("", kind, parts)
 
@@ -76,9 +73,13 @@ def _union(text: str) -> Structure | None:
 
 def _bracketed(text: str) -> Structure | None:
     """A set, tuple or interval: "⦃1,2⦄" -> set 1, 2; "(1,2]" -> (] 1, 2."""
-    brackets, parts = _brackets(text), split(text[1:-1], ",;")[::2]
+    is_enclosed = text[:1] in ("(", "[", "⦃") and split(text, ")]}⦄")[1:] == [text[-1], ""]
+    brackets = text[0] + text[-1] if is_enclosed else ""  # not in (1)(2)
+    parts = split(text[1:-1], ",;")[::2]
     if brackets == "⦃⦄":
         return _collection("set", [part for part in parts if part])
+    if brackets == "()" and len(parts) > 1 and text.count("±") == 1:  # (±5,0): two points
+        return _collection("list", [text])
     if brackets and len(parts) > 1:
         return Structure("", brackets, parts)
 
@@ -89,7 +90,7 @@ def _list(text: str) -> Structure | None:
     names = [_sides(part)[0] for part in parts if "=" in part]
     if 1 < (k := len({*names})) < len(parts) and names == names[:k] * (len(parts) // k):
         parts = [f"({','.join(parts[i : i + k])})" for i in range(0, len(parts), k)]
-    if len(parts) > 1 or "±" in text:
+    if len(parts) > 1 or 0 < text.count("±") <= MAX_SIGNS:
         return _collection("list", parts)
 
 
@@ -115,6 +116,8 @@ def _interval(text: str) -> Structure | None:
     sides = _sides(re.sub(r"^-([a-zA-Z])([<>≤≥])(.*)", r"-(\3)\2\1", text))
     if len(sides) > 1 and sides[1] in ">≥":
         sides = [side.translate(FLIP) for side in reversed(sides)]
+    if len(sides) == 3 and sides[1] == "≠" and _NAME.fullmatch(sides[0]):
+        return Structure(sides[0], "set", [f"(-∞,{sides[2]})", f"({sides[2]},∞)"])
     if len(sides) == 3:
         sides = ["-∞", "<", *sides] if _NAME.fullmatch(sides[0]) else [*sides, "<", "∞"]
     if len(sides) == 5 and {sides[1], sides[3]} <= {"<", "≤"} and _NAME.fullmatch(sides[2]):
@@ -124,9 +127,10 @@ def _interval(text: str) -> Structure | None:
 
 def _matrix(text: str) -> Structure | None:
     r"""A matrix: "\begin{matrix}1&2\\3&4\end{matrix}" -> matrix [2, 2] 1, 2, 3, 4."""
-    if matrix := re.fullmatch(r"\\begin\{matrix\}((?:(?!\\end).)*)\\end\{matrix\}", text):
-        rows = [row.split("&") for row in matrix[1].split("\\\\")]
-        entries = [entry for row in rows for entry in row]
+    matrix = r"(-?[^-+]*?)\\begin\{matrix\}((?:(?!\\end).)*)\\end\{matrix\}"
+    if match := re.fullmatch(matrix, text):
+        factor, rows = match[1], [row.split("&") for row in match[2].split("\\\\")]
+        entries = [f"{factor}({entry})" if factor else entry for row in rows for entry in row]
         return Structure("", f"matrix {[len(row) for row in rows]}", entries)
 
 

@@ -19,8 +19,9 @@ SHORT_WORDS = {"no", "on", "up", "in", "at", "by", "to", "or", "if", "of", "so"}
 # would evaluate much else: it takes 5_6 for 5 and computes \gcd(4,6).
 _ARITHMETIC = re.compile(
     r"(?![a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()|! -]|(?<=[a-zA-Z])_(?:\w|\{\w+\})|\\sqrt\[\d+\]"
-    r"|\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln|alpha|beta|[gG]amma"
-    r"|[dD]elta|epsilon|[tT]heta|[lL]ambda|mu|rho|sigma|[pP](?:hi|si)|[oO]mega)(?![a-zA-Z]))+"
+    r"|\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|log|ln|exp|alpha|beta|[gG]amma"
+    r"|[dD]elta|epsilon|z?eta|[tT]heta|kappa|[lL]ambda|mu|nu|[xX]i|rho|[sS]igma|tau|[pP](?:hi|si)|chi"
+    r"|[oO]mega|ell|hbar)(?![a-zA-Z]))+"
 )
 # Square brackets around a number or a sum group it, as in 2[3+4]; but [x] may be the floor of x.
 _GROUPING = re.compile(r"(?<!\\sqrt)\[([^\[\]a-zA-Z]*|[^\[\]]*[-+][^\[\]]*)\]")
@@ -79,17 +80,17 @@ def values(text: str) -> list[Expr]:
     if not (is_bounded(text) and is_arithmetic(text)):
         return []
     parser = _Parser(is_real=False, config=ConversionConfig(lowercase_symbols=False))
-    results, bits = [], Counter()
+    results, bits, half = [], Counter(), TRIALS // 2
     try:
         tree = parser.parse(_GROUPING.sub(r"(\1)", text).replace("*", r"\cdot "))
         letters = [symbol for symbol in tree.free_symbols if symbol.name not in _CONSTANTS]
         constants = tree.free_symbols - {*letters}
         for trial in range(TRIALS if letters else 1):
             point = {symbol: _CONSTANTS[symbol.name] for symbol in constants}
-            for letter in letters:  # ±0.2 to ±2.3, a function of the letter and the trial alone
+            for letter in letters:  # ±0.8 to ±8.7, a function of the letter and the trial alone
                 draw = zlib.crc32(f"{trial} {letter.name}".encode())
-                sign = -1 if trial >= TRIALS // 2 and draw >> 16 & 1 else 1
-                point[letter] = Rational(sign * (draw % 1009 + 101), 487)
+                negative = trial == half or (trial > half and draw >> 16 & 1)
+                point[letter] = Rational((draw % 1009 + 101) * (1 - 2 * negative), 127)
             value = _evaluate(tree, point, bits)
             results.append(value if value.is_Rational else value.evalf(80))
     except MemoryError:
