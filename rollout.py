@@ -179,7 +179,7 @@ class Generator:
         for rows in pack(range(B), [len(p) + max_new_tokens for p in prompts], max_batch_tokens):
             distinct = {}  # prompt -> its position among the distinct prompts of the micro-batch
             prompt_B = [distinct.setdefault(tuple(prompts[b]), len(distinct)) for b in rows]
-            ids_P_T, mask_P_T = pad(list(distinct), pad_id, device, left=True)
+            ids_P_T, mask_P_T = pad(list(distinct), pad_id, device, side="left")
             keys = [[seed, first_row + b] for b in rows]
             streams = [np.random.Generator(np.random.Philox(key=key)) for key in keys]
             uniform_B_T = [stream.random(max_new_tokens, dtype=np.float32) for stream in streams]

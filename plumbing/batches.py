@@ -108,9 +108,8 @@ def pack(
     return batches
 
 
-def pad(rows: list[list[int]], pad_id: int, device, left=False) -> tuple[torch.Tensor, ...]:
-    """Pad token ids on the right or left; return ids (B, T) and the attention mask of 0 and 1."""
-    side = "left" if left else "right"
+def pad(rows: list[list[int]], pad_id: int, device, side="right") -> tuple[torch.Tensor, ...]:
+    """Pad token ids on a side; return ids (B, T) and the attention mask of 0 and 1."""
     ids = pad_sequence([torch.tensor(row) for row in rows], True, pad_id, side)
     mask = pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], True, 0, side)
     return ids.to(device), mask.to(device)

@@ -80,9 +80,7 @@ def parse(config: type, presets: dict[str, str], find_sampler: Callable, argv, d
     settings(c.sampler_args, sampler.settings, c.sampler)
     if not sampler.uses_teacher:
         c.teacher_model, c.teacher_ranks = "", 0
-        if (
-            "steps" not in given
-        ):  # 4/3, as 2 teachers in 8; to the preset's next evaluation (App. D)
+        if "steps" not in given:  # 4/3, to the preset's next evaluation (App. D)
             every = config(**defaults).eval_every
             c.steps = math.ceil(c.steps * 4 / 3 / every) * every
     if c.teacher_ranks < 0:

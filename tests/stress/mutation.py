@@ -52,8 +52,8 @@ a token's own hidden state | rollout.py | invariance::gradient_is_that_of_the_pl
     hidden_B_T_D[:, :-1] => hidden_B_T_D[:, 1:]
 positions count the padding | plumbing/decoding.py | rollout::sampling_equals_a_naive_loop
     (self.slot - self.first_B)[:, None] => self.slot.expand_as(self.first_B)[:, None]
-prompts padded on the right | plumbing/batches.py | rollout::sampling_equals_a_naive_loop
-    "left" if left else "right" => "right"
+prompts padded on the right | rollout.py | rollout::sampling_equals_a_naive_loop
+    side="left" => side="right"
 top-k left on | rollout.py | rollout::sampling_equals_a_naive_loop
     "top_k": 0 => "top_k": 50
 a seed per batch, not per row | rollout.py | rollout::a_row_draws_the_same_tokens_in_any_batch
