@@ -183,9 +183,9 @@ class Student:
         with watch("verify_s"):
             decode = self.tokenizer.decode  # batch_decode([]) would return [""]
             texts = [decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
-            verdicts = self.verifier.grade(texts, *problems.golds(own_B, bool(c.reward)))
-            golds = problems.golds(list(prompt), bool(c.reward))
-            verifiable = dict(zip(prompt, self.verifier.check_golds(*golds, problems), strict=True))
+            verdicts = self.verifier.grade(texts, *problems.golds(own_B))
+            valid = self.verifier.check_golds(*problems.golds(list(prompt)), problems)
+            verifiable = dict(zip(prompt, valid, strict=True))
             for i, verdict in zip(own_B, verdicts, strict=True):
                 rollouts.rewards.append(verdict.reward if verifiable[i] else 0.0)
                 rollouts.statuses.append(verdict.status if verifiable[i] else "bad_gold")

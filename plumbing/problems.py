@@ -70,17 +70,15 @@ class Problems:
         value = self.rows[int(index)]["expected_answer"]  # 5.0 is 5 in a file with decimals
         return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
-    def golds(self, indices: list[int], extras: bool) -> tuple[list[str], list[dict] | None]:
-        """Return the answers to some problems and, if asked for, the other arguments of verl's
-        reward functions: data_source and extra_info, "" and None if there is no such column."""
-        answer = {i: self.answer(i) for i in dict.fromkeys(indices)}  # a group repeats its problem
-        answers = [answer[i] for i in indices]
-        if not extras:
-            return answers, None
-        rows = {i: self.rows[int(i)] for i in answer}
-        source = {i: str(row.get("data_source") or "") for i, row in rows.items()}
-        info = {i: row.get("extra_info") for i, row in rows.items()}
-        return answers, [{"data_source": source[i], "extra_info": info[i]} for i in indices]
+    def golds(self, indices: list[int]) -> tuple[list[str], list[dict]]:
+        """Return the answers to some problems, and the other arguments of verl's reward functions:
+        data_source and extra_info, "" and None if there is no such column."""
+        answers, extras = {}, {}
+        for i in dict.fromkeys(indices):  # a group repeats its problem
+            row, answers[i] = self.rows[int(i)], self.answer(i)
+            extras[i] = {"data_source": str(row.get("data_source") or "")}
+            extras[i]["extra_info"] = row.get("extra_info")
+        return [answers[i] for i in indices], [extras[i] for i in indices]
 
     def column(self, name: str) -> tuple[list[str], np.ndarray]:
         """Return the distinct texts of another column, and the index of each row's text (n,)."""

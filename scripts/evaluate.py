@@ -88,7 +88,6 @@ def evaluate(config, problems: Problems, indices, samples: int, temperature: flo
     rows = rows.loc[rows.index.repeat(samples)].reset_index(drop=True)
     rows = rows.assign(reward=0.0, lenient=0.0, status="overlong_prompt", tokens=0, truncated=False)
     asked = rows[rows.prompt.map(len) <= config.max_prompt_tokens].copy()
-    extras = bool(config.reward)
     # The verifier's processes start before CUDA is used.
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
         generator = rollout.Generator.load(config.model, device, tokenizer)
@@ -97,16 +96,16 @@ def evaluate(config, problems: Problems, indices, samples: int, temperature: flo
         texts = tokenizer.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
         asked["tokens"] = rollouts.lengths().tolist()
         asked["truncated"] = [not finished for finished in rollouts.finished]
-        verdicts = verifier.grade(texts, *problems.golds(asked.problem, extras))
+        verdicts = verifier.grade(texts, *problems.golds(asked.problem))
         asked["status"] = [verdict.status for verdict in verdicts]
         asked["reward"] = asked["lenient"] = [verdict.reward for verdict in verdicts]
         unboxed = asked.status == "no_box"
         guesses = [last_answer(text) for text in itertools.compress(texts, unboxed)]
         boxed = [rf"\boxed{{{guess}}}" for guess in guesses]
-        forgiven = verifier.grade(boxed, *problems.golds(asked.problem[unboxed], extras))
+        forgiven = verifier.grade(boxed, *problems.golds(asked.problem[unboxed]))
         asked.loc[unboxed, "lenient"] = [verdict.reward for verdict in forgiven]
         shown = asked.problem.unique()
-        verifiable = shown[verifier.check_golds(*problems.golds(shown, extras))]
+        verifiable = shown[verifier.check_golds(*problems.golds(shown))]
     # A reference answer that cannot be verified earns no reward, as in training.
     bad = ~asked.problem.isin(verifiable)
     asked.loc[bad, ["reward", "status", "lenient"]] = [0.0, "bad_gold", 0.0]

@@ -27,10 +27,10 @@ def test_rows_and_the_extras_for_rewards(ending, tmp_path):
     problems = Problems(write(tmp_path / f"a.{ending}", [GOOD | first, second]))
     assert len(problems) == 2 and problems.question(np.int64(0)) == "é\n"
     extras = [{"data_source": "", "extra_info": None}, {"data_source": "gsm8k", "extra_info": info}]
-    assert problems.golds([np.int64(1), 0], extras=True) == (["1", "1"], extras)
+    assert problems.golds([np.int64(1), 0]) == (["1", "1"], extras)
     numbers = [GOOD | {"expected_answer": x} for x in (2, 0.5)]
     plain = Problems(write(tmp_path / f"b.{ending}", numbers))
-    assert plain.golds([0, 1], extras=True) == (["2", "0.5"], extras[:1] * 2)
+    assert plain.golds([0, 1]) == (["2", "0.5"], extras[:1] * 2)
 
 
 def test_a_column_by_its_distinct_values(tmp_path):
