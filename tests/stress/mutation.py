@@ -28,12 +28,8 @@ dead rows stay in the denominators | train.py | invariance::same_gradient_in_any
     if c.dead_rows == "out": => if False:
 `grpo`: one mean over all tokens | grpo.py | grpo::row_weights_by_hand
     "grpo": P * G * lengths, => "grpo": lengths.sum(),
-`dapo`: a mean of a group's tokens and rows | grpo.py | grpo::row_weights_by_hand
-    "dapo": P * lengths.sum(), => "dapo": P * G * lengths.sum(),
 the batch's rows, not the group's | train.py | invariance::gradient_is_that_of_the_plain_formula
     (lengths_B[rows], len(groups), c.loss, *limits) => (lengths_B, 1, c.loss, *limits)[rows]
-`sum`: divided by the longest row | grpo.py | grpo::row_weights_by_hand
-    "sum": lengths.new_tensor(P * G), => "sum": P * G * lengths.max(),
 temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
     .div_(temperature) => .div_(1)
 clip reversed for A < 0 | grpo.py | grpo::clipping_by_sign_and_side
@@ -68,8 +64,6 @@ an update for each sample | teacher.py | teacher::algorithm_2_updates_every_four
     self.pushed % self.config.teacher_update_every == 0 => True
 loss over a teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
     len(rows) if mine else math.inf => len(mine) if mine else math.inf
-an idle teacher rank learns | teacher.py | invariance::same_teacher_gradient_on_any_ranks
-    len(rows) if mine else math.inf => len(rows)
 updates go on | teacher.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
     torch.maximum(self.optimizer.found_inf, ~norm.isfinite()) => self.optimizer.found_inf
 the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
@@ -82,8 +76,6 @@ drawn again | sampler.py | sampler::goldilocks_takes_the_best_of_each_pool_and_n
     self.status[index_N] = self.TRAINED => pass
 epsilon's branches swapped | sampler.py | sampler::epsilon_greedy_by_hand
     rng.random(N) < epsilon => rng.random(N) >= epsilon
-the lowest utility is chosen | sampler.py | sampler::epsilon_greedy_by_hand
-    utilities_N_K.argmax(axis=1)) => utilities_N_K.argmin(axis=1))
 over-long prompts stay | sampler.py | sampler::draws_are_distinct_unseen_and_fit
     if self.fits(index): => if True:
 noise floor of p, not of y | grpo.py | grpo::noise_floor_by_hand
@@ -98,8 +90,6 @@ loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_r
     (loss * n).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
     weight_B[batch.row_N] => torch.full((len(batch.row_N),), 1 / len(batch.row_N))
-normaliser of a rank's own rows | plumbing/batches.py | invariance::same_gradient_on_any_ranks
-    weight_B[batch.row_N] => weight_B[batch.row_N] / weight_B[share].sum()
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     token_sums[name] += => token_sums[name] =
 groups by place, not by problem | rollout.py | rollout::a_problem_has_one_group_over_rounds
