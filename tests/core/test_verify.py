@@ -157,10 +157,8 @@ def test_a_gold_is_valid_if_it_is_understood_and_equivalent_to_itself(verifier):
     assert verify.check_gold("7") is True
 
 
-HOSTILE = table(r"""
-x+7   (x+1)^{9758038}   ((9!)!)!   \binom{9752331}{4752331}   \sin(9758038^{9758038})
-\sum_{k=1}^n k   (x+1)^{9758038}   ((9!)!)!   \prod_{k=1}^{9758038} k
-""")
+TOWERS = [fuzz_verifier.fill(t, NUMBERS) for t in fuzz_verifier.choices(fuzz_verifier.TOWERS)]
+HOSTILE = [(gold, tower) for gold in ("x+7", r"\sum_{k=1}^n k") for tower in TOWERS]
 HOSTILE += [("x+7", text * 100 + "x") for text in ("x^", "|x|", "x^2+")]
 HOSTILE += [("x+7", left * 12 + "x" + right * 12) for left, right in ("()", "{}", (r"\sin(", ")"))]
 
