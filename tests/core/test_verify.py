@@ -60,11 +60,15 @@ D   (D) (2,0)   \text{(D)}   \textbf{(D)}\ 12   \text{(D)}\ 12   D. 5   D) 5   D
 x^2 \frac{3}{4}   \frac{3x^2}{4}
 7/2   3 1/2
 \sum_{k=1}^n k   \sum_{j=1}^{n} j
-(3,1)   y=1,x=3
+(3,1)   y=1,x=3   3,1
+(-\infty,3) \cup (3,\infty)   x \ne 3
+5   f(-1)=5   P(X=2)=5   ab=5   \approx 5   5 \text{ or } 10/2   5_{10}   5,   0.5*10^1   5 ft
+(\pm 3,0)   (3,0),(-3,0)
+\frac{1}{2}\begin{pmatrix} 2 \\ 4 \end{pmatrix}   \begin{pmatrix} 1 \\ 2 \end{pmatrix}
 """)
 WRONG = table(r"""
 5   5 \text{ or six}   1=2=5   5 > 4   x > 5   5.0000001   ?   {}   5 theta   a+b=6   2a+b=5
-5   5%%   5x/y   5 \text{ third}   5 hundred
+5   5%%   5x/y   5 \text{ third}   5 hundred   5\text{b}   5,6   2a=10
 30   5 6   \underline{5}6
 2,3   \{2,3\} \cup \{4\}
 x=5   2x+3=13
@@ -103,6 +107,13 @@ x=1, y=2   2, 1
 p=5,q=2;p=7,q=3   (5,3),(7,2)   p=5,q=3;p=7,q=2
 \frac{\sqrt{3}}{3}   \frac{\sqrt{3}}{3} \approx 0.578
 y=2x   x=2
+(-1,3)   x=-1, x=3
+-1 < x < 3   -1, 3   x=-1 \text{ or } x=3
+y=3, x=2   (3,2)
+|x-3|   3-x   x-3
+\pm 1 \pm \sqrt{2}   1+\sqrt{2}, -1-\sqrt{2}
+2\mathbf{i}-3\mathbf{j}   2\mathbf{i}-3\mathbf{u}
+2 \text{ L}   2 \text{ mL}
 """)
 NUMBERS = fuzz_verifier.draw_numbers(random.Random(0))
 TEMPLATES = [(RIGHT, gold, answer) for gold, right, _ in fuzz_verifier.cases() for answer in right]

@@ -79,6 +79,7 @@ SETTINGS = "sampler_args was 'temperature=0.1', is 'temperature=0.2'"
 REJECTED = {  # the damage, the error, flags
     "a config cut short": (write(CONFIG, "{"), "config.json is damaged ("),
     "a torn line": (write(SELECTIONS, "{\n{}\n"), f"{SELECTIONS}, line 1: "),
+    "a log cut off": (write(METRICS, '{"step": 1}\n'), "metrics.jsonl ends at step 1, not 2"),
     "older code": (settings(reward=None), OTHER + "reward was None, is ''"),
     "other data": (settings(val_data_crc32=1), OTHER + "val_data_crc32 was 1, is"),
     "another seed": (lambda run: None, OTHER + "seed was 0, is 1", "--seed 1"),
