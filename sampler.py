@@ -98,8 +98,9 @@ class Selections:
     def rows(self, G: int) -> list[int]:
         """Return the problem of each completion to generate. Raises InputError at bad proposals."""
         index_N = self.index_N
-        counts = G if self.completions_N is None else self.completions_N
-        wrong = index_N.dtype.kind not in "iu" or (index_N < 0).any() or np.any(np.less(counts, 1))
+        counts = np.asarray(G if self.completions_N is None else self.completions_N)
+        integers = index_N.dtype.kind in "iu" and counts.dtype.kind in "iu"
+        wrong = not integers or (index_N < 0).any() or (counts < 1).any()
         if wrong or len(np.unique(index_N)) < len(index_N):
             raise InputError("the sampler proposes a problem twice, a bad index, or 0 completions")
         return index_N.repeat(counts).tolist()
@@ -239,6 +240,8 @@ class Pooled(Uniform):
     def propose(self, n: int) -> Selections:
         pool_N_K = self.draw(n * self.K).reshape(n, self.K)
         utilities_N_K = self.score(pool_N_K)
+        if np.isnan(utilities_N_K).any():
+            raise InputError("the sampler's `score` is NaN")
         if self.settings.get("best_of_all"):
             dealt = np.argsort(-utilities_N_K, axis=None, kind="stable").reshape(self.K, n).T
             pool_N_K, utilities_N_K = pool_N_K.flat[dealt], utilities_N_K.flat[dealt]
@@ -252,9 +255,7 @@ class Pooled(Uniform):
         raise NotImplementedError
 
     def choose(self, pool_N_K, utilities_N_K) -> tuple[np.ndarray, np.ndarray]:
-        """Choose from each pool; returns what epsilon_greedy does. Raises InputError at NaN."""
-        if np.isnan(utilities_N_K).any():
-            raise InputError("the sampler's `score` is NaN")
+        """Choose from each pool; returns what epsilon_greedy does."""
         return epsilon_greedy(utilities_N_K, self.epsilon, self.rng)
 
 
