@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 import grpo
 from plumbing.batches import Batch, collate, pack, pad
 from plumbing.decoding import Recorder, SlotCache, attention_for, fuse_norms, fusions, varlen_works
-from plumbing.models import check_directory, load, trial, whole
+from plumbing.models import check_directory, load, trial, unsharded
 from sampler import Outcomes
 
 # App. M. Line breaks that only fit the page's width are removed.
@@ -145,7 +145,7 @@ class Generator:
     def refresh(self, policy: "Policy") -> None:
         """Copy the policy's sharded weights. A collective of the student ranks."""
         for copy, master in zip(self.lm.parameters(), policy.lm.parameters(), strict=True):
-            copy.copy_(whole(master.to(copy.dtype)))
+            copy.copy_(unsharded(master.to(copy.dtype)))
 
     @torch.inference_mode()
     def generate(

@@ -27,7 +27,7 @@ from plumbing.decoding import fuse_norms
 from plumbing.errors import NonFiniteError
 from plumbing.files import plain
 from plumbing.metrics import Stopwatch
-from plumbing.models import check_directory, checksum, load, trial, whole
+from plumbing.models import check_directory, checksum, load, trial, unsharded
 from sampler import Outcomes, Sampler, Selections, utility_target
 
 TIMES = ("teacher_learn_s", "teacher_predict_s")
@@ -274,7 +274,7 @@ class Teacher:
         """Write backbone/ (a Hugging Face directory, LoRA merged) and head.safetensors in `folder`.
         A collective; the first teacher rank writes."""
         state = self.model.state_dict().items()
-        weights = {name: whole(tensor).cpu().contiguous() for name, tensor in state}
+        weights = {name: unsharded(tensor).cpu().contiguous() for name, tensor in state}
         if self.rank:
             return
         for stem, layer in self.model.named_modules():

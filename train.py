@@ -30,13 +30,13 @@ import rollout
 from plumbing import command_line
 from plumbing.batches import micro_batches
 from plumbing.checkpoint import Learner
-from plumbing.command_line import count, from_0, natural, number, opt, share
+from plumbing.command_line import count, fraction, natural, non_negative, number, opt
 from plumbing.distributed import shutdown
 from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.metrics import Stopwatch, evaluate
-from plumbing.models import checksum, recompute_activations, trial, whole
+from plumbing.models import checksum, recompute_activations, trial, unsharded
 from plumbing.problems import Problems, check_data
 from plumbing.progress import Console
 from plumbing.run_dir import RunDir
@@ -71,9 +71,9 @@ class Config:
     group_size: int = opt(16, "completions G a prompt (Table 5a)", type=number(int, 2))
     per_device_batch_size: int = opt(4, "full-length rows a forward/backward", type=count)
     max_rollout_tokens: int = opt(200_000, "key-value cache of one generate call", type=count)
-    learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", type=share)
+    learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", type=fraction)
     lr_schedule: str = opt("constant", "linear: to 0 at the end", choices=("constant", "linear"))
-    max_grad_norm: float = opt(1.0, "gradients are clipped to it; 0: never", type=from_0)
+    max_grad_norm: float = opt(1.0, "gradients are clipped to it; 0: never", type=non_negative)
     max_prompt_tokens: int = opt(1024, "longer ones are dropped (Table 5a)", type=count)
     max_completion_tokens: int = opt(2048, "completions are cut at it (Table 5a)", type=count)
     temperature: float = opt(0.7, "in training; evaluation is greedy", type=number(float, 1e-3))
@@ -88,17 +88,17 @@ class Config:
     mismatch_level: str = opt("sequence", "unit of the ratio", choices=("token", "sequence"))
     mismatch_cap: float = opt(3.0, "largest ratio", type=number(float, 1))
     update_iterations: int = opt(1, "updates mu on each batch (Table 5a)", type=count)
-    clip_low: float = opt(0.2, "the ratio is clipped below 1 - this (Section 6)", type=share)
-    clip_high: float = opt(0.28, "the ratio is clipped above 1 + this (Section 6)", type=from_0)
+    clip_low: float = opt(0.2, "ratios are clipped below 1 - this (Section 6)", type=fraction)
+    clip_high: float = opt(0.28, "ratios are clipped above 1 + this (Section 6)", type=non_negative)
     resample_rounds: int = opt(0, "DAPO's extra rounds for dead groups (Section 6)", type=natural)
-    kl_coef: float = opt(0.0, "KL to the initial student (Table 5a)", type=from_0)
-    entropy_coef: float = opt(0.0, "entropy bonus beta; 0.0003 in Table 2 (Eq. 4)", type=from_0)
+    kl_coef: float = opt(0.0, "KL to the initial student (Table 5a)", type=non_negative)
+    entropy_coef: float = opt(0.0, "bonus beta; 0.0003 in Table 2 (Eq. 4)", type=non_negative)
     activation_checkpointing: bool = opt(False, "recompute activations: less memory, more time")
     # Teacher
     teacher_ranks: int = opt(-1, "-1: world//4, 2 of 8 (Section 5.1)", type=number(int, -1))
     candidates: int = opt(8, "pool K_candidate for each prompt (Alg. 1, Table 5b)", type=count)
-    epsilon: float = opt(0.2, "share chosen uniformly from the pool (Alg. 1)", type=share)
-    teacher_learning_rate: float = opt(1e-6, "AdamW, teacher (Table 5b)", type=share)
+    epsilon: float = opt(0.2, "share chosen uniformly from the pool (Alg. 1)", type=fraction)
+    teacher_learning_rate: float = opt(1e-6, "AdamW, teacher (Table 5b)", type=fraction)
     teacher_batch_size: int = opt(8, "questions a teacher rank (Table 5b)", type=count)
     teacher_epochs: int = opt(4, "E_teacher over the buffer (Alg. 2, Table 5b)", type=count)
     teacher_update_every: int = opt(4, "M_update outcomes between updates (Alg. 2)", type=count)
@@ -240,7 +240,7 @@ class Student:
                 token_sums["tokens"] += 0 if batch.idle else len(logp_N)
             sums = self.layout.sum(token_sums)
             norm = nn.utils.clip_grad_norm_(self.policy.parameters(), c.max_grad_norm or math.inf)
-            norms.append(whole(norm).item())
+            norms.append(unsharded(norm).item())
             if not all(map(math.isfinite, [norms[-1], *sums.values()])):
                 raise NonFiniteError(
                     f"step {step}: gradient norm {norms[-1]}, loss {sums['loss']}: no update was "

@@ -16,7 +16,7 @@ import numpy as np
 import train
 from benchmarks.roofline import Machine, Shape, attended_keys, floors, model_config
 from benchmarks.step import command
-from plumbing.command_line import Parser, add_fields, count, number, opt, share
+from plumbing.command_line import Parser, add_fields, count, fraction, number, opt
 from scripts.analysis import table
 
 positive = number(float, 1e-3)
@@ -26,7 +26,7 @@ positive = number(float, 1e-3)
 class Assumptions:
     """One field, one flag. None of these was measured with this code."""
 
-    dead: float = opt(0.5, "share of dead groups, which are not trained on", type=share)
+    dead: float = opt(0.5, "share of dead groups, which are not trained on", type=fraction)
     peak_tflops: float = opt(989.0, "dense bf16 TFLOP/s of a GPU (H100 SXM)", type=positive)
     flops_share: float = opt(0.4, "share of peak_tflops that is reached", type=positive)
     peak_tb_s: float = opt(3.35, "memory bandwidth of a GPU (H100 SXM), TB/s", type=positive)

@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
 from benchmarks.roofline import HUB, SHAPES, Machine, Shape, floors, model_config
-from plumbing.command_line import Parser, count, natural, share
+from plumbing.command_line import Parser, count, fraction, natural
 from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process, reject
@@ -237,7 +237,7 @@ def measure(argv: list[str] | None = None) -> list[dict]:
     """Measure steps and print their table on rank 0. Returns the rows of measured_steps."""
     flags = parser(__doc__)
     dead_help = "share of scripted dead groups [demo: graded; else 0.6]"
-    flags.add_argument("--dead", type=share, default=None, help=dead_help)
+    flags.add_argument("--dead", type=fraction, default=None, help=dead_help)
     args, train_flags = flags.parse_known_args(argv)
     dead = 0.6 if args.dead is None and args.shape != "demo" else args.dead
     config = configure(args.shape, train_flags)

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit
 
-from plumbing.command_line import count, share
+from plumbing.command_line import count, fraction
 from sampler import (
     FOLDER,
     SAMPLERS,
@@ -234,7 +234,7 @@ def main(argv=None) -> None:
     parser = analysis.parser(__doc__)
     add, sizes, visibilities = parser.add_argument, [1_000, 5_000, 3_000_000], [0.0, 0.5, 0.9]
     add("--problems", type=int, nargs="+", default=sizes, help="sizes of the data")
-    add("--visibility", type=share, nargs="+", default=visibilities, help="what a teacher sees")
+    add("--visibility", type=fraction, nargs="+", default=visibilities, help="what a teacher sees")
     add("--samplers", nargs="+", default=LAB, help=f"of {', '.join(LAB)}, or FILE.py:CLASS (all)")
     add("--steps", type=count, default=300, help=f"attempts, in steps of {P} groups of {G} (300)")
     add("--seeds", type=count, default=3, help="runs of each, seeds 0, 1, … (3)")

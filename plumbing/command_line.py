@@ -29,8 +29,8 @@ def number(type: Callable, least: float, most: float = 10**9) -> Callable:
 
 count = number(int, 1)
 natural = number(int, 0)
-share = number(float, 0, 1)
-from_0 = number(float, 0)
+fraction = number(float, 0, 1)
+non_negative = number(float, 0)
 
 
 class Parser(argparse.ArgumentParser):

@@ -165,7 +165,7 @@ def attention_for(device) -> str:
 # Faster kernels, where they compute the same on this card and with these versions
 
 
-def agree(new: Callable, old: Callable, *arguments) -> bool:
+def outputs_match(new: Callable, old: Callable, *arguments) -> bool:
     """Whether the numbers, of the order 1, that two functions return differ by few roundings."""
     try:
         pairs = zip(new(*arguments), old(*arguments), strict=True)
@@ -189,7 +189,7 @@ def varlen_works(lm: PreTrainedModel) -> bool:
     query, *cache = (random_numbers(lm, 2, H_kv, n, D) for n in (H // H_kv, S, S))
     first_B, slot = torch.tensor([5, 0], device=lm.device), torch.tensor([6], device=lm.device)
     used = (slot + 1 - first_B).int().repeat_interleave(H_kv)
-    return lm.device.type == "cuda" and agree(
+    return lm.device.type == "cuda" and outputs_match(
         lambda: attend_to_slots(query, *cache, None, *sequences(first_B, H_kv, S), used, S),
         lambda: scaled_dot_product_attention(query, *cache, mask_slots(first_B, slot, S, lm.dtype)),
     )
@@ -200,7 +200,7 @@ def fusions(lm: PreTrainedModel) -> AbstractContextManager:
     arguments = [random_numbers(lm, 2, heads, 1, 32) for heads in (6, 2)]
     arguments += [random_numbers(lm, n, 1, 32)[:2] for n in (2, 3)]  # cos and sin
     module = sys.modules[type(lm).__module__]
-    same = agree(rotate, getattr(module, "apply_rotary_pos_emb", None), *arguments)
+    same = outputs_match(rotate, getattr(module, "apply_rotary_pos_emb", None), *arguments)
     return patch.object(module, "apply_rotary_pos_emb", rotate) if same else nullcontext()
 
 
@@ -216,7 +216,7 @@ def fuse_norms(model: torch.nn.Module) -> None:
 
     for norm in model.modules():
         new, own = partial(numbers, normalize), partial(numbers, type(norm).forward)
-        if type(norm).__name__.endswith("RMSNorm") and agree(new, own, norm):
+        if type(norm).__name__.endswith("RMSNorm") and outputs_match(new, own, norm):
             norm.forward = MethodType(normalize, norm)
 
 

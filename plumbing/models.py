@@ -29,13 +29,13 @@ def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> t
     if rope.get("rope_type") == "longrope":  # beyond, a row is trained with other angles than drawn
         longest = rope["original_max_position_embeddings"]
     row = f"tokens, and a row may take {tokens}: lower --max_prompt_tokens, --max_completion_tokens"
-    problems = {
+    defects = {
         "has no pad token: set tokenizer.pad_token, save it": tokenizer.pad_token_id is None,
         f"has {size} embeddings for {ids} tokens of its tokenizer": size < ids,
         f"has room for {longest} {row}": tokens > longest,
     }
-    if found := [problem for problem, present in problems.items() if present]:
-        raise ValueError(f"model {name!r} {found[0]}")
+    if present := [defect for defect, is_present in defects.items() if is_present]:
+        raise ValueError(f"model {name!r} {present[0]}")
     options = {"dtype": "float32", "attn_implementation": attention, **trust}
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
     options |= {"use_safetensors": True}  # no pickles
@@ -73,7 +73,7 @@ def load(kind, name: str, dtype: torch.dtype, attention: str, device) -> PreTrai
     return kind.from_pretrained(name, dtype=dtype, **options).to(device)
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def unsharded(tensor: torch.Tensor) -> torch.Tensor:
     """Return all of a tensor that FSDP may have sharded. A collective of its ranks."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 

@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> None:
     add("model", help="hub id, Hugging Face directory, or run directory")
     add("--data", default="", help="JSONL or Parquet [the run's or the preset's validation file]")
     add("--limit", type=command_line.count, default=None, help="only the first problems")
-    add("--temperature", type=command_line.from_0, default=0.0, help="0 is greedy [0]")
+    add("--temperature", type=command_line.non_negative, default=0.0, help="0 is greedy [0]")
     add("--samples", type=command_line.count, default=1, help="completions of each problem [1]")
     add("--k", type=command_line.count, nargs="+", default=[1], help="pass@k for each of these [1]")
     add("--out", type=Path, default=None, help="write a JSON line for each verdict there")

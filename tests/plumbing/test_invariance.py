@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 import train
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
-from plumbing.models import whole
+from plumbing.models import unsharded
 from rollout import Policy, Rollouts
 from teacher import Teacher
 from tests.helpers.ranks import on_ranks
@@ -80,7 +80,7 @@ def gradients(folder):
 
     def record():
         parameters = student.policy.parameters()
-        gradients.append(torch.cat([whole(p.grad).flatten() for p in parameters]))
+        gradients.append(torch.cat([unsharded(p.grad).flatten() for p in parameters]))
         # No weight moves before the last variant.
         if student.config.update_iterations > 1 or student.config.learning_rate == 0:
             step()
@@ -185,7 +185,7 @@ def teacher_after_two_updates(folder, batch_size):
 
     def record():
         parts = [p.grad for p in t.model.parameters() if p.grad is not None]
-        gradients.append(torch.cat([whole(part).flatten() for part in parts]))
+        gradients.append(torch.cat([unsharded(part).flatten() for part in parts]))
 
     t.optimizer.step = record
     for i in range(8):
