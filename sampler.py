@@ -95,13 +95,13 @@ class Selections:
         """The prediction for each selected problem when it was selected."""
         return np.take_along_axis(self.utilities_N_K, self.chosen_N[:, None], axis=1)[:, 0]
 
-    def rows(self, G: int) -> list[int]:
+    def rows(self, G: int, n_problems=np.inf) -> list[int]:
         """Return the problem of each completion to generate. Raises InputError at bad proposals."""
         index_N = self.index_N
         counts = np.asarray(G if self.completions_N is None else self.completions_N)
         integers = index_N.dtype.kind in "iu" and counts.dtype.kind in "iu"
-        wrong = not integers or (index_N < 0).any() or (counts < 1).any()
-        if wrong or len(np.unique(index_N)) < len(index_N):
+        wrong = not integers or not ((0 <= index_N) & (index_N < n_problems)).all()
+        if wrong or (counts < 1).any() or len(np.unique(index_N)) < len(index_N):
             raise InputError("the sampler proposes a problem twice, a bad index, or 0 completions")
         return index_N.repeat(counts).tolist()
 

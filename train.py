@@ -266,7 +266,7 @@ def train_step(
         # Steps 1-2: the sampler proposes P problems (Alg. 1).
         with watch("teacher_wait_s"):
             selections = sampler.propose(P)
-            index_B = selections.rows(c.group_size)
+            index_B = selections.rows(c.group_size, len(problems))
             layout.assert_replicas_equal(layout.group, proposals=index_B)
         # Step 3: G completions of each, and their verified rewards.
         new = student.rollout(problems, index_B, c.temperature, (1, step, len(rounds)), watch)

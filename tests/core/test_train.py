@@ -69,7 +69,7 @@ def test_a_step_follows_figure_1():
         return Rollouts(*four, index_B, next(rewards), ["wrong"] * 4)
 
     calls.student.rollout.side_effect = rollout
-    metrics = train.train_step(7, calls.student, calls.sampler, None, calls.log)
+    metrics = train.train_step(7, calls.student, calls.sampler, range(10), calls.log)
     proposal = ["sampler.propose", "student.layout.assert_replicas_equal"]
     turn = [*proposal, "student.rollout", "sampler.observe"]
     order = [name for name, *_ in calls.mock_calls if not name.endswith("metrics")]
