@@ -79,6 +79,9 @@ ENTRIES = {  # in the order of comparison
     "PCL": Entry("--sampler pcl", devices=4 / 3),
     "headroom": Entry("--sampler headroom --epsilon 0.05", devices=4 / 3),
     "Goldilocks, frozen": Entry("--sampler goldilocks --teacher_mode frozen"),
+    "Goldilocks, few updates": Entry(  # the charge is counted, for --teacher_ranks 0
+        "--sampler goldilocks --teacher_update_every 12 --teacher_epochs 1", devices=1.02
+    ),
     "frontier": Entry("--sampler frontier --candidates 16"),
     "tagged": Entry("--sampler tagged --column topic --candidates 16"),
 }
