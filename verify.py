@@ -164,8 +164,6 @@ def equivalent(gold: str, answer: str) -> bool:
     kinds = {kind, answer_kind}
     if kinds == {"value"} or (kinds == {":", "value"} and len(golds) + len(answers) == 3):
         return _equal_value("/".join(golds), "/".join(answers))  # 2:3 is 2/3
-    if (kind, answer_kind) == ("value", "list"):  # 1/4 or 25%
-        return all(equivalent(gold, part) for part in answers)
     if kinds == {"list", "()"}:  # "y=1, x=3" is the pair (3,1), but not x∈(3,1), nor "x=3, x=1"
         names = [structure_of(part).name for part in golds + answers] + 2 * [name, answer_name]
         if any(n and "," not in n and names.count(n) > 1 for n in names):

@@ -53,14 +53,14 @@ NOT_UNITS = """
     six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety
     """
 NOT_UNITS = {word + ending for word in NOT_UNITS.split() for ending in ("", "s", "th")}
-_NUMERAL = re.compile(r"(?!mon)\w+ths|\w+(?:ie|lf)th|\w+(?:teen|illion)(?:s|th)?|[bdo-rtuyz]")
+_NO_UNIT = re.compile(r"(?!mon)\w+ths|\w+(?:ie|lf)th|\w+(?:teen|illion)(?:s|th)?|[bdo-rtuyz]")
 # Units that are compared (5 cm is not 5 m), each with its spellings. Other units are ignored.
 UNITS = """
     mm,millimeter,millimetre cm,centimeter,centimetre m,meter,metre km,kilometer,kilometre
     in,inch,inche ft,foot,feet yd,yard mi,mile g,gram kg,kilogram s,sec,second min,minute h,hr,hour
     day week month year cent dollar,$ euro am pm degree,° radian,rad % c,celsius f,fahrenheit
     l,liter,litre ml,milliliter,millilitre mg,milligram lb,pound oz,ounce n,newton kn j,joule kj
-    w,watt kw,kilowatt v,volt amp,ampere hz,hertz khz mhz ghz ev kev mev gev nm ms yuan
+    w,watt kw,kilowatt v,volt amp,ampere hz,hertz khz mhz ghz ev kev mev gev yuan
     """
 UNITS = {name: names for names in UNITS.split() for name in names.split(",")}
 
@@ -122,7 +122,7 @@ BEFORE_UNITS = {
     "60 mph -> 60 mi/h": (r"\bmph\b", "mi/h"),
 }
 AFTER_UNITS = {
-    r"{v}=2 -> v=2": (r"(?<![\w}\]^_ ])\{([a-zA-Z])\}", r"\1"),
+    r"{v}=2 -> v=2": (r"(?<![\w}\]^_ ])\{([a-zA-Z]|\d+)\}(?!\d)", r"\1"),
     "90^{°} -> 90 ": (r"\^ ?\{? ?° ?\}?|°", " "),
     r"\text{\pi} -> \pi": (r"^ ?\\text ?\{((?:[^{}a-zA-Z]|\\[a-zA-Z]+|\{[^{}]*\})+)\} ?$", r"\1"),
     r"\text{(B)} ->  (B) ": (r"\\text\{([-+]?[\d./]+|\(?[A-Za-z]\)?|[A-Z]{2,4})\}", r" \1 "),
@@ -133,7 +133,7 @@ AFTER_UNITS = {
     r"11 5/6 -> 11\frac{5}{6}": (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
     r"\frac12 -> \frac{1}2": (r"\\frac(?: ?(\d|\\pi)| ([a-zA-Z])) ?", r"\\frac{\1\2}"),
     r"\frac{1}2 -> \frac{1}{2}": (rf"(\\frac{_GROUP}) ?([^\W_]|\\pi)", r"\1{\3}"),
-    "10^-5 -> 10^{-5}": (r"\^-(\d+|[a-zA-Z](?![a-zA-Z]))", r"^{-\1}"),
+    "10^-5 -> 10^{-5}": (r"\^-(\d*\.?\d+|[a-zA-Z](?![a-zA-Z]))", r"^{-\1}"),
     r"\sqrt 13 -> \sqrt{13}": (r"\\sqrt ?(?:(\d+)|\(([^()]*)\))", r"\\sqrt{\1\2}"),
     r"\sqrt[3]2 -> \sqrt[3]{2}": (r"\\sqrt ?(\[\d+\]) ?(\d)", r"\\sqrt\1{\2}"),
     r"3 \pmod 5 -> 3 \pmod{5}": (r"\\pmod ?(\d+)", r"\\pmod{\1}"),
@@ -141,7 +141,7 @@ AFTER_UNITS = {
     # A mixed number is a sum; the parser of values would take it for a product.
     r"1\frac{3}{4} -> (1+\frac{3}{4})": (r"(?<![\d.,}^_])(\d+) ?(\\frac{\d+}{\d+})", r"(\1+\2)"),
     r".1\bar{6} -> (\frac{15}{90})": (
-        r"(\d*)\.(\d*)\\(?:overline|bar|dot) ?\{(\d+)\}",
+        r"(\d*)\.(\d*)\\(?:overline|bar) ?\{(\d+)\}",
         _as_fraction,
     ),
     # Two numbers side by side are not a product. The "?" makes the text unparsable.
@@ -170,7 +170,7 @@ def canonicalize(text: str) -> tuple[str, frozenset[tuple[str, str]]]:
     def remove_unit(match: re.Match) -> str:
         words = {*re.findall("[A-Za-z]+", match[0]), *re.findall("[a-z]+", match[0].lower())}
         number = re.search(r"[\d%]|\\pi", text[: match.start()])
-        if not number or words & NOT_UNITS or any(map(_NUMERAL.fullmatch, words)):
+        if not number or words & NOT_UNITS or any(map(_NO_UNIT.fullmatch, words)):
             return match[0]
         per = r"(?:(/|\b(?:per|an?|each)\b)[^a-zA-Z]*?(?:\\text ?\{ ?)?)?"
         name_and_power = r"(?<![a-zA-Z\\])(?:(sq|cu)[a-z]* )?([a-zA-Z]+)(?:\W{0,2}\^\{?(-?\d))?"

@@ -7,8 +7,8 @@ from typing import NamedTuple
 _LETTER = (
     r"(?:m?\\(?:angle|overline|vec|sin|cos|tan)[ {]*)*"
     r"(?:\\text\{[a-zA-Z ]+\}|\\[a-zA-Z]{2,7}|[A-Z]{2,5}|[a-zA-Z])"
-    r"(?:_(?:\w|\{\w+\}))?'*(?:\^\{-1\})?"
-    r"(?:\([\w,]+\)|(?<=[fghpFGHP}'])\((?:[^()]|\([^()]*\))+\))?\}?"
+    r"(?:_(?:\w|\{\w+\}))?'*"
+    r"(?:\([\w,]+\)|(?<![a-z][a-z])(?<=[fghpFGHP}'])(?:\^\{-1\})?\((?:[^()]|\([^()]*\))+\))?\}?"
 )
 # One side of "=" that only names the other side: x, f(2), S_{ABC}, |AB|, (p,q), NO/BO.
 _NAME = re.compile(
@@ -97,7 +97,7 @@ def _list(text: str) -> Structure | None:
 def _sides(text: str) -> list[str]:
     """The sides and signs of relations, with a name moved to the left: "5=x" -> ["x", "=", "5"]."""
     sides = split(text, "=∈<>≤≥≠")
-    is_equation = len(sides) == 3 and sides[1] == "="
+    is_equation = len(sides) == 3 and sides[1] in "=≠"
     is_reversed = is_equation and _NAME.fullmatch(sides[2]) and not _NAME.fullmatch(sides[0])
     return sides[::-1] if is_reversed else sides
 
@@ -112,7 +112,7 @@ def _named(text: str) -> Structure | None:
 
 
 def _interval(text: str) -> Structure | None:
-    """An inequality solved for a name: "3>x≥1" -> name x, [) 1, 3; "-x<3" -> x, () -(3), ∞."""
+    """An inequality solved for a name: "3>x≥1" -> name x, [) 1, 3; "x≠3" -> x, set of two."""
     sides = _sides(re.sub(r"^-([a-zA-Z])([<>≤≥])(.*)", r"-(\3)\2\1", text))
     if len(sides) > 1 and sides[1] in ">≥":
         sides = [side.translate(FLIP) for side in reversed(sides)]
@@ -127,10 +127,10 @@ def _interval(text: str) -> Structure | None:
 
 def _matrix(text: str) -> Structure | None:
     r"""A matrix: "\begin{matrix}1&2\\3&4\end{matrix}" -> matrix [2, 2] 1, 2, 3, 4."""
-    matrix = r"(-?[^-+]*?)\\begin\{matrix\}((?:(?!\\end).)*)\\end\{matrix\}"
+    matrix = r"(-?[^-+:]*?)\\begin\{matrix\}((?:(?!\\end).)*)\\end\{matrix\}"
     if match := re.fullmatch(matrix, text):
         factor, rows = match[1], [row.split("&") for row in match[2].split("\\\\")]
-        entries = [f"{factor}({entry})" if factor else entry for row in rows for entry in row]
+        entries = [rf"{factor}\frac{{{x}}}{{1}}" if factor else x for row in rows for x in row]
         return Structure("", f"matrix {[len(row) for row in rows]}", entries)
 
 

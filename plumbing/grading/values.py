@@ -18,9 +18,9 @@ SHORT_WORDS = {"no", "on", "up", "in", "at", "by", "to", "or", "if", "of", "so"}
 # Only texts of these tokens are evaluated, but not a word of three letters or more. The parser
 # would evaluate much else: it takes 5_6 for 5 and computes \gcd(4,6).
 _ARITHMETIC = re.compile(
-    r"(?![a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()|! -]|(?<=[a-zA-Z])_(?:\w|\{\w+\})|\\sqrt\[\d+\]"
-    r"|\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|log|ln|exp|alpha|beta|[gG]amma"
-    r"|[dD]elta|epsilon|z?eta|[tT]heta|kappa|[lL]ambda|mu|nu|[xX]i|rho|[sS]igma|tau|[pP](?:hi|si)|chi"
+    r"(?!.*!!|[a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()|! -]|(?<=[a-zA-Z])_(?:\w|\{\w+\})|\\sqrt\[\d+\]"
+    r"|\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)|sinh|cosh|cot|sec|csc|log|ln|exp|alpha|beta|[gG]amma"
+    r"|[dD]elta|epsilon|eta|[tT]heta|kappa|[lL]ambda|mu|nu|[xX]i|rho|[sS]igma|[pP](?:hi|si)|chi"
     r"|[oO]mega|ell|hbar)(?![a-zA-Z]))+"
 )
 # Square brackets around a number or a sum group it, as in 2[3+4]; but [x] may be the floor of x.
@@ -89,7 +89,8 @@ def values(text: str) -> list[Expr]:
             point = {symbol: _CONSTANTS[symbol.name] for symbol in constants}
             for letter in letters:  # ±0.8 to ±8.7, a function of the letter and the trial alone
                 draw = zlib.crc32(f"{trial} {letter.name}".encode())
-                negative = trial == half or (trial > half and draw >> 16 & 1)
+                # Neighbours such as x and y are not negative at once: else √x√y is not √(xy).
+                negative = sum(map(ord, letter.name)) % half == trial - half
                 point[letter] = Rational((draw % 1009 + 101) * (1 - 2 * negative), 127)
             value = _evaluate(tree, point, bits)
             results.append(value if value.is_Rational else value.evalf(80))

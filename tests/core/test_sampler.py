@@ -35,9 +35,9 @@ def test_selections_by_hand():
     row = {"step": 7, "round": 1, "pool": [3, 4], "utilities": [0.5, 0.2], "chosen": 3}
     row |= {"explored": True, "completions": 10, "successes": 2, "y": 0.4}
     assert one.lines(outcomes([2, 3, 5], [1, 2, 0], [1, 10, 2], step=7), round=1)[1] == row
-    for index_N, G in (([4, 1, 4], 2), ([4, -1], 2), ([4, 5], 2), ([4, 1], 0), ([4, 1], 2.0)):
+    for index_N, G_N in (([4, 4], None), ([4, -1], None), ([4, 5], None), ([4], [0]), ([4], [2.0])):
         with pytest.raises(InputError, match="proposes a problem twice, a bad index, or 0 co"):
-            s.Selections.unscored(index_N).rows(G, n_problems=5)
+            s.Selections.unscored(index_N, completions_N=G_N).rows(2, n_problems=5)
 
 
 def test_outcomes_by_hand():

@@ -76,8 +76,7 @@ def test_pcl_teaches_p_and_takes_the_nearest_to_one_half():
     s = sampler.propose(5)
     p_N_K = s.pool_N_K / 500
     assert s.utilities_N_K == pytest.approx(np.sqrt(p_N_K * (1 - p_N_K)))
-    nearest = np.abs(p_N_K - 0.5).min(axis=1)
-    assert np.abs(s.index_N / 500 - 0.5) == pytest.approx(nearest)
+    assert np.abs(s.index_N / 500 - 0.5) == pytest.approx(np.abs(p_N_K - 0.5).min(axis=1))
     sampler.observe(outcomes([7], [12]))
     call = sampler.teacher.update.call_args
     assert call.args == ("7", 12, 16) and call.kwargs["target"](0.75) == 0.375

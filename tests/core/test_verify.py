@@ -62,13 +62,14 @@ x^2 \frac{3}{4}   \frac{3x^2}{4}
 \sum_{k=1}^n k   \sum_{j=1}^{n} j
 (3,1)   y=1,x=3   3,1
 (-\infty,3) \cup (3,\infty)   x \ne 3
-5   f(-1)=5   P(X=2)=5   ab=5   \approx 5   5 \text{ or } 10/2   5_{10}   5,   0.5*10^1   5 ft
+5   f(-1)=5   P(X=2)=5   ab=5   \approx 5   5_{10}   5,   0.5*10^1   5 ft
 (\pm 3,0)   (3,0),(-3,0)
+\sqrt{xy}   \sqrt{x} \sqrt{y}
 \frac{1}{2}\begin{pmatrix} 2 \\ 4 \end{pmatrix}   \begin{pmatrix} 1 \\ 2 \end{pmatrix}
 """)
 WRONG = table(r"""
 5   5 \text{ or six}   1=2=5   5 > 4   x > 5   5.0000001   ?   {}   5 theta   a+b=6   2a+b=5
-5   5%%   5x/y   5 \text{ third}   5 hundred   5\text{b}   5,6   2a=10
+5   5%%   5x/y   5 \text{ third}   5 hundred   5\text{b}   5,6   2a=10   x^{-1}=5
 30   5 6   \underline{5}6
 2,3   \{2,3\} \cup \{4\}
 x=5   2x+3=13
@@ -113,7 +114,7 @@ y=3, x=2   (3,2)
 |x-3|   3-x   x-3
 \pm 1 \pm \sqrt{2}   1+\sqrt{2}, -1-\sqrt{2}
 2\mathbf{i}-3\mathbf{j}   2\mathbf{i}-3\mathbf{u}
-2 \text{ L}   2 \text{ mL}
+0.5   2^-0.5
 """)
 NUMBERS = fuzz_verifier.draw_numbers(random.Random(0))
 TEMPLATES = [(RIGHT, gold, answer) for gold, right, _ in fuzz_verifier.cases() for answer in right]
