@@ -67,15 +67,16 @@ class Problems:
 
     def answer(self, index: int) -> str:
         """Return the reference answer to one problem; the teacher never sees it."""
-        value = self.rows[int(index)]["expected_answer"]  # 5.0 is 5 in a file with decimals
-        return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+        return self.golds([index])[0][0]
 
     def golds(self, indices: list[int]) -> tuple[list[str], list[dict]]:
         """Return the answers to some problems, and the other arguments of verl's reward functions:
         data_source and extra_info, "" and None if there is no such column."""
         answers, extras = {}, {}
         for i in dict.fromkeys(indices):  # a group repeats its problem
-            row, answers[i] = self.rows[int(i)], self.answer(i)
+            row = self.rows[int(i)]
+            value = row["expected_answer"]  # 5.0 is 5 in a file with decimals
+            answers[i] = str(value).removesuffix(".0") if isinstance(value, float) else str(value)
             extras[i] = {"data_source": str(row.get("data_source") or "")}
             extras[i]["extra_info"] = row.get("extra_info")
         return [answers[i] for i in indices], [extras[i] for i in indices]

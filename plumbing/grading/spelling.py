@@ -140,10 +140,7 @@ AFTER_UNITS = {
     "52_8 -> 52_{8}": (r"(?<=\d) ?_ ?(?:(\d+)|\{ ?\(?(\d+)\)? ?\})|_ ?(\w)", r"_{\1\2\3}"),
     # A mixed number is a sum; the parser of values would take it for a product.
     r"1\frac{3}{4} -> (1+\frac{3}{4})": (r"(?<![\d.,}^_])(\d+) ?(\\frac{\d+}{\d+})", r"(\1+\2)"),
-    r".1\bar{6} -> (\frac{15}{90})": (
-        r"(\d*)\.(\d*)\\(?:overline|bar) ?\{(\d+)\}",
-        _as_fraction,
-    ),
+    r".1\bar{6} -> (\frac{15}{90})": (r"(\d*)\.(\d*)\\(?:overline|bar) ?\{(\d+)\}", _as_fraction),
     # Two numbers side by side are not a product. The "?" makes the text unparsable.
     "5 6 -> 5?6": (r"(?<=[\d.]) +(?=[\d.])|(?<=\d)\{(?=\d)", "?"),
     "{5}6 -> ?5}6": (r"(?<![a-zA-Z}\]^_])\{(?=\d+\}\d)", "?"),

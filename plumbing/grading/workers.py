@@ -70,6 +70,10 @@ class Worker:
     ready: bool = False
     job: int | None = None
 
+    @property
+    def idle(self) -> bool:
+        return self.ready and self.job is None
+
     def kill(self) -> int:
         """Kill the process, if it still runs, and its children; return its exit status."""
         with contextlib.suppress(ProcessLookupError, BrokenPipeError), self.process:
@@ -129,7 +133,7 @@ class WorkerPool:
         """Return the reply to each job, by its number, or its worker's cause of death."""
         waiting, replies = iter(jobs.items()), {}
         while len(replies) < len(jobs):
-            idle = [w for w in reversed(self.workers) if w.ready and w.job is None]  # newest first
+            idle = [worker for worker in reversed(self.workers) if worker.idle]  # newest first
             for worker, (number, job) in zip(idle, waiting, strict=False):
                 worker.job, worker.deadline = number, time.monotonic() + self.wall_seconds
                 with contextlib.suppress(BrokenPipeError):  # _wait_for_workers notices the death
@@ -148,7 +152,7 @@ class WorkerPool:
     def _wait_for_workers(self) -> dict[int, str]:
         """Wait until a worker replies, dies or misses its deadline. Return, for each job that
         ended, its reply or cause of death."""
-        busy = [w for w in self.workers if not w.ready or w.job is not None]
+        busy = [worker for worker in self.workers if not worker.idle]
         seconds = min(worker.deadline for worker in busy) - time.monotonic()
         pipes = [worker.process.stdout for worker in busy]
         readable = multiprocessing.connection.wait(pipes, max(0.0, seconds))
