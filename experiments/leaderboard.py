@@ -83,7 +83,7 @@ ENTRIES = {  # in the order of comparison
         "--sampler goldilocks --teacher_update_every 12 --teacher_epochs 1", devices=1.02
     ),
     "frontier": Entry("--sampler frontier --candidates 16"),
-    "tagged": Entry("--sampler tagged --column topic --candidates 16"),
+    "noisy AND": Entry("--sampler noisy_and --column topic --candidates 16"),
 }
 
 

@@ -14,7 +14,7 @@ class BagOfWords(Pooled):
     Ours; words are hashed, so that nothing has to be read before the first step."""
 
     flags = ("candidates", "epsilon")
-    settings = {"rate": 0.5}
+    settings = {"rate": 0.5, "decay": 1.0}
     learned = ("weight_V", "square_V")
     target = staticmethod(utility_target)  # of p: what a candidate is scored by
 
@@ -40,11 +40,14 @@ class BagOfWords(Pooled):
         p_M = np.array([self.predict(i) for i in pool_N_K.ravel().tolist()])
         return self.target(p_M).reshape(pool_N_K.shape)
 
+    def gradient(self, words: np.ndarray, p: float, p_hat: float):
+        """Compute the gradient in the weights of the words of the mean -log likelihood."""
+        return (p - p_hat) / max(1, len(words)) ** 0.5
+
     def observe(self, outcomes: Outcomes) -> None:
+        rate, decay = self.settings["rate"], self.settings["decay"]
         for i, p_hat in zip(outcomes.index_N.tolist(), outcomes.p_hat_N.tolist(), strict=True):
             words = self.words(i)
-            gradient = (self.predict(i) - p_hat) / max(1, len(words)) ** 0.5
-            self.square_V[words] += gradient**2
-            self.weight_V[words] -= (
-                self.settings["rate"] * gradient / np.sqrt(self.square_V[words] + 1e-12)
-            )
+            gradient_W = self.gradient(words, self.predict(i), p_hat)
+            self.square_V[words] = decay * self.square_V[words] + gradient_W**2
+            self.weight_V[words] -= rate * gradient_W / np.sqrt(self.square_V[words] + 1e-12)

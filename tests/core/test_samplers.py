@@ -166,10 +166,18 @@ def test_bag_of_words_by_hand_and_learns_a_word_that_decides():
         sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
     assert sampler.predict(98) == pytest.approx(0.5, abs=0.1) and sampler.predict(99) < 0.1
     assert (sampler.propose(5).index_N % 2 == 0).all()
-    tagged = make("tagged", 100, values=[*"ab"], candidates=4)  # each text is another word
+
+
+def test_noisy_and_by_hand_and_learns_a_column_that_decides():
+    sampler = make("noisy_and", 100, values=[*"ab"], candidates=4)  # texts differ, and are one word
+    sampler.observe(outcomes([2], [0]))
+    # b = ln(√½ / (1 - √½)) for two words, each of which takes AdaGrad's first step, its rate 1.
+    b = np.log(0.5**0.5 / (1 - 0.5**0.5))
+    assert sampler.predict(2) == pytest.approx((1 / (1 + np.exp(1 - b))) ** 2)
     for i in range(400):
-        tagged.observe(outcomes([i % 98], [0 if i % 2 else 8]))
-    assert (tagged.propose(5).index_N % 2 == 0).all()
+        sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
+    assert sampler.predict(98) == pytest.approx(0.5, abs=0.1) and sampler.predict(99) < 0.1
+    assert (sampler.propose(5).index_N % 2 == 0).all()
 
 
 def test_embedded_by_hand(tmp_path):
