@@ -120,7 +120,7 @@ class Sampler(Protocol):
     has the attribute `teacher`; if not, each student rank runs a replica."""
 
     uses_teacher: bool
-    flags: tuple[str, ...]  # which of candidates, epsilon, column it takes; others are rejected
+    flags: tuple[str, ...]  # which of candidates, epsilon, column (needed) or [column] it takes
     settings: dict[str, float]  # names and defaults of its own settings (--sampler_args)
 
     def propose(self, n: int) -> Selections:

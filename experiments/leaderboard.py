@@ -84,6 +84,7 @@ ENTRIES = {  # in the order of comparison
     ),
     "frontier": Entry("--sampler frontier --candidates 16"),
     "noisy AND": Entry("--sampler noisy_and --column topic --candidates 16"),
+    "noisy AND, text": Entry("--sampler noisy_and --candidates 16"),
 }
 
 

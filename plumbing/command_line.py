@@ -71,7 +71,8 @@ def parse(config: type, presets: dict[str, str], find_sampler: Callable, argv, d
     c = config(**defaults | given)
     sampler = find_sampler(c.sampler)
     for flag in given:
-        if flag in ("candidates", "epsilon", "column") and flag not in sampler.flags:
+        unused = not {flag, f"[{flag}]"} & {*sampler.flags}
+        if flag in ("candidates", "epsilon", "column") and unused:
             raise ValueError(f"--{flag}: the sampler {c.sampler} does not use it")
         if not sampler.uses_teacher and (flag.startswith("teacher_") or flag == "replay_capacity"):
             raise ValueError(f"--{flag}: the sampler {c.sampler} has no teacher")

@@ -9,16 +9,17 @@ from samplers.frontier import Frontier
 class NoisyAnd(Frontier):
     """A completion is right if it gets every word right, so p = ∏ σ(w + b) over the n distinct
     words, where b gives n new words p = 1/2. One word can make a problem dead, which a sum of words
-    cannot express. The value of --column, such as the topic, is one more word (docs/frontier.md).
+    cannot express. The value of --column, if given, is one more word (docs/frontier.md).
 
     AdaGrad's sums decay, because the student changes. A problem is worth √(p(1-p)) · (1-p)²."""
 
-    flags = ("candidates", "column")
+    flags = ("candidates", "[column]")
     settings = Frontier.settings | {"rate": 1.0, "decay": 0.9}
 
     def __init__(self, context: Context):
         super().__init__(context)
-        values, self.value = self.problems.column(context.config.column)
+        column = context.config.column
+        values, self.value = self.problems.column(column) if column else ([], None)
         self.entry_C = [self.entry(f"column {value}") for value in values]
 
     @staticmethod
@@ -26,11 +27,12 @@ class NoisyAnd(Frontier):
         return utility_target(p) * (1 - p) ** 2
 
     def words(self, index: int) -> np.ndarray:
-        return np.union1d(super().words(index), self.entry_C[self.value[index]])
+        words = super().words(index)
+        return np.union1d(words, self.entry_C[self.value[index]]) if self.entry_C else words
 
     def rates(self, words: np.ndarray) -> np.ndarray:
         """Compute σ(w + b) of each word."""
-        even = 0.5 ** (1 / len(words))
+        even = 0.5 ** (1 / max(1, len(words)))
         return 1 / (1 + np.exp(-self.weight_V[words]) * (1 - even) / even)
 
     def predict(self, index):
