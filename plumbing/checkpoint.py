@@ -135,7 +135,8 @@ def keep_only(run: Path, kept: list[int]) -> None:
 
 def steps(run: Path) -> list[int]:
     """Return the steps that have a checkpoint, in order."""
-    return sorted(int(p.name.removeprefix("step_")) for p in run.glob("checkpoints/step_*[0-9]"))
+    names = (p.name.removeprefix("step_") for p in run.glob("checkpoints/step_*"))
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def directory(run: Path, step: int) -> Path:

@@ -72,8 +72,8 @@ class RunDir:
 
     def _step_to_resume(self, settings: Path) -> int:
         try:
-            old, new = json.loads(settings.read_text()), self.facts()
-        except ValueError as error:
+            old, new = dict(json.loads(settings.read_text())), self.facts()
+        except (ValueError, TypeError) as error:
             reason = f"is damaged ({error}): restore it, or choose another --out"
             raise InputError(f"{settings} {reason}") from error
         # With the linear schedule the learning rate depends on the number of steps.
