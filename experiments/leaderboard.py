@@ -82,7 +82,6 @@ ENTRIES = {  # in the order of comparison
     "Goldilocks, few updates": Entry(  # the charge is counted, for --teacher_ranks 0
         "--sampler goldilocks --teacher_update_every 12 --teacher_epochs 1", devices=1.02
     ),
-    "frontier": Entry("--sampler frontier --candidates 16"),
     "noisy AND": Entry("--sampler noisy_and --column topic --candidates 16"),
     "noisy AND, text": Entry("--sampler noisy_and --candidates 16"),
 }

@@ -10,8 +10,8 @@ from sampler import Context, Outcomes, Pooled, utility_target
 
 class BagOfWords(Pooled):
     """A problem's p is σ(Σ w / √n) over its n distinct words, and its utility √(p(1-p)). AdaGrad
-    (Duchi et al., 2011) learns w from the outcomes, each problem once, by the binomial likelihood.
-    Ours; words are hashed, so that nothing has to be read before the first step."""
+    (Duchi et al., 2011) learns w from the outcomes, each problem once, by the binomial likelihood;
+    its sums decay by `decay`. Words are hashed, so that nothing is read before the first step."""
 
     flags = ("candidates", "epsilon")
     settings = {"rate": 0.5, "decay": 1.0}

@@ -1,20 +1,25 @@
-"""Frontier with another model of p, in which each word of a problem can make a completion fail."""
+"""The best n of all candidates, by a model of p in which any word can make a completion fail."""
 
 import numpy as np
 
 from sampler import Context, utility_target
-from samplers.frontier import Frontier
+from samplers.bag_of_words import BagOfWords
 
 
-class NoisyAnd(Frontier):
-    """A completion is right if it gets every word right, so p = ∏ σ(w + b) over the n distinct
-    words, where b gives n new words p = 1/2. One word can make a problem dead, which a sum of words
-    cannot express. The value of --column, if given, is one more word (docs/frontier.md).
+class NoisyAnd(BagOfWords):
+    """Bag of words with four changes, which docs/noisy_and.md explains:
 
-    AdaGrad's sums decay, because the student changes. A problem is worth √(p(1-p)) · (1-p)²."""
+    - a completion is right if it gets every word right, so p = ∏ σ(w + b) over the n distinct
+      words, where b gives n new words p = 1/2;
+    - a problem is worth √(p(1-p)) · (1-p)^power;
+    - the best n of all n · K candidates, without ε;
+    - AdaGrad's sums decay, because the student changes.
+
+    The value of --column, if given, is one more word. `teacher_mae` does not apply: scores do not
+    predict y."""
 
     flags = ("candidates", "[column]")
-    settings = Frontier.settings | {"rate": 1.0, "decay": 0.9}
+    settings = {"rate": 1.0, "decay": 0.9, "power": 2.0, "best_of_all": 1}
 
     def __init__(self, context: Context):
         super().__init__(context)
@@ -22,9 +27,8 @@ class NoisyAnd(Frontier):
         values, self.value = self.problems.column(column) if column else ([], None)
         self.entry_C = [self.entry(f"column {value}") for value in values]
 
-    @staticmethod
-    def target(p):
-        return utility_target(p) * (1 - p) ** 2
+    def target(self, p):
+        return utility_target(p) * (1 - p) ** self.settings["power"]
 
     def words(self, index: int) -> np.ndarray:
         words = super().words(index)

@@ -96,16 +96,13 @@ def test_mopps_counts_by_hand_decays_them_and_revisits_problems():
     assert set(first) & set(second)  # in a pass they would be two halves of the 40
 
 
-def test_sec_draws_a_category_first_whatever_its_size():
+def test_sec_values_by_hand_and_draws_a_category_whatever_its_size():
     sampler = make("sec", 80, values=[*"aaab"], candidates=80, settings={"temperature": 0.1})
     pool = np.tile(np.arange(80), (4000, 1))  # all 80 are one pool
     for ahead, share in ((0, 0.5), (0.1, np.e / (1 + np.e))):
         sampler.value_C[:] = 0.25, 0.25 + ahead  # b is e times as likely as a, if ahead
         chosen, _ = sampler.choose(pool, sampler.score(pool))
         assert (chosen % 4 == 3).mean() == pytest.approx(share, abs=0.04)  # the share of b
-
-
-def test_sec_values_by_hand():
     sampler = make("sec", 8, values=[*"abcd"])
     sampler.observe(outcomes([0, 4, 1], [10, 0, 4], 20))  # y = 0.5, 0 | 0.4
     assert sampler.value_C == pytest.approx([0.125, 0.2, 0, 0])  # half of the way to their means
@@ -156,11 +153,9 @@ def test_in_order_takes_the_file_again_and_again():
 
 def test_bag_of_words_by_hand_and_learns_a_word_that_decides():
     sampler = make("bag_of_words", 100, settings={"rate": 0.3})
-    parity = "even", "odd"
-    sampler.problems.question = lambda i: f"An {parity[i % 2]} number, {'abcdefg'[i % 7]}."
+    sampler.problems.question = lambda i: f"An {('even', 'odd')[i % 2]} number, {i % 7}."
     sampler.observe(outcomes([2], [16]))  # 6 tokens
-    # p = 1/2 and p̂ = 1, so all six gradients are negative and equal; AdaGrad's first step is its
-    # rate: p = σ(6 · 0.3 / √6).
+    # p = 1/2 and p̂ = 1: six equal gradients. AdaGrad's first step is its rate: σ(6 · 0.3 / √6).
     assert sampler.predict(2) == pytest.approx(1 / (1 + np.exp(-0.3 * np.sqrt(6))))
     for i in range(400):
         sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
@@ -171,8 +166,7 @@ def test_bag_of_words_by_hand_and_learns_a_word_that_decides():
 def test_noisy_and_by_hand_and_learns_a_column_that_decides():
     sampler = make("noisy_and", 100, values=[*"ab"], candidates=4)  # texts differ, and are one word
     sampler.observe(outcomes([2], [0]))
-    # b = ln(√½ / (1 - √½)) for two words, each of which takes AdaGrad's first step, its rate 1.
-    b = np.log(0.5**0.5 / (1 - 0.5**0.5))
+    b = np.log(0.5**0.5 / (1 - 0.5**0.5))  # of two words, which take AdaGrad's first step, 1
     assert sampler.predict(2) == pytest.approx((1 / (1 + np.exp(1 - b))) ** 2)
     for i in range(400):
         sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
@@ -303,9 +297,6 @@ def test_knapsack_is_the_best_allocation(p):
     possible = (np.array(c) for c in itertools.product(range(2, 9), repeat=3) if sum(c) == 14)
     assert G_N.sum() == 14 and G_N.min() >= 2 and G_N.max() <= 8
     assert value(G_N) == pytest.approx(max(map(value, possible)))
-
-
-def test_knapsack_gives_completions_where_they_make_live_groups():
     assert allocate(np.array([0.5, 0, 1]), 12, 2, 8).tolist() == [8, 2, 2]
     sampler = make("knapsack", 100)
     assert sampler.propose(5).completions_N.tolist() == 5 * [16]  # nothing is known yet

@@ -78,6 +78,7 @@ LINEAR = settings(lr_schedule="linear")  # the rate depends on the number of ste
 SETTINGS = "sampler_args was 'temperature=0.1', is 'temperature=0.2'"
 REJECTED = {  # the damage, the error, flags
     "a config cut short": (write(CONFIG, "{"), "config.json is damaged ("),
+    "a config of another kind": (write(CONFIG, "[1]"), "config.json is damaged ("),
     "a torn line": (write(SELECTIONS, "{\n{}\n"), f"{SELECTIONS}, line 1: "),
     "a log cut off": (write(METRICS, '{"step": 1}\n'), "metrics.jsonl ends at step 1, not 2"),
     "older code": (settings(reward=None), OTHER + "reward was None, is ''"),
