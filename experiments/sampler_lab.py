@@ -142,7 +142,7 @@ class Oracle(Pooled):
 
 
 # Samplers that read the questions without a teacher.
-READERS = ("bag_of_words", "knapsack")
+READERS = ("bag_of_words", "knapsack", "noisy_and")
 # The lab's own samplers, beside those of train.py's --sampler.
 OWN = {"revisiting": Revisiting, "oracle": Oracle}
 LAB = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py")), *OWN]

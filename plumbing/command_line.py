@@ -71,8 +71,8 @@ def parse(config: type, presets: dict[str, str], find_sampler: Callable, argv, d
     c = config(**defaults | given)
     sampler = find_sampler(c.sampler)
     for flag in given:
-        unused = not {flag, f"[{flag}]"} & {*sampler.flags}
-        if flag in ("candidates", "epsilon", "column") and unused:
+        used = flag in sampler.flags or (flag == "column" and "[column]" in sampler.flags)
+        if flag in ("candidates", "epsilon", "column") and not used:
             raise ValueError(f"--{flag}: the sampler {c.sampler} does not use it")
         if not sampler.uses_teacher and (flag.startswith("teacher_") or flag == "replay_capacity"):
             raise ValueError(f"--{flag}: the sampler {c.sampler} has no teacher")

@@ -71,8 +71,9 @@ class RunDir:
             raise InputError(f"{out} cannot be used ({error.strerror}): choose another") from error
 
     def _step_to_resume(self, settings: Path) -> int:
+        new = self.facts()
         try:
-            old, new = dict(json.loads(settings.read_text())), self.facts()
+            old = dict(json.loads(settings.read_text()))
         except (ValueError, TypeError) as error:
             reason = f"is damaged ({error}): restore it, or choose another --out"
             raise InputError(f"{settings} {reason}") from error

@@ -34,7 +34,7 @@ class BagOfWords(Pooled):
     def predict(self, index: int) -> float:
         """Compute p."""
         words = self.words(index)
-        return 1 / (1 + np.exp(-self.weight_V[words].sum() / max(1, len(words)) ** 0.5))
+        return 1 / (1 + np.exp(-self.weight_V[words].sum() / len(words) ** 0.5))
 
     def score(self, pool_N_K):
         p_M = np.array([self.predict(i) for i in pool_N_K.ravel().tolist()])
@@ -42,7 +42,7 @@ class BagOfWords(Pooled):
 
     def gradient(self, words: np.ndarray, p: float, p_hat: float):
         """Compute the gradient in the weights of the words of the mean -log likelihood."""
-        return (p - p_hat) / max(1, len(words)) ** 0.5
+        return (p - p_hat) / len(words) ** 0.5
 
     def observe(self, outcomes: Outcomes) -> None:
         rate, decay = self.settings["rate"], self.settings["decay"]

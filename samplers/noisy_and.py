@@ -36,7 +36,7 @@ class NoisyAnd(BagOfWords):
 
     def rates(self, words: np.ndarray) -> np.ndarray:
         """Compute σ(w + b) of each word."""
-        even = 0.5 ** (1 / max(1, len(words)))
+        even = 0.5 ** (1 / len(words))
         return 1 / (1 + np.exp(-self.weight_V[words]) * (1 - even) / even)
 
     def predict(self, index):

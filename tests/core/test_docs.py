@@ -161,8 +161,7 @@ def test_every_mutation_fits_the_code_and_names_a_test():
 @pytest.mark.hour
 @pytest.mark.timeout(1200)
 def test_every_command_of_the_first_hour_works(tmp_path):
-    """Those of docs/commands.md, First hour, on the demo and with few steps, as one script. The
-    packages are installed already."""
+    """Those of docs/commands.md, First hour, on the demo and with few steps, as one script."""
     faulthandler.cancel_dump_traceback_later()  # pytest's own limit is shorter
     text = section("docs/commands.md", "First hour")
     lines = [line[4:] for line in text.splitlines() if not line.strip() or line[:4] == "    "]
