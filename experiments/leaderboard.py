@@ -42,7 +42,7 @@ TASKS = {
     "topic not named": Task(named=False),
     # Five topics within reach, but every other word of theirs is out of reach.
     "half of the words": Task(rates=(MASTERED, *5 * [REACH], *4 * [OUT]), lost=2),
-    "long chains": Task(rates=(MASTERED, *4 * [(0.97, 0.6)], *5 * [OUT]), lengths=(3, 4, 5)),
+    "hard chains": Task(rates=(MASTERED, *4 * [(0.95, 0.1)], *5 * [OUT]), lengths=(3, 4, 5)),
     "all within reach": Task(rates=(MASTERED, *9 * [REACH])),
 }
 # Seeds that no earlier run had.
