@@ -127,7 +127,8 @@ class Sampler(Protocol):
         """Choose n problems to train on next."""
 
     def observe(self, outcomes: Outcomes) -> None:
-        """Learn how many completions of each proposed problem were right."""
+        """Learn how many completions of each proposed problem were right. With a teacher and
+        --teacher_lag 1 the next step's first `propose` comes before this."""
 
     @staticmethod
     def train_on(outcomes: Outcomes, n: int) -> np.ndarray:

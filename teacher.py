@@ -24,7 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from plumbing.batches import pad
 from plumbing.checkpoint import Learner
 from plumbing.decoding import fuse_norms
-from plumbing.errors import NonFiniteError
+from plumbing.errors import InputError, NonFiniteError
 from plumbing.files import plain
 from plumbing.metrics import Stopwatch
 from plumbing.models import check_directory, checksum, load, trial, unsharded
@@ -53,12 +53,15 @@ class LoRALinear(nn.Module):
 
 
 def add_lora(backbone: nn.Module) -> None:
-    """Freeze the backbone and wrap each of its linear layers in a LoRALinear, in place."""
+    """Freeze the backbone and wrap each nn.Linear in a LoRALinear, in place. Other layers, such as
+    GPT-2's Conv1D and fused experts, stay frozen. Raises InputError if there is no nn.Linear."""
     backbone.requires_grad_(False)
     for module in list(backbone.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
                 setattr(module, name, LoRALinear(child))
+    if not any(parameter.requires_grad for parameter in backbone.parameters()):
+        raise InputError("--teacher_mode lora: the teacher has no nn.Linear; choose another mode")
 
 
 class UtilityModel(nn.Module):
@@ -67,6 +70,7 @@ class UtilityModel(nn.Module):
     def __init__(self, backbone: nn.Module, mode: str):
         super().__init__()
         self.backbone, self.mode = backbone, mode
+        backbone.pooler = None  # BERT's, whose output is not used, would get no gradient
         # Padding comes after every token, so causal attention hides it. A mask would copy the keys
         # of each layer, and transformers reads it on the host.
         causal = all(getattr(module, "is_causal", True) for module in backbone.modules())
@@ -182,7 +186,7 @@ class Teacher:
                 self._refine()
 
     def _refine(self) -> None:
-        """(Alg. 2, lines 9-17) Shuffle the buffer into batches once; train E epochs on the MSE.
+        """(Alg. 2, lines 11-17) Shuffle the buffer into batches once; train E epochs on the MSE.
         Raises NonFiniteError if a gradient norm was not finite: updates stopped there."""
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.pushed)
         rows = [self.replay[i] for i in torch.randperm(len(self.replay), generator=generator)]
@@ -250,7 +254,7 @@ class Teacher:
         return tuple(ids) or (self.tokenizer.pad_token_id,)
 
     def metrics(self) -> dict[str, float]:
-        """Return the MSE of the latest epoch, updates since the start, seconds since last call."""
+        """Return the last epoch's mean loss of a batch, updates so far, seconds since last call."""
         seconds, self.watch = self.watch, Stopwatch(TIMES)
         return {"teacher_loss": self.last_loss, "teacher_updates": self.updates} | seconds
 
@@ -298,7 +302,8 @@ class Prefetching:
 
     lag 1, the paper's asynchronous teacher: propose with what was learned up to step t-1, then
     learn from step t while the student trains. lag 0: learn first, exactly as in Alg. 1 and 2.
-    Within a step, where the sampler asks to propose `again`, it always learns first.
+    Within a step, where the sampler asks to propose `again`, it always learns first; the extra
+    rounds of DynamicSampling, which asks by itself, have a lag of one round instead.
     deliver(selections, metrics) is called when proposals are ready."""
 
     def __init__(self, sampler: Sampler, n: int, lag: int):

@@ -68,7 +68,7 @@ class Config:
     reward: str = opt("", "custom, with verl's signature: FILE.py[:compute_score]")
     # Student
     prompts_per_step: int = opt(18, "P; P x G = 288 is the global batch (App. K.1)", type=count)
-    group_size: int = opt(16, "completions G a prompt (Table 5a)", type=number(int, 2))
+    group_size: int = opt(16, "completions G a prompt (Table 5a)", type=number(int, 2, 1000))
     per_device_batch_size: int = opt(4, "full-length rows a forward/backward", type=count)
     max_rollout_tokens: int = opt(200_000, "key-value cache of one generate call", type=count)
     learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", type=fraction)
@@ -101,7 +101,7 @@ class Config:
     teacher_learning_rate: float = opt(1e-6, "AdamW, teacher (Table 5b)", type=fraction)
     teacher_batch_size: int = opt(8, "questions a teacher rank (Table 5b)", type=count)
     teacher_epochs: int = opt(4, "E_teacher over the buffer (Alg. 2, Table 5b)", type=count)
-    teacher_update_every: int = opt(4, "M_update outcomes between updates (Alg. 2)", type=count)
+    teacher_update_every: int = opt(4, "M_update outcomes between updates (Table 5b)", type=count)
     replay_capacity: int = opt(64, "N_replay: latest outcomes kept (Alg. 2, Table 5b)", type=count)
     teacher_mode: str = opt("full", "trained part, pooling (App. L)", choices=MODES)
     teacher_lag: int = opt(1, "1: propose, then learn (App. K.3); 0: reversed", choices=(0, 1))
@@ -279,7 +279,8 @@ def train_step(
     # Step 4: GRPO. The completions of a problem are one group, whichever rounds they come from.
     groups, outcomes = rollouts.groups(), rollouts.outcomes(step)
     with watch("train_s"):
-        chosen = [groups[i] for i in np.arange(len(groups))[list(sampler.train_on(outcomes, P))]]
+        positions = np.arange(len(groups))[list(sampler.train_on(outcomes, P))]
+        chosen = [groups[i] for i in np.unique(positions)]
         update = student.update(rollouts, chosen, step)
     metrics = {"step": step} | sampler.metrics() | step_metrics(rounds, outcomes)
     metrics |= rollouts.metrics() | update | watch | {"step": step}  # none of a sampler's own
@@ -366,8 +367,7 @@ def check(config: Config, run: RunDir) -> int:
         empty = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))("")
     if len(empty) >= c.max_prompt_tokens:
         raise ValueError(f"--max_prompt_tokens {c.max_prompt_tokens}: must be above {len(empty)}")
-    pool_size = c.candidates if issubclass(sampler, Pooled) else 1
-    check_data(c, c.prompts_per_step * pool_size)
+    check_data(c, c.prompts_per_step * (c.candidates if issubclass(sampler, Pooled) else 1))
     return run.open()
 
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Run train.py on several machines; before the time limit save, requeue and resume. docs/clusters.md explains each line.
+# Run train.py on several machines; before the time limit save, requeue and resume. docs/clusters.md explains the rest.
 #     sbatch docs/slurm.sh --preset qwen2.5-1.5b       (in the folder of train.py; the arguments are its flags)
 #SBATCH --job-name=goldilocks
 #SBATCH --nodes=2
@@ -25,6 +25,8 @@ stop() {
 trap stop USR1
 trap : TERM  # Slurm has signalled the ranks too; if this is a preemption, it requeues the job itself
 
+# srun runs in the background: a shell runs no trap while a command is in its foreground.
+# --kill-on-bad-exit=1: when the torchrun of one machine ends, all end.
 # $SLURM_NODEID differs between nodes, so it must not be expanded here.
 # shellcheck disable=SC2016
 srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
@@ -36,6 +38,7 @@ srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
 while wait $!; kill -0 $! 2>/dev/null; do :; done
 wait $!; status=$?
 
+# torchrun exits with 1 after a signal (its ranks with 143) and after an error: only `stopped` tells.
 if [ "$stopped" ] && [ "$status" -ne 0 ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi

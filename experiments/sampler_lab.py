@@ -18,7 +18,6 @@ of ability ahead of the student's start.
 import itertools
 from collections import Counter, deque
 from functools import lru_cache
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -36,6 +35,7 @@ from sampler import (
     utility_target,
 )
 from scripts import analysis
+from train import Config
 
 P, G, K, EPSILON = 18, 16, 8, 0.2  # prompts, completions, candidates, ε: the paper's
 SKILLS, SPREAD, START, RATE, TRANSFER, AHEAD = 8, 3.0, -1.0, 0.18, 0.1, 1.0
@@ -182,10 +182,10 @@ def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dic
     """One run: means over the groups trained on, steps, coverage, held-out success rate gained."""
     bank, held_out, start_S = problems_and_start(n, visibility, seed)
     student, rng = Student(start_S), np.random.default_rng([seed, 2])
-    config = {"candidates": K, "group_size": G, "epsilon": EPSILON, "column": "pass_rate"}
-    config = SimpleNamespace(**config, seed=seed, advantage_std="population")
-    teacher = student if name == "oracle" else SimulatedTeacher(bank)
-    sampler = sampler_class(name)(Context(bank, config, lambda index: True, teacher))
+    settings = {"candidates": K, "group_size": G, "epsilon": EPSILON, "column": "pass_rate"}
+    config = Config(**settings, prompts_per_step=P, seed=seed, steps=steps)
+    teacher, cls = student if name == "oracle" else SimulatedTeacher(bank), sampler_class(name)
+    sampler = cls(Context(bank, config, lambda index: True, teacher, dict(cls.settings)))
     dead, utility, trained, spent = [], [], np.zeros(n, dtype=bool), 0
     while spent < steps * P * G:
         outcomes = take_step(len(dead) + 1, sampler, student, bank, rng)

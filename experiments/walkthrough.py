@@ -84,7 +84,7 @@ def page(seen: SimpleNamespace) -> str:
     explored = ", ".join(str(i + 1) for i in s.explored_N.nonzero()[0])
 
     # The group.
-    group, gold = slice(n * G, (n + 1) * G), seen.problems.answer(problem)
+    group, gold = slice(n * G, (n + 1) * G), seen.problems.golds([problem])[0][0]
     prompt = textwrap.indent(decode(rollouts.prompt_ids[n * G]), "    ")
     completions = rollouts.completion_ids[group]
     texts = [decode(ids, skip_special_tokens=True).strip() for ids in completions]

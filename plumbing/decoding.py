@@ -184,7 +184,8 @@ def random_numbers(like: PreTrainedModel | torch.Tensor, *shape: int) -> torch.T
 def varlen_works(lm: PreTrainedModel) -> bool:
     """Whether attend_to_slots can replace SDPA with a mask."""
     config, S = lm.config.get_text_config(), 8
-    H, H_kv = config.num_attention_heads, config.num_key_value_heads
+    H = config.num_attention_heads
+    H_kv = getattr(config, "num_key_value_heads", None) or H  # GPT-2 has no such setting
     D = getattr(config, "head_dim", None) or config.hidden_size // H
     query, *cache = (random_numbers(lm, 2, H_kv, n, D) for n in (H // H_kv, S, S))
     first_B, slot = torch.tensor([5, 0], device=lm.device), torch.tensor([6], device=lm.device)

@@ -65,13 +65,9 @@ class Problems:
         """Return the text of one problem."""
         return str(self.rows[int(index)]["problem"])
 
-    def answer(self, index: int) -> str:
-        """Return the reference answer to one problem; the teacher never sees it."""
-        return self.golds([index])[0][0]
-
     def golds(self, indices: list[int]) -> tuple[list[str], list[dict]]:
-        """Return the answers to some problems, and the other arguments of verl's reward functions:
-        data_source and extra_info, "" and None if there is no such column."""
+        """Return the answers to some problems, which the teacher never sees, and other arguments of
+        verl's reward functions: data_source and extra_info, "" and None without such a column."""
         answers, extras = {}, {}
         for i in dict.fromkeys(indices):  # a group repeats its problem
             row = self.rows[int(i)]

@@ -32,7 +32,7 @@ class Knapsack(BagOfWords):
         index_N = self.draw(n)
         self.take(index_N)
         p_N = np.array([self.predict(i) for i in index_N.tolist()])
-        least, most = int(self.settings["least"]), int(self.settings["most"])
-        return Selections.unscored(
-            index_N, completions_N=allocate(p_N, n * self.G, least, max(most, self.G))
-        )
+        least = min(int(self.settings["least"]), self.G)
+        most = max(int(self.settings["most"]), self.G)
+        completions_N = allocate(p_N, n * self.G, least, most)
+        return Selections.unscored(index_N, completions_N=completions_N)

@@ -9,8 +9,8 @@ from samplers.bag_of_words import BagOfWords
 class NoisyAnd(BagOfWords):
     """Bag of words with four changes, which docs/noisy_and.md explains:
 
-    - a completion is right if it gets every word right, so p = ∏ σ(w + b) over the n distinct
-      words, where b gives n new words p = 1/2;
+    - a completion is right if it gets every word right, so p = ∏ σ(w + b) over the m distinct
+      words, where b gives m new words p = 1/2;
     - a problem is worth √(p(1-p)) · (1-p)^power;
     - the best n of all n · K candidates, without ε;
     - AdaGrad's sums decay, because the student changes.

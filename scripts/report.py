@@ -49,7 +49,8 @@ def texts(problems: Problems | None, index: int) -> dict:
     """A problem's number, text and reference answer; None where the data file cannot be read."""
     if problems is None:
         return {"number": index, "text": None, "answer": None}
-    return {"number": index, "text": problems.question(index), "answer": problems.answer(index)}
+    answer = problems.golds([index])[0][0]
+    return {"number": index, "text": problems.question(index), "answer": answer}
 
 
 def percent(share: float) -> str:
@@ -119,7 +120,9 @@ def selections(run: Run, problems: Problems | None) -> list[tuple[str, float, li
 def evaluation(run: Run, problems: Problems | None) -> dict | None:
     """Verdicts of the first and the newest evaluation by status, how many problems were won and
     lost between them, and some that are wrong now. None if there was no evaluation."""
-    files = {int(file.stem[5:]): file for file in run.folder.glob("evals/step_*.jsonl")}
+    steps = run.curve("val_accuracy").index  # files of later steps are from before a resume
+    files = {step: run.folder / "evals" / f"step_{step}.jsonl" for step in steps}
+    files = {step: file for step, file in files.items() if file.exists()}
     if not files:
         return None
     tables = {step: analysis.read_table(files[step], "status") for step in (min(files), max(files))}

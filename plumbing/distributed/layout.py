@@ -120,7 +120,7 @@ class Layout:
             except (ValueError, OSError) as error:
                 message = str(error)
         result, message = self.gather((result, message))[0]
-        if message:
+        if message is not None:
             raise InputError(message)
         return result
 

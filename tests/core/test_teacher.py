@@ -11,9 +11,9 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import teacher as teacher_module
 from plumbing.batches import pad
-from plumbing.errors import NonFiniteError
+from plumbing.errors import InputError, NonFiniteError
 from scripts import embed
-from teacher import LoRALinear, Teacher, UtilityModel, pool
+from teacher import LoRALinear, Teacher, UtilityModel, add_lora, pool
 
 QUESTIONS = ["what is 1?", "what is 22 and 3?", "7", "how many are 1234567?", "what is 5 + 5?"]
 
@@ -56,8 +56,7 @@ def test_the_head_computes_in_float32(tiny_model):
 
     def shard(model, float32, units):
         model.bfloat16()
-        for module in float32:
-            module.float()
+        torch.nn.ModuleList(float32).float()
 
     t = make(tiny_model, shard)
     torch.nn.init.constant_(t.model.head.weight, 1e-4)
@@ -70,8 +69,8 @@ def test_embed_makes_the_embeddings_of_a_frozen_teacher(tiny_model, monkeypatch)
     monkeypatch.setattr(embed, "TOKENS", 30)  # two batches or more
     t = make(tiny_model, teacher_mode="frozen", max_prompt_tokens=15)
     stored_N_D = embed.embed(str(tiny_model), QUESTIONS, 15, "cpu")
-    for question, stored_D in zip(QUESTIONS, stored_N_D, strict=True):
-        assert torch.allclose(stored_D, t._embed(t._encode(question)), atol=1e-5)
+    own_N_D = torch.stack([t._embed(t._encode(question)) for question in QUESTIONS])
+    assert torch.allclose(stored_N_D, own_N_D, atol=1e-5)
 
 
 def test_algorithm_2_updates_every_fourth_outcome(tiny_model):
@@ -135,13 +134,12 @@ def test_padding_changes_no_embedding_and_attention_stays_the_models_own(model_t
     sizes |= {"num_hidden_layers": 2, "vocab_size": 30, "pad_token_id": 0}
     sizes |= {"mistral": {"sliding_window": 3, "num_key_value_heads": 2}}.get(model_type, {})
     torch.manual_seed(0)
-    model_config = AutoConfig.for_model(model_type, **sizes)
-    backbone = AutoModel.from_config(model_config, attn_implementation="sdpa").eval()
+    backbone = AutoModel.from_config(AutoConfig.for_model(model_type, **sizes)).eval()
     ids_B_T, mask_B_T = pad([list(range(1, 9)), [1, 2, 3, 4]], 0, "cpu")
-    with torch.no_grad():
-        own_T_D = backbone(ids_B_T[:1, :4]).last_hidden_state[0]
-        pooled_B_D = UtilityModel(backbone, "full")(ids_B_T, mask_B_T)[1]
-    assert pooled_B_D[1] == pytest.approx(own_T_D.mean(dim=0), abs=1e-5)
+    own_T_D = backbone(ids_B_T[:1, :4]).last_hidden_state[0]
+    pooled_B_D = UtilityModel(backbone, "full")(ids_B_T, mask_B_T)[1]
+    assert torch.allclose(pooled_B_D[1], own_T_D.mean(dim=0), atol=1e-5)
+    torch.autograd.grad(pooled_B_D.sum(), [*backbone.parameters()])  # raises if one has none
 
 
 def test_it_learns_difficulty_from_the_text(tiny_model):
@@ -171,6 +169,8 @@ def test_lora_by_hand():
     assert torch.equal(layer(x), base(x))
     torch.nn.init.normal_(layer.B)
     assert torch.allclose(layer(x), base(x) + 2 * x @ (layer.B @ layer.A).T, atol=1e-6)
+    with pytest.raises(InputError, match="has no nn"):
+        add_lora(torch.nn.Embedding(2, 3))
 
 
 @pytest.mark.parametrize("mode", ["full", "lora"])

@@ -46,10 +46,10 @@ def make(folder, steps=4, done=2, **config):
     chosen += [selection(2, False, known, 0, G=8), selection(2, True, known, 2, 2, G=4)]
     make_run(folder, rows, chosen, **facts | config)
     write_lines(folder / "samples.jsonl", [SAMPLE | {"step": 1}, SAMPLE])
-    for step, statuses in {0: "correct wrong no_box", 2: "wrong correct correct"}.items():
+    for step, statuses in {0: "correct wrong no_box", 2: "wrong correct correct", 3: ""}.items():
         verdicts = [{"status": s, "reward": float(s == "correct")} for s in statuses.split()]
         lines = [{"problem": i, "tokens": 7} | verdict for i, verdict in enumerate(verdicts)]
-        write_lines(folder / "evals" / f"step_{step}.jsonl", lines)
+        write_lines(folder / "evals" / f"step_{step}.jsonl", lines)  # 3: from before a resume
     return folder
 
 
