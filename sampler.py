@@ -132,7 +132,7 @@ class Sampler(Protocol):
 
     @staticmethod
     def train_on(outcomes: Outcomes, n: int) -> np.ndarray:
-        """Choose the problems whose groups the student is trained on: positions in `outcomes`."""
+        """Choose the groups that the student is trained on: distinct positions in `outcomes`."""
 
     def state_dict(self) -> dict:
         """Return all state that a resume needs: numbers, strings, lists, dicts, arrays."""

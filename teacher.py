@@ -71,6 +71,8 @@ class UtilityModel(nn.Module):
         super().__init__()
         self.backbone, self.mode = backbone, mode
         backbone.pooler = None  # BERT's, whose output is not used, would get no gradient
+        if mode == "lora":
+            add_lora(backbone)
         # Padding comes after every token, so causal attention hides it. A mask would copy the keys
         # of each layer, and transformers reads it on the host.
         causal = all(getattr(module, "is_causal", True) for module in backbone.modules())
@@ -100,12 +102,12 @@ def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -
     return (hidden_B_T_D * mask_B_T_1).sum(dim=1) / mask_B_T_1.sum(dim=1)
 
 
-def check_teacher(name: str, tokens: int) -> None:
+def check_teacher(name: str, tokens: int, mode: str = "full") -> None:
     """Raise ValueError, in one line, unless `name` can be the backbone, for `tokens` tokens."""
     backbone, tokenizer = check_directory(name, tokens, AutoModel, "sdpa")
     ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
     with trial(name, "cannot be a teacher's backbone"), torch.no_grad():
-        UtilityModel(backbone, "full")(ids_B_T, torch.ones_like(ids_B_T))
+        UtilityModel(backbone, mode)(ids_B_T, torch.ones_like(ids_B_T))
 
 
 class ShardedAdamW(torch.optim.AdamW):
@@ -136,8 +138,6 @@ class Teacher:
         torch.manual_seed(config.seed)  # for LoRA's A
         if self.frozen:
             backbone.requires_grad_(False)
-        elif config.teacher_mode == "lora":
-            add_lora(backbone)
         self.model = UtilityModel(backbone, config.teacher_mode).to(device).eval()
         initial = checksum(self.model)  # while each rank holds all of it
         if device.type == "cuda":
@@ -302,8 +302,8 @@ class Prefetching:
 
     lag 1, the paper's asynchronous teacher: propose with what was learned up to step t-1, then
     learn from step t while the student trains. lag 0: learn first, exactly as in Alg. 1 and 2.
-    Within a step, where the sampler asks to propose `again`, it always learns first; the extra
-    rounds of DynamicSampling, which asks by itself, have a lag of one round instead.
+    Within a step, where the sampler asks to propose `again`, it always learns first. A round that
+    DynamicSampling adds, which asks by itself, counts as a step: with lag 1 it is proposed ahead.
     deliver(selections, metrics) is called when proposals are ready."""
 
     def __init__(self, sampler: Sampler, n: int, lag: int):

@@ -362,7 +362,7 @@ def check(config: Config, run: RunDir) -> int:
     c, sampler = config, find_sampler(config.sampler)
     check_model(c.model, c.max_prompt_tokens + c.max_completion_tokens)
     if sampler.uses_teacher:
-        check_teacher(c.teacher_model, c.max_prompt_tokens)
+        check_teacher(c.teacher_model, c.max_prompt_tokens, c.teacher_mode)
     with trial(c.model, "cannot make a prompt"):  # a chat template is a program
         empty = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))("")
     if len(empty) >= c.max_prompt_tokens:

@@ -26,7 +26,7 @@ trap stop USR1
 trap : TERM  # Slurm has signalled the ranks too; if this is a preemption, it requeues the job itself
 
 # srun runs in the background: a shell runs no trap while a command is in its foreground.
-# --kill-on-bad-exit=1: when the torchrun of one machine ends, all end.
+# --kill-on-bad-exit=1: when the torchrun of one machine fails, all end.
 # $SLURM_NODEID differs between nodes, so it must not be expanded here.
 # shellcheck disable=SC2016
 srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \

@@ -190,7 +190,7 @@ def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dic
     while spent < steps * P * G:
         outcomes = take_step(len(dead) + 1, sampler, student, bank, rng)
         spent += outcomes.completions_N.sum()
-        chosen = sampler.train_on(outcomes, P)
+        chosen = np.unique(np.arange(len(outcomes.index_N))[list(sampler.train_on(outcomes, P))])
         index_N, y_N = outcomes.index_N[chosen], outcomes.y_N[chosen]
         dead.append((y_N == 0).mean())
         utility.append(utility_target(student.p(bank, index_N)).mean())

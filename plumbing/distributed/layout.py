@@ -118,9 +118,9 @@ class Layout:
             try:
                 result = function()
             except (ValueError, OSError) as error:
-                message = str(error)
+                message = str(error) or repr(error)
         result, message = self.gather((result, message))[0]
-        if message is not None:
+        if message:
             raise InputError(message)
         return result
 

@@ -32,7 +32,7 @@ FOLDERS = "scripts|benchmarks|experiments|tests"
 COMMAND = re.compile(rf"(?:-m ((?:{FOLDERS})(?:\.\w+)+)|\b(train)\.py\b)([^`|;&#>\n]*)")
 FLAG = re.compile(r"(?<![\w-])--([a-z][\w-]*)")
 # Slurm's; pip's and tensorboard's; torchrun's, from torch 2.13 on.
-OTHER_PROGRAMS = {"kill-on-bad-exit", "open-mode", "requeue", "signal"}
+OTHER_PROGRAMS = {"open-mode", "requeue", "signal"}
 OTHER_PROGRAMS |= {"no-build-isolation", "logdir", "samples_per_plugin", "shutdown_timeout"}
 
 

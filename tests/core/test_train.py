@@ -61,7 +61,7 @@ def test_a_step_follows_figure_1():
     calls.student.config = parse("--prompts_per_step", 2, "--group_size", 2)
     first = Selections.unscored([7, 5], completions_N=np.array([1, 3]), again=True)
     calls.sampler.propose.side_effect = [first, Selections.unscored([5, 9])]
-    calls.sampler.train_on.return_value = np.array([1, 2])
+    calls.sampler.train_on.return_value = np.array([2, 1, 2])
     calls.sampler.metrics.return_value = calls.student.update.return_value = {}
 
     def rollout(problems, index_B, *rest):

@@ -15,8 +15,7 @@ from tests.helpers.files import change
 from tests.helpers.models import FAMILIES, save_tiny_model
 
 CPU = torch.device("cpu")
-HEAD = {"head_dim": 8}
-EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+HEAD, EXPERTS = {"head_dim": 8}, {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
 SDPA, CANNOT = "scaled_dot_product_attention", "cannot generate here"
 # Family: its settings, the error as a student (one of these; None: accepted), as a teacher.
 OTHERS = {
@@ -29,6 +28,7 @@ OTHERS = {
     "lfm2": ({"layer_types": ["conv", "full_attention"]}, [CANNOT], None),  # no key-value cache
     "bloom": ({}, [CANNOT], [SDPA]),  # attention classes of its own
     "granite": ({"logits_scaling": 8.0}, ["Generator's log-probs are off by"], None),
+    "bert": ({}, ["log-probs are off by"], None),  # not causal; a teacher needs no pooler
     "phi": ({}, ["Generator's log-probs are off by"], None),  # its head has a bias
 }
 
