@@ -89,9 +89,8 @@ def test_mopps_counts_by_hand_decays_them_and_revisits_problems():
     sampler.observe(outcomes([3], [16]))
     assert (sampler.alpha[3], sampler.beta[3]) == (23, 3)  # (13 + 1) / 2 + 16, (5 + 1) / 2 + 0
     assert sampler.alpha[4] == sampler.beta[4] == 1 and sampler.metrics()["coverage"] == 1 / 40
-    p = 23 / 26  # so much evidence that the draws lie near the mean
-    scores = sampler.score(np.full((4000, 1), 3))
-    assert scores.mean() == pytest.approx(np.sqrt(p * (1 - p)), abs=0.02)
+    mean = sampler.score(np.full((4000, 1), 3)).mean()  # with much evidence the draws are near p
+    assert mean == pytest.approx(np.sqrt(23 / 26 * 3 / 26), abs=0.02)
     assert {*sampler.propose(20).index_N} & {*sampler.propose(20).index_N}  # in a pass: two halves
 
 
@@ -153,11 +152,11 @@ def test_in_order_takes_the_file_again_and_again():
 def test_bag_of_words_by_hand_and_learns_a_word_that_decides():
     sampler = make("bag_of_words", 100, settings={"rate": 0.3})
     sampler.problems.question = lambda i: f"An {('even', 'odd')[i % 2]} number, {i % 7}."
-    sampler.observe(outcomes([2], [16]))  # 6 tokens
-    # p = 1/2 and p̂ = 1: six equal gradients. AdaGrad's first step is its rate: σ(6 · 0.3 / √6).
+    sampler.observe(outcomes([2], [16]))  # 6 equal gradients; AdaGrad's first step is its rate
     assert sampler.predict(2) == pytest.approx(1 / (1 + np.exp(-0.3 * np.sqrt(6))))
     for i in range(400):
         sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
+    assert sampler.predict(98) == pytest.approx(0.5, abs=0.1) and sampler.predict(99) < 0.1
     assert (sampler.propose(5).index_N % 2 == 0).all()
 
 
@@ -172,6 +171,7 @@ def test_noisy_and_by_hand_and_learns_a_column_that_decides():
     assert after - before == pytest.approx(-1e-6 * sampler.gradient(words, p, 0.25)[0], rel=1e-4)
     for i in range(400):
         sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
+    assert sampler.predict(98) == pytest.approx(0.5, abs=0.1) and sampler.predict(99) < 0.1
     assert (sampler.propose(5).index_N % 2 == 0).all()
     assert len(make("noisy_and", 100, column="").words(2)) == 1  # the text alone
 
