@@ -183,12 +183,13 @@ def random_numbers(like: PreTrainedModel | torch.Tensor, *shape: int) -> torch.T
 
 def varlen_works(lm: PreTrainedModel) -> bool:
     """Whether attend_to_slots can replace SDPA with a mask."""
-    config, S = lm.config.get_text_config(), 8
+    config, S = lm.config.get_text_config(), 2304  # as long as in a run: kernels split long caches
     H = config.num_attention_heads
     H_kv = getattr(config, "num_key_value_heads", None) or H  # GPT-2 has no such setting
     D = getattr(config, "head_dim", None) or config.hidden_size // H
     query, *cache = (random_numbers(lm, 2, H_kv, n, D) for n in (H // H_kv, S, S))
-    first_B, slot = torch.tensor([5, 0], device=lm.device), torch.tensor([6], device=lm.device)
+    query *= 3  # so that few slots decide: the mean of many would be near 0 with any kernel
+    first_B, slot = torch.tensor([700, 0], device=lm.device), torch.tensor([2200], device=lm.device)
     used = (slot + 1 - first_B).int().repeat_interleave(H_kv)
     return lm.device.type == "cuda" and outputs_match(
         lambda: attend_to_slots(query, *cache, None, *sequences(first_B, H_kv, S), used, S),

@@ -31,7 +31,8 @@ LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 
 class RunDir:
     """The files of a run, which rank 0 writes: settings, logs, evaluations, checkpoints, models.
-    After a kill at any moment the same command resumes from the newest checkpoint, bit for bit.
+    After a kill at any moment the same command resumes from the newest checkpoint, on CPUs bit for
+    bit.
     config: train.Config. sampler_file: the file of a sampler that is not in sampler.py."""
 
     def __init__(self, config, layout: Layout, sampler_file: Path | None):
@@ -61,8 +62,9 @@ class RunDir:
                 if any(p.name != "lock" and p.suffix != ".tmp" for p in entries):
                     raise InputError(f"{out}: not empty, and holds no run; choose another")
             self.path.mkdir(parents=True, exist_ok=True)
-            # Kept until this process ends.
-            self.file_lock = filelock.FileLock(self.path / "lock", timeout=0, mode=0o666)
+            # Kept until this process ends. A soft lock would outlive a kill.
+            options = {"timeout": 0, "mode": 0o666, "fallback_to_soft": False}
+            self.file_lock = filelock.FileLock(self.path / "lock", **options)
             self.file_lock.acquire()
             return self._step_to_resume(settings) if settings.exists() else 0
         except filelock.Timeout as error:  # an OSError, too

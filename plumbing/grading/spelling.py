@@ -67,7 +67,7 @@ UNITS = {name: names for names in UNITS.split() for name in names.split(",")}
 _TEXT = r"\\text ?\{ ?[A-Za-z](?:[A-Za-z/.* -]|\^(?:-?[123]|\{-?[123]\}))*\}"
 _POWER = r"(?: ?\^ ?\{?-?[123]\}?)?"
 _RATE = r"(?:[ckm]?m|mi|ft|k?g)/(?:hr?|s|sec|min|c?m)"
-_WORDS = r"(?:\b(?:[a-z]{4,}|per|in|ft|lbs?|min|oz) ?)+"
+_WORDS = r"(?:\b(?:[a-z]{4,}|per|in|ft|lbs?|min|sec|oz) ?)+"
 # Units between a number and the end of a part: \text{...}, rates such as km/h, or words.
 _UNIT = re.compile(
     rf"(?:(?<=[^ ,;=({{⦃]) *{_TEXT}{_POWER}(?: ?[/*]? ?{_TEXT}{_POWER})*"
@@ -92,7 +92,7 @@ BEFORE_UNITS = {
     r"1 \\[4pt] 2 -> 1 \\ 2": (r"\\\\ ?\[[\d.]+ ?\w\w\]", r"\\\\"),
     r"\mathbb{R} -> (-∞,∞)": (r"\\mathbb ?\{?R\}?(?![\w^])", "(-∞,∞)"),
     "all reals -> (-∞,∞)": (r"(?i)^(?:\\text\{)? ?all real(?: number)?s ?\}?$", "(-∞,∞)"),
-    r"pi -> \pi": (r"(?<![a-zA-Z\\])(sqrt|pi|sin|cos|tan|ln|log|inf(?:inity)?)(?![a-z])", r"\\\1"),
+    r"pi -> \pi": (r"(?<![a-zA-Z\\])(sqrt|pi|exp|sin|cos|tan|ln|log|inf[inty]*)(?![a-z])", r"\\\1"),
     r"\color{red}{5} -> {5}": (r"^ ?\\(?:boxed|(?:text)?color ?\{\w+\})", ""),
     r"\left\{x \geq \dfrac{1}{2}\right\} ->  ⦃x ≥ \frac{1}{2} ⦄": (
         r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\+/-|\*\*|∅|\.\.\.|\{:\}",
@@ -126,8 +126,8 @@ AFTER_UNITS = {
     "90^{°} -> 90 ": (r"\^ ?\{? ?° ?\}?|°", " "),
     r"\text{\pi} -> \pi": (r"^ ?\\text ?\{((?:[^{}a-zA-Z]|\\[a-zA-Z]+|\{[^{}]*\})+)\} ?$", r"\1"),
     r"\text{(B)} ->  (B) ": (r"\\text\{([-+]?[\d./]+|\(?[A-Za-z]\)?|[A-Z]{2,4})\}", r" \1 "),
-    "x= 1 234.5 -> x=1234.5": (
-        r"(?:^|=) ?-?\d{1,3}([ ,])\d{3}(?:\1\d{3})*(?=(?:\.\d+)?[ %]*$)",
+    "x= 1 234.5 -> x=1234.5": (  # but 1 234/567 is a mixed number
+        r"(?:^|=) ?-?\d{1,3}( |(,))\d{3}(?:\1\d{3})*(?=(?:\.\d+|(?(2)/\d+))?[ %]*$)",
         lambda number: re.sub("[ ,]", "", number[0]),
     ),
     r"11 5/6 -> 11\frac{5}{6}": (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),

@@ -5,9 +5,9 @@ from itertools import accumulate, product
 from typing import NamedTuple
 
 _LETTER = (
-    r"(?:m?\\(?:angle|overline|vec|sin|cos|tan)[ {]*)*"
+    r"(?:m?\\(?:angle|over[a-z]+|vec|sin|cos|tan)[ {]*)*"
     r"(?:\\text\{[a-zA-Z ]+\}|\\[a-zA-Z]{2,7}|[A-Z]{2,5}|[a-zA-Z])"
-    r"(?:_(?:\w|\{\w+\}))?'*"
+    r"(?:_(?:\w|\{[\w\\ ]+\}))?'*"
     r"(?:\([\w,]+\)|(?<![a-z][a-z])(?<=[fghpFGHP}'])(?:\^\{-1\})?\((?:[^()]|\([^()]*\))+\))?\}?"
 )
 # One side of "=" that only names the other side: x, f(2), S_{ABC}, |AB|, (p,q), NO/BO.
@@ -97,6 +97,8 @@ def _list(text: str) -> Structure | None:
 def _sides(text: str) -> list[str]:
     """The sides and signs of relations, with a name moved to the left: "5=x" -> ["x", "=", "5"]."""
     sides = split(text, "=∈<>≤≥≠")
+    if len(sides) > 1 and sides[1] in ">≥":
+        sides = [side.translate(FLIP) for side in reversed(sides)]
     is_equation = len(sides) == 3 and sides[1] in "=≠"
     is_reversed = is_equation and _NAME.fullmatch(sides[2]) and not _NAME.fullmatch(sides[0])
     return sides[::-1] if is_reversed else sides
@@ -114,8 +116,6 @@ def _named(text: str) -> Structure | None:
 def _interval(text: str) -> Structure | None:
     """An inequality solved for a name: "3>x≥1" -> name x, [) 1, 3; "x≠3" -> x, set of two."""
     sides = _sides(re.sub(r"^-([a-zA-Z])([<>≤≥])(.*)", r"-(\3)\2\1", text))
-    if len(sides) > 1 and sides[1] in ">≥":
-        sides = [side.translate(FLIP) for side in reversed(sides)]
     if len(sides) == 3 and sides[1] == "≠" and _NAME.fullmatch(sides[0]):
         return Structure(sides[0], "set", [f"(-∞,{sides[2]})", f"({sides[2]},∞)"])
     if len(sides) == 3:

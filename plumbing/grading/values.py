@@ -18,10 +18,10 @@ SHORT_WORDS = {"no", "on", "up", "in", "at", "by", "to", "or", "if", "of", "so"}
 # Only texts of these tokens are evaluated, but not a word of three letters or more. The parser
 # would evaluate much else: it takes 5_6 for 5 and computes \gcd(4,6).
 _ARITHMETIC = re.compile(
-    r"(?!.*!!|[a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()|! -]|(?<=[a-zA-Z])_(?:\w|\{\w+\})|\\sqrt\[\d+\]"
-    r"|\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)|sinh|cosh|cot|sec|csc|log|ln|exp|alpha|beta"
-    r"|[gG]amma|[dD]elta|epsilon|eta|[tT]heta|kappa|[lL]ambda|mu|nu|[xX]i|rho|[sS]igma|[pP]hi"
-    r"|[pP]si|chi|[oO]mega|ell|hbar)(?![a-zA-Z]))+"
+    r"(?!.*!!|[a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()|! -]|(?<=[a-zA-Z])_(?:\w|\{[\w+-]+\})"
+    r"|\\sqrt\[\d+\]|\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)|sinh|cosh|cot|sec|csc"
+    r"|log|ln|exp|alpha|beta|[gG]amma|[dD]elta|epsilon|eta|[tT]heta|kappa|[lL]ambda|mu|nu|[xX]i"
+    r"|rho|[sS]igma|[pP]hi|[pP]si|chi|[oO]mega|ell|hbar)(?![a-zA-Z]))+"
 )
 # Square brackets around a number or a sum group it, as in 2[3+4]; but [x] may be the floor of x.
 _GROUPING = re.compile(r"(?<!\\sqrt)\[([^\[\]a-zA-Z]*|[^\[\]]*[-+][^\[\]]*)\]")

@@ -20,7 +20,7 @@ from pathlib import Path
 from plumbing.errors import InputError
 
 MAX_TIMEOUTS = 4  # second attempts in a call that may time out; then the machine is not the cause
-START_SECONDS = 120  # a worker that takes longer to start is an error
+START_SECONDS = 600  # a worker that takes longer to start, from a slow disk, is an error
 MAX_KILLED = 5  # workers in a row that may be killed from outside while they start
 DEATHS = {-signal.SIGPROF: "timeout", -signal.SIGABRT: "memory"}
 CAUSES = {*DEATHS.values(), "crash"}
