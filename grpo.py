@@ -16,8 +16,9 @@ padding), D hidden size, V vocabulary.
 """
 
 import functools
-import math
+from collections.abc import Callable
 
+import numpy as np
 import torch
 
 LOSSES = ("grpo", "dapo", "batch", "constant", "sum")
@@ -61,19 +62,20 @@ def expected_factor(p: float, G: int, std: str = "population") -> float:
     With the `sum` loss ‖E ∇L‖ = E[group_factor(p̂)] · ‖∇ log(p/(1-p))‖ exactly: what a
     teacher regresses on is the finite-G scale of the gradient. It is p(1-p)(G-1)/G with `none`,
     (1-p)(1 - (1-p)^(G-1)) with `mean`."""
-    return sum(way * group_factor(k / G, std) for k, way in enumerate(_binomial(p, G)))
+    return _expectation(lambda p_hat: group_factor(p_hat, std), p, G)
 
 
 def noise_floor(p: float, G: int) -> float:
     """Compute E|√(p(1-p)) - √(p̂(1-p̂))|, p̂ ~ Binomial(G, p)/G: the mean |ŷ - y| of a
     perfect teacher, as y comes from G rollouts only."""
-    ways = enumerate(_binomial(p, G))
-    return sum(way * abs(group_factor(p) - group_factor(k / G)) for k, way in ways)
+    return _expectation(lambda p_hat: abs(group_factor(p) - group_factor(p_hat)), p, G)
 
 
-def _binomial(p: float, G: int) -> list[float]:
-    """Compute the probabilities of 0 to G right answers."""
-    return [math.comb(G, k) * p**k * (1 - p) ** (G - k) for k in range(G + 1)]
+def _expectation(function: Callable, p: float, G: int) -> float:
+    """Compute E[function(p̂)], p̂ ~ Binomial(G, p)/G. The distribution is the convolution of G
+    answers', because binomial coefficients overflow a float from G = 1030 on."""
+    probability = functools.reduce(np.convolve, G * [[1 - p, p]])  # of 0, 1, ..., G right answers
+    return float(probability @ function(np.arange(G + 1) / G))
 
 
 # Advantages and normalisers

@@ -79,7 +79,7 @@ epsilon's branches swapped | sampler.py | sampler::epsilon_greedy_by_hand
 over-long prompts stay | sampler.py | sampler::draws_are_distinct_unseen_and_fit
     if self.fits(index): => if True:
 noise floor of p, not of y | grpo.py | grpo::noise_floor_by_hand
-    abs(group_factor(p) - group_factor(k / G)) => abs(p - k / G)
+    abs(group_factor(p) - group_factor(p_hat)) => abs(p - p_hat)
 lag ignored | teacher.py | channel::lag_orders_learning_and_proposing
     learn_first = self.again or self.lag == 0 => learn_first = True
 asked again before it learns | teacher.py | channel::lag_orders_learning_and_proposing
