@@ -120,7 +120,8 @@ class Sampler(Protocol):
     has the attribute `teacher`; if not, each student rank runs a replica."""
 
     uses_teacher: bool
-    flags: tuple[str, ...]  # which of candidates, epsilon, column (needed) or [column] it takes
+    needs_column: bool  # whether --column must be given
+    flags: tuple[str, ...]  # which of candidates, epsilon and column it takes
     settings: dict[str, float]  # names and defaults of its own settings (--sampler_args)
 
     def propose(self, n: int) -> Selections:
@@ -149,7 +150,7 @@ class Uniform:
     It draws from the problems not trained on in this pass over the data; a new pass begins when
     fewer are left than a draw needs. A prompt found too long is never drawn again."""
 
-    uses_teacher = False
+    uses_teacher = needs_column = False
     flags: tuple[str, ...] = ("candidates", "epsilon")  # no effect: compared runs share flags
     settings: dict[str, float] = {}
     learned: tuple[str, ...] = ()  # names of the numpy arrays in its state

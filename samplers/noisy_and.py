@@ -18,7 +18,7 @@ class NoisyAnd(BagOfWords):
     The value of --column, if given, is one more word. `teacher_mae` does not apply: scores do not
     predict y."""
 
-    flags = ("candidates", "[column]")
+    flags = ("candidates", "column")
     settings = {"rate": 1.0, "decay": 0.9, "power": 2.0, "best_of_all": 1}
 
     def __init__(self, context: Context):
