@@ -66,6 +66,10 @@ class Outcomes:
         """Whether each group has right and wrong completions: the others have zero variance."""
         return (self.successes_N > 0) & (self.successes_N < self.completions_N)
 
+    def positions(self, chosen) -> np.ndarray:
+        """Return the positions that a sampler's `train_on` chose, sorted, each once."""
+        return np.unique(np.arange(len(self.index_N))[list(chosen)])
+
 
 @dataclass
 class Selections:

@@ -279,8 +279,7 @@ def train_step(
     # Step 4: GRPO. The completions of a problem are one group, whichever rounds they come from.
     groups, outcomes = rollouts.groups(), rollouts.outcomes(step)
     with watch("train_s"):
-        positions = np.arange(len(groups))[list(sampler.train_on(outcomes, P))]
-        chosen = [groups[i] for i in np.unique(positions)]
+        chosen = [groups[i] for i in outcomes.positions(sampler.train_on(outcomes, P))]
         update = student.update(rollouts, chosen, step)
     metrics = {"step": step} | sampler.metrics() | step_metrics(rounds, outcomes)
     metrics |= rollouts.metrics() | update | watch | {"step": step}  # none of a sampler's own
