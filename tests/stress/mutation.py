@@ -29,7 +29,7 @@ dead rows stay in the denominators | train.py | invariance::same_gradient_in_any
 `grpo`: one mean over all tokens | grpo.py | grpo::row_weights_by_hand
     "grpo": P * G * lengths, => "grpo": lengths.sum(),
 the batch's rows, not the group's | train.py | invariance::gradient_is_that_of_the_plain_formula
-    (lengths_B[rows], len(groups), c.loss, *limits) => (lengths_B, 1, c.loss, *limits)[rows]
+    (lengths_B[rows], P, c.loss, batch_tokens, longest) => (lengths_B, 1, c.loss, 0, 0)[rows]
 temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
     .div_(temperature) => .div_(1)
 clip reversed for A < 0 | grpo.py | grpo::clipping_by_sign_and_side
