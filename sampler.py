@@ -126,7 +126,7 @@ class Sampler(Protocol):
     uses_teacher: bool
     needs_column: bool  # whether --column must be given
     flags: tuple[str, ...]  # which of candidates, epsilon and column it takes
-    settings: dict[str, float]  # names and defaults of its own settings (--sampler_args)
+    settings: dict[str, float]  # defaults for --sampler_args, which keeps their type: int or float
 
     def propose(self, n: int) -> Selections:
         """Choose n problems to train on next."""
