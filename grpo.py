@@ -258,18 +258,18 @@ def policy_loss(
     ratio_N = torch.exp(logp_N - old_logp_N)
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
     objective_N, stats = torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N), {}
+    if generator_logp_N is not None:
+        gap_N = old_logp_N - generator_logp_N
+        stats["logp_gap"] = gap_N.abs().sum()
     if mismatch != "none":
-        gap_N, level = old_logp_N - generator_logp_N, mismatch_level
-        correction_N, over_N = mismatch_weights(gap_N, row_N, mismatch, level, mismatch_cap)
-        objective_N = correction_N * objective_N
+        c_N, over_N = mismatch_weights(gap_N, row_N, mismatch, mismatch_level, mismatch_cap)
+        objective_N = c_N * objective_N
         stats["mismatch_over_cap"] = over_N.sum()
     loss = -(weight_N * objective_N).sum()
     # The clip takes effect (gradient 0) only where it makes the objective smaller.
     high_N = (ratio_N > 1 + clip_high) & (advantage_N > 0)
     low_N = (ratio_N < 1 - clip_low) & (advantage_N < 0)
     stats["clip_fraction"] = (high_N | low_N).sum()
-    if generator_logp_N is not None:
-        stats["logp_gap"] = (old_logp_N - generator_logp_N).abs().sum()
     if kl_coef:
         log_ratio_N = ref_logp_N - logp_N
         k3_N = torch.exp(log_ratio_N) - log_ratio_N - 1
