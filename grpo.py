@@ -156,7 +156,7 @@ class _TokenLogprobs(torch.autograd.Function):
         logp_N, entropy_N = torch.cat(logp), torch.cat(entropy)
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, torch.cat(normaliser), entropy_N)
         ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
-        ctx.temperature, ctx.logits = temperature, chunk * len(weight_V_D) // 4
+        ctx.temperature, ctx.chunk_logits = temperature, chunk * len(weight_V_D) // 4
         return logp_N, entropy_N
 
     @staticmethod
@@ -167,23 +167,23 @@ class _TokenLogprobs(torch.autograd.Function):
         # The sum over the vocabulary stays in float32: hundreds of bf16 additions lose bits.
         grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
         grad_weight = torch.empty_like(weight_V_D)
-        first, words = 0, max(1, ctx.logits // len(targets_N))
-        for w, grad_w in zip(weight_V_D.split(words), grad_weight.split(words), strict=True):
-            log_p = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, words)
+        start, chunk = 0, max(1, ctx.chunk_logits // len(targets_N))
+        for w, grad_w in zip(weight_V_D.split(chunk), grad_weight.split(chunk), strict=True):
+            log_p = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, chunk)
             log_p.sub_(normaliser_N[:, None])
             if grad_entropy_N is None:
                 grad_z = log_p.exp_().mul_(-grad_logp_N[:, None])
             else:
                 p, grad_z = log_p.exp(), log_p.add_(entropy_N[:, None])
                 grad_z.mul_(grad_entropy_N[:, None]).add_(grad_logp_N[:, None]).mul_(p).neg_()
-            y_N = targets_N - first
+            y_N = targets_N - start
             in_chunk_N = (y_N >= 0) & (y_N < len(w))
             y_N_1 = y_N.clamp(0, len(w) - 1)[:, None]
             grad_z.scatter_add_(1, y_N_1, (grad_logp_N * in_chunk_N)[:, None])
             grad_z = grad_z.div_(ctx.temperature).to(w.dtype)
             torch.mm(grad_z.T, hidden_N_D, out=grad_w)
             grad_hidden += grad_z @ w
-            first += words
+            start += chunk
         return grad_hidden.to(hidden_N_D.dtype), grad_weight, None, None, None
 
 
