@@ -16,8 +16,9 @@ padding), D hidden size, V vocabulary.
 """
 
 import functools
-import math
+from collections.abc import Callable
 
+import numpy as np
 import torch
 
 LOSSES = ("grpo", "dapo", "batch", "constant", "sum")
@@ -61,19 +62,20 @@ def expected_factor(p: float, G: int, std: str = "population") -> float:
     With the `sum` loss ‖E ∇L‖ = E[group_factor(p̂)] · ‖∇ log(p/(1-p))‖ exactly: what a
     teacher regresses on is the finite-G scale of the gradient. It is p(1-p)(G-1)/G with `none`,
     (1-p)(1 - (1-p)^(G-1)) with `mean`."""
-    return sum(way * group_factor(k / G, std) for k, way in enumerate(_binomial(p, G)))
+    return _expectation(lambda p_hat: group_factor(p_hat, std), p, G)
 
 
 def noise_floor(p: float, G: int) -> float:
     """Compute E|√(p(1-p)) - √(p̂(1-p̂))|, p̂ ~ Binomial(G, p)/G: the mean |ŷ - y| of a
     perfect teacher, as y comes from G rollouts only."""
-    ways = enumerate(_binomial(p, G))
-    return sum(way * abs(group_factor(p) - group_factor(k / G)) for k, way in ways)
+    return _expectation(lambda p_hat: abs(group_factor(p) - group_factor(p_hat)), p, G)
 
 
-def _binomial(p: float, G: int) -> list[float]:
-    """Compute the probabilities of 0 to G right answers."""
-    return [math.comb(G, k) * p**k * (1 - p) ** (G - k) for k in range(G + 1)]
+def _expectation(function: Callable, p: float, G: int) -> float:
+    """Compute E[function(p̂)], p̂ ~ Binomial(G, p)/G. The distribution is the convolution of G
+    answers', because binomial coefficients overflow a float from G = 1030 on."""
+    probability = functools.reduce(np.convolve, G * [[1 - p, p]])  # of 0, 1, ..., G right answers
+    return float(probability @ function(np.arange(G + 1) / G))
 
 
 # Advantages and normalisers
@@ -154,7 +156,7 @@ class _TokenLogprobs(torch.autograd.Function):
         logp_N, entropy_N = torch.cat(logp), torch.cat(entropy)
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, torch.cat(normaliser), entropy_N)
         ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
-        ctx.temperature, ctx.logits = temperature, chunk * len(weight_V_D) // 4
+        ctx.temperature, ctx.chunk_logits = temperature, chunk * len(weight_V_D) // 4
         return logp_N, entropy_N
 
     @staticmethod
@@ -165,23 +167,23 @@ class _TokenLogprobs(torch.autograd.Function):
         # The sum over the vocabulary stays in float32: hundreds of bf16 additions lose bits.
         grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
         grad_weight = torch.empty_like(weight_V_D)
-        first, words = 0, max(1, ctx.logits // len(targets_N))
-        for w, grad_w in zip(weight_V_D.split(words), grad_weight.split(words), strict=True):
-            log_p = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, words)
+        start, chunk = 0, max(1, ctx.chunk_logits // len(targets_N))
+        for w, grad_w in zip(weight_V_D.split(chunk), grad_weight.split(chunk), strict=True):
+            log_p = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, chunk)
             log_p.sub_(normaliser_N[:, None])
             if grad_entropy_N is None:
                 grad_z = log_p.exp_().mul_(-grad_logp_N[:, None])
             else:
                 p, grad_z = log_p.exp(), log_p.add_(entropy_N[:, None])
                 grad_z.mul_(grad_entropy_N[:, None]).add_(grad_logp_N[:, None]).mul_(p).neg_()
-            y_N = targets_N - first
+            y_N = targets_N - start
             in_chunk_N = (y_N >= 0) & (y_N < len(w))
             y_N_1 = y_N.clamp(0, len(w) - 1)[:, None]
             grad_z.scatter_add_(1, y_N_1, (grad_logp_N * in_chunk_N)[:, None])
             grad_z = grad_z.div_(ctx.temperature).to(w.dtype)
             torch.mm(grad_z.T, hidden_N_D, out=grad_w)
             grad_hidden += grad_z @ w
-            first += words
+            start += chunk
         return grad_hidden.to(hidden_N_D.dtype), grad_weight, None, None, None
 
 
@@ -256,18 +258,18 @@ def policy_loss(
     ratio_N = torch.exp(logp_N - old_logp_N)
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
     objective_N, stats = torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N), {}
+    if generator_logp_N is not None:
+        gap_N = old_logp_N - generator_logp_N
+        stats["logp_gap"] = gap_N.abs().sum()
     if mismatch != "none":
-        gap_N, level = old_logp_N - generator_logp_N, mismatch_level
-        correction_N, over_N = mismatch_weights(gap_N, row_N, mismatch, level, mismatch_cap)
-        objective_N = correction_N * objective_N
+        c_N, over_N = mismatch_weights(gap_N, row_N, mismatch, mismatch_level, mismatch_cap)
+        objective_N = c_N * objective_N
         stats["mismatch_over_cap"] = over_N.sum()
     loss = -(weight_N * objective_N).sum()
     # The clip takes effect (gradient 0) only where it makes the objective smaller.
     high_N = (ratio_N > 1 + clip_high) & (advantage_N > 0)
     low_N = (ratio_N < 1 - clip_low) & (advantage_N < 0)
     stats["clip_fraction"] = (high_N | low_N).sum()
-    if generator_logp_N is not None:
-        stats["logp_gap"] = (old_logp_N - generator_logp_N).abs().sum()
     if kl_coef:
         log_ratio_N = ref_logp_N - logp_N
         k3_N = torch.exp(log_ratio_N) - log_ratio_N - 1

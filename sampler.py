@@ -66,6 +66,10 @@ class Outcomes:
         """Whether each group has right and wrong completions: the others have zero variance."""
         return (self.successes_N > 0) & (self.successes_N < self.completions_N)
 
+    def positions(self, chosen) -> np.ndarray:
+        """Return the positions that a sampler's `train_on` chose, sorted, each once."""
+        return np.unique(np.arange(len(self.index_N))[list(chosen)])
+
 
 @dataclass
 class Selections:
@@ -120,8 +124,9 @@ class Sampler(Protocol):
     has the attribute `teacher`; if not, each student rank runs a replica."""
 
     uses_teacher: bool
-    flags: tuple[str, ...]  # which of candidates, epsilon, column (needed) or [column] it takes
-    settings: dict[str, float]  # names and defaults of its own settings (--sampler_args)
+    needs_column: bool  # whether --column must be given
+    flags: tuple[str, ...]  # which of candidates, epsilon and column it takes
+    settings: dict[str, float]  # defaults for --sampler_args, which keeps their type: int or float
 
     def propose(self, n: int) -> Selections:
         """Choose n problems to train on next."""
@@ -149,7 +154,7 @@ class Uniform:
     It draws from the problems not trained on in this pass over the data; a new pass begins when
     fewer are left than a draw needs. A prompt found too long is never drawn again."""
 
-    uses_teacher = False
+    uses_teacher = needs_column = False
     flags: tuple[str, ...] = ("candidates", "epsilon")  # no effect: compared runs share flags
     settings: dict[str, float] = {}
     learned: tuple[str, ...] = ()  # names of the numpy arrays in its state
@@ -229,14 +234,13 @@ class Pooled(Uniform):
     `best_of_all` deals pools in the order of scores: the highest of each are the best n of all."""
 
     flags = ("candidates",)
-    epsilon = 0.0  # share of prompts that take any candidate of their pool; --epsilon if in `flags`
     revisits = False  # True: a problem may be trained on again at any time; there are no passes
 
     def __init__(self, context: Context):
         super().__init__(context)
         self.K = context.config.candidates
-        if "epsilon" in self.flags:
-            self.epsilon = context.config.epsilon
+        # The share of prompts that take any candidate of their pool.
+        self.epsilon = context.config.epsilon if "epsilon" in self.flags else 0.0
 
     def propose(self, n: int) -> Selections:
         pool_N_K = self.draw(n * self.K).reshape(n, self.K)

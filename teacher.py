@@ -104,7 +104,7 @@ def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -
 
 def check_teacher(name: str, tokens: int, mode: str = "full") -> None:
     """Raise ValueError, in one line, unless `name` can be the backbone, for `tokens` tokens."""
-    backbone, tokenizer = check_directory(name, tokens, AutoModel, "sdpa")
+    backbone, tokenizer = check_directory(name, tokens, AutoModel, "sdpa", unused=("pooler.",))
     ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
     with trial(name, "cannot be a teacher's backbone"), torch.no_grad():
         UtilityModel(backbone, mode)(ids_B_T, torch.ones_like(ids_B_T))

@@ -177,8 +177,9 @@ class Student:
             raise InputError(f"the sampler proposes problem {long[0]}: over --max_prompt_tokens")
         with watch("rollout_s"):
             seed = np.random.SeedSequence([c.seed, 2, *stream]).generate_state(1, np.uint64)
-            limits = c.max_completion_tokens, int(seed[0]), c.max_rollout_tokens, first_row
-            rollouts = self.generator.generate([prompt[i] for i in own_B], temperature, *limits)
+            options = {"max_new_tokens": c.max_completion_tokens, "seed": int(seed[0])}
+            options |= {"max_batch_tokens": c.max_rollout_tokens, "first_row": first_row}
+            rollouts = self.generator.generate([prompt[i] for i in own_B], temperature, **options)
             rollouts.problems = own_B
         with watch("verify_s"):
             decode = self.tokenizer.decode  # batch_decode([]) would return [""]
@@ -202,12 +203,13 @@ class Student:
             groups = [rows for rows in groups if not grpo.dead_groups(rewards_B[rows][None])]
         if c.truncated_rows == "out":
             lengths_B *= torch.tensor(rollouts.finished)
-        limits = int(sum(lengths_B[rows].sum() for rows in groups)), c.max_completion_tokens
+        P, longest = len(groups), c.max_completion_tokens
+        batch_tokens = int(sum(lengths_B[rows].sum() for rows in groups))
         for rows in groups:
             # Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), so the mean of
             # Â ∇log π has the factor √(p̂(1-p̂)). A dead group's advantages are 0.
             advantage_B[rows] = grpo.group_advantages(rewards_B[rows][None], c.advantage_std)[0]
-            weight_B[rows] = grpo.row_weights(lengths_B[rows], len(groups), c.loss, *limits)
+            weight_B[rows] = grpo.row_weights(lengths_B[rows], P, c.loss, batch_tokens, longest)
         all_matter = c.kl_coef or c.entropy_coef  # else rows with advantage 0 have no gradient
         rows = (weight_B if all_matter else advantage_B * weight_B).nonzero()[:, 0].tolist()
         max_tokens = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
@@ -216,8 +218,7 @@ class Student:
             rollouts, rows, advantage_B, weight_B, self.layout, max_tokens, pad_id, packed
         )
         left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
-        for param_group in self.optimizer.param_groups:
-            param_group["lr"] = rate = c.learning_rate * left
+        self.optimizer.param_groups[0]["lr"] = rate = c.learning_rate * left
         coefficients = {name: getattr(c, name) for name in grpo.COEFFICIENTS}
         token_sums, norms = Counter(), []
         for iteration in range(c.update_iterations):
@@ -279,8 +280,7 @@ def train_step(
     # Step 4: GRPO. The completions of a problem are one group, whichever rounds they come from.
     groups, outcomes = rollouts.groups(), rollouts.outcomes(step)
     with watch("train_s"):
-        positions = np.arange(len(groups))[list(sampler.train_on(outcomes, P))]
-        chosen = [groups[i] for i in np.unique(positions)]
+        chosen = [groups[i] for i in outcomes.positions(sampler.train_on(outcomes, P))]
         update = student.update(rollouts, chosen, step)
     metrics = {"step": step} | sampler.metrics() | step_metrics(rounds, outcomes)
     metrics |= rollouts.metrics() | update | watch | {"step": step}  # none of a sampler's own

@@ -190,7 +190,7 @@ def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dic
     while spent < steps * P * G:
         outcomes = take_step(len(dead) + 1, sampler, student, bank, rng)
         spent += outcomes.completions_N.sum()
-        chosen = np.unique(np.arange(len(outcomes.index_N))[list(sampler.train_on(outcomes, P))])
+        chosen = outcomes.positions(sampler.train_on(outcomes, P))
         index_N, y_N = outcomes.index_N[chosen], outcomes.y_N[chosen]
         dead.append((y_N == 0).mean())
         utility.append(utility_target(student.p(bank, index_N)).mean())
@@ -198,11 +198,8 @@ def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dic
         trained[index_N] = True
     before, after = (one.p(held_out, slice(None)).mean() for one in (Student(start_S), student))
     means = {"dead groups": np.mean(dead), "utility selected": np.mean(utility)}
-    return means | {
-        "updates": len(dead),
-        "coverage": trained.mean(),
-        "success gained": after - before,
-    }
+    means |= {"updates": len(dead), "coverage": trained.mean()}
+    return means | {"success gained": after - before}
 
 
 def sweep(names, sizes, visibilities, steps: int, seeds: int) -> pd.DataFrame:

@@ -60,7 +60,6 @@ class Task:
     lengths: tuple = (1, 2, 3)  # words in a problem: one of these
     misnamed: float = 0.0  # share of problems that name a topic at random
     named: bool = True
-    wordy: bool = False  # a misread word is written twice, so that wrong answers are longer
     steps: int = 2000  # of the base model's training
 
 
@@ -95,12 +94,12 @@ def apply_rule(rule: str, state: str) -> str:
     return "".join(str((digit - 1 + add) % 9 + 1) for digit, add in digits)
 
 
-def solution(state: str, words: list[str], rules: list[str], twice=()) -> str:
-    """The solution that reads words[i] as rules[i] and writes the words in `twice` out twice."""
+def solution(state: str, words: list[str], rules: list[str]) -> str:
+    """The solution that reads words[i] as rules[i]."""
     text = f" {state}"
     for word, rule in zip(words, rules, strict=True):
         state = apply_rule(rule, state)
-        text += f" {word} {rule} {state}" * (2 if word in twice else 1)
+        text += f" {word} {rule} {state}"
     return rf"{text} \boxed{{{state}}}"
 
 
@@ -172,15 +171,13 @@ def demonstration(rng: random.Random, task: Task, skills: dict[str, Skill]) -> s
     """Prompt, noisy solution and EOS. Sampling at T takes odds to odds^(1/T), so the rates of the
     demonstrations have odds^T."""
     problem, state, words = draw(rng, task, skills)
-    rules, misread = [], []
+    rules = []
     for word in words:
         _, rule, habit, rate = skills[word]
         odds = (rate / (1 - rate)) ** TEMPERATURE
         right = rng.random() < odds / (1 + odds)
         rules.append(rule if right else habit)
-        misread += [] if right else [word]
-    written = solution(state, words, rules, misread if task.wordy else ())
-    return f"{problem}\n\n{FOOTER}{written}<eos>"
+    return f"{problem}\n\n{FOOTER}{solution(state, words, rules)}<eos>"
 
 
 def train_base(model, tokenizer, task: Task, skills: dict[str, Skill], seed: int) -> None:

@@ -71,12 +71,11 @@ def parse(config: type, presets: dict[str, str], find_sampler: Callable, argv, d
     c = config(**defaults | given)
     sampler = find_sampler(c.sampler)
     for flag in given:
-        used = flag in sampler.flags or (flag == "column" and "[column]" in sampler.flags)
-        if flag in ("candidates", "epsilon", "column") and not used:
+        if flag in ("candidates", "epsilon", "column") and flag not in sampler.flags:
             raise ValueError(f"--{flag}: the sampler {c.sampler} does not use it")
         if not sampler.uses_teacher and (flag.startswith("teacher_") or flag == "replay_capacity"):
             raise ValueError(f"--{flag}: the sampler {c.sampler} has no teacher")
-    if "column" in sampler.flags and not c.column:
+    if sampler.needs_column and not c.column:
         raise ValueError(f"--sampler {c.sampler} needs --column, a column of the training data")
     settings(c.sampler_args, sampler.settings, c.sampler)
     if not sampler.uses_teacher:

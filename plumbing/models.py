@@ -11,12 +11,12 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 from plumbing.errors import first_lines
 
 
-def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> tuple:
+def check_directory(name: str, tokens: int, kind, attention="eager", unused=()) -> tuple:
     """Load `name` (directory or hub id) on the CPU in float32, by default with its own attention.
 
-    kind: AutoModel or AutoModelForCausalLM. Returns (model, tokenizer). Raises ValueError, in one
-    line, unless the model has all its weights, a tokenizer with a pad token, and room for rows of
-    `tokens` tokens. No code that comes with the model is run."""
+    kind: AutoModel or AutoModelForCausalLM. unused: prefixes of weights that may be missing.
+    Returns (model, tokenizer). Raises ValueError, in one line, unless the model has its weights, a
+    tokenizer with a pad token, and room for rows of `tokens` tokens. Runs no code of the model."""
     trust = {"trust_remote_code": False}  # by default transformers asks
     with trial(name, "is no Hugging Face model directory or hub id"):
         config = AutoConfig.from_pretrained(name, **trust)
@@ -42,7 +42,7 @@ def check_directory(name: str, tokens: int, kind, attention: str = "eager") -> t
     with trial(name, "cannot be loaded"):
         model, info = kind.from_pretrained(name, **options)
     lost = [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])]  # now random
-    if missing := sorted(key for key in lost if not key.startswith("pooler.")):  # not used
+    if missing := sorted(key for key in lost if not key.startswith(unused)):
         raise ValueError(f"the weights of {name!r} lack {missing[0]!r}, or its shape differs")
     for key, p in model.named_parameters():
         if not all(extreme.isfinite() for extreme in p.aminmax()):  # isfinite(p) would copy p

@@ -22,32 +22,33 @@ class BagOfWords(Pooled):
         super().__init__(context)
         self.weight_V, self.square_V = np.zeros((2, 2**16))
 
-    def words(self, index: int) -> np.ndarray:
-        """Return the entries of w that a problem has."""
-        words = re.findall(r"\w+|[^\w\s]", self.problems.question(index).lower())
-        return np.unique([self.entry(word) for word in words])
+    def words(self, index: int) -> list[str]:
+        """Split a problem into words."""
+        return re.findall(r"\w+|[^\w\s]", self.problems.question(index).lower())
 
-    def entry(self, word: str) -> int:
-        """Return the entry of w that a word has."""
-        return zlib.crc32(word.encode()) % len(self.weight_V)
+    def entries(self, index: int) -> np.ndarray:
+        """Return the entries of w that a problem has: int64 (n,)."""
+        return np.unique([zlib.crc32(w.encode()) % len(self.weight_V) for w in self.words(index)])
 
-    def predict(self, index: int) -> float:
-        """Compute p."""
-        words = self.words(index)
-        return 1 / (1 + np.exp(-self.weight_V[words].sum() / len(words) ** 0.5))
+    def p(self, entry_n: np.ndarray) -> float:
+        """Compute p of a problem that has these entries."""
+        return 1 / (1 + np.exp(-self.weight_V[entry_n].sum() / len(entry_n) ** 0.5))
+
+    def gradient(self, entry_n: np.ndarray, p_hat: float):
+        """Compute the gradient in these entries of the mean -log likelihood."""
+        return (self.p(entry_n) - p_hat) / len(entry_n) ** 0.5
+
+    def predict(self, index_M: np.ndarray) -> np.ndarray:
+        """Compute p of each problem."""
+        return np.array([self.p(self.entries(i)) for i in index_M.tolist()])
 
     def score(self, pool_N_K):
-        p_M = np.array([self.predict(i) for i in pool_N_K.ravel().tolist()])
-        return self.target(p_M).reshape(pool_N_K.shape)
-
-    def gradient(self, words: np.ndarray, p: float, p_hat: float):
-        """Compute the gradient in the weights of the words of the mean -log likelihood."""
-        return (p - p_hat) / len(words) ** 0.5
+        return self.target(self.predict(pool_N_K.ravel())).reshape(pool_N_K.shape)
 
     def observe(self, outcomes: Outcomes) -> None:
         rate, decay = self.settings["rate"], self.settings["decay"]
         for i, p_hat in zip(outcomes.index_N.tolist(), outcomes.p_hat_N.tolist(), strict=True):
-            words = self.words(i)
-            gradient_W = self.gradient(words, self.predict(i), p_hat)
-            self.square_V[words] = decay * self.square_V[words] + gradient_W**2
-            self.weight_V[words] -= rate * gradient_W / np.sqrt(self.square_V[words] + 1e-12)
+            entry_n = self.entries(i)
+            gradient_n = self.gradient(entry_n, p_hat)
+            self.square_V[entry_n] = decay * self.square_V[entry_n] + gradient_n**2
+            self.weight_V[entry_n] -= rate * gradient_n / np.sqrt(self.square_V[entry_n] + 1e-12)

@@ -62,7 +62,7 @@ class Embedded(Pooled):
         return f_M.clip(0, 0.5).reshape(pool_N_K.shape)
 
     def observe(self, outcomes: Outcomes) -> None:
-        window = int(self.settings["window"])
+        window = self.settings["window"]
         self.index_M = np.append(self.index_M, outcomes.index_N)[-window:]
         self.y_M = np.append(self.y_M, outcomes.y_N)[-window:]
         self.fit()

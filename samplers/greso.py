@@ -41,18 +41,16 @@ class Greso(Uniform):
     def kept(self, n: int) -> np.ndarray:
         """Draw problems until n of them are not skipped; fewer if this step has tried all."""
         index_N, last_pass = np.empty(0, dtype=np.int64), self.passes + 100
+        earlier = [outcomes.index_N for outcomes in self.rounds]
         while (wanted := n - len(index_N)) > 0 and self.passes < last_pass:
             drawn = self.draw(n)[:wanted]  # a draw of n begins a new pass if fewer are left
             self.take(drawn)
             z = self.streak[drawn]
             p = np.maximum(np.where(z > 0, *self.p_2) ** np.abs(z), 0.01)
-            keep = (self.rng.random(len(drawn)) < p) & ~np.isin(drawn, self.tried(index_N))
+            tried = np.concatenate([index_N, *earlier])
+            keep = (self.rng.random(len(drawn)) < p) & ~np.isin(drawn, tried)
             index_N = np.concatenate([index_N, drawn[keep]])
         return index_N
-
-    def tried(self, index_N: np.ndarray) -> np.ndarray:
-        """Return the problems of this step so far."""
-        return np.concatenate([index_N, *(outcomes.index_N for outcomes in self.rounds)])
 
     def observe(self, outcomes: Outcomes) -> None:
         z_N, p_hat_N = self.streak[outcomes.index_N], outcomes.p_hat_N

@@ -31,8 +31,7 @@ class Knapsack(BagOfWords):
     def propose(self, n: int) -> Selections:
         index_N = self.draw(n)
         self.take(index_N)
-        p_N = np.array([self.predict(i) for i in index_N.tolist()])
-        least = min(int(self.settings["least"]), self.G)
-        most = max(int(self.settings["most"]), self.G)
-        completions_N = allocate(p_N, n * self.G, least, most)
+        least = min(self.settings["least"], self.G)
+        most = max(self.settings["most"], self.G)
+        completions_N = allocate(self.predict(index_N), n * self.G, least, most)
         return Selections.unscored(index_N, completions_N=completions_N)

@@ -18,30 +18,31 @@ class NoisyAnd(BagOfWords):
     The value of --column, if given, is one more word. `teacher_mae` does not apply: scores do not
     predict y."""
 
-    flags = ("candidates", "[column]")
+    flags = ("candidates", "column")
     settings = {"rate": 1.0, "decay": 0.9, "power": 2.0, "best_of_all": 1}
 
     def __init__(self, context: Context):
         super().__init__(context)
         column = context.config.column
-        values, self.value = self.problems.column(column) if column else ([], None)
-        self.entry_C = [self.entry(f"column {value}") for value in values]
+        self.values_C, self.value = self.problems.column(column) if column else ([], None)
 
     def target(self, p):
         return utility_target(p) * (1 - p) ** self.settings["power"]
 
-    def words(self, index: int) -> np.ndarray:
-        words = super().words(index)
-        return np.union1d(words, self.entry_C[self.value[index]]) if self.entry_C else words
+    def words(self, index):
+        column = [f"column {self.values_C[self.value[index]]}"] if self.values_C else []
+        return super().words(index) + column
 
-    def rates(self, words: np.ndarray) -> np.ndarray:
+    def rates(self, entry_m: np.ndarray) -> np.ndarray:
         """Compute σ(w + b) of each word."""
-        even = 0.5 ** (1 / len(words))
-        return 1 / (1 + np.exp(-self.weight_V[words]) * (1 - even) / even)
+        even = 0.5 ** (1 / len(entry_m))
+        return 1 / (1 + np.exp(-self.weight_V[entry_m]) * (1 - even) / even)
 
-    def predict(self, index):
-        return self.rates(self.words(index)).prod()
+    def p(self, entry_m):
+        return self.rates(entry_m).prod()
 
-    def gradient(self, words, p, p_hat):
+    def gradient(self, entry_m, p_hat):
+        rates_m = self.rates(entry_m)
+        p = rates_m.prod()
         # (1 - σ) / (1 - p), at most 1, is the share of the failures in which a word fails.
-        return (p - p_hat) * (1 - self.rates(words)) / (1 - p + 1e-12)
+        return (p - p_hat) * (1 - rates_m) / (1 - p + 1e-12)

@@ -29,7 +29,7 @@ class ReinforceAda(Uniform):
         self.round += 1
         again = len(self.active_N) > 0 and self.round < self.settings["rounds"]
         self.round *= again
-        size_N = np.full(len(self.active_N), int(self.settings["completions"]))
+        size_N = np.full(len(self.active_N), self.settings["completions"])
         return Selections.unscored(self.active_N, completions_N=size_N, again=again)
 
     def observe(self, outcomes: Outcomes) -> None:

@@ -11,6 +11,7 @@ class Sec(Pooled):
     |Â|, is 2y; here the value of an arm follows y. P(c) ∝ exp(value / T) decides between the
     categories in a pool; the problem is drawn uniformly within its category."""
 
+    needs_column = True
     flags = ("candidates", "column")
     settings = {"rate": 0.5, "temperature": 0.05}  # ours, the temperature as in Softmax
     learned = ("value_C",)

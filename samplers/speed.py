@@ -26,9 +26,9 @@ class Speed(Uniform):
         self.screened: Outcomes | None = None
 
     def propose(self, n: int) -> Selections:
-        first = int(self.settings["screen"])
+        first = self.settings["screen"]
         if self.screened is None:
-            index_N = self.draw(n * int(self.settings["factor"]))
+            index_N = self.draw(n * self.settings["factor"])
             first_N = np.full(len(index_N), first)
             return Selections.unscored(index_N, completions_N=first_N, again=True)
         index_N = self.screened.index_N[self.choose(self.screened, n)]

@@ -18,6 +18,7 @@ class Static(Pooled):
     """Chooses from each pool the pass rate nearest to 1/2. --column holds some model's pass rate,
     such as `pass_rate` of OpenMathReasoning (Moshkov et al., 2025, arXiv 2504.16891)."""
 
+    needs_column = True
     flags = ("candidates", "column")
 
     def __init__(self, context: Context):

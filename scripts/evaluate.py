@@ -91,8 +91,9 @@ def evaluate(config, problems: Problems, indices, samples: int, temperature: flo
     # The verifier's processes start before CUDA is used.
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
         generator = rollout.Generator.load(config.model, device, tokenizer)
-        limits = (config.max_completion_tokens, config.seed, config.max_rollout_tokens)
-        rollouts = generator.generate(asked.prompt.tolist(), temperature, *limits)
+        options = {"max_new_tokens": config.max_completion_tokens, "seed": config.seed}
+        options |= {"max_batch_tokens": config.max_rollout_tokens}
+        rollouts = generator.generate(asked.prompt.tolist(), temperature, **options)
         texts = tokenizer.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
         asked["tokens"] = rollouts.lengths().tolist()
         asked["truncated"] = [not finished for finished in rollouts.finished]

@@ -90,7 +90,7 @@ def test_a_step_follows_figure_1():
 def test_a_rollout_earns_nothing_where_the_reference_answer_is_unverifiable():
     problems, config = Mock(), parse("--preset", "demo")
     problems.golds.return_value = [], None
-    student = Mock(config=config, encode=lambda question: [1], verifiable={})
+    student = Mock(config=config, encode=lambda question: [1])
     student.layout.share.return_value = 0, [7, 7, 8]
     student.layout.gather.side_effect = lambda mine, group: [mine]
     student.generator.generate.return_value = Rollouts([[1]] * 3, [[2]] * 3, [True] * 3, [[]] * 3)
@@ -100,7 +100,7 @@ def test_a_rollout_earns_nothing_where_the_reference_answer_is_unverifiable():
     assert rollouts.rewards == [1, 1, 0] and rollouts.statuses == ["correct"] * 2 + ["bad_gold"]
     assert rollouts.problems == [7, 7, 8]
     # With seeds of 32 bits, two of 20,000 steps would share random numbers in one run of 22.
-    assert student.generator.generate.call_args.args[3] > 2**40
+    assert student.generator.generate.call_args.kwargs["seed"] > 2**40
 
     student.layout.share.return_value, student.generator.generate.return_value = (0, []), Rollouts()
     student.verifier.grade.return_value = student.verifier.check_golds.return_value = []

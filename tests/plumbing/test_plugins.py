@@ -58,7 +58,7 @@ UNUSABLE = {
     "--sampler mine.py": "must be FILE.py:NAME",
     "--sampler gone.py:Mine": "gone.py cannot be run: FileNotFoundError",
     "--sampler mine.py:Yours": "mine.py has no class or function 'Yours'",
-    "--sampler mine.py:Half": "lacks uses_teacher, flags, settings, train_on, state_dict",
+    "--sampler mine.py:Half": "lacks uses_teacher, needs_column, flags, settings, train_on",
     "--reward mine.py": "mine.py has no class or function 'compute_score'",
     "--reward raises.py": "raises.py cannot be run: ZeroDivisionError: division by zero",
 }

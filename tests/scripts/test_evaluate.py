@@ -71,7 +71,7 @@ def test_only_the_lenient_score_forgives_a_missing_box(monkeypatch, tiny_model, 
         "12": ("bad_gold", 0, 0),
     }
 
-    def generate(self, prompts, *_):
+    def generate(self, prompts, *_, **options):
         ids = [self.tokenizer(text, add_special_tokens=False).input_ids for text in expected]
         return evaluate.rollout.Rollouts(prompts, ids, [True] * 5 + [False], [[]] * 6)
 

@@ -29,7 +29,7 @@ dead rows stay in the denominators | train.py | invariance::same_gradient_in_any
 `grpo`: one mean over all tokens | grpo.py | grpo::row_weights_by_hand
     "grpo": P * G * lengths, => "grpo": lengths.sum(),
 the batch's rows, not the group's | train.py | invariance::gradient_is_that_of_the_plain_formula
-    (lengths_B[rows], len(groups), c.loss, *limits) => (lengths_B, 1, c.loss, *limits)[rows]
+    (lengths_B[rows], P, c.loss, batch_tokens, longest) => (lengths_B, 1, c.loss, 0, 0)[rows]
 temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
     .div_(temperature) => .div_(1)
 clip reversed for A < 0 | grpo.py | grpo::clipping_by_sign_and_side
@@ -79,7 +79,7 @@ epsilon's branches swapped | sampler.py | sampler::epsilon_greedy_by_hand
 over-long prompts stay | sampler.py | sampler::draws_are_distinct_unseen_and_fit
     if self.fits(index): => if True:
 noise floor of p, not of y | grpo.py | grpo::noise_floor_by_hand
-    abs(group_factor(p) - group_factor(k / G)) => abs(p - k / G)
+    abs(group_factor(p) - group_factor(p_hat)) => abs(p - p_hat)
 lag ignored | teacher.py | channel::lag_orders_learning_and_proposing
     learn_first = self.again or self.lag == 0 => learn_first = True
 asked again before it learns | teacher.py | channel::lag_orders_learning_and_proposing
