@@ -260,17 +260,13 @@ class Teacher:
 
     def state_dict(self) -> dict:
         """Return all state but model and optimizer, which a checkpoint holds sharded."""
-        return {
-            "replay_ids": [list(ids) for ids, _ in self.replay],
-            "replay_y": [y for _, y in self.replay],
-            "pushed": self.pushed,
-            "updates": self.updates,
-            "last_loss": self.last_loss,
-        }
+        counts = {"pushed": self.pushed, "updates": self.updates}
+        replay = [[list(ids), y] for ids, y in self.replay]
+        return counts | {"last_loss": self.last_loss, "replay": replay}
 
     def load_state_dict(self, state: dict) -> None:
         self.replay.clear()
-        self.replay.extend(zip(map(tuple, state["replay_ids"]), state["replay_y"], strict=True))
+        self.replay.extend((tuple(ids), y) for ids, y in state["replay"])
         self.pushed, self.updates = state["pushed"], state["updates"]
         self.last_loss = state["last_loss"]
 

@@ -127,8 +127,7 @@ def load_state(run: Path, step: int) -> dict:
 
 
 def keep_only(run: Path, kept: list[int]) -> None:
-    """Delete all other checkpoints, atomically (rename, then remove), and unfinished ones. What a
-    file system does not let go of is tried again the next time."""
+    """Rename all other checkpoints, then delete them and unfinished ones, now or the next time."""
     others = [directory(run, step) for step in steps(run) if step not in kept]
     for folder in [*others, *run.glob("checkpoints/*.tmp")]:
         shutil.rmtree(folder.rename(folder.with_suffix(".tmp")), ignore_errors=True)

@@ -7,9 +7,9 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-import filelock
 import torch
 import transformers
+from filelock import FileLock, Timeout
 from torch.distributed.checkpoint.stateful import Stateful
 
 from plumbing import checkpoint
@@ -31,8 +31,7 @@ LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 
 class RunDir:
     """The files of a run, which rank 0 writes: settings, logs, evaluations, checkpoints, models.
-    After a kill at any moment the same command resumes from the newest checkpoint, on CPUs bit for
-    bit.
+    After a kill the same command resumes from the newest checkpoint, on CPUs bit for bit.
     config: train.Config. sampler_file: the file of a sampler that is not in sampler.py."""
 
     def __init__(self, config, layout: Layout, sampler_file: Path | None):
@@ -63,11 +62,10 @@ class RunDir:
                     raise InputError(f"{out}: not empty, and holds no run; choose another")
             self.path.mkdir(parents=True, exist_ok=True)
             # Kept until this process ends. A soft lock would outlive a kill.
-            options = {"timeout": 0, "mode": 0o666, "fallback_to_soft": False}
-            self.file_lock = filelock.FileLock(self.path / "lock", **options)
-            self.file_lock.acquire()
+            self.file_lock = FileLock(self.path / "lock", mode=0o666, fallback_to_soft=False)
+            self.file_lock.acquire(timeout=0)
             return self._step_to_resume(settings) if settings.exists() else 0
-        except filelock.Timeout as error:  # an OSError, too
+        except Timeout as error:  # an OSError, too
             raise InputError(f"{out} is in use: end that job, or choose another") from error
         except OSError as error:
             raise InputError(f"{out} cannot be used ({error.strerror}): choose another") from error
