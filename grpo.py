@@ -72,8 +72,7 @@ def noise_floor(p: float, G: int) -> float:
 
 
 def _expectation(function: Callable, p: float, G: int) -> float:
-    """Compute E[function(p̂)], p̂ ~ Binomial(G, p)/G. The distribution is the convolution of G
-    answers', because binomial coefficients overflow a float from G = 1030 on."""
+    """Compute E[function(p̂)], p̂ ~ Binomial(G, p)/G; math.comb would overflow from G = 1030 on."""
     probability = functools.reduce(np.convolve, G * [[1 - p, p]])  # of 0, 1, ..., G right answers
     return float(probability @ function(np.arange(G + 1) / G))
 

@@ -40,12 +40,14 @@ class Problems:
         try:
             file = escape(str(self.path))  # else "[1]" would be a pattern
             self.rows = datasets.load_dataset(reader, data_files=file, split="train")
+            self._check()
+        except InputError:
+            raise
         except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
             if reader == "json":
                 read_lines(self.path)  # raises InputError at the first line that is not JSON
             reason = str(error.__cause__ or error).partition("\n")[0]
             raise InputError(f"{self.path}: cannot be read as {reader}: {reason}") from error
-        self._check()
 
     def _check(self) -> None:
         for name in ("problem", "expected_answer"):

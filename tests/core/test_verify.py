@@ -60,9 +60,17 @@ D   (D) (2,0)   \text{(D)}   \textbf{(D)}\ 12   \text{(D)}\ 12   D. 5   D) 5   D
 x^2 \frac{3}{4}   \frac{3x^2}{4}
 7/2   3 1/2
 \sum_{k=1}^n k   \sum_{j=1}^{n} j
-(3,1)   y=1,x=3   3,1
+(3,1)   y=1,x=3   3,1   m=3,b=1   r=3, \theta=1
+f(2) < f(1) < f(4)   f(4) > f(1) > f(2)
+617   1,234/2
+334/267   1 67/267
+F_n = F_{n-1}+F_{n-2}   F_n=F_{n-2}+F_{n-1}
+S_{\triangle ABC}=6   6
+e^2 - 1   -1 + exp(2)
+1, 2, \ldots, n   \{1, 2, \ldots, n\}
+\frac{\sqrt{3}}{3} \approx 0.577   \frac{\sqrt{3}}{3}
 (-\infty,3) \cup (3,\infty)   x \ne 3
-5   f(-1)=5   P(X=2)=5   ab=5   \approx 5   5_{10}   5,   0.5*10^1   5 ft
+5   f(-1)=5   P(X=2)=5   ab=5   \approx 5   5_{10}   5,   0.5*10^1   5 ft   5 sec
 (\pm 3,0)   (3,0),(-3,0)
 \sqrt{xy}   \sqrt{x} \sqrt{y}
 \frac{1}{2}\begin{pmatrix} 2 \\ 4 \end{pmatrix}   \begin{pmatrix} 1 \\ 2 \end{pmatrix}
@@ -105,6 +113,9 @@ HT   TH
 \$25   25 km   25 \text{ km}
 30^\circ   30 \text{ radians}
 x=1, y=2   2, 1
+(3,1)   m=1,b=3   b=1,m=3   \theta=1, r=3
+1, 2, \ldots, n   2, 1, \ldots, n
+1/3   1/3 \approx 11
 p=5,q=2;p=7,q=3   (5,3),(7,2)   p=5,q=3;p=7,q=2
 \frac{\sqrt{3}}{3}   \frac{\sqrt{3}}{3} \approx 0.578
 y=2x   x=2

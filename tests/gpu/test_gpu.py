@@ -17,7 +17,7 @@ import grpo
 import rollout
 import train
 from plumbing.batches import collate, micro_batches
-from plumbing.decoding import Recorder, fuse_norms, rotate
+from plumbing.decoding import Recorder, attend_to_slots, fuse_norms, mask_slots, rotate, sequences
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.files import read_lines
@@ -73,6 +73,23 @@ def test_generation_in_bf16_agrees_with_the_float32_policy(fast, monkeypatch):
         logp_N = policy(batch, 0.7)[0]
     assert logp_N.mean() > -0.2  # tokens that the policy finds likely, though bf16 chose them
     assert (logp_N - batch.generator_logp_N).abs().mean() < 0.05  # logged as logp_gap
+
+
+@pytest.mark.parametrize("B", [48, 12, 3])
+def test_decoding_from_a_long_cache_matches_float32(B):
+    """At the shape of Qwen2.5-1.5B. Of fewer rows flash attention cuts caches into more pieces."""
+    torch.manual_seed(0)
+    query, *cache = (torch.randn(B, 2, n, 128, device=CARD).bfloat16() for n in (6, 2304, 2304))
+    first_B, slot = torch.randint(700, (B,), device=CARD), torch.tensor([2200], device=CARD)
+    used = (slot + 1 - first_B).int().repeat_interleave(2)
+    try:
+        out = attend_to_slots(query, *cache, 0.3, *sequences(first_B, 2, 2304), used, 2304)
+    except (ImportError, NotImplementedError):
+        pytest.skip("no flash attention over a part of the slots here")
+    exact = (x.double() for x in (query, *cache))
+    mask = mask_slots(first_B, slot, 2304, torch.float64)
+    expected = torch.nn.functional.scaled_dot_product_attention(*exact, mask, scale=0.3)
+    assert expected.abs().mean() > 0.2 and (out - expected).abs().max() < 0.03
 
 
 @pytest.mark.skipif(not is_flash_attn_2_available(), reason="needs flash-attn")

@@ -2,6 +2,7 @@
 
 import resource
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -75,6 +76,15 @@ def test_another_model_or_code_in_the_samplers_state_is_not_loaded(run):
     torch.save(Path("any class"), folder / "sampler.pt")
     with pytest.raises(InputError, match="delete it to resume from the previous"):
         checkpoint.load_state(run, 3)
+
+
+def test_a_checkpoint_that_cannot_be_deleted_yet_is_deleted_the_next_time(run):
+    """NFS keeps a file that another process reads, and its directory."""
+    with patch("os.rmdir", side_effect=OSError("not empty")):
+        checkpoint.keep_only(run, [3])
+    assert sorted(path.name for path in run.glob("*/*")) == ["step_1.tmp", "step_2.tmp", "step_3"]
+    checkpoint.keep_only(run, [3])
+    assert [path.name for path in run.glob("*/*")] == ["step_3"]
 
 
 def test_a_full_disk_is_a_fault_that_costs_no_checkpoint(run):

@@ -1,8 +1,9 @@
 """plumbing/run_dir.py: which directories are used or resumed, and what a resume drops."""
 
+import errno
 import json
 import shutil
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -119,6 +120,13 @@ def test_a_directory_in_use_by_another_job_is_rejected(whole, run_dir):
         run_dir(whole, "--seed", 1).open()
     other.file_lock.release()
     assert run_dir(whole, "--steps", 2).open() == 2
+
+
+def test_a_file_system_without_locks_is_rejected(tmp_path, run_dir):
+    """A soft lock would stay after a kill and keep every other machine out."""
+    error = OSError(errno.ENOSYS, "Function not implemented")
+    with patch("fcntl.flock", side_effect=error), rejected("cannot be used (Function not impl"):
+        run_dir(tmp_path / "run").open()
 
 
 def test_a_resume_drops_later_rows_and_steps(whole, tmp_path, run_dir):
