@@ -10,6 +10,7 @@ the GPUs hidden there is no device, but FakeTensorMode, which FSDP enters, repor
 CUDA build of PyTorch. A backward before anything else settles the number at none.
 """
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -37,12 +38,7 @@ torch.ones((), requires_grad=True).backward()  # see above
 def tiny_family(tmp_path_factory):
     """A function from a family, a key of FAMILIES, to the directory of its tiny model."""
     root = tmp_path_factory.mktemp("models")
-
-    def directory(family: str) -> Path:
-        path = root / family
-        return path if path.exists() else save_tiny_model(path, family)
-
-    return directory
+    return functools.cache(lambda family: save_tiny_model(root / family, family))
 
 
 @pytest.fixture(scope="session")

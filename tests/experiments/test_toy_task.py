@@ -21,19 +21,6 @@ SKILLS = toy_task.make_skills(TASK, seed=0)
 TRAIN, VAL = read_lines(DEMO / "train.jsonl"), read_lines(DEMO / "val.jsonl")
 
 
-def parse(problem):
-    """(topic, state, words)"""
-    topic, state, words = re.fullmatch(r"(\w+): Start at (\d+)\. Apply (.+)\.", problem).groups()
-    return topic, state, words.split()
-
-
-def solutions(problem):
-    """The 2^n solutions with every choice of rule or habit, the right one first."""
-    _, state, words = parse(problem)
-    choices = itertools.product(*((SKILLS[w].rule, SKILLS[w].habit) for w in words))
-    return (toy_task.solution(state, words, rules) for rules in choices)
-
-
 def test_demo_data_are_the_seeds_to_the_byte_and_have_no_problem_twice():
     assert len({row["problem"] for row in TRAIN + VAL}) == 12_000 + 600 == len(TRAIN + VAL)
     rows = toy_task.make_problems(len(VAL) + len(TRAIN), TASK, SKILLS, seed=0)
@@ -43,10 +30,14 @@ def test_demo_data_are_the_seeds_to_the_byte_and_have_no_problem_twice():
 
 def test_rows_follow_from_their_text_and_only_the_right_reading_gives_the_answer():
     for row in TRAIN + VAL:
-        topic, _, words = parse(row["problem"])
+        parts = re.fullmatch(r"(\w+): Start at (\d+)\. Apply (.+)\.", row["problem"])
+        topic, state, words = parts[1], parts[2], parts[3].split()
         assert {topic} == {row["topic"]} == {SKILLS[word].topic for word in words}
         assert row["length"] == len(words) == len(set(words))
-        right, *wrong = map(extract_boxed, solutions(row["problem"]))
+        # All 2^n choices of rule or habit, the right one first.
+        choices = itertools.product(*((SKILLS[w].rule, SKILLS[w].habit) for w in words))
+        solutions = (toy_task.solution(state, words, rules) for rules in choices)
+        right, *wrong = map(extract_boxed, solutions)
         assert right == row["expected_answer"] not in wrong
         # Nonzero digits only: equal numbers are equal texts, so the verifier cannot be lenient.
         assert len(right) == 3 and set(right) <= {*"123456789"}

@@ -1,12 +1,10 @@
 """plumbing/batches.py: rows as tensors, shared out over ranks and micro-batches, by hand."""
 
 import pytest
-import torch
 
 from plumbing.batches import balance, collate, pack
 from rollout import Rollouts
 
-CPU = torch.device("cpu")
 PAD, EOS = 0, 1
 ROLLOUTS = Rollouts(
     [[5, 6, 7], [8], [11]],
@@ -18,14 +16,14 @@ ROLLOUTS = Rollouts(
 
 @pytest.mark.parametrize("pad_id", [PAD, EOS])
 def test_collate_by_hand(pad_id):
-    padded = collate(ROLLOUTS, [1, 0], pad_id, CPU)
+    padded = collate(ROLLOUTS, [1, 0], pad_id, "cpu")
     assert padded.ids_B_T.tolist() == [[8, 10, 13, EOS, pad_id], [5, 6, 7, 9, EOS]]
     assert padded.response_B_T.long().tolist() == [[0, 1, 1, 1, 0], [0, 0, 0, 1, 1]]
     assert padded.position_1_T.tolist() == [[0, 1, 2, 3, 4]]  # of both rows
     assert padded.row_N.tolist() == [1, 1, 1, 0, 0]  # aligned with the mask, read row by row
     assert padded.generator_logp_N.tolist() == pytest.approx([-0.3, -0.4, -0.5, -0.1, -0.2])
     assert padded.cu_seqlens == {}
-    packed = collate(ROLLOUTS, [1, 0, 2], pad_id, CPU, packed=True)
+    packed = collate(ROLLOUTS, [1, 0, 2], pad_id, "cpu", packed=True)
     assert packed.ids_B_T.tolist() == [[8, 10, 13, EOS, 5, 6, 7, 9, EOS, 11, 12]]
     assert packed.response_B_T.long().tolist() == [[0, 1, 1, 1, 0, 0, 0, 1, 1, 0, 1]]
     assert packed.position_1_T.tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1]]

@@ -15,18 +15,15 @@ from teacher import Prefetching
 from tests.helpers.samplers import outcomes
 
 
-class Rank:
-    """The one rank of a role: what Channel is to `serve` and RemoteSampler."""
-
-    def __init__(self, inbox: Queue, outbox: Queue):
-        self.layout = SimpleNamespace(stopping=False)
-        self.receive, self.send = partial(inbox.get, timeout=60), outbox.put
-        self.wait = lambda: None
+def channel(inbox: Queue, outbox: Queue) -> SimpleNamespace:
+    """Make what Channel is to `serve` and RemoteSampler, for the one rank of a role."""
+    layout, receive = SimpleNamespace(stopping=False), partial(inbox.get, timeout=60)
+    return SimpleNamespace(layout=layout, receive=receive, send=outbox.put, wait=lambda: None)
 
 
-def channels() -> tuple[Rank, Rank]:
+def channels() -> tuple[SimpleNamespace, SimpleNamespace]:
     queues = Queue(), Queue()
-    return Rank(*queues), Rank(*queues[::-1])
+    return channel(*queues), channel(*queues[::-1])
 
 
 def counting() -> Mock:

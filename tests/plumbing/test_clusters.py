@@ -36,13 +36,10 @@ def test_machines_with_different_files_are_rejected(case, tiny_model, halfway, t
             shutil.copytree(tiny_model, disk / model)
     damage(disk)
     out = "run" if case == "another --out" else tmp_path / "run"
-
-    def before(rank):
-        os.chdir(tmp_path / str(rank))
-
     # Both ranks train the student, and the teacher between its steps.
     flags = "--out", out, "--teacher_model", "teacher", "--teacher_ranks", 0
-    options = {"ranks": 2, "machines": 2, "model": "model", "data": ".", "before": before}
+    options = {"ranks": 2, "machines": 2, "model": "model", "data": "."}
+    options["before"] = lambda rank: os.chdir(tmp_path / str(rank))
     ended = ranks.launch(tmp_path / "log", *flags, **options)
     assert set(ended.statuses) <= {status, 4} and status in ended.statuses
     assert ended.err.count("error: ") == 1 and message in ended.err

@@ -120,8 +120,7 @@ def test_replicas_that_differ_stop_the_run_at_a_checkpoint(halfway, tmp_path):
 
 
 def test_a_run_resumes_with_another_number_of_ranks(whole, halfway, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(whole, folder)
+    folder = shutil.copytree(whole, tmp_path / "run")
     for step in (3, 4):
         shutil.rmtree(folder / f"checkpoints/step_{step}")
     output = run(folder, *THREE, "--steps", 3, ranks=2, data=halfway)

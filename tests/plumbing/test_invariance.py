@@ -142,10 +142,10 @@ def test_same_gradient_in_any_batches(one_rank):
     assert kept == sum(b % 3 > 0 for b in live) < len(live)
 
 
-def plain_gradient(folder):
-    """Compute the mean over groups of (1/G) Σ_i Â_i (1/|o_i|) Σ_t ∇ log π(o_t) without this
+def test_gradient_is_that_of_the_plain_formula(one_rank, tiny_model):
+    """The mean over groups of (1/G) Σ_i Â_i (1/|o_i|) Σ_t ∇ log π(o_t), computed without this
     project's code."""
-    lm, loss, rollouts = AutoModelForCausalLM.from_pretrained(folder), 0.0, make_rollouts()
+    lm, loss, rollouts = AutoModelForCausalLM.from_pretrained(tiny_model), 0.0, make_rollouts()
     for b, problem in enumerate(PROBLEMS):
         r = torch.tensor(REWARDS[problem]).float()
         if r.min() < r.max():
@@ -155,11 +155,7 @@ def plain_gradient(folder):
             advantage = (rollouts.rewards[b] - r.mean()) / r.std(correction=0)
             loss = loss - advantage * logp.mean() / len(r) / len(REWARDS)
     loss.backward()
-    return torch.cat([p.grad.flatten() for p in lm.parameters()])
-
-
-def test_gradient_is_that_of_the_plain_formula(one_rank, tiny_model):
-    gradient = plain_gradient(tiny_model)
+    gradient = torch.cat([p.grad.flatten() for p in lm.parameters()])
     assert close(one_rank["grpo"][1], gradient)
     assert one_rank["grpo"][0]["grad_norm"] == pytest.approx(gradient.norm().item(), rel=1e-4)
 

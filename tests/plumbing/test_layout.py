@@ -14,10 +14,11 @@ from tests.helpers.ranks import parse
 
 @pytest.fixture
 def layout(monkeypatch):
-    """A function from a number of ranks and flags to rank 0's layout."""
+    """A function from a number of ranks, flags and other environment variables to a layout."""
 
-    def layout(world, *flags):
-        monkeypatch.setenv("WORLD_SIZE", str(world))
+    def layout(world, *flags, **environment):
+        for name, value in ({"WORLD_SIZE": world} | environment).items():
+            monkeypatch.setenv(name, str(value))
         return train.Layout(parse(*flags))
 
     return layout
@@ -31,11 +32,9 @@ def test_a_quarter_of_the_ranks_are_teachers_by_default(world, teachers, layout)
     assert layout(world, "--preset", "one-gpu").n_students == world
 
 
-def test_student_ranks_share_rows_that_they_do_not_divide(layout, monkeypatch):
-    parts = []
-    for rank in range(3):
-        monkeypatch.setenv("RANK", str(rank))
-        parts.append(layout(3, "--sampler", "uniform").share([*"abcde"]))
+def test_student_ranks_share_rows_that_they_do_not_divide(layout):
+    layouts = [layout(3, "--sampler", "uniform", RANK=rank) for rank in range(3)]
+    parts = [each.share([*"abcde"]) for each in layouts]
     assert parts == [(0, ["a"]), (1, ["b", "c"]), (3, ["d", "e"])]
 
 
@@ -54,11 +53,9 @@ def test_each_rank_of_a_role_has_its_own_gpu(case, layout, monkeypatch):
     world, local, rank, devices = case
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
-    names = {"LOCAL_WORLD_SIZE": local, "RANK": rank, "LOCAL_RANK": rank % local}
-    for name, value in names.items():
-        monkeypatch.setenv(name, str(value))
+    place = {"LOCAL_WORLD_SIZE": local, "RANK": rank, "LOCAL_RANK": rank % local}
     with rejected(GPUS[case]) if isinstance(GPUS[case], str) else nullcontext():
-        device = layout(world, "--teacher_ranks", max(1, world // 4)).device
+        device = layout(world, "--teacher_ranks", max(1, world // 4), **place).device
         assert device == torch.device("cuda", GPUS[case])
 
 
@@ -77,8 +74,8 @@ DEVICES = {  # --device, whether the machine has a GPU, CUDA_VISIBLE_DEVICES -> 
 def test_an_unusable_gpu_is_an_error_unless_hidden_or_unwanted(case, layout, monkeypatch, tmp_path):
     device, present, visible = case
     monkeypatch.setattr(module, "GPU_NODE", tmp_path / ("" if present else "none"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=RuntimeError("no driver")))
     with nullcontext() if DEVICES[case] == "cpu" else rejected(DEVICES[case]):
-        assert layout(1, "--device", device).device == torch.device("cpu")
+        made = layout(1, "--device", device, CUDA_VISIBLE_DEVICES=visible)
+        assert made.device == torch.device("cpu")

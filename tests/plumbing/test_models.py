@@ -1,5 +1,6 @@
 """plumbing/models.py: which model directories are accepted, and which are rejected in one line."""
 
+import os
 import shutil
 
 import pytest
@@ -68,11 +69,6 @@ def test_rows_across_the_border_of_longropes_rotary_angles_are_rejected(check, t
     assert "has room for 64 tokens, and a row may take 65: " in line
 
 
-def put(path, new):
-    """Replace a file's bytes, or cut them at the number `new`."""
-    path.write_bytes(path.read_bytes()[:new] if isinstance(new, int) else new)
-
-
 def gate(folder, new):
     """Replace one of the weights by new(weight); None removes it."""
     weights = load_file(folder / WEIGHTS)
@@ -91,9 +87,8 @@ def custom_code(folder):
 
 
 def no_end(folder):
-    change(folder / TOKENS, eos_token=None)
-    change(folder / CONFIG, eos_token_id=None)
-    change(folder / GENERATION, eos_token_id=None)
+    for file in (TOKENS, CONFIG, GENERATION):
+        change(folder / file, eos_token=None, eos_token_id=None)
 
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -103,12 +98,12 @@ NO_WEIGHTS = "no file named model.safetensors"
 LOST_GATE = "layers.0.mlp.gate_proj.weight', or its shape differs"
 WINDOW = {"use_sliding_window": True, "sliding_window": 8}
 DAMAGED = {  # the damage, and the error
-    "a config cut short": (lambda f: put(f / CONFIG, 50), NO_MODEL),
+    "a config cut short": (lambda f: os.truncate(f / CONFIG, 50), NO_MODEL),
     "an architecture": (lambda f: change(f / CONFIG, model_type="x"), "model type `x`"),
     "custom code": (custom_code, "contains custom code"),
     "only a pickle": (lambda f: (f / WEIGHTS).rename(f / "pytorch_model.bin"), NO_WEIGHTS),
     "little room": (lambda f: change(f / CONFIG, max_position_embeddings=20), "room for 20 tokens"),
-    "weights cut short": (lambda f: put(f / WEIGHTS, -100), NOT_LOADED),
+    "weights cut short": (lambda f: os.truncate(f / WEIGHTS, 40_000), NOT_LOADED),
     "a weight lost": (lambda f: gate(f, lambda w: None), LOST_GATE),
     "a weight that is NaN": (lambda f: gate(f, lambda w: w * torch.nan), "are not finite: "),
     "no tokenizer": (lambda f: [(f / x).unlink() for x in (TOKENIZER, TOKENS)], "no vocabulary"),
@@ -125,8 +120,7 @@ ONLY_OF_STUDENTS = ("no end token", "no such end", "a window")
 def test_a_damaged_model_gets_one_line_and_is_not_run(case, tmp_path, tiny_model, capsys):
     begin_process()  # it silences the libraries
     damage, message = DAMAGED[case]
-    folder = tmp_path / "damaged"
-    shutil.copytree(tiny_model, folder)
+    folder = shutil.copytree(tiny_model, tmp_path / "damaged")
     damage(folder)
     assert message in rejection(check_model, folder, 36)
     line = rejection(check_teacher, folder, 36)
@@ -135,8 +129,7 @@ def test_a_damaged_model_gets_one_line_and_is_not_run(case, tmp_path, tiny_model
 
 
 def test_unneeded_code_in_a_model_directory_is_not_run(tmp_path, tiny_model):
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_model, folder)
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
     custom_code(folder)
     change(folder / CONFIG, model_type="qwen3")
     (folder / "custom_generate").mkdir()

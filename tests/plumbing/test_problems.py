@@ -9,14 +9,13 @@ from plumbing.errors import InputError
 from plumbing.problems import Problems, check_data, prepare_missing
 from tests.helpers.files import write
 from tests.helpers.models import ROOT
-from train import parse
+from tests.helpers.ranks import parse
 
 GOOD = {"problem": "q", "expected_answer": "1"}
 
 
-def check(train, val, *flags):
-    flags = ["--preset", "demo", "--train_data", str(train), "--val_data", str(val), *flags]
-    check_data(parse(flags), needed=1)
+def check(train, val):
+    check_data(parse("--preset", "demo", "--train_data", train, "--val_data", val), needed=1)
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])

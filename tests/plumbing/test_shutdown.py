@@ -20,7 +20,6 @@ def layout(monkeypatch):
     return layout
 
 
-CLOSED = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:56510")
 SLOW = RuntimeError("[gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3600000ms")
 CUDA, NCCL = RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED"), dist.DistBackendError("NCCL error")
 MEMORY = torch.OutOfMemoryError("CUDA out of memory")
@@ -29,7 +28,7 @@ ERRORS = {  # the error: its exit status, the printed text
     InputError("only 3 fit"): (2, "error: only 3 fit\n"),
     NonFiniteError("norm nan"): (3, "error: norm nan\n"),
     OSError(28, "No space left"): (4, "error: [Errno 28] No space left\n"),
-    CLOSED: (4, LOST),
+    RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:56510"): (4, LOST),
     SLOW: (4, LOST),
     dist.DistNetworkError("the store is gone"): (4, LOST),
     CUDA: (1, "error on rank 1 (student):\nRuntimeError: CUBLAS"),

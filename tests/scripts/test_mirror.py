@@ -52,7 +52,7 @@ def store(monkeypatch):
 
 @pytest.fixture
 def run_mirror(tmp_path):
-    """A function from flags to the exit status."""
+    """A function from flags to the exit status; --to is trackio by default."""
     line = [tmp_path / "run", "--to", "trackio", "--out", tmp_path / "logs"]
     return lambda *flags: mirror.main([*map(str, line), *flags])
 
@@ -94,14 +94,13 @@ def test_a_lock_and_a_missing_tracker_get_one_line(tmp_path, run_mirror, monkeyp
     assert contents(tmp_path / "run") == before
 
 
-def test_started_again_tensorboard_has_every_step_once(tmp_path, capsys):
+def test_started_again_tensorboard_has_every_step_once(tmp_path, run_mirror, capsys):
     """At first the run is unfinished. With other settings it then does not replace the copy."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     rows, run, logs = [row(i, 1 / (i + 1)) for i in range(61)], tmp_path / "run", tmp_path / "logs"
-    command = [str(run), "--to", "tensorboard", "--out", str(logs)]
     for n in (30, 61):
         write_run(run, *rows[:n], steps=60)
-        assert mirror.main(command) == 0
+        assert run_mirror("--to", "tensorboard") == 0
     events = accumulator.EventAccumulator(str(logs / "run"), {"scalars": 0, "tensors": 0})
     tags = events.Reload().Tags()["scalars"]
     logged = [(event.step, tag, event.value) for tag in tags for event in events.Scalars(tag)]
@@ -112,5 +111,5 @@ def test_started_again_tensorboard_has_every_step_once(tmp_path, capsys):
     assert {(step, key): value for step, key, value in logged} == pytest.approx(numbers)
     make_run(run, rows, seed=1)
     with pytest.raises(SystemExit, match="2"):
-        mirror.main(command)
+        run_mirror("--to", "tensorboard")
     assert capsys.readouterr().err.endswith("(seed): choose another --name\n")
