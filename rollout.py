@@ -128,7 +128,7 @@ class Generator:
         fuse_norms(lm)
         self.fusions = fusions(lm)
         self.record = Recorder() if lm.device.type == "cuda" else lambda step: step
-        self.varlen = varlen_works(lm)
+        self.varlen = lm.device.type == "cuda" and varlen_works(lm)
         self.checkpoint_settings, lm.generation_config = lm.generation_config, GenerationConfig()
         eos = self.checkpoint_settings.eos_token_id  # None, an int or a list
         eos = eos if isinstance(eos, list) else [eos]

@@ -234,13 +234,13 @@ class Pooled(Uniform):
     `best_of_all` deals pools in the order of scores: the highest of each are the best n of all."""
 
     flags = ("candidates",)
+    epsilon = 0.0  # share of prompts that take any candidate of their pool; --epsilon if in `flags`
     revisits = False  # True: a problem may be trained on again at any time; there are no passes
 
     def __init__(self, context: Context):
         super().__init__(context)
         self.K = context.config.candidates
-        # The share of prompts that take any candidate of their pool.
-        self.epsilon = context.config.epsilon if "epsilon" in self.flags else 0.0
+        self.epsilon = context.config.epsilon if "epsilon" in self.flags else self.epsilon
 
     def propose(self, n: int) -> Selections:
         pool_N_K = self.draw(n * self.K).reshape(n, self.K)

@@ -152,8 +152,7 @@ class Teacher:
         self.learner = Learner(self.model, self.optimizer, lambda: initial, self.export)
         # A sliding window of (token ids, y).
         self.replay: deque[tuple[tuple[int, ...], float]] = deque(maxlen=config.replay_capacity)
-        self.pushed = 0  # samples ever received
-        self.updates = 0  # optimizer steps ever taken
+        self.pushed = self.updates = 0  # samples received and optimizer steps taken, ever
         self.last_loss: float | None = None
         self.watch = Stopwatch(TIMES)
         # The cache of embeddings is on the host: 100,000 take 0.6 GB.
@@ -260,9 +259,8 @@ class Teacher:
 
     def state_dict(self) -> dict:
         """Return all state but model and optimizer, which a checkpoint holds sharded."""
-        counts = {"pushed": self.pushed, "updates": self.updates}
-        replay = [[list(ids), y] for ids, y in self.replay]
-        return counts | {"last_loss": self.last_loss, "replay": replay}
+        counts = {"pushed": self.pushed, "updates": self.updates, "last_loss": self.last_loss}
+        return counts | {"replay": [[list(ids), y] for ids, y in self.replay]}
 
     def load_state_dict(self, state: dict) -> None:
         self.replay.clear()

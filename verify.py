@@ -12,9 +12,8 @@ only slows learning. `compare` has four stages, the first three of them in plumb
 4. Text: other parts must be the same text, but sums, integrals and the like go to math-verify. It
    alone is too generous: it takes 1/2^99 for 1/2^98 and lets the question, an equation, earn 1.
 
-Accepted: "2, 1" for "1, 2", as order may not matter; 3·4, 6! or a binomial coefficient for its
-value, even if the question is that term. Rejected: right answers in rare spellings, such as sin 30°
-in degrees, {x | x>3}, a zero hidden in roots, and formulas that are long, nested or huge.
+Accepted: "2, 1" for "1, 2"; 3·4, 6! or a binomial coefficient for its value, even as the question.
+Rejected: rare spellings, such as sin 30° in degrees or {x | x>3}; formulas long, nested or huge.
 
 `Verifier` calls `compare`, or a custom reward, in worker processes (`python verify.py --worker`).
 """
@@ -141,7 +140,9 @@ def _equal_parts(golds: list[str], answers: list[str], ordered: bool = True) -> 
 
 def equivalent(gold: str, answer: str) -> bool:
     """Whether two canonical texts state the same answer."""
-    gold, (answer, *approximations) = split(gold, "≈")[0], split(answer, "≈")[::2]
+    answer, *approximations = split(answer, "≈")[::2]
+    exact, *rounded = split(gold, "≈")[::2]
+    gold = exact if len(rounded) == 1 and is_rounded(exact, rounded[0], min_places=0) else gold
     name, kind, golds = structure_of(gold)
     answer_name, answer_kind, answers = structure_of(answer)
     if approximations:  # sqrt(3)/3 ≈ 0.577: an exact value, and all its approximations hold
@@ -167,7 +168,8 @@ def equivalent(gold: str, answer: str) -> bool:
         names = [structure_of(part).name for part in golds + answers] + 2 * [name, answer_name]
         if any(n and "," not in n and names.count(n) > 1 for n in names):
             return False
-        if "".join(sorted({*names} - {name, answer_name})) in "abcdefghijklmnopqrstuvwxyz":
+        in_order = any({*pair} <= {*names} for pair in ("mb", ("r", r"\theta")))  # not b, m
+        if {*names} <= {*"xyz", name, answer_name} or not (in_order or structure_of(golds[0]).name):
             golds, answers = (sorted(x) if structure_of(x[0]).name else x for x in (golds, answers))
     may_agree = len(kinds) == 1 or kinds in ({"list", "set"}, {"list", "()"})
     return may_agree and _equal_parts(golds, answers, ordered=not kinds <= {"list", "set"})
@@ -184,9 +186,8 @@ _CHOICE = re.compile(
 def compare(gold: str, answer: str, accept_identical: bool = True) -> bool:
     """Whether two contents of boxes agree. accept_identical: even if they cannot be parsed."""
     (gold, gold_units), choice = canonicalize(gold), _CHOICE.match(answer)
-    if choice and re.fullmatch(r"\(?[A-J]\)?", gold):
-        answer = choice[1]
-    answer, answer_units = canonicalize(answer)
+    is_choice = choice and re.fullmatch(r"\(?[A-J]\)?", gold)
+    answer, answer_units = canonicalize(choice[1] if is_choice else answer)
     more, fewer = answer_units - gold_units, gold_units - answer_units
     # 8% is not 8 minutes, 101_2 is not 101, but 101_10 is.
     if more and (fewer or dict(more).get("base", "10") != "10"):
@@ -307,6 +308,5 @@ def check_gold(gold: str) -> bool:
 if __name__ == "__main__":
     if len(sys.argv) != 5 or sys.argv[1] != "--worker":
         sys.exit("verify.py: not a command; use `from verify import Verifier`")
-    _, _, cpu_seconds, memory_bytes, reward = sys.argv
-    limits = float(cpu_seconds), int(memory_bytes)
-    serve(lambda: _prepare(reward), lambda: reward or _warm_up(), *limits)
+    _, _, seconds, memory, reward = sys.argv
+    serve(lambda: _prepare(reward), lambda: reward or _warm_up(), float(seconds), int(memory))

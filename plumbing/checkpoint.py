@@ -9,6 +9,7 @@ import json
 import math
 import pickle
 import shutil
+import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -127,10 +128,11 @@ def load_state(run: Path, step: int) -> dict:
 
 
 def keep_only(run: Path, kept: list[int]) -> None:
-    """Rename all other checkpoints, then delete them and unfinished ones, now or the next time."""
+    """Rename all other checkpoints and unfinished ones, then delete them, now or the next time."""
     others = [directory(run, step) for step in steps(run) if step not in kept]
-    for folder in [*others, *run.glob("checkpoints/*.tmp")]:
-        shutil.rmtree(folder.rename(folder.with_suffix(".tmp")), ignore_errors=True)
+    for folder in [*others, *run.glob("checkpoints/*.tmp")]:  # to names that `save` never uses
+        folder = folder.rename(tempfile.mkdtemp(".tmp", dir=folder.parent))
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def steps(run: Path) -> list[int]:

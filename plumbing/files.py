@@ -31,10 +31,9 @@ def write_lines(path: Path, rows: list[dict], mode: str = "w") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(plain(row)) + "\n" for row in rows)
     if mode == "w":
-        write_atomic(path, text)
-    else:
-        with path.open("a") as file:
-            file.write(text)
+        return write_atomic(path, text)
+    with path.open("a") as file:
+        file.write(text)
 
 
 def plain(value):

@@ -73,7 +73,8 @@ class Layout:
             # After `torchrun --max-restarts` the keys of the previous start must not be visible.
             store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         self.store = store
-        dist.init_process_group(backend, None, timeout, self.world, self.rank, store)
+        settings = {"timeout": timeout, "store": store}
+        dist.init_process_group(backend, rank=self.rank, world_size=self.world, **settings)
         roles = range(self.n_students), range(self.n_students, self.world)
         self.group, _ = dist.new_subgroups_by_enumeration([[*r] for r in roles if r], timeout)
         self.mesh = DeviceMesh.from_group(self.group, self.device.type)

@@ -113,9 +113,11 @@ HT   TH
 \$25   25 km   25 \text{ km}
 30^\circ   30 \text{ radians}
 x=1, y=2   2, 1
-(3,1)   m=1,b=3   b=1,m=3   \theta=1, r=3
+(3,1)   m=1,b=3   b=1,m=3   x_2=3,x_1=1   z=3,x=1   c=3,b=1
 1, 2, \ldots, n   2, 1, \ldots, n
 1/3   1/3 \approx 11
+\sqrt{2} \approx 1.41, \sqrt{3} \approx 1.73   \sqrt{2}
+0,100/3   100/3
 p=5,q=2;p=7,q=3   (5,3),(7,2)   p=5,q=3;p=7,q=2
 \frac{\sqrt{3}}{3}   \frac{\sqrt{3}}{3} \approx 0.578
 y=2x   x=2

@@ -109,6 +109,13 @@ def choices(table: str) -> list[str]:
     return [choice for line in table.strip().splitlines() for choice in line.split("   ")]
 
 
+def cases() -> list[tuple[str, list[str], list[str]]]:
+    """Return CASES as (gold, right answers, wrong answers)."""
+    lines = CASES.strip().splitlines()
+    right, wrong = ([choices(line[2:]) for line in lines[first::3]] for first in (1, 2))
+    return list(zip(lines[::3], right, wrong, strict=True))
+
+
 def hostile(numbers: dict, rng: random.Random) -> str:
     nest, nested = rng.choice(choices(NESTS)), "1"
     while len(nested) + len(nest) < rng.choice([120, 600, 1800]):
@@ -119,9 +126,7 @@ def hostile(numbers: dict, rng: random.Random) -> str:
 
 def generate(number: int, golds: list[str], rng: random.Random):
     """Yield (family, expected reward, gold, completion) for so many answers. golds: of a file."""
-    lines = CASES.strip().splitlines()
-    answers = ([choices(line[2:]) for line in lines[first::3]] for first in (1, 2))
-    templates = list(zip(lines[::3], *answers, strict=True))  # gold, right and wrong answers
+    templates = cases()
     outside_box = [*choices(OUTSIDE), r"\boxed{" * 9000, rf"\boxed{{{'5+' * 2000}0}}"]
     for i in range(number):
         numbers = draw_numbers(rng)
