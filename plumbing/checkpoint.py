@@ -9,11 +9,11 @@ import json
 import math
 import pickle
 import shutil
-import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -131,7 +131,7 @@ def keep_only(run: Path, kept: list[int]) -> None:
     """Rename all other checkpoints and unfinished ones, then delete them, now or the next time."""
     others = [directory(run, step) for step in steps(run) if step not in kept]
     for folder in [*others, *run.glob("checkpoints/*.tmp")]:  # to names that `save` never uses
-        folder = folder.rename(tempfile.mkdtemp(".tmp", dir=folder.parent))
+        folder = folder.rename(folder.with_name(f"{uuid4()}.tmp"))
         shutil.rmtree(folder, ignore_errors=True)
 
 
