@@ -59,9 +59,8 @@ def group_factor(p_hat, std: str = "population"):
 def expected_factor(p: float, G: int, std: str = "population") -> float:
     """Compute E[group_factor(p̂)], p̂ ~ Binomial(G, p)/G, which replaces √(p(1-p)) of (Eq. 2).
 
-    With the `sum` loss ‖E ∇L‖ = E[group_factor(p̂)] · ‖∇ log(p/(1-p))‖ exactly: what a
-    teacher regresses on is the finite-G scale of the gradient. It is p(1-p)(G-1)/G with `none`,
-    (1-p)(1 - (1-p)^(G-1)) with `mean`."""
+    With the `sum` loss ‖E ∇L‖ = E[group_factor(p̂)] · ‖∇ log(p/(1-p))‖ exactly: a teacher's target
+    is the finite-G scale. It is p(1-p)(G-1)/G with `none`, (1-p)(1 - (1-p)^(G-1)) with `mean`."""
     return _expectation(lambda p_hat: group_factor(p_hat, std), p, G)
 
 
@@ -167,6 +166,7 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
         grad_weight = torch.empty_like(weight_V_D)
         start, chunk = 0, max(1, ctx.chunk_logits // len(targets_N))
+        chunk -= chunk % 64 if chunk > 64 else 0  # cuBLAS is slow with rows that are not aligned
         for w, grad_w in zip(weight_V_D.split(chunk), grad_weight.split(chunk), strict=True):
             log_p = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, chunk)
             log_p.sub_(normaliser_N[:, None])
@@ -197,9 +197,9 @@ def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
 
 
 @functools.cache
-def _mm_returns(dtype: torch.dtype, of: torch.dtype, device: torch.device) -> bool:
-    """Whether a device can multiply matrices of one dtype into another."""
-    x = torch.zeros(8, 8, dtype=of, device=device)
+def _mm_returns(dtype: torch.dtype, operands: torch.dtype, device: torch.device) -> bool:
+    """Whether a device can multiply matrices of dtype `operands` into `dtype`."""
+    x = torch.zeros(8, 8, dtype=operands, device=device)
     try:
         return torch.mm(x, x, out_dtype=dtype).dtype == dtype
     except RuntimeError:  # NotImplementedError is one

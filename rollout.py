@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 import grpo
 from plumbing.batches import Batch, collate, pack, pad
 from plumbing.decoding import Recorder, SlotCache, attention_for, fuse_norms, fusions, varlen_works
-from plumbing.models import check_directory, load, trial, unsharded
+from plumbing.models import check_directory, load, trial
 from sampler import Outcomes
 
 # App. M. Line breaks that only fit the page's width are removed.
@@ -72,7 +73,7 @@ class Rollouts:
         return list(rows.values())
 
     def outcomes(self, step: int) -> Outcomes:
-        """Add up what each group says of its problem."""
+        """Sum completions, rewards, tokens and cut rows over each group."""
         groups = self.groups()
         cut = [not finished for finished in self.finished]
         columns = [1] * len(self), self.rewards, self.lengths().tolist(), cut
@@ -143,9 +144,15 @@ class Generator:
 
     @torch.no_grad()
     def refresh(self, policy: "Policy") -> None:
-        """Copy the policy's sharded weights. A collective of the student ranks."""
-        for copy, master in zip(self.lm.parameters(), policy.lm.parameters(), strict=True):
-            copy.copy_(unsharded(master.to(copy.dtype)))
+        """Copy the policy's weights. A collective of the student ranks."""
+        sharded = [module for module in policy.modules() if isinstance(module, FSDPModule)]
+        for module in sharded:  # one all-gather each, in the compute dtype, not one a parameter
+            module.reshard()  # weights that a forward has gathered would be old ones
+            module.unshard()
+        for copy, weight in zip(self.lm.parameters(), policy.lm.parameters(), strict=True):
+            copy.copy_(weight)
+        for module in sharded:
+            module.reshard()
 
     @torch.inference_mode()
     def generate(
@@ -159,10 +166,9 @@ class Generator:
     ) -> Rollouts:
         """Generate one completion for each prompt (token ids); a group repeats its prompt G times.
 
-        temperature 0 is greedy. Micro-batches take prompts in order of length; rows x (longest
-        prompt + max_new_tokens) of one are at most `max_batch_tokens`, the bound on the key-value
-        cache. Row b draws from its own random stream, (seed, first_row + b): except through
-        rounding of the logits, its tokens do not depend on the micro-batch or the rank."""
+        temperature 0 is greedy. Rows x (longest prompt + max_new_tokens) of a micro-batch are at
+        most `max_batch_tokens`, which bounds its key-value cache. Row b has its own random stream,
+        (seed, first_row + b): but for rounding, no micro-batch or rank changes its tokens."""
         B, device, pad_id = len(prompts), self.lm.device, self.tokenizer.pad_token_id
         # Every setting is named: any other comes from the checkpoint (top-k 50, ...).
         sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}
@@ -229,10 +235,10 @@ def sample_tokens(
     where the cumulative probability passes uniform_B_T[b, t], or without do_sample the most likely
     token. Returns tokens (B, T) and log-probs (B, T) in float32; the caller cuts at stop tokens.
 
-    The cache grows by a block of tokens at a time, or with `varlen`, where unused slots cost
-    nothing, at once. When it grows, or a quarter of its rows are left, it is copied without the
-    finished rows. Until then shapes and addresses stay the same, so that on a GPU `record` captures
-    one CUDA graph: launching 28 layers kernel by kernel costs 20-30 ms a token."""
+    The cache grows by blocks of tokens, or with `varlen`, where unused slots cost nothing, at once.
+    When it grows, or a quarter of its rows are left, finished rows are dropped. Until then shapes
+    and addresses stay, so that on a GPU `record` captures a CUDA graph: launching the kernels of 28
+    layers one by one costs 20-30 ms a token."""
     cuda, T, prompt_T = input_ids.is_cuda, generation_config.max_new_tokens, input_ids.shape[1]
     block = T if varlen else 256 if cuda else 8
     stop_ids = input_ids.new_tensor(generation_config.eos_token_id)

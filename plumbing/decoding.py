@@ -25,7 +25,8 @@ class SlotCache(Cache):
     def __init__(self, layers, first_B: torch.Tensor, used: int, varlen: bool):
         super().__init__(layers=layers)
         self.first_B, self.varlen = first_B, varlen
-        self.slot = torch.full((1,), used - 1, device=first_B.device)
+        slot = torch.full((1,), used - 1, device=first_B.device)
+        self.slot = slot if slot.is_cuda else used - 1  # a CUDA graph reads it from the device
 
     def make_room(self, rows_B: torch.Tensor, used: int, capacity: int) -> None:
         """Grow to `capacity` slots; keep the first `used` of these rows, in this order."""
@@ -44,8 +45,11 @@ class SlotCache(Cache):
         """Store the keys and values of one token a row; return those of all slots, because a CPU
         reads a part, which is not contiguous, half as fast."""
         layer = self.layers[layer_idx]
-        layer.keys.index_copy_(2, self.slot, keys)
-        layer.values.index_copy_(2, self.slot, values)
+        for cached, new in ((layer.keys, keys), (layer.values, values)):
+            if cached.is_cuda:
+                cached.index_copy_(2, self.slot, new)
+            else:  # five times as fast
+                cached[:, :, self.slot : self.slot + 1] = new
         return layer.keys, layer.values
 
     def inputs(self, dtype: torch.dtype) -> dict:
@@ -60,9 +64,9 @@ class SlotCache(Cache):
         return inputs | {"attention_mask": mask_slots(self.first_B, self.slot, S, dtype)}
 
 
-def mask_slots(first_B: torch.Tensor, slot: torch.Tensor, S: int, dtype) -> torch.Tensor:
+def mask_slots(first_B: torch.Tensor, slot: torch.Tensor | int, S: int, dtype) -> torch.Tensor:
     """Return what SDPA adds to the scores of S slots: (B, 1, 1, S)."""
-    slots = torch.arange(S, device=slot.device)
+    slots = torch.arange(S, device=first_B.device)
     mask = torch.where((slots >= first_B[:, None]) & (slots <= slot), 0.0, -torch.inf)
     return mask.to(dtype)[:, None, None]
 
@@ -120,9 +124,8 @@ class Recorder:
 def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use=None, **kwargs):
     """Compute transformers' SDPA, without copying the cache for one query token a row.
 
-    query (B, H, T, D), key and value (B, H_kv, S, D). With a mask SDPA needs as many heads on both
-    sides, for which transformers 5.17 copies the whole cache, at every token. Here the H / H_kv
-    heads that share a key become as many rows of queries to it."""
+    query (B, H, T, D), key and value (B, H_kv, S, D). Given a mask, transformers 5.17 copies keys
+    and values for all H heads. Here the H / H_kv heads that share a key are rows of one query."""
     B, H, T, D = query.shape
     if T > 1:
         arguments = (module, query, key, value, attention_mask)

@@ -47,7 +47,7 @@ EOS left out of the completion | rollout.py | rollout::sampling_equals_a_naive_l
 a token's own hidden state | rollout.py | invariance::gradient_is_that_of_the_plain_formula
     hidden_B_T_D[:, :-1] => hidden_B_T_D[:, 1:]
 positions count the padding | plumbing/decoding.py | rollout::sampling_equals_a_naive_loop
-    (self.slot - self.first_B)[:, None] => self.slot.expand_as(self.first_B)[:, None]
+    (self.slot - self.first_B)[:, None] => (self.slot + 0 * self.first_B)[:, None]
 prompts padded on the right | rollout.py | rollout::sampling_equals_a_naive_loop
     side="left" => side="right"
 top-k left on | rollout.py | rollout::sampling_equals_a_naive_loop
