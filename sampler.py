@@ -1,11 +1,11 @@
-"""Which problems the student is trained on: the utility target, Alg. 1, and the teacher's errors.
+"""Problem selection: the utility target, Alg. 1, and the teacher's errors.
 
 To write another sampler, start from `samplers/target.py`; `--sampler FILE.py:CLASS` runs it.
 Shapes: N prompts, K candidates in a prompt's pool.
 
 A step of train.py has one round of `propose` and `observe`, or as many as the sampler asks for:
 
-    propose(n)  ->  Selections: N problems, completions of each, whether to be asked again
+    propose(n)  ->  Selections: N problems, completions of each, whether another round follows
     observe(Outcomes of the round)             ... until a proposal is not `again`
     train_on(Outcomes of the step, n)          the groups that the student is trained on
 """
@@ -42,7 +42,7 @@ class Context:
 
 @dataclass
 class Outcomes:
-    """What became of N problems in a round, or in all rounds of a step."""
+    """Results of N problems in a round, or in all rounds of a step."""
 
     step: int
     index_N: np.ndarray  # int64, distinct problems
@@ -158,7 +158,7 @@ class Uniform:
     fewer are left than a draw needs. A prompt found too long is never drawn again."""
 
     uses_teacher = needs_column = False
-    flags: tuple[str, ...] = ("candidates", "epsilon")  # no effect: compared runs share flags
+    flags: tuple[str, ...] = ("candidates", "epsilon")  # unused: compared runs share flags
     settings: dict[str, float] = {}
     learned: tuple[str, ...] = ()  # names of the numpy arrays in its state
     UNSEEN, TRAINED, OVERLONG = range(3)
@@ -302,7 +302,7 @@ class Goldilocks(Pooled):
 
 
 class DynamicSampling:
-    """(Section 6) DAPO's resampling: asks a sampler up to `rounds` times more in a step, until n
+    """(Section 6) DAPO's resampling: calls `propose` up to `rounds` more times in a step, until n
     groups are live, and trains on live groups before dead ones."""
 
     def __init__(self, sampler: Sampler, rounds: int):

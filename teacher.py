@@ -214,9 +214,9 @@ class Teacher:
         """Return this rank's share of a batch B of (token ids, y), as arguments of _step: inputs of
         the model, targets (b,), and |B|, infinite for a rank without rows: its loss is 0."""
         mine = rows[self.share :: self.shares]
-        inputs = self._inputs([ids for ids, _ in mine or rows[:1]])
-        y_b = torch.tensor([y for _, y in mine or rows[:1]], device=self.device)
-        return inputs, y_b, len(rows) if mine else math.inf
+        ids, y_b = zip(*(mine or rows[:1]), strict=True)
+        y_b = torch.tensor(y_b, device=self.device)
+        return self._inputs(ids), y_b, len(rows) if mine else math.inf
 
     def _step(self, inputs: dict, y_b: torch.Tensor, size: float) -> tuple[torch.Tensor, ...]:
         """Take an AdamW step on 1/|B| Σ (f_φ(q) - y)², shared over the ranks. Returns this rank's
@@ -296,8 +296,7 @@ class Prefetching:
 
     lag 1, the paper's asynchronous teacher: propose with what was learned up to step t-1, then
     learn from step t while the student trains. lag 0: learn first, exactly as in Alg. 1 and 2.
-    Within a step, where the sampler asks to propose `again`, it always learns first. A round that
-    DynamicSampling adds, which asks by itself, counts as a step: with lag 1 it is proposed ahead.
+    Further rounds of a step (`again`) are proposed after learning, those of DynamicSampling ahead.
     deliver(selections, metrics) is called when proposals are ready."""
 
     def __init__(self, sampler: Sampler, n: int, lag: int):

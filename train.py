@@ -359,15 +359,15 @@ def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler
 def check(config: Config, run: RunDir) -> int:
     """Check flags, models and data before anything is built. Returns the step to resume from.
     Raises ValueError or OSError with one line; nothing is written before these checks pass."""
-    c, sampler = config, find_sampler(config.sampler)
+    c, cls = config, find_sampler(config.sampler)
     check_model(c.model, c.max_prompt_tokens + c.max_completion_tokens)
-    if sampler.uses_teacher:
+    if cls.uses_teacher:
         check_teacher(c.teacher_model, c.max_prompt_tokens, c.teacher_mode)
     with trial(c.model, "cannot make a prompt"):  # a chat template is a program
         empty = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))("")
     if len(empty) >= c.max_prompt_tokens:
         raise ValueError(f"--max_prompt_tokens {c.max_prompt_tokens}: must be above {len(empty)}")
-    check_data(c, c.prompts_per_step * (c.candidates if issubclass(sampler, Pooled) else 1))
+    check_data(c, c.prompts_per_step * (c.candidates if issubclass(cls, Pooled) else 1))
     return run.open()
 
 

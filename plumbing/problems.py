@@ -54,7 +54,9 @@ class Problems:
             if name not in self.rows.column_names:
                 raise InputError(f"{self.path}: lacks the field {name!r}")
             for number, value in enumerate(self._values(name), 1):
-                if not _is_usable(value):
+                text = isinstance(value, str) and value.strip()
+                exact = type(value) is int or (type(value) is float and abs(value) < 2**53)
+                if not (text or exact):
                     wanted = f"the field {name!r} must be text that is not blank, or a number"
                     raise InputError(f"{self.path}, row {number}: {wanted}, not {value!r:.60}")
 
@@ -95,13 +97,6 @@ class Problems:
         """Yield the values of a column in order; few of them are in memory at a time."""
         for batch in self.rows.select_columns(column).iter(1000):
             yield from batch[column]
-
-
-def _is_usable(value) -> bool:
-    """Check that a value is text that is not blank, or a number that its text gives exactly."""
-    if isinstance(value, str):
-        return bool(value.strip())
-    return type(value) is int or (type(value) is float and abs(value) < 2**53)
 
 
 def prepare_missing(paths: list[str]) -> None:

@@ -42,9 +42,9 @@ class RunDir:
 
     def facts(self) -> dict:
         """Return all that the run's numbers depend on, as config.json holds it."""
-        n = self.layout
-        facts = asdict(self.config) | {"world_size": n.world, "student_ranks": n.n_students}
-        facts |= {"device": n.device.type}
+        layout, facts = self.layout, asdict(self.config)
+        facts |= {"world_size": layout.world, "student_ranks": layout.n_students}
+        facts |= {"device": layout.device.type}
         facts |= {"torch": torch.__version__, "transformers": transformers.__version__}
         if os.environ.get("LOCAL_RANK", "0") == "0":  # one rank of each machine reads the files
             facts |= {f"{name}_crc32": digest(path)[1] for name, path in self.files.items()}
@@ -98,17 +98,17 @@ class RunDir:
     def assert_machines_agree(self) -> None:
         """Raise InputError or Fault unless all ranks have the same settings, and all machines the
         same data files and, as --out, the same directory. All ranks call it after `open`."""
-        n, machine = self.layout, socket.gethostname()
+        layout, machine = self.layout, socket.gethostname()
         try:
             facts = self.facts()
         except OSError as error:
             reason = f"{error.strerror}: all machines need the same files"
             raise InputError(f"{error.filename} cannot be read on {machine} ({reason})") from error
-        n.assert_replicas_equal(**facts)
+        layout.assert_replicas_equal(**facts)
         # Each time a new name: a machine may have cached that an old one does not exist.
-        probe = Path(n.on_rank_0(lambda: tempfile.mkdtemp(".tmp", dir=self.path)))
-        sees = n.gather((probe.exists(), machine))
-        if n.rank == 0:
+        probe = Path(layout.on_rank_0(lambda: tempfile.mkdtemp(".tmp", dir=self.path)))
+        sees = layout.gather((probe.exists(), machine))
+        if layout.rank == 0:
             probe.rmdir()
         if blind := [name for visible, name in sees if not visible]:
             reason = f"{blind[0]} does not see what rank 0 writes there"

@@ -82,9 +82,8 @@ class Layout:
     def shard(self, model: nn.Module, float32=(), units: int | None = None) -> None:
         """Apply FSDP2 over this role's ranks: float32 weights and reduction, bf16 compute on GPUs.
 
-        Decoder layers form `units` units, or one each; the rest (embedding, norm, head) another. A
-        unit costs host time, and memory for its gradients. Modules in `float32` compute in float32.
-        A single CPU rank has nothing to shard or cast."""
+        Decoder layers form `units` units, or one each; embedding, norm and head another. A unit
+        costs host time, and memory for its gradients. Modules in `float32` compute in float32."""
         if dist.get_world_size(self.group) == 1 and self.device.type == "cpu":
             return
         layers = next([*m] for m in model.modules() if isinstance(m, nn.ModuleList))  # outermost
