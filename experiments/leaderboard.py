@@ -9,6 +9,7 @@ spend BUDGET completions, screening included. Its score is the mean of the last 
 within them, of about twelve. docs/samplers.md has the rules of judgement.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -189,12 +190,11 @@ def standings(rows: pd.DataFrame, task: str, against: str, entries=ENTRIES) -> p
     charged: the gain where the devices of `entries` reduce the budget."""
     parts = dict(list(rows[rows.task == task].groupby("sampler")))
     base, lines = right(parts[against]), []
-    seconds = parts[against].cpu_seconds.mean()
     for name, part in parts.items():
         scores = right(part)
         line = {"sampler": name, "seeds": len(part), "accuracy": scores.to_numpy().mean()}
         line |= {"live": part.live.mean(), "updates": part.steps.mean()}
-        line["time"] = part.cpu_seconds.mean() / seconds
+        line["time"] = part.cpu_seconds.mean() / parts[against].cpu_seconds.mean()
         line |= {"gain": np.nan, "p": np.nan, "charged": np.nan}
         if name != against and len(scores.index.intersection(base.index)) > 1:
             columns = ("gain", "seeds_95", "both_95", "p")
@@ -295,8 +295,13 @@ def main(argv=None) -> int:
         ]
         if args.minutes:
             for task in dict.fromkeys(task for task, *_ in jobs):
-                if not (folder(out, task) / "statistics.json").exists():
-                    toy_task.make(TASKS[task], folder(out, task), 0)
+                file = folder(out, task) / "statistics.json"
+                if not file.exists():
+                    toy_task.make(TASKS[task], file.parent, 0)
+                base = f"0:{json.loads(file.read_text())['validation']['all']['greedy']:.2%}"[:-1]
+                if {curve.split()[0] for curve in done.curve[done.task == task]} - {base}:
+                    differs = "the base model differs from its CSV's, maybe by the processor"
+                    raise InputError(f"{task}: {differs}; give --csv and --out of your own")
         end = time.time() + 60 * args.minutes
         with ThreadPoolExecutor(args.jobs) as pool:
             passed = [*pool.map(partial(run_one, out, args.csv, end), jobs)]
