@@ -9,46 +9,32 @@ import functools
 import re
 import unicodedata
 
-CHARACTERS = str.maketrans(
-    {"−": "-", "⁻": "-", "–": "-", "‑": "-", "×": "*", "·": "*", "÷": "/", "~": " "}
-    | {"π": r"\pi ", "√": r"\sqrt ", "½": r"\frac12 "}
-    | dict.fromkeys("$€£", " ")
-)
-# LaTeX commands (without their backslash) and operators, by the spelling that replaces them.
+CHARACTERS = str.maketrans("−⁻–‑×·⋅÷≡~$€£¥₹", "----***/=      ")
+CHARACTERS |= str.maketrans({"π": r"\pi ", "√": r"\sqrt ", "½": r"\frac12 ", "ℝ": r"\mathbb{R}"})
+# LaTeX commands (without their backslash) and operators, each group after its canonical spelling.
 # Relations, set operations and brackets become one character, so that texts can be split at them.
-SYNONYMS = {
-    "≤": "le leq leqslant <=",
-    "≥": "ge geq geqslant >=",
-    "≠": "ne neq !=",
-    "±": "pm +/-",
-    "∞": "infty inf infinity",
-    "°": "circ degree",
-    "¬": "not neg lnot",
-    "⦃⦄": "emptyset varnothing ∅",
-    "⦃": "{ lbrace",
-    "⦄": "} rbrace",
-    "|": "vert lvert rvert",
-    "*": "cdot times",
-    ":": "colon {:}",
-    ",": "lor land vee wedge",
-    "…": "ldots cdots dots ...",
-    r"\frac": "dfrac tfrac cfrac",
-    r"\binom": "dbinom tbinom",
-    r"\text": "textbf textit textrm textnormal mbox mathrm operatorname",
-    " ": ", ; : > ( ) [ ] quad qquad left right big Big bigl bigr displaystyle",
-    "": "! $ boldsymbol bm mathbf mathit mathsf underline fbox bf",
-}
-SYNONYMS |= {"<": "lt", ">": "gt", "∈": "in", "∪": "cup", "≈": "approx", "(": "langle"}
-SYNONYMS |= {")": "rangle", "%": "%", "/": "div", "^": "**"}
-COMMANDS = {name: key for key, names in SYNONYMS.items() for name in names.split()} | {" ": " "}
+SYNONYMS = r"""
+    ≤ le leq leqslant <=   ≥ ge geq geqslant >=   ≠ ne neq !=   = equiv   < lt   > gt   ≈ approx
+    ± pm +/-   ∞ infty inf infinity   ° circ degree   ¬ not neg lnot   % %   ∈ in   ∪ cup bigcup
+    ⦃⦄ emptyset varnothing ∅   ⦃ { lbrace   ⦄ } rbrace   ( langle   ) rangle   | vert lvert rvert
+    | mid   * cdot times   / div   ^ **   : colon {:}   , lor land vee wedge   … ldots cdots dots
+    … ...   \frac dfrac tfrac cfrac   \binom dbinom tbinom   \pmod mod bmod   \setminus backslash
+    \epsilon varepsilon   \phi varphi   \theta vartheta   \log_{10} lg   \overline bar
+    \text textbf textit textrm textnormal mbox mathrm operatorname
+"""
+SPACES = ", ; : > ( ) [ ] quad qquad left right displaystyle textstyle limits"
+FONTS = "! $ boldsymbol bm mathbf mathit mathsf mathcal large Large huge underline fbox bf"
+GROUPS = [("", FONTS), (" ", SPACES), *re.findall(r"(\S+) (\S+(?: \S+)*)", SYNONYMS)]
+COMMANDS = {" ": " "} | {name: key for key, names in GROUPS for name in names.split()}
 
 # Words that are not units: they change the number before them. So do numerals and most letters.
 NOT_UNITS = """
     k K M B i e x pi alpha beta gamma delta theta lambda sigma omega phi infinity or and no not non
-    is to than but wrong false negative plus minus times over root squared cubed factorial mod
-    modulo log sin cos tan sine cosine tangent logarithm ish half halves third quarter fifth eighth
-    ninth double twice dozen score hundred thousand bn mil lakh crore zero one two three four five
-    six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety
+    is to than but wrong false negative repeating recurring binary plus minus times over root
+    squared cubed factorial mod modulo log sin cos tan sine cosine tangent logarithm ish half
+    halves third quarter fifth eighth ninth double twice dozen score hundred thousand bn mil lakh
+    crore zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty
+    fifty sixty seventy eighty ninety
     """
 NOT_UNITS = {word + ending for word in NOT_UNITS.split() for ending in ("", "s", "th")}
 _NO_UNIT = re.compile(r"(?!mon)\w+ths|\w+(?:ie|lf)th|\w+(?:teen|illion)(?:s|th)?|[bdo-rtuyz]")
@@ -65,10 +51,10 @@ UNITS = {name: names for names in UNITS.split() for name in names.split(",")}
 _TEXT = r"\\text ?\{ ?[A-Za-z](?:[A-Za-z/.* -]|\^(?:-?[123]|\{-?[123]\}))*\}"
 _POWER = r"(?: ?\^ ?\{?-?[123]\}?)?"
 _RATE = r"(?:[ckm]?m|mi|ft|k?g)/(?:hr?|s|sec|min|c?m)"
-_WORDS = r"(?:\b(?:[a-z]{4,}|per|in|ft|lbs?|min|sec|oz) ?)+"
+_WORDS = r"(?:\b(?:[a-z]{4,}|per|in|ft|sq|cu|[ckm]m|lbs?|min|sec|oz) ?)+"
 # Units between a number and the end of a part: \text{...}, rates such as km/h, or words.
 _UNIT = re.compile(
-    rf"(?:(?<=[^ ,;=({{⦃]) *{_TEXT}{_POWER}(?: ?[/*]? ?{_TEXT}{_POWER})*"
+    rf"(?:(?<=[^ ,;=({{⦃]) *{_TEXT}{_POWER}(?: ?(?:[/*] ?)?{_TEXT}{_POWER})*"
     rf"|(?:(?<=[\d}}])|(?<=\\pi)) ?(?:{_RATE}|[ckm]m|kg|{_WORDS}){_POWER}"
     r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[,;=≈)⦄]))"
 )
@@ -81,29 +67,34 @@ def _as_fraction(decimal: re.Match) -> str:
 
 
 # {...} with two more levels of braces inside.
-_GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
+_GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+FUNCTION = r"(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)(?![a-zA-Z])"
+# What a letter of the answer may be: "for all real x", ", x≥1" or "(x∈\mathbb{Z})".
+_FREE = "for|where|with|all|any|some|every|each|is|an?|real|integers?|constants?|numbers?|positive"
+_FOR = rf"(?:\\forall|\\text\{{(?:, ?)?(?:(?:{_FREE}) ?)+\}})"
+_RANGE = rf"(?:∈ ?(?:(?:\\mathbb ?)?\{{?[NZQ][^,)∈]*|\(-∞,∞\))|[≥>] ?\d+|{_FOR}) ?"
 
 BEFORE_UNITS = {
     r"1{,}234\,567 -> 1234567": (r"(?<=\d)(?:\{,\}|,? ?\\!|\\[,; ]) ?(?=\d{3}(?!\d))", ""),
     "9 a.m. -> 9 am": (r"\b([apAP])\. ?([mM])\b\.?", r"\1\2"),
-    "12. -> 12": (r"\\+ ?$|(?<=[\w)\]}%°!]) ?[.,](?=(?: ?\})? ?$)", ""),
     r"1 \\[4pt] 2 -> 1 \\ 2": (r"\\\\ ?\[[\d.]+ ?\w\w\]", r"\\\\"),
-    r"\mathbb{R} -> (-∞,∞)": (r"\\mathbb ?\{?R\}?(?![\w^])", "(-∞,∞)"),
+    r"\mathbb{R} -> (-∞,∞)": (r"\\math(?:bb|bf) ?\{?R\}?(?![\w^])", "(-∞,∞)"),
     "all reals -> (-∞,∞)": (r"(?i)^(?:\\text\{)? ?all real(?: number)?s ?\}?$", "(-∞,∞)"),
     r"pi -> \pi": (r"(?<![a-zA-Z\\])(sqrt|pi|exp|sin|cos|tan|ln|log|inf[inty]*)(?![a-z])", r"\\\1"),
     r"\color{red}{5} -> {5}": (r"^ ?\\(?:boxed|(?:text)?color ?\{\w+\})", ""),
+    r"\bigl( ->  (": (r"\\[bB]igg?[lr]?(?![a-zA-Z])", " "),
     r"\left\{x \geq \dfrac{1}{2}\right\} ->  ⦃x ≥ \frac{1}{2} ⦄": (
         r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\+/-|\*\*|∅|\.\.\.|\{:\}",
         lambda command: COMMANDS.get(command[1] or command[0], command[0]),
     ),
     "a  b -> a b": (r" +", " "),
+    "12. -> 12": (r"\\+ ?$|(?<=[\w)\]}%°!⦄∞]) ?[.,](?=(?: ?\})? ?$)", ""),
     r"\text { and } -> \text{and}": (r"\\text ?\{ ?([^{}]*?) ?\}", r"\\text{\1}"),
+    "no solutions -> ⦃⦄": (r"(?i)^ ?(?:\\text\{)?no solutions?\}? ?$", "⦃⦄"),
     r"{n \choose 2} -> \binom{n}{2}": (r"\{([^{}]*?) ?\\choose ([^{}]*)\}", r"\\binom{\1}{\2}"),
-    r"\varphi -> \phi": (r"\\var(epsilon|phi|theta)", r"\\\1"),
-    r"\lg -> \log_{10}": (r"\\lg(?![a-z])", r"\\log_{10}"),
     "x≈7 -> x=7": (r"^ ?((?:[a-zA-Z](?:_\w)?)?) ?≈(?=[^≈]*$)", lambda m: m[1] and f"{m[1]}="),
     r"{3\over 4} -> \frac{3}{4}": (r"\{([^{}]*)\\over ([^{}]*)\}", r"\\frac{\1}{\2}"),
-    "{5^{2}} -> 5^{2}": (rf"^ ?{_GROUP} ?$", r"\1"),
+    "{5^{2}} -> 5^{2}": (rf"^ ?(?={_GROUP} ?$)\{{(.*)\}} ?$", r"\1"),
     r"[\begin{array}{cc}1\\\end{array}] -> \begin{matrix}1\end{matrix}": (
         r"[(\[]? ?(?:\\\\ ?)?\\(begin|end)\{(?:(?:[pbB]|small)?matrix|array)\}"
         r"(?:\{[lcr| ]*\})? ?[)\]]?",
@@ -113,6 +104,12 @@ BEFORE_UNITS = {
         r",? ?(?:\\text\{(?:and|or)\}|(?<![a-zA-Z{ ]) ?(?:and|or)(?![a-zA-Z]))",
         ",",
     ),
+    r"x=k\pi, k ∈ \mathbb{Z} -> x=k\pi": (  # but not x=3, x≥5
+        r"^([^<>≤≥≠∈]*?([a-zA-Z])(?! ?=)[^<>≤≥≠∈]*?) ?"
+        rf"(?:[,(]? ?{_FOR} ?\2|[,(] ?\2(?= ?[^ )])) ?(?:{_RANGE})*\)? ?$",
+        r"\1",
+    ),
+    r"(mod 4) -> \pmod{4}": (r"\(? ?(?:\\text\{mod\}|\\?p?mod) ?(\d+) ?\)?", r"\\pmod{\1}"),
     r"5 \text{percent} -> 5%": (r" ?(\\text\{)?\b(?:percent(?:age)?|pct)\b(?(1)\})", "%"),
     r"\text{5 cm} -> 5\text{cm}": (r"\\text\{(-?[\d.,:/]+) ?([a-zA-Z][^{}\d]*)\}", r"\1\\text{\2}"),
     r"12^{\text{th}} -> 12": (r"(?<=\d) ?\^? ?(\{ ?)?\\text\{(?:st|nd|rd|th)\}(?(1) ?\})", ""),
@@ -122,29 +119,35 @@ BEFORE_UNITS = {
 AFTER_UNITS = {
     r"{v}=2 -> v=2": (r"(?<![\w}\]^_ ])\{([a-zA-Z]|\d+)\}(?!\d)", r"\1"),
     "90^{°} -> 90 ": (r"\^ ?\{ ?° ?\}|\^? ?°", " "),
-    r"\text{\pi} -> \pi": (r"^ ?\\text ?\{((?:[^{}a-zA-Z]|\\[a-zA-Z]+|\{[^{}]*\})+)\} ?$", r"\1"),
-    r"\text{(B)} ->  (B) ": (r"\\text\{([-+]?[\d./]+|\(?[A-Za-z]\)?|[A-Z]{2,4})\}", r" \1 "),
+    r"\text{\pi} ->  \pi ": (r"\\text\{((?:[^{}a-zA-Z]|\\[a-zA-Z]++|\{[^{}]*\})*)\}", r" \1 "),
+    r"\text{(B)} ->  (B) ": (r"\\text\{(\(?[A-Za-z]\)?|[A-Z]{2,4})\}", r" \1 "),
     "x= 1 234.5 -> x=1234.5": (  # but 1 234/567 is a mixed number
         r"(?:^|=) ?-?[1-9]\d{0,2}( |(,))\d{3}(?:\1\d{3})*(?=(?:\.\d+|(?(2)/\d+))?[ %]*$)",
         lambda number: re.sub("[ ,]", "", number[0]),
     ),
     r"11 5/6 -> 11\frac{5}{6}": (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
-    r"\frac12 -> \frac{1}2": (r"\\frac(?: ?(\d|\\pi)| ([a-zA-Z])) ?", r"\\frac{\1\2}"),
-    r"\frac{1}2 -> \frac{1}{2}": (rf"(\\frac{_GROUP}) ?([^\W_]|\\pi)", r"\1{\3}"),
+    r"\frac12 -> \frac{1}2": (r"\\(frac|binom)(?: ?(\d|\\pi)| ([a-zA-Z])) ?", r"\\\1{\2\3}"),
+    r"\frac{1}2 -> \frac{1}{2}": (rf"(\\(?:frac|binom){_GROUP}) ?([^\W_]|\\pi)", r"\1{\2}"),
     "10^-5 -> 10^{-5}": (r"\^-(\d*\.?\d+|[a-zA-Z](?![a-zA-Z]))", r"^{-\1}"),
-    r"\sqrt 2 -> \sqrt{2}": (r"\\(sqrt|pmod) ?(\[\d+\])? ?(?:(\d+)|\(([^()]*)\))", r"\\\1\2{\3\4}"),
+    r"\sqrt2 -> \sqrt{2}": (r"\\sqrt(\[\d+])? ?(?:(\d+|\w|\\pi)|\(([^()]*)\))", r"\\sqrt\1{\2\3}"),
     "52_8 -> 52_{8}": (r"(?<=\d) ?_ ?(?:(\d+)|\{ ?\(?(\d+)\)? ?\})|_ ?(\w)", r"_{\1\2\3}"),
     # A mixed number is a sum; the parser of values would take it for a product.
     r"1\frac{3}{4} -> (1+\frac{3}{4})": (r"(?<![\d.,}^_])(\d+) ?(\\frac{\d+}{\d+})", r"(\1+\2)"),
-    r".1\bar{6} -> (\frac{15}{90})": (r"(\d*)\.(\d*)\\(?:overline|bar) ?\{(\d+)\}", _as_fraction),
+    r"1.\overline6 -> (\frac{15}{9})": (r"(\d*)\.(\d*)\\overline ?{?(\d+)}?(?! ?\d)", _as_fraction),
     # Two numbers side by side are not a product. The "?" makes the text unparsable.
-    "5 6 -> 5?6": (r"(?<=[\d.]) +(?=[\d.])|(?<=\d)\{(?=\d)", "?"),
-    "{5}6 -> ?5}6": (r"(?<![a-zA-Z}\]^_])\{(?=\d+\}\d)", "?"),
+    "5 6 -> 5?6": (r"(?<=[\d.]) +(?=[\d.])|(?<=\d)\{(?=\d)|(?<![a-zA-Z}\]^_])\{(?=\d+\}\d)", "?"),
+    "n!^2 -> (n!)^2": (r"(\d+|[a-zA-Z]|\([^()]*\))!(?=\^)", r"(\1!)"),
+    r"\ln x*\ln y -> \ln( x)*\ln y": (  # the parser would take it for \ln(x*\ln y)
+        rf"(\\{FUNCTION}(?:[_^](?:\w|{_GROUP}))*)"
+        rf"((?:[^-+*/(){{}}\\|,;=<>≤≥≠≈]|\\(?!{FUNCTION})[a-zA-Z]++|{_GROUP})++)(?=\*|/\\{FUNCTION})",
+        r"\1(\2)",
+    ),
     r"2 \pi r + 1 -> 2\pi r+1": (r"(\\[a-zA-Z]+ (?=[a-zA-Z]))| ", r"\1"),
-    "(1,+∞) -> (1,∞)": (r"(?<![^=(\[,])\+", ""),
+    "(1,+∞) -> (1,∞)": (r"(?<![^=(\[,;])\+", ""),
+    "x=y=z=1 -> x=1,y=1,z=1": (r"(?<![^,=])([a-z])=(?=(?:[a-z]=)+(?![a-z]\b)([^=,]+))", r"\1=\2,"),
     r"(0,9)\setminus⦃4⦄ -> (0,4)∪(4,9)": (
-        r"([(\[][^,]*),([^,]*[)\]])\\setminus⦃([^,⦄]*)⦄",
-        r"\1,\3)∪(\3,\2",
+        r"([(\[][^,]*)(,[^,]*[)\]])(?:\\setminus|-)⦃([^⦄]*)⦄",
+        lambda m: m[1] + "".join(f",{point})∪({point}" for point in m[3].split(",")) + m[2],
     ),
 }
 
@@ -154,7 +157,7 @@ def canonicalize(text: str) -> tuple[str, frozenset[tuple[str, str]]]:
     """Return the canonical spelling of `text` without units, and the units with their powers:
     "5 m^2" and "5 square meters" both give ("5", {("m,meter,metre", "2")})."""
     units = {(UNITS["$"], "1")} if r"\$" in text or text.count("$") % 2 else set()
-    text = re.sub("([⁻⁰¹²³⁴-⁹]+)", r"^{\1}", re.sub("([₀-₉]+)", r"_{\1}", text))
+    text = re.sub("([²³¹⁰-ⁿᴬ-ᵡ]+)", r"^{\1}", re.sub("([₀-ₜᵢ-ᵥ]+)", r"_{\1}", text))
     text = unicodedata.normalize("NFKC", text.translate(CHARACTERS))
     # An invisible character becomes a space, so that 4<NUL>2 is not 42.
     text = "".join(" " if unicodedata.category(char)[0] == "C" else char for char in text)
@@ -166,10 +169,9 @@ def canonicalize(text: str) -> tuple[str, frozenset[tuple[str, str]]]:
         number = re.search(r"[\d%]|\\pi", text[: match.start()])
         if not number or words & NOT_UNITS or any(map(_NO_UNIT.fullmatch, words)):
             return match[0]
-        per = r"(?:(/|\b(?:per|an?|each)\b)[^a-zA-Z]*?(?:\\text ?\{ ?)?)?"
-        name_and_power = r"(?<![a-zA-Z\\])(?:(sq|cu)[a-z]* )?([a-zA-Z]+)(?:\W{0,2}\^\{?(-?\d))?"
-        for sign, prefix, name, power in re.findall(per + name_and_power, match[0]):
-            name = name.lower()
+        per = r"(?:(/|\b(?:per|an?|each)\b)[^a-z]*?(?:\\text ?\{ ?)?)?"
+        name_and_power = r"(?<![a-z\\])(?:(sq|cu)[a-z]*(?:\. ?| ))?([a-z]+)(?:\W{0,2}\^\{?(-?\d))?"
+        for sign, prefix, name, power in re.findall(per + name_and_power, match[0].lower()):
             singular = name if name in UNITS or len(name) < 3 else name.removesuffix("s")
             if singular in UNITS:
                 power = power or {"sq": "2", "cu": "3"}.get(prefix, "1")
@@ -180,6 +182,6 @@ def canonicalize(text: str) -> tuple[str, frozenset[tuple[str, str]]]:
     text = _UNIT.sub(remove_unit, text)
     for pattern, replacement in AFTER_UNITS.values():
         text = re.sub(pattern, replacement, text)
-    if numeral := re.fullmatch(r"((?:[^=]*=)?\d+)_\{(\d+)\}", text):  # in a base: acts as a unit
-        text, units = numeral[1], units | {("base", numeral[2])}
+    if numeral := re.fullmatch(r"([^=]*=)?(\()?(\d+)(?(2)\))_\{(\d+)\}", text):  # acts as a unit
+        text, units = (numeral[1] or "") + numeral[3], units | {("base", numeral[4])}
     return text, frozenset(units)

@@ -1,7 +1,7 @@
 """Structure of answers: a canonical text is split into a name, a kind and parts."""
 
 import re
-from itertools import accumulate, product
+from itertools import accumulate, chain, product
 from typing import NamedTuple
 
 _LETTER = (
@@ -10,9 +10,9 @@ _LETTER = (
     r"(?:_(?:\w|\{[\w\\ ]+\}))?'*"
     r"(?:\([\w,]+\)|(?<![a-z][a-z])(?<=[fghpFGHP}'])(?:\^\{-1\})?\((?:[^()]|\([^()]*\))+\))?\}?"
 )
-# One side of "=" that only names the other side: x, f(2), S_{ABC}, |AB|, (p,q), NO/BO.
+# One side of "=" that only names the other side: x, f(2), S_{ABC}, [ABC], |AB|, (p,q), NO/BO.
 _NAME = re.compile(
-    rf"[|(]?{_LETTER}(?:[,/:]{_LETTER})*[|)]?|\\frac\{{d?{_LETTER}\}}\{{d?{_LETTER}\}}"
+    rf"[|([]?{_LETTER}(?:[,/:]{_LETTER})*[|)\]]?|\\frac\{{d?{_LETTER}\}}\{{d?{_LETTER}\}}"
 )
 FLIP = str.maketrans("<>≤≥", "><≥≤")
 # Bounds that hold on any machine; the parser's time grows exponentially with nesting and towers.
@@ -64,11 +64,8 @@ def _union(text: str) -> Structure | None:
     """A union: "⦃1,2⦄∪(3,4)" -> set 1, 2, (3,4)."""
     members = split(text, "∪")[::2]
     if len(members) > 1:
-        parts = []
-        for member in members:
-            structure = structure_of(member)
-            parts += structure.parts if structure.kind == "set" else [member]
-        return _collection("set", parts)
+        parts = [s.parts if (s := structure_of(m)).kind == "set" else [m] for m in members]
+        return _collection("set", [*chain(*parts)])
 
 
 def _bracketed(text: str) -> Structure | None:

@@ -16,12 +16,12 @@ TRIALS = 6  # random points for expressions with letters; in the first half, let
 SHORT_WORDS = {"no", "on", "up", "in", "at", "by", "to", "or", "if", "of", "so"}  # not products
 
 # Only texts of these tokens are evaluated, but not a word of three letters or more. The parser
-# would evaluate much else: it takes 5_6 for 5 and computes \gcd(4,6).
+# would evaluate much else: it takes 5_6 for 5, dy/dx for 0 and computes \gcd(4,6).
 _ARITHMETIC = re.compile(
-    r"(?!.*!!|[a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()|! -]|(?<=[a-zA-Z])_(?:\w|\{[\w+-]+\})"
-    r"|\\sqrt\[\d+\]|\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)|sinh|cosh|cot|sec|csc"
-    r"|log|ln|exp|alpha|beta|[gG]amma|[dD]elta|epsilon|eta|[tT]heta|kappa|[lL]ambda|mu|nu|[xX]i"
-    r"|rho|tau|zeta|[sS]igma|[pP]hi|[pP]si|chi|[oO]mega|ell|hbar)(?![a-zA-Z]))+"
+    r"(?!.*(?:!!|\\frac\{d[^{}]*\}\{d[a-z])|[a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()|! -]|\\sqrt\[\d+\]"
+    r"|(?<=[a-zA-Z])_(?:\w|\{[\w+-]+\})|\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)|sinh|cosh"
+    r"|cot|sec|csc|log|ln|exp|alpha|beta|[gG]amma|[dD]elta|epsilon|z?eta|[tT]heta|kappa|[lL]ambda"
+    r"|mu|nu|[xX]i|rho|tau|[sS]igma|[pP]hi|[pP]si|chi|[oO]mega|ell|hbar)(?![a-zA-Z]))+"
 )
 # Square brackets around a number or a sum group it, as in 2[3+4]; but [x] may be the floor of x.
 _GROUPING = re.compile(r"(?<!\\sqrt)\[([^\[\]a-zA-Z]*|[^\[\]]*[-+][^\[\]]*)\]")
@@ -91,11 +91,13 @@ def values(text: str) -> list[Expr]:
         constants = tree.free_symbols - {*letters}
         for trial in range(TRIALS if letters else 1):
             point = {symbol: _CONSTANTS[symbol.name] for symbol in constants}
-            for letter in letters:  # ±0.8 to ±36, a function of the letter and the trial alone
-                size = zlib.crc32(f"{trial} {letter.name}".encode()) % 1009 + 101
+            for letter in letters:  # a function of the letter and the trial alone
+                size = zlib.crc32(f"seed {trial}{letter.name}".encode()) % 1009 + 101
                 # Neighbours such as x and y are not negative at once: else √x√y is not √(xy).
                 negative = sum(map(ord, letter.name)) % half == trial - half
-                point[letter] = Rational(-size if negative else size, 127 >> trial % half)
+                # 0.05 to 36 or -3 to -36: else |x^2-1| is x^2-1, or |x+3| is x+3.
+                scale = -31 if negative else 127 >> trial if trial < half else 2047
+                point[letter] = Rational(size, scale)
             value = _evaluate(tree, point, bits)
             results.append(value if value.is_Rational else value.evalf(80))
     except MemoryError:

@@ -34,8 +34,7 @@ def test_dead_groups_get_exactly_zero(std, reward):
     # 0.1 is no binary fraction: no std may amplify the rounding error of the mean of seven.
     rewards = torch.tensor([[reward] * 7, [0, 1, 0, 0, 0, 0, 0]])
     advantage = group_advantages(rewards, std)
-    assert torch.equal(advantage[0], torch.zeros(7))
-    assert advantage[1, 1] > 0.5
+    assert torch.equal(advantage[0], torch.zeros(7)) and advantage[1, 1] > 0.5
     assert grpo.dead_groups(rewards).tolist() == [True, False]
 
 
@@ -118,8 +117,7 @@ def test_bf16_weights_give_float32_values_and_accurate_gradients_over_many_chunk
     gradients = torch.autograd.grad(logp.sum(), (hidden, weight))
     expected = torch.autograd.grad(exact_logp.sum(), exact)
     for gradient, x in zip(gradients, expected, strict=True):
-        assert gradient.dtype == torch.bfloat16
-        assert (gradient - x).norm() < 0.01 * x.norm()
+        assert gradient.dtype == torch.bfloat16 and (gradient - x).norm() < 0.01 * x.norm()
 
 
 class Largest(TorchDispatchMode):

@@ -101,8 +101,7 @@ def test_sampling_equals_a_naive_loop(tiny_family, prompts, family, temperature,
         assert rollouts.completion_ids[b] == ids
         assert rollouts.finished[b] == (ids[-1] in generator.stop_ids)
         assert rollouts.logps[b] == pytest.approx(logps, abs=2e-5)
-    assert set(rollouts.finished) == {False, True}
-    assert rollouts.prompt_ids == rows
+    assert set(rollouts.finished) == {False, True} and rollouts.prompt_ids == rows
 
 
 def test_a_row_draws_the_same_tokens_in_any_batch(generator, prompts):

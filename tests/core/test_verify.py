@@ -25,9 +25,9 @@ RIGHT = table(r"""
 50\%   0.5
 7   7 \text{ apples}   7\text{ km}^2   m+n=7
 2/3   0.666667   .666667   2:3
-5   \{5\}   \boldsymbol{5}   \color{red}{5}   5€   5 apples   5 cm^2   \text{5 cm}
+5   \{5\}   \boldsymbol{5}   \color{red}{5}   5€   5 apples   5 cm^2   \text{5 cm}   [ABC]=5
 5   5\ \text{kg} \cdot \text{m}/\text{s}^2   5\ \mathrm{m\,s^{-1}}   5\ \mathrm{m} \mathrm{s}^{-1}
-(-\infty,0) \cup (0,\infty)   \mathbb{R} \setminus \{0\}
+(-\infty,0) \cup (0,\infty)   \mathbb{R} \setminus \{0\}   ℝ - \{0\}
 \pm 4   4, -4
 (-\infty, 0) \cup (1, \infty)   x < 0 \text{ or } x > 1   (-inf, 0) \cup (1, infinity)
 \sqrt{8}   2\sqrt{2} \approx 2.83   2sqrt(2)   2*sqrt(2)
@@ -35,13 +35,13 @@ RIGHT = table(r"""
 x+y < 3   -2x-2y > -6
 x=3, y=4   y=4, x=3
 p=5,q=2;p=7,q=2   (7,2),(5,2)   p=7,q=2 \text{ or } p=5,q=2
-52_8   52   52_{8}   N=52_8
+52_8   52   52_{8}   N=52_8   (52)_8
 AB   B \cdot A
 1 \pm 12\pi   1 +/- 12pi   1+12*pi, 1-12pi
 no   No   \text{No.}   \[\text{no}\]
-864 \mbox{ inches}^2   864 square inches
-0.1\overline{6}   1/6
-\log_2 3   \log_{2}(3)   \frac{\ln 3}{\ln 2}
+864 \mbox{ inches}^2   864 square inches   864 sq in
+0.1\overline{6}   1/6   0.1\bar6
+\log_2 3   \log_{2}(3)   \frac{\ln 3}{\ln 2}   \ln 3/\ln 2
 1e-5   0.00001   10^{-5}   1 \times 10^{-5}   1E-5   10⁻⁵
 2e - 1   2e-1
 xy \gamma E_1   \gamma \cdot E_1 xy   yxE_1\gamma
@@ -72,16 +72,19 @@ e^2 - 1   -1 + exp(2)
 (\pm 3,0)   (3,0),(-3,0)
 \sqrt{xy}   \sqrt{x} \sqrt{y}
 \frac{1}{2}\begin{pmatrix} 2 \\ 4 \end{pmatrix}   \begin{pmatrix} 1 \\ 2 \end{pmatrix}
+x=k\pi   k\pi, k \in \mathbb{Z}   x = k\pi \text{ for all integers } k   k\pi \; (k \in \mathbb{Z})
+n \equiv 1 \pmod{4}   n \equiv 1 \mod 4   1 \pmod 4   n ≡ 1 \; (\mathrm{mod}\ 4)
+(1,1,1)   x=y=z=1   \Bigl(1,1,1\Bigr)
 """)
 WRONG = table(r"""
 5   5 \text{ or six}   1=2=5   5 > 4   x > 5   5.0000001   ?   {}   5 theta   a+b=6   2a+b=5
-5   5%%   5x/y   5 \text{ third}   5 hundred   5\text{b}   5,6   2a=10   x^{-1}=5
+5   5%%   5x/y   5 \text{ third}   5 hundred   5\text{b}   5,6   2a=10   x^{-1}=5   x=y=5   (5)_7
 30   5 6   \underline{5}6
 2,3   \{2,3\} \cup \{4\}
-x=5   2x+3=13
+x=5   2x+3=13   x=5, x \ge 7
 13   2x+3=13   12th   13^{th}+1   13^{t}
 x > 3   2x+1 > 7   x = x > 3
-10   10 \text{ k}   10 \text{ lakh}   10 twelfths   10 \text{ twentieth}
+10   10 \text{ k}   10 \text{ lakh}   10 twelfths   10 \text{ twentieth}   1.\overline{6}6
 -2   \begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix}
 x+y=3   A=x+y=3   0=0   x+y=3=4
 \emptyset   ,   \{\emptyset\}
@@ -127,7 +130,10 @@ y=3, x=2   (3,2)
 |x-9|   9-x   x-9
 \pm 1 \pm \sqrt{2}   1+\sqrt{2}, -1-\sqrt{2}
 2\mathbf{i}-3\mathbf{j}   2\mathbf{i}-3\mathbf{u}
-0.5   2^-0.5
+0.5   2^-0.5   0.5 \text{ repeating}
+n \equiv 1 \pmod{4}   n=1   1   n \equiv 1 \pmod 2   n \not\equiv 1 \pmod 4
+\ln(x \ln y)   \ln x \cdot \ln y
+|x^2-1|   x^2-1   1-x^2   |x|^2-1
 """)
 NUMBERS = fuzz_verifier.draw_numbers(random.Random(0))
 TEMPLATES = [(RIGHT, gold, answer) for gold, right, _ in fuzz_verifier.cases() for answer in right]
@@ -191,8 +197,7 @@ HOSTILE += [("x+7", left * 12 + "x" + right * 12) for left, right in ("()", "{}"
 @pytest.mark.parametrize(("gold", "answer"), HOSTILE)
 def test_hostile_answers_are_wrong_before_they_take_long(gold, answer):
     start = time.process_time()
-    assert not verify.compare(gold, answer)
-    assert time.process_time() - start < 1.5
+    assert not verify.compare(gold, answer) and time.process_time() - start < 1.5
 
 
 def reward_file(folder: Path, body: str) -> str:
