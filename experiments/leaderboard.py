@@ -301,7 +301,7 @@ def main(argv=None) -> int:
                 base = f"0:{json.loads(file.read_text())['validation']['all']['greedy']:.2%}"[:-1]
                 if {curve.split()[0] for curve in done.curve[done.task == task]} - {base}:
                     differs = "the base model differs from its CSV's, maybe by the processor"
-                    raise InputError(f"{task}: {differs}; give --csv and --out of your own")
+                    raise InputError(f"{task}: {differs}: run --tasks demo, or give a new --csv")
         end = time.time() + 60 * args.minutes
         with ThreadPoolExecutor(args.jobs) as pool:
             passed = [*pool.map(partial(run_one, out, args.csv, end), jobs)]
