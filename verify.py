@@ -36,6 +36,7 @@ from plumbing.grading.values import TRIALS, equal_values, is_arithmetic, is_roun
 from plumbing.grading.workers import WorkerPool, serve
 
 _POSSIBLE_FLOOR = re.compile(r"(?<!\\sqrt)\[[^\]]*[a-zA-Z]")  # [x] in a gold
+_FUNCTION = re.compile(rf"\\{FUNCTION}")
 MIN_GOLDS = 16  # if none of so many earns 1, the custom reward expects another format
 MAX_ANSWER = 2000  # characters; longer boxes are not parsed (status too_long)
 STATUSES = ("correct", "wrong", "no_box", "too_long", "timeout", "memory", "crash")
@@ -86,7 +87,7 @@ def _equal_term(gold: str, answer: str) -> bool:
     gold_values, answer_values = values(gold), values(answer)
     if not gold_values or len(gold_values) != len(answer_values):
         return gold == answer and bool(re.match(r"[a-zA-Z]\([\w,]+\)$", gold))  # f(2)
-    if re.search(rf"\\{FUNCTION}", answer) and not re.search(rf"\\{FUNCTION}", gold):
+    if _FUNCTION.search(answer) and not _FUNCTION.search(gold):
         return False  # log_2(8) repeats the question; it does not answer 3
     decimal, exact = sorted((gold, answer), key=lambda text: "." not in text)
     if "." not in exact and is_rounded(exact, decimal, min_places=6):

@@ -298,7 +298,7 @@ def main(argv=None) -> int:
                 file = folder(out, task) / "statistics.json"
                 if not file.exists():
                     toy_task.make(TASKS[task], file.parent, 0)
-                base = f"0:{json.loads(file.read_text())['validation']['all']['greedy']:.2%}"[:-1]
+                base = f"0:{100 * json.loads(file.read_text())['validation']['all']['greedy']:.2f}"
                 if {curve.split()[0] for curve in done.curve[done.task == task]} - {base}:
                     differs = "the base model differs from its CSV's, maybe by the processor"
                     raise InputError(f"{task}: {differs}: run --tasks demo, or give a new --csv")
