@@ -107,11 +107,8 @@ def test_dotted_names_of_the_code_resolve(page):
             resolve_name(name)
 
 
-def test_readme_is_one_page_and_docs_stay_short():
+def test_readme_is_one_page():
     assert len(PAGES["README.md"].splitlines()) <= 150
-    words = {page: len(text.split()) for page, text in PAGES.items()}
-    assert words["README.md"] <= 1_700
-    assert sum(words.values()) <= 18_000 and words["docs/results.md"] <= 4_000
 
 
 def test_readme_prints_the_example_sampler_word_for_word():

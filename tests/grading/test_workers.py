@@ -1,4 +1,4 @@
-"""plumbing/grading/workers.py: causes of death, limits, attempts and replacements of workers."""
+"""grading/workers.py: causes of death, limits, attempts and replacements of workers."""
 
 import os
 import signal
@@ -8,16 +8,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from plumbing.errors import InputError
-from plumbing.grading.workers import WorkerPool
+from grading.workers import PreparationError, WorkerPool
 from tests.helpers.models import ROOT
 
 # A worker that executes the code in a job. A job may use 0.2 s of CPU time and 2^27 bytes.
 PROGRAM = f"""
 import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from plumbing.errors import InputError
-from plumbing.grading.workers import serve
+from grading.workers import PreparationError
+from grading.workers import serve
 def prepare():
     PREPARE
     return lambda code: exec(code) or "done"
@@ -104,5 +103,5 @@ def test_a_pool_that_cannot_start_is_an_error():
         WorkerPool([], 0, 1.0)
     with pytest.raises(RuntimeError, match="a worker did not start: exit status 7"):
         running(1, prepare="sys.exit(7)").__enter__()
-    with pytest.raises(InputError, match=r"\A--flag x: must be y\Z"):
-        running(1, prepare=r"raise InputError('--flag x:\nmust be y')").__enter__()
+    with pytest.raises(PreparationError, match=r"\A--flag x: must be y\Z"):
+        running(1, prepare=r"raise ValueError('--flag x:\nmust be y')").__enter__()

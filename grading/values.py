@@ -8,7 +8,7 @@ from collections import Counter
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy import E, Expr, I, Pow, Rational, binomial, factorial
 
-from plumbing.grading.structure import is_bounded
+from grading.structure import is_bounded
 
 MAX_BITS = 1 << 18  # of all numbers in an evaluation
 MAX_OPERATIONS = 20  # of an irrational value before it is rounded

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from plumbing.errors import InputError
-
 MAX_TIMEOUTS = 4  # second attempts in a call that may time out; then the machine is not the cause
 START_SECONDS = 600  # a worker that takes longer to start, from a slow disk, is an error
 MAX_KILLED = 5  # workers in a row that may be killed from outside while they start
@@ -26,10 +24,15 @@ DEATHS = {-signal.SIGPROF: "timeout", -signal.SIGABRT: "memory"}
 CAUSES = {*DEATHS.values(), "crash"}
 
 
+class PreparationError(ValueError):
+    """prepare() raised a ValueError in a worker; the message is the same."""
+
+
 def serve(prepare: Callable, warm_up: Callable, cpu_seconds: float, memory_bytes: int) -> None:
     """Run a worker: reply to each job with prepare()(**job) until the parent closes the pipe or
-    dies. prepare()'s InputError is raised in the parent. warm_up() is called when the worker is
-    ready, so that start() need not wait for it. Their memory and time do not count."""
+    dies. A ValueError of prepare() is raised in the parent as PreparationError. warm_up() is called
+    when the worker is ready, so that start() need not wait for it. The memory and time of both do
+    not count."""
     # Slurm sends SIGTERM to every process of a step, while ranks still grade before they save.
     signal.signal(signal.SIGTERM, lambda *_: None)
     jobs, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
@@ -41,9 +44,9 @@ def serve(prepare: Callable, warm_up: Callable, cpu_seconds: float, memory_bytes
 
     try:
         function = prepare()
-    except InputError as error:
+    except ValueError as error:
         send(str(error))
-        sys.exit(InputError.status)
+        sys.exit(2)
     send("ready")
     warm_up()
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -93,8 +96,8 @@ class WorkerPool:
         self.killed = 0  # workers in a row that were killed while they started
 
     def start(self) -> None:
-        """Wait until all workers are ready, including replacements of dead ones. Raises InputError
-        if prepare() raises it in a worker, RuntimeError if a worker cannot start."""
+        """Wait until all workers are ready, including replacements of dead ones. Raises
+        PreparationError if prepare() fails in a worker, RuntimeError if a worker cannot start."""
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
             while len(self.workers) < self.size:
@@ -179,5 +182,5 @@ class WorkerPool:
             elif line == b"ready\n":
                 worker.ready, self.killed = True, 0
             else:
-                raise InputError(line.decode().strip())
+                raise PreparationError(line.decode().strip())
         return ended

@@ -1,12 +1,12 @@
-"""plumbing/grading/: the examples of the spelling rules; exact and approximate values."""
+"""grading/: the examples of the spelling rules; exact and approximate values."""
 
 import re
 
 import pytest
 from sympy import Rational, sqrt
 
-from plumbing.grading.spelling import AFTER_UNITS, BEFORE_UNITS
-from plumbing.grading.values import equal_values, is_rounded, values
+from grading.spelling import AFTER_UNITS, BEFORE_UNITS
+from grading.values import equal_values, is_rounded, values
 
 
 @pytest.mark.parametrize(("example", "rule"), (BEFORE_UNITS | AFTER_UNITS).items())

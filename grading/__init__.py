@@ -1,0 +1,1 @@
+"""Compare answers to mathematical problems, in worker processes that can be killed."""
