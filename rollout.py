@@ -16,8 +16,18 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 import grpo
 from plumbing.batches import Batch, collate, pack, pad
-from plumbing.decoding import Recorder, SlotCache, attention_for, fuse_norms, fusions, varlen_works
-from plumbing.models import check_directory, load, trial
+from plumbing.decoding import (
+    Recorder,
+    SlotCache,
+    attention_for,
+    check_finite,
+    fuse_norms,
+    fusions,
+    varlen_works,
+)
+from plumbing.errors import InputError, first_lines
+from plumbing.models import Card, check_directory, check_words, load, suffix_length, trial, write
+from plumbing.problems import Problems
 from sampler import Outcomes
 
 # App. M. Line breaks that only fit the page's width are removed.
@@ -100,6 +110,9 @@ class PromptEncoder:
 
     def __init__(self, config, tokenizer):
         self.config, self.tokenizer = config, tokenizer
+        self.special_tokens = not config.chat_template  # a template has its own
+        # A prompt that ends in an end token would have no continuation.
+        self.left_off = suffix_length(tokenizer) if self.special_tokens else 0
 
     def text(self, question: str) -> str:
         """Return the prompt as text."""
@@ -112,9 +125,22 @@ class PromptEncoder:
         return apply(messages, tokenize=False, add_generation_prompt=True)
 
     def __call__(self, question: str) -> list[int]:
-        """Return the prompt as token ids; a chat template adds its own special tokens."""
-        text = self.text(question)
-        return self.tokenizer(text, add_special_tokens=not self.config.chat_template).input_ids
+        """Return the prompt as token ids, with special tokens before the text only. Raises
+        InputError, with the question, if the chat template or the tokenizer fails."""
+        try:
+            text = self.text(question)
+            ids = self.tokenizer(text, add_special_tokens=self.special_tokens).input_ids
+        except Exception as error:  # a chat template is a program
+            reason = f"{type(error).__name__}: {first_lines(error)}"
+            message = f"model {self.config.model!r} cannot make a prompt of {question!r:.80}"
+            raise InputError(f"{message}: {reason}") from error
+        return ids[: len(ids) - self.left_off]
+
+    def check(self, problems: Problems, n: int = 200) -> None:
+        """Raise ValueError unless the first n problems become prompts that keep their words."""
+        for question in map(problems.question, range(min(n, len(problems)))):
+            self(question)
+            check_words(self.config.model, self.tokenizer, question)
 
 
 # Generation
@@ -134,7 +160,8 @@ class Generator:
         eos = self.checkpoint_settings.eos_token_id  # None, an int or a list
         eos = eos if isinstance(eos, list) else [eos]
         # The tokens that end a completion: the checkpoint's and the tokenizer's.
-        self.stop_ids = sorted({*eos, tokenizer.eos_token_id} - {None})
+        ids = {*eos, tokenizer.eos_token_id} - {None}
+        self.stop_ids = sorted(i for i in ids if 0 <= i < lm.config.vocab_size)
 
     @classmethod
     def load(cls, name: str, device: torch.device, tokenizer) -> "Generator":
@@ -153,6 +180,10 @@ class Generator:
             copy.copy_(weight)
         for module in sharded:
             module.reshard()
+        if (
+            self.lm.device.type == "cuda"
+        ):  # else the next part of the step is charged for the update
+            torch.cuda.synchronize()
 
     @torch.inference_mode()
     def generate(
@@ -168,7 +199,8 @@ class Generator:
 
         temperature 0 is greedy. Rows x (longest prompt + max_new_tokens) of a micro-batch are at
         most `max_batch_tokens`, which bounds its key-value cache. Row b has its own random stream,
-        (seed, first_row + b): but for rounding, no micro-batch or rank changes its tokens."""
+        (seed, first_row + b): but for rounding, no micro-batch or rank changes its tokens. Raises
+        NonFiniteError if a token was drawn from logits that are not finite."""
         B, device, pad_id = len(prompts), self.lm.device, self.tokenizer.pad_token_id
         # Every setting is named: any other comes from the checkpoint (top-k 50, ...).
         sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}
@@ -202,19 +234,20 @@ class Generator:
                     record=self.record,
                     varlen=self.varlen,
                 )
+            check_finite(logp_B_T)
             for b, ids, logp_T in zip(rows, tokens_B_T.tolist(), logp_B_T.tolist(), strict=True):
                 end = next((t + 1 for t, token in enumerate(ids) if token in self.stop_ids), None)
                 completions[b], finished[b] = ids[:end], end is not None
                 logps[b] = logp_T[:end] if temperature > 0 else []
         return Rollouts(prompts, completions, finished, logps)
 
-    def export(self, folder: Path) -> None:
-        """Write a Hugging Face directory, with the generation settings of the checkpoint."""
+    def export(self, folder: Path, card: Card | None = None) -> None:
+        """Write a Hugging Face directory, with the checkpoint's generation settings and all tokens
+        at which training stops. card: writes the model card, if any."""
         self.lm.save_pretrained(folder)
-        # As text, because some versions of save_pretrained reject contradictory settings.
-        settings = self.checkpoint_settings.to_json_string()
-        (folder / "generation_config.json").write_text(settings)
-        self.tokenizer.save_pretrained(folder)
+        write(folder, self.lm.config, self.tokenizer, self.checkpoint_settings, self.stop_ids)
+        if card:
+            card.write(folder, "student")
 
 
 def sample_tokens(
@@ -264,6 +297,7 @@ def sample_tokens(
             cumulative = logp.exp().cumsum(dim=-1)
             cumulative /= cumulative[:, -1:].clone()  # ends at exactly 1, above any uniform number
             drawn = torch.searchsorted(cumulative, uniform_B_T[rows, t, None], right=True)
+            drawn.clamp_(max=logp.shape[1] - 1)  # of NaN it is V: an error that stops a GPU
         else:
             drawn = logp.argmax(dim=-1, keepdim=True)
         tokens_B_T[rows, t], logp_B_T[rows, t] = drawn[:, 0], logp.gather(1, drawn)[:, 0]
@@ -301,9 +335,11 @@ class Policy(nn.Module):
         self.lm = lm
 
     @classmethod
-    def load(cls, name: str, device: torch.device) -> "Policy":
-        """Load a model directory or hub id, in float32."""
-        return cls(load(AutoModelForCausalLM, name, torch.float32, attention_for(device), device))
+    def load(cls, name: str, device: torch.device, trained: bool = True) -> "Policy":
+        """Load a model directory or hub id, in float32; if it is not trained, as it computes."""
+        dtype = torch.float32 if trained or device.type == "cpu" else torch.bfloat16
+        lm = load(AutoModelForCausalLM, name, dtype, attention_for(device), device)
+        return cls(lm.requires_grad_(trained))
 
     @property
     def packed(self) -> bool:

@@ -27,7 +27,7 @@ from plumbing.decoding import fuse_norms
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.files import plain
 from plumbing.metrics import Stopwatch
-from plumbing.models import check_directory, checksum, load, trial, unsharded
+from plumbing.models import Card, check_directory, checksum, load, trial, unsharded, write
 from sampler import Outcomes, Sampler, Selections, utility_target
 
 TIMES = ("teacher_learn_s", "teacher_predict_s")
@@ -107,7 +107,8 @@ def check_teacher(name: str, tokens: int, mode: str = "full") -> None:
     backbone, tokenizer = check_directory(name, tokens, AutoModel, "sdpa", unused=("pooler.",))
     ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
     with trial(name, "cannot be a teacher's backbone"), torch.no_grad():
-        UtilityModel(backbone, mode)(ids_B_T, torch.ones_like(ids_B_T))
+        if not UtilityModel(backbone, mode)(ids_B_T, torch.ones_like(ids_B_T))[0].isfinite():
+            raise ValueError("its embeddings are not finite")
 
 
 class ShardedAdamW(torch.optim.AdamW):
@@ -126,6 +127,7 @@ class Teacher:
 
     def __init__(self, config, device: torch.device, shard: Callable, group=None):
         self.config, self.device, self.group = config, device, group
+        self.card = Card(config)
         self.tokenizer = AutoTokenizer.from_pretrained(config.teacher_model)
         self.rank, self.ranks = 0, 1
         if group:
@@ -269,8 +271,8 @@ class Teacher:
         self.last_loss = state["last_loss"]
 
     def export(self, folder: Path) -> None:
-        """Write backbone/ (a Hugging Face directory, LoRA merged) and head.safetensors in `folder`.
-        A collective; the first teacher rank writes."""
+        """Write backbone/ (a Hugging Face directory, LoRA merged), head.safetensors and the model
+        card in `folder`. A collective; the first teacher rank writes."""
         state = self.model.state_dict().items()
         weights = {name: unsharded(tensor).cpu().contiguous() for name, tensor in state}
         if self.rank:
@@ -283,12 +285,13 @@ class Teacher:
                     weights[f"{stem}.bias"] = weights.pop(f"{stem}.base.bias")
         head = {name: weights.pop(name) for name in ("head.weight", "head.bias")}
         backbone = {name.removeprefix("backbone."): weight for name, weight in weights.items()}
+        config = self.model.backbone.config
+        config.architectures = [type(self.model.backbone).__name__]
+        write(folder / "backbone", config, self.tokenizer)
         # Not the model's save_pretrained, which writes on global rank 0 only: that is a student.
-        (folder / "backbone").mkdir(parents=True, exist_ok=True)
         save_file(backbone, folder / "backbone" / "model.safetensors", metadata={"format": "pt"})
-        self.model.backbone.config.save_pretrained(folder / "backbone")
-        self.tokenizer.save_pretrained(folder / "backbone")
         save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
+        self.card.write(folder, "teacher")
 
 
 class Prefetching:

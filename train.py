@@ -36,7 +36,7 @@ from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.metrics import Stopwatch, evaluate
-from plumbing.models import checksum, recompute_activations, trial, unsharded
+from plumbing.models import Card, checksum, recompute_activations, unsharded
 from plumbing.problems import Problems, check_data
 from plumbing.progress import Console
 from plumbing.run_dir import RunDir
@@ -154,16 +154,15 @@ class Student:
         self.encode = PromptEncoder(c, self.tokenizer)
         self.policy = Policy.load(c.model, layout.device)
         self.generator = Generator.load(c.model, layout.device, self.tokenizer)
-        self.reference = Policy.load(c.model, layout.device) if c.kl_coef else None
-        if self.reference:
-            layout.shard(self.reference.requires_grad_(False))
+        self.reference = Policy.load(c.model, layout.device, trained=False) if c.kl_coef else None
         if c.activation_checkpointing:
             recompute_activations(self.policy.lm)
         layout.shard(self.policy)
         settings = {"lr": c.learning_rate, "weight_decay": 0.0, "fused": True}
         self.optimizer = torch.optim.AdamW(self.policy.parameters(), **settings)
         weights = partial(checksum, self.generator.lm)
-        self.learner = Learner(self.policy, self.optimizer, weights, self.generator.export)
+        export = partial(self.generator.export, card=Card(c))
+        self.learner = Learner(self.policy, self.optimizer, weights, export)
 
     def rollout(
         self, problems: Problems, index_B: list[int], temperature: float, stream, watch: Stopwatch
@@ -363,11 +362,11 @@ def check(config: Config, run: RunDir) -> int:
     check_model(c.model, c.max_prompt_tokens + c.max_completion_tokens)
     if cls.uses_teacher:
         check_teacher(c.teacher_model, c.max_prompt_tokens, c.teacher_mode)
-    with trial(c.model, "cannot make a prompt"):  # a chat template is a program
-        empty = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))("")
-    if len(empty) >= c.max_prompt_tokens:
-        raise ValueError(f"--max_prompt_tokens {c.max_prompt_tokens}: must be above {len(empty)}")
+    encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
+    if (empty := len(encode(""))) >= c.max_prompt_tokens:
+        raise ValueError(f"--max_prompt_tokens {c.max_prompt_tokens}: must be above {empty}")
     check_data(c, c.prompts_per_step * (c.candidates if issubclass(cls, Pooled) else 1))
+    encode.check(Problems(c.val_data))
     return run.open()
 
 

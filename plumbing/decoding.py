@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from types import MethodType
 from unittest.mock import patch
@@ -14,7 +14,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.utils import is_flash_attn_2_available
 
-from plumbing.errors import first_lines
+from plumbing.errors import NonFiniteError, first_lines
 
 
 class SlotCache(Cache):
@@ -80,6 +80,16 @@ def sequences(first_B: torch.Tensor, H_kv: int, S: int) -> tuple[torch.Tensor, t
     return query_start, start
 
 
+def check_finite(logp_B_T: torch.Tensor) -> None:
+    """Raise NonFiniteError if logits were not finite: then the log-probs of the tokens are not."""
+    damaged_B_T = ~logp_B_T.isfinite()
+    if damaged_B_T.any():
+        row, token = damaged_B_T.nonzero()[0].tolist()
+        where = f"completion token {token} of row {row} of a micro-batch"
+        cause = "an update diverged, or the model's numbers are too large for its dtype"
+        raise NonFiniteError(f"the model's logits are not finite ({where}): {cause}")
+
+
 class Recorder:
     """Recorder of a model's decoding steps as CUDA graphs, in one memory pool."""
 
@@ -106,6 +116,10 @@ class Recorder:
                 finally:
                     graph.capture_end()
             except RuntimeError as error:
+                # PyTorch before 2.13 leaves the allocator as during a capture, in which it does not
+                # free its cache and try again when memory runs out. Later versions raise here.
+                with suppress(RuntimeError):
+                    torch._C._cuda_endAllocateToPool(self.stream.device_index, self.pool)
                 self.error = first_lines(error.__context__ or error)
                 reason = f"a decoding step cannot be a CUDA graph ({self.error})"
                 print(f"note: {reason}: generation is slower", flush=True)

@@ -1,0 +1,95 @@
+"""The exported directory: the files that other programs read, and what they make of them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from plumbing.models import Card
+from rollout import Generator, Policy
+from tests.helpers.files import change
+from tests.helpers.models import save_tiny_model
+from tests.helpers.read_model import read_model
+from tests.helpers.ranks import parse
+
+CPU = torch.device("cpu")
+LLAMA_3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "high_freq_factor": 4.0}
+LLAMA_3 |= {"low_freq_factor": 1.0, "original_max_position_embeddings": 64}
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.5] * 3, "long_factor": [4.0] * 3}
+LONGROPE |= {"original_max_position_embeddings": 64, "rope_theta": 2e4}
+LONGROPE |= {"partial_rotary_factor": 0.75}
+GEMMA_3 = {"rope_type": "linear", "rope_theta": 2e6, "factor": 8.0}
+GEMMA_3 = {
+    "full_attention": GEMMA_3,
+    "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+}
+FAMILIES = {  # with rotary settings that are no version's default
+    "qwen2": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    "qwen3": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1e6,
+            "factor": 4.0,
+            "original_max_position_embeddings": 1024,
+        }
+    },
+    "llama": {"rope_parameters": LLAMA_3},
+    "olmo2": {"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0}},
+    "phi3": {"original_max_position_embeddings": 64, "rope_parameters": LONGROPE},
+    "gemma3_text": {
+        "head_dim": 8,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": GEMMA_3,
+    },
+    "gpt2": {},
+}
+
+
+def export(folder: Path, target: Path, card: Card | None = None) -> Path:
+    """Load a model directory as a run does, and export it."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    Generator.load(str(folder), CPU, tokenizer).export(target, card)
+    return target
+
+
+def settings(folder: Path, name: str) -> dict:
+    return json.loads((folder / name).read_text(encoding="utf-8"))
+
+
+def own_head(folder: Path) -> torch.Tensor:
+    """Give a model that says "tied" a head of its own; return the head."""
+    weights = load_file(folder / "model.safetensors")
+    head = torch.randn_like(weights["model.embed_tokens.weight"])
+    save_file(weights | {"lm_head.weight": head}, folder / "model.safetensors", {"format": "pt"})
+    assert settings(folder, "config.json")["tie_word_embeddings"]
+    return head
+
+
+@pytest.mark.hour
+@pytest.mark.timeout(600)
+def test_transformers_4_reads_the_exported_directory_as_this_version_does(tmp_path):
+    """TRANSFORMERS_4 names a Python that has it (docs/contributing.md). REAL_MODEL: one more model."""
+    if not (python := os.environ.get("TRANSFORMERS_4")):
+        pytest.skip("set TRANSFORMERS_4 to a Python with torch and transformers 4.57.1")
+    folders = [save_tiny_model(tmp_path / name, name, **s) for name, s in FAMILIES.items()]
+    folders.append(save_tiny_model(tmp_path / "own_head", "qwen3"))
+    own_head(folders[-1])
+    folders += [Path(name) for name in os.environ.get("REAL_MODEL", "").split()]
+    exported = [str(export(folder, tmp_path / "out" / folder.name)) for folder in folders]
+    prompt = "What is 12 + 34? Answer:"
+    file = tmp_path / "read.json"
+    command = [python, read_model.__code__.co_filename, file, prompt, *exported]
+    subprocess.run(command, check=True)
+    for folder, theirs in zip(exported, json.loads(file.read_text()), strict=True):
+        ours = read_model(folder, prompt)
+        assert theirs["prompt"] == ours["prompt"], folder
+        assert theirs["tokens"] == ours["tokens"], folder
+        logits = [torch.tensor(read["logits"]) for read in (theirs, ours)]
+        torch.testing.assert_close(*logits, rtol=1e-5, atol=1e-5)
