@@ -29,7 +29,7 @@ from pathlib import Path
 import math_verify
 
 from plumbing import plugins
-from plumbing.errors import InputError, first_lines
+from plumbing.errors import InputError, first_lines, survive_lost_output
 from plumbing.grading.spelling import FUNCTION, canonicalize
 from plumbing.grading.structure import FLIP, is_bounded, split, structure_of
 from plumbing.grading.values import TRIALS, equal_values, is_arithmetic, is_rounded, values
@@ -306,5 +306,6 @@ def check_gold(gold: str) -> bool:
 if __name__ == "__main__":
     if len(sys.argv) != 5 or sys.argv[1] != "--worker":
         sys.exit("verify.py: not a command; use `from verify import Verifier`")
+    survive_lost_output()  # a custom reward may print
     _, _, seconds, memory, reward = sys.argv
     serve(lambda: _prepare(reward), lambda: reward or _warm_up(), float(seconds), int(memory))
