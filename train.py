@@ -142,7 +142,7 @@ PRESETS: dict[str, str] = {
 
 def parse(argv: list[str] | None = None) -> Config:
     """Parse flags, which override the preset, which overrides the defaults. Raises ValueError."""
-    return command_line.parse(Config, PRESETS, find_sampler, argv, __doc__.partition("\n")[0])
+    return command_line.parse(Config, PRESETS, find_sampler, argv, __doc__)
 
 
 class Student:
@@ -298,14 +298,14 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
     if start:  # the generator has the initial weights already
         student.generator.refresh(student.policy)
     console = Console(run, start, student, len(problems), len(val_problems))
-    shutdown.stop_at_sigterm(layout)
+    shutdown.stop_at_signals(layout)
     for step in range(start, c.steps + 1):
         if step > start:
             metrics = train_step(step, student, sampler, problems, run.log_outcomes)
             run.log("metrics", [metrics])
             console.update(metrics)
         if run.evaluation_pending(step):
-            evaluation = evaluate(student.rollout, student.encode, val_problems, run, step)
+            evaluation = evaluate(student.rollout, student.encode, val_problems, run, step, console)
             run.finish_evaluation(step, evaluation)
         stop = shutdown.stop_requested(layout)
         finished = step == c.steps and not stop
@@ -328,7 +328,7 @@ def run_teacher(config: Config, layout: Layout, run: RunDir, start: int) -> bool
     sampler = build_sampler(config, layout, Problems(config.train_data))
     learners = {"teacher": sampler.teacher.learner}
     run.load(start, learners, sampler)
-    shutdown.stop_at_sigterm(layout)
+    shutdown.stop_at_signals(layout)
     finished = serve(sampler, Channel(layout), partial(run.save, learners=learners))
     if finished:
         run.export(learners)
@@ -382,7 +382,7 @@ def main(argv: list[str] | None = None) -> int:
             verifier = Verifier(workers=config.verify_workers, reward=config.reward)
             if not layout.is_teacher:  # workers must start before CUDA and the process groups exist
                 verifier = stack.enter_context(verifier)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             return shutdown.reject(error)
 
         def body() -> int:

@@ -37,6 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import train
 from benchmarks.step import DEMO_MODEL, configure, measured_steps, parser, provenance
+from plumbing.command_line import file_path
 from plumbing.distributed.layout import Layout
 from plumbing.errors import print_error
 from rollout import Generator
@@ -251,7 +252,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the parts. Returns the exit status."""
     parser = analysis.parser(__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, "all"], default="all", help="[all]")
-    parser.add_argument("--out", type=Path, default=Path("runs/gpu_check"), help="[%(default)s]")
+    out = {"type": file_path, "default": Path("runs/gpu_check")}
+    parser.add_argument("--out", **out, help="[%(default)s]")
     parser.add_argument("--dry", action="store_true", help="tiny sizes, on a CPU")
     args = parser.parse_args(argv)
     os.environ |= {"HF_HUB_OFFLINE": "1"} | ({"CUDA_VISIBLE_DEVICES": ""} if args.dry else {})

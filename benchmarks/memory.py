@@ -21,7 +21,7 @@ import torch.distributed as dist
 import train
 from benchmarks.roofline import HUB, Shape, model_config
 from benchmarks.step import command, peak_gib, save_random_model
-from plumbing.command_line import Parser, count, number
+from plumbing.command_line import Parser, count, first_line, number
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError
 from rollout import Rollouts
@@ -239,7 +239,7 @@ def memory_table(runs: list[Run], cards: list[float]) -> str:
 @command
 def main(argv: list[str] | None = None) -> None:
     """Print the tables."""
-    parser = Parser(description=__doc__.splitlines()[0], epilog="Other flags are train.py's.")
+    parser = Parser(description=first_line(__doc__), epilog="Other flags are train.py's.")
     gib, add = number(float, 1, 1e4), parser.add_argument
     add("--ranks", type=count, default=None, help="processes of the job [1; of presets 8, 1]")
     add("--card", type=gib, default=None, help="memory of one GPU, GiB")

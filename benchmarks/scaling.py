@@ -16,7 +16,7 @@ import numpy as np
 import train
 from benchmarks.roofline import Machine, Shape, attended_keys, floors, model_config
 from benchmarks.step import command
-from plumbing.command_line import Parser, add_fields, count, fraction, number, opt
+from plumbing.command_line import Parser, add_fields, count, first_line, fraction, number, opt
 from scripts.analysis import table
 
 positive = number(float, 1e-3)
@@ -85,7 +85,7 @@ def step_seconds(student: Shape, teacher: Shape, c, cards: int, a: Assumptions) 
 @command
 def main(argv: list[str] | None = None) -> None:
     """Print both tables."""
-    parser = Parser(description=__doc__.splitlines()[0])
+    parser = Parser(description=first_line(__doc__))
     add_fields(parser, Assumptions)
     a = Assumptions(**vars(parser.parse_args(argv)))
     paper = train.parse(["--preset", "qwen2.5-1.5b"])

@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
 from benchmarks.roofline import HUB, SHAPES, Machine, Shape, floors, model_config
-from plumbing.command_line import Parser, count, fraction, natural
+from plumbing.command_line import Parser, count, first_line, fraction, natural
 from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process, reject
@@ -223,7 +223,7 @@ def command(function: Callable) -> Callable:
 
 def parser(doc: str) -> Parser:
     """A command line with the flags of both timing commands."""
-    flags = Parser(description=doc.splitlines()[0], epilog="Other flags are train.py's.")
+    flags = Parser(description=first_line(doc), epilog="Other flags are train.py's.")
     add = flags.add_argument
     add("--shape", default="demo", help=f"demo, {', '.join(SHAPES)}, or a model [demo]")
     add("--question_tokens", type=count, default=100, help="mean of made-up problems [100]")

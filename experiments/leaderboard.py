@@ -28,7 +28,7 @@ from scipy import stats
 
 from experiments import toy_task
 from experiments.toy_task import MASTERED, OUT, REACH, Task
-from plumbing.command_line import count, natural
+from plumbing.command_line import count, file_path, natural
 from plumbing.errors import InputError
 from sampler import find_sampler
 from scripts import analysis, plot
@@ -268,8 +268,9 @@ def main(argv=None) -> int:
     add("--seeds", type=count, default=12, help="at most so many for a task (%(default)s)")
     add("--first_seed", type=natural, default=20, help="of those that are run (%(default)s)")
     add("--against", default="uniform", help="sampler to compare with (%(default)s)")
-    add("--out", type=Path, default=Path("runs/leaderboard"), help="folder of runs (%(default)s)")
-    add("--csv", type=Path, default=CSV, help="scores, read and appended to (%(default)s)")
+    out = {"type": file_path, "default": Path("runs/leaderboard")}
+    add("--out", **out, help="folder of runs (%(default)s)")
+    add("--csv", type=file_path, default=CSV, help="scores, read and appended to (%(default)s)")
     add("--jobs", type=count, default=2, help="runs at a time, one thread each (%(default)s)")
     add("--minutes", type=float, default=600, help="start no run after (%(default)s); 0: report")
     args = parser.parse_args(argv)

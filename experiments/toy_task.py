@@ -26,6 +26,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from tqdm import trange
 from transformers import Olmo2Config, Olmo2ForCausalLM, PreTrainedTokenizerFast
 
+from plumbing.command_line import file_path
 from plumbing.files import write_atomic, write_lines
 from scripts import analysis
 from verify import extract_boxed
@@ -266,7 +267,7 @@ def main():
     """Make the folder, then print the table of statistics."""
     parser = analysis.parser(__doc__)
     add = parser.add_argument
-    add("--out", type=Path, default=Path("demo"), help="folder to write (%(default)s)")
+    add("--out", type=file_path, default=Path("demo"), help="folder to write (%(default)s)")
     add("--seed", type=int, default=0, help="of rates, problems and training (%(default)s)")
     args = parser.parse_args()
     torch.set_num_threads(1)  # sums in one order, whatever the machine's cores

@@ -12,7 +12,9 @@ import resource
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +54,7 @@ def serve(prepare: Callable, warm_up: Callable, cpu_seconds: float, memory_bytes
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used_bytes + memory_bytes, used_bytes + memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.write(replies, json.dumps(loaded_code()).encode() + b"\n")
     for line in jobs:
         # CPU time, so that the load of the machine changes no verdict.
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
@@ -64,18 +67,34 @@ def serve(prepare: Callable, warm_up: Callable, cpu_seconds: float, memory_bytes
         send(reply)
 
 
+def loaded_code() -> dict[str, int]:
+    """Return the CRC-32 of each source file that this process has loaded, by its path, apart from
+    Python's library and installed packages."""
+    library, packages = sysconfig.get_paths()["stdlib"], {"site-packages", "dist-packages"}
+    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    paths = [Path(file) for file in sorted(files) if not file.startswith(library)]
+    own = [path for path in paths if path.suffix == ".py" and packages.isdisjoint(path.parts)]
+    return {str(path.resolve()): zlib.crc32(path.read_bytes()) for path in own if path.exists()}
+
+
+class WorkerError(RuntimeError, OSError):
+    """A worker cannot start, or has loaded other code than the first one."""
+
+
 @dataclass(eq=False)
 class Worker:
-    """A process that must send a line before `deadline`: "ready", or the reply to `job`."""
+    """A process that must send a line before `deadline`: "ready", then the code that it has loaded
+    (it is `warm`), then the reply to `job`."""
 
     process: subprocess.Popen
     deadline: float
     ready: bool = False
+    warm: bool = False
     job: int | None = None
 
     @property
     def idle(self) -> bool:
-        return self.ready and self.job is None
+        return self.warm and self.job is None
 
     def kill(self) -> int:
         """Kill the process, if it still runs, and its children; return its exit status."""
@@ -94,6 +113,7 @@ class WorkerPool:
         self.command, self.size, self.wall_seconds = command, size, wall_seconds
         self.workers: list[Worker] = []
         self.killed = 0  # workers in a row that were killed while they started
+        self.code: dict[str, int] = {}  # that the first worker has loaded
 
     def start(self) -> None:
         """Wait until all workers are ready, including replacements of dead ones. Raises
@@ -127,6 +147,8 @@ class WorkerPool:
                 if replies[job] != "timeout" or timeouts < MAX_TIMEOUTS:
                     self.workers.pop().kill()
                     self.start()
+                    while not self.workers[-1].idle:
+                        self._wait_for_workers()
                     replies |= self._attempt({job: jobs[job]})
                     timeouts += replies[job] == "timeout"
             on_error.pop_all()
@@ -152,6 +174,15 @@ class WorkerPool:
         process = subprocess.Popen(self.command, env=environment, start_new_session=True, **pipes)
         self.workers.append(Worker(process, time.monotonic() + START_SECONDS))
 
+    def _check_code(self, code: dict[str, int]) -> None:
+        """Raise WorkerError if a worker has loaded other code than the first one."""
+        self.code = self.code or code
+        changed = [path for path, _ in sorted(self.code.items() ^ code.items())]
+        if changed:
+            reason = f"{changed[0]} has changed since the grading processes first started"
+            remedy = "restore it, and run the same command again to resume"
+            raise WorkerError(f"{reason}, and a new one would use the new version: {remedy}")
+
     def _wait_for_workers(self) -> dict[int, str]:
         """Wait until a worker replies, dies or misses its deadline. Return, for each job that
         ended, its reply or cause of death."""
@@ -164,23 +195,29 @@ class WorkerPool:
             late = time.monotonic() >= worker.deadline
             if worker.process.stdout not in readable and not late:
                 continue
-            line = worker.process.stdout.readline() if worker.process.stdout in readable else b""
+            # Not through the buffer: a second line in it would make no pipe readable.
+            pipe = worker.process.stdout
+            line = pipe.raw.readline() if pipe in readable else b""
             if not line:
                 self.workers.remove(worker)
                 status = worker.kill()
-                if worker.ready:
+                if worker.warm:
                     ended[worker.job] = DEATHS.get(status, "timeout" if late else "crash")
                 else:
                     self.killed += 1
                     from_outside = status in (-signal.SIGKILL, -signal.SIGTERM) and not late
                     if not from_outside or self.killed > MAX_KILLED:
-                        raise RuntimeError(f"a worker did not start: exit status {status}")
+                        reason = f"a worker did not start: exit status {status}"
+                        raise WorkerError(f"{reason}; it may have printed why")
                 self._start_worker()
-            elif worker.ready:
+            elif worker.warm:
                 ended[worker.job] = line.decode().strip()
                 worker.job = None
+            elif worker.ready:
+                self._check_code(json.loads(line))
+                worker.warm, self.killed = True, 0
             elif line == b"ready\n":
-                worker.ready, self.killed = True, 0
+                worker.ready = True
             else:
                 raise PreparationError(line.decode().strip())
         return ended

@@ -6,6 +6,12 @@ import os
 import shlex
 from collections.abc import Callable
 from dataclasses import field, fields
+from pathlib import Path
+
+from plumbing.distributed.launch import launch
+
+# Flags that hold a path, or FILE.py:NAME, or a hub id.
+PATHS = {"out", "model", "teacher_model", "train_data", "val_data", "reward", "sampler"}
 
 
 def opt(default, help: str, **argument):
@@ -33,6 +39,27 @@ fraction = number(float, 0, 1)
 non_negative = number(float, 0)
 
 
+def user_path(text: str) -> str:
+    """An argparse type: a path, in which a leading ~ is the user's home directory. A shell replaces
+    it in `--out ~/x`, but not in `--out=~/x`."""
+    expanded = os.path.expanduser(text)  # noqa: PTH111
+    # pathlib's raises RuntimeError, and drops "./", which tells a directory from a hub id.
+    if expanded.startswith("~"):
+        remedy = f"for a name that begins with ~ write ./{text}"
+        raise argparse.ArgumentTypeError(f"{text}: no such home directory; {remedy}")
+    return expanded
+
+
+def first_line(doc: str | None) -> str:
+    """Return the first line of a module's docstring, "" under `python -OO`, which removes it."""
+    return (doc or "").partition("\n")[0]
+
+
+def file_path(text: str) -> Path:
+    """An argparse type like `user_path`, for a flag that is a pathlib.Path."""
+    return Path(user_path(text))
+
+
 class Parser(argparse.ArgumentParser):
     """An argparse parser without abbreviated flags that raises ValueError at a bad flag."""
 
@@ -52,7 +79,8 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
             if f.type is bool:
                 argument["action"] = argparse.BooleanOptionalAction
             else:
-                argument = {"type": f.type} | argument
+                type_of = user_path if f.name in PATHS else f.type
+                argument = {"type": type_of} | argument
                 if "choices" not in argument:
                     argument["metavar"] = f.type.__name__.upper()
             parser.add_argument(f"--{f.name}", **argument)
@@ -61,7 +89,7 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
 def parse(config: type, presets: dict[str, str], find_sampler: Callable, argv, description: str):
     """Parse train.py's command line; compute defaults that depend on the sampler or other flags.
     Raises ValueError with one line, also at a flag that the sampler does not use, or lacks."""
-    parser = Parser(description=description)
+    parser = Parser(description=first_line(description))
     add_fields(parser, config)
     given = vars(parser.parse_args(argv))
     preset = given.get("preset", config.preset)
@@ -84,7 +112,7 @@ def parse(config: type, presets: dict[str, str], find_sampler: Callable, argv, d
             every = config(**defaults).eval_every
             c.steps = math.ceil(c.steps * 4 / 3 / every) * every
     if c.teacher_ranks < 0:
-        c.teacher_ranks = int(os.environ.get("WORLD_SIZE", 1)) // 4
+        c.teacher_ranks = launch().world // 4
     c.checkpoint_every = c.checkpoint_every or c.eval_every
     c.out = c.out or f"runs/{c.preset}-{c.sampler.rpartition(':')[2].lower()}-seed{c.seed}"
     return c

@@ -1,5 +1,7 @@
 """Errors that end a run with one line and an exit status."""
 
+import io
+import os
 import sys
 
 
@@ -24,6 +26,35 @@ class NonFiniteError(RunError, FloatingPointError):
 
 class Fault(RunError, RuntimeError):
     """An external reason (full disk, lost rank) ends the run; its checkpoints are intact."""
+
+
+class _Output(io.FileIO):
+    """Standard output or error. What cannot be written is dropped."""
+
+    def write(self, data) -> int:
+        try:
+            return super().write(data) or len(data)  # None: the reader is slow
+        except OSError:
+            return len(data)
+
+
+def survive_lost_output() -> None:
+    """Let prints be dropped where nobody takes them: a run must not end because a pipe or terminal
+    was closed, or the disk of its log is full. Streams that others have replaced stay."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:  # closed before Python started: the next file to be opened would be it
+            descriptor = os.open(os.devnull, os.O_WRONLY)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+        elif stream is not getattr(sys, f"__{name}__"):
+            continue
+        text = {"encoding": "utf-8", "errors": "backslashreplace"}
+        if stream:
+            text = {"encoding": stream.encoding, "errors": stream.errors}
+        output = io.BufferedWriter(_Output(number, "w", closefd=False))
+        setattr(sys, name, io.TextIOWrapper(output, **text, line_buffering=True))
 
 
 def first_lines(error: object) -> str:

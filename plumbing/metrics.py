@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from plumbing.distributed.shutdown import stop_requested
 from plumbing.problems import Problems
+from plumbing.progress import Console
 from plumbing.run_dir import RunDir
 
 PARTS = ("rollout_s", "verify_s", "gather_s", "train_s", "teacher_wait_s", "eval_s")  # of a step
@@ -25,11 +26,16 @@ class Stopwatch(dict):
 
 
 def evaluate(
-    rollout: Callable, encode: Callable, problems: Problems, run: RunDir, step: int
+    rollout: Callable,
+    encode: Callable,
+    problems: Problems,
+    run: RunDir,
+    step: int,
+    console: Console | None = None,
 ) -> dict[str, float]:
     """Compute greedy pass@1 on every validation problem (Table 5a), and log the verdicts. A problem
-    whose prompt is too long counts as wrong. rollout, encode: train.Student's. All student ranks
-    call it. Returns {} if one has received SIGTERM meanwhile."""
+    whose prompt is too long counts as wrong. rollout, encode: train.Student's. console: shows how
+    far it is. All student ranks call it. Returns {} if one is to stop."""
     c, n, start = run.config, run.layout.n_students, time.perf_counter()
     tokens = [len(encode(problems.question(i))) for i in range(len(problems))]
     fits = [i for i, length in enumerate(tokens) if length <= c.max_prompt_tokens]
@@ -37,12 +43,16 @@ def evaluate(
     longest = max((tokens[i] for i in fits), default=0) + c.max_completion_tokens
     size = n * max(1, c.max_rollout_tokens // longest)  # one micro-batch of each rank
     for part in (fits[i : i + size] for i in range(0, len(fits), size)):
+        if console:
+            console.report(f"evaluation, {len(rows):,} of {len(tokens):,} problems")
         if stop_requested(run.layout):
             return {}
         order = [i for r in range(n) for i in part[r::n]]  # neighbours may be equally hard
         graded = rollout(problems, order, 0.0, (0, step), Stopwatch())
         lengths = graded.lengths().tolist()
         rows += zip(order, graded.rewards, graded.statuses, lengths, strict=True)
+    if console:
+        console.report("")
     names = ("problem", "reward", "status", "tokens")
     verdicts = [dict(zip(names, row, strict=True)) for row in sorted(rows)]
     run.log(f"evals/step_{step}", verdicts, "w")

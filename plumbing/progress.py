@@ -1,5 +1,9 @@
 """What rank 0 prints of a run: the plan, a progress bar, and how it ended."""
 
+import sys
+import threading
+import time
+
 from tqdm import tqdm
 
 from plumbing import checkpoint
@@ -7,8 +11,14 @@ from plumbing.files import read_lines
 from plumbing.run_dir import RunDir
 
 
+LINE_S = 30  # seconds between two lines where there is no terminal for a bar
+BAR_S = 2  # between two looks at the bar, whose clock shows that the run is alive
+LINE = "step {n_fmt} of {total_fmt} [{elapsed}<{remaining}{postfix}]"
+
+
 class Console:
-    """A run's plan, progress and end, as rank 0 prints them."""
+    """A run's plan, progress and end, as rank 0 prints them: a bar on a terminal, else a line now
+    and then, also in a step or evaluation that takes long."""
 
     def __init__(self, run: RunDir, start: int, student, n_train: int, n_val: int):
         c, n, device = run.config, run.layout, run.layout.device.type
@@ -29,19 +39,49 @@ class Console:
             f"  output   {run.path}\n"
         )
         print(plan * (not self.silent), end="", flush=True)
-        self.bar = tqdm(total=c.steps, initial=start, unit="step", disable=self.silent)
+        terminal = sys.stderr.isatty()
+        self.bar = tqdm(total=c.steps, initial=start, unit="step", disable=not terminal or n.rank)
+        self.meter = {"n": start, "initial": start, "total": c.steps, "unit": "step"}
+        self.begun = time.monotonic()
+        self.of_step = self.of_evaluation = ""
+        self.ended = threading.Event()
+        if not self.silent:
+            threading.Thread(target=self._tick, args=[terminal], daemon=True).start()
 
     def update(self, row: dict) -> None:
         """Advance the bar by a step: its row of metrics.jsonl."""
         speed = row["total_tokens"] / row["seconds"]
         text = f"reward {row['reward_mean']:.2f}, dead {row['zero_variance']:.0%}, "
-        self.bar.set_postfix_str(text + f"{speed:,.0f} tok/s", refresh=False)
+        self.of_step = text + f"{speed:,.0f} tok/s"
+        self.bar.set_postfix_str(self.of_step, refresh=False)
         self.bar.update()
+        self.meter["n"] = row["step"]
+
+    def report(self, text: str) -> None:
+        """Show how far an evaluation is; "": it is over."""
+        self.of_evaluation = text
+        self.bar.set_postfix_str(text or self.of_step)
+
+    def _tick(self, terminal: bool) -> None:
+        """Refresh the bar or print a line now and then, until `end`."""
+        while not self.ended.wait(BAR_S if terminal else LINE_S):
+            if terminal:
+                self.bar.refresh()
+            else:
+                print(self._line(), file=sys.stderr, flush=True)
+
+    def _line(self) -> str:
+        postfix = self.of_evaluation or self.of_step
+        elapsed = time.monotonic() - self.begun
+        return tqdm.format_meter(**self.meter, elapsed=elapsed, postfix=postfix, bar_format=LINE)
 
     def end(self, finished: bool) -> None:
         """Close the bar; print the accuracy before and after, or how to resume."""
         if self.silent:
             return
+        self.ended.set()
+        if self.bar.disable:
+            print(self._line(), file=sys.stderr, flush=True)
         self.bar.close()
         if not finished:
             saved = ", and saved" if checkpoint.steps(self.run.path) else " before the first step"

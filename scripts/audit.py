@@ -22,6 +22,7 @@ import numpy as np
 import torch.distributed as dist
 
 import train
+from plumbing.command_line import user_path
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
@@ -143,7 +144,7 @@ def gains(runs: list[Run], model: str | None) -> str:
 def main(argv=None) -> None:
     parser = analysis.parser(__doc__, runs=True)
     help = "hub id or directory of a teacher, trained offline with the run's settings"
-    parser.add_argument("--teacher", metavar="MODEL", help=help)
+    parser.add_argument("--teacher", type=user_path, metavar="MODEL", help=help)
     devices = {"choices": ("auto", "cpu", "cuda"), "default": "auto"}
     parser.add_argument("--device", **devices, help="where that teacher learns [auto]")
     args = parser.parse_args(argv)

@@ -158,12 +158,14 @@ def main(argv: list[str] | None = None) -> None:
     parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("model", help="hub id, Hugging Face directory, or run directory")
-    add("--data", default="", help="JSONL or Parquet [the run's or the preset's validation file]")
+    help = "JSONL or Parquet [the run's or the preset's validation file]"
+    add("--data", type=command_line.user_path, default="", help=help)
     add("--limit", type=command_line.count, default=None, help="only the first problems")
     add("--temperature", type=command_line.non_negative, default=0.0, help="0 is greedy [0]")
     add("--samples", type=command_line.count, default=1, help="completions of each problem [1]")
     add("--k", type=command_line.count, nargs="+", default=[1], help="pass@k for each of these [1]")
-    add("--out", type=Path, default=None, help="write a JSON line for each verdict there")
+    help = "write a JSON line for each verdict there"
+    add("--out", type=command_line.file_path, default=None, help=help)
     command_line.add_fields(parser, train.Config, SETTINGS)
     begin_process()
     with analysis.one_line("evaluate", ValueError):

@@ -25,6 +25,7 @@ from pathlib import Path
 import pandas as pd
 from filelock import FileLock, Timeout
 
+from plumbing.command_line import file_path
 from plumbing.errors import InputError, first_lines
 from plumbing.files import read_lines, write_atomic
 from plumbing.run_dir import FREE, INEXACT
@@ -184,12 +185,13 @@ def main(argv=None) -> int:
     """The command line; returns 130 if Ctrl-C ended it."""
     parser = analysis.parser(__doc__)
     add = parser.add_argument
-    add("run", metavar="RUN", type=Path, help="a run directory, or what will be one")
+    add("run", metavar="RUN", type=file_path, help="a run directory, or what will be one")
     add("--to", required=True, choices=TRACKERS, help="the tracker")
     add("--follow", action="store_true", help="continue until the run is finished")
     add("--name", help="name of the run in the tracker (the directory's)")
     add("--project", default="goldilocks-rl", help="for trackio and W&B (%(default)s)")
-    add("--out", type=Path, default=Path("logs"), help="for event files and W&B's (%(default)s)")
+    help = "for event files and W&B's (%(default)s)"
+    add("--out", type=file_path, default=Path("logs"), help=help)
     args = parser.parse_args(argv)
     run_dir = args.run.resolve()
     name = args.name or run_dir.name

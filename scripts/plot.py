@@ -7,8 +7,6 @@ as in the paper. Runs that differ only in their seed are one method: its mean is
 range that all its runs cover, and each run thin (of several quantities only the first).
 """
 
-from pathlib import Path
-
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -16,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy import stats
 
+from plumbing.command_line import file_path
 from plumbing.errors import InputError
 from scripts import analysis
 from scripts.analysis import AMOUNTS, Run
@@ -113,7 +112,7 @@ def draw(
 
 def main(argv=None) -> None:
     parser = analysis.parser(__doc__, runs=True)
-    parser.add_argument("--out", type=Path, default="figures", help="directory (%(default)s)")
+    parser.add_argument("--out", type=file_path, default="figures", help="directory (%(default)s)")
     help = "horizontal axis of the curves (%(default)s)"
     parser.add_argument("--x", choices=AMOUNTS, default="steps", help=help)
     args = parser.parse_args(argv)

@@ -29,7 +29,7 @@ from fsspec.implementations.local import LocalFileSystem
 from huggingface_hub import HfApi, HfFileSystem
 from tqdm import tqdm
 
-from plumbing.command_line import Parser, count
+from plumbing.command_line import Parser, count, user_path
 from plumbing.errors import InputError, first_lines, print_error
 from plumbing.files import write_atomic
 from plumbing.problems import normalise
@@ -205,11 +205,13 @@ def arguments(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add, names = parser.add_argument, ", ".join(SOURCES)
     add("--source", choices=SOURCES, default="openmathreasoning", metavar="NAME", help=names)
-    add("--copy", default=None, help="file, folder or hub data set NAME[@REVISION] to read instead")
-    add("--val_copy", default=None, help="likewise, for the data set that is validated on")
+    help = "file, folder or hub data set NAME[@REVISION] to read instead"
+    add("--copy", type=user_path, default=None, help=help)
+    help = "likewise, for the data set that is validated on"
+    add("--val_copy", type=user_path, default=None, help=help)
     against = "test sets, names or files with a column `problem`, to keep out of training"
-    add("--against", nargs="+", default=[], metavar="NAME|FILE", help=against)
-    add("--out", default=None, help="folder for the files (data/SOURCE)")
+    add("--against", type=user_path, nargs="+", default=[], metavar="NAME|FILE", help=against)
+    add("--out", type=user_path, default=None, help="folder for the files (data/SOURCE)")
     add("--val_size", type=count, default=None, help=f"problems to validate on ({VAL_SIZE})")
     add("--seed", type=int, default=0, help="of the split and the order (%(default)s)")
     repeats = "write repeated training rows too, as the paper did"

@@ -162,8 +162,8 @@ def outcome_lines(student, rollouts, failed: bool) -> list[dict]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = command_line.Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="run directory")
+    parser = command_line.Parser(description=command_line.first_line(__doc__))
+    parser.add_argument("run", type=command_line.file_path, help="run directory")
     parser.add_argument("--step", type=int, required=True, help="the step to train again")
     devices = {"choices": ("auto", "cpu", "cuda"), "default": None}
     parser.add_argument("--device", **devices, help="another than the run's")

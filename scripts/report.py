@@ -198,7 +198,8 @@ def main(argv=None) -> None:
     follow = {"nargs": "?", "const": 30, "default": 0, "metavar": "SECONDS", "help": help}
     parser.add_argument("--follow", type=command_line.count, **follow)
     help = "the page (%(default)s)"
-    parser.add_argument("--out", type=Path, default="figures/report.html", help=help)
+    out = {"type": command_line.file_path, "default": "figures/report.html", "help": help}
+    parser.add_argument("--out", **out)
     args = parser.parse_args(argv)
     begin_process()
     with analysis.one_line("report"), suppress(KeyboardInterrupt):

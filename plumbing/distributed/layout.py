@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from plumbing.distributed.launch import launch
 from plumbing.errors import Fault, InputError, first_lines
 
 GPU_NODE = Path("/dev/nvidiactl")
@@ -23,9 +24,7 @@ class Layout:
     rest teachers. Raises ValueError if no rank is left for a student, or GPUs are too few."""
 
     def __init__(self, config):
-        launched = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
-        numbers = (int(os.environ.get(name, default)) for name, default in launched.items())
-        self.world, self.rank, self.local_world, self.local_rank = numbers
+        self.world, self.rank, self.local_world, self.local_rank = launch()
         self.n_teachers = config.teacher_ranks
         self.n_students = self.world - self.n_teachers
         if self.n_students < 1:
@@ -34,7 +33,7 @@ class Layout:
         self.role = "teacher" if self.is_teacher else "student"
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
         self.device = self._pick_device(config.device)
-        self.stopping = False  # whether this rank has received SIGTERM or Ctrl-C
+        self.stopping = False  # whether this rank has received a signal to stop
 
     def _pick_device(self, wanted: str) -> torch.device:
         """Choose the CPU, or a GPU of this machine. A student and a teacher may share one."""
@@ -65,7 +64,7 @@ class Layout:
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         timeout = timedelta(minutes=timeout_minutes)
         store = dist.HashStore()
-        if "RANK" in os.environ:
+        if self.world > 1:
             # torchrun's store exists before its ranks do, unless torchrun has died since. PyTorch
             # makes two attempts of this length.
             store = next(dist.rendezvous("env://", timeout=timedelta(seconds=30)))[0]

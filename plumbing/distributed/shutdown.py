@@ -14,15 +14,26 @@ import transformers
 from safetensors import SafetensorError
 from torch.multiprocessing import _prctl_pr_set_pdeathsig
 
+from plumbing.distributed.launch import Launch, launch
 from plumbing.distributed.layout import Layout
-from plumbing.errors import Fault, RunError, first_lines, print_error
+from plumbing.errors import (
+    Fault,
+    InputError,
+    RunError,
+    first_lines,
+    print_error,
+    survive_lost_output,
+)
 
+# A scheduler, Ctrl-C, a terminal that closes, Slurm's --signal=USR1.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 PEER_GONE = ("gloo/transport", "caused pair closure")  # in gloo's messages, and NCCL's
 PEER_GONE += ("closed by peer", "reset by peer", "remote process exiting")
 
 
 def begin_process() -> None:
     """Set up a rank's process before anything else runs in it."""
+    survive_lost_output()
     if "TORCHELASTIC_RUN_ID" in os.environ:  # do not outlive torchrun, and write to the run's files
         _prctl_pr_set_pdeathsig(signal.SIGKILL)
     os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")  # a fixed order of summation
@@ -32,13 +43,19 @@ def begin_process() -> None:
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs the errors that it raises
 
 
-def reject(error: ValueError) -> int:
-    """Print, once a machine, an error in the flags, which all ranks raise; return status 2."""
-    if os.environ.get("RANK", "0") != "0":
+def reject(error: Exception) -> int:
+    """Print an error from before the ranks connect, and return its exit status, by default 2. All
+    ranks raise a ValueError, as of a flag, and one of a machine prints it."""
+    try:
+        place = launch()
+    except InputError:
+        place = Launch()
+    shared = isinstance(error, ValueError)
+    if shared and place.rank > 0:
         time.sleep(10)  # rank 0 prints it and exits, and torchrun ends the ranks of its machine
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if not shared or place.local_rank == 0:
         print_error(error)
-    return 2
+    return getattr(error, "status", InputError.status)
 
 
 def run_ranks(layout: Layout, timeout_minutes: float, body: Callable[[], int]) -> int:
@@ -53,26 +70,27 @@ def run_ranks(layout: Layout, timeout_minutes: float, body: Callable[[], int]) -
     return status
 
 
-def stop_at_sigterm(layout: Layout) -> None:
-    """Make SIGTERM or Ctrl-C at any rank set `stopping` there; all ranks stop after the step, as a
-    rank that stopped alone would leave the others waiting."""
+def stop_at_signals(layout: Layout) -> None:
+    """Make any of STOP_SIGNALS at any rank set `stopping` there; all ranks stop after the step, as
+    a rank that stopped alone would leave the others waiting. Under nohup SIGHUP stays ignored."""
 
     def stop(number: int, frame) -> None:
         layout.stopping = True
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    for number in STOP_SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, stop)
 
 
 def stop_requested(layout: Layout) -> bool:
-    """Return whether any rank has received SIGTERM. A collective of the student ranks."""
+    """Return whether any rank has received a signal to stop. A collective of the student ranks."""
     return any(layout.gather(layout.stopping, layout.group))
 
 
 def report(layout: Layout, error: Exception) -> int:
     """Print the error that ended the run, and return the exit status for it."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        stop_at_sigterm(layout)  # another rank's exit must not end this one before it has printed
+        stop_at_signals(layout)  # another rank's exit must not end this one before it has printed
     if isinstance(error, OSError | SafetensorError):
         error = Fault(error)
     elif not isinstance(error, RunError) and _is_lost_peer(layout, error):

@@ -209,7 +209,7 @@ def test_a_step_that_cannot_be_captured_runs_without_a_graph(capsys):
 @pytest.mark.slow
 def test_demo_steps(tmp_path, monkeypatch):
     """Student and teacher in this process; `benchmarks.gpu_check resume` runs one process each."""
-    monkeypatch.setattr(train.shutdown, "stop_at_sigterm", lambda layout: None)
+    monkeypatch.setattr(train.shutdown, "stop_at_signals", lambda layout: None)
     flags = ["--preset=demo", "--device=cuda", "--steps=3", "--eval_every=3", "--teacher_ranks=0"]
     assert train.main([*flags, "--out", str(tmp_path / "run")]) == 0
     rows = read_lines(tmp_path / "run/metrics.jsonl")

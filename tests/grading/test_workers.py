@@ -43,7 +43,7 @@ def test_replies_keep_the_order_of_jobs_and_name_what_workers_died_of():
     with running() as pool:
         assert run(pool, "pass", *causes, "pass") == ["done", *causes.values(), "done"]
         pool.start()
-        assert [worker.idle for worker in pool.workers] == [True, True]
+        assert [worker.ready for worker in pool.workers] == [True, True]
 
 
 def test_memory_of_prepare_does_not_count_and_prints_are_not_replies():

@@ -13,7 +13,7 @@ from plumbing.errors import InputError, NonFiniteError
 @pytest.fixture
 def layout(monkeypatch):
     """Rank 1 of 2, whose signals are those of pytest."""
-    monkeypatch.setattr(shutdown, "stop_at_sigterm", lambda layout: None)
+    monkeypatch.setattr(shutdown, "stop_at_signals", lambda layout: None)
     monkeypatch.setattr(shutdown.time, "sleep", lambda seconds: None)
     layout = SimpleNamespace(world=2, rank=1, first=False, role="student", store=dist.HashStore())
     layout.stopping = False

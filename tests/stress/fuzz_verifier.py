@@ -11,11 +11,10 @@ import resource
 import sys
 import time
 from itertools import compress
-from pathlib import Path
 
 import pandas
 
-from plumbing.command_line import count
+from plumbing.command_line import count, file_path
 from scripts import analysis
 from tests.helpers.models import ROOT
 from verify import Verifier
@@ -179,7 +178,7 @@ def main() -> int:
     add = parser.add_argument
     add("--answers", type=count, default=20_000, help="generated answers")
     add("--calls", type=count, default=100_000, help="calls over which memory may grow")
-    add("--golds", type=Path, default=DEMO, help="JSON lines with expected_answer")
+    add("--golds", type=file_path, default=DEMO, help="JSON lines with expected_answer")
     add("--seed", type=int, default=0)
     options = parser.parse_args()
     with analysis.one_line("fuzz_verifier"):
