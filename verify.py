@@ -33,8 +33,31 @@ class Verdict:
     status: str
 
 
+# What opens (1) and closes (2) a model's thinking: <think>, [THINK], <|channel|>analysis, ◁think▷.
+_THINK = "(?:think|thinking|thought|thoughts|reasoning|analysis|scratchpad)"
+_THINKING = re.compile(
+    rf"(<{_THINK} ?>|\[THINK\]|◁think▷|<\|begin_of_thought\|>|<\|channel\|> ?(?:analysis|commentary))"
+    rf"|(</{_THINK} ?>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<\|channel\|> ?final)",
+    re.IGNORECASE,
+)
+
+
+def _remove_thinking(text: str) -> str:
+    """Return the text outside thinking. Where only the end is marked, the prompt has begun it."""
+    spoken, is_thinking, start = [], False, 0
+    for mark in _THINKING.finditer(text):
+        if mark[2] and not is_thinking:
+            spoken = []
+        if mark[1] and not is_thinking:
+            spoken.append(text[start : mark.start()])
+        is_thinking, start = bool(mark[1]), mark.end()
+    return " ".join([*spoken, "" if is_thinking else text[start:]])
+
+
 def extract_boxed(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{...}`; None if it is missing, empty or not closed."""
+    r"""Return the content of the last `\boxed{...}` outside thinking (`<think>...</think>`); None if
+    it is missing, empty or not closed."""
+    text = _remove_thinking(text)
     start = max((box.end() for box in re.finditer(r"\\boxed\s*\{", text)), default=len(text))
     depth = 1
     for brace in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):

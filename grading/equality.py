@@ -15,12 +15,14 @@ Accepted: "2, 1" for "1, 2"; 3·4, 6! or a binomial coefficient for its value, e
 Rejected: rare spellings, such as sin 30° in degrees or {x | x>3}; formulas long, nested or huge.
 """
 
+import math
 import re
 
 import math_verify
 
-from grading.spelling import FUNCTION, canonicalize
+from grading.spelling import FUNCTION, Spelling, canonicalize
 from grading.structure import FLIP, is_bounded, split, structure_of
+from grading.units import compatible
 from grading.values import TRIALS, equal_values, is_arithmetic, is_rounded, values
 
 _POSSIBLE_FLOOR = re.compile(r"(?<!\\sqrt)\[[^\]]*[a-zA-Z]")  # [x] in a gold
@@ -64,11 +66,37 @@ def _equal_term(gold: str, answer: str) -> bool:
     return all(equal_values(a, b) for i, (a, b) in pairs if i < half or (a.is_real and b.is_real))
 
 
+_DATE = re.compile(r"(\d{4})([-/])(\d\d?)\2(\d\d?)|(\d\d?)([-/])(\d\d?)\6(\d{4})")  # 2024-01-05
+_TIME = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)")
+
+
+def _is_time(text: str) -> bool:
+    """Whether "a:b" is a time, as 6:30 and 7:10 are; 5:12 may be a ratio, which is in lowest terms
+    and rarely ends in a multiple of five minutes."""
+    time = _TIME.fullmatch(text)
+    return bool(time) and (int(time[2]) % 5 == 0 or math.gcd(int(time[1]), int(time[2])) > 1)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a number without "%" is read only as itself, not as a number of percent: 0.5 and 3/4,
+    but not 28 and 100/3."""
+    size = [abs(value) for value in values(text)]
+    is_fraction = re.fullmatch(r"-?(?:\\frac\{\d+\}\{\d+\}|\d+/\d+)", text)
+    return len(size) != 1 or not size[0] > (10 if is_fraction else 1)
+
+
 def _equal_value(gold: str, answer: str) -> bool:
     """Compare two texts without parts. Accept 28 and 0.28 for 28%, and 28% for either."""
-    readings = r"\1", r"(\1)/100"
-    pairs = {tuple(re.sub("^([^%]+)%$", r, text) for text in (gold, answer)) for r in readings}
-    return any(_equal_term(*pair) for pair in pairs)
+    if _DATE.fullmatch(gold) or _DATE.fullmatch(answer):  # no differences, no fractions
+        return re.findall(r"0*(\d+|[-/])", gold.replace("/", "-")) == re.findall(
+            r"0*(\d+|[-/])", answer.replace("/", "-")
+        )
+    exact = [re.sub("^([^%]+)%$", r"(\1)/100", text) for text in (gold, answer)]
+    bare = [re.sub("^([^%]+)%$", r"\1", text) for text in (gold, answer)]
+    if _equal_term(*exact):
+        return True
+    has_one_sign = gold.endswith("%") != answer.endswith("%")
+    return has_one_sign and not any(map(_is_plain, bare)) and _equal_term(*bare)
 
 
 def _equal_relations(gold: str, answer: str) -> bool:
@@ -128,7 +156,8 @@ def equivalent(gold: str, answer: str) -> bool:
         return all(equivalent(gold, side) for side in answers[bool(is_name) :])
     kinds = {kind, answer_kind}
     if kinds == {"value"} or (kinds == {":", "value"} and len(golds) + len(answers) == 3):
-        return _equal_value("/".join(golds), "/".join(answers))  # 2:3 is 2/3
+        is_time = any(_is_time(":".join(parts)) for parts in (golds, answers))
+        return not is_time and _equal_value("/".join(golds), "/".join(answers))  # 2:3 is 2/3
     if kinds == {"list", "()"}:  # "y=1, x=3" is the pair (3,1), but not x∈(3,1), nor "x=3, x=1"
         names = [structure_of(part).name for part in golds + answers] + 2 * [name, answer_name]
         sides = names[: len(golds)], names[len(golds) :]
@@ -142,23 +171,61 @@ def equivalent(gold: str, answer: str) -> bool:
 
 
 # The letter of a choice and then its content: "(D) (2,0)", "\text{(D)} 5", "D. red". No match where
-# the letter may be part of an expression or one of several: "(D)-5", "(D), (E)".
+# the letter may be part of an expression or one of several: "(D)-5", "(D), (E)"; "A circle" is fine.
+_LETTER = r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])"
+_ARTICLE = r"(?:A|I)(?= (?!or |and )[a-z]{2})"
 _CHOICE = re.compile(
     r"(?:\\(?:text|math)\w*\{)? ?\(?([A-J])[).:](?:[\s~}]|\\[ ,;:]|\\q?quad)+"
-    r"(?!.*(?<![a-zA-Z])[A-J](?![a-zA-Z]))(?:-\S|[^\s=<>+*/^_,;-])"
+    rf"(?!.*(?!{_ARTICLE}){_LETTER})(?:-\S|[^\s=<>+*/^_,;-])"
 )
+_ANSWER_IS = re.compile(  # "Answer: G", "\text{The answer is G}", "Option (G)"
+    r"(?i:(?:\\text\w*\{)? ?(?:the )?(?:(?:final|correct) )?(?:answer|option|choice)(?: is|:)*) ?"
+    r"(?:\\text\w*\{)? ?(\(?[A-J]\)?)[}. ]*"
+)
+
+
+def _choice(text: str, other: str) -> str:
+    """Return the letter of a choice with its content, if `other` is a letter: "B. A circle" -> B.
+    The content counts if both have one."""
+    choice = _CHOICE.match(text) or _ANSWER_IS.fullmatch(text)
+    if choice and re.fullmatch(r"\(?[A-J]\)?", canonicalize(other).text):
+        return choice[1]
+    return rf"\text{{{text}}}" if choice and _CHOICE.match(other) else text
+
+
+def _equal_quantities(gold: Spelling, answer: Spelling) -> bool:
+    """Whether units and texts agree. Parts with different units are labelled: "3 apples, 5 pears"
+    may be given in another order, but not with the labels swapped."""
+    is_labelled = [len({*spelling.units} - {frozenset()}) > 1 for spelling in (gold, answer)]
+    if not any(is_labelled) or "=" in gold.text + answer.text:
+        units = (frozenset().union(*spelling.units) for spelling in (gold, answer))
+        return compatible(*units) and equivalent(gold.text, answer.text)
+    if len(gold.units) != len(answer.units):
+        return False
+    parts = [split(spelling.text, ",;")[::2] for spelling in (gold, answer)]
+    if len(parts[0]) != len(gold.units) or len(parts[1]) != len(answer.units):  # in brackets
+        return all(map(compatible, gold.units, answer.units)) and equivalent(gold.text, answer.text)
+    golds, answers = (
+        list(zip(spelling.units, texts, strict=True))
+        for spelling, texts in zip((gold, answer), parts, strict=True)
+    )
+    if sorted(map(sorted, gold.units)) == sorted(map(sorted, answer.units)):
+        golds.sort(key=lambda part: sorted(part[0]))
+        answers.sort(key=lambda part: sorted(part[0]))
+    pairs = zip(golds, answers, strict=True)
+    return all(compatible(a, b) and equivalent(c, d) for (a, c), (b, d) in pairs)
 
 
 def compare(gold: str, answer: str, accept_identical: bool = True) -> bool:
     """Whether two contents of boxes agree. accept_identical: even if they cannot be parsed."""
-    (gold, gold_units), choice = canonicalize(gold), _CHOICE.match(answer)
-    is_choice = choice and re.fullmatch(r"\(?[A-J]\)?", gold)
-    answer, answer_units = canonicalize(choice[1] if is_choice else answer)
-    more, fewer = answer_units - gold_units, gold_units - answer_units
-    # 8% is not 8 minutes, 101_2 is not 101, but 101_10 is.
-    if more and (fewer or dict(more).get("base", "10") != "10"):
-        return False
+    spelled_gold = canonicalize(_choice(gold, answer))
+    spelled_answer = canonicalize(_choice(answer, gold))
+    base = spelled_answer.base
+    if base not in ("", spelled_gold.base) and (spelled_gold.base or base != "10"):
+        return False  # 101_2 is not 101, but 101_10 is
     try:
-        return (accept_identical and gold == answer != "") or equivalent(gold, answer)
+        if accept_identical and spelled_gold == spelled_answer != ("", (frozenset(),), ""):
+            return True
+        return _equal_quantities(spelled_gold, spelled_answer)
     except RecursionError:
         return False  # nested deeper than any real answer

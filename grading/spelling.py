@@ -8,9 +8,18 @@ is an example, which tests/plumbing/test_spelling.py runs.
 import functools
 import re
 import unicodedata
+from typing import NamedTuple
 
-CHARACTERS = str.maketrans("−⁻–‑×·⋅÷≡~$€£¥₹", "----***/=      ")
-CHARACTERS |= str.maketrans({"π": r"\pi ", "√": r"\sqrt ", "½": r"\frac12 ", "ℝ": r"\mathbb{R}"})
+from grading.units import MARK, SIGNS, Unit, mark_units, read_unit, split_units
+
+CHARACTERS = str.maketrans("−⁻–‑×·⋅÷⁄≡′。、٫٬~$", "----***//='.,.,  ") | dict.fromkeys(map(ord, SIGNS), " ")
+CHARACTERS |= str.maketrans({"√": r"\sqrt ", "ℝ": r"\mathbb{R}", "∂": r"\partial ", "∇": r"\nabla "})
+# The Greek alphabet. Capitals that look like Latin letters have no command.
+_SMALL = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho
+    varsigma sigma tau upsilon phi chi psi omega""".split()
+_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split()
+GREEK = {ord("α") + i: rf"\{name} " for i, name in enumerate(_SMALL)}
+GREEK |= {ord("Α") + _SMALL.index(name.lower()): rf"\{name} " for name in _CAPITALS}
 # LaTeX commands (without their backslash) and operators, each group after its canonical spelling.
 # Relations, set operations and brackets become one character, so that texts can be split at them.
 SYNONYMS = r"""
@@ -18,7 +27,7 @@ SYNONYMS = r"""
     ± pm +/-   ∞ infty inf infinity   ° circ degree   ¬ not neg lnot   % %   ∈ in   ∪ cup bigcup
     ⦃⦄ emptyset varnothing ∅   ⦃ { lbrace   ⦄ } rbrace   ( langle   ) rangle   | vert lvert rvert
     | mid   * cdot times   / div   ^ **   : colon {:}   , lor land vee wedge   … ldots cdots dots
-    … ...   \frac dfrac tfrac cfrac   \binom dbinom tbinom   \pmod mod bmod   \setminus backslash
+    … ...   \frac dfrac tfrac cfrac nicefrac sfrac   \binom dbinom tbinom   \pmod mod bmod   \setminus backslash
     \epsilon varepsilon   \phi varphi   \theta vartheta   \log_{10} lg   \overline bar
     \text textbf textit textrm textnormal mbox mathrm operatorname
 """
@@ -26,38 +35,9 @@ SPACES = ", ; : > ( ) [ ] quad qquad left right displaystyle textstyle limits"
 FONTS = "! $ boldsymbol bm mathbf mathit mathsf mathcal large Large huge underline fbox bf"
 GROUPS = [("", FONTS), (" ", SPACES), *re.findall(r"(\S+) (\S+(?: \S+)*)", SYNONYMS)]
 COMMANDS = {" ": " "} | {name: key for key, names in GROUPS for name in names.split()}
-
-# Words that are not units: they change the number before them. So do numerals and most letters.
-NOT_UNITS = """
-    k K M B i e x pi alpha beta gamma delta theta lambda sigma omega phi infinity or and no not non
-    is to than but wrong false negative repeating recurring binary plus minus times over root
-    squared cubed factorial mod modulo log sin cos tan sine cosine tangent logarithm ish half
-    halves third quarter fifth eighth ninth double twice dozen score hundred thousand bn mil lakh
-    crore zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty
-    fifty sixty seventy eighty ninety
-    """
-NOT_UNITS = {word + ending for word in NOT_UNITS.split() for ending in ("", "s", "th")}
-_NO_UNIT = re.compile(r"(?!mon)\w+ths|\w+(?:ie|lf)th|\w+(?:teen|illion)(?:s|th)?|[bdo-rtuyz]")
-# Units that are compared (5 cm is not 5 m), each with its spellings. Other units are ignored.
-UNITS = """
-    mm,millimeter,millimetre cm,centimeter,centimetre m,meter,metre km,kilometer,kilometre
-    in,inch,inche ft,foot,feet yd,yard mi,mile g,gram kg,kilogram s,sec,second min,minute h,hr,hour
-    day week month year cent dollar,$ euro am pm degree,° radian,rad % c,celsius f,fahrenheit
-    l,liter,litre ml,milliliter,millilitre mg,milligram lb,pound oz,ounce n,newton kn j,joule kj
-    w,watt kw,kilowatt v,volt amp,ampere hz,hertz khz mhz ghz ev kev mev gev yuan
-    """
-UNITS = {name: names for names in UNITS.split() for name in names.split(",")}
-
-_TEXT = r"\\text ?\{ ?[A-Za-z](?:[A-Za-z/.* -]|\^(?:-?[123]|\{-?[123]\}))*\}"
-_POWER = r"(?: ?\^ ?\{?-?[123]\}?)?"
-_RATE = r"(?:[ckm]?m|mi|ft|k?g)/(?:hr?|s|sec|min|c?m)"
-_WORDS = r"(?:\b(?:[a-z]{4,}|per|in|ft|sq|cu|[ckm]m|lbs?|min|sec|oz) ?)+"
-# Units between a number and the end of a part: \text{...}, rates such as km/h, or words.
-_UNIT = re.compile(
-    rf"(?:(?<=[^ ,;=({{⦃]) *{_TEXT}{_POWER}(?: ?(?:[/*] ?)?{_TEXT}{_POWER})*"
-    rf"|(?:(?<=[\d}}])|(?<=\\pi)) ?(?:{_RATE}|[ckm]m|kg|{_WORDS}){_POWER}"
-    r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[,;=≈)⦄]))"
-)
+# Currencies before a number: "Rs. 500", "USD 5".
+SIGN_OF_CODE = {"Rs": "₹", "INR": "₹", "US": r"\$", "USD": r"\$", "EUR": "€", "GBP": "£", "RMB": "¥"}
+_CODES = re.compile(rf"(?<![a-zA-Z])({'|'.join(SIGN_OF_CODE)})\.? ?\\?\$? ?(?=[\d.])")
 
 
 def _as_fraction(decimal: re.Match) -> str:
@@ -66,14 +46,39 @@ def _as_fraction(decimal: re.Match) -> str:
     return rf"(\frac{{{numerator}}}{{{10 ** len(prefix) * (10 ** len(period) - 1)}}})"
 
 
+def _derivative(match: re.Match) -> str:
+    letters = re.sub(r"[^\da-zA-Z]", "", "".join(filter(None, match.groups())))
+    return f"d_{{{letters}}}"
+
+
 # {...} with two more levels of braces inside.
 _GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+# What `_unwrap_braces` unwraps, where it is no argument of a command and no script.
+MAX_NESTED_BRACES = 4
+_NO_ARGUMENT = r"(?<![a-zA-Z}\]^_])(?:(?<!\d)|(?!\{ ?\d))"
+_ATOM = r"\\[a-zA-Z]+|[a-zA-Z]'*|\d+|\([^(){}]*\)|\\text\{[a-zA-Z]+\}"
+_SCRIPTS = rf"(?: ?[\^_] ?(?:\w|{_GROUP}))+"
+# Square brackets that group: numbers, or a sum with round brackets in it or an exponent behind it.
+_GROUPING = re.compile(
+    r"(?<!\\sqrt)\[(?:(?=(?:[^\[\],;a-zA-Z\\]|\\(?:frac|sqrt|pi)(?![a-zA-Z]))+\])"
+    r"|(?=[^\[\],;]*[-+])(?=[^\[\],;]*(?:\(|\]\^)))([^\[\],;]*)\]"
+)
 FUNCTION = r"(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)(?![a-zA-Z])"
 # What a letter of the answer may be: "for all real x", ", x≥1" or "(x∈\mathbb{Z})".
 _FREE = "for|where|with|all|any|some|every|each|is|an?|real|integers?|constants?|numbers?|positive"
 _FOR = rf"(?:\\forall|\\text\{{(?:, ?)?(?:(?:{_FREE}) ?)+\}})"
 _RANGE = rf"(?:∈ ?(?:(?:\\mathbb ?)?\{{?[NZQ][^,)∈]*|\(-∞,∞\))|[≥>] ?\d+|{_FOR}) ?"
 
+CHARACTER_RULES = {
+    r"5 μm -> 5\text{um}": (r"(?<=\d) ?μ([mgslLFAVWC])(?![a-zA-Z])", r"\\text{u\1}"),
+    r"\text{ μm} -> \text{ um}": (r"(\{ ?)μ(?=[a-zA-Z])", r"\1u"),
+    r"5 kΩ -> 5\text{kohm}": (r"(?<=\d) ?([kM]?)Ω(?!\w)", r"\\text{\1ohm}"),
+    r"\text{ kΩ} -> \text{ kohm}": (r"(\{ ?[kM]?)Ω(?=\})", r"\1ohm"),
+    "0.3̅ -> 0.\\overline{3}": (
+        "(?:\\d[\u0305\u0307])+",
+        lambda digits: rf"\overline{{{digits[0][::2]}}}",
+    ),
+}
 BEFORE_UNITS = {
     r"1{,}234\,567 -> 1234567": (r"(?<=\d)(?:\{,\}|,? ?\\!|\\[,; ]) ?(?=\d{3}(?!\d))", ""),
     "9 a.m. -> 9 am": (r"\b([apAP])\. ?([mM])\b\.?", r"\1\2"),
@@ -81,7 +86,6 @@ BEFORE_UNITS = {
     r"\mathbb{R} -> (-∞,∞)": (r"\\math(?:bb|bf) ?\{?R\}?(?![\w^])", "(-∞,∞)"),
     "all reals -> (-∞,∞)": (r"(?i)^(?:\\text\{)? ?all real(?: number)?s ?\}?$", "(-∞,∞)"),
     r"pi -> \pi": (r"(?<![a-zA-Z\\])(sqrt|pi|exp|sin|cos|tan|ln|log|inf[inty]*)(?![a-z])", r"\\\1"),
-    r"\color{red}{5} -> {5}": (r"^ ?\\(?:boxed|(?:text)?color ?\{\w+\})", ""),
     r"\bigl( ->  (": (r"\\[bB]igg?[lr]?(?![a-zA-Z])", " "),
     r"\left\{x \geq \dfrac{1}{2}\right\} ->  ⦃x ≥ \frac{1}{2} ⦄": (
         r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\+/-|\*\*|∅|\.\.\.|\{:\}",
@@ -91,9 +95,7 @@ BEFORE_UNITS = {
     "12. -> 12": (r"\\+ ?$|(?<=[\w)\]}%°!⦄∞]) ?[.,](?=(?: ?\})? ?$)", ""),
     r"\text { and } -> \text{and}": (r"\\text ?\{ ?([^{}]*?) ?\}", r"\\text{\1}"),
     "no solutions -> ⦃⦄": (r"(?i)^ ?(?:\\text\{)?no solutions?\}? ?$", "⦃⦄"),
-    r"{n \choose 2} -> \binom{n}{2}": (r"\{([^{}]*?) ?\\choose ([^{}]*)\}", r"\\binom{\1}{\2}"),
     "x≈7 -> x=7": (r"^ ?((?:[a-zA-Z](?:_\w)?)?) ?≈(?=[^≈]*$)", lambda m: m[1] and f"{m[1]}="),
-    r"{3\over 4} -> \frac{3}{4}": (r"\{([^{}]*)\\over ([^{}]*)\}", r"\\frac{\1}{\2}"),
     "{5^{2}} -> 5^{2}": (rf"^ ?(?={_GROUP} ?$)\{{(.*)\}} ?$", r"\1"),
     r"[\begin{array}{cc}1\\\end{array}] -> \begin{matrix}1\end{matrix}": (
         r"[(\[]? ?(?:\\\\ ?)?\\(begin|end)\{(?:(?:[pbB]|small)?matrix|array)\}"
@@ -101,35 +103,66 @@ BEFORE_UNITS = {
         r"\\\1{matrix}",
     ),
     r"1, 2 \text{and} 3 -> 1, 2, 3": (
-        r",? ?(?:\\text\{(?:and|or)\}|(?<![a-zA-Z{ ]) ?(?:and|or)(?![a-zA-Z]))",
+        r",? ?(?:\\text\{(?:and|or)\}|(?<![a-zA-Z{ ]) ?(?:and|or)(?![a-zA-Z])"
+        r"|(?<=[a-z]) (?:and|or) (?=\d))",
         ",",
     ),
+    r"3 \text{cm and} 5 -> 3 \text{cm}, 5": (r"(\\text\{[^{}]*[^{} ]) (?:and|or)\}", r"\1},"),
     r"x=k\pi, k ∈ \mathbb{Z} -> x=k\pi": (  # but not x=3, x≥5
         r"^([^<>≤≥≠∈]*?([a-zA-Z])(?! ?=)[^<>≤≥≠∈]*?) ?"
         rf"(?:[,(]? ?{_FOR} ?\2|[,(] ?\2(?= ?[^ )])) ?(?:{_RANGE})*\)? ?$",
         r"\1",
     ),
     r"(mod 4) -> \pmod{4}": (r"\(? ?(?:\\text\{mod\}|\\?p?mod) ?(\d+) ?\)?", r"\\pmod{\1}"),
-    r"5 \text{percent} -> 5%": (r" ?(\\text\{)?\b(?:percent(?:age)?|pct)\b(?(1)\})", "%"),
+    r"5 \text{percent} -> 5%": (
+        r" ?(\\text\{)?(?<![a-zA-Z])(?:percent(?:age)?|pct)\b(?(1)\})",
+        "%",
+    ),
+    r"1.2 x 10^{-5} -> 1.2*10^{-5}": (r"(?<=\d) ?[xX] ?(?=10 ?\^)", "*"),
+    r"0.\dot{1}2\dot{3} -> 0.\overline{123}": (
+        r"\\dot ?\{?(\d)\}?(?:(\d*)\\dot ?\{?(\d)\}?)?",
+        r"\\overline{\1\2\3}",
+    ),
+    r"0.1(6) -> 0.1\overline{6}": (
+        r"(?<![^ =(,;])(-? ?\d*\.\d*)\((\d+)\)(?= ?(?:$|[,;=)]))",
+        r"\1\\overline{\2}",
+    ),
+    r"20^{° }\text{C} -> 20\text{degC}": (
+        r"(?:\^ ?)?(?:\{ ?)?° ?\}? ?(\\text\{)?([CF])(?![a-zA-Z])(?(1)\})",
+        r"\\text{deg\2}",
+    ),
+    r"5 \mu\text{m} -> 5 \text{um}": (r"\\mu ?\\text\{([a-zA-Z]+)\}", r"\\text{u\1}"),
+    r"\sqrt {x} -> \sqrt{x}": (r"(\\(?:frac|sqrt|binom|text|overline|vec|hat)) (?=\{)", r"\1"),
+    r"\frac{1} {2} -> \frac{1}{2}": (rf"(\\(?:frac|binom){_GROUP}) (?=\{{)", r"\1"),
+    r"d\omega/dt -> \frac{d\omega}{dt}": (
+        r"(?<![a-zA-Z\\}])d(\\[a-zA-Z]+ ?|[a-zA-Z])/d([a-zA-Z])(?![a-zA-Z])",
+        r"\\frac{d\1}{d\2}",
+    ),
     r"\text{5 cm} -> 5\text{cm}": (r"\\text\{(-?[\d.,:/]+) ?([a-zA-Z][^{}\d]*)\}", r"\1\\text{\2}"),
     r"12^{\text{th}} -> 12": (r"(?<=\d) ?\^? ?(\{ ?)?\\text\{(?:st|nd|rd|th)\}(?(1) ?\})", ""),
     "21st -> 21": (r"(?:(?<=\d)(\^\{)?th(?(1)\})|(?<=1)st|(?<=2)nd|(?<=3)rd)(?![a-zA-Z])", ""),
-    "60 mph -> 60 mi/h": (r"\bmph\b", "mi/h"),
 }
 AFTER_UNITS = {
-    r"{v}=2 -> v=2": (r"(?<![\w}\]^_ ])\{([a-zA-Z]|\d+)\}(?!\d)", r"\1"),
-    "90^{°} -> 90 ": (r"\^ ?\{ ?° ?\}|\^? ?°", " "),
     r"\text{\pi} ->  \pi ": (r"\\text\{((?:[^{}a-zA-Z]|\\[a-zA-Z]++|\{[^{}]*\})*)\}", r" \1 "),
     r"\text{(B)} ->  (B) ": (r"\\text\{(\(?[A-Za-z]\)?|[A-Z]{2,4})\}", r" \1 "),
     "x= 1 234.5 -> x=1234.5": (  # but 1 234/567 is a mixed number
-        r"(?:^|=) ?-?[1-9]\d{0,2}( |(,))\d{3}(?:\1\d{3})*(?=(?:\.\d+|(?(2)/\d+))?[ %]*$)",
+        r"(?:^|=) ?-?[1-9]\d{0,2}( |(,))\d{3}(?:\1\d{3})*(?=(?:\.\d+|(?(2)/\d+))?[ %\ue000-\uf8ff]*$)",
         lambda number: re.sub("[ ,]", "", number[0]),
     ),
     r"11 5/6 -> 11\frac{5}{6}": (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
     r"\frac12 -> \frac{1}2": (r"\\(frac|binom)(?: ?(\d|\\pi)| ([a-zA-Z])) ?", r"\\\1{\2\3}"),
     r"\frac{1}2 -> \frac{1}{2}": (rf"(\\(?:frac|binom){_GROUP}) ?([^\W_]|\\pi)", r"\1{\2}"),
     "10^-5 -> 10^{-5}": (r"\^-(\d*\.?\d+|[a-zA-Z](?![a-zA-Z]))", r"^{-\1}"),
-    r"\sqrt2 -> \sqrt{2}": (r"\\sqrt(\[\d+])? ?(?:(\d+|\w|\\pi)|\(([^()]*)\))", r"\\sqrt\1{\2\3}"),
+    r"\sqrt2 -> \sqrt{2}": (r"\\sqrt(\[\d+])? ?(\d+|\w|\\pi)", r"\\sqrt\1{\2}"),
+    r"v_{\text{max}} -> v_{max}": (r"_(\{)?\\text\{(\w+)\}(?(1)\})", r"_{\2}"),
+    r"x^\frac{1}{2} -> x^{\frac{1}{2}}": (
+        rf"([\^_]) ?(-?\\(?:(?:frac|binom){_GROUP}{_GROUP}|sqrt(?:\[\d+\])?{_GROUP}|text{_GROUP}))",
+        r"\1{\2}",
+    ),
+    r"\frac{d\omega}{dt} -> d_{omegat}": (
+        r"\\frac\{ ?d ?(\^\{?\d\}?)? ?(\\?[a-zA-Z]+) ?\}\{ ?d ?([a-zA-Z])(?:\^\{?\d\}?)? ?\}",
+        _derivative,
+    ),
     "52_8 -> 52_{8}": (r"(?<=\d) ?_ ?(?:(\d+)|\{ ?\(?(\d+)\)? ?\})|_ ?(\w)", r"_{\1\2\3}"),
     # A mixed number is a sum; the parser of values would take it for a product.
     r"1\frac{3}{4} -> (1+\frac{3}{4})": (r"(?<![\d.,}^_])(\d+) ?(\\frac{\d+}{\d+})", r"(\1+\2)"),
@@ -152,36 +185,111 @@ AFTER_UNITS = {
 }
 
 
-@functools.lru_cache(maxsize=1024)  # the completions of a group share their gold
-def canonicalize(text: str) -> tuple[str, frozenset[tuple[str, str]]]:
-    """Return the canonical spelling of `text` without units, and the units with their powers:
-    "5 m^2" and "5 square meters" both give ("5", {("m,meter,metre", "2")})."""
-    units = {(UNITS["$"], "1")} if r"\$" in text or text.count("$") % 2 else set()
+class Spelling(NamedTuple):
+    """text: canonical, without units. units: of each part of the text. base: "8" of 52_8, or ""."""
+
+    text: str
+    units: tuple[Unit, ...]
+    base: str
+
+
+def _unescape(text: str) -> str:
+    r"""Undo a second escaping, as of a JSON file: "\\frac{1}{2}" -> "\frac{1}{2}". Then every
+    backslash is double, while "1\\2" in a matrix stands beside a single one, \begin."""
+    runs = re.findall(r"(\\+)(\w+|.|$)", text)
+    is_doubled = all(len(run) % 2 == 0 for run, _ in runs)
+    is_command = any(len(name) > 1 or name in [*"{}%$,!;"] for _, name in runs)
+    return text.replace("\\\\", "\\") if is_doubled and is_command else text
+
+
+def _plain_characters(text: str) -> str:
+    """Replace characters: "2¼" -> "2\\frac{1}{4}", "x²" -> "x^{2}", "５" -> "5", "ω" -> "\\omega "."""
+    quotient = re.compile("[¼-¾⅐-⅞]")
+    text = quotient.sub(lambda m: unicodedata.normalize("NFKC", rf"\frac⦃{m[0]}⦄"), text)
+    text = re.sub("⦃(.+?)⁄(.+?)⦄", r"{\1}{\2}", text)
     text = re.sub("([²³¹⁰-ⁿᴬ-ᵡ]+)", r"^{\1}", re.sub("([₀-ₜᵢ-ᵥ]+)", r"_{\1}", text))
     text = unicodedata.normalize("NFKC", text.translate(CHARACTERS))
+    for pattern, replacement in CHARACTER_RULES.values():
+        text = re.sub(pattern, replacement, text)
+    text = text.translate(GREEK)
+    digits = {char: str(unicodedata.digit(char)) for char in {*text} if char.isdecimal()}
     # An invisible character becomes a space, so that 4<NUL>2 is not 42.
-    text = "".join(" " if unicodedata.category(char)[0] == "C" else char for char in text)
+    spaces = {char: " " for char in {*text} if unicodedata.category(char)[0] == "C"}
+    return text.translate(str.maketrans(digits | spaces))
+
+
+def _closing(text: str, start: int) -> int:
+    """Return where the round bracket that opens before `start` is closed, or -1."""
+    depth = 1
+    for bracket in re.compile(r"[()]").finditer(text, start):
+        depth += 1 if bracket[0] == "(" else -1
+        if depth == 0:
+            return bracket.start()
+    return -1
+
+
+def _brace_scripts(text: str) -> str:
+    r"""Replace round brackets of exponents, indices and roots: "2^(1/4)" -> "2^{1/4}"."""
+    position = 0
+    while script := re.compile(r"([\^_]|\\sqrt(?:\[\d+\])?) ?\(").search(text, position):
+        position, end = script.end(), _closing(text, script.end())
+        if end >= 0:
+            start = script.end(1)
+            text = f"{text[:start]}{{{text[position:end]}}}{text[end + 1 :]}"
+            position = start + 1
+    return text
+
+
+def _unwrap_braces(text: str) -> str:
+    r"""Remove braces that group an atom and its scripts: "{{a}_{n}}" -> "a_{n}"."""
+    for _ in range(MAX_NESTED_BRACES):
+        unwrapped = re.sub(rf"{_NO_ARGUMENT}\{{ ?({_ATOM}) ?\}}(?![a-zA-Z\d])", r"\1", text)
+        unwrapped = re.sub(
+            rf"{_NO_ARGUMENT}\{{ ?((?:{_ATOM}) ?{_SCRIPTS})\}}"
+            r"(?! ?[\^_!])(?:(?<=\}\})|(?! ?[a-zA-Z\d]))",
+            r"\1",
+            unwrapped,
+        )
+        if unwrapped == text:
+            break
+        text = unwrapped
+    return text
+
+
+def _group_brackets(text: str) -> str:
+    """Replace square brackets that group: "2[3+[4+5]]" -> "2(3+(4+5))", "[(x-a)^2+1]", "[x+1]^2".
+    [x+1] alone may be the integer part of x+1, and [0,1] is an interval."""
+    for _ in range(MAX_NESTED_BRACES):
+        grouped = _GROUPING.sub(r"(\1)", text)
+        if grouped == text:
+            break
+        text = grouped
+    return text
+
+
+def _currency(text: str) -> Unit:
+    """Return the unit of the currency signs in a text; one "$" of a pair encloses mathematics."""
+    signs = {sign for sign in SIGNS if sign in text}
+    if r"\$" in text or text.count("$") % 2:
+        signs.add("$")
+    return frozenset().union(*map(read_unit, signs))
+
+
+@functools.lru_cache(maxsize=1024)  # the completions of a group share their gold
+def canonicalize(text: str) -> Spelling:
+    """Return the canonical spelling of `text`, and its units: "5 m^2" and "5 square meters" both
+    give "5" and {("m", 2)}."""
+    text = _CODES.sub(lambda code: SIGN_OF_CODE[code[1]], _unescape(text))
+    currency = _currency(text)
+    text = _plain_characters(text)
     for pattern, replacement in BEFORE_UNITS.values():
         text = re.sub(pattern, replacement, text)
-
-    def remove_unit(match: re.Match) -> str:
-        words = {*re.findall("[A-Za-z]+", match[0]), *re.findall("[a-z]+", match[0].lower())}
-        number = re.search(r"[\d%]|\\pi", text[: match.start()])
-        if not number or words & NOT_UNITS or any(map(_NO_UNIT.fullmatch, words)):
-            return match[0]
-        per = r"(?:(/|\b(?:per|an?|each)\b)[^a-z]*?(?:\\text ?\{ ?)?)?"
-        name_and_power = r"(?<![a-z\\])(?:(sq|cu)[a-z]*(?:\. ?| ))?([a-z]+)(?:\W{0,2}\^\{?(-?\d))?"
-        for sign, prefix, name, power in re.findall(per + name_and_power, match[0].lower()):
-            singular = name if name in UNITS or len(name) < 3 else name.removesuffix("s")
-            if singular in UNITS:
-                power = power or {"sq": "2", "cu": "3"}.get(prefix, "1")
-                units.add((UNITS[singular], "-" * bool(sign) + power))
-        return ""
-
-    units |= {(UNITS[mark], "1") for mark in "%°" if mark in text}
-    text = _UNIT.sub(remove_unit, text)
+    text, units = mark_units(_unwrap_braces(_brace_scripts(text)))
     for pattern, replacement in AFTER_UNITS.values():
         text = re.sub(pattern, replacement, text)
-    if numeral := re.fullmatch(r"([^=]*=)?(\()?(\d+)(?(2)\))_\{(\d+)\}", text):  # acts as a unit
-        text, units = (numeral[1] or "") + numeral[3], units | {("base", numeral[4])}
-    return text, frozenset(units)
+    text, parts = split_units(_group_brackets(text), units)
+    numeral = re.fullmatch(r"([^=]*=)?(\()?(\d+)(?(2)\))_\{(\d+)\}", text)
+    if numeral:  # 52_8: the base may be left out, as a unit
+        text = (numeral[1] or "") + numeral[3]
+    parts = tuple(part | currency for part in parts)
+    return Spelling(text, parts, numeral[4] if numeral else "")
