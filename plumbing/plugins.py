@@ -35,8 +35,10 @@ def load(spec: str, flag: str, default: str | None = None):
 @functools.lru_cache  # a file is run once, so that there is one copy of its classes
 def _run(path: Path, changed: int):
     sys.path.append(str(path.resolve().parent))  # it may import its neighbours
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # Dataclasses and pickle look a class's module up. Its name is its path, because a file may be
+    # called like a library, and import it.
+    spec = importlib.util.spec_from_file_location(str(path), path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look a class's module up
+    sys.modules[str(path)] = module
     spec.loader.exec_module(module)
     return module
