@@ -1,11 +1,14 @@
 """Command-line flags made from the fields of a dataclass."""
 
 import argparse
+import io
 import math
 import os
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import field, fields
+from pathlib import Path
 
 
 def opt(default, help: str, **argument):
@@ -33,10 +36,54 @@ fraction = number(float, 0, 1)
 non_negative = number(float, 0)
 
 
+def user_path(text: str) -> str:
+    """An argparse type: a path, in which a leading ~ is the user's home directory. A shell replaces
+    it in `--out ~/x`, but not in `--out=~/x`."""
+    expanded = os.path.expanduser(text)  # noqa: PTH111
+    # pathlib's raises RuntimeError, and drops "./", which tells a directory from a hub id.
+    if expanded.startswith("~"):
+        remedy = f"for a name that begins with ~ write ./{text}"
+        raise argparse.ArgumentTypeError(f"{text}: no such home directory; {remedy}")
+    return expanded
+
+
+def first_line(doc: str | None) -> str:
+    """Return the first line of a module's docstring, "" under `python -OO`, which removes it."""
+    return (doc or "").partition("\n")[0]
+
+
+def file_path(text: str) -> Path:
+    """An argparse type like `user_path`, for a flag that is a pathlib.Path."""
+    return Path(user_path(text))
+
+
+class _Pipe(io.FileIO):
+    """A file whose reader may leave: what is written afterwards is dropped."""
+
+    def write(self, data) -> int | None:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(data)
+
+
+def drop_unread_output() -> None:
+    """Let a command whose reader has left, as in `| head`, go on and end with its own status. All
+    other errors of its output are errors. Streams that were replaced before stay."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream and stream is getattr(sys, f"__{name}__"):
+            pipe = io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False))
+            at_once = name == "stderr" or stream.write_through or stream.isatty()
+            text = {"encoding": stream.encoding, "errors": stream.errors}
+            setattr(sys, name, io.TextIOWrapper(pipe, **text, line_buffering=at_once))
+
+
 class Parser(argparse.ArgumentParser):
     """An argparse parser without abbreviated flags that raises ValueError at a bad flag."""
 
     def __init__(self, **kwargs):
+        drop_unread_output()  # also that of --help
         super().__init__(allow_abbrev=False, argument_default=argparse.SUPPRESS, **kwargs)
 
     def error(self, message):

@@ -72,6 +72,10 @@ def load(
 ) -> tuple[train.Config, Layout, Recorded, int]:
     """Read what the steps need, and find the checkpoint before them. device: None, or one to use
     instead of the run's. Raises InputError."""
+    if sys.flags.optimize > 1:
+        raise InputError(
+            "python -OO removes docstrings, and transformers then loads no model: use -O"
+        )
     settings = analysis.read_config(run_dir)
     config = analysis.recorded(train.Config, settings)
     config.device = device or config.device
@@ -162,8 +166,8 @@ def outcome_lines(student, rollouts, failed: bool) -> list[dict]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = command_line.Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="run directory")
+    parser = command_line.Parser(description=command_line.first_line(__doc__))
+    parser.add_argument("run", type=command_line.file_path, help="run directory")
     parser.add_argument("--step", type=int, required=True, help="the step to train again")
     devices = {"choices": ("auto", "cpu", "cuda"), "default": None}
     parser.add_argument("--device", **devices, help="another than the run's")
