@@ -307,13 +307,14 @@ class DynamicSampling:
 
     def __init__(self, sampler: Sampler, rounds: int):
         self.sampler, self.rounds = sampler, rounds
-        self.round = self.live = 0  # extra rounds asked for, live groups; 0 from the last round on
+        self.round = 0  # extra rounds asked for in this step; 0 from its last round on
+        self.counts: dict[int, np.ndarray] = {}  # right, all completions of a problem in this step
 
     def __getattr__(self, name: str):
         return getattr(self.sampler, name)
 
     def propose(self, n: int) -> Selections:
-        enough = self.live >= n
+        enough = sum(0 < right < G for right, G in self.counts.values()) >= n
         selections = Selections.unscored([]) if enough else self.sampler.propose(n)
         if selections.again:
             raise InputError("--resample_rounds: this sampler asks for rounds itself")
@@ -322,7 +323,11 @@ class DynamicSampling:
         return selections
 
     def observe(self, outcomes: Outcomes) -> None:
-        self.live = self.live + int(outcomes.live_N.sum()) if self.round else 0
+        groups = outcomes.index_N, outcomes.successes_N, outcomes.completions_N
+        for index, *counts in zip(*(x.tolist() for x in groups), strict=True):
+            self.counts[index] = self.counts.get(index, 0) + np.array(counts)
+        if not self.round:
+            self.counts = {}
         if len(outcomes.index_N):
             self.sampler.observe(outcomes)
 

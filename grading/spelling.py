@@ -10,14 +10,43 @@ import re
 import unicodedata
 from typing import NamedTuple
 
-from grading.units import MARK, SIGNS, Unit, mark_units, read_unit, split_units
+from grading.units import SIGNS, Unit, mark_units, read_unit, split_units
 
-CHARACTERS = str.maketrans("−⁻–‑×·⋅÷⁄≡′。、٫٬~$", "----***//='.,.,  ") | dict.fromkeys(map(ord, SIGNS), " ")
-CHARACTERS |= str.maketrans({"√": r"\sqrt ", "ℝ": r"\mathbb{R}", "∂": r"\partial ", "∇": r"\nabla "})
+CHARACTERS = str.maketrans("−⁻–‑×·⋅÷⁄≡′。、٫٬~$", "----***//='.,.,  ") | dict.fromkeys(
+    map(ord, SIGNS), " "
+)
+CHARACTERS |= str.maketrans(
+    {"√": r"\sqrt ", "ℝ": r"\mathbb{R}", "∂": r"\partial ", "∇": r"\nabla "}
+)
 # The Greek alphabet. Capitals that look like Latin letters have no command.
-_SMALL = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho
-    varsigma sigma tau upsilon phi chi psi omega""".split()
-_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split()
+_SMALL = [
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "epsilon",
+    "zeta",
+    "eta",
+    "theta",
+    "iota",
+    "kappa",
+    "lambda",
+    "mu",
+    "nu",
+    "xi",
+    "omicron",
+    "pi",
+    "rho",
+    "varsigma",
+    "sigma",
+    "tau",
+    "upsilon",
+    "phi",
+    "chi",
+    "psi",
+    "omega",
+]
+_CAPITALS = ["Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Phi", "Psi", "Omega"]
 GREEK = {ord("α") + i: rf"\{name} " for i, name in enumerate(_SMALL)}
 GREEK |= {ord("Α") + _SMALL.index(name.lower()): rf"\{name} " for name in _CAPITALS}
 # LaTeX commands (without their backslash) and operators, each group after its canonical spelling.
@@ -36,7 +65,15 @@ FONTS = "! $ boldsymbol bm mathbf mathit mathsf mathcal large Large huge underli
 GROUPS = [("", FONTS), (" ", SPACES), *re.findall(r"(\S+) (\S+(?: \S+)*)", SYNONYMS)]
 COMMANDS = {" ": " "} | {name: key for key, names in GROUPS for name in names.split()}
 # Currencies before a number: "Rs. 500", "USD 5".
-SIGN_OF_CODE = {"Rs": "₹", "INR": "₹", "US": r"\$", "USD": r"\$", "EUR": "€", "GBP": "£", "RMB": "¥"}
+SIGN_OF_CODE = {
+    "Rs": "₹",
+    "INR": "₹",
+    "US": r"\$",
+    "USD": r"\$",
+    "EUR": "€",
+    "GBP": "£",
+    "RMB": "¥",
+}
 _CODES = re.compile(rf"(?<![a-zA-Z])({'|'.join(SIGN_OF_CODE)})\.? ?\\?\$? ?(?=[\d.])")
 
 

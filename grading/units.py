@@ -92,7 +92,9 @@ def _name(word: str) -> str:
     known = next((_NAMES[singular] for singular in singulars if singular in _NAMES), None)
     if known or len(word) < 3:
         return known or word
-    return re.sub(r"ies$", "y", re.sub(r"(?<=x|z)es$|(?<=[cs]h)es$|(?<=ss)es$", "", word)).rstrip("s")
+    return re.sub(r"ies$", "y", re.sub(r"(?<=x|z)es$|(?<=[cs]h)es$|(?<=ss)es$", "", word)).rstrip(
+        "s"
+    )
 
 
 def read_unit(phrase: str) -> Unit:
@@ -138,7 +140,9 @@ def mark_units(text: str) -> tuple[str, list[Unit]]:
         words = {*re.findall(rf"{_LETTER}+", match[0])}
         words |= {word.lower() for word in words}
         powers = {*re.findall("squared|cubed", match[0])} if len(words) > 1 else set()
-        is_changed = (words - powers) & NOT_UNITS or any(map(_NO_UNIT.fullmatch, words - _NAMES.keys()))
+        is_changed = (words - powers) & NOT_UNITS or any(
+            map(_NO_UNIT.fullmatch, words - _NAMES.keys())
+        )
         has_number = re.search(r"[\d%]|\\pi", text[: match.start()])
         is_changed = is_changed or _FOREIGN_NUMERAL.search(match[0].lower())
         if not has_number or is_changed or _is_glued_product(text, match):

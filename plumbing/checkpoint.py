@@ -9,6 +9,7 @@ import json
 import math
 import pickle
 import shutil
+import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,6 +94,18 @@ def load_learners(folder: Path, group, learners: Learners) -> None:
             raise Fault(f"checkpoint {folder} cannot be loaded: {first_lines(error)}") from error
         parts = {f"{part}_state_dict": state for part, state in sharded.items()}
         set_state_dict(learner.model, learner.optimizer, **parts)
+
+
+def load_weights(folder: Path, lm: nn.Module) -> None:
+    """Load the student's weights, and nothing else, from a checkpoint's directory into a language
+    model, in its dtype and on its device. Raises InputError if that fails."""
+    weights = {f"lm.{name}": parameter.detach() for name, parameter in lm.named_parameters()}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that this process has no other ranks
+            dcp.load({"model": weights}, checkpoint_id=folder / "student", no_dist=True)
+    except dcp.CheckpointException as error:  # to torch this is no Exception
+        raise InputError(f"{folder} cannot be loaded: {first_lines(error)}") from error
 
 
 def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:

@@ -9,6 +9,7 @@ from dataclasses import field, fields
 from pathlib import Path
 
 from plumbing.distributed.launch import launch
+from plumbing.errors import survive_lost_output
 
 # Flags that hold a path, or FILE.py:NAME, or a hub id.
 PATHS = {"out", "model", "teacher_model", "train_data", "val_data", "reward", "sampler"}
@@ -64,6 +65,7 @@ class Parser(argparse.ArgumentParser):
     """An argparse parser without abbreviated flags that raises ValueError at a bad flag."""
 
     def __init__(self, **kwargs):
+        survive_lost_output(BrokenPipeError)  # also that of --help
         super().__init__(allow_abbrev=False, argument_default=argparse.SUPPRESS, **kwargs)
 
     def error(self, message):

@@ -29,18 +29,21 @@ class Fault(RunError, RuntimeError):
 
 
 class _Output(io.FileIO):
-    """Standard output or error. What cannot be written is dropped."""
+    """Standard output or error. What cannot be written because of one of `ignored` is dropped."""
+
+    ignored: type[OSError] = OSError
 
     def write(self, data) -> int:
         try:
             return super().write(data) or len(data)  # None: the reader is slow
-        except OSError:
+        except self.ignored:
             return len(data)
 
 
-def survive_lost_output() -> None:
+def survive_lost_output(ignored: type[OSError] = OSError) -> None:
     """Let prints be dropped where nobody takes them: a run must not end because a pipe or terminal
-    was closed, or the disk of its log is full. Streams that others have replaced stay."""
+    was closed, or the disk of its log is full. A command whose output is its result ignores
+    BrokenPipeError alone, as in `| head`. Streams that others have replaced stay."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
         if stream is None:  # closed before Python started: the next file to be opened would be it
@@ -53,7 +56,9 @@ def survive_lost_output() -> None:
         text = {"encoding": "utf-8", "errors": "backslashreplace"}
         if stream:
             text = {"encoding": stream.encoding, "errors": stream.errors}
-        output = io.BufferedWriter(_Output(number, "w", closefd=False))
+        output = _Output(number, "w", closefd=False)
+        output.ignored = ignored
+        output = io.BufferedWriter(output)
         setattr(sys, name, io.TextIOWrapper(output, **text, line_buffering=True))
 
 

@@ -9,6 +9,8 @@ from plumbing.problems import Problems
 from plumbing.progress import Console
 from plumbing.run_dir import RunDir
 
+TAIL = 1000  # characters of a completion, its last, that evals/ keeps
+VERDICT = ("problem", "reward", "status", "tokens", "completion")  # the keys of evals/
 PARTS = ("rollout_s", "verify_s", "gather_s", "train_s", "teacher_wait_s", "eval_s")  # of a step
 
 
@@ -25,6 +27,13 @@ class Stopwatch(dict):
         self[part] += time.perf_counter() - start
 
 
+def ends(completion_ids: list[list[int]], tokenizer, rank: int) -> list[str]:
+    """Decode the ends of completions, where the box is; "" on ranks that write no file."""
+    if rank:
+        return [""] * len(completion_ids)
+    return [tokenizer.decode(ids, skip_special_tokens=True)[-TAIL:] for ids in completion_ids]
+
+
 def evaluate(
     rollout: Callable,
     encode: Callable,
@@ -33,13 +42,14 @@ def evaluate(
     step: int,
     console: Console | None = None,
 ) -> dict[str, float]:
-    """Compute greedy pass@1 on every validation problem (Table 5a), and log the verdicts. A problem
-    whose prompt is too long counts as wrong. rollout, encode: train.Student's. console: shows how
-    far it is. All student ranks call it. Returns {} if one is to stop."""
+    """Compute greedy pass@1 on every validation problem (Table 5a), and log the verdicts with the
+    completions' ends. A problem whose prompt is too long counts as wrong. rollout, encode:
+    train.Student's. console: shows how far it is. All student ranks call it. Returns {} if one is
+    to stop."""
     c, n, start = run.config, run.layout.n_students, time.perf_counter()
     tokens = [len(encode(problems.question(i))) for i in range(len(problems))]
     fits = [i for i, length in enumerate(tokens) if length <= c.max_prompt_tokens]
-    rows = [(i, 0.0, "overlong_prompt", 0) for i in {*range(len(tokens))} - {*fits}]
+    rows = [(i, 0.0, "overlong_prompt", 0, "") for i in {*range(len(tokens))} - {*fits}]
     longest = max((tokens[i] for i in fits), default=0) + c.max_completion_tokens
     size = n * max(1, c.max_rollout_tokens // longest)  # one micro-batch of each rank
     for part in (fits[i : i + size] for i in range(0, len(fits), size)):
@@ -50,11 +60,11 @@ def evaluate(
         order = [i for r in range(n) for i in part[r::n]]  # neighbours may be equally hard
         graded = rollout(problems, order, 0.0, (0, step), Stopwatch())
         lengths = graded.lengths().tolist()
-        rows += zip(order, graded.rewards, graded.statuses, lengths, strict=True)
+        texts = ends(graded.completion_ids, encode.tokenizer, run.layout.rank)
+        rows += zip(order, graded.rewards, graded.statuses, lengths, texts, strict=True)
     if console:
         console.report("")
-    names = ("problem", "reward", "status", "tokens")
-    verdicts = [dict(zip(names, row, strict=True)) for row in sorted(rows)]
+    verdicts = [dict(zip(VERDICT, row, strict=True)) for row in sorted(rows)]
     run.log(f"evals/step_{step}", verdicts, "w")
-    accuracy = sum(reward for _, reward, _, _ in rows) / len(rows)
+    accuracy = sum(reward for _, reward, *_ in rows) / len(rows)
     return {"val_accuracy": accuracy, "eval_s": time.perf_counter() - start}

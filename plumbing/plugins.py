@@ -35,10 +35,10 @@ def load(spec: str, flag: str, default: str | None = None):
 @functools.lru_cache  # a file is run once, so that there is one copy of its classes
 def _run(path: Path, changed: int):
     sys.path.append(str(path.resolve().parent))  # it may import its neighbours
-    # Dataclasses and pickle look a class's module up. Its file may be called like another module.
-    name = str(path) if path.stem in sys.modules else path.stem
-    spec = importlib.util.spec_from_file_location(name, path)
+    # Dataclasses and pickle look a class's module up. Its name is its path, because a file may be
+    # called like a library, and import it.
+    spec = importlib.util.spec_from_file_location(str(path), path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[str(path)] = module
     spec.loader.exec_module(module)
     return module

@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from plumbing.errors import InputError
+from plumbing.command_line import file_path
+from plumbing.errors import InputError, survive_lost_output
 from plumbing.files import digest, read_lines
 
 # Settings that do not change what is learned: runs that differ only in these are one method.
@@ -214,12 +215,15 @@ def by_method(title: str, methods: dict, measure, *style, note: str = "") -> str
     return table(title, ["", *methods], [row for row in rows if set(row[1:]) != {"–"}], note)
 
 
-def parser(doc: str, runs: bool = False) -> argparse.ArgumentParser:
+def parser(doc: str | None, runs: bool = False) -> argparse.ArgumentParser:
     """A command line whose --help is the docstring; with `runs`, it takes run directories."""
+    survive_lost_output(BrokenPipeError)  # also that of --help
     raw = argparse.RawDescriptionHelpFormatter
     command_line = argparse.ArgumentParser(description=doc, formatter_class=raw)
     if runs:
-        command_line.add_argument("runs", nargs="+", metavar="RUN", help="run directories")
+        command_line.add_argument(
+            "runs", nargs="+", metavar="RUN", type=file_path, help="run directories"
+        )
     return command_line
 
 

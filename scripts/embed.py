@@ -66,7 +66,8 @@ def save(embedding_N_D: torch.Tensor, name: str, data: Path) -> Path:
 
 def main(argv: list[str] | None = None) -> None:
     parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("teacher_model", metavar="MODEL", help="hub id or directory")
+    model = {"metavar": "MODEL", "help": "hub id or directory"}
+    parser.add_argument("teacher_model", type=command_line.user_path, **model)
     data = {"dest": "train_data", "required": True, "help": "JSONL or Parquet"}
     parser.add_argument("--data", type=command_line.user_path, **data)
     command_line.add_fields(parser, train.Config, ["max_prompt_tokens", "device"])

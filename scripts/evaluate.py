@@ -3,7 +3,8 @@ r"""Measure any Hugging Face model on any problem file: greedy pass@1, or pass@k
     python -m scripts.evaluate runs/demo-goldilocks-seed0        # a run: its student and settings
     python -m scripts.evaluate MODEL --data mine.jsonl --samples 16 --temperature 0.7 --k 1 4 16
 
-For a run it reproduces the last accuracy of metrics.jsonl (on GPUs up to rounding in bf16). A
+For a run it takes the weights of the newest checkpoint, without any those of student/, and shows
+their step. It reproduces that step's accuracy in metrics.jsonl (on GPUs up to rounding in bf16). A
 prompt longer than --max_prompt_tokens counts as wrong. Intervals (95%) are over problems: Wilson's
 for greedy verdicts, else bootstrap. The lenient score grades a completion without a box on the
 formula or number that it most likely means. Training never uses it: guesses can be gamed.
@@ -13,7 +14,8 @@ import itertools
 import json
 import math
 import re
-from argparse import RawDescriptionHelpFormatter
+import sys
+from argparse import Namespace, RawDescriptionHelpFormatter
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,16 +26,16 @@ from transformers import AutoTokenizer
 
 import rollout
 import train
-from plumbing import command_line
+from plumbing import checkpoint, command_line
 from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
-from plumbing.files import write_lines
+from plumbing.files import read_lines, write_lines
+from plumbing.metrics import TAIL, VERDICT
 from plumbing.problems import Problems, prepare_missing
 from scripts import analysis
 from verify import Verifier
 
-FIELDS = ["problem", "reward", "status", "tokens"]
 SETTINGS = ["preset", "seed", "verify_workers", "prompt_header", "prompt_footer", "chat_template"]
 SETTINGS += ["reward", "max_prompt_tokens", "max_completion_tokens", "max_rollout_tokens"]
 SETTINGS += ["device"]
@@ -76,10 +78,18 @@ def right_side(formula: str) -> str:
     return right.strip(" \n\t.,;:*&")
 
 
-def evaluate(config, problems: Problems, indices, samples: int, temperature: float) -> pd.DataFrame:
-    """Return a row for each sample of each of these problems, in order: FIELDS, as in a run's
+def evaluate(
+    config,
+    problems: Problems,
+    indices,
+    samples: int,
+    temperature: float,
+    weights: Path | None = None,
+) -> pd.DataFrame:
+    """Return a row for each sample of each of these problems, in order: VERDICT, as in a run's
     evals/; lenient, the reward if a missing box is forgiven; truncated, whether the token limit cut
-    the completion. Raises ValueError, in one line, for a reward that cannot be used."""
+    the completion. weights: a checkpoint's directory, whose student replaces config.model's
+    weights. Raises ValueError, in one line, if no prompt fits or a reward cannot be used."""
     device = torch.device(device_type(config.device))
     tokenizer = AutoTokenizer.from_pretrained(config.model)
     encode = rollout.PromptEncoder(config, tokenizer)
@@ -87,31 +97,47 @@ def evaluate(config, problems: Problems, indices, samples: int, temperature: flo
     rows["prompt"] = [encode(problems.question(i)) for i in indices]
     rows = rows.loc[rows.index.repeat(samples)].reset_index(drop=True)
     rows = rows.assign(reward=0.0, lenient=0.0, status="overlong_prompt", tokens=0, truncated=False)
-    asked = rows[rows.prompt.map(len) <= config.max_prompt_tokens].copy()
+    rows["completion"] = ""
+    lengths = rows.prompt.map(len)
+    asked = rows[lengths <= config.max_prompt_tokens].copy()
+    if asked.empty:
+        limit = f"--max_prompt_tokens {config.max_prompt_tokens}"
+        raise InputError(f"{limit}: no prompt is as short; the shortest has {lengths.min()} tokens")
     # The verifier's processes start before CUDA is used.
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
         generator = rollout.Generator.load(config.model, device, tokenizer)
+        if weights:
+            checkpoint.load_weights(weights, generator.lm)
         options = {"max_new_tokens": config.max_completion_tokens, "seed": config.seed}
         options |= {"max_batch_tokens": config.max_rollout_tokens}
         rollouts = generator.generate(asked.prompt.tolist(), temperature, **options)
         texts = tokenizer.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
+        asked["completion"] = texts
         asked["tokens"] = rollouts.lengths().tolist()
         asked["truncated"] = [not finished for finished in rollouts.finished]
-        verdicts = verifier.grade(texts, *problems.golds(asked.problem))
-        asked["status"] = [verdict.status for verdict in verdicts]
-        asked["reward"] = asked["lenient"] = [verdict.reward for verdict in verdicts]
-        unboxed = asked.status == "no_box"
-        guesses = [last_answer(text) for text in itertools.compress(texts, unboxed)]
-        boxed = [rf"\boxed{{{guess}}}" for guess in guesses]
-        forgiven = verifier.grade(boxed, *problems.golds(asked.problem[unboxed]))
-        asked.loc[unboxed, "lenient"] = [verdict.reward for verdict in forgiven]
-        shown = asked.problem.unique()
-        verifiable = shown[verifier.check_golds(*problems.golds(shown))]
-    # A reference answer that cannot be verified earns no reward, as in training.
-    bad = ~asked.problem.isin(verifiable)
-    asked.loc[bad, ["reward", "status", "lenient"]] = [0.0, "bad_gold", 0.0]
+        grade(asked, problems, verifier)
+    asked["completion"] = asked.completion.str[-TAIL:]
     rows.loc[asked.index] = asked
-    return rows[[*FIELDS, "lenient", "truncated"]]
+    return rows[[*VERDICT, "lenient", "truncated"]]
+
+
+def grade(rows: pd.DataFrame, problems: Problems, verifier: Verifier) -> None:
+    """Fill in the rewards, strict and lenient, and the statuses of completions."""
+    verdicts = verifier.grade(rows.completion.tolist(), *problems.golds(rows.problem))
+    rows["status"] = [verdict.status for verdict in verdicts]
+    rows["reward"] = rows["lenient"] = [verdict.reward for verdict in verdicts]
+    unboxed = rows.status == "no_box"
+    boxed = [rf"\boxed{{{last_answer(text)}}}" for text in rows.completion[unboxed]]
+    forgiven = verifier.grade(boxed, *problems.golds(rows.problem[unboxed]))
+    rows.loc[unboxed, "lenient"] = [verdict.reward for verdict in forgiven]
+    # A reference answer that cannot be verified earns no reward, as in training.
+    shown = rows.problem.unique()
+    verifiable = shown[verifier.check_golds(*problems.golds(shown))]
+    rows.loc[~rows.problem.isin(verifiable), ["reward", "status", "lenient"]] = [
+        0.0,
+        "bad_gold",
+        0.0,
+    ]
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -139,7 +165,8 @@ def summary(title: str, rows: pd.DataFrame, samples: int, ks: list[int], greedy:
 
 def settings(given: dict) -> tuple[train.Config, dict]:
     """The settings of the run given as the model, else of the preset, overridden by `given`; and
-    the run's config.json, {} if the model is no run. Raises ValueError, in one line."""
+    the run's config.json, {} if the model is no run. The model of a run is its student/ or, before
+    it has one, that which it began with. Raises ValueError, in one line."""
     run_dir = Path(given["model"])
     file = run_dir / "config.json"
     facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -148,16 +175,43 @@ def settings(given: dict) -> tuple[train.Config, dict]:
         return replace(config, **given), {}
     if "preset" in given:
         raise InputError(f"--preset {given['preset']}: {run_dir} is a run and has settings already")
-    if not (run_dir / "student").exists():
-        raise InputError(f"{run_dir}: no student/ yet; train.py exports it when it finishes")
     config = analysis.recorded(train.Config, facts)
-    return replace(config, **given | {"model": str(run_dir / "student")}), facts
+    student = run_dir / "student"
+    model = str(student) if student.exists() else config.model
+    return replace(config, **given | {"model": model}), facts
 
 
-def main(argv: list[str] | None = None) -> None:
+def newest_weights(run_dir: Path, steps: int) -> tuple[int, Path | None]:
+    """Find the newest weights of a run of so many steps: their step, and the checkpoint that has
+    them, None for student/. Prints a note if the run has trained further. Raises InputError if it
+    has no weights, or student/ alone and that of an earlier end."""
+    student, saved = run_dir / "student", checkpoint.steps(run_dir)
+    rows = read_lines(run_dir / "metrics.jsonl", torn=True)
+    trained = rows[-1]["step"] if rows else 0
+    if not saved and not student.exists():
+        raise InputError(f"{run_dir}: no checkpoint and no student/ yet")
+    if not saved and trained < steps:
+        state = f"at step {trained} of {steps}, without a checkpoint; student/ is of an earlier end"
+        raise InputError(f"{run_dir} is {state}: to measure that, give {student}")
+    if not saved:
+        return trained, None
+    try:
+        step = checkpoint.latest_valid_checkpoint(run_dir)
+    except InputError as error:
+        remedy = f": to measure the student of an earlier end, give {student}"
+        reason = f"no checkpoint is intact{remedy if student.exists() else ''}"
+        raise InputError(f"{run_dir}: {reason}") from error
+    if step < trained:
+        print(f"note: {run_dir} is at step {trained}, not saved yet", file=sys.stderr, flush=True)
+    return step, checkpoint.directory(run_dir, step)
+
+
+def arguments(argv: list[str] | None) -> Namespace:
+    """Parse the command line. Raises ValueError, in one line."""
     parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("model", help="hub id, Hugging Face directory, or run directory")
+    help = "hub id, Hugging Face directory, or run directory"
+    add("model", type=command_line.user_path, help=help)
     help = "JSONL or Parquet [the run's or the preset's validation file]"
     add("--data", type=command_line.user_path, default="", help=help)
     add("--limit", type=command_line.count, default=None, help="only the first problems")
@@ -167,16 +221,25 @@ def main(argv: list[str] | None = None) -> None:
     help = "write a JSON line for each verdict there"
     add("--out", type=command_line.file_path, default=None, help=help)
     command_line.add_fields(parser, train.Config, SETTINGS)
-    begin_process()
+    args = parser.parse_args(argv)
+    if args.temperature == 0 and args.samples > 1:
+        reason = "greedy samples are all the same; give --temperature"
+        raise InputError(f"--samples {args.samples}: {reason}")
+    if max(args.k) > args.samples:
+        raise InputError(f"--k {max(args.k)}: must be at most --samples {args.samples}")
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
     with analysis.one_line("evaluate", ValueError):
-        args = parser.parse_args(argv)
-        n, greedy = args.samples, args.temperature == 0
-        if greedy and n > 1:
-            raise InputError(f"--samples {n}: greedy samples are all the same; give --temperature")
-        if max(args.k) > n:
-            raise InputError(f"--k {max(args.k)}: must be at most --samples {n}")
+        args = arguments(argv)
+        begin_process()
         given = {name: x for name, x in vars(args).items() if name in ["model", *SETTINGS]}
         config, facts = settings(given)
+        name, weights = config.model, None
+        if facts:
+            step, weights = newest_weights(Path(args.model), facts["steps"])
+            name = f"{args.model}, step {step}"
         tokens = config.max_prompt_tokens + config.max_completion_tokens
         rollout.check_model(config.model, tokens)  # before missing data are downloaded
         if not args.data:
@@ -185,11 +248,12 @@ def main(argv: list[str] | None = None) -> None:
                 analysis.check_unchanged(config.val_data, facts["val_data_crc32"])
         data = Problems(args.data or config.val_data)
         chosen = range(len(data))[: args.limit]
-        rows = evaluate(config, data, chosen, n, args.temperature)
-        title = f"{config.model}: {len(chosen)} problems of {data.path}, {n} of each sampled"
-        print(summary(title, rows, n, args.k, greedy), end="", flush=True)
+        rows = evaluate(config, data, chosen, args.samples, args.temperature, weights)
+        title = f"{name}: {len(chosen)} problems of {data.path}, {args.samples} of each sampled"
+        greedy = args.temperature == 0
+        print(summary(title, rows, args.samples, args.k, greedy), end="", flush=True)
         if args.out:
-            write_lines(args.out, rows[FIELDS].to_dict("records"))
+            write_lines(args.out, rows[[*VERDICT]].to_dict("records"))
 
 
 if __name__ == "__main__":

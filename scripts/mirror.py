@@ -9,10 +9,13 @@ It logs the numbers of metrics.jsonl, for each evaluation also val_status/... (s
 status) and val_tokens (mean length), and the samples. Every start deletes the tracker's copy (in
 TensorBoard OUT/NAME, in trackio a local SQLite file, which `trackio sync` publishes) and writes it
 again, as it does when a resumed run replaces steps. W&B's server replaces no step, so the copy
-continues after the last one. A step without its evaluation is copied when the run has made it.
+continues after the last one; with WANDB_MODE=offline each start writes a new folder for `wandb
+sync`. W&B's other variables count too, such as WANDB_DIR; flags win. A step without its evaluation
+is copied when the run has made it.
 """
 
 import json
+import os
 import sys
 import textwrap
 import time
@@ -32,6 +35,7 @@ from plumbing.run_dir import FREE, INEXACT
 from scripts import analysis
 from verify import STATUSES
 
+OUT, PROJECT = "logs", "goldilocks-rl"  # unless flags, or W&B's own variables, name others
 WAIT = 5.0  # seconds between two looks at the run with --follow
 
 
@@ -96,9 +100,12 @@ def open_wandb(out: Path, project: str, name: str, config: dict):
 
     # Runs with other settings have another id.
     checksum = zlib.crc32(json.dumps(fixed_settings(config), sort_keys=True).encode())
-    names = {"project": project, "name": name, "id": f"{name}-{checksum:08x}"}
+    key = os.environ.get("WANDB_RUN_ID", f"{name}-{checksum:08x}")
+    names = {"project": project, "name": name, "id": key, "dir": out}
     off = wandb.Settings(console="off", x_disable_stats=True)
-    run = wandb.init(**names, config=config, resume="allow", mode="online", dir=out, settings=off)
+    run = wandb.init(**names, config=config, resume="allow", settings=off)
+    if run.disabled:
+        raise InputError("W&B is disabled, by WANDB_MODE or its settings: nothing would be copied")
 
     def write(step: int, numbers: dict[str, float], samples: list[dict]) -> None:
         if step >= run.starting_step:  # the server has the steps before it
@@ -189,12 +196,14 @@ def main(argv=None) -> int:
     add("--to", required=True, choices=TRACKERS, help="the tracker")
     add("--follow", action="store_true", help="continue until the run is finished")
     add("--name", help="name of the run in the tracker (the directory's)")
-    add("--project", default="goldilocks-rl", help="for trackio and W&B (%(default)s)")
-    help = "for event files and W&B's (%(default)s)"
-    add("--out", type=file_path, default=Path("logs"), help=help)
+    add("--project", help=f"for trackio and W&B ({PROJECT})")
+    add("--out", type=file_path, help=f"for event files and W&B's ({OUT})")
     args = parser.parse_args(argv)
     run_dir = args.run.resolve()
-    name = args.name or run_dir.name
+    variables = os.environ if args.to == "wandb" else {}
+    args.project = args.project or variables.get("WANDB_PROJECT", PROJECT)
+    args.out = args.out or Path(variables.get("WANDB_DIR", OUT))
+    name = args.name or variables.get("WANDB_NAME", run_dir.name)
     try:
         with analysis.one_line("mirror", Timeout):
             if args.follow and not (run_dir / "config.json").exists():

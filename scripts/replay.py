@@ -72,6 +72,10 @@ def load(
 ) -> tuple[train.Config, Layout, Recorded, int]:
     """Read what the steps need, and find the checkpoint before them. device: None, or one to use
     instead of the run's. Raises InputError."""
+    if sys.flags.optimize > 1:
+        raise InputError(
+            "python -OO removes docstrings, and transformers then loads no model: use -O"
+        )
     settings = analysis.read_config(run_dir)
     config = analysis.recorded(train.Config, settings)
     config.device = device or config.device

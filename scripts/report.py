@@ -23,6 +23,7 @@ from plumbing import command_line
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.files import read_lines, write_atomic
+from plumbing.metrics import TAIL
 from plumbing.problems import Problems
 from scripts import analysis, plot
 from scripts.analysis import Run
@@ -135,8 +136,16 @@ def evaluation(run: Run, problems: Problems | None) -> dict | None:
         "problems": len(last),
         "won": won.sum(),
         "lost": lost.sum(),
-        "wrong": [texts(problems, i) | dict(last.loc[i]) | {"lost": lost[i]} for i in wrong],
+        "wrong": [wrong_answer(i, last.loc[i], problems) | {"lost": lost[i]} for i in wrong],
     }
+
+
+def wrong_answer(index: int, verdict: pd.Series, problems: Problems | None) -> dict:
+    """What the page shows of a validation problem that is wrong now. Its completion is "" where the
+    evaluation has none: of an over-long prompt, or of an earlier version."""
+    row = texts(problems, index) | {"completion": ""} | dict(verdict)
+    cut = len(row["completion"]) == TAIL
+    return row | {"completion": "… " * cut + row["completion"]}
 
 
 def view(run: Run) -> dict:

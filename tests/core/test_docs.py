@@ -9,6 +9,7 @@ import re
 import runpy
 import subprocess
 import sys
+import textwrap
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from pkgutil import resolve_name
@@ -80,7 +81,9 @@ def our_modules() -> set[str]:
 def test_files_named_in_links_and_backticks_exist(page):
     for name in re.findall(r"\]\(([^)\s#]+)[^)]*\)", PAGES[page]):
         assert "://" in name or ((ROOT / page).parent / name).exists(), name
-    for name in re.findall(rf"`((?:plumbing|samplers|docs|{FOLDERS})/[\w/]+\.\w+)`", PAGES[page]):
+    for name in re.findall(
+        rf"`((?:plumbing|samplers|rewards|docs|{FOLDERS})/[\w/]+\.\w+)`", PAGES[page]
+    ):
         assert (ROOT / name).exists(), name
     for name in re.findall(r"`(test_\w+\.py)`", PAGES[page]):
         assert [*(ROOT / "tests").rglob(name)], name
@@ -114,6 +117,11 @@ def test_readme_is_one_page():
 def test_readme_prints_the_example_sampler_word_for_word():
     code = (FOLDER / "target.py").read_text(encoding="utf-8").splitlines()
     assert "\n".join(f"    {line}".rstrip() for line in code) in PAGES["README.md"]
+
+
+def test_extending_md_prints_the_example_reward_word_for_word():
+    code = (ROOT / "rewards/exact.py").read_text(encoding="utf-8").partition("\n\n\n")[2]
+    assert textwrap.indent(code, "    ") in PAGES["docs/extending.md"]
 
 
 def test_every_command_preset_and_sampler_has_its_line():

@@ -72,6 +72,24 @@ def test_dynamic_sampling_ends_with_enough():
         assert sampler.train_on(groups, n).tolist() == chosen
 
 
+def test_dynamic_sampling_adds_up_a_problems_rounds():
+    """Problem 0 is live after 1 right of 16, and still after 3 of 32: one live group, not two.
+    Problem 1 has 16 right of 48 after three rounds: live, though each of them is dead."""
+    inner = Mock()
+    inner.propose.side_effect = [s.Selections.unscored([0, 1]) for _ in range(5)]
+    sampler, again = s.DynamicSampling(inner, rounds=9), []
+    for right in ([1, 0], [2, 0], [0, 16]):
+        again.append(sampler.propose(2).again)
+        sampler.observe(outcomes([0, 1], right))
+    last = sampler.propose(2)
+    assert again == [True, True, True]
+    assert (len(last.index_N), last.again) == (0, False)
+    sampler.observe(outcomes([], []))
+    assert sampler.propose(2).again  # the next step counts anew
+    sampler.observe(outcomes([0, 1], [1, 0]))
+    assert len(sampler.propose(2).index_N) == 2
+
+
 SIZES = {"n": st.integers(1, 30), "k": st.integers(1, 8), "seed": st.integers(0, 99)}
 
 

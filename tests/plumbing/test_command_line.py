@@ -1,8 +1,15 @@
 """plumbing/command_line.py: flags out of range, flags without effect, --sampler_args."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+from scripts import analysis
 from tests.helpers.checks import rejected
+from tests.helpers.models import ROOT
 from tests.helpers.ranks import one_rank, parse
 from tests.helpers.samplers import Numbers
 from train import build_sampler
@@ -33,3 +40,24 @@ def test_sampler_args_override_the_samplers_settings_in_their_type():
     flags = ("--sampler", "mopps", "--sampler_args", "best_of_all=0")
     settings = build_sampler(parse("--preset", "demo", *flags), one_rank(), Numbers(4)).settings
     assert repr(settings) == "{'decay': 0.5, 'best_of_all': 0}"
+
+
+def test_unread_output_is_dropped_and_a_full_disk_is_an_error():
+    """The first as under `| head`: the command ends with its own status, without a word."""
+    code = "from plumbing.errors import survive_lost_output as drop; drop(BrokenPipeError);"
+    code += "print('x' * 10**6); raise SystemExit(3)"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with Path("/dev/full").open("w") as full:
+        unread, lost = (
+            subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=file, stderr=-1)
+            for file in (writer, full)
+        )
+    os.close(writer)
+    assert (unread.returncode, unread.stderr) == (3, b"")
+    assert b"No space left" in lost.stderr
+
+
+def test_the_home_directory_is_found_in_a_runs_path(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert analysis.parser("", runs=True).parse_args(["~/run"]).runs == [Path("/home/me/run")]

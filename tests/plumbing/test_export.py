@@ -2,22 +2,18 @@
 
 import json
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from plumbing.models import Card
-from rollout import Generator, Policy
-from tests.helpers.files import change
+from rollout import Generator
 from tests.helpers.models import save_tiny_model
 from tests.helpers.read_model import read_model
-from tests.helpers.ranks import parse
 
 CPU = torch.device("cpu")
 LLAMA_3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "high_freq_factor": 4.0}

@@ -3,10 +3,16 @@
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-from plumbing.metrics import evaluate
+from plumbing.metrics import TAIL, evaluate
 from rollout import Rollouts
 from tests.helpers.ranks import one_rank, parse
 from tests.helpers.samplers import Numbers
+
+
+def encoder(tokens):
+    """Encode question i as tokens[i] tokens; decode id n as the digit n."""
+    tokenizer = SimpleNamespace(decode=lambda ids, **_: "".join(map(str, ids)))
+    return Mock(side_effect=lambda i: range(tokens[int(i)]), tokenizer=tokenizer)
 
 
 def test_evaluation_counts_an_overlong_prompt_as_wrong():
@@ -23,10 +29,23 @@ def test_evaluation_counts_an_overlong_prompt_as_wrong():
 
     run = SimpleNamespace(config=config, layout=layout, log=Mock())
     tokens = [5, 40, 5, 9, 5]  # of a limit of 32
-    metrics = evaluate(rollout, lambda i: range(tokens[int(i)]), Numbers(5), run, step=10)
+    metrics = evaluate(rollout, encoder(tokens), Numbers(5), run, step=10)
     assert orders == [[0, 3, 2, 4]] and metrics["val_accuracy"] == 2 / 5 and metrics["eval_s"] > 0
     name, verdicts, mode = run.log.call_args.args
     assert (name, mode) == ("evals/step_10", "w")
     rows = [tuple(verdict.values()) for verdict in verdicts]
-    assert rows[:2] == [(0, 1, "graded", 0), (1, 0, "overlong_prompt", 0)]
-    assert rows[3] == (3, 1, "graded", 3) and len(rows) == 5
+    assert rows[:2] == [(0, 1, "graded", 0, ""), (1, 0, "overlong_prompt", 0, "")]
+    assert rows[3] == (3, 1, "graded", 3, "333") and len(rows) == 5
+
+
+def test_evaluation_keeps_the_end_of_a_completion_on_rank_0_alone():
+    ids = [1, *[2] * (TAIL - 1), 3]
+    rollouts = Rollouts([[1]], [ids], [True], [[]], [0], [0.0], ["wrong"])
+    kept = []
+    for rank in (0, 1):
+        layout = one_rank()
+        layout.rank = rank
+        run = SimpleNamespace(config=parse("--preset", "demo"), layout=layout, log=Mock())
+        evaluate(lambda *_: rollouts, encoder([5]), Numbers(1), run, step=1)
+        kept.append(run.log.call_args.args[1][0]["completion"])
+    assert kept == ["2" * (TAIL - 1) + "3", ""]

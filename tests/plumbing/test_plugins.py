@@ -1,12 +1,16 @@
 """plumbing/plugins.py: --sampler FILE.py:CLASS and --reward FILE.py[:FUNCTION]."""
 
+import importlib
+
 import numpy as np
 import pytest
 
 import train
 from plumbing.files import read_lines
+from plumbing.plugins import load
 from sampler import find_sampler
 from tests.helpers.checks import rejected
+from tests.helpers.models import ROOT
 from tests.helpers.ranks import command, torchrun
 from verify import Verifier
 
@@ -52,6 +56,38 @@ def test_a_run_does_not_resume_after_its_custom_files_have_changed(tmp_path, hal
     ended = go(*flags, 2)
     assert ended.statuses == [2]
     assert "sampler_crc32 was " in ended.err and "reward_crc32 was " in ended.err
+
+
+def test_a_file_called_like_a_library_does_not_replace_it(tmp_path):
+    """Neither in the file itself nor afterwards. No other test imports this one."""
+    file = tmp_path / "this.py"
+    file.write_text("import this\n\nclass Mine:\n    zen = this.s\n")
+    mine = load(f"{file}:Mine", "--sampler")
+    assert mine.zen == importlib.import_module("this").s
+
+
+REWARDS = sorted((ROOT / "rewards").glob("*.py"))
+
+
+@pytest.mark.parametrize("file", REWARDS, ids=[file.stem for file in REWARDS])
+@pytest.mark.parametrize("folder", ["", "rewards"])
+def test_every_reward_file_works_from_any_directory(file, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT / folder if folder else tmp_path)
+    with Verifier(1, reward=str(file)) as verifier:
+        verdicts = verifier.grade([r"\boxed{7}", r"\boxed{8}", "none"], ["7"] * 3)
+    assert [verdict.reward for verdict in verdicts] == [1, 0, 0]
+
+
+def test_the_reward_of_math_verify_gives_its_own_verdicts():
+    """It takes a number without a box, and 2^-99 for 2^-98; verify.py neither."""
+    cases = ["so the answer is 7", r"\boxed{1/2^{99}}"]
+    golds = ["7", "1/2^{98}"]
+    with Verifier(1, reward=str(ROOT / "rewards/math_verify.py")) as verifier:
+        own = verifier.grade(cases, golds)
+    with Verifier(1) as verifier:
+        strict = verifier.grade(cases, golds)
+    assert [verdict.reward for verdict in own] == [1, 1]
+    assert [verdict.reward for verdict in strict] == [0, 0]
 
 
 UNUSABLE = {

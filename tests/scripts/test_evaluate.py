@@ -1,11 +1,15 @@
 """evaluate: the accuracy that train.py logs, pass@k by hand, the lenient score."""
 
+import shutil
+
 import pandas as pd
+import pytest
 
 import train
 from plumbing.files import read_lines, write_lines
 from scripts import evaluate
 from tests.helpers import ranks
+from tests.helpers.files import change
 
 
 def rows_of(rewards, samples):
@@ -30,17 +34,69 @@ def test_summary_by_hand():
     assert "| no_box | 1 of 10 |" in text
 
 
-def test_a_runs_student_has_the_runs_accuracy(tmp_path, halfway, capsys):
-    """The same verdict for every problem. Groups of four straddled its ranks of three rows."""
-    run, out, few = tmp_path / "run", tmp_path / "verdicts.jsonl", ("--max_completion_tokens", 32)
-    flags = ("--sampler", "uniform", "--steps", 2, "--prompts_per_step", 3, *few)
-    argv = ranks.command(run, *flags, "--verify_workers", 1, model=ranks.DEMO, data=halfway)
-    ranks.on_ranks(4, tmp_path, lambda: train.main(argv))
-    evaluate.main([str(run), "--out", str(out)])  # with the run's lengths and validation file
-    assert out.read_text() == (run / "evals/step_2.jsonl").read_text()
-    accuracy = read_lines(run / "metrics.jsonl")[2]["val_accuracy"]
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, halfway):
+    """A finished run of two steps. Groups of four straddled its four ranks of three rows."""
+    folder = tmp_path_factory.mktemp("finished")
+    flags = ("--sampler", "uniform", "--steps", 2, "--prompts_per_step", 3)
+    flags += ("--max_completion_tokens", 32, "--verify_workers", 1)
+    argv = ranks.command(folder / "run", *flags, model=ranks.DEMO, data=halfway)
+    ranks.on_ranks(4, folder, lambda: train.main(argv))
+    return folder / "run"
+
+
+def copy_of(run, tmp_path, **config):
+    """Copy a run, with the base model as its student/ and changed settings."""
+    copy = shutil.copytree(run, tmp_path / "copy")
+    shutil.rmtree(copy / "student")
+    (copy / "student").symlink_to(ranks.DEMO)
+    change(copy / "config.json", **config)
+    return copy
+
+
+def test_a_run_has_its_own_accuracy_and_verdicts(finished, tmp_path, capsys):
+    """With the run's lengths and validation file."""
+    out = tmp_path / "verdicts.jsonl"
+    evaluate.main([str(finished), "--out", str(out)])
+    assert out.read_text() == (finished / "evals/step_2.jsonl").read_text()
+    accuracy = read_lines(finished / "metrics.jsonl")[2]["val_accuracy"]
     assert 0 < accuracy < 1
-    assert f"| pass@1, greedy | {accuracy:.2%} |" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"{finished}, step 2: 20 problems" in printed
+    assert f"| pass@1, greedy | {accuracy:.2%} |" in printed
+
+
+def test_a_runs_newest_checkpoint_counts_not_an_older_student(finished, tmp_path, capsys):
+    """As after a further start with more steps, which was killed in step 3."""
+    run, out = copy_of(finished, tmp_path, steps=9), tmp_path / "verdicts.jsonl"
+    write_lines(run / "metrics.jsonl", [{"step": 3}], "a")
+    evaluate.main([str(run), "--out", str(out)])
+    assert out.read_text() == (finished / "evals/step_2.jsonl").read_text()
+    assert f"note: {run} is at step 3, not saved yet" in capsys.readouterr().err
+
+
+def test_of_an_unfinished_run_without_student_the_checkpoint_counts(finished, tmp_path):
+    run, out = copy_of(finished, tmp_path), tmp_path / "verdicts.jsonl"
+    (run / "student").unlink()
+    evaluate.main([str(run), "--out", str(out)])
+    assert out.read_text() == (finished / "evals/step_2.jsonl").read_text()
+
+
+def test_of_a_finished_run_without_checkpoints_the_student_counts(finished, tmp_path):
+    run, out = copy_of(finished, tmp_path), tmp_path / "verdicts.jsonl"
+    shutil.rmtree(run / "checkpoints")
+    evaluate.main([str(run), "--out", str(out)])
+    assert out.read_text() == (finished / "evals/step_0.jsonl").read_text()  # the base model
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_gets_one_line(finished, tmp_path, capsys):
+    run = copy_of(finished, tmp_path)
+    for manifest in run.glob("checkpoints/*/manifest.json"):
+        manifest.write_text("")
+    with pytest.raises(SystemExit, match="2"):
+        evaluate.main([str(run)])
+    message = f"evaluate: {run}: no checkpoint is intact: to measure the student of an earlier end"
+    assert message in capsys.readouterr().err
 
 
 def test_samples_limit_and_overlong_prompts(tmp_path, halfway, capsys):
@@ -85,6 +141,16 @@ def test_only_the_lenient_score_forgives_a_missing_box(monkeypatch, tiny_model, 
     scores = rows[["status", "reward", "lenient"]].itertuples(index=False, name=None)
     assert list(scores) == list(expected.values())
     assert rows.truncated.tolist() == [False] * 5 + [True]
+
+
+def test_bad_golds_and_a_limit_beyond_the_file(tmp_path, capsys):
+    rows = [{"problem": f"q{i}", "expected_answer": "\\frac{"} for i in range(2)]
+    write_lines(tmp_path / "data.jsonl", rows)
+    flags = ["--preset", "demo", "--data", str(tmp_path / "data.jsonl"), "--limit", "99"]
+    evaluate.main([str(ranks.DEMO), *flags])
+    printed = capsys.readouterr().out
+    assert "| bad_gold | 2 of 2 |" in printed
+    assert "| pass@1, greedy | 0.00% |" in printed
 
 
 ANSWERS = {

@@ -1,6 +1,7 @@
 """mirror: every step is in the tracker once, whatever was torn, added or replaced."""
 
 import sys
+from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -113,3 +114,36 @@ def test_started_again_tensorboard_has_every_step_once(tmp_path, run_mirror, cap
     with pytest.raises(SystemExit, match="2"):
         run_mirror("--to", "tensorboard")
     assert capsys.readouterr().err.endswith("(seed): choose another --name\n")
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """A stand-in for W&B's package, whose server has no step yet."""
+    fake = Mock()
+    fake.init.return_value = Mock(disabled=False, starting_step=0)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+def test_wandb_reads_its_own_variables(tmp_path, run_mirror, wandb, monkeypatch):
+    """The mode is W&B's to choose: `init` gets none."""
+    write_run(tmp_path / "run", row(0))
+    variables = {"PROJECT": "p", "NAME": "n", "RUN_ID": "id", "DIR": str(tmp_path / "d")}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    assert mirror.main([str(tmp_path / "run"), "--to", "wandb"]) == 0
+    given = wandb.init.call_args.kwargs
+    assert "mode" not in given
+    wanted = {"project": "p", "name": "n", "id": "id", "dir": tmp_path / "d"}
+    assert {name: given[name] for name in wanted} == wanted
+    assert run_mirror("--to", "wandb", "--project", "mine", "--name", "run") == 0
+    given = wandb.init.call_args.kwargs
+    assert (given["project"], given["name"], given["dir"]) == ("mine", "run", tmp_path / "logs")
+
+
+def test_a_disabled_wandb_copies_nothing_and_gets_one_line(tmp_path, run_mirror, wandb, capsys):
+    write_run(tmp_path / "run", row(0))
+    wandb.init.return_value.disabled = True
+    with pytest.raises(SystemExit, match="2"):
+        run_mirror("--to", "wandb")
+    assert "W&B is disabled, by WANDB_MODE or its settings" in capsys.readouterr().err

@@ -1,6 +1,8 @@
 """replay: a step trained again, and a step that failed."""
 
+import sys
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch
 import train
 from plumbing.files import read_lines, write_lines
 from scripts import replay
+from tests.helpers.checks import rejected
 from tests.helpers.ranks import Grades, contents, launch, run, torchrun
 
 TOKEN = 12  # the demo's digit 1: in a test, completions with it get a log-prob of NaN
@@ -72,3 +75,10 @@ def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(halfway, tmp_
     assert [line["finite_logp"] for line in lines] == finite and 0 < sum(finite) < len(lines)
     code, output = again(folder, 1)  # without what was wrong
     assert code == 1 and "failed then, and does not now" in output
+
+
+def test_python_without_docstrings_is_one_line(tmp_path, monkeypatch):
+    """transformers loads no model under `python -OO`."""
+    monkeypatch.setattr(sys, "flags", SimpleNamespace(optimize=2))
+    with rejected("python -OO removes docstrings"):
+        replay.load(tmp_path, 1, None)

@@ -5,6 +5,8 @@ import shutil
 from html import unescape
 from unittest.mock import Mock
 
+import pandas as pd
+
 from plumbing.files import digest, write_lines
 from scripts import report
 from tests.helpers.runs import GOLDILOCKS, make_run, selection
@@ -20,7 +22,8 @@ Never solved, 33.3% 10 < x & y? #10 · 0 of 12 right · step 2 · predicted 0.40
 Sometimes solved, 33.3% 12 < x & y? #12 · 2 of 4 right · step 2 · predicted 0.50
 Always solved, 33.3% 11 < x & y? #11 · 4 of 4 right · step 1 · predicted 0.30
 correct 1 2 66.7% wrong 1 1 33.3% no_box 1 0 0.0%
-2 problems were won and 1 lost. Wrong now, for example: 0 < x & y? #0 · wrong after 7"""
+2 problems were won and 1 lost. Wrong now, for example: 0 < x & y? #0 · wrong after 7
+tokens, right at first · reference gold0 so \boxed{<5>}"""
 
 
 def words_of(html):
@@ -48,7 +51,8 @@ def make(folder, steps=4, done=2, **config):
     write_lines(folder / "samples.jsonl", [SAMPLE | {"step": 1}, SAMPLE])
     for step, statuses in {0: "correct wrong no_box", 2: "wrong correct correct", 3: ""}.items():
         verdicts = [{"status": s, "reward": float(s == "correct")} for s in statuses.split()]
-        lines = [{"problem": i, "tokens": 7} | verdict for i, verdict in enumerate(verdicts)]
+        text = {"tokens": 7, "completion": r"so \boxed{<5>}"}
+        lines = [{"problem": i} | text | verdict for i, verdict in enumerate(verdicts)]
         write_lines(folder / "evals" / f"step_{step}.jsonl", lines)  # 3: from before a resume
     return folder
 
@@ -63,6 +67,15 @@ def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
     # Nothing is executed, and nothing is fetched.
     assert html.isascii() and "<script" not in html and "@import" not in html
     assert re.findall('(?:src|href)="(.{22})', html) == ["data:image/png;base64,"]
+
+
+def test_a_completion_that_was_cut_is_marked_and_an_earlier_version_has_none():
+    verdict = {"status": "wrong", "tokens": 7}
+    shown = [
+        report.wrong_answer(0, pd.Series(verdict | text), None)["completion"]
+        for text in ({"completion": "7" * report.TAIL}, {"completion": "7"}, {})
+    ]
+    assert shown == ["… " + "7" * report.TAIL, "7", ""]
 
 
 def test_runs_that_are_being_written(tmp_path):

@@ -149,10 +149,12 @@ def generate(number: int, golds: list[str], rng: random.Random):
         yield family, expected, gold, answer if family == "outside the box" else boxed
 
 
-def grade(number: int, golds: list[str], rng: random.Random) -> pandas.DataFrame:
+def grade(number: int, golds: list[str], rng: random.Random, reward="") -> pandas.DataFrame:
     """Grade generated answers; return a row for each."""
     rows = []
-    with Verifier(workers=2) as verifier:  # a second attempt need not wait for a new worker
+    with Verifier(
+        workers=2, reward=reward
+    ) as verifier:  # a second attempt need not wait for a new worker
         golds = [*compress(golds, verifier.check_golds(golds))]
         for family, expected, gold, completion in generate(number, golds, rng):
             verifier.pool.start()
@@ -180,12 +182,13 @@ def main() -> int:
     add("--calls", type=count, default=100_000, help="calls over which memory may grow")
     add("--golds", type=file_path, default=DEMO, help="JSON lines with expected_answer")
     add("--seed", type=int, default=0)
+    add("--reward", default="", help="FILE.py, a reward to try instead")
     options = parser.parse_args()
     with analysis.one_line("fuzz_verifier"):
         table = analysis.read_table(options.golds, "expected_answer")
     golds = table.expected_answer.astype(str).str.strip().tolist()
     growth = growth_mb(options.calls)
-    rows = grade(options.answers, golds, random.Random(options.seed))
+    rows = grade(options.answers, golds, random.Random(options.seed), options.reward)
     print(pandas.crosstab([rows.family, rows.expected], rows.status).to_string())
     bad = rows[((rows.status == "correct") != rows.expected) | (rows.status == "crash")]
     print(*(bad.family + ", " + bad.status + ", " + bad.case)[:40], sep="\n")

@@ -95,7 +95,11 @@ metric of the last micro-batch only | train.py | invariance::same_gradient_on_an
 groups by place, not by problem | rollout.py | rollout::a_problem_has_one_group_over_rounds
     rows.setdefault(problem, []) => rows.setdefault(b // 2, [])
 a round's live groups are forgotten | sampler.py | sampler::dynamic_sampling_ends_with_enough
-    self.live + int( => int(
+    if not self.round: => if True:
+rounds of a problem apart | sampler.py | sampler::dynamic_sampling_adds_up_a_problems_rounds
+    self.counts.get(index, 0) + np.array(counts) => np.array(counts)
+old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_counts_not_an_older_student
+    checkpoint.load_weights(weights, generator.lm) => pass
 NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
     if not all(map(math.isfinite, [norms[-1], *sums.values()])): => if False:
 half a checkpoint | plumbing/checkpoint.py | faults::resume_after_a_kill_damage_and_a_torn_log
