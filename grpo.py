@@ -24,8 +24,6 @@ import torch
 LOSSES = ("grpo", "dapo", "batch", "constant", "sum")
 STDS = ("population", "sample", "none", "mean")
 MISMATCHES = ("none", "truncate", "mask")
-COEFFICIENTS = ("clip_low", "clip_high", "kl_coef", "entropy_coef")  # of policy_loss
-COEFFICIENTS += ("mismatch", "mismatch_level", "mismatch_cap")
 
 
 # Section 2 of the paper: how the difficulty of a problem scales its gradient

@@ -20,19 +20,6 @@ from plumbing.decoding import Recorder, SlotCache, attention_for, fuse_norms, fu
 from plumbing.models import check_directory, load, trial
 from sampler import Outcomes
 
-# App. M. Line breaks that only fit the page's width are removed.
-PROMPT_HEADER = r"""You are an expert problem solver. Your task is to solve the problem by explicitly showing your detailed Chain of Thought.
-You must write out your reasoning step-by-step, explaining your logic for every calculation or deduction.
-**Crucially, the final answer must be enclosed in a \boxed{...} command.**"""  # noqa: E501
-
-PROMPT_FOOTER = r"""Strictly follow this output format:
-### Step-by-Step Reasoning
-<Write your detailed thought process here. Do not skip steps.>
-
-### Final Answer
-\boxed{<your final answer>}
-**Important: The \boxed{...} command should only contain the final, simplified numerical or symbolic answer, with no extra text or units.**"""  # noqa: E501
-
 
 @dataclass
 class Rollouts:

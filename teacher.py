@@ -31,7 +31,6 @@ from plumbing.models import check_directory, checksum, load, trial, unsharded
 from sampler import Outcomes, Sampler, Selections, utility_target
 
 TIMES = ("teacher_learn_s", "teacher_predict_s")
-MODES = ("full", "last_token", "frozen", "lora")
 LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3
 # transformers builds no mask for an implementation without a mask function.
 AttentionInterface.register("causal_sdpa", sdpa_attention_forward)

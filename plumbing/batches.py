@@ -30,11 +30,6 @@ class Batch:
     idle: bool = False  # this rank has no row, but must take part: its weights are 0
     last: bool = False  # gradients are reduced over the ranks after it
 
-    def columns(self) -> dict[str, torch.Tensor | None]:
-        """Return the per-token columns that grpo.policy_loss takes, by name."""
-        names = "old_logp_N", "advantage_N", "weight_N", "ref_logp_N", "generator_logp_N", "row_N"
-        return {name: getattr(self, name) for name in names}
-
 
 def collate(rollouts, rows: list[int], pad_id: int, device, packed: bool = False) -> Batch:
     """Make a Batch of some rows of a rollout.Rollouts."""
