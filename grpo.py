@@ -1,6 +1,7 @@
 r"""GRPO by hand: every equation between a group of rewards and the gradient of one step.
 
-Pure functions of tensors: no model, no file, no process group.
+Two records, `Group` and `Completion`, and pure functions of tensors: no model, no file, no process
+group.
 
     r_ver (P, G)   ->  group_advantages  ->  A (P, G)         "Advantage computation", Section 2
     lengths (G,)   ->  row_weights       ->  w (G,)           the normaliser of the chosen loss
@@ -16,7 +17,9 @@ padding), D hidden size, V vocabulary.
 """
 
 import functools
+import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -24,6 +27,67 @@ import torch
 LOSSES = ("grpo", "dapo", "batch", "constant", "sum")
 STDS = ("population", "sample", "none", "mean")
 MISMATCHES = ("none", "truncate", "mask")
+
+
+# A step of GRPO: for each selected problem q a group of G outputs o_1 ... o_G
+
+
+@dataclass
+class Completion:
+    """One output o_i of a group."""
+
+    ids: list[int]  # its tokens without padding, the stop token included
+    logps: list[float]  # log-probs of the tokens when the generator drew them, [] if greedy
+    finished: bool  # ended by a stop token, not cut at the token limit
+    status: str = ""  # the verdict's, or bad_gold: the reference answer cannot be verified
+    reward: float = 0.0  # r_ver
+    advantage: float = 0.0  # Â_i
+    weight: float = 0.0  # of each of its tokens in the loss
+    round: int = 0  # of the step, in which it was drawn
+
+
+@dataclass(eq=False)  # two groups of one problem are two groups
+class Group:
+    """A problem q of a step and its completions. The sampler fills in the first part, the student
+    the second."""
+
+    problem: int  # index into the training data
+    size: int  # G, the number of completions to draw
+    pool: list[int] = field(default_factory=list)  # candidates; by default the problem alone
+    utilities: list[float] = field(default_factory=list)  # predicted, of the pool; NaN: unknown
+    explored: bool = True  # chosen by the uniform branch, or without a prediction
+
+    prompt_ids: list[int] = field(default_factory=list)
+    completions: list[Completion] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.pool = self.pool or [self.problem]
+        self.utilities = self.utilities or [math.nan] * len(self.pool)
+
+    @property
+    def utility(self) -> float:
+        """The prediction for the problem when it was selected."""
+        return self.utilities[self.pool.index(self.problem)]
+
+    @property
+    def successes(self) -> int:
+        """How many completions are right."""
+        return round(sum(completion.reward for completion in self.completions))
+
+    @property
+    def p_hat(self) -> float:
+        """The pass rate p̂."""
+        return self.successes / len(self.completions)
+
+    @property
+    def y(self) -> float:
+        """√(p̂(1-p̂)), the std of the rewards."""
+        return math.sqrt(self.p_hat * (1 - self.p_hat))
+
+    @property
+    def live(self) -> bool:
+        """Whether there are right and wrong completions. A dead group has zero variance."""
+        return 0 < self.successes < len(self.completions)
 
 
 # Section 2 of the paper: how the difficulty of a problem scales its gradient

@@ -23,12 +23,12 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from plumbing.batches import pad
 from plumbing.checkpoint import Learner
+from plumbing.config import Config
 from plumbing.decoding import fuse_norms
 from plumbing.errors import InputError, NonFiniteError
-from plumbing.files import plain
 from plumbing.metrics import Stopwatch
 from plumbing.models import check_directory, checksum, load, trial, unsharded
-from sampler import Outcomes, Sampler, Selections, utility_target
+from sampler import utility_target
 
 TIMES = ("teacher_learn_s", "teacher_predict_s")
 LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3
@@ -121,9 +121,9 @@ class ShardedAdamW(torch.optim.AdamW):
 
 class Teacher:
     """f_φ, its replay buffer and its optimizer: `predict` scores questions, `update` is Alg. 2.
-    config: train.Config. shard: Layout.shard. group: the teacher ranks, None for one process."""
+    shard: Layout.shard. group: the teacher ranks, None for one process."""
 
-    def __init__(self, config, device: torch.device, shard: Callable, group=None):
+    def __init__(self, config: Config, device: torch.device, shard: Callable, group=None):
         self.config, self.device, self.group = config, device, group
         self.tokenizer = AutoTokenizer.from_pretrained(config.teacher_model)
         self.rank, self.ranks = 0, 1
@@ -288,64 +288,6 @@ class Teacher:
         self.model.backbone.config.save_pretrained(folder / "backbone")
         self.tokenizer.save_pretrained(folder / "backbone")
         save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
-
-
-class Prefetching:
-    """A sampler with a teacher that proposes ahead: observe(step t) makes step t+1's proposals.
-
-    lag 1, the paper's asynchronous teacher: propose with what was learned up to step t-1, then
-    learn from step t while the student trains. lag 0: learn first, exactly as in Alg. 1 and 2.
-    Further rounds of a step (`again`) are proposed after learning, those of DynamicSampling ahead.
-    deliver(selections, metrics) is called when proposals are ready."""
-
-    def __init__(self, sampler: Sampler, n: int, lag: int):
-        self.sampler, self.n, self.lag = sampler, n, lag
-        self.teacher, self.train_on = sampler.teacher, sampler.train_on
-        self.deliver: Callable = lambda selections, metrics: None
-        self.next = None  # proposals, and the sampler's metrics when they were made
-        self._metrics: dict[str, float] = {}
-        self.again = False  # whether the latest proposals are followed by others in their step
-
-    def propose(self, n: int) -> Selections:
-        """Return the `self.n` proposals that are ready, or make the first ones."""
-        if self.next is None:
-            self._prefetch()
-        (selections, self._metrics), self.next = self.next, None
-        return selections
-
-    def observe(self, outcomes: Outcomes) -> None:
-        learn_first = self.again or self.lag == 0
-        if learn_first:
-            self.sampler.observe(outcomes)
-        self._prefetch()
-        self.deliver(*self.next)
-        if not learn_first:
-            self.sampler.observe(outcomes)
-
-    def _prefetch(self) -> None:
-        self.next = self.sampler.propose(self.n), self.sampler.metrics()
-        self.again = self.next[0].again
-
-    def state_dict(self) -> dict:
-        pending = None
-        if self.next:
-            selections, metrics = self.next
-            # Seconds differ from rank to rank, and all ranks must return the same state.
-            metrics = {k: 0.0 if k.endswith("_s") else v for k, v in metrics.items()}
-            pending = vars(selections), plain(metrics)
-        return {"sampler": self.sampler.state_dict(), "next": pending}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.sampler.load_state_dict(state["sampler"])
-        self.next = None
-        if state["next"]:
-            selections, metrics = state["next"]
-            self.next = Selections(**selections), metrics
-            self.again = self.next[0].again
-
-    def metrics(self) -> dict[str, float]:
-        """Return the sampler's metrics when the latest proposals in use were made."""
-        return self._metrics
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import torch
@@ -23,12 +24,13 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import AutoTokenizer
 
 import grpo
+from grpo import Completion, Group
 from plumbing import command_line
 from plumbing.batches import Batch, micro_batches
 from plumbing.checkpoint import Learner
 from plumbing.config import PRESETS, Config
 from plumbing.distributed import shutdown
-from plumbing.distributed.channel import Channel, RemoteSampler, serve
+from plumbing.distributed.channel import Channel, Prefetching, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.metrics import Stopwatch, evaluate
@@ -36,9 +38,18 @@ from plumbing.models import checksum, recompute_activations, trial, unsharded
 from plumbing.problems import Problems, check_data
 from plumbing.progress import Console
 from plumbing.run_dir import RunDir
-from rollout import Generator, Policy, PromptEncoder, Rollouts, check_model
-from sampler import Context, DynamicSampling, Pooled, Sampler, file_of, find_sampler, step_metrics
-from teacher import Prefetching, Teacher, check_teacher
+from rollout import Generator, Policy, PromptEncoder, check_model, completion_metrics
+from sampler import (
+    Context,
+    DynamicSampling,
+    Pooled,
+    Sampler,
+    check_proposals,
+    file_of,
+    find_sampler,
+    step_metrics,
+)
+from teacher import Teacher, check_teacher
 from verify import Verifier
 
 
@@ -68,38 +79,70 @@ class Student:
         self.learner = Learner(self.policy, self.optimizer, weights, self.generator.export)
 
     def rollout(
-        self, problems: Problems, index_B: list[int], temperature: float, stream, watch: Stopwatch
-    ) -> Rollouts:
-        """Return one graded completion for each problem: this rank makes a contiguous share, every
-        rank gets all. stream: integers that, with the seed and the row, name the random stream."""
+        self,
+        groups: list[Group],
+        problems: Problems,
+        temperature: float,
+        stream: tuple[int, int],
+        watch: Stopwatch,
+        round: int = 0,
+    ) -> None:
+        """Draw and grade completions until each group has its size: this rank makes a contiguous
+        share of them, every rank gets all. stream: integers that, with the seed, the round and a
+        completion's position, name its random stream. Raises InputError if a prompt is too long."""
         c = self.config
-        first_row, own_B = self.layout.share(index_B)
-        prompt = {i: self.encode(problems.question(i)) for i in dict.fromkeys(own_B)}
-        if long := [i for i, ids in prompt.items() if len(ids) > c.max_prompt_tokens]:
-            raise InputError(f"the sampler proposes problem {long[0]}: over --max_prompt_tokens")
+        for group in groups:
+            group.prompt_ids = group.prompt_ids or self.encode(problems.question(group.problem))
+            if len(group.prompt_ids) > c.max_prompt_tokens:
+                name = f"the sampler proposes problem {group.problem}"
+                raise InputError(f"{name}: its prompt is over --max_prompt_tokens")
+        rows = [group for group in groups for _ in range(group.size - len(group.completions))]
+        first_row, own = self.layout.share(rows)
         with watch("rollout_s"):
-            seed = np.random.SeedSequence([c.seed, 2, *stream]).generate_state(1, np.uint64)
-            options = {"max_new_tokens": c.max_completion_tokens, "seed": int(seed[0])}
-            options |= {"max_batch_tokens": c.max_rollout_tokens, "first_row": first_row}
-            rollouts = self.generator.generate([prompt[i] for i in own_B], temperature, **options)
-            rollouts.problems = own_B
+            seed = np.random.SeedSequence([c.seed, 2, *stream, round])
+            completions = self.generator.generate(
+                [group.prompt_ids for group in own],
+                temperature,
+                max_new_tokens=c.max_completion_tokens,
+                seed=int(seed.generate_state(1, np.uint64)[0]),
+                max_batch_tokens=c.max_rollout_tokens,
+                first_row=first_row,
+            )
         with watch("verify_s"):
-            decode = self.tokenizer.decode  # batch_decode([]) would return [""]
-            texts = [decode(ids, skip_special_tokens=True) for ids in rollouts.completion_ids]
-            verdicts = self.verifier.grade(texts, *problems.golds(own_B))
-            valid = self.verifier.check_golds(*problems.golds(list(prompt)), problems)
-            verifiable = dict(zip(prompt, valid, strict=True))
-            for i, verdict in zip(own_B, verdicts, strict=True):
-                rollouts.rewards.append(verdict.reward if verifiable[i] else 0.0)
-                rollouts.statuses.append(verdict.status if verifiable[i] else "bad_gold")
+            self.grade(completions, [group.problem for group in own], problems)
         with watch("gather_s"):  # fast ranks wait here for the slowest
-            return sum(self.layout.gather(rollouts, self.layout.group), Rollouts())
+            shares = self.layout.gather(completions, self.layout.group)
+        for group, completion in zip(rows, chain(*shares), strict=True):
+            completion.round = round
+            group.completions.append(completion)
 
-    def update(self, rollouts: Rollouts, groups: list[list[int]], step: int) -> dict:
-        """Take step 4 of Figure 1 on groups of rows, which every rank holds. Returns metrics: means
-        over the response tokens that were forwarded, gradient norm, loss, learning rate."""
+    def grade(self, completions: list[Completion], index_B: list[int], problems: Problems) -> None:
+        """Fill in the status and reward of completions for the problems index_B."""
+        # batch_decode([]) would return [""].
+        texts = [self.tokenizer.decode(o.ids, skip_special_tokens=True) for o in completions]
+        verdicts = self.verifier.grade(texts, *problems.golds(index_B))
+        distinct = [*dict.fromkeys(index_B)]
+        valid = self.verifier.check_golds(*problems.golds(distinct), problems)
+        is_valid = dict(zip(distinct, valid, strict=True))
+        for completion, i, verdict in zip(completions, index_B, verdicts, strict=True):
+            completion.status = verdict.status if is_valid[i] else "bad_gold"
+            completion.reward = verdict.reward if is_valid[i] else 0.0
+
+    def update(self, groups: list[Group], step: int) -> dict:
+        """Take step 4 of Figure 1 on groups, which every rank holds: advantages, loss, backward,
+        AdamW. Returns metrics: means over the response tokens that were forwarded, gradient norm,
+        loss, learning rate."""
         c = self.config
-        batches, forwarded_rows = self.weigh(rollouts, groups)
+        self.weigh(groups)
+        rows = [(g.prompt_ids, o) for g in groups for o in g.completions if self.has_gradient(o)]
+        rows.sort(key=lambda row: row[1].round)  # in the order in which they were drawn
+        batches = micro_batches(
+            rows,
+            self.layout,
+            max_tokens=c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens),
+            pad_id=self.tokenizer.pad_token_id,
+            packed=self.policy.packed,
+        )
         left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
         learning_rate = c.learning_rate * left
         self.optimizer.param_groups[0]["lr"] = learning_rate
@@ -115,44 +158,40 @@ class Student:
         metrics = {name: value / tokens if tokens else None for name, value in sums.items()}
         metrics["grad_norm"] = sum(norms) / len(norms)
         metrics["loss"] = loss / c.update_iterations
-        return metrics | {"forwarded_rows": forwarded_rows, "learning_rate": learning_rate}
+        return metrics | {"forwarded_rows": len(rows), "learning_rate": learning_rate}
 
-    def weigh(self, rollouts: Rollouts, groups: list[list[int]]) -> tuple[list[Batch], int]:
-        """Compute the advantage and token weight of every row; return this rank's micro-batches of
-        the rows that have a gradient, and the number of these rows on all ranks."""
+    def weigh(self, groups: list[Group]) -> None:
+        """Fill in the advantage of each completion, and the weight of its tokens in the loss."""
         c = self.config
-        rewards_B = torch.tensor(rollouts.rewards)
-        lengths_B = rollouts.lengths()
         if c.dead_rows == "out":
-            groups = [rows for rows in groups if not grpo.dead_groups(rewards_B[rows][None])]
-        if c.truncated_rows == "out":
-            lengths_B *= torch.tensor(rollouts.finished)
-        P = len(groups)
-        batch_tokens = int(sum(lengths_B[rows].sum() for rows in groups))
-        advantage_B = torch.zeros(len(rollouts))
-        weight_B = torch.zeros(len(rollouts), dtype=torch.float64)
-        for rows in groups:
+            groups = [group for group in groups if group.live]
+        lengths = [[self.trained_tokens(o) for o in group.completions] for group in groups]
+        batch_tokens = sum(map(sum, lengths))
+        for group, lengths_G in zip(groups, lengths, strict=True):
             # Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), so the mean of
             # Â ∇log π has the factor √(p̂(1-p̂)). A dead group's advantages are 0.
-            advantage_B[rows] = grpo.group_advantages(rewards_B[rows][None], c.advantage_std)[0]
-            weight_B[rows] = grpo.row_weights(
-                lengths_B[rows], P, c.loss, batch_tokens, longest=c.max_completion_tokens
+            rewards_1_G = torch.tensor([[o.reward for o in group.completions]])
+            advantage_G = grpo.group_advantages(rewards_1_G, c.advantage_std)[0]
+            weight_G = grpo.row_weights(
+                torch.tensor(lengths_G),
+                P=len(groups),
+                loss=c.loss,
+                batch_tokens=batch_tokens,
+                longest=c.max_completion_tokens,
             )
-        has_gradient_B = advantage_B * weight_B != 0
-        if c.kl_coef or c.entropy_coef:  # then rows with advantage 0 have one, too
-            has_gradient_B = weight_B != 0
-        rows = has_gradient_B.nonzero()[:, 0].tolist()
-        batches = micro_batches(
-            rollouts,
-            rows,
-            advantage_B,
-            weight_B,
-            self.layout,
-            max_tokens=c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens),
-            pad_id=self.tokenizer.pad_token_id,
-            packed=self.policy.packed,
-        )
-        return batches, len(rows)
+            for g, completion in enumerate(group.completions):
+                completion.advantage = advantage_G[g].item()
+                completion.weight = weight_G[g].item()
+
+    def trained_tokens(self, completion: Completion) -> int:
+        """Count the tokens of a completion that are in the loss."""
+        is_out = self.config.truncated_rows == "out" and not completion.finished
+        return 0 if is_out else len(completion.ids)
+
+    def has_gradient(self, completion: Completion) -> bool:
+        """Whether a completion must be forwarded: with KL or entropy all, else not dead groups'."""
+        all_matter = self.config.kl_coef or self.config.entropy_coef
+        return completion.weight != 0 and bool(all_matter or completion.advantage)
 
     def forward_backward(self, batches: list[Batch], first: bool) -> dict[str, float]:
         """Add the gradient of the loss over this rank's batches. Returns the loss, the number of
@@ -213,32 +252,39 @@ class Student:
 def train_step(
     step: int, student: Student, sampler: Sampler, problems: Problems, log=lambda *_: None
 ) -> dict:
-    """Take one turn of Figure 1; return its row of metrics.jsonl. log(rounds, rollouts, decode) is
+    """Take one turn of Figure 1; return its row of metrics.jsonl. log(step, groups, decode) is
     called before the update, so that a failed update can be repeated from the logs."""
-    c, P, layout = student.config, student.config.prompts_per_step, student.layout
-    start, watch, rounds, rollouts = time.perf_counter(), Stopwatch(), [], Rollouts()
-    while not rounds or rounds[-1][0].again:  # one round, unless the sampler asks for more
-        # Steps 1-2: the sampler proposes P problems (Alg. 1).
-        with watch("teacher_wait_s"):
-            selections = sampler.propose(P)
-            index_B = selections.rows(c.group_size, len(problems))
-            layout.assert_replicas_equal(layout.group, proposals=index_B)
+    start = time.perf_counter()
+    watch = Stopwatch()
+    c = student.config
+    P = c.prompts_per_step
+    groups = []
+    round = 0
+    # Steps 1-2: the sampler proposes P problems (Alg. 1).
+    with watch("teacher_wait_s"):
+        proposed = sampler.propose(P)
+    while proposed:  # once, unless the sampler asks for more
+        check_proposals(proposed, len(problems))
+        sizes = [(group.problem, group.size) for group in proposed]
+        student.layout.assert_replicas_equal(student.layout.group, proposals=sizes)
         # Step 3: G completions of each, and their verified rewards.
-        new = student.rollout(problems, index_B, c.temperature, (1, step, len(rounds)), watch)
-        outcomes = new.outcomes(step)
-        # Steps 5-6: the teacher gets the outcomes, and learns (Alg. 2) while the student trains.
+        student.rollout(proposed, problems, c.temperature, (1, step), watch, round)
+        groups += [group for group in proposed if group not in groups]
+        # Steps 5-6: the teacher gets the groups, and learns (Alg. 2) while the student trains.
         with watch("teacher_wait_s"):
-            sampler.observe(outcomes)
-        rounds, rollouts = [*rounds, (selections, outcomes)], rollouts + new
-    log(rounds, rollouts, student.tokenizer.decode)
-    # Step 4: GRPO. The completions of a problem are one group, whichever rounds they come from.
-    groups, outcomes = rollouts.groups(), rollouts.outcomes(step)
+            sampler.observe(proposed)
+            proposed = sampler.more(groups)
+        round += 1
+    if not groups:
+        raise InputError("the sampler proposed no problem in this step")
+    log(step, groups, student.tokenizer.decode)
+    # Step 4: GRPO.
     with watch("train_s"):
-        chosen = [groups[i] for i in outcomes.positions(sampler.train_on(outcomes, P))]
-        update = student.update(rollouts, chosen, step)
-    metrics = {"step": step} | sampler.metrics() | step_metrics(rounds, outcomes)
-    metrics |= rollouts.metrics() | update | watch | {"step": step}  # these win over a sampler's
-    return metrics | {"seconds": time.perf_counter() - start}
+        trained = sampler.train_on(groups, P)
+        update = student.update([group for group in groups if group in trained], step)
+    metrics = sampler.metrics() | step_metrics(groups) | completion_metrics(groups)
+    metrics |= update | watch  # these win over a sampler's
+    return {"step": step} | metrics | {"step": step, "seconds": time.perf_counter() - start}
 
 
 def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Verifier) -> bool:
@@ -256,7 +302,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
     shutdown.stop_at_sigterm(layout)
     for step in range(start, c.steps + 1):
         if step > start:
-            metrics = train_step(step, student, sampler, problems, run.log_outcomes)
+            metrics = train_step(step, student, sampler, problems, run.log_groups)
             run.log("metrics", [metrics])
             console.update(metrics)
         if run.evaluation_pending(step):
@@ -306,6 +352,8 @@ def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler
         if cls.uses_teacher:
             sampler = Prefetching(sampler, c.prompts_per_step, c.teacher_lag)
     if c.resample_rounds and not layout.is_teacher:
+        if cls.more is not Sampler.more:
+            raise InputError("--resample_rounds: this sampler asks for rounds itself")
         return DynamicSampling(sampler, c.resample_rounds)
     return sampler
 

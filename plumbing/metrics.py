@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 
+from grpo import Group
 from plumbing.distributed.shutdown import stop_requested
 from plumbing.problems import Problems
 from plumbing.run_dir import RunDir
@@ -40,9 +41,11 @@ def evaluate(
         if stop_requested(run.layout):
             return {}
         order = [i for r in range(n) for i in part[r::n]]  # neighbours may be equally hard
-        graded = rollout(problems, order, 0.0, (0, step), Stopwatch())
-        lengths = graded.lengths().tolist()
-        rows += zip(order, graded.rewards, graded.statuses, lengths, strict=True)
+        groups = [Group(problem, size=1) for problem in order]
+        rollout(groups, problems, 0.0, (0, step), Stopwatch())
+        for group in groups:
+            [answer] = group.completions
+            rows.append((group.problem, answer.reward, answer.status, len(answer.ids)))
     names = ("problem", "reward", "status", "tokens")
     verdicts = [dict(zip(names, row, strict=True)) for row in sorted(rows)]
     run.log(f"evals/step_{step}", verdicts, "w")
