@@ -93,10 +93,10 @@ def evaluate(config, problems: Problems, indices, samples: int, temperature: flo
         generator = rollout.Generator.load(config.model, device, tokenizer)
         options = {"max_new_tokens": config.max_completion_tokens, "seed": config.seed}
         options |= {"max_batch_tokens": config.max_rollout_tokens}
-        rollouts = generator.generate(asked.prompt.tolist(), temperature, **options)
-        texts = tokenizer.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
-        asked["tokens"] = rollouts.lengths().tolist()
-        asked["truncated"] = [not finished for finished in rollouts.finished]
+        completions = generator.generate(asked.prompt.tolist(), temperature, **options)
+        texts = [tokenizer.decode(o.ids, skip_special_tokens=True) for o in completions]
+        asked["tokens"] = [len(completion.ids) for completion in completions]
+        asked["truncated"] = [not completion.finished for completion in completions]
         verdicts = verifier.grade(texts, *problems.golds(asked.problem))
         asked["status"] = [verdict.status for verdict in verdicts]
         asked["reward"] = asked["lenient"] = [verdict.reward for verdict in verdicts]
