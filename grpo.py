@@ -206,18 +206,21 @@ class _TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden_N_D, weight_V_D, targets_N, temperature, chunk):
-        logp, entropy, normaliser = [], [], []
+        logp = []
+        entropy = []
+        normaliser = []
         for h, y in zip(hidden_N_D.split(chunk), targets_N.split(chunk), strict=True):
             z = logits(h, weight_V_D).div_(temperature)  # (chunk, V)
             normaliser.append(z.logsumexp(dim=-1))
             log_p = z.log_softmax(dim=-1)
             logp.append(log_p.gather(1, y[:, None])[:, 0])
             entropy.append(-log_p.mul_(log_p.exp()).sum(dim=-1))
-        logp_N, entropy_N = torch.cat(logp), torch.cat(entropy)
+        entropy_N = torch.cat(entropy)
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, torch.cat(normaliser), entropy_N)
         ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
-        ctx.temperature, ctx.chunk_logits = temperature, chunk * len(weight_V_D) // 4
-        return logp_N, entropy_N
+        ctx.temperature = temperature
+        ctx.chunk_logits = chunk * len(weight_V_D) // 4
+        return torch.cat(logp), entropy_N
 
     @staticmethod
     def backward(ctx, grad_logp_N, grad_entropy_N):
@@ -227,25 +230,36 @@ class _TokenLogprobs(torch.autograd.Function):
         # The sum over the vocabulary stays in float32: hundreds of bf16 additions lose bits.
         grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
         grad_weight = torch.empty_like(weight_V_D)
-        start, chunk = 0, max(1, ctx.chunk_logits // len(targets_N))
+        chunk = max(1, ctx.chunk_logits // len(targets_N))
         chunk -= chunk % 64 if chunk > 64 else 0  # cuBLAS is slow with rows that are not aligned
+        start = 0  # the chunk's first token of the vocabulary
         for w, grad_w in zip(weight_V_D.split(chunk), grad_weight.split(chunk), strict=True):
             log_p = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, chunk)
             log_p.sub_(normaliser_N[:, None])
-            if grad_entropy_N is None:
-                grad_z = log_p.exp_().mul_(-grad_logp_N[:, None])
-            else:
-                p, grad_z = log_p.exp(), log_p.add_(entropy_N[:, None])
-                grad_z.mul_(grad_entropy_N[:, None]).add_(grad_logp_N[:, None]).mul_(p).neg_()
-            y_N = targets_N - start
-            in_chunk_N = (y_N >= 0) & (y_N < len(w))
-            y_N_1 = y_N.clamp(0, len(w) - 1)[:, None]
-            grad_z.scatter_add_(1, y_N_1, (grad_logp_N * in_chunk_N)[:, None])
+            grad_z = _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N)
+            _add_at_targets(grad_z, targets_N - start, grad_logp_N)
             grad_z = grad_z.div_(ctx.temperature).to(w.dtype)
             torch.mm(grad_z.T, hidden_N_D, out=grad_w)
             grad_hidden += grad_z @ w
             start += chunk
         return grad_hidden.to(hidden_N_D.dtype), grad_weight, None, None, None
+
+
+def _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N):
+    """Compute -p ⊙ (∂L/∂logp + ∂L/∂H · (log p + H)) in place of log_p (N, chunk)."""
+    if grad_entropy_N is None:
+        return log_p.exp_().mul_(-grad_logp_N[:, None])
+    p = log_p.exp()
+    grad_z = log_p.add_(entropy_N[:, None])
+    return grad_z.mul_(grad_entropy_N[:, None]).add_(grad_logp_N[:, None]).mul_(p).neg_()
+
+
+def _add_at_targets(grad_z, target_N, grad_logp_N) -> None:
+    """Add e_y · ∂L/∂logp to grad_z (N, chunk); a target outside the chunk adds 0."""
+    last = grad_z.shape[1] - 1
+    in_chunk_N = (target_N >= 0) & (target_N <= last)
+    column_N_1 = target_N.clamp(0, last)[:, None]
+    grad_z.scatter_add_(1, column_N_1, (grad_logp_N * in_chunk_N)[:, None])
 
 
 def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
@@ -317,8 +331,8 @@ def policy_loss(
     metrics.jsonl. logp_gap is |log π_old - log π of the generator|, on GPUs in bf16."""
     weight_N = weight_N.to(logp_N.dtype)
     ratio_N = torch.exp(logp_N - old_logp_N)
-    clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
-    objective_N, stats = torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N), {}
+    objective_N, is_clipped_N = clipped_surrogate(ratio_N, advantage_N, clip_low, clip_high)
+    stats = {}
     if generator_logp_N is not None:
         gap_N = old_logp_N - generator_logp_N
         stats["logp_gap"] = gap_N.abs().sum()
@@ -327,13 +341,9 @@ def policy_loss(
         objective_N = c_N * objective_N
         stats["mismatch_over_cap"] = over_N.sum()
     loss = -(weight_N * objective_N).sum()
-    # The clip takes effect (gradient 0) only where it makes the objective smaller.
-    high_N = (ratio_N > 1 + clip_high) & (advantage_N > 0)
-    low_N = (ratio_N < 1 - clip_low) & (advantage_N < 0)
-    stats["clip_fraction"] = (high_N | low_N).sum()
+    stats["clip_fraction"] = is_clipped_N.sum()
     if kl_coef:
-        log_ratio_N = ref_logp_N - logp_N
-        k3_N = torch.exp(log_ratio_N) - log_ratio_N - 1
+        k3_N = kl_estimate(logp_N, ref_logp_N)
         loss = loss + kl_coef * (weight_N * k3_N).sum()
         stats["kl"] = k3_N.sum()
     if entropy_N is not None:
@@ -341,6 +351,22 @@ def policy_loss(
     if entropy_coef:
         loss = loss - entropy_coef * (weight_N * entropy_N).sum()
     return loss, stats
+
+
+def clipped_surrogate(ratio_N, advantage_N, clip_low: float, clip_high: float):
+    """Compute min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â) (Section 6), and which tokens are clipped: the
+    clip takes effect (gradient 0) only where it makes the objective smaller."""
+    clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
+    objective_N = torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N)
+    high_N = (ratio_N > 1 + clip_high) & (advantage_N > 0)
+    low_N = (ratio_N < 1 - clip_low) & (advantage_N < 0)
+    return objective_N, high_N | low_N
+
+
+def kl_estimate(logp_N, ref_logp_N):
+    """Compute k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 of each token."""
+    log_ratio_N = ref_logp_N - logp_N
+    return torch.exp(log_ratio_N) - log_ratio_N - 1
 
 
 def mismatch_weights(
