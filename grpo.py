@@ -1,6 +1,7 @@
 r"""GRPO by hand: every equation between a group of rewards and the gradient of one step.
 
-Pure functions of tensors: no model, no file, no process group.
+Two records, `Group` and `Completion`, and pure functions of tensors: no model, no file, no process
+group.
 
     r_ver (P, G)   ->  group_advantages  ->  A (P, G)         "Advantage computation", Section 2
     lengths (G,)   ->  row_weights       ->  w (G,)           the normaliser of the chosen loss
@@ -16,7 +17,9 @@ padding), D hidden size, V vocabulary.
 """
 
 import functools
+import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -24,8 +27,67 @@ import torch
 LOSSES = ("grpo", "dapo", "batch", "constant", "sum")
 STDS = ("population", "sample", "none", "mean")
 MISMATCHES = ("none", "truncate", "mask")
-COEFFICIENTS = ("clip_low", "clip_high", "kl_coef", "entropy_coef")  # of policy_loss
-COEFFICIENTS += ("mismatch", "mismatch_level", "mismatch_cap")
+
+
+# A step of GRPO: for each selected problem q a group of G outputs o_1 ... o_G
+
+
+@dataclass
+class Completion:
+    """One output o_i of a group."""
+
+    ids: list[int]  # its tokens without padding, the stop token included
+    logps: list[float]  # log-probs of the tokens when the generator drew them, [] if greedy
+    finished: bool  # ended by a stop token, not cut at the token limit
+    status: str = ""  # the verdict's, or bad_gold: the reference answer cannot be verified
+    reward: float = 0.0  # r_ver
+    advantage: float = 0.0  # Â_i
+    weight: float = 0.0  # of each of its tokens in the loss
+    round: int = 0  # of the step, in which it was drawn
+
+
+@dataclass(eq=False)  # two groups of one problem are two groups
+class Group:
+    """A problem q of a step and its completions. The sampler fills in the first part, the student
+    the second."""
+
+    problem: int  # index into the training data
+    size: int  # G, the number of completions to draw
+    pool: list[int] = field(default_factory=list)  # candidates; by default the problem alone
+    utilities: list[float] = field(default_factory=list)  # predicted, of the pool; NaN: unknown
+    explored: bool = True  # chosen by the uniform branch, or without a prediction
+
+    prompt_ids: list[int] = field(default_factory=list)
+    completions: list[Completion] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.pool = self.pool or [self.problem]
+        self.utilities = self.utilities or [math.nan] * len(self.pool)
+
+    @property
+    def utility(self) -> float:
+        """The prediction for the problem when it was selected."""
+        return self.utilities[self.pool.index(self.problem)]
+
+    @property
+    def successes(self) -> int:
+        """How many completions are right."""
+        return round(sum(completion.reward for completion in self.completions))
+
+    @property
+    def p_hat(self) -> float:
+        """The pass rate p̂."""
+        return self.successes / len(self.completions)
+
+    @property
+    def y(self) -> float:
+        """√(p̂(1-p̂)), the std of the rewards."""
+        return math.sqrt(self.p_hat * (1 - self.p_hat))
+
+    @property
+    def live(self) -> bool:
+        """Whether there are right and wrong completions. A dead group has zero variance."""
+        return 0 < self.successes < len(self.completions)
 
 
 # Section 2 of the paper: how the difficulty of a problem scales its gradient
@@ -144,18 +206,21 @@ class _TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden_N_D, weight_V_D, targets_N, temperature, chunk):
-        logp, entropy, normaliser = [], [], []
+        logp = []
+        entropy = []
+        normaliser = []
         for h, y in zip(hidden_N_D.split(chunk), targets_N.split(chunk), strict=True):
             z = logits(h, weight_V_D).div_(temperature)  # (chunk, V)
             normaliser.append(z.logsumexp(dim=-1))
             log_p = z.log_softmax(dim=-1)
             logp.append(log_p.gather(1, y[:, None])[:, 0])
             entropy.append(-log_p.mul_(log_p.exp()).sum(dim=-1))
-        logp_N, entropy_N = torch.cat(logp), torch.cat(entropy)
+        entropy_N = torch.cat(entropy)
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, torch.cat(normaliser), entropy_N)
         ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
-        ctx.temperature, ctx.chunk_logits = temperature, chunk * len(weight_V_D) // 4
-        return logp_N, entropy_N
+        ctx.temperature = temperature
+        ctx.chunk_logits = chunk * len(weight_V_D) // 4
+        return torch.cat(logp), entropy_N
 
     @staticmethod
     def backward(ctx, grad_logp_N, grad_entropy_N):
@@ -165,25 +230,36 @@ class _TokenLogprobs(torch.autograd.Function):
         # The sum over the vocabulary stays in float32: hundreds of bf16 additions lose bits.
         grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
         grad_weight = torch.empty_like(weight_V_D)
-        start, chunk = 0, max(1, ctx.chunk_logits // len(targets_N))
+        chunk = max(1, ctx.chunk_logits // len(targets_N))
         chunk -= chunk % 64 if chunk > 64 else 0  # cuBLAS is slow with rows that are not aligned
+        start = 0  # the chunk's first token of the vocabulary
         for w, grad_w in zip(weight_V_D.split(chunk), grad_weight.split(chunk), strict=True):
             log_p = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, chunk)
             log_p.sub_(normaliser_N[:, None])
-            if grad_entropy_N is None:
-                grad_z = log_p.exp_().mul_(-grad_logp_N[:, None])
-            else:
-                p, grad_z = log_p.exp(), log_p.add_(entropy_N[:, None])
-                grad_z.mul_(grad_entropy_N[:, None]).add_(grad_logp_N[:, None]).mul_(p).neg_()
-            y_N = targets_N - start
-            in_chunk_N = (y_N >= 0) & (y_N < len(w))
-            y_N_1 = y_N.clamp(0, len(w) - 1)[:, None]
-            grad_z.scatter_add_(1, y_N_1, (grad_logp_N * in_chunk_N)[:, None])
+            grad_z = _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N)
+            _add_at_targets(grad_z, targets_N - start, grad_logp_N)
             grad_z = grad_z.div_(ctx.temperature).to(w.dtype)
             torch.mm(grad_z.T, hidden_N_D, out=grad_w)
             grad_hidden += grad_z @ w
             start += chunk
         return grad_hidden.to(hidden_N_D.dtype), grad_weight, None, None, None
+
+
+def _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N):
+    """Compute -p ⊙ (∂L/∂logp + ∂L/∂H · (log p + H)) in place of log_p (N, chunk)."""
+    if grad_entropy_N is None:
+        return log_p.exp_().mul_(-grad_logp_N[:, None])
+    p = log_p.exp()
+    grad_z = log_p.add_(entropy_N[:, None])
+    return grad_z.mul_(grad_entropy_N[:, None]).add_(grad_logp_N[:, None]).mul_(p).neg_()
+
+
+def _add_at_targets(grad_z, target_N, grad_logp_N) -> None:
+    """Add e_y · ∂L/∂logp to grad_z (N, chunk); a target outside the chunk adds 0."""
+    last = grad_z.shape[1] - 1
+    in_chunk_N = (target_N >= 0) & (target_N <= last)
+    column_N_1 = target_N.clamp(0, last)[:, None]
+    grad_z.scatter_add_(1, column_N_1, (grad_logp_N * in_chunk_N)[:, None])
 
 
 def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
@@ -255,8 +331,8 @@ def policy_loss(
     metrics.jsonl. logp_gap is |log π_old - log π of the generator|, on GPUs in bf16."""
     weight_N = weight_N.to(logp_N.dtype)
     ratio_N = torch.exp(logp_N - old_logp_N)
-    clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
-    objective_N, stats = torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N), {}
+    objective_N, is_clipped_N = clipped_surrogate(ratio_N, advantage_N, clip_low, clip_high)
+    stats = {}
     if generator_logp_N is not None:
         gap_N = old_logp_N - generator_logp_N
         stats["logp_gap"] = gap_N.abs().sum()
@@ -265,13 +341,9 @@ def policy_loss(
         objective_N = c_N * objective_N
         stats["mismatch_over_cap"] = over_N.sum()
     loss = -(weight_N * objective_N).sum()
-    # The clip takes effect (gradient 0) only where it makes the objective smaller.
-    high_N = (ratio_N > 1 + clip_high) & (advantage_N > 0)
-    low_N = (ratio_N < 1 - clip_low) & (advantage_N < 0)
-    stats["clip_fraction"] = (high_N | low_N).sum()
+    stats["clip_fraction"] = is_clipped_N.sum()
     if kl_coef:
-        log_ratio_N = ref_logp_N - logp_N
-        k3_N = torch.exp(log_ratio_N) - log_ratio_N - 1
+        k3_N = kl_estimate(logp_N, ref_logp_N)
         loss = loss + kl_coef * (weight_N * k3_N).sum()
         stats["kl"] = k3_N.sum()
     if entropy_N is not None:
@@ -279,6 +351,22 @@ def policy_loss(
     if entropy_coef:
         loss = loss - entropy_coef * (weight_N * entropy_N).sum()
     return loss, stats
+
+
+def clipped_surrogate(ratio_N, advantage_N, clip_low: float, clip_high: float):
+    """Compute min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â) (Section 6), and which tokens are clipped: the
+    clip takes effect (gradient 0) only where it makes the objective smaller."""
+    clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
+    objective_N = torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N)
+    high_N = (ratio_N > 1 + clip_high) & (advantage_N > 0)
+    low_N = (ratio_N < 1 - clip_low) & (advantage_N < 0)
+    return objective_N, high_N | low_N
+
+
+def kl_estimate(logp_N, ref_logp_N):
+    """Compute k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 of each token."""
+    log_ratio_N = ref_logp_N - logp_N
+    return torch.exp(log_ratio_N) - log_ratio_N - 1
 
 
 def mismatch_weights(

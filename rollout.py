@@ -2,10 +2,9 @@ r"""From questions to completions, and from completions to the log-probs of thei
 
 `Generator` generates with Hugging Face's `generate` and the decoding loop `sample_tokens`, in
 training and in evaluation. `Policy` runs the same rows through the model again for their log-probs.
-train.py fills in the rewards of `Rollouts`, from the verifier's verdicts.
 """
 
-from dataclasses import dataclass, field, fields
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,9 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 import grpo
+from grpo import Completion, Group
 from plumbing.batches import Batch, collate, pack, pad
+from plumbing.config import Config
 from plumbing.decoding import (
     Recorder,
     SlotCache,
@@ -28,87 +29,13 @@ from plumbing.decoding import (
 from plumbing.errors import InputError, first_lines
 from plumbing.models import Card, check_directory, check_words, load, suffix_length, trial, write
 from plumbing.problems import Problems
-from sampler import Outcomes
-
-# App. M. Line breaks that only fit the page's width are removed.
-PROMPT_HEADER = r"""You are an expert problem solver. Your task is to solve the problem by explicitly showing your detailed Chain of Thought.
-You must write out your reasoning step-by-step, explaining your logic for every calculation or deduction.
-**Crucially, the final answer must be enclosed in a \boxed{...} command.**"""  # noqa: E501
-
-PROMPT_FOOTER = r"""Strictly follow this output format:
-### Step-by-Step Reasoning
-<Write your detailed thought process here. Do not skip steps.>
-
-### Final Answer
-\boxed{<your final answer>}
-**Important: The \boxed{...} command should only contain the final, simplified numerical or symbolic answer, with no extra text or units.**"""  # noqa: E501
-
-
-@dataclass
-class Rollouts:
-    """Completions, row by row. All rows of one problem are a group, of any size.
-
-    prompt_ids and completion_ids hold token ids without padding; a completion includes its first
-    stop token, or was cut at the token limit and is not `finished`. logps are of the tokens when
-    the generator drew them, [] if greedy. problems (indices), rewards and statuses are empty until
-    graded. A status is the verdict's, or bad_gold: the reference answer cannot be verified."""
-
-    prompt_ids: list[list[int]] = field(default_factory=list)
-    completion_ids: list[list[int]] = field(default_factory=list)
-    finished: list[bool] = field(default_factory=list)
-    logps: list[list[float]] = field(default_factory=list)
-    problems: list[int] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    statuses: list[str] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.completion_ids)
-
-    def __add__(self, other: "Rollouts") -> "Rollouts":
-        return Rollouts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    def lengths(self) -> torch.Tensor:
-        """Count the response tokens of each row, stop token included: (B,) int64."""
-        return torch.tensor([len(ids) for ids in self.completion_ids])
-
-    def total_tokens(self) -> list[int]:
-        """Count the prompt and response tokens of each row: the cost of a forward pass."""
-        return [len(p) + len(o) for p, o in zip(self.prompt_ids, self.completion_ids, strict=True)]
-
-    def groups(self) -> list[list[int]]:
-        """List the rows of each problem, problems in the order of their first rows."""
-        rows = {}
-        for b, problem in enumerate(self.problems):
-            rows.setdefault(problem, []).append(b)
-        return list(rows.values())
-
-    def outcomes(self, step: int) -> Outcomes:
-        """Sum completions, rewards, tokens and cut rows over each group."""
-        groups = self.groups()
-        cut = [not finished for finished in self.finished]
-        columns = [1] * len(self), self.rewards, self.lengths().tolist(), cut
-        sums = [[sum(column[b] for b in rows) for rows in groups] for column in columns]
-        index_N = [self.problems[rows[0]] for rows in groups]
-        return Outcomes(step, *(np.array(column, dtype=np.int64) for column in (index_N, *sums)))
-
-    def metrics(self) -> dict[str, float]:
-        """Compute shares of the rows, and token counts, for metrics.jsonl."""
-        B, count = len(self), self.statuses.count
-        return {
-            "truncated": self.finished.count(False) / B,
-            "no_box": count("no_box") / B,
-            "bad_gold": count("bad_gold") / B,
-            "verify_failures": sum(map(count, ("too_long", "timeout", "memory", "crash"))) / B,
-            "completion_tokens": int(self.lengths().sum()),
-            "total_tokens": sum(self.total_tokens()),
-        }
 
 
 class PromptEncoder:
-    """Encoder of questions as prompts: header, question, footer, joined by blank lines. config:
-    train.Config, of which the prompt_* and chat_template are used."""
+    """Encoder of questions as prompts: header, question, footer, joined by blank lines, or in the
+    tokenizer's chat template."""
 
-    def __init__(self, config, tokenizer):
+    def __init__(self, config: Config, tokenizer):
         self.config, self.tokenizer = config, tokenizer
         self.special_tokens = not config.chat_template  # a template has its own
         # A prompt that ends in an end token would have no continuation.
@@ -194,7 +121,7 @@ class Generator:
         seed: int,
         max_batch_tokens: int = 2**30,
         first_row: int = 0,
-    ) -> Rollouts:
+    ) -> list[Completion]:
         """Generate one completion for each prompt (token ids); a group repeats its prompt G times.
 
         temperature 0 is greedy. Rows x (longest prompt + max_new_tokens) of a micro-batch are at
@@ -213,7 +140,7 @@ class Generator:
             pad_token_id=pad_id,
             use_cache=True,
         )
-        completions, logps, finished = [[]] * B, [[]] * B, [False] * B
+        completions: list[Completion | None] = [None] * B
         for rows in pack(range(B), [len(p) + max_new_tokens for p in prompts], max_batch_tokens):
             distinct = {}  # prompt -> its position among the distinct prompts of the micro-batch
             prompt_B = [distinct.setdefault(tuple(prompts[b]), len(distinct)) for b in rows]
@@ -237,9 +164,9 @@ class Generator:
             check_finite(logp_B_T)
             for b, ids, logp_T in zip(rows, tokens_B_T.tolist(), logp_B_T.tolist(), strict=True):
                 end = next((t + 1 for t, token in enumerate(ids) if token in self.stop_ids), None)
-                completions[b], finished[b] = ids[:end], end is not None
-                logps[b] = logp_T[:end] if temperature > 0 else []
-        return Rollouts(prompts, completions, finished, logps)
+                logps = logp_T[:end] if temperature > 0 else []
+                completions[b] = Completion(ids[:end], logps, finished=end is not None)
+        return completions
 
     def export(self, folder: Path, card: Card | None = None) -> None:
         """Write a Hugging Face directory, with the checkpoint's generation settings and all tokens
@@ -323,6 +250,24 @@ def sample_tokens(
     return tokens_B_T, logp_B_T
 
 
+def completion_metrics(groups: list[Group]) -> dict[str, float]:
+    """Compute shares of a step's completions, and token counts, for metrics.jsonl."""
+    completions = [completion for group in groups for completion in group.completions]
+    B = len(completions)
+    status_of = Counter(completion.status for completion in completions)
+    failures = sum(status_of[status] for status in ("too_long", "timeout", "memory", "crash"))
+    prompt_tokens = sum(len(group.prompt_ids) * len(group.completions) for group in groups)
+    completion_tokens = sum(len(completion.ids) for completion in completions)
+    return {
+        "truncated": sum(not completion.finished for completion in completions) / B,
+        "no_box": status_of["no_box"] / B,
+        "bad_gold": status_of["bad_gold"] / B,
+        "verify_failures": failures / B,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
 # Log-probs of what was generated
 
 
@@ -382,10 +327,11 @@ def check_model(name: str, tokens: int) -> None:
         generator = Generator(lm, tokenizer)
         if not generator.stop_ids:
             raise ValueError("it has no end token: set tokenizer.eos_token and save it again")
-        rollouts = generator.generate(prompts, 1.0, 4, seed=0)
+        completions = generator.generate(prompts, 1.0, 4, seed=0)
     with trial(name, "cannot be trained on what it generates here"), torch.no_grad():
         lm.set_attn_implementation("sdpa")
-        batch = collate(rollouts, [0, 1, 2], tokenizer.pad_token_id, lm.device)
+        rows = [*zip(prompts, completions, strict=True)]
+        batch = collate(rows, tokenizer.pad_token_id, lm.device)
         policy_logp_N = Policy(lm)(batch, 1.0)[0]
         lm.set_attn_implementation("eager")
         own_logp_B_T_V = lm(batch.ids_B_T).logits[:, :-1].float().log_softmax(-1)

@@ -3,24 +3,31 @@
 To write another sampler, start from `samplers/target.py`; `--sampler FILE.py:CLASS` runs it.
 Shapes: N prompts, K candidates in a prompt's pool.
 
-A step of train.py has one round of `propose` and `observe`, or as many as the sampler asks for:
+In a step train.py calls
 
-    propose(n)  ->  Selections: N problems, completions of each, whether another round follows
-    observe(Outcomes of the round)             ... until a proposal is not `again`
-    train_on(Outcomes of the step, n)          the groups that the student is trained on
+    groups = propose(n)           n problems to try; the student fills in the completions
+    observe(groups)               learn from their rewards
+    more(groups)                  another round: further groups, or earlier ones with a larger size
+    train_on(groups, n)           the groups that the student is trained on
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import grpo
+from grpo import Group
 from plumbing import plugins
+from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.problems import Problems
+
+if TYPE_CHECKING:
+    from teacher import Teacher
 
 
 def utility_target(p_hat, std: str = "population"):
@@ -34,154 +41,96 @@ class Context:
     """Everything a sampler may use: the one argument of its constructor."""
 
     problems: Problems  # the training data: len(), question(index), column(name)
-    config: object  # train.Config; its seed decides all randomness
+    config: Config  # its seed decides all randomness
     fits: Callable[[int], bool]  # whether a problem's prompt is short enough
-    teacher: object = None  # teacher.Teacher (predict, update), if the class has `uses_teacher`
+    teacher: "Teacher | None" = None  # if the class has `uses_teacher`
     settings: dict[str, float] = field(default_factory=dict)  # the class's, with --sampler_args
 
 
-@dataclass
-class Outcomes:
-    """Results of N problems in a round, or in all rounds of a step."""
+class Sampler:
+    """Base class of all samplers. A subclass must define `propose` alone.
 
-    step: int
-    index_N: np.ndarray  # int64, distinct problems
-    completions_N: np.ndarray  # int64, G of each problem
-    successes_N: np.ndarray  # int64, how many of them were right
-    tokens_N: np.ndarray  # int64, their response tokens
-    truncated_N: np.ndarray  # int64, how many were cut at the token limit
+    Each student rank runs a replica, which must make the same proposals. A class that sets
+    `uses_teacher` runs where the teacher is, and has no rounds of its own."""
 
-    @property
-    def p_hat_N(self) -> np.ndarray:
-        """The pass rates."""
-        return self.successes_N / self.completions_N
+    uses_teacher = False
+    needs_column = False  # whether --column must be given
+    flags: tuple[str, ...] = ()  # which of candidates, epsilon and column it takes
+    settings: dict[str, float] = {}  # defaults for --sampler_args, which keeps their type
+    learned: tuple[str, ...] = ()  # names of the numpy arrays that a resume needs
 
-    @property
-    def y_N(self) -> np.ndarray:
-        """The std of each group's rewards."""
-        return utility_target(self.p_hat_N)
+    def __init__(self, context: Context):
+        self.problems = context.problems
+        self.fits = context.fits
+        self.G = context.config.group_size
+        self.settings = self.settings | context.settings
+        self.rng = np.random.default_rng([context.config.seed, 1])
 
-    @property
-    def live_N(self) -> np.ndarray:
-        """Whether each group has right and wrong completions: the others have zero variance."""
-        return (self.successes_N > 0) & (self.successes_N < self.completions_N)
+    def propose(self, n: int) -> list[Group]:
+        """Choose n distinct problems to train on next."""
+        raise NotImplementedError
 
-    def positions(self, chosen) -> np.ndarray:
-        """Return the positions that a sampler's `train_on` chose, sorted, each once. Raises
-        InputError if there are no problems."""
-        if not len(self.index_N):
-            raise InputError("the sampler proposed no problem in this step")
-        return np.unique(np.arange(len(self.index_N))[list(chosen)])
+    def observe(self, groups: list[Group]) -> None:
+        """Learn from the groups of a round, whose completions are graded. With a teacher and
+        --teacher_lag 1 the next step's `propose` comes before this."""
 
-
-@dataclass
-class Selections:
-    """N proposals: for each its pool, the predictions, and the choice."""
-
-    pool_N_K: np.ndarray  # int64, indices into Problems
-    utilities_N_K: np.ndarray  # float64, in [0, 0.5]; NaN without a prediction
-    chosen_N: np.ndarray  # int64, position in the pool; the chosen problems are distinct
-    explored_N: np.ndarray  # bool, chosen by the uniform branch; all True without predictions
-    completions_N: np.ndarray | None = None  # int64, of each problem; None: --group_size
-    again: bool = False  # whether the sampler proposes again in this step, knowing the outcomes
-
-    @classmethod
-    def unscored(cls, index_N: np.ndarray, **rest) -> "Selections":
-        """Make pools of one problem each, without predictions."""
-        N, index_N = len(index_N), np.asarray(index_N, dtype=np.int64)
-        unknown_N_1, first_N = np.full((N, 1), np.nan), np.zeros(N, int)
-        return cls(index_N[:, None], unknown_N_1, first_N, np.ones(N, bool), **rest)
-
-    @property
-    def index_N(self) -> np.ndarray:
-        """The selected problems."""
-        return np.take_along_axis(self.pool_N_K, self.chosen_N[:, None], axis=1)[:, 0]
-
-    @property
-    def utility_N(self) -> np.ndarray:
-        """The prediction for each selected problem when it was selected."""
-        return np.take_along_axis(self.utilities_N_K, self.chosen_N[:, None], axis=1)[:, 0]
-
-    def rows(self, G: int, n_problems=np.inf) -> list[int]:
-        """Return the problem of each completion to generate. Raises InputError at bad proposals."""
-        index_N = self.index_N
-        counts = np.asarray(G if self.completions_N is None else self.completions_N)
-        integers = index_N.dtype.kind in "iu" and counts.dtype.kind in "iu"
-        wrong = not integers or not ((0 <= index_N) & (index_N < n_problems)).all()
-        if wrong or (counts < 1).any() or len(np.unique(index_N)) < len(index_N):
-            raise InputError("the sampler proposes a problem twice, a bad index, or 0 completions")
-        return index_N.repeat(counts).tolist()
-
-    def lines(self, outcomes: Outcomes, round: int) -> list[dict]:
-        """Make the rows of selections.jsonl, in which `chosen` is a problem, not a position."""
-        names = ("pool", "utilities", "chosen", "explored", "completions", "successes", "y")
-        predicted = self.pool_N_K, self.utilities_N_K, self.index_N, self.explored_N
-        columns = *predicted, outcomes.completions_N, outcomes.successes_N, outcomes.y_N
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        place = {"step": outcomes.step, "round": round}
-        return [place | dict(zip(names, row, strict=True)) for row in rows]
-
-
-class Sampler(Protocol):
-    """The interface of a sampler, which train.py builds as `cls(context)`. If `uses_teacher`, it
-    has the attribute `teacher`; if not, each student rank runs a replica."""
-
-    uses_teacher: bool
-    needs_column: bool  # whether --column must be given
-    flags: tuple[str, ...]  # which of candidates, epsilon and column it takes
-    settings: dict[str, float]  # defaults for --sampler_args, which keeps their type: int or float
-
-    def propose(self, n: int) -> Selections:
-        """Choose n problems to train on next."""
-
-    def observe(self, outcomes: Outcomes) -> None:
-        """Learn how many completions of each proposed problem were right. With a teacher and
-        --teacher_lag 1 the next step's first `propose` comes before this."""
+    def more(self, groups: list[Group]) -> list[Group]:
+        """Return another round, given all groups of the step: further groups, or some of these with
+        a larger `size`, which keep their completions. [] ends the step's rounds."""
+        return []
 
     @staticmethod
-    def train_on(outcomes: Outcomes, n: int) -> np.ndarray:
-        """Choose the groups that the student is trained on: distinct positions in `outcomes`."""
-
-    def state_dict(self) -> dict:
-        """Return all state that a resume needs: numbers, strings, lists, dicts, arrays."""
-
-    def load_state_dict(self, state: dict) -> None: ...
+    def train_on(groups: list[Group], n: int) -> list[Group]:
+        """Choose the groups that the student is trained on, where n were to be proposed."""
+        return groups
 
     def metrics(self) -> dict[str, float]:
         """Return numbers for metrics.jsonl."""
+        return {}
+
+    def state_dict(self) -> dict:
+        """Return all state that a resume needs: numbers, strings, lists, dicts, arrays."""
+        arrays = {name: getattr(self, name) for name in self.learned}
+        return arrays | {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict) -> None:
+        for name in self.learned:
+            setattr(self, name, state[name].copy())
+        self.rng.bit_generator.state = state["rng"]
+
+    def untried(self, index_N, size: int | None = None) -> list[Group]:
+        """Make a group of each problem, without predictions. size: by default --group_size."""
+        return [Group(int(index), size or self.G) for index in index_N]
 
 
-class Uniform:
-    """The baseline: every problem once, in random order. Other samplers extend it.
+class Uniform(Sampler):
+    """The baseline: every problem once, in random order. Most samplers extend it.
 
     It draws from the problems not trained on in this pass over the data; a new pass begins when
     fewer are left than a draw needs. A prompt found too long is never drawn again."""
 
-    uses_teacher = needs_column = False
-    flags: tuple[str, ...] = ("candidates", "epsilon")  # unused: compared runs share flags
-    settings: dict[str, float] = {}
-    learned: tuple[str, ...] = ()  # names of the numpy arrays in its state
+    flags = ("candidates", "epsilon")  # unused: compared runs share flags
     UNSEEN, TRAINED, OVERLONG = range(3)
 
     def __init__(self, context: Context):
-        self.problems, self.fits, self.G = context.problems, context.fits, context.config.group_size
-        self.settings = self.settings | context.settings
-        self.rng = np.random.default_rng([context.config.seed, 1])
+        super().__init__(context)
         self.status = np.full(len(self.problems), self.UNSEEN, dtype=np.int8)
         self.passes = 1
 
-    def propose(self, n: int) -> Selections:
+    def propose(self, n: int) -> list[Group]:
         index_N = self.draw(n)
         self.take(index_N)
-        return Selections.unscored(index_N)
+        return self.untried(index_N)
 
     def draw(self, k: int) -> np.ndarray:
         """Draw k distinct problems, int64. Raises InputError if fewer than k problems fit."""
         for _ in range(2):  # from the rest of this pass, or else from a new one
-            left, drawn = np.flatnonzero(self.status == self.UNSEEN), []
+            left = np.flatnonzero(self.status == self.UNSEEN)
+            drawn = []
             while len(left) and len(drawn) < k:
                 position = self.rng.integers(len(left))
-                index, left[position] = int(left[position]), left[-1]
+                index = int(left[position])
+                left[position] = left[-1]
                 left = left[:-1]
                 if self.fits(index):
                     drawn.append(index)
@@ -191,34 +140,28 @@ class Uniform:
                 return np.array(drawn, dtype=np.int64)
             self.status[self.status == self.TRAINED] = self.UNSEEN
             self.passes += 1
-        fitting = f"only {len(drawn)} of {len(self.status)} fit --max_prompt_tokens"
-        raise InputError(f"a step draws {k} distinct problems, {fitting}: add some, or raise it")
+        raise InputError(
+            f"a step draws {k} distinct problems, only {len(drawn)} of {len(self.status)} fit "
+            "--max_prompt_tokens: add some, or raise it"
+        )
 
     def take(self, index_N: np.ndarray) -> None:
         """Mark problems as trained on."""
         self.status[index_N] = self.TRAINED
-
-    def observe(self, outcomes: Outcomes) -> None:
-        """Learn nothing."""
-
-    @staticmethod
-    def train_on(outcomes: Outcomes, n: int) -> np.ndarray:  # every group
-        return np.arange(len(outcomes.index_N))
-
-    def state_dict(self) -> dict:
-        arrays = {name: getattr(self, name) for name in ("status", *self.learned)}
-        return arrays | {"passes": self.passes, "rng": self.rng.bit_generator.state}
-
-    def load_state_dict(self, state: dict) -> None:
-        for name in ("status", *self.learned):
-            setattr(self, name, state[name].copy())
-        self.passes, self.rng.bit_generator.state = state["passes"], state["rng"]
 
     def metrics(self) -> dict[str, float]:
         """Return `passes` over the data, `coverage` of this pass, number of `overlong` prompts."""
         unseen, trained, overlong = np.bincount(self.status, minlength=3).tolist()
         coverage = trained / max(1, unseen + trained)
         return {"passes": self.passes, "coverage": coverage, "overlong": overlong}
+
+    def state_dict(self) -> dict:
+        return super().state_dict() | {"status": self.status, "passes": self.passes}
+
+    def load_state_dict(self, state: dict) -> None:
+        super().load_state_dict(state)
+        self.status = state["status"].copy()
+        self.passes = state["passes"]
 
 
 def epsilon_greedy(utilities_N_K, epsilon: float, rng) -> tuple[np.ndarray, np.ndarray]:
@@ -233,30 +176,28 @@ def epsilon_greedy(utilities_N_K, epsilon: float, rng) -> tuple[np.ndarray, np.n
 class Pooled(Uniform):
     """Base of samplers that choose one of a pool of K distinct candidates for each prompt.
 
-    Subclasses define `score`, and where needed `choose`, `observe` and `learned`. The setting
-    `best_of_all` deals pools in the order of scores: the highest of each are the best n of all."""
+    Subclasses define `score`, and where needed `choose`, `observe` and `learned`."""
 
     flags = ("candidates",)
     epsilon = 0.0  # share of prompts that take any candidate of their pool; --epsilon if in `flags`
     revisits = False  # True: a problem may be trained on again at any time; there are no passes
+    best_of_all = False  # True: pools are dealt by score, so that the best n of all are chosen
 
     def __init__(self, context: Context):
         super().__init__(context)
         self.K = context.config.candidates
         self.epsilon = context.config.epsilon if "epsilon" in self.flags else self.epsilon
 
-    def propose(self, n: int) -> Selections:
+    def propose(self, n: int) -> list[Group]:
         pool_N_K = self.draw(n * self.K).reshape(n, self.K)
         utilities_N_K = self.score(pool_N_K)
         if np.isnan(utilities_N_K).any():
             raise InputError("the sampler's `score` is NaN")
-        if self.settings.get("best_of_all"):
-            dealt = np.argsort(-utilities_N_K, axis=None, kind="stable").reshape(self.K, n).T
-            pool_N_K, utilities_N_K = pool_N_K.flat[dealt], utilities_N_K.flat[dealt]
-        selections = Selections(pool_N_K, utilities_N_K, *self.choose(pool_N_K, utilities_N_K))
-        if not self.revisits:
-            self.take(selections.index_N)
-        return selections
+        if self.best_of_all:
+            dealt_N_K = deal(-utilities_N_K, n)
+            pool_N_K = pool_N_K.flat[dealt_N_K]
+            utilities_N_K = utilities_N_K.flat[dealt_N_K]
+        return self.select(pool_N_K, utilities_N_K)
 
     def score(self, pool_N_K: np.ndarray) -> np.ndarray:
         """Predict the utility, in [0, 0.5], of each candidate: float64 (N, K)."""
@@ -265,6 +206,30 @@ class Pooled(Uniform):
     def choose(self, pool_N_K, utilities_N_K) -> tuple[np.ndarray, np.ndarray]:
         """Choose from each pool; returns what epsilon_greedy does."""
         return epsilon_greedy(utilities_N_K, self.epsilon, self.rng)
+
+    def select(self, pool_N_K: np.ndarray, utilities_N_K: np.ndarray) -> list[Group]:
+        """Make a group of the candidate that `choose` takes from each pool."""
+        chosen_N, explored_N = self.choose(pool_N_K, utilities_N_K)
+        rows = zip(
+            pool_N_K.tolist(),
+            utilities_N_K.tolist(),
+            chosen_N.tolist(),
+            explored_N.tolist(),
+            strict=True,
+        )
+        groups = [
+            Group(pool[chosen], self.G, pool, utilities, explored)
+            for pool, utilities, chosen, explored in rows
+        ]
+        if not self.revisits:
+            self.take([group.problem for group in groups])
+        return groups
+
+
+def deal(rank, n: int) -> np.ndarray:
+    """Deal out candidates to n pools in ascending order of `rank`: the first n go to one pool each,
+    the next n follow, and so on. Returns their positions, (n, candidates of a pool)."""
+    return np.argsort(rank, axis=None, kind="stable").reshape(-1, n).T
 
 
 class Goldilocks(Pooled):
@@ -275,7 +240,8 @@ class Goldilocks(Pooled):
 
     def __init__(self, context: Context):
         super().__init__(context)
-        self.teacher, self.std = context.teacher, context.config.advantage_std
+        self.teacher = context.teacher
+        self.std = context.config.advantage_std
 
     def target(self, p_hat):
         """Return the teacher's regression target, in [0, 0.5]."""
@@ -285,10 +251,11 @@ class Goldilocks(Pooled):
         questions = [self.problems.question(i) for i in pool_N_K.ravel()]
         return self.teacher.predict(questions).reshape(pool_N_K.shape)
 
-    def observe(self, outcomes: Outcomes) -> None:
-        groups = outcomes.index_N, outcomes.successes_N, outcomes.completions_N
-        for index, successes, G in zip(*(x.tolist() for x in groups), strict=True):
-            self.teacher.update(self.problems.question(index), successes, G, target=self.target)
+    def observe(self, groups):
+        for group in groups:
+            question = self.problems.question(group.problem)
+            G = len(group.completions)
+            self.teacher.update(question, group.successes, G, target=self.target)
 
     def state_dict(self) -> dict:
         return super().state_dict() | {"teacher": self.teacher.state_dict()}
@@ -302,38 +269,51 @@ class Goldilocks(Pooled):
 
 
 class DynamicSampling:
-    """(Section 6) DAPO's resampling: calls `propose` up to `rounds` more times in a step, until n
-    groups are live, and trains on live groups before dead ones."""
+    """(Section 6) DAPO's resampling: up to `rounds` further proposals in a step, until n groups are
+    live. The student is trained on live groups before dead ones."""
 
     def __init__(self, sampler: Sampler, rounds: int):
-        self.sampler, self.rounds = sampler, rounds
-        self.round = 0  # extra rounds asked for in this step; 0 from its last round on
-        self.counts: dict[int, np.ndarray] = {}  # right, all completions of a problem in this step
+        self.sampler = sampler
+        self.rounds = rounds
 
     def __getattr__(self, name: str):
         return getattr(self.sampler, name)
 
-    def propose(self, n: int) -> Selections:
-        enough = sum(0 < right < G for right, G in self.counts.values()) >= n
-        selections = Selections.unscored([]) if enough else self.sampler.propose(n)
-        if selections.again:
-            raise InputError("--resample_rounds: this sampler asks for rounds itself")
-        selections.again = not enough and self.round < self.rounds
-        self.round = self.round + 1 if selections.again else 0
-        return selections
+    def propose(self, n: int) -> list[Group]:
+        self.n = n
+        self.left = self.rounds  # rounds that may follow in this step
+        return self.sampler.propose(n)
 
-    def observe(self, outcomes: Outcomes) -> None:
-        groups = outcomes.index_N, outcomes.successes_N, outcomes.completions_N
-        for index, *counts in zip(*(x.tolist() for x in groups), strict=True):
-            self.counts[index] = self.counts.get(index, 0) + np.array(counts)
-        if not self.round:
-            self.counts = {}
-        if len(outcomes.index_N):
-            self.sampler.observe(outcomes)
+    def more(self, groups: list[Group]) -> list[Group]:
+        if self.left == 0 or sum(group.live for group in groups) >= self.n:
+            return []
+        self.left -= 1
+        return self.sampler.propose(self.n)
 
     @staticmethod
-    def train_on(outcomes: Outcomes, n: int) -> np.ndarray:
-        return np.sort(np.argsort(~outcomes.live_N, kind="stable")[:n])
+    def train_on(groups: list[Group], n: int) -> list[Group]:
+        return best(groups, n, lambda group: group.live)
+
+
+def best(groups: list[Group], n: int, key: Callable[[Group], float]) -> list[Group]:
+    """Return the n groups with the highest key, in the order of the step; ties keep their order."""
+    kept = sorted(groups, key=key, reverse=True)[:n]
+    return [group for group in groups if group in kept]
+
+
+def check_proposals(groups: list[Group], n_problems: int) -> None:
+    """Raise InputError unless the groups of a round are of distinct problems and have completions
+    to draw."""
+    for group in groups:
+        is_index = isinstance(group.problem, Integral) and 0 <= group.problem < n_problems
+        is_size = isinstance(group.size, Integral) and group.size > len(group.completions)
+        if not (is_index and is_size):
+            raise InputError(
+                f"the sampler proposes problem {group.problem!r}, of {n_problems}, "
+                f"and {group.size!r} completions: not an index, or no number of completions"
+            )
+    if len({group.problem for group in groups}) < len(groups):
+        raise InputError("the sampler proposes a problem twice in a round")
 
 
 SAMPLERS: dict[str, type[Sampler]] = {"goldilocks": Goldilocks, "uniform": Uniform}
@@ -357,44 +337,45 @@ def find_sampler(spec: str) -> type[Sampler]:
         raise InputError(f"--sampler {spec}: choose from {names}, or FILE.py:CLASS")
     camel = spec.title().replace("_", "")
     cls = plugins.load(spec if ".py" in spec else f"{file_of(spec)}:{camel}", "--sampler")
-    required = [*Sampler.__annotations__, *(name for name in vars(Sampler) if name[0] != "_")]
-    if missing := ", ".join(name for name in required if not hasattr(cls, name)):
-        raise InputError(f"--sampler {spec}: lacks {missing} (see Sampler in sampler.py)")
+    if not (isinstance(cls, type) and issubclass(cls, Sampler)):
+        raise InputError(f"--sampler {spec}: must extend sampler.Sampler, or Uniform or Pooled")
+    if cls.uses_teacher and cls.more is not Sampler.more:
+        raise InputError(f"--sampler {spec}: a sampler with a teacher has no rounds of its own")
     return cls
 
 
-def step_metrics(rounds: list[tuple[Selections, Outcomes]], outcomes: Outcomes) -> dict:
-    """Compute the reward statistics of a step's outcomes, and the teacher's errors.
+def step_metrics(groups: list[Group]) -> dict[str, float | None]:
+    """Compute the reward statistics of a step's groups, and the teacher's errors.
 
     teacher_mae is the error of the scores that problems were selected with (Section 5.4): _explore
     on the uniform branch alone, which has no selection bias, _dead on dead groups. As p is unknown,
     teacher_noise_floor has p̂, a low estimate. teacher_mu and _sigma are over all candidates."""
-    p_hat_N, live_N, G_N = outcomes.p_hat_N, outcomes.live_N, outcomes.completions_N
-    reward_mean = outcomes.successes_N.sum() / G_N.sum()
-    floor_N = np.array(list(map(grpo.noise_floor, p_hat_N.tolist(), G_N.tolist())))
-    utilities = np.concatenate([selections.utilities_N_K.ravel() for selections, _ in rounds])
-    explored_N = np.concatenate([selections.explored_N for selections, _ in rounds])
-    error_N = np.concatenate([np.abs(s.utility_N - o.y_N) for s, o in rounds])
-    dead_N = np.concatenate([~o.live_N for _, o in rounds])
-    predicted_N = ~np.isnan(error_N)
-
-    def mean(x, where=True):
-        selected = x[~np.isnan(x) & where]
-        return float(selected.mean()) if len(selected) else None
-
+    completions = sum(len(group.completions) for group in groups)
+    reward_mean = sum(group.successes for group in groups) / completions
+    utilities = np.concatenate([group.utilities for group in groups])
+    predicted = [group for group in groups if not np.isnan(group.utility)]
+    floors = [grpo.noise_floor(group.p_hat, len(group.completions)) for group in groups]
     return {
-        "reward_mean": float(reward_mean),
-        "reward_std_group": float(outcomes.y_N.mean()),  # mean of the groups' std
+        "reward_mean": reward_mean,
+        "reward_std_group": _mean([group.y for group in groups]),  # mean of the groups' std
         "reward_std_batch": float(utility_target(reward_mean)),  # std of all rewards
-        "zero_variance": float((~live_N).mean()),
-        "zero_variance_easy": float((p_hat_N == 1).mean()),
-        "zero_variance_hard": float((p_hat_N == 0).mean()),
-        "groups": len(p_hat_N),
-        "completions": int(G_N.sum()),
-        "teacher_mae": mean(error_N),
-        "teacher_mae_explore": mean(error_N, explored_N),
-        "teacher_mae_dead": mean(error_N, dead_N),
-        "teacher_noise_floor": mean(floor_N) if predicted_N.any() else None,
-        "teacher_mu": mean(utilities),
-        "teacher_sigma": float(utilities.std()) if predicted_N.all() else None,
+        "zero_variance": _mean([not group.live for group in groups]),
+        "zero_variance_easy": _mean([group.p_hat == 1 for group in groups]),
+        "zero_variance_hard": _mean([group.p_hat == 0 for group in groups]),
+        "groups": len(groups),
+        "completions": completions,
+        "teacher_mae": _mean_error(predicted),
+        "teacher_mae_explore": _mean_error([g for g in predicted if g.explored]),
+        "teacher_mae_dead": _mean_error([g for g in predicted if not g.live]),
+        "teacher_noise_floor": _mean(floors) if predicted else None,
+        "teacher_mu": _mean(utilities[~np.isnan(utilities)]),
+        "teacher_sigma": float(utilities.std()) if len(predicted) == len(groups) else None,
     }
+
+
+def _mean(values) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
+def _mean_error(predicted: list[Group]) -> float | None:
+    return _mean([abs(group.utility - group.y) for group in predicted])

@@ -9,6 +9,7 @@ It learns online from the student's outcomes (Alg. 2). All teacher ranks receive
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -23,15 +24,14 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from plumbing.batches import pad
 from plumbing.checkpoint import Learner
+from plumbing.config import Config
 from plumbing.decoding import fuse_norms
 from plumbing.errors import InputError, NonFiniteError
-from plumbing.files import plain
 from plumbing.metrics import Stopwatch
 from plumbing.models import Card, check_directory, checksum, load, trial, unsharded, write
-from sampler import Outcomes, Sampler, Selections, utility_target
+from sampler import utility_target
 
 TIMES = ("teacher_learn_s", "teacher_predict_s")
-MODES = ("full", "last_token", "frozen", "lora")
 LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3
 # transformers builds no mask for an implementation without a mask function.
 AttentionInterface.register("causal_sdpa", sdpa_attention_forward)
@@ -42,7 +42,8 @@ class LoRALinear(nn.Module):
 
     def __init__(self, base: nn.Linear, rank=LORA_RANK, alpha=LORA_ALPHA, dropout=LORA_DROPOUT):
         super().__init__()
-        self.base, self.scale = base, alpha / rank
+        self.base = base
+        self.scale = alpha / rank
         self.A = nn.Parameter(torch.empty(rank, base.in_features, dtype=base.weight.dtype))
         self.B = nn.Parameter(torch.zeros(base.out_features, rank, dtype=base.weight.dtype))
         nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
@@ -69,7 +70,8 @@ class UtilityModel(nn.Module):
 
     def __init__(self, backbone: nn.Module, mode: str):
         super().__init__()
-        self.backbone, self.mode = backbone, mode
+        self.backbone = backbone
+        self.mode = mode
         backbone.pooler = None  # BERT's, whose output is not used, would get no gradient
         if mode == "lora":
             add_lora(backbone)
@@ -121,28 +123,34 @@ class ShardedAdamW(torch.optim.AdamW):
         return has_complex
 
 
+@dataclass
+class BatchShare:
+    """The rows of a batch B that a teacher rank computes."""
+
+    inputs: dict[str, torch.Tensor]  # of UtilityModel
+    y_b: torch.Tensor  # targets
+    size: int  # |B|
+    idle: bool  # the rank has no row of the batch: its loss is 0
+
+
 class Teacher:
     """f_φ, its replay buffer and its optimizer: `predict` scores questions, `update` is Alg. 2.
-    config: train.Config. shard: Layout.shard. group: the teacher ranks, None for one process."""
+    shard: Layout.shard. group: the teacher ranks, None for one process."""
 
-    def __init__(self, config, device: torch.device, shard: Callable, group=None):
-        self.config, self.device, self.group = config, device, group
+    def __init__(self, config: Config, device: torch.device, shard: Callable, group=None):
+        self.config = config
         self.card = Card(config)
-        self.tokenizer = AutoTokenizer.from_pretrained(config.teacher_model)
-        self.rank, self.ranks = 0, 1
-        if group:
-            self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-        self.frozen = config.teacher_mode == "frozen"
+        self.device = device
+        self.group = group
+        self.rank = dist.get_rank(group) if group else 0
+        self.ranks = dist.get_world_size(group) if group else 1
         # Frozen: neither sharded nor in bf16. A rank computes every row of a batch, from a cache.
-        self.share, self.shares = (0, 1) if self.frozen else (self.rank, self.ranks)
-        backbone = load(AutoModel, config.teacher_model, torch.float32, "sdpa", device)
-        torch.manual_seed(config.seed)  # for LoRA's A
-        if self.frozen:
-            backbone.requires_grad_(False)
-        self.model = UtilityModel(backbone, config.teacher_mode).to(device).eval()
+        self.frozen = config.teacher_mode == "frozen"
+        self.share = 0 if self.frozen else self.rank
+        self.shares = 1 if self.frozen else self.ranks
+        self.tokenizer = AutoTokenizer.from_pretrained(config.teacher_model)
+        self.model = self._build_model()
         initial = checksum(self.model)  # while each rank holds all of it
-        if device.type == "cuda":
-            fuse_norms(self.model)
         if not self.frozen:
             # The head in bf16 would make candidates' scores tie.
             shard(self.model, float32=[self.model.head], units=4)
@@ -154,11 +162,26 @@ class Teacher:
         self.learner = Learner(self.model, self.optimizer, weights, self.export)
         # A sliding window of (token ids, y).
         self.replay: deque[tuple[tuple[int, ...], float]] = deque(maxlen=config.replay_capacity)
-        self.pushed = self.updates = 0  # samples received and optimizer steps taken, ever
+        self.pushed = 0  # samples received, ever
+        self.updates = 0  # optimizer steps taken, ever
         self.last_loss: float | None = None
         self.watch = Stopwatch(TIMES)
         # The cache of embeddings is on the host: 100,000 take 0.6 GB.
-        self._encode, self._embed = map(lru_cache(100_000), (self._tokenise, self._embed_one))
+        self._encode = lru_cache(100_000)(self._tokenise)
+        self._embed = lru_cache(100_000)(self._embed_one)
+
+    def _build_model(self) -> UtilityModel:
+        """Load f_φ. LoRA's A comes from the run's seed."""
+        mode = self.config.teacher_mode
+        name = self.config.teacher_model
+        backbone = load(AutoModel, name, torch.float32, "sdpa", self.device)
+        torch.manual_seed(self.config.seed)
+        if self.frozen:
+            backbone.requires_grad_(False)
+        model = UtilityModel(backbone, mode).to(self.device).eval()
+        if self.device.type == "cuda":
+            fuse_norms(model)
+        return model
 
     @torch.no_grad()
     def predict(self, questions: list[str]) -> np.ndarray:
@@ -166,13 +189,16 @@ class Teacher:
         with self.watch("teacher_predict_s"):
             rows = [self._encode(question) for question in questions]
             # By length, for little padding; every ranks-th row, for equal work on all ranks.
-            order = sorted(range(len(rows)), key=lambda i: len(rows[i]))[self.rank :: self.ranks]
+            by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+            mine = by_length[self.rank :: self.ranks]
             utilities = torch.zeros(len(rows), dtype=torch.float64)
             size = 8 * self.config.teacher_batch_size  # more than in training: no activations kept
-            for batch in [order[i : i + size] for i in range(0, len(order), size)] or [[]]:
-                # A rank without rows still takes part in FSDP's all-gather.
-                f = self.model(**self._inputs([rows[i] for i in batch] or rows[:1]))[0]
-                utilities[batch] = f[: len(batch)].double().cpu()
+            for start in range(0, len(mine), size):
+                batch = mine[start : start + size]
+                f = self.model(**self._inputs([rows[i] for i in batch]))[0]
+                utilities[batch] = f.double().cpu()
+            if not mine:  # FSDP's all-gather needs every rank
+                self.model(**self._inputs(rows[:1]))
             if self.group:  # each entry is nonzero on one rank only, so the sum is exact
                 dist.all_reduce(utilities, group=self.group)
         return utilities.numpy()
@@ -189,7 +215,8 @@ class Teacher:
     def _refine(self) -> None:
         """(Alg. 2, lines 11-17) Shuffle the buffer into batches once; train E epochs on the MSE.
         Raises NonFiniteError if a gradient norm was not finite: updates stopped there."""
-        generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.pushed)
+        seed = self.config.seed * 1_000_003 + self.pushed
+        generator = torch.Generator().manual_seed(seed)
         rows = [self.replay[i] for i in torch.randperm(len(self.replay), generator=generator)]
         size = self.config.teacher_batch_size * self.ranks
         batches = [self._batch(rows[i : i + size]) for i in range(0, len(rows), size)]
@@ -197,33 +224,46 @@ class Teacher:
         # A fused optimizer makes no update where found_inf is 1. It stays 1, and the host reads the
         # norms only after the last epoch: waiting for the device each time would leave it idle.
         self.optimizer.found_inf = torch.zeros((), device=self.device)
+        losses = []
+        norms = []
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(self.config.seed * 1_000_003 + self.pushed + self.rank)
-            steps = [self._step(*b) for _ in range(self.config.teacher_epochs) for b in batches]
+            torch.manual_seed(seed + self.rank)
+            for _ in range(self.config.teacher_epochs):
+                for batch in batches:
+                    loss, norm = self._step(batch)
+                    losses.append(loss)
+                    norms.append(norm)
         self.model.eval()
-        losses, norms = zip(*steps, strict=True)
-        for norm in torch.stack(norms).tolist():
+        self._count_updates(torch.stack(norms).tolist())
+        last_epoch = torch.stack(losses[-len(batches) :]).sum().double().cpu()
+        if self.shares > 1:
+            dist.all_reduce(last_epoch, group=self.group)
+        self.last_loss = last_epoch.item() / len(batches)
+
+    def _count_updates(self, norms: list[float]) -> None:
+        for norm in norms:
             self.updates += 1
             if not math.isfinite(norm):
-                update = f"the teacher's gradient norm is {norm} at update {self.updates}"
-                raise NonFiniteError(f"{update}: no update was made")
-        total = torch.stack(losses[-len(batches) :]).sum().double().cpu()
-        if self.shares > 1:
-            dist.all_reduce(total, group=self.group)
-        self.last_loss = total.item() / len(batches)
+                raise NonFiniteError(
+                    f"the teacher's gradient norm is {norm} at update {self.updates}: "
+                    "no update was made"
+                )
 
-    def _batch(self, rows: list[tuple[tuple[int, ...], float]]) -> tuple:
-        """Return this rank's share of a batch B of (token ids, y), as arguments of _step: inputs of
-        the model, targets (b,), and |B|, infinite for a rank without rows: its loss is 0."""
+    def _batch(self, rows: list[tuple[tuple[int, ...], float]]) -> BatchShare:
+        """Make this rank's share of a batch B of (token ids, y)."""
         mine = rows[self.share :: self.shares]
-        ids, y_b = zip(*(mine or rows[:1]), strict=True)
-        y_b = torch.tensor(y_b, device=self.device)
-        return self._inputs(ids), y_b, len(rows) if mine else math.inf
+        shown = mine or rows[:1]  # FSDP needs every rank in forward and backward
+        inputs = self._inputs([ids for ids, _ in shown])
+        y_b = torch.tensor([y for _, y in shown], device=self.device)
+        return BatchShare(inputs, y_b, size=len(rows), idle=not mine)
 
-    def _step(self, inputs: dict, y_b: torch.Tensor, size: float) -> tuple[torch.Tensor, ...]:
+    def _step(self, batch: BatchShare) -> tuple[torch.Tensor, torch.Tensor]:
         """Take an AdamW step on 1/|B| Σ (f_φ(q) - y)², shared over the ranks. Returns this rank's
         part of the loss, and the gradient's norm, which is the same on all ranks."""
-        loss = ((self.model(**inputs)[0] - y_b) ** 2).sum() / size
+        f_b = self.model(**batch.inputs)[0]
+        loss = ((f_b - batch.y_b) ** 2).sum() / batch.size
+        if batch.idle:
+            loss = loss * 0
         (loss * self.shares).backward()  # FSDP averages over the ranks; the loss is a sum over them
         with torch.no_grad():  # else to_local builds a graph
             gradients = [_local(p.grad) for p in self.trainable]
@@ -267,7 +307,8 @@ class Teacher:
     def load_state_dict(self, state: dict) -> None:
         self.replay.clear()
         self.replay.extend((tuple(ids), y) for ids, y in state["replay"])
-        self.pushed, self.updates = state["pushed"], state["updates"]
+        self.pushed = state["pushed"]
+        self.updates = state["updates"]
         self.last_loss = state["last_loss"]
 
     def export(self, folder: Path) -> None:
@@ -292,64 +333,6 @@ class Teacher:
         save_file(backbone, folder / "backbone" / "model.safetensors", metadata={"format": "pt"})
         save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
         self.card.write(folder, "teacher")
-
-
-class Prefetching:
-    """A sampler with a teacher that proposes ahead: observe(step t) makes step t+1's proposals.
-
-    lag 1, the paper's asynchronous teacher: propose with what was learned up to step t-1, then
-    learn from step t while the student trains. lag 0: learn first, exactly as in Alg. 1 and 2.
-    Further rounds of a step (`again`) are proposed after learning, those of DynamicSampling ahead.
-    deliver(selections, metrics) is called when proposals are ready."""
-
-    def __init__(self, sampler: Sampler, n: int, lag: int):
-        self.sampler, self.n, self.lag = sampler, n, lag
-        self.teacher, self.train_on = sampler.teacher, sampler.train_on
-        self.deliver: Callable = lambda selections, metrics: None
-        self.next = None  # proposals, and the sampler's metrics when they were made
-        self._metrics: dict[str, float] = {}
-        self.again = False  # whether the latest proposals are followed by others in their step
-
-    def propose(self, n: int) -> Selections:
-        """Return the `self.n` proposals that are ready, or make the first ones."""
-        if self.next is None:
-            self._prefetch()
-        (selections, self._metrics), self.next = self.next, None
-        return selections
-
-    def observe(self, outcomes: Outcomes) -> None:
-        learn_first = self.again or self.lag == 0
-        if learn_first:
-            self.sampler.observe(outcomes)
-        self._prefetch()
-        self.deliver(*self.next)
-        if not learn_first:
-            self.sampler.observe(outcomes)
-
-    def _prefetch(self) -> None:
-        self.next = self.sampler.propose(self.n), self.sampler.metrics()
-        self.again = self.next[0].again
-
-    def state_dict(self) -> dict:
-        pending = None
-        if self.next:
-            selections, metrics = self.next
-            # Seconds differ from rank to rank, and all ranks must return the same state.
-            metrics = {k: 0.0 if k.endswith("_s") else v for k, v in metrics.items()}
-            pending = vars(selections), plain(metrics)
-        return {"sampler": self.sampler.state_dict(), "next": pending}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.sampler.load_state_dict(state["sampler"])
-        self.next = None
-        if state["next"]:
-            selections, metrics = state["next"]
-            self.next = Selections(**selections), metrics
-            self.again = self.next[0].again
-
-    def metrics(self) -> dict[str, float]:
-        """Return the sampler's metrics when the latest proposals in use were made."""
-        return self._metrics
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -144,7 +144,7 @@ def count(flags: str) -> None:
             generate, updates = watch(Generator, "generate"), watch(train.Student, "update")
             teacher_updates = watch(Teacher, "_step")
             next(steps)
-            longest = sum(max(map(len, rollouts.completion_ids)) for _, rollouts in generate)
+            longest = sum(max(len(o.ids) for o in completions) for _, completions in generate)
             counts = {
                 "launches a decoded token": sum(n for n, _ in generate) / longest,
                 "a student's update": updates[0][0],

@@ -21,10 +21,10 @@ import torch.distributed as dist
 import train
 from benchmarks.roofline import HUB, Shape, model_config
 from benchmarks.step import command, peak_gib, save_random_model
+from grpo import Completion, Group
 from plumbing.command_line import Parser, count, first_line, number
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError
-from rollout import Rollouts
 from scripts.analysis import table
 from teacher import LORA_RANK
 
@@ -203,14 +203,17 @@ class Run:
             save_random_model(c.model, Path(folder), 0, layout.device, torch.bfloat16)
             c.model = folder
             student = train.Student(c, layout, verifier=None)
-        B, length = 2 * c.per_device_batch_size, c.max_completion_tokens
-        prompts, completions = [[3] * c.max_prompt_tokens] * B, [[3] * length] * B
-        logps, rewards = [[-1.0] * length] * B, [0.0, 1.0] * c.per_device_batch_size
-        rollouts = Rollouts(prompts, completions, [False] * B, logps, [0] * B, rewards)
+        ids = [3] * c.max_completion_tokens
+        group = Group(problem=0, size=2 * c.per_device_batch_size)
+        group.prompt_ids = [3] * c.max_prompt_tokens
+        group.completions = [
+            Completion(ids, [-1.0] * len(ids), finished=False, reward=float(b % 2))
+            for b in range(group.size)
+        ]
         for step in (1, 2):
             if torch.cuda.is_available():
                 torch.cuda.reset_peak_memory_stats()
-            student.update(rollouts, rollouts.groups(), step)
+            student.update([group], step)
         dist.destroy_process_group()
         return formula, peak_gib()
 

@@ -172,10 +172,10 @@ def measured_step(number: int, student: train.Student, sampler, problems: Proble
     used = layout.gather((time.process_time() - cpu_s, peak_gib()), layout.group)
     row["cpu_s"], row["peak_gib"] = map(max, zip(*used, strict=True))
     row["tokens_a_second"] = row["total_tokens"] / row["seconds"]
-    rollouts = logged[1]
-    prompt_B, new_B = [len(ids) for ids in rollouts.prompt_ids], rollouts.lengths().tolist()
-    groups = zip(rollouts.groups(), rollouts.outcomes(number).live_N, strict=True)
-    live = [b for rows, is_live in groups if is_live for b in rows]
+    completions = [(group, o) for group in logged[1] for o in group.completions]
+    prompt_B = [len(group.prompt_ids) for group, _ in completions]
+    new_B = [len(completion.ids) for _, completion in completions]
+    live = [b for b, (group, _) in enumerate(completions) if group.live]
     return row | {"rows": (prompt_B, new_B, live)}
 
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,10 +29,10 @@ from transformers import AutoTokenizer
 
 import grpo
 import train
-from plumbing.batches import collate
+from plumbing.batches import Row, collate
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import print_error
-from rollout import Generator, Policy, PromptEncoder, Rollouts
+from rollout import Generator, Policy, PromptEncoder
 from scripts import analysis
 from verify import Verifier
 
@@ -65,39 +66,52 @@ def shift(model: torch.nn.Module, seed: int) -> torch.nn.Module:
     return model
 
 
-def sample() -> Rollouts:
-    """Generate and grade a group for each of 12 problems from easy to too hard."""
+def sample() -> list[Row]:
+    """Generate and grade a group for each of 12 problems from easy to too hard; return its rows."""
     rows = map(json.loads, (DEMO / "val.jsonl").read_text().splitlines())
     rows = [r for r in sorted(rows, key=lambda r: r["difficulty"])[:192:16] for _ in range(G)]
     encode = PromptEncoder(train.parse(["--preset", "demo"]), TOKENIZER)
     prompts = [encode(row["problem"]) for row in rows]
     generator = Generator.load(MODEL, CPU, TOKENIZER)
-    rollouts = generator.generate(prompts, TEMPERATURE, MAX_TOKENS, ROLLOUT_SEED)
-    texts = TOKENIZER.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
+    completions = generator.generate(prompts, TEMPERATURE, MAX_TOKENS, ROLLOUT_SEED)
+    texts = [TOKENIZER.decode(o.ids, skip_special_tokens=True) for o in completions]
     with Verifier(workers=1) as verifier:
         verdicts = verifier.grade(texts, [row["expected_answer"] for row in rows])
-    rollouts.rewards = [verdict.reward for verdict in verdicts]
-    return rollouts
+    for completion, verdict in zip(completions, verdicts, strict=True):
+        completion.reward = verdict.reward
+    return [*zip(prompts, completions, strict=True)]
 
 
-def our_loss(rollouts: Rollouts, A_P_G, weight_P_G, moved: bool, **coefficients) -> dict:
+def rewards_of(rows: list[Row]) -> torch.Tensor:
+    """The rewards by group: (P, G)."""
+    return torch.tensor([completion.reward for _, completion in rows]).reshape(-1, G)
+
+
+def lengths_of(rows: list[Row]) -> torch.Tensor:
+    """The response tokens by group: (P, G)."""
+    return torch.tensor([len(completion.ids) for _, completion in rows]).reshape(-1, G)
+
+
+def our_loss(rows: list[Row], A_P_G, weight_P_G, moved: bool, **coefficients) -> dict:
     """Loss, gradient and logged means of our update, with rows of advantage 0 left out."""
     policy, reference = Policy.load(MODEL, CPU), shift(Policy.load(MODEL, CPU), REFERENCE_SEED)
-    advantage_B, rows = A_P_G.flatten(), list(range(len(rollouts)))
+    weighed = zip(rows, A_P_G.flatten().tolist(), weight_P_G.flatten().tolist(), strict=True)
+    rows = [(prompt, replace(o, advantage=a, weight=w)) for (prompt, o), a, w in weighed]
+    total = lengths_of(rows).sum()
     if not any(coefficients.values()):  # TRL forwards the rows of dead groups nevertheless
-        rows = advantage_B.nonzero()[:, 0].tolist()
-    batch = collate(rollouts, rows, TOKENIZER.pad_token_id, CPU)
+        rows = [row for row in rows if row[1].advantage]
+    batch = collate(rows, TOKENIZER.pad_token_id, CPU)
     with torch.no_grad():
         old_N, ref_N = (model(batch, TEMPERATURE)[0] for model in (policy, reference))
     if moved:
         shift(policy, POLICY_SEED)
     logp_N, entropy_N = policy(batch, TEMPERATURE)
-    columns = old_N, advantage_B[batch.row_N], weight_P_G.flatten()[batch.row_N]
+    columns = old_N, batch.advantage_N, batch.weight_N
     terms = {"ref_logp_N": ref_N, "entropy_N": entropy_N, **coefficients}
     clip = {"clip_low": CLIP_LOW, "clip_high": CLIP_HIGH}
     loss, stats = grpo.policy_loss(logp_N, *columns, **terms, **clip)
     loss.backward()
-    means = {name: total / rollouts.lengths().sum() for name, total in stats.items()}
+    means = {name: value / total for name, value in stats.items()}
     gradient = parameters_to_vector(p.grad for p in policy.parameters())
     return {"loss": loss.detach(), "gradient": gradient, **means}
 
@@ -105,25 +119,26 @@ def our_loss(rollouts: Rollouts, A_P_G, weight_P_G, moved: bool, **coefficients)
 class TRL:
     """A GRPOTrainer with some settings, and the batch that it makes of our rollouts."""
 
-    def __init__(self, rollouts: Rollouts, **settings):
+    def __init__(self, rows: list[Row], **settings):
         from trl import GRPOConfig, GRPOTrainer
 
         settings = {"loss_type": "grpo", "num_generations": G, **settings}
         settings |= {"max_completion_length": MAX_TOKENS, "temperature": TEMPERATURE}
         settings |= {"epsilon": CLIP_LOW, "epsilon_high": CLIP_HIGH}
-        settings |= {"per_device_train_batch_size": len(rollouts), "report_to": "none"}
+        settings |= {"per_device_train_batch_size": len(rows), "report_to": "none"}
         # With two updates a batch TRL records the log-probs before the first.
         settings |= {"num_iterations": 2, "use_cpu": True, "gradient_checkpointing": False}
         # bf16, TRL's default on a CPU too, would leave three digits.
         settings |= {"bf16": False, "model_init_kwargs": {"dtype": "float32"}}
-        tokens = {"prompt_ids": rollouts.prompt_ids, "completion_ids": rollouts.completion_ids}
+        prompts, completions = zip(*rows, strict=True)
+        tokens = {"prompt_ids": [*prompts], "completion_ids": [o.ids for o in completions]}
         # rollout_func returns token ids, so TRL never reads the text of a prompt.
-        rows = [{"prompt": str(b), "graded": r} for b, r in enumerate(rollouts.rewards)]
+        data = [{"prompt": str(b), "graded": o.reward} for b, o in enumerate(completions)]
         self.trainer = GRPOTrainer(
             MODEL,
             lambda graded, **_: graded,
             GRPOConfig(tempfile.gettempdir(), **settings),
-            Dataset.from_list(rows),
+            Dataset.from_list(data),
             processing_class=TOKENIZER,
             rollout_func=lambda prompts, trainer: tokens | {"logprobs": None},
         )
@@ -132,7 +147,7 @@ class TRL:
         self.trainer.current_gradient_accumulation_steps = 1
         if self.trainer.ref_model is not None:
             shift(self.trainer.ref_model, REFERENCE_SEED)
-        self.batch = self.trainer._generate_and_score_completions(rows)
+        self.batch = self.trainer._generate_and_score_completions(data)
         self.mask = self.batch["completion_mask"].bool()
         self.advantages = self.batch["advantages"].reshape(-1, G)
 
@@ -161,20 +176,20 @@ class TRL:
         return {"loss": loss.detach(), "gradient": gradient, **means}
 
 
-def quantities(rollouts: Rollouts) -> Iterator[tuple]:
+def quantities(rows: list[Row]) -> Iterator[tuple]:
     """Yield the rows of the table: (name, part, our tensor, TRL's)."""
-    r_P_G = torch.tensor(rollouts.rewards).reshape(-1, G)
+    r_P_G = rewards_of(rows)
     advantages = {std: grpo.group_advantages(r_P_G, std) for std in grpo.STDS}
     A, std, dead_P = advantages["population"], r_P_G.std(1, keepdim=True), grpo.dead_groups(r_P_G)
-    trl, unscaled = TRL(rollouts), TRL(rollouts, scale_rewards="none")
+    trl, unscaled = TRL(rows), TRL(rows, scale_rewards="none")
     yield "advantages", "`none`", advantages["none"], unscaled.advantages
     yield "advantages, defaults", "`population` / `group`", A, trl.advantages
     as_trl = advantages["sample"] * std / (std + 1e-4)
     yield "…", "ours with `sample`, × std / (std + 1e-4)", as_trl, trl.advantages
     yield "advantages", "dead groups", A[dead_P], trl.advantages[dead_P]
 
-    policy, rows = Policy.load(MODEL, CPU), list(range(len(rollouts)))
-    batch = collate(rollouts, rows, TOKENIZER.pad_token_id, CPU)
+    policy = Policy.load(MODEL, CPU)
+    batch = collate(rows, TOKENIZER.pad_token_id, CPU)
     with torch.no_grad():
         old_N, _ = policy(batch, TEMPERATURE)
         logp_N, entropy_N = shift(policy, POLICY_SEED)(batch, TEMPERATURE)
@@ -187,7 +202,7 @@ def quantities(rollouts: Rollouts) -> Iterator[tuple]:
     def losses(name, weight_P_G, parts="loss gradient", moved=True, by_group=False, **settings):
         """Rows of a loss with our weights and TRL's settings. TRL uses our advantages, unless
         `scale_rewards` is given. moved: the weights have changed since the rollouts."""
-        trl = TRL(rollouts, **settings)
+        trl = TRL(rows, **settings)
         if moved:
             shift(trl.model, POLICY_SEED)
         our_A = trl_A = A
@@ -195,12 +210,12 @@ def quantities(rollouts: Rollouts) -> Iterator[tuple]:
             our_A, trl_A = advantages["none"], trl.advantages
         coefficients = {"kl_coef": settings.get("beta", 0.0)}
         coefficients["entropy_coef"] = settings.get("entropy_coef", 0.0)
-        ours = our_loss(rollouts, our_A, weight_P_G, moved, **coefficients)
+        ours = our_loss(rows, our_A, weight_P_G, moved, **coefficients)
         theirs = trl.loss(trl_A, by_group)
         for part in parts.split():
             yield name, part, ours[part], theirs[part]
 
-    lengths_P_G = rollouts.lengths().reshape(r_P_G.shape)
+    lengths_P_G = lengths_of(rows)
     P, limits = len(A), (int(lengths_P_G.sum()), MAX_TOKENS)
     seq, dapo, batch, constant = (
         torch.stack([grpo.row_weights(lengths_G, P, loss, *limits) for lengths_G in lengths_P_G])
@@ -234,14 +249,15 @@ def main() -> int:
     except ImportError:
         print_error(f"TRL is not installed: in an environment of its own, {INSTALL}")
         return 2
-    rollouts, disagree = sample(), []
-    dead = grpo.dead_groups(torch.tensor(rollouts.rewards).reshape(-1, G)).sum()
-    tokens = rollouts.lengths().sum()
+    rows, disagree = sample(), []
+    dead = grpo.dead_groups(rewards_of(rows)).sum()
+    tokens = lengths_of(rows).sum()
+    cut = sum(not completion.finished for _, completion in rows)
     print(f"TRL {trl.__version__}, transformers {transformers.__version__}, torch", end=" ")
-    print(f"{torch.__version__}. {len(rollouts) // G} groups of {G}, {dead} of them dead;", end=" ")
-    print(f"{tokens} response tokens, {rollouts.finished.count(False)} rows cut off.\n")
+    print(f"{torch.__version__}. {len(rows) // G} groups of {G}, {dead} of them dead;", end=" ")
+    print(f"{tokens} response tokens, {cut} rows cut off.\n")
     print("| quantity | ours | TRL | relative difference | note |\n|---|---|---|---|---|")
-    for name, part, x, y in quantities(rollouts):
+    for name, part, x, y in quantities(rows):
         difference = ((x - y).abs().max() / y.abs().max().clamp(min=1e-30)).item()
         summary = torch.mean if part in ("log-prob", "entropy") else torch.linalg.vector_norm
         shown = [f"{z.item() if z.dim() == 0 else summary(z.double()).item():.7g}" for z in (x, y)]

@@ -16,26 +16,26 @@ of ability ahead of the student's start.
 """
 
 import itertools
-from collections import Counter, deque
+from collections import deque
 from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 from scipy.special import expit
 
+from grpo import Completion, Group
 from plumbing.command_line import count, fraction
+from plumbing.config import Config
 from sampler import (
     FOLDER,
     SAMPLERS,
     Context,
     Goldilocks,
-    Outcomes,
     Pooled,
     find_sampler,
     utility_target,
 )
 from scripts import analysis
-from train import Config
 
 P, G, K, EPSILON = 18, 16, 8, 0.2  # prompts, completions, candidates, ε: the paper's
 SKILLS, SPREAD, START, RATE, TRANSFER, AHEAD = 8, 3.0, -1.0, 0.18, 0.1, 1.0
@@ -162,20 +162,22 @@ def problems_and_start(n: int, visibility: float, seed: int) -> tuple[Bank, Bank
     return Bank(n, visibility, start_S, rng), held_out, start_S
 
 
-def take_step(step: int, sampler, student: Student, bank: Bank, rng) -> Outcomes:
-    """Take the rounds of a step, without learning; return the outcomes of all. A completion has one
+def take_step(sampler, student: Student, bank: Bank, rng) -> list[Group]:
+    """Take the rounds of a step, without learning; return the groups of all. A completion has one
     token."""
-    total, again = {}, True  # total: completions and successes by problem
-    while again:
-        selections = sampler.propose(P)
-        sizes, again = Counter(selections.rows(G)), selections.again
-        index_N, G_N = np.fromiter(sizes, int), np.fromiter(sizes.values(), int)
+    groups = []
+    proposed = sampler.propose(P)
+    while proposed:
+        G_N = np.array([group.size - len(group.completions) for group in proposed])
+        index_N = np.array([group.problem for group in proposed])
         right_N = rng.binomial(G_N, student.p(bank, index_N))
-        sampler.observe(Outcomes(step, index_N, G_N, right_N, G_N, 0 * G_N))
-        for index, group in zip(sizes, np.stack([G_N, right_N], axis=1), strict=True):
-            total[index] = total.get(index, 0) + group
-    G_N, right_N = np.array([*total.values()]).T
-    return Outcomes(step, np.array([*total]), G_N, right_N, G_N, 0 * G_N)
+        for group, drawn, right in zip(proposed, G_N.tolist(), right_N.tolist(), strict=True):
+            rewards = [1.0] * right + [0.0] * (drawn - right)
+            group.completions += [Completion([0], [], True, reward=reward) for reward in rewards]
+        groups += [group for group in proposed if group not in groups]
+        sampler.observe(proposed)
+        proposed = sampler.more(groups)
+    return groups
 
 
 def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dict[str, float]:
@@ -188,10 +190,11 @@ def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dic
     sampler = cls(Context(bank, config, lambda index: True, teacher, dict(cls.settings)))
     dead, utility, trained, spent = [], [], np.zeros(n, dtype=bool), 0
     while spent < steps * P * G:
-        outcomes = take_step(len(dead) + 1, sampler, student, bank, rng)
-        spent += outcomes.completions_N.sum()
-        chosen = outcomes.positions(sampler.train_on(outcomes, P))
-        index_N, y_N = outcomes.index_N[chosen], outcomes.y_N[chosen]
+        groups = take_step(sampler, student, bank, rng)
+        spent += sum(len(group.completions) for group in groups)
+        chosen = sampler.train_on(groups, P)
+        index_N = np.array([group.problem for group in chosen], dtype=np.int64)
+        y_N = np.array([group.y for group in chosen])
         dead.append((y_N == 0).mean())
         utility.append(utility_target(student.p(bank, index_N)).mean())
         student.learn(bank, index_N, y_N)

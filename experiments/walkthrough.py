@@ -37,16 +37,17 @@ def follow() -> SimpleNamespace:
     """Run the steps; return what the last of them passed through."""
     config = train.parse(FLAGS.split())
     layout, seen = Layout(config), SimpleNamespace()
-    rows = list(range((PROMPT - 1) * config.group_size, PROMPT * config.group_size))
 
     def logps() -> torch.Tensor:
         """Log-probs of the followed group's tokens under the current policy."""
         with torch.no_grad():
             return student.policy(seen.batch, config.temperature)[0]
 
-    def record(rounds, rollouts, decode) -> None:
-        [(seen.selections, seen.outcomes)], seen.rollouts = rounds, rollouts
-        seen.batch = collate(rollouts, rows, student.tokenizer.pad_token_id, layout.device)
+    def record(step, groups, decode) -> None:
+        seen.groups = groups
+        group = groups[PROMPT - 1]
+        rows = [(group.prompt_ids, completion) for completion in group.completions]
+        seen.batch = collate(rows, student.tokenizer.pad_token_id, layout.device)
         seen.old_logp_N = logps()
 
     with Verifier(workers=1) as verifier:
@@ -71,34 +72,39 @@ def table(columns, digits: str = ".4f") -> str:
 
 def page(seen: SimpleNamespace) -> str:
     """The Markdown text."""
-    c, m, s, rollouts = seen.student.config, seen.m, seen.selections, seen.rollouts
-    P, G, K, n, B = c.prompts_per_step, c.group_size, c.candidates, PROMPT - 1, len(rollouts)
+    c, m, groups = seen.student.config, seen.m, seen.groups
+    P, G, K, n = c.prompts_per_step, c.group_size, c.candidates, PROMPT - 1
+    B = P * G
     question, decode = seen.problems.question, seen.student.tokenizer.decode
-    k_P, y_P = seen.outcomes.successes_N, seen.outcomes.y_N
-    wrong, right = sum(k_P == 0), sum(k_P == G)
+    k_P = [g.successes for g in groups]
+    y_P = np.array([g.y for g in groups])
+    f_P = np.array([g.utility for g in groups])
+    wrong = k_P.count(0)
+    right = k_P.count(G)
 
     # The choice.
-    problem, f, p, y = s.index_N[n], s.utility_N[n], k_P[n] / G, y_P[n]
-    pool = {"problem": s.pool_N_K[n], "text": map(question, s.pool_N_K[n])}
-    pool |= {"predicted utility f": s.utilities_N_K[n]}
-    explored = ", ".join(str(i + 1) for i in s.explored_N.nonzero()[0])
+    group = groups[n]
+    problem, f, p, y = group.problem, group.utility, group.p_hat, group.y
+    pool = {"problem": group.pool, "text": map(question, group.pool)}
+    pool |= {"predicted utility f": group.utilities}
+    explored = ", ".join(str(i) for i, g in enumerate(groups, 1) if g.explored)
 
     # The group.
-    group, gold = slice(n * G, (n + 1) * G), seen.problems.golds([problem])[0][0]
-    prompt = textwrap.indent(decode(rollouts.prompt_ids[n * G]), "    ")
-    completions = rollouts.completion_ids[group]
-    texts = [decode(ids, skip_special_tokens=True).strip() for ids in completions]
+    gold = seen.problems.golds([problem])[0][0]
+    prompt = textwrap.indent(decode(group.prompt_ids), "    ")
+    texts = [decode(o.ids, skip_special_tokens=True).strip() for o in group.completions]
     rows = pd.DataFrame({"first": range(1, G + 1), "text": [f"`{text}`" for text in texts]})
     rows["times"] = rows.groupby("text")["first"].transform("size")
-    rows["box"], rows["verdict"] = list(map(extract_boxed, texts)), rollouts.statuses[group]
-    rows["r"] = r_G = list(map(int, rollouts.rewards[group]))
+    rows["box"] = list(map(extract_boxed, texts))
+    rows["verdict"] = [o.status for o in group.completions]
+    rows["r"] = r_G = [int(o.reward) for o in group.completions]
     zero = [grpo.zero_variance_probability(x, G) for x in (p, 0.01)]
 
     # Its advantages and its loss.
-    lengths_G = rollouts.lengths()[group]
+    lengths_G = torch.tensor([len(o.ids) for o in group.completions])
     A_G = grpo.group_advantages(torch.tensor([r_G]).float(), c.advantage_std)[0]
     w_G = grpo.row_weights(lengths_G, P, c.loss, 0, 0)
-    row_N, old_N, logp_N = seen.batch.row_N - n * G, seen.old_logp_N, seen.old_logp_N.clone()
+    row_N, old_N, logp_N = seen.batch.row_N, seen.old_logp_N, seen.old_logp_N.clone()
     A_N, w_N, ratio_N = A_G[row_N], w_G[row_N], (seen.logp_N - old_N).exp()
     clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
     after, stats = grpo.policy_loss(seen.logp_N, old_N, A_N, w_N, **clip)
@@ -113,11 +119,12 @@ def page(seen: SimpleNamespace) -> str:
 
     # The teacher.
     teacher, (pushed, updates, size) = seen.teacher, seen.before
-    now_P = teacher.predict([question(i) for i in s.index_N])
-    outcomes = {"prompt": range(1, P + 1), "problem": s.index_N}
-    outcomes |= {"choice": np.where(s.explored_N, "explored", "greedy"), "f before": s.utility_N}
+    now_P = teacher.predict([question(g.problem) for g in groups])
+    outcomes = {"prompt": range(1, P + 1), "problem": [g.problem for g in groups]}
+    outcomes["choice"] = ["explored" if g.explored else "greedy" for g in groups]
+    outcomes["f before"] = f_P
     outcomes |= {f"right of {G}": k_P, "y": y_P, "f after": now_P}
-    errors = [((f_P - y_P) ** 2).mean() for f_P in (s.utility_N, now_P)]
+    errors = [((f_P - y_P) ** 2).mean() for f_P in (f_P, now_P)]
     return rf"""# One training step with real numbers
 
 <!-- Written by experiments/walkthrough.py. Do not edit: change the script and run it again. -->

@@ -7,7 +7,10 @@ from itertools import accumulate
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from grpo import Completion
 from plumbing.distributed.layout import Layout
+
+Row = tuple[list[int], Completion]  # the prompt's token ids, and one of its completions
 
 
 @dataclass
@@ -20,27 +23,22 @@ class Batch:
     ids_B_T: torch.Tensor
     response_B_T: torch.Tensor  # bool: tokens of completions, stop tokens included
     position_1_T: torch.Tensor
-    row_N: torch.Tensor  # the step's row that each response token belongs to, on the CPU
+    row_N: torch.Tensor  # the row of the batch that each response token belongs to, on the CPU
     generator_logp_N: torch.Tensor  # log-probs when the generator drew the tokens
+    advantage_N: torch.Tensor
+    weight_N: torch.Tensor
     cu_seqlens: dict = field(default_factory=dict)  # flash-attn's arguments for packed rows
-    advantage_N: torch.Tensor | None = None
-    weight_N: torch.Tensor | None = None
     old_logp_N: torch.Tensor | None = None  # by the policy before the step's first update
     ref_logp_N: torch.Tensor | None = None  # by the initial policy
     idle: bool = False  # this rank has no row, but must take part: its weights are 0
     last: bool = False  # gradients are reduced over the ranks after it
 
-    def columns(self) -> dict[str, torch.Tensor | None]:
-        """Return the per-token columns that grpo.policy_loss takes, by name."""
-        names = "old_logp_N", "advantage_N", "weight_N", "ref_logp_N", "generator_logp_N", "row_N"
-        return {name: getattr(self, name) for name in names}
 
-
-def collate(rollouts, rows: list[int], pad_id: int, device, packed: bool = False) -> Batch:
-    """Make a Batch of some rows of a rollout.Rollouts."""
-    ids = [torch.tensor(rollouts.prompt_ids[b] + rollouts.completion_ids[b]) for b in rows]
+def collate(rows: list[Row], pad_id: int, device, packed: bool = False) -> Batch:
+    """Make a Batch of some completions and their prompts."""
+    ids = [torch.tensor(prompt_ids + completion.ids) for prompt_ids, completion in rows]
     positions = [torch.arange(len(row)) for row in ids]
-    responses = [t >= len(rollouts.prompt_ids[b]) for b, t in zip(rows, positions, strict=True)]
+    responses = [t >= len(prompt_ids) for (prompt_ids, _), t in zip(rows, positions, strict=True)]
     cu_seqlens = {}
     if packed:
         tensors = [torch.cat(parts)[None] for parts in (ids, responses, positions)]
@@ -50,31 +48,40 @@ def collate(rollouts, rows: list[int], pad_id: int, device, packed: bool = False
     else:
         tensors = [pad_sequence(ids, True, pad_id), pad_sequence(responses, True)]
         tensors.append(max(positions, key=len)[None])
-    row_N = torch.tensor([b for b in rows for _ in rollouts.completion_ids[b]])
-    logp_N = torch.tensor([logp for b in rows for logp in rollouts.logps[b]])
-    return Batch(*(t.to(device) for t in tensors), row_N, logp_N.to(device), cu_seqlens)
+    completions = [completion for _, completion in rows]
+    lengths_B = torch.tensor([len(completion.ids) for completion in completions])
+    logp_N = torch.tensor([logp for completion in completions for logp in completion.logps])
+    advantage_B = torch.tensor([completion.advantage for completion in completions])
+    weight_B = torch.tensor([completion.weight for completion in completions])
+    return Batch(
+        *(tensor.to(device) for tensor in tensors),
+        row_N=torch.arange(len(rows)).repeat_interleave(lengths_B),
+        generator_logp_N=logp_N.to(device),
+        advantage_N=advantage_B.repeat_interleave(lengths_B).to(device),
+        weight_N=weight_B.repeat_interleave(lengths_B).to(device),
+        cu_seqlens=cu_seqlens,
+    )
 
 
 def micro_batches(
-    rollouts, rows: list[int], advantage_B, weight_B, layout: Layout, max_tokens, pad_id, packed
+    rows: list[Row], layout: Layout, max_tokens: int, pad_id: int, packed: bool
 ) -> list[Batch]:
     """Make this student rank's share of `rows` into Batches of at most `max_tokens` tokens. FSDP
-    needs every rank in backward: one without a share gets the shortest row with weight 0."""
-    tokens_B, device, batches = rollouts.total_tokens(), layout.device, []
-    share = balance(rows, tokens_B, layout.n_students)[layout.rank]
-    shortest = [tokens_B.index(min(tokens_B))]
+    needs every rank in backward: one without a share gets a row of two tokens, with weight 0."""
+    tokens_B = [len(prompt_ids) + len(completion.ids) for prompt_ids, completion in rows]
+    share = balance(range(len(rows)), tokens_B, layout.n_students)[layout.rank]
     # Padding costs as much as tokens do; another micro-batch costs little.
-    for part in pack(share or shortest, tokens_B, max_tokens, 0.75, packed):
-        batch = collate(rollouts, part, pad_id, device, packed)
-        batch.idle = not share
-        batch.advantage_N = advantage_B[batch.row_N].float().to(device)
-        batch.weight_N = (weight_B[batch.row_N] * bool(share)).float().to(device)
-        batches.append(batch)
+    parts = pack(share, tokens_B, max_tokens, 0.75, packed)
+    batches = [collate([rows[b] for b in part], pad_id, layout.device, packed) for part in parts]
+    if not batches:
+        idle_row = [pad_id], Completion([pad_id], [0.0], finished=True)
+        batches = [collate([idle_row], pad_id, layout.device, packed)]
+        batches[0].idle = True
     batches[-1].last = True
     return batches
 
 
-def balance(rows: list[int], tokens_B: list[int], n: int) -> list[list[int]]:
+def balance(rows: Iterable[int], tokens_B: list[int], n: int) -> list[list[int]]:
     """Share rows out over n ranks: the longest first, each to the rank with the fewest tokens."""
     shares, loads = [[] for _ in range(n)], [0] * n
     for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 
+from grpo import Group
 from plumbing.distributed.shutdown import stop_requested
 from plumbing.problems import Problems
 from plumbing.progress import Console
@@ -58,10 +59,15 @@ def evaluate(
         if stop_requested(run.layout):
             return {}
         order = [i for r in range(n) for i in part[r::n]]  # neighbours may be equally hard
-        graded = rollout(problems, order, 0.0, (0, step), Stopwatch())
-        lengths = graded.lengths().tolist()
-        texts = ends(graded.completion_ids, encode.tokenizer, run.layout.rank)
-        rows += zip(order, graded.rewards, graded.statuses, lengths, texts, strict=True)
+        groups = [Group(problem, size=1) for problem in order]
+        rollout(groups, problems, 0.0, (0, step), Stopwatch())
+        texts = ends(
+            [group.completions[0].ids for group in groups], encode.tokenizer, run.layout.rank
+        )
+        for group, text in zip(groups, texts, strict=True):
+            [answer] = group.completions
+            row = group.problem, answer.reward, answer.status, len(answer.ids), text
+            rows.append(row)
     if console:
         console.report("")
     verdicts = [dict(zip(VERDICT, row, strict=True)) for row in sorted(rows)]

@@ -4,8 +4,9 @@ import json
 import os
 import socket
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from filelock import FileLock, Timeout
 from torch.distributed.checkpoint.stateful import Stateful
 from transformers.utils import cached_file
 
+from grpo import Group
 from plumbing import checkpoint
 from plumbing.checkpoint import Learners
+from plumbing.config import Config
 from plumbing.distributed.launch import lacks_launcher
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError
@@ -42,9 +45,9 @@ LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 class RunDir:
     """The files of a run, which rank 0 writes: settings, logs, evaluations, checkpoints, models.
     After a kill the same command resumes from the newest checkpoint, on CPUs bit for bit.
-    config: train.Config. sampler_file: the file of a sampler that is not in sampler.py."""
+    sampler_file: the file of a sampler that is not in sampler.py."""
 
-    def __init__(self, config, layout: Layout, sampler_file: Path | None):
+    def __init__(self, config: Config, layout: Layout, sampler_file: Path | None):
         self.config, self.layout, self.path = config, layout, Path(config.out)
         self.saved = False  # whether config.json says that there are checkpoints
         files = {"train_data": config.train_data, "val_data": config.val_data}
@@ -202,18 +205,18 @@ class RunDir:
         if self.layout.rank == 0:
             write_lines(self.path / f"{name}.jsonl", rows, mode)
 
-    def log_outcomes(self, rounds: list, rollouts, decode) -> None:
-        """Log the selections and outcomes of a step's rounds and, at the first step and at
-        evaluations, the first completion of three problems."""
-        step = rounds[0][1].step
-        for i, (selections, outcomes) in enumerate(rounds):
-            self.log("selections", selections.lines(outcomes, round=i))
+    def log_groups(self, step: int, groups: list[Group], decode: Callable) -> None:
+        """Log the groups of a step by round and, at the first step and at evaluations, the first
+        completion of three problems."""
+        rounds = 1 + max(o.round for group in groups for o in group.completions)
+        rows = [selection(step, round, group) for round in range(rounds) for group in groups]
+        self.log("selections", [row for row in rows if row["completions"]])
         if step in (1, self.config.steps) or step % self.config.eval_every == 0:
-            for b in (rows[0] for rows in rollouts.groups()[:3]):
-                sample = {"step": step, "problem": rollouts.problems[b]}
-                sample["status"] = rollouts.statuses[b]
-                sample["prompt"] = decode(rollouts.prompt_ids[b])
-                sample["completion"] = decode(rollouts.completion_ids[b])
+            for group in groups[:3]:
+                first = group.completions[0]
+                sample = {"step": step, "problem": group.problem, "status": first.status}
+                sample["prompt"] = decode(group.prompt_ids)
+                sample["completion"] = decode(first.ids)
                 self.log("samples", [sample])
 
     def evaluation_pending(self, step: int) -> bool:
@@ -231,6 +234,22 @@ class RunDir:
             rows = read_lines(self.path / "metrics.jsonl") or [{"step": step}]
             rows[-1] |= evaluation
             write_lines(self.path / "metrics.jsonl", rows)
+
+
+def selection(step: int, round: int, group: Group) -> dict:
+    """Make a row of selections.jsonl: a group, with the outcome of the completions of one round."""
+    drawn = replace(group, completions=[o for o in group.completions if o.round == round])
+    return {
+        "step": step,
+        "round": round,
+        "pool": group.pool,
+        "utilities": group.utilities,
+        "chosen": group.problem,
+        "explored": group.explored,
+        "completions": len(drawn.completions),
+        "successes": drawn.successes,
+        "y": drawn.y if drawn.completions else None,
+    }
 
 
 def model_files(name: str) -> dict[str, int]:

@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 
-from sampler import Context, Outcomes, Pooled, utility_target
+from sampler import Context, Pooled, utility_target
 
 
 class BagOfWords(Pooled):
@@ -45,10 +45,10 @@ class BagOfWords(Pooled):
     def score(self, pool_N_K):
         return self.target(self.predict(pool_N_K.ravel())).reshape(pool_N_K.shape)
 
-    def observe(self, outcomes: Outcomes) -> None:
-        rate, decay = self.settings["rate"], self.settings["decay"]
-        for i, p_hat in zip(outcomes.index_N.tolist(), outcomes.p_hat_N.tolist(), strict=True):
-            entry_n = self.entries(i)
-            gradient_n = self.gradient(entry_n, p_hat)
-            self.square_V[entry_n] = decay * self.square_V[entry_n] + gradient_n**2
-            self.weight_V[entry_n] -= rate * gradient_n / np.sqrt(self.square_V[entry_n] + 1e-12)
+    def observe(self, groups):
+        for group in groups:
+            entry_n = self.entries(group.problem)
+            gradient_n = self.gradient(entry_n, group.p_hat)
+            square_n = self.settings["decay"] * self.square_V[entry_n] + gradient_n**2
+            self.square_V[entry_n] = square_n
+            self.weight_V[entry_n] -= self.settings["rate"] * gradient_n / np.sqrt(square_n + 1e-12)

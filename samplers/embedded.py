@@ -7,7 +7,7 @@ from safetensors import SafetensorError, safe_open
 
 from plumbing.errors import InputError
 from plumbing.files import digest
-from sampler import Context, Outcomes, Pooled
+from sampler import Context, Pooled
 
 
 def path_of(data: str | Path) -> Path:
@@ -61,10 +61,12 @@ class Embedded(Pooled):
         f_M = 1 / 4 + self.features(pool_N_K.ravel()) @ self.weight_D
         return f_M.clip(0, 0.5).reshape(pool_N_K.shape)
 
-    def observe(self, outcomes: Outcomes) -> None:
+    def observe(self, groups):
         window = self.settings["window"]
-        self.index_M = np.append(self.index_M, outcomes.index_N)[-window:]
-        self.y_M = np.append(self.y_M, outcomes.y_N)[-window:]
+        index_N = [group.problem for group in groups]
+        y_N = [group.y for group in groups]
+        self.index_M = np.append(self.index_M, index_N).astype(np.int64)[-window:]
+        self.y_M = np.append(self.y_M, y_N)[-window:]
         self.fit()
 
     def state_dict(self) -> dict:

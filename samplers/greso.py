@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from sampler import Context, DynamicSampling, Outcomes, Selections, Uniform
+from grpo import Group
+from sampler import Context, DynamicSampling, Uniform
 
 
 class Greso(Uniform):
@@ -24,48 +25,54 @@ class Greso(Uniform):
         # z: how many of a problem's latest groups were easy; below 0, hard.
         self.streak = np.zeros(len(self.problems), dtype=np.int16)
         self.p_2 = np.full(2, 0.5)  # of easy and of hard problems
-        self.rounds: list[Outcomes] = []  # of this step
-        self.again = False
 
-    def propose(self, n: int) -> Selections:
-        size = most = int(self.settings["first"] * n)
-        if self.rounds:
-            live_N = self.rounds[-1].live_N
-            missing = n - sum(int(outcomes.live_N.sum()) for outcomes in self.rounds)
-            expected = self.settings["refill"] * max(0, missing) * len(live_N)
-            size = expected / max(live_N.sum(), 1e-9)
-        self.again = not self.rounds or (size > most and len(self.rounds) < self.settings["rounds"])
-        index_N = self.kept(int(np.ceil(min(size, most))))
-        return Selections.unscored(index_N, again=self.again)
+    def propose(self, n):
+        self.n = n
+        self.most = int(self.settings["first"] * n)  # problems of a round
+        self.round = 0  # of this step
+        self.is_last = False
+        return self.kept(self.most, tried=[])
 
-    def kept(self, n: int) -> np.ndarray:
+    def kept(self, n: int, tried: list[int]) -> list[Group]:
         """Draw problems until n of them are not skipped; fewer if this step has tried all."""
-        index_N, last_pass = np.empty(0, dtype=np.int64), self.passes + 100
-        earlier = [outcomes.index_N for outcomes in self.rounds]
-        while (wanted := n - len(index_N)) > 0 and self.passes < last_pass:
-            drawn = self.draw(n)[:wanted]  # a draw of n begins a new pass if fewer are left
+        kept = []
+        last_pass = self.passes + 100
+        while len(kept) < n and self.passes < last_pass:
+            # A draw of n begins a new pass if fewer are left.
+            drawn = self.draw(n)[: n - len(kept)]
             self.take(drawn)
             z = self.streak[drawn]
             p = np.maximum(np.where(z > 0, *self.p_2) ** np.abs(z), 0.01)
-            tried = np.concatenate([index_N, *earlier])
-            keep = (self.rng.random(len(drawn)) < p) & ~np.isin(drawn, tried)
-            index_N = np.concatenate([index_N, drawn[keep]])
-        return index_N
+            keep = (self.rng.random(len(drawn)) < p) & ~np.isin(drawn, [*tried, *kept])
+            kept += drawn[keep].tolist()
+        return self.untried(kept)
 
-    def observe(self, outcomes: Outcomes) -> None:
-        z_N, p_hat_N = self.streak[outcomes.index_N], outcomes.p_hat_N
-        easier_N, harder_N = np.maximum(z_N, 0) + 1, np.minimum(z_N, 0) - 1
-        z_N = np.where(p_hat_N == 1, easier_N, np.where(p_hat_N == 0, harder_N, 0))
-        self.streak[outcomes.index_N] = z_N
-        self.rounds.append(outcomes)
-        if self.again:
-            return
+    def observe(self, groups):
+        self.latest = groups
+        for group in groups:
+            z = self.streak[group.problem]
+            easier, harder = max(z, 0) + 1, min(z, 0) - 1
+            self.streak[group.problem] = {0: harder, 1: easier}.get(group.p_hat, 0)
+
+    def more(self, groups):
+        live = sum(group.live for group in self.latest)
+        missing = max(0, self.n - sum(group.live for group in groups))
+        expected = self.settings["refill"] * missing * len(self.latest) / max(live, 1e-9)
+        if self.is_last or missing == 0:
+            self.adapt(groups)
+            return []
+        self.round += 1
+        self.is_last = expected <= self.most or self.round == self.settings["rounds"]
+        tried = [group.problem for group in groups]
+        return self.kept(int(np.ceil(min(expected, self.most))), tried)
+
+    def adapt(self, groups: list[Group]) -> None:
+        """Move p_easy and p_hard, at the end of a step."""
         if self.passes > 1:
-            p_hat_N = np.concatenate([outcomes.p_hat_N for outcomes in self.rounds])
+            p_hat_N = np.array([group.p_hat for group in groups])
             shares_2 = np.array([(p_hat_N == 1).mean(), (p_hat_N == 0).mean()])
             targets_2 = self.settings["dead"] * np.array([1, 2]) / 3
             self.p_2 = np.clip(self.p_2 + np.where(shares_2 < targets_2, 0.01, -0.01), 0.05, 0.95)
-        self.rounds = []
 
     train_on = staticmethod(DynamicSampling.train_on)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sampler import Goldilocks, Selections, epsilon_greedy, utility_target
+from sampler import Goldilocks, deal, epsilon_greedy, utility_target
 
 
 def headroom(p_hat):
@@ -17,14 +17,13 @@ class Headroom(Goldilocks):
 
     target = staticmethod(headroom)
 
-    def propose(self, n: int) -> Selections:
+    def propose(self, n):
         candidate_M = self.draw(n * self.K)
         utility_M = self.score(candidate_M[None])[0]
         # Sorting exponential times of rate f² draws ∝ f² without replacement.
-        time_M = self.rng.exponential(size=n * self.K) / np.maximum(utility_M, 1e-6) ** 2
-        # The first n go to n pools, one each; the next n follow, and so on.
-        dealt = np.argsort(time_M).reshape(self.K, n).T
-        choice = epsilon_greedy(-time_M[dealt], self.epsilon, self.rng)
-        selections = Selections(candidate_M[dealt], utility_M[dealt], *choice)
-        self.take(selections.index_N)
-        return selections
+        self.time_M = self.rng.exponential(size=n * self.K) / np.maximum(utility_M, 1e-6) ** 2
+        self.dealt_N_K = deal(self.time_M, n)
+        return self.select(candidate_M[self.dealt_N_K], utility_M[self.dealt_N_K])
+
+    def choose(self, pool_N_K, utilities_N_K):
+        return epsilon_greedy(-self.time_M[self.dealt_N_K], self.epsilon, self.rng)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from plumbing.errors import InputError
-from sampler import Context, Selections, Uniform
+from sampler import Context, Uniform
 
 
 class InOrder(Uniform):
@@ -17,7 +17,7 @@ class InOrder(Uniform):
         super().__init__(context)
         self.position = np.zeros(1, dtype=np.int64)
 
-    def propose(self, n: int) -> Selections:
+    def propose(self, n):
         index_N, total = [], len(self.problems)
         for index in (self.position.item() + np.arange(total)) % total:
             self.position += 1
@@ -26,7 +26,7 @@ class InOrder(Uniform):
             else:
                 self.status[index] = self.OVERLONG
             if len(index_N) == n:
-                return Selections.unscored(index_N)
+                return self.untried(index_N)
         fitting = f"only {len(index_N)} of {total} problems fit --max_prompt_tokens"
         raise InputError(f"a step takes {n} distinct problems, {fitting}: add some, or raise it")
 

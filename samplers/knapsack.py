@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sampler import Selections
+from grpo import Group
 from samplers.bag_of_words import BagOfWords
 
 
@@ -28,10 +28,10 @@ class Knapsack(BagOfWords):
     flags = ()
     settings = BagOfWords.settings | {"least": 2, "most": 64}
 
-    def propose(self, n: int) -> Selections:
+    def propose(self, n):
         index_N = self.draw(n)
         self.take(index_N)
         least = min(self.settings["least"], self.G)
         most = max(self.settings["most"], self.G)
-        completions_N = allocate(self.predict(index_N), n * self.G, least, most)
-        return Selections.unscored(index_N, completions_N=completions_N)
+        size_N = allocate(self.predict(index_N), n * self.G, least, most)
+        return [Group(*pair) for pair in zip(index_N.tolist(), size_N.tolist(), strict=True)]

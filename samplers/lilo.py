@@ -1,8 +1,6 @@
 """Screens a pool of problems and trains on those with the highest variance."""
 
-import numpy as np
-
-from sampler import Outcomes
+from sampler import best
 from samplers.speed import Speed
 
 
@@ -14,7 +12,6 @@ class Lilo(Speed):
 
     settings = {"screen": 8, "factor": 4}
 
-    def choose(self, screened: Outcomes, n: int) -> np.ndarray:
-        """Choose the n live problems with the highest variance."""
-        best = np.argsort(-screened.y_N, kind="stable")[:n]
-        return np.sort(best[screened.live_N[best]])
+    def choose(self, groups, n):
+        """Choose the n live groups with the highest variance."""
+        return [group for group in best(groups, n, lambda group: group.y) if group.live]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sampler import Context, Outcomes, Pooled, utility_target
+from sampler import Context, Pooled, utility_target
 
 
 class Mopps(Pooled):
@@ -12,7 +12,8 @@ class Mopps(Pooled):
     16 candidates a prompt from a shuffled pass; here a problem may return at any time."""
 
     revisits = True
-    settings = {"decay": 0.5, "best_of_all": 1}
+    best_of_all = True
+    settings = {"decay": 0.5}
     learned = ("alpha", "beta")
 
     def __init__(self, context: Context):
@@ -22,11 +23,13 @@ class Mopps(Pooled):
     def score(self, pool_N_K):
         return utility_target(self.rng.beta(self.alpha[pool_N_K], self.beta[pool_N_K]))
 
-    def observe(self, outcomes: Outcomes) -> None:
-        decay, index_N, right_N = self.settings["decay"], outcomes.index_N, outcomes.successes_N
-        wrong_N = outcomes.completions_N - right_N
-        for counted, new_N in ((self.alpha, right_N), (self.beta, wrong_N)):
-            counted[index_N] = decay * counted[index_N] + (1 - decay) + new_N
+    def observe(self, groups):
+        decay = self.settings["decay"]
+        for group in groups:
+            right = group.successes
+            wrong = len(group.completions) - right
+            for counts, new in ((self.alpha, right), (self.beta, wrong)):
+                counts[group.problem] = decay * counts[group.problem] + (1 - decay) + new
 
     def metrics(self) -> dict[str, float]:
         """`coverage`: the share of all problems ever tried; there are no `passes`."""

@@ -19,7 +19,8 @@ class NoisyAnd(BagOfWords):
     predict y."""
 
     flags = ("candidates", "column")
-    settings = {"rate": 1.0, "decay": 0.9, "power": 2.0, "best_of_all": 1}
+    best_of_all = True
+    settings = {"rate": 1.0, "decay": 0.9, "power": 2.0}
 
     def __init__(self, context: Context):
         super().__init__(context)

@@ -9,7 +9,7 @@ class Pcl(Goldilocks):
     has a value model, here the teacher predicts p."""
 
     flags = ("candidates",)
-    settings = {"best_of_all": 1}
+    best_of_all = True
 
     def target(self, p_hat):
         return p_hat / 2  # the teacher's range is [0, 0.5]

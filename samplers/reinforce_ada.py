@@ -1,8 +1,6 @@
 """Draws completions of each problem in rounds, until it has both right and wrong ones."""
 
-import numpy as np
-
-from sampler import Context, Outcomes, Selections, Uniform
+from sampler import Uniform
 
 
 class ReinforceAda(Uniform):
@@ -16,25 +14,18 @@ class ReinforceAda(Uniform):
     flags = ()
     settings = {"rounds": 4, "completions": 8, "quota": 2}
 
-    def __init__(self, context: Context):
-        super().__init__(context)
-        self.round = 0  # of this step
-        self.active_N = self.right_N = self.wrong_N = np.empty(0, dtype=np.int64)
+    def propose(self, n):
+        index_N = self.draw(n)
+        self.take(index_N)
+        return self.untried(index_N, self.settings["completions"])
 
-    def propose(self, n: int) -> Selections:
-        if self.round == 0:
-            self.active_N = self.draw(n)
-            self.take(self.active_N)
-            self.right_N, self.wrong_N = np.zeros((2, n), dtype=np.int64)
-        self.round += 1
-        again = len(self.active_N) > 0 and self.round < self.settings["rounds"]
-        self.round *= again
-        size_N = np.full(len(self.active_N), self.settings["completions"])
-        return Selections.unscored(self.active_N, completions_N=size_N, again=again)
-
-    def observe(self, outcomes: Outcomes) -> None:
-        right_N = self.right_N + outcomes.successes_N
-        wrong_N = self.wrong_N + outcomes.completions_N - outcomes.successes_N
-        active_N = np.minimum(right_N, wrong_N) < self.settings["quota"]
-        self.right_N, self.wrong_N = right_N[active_N], wrong_N[active_N]
-        self.active_N = outcomes.index_N[active_N]
+    def more(self, groups):
+        largest = self.settings["rounds"] * self.settings["completions"]
+        quota = self.settings["quota"]
+        active = []
+        for group in groups:
+            wrong = len(group.completions) - group.successes
+            if min(group.successes, wrong) < quota and group.size < largest:
+                group.size += self.settings["completions"]
+                active.append(group)
+        return active

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sampler import Context, Outcomes, Pooled
+from sampler import Context, Pooled
 from samplers.softmax import boltzmann
 
 
@@ -31,7 +31,9 @@ class Sec(Pooled):
         T = self.settings["temperature"]
         return boltzmann(utilities_N_K - T * np.log(alike_N_K), T, self.rng)
 
-    def observe(self, outcomes: Outcomes) -> None:
-        rate, category_N = self.settings["rate"], self.category[outcomes.index_N]
-        for c in np.unique(category_N):
-            self.value_C[c] += rate * (outcomes.y_N[category_N == c].mean() - self.value_C[c])
+    def observe(self, groups):
+        y_of = {}  # category -> y of its groups
+        for group in groups:
+            y_of.setdefault(self.category[group.problem], []).append(group.y)
+        for c, y_n in y_of.items():
+            self.value_C[c] += self.settings["rate"] * (np.mean(y_n) - self.value_C[c])

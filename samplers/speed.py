@@ -1,9 +1,8 @@
 """Screens many problems with a few completions each, and continues those whose groups are live."""
 
-import numpy as np
-
+from grpo import Group
 from plumbing.errors import InputError
-from sampler import Context, Outcomes, Selections, Uniform
+from sampler import Context, Uniform
 
 
 class Speed(Uniform):
@@ -23,28 +22,26 @@ class Speed(Uniform):
         if self.G <= self.settings["screen"]:
             least = f"more than `screen`, {self.settings['screen']}"
             raise InputError(f"--group_size {self.G}: this sampler needs {least}")
-        self.screened: Outcomes | None = None
 
-    def propose(self, n: int) -> Selections:
-        first = self.settings["screen"]
-        if self.screened is None:
-            index_N = self.draw(n * self.settings["factor"])
-            first_N = np.full(len(index_N), first)
-            return Selections.unscored(index_N, completions_N=first_N, again=True)
-        index_N = self.screened.index_N[self.choose(self.screened, n)]
-        self.take(index_N)
-        self.take(self.screened.index_N[~self.screened.live_N])
-        return Selections.unscored(index_N, completions_N=np.full(len(index_N), self.G - first))
+    def propose(self, n):
+        self.n = n
+        return self.untried(self.draw(n * self.settings["factor"]), self.settings["screen"])
 
-    def observe(self, outcomes: Outcomes) -> None:
-        self.screened = outcomes if self.screened is None else None
+    def more(self, groups):
+        if any(group.size == self.G for group in groups):
+            return []
+        chosen = self.choose(groups, self.n)
+        self.take([group.problem for group in groups if group in chosen or not group.live])
+        for group in chosen:
+            group.size = self.G
+        return chosen
 
-    def choose(self, screened: Outcomes, n: int) -> np.ndarray:
-        """Choose at most n of the screened problems: the first live ones."""
-        return np.flatnonzero(screened.live_N)[:n]
+    def choose(self, groups: list[Group], n: int) -> list[Group]:
+        """Choose at most n of the screened groups: the first live ones."""
+        return [group for group in groups if group.live][:n]
 
     @staticmethod
-    def train_on(outcomes: Outcomes, n: int) -> np.ndarray:
+    def train_on(groups, n):
         """Train on the groups that were continued; on none if all that were screened are dead."""
-        largest_N = outcomes.completions_N == outcomes.completions_N.max()
-        return np.flatnonzero(outcomes.live_N & largest_N)
+        largest = max(group.size for group in groups)
+        return [group for group in groups if group.live and group.size == largest]

@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from sampler import Context, Outcomes, Selections, Uniform
+from grpo import Group
+from sampler import Context, Uniform, best
 
 
-def variance(outcomes: Outcomes) -> np.ndarray:
-    """Compute each group's variance over the largest that its size allows: (N,) in [0, 1]."""
-    G_N, k_N = outcomes.completions_N, outcomes.successes_N
-    return k_N * (G_N - k_N) / ((G_N // 2) * ((G_N + 1) // 2))
+def variance(group: Group) -> float:
+    """Compute a group's variance over the largest that its size allows, in [0, 1]."""
+    G = len(group.completions)
+    return group.successes * (G - group.successes) / ((G // 2) * ((G + 1) // 2))
 
 
 class Vcrl(Uniform):
@@ -22,36 +23,37 @@ class Vcrl(Uniform):
 
     flags = ()
     settings = {"early": 0.3, "late": 0.8, "warm": 20, "replays": 2}
-    learned = ("priority", "left")
+    learned = ("priority", "left", "step")
 
     def __init__(self, context: Context):
         super().__init__(context)
         self.priority = np.zeros(len(self.problems), dtype=np.float32)
         self.left = np.zeros(len(self.problems), dtype=np.int8)  # replays of those in the memory
-        self.missing: int | None = None  # groups to replace in a second round
+        self.step = np.zeros((), dtype=np.int64)
 
-    def propose(self, n: int) -> Selections:
-        if self.missing is None:
-            self.tried = self.draw(n)
-            self.take(self.tried)
-            return Selections.unscored(self.tried, again=True)
-        memory = np.setdiff1d(np.flatnonzero(self.left > 0), self.tried)
-        best = memory[np.argsort(-self.priority[memory], kind="stable")[: self.missing]]
-        self.left[best] -= 1
-        return Selections.unscored(best)
+    def propose(self, n):
+        self.step = self.step + 1
+        self.n = n
+        return super().propose(n)
 
-    def observe(self, outcomes: Outcomes) -> None:
-        early = outcomes.step <= self.settings["warm"]
-        score_N = variance(outcomes)
-        self.priority[outcomes.index_N] = score_N
-        if self.missing is None:
-            passed_N = score_N >= self.settings["early" if early else "late"]
-            self.left[outcomes.index_N[passed_N]] = self.settings["replays"]
-            self.missing = int((~passed_N).sum())
-        else:
-            self.missing = None
+    def observe(self, groups):
+        for group in groups:
+            self.priority[group.problem] = variance(group)
+
+    def more(self, groups):
+        if len(groups) > self.n:  # a second round has been
+            return []
+        threshold = self.settings["early" if self.step <= self.settings["warm"] else "late"]
+        passed = [group.problem for group in groups if variance(group) >= threshold]
+        self.left[passed] = self.settings["replays"]
+        tried = [group.problem for group in groups]
+        memory = np.setdiff1d(np.flatnonzero(self.left > 0), tried)
+        best_first = memory[np.argsort(-self.priority[memory], kind="stable")]
+        replayed = best_first[: len(groups) - len(passed)]
+        self.left[replayed] -= 1
+        return self.untried(replayed)
 
     @staticmethod
-    def train_on(outcomes: Outcomes, n: int) -> np.ndarray:
+    def train_on(groups, n):
         """Train on the n groups with the highest variance."""
-        return np.sort(np.argsort(-variance(outcomes), kind="stable")[:n])
+        return best(groups, n, variance)

@@ -110,11 +110,11 @@ def evaluate(
             checkpoint.load_weights(weights, generator.lm)
         options = {"max_new_tokens": config.max_completion_tokens, "seed": config.seed}
         options |= {"max_batch_tokens": config.max_rollout_tokens}
-        rollouts = generator.generate(asked.prompt.tolist(), temperature, **options)
-        texts = tokenizer.batch_decode(rollouts.completion_ids, skip_special_tokens=True)
-        asked["completion"] = texts
-        asked["tokens"] = rollouts.lengths().tolist()
-        asked["truncated"] = [not finished for finished in rollouts.finished]
+        completions = generator.generate(asked.prompt.tolist(), temperature, **options)
+        decode = tokenizer.decode
+        asked["completion"] = [decode(o.ids, skip_special_tokens=True) for o in completions]
+        asked["tokens"] = [len(completion.ids) for completion in completions]
+        asked["truncated"] = [not completion.finished for completion in completions]
         grade(asked, problems, verifier)
     asked["completion"] = asked.completion.str[-TAIL:]
     rows.loc[asked.index] = asked

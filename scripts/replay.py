@@ -10,17 +10,16 @@ fails again, and each line says whether its log-probs are finite.
 """
 
 import json
+import math
 import sys
 from collections import deque
 from collections.abc import Callable
-from itertools import groupby
 from pathlib import Path
 
-import numpy as np
 import torch
 
-import grpo
 import train
+from grpo import Group
 from plumbing import checkpoint, command_line
 from plumbing.batches import collate
 from plumbing.distributed.layout import Layout
@@ -29,39 +28,47 @@ from plumbing.errors import InputError, NonFiniteError
 from plumbing.files import plain, read_lines, write_lines
 from plumbing.plugins import path_of
 from plumbing.problems import Problems
-from sampler import DynamicSampling, Selections, file_of, find_sampler
+from sampler import DynamicSampling, file_of, find_sampler
 from scripts import analysis
 from verify import Verifier
 
 
-def selections_of(rows: list[dict], again: bool) -> Selections:
-    """Make the Selections of one round from its rows of selections.jsonl."""
-    if not rows:
-        return Selections.unscored([], again=again)
-    names = ("pool", "utilities", "chosen", "explored", "completions")
-    pool_N_K, utilities_N_K, chosen_N, explored_N, G_N = (
-        np.array([row[name] for row in rows]) for name in names
-    )
-    position_N = (pool_N_K == chosen_N[:, None]).argmax(axis=1)
-    return Selections(pool_N_K, utilities_N_K.astype(float), position_N, explored_N, G_N, again)
-
-
 class Recorded:
-    """A sampler that proposes the rounds of selections.jsonl in order. A step's last rounds without
-    rows are not in the file, and change no number. train_on: the run's."""
+    """A sampler that proposes the groups of selections.jsonl. train_on: the run's; continues:
+    whether a problem's second row in a step continues its group, as samplers with rounds of their
+    own do; with --resample_rounds it is another group."""
 
-    def __init__(self, rows: list[dict], train_on: Callable):
-        self.train_on, self.rounds = train_on, deque()
-        for _, group in groupby(rows, key=lambda row: row["step"]):
-            last = (step := list(group))[-1]["round"]
-            for i in range(last + 1):
-                of_round = [row for row in step if row["round"] == i]
-                self.rounds.append(selections_of(of_round, again=i < last))
+    def __init__(self, rows: list[dict], train_on: Callable, continues: bool):
+        self.train_on = train_on
+        self.continues = continues
+        self.rounds = {}  # (step, round) -> rows
+        for row in rows:
+            self.rounds.setdefault((row["step"], row["round"]), []).append(row)
+        self.step = min((step for step, _ in self.rounds), default=1) - 1
 
-    def propose(self, n: int) -> Selections:
-        return self.rounds.popleft()
+    def propose(self, n: int) -> list[Group]:
+        self.step += 1
+        self.round = 0
+        return self.next_round([])
 
-    def observe(self, outcomes) -> None: ...
+    def more(self, groups: list[Group]) -> list[Group]:
+        self.round += 1
+        return self.next_round(groups)
+
+    def next_round(self, earlier: list[Group]) -> list[Group]:
+        """Make the groups of a round, or raise the size of those that it continues."""
+        known = {group.problem: group for group in earlier} if self.continues else {}
+        groups = []
+        for row in self.rounds.get((self.step, self.round), []):
+            problem = row["chosen"]
+            utilities = [math.nan if u is None else u for u in row["utilities"]]
+            new = Group(problem, 0, row["pool"], utilities, row["explored"])
+            group = known.get(problem, new)
+            group.size += row["completions"]
+            groups.append(group)
+        return groups
+
+    def observe(self, groups: list[Group]) -> None: ...
 
     def metrics(self) -> dict:
         return {}
@@ -95,7 +102,8 @@ def load(
     start = checkpoint.latest_valid_checkpoint(run_dir, before=step)
     cls = DynamicSampling if config.resample_rounds else find_sampler(config.sampler)
     rows = [row for row in rows if start < row["step"] <= step]
-    return config, layout, Recorded(rows, cls.train_on), start
+    recorded = Recorded(rows, cls.train_on, continues=not config.resample_rounds)
+    return config, layout, recorded, start
 
 
 def is_same(logged: dict | None, row: dict) -> bool:
@@ -130,9 +138,8 @@ def replay(run_dir: Path, last: int, student, sampler: Recorded, start: int) -> 
             failure = error
             break
         same.append(student.layout.rank > 0 or is_same(logged.get(step), row))
-    rounds, rollouts, _ = latest[-1]
-    step = rounds[0][1].step
-    lines = outcome_lines(student, rollouts, failed=failure is not None)
+    step, groups, _ = latest[-1]
+    lines = outcome_lines(student, groups, failed=failure is not None)
     if failure:
         same.append(step not in logged)
     if student.layout.rank == 0:
@@ -144,24 +151,22 @@ def replay(run_dir: Path, last: int, student, sampler: Recorded, start: int) -> 
     return all(same)
 
 
-def outcome_lines(student, rollouts, failed: bool) -> list[dict]:
+def outcome_lines(student, groups: list[Group], failed: bool) -> list[dict]:
     """A line for each completion. If the step failed, also whether its log-probs are finite: every
     rank forwards each row alone."""
-    c, lines = student.config, []
-    rewards_B, advantage_B = torch.tensor(rollouts.rewards), torch.zeros(len(rollouts))
-    for rows in rollouts.groups():
-        advantage_B[rows] = grpo.group_advantages(rewards_B[rows][None], c.advantage_std)[0]
-    for b, problem in enumerate(rollouts.problems):
-        line = {"problem": problem, "reward": rollouts.rewards[b], "status": rollouts.statuses[b]}
-        line |= {"advantage": advantage_B[b].item(), "prompt_ids": rollouts.prompt_ids[b]}
-        line["completion_ids"] = rollouts.completion_ids[b]
-        line["completion"] = student.tokenizer.decode(rollouts.completion_ids[b])
-        if failed:
-            row = collate(rollouts, [b], student.tokenizer.pad_token_id, student.layout.device)
-            with torch.no_grad():
-                logp_N, _ = student.policy(row, c.temperature)
-            line["finite_logp"] = bool(logp_N.isfinite().all())
-        lines.append(line)
+    lines = []
+    for group in groups:
+        for o in group.completions:
+            line = {"problem": group.problem, "reward": o.reward, "status": o.status}
+            line |= {"advantage": o.advantage, "prompt_ids": group.prompt_ids}
+            line |= {"completion_ids": o.ids, "completion": student.tokenizer.decode(o.ids)}
+            if failed:
+                row = [(group.prompt_ids, o)]
+                batch = collate(row, student.tokenizer.pad_token_id, student.layout.device)
+                with torch.no_grad():
+                    logp_N, _ = student.policy(batch, student.config.temperature)
+                line["finite_logp"] = bool(logp_N.isfinite().all())
+            lines.append(line)
     return lines
 
 

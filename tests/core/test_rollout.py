@@ -11,10 +11,10 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from plumbing.batches import collate
-from rollout import PROMPT_FOOTER, PROMPT_HEADER, Generator, Policy, PromptEncoder, Rollouts
+from plumbing.config import PROMPT_FOOTER, PROMPT_HEADER, Config
+from rollout import Generator, Policy, PromptEncoder, Rollouts
 from tests.helpers.files import change
 from tests.helpers.models import FAMILIES
-from train import Config
 
 CPU = torch.device("cpu")
 PAD, EOS = 0, 1  # of the tiny tokenizer

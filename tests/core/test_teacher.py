@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-import teacher as teacher_module
 from plumbing.batches import pad
+from plumbing.config import MODES
 from plumbing.errors import InputError, NonFiniteError
 from scripts import embed
 from teacher import LoRALinear, Teacher, UtilityModel, add_lora, pool
@@ -41,7 +41,7 @@ def test_mean_pooling_leaves_padding_out():
     assert pool(hidden, mask, last_token=True).tolist() == [[3.0, 2.0], [6.0, 0.0]]
 
 
-@pytest.mark.parametrize("mode", teacher_module.MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_prediction_starts_at_one_quarter_and_is_the_same_in_any_batch(tiny_model, mode):
     t = make(tiny_model, teacher_mode=mode)
     assert t.predict(QUESTIONS).tolist() == [0.25] * len(QUESTIONS)

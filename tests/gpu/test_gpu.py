@@ -17,12 +17,13 @@ import grpo
 import rollout
 import train
 from plumbing.batches import collate, micro_batches
+from plumbing.config import MODES
 from plumbing.decoding import Recorder, attend_to_slots, fuse_norms, mask_slots, rotate, sequences
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.files import read_lines
 from rollout import Generator, Policy, Rollouts
-from teacher import MODES, Teacher
+from teacher import Teacher
 from tests.helpers.models import ROOT, save_tiny_model
 from tests.helpers.ranks import DEMO, one_rank
 

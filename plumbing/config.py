@@ -1,0 +1,116 @@
+"""The settings of a run (Tables 5a, 5b, 6): one field, one flag; presets change the defaults."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpo
+from plumbing.command_line import count, fraction, natural, non_negative, number, opt
+
+MODES = ("full", "last_token", "frozen", "lora")  # of the teacher (App. L)
+DEMO = shlex.quote(str(Path(__file__).resolve().parents[1] / "demo"))
+DATA = "data/openmathreasoning"  # App. J; data/NAME: prepare_data.py --source NAME
+
+# App. M. Line breaks that only fit the page's width are removed.
+PROMPT_HEADER = r"""You are an expert problem solver. Your task is to solve the problem by explicitly showing your detailed Chain of Thought.
+You must write out your reasoning step-by-step, explaining your logic for every calculation or deduction.
+**Crucially, the final answer must be enclosed in a \boxed{...} command.**"""  # noqa: E501
+
+PROMPT_FOOTER = r"""Strictly follow this output format:
+### Step-by-Step Reasoning
+<Write your detailed thought process here. Do not skip steps.>
+
+### Final Answer
+\boxed{<your final answer>}
+**Important: The \boxed{...} command should only contain the final, simplified numerical or symbolic answer, with no extra text or units.**"""  # noqa: E501
+
+
+@dataclass
+class Config:
+    """One field, one flag. The defaults are the paper's for Qwen2.5-1.5B; presets change them."""
+
+    preset: str = opt("qwen2.5-1.5b", "named set of defaults; other flags override it")
+    sampler: str = opt("goldilocks", "uniform (the baseline), one of samplers/, or FILE.py:CLASS")
+    sampler_args: str = opt("", "settings of the sampler: name=value,name=value")
+    steps: int = opt(20_000, "updates (Table 6; without a teacher 4/3, App. D's 8/6)", type=count)
+    seed: int = opt(0, "seed of every random stream", type=natural)
+    out: str = opt("", "run directory; resumes if it exists [runs/PRESET-SAMPLER-seedSEED]")
+    device: str = opt("auto", "auto: GPUs if there are any", choices=("auto", "cpu", "cuda"))
+    model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or directory (Section 4.1)")
+    teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher: hub id or directory (Section 4.2)")
+    train_data: str = opt(f"{DATA}/train.jsonl", "JSONL or Parquet: problem, expected_answer")
+    column: str = opt("", "of train_data: category (sec, noisy_and) or pass rate (static)")
+    val_data: str = opt(f"{DATA}/val.jsonl", "the same, for evaluation: 5,000 problems (App. J)")
+    reward: str = opt("", "custom, with verl's signature: FILE.py[:compute_score]")
+    # Student
+    prompts_per_step: int = opt(18, "P; P x G = 288 is the global batch (App. K.1)", type=count)
+    group_size: int = opt(16, "completions G a prompt (Table 5a)", type=number(int, 2, 1000))
+    per_device_batch_size: int = opt(4, "full-length rows a forward/backward", type=count)
+    max_rollout_tokens: int = opt(200_000, "key-value cache of one generate call", type=count)
+    learning_rate: float = opt(1e-5, "AdamW, student (Table 5a)", type=fraction)
+    lr_schedule: str = opt("constant", "linear: to 0 at the end", choices=("constant", "linear"))
+    max_grad_norm: float = opt(1.0, "gradients are clipped to it; 0: never", type=non_negative)
+    max_prompt_tokens: int = opt(1024, "longer ones are dropped (Table 5a)", type=count)
+    max_completion_tokens: int = opt(2048, "completions are cut at it (Table 5a)", type=count)
+    temperature: float = opt(0.7, "in training; evaluation is greedy", type=number(float, 1e-3))
+    prompt_header: str = opt(PROMPT_HEADER, "text before the question (App. M)")
+    prompt_footer: str = opt(PROMPT_FOOTER, "text after the question (App. M)")
+    chat_template: bool = opt(False, "wrap the prompt in the tokenizer's chat template")
+    loss: str = opt("grpo", "normaliser: see grpo.row_weights (Section 6)", choices=grpo.LOSSES)
+    advantage_std: str = opt("population", "advantages' divisor (Section 2)", choices=grpo.STDS)
+    dead_rows: str = opt("in", "count dead groups in denominators", choices=("in", "out"))
+    truncated_rows: str = opt("in", "train on truncated completions", choices=("in", "out"))
+    mismatch: str = opt("none", "correct for the generator's rounding", choices=grpo.MISMATCHES)
+    mismatch_level: str = opt("sequence", "unit of the ratio", choices=("token", "sequence"))
+    mismatch_cap: float = opt(3.0, "largest ratio", type=number(float, 1))
+    update_iterations: int = opt(1, "updates mu on each batch (Table 5a)", type=count)
+    clip_low: float = opt(0.2, "ratios are clipped below 1 - this (Section 6)", type=fraction)
+    clip_high: float = opt(0.28, "ratios are clipped above 1 + this (Section 6)", type=non_negative)
+    resample_rounds: int = opt(0, "DAPO's extra rounds for dead groups (Section 6)", type=natural)
+    kl_coef: float = opt(0.0, "KL to the initial student (Table 5a)", type=non_negative)
+    entropy_coef: float = opt(0.0, "bonus beta; 0.0003 in Table 2 (Eq. 4)", type=non_negative)
+    activation_checkpointing: bool = opt(False, "recompute activations: less memory, more time")
+    # Teacher
+    teacher_ranks: int = opt(-1, "-1: world//4, 2 of 8 (Section 5.1)", type=number(int, -1))
+    candidates: int = opt(8, "pool K_candidate for each prompt (Alg. 1, Table 5b)", type=count)
+    epsilon: float = opt(0.2, "share chosen uniformly from the pool (Alg. 1)", type=fraction)
+    teacher_learning_rate: float = opt(1e-6, "AdamW, teacher (Table 5b)", type=fraction)
+    teacher_batch_size: int = opt(8, "questions a teacher rank (Table 5b)", type=count)
+    teacher_epochs: int = opt(4, "E_teacher over the buffer (Alg. 2, Table 5b)", type=count)
+    teacher_update_every: int = opt(4, "M_update outcomes between updates (Table 5b)", type=count)
+    replay_capacity: int = opt(64, "N_replay: latest outcomes kept (Alg. 2, Table 5b)", type=count)
+    teacher_mode: str = opt("full", "trained part, pooling (App. L)", choices=MODES)
+    teacher_lag: int = opt(1, "1: propose, then learn (App. K.3); 0: reversed", choices=(0, 1))
+    # The run
+    eval_every: int = opt(200, "steps between greedy evaluations (Table 5a)", type=count)
+    checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", type=natural)
+    keep: int = opt(2, "checkpoints kept", type=count)
+    verify_workers: int = opt(4, "grading processes of a student rank", type=count)
+    timeout_minutes: float = opt(60, "longest wait for other ranks", type=number(float, 0.01, 1e5))
+
+
+ONE_CARD = "--teacher_ranks 0 --prompts_per_step 8 --teacher_epochs 2 --teacher_update_every 8"
+ONE_CARD += " --max_prompt_tokens 512 --max_completion_tokens 512 --keep 1"
+OLMO = "allenai/OLMo-2-0425-1B"
+SMOLLM = "HuggingFaceTB/SmolLM2-135M-Instruct"
+PAPER_4B = "--per_device_batch_size 3 --teacher_model Qwen/Qwen3-1.7B"
+PRESETS: dict[str, str] = {
+    "qwen2.5-1.5b": "",
+    "olmo2-1b": f"--model {OLMO} --teacher_model {OLMO}",
+    "qwen3-4b": f"--model Qwen/Qwen3-4B --steps 8000 {PAPER_4B}",
+    "phi-4-mini": f"--model microsoft/Phi-4-mini-instruct --steps 10000 {PAPER_4B}",
+    # One card of 24 GB (docs/hardware.md). Learning rate: the paper's times the root of the batch
+    # ratio, 1e-5 √(128/288), rounded down; 64 teacher updates a step are near the paper's 72.
+    "one-gpu": "--model Qwen/Qwen3-0.6B-Base --teacher_model Qwen/Qwen3-0.6B-Base"
+    " --train_data data/math/train.jsonl --val_data data/math/val.jsonl --steps 400"
+    " --max_rollout_tokens 40000 --activation_checkpointing --learning_rate 6e-6"
+    f" --teacher_batch_size 2 --eval_every 25 --checkpoint_every 100 {ONE_CARD}",
+    "smollm2": f"--model {SMOLLM} --teacher_model {SMOLLM} --chat_template {ONE_CARD}"
+    " --train_data data/gsm8k/train.jsonl --val_data data/gsm8k/val.jsonl --steps 200"
+    " --teacher_learning_rate 1e-5 --eval_every 20",
+    "demo": f"--model {DEMO}/model --teacher_model {DEMO}/model --steps 120 --eval_every 10"
+    f" --train_data {DEMO}/train.jsonl --val_data {DEMO}/val.jsonl --prompts_per_step 12"
+    " --prompt_header '' --prompt_footer Solution: --max_prompt_tokens 32 --verify_workers 1"
+    " --max_completion_tokens 40 --per_device_batch_size 96 --teacher_batch_size 32"
+    " --learning_rate 2e-4 --teacher_learning_rate 1e-3 --device cpu",
+}
