@@ -10,7 +10,6 @@ from plumbing import checkpoint
 from plumbing.files import read_lines
 from plumbing.run_dir import RunDir
 
-
 LINE_S = 30  # seconds between two lines where there is no terminal for a bar
 BAR_S = 2  # between two looks at the bar, whose clock shows that the run is alive
 LINE = "step {n_fmt} of {total_fmt} [{elapsed}<{remaining}{postfix}]"
