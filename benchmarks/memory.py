@@ -133,7 +133,8 @@ class Run:
     @classmethod
     def parse(cls, flags: list[str], ranks: int) -> "Run":
         """The run of train.py with these flags on `ranks` processes."""
-        os.environ["WORLD_SIZE"] = str(ranks)  # as torchrun sets it
+        os.environ |= {"WORLD_SIZE": str(ranks), "RANK": "0", "LOCAL_RANK": "0"}  # as torchrun does
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
         c = train.parse(["--device", "auto", *flags])
         layout = Layout(c)
         shapes = (Shape(model_config(m)) if m else None for m in (c.model, c.teacher_model))
