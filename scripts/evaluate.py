@@ -202,7 +202,8 @@ def newest_weights(run_dir: Path, steps: int) -> tuple[int, Path | None]:
         reason = f"no checkpoint is intact{remedy if student.exists() else ''}"
         raise InputError(f"{run_dir}: {reason}") from error
     if step < trained:
-        print(f"note: {run_dir} is at step {trained}, not saved yet", file=sys.stderr, flush=True)
+        note = f"note: {run_dir} is at step {trained}, of which it has no intact checkpoint"
+        print(note, file=sys.stderr, flush=True)
     return step, checkpoint.directory(run_dir, step)
 
 
