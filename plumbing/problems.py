@@ -239,31 +239,30 @@ def unmatched_note(name: str, golds: list[str], verifier) -> str:
     Words without a mark ("Room 12") count if they are more than UNMARKED of all. GRADED of each
     kind are graded by `verifier`, a Verifier; their share is that of the others.
     """
-    plain = {gold: unwrap(gold) for gold in dict.fromkeys(golds)}
+    plain = {}
+    wrapped = {True: [], False: []}  # the reference answers with a mark, and those without
+    for gold in golds:
+        text, is_marked = unwrap(gold)
+        if text not in ("", gold.strip()):
+            plain[gold] = text
+            wrapped[is_marked].append(gold)
     total = 0
     example = ""
-    for is_marked, least in ((True, 0), (False, UNMARKED * len(golds))):
-        wrapped = {
-            g
-            for g, (text, mark) in plain.items()
-            if text and text != g.strip() and mark == is_marked
-        }
-        rows = [gold for gold in golds if gold in wrapped]
-        if len(rows) <= least:
-            continue
-        sample = rows[:: math.ceil(len(rows) / GRADED)]
-        boxes = [rf"\boxed{{{plain[gold][0]}}}" for gold in sample]
-        verdicts = verifier.grade(boxes, sample, None)
+    for is_marked, rows in wrapped.items():
+        least = 0 if is_marked else UNMARKED * len(golds)
+        sample = rows[:: math.ceil(len(rows) / GRADED) or 1] if len(rows) > least else []
+        boxes = [rf"\boxed{{{plain[gold]}}}" for gold in sample]
+        verdicts = verifier.grade(boxes, sample, None) if sample else []
         wrong = [g for g, verdict in zip(sample, verdicts, strict=True) if not verdict.reward]
-        n_wrong = round(len(rows) * len(wrong) / len(sample))
+        n_wrong = len(rows) * len(wrong) / max(1, len(sample))
         if n_wrong > least:
-            total += n_wrong
+            total += round(n_wrong)
             example = example or wrong[0]
     if not total:
         return ""
     return (
         f"note: {total:,} of {len(golds):,} reference answers of {name}, such as {example!r:.70}, "
-        f"match no plain answer: {plain[example][0]!r:.40} earns 0. Keep only the answer itself in "
+        f"match no plain answer: {plain[example]!r:.40} earns 0. Keep only the answer itself in "
         "the field 'expected_answer'"
     )
 

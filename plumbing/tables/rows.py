@@ -103,9 +103,7 @@ def text_of(value) -> str:
         if not value.isascii():
             lone = next((c for c in value if "\ud800" <= c <= "\udfff"), "")
             if lone:
-                raise ValueError(
-                    f"text with half a surrogate pair ({lone!a}, surrogates not allowed)"
-                )
+                raise ValueError(f"half a surrogate pair ({lone!a}): surrogates not allowed")
         return value
     if isinstance(value, float | np.floating | Decimal):
         return plain_number(value)
@@ -210,6 +208,8 @@ def _parquet_rows(file: BinaryIO, name: str, required, optional) -> Iterator[tup
 
 def _parquet_values(column: pa.Array) -> list:
     """Return a column's values; floats keep their type, as float32's 0.1 is another number."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     values = column.to_pylist()
     if not pa.types.is_floating(column.type):
         return values
