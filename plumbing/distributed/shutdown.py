@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
-import datasets
 import torch.distributed as dist
 import transformers
 from safetensors import SafetensorError
@@ -39,8 +38,6 @@ def begin_process() -> None:
     os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")  # a fixed order of summation
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs the errors that it raises
 
 
 def reject(error: Exception) -> int:

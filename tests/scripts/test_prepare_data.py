@@ -135,8 +135,8 @@ def test_a_custom_file_keeps_its_other_columns_and_its_usable_rows(tmp_path):
 
 GOOD_LINE = '{"problem": "a", "expected_answer": "1"}\n'
 BAD_FILES = {
-    "not JSON.jsonl": (GOOD_LINE + "{oops\n", ".jsonl, after row 1: cannot be read"),
-    "not Parquet.parquet": ("PAR1 no", ".parquet, after row 0: cannot be read"),
+    "not JSON.jsonl": (GOOD_LINE + "\n{oops\n", ".jsonl, line 3: damaged"),
+    "not Parquet.parquet": ("PAR1 no", ".parquet: cannot be read as parquet"),
     "no answer.jsonl": ('{"problem": "a", "b": "1"}', "no field 'expected_answer' .it has: prob"),
     "boolean.jsonl": (GOOD_LINE.replace('"1"', "true"), "'expected_answer' is a bool"),
     "half a character.jsonl": (GOOD_LINE.replace("a", "\\ud800", 1), "surrogates not allowed"),
