@@ -156,8 +156,7 @@ class Run:
             held, peak = teacher_bytes(self.teacher, c, self.teachers or self.students)
         here, learning = (0.0, 0.0) if self.teachers else (held, peak)
         training, generating = here + sum(parts.values()), here + parts["sharded"] + cache
-        # Nothing frees the weights that the reference's forward pass gathers.
-        reference = (4 / self.students + 2) * student.parameters if c.kl_coef else 0.0
+        reference = 2 * student.parameters if c.kl_coef else 0.0
         sizes = {
             "sharded": parts["sharded"],
             "gathered": parts["gathered"],

@@ -34,8 +34,8 @@ CHECKED = {
     "--max_completion_tokens 5000": "a row may take 5032: lower --max_prompt_tokens",
     # Before missing data are downloaded.
     "--max_prompt_tokens 1 --train_data data/math/train.jsonl": "1: must be above 1",
-    "--chat_template": "cannot make a prompt: ValueError",
-    "--prompt_header \udcff": "cannot make a prompt: ",  # bytes that are not UTF-8
+    "--chat_template": "cannot make a prompt of '': ValueError",
+    "--prompt_header \udcff": "cannot make a prompt of '': ",  # bytes that are not UTF-8
     "--train_data none.jsonl": "none.jsonl: no such data file (--train_data, --val_data)",
     "--val_data LICENSE": "LICENSE: expected a .jsonl or .parquet file",
     "--model nowhere/no": "'nowhere/no' is no Hugging Face model directory or hub id: ",
