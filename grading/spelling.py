@@ -37,7 +37,9 @@ GROUPS = [("", FONTS), (" ", SPACES), *re.findall(r"(\S+) (\S+(?: \S+)*)", SYNON
 COMMANDS = {" ": " "} | {name: key for key, names in GROUPS for name in names.split()}
 # Currencies before a number: "Rs. 500", "USD 5".
 SIGN_OF_CODE = {"Rs": "₹", "INR": "₹", "US": r"\$", "USD": r"\$", "EUR": "€", "GBP": "£", "RMB": "¥"}
-_CODES = re.compile(rf"(?<![a-zA-Z])({'|'.join(SIGN_OF_CODE)})\.? ?\\?\$? ?(?=[\d.])")
+_CODES = re.compile(
+    rf"(?:\\text\w*\{{ ?)?(?<![a-zA-Z])({'|'.join(SIGN_OF_CODE)})\.? ?\}}? ?\\?\$? ?(?=[\d.])"
+)
 
 
 def _as_fraction(decimal: re.Match) -> str:
@@ -53,6 +55,7 @@ def _derivative(match: re.Match) -> str:
 
 # {...} with two more levels of braces inside.
 _GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+MAX_LENGTH = 3000  # of plain characters; one sign may become a command of ten
 # What `_unwrap_braces` unwraps, where it is no argument of a command and no script.
 MAX_NESTED_BRACES = 4
 _NO_ARGUMENT = r"(?<![a-zA-Z}\]^_])(?:(?<!\d)|(?!\{ ?\d))"
@@ -127,11 +130,16 @@ BEFORE_UNITS = {
         r"(?<![^ =(,;])(-? ?\d*\.\d*)\((\d+)\)(?= ?(?:$|[,;=)]))",
         r"\1\\overline{\2}",
     ),
+    r"20\text{ °C} -> 20\text{degC}": (r"\\text\{ ?° ?([CF])\}", r"\\text{deg\1}"),
     r"20^{° }\text{C} -> 20\text{degC}": (
         r"(?:\^ ?)?(?:\{ ?)?° ?\}? ?(\\text\{)?([CF])(?![a-zA-Z])(?(1)\})",
         r"\\text{deg\2}",
     ),
     r"5 \mu\text{m} -> 5 \text{um}": (r"\\mu ?\\text\{([a-zA-Z]+)\}", r"\\text{u\1}"),
+    r"\frac{\text{kg}}{\text{m}^3} -> \text{kg/m}^3": (
+        r"\\frac ?\{\\text\{([^{}]*)\}\} ?\{\\text\{([^{}]*)\}( ?\^ ?\{?\d\}?)?\}",
+        r"\\text{\1/\2}\3",
+    ),
     r"\sqrt {x} -> \sqrt{x}": (r"(\\(?:frac|sqrt|binom|text|overline|vec|hat)) (?=\{)", r"\1"),
     r"\frac{1} {2} -> \frac{1}{2}": (rf"(\\(?:frac|binom){_GROUP}) (?=\{{)", r"\1"),
     r"d\omega/dt -> \frac{d\omega}{dt}": (
@@ -177,7 +185,7 @@ AFTER_UNITS = {
     ),
     r"2 \pi r + 1 -> 2\pi r+1": (r"(\\[a-zA-Z]+ (?=[a-zA-Z]))| ", r"\1"),
     "(1,+∞) -> (1,∞)": (r"(?<![^=(\[,;])\+", ""),
-    "x=y=z=1 -> x=1,y=1,z=1": (r"(?<![^,=])([a-z])=(?=(?:[a-z]=)+(?![a-z]\b)([^=,]+))", r"\1=\2,"),
+    "x=y=z=1 -> x=1,y=1,z=1": (r"(?<![^,=])([a-z])=(?=(?:[a-z]=){1,5}(?![a-z]\b)([^=,]{1,99})(?:$|,))", r"\1=\2,"),
     r"(0,9)\setminus⦃4⦄ -> (0,4)∪(4,9)": (
         r"([(\[][^,]*)(,[^,]*[)\]])(?:\\setminus|-)⦃([^⦄]*)⦄",
         lambda m: m[1] + "".join(f",{point})∪({point}" for point in m[3].split(",")) + m[2],
@@ -282,6 +290,8 @@ def canonicalize(text: str) -> Spelling:
     text = _CODES.sub(lambda code: SIGN_OF_CODE[code[1]], _unescape(text))
     currency = _currency(text)
     text = _plain_characters(text)
+    if len(text) > MAX_LENGTH:
+        return Spelling(text, (frozenset(),), "")
     for pattern, replacement in BEFORE_UNITS.values():
         text = re.sub(pattern, replacement, text)
     text, units = mark_units(_unwrap_braces(_brace_scripts(text)))

@@ -65,17 +65,17 @@ _POWER = r"(?: ?\^ ?\{?-?[123]\}?)?"
 _RATE = r"(?:[ckm]?m|mi|ft|k?g)/(?:hr?|s|sec|min|c?m)"
 _SHORT = (
     "per|in|ft|sq|cu|[ckm]m|kg|lbs?|mins?|secs?|oz|hrs?|days?|yds?|gal|tons?|men|yen|won|mph|kph"
-    "|dl|k?Hz|[MG]Hz|k[JN]|kWh|[kM]Pa|[MG]eV|k?cal|mol|rpm|deg|USD|EUR|RMB|CNY"
+    "|dl|k?Hz|[MG]Hz|k[JN]|kWh|[kM]Pa|[MG]eV|k?cal|mol|rpm|deg|USD|EUR|RMB|CNY|Rs|INR"
 )
 _WORD = rf"(?:[A-Za-z\u00c0-\u024f][a-z\u00df-\u024f]{{3,}}|{_SHORT})(?![a-zA-Z])\.?"
-_WORDS = rf"(?:/ ?| ?[a-z]{{3}} )?{_WORD}(?:(?: ?/ ?| ){_WORD}| [a-z]{{1,3}}(?= {_WORD}))*"
+_WORDS = rf"(?:/ ?| ?[a-z]{{3}} )?{_WORD}(?:(?: ?/ ?| ){_WORD}| [a-z]{{1,3}}(?= {_WORD})| per [a-z]+)*"
 _FOREIGN = rf"{_FOREIGN_LETTER}{_LETTER}*(?:[ ./]+{_LETTER}+)*"
 # Units between a number and the end of a part: \text{...}, rates such as km/h, or words. In a
 # compound quantity such as 5 ft 3 in, a number follows.
 _UNIT = re.compile(
     rf"(?:(?<=[^ ,;=({{⦃]) *{_TEXT}{_POWER}(?: ?(?:[/*] ?)?{_TEXT}{_POWER})*(?: {_WORDS})?"
     rf"|(?:(?<=[\d}}%])|(?<=\\pi)) ?(?:{_RATE}|{_FOREIGN}|{_WORDS}){_POWER}"
-    r"|(?<=\d) ?m[lL]"
+    r"|(?<=\d) ?m[lL]|(?<=\d\d\d) (?:nm|mg)"  # 2mg may be a product
     r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[,;=≈)⦄\d]))"
 )
 _DEGREE = re.compile(r"\^ ?\{ ?° ?\}|\^? ?°")
@@ -99,7 +99,9 @@ def read_unit(phrase: str) -> Unit:
     r"""Return the unit that a phrase names: "\text{ meters per second squared}" -> m, s^-2."""
     for name, meaning in _RATES.items():
         phrase = re.sub(rf"\b{name}\b", meaning, phrase)
-    powers, last, sign, factor = Counter(), None, 1, 1
+    powers, last = Counter(), ""
+    change = 0
+    sign = factor = 1
     for i, token in enumerate(_TOKEN.findall(phrase.replace(r"\text", ""))):
         word = token.lower()
         if token[0] == "^":
@@ -108,7 +110,7 @@ def read_unit(phrase: str) -> Unit:
             powers[last] += change * (_FACTORS[word] - 1)
         elif word in _FACTORS:
             factor = _FACTORS[word]
-        elif word in _PER:
+        elif token in _PER:  # but "A" is the ampere
             sign = -1
         elif word not in _IGNORED or (word == "in" and (i == 0 or sign < 0 or factor > 1)):
             last, change = _name(token), sign * factor
