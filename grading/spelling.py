@@ -12,14 +12,21 @@ from typing import NamedTuple
 
 from grading.units import MARK, SIGNS, Unit, mark_units, read_unit, split_units
 
-CHARACTERS = str.maketrans("−⁻–‑×·⋅÷⁄≡′。、٫٬~$", "----***//='.,.,  ") | dict.fromkeys(map(ord, SIGNS), " ")
-CHARACTERS |= str.maketrans({"√": r"\sqrt ", "ℝ": r"\mathbb{R}", "∂": r"\partial ", "∇": r"\nabla "})
-# The Greek alphabet. Capitals that look like Latin letters have no command.
-_SMALL = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho
-    varsigma sigma tau upsilon phi chi psi omega""".split()
-_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split()
-GREEK = {ord("α") + i: rf"\{name} " for i, name in enumerate(_SMALL)}
-GREEK |= {ord("Α") + _SMALL.index(name.lower()): rf"\{name} " for name in _CAPITALS}
+CHARACTERS = str.maketrans("−⁻–‑×·⋅÷⁄≡′。、٫٬~$", "----***//='.,.,  ") | dict.fromkeys(
+    map(ord, SIGNS), " "
+)
+CHARACTERS |= str.maketrans(
+    {"√": r"\sqrt ", "ℝ": r"\mathbb{R}", "∂": r"\partial ", "∇": r"\nabla "}
+)
+# The Greek alphabet, as LaTeX commands. Capitals that look like Latin letters have none.
+_SMALL = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho"
+_SMALL += " varsigma sigma tau upsilon phi chi psi omega"
+_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+GREEK = {}
+for _i, _letter in enumerate(_SMALL.split()):
+    GREEK[ord("α") + _i] = rf"\{_letter} "
+    if _letter.capitalize() in _CAPITALS.split(" "):
+        GREEK[ord("Α") + _i] = rf"\{_letter.capitalize()} "
 # LaTeX commands (without their backslash) and operators, each group after its canonical spelling.
 # Relations, set operations and brackets become one character, so that texts can be split at them.
 SYNONYMS = r"""
@@ -27,7 +34,8 @@ SYNONYMS = r"""
     ± pm +/-   ∞ infty inf infinity   ° circ degree   ¬ not neg lnot   % %   ∈ in   ∪ cup bigcup
     ⦃⦄ emptyset varnothing ∅   ⦃ { lbrace   ⦄ } rbrace   ( langle   ) rangle   | vert lvert rvert
     | mid   * cdot times   / div   ^ **   : colon {:}   , lor land vee wedge   … ldots cdots dots
-    … ...   \frac dfrac tfrac cfrac nicefrac sfrac   \binom dbinom tbinom   \pmod mod bmod   \setminus backslash
+    … ...   \frac dfrac tfrac cfrac nicefrac sfrac   \binom dbinom tbinom
+    \pmod mod bmod   \setminus backslash
     \epsilon varepsilon   \phi varphi   \theta vartheta   \log_{10} lg   \overline bar
     \text textbf textit textrm textnormal mbox mathrm operatorname
 """
@@ -36,7 +44,15 @@ FONTS = "! $ boldsymbol bm mathbf mathit mathsf mathcal large Large huge underli
 GROUPS = [("", FONTS), (" ", SPACES), *re.findall(r"(\S+) (\S+(?: \S+)*)", SYNONYMS)]
 COMMANDS = {" ": " "} | {name: key for key, names in GROUPS for name in names.split()}
 # Currencies before a number: "Rs. 500", "USD 5".
-SIGN_OF_CODE = {"Rs": "₹", "INR": "₹", "US": r"\$", "USD": r"\$", "EUR": "€", "GBP": "£", "RMB": "¥"}
+SIGN_OF_CODE = {
+    "Rs": "₹",
+    "INR": "₹",
+    "US": r"\$",
+    "USD": r"\$",
+    "EUR": "€",
+    "GBP": "£",
+    "RMB": "¥",
+}
 _CODES = re.compile(
     rf"(?:\\text\w*\{{ ?)?(?<![a-zA-Z])({'|'.join(SIGN_OF_CODE)})\.? ?\}}? ?\\?\$? ?(?=[\d.])"
 )
@@ -154,7 +170,8 @@ AFTER_UNITS = {
     r"\text{\pi} ->  \pi ": (r"\\text\{((?:[^{}a-zA-Z]|\\[a-zA-Z]++|\{[^{}]*\})*)\}", r" \1 "),
     r"\text{(B)} ->  (B) ": (r"\\text\{(\(?[A-Za-z]\)?|[A-Z]{2,4})\}", r" \1 "),
     "x= 1 234.5 -> x=1234.5": (  # but 1 234/567 is a mixed number
-        r"(?:^|=) ?-?[1-9]\d{0,2}( |(,))\d{3}(?:\1\d{3})*(?=(?:\.\d+|(?(2)/\d+))?[ %\ue000-\uf8ff]*$)",
+        r"(?:^|=) ?-?[1-9]\d{0,2}( |(,))\d{3}(?:\1\d{3})*"
+        rf"(?=(?:\.\d+|(?(2)/\d+))?(?:[ %]|{MARK})*$)",
         lambda number: re.sub("[ ,]", "", number[0]),
     ),
     r"11 5/6 -> 11\frac{5}{6}": (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
@@ -185,7 +202,10 @@ AFTER_UNITS = {
     ),
     r"2 \pi r + 1 -> 2\pi r+1": (r"(\\[a-zA-Z]+ (?=[a-zA-Z]))| ", r"\1"),
     "(1,+∞) -> (1,∞)": (r"(?<![^=(\[,;])\+", ""),
-    "x=y=z=1 -> x=1,y=1,z=1": (r"(?<![^,=])([a-z])=(?=(?:[a-z]=){1,5}(?![a-z]\b)([^=,]{1,99})(?:$|,))", r"\1=\2,"),
+    "x=y=z=1 -> x=1,y=1,z=1": (
+        r"(?<![^,=])([a-z])=(?=(?:[a-z]=){1,5}(?![a-z]\b)([^=,]{1,99})(?:$|,))",
+        r"\1=\2,",
+    ),
     r"(0,9)\setminus⦃4⦄ -> (0,4)∪(4,9)": (
         r"([(\[][^,]*)(,[^,]*[)\]])(?:\\setminus|-)⦃([^⦄]*)⦄",
         lambda m: m[1] + "".join(f",{point})∪({point}" for point in m[3].split(",")) + m[2],
@@ -211,7 +231,7 @@ def _unescape(text: str) -> str:
 
 
 def _plain_characters(text: str) -> str:
-    """Replace characters: "2¼" -> "2\\frac{1}{4}", "x²" -> "x^{2}", "５" -> "5", "ω" -> "\\omega "."""
+    r"""Replace characters: "2¼" -> "2\frac{1}{4}", "x²" -> "x^{2}", "５" -> "5", "ω" -> "\omega "."""
     quotient = re.compile("[¼-¾⅐-⅞]")
     text = quotient.sub(lambda m: unicodedata.normalize("NFKC", rf"\frac⦃{m[0]}⦄"), text)
     text = re.sub("⦃(.+?)⁄(.+?)⦄", r"{\1}{\2}", text)
