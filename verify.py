@@ -36,7 +36,8 @@ class Verdict:
 # What opens (1) and closes (2) a model's thinking: <think>, [THINK], <|channel|>analysis, ◁think▷.
 _THINK = "(?:think|thinking|thought|thoughts|reasoning|analysis|scratchpad)"
 _THINKING = re.compile(
-    rf"(<{_THINK} ?>|\[THINK\]|◁think▷|<\|begin_of_thought\|>|<\|channel\|> ?(?:analysis|commentary))"
+    rf"(<{_THINK} ?>|\[THINK\]|◁think▷|<\|begin_of_thought\|>"
+    r"|<\|channel\|> ?(?:analysis|commentary))"
     rf"|(</{_THINK} ?>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<\|channel\|> ?final)",
     re.IGNORECASE,
 )
@@ -55,8 +56,8 @@ def _remove_thinking(text: str) -> str:
 
 
 def extract_boxed(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{...}` outside thinking (`<think>...</think>`); None if
-    it is missing, empty or not closed."""
+    r"""Return the content of the last `\boxed{...}` outside `<think>...</think>` and the like; None
+    if it is missing, empty or not closed."""
     text = _remove_thinking(text)
     start = max((box.end() for box in re.finditer(r"\\boxed\s*\{", text)), default=len(text))
     depth = 1

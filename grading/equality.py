@@ -22,7 +22,7 @@ import math_verify
 
 from grading.spelling import FUNCTION, Spelling, canonicalize
 from grading.structure import FLIP, is_bounded, split, structure_of
-from grading.units import compatible
+from grading.units import PART_ENDS, compatible
 from grading.values import TRIALS, equal_values, is_arithmetic, is_rounded, values
 
 _POSSIBLE_FLOOR = re.compile(r"(?<!\\sqrt)\[[^\]]*[a-zA-Z]")  # [x] in a gold
@@ -66,8 +66,13 @@ def _equal_term(gold: str, answer: str) -> bool:
     return all(equal_values(a, b) for i, (a, b) in pairs if i < half or (a.is_real and b.is_real))
 
 
-_DATE = re.compile(r"(\d{4})([-/])(\d\d?)\2(\d\d?)|(\d\d?)([-/])(\d\d?)\6(\d{4})")  # 2024-01-05
+_DATE = re.compile(r"(\d{4})([-/])(\d\d?)\2(\d\d?)|(\d\d?)([-/])(\d\d?)\6(\d{4})")
 _TIME = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)")
+
+
+def _date(text: str) -> list[int]:
+    """Return the numbers of a date: "2024-01-05" -> 2024, 1, 5. It is not a difference."""
+    return [int(number) for number in re.findall(r"\d+", text)] if _DATE.fullmatch(text) else []
 
 
 def _is_time(text: str) -> bool:
@@ -87,10 +92,8 @@ def _is_plain(text: str) -> bool:
 
 def _equal_value(gold: str, answer: str) -> bool:
     """Compare two texts without parts. Accept 28 and 0.28 for 28%, and 28% for either."""
-    if _DATE.fullmatch(gold) or _DATE.fullmatch(answer):  # no differences, no fractions
-        return re.findall(r"0*(\d+|[-/])", gold.replace("/", "-")) == re.findall(
-            r"0*(\d+|[-/])", answer.replace("/", "-")
-        )
+    if _date(gold) or _date(answer):
+        return _date(gold) == _date(answer)
     exact = [re.sub("^([^%]+)%$", r"(\1)/100", text) for text in (gold, answer)]
     bare = [re.sub("^([^%]+)%$", r"\1", text) for text in (gold, answer)]
     if _equal_term(*exact):
@@ -170,8 +173,8 @@ def equivalent(gold: str, answer: str) -> bool:
     return may_agree and _equal_parts(golds, answers, ordered=not kinds <= {"list", "set"})
 
 
-# The letter of a choice and then its content: "(D) (2,0)", "\text{(D)} 5", "D. red". No match where
-# the letter may be part of an expression or one of several: "(D)-5", "(D), (E)"; "A circle" is fine.
+# The letter of a choice and then its content: "(D) (2,0)", "\text{(D)} 5", "B. A circle". No match
+# where the letter may be part of an expression or one of several: "(D)-5", "(D), (E)".
 _LETTER = r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])"
 _ARTICLE = r"(?:A|I)(?= (?!or |and )[a-z]{2})"
 _CHOICE = re.compile(
@@ -193,27 +196,38 @@ def _choice(text: str, other: str) -> str:
     return rf"\text{{{text}}}" if choice and _CHOICE.match(other) else text
 
 
-def _equal_quantities(gold: Spelling, answer: Spelling) -> bool:
-    """Whether units and texts agree. Parts with different units are labelled: "3 apples, 5 pears"
-    may be given in another order, but not with the labels swapped."""
-    is_labelled = [len({*spelling.units} - {frozenset()}) > 1 for spelling in (gold, answer)]
-    if not any(is_labelled) or "=" in gold.text + answer.text:
-        units = (frozenset().union(*spelling.units) for spelling in (gold, answer))
-        return compatible(*units) and equivalent(gold.text, answer.text)
+def _is_labelled(spelling: Spelling) -> bool:
+    """Whether parts have different units: "3 apples, 5 pears", but not "x = 3 m, y = 5 s"."""
+    return len({*spelling.units} - {frozenset()}) > 1 and "=" not in spelling.text
+
+
+def _equal_labelled(gold: Spelling, answer: Spelling) -> bool:
+    """Compare part by part: labels may not be swapped. In the gold's order, unless every part of
+    the answer has its label."""
     if len(gold.units) != len(answer.units):
         return False
-    parts = [split(spelling.text, ",;")[::2] for spelling in (gold, answer)]
-    if len(parts[0]) != len(gold.units) or len(parts[1]) != len(answer.units):  # in brackets
-        return all(map(compatible, gold.units, answer.units)) and equivalent(gold.text, answer.text)
-    golds, answers = (
-        list(zip(spelling.units, texts, strict=True))
-        for spelling, texts in zip((gold, answer), parts, strict=True)
+    sides = []
+    for spelling in (gold, answer):
+        texts = split(spelling.text, PART_ENDS)[::2]
+        if len(texts) != len(spelling.units):  # in brackets, which keep the order
+            pairs = zip(gold.units, answer.units, strict=True)
+            return all(compatible(*pair) for pair in pairs) and equivalent(gold.text, answer.text)
+        sides.append(list(zip(map(sorted, spelling.units), texts, strict=True)))
+    labels = [sorted(unit for unit, _ in side) for side in sides]
+    if labels[0] == labels[1]:
+        sides = [sorted(side) for side in sides]
+    return all(
+        compatible(frozenset(gold_unit), frozenset(unit)) and equivalent(gold_text, text)
+        for (gold_unit, gold_text), (unit, text) in zip(*sides, strict=True)
     )
-    if sorted(map(sorted, gold.units)) == sorted(map(sorted, answer.units)):
-        golds.sort(key=lambda part: sorted(part[0]))
-        answers.sort(key=lambda part: sorted(part[0]))
-    pairs = zip(golds, answers, strict=True)
-    return all(compatible(a, b) and equivalent(c, d) for (a, c), (b, d) in pairs)
+
+
+def _equal_quantities(gold: Spelling, answer: Spelling) -> bool:
+    """Whether units and texts agree."""
+    if _is_labelled(gold) or _is_labelled(answer):
+        return _equal_labelled(gold, answer)
+    units = [frozenset().union(*spelling.units) for spelling in (gold, answer)]
+    return compatible(*units) and equivalent(gold.text, answer.text)
 
 
 def compare(gold: str, answer: str, accept_identical: bool = True) -> bool:

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import NamedTuple
 
-from grading.units import SIGNS, Unit, mark_units, read_unit, split_units
+from grading.units import MARK, SIGNS, Unit, mark_units, read_unit, split_units
 
 CHARACTERS = str.maketrans("−⁻–‑×·⋅÷⁄≡′。、٫٬~$", "----***//='.,.,  ") | dict.fromkeys(
     map(ord, SIGNS), " "
@@ -18,37 +18,15 @@ CHARACTERS = str.maketrans("−⁻–‑×·⋅÷⁄≡′。、٫٬~$", "----**
 CHARACTERS |= str.maketrans(
     {"√": r"\sqrt ", "ℝ": r"\mathbb{R}", "∂": r"\partial ", "∇": r"\nabla "}
 )
-# The Greek alphabet. Capitals that look like Latin letters have no command.
-_SMALL = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "omicron",
-    "pi",
-    "rho",
-    "varsigma",
-    "sigma",
-    "tau",
-    "upsilon",
-    "phi",
-    "chi",
-    "psi",
-    "omega",
-]
-_CAPITALS = ["Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Phi", "Psi", "Omega"]
-GREEK = {ord("α") + i: rf"\{name} " for i, name in enumerate(_SMALL)}
-GREEK |= {ord("Α") + _SMALL.index(name.lower()): rf"\{name} " for name in _CAPITALS}
+# The Greek alphabet, as LaTeX commands. Capitals that look like Latin letters have none.
+_SMALL = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho"
+_SMALL += " varsigma sigma tau upsilon phi chi psi omega"
+_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+GREEK = {}
+for _i, _letter in enumerate(_SMALL.split()):
+    GREEK[ord("α") + _i] = rf"\{_letter} "
+    if _letter.capitalize() in _CAPITALS.split(" "):
+        GREEK[ord("Α") + _i] = rf"\{_letter.capitalize()} "
 # LaTeX commands (without their backslash) and operators, each group after its canonical spelling.
 # Relations, set operations and brackets become one character, so that texts can be split at them.
 SYNONYMS = r"""
@@ -56,7 +34,8 @@ SYNONYMS = r"""
     ± pm +/-   ∞ infty inf infinity   ° circ degree   ¬ not neg lnot   % %   ∈ in   ∪ cup bigcup
     ⦃⦄ emptyset varnothing ∅   ⦃ { lbrace   ⦄ } rbrace   ( langle   ) rangle   | vert lvert rvert
     | mid   * cdot times   / div   ^ **   : colon {:}   , lor land vee wedge   … ldots cdots dots
-    … ...   \frac dfrac tfrac cfrac nicefrac sfrac   \binom dbinom tbinom   \pmod mod bmod   \setminus backslash
+    … ...   \frac dfrac tfrac cfrac nicefrac sfrac   \binom dbinom tbinom
+    \pmod mod bmod   \setminus backslash
     \epsilon varepsilon   \phi varphi   \theta vartheta   \log_{10} lg   \overline bar
     \text textbf textit textrm textnormal mbox mathrm operatorname
 """
@@ -74,7 +53,9 @@ SIGN_OF_CODE = {
     "GBP": "£",
     "RMB": "¥",
 }
-_CODES = re.compile(rf"(?<![a-zA-Z])({'|'.join(SIGN_OF_CODE)})\.? ?\\?\$? ?(?=[\d.])")
+_CODES = re.compile(
+    rf"(?:\\text\w*\{{ ?)?(?<![a-zA-Z])({'|'.join(SIGN_OF_CODE)})\.? ?\}}? ?\\?\$? ?(?=[\d.])"
+)
 
 
 def _as_fraction(decimal: re.Match) -> str:
@@ -90,6 +71,7 @@ def _derivative(match: re.Match) -> str:
 
 # {...} with two more levels of braces inside.
 _GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+MAX_LENGTH = 3000  # of plain characters; one sign may become a command of ten
 # What `_unwrap_braces` unwraps, where it is no argument of a command and no script.
 MAX_NESTED_BRACES = 4
 _NO_ARGUMENT = r"(?<![a-zA-Z}\]^_])(?:(?<!\d)|(?!\{ ?\d))"
@@ -164,11 +146,16 @@ BEFORE_UNITS = {
         r"(?<![^ =(,;])(-? ?\d*\.\d*)\((\d+)\)(?= ?(?:$|[,;=)]))",
         r"\1\\overline{\2}",
     ),
+    r"20\text{ °C} -> 20\text{degC}": (r"\\text\{ ?° ?([CF])\}", r"\\text{deg\1}"),
     r"20^{° }\text{C} -> 20\text{degC}": (
         r"(?:\^ ?)?(?:\{ ?)?° ?\}? ?(\\text\{)?([CF])(?![a-zA-Z])(?(1)\})",
         r"\\text{deg\2}",
     ),
     r"5 \mu\text{m} -> 5 \text{um}": (r"\\mu ?\\text\{([a-zA-Z]+)\}", r"\\text{u\1}"),
+    r"\frac{\text{kg}}{\text{m}^3} -> \text{kg/m}^3": (
+        r"\\frac ?\{\\text\{([^{}]*)\}\} ?\{\\text\{([^{}]*)\}( ?\^ ?\{?\d\}?)?\}",
+        r"\\text{\1/\2}\3",
+    ),
     r"\sqrt {x} -> \sqrt{x}": (r"(\\(?:frac|sqrt|binom|text|overline|vec|hat)) (?=\{)", r"\1"),
     r"\frac{1} {2} -> \frac{1}{2}": (rf"(\\(?:frac|binom){_GROUP}) (?=\{{)", r"\1"),
     r"d\omega/dt -> \frac{d\omega}{dt}": (
@@ -183,7 +170,8 @@ AFTER_UNITS = {
     r"\text{\pi} ->  \pi ": (r"\\text\{((?:[^{}a-zA-Z]|\\[a-zA-Z]++|\{[^{}]*\})*)\}", r" \1 "),
     r"\text{(B)} ->  (B) ": (r"\\text\{(\(?[A-Za-z]\)?|[A-Z]{2,4})\}", r" \1 "),
     "x= 1 234.5 -> x=1234.5": (  # but 1 234/567 is a mixed number
-        r"(?:^|=) ?-?[1-9]\d{0,2}( |(,))\d{3}(?:\1\d{3})*(?=(?:\.\d+|(?(2)/\d+))?[ %\ue000-\uf8ff]*$)",
+        r"(?:^|=) ?-?[1-9]\d{0,2}( |(,))\d{3}(?:\1\d{3})*"
+        rf"(?=(?:\.\d+|(?(2)/\d+))?(?:[ %]|{MARK})*$)",
         lambda number: re.sub("[ ,]", "", number[0]),
     ),
     r"11 5/6 -> 11\frac{5}{6}": (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
@@ -214,7 +202,10 @@ AFTER_UNITS = {
     ),
     r"2 \pi r + 1 -> 2\pi r+1": (r"(\\[a-zA-Z]+ (?=[a-zA-Z]))| ", r"\1"),
     "(1,+∞) -> (1,∞)": (r"(?<![^=(\[,;])\+", ""),
-    "x=y=z=1 -> x=1,y=1,z=1": (r"(?<![^,=])([a-z])=(?=(?:[a-z]=)+(?![a-z]\b)([^=,]+))", r"\1=\2,"),
+    "x=y=z=1 -> x=1,y=1,z=1": (
+        r"(?<![^,=])([a-z])=(?=(?:[a-z]=){1,5}(?![a-z]\b)([^=,]{1,99})(?:$|,))",
+        r"\1=\2,",
+    ),
     r"(0,9)\setminus⦃4⦄ -> (0,4)∪(4,9)": (
         r"([(\[][^,]*)(,[^,]*[)\]])(?:\\setminus|-)⦃([^⦄]*)⦄",
         lambda m: m[1] + "".join(f",{point})∪({point}" for point in m[3].split(",")) + m[2],
@@ -240,7 +231,7 @@ def _unescape(text: str) -> str:
 
 
 def _plain_characters(text: str) -> str:
-    """Replace characters: "2¼" -> "2\\frac{1}{4}", "x²" -> "x^{2}", "５" -> "5", "ω" -> "\\omega "."""
+    r"""Replace characters: "2¼" -> "2\frac{1}{4}", "x²" -> "x^{2}", "５" -> "5", "ω" -> "\omega "."""
     quotient = re.compile("[¼-¾⅐-⅞]")
     text = quotient.sub(lambda m: unicodedata.normalize("NFKC", rf"\frac⦃{m[0]}⦄"), text)
     text = re.sub("⦃(.+?)⁄(.+?)⦄", r"{\1}{\2}", text)
@@ -319,6 +310,8 @@ def canonicalize(text: str) -> Spelling:
     text = _CODES.sub(lambda code: SIGN_OF_CODE[code[1]], _unescape(text))
     currency = _currency(text)
     text = _plain_characters(text)
+    if len(text) > MAX_LENGTH:
+        return Spelling(text, (frozenset(),), "")
     for pattern, replacement in BEFORE_UNITS.values():
         text = re.sub(pattern, replacement, text)
     text, units = mark_units(_unwrap_braces(_brace_scripts(text)))
