@@ -9,16 +9,17 @@ import functools
 import re
 import unicodedata
 
-CHARACTERS = str.maketrans("−⁻–‑×·⋅÷≡~$€£¥₹", "----***/=      ")
+CHARACTERS = str.maketrans("−⁻–‑·⋅÷≡~$€£¥₹", "----**/=      ")
 CHARACTERS |= str.maketrans({"π": r"\pi ", "√": r"\sqrt ", "½": r"\frac12 ", "ℝ": r"\mathbb{R}"})
 # LaTeX commands (without their backslash) and operators, each group after its canonical spelling.
 # Relations, set operations and brackets become one character, so that texts can be split at them.
 SYNONYMS = r"""
     ≤ le leq leqslant <=   ≥ ge geq geqslant >=   ≠ ne neq !=   = equiv   < lt   > gt   ≈ approx
-    ± pm +/-   ∞ infty inf infinity   ° circ degree   ¬ not neg lnot   % %   ∈ in   ∪ cup bigcup
+    ± pm +/-   ∞ infty inf infinity   ° circ degree   ¬ not neg lnot   % %   ∈ in   ∪ cup bigcup   ∩ cap bigcap
+    ∖ setminus backslash   ∉ notin   ∧ land wedge   ∨ lor vee   × times
     ⦃⦄ emptyset varnothing ∅   ⦃ { lbrace   ⦄ } rbrace   ( langle   ) rangle   | vert lvert rvert
-    | mid   * cdot times   / div   ^ **   : colon {:}   , lor land vee wedge   … ldots cdots dots
-    … ...   \frac dfrac tfrac cfrac   \binom dbinom tbinom   \pmod mod bmod   \setminus backslash
+    | mid   * cdot   / div   ^ **   : colon {:}   … ldots cdots dots
+    … ...   \frac dfrac tfrac cfrac   \binom dbinom tbinom   \pmod mod bmod
     \epsilon varepsilon   \phi varphi   \theta vartheta   \log_{10} lg   \overline bar
     \text textbf textit textrm textnormal mbox mathrm operatorname
 """
@@ -56,7 +57,7 @@ _WORDS = r"(?:\b(?:[a-z]{4,}|per|in|ft|sq|cu|[ckm]m|lbs?|min|sec|oz) ?)+"
 _UNIT = re.compile(
     rf"(?:(?<=[^ ,;=({{⦃]) *{_TEXT}{_POWER}(?: ?(?:[/*] ?)?{_TEXT}{_POWER})*"
     rf"|(?:(?<=[\d}}])|(?<=\\pi)) ?(?:{_RATE}|[ckm]m|kg|{_WORDS}){_POWER}"
-    r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[,;=≈)⦄]))"
+    r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[,;=≈)⦄∧∨]))"
 )
 
 
@@ -66,13 +67,38 @@ def _as_fraction(decimal: re.Match) -> str:
     return rf"(\frac{{{numerator}}}{{{10 ** len(prefix) * (10 ** len(period) - 1)}}})"
 
 
+_BOLD = {65 + i: 0x1D400 + i for i in range(26)} | {97 + i: 0x1D41A + i for i in range(26)}
 # {...} with two more levels of braces inside.
 _GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
 FUNCTION = r"(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)(?![a-zA-Z])"
-# What a letter of the answer may be: "for all real x", ", x≥1" or "(x∈\mathbb{Z})".
-_FREE = "for|where|with|all|any|some|every|each|is|an?|real|integers?|constants?|numbers?|positive"
-_FOR = rf"(?:\\forall|\\text\{{(?:, ?)?(?:(?:{_FREE}) ?)+\}})"
-_RANGE = rf"(?:∈ ?(?:(?:\\mathbb ?)?\{{?[NZQ][^,)∈]*|\(-∞,∞\))|[≥>] ?\d+|{_FOR}) ?"
+# What a letter of the answer may be, after the answer: "for all integers k", "where k is an integer",
+# "(k∈\mathbb{Z})", "for x≥2".
+_WORDS = (
+    r"(?:\\text\{|\}|\\forall|[ ,(]|(?:for|where|with|if|when|all|any|some|every|each|is|are|an?|be"
+    r"|arbitrary|real|integers?|natural|whole|rational|constants?|numbers?|(?:non-?)?negative"
+    r"|positive)(?![a-zA-Z]))"
+)
+_CONDITION = (
+    rf"(?<=[^ ,(])(?=[ ,(]*(?:\\text|\\forall|for|where|[(,]))((?:{_WORDS})++)([a-zA-Z](?:_\w)?)"
+    rf"(?![\w(^_*/+=-])((?:{_WORDS})*+)(?: ?([∈∉<>≤≥≠][^=]*?))?[ )]*$"
+)
+_DOMAINS = {"integer": r"\mathbb{Z}", "natural": r"\mathbb{N}", "whole": r"\mathbb{N}"}
+_SIGNS = {"positive": ">0", "negative": "<0", "nonnegative": "≥0", "non-negative": "≥0"}
+_DOMAINS |= {"rational": r"\mathbb{Q}", "real": "(-∞,∞)"}
+
+
+def _as_condition(match: re.Match) -> str:
+    r"""Write a condition as relations on its letter: "k∈\mathbb{Z}", "k>0"."""
+    before, letter, after, relation = match.groups(default="")
+    words = {*re.findall(r"[a-z-]+", before + after)}
+    if not words - {"text", "forall"} and not relation:
+        return match[0]
+    domains = [name for word, name in _DOMAINS.items() if words & {word, word + "s"}]
+    conditions = [f"{letter}∈{domain}" for domain in domains]
+    conditions += [f"{letter}{sign}" for word, sign in _SIGNS.items() if word in words]
+    conditions += [f"{letter}{relation}"] * bool(relation)
+    return "".join(f",{condition}" for condition in conditions)
+
 
 BEFORE_UNITS = {
     r"1{,}234\,567 -> 1234567": (r"(?<=\d)(?:\{,\}|,? ?\\!|\\[,; ]) ?(?=\d{3}(?!\d))", ""),
@@ -83,6 +109,11 @@ BEFORE_UNITS = {
     r"pi -> \pi": (r"(?<![a-zA-Z\\])(sqrt|pi|exp|sin|cos|tan|ln|log|inf[inty]*)(?![a-z])", r"\\\1"),
     r"\color{red}{5} -> {5}": (r"^ ?\\(?:boxed|(?:text)?color ?\{\w+\})", ""),
     r"\bigl( ->  (": (r"\\[bB]igg?[lr]?(?![a-zA-Z])", " "),
+    r"\mathbf{A}\bm x -> 𝐀𝐱": (
+        r"\\(?:mathbf|boldsymbol|bm) ?(?:\{ ?([A-Za-z]) ?\}|([A-Za-z])(?![a-zA-Z]))",
+        lambda m: (m[1] or m[2]).translate(_BOLD),
+    ),
+    r"f \circ g -> f∘g": (r"(?<=[a-zA-Z)]) ?(?:\\circ|∘) ?(?=[a-zA-Z(\\])", "∘"),
     r"\left\{x \geq \dfrac{1}{2}\right\} ->  ⦃x ≥ \frac{1}{2} ⦄": (
         r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\+/-|\*\*|∅|\.\.\.|\{:\}",
         lambda command: COMMANDS.get(command[1] or command[0], command[0]),
@@ -100,15 +131,11 @@ BEFORE_UNITS = {
         r"(?:\{[lcr| ]*\})? ?[)\]]?",
         r"\\\1{matrix}",
     ),
-    r"1, 2 \text{and} 3 -> 1, 2, 3": (
-        r",? ?(?:\\text\{(?:and|or)\}|(?<![a-zA-Z{ ]) ?(?:and|or)(?![a-zA-Z]))",
-        ",",
+    r"1, 2 \text{and} 3 -> 1, 2∧ 3": (
+        r",? ?(?:\\text\{(and|or)\}|(?<![a-zA-Z{ ]) ?(and|or)(?![a-zA-Z]))",
+        lambda word: "∧" if "and" in word[0] else "∨",
     ),
-    r"x=k\pi, k ∈ \mathbb{Z} -> x=k\pi": (  # but not x=3, x≥5
-        r"^([^<>≤≥≠∈]*?([a-zA-Z])(?! ?=)[^<>≤≥≠∈]*?) ?"
-        rf"(?:[,(]? ?{_FOR} ?\2|[,(] ?\2(?= ?[^ )])) ?(?:{_RANGE})*\)? ?$",
-        r"\1",
-    ),
+    r"k\pi \text{for all integers} k -> k\pi,k∈\mathbb{Z}": (_CONDITION, _as_condition),
     r"(mod 4) -> \pmod{4}": (r"\(? ?(?:\\text\{mod\}|\\?p?mod) ?(\d+) ?\)?", r"\\pmod{\1}"),
     r"5 \text{percent} -> 5%": (r" ?(\\text\{)?\b(?:percent(?:age)?|pct)\b(?(1)\})", "%"),
     r"\text{5 cm} -> 5\text{cm}": (r"\\text\{(-?[\d.,:/]+) ?([a-zA-Z][^{}\d]*)\}", r"\1\\text{\2}"),
@@ -145,9 +172,14 @@ AFTER_UNITS = {
     r"2 \pi r + 1 -> 2\pi r+1": (r"(\\[a-zA-Z]+ (?=[a-zA-Z]))| ", r"\1"),
     "(1,+∞) -> (1,∞)": (r"(?<![^=(\[,;])\+", ""),
     "x=y=z=1 -> x=1,y=1,z=1": (r"(?<![^,=])([a-z])=(?=(?:[a-z]=)+(?![a-z]\b)([^=,]+))", r"\1=\2,"),
-    r"(0,9)\setminus⦃4⦄ -> (0,4)∪(4,9)": (
-        r"([(\[][^,]*)(,[^,]*[)\]])(?:\\setminus|-)⦃([^⦄]*)⦄",
-        lambda m: m[1] + "".join(f",{point})∪({point}" for point in m[3].split(",")) + m[2],
+    r"dy/dx -> \frac{dy}{dx}": (
+        r"(?<![a-zA-Z])d(\\[a-z]+ ?|[a-zA-Z])/d(\\[a-z]+ ?|[a-zA-Z])(?![a-zA-Z])",
+        r"\\frac{d\1}{d\2}",
+    ),
+    # Products of vectors: the others have one sign.
+    "2×3 -> 2*3": (
+        r"^(?!.*(?:[𝐀-𝐳]|\\(?:vec|nabla|hat|over[a-z]+)(?![a-z])|[A-Z]['}]*×|×[A-Z])).*×.*$",
+        lambda text: text[0].replace("×", "*"),
     ),
 }
 
