@@ -4,48 +4,50 @@ import re
 from typing import NamedTuple
 
 from grading.sets import simplify
-from grading.structure import RELATIONS, split, structure_of
+from grading.structure import RELATIONS, plain, split, structure_of
 
 # \mathbb{N} and \mathbf{Z} (bold), with what may follow: ^+, ^*, _0, _{\geq 0}.
 _DOMAIN = re.compile(
     r"(?:\\mathbb ?)?\{?([NZQR𝐍𝐙𝐐𝐑])\}?(?:[_^]\{?(0|\+|\*|[≥>]0|\\(?:ge|gt) ?0)\}?)?"
 )
 _BOUNDS = {"0": "≥0", "≥0": "≥0", ">0": ">0", "+": ">0", "*": ">0"}
-_BOLD = str.maketrans("𝐍𝐙𝐐𝐑", "NZQR")
 _EVERYTHING = "(-∞,∞)"
 
 
 class Condition(NamedTuple):
-    """domain: "Z", "Q", "R", or "" if it is not stated. regions: what the letter may be, as sets of
-    real numbers; more than one if conventions differ."""
+    """domain: "Z", "Q", "R", or "" if it is not stated. options: the bounds of the letter, one list
+    for each convention."""
 
+    letter: str
     domain: str
-    regions: list[str]
+    options: list[list[str]]
+
+    def regions(self, of_integers: bool) -> list[str]:
+        """Return what the letter may be, as simplified sets."""
+        bounds = self.options
+        if of_integers:
+            bounds = [[_integer_bound(bound) for bound in option] for option in bounds]
+        everything = f"{self.letter}∈{_EVERYTHING}"
+        return [simplify(",".join([*option, everything])) for option in bounds]
 
 
 def _condition(relations: list[str], letter: str) -> Condition:
-    r"""Read relations on a letter: "k∈\mathbb{N}" -> Z, [0,∞) or [1,∞)."""
-    domain, bounds, options = "", [], [""]
+    r"""Read relations on a letter: "k∈\mathbb{N}" -> Z with k≥0 or k≥1."""
+    domain, bounds, options = "", [], [[]]
     for relation in relations:
         members = relation.split("∈", 1)[-1]
         if members == _EVERYTHING:
             domain = domain or "R"
         elif match := _DOMAIN.fullmatch(members):
-            domain = match[1].translate(_BOLD)
+            domain = plain(match[1])
             if match[2]:
                 bounds.append(letter + _BOUNDS[match[2]])
             elif domain == "N":  # some count from 0, some from 1
-                options = [f"{letter}≥0", f"{letter}≥1"]
+                options = [[f"{letter}≥0"], [f"{letter}≥1"]]
             domain = "Z" if domain == "N" else domain
         else:
             bounds.append(relation)
-    if domain == "Z":
-        bounds = [_integer_bound(bound) for bound in bounds]
-    regions = [
-        simplify(",".join(filter(None, [*bounds, option, f"{letter}∈{_EVERYTHING}"])))
-        for option in options
-    ]
-    return Condition(domain, regions)
+    return Condition(letter, domain, [bounds + option for option in options])
 
 
 def _integer_bound(bound: str) -> str:
@@ -69,7 +71,7 @@ def split_conditions(text: str) -> tuple[str, dict[str, Condition]]:
 
 
 def _relations(parts: list[str], statement: str) -> dict[str, list[str]]:
-    r"""Return the relations on each letter of a statement; {} if a part is not one. "m,n∈\mathbb{Z}"
+    r"""Return the relations on each letter of a statement; {} if a part is none. "m,n∈\mathbb{Z}"
     is a relation on both."""
     relations: dict[str, list[str]] = {}
     stated = {structure_of(part).name for part in split(statement, ",;∧∨")[::2]}

@@ -5,11 +5,11 @@ import operator
 import re
 import zlib
 
-from sympy import Expr, ImmutableMatrix, Pow, Rational
+from sympy import Expr, ImmutableMatrix, Rational
 
+from grading.structure import plain
 from grading.values import letters, parse
 
-_PLAIN = {0x1D400 + i: 65 + i for i in range(26)} | {0x1D41A + i: 97 + i for i in range(26)}
 _NAME = r"(?:[A-Z𝐀-𝐳](?:_\w|_\{\w+\})?|\([A-Z𝐀-𝐳+*-]+\))"
 _INVERSE = r"\^(?:\{-1\}|T|\{T\}|\{?\\top ?\}?)"
 _TRANSPOSE = re.compile(r"\^(?:T|\{T\}|\{?\\top ?\}?)")
@@ -22,11 +22,6 @@ _MATRICES = re.compile(
 _NUMBERS = re.compile(r"\\frac\{[^{}]*\}\{[^{}]*[A-Z]|/\(?[A-Z]|\\sqrt\{[^{}]*[A-Z]")
 _TRANSPOSED = "upsilon"  # values.parse renames T
 SIZE = 3
-
-
-def plain(text: str) -> str:
-    """Replace bold letters: "𝐀𝐱" -> "Ax"."""
-    return text.translate(_PLAIN)
 
 
 def order_counts(gold: str, answer: str) -> bool:

@@ -13,7 +13,7 @@ from grading.structure import NAME, RELATIONS, is_bounded, split, structure_of
 from grading.values import equal_values, values
 
 _INFINITE = {"-∞": -oo, "∞": oo}
-_COMBINED = re.compile("[∪∩∖≠∉]|¬∈|[<>≤≥].*[,;∧∨]|[,;∧∨].*[<>≤≥]|⦃.*[|:]")
+_COMBINED = re.compile("[∪∩∖≠∉]|¬∈|[∈<>≤≥].*[,;∧∨]|[,;∧∨].*[∈<>≤≥]|⦃.*[|:]")
 _COMPREHENSION = re.compile(r"⦃ ?([a-zA-Z])(?:∈\(-∞,∞\))?[|:](.*)⦄")
 
 
@@ -24,6 +24,7 @@ class _Line:
     def __init__(self):
         self.values: dict[str, Expr] = {}
         self.ends: list[str] = []  # ascending, one text for each value
+        self.is_sorted = False
 
     def add(self, text: str) -> int:
         """Note an end; return its position among those known so far. Raises ValueError."""
@@ -43,6 +44,7 @@ class _Line:
 
     def sort(self) -> None:
         """Order the ends noted so far, and drop those that have the value of another."""
+        self.is_sorted = True
         for text in sorted(self.values, key=self.values.get):
             if not self.ends or not self._is_at_least(self.ends[-1], text):
                 self.ends.append(text)
@@ -54,7 +56,7 @@ class _Line:
     def interval(self, brackets: str, low: str, high: str) -> set[int]:
         """Return the region of an interval. Raises ValueError if low >= high."""
         first, last = self.add(low), self.add(high)
-        if not self.ends:  # not sorted yet
+        if not self.is_sorted:
             return set()
         first += low != "-∞" and brackets[0] == "("
         last -= high != "∞" and brackets[1] == ")"
@@ -118,7 +120,7 @@ def _relation(text: str, line: _Line) -> tuple[str, set[int]]:
         raise ValueError("a quantifier")
     if set_of := _COMPREHENSION.fullmatch(text):
         return "", _system(set_of[2], line)[1]
-    name, membership, members = (re.split("(∈|∉|¬∈)", text, maxsplit=1) + ["", ""])[:3]
+    name, membership, members = [*re.split("(∈|∉|¬∈)", text, maxsplit=1), "", ""][:3]
     if membership:
         region = _region(members, line)
         return _checked(name), region if membership == "∈" else line.everything - region
@@ -148,7 +150,7 @@ def _region(text: str, line: _Line) -> set[int]:
 @functools.lru_cache(maxsize=256)
 def simplify(text: str) -> str:
     """Write a canonical text as a union. Return it as it is if it is no combination of sets."""
-    text = re.sub(r"(?<=[)\]])-(?=⦃)", "∖", text)
+    text = re.sub(r"(?<=[)\]])(?:-⦃|∖[{⦃])([^{}⦃⦄]*)[}⦄]", r"∖⦃\1⦄", text)
     if not _COMBINED.search(text) or not is_bounded(text):
         return text
     line = _Line()

@@ -9,14 +9,16 @@ import functools
 import re
 import unicodedata
 
+from grading.structure import plain
+
 CHARACTERS = str.maketrans("−⁻–‑·⋅÷≡~$€£¥₹", "----**/=      ")
 CHARACTERS |= str.maketrans({"π": r"\pi ", "√": r"\sqrt ", "½": r"\frac12 ", "ℝ": r"\mathbb{R}"})
 # LaTeX commands (without their backslash) and operators, each group after its canonical spelling.
 # Relations, set operations and brackets become one character, so that texts can be split at them.
 SYNONYMS = r"""
     ≤ le leq leqslant <=   ≥ ge geq geqslant >=   ≠ ne neq !=   = equiv   < lt   > gt   ≈ approx
-    ± pm +/-   ∞ infty inf infinity   ° circ degree   ¬ not neg lnot   % %   ∈ in   ∪ cup bigcup   ∩ cap bigcap
-    ∖ setminus backslash   ∉ notin   ∧ land wedge   ∨ lor vee   × times
+    ± pm +/-   ∞ infty inf infinity   ° circ degree   ¬ not neg lnot   % %   ∈ in   ∪ cup bigcup
+    ∩ cap bigcap   ∖ setminus backslash   ∉ notin   ∧ land wedge   ∨ lor vee   × times
     ⦃⦄ emptyset varnothing ∅   ⦃ { lbrace   ⦄ } rbrace   ( langle   ) rangle   | vert lvert rvert
     | mid   * cdot   / div   ^ **   : colon {:}   … ldots cdots dots
     … ...   \frac dfrac tfrac cfrac   \binom dbinom tbinom   \pmod mod bmod
@@ -71,16 +73,17 @@ _BOLD = {65 + i: 0x1D400 + i for i in range(26)} | {97 + i: 0x1D41A + i for i in
 # {...} with two more levels of braces inside.
 _GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
 FUNCTION = r"(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)(?![a-zA-Z])"
-# What a letter of the answer may be, after the answer: "for all integers k", "where k is an integer",
-# "(k∈\mathbb{Z})", "for x≥2".
+# What letters of an answer may be, after it: "for all integers k", "where k is an integer",
+# "(k∈\mathbb{Z})", "for 2≤x≤3".
 _WORDS = (
     r"(?:\\text\{|\}|\\forall|[ ,(]|(?:for|where|with|if|when|all|any|some|every|each|is|are|an?|be"
     r"|arbitrary|real|integers?|natural|whole|rational|constants?|numbers?|(?:non-?)?negative"
     r"|positive)(?![a-zA-Z]))"
 )
 _CONDITION = (
-    rf"(?<=[^ ,(])(?=[ ,(]*(?:\\text|\\forall|for|where|[(,]))((?:{_WORDS})++)([a-zA-Z](?:_\w)?)"
-    rf"(?![\w(^_*/+=-])((?:{_WORDS})*+)(?: ?([∈∉<>≤≥≠][^=]*?))?[ )]*$"
+    rf"(?<=[^ ,(])(?=[ ,(]*(?:\\text|\\forall|for|where|[(,]))((?:{_WORDS})++)"
+    r"([\d.-]+ ?[<≤] ?)?((?:[a-zA-Z](?:_\w)? ?[,∧] ?)*[a-zA-Z](?:_\w)?)"
+    rf"(?![\w(^_*/+=-])((?:{_WORDS})*+) ?([∈∉<>≤≥≠][^=]*?)?( ?\))? ?$"
 )
 _DOMAINS = {"integer": r"\mathbb{Z}", "natural": r"\mathbb{N}", "whole": r"\mathbb{N}"}
 _SIGNS = {"positive": ">0", "negative": "<0", "nonnegative": "≥0", "non-negative": "≥0"}
@@ -88,16 +91,16 @@ _DOMAINS |= {"rational": r"\mathbb{Q}", "real": "(-∞,∞)"}
 
 
 def _as_condition(match: re.Match) -> str:
-    r"""Write a condition as relations on its letter: "k∈\mathbb{Z}", "k>0"."""
-    before, letter, after, relation = match.groups(default="")
-    words = {*re.findall(r"[a-z-]+", before + after)}
-    if not words - {"text", "forall"} and not relation:
+    r"""Write a condition as relations on its letters: "k∈\mathbb{Z}", "k>0"."""
+    before, low, letters, after, relation, end = match.groups(default="")
+    words = {*re.findall("[a-z-]+", before + after)}
+    if not words & {"text", "forall", "for", "where"} and not relation:
         return match[0]
-    domains = [name for word, name in _DOMAINS.items() if words & {word, word + "s"}]
-    conditions = [f"{letter}∈{domain}" for domain in domains]
-    conditions += [f"{letter}{sign}" for word, sign in _SIGNS.items() if word in words]
-    conditions += [f"{letter}{relation}"] * bool(relation)
-    return "".join(f",{condition}" for condition in conditions)
+    kinds = [f"∈{domain}" for word, domain in _DOMAINS.items() if words & {word, word + "s"}]
+    kinds += [bound for word, bound in _SIGNS.items() if word in words]
+    kinds += [relation + end * (before.count("(") == 0)] if relation else []
+    names = re.findall(r"[a-zA-Z](?:_\w)?", letters)
+    return "".join(f",{low}{name}{kind}" for name in names for kind in kinds)
 
 
 BEFORE_UNITS = {
@@ -172,9 +175,14 @@ AFTER_UNITS = {
     r"2 \pi r + 1 -> 2\pi r+1": (r"(\\[a-zA-Z]+ (?=[a-zA-Z]))| ", r"\1"),
     "(1,+∞) -> (1,∞)": (r"(?<![^=(\[,;])\+", ""),
     "x=y=z=1 -> x=1,y=1,z=1": (r"(?<![^,=])([a-z])=(?=(?:[a-z]=)+(?![a-z]\b)([^=,]+))", r"\1=\2,"),
+    r"\vec a -> \vec{a}": (r"\\vec ([a-zA-Z])", r"\\vec{\1}"),
     r"dy/dx -> \frac{dy}{dx}": (
         r"(?<![a-zA-Z])d(\\[a-z]+ ?|[a-zA-Z])/d(\\[a-z]+ ?|[a-zA-Z])(?![a-zA-Z])",
         r"\\frac{d\1}{d\2}",
+    ),
+    "2𝐢-3𝐣 -> 2i-3j": (  # but 𝐀𝐁 is not 𝐁𝐀
+        r"^(?!.*[𝐀-𝐳](?:[_^](?:\w|\\top ?|\{[^{}]*\})|['*×(])*[𝐀-𝐳]).*[𝐀-𝐳].*$",
+        lambda text: plain(text[0]),
     ),
     # Products of vectors: the others have one sign.
     "2×3 -> 2*3": (

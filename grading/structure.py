@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 _LETTER = (
     r"(?:m?\\(?:angle|over[a-z]+|vec|sin|cos|tan)[ {]*)*"
-    r"(?:\\text\{[a-zA-Z ]+\}|\\[a-zA-Z]{2,7}|[A-Z]{2,5}|[a-zA-Z])"
+    r"(?:\\text\{[a-zA-Z ]+\}|\\[a-zA-Z]{2,7}|[A-Z]{2,5}|[a-zA-Z𝐀-𝐳])"
     r"(?:_(?:\w|\{[\w\\ ]+\}))?'*"
     r"(?:\([\w,]+\)|(?<![a-z][a-z])(?<=[fghpFGHP}'])(?:\^\{-1\})?\((?:[^()]|\([^()]*\))+\))?\}?"
 )
@@ -19,6 +19,9 @@ FLIP = str.maketrans("<>≤≥", "><≥≤")
 # Bounds that hold on any machine; the parser's time grows exponentially with nesting and towers.
 MAX_LENGTH, MAX_NESTING, MAX_BARS, MAX_SIGNS = 400, 8, 12, 4
 _TOWER = re.compile(r"(?:\^-?(?:[a-zA-Z]|\d+|\\[a-z]+ ?)){5}")
+
+
+_PLAIN = {0x1D400 + i: 65 + i for i in range(26)} | {0x1D41A + i: 97 + i for i in range(26)}
 
 
 class Structure(NamedTuple):
@@ -36,6 +39,11 @@ def is_bounded(text: str) -> bool:
     depth = max(accumulate((c in "([{") - (c in ")]}") for c in text), default=0)
     is_flat = depth <= MAX_NESTING and text.count("|") <= MAX_BARS and not _TOWER.search(text)
     return is_flat and len(text) <= MAX_LENGTH
+
+
+def plain(text: str) -> str:
+    """Replace bold letters: "𝐀𝐱" -> "Ax"."""
+    return text.translate(_PLAIN)
 
 
 def split(text: str, separators: str) -> list[str]:
@@ -129,8 +137,8 @@ def _named(text: str) -> Structure | None:
     name, *rest = _sides(text)
     if rest and set(rest[::2]) <= {"=", "∈"} and NAME.fullmatch(name):
         if len(rest) > 2:
-            return Structure(name, "".join(rest[2::2]), rest[1::2])
-        return structure_of(rest[1])._replace(name=name)
+            return Structure(plain(name), "".join(rest[2::2]), rest[1::2])
+        return structure_of(rest[1])._replace(name=plain(name))
 
 
 def _interval(text: str) -> Structure | None:

@@ -46,7 +46,7 @@ _NUMBER = re.compile(rf"{_DECIMAL.pattern}(?:[eE][-+]?\d\d?\d?)?|[-+]?\d+/0*[1-9
 
 
 def _plain(text: str) -> str:
-    r"""Replace square brackets that group and derivatives: "[1+x]\frac{dy}{dt}" -> "(1+x)d_{dydt}"."""
+    r"""Replace brackets that group and derivatives: "[1+x]\frac{dy}{dt}" -> "(1+x)d_{dydt}"."""
     grouped = _GROUPING.sub(r"(\1)", text)
     return _DERIVATIVE.sub(lambda d: "d_{" + re.sub(r"[\W_]", "", d[1] + d[2]) + "}", grouped)
 
@@ -177,7 +177,7 @@ def equal_values(a: Expr, b: Expr, digits: int = DIGITS) -> bool:
     """Whether two values are equal: exactly if both are rational, else to 20 digits less."""
     if a == b or (a.is_Rational and b.is_Rational):
         return bool(a == b)
-    return bool(abs(a - b) <= abs(a) * Rational(1, 10 ** (digits - SPARE_DIGITS)))
+    return bool(abs(a - b) <= max(abs(a), 1) * Rational(1, 10 ** (digits - SPARE_DIGITS)))
 
 
 def _has_kinks(tree: Expr) -> bool:
@@ -190,31 +190,38 @@ def _has_kinks(tree: Expr) -> bool:
     return False
 
 
+def _row(trees: list[Expr], point: dict[str, Expr]) -> list[Expr]:
+    """Return the values of trees at a point; [] unless they are finite and every part is real."""
+    evaluator = _Evaluator()
+    try:
+        row = [evaluator.value(tree, _CONSTANTS | point) for tree in trees]
+    except OverflowError:
+        return []
+    return row if evaluator.is_real and all(value.is_finite for value in row) else []
+
+
 def _signed_values(trees: list[Expr], numbers: list[int]) -> Iterator[list[Expr]]:
     """Yield values of trees at points with all combinations of signs and on both sides of kinks,
-    which lie near the numbers of the text. A point counts only if every part of every tree is real
-    there: √x√y is √(xy) for positive letters."""
+    which lie near the numbers of the text. Letters whose sign alone makes a root imaginary are
+    positive: √x√y is √(xy)."""
     names = sorted({name for tree in trees for name in letters(tree)})
     sizes = [Rational(k, 17) for k in (1, 9, 33, 95, 1700)]
+    positive = dict.fromkeys(names, sizes[1])
+    free = [n for n in names if any(_row(trees, positive | {n: -size}) for size in sizes)]
     sizes += [Rational(7 * n + side, 7) for n in numbers for side in (-1, 1)]
     rng = random.Random(str(names))
     for number in range(max(SIGNED_POINTS, 2 * len(sizes))):
-        point = dict(_CONSTANTS)
+        point = {}
         for place, name in enumerate(names):
             is_negative = number >> place & 1 if place < 4 else rng.random() < 0.5
             size = rng.choice(sizes) if len(names) > 1 else sizes[number // 2 % len(sizes)]
-            point[name] = -size if is_negative else size
-        evaluator = _Evaluator()
-        try:
-            row = [evaluator.value(tree, point) for tree in trees]
-        except OverflowError:
-            continue
-        if evaluator.is_real and all(value.is_finite for value in row):
+            point[name] = -size if is_negative and name in free else size
+        if row := _row(trees, point):
             yield row
 
 
 def _rows(columns: list[list[Expr]]) -> list[list[Expr]]:
-    """Transpose the values of several texts. The only value of a text without letters is repeated."""
+    """Transpose the values of several texts. The value of a text without letters is repeated."""
     length = max(map(len, columns))
     return [[column[row % len(column)] for column in columns] for row in range(length)]
 
