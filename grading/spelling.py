@@ -111,6 +111,8 @@ def _as_condition(match: re.Match) -> str:
     kinds = [f"∈{domain}" for word, domain in _DOMAINS.items() if words & {word, word + "s"}]
     kinds += [bound for word, bound in _SIGNS.items() if word in words]
     kinds += [relation + end * (before.count("(") == 0)] if relation else []
+    if not kinds and not words - {"text"}:  # 5 \text{m}
+        return match[0]
     names = re.findall(r"[a-zA-Z](?:_\w)?", letters)
     return "".join(f",{low}{name}{kind}" for name in names for kind in kinds)
 

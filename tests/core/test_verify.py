@@ -25,7 +25,7 @@ RIGHT = table(r"""
 50\%   0.5
 7   7 \text{ apples}   7\text{ km}^2   m+n=7
 2/3   0.666667   .666667   2:3
-5   \{5\}   \boldsymbol{5}   \color{red}{5}   5€   5 apples   5 cm^2   \text{5 cm}   [ABC]=5
+5   \{5\}   \boldsymbol{5}   5€   5 apples   5 cm^2   \text{5 cm}   [ABC]=5
 5   5\ \text{kg} \cdot \text{m}/\text{s}^2   5\ \mathrm{m\,s^{-1}}   5\ \mathrm{m} \mathrm{s}^{-1}
 (-\infty,0) \cup (0,\infty)   \mathbb{R} \setminus \{0\}   ℝ - \{0\}
 \pm 4   4, -4
