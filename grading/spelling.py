@@ -82,7 +82,7 @@ _WORDS = (
 )
 _CONDITION = (
     rf"(?<=[^ ,(])(?=[ ,(]*(?:\\text|\\forall|for|where|[(,]))((?:{_WORDS})++)"
-    r"([\d.-]+ ?[<≤] ?)?((?:[a-zA-Z](?:_\w)? ?[,∧] ?)*[a-zA-Z](?:_\w)?)"
+    r"([\d.-]+ ?[<≤] ?)?((?:[a-zA-Z](?:_\w)? ?[,∧] ?){0,3}[a-zA-Z](?:_\w)?)"
     rf"(?![\w(^_*/+=-])((?:{_WORDS})*+) ?([∈∉<>≤≥≠][^=]*?)?( ?\))? ?$"
 )
 _DOMAINS = {"integer": r"\mathbb{Z}", "natural": r"\mathbb{N}", "whole": r"\mathbb{N}"}
