@@ -10,6 +10,7 @@ from grading.structure import RELATIONS, plain, split, structure_of
 _DOMAIN = re.compile(
     r"(?:\\mathbb ?)?\{?([NZQR𝐍𝐙𝐐𝐑])\}?(?:[_^]\{?(0|\+|\*|[≥>]0|\\(?:ge|gt) ?0)\}?)?"
 )
+MAX_CONDITIONS = 8
 _BOUNDS = {"0": "≥0", "≥0": "≥0", ">0": ">0", "+": ">0", "*": ">0"}
 _EVERYTHING = "(-∞,∞)"
 
@@ -60,7 +61,9 @@ def split_conditions(text: str) -> tuple[str, dict[str, Condition]]:
     r"""Return a statement and the conditions on its letters, which follow it. "x=5,x≥7" and
     "y>x,x>0" have none: they state x and y."""
     parts = split(text, ",;∧")
-    for number in range(1, len(parts), 2):
+    if not RELATIONS & {*parts[-1]}:
+        return text, {}
+    for number in range(max(1, len(parts) - 2 * MAX_CONDITIONS), len(parts), 2):
         statement = "".join(parts[:number])
         if RELATIONS - {"="} & {*statement}:
             break

@@ -94,7 +94,7 @@ _WORDS = (
 )
 _CONDITION = (
     rf"(?<=[^ ,(])(?=[ ,(]*(?:\\text|\\forall|for|where|[(,]))((?:{_WORDS})++)"
-    r"([\d.-]+ ?[<≤] ?)?((?:[a-zA-Z](?:_\w)? ?[,∧] ?)*[a-zA-Z](?:_\w)?)"
+    r"([\d.-]+ ?[<≤] ?)?((?:[a-zA-Z](?:_\w)? ?[,∧] ?){0,3}[a-zA-Z](?:_\w)?)"
     rf"(?![\w(^_*/+=-])((?:{_WORDS})*+) ?([∈∉<>≤≥≠][^=]*?)?( ?\))? ?$"
 )
 _DOMAINS = {"integer": r"\mathbb{Z}", "natural": r"\mathbb{N}", "whole": r"\mathbb{N}"}
@@ -106,14 +106,14 @@ def _as_condition(match: re.Match) -> str:
     r"""Write a condition as relations on its letters: "k∈\mathbb{Z}", "k>0"."""
     before, low, letters, after, relation, end = match.groups(default="")
     words = {*re.findall("[a-z-]+", before + after)}
-    if not words & {"text", "forall", "for", "where"} and not relation:
+    names = re.findall(r"[a-zA-Z](?:_\w)?", letters)
+    answer = re.findall("[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", match.string[: match.start()]))
+    is_stated = words - {"text", "a", "an", "is", "are", "be"} or relation
+    if not is_stated or not {name[0] for name in names} <= {*answer}:  # 5 \text{b}
         return match[0]
     kinds = [f"∈{domain}" for word, domain in _DOMAINS.items() if words & {word, word + "s"}]
     kinds += [bound for word, bound in _SIGNS.items() if word in words]
     kinds += [relation + end * (before.count("(") == 0)] if relation else []
-    if not kinds and not words - {"text"}:  # 5 \text{m}
-        return match[0]
-    names = re.findall(r"[a-zA-Z](?:_\w)?", letters)
     return "".join(f",{low}{name}{kind}" for name in names for kind in kinds)
 
 
