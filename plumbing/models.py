@@ -62,6 +62,13 @@ def check_directory(name: str, tokens: int, kind, attention="eager", unused=()) 
     options |= {"use_safetensors": True}  # no pickles
     with trial(name, "cannot be loaded"):
         model, info = kind.from_pretrained(name, **options)
+    check_weights(name, model, info, unused)
+    return model.eval(), tokenizer
+
+
+def check_weights(name: str, model: PreTrainedModel, info: dict, unused: tuple) -> None:
+    """Raise ValueError unless the model got finite weights, all that it has and the file has.
+    info: from_pretrained's report. unused: prefixes of weights that may be missing."""
     lost = [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])]  # now random
     if missing := sorted(key for key in lost if not key.startswith(unused)):
         raise ValueError(f"the weights of {name!r} lack {missing[0]!r}, or its shape differs")
@@ -73,7 +80,6 @@ def check_directory(name: str, tokens: int, kind, attention="eager", unused=()) 
     for key, p in model.named_parameters():
         if not all(extreme.isfinite() for extreme in p.aminmax()):  # isfinite(p) would copy p
             raise ValueError(f"the weights of model {name!r} are not finite: {key!r}")
-    return model.eval(), tokenizer
 
 
 def check_files(name: str) -> None:

@@ -96,7 +96,9 @@ def test_a_chat_template_that_raises_names_the_question(tiny_model):
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     tokenizer.chat_template = "{% if 'x' in messages[0].content %}{{ raise_exception('no x') }}"
     tokenizer.chat_template += "{% endif %}{{ messages[0].content }}"
-    encode = PromptEncoder(Config(chat_template=True, prompt_header="", prompt_footer=""), tokenizer)
+    encode = PromptEncoder(
+        Config(chat_template=True, prompt_header="", prompt_footer=""), tokenizer
+    )
     assert encode("2 + 2")
     with rejected("cannot make a prompt of '2 + x': TemplateError: no x"):
         encode("2 + x")

@@ -3,6 +3,7 @@
 The tests compare the whole gradient of Student.update just before the optimizer's step.
 """
 
+import gc
 import math
 
 import pytest
@@ -86,9 +87,9 @@ def growth_of_lists(folder):
 
 
 @pytest.mark.slow
-def test_updates_with_a_reference_keep_no_notes_of_its_forwards(tmp_path):
+def test_updates_with_a_reference_keep_no_notes_of_its_forwards(tiny_model, tmp_path):
     """FSDP appends an entry for each unit at each forward, and clears them in backward alone."""
-    assert on_ranks(2, tmp_path, growth_of_lists, tmp_path) < 10
+    assert on_ranks(2, tmp_path, growth_of_lists, tiny_model) < 10
 
 
 def gradients(folder):
