@@ -201,7 +201,7 @@ def test_a_second_process_of_srun_is_told_to_use_torchrun(whole, run_dir, monkey
     monkeypatch.delenv("RANK", raising=False)
     first = run_dir(whole, "--steps", 2)
     first.open()
-    with rejected("is in use: srun and mpirun start single runs; start ranks with torchrun"):
+    with rejected("choose another; the ranks of one run are started by torchrun, not by srun"):
         run_dir(whole, "--steps", 2).open()
     first.file_lock.release()
 
