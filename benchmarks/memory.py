@@ -14,6 +14,7 @@ import tempfile
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -133,10 +134,11 @@ class Run:
     @classmethod
     def parse(cls, flags: list[str], ranks: int) -> "Run":
         """The run of train.py with these flags on `ranks` processes."""
-        os.environ |= {"WORLD_SIZE": str(ranks), "RANK": "0", "LOCAL_RANK": "0"}  # as torchrun does
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-        c = train.parse(["--device", "auto", *flags])
-        layout = Layout(c)
+        launched = {"WORLD_SIZE": str(ranks), "RANK": "0", "LOCAL_RANK": "0"}  # as torchrun does
+        launched |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+        with patch.dict(os.environ, launched):
+            c = train.parse(["--device", "auto", *flags])
+            layout = Layout(c)
         shapes = (Shape(model_config(m)) if m else None for m in (c.model, c.teacher_model))
         return cls(*shapes, c, layout.n_students, layout.n_teachers)
 

@@ -99,8 +99,8 @@ class RunDir:
         except Timeout as error:  # an OSError, too
             remedy = "end that job, or choose another"
             if lacks_launcher():
-                remedy = "srun and mpirun start single runs; start ranks with torchrun, see "
-                remedy += "docs/clusters.md"
+                remedy += "; the ranks of one run are started by torchrun, not by srun or mpirun"
+                remedy += " (docs/clusters.md)"
             raise InputError(f"{out} is in use: {remedy}") from error
         except OSError as error:
             raise InputError(f"{out} cannot be used ({error.strerror}): choose another") from error

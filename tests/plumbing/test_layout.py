@@ -8,7 +8,7 @@ import torch
 
 import train
 from plumbing.distributed import layout as module
-from plumbing.distributed.launch import Launch, launch
+from plumbing.distributed.launch import NEEDED, Launch, launch
 from tests.helpers.checks import rejected
 from tests.helpers.ranks import parse
 
@@ -72,8 +72,14 @@ UNLAUNCHED = {  # environment variables -> the error
 }
 
 
+@pytest.fixture
+def no_launcher(monkeypatch):
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", *NEEDED):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.mark.parametrize("variables", UNLAUNCHED)
-def test_half_of_a_launchers_environment_is_rejected_with_one_line(variables, monkeypatch):
+def test_half_of_a_launchers_environment_is_rejected(variables, monkeypatch, no_launcher):
     for variable in variables.split():
         monkeypatch.setenv(*variable.split("="))
     with rejected(UNLAUNCHED[variables]):
@@ -81,7 +87,7 @@ def test_half_of_a_launchers_environment_is_rejected_with_one_line(variables, mo
 
 
 @pytest.mark.parametrize("variables", ["", "WORLD_SIZE=", "RANK=0 WORLD_SIZE=1", "MASTER_ADDR=n0"])
-def test_a_single_process_needs_no_launcher(variables, monkeypatch):
+def test_a_single_process_needs_no_launcher(variables, monkeypatch, no_launcher):
     for variable in variables.split():
         monkeypatch.setenv(*variable.split("="))
     assert launch() == Launch(world=1, rank=0, local_world=1, local_rank=0)

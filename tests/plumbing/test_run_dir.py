@@ -198,9 +198,10 @@ def test_a_directory_in_use_by_another_job_is_rejected(whole, run_dir):
 
 def test_a_second_process_of_srun_is_told_to_use_torchrun(whole, run_dir, monkeypatch):
     monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.delenv("RANK", raising=False)
     first = run_dir(whole, "--steps", 2)
     first.open()
-    with rejected("is in use: srun and mpirun start single runs; start ranks with torchrun"):
+    with rejected("choose another; the ranks of one run are started by torchrun, not by srun"):
         run_dir(whole, "--steps", 2).open()
     first.file_lock.release()
 
