@@ -231,7 +231,7 @@ def _unescape(text: str) -> str:
 
 
 def _plain_characters(text: str) -> str:
-    r"""Replace characters: "2¼" -> "2\frac{1}{4}", "x²" -> "x^{2}", "５" -> "5", "ω" -> "\omega "."""
+    r"""Replace characters: "2¼" -> "2\frac{1}{4}", "x²" -> "x^{2}", "ω" -> "\omega "."""
     quotient = re.compile("[¼-¾⅐-⅞]")
     text = quotient.sub(lambda m: unicodedata.normalize("NFKC", rf"\frac⦃{m[0]}⦄"), text)
     text = re.sub("⦃(.+?)⁄(.+?)⦄", r"{\1}{\2}", text)

@@ -78,7 +78,7 @@ _FOREIGN = rf"{_FOREIGN_LETTER}{_LETTER}*(?:[ ./]+{_LETTER}+)*"
 _UNIT = re.compile(
     rf"(?:(?<=[^ ,;=({{⦃]) *{_TEXT}{_POWER}(?: ?(?:[/*] ?)?{_TEXT}{_POWER})*(?: {_WORDS})?"
     rf"|(?:(?<=[\d}}%])|(?<=\\pi)) ?(?:{_RATE}|{_FOREIGN}|{_WORDS}){_POWER}"
-    r"|(?<=\d) ?m[lL]|(?<=\d\d\d) (?:nm|mg)"  # 2mg may be a product
+    r"|(?<=%) ?[a-z]{3,}|(?<=\d) ?m[lL]|(?<=\d\d\d) (?:nm|mg)"  # 2mg may be a product
     r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[,;=≈)⦄∧∨\d]))"
 )
 _DEGREE = re.compile(r"\^ ?\{ ?° ?\}|\^? ?°")
