@@ -1,8 +1,8 @@
 r"""Canonical spelling of answers: one way to write each thing, in place of many.
 
-`canonicalize` replaces CHARACTERS, applies the rules BEFORE_UNITS, removes units and applies the
-rules AFTER_UNITS, in the order written. A rule is a regular expression and its replacement. Its key
-is an example, which tests/plumbing/test_spelling.py runs.
+`canonicalize` replaces CHARACTERS, applies the rules BEFORE_UNITS, removes units (units.py) and
+applies the rules AFTER_UNITS, in the order written. A rule is a regular expression and its
+replacement. Its key is an example, which tests/grading/test_spelling.py runs.
 """
 
 import functools

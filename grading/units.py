@@ -65,7 +65,7 @@ _TEXT = rf"\\text ?\{{ ?{_LETTER}(?:{_LETTER}|[/.* -]|\^(?:-?[123]|\{{-?[123]\}}
 _POWER = r"(?: ?\^ ?\{?-?[123]\}?)?"
 _RATE = r"(?:[ckm]?m|mi|ft|k?g)/(?:hr?|s|sec|min|c?m)"
 _SHORT = (
-    "per|in|ft|sq|cu|[ckm]m|kg|lbs?|mins?|secs?|oz|hrs?|days?|yds?|gal|tons?|men|yen|won|mph|kph"
+    "per|cup|in|ft|sq|cu|[ckm]m|kg|lbs?|mins?|secs?|oz|hrs?|days?|yds?|gal|tons?|men|yen|won|mph|kph"
     "|dl|k?Hz|[MG]Hz|k[JN]|kWh|[kM]Pa|[MG]eV|k?cal|mol|rpm|deg|USD|EUR|RMB|CNY|Rs|INR"
 )
 _WORD = rf"(?:[A-Za-z\u00c0-\u024f][a-z\u00df-\u024f]{{3,}}|{_SHORT})(?![a-zA-Z])\.?"
@@ -78,7 +78,7 @@ _FOREIGN = rf"{_FOREIGN_LETTER}{_LETTER}*(?:[ ./]+{_LETTER}+)*"
 _UNIT = re.compile(
     rf"(?:(?<=[^ ,;=({{⦃]) *{_TEXT}{_POWER}(?: ?(?:[/*] ?)?{_TEXT}{_POWER})*(?: {_WORDS})?"
     rf"|(?:(?<=[\d}}%])|(?<=\\pi)) ?(?:{_RATE}|{_FOREIGN}|{_WORDS}){_POWER}"
-    r"|(?<=\d) ?m[lL]|(?<=\d\d\d) (?:nm|mg)"  # 2mg may be a product
+    r"|(?<=%) ?[a-z]{3,}|(?<=\d) ?m[lL]|(?<=\d\d\d) (?:nm|mg)"  # 2mg may be a product
     r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[,;=≈)⦄∧∨\d]))"
 )
 _DEGREE = re.compile(r"\^ ?\{ ?° ?\}|\^? ?°")
@@ -128,7 +128,7 @@ def read_unit(phrase: str) -> Unit:
 
 def _changes_number(phrase: str) -> bool:
     """Whether words change the number before them, as in "5 hundred", "12 sinx" or "5万"."""
-    words = {*re.findall(f"{_LETTER}+", phrase)}
+    words = {*re.findall(f"{_LETTER}+", phrase.replace(r"\text", ""))}
     if len(words) > 1:  # "5 squared", but "5 meters squared"
         words -= {"squared", "cubed"}
     words |= {word.lower() for word in words}

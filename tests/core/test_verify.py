@@ -104,6 +104,48 @@ a \times b   ba
 y=\frac{3}{4}x+1   y=3/4x+1
 3   \frac{3x}{x}   \frac{6ab}{2ab}
 \frac{dv}{dt}=-kv   dv/dt = -kv   \frac{dv}{dt}+kv=0
+0.125   12.5\%   \frac{1}{8}
+44   44\%   44pct
+\frac{200}{3}   66\frac23\%
+4\%   4   0.04   1/25
+35 \text{ m/s}   35   35 m/s   35 \text{ meters per second}   35 \text{ m s}^{-1}
+21 \text{ tons}   21 ton   21
+£21   21   21 pounds
+\$21   21 dollars   21 USD   USD 21   US\$21
+84 km/h   84   84 kilometers per hour   84 км/ч   84 \frac{\text{km}}{\text{h}}
+6 \text{ people}   6 persons   6 \text{ tall people}
+4 \text{ cats}, 9 \text{ dogs}   9 dogs, 4 cats   4, 9   4 \text{ cats and } 9 \text{ dogs}
+30\% \text{ oak}, 70\% \text{ pine}   70% pine, 30% oak   30\%, 70\%
+7 \text{ feet } 2 \text{ inches}   7 ft 2 in   7 feet and 2 inches
+(2,7) \text{ cm}   (2 \text{ cm}, 7 \text{ cm})   (2,7)
+8:30   8:30 \text{ p.m.}   08:30
+5:8   5/8   0.625
+2023-07-04   2023-7-4   2023/07/04
+3^(1/5)   \sqrt[5]{3}   3**(1/5)   3^{0.2}
+e^(-(x+1)^2)   e^{-(x+1)^2}
+y^{\frac{2}{3}}   y^\frac{2}{3}   y^\frac23
+5^\sqrt7   5^{\sqrt{7}}
+u_\text{min} = 6   u_{min}=6   6
+{{b}_{n}}={{3}^{n}}   b_n=3^n   3^n
+{{\log }_{5}}7   \log_5 7
+{{\left( x+2 \right)}^{2}}+{{y}^{2}}=9   (x+2)^2+y^2=9
+17   17ml   17 mL   17miles   17元   17 公里   17 года   17°C   17℃   17 Å   17kΩ   Rs. 17   17 kWh
+17 \text{ μm}   17\,\mu\text{m}   17µm
+31.5^\circ C   31.5   31.5℃   31.5 degrees Celsius   31.5^\circ
+C   C. A square   C: An old map   \text{C. I think}   \text{Answer: C}   Option (C)
+C. A square   C
+\\frac{2}{7}   2/7
+(0, \\sqrt{3}]   (0, \sqrt{3}]
+\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}   \begin{pmatrix} 1 \\ 2 \end{pmatrix}
+60   3[5+[7+8]]   [2+4][3+7]
+4[(x-b)^2+3]   4((x-b)^2+3)   4[[x-b]^2+3]
+2/9   0.(2)   0.\dot2   0.\overline{2}   0.2̅
+4/33   0.\dot{1}\dot{2}   0.(12)
+11/4   2¾   2 ¾
+3.4 \times 10^{-6}   3.4 x 10^{-6}   3.4×10⁻⁶   3.4e-6   3.4 \cdot 10^(-6)
+45   ４５   ٤٥
+\omega + \alpha   ω+α
+\frac{d\omega}{dt}+a\omega=0   \frac{dω}{dt} = -aω   d\omega/dt=-a\omega
 """)
 WRONG = table(r"""
 5   5 \text{ or six}   1=2=5   5 > 4   x > 5   5.0000001   ?   {}   5 theta   a+b=6   2a+b=5
@@ -194,6 +236,30 @@ g \circ h   h \circ g   gh
 3   3+x-x   \frac{3x}{y}
 \frac{dv}{dt}=-kv   \frac{dv}{dt}=kv   \frac{du}{dt}=-kv
 \sum_{k=1}^{n} k   \prod_{n=1}^{2000} (n^2+1)   \sum_{k=1}^{10^9} k
+0.25   0.25\%   \frac14\%
+5/8   0.625\%   5/8\%
+7/2   3.5\%
+0.4\%   0.4
+35 \text{ m/s}   35 \text{ m}   35 \text{ s}   35 \text{ m/s}^2   35 \text{ ft/s}
+84 km/h   84 km   84 \text{ h}
+21 \text{ tons}   21 \text{ kg}   21 gallons
+£21   \$21   €21
+21 \text{ N/m}   21 \text{ N}
+6 \text{ red pens}   6 \text{ blue pens}   6 \text{ hours}
+4 \text{ cats}, 9 \text{ dogs}   9 \text{ cats}, 4 \text{ dogs}   9, 4   4 dogs, 9 cats
+30\% \text{ oak}, 70\% \text{ pine}   70% oak, 30% pine
+7 \text{ feet } 2 \text{ inches}   2 \text{ feet } 7 \text{ inches}   7   9
+(2,7) \text{ cm}   (2,7) \text{ m}
+8:30   4/15   8/30
+5/12   10:24
+2023-07-04   2012   2023-04-07
+2/9   0.(3)
+31.5^\circ C   31.5^\circ F
+17   17 squared   17 \text{ cubed}   17x   17 x   17mgh   17sinx   17万   17 тысяч   17 tausend   17abcd   17ω
+C   C. A or B   A. C   \text{Answer: B}   C. D   Answer: B or C
+\\frac{2}{7}   27   \frac{7}{2}
+\frac{dy}{dx}   \frac{y}{x}   1
+y^{\frac{2}{3}}   y^\frac{3}{2}
 """)
 NUMBERS = fuzz_verifier.draw_numbers(random.Random(0))
 TEMPLATES = [(RIGHT, gold, answer) for gold, right, _ in fuzz_verifier.cases() for answer in right]
@@ -221,6 +287,23 @@ def test_extract_boxed_returns_the_last_box_if_it_is_closed():
     without = ["5", r"\boxed{}", r"\boxed{ }", r"\boxed{1\}", r"\boxed 5", r"\boxed" * 20_000]
     boxes |= dict.fromkeys([*without, r"\boxed{1} and \boxed{2"])
     assert {text: extract_boxed(text) for text in boxes} == boxes
+
+
+THINKING = {
+    r"<think>\boxed{7}</think> It is 9.": None,
+    r"<think>Perhaps \boxed{7}, or": None,
+    r"so \boxed{7}?</think> It is \boxed{9}.": "9",
+    r"<Thinking>\boxed{7}</Thinking> It is 9.": None,
+    r"<|channel|>analysis<|message|>\boxed{7}<|end|><|channel|>final<|message|>It is 9": None,
+    r"<think>in <think> tags \boxed{7}</think>\boxed{9}": "9",
+    r"\boxed{9} <think>\boxed{7}</think>": "9",
+    r"I think \boxed{9}": "9",
+}
+
+
+@pytest.mark.parametrize(("text", "box"), THINKING.items())
+def test_a_box_inside_thinking_does_not_count(text, box):
+    assert extract_boxed(text) == box
 
 
 def test_right_answers_earn_1_and_wrong_ones_and_guesses_0(verifier):
