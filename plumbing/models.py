@@ -224,10 +224,12 @@ def cache_defect() -> str:
     cache = Path(constants.HF_HUB_CACHE)
     if cache.parts[0] == "~":  # no HOME, and no such user
         return "; HOME is not set: set it, or HF_HOME"
-    existing = next(path for path in (cache, *cache.parents) if path.exists())
-    if existing.is_dir() and os.access(existing, os.W_OK):
-        return ""
-    return f"; {cache} cannot be written: set HF_HOME to a directory that can"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)  # as a download does
+        writable = os.access(cache, os.W_OK)
+    except OSError:
+        writable = False
+    return "" if writable else f"; {cache} cannot be written: set HF_HOME to a directory that can"
 
 
 # Loading
