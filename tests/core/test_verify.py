@@ -251,11 +251,12 @@ g \circ h   h \circ g   gh
 7 \text{ feet } 2 \text{ inches}   2 \text{ feet } 7 \text{ inches}   7   9
 (2,7) \text{ cm}   (2,7) \text{ m}
 8:30   4/15   8/30
+18   18 \text{ cubed}   18 \text{ dozen}
 5/12   10:24
 2023-07-04   2012   2023-04-07
 2/9   0.(3)
 31.5^\circ C   31.5^\circ F
-17   17 squared   17 \text{ cubed}   17x   17 x   17mgh   17sinx   17万   17 тысяч   17 tausend   17abcd   17ω
+17   17 squared   17x   17 x   17mgh   17sinx   17万   17 тысяч   17 tausend   17abcd   17ω
 C   C. A or B   A. C   \text{Answer: B}   C. D   Answer: B or C
 \\frac{2}{7}   27   \frac{7}{2}
 \frac{dy}{dx}   \frac{y}{x}   1
