@@ -87,6 +87,7 @@ x<2 \text{ or } x>6   x<2 \lor x>6   (6,\infty)\cup(-\infty,2)   \mathbb{R} \set
 (-\infty,-2)\cup(-2,2)\cup(2,\infty)   x \ne \pm 2   x \ne 2, -2   \{x \mid x \ne 2, x \ne -2\}
 (-\infty,-2)\cup(-2,2)\cup(2,\infty)   \mathbb{R}-\{2,-2\}   x \notin \{-2,2\}
 p \land q   q \wedge p
+(x,y)=(1,2) \text{ or } (3,4)   (3,4), (1,2)
 x=1 \text{ and } y=2   y=2, x=1   y=2 \land x=1
 \sqrt3+3^{-300}   \frac{1}{3^{300}}+\frac{3}{\sqrt3}
 0   \sqrt{3+2\sqrt2}-1-\sqrt2
