@@ -24,8 +24,12 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch, capsys,
     monkeypatch.setattr(progress, "LINE_S", 0.01)
     flags = ("--preset", "demo", "--steps", 9, "--out", tmp_path)
     run = RunDir(parse(*flags), one_rank(*flags), None)
-    console = progress.Console(run, 0, student := MagicMock(), 400, 20)
+    student = MagicMock()
     student.policy.parameters.return_value = []
+    data = MagicMock()
+    data.__len__.return_value = 20
+    data.unmatched_note.return_value = ""
+    console = progress.Console(run, 0, student, data, data)
     console.report("evaluation, 5 of 20 problems")
     time.sleep(0.1)
     console.report("")
