@@ -297,7 +297,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
     run.load(start, learners, sampler)
     if start:  # the generator has the initial weights already
         student.generator.refresh(student.policy)
-    console = Console(run, start, student, len(problems), len(val_problems))
+    console = Console(run, start, student, problems, val_problems)
     shutdown.stop_at_signals(layout)
     for step in range(start, c.steps + 1):
         if step > start:

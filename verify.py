@@ -22,6 +22,7 @@ from plumbing.errors import InputError, first_lines, survive_lost_output
 
 MIN_GOLDS = 16  # if none of so many earns 1, the custom reward expects another format
 MAX_ANSWER = 2000  # characters; longer boxes are not parsed (status too_long)
+MAX_PARTS, MAX_BETWEEN = 12, 60  # boxes of one answer, characters between them
 STATUSES = ("correct", "wrong", "no_box", "too_long", "timeout", "memory", "crash")
 
 
@@ -36,7 +37,8 @@ class Verdict:
 # What opens (1) and closes (2) a model's thinking: <think>, [THINK], <|channel|>analysis, ◁think▷.
 _THINK = "(?:think|thinking|thought|thoughts|reasoning|analysis|scratchpad)"
 _THINKING = re.compile(
-    rf"(<{_THINK} ?>|\[THINK\]|◁think▷|<\|begin_of_thought\|>|<\|channel\|> ?(?:analysis|commentary))"
+    rf"(<{_THINK} ?>|\[THINK\]|◁think▷|<\|begin_of_thought\|>"
+    r"|<\|channel\|> ?(?:analysis|commentary))"
     rf"|(</{_THINK} ?>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<\|channel\|> ?final)",
     re.IGNORECASE,
 )
@@ -55,8 +57,8 @@ def _remove_thinking(text: str) -> str:
 
 
 def extract_boxed(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{...}` outside thinking (`<think>...</think>`); None if
-    it is missing, empty or not closed."""
+    r"""Return the content of the last `\boxed{...}` outside `<think>...</think>` and the like; None
+    if it is missing, empty or not closed."""
     text = _remove_thinking(text)
     start = max((box.end() for box in re.finditer(r"\\boxed\s*\{", text)), default=len(text))
     depth = 1
@@ -67,6 +69,41 @@ def extract_boxed(text: str) -> str | None:
     return None
 
 
+# What may stand between the boxes of one answer, from the brace that closes the first.
+_BETWEEN = re.compile(
+    r"\s*+\}(?:[\s$,;()&}]|\\[()\[\],; \\]|\\q?quad|\\text ?\{|(?:and|or)\b)*+"
+    r"(?:[a-zA-Z](?:_\w)? ?= ?)?[ $]*"
+)
+
+
+def _name_before(text: str, position: int) -> str:
+    """Return "x=" if a box that begins at `position` is the value of x."""
+    name = re.search(
+        r"(?<![\w\\])([a-zA-Z](?:_\w)?) ?= ?[ $]*$", text[max(0, position - 12) : position]
+    )
+    return f"{name[1]}=" if name else ""
+
+
+def extract_parts(text: str) -> list[str]:
+    r"""Return the last boxes, if only commas, "and" or names stand between them:
+    "$x=\boxed{1}$ and $y=\boxed{2}$" gives ["x=1", "y=2"]."""
+    starts = [box.start() for box in re.finditer(r"\\boxed\s*\{", text)][-MAX_PARTS:]
+    if not starts:
+        return []
+    parts, name = [], _name_before(text, starts[0])
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        content = extract_boxed(text[start:end])
+        if content is None:
+            return []
+        parts.append(f"{name}{content}")
+        rest = text[text.index(content, start) + len(content) : end]
+        link = _BETWEEN.fullmatch(rest) if len(rest) < MAX_BETWEEN else None
+        if not link and end < len(text):
+            parts = []
+        name = _name_before(text, end)
+    return parts
+
+
 def _grade(completion: str, gold: str, accept_identical: bool) -> str:
     """Return the status of a completion."""
     answer = extract_boxed(completion)
@@ -74,7 +111,12 @@ def _grade(completion: str, gold: str, accept_identical: bool) -> str:
         return "no_box"
     if max(len(gold), len(answer)) > MAX_ANSWER:
         return "too_long"
-    return "correct" if compare(gold, answer, accept_identical) else "wrong"
+    if compare(gold, answer, accept_identical):
+        return "correct"
+    parts = extract_parts(completion)  # one box for each part of the gold
+    together = ", ".join(parts)
+    is_answer = 1 < len(parts) and len(together) <= MAX_ANSWER and compare(gold, together)
+    return "correct" if is_answer else "wrong"
 
 
 def _prepare(reward: str) -> Callable[..., str]:
@@ -117,6 +159,25 @@ def _input_errors():
         raise InputError(str(error)) from error
 
 
+def _check_types(completions: list[str], golds: list[str], extras: list[dict] | None) -> None:
+    """Raise TypeError or ValueError if the arguments of `Verifier.grade` are not lists of equal
+    length, of str and dict."""
+    columns = [("completions", completions, str), ("golds", golds, str)]
+    columns += [("extras", extras, dict)] if extras is not None else []
+    for name, column, kind in columns:
+        if isinstance(column, (str, bytes, dict)) or not hasattr(column, "__len__"):
+            raise TypeError(
+                f"{name} is a {type(column).__name__}: must be a list of {kind.__name__}"
+            )
+        for index, item in enumerate(column):
+            if not isinstance(item, kind):
+                item_is = f"{name}[{index}] is {item!r:.80}, a {type(item).__name__}"
+                raise TypeError(f"{item_is}: must be a {kind.__name__}")
+    lengths = {name: len(column) for name, column, _ in columns}
+    if len({*lengths.values()}) > 1 and (extras or len(completions) != len(golds)):
+        raise ValueError(f"lists differ in length: {lengths}")
+
+
 class Verifier:
     """A pool of worker processes that grade completions; a context manager. The workers do not
     import torch, and grading/workers.py limits their time and memory.
@@ -147,8 +208,9 @@ class Verifier:
         """Return the verdicts of completions (the text after the prompt, never the prompt itself).
         extras: for a custom reward, {"data_source": str, "extra_info": dict | None} for each.
 
-        Raises ValueError if the lists differ in length, RuntimeError outside `with` or if a worker
-        cannot start, InputError if the reward raises or does not return 0 or 1."""
+        Raises TypeError if a text is no str, ValueError if the lists differ in length, RuntimeError
+        outside `with` or if a worker cannot start, InputError if the reward raises or does not
+        return 0 or 1."""
         return self._verdicts(completions, golds, extras, accept_identical=True)
 
     def check_golds(self, golds: list[str], extras=None, dataset: Hashable = None) -> list[bool]:
@@ -165,6 +227,7 @@ class Verifier:
         return valid
 
     def _verdicts(self, completions, golds, extras, accept_identical: bool) -> list[Verdict]:
+        _check_types(completions, golds, extras)
         extras = extras if extras and self.reward else [{}] * len(golds)
         jobs = [
             extra | {"completion": text, "gold": gold, "accept_identical": accept_identical}

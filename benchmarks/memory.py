@@ -14,6 +14,7 @@ import tempfile
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -133,9 +134,11 @@ class Run:
     @classmethod
     def parse(cls, flags: list[str], ranks: int) -> "Run":
         """The run of train.py with these flags on `ranks` processes."""
-        os.environ["WORLD_SIZE"] = str(ranks)  # as torchrun sets it
-        c = train.parse(["--device", "auto", *flags])
-        layout = Layout(c)
+        launched = {"WORLD_SIZE": str(ranks), "RANK": "0", "LOCAL_RANK": "0"}  # as torchrun does
+        launched |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+        with patch.dict(os.environ, launched):
+            c = train.parse(["--device", "auto", *flags])
+            layout = Layout(c)
         shapes = (Shape(model_config(m)) if m else None for m in (c.model, c.teacher_model))
         return cls(*shapes, c, layout.n_students, layout.n_teachers)
 
@@ -155,8 +158,7 @@ class Run:
             held, peak = teacher_bytes(self.teacher, c, self.teachers or self.students)
         here, learning = (0.0, 0.0) if self.teachers else (held, peak)
         training, generating = here + sum(parts.values()), here + parts["sharded"] + cache
-        # Nothing frees the weights that the reference's forward pass gathers.
-        reference = (4 / self.students + 2) * student.parameters if c.kl_coef else 0.0
+        reference = 2 * student.parameters if c.kl_coef else 0.0
         sizes = {
             "sharded": parts["sharded"],
             "gathered": parts["gathered"],

@@ -1,18 +1,21 @@
 r"""Whether two answers in LaTeX state the same thing.
 
-`compare` has four stages:
+`compare` has these stages:
 
-1. Spelling (spelling.py): units are removed, and both texts get one canonical spelling. A unit, or
-   the base of 52_8, may be left out but not replaced: "5 cm" is right for "5", wrong for "5 m".
-2. Structure (structure.py): lists, sets, tuples, intervals, matrices, ratios and relations are
-   split into parts. Brackets, names and parts must be equal, and every "=" in the answer true.
-3. Values (values.py): arithmetic is evaluated, at random points if it has letters. Rational values
-   must be the same, others equal to 60 digits, but a decimal may be rounded to six or more places.
-4. Text: other parts must be the same text, but sums, integrals and the like go to math-verify. It
+1. Spelling (spelling.py, units.py): units are removed, and both texts get one canonical spelling.
+   A unit, or the base of 52_8, may be left out but neither replaced nor cut: "5 cm" is right for
+   "5", wrong for "5 m" and "5 cm/s". Labels of parts may not be swapped: "3 apples, 5 pears".
+2. Conditions (conditions.py): "k∈\mathbb{Z}" may be left out but not replaced.
+3. Structure (structure.py, sets.py): lists, sets, tuples, intervals, matrices, ratios and relations
+   are split into parts. Brackets, names and parts must be equal, and every "=" in the answer true.
+4. Values (values.py): arithmetic is evaluated, at random points if it has letters. Rational values
+   must be the same, others equal to as many digits as their smallest term needs, but a decimal may
+   be rounded to six or more places. Products of matrices (matrices.py) keep their order.
+5. Text: other parts must be the same text, but sums, integrals and the like go to math-verify. It
    alone is too generous: it takes 1/2^99 for 1/2^98 and lets the question, an equation, earn 1.
 
 Accepted: "2, 1" for "1, 2"; 3·4, 6! or a binomial coefficient for its value, even as the question.
-Rejected: rare spellings, such as sin 30° in degrees or {x | x>3}; formulas long, nested or huge.
+Rejected: rare spellings, such as sin 30° in degrees; formulas that are long, nested or huge.
 """
 
 import math
@@ -20,23 +23,53 @@ import re
 
 import math_verify
 
+from grading.conditions import Condition, split_conditions
+from grading.matrices import equal_products, order_counts
+from grading.sets import simplify
 from grading.spelling import FUNCTION, Spelling, canonicalize
-from grading.structure import FLIP, is_bounded, split, structure_of
-from grading.units import compatible
-from grading.values import TRIALS, equal_values, is_arithmetic, is_rounded, values
+from grading.structure import FLIP, Structure, is_bounded, plain, split, structure_of
+from grading.units import PART_ENDS, compatible
+from grading.values import (
+    common_values,
+    equal_values,
+    is_arithmetic,
+    is_quotient,
+    is_rounded,
+    values,
+)
 
 _POSSIBLE_FLOOR = re.compile(r"(?<!\\sqrt)\[[^\]]*[a-zA-Z]")  # [x] in a gold
 _FUNCTION = re.compile(rf"\\{FUNCTION}")
+_SUM = re.compile(r"\\(?:sum|prod|int|lim)")
+MAX_TERMS = 20  # math-verify computes every term of a sum and expands powers
+_BOUND = re.compile(r"\^(?:\{((?:[^{}]|\{[^{}]*\})*)\}|(\d))|=(-?\d+)")
+_HUGE = re.compile(r"\d{6}|\([\d^{}*+]+\)!|\d\d!|\\binom\{\d\d|\^\{[^{}]*\^")
+# 1/2x may be (1/2)x. Not before a digit or (3): these are numbers.
+_SLASH = re.compile(r"(?<=/)(\d+)(?=\\?[a-zA-Z]|\([^()]*[a-zA-Z])")
+
+
+def _are_short_sums(gold: str, answer: str) -> bool:
+    """Whether math-verify may compare a sum, product, integral or limit with another or a formula:
+    it computes all terms, so that a product to 1000 takes half a minute."""
+    operators = [sorted(_SUM.findall(text)) for text in (gold, answer)]
+    if not operators[0] or operators[1] not in ([], operators[0]):
+        return False
+    if is_arithmetic(answer) and not values(answer):
+        return False
+    for text in (gold, answer):
+        bounds = ["".join(groups) for groups in _BOUND.findall(text)]
+        sizes = [abs(size[0]) for bound in bounds if len(size := values(bound)) == 1]
+        if not is_bounded(text) or _HUGE.search(text) or max(sizes, default=0) > MAX_TERMS:
+            return False
+    return True
 
 
 def _equal_text(gold: str, answer: str) -> bool:
     r"""Compare as text without case and \text{}; sums, integrals and the like by math-verify."""
-    first, second = (re.sub(r"\\text\{([^{}]*)\}", r"\1", x).casefold() for x in (gold, answer))
-    if first == second:
+    texts = [re.sub(r"\\text\{([^{}]*)\}", r"\1", plain(x)).casefold() for x in (gold, answer)]
+    if texts[0] == texts[1]:
         return bool(re.search(r"\w|[∞…]", gold))
-    is_sum = re.search(r"\\(?:sum|prod|int|lim)", gold) and is_bounded(gold) and is_bounded(answer)
-    is_huge = re.search(r"\d{6}", answer) or (is_arithmetic(answer) and not values(answer))
-    if not is_sum or is_huge or "'" in gold + answer:  # math-verify takes f' for f
+    if not _are_short_sums(gold, answer) or "'" in gold + answer:  # math-verify takes f' for f
         return False
     # Parse the whole box, not its first number; time limits are the worker's, not SIGALRM's.
     options = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
@@ -50,24 +83,33 @@ def _equal_term(gold: str, answer: str) -> bool:
     """Compare two texts without "%", as values if the gold is arithmetic, else as text."""
     if re.fullmatch("[A-Z]{4}", gold + answer):  # HT and TH, but A*B is AB
         return gold == answer
-    if _POSSIBLE_FLOOR.search(gold) or not is_arithmetic(gold):
+    if order_counts(gold, answer):
+        return equal_products(gold, answer)
+    if _POSSIBLE_FLOOR.search(gold) or not is_arithmetic(plain(gold)):
         return _equal_text(gold, answer)
+    gold, answer = plain(gold), plain(answer)
     gold_values, answer_values = values(gold), values(answer)
-    if not gold_values or len(gold_values) != len(answer_values):
+    if not gold_values or not answer_values:
         return gold == answer and bool(re.match(r"[a-zA-Z]\([\w,]+\)$", gold))  # f(2)
+    if len(gold_values) != len(answer_values):
+        with_letters = gold if len(gold_values) > 1 else answer
+        if not is_quotient(with_letters):
+            return False
     if _FUNCTION.search(answer) and not _FUNCTION.search(gold):
         return False  # log_2(8) repeats the question; it does not answer 3
     decimal, exact = sorted((gold, answer), key=lambda text: "." not in text)
     if "." not in exact and is_rounded(exact, decimal, min_places=6):
         return True
-    pairs = enumerate(zip(gold_values, answer_values, strict=True))
-    # In the second half letters may be negative. Their roots follow no one convention: skip these.
-    half = TRIALS // 2
-    return all(equal_values(a, b) for i, (a, b) in pairs if i < half or (a.is_real and b.is_real))
+    return all(equal_values(*row, digits) for digits, row in common_values(gold, answer))
 
 
-_DATE = re.compile(r"(\d{4})([-/])(\d\d?)\2(\d\d?)|(\d\d?)([-/])(\d\d?)\6(\d{4})")  # 2024-01-05
+_DATE = re.compile(r"(\d{4})([-/])(\d\d?)\2(\d\d?)|(\d\d?)([-/])(\d\d?)\6(\d{4})")
 _TIME = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)")
+
+
+def _date(text: str) -> list[int]:
+    """Return the numbers of a date: "2024-01-05" -> 2024, 1, 5. It is not a difference."""
+    return [int(number) for number in re.findall(r"\d+", text)] if _DATE.fullmatch(text) else []
 
 
 def _is_time(text: str) -> bool:
@@ -87,10 +129,8 @@ def _is_plain(text: str) -> bool:
 
 def _equal_value(gold: str, answer: str) -> bool:
     """Compare two texts without parts. Accept 28 and 0.28 for 28%, and 28% for either."""
-    if _DATE.fullmatch(gold) or _DATE.fullmatch(answer):  # no differences, no fractions
-        return re.findall(r"0*(\d+|[-/])", gold.replace("/", "-")) == re.findall(
-            r"0*(\d+|[-/])", answer.replace("/", "-")
-        )
+    if _date(gold) or _date(answer):
+        return _date(gold) == _date(answer)
     exact = [re.sub("^([^%]+)%$", r"(\1)/100", text) for text in (gold, answer)]
     bare = [re.sub("^([^%]+)%$", r"\1", text) for text in (gold, answer)]
     if _equal_term(*exact):
@@ -99,20 +139,35 @@ def _equal_value(gold: str, answer: str) -> bool:
     return has_one_sign and not any(map(_is_plain, bare)) and _equal_term(*bare)
 
 
-def _equal_relations(gold: str, answer: str) -> bool:
+def _equal_multiples(gold: str, answer: str) -> bool:
     """Whether one relation is a multiple of the other: left - right of the two differ by a constant
-    factor at all random points. A negative factor reverses "<"."""
+    factor at all points. A negative factor reverses "<"."""
     golds, answers = split(gold, "=<>≤≥≠"), split(answer, "=<>≤≥≠")
-    sides = [values(side) for side in golds[::2] + answers[::2]]
-    if not (len(golds) == len(answers) == 3 and all(sides) and max(map(len, sides)) > 1):
+    sides = [plain(side) for side in golds[::2] + answers[::2]]
+    if not (len(golds) == len(answers) == 3 and max(len(values(side)) for side in sides) > 1):
         return False
-    points = list(zip(*(side * (TRIALS // len(side)) for side in sides), strict=True))
-    if any(a == b or c == d for a, b, c, d in points):  # 0=0 states nothing
+    factor, factor_digits = None, 0
+    for digits, (a, b, c, d) in common_values(*sides):
+        if a == b and c == d:  # 0=0 states nothing
+            continue
+        if a == b or c == d:
+            return False
+        previous, factor = factor, (a - b) / (c - d)
+        is_same = previous is None or equal_values(factor, previous, min(digits, factor_digits))
+        if not (factor.is_real and is_same):
+            return False
+        factor_digits = digits
+    if factor is None:
         return False
-    factors = [(a - b) / (c - d) for a, b, c, d in points]
-    if not all(factor.is_real and equal_values(factor, factors[0]) for factor in factors):
-        return False
-    return golds[1] == (answers[1].translate(FLIP) if factors[0] < 0 else answers[1])
+    return golds[1] == (answers[1].translate(FLIP) if factor < 0 else answers[1])
+
+
+def _equal_relations(gold: str, answer: str, parts: tuple[Structure, Structure]) -> bool:
+    """Whether two relations have the same sides, or are multiples of each other. An equation is
+    answered by its multiples: y=2x+1 by 2x-y+1=0."""
+    first, second = parts
+    same_sides = first[:2] == second[:2] and _equal_parts(first.parts, second.parts)
+    return same_sides or _equal_multiples(gold, answer)
 
 
 def _equal_parts(golds: list[str], answers: list[str], ordered: bool = True) -> bool:
@@ -122,56 +177,113 @@ def _equal_parts(golds: list[str], answers: list[str], ordered: bool = True) -> 
         return False
     names = [{structure_of(part).name for part in parts} - {""} for parts in (golds, answers)]
     fewer, more = sorted(map(len, names))
-    ordered, remaining = ordered or fewer <= 1 < more or "…" in golds, list(answers)
+    ordered = ordered or fewer <= 1 < more or "…" in golds
+    remaining = list(answers)
     for gold in golds:
         candidates = remaining[:1] if ordered else remaining
-        match = next((answer for answer in candidates if equivalent(gold, answer)), None)
+        match = next((answer for answer in candidates if _equal(gold, answer)), None)
         if match is None:
             return False
         remaining.remove(match)
     return True
 
 
-def equivalent(gold: str, answer: str) -> bool:
-    """Whether two canonical texts state the same answer."""
+def _equal_pairs(gold: Structure, answer: Structure) -> bool:
+    """Compare a list with a tuple: "y=1, x=3" is (3,1), but not x∈(3,1), nor "x=3, x=1"."""
+    golds, answers = gold.parts, answer.parts
+    gold_names, answer_names = ([structure_of(p).name for p in parts] for parts in (golds, answers))
+    owners = [name for name in (gold.name, answer.name) if name and "," not in name]
+    repeated = [n for side in (gold_names, answer_names) for n in side if n and side.count(n) > 1]
+    if owners or repeated:
+        return False
+    names = {*gold_names, *answer_names, gold.name, answer.name}
+    has_order = any({*pair} <= names for pair in ("mb", ("r", r"\theta")))  # not b, m
+    if names <= {*"xyz", gold.name, answer.name} or not (has_order or gold_names[0]):
+        golds, answers = (
+            sorted(parts) if names[0] else parts
+            for parts, names in ((golds, gold_names), (answers, answer_names))
+        )
+    return _equal_parts(golds, answers)
+
+
+def _equal_collections(gold: Structure, answer: Structure) -> bool:
+    """Compare lists, sets, tuples, intervals, matrices, and statements joined by ∧ or ∨."""
+    kinds = {gold.kind, answer.kind}
+    if kinds == {"list", "()"}:
+        return _equal_pairs(gold, answer)
+    in_any_order = "list", "set", "∧", "∨"
+    is_ordered = not kinds <= {*in_any_order}
+    names = {structure_of(part).name for part in gold.parts + answer.parts} - {""}
+    has_or = "∨" in kinds and len(names) > 1  # x=1 or y=2 is not x=1, y=2
+    may_agree = len(kinds) == 1 or ("list" in kinds and not is_ordered and not has_or)
+    return may_agree and _equal_parts(gold.parts, answer.parts, is_ordered)
+
+
+def _equal_chain(gold: str, sides: list[str], is_named: bool) -> bool:
+    """Whether every side of an answer is right, as in 3+5=8. In m+n=8, ab=8 the first names it."""
+    names = not is_named and re.fullmatch(r"[a-zA-Z](?:[-+]?[a-zA-Z])+", sides[0])
+    return all(_equal(gold, side) for side in sides[bool(names) :])
+
+
+def _equal_statements(gold: str, answer: str) -> bool:
+    """Compare two canonical texts without conditions and approximations."""
+    first, second = structure_of(gold), structure_of(answer)
+    has_other_name = second.name not in ("", first.name)
+    # x=5 is not answered by 2x+3=13, which may be the question; a formula of x may be.
+    is_equation = has_other_name or second.kind == "="
+    is_formula = first.name and first.kind == "value" and len(values(first.parts[0])) > 1
+    if (is_formula and is_equation) or first.kind[0] in "=<>≤≥≠":
+        return _equal_relations(gold, answer, (first, second))
+    if first.name and has_other_name:
+        return False
+    if {*second.kind} == {"="}:
+        return _equal_chain(gold, second.parts, is_named=bool(first.name))
+    kinds = {first.kind, second.kind}
+    is_ratio = kinds == {":", "value"} and len(first.parts) + len(second.parts) == 3
+    if kinds == {"value"} or is_ratio:
+        is_time = any(_is_time(":".join(side.parts)) for side in (first, second))
+        return not is_time and _equal_value("/".join(first.parts), "/".join(second.parts))
+    return _equal_collections(first, second)
+
+
+def _equal_condition(gold: Condition | None, answer: Condition, name: str) -> bool:
+    """Whether the answer's condition on a letter is the gold's. If there is none, the answer may
+    say that the letter is an integer or real, and that n of a_n counts from 0 or 1."""
+    if gold is None:
+        default = ["(-∞,∞)"] + ["[0,∞)", "[1,∞)"] * (f"_{{{answer.letter}}}" in name)
+        allowed = {f"{answer.letter}∈{region}" for region in default}
+        return answer.domain != "Q" and not allowed.isdisjoint(answer.regions(True))
+    if answer.domain != gold.domain and "" not in (answer.domain, gold.domain):
+        return False
+    golds, answers = (c.regions("Z" in (gold.domain, answer.domain)) for c in (gold, answer))
+    return any(_equal_statements(g, a) for g in golds for a in answers)
+
+
+def _equal(gold: str, answer: str) -> bool:
+    """Compare two canonical texts."""
     answer, *decimals = split(answer, "≈")[::2]
     exact, *rounded = split(gold, "≈")[::2]
     gold = exact if len(rounded) == 1 and is_rounded(exact, rounded[0], min_places=0) else gold
-    name, kind, golds = structure_of(gold)
-    answer_name, answer_kind, answers = structure_of(answer)
     if decimals:  # sqrt(3)/3 ≈ 0.577: an exact value, and all its approximations hold
-        return equivalent(gold, answer) and all(is_rounded(answers[-1], x, 0) for x in decimals)
-    # An equation or a formula (y=2x+1) is answered by its multiples (2x-y+1=0). x=5 is not answered
-    # by 2x+3=13, which may be the question.
-    other_name = answer_name not in ("", name)
-    is_equation = other_name or answer_kind == "="
-    is_formula = name and kind == "value" and is_equation and len(values(golds[0])) > 1
-    if is_formula or kind[0] in "=<>≤≥≠":
-        same_sides = (name, kind) == (answer_name, answer_kind) and _equal_parts(golds, answers)
-        return same_sides or _equal_relations(gold, answer)
-    if name and other_name:
-        return False
-    if set(answer_kind) == {"="}:  # 3+5=8: every side must be right, but in m+n=8 or ab=8 one names
-        is_name = not name and re.fullmatch(r"[a-zA-Z](?:[-+]?[a-zA-Z])+", answers[0])
-        return all(equivalent(gold, side) for side in answers[bool(is_name) :])
-    kinds = {kind, answer_kind}
-    if kinds == {"value"} or (kinds == {":", "value"} and len(golds) + len(answers) == 3):
-        is_time = any(_is_time(":".join(parts)) for parts in (golds, answers))
-        return not is_time and _equal_value("/".join(golds), "/".join(answers))  # 2:3 is 2/3
-    if kinds == {"list", "()"}:  # "y=1, x=3" is the pair (3,1), but not x∈(3,1), nor "x=3, x=1"
-        names = [structure_of(part).name for part in golds + answers] + 2 * [name, answer_name]
-        sides = names[: len(golds)], names[len(golds) :]
-        if any(n and "," not in n and side.count(n) > 1 for side in sides for n in side):
+        last = structure_of(answer).parts[-1]
+        return _equal(gold, answer) and all(is_rounded(last, x, 0) for x in decimals)
+    gold, gold_conditions = split_conditions(gold)
+    answer, answer_conditions = split_conditions(answer)
+    for letter, condition in answer_conditions.items():
+        if not _equal_condition(gold_conditions.get(letter), condition, structure_of(answer).name):
             return False
-        in_order = any({*pair} <= {*names} for pair in ("mb", ("r", r"\theta")))  # not b, m
-        if {*names} <= {*"xyz", name, answer_name} or not (in_order or structure_of(golds[0]).name):
-            golds, answers = (sorted(x) if structure_of(x[0]).name else x for x in (golds, answers))
-    may_agree = len(kinds) == 1 or kinds in ({"list", "set"}, {"list", "()"})
-    return may_agree and _equal_parts(golds, answers, ordered=not kinds <= {"list", "set"})
+    return _equal_statements(simplify(gold), simplify(answer))
 
 
-# The letter of a choice and then its content: "(D) (2,0)", "\text{(D)} 5", "D. red". No match where
-# the letter may be part of an expression or one of several: "(D)-5", "(D), (E)"; "A circle" is fine.
+def equivalent(gold: str, answer: str) -> bool:
+    """Whether two canonical texts state the same answer, in one of their readings: 1/2x is (1/2)x
+    or 1/(2x)."""
+    golds, answers = ({text, _SLASH.sub(r"\1*", text)} for text in (gold, answer))
+    return any(_equal(g, a) for g in golds for a in answers)
+
+
+# The letter of a choice and then its content: "(D) (2,0)", "\text{(D)} 5", "B. A circle". No match
+# where the letter may be part of an expression or one of several: "(D)-5", "(D), (E)".
 _LETTER = r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])"
 _ARTICLE = r"(?:A|I)(?= (?!or |and )[a-z]{2})"
 _CHOICE = re.compile(
@@ -193,27 +305,38 @@ def _choice(text: str, other: str) -> str:
     return rf"\text{{{text}}}" if choice and _CHOICE.match(other) else text
 
 
-def _equal_quantities(gold: Spelling, answer: Spelling) -> bool:
-    """Whether units and texts agree. Parts with different units are labelled: "3 apples, 5 pears"
-    may be given in another order, but not with the labels swapped."""
-    is_labelled = [len({*spelling.units} - {frozenset()}) > 1 for spelling in (gold, answer)]
-    if not any(is_labelled) or "=" in gold.text + answer.text:
-        units = (frozenset().union(*spelling.units) for spelling in (gold, answer))
-        return compatible(*units) and equivalent(gold.text, answer.text)
+def _is_labelled(spelling: Spelling) -> bool:
+    """Whether parts have different units: "3 apples, 5 pears", but not "x = 3 m, y = 5 s"."""
+    return len({*spelling.units} - {frozenset()}) > 1 and "=" not in spelling.text
+
+
+def _equal_labelled(gold: Spelling, answer: Spelling) -> bool:
+    """Compare part by part: labels may not be swapped. In the gold's order, unless every part of
+    the answer has its label."""
     if len(gold.units) != len(answer.units):
         return False
-    parts = [split(spelling.text, ",;")[::2] for spelling in (gold, answer)]
-    if len(parts[0]) != len(gold.units) or len(parts[1]) != len(answer.units):  # in brackets
-        return all(map(compatible, gold.units, answer.units)) and equivalent(gold.text, answer.text)
-    golds, answers = (
-        list(zip(spelling.units, texts, strict=True))
-        for spelling, texts in zip((gold, answer), parts, strict=True)
+    sides = []
+    for spelling in (gold, answer):
+        texts = split(spelling.text, PART_ENDS)[::2]
+        if len(texts) != len(spelling.units):  # in brackets, which keep the order
+            pairs = zip(gold.units, answer.units, strict=True)
+            return all(compatible(*pair) for pair in pairs) and equivalent(gold.text, answer.text)
+        sides.append(list(zip(map(sorted, spelling.units), texts, strict=True)))
+    labels = [sorted(unit for unit, _ in side) for side in sides]
+    if labels[0] == labels[1]:
+        sides = [sorted(side) for side in sides]
+    return all(
+        compatible(frozenset(gold_unit), frozenset(unit)) and equivalent(gold_text, text)
+        for (gold_unit, gold_text), (unit, text) in zip(*sides, strict=True)
     )
-    if sorted(map(sorted, gold.units)) == sorted(map(sorted, answer.units)):
-        golds.sort(key=lambda part: sorted(part[0]))
-        answers.sort(key=lambda part: sorted(part[0]))
-    pairs = zip(golds, answers, strict=True)
-    return all(compatible(a, b) and equivalent(c, d) for (a, c), (b, d) in pairs)
+
+
+def _equal_quantities(gold: Spelling, answer: Spelling) -> bool:
+    """Whether units and texts agree."""
+    if _is_labelled(gold) or _is_labelled(answer):
+        return _equal_labelled(gold, answer)
+    units = [frozenset().union(*spelling.units) for spelling in (gold, answer)]
+    return compatible(*units) and equivalent(gold.text, answer.text)
 
 
 def compare(gold: str, answer: str, accept_identical: bool = True) -> bool:

@@ -1,8 +1,8 @@
 r"""Canonical spelling of answers: one way to write each thing, in place of many.
 
-`canonicalize` replaces CHARACTERS, applies the rules BEFORE_UNITS, removes units and applies the
-rules AFTER_UNITS, in the order written. A rule is a regular expression and its replacement. Its key
-is an example, which tests/plumbing/test_spelling.py runs.
+`canonicalize` replaces CHARACTERS, applies the rules BEFORE_UNITS, removes units (units.py) and
+applies the rules AFTER_UNITS, in the order written. A rule is a regular expression and its
+replacement. Its key is an example, which tests/grading/test_spelling.py runs.
 """
 
 import functools
@@ -10,53 +10,33 @@ import re
 import unicodedata
 from typing import NamedTuple
 
-from grading.units import SIGNS, Unit, mark_units, read_unit, split_units
+from grading.structure import plain
+from grading.units import MARK, SIGNS, Unit, mark_units, read_unit, split_units
 
-CHARACTERS = str.maketrans("−⁻–‑×·⋅÷⁄≡′。、٫٬~$", "----***//='.,.,  ") | dict.fromkeys(
+CHARACTERS = str.maketrans("−⁻–‑·⋅÷⁄≡′。、٫٬~$", "----**//='.,.,  ") | dict.fromkeys(
     map(ord, SIGNS), " "
 )
 CHARACTERS |= str.maketrans(
     {"√": r"\sqrt ", "ℝ": r"\mathbb{R}", "∂": r"\partial ", "∇": r"\nabla "}
 )
-# The Greek alphabet. Capitals that look like Latin letters have no command.
-_SMALL = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "omicron",
-    "pi",
-    "rho",
-    "varsigma",
-    "sigma",
-    "tau",
-    "upsilon",
-    "phi",
-    "chi",
-    "psi",
-    "omega",
-]
-_CAPITALS = ["Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Phi", "Psi", "Omega"]
-GREEK = {ord("α") + i: rf"\{name} " for i, name in enumerate(_SMALL)}
-GREEK |= {ord("Α") + _SMALL.index(name.lower()): rf"\{name} " for name in _CAPITALS}
+# The Greek alphabet, as LaTeX commands. Capitals that look like Latin letters have none.
+_SMALL = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho"
+_SMALL += " varsigma sigma tau upsilon phi chi psi omega"
+_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+GREEK = {}
+for _i, _letter in enumerate(_SMALL.split()):
+    GREEK[ord("α") + _i] = rf"\{_letter} "
+    if _letter.capitalize() in _CAPITALS.split(" "):
+        GREEK[ord("Α") + _i] = rf"\{_letter.capitalize()} "
 # LaTeX commands (without their backslash) and operators, each group after its canonical spelling.
 # Relations, set operations and brackets become one character, so that texts can be split at them.
 SYNONYMS = r"""
     ≤ le leq leqslant <=   ≥ ge geq geqslant >=   ≠ ne neq !=   = equiv   < lt   > gt   ≈ approx
     ± pm +/-   ∞ infty inf infinity   ° circ degree   ¬ not neg lnot   % %   ∈ in   ∪ cup bigcup
+    ∩ cap bigcap   ∖ setminus backslash   ∉ notin   ∧ land wedge   ∨ lor vee   × times
     ⦃⦄ emptyset varnothing ∅   ⦃ { lbrace   ⦄ } rbrace   ( langle   ) rangle   | vert lvert rvert
-    | mid   * cdot times   / div   ^ **   : colon {:}   , lor land vee wedge   … ldots cdots dots
-    … ...   \frac dfrac tfrac cfrac nicefrac sfrac   \binom dbinom tbinom   \pmod mod bmod   \setminus backslash
+    | mid   * cdot   / div   ^ **   : colon {:}   … ldots cdots dots
+    … ...   \frac dfrac tfrac cfrac nicefrac sfrac   \binom dbinom tbinom   \pmod mod bmod
     \epsilon varepsilon   \phi varphi   \theta vartheta   \log_{10} lg   \overline bar
     \text textbf textit textrm textnormal mbox mathrm operatorname
 """
@@ -74,7 +54,9 @@ SIGN_OF_CODE = {
     "GBP": "£",
     "RMB": "¥",
 }
-_CODES = re.compile(rf"(?<![a-zA-Z])({'|'.join(SIGN_OF_CODE)})\.? ?\\?\$? ?(?=[\d.])")
+_CODES = re.compile(
+    rf"(?:\\text\w*\{{ ?)?(?<![a-zA-Z])({'|'.join(SIGN_OF_CODE)})\.? ?\}}? ?\\?\$? ?(?=[\d.])"
+)
 
 
 def _as_fraction(decimal: re.Match) -> str:
@@ -88,8 +70,10 @@ def _derivative(match: re.Match) -> str:
     return f"d_{{{letters}}}"
 
 
+_BOLD = {65 + i: 0x1D400 + i for i in range(26)} | {97 + i: 0x1D41A + i for i in range(26)}
 # {...} with two more levels of braces inside.
 _GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+MAX_LENGTH = 3000  # of plain characters; one sign may become a command of ten
 # What `_unwrap_braces` unwraps, where it is no argument of a command and no script.
 MAX_NESTED_BRACES = 4
 _NO_ARGUMENT = r"(?<![a-zA-Z}\]^_])(?:(?<!\d)|(?!\{ ?\d))"
@@ -101,10 +85,37 @@ _GROUPING = re.compile(
     r"|(?=[^\[\],;]*[-+])(?=[^\[\],;]*(?:\(|\]\^)))([^\[\],;]*)\]"
 )
 FUNCTION = r"(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)(?![a-zA-Z])"
-# What a letter of the answer may be: "for all real x", ", x≥1" or "(x∈\mathbb{Z})".
-_FREE = "for|where|with|all|any|some|every|each|is|an?|real|integers?|constants?|numbers?|positive"
-_FOR = rf"(?:\\forall|\\text\{{(?:, ?)?(?:(?:{_FREE}) ?)+\}})"
-_RANGE = rf"(?:∈ ?(?:(?:\\mathbb ?)?\{{?[NZQ][^,)∈]*|\(-∞,∞\))|[≥>] ?\d+|{_FOR}) ?"
+# What letters of an answer may be, after it: "for all integers k", "where k is an integer",
+# "(k∈\mathbb{Z})", "for 2≤x≤3".
+_WORDS = (
+    r"(?:\\text\{|\}|\\forall|[ ,(]|(?:for|where|with|if|when|all|any|some|every|each|is|are|an?|be"
+    r"|arbitrary|real|integers?|natural|whole|rational|constants?|numbers?|(?:non-?)?negative"
+    r"|positive)(?![a-zA-Z]))"
+)
+_CONDITION = (
+    rf"(?<=[^ ,(])(?=[ ,(]*(?:\\text|\\forall|for|where|[(,]))((?:{_WORDS})++)"
+    r"([\d.-]+ ?[<≤] ?)?((?:[a-zA-Z](?:_\w)? ?[,∧] ?){0,3}[a-zA-Z](?:_\w)?)"
+    rf"(?![\w(^_*/+=-])((?:{_WORDS})*+) ?([∈∉<>≤≥≠][^=]*?)?( ?\))? ?$"
+)
+_DOMAINS = {"integer": r"\mathbb{Z}", "natural": r"\mathbb{N}", "whole": r"\mathbb{N}"}
+_SIGNS = {"positive": ">0", "negative": "<0", "nonnegative": "≥0", "non-negative": "≥0"}
+_DOMAINS |= {"rational": r"\mathbb{Q}", "real": "(-∞,∞)"}
+
+
+def _as_condition(match: re.Match) -> str:
+    r"""Write a condition as relations on its letters: "k∈\mathbb{Z}", "k>0"."""
+    before, low, letters, after, relation, end = match.groups(default="")
+    words = {*re.findall("[a-z-]+", before + after)}
+    names = re.findall(r"[a-zA-Z](?:_\w)?", letters)
+    answer = re.findall("[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", match.string[: match.start()]))
+    is_stated = words - {"text", "a", "an", "is", "are", "be"} or relation
+    if not is_stated or not {name[0] for name in names} <= {*answer}:  # 5 \text{b}
+        return match[0]
+    kinds = [f"∈{domain}" for word, domain in _DOMAINS.items() if words & {word, word + "s"}]
+    kinds += [bound for word, bound in _SIGNS.items() if word in words]
+    kinds += [relation + end * (before.count("(") == 0)] if relation else []
+    return "".join(f",{low}{name}{kind}" for name in names for kind in kinds)
+
 
 CHARACTER_RULES = {
     r"5 μm -> 5\text{um}": (r"(?<=\d) ?μ([mgslLFAVWC])(?![a-zA-Z])", r"\\text{u\1}"),
@@ -124,6 +135,11 @@ BEFORE_UNITS = {
     "all reals -> (-∞,∞)": (r"(?i)^(?:\\text\{)? ?all real(?: number)?s ?\}?$", "(-∞,∞)"),
     r"pi -> \pi": (r"(?<![a-zA-Z\\])(sqrt|pi|exp|sin|cos|tan|ln|log|inf[inty]*)(?![a-z])", r"\\\1"),
     r"\bigl( ->  (": (r"\\[bB]igg?[lr]?(?![a-zA-Z])", " "),
+    r"\mathbf{A}\bm x -> 𝐀𝐱": (
+        r"\\(?:mathbf|boldsymbol|bm) ?(?:\{ ?([A-Za-z]) ?\}|([A-Za-z])(?![a-zA-Z]))",
+        lambda m: (m[1] or m[2]).translate(_BOLD),
+    ),
+    r"f \circ g -> f∘g": (r"(?<=[a-zA-Z)]) ?(?:\\circ|∘) ?(?=[a-zA-Z(\\])", "∘"),
     r"\left\{x \geq \dfrac{1}{2}\right\} ->  ⦃x ≥ \frac{1}{2} ⦄": (
         r"\\\\|\\([a-zA-Z]+|.)|[<>!]=|\+/-|\*\*|∅|\.\.\.|\{:\}",
         lambda command: COMMANDS.get(command[1] or command[0], command[0]),
@@ -139,17 +155,16 @@ BEFORE_UNITS = {
         r"(?:\{[lcr| ]*\})? ?[)\]]?",
         r"\\\1{matrix}",
     ),
-    r"1, 2 \text{and} 3 -> 1, 2, 3": (
-        r",? ?(?:\\text\{(?:and|or)\}|(?<![a-zA-Z{ ]) ?(?:and|or)(?![a-zA-Z])"
-        r"|(?<=[a-z]) (?:and|or) (?=\d))",
-        ",",
+    r"3 \text{cm and} 5 -> 3 \text{cm}∧ 5": (
+        r"(\\text\{[^{}]*[^{} ]) (and|or)\}",
+        lambda m: m[1] + "}" + ("∧" if m[2] == "and" else "∨"),
     ),
-    r"3 \text{cm and} 5 -> 3 \text{cm}, 5": (r"(\\text\{[^{}]*[^{} ]) (?:and|or)\}", r"\1},"),
-    r"x=k\pi, k ∈ \mathbb{Z} -> x=k\pi": (  # but not x=3, x≥5
-        r"^([^<>≤≥≠∈]*?([a-zA-Z])(?! ?=)[^<>≤≥≠∈]*?) ?"
-        rf"(?:[,(]? ?{_FOR} ?\2|[,(] ?\2(?= ?[^ )])) ?(?:{_RANGE})*\)? ?$",
-        r"\1",
+    r"1, 2 \text{and} 3 -> 1, 2∧ 3": (
+        r",? ?(?:\\text\{(and|or)\}|(?<![a-zA-Z{ ]) ?(and|or)(?![a-zA-Z])"
+        r"|(?<=[a-z]) (and|or) (?=\d))",
+        lambda word: "∧" if "and" in word[0] else "∨",
     ),
+    r"k\pi \text{for all integers} k -> k\pi,k∈\mathbb{Z}": (_CONDITION, _as_condition),
     r"(mod 4) -> \pmod{4}": (r"\(? ?(?:\\text\{mod\}|\\?p?mod) ?(\d+) ?\)?", r"\\pmod{\1}"),
     r"5 \text{percent} -> 5%": (
         r" ?(\\text\{)?(?<![a-zA-Z])(?:percent(?:age)?|pct)\b(?(1)\})",
@@ -164,15 +179,20 @@ BEFORE_UNITS = {
         r"(?<![^ =(,;])(-? ?\d*\.\d*)\((\d+)\)(?= ?(?:$|[,;=)]))",
         r"\1\\overline{\2}",
     ),
+    r"20\text{ °C} -> 20\text{degC}": (r"\\text\{ ?° ?([CF])\}", r"\\text{deg\1}"),
     r"20^{° }\text{C} -> 20\text{degC}": (
         r"(?:\^ ?)?(?:\{ ?)?° ?\}? ?(\\text\{)?([CF])(?![a-zA-Z])(?(1)\})",
         r"\\text{deg\2}",
     ),
     r"5 \mu\text{m} -> 5 \text{um}": (r"\\mu ?\\text\{([a-zA-Z]+)\}", r"\\text{u\1}"),
+    r"\frac{\text{kg}}{\text{m}^3} -> \text{kg/m}^3": (
+        r"\\frac ?\{\\text\{([^{}]*)\}\} ?\{\\text\{([^{}]*)\}( ?\^ ?\{?\d\}?)?\}",
+        r"\\text{\1/\2}\3",
+    ),
     r"\sqrt {x} -> \sqrt{x}": (r"(\\(?:frac|sqrt|binom|text|overline|vec|hat)) (?=\{)", r"\1"),
     r"\frac{1} {2} -> \frac{1}{2}": (rf"(\\(?:frac|binom){_GROUP}) (?=\{{)", r"\1"),
     r"d\omega/dt -> \frac{d\omega}{dt}": (
-        r"(?<![a-zA-Z\\}])d(\\[a-zA-Z]+ ?|[a-zA-Z])/d([a-zA-Z])(?![a-zA-Z])",
+        r"(?<![a-zA-Z\\}])d(\\[a-zA-Z]+ ?|[a-zA-Z])/d(\\[a-zA-Z]+ ?|[a-zA-Z])(?![a-zA-Z])",
         r"\\frac{d\1}{d\2}",
     ),
     r"\text{5 cm} -> 5\text{cm}": (r"\\text\{(-?[\d.,:/]+) ?([a-zA-Z][^{}\d]*)\}", r"\1\\text{\2}"),
@@ -183,7 +203,8 @@ AFTER_UNITS = {
     r"\text{\pi} ->  \pi ": (r"\\text\{((?:[^{}a-zA-Z]|\\[a-zA-Z]++|\{[^{}]*\})*)\}", r" \1 "),
     r"\text{(B)} ->  (B) ": (r"\\text\{(\(?[A-Za-z]\)?|[A-Z]{2,4})\}", r" \1 "),
     "x= 1 234.5 -> x=1234.5": (  # but 1 234/567 is a mixed number
-        r"(?:^|=) ?-?[1-9]\d{0,2}( |(,))\d{3}(?:\1\d{3})*(?=(?:\.\d+|(?(2)/\d+))?[ %\ue000-\uf8ff]*$)",
+        r"(?:^|=) ?-?[1-9]\d{0,2}( |(,))\d{3}(?:\1\d{3})*"
+        rf"(?=(?:\.\d+|(?(2)/\d+))?(?:[ %]|{MARK})*$)",
         lambda number: re.sub("[ ,]", "", number[0]),
     ),
     r"11 5/6 -> 11\frac{5}{6}": (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
@@ -214,10 +235,19 @@ AFTER_UNITS = {
     ),
     r"2 \pi r + 1 -> 2\pi r+1": (r"(\\[a-zA-Z]+ (?=[a-zA-Z]))| ", r"\1"),
     "(1,+∞) -> (1,∞)": (r"(?<![^=(\[,;])\+", ""),
-    "x=y=z=1 -> x=1,y=1,z=1": (r"(?<![^,=])([a-z])=(?=(?:[a-z]=)+(?![a-z]\b)([^=,]+))", r"\1=\2,"),
-    r"(0,9)\setminus⦃4⦄ -> (0,4)∪(4,9)": (
-        r"([(\[][^,]*)(,[^,]*[)\]])(?:\\setminus|-)⦃([^⦄]*)⦄",
-        lambda m: m[1] + "".join(f",{point})∪({point}" for point in m[3].split(",")) + m[2],
+    "x=y=z=1 -> x=1,y=1,z=1": (
+        r"(?<![^,=])([a-z])=(?=(?:[a-z]=){1,5}(?![a-z]\b)([^=,]{1,99})(?:$|,))",
+        r"\1=\2,",
+    ),
+    r"\vec a -> \vec{a}": (r"\\vec ([a-zA-Z])", r"\\vec{\1}"),
+    "2𝐢-3𝐣 -> 2i-3j": (  # but 𝐀𝐁 is not 𝐁𝐀
+        r"^(?!.*[𝐀-𝐳](?:[_^](?:\w|\\top ?|\{[^{}]*\})|['*×(])*[𝐀-𝐳]).*[𝐀-𝐳].*$",
+        lambda text: plain(text[0]),
+    ),
+    # Products of vectors: the others have one sign.
+    "2×3 -> 2*3": (
+        r"^(?!.*(?:[𝐀-𝐳]|\\(?:vec|nabla|hat|over[a-z]+)(?![a-z])|[A-Z]['}]*×|×[A-Z])).*×.*$",
+        lambda text: text[0].replace("×", "*"),
     ),
 }
 
@@ -240,7 +270,7 @@ def _unescape(text: str) -> str:
 
 
 def _plain_characters(text: str) -> str:
-    """Replace characters: "2¼" -> "2\\frac{1}{4}", "x²" -> "x^{2}", "５" -> "5", "ω" -> "\\omega "."""
+    r"""Replace characters: "2¼" -> "2\frac{1}{4}", "x²" -> "x^{2}", "ω" -> "\omega "."""
     quotient = re.compile("[¼-¾⅐-⅞]")
     text = quotient.sub(lambda m: unicodedata.normalize("NFKC", rf"\frac⦃{m[0]}⦄"), text)
     text = re.sub("⦃(.+?)⁄(.+?)⦄", r"{\1}{\2}", text)
@@ -319,6 +349,8 @@ def canonicalize(text: str) -> Spelling:
     text = _CODES.sub(lambda code: SIGN_OF_CODE[code[1]], _unescape(text))
     currency = _currency(text)
     text = _plain_characters(text)
+    if len(text) > MAX_LENGTH:
+        return Spelling(text, (frozenset(),), "")
     for pattern, replacement in BEFORE_UNITS.values():
         text = re.sub(pattern, replacement, text)
     text, units = mark_units(_unwrap_braces(_brace_scripts(text)))

@@ -6,23 +6,28 @@ from typing import NamedTuple
 
 _LETTER = (
     r"(?:m?\\(?:angle|over[a-z]+|vec|sin|cos|tan)[ {]*)*"
-    r"(?:\\text\{[a-zA-Z ]+\}|\\[a-zA-Z]{2,7}|[A-Z]{2,5}|[a-zA-Z])"
+    r"(?:\\text\{[a-zA-Z ]+\}|\\[a-zA-Z]{2,7}|[A-Z]{2,5}|[a-zA-Z𝐀-𝐳])"
     r"(?:_(?:\w|\{[\w\\ ]+\}))?'*"
     r"(?:\([\w,]+\)|(?<![a-z][a-z])(?<=[fghpFGHP}'])(?:\^\{-1\})?\((?:[^()]|\([^()]*\))+\))?\}?"
 )
 # One side of "=" that only names the other side: x, f(2), S_{ABC}, [ABC], |AB|, (p,q), NO/BO.
-_NAME = re.compile(
-    rf"[|([]?{_LETTER}(?:[,/:]{_LETTER})*[|)\]]?|\\frac\{{d?{_LETTER}\}}\{{d?{_LETTER}\}}"
+NAME = re.compile(
+    rf"\([a-zA-Z]∘[a-zA-Z]\)\(\w+\)|[|([]?{_LETTER}(?:[,/:]{_LETTER})*[|)\]]?|\\frac\{{d?{_LETTER}\}}\{{d?{_LETTER}\}}"
 )
+RELATIONS = {*"=∈∉<>≤≥≠"}
 FLIP = str.maketrans("<>≤≥", "><≥≤")
 # Bounds that hold on any machine; the parser's time grows exponentially with nesting and towers.
 MAX_LENGTH, MAX_NESTING, MAX_BARS, MAX_SIGNS = 400, 8, 12, 4
 _TOWER = re.compile(r"(?:\^-?(?:[a-zA-Z]|\d+|\\[a-z]+ ?)){5}")
 
 
+_PLAIN = {0x1D400 + i: 65 + i for i in range(26)} | {0x1D41A + i: 97 + i for i in range(26)}
+
+
 class Structure(NamedTuple):
     """name: "x" in "x=5", or "". kind: "list", "set", "value", ":" (ratio), "matrix [2, 2]",
-    brackets such as "(]" (tuple or interval) or relations such as "=" or "<≤"."""
+    brackets such as "(]" (tuple or interval), relations such as "=" or "<≤", or "∧" and "∨" between
+    parts that are not solutions: "p∧q" is not "p∨q", but "x=1∨x=2" is the list of both."""
 
     name: str
     kind: str
@@ -34,6 +39,11 @@ def is_bounded(text: str) -> bool:
     depth = max(accumulate((c in "([{") - (c in ")]}") for c in text), default=0)
     is_flat = depth <= MAX_NESTING and text.count("|") <= MAX_BARS and not _TOWER.search(text)
     return is_flat and len(text) <= MAX_LENGTH
+
+
+def plain(text: str) -> str:
+    """Replace bold letters: "𝐀𝐱" -> "Ax"."""
+    return text.translate(_PLAIN)
 
 
 def split(text: str, separators: str) -> list[str]:
@@ -79,16 +89,37 @@ def _bracketed(text: str) -> Structure | None:
         return _collection("list", [text])
     if brackets and len(parts) > 1:
         return Structure("", brackets, parts)
+    if brackets == "()" and len(split(text[1:-1], "∧∨")) > 1:
+        return structure_of(text[1:-1])
 
 
 def _list(text: str) -> Structure | None:
-    """A list: "1,2" -> list 1, 2; "1±2" -> list 1+2, 1+-2; "x=1,y=2,x=3,y=4" -> two tuples."""
-    parts = split(text, ",;")[::2]
+    """A list: "1,2" -> list 1, 2; "1±2" -> list 1+2, 1+-2; "x=1,y=2∨x=3,y=4" -> two tuples."""
+    parts = split(text, ",;∧∨")[::2]
     names = [_sides(part)[0] for part in parts if "=" in part]
     if 1 < (k := len({*names})) < len(parts) and names == names[:k] * (len(parts) // k):
         parts = [f"({','.join(parts[i : i + k])})" for i in range(0, len(parts), k)]
+    elif connected := _connected(text):
+        return connected
     if len(parts) > 1 or 0 < text.count("±") <= MAX_SIGNS:
         return _collection("list", parts)
+
+
+def _connected(text: str) -> Structure | None:
+    """Statements with "∧" or "∨", which binds less: "p∧q∨r" -> ∨ p∧q, r."""
+    for sign in "∨∧":
+        parts = split(text, sign)[::2]
+        if len(parts) > 1 and not _are_solutions(parts, sign):
+            return Structure("", sign, parts)
+
+
+def _are_solutions(parts: list[str], sign: str) -> bool:
+    """Whether "and" and "or" mean the same between parts: "3∧5", "x=1∨x=2", "x=1∧y=2"."""
+    names = {_sides(part)[0] for part in parts if "=" in part}
+    is_value = [bool(re.search(r"\d|=|\\(?:pi|text|sqrt)", part)) for part in parts]
+    is_formula = any(RELATIONS - {*"=∈"} & {*part} or "¬" in part for part in parts)
+    is_nested = any(len(split(part.strip("()"), "∧∨")) > 1 for part in parts)
+    return all(is_value) and not is_formula and not is_nested and (sign == "∧" or len(names) < 2)
 
 
 def _sides(text: str) -> list[str]:
@@ -97,27 +128,27 @@ def _sides(text: str) -> list[str]:
     if len(sides) > 1 and sides[1] in ">≥":
         sides = [side.translate(FLIP) for side in reversed(sides)]
     is_equation = len(sides) == 3 and sides[1] in "=≠"
-    is_reversed = is_equation and _NAME.fullmatch(sides[2]) and not _NAME.fullmatch(sides[0])
+    is_reversed = is_equation and NAME.fullmatch(sides[2]) and not NAME.fullmatch(sides[0])
     return sides[::-1] if is_reversed else sides
 
 
 def _named(text: str) -> Structure | None:
     """A name and its value: "k=7:32" -> name k, : 7, 32; "x=1=y" -> name x, = 1, y."""
     name, *rest = _sides(text)
-    if rest and set(rest[::2]) <= {"=", "∈"} and _NAME.fullmatch(name):
+    if rest and set(rest[::2]) <= {"=", "∈"} and NAME.fullmatch(name):
         if len(rest) > 2:
-            return Structure(name, "".join(rest[2::2]), rest[1::2])
-        return structure_of(rest[1])._replace(name=name)
+            return Structure(plain(name), "".join(rest[2::2]), rest[1::2])
+        return structure_of(rest[1])._replace(name=plain(name))
 
 
 def _interval(text: str) -> Structure | None:
     """An inequality solved for a name: "3>x≥1" -> name x, [) 1, 3; "x≠3" -> x, set of two."""
     sides = _sides(re.sub(r"^-([a-zA-Z])([<>≤≥])(.*)", r"-(\3)\2\1", text))
-    if len(sides) == 3 and sides[1] == "≠" and _NAME.fullmatch(sides[0]):
+    if len(sides) == 3 and sides[1] == "≠" and NAME.fullmatch(sides[0]):
         return Structure(sides[0], "set", [f"(-∞,{sides[2]})", f"({sides[2]},∞)"])
     if len(sides) == 3:
-        sides = ["-∞", "<", *sides] if _NAME.fullmatch(sides[0]) else [*sides, "<", "∞"]
-    if len(sides) == 5 and {sides[1], sides[3]} <= {"<", "≤"} and _NAME.fullmatch(sides[2]):
+        sides = ["-∞", "<", *sides] if NAME.fullmatch(sides[0]) else [*sides, "<", "∞"]
+    if len(sides) == 5 and {sides[1], sides[3]} <= {"<", "≤"} and NAME.fullmatch(sides[2]):
         brackets = "(["[sides[1] == "≤"] + ")]"[sides[3] == "≤"]
         return Structure(sides[2], brackets, [sides[0], sides[4]])
 

@@ -57,6 +57,7 @@ _IGNORED = {"of", "the", "and", "for", "total", "exactly", "about", "approximate
 _PER = {"/", "per", "a", "an", "each", "every"}
 _FACTORS = {"sq": 2, "square": 2, "squared": 2, "cu": 3, "cubic": 3, "cubed": 3}
 
+PART_ENDS = ",;∧∨"
 MARK = "[\ue000-\uf8ff]"
 _LETTER = "[a-zA-Z\u00c0-\u024f\u0400-\u1cff\u1e00-\u1eff\u3040-\ud7ff]"  # of all scripts, no Greek
 _FOREIGN_LETTER = _LETTER.replace("a-zA-Z", "")
@@ -64,19 +65,21 @@ _TEXT = rf"\\text ?\{{ ?{_LETTER}(?:{_LETTER}|[/.* -]|\^(?:-?[123]|\{{-?[123]\}}
 _POWER = r"(?: ?\^ ?\{?-?[123]\}?)?"
 _RATE = r"(?:[ckm]?m|mi|ft|k?g)/(?:hr?|s|sec|min|c?m)"
 _SHORT = (
-    "per|in|ft|sq|cu|[ckm]m|kg|lbs?|mins?|secs?|oz|hrs?|days?|yds?|gal|tons?|men|yen|won|mph|kph"
-    "|dl|k?Hz|[MG]Hz|k[JN]|kWh|[kM]Pa|[MG]eV|k?cal|mol|rpm|deg|USD|EUR|RMB|CNY"
+    "per|cup|in|ft|sq|cu|[ckm]m|kg|lbs?|mins?|secs?|oz|hrs?|days?|yds?|gal|tons?|men|yen|won|mph|kph"
+    "|dl|k?Hz|[MG]Hz|k[JN]|kWh|[kM]Pa|[MG]eV|k?cal|mol|rpm|deg|USD|EUR|RMB|CNY|Rs|INR"
 )
 _WORD = rf"(?:[A-Za-z\u00c0-\u024f][a-z\u00df-\u024f]{{3,}}|{_SHORT})(?![a-zA-Z])\.?"
-_WORDS = rf"(?:/ ?| ?[a-z]{{3}} )?{_WORD}(?:(?: ?/ ?| ){_WORD}| [a-z]{{1,3}}(?= {_WORD}))*"
+_WORDS = (
+    rf"(?:/ ?| ?[a-z]{{3}} )?{_WORD}(?:(?: ?/ ?| ){_WORD}| [a-z]{{1,3}}(?= {_WORD})| per [a-z]+)*"
+)
 _FOREIGN = rf"{_FOREIGN_LETTER}{_LETTER}*(?:[ ./]+{_LETTER}+)*"
 # Units between a number and the end of a part: \text{...}, rates such as km/h, or words. In a
 # compound quantity such as 5 ft 3 in, a number follows.
 _UNIT = re.compile(
     rf"(?:(?<=[^ ,;=({{⦃]) *{_TEXT}{_POWER}(?: ?(?:[/*] ?)?{_TEXT}{_POWER})*(?: {_WORDS})?"
     rf"|(?:(?<=[\d}}%])|(?<=\\pi)) ?(?:{_RATE}|{_FOREIGN}|{_WORDS}){_POWER}"
-    r"|(?<=\d) ?m[lL]"
-    r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[,;=≈)⦄\d]))"
+    r"|(?<=%) ?[a-z]{3,}|(?<=\d) ?m[lL]|(?<=\d\d\d) (?:nm|mg)"  # 2mg may be a product
+    r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[,;=≈)⦄∧∨\d]))"
 )
 _DEGREE = re.compile(r"\^ ?\{ ?° ?\}|\^? ?°")
 _TOKEN = re.compile(rf"{_LETTER}+|/|\^ ?\{{?-?\d|[%${SIGNS}]")
@@ -87,21 +90,22 @@ def _name(word: str) -> str:
     if word in _NAMES:
         return _NAMES[word]
     word = word.lower()
-    endings = [("", ""), ("s", ""), ("es", ""), ("ies", "y")]
-    singulars = [word.removesuffix(old) + new for old, new in endings if word.endswith(old)]
-    known = next((_NAMES[singular] for singular in singulars if singular in _NAMES), None)
-    if known or len(word) < 3:
-        return known or word
-    return re.sub(r"ies$", "y", re.sub(r"(?<=x|z)es$|(?<=[cs]h)es$|(?<=ss)es$", "", word)).rstrip(
-        "s"
-    )
+    stems = [word, word.removesuffix("s"), word.removesuffix("es")]
+    for stem in stems:
+        if stem in _NAMES:
+            return _NAMES[stem]
+    if len(word) < 3:
+        return word
+    word = re.sub(r"(?<=x|z)es$|(?<=[cs]h)es$|(?<=ss)es$", "", word)
+    return re.sub(r"ies$", "y", word).rstrip("s")
 
 
 def read_unit(phrase: str) -> Unit:
     r"""Return the unit that a phrase names: "\text{ meters per second squared}" -> m, s^-2."""
     for name, meaning in _RATES.items():
         phrase = re.sub(rf"\b{name}\b", meaning, phrase)
-    powers, last, sign, factor = Counter(), None, 1, 1
+    powers, last = Counter(), ""
+    change, sign, factor = 0, 1, 1
     for i, token in enumerate(_TOKEN.findall(phrase.replace(r"\text", ""))):
         word = token.lower()
         if token[0] == "^":
@@ -110,10 +114,11 @@ def read_unit(phrase: str) -> Unit:
             powers[last] += change * (_FACTORS[word] - 1)
         elif word in _FACTORS:
             factor = _FACTORS[word]
-        elif word in _PER:
+        elif token in _PER:  # but "A" is the ampere
             sign = -1
         elif word not in _IGNORED or (word == "in" and (i == 0 or sign < 0 or factor > 1)):
-            last, change = _name(token), sign * factor
+            last = _name(token)
+            change = sign * factor
             powers[last] += change
             sign, factor = 1, 1
     if powers.keys() & {"degC", "degF"}:  # 20°C, and 20°
@@ -121,52 +126,59 @@ def read_unit(phrase: str) -> Unit:
     return frozenset((name, power) for name, power in powers.items() if power and name)
 
 
-def _is_glued_product(text: str, match: re.Match) -> bool:
+def _changes_number(phrase: str) -> bool:
+    """Whether words change the number before them, as in "5 hundred", "12 sinx" or "5万"."""
+    words = {*re.findall(f"{_LETTER}+", phrase.replace(r"\text", ""))}
+    if len(words) > 1:  # "5 squared", but "5 meters squared"
+        words -= {"squared", "cubed"}
+    words |= {word.lower() for word in words}
+    has_function = any(map(_NO_UNIT.fullmatch, words - _NAMES.keys()))
+    return bool(has_function or words & NOT_UNITS or _FOREIGN_NUMERAL.search(phrase.lower()))
+
+
+def _is_product(text: str, start: int) -> bool:
     """Whether letters directly after a digit may be variables: in alphabetical order, 2abcd."""
-    word = re.match("[a-z]+", match[0])
-    is_glued = word and text[match.start() - 1].isdigit()
-    return bool(is_glued and word[0] not in _NAMES and [*word[0]] == sorted({*word[0]}))
+    word = re.compile(r"(?<=\d)[a-z]+").match(text, start)
+    return bool(word and word[0] not in _NAMES and [*word[0]] == sorted({*word[0]}))
+
+
+def _starts_part(text: str, start: int) -> bool:
+    """Whether another number with a unit follows, as in 5 ft 3 in."""
+    number = re.compile(r" *[\d.]+").match(text, start)
+    return bool(number and _UNIT.match(text, number.end()))
 
 
 def mark_units(text: str) -> tuple[str, list[Unit]]:
     """Replace units by marks: chr(0xE000 + i) stands for the i-th unit that is returned."""
     units = []
 
-    def mark(unit: Unit) -> str:
-        units.append(unit)
-        return chr(0xE000 + len(units) - 1)
-
-    def mark_unit(match: re.Match) -> str:
-        words = {*re.findall(rf"{_LETTER}+", match[0])}
-        words |= {word.lower() for word in words}
-        powers = {*re.findall("squared|cubed", match[0])} if len(words) > 1 else set()
-        is_changed = (words - powers) & NOT_UNITS or any(
-            map(_NO_UNIT.fullmatch, words - _NAMES.keys())
-        )
+    def mark(match: re.Match) -> str:
         has_number = re.search(r"[\d%]|\\pi", text[: match.start()])
-        is_changed = is_changed or _FOREIGN_NUMERAL.search(match[0].lower())
-        if not has_number or is_changed or _is_glued_product(text, match):
+        if not has_number or _changes_number(match[0]) or _is_product(text, match.start()):
             return match[0]
-        unit, rest = read_unit(match[0]), text[match.end() :].lstrip()
-        if not rest[:1].isdigit():
-            return mark(unit)
-        number = re.match(r"[\d.]+", rest)  # 5 ft 3 in: two parts
-        is_compound = {name for name, _ in unit} <= _MEASURES and _UNIT.match(rest, number.end())
-        return mark(unit) + "," if is_compound else match[0]
+        unit, separator = read_unit(match[0]), ""
+        if re.compile(r" *\d").match(text, match.end()):
+            separator = ","
+            is_measure = all(name in _MEASURES for name, _ in unit)
+            if not (is_measure and _starts_part(text, match.end())):
+                return match[0]
+        units.append(unit)
+        return chr(0xE000 + len(units) - 1) + separator
 
-    text = _UNIT.sub(mark_unit, text)
-    return _DEGREE.sub(lambda match: " " + mark(frozenset({("degree", 1)})), text), units
+    text = _UNIT.sub(mark, text)
+    units.append(frozenset({("degree", 1)}))
+    return _DEGREE.sub(" " + chr(0xE000 + len(units) - 1), text), units
 
 
 def split_units(text: str, units: list[Unit]) -> tuple[str, tuple[Unit, ...]]:
     """Remove the marks of `mark_units`. Return the text and the unit of each of its parts, which
-    end at commas and semicolons."""
-    found = []
-    for part in re.split("[,;]", text):
+    end at PART_ENDS."""
+    units_of_parts = []
+    for part in re.split(f"[{PART_ENDS}]", text):
         marks = [units[ord(mark) - 0xE000] for mark in re.findall(MARK, part)]
         percent = {("%", 1)} if "%" in part else set()
-        found.append(frozenset(percent.union(*marks)))
-    return re.sub(MARK, "", text), tuple(found)
+        units_of_parts.append(frozenset(percent.union(*marks)))
+    return re.sub(MARK, "", text), tuple(units_of_parts)
 
 
 def compatible(gold: Unit, answer: Unit) -> bool:

@@ -5,6 +5,7 @@ import math
 import os
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -64,8 +65,17 @@ def sync(path: Path) -> None:
 
 def digest(path: Path) -> list[int]:
     """Return a file's size in bytes and CRC-32."""
-    crc = 0
     with path.open("rb") as file:
-        while block := file.read(1 << 24):
-            crc = zlib.crc32(block, crc)
-    return [path.stat().st_size, crc]
+        return digest_open(file)
+
+
+def digest_open(file: BinaryIO) -> list[int]:
+    """Return an open file's size in bytes and CRC-32; leave it at its beginning."""
+    size = 0
+    crc = 0
+    file.seek(0)
+    while block := file.read(1 << 20):
+        size += len(block)
+        crc = zlib.crc32(block, crc)
+    file.seek(0)
+    return [size, crc]

@@ -62,17 +62,24 @@ def check_directory(name: str, tokens: int, kind, attention="eager", unused=()) 
     options |= {"use_safetensors": True}  # no pickles
     with trial(name, "cannot be loaded"):
         model, info = kind.from_pretrained(name, **options)
+    check_weights(name, model, info, unused)
+    return model.eval(), tokenizer
+
+
+def check_weights(name: str, model: PreTrainedModel, info: dict, unused: tuple) -> None:
+    """Raise ValueError unless the model got finite weights, all that it has and the file has.
+    info: from_pretrained's report. unused: prefixes of weights that may be missing."""
     lost = [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])]  # now random
     if missing := sorted(key for key in lost if not key.startswith(unused)):
         raise ValueError(f"the weights of {name!r} lack {missing[0]!r}, or its shape differs")
-    parts = {child for child, _ in model.named_children()}
+    # A backbone has no place for a head, but one for each of the checkpoint's layers.
+    parts = {model.base_model_prefix, *(child for child, _ in model.named_children())}
     if extra := sorted(key for key in info["unexpected_keys"] if key.split(".")[0] in parts):
         remedy = "is its config.json another model's?"
         raise ValueError(f"the weights of {name!r} have {extra[0]!r}, the model has not: {remedy}")
     for key, p in model.named_parameters():
         if not all(extreme.isfinite() for extreme in p.aminmax()):  # isfinite(p) would copy p
             raise ValueError(f"the weights of model {name!r} are not finite: {key!r}")
-    return model.eval(), tokenizer
 
 
 def check_files(name: str) -> None:
@@ -217,10 +224,12 @@ def cache_defect() -> str:
     cache = Path(constants.HF_HUB_CACHE)
     if cache.parts[0] == "~":  # no HOME, and no such user
         return "; HOME is not set: set it, or HF_HOME"
-    existing = next(path for path in (cache, *cache.parents) if path.exists())
-    if existing.is_dir() and os.access(existing, os.W_OK):
-        return ""
-    return f"; {cache} cannot be written: set HF_HOME to a directory that can"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)  # as a download does
+        writable = os.access(cache, os.W_OK)
+    except OSError:
+        writable = False
+    return "" if writable else f"; {cache} cannot be written: set HF_HOME to a directory that can"
 
 
 # Loading
@@ -310,14 +319,15 @@ def version_4_rope(settings: dict) -> dict:
 
 
 def save_tokenizer(tokenizer, folder: Path) -> None:
-    """Write the tokenizer's files, with a class and settings that version 4 knows, too."""
+    """Write the tokenizer's files. Both versions read tokenizer.json as it is with the class
+    PreTrainedTokenizerFast; version 4 lacks some classes, and others of it change the tokens."""
     tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
     settings = json.loads(file.read_text(encoding="utf-8"))
-    for name in ("backend", "is_local", "local_files_only", "auto_map"):
-        settings.pop(name, None)
-    if settings.get("tokenizer_class", "").endswith("Backend"):
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # reads tokenizer.json
+    gone = ("backend", "is_local", "local_files_only", "auto_map")
+    settings = {k: v for k, v in settings.items() if k not in gone and v is not None}
+    if (folder / "tokenizer.json").exists():
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     if isinstance(extra := settings.get("extra_special_tokens"), list):  # a dict in version 4
         del settings["extra_special_tokens"]
         settings["additional_special_tokens"] = extra
@@ -357,12 +367,13 @@ USE = {
 
 
 class Card:
-    """The model card, README.md, of a run's exported models. config: train.Config. Code and command
-    are recorded when it is made: the files may change while the run goes on."""
+    """The model card, README.md, of a run's exported models. config: train.Config, or part of it.
+    Code and command are recorded when it is made: the files may change while the run goes on."""
 
     def __init__(self, config):
-        self.config = config
-        self.hub_ids = [name for name in (config.model, config.teacher_model) if is_hub_id(name)]
+        self.settings = vars(config)
+        models = (self.settings.get(name, "") for name in ("model", "teacher_model"))
+        self.hub_ids = [name for name in models if is_hub_id(name)]
         git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
         try:
             done = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True)
@@ -378,23 +389,26 @@ class Card:
 
     def write(self, folder: Path, role: str) -> None:
         """Write README.md in `folder` for the "student" or the "teacher"."""
-        c = self.config
-        base = c.model if role == "student" else c.teacher_model
-        metadata = ["library_name: transformers"]
+        settings = {name: str(value) for name, value in self.settings.items()}
+        base = settings["model" if role == "student" else "teacher_model"]
+        metadata = ["library_name: transformers", "tags:", "- goldilocks-rl", "- grpo", "- math"]
+        if role == "student":
+            metadata = ["pipeline_tag: text-generation", *metadata]
         if base in self.hub_ids:
             metadata = [f"base_model: {base}", *metadata]
+        rows = {"base model": base, "sampler": settings.get("sampler")}
+        rows |= {"training data": settings.get("train_data")}
+        rows |= {"validation data": settings.get("val_data"), "command": self.command}
+        rows |= {"commit": self.commit}
+        rows |= {name: settings.get(name) for name in ("steps", "seed")}
         if role == "student":
-            metadata += ["pipeline_tag: text-generation"]
-        metadata += ["tags:", "- goldilocks-rl", "- grpo", "- math"]
-        rows = {"base model": shown(base), "training data": shown(c.train_data)}
-        rows |= {"validation data": shown(c.val_data), "command": self.command}
-        rows |= {"commit": self.commit, "steps": str(c.steps), "seed": str(c.seed)}
-        if role == "student":
-            rows |= accuracies(Path(c.out) / "metrics.jsonl")
+            rows |= accuracies(Path(settings["out"]) / "metrics.jsonl")
         cells = [f"| {name} | {code(value)} |" for name, value in rows.items() if value]
-        title = f"{Path(base).name}, {role} of a {Path(c.sampler).name} run"
         text = CARD.format(
-            metadata="\n".join(metadata), title=title, summary=USE[role], table="\n".join(cells)
+            metadata="\n".join(metadata),
+            title=f"{Path(base).name}, {role}",
+            summary=USE[role],
+            table="\n".join(cells),
         )
         (folder / "README.md").write_text(text, encoding="utf-8")
 
@@ -402,12 +416,11 @@ class Card:
 def accuracies(metrics: Path) -> dict[str, str]:
     """Return the first and the last validation accuracy of a run, with their steps."""
     rows = [row for row in read_lines(metrics) if row.get("val_accuracy") is not None]
-    ends = {"accuracy before": rows[:1], "accuracy after": rows[-1:]}
-    shown = {}
-    for name, row in ends.items():
-        for found in row:
-            shown[name] = f"{found['val_accuracy']:.1%} (greedy pass@1, step {found['step']})"
-    return shown
+    if not rows:
+        return {}
+    ends = {"accuracy before": rows[0], "accuracy after": rows[-1]}
+    form = "{val_accuracy:.1%} (greedy pass@1, step {step})"
+    return {name: form.format_map(row) for name, row in ends.items()}
 
 
 def is_hub_id(name: str) -> bool:
@@ -415,11 +428,8 @@ def is_hub_id(name: str) -> bool:
     return not Path(name).exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
 
 
-def shown(path: str) -> str:
-    """Return a path without the place of this code on the machine, which a preset's path has."""
-    return path.removeprefix(f"{ROOT}/")
-
-
 def code(text: str) -> str:
-    """Quote a text for a cell of a Markdown table."""
-    return "`" + text.replace("|", "\\|").replace("`", "'").replace("\n", " ") + "`"
+    """Quote a text for a cell of a Markdown table. Paths into this project, which presets have,
+    lose the place of the project on the machine."""
+    text = text.replace(f"{ROOT}/", "").replace("\n", " ")
+    return "`" + text.replace("|", "\\|").replace("`", "'") + "`"

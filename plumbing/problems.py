@@ -1,102 +1,270 @@
-"""Problem files, JSONL or Parquet: memory-mapped rows, and checks before the first step."""
+"""Problem files: the rows as text, checked before the first step, in one copy for all ranks."""
 
+import itertools
+import json
+import math
 import os
 import re
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Iterator
-from glob import escape
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
 
+from grading.guesses import unwrap
 from plumbing.errors import InputError
-from plumbing.files import read_lines
+from plumbing.files import digest, digest_open
+from plumbing.tables import rows as tables
+from plumbing.tables import shared
 
-READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}  # of `datasets`
+TEXTS = ("problem", "expected_answer", "data_source")
+COLUMNS = (*TEXTS, "extra_info")
+BLOCK_BYTES = 1 << 23  # of JSON lines that are converted at once
+BLOCK_ROWS = 2000  # of other formats
+SHARED_BYTES = 1 << 24  # the rows of a larger file are one file that the ranks of a machine map
+
+SAMPLED = 10_000  # reference answers that are looked at
+GRADED = 100  # of them
+UNMARKED = 0.2  # of the reference answers may be words and a number
 
 
 def normalise(text: str) -> str:
     """Return the text that identifies a problem: Unicode NFKC, case folded, each run of white space
     replaced by one space, ends stripped."""
+    if text.isascii():  # the same, faster
+        return " ".join(text.lower().split())
     folded = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(unicodedata.normalize("NFKC", folded).split())  # folding can undo NFKC
 
 
 class Problems:
     """The rows of a data file: `problem` and `expected_answer`, both text, and any other columns.
-    Raises InputError or OSError with one line that names the file, and the bad line if possible."""
+
+    `crc32` is the CRC-32 of the file that these rows were read from. They stay the same, whatever
+    happens to the file afterwards. Raises InputError or OSError with one line that names the file,
+    and the bad line if possible.
+    """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
+        if self.path.is_dir():
+            raise InputError(f"{self.path}: is a directory; name a .jsonl or .parquet file in it")
         if not self.path.is_file():
             raise FileNotFoundError(f"{self.path}: no such data file (--train_data, --val_data)")
-        if not (reader := READERS.get(self.path.suffix)):
-            raise InputError(f"{self.path}: expected a .jsonl or .parquet file")
-        if not self.path.stat().st_size:
-            raise InputError(f"{self.path}: the file is empty")
-        try:
-            file = escape(str(self.path))  # else "[1]" would be a pattern
-            self.rows = datasets.load_dataset(reader, data_files=file, split="train")
-            self._check()
-        except InputError:
-            raise
-        except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
-            if reader == "json":
-                read_lines(self.path)  # raises InputError at the first line that is not JSON
-            reason = str(error.__cause__ or error).partition("\n")[0]
-            raise InputError(f"{self.path}: cannot be read as {reader}: {reason}") from error
-
-    def _check(self) -> None:
-        for name in ("problem", "expected_answer"):
-            if name not in self.rows.column_names:
-                raise InputError(f"{self.path}: lacks the field {name!r}")
-            for number, value in enumerate(self._values(name), 1):
-                text = isinstance(value, str) and value.strip()
-                exact = type(value) is int or (type(value) is float and abs(value) < 2**53)
-                if not (text or exact):
-                    wanted = f"the field {name!r} must be text that is not blank, or a number"
-                    raise InputError(f"{self.path}, row {number}: {wanted}, not {value!r:.60}")
+        self.rows, self.crc32 = self._read(COLUMNS)
+        if not len(self.rows):
+            raise InputError(f"{self.path}: has no rows")
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def question(self, index: int) -> str:
         """Return the text of one problem."""
-        return str(self.rows[int(index)]["problem"])
+        return self.rows["problem"][int(index)].as_py()
 
     def golds(self, indices: list[int]) -> tuple[list[str], list[dict]]:
         """Return the answers to some problems, which the teacher never sees, and other arguments of
         verl's reward functions: data_source and extra_info, "" and None without such a column."""
         answers, extras = {}, {}
         for i in dict.fromkeys(indices):  # a group repeats its problem
-            row = self.rows[int(i)]
-            value = row["expected_answer"]  # 5.0 is 5 in a file with decimals
-            answers[i] = str(value).removesuffix(".0") if isinstance(value, float) else str(value)
-            extras[i] = {"data_source": str(row.get("data_source") or "")}
-            extras[i]["extra_info"] = row.get("extra_info")
+            row = {name: self.rows[name][int(i)].as_py() for name in COLUMNS[1:]}
+            answers[i] = row["expected_answer"]
+            extras[i] = {"data_source": row["data_source"] or ""}
+            extras[i]["extra_info"] = json.loads(row["extra_info"] or "null")
         return [answers[i] for i in indices], [extras[i] for i in indices]
 
     def column(self, name: str) -> tuple[list[str], np.ndarray]:
-        """Return the distinct texts of another column, and the index of each row's text (n,)."""
-        if name not in self.rows.column_names:
-            raise InputError(f"{self.path}: no column {name!r}; it has {self.rows.column_names}")
+        """Return the distinct texts of another column, and the index of each row's text (n,). Reads
+        the file again. Raises InputError if it has no such column, or is another file by now."""
+        rows, crc32 = self._read((name,))
+        if crc32 != self.crc32:
+            raise InputError(f"{self.path}: was replaced while the run began; start again")
         position = {}
-        index_n = [position.setdefault(str(value), len(position)) for value in self._values(name)]
+        values = (value for chunk in rows[name].chunks for value in chunk.to_pylist())
+        index_n = [position.setdefault(value, len(position)) for value in values]
         return list(position), np.array(index_n)
 
     def count_shared(self, others: "Problems") -> int:
         """Count the distinct problems of `others` that are here too, by normalised text: reads all
-        problems, about 5 µs each, and keeps the texts of `others` alone."""
-        own, wanted = (map(normalise, map(str, p._values("problem"))) for p in (self, others))
-        return len({*wanted}.intersection(own))
+        problems, about 2 µs each, and keeps the texts of `others` alone."""
+        wanted = {*map(normalise, others._texts())}
+        return len(wanted.intersection(map(normalise, self._texts())))
 
-    def _values(self, column: str) -> Iterator:
-        """Yield the values of a column in order; few of them are in memory at a time."""
-        for batch in self.rows.select_columns(column).iter(1000):
-            yield from batch[column]
+    def unmatched_note(self, verifier) -> str:
+        """Return `unmatched_note` of this file; of a large one, of SAMPLED answers."""
+        step = math.ceil(len(self) / SAMPLED)
+        golds, _ = self.golds(list(range(0, len(self), step)))
+        return unmatched_note(str(self.path), golds, verifier)
+
+    def _texts(self) -> Iterator[str]:
+        """Yield the problems in order; few of them are in memory at a time."""
+        for chunk in self.rows["problem"].chunks:
+            yield from chunk.to_pylist()
+
+    def _read(self, names: tuple[str, ...]) -> tuple[pa.Table, int]:
+        """Return columns as text, and the CRC-32 of the file that they are from."""
+        schema = pa.schema([(name, pa.string()) for name in names])
+        with self.path.open("rb") as file:
+            version = _version(file)
+            size, crc32 = digest_open(file)
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                file.seek(0)
+                yield from _text_batches(file, str(self.path), names)
+                if _version(file) != version:
+                    raise InputError(f"{self.path}: changed while it was read; start again")
+
+            if size < SHARED_BYTES:
+                return pa.Table.from_batches(batches(), schema), crc32
+            # By content, as a time stamp may stay the same, and by the code that makes the copy.
+            code = [digest(Path(module)) for module in (__file__, tables.__file__)]
+            made_by = zlib.crc32(repr((code, self.path.suffix, names)).encode())
+            name = f"{size}-{crc32:08x}-{made_by:08x}.arrow"
+            return shared.shared_table(name, schema, batches), crc32
+
+
+def _version(file: BinaryIO) -> tuple[int, ...]:
+    """Return what changes when an open file is written; its time of change cannot be set."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _text_batches(file: BinaryIO, path: str, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Yield columns of an open data file as text. Raises InputError at the first row that cannot be
+    used."""
+    if names == COLUMNS and tables.format_of(file, path) == "lines":
+        yield from _line_batches(file, path)
+        return
+    required = TEXTS[:2] if names == COLUMNS else names
+    rows = tables.read_rows(file, path, required, names)
+    seen = set()
+    while part := list(itertools.islice(rows, BLOCK_ROWS)):
+        seen.update(*(row for _, row in part))
+        yield _convert(part, path, names)
+    if len(names) == 1 and names[0] not in seen:
+        raise InputError(f"{path}: no column {names[0]!r}; it has {sorted(seen)}")
+
+
+def _line_batches(file: BinaryIO, path: str) -> Iterator[pa.RecordBatch]:
+    """Yield COLUMNS of JSON lines: as pyarrow parses them where all are plain text, else, and
+    where there is any error, as Python does."""
+    number = 1
+    while block := file.read(BLOCK_BYTES):
+        block += file.readline()
+        n_lines = block.count(b"\n") + (not block.endswith(b"\n"))
+        table = _parse_texts(block, n_lines)
+        if table is None:
+            rows = tables.parse_lines(block.split(b"\n"), path, number)
+            yield _convert(rows, path, COLUMNS)
+        else:
+            yield from table.to_batches()
+        number += n_lines
+
+
+def _parse_texts(block: bytes, n_lines: int) -> pa.Table | None:
+    """Parse JSON lines with pyarrow, several times as fast as Python does it. Returns None unless
+    each line is a row with both texts, and none needs a closer look."""
+    if b'"extra_info"' in block:
+        return None
+    schema = pa.schema([(name, pa.string()) for name in TEXTS])
+    options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    try:
+        table = pj.read_json(pa.BufferReader(block), parse_options=options)
+        table.validate(full=True)  # UTF-8
+    except pa.ArrowInvalid:
+        return None
+    # A text without any of these characters may be blank.
+    shown = [pc.match_substring_regex(table[name], "[!-~]") for name in TEXTS[:2]]
+    all_shown = all(pc.all(mask, skip_nulls=False).as_py() for mask in shown)
+    if len(table) != n_lines or not all_shown:
+        return None
+    return table.append_column("extra_info", pa.nulls(n_lines, pa.string()))
+
+
+def _convert(rows: Iterable[tuple], path: str, names: tuple[str, ...]) -> pa.RecordBatch:
+    """Convert columns of (place, row) pairs to text."""
+    columns = {name: [] for name in names}
+    for place, row in rows:
+        for name, texts in columns.items():
+            try:
+                texts.append(_cell(row, name) if names == COLUMNS else _label(row.get(name)))
+            except ValueError as error:
+                raise InputError(f"{path}, {place}: {error}") from error
+    arrays = [pa.array(texts, pa.string()) for texts in columns.values()]
+    return pa.record_batch(arrays, list(names))
+
+
+def _cell(row: dict, name: str) -> str | None:
+    """Return one of COLUMNS as text. Raises ValueError, without the place, if it cannot be used."""
+    if name in getattr(row, "repeated", ()):
+        raise ValueError(f"the field {name!r} occurs twice")
+    value = row.get(name)
+    if name == "extra_info":
+        return None if value is None else json.dumps(value, default=str)
+    if name == "data_source":
+        return None if value is None else _label(value)
+    if name not in row:
+        names = ", ".join(row)
+        raise ValueError(f"lacks the field {name!r} (it has: {names}); {tables.LINES}")
+    try:
+        text = tables.text_of(value)
+        reason = "" if text.strip() else "blank"
+    except ValueError as error:
+        reason = str(error)
+    if reason:
+        wanted = f"the field {name!r} must be text that is not blank, or a number"
+        raise ValueError(f"{wanted}, not {value!r:.60} ({reason})")
+    return text
+
+
+def _label(value) -> str:
+    """Return any value as text, equal numbers as equal texts."""
+    try:
+        return tables.text_of(value)
+    except ValueError:
+        return ascii(value) if isinstance(value, str) else str(value)
+
+
+def unmatched_note(name: str, golds: list[str], verifier) -> str:
+    """Return a note on reference answers such as "#### 72", which a completion can only match word
+    for word: a plain answer taken out of them earns 0. Returns "" if there are none.
+
+    Words without a mark ("Room 12") count if they are more than UNMARKED of all. GRADED of each
+    kind are graded by `verifier`, a Verifier; their share is that of the others.
+    """
+    plain = {}
+    wrapped = {True: [], False: []}  # the reference answers with a mark, and those without
+    for gold in golds:
+        text, is_marked = unwrap(gold)
+        if text not in ("", gold.strip()):
+            plain[gold] = text
+            wrapped[is_marked].append(gold)
+    total = 0
+    example = ""
+    for is_marked, rows in wrapped.items():
+        least = 0 if is_marked else UNMARKED * len(golds)
+        sample = rows[:: math.ceil(len(rows) / GRADED) or 1] if len(rows) > least else []
+        boxes = [rf"\boxed{{{plain[gold]}}}" for gold in sample]
+        verdicts = verifier.grade(boxes, sample, None) if sample else []
+        wrong = [g for g, verdict in zip(sample, verdicts, strict=True) if not verdict.reward]
+        n_wrong = len(rows) * len(wrong) / max(1, len(sample))
+        if n_wrong > least:
+            total += round(n_wrong)
+            example = example or wrong[0]
+    if not total:
+        return ""
+    return (
+        f"note: {total:,} of {len(golds):,} reference answers of {name}, such as {example!r:.70}, "
+        f"match no plain answer: {plain[example]!r:.40} earns 0. Keep only the answer itself in "
+        "the field 'expected_answer'"
+    )
 
 
 def prepare_missing(paths: list[str]) -> None:

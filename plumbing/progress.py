@@ -8,6 +8,7 @@ from tqdm import tqdm
 
 from plumbing import checkpoint
 from plumbing.files import read_lines
+from plumbing.problems import Problems
 from plumbing.run_dir import RunDir
 
 LINE_S = 30  # seconds between two lines where there is no terminal for a bar
@@ -19,7 +20,7 @@ class Console:
     """A run's plan, progress and end, as rank 0 prints them: a bar on a terminal, else a line now
     and then, also in a step or evaluation that takes long."""
 
-    def __init__(self, run: RunDir, start: int, student, n_train: int, n_val: int):
+    def __init__(self, run: RunDir, start: int, student, train: Problems, val: Problems):
         c, n, device = run.config, run.layout, run.layout.device.type
         self.run, self.silent = run, n.rank > 0
         P, G = c.prompts_per_step, c.group_size
@@ -32,12 +33,16 @@ class Console:
             f"  student  {c.model}, {parameters / 1e6:,.2f} M parameters\n"
             f"  kernels  attention {policy.lm.config._attn_implementation}; generation {decoding}\n"
             f"  teacher  {c.teacher_model or 'none'}\n"
-            f"  data     {n_train:,} problems, {n_val:,} for validation\n"
+            f"  data     {len(train):,} problems, {len(val):,} for validation\n"
             f"  steps    {start} to {c.steps}, "
             f"evaluated every {c.eval_every}, saved every {c.checkpoint_every}\n"
             f"  output   {run.path}\n"
         )
-        print(plan * (not self.silent), end="", flush=True)
+        if not self.silent:
+            print(plan, end="", flush=True)
+            for problems in (train, val) if not c.reward else ():
+                if note := problems.unmatched_note(student.verifier):
+                    print(note, flush=True)
         terminal = sys.stderr.isatty()
         self.bar = tqdm(total=c.steps, initial=start, unit="step", disable=not terminal or n.rank)
         self.meter = {"n": start, "initial": start, "total": c.steps, "unit": "step"}

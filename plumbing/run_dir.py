@@ -70,8 +70,16 @@ class RunDir:
             return {}
         checksums = {f"{name}_crc32": digest(path)[1] for name, path in self.files.items()}
         models = {"model": self.config.model, "teacher_model": self.config.teacher_model}
-        files = {name: model_files(name) for name in {*models.values()} - {""}}
+        files = {name: self._model_files(name) for name in {*models.values()} - {""}}
         return checksums | {CONTENTS[key]: files[name] for key, name in models.items() if name}
+
+    def _model_files(self, name: str) -> dict[str, int]:
+        try:
+            return model_files(name)
+        except OSError:  # the first rank has loaded all models; a machine with one role needs one
+            if self.layout.rank == 0:
+                raise
+            return {}
 
     def open(self) -> int:
         """Check the directory, create and lock it; return the step to resume from, 0 for a new run.
@@ -94,8 +102,8 @@ class RunDir:
         except Timeout as error:  # an OSError, too
             remedy = "end that job, or choose another"
             if lacks_launcher():
-                remedy = "srun and mpirun start single runs; start ranks with torchrun, see "
-                remedy += "docs/clusters.md"
+                remedy += "; the ranks of one run are started by torchrun, not by srun or mpirun"
+                remedy += " (docs/clusters.md)"
             raise InputError(f"{out} is in use: {remedy}") from error
         except OSError as error:
             raise InputError(f"{out} cannot be used ({error.strerror}): choose another") from error

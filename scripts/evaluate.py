@@ -13,7 +13,6 @@ formula or number that it most likely means. Training never uses it: guesses can
 import itertools
 import json
 import math
-import re
 import sys
 from argparse import Namespace, RawDescriptionHelpFormatter
 from dataclasses import replace
@@ -26,6 +25,7 @@ from transformers import AutoTokenizer
 
 import rollout
 import train
+from grading.guesses import last_answer
 from plumbing import checkpoint, command_line
 from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import begin_process
@@ -39,43 +39,6 @@ from verify import Verifier
 SETTINGS = ["preset", "seed", "verify_workers", "prompt_header", "prompt_footer", "chat_template"]
 SETTINGS += ["reward", "max_prompt_tokens", "max_completion_tokens", "max_rollout_tokens"]
 SETTINGS += ["device"]
-
-# Dollars inside a line by pandoc's rule, so that "$5 and $6" is money: no space just inside them,
-# and no digit after the second.
-FORMULA = r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)"
-FORMULA = re.compile(FORMULA + r"|(?<![\\$])\$(?=\S)([^$]+?)(?<=[^\s\\])\$(?!\d)", re.S)
-# Also a heading such as "### Final Answer".
-ANSWER = re.compile(r"\banswer(?:\s+is|\s*[:=]|\W*\n)[\s:*]*", re.IGNORECASE)
-SENTENCE = re.compile(r".*?(?=\n|[.!?](?:\s|$)|$)")
-NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:/\d+)?")
-WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-
-
-def last_answer(text: str) -> str:
-    r"""Guess the answer that a text without a box means; "" if there is none.
-
-    After the last "answer is" or "answer:" it is the first formula ($...$, $$...$$, \(...\), or
-    \[...\]) in the rest of the sentence. Without a formula it is that rest, or the first number in
-    it if it has words: "12 apples" means 12. If no such phrase gives an answer, it is the text's
-    last formula, else its last number.
-    """
-    formulas = [(f.start(), right_side(f[f.lastindex])) for f in FORMULA.finditer(text)]
-    for phrase in list(ANSWER.finditer(text))[-1:]:
-        sentence = SENTENCE.match(text, phrase.end())
-        inside = [formula for at, formula in formulas if phrase.end() <= at <= sentence.end()]
-        rest = right_side(sentence[0])
-        number = NUMBER.search(rest) if WORD.search(rest) else None
-        if answer := (*inside, number[0] if number else rest)[0]:
-            return answer
-    return ([formula for _, formula in formulas] or NUMBER.findall(text) or [""])[-1]
-
-
-def right_side(formula: str) -> str:
-    """The part after the last "=" that is not in brackets, without punctuation around it."""
-    right = re.split(r"=(?![^{(\[]*[})\]])", formula)[-1]
-    if r"\begin{" not in right:  # else the lines are those of a matrix
-        right = re.split(r"\\\\|\\end\{", right)[0]
-    return right.strip(" \n\t.,;:*&")
 
 
 def evaluate(
@@ -202,7 +165,8 @@ def newest_weights(run_dir: Path, steps: int) -> tuple[int, Path | None]:
         reason = f"no checkpoint is intact{remedy if student.exists() else ''}"
         raise InputError(f"{run_dir}: {reason}") from error
     if step < trained:
-        print(f"note: {run_dir} is at step {trained}, not saved yet", file=sys.stderr, flush=True)
+        note = f"note: {run_dir} is at step {trained}, of which it has no intact checkpoint"
+        print(note, file=sys.stderr, flush=True)
     return step, checkpoint.directory(run_dir, step)
 
 

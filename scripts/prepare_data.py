@@ -24,7 +24,6 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import pyarrow.parquet
 from fsspec.implementations.local import LocalFileSystem
 from huggingface_hub import HfApi, HfFileSystem
 from tqdm import tqdm
@@ -32,9 +31,10 @@ from tqdm import tqdm
 from plumbing.command_line import Parser, count, user_path
 from plumbing.errors import InputError, first_lines, print_error
 from plumbing.files import write_atomic
-from plumbing.problems import normalise
+from plumbing.problems import normalise, unmatched_note
+from plumbing.tables.rows import check_fields, read_rows
 from scripts.decontaminate import Evaluation
-from scripts.sources import SOURCES, Source, check_fields
+from scripts.sources import SOURCES, Source
 from verify import Verifier
 
 VAL_SIZE = 5000  # paper, Dataset Details
@@ -75,20 +75,6 @@ def list_files(place: str, source: Source):
     return names, file_system, commit
 
 
-def parse_rows(file, name: str, columns: list[str], all_columns: bool):
-    """Yield the rows of an open file: Parquet, one list in .json, else JSON lines."""
-    if name.endswith(".parquet"):
-        table = pyarrow.parquet.ParquetFile(file)
-        check_fields(table.schema_arrow.names, columns, name)
-        # Only the columns in use: solutions are most of the bytes of some data sets.
-        for batch in table.iter_batches(8192, columns=None if all_columns else columns):
-            yield from batch.to_pylist()
-    elif name.endswith(".json"):
-        yield from json.load(file)
-    else:
-        yield from map(json.loads, filter(bytes.strip, file))
-
-
 class Table:
     """The usable rows of a data set, by problem. Raises InputError if it cannot be read."""
 
@@ -103,21 +89,19 @@ class Table:
     def read(self, columns: list[str], all_columns: bool = False):
         """Yield (location, row) for each row of each file. Every row must have the columns."""
         for name in self.names:
-            number = 0
+            place = "row 0"
             try:
                 # Without read-ahead, which would fetch the long solutions between the columns.
                 with self.file_system.open(name, "rb", cache_type="none") as file:
-                    rows = parse_rows(file, name, columns, all_columns)
-                    rows = tqdm(rows, name, unit=" rows", unit_scale=True)
-                    for number, row in enumerate(rows, 1):
-                        location = f"{name}, row {number}"
-                        check_fields(row if isinstance(row, dict) else {}, columns, location)
-                        yield location, row
+                    rows = read_rows(file, name, columns, None if all_columns else ())
+                    for place, row in tqdm(rows, name, unit=" rows", unit_scale=True):
+                        check_fields(row, columns, f"{name}, {place}")
+                        yield f"{name}, {place}", row
             except InputError:
                 raise
             except Exception as error:  # a broken file, disk or network, as any library reports it
                 reason = f"cannot be read ({first_lines(error)})"
-                raise InputError(f"{name}, after row {number}: {reason}") from error
+                raise InputError(f"{name}, after {place}: {reason}") from error
 
     def load(self, seed: int, verifier: Verifier, evaluation: Evaluation) -> None:
         """Read all rows. Drop the problems that occur in the evaluation."""
@@ -151,6 +135,10 @@ class Table:
         record = self.source.record(row, problem, answer)
         line = json.dumps(record, ensure_ascii=False, default=str)  # dates become text
         self.rows[rank][answer, line] += 1
+
+    def answers(self) -> list[str]:
+        """Return an answer of each usable problem."""
+        return [next(iter(counts))[0] for counts in self.rows.values()]
 
     def choose(self, rank: bytes) -> tuple[str, str]:
         """Return one (answer, line) of a problem, and count the others as dropped."""
@@ -258,6 +246,9 @@ def prepare(args: Namespace) -> dict:
         if source.held_out:
             val.load(args.seed, verifier, Evaluation())
         train.load(args.seed, verifier, evaluation)
+        for table in {train.place: train, val.place: val}.values():
+            if note := unmatched_note(table.place, table.answers(), verifier):
+                tqdm.write(note, file=sys.stderr)
     ranks, size = sorted(train.rows), args.val_size or VAL_SIZE
     val_ranks, train_ranks = ranks[:size], ranks[size:]
     if source.held_out:

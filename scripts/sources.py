@@ -7,7 +7,10 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from plumbing.errors import InputError
+from plumbing.tables.rows import check_fields, is_finite, text_of
 from verify import extract_boxed
 
 
@@ -79,30 +82,29 @@ class Source:
         if re.fullmatch(r"[01](\.\d*)?", rate):
             record["pass_rate"] = float(rate)
         names = row if self.keep == "*" else [self.keep]
-        names = [name for name in names if name not in record and row.get(name) is not None]
-        return record | {name: row[name] for name in names}
-
-
-def check_fields(fields, columns: list[str], location: str) -> None:
-    """Raise InputError if one of the columns is not among the fields."""
-    for column in columns:
-        if column not in fields:
-            names = ", ".join(fields) or "none"
-            raise InputError(f"{location}: no field {column!r} (it has: {names})")
+        others = {name: row.get(name) for name in names if name not in record}
+        # float32's 0.1 is written as 0.1.
+        others = {k: float(str(x)) if isinstance(x, np.floating) else x for k, x in others.items()}
+        return record | {k: x for k, x in others.items() if x is not None and is_finite(x)}
 
 
 def as_text(row: dict, path: str, location: str) -> str:
-    """Return the text or number at a path such as `prompt.0.content` as text; null becomes ""."""
+    """Return the text or number at a path such as `prompt.0.content` as text; null, and a number
+    that is not finite (pandas' missing value), become ""."""
     value = row
     for key in path.split("."):
         if isinstance(value, list) and key.isdecimal():
             value = value[int(key)] if int(key) < len(value) else None
         elif value is not None:
-            check_fields(value if isinstance(value, dict) else {}, [key], f"{location}, {path}")
+            fields = value if isinstance(value, dict) else {}
+            check_fields(fields, [key], f"{location}, {path}")
             value = value[key]
-    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
-        raise InputError(f"{location}: {path!r} is a {type(value).__name__}, expected text")
-    return "" if value is None else str(value)
+    if value is None or not is_finite(value):
+        return ""
+    try:
+        return text_of(value)
+    except ValueError as error:
+        raise InputError(f"{location}: {path!r} is {error}, expected text") from error
 
 
 # The other problem types of OpenMathReasoning are proofs, and answers by a vote over solutions.

@@ -29,13 +29,11 @@ def launch() -> Launch:
         raise InputError(f"WORLD_SIZE={world} is set, but not {', '.join(missing)}: {remedy}")
     sizes = {"RANK": (rank, "WORLD_SIZE", world)}
     sizes |= {"LOCAL_RANK": (local_rank, "LOCAL_WORLD_SIZE", local_world)}
-    sizes |= {"LOCAL_WORLD_SIZE": (local_world - 1, "WORLD_SIZE + 1", world)}
     for name, (number, size_name, size) in sizes.items():
         if number >= size:
             remedy = f"start with torchrun, or unset {name}"
-            value = os.environ.get(name)
-            raise InputError(f"{name}={value}: must be below {size_name}, {size}: {remedy}")
-    return Launch(world, rank, local_world, local_rank)
+            raise InputError(f"{name}={number}: must be below {size_name}, {size}: {remedy}")
+    return Launch(world, rank, min(local_world, world), local_rank)
 
 
 def lacks_launcher() -> bool:

@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
-import datasets
 import torch.distributed as dist
 import transformers
 from safetensors import SafetensorError
@@ -32,15 +31,16 @@ PEER_GONE += ("closed by peer", "reset by peer", "remote process exiting")
 
 
 def begin_process() -> None:
-    """Set up a rank's process before anything else runs in it."""
+    """Set up a rank's process before anything else runs in it. Exits with status 2 under -OO."""
     survive_lost_output()
+    if sys.flags.optimize > 1:
+        print_error("python -OO removes docstrings, and transformers loads no model without them")
+        sys.exit(InputError.status)
     if "TORCHELASTIC_RUN_ID" in os.environ:  # do not outlive torchrun, and write to the run's files
         _prctl_pr_set_pdeathsig(signal.SIGKILL)
     os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")  # a fixed order of summation
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs the errors that it raises
 
 
 def reject(error: Exception) -> int:

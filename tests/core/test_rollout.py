@@ -3,16 +3,20 @@
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import torch
+from tokenizers.normalizers import Lowercase, Replace
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from plumbing.batches import collate
 from plumbing.config import PROMPT_FOOTER, PROMPT_HEADER, Config
+from plumbing.errors import NonFiniteError
 from rollout import Generator, Policy, PromptEncoder, Rollouts
+from tests.helpers.checks import rejected
 from tests.helpers.files import change
 from tests.helpers.models import FAMILIES
 
@@ -64,6 +68,63 @@ def test_a_chat_template_replaces_the_tokenizers_opening_token(tiny_model):
     config = Config(prompt_header="H", prompt_footer="", chat_template=True)
     ids = PromptEncoder(config, tokenizer)("12")
     assert tokenizer.decode(ids) == "<unk>[user]H\n\n12[assistant]"  # no second <unk>
+
+
+@pytest.mark.parametrize(
+    ("template", "before"), [("$A <eos>", []), ("<eos> $A", [EOS]), ("<unk> $A <eos> <pad>", [2])]
+)
+def test_special_tokens_stand_before_a_prompt_only(template, before, tiny_model):
+    """A prompt that ended in the end token would have nothing to continue."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    plain = tokenizer("12").input_ids
+    specials = [("<pad>", PAD), ("<eos>", EOS), ("<unk>", 2)]
+    own = TemplateProcessing(single=template, special_tokens=specials)
+    tokenizer._tokenizer.post_processor = own
+    encode = PromptEncoder(Config(prompt_header="", prompt_footer=""), tokenizer)
+    assert encode("12") == before + plain
+
+
+def test_a_chat_template_may_end_in_the_end_token(tiny_model):
+    """Some models were trained so: their turns end in it, the answer's begins after it."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = "{{ messages[0].content }}<eos>"
+    config = Config(prompt_header="", prompt_footer="", chat_template=True)
+    assert PromptEncoder(config, tokenizer)("12")[-1] == EOS
+
+
+def test_a_chat_template_that_raises_names_the_question(tiny_model):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = "{% if 'x' in messages[0].content %}{{ raise_exception('no x') }}"
+    tokenizer.chat_template += "{% endif %}{{ messages[0].content }}"
+    encode = PromptEncoder(
+        Config(chat_template=True, prompt_header="", prompt_footer=""), tokenizer
+    )
+    assert encode("2 + 2")
+    with rejected("cannot make a prompt of '2 + x': TemplateError: no x"):
+        encode("2 + x")
+
+
+def test_a_tokenizer_that_loses_or_joins_words_is_rejected_with_the_problem(tiny_model):
+    config = Config(prompt_header="", prompt_footer="")
+    problems = MagicMock()
+    problems.__len__.return_value = 1
+    problems.question.return_value = "What is 1 2?"
+    cases = {"what is 1 2?": Lowercase(), "Whatis12?": Replace(" ", "")}
+    for text, normalizer in (cases | {"What is  2?": Replace("1", "")}).items():
+        tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+        PromptEncoder(config, tokenizer).check(problems)
+        tokenizer._tokenizer.normalizer = normalizer
+        with rejected(f"turns 'What is 1 2?' into {text!r}: are its files missing"):
+            PromptEncoder(config, tokenizer).check(problems)
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7])
+def test_logits_that_are_not_finite_end_the_run(temperature, tiny_model, prompts):
+    """Greedy decoding would choose token 0 for ever, and sampling an index that does not exist."""
+    generator = make_generator(tiny_model)
+    generator.lm.model.norm.weight.data.fill_(torch.nan)
+    with pytest.raises(NonFiniteError, match="token 0 of row 0 of a micro-batch"):
+        generator.generate(prompts, temperature, 5, seed=0)
 
 
 HOSTILE = {"do_sample": True, "temperature": 0.1, "top_k": 1, "top_p": 0.1, "min_p": 0.5}

@@ -25,7 +25,7 @@ RIGHT = table(r"""
 50\%   0.5
 7   7 \text{ apples}   7\text{ km}^2   m+n=7
 2/3   0.666667   .666667   2:3
-5   \{5\}   \boldsymbol{5}   \color{red}{5}   5€   5 apples   5 cm^2   \text{5 cm}   [ABC]=5
+5   \{5\}   \boldsymbol{5}   5€   5 apples   5 cm^2   \text{5 cm}   [ABC]=5
 5   5\ \text{kg} \cdot \text{m}/\text{s}^2   5\ \mathrm{m\,s^{-1}}   5\ \mathrm{m} \mathrm{s}^{-1}
 (-\infty,0) \cup (0,\infty)   \mathbb{R} \setminus \{0\}   ℝ - \{0\}
 \pm 4   4, -4
@@ -75,6 +75,78 @@ e^2 - 1   -1 + exp(2)
 x=k\pi   k\pi, k \in \mathbb{Z}   x = k\pi \text{ for all integers } k   k\pi \; (k \in \mathbb{Z})
 n \equiv 1 \pmod{4}   n \equiv 1 \mod 4   1 \pmod 4   n ≡ 1 \; (\mathrm{mod}\ 4)
 (1,1,1)   x=y=z=1   \Bigl(1,1,1\Bigr)
+n=5k+2, k \ge 0   n=5k+2   5k+2, k \in \mathbb{Z}_{\ge 0}   n=5k+2 \text{ where } k \ge 0
+n=5k+2, k \ge 0   n=5k+2, k \in \mathbb{N}   n=5k+2 \; (k \ge 0)
+n=3k, k \in \mathbb{Z}, k>0   n=3k, k \ge 1   n=3k \text{ for positive integers } k   n=3k, k>0
+g(x)=x^2, 0 \le x \le 3   x^2, x \in [0,3]   g(x)=x^2 \text{ for } 0 \le x \le 3
+g(x)=x^3+c   g(x)=x^3+c, c \in \mathbb{R}   x^3+c \text{ where } c \text{ is a constant}
+a_n=2n-1   a_n=2n-1, n \in \mathbb{N}   a_n=2n-1 \text{ for } n \ge 1
+x=2m+n, m,n \in \mathbb{Z}   x=2m+n \text{ for integers } m, n
+3<x<7   x>3 \text{ and } x<7   x<7 \land x>3   x>3, x<7   (3,\infty) \cap (-\infty,7)
+x<2 \text{ or } x>6   x<2 \lor x>6   (6,\infty)\cup(-\infty,2)   \mathbb{R} \setminus [2,6]
+(-\infty,-2)\cup(-2,2)\cup(2,\infty)   x \ne \pm 2   x \ne 2, -2   \{x \mid x \ne 2, x \ne -2\}
+(-\infty,-2)\cup(-2,2)\cup(2,\infty)   \mathbb{R}-\{2,-2\}   x \notin \{-2,2\}
+p \land q   q \wedge p
+(x,y)=(1,2) \text{ or } (3,4)   (3,4), (1,2)
+x=1 \text{ and } y=2   y=2, x=1   y=2 \land x=1
+\sqrt3+3^{-300}   \frac{1}{3^{300}}+\frac{3}{\sqrt3}
+0   \sqrt{3+2\sqrt2}-1-\sqrt2
+|a|+|b|   |b|+|-a|
+\sqrt{b^2n^2}   |bn|   |b||n|
+\sqrt{\frac{a}{b}}   \frac{\sqrt{ab}}{b}
+y=|x|   y-|-x|=0
+\mathbf{A}\mathbf{B}   AB   \mathbf{AB}   \boldsymbol{A}\boldsymbol{B}
+(AB)^{-1}C   B^{-1}A^{-1}C
+(AB)^T   B^TA^T   B^\top A^\top
+\mathbf{a}\cdot\mathbf{b}   \mathbf{b}\cdot\mathbf{a}
+(f \circ g)(x)=9x^2   9x^2
+a \times b   ba
+\frac{3}{4}x   3/4x   3/4 x
+y=\frac{3}{4}x+1   y=3/4x+1
+3   \frac{3x}{x}   \frac{6ab}{2ab}
+\frac{dv}{dt}=-kv   dv/dt = -kv   \frac{dv}{dt}+kv=0
+0.125   12.5\%   \frac{1}{8}
+44   44\%   44pct
+\frac{200}{3}   66\frac23\%
+4\%   4   0.04   1/25
+35 \text{ m/s}   35   35 m/s   35 \text{ meters per second}   35 \text{ m s}^{-1}
+21 \text{ tons}   21 ton   21
+£21   21   21 pounds
+\$21   21 dollars   21 USD   USD 21   US\$21
+84 km/h   84   84 kilometers per hour   84 км/ч   84 \frac{\text{km}}{\text{h}}
+6 \text{ people}   6 persons   6 \text{ tall people}
+4 \text{ cats}, 9 \text{ dogs}   9 dogs, 4 cats   4, 9   4 \text{ cats and } 9 \text{ dogs}
+30\% \text{ oak}, 70\% \text{ pine}   70% pine, 30% oak   30\%, 70\%
+7 \text{ feet } 2 \text{ inches}   7 ft 2 in   7 feet and 2 inches
+(2,7) \text{ cm}   (2 \text{ cm}, 7 \text{ cm})   (2,7)
+8:30   8:30 \text{ p.m.}   08:30
+5:8   5/8   0.625
+2023-07-04   2023-7-4   2023/07/04
+3^(1/5)   \sqrt[5]{3}   3**(1/5)   3^{0.2}
+e^(-(x+1)^2)   e^{-(x+1)^2}
+y^{\frac{2}{3}}   y^\frac{2}{3}   y^\frac23
+5^\sqrt7   5^{\sqrt{7}}
+u_\text{min} = 6   u_{min}=6   6
+{{b}_{n}}={{3}^{n}}   b_n=3^n   3^n
+{{\log }_{5}}7   \log_5 7
+{{\left( x+2 \right)}^{2}}+{{y}^{2}}=9   (x+2)^2+y^2=9
+17   17ml   17 mL   17miles   17元   17 公里   17 года   17°C   17℃   17 Å   17kΩ   Rs. 17   17 kWh
+17 \text{ μm}   17\,\mu\text{m}   17µm
+31.5^\circ C   31.5   31.5℃   31.5 degrees Celsius   31.5^\circ
+C   C. A square   C: An old map   \text{C. I think}   \text{Answer: C}   Option (C)
+C. A square   C
+\\frac{2}{7}   2/7
+(0, \\sqrt{3}]   (0, \sqrt{3}]
+\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}   \begin{pmatrix} 1 \\ 2 \end{pmatrix}
+60   3[5+[7+8]]   [2+4][3+7]
+4[(x-b)^2+3]   4((x-b)^2+3)   4[[x-b]^2+3]
+2/9   0.(2)   0.\dot2   0.\overline{2}   0.2̅
+4/33   0.\dot{1}\dot{2}   0.(12)
+11/4   2¾   2 ¾
+3.4 \times 10^{-6}   3.4 x 10^{-6}   3.4×10⁻⁶   3.4e-6   3.4 \cdot 10^(-6)
+45   ４５   ٤٥
+\omega + \alpha   ω+α
+\frac{d\omega}{dt}+a\omega=0   \frac{dω}{dt} = -aω   d\omega/dt=-a\omega
 """)
 WRONG = table(r"""
 5   5 \text{ or six}   1=2=5   5 > 4   x > 5   5.0000001   ?   {}   5 theta   a+b=6   2a+b=5
@@ -134,6 +206,62 @@ y=3, x=2   (3,2)
 n \equiv 1 \pmod{4}   n=1   1   n \equiv 1 \pmod 2   n \not\equiv 1 \pmod 4
 \ln(x \ln y)   \ln x \cdot \ln y
 |x^2-1|   x^2-1   1-x^2   |x|^2-1
+n=5k+2, k \ge 0   n=5k+2, k \ge 3   n=5k+2, k \in \mathbb{Z}   n=5k+2 \text{ where } k \ge 1
+x=2k\pi, k \in \mathbb{Z}   x=2k\pi, k \in \mathbb{N}   x=2k\pi \text{ for all real numbers } k
+x=2k\pi   x=2k\pi, k \in \mathbb{N}   x=2k\pi \text{ for all positive integers } k
+g(x)=x^2, x \ge 2   g(x)=x^2, x \ge 0   g(x)=x^2, x>2   g(x)=x^2, x \in \mathbb{R}
+5   5 \text{ for } k   5 \text{ where } x>2
+3<x<7   x>3 \text{ or } x<7   x<3 \text{ and } x>7
+x<2 \text{ or } x>6   x<2 \text{ and } x>6   2<x<6   x<2 \land x>6
+(-\infty,-2)\cup(-2,2)\cup(2,\infty)   x \ne 2   x \ne 2 \text{ or } x \ne -2   x \ne \pm 3
+p \land q   p \lor q
+(p \land q) \lor r   (p \lor q) \land r   p \land (q \lor r)
+x=1 \text{ and } y=2   x=1 \text{ or } y=2
+\sqrt3+3^{-300}   \sqrt3
+1   1-e^{-300}
+5^{999}\sqrt{2}x+1   5^{999}\sqrt{2}x
+y=5^{999}\sqrt{2}x+1   y=5^{999}\sqrt{2}x
+|a|+|b|   |a+b|   a+b
+\sqrt{b^2n^2}   bn   b|n|
+|x+70|   x+70
+|x-1|+|x-2|   2x-3   1
+y=|x|   y=x
+\mathbf{A}\mathbf{B}   \mathbf{B}\mathbf{A}   BA
+C^{-1}D   DC^{-1}   D   CD^{-1}
+Q^{-1}BQ   B   QBQ^{-1}
+AB-BA   0   BA-AB
+\vec{u} \times \vec{v}   \vec{u} \cdot \vec{v}   \vec{v} \times \vec{u}
+\nabla \times G   \nabla \cdot G   \nabla G
+g \circ h   h \circ g   gh
+\frac{3}{4}x   4/3x   3/5x
+3   3+x-x   \frac{3x}{y}
+\frac{dv}{dt}=-kv   \frac{dv}{dt}=kv   \frac{du}{dt}=-kv
+\sum_{k=1}^{n} k   \prod_{n=1}^{2000} (n^2+1)   \sum_{k=1}^{10^9} k
+0.25   0.25\%   \frac14\%
+5/8   0.625\%   5/8\%
+7/2   3.5\%
+0.4\%   0.4
+35 \text{ m/s}   35 \text{ m}   35 \text{ s}   35 \text{ m/s}^2   35 \text{ ft/s}
+84 km/h   84 km   84 \text{ h}
+21 \text{ tons}   21 \text{ kg}   21 gallons
+£21   \$21   €21
+21 \text{ N/m}   21 \text{ N}
+6 \text{ red pens}   6 \text{ blue pens}   6 \text{ hours}
+4 \text{ cats}, 9 \text{ dogs}   9 \text{ cats}, 4 \text{ dogs}   9, 4   4 dogs, 9 cats
+30\% \text{ oak}, 70\% \text{ pine}   70% oak, 30% pine
+7 \text{ feet } 2 \text{ inches}   2 \text{ feet } 7 \text{ inches}   7   9
+(2,7) \text{ cm}   (2,7) \text{ m}
+8:30   4/15   8/30
+18   18 \text{ cubed}   18 \text{ dozen}
+5/12   10:24
+2023-07-04   2012   2023-04-07
+2/9   0.(3)
+31.5^\circ C   31.5^\circ F
+17   17 squared   17x   17 x   17mgh   17sinx   17万   17 тысяч   17 tausend   17abcd   17ω
+C   C. A or B   A. C   \text{Answer: B}   C. D   Answer: B or C
+\\frac{2}{7}   27   \frac{7}{2}
+\frac{dy}{dx}   \frac{y}{x}   1
+y^{\frac{2}{3}}   y^\frac{3}{2}
 """)
 NUMBERS = fuzz_verifier.draw_numbers(random.Random(0))
 TEMPLATES = [(RIGHT, gold, answer) for gold, right, _ in fuzz_verifier.cases() for answer in right]
@@ -163,6 +291,23 @@ def test_extract_boxed_returns_the_last_box_if_it_is_closed():
     assert {text: extract_boxed(text) for text in boxes} == boxes
 
 
+THINKING = {
+    r"<think>\boxed{7}</think> It is 9.": None,
+    r"<think>Perhaps \boxed{7}, or": None,
+    r"so \boxed{7}?</think> It is \boxed{9}.": "9",
+    r"<Thinking>\boxed{7}</Thinking> It is 9.": None,
+    r"<|channel|>analysis<|message|>\boxed{7}<|end|><|channel|>final<|message|>It is 9": None,
+    r"<think>in <think> tags \boxed{7}</think>\boxed{9}": "9",
+    r"\boxed{9} <think>\boxed{7}</think>": "9",
+    r"I think \boxed{9}": "9",
+}
+
+
+@pytest.mark.parametrize(("text", "box"), THINKING.items())
+def test_a_box_inside_thinking_does_not_count(text, box):
+    assert extract_boxed(text) == box
+
+
 def test_right_answers_earn_1_and_wrong_ones_and_guesses_0(verifier):
     """In any order, on any number of workers, which cache what they have parsed."""
     expected = dict.fromkeys(RIGHT, CORRECT) | dict.fromkeys(WRONG, WRONG_ANSWER)
@@ -178,6 +323,44 @@ def test_only_the_box_counts(verifier):
     verdicts = verifier.grade(completions, ["5"] * 4)
     assert [v.status for v in verdicts] == ["no_box", "wrong", "too_long", "correct"]
     assert [v.reward for v in verdicts] == [0, 0, 0, 1]
+
+
+PARTS = table(r"""
+3, 5, 8   $\boxed{3}$, $\boxed{5}$, $\boxed{8}$   \(\boxed{3}\), \(\boxed{5}\) and \(\boxed{8}\).
+x=1, y=2   $\boxed{x=1}$ and $\boxed{y=2}$   $x=\boxed{1}$, $y=\boxed{2}$
+""")
+OTHER_PARTS = table(r"""
+3, 5, 8   $\boxed{5}$, $\boxed{8}$   \boxed{3}, \boxed{5}. Then \boxed{8}
+3, 5, 8   \boxed{1}, \boxed{3}, \boxed{5}, \boxed{8}
+x=1, y=2   $x=\boxed{2}$ and $y=\boxed{1}$
+12   \boxed{1} \boxed{2}
+""")
+
+
+def test_each_part_may_have_a_box(verifier):
+    golds, completions = zip(*PARTS, *OTHER_PARTS, strict=True)
+    expected = [CORRECT] * len(PARTS) + [WRONG_ANSWER] * len(OTHER_PARTS)
+    assert verifier.grade([*completions], [*golds]) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((["3"], [3]), r"golds\[0\] is 3, a int: must be a str"),
+        ((["3", None], ["3", "4"]), r"completions\[1\] is None"),
+        ((["3"], [b"3"]), r"golds\[0\] is b'3', a bytes"),
+        (("3", ["3"]), "completions is a str: must be a list of str"),
+        ((["3"], ["3"], ["km"]), r"extras\[0\] is 'km', a str: must be a dict"),
+    ],
+)
+def test_an_argument_that_is_no_text_is_a_type_error(verifier, arguments, message):
+    with pytest.raises(TypeError, match=message):
+        verifier.grade(*arguments)
+
+
+def test_lists_of_different_length_are_a_value_error(verifier):
+    with pytest.raises(ValueError, match="lists differ in length"):
+        verifier.grade(["3", "4"], ["3"])
 
 
 def test_a_gold_is_valid_if_it_is_understood_and_equivalent_to_itself(verifier):

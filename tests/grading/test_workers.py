@@ -20,13 +20,16 @@ from grading.workers import serve
 def prepare():
     PREPARE
     return lambda code: exec(code) or "done"
-serve(prepare, lambda: None, 0.2, 1 << 27)
+def warm_up():
+    WARM_UP
+serve(prepare, warm_up, 0.2, 1 << 27)
 """
 
 
 @contextmanager
-def running(size: int = 2, wall_seconds: float = 60.0, prepare: str = "pass"):
-    command = [sys.executable, "-c", PROGRAM.replace("PREPARE", prepare)]
+def running(size=2, wall_seconds=60.0, prepare="pass", warm_up="pass"):
+    program = PROGRAM.replace("PREPARE", prepare).replace("WARM_UP", warm_up)
+    command = [sys.executable, "-c", program]
     pool = WorkerPool(command, size, wall_seconds)
     pool.start()
     yield pool
@@ -88,6 +91,26 @@ def test_killed_workers_are_replaced_also_while_they_start():
         os.kill(pool.workers[-1].process.pid, signal.SIGKILL)
         pool.start()
         assert run(pool, *["pass"] * 4) == ["done"] * 4 and len(pool.workers) == 2
+
+
+@pytest.mark.parametrize("warm_up", ["1 / 0", "os.kill(os.getpid(), 9)"])
+def test_workers_that_die_while_they_warm_up_are_an_error(warm_up):
+    """They are not started again without end, and no job is to blame."""
+    with pytest.raises(RuntimeError, match="did not start"), running(warm_up=warm_up) as pool:
+        run(pool, "pass")
+
+
+@pytest.mark.parametrize("edit", ["answer = 2", None])
+def test_a_new_worker_that_would_run_other_code_is_an_error(edit, tmp_path):
+    neighbour = tmp_path / "neighbour.py"
+    neighbour.write_text("answer = 1")
+    with running(1, prepare=f"sys.path.append({str(tmp_path)!r}); import neighbour") as pool:
+        assert run(pool, "pass") == ["done"]
+        os.utime(neighbour, (1, 1))
+        assert run(pool, "os._exit(1)", "pass") == ["crash", "done"]  # two new workers
+        neighbour.write_text(edit) if edit else neighbour.unlink()
+        with pytest.raises(RuntimeError, match=r"neighbour.py has changed|did not start"):
+            run(pool, "os._exit(1)")
 
 
 def test_workers_end_when_their_parent_is_killed():

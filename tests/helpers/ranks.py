@@ -99,7 +99,7 @@ def _rank(rank, n, local, port, folder, command, before):
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     faulthandler.register(signal.SIGALRM, sys.stderr, chain=True)
     signal.alarm(200)  # a rank that hangs prints its stacks and ends
-    for name in ("transformers", "datasets", "torch"):  # they keep an earlier stream
+    for name in ("transformers", "torch"):  # they keep an earlier stream
         logging.getLogger(name).handlers = [logging.StreamHandler(sys.stderr)]
     before(rank)
     status = command()  # multiprocessing prints what it raises, and ends with status 1

@@ -3,7 +3,9 @@
 test_command_line.py has flags alone, test_models.py models, test_run_dir.py run directories.
 """
 
+import gzip
 import json
+import math
 import signal
 import time
 from contextlib import nullcontext
@@ -32,8 +34,8 @@ CHECKED = {
     "--max_completion_tokens 5000": "a row may take 5032: lower --max_prompt_tokens",
     # Before missing data are downloaded.
     "--max_prompt_tokens 1 --train_data data/math/train.jsonl": "1: must be above 1",
-    "--chat_template": "cannot make a prompt: ValueError",
-    "--prompt_header \udcff": "cannot make a prompt: ",  # bytes that are not UTF-8
+    "--chat_template": "cannot make a prompt of '': ValueError",
+    "--prompt_header \udcff": "cannot make a prompt of '': ",  # bytes that are not UTF-8
     "--train_data none.jsonl": "none.jsonl: no such data file (--train_data, --val_data)",
     "--val_data LICENSE": "LICENSE: expected a .jsonl or .parquet file",
     "--model nowhere/no": "'nowhere/no' is no Hugging Face model directory or hub id: ",
@@ -58,19 +60,42 @@ GOOD = row("What is 1 + 1?", "2") * 400
 NOT_JSON = "damaged ("
 BAD = "the field '{}' must be text that is not blank, or a number"
 PROBLEM, ANSWER = BAD.format("problem"), BAD.format("expected_answer")
+UNUSED = [b"null", b"1", b'"a"', b"[1]", b'{"a": 1}', b'{"b": [0.5]}', b'"\\ud800"', b"NaN"]
 DATA = {  # what follows 400 good rows, or the whole file if it begins with `=`; the error
     "nothing": (b"=", "the file is empty"),
     "a line cut short": (b"\n" + row()[:-9], f"line 402: {NOT_JSON}"),
     "a table in one object": (b'={"data": [' + row().strip() + b"]}", "lacks the field 'problem'"),
-    "a blank": (row("\u00a0\t"), f"row 401: {PROBLEM}, not '"),
-    "a missing answer": (b'{"problem": "q"}', f"row 401: {ANSWER}, not None"),
-    "a date": (b"=" + row("q", "2024-01-01") * 400, f"row 1: {ANSWER}"),  # how Arrow reads it
-    "long numbers": (b"=" + row("q", 10**33 + 1) * 400, f"{ANSWER}, not 1e+33"),
+    "a blank": (row("\u00a0\t"), f"line 401: {PROBLEM}, not '"),
+    "a missing answer": (
+        b'{"problem": "q"}',
+        "line 401: lacks the field 'expected_answer' (it has: problem)",
+    ),
     "Latin-1": (row("?").replace(b"?", b"\xe9"), f"line 401: {NOT_JSON}"),
     "half a surrogate pair": (row("?").replace(b"?", b"\\ud800"), "surrogate pair"),
     "JSON in a .parquet": (row(), "cannot be read as parquet: Parq"),
-    "a field twice": (row().replace(b"{", b'{"problem": "a", '), "specified twice in row 400"),
+    "a field twice": (
+        row().replace(b"{", b'{"problem": "a", '),
+        "line 401: the field 'problem' occurs twice",
+    ),
+    "a bool": (row("q", True), f"line 401: {ANSWER}, not True (a bool)"),
+    "a null": (row("q", None), f"line 401: {ANSWER}, not None (a NoneType)"),
+    "a list": (row(["q"]), f"line 401: {PROBLEM}, not ['q'] (a list)"),
+    "not a number": (row("q", math.nan), f"line 401: {ANSWER}, not nan (nan, which is not finite"),
+    "an infinity": (row("q", -math.inf), f"line 401: {ANSWER}, not -inf"),
+    "an error after blank lines": (b"\n \n" + row(""), f"line 403: {PROBLEM}, not ''"),
+    "an error in the 8,501st line": (row() * 8100 + row(""), f"line 8501: {PROBLEM}, not ''"),
+    "a list in a line": (b"[1]\n", "line 401: a list, no object such as {"),
+    "an indented object": (b'={\n "problem": "q"\n}', f"line 1: {NOT_JSON}"),
+    "UTF-16": (b"=" + GOOD.decode().encode("utf-16"), "is UTF-16: convert it with iconv"),
+    "gzip": (b"=" + gzip.compress(GOOD), "is compressed with gzip: decompress it with gunzip"),
+    "zstd": (b"=\x28\xb5\x2f\xfd", "is compressed with zstd: decompress it with unzstd"),
+    "a table of.csv": (b"=problem,expected_answer\nq,1\n", "is a CSV file; convert it: pandas"),
+    "an LFS pointer": (b"=version https://git-lfs.github.com/spec/v1", "git lfs pull"),
+    "blank lines only": (b"=\n\n", "has no rows"),
     # Accepted
+    "a date": (b"=" + row("q", "2024-01-01") * 400, None),
+    "long numbers": (row("q", 10**33 + 1), None),
+    "a late field of other types": (b"".join(b'{"u": %s,' % x + row()[1:] for x in UNUSED), None),
     "a byte order mark": (b"=\xef\xbb\xbf" + GOOD.replace(b"\n", b"\r\n"), None),
     "a JSON list": (b"=" + json.dumps([json.loads(row())] * 400).encode(), None),
     "numbers": (b"=" + row("q", 3) + row("q", 0.5) * 400, None),

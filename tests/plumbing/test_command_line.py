@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts import analysis
+import train
+from plumbing.command_line import PATHS
+from scripts import analysis, replay
 from tests.helpers.checks import rejected
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import one_rank, parse
@@ -18,6 +20,7 @@ FLAGS = {  # what is wrong -> the error
     "--step 5": "unrecognized arguments: --step 5 (see --help)",  # abbreviated
     "--preset gpt": "--preset gpt: choose from qwen2.5-1.5b, olmo2-1b",
     "--steps 0": "argument --steps: 0: must be in [1, 1000000000]",
+    "--out ~no.one/x": "~no.one/x: no such home directory; for a name that begins with ~ write ./~",
     "--epsilon nan": "argument --epsilon: nan: must be in [0, 1]",
     "--sampler softmax --epsilon 0.1": "--epsilon: the sampler softmax does not use it",
     "--sampler sec": "--sampler sec needs --column, a column of the training data",
@@ -34,6 +37,21 @@ FLAGS = {  # what is wrong -> the error
 def test_a_wrong_flag_is_rejected_with_one_line(flags):
     with rejected(FLAGS[flags]):
         parse(*flags.split())
+
+
+@pytest.mark.parametrize("name", sorted(PATHS - {"sampler"}))
+def test_a_path_may_begin_with_the_home_directory(name, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert getattr(parse(f"--{name}=~/x"), name) == "/home/me/x"
+
+
+@pytest.mark.parametrize(("module", "main"), [(train, train.parse), (replay, replay.main)])
+def test_commands_work_without_docstrings(module, main, monkeypatch, capsys):
+    """`python -OO` removes them."""
+    monkeypatch.setattr(module, "__doc__", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
 
 
 def test_sampler_args_override_the_samplers_settings_in_their_type():

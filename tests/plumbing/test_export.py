@@ -2,17 +2,23 @@
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
+from plumbing.files import write_lines
 from plumbing.models import Card
-from rollout import Generator
-from tests.helpers.models import save_tiny_model
+from rollout import Generator, Policy
+from tests.helpers.files import change
+from tests.helpers.models import ROOT, save_tiny_model
+from tests.helpers.ranks import parse
 from tests.helpers.read_model import read_model
 
 CPU = torch.device("cpu")
@@ -68,10 +74,85 @@ def own_head(folder: Path) -> torch.Tensor:
     return head
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_exported_model_computes_what_the_trained_one_does(family, tmp_path):
+    """With both spellings of its rotary angles."""
+    folder = save_tiny_model(tmp_path / family, family, **FAMILIES[family])
+    read = [read_model(str(path), "1 + 2") for path in (folder, export(folder, tmp_path / "out"))]
+    assert read[0] == read[1]
+
+
+def test_the_export_names_rotary_angles_and_classes_as_transformers_4_does(tmp_path):
+    folder = save_tiny_model(tmp_path / "base", **FAMILIES["qwen2"])
+    out = export(folder, tmp_path / "out")
+    config = settings(out, "config.json")
+    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 1e6
+    assert config["torch_dtype"] == config["dtype"] == "float32"
+    assert settings(out, "tokenizer_config.json")["tokenizer_class"] == "PreTrainedTokenizerFast"
+
+
+def test_the_export_stops_where_training_stops(tiny_model, tmp_path):
+    """Where the checkpoint names another end token than its tokenizer, and where it names none that
+    exists: version 4 takes the settings from config.json where this file is made from it."""
+    for i, (named, expected) in enumerate({7: [1, 7], 1: 1, 5000: 1}.items()):
+        folder = shutil.copytree(tiny_model, tmp_path / f"base{i}")
+        change(folder / "generation_config.json", eos_token_id=named, pad_token_id=None)
+        out = export(folder, tmp_path / f"out{i}")
+        written = settings(out, "generation_config.json")
+        assert written["eos_token_id"] == expected
+        assert written["pad_token_id"] == 0
+        assert "_from_model_config" not in written
+
+
+def test_a_head_of_its_own_is_trained_and_exported_though_the_base_says_tied(tmp_path):
+    folder = save_tiny_model(tmp_path / "base", "qwen3")
+    head = own_head(folder)
+    policy = Policy.load(str(folder), CPU)
+    assert any(p is policy.lm.lm_head.weight for p in policy.parameters())
+    assert torch.equal(policy.lm.get_output_embeddings().weight, head)
+    out = export(folder, tmp_path / "out")
+    assert settings(out, "config.json")["tie_word_embeddings"] is False
+    assert torch.equal(load_file(out / "model.safetensors")["lm_head.weight"], head)
+
+
+def test_the_export_needs_no_code_of_the_base(tiny_model, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "base")
+    change(folder / "config.json", auto_map={"AutoConfig": "own.Config"})
+    assert "auto_map" not in settings(export(folder, tmp_path / "out"), "config.json")
+
+
+def test_the_model_card_has_what_the_hub_reads_and_what_a_reader_asks(tiny_model, tmp_path):
+    run = tmp_path / "run"
+    rows = [{"step": 0, "val_accuracy": 0.25}, {"step": 1}, {"step": 2, "val_accuracy": 0.5}]
+    write_lines(run / "metrics.jsonl", rows)
+    flags = ("--model", "Qwen/Qwen2.5-1.5B", "--train_data", "mine.jsonl", "--steps", 2)
+    card = Card(parse("--out", run, *flags))
+    text = (export(tiny_model, tmp_path / "out", card) / "README.md").read_text("utf-8")
+    metadata = yaml.safe_load(text.split("---\n")[1])
+    assert metadata["base_model"] == "Qwen/Qwen2.5-1.5B"
+    assert metadata["library_name"] == "transformers"
+    assert metadata["pipeline_tag"] == "text-generation"
+    assert "grpo" in metadata["tags"]
+    assert "| training data | `mine.jsonl` |" in text
+    assert "| accuracy before | `25.0% (greedy pass@1, step 0)` |" in text
+    assert "| accuracy after | `50.0% (greedy pass@1, step 2)` |" in text
+
+
+def test_the_model_card_names_no_place_on_the_machine_that_was_not_typed(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/train.py", "--preset", "demo", "--seed", "3"])
+    Card(parse("--preset", "demo", "--seed", 3)).write(tmp_path, "student")
+    text = (tmp_path / "README.md").read_text("utf-8")
+    assert "| base model | `demo/model` |" in text
+    assert "| command | `python train.py --preset demo --seed 3` |" in text
+    assert "base_model" not in text  # the hub wants an id there
+    assert str(ROOT) not in text
+    assert "/somewhere" not in text
+
+
 @pytest.mark.hour
 @pytest.mark.timeout(600)
 def test_transformers_4_reads_the_exported_directory_as_this_version_does(tmp_path):
-    """TRANSFORMERS_4 names a Python that has it (docs/contributing.md). REAL_MODEL: one more model."""
+    """TRANSFORMERS_4 names a Python that has it (docs/contributing.md); REAL_MODEL a directory."""
     if not (python := os.environ.get("TRANSFORMERS_4")):
         pytest.skip("set TRANSFORMERS_4 to a Python with torch and transformers 4.57.1")
     folders = [save_tiny_model(tmp_path / name, name, **s) for name, s in FAMILIES.items()]

@@ -3,6 +3,7 @@
 The tests compare the whole gradient of Student.update just before the optimizer's step.
 """
 
+import gc
 import math
 
 import pytest
@@ -68,6 +69,27 @@ VARIANTS = {
     "all dead": {},
     "entropy, KL and two updates": {"entropy_coef": 0.01, "kl_coef": 0.1, "update_iterations": 2},
 }
+
+
+def growth_of_lists(folder):
+    """Return by how many entries all lists of the process grow in ten updates with a KL term."""
+    layout = Layout(config_for(folder))
+    layout.connect(timeout_minutes=5)
+    student = train.Student(config_for(folder, kl_coef=0.1), layout, verifier=None)
+    rollouts = make_rollouts(range(24))
+    counts = []
+    for step in range(1, 23):
+        student.update(rollouts, rollouts.groups(), step)
+        if step in (2, 12, 22):
+            gc.collect()
+            counts.append(sum(len(x) for x in gc.get_objects() if type(x) is list))
+    return counts[-1] - counts[-2]
+
+
+@pytest.mark.slow
+def test_updates_with_a_reference_keep_no_notes_of_its_forwards(tiny_model, tmp_path):
+    """FSDP appends an entry for each unit at each forward, and clears them in backward alone."""
+    assert on_ranks(2, tmp_path, growth_of_lists, tiny_model) < 10
 
 
 def gradients(folder):

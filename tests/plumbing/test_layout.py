@@ -8,6 +8,7 @@ import torch
 
 import train
 from plumbing.distributed import layout as module
+from plumbing.distributed.launch import NEEDED, Launch, launch
 from tests.helpers.checks import rejected
 from tests.helpers.ranks import parse
 
@@ -17,7 +18,8 @@ def layout(monkeypatch):
     """A function from a number of ranks, flags and other environment variables to a layout."""
 
     def layout(world, *flags, **environment):
-        for name, value in ({"WORLD_SIZE": world} | environment).items():
+        alone = {"RANK": 0, "LOCAL_RANK": 0, "MASTER_ADDR": "node0", "MASTER_PORT": 29500}
+        for name, value in (alone | {"WORLD_SIZE": world} | environment).items():
             monkeypatch.setenv(name, str(value))
         return train.Layout(parse(*flags))
 
@@ -57,6 +59,38 @@ def test_each_rank_of_a_role_has_its_own_gpu(case, layout, monkeypatch):
     with rejected(GPUS[case]) if isinstance(GPUS[case], str) else nullcontext():
         device = layout(world, "--teacher_ranks", max(1, world // 4), **place).device
         assert device == torch.device("cuda", GPUS[case])
+
+
+UNLAUNCHED = {  # environment variables -> the error
+    "WORLD_SIZE=4": "is set, but not RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT: start",
+    "WORLD_SIZE=2 RANK=1 LOCAL_RANK=1 MASTER_PORT=1": "WORLD_SIZE=2 is set, but not MASTER_ADDR",
+    "WORLD_SIZE=x": "WORLD_SIZE=x: must be a whole number from 1 on",
+    "WORLD_SIZE=0": "WORLD_SIZE=0: must be a whole number from 1 on",
+    "RANK=-1": "RANK=-1: must be a whole number from 0 on",
+    "RANK=1": "RANK=1: must be below WORLD_SIZE, 1: start with torchrun, or unset RANK",
+    "LOCAL_RANK=1": "LOCAL_RANK=1: must be below LOCAL_WORLD_SIZE, 1: start with torchrun",
+}
+
+
+@pytest.fixture
+def no_launcher(monkeypatch):
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", *NEEDED):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("variables", UNLAUNCHED)
+def test_half_of_a_launchers_environment_is_rejected(variables, monkeypatch, no_launcher):
+    for variable in variables.split():
+        monkeypatch.setenv(*variable.split("="))
+    with rejected(UNLAUNCHED[variables]):
+        train.Layout(parse("--teacher_ranks", 0))
+
+
+@pytest.mark.parametrize("variables", ["", "WORLD_SIZE=", "RANK=0 WORLD_SIZE=1", "MASTER_ADDR=n0"])
+def test_a_single_process_needs_no_launcher(variables, monkeypatch, no_launcher):
+    for variable in variables.split():
+        monkeypatch.setenv(*variable.split("="))
+    assert launch() == Launch(world=1, rank=0, local_world=1, local_rank=0)
 
 
 NONE = "can use no GPU here (no driver); or add --device cpu"

@@ -1,9 +1,13 @@
-"""plumbing/metrics.py: evaluation by hand."""
+"""plumbing/metrics.py, plumbing/progress.py: evaluation by hand, lines of progress."""
 
+import re
+import time
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
+from plumbing import progress
 from plumbing.metrics import TAIL, evaluate
+from plumbing.run_dir import RunDir
 from rollout import Rollouts
 from tests.helpers.ranks import one_rank, parse
 from tests.helpers.samplers import Numbers
@@ -13,6 +17,30 @@ def encoder(tokens):
     """Encode question i as tokens[i] tokens; decode id n as the digit n."""
     tokenizer = SimpleNamespace(decode=lambda ids, **_: "".join(map(str, ids)))
     return Mock(side_effect=lambda i: range(tokens[int(i)]), tokenizer=tokenizer)
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch, capsys, tmp_path):
+    """Also in a step or evaluation that takes long."""
+    monkeypatch.setattr(progress, "LINE_S", 0.01)
+    flags = ("--preset", "demo", "--steps", 9, "--out", tmp_path)
+    run = RunDir(parse(*flags), one_rank(*flags), None)
+    student = MagicMock()
+    student.policy.parameters.return_value = []
+    data = MagicMock()
+    data.__len__.return_value = 20
+    data.unmatched_note.return_value = ""
+    console = progress.Console(run, 0, student, data, data)
+    console.report("evaluation, 5 of 20 problems")
+    time.sleep(0.1)
+    console.report("")
+    console.update(
+        {"step": 1, "total_tokens": 8, "seconds": 2, "reward_mean": 0, "zero_variance": 1}
+    )
+    time.sleep(0.1)
+    console.end(finished=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"step 0 of 9 \[00:00<\?, evaluation, 5 of 20 problems\]", lines[0])
+    assert re.fullmatch(r"step 1 of 9 \[00:00<00:\d\d, reward .*, 4 tok/s\]", lines[-1])
 
 
 def test_evaluation_counts_an_overlong_prompt_as_wrong():

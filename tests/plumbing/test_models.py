@@ -1,17 +1,20 @@
 """plumbing/models.py: which model directories are accepted, and which are rejected in one line."""
 
+import json
 import os
 import shutil
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from plumbing.batches import Batch
 from plumbing.distributed.shutdown import begin_process
 from rollout import Generator, Policy, check_model
 from teacher import check_teacher
+from tests.helpers.checks import rejected
 from tests.helpers.files import change
 from tests.helpers.models import FAMILIES, save_tiny_model
 
@@ -86,34 +89,87 @@ def custom_code(folder):
     change(folder / CONFIG, model_type="own", auto_map=names)
 
 
+def quantize(folder, method):
+    change(folder / CONFIG, quantization_config={"quant_method": method, "bits": 4})
+
+
+def shard(folder):
+    """Split the weights into files, and delete one."""
+    lm = AutoModelForCausalLM.from_pretrained(folder)
+    (folder / WEIGHTS).unlink()
+    lm.save_pretrained(folder, max_shard_size="20KB")
+    sorted(folder.glob("*.safetensors"))[1].unlink()
+
+
+def no_digits(folder):
+    tokenizer = json.loads((folder / TOKENIZER).read_text())
+    vocab = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {k * (1 + k.isdigit()): i for k, i in vocab.items()}
+    (folder / TOKENIZER).write_text(json.dumps(tokenizer))
+
+
+def overflow(folder):
+    weights = load_file(folder / WEIGHTS)
+    weights["model.norm.weight"] *= 3e38
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+
+
 def no_end(folder):
     for file in (TOKENS, CONFIG, GENERATION):
         change(folder / file, eos_token=None, eos_token_id=None)
 
 
+PICKLE = "has no safetensors; pickles (pytorch_model.bin) can run code and are refused: convert it"
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n"
+HEAD_ = "is a ForReward: a student needs a head that predicts tokens"
+MORE = "layers.1.input_layernorm.weight', the model has not: is its config.json another model's?"
+STRANGE = "has end token 151643, and a tokenizer of 99 tokens: is it another model's?"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 TOKENS, GENERATION = "tokenizer_config.json", "generation_config.json"
 NO_MODEL, NOT_LOADED = "is no Hugging Face model directory or hub id: ", "cannot be loaded: "
-NO_WEIGHTS = "no file named model.safetensors"
 LOST_GATE = "layers.0.mlp.gate_proj.weight', or its shape differs"
 WINDOW = {"use_sliding_window": True, "sliding_window": 8}
 DAMAGED = {  # the damage, and the error
     "a config cut short": (lambda f: os.truncate(f / CONFIG, 50), NO_MODEL),
     "an architecture": (lambda f: change(f / CONFIG, model_type="x"), "model type `x`"),
     "custom code": (custom_code, "contains custom code"),
-    "only a pickle": (lambda f: (f / WEIGHTS).rename(f / "pytorch_model.bin"), NO_WEIGHTS),
+    "only a pickle": (lambda f: (f / WEIGHTS).rename(f / "pytorch_model.bin"), PICKLE),
+    "no weights": (lambda f: (f / WEIGHTS).unlink(), "no file named model.safetensors"),
+    "a GGUF file": (lambda f: (f / WEIGHTS).rename(f / "model.gguf"), "holds a GGUF file, which"),
+    "a Git LFS pointer": (lambda f: (f / WEIGHTS).write_text(POINTER), "run git lfs pull"),
+    "a pointer for a tokenizer": (lambda f: (f / TOKENIZER).write_text(POINTER), "git lfs pull"),
+    "an adapter": (lambda f: (f / "adapter_config.json").touch(), "has a LoRA adapter: merge it"),
+    "no config": (lambda f: (f / CONFIG).unlink(), "has no config.json: it is no Hugging Face"),
+    "an empty config": (lambda f: os.truncate(f / CONFIG, 0), NO_MODEL),
+    "a config that is a list": (lambda f: (f / CONFIG).write_text("[1]"), NO_MODEL),
+    "GPTQ": (lambda f: quantize(f, "gptq"), "is quantized (gptq): only float weights can be tr"),
+    "FP8": (lambda f: quantize(f, "fp8"), "is quantized (fp8): only float weights can be trained"),
+    "an unknown format": (lambda f: quantize(f, "new"), "is quantized (new): only float weights"),
+    "a classifier": (
+        lambda f: change(f / CONFIG, architectures=["ForReward"]),
+        HEAD_,
+    ),
+    "fewer layers": (lambda f: change(f / CONFIG, num_hidden_layers=1, layer_types=None), MORE),
+    "a missing shard": (lambda f: shard(f), "No such file or directory: "),
     "little room": (lambda f: change(f / CONFIG, max_position_embeddings=20), "room for 20 tokens"),
     "weights cut short": (lambda f: os.truncate(f / WEIGHTS, 40_000), NOT_LOADED),
     "a weight lost": (lambda f: gate(f, lambda w: None), LOST_GATE),
     "a weight that is NaN": (lambda f: gate(f, lambda w: w * torch.nan), "are not finite: "),
-    "no tokenizer": (lambda f: [(f / x).unlink() for x in (TOKENIZER, TOKENS)], "no vocabulary"),
+    "no tokenizer": (lambda f: [(f / x).unlink() for x in (TOKENIZER, TOKENS)], "9' into ''"),
+    "an empty tokenizer": (lambda f: os.truncate(f / TOKENIZER, 0), "no tokenizer that can be lo"),
+    "a tokenizer without digits": (no_digits, "turns '0 1 2 3 4 5 6 7 8 9' into '         '"),
+    "another model's tokenizer": (lambda f: change(f / CONFIG, eos_token_id=151643), STRANGE),
     "no pad token": (lambda f: change(f / TOKENS, pad_token=None), "has no pad token: set tok"),
     "a new pad token": (lambda f: change(f / TOKENS, pad_token="<n>"), "for 100 tokens of"),
     "no end token": (no_end, "has no end token: set tokenizer.eos_token and save it again"),
     "no such end": (lambda f: change(f / GENERATION, eos_token_id="x"), CANNOT + ": TypeError"),
+    "a damaged list of end tokens": (lambda f: os.truncate(f / GENERATION, 9), "damaged gener"),
+    "logits that overflow": (overflow, "the model's logits are not finite (completion token 0"),
     "a window": (lambda f: change(f / CONFIG, **WINDOW), "attends to the last 8 tokens only"),
 }
-ONLY_OF_STUDENTS = ("no end token", "no such end", "a window")
+ONLY_OF_STUDENTS = ("no end token", "no such end", "a window", "a classifier")
+ONLY_OF_STUDENTS += ("a damaged list of end tokens",)
+OF_TEACHERS = {"logits that overflow": "its embeddings are not finite"}
 
 
 @pytest.mark.parametrize("case", DAMAGED)
@@ -124,8 +180,48 @@ def test_a_damaged_model_gets_one_line_and_is_not_run(case, tmp_path, tiny_model
     damage(folder)
     assert message in rejection(check_model, folder, 36)
     line = rejection(check_teacher, folder, 36)
-    assert line is None if case in ONLY_OF_STUDENTS else message in line
+    assert line is None if case in ONLY_OF_STUDENTS else OF_TEACHERS.get(case, message) in line
     assert not (folder / "RUN").exists() and capsys.readouterr() == ("", "")
+
+
+KINDS = {  # model types, and the error
+    "gemma3": "is multimodal (gemma3: text_config, vision_config); a text-only model is needed",
+    "qwen2_5_vl": "is multimodal (qwen2_5_vl: vision_config, text_config)",
+    "llava": "is multimodal (llava: vision_config, text_config)",
+    "t5": "is an encoder-decoder (t5); a decoder-only model is needed",
+    "whisper": "is an encoder-decoder (whisper)",
+    "vit": "has no vocabulary (vit): a language model is needed",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_of_other_kinds_get_one_line(kind, tmp_path, tiny_model):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    AutoConfig.for_model(kind).save_pretrained(folder)
+    for check in (check_model, check_teacher):
+        assert KINDS[kind] in rejection(check, folder)
+
+
+def test_families_without_tokenizer_files_are_rejected(tmp_path):
+    """transformers makes a tokenizer of its own for each, which knows no digit."""
+    for family in ("qwen2", "gemma", "gpt2"):
+        folder = save_tiny_model(tmp_path / family, family, head_dim=8)
+        for name in (TOKENIZER, TOKENS):
+            (folder / name).unlink()
+        for check in (check_model, check_teacher):
+            assert "turns '0 1 2 3 4 5 6 7 8 9' into ''" in rejection(check, folder)
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_its_variable(tmp_path, monkeypatch):
+    """A file takes the place of a directory: root may write everywhere else."""
+    (tmp_path / "file").touch()
+    for cache, remedy in (
+        (tmp_path / "file/hub", "cannot be written: set HF_HOME to a directory that can"),
+        ("~/.cache/huggingface/hub", "HOME is not set: set it, or HF_HOME"),
+    ):
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        with rejected(remedy):
+            check_model("nowhere/no", 40)
 
 
 def test_unneeded_code_in_a_model_directory_is_not_run(tmp_path, tiny_model):

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from plumbing import checkpoint
+from plumbing import run_dir as module
 from plumbing.checkpoint import Learner
 from plumbing.files import read_lines
-from plumbing.run_dir import RunDir
+from plumbing.run_dir import RunDir, model_files
+from sampler import FOLDER, file_of
 from tests.helpers.checks import rejected
-from tests.helpers.files import change
-from tests.helpers.ranks import command, contents, one_rank, parse
+from tests.helpers.files import change, flip_bit
+from tests.helpers.ranks import DEMO, command, contents, one_rank, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 SOFTMAX = ("--sampler", "softmax", "--sampler_args", "temperature=0.1")
@@ -25,7 +27,8 @@ def run_dir(halfway):
 
     def run_dir(folder, *flags) -> RunDir:
         flags = command(folder, *SOFTMAX, *flags, data=halfway)
-        return RunDir(parse(*flags), one_rank(*flags), {})
+        config = parse(*flags)
+        return RunDir(config, one_rank(*flags), file_of(config.sampler))
 
     return run_dir
 
@@ -76,11 +79,40 @@ CONFIG, METRICS, SELECTIONS = "config.json", "metrics.jsonl", "selections.jsonl"
 OTHER = "another configuration: "
 LINEAR = settings(lr_schedule="linear")  # the rate depends on the number of steps
 SETTINGS = "sampler_args was 'temperature=0.1', is 'temperature=0.2'"
+NO_CHECKPOINT = "has no checkpoint any more, and would begin again and overwrite the rest: restore"
+
+
+def without(*names):
+    """Delete files or directories of a run."""
+
+    def delete(run):
+        for name in names:
+            path = run / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return delete
+
+
+def without_mark(run):
+    """A finished run of which config.json does not say that it has saved."""
+    change(run / CONFIG, saved=False)
+    (run / "student").mkdir()
+    shutil.rmtree(run / "checkpoints")
+
+
 REJECTED = {  # the damage, the error, flags
+    "no checkpoints": (without("checkpoints"), NO_CHECKPOINT),
+    "no checkpoint": (without("checkpoints/step_1", "checkpoints/step_2"), NO_CHECKPOINT),
+    "a student without checkpoints": (without_mark, NO_CHECKPOINT),
+    "no config": (without(CONFIG), "config.json is missing: restore it, or choose another --out"),
+    "no metrics": (without(METRICS), "metrics.jsonl lacks step 1, and the newest checkpoint is"),
+    "a log without its head": (write(SELECTIONS, '{"step": 2}\n'), "selections.jsonl lacks step 1"),
+    "a log of something else": (write(METRICS, "[1]\n"), "a line has no field 'step'"),
+    "another model": (settings(model_files={}), OTHER + "files of model have changed: config.json"),
     "a config cut short": (write(CONFIG, "{"), "config.json is damaged ("),
     "a config of another kind": (write(CONFIG, "[1]"), "config.json is damaged ("),
     "a torn line": (write(SELECTIONS, "{\n{}\n"), f"{SELECTIONS}, line 1: "),
-    "a log cut off": (write(METRICS, '{"step": 1}\n'), "metrics.jsonl ends at step 1, not 2"),
+    "a log cut off": (write(METRICS, '{"step": 1}\n'), "metrics.jsonl lacks step 2, and the"),
     "older code": (settings(reward=None), OTHER + "reward was None, is ''"),
     "other data": (settings(val_data_crc32=1), OTHER + "val_data_crc32 was 1, is"),
     "another seed": (lambda run: None, OTHER + "seed was 0, is 1", "--seed 1"),
@@ -111,6 +143,49 @@ def test_settings_are_recorded_and_inexact_ones_may_change_with_a_note(whole, ru
     assert capsys.readouterr().out == line
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path, run_dir):
+    run = run_dir(tmp_path / "run")
+    run.open()
+    run.load(0, {}, sampler=None)
+    run.log("metrics", [{"step": 0}, {"step": 1}])
+    run.file_lock.release()
+    assert run_dir(tmp_path / "run").open() == 0
+
+
+def test_a_run_resumes_where_the_same_files_are_elsewhere(whole, tmp_path, halfway, run_dir):
+    for name in ("train.jsonl", "val.jsonl"):
+        shutil.copy(halfway / name, tmp_path)
+    model = shutil.copytree(DEMO, tmp_path / "model")
+    sampler = shutil.copy(FOLDER / "softmax.py", tmp_path / "mine.py")
+    flags = ["--train_data", tmp_path / "train.jsonl", "--val_data", tmp_path / "val.jsonl"]
+    flags += ["--model", model, "--sampler", f"{sampler}:Softmax"]
+    run = run_dir(shutil.copytree(whole, tmp_path / "run"), "--steps", 2, *flags)
+    assert run.open() == 2
+
+
+def test_files_of_the_run_are_read_once(tmp_path, halfway, run_dir):
+    shutil.copy(halfway / "train.jsonl", tmp_path)
+    run = run_dir(tmp_path / "run", "--train_data", tmp_path / "train.jsonl")
+    run.open()
+    facts = run.facts()
+    (tmp_path / "train.jsonl").unlink()
+    assert run.facts() == facts
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "generation_config.json"])
+def test_a_models_files_are_among_the_facts(name, tmp_path):
+    folder = shutil.copytree(DEMO, tmp_path / "model")
+    before = model_files(str(folder))
+    flip_bit(folder / name)
+    after = model_files(str(folder))
+    assert {key for key in before if before[key] != after[key]} == {name}
+
+
+def test_the_files_of_a_hub_id_are_those_in_the_cache(monkeypatch):
+    monkeypatch.setattr(module, "cached_file", lambda name, file, **kwargs: DEMO / file)
+    assert model_files("org/name") == model_files(str(DEMO))
+
+
 def test_a_directory_in_use_by_another_job_is_rejected(whole, run_dir):
     """Before anything is read, as it may change at any moment."""
     other = run_dir(whole, "--steps", 2)
@@ -119,6 +194,16 @@ def test_a_directory_in_use_by_another_job_is_rejected(whole, run_dir):
         run_dir(whole, "--seed", 1).open()
     other.file_lock.release()
     assert run_dir(whole, "--steps", 2).open() == 2
+
+
+def test_a_second_process_of_srun_is_told_to_use_torchrun(whole, run_dir, monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    first = run_dir(whole, "--steps", 2)
+    first.open()
+    with rejected("choose another; the ranks of one run are started by torchrun, not by srun"):
+        run_dir(whole, "--steps", 2).open()
+    first.file_lock.release()
 
 
 def test_a_file_system_without_locks_is_rejected(tmp_path, run_dir):

@@ -72,7 +72,7 @@ def test_a_runs_newest_checkpoint_counts_not_an_older_student(finished, tmp_path
     write_lines(run / "metrics.jsonl", [{"step": 3}], "a")
     evaluate.main([str(run), "--out", str(out)])
     assert out.read_text() == (finished / "evals/step_2.jsonl").read_text()
-    assert f"note: {run} is at step 3, not saved yet" in capsys.readouterr().err
+    assert f"note: {run} is at step 3, of which it has no" in capsys.readouterr().err
 
 
 def test_of_an_unfinished_run_without_student_the_checkpoint_counts(finished, tmp_path):

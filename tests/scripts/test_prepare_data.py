@@ -7,6 +7,8 @@ import re
 from contextlib import nullcontext
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
@@ -135,8 +137,8 @@ def test_a_custom_file_keeps_its_other_columns_and_its_usable_rows(tmp_path):
 
 GOOD_LINE = '{"problem": "a", "expected_answer": "1"}\n'
 BAD_FILES = {
-    "not JSON.jsonl": (GOOD_LINE + "{oops\n", ".jsonl, after row 1: cannot be read"),
-    "not Parquet.parquet": ("PAR1 no", ".parquet, after row 0: cannot be read"),
+    "not JSON.jsonl": (GOOD_LINE + "\n{oops\n", ".jsonl, line 3: damaged"),
+    "not Parquet.parquet": ("PAR1 no", ".parquet: cannot be read as parquet"),
     "no answer.jsonl": ('{"problem": "a", "b": "1"}', "no field 'expected_answer' .it has: prob"),
     "boolean.jsonl": (GOOD_LINE.replace('"1"', "true"), "'expected_answer' is a bool"),
     "half a character.jsonl": (GOOD_LINE.replace("a", "\\ud800", 1), "surrogates not allowed"),
@@ -171,6 +173,34 @@ def test_earlier_files_survive_other_settings_and_a_full_disk(tmp_path, copy, mo
         patch.setattr(prepare_data.Table, "write", fill_the_disk)
         run(copy, out)
     assert contents(out) == before
+
+
+def test_numbers_that_are_not_finite_count_as_missing(tmp_path):
+    """NaN is what pandas writes for a missing value."""
+    values = ("NaN", "Infinity", "-Infinity", "1", "2")
+    row = '{{"problem": "q{}", "expected_answer": {}, "level": NaN}}\n'
+    copy = tmp_path / "in.jsonl"
+    copy.write_text("".join(row.format(*pair) for pair in enumerate(values)))
+    manifest, train, val = run(copy, tmp_path / "out", "--source own --val_size 1")
+    assert manifest["dropped_rows"] == {"empty_answer": 3}
+    assert {row["expected_answer"] for row in train + val} == {"1", "2"}
+    assert all(row.keys() == {"problem", "expected_answer"} for row in train + val)
+
+
+def test_float_columns_are_written_in_their_shortest_text(tmp_path):
+    copy, floats = tmp_path / "in.parquet", pa.array([0.1, 5], pa.float32())
+    columns = {"problem": ["p", "q"], "expected_answer": floats, "pass_rate": floats}
+    pq.write_table(pa.table(columns), copy)
+    _, train, val = run(copy, tmp_path / "out", "--source own --val_size 1")
+    assert {row["expected_answer"] for row in train + val} == {"0.1", "5"}
+    assert {row["pass_rate"] for row in train + val} == {0.1, 5.0}
+
+
+def test_answers_that_match_no_plain_answer_are_one_note(tmp_path, capsys):
+    copy = write(tmp_path / "in.jsonl", table(OWN, *((f"q{i}", f"#### {i}") for i in range(20))))
+    run(copy, tmp_path / "out", "--source own --val_size 1")
+    note = f"note: 20 of 20 reference answers of {copy}, such as '#### 0', match no plain answer"
+    assert capsys.readouterr().err.count(note) == 1
 
 
 def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path):

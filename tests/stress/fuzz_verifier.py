@@ -152,9 +152,8 @@ def generate(number: int, golds: list[str], rng: random.Random):
 def grade(number: int, golds: list[str], rng: random.Random, reward="") -> pandas.DataFrame:
     """Grade generated answers; return a row for each."""
     rows = []
-    with Verifier(
-        workers=2, reward=reward
-    ) as verifier:  # a second attempt need not wait for a new worker
+    # With two workers a second attempt need not wait for a new one.
+    with Verifier(workers=2, reward=reward) as verifier:
         golds = [*compress(golds, verifier.check_golds(golds))]
         for family, expected, gold, completion in generate(number, golds, rng):
             verifier.pool.start()

@@ -111,7 +111,7 @@ SIGTERM ignored | plumbing/distributed/shutdown.py | faults::ctrl_c_during_an_ev
 the first box, not the last | verify.py | verify::extract_boxed_returns_the_last_box_if_it_is_closed
     start = max(( => start = min((
 units ignored | grading/equality.py | verify::right_answers_earn_1_and_wrong_ones_and_guesses_0
-    if more and (fewer or dict(more).get("base", "10") != "10"): => if False:
+    return compatible(*units) and equivalent( => return equivalent(
 """
 
 

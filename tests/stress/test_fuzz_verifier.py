@@ -28,7 +28,7 @@ def test_a_verifier_with_one_status_for_all_answers_fails(monkeypatch, capsys, s
     verifier.__enter__.return_value = verifier
     verifier.grade.return_value = [Verdict(float(status == "correct"), status)]
     verifier.check_golds = lambda golds: [True] * len(golds)
-    monkeypatch.setattr(fuzz_verifier, "Verifier", lambda workers: verifier)
+    monkeypatch.setattr(fuzz_verifier, "Verifier", lambda **settings: verifier)
     monkeypatch.setattr(sys, "argv", ["fuzz_verifier", "--answers", "40", "--calls", "1"])
     assert fuzz_verifier.main() == 1
     assert f"{family}, {status}, gold " in capsys.readouterr().out
