@@ -132,19 +132,20 @@ def balance(rows: list[Row], n: int) -> list[list[Row]]:
 
 
 def cut(rows: list[Row], max_tokens: int, shared: bool) -> list[list[Row]]:
-    """Cut rows, in order, into parts of at most `max_tokens` tokens, or of one row. shared: a prompt
-    counts once in a part."""
+    """Cut rows, in order, into parts of at most `max_tokens` tokens, or of one row. shared: count
+    the prompt of neighbouring rows once in a part."""
     parts = []
+    used = 0
     for row in rows:
         prompt, completion = row
         known = shared and parts and prompt == parts[-1][-1][0]
         tokens = len(completion.ids) + (0 if known else len(prompt))
-        if parts and used + tokens <= max_tokens:
-            parts[-1].append(row)
-            used += tokens
-        else:
-            parts.append([row])
-            used = len(prompt) + len(completion.ids)
+        if not parts or used + tokens > max_tokens:
+            parts.append([])
+            used = 0
+            tokens = len(prompt) + len(completion.ids)
+        parts[-1].append(row)
+        used += tokens
     return parts
 
 
