@@ -288,26 +288,31 @@ class Policy(nn.Module):
 
     @property
     def packed(self) -> bool:
-        """Whether to pass it packed rows. With SDPA each would attend to, then mask, the others."""
+        """Whether to pass it packed rows, which flash-attn takes."""
         return self.lm.config._attn_implementation == "flash_attention_2"
 
     def forward(self, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute logp, entropy (N,) of the response tokens, row after row. Padding comes after
-        every real token, so the causal mask hides it; cu_seqlens or positions part packed rows."""
-        hidden_B_T_D = self.lm.base_model(
-            batch.ids_B_T, position_ids=batch.position_1_T, use_cache=False, **batch.cu_seqlens
+        """Compute logp, entropy (N,) of the completions' tokens, row after row."""
+        hidden_1_T_D = self.lm.base_model(
+            batch.ids_1_T, position_ids=batch.position_1_T, use_cache=False, **batch.attention
         ).last_hidden_state
-        # The token at t is predicted from the hidden state at t - 1.
-        predicted_B_T = batch.response_B_T[:, 1:]
         return grpo.token_logprobs(
-            hidden_B_T_D[:, :-1][predicted_B_T],
+            hidden_1_T_D[0][batch.source_N],
             self.lm.get_output_embeddings().weight,
-            batch.ids_B_T[:, 1:][predicted_B_T],
+            batch.target_N,
             temperature,
         )
 
 
 # Checks of a model
+
+
+def own_logps(lm, prompt_ids: list[int], completion: Completion) -> torch.Tensor:
+    """Compute log-probs of a completion's tokens by the model's own attention and head."""
+    ids_1_T = torch.tensor([prompt_ids + completion.ids], device=lm.device)
+    logp_T_V = lm(ids_1_T).logits[0].float().log_softmax(-1)
+    first = len(prompt_ids) - 1
+    return logp_T_V[first:-1].gather(1, ids_1_T[0, first + 1 :, None])[:, 0]
 
 
 def check_model(name: str, tokens: int) -> None:
@@ -329,14 +334,12 @@ def check_model(name: str, tokens: int) -> None:
             raise ValueError("it has no end token: set tokenizer.eos_token and save it again")
         completions = generator.generate(prompts, 1.0, 4, seed=0)
     with trial(name, "cannot be trained on what it generates here"), torch.no_grad():
-        lm.set_attn_implementation("sdpa")
+        lm.set_attn_implementation("shared_prompts")
         rows = [*zip(prompts, completions, strict=True)]
-        batch = collate(rows, tokenizer.pad_token_id, lm.device)
+        batch = collate(rows, lm.device)
         policy_logp_N = Policy(lm)(batch, 1.0)[0]
         lm.set_attn_implementation("eager")
-        own_logp_B_T_V = lm(batch.ids_B_T).logits[:, :-1].float().log_softmax(-1)
-        own_logp_B_T = own_logp_B_T_V.gather(2, batch.ids_B_T[:, 1:, None])[:, :, 0]
-        own_logp_N = own_logp_B_T[batch.response_B_T[:, 1:]]
+        own_logp_N = torch.cat([own_logps(lm, *row) for row in rows])
     for path, logp_N in (("Generator", batch.generator_logp_N), ("Policy", policy_logp_N)):
         if not (gap := (logp_N - own_logp_N).abs().max().item()) < 0.01:
             cause = "it may cap, scale or bias its logits, or attend in its own way"

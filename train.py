@@ -134,7 +134,6 @@ class Student:
         c = self.config
         self.weigh(groups)
         rows = [(g.prompt_ids, o) for g in groups for o in g.completions if self.has_gradient(o)]
-        rows.sort(key=lambda row: row[1].round)  # in the order in which they were drawn
         batches = micro_batches(
             rows,
             self.layout,

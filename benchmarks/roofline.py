@@ -124,8 +124,9 @@ def floors(
 ) -> dict[str, float]:
     """Least seconds that one of `ranks` student ranks needs for its share of a step.
 
-    Prompts are read in one pass, and each once; rows are trained on in one pass; nothing is padded
-    or recomputed, and backward costs twice forward, in FLOPs and in launches.
+    Prompts are read in one pass, and each once, in generation and in training; rows are trained on
+    in one pass; nothing is padded or recomputed, and backward costs twice forward, in FLOPs and in
+    launches.
     AdamW then reads weight, gradient and two moments and writes all but the gradient, and the
     generator gets a copy of the weights.
 
@@ -142,9 +143,12 @@ def floors(
     tokens, scored = prompt_P.sum() + decoded_B.sum(), len(prompt_P) + decoded_B.sum()
     generate = shape.forward_flops(tokens, attended_keys(prompt_P).sum() + seen, scored)
     moved = size * ((shape.matrices + shape.head) * decoded_B.max() + shape.cache * seen / ranks)
-    row_tokens = (prompt_B + new_B)[live]
+    trained_P = prompt_P[np.unique(live // G)]
+    trained_B = new_B[live]
     train = shape.forward_flops(
-        row_tokens.sum(), attended_keys(row_tokens).sum(), new_B[live].sum()
+        trained_P.sum() + trained_B.sum(),
+        attended_keys(trained_P).sum() + attended_keys(trained_B, prompt_B[live]).sum(),
+        trained_B.sum(),
     )
     adamw, copy = 7 * 4 * shape.parameters / ranks, (4 + size) * shape.parameters
     return {

@@ -100,7 +100,7 @@ def our_loss(rows: list[Row], A_P_G, weight_P_G, moved: bool, **coefficients) ->
     total = lengths_of(rows).sum()
     if not any(coefficients.values()):  # TRL forwards the rows of dead groups nevertheless
         rows = [row for row in rows if row[1].advantage]
-    batch = collate(rows, TOKENIZER.pad_token_id, CPU)
+    batch = collate(rows, CPU)
     with torch.no_grad():
         old_N, ref_N = (model(batch, TEMPERATURE)[0] for model in (policy, reference))
     if moved:
@@ -189,7 +189,7 @@ def quantities(rows: list[Row]) -> Iterator[tuple]:
     yield "advantages", "dead groups", A[dead_P], trl.advantages[dead_P]
 
     policy = Policy.load(MODEL, CPU)
-    batch = collate(rows, TOKENIZER.pad_token_id, CPU)
+    batch = collate(rows, CPU)
     with torch.no_grad():
         old_N, _ = policy(batch, TEMPERATURE)
         logp_N, entropy_N = shift(policy, POLICY_SEED)(batch, TEMPERATURE)

@@ -47,7 +47,7 @@ def follow() -> SimpleNamespace:
         seen.groups = groups
         group = groups[PROMPT - 1]
         rows = [(group.prompt_ids, completion) for completion in group.completions]
-        seen.batch = collate(rows, student.tokenizer.pad_token_id, layout.device)
+        seen.batch = collate(rows, layout.device)
         seen.old_logp_N = logps()
 
     with Verifier(workers=1) as verifier:

@@ -173,10 +173,11 @@ AttentionMaskInterface.register("grouped_sdpa", sdpa_mask)
 
 
 def attention_for(device) -> str:
-    """Choose flash-attn where it is installed and the card is Ampere or newer, else SDPA."""
+    """Choose flash-attn where it is installed and the card is Ampere or newer, else SDPA with each
+    prompt once."""
     installed = device.type == "cuda" and is_flash_attn_2_available()
     supported = installed and torch.cuda.get_device_capability(device) >= (8, 0)
-    return "flash_attention_2" if supported else "sdpa"
+    return "flash_attention_2" if supported else "shared_prompts"
 
 
 # Faster kernels, where they compute the same on this card and with these versions

@@ -162,7 +162,7 @@ def outcome_lines(student, groups: list[Group], failed: bool) -> list[dict]:
             line |= {"completion_ids": o.ids, "completion": student.tokenizer.decode(o.ids)}
             if failed:
                 row = [(group.prompt_ids, o)]
-                batch = collate(row, student.tokenizer.pad_token_id, student.layout.device)
+                batch = collate(row, student.layout.device)
                 with torch.no_grad():
                     logp_N, _ = student.policy(batch, student.config.temperature)
                 line["finite_logp"] = bool(logp_N.isfinite().all())

@@ -1,0 +1,126 @@
+"""Attention in which the completions of a group share the keys and values of their prompt.
+
+A micro-batch is one row of tokens without padding: each distinct prompt once, then the completions.
+All parts of a layer but attention treat a token alone. `attend` lays the prompts and the
+completions out as two padded rectangles; a completion attends to its prompt and to itself.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+
+class _Pad(torch.autograd.Function):
+    """Copy the rows of `line` to `place` in a larger tensor of zeros."""
+
+    @staticmethod
+    def forward(ctx, line, place, size):
+        ctx.save_for_backward(place)
+        return line.new_zeros(size, *line.shape[1:]).index_copy_(0, place, line)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.index_select(0, *ctx.saved_tensors), None, None
+
+
+class _Unpad(torch.autograd.Function):
+    """Take the rows at `place`, each at most once: the reverse of _Pad. The backward of torch's
+    index_select adds row by row, because its indices may repeat."""
+
+    @staticmethod
+    def forward(ctx, padded, place):
+        ctx.save_for_backward(place)
+        ctx.size = len(padded)
+        return padded.index_select(0, place)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (place,) = ctx.saved_tensors
+        padded = gradient.new_zeros(ctx.size, *gradient.shape[1:])
+        return padded.index_copy_(0, place, gradient), None
+
+
+@dataclass
+class Rectangle:
+    """Sequences of unlike lengths, end to end in a line, and padded on the right in a rectangle."""
+
+    rows: int
+    width: int
+    place_N: torch.Tensor  # of each token of the line, in the flattened rectangle
+
+    @classmethod
+    def of(cls, lengths: list[int], device) -> "Rectangle":
+        width = max(lengths)
+        places = [torch.arange(n) + row * width for row, n in enumerate(lengths)]
+        return cls(len(lengths), width, torch.cat(places).to(device))
+
+    def pad(self, line_N_H_D: torch.Tensor) -> torch.Tensor:
+        """Return (rows, H, width, D), zero at the padding."""
+        padded = _Pad.apply(line_N_H_D, self.place_N, self.rows * self.width)
+        return padded.unflatten(0, (self.rows, self.width)).transpose(1, 2)
+
+    def unpad(self, rectangle: torch.Tensor) -> torch.Tensor:
+        """Return (N, H, D) of a tensor (rows, H, width, D)."""
+        return _Unpad.apply(rectangle.transpose(1, 2).flatten(0, 1), self.place_N)
+
+
+@dataclass
+class SharedPrompts:
+    """The layout of a micro-batch: P prompts, and B completions that continue them."""
+
+    prompts: Rectangle
+    completions: Rectangle
+    prompt_B: torch.Tensor  # the prompt of each completion
+    visible_B_1_T_S: torch.Tensor  # whether completion token T sees key S: a prompt's, then its own
+
+    @classmethod
+    def of(cls, prompt_lengths: list[int], lengths: list[int], prompt_B: list[int], device):
+        prompts = Rectangle.of(prompt_lengths, device)
+        completions = Rectangle.of(lengths, device)
+        prompt_length_B = torch.tensor(prompt_lengths)[prompt_B]
+        in_prompt_B_S = torch.arange(prompts.width) < prompt_length_B[:, None]
+        B, T = completions.rows, completions.width
+        in_prompt_B_T_S = in_prompt_B_S[:, None].expand(B, T, prompts.width)
+        earlier_B_T_S = torch.ones(T, T, dtype=torch.bool).tril().expand(B, T, T)
+        visible_B_T_S = torch.cat([in_prompt_B_T_S, earlier_B_T_S], dim=2)
+        index_B = torch.tensor(prompt_B, device=device)
+        return cls(prompts, completions, index_B, visible_B_T_S[:, None].to(device))
+
+    def split(self, line_1_H_N_D: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the rectangles of prompts (P, H, T, D) and of completions (B, H, T, D)."""
+        line_N_H_D = line_1_H_N_D[0].transpose(0, 1)
+        n = len(self.prompts.place_N)
+        return self.prompts.pad(line_N_H_D[:n]), self.completions.pad(line_N_H_D[n:])
+
+    def join(self, of_prompts: torch.Tensor, of_completions: torch.Tensor) -> torch.Tensor:
+        """Return the line (1, N, H, D) of two rectangles."""
+        parts = self.prompts.unpad(of_prompts), self.completions.unpad(of_completions)
+        return torch.cat(parts)[None]
+
+
+def attend(module, query, key, value, attention_mask, scaling=None, shared=None, **kwargs):
+    """Compute transformers' SDPA for the layout `shared`: query (1, H, N, D), key and value
+    (1, H_kv, N, D). Returns (1, N, H, D)."""
+    if query.shape[1] != key.shape[1]:  # SDPA with a mask would copy them, too
+        copies = query.shape[1] // key.shape[1]
+        key = key.repeat_interleave(copies, dim=1)
+        value = value.repeat_interleave(copies, dim=1)
+    prompt_query, query = shared.split(query)
+    prompt_key, key = shared.split(key)
+    prompt_value, value = shared.split(value)
+    of_prompts = scaled_dot_product_attention(
+        prompt_query, prompt_key, prompt_value, is_causal=True, scale=scaling
+    )
+    # Indexing, because its gradient on a GPU is a sum in a fixed order.
+    key = torch.cat([prompt_key[shared.prompt_B], key], dim=2)
+    value = torch.cat([prompt_value[shared.prompt_B], value], dim=2)
+    of_completions = scaled_dot_product_attention(
+        query, key, value, shared.visible_B_1_T_S, scale=scaling
+    )
+    return shared.join(of_prompts, of_completions), None
+
+
+# transformers builds no mask for an implementation without a mask function.
+AttentionInterface.register("shared_prompts", attend)
