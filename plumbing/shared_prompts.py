@@ -74,6 +74,7 @@ class SharedPrompts:
     completions: Rectangle
     prompt_B: torch.Tensor  # the prompt of each completion
     visible_B_1_T_S: torch.Tensor  # whether completion token T sees key S: a prompt's, then its own
+    bias: torch.Tensor | None = None  # 0 where a key is visible, else -inf
 
     @classmethod
     def of(cls, prompt_lengths: list[int], lengths: list[int], prompt_B: list[int], device):
@@ -87,6 +88,13 @@ class SharedPrompts:
         visible_B_T_S = torch.cat([in_prompt_B_T_S, earlier_B_T_S], dim=2)
         index_B = torch.tensor(prompt_B, device=device)
         return cls(prompts, completions, index_B, visible_B_T_S[:, None].to(device))
+
+    def bias_for(self, query: torch.Tensor) -> torch.Tensor:
+        """Return what is added to the scores of completions, (B, 1, T, S), once for all layers."""
+        if self.bias is None or self.bias.dtype != query.dtype:
+            zeros = torch.zeros_like(self.visible_B_1_T_S, dtype=query.dtype)
+            self.bias = zeros.masked_fill_(~self.visible_B_1_T_S, -torch.inf)
+        return self.bias
 
     def split(self, line_1_H_N_D: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rectangles of prompts (P, H, T, D) and of completions (B, H, T, D)."""
@@ -117,7 +125,7 @@ def attend(module, query, key, value, attention_mask, scaling=None, shared=None,
     key = torch.cat([prompt_key[shared.prompt_B], key], dim=2)
     value = torch.cat([prompt_value[shared.prompt_B], value], dim=2)
     of_completions = scaled_dot_product_attention(
-        query, key, value, shared.visible_B_1_T_S, scale=scaling
+        query, key, value, shared.bias_for(query), scale=scaling
     )
     return shared.join(of_prompts, of_completions), None
 
