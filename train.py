@@ -28,7 +28,7 @@ from grpo import Completion, Group
 from plumbing import command_line
 from plumbing.batches import Batch, micro_batches
 from plumbing.checkpoint import Learner
-from plumbing.config import PRESETS, Config
+from plumbing.config import Config, parse_flags
 from plumbing.distributed import shutdown
 from plumbing.distributed.channel import Channel, Prefetching, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
@@ -55,7 +55,7 @@ from verify import Verifier
 
 def parse(argv: list[str] | None = None) -> Config:
     """Parse flags, which override the preset, which overrides the defaults. Raises ValueError."""
-    return command_line.parse(Config, PRESETS, find_sampler, argv, __doc__)
+    return parse_flags(argv, find_sampler, __doc__)
 
 
 class Student:
@@ -110,7 +110,7 @@ class Student:
         with watch("verify_s"):
             self.grade(completions, [group.problem for group in own], problems)
         with watch("gather_s"):  # fast ranks wait here for the slowest
-            shares = self.layout.gather(completions, self.layout.group)
+            shares = self.layout.gather_role(completions)
         for group, completion in zip(rows, chain(*shares), strict=True):
             completion.round = round
             group.completions.append(completion)
@@ -264,7 +264,7 @@ def train_step(
     while proposed:  # once, unless the sampler asks for more
         check_proposals(proposed, len(problems))
         sizes = [(group.problem, group.size) for group in proposed]
-        student.layout.assert_replicas_equal(student.layout.group, proposals=sizes)
+        student.layout.assert_equal_in_role(proposals=sizes)
         # Step 3: G completions of each, and their verified rewards.
         student.rollout(proposed, problems, c.temperature, (1, step), watch, round)
         groups += [group for group in proposed if group not in groups]

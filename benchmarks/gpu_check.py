@@ -38,6 +38,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import train
 from benchmarks.step import DEMO_MODEL, configure, measured_steps, parser, provenance
 from plumbing.command_line import file_path
+from plumbing.config import PRESETS
 from plumbing.distributed.layout import Layout
 from plumbing.errors import print_error
 from rollout import Generator
@@ -180,7 +181,7 @@ def counts(out: Path, dry: bool) -> str:
 def memory(out: Path, dry: bool) -> str:
     """GiB of an update of each preset, by formula and measured."""
     results = []
-    for preset in ("demo",) if dry else sorted({*train.PRESETS} - {"demo"}):
+    for preset in ("demo",) if dry else sorted({*PRESETS} - {"demo"}):
         flags = ("--preset", preset, "--measure")
         last = run(out / "memory.log", "-m", "benchmarks.memory", *flags)[-1]
         results.append(f"{preset}: {last}")

@@ -24,6 +24,7 @@ from benchmarks.roofline import HUB, Shape, model_config
 from benchmarks.step import command, peak_gib, save_random_model
 from grpo import Completion, Group
 from plumbing.command_line import Parser, count, first_line, number
+from plumbing.config import PRESETS
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError
 from scripts.analysis import table
@@ -250,7 +251,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--card", type=gib, default=None, help="memory of one GPU, GiB")
     add("--measure", action="store_true", default=False, help="also measure an update")
     args, flags = parser.parse_known_args(argv)
-    known = [name for name in train.PRESETS if train.parse(["--preset", name]).model in HUB]
+    known = [name for name in PRESETS if train.parse(["--preset", name]).model in HUB]
     flags_of_runs = [flags] if flags else [["--preset", name] for name in known]
     for ranks in [args.ranks] if args.ranks else [1] if flags else [8, 1]:
         runs = [Run.parse(run_flags, ranks) for run_flags in flags_of_runs]

@@ -30,6 +30,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import train
 from benchmarks.roofline import HUB, SHAPES, Machine, Shape, floors, model_config
 from plumbing.command_line import Parser, count, first_line, fraction, natural
+from plumbing.config import PRESETS
 from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process, reject
@@ -64,7 +65,7 @@ def configure(shape: str, flags: list[str]) -> train.Config:
         model_config(shape)  # raises InputError for an unknown shape
         # As long as App. M's prompt, about 170 tokens: each word is a token of the demo's.
         preset = ["--prompt_header", " balo" * 100, "--prompt_footer", " bami" * 70]
-        preset += ["--preset", shape if shape in train.PRESETS else "qwen2.5-1.5b"]
+        preset += ["--preset", shape if shape in PRESETS else "qwen2.5-1.5b"]
     return train.parse([*preset, *flags])
 
 
@@ -74,7 +75,7 @@ def use_made_up_inputs(config: train.Config, args, folder: Path, write: bool) ->
     keeps its model and problems."""
     if args.shape == "demo":
         return
-    teacher = HUB.get(config.teacher_model) if args.shape in train.PRESETS else None
+    teacher = HUB.get(config.teacher_model) if args.shape in PRESETS else None
     for role, shape in {"model": args.shape, "teacher_model": teacher or args.shape}.items():
         path = folder / Path(shape).name
         setattr(config, role, str(path))
@@ -140,9 +141,9 @@ def measured_steps(config, layout: Layout, args, dead_shares: list, grade=True) 
         if grading and not layout.is_teacher:
             stack.enter_context(grading)
         layout.connect(config.timeout_minutes)
-        folder = layout.gather(stack.enter_context(tempfile.TemporaryDirectory()))[0]
+        folder = layout.gather_world(stack.enter_context(tempfile.TemporaryDirectory()))[0]
         use_made_up_inputs(config, args, Path(folder), write=layout.rank == 0)
-        layout.gather(None)
+        layout.gather_world(None)
         problems = Problems(config.train_data)
         sampler = train.build_sampler(config, layout, problems)
         if layout.is_teacher:
@@ -158,7 +159,7 @@ def measured_steps(config, layout: Layout, args, dead_shares: list, grade=True) 
             except GeneratorExit:
                 if isinstance(sampler, RemoteSampler):
                     sampler.stop(finished=False)
-        layout.gather(None)  # before rank 0 deletes the folder
+        layout.gather_world(None)  # before rank 0 deletes the folder
     dist.destroy_process_group()
 
 
@@ -169,7 +170,7 @@ def measured_step(number: int, student: train.Student, sampler, problems: Proble
         torch.cuda.reset_peak_memory_stats()
     cpu_s = time.process_time()
     row = train.train_step(number, student, sampler, problems, lambda *x: logged.extend(x))
-    used = layout.gather((time.process_time() - cpu_s, peak_gib()), layout.group)
+    used = layout.gather_role((time.process_time() - cpu_s, peak_gib()))
     row["cpu_s"], row["peak_gib"] = map(max, zip(*used, strict=True))
     row["tokens_a_second"] = row["total_tokens"] / row["seconds"]
     completions = [(group, o) for group in logged[1] for o in group.completions]

@@ -56,7 +56,7 @@ def save(
         torch.save(state, packed := io.BytesIO())
         torch.load(io.BytesIO(packed.getbuffer()), weights_only=True)  # fails now, not at a resume
         replicas = replicas | {"the sampler's state": zlib.crc32(packed.getbuffer())}
-    layout.assert_replicas_equal(**replicas)
+    layout.assert_equal_in_world(**replicas)
     manifest = {}
     try:
         for name, learner in learners.items():
@@ -73,7 +73,7 @@ def save(
         cause = str(error).strip().splitlines()[-1]
         reason = f"cannot be written, maybe because the disk is full ({cause})"
         raise Fault(f"checkpoint {final} {reason}; the previous one is intact") from error
-    parts = layout.gather(manifest)  # no rank goes on before everything is on disk
+    parts = layout.gather_world(manifest)  # no rank goes on before everything is on disk
     if layout.rank == 0:
         manifest = {name: value for part in parts for name, value in part.items()}
         write_atomic(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")

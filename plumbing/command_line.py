@@ -1,14 +1,11 @@
 """Command-line flags made from the fields of a dataclass."""
 
 import argparse
-import math
 import os
-import shlex
 from collections.abc import Callable
 from dataclasses import field, fields
 from pathlib import Path
 
-from plumbing.distributed.launch import launch
 from plumbing.errors import survive_lost_output
 
 # Flags that hold a path, or FILE.py:NAME, or a hub id.
@@ -86,38 +83,6 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
                 if "choices" not in argument:
                     argument["metavar"] = f.type.__name__.upper()
             parser.add_argument(f"--{f.name}", **argument)
-
-
-def parse(config: type, presets: dict[str, str], find_sampler: Callable, argv, description: str):
-    """Parse train.py's command line; compute defaults that depend on the sampler or other flags.
-    Raises ValueError with one line, also at a flag that the sampler does not use, or lacks."""
-    parser = Parser(description=first_line(description))
-    add_fields(parser, config)
-    given = vars(parser.parse_args(argv))
-    preset = given.get("preset", config.preset)
-    if preset not in presets:
-        raise ValueError(f"--preset {preset}: choose from {', '.join(presets)}")
-    defaults = vars(parser.parse_args(shlex.split(presets[preset])))
-    c = config(**defaults | given)
-    sampler = find_sampler(c.sampler)
-    for flag in given:
-        if flag in ("candidates", "epsilon", "column") and flag not in sampler.flags:
-            raise ValueError(f"--{flag}: the sampler {c.sampler} does not use it")
-        if not sampler.uses_teacher and (flag.startswith("teacher_") or flag == "replay_capacity"):
-            raise ValueError(f"--{flag}: the sampler {c.sampler} has no teacher")
-    if sampler.needs_column and not c.column:
-        raise ValueError(f"--sampler {c.sampler} needs --column, a column of the training data")
-    settings(c.sampler_args, sampler.settings, c.sampler)
-    if not sampler.uses_teacher:
-        c.teacher_model, c.teacher_ranks = "", 0
-        if "steps" not in given:  # 4/3, to the preset's next evaluation (App. D)
-            every = config(**defaults).eval_every
-            c.steps = math.ceil(c.steps * 4 / 3 / every) * every
-    if c.teacher_ranks < 0:
-        c.teacher_ranks = launch().world // 4
-    c.checkpoint_every = c.checkpoint_every or c.eval_every
-    c.out = c.out or f"runs/{c.preset}-{c.sampler.rpartition(':')[2].lower()}-seed{c.seed}"
-    return c
 
 
 def settings(text: str, defaults: dict[str, float], sampler: str) -> dict[str, float]:

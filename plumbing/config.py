@@ -1,11 +1,15 @@
 """The settings of a run (Tables 5a, 5b, 6): one field, one flag; presets change the defaults."""
 
+import math
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpo
+from plumbing import command_line
 from plumbing.command_line import count, fraction, natural, non_negative, number, opt
+from plumbing.distributed.launch import launch
 
 MODES = ("full", "last_token", "frozen", "lora")  # of the teacher (App. L)
 DEMO = shlex.quote(str(Path(__file__).resolve().parents[1] / "demo"))
@@ -114,3 +118,52 @@ PRESETS: dict[str, str] = {
     " --max_completion_tokens 40 --per_device_batch_size 96 --teacher_batch_size 32"
     " --learning_rate 2e-4 --teacher_learning_rate 1e-3 --device cpu",
 }
+
+
+def parse_flags(argv: list[str] | None, find_sampler: Callable, description: str | None) -> Config:
+    """Parse train.py's command line; compute defaults that depend on the sampler or other flags.
+    Raises ValueError with one line, also at a flag that the sampler does not use, or lacks."""
+    parser = command_line.Parser(description=command_line.first_line(description))
+    command_line.add_fields(parser, Config)
+    given = vars(parser.parse_args(argv))
+    preset = given.get("preset", Config.preset)
+    if preset not in PRESETS:
+        raise ValueError(f"--preset {preset}: choose from {', '.join(PRESETS)}")
+    defaults = vars(parser.parse_args(shlex.split(PRESETS[preset])))
+    c = Config(**defaults | given)
+    sampler = find_sampler(c.sampler)
+    check_flags_of_sampler(c, sampler, given)
+    if not sampler.uses_teacher:
+        c.teacher_model = ""
+        c.teacher_ranks = 0
+        if "steps" not in given:
+            c.steps = baseline_steps(c.steps, Config(**defaults).eval_every)
+    if c.teacher_ranks < 0:
+        c.teacher_ranks = default_teacher_ranks(launch().world)
+    c.checkpoint_every = c.checkpoint_every or c.eval_every
+    c.out = c.out or f"runs/{c.preset}-{c.sampler.rpartition(':')[2].lower()}-seed{c.seed}"
+    return c
+
+
+def baseline_steps(steps: int, eval_every: int) -> int:
+    """(App. D) Give a run without a teacher, whose devices all train, 4/3 of the steps, up to the
+    next evaluation: 26,800 for 20,000."""
+    return math.ceil(steps * 4 / 3 / eval_every) * eval_every
+
+
+def default_teacher_ranks(world: int) -> int:
+    """(Section 5.1) Give the teacher a quarter of the ranks: 2 of 8, none of 1."""
+    return world // 4
+
+
+def check_flags_of_sampler(c: Config, sampler: type, given: dict) -> None:
+    """Raise ValueError at a given flag that the sampler's class does not use, or one that it needs
+    and lacks."""
+    for flag in given:
+        if flag in ("candidates", "epsilon", "column") and flag not in sampler.flags:
+            raise ValueError(f"--{flag}: the sampler {c.sampler} does not use it")
+        if not sampler.uses_teacher and (flag.startswith("teacher_") or flag == "replay_capacity"):
+            raise ValueError(f"--{flag}: the sampler {c.sampler} has no teacher")
+    if sampler.needs_column and not c.column:
+        raise ValueError(f"--sampler {c.sampler} needs --column, a column of the training data")
+    command_line.settings(c.sampler_args, sampler.settings, c.sampler)

@@ -158,10 +158,10 @@ class RunDir:
         files = {
             f"{key}: {name}": crc for key, crcs in models.items() for name, crc in crcs.items()
         }
-        layout.assert_replicas_equal(**facts, **files)
+        layout.assert_equal_in_world(**facts, **files)
         # Each time a new name: a machine may have cached that an old one does not exist.
         probe = Path(layout.on_rank_0(lambda: tempfile.mkdtemp(".tmp", dir=self.path)))
-        sees = layout.gather((probe.exists(), machine))
+        sees = layout.gather_world((probe.exists(), machine))
         if layout.rank == 0:
             probe.rmdir()
         if blind := [name for visible, name in sees if not visible]:
@@ -171,7 +171,7 @@ class RunDir:
     def load(self, step: int, learners: Learners, sampler: Stateful) -> None:
         """Load checkpoint `step` (0: a new run), write config.json, and drop logs and checkpoints
         after `step`. All ranks call it. Raises Fault if they have read different models."""
-        self.layout.assert_replicas_equal(**self._weights(learners))
+        self.layout.assert_equal_in_world(**self._weights(learners))
         if step:
             folder = checkpoint.directory(self.path, step)
             checkpoint.load_learners(folder, self.layout.group, learners)
@@ -234,7 +234,7 @@ class RunDir:
             return False
         rows = read_lines(self.path / "metrics.jsonl", torn=True) if self.layout.rank == 0 else []
         done = any(row["step"] == step and "val_accuracy" in row for row in rows)
-        return not self.layout.gather(done, self.layout.group)[0]
+        return not self.layout.gather_role(done)[0]
 
     def finish_evaluation(self, step: int, evaluation: dict) -> None:
         """Add an evaluation to the row of `step`, the last of metrics.jsonl, or as row 0."""

@@ -187,7 +187,7 @@ def main(argv: list[str] | None = None) -> int:
         def body() -> int:
             student = train.Student(config, layout, verifier)
             same = replay(args.run, args.step, student, sampler, start)
-            return int(not all(layout.gather(same)))
+            return int(not all(layout.gather_world(same)))
 
         return run_ranks(layout, config.timeout_minutes, body)
 

@@ -53,7 +53,7 @@ class Channel:
             dist.recv(length := torch.empty(1, dtype=torch.int64), self.peer)
             dist.recv(content := torch.empty(length.item(), dtype=torch.uint8), self.peer)
             message = pickle.loads(content.numpy())
-        return self.layout.gather(message, self.layout.group)[0]
+        return self.layout.gather_role(message)[0]
 
 
 class Prefetching:

@@ -95,13 +95,13 @@ class Layout:
         for module, policy in sharded:
             fully_shard(module, mesh=self.mesh, mp_policy=policy, reshard_after_forward=False)
 
-    def gather(self, mine, group=None) -> list:
-        """Return the objects of all ranks (of the group), in order. Also a barrier."""
-        parts = [mine] * dist.get_world_size(group)
-        # Not for one rank: gloo's thread would start OpenMP threads, which stop ours from spinning.
-        if len(parts) > 1:
-            dist.all_gather_object(parts, mine, group=group)
-        return parts
+    def gather_world(self, mine) -> list:
+        """Return the objects of all ranks of both roles, in order. Also a barrier."""
+        return _gather(mine, dist.group.WORLD)
+
+    def gather_role(self, mine) -> list:
+        """Return the objects of this role's ranks, in order. Also a barrier of the role."""
+        return _gather(mine, self.group)
 
     def share(self, rows: list) -> tuple[int, list]:
         """Return this student rank's contiguous part of `rows`, and the position it begins at."""
@@ -117,26 +117,41 @@ class Layout:
                 result = function()
             except (ValueError, OSError) as error:
                 message = str(error) or repr(error)
-        result, message = self.gather((result, message))[0]
+        result, message = self.gather_world((result, message))[0]
         if message:
             raise InputError(message)
         return result
 
     def sum(self, numbers: dict[str, float]) -> dict[str, float]:
         """Sum each number over this role's ranks, which all pass the same names."""
-        parts = self.gather(numbers, self.group)
+        parts = self.gather_role(numbers)
         return {name: sum(part[name] for part in parts) for name in sorted(numbers)}
 
-    def assert_replicas_equal(self, group=None, /, **replicas) -> None:
-        """Raise Fault if ranks (of the group) pass different values under one name."""
-        parts = self.gather(replicas, group)
-        first = {}  # by name: the first rank that has it, and its value
-        for rank, part in enumerate(parts):
-            for name, value in part.items():
-                holder, held = first.setdefault(name, (rank, value))
-                if value != held:
-                    values = f"{held!r:.60} and {value!r:.60}"
-                    raise Fault(f"{name}: ranks {holder} and {rank} differ: {values}")
+    def assert_equal_in_world(self, **replicas) -> None:
+        """Raise Fault if ranks pass different values under one name."""
+        _assert_equal(self.gather_world(replicas))
+
+    def assert_equal_in_role(self, **replicas) -> None:
+        """Raise Fault if ranks of this role pass different values under one name."""
+        _assert_equal(self.gather_role(replicas))
+
+
+def _gather(mine, group) -> list:
+    parts = [mine] * dist.get_world_size(group)
+    # Not for one rank: gloo's thread would start OpenMP threads, which stop ours from spinning.
+    if len(parts) > 1:
+        dist.all_gather_object(parts, mine, group=group)
+    return parts
+
+
+def _assert_equal(parts: list[dict]) -> None:
+    first = {}  # by name: the first rank that has it, and its value
+    for rank, part in enumerate(parts):
+        for name, value in part.items():
+            holder, held = first.setdefault(name, (rank, value))
+            if value != held:
+                values = f"{held!r:.60} and {value!r:.60}"
+                raise Fault(f"{name}: ranks {holder} and {rank} differ: {values}")
 
 
 def device_type(wanted: str) -> str:

@@ -63,7 +63,7 @@ def run_ranks(layout: Layout, timeout_minutes: float, body: Callable[[], int]) -
     layout.connect(timeout_minutes)
     try:
         status = body()
-        layout.gather(None)
+        layout.gather_world(None)
     except Exception as error:  # any error: this rank reports it
         return report(layout, error)
     dist.destroy_process_group()
@@ -84,7 +84,7 @@ def stop_at_signals(layout: Layout) -> None:
 
 def stop_requested(layout: Layout) -> bool:
     """Return whether any rank has received a signal to stop. A collective of the student ranks."""
-    return any(layout.gather(layout.stopping, layout.group))
+    return any(layout.gather_role(layout.stopping))
 
 
 def report(layout: Layout, error: Exception) -> int:

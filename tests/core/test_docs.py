@@ -18,7 +18,7 @@ from unittest.mock import patch
 import pytest
 from torch.distributed.run import get_args_parser
 
-import train
+from plumbing.config import PRESETS
 from plumbing.files import read_lines, write_lines
 from sampler import FOLDER, SAMPLERS, find_sampler
 from tests.helpers.models import ROOT
@@ -97,7 +97,7 @@ def test_commands_flags_presets_and_samplers_exist(page):
     known = OTHER_PROGRAMS.union(*map(flags_of, our_modules()))
     known |= {flag.lstrip("-") for flag in get_args_parser()._option_string_actions}
     assert set(FLAG.findall(PAGES[page])) <= known
-    assert set(re.findall(r"--preset ([a-z][\w.-]*)", PAGES[page])) <= set(train.PRESETS)
+    assert set(re.findall(r"--preset ([a-z][\w.-]*)", PAGES[page])) <= set(PRESETS)
     for name in re.findall(r"--sampler ([a-z_]+)(?![\w./:])", PAGES[page]):
         find_sampler(name)
 
@@ -126,7 +126,7 @@ def test_extending_md_prints_the_example_reward_word_for_word():
 
 def test_every_command_preset_and_sampler_has_its_line():
     assert {module for module, _ in commands_of("docs/commands.md")} == our_modules()
-    presets = {*train.PRESETS} - {"qwen2.5-1.5b"}  # the default
+    presets = {*PRESETS} - {"qwen2.5-1.5b"}  # the default
     assert all(f"{preset}`" in PAGES["docs/commands.md"] for preset in presets)
     table = PAGES["docs/extending.md"].partition("| `--sampler` |")[2].partition("\n## ")[0]
     names = [*SAMPLERS, *(path.stem for path in FOLDER.glob("*.py"))]
