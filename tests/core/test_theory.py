@@ -17,6 +17,7 @@ import torch
 import grpo
 from sampler import utility_target
 from tests.helpers.checks import FLOAT64, close
+from tests.helpers.groups import solved
 
 VOCABULARY = "ab$"
 COMPLETIONS = ["$", "aa", "ab", "a$", "ba", "bb", "b$"]
@@ -257,7 +258,7 @@ def test_a_screen_biases_the_pass_rate_of_the_completions_it_selects_on(p, g, G)
     # Each outcome: k right among the first g, j among the later G - g.
     k, j = (grid.ravel() for grid in np.mgrid[: g + 1, : G - g + 1])
     probability = np.outer(binomial(g), binomial(G - g)).ravel()
-    kept = (k > 0) & (k < g)
+    kept = np.array([solved(0, right, of=g).live for right in k.tolist()])
 
     def mean_of_kept(x):
         return (x * probability)[kept].sum() / probability[kept].sum()
