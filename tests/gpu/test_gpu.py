@@ -36,7 +36,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 def test_chunked_logprobs_match_float64_on_the_cpu():
     torch.manual_seed(0)
-    hidden, weight, targets = torch.randn(300, 64), torch.randn(1000, 64) / 8, torch.arange(300)
+    hidden = torch.randn(300, 64)
+    weight = torch.randn(1000, 64) / 8
+    targets = torch.arange(300)
     expected = grpo.token_logprobs(hidden.double(), weight.double(), targets, 0.7)
     actual = grpo.token_logprobs(hidden.cuda(), weight.cuda(), targets.cuda(), 0.7, chunk=128)
     for x, y in zip(actual, expected, strict=True):
@@ -45,7 +47,8 @@ def test_chunked_logprobs_match_float64_on_the_cpu():
 
 def test_logits_of_bf16_are_not_rounded_to_bf16():
     torch.manual_seed(0)
-    hidden, weight = torch.randn(50, 64).bfloat16(), torch.randn(1000, 64).bfloat16()
+    hidden = torch.randn(50, 64).bfloat16()
+    weight = torch.randn(1000, 64).bfloat16()
     expected = hidden.double() @ weight.double().T
     logits = grpo.logits(hidden.cuda(), weight.cuda())
     assert logits.dtype == torch.float32
@@ -180,8 +183,9 @@ def test_freed_memory_grows_into_a_larger_tensor_unless_the_user_chose_otherwise
     environment = {name: value for name, value in os.environ.items() if name not in names}
     if chosen:
         environment[chosen] = "expandable_segments:False"
-    command, options = [sys.executable, "-c", GROW], {"cwd": ROOT, "env": environment}
-    reserved = int(subprocess.check_output(command, **options).split()[-1])
+    command = [sys.executable, "-c", GROW]
+    output = subprocess.check_output(command, cwd=ROOT, env=environment)
+    reserved = int(output.split()[-1])
     assert reserved == (300 if chosen else 200)
 
 
@@ -215,9 +219,12 @@ def test_a_step_that_cannot_be_captured_runs_without_a_graph(capsys):
     for step in steps:
         recorder = Recorder()
         forward = recorder(step)
-        assert recorder(step) is forward is step and forward().tolist() == [2, 2, 2]
+        assert forward is step
+        assert recorder(step) is step
+        assert forward().tolist() == [2, 2, 2]
         assert capsys.readouterr().out.count("note: a decoding step cannot be a CUDA graph (") == 1
-        assert Recorder()(lambda: x + 1)().tolist() == before().tolist() == [2, 2, 2]
+        assert Recorder()(lambda: x + 1)().tolist() == [2, 2, 2]
+        assert before().tolist() == [2, 2, 2]
 
 
 @pytest.mark.slow
@@ -227,7 +234,8 @@ def test_demo_steps(tmp_path, monkeypatch):
     flags = ["--preset=demo", "--device=cuda", "--steps=3", "--eval_every=3", "--teacher_ranks=0"]
     assert train.main([*flags, "--out", str(tmp_path / "run")]) == 0
     rows = read_lines(tmp_path / "run/metrics.jsonl")
-    assert rows[-1]["grad_norm"] > 0 and rows[0]["val_accuracy"] > 0.04
+    assert rows[-1]["grad_norm"] > 0
+    assert rows[0]["val_accuracy"] > 0.04
 
 
 QUESTIONS = [row["problem"] for row in read_lines(ROOT / "demo/val.jsonl")[:48]]
@@ -271,7 +279,8 @@ def test_the_teacher_learns_as_on_the_cpu(layout, mode):
 def test_a_step_never_waits_for_the_device_and_allocates_nothing_new(layout):
     t = make(layout, "full")
     learn(t, QUESTIONS)
-    step, allocated = t._step, torch.cuda.memory_stats().get("num_device_alloc")
+    step = t._step
+    allocated = torch.cuda.memory_stats().get("num_device_alloc")
 
     def watched(*batch):
         torch.cuda.set_sync_debug_mode("error")
@@ -312,4 +321,6 @@ def test_fused_norms_are_as_near_to_float64_as_the_models_own(layout):
 
     own = error()
     fuse_norms(norm)
-    assert 0 < error() <= 1.1 * own
+    fused = error()
+    assert fused > 0
+    assert fused <= 1.1 * own
