@@ -22,7 +22,7 @@ def scores(**digits):
 
 @pytest.fixture
 def two_problems(tmp_path) -> Run:
-    """A run of steps of 8 completions. The first of two problems is right from step 3 on, the second
+    """A run of steps of 8 completions. One problem is right from step 3 on, the other
     from step 7 on."""
     neither = (0, 0)
     one = (1, 0)
