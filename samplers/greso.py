@@ -64,7 +64,10 @@ class Greso(Uniform):
         self.round += 1
         self.is_last = expected <= self.most or self.round == self.settings["rounds"]
         tried = [group.problem for group in groups]
-        return self.kept(int(np.ceil(min(expected, self.most))), tried)
+        refill = self.kept(int(np.ceil(min(expected, self.most))), tried)
+        if not refill:  # all problems are tried: the step ends here
+            self.adapt(groups)
+        return refill
 
     def adapt(self, groups: list[Group]) -> None:
         """Move p_easy and p_hard, at the end of a step."""

@@ -80,7 +80,8 @@ def test_command_prints_presets_and_one_run(capsys):
 def test_parameters_and_flops_of_a_shape_are_those_of_its_model(name):
     """Norms and biases, which are left out, are below 0.1%."""
     config = model_config(name, num_hidden_layers=2)
-    shape, T = Shape(config), 5
+    shape = Shape(config)
+    T = 5
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
         with FlopCounterMode(display=False) as counter:

@@ -1,22 +1,72 @@
 """grpo.py: values computed by hand, and gradients against autograd through the formula."""
 
 import math
+import statistics
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import grpo
-from grpo import group_advantages, policy_loss, row_weights, token_logprobs
+from grpo import Group, group_advantages, policy_loss, row_weights, token_logprobs
 from tests.helpers.checks import FLOAT64, close
+from tests.helpers.groups import completion, group
+
+# The records
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bool])
-def test_one_right_of_four(dtype):
+def test_p_hat_of_a_group_is_the_share_of_right_completions():
+    one = group(7, rewards=[0, 1, 1, 0, 0])
+    assert one.successes == 2
+    assert one.p_hat == 0.4
+
+
+def test_y_of_a_group_is_the_std_of_its_rewards():
+    rewards = [0, 1, 0, 0, 0]
+    assert group(7, rewards).y == pytest.approx(0.4)  # √(0.2 · 0.8)
+    assert group(7, rewards).y == pytest.approx(statistics.pstdev(rewards))
+
+
+@pytest.mark.parametrize(("rewards", "live"), [([0, 1], True), ([0, 0], False), ([1, 1], False)])
+def test_a_group_is_live_if_it_has_right_and_wrong_completions(rewards, live):
+    assert group(7, rewards).live == live
+    assert (group(7, rewards).y > 0) == live
+
+
+def test_a_group_is_counted_live_as_completions_come():
+    one = group(7, rewards=[0])
+    assert not one.live
+    one.completions.append(completion(reward=1))
+    assert one.live
+    assert one.p_hat == 1 / 2
+
+
+def test_a_groups_utility_is_the_prediction_for_its_problem():
+    chosen = Group(7, size=2, pool=[5, 7, 9], utilities=[0.1, 0.3, 0.2])
+    assert chosen.utility == 0.3
+
+
+def test_a_group_without_a_pool_has_its_problem_alone_without_a_prediction():
+    alone = Group(7, size=2)
+    assert alone.pool == [7]
+    assert math.isnan(alone.utility)
+
+
+def test_two_groups_of_one_problem_are_different():
+    assert Group(7, size=2) != Group(7, size=2)
+
+
+# Advantages and normalisers
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [(torch.float64, torch.float64), (torch.bool, torch.float32)]
+)
+def test_one_right_of_four(dtype, expected):
     # mean 1/4, population std sqrt(3)/4: the right one gets (3/4)/(sqrt(3)/4) = sqrt(3).
     advantage = group_advantages(torch.tensor([[0, 1, 0, 0]], dtype=dtype))
     close(advantage, [[-1 / 3**0.5, 3**0.5, -1 / 3**0.5, -1 / 3**0.5]], 1e-6)
-    assert advantage.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert advantage.dtype == expected
 
 
 # Deviations +-1/2; population std 1/2; sample std sqrt(4 * (1/4) / 3) = 1/sqrt(3).
@@ -33,8 +83,9 @@ def test_two_right_of_four_under_each_std(std, size):
 def test_dead_groups_get_exactly_zero(std, reward):
     # 0.1 is no binary fraction: no std may amplify the rounding error of the mean of seven.
     rewards = torch.tensor([[reward] * 7, [0, 1, 0, 0, 0, 0, 0]])
-    advantage = group_advantages(rewards, std)
-    assert torch.equal(advantage[0], torch.zeros(7)) and advantage[1, 1] > 0.5
+    dead, live = group_advantages(rewards, std)
+    assert torch.equal(dead, torch.zeros(7))
+    assert live[1] > 0.5
     assert grpo.dead_groups(rewards).tolist() == [True, False]
 
 
@@ -49,22 +100,41 @@ WEIGHTS = {
 
 @pytest.mark.parametrize("loss", grpo.LOSSES)
 def test_row_weights_by_hand(loss):
-    """Two groups of unlike size; a row of length 0 is left out of the loss, but counts in G."""
-    for lengths, expected in zip(([1, 3], [2, 6, 4]), WEIGHTS[loss], strict=True):
-        weights = row_weights(torch.tensor(lengths), 2, loss, 16, 10)
-        close(weights, expected)
-        assert weights.dtype == torch.float64
-    without_first = row_weights(torch.tensor([0, 3]), 2, loss, 15, 10)
-    second = {"dapo": 1 / 6, "batch": 1 / 15}.get(loss, WEIGHTS[loss][0][1])
-    close(without_first, [0, second])
+    """Two groups of unlike size, with 4 and 12 tokens."""
+    of_two, of_three = WEIGHTS[loss]
+    first = row_weights(torch.tensor([1, 3]), 2, loss, batch_tokens=16, longest=10)
+    second = row_weights(torch.tensor([2, 6, 4]), 2, loss, batch_tokens=16, longest=10)
+    close(first, of_two)
+    close(second, of_three)
+    assert first.dtype == torch.float64
 
 
-def test_noise_floor_by_hand():
-    close(grpo.noise_floor(0.5, 1), 0.5)  # y is always 0, and who knows p predicts √(p(1-p))
-    # p = 1/4: y is 1/2 with 6/16, else 0, and a teacher that knows p predicts √3/4.
-    close(grpo.noise_floor(0.25, 2), 3**0.5 / 4 * 10 / 16 + (0.5 - 3**0.5 / 4) * 6 / 16)
-    # p = 1/2: |0.5 - y| is 0.5 half of the time; dead for sure: 0; about p(1-p)/G for a large G.
-    close([*map(grpo.noise_floor, (0.5, 0, 1, 0.5), (2, 2, 2, 2000))], [0.25, 0, 0, 1 / 8000], 1e-6)
+WITHOUT_A_ROW = {"grpo": 1 / 12, "dapo": 1 / 6, "batch": 1 / 15, "constant": 1 / 40, "sum": 1 / 4}
+
+
+@pytest.mark.parametrize("loss", grpo.LOSSES)
+def test_a_row_of_length_0_is_left_out_of_the_loss_but_counts_in_G(loss):
+    weights = row_weights(torch.tensor([0, 3]), 2, loss, batch_tokens=15, longest=10)
+    close(weights, [0, WITHOUT_A_ROW[loss]])
+
+
+Y_AT_1_4 = 3**0.5 / 4  # what a teacher that knows p = 1/4 predicts
+NOISE_FLOORS = {  # p, G -> the mean |prediction - y|
+    (0.5, 1): 0.5,  # y is always 0, and 1/2 is predicted
+    (0.25, 2): Y_AT_1_4 * 10 / 16 + (0.5 - Y_AT_1_4) * 6 / 16,  # y is 1/2 with 6/16, else 0
+    (0.5, 2): 0.25,  # |1/2 - y| is 1/2 half of the time
+    (0, 2): 0,  # dead for sure
+    (1, 2): 0,
+    (0.5, 2000): 1 / 8000,  # about p(1-p)/G for a large G
+}
+
+
+@pytest.mark.parametrize(("p", "G"), NOISE_FLOORS)
+def test_noise_floor_by_hand(p, G):
+    close(grpo.noise_floor(p, G), NOISE_FLOORS[p, G], 1e-6)
+
+
+# Log-probabilities
 
 
 def head(N=11, D=5, V=7, dtype=torch.float64):
@@ -83,27 +153,41 @@ def plain(hidden, weight, targets, temperature):
 
 def test_logprob_and_entropy_by_hand():
     # Logits (0, ln 3) / 2 at temperature 1/2 are (0, ln 3): probabilities (1/4, 3/4).
-    hidden, weight = torch.ones(2, 1, **FLOAT64), torch.tensor([[0], [math.log(3) / 2]], **FLOAT64)
+    hidden = torch.ones(2, 1, **FLOAT64)
+    weight = torch.tensor([[0], [math.log(3) / 2]], **FLOAT64)
     logp, entropy = token_logprobs(hidden, weight, torch.tensor([0, 1]), temperature=0.5)
     close(logp, [math.log(1 / 4), math.log(3 / 4)])
     close(entropy, [-(0.25 * math.log(0.25) + 0.75 * math.log(0.75))] * 2)
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 11, None])
-def test_values_and_gradients_equal_plain_log_softmax(chunk):
+every_chunk = pytest.mark.parametrize("chunk", [1, 4, 11, None])
+
+
+@every_chunk
+def test_values_equal_plain_log_softmax(chunk):
+    hidden, weight, targets = head()
+    logp, entropy = token_logprobs(hidden, weight, targets, 0.7, chunk)
+    expected_logp, expected_entropy = plain(hidden, weight, targets, 0.7)
+    close(logp, expected_logp)
+    close(entropy, expected_entropy)
+
+
+@every_chunk
+@pytest.mark.parametrize(("on_logp", "on_entropy"), [(1, 0), (0, 1), (1, 1)])
+def test_gradients_equal_those_of_plain_log_softmax(chunk, on_logp, on_entropy):
+    """Of a random weighted sum of log-probs, of entropies, and of both."""
     hidden, weight, targets = head()
     a, b = torch.randn(2, len(targets), generator=torch.Generator().manual_seed(1), **FLOAT64)
-    actual = token_logprobs(hidden, weight, targets, 0.7, chunk)
-    expected = plain(hidden, weight, targets, 0.7)
-    close(torch.stack(actual), torch.stack(expected))
-    for on_logp, on_entropy in ((1, 0), (0, 1), (1, 1)):
-        gradients = []
-        for logp, entropy in (actual, expected):
-            value = on_logp * (a * logp).sum() + on_entropy * (b * entropy).sum()
-            gradients.append(torch.autograd.grad(value, (hidden, weight), retain_graph=True))
-        for x, y in zip(*gradients, strict=True):
-            assert y.abs().max() > 1e-3
-            close(x, y)
+
+    def gradients(logp, entropy):
+        value = on_logp * (a * logp).sum() + on_entropy * (b * entropy).sum()
+        return torch.autograd.grad(value, (hidden, weight))
+
+    actual = gradients(*token_logprobs(hidden, weight, targets, 0.7, chunk))
+    expected = gradients(*plain(hidden, weight, targets, 0.7))
+    for x, y in zip(actual, expected, strict=True):
+        assert y.abs().max() > 1e-3
+        close(x, y)
 
 
 def test_bf16_weights_give_float32_values_and_accurate_gradients_over_many_chunks():
@@ -112,12 +196,14 @@ def test_bf16_weights_give_float32_values_and_accurate_gradients_over_many_chunk
     # All of one sign and for one word: the sum grows, and bf16 additions would stall at 256.
     targets = torch.zeros_like(targets)
     logp, entropy = token_logprobs(hidden, weight, targets, 0.7, chunk=1)
-    assert logp.dtype == entropy.dtype == torch.float32
+    assert logp.dtype == torch.float32
+    assert entropy.dtype == torch.float32
     exact_logp, _ = plain(*exact, targets, 0.7)
     gradients = torch.autograd.grad(logp.sum(), (hidden, weight))
     expected = torch.autograd.grad(exact_logp.sum(), exact)
     for gradient, x in zip(gradients, expected, strict=True):
-        assert gradient.dtype == torch.bfloat16 and (gradient - x).norm() < 0.01 * x.norm()
+        assert gradient.dtype == torch.bfloat16
+        assert (gradient - x).norm() < 0.01 * x.norm()
 
 
 class Largest(TorchDispatchMode):
@@ -139,10 +225,14 @@ def test_the_logits_of_all_tokens_never_exist_at_once():
         logp, entropy = token_logprobs(hidden, weight, targets, chunk=24)
     with Largest() as backward:
         torch.autograd.grad((logp + entropy).sum(), (hidden, weight))
-    assert forward.size == 24 * 50 and backward.size == 300 * 2  # the hidden states
+    assert forward.size == 24 * 50
+    assert backward.size == 300 * 2  # the hidden states
 
 
-TWICE, HALF = math.log(2.0), math.log(0.5)  # of the old probability
+# The loss
+
+TWICE = math.log(2.0)  # the old probability
+HALF = math.log(0.5)
 
 
 def loss_and_gradient(logp, old_logp, advantage, weight, **options):
@@ -173,16 +263,23 @@ def test_clipping_by_sign_and_side(log_ratio, advantage, loss, gradient, bites):
     assert stats["clip_fraction"] == bites
 
 
-def test_kl_and_logp_gap_by_hand():
+def test_kl_by_hand():
     # ref/pi = 2: k3 = 2 - ln 2 - 1, and its derivative for log pi is 1 - 2.
     options = {"ref_logp_N": torch.tensor([TWICE, 0.0], **FLOAT64), "kl_coef": 0.5}
-    options |= {"generator_logp_N": torch.tensor([0.5, -0.25], **FLOAT64)}
     zero = [0.0, 0.0]
     value, gradient, stats = loss_and_gradient(zero, zero, zero, [0.1, 0.1], **options)
     close(value, 0.5 * 0.1 * (1 - math.log(2)))
     close(gradient, [0.5 * 0.1 * -1, 0.0])
     close(stats["kl"], 1 - math.log(2))
+
+
+def test_logp_gap_by_hand():
+    generator_logp_N = torch.tensor([0.5, -0.25], **FLOAT64)
+    zero = [0.0, 0.0]
+    options = {"generator_logp_N": generator_logp_N}
+    value, _, stats = loss_and_gradient(zero, zero, zero, [0.1, 0.1], **options)
     close(stats["logp_gap"], 0.5 + 0.25)
+    assert value == 0
 
 
 @pytest.mark.parametrize(
@@ -197,7 +294,9 @@ def test_mismatch_correction_by_hand(mismatch, level, correction, over):
     """Two tokens of row 5 are twice as likely under the policy as under the generator."""
     options = {"generator_logp_N": torch.tensor([HALF, HALF, 0.0], **FLOAT64)}
     options |= {"row_N": torch.tensor([5, 5, 8]), "mismatch": mismatch, "mismatch_level": level}
-    zero, advantage, weight = [0.0] * 3, [1.0, 1.0, -2.0], [0.1, 0.1, 0.5]
+    zero = [0.0, 0.0, 0.0]
+    advantage = [1.0, 1.0, -2.0]
+    weight = [0.1, 0.1, 0.5]
     value, gradient, stats = loss_and_gradient(zero, zero, advantage, weight, **options)
     expected = [-0.1 * correction[0], -0.1 * correction[1], 1.0 * correction[2]]
     close(gradient, expected)
@@ -206,8 +305,10 @@ def test_mismatch_correction_by_hand(mismatch, level, correction, over):
 
 
 def test_a_step_on_the_entropy_term_raises_the_entropy():
-    logits, entropies = torch.tensor([[0, math.log(3)]], **FLOAT64), []  # probabilities 1/4, 3/4
-    zero, target = torch.zeros(1, **FLOAT64), torch.tensor([0])
+    logits = torch.tensor([[0, math.log(3)]], **FLOAT64)  # probabilities 1/4, 3/4
+    entropies = []
+    zero = torch.zeros(1, **FLOAT64)
+    target = torch.tensor([0])
     for _ in range(2):
         logits = logits.detach().requires_grad_()
         logp, entropy = token_logprobs(logits, torch.eye(2, **FLOAT64), target)
@@ -216,4 +317,6 @@ def test_a_step_on_the_entropy_term_raises_the_entropy():
         close(loss, -0.3 * 0.5 * entropy.item())
         entropies.append(entropy.item())
         logits = logits - torch.autograd.grad(loss, logits)[0]
-    assert entropies[0] + 0.01 < entropies[1] < math.log(2)
+    before, after = entropies
+    assert after > before + 0.01
+    assert after < math.log(2)

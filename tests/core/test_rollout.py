@@ -12,16 +12,19 @@ from tokenizers.normalizers import Lowercase, Replace
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
+from grpo import Completion
 from plumbing.batches import collate
 from plumbing.config import PROMPT_FOOTER, PROMPT_HEADER, Config
 from plumbing.errors import NonFiniteError
-from rollout import Generator, Policy, PromptEncoder, Rollouts
+from rollout import Generator, Policy, PromptEncoder, completion_metrics
 from tests.helpers.checks import rejected
 from tests.helpers.files import change
+from tests.helpers.groups import completion, group
 from tests.helpers.models import FAMILIES
 
 CPU = torch.device("cpu")
-PAD, EOS = 0, 1  # of the tiny tokenizer
+PAD = 0  # of the tiny tokenizer
+EOS = 1
 QUESTIONS = ["a", "What is 3 + 4?", "hello world", "zz\nzz"]
 QUESTIONS += ["One, two, three, four, five, six, seven: how many?"]
 
@@ -49,25 +52,40 @@ def prompts(generator):
 
 
 def test_a_prompt_is_header_blank_line_question_blank_line_footer(generator):
-    paper = f"{PROMPT_HEADER}\n\nWhat is\n1 + 1?\n\n{PROMPT_FOOTER}"
-    for parts, text in {(): paper, ("H", ""): "H\n\nWhat is\n1 + 1?"}.items():
-        flags = dict(zip(("prompt_header", "prompt_footer"), parts, strict=False))
-        encode = PromptEncoder(Config(**flags), generator.tokenizer)
-        assert encode.text("What is\n1 + 1?") == text
-        assert generator.tokenizer.decode(encode("What is\n1 + 1?")) == text
+    encode = PromptEncoder(Config(), generator.tokenizer)
+    expected = f"{PROMPT_HEADER}\n\nWhat is\n1 + 1?\n\n{PROMPT_FOOTER}"
+    assert encode.text("What is\n1 + 1?") == expected
+    assert generator.tokenizer.decode(encode("What is\n1 + 1?")) == expected
 
 
-def test_a_chat_template_replaces_the_tokenizers_opening_token(tiny_model):
+def test_an_empty_part_of_a_prompt_leaves_no_blank_lines(generator):
+    config = Config(prompt_header="H", prompt_footer="")
+    encode = PromptEncoder(config, generator.tokenizer)
+    assert encode.text("What is\n1 + 1?") == "H\n\nWhat is\n1 + 1?"
+
+
+@pytest.fixture
+def opening_tokenizer(tiny_model):
+    """A tokenizer that puts <unk>, token 2, before every text, and has a chat template."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    own = TemplateProcessing(single="<unk> $A", special_tokens=[("<unk>", 2)])
-    tokenizer._tokenizer.post_processor = own
-    config = Config(prompt_header="", prompt_footer="")
-    assert PromptEncoder(config, tokenizer)("12")[:2] == [2, tokenizer.convert_tokens_to_ids("1")]
+    opening = TemplateProcessing(single="<unk> $A", special_tokens=[("<unk>", 2)])
+    tokenizer._tokenizer.post_processor = opening
     tokenizer.chat_template = "<unk>[{{ messages[0].role }}]{{ messages[0].content }}"
     tokenizer.chat_template += "{% if add_generation_prompt %}[assistant]{% endif %}"
+    return tokenizer
+
+
+def test_a_prompt_begins_with_the_tokenizers_opening_token(opening_tokenizer):
+    encode = PromptEncoder(Config(prompt_header="", prompt_footer=""), opening_tokenizer)
+    one = opening_tokenizer.convert_tokens_to_ids("1")
+    assert encode("1") == [2, one]
+
+
+def test_a_chat_template_replaces_the_tokenizers_opening_token(opening_tokenizer):
     config = Config(prompt_header="H", prompt_footer="", chat_template=True)
-    ids = PromptEncoder(config, tokenizer)("12")
-    assert tokenizer.decode(ids) == "<unk>[user]H\n\n12[assistant]"  # no second <unk>
+    ids = PromptEncoder(config, opening_tokenizer)("12")
+    text = opening_tokenizer.decode(ids)
+    assert text == "<unk>[user]H\n\n12[assistant]"  # no second <unk>
 
 
 @pytest.mark.parametrize(
@@ -133,20 +151,30 @@ HOSTILE |= {"no_repeat_ngram_size": 1, "min_new_tokens": 30, "forced_eos_token_i
 HOSTILE |= {"suppress_tokens": list(range(3, 90)), "bad_words_ids": [[1]], "max_length": 3}
 
 
-def naive(lm, stop_ids, prompt, temperature, max_new_tokens, seed, row) -> tuple[list, list]:
+def naive(lm, stop_ids, prompt, temperature, max_new_tokens, seed, row) -> Completion:
     """Sample by definition: one model call a token, no cache, no batch, no padding. The token is
     where the cumulative probability passes u, or at temperature 0 the likeliest."""
-    stream, ids, logps = np.random.Generator(np.random.Philox(key=[seed, row])), [], []
+    stream = np.random.Generator(np.random.Philox(key=[seed, row]))
+    ids = []
+    logps = []
     while len(ids) < max_new_tokens and not set(ids) & set(stop_ids):
         logits = lm(torch.tensor([prompt + ids]), use_cache=False).logits[0, -1].double()
-        if not temperature:
+        if temperature == 0:
             ids.append(logits.argmax().item())
             continue
         p = torch.softmax(logits / temperature, dim=-1)
         u = float(stream.random(dtype=np.float32))
-        ids.append(next(token for token in range(len(p)) if p[: token + 1].sum() > u))
-        logps.append(p[ids[-1]].log().item())
-    return ids, logps
+        token = next(token for token in range(len(p)) if p[: token + 1].sum() > u)
+        ids.append(token)
+        logps.append(p[token].log().item())
+    return Completion(ids, logps, finished=ids[-1] in stop_ids)
+
+
+def assert_same_completion(actual: Completion, expected: Completion):
+    """Compare two completions, their log-probs up to float32 rounding."""
+    assert actual.ids == expected.ids
+    assert actual.finished == expected.finished
+    assert actual.logps == pytest.approx(expected.logps, abs=2e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -155,29 +183,42 @@ def test_sampling_equals_a_naive_loop(tiny_family, prompts, family, temperature,
     """Whatever generation settings the checkpoint has."""
     own = HOSTILE | {"eos_token_id": [EOS, *range(30, 90, 6)]}
     generator = make_generator(copy_with(tiny_family(family), tmp_path / "hostile", **own))
-    rows = [p for p in prompts for _ in range(3)]
-    rollouts = generator.generate(rows, temperature, 20, seed=11, first_row=5)
+    rows = [prompt for prompt in prompts for _ in range(3)]
+    completions = generator.generate(rows, temperature, 20, seed=11, first_row=5)
     for b, prompt in enumerate(rows):
-        ids, logps = naive(generator.lm, generator.stop_ids, prompt, temperature, 20, 11, 5 + b)
-        assert rollouts.completion_ids[b] == ids
-        assert rollouts.finished[b] == (ids[-1] in generator.stop_ids)
-        assert rollouts.logps[b] == pytest.approx(logps, abs=2e-5)
-    assert set(rollouts.finished) == {False, True} and rollouts.prompt_ids == rows
+        expected = naive(generator.lm, generator.stop_ids, prompt, temperature, 20, 11, 5 + b)
+        assert_same_completion(completions[b], expected)
+    assert {each.finished for each in completions} == {False, True}
 
 
-def test_a_row_draws_the_same_tokens_in_any_batch(generator, prompts):
-    rows, before = [prompts[i] for i in (3, 0, 4, 0, 1, 4, 2, 0)], torch.get_rng_state()
-    whole = generator.generate(rows, 1.0, 30, seed=2)
+@pytest.fixture
+def eight_rows(prompts):
+    """Prompts of 8 rows, some of them the same."""
+    return [prompts[i] for i in (3, 0, 4, 0, 1, 4, 2, 0)]
+
+
+@pytest.mark.parametrize("cut", [1, 3])
+def test_a_row_draws_the_same_tokens_in_any_batch(generator, eight_rows, cut):
+    """As two ranks would share the rows, the second in micro-batches of one row."""
+    whole = generator.generate(eight_rows, 1.0, 30, seed=2)
+    lengths = [len(each.ids) for each in whole]
+    assert min(lengths) < 9  # is dropped on the way
+    assert max(lengths) == 30
+    parts = generator.generate(eight_rows[:cut], 1.0, 30, seed=2)
+    alone = {"max_batch_tokens": 1, "first_row": cut}
+    parts += generator.generate(eight_rows[cut:], 1.0, 30, seed=2, **alone)
+    for actual, expected in zip(parts, whole, strict=True):
+        assert_same_completion(actual, expected)
+
+
+def test_generation_leaves_torchs_random_numbers_alone(generator, eight_rows):
+    before = torch.get_rng_state()
+    generator.generate(eight_rows, 1.0, 5, seed=2)
     assert torch.equal(torch.get_rng_state(), before)
-    assert min(whole.lengths()) < 9 and max(whole.lengths()) == 30  # some are dropped on the way
-    for cut in (1, 3):  # as two ranks would share them, and in micro-batches of one row
-        first = generator.generate(rows[:cut], 1.0, 30, seed=2)
-        alone = {"max_batch_tokens": 1, "first_row": cut}
-        parts = first + generator.generate(rows[cut:], 1.0, 30, seed=2, **alone)
-        assert parts.completion_ids == whole.completion_ids and parts.finished == whole.finished
-        for one, other in zip(parts.logps, whole.logps, strict=True):
-            assert one == pytest.approx(other, abs=2e-5)
-    assert generator.generate([], 0.7, 5, seed=0) == Rollouts()
+
+
+def test_no_prompts_give_no_completions(generator):
+    assert generator.generate([], 0.7, 5, seed=0) == []
 
 
 @pytest.fixture
@@ -202,10 +243,14 @@ def test_micro_batches_use_their_bound_and_do_not_exceed_it(generator, prompts, 
 
 
 def test_a_group_shares_its_prompt_and_finished_rows_are_dropped(generator, prompts, calls):
-    rollouts = generator.generate([p for p in prompts for _ in range(8)], 5.0, 90, seed=3)
+    rows = [prompt for prompt in prompts for _ in range(8)]
+    completions = generator.generate(rows, 5.0, 90, seed=3)
+    lengths = [len(each.ids) for each in completions]
     # After t tokens; finished rows are dropped at every eighth.
-    active = [sum(n > t // 8 * 8 + 1 for n in rollouts.lengths().tolist()) for t in range(89)]
-    assert [rows for rows, _ in calls] == [5, *active] and 0 < active[-1] < 0.6 * active[0]
+    active = [sum(n > t // 8 * 8 + 1 for n in lengths) for t in range(89)]
+    assert [rows for rows, _ in calls] == [5, *active]
+    assert active[-1] > 0
+    assert active[-1] < 0.6 * active[0]
 
 
 def test_export_keeps_the_checkpoints_generation_settings(tiny_model, prompts, tmp_path):
@@ -220,70 +265,98 @@ def test_export_keeps_the_checkpoints_generation_settings(tiny_model, prompts, t
 
 
 def test_the_pad_token_may_be_generated_and_may_be_eos(generator, tiny_model, prompts):
-    completions = generator.generate(prompts * 64, 1.0, 30, seed=0).completion_ids
-    inside = [ids for ids in completions if PAD in ids[:-1]]
-    assert inside and all(ids[-1] == EOS or len(ids) == 30 for ids in inside)
+    completions = generator.generate(prompts * 64, 1.0, 30, seed=0)
+    with_pad = [each.ids for each in completions if PAD in each.ids[:-1]]
+    assert len(with_pad) > 0
+    assert all(ids[-1] == EOS or len(ids) == 30 for ids in with_pad)
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     tokenizer.pad_token = tokenizer.eos_token
-    again = Generator.load(str(tiny_model), CPU, tokenizer).generate(prompts * 64, 1.0, 30, seed=0)
-    assert again.completion_ids == completions
+    pad_is_eos = Generator.load(str(tiny_model), CPU, tokenizer)
+    again = pad_is_eos.generate(prompts * 64, 1.0, 30, seed=0)
+    assert [each.ids for each in again] == [each.ids for each in completions]
 
 
 @pytest.fixture(scope="module")
-def uneven() -> Rollouts:
+def uneven():
     """12 rows of 2 to 40 tokens; prompts and completions of one token are among them."""
     rng = np.random.default_rng(0)
-    lengths = (1, *rng.integers(1, 21, 11)), (1, *rng.integers(1, 21, 11))
-    prompts, completions = ([rng.integers(2, 81, n).tolist() for n in ns] for ns in lengths)
-    return Rollouts(prompts, completions, [True] * 12, [[]] * 12)
+    rows = [([7], completion(ids=[9]))]
+    for _ in range(11):
+        prompt_ids = rng.integers(2, 81, rng.integers(1, 21)).tolist()
+        ids = rng.integers(2, 81, rng.integers(1, 21)).tolist()
+        rows.append((prompt_ids, completion(ids=ids)))
+    return rows
 
 
-WHOLE, ALONE = [list(range(12))], [[b] for b in range(12)]
+WHOLE = [list(range(12))]
+ALONE = [[b] for b in range(12)]
 SOME = [[7, 0, 3], [5], [11, 1, 2, 4], [6, 10, 8, 9]]
 
 
-def forward_backward(policy, rollouts, batches, packed, pad_id) -> list[torch.Tensor]:
-    """Return log-prob and entropy of each response token, by row, and the gradient of their sum."""
+def forward_backward(policy, rows, batches, packed, pad_id) -> list[torch.Tensor]:
+    """Return log-prob and entropy of each response token, by row, and the gradient of their sum, in
+    which each row has a factor of its own. batches: the positions of their rows."""
     policy.zero_grad()
-    columns = []
-    for rows in batches:
-        batch = collate(rollouts, rows, pad_id, CPU, packed)
+    by_row = {}
+    for positions in batches:
+        batch = collate([rows[b] for b in positions], pad_id, CPU, packed)
         logp_N, entropy_N = policy(batch, 0.7)
-        ((1 + batch.row_N) * logp_N + 0.1 * entropy_N).sum().backward()
-        columns.append((batch.row_N, logp_N.detach(), entropy_N.detach()))
-    rows_N, logp_N, entropy_N = (torch.cat(column) for column in zip(*columns, strict=True))
-    order = rows_N.argsort(stable=True)
+        row_N = torch.tensor(positions)[batch.row_N]
+        ((1 + row_N) * logp_N + 0.1 * entropy_N).sum().backward()
+        for b in positions:
+            by_row[b] = logp_N[row_N == b].detach(), entropy_N[row_N == b].detach()
+    logp_N = torch.cat([by_row[b][0] for b in sorted(by_row)])
+    entropy_N = torch.cat([by_row[b][1] for b in sorted(by_row)])
     gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
-    return [logp_N[order], entropy_N[order], gradient]
+    return [logp_N, entropy_N, gradient]
 
 
+SPLITS = {  # micro-batches, packed, the padding's token
+    "alone": (ALONE, False, PAD),
+    "padded with another token": (SOME, False, 60),
+    "all packed": (WHOLE, True, PAD),
+    "some packed": (SOME, True, PAD),
+}
+
+
+@pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packing_and_padding_change_no_gradient(tiny_family, uneven, family):
+def test_packing_and_padding_change_no_gradient(tiny_family, uneven, family, split):
     """SDPA keeps packed rows apart by positions. tests/gpu/ has flash-attn."""
     policy = Policy.load(str(tiny_family(family)), CPU).double()
     assert not policy.packed
     expected = forward_backward(policy, uneven, WHOLE, packed=False, pad_id=PAD)
-    splits = (ALONE, False, PAD), (SOME, False, 60), (WHOLE, True, PAD), (SOME, True, PAD)
-    for batches, packed, pad_id in splits:
-        actual = forward_backward(policy, uneven, batches, packed, pad_id)
-        for a, b in zip(actual, expected, strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-11 * b.norm().item())
+    actual = forward_backward(policy, uneven, *SPLITS[split])
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11 * b.norm().item())
 
 
-def test_a_problem_has_one_group_over_rounds():
-    """Two rounds; problem 7 is in both, with one completion and then with two."""
-    first = Rollouts([[8], [5, 6]], [[9, EOS], [12]], [True, False], [[-0.1, -0.2], [-0.6]])
-    first.problems, first.rewards, first.statuses = [7, 3], [1.0, 0.0], ["correct", "no_box"]
-    second = Rollouts([[8], [8]], [[10, 13, EOS], [14]], [True, False], [[-0.3] * 3, [-0.4]])
-    second.problems, second.rewards, second.statuses = [7, 7], [1.0, 0.0], ["correct", "wrong"]
-    both = first + second
-    assert both.lengths().tolist() == [2, 1, 3, 1] and both.total_tokens() == [3, 3, 4, 2]
-    assert both.groups() == [[0, 2, 3], [1]]
-    o = both.outcomes(step=5)
-    assert (o.step, o.index_N.tolist(), o.completions_N.tolist()) == (5, [7, 3], [3, 1])
-    assert o.successes_N.tolist() == [2, 0] and o.tokens_N.tolist() == [6, 1]
-    assert o.truncated_N.tolist() == [1, 1] and o.index_N.dtype == o.successes_N.dtype == np.int64
-    assert Rollouts().groups() == [] == Rollouts().outcomes(5).index_N.tolist()
-    metrics = both.metrics()
-    assert metrics["truncated"] == 1 / 2 and metrics["no_box"] == 1 / 4
-    assert metrics["completion_tokens"] == 7 and metrics["total_tokens"] == 12
+def test_completion_metrics_by_hand():
+    """Two groups, with prompts of one and two tokens; of three completions one each."""
+    first = group(7, rewards=[1, 0])
+    second = group(3, rewards=[0])
+    second.prompt_ids = [5, 6]
+    right, cut_off = first.completions
+    [bad] = second.completions
+    right.ids = [9, EOS]
+    right.status = "correct"
+    cut_off.ids = [10, 13, 14]
+    cut_off.status = "no_box"
+    cut_off.finished = False
+    bad.status = "bad_gold"
+    assert completion_metrics([first, second]) == {
+        "truncated": 1 / 3,
+        "no_box": 1 / 3,
+        "bad_gold": 1 / 3,
+        "verify_failures": 0,
+        "completion_tokens": 2 + 3 + 1,
+        "total_tokens": (1 + 2) + (1 + 3) + (2 + 1),
+    }
+
+
+@pytest.mark.parametrize("status", ["too_long", "timeout", "memory", "crash"])
+def test_completions_that_could_not_be_compared_are_counted_as_failures(status):
+    failed = group(7, rewards=[0, 1])
+    failed.completions[0].status = status
+    failed.completions[1].status = "correct"
+    assert completion_metrics([failed])["verify_failures"] == 1 / 2

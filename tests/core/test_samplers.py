@@ -5,22 +5,352 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from torch.utils._pytree import tree_map_only
 
+from plumbing import checkpoint
 from plumbing.errors import InputError
-from sampler import FOLDER, SAMPLERS, find_sampler
+from sampler import FOLDER, SAMPLERS, Goldilocks, Sampler, check_proposals, find_sampler
 from samplers.embedded import path_of
 from samplers.knapsack import allocate
 from samplers.vcrl import variance
 from scripts.embed import save
-from tests.helpers.samplers import Numbers, build, outcomes, same, take_step
+from tests.helpers.checkpoints import trained
+from tests.helpers.groups import problems_of, solved
+from tests.helpers.ranks import one_rank
+from tests.helpers.samplers import Numbers, build, take_step
 
 NAMES = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py"))]
+every_sampler = pytest.mark.parametrize("name", NAMES)
 
 
 def make(name, n, fits=lambda index: True, values=(0, 0.2, 0.4, 0.6), **config):
     """Build a sampler by its name, over n problems; the values of its column repeat."""
     return build(find_sampler(name), Numbers(n, values), fits, **config)
+
+
+def pools_of(groups) -> np.ndarray:
+    """Return the candidates of each group: (N, K)."""
+    return np.array([group.pool for group in groups])
+
+
+def utilities_of(groups) -> np.ndarray:
+    """Return the predictions for the candidates of each group: (N, K)."""
+    return np.array([group.utilities for group in groups])
+
+
+# The protocol
+
+
+@pytest.fixture
+def make_any(tmp_path):
+    """A function from a name and a seed to a sampler over 100 problems, 15 of which do not fit."""
+    config = embedded(tmp_path, torch.eye(100))
+    config |= {"candidates": 4, "epsilon": 0.5}
+    return lambda name, seed=1: make(name, 100, lambda i: i % 7 > 0, seed=seed, **config)
+
+
+def some_right(problem: int, drawn: int) -> int:
+    """Solve problems so that many groups have none or all right, whatever the sampler."""
+    sixteenths = min(max(problem % 23 - 3, 0), 16)
+    return drawn * sixteenths // 16
+
+
+def take_steps(sampler, steps: int) -> str:
+    """Take steps of 5 problems; return all their groups as text, which has every digit."""
+    return repr([take_step(sampler, 5, some_right) for _ in range(steps)])
+
+
+@every_sampler
+def test_every_sampler_proposes_distinct_problems_that_fit(name, make_any):
+    sampler = make_any(name)
+    propose = sampler.propose
+
+    def checked(n):
+        groups = propose(n)
+        check_proposals(groups, 100)
+        candidates = [candidate for group in groups for candidate in group.pool]
+        assert len(set(candidates)) == len(candidates)
+        assert all(candidate % 7 > 0 for candidate in candidates)
+        return groups
+
+    sampler.propose = checked
+    take_steps(sampler, 31)  # more than one pass
+    assert sampler.metrics()["overlong"] == 15
+
+
+@every_sampler
+def test_every_sampler_predicts_utilities_in_their_range_or_none(name, make_any):
+    sampler = make_any(name)
+    for _ in range(10):
+        groups = take_step(sampler, 5, some_right).groups
+        utilities = [utility for group in groups for utility in group.utilities]
+        unknown = np.isnan(utilities)
+        assert unknown.all() or not unknown.any()
+        assert all(0 <= utility <= 0.5 for utility in utilities if utility == utility)
+
+
+@every_sampler
+def test_every_sampler_trains_on_groups_of_the_step(name, make_any):
+    sampler = make_any(name)
+    for _ in range(10):
+        groups = take_step(sampler, 5, some_right).groups
+        trained = sampler.train_on(groups, 5)
+        assert len(trained) > 0
+        assert all(group in groups for group in trained)
+        assert len({id(group) for group in trained}) == len(trained)
+
+
+@every_sampler
+def test_every_sampler_draws_its_random_numbers_from_the_seed(name, make_any):
+    first = take_steps(make_any(name, seed=1), 1)
+    assert take_steps(make_any(name, seed=1), 1) == first
+    other = take_steps(make_any(name, seed=2), 1)
+    assert (other == first) == (name == "in_order")
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@every_sampler
+def test_every_sampler_resumes_bit_for_bit(name, make_any, tmp_path):
+    saved = make_any(name)
+    take_steps(saved, 31)
+    checkpoint.save(tmp_path, 1, one_rank(), trained(), saved.state_dict(), {}, keep=1)
+    resumed = make_any(name)
+    resumed.load_state_dict(checkpoint.load_state(tmp_path, 1))
+    assert take_steps(resumed, 6) == take_steps(saved, 6)
+    assert resumed.metrics() == saved.metrics()
+
+
+def test_a_sampler_with_a_teacher_and_rounds_of_its_own_is_rejected(tmp_path):
+    file = tmp_path / "mine.py"
+    text = "from sampler import Goldilocks\nclass Mine(Goldilocks):\n"
+    file.write_text(text + "    def more(self, groups):\n        return []\n")
+    with pytest.raises(InputError, match=r"mine.py:Mine: a sampler with a teacher has no rounds"):
+        find_sampler(f"{file}:Mine")
+
+
+def test_only_samplers_without_a_teacher_have_rounds_of_their_own():
+    own = {name for name in NAMES if find_sampler(name).more is not Sampler.more}
+    assert own == {"greso", "lilo", "reinforce_ada", "speed", "vcrl"}
+    assert not any(find_sampler(name).uses_teacher for name in own)
+
+
+# Samplers with a teacher, which predicts i/1000 for problem i
+
+
+def test_softmax_chooses_by_the_softmax_of_utilities_over_the_temperature():
+    """Utilities 0.2 ln 1, 0.2 ln 3, 0.2 ln 6 at temperature 0.2: odds of 1 : 3 : 6."""
+    utilities = np.tile(0.2 * np.log([1.0, 3.0, 6.0]), (20_000, 1))
+    sampler = make("softmax", 3, settings={"temperature": 0.2})
+    chosen, explored = sampler.choose(None, utilities)
+    shares = np.bincount(chosen) / 20_000
+    five_deviations = 5 * np.sqrt(0.25 / 20_000)
+    assert shares == pytest.approx([0.1, 0.3, 0.6], abs=five_deviations)
+    assert not explored.any()
+
+
+def test_softmax_at_temperature_0_takes_the_best():
+    utilities = np.tile([0.1, 0.3, 0.2], (50, 1))
+    chosen, _ = make("softmax", 3, settings={"temperature": 0}).choose(None, utilities)
+    assert chosen.tolist() == [1] * 50
+
+
+def test_pcl_takes_the_nearest_to_one_half_of_all_candidates():
+    groups = make("pcl", 501).propose(5)  # the teacher predicts i/1000 = p/2
+    p_N_K = pools_of(groups) / 500
+    assert utilities_of(groups) == pytest.approx(np.sqrt(p_N_K * (1 - p_N_K)))
+    distances = [abs(group.problem / 500 - 0.5) for group in groups]
+    nearest_five = sorted(np.abs(p_N_K - 0.5).ravel())[:5]
+    assert sorted(distances) == pytest.approx(nearest_five)
+
+
+def test_pcl_teaches_p():
+    sampler = make("pcl", 501)
+    sampler.observe([solved(7, right=12)])
+    [update] = sampler.teacher.updates
+    assert update[:3] == ("7", 12, 16)
+    assert update.target(0.75) == 0.375  # half, as a teacher's range is [0, 0.5]
+
+
+def test_headroom_draws_in_proportion_to_the_square():
+    """The teacher predicts 0, 0.001, 0.002, 0.003 for four problems: 0 : 1 : 4 : 9."""
+    sampler = make("headroom", 4, candidates=4, epsilon=0)
+    drawn = [sampler.propose(1)[0].problem for _ in range(4000)]
+    shares = np.bincount(drawn) / 4000
+    assert shares == pytest.approx([0, 1 / 14, 4 / 14, 9 / 14], abs=0.04)
+
+
+def test_headroom_teaches_the_accuracy_left_to_gain():
+    sampler = make("headroom", 4, candidates=4)
+    sampler.observe([solved(2, right=4)])
+    [update] = sampler.teacher.updates
+    assert update.target(0.25) == pytest.approx(3**0.5 / 4 * 3 / 4)  # √(p(1-p)) · (1-p)
+
+
+def test_target_takes_the_nearest_to_two_fifths():
+    for group in make("target", 1000).propose(5):
+        assert group.problem == min(group.pool, key=lambda i: abs(i - 400))
+
+
+def test_best_of_all_takes_the_best_of_all_candidates():
+    class Greedy(Goldilocks):
+        best_of_all = True
+
+    groups = build(Greedy, Numbers(501)).propose(5)
+    candidates = sorted(pools_of(groups).ravel().tolist())
+    assert sorted(problems_of(groups)) == candidates[-5:]
+
+
+def test_without_best_of_all_each_pool_gives_its_best():
+    groups = build(Goldilocks, Numbers(501)).propose(5)
+    candidates = sorted(pools_of(groups).ravel().tolist())
+    assert problems_of(groups) == pools_of(groups).max(axis=1).tolist()
+    assert sorted(problems_of(groups)) != candidates[-5:]
+
+
+# Samplers that learn from a problem's history or from a column
+
+
+def test_mopps_counts_by_hand():
+    sampler = make("mopps", 40, candidates=2)
+    sampler.observe([solved(3, right=12)])
+    assert sampler.alpha[3] == 13  # the prior 1, and 12 right
+    assert sampler.beta[3] == 5  # the prior 1, and 4 wrong
+    assert sampler.alpha[4] == 1
+    assert sampler.beta[4] == 1
+    assert sampler.metrics()["coverage"] == 1 / 40
+
+
+def test_mopps_decays_its_counts_by_hand():
+    sampler = make("mopps", 40, candidates=2)  # by a half
+    sampler.observe([solved(3, right=12)])
+    sampler.observe([solved(3, right=16)])
+    assert sampler.alpha[3] == 13 / 2 + 1 / 2 + 16
+    assert sampler.beta[3] == 5 / 2 + 1 / 2 + 0
+
+
+def test_mopps_draws_utilities_near_p_once_it_has_much_evidence():
+    sampler = make("mopps", 40)
+    sampler.alpha[3] = 230
+    sampler.beta[3] = 30
+    utilities = sampler.score(np.full((1000, 1), 3))
+    assert utilities.mean() == pytest.approx(np.sqrt(23 / 26 * 3 / 26), abs=0.01)
+
+
+def test_mopps_revisits_problems_in_a_pass():
+    sampler = make("mopps", 40, candidates=2)
+    first_half = problems_of(sampler.propose(20))
+    second = problems_of(sampler.propose(20))
+    assert set(first_half) & set(second)
+
+
+@pytest.mark.parametrize(("ahead", "share"), [(0, 0.5), (0.1, np.e / (1 + np.e))])
+def test_sec_draws_a_category_by_its_value_whatever_its_size(ahead, share):
+    """All 80 problems are one pool: 60 of category a, 20 of b. The temperature is 0.1, so that b is
+    e times as likely as a if its value is 0.1 ahead."""
+    settings = {"temperature": 0.1}
+    sampler = make("sec", 80, values=[*"aaab"], candidates=80, settings=settings)
+    sampler.value_C[:] = [0.25, 0.25 + ahead]
+    pool = np.tile(np.arange(80), (4000, 1))
+    chosen, _ = sampler.choose(pool, sampler.score(pool))
+    is_b = chosen % 4 == 3
+    assert is_b.mean() == pytest.approx(share, abs=0.04)
+
+
+def test_sec_moves_values_half_way_to_the_mean_y_of_a_category():
+    sampler = make("sec", 8, values=[*"abcd"])
+    # Of category a y = 0.5 and 0, of category b 0.4.
+    groups = [solved(0, 10, of=20), solved(4, 0, of=20), solved(1, 4, of=20)]
+    sampler.observe(groups)
+    assert sampler.value_C == pytest.approx([0.25 / 2, 0.4 / 2, 0, 0])
+
+
+def test_static_gives_an_unknown_rate_the_mean_utility():
+    sampler = make("static", 80, values=["0.0", "0.2", "0.5", "n/a"])
+    assert sampler.score(np.arange(4)) == pytest.approx([0, 0.4, 0.5, 0.3])
+    assert sampler.metrics()["unrated"] == 0.25
+
+
+def test_static_takes_the_known_rate_nearest_to_one_half():
+    groups = make("static", 80, values=["0.0", "0.2", "0.5", "n/a"]).propose(5)
+    chosen = [group.utility for group in groups]
+    assert chosen == pytest.approx(utilities_of(groups).max(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("rates", "first"), [(["easy", "hard"], "easy"), ([0.5, 85.0], "85.0"), ([-1, 0.5], "-1.0")]
+)
+def test_static_rejects_a_column_that_holds_no_pass_rates(rates, first):
+    with pytest.raises(InputError, match=rf"--column c: {first} is no pass rate in \[0, 1\]"):
+        make("static", 2, values=rates)
+
+
+# Samplers that read the problems
+
+
+def even_or_odd(name, **config):
+    """A sampler over 100 problems, in which one word tells even problems from odd ones."""
+    sampler = make(name, 100, **config)
+    sampler.problems.question = lambda i: f"An {('even', 'odd')[i % 2]} number, {i % 7}."
+    return sampler
+
+
+def learn_that_odd_is_hard(sampler):
+    """Show it 400 groups: half of the completions are right for even problems, none for odd."""
+    for i in range(400):
+        sampler.observe([solved(i % 98, right=0 if i % 2 else 8)])
+
+
+def assert_knows_that_odd_is_hard(sampler):
+    assert sampler.predict(np.array([98, 99])) == pytest.approx([0.5, 0], abs=0.1)
+    chosen = problems_of(sampler.propose(5))
+    assert [problem % 2 for problem in chosen] == [0] * 5
+
+
+def test_bag_of_words_first_update_by_hand():
+    sampler = even_or_odd("bag_of_words", settings={"rate": 0.3})
+    sampler.observe([solved(2, right=16)])
+    # The question has 6 words, whose gradients are equal; AdaGrad's first step is its rate.
+    logit = 6 * 0.3 / np.sqrt(6)
+    assert sampler.p(sampler.entries(2)) == pytest.approx(1 / (1 + np.exp(-logit)))
+
+
+def test_bag_of_words_learns_a_word_that_decides():
+    sampler = even_or_odd("bag_of_words", settings={"rate": 0.3})
+    learn_that_odd_is_hard(sampler)
+    assert_knows_that_odd_is_hard(sampler)
+
+
+def test_noisy_and_first_update_by_hand():
+    sampler = make("noisy_and", 100, values=[*"ab"], candidates=4)
+    sampler.observe([solved(2, right=0)])
+    # Two words, the text "2" and the column's value. Each had the rate √(1/2), so that p was 1/2;
+    # AdaGrad's first step lowers their logits by 1.
+    rate = 0.5**0.5
+    logit = np.log(rate / (1 - rate)) - 1
+    assert sampler.p(sampler.entries(2)) == pytest.approx((1 / (1 + np.exp(-logit))) ** 2)
+
+
+def test_noisy_and_gradient_is_that_of_the_likelihood():
+    sampler = make("noisy_and", 100, values=[*"ab"], candidates=4)
+    entries = sampler.entries(2)
+
+    def loss():
+        p = sampler.p(entries)
+        return -(0.25 * np.log(p) + 0.75 * np.log(1 - p))
+
+    before = loss()
+    gradient = sampler.gradient(entries, p_hat=0.25)
+    sampler.weight_V[entries[0]] += 1e-6
+    assert loss() - before == pytest.approx(1e-6 * gradient[0], rel=1e-4)
+
+
+def test_noisy_and_learns_a_column_that_decides():
+    sampler = make("noisy_and", 100, values=[*"ab"], candidates=4)
+    learn_that_odd_is_hard(sampler)
+    assert_knows_that_odd_is_hard(sampler)
+
+
+def test_noisy_and_reads_the_text_alone_without_a_column():
+    assert make("noisy_and", 100, column="").words(2) == ["2"]
 
 
 def embedded(folder, embedding_N_D, model="M") -> dict:
@@ -30,261 +360,282 @@ def embedded(folder, embedding_N_D, model="M") -> dict:
     return {"train_data": folder / "train.jsonl", "max_prompt_tokens": 9}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_sampler_follows_the_protocol(name, tmp_path):
-    """Distinct problems that fit, utilities in [0, 0.5], bit-exact resume, randomness by seed."""
-    config = {"n": 100, "fits": lambda i: i % 7 > 0, "candidates": 4, "epsilon": 0.5}
-    config |= embedded(tmp_path, torch.eye(100))
-    first, second, other = (make(name, **config, seed=seed) for seed in (1, 1, 2))
-
-    def step(sampler, number):
-        """Take a step in which many groups have none or all right."""
-        rounds, o = take_step(sampler, 5, lambda i, G: G * (i % 23 - 3).clip(0, 16) // 16, number)
-        for s in rounds:
-            assert len(set(s.pool_N_K.ravel().tolist())) == s.pool_N_K.size
-            assert (s.index_N % 7 > 0).all()
-            scores = s.utilities_N_K
-            assert np.isnan(scores).all() or (scores.min() >= 0 and scores.max() <= 0.5)
-        chosen = sampler.train_on(o, 5)
-        assert 0 < len(set(chosen.tolist())) == len(chosen) and set(chosen) <= {*range(len(o.y_N))}
-        return rounds
-
-    def equal(a, b):
-        return len(a) == len(b) and all(map(same, a, b))
-
-    assert equal(step(first, 1), step(other, 1)) == (name == "in_order")
-    for number in range(2, 32):  # more than one pass
-        step(first, number)
-    # As a checkpoint does.
-    torch.save(tree_map_only(np.ndarray, torch.from_numpy, first.state_dict()), tmp_path / "s.pt")
-    state = torch.load(tmp_path / "s.pt", weights_only=True)
-    second.load_state_dict(tree_map_only(torch.Tensor, torch.Tensor.numpy, state))
-    assert all(equal(step(first, number), step(second, number)) for number in range(32, 38))
-    assert first.metrics() == second.metrics() and first.metrics()["overlong"] == 15
+@pytest.fixture
+def four_embeddings(tmp_path):
+    """Embeddings 3, 1, 2, 2; with mean 0 and variance 1 they are e = √2, -√2, 0, 0."""
+    return embedded(tmp_path, torch.tensor([[3.0], [1], [2], [2]]))
 
 
-def test_softmax_chooses_by_the_softmax_of_utilities_over_the_temperature():
-    utilities = np.tile(0.2 * np.log([1.0, 3.0, 6.0]), (20_000, 1))
-    chosen, explored = make("softmax", 3, settings={"temperature": 0.2}).choose(None, utilities)
-    share, five_deviations = np.bincount(chosen) / 20_000, 5 * np.sqrt(0.25 / 20_000)
-    assert share == pytest.approx([0.1, 0.3, 0.6], abs=five_deviations) and not explored.any()
-    assert (make("softmax", 3, settings={"temperature": 0}).choose(None, utilities)[0] == 2).all()
+def test_embedded_begins_at_one_quarter(four_embeddings):
+    sampler = make("embedded", 4, **four_embeddings)
+    assert sampler.score(np.arange(4)).tolist() == [0.25] * 4
 
 
-def test_pcl_teaches_p_and_takes_the_nearest_to_one_half():
-    sampler = make("pcl", 501)  # the teacher predicts i/1000 = p/2
-    s = sampler.propose(5)
-    p_N_K = s.pool_N_K / 500
-    assert s.utilities_N_K == pytest.approx(np.sqrt(p_N_K * (1 - p_N_K)))
-    assert np.abs(s.index_N / 500 - 0.5) == pytest.approx(np.abs(p_N_K - 0.5).min(axis=1))
-    sampler.observe(outcomes([7], [12]))
-    call = sampler.teacher.update.call_args
-    assert call.args == ("7", 12, 16) and call.kwargs["target"](0.75) == 0.375
+def test_embedded_after_one_outcome_by_hand(four_embeddings):
+    sampler = make("embedded", 4, **four_embeddings)
+    sampler.observe([solved(0, right=8)])  # y = 1/2
+    # α = (y - 1/4) / (e² + 1 + ridge) = 1/16; f = 1/4 + α (e₀ e + 1)
+    assert sampler.score(np.arange(4)) == pytest.approx([7 / 16, 3 / 16, 5 / 16, 5 / 16], abs=1e-4)
 
 
-def test_mopps_counts_by_hand_decays_them_and_revisits_problems():
-    sampler = make("mopps", 40, candidates=2)
-    sampler.observe(outcomes([3], [12]))
-    assert (sampler.alpha[3], sampler.beta[3]) == (13, 5)  # the prior 1, 1 and 12 right, 4 wrong
-    sampler.observe(outcomes([3], [16]))
-    assert (sampler.alpha[3], sampler.beta[3]) == (23, 3)  # (13 + 1) / 2 + 16, (5 + 1) / 2 + 0
-    assert sampler.alpha[4] == sampler.beta[4] == 1 and sampler.metrics()["coverage"] == 1 / 40
-    mean = sampler.score(np.full((4000, 1), 3)).mean()  # with much evidence the draws are near p
-    assert mean == pytest.approx(np.sqrt(23 / 26 * 3 / 26), abs=0.02)
-    assert {*sampler.propose(20).index_N} & {*sampler.propose(20).index_N}  # in a pass: two halves
+def test_embedded_after_two_outcomes_by_hand(four_embeddings):
+    sampler = make("embedded", 4, **four_embeddings)
+    sampler.observe([solved(0, right=8)])
+    sampler.observe([solved(2, right=0)])  # e = 0, y = 0
+    # (4, 1; 1, 2) α = (1/4, -1/4), so α = (3, -5) / 28 and f = 1/4 - 2/28 + 3/28 e₀ e. The second
+    # would be -1/28.
+    assert sampler.score(np.arange(4)) == pytest.approx([11 / 28, 0, 5 / 28, 5 / 28], abs=1e-4)
 
 
-def test_sec_values_by_hand_and_draws_a_category_whatever_its_size():
-    sampler = make("sec", 80, values=[*"aaab"], candidates=80, settings={"temperature": 0.1})
-    pool = np.tile(np.arange(80), (4000, 1))  # all 80 are one pool
-    for ahead, share in ((0, 0.5), (0.1, np.e / (1 + np.e))):
-        sampler.value_C[:] = 0.25, 0.25 + ahead  # b is e times as likely as a, if ahead
-        chosen, _ = sampler.choose(pool, sampler.score(pool))
-        assert (chosen % 4 == 3).mean() == pytest.approx(share, abs=0.04)  # the share of b
-    sampler = make("sec", 8, values=[*"abcd"])
-    sampler.observe(outcomes([0, 4, 1], [10, 0, 4], 20))  # y = 0.5, 0 | 0.4
-    assert sampler.value_C == pytest.approx([0.125, 0.2, 0, 0])  # half of the way to their means
+def test_embedded_forgets_outcomes_outside_its_window(four_embeddings):
+    sampler = make("embedded", 4, settings={"window": 1}, **four_embeddings)
+    sampler.observe([solved(0, right=8)])
+    sampler.observe([solved(2, right=0)])
+    # α = -1/4 / (1 + ridge) = -1/8, the same for all as e = 0.
+    assert sampler.score(np.arange(4)) == pytest.approx([1 / 8] * 4)
 
 
-def test_static_takes_the_known_rate_nearest_to_one_half_and_counts_the_unknown():
-    sampler = make("static", 80, values=["0.0", "0.2", "0.5", "n/a"])
-    known = [0, 0.4, 0.5]
-    assert sampler.score(np.arange(4)) == pytest.approx([*known, np.mean(known)])
-    assert sampler.metrics()["unrated"] == 0.25
-    s = sampler.propose(5)
-    assert s.utility_N == pytest.approx(s.utilities_N_K.max(axis=1))
-    for rates, first in ((["easy", "hard"], "easy"), ([0.5, 85.0], "85.0"), ([-1, 0.5], "-1.0")):
-        with pytest.raises(InputError, match=rf"--column c: {first} is no pass rate in \[0, 1\]"):
-            make("static", 2, values=rates)
+def test_embedded_does_not_resume_with_embeddings_of_another_model(tmp_path):
+    config = embedded(tmp_path, torch.eye(4))
+    state = make("embedded", 4, **config).state_dict()
+    embedded(tmp_path, torch.eye(4), model="another")
+    with pytest.raises(InputError, match="of another, and those of the checkpoint are of M: rest"):
+        make("embedded", 4, **config).load_state_dict(state)
 
 
-def test_headroom_draws_in_proportion_to_the_square_and_teaches_the_accuracy_left():
-    """The teacher predicts 0, 0.001, 0.002, 0.003 for four problems: 0 : 1 : 4 : 9."""
-    sampler = make("headroom", 4, candidates=4, epsilon=0)
-    drawn = [sampler.propose(1).index_N[0] for _ in range(4000)]
-    assert np.bincount(drawn) / 4000 == pytest.approx([0, 1 / 14, 4 / 14, 9 / 14], abs=0.04)
-    sampler.observe(outcomes([2], [4]))
-    assert sampler.teacher.update.call_args.kwargs["target"](0.25) == pytest.approx(3**1.5 / 16)
+def remedy(config) -> str:
+    """Return the command that an error of `embedded` recommends."""
+    command = "python -m scripts.embed MODEL --data"
+    return rf"; run {command} {config['train_data']} --max_prompt_tokens 9$"
 
 
-def test_target_takes_the_nearest():
-    s = make("target", 1000).propose(5)  # the teacher predicts i/1000
-    assert s.index_N.tolist() == [min(pool, key=lambda i: abs(i - 400)) for pool in s.pool_N_K]
+def test_embedded_rejects_embeddings_of_other_data(tmp_path):
+    config = embedded(tmp_path, torch.eye(4))
+    config["train_data"].write_text("other data")
+    with pytest.raises(InputError, match=f"train.jsonl has changed since{remedy(config)}"):
+        make("embedded", 4, **config)
 
 
-def test_best_of_all_takes_the_best_of_all_candidates():
-    all_best = make("pcl", 501).propose(5)
-    assert sorted(all_best.utility_N) == sorted(all_best.utilities_N_K.ravel())[-5:]
-    of_pools = make("pcl", 501, settings={"best_of_all": 0}).propose(5)
-    assert of_pools.utility_N.tolist() == of_pools.utilities_N_K.max(axis=1).tolist()
-    assert of_pools.utility_N.sum() < all_best.utility_N.sum()
+@pytest.mark.parametrize("damage", ["cut off", "deleted"])
+def test_embedded_rejects_missing_and_damaged_embeddings(damage, tmp_path):
+    config = embedded(tmp_path, torch.eye(4))
+    file = path_of(config["train_data"])
+    file.unlink()
+    if damage == "cut off":
+        file.write_bytes(b"cut off")
+    message = f"train.embeddings.safetensors: missing .*{remedy(config)}"
+    with pytest.raises(InputError, match=message):
+        make("embedded", 4, **config)
+
+
+# Samplers with an order, rounds or group sizes of their own
 
 
 def test_in_order_takes_the_file_again_and_again():
     sampler = make("in_order", 10, lambda i: i % 7 > 0)
-    order = [sampler.propose(3).index_N.tolist() for _ in range(3)]
-    assert order == [[1, 2, 3], [4, 5, 6], [8, 9, 1]]
+    assert problems_of(sampler.propose(3)) == [1, 2, 3]
+    assert problems_of(sampler.propose(3)) == [4, 5, 6]
+    assert problems_of(sampler.propose(3)) == [8, 9, 1]
     assert sampler.metrics() == {"passes": 2, "coverage": 0.2, "overlong": 2}
+
+
+def test_in_order_rejects_a_step_of_more_problems_than_fit():
+    sampler = make("in_order", 10, lambda i: i % 7 > 0)
     with pytest.raises(InputError, match="a step takes 9 distinct problems, only 8 of 10 problems"):
         sampler.propose(9)
 
 
-def test_bag_of_words_by_hand_and_learns_a_word_that_decides():
-    sampler = make("bag_of_words", 100, settings={"rate": 0.3})
-    sampler.problems.question = lambda i: f"An {('even', 'odd')[i % 2]} number, {i % 7}."
-    sampler.observe(outcomes([2], [16]))  # 6 equal gradients; AdaGrad's first step is its rate
-    assert sampler.p(sampler.entries(2)) == pytest.approx(1 / (1 + np.exp(-0.3 * np.sqrt(6))))
-    for i in range(400):
-        sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
-    assert sampler.predict(np.array([98, 99])) == pytest.approx([0.5, 0], abs=0.1)
-    assert (sampler.propose(5).index_N % 2 == 0).all()
+def of_thirds(right_a, right_b, right_c) -> list:
+    """Groups of two of problems 0 to 2,999, with so many right in each third."""
+    right = 1000 * [right_a] + 1000 * [right_b] + 1000 * [right_c]
+    return [solved(problem, right[problem], of=2) for problem in range(3000)]
 
 
-def test_noisy_and_by_hand_and_learns_a_column_that_decides():
-    sampler = make("noisy_and", 100, values=[*"ab"], candidates=4)  # texts differ, and are one word
-    sampler.observe(outcomes([2], [0]))
-    p = sampler.p(entries := sampler.entries(2))
-    b = np.log(0.5**0.5 / (1 - 0.5**0.5))  # of two words, which take AdaGrad's first step, 1
-    assert p == pytest.approx((1 / (1 + np.exp(1 - b))) ** 2)
-    sampler.weight_V[entries[0]] += 1e-6
-    before, after = (0.25 * np.log(x) + 0.75 * np.log(1 - x) for x in (p, sampler.p(entries)))
-    assert after - before == pytest.approx(-1e-6 * sampler.gradient(entries, 0.25)[0], rel=1e-4)
-    for i in range(400):
-        sampler.observe(outcomes([i % 98], [0 if i % 2 else 8]))
-    assert sampler.predict(np.array([98, 99])) == pytest.approx([0.5, 0], abs=0.1)
-    assert (sampler.propose(5).index_N % 2 == 0).all()
-    assert len(make("noisy_and", 100, column="").words(2)) == 1  # the text alone
-
-
-def test_embedded_by_hand(tmp_path):
-    config = embedded(tmp_path, torch.tensor([[3.0], [1], [2], [2]]))  # e = √2, -√2, 0, 0
-    sampler, one = (make("embedded", 4, settings=x, **config) for x in ({}, {"window": 1}))
-    assert sampler.score(np.arange(4)).tolist() == 4 * [0.25]
-    for s in (sampler, one):
-        s.observe(outcomes([0], [8]))  # y = 1/2
-        # α = (y - 1/4) / (e² + 1 + ridge) = 1/16; f = 1/4 + α (e₀ e + 1)
-        assert s.score(np.arange(4)) == pytest.approx(np.array([7, 3, 5, 5]) / 16, abs=1e-4)
-        s.observe(outcomes([2], [0]))  # e = 0, y = 0
-    # The latest alone: α = -1/4 / (1 + ridge) = -1/8, the same for all as e = 0.
-    assert one.score(np.arange(4)) == pytest.approx(4 * [1 / 8])
-    # Both: (4, 1; 1, 2) α = (1/4, -1/4), so α = (3, -5) / 28 and f = 1/4 - 2/28 + 3/28 e₀ e.
-    expected = np.array([11, 0, 5, 5]) / 28  # the second would be -1/28
-    assert sampler.score(np.arange(4)) == pytest.approx(expected, abs=1e-4)
-
-
-def test_embedded_rejects_embeddings_that_are_not_of_these_data(tmp_path):
-    config = embedded(tmp_path, torch.eye(4))
-    state, data = make("embedded", 4, **config).state_dict(), config["train_data"]
-    embedded(tmp_path, torch.eye(4), "another")
-    with pytest.raises(InputError, match="of another, and those of the checkpoint are of M: rest"):
-        make("embedded", 4, **config).load_state_dict(state)
-    command = rf"; run python -m scripts.embed MODEL --data {data} --max_prompt_tokens 9$"
-    data.write_text("other data")
-    with pytest.raises(InputError, match=f"train.jsonl has changed since{command}"):
-        make("embedded", 4, **config)
-    for damage in (lambda: path_of(data).write_bytes(b"cut off"), path_of(data).unlink):
-        damage()
-        with pytest.raises(InputError, match=f"train.embeddings.safetensors: missing .*{command}"):
-            make("embedded", 4, **config)
-
-
-def test_greso_skips_by_the_streak():
+def test_greso_counts_a_problems_easy_and_hard_groups_in_a_row():
     sampler = make("greso", 4000)
-    for _ in range(2):  # all wrong, all right, live: the latter never count
-        sampler.observe(outcomes(range(3000), np.repeat([0, 16, 8], 1000)))
-    assert sampler.streak[[0, 1000, 2000, 3000]].tolist() == [-2, 2, 0, 0]
-    seen = np.concatenate([sampler.kept(10) for _ in range(240)])
-    assert len(set(seen)) == 2400  # still one pass: nothing twice
-    # 0.5² of the first 2,000 and all of the others.
-    assert (seen < 2000).mean() == pytest.approx(0.2, abs=0.04)
+    for _ in range(2):
+        sampler.observe(of_thirds(0, 2, 1))
+    assert sampler.streak[0] == -2
+    assert sampler.streak[1000] == 2
+    assert sampler.streak[2000] == 0
+    assert sampler.streak[3000] == 0
 
 
-def test_greso_adapts_from_the_second_pass_on():
+def test_greso_a_live_group_ends_a_streak_and_an_opposite_one_reverses_it():
+    sampler = make("greso", 4000)
+    sampler.observe([solved(0, 16), solved(1, 16)])
+    sampler.observe([solved(0, 8), solved(1, 0)])
+    assert sampler.streak[0] == 0
+    assert sampler.streak[1] == -1
+
+
+def test_greso_skips_problems_whose_groups_were_dead():
+    """It keeps 0.5² of the first 2,000 problems, whose last two were dead, and all others."""
+    sampler = make("greso", 4000)
+    for _ in range(2):
+        sampler.observe(of_thirds(0, 2, 1))
+    kept = [problem for _ in range(240) for problem in problems_of(sampler.kept(10, tried=[]))]
+    assert len(set(kept)) == 2400  # still one pass: nothing twice
+    share = np.mean(np.array(kept) < 2000)
+    assert share == pytest.approx(0.2, abs=0.04)  # 500 of 2,500
+
+
+def a_tenth_easy_and_a_tenth_hard() -> list:
+    return [solved(problem, right) for problem, right in enumerate([16, 0] + [8] * 8)]
+
+
+def test_greso_does_not_adapt_in_the_first_pass():
     sampler = make("greso", 10)
-    groups = outcomes(range(10), [16, 0, *[8] * 8])  # a tenth easy, a tenth hard
-    sampler.observe(groups)
+    sampler.adapt(a_tenth_easy_and_a_tenth_hard())
     assert sampler.p_2.tolist() == [0.5, 0.5]
+
+
+def test_greso_adapts_towards_its_targets_from_the_second_pass_on():
+    """The targets are 1/12 easy and 1/6 hard: too many are easy here, too few hard."""
+    sampler = make("greso", 10)
     sampler.passes = 2
-    sampler.observe(groups)
-    assert sampler.p_2 == pytest.approx([0.49, 0.51])  # targets: 1/12 easy, 1/6 hard
+    sampler.adapt(a_tenth_easy_and_a_tenth_hard())
+    assert sampler.p_2 == pytest.approx([0.49, 0.51])
     for _ in range(50):
-        sampler.observe(groups)
+        sampler.adapt(a_tenth_easy_and_a_tenth_hard())
     assert sampler.p_2 == pytest.approx([0.05, 0.95])
 
 
-def test_greso_refills_until_a_refill_should_suffice():
-    def sizes(*live, n=100):
-        """The number of problems in each round, of which so many are live."""
-        left = iter(live)
-        solve = lambda i, G: 8 * (np.arange(len(i)) < next(left, 0))  # noqa: E731
-        rounds, o = take_step(sampler := make("greso", n), 8, solve)
-        chosen = sampler.train_on(o, 8)
-        assert o.live_N[chosen].sum() == min(8, o.live_N.sum()) and not sampler.rounds
-        return [len(s.index_N) for s in rounds]
-
-    assert sizes(8) == [12, 0]
-    assert sizes(6, 1) == [12, 5]  # 2 missing: 1.25 · 2 / (6/12) = 5, the last though one is live
-    assert sizes(2, 5) == [12, 12, 3]  # 1.25 · 6 / (2/12) = 45 > 12; then 1.25 · 1 / (5/12)
-    assert sizes(n=20) == [12, 8, 0, 0]  # all problems tried, all dead
+@pytest.mark.parametrize("problems", [1000, 100])
+def test_greso_adapts_once_a_step_also_if_it_has_tried_all_problems(problems):
+    """Ten refills of 12 problems end a step in which all groups are dead."""
+    sampler = make("greso", problems)
+    sampler.passes = 2
+    take_step(sampler, 8, lambda problem, drawn: 0)
+    assert sampler.p_2 == pytest.approx([0.51, 0.49])  # none easy, all hard
 
 
-def test_speed_continues_live_groups_and_returns_the_surplus():
+GRESO_REFILLS = {  # live groups of each round -> problems of each round
+    "enough at once": ([8], [12]),
+    # 2 are missing and 6 of 12 were live: 1.25 · 2 / (6/12) = 5, the last though one is live.
+    "one refill that should suffice": ([6, 1], [12, 5]),
+    # 6 are missing: 1.25 · 6 / (2/12) = 45, more than 12; then 1: 1.25 · 1 / (5/12) = 3.
+    "a full refill before the last": ([2, 5, 0], [12, 12, 3]),
+}
+
+
+def greso_rounds(sampler, live: list[int]) -> tuple[list[int], list]:
+    """Take a step of 8 in which live[r] groups of round r are live, the first ones. Returns the
+    number of problems of each round, and the step's groups."""
+    sizes = []
+    groups = []
+    proposed = sampler.propose(8)
+    while proposed:
+        right = [8] * live[len(sizes)] + [0] * 12
+        graded = [solved(group.problem, right[i]) for i, group in enumerate(proposed)]
+        groups += graded
+        sizes.append(len(graded))
+        sampler.observe(graded)
+        proposed = sampler.more(groups)
+    return sizes, groups
+
+
+@pytest.mark.parametrize("case", GRESO_REFILLS)
+def test_greso_refills_until_a_refill_should_suffice(case):
+    live, expected = GRESO_REFILLS[case]
+    sizes, _ = greso_rounds(make("greso", 100), live)
+    assert sizes == expected
+
+
+def test_greso_ends_a_step_that_has_tried_all_problems():
+    sizes, groups = greso_rounds(make("greso", 20), live=[0] * 10)
+    assert sizes == [12, 8]
+    assert sorted(problems_of(groups)) == list(range(20))
+
+
+def test_greso_trains_on_live_groups_before_dead_ones():
+    sampler = make("greso", 100)
+    _, groups = greso_rounds(sampler, live=[2, 5, 0])
+    trained = sampler.train_on(groups, 8)
+    assert len(trained) == 8
+    assert sum(group.live for group in trained) == 7
+
+
+def three_quarters_live(problem, drawn):
+    """Solve half of the completions of all problems but every fourth."""
+    return 0 if problem % 4 == 0 else drawn // 2
+
+
+def test_speed_screens_many_problems_and_continues_the_first_live_ones():
     sampler = make("speed", 32)
-    rounds, o = take_step(sampler, 2, lambda i, G: np.where(i % 4 == 0, 0, G // 2))
-    screened, (chosen, G_N) = rounds[0].index_N, (rounds[1].index_N, rounds[1].completions_N)
-    assert len(screened) == 8 and set(rounds[0].completions_N) == {4} and set(G_N) == {12}
-    live = screened[screened % 4 > 0]
-    assert chosen.tolist() == live[:2].tolist()
-    trained = sampler.train_on(o, 2)
-    assert o.index_N[trained].tolist() == chosen.tolist()
-    assert o.completions_N[trained].tolist() == [16, 16]
-    assert (sampler.status[live[2:]] == sampler.UNSEEN).all()
-    dead = take_step(sampler, 2, lambda i, G: 0 * G)
-    assert len(dead[0][1].index_N) == len(sampler.train_on(dead[1], 2)) == 0
+    step = take_step(sampler, 2, three_quarters_live)
+    screened, continued = step.rounds
+    assert list(screened.values()) == [4] * 8
+    live = [problem for problem in screened if problem % 4 > 0]
+    assert continued == {live[0]: 12, live[1]: 12}
+
+
+def test_speed_trains_on_the_whole_of_the_groups_that_it_continued():
+    sampler = make("speed", 32)
+    step = take_step(sampler, 2, three_quarters_live)
+    trained = sampler.train_on(step.groups, 2)
+    assert problems_of(trained) == list(step.rounds[1])
+    assert [len(group.completions) for group in trained] == [16, 16]
+    assert [group.successes for group in trained] == [2 + 6, 2 + 6]
+
+
+def test_speed_returns_the_surplus_live_problems_to_the_pass():
+    sampler = make("speed", 32)
+    screened, continued = take_step(sampler, 2, three_quarters_live).rounds
+    surplus = [problem for problem in screened if problem % 4 > 0 and problem not in continued]
+    used = [problem for problem in screened if problem not in surplus]
+    assert set(sampler.status[surplus]) == {sampler.UNSEEN}
+    assert set(sampler.status[used]) == {sampler.TRAINED}
+
+
+def test_speed_trains_on_nothing_if_all_that_it_screened_are_dead():
+    sampler = make("speed", 32)
+    step = take_step(sampler, 2, lambda problem, drawn: 0)
+    assert step.sizes() == [8]
+    assert sampler.train_on(step.groups, 2) == []
+
+
+def test_speed_rejects_a_group_size_that_the_screen_uses_up():
     with pytest.raises(InputError, match="--group_size 4: this sampler needs more than `screen`, "):
         make("speed", 32, group_size=4)
 
 
 def test_lilo_continues_the_highest_variance():
     sampler = make("lilo", 8)  # all are screened; i of 8 are right
-    rounds, o = take_step(sampler, 2, lambda i, G: i * G // 8)
-    assert 4 in rounds[1].index_N and ({3, 5} & {*rounds[1].index_N})
-    trained = sampler.train_on(o, 2)
-    assert o.index_N[trained].tolist() == rounds[1].index_N.tolist()
-    rounds, _ = take_step(make("lilo", 8), 2, lambda i, G: np.where(i == 6, 1, 0))
-    assert rounds[1].index_N.tolist() == [6]
+    step = take_step(sampler, 2, lambda problem, drawn: problem * drawn // 8)
+    chosen = list(step.rounds[1])
+    assert 4 in chosen
+    assert chosen[0] in (3, 4, 5)
+    assert chosen[1] in (3, 4, 5)
+    assert problems_of(sampler.train_on(step.groups, 2)) == chosen
 
 
-def test_reinforce_ada_leaves_with_two_right_and_two_wrong():
+def test_lilo_continues_live_groups_alone():
+    step = take_step(make("lilo", 8), 2, lambda problem, drawn: int(problem == 6))
+    assert list(step.rounds[1]) == [6]
+
+
+def reinforce_ada_rights(problem, drawn):
+    """Problem 0 has two right at once and more, 1 has one a round, 2 has none, 3 has all."""
+    return [4, 1, 0, 8][problem]
+
+
+def test_reinforce_ada_continues_problems_without_two_right_and_two_wrong():
+    step = take_step(make("reinforce_ada", 4), 4, reinforce_ada_rights)
+    assert [set(drawn) for drawn in step.rounds] == [{0, 1, 2, 3}, {1, 2, 3}, {2, 3}, {2, 3}]
+
+
+def test_reinforce_ada_keeps_the_completions_of_earlier_rounds():
     sampler = make("reinforce_ada", 4)
-    # Problem 0 has its two of each at once, 1 has one right a round, 2 none, 3 all.
-    rounds, o = take_step(sampler, 4, lambda i, G: np.array([4, 1, 0, 8])[i])
-    assert [len(s.index_N) for s in rounds] == [4, 3, 2, 2]
-    by_problem = dict(zip(o.index_N.tolist(), o.completions_N.tolist(), strict=True))
-    assert by_problem == {0: 8, 1: 16, 2: 32, 3: 32}
-    assert sampler.train_on(o, 4).tolist() == [0, 1, 2, 3]
-    rounds, _ = take_step(sampler, 4, lambda i, G: G // 2)
-    assert [len(s.index_N) for s in rounds] == [4, 0]  # it learns too late that it is done
+    step = take_step(sampler, 4, reinforce_ada_rights)
+    sizes = {group.problem: len(group.completions) for group in step.groups}
+    assert sizes == {0: 8, 1: 16, 2: 32, 3: 32}
+    assert sampler.train_on(step.groups, 4) == step.groups
+
+
+def test_reinforce_ada_takes_one_round_if_all_have_their_quota():
+    step = take_step(make("reinforce_ada", 4), 4, lambda problem, drawn: drawn // 2)
+    assert step.sizes() == [4]
 
 
 @pytest.mark.parametrize("p", [(0.5, 0.2, 0.9), (0.01, 0.7, 0.5), (0.0, 1.0, 0.3)])
@@ -294,36 +645,76 @@ def test_knapsack_is_the_best_allocation(p):
     def value(G_3):
         return sum((1 - p_3**G_3 - (1 - p_3) ** G_3) * p_3 * (1 - p_3) ** 2)
 
-    G_N = allocate(p_3, total=14, least=2, most=8)
-    possible = (np.array(c) for c in itertools.product(range(2, 9), repeat=3) if sum(c) == 14)
-    assert G_N.sum() == 14 and G_N.min() >= 2 and G_N.max() <= 8
-    assert value(G_N) == pytest.approx(max(map(value, possible)))
-    assert allocate(np.array([0.5, 0, 1]), 12, 2, 8).tolist() == [8, 2, 2]
+    G_3 = allocate(p_3, total=14, least=2, most=8)
+    assert G_3.sum() == 14
+    assert G_3.min() >= 2
+    assert G_3.max() <= 8
+    possible = [np.array(G) for G in itertools.product(range(2, 9), repeat=3) if sum(G) == 14]
+    assert value(G_3) == pytest.approx(max(value(G) for G in possible))
+
+
+def test_knapsack_gives_a_hopeless_or_mastered_problem_the_least():
+    assert allocate(np.array([0.5, 0, 1]), total=12, least=2, most=8).tolist() == [8, 2, 2]
+
+
+def test_knapsack_gives_equal_sizes_while_it_knows_nothing():
+    groups = make("knapsack", 100).propose(5)
+    assert [group.size for group in groups] == [16] * 5
+
+
+def test_knapsack_gives_hard_problems_more_completions():
     sampler = make("knapsack", 100)
-    assert sampler.propose(5).completions_N.tolist() == 5 * [16]  # nothing is known yet
-    sampler.predict = lambda index_N: np.where(index_N % 2, 0.1, 0.5)
-    s = sampler.propose(10)  # odd problems are hard: more attempts make their groups live
-    odd = s.index_N % 2 == 1
-    assert s.completions_N.sum() == 160 and s.completions_N[odd].min() > s.completions_N[~odd].max()
+    sampler.predict = lambda index_N: np.where(index_N % 2, 0.1, 0.5)  # odd ones are hard
+    groups = sampler.propose(10)
+    hard = [group.size for group in groups if group.problem % 2 == 1]
+    even = [group.size for group in groups if group.problem % 2 == 0]
+    assert sum(hard) + sum(even) == 160
+    assert min(hard) > max(even)
 
 
-def test_vcrl_replaces_low_variance_from_memory_at_most_twice():
-    assert variance(outcomes(range(3), [2, 1, 0], 4)).tolist() == [1, 0.75, 0]
-    assert variance(outcomes(range(2), [2, 1], 5)) == pytest.approx([1, 4 / 6])
-    twin, right = make("vcrl", 100), np.zeros(100, dtype=int)
-    a, b, c, d = first = twin.draw(4)  # what the sampler will draw
-    twin.take(first)
-    e, f, *_ = twin.draw(4)
-    right[first], right[[e, f]] = (8, 7, 6, 5), 8  # of 16; all others are dead
-    sampler, replayed = make("vcrl", 100), []
-    for step in range(1, 7):
-        rounds, o = take_step(sampler, 4, lambda i, G: right[i], step)
-        assert len(rounds) == 2
-        replayed.append({*rounds[1].index_N})
-        best = o.index_N[sampler.train_on(o, 4)]
-        assert sorted(right[best]) == sorted(right[o.index_N])[-4:]
+def test_vcrl_variance_by_hand():
+    assert variance(solved(0, 2, of=4)) == 1
+    assert variance(solved(0, 1, of=4)) == 3 / 4
+    assert variance(solved(0, 0, of=4)) == 0
+    assert variance(solved(0, 2, of=5)) == 1
+    assert variance(solved(0, 1, of=5)) == 4 / 6  # 1 · 4 of at most 2 · 3
+
+
+def vcrl_case():
+    """Return the six problems that the sampler's first steps take and that are not dead, in the
+    order of their variance, and how many of 16 are right for them."""
+    twin = make("vcrl", 100)
+    a, b, c, d = problems_of(twin.propose(4))
+    e, f, *_ = problems_of(twin.propose(4))
+    return {a: 8, b: 7, c: 6, d: 5, e: 8, f: 8}
+
+
+def test_vcrl_replaces_low_variance_from_its_memory_at_most_twice():
+    """The first step has no dead group, the second two, and all later ones four."""
+    right = vcrl_case()
+    a, b, c, d, e, f = right
+    sampler = make("vcrl", 100)
+    replayed = []
+    for _ in range(6):
+        rounds = take_step(sampler, 4, lambda problem, drawn: right.get(problem, 0)).rounds
+        replayed.append(set(rounds[1]) if len(rounds) == 2 else set())
     assert replayed == [set(), {a, b}, {a, b, e, f}, {c, d, e, f}, {c, d}, set()]
-    for step, passed in ((20, 4), (21, 0)):  # 3 of 16: 0.61 of the largest variance
-        sampler = make("vcrl", 100)
-        take_step(sampler, 4, lambda i, G: 0 * G + 3, step)
-        assert np.count_nonzero(sampler.left) == passed
+
+
+def test_vcrl_trains_on_the_highest_variance():
+    right = vcrl_case()
+    sampler = make("vcrl", 100)
+    for _ in range(6):
+        step = take_step(sampler, 4, lambda problem, drawn: right.get(problem, 0))
+        successes = sorted(group.successes for group in step.groups)
+        trained = sampler.train_on(step.groups, 4)
+        assert sorted(group.successes for group in trained) == successes[-4:]
+
+
+@pytest.mark.parametrize(("step", "passed"), [(20, 4), (21, 0)])
+def test_vcrl_raises_its_threshold_after_the_warm_up(step, passed):
+    """3 of 16 right: 3 · 13 of 8 · 8, 0.61 of the largest variance; thresholds 0.3, then 0.8."""
+    sampler = make("vcrl", 100)
+    sampler.step = np.array(step - 1)
+    take_step(sampler, 4, lambda problem, drawn: 3)
+    assert np.count_nonzero(sampler.left) == passed

@@ -17,7 +17,7 @@ import torch
 import grpo
 from sampler import utility_target
 from tests.helpers.checks import FLOAT64, close
-from tests.helpers.samplers import outcomes
+from tests.helpers.groups import solved
 
 VOCABULARY = "ab$"
 COMPLETIONS = ["$", "aa", "ab", "a$", "ba", "bb", "b$"]
@@ -85,7 +85,8 @@ class TablePolicy:
         """Compute by grpo.py what one of P groups adds to the gradient of a training step: its mean
         over M groups of completion numbers, with these probabilities. more: a `bonus` on rewards,
         the `generator` that drew the groups if it is another policy, options of policy_loss."""
-        lengths, bonus = torch.tensor([len(o) for o in COMPLETIONS]), more.pop("bonus", 0)
+        lengths = torch.tensor([len(o) for o in COMPLETIONS])
+        bonus = more.pop("bonus", 0)
         advantage_M_G = grpo.group_advantages(rewards(right, groups_M_G) + bonus, std)
         weigh = torch.vmap(lambda lengths_G: grpo.row_weights(lengths_G, P, loss, 28, 2))
         weight_M_G = weigh(lengths[groups_M_G]) * torch.as_tensor(chance_M, **FLOAT64)[:, None]
@@ -133,146 +134,237 @@ def test_section_2_the_advantage_has_two_values(p, right):
     close(advantage[r == 0], [-math.sqrt(p / (1 - p))] * round(16 * (1 - p)))
 
 
-@pytest.mark.parametrize("G", [1, 2, 3, 8])
-def test_eq_1_is_the_probability_of_dead_groups_with_its_minimum_at_one_half(G):
-    """Over every vector of G rewards."""
-    r = torch.tensor(list(itertools.product([0.0, 1.0], repeat=G)), **FLOAT64)
-    dead, successes = grpo.dead_groups(r), r.sum(dim=1)
-    assert torch.equal(dead, (grpo.group_advantages(r) == 0).all(dim=1))
-    p = torch.tensor([0.0, 0.05, 0.3, 0.5, 0.7, 0.95, 1.0], **FLOAT64)
-    values = grpo.zero_variance_probability(p, G)
-    probability = p[:, None] ** successes * (1 - p[:, None]) ** (G - successes)
-    close(values, probability[:, dead].sum(dim=1))
-    assert values[0] == values[-1] == 1.0 and values[3] == values.min() == 2.0 ** (1 - G)
+P_1 = torch.tensor([0.0, 0.05, 0.3, 0.5, 0.7, 0.95, 1.0], **FLOAT64)
+every_G = pytest.mark.parametrize("G", [1, 2, 3, 8])
+
+
+def every_reward_vector(G: int) -> torch.Tensor:
+    """List all vectors of G rewards: (2^G, G)."""
+    return torch.tensor(list(itertools.product([0.0, 1.0], repeat=G)), **FLOAT64)
+
+
+@every_G
+def test_eq_1_is_the_probability_of_dead_groups(G):
+    r = every_reward_vector(G)
+    dead = grpo.dead_groups(r)
+    successes = r.sum(dim=1)
+    probability = P_1[:, None] ** successes * (1 - P_1[:, None]) ** (G - successes)
+    close(grpo.zero_variance_probability(P_1, G), probability[:, dead].sum(dim=1))
+
+
+@every_G
+def test_dead_groups_are_those_without_an_advantage(G):
+    r = every_reward_vector(G)
+    assert torch.equal(grpo.dead_groups(r), (grpo.group_advantages(r) == 0).all(dim=1))
+
+
+@every_G
+def test_eq_1_has_its_minimum_at_one_half_and_is_1_at_both_ends(G):
+    values = grpo.zero_variance_probability(P_1, G)
+    assert values[0] == 1
+    assert values[-1] == 1
+    assert values.min() == values[3]
+    assert values[3] == 2.0 ** (1 - G)
 
 
 @every_difficulty
-def test_eq_2_the_training_gradient_in_each_of_its_forms(policy, p, right):
+def test_the_verifiers_have_the_pass_rates_of_their_names(policy, p, right):
     close(policy.success(right).item(), p)
-    gradient, scale = policy.training_gradient(right), math.sqrt(p * (1 - p))
+
+
+@every_difficulty
+def test_eq_2_the_training_gradient_is_the_difference_of_expected_scores(policy, p, right):
     wrong = [o for o in COMPLETIONS if o not in right]
-    close(gradient, -scale * (policy.expected_score(right) - policy.expected_score(wrong)))
-    log_odds_gradient = policy.log_odds_gradient(right)
-    close(gradient, -scale * log_odds_gradient)  # downhill in the loss is uphill in the log-odds
-    close(gradient.norm(), grpo.gradient_norm(p, log_odds_gradient.norm()))
+    difference = policy.expected_score(right) - policy.expected_score(wrong)
+    close(policy.training_gradient(right), -math.sqrt(p * (1 - p)) * difference)
+
+
+@every_difficulty
+def test_eq_2_the_training_gradient_is_the_scaled_one_of_the_log_odds(policy, p, right):
+    """Downhill in the loss is uphill in the log-odds."""
+    scaled = math.sqrt(p * (1 - p)) * policy.log_odds_gradient(right)
+    close(policy.training_gradient(right), -scaled)
+
+
+@every_difficulty
+def test_eq_2_is_the_norm_of_the_training_gradient(policy, p, right):
+    norm = grpo.gradient_norm(p, policy.log_odds_gradient(right).norm())
+    close(policy.training_gradient(right).norm(), norm)
+
+
+def test_eq_3_by_hand():
+    close(grpo.gradient_norm_bound(0.2, B=3.0, T=7), 16.8)  # 2 * 3 * 7 * 0.4
 
 
 @every_difficulty
 def test_eq_3_bounds_the_gradient_within_a_factor_of_12(policy, p, right):
     log_p = torch.log_softmax(policy.hidden_3_D @ policy.weight_V_D.T, dim=-1)
     B = max(policy.gradient(entry).norm().item() for entry in log_p.flatten())
-    bound, norm = grpo.gradient_norm_bound(p, B, T=2), policy.training_gradient(right).norm().item()
-    close(grpo.gradient_norm_bound(0.2, B=3.0, T=7), 16.8)  # 2 * 3 * 7 * 0.4
-    assert 1 < bound / norm < 12
+    bound = grpo.gradient_norm_bound(p, B, T=2)
+    norm = policy.training_gradient(right).norm().item()
+    assert bound > norm
+    assert bound < 12 * norm
 
 
-def test_p_one_half_maximises_the_bound_but_not_every_norm(policy):
+def test_p_one_half_maximises_the_bound():
+    bounds = [grpo.gradient_norm_bound(k / 16, B=1.0, T=2) for k in range(17)]
+    assert max(bounds) == bounds[8]
+    assert bounds[0] == 0
+    assert bounds[16] == 0
+
+
+def test_p_one_half_does_not_maximise_every_norm(policy):
     """The paper's "p = 1/2 is best" holds for the scale, but ‖∇ log-odds‖ can outweigh it."""
     subsets = [right for n in (2, 3, 4) for right in itertools.combinations(COMPLETIONS, n)]
     halves = [right for right in subsets if math.isclose(policy.success(right).item(), 0.5)]
     norms = [policy.training_gradient(right).norm().item() for right in halves]
     harder = policy.training_gradient(VERIFIERS[4 / 16]).norm().item()
     assert min(norms) < harder
-    bounds = [grpo.gradient_norm_bound(k / 16, B=1.0, T=2) for k in range(17)]
-    assert bounds[8] == max(bounds) and bounds[0] == bounds[16] == 0
 
 
-@pytest.mark.parametrize("bonus", [0.5, -3.0, 0.1])
-def test_appendix_b_a_constant_added_to_the_reward_changes_no_gradient(policy, bonus):
-    for right in VERIFIERS.values():
-        expected = policy.training_gradient(right)
-        close(policy.training_gradient(right, bonus=bonus), expected)
-    assert not policy.training_gradient(COMPLETIONS, bonus=bonus).any()  # dead stays dead
+every_bonus = pytest.mark.parametrize("bonus", [0.5, -3.0, 0.1])
 
 
-def test_appendix_b_the_bonus_may_depend_on_the_group_but_not_on_the_rollout():
+@every_difficulty
+@every_bonus
+def test_appendix_b_a_constant_added_to_the_reward_changes_no_gradient(policy, p, right, bonus):
+    expected = policy.training_gradient(right)
+    close(policy.training_gradient(right, bonus=bonus), expected)
+
+
+@every_bonus
+def test_appendix_b_a_constant_makes_no_dead_group_live(policy, bonus):
+    assert not policy.training_gradient(COMPLETIONS, bonus=bonus).any()
+
+
+def test_appendix_b_the_bonus_may_depend_on_the_group():
     r = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0]], **FLOAT64)
     by_group = r + torch.tensor([[0.3], [-2.0]], **FLOAT64)
     close(grpo.group_advantages(by_group), grpo.group_advantages(r))
-    # A length bonus inside a group is no f(t) of the proposition: it ranks the wrong answers.
-    advantage = grpo.group_advantages(r + torch.tensor([0.0, 0.3, 0.0, 0.0], **FLOAT64))[0]
+
+
+def test_appendix_b_the_bonus_may_not_depend_on_the_rollout():
+    """A length bonus inside a group is no f(t) of the proposition: it ranks the wrong answers."""
+    r = torch.tensor([[1, 0, 0, 0]], **FLOAT64)
+    bonus = torch.tensor([0.0, 0.3, 0.0, 0.0], **FLOAT64)
+    [advantage] = grpo.group_advantages(r + bonus)
     assert advantage[1] > advantage[2] + 0.5
 
 
-@pytest.mark.parametrize("p, G", [(1 / 16, 4), (5 / 16, 2), (5 / 16, 8), (8 / 16, 8), (8 / 16, 16)])
-def test_finite_groups_have_the_expected_std_as_their_scale(policy, p, G):
-    """For each divisor of the advantages, over up to 74,613 groups; the teacher learns to predict
-    that factor, or with `mean` half of it."""
-    right, (groups_P_G, probability_P) = VERIFIERS[p], all_groups(G)
-    p_hat_P = rewards(right, groups_P_G).mean(dim=1).numpy()
-    for std in ("population", "none", "mean"):
-        factor = grpo.expected_factor(p, G, std)
-        gradient = policy.training_gradient(right, groups_P_G, probability_P, std=std)
-        close(gradient, -factor * policy.log_odds_gradient(right))
-        y_P = torch.from_numpy(utility_target(p_hat_P, std)) * (2 if std == "mean" else 1)
-        close((y_P * probability_P).sum(), factor)
+PASS_RATES = [(1 / 16, 4), (5 / 16, 2), (5 / 16, 8), (8 / 16, 8), (8 / 16, 16)]  # and sizes
+every_p_and_G = pytest.mark.parametrize(("p", "G"), PASS_RATES)
+every_std = pytest.mark.parametrize("std", ["population", "none", "mean"])
+
+
+@every_std
+@every_p_and_G
+def test_finite_groups_have_the_expected_std_as_their_scale(policy, p, G, std):
+    """For each divisor of the advantages, over up to 74,613 groups."""
+    right = VERIFIERS[p]
+    gradient = policy.training_gradient(right, *all_groups(G), std=std)
+    scaled = grpo.expected_factor(p, G, std) * policy.log_odds_gradient(right)
+    close(gradient, -scaled)
+
+
+@every_std
+@every_p_and_G
+def test_the_teachers_expected_target_is_the_scale_of_finite_groups(p, G, std):
+    """With `mean` it is half of it."""
+    groups_P_G, probability_P = all_groups(G)
+    p_hat_P = rewards(VERIFIERS[p], groups_P_G).mean(dim=1).numpy()
+    y_P = torch.from_numpy(utility_target(p_hat_P, std))
+    scale = grpo.expected_factor(p, G, std)
+    close((y_P * probability_P).sum(), scale / 2 if std == "mean" else scale)
+
+
+@every_p_and_G
+def test_the_scale_of_finite_groups_in_closed_form(p, G):
     close(grpo.expected_factor(p, G, "none"), (1 - 1 / G) * p * (1 - p))
     close(grpo.expected_factor(p, G, "mean"), (1 - p) * (1 - (1 - p) ** (G - 1)))
 
 
-def test_mismatch_correction_removes_the_bias_of_another_generator(policy):
+BIAS = [  # correction, of a, cap, bias relative to the gradient's norm
+    ("none", "token", 100, 0.376),
+    ("truncate", "token", 100, 0.249),  # ignores how likely the prefix was
+    ("truncate", "sequence", 100, 0.0),
+    ("mask", "sequence", 100, 0.0),  # no ratio is above 100
+    ("truncate", "sequence", 1.2, 0.036),
+    ("mask", "sequence", 1.2, 1.27),  # drops completions that the generator draws too rarely
+]
+
+
+@pytest.mark.parametrize(("mismatch", "level", "cap", "bias"), BIAS)
+def test_mismatch_correction_removes_the_bias_of_another_generator(
+    policy, mismatch, level, cap, bias
+):
     """Groups of 3 come from a generator that is off. Corrected by sequence, and without a cap that
     takes effect, their mean gradient is the policy's own."""
-    right, G = VERIFIERS[5 / 16], 3
-    other = [[0.45, 0.25, 0.3], [0.28, 0.27, 0.45], [0.45, 0.28, 0.27]]
-    generator = TablePolicy(other)
+    right = VERIFIERS[5 / 16]
+    generator = TablePolicy([[0.45, 0.25, 0.3], [0.28, 0.27, 0.45], [0.45, 0.28, 0.27]])
     chance_7 = torch.stack([generator.logp(o) for o in COMPLETIONS]).detach().exp()
-    own = policy.training_gradient(right, *all_groups(G), std="none")
-
-    def bias(**mismatch):
-        options = {"std": "none", "generator": generator} | mismatch
-        gradient = policy.training_gradient(right, *all_groups(G, chance_7), **options)
-        return ((gradient - own).norm() / own.norm()).item()
-
-    table = [  # correction, of a, cap, bias relative to the gradient's norm
-        ("none", "token", 100, 0.376),
-        ("truncate", "token", 100, 0.249),  # ignores how likely the prefix was
-        ("truncate", "sequence", 100, 0.0),
-        ("mask", "sequence", 100, 0.0),  # no ratio is above 100
-        ("truncate", "sequence", 1.2, 0.036),
-        ("mask", "sequence", 1.2, 1.27),  # drops completions that the generator draws too rarely
-    ]
-    for mismatch, level, cap, expected in table:
-        options = {"mismatch": mismatch, "mismatch_level": level, "mismatch_cap": cap}
-        close(bias(**options), expected, 1e-9 if expected == 0 else 1e-2)
+    own = policy.training_gradient(right, *all_groups(3), std="none")
+    gradient = policy.training_gradient(
+        right,
+        *all_groups(3, chance_7),
+        std="none",
+        generator=generator,
+        mismatch=mismatch,
+        mismatch_level=level,
+        mismatch_cap=cap,
+    )
+    close((gradient - own).norm() / own.norm(), bias, 1e-9 if bias == 0 else 1e-2)
 
 
 def test_groups_of_unlike_size_give_the_mean_over_prompts(policy):
     """Over all groups of 2 for one prompt and all groups of 5 for another. Without the std a group
     gives (1 - 1/G) p(1-p) ∇ log-odds, whose factor only tends to the population's p(1-p)."""
-    gradient = expected = 0
+    gradients = []
+    expected = []
     for p, G in ((5 / 16, 2), (11 / 16, 5)):
-        right, groups = VERIFIERS[p], all_groups(G)
-        gradient = gradient + policy.training_gradient(right, *groups, std="none", P=2)
-        expected = expected - (1 - 1 / G) * p * (1 - p) * policy.log_odds_gradient(right) / 2
-    close(gradient, expected)
+        right = VERIFIERS[p]
+        gradients.append(policy.training_gradient(right, *all_groups(G), std="none", P=2))
+        factor = (1 - 1 / G) * p * (1 - p)
+        expected.append(-factor * policy.log_odds_gradient(right))
+    close(sum(gradients), sum(expected) / 2)
+
+
+def binomial(n: int, p: float) -> list[float]:
+    """Compute the probabilities of 0, 1, ..., n right answers."""
+    return [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
 
 
 @pytest.mark.parametrize("p, g, G", [(1 / 4, 2, 4), (1 / 16, 2, 8), (0.9, 4, 16)])
 def test_a_screen_biases_the_pass_rate_of_the_completions_it_selects_on(p, g, G):
     """A problem whose first g completions are neither all right nor all wrong gets G - g more."""
-
-    def binomial(n):
-        return [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
-
-    k, j = (grid.ravel() for grid in np.mgrid[: g + 1, : G - g + 1])  # right ones: first and later
-    probability, index = np.outer(binomial(g), binomial(G - g)).ravel(), np.arange(len(k))
-    kept = outcomes(index, k, g).live_N
+    # Each outcome: k right among the first g, j among the later G - g.
+    k, j = (grid.ravel() for grid in np.mgrid[: g + 1, : G - g + 1])
+    probability = np.outer(binomial(g, p), binomial(G - g, p)).ravel()
+    kept = np.array([solved(0, right, of=g).live for right in k.tolist()])
 
     def mean_of_kept(x):
         return (x * probability)[kept].sum() / probability[kept].sum()
 
     first = g * (p - p**g) / (1 - p**g - (1 - p) ** g)  # 1 if g = 2: one right, one wrong
-    close(mean_of_kept(outcomes(index, k + j, G).p_hat_N), (first + (G - g) * p) / G)
+    close(mean_of_kept((k + j) / G), (first + (G - g) * p) / G)
     assert abs(first / g - p) > 0.1
-    close(mean_of_kept(outcomes(index, j, G - g).p_hat_N), p)
+    close(mean_of_kept(j / (G - g)), p)
 
 
-def test_the_theorem_holds_for_the_sum_loss_but_not_for_length_normalised_ones(policy):
-    right = VERIFIERS[5 / 16]  # "a$" and "bb" are right; the one-token completion "$" is wrong
-    gradient = {loss: policy.training_gradient(right, loss=loss) for loss in grpo.LOSSES}
-    cosine = torch.nn.functional.cosine_similarity(gradient["grpo"], gradient["sum"], dim=0)
-    assert 0.5 < cosine < 0.999
-    # One group: a token's weight is 1/28; with `constant` 1/(16 · 2), as the limit is 2.
-    for loss, tokens in (("dapo", 28), ("batch", 28), ("constant", 32)):
-        close(gradient[loss] * tokens / 16, gradient["sum"])
+# "a$" and "bb" are right; the one-token completion "$" is wrong
+UNLIKE_LENGTHS = VERIFIERS[5 / 16]
+
+
+def test_the_theorem_does_not_hold_for_a_length_normalised_loss(policy):
+    gradient = policy.training_gradient(UNLIKE_LENGTHS, loss="grpo")
+    of_sum = policy.training_gradient(UNLIKE_LENGTHS, loss="sum")
+    cosine = torch.nn.functional.cosine_similarity(gradient, of_sum, dim=0)
+    assert cosine > 0.5
+    assert cosine < 0.999
+
+
+@pytest.mark.parametrize(("loss", "tokens"), [("dapo", 28), ("batch", 28), ("constant", 32)])
+def test_the_theorem_holds_for_losses_that_weigh_all_tokens_alike(policy, loss, tokens):
+    """One group: a token's weight is 1/28; with `constant` 1/(16 · 2), as the limit is 2."""
+    gradient = policy.training_gradient(UNLIKE_LENGTHS, loss=loss)
+    of_sum = policy.training_gradient(UNLIKE_LENGTHS, loss="sum")
+    close(gradient * tokens / 16, of_sum)

@@ -1,22 +1,48 @@
 """The sampler lab: what it shows, at a small scale."""
 
+import functools
+
 import pytest
 
 from experiments import sampler_lab as lab
 
 
-def test_history_needs_many_passes_and_a_teacher_does_not():
+@functools.cache
+def simulated(name, n, visibility=0.9):
+    return lab.simulate(name, n, visibility, steps=120, seed=0)
+
+
+def dead_groups(name, n) -> float:
+    return simulated(name, n)["dead groups"]
+
+
+MANY_PASSES = 300  # problems: 7 passes
+ONE_PASS = 100_000  # 0.02 of a pass
+
+
+def test_a_samplers_history_of_problems_pays_in_many_passes():
     """The paper's introduction on methods that track a problem's history, with numbers."""
+    assert dead_groups("mopps", MANY_PASSES) < dead_groups("uniform", MANY_PASSES) - 0.05
 
-    def run(name, n, visibility=0.9):
-        return lab.simulate(name, n, visibility, steps=120, seed=0)
 
-    names = ("uniform", "mopps", "goldilocks", "oracle")
-    many, few = ({name: run(name, n)["dead groups"] for name in names} for n in (300, 100_000))
-    assert many["mopps"] < many["uniform"] - 0.05  # 7 passes
-    assert few["mopps"] == pytest.approx(few["uniform"], abs=0.03)  # 0.02 of one
-    assert few["oracle"] < 0.05 < few["goldilocks"] < few["uniform"] - 0.1
-    blind, uniform = run("goldilocks", 100_000, 0.0), run("uniform", 100_000)
+def test_a_samplers_history_of_problems_does_not_pay_in_one_pass():
+    uniform = dead_groups("uniform", ONE_PASS)
+    assert dead_groups("mopps", ONE_PASS) == pytest.approx(uniform, abs=0.03)
+
+
+def test_a_teacher_that_sees_the_difficulty_pays_in_one_pass():
+    goldilocks = dead_groups("goldilocks", ONE_PASS)
+    assert goldilocks < dead_groups("uniform", ONE_PASS) - 0.1
+    assert goldilocks > 0.05
+
+
+def test_an_oracle_finds_hardly_any_dead_group():
+    assert dead_groups("oracle", ONE_PASS) < 0.05
+
+
+def test_a_teacher_that_sees_nothing_chooses_as_uniform_does():
+    blind = simulated("goldilocks", ONE_PASS, visibility=0.0)
+    uniform = simulated("uniform", ONE_PASS)
     assert blind["utility selected"] == pytest.approx(uniform["utility selected"], abs=0.02)
 
 
@@ -25,4 +51,5 @@ def test_the_table_has_every_sampler_and_a_custom_one(tmp_path, capsys):
     flags = "--problems 500 --visibility 0 0.9 --steps 3 --seeds 1 --samplers"
     lab.main([*flags.split(), *lab.LAB, f"{tmp_path}/mine.py:Mine"])
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert {row[1] for row in rows if row[:1] == ["500"]} == {*lab.LAB, "mine.py:Mine"}
+    samplers = {row[1] for row in rows if row[:1] == ["500"]}
+    assert samplers == {*lab.LAB, "mine.py:Mine"}

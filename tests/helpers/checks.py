@@ -13,10 +13,12 @@ def rejected(message: str):
     """Expect an error of one line with this message."""
     with pytest.raises((ValueError, OSError)) as error:
         yield
-    assert message in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def close(actual, expected, tolerance=1e-9):
     """Assert equality to within `tolerance`, absolute and relative, in float64."""
-    actual, expected = torch.as_tensor(actual, **FLOAT64), torch.as_tensor(expected, **FLOAT64)
+    actual = torch.as_tensor(actual, **FLOAT64)
+    expected = torch.as_tensor(expected, **FLOAT64)
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)

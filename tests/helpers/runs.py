@@ -17,7 +17,8 @@ STEP |= {"zero_variance": 0.5, "grad_norm": 0.1}
 
 def selection(step, explored, utilities, successes, chosen=0, G=16):
     """A selection from as many problems as there are utilities; `chosen` is its position."""
-    pool, p = list(range(10, 10 + len(utilities))), successes / G
+    pool = list(range(10, 10 + len(utilities)))
+    p = successes / G
     row = {"step": step, "pool": pool, "utilities": utilities, "chosen": pool[chosen]}
     row |= {"explored": explored, "completions": G, "successes": successes}
     return row | {"round": 0, "y": math.sqrt(p * (1 - p))}

@@ -1,19 +1,23 @@
-"""Samplers over made-up problems, with a mock as their teacher."""
+"""Samplers over made-up problems, with a teacher that predicts by a rule."""
 
-from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import SimpleNamespace
-from unittest.mock import Mock
+from typing import NamedTuple
 
 import numpy as np
 
-import sampler as s
+import sampler
+from grpo import Group
+from tests.helpers.groups import completion
 
 
 class Numbers:
-    """Problems whose question is their index, with a column of values."""
+    """Problems whose question is their index, with a column of values that repeat."""
 
     def __init__(self, n, values=(0.5,)):
-        self.n, self.values = n, values
+        self.n = n
+        self.values = values
 
     def __len__(self):
         return self.n
@@ -23,40 +27,72 @@ class Numbers:
 
     def column(self, name):
         values, row = np.unique(np.resize(self.values, self.n), return_inverse=True)
-        return [*map(str, values)], row
+        return [str(value) for value in values], row
+
+
+class Update(NamedTuple):
+    """The arguments of one call of Teacher.update."""
+
+    question: str
+    successes: int
+    G: int
+    target: Callable
+
+
+class RuleTeacher:
+    """A teacher that predicts i/1000 for the question "i", and only records what it is taught."""
+
+    def __init__(self):
+        self.updates: list[Update] = []
+
+    def predict(self, questions):
+        return np.array([int(question) / 1000 for question in questions])
+
+    def update(self, question, successes, G, target):
+        self.updates.append(Update(question, successes, G, target))
+
+    def metrics(self):
+        return {}
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state): ...
 
 
 def build(cls, problems, fits=lambda index: True, settings=None, **config):
-    """Build a sampler whose teacher predicts i/1000 for the question "i" and records updates."""
+    """Build a sampler of this class. settings: changes to the class's own; config: to the run's."""
     defaults = {"candidates": 8, "epsilon": 0.0, "seed": 0, "column": "c", "group_size": 16}
-    teacher = Mock(predict=lambda questions: np.array([int(q) / 1000 for q in questions]))
-    teacher.state_dict.return_value = teacher.metrics.return_value = {}
     config = SimpleNamespace(advantage_std="population", **defaults | config)
-    return cls(s.Context(problems, config, fits, teacher, settings or {}))
+    return cls(sampler.Context(problems, config, fits, RuleTeacher(), settings or {}))
 
 
-def outcomes(index, successes, G=16, step=1) -> s.Outcomes:
-    """Make outcomes of G completions of each problem, a number or a list, without tokens."""
-    columns = index, G, successes, 0, 0
-    return s.Outcomes(step, *(np.resize(np.asarray(x, np.int64), len(index)) for x in columns))
+@dataclass
+class Step:
+    """A step of a sampler."""
+
+    rounds: list[dict[int, int]] = field(default_factory=list)  # of each: completions by problem
+    groups: list[Group] = field(default_factory=list)  # of the whole step
+
+    def sizes(self) -> list[int]:
+        """Count the problems of each round."""
+        return [len(drawn) for drawn in self.rounds]
 
 
-def take_step(sampler, n, solve, step=1):
-    """Take all rounds of a step, of 16 completions or the sampler's number. solve(index_N, G_N)
-    counts the right ones. Returns the rounds' proposals and the step's outcomes."""
-    rounds, groups = [], {}
-    while not rounds or rounds[-1].again:
-        rounds.append(sampler.propose(n))
-        counts, index_N = Counter(rounds[-1].rows(16)), rounds[-1].index_N
-        G_N = np.array([counts[i] for i in index_N.tolist()], dtype=np.int64)
-        right_N = solve(index_N, G_N)
-        sampler.observe(outcomes(index_N, right_N, G_N, step))
-        for i, group in zip(index_N.tolist(), np.stack([right_N, G_N], 1), strict=True):
-            groups[i] = groups.get(i, 0) + group
-    return rounds, outcomes([*groups], *np.array([*groups.values()]).T, step)
-
-
-def same(a: s.Selections, b: s.Selections) -> bool:
-    pairs = zip(vars(a).values(), vars(b).values(), strict=True)
-    pairs = [(np.asarray(x), np.asarray(y)) for x, y in pairs]
-    return all(x.dtype == y.dtype and str(x.tolist()) == str(y.tolist()) for x, y in pairs)
+def take_step(sampler, n: int, solve: Callable[[int, int], int]) -> Step:
+    """Take all rounds of a step as train_step does. solve(problem, drawn): how many of the
+    completions that a round draws for a problem are right."""
+    step = Step()
+    proposed = sampler.propose(n)
+    while proposed:
+        drawn = {}
+        for group in proposed:
+            missing = group.size - len(group.completions)
+            right = solve(group.problem, missing)
+            group.completions += [completion(reward=i < right) for i in range(missing)]
+            drawn[group.problem] = missing
+        step.rounds.append(drawn)
+        step.groups += [group for group in proposed if group not in step.groups]
+        sampler.observe(proposed)
+        proposed = sampler.more(step.groups)
+    return step

@@ -4,6 +4,7 @@ import resource
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,19 +12,11 @@ from plumbing import checkpoint
 from plumbing.errors import Fault, InputError
 from plumbing.models import checksum
 from teacher import Teacher
+from tests.helpers.checkpoints import trained
 from tests.helpers.files import flip_bit
 from tests.helpers.ranks import one_rank, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-
-
-def trained(width=2):
-    """Make a student with an optimizer that has taken a step."""
-    model = torch.nn.Linear(width, width)
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(1, width)).sum().backward()
-    optimizer.step()
-    return {"student": checkpoint.Learner(model, optimizer, None, None)}
 
 
 @pytest.fixture
@@ -34,23 +27,38 @@ def run(tmp_path):
     return tmp_path
 
 
+def teach(teacher, outcomes):
+    for i in outcomes:
+        teacher.update(f"what is {i}?", i % 9, 8)
+
+
 @pytest.mark.parametrize("outcomes", [2, 6])  # updates follow the 4th, the 8th, ...
 def test_a_teacher_resumes_bit_for_bit_also_before_its_first_update(outcomes, tiny_model, tmp_path):
     """Saving must not change it either: torch steps an optimizer without state to save it."""
     config = parse("--preset", "demo", "--teacher_model", tiny_model)
-    parts = config, one_rank().device, lambda *_, **__: None
-    whole, saved, resumed = (Teacher(*parts) for _ in range(3))
-    for i in range(16):
-        if i == outcomes:
-            learners, state = {"teacher": saved.learner}, saved.state_dict()
-            checkpoint.save(tmp_path, 1, one_rank(), learners, state, {}, keep=1)
-            learners = {"teacher": resumed.learner}
-            checkpoint.load_learners(checkpoint.directory(tmp_path, 1), None, learners)
-            resumed.load_state_dict(checkpoint.load_state(tmp_path, 1))
-        for teacher in (whole, saved, resumed)[: 2 + (i >= outcomes)]:
-            teacher.update(f"what is {i}?", i % 9, 8)
-    assert checksum(whole.model) == checksum(saved.model) == checksum(resumed.model)
-    assert whole.state_dict() == saved.state_dict() == resumed.state_dict()
+    whole, saved, resumed = (
+        Teacher(config, one_rank().device, lambda *_, **__: None) for _ in range(3)
+    )
+    teach(saved, range(outcomes))
+    learners = {"teacher": saved.learner}
+    checkpoint.save(tmp_path, 1, one_rank(), learners, saved.state_dict(), {}, keep=1)
+    folder = checkpoint.directory(tmp_path, 1)
+    checkpoint.load_learners(folder, None, {"teacher": resumed.learner})
+    resumed.load_state_dict(checkpoint.load_state(tmp_path, 1))
+    teach(whole, range(16))
+    for teacher in (saved, resumed):
+        teach(teacher, range(outcomes, 16))
+        assert checksum(teacher.model) == checksum(whole.model)
+        assert teacher.state_dict() == whole.state_dict()
+
+
+def test_a_samplers_state_may_hold_arrays_and_numpy_numbers(tmp_path):
+    """Such as a problem's index in a group that is proposed already."""
+    state = {"counts": np.array([1, 2]), "next": [{"problem": np.int64(7), "pool": [7, 9]}]}
+    checkpoint.save(tmp_path, 1, one_rank(), trained(), state, {}, keep=1)
+    loaded = checkpoint.load_state(tmp_path, 1)
+    assert loaded["counts"].tolist() == [1, 2]
+    assert loaded["next"] == [{"problem": 7, "pool": [7, 9]}]
 
 
 DAMAGE = {"student/.metadata": flip_bit, "sampler.pt": Path.unlink, "manifest.json": flip_bit}

@@ -26,8 +26,9 @@ FLAGS = {  # what is wrong -> the error
     "--sampler sec": "--sampler sec needs --column, a column of the training data",
     "--sampler uniform --teacher_lag 0": "--teacher_lag: the sampler uniform has no teacher",
     "--sampler_args a=1": "--sampler_args a=1: the settings of goldilocks are: none",
-    "--sampler mopps --sampler_args d=1": "are: decay (float) [0.5], best_of_all (int) [1]",
-    "--sampler mopps --sampler_args best_of_all=1.5": "best_of_all=1.5: the settings of mopps are",
+    "--sampler mopps --sampler_args d=1": "d=1: the settings of mopps are: decay (float) [0.5]",
+    "--sampler speed --sampler_args s=1": "are: screen (int) [4], factor (int) [4]",
+    "--sampler speed --sampler_args screen=1.5": "screen=1.5: the settings of speed are",
     "--sampler softmax --sampler_args temperature": "temperature: the settings of softmax are",
     "--sampler softmax --sampler_args temperature=nan": "temperature=nan: the settings of",
 }
@@ -55,9 +56,9 @@ def test_commands_work_without_docstrings(module, main, monkeypatch, capsys):
 
 
 def test_sampler_args_override_the_samplers_settings_in_their_type():
-    flags = ("--sampler", "mopps", "--sampler_args", "best_of_all=0")
-    settings = build_sampler(parse("--preset", "demo", *flags), one_rank(), Numbers(4)).settings
-    assert repr(settings) == "{'decay': 0.5, 'best_of_all': 0}"
+    flags = ("--sampler", "knapsack", "--sampler_args", "most=32,rate=1")
+    sampler = build_sampler(parse("--preset", "demo", *flags), one_rank(), Numbers(4))
+    assert repr(sampler.settings) == "{'rate': 1.0, 'decay': 1.0, 'least': 2, 'most': 32}"
 
 
 def test_unread_output_is_dropped_and_a_full_disk_is_an_error():
@@ -79,3 +80,9 @@ def test_unread_output_is_dropped_and_a_full_disk_is_an_error():
 def test_the_home_directory_is_found_in_a_runs_path(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     assert analysis.parser("", runs=True).parse_args(["~/run"]).runs == [Path("/home/me/run")]
+
+
+def test_resampling_is_rejected_for_a_sampler_with_rounds_of_its_own():
+    config = parse("--preset", "demo", "--sampler", "speed", "--resample_rounds", 1)
+    with rejected("--resample_rounds: this sampler asks for rounds itself"):
+        build_sampler(config, one_rank(), Numbers(4))

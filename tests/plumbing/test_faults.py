@@ -68,7 +68,7 @@ def test_resume_after_a_kill_damage_and_a_torn_log(whole, halfway, tmp_path):
 
 def test_ctrl_c_during_an_evaluation(whole, halfway, tmp_path):
     def interrupt(rank):
-        def rolled_out(student, problems, index_B, temperature, stream, watch):
+        def rolled_out(student, groups, problems, temperature, stream, watch, round=0):
             if stream == (0, 2) and rank == 1:  # the evaluation of step 2
                 os.kill(os.getpid(), signal.SIGINT)
 

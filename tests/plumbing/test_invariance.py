@@ -1,4 +1,4 @@
-"""The same rollouts give the same gradient for any ranks, micro-batches, packing, order of rows.
+"""The same completions give the same gradient for any ranks, micro-batches, packing, order of rows.
 
 The tests compare the whole gradient of Student.update just before the optimizer's step.
 """
@@ -11,11 +11,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import train
+from grpo import Group
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.models import unsharded
-from rollout import Policy, Rollouts
+from rollout import Policy
 from teacher import Teacher
+from tests.helpers.groups import group
 from tests.helpers.ranks import on_ranks
 
 pytestmark = pytest.mark.slow
@@ -33,41 +35,94 @@ def config_for(folder, **changes):
     return train.parse([str(x) for name, value in flags.items() for x in (f"--{name}", value)])
 
 
+# Of six groups of unlike size; two of them are dead.
 REWARDS = [[1, 0], [1, 1, 1, 1], [0, 1, 1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]]
-PROBLEMS = [i for i, group in enumerate(REWARDS) for _ in group]
-LIVE = [0, 2, 4, 5]
+LIVE_ROWS = 2 + 6 + 4 + 4
 
 
-def make_rollouts(order=range(24)):
-    """Make 6 groups of unlike size, two of them dead; completions of 1 to 16 tokens."""
+def make_groups() -> list[Group]:
+    """Make six groups with prompts of 3 to 13 tokens and completions of 1 to 16."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(n):
         return torch.randint(3, 90, (n,), generator=generator).tolist()
 
-    lengths = torch.randint(1, 17, (24,), generator=generator).tolist()
-    prompts, completions = [tokens(3 + 2 * i) for i in PROBLEMS], [tokens(n) for n in lengths]
-    rewards = [float(r) for group in REWARDS for r in group]
-    columns = prompts, completions, [True] * 24, [[-1.0] * n for n in lengths], PROBLEMS, rewards
-    return Rollouts(*([column[b] for b in order] for column in columns))
+    groups = [group(problem, rewards) for problem, rewards in enumerate(REWARDS)]
+    for each in groups:
+        each.prompt_ids = tokens(3 + 2 * each.problem)
+        for completion in each.completions:
+            length = torch.randint(1, 17, (), generator=generator).item()
+            completion.ids = tokens(length)
+            completion.logps = [-1.0] * length
+    return groups
 
 
-VARIANTS = {
-    "grpo": {},
-    "dapo": {"loss": "dapo"},
-    "batch": {"loss": "batch"},
-    "truncated rows out": {"loss": "batch", "truncated_rows": "out"},
-    "mismatch": {"mismatch": "truncate"},
-    "dead rows out": {"dead_rows": "out"},
-    "small micro-batches": {"per_device_batch_size": 1},
-    "packed": {"per_device_batch_size": 3},
-    "rows in another order": {},
-    "dead rows forwarded": {"entropy_coef": 1e-30},
-    "dead rows out of every term": {"dead_rows": "out", "entropy_coef": 0.01},
-    "live groups alone": {"entropy_coef": 0.01},
-    "one live group": {},
-    "all dead": {},
-    "entropy, KL and two updates": {"entropy_coef": 0.01, "kl_coef": 0.1, "update_iterations": 2},
+def completions_of(groups):
+    return [completion for each in groups for completion in each.completions]
+
+
+# Changes to the groups
+
+
+def in_reverse(groups):
+    for each in groups:
+        each.completions.reverse()
+    return groups[::-1]
+
+
+def of_two_rounds(groups):
+    """The second half of each group was drawn in a second round."""
+    for each in groups:
+        for i, completion in enumerate(each.completions):
+            completion.round = int(i >= len(each.completions) / 2)
+    return groups
+
+
+def live_alone(groups):
+    return [each for each in groups if each.live]
+
+
+def with_truncated_rows(groups):
+    """Every third completion was cut off."""
+    for b, completion in enumerate(completions_of(groups)):
+        completion.finished = b % 3 > 0
+    return groups
+
+
+def with_one_right_answer(groups):
+    for b, completion in enumerate(completions_of(groups)):
+        completion.reward = float(b == 0)
+    return groups
+
+
+def all_wrong(groups):
+    for completion in completions_of(groups):
+        completion.reward = 0.0
+    return groups
+
+
+def unchanged(groups):
+    return groups
+
+
+VARIANTS = {  # settings, change to the groups
+    "grpo": ({}, unchanged),
+    "dapo": ({"loss": "dapo"}, unchanged),
+    "batch": ({"loss": "batch"}, unchanged),
+    "truncated rows out": ({"loss": "batch", "truncated_rows": "out"}, with_truncated_rows),
+    "mismatch": ({"mismatch": "truncate"}, unchanged),
+    "dead rows out": ({"dead_rows": "out"}, unchanged),
+    "small micro-batches": ({"per_device_batch_size": 1}, unchanged),
+    "packed": ({"per_device_batch_size": 3}, unchanged),
+    "in reverse": ({}, in_reverse),
+    "of two rounds": ({}, of_two_rounds),
+    "dead rows forwarded": ({"entropy_coef": 1e-30}, unchanged),
+    "dead rows out of every term": ({"dead_rows": "out", "entropy_coef": 0.01}, unchanged),
+    "live groups alone": ({"entropy_coef": 0.01}, live_alone),
+    "one live group": ({}, with_one_right_answer),
+    "all dead": ({}, all_wrong),
+    # The last one: its first update moves the weights.
+    "two updates": ({"entropy_coef": 0.01, "kl_coef": 0.1, "update_iterations": 2}, unchanged),
 }
 
 
@@ -76,58 +131,53 @@ def growth_of_lists(folder):
     layout = Layout(config_for(folder))
     layout.connect(timeout_minutes=5)
     student = train.Student(config_for(folder, kl_coef=0.1), layout, verifier=None)
-    rollouts = make_rollouts(range(24))
     counts = []
     for step in range(1, 23):
-        student.update(rollouts, rollouts.groups(), step)
+        student.update(make_groups(), step)
         if step in (2, 12, 22):
             gc.collect()
             counts.append(sum(len(x) for x in gc.get_objects() if type(x) is list))
     return counts[-1] - counts[-2]
 
 
-@pytest.mark.slow
 def test_updates_with_a_reference_keep_no_notes_of_its_forwards(tiny_model, tmp_path):
     """FSDP appends an entry for each unit at each forward, and clears them in backward alone."""
     assert on_ranks(2, tmp_path, growth_of_lists, tiny_model) < 10
 
 
-def gradients(folder):
-    """Return for each variant its metrics, and the gradient of its last update as one vector."""
-    results, layout = {}, Layout(config_for(folder))
+def gradients(folder) -> dict[str, tuple]:
+    """Return for each variant its metrics, and the gradient of its last update as one vector; for
+    "NaN" the error, and how often the optimizer took a step."""
+    layout = Layout(config_for(folder))
     layout.connect(timeout_minutes=5)
     student = train.Student(config_for(folder, kl_coef=0.1), layout, verifier=None)
-    step, gradients, shapes = student.optimizer.step, [], []
+    step = student.optimizer.step
+    recorded = []
+    shapes = []
     student.policy.register_forward_pre_hook(lambda _, b: shapes.append(b[0].ids_B_T.shape))
 
     def record():
         parameters = student.policy.parameters()
-        gradients.append(torch.cat([unsharded(p.grad).flatten() for p in parameters]))
-        # No weight moves before the last variant.
-        if student.config.update_iterations > 1 or student.config.learning_rate == 0:
+        recorded.append(torch.cat([unsharded(p.grad).flatten() for p in parameters]))
+        if student.config.update_iterations > 1:  # else no weight moves
             step()
 
     student.optimizer.step = record
-    for name, changes in VARIANTS.items():
-        student.config = config_for(folder, **changes)
+    results = {}
+    for name, (settings, change) in VARIANTS.items():
+        student.config = config_for(folder, **settings)
         Policy.packed = name == "packed"
-        stride = 5 if name == "rows in another order" else 1
-        rollouts = make_rollouts([stride * b % 24 for b in range(24)])
-        groups = rollouts.groups()
-        if name == "live groups alone":
-            groups = [groups[i] for i in LIVE]
-        if name == "truncated rows out":
-            rollouts.finished = [b % 3 > 0 for b in range(24)]
-        if name in ("one live group", "all dead"):
-            rollouts.rewards = [float(name == "one live group")] + [0.0] * 23
         shapes.clear()
-        metrics = student.update(rollouts, groups, step=1)
-        assert all(B == 1 for B, _ in shapes) or name != "packed"
-        results[name] = metrics, gradients[-1]
-    updates, rollouts.logps[0][0] = len(gradients), math.nan
+        metrics = student.update(change(make_groups()), step=1)
+        if Policy.packed:
+            assert all(B == 1 for B, _ in shapes)
+        results[name] = metrics, recorded[-1]
+    recorded.clear()
+    groups = make_groups()
+    groups[0].completions[0].logps[0] = math.nan
     with pytest.raises(NonFiniteError) as error:
-        student.update(rollouts, groups, step=2)
-    return results | {"NaN": (str(error.value), len(gradients) - updates)}
+        student.update(groups, step=2)
+    return results | {"NaN": (str(error.value), len(recorded))}
 
 
 @pytest.fixture(scope="module")
@@ -135,62 +185,101 @@ def one_rank(tiny_model, tmp_path_factory):
     return on_ranks(1, tmp_path_factory.mktemp("one"), gradients, tiny_model)
 
 
+def gradient_of(results, name) -> torch.Tensor:
+    _, gradient = results[name]
+    return gradient
+
+
+def metrics_of(results, name) -> dict[str, float]:
+    metrics, _ = results[name]
+    return metrics
+
+
 @pytest.mark.parametrize("n", [3, 5])
 def test_same_gradient_on_any_ranks(n, one_rank, tiny_model, tmp_path):
+    """And the same metrics."""
     several = on_ranks(n, tmp_path, gradients, tiny_model)
-    del several["NaN"]
-    for name, (other_metrics, other) in several.items():
-        metrics, gradient = one_rank[name]
-        assert close(gradient, other), name
-        for key, value in metrics.items():
+    for name in VARIANTS:
+        assert close(gradient_of(one_rank, name), gradient_of(several, name)), name
+        metrics = metrics_of(several, name)
+        for key, value in metrics_of(one_rank, name).items():
             expected = value if value is None else pytest.approx(value, rel=1e-4, abs=1e-6)
-            assert other_metrics[key] == expected, (name, key)
+            assert metrics[key] == expected, (name, key)
 
 
-def test_same_gradient_in_any_batches(one_rank):
-    metrics, gradient = one_rank["grpo"]
-    for name in ("small micro-batches", "packed", "rows in another order", "dead rows forwarded"):
-        assert close(gradient, one_rank[name][1]), name
-    # Two of six groups are dead: without them in the denominators the gradient is 6/4 as large.
-    assert close(gradient * 6 / 4, one_rank["dead rows out"][1])
-    assert metrics["forwarded_rows"] == 16  # of the live groups
-    assert one_rank["dead rows forwarded"][0]["forwarded_rows"] == 24
-    out, gradient_out = one_rank["dead rows out of every term"]
-    assert close(gradient_out, one_rank["live groups alone"][1]) and out["forwarded_rows"] == 16
-    assert not close(gradient_out, one_rank["dead rows out"][1])
-    assert not close(gradient, one_rank["dapo"][1])  # the comparison can fail
-    live = [b for b in range(24) if PROBLEMS[b] in LIVE]
-    kept = one_rank["truncated rows out"][0]["forwarded_rows"]
-    assert kept == sum(b % 3 > 0 for b in live) < len(live)
+SAME = ["small micro-batches", "packed", "in reverse", "of two rounds", "dead rows forwarded"]
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_same_gradient_in_any_batches(one_rank, name):
+    assert close(gradient_of(one_rank, "grpo"), gradient_of(one_rank, name))
+
+
+@pytest.mark.parametrize("name", ["dapo", "dead rows out", "mismatch", "two updates"])
+def test_another_loss_has_another_gradient(one_rank, name):
+    """So that the comparison can fail."""
+    assert not close(gradient_of(one_rank, "grpo"), gradient_of(one_rank, name))
+
+
+def test_dead_rows_are_forwarded_if_a_term_of_the_loss_needs_them_alone(one_rank):
+    assert metrics_of(one_rank, "grpo")["forwarded_rows"] == LIVE_ROWS
+    assert metrics_of(one_rank, "dead rows forwarded")["forwarded_rows"] == 24
+    assert metrics_of(one_rank, "dead rows out of every term")["forwarded_rows"] == LIVE_ROWS
+
+
+def test_dead_rows_out_of_the_denominators_scale_the_gradient(one_rank):
+    """Two of six groups are dead: without them the gradient is 6/4 as large."""
+    scaled = gradient_of(one_rank, "grpo") * 6 / 4
+    assert close(scaled, gradient_of(one_rank, "dead rows out"))
+
+
+def test_dead_rows_out_is_a_step_of_the_live_groups_alone(one_rank):
+    """With an entropy term, to which dead rows would contribute."""
+    out = gradient_of(one_rank, "dead rows out of every term")
+    assert close(out, gradient_of(one_rank, "live groups alone"))
+    assert not close(out, gradient_of(one_rank, "dead rows out"))
+
+
+def test_truncated_rows_out_are_not_forwarded(one_rank):
+    groups = with_truncated_rows(make_groups())
+    kept = [o for o in completions_of(live_alone(groups)) if o.finished]
+    assert metrics_of(one_rank, "truncated rows out")["forwarded_rows"] == len(kept)
+    assert len(kept) < LIVE_ROWS
 
 
 def test_gradient_is_that_of_the_plain_formula(one_rank, tiny_model):
     """The mean over groups of (1/G) Σ_i Â_i (1/|o_i|) Σ_t ∇ log π(o_t), computed without this
     project's code."""
-    lm, loss, rollouts = AutoModelForCausalLM.from_pretrained(tiny_model), 0.0, make_rollouts()
-    for b, problem in enumerate(PROBLEMS):
-        r = torch.tensor(REWARDS[problem]).float()
-        if r.min() < r.max():
-            prompt, o = rollouts.prompt_ids[b], rollouts.completion_ids[b]
+    lm = AutoModelForCausalLM.from_pretrained(tiny_model)
+    loss = 0.0
+    for each in live_alone(make_groups()):
+        prompt = each.prompt_ids
+        r = torch.tensor([float(o.reward) for o in each.completions])
+        advantages = (r - r.mean()) / r.std(correction=0)
+        for advantage, completion in zip(advantages, each.completions, strict=True):
+            o = completion.ids
             logits = lm(torch.tensor([prompt + o])).logits[0, len(prompt) - 1 : -1] / 0.7
             logp = logits.log_softmax(-1)[torch.arange(len(o)), o]
-            advantage = (rollouts.rewards[b] - r.mean()) / r.std(correction=0)
             loss = loss - advantage * logp.mean() / len(r) / len(REWARDS)
     loss.backward()
     gradient = torch.cat([p.grad.flatten() for p in lm.parameters()])
-    assert close(one_rank["grpo"][1], gradient)
-    assert one_rank["grpo"][0]["grad_norm"] == pytest.approx(gradient.norm().item(), rel=1e-4)
+    assert close(gradient_of(one_rank, "grpo"), gradient)
+    grad_norm = metrics_of(one_rank, "grpo")["grad_norm"]
+    assert grad_norm == pytest.approx(gradient.norm().item(), rel=1e-4)
 
 
 def test_a_number_that_is_not_finite_stops_before_the_update(one_rank):
     error, updates = one_rank["NaN"]
-    assert error.startswith("step 2: gradient norm ") and updates == 0
+    assert error.startswith("step 2: gradient norm ")
     assert error.endswith("--step 2` computes them again")
+    assert updates == 0
 
 
 def test_a_step_of_dead_groups_has_a_zero_gradient_and_still_steps(one_rank):
     metrics, gradient = one_rank["all dead"]
-    assert metrics["grad_norm"] == metrics["forwarded_rows"] == 0 and metrics["entropy"] is None
+    assert metrics["grad_norm"] == 0
+    assert metrics["forwarded_rows"] == 0
+    assert metrics["entropy"] is None
     assert not gradient.any()
 
 
@@ -199,16 +288,17 @@ def teacher_after_two_updates(folder, batch_size):
     config = config_for(folder, **flags, teacher_batch_size=batch_size, teacher_epochs=1)
     layout = Layout(config)
     layout.connect(timeout_minutes=5)
-    t, gradients = Teacher(config, layout.device, layout.shard, layout.group), []
+    t = Teacher(config, layout.device, layout.shard, layout.group)
+    recorded = []
 
     def record():
         parts = [p.grad for p in t.model.parameters() if p.grad is not None]
-        gradients.append(torch.cat([unsharded(part).flatten() for part in parts]))
+        recorded.append(torch.cat([unsharded(part).flatten() for part in parts]))
 
     t.optimizer.step = record
     for i in range(8):
         t.update(f"what is {'1' * i}?", i, 8)
-    return gradients, torch.from_numpy(t.predict(["what is 3?", "4", "5 and 6"])), t.last_loss
+    return recorded, torch.from_numpy(t.predict(["what is 3?", "4", "5 and 6"])), t.last_loss
 
 
 def test_same_teacher_gradient_on_any_ranks(tiny_model, tmp_path):
@@ -219,6 +309,7 @@ def test_same_teacher_gradient_on_any_ranks(tiny_model, tmp_path):
     assert len(gradients) == 1 + 2
     for other_gradients, other_predictions, other_loss in shared:
         for a, b in zip(gradients, other_gradients, strict=True):
-            assert a.abs().max() > 1e-4 and close(a, b)
+            assert a.abs().max() > 1e-4
+            assert close(a, b)
         assert torch.allclose(predictions, other_predictions)
         assert other_loss == pytest.approx(loss, rel=1e-5)

@@ -5,12 +5,16 @@ import time
 from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock
 
+import pytest
+
 from plumbing import progress
 from plumbing.metrics import TAIL, evaluate
 from plumbing.run_dir import RunDir
-from rollout import Rollouts
+from tests.helpers.groups import completion, problems_of
 from tests.helpers.ranks import one_rank, parse
 from tests.helpers.samplers import Numbers
+
+TOKENS = [5, 40, 5, 9, 5]  # of the prompts, of which at most 32 are allowed
 
 
 def encoder(tokens):
@@ -43,37 +47,63 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch, capsys,
     assert re.fullmatch(r"step 1 of 9 \[00:00<00:\d\d, reward .*, 4 tok/s\]", lines[-1])
 
 
-def test_evaluation_counts_an_overlong_prompt_as_wrong():
-    """Two ranks, three rows of 9 + 40 tokens a rank: 4 problems in one part, dealt to the ranks."""
-    config, layout = parse("--preset", "demo", "--max_rollout_tokens", 147), one_rank()
-    layout.n_students, orders = 2, []
+@pytest.fixture
+def evaluation() -> SimpleNamespace:
+    """An evaluation at step 10 on two ranks. Problems 0 and 3 are solved, by i tokens."""
+    rollouts = []
+    logged = []
 
-    def rollout(problems, order, temperature, stream, watch):
-        assert (temperature, stream) == (0.0, (0, 10))
-        orders.append(order)
-        rewards = [float(i in (0, 3)) for i in order]
-        rows = [[[i] * i for i in order], [True] * 4, [[]] * 4, order, rewards, ["graded"] * 4]
-        return Rollouts([[1]] * 4, *rows)
+    def rollout(groups, problems, temperature, stream, watch):
+        rollouts.append((problems_of(groups), temperature, stream))
+        for group in groups:
+            i = group.problem
+            answer = completion(reward=i in (0, 3), ids=[i] * i, status="graded")
+            group.completions = [answer] * group.size
 
-    run = SimpleNamespace(config=config, layout=layout, log=Mock())
-    tokens = [5, 40, 5, 9, 5]  # of a limit of 32
-    metrics = evaluate(rollout, encoder(tokens), Numbers(5), run, step=10)
-    assert orders == [[0, 3, 2, 4]] and metrics["val_accuracy"] == 2 / 5 and metrics["eval_s"] > 0
-    name, verdicts, mode = run.log.call_args.args
-    assert (name, mode) == ("evals/step_10", "w")
-    rows = [tuple(verdict.values()) for verdict in verdicts]
-    assert rows[:2] == [(0, 1, "graded", 0, ""), (1, 0, "overlong_prompt", 0, "")]
-    assert rows[3] == (3, 1, "graded", 3, "333") and len(rows) == 5
+    # Three rows of 9 + 40 tokens a rank, so that four problems fit in one part.
+    config = parse("--preset", "demo", "--max_rollout_tokens", 3 * 49)
+    layout = one_rank()
+    layout.n_students = 2
+    run = SimpleNamespace(config=config, layout=layout, log=lambda *call: logged.append(call))
+    metrics = evaluate(rollout, encoder(TOKENS), Numbers(5), run, step=10)
+    return SimpleNamespace(metrics=metrics, rollouts=rollouts, logged=logged)
 
 
-def test_evaluation_keeps_the_end_of_a_completion_on_rank_0_alone():
-    ids = [1, *[2] * (TAIL - 1), 3]
-    rollouts = Rollouts([[1]], [ids], [True], [[]], [0], [0.0], ["wrong"])
-    kept = []
-    for rank in (0, 1):
-        layout = one_rank()
-        layout.rank = rank
-        run = SimpleNamespace(config=parse("--preset", "demo"), layout=layout, log=Mock())
-        evaluate(lambda *_: rollouts, encoder([5]), Numbers(1), run, step=1)
-        kept.append(run.log.call_args.args[1][0]["completion"])
-    assert kept == ["2" * (TAIL - 1) + "3", ""]
+def test_evaluation_is_greedy_and_deals_neighbours_to_different_ranks(evaluation):
+    assert evaluation.rollouts == [([0, 3, 2, 4], 0.0, (0, 10))]
+
+
+def test_evaluation_counts_an_overlong_prompt_as_wrong(evaluation):
+    assert evaluation.metrics["val_accuracy"] == 2 / 5
+
+
+def test_evaluation_measures_its_seconds(evaluation):
+    assert evaluation.metrics["eval_s"] > 0
+
+
+def test_evaluation_logs_a_verdict_for_each_problem_in_order(evaluation):
+    [(name, verdicts, mode)] = evaluation.logged
+    assert name == "evals/step_10"
+    assert mode == "w"
+    assert [tuple(verdict.values()) for verdict in verdicts] == [
+        (0, 1, "graded", 0, ""),
+        (1, 0, "overlong_prompt", 0, ""),
+        (2, 0, "graded", 2, "22"),
+        (3, 1, "graded", 3, "333"),
+        (4, 0, "graded", 4, "4444"),
+    ]
+    assert list(verdicts[0]) == ["problem", "reward", "status", "tokens", "completion"]
+
+
+@pytest.mark.parametrize(("rank", "kept"), [(0, "2" * (TAIL - 1) + "3"), (1, "")])
+def test_evaluation_keeps_the_end_of_a_completion_on_rank_0_alone(rank, kept):
+    def rollout(groups, *_):
+        [only] = groups
+        only.completions = [completion(ids=[1, *[2] * (TAIL - 1), 3], status="wrong")]
+
+    layout = one_rank()
+    layout.rank = rank
+    run = SimpleNamespace(config=parse("--preset", "demo"), layout=layout, log=Mock())
+    evaluate(rollout, encoder([5]), Numbers(1), run, step=1)
+    _, [verdict], _ = run.log.call_args.args
+    assert verdict["completion"] == kept

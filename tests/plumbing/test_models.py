@@ -243,7 +243,7 @@ def test_train_mode_has_no_dropout(tmp_path):
     noisy = AutoModelForCausalLM.from_pretrained(folder).train()
     assert not torch.equal(noisy(ids).logits, noisy(ids).logits)  # the comparison can fail
     policy, none = Policy.load(str(folder), CPU), torch.empty(0)
-    batch = Batch(ids, ids > 5, torch.arange(3)[None], none, none)
+    batch = Batch(ids, ids > 5, torch.arange(3)[None], none, none, none, none)
     assert torch.equal(policy.train()(batch, 1.0)[0], policy.eval()(batch, 1.0)[0])
 
 

@@ -2,7 +2,6 @@
 
 import importlib
 
-import numpy as np
 import pytest
 
 import train
@@ -21,10 +20,12 @@ class Mine(Goldilocks):
     def choose(self, pool_N_K, utilities_N_K):
         return utilities_N_K.argmin(axis=1), utilities_N_K.min(axis=1) < 0
 
-class Half:
+class Alone:
     def propose(self, n): ...
-    def observe(self, outcomes): ...
-    def metrics(self): ...
+
+class InRounds(Goldilocks):
+    def more(self, groups):
+        return []
 """
 EVERY_OTHER = """
 from call_log import calls
@@ -35,27 +36,50 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 """
 
 
-def test_a_run_does_not_resume_after_its_custom_files_have_changed(tmp_path, halfway):
-    def go(*flags):
-        few = ("--verify_workers", 1, "--max_completion_tokens", 4, "--eval_every", 1, *flags)
-        argv = command(tmp_path / "run", *few, data=halfway)
-        return torchrun(1, tmp_path, lambda: train.main(argv))
+@pytest.fixture(scope="module")
+def custom_run(tmp_path_factory, halfway):
+    """A directory with the files of a custom sampler and reward, and a run of one step with them;
+    a function that goes on with the run."""
+    folder = tmp_path_factory.mktemp("custom")
+    (folder / "mine.py").write_text(MINE)
+    (folder / "every_other.py").write_text(EVERY_OTHER)
+    (folder / "call_log.py").write_text("calls = []")
 
-    sampler, reward = tmp_path / "mine.py", tmp_path / "every_other.py"
-    sampler.write_text(MINE)
-    reward.write_text(EVERY_OTHER)
-    (tmp_path / "call_log.py").write_text("calls = []")
-    flags = ("--sampler", f"{sampler}:Mine", "--reward", reward, "--steps")
-    assert go(*flags, 1).statuses == [0]
-    rows = read_lines(tmp_path / "run/selections.jsonl")
-    assert all(row["chosen"] == row["pool"][np.argmin(row["utilities"])] for row in rows)
-    # One worker, in which every other call earns 1; reference answers are graded too.
-    assert 0 < read_lines(tmp_path / "run/metrics.jsonl")[1]["reward_mean"] < 1
-    for file in (reward, sampler):
+    def go(steps):
+        files = ("--sampler", f"{folder}/mine.py:Mine", "--reward", folder / "every_other.py")
+        few = ("--verify_workers", 1, "--max_completion_tokens", 4, "--eval_every", 1)
+        argv = command(folder / "run", *few, *files, "--steps", steps, data=halfway)
+        return torchrun(1, folder, lambda: train.main(argv))
+
+    ended = go(1)
+    assert ended.statuses == [0], ended
+    return folder, go
+
+
+def test_a_run_takes_the_choice_of_a_custom_sampler(custom_run):
+    folder, _ = custom_run
+    for row in read_lines(folder / "run/selections.jsonl"):
+        worst = row["utilities"].index(min(row["utilities"]))
+        assert row["chosen"] == row["pool"][worst]
+
+
+def test_a_run_takes_the_rewards_of_a_custom_function(custom_run):
+    """There is one worker, in which every other call earns 1; reference answers are graded too."""
+    folder, _ = custom_run
+    row = read_lines(folder / "run/metrics.jsonl")[1]
+    assert row["reward_mean"] > 0
+    assert row["reward_mean"] < 1
+
+
+def test_a_run_does_not_resume_after_its_custom_files_have_changed(custom_run):
+    folder, go = custom_run
+    for name in ("mine.py", "every_other.py"):
+        file = folder / name
         file.write_text(file.read_text() + "\n")
-    ended = go(*flags, 2)
+    ended = go(2)
     assert ended.statuses == [2]
-    assert "sampler_crc32 was " in ended.err and "reward_crc32 was " in ended.err
+    assert "sampler_crc32 was " in ended.err
+    assert "reward_crc32 was " in ended.err
 
 
 def test_a_file_called_like_a_library_does_not_replace_it(tmp_path):
@@ -94,7 +118,8 @@ UNUSABLE = {
     "--sampler mine.py": "must be FILE.py:NAME",
     "--sampler gone.py:Mine": "gone.py cannot be run: FileNotFoundError",
     "--sampler mine.py:Yours": "mine.py has no class or function 'Yours'",
-    "--sampler mine.py:Half": "lacks uses_teacher, needs_column, flags, settings, train_on",
+    "--sampler mine.py:Alone": "must extend sampler.Sampler, or Uniform or Pooled",
+    "--sampler mine.py:InRounds": "a sampler with a teacher has no rounds of its own",
     "--reward mine.py": "mine.py has no class or function 'compute_score'",
     "--reward raises.py": "raises.py cannot be run: ZeroDivisionError: division by zero",
 }

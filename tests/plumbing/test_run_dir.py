@@ -1,20 +1,21 @@
 """plumbing/run_dir.py: which directories are used or resumed, and what a resume drops."""
 
 import json
+import math
 import shutil
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import pytest
-import torch
 
 from plumbing import checkpoint
 from plumbing import run_dir as module
-from plumbing.checkpoint import Learner
 from plumbing.files import read_lines
-from plumbing.run_dir import RunDir, model_files
+from plumbing.run_dir import RunDir, model_files, selection
 from sampler import FOLDER, file_of
+from tests.helpers.checkpoints import trained
 from tests.helpers.checks import rejected
 from tests.helpers.files import change, flip_bit
+from tests.helpers.groups import completion, group, solved
 from tests.helpers.ranks import DEMO, command, contents, one_rank, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -37,16 +38,13 @@ def run_dir(halfway):
 def whole(tmp_path_factory, run_dir):
     """The directory of a run of two steps, with a checkpoint of each."""
     run = run_dir(tmp_path_factory.mktemp("whole") / "run", "--steps", 2)
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.AdamW(model.parameters())
-    learners = {"student": Learner(model, optimizer, lambda: 1, export=None)}
     assert run.open() == 0
     run.load(0, {}, sampler=None)
     run.log("metrics", [{"step": 0}])
     for step in (1, 2):
         run.log("selections", [{"step": step}, {"step": step}])
         run.log("metrics", [{"step": step}])
-        run.save(step, {"step": step}, learners)
+        run.save(step, {"step": step}, trained())
     run.file_lock.release()
     return run.path
 
@@ -75,7 +73,9 @@ def settings(**changes):
     return lambda run: change(run / CONFIG, **changes)
 
 
-CONFIG, METRICS, SELECTIONS = "config.json", "metrics.jsonl", "selections.jsonl"
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+SELECTIONS = "selections.jsonl"
 OTHER = "another configuration: "
 LINEAR = settings(lr_schedule="linear")  # the rate depends on the number of steps
 SETTINGS = "sampler_args was 'temperature=0.1', is 'temperature=0.2'"
@@ -100,7 +100,7 @@ def without_mark(run):
     shutil.rmtree(run / "checkpoints")
 
 
-REJECTED = {  # the damage, the error, flags
+REJECTED = {  # the damage, the error, and flags if any
     "no checkpoints": (without("checkpoints"), NO_CHECKPOINT),
     "no checkpoint": (without("checkpoints/step_1", "checkpoints/step_2"), NO_CHECKPOINT),
     "a student without checkpoints": (without_mark, NO_CHECKPOINT),
@@ -124,20 +124,27 @@ REJECTED = {  # the damage, the error, flags
 
 @pytest.mark.parametrize("case", REJECTED)
 def test_a_run_that_cannot_be_resumed_is_rejected_and_unchanged(case, whole, tmp_path, run_dir):
-    damage, message, flags = (*REJECTED[case], "")[:3]
+    damage, message, *flags = REJECTED[case]
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     damage(folder)
     before = contents(folder)
     with rejected(message):
-        run_dir(folder, "--steps", 3, *flags.split()).open()
+        run_dir(folder, "--steps", 3, *" ".join(flags).split()).open()
     assert contents(folder) == before
 
 
-def test_settings_are_recorded_and_inexact_ones_may_change_with_a_note(whole, run_dir, capsys):
-    assert json.loads((whole / CONFIG).read_text())["sampler_args"] == "temperature=0.1"
+def test_settings_are_recorded(whole):
+    settings = json.loads((whole / CONFIG).read_text())
+    assert settings["sampler_args"] == "temperature=0.1"
+
+
+def test_a_setting_that_changes_no_number_may_change(whole, run_dir, capsys):
     assert run_dir(whole, "--steps", 2, "--keep", 9).open() == 2
     assert capsys.readouterr().out == ""
+
+
+def test_a_setting_that_changes_rounding_may_change_with_a_note(whole, run_dir, capsys):
     assert run_dir(whole, "--steps", 2, "--per_device_batch_size", 5).open() == 2
     line = "note: per_device_batch_size was 96, is 5: resumes, but not bit for bit\n"
     assert capsys.readouterr().out == line
@@ -213,14 +220,106 @@ def test_a_file_system_without_locks_is_rejected(tmp_path, run_dir):
         run_dir(tmp_path / "run").open()
 
 
+class Loaded:
+    """A sampler that keeps the state it is given."""
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
 def test_a_resume_drops_later_rows_and_steps(whole, tmp_path, run_dir):
     shutil.copytree(whole, tmp_path / "run")
     run = run_dir(tmp_path / "run")
     with (run.path / METRICS).open("a") as file:
         file.write('{"step": 3}\n{"step": 4')  # torn
-    sampler = Mock()
+    sampler = Loaded()
     run.load(1, {}, sampler)
-    sampler.load_state_dict.assert_called_once_with({"step": 1})
+    assert sampler.state == {"step": 1}
     assert [row["step"] for row in read_lines(run.path / METRICS)] == [0, 1]
     assert [row["step"] for row in read_lines(run.path / SELECTIONS)] == [1, 1]
     assert checkpoint.steps(run.path) == [1]
+
+
+def test_a_selection_by_hand():
+    chosen = solved(3, right=2, of=10, pool=[3, 4], utilities=[0.5, 0.2])
+    assert selection(7, 0, chosen) == {
+        "step": 7,
+        "round": 0,
+        "pool": [3, 4],
+        "utilities": [0.5, 0.2],
+        "chosen": 3,
+        "explored": True,
+        "completions": 10,
+        "successes": 2,
+        "y": 0.4,
+    }
+
+
+def of_two_rounds(problem, first, second):
+    """Make a group whose completions have these rewards, drawn in two rounds."""
+    made = group(problem, rewards=[*first, *second])
+    for drawn in made.completions[len(first) :]:
+        drawn.round = 1
+    return made
+
+
+def test_a_selection_holds_the_completions_of_one_round():
+    continued = of_two_rounds(5, first=[1, 0], second=[1, 1, 1])
+    first = selection(7, 0, continued)
+    second = selection(7, 1, continued)
+    assert first["completions"] == 2
+    assert first["successes"] == 1
+    assert first["y"] == 0.5
+    assert second["completions"] == 3
+    assert second["successes"] == 3
+    assert second["y"] == 0
+
+
+@pytest.fixture
+def logged(tmp_path, run_dir):
+    """A function that logs groups as those of a step; it returns the rows of a log."""
+
+    def logged(step, groups, name):
+        run = run_dir(tmp_path / "run", "--eval_every", 2, "--steps", 5)
+        run.path.mkdir(exist_ok=True)
+        run.log_groups(step, groups, decode=str)
+        return read_lines(run.path / f"{name}.jsonl")
+
+    return logged
+
+
+def test_groups_are_logged_by_round(logged):
+    """Problem 5 continues in the second round, in which problem 9 begins."""
+    seven = of_two_rounds(7, first=[0, 0], second=[])
+    five = of_two_rounds(5, first=[1, 0], second=[1])
+    nine = of_two_rounds(9, first=[], second=[0, 0])
+    rows = logged(3, [seven, five, nine], "selections")
+    assert [(row["round"], row["chosen"]) for row in rows] == [(0, 7), (0, 5), (1, 5), (1, 9)]
+    assert [row["completions"] for row in rows] == [2, 2, 1, 2]
+    assert {row["step"] for row in rows} == {3}
+
+
+def test_an_unknown_utility_is_logged_as_null(logged):
+    [row] = logged(3, [solved(7, right=1, utilities=[math.nan])], "selections")
+    assert row["utilities"] == [None]
+    assert row["pool"] == [7]
+
+
+@pytest.mark.parametrize("step", [1, 2, 4, 5])
+def test_the_first_completions_of_three_problems_are_sampled_where_due(step, logged):
+    """At the first and the last step, and at evaluations."""
+    groups = [solved(problem, right=0, of=2) for problem in range(4)]
+    groups[0].completions[0] = completion(ids=[8, 9], status="wrong")
+    rows = logged(step, groups, "samples")
+    assert [row["problem"] for row in rows] == [0, 1, 2]
+    assert rows[0] == {
+        "step": step,
+        "problem": 0,
+        "status": "wrong",
+        "prompt": "[1]",
+        "completion": "[8, 9]",
+    }
+
+
+def test_no_completions_are_sampled_at_other_steps(logged):
+    assert logged(3, [solved(0, right=1)], "samples") == []

@@ -1,11 +1,14 @@
 """evaluate: the accuracy that train.py logs, pass@k by hand, the lenient score."""
 
+import io
 import shutil
+from contextlib import redirect_stdout
 
 import pandas as pd
 import pytest
 
 import train
+from grpo import Completion
 from plumbing.files import read_lines, write_lines
 from scripts import evaluate
 from tests.helpers import ranks
@@ -18,16 +21,21 @@ def rows_of(rewards, samples):
     return rows.assign(status="wrong", tokens=4, truncated=False)
 
 
-def test_summary_by_hand():
-    """2 problems, 4 samples each, 1 and 3 right: pass@1 is 1/2, pass@2 is (1/2 + 1) / 2."""
-    text = evaluate.summary("", rows_of([1, 0, 0, 0, 0, 1, 1, 1], 4), 4, [1, 2], greedy=False)
-    # Each of the two is there twice in a quarter of resamples.
+def test_summary_of_samples_by_hand():
+    """2 problems, 4 samples each, 1 and 3 right: pass@1 is 1/2, pass@2 is (1/2 + 1) / 2. In a
+    quarter of resamples the first is there twice, in another the second."""
+    rows = rows_of([1, 0, 0, 0, 0, 1, 1, 1], samples=4)
+    text = evaluate.summary("", rows, 4, [1, 2], greedy=False)
     assert "| pass@1 | 50.00% | 25.00% to 75.00% |" in text
     assert "| pass@2, lenient | 75.00% | 50.00% to 100.00% |" in text
-    rows = rows_of([1] * 8 + [0] * 2, 1)
+
+
+def test_summary_of_greedy_answers_by_hand():
+    """8 of 10 are right, and another without a box. Intervals are Wilson's, z² = 3.8415."""
+    rows = rows_of([1] * 8 + [0] * 2, samples=1)
     rows.loc[9, ["status", "lenient", "truncated"]] = ["no_box", 1.0, True]
     text = evaluate.summary("", rows, 1, [1], greedy=True)
-    # Wilson, z² = 3.8415: (0.8 + 0.19207) / 1.38415 ± 1.96 √(0.016 + 0.0096037) / 1.38415
+    # (0.8 + 0.19207) / 1.38415 ± 1.96 √(0.016 + 0.0096037) / 1.38415
     assert "| pass@1, greedy | 80.00% | 49.02% to 94.33% |" in text
     # (0.9 + 0.19207) / 1.38415 ± 1.96 √(0.009 + 0.0096037) / 1.38415
     assert "| pass@1, greedy, lenient | 90.00% | 59.58% to 98.21% |" in text
@@ -55,12 +63,13 @@ def copy_of(run, tmp_path, **config):
 
 
 def test_a_run_has_its_own_accuracy_and_verdicts(finished, tmp_path, capsys):
-    """With the run's lengths and validation file."""
+    """The same verdict for every problem, with the run's lengths and validation file."""
     out = tmp_path / "verdicts.jsonl"
     evaluate.main([str(finished), "--out", str(out)])
     assert out.read_text() == (finished / "evals/step_2.jsonl").read_text()
     accuracy = read_lines(finished / "metrics.jsonl")[2]["val_accuracy"]
-    assert 0 < accuracy < 1
+    assert accuracy > 0
+    assert accuracy < 1
     printed = capsys.readouterr().out
     assert f"{finished}, step 2: 20 problems" in printed
     assert f"| pass@1, greedy | {accuracy:.2%} |" in printed
@@ -99,37 +108,63 @@ def test_a_run_whose_checkpoints_are_all_damaged_gets_one_line(finished, tmp_pat
     assert message in capsys.readouterr().err
 
 
-def test_samples_limit_and_overlong_prompts(tmp_path, halfway, capsys):
-    """The first three problems, of which the second is too long."""
-    data, path, out = read_lines(halfway / "val.jsonl"), tmp_path / "val.jsonl", tmp_path / "out"
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory, halfway):
+    """Eight samples of each of the first three problems, of which the second is too long: the rows
+    written, and the text printed."""
+    folder = tmp_path_factory.mktemp("sampled")
+    data = read_lines(halfway / "val.jsonl")
     data[1]["problem"] += " Apply" + " lara" * 40
-    write_lines(path, data)
+    write_lines(folder / "val.jsonl", data)
+    files = ["--data", folder / "val.jsonl", "--out", folder / "out"]
     flags = ["--preset", "demo", "--limit", 3, "--samples", 8, "--temperature", 0.7, "--k", 1, 8]
-    evaluate.main([*map(str, [ranks.DEMO, "--data", path, "--out", out, *flags])])
-    rows = pd.read_json(out, lines=True)
-    assert set(rows.status[8:16]) == {"overlong_prompt"}
-    assert rows.reward[8:16].sum() == rows.tokens[8:16].sum() == 0
+    with redirect_stdout(io.StringIO()) as printed:
+        evaluate.main([str(word) for word in (ranks.DEMO, *files, *flags)])
+    return pd.read_json(folder / "out", lines=True), printed.getvalue()
+
+
+def test_overlong_prompts_count_as_wrong(sampled):
+    rows, _ = sampled
+    overlong = rows[8:16]
+    assert set(overlong.status) == {"overlong_prompt"}
+    assert overlong.reward.sum() == 0
+    assert overlong.tokens.sum() == 0
+
+
+def test_samples_of_a_problem_differ(sampled):
+    """The problems are solved half of the time."""
+    rows, _ = sampled
+    assert len(rows) == 24
+    assert rows.reward.sum() > 0
+    assert rows.reward.sum() < 16
+
+
+def test_pass_at_k_is_printed_over_all_problems(sampled):
+    rows, printed = sampled
     right = rows.groupby("problem").reward.sum()
-    assert 0 < right.sum() < 16  # problems that are solved half of the time, each sample drawn anew
-    printed = capsys.readouterr().out
     assert f"| pass@1 | {right.sum() / 24:.2%} |" in printed
     assert f"| pass@8 | {(right > 0).mean():.2%} |" in printed
 
 
-def test_only_the_lenient_score_forgives_a_missing_box(monkeypatch, tiny_model, tmp_path):
-    """Six completions instead of a model's. The reference answer is 12; the last is malformed."""
-    expected = {
-        "is $12$": ("no_box", 0, 1),
-        "so 3 * 4 = 12 eggs": ("no_box", 0, 1),
-        "makes 13": ("no_box", 0, 0),
-        r"\boxed{12}": ("correct", 1, 1),
-        r"\boxed{13}, or rather 12": ("wrong", 0, 0),  # with a box the two scores are the same
-        "12": ("bad_gold", 0, 0),
-    }
+SCORES = {  # a completion -> status, reward, lenient reward; the reference answer is 12
+    "is $12$": ("no_box", 0, 1),
+    "so 3 * 4 = 12 eggs": ("no_box", 0, 1),
+    "makes 13": ("no_box", 0, 0),
+    r"\boxed{12}": ("correct", 1, 1),
+    r"\boxed{13}, or rather 12": ("wrong", 0, 0),  # with a box the two scores are the same
+    "12": ("bad_gold", 0, 0),  # its reference answer is malformed
+}
+
+
+@pytest.fixture
+def scored(monkeypatch, tiny_model, tmp_path) -> pd.DataFrame:
+    """The rows of these completions instead of a model's; the last one was cut off."""
 
     def generate(self, prompts, *_, **options):
-        ids = [self.tokenizer(text, add_special_tokens=False).input_ids for text in expected]
-        return evaluate.rollout.Rollouts(prompts, ids, [True] * 5 + [False], [[]] * 6)
+        ids = [self.tokenizer(text, add_special_tokens=False).input_ids for text in SCORES]
+        completions = [Completion(each, [], finished=True) for each in ids]
+        completions[-1].finished = False
+        return completions
 
     monkeypatch.setattr(evaluate.rollout.Generator, "generate", generate)
     golds = 5 * ["12"] + ["\\frac{"]
@@ -137,10 +172,16 @@ def test_only_the_lenient_score_forgives_a_missing_box(monkeypatch, tiny_model, 
     write_lines(tmp_path / "data.jsonl", rows)
     problems = evaluate.Problems(tmp_path / "data.jsonl")
     config = train.parse(["--preset", "demo", "--model", str(tiny_model)])
-    rows = evaluate.evaluate(config, problems, range(6), 1, 0.0)
-    scores = rows[["status", "reward", "lenient"]].itertuples(index=False, name=None)
-    assert list(scores) == list(expected.values())
-    assert rows.truncated.tolist() == [False] * 5 + [True]
+    return evaluate.evaluate(config, problems, range(6), 1, 0.0)
+
+
+def test_only_the_lenient_score_forgives_a_missing_box(scored):
+    scores = scored[["status", "reward", "lenient"]].itertuples(index=False, name=None)
+    assert list(scores) == list(SCORES.values())
+
+
+def test_completions_that_the_limit_cut_off_are_marked(scored):
+    assert scored.truncated.tolist() == [False] * 5 + [True]
 
 
 def test_bad_golds_and_a_limit_beyond_the_file(tmp_path, capsys):
@@ -174,8 +215,9 @@ ANSWERS = {
 }
 
 
-def test_last_answer_of_a_text():
-    assert {text: evaluate.last_answer(text) for text in ANSWERS} == ANSWERS
+@pytest.mark.parametrize("text", ANSWERS)
+def test_last_answer_of_a_text(text):
+    assert evaluate.last_answer(text) == ANSWERS[text]
 
 
 def test_long_texts_take_no_time():

@@ -1,5 +1,6 @@
 """replay: a step trained again, and a step that failed."""
 
+import math
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -9,9 +10,104 @@ import torch
 
 import train
 from plumbing.files import read_lines, write_lines
+from plumbing.run_dir import selection
 from scripts import replay
+from scripts.replay import Recorded
 from tests.helpers.checks import rejected
+from tests.helpers.groups import group, problems_of, solved
 from tests.helpers.ranks import Grades, contents, launch, run, torchrun
+
+# The groups of selections.jsonl
+
+
+def rows_of(step, *rounds) -> list[dict]:
+    """Make rows of selections.jsonl from the graded groups of each round of a step."""
+    return [selection(step, 0, each) | {"round": i} for i, one in enumerate(rounds) for each in one]
+
+
+def recorded(*rows, continues=True) -> Recorded:
+    return Recorded([*rows], train_on=lambda groups, n: groups, continues=continues)
+
+
+def test_recorded_groups_are_proposed_step_by_step():
+    first = rows_of(4, [solved(7, 1, of=2), solved(5, 0, of=4)])
+    second = rows_of(5, [solved(8, 1, of=2)])
+    sampler = recorded(*first, *second)
+    groups = sampler.propose(2)
+    assert problems_of(groups) == [7, 5]
+    assert [each.size for each in groups] == [2, 4]
+    assert sampler.more(groups) == []
+    assert problems_of(sampler.propose(2)) == [8]
+
+
+def test_a_recorded_group_has_its_pool_and_predictions():
+    chosen = solved(3, 1, pool=[3, 4], utilities=[0.5, 0.2], explored=False)
+    [proposed] = recorded(*rows_of(1, [chosen])).propose(1)
+    assert proposed.pool == [3, 4]
+    assert proposed.utilities == [0.5, 0.2]
+    assert not proposed.explored
+
+
+def test_a_prediction_recorded_as_null_is_unknown():
+    row = rows_of(1, [solved(3, 1)])[0] | {"utilities": [None]}
+    [proposed] = recorded(row).propose(1)
+    assert math.isnan(proposed.utility)
+
+
+def test_a_recorded_group_continues_in_a_second_round():
+    """As with samplers that have rounds of their own. Problem 5 continues; 9 begins."""
+    rows = rows_of(4, [solved(7, 0, of=2), solved(5, 1, of=2)], [solved(5, 1, of=6), solved(9, 0)])
+    sampler = recorded(*rows)
+    seven, five = sampler.propose(2)
+    again, nine = sampler.more([seven, five])
+    assert again is five
+    assert five.size == 2 + 6
+    assert nine.problem == 9
+    assert sampler.more([seven, five, nine]) == []
+
+
+def test_a_recorded_problem_has_another_group_in_a_second_round_of_dapos():
+    rows = rows_of(4, [solved(7, 0, of=2)], [solved(7, 1, of=2)])
+    sampler = recorded(*rows, continues=False)
+    first = sampler.propose(1)
+    second = sampler.more(first)
+    assert problems_of(second) == [7]
+    assert second[0] is not first[0]
+    assert [each.size for each in (*first, *second)] == [2, 2]
+
+
+def test_numbers_that_differ_are_printed(capsys):
+    logged = {"step": 3, "loss": 0.5, "reward_mean": 0.25, "seconds": 9.0, "rollout_s": 4.0}
+    again = {"step": 3, "loss": 0.75, "reward_mean": 0.25, "seconds": 8.0, "rollout_s": 5.0}
+    assert not replay.is_same(logged, again)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["step 3: 2 of 3 numbers are the same", "  loss: 0.5 then, 0.75 now"]
+
+
+def test_times_may_differ(capsys):
+    logged = {"step": 3, "loss": 0.5, "seconds": 9.0, "rollout_s": 4.0}
+    assert replay.is_same(logged, logged | {"seconds": 8.0, "rollout_s": 5.0})
+
+
+def test_outcome_lines_hold_each_completion():
+    student = train.Student.__new__(train.Student)
+    student.tokenizer = type("Tokenizer", (), {"decode": staticmethod(str)})
+    one = group(7, rewards=[1, 0])
+    one.completions[0].advantage = 1.0
+    first, second = replay.outcome_lines(student, [one], failed=False)
+    assert first == {
+        "problem": 7,
+        "reward": 1.0,
+        "status": "",
+        "advantage": 1.0,
+        "prompt_ids": [1],
+        "completion_ids": [2],
+        "completion": "[2]",
+    }
+    assert second["reward"] == 0.0
+
+
+# Whole runs
 
 TOKEN = 12  # the demo's digit 1: in a test, completions with it get a log-prob of NaN
 
@@ -27,54 +123,106 @@ def again(folder, step, before=lambda rank: None):
     return max(ended.statuses), ended.out + ended.err
 
 
-@pytest.mark.slow
-def test_steps_are_reproduced_bit_for_bit(halfway, tmp_path):
-    """Steps of two rounds on two student ranks and a teacher, from step 2, without the teacher."""
-    folder = tmp_path / "run"
+@pytest.fixture(scope="module")
+def reproduced(halfway, tmp_path_factory):
+    """A run whose steps may have two rounds, on two student ranks and a teacher; exit status and
+    output of a replay of step 4 from step 2, without the teacher."""
+    folder = tmp_path_factory.mktemp("reproduced") / "run"
     flags = ("--teacher_ranks", 1, "--resample_rounds", 1, "--checkpoint_every", 2)
     run(folder, *flags, ranks=3, data=halfway)
     before = contents(folder)
     code, output = again(folder, 4)
-    assert code == 0 and "step 3: " in output and "step 4: " in output and "step 2: " not in output
-    chosen = [row for row in read_lines(folder / "selections.jsonl") if row["step"] == 4]
-    lines = read_lines(folder / "replay/step_4.jsonl")
-    assert {row["round"] for row in chosen} == {0, 1}
-    assert [line["problem"] for line in lines] == [r["chosen"] for r in chosen for _ in range(4)]
-    assert sum(line["reward"] for line in lines) == sum(row["successes"] for row in chosen)
-    for line in lines[::5]:
-        assert line["advantage"] * (line["reward"] - 0.5) >= 0 and line["completion_ids"]
-    assert before.items() <= contents(folder).items()
+    assert before.items() <= contents(folder).items()  # nothing of the run is changed
+    return folder, code, output
 
+
+@pytest.mark.slow
+def test_steps_are_reproduced_bit_for_bit_from_the_checkpoint_before(reproduced):
+    _, code, output = reproduced
+    assert code == 0, output
+    assert "step 2: " not in output
+    assert "step 3: " in output
+    assert "step 4: " in output
+
+
+@pytest.mark.slow
+def test_a_replay_writes_the_completions_of_all_rounds(reproduced):
+    folder, _, _ = reproduced
+    rows = [row for row in read_lines(folder / "selections.jsonl") if row["step"] == 4]
+    lines = read_lines(folder / "replay/step_4.jsonl")
+    assert {row["round"] for row in rows} == {0, 1}
+    assert [line["problem"] for line in lines] == [row["chosen"] for row in rows for _ in range(4)]
+    assert sum(line["reward"] for line in lines) == sum(row["successes"] for row in rows)
+
+
+@pytest.mark.slow
+def test_a_replay_writes_advantages_of_the_sign_of_the_reward(reproduced):
+    folder, _, _ = reproduced
+    lines = read_lines(folder / "replay/step_4.jsonl")
+    assert any(line["advantage"] for line in lines)
+    for line in lines:
+        assert line["advantage"] * (line["reward"] - 0.5) >= 0
+        assert len(line["completion_ids"]) > 0
+
+
+@pytest.mark.slow
+def test_a_number_that_differs_in_its_last_bits_is_found(reproduced):
+    folder, _, _ = reproduced
     rows = read_lines(folder / "metrics.jsonl")
     rows[4]["grad_norm"] += 1e-9
     write_lines(folder / "metrics.jsonl", rows)
     code, output = again(folder, 4)
-    assert code == 1 and "  grad_norm: " in output and output.count(" then, ") == 1
+    assert code == 1
+    assert "  grad_norm: " in output
+    assert output.count(" then, ") == 1
+
+
+def poison(rank):
+    """Give log-probs of NaN to completions with TOKEN, on this rank."""
+    forward = train.Policy.forward
+
+    def wrong(self, batch, temperature):
+        logp_N, entropy_N = forward(self, batch, temperature)
+        predicted_N = batch.ids_B_T[:, 1:][batch.response_B_T[:, 1:]]
+        bad_N = (predicted_N == TOKEN) & (temperature < 1)  # check_model uses 1
+        return logp_N.masked_fill(bad_N, torch.nan), entropy_N
+
+    train.Policy.forward = wrong
+
+
+@pytest.fixture(scope="module")
+def failed(halfway, tmp_path_factory):
+    """A run whose first step is not finite, and how it ended."""
+    folder = tmp_path_factory.mktemp("failed") / "run"
+    return folder, launch(folder, "--teacher_ranks", 0, ranks=2, data=halfway, before=poison)
 
 
 @pytest.mark.slow
-def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(halfway, tmp_path):
-    def poison(rank):
-        forward = train.Policy.forward
+def test_a_step_that_is_not_finite_ends_the_run_with_the_command_of_its_replay(failed):
+    folder, ended = failed
+    assert 3 in ended.statuses
+    assert f"`python -m scripts.replay {folder} --step 1`" in ended.err
 
-        def wrong(self, batch, temperature):
-            logp_N, entropy_N = forward(self, batch, temperature)
-            predicted_N = batch.ids_B_T[:, 1:][batch.response_B_T[:, 1:]]
-            bad_N = (predicted_N == TOKEN) & (temperature < 1)  # check_model uses 1
-            return logp_N.masked_fill(bad_N, torch.nan), entropy_N
 
-        train.Policy.forward = wrong
-
-    folder = tmp_path / "run"
-    ended = launch(folder, "--teacher_ranks", 0, ranks=2, data=halfway, before=poison)
-    assert 3 in ended.statuses and "--step 1" in ended.err and "scripts.replay" in ended.err
+@pytest.mark.slow
+def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(failed):
+    folder, _ = failed
     code, output = again(folder, 1, before=poison)
-    assert code == 0 and "as then: step 1: " in output and "loss nan: no update was made" in output
+    assert code == 0, output
+    assert "as then: step 1: " in output
+    assert "loss nan: no update was made" in output
     lines = read_lines(folder / "replay/step_1.jsonl")
-    finite = [TOKEN not in line["completion_ids"] for line in lines]
-    assert [line["finite_logp"] for line in lines] == finite and 0 < sum(finite) < len(lines)
-    code, output = again(folder, 1)  # without what was wrong
-    assert code == 1 and "failed then, and does not now" in output
+    for line in lines:
+        assert line["finite_logp"] == (TOKEN not in line["completion_ids"])
+    assert {line["finite_logp"] for line in lines} == {False, True}
+
+
+@pytest.mark.slow
+def test_a_step_that_failed_and_does_not_now_is_reported(failed):
+    folder, _ = failed
+    code, output = again(folder, 1)  # without the poison
+    assert code == 1
+    assert "failed then, and does not now" in output
 
 
 def test_python_without_docstrings_is_one_line(tmp_path, monkeypatch):

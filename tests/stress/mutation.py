@@ -6,6 +6,7 @@ Most of the faults have been seen in well-known GRPO code. Prints a table. The e
 fault survives, and 2 if a fault or its test no longer fits the code.
 """
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from scripts import analysis
 from tests.helpers.models import ROOT
 
 # A fault is two lines: name | file | test, then the old text, which the file has exactly once, and
-# the new one. The test grpo::x is test_x of the file test_grpo.py.
+# the new one. grpo::x is the test of test_grpo.py whose name begins with test_x.
 FAULTS = r"""
 ddof 1 in the advantage | grpo.py | grpo::one_right_of_four
     correction=0 if std == "population" else 1 => correction=1
@@ -24,26 +25,32 @@ epsilon in the advantage | grpo.py | grpo::one_right_of_four
     centred_P_G / scale_P_1 => centred_P_G / (scale_P_1 + 1e-4)
 a dead group is not exactly 0 | grpo.py | grpo::dead_groups_get_exactly_zero
     torch.where(dead_P_1, torch.zeros_like(centred_P_G), centred_P_G) => centred_P_G.nan_to_num()
-dead rows stay in the denominators | train.py | invariance::same_gradient_in_any_batches
+dead rows stay in the denominators | train.py | train::dead_groups_may_be_left_out
     if c.dead_rows == "out": => if False:
 `grpo`: one mean over all tokens | grpo.py | grpo::row_weights_by_hand
     "grpo": P * G * lengths, => "grpo": lengths.sum(),
-the batch's rows, not the group's | train.py | invariance::gradient_is_that_of_the_plain_formula
-    (lengths_B[rows], P, c.loss, batch_tokens, longest) => (lengths_B, 1, c.loss, 0, 0)[rows]
+the batch's rows, not the group's | train.py | train::advantages_and_weights_of_two_groups
+    torch.tensor(lengths_G), => torch.tensor(sum(lengths, [])),
+a group's tokens, not the batch's | train.py | train::all_tokens_of_the_batch
+    batch_tokens=batch_tokens, => batch_tokens=sum(lengths_G),
+truncated rows stay in the loss | train.py | train::truncated_completions_may_be_left_out
+    return 0 if is_out else len(completion.ids) => return len(completion.ids)
+a bad reference answer earns | train.py | train::a_rollout_earns_nothing
+    verdict.reward if is_valid[i] else 0.0 => verdict.reward
 temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
     .div_(temperature) => .div_(1)
 clip reversed for A < 0 | grpo.py | grpo::clipping_by_sign_and_side
     (ratio_N * advantage_N, clipped_N * advantage_N) => (ratio_N, clipped_N) * advantage_N
-k1 KL as a loss | grpo.py | grpo::kl_and_logp_gap_by_hand
+k1 KL as a loss | grpo.py | grpo::kl_by_hand
     torch.exp(log_ratio_N) - log_ratio_N - 1 => -log_ratio_N
 entropy lowered, not raised | grpo.py | grpo::a_step_on_the_entropy_term_raises_the_entropy
     loss - entropy_coef * => loss + entropy_coef *
-EOS masked | plumbing/batches.py | batches::collate_by_hand
-    t >= len(rollouts.prompt_ids[b]) => (t >= len(rollouts.prompt_ids[b])) & (t < t[-1])
-pad = EOS masks every EOS | plumbing/batches.py | batches::collate_by_hand
+EOS masked | plumbing/batches.py | batches::collate_marks_response_tokens
+    [t >= len(prompt_ids) for => [(t >= len(prompt_ids)) & (t < t[-1]) for
+pad = EOS masks every EOS | plumbing/batches.py | batches::collate_marks_response_tokens
     tensors.append( => tensors[1] &= tensors[0] != pad_id; tensors.append(
 EOS left out of the completion | rollout.py | rollout::sampling_equals_a_naive_loop
-    ids[:end], end is not None => ids[: end and end - 1], end is not None
+    Completion(ids[:end], => Completion(ids[: end and end - 1],
 a token's own hidden state | rollout.py | invariance::gradient_is_that_of_the_plain_formula
     hidden_B_T_D[:, :-1] => hidden_B_T_D[:, 1:]
 positions count the padding | plumbing/decoding.py | rollout::sampling_equals_a_naive_loop
@@ -59,18 +66,22 @@ packed rows see each other | rollout.py | rollout::packing_and_padding_change_no
 pooling counts padding | teacher.py | teacher::mean_pooling_leaves_padding_out
     (hidden_B_T_D * mask_B_T_1).sum(dim=1) / mask_B_T_1.sum(dim=1) => hidden_B_T_D.mean(dim=1)
 shuffled anew in each epoch | teacher.py | teacher::algorithm_2_shuffles_once_an_update
-    for b in batches] => for b in map(batches.__getitem__, torch.randperm(len(batches)))]
+    for batch in batches: => for batch in map(batches.__getitem__, torch.randperm(len(batches))):
 an update for each sample | teacher.py | teacher::algorithm_2_updates_every_fourth_outcome
     self.pushed % self.config.teacher_update_every == 0 => True
 loss over a teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
-    len(rows) if mine else math.inf => len(mine) if mine else math.inf
+    size=len(rows), => size=len(mine) or 1,
 updates go on | teacher.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
     torch.maximum(self.optimizer.found_inf, ~norm.isfinite()) => self.optimizer.found_inf
 the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
     float32=[self.model.head] => float32=[]
 LoRA merged without its scale | teacher.py | teacher::an_exported_teacher_predicts_the_same
     layer.scale * B @ A => B @ A
-target p(1-p), not its root | grpo.py | sampler::outcomes_by_hand
+y is p(1-p), not its root | grpo.py | grpo::y_of_a_group_is_the_std_of_its_rewards
+    math.sqrt(self.p_hat * (1 - self.p_hat)) => self.p_hat * (1 - self.p_hat)
+two groups of a problem are one | grpo.py | sampler::two_groups_of_one_problem
+    @dataclass(eq=False) => @dataclass
+target p(1-p), not its root | grpo.py | sampler::goldilocks_sends_groups_to_the_teacher_in_order
     else variance**0.5 => else variance
 drawn again | sampler.py | sampler::goldilocks_takes_the_best_of_each_pool_and_never_twice
     self.status[index_N] = self.TRAINED => pass
@@ -80,28 +91,36 @@ over-long prompts stay | sampler.py | sampler::draws_are_distinct_unseen_and_fit
     if self.fits(index): => if True:
 noise floor of p, not of y | grpo.py | grpo::noise_floor_by_hand
     abs(group_factor(p) - group_factor(p_hat)) => abs(p - p_hat)
-lag ignored | teacher.py | channel::lag_orders_learning_and_proposing
-    learn_first = self.again or self.lag == 0 => learn_first = True
-asked again before it learns | teacher.py | channel::lag_orders_learning_and_proposing
-    learn_first = self.again or self.lag == 0 => learn_first = self.lag == 0
-rng not restored | sampler.py | samplers::every_sampler_follows_the_protocol
-    self.rng.bit_generator.state = state["passes"], state["rng"] => _ = state["passes"], 0
+lag ignored | plumbing/distributed/channel.py | channel::with_lag_1_it_proposes_and_then_learns
+    self.lag = lag => self.lag = 0
+it learns before it answers | plumbing/distributed/channel.py | channel::teacher_ranks_with_lag_1
+    sampler.prepare(content) => sampler.observe(content)
+pending proposals forgotten | plumbing/distributed/channel.py | channel::a_resume_uses_the_proposals
+    if state["next"]: => if False:
+rng not restored | sampler.py | samplers::every_sampler_resumes_bit_for_bit
+    self.rng.bit_generator.state = state["rng"] => pass
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
     (loss * n).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
-    weight_B[batch.row_N] => torch.full((len(batch.row_N),), 1 / len(batch.row_N))
+    weight_B.repeat_interleave(lengths_B) => (1 / lengths_B.sum()).repeat(lengths_B.sum())
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
-    token_sums[name] += => token_sums[name] =
-groups by place, not by problem | rollout.py | rollout::a_problem_has_one_group_over_rounds
-    rows.setdefault(problem, []) => rows.setdefault(b // 2, [])
+    sums.update({k: => sums = dict({k:
+a continued group counts twice | train.py | train::a_continued_group_is_one_group_of_the_step
+    groups += [group for group in proposed if group not in groups] => groups += proposed
+a continued group is drawn anew | train.py | train::a_rollout_continues_a_group
+    range(group.size - len(group.completions)) => range(group.size)
+rounds share a random stream | train.py | train::rollouts_of_other_steps_rounds_and_runs
+    [c.seed, 2, *stream, round] => [c.seed, 2, *stream]
+a selection has all rounds | plumbing/run_dir.py | run_dir::a_selection_holds
+    [o for o in group.completions if o.round == round] => group.completions
+a replayed round begins new groups | scripts/replay.py | replay::a_recorded_group_continues_in_a
+    if self.continues else {} => if False else {}
 a round's live groups are forgotten | sampler.py | sampler::dynamic_sampling_ends_with_enough
-    if not self.round: => if True:
-rounds of a problem apart | sampler.py | sampler::dynamic_sampling_adds_up_a_problems_rounds
-    self.counts.get(index, 0) + np.array(counts) => np.array(counts)
+    sum(group.live for group in groups) >= self.n => sum(g.live for g in groups[-2:]) >= self.n
 old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_counts_not_an_older_student
     checkpoint.load_weights(weights, generator.lm) => pass
 NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
-    if not all(map(math.isfinite, [norms[-1], *sums.values()])): => if False:
+    if not all(map(math.isfinite, [norm, *token_sums.values()])): => if False:
 half a checkpoint | plumbing/checkpoint.py | faults::resume_after_a_kill_damage_and_a_torn_log
     temporary = final.with_suffix(".tmp") => temporary = final
 logs not cut on resume | plumbing/run_dir.py | run_dir::a_resume_drops_later_rows_and_steps
@@ -117,19 +136,29 @@ units ignored | grading/equality.py | verify::right_answers_earn_1_and_wrong_one
 
 def faults(word: str) -> list[list[str]]:
     """Return name, file, test, old text and new text of the faults with the word in one of the
-    first three. Raises InputError where the old text is not in the file exactly once."""
-    chosen, lines = [], FAULTS.strip().splitlines()
+    first three. Raises InputError where the old text is not in the file exactly once, or the name
+    is not that of one test."""
+    chosen = []
+    lines = FAULTS.strip().splitlines()
     for head, change in zip(lines[::2], lines[1::2], strict=True):
         name, file, test = head.split(" | ")
         old, new = (text.strip() for text in change.split(" =>"))
         if (count := (ROOT / file).read_text().count(old)) != 1:
             raise InputError(f"{name}: {file} has {old!r} {count} times")
-        module, _, function = test.partition("::")
-        (path,) = ROOT.glob(f"tests/*/test_{module}.py")
-        test = f"{path.relative_to(ROOT)}::test_{function}"
+        test = full_name(test)
         if any(word in part for part in (name, file, test)):
             chosen.append([name, file, test, old, new])
     return chosen
+
+
+def full_name(test: str) -> str:
+    """Return file::function of the test that is called module::beginning in FAULTS."""
+    module, _, beginning = test.partition("::")
+    [path] = ROOT.glob(f"tests/*/test_{module}.py")
+    names = re.findall(rf"^def (test_{beginning}\w*)\(", path.read_text(), re.MULTILINE)
+    if len(names) != 1:
+        raise InputError(f"{test}: {path.relative_to(ROOT)} has {names or 'no such test'}")
+    return f"{path.relative_to(ROOT)}::{names[0]}"
 
 
 def fails(tree: Path, *tests: str) -> bool:
@@ -145,9 +174,11 @@ def fails(tree: Path, *tests: str) -> bool:
 def main() -> int:
     parser = analysis.parser(__doc__)
     parser.add_argument("--only", default="", help="only faults with this in name, file or test")
-    word, survivors = parser.parse_args().only, 0
+    word = parser.parse_args().only
+    survivors = 0
     with analysis.one_line("mutation"), tempfile.TemporaryDirectory() as folder:
-        tree, chosen = Path(folder), faults(word)
+        tree = Path(folder)
+        chosen = faults(word)
         if not chosen:
             raise InputError(f"--only {word}: in no fault's name, file or test")
         copy = "git ls-files -zco --exclude-standard | xargs -0 cp -P --parents -t"

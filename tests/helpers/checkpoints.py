@@ -1,0 +1,14 @@
+"""A small student for checkpoints."""
+
+import torch
+
+from plumbing.checkpoint import Learner, Learners
+
+
+def trained(width=2) -> Learners:
+    """Make a student with an optimizer that has taken a step."""
+    model = torch.nn.Linear(width, width)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, width)).sum().backward()
+    optimizer.step()
+    return {"student": Learner(model, optimizer, checksum=lambda: 1, export=None)}
