@@ -16,11 +16,12 @@ from grpo import Completion
 from plumbing.batches import collate
 from plumbing.config import PROMPT_FOOTER, PROMPT_HEADER, Config
 from plumbing.errors import NonFiniteError
+from plumbing.models import recompute_activations
 from rollout import Generator, Policy, PromptEncoder, completion_metrics
 from tests.helpers.checks import rejected
 from tests.helpers.files import change
 from tests.helpers.groups import completion, group
-from tests.helpers.models import FAMILIES
+from tests.helpers.models import FAMILIES, save_tiny_model
 
 CPU = torch.device("cpu")
 PAD = 0  # of the tiny tokenizer
@@ -293,13 +294,14 @@ ALONE = [[b] for b in range(12)]
 SOME = [[7, 0, 3], [5], [11, 1, 2, 4], [6, 10, 8, 9]]
 
 
-def forward_backward(policy, rows, batches, packed, pad_id) -> list[torch.Tensor]:
+def forward_backward(policy, rows, batches, packed=False) -> list[torch.Tensor]:
     """Return log-prob and entropy of each response token, by row, and the gradient of their sum, in
     which each row has a factor of its own. batches: the positions of their rows."""
     policy.zero_grad()
+    policy.lm.set_attn_implementation("sdpa" if packed else "shared_prompts")
     by_row = {}
     for positions in batches:
-        batch = collate([rows[b] for b in positions], pad_id, CPU, packed)
+        batch = collate([rows[b] for b in positions], CPU, packed)
         logp_N, entropy_N = policy(batch, 0.7)
         row_N = torch.tensor(positions)[batch.row_N]
         ((1 + row_N) * logp_N + 0.1 * entropy_N).sum().backward()
@@ -311,12 +313,23 @@ def forward_backward(policy, rows, batches, packed, pad_id) -> list[torch.Tensor
     return [logp_N, entropy_N, gradient]
 
 
-SPLITS = {  # micro-batches, packed, the padding's token
-    "alone": (ALONE, False, PAD),
-    "padded with another token": (SOME, False, 60),
-    "all packed": (WHOLE, True, PAD),
-    "some packed": (SOME, True, PAD),
+SPLITS = {  # micro-batches, packed
+    "alone": (ALONE, False),
+    "some": (SOME, False),
+    "all packed": (WHOLE, True),
+    "some packed": (SOME, True),
 }
+OTHER_FAMILIES = {  # accepted as students, too
+    "gpt2": {"num_key_value_heads": None},
+    "opt": {"ffn_dim": 64, "word_embed_proj_dim": 32},
+    "gemma3_text": {"head_dim": 8},
+    "llama": {},
+}
+
+
+def assert_same(actual, expected):
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11 * b.norm().item())
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -325,10 +338,37 @@ def test_packing_and_padding_change_no_gradient(tiny_family, uneven, family, spl
     """SDPA keeps packed rows apart by positions. tests/gpu/ has flash-attn."""
     policy = Policy.load(str(tiny_family(family)), CPU).double()
     assert not policy.packed
-    expected = forward_backward(policy, uneven, WHOLE, packed=False, pad_id=PAD)
-    actual = forward_backward(policy, uneven, *SPLITS[split])
-    for a, b in zip(actual, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-11 * b.norm().item())
+    expected = forward_backward(policy, uneven, WHOLE)
+    assert_same(forward_backward(policy, uneven, *SPLITS[split]), expected)
+
+
+@pytest.fixture(scope="module")
+def groups(uneven):
+    """Three groups of four completions, which share a prompt."""
+    return [(uneven[4 * (b // 4)][0], each) for b, (_, each) in enumerate(uneven)]
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *OTHER_FAMILIES])
+def test_computing_a_groups_prompt_once_changes_no_gradient(family, groups, tmp_path):
+    """Alone, each completion has its prompt to itself."""
+    folder = save_tiny_model(tmp_path, family, **OTHER_FAMILIES.get(family, {}))
+    policy = Policy.load(str(folder), CPU).double()
+    expected = forward_backward(policy, groups, ALONE)
+    assert_same(forward_backward(policy, groups, WHOLE), expected)
+    assert_same(forward_backward(policy, groups, SOME), expected)
+
+
+def test_a_prompt_shared_by_completions_is_computed_once(groups):
+    prompts = {tuple(prompt) for prompt, _ in groups}
+    tokens = sum(map(len, prompts)) + sum(len(each.ids) for _, each in groups)
+    assert collate(groups, CPU).ids_1_T.shape == (1, tokens)
+
+
+def test_recomputed_activations_change_no_gradient_of_shared_prompts(tiny_model, groups):
+    policy = Policy.load(str(tiny_model), CPU).double()
+    expected = forward_backward(policy, groups, WHOLE)
+    recompute_activations(policy.lm)
+    assert_same(forward_backward(policy, groups, WHOLE), expected)
 
 
 def test_completion_metrics_by_hand():

@@ -137,14 +137,14 @@ class ScriptedStudent:
     def __init__(self, calls: list[str]):
         self.calls = calls
         self.config = parse("--prompts_per_step", 2, "--group_size", 2)
-        self.layout = SimpleNamespace(group="students", assert_replicas_equal=self.compare)
+        self.layout = SimpleNamespace(assert_equal_in_role=self.compare)
         self.tokenizer = SimpleNamespace(decode=str)
         self.compared = []
         self.streams = []
 
-    def compare(self, group, proposals):
+    def compare(self, proposals):
         self.calls.append("compare ranks")
-        self.compared.append((group, proposals))
+        self.compared.append(proposals)
 
     def rollout(self, groups, problems, temperature, stream, watch, round):
         self.calls.append("rollout")
@@ -189,7 +189,7 @@ def test_a_step_draws_each_round_from_a_stream_of_its_own(turn):
 
 
 def test_a_step_compares_the_proposals_of_the_student_ranks(turn):
-    assert turn.student.compared == [("students", [(7, 1), (5, 3)]), ("students", [(5, 5), (9, 2)])]
+    assert turn.student.compared == [[(7, 1), (5, 3)], [(5, 5), (9, 2)]]
 
 
 def test_a_sampler_observes_the_groups_of_a_round_with_all_their_completions(turn):
@@ -369,7 +369,7 @@ def test_a_rank_draws_its_share_and_gets_that_of_the_others(student):
     of_first_rank = [completion(reward=0.0), completion(reward=0.0)]
     student.layout.n_students = 2
     student.layout.rank = 1
-    student.layout.gather = lambda mine, group: [of_first_rank, mine]
+    student.layout.gather_role = lambda mine: [of_first_rank, mine]
     one = Group(1, size=3)
     two = Group(2, size=1)
     roll_out(student, one, two)
@@ -384,7 +384,7 @@ def test_a_rank_without_a_share_grades_nothing(student):
     """The first of two ranks, if there is one completion."""
     of_second_rank = [completion(reward=1.0)]
     student.layout.n_students = 2
-    student.layout.gather = lambda mine, group: [mine, of_second_rank]
+    student.layout.gather_role = lambda mine: [mine, of_second_rank]
     one = Group(1, size=1)
     roll_out(student, one)
     assert student.verifier.graded == [[]]

@@ -152,7 +152,7 @@ def test_rotary_angles_of_another_formula_are_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("capability", "attention"), [((8, 0), "flash_attention_2"), ((7, 5), "sdpa")]
+    ("capability", "attention"), [((8, 0), "flash_attention_2"), ((7, 5), "shared_prompts")]
 )
 def test_flash_attention_is_chosen_where_it_can_run(capability, attention, monkeypatch):
     """On a T4, of compute capability 7.5, it would fail at the first update."""

@@ -10,12 +10,13 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from plumbing.batches import Batch
+from plumbing.batches import collate
 from plumbing.distributed.shutdown import begin_process
 from rollout import Generator, Policy, check_model
 from teacher import check_teacher
 from tests.helpers.checks import rejected
 from tests.helpers.files import change
+from tests.helpers.groups import completion
 from tests.helpers.models import FAMILIES, save_tiny_model
 
 CPU = torch.device("cpu")
@@ -242,8 +243,8 @@ def test_train_mode_has_no_dropout(tmp_path):
     ids = torch.tensor([[5, 6, 7]])
     noisy = AutoModelForCausalLM.from_pretrained(folder).train()
     assert not torch.equal(noisy(ids).logits, noisy(ids).logits)  # the comparison can fail
-    policy, none = Policy.load(str(folder), CPU), torch.empty(0)
-    batch = Batch(ids, ids > 5, torch.arange(3)[None], none, none, none, none)
+    policy = Policy.load(str(folder), CPU)
+    batch = collate([([5], completion(ids=[6, 7]))], CPU)
     assert torch.equal(policy.train()(batch, 1.0)[0], policy.eval()(batch, 1.0)[0])
 
 

@@ -183,8 +183,7 @@ def poison(rank):
 
     def wrong(self, batch, temperature):
         logp_N, entropy_N = forward(self, batch, temperature)
-        predicted_N = batch.ids_B_T[:, 1:][batch.response_B_T[:, 1:]]
-        bad_N = (predicted_N == TOKEN) & (temperature < 1)  # check_model uses 1
+        bad_N = (batch.target_N == TOKEN) & (temperature < 1)  # check_model uses 1
         return logp_N.masked_fill(bad_N, torch.nan), entropy_N
 
     train.Policy.forward = wrong

@@ -45,14 +45,18 @@ k1 KL as a loss | grpo.py | grpo::kl_by_hand
     torch.exp(log_ratio_N) - log_ratio_N - 1 => -log_ratio_N
 entropy lowered, not raised | grpo.py | grpo::a_step_on_the_entropy_term_raises_the_entropy
     loss - entropy_coef * => loss + entropy_coef *
-EOS masked | plumbing/batches.py | batches::collate_marks_response_tokens
-    [t >= len(prompt_ids) for => [(t >= len(prompt_ids)) & (t < t[-1]) for
-pad = EOS masks every EOS | plumbing/batches.py | batches::collate_marks_response_tokens
-    tensors.append( => tensors[1] &= tensors[0] != pad_id; tensors.append(
+EOS masked | plumbing/batches.py | batches::a_completion_is_predicted_from
+    _join(o.ids for o in completions) => _join([*o.ids[:-1], 0] for o in completions)
+it sees later tokens | plumbing/shared_prompts.py | rollout::computing_a_groups_prompt
+    torch.ones(T, T, dtype=torch.bool).tril() => torch.ones(T, T, dtype=torch.bool)
+the padding of a prompt is seen | plumbing/shared_prompts.py | batches::a_completion_sees
+    < prompt_length_B[:, None] => <= prompt_length_B[:, None]
+positions of completions begin at 0 | plumbing/batches.py | batches::positions_of_a_completion
+    position_T += range(prompt_lengths[p], prompt_lengths[p] + n) => position_T += range(n)
 EOS left out of the completion | rollout.py | rollout::sampling_equals_a_naive_loop
     Completion(ids[:end], => Completion(ids[: end and end - 1],
 a token's own hidden state | rollout.py | invariance::gradient_is_that_of_the_plain_formula
-    hidden_B_T_D[:, :-1] => hidden_B_T_D[:, 1:]
+    hidden_1_T_D[0][batch.source_N] => hidden_1_T_D[0][batch.source_N + 1]
 positions count the padding | plumbing/decoding.py | rollout::sampling_equals_a_naive_loop
     (self.slot - self.first_B)[:, None] => (self.slot + 0 * self.first_B)[:, None]
 prompts padded on the right | rollout.py | rollout::sampling_equals_a_naive_loop
@@ -102,7 +106,7 @@ rng not restored | sampler.py | samplers::every_sampler_resumes_bit_for_bit
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
     (loss * n).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
-    weight_B.repeat_interleave(lengths_B) => (1 / lengths_B.sum()).repeat(lengths_B.sum())
+    column([o.weight for o in completions]) => column([1 / len(rows) for o in completions])
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     sums.update({k: => sums = dict({k:
 a continued group counts twice | train.py | train::a_continued_group_is_one_group_of_the_step
