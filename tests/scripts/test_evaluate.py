@@ -77,7 +77,8 @@ def test_a_run_has_its_own_accuracy_and_verdicts(finished, tmp_path, capsys):
 
 def test_a_runs_newest_checkpoint_counts_not_an_older_student(finished, tmp_path, capsys):
     """As after a further start with more steps, which was killed in step 3."""
-    run, out = copy_of(finished, tmp_path, steps=9), tmp_path / "verdicts.jsonl"
+    run = copy_of(finished, tmp_path, steps=9)
+    out = tmp_path / "verdicts.jsonl"
     write_lines(run / "metrics.jsonl", [{"step": 3}], "a")
     evaluate.main([str(run), "--out", str(out)])
     assert out.read_text() == (finished / "evals/step_2.jsonl").read_text()
@@ -85,14 +86,16 @@ def test_a_runs_newest_checkpoint_counts_not_an_older_student(finished, tmp_path
 
 
 def test_of_an_unfinished_run_without_student_the_checkpoint_counts(finished, tmp_path):
-    run, out = copy_of(finished, tmp_path), tmp_path / "verdicts.jsonl"
+    run = copy_of(finished, tmp_path)
+    out = tmp_path / "verdicts.jsonl"
     (run / "student").unlink()
     evaluate.main([str(run), "--out", str(out)])
     assert out.read_text() == (finished / "evals/step_2.jsonl").read_text()
 
 
 def test_of_a_finished_run_without_checkpoints_the_student_counts(finished, tmp_path):
-    run, out = copy_of(finished, tmp_path), tmp_path / "verdicts.jsonl"
+    run = copy_of(finished, tmp_path)
+    out = tmp_path / "verdicts.jsonl"
     shutil.rmtree(run / "checkpoints")
     evaluate.main([str(run), "--out", str(out)])
     assert out.read_text() == (finished / "evals/step_0.jsonl").read_text()  # the base model
