@@ -39,6 +39,7 @@ PARTS = {  # keys of `Run.gib`
     "copy": "the generator's bf16 weights",
     "activations": "activations",
     "recomputed": "… with --activation_checkpointing",
+    "copied": "… without flash-attn, in addition: copies of keys and values",
     "cache": "key-value cache, instead of activations",
     "reference": "initial policy, for --kl_coef",
     "teacher here": "teacher, where no rank is a teacher's",
@@ -76,6 +77,13 @@ def activation_bytes(shape: Shape, lora_rank: int = 0) -> int:
         raise InputError(f"no memory formula for model type {shape.family!r}: known are {known}")
     layer = 16 * D + 8 + 4 * (q + kv) + 4 * shape.heads + 8 * width + family_bytes[shape.family]
     return layer + (13 * D + 3 * q + 2 * width + 14 * lora_rank if lora_rank else 0)
+
+
+def copied_bytes(shape: Shape, prompt_tokens: int, attended: int) -> int:
+    """Bytes that plumbing/shared_prompts.py keeps in a layer beside activation_bytes, in bf16: keys
+    and values of all heads, of the prompts for themselves, and for each completion those of its
+    prompt and its own. attended: tokens of the completions, each with its prompt."""
+    return 4 * shape.q * (prompt_tokens + attended)
 
 
 def adapter_parameters(shape: Shape, lora_rank: int) -> int:
@@ -166,6 +174,7 @@ class Run:
             "copy": copy,
             "activations": kept["activations"] + kept["working"],
             "recomputed": recomputed["activations"] + recomputed["working"],
+            "copied": student.layers * copied_bytes(student, c.max_prompt_tokens, tokens),
             "cache": cache,
             "reference": reference,
             "teacher here": here,

@@ -8,7 +8,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from benchmarks import memory
 from benchmarks.memory import GIB, Run, activation_bytes, adapter_parameters
 from benchmarks.roofline import SHAPES, Shape, model_config
+from plumbing.batches import collate
 from teacher import LORA_RANK, add_lora
+from tests.helpers.groups import completion
 from tests.helpers.models import FAMILIES
 
 
@@ -53,6 +55,36 @@ def test_a_layer_keeps_as_many_bytes_as_the_formula_says(family, rank):
     assert rank == 0 or trained == adapter_parameters(shape, rank)
     # After the last layer: less than the 10 bytes a hidden number of `training_bytes`.
     assert rank > 0 or 0 < one - (two - one) < 10 * 64 * 100
+
+
+def kept_with_shared_prompts(layers: int, prompts: int, G: int) -> tuple[int, Shape]:
+    """As kept_by_forward, of groups with 6 prompt tokens and completions of 4."""
+    sizes = {"hidden_size": 64, "intermediate_size": 224, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 40, "pad_token_id": 0}
+    sizes |= {"num_hidden_layers": layers, "bos_token_id": 1, "eos_token_id": 2}
+    config = AutoConfig.for_model("llama", **sizes)
+    options = {"dtype": torch.bfloat16, "attn_implementation": "shared_prompts"}
+    lm = AutoModelForCausalLM.from_config(config, **options)
+    rows = [([3 + p] * 6, completion(ids=[5] * 4)) for p in range(prompts) for _ in range(G)]
+    batch = collate(rows, "cpu")
+    weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
+    saved = []
+    hooks = (lambda tensor: saved.append(tensor) or tensor), (lambda tensor: tensor)
+    with torch.autograd.graph.saved_tensors_hooks(*hooks):
+        position_ids = batch.position_1_T
+        lm.base_model(batch.ids_1_T, position_ids=position_ids, use_cache=False, **batch.attention)
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
+    kept = sum(size for address, size in storages.items() if address not in weights)
+    return kept, Shape(config)
+
+
+@pytest.mark.parametrize(("prompts", "G"), [(1, 1), (2, 8)])
+def test_a_layer_with_shared_prompts_keeps_the_copies_in_addition(prompts, G):
+    one, shape = kept_with_shared_prompts(1, prompts, G)
+    two, _ = kept_with_shared_prompts(2, prompts, G)
+    tokens = 6 * prompts + 4 * prompts * G
+    copied = memory.copied_bytes(shape, 6 * prompts, attended=10 * prompts * G)
+    assert two - one == tokens * activation_bytes(shape) + copied
 
 
 def test_settings_change_a_student_rank_by_what_they_need():

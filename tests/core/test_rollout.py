@@ -327,9 +327,10 @@ OTHER_FAMILIES = {  # accepted as students, too
 }
 
 
-def assert_same(actual, expected):
+def assert_same(actual, expected, tolerance=1e-11):
+    """tolerance: of each number, as a share of the norm of all."""
     for a, b in zip(actual, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-11 * b.norm().item())
+        torch.testing.assert_close(a, b, rtol=0, atol=tolerance * b.norm().item())
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -350,12 +351,13 @@ def groups(uneven):
 
 @pytest.mark.parametrize("family", [*FAMILIES, *OTHER_FAMILIES])
 def test_computing_a_groups_prompt_once_changes_no_gradient(family, groups, tmp_path):
-    """Alone, each completion has its prompt to itself."""
+    """Alone, each completion has its prompt to itself. RMS norms compute in float32, and here the
+    gradient of a prompt passes them once, as a sum."""
     folder = save_tiny_model(tmp_path, family, **OTHER_FAMILIES.get(family, {}))
     policy = Policy.load(str(folder), CPU).double()
     expected = forward_backward(policy, groups, ALONE)
-    assert_same(forward_backward(policy, groups, WHOLE), expected)
-    assert_same(forward_backward(policy, groups, SOME), expected)
+    assert_same(forward_backward(policy, groups, WHOLE), expected, 1e-7)
+    assert_same(forward_backward(policy, groups, SOME), expected, 1e-7)
 
 
 def test_a_prompt_shared_by_completions_is_computed_once(groups):

@@ -166,7 +166,8 @@ def gradients(folder) -> dict[str, tuple]:
         student.config = config_for(folder, **settings)
         Policy.packed = name == "packed"
         attention = "sdpa" if Policy.packed else "shared_prompts"
-        student.policy.lm.set_attn_implementation(attention)
+        for policy in (student.policy, student.reference):
+            policy.lm.set_attn_implementation(attention)
         metrics = student.update(change(make_groups()), step=1)
         results[name] = metrics, recorded[-1]
     recorded.clear()
