@@ -107,10 +107,8 @@ class Generator:
             copy.copy_(weight)
         for module in sharded:
             module.reshard()
-        if (
-            self.lm.device.type == "cuda"
-        ):  # else the next part of the step is charged for the update
-            torch.cuda.synchronize()
+        if self.lm.device.type == "cuda":
+            torch.cuda.synchronize()  # else the next part of the step is charged for the update
 
     @torch.inference_mode()
     def generate(
@@ -199,7 +197,9 @@ def sample_tokens(
     When it grows, or a quarter of its rows are left, finished rows are dropped. Until then shapes
     and addresses stay, so that on a GPU `record` captures a CUDA graph: launching the kernels of 28
     layers one by one costs 20-30 ms a token."""
-    cuda, T, prompt_T = input_ids.is_cuda, generation_config.max_new_tokens, input_ids.shape[1]
+    cuda = input_ids.is_cuda
+    prompt_T = input_ids.shape[1]
+    T = generation_config.max_new_tokens
     block = T if varlen else 256 if cuda else 8
     stop_ids = input_ids.new_tensor(generation_config.eos_token_id)
     tokens_B_T = input_ids.new_zeros(len(prompt_B), T)
@@ -217,17 +217,13 @@ def sample_tokens(
     logits = logits_after(input_ids, **model_inputs)[prompt_B]
     padding_P = prompt_T - 1 - model_inputs["position_ids"][:, -1]
     cache = SlotCache(model_inputs["past_key_values"].layers, padding_P, prompt_T, varlen)
-    kept = prompt_B  # the position of each of `rows` in the cache
+    place = prompt_B  # of each of `rows` in the cache, which holds the prompts at first
+    next_logits = step  # or a CUDA graph of it
     for t in range(T):
-        logp = torch.log_softmax(logits_processor(None, logits.float()), dim=-1)
-        if generation_config.do_sample:
-            cumulative = logp.exp().cumsum(dim=-1)
-            cumulative /= cumulative[:, -1:].clone()  # ends at exactly 1, above any uniform number
-            drawn = torch.searchsorted(cumulative, uniform_B_T[rows, t, None], right=True)
-            drawn.clamp_(max=logp.shape[1] - 1)  # of NaN it is V: an error that stops a GPU
-        else:
-            drawn = logp.argmax(dim=-1, keepdim=True)
-        tokens_B_T[rows, t], logp_B_T[rows, t] = drawn[:, 0], logp.gather(1, drawn)[:, 0]
+        uniform_B_1 = uniform_B_T[rows, t, None] if generation_config.do_sample else None
+        drawn, logp = draw_tokens(logits_processor(None, logits.float()), uniform_B_1)
+        tokens_B_T[rows, t] = drawn[:, 0]
+        logp_B_T[rows, t] = logp[:, 0]
         token.copy_(drawn)
         if t + 1 == T:
             break
@@ -238,16 +234,32 @@ def sample_tokens(
             if not len(active):
                 break
             if t % block == 0 or len(active) <= len(rows) / 4:
-                rows, token, kept = rows[active], token[active], kept[active]
+                rows = rows[active]
+                token = token[active]
                 capacity = prompt_T + min(t - t % block + block, T - 1)
                 capacity += -capacity % 16 if cuda else 0  # or SDPA copies the mask at every call
-                cache.make_room(kept, prompt_T + t, capacity)
-                kept = torch.arange(len(rows), device=rows.device)
-                forward = record(step)
+                cache.make_room(place[active], prompt_T + t, capacity)
+                place = torch.arange(len(rows), device=rows.device)
+                next_logits = record(step)
             else:
                 cache.first_B.masked_fill_(finished, prompt_T + t)  # attend to nothing before
-        logits = forward()
+        logits = next_logits()
     return tokens_B_T, logp_B_T
+
+
+def draw_tokens(logits_B_V, uniform_B_1=None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw the token where the cumulative probability passes uniform_B_1; without it take the most
+    likely one. Returns tokens (B, 1) and their log-probs (B, 1)."""
+    logp_B_V = logits_B_V.log_softmax(dim=-1)
+    if uniform_B_1 is None:
+        drawn_B_1 = logp_B_V.argmax(dim=-1, keepdim=True)
+    else:
+        cumulative_B_V = logp_B_V.exp().cumsum(dim=-1)
+        # It ends at exactly 1, above any uniform number.
+        cumulative_B_V /= cumulative_B_V[:, -1:].clone()
+        drawn_B_1 = torch.searchsorted(cumulative_B_V, uniform_B_1, right=True)
+        drawn_B_1.clamp_(max=logp_B_V.shape[1] - 1)  # of NaN it is V: an error that stops a GPU
+    return drawn_B_1, logp_B_V.gather(1, drawn_B_1)
 
 
 def completion_metrics(groups: list[Group]) -> dict[str, float]:

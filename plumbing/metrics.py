@@ -1,7 +1,7 @@
 """Metrics beside the loss: seconds, validation accuracy."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from grpo import Group
@@ -28,13 +28,6 @@ class Stopwatch(dict):
         self[part] += time.perf_counter() - start
 
 
-def ends(completion_ids: list[list[int]], tokenizer, rank: int) -> list[str]:
-    """Decode the ends of completions, where the box is; "" on ranks that write no file."""
-    if rank:
-        return [""] * len(completion_ids)
-    return [tokenizer.decode(ids, skip_special_tokens=True)[-TAIL:] for ids in completion_ids]
-
-
 def evaluate(
     rollout: Callable,
     encode: Callable,
@@ -47,30 +40,43 @@ def evaluate(
     completions' ends. A problem whose prompt is too long counts as wrong. rollout, encode:
     train.Student's. console: shows how far it is. All student ranks call it. Returns {} if one is
     to stop."""
-    c, n, start = run.config, run.layout.n_students, time.perf_counter()
+    start = time.perf_counter()
+    c = run.config
     tokens = [len(encode(problems.question(i))) for i in range(len(problems))]
-    fits = [i for i, length in enumerate(tokens) if length <= c.max_prompt_tokens]
-    rows = [(i, 0.0, "overlong_prompt", 0, "") for i in {*range(len(tokens))} - {*fits}]
-    longest = max((tokens[i] for i in fits), default=0) + c.max_completion_tokens
-    size = n * max(1, c.max_rollout_tokens // longest)  # one micro-batch of each rank
-    for part in (fits[i : i + size] for i in range(0, len(fits), size)):
+    fitting = [i for i, length in enumerate(tokens) if length <= c.max_prompt_tokens]
+    overlong = {*range(len(tokens))} - {*fitting}
+    verdicts = [(i, 0.0, "overlong_prompt", 0, "") for i in overlong]
+    longest = max((tokens[i] for i in fitting), default=0) + c.max_completion_tokens
+    rows_of_rank = max(1, c.max_rollout_tokens // longest)  # one micro-batch
+    for part in deal(fitting, rows_of_rank, run.layout.n_students):
         if console:
-            console.report(f"evaluation, {len(rows):,} of {len(tokens):,} problems")
+            console.report(f"evaluation, {len(verdicts):,} of {len(tokens):,} problems")
         if stop_requested(run.layout):
             return {}
-        order = [i for r in range(n) for i in part[r::n]]  # neighbours may be equally hard
-        groups = [Group(problem, size=1) for problem in order]
+        groups = [Group(problem, size=1) for problem in part]
         rollout(groups, problems, 0.0, (0, step), Stopwatch())
-        texts = ends(
-            [group.completions[0].ids for group in groups], encode.tokenizer, run.layout.rank
-        )
-        for group, text in zip(groups, texts, strict=True):
-            [answer] = group.completions
-            row = group.problem, answer.reward, answer.status, len(answer.ids), text
-            rows.append(row)
+        decode = encode.tokenizer.decode if run.layout.rank == 0 else None
+        verdicts += [verdict(group, decode) for group in groups]
     if console:
         console.report("")
-    verdicts = [dict(zip(VERDICT, row, strict=True)) for row in sorted(rows)]
-    run.log(f"evals/step_{step}", verdicts, "w")
-    accuracy = sum(reward for _, reward, *_ in rows) / len(rows)
+    rows = [dict(zip(VERDICT, row, strict=True)) for row in sorted(verdicts)]
+    run.log(f"evals/step_{step}", rows, "w")
+    accuracy = sum(row["reward"] for row in rows) / len(rows)
     return {"val_accuracy": accuracy, "eval_s": time.perf_counter() - start}
+
+
+def deal(problems: list[int], rows_of_rank: int, ranks: int) -> Iterator[list[int]]:
+    """Cut problems into parts of so many for each rank; in a part neighbours, which may be equally
+    hard, go to different ranks."""
+    size = rows_of_rank * ranks
+    for start in range(0, len(problems), size):
+        part = problems[start : start + size]
+        yield [i for rank in range(ranks) for i in part[rank::ranks]]
+
+
+def verdict(group: Group, decode: Callable | None) -> tuple:
+    """Return the values of VERDICT for a group of one completion. decode: None on ranks that write
+    no file; else the completion's end, where the box is, is kept."""
+    [answer] = group.completions
+    text = decode(answer.ids, skip_special_tokens=True)[-TAIL:] if decode else ""
+    return group.problem, answer.reward, answer.status, len(answer.ids), text
