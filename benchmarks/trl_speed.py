@@ -74,7 +74,7 @@ def run_trl(pipe, args, train_flags: list[str]) -> None:
         # The prompts that this project's sampler draws, in its order.
         sampler = train.build_sampler(config, Layout(config), problems)
         steps = min(1000, len(problems) // P)
-        chosen = [i for _ in range(steps) for i in sampler.propose(P).index_N]
+        chosen = [group.problem for _ in range(steps) for group in sampler.propose(P)]
         rows = Dataset.from_list([{"prompt": encode.text(problems.question(i))} for i in chosen])
         settings = {"seed": config.seed, "temperature": config.temperature, "beta": 0.0}
         settings |= {"num_generations": G, "max_completion_length": config.max_completion_tokens}
