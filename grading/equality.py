@@ -306,8 +306,8 @@ def _choice(text: str, other: str) -> str:
 
 
 def _is_labelled(spelling: Spelling) -> bool:
-    """Whether parts have different units: "3 apples, 5 pears", but not "x = 3 m, y = 5 s"."""
-    return len({*spelling.units} - {frozenset()}) > 1 and "=" not in spelling.text
+    """Whether parts have different units: "3 apples, 5 pears"; "x = 3 m, y = 5 s"."""
+    return len({*spelling.units} - {frozenset()}) > 1
 
 
 def _equal_labelled(gold: Spelling, answer: Spelling) -> bool:
@@ -322,8 +322,11 @@ def _equal_labelled(gold: Spelling, answer: Spelling) -> bool:
             pairs = zip(gold.units, answer.units, strict=True)
             return all(compatible(*pair) for pair in pairs) and equivalent(gold.text, answer.text)
         sides.append(list(zip(map(sorted, spelling.units), texts, strict=True)))
+    names = [[structure_of(text).name for _, text in side] for side in sides]
     labels = [sorted(unit for unit, _ in side) for side in sides]
-    if labels[0] == labels[1]:
+    if all(names[0]) and sorted(names[0]) == sorted(names[1]):
+        sides = [sorted(side, key=lambda part: part[1]) for side in sides]
+    elif labels[0] == labels[1]:
         sides = [sorted(side) for side in sides]
     return all(
         compatible(frozenset(gold_unit), frozenset(unit)) and equivalent(gold_text, text)
@@ -331,11 +334,16 @@ def _equal_labelled(gold: Spelling, answer: Spelling) -> bool:
     )
 
 
+_DEGREE = frozenset({("degree", 1)})
+
+
 def _equal_quantities(gold: Spelling, answer: Spelling) -> bool:
     """Whether units and texts agree."""
     if _is_labelled(gold) or _is_labelled(answer):
         return _equal_labelled(gold, answer)
     units = [frozenset().union(*spelling.units) for spelling in (gold, answer)]
+    if units[0] ^ units[1] == _DEGREE and "pi" in gold.text and not _DEGREE & units[0]:
+        return False  # \pi/6 is an angle in radians, not \pi/6 degrees
     return compatible(*units) and equivalent(gold.text, answer.text)
 
 

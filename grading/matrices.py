@@ -10,13 +10,15 @@ from sympy import Expr, ImmutableMatrix, Rational
 from grading.structure import plain
 from grading.values import letters, parse
 
-_NAME = r"(?:[A-Z𝐀-𝐳](?:_\w|_\{\w+\})?|\([A-Z𝐀-𝐳+*-]+\))"
+_GREEK = r"\\(?:Gamma|Delta|Theta|Lambda|Sigma|Phi|Psi|Omega) ?"
+_NAME = rf"(?:(?:[A-Z𝐀-𝐳]|{_GREEK})(?:_\w|_\{{\w+\}})?|\([A-Z𝐀-𝐳+*-]+\))"
 _INVERSE = r"\^(?:\{-1\}|T|\{T\}|\{?\\top ?\}?)"
 _TRANSPOSE = re.compile(r"\^(?:T|\{T\}|\{?\\top ?\}?)")
 # In A^{-1}B, BA^T, 𝐀𝐁 (bold) and AB-BA letters are matrices; in \frac{A}{B} and A/B they are not.
 _MATRICES = re.compile(
     rf"{_NAME}{_INVERSE}\*?{_NAME}|{_NAME}\*?{_NAME}{_INVERSE}|\((?:{_NAME}\*?){{2,}}\){_INVERSE}"
     rf"|[𝐀-𝐳](?:_\w|\^\w|_\{{\w+\}}|{_INVERSE})*\(?[𝐀-𝐳]|[𝐀-𝐙]\*[𝐀-𝐙]"
+    rf"|(?<!\\)\b[a-z]\^(?:T|\{{T\}}|\{{?\\top ?\}}?){_NAME}"  # of a vector: x^TA
     rf"|([A-Z])\*?([A-Z])(?:.*\2\*?\1|\*?\1)"
 )
 _NUMBERS = re.compile(r"\\frac\{[^{}]*\}\{[^{}]*[A-Z]|/\(?[A-Z]|\\sqrt\{[^{}]*[A-Z]")

@@ -203,11 +203,19 @@ def _row(trees: list[Expr], point: dict[str, Expr]) -> list[Expr]:
 def _signed_values(trees: list[Expr], numbers: list[int]) -> Iterator[list[Expr]]:
     """Yield values of trees at points with all combinations of signs and on both sides of kinks,
     which lie near the numbers of the text. Letters whose sign alone makes a root imaginary are
-    positive: √x√y is √(xy)."""
+    positive: √x√y is √(xy). Yield unequal values if that holds only beside a gold with bars:
+    ln|x| is not ln x."""
     names = sorted({name for tree in trees for name in letters(tree)})
     sizes = [Rational(k, 17) for k in (1, 9, 33, 95, 1700)]
     positive = dict.fromkeys(names, sizes[1])
-    free = [n for n in names if any(_row(trees, positive | {n: -size}) for size in sizes)]
+
+    def is_real(some: list[Expr], name: str) -> bool:
+        return any(_row(some, positive | {name: -size}) for size in sizes)
+
+    free = [name for name in names if is_real(trees, name)]
+    barred = {name for bars in trees[0].atoms(Abs) for name in letters(bars)}
+    if any(is_real(trees[:1], name) for name in barred.difference(free)):
+        yield [*map(Rational, range(len(trees)))]
     sizes += [Rational(7 * n + side, 7) for n in numbers for side in (-1, 1)]
     rng = random.Random(str(names))
     for number in range(max(SIGNED_POINTS, 2 * len(sizes))):
