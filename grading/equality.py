@@ -213,9 +213,8 @@ def _equal_collections(gold: Structure, answer: Structure) -> bool:
         return _equal_pairs(gold, answer)
     in_any_order = "list", "set", "∧", "∨"
     is_ordered = not kinds <= {*in_any_order}
-    names = {structure_of(part).name for part in gold.parts + answer.parts} - {""}
-    has_or = "∨" in kinds and len(names) > 1  # x=1 or y=2 is not x=1, y=2
-    may_agree = len(kinds) == 1 or ("list" in kinds and not is_ordered and not has_or)
+    # "x=1 or y=2" is not "x=1, y=2", nor "red or blue" "red, blue".
+    may_agree = len(kinds) == 1 or ("list" in kinds and not is_ordered and "∨" not in kinds)
     return may_agree and _equal_parts(gold.parts, answer.parts, is_ordered)
 
 

@@ -22,14 +22,19 @@ _MATRICES = re.compile(
     rf"|([A-Z])\*?([A-Z])(?:.*\2\*?\1|\*?\1)"
 )
 _NUMBERS = re.compile(r"\\frac\{[^{}]*\}\{[^{}]*[A-Z]|/\(?[A-Z]|\\sqrt\{[^{}]*[A-Z]")
+_OF_ANY_SHAPE = re.compile(r"\([^()]*\^\{T\}[^()]*\)\^\{-1\}")  # in (A^TA)^{-1}A^T: A has no inverse
 _TRANSPOSED = "upsilon"  # values.parse renames T
 SIZE = 3
 
 
 def order_counts(gold: str, answer: str) -> bool:
-    """Whether letters of one of two canonical texts are matrices."""
-    texts = gold, answer
-    return any(map(_MATRICES.search, texts)) and not any(map(_NUMBERS.search, texts))
+    """Whether letters of one of two canonical texts are matrices. A gold tells more: A^{-1}b is not
+    answered by b/A."""
+    if _NUMBERS.search(gold):
+        return False
+    return bool(
+        _MATRICES.search(gold) or (_MATRICES.search(answer) and not _NUMBERS.search(answer))
+    )
 
 
 def _random_matrix(name: str) -> ImmutableMatrix:
@@ -54,7 +59,7 @@ def equal_products(gold: str, answer: str) -> bool:
     bold = {*plain("".join(re.findall("[𝐀-𝐳]", gold + answer)))}
     texts = [_TRANSPOSE.sub("^{T}", plain(text)) for text in (gold, answer)]
     trees = [parse(text) for text in texts]
-    if not all(trees):
+    if not all(trees) or (_OF_ANY_SHAPE.search(texts[0]) and not _OF_ANY_SHAPE.search(texts[1])):
         return texts[0] == texts[1]
     point = {"iota": ImmutableMatrix.eye(SIZE)}  # values.parse renames I
     for name in {*letters(trees[0]), *letters(trees[1])} - {*point}:
