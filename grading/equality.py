@@ -25,6 +25,7 @@ import math_verify
 
 from grading.conditions import Condition, split_conditions
 from grading.matrices import equal_products, order_counts
+from grading.readings import are_same_letters, read_choices, unset, with_letter_units
 from grading.sets import simplify
 from grading.spelling import FUNCTION, Spelling, canonicalize
 from grading.structure import FLIP, Structure, is_bounded, plain, split, structure_of
@@ -281,29 +282,6 @@ def equivalent(gold: str, answer: str) -> bool:
     return any(_equal(g, a) for g in golds for a in answers)
 
 
-# The letter of a choice and then its content: "(D) (2,0)", "\text{(D)} 5", "B. A circle". No match
-# where the letter may be part of an expression or one of several: "(D)-5", "(D), (E)".
-_LETTER = r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])"
-_ARTICLE = r"(?:A|I)(?= (?!or |and )[a-z]{2})"
-_CHOICE = re.compile(
-    r"(?:\\(?:text|math)\w*\{)? ?\(?([A-J])[).:](?:[\s~}]|\\[ ,;:]|\\q?quad)+"
-    rf"(?!.*(?!{_ARTICLE}){_LETTER})(?:-\S|[^\s=<>+*/^_,;-])"
-)
-_ANSWER_IS = re.compile(  # "Answer: G", "\text{The answer is G}", "Option (G)"
-    r"(?i:(?:\\text\w*\{)? ?(?:the )?(?:(?:final|correct) )?(?:answer|option|choice)(?: is|:)*) ?"
-    r"(?:\\text\w*\{)? ?(\(?[A-J]\)?)[}. ]*"
-)
-
-
-def _choice(text: str, other: str) -> str:
-    """Return the letter of a choice with its content, if `other` is a letter: "B. A circle" -> B.
-    The content counts if both have one."""
-    choice = _CHOICE.match(text) or _ANSWER_IS.fullmatch(text)
-    if choice and re.fullmatch(r"\(?[A-J]\)?", canonicalize(other).text):
-        return choice[1]
-    return rf"\text{{{text}}}" if choice and _CHOICE.match(other) else text
-
-
 def _is_labelled(spelling: Spelling) -> bool:
     """Whether parts have different units: "3 apples, 5 pears"; "x = 3 m, y = 5 s"."""
     return len({*spelling.units} - {frozenset()}) > 1
@@ -348,8 +326,13 @@ def _equal_quantities(gold: Spelling, answer: Spelling) -> bool:
 
 def compare(gold: str, answer: str, accept_identical: bool = True) -> bool:
     """Whether two contents of boxes agree. accept_identical: even if they cannot be parsed."""
-    spelled_gold = canonicalize(_choice(gold, answer))
-    spelled_answer = canonicalize(_choice(answer, gold))
+    is_identical = unset(gold) == unset(answer) and re.search(r"\w", gold)
+    if (accept_identical and is_identical) or are_same_letters(gold, answer):
+        return True
+    gold, answer = read_choices(gold, answer)
+    spelled_gold = canonicalize(gold)
+    spelled_answer = canonicalize(with_letter_units(answer, spelled_gold))
+    spelled_gold = canonicalize(with_letter_units(gold, spelled_answer))
     base = spelled_answer.base
     if base not in ("", spelled_gold.base) and (spelled_gold.base or base != "10"):
         return False  # 101_2 is not 101, but 101_10 is
