@@ -23,7 +23,7 @@ import re
 
 import math_verify
 
-from grading.conditions import Condition, split_conditions
+from grading.conditions import Condition, rename_index, split_conditions
 from grading.matrices import equal_products, order_counts
 from grading.readings import are_same_letters, read_choices, unset, with_letter_units
 from grading.sets import simplify
@@ -268,6 +268,8 @@ def _equal(gold: str, answer: str) -> bool:
         last = structure_of(answer).parts[-1]
         return _equal(gold, answer) and all(is_rounded(last, x, 0) for x in decimals)
     gold, gold_conditions = split_conditions(gold)
+    answer_conditions = split_conditions(answer)[1]
+    answer = rename_index(answer_conditions, answer, gold_conditions)
     answer, answer_conditions = split_conditions(answer)
     for letter, condition in answer_conditions.items():
         if not _equal_condition(gold_conditions.get(letter), condition, structure_of(answer).name):

@@ -109,6 +109,12 @@ _SIGNS = {"positive": ">0", "negative": "<0", "nonnegative": "≥0", "non-negati
 _DOMAINS |= {"rational": r"\mathbb{Q}", "real": "(-∞,∞)"}
 
 
+def _as_bounds(match: re.Match) -> str:
+    letter, first, *_ = match.groups()
+    low = "" if "±" in match[0] else f",{letter}≥{first}"
+    return rf",{letter}∈\mathbb{{Z}}{low}"
+
+
 def _as_condition(match: re.Match) -> str:
     r"""Write a condition as relations on its letters: "k∈\mathbb{Z}", "k>0"."""
     before, low, letters, after, relation, end = match.groups(default="")
@@ -264,6 +270,10 @@ AFTER_UNITS = {
     "x=y=z=1 -> x=1,y=1,z=1": (
         r"(?<![^,=])([a-z])=(?=(?:[a-z]=){1,5}(?![a-z]\b)([^=,]{1,99})(?:$|,))",
         r"\1=\2,",
+    ),
+    r"2k+1(k=0,1,2,…) -> 2k+1,k∈\mathbb{Z},k≥0": (
+        r"(?<=[^,(])[,(]{1,2}([a-zA-Z])=([01])(,±?\d){1,4},?…\)?$",
+        _as_bounds,
     ),
     r"\vec a -> \vec{a}": (r"\\vec ([a-zA-Z])", r"\\vec{\1}"),
     "2𝐢-3𝐣 -> 2i-3j": (  # but 𝐀𝐁 is not 𝐁𝐀
