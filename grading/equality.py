@@ -207,6 +207,15 @@ def _equal_pairs(gold: Structure, answer: Structure) -> bool:
     return _equal_parts(golds, answers)
 
 
+def _without_indices(parts: list[str], others: list[str]) -> list[str]:
+    """Remove the names of solutions, "x_1=2, x_2=3", if the others are of x: "x=2 or x=3"."""
+    names = [structure_of(part).name for part in parts]
+    letters = {structure_of(part).name for part in others} - {""}
+    if len(letters) != 1 or {re.sub(r"_\{\d\}$", "", name) for name in names} != letters:
+        return parts
+    return [structure_of(part).parts[0] if "=" in part else part for part in parts]
+
+
 def _equal_collections(gold: Structure, answer: Structure) -> bool:
     """Compare lists, sets, tuples, intervals, matrices, and statements joined by ∧ or ∨."""
     kinds = {gold.kind, answer.kind}
@@ -216,7 +225,10 @@ def _equal_collections(gold: Structure, answer: Structure) -> bool:
     is_ordered = not kinds <= {*in_any_order}
     # "x=1 or y=2" is not "x=1, y=2", nor "red or blue" "red, blue".
     may_agree = len(kinds) == 1 or ("list" in kinds and not is_ordered and "∨" not in kinds)
-    return may_agree and _equal_parts(gold.parts, answer.parts, is_ordered)
+    golds, answers = gold.parts, answer.parts
+    if kinds == {"list"}:
+        golds, answers = _without_indices(golds, answers), _without_indices(answers, golds)
+    return may_agree and _equal_parts(golds, answers, is_ordered)
 
 
 def _equal_chain(gold: str, sides: list[str], is_named: bool) -> bool:

@@ -106,8 +106,8 @@ def _list(text: str) -> Structure | None:
 
 
 def _connected(text: str) -> Structure | None:
-    """Statements with "∧" or "∨", which binds less: "p∧q∨r" -> ∨ p∧q, r."""
-    for sign in "∨∧":
+    """Statements with "∧" or "∨", which binds less: "p∧q∨r" -> ∨ p∧q, r. Also "A∩B"."""
+    for sign in "∨∧∩":
         parts = split(text, sign)[::2]
         if len(parts) > 1 and not _are_solutions(parts, sign):
             return Structure("", sign, parts)

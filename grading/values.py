@@ -15,6 +15,7 @@ from grading.structure import is_bounded
 
 MAX_BITS = 1 << 18  # of all numbers in an evaluation
 MAX_IRRATIONAL_BITS = 1 << 13  # of an irrational value: comparing takes as many digits
+MAX_GAMMA_BITS = 1 << 9  # the same of n!, which takes seconds to 1000 digits
 MAX_OPERATIONS = 20  # of an irrational value before it is rounded
 TRIALS = 4  # random points for expressions with letters
 DIGITS, SPARE_DIGITS = 80, 20  # of irrational values; the last may be lost to rounding
@@ -36,6 +37,7 @@ _DERIVATIVE = re.compile(
     r"\\frac\{((?:d|\\partial ?)(?:\^\{?\d\}?)?(?:\\[a-zA-Z]+|[a-zA-Z](?:_\w)?) ?)\}"
     r"\{((?:d|\\partial ?)(?:\\[a-zA-Z]+ ?|[a-zA-Z](?:_\w)?)(?:\^\{?\d\}?)?)\}"
 )
+_PRIMED = re.compile(r"\\[a-zA-Z]+'*|([a-z])('{1,3})(?![('_])")
 _CONSTANTS = {"e": E, "i": I}
 # The parser takes x^T for a transpose, I, E and gamma for constants, and \pi(5) for a function.
 _RENAMED = {"E": r"\varpi ", "I": r"\iota ", "T": r"\upsilon ", r"\pi(": r"\pi \cdot ("}
@@ -46,8 +48,13 @@ _NUMBER = re.compile(rf"{_DECIMAL.pattern}(?:[eE][-+]?\d\d?\d?)?|[-+]?\d+/0*[1-9
 
 
 def _plain(text: str) -> str:
-    r"""Replace brackets that group and derivatives: "[1+x]\frac{dy}{dt}" -> "(1+x)d_{dydt}"."""
+    r"""Replace brackets that group and derivatives: "[1+x]\frac{dy}{dt}" -> "(1+x)d_{dydt}",
+    "y''" -> "y_{pp}"."""
     grouped = _GROUPING.sub(r"(\1)", text)
+    if "'" in text:
+        grouped = _PRIMED.sub(
+            lambda m: f"{m[1]}_{{{'p' * len(m[2])}}}" if m[1] else m[0], grouped
+        )
     return _DERIVATIVE.sub(lambda d: "d_{" + re.sub(r"[\W_]", "", d[1] + d[2]) + "}", grouped)
 
 
@@ -162,7 +169,8 @@ def _values(text: str, digits: int, trials: int) -> tuple[list[Expr], int]:
     except Exception:  # as the parser, sympy raises many kinds of errors
         return [], 0
     bits = evaluator.bits // trials
-    is_small = results[0].is_Rational or bits <= MAX_IRRATIONAL_BITS
+    max_bits = MAX_GAMMA_BITS if names and tree.has(factorial) else MAX_IRRATIONAL_BITS
+    is_small = results[0].is_Rational or bits <= max_bits
     is_finite = all(v.is_finite and v.is_number for v in results)  # no 1/0, no f(2)
     return (results, bits) if is_finite and is_small else ([], 0)
 
