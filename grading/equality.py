@@ -221,7 +221,7 @@ def _equal_collections(gold: Structure, answer: Structure) -> bool:
     kinds = {gold.kind, answer.kind}
     if kinds == {"list", "()"}:
         return _equal_pairs(gold, answer)
-    in_any_order = "list", "set", "∧", "∨"
+    in_any_order = "list", "set", "∧", "∨", "∩"
     is_ordered = not kinds <= {*in_any_order}
     # "x=1 or y=2" is not "x=1, y=2", nor "red or blue" "red, blue".
     may_agree = len(kinds) == 1 or ("list" in kinds and not is_ordered and "∨" not in kinds)

@@ -174,8 +174,8 @@ BEFORE_UNITS = {
         lambda m: re.sub(r",? ?\\\\", ",", m[1]),
     ),
     r"\text{Monday and Tuesday} -> \text{Monday}∧\text{Tuesday}": (
-        r"^ ?\\text\{ ?([^{}\d]*?),? (and|or) ([^{}\d]*)\} ?$",
-        lambda m: rf"\text{{{m[1]}}}" + ("∧" if m[2] == "and" else "∨") + rf"\text{{{m[3]}}}",
+        r"^ ?(\\text\{)? ?((?(1)[^{}\d]|[a-zA-Z ])+?),? (and|or) ((?(1)[^{}\d]|[a-zA-Z ])+)(?(1)\}) ?$",
+        lambda m: rf"\text{{{m[2]}}}" + ("∧" if m[3] == "and" else "∨") + rf"\text{{{m[4]}}}",
     ),
     r"3 \text{cm and} 5 -> 3 \text{cm}∧ 5": (
         r"(\\text\{[^{}]*[^{} ]) (and|or)\}",

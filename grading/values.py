@@ -15,7 +15,7 @@ from grading.structure import is_bounded
 
 MAX_BITS = 1 << 18  # of all numbers in an evaluation
 MAX_IRRATIONAL_BITS = 1 << 13  # of an irrational value: comparing takes as many digits
-MAX_GAMMA_BITS = 1 << 9  # the same of n!, which takes seconds to 1000 digits
+MAX_GAMMA_DIGITS = 240  # of n!, which takes seconds to 1000 digits
 MAX_OPERATIONS = 20  # of an irrational value before it is rounded
 TRIALS = 4  # random points for expressions with letters
 DIGITS, SPARE_DIGITS = 80, 20  # of irrational values; the last may be lost to rounding
@@ -169,8 +169,7 @@ def _values(text: str, digits: int, trials: int) -> tuple[list[Expr], int]:
     except Exception:  # as the parser, sympy raises many kinds of errors
         return [], 0
     bits = evaluator.bits // trials
-    max_bits = MAX_GAMMA_BITS if names and tree.has(factorial) else MAX_IRRATIONAL_BITS
-    is_small = results[0].is_Rational or bits <= max_bits
+    is_small = results[0].is_Rational or bits <= MAX_IRRATIONAL_BITS
     is_finite = all(v.is_finite and v.is_number for v in results)  # no 1/0, no f(2)
     return (results, bits) if is_finite and is_small else ([], 0)
 
@@ -259,6 +258,8 @@ def common_values(*texts: str) -> Iterator[tuple[int, list[Expr]]]:
             yield DIGITS, row
     if not all(column[0].is_Rational for column in columns):
         digits = DIGITS + sum(bits for _, bits in results) * 3 // 5
+        if any(letters(node) for tree in trees for node in tree.atoms(factorial, binomial)):
+            digits = min(digits, MAX_GAMMA_DIGITS)
         for row in _rows([_values(text, digits, 2)[0] for text in texts]):
             yield digits, row
 
