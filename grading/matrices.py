@@ -22,7 +22,9 @@ _MATRICES = re.compile(
     rf"|([A-Z])\*?([A-Z])(?:.*\2\*?\1|\*?\1)"
 )
 _NUMBERS = re.compile(r"\\frac\{[^{}]*\}\{[^{}]*[A-Z]|/\(?[A-Z]|\\sqrt\{[^{}]*[A-Z]")
-_OF_ANY_SHAPE = re.compile(r"\([^()]*\^\{T\}[^()]*\)\^\{-1\}")  # in (A^TA)^{-1}A^T: A has no inverse
+_OF_ANY_SHAPE = re.compile(
+    r"\([^()]*\^\{T\}[^()]*\)\^\{-1\}"
+)  # in (A^TA)^{-1}A^T: A has no inverse
 _TRANSPOSED = "upsilon"  # values.parse renames T
 SIZE = 3
 

@@ -26,7 +26,7 @@ _LETTER_UNIT = re.compile(
 
 
 def _choice(text: str, other: str) -> str:
-    """Return the letter of a choice with its content, if `other` is a letter: "B. A circle" -> B."""
+    """Return the letter of a choice, if `other` is only a letter: "B. A circle" -> B."""
     choice = _CHOICE.match(text) or _ANSWER_IS.fullmatch(text)
     is_asked = choice and re.fullmatch(r"\(?[A-J]\)?", canonicalize(other).text)
     return choice[1] if is_asked else text
@@ -49,7 +49,7 @@ def read_choices(gold: str, answer: str) -> tuple[str, str]:
 
 
 def _letters(text: str) -> list[str]:
-    r"""Return the letters of several choices, sorted: "C, A", "\text{A and C}" and "AC" give A, C."""
+    r"""Return the letters of several choices: "C, A", "\text{A and C}" and "AC" give A, C."""
     content = _FONT.sub(lambda font: font[1] or font[2] or "", text).strip(" .$")
     return sorted(re.findall("[A-J]", content)) if _LETTERS.fullmatch(content) else []
 
@@ -58,7 +58,9 @@ def are_same_letters(gold: str, answer: str) -> bool:
     """Whether two texts name the same choices, one of them in a list: "ABD" and "A, B, D"."""
     letters = _letters(gold)
     is_list = re.search("[,;、]|and", gold + answer)
-    return bool(is_list and letters and len({*letters}) == len(letters) and letters == _letters(answer))
+    return bool(
+        is_list and letters and len({*letters}) == len(letters) and letters == _letters(answer)
+    )
 
 
 def unset(text: str) -> str:

@@ -159,7 +159,10 @@ BEFORE_UNITS = {
     ),
     "a  b -> a b": (r" +", " "),
     "12. -> 12": (r"\\+ ?$|(?<=[\w)\]}%°!⦄∞]) ?[.,](?=(?: ?\})? ?$)", ""),
-    r"30^{\prime} -> 30'": (r"\^ ?(\{)?((?: ?\\prime)+) ?(?(1)\})", lambda m: "'" * m[2].count("p")),
+    r"30^{\prime} -> 30'": (
+        r"\^ ?(\{)?((?: ?\\prime)+) ?(?(1)\})",
+        lambda m: "'" * m[2].count("p"),
+    ),
     r"\text { and } -> \text{and}": (r"\\text ?\{ ?([^{}]*?) ?\}", r"\\text{\1}"),
     "no solutions -> ⦃⦄": (r"(?i)^ ?(?:\\text\{)?no solutions?\}? ?$", "⦃⦄"),
     "x≈7 -> x=7": (r"^ ?((?:[a-zA-Z](?:_\w)?)?) ?≈(?=[^≈]*$)", lambda m: m[1] and f"{m[1]}="),
@@ -174,7 +177,8 @@ BEFORE_UNITS = {
         lambda m: re.sub(r",? ?\\\\", ",", m[1]),
     ),
     r"\text{Monday and Tuesday} -> \text{Monday}∧\text{Tuesday}": (
-        r"^ ?(\\text\{)? ?((?(1)[^{}\d]|[a-zA-Z ])+?),? (and|or) ((?(1)[^{}\d]|[a-zA-Z ])+)(?(1)\}) ?$",
+        r"^ ?(\\text\{)? ?((?(1)[^{}\d]|[a-zA-Z ])+?),? (and|or) "
+        r"((?(1)[^{}\d]|[a-zA-Z ])+)(?(1)\}) ?$",
         lambda m: rf"\text{{{m[2]}}}" + ("∧" if m[3] == "and" else "∨") + rf"\text{{{m[4]}}}",
     ),
     r"3 \text{cm and} 5 -> 3 \text{cm}∧ 5": (
@@ -214,7 +218,8 @@ BEFORE_UNITS = {
     r"\sqrt {x} -> \sqrt{x}": (r"(\\(?:frac|sqrt|binom|text|overline|vec|hat)) (?=\{)", r"\1"),
     r"\frac{1} {2} -> \frac{1}{2}": (rf"(\\(?:frac|binom){_GROUP}) (?=\{{)", r"\1"),
     r"d\omega/dt -> \frac{d\omega}{dt}": (
-        r"(?<![a-zA-Z\\}])(d|\\partial ?)(\\[a-zA-Z]+ ?|[a-zA-Z])/\1(\\[a-zA-Z]+ ?|[a-zA-Z])(?![a-zA-Z])",
+        r"(?<![a-zA-Z\\}])(d|\\partial ?)(\\[a-zA-Z]+ ?|[a-zA-Z])"
+        r"/\1(\\[a-zA-Z]+ ?|[a-zA-Z])(?![a-zA-Z])",
         r"\\frac{\1\2}{\1\3}",
     ),
     r"5 \mu F -> 5\text{uF}": (r"(?<=\d) ?\\mu ?([mgslLFAVWC])(?![a-zA-Z])", r"\\text{u\1}"),
@@ -242,7 +247,10 @@ AFTER_UNITS = {
     r"\frac12 -> \frac{1}2": (r"\\(frac|binom)(?: ?(\d|\\pi)| ([a-zA-Z])) ?", r"\\\1{\2\3}"),
     r"\frac{1}2 -> \frac{1}{2}": (rf"(\\(?:frac|binom){_GROUP}) ?([^\W_]|\\pi)", r"\1{\2}"),
     "10^-5 -> 10^{-5}": (r"\^-(\d*\.?\d+|[a-zA-Z](?![a-zA-Z]))", r"^{-\1}"),
-    r"\sqrt\frac{1}{2} -> \sqrt{\frac{1}{2}}": (rf"\\sqrt ?(\\frac{_GROUP}{_GROUP})", r"\\sqrt{\1}"),
+    r"\sqrt\frac{1}{2} -> \sqrt{\frac{1}{2}}": (
+        rf"\\sqrt ?(\\frac{_GROUP}{_GROUP})",
+        r"\\sqrt{\1}",
+    ),
     r"\sqrt2 -> \sqrt{2}": (r"\\sqrt(\[\d+])? ?(\d+|\w|\\pi)", r"\\sqrt\1{\2}"),
     r"v_{\text{max}} -> v_{max}": (r"_(\{)?\\text\{(\w+)\}(?(1)\})", r"_{\2}"),
     r"x^\frac{1}{2} -> x^{\frac{1}{2}}": (

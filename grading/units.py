@@ -36,7 +36,8 @@ MEASURES = """
     mm,millimeter,millimetre,毫米,мм cm,centimeter,centimetre,厘米,см m,meter,metre,米,м
     km,kilometer,kilometre,公里,千米,км in,inch ft,foot,feet yd,yard mi,mile g,gram,克,г
     kg,kilogram,kilo,公斤,千克,кг mg,milligram t,ton,tonne lb,lbs,pound,£ oz,ounce
-    ms,millisecond us,microsecond ns,nanosecond db,decibel kelvin s,sec,second,秒,с min,minute,分钟,мин h,hr,hour,小时,ч day week month year,yr am pm
+    ms,millisecond us,microsecond ns,nanosecond db,decibel kelvin
+    s,sec,second,秒,с min,minute,分钟,мин h,hr,hour,小时,ч day week month year,yr am pm
     degree,deg radian,rad l,liter,litre,升,л ml,milliliter,millilitre,毫升,мл gal,gallon qt,quart
     n,newton kn j,joule kj kwh w,watt kw,kilowatt MW,megawatt MJ,megajoule v,volt a,amp,ampere
     hz,hertz khz mhz ghz ev kev mev gev pa,pascal kpa MPa,megapascal mol,mole cal,calorie kcal

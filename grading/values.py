@@ -52,9 +52,7 @@ def _plain(text: str) -> str:
     "y''" -> "y_{pp}"."""
     grouped = _GROUPING.sub(r"(\1)", text)
     if "'" in text:
-        grouped = _PRIMED.sub(
-            lambda m: f"{m[1]}_{{{'p' * len(m[2])}}}" if m[1] else m[0], grouped
-        )
+        grouped = _PRIMED.sub(lambda m: f"{m[1]}_{{{'p' * len(m[2])}}}" if m[1] else m[0], grouped)
     return _DERIVATIVE.sub(lambda d: "d_{" + re.sub(r"[\W_]", "", d[1] + d[2]) + "}", grouped)
 
 
@@ -207,22 +205,31 @@ def _row(trees: list[Expr], point: dict[str, Expr]) -> list[Expr]:
     return row if evaluator.is_real and all(value.is_finite for value in row) else []
 
 
+SIZES = [Rational(k, 17) for k in (1, 9, 33, 95, 1700)]  # of letters
+
+
+def _may_be_negative(trees: list[Expr], name: str) -> bool:
+    """Whether all trees are real at a point where this letter alone is negative."""
+    positive = dict.fromkeys(_all_letters(trees), SIZES[1])
+    return any(_row(trees, positive | {name: -size}) for size in SIZES)
+
+
+def _all_letters(trees: list[Expr]) -> list[str]:
+    return sorted({name for tree in trees for name in letters(tree)})
+
+
 def _signed_values(trees: list[Expr], numbers: list[int]) -> Iterator[list[Expr]]:
     """Yield values of trees at points with all combinations of signs and on both sides of kinks,
     which lie near the numbers of the text. Letters whose sign alone makes a root imaginary are
     positive: √x√y is √(xy). Yield unequal values if that holds only beside a gold with bars:
     ln|x| is not ln x."""
-    names = sorted({name for tree in trees for name in letters(tree)})
-    sizes = [Rational(k, 17) for k in (1, 9, 33, 95, 1700)]
-    positive = dict.fromkeys(names, sizes[1])
-
-    def is_real(some: list[Expr], name: str) -> bool:
-        return any(_row(some, positive | {name: -size}) for size in sizes)
-
-    free = [name for name in names if is_real(trees, name)]
-    barred = {name for bars in trees[0].atoms(Abs) for name in letters(bars)}
-    if any(is_real(trees[:1], name) for name in barred.difference(free)):
-        yield [*map(Rational, range(len(trees)))]
+    names = _all_letters(trees)
+    free = [name for name in names if _may_be_negative(trees, name)]
+    golds = trees[: len(trees) // 2]
+    barred = {name for gold in golds for bars in gold.atoms(Abs) for name in letters(bars)}
+    if any(_may_be_negative(golds, name) for name in barred.difference(free)):
+        yield [Rational(number**2) for number in range(len(trees))]
+    sizes = list(SIZES)
     sizes += [Rational(7 * n + side, 7) for n in numbers for side in (-1, 1)]
     rng = random.Random(str(names))
     for number in range(max(SIGNED_POINTS, 2 * len(sizes))):
