@@ -67,7 +67,7 @@ _POWER = r"(?: ?\^ ?\{?-?[123]\}?)?"
 _RATE = r"(?:[ckm]?m|mi|ft|k?g)/(?:hr?|s|sec|min|c?m)"
 _SHORT = (
     "per|cup|in|ft|sq|cu|[ckm]m|kg|lbs?|mins?|secs?|oz|hrs?|days?|yds?|gal|tons?|men|yen|won|mph|kph"
-    "|dl|k?Hz|[MG]Hz|k[JN]|kWh|[kM]Pa|[MG]eV|k?cal|mol|rpm|deg|USD|EUR|RMB|CNY|[Rr]s|INR|dB|ms"
+    "|dl|k?Hz|[MG]Hz|k[JN]|kWh|[kM]Pa|[MG]eV|k?cal|mol|rpm|deg|USD|EUR|RMB|CNY|[Rr]s|INR|dB"
 )
 _WORD = rf"(?:[A-Za-z\u00c0-\u024f][a-z\u00df-\u024f]{{3,}}|{_SHORT})(?![a-zA-Z])\.?"
 _WORDS = (

@@ -339,6 +339,9 @@ THINKING = {
     r"<Thinking>\boxed{7}</Thinking> It is 9.": None,
     r"<|channel|>analysis<|message|>\boxed{7}<|end|><|channel|>final<|message|>It is 9": None,
     r"<think>in <think> tags \boxed{7}</think>\boxed{9}": "9",
+    r"<seed:think>\boxed{7}</seed:think> It is 9.": None,
+    r"<|start_think|>\boxed{7}<|end_think|> It is 9.": None,
+    r"|begin_of_thought| \boxed{7} |end_of_thought| \boxed{9}": "9",
     r"\boxed{9} <think>\boxed{7}</think>": "9",
     r"I think \boxed{9}": "9",
 }
