@@ -5,6 +5,7 @@ r"""Whether two answers in LaTeX state the same thing.
 1. Spelling (spelling.py, units.py): units are removed, and both texts get one canonical spelling.
    A unit, or the base of 52_8, may be left out but neither replaced nor cut: "5 cm" is right for
    "5", wrong for "5 m" and "5 cm/s". Labels of parts may not be swapped: "3 apples, 5 pears".
+   One text may tell how to read the other (readings.py): "B" beside "B. A circle".
 2. Conditions (conditions.py): "k∈\mathbb{Z}" may be left out but not replaced.
 3. Structure (structure.py, sets.py): lists, sets, tuples, intervals, matrices, ratios and relations
    are split into parts. Brackets, names and parts must be equal, and every "=" in the answer true.
