@@ -34,12 +34,14 @@ class Verdict:
     status: str
 
 
-# What opens (1) and closes (2) a model's thinking: <think>, [THINK], <|channel|>analysis, ◁think▷.
+# What opens (1) and closes (2) a model's thinking: <think>, <seed:think>, [THINK], ◁think▷,
+# <|start_think|>, <|channel|>analysis.
 _THINK = "(?:think|thinking|thought|thoughts|reasoning|analysis|scratchpad)"
 _THINKING = re.compile(
-    rf"(<{_THINK} ?>|\[THINK\]|◁think▷|<\|begin_of_thought\|>"
+    rf"(<(?:\w+:)?{_THINK} ?>|\[THINK\]|◁think▷|<?\|(?:begin|start)_(?:of_)?{_THINK}\|>?"
     r"|<\|channel\|> ?(?:analysis|commentary))"
-    rf"|(</{_THINK} ?>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<\|channel\|> ?final)",
+    rf"|(</(?:\w+:)?{_THINK} ?>|\[/THINK\]|◁/think▷|<?\|end_(?:of_)?{_THINK}\|>?"
+    r"|<\|channel\|> ?final)",
     re.IGNORECASE,
 )
 

@@ -57,6 +57,18 @@ def _integer_bound(bound: str) -> str:
     return re.sub(r"<(-?\d+)$", lambda m: f"≤{int(m[1]) - 1}", bound)
 
 
+def rename_index(conditions: dict[str, Condition], text: str, gold: dict[str, Condition]) -> str:
+    r"""Rename the only letter of a text that must be an integer to that of the gold: "n\pi,n∈Z"
+    answers "k\pi,k∈Z"."""
+    if not len(conditions) == len(gold) == 1:
+        return text
+    (old, condition), (new, gold_condition) = *conditions.items(), *gold.items()
+    are_letters = len(old) == len(new) == 1 and new not in re.sub(r"\\[a-zA-Z]+", "", text)
+    if not (are_letters and condition.domain == gold_condition.domain == "Z"):
+        return text
+    return re.sub(rf"\\[a-zA-Z]+|{old}", lambda m: new if m[0] == old else m[0], text)
+
+
 def split_conditions(text: str) -> tuple[str, dict[str, Condition]]:
     r"""Return a statement and the conditions on its letters, which follow it. "x=5,x≥7" and
     "y>x,x>0" have none: they state x and y."""

@@ -5,6 +5,7 @@ r"""Whether two answers in LaTeX state the same thing.
 1. Spelling (spelling.py, units.py): units are removed, and both texts get one canonical spelling.
    A unit, or the base of 52_8, may be left out but neither replaced nor cut: "5 cm" is right for
    "5", wrong for "5 m" and "5 cm/s". Labels of parts may not be swapped: "3 apples, 5 pears".
+   One text may tell how to read the other (readings.py): "B" beside "B. A circle".
 2. Conditions (conditions.py): "k∈\mathbb{Z}" may be left out but not replaced.
 3. Structure (structure.py, sets.py): lists, sets, tuples, intervals, matrices, ratios and relations
    are split into parts. Brackets, names and parts must be equal, and every "=" in the answer true.
@@ -23,8 +24,9 @@ import re
 
 import math_verify
 
-from grading.conditions import Condition, split_conditions
+from grading.conditions import Condition, rename_index, split_conditions
 from grading.matrices import equal_products, order_counts
+from grading.readings import are_same_letters, read_choices, unset, with_letter_units
 from grading.sets import simplify
 from grading.spelling import FUNCTION, Spelling, canonicalize
 from grading.structure import FLIP, Structure, is_bounded, plain, split, structure_of
@@ -206,17 +208,28 @@ def _equal_pairs(gold: Structure, answer: Structure) -> bool:
     return _equal_parts(golds, answers)
 
 
+def _without_indices(parts: list[str], others: list[str]) -> list[str]:
+    """Remove the names of solutions, "x_1=2, x_2=3", if the others are of x: "x=2 or x=3"."""
+    names = [structure_of(part).name for part in parts]
+    letters = {structure_of(part).name for part in others} - {""}
+    if len(letters) != 1 or {re.sub(r"_\{\d\}$", "", name) for name in names} != letters:
+        return parts
+    return [structure_of(part).parts[0] if "=" in part else part for part in parts]
+
+
 def _equal_collections(gold: Structure, answer: Structure) -> bool:
     """Compare lists, sets, tuples, intervals, matrices, and statements joined by ∧ or ∨."""
     kinds = {gold.kind, answer.kind}
     if kinds == {"list", "()"}:
         return _equal_pairs(gold, answer)
-    in_any_order = "list", "set", "∧", "∨"
+    in_any_order = "list", "set", "∧", "∨", "∩"
     is_ordered = not kinds <= {*in_any_order}
-    names = {structure_of(part).name for part in gold.parts + answer.parts} - {""}
-    has_or = "∨" in kinds and len(names) > 1  # x=1 or y=2 is not x=1, y=2
-    may_agree = len(kinds) == 1 or ("list" in kinds and not is_ordered and not has_or)
-    return may_agree and _equal_parts(gold.parts, answer.parts, is_ordered)
+    # "x=1 or y=2" is not "x=1, y=2", nor "red or blue" "red, blue".
+    may_agree = len(kinds) == 1 or ("list" in kinds and not is_ordered and "∨" not in kinds)
+    golds, answers = gold.parts, answer.parts
+    if kinds == {"list"}:
+        golds, answers = _without_indices(golds, answers), _without_indices(answers, golds)
+    return may_agree and _equal_parts(golds, answers, is_ordered)
 
 
 def _equal_chain(gold: str, sides: list[str], is_named: bool) -> bool:
@@ -268,6 +281,8 @@ def _equal(gold: str, answer: str) -> bool:
         last = structure_of(answer).parts[-1]
         return _equal(gold, answer) and all(is_rounded(last, x, 0) for x in decimals)
     gold, gold_conditions = split_conditions(gold)
+    answer_conditions = split_conditions(answer)[1]
+    answer = rename_index(answer_conditions, answer, gold_conditions)
     answer, answer_conditions = split_conditions(answer)
     for letter, condition in answer_conditions.items():
         if not _equal_condition(gold_conditions.get(letter), condition, structure_of(answer).name):
@@ -282,32 +297,9 @@ def equivalent(gold: str, answer: str) -> bool:
     return any(_equal(g, a) for g in golds for a in answers)
 
 
-# The letter of a choice and then its content: "(D) (2,0)", "\text{(D)} 5", "B. A circle". No match
-# where the letter may be part of an expression or one of several: "(D)-5", "(D), (E)".
-_LETTER = r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])"
-_ARTICLE = r"(?:A|I)(?= (?!or |and )[a-z]{2})"
-_CHOICE = re.compile(
-    r"(?:\\(?:text|math)\w*\{)? ?\(?([A-J])[).:](?:[\s~}]|\\[ ,;:]|\\q?quad)+"
-    rf"(?!.*(?!{_ARTICLE}){_LETTER})(?:-\S|[^\s=<>+*/^_,;-])"
-)
-_ANSWER_IS = re.compile(  # "Answer: G", "\text{The answer is G}", "Option (G)"
-    r"(?i:(?:\\text\w*\{)? ?(?:the )?(?:(?:final|correct) )?(?:answer|option|choice)(?: is|:)*) ?"
-    r"(?:\\text\w*\{)? ?(\(?[A-J]\)?)[}. ]*"
-)
-
-
-def _choice(text: str, other: str) -> str:
-    """Return the letter of a choice with its content, if `other` is a letter: "B. A circle" -> B.
-    The content counts if both have one."""
-    choice = _CHOICE.match(text) or _ANSWER_IS.fullmatch(text)
-    if choice and re.fullmatch(r"\(?[A-J]\)?", canonicalize(other).text):
-        return choice[1]
-    return rf"\text{{{text}}}" if choice and _CHOICE.match(other) else text
-
-
 def _is_labelled(spelling: Spelling) -> bool:
-    """Whether parts have different units: "3 apples, 5 pears", but not "x = 3 m, y = 5 s"."""
-    return len({*spelling.units} - {frozenset()}) > 1 and "=" not in spelling.text
+    """Whether parts have different units: "3 apples, 5 pears"; "x = 3 m, y = 5 s"."""
+    return len({*spelling.units} - {frozenset()}) > 1
 
 
 def _equal_labelled(gold: Spelling, answer: Spelling) -> bool:
@@ -322,8 +314,11 @@ def _equal_labelled(gold: Spelling, answer: Spelling) -> bool:
             pairs = zip(gold.units, answer.units, strict=True)
             return all(compatible(*pair) for pair in pairs) and equivalent(gold.text, answer.text)
         sides.append(list(zip(map(sorted, spelling.units), texts, strict=True)))
+    names = [[structure_of(text).name for _, text in side] for side in sides]
     labels = [sorted(unit for unit, _ in side) for side in sides]
-    if labels[0] == labels[1]:
+    if all(names[0]) and sorted(names[0]) == sorted(names[1]):
+        sides = [sorted(side, key=lambda part: part[1]) for side in sides]
+    elif labels[0] == labels[1]:
         sides = [sorted(side) for side in sides]
     return all(
         compatible(frozenset(gold_unit), frozenset(unit)) and equivalent(gold_text, text)
@@ -331,18 +326,28 @@ def _equal_labelled(gold: Spelling, answer: Spelling) -> bool:
     )
 
 
+_DEGREE = frozenset({("degree", 1)})
+
+
 def _equal_quantities(gold: Spelling, answer: Spelling) -> bool:
     """Whether units and texts agree."""
     if _is_labelled(gold) or _is_labelled(answer):
         return _equal_labelled(gold, answer)
     units = [frozenset().union(*spelling.units) for spelling in (gold, answer)]
+    if units[0] ^ units[1] == _DEGREE and "pi" in gold.text and not _DEGREE & units[0]:
+        return False  # \pi/6 is an angle in radians, not \pi/6 degrees
     return compatible(*units) and equivalent(gold.text, answer.text)
 
 
 def compare(gold: str, answer: str, accept_identical: bool = True) -> bool:
     """Whether two contents of boxes agree. accept_identical: even if they cannot be parsed."""
-    spelled_gold = canonicalize(_choice(gold, answer))
-    spelled_answer = canonicalize(_choice(answer, gold))
+    is_identical = unset(gold) == unset(answer) and re.search(r"\w", gold)
+    if (accept_identical and is_identical) or are_same_letters(gold, answer):
+        return True
+    gold, answer = read_choices(gold, answer)
+    spelled_gold = canonicalize(gold)
+    spelled_answer = canonicalize(with_letter_units(answer, spelled_gold))
+    spelled_gold = canonicalize(with_letter_units(gold, spelled_answer))
     base = spelled_answer.base
     if base not in ("", spelled_gold.base) and (spelled_gold.base or base != "10"):
         return False  # 101_2 is not 101, but 101_10 is

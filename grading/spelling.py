@@ -19,6 +19,11 @@ CHARACTERS = str.maketrans("−⁻–‑·⋅÷⁄≡′。、٫٬~$", "----**//
 CHARACTERS |= str.maketrans(
     {"√": r"\sqrt ", "ℝ": r"\mathbb{R}", "∂": r"\partial ", "∇": r"\nabla "}
 )
+CHARACTERS |= str.maketrans({"→": r"\to ", "⇒": r"\to ", "⊕": r"\oplus ", "⊗": r"\otimes "})
+CHARACTERS |= str.maketrans({"⊂": r"\subset ", "⊆": r"\subseteq ", "∥": r"\parallel "})
+CHARACTERS |= str.maketrans({"⊥": r"\perp ", "△": r"\triangle ", "∠": r"\angle "})
+CHARACTERS |= str.maketrans({"⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil "})
+CHARACTERS |= str.maketrans({"∛": r"\sqrt[3] ", "∜": r"\sqrt[4] ", "Å": "Å"})
 # The Greek alphabet, as LaTeX commands. Capitals that look like Latin letters have none.
 _SMALL = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho"
 _SMALL += " varsigma sigma tau upsilon phi chi psi omega"
@@ -37,6 +42,8 @@ SYNONYMS = r"""
     ⦃⦄ emptyset varnothing ∅   ⦃ { lbrace   ⦄ } rbrace   ( langle   ) rangle   | vert lvert rvert
     | mid   * cdot   / div   ^ **   : colon {:}   … ldots cdots dots
     … ...   \frac dfrac tfrac cfrac nicefrac sfrac   \binom dbinom tbinom   \pmod mod bmod
+    \to rightarrow longrightarrow implies Rightarrow Longrightarrow
+    \leftrightarrow iff Leftrightarrow Longleftrightarrow   Å AA   \triangle bigtriangleup
     \epsilon varepsilon   \phi varphi   \theta vartheta   \log_{10} lg   \overline bar
     \text textbf textit textrm textnormal mbox mathrm operatorname
 """
@@ -102,6 +109,12 @@ _SIGNS = {"positive": ">0", "negative": "<0", "nonnegative": "≥0", "non-negati
 _DOMAINS |= {"rational": r"\mathbb{Q}", "real": "(-∞,∞)"}
 
 
+def _as_bounds(match: re.Match) -> str:
+    letter, first, *_ = match.groups()
+    low = "" if "±" in match[0] else f",{letter}≥{first}"
+    return rf",{letter}∈\mathbb{{Z}}{low}"
+
+
 def _as_condition(match: re.Match) -> str:
     r"""Write a condition as relations on its letters: "k∈\mathbb{Z}", "k>0"."""
     before, low, letters, after, relation, end = match.groups(default="")
@@ -146,6 +159,10 @@ BEFORE_UNITS = {
     ),
     "a  b -> a b": (r" +", " "),
     "12. -> 12": (r"\\+ ?$|(?<=[\w)\]}%°!⦄∞]) ?[.,](?=(?: ?\})? ?$)", ""),
+    r"30^{\prime} -> 30'": (
+        r"\^ ?(\{)?((?: ?\\prime)+) ?(?(1)\})",
+        lambda m: "'" * m[2].count("p"),
+    ),
     r"\text { and } -> \text{and}": (r"\\text ?\{ ?([^{}]*?) ?\}", r"\\text{\1}"),
     "no solutions -> ⦃⦄": (r"(?i)^ ?(?:\\text\{)?no solutions?\}? ?$", "⦃⦄"),
     "x≈7 -> x=7": (r"^ ?((?:[a-zA-Z](?:_\w)?)?) ?≈(?=[^≈]*$)", lambda m: m[1] and f"{m[1]}="),
@@ -154,6 +171,15 @@ BEFORE_UNITS = {
         r"[(\[]? ?(?:\\\\ ?)?\\(begin|end)\{(?:(?:[pbB]|small)?matrix|array)\}"
         r"(?:\{[lcr| ]*\})? ?[)\]]?",
         r"\\\1{matrix}",
+    ),
+    r"\begin{cases}x=2\\y=3\end{cases} -> x=2,y=3": (
+        r"^ ?\\begin\{(?:cases|aligned)\}([^&]*?)(?:\\\\)? ?\\end\{(?:cases|aligned)\} ?$",
+        lambda m: re.sub(r",? ?\\\\", ",", m[1]),
+    ),
+    r"\text{Monday and Tuesday} -> \text{Monday}∧\text{Tuesday}": (
+        r"^ ?(\\text\{)? ?((?(1)[^{}\d]|[a-zA-Z ])+?),? (and|or) "
+        r"((?(1)[^{}\d]|[a-zA-Z ])+)(?(1)\}) ?$",
+        lambda m: rf"\text{{{m[2]}}}" + ("∧" if m[3] == "and" else "∨") + rf"\text{{{m[4]}}}",
     ),
     r"3 \text{cm and} 5 -> 3 \text{cm}∧ 5": (
         r"(\\text\{[^{}]*[^{} ]) (and|or)\}",
@@ -166,8 +192,8 @@ BEFORE_UNITS = {
     ),
     r"k\pi \text{for all integers} k -> k\pi,k∈\mathbb{Z}": (_CONDITION, _as_condition),
     r"(mod 4) -> \pmod{4}": (r"\(? ?(?:\\text\{mod\}|\\?p?mod) ?(\d+) ?\)?", r"\\pmod{\1}"),
-    r"5 \text{percent} -> 5%": (
-        r" ?(\\text\{)?(?<![a-zA-Z])(?:percent(?:age)?|pct)\b(?(1)\})",
+    r"5 \text{per cent} -> 5%": (
+        r" ?(\\text\{)?(?<![a-zA-Z])(?:per ?cent(?:age)?|pct)\b(?(1)\})",
         "%",
     ),
     r"1.2 x 10^{-5} -> 1.2*10^{-5}": (r"(?<=\d) ?[xX] ?(?=10 ?\^)", "*"),
@@ -192,8 +218,18 @@ BEFORE_UNITS = {
     r"\sqrt {x} -> \sqrt{x}": (r"(\\(?:frac|sqrt|binom|text|overline|vec|hat)) (?=\{)", r"\1"),
     r"\frac{1} {2} -> \frac{1}{2}": (rf"(\\(?:frac|binom){_GROUP}) (?=\{{)", r"\1"),
     r"d\omega/dt -> \frac{d\omega}{dt}": (
-        r"(?<![a-zA-Z\\}])d(\\[a-zA-Z]+ ?|[a-zA-Z])/d(\\[a-zA-Z]+ ?|[a-zA-Z])(?![a-zA-Z])",
-        r"\\frac{d\1}{d\2}",
+        r"(?<![a-zA-Z\\}])(d|\\partial ?)(\\[a-zA-Z]+ ?|[a-zA-Z])"
+        r"/\1(\\[a-zA-Z]+ ?|[a-zA-Z])(?![a-zA-Z])",
+        r"\\frac{\1\2}{\1\3}",
+    ),
+    r"5 \mu F -> 5\text{uF}": (r"(?<=\d) ?\\mu ?([mgslLFAVWC])(?![a-zA-Z])", r"\\text{u\1}"),
+    r"4 k\Omega -> 4\text{kohm}": (
+        r"(?<=\d) ?(?:\\text\{ ?)?([kM]?)\}? ?\\Omega ?\}?$",
+        r"\\text{\1ohm}",
+    ),
+    r"5 \frac{m}{s^2} -> 5\text{m/s^2}": (
+        r"(?<=\d) ?\\frac ?\{ ?([ck]?m|mi|k?g) ?\}\{ ?(h|s|min|[ck]?m) ?(\^ ?\{?\d\}?)? ?\}",
+        r"\\text{\1/\2\3}",
     ),
     r"\text{5 cm} -> 5\text{cm}": (r"\\text\{(-?[\d.,:/]+) ?([a-zA-Z][^{}\d]*)\}", r"\1\\text{\2}"),
     r"12^{\text{th}} -> 12": (r"(?<=\d) ?\^? ?(\{ ?)?\\text\{(?:st|nd|rd|th)\}(?(1) ?\})", ""),
@@ -211,6 +247,10 @@ AFTER_UNITS = {
     r"\frac12 -> \frac{1}2": (r"\\(frac|binom)(?: ?(\d|\\pi)| ([a-zA-Z])) ?", r"\\\1{\2\3}"),
     r"\frac{1}2 -> \frac{1}{2}": (rf"(\\(?:frac|binom){_GROUP}) ?([^\W_]|\\pi)", r"\1{\2}"),
     "10^-5 -> 10^{-5}": (r"\^-(\d*\.?\d+|[a-zA-Z](?![a-zA-Z]))", r"^{-\1}"),
+    r"\sqrt\frac{1}{2} -> \sqrt{\frac{1}{2}}": (
+        rf"\\sqrt ?(\\frac{_GROUP}{_GROUP})",
+        r"\\sqrt{\1}",
+    ),
     r"\sqrt2 -> \sqrt{2}": (r"\\sqrt(\[\d+])? ?(\d+|\w|\\pi)", r"\\sqrt\1{\2}"),
     r"v_{\text{max}} -> v_{max}": (r"_(\{)?\\text\{(\w+)\}(?(1)\})", r"_{\2}"),
     r"x^\frac{1}{2} -> x^{\frac{1}{2}}": (
@@ -238,6 +278,10 @@ AFTER_UNITS = {
     "x=y=z=1 -> x=1,y=1,z=1": (
         r"(?<![^,=])([a-z])=(?=(?:[a-z]=){1,5}(?![a-z]\b)([^=,]{1,99})(?:$|,))",
         r"\1=\2,",
+    ),
+    r"2k+1(k=0,1,2,…) -> 2k+1,k∈\mathbb{Z},k≥0": (
+        r"(?<=[^,(])[,(]{1,2}([a-zA-Z])=([01])(,±?\d){1,4},?…\)?$",
+        _as_bounds,
     ),
     r"\vec a -> \vec{a}": (r"\\vec ([a-zA-Z])", r"\\vec{\1}"),
     "2𝐢-3𝐣 -> 2i-3j": (  # but 𝐀𝐁 is not 𝐁𝐀

@@ -106,8 +106,8 @@ def _list(text: str) -> Structure | None:
 
 
 def _connected(text: str) -> Structure | None:
-    """Statements with "∧" or "∨", which binds less: "p∧q∨r" -> ∨ p∧q, r."""
-    for sign in "∨∧":
+    """Statements with "∧" or "∨", which binds less: "p∧q∨r" -> ∨ p∧q, r. Also "A∩B"."""
+    for sign in "∨∧∩":
         parts = split(text, sign)[::2]
         if len(parts) > 1 and not _are_solutions(parts, sign):
             return Structure("", sign, parts)
@@ -116,7 +116,7 @@ def _connected(text: str) -> Structure | None:
 def _are_solutions(parts: list[str], sign: str) -> bool:
     """Whether "and" and "or" mean the same between parts: "3∧5", "x=1∨x=2", "x=1∧y=2"."""
     names = {_sides(part)[0] for part in parts if "=" in part}
-    is_value = [bool(re.search(r"\d|=|\\(?:pi|text|sqrt)", part)) for part in parts]
+    is_value = [bool(re.search(r"\d|=|\\(?:pi|sqrt)", part)) for part in parts]
     is_formula = any(RELATIONS - {*"=∈"} & {*part} or "¬" in part for part in parts)
     is_nested = any(len(split(part.strip("()"), "∧∨")) > 1 for part in parts)
     return all(is_value) and not is_formula and not is_nested and (sign == "∧" or len(names) < 2)

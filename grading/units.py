@@ -36,6 +36,7 @@ MEASURES = """
     mm,millimeter,millimetre,毫米,мм cm,centimeter,centimetre,厘米,см m,meter,metre,米,м
     km,kilometer,kilometre,公里,千米,км in,inch ft,foot,feet yd,yard mi,mile g,gram,克,г
     kg,kilogram,kilo,公斤,千克,кг mg,milligram t,ton,tonne lb,lbs,pound,£ oz,ounce
+    ms,millisecond us,microsecond ns,nanosecond db,decibel kelvin
     s,sec,second,秒,с min,minute,分钟,мин h,hr,hour,小时,ч day week month year,yr am pm
     degree,deg radian,rad l,liter,litre,升,л ml,milliliter,millilitre,毫升,мл gal,gallon qt,quart
     n,newton kn j,joule kj kwh w,watt kw,kilowatt MW,megawatt MJ,megajoule v,volt a,amp,ampere
@@ -44,7 +45,7 @@ MEASURES = """
     """
 # Things that are counted and currencies: an answer may leave out words, as in 12 dollars per hour.
 COUNTED = """
-    $,dollar,usd €,euro,eur yuan,rmb,cny,¥,元 yen,円 ₹,rupee,rs,inr ₽,ruble,руб cent,¢
+    $,dollar,usd €,euro,eur yuan,rmb,cny,¥,元,yen,円 ₹,rupee,rs,inr ₽,ruble,руб cent,¢
     degC,celsius degF,fahrenheit unit person,people man,men woman,women child,children die,dice
     mouse,mice tooth,teeth
     """
@@ -66,7 +67,7 @@ _POWER = r"(?: ?\^ ?\{?-?[123]\}?)?"
 _RATE = r"(?:[ckm]?m|mi|ft|k?g)/(?:hr?|s|sec|min|c?m)"
 _SHORT = (
     "per|cup|in|ft|sq|cu|[ckm]m|kg|lbs?|mins?|secs?|oz|hrs?|days?|yds?|gal|tons?|men|yen|won|mph|kph"
-    "|dl|k?Hz|[MG]Hz|k[JN]|kWh|[kM]Pa|[MG]eV|k?cal|mol|rpm|deg|USD|EUR|RMB|CNY|Rs|INR"
+    "|dl|k?Hz|[MG]Hz|k[JN]|kWh|[kM]Pa|[MG]eV|k?cal|mol|rpm|deg|USD|EUR|RMB|CNY|[Rr]s|INR|dB"
 )
 _WORD = rf"(?:[A-Za-z\u00c0-\u024f][a-z\u00df-\u024f]{{3,}}|{_SHORT})(?![a-zA-Z])\.?"
 _WORDS = (
@@ -79,7 +80,7 @@ _UNIT = re.compile(
     rf"(?:(?<=[^ ,;=({{⦃]) *{_TEXT}{_POWER}(?: ?(?:[/*] ?)?{_TEXT}{_POWER})*(?: {_WORDS})?"
     rf"|(?:(?<=[\d}}%])|(?<=\\pi)) ?(?:{_RATE}|{_FOREIGN}|{_WORDS}){_POWER}"
     r"|(?<=%) ?[a-z]{3,}|(?<=\d) ?m[lL]|(?<=\d\d\d) (?:nm|mg)"  # 2mg may be a product
-    r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[,;=≈)⦄∧∨\d]))"
+    r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[],;=≈<>≤≥)⦄∧∨\d]))"
 )
 _DEGREE = re.compile(r"\^ ?\{ ?° ?\}|\^? ?°")
 _TOKEN = re.compile(rf"{_LETTER}+|/|\^ ?\{{?-?\d|[%${SIGNS}]")

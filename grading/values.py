@@ -15,6 +15,7 @@ from grading.structure import is_bounded
 
 MAX_BITS = 1 << 18  # of all numbers in an evaluation
 MAX_IRRATIONAL_BITS = 1 << 13  # of an irrational value: comparing takes as many digits
+MAX_GAMMA_DIGITS = 240  # of n!, which takes seconds to 1000 digits
 MAX_OPERATIONS = 20  # of an irrational value before it is rounded
 TRIALS = 4  # random points for expressions with letters
 DIGITS, SPARE_DIGITS = 80, 20  # of irrational values; the last may be lost to rounding
@@ -36,6 +37,7 @@ _DERIVATIVE = re.compile(
     r"\\frac\{((?:d|\\partial ?)(?:\^\{?\d\}?)?(?:\\[a-zA-Z]+|[a-zA-Z](?:_\w)?) ?)\}"
     r"\{((?:d|\\partial ?)(?:\\[a-zA-Z]+ ?|[a-zA-Z](?:_\w)?)(?:\^\{?\d\}?)?)\}"
 )
+_PRIMED = re.compile(r"\\[a-zA-Z]+'*|([a-z])('{1,3})(?![('_])")
 _CONSTANTS = {"e": E, "i": I}
 # The parser takes x^T for a transpose, I, E and gamma for constants, and \pi(5) for a function.
 _RENAMED = {"E": r"\varpi ", "I": r"\iota ", "T": r"\upsilon ", r"\pi(": r"\pi \cdot ("}
@@ -46,8 +48,11 @@ _NUMBER = re.compile(rf"{_DECIMAL.pattern}(?:[eE][-+]?\d\d?\d?)?|[-+]?\d+/0*[1-9
 
 
 def _plain(text: str) -> str:
-    r"""Replace brackets that group and derivatives: "[1+x]\frac{dy}{dt}" -> "(1+x)d_{dydt}"."""
+    r"""Replace brackets that group and derivatives: "[1+x]\frac{dy}{dt}" -> "(1+x)d_{dydt}",
+    "y''" -> "y_{pp}"."""
     grouped = _GROUPING.sub(r"(\1)", text)
+    if "'" in text:
+        grouped = _PRIMED.sub(lambda m: f"{m[1]}_{{{'p' * len(m[2])}}}" if m[1] else m[0], grouped)
     return _DERIVATIVE.sub(lambda d: "d_{" + re.sub(r"[\W_]", "", d[1] + d[2]) + "}", grouped)
 
 
@@ -200,14 +205,31 @@ def _row(trees: list[Expr], point: dict[str, Expr]) -> list[Expr]:
     return row if evaluator.is_real and all(value.is_finite for value in row) else []
 
 
+SIZES = [Rational(k, 17) for k in (1, 9, 33, 95, 1700)]  # of letters
+
+
+def _may_be_negative(trees: list[Expr], name: str) -> bool:
+    """Whether all trees are real at a point where this letter alone is negative."""
+    positive = dict.fromkeys(_all_letters(trees), SIZES[1])
+    return any(_row(trees, positive | {name: -size}) for size in SIZES)
+
+
+def _all_letters(trees: list[Expr]) -> list[str]:
+    return sorted({name for tree in trees for name in letters(tree)})
+
+
 def _signed_values(trees: list[Expr], numbers: list[int]) -> Iterator[list[Expr]]:
     """Yield values of trees at points with all combinations of signs and on both sides of kinks,
     which lie near the numbers of the text. Letters whose sign alone makes a root imaginary are
-    positive: √x√y is √(xy)."""
-    names = sorted({name for tree in trees for name in letters(tree)})
-    sizes = [Rational(k, 17) for k in (1, 9, 33, 95, 1700)]
-    positive = dict.fromkeys(names, sizes[1])
-    free = [n for n in names if any(_row(trees, positive | {n: -size}) for size in sizes)]
+    positive: √x√y is √(xy). Yield unequal values if that holds only beside a gold with bars:
+    ln|x| is not ln x."""
+    names = _all_letters(trees)
+    free = [name for name in names if _may_be_negative(trees, name)]
+    golds = trees[: len(trees) // 2]
+    barred = {name for gold in golds for bars in gold.atoms(Abs) for name in letters(bars)}
+    if any(_may_be_negative(golds, name) for name in barred.difference(free)):
+        yield [Rational(number**2) for number in range(len(trees))]
+    sizes = list(SIZES)
     sizes += [Rational(7 * n + side, 7) for n in numbers for side in (-1, 1)]
     rng = random.Random(str(names))
     for number in range(max(SIGNED_POINTS, 2 * len(sizes))):
@@ -243,6 +265,8 @@ def common_values(*texts: str) -> Iterator[tuple[int, list[Expr]]]:
             yield DIGITS, row
     if not all(column[0].is_Rational for column in columns):
         digits = DIGITS + sum(bits for _, bits in results) * 3 // 5
+        if any(letters(node) for tree in trees for node in tree.atoms(factorial, binomial)):
+            digits = min(digits, MAX_GAMMA_DIGITS)
         for row in _rows([_values(text, digits, 2)[0] for text in texts]):
             yield digits, row
 

@@ -147,6 +147,29 @@ C. A square   C
 45   ４５   ٤٥
 \omega + \alpha   ω+α
 \frac{d\omega}{dt}+a\omega=0   \frac{dω}{dt} = -aω   d\omega/dt=-a\omega
+\ln|x|+c   \ln|-x|+c   c+\ln|x|
+t=4 \text{ m}, u=6 \text{ s}   u=6 \text{ s}, t=4 \text{ m}   t=4, u=6
+y^TBy   y^\top B y
+2k\pi+1, k \in \mathbb{Z}   2n\pi+1, n \in \mathbb{Z}   2k\pi+1, k=0,\pm1,\pm2,\ldots
+x^n, n=1,2,3,\ldots   x^n, n \ge 1   x^n \; (n=1,2,3,\dots)   x^n
+\text{cats and dogs}   cats and dogs   \text{dogs and cats}   dogs and cats
+\text{north or south}   south or north
+\begin{cases} x=4 \\ y=7 \end{cases}   x=4, y=7   (4,7)
+8 N   8 \text{ N}   8\mathrm{N}   8 newtons
+4 \text{ h}   4 h   4h   4   4 hours
+9 \Omega   9Ω   9 ohms   9
+7 \frac{m}{s}   7 \text{ m/s}   7
+B, D   BD   B and D   \text{D, B}
+B. A line   B) A line   \text{(B) A line}   B - A line
+II and III   \text{II and III}
+u'' + 4u = 0   u''=-4u
+x_1=2, x_2=-5   x=2 \text{ or } x=-5   x=-5, x=2
+B \cap A \cap C   A ∩ B ∩ C
+p \to q   p → q   p \Rightarrow q   p \implies q
+n! \cdot 2^{300}   2^{300} n!
+\text{H}_2\text{O}   \mathrm{H_2O}
+\frac{\partial g}{\partial t}   ∂g/∂t
+4^\circ 20'   4^\circ 20^{\prime}
 """)
 WRONG = table(r"""
 5   5 \text{ or six}   1=2=5   5 > 4   x > 5   5.0000001   ?   {}   5 theta   a+b=6   2a+b=5
@@ -262,6 +285,24 @@ C   C. A or B   A. C   \text{Answer: B}   C. D   Answer: B or C
 \\frac{2}{7}   27   \frac{7}{2}
 \frac{dy}{dx}   \frac{y}{x}   1
 y^{\frac{2}{3}}   y^\frac{3}{2}
+\ln|x|+c   \ln x+c
+\frac{\pi}{5}   \frac{\pi}{5}^\circ
+t=4 \text{ m}, u=6 \text{ s}   t=4 \text{ s}, u=6 \text{ m}   t=6, u=4
+y^TBy   yBy^T
+P\Lambda P^T   P^T\Lambda P
+K^{-1}L   L/K   \frac{L}{K}
+(B^TB)^{-1}B^Tc   B^{-1}c   c/B
+2k\pi+1, k \in \mathbb{Z}   2n\pi+1, n \in \mathbb{N}   2k\pi+1, k=0,1,2,\ldots
+\text{north or south}   north and south   north, south   north
+\text{cats and dogs}   cats or dogs   cats
+50 \text{ ms}   50 \text{ m}   50 \text{ s}
+8 N   8 J   8 \text{ kg}
+4 \text{ h}   4m   4x   4 s
+B, D   B   B or D   B, C, D
+B. A line   B. A ray   C. A line
+u'' + 4u = 0   u'+4u=0   u+4u=0   u''=4u
+x_1=2, x_2=-5   x=2, x=5   y=2, y=-5   x_1=-5, x_2=2
+p \to q   q \to p   p \leftrightarrow q
 """)
 NUMBERS = fuzz_verifier.draw_numbers(random.Random(0))
 TEMPLATES = [(RIGHT, gold, answer) for gold, right, _ in fuzz_verifier.cases() for answer in right]
@@ -298,6 +339,9 @@ THINKING = {
     r"<Thinking>\boxed{7}</Thinking> It is 9.": None,
     r"<|channel|>analysis<|message|>\boxed{7}<|end|><|channel|>final<|message|>It is 9": None,
     r"<think>in <think> tags \boxed{7}</think>\boxed{9}": "9",
+    r"<seed:think>\boxed{7}</seed:think> It is 9.": None,
+    r"<|start_think|>\boxed{7}<|end_think|> It is 9.": None,
+    r"|begin_of_thought| \boxed{7} |end_of_thought| \boxed{9}": "9",
     r"\boxed{9} <think>\boxed{7}</think>": "9",
     r"I think \boxed{9}": "9",
 }
