@@ -23,7 +23,6 @@ from pathlib import Path
 
 import torch
 import transformers
-from datasets import Dataset
 from torch.nn.utils import parameters_to_vector
 from transformers import AutoTokenizer
 
@@ -120,6 +119,7 @@ class TRL:
     """A GRPOTrainer with some settings, and the batch that it makes of our rollouts."""
 
     def __init__(self, rows: list[Row], **settings):
+        from datasets import Dataset  # TRL brings it
         from trl import GRPOConfig, GRPOTrainer
 
         settings = {"loss_type": "grpo", "num_generations": G, **settings}
