@@ -366,8 +366,8 @@ def check(config: Config, run: RunDir) -> int:
     encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
     if (empty := len(encode(""))) >= c.max_prompt_tokens:
         raise ValueError(f"--max_prompt_tokens {c.max_prompt_tokens}: must be above {empty}")
-    check_data(c, c.prompts_per_step * (c.candidates if issubclass(cls, Pooled) else 1))
-    encode.check(Problems(c.val_data))
+    needed = c.prompts_per_step * (c.candidates if issubclass(cls, Pooled) else 1)
+    encode.check(check_data(c, needed))
     return run.open()
 
 

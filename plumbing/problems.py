@@ -282,9 +282,10 @@ def prepare_missing(paths: list[str]) -> None:
             raise InputError(f"{path}: no such data file, and python {' '.join(command)} failed")
 
 
-def check_data(config, needed: int) -> None:
+def check_data(config, needed: int) -> Problems:
     """Prepare missing data files; check that both can be read and that the training file has the
-    problems of one step, `needed`. Prints a note if they share some. Raises InputError, OSError."""
+    problems of one step, `needed`. Prints a note if they share some. Returns the validation
+    problems. Raises InputError, OSError."""
     prepare_missing([config.train_data, config.val_data])
     train, val = Problems(config.train_data), Problems(config.val_data)
     if config.column:
@@ -295,3 +296,4 @@ def check_data(config, needed: int) -> None:
         files = f"note: {shared} of the {len(val)} problems of {val.path} are training data too"
         remedy = f"python -m scripts.prepare_data --source own --copy {train.path}"
         print(f"{files}; to separate them: {remedy} --val_copy {val.path}", flush=True)
+    return val
