@@ -17,6 +17,7 @@ import grpo
 from grpo import Completion, Group
 from plumbing.batches import Batch, collate, pack, pad
 from plumbing.config import Config
+from plumbing.data.problems import Problems
 from plumbing.decoding import (
     Recorder,
     SlotCache,
@@ -28,7 +29,6 @@ from plumbing.decoding import (
 )
 from plumbing.errors import InputError, first_lines
 from plumbing.models import Card, check_directory, check_words, load, suffix_length, trial, write
-from plumbing.problems import Problems
 
 
 class PromptEncoder:

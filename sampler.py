@@ -23,8 +23,8 @@ import grpo
 from grpo import Group
 from plumbing import plugins
 from plumbing.config import Config
+from plumbing.data.problems import Problems
 from plumbing.errors import InputError
-from plumbing.problems import Problems
 
 if TYPE_CHECKING:
     from teacher import Teacher

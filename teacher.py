@@ -23,12 +23,12 @@ from transformers import AttentionInterface, AutoModel, AutoTokenizer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from plumbing.batches import pad
-from plumbing.checkpoint import Learner
 from plumbing.config import Config
 from plumbing.decoding import fuse_norms
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.metrics import Stopwatch
 from plumbing.models import Card, check_directory, checksum, load, trial, unsharded, write
+from plumbing.run.checkpoint import Learner
 from sampler import utility_target
 
 TIMES = ("teacher_learn_s", "teacher_predict_s")

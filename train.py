@@ -27,17 +27,17 @@ import grpo
 from grpo import Completion, Group
 from plumbing import command_line
 from plumbing.batches import Batch, micro_batches
-from plumbing.checkpoint import Learner
 from plumbing.config import Config, parse_flags
+from plumbing.data.problems import Problems, check_data
 from plumbing.distributed import shutdown
 from plumbing.distributed.channel import Channel, Prefetching, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.metrics import Stopwatch, evaluate
 from plumbing.models import Card, checksum, recompute_activations, unsharded
-from plumbing.problems import Problems, check_data
 from plumbing.progress import Console
-from plumbing.run_dir import RunDir
+from plumbing.run.checkpoint import Learner
+from plumbing.run.directory import RunDir
 from rollout import Generator, Policy, PromptEncoder, check_model, completion_metrics
 from sampler import (
     Context,

@@ -31,11 +31,11 @@ import train
 from benchmarks.roofline import HUB, SHAPES, Machine, Shape, floors, model_config
 from plumbing.command_line import Parser, count, first_line, fraction, natural
 from plumbing.config import PRESETS
+from plumbing.data.problems import Problems
 from plumbing.distributed.channel import Channel, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process, reject
 from plumbing.files import write_lines
-from plumbing.problems import Problems
 from scripts.analysis import table
 from verify import Verdict, Verifier
 

@@ -31,10 +31,10 @@ from transformers import AutoTokenizer
 import train
 from benchmarks import step
 from plumbing.command_line import count
+from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
-from plumbing.problems import Problems
 from rollout import PromptEncoder
 
 DEAD = (0.6, 0.0)  # shares of dead groups to compare at, in turn

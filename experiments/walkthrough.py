@@ -20,9 +20,9 @@ import torch.distributed as dist
 import grpo
 import train
 from plumbing.batches import collate
+from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process
-from plumbing.problems import Problems
 from scripts import analysis
 from verify import Verifier, extract_boxed
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from grpo import Group
+from plumbing.data.problems import Problems
 from plumbing.distributed.shutdown import stop_requested
-from plumbing.problems import Problems
 from plumbing.progress import Console
-from plumbing.run_dir import RunDir
+from plumbing.run.directory import RunDir
 
 TAIL = 1000  # characters of a completion, its last, that evals/ keeps
 VERDICT = ("problem", "reward", "status", "tokens", "completion")  # the keys of evals/

@@ -6,10 +6,10 @@ import time
 
 from tqdm import tqdm
 
-from plumbing import checkpoint
+from plumbing.data.problems import Problems
 from plumbing.files import read_lines
-from plumbing.problems import Problems
-from plumbing.run_dir import RunDir
+from plumbing.run import checkpoint
+from plumbing.run.directory import RunDir
 
 LINE_S = 30  # seconds between two lines where there is no terminal for a bar
 BAR_S = 2  # between two looks at the bar, whose clock shows that the run is alive

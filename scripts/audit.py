@@ -23,10 +23,10 @@ import torch.distributed as dist
 
 import train
 from plumbing.command_line import user_path
+from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
-from plumbing.problems import Problems
 from scripts import analysis
 from scripts.analysis import Run
 from teacher import Teacher, check_teacher

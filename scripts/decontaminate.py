@@ -8,7 +8,7 @@ are relatively prime positive integers, find m + n") do not count.
 import re
 from collections import defaultdict
 
-from plumbing.problems import normalise
+from plumbing.data.problems import normalise
 
 RUN = 8  # words in a row
 SHARE = 0.6  # of an evaluation problem's words that shared runs must cover

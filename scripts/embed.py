@@ -20,12 +20,12 @@ from transformers import AutoModel, AutoTokenizer
 import train
 from plumbing import command_line
 from plumbing.batches import pad
+from plumbing.data.problems import Problems, prepare_missing
 from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.files import digest, sync
 from plumbing.models import load
-from plumbing.problems import Problems, prepare_missing
 from samplers.embedded import path_of
 from scripts import analysis
 from teacher import UtilityModel, check_teacher

@@ -26,13 +26,14 @@ from transformers import AutoTokenizer
 import rollout
 import train
 from grading.guesses import last_answer
-from plumbing import checkpoint, command_line
+from plumbing import command_line
+from plumbing.data.problems import Problems, prepare_missing
 from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.files import read_lines, write_lines
 from plumbing.metrics import TAIL, VERDICT
-from plumbing.problems import Problems, prepare_missing
+from plumbing.run import checkpoint
 from scripts import analysis
 from verify import Verifier
 

@@ -31,7 +31,7 @@ from filelock import FileLock, Timeout
 from plumbing.command_line import file_path
 from plumbing.errors import InputError, first_lines
 from plumbing.files import read_lines, write_atomic
-from plumbing.run_dir import FREE, INEXACT
+from plumbing.run.facts import FREE, INEXACT
 from scripts import analysis
 from verify import STATUSES
 

@@ -29,10 +29,10 @@ from huggingface_hub import HfApi, HfFileSystem
 from tqdm import tqdm
 
 from plumbing.command_line import Parser, count, user_path
+from plumbing.data.problems import normalise, unmatched_note
+from plumbing.data.rows import check_fields, read_rows
 from plumbing.errors import InputError, first_lines, print_error
 from plumbing.files import write_atomic
-from plumbing.problems import normalise, unmatched_note
-from plumbing.tables.rows import check_fields, read_rows
 from scripts.decontaminate import Evaluation
 from scripts.sources import SOURCES, Source
 from verify import Verifier

@@ -20,14 +20,15 @@ import torch
 
 import train
 from grpo import Group
-from plumbing import checkpoint, command_line
+from plumbing import command_line
 from plumbing.batches import collate
+from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process, reject, run_ranks
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.files import plain, read_lines, write_lines
 from plumbing.plugins import path_of
-from plumbing.problems import Problems
+from plumbing.run import checkpoint
 from sampler import DynamicSampling, file_of, find_sampler
 from scripts import analysis
 from verify import Verifier

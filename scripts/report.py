@@ -20,11 +20,11 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from plumbing import command_line
+from plumbing.data.problems import Problems
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.files import read_lines, write_atomic
 from plumbing.metrics import TAIL
-from plumbing.problems import Problems
 from scripts import analysis, plot
 from scripts.analysis import Run
 from verify import extract_boxed

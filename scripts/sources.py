@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
+from plumbing.data.rows import check_fields, is_finite, text_of
 from plumbing.errors import InputError
-from plumbing.tables.rows import check_fields, is_finite, text_of
 from verify import extract_boxed
 
 

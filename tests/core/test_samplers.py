@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from plumbing import checkpoint
 from plumbing.errors import InputError
+from plumbing.run import checkpoint
 from sampler import FOLDER, SAMPLERS, Goldilocks, Sampler, check_proposals, find_sampler
 from samplers.embedded import path_of
 from samplers.knapsack import allocate

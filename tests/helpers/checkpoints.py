@@ -2,7 +2,7 @@
 
 import torch
 
-from plumbing.checkpoint import Learner, Learners
+from plumbing.run.checkpoint import Learner, Learners
 
 
 def trained(width=2) -> Learners:

@@ -13,9 +13,9 @@ from contextlib import nullcontext
 import pytest
 
 import train
+from plumbing.data.problems import Problems
 from plumbing.distributed import shutdown
-from plumbing.problems import Problems
-from plumbing.run_dir import RunDir
+from plumbing.run.directory import RunDir
 from tests.helpers.checks import rejected
 from tests.helpers.ranks import command, contents, launch, one_rank
 

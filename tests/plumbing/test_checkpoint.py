@@ -1,4 +1,4 @@
-"""plumbing/checkpoint.py: bit-exact resume, damage, kills and full disks at a checkpoint."""
+"""plumbing/run/checkpoint.py: bit-exact resume, damage, kills and full disks at a checkpoint."""
 
 import resource
 from pathlib import Path
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from plumbing import checkpoint
 from plumbing.errors import Fault, InputError
 from plumbing.models import checksum
+from plumbing.run import checkpoint
 from teacher import Teacher
 from tests.helpers.checkpoints import trained
 from tests.helpers.files import flip_bit

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import train
-from plumbing import run_dir
+from plumbing.run import directory
 from tests.helpers import ranks
 from tests.helpers.models import save_tiny_model
 
@@ -72,7 +72,7 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
             pids[int(os.environ["GROUP_RANK"])].write_text(str(os.getppid()))
             train.Verifier = lambda **settings: contextlib.nullcontext(ranks.Grades())
             if signals:
-                ranks.after(run_dir.RunDir, "log", send)
+                ranks.after(directory.RunDir, "log", send)
             return train.main(words)
 
         flags = ("--nnodes", 2, "--nproc_per_node", 2, "--master_addr", "127.0.0.1")

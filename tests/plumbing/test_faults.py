@@ -11,9 +11,9 @@ import time
 import pytest
 
 import train
-from plumbing import checkpoint
 from plumbing.files import read_lines
-from plumbing.run_dir import RunDir
+from plumbing.run import checkpoint
+from plumbing.run.directory import RunDir
 from tests.helpers.ranks import DEMO, after, assert_same_run, launch, metrics_of, run
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 from plumbing import progress
 from plumbing.metrics import TAIL, evaluate
-from plumbing.run_dir import RunDir
+from plumbing.run.directory import RunDir
 from tests.helpers.groups import completion, problems_of
 from tests.helpers.ranks import one_rank, parse
 from tests.helpers.samplers import Numbers

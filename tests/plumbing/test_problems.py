@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbing import problems as problem_files
+from plumbing.data import problems as problem_files
+from plumbing.data import shared
+from plumbing.data.problems import Problems, check_data, prepare_missing, unmatched_note
 from plumbing.errors import InputError
 from plumbing.files import digest, read_lines
-from plumbing.problems import Problems, check_data, prepare_missing, unmatched_note
-from plumbing.tables import shared
 from tests.helpers.files import write
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import parse, run

@@ -1,4 +1,4 @@
-"""plumbing/run_dir.py: which directories are used or resumed, and what a resume drops."""
+"""plumbing/run/: which directories are used or resumed, and what a resume drops."""
 
 import json
 import math
@@ -7,10 +7,10 @@ from unittest.mock import patch
 
 import pytest
 
-from plumbing import checkpoint
-from plumbing import run_dir as module
 from plumbing.files import read_lines
-from plumbing.run_dir import RunDir, model_files, selection
+from plumbing.run import checkpoint, facts
+from plumbing.run.directory import RunDir, selection
+from plumbing.run.facts import model_files
 from sampler import FOLDER, file_of
 from tests.helpers.checkpoints import trained
 from tests.helpers.checks import rejected
@@ -189,7 +189,7 @@ def test_a_models_files_are_among_the_facts(name, tmp_path):
 
 
 def test_the_files_of_a_hub_id_are_those_in_the_cache(monkeypatch):
-    monkeypatch.setattr(module, "cached_file", lambda name, file, **kwargs: DEMO / file)
+    monkeypatch.setattr(facts, "cached_file", lambda name, file, **kwargs: DEMO / file)
     assert model_files("org/name") == model_files(str(DEMO))
 
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
+from plumbing.data.problems import normalise
 from plumbing.errors import InputError
 from plumbing.files import read_lines
-from plumbing.problems import normalise
 from scripts import prepare_data
 from scripts.prepare_data import arguments, prepare
 from scripts.sources import SOURCES

@@ -10,7 +10,7 @@ import torch
 
 import train
 from plumbing.files import read_lines, write_lines
-from plumbing.run_dir import selection
+from plumbing.run.directory import selection
 from scripts import replay
 from scripts.replay import Recorded
 from tests.helpers.checks import rejected

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from plumbing import checkpoint
 from plumbing.command_line import count, file_path, natural
 from plumbing.errors import InputError
 from plumbing.files import read_lines
+from plumbing.run import checkpoint
 from scripts import analysis
 from tests.helpers.files import flip_bit
 from tests.helpers.models import ROOT

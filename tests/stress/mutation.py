@@ -115,7 +115,7 @@ a continued group is drawn anew | train.py | train::a_rollout_continues_a_group
     range(group.size - len(group.completions)) => range(group.size)
 rounds share a random stream | train.py | train::rollouts_of_other_steps_rounds_and_runs
     [c.seed, 2, *stream, round] => [c.seed, 2, *stream]
-a selection has all rounds | plumbing/run_dir.py | run_dir::a_selection_holds
+a selection has all rounds | plumbing/run/directory.py | run_dir::a_selection_holds
     [o for o in group.completions if o.round == round] => group.completions
 a replayed round begins new groups | scripts/replay.py | replay::a_recorded_group_continues_in_a
     if self.continues else {} => if False else {}
@@ -125,9 +125,9 @@ old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_counts_no
     checkpoint.load_weights(weights, generator.lm) => pass
 NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
     if not all(map(math.isfinite, [norm, *token_sums.values()])): => if False:
-half a checkpoint | plumbing/checkpoint.py | faults::resume_after_a_kill_damage_and_a_torn_log
+half a checkpoint | plumbing/run/checkpoint.py | faults::resume_after_a_kill_damage_and_a_torn_log
     temporary = final.with_suffix(".tmp") => temporary = final
-logs not cut on resume | plumbing/run_dir.py | run_dir::a_resume_drops_later_rows_and_steps
+logs not cut on resume | plumbing/run/directory.py | run_dir::a_resume_drops_later_rows_and_steps
     if step and row["step"] <= step => if step
 SIGTERM ignored | plumbing/distributed/shutdown.py | faults::ctrl_c_during_an_evaluation
     layout.stopping = True => pass

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from grading.guesses import unwrap
+from plumbing.data import rows as tables
+from plumbing.data import shared
 from plumbing.errors import InputError
 from plumbing.files import digest, digest_open
-from plumbing.tables import rows as tables
-from plumbing.tables import shared
 
 TEXTS = ("problem", "expected_answer", "data_source")
 COLUMNS = (*TEXTS, "extra_info")

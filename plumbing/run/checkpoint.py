@@ -42,7 +42,13 @@ Learners = dict[str, Learner]  # by role: those that this rank holds a shard of
 
 
 def save(
-    run: Path, step: int, layout: Layout, learners: Learners, state, replicas: dict, keep: int
+    run: Path,
+    step: int,
+    layout: Layout,
+    learners: Learners,
+    state: dict | None,
+    replicas: dict,
+    keep: int,
 ) -> None:
     """Write checkpoint `step` of the run directory `run`; delete all but the newest `keep`.
 
@@ -50,29 +56,21 @@ def save(
     name. Raises Fault if they differ between ranks, or the checkpoint cannot be written."""
     final = directory(run, step)
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
+    packed = None
     if state is not None:
-        numpy = np.ndarray, np.generic  # torch.load with weights_only does not take them
-        state = tree_map_only(numpy, lambda x: torch.from_numpy(np.array(x)), state)
-        torch.save(state, packed := io.BytesIO())
-        torch.load(io.BytesIO(packed.getbuffer()), weights_only=True)  # fails now, not at a resume
-        replicas = replicas | {"the sampler's state": zlib.crc32(packed.getbuffer())}
+        packed = _pack(state)
+        replicas = replicas | {"the sampler's state": zlib.crc32(packed)}
     layout.assert_equal_in_world(**replicas)
-    manifest = {}
     try:
-        for name, learner in learners.items():
-            place = temporary / name
-            dcp.save(_sharded(learner), checkpoint_id=place, process_group=layout.group)
-            if layout.first:
-                manifest |= {f"{name}/{p.name}": digest(p) for p in sorted(place.iterdir())}
-        if layout.first and state is not None:
-            (temporary / "sampler.pt").write_bytes(packed.getbuffer())
-            sync(temporary / "sampler.pt")
-            manifest["sampler.pt"] = digest(temporary / "sampler.pt")
+        manifest = _write_part(temporary, layout, learners, packed)
     except (OSError, dcp.CheckpointException) as error:
-        shutil.rmtree(place, ignore_errors=True)  # the other role may still write its part
+        for name in learners:  # the other role may still write its part
+            shutil.rmtree(temporary / name, ignore_errors=True)
         cause = str(error).strip().splitlines()[-1]
-        reason = f"cannot be written, maybe because the disk is full ({cause})"
-        raise Fault(f"checkpoint {final} {reason}; the previous one is intact") from error
+        raise Fault(
+            f"checkpoint {final} cannot be written, maybe because the disk is full ({cause}); "
+            "the previous one is intact"
+        ) from error
     parts = layout.gather_world(manifest)  # no rank goes on before everything is on disk
     if layout.rank == 0:
         manifest = {name: value for part in parts for name, value in part.items()}
@@ -82,6 +80,36 @@ def save(
         temporary.rename(final)
         sync(final.parent)
         keep_only(run, steps(run)[-keep:])
+
+
+def _pack(state: dict) -> memoryview:
+    """Return the bytes of sampler.pt. Raises an error now, not at a resume, if the state holds
+    anything but data."""
+    numpy = np.ndarray, np.generic  # torch.load with weights_only does not take them
+    state = tree_map_only(numpy, lambda x: torch.from_numpy(np.array(x)), state)
+    file = io.BytesIO()
+    torch.save(state, file)
+    packed = file.getbuffer()
+    torch.load(io.BytesIO(packed), weights_only=True)
+    return packed
+
+
+def _write_part(folder: Path, layout: Layout, learners: Learners, packed) -> dict[str, list[int]]:
+    """Write what this role has of a checkpoint: its learners and, if given, the sampler's state.
+    Returns the size and CRC-32 of each file on the first rank of the role. All of it call this."""
+    manifest = {}
+    for name, learner in learners.items():
+        place = folder / name
+        dcp.save(_sharded(learner), checkpoint_id=place, process_group=layout.group)
+        if layout.first:
+            for path in sorted(place.iterdir()):
+                manifest[f"{name}/{path.name}"] = digest(path)
+    if layout.first and packed is not None:
+        file = folder / "sampler.pt"
+        file.write_bytes(packed)
+        sync(file)
+        manifest[file.name] = digest(file)
+    return manifest
 
 
 def load_learners(folder: Path, group, learners: Learners) -> None:

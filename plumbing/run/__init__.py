@@ -1,0 +1,1 @@
+"""A run directory: its settings, logs and checkpoints, and whether it may be resumed."""
