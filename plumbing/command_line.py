@@ -72,29 +72,40 @@ class Parser(argparse.ArgumentParser):
 def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> None:
     """Add one flag for each field of the dataclass, or for those named."""
     for f in fields(config):
-        if names is None or f.name in names:
-            default = f" [{f.default}]" if 0 < len(str(f.default)) <= 60 else ""
-            argument = f.metadata | {"help": (f.metadata["help"] + default).replace("%", "%%")}
-            if f.type is bool:
-                argument["action"] = argparse.BooleanOptionalAction
-            else:
-                type_of = user_path if f.name in PATHS else f.type
-                argument = {"type": type_of} | argument
-                if "choices" not in argument:
-                    argument["metavar"] = f.type.__name__.upper()
-            parser.add_argument(f"--{f.name}", **argument)
+        if names is not None and f.name not in names:
+            continue
+        argument = dict(f.metadata)
+        if 0 < len(str(f.default)) <= 60:
+            argument["help"] += f" [{f.default}]"
+        argument["help"] = argument["help"].replace("%", "%%")
+        if f.type is bool:
+            argument["action"] = argparse.BooleanOptionalAction
+        else:
+            type_of = user_path if f.name in PATHS else f.type
+            argument.setdefault("type", type_of)
+            if "choices" not in argument:
+                argument["metavar"] = f.type.__name__.upper()
+        parser.add_argument(f"--{f.name}", **argument)
 
 
 def settings(text: str, defaults: dict[str, float], sampler: str) -> dict[str, float]:
     """Parse --sampler_args "name=value,name=value" over a sampler's defaults, in their types.
     Raises ValueError at a name that the sampler does not declare, or a value of another type."""
     values = dict(defaults)
-    for item in filter(None, text.split(",")):
+    types = {name: type(default) for name, default in defaults.items()}
+    for item in text.split(","):
+        if not item:
+            continue
         name, _, value = item.partition("=")
         try:
-            values[name] = number({int: int, float: float}[type(defaults[name])], -1e9)(value)
+            if types[name] not in (int, float):
+                raise ValueError(f"{name} is no number")
+            parse = number(types[name], -1e9)
+            values[name] = parse(value)
         except (KeyError, ValueError, argparse.ArgumentTypeError) as error:
-            known = ", ".join(f"{k} ({type(v).__name__}) [{v}]" for k, v in defaults.items())
-            message = f"the settings of {sampler} are: {known or 'none'}"
-            raise ValueError(f"--sampler_args {item}: {message}") from error
+            known = [f"{name} ({types[name].__name__}) [{x}]" for name, x in defaults.items()]
+            raise ValueError(
+                f"--sampler_args {item}: the settings of {sampler} are: "
+                f"{', '.join(known) or 'none'}"
+            ) from error
     return values

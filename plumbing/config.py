@@ -140,8 +140,11 @@ def parse_flags(argv: list[str] | None, find_sampler: Callable, description: str
             c.steps = baseline_steps(c.steps, Config(**defaults).eval_every)
     if c.teacher_ranks < 0:
         c.teacher_ranks = default_teacher_ranks(launch().world)
-    c.checkpoint_every = c.checkpoint_every or c.eval_every
-    c.out = c.out or f"runs/{c.preset}-{c.sampler.rpartition(':')[2].lower()}-seed{c.seed}"
+    if not c.checkpoint_every:
+        c.checkpoint_every = c.eval_every
+    if not c.out:
+        sampler_name = c.sampler.rpartition(":")[2].lower()
+        c.out = f"runs/{c.preset}-{sampler_name}-seed{c.seed}"
     return c
 
 
@@ -159,10 +162,12 @@ def default_teacher_ranks(world: int) -> int:
 def check_flags_of_sampler(c: Config, sampler: type, given: dict) -> None:
     """Raise ValueError at a given flag that the sampler's class does not use, or one that it needs
     and lacks."""
+    optional = {"candidates", "epsilon", "column"}
     for flag in given:
-        if flag in ("candidates", "epsilon", "column") and flag not in sampler.flags:
+        if flag in optional and flag not in sampler.flags:
             raise ValueError(f"--{flag}: the sampler {c.sampler} does not use it")
-        if not sampler.uses_teacher and (flag.startswith("teacher_") or flag == "replay_capacity"):
+        is_of_teacher = flag.startswith("teacher_") or flag == "replay_capacity"
+        if is_of_teacher and not sampler.uses_teacher:
             raise ValueError(f"--{flag}: the sampler {c.sampler} has no teacher")
     if sampler.needs_column and not c.column:
         raise ValueError(f"--sampler {c.sampler} needs --column, a column of the training data")

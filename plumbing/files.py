@@ -16,7 +16,8 @@ def read_lines(path: Path, torn: bool = False) -> list[dict]:
     """Read a JSON-lines file, [] if there is none; blank lines are skipped. torn: drop a last line
     that a crash has cut off. Raises InputError, with the line number, at other damaged lines."""
     # Bytes, because str.splitlines also splits at U+2028, which a text may hold.
-    rows, lines = [], path.read_bytes().splitlines() if path.exists() else []
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    rows = []
     for number, line in enumerate(lines, 1):
         try:
             if line.strip():

@@ -3,8 +3,10 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 
 from grpo import Group
+from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.distributed.shutdown import stop_requested
 from plumbing.progress import Console
@@ -41,42 +43,57 @@ def evaluate(
     train.Student's. console: shows how far it is. All student ranks call it. Returns {} if one is
     to stop."""
     start = time.perf_counter()
-    c = run.config
-    tokens = [len(encode(problems.question(i))) for i in range(len(problems))]
-    fitting = [i for i, length in enumerate(tokens) if length <= c.max_prompt_tokens]
-    overlong = {*range(len(tokens))} - {*fitting}
-    verdicts = [(i, 0.0, "overlong_prompt", 0, "") for i in overlong]
-    longest = max((tokens[i] for i in fitting), default=0) + c.max_completion_tokens
-    rows_of_rank = max(1, c.max_rollout_tokens // longest)  # one micro-batch
-    for part in deal(fitting, rows_of_rank, run.layout.n_students):
+    layout = run.layout
+    tokens = []
+    rows = []
+    for problem in range(len(problems)):
+        tokens.append(len(encode(problems.question(problem))))
+        if tokens[-1] > run.config.max_prompt_tokens:
+            rows.append(eval_row(problem, 0.0, "overlong_prompt"))
+    for part in rollout_parts(tokens, run.config, layout.n_students):
         if console:
-            console.report(f"evaluation, {len(verdicts):,} of {len(tokens):,} problems")
-        if stop_requested(run.layout):
+            console.report(f"evaluation, {len(rows):,} of {len(tokens):,} problems")
+        if stop_requested(layout):
             return {}
         groups = [Group(problem, size=1) for problem in part]
         rollout(groups, problems, 0.0, (0, step), Stopwatch())
-        decode = encode.tokenizer.decode if run.layout.rank == 0 else None
-        verdicts += [verdict(group, decode) for group in groups]
+        for group in groups:
+            # Rank 0 writes the file.
+            decode = encode.tokenizer.decode if layout.rank == 0 else None
+            rows.append(graded_row(group, decode))
     if console:
         console.report("")
-    rows = [dict(zip(VERDICT, row, strict=True)) for row in sorted(verdicts)]
+    rows.sort(key=itemgetter("problem"))
     run.log(f"evals/step_{step}", rows, "w")
     accuracy = sum(row["reward"] for row in rows) / len(rows)
     return {"val_accuracy": accuracy, "eval_s": time.perf_counter() - start}
 
 
-def deal(problems: list[int], rows_of_rank: int, ranks: int) -> Iterator[list[int]]:
-    """Cut problems into parts of so many for each rank; in a part neighbours, which may be equally
-    hard, go to different ranks."""
-    size = rows_of_rank * ranks
-    for start in range(0, len(problems), size):
-        part = problems[start : start + size]
-        yield [i for rank in range(ranks) for i in part[rank::ranks]]
+def rollout_parts(tokens: list[int], c: Config, ranks: int) -> Iterator[list[int]]:
+    """Cut the problems whose prompts, of these numbers of tokens, fit into parts of one micro-batch
+    a rank. In a part neighbours, which may be equally hard, go to different ranks."""
+    fitting = [i for i, n in enumerate(tokens) if n <= c.max_prompt_tokens]
+    longest = max((tokens[i] for i in fitting), default=0)
+    rows_of_rank = c.max_rollout_tokens // (longest + c.max_completion_tokens)
+    size = ranks * max(1, rows_of_rank)
+    for start in range(0, len(fitting), size):
+        part = fitting[start : start + size]
+        dealt = []
+        for rank in range(ranks):
+            dealt += part[rank::ranks]
+        yield dealt
 
 
-def verdict(group: Group, decode: Callable | None) -> tuple:
-    """Return the values of VERDICT for a group of one completion. decode: None on ranks that write
-    no file; else the completion's end, where the box is, is kept."""
+def graded_row(group: Group, decode: Callable | None) -> dict:
+    """Make the row of a problem with its completion. decode: None if the text is not needed."""
     [answer] = group.completions
-    text = decode(answer.ids, skip_special_tokens=True)[-TAIL:] if decode else ""
-    return group.problem, answer.reward, answer.status, len(answer.ids), text
+    row = eval_row(group.problem, answer.reward, answer.status, len(answer.ids))
+    if decode:
+        text = decode(answer.ids, skip_special_tokens=True)
+        row["completion"] = text[-TAIL:]  # the box is at the end
+    return row
+
+
+def eval_row(problem: int, reward: float, status: str, tokens: int = 0) -> dict:
+    """Make a row of evals/, with the keys VERDICT and no text of a completion yet."""
+    return dict(zip(VERDICT, (problem, reward, status, tokens, ""), strict=True))

@@ -18,16 +18,20 @@ def path_of(spec: str) -> Path | None:
 def load(spec: str, flag: str, default: str | None = None):
     """Load the class or function FILE.py:NAME; NAME may be left out if there is a `default`.
     Raises InputError, which names the flag, if the file or the name cannot be loaded."""
-    path, name = path_of(spec), spec.partition(".py:")[2] or default
+    path = path_of(spec)
+    name = spec.partition(".py:")[2] or default
     if path.suffix != ".py" or not name:
-        form = "FILE.py" + (f"[:NAME, else {default}]" if default else ":NAME")
+        form = f"FILE.py[:NAME, else {default}]" if default else "FILE.py:NAME"
         raise InputError(f"{flag} {spec}: must be {form}")
     try:
         module = _run(path, path.stat().st_mtime_ns)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        reason = f"{type(error).__name__}: {first_lines(error)}"
-        raise InputError(f"{flag} {spec}: {path} cannot be run: {reason}") from error
-    if not callable(loaded := getattr(module, name, None)):
+        kind = type(error).__name__
+        raise InputError(
+            f"{flag} {spec}: {path} cannot be run: {kind}: {first_lines(error)}"
+        ) from error
+    loaded = getattr(module, name, None)
+    if not callable(loaded):
         raise InputError(f"{flag} {spec}: {path} has no class or function {name!r}")
     return loaded
 

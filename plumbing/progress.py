@@ -21,33 +21,19 @@ class Console:
     and then, also in a step or evaluation that takes long."""
 
     def __init__(self, run: RunDir, start: int, student, train: Problems, val: Problems):
-        c, n, device = run.config, run.layout, run.layout.device.type
-        self.run, self.silent = run, n.rank > 0
-        P, G = c.prompts_per_step, c.group_size
-        policy, decoding = student.policy, "varlen" if student.generator.varlen else "masked"
-        parameters = sum(p.numel() for p in policy.parameters())
-        plan = (
-            f"Goldilocks RL: preset {c.preset}, sampler {c.sampler}, loss {c.loss}, seed {c.seed}\n"
-            f"  ranks    {n.world} = {n.n_students} student + {n.n_teachers} teacher, {device}\n"
-            f"  batch    {P} prompts x {G} = {P * G} completions\n"
-            f"  student  {c.model}, {parameters / 1e6:,.2f} M parameters\n"
-            f"  kernels  attention {policy.lm.config._attn_implementation}; generation {decoding}\n"
-            f"  teacher  {c.teacher_model or 'none'}\n"
-            f"  data     {len(train):,} problems, {len(val):,} for validation\n"
-            f"  steps    {start} to {c.steps}, "
-            f"evaluated every {c.eval_every}, saved every {c.checkpoint_every}\n"
-            f"  output   {run.path}\n"
-        )
+        self.run = run
+        self.silent = run.layout.rank > 0
         if not self.silent:
-            print(plan, end="", flush=True)
-            for problems in (train, val) if not c.reward else ():
-                if note := problems.unmatched_note(student.verifier):
-                    print(note, flush=True)
+            print(plan(run, start, student, train, val), end="", flush=True)
+            if not run.config.reward:
+                print_notes(train, val, student.verifier)
         terminal = sys.stderr.isatty()
-        self.bar = tqdm(total=c.steps, initial=start, unit="step", disable=not terminal or n.rank)
-        self.meter = {"n": start, "initial": start, "total": c.steps, "unit": "step"}
+        steps = {"initial": start, "total": run.config.steps, "unit": "step"}
+        self.bar = tqdm(**steps, disable=not terminal or self.silent)
+        self.meter = {"n": start, **steps}
         self.begun = time.monotonic()
-        self.of_step = self.of_evaluation = ""
+        self.of_step = ""
+        self.of_evaluation = ""
         self.ended = threading.Event()
         if not self.silent:
             threading.Thread(target=self._tick, args=[terminal], daemon=True).start()
@@ -55,8 +41,9 @@ class Console:
     def update(self, row: dict) -> None:
         """Advance the bar by a step: its row of metrics.jsonl."""
         speed = row["total_tokens"] / row["seconds"]
-        text = f"reward {row['reward_mean']:.2f}, dead {row['zero_variance']:.0%}, "
-        self.of_step = text + f"{speed:,.0f} tok/s"
+        reward = row["reward_mean"]
+        dead = row["zero_variance"]
+        self.of_step = f"reward {reward:.2f}, dead {dead:.0%}, {speed:,.0f} tok/s"
         self.bar.set_postfix_str(self.of_step, refresh=False)
         self.bar.update()
         self.meter["n"] = row["step"]
@@ -94,9 +81,41 @@ class Console:
         rows = read_lines(self.run.path / "metrics.jsonl")
         first, *later = [row["val_accuracy"] for row in rows if "val_accuracy" in row]
         last = later[-5:] or [first]
+        mean = sum(last) / len(last)
         print(
             f"validation accuracy: {first:.1%} before, {last[-1]:.1%} after, "
-            f"{sum(last) / len(last):.1%} mean of the last {len(last)} evaluations\n"
+            f"{mean:.1%} mean of the last {len(last)} evaluations\n"
             f"next: python -m scripts.report {self.run.path}; "
             "or read samples.jsonl and metrics.jsonl there"
         )
+
+
+def plan(run: RunDir, start: int, student, train: Problems, val: Problems) -> str:
+    """Describe a run that is about to begin at step `start`."""
+    c = run.config
+    ranks = run.layout
+    batch = c.prompts_per_step * c.group_size
+    parameters = sum(p.numel() for p in student.policy.parameters())
+    attention = student.policy.lm.config._attn_implementation
+    decoding = "varlen" if student.generator.varlen else "masked"
+    return (
+        f"Goldilocks RL: preset {c.preset}, sampler {c.sampler}, loss {c.loss}, seed {c.seed}\n"
+        f"  ranks    {ranks.world} = {ranks.n_students} student + {ranks.n_teachers} teacher, "
+        f"{ranks.device.type}\n"
+        f"  batch    {c.prompts_per_step} prompts x {c.group_size} = {batch} completions\n"
+        f"  student  {c.model}, {parameters / 1e6:,.2f} M parameters\n"
+        f"  kernels  attention {attention}; generation {decoding}\n"
+        f"  teacher  {c.teacher_model or 'none'}\n"
+        f"  data     {len(train):,} problems, {len(val):,} for validation\n"
+        f"  steps    {start} to {c.steps}, "
+        f"evaluated every {c.eval_every}, saved every {c.checkpoint_every}\n"
+        f"  output   {run.path}\n"
+    )
+
+
+def print_notes(train: Problems, val: Problems, verifier) -> None:
+    """Print a note on each data file whose reference answers no plain answer matches."""
+    for problems in (train, val):
+        note = problems.unmatched_note(verifier)
+        if note:
+            print(note, flush=True)

@@ -16,7 +16,7 @@ import pandas as pd
 from scipy import stats
 
 from plumbing.command_line import file_path
-from plumbing.errors import InputError, survive_lost_output
+from plumbing.errors import InputError, RunError, survive_lost_output
 from plumbing.files import digest, read_lines
 
 # Settings that do not change what is learned: runs that differ only in these are one method.
@@ -229,9 +229,10 @@ def parser(doc: str | None, runs: bool = False) -> argparse.ArgumentParser:
 
 @contextmanager
 def one_line(command: str, *also: type[Exception]):
-    """Turn bad input, and the exceptions named, into one line on stderr and exit status 2."""
+    """Turn errors of ours, of files, and those named into one line on stderr and an exit status: 2,
+    or as training's, such as 3 for logits that are not finite."""
     try:
         yield
-    except (InputError, OSError, *also) as error:
+    except (RunError, OSError, *also) as error:
         print(f"{command}: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(getattr(error, "status", InputError.status))

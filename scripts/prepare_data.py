@@ -29,7 +29,8 @@ from huggingface_hub import HfApi, HfFileSystem
 from tqdm import tqdm
 
 from plumbing.command_line import Parser, count, user_path
-from plumbing.data.problems import normalise, unmatched_note
+from plumbing.data.answers import unmatched_note
+from plumbing.data.problems import normalise
 from plumbing.data.rows import check_fields, read_rows
 from plumbing.errors import InputError, first_lines, print_error
 from plumbing.files import write_atomic

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from grading.guesses import unwrap
 from plumbing.data import rows as tables
 from plumbing.data import shared
+from plumbing.data.answers import unmatched_note
 from plumbing.errors import InputError
 from plumbing.files import digest, digest_open
 
@@ -29,10 +29,7 @@ COLUMNS = (*TEXTS, "extra_info")
 BLOCK_BYTES = 1 << 23  # of JSON lines that are converted at once
 BLOCK_ROWS = 2000  # of other formats
 SHARED_BYTES = 1 << 24  # the rows of a larger file are one file that the ranks of a machine map
-
-SAMPLED = 10_000  # reference answers that are looked at
-GRADED = 100  # of them
-UNMARKED = 0.2  # of the reference answers may be words and a number
+SAMPLED = 10_000  # reference answers that `Problems.unmatched_note` looks at
 
 
 def normalise(text: str) -> str:
@@ -72,12 +69,15 @@ class Problems:
     def golds(self, indices: list[int]) -> tuple[list[str], list[dict]]:
         """Return the answers to some problems, which the teacher never sees, and other arguments of
         verl's reward functions: data_source and extra_info, "" and None without such a column."""
-        answers, extras = {}, {}
+        answers = {}
+        extras = {}
         for i in dict.fromkeys(indices):  # a group repeats its problem
             row = {name: self.rows[name][int(i)].as_py() for name in COLUMNS[1:]}
             answers[i] = row["expected_answer"]
-            extras[i] = {"data_source": row["data_source"] or ""}
-            extras[i]["extra_info"] = json.loads(row["extra_info"] or "null")
+            extras[i] = {
+                "data_source": row["data_source"] or "",
+                "extra_info": json.loads(row["extra_info"] or "null"),
+            }
         return [answers[i] for i in indices], [extras[i] for i in indices]
 
     def column(self, name: str) -> tuple[list[str], np.ndarray]:
@@ -86,16 +86,18 @@ class Problems:
         rows, crc32 = self._read((name,))
         if crc32 != self.crc32:
             raise InputError(f"{self.path}: was replaced while the run began; start again")
-        position = {}
-        values = (value for chunk in rows[name].chunks for value in chunk.to_pylist())
-        index_n = [position.setdefault(value, len(position)) for value in values]
+        position = {}  # by text
+        index_n = []
+        for chunk in rows[name].chunks:
+            for text in chunk.to_pylist():
+                index_n.append(position.setdefault(text, len(position)))
         return list(position), np.array(index_n)
 
     def count_shared(self, others: "Problems") -> int:
         """Count the distinct problems of `others` that are here too, by normalised text: reads all
         problems, about 2 µs each, and keeps the texts of `others` alone."""
-        wanted = {*map(normalise, others._texts())}
-        return len(wanted.intersection(map(normalise, self._texts())))
+        wanted = set(others._texts())
+        return len(wanted.intersection(self._texts()))
 
     def unmatched_note(self, verifier) -> str:
         """Return `unmatched_note` of this file; of a large one, of SAMPLED answers."""
@@ -104,13 +106,13 @@ class Problems:
         return unmatched_note(str(self.path), golds, verifier)
 
     def _texts(self) -> Iterator[str]:
-        """Yield the problems in order; few of them are in memory at a time."""
+        """Yield the normalised problems in order; few of them are in memory at a time."""
         for chunk in self.rows["problem"].chunks:
-            yield from chunk.to_pylist()
+            yield from map(normalise, chunk.to_pylist())
 
     def _read(self, names: tuple[str, ...]) -> tuple[pa.Table, int]:
         """Return columns as text, and the CRC-32 of the file that they are from."""
-        schema = pa.schema([(name, pa.string()) for name in names])
+        schema = _text_schema(names)
         with self.path.open("rb") as file:
             version = _version(file)
             size, crc32 = digest_open(file)
@@ -124,10 +126,16 @@ class Problems:
             if size < SHARED_BYTES:
                 return pa.Table.from_batches(batches(), schema), crc32
             # By content, as a time stamp may stay the same, and by the code that makes the copy.
-            code = [digest(Path(module)) for module in (__file__, tables.__file__)]
-            made_by = zlib.crc32(repr((code, self.path.suffix, names)).encode())
-            name = f"{size}-{crc32:08x}-{made_by:08x}.arrow"
+            this_file = digest(Path(__file__))
+            row_parser = digest(Path(tables.__file__))
+            maker = repr((this_file, row_parser, self.path.suffix, names))
+            maker_crc32 = zlib.crc32(maker.encode())
+            name = f"{size}-{crc32:08x}-{maker_crc32:08x}.arrow"
             return shared.shared_table(name, schema, batches), crc32
+
+
+def _text_schema(names: Iterable[str]) -> pa.Schema:
+    return pa.schema([(name, pa.string()) for name in names])
 
 
 def _version(file: BinaryIO) -> tuple[int, ...]:
@@ -146,7 +154,8 @@ def _text_batches(file: BinaryIO, path: str, names: tuple[str, ...]) -> Iterator
     rows = tables.read_rows(file, path, required, names)
     seen = set()
     while part := list(itertools.islice(rows, BLOCK_ROWS)):
-        seen.update(*(row for _, row in part))
+        for _, row in part:
+            seen.update(row)
         yield _convert(part, path, names)
     if len(names) == 1 and names[0] not in seen:
         raise InputError(f"{path}: no column {names[0]!r}; it has {sorted(seen)}")
@@ -173,32 +182,36 @@ def _parse_texts(block: bytes, n_lines: int) -> pa.Table | None:
     each line is a row with both texts, and none needs a closer look."""
     if b'"extra_info"' in block:
         return None
-    schema = pa.schema([(name, pa.string()) for name in TEXTS])
-    options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    options = pj.ParseOptions(
+        explicit_schema=_text_schema(TEXTS),
+        unexpected_field_behavior="ignore",
+    )
     try:
         table = pj.read_json(pa.BufferReader(block), parse_options=options)
         table.validate(full=True)  # UTF-8
     except pa.ArrowInvalid:
         return None
     # A text without any of these characters may be blank.
-    shown = [pc.match_substring_regex(table[name], "[!-~]") for name in TEXTS[:2]]
-    all_shown = all(pc.all(mask, skip_nulls=False).as_py() for mask in shown)
-    if len(table) != n_lines or not all_shown:
+    for name in TEXTS[:2]:
+        is_shown = pc.match_substring_regex(table[name], "[!-~]")
+        if not pc.all(is_shown, skip_nulls=False).as_py():
+            return None
+    if len(table) != n_lines:
         return None
     return table.append_column("extra_info", pa.nulls(n_lines, pa.string()))
 
 
 def _convert(rows: Iterable[tuple], path: str, names: tuple[str, ...]) -> pa.RecordBatch:
     """Convert columns of (place, row) pairs to text."""
+    cell = _cell if names == COLUMNS else _any_cell
     columns = {name: [] for name in names}
     for place, row in rows:
         for name, texts in columns.items():
             try:
-                texts.append(_cell(row, name) if names == COLUMNS else _label(row.get(name)))
+                texts.append(cell(row, name))
             except ValueError as error:
                 raise InputError(f"{path}, {place}: {error}") from error
-    arrays = [pa.array(texts, pa.string()) for texts in columns.values()]
-    return pa.record_batch(arrays, list(names))
+    return pa.record_batch(columns, _text_schema(names))
 
 
 def _cell(row: dict, name: str) -> str | None:
@@ -206,10 +219,12 @@ def _cell(row: dict, name: str) -> str | None:
     if name in getattr(row, "repeated", ()):
         raise ValueError(f"the field {name!r} occurs twice")
     value = row.get(name)
+    if value is None and name not in TEXTS[:2]:
+        return None
     if name == "extra_info":
-        return None if value is None else json.dumps(value, default=str)
+        return json.dumps(value, default=str)
     if name == "data_source":
-        return None if value is None else _label(value)
+        return _label(value)
     if name not in row:
         names = ", ".join(row)
         raise ValueError(f"lacks the field {name!r} (it has: {names}); {tables.LINES}")
@@ -219,9 +234,16 @@ def _cell(row: dict, name: str) -> str | None:
     except ValueError as error:
         reason = str(error)
     if reason:
-        wanted = f"the field {name!r} must be text that is not blank, or a number"
-        raise ValueError(f"{wanted}, not {value!r:.60} ({reason})")
+        raise ValueError(
+            f"the field {name!r} must be text that is not blank, or a number, "
+            f"not {value!r:.60} ({reason})"
+        )
     return text
+
+
+def _any_cell(row: dict, name: str) -> str:
+    """Return another column as text."""
+    return _label(row.get(name))
 
 
 def _label(value) -> str:
@@ -232,41 +254,6 @@ def _label(value) -> str:
         return ascii(value) if isinstance(value, str) else str(value)
 
 
-def unmatched_note(name: str, golds: list[str], verifier) -> str:
-    """Return a note on reference answers such as "#### 72", which a completion can only match word
-    for word: a plain answer taken out of them earns 0. Returns "" if there are none.
-
-    Words without a mark ("Room 12") count if they are more than UNMARKED of all. GRADED of each
-    kind are graded by `verifier`, a Verifier; their share is that of the others.
-    """
-    plain = {}
-    wrapped = {True: [], False: []}  # the reference answers with a mark, and those without
-    for gold in golds:
-        text, is_marked = unwrap(gold)
-        if text not in ("", gold.strip()):
-            plain[gold] = text
-            wrapped[is_marked].append(gold)
-    total = 0
-    example = ""
-    for is_marked, rows in wrapped.items():
-        least = 0 if is_marked else UNMARKED * len(golds)
-        sample = rows[:: math.ceil(len(rows) / GRADED) or 1] if len(rows) > least else []
-        boxes = [rf"\boxed{{{plain[gold]}}}" for gold in sample]
-        verdicts = verifier.grade(boxes, sample, None) if sample else []
-        wrong = [g for g, verdict in zip(sample, verdicts, strict=True) if not verdict.reward]
-        n_wrong = len(rows) * len(wrong) / max(1, len(sample))
-        if n_wrong > least:
-            total += round(n_wrong)
-            example = example or wrong[0]
-    if not total:
-        return ""
-    return (
-        f"note: {total:,} of {len(golds):,} reference answers of {name}, such as {example!r:.70}, "
-        f"match no plain answer: {plain[example]!r:.40} earns 0. Keep only the answer itself in "
-        "the field 'expected_answer'"
-    )
-
-
 def prepare_missing(paths: list[str]) -> None:
     """Run `python -m scripts.prepare_data --source NAME` if data/NAME/train.jsonl or val.jsonl is
     missing. Other paths are ignored. Raises InputError if the command, which prints why, fails."""
@@ -274,12 +261,14 @@ def prepare_missing(paths: list[str]) -> None:
         source = re.fullmatch(r"data/([^/]+)/(?:train|val)\.jsonl", Path(path).as_posix())
         if not source or Path(path).exists():
             continue
-        command = ["-m", "scripts.prepare_data", "--source", source[1]]
-        print(f"{path} is missing: running python {' '.join(command)}", flush=True)
+        module = ["-m", "scripts.prepare_data", "--source", source[1]]
+        command = f"python {' '.join(module)}"
+        print(f"{path} is missing: running {command}", flush=True)
         # -P and our path: a folder `scripts` in the working directory must not be taken for ours.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        if subprocess.run([sys.executable, "-P", *command], env=environment).returncode:
-            raise InputError(f"{path}: no such data file, and python {' '.join(command)} failed")
+        done = subprocess.run([sys.executable, "-P", *module], env=environment)
+        if done.returncode:
+            raise InputError(f"{path}: no such data file, and {command} failed")
 
 
 def check_data(config, needed: int) -> Problems:
@@ -287,13 +276,17 @@ def check_data(config, needed: int) -> Problems:
     problems of one step, `needed`. Prints a note if they share some. Returns the validation
     problems. Raises InputError, OSError."""
     prepare_missing([config.train_data, config.val_data])
-    train, val = Problems(config.train_data), Problems(config.val_data)
+    train = Problems(config.train_data)
+    val = Problems(config.val_data)
     if config.column:
         train.column(config.column)
     if len(train) < needed:
         raise InputError(f"{train.path} has {len(train)} problems, and one step draws {needed}")
-    if shared := train.count_shared(val):
-        files = f"note: {shared} of the {len(val)} problems of {val.path} are training data too"
-        remedy = f"python -m scripts.prepare_data --source own --copy {train.path}"
-        print(f"{files}; to separate them: {remedy} --val_copy {val.path}", flush=True)
+    if n_shared := train.count_shared(val):
+        print(
+            f"note: {n_shared} of the {len(val)} problems of {val.path} are training data too; "
+            "to separate them: python -m scripts.prepare_data --source own "
+            f"--copy {train.path} --val_copy {val.path}",
+            flush=True,
+        )
     return val

@@ -35,9 +35,10 @@ class Channel:
         it; the first sends."""
         if self.layout.first:
             self.wait()
-            content = torch.frombuffer(bytearray(pickle.dumps(message)), dtype=torch.uint8)
-            parts = torch.tensor([len(content)]), content
-            self.sent = [(dist.isend(part, self.peer), part) for part in parts]
+            pickled = bytearray(pickle.dumps(message))
+            content = torch.frombuffer(pickled, dtype=torch.uint8)
+            length = torch.tensor([len(content)])
+            self.sent = [(dist.isend(part, self.peer), part) for part in (length, content)]
 
     def wait(self) -> None:
         """Wait until the last message has been read."""
@@ -50,8 +51,10 @@ class Channel:
         has sent nothing for --timeout_minutes."""
         message = None
         if self.layout.first:
-            dist.recv(length := torch.empty(1, dtype=torch.int64), self.peer)
-            dist.recv(content := torch.empty(length.item(), dtype=torch.uint8), self.peer)
+            length = torch.empty(1, dtype=torch.int64)
+            dist.recv(length, self.peer)
+            content = torch.empty(length.item(), dtype=torch.uint8)
+            dist.recv(content, self.peer)
             message = pickle.loads(content.numpy())
         return self.layout.gather_role(message)[0]
 

@@ -20,20 +20,24 @@ class Launch(NamedTuple):
 def launch() -> Launch:
     """Read the environment; a process without torchrun is a single rank. An empty variable is taken
     as not set. Raises InputError if a value is no number or out of range, or others are missing."""
-    world, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
+    world = _number("WORLD_SIZE", 1)
+    rank = _number("RANK", 0)
     local_rank = _number("LOCAL_RANK", 0)
     local_world = _number("LOCAL_WORLD_SIZE", local_rank + 1 if world > 1 else 1)
     missing = [name for name in NEEDED if not os.environ.get(name)]
     if world > 1 and missing:
-        remedy = f"start with torchrun --nproc_per_node {world} train.py, or unset WORLD_SIZE"
-        raise InputError(f"WORLD_SIZE={world} is set, but not {', '.join(missing)}: {remedy}")
-    sizes = {"RANK": (rank, "WORLD_SIZE", world)}
-    sizes |= {"LOCAL_RANK": (local_rank, "LOCAL_WORLD_SIZE", local_world)}
-    for name, (number, size_name, size) in sizes.items():
-        if number >= size:
-            remedy = f"start with torchrun, or unset {name}"
-            raise InputError(f"{name}={number}: must be below {size_name}, {size}: {remedy}")
-    return Launch(world, rank, min(local_world, world), local_rank)
+        raise InputError(
+            f"WORLD_SIZE={world} is set, but not {', '.join(missing)}: "
+            f"start with torchrun --nproc_per_node {world} train.py, or unset WORLD_SIZE"
+        )
+    _check_below("RANK", rank, "WORLD_SIZE", world)
+    _check_below("LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_world)
+    return Launch(
+        world=world,
+        rank=rank,
+        local_world=min(local_world, world),
+        local_rank=local_rank,
+    )
 
 
 def lacks_launcher() -> bool:
@@ -47,6 +51,16 @@ def _number(name: str, default: int) -> int:
     text = os.environ.get(name) or str(default)
     least = int(name.endswith("SIZE"))
     if not text.isdecimal() or int(text) < least:
-        remedy = "start with torchrun, which sets it, or unset it"
-        raise InputError(f"{name}={text}: must be a whole number from {least} on; {remedy}")
+        raise InputError(
+            f"{name}={text}: must be a whole number from {least} on; "
+            "start with torchrun, which sets it, or unset it"
+        )
     return int(text)
+
+
+def _check_below(name: str, number: int, size_name: str, size: int) -> None:
+    if number >= size:
+        raise InputError(
+            f"{name}={number}: must be below {size_name}, {size}: "
+            f"start with torchrun, or unset {name}"
+        )

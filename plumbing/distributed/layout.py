@@ -39,44 +39,54 @@ class Layout:
         """Choose the CPU, or a GPU of this machine. A student and a teacher may share one."""
         if device_type(wanted) == "cpu":
             return torch.device("cpu")
-        devices, first = torch.cuda.device_count(), self.rank - self.local_rank
+        devices = torch.cuda.device_count()
+        first = self.rank - self.local_rank  # rank of this machine
         students = min(max(self.n_students - first, 0), self.local_world)
-        for role, n in (("student", students), ("teacher", self.local_world - students)):
+        ranks = {"student": students, "teacher": self.local_world - students}
+        for role, n in ranks.items():
             if n > devices:
-                ranks = f"{n} {role} ranks on a machine with {devices} GPU{'s' * (devices > 1)}"
-                remedy = "start fewer with --nproc_per_node, see --teacher_ranks, or add"
-                raise ValueError(f"{ranks}: NCCL wants one each; {remedy} --device cpu")
+                plural = "s" if devices > 1 else ""
+                raise ValueError(
+                    f"{n} {role} ranks on a machine with {devices} GPU{plural}: "
+                    "NCCL wants one each; start fewer with --nproc_per_node, "
+                    "see --teacher_ranks, or add --device cpu"
+                )
         return torch.device("cuda", self.local_rank % devices)
 
     def connect(self, timeout_minutes: float) -> None:
         """Join the other ranks; build this role's process group and device mesh."""
         cuda = self.device.type == "cuda"
-        if cuda:  # segments of fixed size fragment where each step has other lengths
-            os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-            torch.cuda.set_device(self.device)
-        else:  # AdamW would take memory of the first GPU, also for weights on the CPU
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""
-            # glibc gives freed memory back at once: page faults would take a tenth of a step.
-            if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-                mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-                mallopt(-3, 2**25)  # M_MMAP_THRESHOLD
-        # Control messages are CPU tensors over gloo, weights and gradients go over NCCL.
-        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+        if cuda:
+            _prepare_gpu(self.device)
+        else:
+            _prepare_cpu()
         timeout = timedelta(minutes=timeout_minutes)
-        store = dist.HashStore()
-        if self.world > 1:
-            # torchrun's store exists before its ranks do, unless torchrun has died since. PyTorch
-            # makes two attempts of this length.
-            store = next(dist.rendezvous("env://", timeout=timedelta(seconds=30)))[0]
-            store.set_timeout(timeout)
-            # After `torchrun --max-restarts` the keys of the previous start must not be visible.
-            store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
-        self.store = store
-        settings = {"timeout": timeout, "store": store}
-        dist.init_process_group(backend, rank=self.rank, world_size=self.world, **settings)
-        roles = range(self.n_students), range(self.n_students, self.world)
-        self.group, _ = dist.new_subgroups_by_enumeration([[*r] for r in roles if r], timeout)
+        self.store = self._join_store(timeout)
+        dist.init_process_group(
+            # Control messages are CPU tensors over gloo, weights and gradients go over NCCL.
+            backend="cpu:gloo,cuda:nccl" if cuda else "gloo",
+            rank=self.rank,
+            world_size=self.world,
+            timeout=timeout,
+            store=self.store,
+        )
+        roles = [[*range(self.n_students)]]
+        if self.n_teachers:
+            roles.append([*range(self.n_students, self.world)])
+        self.group, _ = dist.new_subgroups_by_enumeration(roles, timeout)
         self.mesh = DeviceMesh.from_group(self.group, self.device.type)
+
+    def _join_store(self, timeout: timedelta) -> dist.Store:
+        """Return the store over which all ranks meet."""
+        if self.world == 1:
+            return dist.HashStore()
+        # torchrun's store exists before its ranks do, unless torchrun has died since. PyTorch
+        # makes two attempts of this length.
+        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=30)))
+        store.set_timeout(timeout)
+        # After `torchrun --max-restarts` the keys of the previous start must not be visible.
+        start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return dist.PrefixStore(start, store)
 
     def shard(self, model: nn.Module, float32=(), units: int | None = None) -> None:
         """Apply FSDP2 over this role's ranks: float32 weights and reduction, bf16 compute on GPUs.
@@ -87,13 +97,16 @@ class Layout:
             return
         layers = next([*m] for m in model.modules() if isinstance(m, nn.ModuleList))  # outermost
         size = math.ceil(len(layers) / (units or len(layers)))
-        groups = [layers[i : i + size] for i in range(0, len(layers), size)]
-        exact = mixed = MixedPrecisionPolicy()
+        shared = {"mesh": self.mesh, "reshard_after_forward": False}
+        for module in float32:
+            fully_shard(module, mp_policy=MixedPrecisionPolicy(), **shared)
+        policy = MixedPrecisionPolicy()
         if self.device.type == "cuda":
-            mixed = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
-        sharded = [(m, exact) for m in float32] + [(m, mixed) for m in (*groups, model)]
-        for module, policy in sharded:
-            fully_shard(module, mesh=self.mesh, mp_policy=policy, reshard_after_forward=False)
+            policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+        for start in range(0, len(layers), size):
+            unit = layers[start : start + size]
+            fully_shard(unit, mp_policy=policy, **shared)
+        fully_shard(model, mp_policy=policy, **shared)
 
     def gather_world(self, mine) -> list:
         """Return the objects of all ranks of both roles, in order. Also a barrier."""
@@ -105,13 +118,15 @@ class Layout:
 
     def share(self, rows: list) -> tuple[int, list]:
         """Return this student rank's contiguous part of `rows`, and the position it begins at."""
-        first, end = (len(rows) * r // self.n_students for r in (self.rank, self.rank + 1))
+        first = len(rows) * self.rank // self.n_students
+        end = len(rows) * (self.rank + 1) // self.n_students
         return first, rows[first:end]
 
     def on_rank_0(self, function: Callable):
         """Call function() on rank 0; return its result on all ranks. Raises InputError on all ranks
         if it raises ValueError or OSError."""
-        result, message = None, None
+        result = None
+        message = None
         if self.rank == 0:
             try:
                 result = function()
@@ -134,6 +149,22 @@ class Layout:
     def assert_equal_in_role(self, **replicas) -> None:
         """Raise Fault if ranks of this role pass different values under one name."""
         _assert_equal(self.gather_role(replicas))
+
+
+def _prepare_gpu(device: torch.device) -> None:
+    # Segments of fixed size fragment where each step has other lengths.
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    torch.cuda.set_device(device)
+
+
+def _prepare_cpu() -> None:
+    # AdamW would take memory of the first GPU, also for weights on the CPU.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # glibc gives freed memory back at once: page faults would take a tenth of a step.
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt:
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD
 
 
 def _gather(mine, group) -> list:

@@ -14,7 +14,8 @@ import pytest
 
 from plumbing.data import problems as problem_files
 from plumbing.data import shared
-from plumbing.data.problems import Problems, check_data, prepare_missing, unmatched_note
+from plumbing.data.answers import unmatched_note
+from plumbing.data.problems import Problems, check_data, prepare_missing
 from plumbing.errors import InputError
 from plumbing.files import digest, read_lines
 from tests.helpers.files import write

@@ -6,10 +6,12 @@ from contextlib import redirect_stdout
 
 import pandas as pd
 import pytest
+import torch
 
 import train
 from grpo import Completion
 from plumbing.files import read_lines, write_lines
+from rollout import Generator, check_finite
 from scripts import evaluate
 from tests.helpers import ranks
 from tests.helpers.files import change
@@ -195,6 +197,22 @@ def test_bad_golds_and_a_limit_beyond_the_file(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "| bad_gold | 2 of 2 |" in printed
     assert "| pass@1, greedy | 0.00% |" in printed
+
+
+def test_logits_that_are_not_finite_give_one_line(monkeypatch, capsys):
+    """In bf16, after the checks in float32 have passed."""
+
+    def generate(*_, **__):
+        check_finite(torch.full((1, 1), torch.nan))
+
+    monkeypatch.setattr(evaluate.rollout, "check_model", lambda *_: None)
+    monkeypatch.setattr(Generator, "generate", generate)
+    with pytest.raises(SystemExit) as exit:
+        evaluate.main([str(ranks.DEMO), "--preset", "demo", "--limit", "1"])
+    assert exit.value.code == 3
+    error = capsys.readouterr().err
+    assert error.startswith("evaluate: the model's logits are not finite (completion token 0")
+    assert error.count("\n") == 1
 
 
 ANSWERS = {

@@ -128,7 +128,7 @@ NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_th
 half a checkpoint | plumbing/run/checkpoint.py | faults::resume_after_a_kill_damage_and_a_torn_log
     temporary = final.with_suffix(".tmp") => temporary = final
 logs not cut on resume | plumbing/run/directory.py | run_dir::a_resume_drops_later_rows_and_steps
-    if step and row["step"] <= step => if step
+    [row for row in rows if row["step"] <= step] if step => rows if step
 SIGTERM ignored | plumbing/distributed/shutdown.py | faults::ctrl_c_during_an_evaluation
     layout.stopping = True => pass
 the first box, not the last | verify.py | verify::extract_boxed_returns_the_last_box_if_it_is_closed
