@@ -95,8 +95,9 @@ def plan(run: RunDir, start: int, student, train: Problems, val: Problems) -> st
     c = run.config
     ranks = run.layout
     batch = c.prompts_per_step * c.group_size
-    parameters = sum(p.numel() for p in student.policy.parameters())
-    attention = student.policy.lm.config._attn_implementation
+    policy = student.policy
+    parameters = sum(p.numel() for p in policy.parameters())
+    attention = policy.lm.config._attn_implementation
     decoding = "varlen" if student.generator.varlen else "masked"
     return (
         f"Goldilocks RL: preset {c.preset}, sampler {c.sampler}, loss {c.loss}, seed {c.seed}\n"
