@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from grpo import Group
 from sampler import DynamicSampling, Uniform
 
 
@@ -28,7 +27,7 @@ class Greso(Uniform):
         self.tried = []
         return self.refill(self.most)
 
-    def refill(self, n: int) -> list[Group]:
+    def refill(self, n: int):
         """Draw problems until n of them are not skipped; fewer if this step has tried all."""
         kept = []
         last_pass = self.passes + 100
@@ -56,7 +55,9 @@ class Greso(Uniform):
         if missing > 0 and self.refills_left:
             live = sum(group.live for group in self.latest)
             expected = self.settings["refill"] * missing * len(self.latest) / max(live, 1e-9)
-            self.refills_left = self.refills_left - 1 if expected > self.most else 0
+            self.refills_left -= 1
+            if expected <= self.most:
+                self.refills_left = 0
             refill = self.refill(int(np.ceil(min(expected, self.most))))
         if not refill and self.passes > 1:  # the end of a step
             easy = np.mean([group.p_hat == 1 for group in groups])
