@@ -16,13 +16,18 @@ Shapes: P prompts, G completions of one, N response tokens of some rows laid end
 padding), D hidden size, V vocabulary.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:  # the samplers, which use the records, can be imported without torch
+    import torch
 
 LOSSES = ("grpo", "dapo", "batch", "constant", "sum")
 STDS = ("population", "sample", "none", "mean")
@@ -135,7 +140,8 @@ def noise_floor(p: float, G: int) -> float:
 def _expectation(function: Callable, p: float, G: int) -> float:
     """Compute E[function(p̂)], p̂ ~ Binomial(G, p)/G; math.comb would overflow from G = 1030 on."""
     probability = functools.reduce(np.convolve, G * [[1 - p, p]])  # of 0, 1, ..., G right answers
-    return float(probability @ function(np.arange(G + 1) / G))
+    p_hat = np.arange(G + 1) / G
+    return float(probability @ function(p_hat))
 
 
 # Advantages and normalisers
@@ -151,14 +157,16 @@ def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torc
     if std not in STDS:
         raise ValueError(f"std must be one of {STDS}, got {std!r}")
     r_P_G = rewards_P_G if rewards_P_G.is_floating_point() else rewards_P_G.float()
-    centred_P_G = r_P_G - r_P_G.mean(dim=1, keepdim=True)
+    mean_P_1 = r_P_G.mean(dim=1, keepdim=True)
+    advantage_P_G = r_P_G - mean_P_1
     if std == "mean":
-        centred_P_G = centred_P_G / r_P_G.mean(dim=1, keepdim=True)
+        advantage_P_G = advantage_P_G / mean_P_1
     elif std != "none":
-        scale_P_1 = r_P_G.std(dim=1, keepdim=True, correction=0 if std == "population" else 1)
-        centred_P_G = centred_P_G / scale_P_1
+        correction = 0 if std == "population" else 1
+        std_P_1 = r_P_G.std(dim=1, keepdim=True, correction=correction)
+        advantage_P_G = advantage_P_G / std_P_1
     dead_P_1 = dead_groups(rewards_P_G)[:, None]
-    return torch.where(dead_P_1, torch.zeros_like(centred_P_G), centred_P_G)
+    return advantage_P_G.masked_fill(dead_P_1, 0)
 
 
 def dead_groups(rewards_P_G: torch.Tensor) -> torch.Tensor:
@@ -180,106 +188,20 @@ def row_weights(
     Dead groups count in P, so that the loss of a live group does not depend on how many others are
     dead. Groups of unlike size count alike, so that the expected gradient is the mean over prompts.
     Neither holds for `batch`. A row of length 0 is left out of the loss, but counts in G."""
-    lengths, G = lengths_G.double(), len(lengths_G)
-    tokens = {
+    lengths = lengths_G.double()
+    G = len(lengths_G)
+    divisors = {
         "grpo": P * G * lengths,
         "dapo": P * lengths.sum(),
         "batch": lengths.new_tensor(batch_tokens),
         "constant": lengths.new_tensor(P * G * longest),
         "sum": lengths.new_tensor(P * G),
     }
-    return torch.where(lengths > 0, 1 / tokens[loss], 0.0)
+    weight_G = (1 / divisors[loss]).expand(G)
+    return weight_G.masked_fill(lengths == 0, 0)
 
 
 # Log-probabilities of the distribution that was sampled
-
-
-class _TokenLogprobs(torch.autograd.Function):
-    """log π(y) and entropy of softmax(h Wᵀ / τ), a part at a time; backward recomputes it.
-
-    With z = h Wᵀ / τ and p = softmax(z):
-
-        ∂ log p_y / ∂z = e_y - p,   ∂H / ∂z = -p ⊙ (log p + H)
-
-    Forward takes chunks of tokens with the whole vocabulary. Backward takes chunks, a quarter as
-    large, of the vocabulary with all tokens: ∂W then needs no accumulator."""
-
-    @staticmethod
-    def forward(ctx, hidden_N_D, weight_V_D, targets_N, temperature, chunk):
-        logp = []
-        entropy = []
-        normaliser = []
-        for h, y in zip(hidden_N_D.split(chunk), targets_N.split(chunk), strict=True):
-            z = logits(h, weight_V_D).div_(temperature)  # (chunk, V)
-            normaliser.append(z.logsumexp(dim=-1))
-            log_p = z.log_softmax(dim=-1)
-            logp.append(log_p.gather(1, y[:, None])[:, 0])
-            entropy.append(-log_p.mul_(log_p.exp()).sum(dim=-1))
-        entropy_N = torch.cat(entropy)
-        ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, torch.cat(normaliser), entropy_N)
-        ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
-        ctx.temperature = temperature
-        ctx.chunk_logits = chunk * len(weight_V_D) // 4
-        return torch.cat(logp), entropy_N
-
-    @staticmethod
-    def backward(ctx, grad_logp_N, grad_entropy_N):
-        hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N = ctx.saved_tensors
-        if grad_logp_N is None:
-            grad_logp_N = torch.zeros_like(entropy_N)
-        # The sum over the vocabulary stays in float32: hundreds of bf16 additions lose bits.
-        grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
-        grad_weight = torch.empty_like(weight_V_D)
-        chunk = max(1, ctx.chunk_logits // len(targets_N))
-        chunk -= chunk % 64 if chunk > 64 else 0  # cuBLAS is slow with rows that are not aligned
-        start = 0  # the chunk's first token of the vocabulary
-        for w, grad_w in zip(weight_V_D.split(chunk), grad_weight.split(chunk), strict=True):
-            log_p = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, chunk)
-            log_p.sub_(normaliser_N[:, None])
-            grad_z = _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N)
-            _add_at_targets(grad_z, targets_N - start, grad_logp_N)
-            grad_z = grad_z.div_(ctx.temperature).to(w.dtype)
-            torch.mm(grad_z.T, hidden_N_D, out=grad_w)
-            grad_hidden += grad_z @ w
-            start += chunk
-        return grad_hidden.to(hidden_N_D.dtype), grad_weight, None, None, None
-
-
-def _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N):
-    """Compute -p ⊙ (∂L/∂logp + ∂L/∂H · (log p + H)) in place of log_p (N, chunk)."""
-    if grad_entropy_N is None:
-        return log_p.exp_().mul_(-grad_logp_N[:, None])
-    p = log_p.exp()
-    grad_z = log_p.add_(entropy_N[:, None])
-    return grad_z.mul_(grad_entropy_N[:, None]).add_(grad_logp_N[:, None]).mul_(p).neg_()
-
-
-def _add_at_targets(grad_z, target_N, grad_logp_N) -> None:
-    """Add e_y · ∂L/∂logp to grad_z (N, chunk); a target outside the chunk adds 0."""
-    last = grad_z.shape[1] - 1
-    in_chunk_N = (target_N >= 0) & (target_N <= last)
-    column_N_1 = target_N.clamp(0, last)[:, None]
-    grad_z.scatter_add_(1, column_N_1, (grad_logp_N * in_chunk_N)[:, None])
-
-
-def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
-    """Compute hidden Wᵀ (N, V) in at least float32. bf16 would round 16.06 to 16, for example."""
-    dtype = torch.promote_types(hidden_N_D.dtype, torch.float32)
-    if hidden_N_D.dtype == dtype:
-        return hidden_N_D @ weight_V_D.T
-    if _mm_returns(dtype, hidden_N_D.dtype, hidden_N_D.device):
-        return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=dtype)
-    return hidden_N_D.to(dtype) @ weight_V_D.T.to(dtype)
-
-
-@functools.cache
-def _mm_returns(dtype: torch.dtype, operands: torch.dtype, device: torch.device) -> bool:
-    """Whether a device can multiply matrices of dtype `operands` into `dtype`."""
-    x = torch.zeros(8, 8, dtype=operands, device=device)
-    try:
-        return torch.mm(x, x, out_dtype=dtype).dtype == dtype
-    except RuntimeError:  # NotImplementedError is one
-        return False
 
 
 def token_logprobs(
@@ -293,8 +215,10 @@ def token_logprobs(
 
     Both are at least float32. The (N, V) logits exist for `chunk` tokens at a time only (default:
     2^25 logits, 128 MiB in float32). `temperature` must be the one the tokens were sampled at."""
+    from plumbing.logprobs import TokenLogprobs  # torch: the rest of this file needs none
+
     chunk = chunk or max(1, 2**25 // len(weight_V_D))
-    return _TokenLogprobs.apply(hidden_N_D, weight_V_D, targets_N, temperature, chunk)
+    return TokenLogprobs.apply(hidden_N_D, weight_V_D, targets_N, temperature, chunk)
 
 
 # The loss
@@ -330,7 +254,7 @@ def policy_loss(
     over the N tokens, whose mean over the step train.py logs, so that one added here appears in
     metrics.jsonl. logp_gap is |log π_old - log π of the generator|, on GPUs in bf16."""
     weight_N = weight_N.to(logp_N.dtype)
-    ratio_N = torch.exp(logp_N - old_logp_N)
+    ratio_N = (logp_N - old_logp_N).exp()
     objective_N, is_clipped_N = clipped_surrogate(ratio_N, advantage_N, clip_low, clip_high)
     stats = {}
     if generator_logp_N is not None:
@@ -357,7 +281,8 @@ def clipped_surrogate(ratio_N, advantage_N, clip_low: float, clip_high: float):
     """Compute min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â) (Section 6), and which tokens are clipped: the
     clip takes effect (gradient 0) only where it makes the objective smaller."""
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
-    objective_N = torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N)
+    unclipped_N = ratio_N * advantage_N
+    objective_N = unclipped_N.minimum(clipped_N * advantage_N)
     high_N = (ratio_N > 1 + clip_high) & (advantage_N > 0)
     low_N = (ratio_N < 1 - clip_low) & (advantage_N < 0)
     return objective_N, high_N | low_N
@@ -366,7 +291,7 @@ def clipped_surrogate(ratio_N, advantage_N, clip_low: float, clip_high: float):
 def kl_estimate(logp_N, ref_logp_N):
     """Compute k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 of each token."""
     log_ratio_N = ref_logp_N - logp_N
-    return torch.exp(log_ratio_N) - log_ratio_N - 1
+    return log_ratio_N.exp() - log_ratio_N - 1
 
 
 def mismatch_weights(
@@ -378,7 +303,8 @@ def mismatch_weights(
     sequence makes the expected gradient that of samples from π_old."""
     if level == "sequence":
         rows_N = row_N.unique(return_inverse=True)[1].to(gap_N.device)
-        gap_N = torch.zeros_like(gap_N).index_add_(0, rows_N, gap_N)[rows_N]
-    ratio_N = gap_N.exp()
-    over_N = ratio_N > cap
-    return torch.where(over_N, cap if mismatch == "truncate" else 0.0, ratio_N), over_N
+        gap_of_row = gap_N.new_zeros(len(gap_N)).index_add_(0, rows_N, gap_N)
+        gap_N = gap_of_row[rows_N]
+    c_N = gap_N.exp()
+    over_N = c_N > cap
+    return c_N.masked_fill(over_N, cap if mismatch == "truncate" else 0), over_N

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 import grpo
 from grpo import Completion, Group
+from plumbing import logprobs
 from plumbing.batches import Batch, collate, pack, pad
 from plumbing.config import Config
 from plumbing.data.problems import Problems
@@ -209,7 +210,7 @@ def sample_tokens(
 
     def logits_after(ids, use_cache=None, logits_to_keep=None, **inputs):  # generate passes both
         hidden_B_T_D = model.base_model(ids, use_cache=True, **inputs).last_hidden_state
-        return grpo.logits(hidden_B_T_D[:, -1], model.get_output_embeddings().weight)
+        return logprobs.logits(hidden_B_T_D[:, -1], model.get_output_embeddings().weight)
 
     def step() -> torch.Tensor:
         return logits_after(token, **cache.inputs(model.dtype))

@@ -11,7 +11,9 @@ In a step train.py calls
     train_on(groups, n)           the groups that the student is trained on
 """
 
+import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -22,26 +24,27 @@ import numpy as np
 import grpo
 from grpo import Group
 from plumbing import plugins
-from plumbing.config import Config
-from plumbing.data.problems import Problems
 from plumbing.errors import InputError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # another trainer may import the samplers where there is no torch
+    from plumbing.config import Config
+    from plumbing.data.problems import Problems
     from teacher import Teacher
 
 
 def utility_target(p_hat, std: str = "population"):
     """Compute y = √(p̂(1-p̂)), the std of a group's rewards, in [0, 0.5] (Alg. 2, line 4). Eq. 2's
     scale is p̂(1-p̂) with `--advantage_std` none; with mean 1-p̂ if p̂ > 0, here halved."""
-    return grpo.group_factor(p_hat, std) * (0.5 if std == "mean" else 1)
+    scale = grpo.group_factor(p_hat, std)
+    return scale / 2 if std == "mean" else scale
 
 
 @dataclass
 class Context:
     """Everything a sampler may use: the one argument of its constructor."""
 
-    problems: Problems  # the training data: len(), question(index), column(name)
-    config: Config  # its seed decides all randomness
+    problems: "Problems"  # the training data: len(), question(index), column(name)
+    config: "Config"  # its seed decides all randomness
     fits: Callable[[int], bool]  # whether a problem's prompt is short enough
     teacher: "Teacher | None" = None  # if the class has `uses_teacher`
     settings: dict[str, float] = field(default_factory=dict)  # the class's, with --sampler_args
@@ -56,15 +59,29 @@ class Sampler:
     uses_teacher = False
     needs_column = False  # whether --column must be given
     flags: tuple[str, ...] = ()  # which of candidates, epsilon and column it takes
-    settings: dict[str, float] = {}  # defaults for --sampler_args, which keeps their type
-    learned: tuple[str, ...] = ()  # names of the numpy arrays that a resume needs
+    # By name, with the values at the start. A subclass adds to those of its base class.
+    settings: dict[str, float] = {}  # changed by --sampler_args, which keeps their type
+    learned: dict[str, object] = {}  # numbers, texts and arrays, kept in checkpoints
+    per_problem: dict[str, np.generic] = {}  # arrays with an entry a problem, kept in checkpoints
+
+    def __init_subclass__(cls):
+        for name in ("settings", "learned", "per_problem"):
+            setattr(cls, name, getattr(super(cls, cls), name) | getattr(cls, name))
 
     def __init__(self, context: Context):
         self.problems = context.problems
         self.fits = context.fits
+        self.teacher = context.teacher
         self.G = context.config.group_size
         self.settings = self.settings | context.settings
         self.rng = np.random.default_rng([context.config.seed, 1])
+        self.values_C = []  # the distinct values of --column; value_of: each problem's place there
+        if context.config.column and "column" in self.flags:
+            self.values_C, self.value_of = self.problems.column(context.config.column)
+        for name, value in self.learned.items():
+            setattr(self, name, copy(value))
+        for name, value in self.per_problem.items():
+            setattr(self, name, np.full(len(self.problems), value))
 
     def propose(self, n: int) -> list[Group]:
         """Choose n distinct problems to train on next."""
@@ -81,26 +98,33 @@ class Sampler:
 
     @staticmethod
     def train_on(groups: list[Group], n: int) -> list[Group]:
-        """Choose the groups that the student is trained on, where n were to be proposed."""
+        """Choose the groups that the student is trained on, where n were to be proposed. Static:
+        student ranks call it while the sampler is on the teacher ranks."""
         return groups
+
+    @classmethod
+    def has_rounds(cls) -> bool:
+        """Whether the class asks for rounds of its own."""
+        return cls.more is not Sampler.more
 
     def metrics(self) -> dict[str, float]:
         """Return numbers for metrics.jsonl."""
         return {}
 
     def state_dict(self) -> dict:
-        """Return all state that a resume needs: numbers, strings, lists, dicts, arrays."""
-        arrays = {name: getattr(self, name) for name in self.learned}
-        return arrays | {"rng": self.rng.bit_generator.state}
+        """Return all state that a resume needs: numbers, texts, lists, dicts, arrays."""
+        learned = {name: getattr(self, name) for name in self.learned | self.per_problem}
+        return learned | {"rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: dict) -> None:
-        for name in self.learned:
-            setattr(self, name, state[name].copy())
+        for name in self.learned | self.per_problem:
+            setattr(self, name, copy(state[name]))
         self.rng.bit_generator.state = state["rng"]
 
     def untried(self, index_N, size: int | None = None) -> list[Group]:
         """Make a group of each problem, without predictions. size: by default --group_size."""
-        return [Group(int(index), size or self.G) for index in index_N]
+        size = size or self.G
+        return [Group(int(index), size) for index in index_N]
 
 
 class Uniform(Sampler):
@@ -111,11 +135,8 @@ class Uniform(Sampler):
 
     flags = ("candidates", "epsilon")  # unused: compared runs share flags
     UNSEEN, TRAINED, OVERLONG = range(3)
-
-    def __init__(self, context: Context):
-        super().__init__(context)
-        self.status = np.full(len(self.problems), self.UNSEEN, dtype=np.int8)
-        self.passes = 1
+    learned = {"passes": 1}
+    per_problem = {"status": np.int8(UNSEEN)}
 
     def propose(self, n: int) -> list[Group]:
         index_N = self.draw(n)
@@ -155,14 +176,6 @@ class Uniform(Sampler):
         coverage = trained / max(1, unseen + trained)
         return {"passes": self.passes, "coverage": coverage, "overlong": overlong}
 
-    def state_dict(self) -> dict:
-        return super().state_dict() | {"status": self.status, "passes": self.passes}
-
-    def load_state_dict(self, state: dict) -> None:
-        super().load_state_dict(state)
-        self.status = state["status"].copy()
-        self.passes = state["passes"]
-
 
 def epsilon_greedy(utilities_N_K, epsilon: float, rng) -> tuple[np.ndarray, np.ndarray]:
     """(Alg. 1, lines 10-16) Choose per row, with probability ε uniformly, else the highest utility.
@@ -170,7 +183,8 @@ def epsilon_greedy(utilities_N_K, epsilon: float, rng) -> tuple[np.ndarray, np.n
     N, K = utilities_N_K.shape
     explored_N = rng.random(N) < epsilon
     random_N = rng.integers(K, size=N)
-    return np.where(explored_N, random_N, utilities_N_K.argmax(axis=1)), explored_N
+    best_N = utilities_N_K.argmax(axis=1)
+    return np.where(explored_N, random_N, best_N), explored_N
 
 
 class Pooled(Uniform):
@@ -210,17 +224,11 @@ class Pooled(Uniform):
     def select(self, pool_N_K: np.ndarray, utilities_N_K: np.ndarray) -> list[Group]:
         """Make a group of the candidate that `choose` takes from each pool."""
         chosen_N, explored_N = self.choose(pool_N_K, utilities_N_K)
-        rows = zip(
-            pool_N_K.tolist(),
-            utilities_N_K.tolist(),
-            chosen_N.tolist(),
-            explored_N.tolist(),
-            strict=True,
-        )
-        groups = [
-            Group(pool[chosen], self.G, pool, utilities, explored)
-            for pool, utilities, chosen, explored in rows
-        ]
+        groups = []
+        for n, chosen in enumerate(chosen_N):
+            pool = pool_N_K[n].tolist()
+            utilities = utilities_N_K[n].tolist()
+            groups.append(Group(pool[chosen], self.G, pool, utilities, bool(explored_N[n])))
         if not self.revisits:
             self.take([group.problem for group in groups])
         return groups
@@ -240,7 +248,6 @@ class Goldilocks(Pooled):
 
     def __init__(self, context: Context):
         super().__init__(context)
-        self.teacher = context.teacher
         self.std = context.config.advantage_std
 
     def target(self, p_hat):
@@ -339,22 +346,21 @@ def find_sampler(spec: str) -> type[Sampler]:
     cls = plugins.load(spec if ".py" in spec else f"{file_of(spec)}:{camel}", "--sampler")
     if not (isinstance(cls, type) and issubclass(cls, Sampler)):
         raise InputError(f"--sampler {spec}: must extend sampler.Sampler, or Uniform or Pooled")
-    if cls.uses_teacher and cls.more is not Sampler.more:
+    if cls.uses_teacher and cls.has_rounds():
         raise InputError(f"--sampler {spec}: a sampler with a teacher has no rounds of its own")
     return cls
 
 
 def step_metrics(groups: list[Group]) -> dict[str, float | None]:
-    """Compute the reward statistics of a step's groups, and the teacher's errors.
+    """Compute the statistics of a step's groups, and the teacher's errors."""
+    return reward_metrics(groups) | teacher_metrics(groups)
 
-    teacher_mae is the error of the scores that problems were selected with (Section 5.4): _explore
-    on the uniform branch alone, which has no selection bias, _dead on dead groups. As p is unknown,
-    teacher_noise_floor has p̂, a low estimate. teacher_mu and _sigma are over all candidates."""
+
+def reward_metrics(groups: list[Group]) -> dict[str, float]:
+    """(Section 5.3) Compute the rewards' mean and std, and the share of dead groups."""
     completions = sum(len(group.completions) for group in groups)
-    reward_mean = sum(group.successes for group in groups) / completions
-    utilities = np.concatenate([group.utilities for group in groups])
-    predicted = [group for group in groups if not np.isnan(group.utility)]
-    floors = [grpo.noise_floor(group.p_hat, len(group.completions)) for group in groups]
+    successes = sum(group.successes for group in groups)
+    reward_mean = successes / completions
     return {
         "reward_mean": reward_mean,
         "reward_std_group": _mean([group.y for group in groups]),  # mean of the groups' std
@@ -364,12 +370,25 @@ def step_metrics(groups: list[Group]) -> dict[str, float | None]:
         "zero_variance_hard": _mean([group.p_hat == 0 for group in groups]),
         "groups": len(groups),
         "completions": completions,
+    }
+
+
+def teacher_metrics(groups: list[Group]) -> dict[str, float | None]:
+    """(Section 5.4) Compute the mean |ŷ - y| of the scores that problems were selected with, None
+    without scores: _explore on the uniform branch alone, which has no selection bias, _dead on dead
+    groups. As p is unknown, teacher_noise_floor has p̂, a low estimate. teacher_mu and _sigma are
+    over all candidates."""
+    predicted = [group for group in groups if not math.isnan(group.utility)]
+    floors = [grpo.noise_floor(group.p_hat, len(group.completions)) for group in predicted]
+    utilities = np.concatenate([group.utilities for group in groups])
+    is_known = ~np.isnan(utilities)
+    return {
         "teacher_mae": _mean_error(predicted),
-        "teacher_mae_explore": _mean_error([g for g in predicted if g.explored]),
-        "teacher_mae_dead": _mean_error([g for g in predicted if not g.live]),
-        "teacher_noise_floor": _mean(floors) if predicted else None,
-        "teacher_mu": _mean(utilities[~np.isnan(utilities)]),
-        "teacher_sigma": float(utilities.std()) if len(predicted) == len(groups) else None,
+        "teacher_mae_explore": _mean_error([group for group in predicted if group.explored]),
+        "teacher_mae_dead": _mean_error([group for group in predicted if not group.live]),
+        "teacher_noise_floor": _mean(floors),
+        "teacher_mu": _mean(utilities[is_known]),
+        "teacher_sigma": float(utilities.std()) if is_known.all() else None,
     }
 
 

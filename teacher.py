@@ -32,7 +32,10 @@ from plumbing.run.checkpoint import Learner
 from sampler import utility_target
 
 TIMES = ("teacher_learn_s", "teacher_predict_s")
-LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 256, 512, 0.01  # App. L.3
+Ids = tuple[int, ...]  # the tokens of a question
+LORA_RANK = 256  # App. L.3
+LORA_ALPHA = 512
+LORA_DROPOUT = 0.01
 # transformers builds no mask for an implementation without a mask function.
 AttentionInterface.register("causal_sdpa", sdpa_attention_forward)
 
@@ -50,7 +53,8 @@ class LoRALinear(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.base(x) + self.scale * (self.dropout(x) @ self.A.T @ self.B.T)
+        update = self.dropout(x) @ self.A.T @ self.B.T
+        return self.base(x) + self.scale * update
 
 
 def add_lora(backbone: nn.Module) -> None:
@@ -65,6 +69,16 @@ def add_lora(backbone: nn.Module) -> None:
         raise InputError("--teacher_mode lora: the teacher has no nn.Linear; choose another mode")
 
 
+def merge_lora(weights: dict[str, torch.Tensor], name: str, layer: LoRALinear) -> None:
+    """Replace the weights of a LoRALinear by those of the nn.Linear that computes the same."""
+    A = weights.pop(f"{name}.A")
+    B = weights.pop(f"{name}.B")
+    W = weights.pop(f"{name}.base.weight")
+    weights[f"{name}.weight"] = W + layer.scale * B @ A
+    if layer.base.bias is not None:
+        weights[f"{name}.bias"] = weights.pop(f"{name}.base.bias")
+
+
 class UtilityModel(nn.Module):
     """f_φ: backbone without its LM head, pooling, and a linear head that starts at 0 (f = 0.25)."""
 
@@ -77,8 +91,9 @@ class UtilityModel(nn.Module):
             add_lora(backbone)
         # Padding comes after every token, so causal attention hides it. A mask would copy the keys
         # of each layer, and transformers reads it on the host.
-        causal = all(getattr(module, "is_causal", True) for module in backbone.modules())
-        if causal and getattr(backbone.config, "sliding_window", None) is None:
+        is_causal = all(getattr(module, "is_causal", True) for module in backbone.modules())
+        window = getattr(backbone.config, "sliding_window", None)
+        if is_causal and window is None:
             backbone.set_attn_implementation("causal_sdpa")
         self.head = nn.Linear(backbone.config.hidden_size, 1)
         nn.init.zeros_(self.head.weight)
@@ -90,8 +105,11 @@ class UtilityModel(nn.Module):
         if pooled_B_D is None:
             out = self.backbone(ids_B_T, attention_mask=mask_B_T, use_cache=False)
             hidden_B_T_D = out.last_hidden_state.float()
-            pooled_B_D = pool(hidden_B_T_D, mask_B_T, last_token=self.mode == "last_token")
-        logit_B = self.head(pooled_B_D.to(self.head.weight.dtype))[:, 0].float()
+            last_token = self.mode == "last_token"
+            pooled_B_D = pool(hidden_B_T_D, mask_B_T, last_token)
+        dtype = self.head.weight.dtype
+        logit_B_1 = self.head(pooled_B_D.to(dtype))
+        logit_B = logit_B_1[:, 0].float()
         return 0.5 * torch.sigmoid(logit_B), pooled_B_D
 
 
@@ -99,9 +117,11 @@ def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -
     """Average over the tokens of each question, or take its last token (App. L): (B, D)."""
     if last_token:
         last_B = mask_B_T.sum(dim=1) - 1
-        return hidden_B_T_D[torch.arange(len(last_B), device=last_B.device), last_B]
+        row_B = torch.arange(len(last_B), device=last_B.device)
+        return hidden_B_T_D[row_B, last_B]
     mask_B_T_1 = mask_B_T[:, :, None].to(hidden_B_T_D.dtype)
-    return (hidden_B_T_D * mask_B_T_1).sum(dim=1) / mask_B_T_1.sum(dim=1)
+    sum_B_D = (hidden_B_T_D * mask_B_T_1).sum(dim=1)
+    return sum_B_D / mask_B_T_1.sum(dim=1)
 
 
 def check_teacher(name: str, tokens: int, mode: str = "full") -> None:
@@ -109,7 +129,8 @@ def check_teacher(name: str, tokens: int, mode: str = "full") -> None:
     backbone, tokenizer = check_directory(name, tokens, AutoModel, "sdpa", unused=("pooler.",))
     ids_B_T = torch.tensor([tokenizer("1 + 1").input_ids])
     with trial(name, "cannot be a teacher's backbone"), torch.no_grad():
-        if not UtilityModel(backbone, mode)(ids_B_T, torch.ones_like(ids_B_T))[0].isfinite():
+        f_B, _ = UtilityModel(backbone, mode)(ids_B_T, torch.ones_like(ids_B_T))
+        if not f_B.isfinite():
             raise ValueError("its embeddings are not finite")
 
 
@@ -146,22 +167,12 @@ class Teacher:
         self.ranks = dist.get_world_size(group) if group else 1
         # Frozen: neither sharded nor in bf16. A rank computes every row of a batch, from a cache.
         self.frozen = config.teacher_mode == "frozen"
-        self.share = 0 if self.frozen else self.rank
-        self.shares = 1 if self.frozen else self.ranks
+        self.shares = 1 if self.frozen else self.ranks  # of a batch
         self.tokenizer = AutoTokenizer.from_pretrained(config.teacher_model)
         self.model = self._build_model()
-        initial = checksum(self.model)  # while each rank holds all of it
-        if not self.frozen:
-            # The head in bf16 would make candidates' scores tie.
-            shard(self.model, float32=[self.model.head], units=4)
-        self.trainable = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = ShardedAdamW(
-            self.trainable, lr=config.teacher_learning_rate, weight_decay=0.0, fused=True
-        )
-        weights = partial(checksum, self.model) if self.frozen else lambda: initial
-        self.learner = Learner(self.model, self.optimizer, weights, self.export)
+        self.learner = self._shard(shard)
         # A sliding window of (token ids, y).
-        self.replay: deque[tuple[tuple[int, ...], float]] = deque(maxlen=config.replay_capacity)
+        self.replay: deque[tuple[Ids, float]] = deque(maxlen=config.replay_capacity)
         self.pushed = 0  # samples received, ever
         self.updates = 0  # optimizer steps taken, ever
         self.last_loss: float | None = None
@@ -183,6 +194,18 @@ class Teacher:
             fuse_norms(model)
         return model
 
+    def _shard(self, shard: Callable) -> Learner:
+        """Shard f_φ over the teacher ranks; build its optimizer."""
+        initial = checksum(self.model)  # while each rank holds all of it
+        if not self.frozen:
+            # The head in bf16 would make candidates' scores tie.
+            shard(self.model, float32=[self.model.head], units=4)
+        self.trainable = [p for p in self.model.parameters() if p.requires_grad]
+        rate = self.config.teacher_learning_rate
+        self.optimizer = ShardedAdamW(self.trainable, lr=rate, weight_decay=0.0, fused=True)
+        weights = partial(checksum, self.model) if self.frozen else lambda: initial
+        return Learner(self.model, self.optimizer, weights, self.export)
+
     @torch.no_grad()
     def predict(self, questions: list[str]) -> np.ndarray:
         """Compute f_φ of each question, float64 in [0, 0.5]. A collective of the teacher ranks."""
@@ -193,12 +216,13 @@ class Teacher:
             mine = by_length[self.rank :: self.ranks]
             utilities = torch.zeros(len(rows), dtype=torch.float64)
             size = 8 * self.config.teacher_batch_size  # more than in training: no activations kept
-            for start in range(0, len(mine), size):
-                batch = mine[start : start + size]
-                f = self.model(**self._inputs([rows[i] for i in batch]))[0]
-                utilities[batch] = f.double().cpu()
+            for batch in cut(mine, size):
+                inputs = self._inputs([rows[i] for i in batch])
+                f_b, _ = self.model(**inputs)
+                utilities[batch] = f_b.double().cpu()
             if not mine:  # FSDP's all-gather needs every rank
-                self.model(**self._inputs(rows[:1]))
+                inputs = self._inputs(rows[:1])
+                self.model(**inputs)
             if self.group:  # each entry is nonzero on one rank only, so the sum is exact
                 dist.all_reduce(utilities, group=self.group)
         return utilities.numpy()
@@ -206,7 +230,9 @@ class Teacher:
     def update(self, question: str, successes: int, G: int, target=utility_target) -> None:
         """(Alg. 2, UpdateTeacher) Push (q, y_q); train after every `teacher_update_every` samples.
         target(p̂) in [0, 0.5]: the regression target; a sampler may pass another."""
-        self.replay.append((self._encode(question), float(target(successes / G))))
+        p_hat = successes / G
+        y = float(target(p_hat))
+        self.replay.append((self._encode(question), y))
         self.pushed += 1
         if self.pushed % self.config.teacher_update_every == 0:
             with self.watch("teacher_learn_s"):
@@ -216,17 +242,15 @@ class Teacher:
         """(Alg. 2, lines 11-17) Shuffle the buffer into batches once; train E epochs on the MSE.
         Raises NonFiniteError if a gradient norm was not finite: updates stopped there."""
         seed = self.config.seed * 1_000_003 + self.pushed
-        generator = torch.Generator().manual_seed(seed)
-        rows = [self.replay[i] for i in torch.randperm(len(self.replay), generator=generator)]
-        size = self.config.teacher_batch_size * self.ranks
-        batches = [self._batch(rows[i : i + size]) for i in range(0, len(rows), size)]
+        batches = self._shuffled_batches(seed)
         self.model.train(self.config.teacher_mode == "lora")  # the only mode with dropout
         # A fused optimizer makes no update where found_inf is 1. It stays 1, and the host reads the
         # norms only after the last epoch: waiting for the device each time would leave it idle.
         self.optimizer.found_inf = torch.zeros((), device=self.device)
         losses = []
         norms = []
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+        cards = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cards):
             torch.manual_seed(seed + self.rank)
             for _ in range(self.config.teacher_epochs):
                 for batch in batches:
@@ -235,10 +259,19 @@ class Teacher:
                     norms.append(norm)
         self.model.eval()
         self._count_updates(torch.stack(norms).tolist())
-        last_epoch = torch.stack(losses[-len(batches) :]).sum().double().cpu()
+        losses_of_last_epoch = torch.stack(losses[-len(batches) :])
+        last_epoch = losses_of_last_epoch.sum().double().cpu()
         if self.shares > 1:
             dist.all_reduce(last_epoch, group=self.group)
         self.last_loss = last_epoch.item() / len(batches)
+
+    def _shuffled_batches(self, seed: int) -> list[BatchShare]:
+        """Shuffle the buffer and cut it into batches."""
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self.replay), generator=generator)
+        rows = [self.replay[i] for i in order]
+        size = self.config.teacher_batch_size * self.ranks
+        return [self._batch(part) for part in cut(rows, size)]
 
     def _count_updates(self, norms: list[float]) -> None:
         for norm in norms:
@@ -249,19 +282,21 @@ class Teacher:
                     "no update was made"
                 )
 
-    def _batch(self, rows: list[tuple[tuple[int, ...], float]]) -> BatchShare:
+    def _batch(self, rows: list[tuple[Ids, float]]) -> BatchShare:
         """Make this rank's share of a batch B of (token ids, y)."""
-        mine = rows[self.share :: self.shares]
+        mine = rows if self.frozen else rows[self.rank :: self.ranks]
         shown = mine or rows[:1]  # FSDP needs every rank in forward and backward
-        inputs = self._inputs([ids for ids, _ in shown])
-        y_b = torch.tensor([y for _, y in shown], device=self.device)
+        ids_b, targets_b = zip(*shown, strict=True)
+        inputs = self._inputs(ids_b)
+        y_b = torch.tensor(targets_b, device=self.device)
         return BatchShare(inputs, y_b, size=len(rows), idle=not mine)
 
     def _step(self, batch: BatchShare) -> tuple[torch.Tensor, torch.Tensor]:
         """Take an AdamW step on 1/|B| Σ (f_φ(q) - y)², shared over the ranks. Returns this rank's
         part of the loss, and the gradient's norm, which is the same on all ranks."""
-        f_b = self.model(**batch.inputs)[0]
-        loss = ((f_b - batch.y_b) ** 2).sum() / batch.size
+        f_b, _ = self.model(**batch.inputs)
+        squared_error_b = (f_b - batch.y_b) ** 2
+        loss = squared_error_b.sum() / batch.size
         if batch.idle:
             loss = loss * 0
         (loss * self.shares).backward()  # FSDP averages over the ranks; the loss is a sum over them
@@ -271,38 +306,47 @@ class Teacher:
         if self.shares > 1:
             dist.all_reduce(norm.square_(), group=self.group)
             norm.sqrt_()
-        self.optimizer.found_inf = torch.maximum(self.optimizer.found_inf, ~norm.isfinite())
+        is_bad = ~norm.isfinite()
+        self.optimizer.found_inf = torch.maximum(self.optimizer.found_inf, is_bad)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss.detach(), norm
 
-    def _inputs(self, rows: list[tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    def _inputs(self, rows: list[Ids]) -> dict[str, torch.Tensor]:
         """Return UtilityModel's arguments for rows of token ids."""
         if self.frozen:
-            return {"pooled_B_D": torch.stack([self._embed(ids) for ids in rows]).to(self.device)}
+            pooled_B_D = torch.stack([self._embed(ids) for ids in rows])
+            return {"pooled_B_D": pooled_B_D.to(self.device)}
         ids_B_T, mask_B_T = pad(rows, self.tokenizer.pad_token_id, self.device)
         return {"ids_B_T": ids_B_T, "mask_B_T": mask_B_T}
 
     @torch.no_grad()
-    def _embed_one(self, ids: tuple[int, ...]) -> torch.Tensor:
+    def _embed_one(self, ids: Ids) -> torch.Tensor:
         """Embed a question with the frozen backbone, not padded to the length of others: rounding,
         and so the heads, each trained by its own rank, would then differ from rank to rank."""
-        return self.model(*pad([ids], self.tokenizer.pad_token_id, self.device))[1][0].cpu()
+        ids_1_T, mask_1_T = pad([ids], self.tokenizer.pad_token_id, self.device)
+        _, pooled_1_D = self.model(ids_1_T, mask_1_T)
+        return pooled_1_D[0].cpu()
 
-    def _tokenise(self, question: str) -> tuple[int, ...]:
+    def _tokenise(self, question: str) -> Ids:
         """Tokenize the raw question, cut at max_prompt_tokens (of the student's tokenizer)."""
         ids = self.tokenizer(question).input_ids[: self.config.max_prompt_tokens]
         return tuple(ids) or (self.tokenizer.pad_token_id,)
 
     def metrics(self) -> dict[str, float]:
         """Return the last epoch's mean loss of a batch, updates so far, seconds since last call."""
-        seconds, self.watch = self.watch, Stopwatch(TIMES)
-        return {"teacher_loss": self.last_loss, "teacher_updates": self.updates} | seconds
+        seconds = self.watch
+        self.watch = Stopwatch(TIMES)
+        return seconds | {"teacher_loss": self.last_loss, "teacher_updates": self.updates}
 
     def state_dict(self) -> dict:
         """Return all state but model and optimizer, which a checkpoint holds sharded."""
-        counts = {"pushed": self.pushed, "updates": self.updates, "last_loss": self.last_loss}
-        return counts | {"replay": [[list(ids), y] for ids, y in self.replay]}
+        return {
+            "replay": [[list(ids), y] for ids, y in self.replay],
+            "pushed": self.pushed,
+            "updates": self.updates,
+            "last_loss": self.last_loss,
+        }
 
     def load_state_dict(self, state: dict) -> None:
         self.replay.clear()
@@ -314,25 +358,30 @@ class Teacher:
     def export(self, folder: Path) -> None:
         """Write backbone/ (a Hugging Face directory, LoRA merged), head.safetensors and the model
         card in `folder`. A collective; the first teacher rank writes."""
-        state = self.model.state_dict().items()
-        weights = {name: unsharded(tensor).cpu().contiguous() for name, tensor in state}
+        weights = {}
+        for name, tensor in self.model.state_dict().items():
+            weights[name] = unsharded(tensor).cpu().contiguous()
         if self.rank:
             return
-        for stem, layer in self.model.named_modules():
+        for name, layer in self.model.named_modules():
             if isinstance(layer, LoRALinear):
-                A, B = weights.pop(f"{stem}.A"), weights.pop(f"{stem}.B")
-                weights[f"{stem}.weight"] = weights.pop(f"{stem}.base.weight") + layer.scale * B @ A
-                if layer.base.bias is not None:
-                    weights[f"{stem}.bias"] = weights.pop(f"{stem}.base.bias")
+                merge_lora(weights, name, layer)
         head = {name: weights.pop(name) for name in ("head.weight", "head.bias")}
         backbone = {name.removeprefix("backbone."): weight for name, weight in weights.items()}
         config = self.model.backbone.config
         config.architectures = [type(self.model.backbone).__name__]
         write(folder / "backbone", config, self.tokenizer)
         # Not the model's save_pretrained, which writes on global rank 0 only: that is a student.
-        save_file(backbone, folder / "backbone" / "model.safetensors", metadata={"format": "pt"})
+        file = folder / "backbone" / "model.safetensors"
+        save_file(backbone, file, metadata={"format": "pt"})
         save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
         self.card.write(folder, "teacher")
+
+
+def cut(rows: list, size: int) -> list[list]:
+    """Cut rows into parts of `size`; the last may be smaller."""
+    starts = range(0, len(rows), size)
+    return [rows[start : start + size] for start in starts]
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,6 @@ from itertools import chain
 
 import numpy as np
 import torch
-from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import AutoTokenizer
 
@@ -27,7 +26,7 @@ import grpo
 from grpo import Completion, Group
 from plumbing import command_line
 from plumbing.batches import Batch, micro_batches
-from plumbing.config import Config, parse_flags
+from plumbing.config import Config, learning_rate, parse_flags
 from plumbing.data.problems import Problems, check_data
 from plumbing.distributed import shutdown
 from plumbing.distributed.channel import Channel, Prefetching, RemoteSampler, serve
@@ -62,19 +61,23 @@ class Student:
     """The policy on one student rank: it rolls out, grades, trains and evaluates its share."""
 
     def __init__(self, config: Config, layout: Layout, verifier: Verifier):
-        self.config, self.layout, self.verifier, c = config, layout, verifier, config
-        self.tokenizer = AutoTokenizer.from_pretrained(c.model)
-        self.encode = PromptEncoder(c, self.tokenizer)
-        self.policy = Policy.load(c.model, layout.device)
-        self.generator = Generator.load(c.model, layout.device, self.tokenizer)
-        self.reference = Policy.load(c.model, layout.device, trained=False) if c.kl_coef else None
-        if c.activation_checkpointing:
+        self.config = config
+        self.layout = layout
+        self.verifier = verifier
+        name = config.model
+        device = layout.device
+        self.tokenizer = AutoTokenizer.from_pretrained(name)
+        self.encode = PromptEncoder(config, self.tokenizer)
+        self.policy = Policy.load(name, device)
+        self.generator = Generator.load(name, device, self.tokenizer)
+        self.reference = Policy.load(name, device, trained=False) if config.kl_coef else None
+        if config.activation_checkpointing:
             recompute_activations(self.policy.lm)
         layout.shard(self.policy)
-        settings = {"lr": c.learning_rate, "weight_decay": 0.0, "fused": True}
+        settings = {"lr": config.learning_rate, "weight_decay": 0.0, "fused": True}
         self.optimizer = torch.optim.AdamW(self.policy.parameters(), **settings)
         weights = partial(checksum, self.generator.lm)
-        export = partial(self.generator.export, card=Card(c))
+        export = partial(self.generator.export, card=Card(config))
         self.learner = Learner(self.policy, self.optimizer, weights, export)
 
     def rollout(
@@ -120,17 +123,16 @@ class Student:
         # batch_decode([]) would return [""].
         texts = [self.tokenizer.decode(o.ids, skip_special_tokens=True) for o in completions]
         verdicts = self.verifier.grade(texts, *problems.golds(index_B))
-        distinct = [*dict.fromkeys(index_B)]
+        distinct = list(dict.fromkeys(index_B))
         valid = self.verifier.check_golds(*problems.golds(distinct), problems)
         is_valid = dict(zip(distinct, valid, strict=True))
-        for completion, i, verdict in zip(completions, index_B, verdicts, strict=True):
-            completion.status = verdict.status if is_valid[i] else "bad_gold"
-            completion.reward = verdict.reward if is_valid[i] else 0.0
+        for completion, index, verdict in zip(completions, index_B, verdicts, strict=True):
+            completion.status = verdict.status if is_valid[index] else "bad_gold"
+            completion.reward = verdict.reward if is_valid[index] else 0.0
 
     def update(self, groups: list[Group], step: int) -> dict:
-        """Take step 4 of Figure 1 on groups, which every rank holds: advantages, loss, backward,
-        AdamW. Returns metrics: means over the response tokens that were forwarded, gradient norm,
-        loss, learning rate."""
+        """Take step 4 of Figure 1 on groups, which every rank holds. Returns metrics: means over
+        the response tokens that were forwarded, gradient norm, loss, learning rate."""
         c = self.config
         self.weigh(groups)
         rows = [(g.prompt_ids, o) for g in groups for o in g.completions if self.has_gradient(o)]
@@ -141,9 +143,8 @@ class Student:
             pad_id=self.tokenizer.pad_token_id,
             packed=self.policy.packed,
         )
-        left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
-        learning_rate = c.learning_rate * left
-        self.optimizer.param_groups[0]["lr"] = learning_rate
+        rate = learning_rate(c, step)
+        self.optimizer.param_groups[0]["lr"] = rate
         sums = Counter()
         norms = []
         for iteration in range(c.update_iterations):
@@ -156,7 +157,7 @@ class Student:
         metrics = {name: value / tokens if tokens else None for name, value in sums.items()}
         metrics["grad_norm"] = sum(norms) / len(norms)
         metrics["loss"] = loss / c.update_iterations
-        return metrics | {"forwarded_rows": len(rows), "learning_rate": learning_rate}
+        return metrics | {"forwarded_rows": len(rows), "learning_rate": rate}
 
     def weigh(self, groups: list[Group]) -> None:
         """Fill in the advantage of each completion, and the weight of its tokens in the loss."""
@@ -195,7 +196,8 @@ class Student:
         """Add the gradient of the loss over this rank's batches. Returns the loss, the number of
         response tokens, and statistics summed over them, of all student ranks. first: the policy is
         still the one that the step began with, π_old."""
-        c, n = self.config, self.layout.n_students
+        c = self.config
+        n = self.layout.n_students
         sums = Counter()
         for batch in batches:
             if isinstance(self.policy, FSDPModule):  # not on a single CPU rank
@@ -235,7 +237,8 @@ class Student:
         """Clip the gradient and take an AdamW step; return the norm before clipping. Raises
         NonFiniteError, instead of a bad update, if the norm or a statistic is not finite."""
         c = self.config
-        norm = nn.utils.clip_grad_norm_(self.policy.parameters(), c.max_grad_norm or math.inf)
+        most = c.max_grad_norm or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), most)
         norm = unsharded(norm).item()
         if not all(map(math.isfinite, [norm, *token_sums.values()])):
             raise NonFiniteError(
@@ -255,19 +258,19 @@ def train_step(
     start = time.perf_counter()
     watch = Stopwatch()
     c = student.config
-    P = c.prompts_per_step
     groups = []
     round = 0
     # Steps 1-2: the sampler proposes P problems (Alg. 1).
     with watch("teacher_wait_s"):
-        proposed = sampler.propose(P)
+        proposed = sampler.propose(c.prompts_per_step)
     while proposed:  # once, unless the sampler asks for more
         check_proposals(proposed, len(problems))
         sizes = [(group.problem, group.size) for group in proposed]
         student.layout.assert_equal_in_role(proposals=sizes)
         # Step 3: G completions of each, and their verified rewards.
-        student.rollout(proposed, problems, c.temperature, (1, step), watch, round)
         groups += [group for group in proposed if group not in groups]
+        proposed = [group for group in groups if group in proposed]  # as the logs have them
+        student.rollout(proposed, problems, c.temperature, (1, step), watch, round)
         # Steps 5-6: the teacher gets the groups, and learns (Alg. 2) while the student trains.
         with watch("teacher_wait_s"):
             sampler.observe(proposed)
@@ -278,7 +281,7 @@ def train_step(
     log(step, groups, student.tokenizer.decode)
     # Step 4: GRPO.
     with watch("train_s"):
-        trained = sampler.train_on(groups, P)
+        trained = sampler.train_on(groups, c.prompts_per_step)
         update = student.update([group for group in groups if group in trained], step)
     metrics = sampler.metrics() | step_metrics(groups) | completion_metrics(groups)
     metrics |= update | watch  # these win over a sampler's
@@ -287,36 +290,36 @@ def train_step(
 
 def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Verifier) -> bool:
     """Run the student ranks' main program. Returns False if a signal stopped it."""
-    c, problems, val_problems = config, Problems(config.train_data), Problems(config.val_data)
-    student = Student(c, layout, verifier)
-    sampler = build_sampler(c, layout, problems)
-    remote, learners = layout.n_teachers > 0, {"student": student.learner}
-    if teacher := getattr(sampler, "teacher", None):  # in this process
-        learners["teacher"] = teacher.learner
+    problems, val_problems = Problems(config.train_data), Problems(config.val_data)
+    student = Student(config, layout, verifier)
+    sampler = build_sampler(config, layout, problems)
+    learners = {"student": student.learner}
+    if sampler.teacher:  # in this process
+        learners["teacher"] = sampler.teacher.learner
     run.load(start, learners, sampler)
-    if start:  # the generator has the initial weights already
-        student.generator.refresh(student.policy)
+    student.generator.refresh(student.policy)
     console = Console(run, start, student, problems, val_problems)
     shutdown.stop_at_signals(layout)
-    for step in range(start, c.steps + 1):
+    for step in range(start, config.steps + 1):
         if step > start:
-            metrics = train_step(step, student, sampler, problems, run.log_groups)
-            run.log("metrics", [metrics])
-            console.update(metrics)
+            row = train_step(step, student, sampler, problems, run.log_groups)
+            run.log("metrics", [row])
+            console.update(row)
         if run.evaluation_pending(step):
             evaluation = evaluate(student.rollout, student.encode, val_problems, run, step, console)
             run.finish_evaluation(step, evaluation)
         stop = shutdown.stop_requested(layout)
-        finished = step == c.steps and not stop
-        if step > start and (finished or stop or step % c.checkpoint_every == 0):
-            if remote:
+        is_last = stop or step == config.steps
+        if step > start and (is_last or step % config.checkpoint_every == 0):
+            if layout.n_teachers:
                 sampler.save(step)  # the teacher ranks write their part
             run.save(step, sampler.state_dict(), learners)
         if stop:
             break
+    finished = not stop
     if finished:
         run.export(learners)
-    if remote:
+    if layout.n_teachers:
         sampler.stop(finished)
     console.end(finished)
     return finished
@@ -336,45 +339,42 @@ def run_teacher(config: Config, layout: Layout, run: RunDir, start: int) -> bool
 
 def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler:
     """Build the sampler, or on student ranks that have teacher ranks a RemoteSampler."""
-    c, cls = config, find_sampler(config.sampler)
+    cls = find_sampler(config.sampler)
     if layout.n_teachers and not layout.is_teacher:
         sampler = RemoteSampler(Channel(layout), cls.train_on)
     else:
-        encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
-        limit = c.max_prompt_tokens
-        context = Context(problems, c, lambda i: len(encode(problems.question(i))) <= limit)
-        context.settings = command_line.settings(c.sampler_args, cls.settings, c.sampler)
+        encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
+        limit = config.max_prompt_tokens
+        context = Context(problems, config, lambda i: len(encode(problems.question(i))) <= limit)
+        context.settings = command_line.settings(config.sampler_args, cls.settings, config.sampler)
         if cls.uses_teacher:
-            context.teacher = Teacher(c, layout.device, layout.shard, layout.group)
+            context.teacher = Teacher(config, layout.device, layout.shard, layout.group)
         sampler = cls(context)
         if cls.uses_teacher:
-            sampler = Prefetching(sampler, c.prompts_per_step, c.teacher_lag)
-    if c.resample_rounds and not layout.is_teacher:
-        if cls.more is not Sampler.more:
-            raise InputError("--resample_rounds: this sampler asks for rounds itself")
-        return DynamicSampling(sampler, c.resample_rounds)
+            sampler = Prefetching(sampler, config.prompts_per_step, config.teacher_lag)
+    if config.resample_rounds and not layout.is_teacher:
+        return DynamicSampling(sampler, config.resample_rounds)
     return sampler
 
 
 def check(config: Config, run: RunDir) -> int:
     """Check flags, models and data before anything is built. Returns the step to resume from.
     Raises ValueError or OSError with one line; nothing is written before these checks pass."""
-    c, cls = config, find_sampler(config.sampler)
-    check_model(c.model, c.max_prompt_tokens + c.max_completion_tokens)
+    cls = find_sampler(config.sampler)
+    check_model(config.model, config.max_prompt_tokens + config.max_completion_tokens)
     if cls.uses_teacher:
-        check_teacher(c.teacher_model, c.max_prompt_tokens, c.teacher_mode)
-    encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
-    if (empty := len(encode(""))) >= c.max_prompt_tokens:
-        raise ValueError(f"--max_prompt_tokens {c.max_prompt_tokens}: must be above {empty}")
-    needed = c.prompts_per_step * (c.candidates if issubclass(cls, Pooled) else 1)
-    encode.check(check_data(c, needed))
+        check_teacher(config.teacher_model, config.max_prompt_tokens, config.teacher_mode)
+    encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
+    if (empty := len(encode(""))) >= config.max_prompt_tokens:
+        raise ValueError(f"--max_prompt_tokens {config.max_prompt_tokens}: must be above {empty}")
+    pool = config.candidates if issubclass(cls, Pooled) else 1
+    encode.check(check_data(config, needed=config.prompts_per_step * pool))
     return run.open()
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit status. 0: finished; 143: stopped by a signal, can be
-    resumed. With one line on stderr 2: bad input; 3: a loss or gradient is not finite; 4: a fault
-    (full disk, lost rank). 1: any other error, with the traceback of each rank that raised it."""
+    """Run the command; return its exit status: 0 if the run is finished, 143 if a signal stopped
+    it. docs/commands.md lists those of errors."""
     shutdown.begin_process()
     with ExitStack() as stack:
         try:

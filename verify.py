@@ -22,7 +22,8 @@ from plumbing.errors import InputError, first_lines, survive_lost_output
 
 MIN_GOLDS = 16  # if none of so many earns 1, the custom reward expects another format
 MAX_ANSWER = 2000  # characters; longer boxes are not parsed (status too_long)
-MAX_PARTS, MAX_BETWEEN = 12, 60  # boxes of one answer, characters between them
+MAX_PARTS = 12  # boxes of one answer
+MAX_BETWEEN = 60  # characters between two of them
 STATUSES = ("correct", "wrong", "no_box", "too_long", "timeout", "memory", "crash")
 
 
@@ -48,23 +49,32 @@ _THINKING = re.compile(
 
 def _remove_thinking(text: str) -> str:
     """Return the text outside thinking. Where only the end is marked, the prompt has begun it."""
-    spoken, is_thinking, start = [], False, 0
+    spoken = []
+    is_thinking = False
+    start = 0  # of the text since the last mark
     for mark in _THINKING.finditer(text):
-        if mark[2] and not is_thinking:
+        opens, closes = mark.groups()
+        if closes and not is_thinking:
             spoken = []
-        if mark[1] and not is_thinking:
+        if opens and not is_thinking:
             spoken.append(text[start : mark.start()])
-        is_thinking, start = bool(mark[1]), mark.end()
-    return " ".join([*spoken, "" if is_thinking else text[start:]])
+        is_thinking = bool(opens)
+        start = mark.end()
+    spoken.append("" if is_thinking else text[start:])
+    return " ".join(spoken)
+
+
+_BOX = re.compile(r"\\boxed\s*\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def extract_boxed(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}` outside `<think>...</think>` and the like; None
     if it is missing, empty or not closed."""
     text = _remove_thinking(text)
-    start = max((box.end() for box in re.finditer(r"\\boxed\s*\{", text)), default=len(text))
+    start = max((box.end() for box in _BOX.finditer(text)), default=len(text))
     depth = 1
-    for brace in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
+    for brace in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)  # escaped braces do not count
         if depth == 0:
             return text[start : brace.start()].strip() or None
@@ -80,29 +90,28 @@ _BETWEEN = re.compile(
 
 def _name_before(text: str, position: int) -> str:
     """Return "x=" if a box that begins at `position` is the value of x."""
-    name = re.search(
-        r"(?<![\w\\])([a-zA-Z](?:_\w)?) ?= ?[ $]*$", text[max(0, position - 12) : position]
-    )
+    before = text[max(0, position - 12) : position]
+    name = re.search(r"(?<![\w\\])([a-zA-Z](?:_\w)?) ?= ?[ $]*$", before)
     return f"{name[1]}=" if name else ""
 
 
 def extract_parts(text: str) -> list[str]:
     r"""Return the last boxes, if only commas, "and" or names stand between them:
     "$x=\boxed{1}$ and $y=\boxed{2}$" gives ["x=1", "y=2"]."""
-    starts = [box.start() for box in re.finditer(r"\\boxed\s*\{", text)][-MAX_PARTS:]
-    if not starts:
-        return []
-    parts, name = [], _name_before(text, starts[0])
-    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+    starts = [box.start() for box in _BOX.finditer(text)][-MAX_PARTS:]
+    ends = [*starts[1:], len(text)]
+    parts = []
+    for start, end in zip(starts, ends, strict=False):
         content = extract_boxed(text[start:end])
         if content is None:
             return []
+        name = _name_before(text, start)
         parts.append(f"{name}{content}")
-        rest = text[text.index(content, start) + len(content) : end]
-        link = _BETWEEN.fullmatch(rest) if len(rest) < MAX_BETWEEN else None
-        if not link and end < len(text):
+        content_end = text.index(content, start) + len(content)
+        rest = text[content_end:end]
+        is_link = len(rest) < MAX_BETWEEN and _BETWEEN.fullmatch(rest)
+        if not is_link and end < len(text):
             parts = []
-        name = _name_before(text, end)
     return parts
 
 
@@ -164,20 +173,27 @@ def _input_errors():
 def _check_types(completions: list[str], golds: list[str], extras: list[dict] | None) -> None:
     """Raise TypeError or ValueError if the arguments of `Verifier.grade` are not lists of equal
     length, of str and dict."""
-    columns = [("completions", completions, str), ("golds", golds, str)]
-    columns += [("extras", extras, dict)] if extras is not None else []
-    for name, column, kind in columns:
-        if isinstance(column, (str, bytes, dict)) or not hasattr(column, "__len__"):
-            raise TypeError(
-                f"{name} is a {type(column).__name__}: must be a list of {kind.__name__}"
-            )
-        for index, item in enumerate(column):
-            if not isinstance(item, kind):
-                item_is = f"{name}[{index}] is {item!r:.80}, a {type(item).__name__}"
-                raise TypeError(f"{item_is}: must be a {kind.__name__}")
-    lengths = {name: len(column) for name, column, _ in columns}
-    if len({*lengths.values()}) > 1 and (extras or len(completions) != len(golds)):
+    _check_list("completions", completions, str)
+    _check_list("golds", golds, str)
+    lengths = {"completions": len(completions), "golds": len(golds)}
+    if extras is not None:
+        _check_list("extras", extras, dict)
+    if extras:
+        lengths["extras"] = len(extras)
+    if len({*lengths.values()}) > 1:
         raise ValueError(f"lists differ in length: {lengths}")
+
+
+def _check_list(name: str, column, kind: type) -> None:
+    """Raise TypeError unless `column` is a list, or the like, of items of this type."""
+    if isinstance(column, (str, bytes, dict)) or not hasattr(column, "__len__"):
+        raise TypeError(f"{name} is a {type(column).__name__}: must be a list of {kind.__name__}")
+    for index, item in enumerate(column):
+        if not isinstance(item, kind):
+            raise TypeError(
+                f"{name}[{index}] is {item!r:.80}, a {type(item).__name__}: "
+                f"must be a {kind.__name__}"
+            )
 
 
 class Verifier:
@@ -195,8 +211,10 @@ class Verifier:
     def __init__(self, workers=2, cpu_seconds=3, wall_seconds=30, memory_bytes=2**30, reward=""):
         command = [sys.executable, str(Path(__file__).resolve()), "--worker"]
         command += [str(cpu_seconds), str(memory_bytes), reward]
-        self.pool, self.reward = WorkerPool(command, workers, wall_seconds), reward
-        self.checked, self.valid = Counter(), Counter()  # golds by data set
+        self.pool = WorkerPool(command, workers, wall_seconds)
+        self.reward = reward
+        self.checked = Counter()  # golds by data set
+        self.valid = Counter()
 
     def __enter__(self) -> "Verifier":
         with _input_errors():
@@ -223,9 +241,12 @@ class Verifier:
         valid = [verdict.status == "correct" for verdict in verdicts]
         self.checked[dataset] += len(golds)
         self.valid[dataset] += sum(valid)
-        if self.reward and self.checked[dataset] >= MIN_GOLDS and not self.valid[dataset]:
-            problem = rf"{boxes[0]} does not earn 1, nor any other gold; it must accept \boxed{{}}"
-            raise InputError(f"--reward {self.reward}: {problem}")
+        all_fail = self.checked[dataset] >= MIN_GOLDS and not self.valid[dataset]
+        if self.reward and all_fail:
+            raise InputError(
+                f"--reward {self.reward}: {boxes[0]} does not earn 1, nor any other gold; "
+                r"it must accept \boxed{}"
+            )
         return valid
 
     def _verdicts(self, completions, golds, extras, accept_identical: bool) -> list[Verdict]:
@@ -237,7 +258,8 @@ class Verifier:
         ]
         with _input_errors():  # a worker that replaces another reads the reward again
             statuses = self.pool.run(jobs)
-        if errors := [status for status in statuses if status not in STATUSES]:
+        errors = [status for status in statuses if status not in STATUSES]
+        if errors:
             raise InputError(errors[0])
         return [Verdict(float(status == "correct"), status) for status in statuses]
 

@@ -154,6 +154,12 @@ def baseline_steps(steps: int, eval_every: int) -> int:
     return math.ceil(steps * 4 / 3 / eval_every) * eval_every
 
 
+def learning_rate(c: Config, step: int) -> float:
+    """Return the student's learning rate at a step, by --lr_schedule."""
+    left = 1 - (step - 1) / c.steps if c.lr_schedule == "linear" else 1
+    return c.learning_rate * left
+
+
 def default_teacher_ranks(world: int) -> int:
     """(Section 5.1) Give the teacher a quarter of the ranks: 2 of 8, none of 1."""
     return world // 4
@@ -171,4 +177,6 @@ def check_flags_of_sampler(c: Config, sampler: type, given: dict) -> None:
             raise ValueError(f"--{flag}: the sampler {c.sampler} has no teacher")
     if sampler.needs_column and not c.column:
         raise ValueError(f"--sampler {c.sampler} needs --column, a column of the training data")
+    if c.resample_rounds and sampler.has_rounds():
+        raise ValueError("--resample_rounds: this sampler asks for rounds itself")
     command_line.settings(c.sampler_args, sampler.settings, c.sampler)

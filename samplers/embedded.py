@@ -15,14 +15,15 @@ def path_of(data: str | Path) -> Path:
     return Path(data).with_suffix(".embeddings.safetensors")
 
 
-def load(config) -> tuple[np.ndarray, str]:
+def load(data: str, tokens: int) -> tuple[np.ndarray, str]:
     """Map the embeddings of a run's training data, float16 (problems, D), into memory; return them
     and their model's name. Raises InputError if the file is missing, damaged, or of other data."""
-    path, data, most = path_of(config.train_data), config.train_data, config.max_prompt_tokens
-    remedy = f"python -m scripts.embed MODEL --data {data} --max_prompt_tokens {most}"
+    path = path_of(data)
+    remedy = f"python -m scripts.embed MODEL --data {data} --max_prompt_tokens {tokens}"
     try:
         with safe_open(path, "pt") as file:
-            embeddings, source = file.get_tensor("embeddings").numpy(), file.metadata()
+            embeddings = file.get_tensor("embeddings").numpy()
+            source = file.metadata()
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: missing or damaged ({error}); run {remedy}") from error
     if source["crc32"] != str(digest(Path(data))[1]):
@@ -38,12 +39,12 @@ class Embedded(Pooled):
 
     flags = ("candidates", "epsilon")
     settings = {"ridge": 1.0, "window": 1024}
-    learned = ("index_M", "y_M")
+    learned = {"index_M": np.empty(0, dtype=np.int64), "y_M": np.empty(0), "model": ""}
 
     def __init__(self, context: Context):
         super().__init__(context)
-        self.embeddings, self.model = load(context.config)
-        self.index_M, self.y_M = np.empty(0, dtype=np.int64), np.empty(0)
+        config = context.config
+        self.embeddings, self.model = load(config.train_data, config.max_prompt_tokens)
         self.fit()
 
     def features(self, index_M: np.ndarray) -> np.ndarray:
@@ -63,18 +64,15 @@ class Embedded(Pooled):
 
     def observe(self, groups):
         window = self.settings["window"]
-        index_N = [group.problem for group in groups]
-        y_N = [group.y for group in groups]
-        self.index_M = np.append(self.index_M, index_N).astype(np.int64)[-window:]
-        self.y_M = np.append(self.y_M, y_N)[-window:]
+        self.index_M = np.append(self.index_M, [group.problem for group in groups])[-window:]
+        self.y_M = np.append(self.y_M, [group.y for group in groups])[-window:]
         self.fit()
-
-    def state_dict(self) -> dict:
-        return super().state_dict() | {"model": self.model}
 
     def load_state_dict(self, state: dict) -> None:
         if state["model"] != self.model:
-            reason = f"of {self.model}, and those of the checkpoint are of {state['model']}"
-            raise InputError(f"the embeddings are {reason}: restore them, or choose another --out")
+            raise InputError(
+                f"the embeddings are of {self.model}, and those of the checkpoint are of "
+                f"{state['model']}: restore them, or choose another --out"
+            )
         super().load_state_dict(state)
         self.fit()

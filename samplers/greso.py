@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from grpo import Group
-from sampler import Context, DynamicSampling, Uniform
+from sampler import DynamicSampling, Uniform
 
 
 class Greso(Uniform):
@@ -18,22 +17,17 @@ class Greso(Uniform):
 
     flags = ()
     settings = {"dead": 0.25, "first": 1.5, "refill": 1.25, "rounds": 10}
-    learned = ("streak", "p_2")
-
-    def __init__(self, context: Context):
-        super().__init__(context)
-        # z: how many of a problem's latest groups were easy; below 0, hard.
-        self.streak = np.zeros(len(self.problems), dtype=np.int16)
-        self.p_2 = np.full(2, 0.5)  # of easy and of hard problems
+    learned = {"p_easy": 0.5, "p_hard": 0.5}
+    per_problem = {"streak": np.int16(0)}  # z; below 0: of hard groups
 
     def propose(self, n):
         self.n = n
         self.most = int(self.settings["first"] * n)  # problems of a round
-        self.round = 0  # of this step
-        self.is_last = False
-        return self.kept(self.most, tried=[])
+        self.refills_left = self.settings["rounds"]
+        self.tried = []
+        return self.refill(self.most)
 
-    def kept(self, n: int, tried: list[int]) -> list[Group]:
+    def refill(self, n: int):
         """Draw problems until n of them are not skipped; fewer if this step has tried all."""
         kept = []
         last_pass = self.passes + 100
@@ -42,43 +36,39 @@ class Greso(Uniform):
             drawn = self.draw(n)[: n - len(kept)]
             self.take(drawn)
             z = self.streak[drawn]
-            p = np.maximum(np.where(z > 0, *self.p_2) ** np.abs(z), 0.01)
-            keep = (self.rng.random(len(drawn)) < p) & ~np.isin(drawn, [*tried, *kept])
-            kept += drawn[keep].tolist()
+            p = np.where(z > 0, self.p_easy, self.p_hard) ** np.abs(z)
+            is_kept = self.rng.random(len(drawn)) < np.maximum(p, 0.01)
+            kept += [i for i in drawn[is_kept].tolist() if i not in (*self.tried, *kept)]
+        self.tried += kept
         return self.untried(kept)
 
     def observe(self, groups):
         self.latest = groups
         for group in groups:
             z = self.streak[group.problem]
-            easier, harder = max(z, 0) + 1, min(z, 0) - 1
-            self.streak[group.problem] = {0: harder, 1: easier}.get(group.p_hat, 0)
+            longer = {0: min(z, 0) - 1, 1: max(z, 0) + 1}
+            self.streak[group.problem] = longer.get(group.p_hat, 0)
 
     def more(self, groups):
-        live = sum(group.live for group in self.latest)
-        missing = max(0, self.n - sum(group.live for group in groups))
-        expected = self.settings["refill"] * missing * len(self.latest) / max(live, 1e-9)
-        if self.is_last or missing == 0:
-            self.adapt(groups)
-            return []
-        self.round += 1
-        self.is_last = expected <= self.most or self.round == self.settings["rounds"]
-        tried = [group.problem for group in groups]
-        refill = self.kept(int(np.ceil(min(expected, self.most))), tried)
-        if not refill:  # all problems are tried: the step ends here
-            self.adapt(groups)
+        missing = self.n - sum(group.live for group in groups)
+        refill = []
+        if missing > 0 and self.refills_left:
+            live = sum(group.live for group in self.latest)
+            expected = self.settings["refill"] * missing * len(self.latest) / max(live, 1e-9)
+            self.refills_left -= 1
+            if expected <= self.most:
+                self.refills_left = 0
+            refill = self.refill(int(np.ceil(min(expected, self.most))))
+        if not refill and self.passes > 1:  # the end of a step
+            easy = np.mean([group.p_hat == 1 for group in groups])
+            hard = np.mean([group.p_hat == 0 for group in groups])
+            self.p_easy += 0.01 if easy < self.settings["dead"] / 3 else -0.01
+            self.p_hard += 0.01 if hard < self.settings["dead"] * 2 / 3 else -0.01
+            self.p_easy, self.p_hard = np.clip([self.p_easy, self.p_hard], 0.05, 0.95).tolist()
         return refill
-
-    def adapt(self, groups: list[Group]) -> None:
-        """Move p_easy and p_hard, at the end of a step."""
-        if self.passes > 1:
-            p_hat_N = np.array([group.p_hat for group in groups])
-            shares_2 = np.array([(p_hat_N == 1).mean(), (p_hat_N == 0).mean()])
-            targets_2 = self.settings["dead"] * np.array([1, 2]) / 3
-            self.p_2 = np.clip(self.p_2 + np.where(shares_2 < targets_2, 0.01, -0.01), 0.05, 0.95)
 
     train_on = staticmethod(DynamicSampling.train_on)
 
     def metrics(self) -> dict[str, float]:
         """`p_easy` and `p_hard`, beside the usual ones."""
-        return super().metrics() | dict(zip(("p_easy", "p_hard"), self.p_2.tolist(), strict=True))
+        return super().metrics() | {"p_easy": self.p_easy, "p_hard": self.p_hard}

@@ -18,12 +18,14 @@ class Headroom(Goldilocks):
     target = staticmethod(headroom)
 
     def propose(self, n):
-        candidate_M = self.draw(n * self.K)
-        utility_M = self.score(candidate_M[None])[0]
+        pool_1_M = self.draw(n * self.K)[None]
+        f_1_M = self.score(pool_1_M)
         # Sorting exponential times of rate f² draws ∝ f² without replacement.
-        self.time_M = self.rng.exponential(size=n * self.K) / np.maximum(utility_M, 1e-6) ** 2
-        self.dealt_N_K = deal(self.time_M, n)
-        return self.select(candidate_M[self.dealt_N_K], utility_M[self.dealt_N_K])
+        rate_1_M = np.maximum(f_1_M, 1e-6) ** 2
+        time_1_M = self.rng.exponential(size=rate_1_M.shape) / rate_1_M
+        dealt_N_K = deal(time_1_M, n)
+        self.time_N_K = time_1_M.flat[dealt_N_K]
+        return self.select(pool_1_M.flat[dealt_N_K], f_1_M.flat[dealt_N_K])
 
     def choose(self, pool_N_K, utilities_N_K):
-        return epsilon_greedy(-self.time_M[self.dealt_N_K], self.epsilon, self.rng)
+        return epsilon_greedy(-self.time_N_K, self.epsilon, self.rng)

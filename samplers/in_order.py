@@ -1,9 +1,7 @@
 """Problems in the order of the file: a curriculum by hand."""
 
-import numpy as np
-
 from plumbing.errors import InputError
-from sampler import Context, Uniform
+from sampler import Uniform
 
 
 class InOrder(Uniform):
@@ -11,15 +9,13 @@ class InOrder(Uniform):
     oldest of curricula (Bengio et al., 2009)."""
 
     flags = ()
-    learned = ("position",)
-
-    def __init__(self, context: Context):
-        super().__init__(context)
-        self.position = np.zeros(1, dtype=np.int64)
+    learned = {"position": 0}  # in the file, over all passes
 
     def propose(self, n):
-        index_N, total = [], len(self.problems)
-        for index in (self.position.item() + np.arange(total)) % total:
+        index_N = []
+        total = len(self.problems)
+        for _ in range(total):
+            index = self.position % total
             self.position += 1
             if self.fits(index):
                 index_N.append(index)
@@ -27,11 +23,13 @@ class InOrder(Uniform):
                 self.status[index] = self.OVERLONG
             if len(index_N) == n:
                 return self.untried(index_N)
-        fitting = f"only {len(index_N)} of {total} problems fit --max_prompt_tokens"
-        raise InputError(f"a step takes {n} distinct problems, {fitting}: add some, or raise it")
+        raise InputError(
+            f"a step takes {n} distinct problems, only {len(index_N)} of {total} problems fit "
+            "--max_prompt_tokens: add some, or raise it"
+        )
 
     def metrics(self) -> dict[str, float]:
         """Return `passes` over the file, and the share of this one, `coverage`."""
-        passes, position = divmod(self.position.item(), len(self.problems))
+        passes, position = divmod(self.position, len(self.problems))
         coverage = position / len(self.problems)
         return super().metrics() | {"passes": passes + 1, "coverage": coverage}

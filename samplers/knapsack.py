@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grpo import Group
+from sampler import Uniform
 from samplers.bag_of_words import BagOfWords
 
 
@@ -13,9 +13,11 @@ def allocate(p_N: np.ndarray, total: int, least: int, most: int) -> np.ndarray:
     are concave in G, so giving each next completion where it adds most is optimal."""
     G_N = np.full(len(p_N), least)
     while G_N.sum() < total and (G_N < most).any():
-        # 1 - p^G - (1-p)^G grows by p^G (1-p) + (1-p)^G p with one more.
-        gain_N = (p_N**G_N * (1 - p_N) + (1 - p_N) ** G_N * p_N) * p_N * (1 - p_N) ** 2
-        G_N[np.where(G_N < most, gain_N, -1).argmax()] += 1
+        # With one more completion 1 - p^G - (1-p)^G grows by p^G (1-p) + (1-p)^G p.
+        growth_N = p_N**G_N * (1 - p_N) + (1 - p_N) ** G_N * p_N
+        gain_N = growth_N * p_N * (1 - p_N) ** 2
+        gain_N[G_N == most] = -1
+        G_N[gain_N.argmax()] += 1
     return G_N
 
 
@@ -26,12 +28,14 @@ class Knapsack(BagOfWords):
     where it adds most."""
 
     flags = ()
-    settings = BagOfWords.settings | {"least": 2, "most": 64}
+    settings = {"least": 2, "most": 64}
 
     def propose(self, n):
-        index_N = self.draw(n)
-        self.take(index_N)
+        groups = Uniform.propose(self, n)
+        p_N = self.predict([group.problem for group in groups])
         least = min(self.settings["least"], self.G)
         most = max(self.settings["most"], self.G)
-        size_N = allocate(self.predict(index_N), n * self.G, least, most)
-        return [Group(*pair) for pair in zip(index_N.tolist(), size_N.tolist(), strict=True)]
+        G_N = allocate(p_N, n * self.G, least, most)
+        for group, G in zip(groups, G_N.tolist(), strict=True):
+            group.size = G
+        return groups

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sampler import Context, Pooled, utility_target
+from sampler import Pooled, utility_target
 
 
 class Mopps(Pooled):
@@ -14,24 +14,21 @@ class Mopps(Pooled):
     revisits = True
     best_of_all = True
     settings = {"decay": 0.5}
-    learned = ("alpha", "beta")
-
-    def __init__(self, context: Context):
-        super().__init__(context)
-        self.alpha, self.beta = np.ones((2, len(self.problems)), dtype=np.float32)
+    per_problem = {"alpha": np.float32(1), "beta": np.float32(1)}
 
     def score(self, pool_N_K):
-        return utility_target(self.rng.beta(self.alpha[pool_N_K], self.beta[pool_N_K]))
+        p_N_K = self.rng.beta(self.alpha[pool_N_K], self.beta[pool_N_K])
+        return utility_target(p_N_K)
 
     def observe(self, groups):
         decay = self.settings["decay"]
         for group in groups:
-            right = group.successes
-            wrong = len(group.completions) - right
-            for counts, new in ((self.alpha, right), (self.beta, wrong)):
-                counts[group.problem] = decay * counts[group.problem] + (1 - decay) + new
+            q = group.problem
+            wrong = len(group.completions) - group.successes
+            self.alpha[q] = decay * self.alpha[q] + (1 - decay) + group.successes
+            self.beta[q] = decay * self.beta[q] + (1 - decay) + wrong
 
     def metrics(self) -> dict[str, float]:
         """`coverage`: the share of all problems ever tried; there are no `passes`."""
-        coverage = float(((self.alpha > 1) | (self.beta > 1)).mean())
-        return super().metrics() | {"passes": 0, "coverage": coverage}
+        is_tried = (self.alpha > 1) | (self.beta > 1)
+        return super().metrics() | {"passes": 0, "coverage": float(is_tried.mean())}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sampler import Context, utility_target
+from sampler import utility_target
 from samplers.bag_of_words import BagOfWords
 
 
@@ -22,22 +22,20 @@ class NoisyAnd(BagOfWords):
     best_of_all = True
     settings = {"rate": 1.0, "decay": 0.9, "power": 2.0}
 
-    def __init__(self, context: Context):
-        super().__init__(context)
-        column = context.config.column
-        self.values_C, self.value = self.problems.column(column) if column else ([], None)
-
     def target(self, p):
         return utility_target(p) * (1 - p) ** self.settings["power"]
 
     def words(self, index):
-        column = [f"column {self.values_C[self.value[index]]}"] if self.values_C else []
-        return super().words(index) + column
+        words = super().words(index)
+        if self.values_C:
+            words.append(f"column {self.values_C[self.value_of[index]]}")
+        return words
 
     def rates(self, entry_m: np.ndarray) -> np.ndarray:
         """Compute σ(w + b) of each word."""
         even = 0.5 ** (1 / len(entry_m))
-        return 1 / (1 + np.exp(-self.weight_V[entry_m]) * (1 - even) / even)
+        odds_of_failure_m = np.exp(-self.weight_V[entry_m]) * (1 - even) / even
+        return 1 / (1 + odds_of_failure_m)
 
     def p(self, entry_m):
         return self.rates(entry_m).prod()

@@ -15,9 +15,10 @@ class ReinforceAda(Uniform):
     settings = {"rounds": 4, "completions": 8, "quota": 2}
 
     def propose(self, n):
-        index_N = self.draw(n)
-        self.take(index_N)
-        return self.untried(index_N, self.settings["completions"])
+        groups = super().propose(n)
+        for group in groups:
+            group.size = self.settings["completions"]
+        return groups
 
     def more(self, groups):
         largest = self.settings["rounds"] * self.settings["completions"]

@@ -23,14 +23,13 @@ class Static(Pooled):
 
     def __init__(self, context: Context):
         super().__init__(context)
-        column = context.config.column
-        values_C, row = self.problems.column(column)
-        p_C = np.array([number(value) for value in values_C])
+        p_C = np.array([number(value) for value in self.values_C])
         wrong_C = (p_C < 0) | (p_C > 1) | np.isnan(p_C).all()
         if wrong_C.any():
-            first = values_C[wrong_C.argmax()]
+            first = self.values_C[wrong_C.argmax()]
+            column = context.config.column
             raise InputError(f"--column {column}: {first} is no pass rate in [0, 1]")
-        utility = utility_target(p_C)[row]
+        utility = utility_target(p_C)[self.value_of]
         self.unrated = float(np.isnan(utility).mean())
         # A problem without a rate gets the mean utility.
         self.utility = np.where(np.isnan(utility), np.nanmean(utility), utility)

@@ -3,13 +3,14 @@
 import numpy as np
 
 from grpo import Group
-from sampler import Context, Uniform, best
+from sampler import Uniform, best
 
 
 def variance(group: Group) -> float:
     """Compute a group's variance over the largest that its size allows, in [0, 1]."""
     G = len(group.completions)
-    return group.successes * (G - group.successes) / ((G // 2) * ((G + 1) // 2))
+    largest = (G // 2) * ((G + 1) // 2)
+    return group.successes * (G - group.successes) / largest
 
 
 class Vcrl(Uniform):
@@ -23,16 +24,11 @@ class Vcrl(Uniform):
 
     flags = ()
     settings = {"early": 0.3, "late": 0.8, "warm": 20, "replays": 2}
-    learned = ("priority", "left", "step")
-
-    def __init__(self, context: Context):
-        super().__init__(context)
-        self.priority = np.zeros(len(self.problems), dtype=np.float32)
-        self.left = np.zeros(len(self.problems), dtype=np.int8)  # replays of those in the memory
-        self.step = np.zeros((), dtype=np.int64)
+    learned = {"step": 0}
+    per_problem = {"priority": np.float32(0), "left": np.int8(0)}  # left: replays
 
     def propose(self, n):
-        self.step = self.step + 1
+        self.step += 1
         self.n = n
         return super().propose(n)
 

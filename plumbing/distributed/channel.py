@@ -131,6 +131,8 @@ class RemoteSampler:
     """The sampler on the teacher ranks as the student ranks see it: a `Sampler` without state.
     train_on: that of the sampler's class."""
 
+    teacher = None  # in this process
+
     def __init__(self, channel: Channel, train_on: Callable):
         self.channel = channel
         self.train_on = train_on

@@ -50,16 +50,39 @@ def test_the_base_class_saves_the_state_of_its_random_numbers():
     assert resumed.rng.random() == saved.rng.random()
 
 
-def test_the_base_class_saves_copies_of_the_arrays_named_in_learned():
-    class Counting(InFileOrder):
-        learned = ("counts",)
+class Counting(InFileOrder):
+    learned = {"counts": np.array([1, 2])}
+    per_problem = {"visits": np.int8(3)}
 
+
+def test_learned_attributes_begin_with_copies_of_their_values():
+    build(Counting, Numbers(4)).counts[0] = 9
+    assert build(Counting, Numbers(4)).counts.tolist() == [1, 2]
+
+
+def test_per_problem_arrays_begin_with_one_value():
+    visits = build(Counting, Numbers(4)).visits
+    assert visits.tolist() == [3, 3, 3, 3]
+    assert visits.dtype == np.int8
+
+
+def test_a_subclass_learns_what_its_base_class_does():
+    class Timing(Counting):
+        learned = {"seconds": 0.0}
+
+    state = build(Timing, Numbers(4)).state_dict()
+    assert {"counts", "visits", "seconds"} < state.keys()
+
+
+def test_the_base_class_resumes_with_copies_of_all_that_is_learned():
     saved = build(Counting, Numbers(4))
-    saved.counts = np.array([1, 2])
+    saved.counts[1] = 7
     resumed = build(Counting, Numbers(4))
     resumed.load_state_dict(saved.state_dict())
     saved.counts[0] = 9
-    assert resumed.counts.tolist() == [1, 2]
+    saved.visits[0] = 9
+    assert resumed.counts.tolist() == [1, 7]
+    assert resumed.visits.tolist() == [3, 3, 3, 3]
 
 
 @pytest.mark.parametrize("problem", [-1, 5, 2.0, "2"])

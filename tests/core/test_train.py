@@ -202,6 +202,15 @@ def test_a_continued_group_is_one_group_of_the_step(turn):
     assert turn.sampler.seen_by_train_on == groups
 
 
+def test_a_round_is_drawn_in_the_order_of_the_step():
+    """A replay knows this order alone; in another it would draw from other random streams."""
+    sampler = ScriptedSampler([])
+    more = sampler.more
+    sampler.more = lambda groups: more(groups)[::-1]
+    train.train_step(4, ScriptedStudent([]), sampler, range(10))
+    assert sampler.observed[1] == [(5, 5), (9, 2)]
+
+
 def test_the_student_is_trained_on_the_chosen_groups_once_in_the_order_of_the_step(turn):
     assert turn.student.trained == [turn.sampler.five, turn.sampler.nine]
 

@@ -16,6 +16,7 @@ from transformers.utils import is_flash_attn_2_available
 import grpo
 import rollout
 import train
+from plumbing import logprobs
 from plumbing.batches import collate, micro_batches
 from plumbing.config import MODES
 from plumbing.decoding import Recorder, attend_to_slots, fuse_norms, mask_slots, rotate, sequences
@@ -50,7 +51,7 @@ def test_logits_of_bf16_are_not_rounded_to_bf16():
     hidden = torch.randn(50, 64).bfloat16()
     weight = torch.randn(1000, 64).bfloat16()
     expected = hidden.double() @ weight.double().T
-    logits = grpo.logits(hidden.cuda(), weight.cuda())
+    logits = logprobs.logits(hidden.cuda(), weight.cuda())
     assert logits.dtype == torch.float32
     assert expected.abs().max() > 30
     assert (logits.cpu() - expected).abs().max() < 1e-3  # in bf16 the error would be up to 0.125

@@ -83,6 +83,5 @@ def test_the_home_directory_is_found_in_a_runs_path(monkeypatch):
 
 
 def test_resampling_is_rejected_for_a_sampler_with_rounds_of_its_own():
-    config = parse("--preset", "demo", "--sampler", "speed", "--resample_rounds", 1)
     with rejected("--resample_rounds: this sampler asks for rounds itself"):
-        build_sampler(config, one_rank(), Numbers(4))
+        parse("--preset", "demo", "--sampler", "speed", "--resample_rounds", 1)

@@ -20,11 +20,11 @@ from tests.helpers.models import ROOT
 # the new one. grpo::x is the test of test_grpo.py whose name begins with test_x.
 FAULTS = r"""
 ddof 1 in the advantage | grpo.py | grpo::one_right_of_four
-    correction=0 if std == "population" else 1 => correction=1
+    correction = 0 if std == "population" else 1 => correction = 1
 epsilon in the advantage | grpo.py | grpo::one_right_of_four
-    centred_P_G / scale_P_1 => centred_P_G / (scale_P_1 + 1e-4)
+    advantage_P_G / std_P_1 => advantage_P_G / (std_P_1 + 1e-4)
 a dead group is not exactly 0 | grpo.py | grpo::dead_groups_get_exactly_zero
-    torch.where(dead_P_1, torch.zeros_like(centred_P_G), centred_P_G) => centred_P_G.nan_to_num()
+    advantage_P_G.masked_fill(dead_P_1, 0) => advantage_P_G.nan_to_num()
 dead rows stay in the denominators | train.py | train::dead_groups_may_be_left_out
     if c.dead_rows == "out": => if False:
 `grpo`: one mean over all tokens | grpo.py | grpo::row_weights_by_hand
@@ -36,13 +36,13 @@ a group's tokens, not the batch's | train.py | train::all_tokens_of_the_batch
 truncated rows stay in the loss | train.py | train::truncated_completions_may_be_left_out
     return 0 if is_out else len(completion.ids) => return len(completion.ids)
 a bad reference answer earns | train.py | train::a_rollout_earns_nothing
-    verdict.reward if is_valid[i] else 0.0 => verdict.reward
-temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
+    verdict.reward if is_valid[index] else 0.0 => verdict.reward
+temperature dropped from log-probs | plumbing/logprobs.py | grpo::logprob_and_entropy_by_hand
     .div_(temperature) => .div_(1)
 clip reversed for A < 0 | grpo.py | grpo::clipping_by_sign_and_side
-    (ratio_N * advantage_N, clipped_N * advantage_N) => (ratio_N, clipped_N) * advantage_N
+    unclipped_N.minimum(clipped_N * advantage_N) => ratio_N.minimum(clipped_N) * advantage_N
 k1 KL as a loss | grpo.py | grpo::kl_by_hand
-    torch.exp(log_ratio_N) - log_ratio_N - 1 => -log_ratio_N
+    log_ratio_N.exp() - log_ratio_N - 1 => -log_ratio_N
 entropy lowered, not raised | grpo.py | grpo::a_step_on_the_entropy_term_raises_the_entropy
     loss - entropy_coef * => loss + entropy_coef *
 EOS masked | plumbing/batches.py | batches::a_completion_is_predicted_from
@@ -68,7 +68,7 @@ a seed per batch, not per row | rollout.py | rollout::a_row_draws_the_same_token
 packed rows see each other | rollout.py | rollout::packing_and_padding_change_no_gradient
     position_ids=batch.position_1_T, =>
 pooling counts padding | teacher.py | teacher::mean_pooling_leaves_padding_out
-    (hidden_B_T_D * mask_B_T_1).sum(dim=1) / mask_B_T_1.sum(dim=1) => hidden_B_T_D.mean(dim=1)
+    sum_B_D / mask_B_T_1.sum(dim=1) => hidden_B_T_D.mean(dim=1)
 shuffled anew in each epoch | teacher.py | teacher::algorithm_2_shuffles_once_an_update
     for batch in batches: => for batch in map(batches.__getitem__, torch.randperm(len(batches))):
 an update for each sample | teacher.py | teacher::algorithm_2_updates_every_fourth_outcome
@@ -76,7 +76,7 @@ an update for each sample | teacher.py | teacher::algorithm_2_updates_every_four
 loss over a teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
     size=len(rows), => size=len(mine) or 1,
 updates go on | teacher.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
-    torch.maximum(self.optimizer.found_inf, ~norm.isfinite()) => self.optimizer.found_inf
+    torch.maximum(self.optimizer.found_inf, is_bad) => self.optimizer.found_inf
 the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
     float32=[self.model.head] => float32=[]
 LoRA merged without its scale | teacher.py | teacher::an_exported_teacher_predicts_the_same

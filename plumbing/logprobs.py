@@ -1,0 +1,97 @@
+"""Log-probs and entropies of tokens without all their logits at once."""
+
+import functools
+
+import torch
+
+
+class TokenLogprobs(torch.autograd.Function):
+    """log π(y) and entropy of softmax(h Wᵀ / τ), a part at a time; backward recomputes it.
+
+    With z = h Wᵀ / τ and p = softmax(z):
+
+        ∂ log p_y / ∂z = e_y - p,   ∂H / ∂z = -p ⊙ (log p + H)
+
+    Forward takes chunks of tokens with the whole vocabulary. Backward takes chunks, a quarter as
+    large, of the vocabulary with all tokens: ∂W then needs no accumulator."""
+
+    @staticmethod
+    def forward(ctx, hidden_N_D, weight_V_D, targets_N, temperature, chunk):
+        logp = []
+        entropy = []
+        normaliser = []
+        for h, y in zip(hidden_N_D.split(chunk), targets_N.split(chunk), strict=True):
+            z = logits(h, weight_V_D).div_(temperature)  # (chunk, V)
+            normaliser.append(z.logsumexp(dim=-1))
+            log_p = z.log_softmax(dim=-1)
+            logp.append(log_p.gather(1, y[:, None])[:, 0])
+            p = log_p.exp()
+            entropy.append(-log_p.mul_(p).sum(dim=-1))
+        entropy_N = torch.cat(entropy)
+        ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, torch.cat(normaliser), entropy_N)
+        ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
+        ctx.temperature = temperature
+        ctx.chunk_logits = chunk * len(weight_V_D) // 4
+        return torch.cat(logp), entropy_N
+
+    @staticmethod
+    def backward(ctx, grad_logp_N, grad_entropy_N):
+        hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N = ctx.saved_tensors
+        if grad_logp_N is None:
+            grad_logp_N = torch.zeros_like(entropy_N)
+        # The sum over the vocabulary stays in float32: hundreds of bf16 additions lose bits.
+        grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
+        grad_weight = torch.empty_like(weight_V_D)
+        chunk = max(1, ctx.chunk_logits // len(targets_N))
+        chunk -= chunk % 64 if chunk > 64 else 0  # cuBLAS is slow with rows that are not aligned
+        start = 0  # the chunk's first token of the vocabulary
+        for w, grad_w in zip(weight_V_D.split(chunk), grad_weight.split(chunk), strict=True):
+            log_p = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, chunk)
+            log_p.sub_(normaliser_N[:, None])
+            grad_z = _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N)
+            _add_at_targets(grad_z, targets_N - start, grad_logp_N)
+            grad_z = grad_z.div_(ctx.temperature).to(w.dtype)
+            torch.mm(grad_z.T, hidden_N_D, out=grad_w)
+            grad_hidden += grad_z @ w
+            start += chunk
+        return grad_hidden.to(hidden_N_D.dtype), grad_weight, None, None, None
+
+
+def _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N):
+    """Compute -p ⊙ (∂L/∂logp + ∂L/∂H · (log p + H)) in place of log_p (N, chunk)."""
+    if grad_entropy_N is None:
+        return log_p.exp_().mul_(-grad_logp_N[:, None])
+    p = log_p.exp()
+    grad_z = log_p.add_(entropy_N[:, None])
+    grad_z.mul_(grad_entropy_N[:, None])
+    grad_z.add_(grad_logp_N[:, None])
+    return grad_z.mul_(p).neg_()
+
+
+def _add_at_targets(grad_z, target_N, grad_logp_N) -> None:
+    """Add e_y · ∂L/∂logp to grad_z (N, chunk); a target outside the chunk adds 0."""
+    last = grad_z.shape[1] - 1
+    in_chunk_N = (target_N >= 0) & (target_N <= last)
+    column_N = target_N.clamp(0, last)
+    grad_N = grad_logp_N * in_chunk_N
+    grad_z.scatter_add_(1, column_N[:, None], grad_N[:, None])
+
+
+def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
+    """Compute hidden Wᵀ (N, V) in at least float32. bf16 would round 16.06 to 16, for example."""
+    dtype = torch.promote_types(hidden_N_D.dtype, torch.float32)
+    if hidden_N_D.dtype == dtype:
+        return hidden_N_D @ weight_V_D.T
+    if _mm_returns(dtype, hidden_N_D.dtype, hidden_N_D.device):
+        return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=dtype)
+    return hidden_N_D.to(dtype) @ weight_V_D.T.to(dtype)
+
+
+@functools.cache
+def _mm_returns(dtype: torch.dtype, operands: torch.dtype, device: torch.device) -> bool:
+    """Whether a device can multiply matrices of dtype `operands` into `dtype`."""
+    x = torch.zeros(8, 8, dtype=operands, device=device)
+    try:
+        return torch.mm(x, x, out_dtype=dtype).dtype == dtype
+    except RuntimeError:  # NotImplementedError is one
+        return False
