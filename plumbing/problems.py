@@ -81,13 +81,16 @@ class Problems:
         return [answers[i] for i in indices], [extras[i] for i in indices]
 
     def column(self, name: str) -> tuple[list[str], np.ndarray]:
-        """Return the distinct texts of another column, and the index of each row's text (n,). Reads
-        the file again. Raises InputError if it has no such column, or is another file by now."""
-        rows, crc32 = self._read((name,))
+        """Return the distinct texts of another column, and the index of each row's text (n,). Of
+        two columns, "task,level", the texts of a row are joined: "sums, 3". Reads the file again.
+        Raises InputError if it has no such column, or is another file by now."""
+        names = tuple(name.split(","))
+        rows, crc32 = self._read(names)
         if crc32 != self.crc32:
             raise InputError(f"{self.path}: was replaced while the run began; start again")
         position = {}
-        values = (value for chunk in rows[name].chunks for value in chunk.to_pylist())
+        chunks = [(chunk.to_pylist() for chunk in rows[each].chunks) for each in names]
+        values = map(", ".join, zip(*map(itertools.chain.from_iterable, chunks), strict=True))
         index_n = [position.setdefault(value, len(position)) for value in values]
         return list(position), np.array(index_n)
 
@@ -148,8 +151,8 @@ def _text_batches(file: BinaryIO, path: str, names: tuple[str, ...]) -> Iterator
     while part := list(itertools.islice(rows, BLOCK_ROWS)):
         seen.update(*(row for _, row in part))
         yield _convert(part, path, names)
-    if len(names) == 1 and names[0] not in seen:
-        raise InputError(f"{path}: no column {names[0]!r}; it has {sorted(seen)}")
+    if names != COLUMNS and (missing := [name for name in names if name not in seen]):
+        raise InputError(f"{path}: no column {missing[0]!r}; it has {sorted(seen)}")
 
 
 def _line_batches(file: BinaryIO, path: str) -> Iterator[pa.RecordBatch]:
