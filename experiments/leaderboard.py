@@ -84,6 +84,8 @@ ENTRIES = {  # in the order of comparison
     ),
     "noisy AND": Entry("--sampler noisy_and --column topic --candidates 16"),
     "noisy AND, text": Entry("--sampler noisy_and --candidates 16"),
+    "learnability bins": Entry("--sampler learnability_bins --column topic,length"),
+    "difficulty pools": Entry("--sampler difficulty_pools"),
 }
 
 

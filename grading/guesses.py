@@ -16,6 +16,7 @@ ANSWER = re.compile(r"\banswer(?:\s+is|\s*[:=]|\W*\n)[\s:*]*", re.IGNORECASE)
 SENTENCE = re.compile(r".*?(?=\n|[.!?](?:\s|$)|$)")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:/\d+)?")
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+WORDS = re.compile(r"[A-Za-z]{2,}(?:[\s,]+[A-Za-z]{2,})*")
 
 MARK = re.compile(r"#+\s*([^#]*?)\s*\Z")
 LABEL = re.compile(r"[A-Za-z][.:)] ")
@@ -46,6 +47,16 @@ def last_answer(text: str) -> str:
         if answer := (*inside, number[0] if number else rest)[0]:
             return answer
     return ([formula for _, formula in formulas] or NUMBER.findall(text) or [""])[-1]
+
+
+def last_answer_like(gold: str, text: str) -> str:
+    """Guess the answer that a text without a box means, of the kind of a reference answer: where
+    that is words alone, as many of the text's last words, unless "answer is" introduces them."""
+    count = len(WORD.findall(gold))
+    words = list(WORD.finditer(text))
+    if not WORDS.fullmatch(gold) or ANSWER.search(text) or not words:
+        return last_answer(text)
+    return text[words[-count:][0].start() : words[-1].end()]
 
 
 def right_side(formula: str) -> str:

@@ -43,7 +43,7 @@ class Config:
     model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or directory (Section 4.1)")
     teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher: hub id or directory (Section 4.2)")
     train_data: str = opt(f"{DATA}/train.jsonl", "JSONL or Parquet: problem, expected_answer")
-    column: str = opt("", "of train_data: category (sec, noisy_and) or pass rate (static)")
+    column: str = opt("", "of train_data: categories, or two (task,level); pass rate (static)")
     val_data: str = opt(f"{DATA}/val.jsonl", "the same, for evaluation: 5,000 problems (App. J)")
     reward: str = opt("", "custom, with verl's signature: FILE.py[:compute_score]")
     # Student

@@ -191,6 +191,32 @@ def spread(values, unit: str = "%", digits: int = 1) -> str:
     return f"{np.mean(values):.{digits}f}{deviation}{unit}"
 
 
+def by_label(rows: pd.DataFrame, labels) -> pd.DataFrame:
+    """Average the groups of each label, in the order of `labels`, the label of each problem. rows:
+    `problem`, `reward` and any `lenient` of verdicts, of which a problem's are one group; or a
+    run's selections, each a group (chosen, completions, successes).
+
+    Returns columns problems, groups, p (mean pass rate), lenient; and where groups have several
+    completions all_wrong, all_right and live, shares of groups."""
+    if "successes" in rows:
+        groups = pd.DataFrame({"problem": rows.chosen, "n": rows.completions})
+        groups["p"] = rows.successes / rows.completions
+    else:
+        parts = rows.groupby("problem", as_index=False)
+        scores = {"reward": "p", "lenient": "lenient"}
+        groups = parts[[name for name in scores if name in rows]].mean().rename(columns=scores)
+        groups["n"] = parts.size()["size"]
+    if (groups.n > 1).any():
+        groups = groups.assign(all_wrong=groups.p == 0, all_right=groups.p == 1)
+        groups["live"] = (groups.p > 0) & (groups.p < 1)
+    labels = pd.Series([*labels])
+    by = groups.groupby(labels[groups.problem].to_numpy())
+    means = by.mean().drop(columns=["problem", "n"])
+    means.insert(0, "problems", by.problem.nunique())
+    means.insert(1, "groups", by.size())
+    return means.reindex(labels.unique()).dropna(how="all")
+
+
 def number(value: float) -> str:
     """Format with two decimals; – if NaN."""
     return "–" if np.isnan(value) else f"{value:.2f}"

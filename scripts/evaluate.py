@@ -2,12 +2,16 @@ r"""Measure any Hugging Face model on any problem file: greedy pass@1, or pass@k
 
     python -m scripts.evaluate runs/demo-goldilocks-seed0        # a run: its student and settings
     python -m scripts.evaluate MODEL --data mine.jsonl --samples 16 --temperature 0.7 --k 1 4 16
+    python -m scripts.evaluate runs/demo-uniform-seed0/evals/step_10.jsonl --by topic,length
+
+Verdicts, a file of a run's evals/ or of --out, are read and nothing is generated. --by prints means
+by the values of one or two columns of the data, also of a run's selections.jsonl, its rollouts.
 
 For a run it takes the weights of the newest checkpoint, without any those of student/, and shows
 their step. It reproduces that step's accuracy in metrics.jsonl (on GPUs up to rounding in bf16). A
 prompt longer than --max_prompt_tokens counts as wrong. Intervals (95%) are over problems: Wilson's
 for greedy verdicts, else bootstrap. The lenient score grades a completion without a box on the
-formula or number that it most likely means. Training never uses it: guesses can be gamed.
+formula, number or word that it most likely means. Training never uses it: guesses can be gamed.
 """
 
 import itertools
@@ -25,7 +29,7 @@ from transformers import AutoTokenizer
 
 import rollout
 import train
-from grading.guesses import last_answer
+from grading.guesses import last_answer_like
 from plumbing import command_line
 from plumbing.data.problems import Problems, prepare_missing
 from plumbing.distributed.layout import device_type
@@ -89,19 +93,35 @@ def grade(rows: pd.DataFrame, problems: Problems, verifier: Verifier) -> None:
     """Fill in the rewards, strict and lenient, and the statuses of completions."""
     verdicts = verifier.grade(rows.completion.tolist(), *problems.golds(rows.problem))
     rows["status"] = [verdict.status for verdict in verdicts]
-    rows["reward"] = rows["lenient"] = [verdict.reward for verdict in verdicts]
-    unboxed = rows.status == "no_box"
-    boxed = [rf"\boxed{{{last_answer(text)}}}" for text in rows.completion[unboxed]]
-    forgiven = verifier.grade(boxed, *problems.golds(rows.problem[unboxed]))
-    rows.loc[unboxed, "lenient"] = [verdict.reward for verdict in forgiven]
+    rows["reward"] = [verdict.reward for verdict in verdicts]
     # A reference answer that cannot be verified earns no reward, as in training.
     shown = rows.problem.unique()
     verifiable = shown[verifier.check_golds(*problems.golds(shown))]
-    rows.loc[~rows.problem.isin(verifiable), ["reward", "status", "lenient"]] = [
-        0.0,
-        "bad_gold",
-        0.0,
-    ]
+    rows.loc[~rows.problem.isin(verifiable), ["reward", "status"]] = [0.0, "bad_gold"]
+    forgive(rows, problems, verifier)
+
+
+def forgive(rows: pd.DataFrame, problems: Problems, verifier: Verifier) -> None:
+    """Fill in the lenient score of verdicts: the reward, or if there is no box that of a box around
+    the answer that the completion most likely means."""
+    rows["lenient"] = rows.reward
+    unboxed = rows.status == "no_box"
+    golds, extras = problems.golds(rows.problem[unboxed])
+    texts = zip(golds, rows.completion[unboxed], strict=True)
+    boxes = [rf"\boxed{{{last_answer_like(gold, text)}}}" for gold, text in texts]
+    rows.loc[unboxed, "lenient"] = [x.reward for x in verifier.grade(boxes, golds, extras)]
+
+
+def read_verdicts(path: Path, problems: Problems, config) -> pd.DataFrame:
+    """Read verdicts that a run or --out wrote on these problems, and add the lenient score. Raises
+    InputError if they are no verdicts, or of other problems."""
+    rows = analysis.read_table(path, *VERDICT)
+    if rows.problem.max() >= len(problems):
+        shown = f"problem {rows.problem.max()}, and {problems.path} has {len(problems)}"
+        raise InputError(f"{path}: has a verdict on {shown}; give its --data")
+    with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
+        forgive(rows, problems, verifier)
+    return rows
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -123,8 +143,20 @@ def summary(title: str, rows: pd.DataFrame, samples: int, ks: list[int], greedy:
         cells.append([name, f"{values.mean():.2%}", "{:.2%} to {:.2%}".format(*interval)])
     for status, count in rows.status.value_counts().items():
         cells.append([status, f"{count} of {len(rows)}", ""])
-    cells.append(["cut at the token limit", f"{rows.truncated.sum()} of {len(rows)}", ""])
+    if "truncated" in rows:
+        cells.append(["cut at the token limit", f"{rows.truncated.sum()} of {len(rows)}", ""])
     return analysis.table(title, ["", "value", "95% interval"], cells)
+
+
+def means_by(columns: str, rows: pd.DataFrame, problems: Problems) -> str:
+    """Format the means of `analysis.by_label` by the values of one or two columns, "task,level"."""
+    names, index = problems.column(columns)
+    means = analysis.by_label(rows, [names[i] for i in index])
+    cells = []
+    for label, row in means.iterrows():
+        problems_groups, shares = row.iloc[:2], row.iloc[2:]
+        cells.append([label, *(f"{n:.0f}" for n in problems_groups), *(f"{x:.1%}" for x in shares)])
+    return analysis.table(f"By {columns}", [columns, *means], cells)
 
 
 def settings(given: dict) -> tuple[train.Config, dict]:
@@ -132,6 +164,8 @@ def settings(given: dict) -> tuple[train.Config, dict]:
     the run's config.json, {} if the model is no run. The model of a run is its student/ or, before
     it has one, that which it began with. Raises ValueError, in one line."""
     run_dir = Path(given["model"])
+    if run_dir.suffix == ".jsonl":  # a run's selections.jsonl, or one of its evals/
+        run_dir = run_dir.parents[run_dir.parent.name == "evals"]
     file = run_dir / "config.json"
     facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if "student_ranks" not in facts:  # a Hugging Face model
@@ -175,7 +209,7 @@ def arguments(argv: list[str] | None) -> Namespace:
     """Parse the command line. Raises ValueError, in one line."""
     parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
-    help = "hub id, Hugging Face directory, or run directory"
+    help = "hub id, Hugging Face directory, run directory, or file of verdicts"
     add("model", type=command_line.user_path, help=help)
     help = "JSONL or Parquet [the run's or the preset's validation file]"
     add("--data", type=command_line.user_path, default="", help=help)
@@ -183,6 +217,7 @@ def arguments(argv: list[str] | None) -> Namespace:
     add("--temperature", type=command_line.non_negative, default=0.0, help="0 is greedy [0]")
     add("--samples", type=command_line.count, default=1, help="completions of each problem [1]")
     add("--k", type=command_line.count, nargs="+", default=[1], help="pass@k for each of these [1]")
+    add("--by", default="", help="print means by one or two columns of the data: task,level")
     help = "write a JSON line for each verdict there"
     add("--out", type=command_line.file_path, default=None, help=help)
     command_line.add_fields(parser, train.Config, SETTINGS)
@@ -201,24 +236,53 @@ def main(argv: list[str] | None = None) -> None:
         begin_process()
         given = {name: x for name, x in vars(args).items() if name in ["model", *SETTINGS]}
         config, facts = settings(given)
+        if args.model.endswith(".jsonl"):
+            report_verdicts(args, config, facts)
+            return
         name, weights = config.model, None
         if facts:
             step, weights = newest_weights(Path(args.model), facts["steps"])
             name = f"{args.model}, step {step}"
         tokens = config.max_prompt_tokens + config.max_completion_tokens
         rollout.check_model(config.model, tokens)  # before missing data are downloaded
-        if not args.data:
-            prepare_missing([config.val_data])
-            if facts:
-                analysis.check_unchanged(config.val_data, facts["val_data_crc32"])
-        data = Problems(args.data or config.val_data)
+        data = load_data(args.data, config, facts, "val_data")
         chosen = range(len(data))[: args.limit]
         rows = evaluate(config, data, chosen, args.samples, args.temperature, weights)
         title = f"{name}: {len(chosen)} problems of {data.path}, {args.samples} of each sampled"
         greedy = args.temperature == 0
         print(summary(title, rows, args.samples, args.k, greedy), end="", flush=True)
+        if args.by:
+            print("\n" + means_by(args.by, rows, data), end="", flush=True)
         if args.out:
             write_lines(args.out, rows[[*VERDICT]].to_dict("records"))
+
+
+def load_data(path: str, config, facts: dict, name: str) -> Problems:
+    """Read --data; else the run's or the preset's file of this name, which must be unchanged."""
+    if not path:
+        prepare_missing([getattr(config, name)])
+        if facts:
+            analysis.check_unchanged(getattr(config, name), facts[f"{name}_crc32"])
+    return Problems(path or getattr(config, name))
+
+
+def report_verdicts(args: Namespace, config, facts: dict) -> None:
+    """Print the summary of a file of verdicts, and means by --by, also of selections.jsonl."""
+    path = Path(args.model)
+    if path.name == "selections.jsonl":
+        if not args.by:
+            raise InputError(f"{path}: give --by, columns of the training data")
+        data = load_data(args.data, config, facts, "train_data")
+        rows = analysis.read_table(path, "chosen", "completions", "successes")
+        print(means_by(args.by, rows, data), end="", flush=True)
+        return
+    data = load_data(args.data, config, facts, "val_data")
+    rows = read_verdicts(path, data, config)
+    samples = len(rows) // rows.problem.nunique()
+    title = f"{path}: {rows.problem.nunique()} problems of {data.path}, {samples} of each sampled"
+    print(summary(title, rows, samples, args.k, samples == 1), end="", flush=True)
+    if args.by:
+        print("\n" + means_by(args.by, rows, data), end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ r"""Write train.jsonl, val.jsonl and manifest.json from a public data set or fro
     python -m scripts.prepare_data --source dapo --val_size 500 --against math500 aime24
     python -m scripts.prepare_data --source own --copy mine.jsonl --val_copy held_out.jsonl
     python -m scripts.prepare_data --source aime25                      # a test set: only val.jsonl
+    python -m scripts.prepare_data --source reasoning-gym --val_size 480           # made, not read
 
 docs/data.md lists the sources. Dropped rows are counted by reason in the manifest. Problems are
 ranked by sha256(seed + normalised text): the `val_size` smallest ranks are the validation split,
@@ -34,6 +35,7 @@ from plumbing.data.problems import normalise
 from plumbing.data.rows import check_fields, read_rows
 from plumbing.errors import InputError, first_lines, print_error
 from plumbing.files import write_atomic
+from scripts import reasoning_tasks
 from scripts.decontaminate import Evaluation
 from scripts.sources import SOURCES, Source
 from verify import Verifier
@@ -179,6 +181,22 @@ class Table:
         }
 
 
+class GeneratedTable(Table):
+    """The rows of `reasoning_tasks`, which are made with the split's seed, not read."""
+
+    def __init__(self, source: Source, seed: int):
+        self.source, self.seed = source, seed
+        self.place, self.commit = f"reasoning-gym=={reasoning_tasks.VERSION}", None
+        self.names = list(reasoning_tasks.LEVELS)
+        self.rows_read, self.dropped = 0, Counter()
+        self.rows, self.seen, self.overlaps = defaultdict(Counter), set(), {}
+
+    def read(self, columns: list[str], all_columns: bool = False):
+        """Yield (location, row) for each row."""
+        for number, row in enumerate(reasoning_tasks.rows(self.seed), start=1):
+            yield f"{self.place}, row {number}", row
+
+
 def check_output(out: Path, settings: dict) -> None:
     """Raise InputError if `out` has files that were not made with these settings."""
     recorded = None
@@ -211,7 +229,9 @@ def arguments(argv: list[str] | None = None) -> Namespace:
 def source_of(args: Namespace) -> Source:
     """Return the source that --source names. Raises InputError if another flag contradicts it."""
     source, unused = SOURCES[args.source], {"val_copy": "is validated on problems of its own"}
-    if not (source.hub_id or args.copy):
+    if args.source == "reasoning-gym":
+        unused["copy"] = "is made by the library, not read"
+    elif not (source.hub_id or args.copy):
         raise InputError(f"--source {args.source} needs --copy FILE, a file of yours")
     if args.source == "own" and args.val_copy:
         source = replace(source, held_out="own")
@@ -232,7 +252,8 @@ def prepare(args: Namespace) -> dict:
     source, out = source_of(args), Path(args.out or f"data/{args.source}")
     settings = asdict(source) | {name: x for name, x in vars(args).items() if name != "out"}
     check_output(out, settings)
-    train = Table(source, args.copy)
+    generated = args.source == "reasoning-gym"
+    train = GeneratedTable(source, args.seed) if generated else Table(source, args.copy)
     val = Table(SOURCES[source.held_out], args.val_copy) if source.held_out else train
     tests = [val] if source.held_out else []
     for name in args.against:

@@ -138,6 +138,7 @@ SOURCES = {
     "big-math": Source("SynthLabsAI/Big-Math-RL-Verified", "train", **BIG_MATH),
     "numina": Source("AI-MO/NuminaMath-1.5", "train", only=NUMINA, keep="source"),
     "deepmath": Source("zwhe99/DeepMath-103K", "train", **DEEPMATH),
+    "reasoning-gym": Source("", "", gold="expected_answer", keep="*"),  # reasoning_tasks.py
     "own": Source("", "train", gold="expected_answer", keep="*"),  # the format train.py reads
     "gsm8k-test": Source("openai/gsm8k", "test", **GSM8K, **TEST),
     "gsm8k-platinum": Source("madrylab/gsm8k-platinum", "test", **GSM8K, **TEST),

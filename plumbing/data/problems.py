@@ -81,16 +81,19 @@ class Problems:
         return [answers[i] for i in indices], [extras[i] for i in indices]
 
     def column(self, name: str) -> tuple[list[str], np.ndarray]:
-        """Return the distinct texts of another column, and the index of each row's text (n,). Reads
-        the file again. Raises InputError if it has no such column, or is another file by now."""
-        rows, crc32 = self._read((name,))
+        """Return the distinct texts of another column, and the index of each row's text (n,). Of
+        two columns, "task,level", the texts of a row are joined: "sums, 3". Reads the file again.
+        Raises InputError if it has no such column, or is another file by now."""
+        names = tuple(name.split(","))
+        rows, crc32 = self._read(names)
         if crc32 != self.crc32:
             raise InputError(f"{self.path}: was replaced while the run began; start again")
+        columns = [itertools.chain(*(chunk.to_pylist() for chunk in rows[n].chunks)) for n in names]
         position = {}  # by text
         index_n = []
-        for chunk in rows[name].chunks:
-            for text in chunk.to_pylist():
-                index_n.append(position.setdefault(text, len(position)))
+        for values in zip(*columns, strict=True):
+            text = ", ".join(values)
+            index_n.append(position.setdefault(text, len(position)))
         return list(position), np.array(index_n)
 
     def count_shared(self, others: "Problems") -> int:
@@ -157,8 +160,8 @@ def _text_batches(file: BinaryIO, path: str, names: tuple[str, ...]) -> Iterator
         for _, row in part:
             seen.update(row)
         yield _convert(part, path, names)
-    if len(names) == 1 and names[0] not in seen:
-        raise InputError(f"{path}: no column {names[0]!r}; it has {sorted(seen)}")
+    if names != COLUMNS and (missing := [name for name in names if name not in seen]):
+        raise InputError(f"{path}: no column {missing[0]!r}; it has {sorted(seen)}")
 
 
 def _line_batches(file: BinaryIO, path: str) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ import torch
 from plumbing.errors import InputError
 from plumbing.run import checkpoint
 from sampler import FOLDER, SAMPLERS, Goldilocks, Sampler, check_proposals, find_sampler
+from samplers.difficulty_pools import Weighted
 from samplers.embedded import path_of
 from samplers.knapsack import allocate
 from samplers.vcrl import variance
@@ -83,7 +84,7 @@ def test_every_sampler_proposes_distinct_problems_that_fit(name, make_any):
         return groups
 
     sampler.propose = checked
-    take_steps(sampler, 31)  # more than one pass
+    take_steps(sampler, 100)  # more than one pass, and every problem of samplers without passes
     assert sampler.metrics()["overlong"] == 15
 
 
@@ -250,6 +251,83 @@ def test_mopps_revisits_problems_in_a_pass():
     first_half = problems_of(sampler.propose(20))
     second = problems_of(sampler.propose(20))
     assert set(first_half) & set(second)
+
+
+class OneToFour(Weighted):
+    """Weighs problem i with i + 1."""
+
+    def weights(self):
+        return np.array([1.0, 2.0, 3.0, 4.0])
+
+
+def test_weighted_draws_a_problem_in_proportion_to_its_weight():
+    sampler = build(OneToFour, Numbers(4))
+    drawn = [sampler.draw(1).item() for _ in range(10_000)]
+    shares = np.bincount(drawn) / 10_000
+    assert shares == pytest.approx([0.1, 0.2, 0.3, 0.4], abs=0.025)
+
+
+def test_weighted_draws_the_next_in_proportion_among_the_rest():
+    """P(3, then 2) = 4/10 · 3/6."""
+    sampler = build(OneToFour, Numbers(4))
+    pairs = [tuple(sampler.draw(2)) for _ in range(10_000)]
+    assert pairs.count((3, 2)) / 10_000 == pytest.approx(0.2, abs=0.02)
+
+
+def test_weighted_rejects_a_step_of_more_problems_than_fit():
+    sampler = build(OneToFour, Numbers(4), fits=lambda index: index > 0)
+    with pytest.raises(InputError, match="a step draws 4 distinct problems, only 3 of 4 fit"):
+        sampler.propose(4)
+
+
+def test_learnability_bins_counts_by_hand():
+    """Bins a and b. The second round takes nineteen twentieths of the first one's counts."""
+    sampler = make("learnability_bins", 8, values=[*"ab"])
+    sampler.observe([solved(0, right=4), solved(2, right=0), solved(1, right=16)])
+    assert sampler.right_C.tolist() == [4, 16]
+    assert sampler.wrong_C.tolist() == [28, 0]
+    sampler.observe([solved(0, right=1)])
+    assert sampler.right_C == pytest.approx([0.95 * 4 + 1, 0.95 * 16])
+    assert sampler.wrong_C == pytest.approx([0.95 * 28 + 15, 0])
+
+
+def test_learnability_bins_shares_follow_the_chance_of_a_live_group():
+    """With much evidence p is 1/2 and 1/16. Of 2 completions they differ with 1/2 and 15/128."""
+    sampler = make("learnability_bins", 8, values=[*"ab"], group_size=2)
+    sampler.right_C[:] = [5e8, 1e8]
+    sampler.wrong_C[:] = [5e8, 15e8]
+    assert sampler.shares() == pytest.approx([64 / 79, 15 / 79], abs=1e-3)
+
+
+def test_learnability_bins_give_a_dead_bin_the_least_share():
+    """The least share of two bins is 0.05 / 2, before both are scaled to the sum 1."""
+    sampler = make("learnability_bins", 8, values=[*"ab"])
+    sampler.right_C[:] = [5e8, 0]
+    sampler.wrong_C[:] = [5e8, 1e9]
+    assert sampler.shares() == pytest.approx([1 / 1.025, 0.025 / 1.025], abs=1e-4)
+
+
+def test_learnability_bins_share_does_not_depend_on_a_bins_size():
+    sampler = make("learnability_bins", 40, values=[*"aaab"])
+    sampler.right_C[:] = sampler.wrong_C[:] = 1e9
+    drawn = np.array([sampler.draw(1).item() for _ in range(4000)])
+    assert (drawn % 4 == 3).mean() == pytest.approx(0.5, abs=0.04)
+
+
+def test_difficulty_pools_weigh_problems_by_their_last_pass_rate():
+    sampler = make("difficulty_pools", 6)
+    for problem, right in enumerate([4, 5, 12, 13, 0]):  # of 16; problem 5 is untried
+        sampler.observe([solved(problem, right)])
+    assert sampler.weights().tolist() == [0.2, 1, 1, 0.2, 0.2, 1]
+    sampler.observe([solved(0, 8)])
+    assert sampler.weights().tolist() == [1, 1, 1, 0.2, 0.2, 1]
+
+
+def test_difficulty_pools_draw_a_weight_of_zero_last():
+    sampler = make("difficulty_pools", 6, settings={"easy_weight": 0})
+    sampler.observe([solved(2, right=16)])
+    drawn = [sampler.draw(6) for _ in range(50)]
+    assert {problems[-1] for problems in drawn} == {2}
 
 
 @pytest.mark.parametrize(("ahead", "share"), [(0, 0.5), (0.1, np.e / (1 + np.e))])

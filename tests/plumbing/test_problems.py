@@ -51,6 +51,19 @@ def test_a_column_by_its_distinct_values(tmp_path):
     assert [values[i] for i in row] == list(map(str, levels)) and len(values) == 3
 
 
+def test_two_columns_by_their_distinct_pairs(tmp_path):
+    rows = [GOOD | {"task": task, "level": level} for task, level in ("a1", "a2", "b1", "a2")]
+    values, row = Problems(write(tmp_path / "t.jsonl", rows)).column("task,level")
+    assert values == ["a, 1", "a, 2", "b, 1"]
+    assert row.tolist() == [0, 1, 2, 1]
+
+
+def test_a_missing_one_of_two_columns_is_named(tmp_path):
+    problems = Problems(write(tmp_path / "t.jsonl", [GOOD | {"task": "a"}]))
+    with pytest.raises(InputError, match="no column 'level'"):
+        problems.column("task,level")
+
+
 def test_problems_in_both_files_are_counted_in_one_note(tmp_path, capsys):
     texts = ["What is 1+1?", "what  is\n1+1?", "Half?", "A third?"]
     train = write(tmp_path / "a.jsonl", [GOOD | {"problem": text} for text in texts])

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import train
+from grading.guesses import last_answer, last_answer_like
 from grpo import Completion
 from plumbing.files import read_lines, write_lines
 from rollout import Generator, check_finite
-from scripts import evaluate
+from scripts import analysis, evaluate
 from tests.helpers import ranks
 from tests.helpers.files import change
 
@@ -44,6 +45,30 @@ def test_summary_of_greedy_answers_by_hand():
     assert "| no_box | 1 of 10 |" in text
 
 
+def test_means_by_label_by_hand():
+    """Two samples each: problem 0 has one right, 1 none but both lenient, 2 both."""
+    rows = rows_of([1, 0, 0, 0, 1, 1], samples=2)
+    rows.loc[2:3, "lenient"] = 1.0
+    means = analysis.by_label(rows, ["sums", "words", "sums", "unused"])
+    assert means.index.tolist() == ["sums", "words"]
+    assert means.loc["sums"].tolist() == [2, 2, 0.75, 0.75, 0, 0.5, 0.5]
+    assert means.loc["words"].tolist() == [1, 1, 0, 1, 1, 0, 0]
+    assert [*means] == ["problems", "groups", "p", "lenient", "all_wrong", "all_right", "live"]
+
+
+def test_means_by_label_of_greedy_verdicts_have_no_dead_groups():
+    means = analysis.by_label(rows_of([1, 0], samples=1), ["sums", "sums"])
+    assert [*means] == ["problems", "groups", "p", "lenient"]
+    assert means.loc["sums"].tolist() == [2, 2, 0.5, 0.5]
+
+
+def test_means_by_label_of_selections_count_each_group():
+    """Problem 0 was selected twice, with 1 of 4 and 4 of 4 right."""
+    rows = pd.DataFrame({"chosen": [0, 0], "completions": 4, "successes": [1, 4]})
+    means = analysis.by_label(rows, ["sums"])
+    assert means.loc["sums"].tolist() == [1, 2, 0.625, 0, 0.5, 0.5]
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, halfway):
     """A finished run of two steps. Groups of four straddled its four ranks of three rows."""
@@ -53,6 +78,41 @@ def finished(tmp_path_factory, halfway):
     argv = ranks.command(folder / "run", *flags, model=ranks.DEMO, data=halfway)
     ranks.on_ranks(4, folder, lambda: train.main(argv))
     return folder / "run"
+
+
+def test_verdicts_of_a_run_are_read_with_its_settings(finished, capsys):
+    evaluate.main([str(finished / "evals/step_2.jsonl"), "--by", "topic"])
+    accuracy = read_lines(finished / "metrics.jsonl")[2]["val_accuracy"]
+    printed = capsys.readouterr().out
+    assert f"| pass@1, greedy | {accuracy:.2%} |" in printed
+    assert "| topic | problems | groups | p | lenient |" in printed
+
+
+def test_selections_of_a_run_by_two_columns(finished, capsys):
+    """Two steps of three groups."""
+    evaluate.main([str(finished / "selections.jsonl"), "--by", "topic,length"])
+    header, _, *lines = capsys.readouterr().out.strip().splitlines()[2:]
+    assert header.endswith("| p | all_wrong | all_right | live |")
+    assert sum(int(line.split("|")[3]) for line in lines) == 6
+
+
+REJECTED = {
+    "selections without --by": ("selections.jsonl", [], "give --by"),
+    "verdicts of other problems": ("evals/step_2.jsonl", ["--data", "one.jsonl"], "has 1; give"),
+    "no verdicts": ("metrics.jsonl", [], "none of its lines has problem"),
+}
+
+
+@pytest.mark.parametrize("case", REJECTED)
+def test_a_file_that_cannot_be_read_as_verdicts_gets_one_line(
+    case, finished, tmp_path, monkeypatch, capsys
+):
+    file, flags, error = REJECTED[case]
+    write_lines(tmp_path / "one.jsonl", [{"problem": "q", "expected_answer": "1"}])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        evaluate.main([str(finished / file), *flags])
+    assert error in capsys.readouterr().err
 
 
 def copy_of(run, tmp_path, **config):
@@ -238,10 +298,25 @@ ANSWERS = {
 
 @pytest.mark.parametrize("text", ANSWERS)
 def test_last_answer_of_a_text(text):
-    assert evaluate.last_answer(text) == ANSWERS[text]
+    assert last_answer(text) == ANSWERS[text]
+
+
+WORDS = {  # a completion, and a reference answer -> the guess
+    ("h, e, l. Backwards: olleh.", "lleh"): "olleh",
+    ("1. o 2. l so olleh \\boxed{olleh", "lleh"): "olleh",
+    ("sorted: ant, bee, cow", "ant, cow, bee"): "ant, bee, cow",
+    ("The answer is olleh, I think", "lleh"): "olleh, I think",
+    ("it is 12 apples", "13"): "12",
+    ("", "lleh"): "",
+}
+
+
+@pytest.mark.parametrize(("text", "gold"), WORDS)
+def test_last_answer_of_the_kind_of_the_reference_answer(text, gold):
+    assert last_answer_like(gold, text) == WORDS[text, gold]
 
 
 def test_long_texts_take_no_time():
     """Thousands of unclosed marks: a pattern that tries each again would take minutes."""
     for mark in ("$", "$$ ", "\\[", "\\( ", "answer is ", "= ", "{", "1,", "1/"):
-        evaluate.last_answer(mark * 3000)
+        last_answer(mark * 3000)

@@ -1,0 +1,216 @@
+r"""A cold start: supervised training on written-out steps of reasoning-gym's easy levels.
+
+    python -m experiments.cold_start HuggingFaceTB/SmolLM2-135M-Instruct --out models/cold
+
+A small model answers such problems at once, without steps, and is nearly always wrong. After some
+minutes on a few hundred demonstrations it shows its steps: it solves the easy levels, sometimes the
+next ones, and never the hard ones, which is where GRPO begins. The demonstrations are made from the
+library's metadata; prompts are those of `train.py` with --prompt_header '' --prompt_footer Answer:.
+"""
+
+import random
+import re
+from argparse import Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from itertools import accumulate, pairwise
+from math import gcd
+from pathlib import Path
+
+import sympy
+import torch
+from tqdm import trange
+from transformers import AutoTokenizer
+
+from grpo import Completion
+from plumbing import command_line
+from plumbing.batches import collate
+from plumbing.config import Config
+from plumbing.distributed.layout import device_type
+from plumbing.files import read_lines
+from rollout import Generator, Policy, PromptEncoder
+from scripts.analysis import one_line
+
+FORMAT = {"prompt_header": "", "prompt_footer": "Answer:"}  # of the prompts
+WARMUP = 0.1  # of the steps; then the learning rate falls to 0 in a line
+
+
+def chain_sum(answer: str, info: dict) -> str:
+    """2 + 3 = 5. 5 - 1 = 4."""
+    first, *rest = re.findall(r"[+-] \d+|\d+", info["expression"])
+    totals = accumulate([int(first), *(int(term.replace(" ", "")) for term in rest)])
+    lines = zip(rest, pairwise(totals), strict=True)
+    return " ".join(f"{old} {term} = {new}." for term, (old, new) in lines)
+
+
+def products(answer: str, info: dict) -> str:
+    """12 * 34: 12 * 30 = 360. 12 * 4 = 48. 360 + 48 = 408."""
+    a, b = info["expression"].split(" * ")
+    places = range(len(b) - 1, -1, -1)
+    parts = [int(digit) * 10**place for digit, place in zip(b, places, strict=True)]
+    lines = [f"{a} * {part} = {int(a) * part}." for part in parts]
+    if len(parts) > 1:
+        terms = " + ".join(str(int(a) * part) for part in parts)
+        lines.append(f"{terms} = {answer}.")
+    return " ".join(lines)
+
+
+def simple_equations(answer: str, info: dict) -> str:
+    """5*b + 6 = 26: 5*b = 26 - 6 = 20. b = 20 / 5 = 4."""
+    left, right = info["equation"].split(" = ")
+    name = info["variable"]
+    slope, constant = sympy.Poly(sympy.sympify(left), sympy.Symbol(name)).all_coeffs()
+    product = int(right) - constant
+    sign = "-" if constant > 0 else "+"
+    first = f"{slope}*{name} = {right} {sign} {abs(constant)} = {product}."
+    return f"{first} {name} = {product} / {slope} = {answer}."
+
+
+def leg_counting(answer: str, info: dict) -> str:
+    """3 spiders: 3 * 8 = 24. 2 hens: 2 * 2 = 4. 24 + 4 = 28."""
+    from reasoning_gym.arithmetic.leg_counting import ANIMALS
+
+    counts = list(info["animals"].items())
+    legs = [n * ANIMALS[animal] for animal, n in counts]
+    lines = [f"{n} * {ANIMALS[animal]} = {n * ANIMALS[animal]}." for animal, n in counts]
+    if len(legs) > 1:
+        lines.append(f"{' + '.join(map(str, legs))} = {answer}.")
+    return " ".join(lines)
+
+
+def fraction_simplification(answer: str, info: dict) -> str:
+    """9/30: 9 / 3 = 3. 30 / 3 = 10."""
+    factor = info["reduction_factor"]
+    top, bottom = info["numerator"], info["denominator"]
+    return f"{top} / {factor} = {top // factor}. {bottom} / {factor} = {bottom // factor}."
+
+
+def lcm(answer: str, info: dict) -> str:
+    """12 and 8: 12 / 4 = 3. 3 * 8 = 24."""
+    a, b = info["numbers"]
+    shared = gcd(a, b)
+    return f"{a} / {shared} = {a // shared}. {a // shared} * {b} = {answer}."
+
+
+def complex_arithmetic(answer: str, info: dict) -> str:
+    """-8 + -7 = -15. -2 + 5 = 3."""
+    sign = info["operation"]
+    parts = zip(info["num1"], info["num2"], info["result"], strict=True)
+    return " ".join(f"{a:g} {sign} {b:g} = {total:g}." for a, b, total in parts)
+
+
+def number_filtering(answer: str, info: dict) -> str:
+    """14 yes, -49 yes, 52 no."""
+    kept = info["result"]
+    words = [f"{x} {'yes' if x in kept else 'no'}" for x in info["original_numbers"]]
+    return ", ".join(words) + "."
+
+
+def spell_backward(answer: str, info: dict) -> str:
+    """s u n. n u s."""
+    return f"{' '.join(info['word'])}. {' '.join(answer)}."
+
+
+def word_sequence_reversal(answer: str, info: dict) -> str:
+    """1 red, 2 blue, 3 green."""
+    return ", ".join(f"{n} {word}" for n, word in enumerate(info["words"], start=1)) + "."
+
+
+STEPS: dict[str, Callable[[str, dict], str]] = {
+    function.__name__: function
+    for function in (
+        chain_sum,
+        products,
+        simple_equations,
+        leg_counting,
+        fraction_simplification,
+        lcm,
+        complex_arithmetic,
+        number_filtering,
+        spell_backward,
+        word_sequence_reversal,
+    )
+}
+
+
+def demonstration(row: dict) -> str:
+    r"""Return the completion for a row of reasoning_tasks: its steps and \boxed{answer}."""
+    answer = row["expected_answer"]
+    steps = STEPS[row["task"]](answer, row["extra_info"])
+    return rf" {steps} \boxed{{{answer}}}"
+
+
+def supervised_rows(rows: list[dict], config: Config, tokenizer, stop_id: int) -> list[tuple]:
+    """Return (prompt_ids, Completion) for each demonstration, which ends in the stop token."""
+    encode = PromptEncoder(config, tokenizer)
+    encoded = []
+    for row in rows:
+        ids = [*tokenizer(demonstration(row), add_special_tokens=False).input_ids, stop_id]
+        completion = Completion(ids, logps=[0.0] * len(ids), finished=True)
+        encoded.append((encode(row["problem"]), completion))
+    return encoded
+
+
+def fit(policy: Policy, rows: list[tuple], steps: int, batch: int, rate: float, rng) -> None:
+    """Minimise -log p of the demonstrations' tokens; each is used once before any is used again."""
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=rate, weight_decay=0.0)
+    warmup = max(1, round(WARMUP * steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda t: min((t + 1) / warmup, (steps - t) / max(1, steps - warmup))
+    )
+    order = []
+    for _ in (bar := trange(steps, unit=" steps")):
+        while len(order) < batch:
+            order += rng.sample(range(len(rows)), len(rows))
+        chosen, order = order[:batch], order[batch:]
+        logp_N, _ = policy(collate([rows[i] for i in chosen], policy.lm.device), 1.0)
+        loss = -logp_N.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+
+
+def arguments(argv: list[str] | None) -> Namespace:
+    """Parse the command line. Raises ValueError, in one line."""
+    parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("model", type=command_line.user_path, help="hub id or Hugging Face directory")
+    add("--out", type=command_line.user_path, required=True, help="directory of the new model")
+    data = "data/reasoning-gym/train.jsonl"
+    add(
+        "--data",
+        type=command_line.user_path,
+        default=data,
+        help="rows of prepare_data [%(default)s]",
+    )
+    add("--easy", type=command_line.count, default=2, help="levels that are shown [%(default)s]")
+    help = "demonstrations, drawn from the easy levels [%(default)s]"
+    add("--demonstrations", type=command_line.count, default=480, help=help)
+    add("--steps", type=command_line.count, default=60, help="[%(default)s]")
+    add("--batch", type=command_line.count, default=12, help="demonstrations a step [%(default)s]")
+    add("--learning_rate", type=float, default=5e-5, help="[%(default)s]")
+    add("--seed", type=int, default=0, help="of the demonstrations and their order [%(default)s]")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    with one_line("cold_start", ValueError, OSError):
+        args = arguments(argv)
+        rng = random.Random(args.seed)
+        easy = [row for row in read_lines(Path(args.data)) if row["level"] <= args.easy]
+        shown = rng.sample(easy, min(args.demonstrations, len(easy)))
+        config = Config(model=args.model, **FORMAT)
+        tokenizer = AutoTokenizer.from_pretrained(args.model)
+        device = torch.device(device_type(config.device))
+        generator = Generator.load(args.model, device, tokenizer)
+        policy = Policy.load(args.model, device)
+        rows = supervised_rows(shown, config, tokenizer, tokenizer.eos_token_id)
+        fit(policy, rows, args.steps, args.batch, args.learning_rate, rng)
+        generator.refresh(policy)
+        generator.export(Path(args.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Run the arms of a study from a plan, and compare them at equal cost.
+
+    python -m experiments.real_model run PLAN.toml --jobs 2 --until 18:00   # start, resume, stop
+    python -m experiments.real_model table PLAN.toml --csv scores.csv       # scores, report, figure
+    python -m experiments.real_model report PLAN.toml --csv scores.csv      # from the CSV alone
+
+A plan, whose paths are relative to the working directory:
+
+    out = "runs/study"          # a run is in OUT/ARM/seedN, its output in seedN.log
+    flags = "--model M --train_data T --val_data V --steps 100 --eval_every 10"     # of train.py
+    by = "task"                 # column of the validation data: accuracies in the CSV
+    against = "uniform"         # the arm that others are compared with
+    seeds = [1, 2, 3, 4, 5]
+    [arms]
+    uniform = {flags = "--sampler uniform"}
+    DAPO = {flags = "--sampler uniform --resample_rounds 2", seeds = [1, 2, 3]}
+
+Runs have one process and one thread, and start seed by seed, so that a study that is stopped has
+complete pairs. At the deadline each run stops after its step with a checkpoint.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from filelock import FileLock, Timeout
+
+import train
+from experiments.equal_cost import draw, report, scores
+from plumbing.command_line import count, file_path
+from plumbing.errors import InputError
+from plumbing.files import read_lines, write_lines
+from scripts import analysis, plot
+from verify import Verifier
+
+TRAIN = Path(train.__file__).resolve()
+# By train.py's exit status. While it starts it has no handler, and the signal ends it.
+OUTCOMES = {0: "finished", 128 + signal.SIGTERM: "stopped", -signal.SIGTERM: "stopped"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run of the plan."""
+
+    arm: str
+    seed: int
+    run: Path
+    flags: str  # of train.py
+
+    @property
+    def usage(self) -> Path:
+        """A line for each process of the run: flags, status, cpu_seconds, wall_seconds."""
+        return self.run.with_name(f"{self.run.name}.usage.jsonl")
+
+    def finished(self) -> bool:
+        """Whether the latest process ended a run with these flags."""
+        processes = read_lines(self.usage, torn=True)
+        if not processes:
+            return False
+        last = processes[-1]
+        return last["status"] == 0 and last["flags"] == self.flags
+
+
+@dataclass
+class Plan:
+    """The keys of a plan file."""
+
+    out: str
+    flags: str
+    arms: dict[str, dict]
+    seeds: list[int]
+    against: str = "uniform"
+    by: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> "Plan":
+        """Read a plan. Raises InputError, OSError."""
+        try:
+            plan = cls(**tomllib.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{path}: {error}") from error
+        for name, arm in plan.arms.items():
+            if not isinstance(arm, dict) or {*arm} - {"seeds"} != {"flags"}:
+                raise InputError(f"{path}: arm {name!r} must have flags, and may have seeds")
+        if plan.against not in plan.arms:
+            raise InputError(f"{path}: against {plan.against!r} is none of {[*plan.arms]}")
+        return plan
+
+    def jobs(self) -> list[Job]:
+        """Return all runs, seed by seed. Raises ValueError if train.py rejects the flags."""
+        jobs = []
+        for name, arm in self.arms.items():
+            for seed in arm.get("seeds", self.seeds):
+                run = Path(self.out) / name.replace("/", "-") / f"seed{seed}"
+                own = f"--seed {seed} --out {shlex.quote(str(run))}"
+                flags = f"{self.flags} {arm['flags']} {own}"
+                train.parse(shlex.split(flags))
+                jobs.append(Job(name, seed, run, flags))
+        return sorted(jobs, key=lambda job: job.seed)  # the arms keep their order
+
+
+class Runner:
+    """Runs jobs as processes, so many at a time, until `end`, in seconds since 1970."""
+
+    def __init__(self, jobs: list[Job], at_a_time: int, end: float):
+        self.waiting = [job for job in jobs if not job.finished()]
+        self.at_a_time = at_a_time
+        self.end = end
+        self.running: dict[subprocess.Popen, tuple[Job, float]] = {}
+        self.failed = 0
+        print(f"{len(jobs) - len(self.waiting)} of {len(jobs)} runs are finished", flush=True)
+
+    def stop(self, *_) -> None:
+        """Stop as at the deadline: a signal handler."""
+        self.end = 0
+
+    def run(self) -> None:
+        """Run all jobs that are not finished; return when they, or those begun by `end`, ended."""
+        is_stopping = False
+        while self.running or (self.waiting and time.time() < self.end):
+            if time.time() < self.end:
+                while self.waiting and len(self.running) < self.at_a_time:
+                    self.start(self.waiting.pop(0))
+            elif not is_stopping:
+                is_stopping = True
+                for process in self.running:
+                    process.terminate()  # it stops after its step
+            for process in [*self.running]:
+                self.poll(process)
+            time.sleep(0.2)
+
+    def start(self, job: Job) -> None:
+        job.run.parent.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        with job.run.with_name(f"{job.run.name}.log").open("a") as log:
+            line = [sys.executable, str(TRAIN), *shlex.split(job.flags)]
+            process = subprocess.Popen(line, stdout=log, stderr=log, env=environment)
+        self.running[process] = (job, time.time())
+        print(f"{datetime.now():%H:%M} started: {job.arm}, seed {job.seed}", flush=True)
+
+    def poll(self, process: subprocess.Popen) -> None:
+        """If a process has ended, log what it used."""
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if not pid:
+            return
+        job, began = self.running.pop(process)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        row = {"flags": job.flags, "status": process.returncode}
+        row["cpu_seconds"] = usage.ru_utime + usage.ru_stime
+        row["wall_seconds"] = time.time() - began
+        write_lines(job.usage, [row], "a")
+        outcome = OUTCOMES.get(process.returncode, "FAILED")
+        self.failed += outcome == "FAILED"
+        print(f"{datetime.now():%H:%M} {outcome}: {job.arm}, seed {job.seed}", flush=True)
+
+
+def all_scores(plan: Plan) -> pd.DataFrame:
+    """Compute the scores of every run that was evaluated; print those that are missing."""
+    parts = []
+    reward = train.parse(shlex.split(plan.flags)).reward
+    with Verifier(workers=1, reward=reward) as verifier:
+        for job in plan.jobs():
+            if (job.run / "metrics.jsonl").exists() and job.usage.exists():
+                usage = read_lines(job.usage, torn=True)
+                rows = scores(job.run, usage, plan.by, verifier)
+                rows.insert(0, "arm", job.arm)
+                rows.insert(1, "seed", job.seed)
+                parts.append(rows)
+            if not job.finished():
+                print(f"note: {job.run} is not finished", file=sys.stderr)
+    if not parts:
+        raise InputError(f"{plan.out}: no run of the plan was evaluated")
+    return pd.concat(parts, ignore_index=True)
+
+
+def deadline(until: str | None, minutes: float | None) -> float:
+    """Return the end of the study in seconds since 1970: the next time that a clock shows `until`,
+    HH:MM, or in so many minutes; infinity without either. Raises InputError."""
+    if minutes is not None:
+        return time.time() + 60 * minutes
+    if until is None:
+        return np.inf
+    try:
+        clock = datetime.strptime(until, "%H:%M").time()
+    except ValueError as error:
+        raise InputError(f"--until {until}: must be a time such as 18:00") from error
+    end = datetime.combine(datetime.now(), clock)
+    if end < datetime.now():
+        end += timedelta(days=1)
+    return end.timestamp()
+
+
+def run_study(plan: Plan, at_a_time: int, end: float) -> int:
+    """Run the plan; return the number of runs that failed. Raises Timeout if it is being run."""
+    jobs = plan.jobs()
+    Path(plan.out).mkdir(parents=True, exist_ok=True)
+    with FileLock(Path(plan.out) / "lock", timeout=0):
+        runner = Runner(jobs, at_a_time, end)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, runner.stop)
+        runner.run()
+    return runner.failed
+
+
+def arguments(argv):
+    """Parse the command line."""
+    parser = analysis.parser(__doc__)
+    add = parser.add_argument
+    add("command", choices=("run", "table", "report"), help="see above")
+    add("plan", type=file_path, help="TOML file")
+    add("--jobs", type=count, default=2, help="runs at a time (%(default)s)")
+    add("--until", help="stop at this time of day, HH:MM")
+    add("--minutes", type=float, help="stop after so many")
+    csv = Path("runs/study.csv")
+    add("--csv", type=file_path, default=csv, help="scores; the figure is beside it (%(default)s)")
+    add("--draw", nargs="+", metavar="ARM", help="arms in the figure (the first seven)")
+    return parser.parse_args(argv)
+
+
+def main(argv=None) -> int:
+    """Run the command; return its exit status, 1 if a run failed."""
+    args = arguments(argv)
+    with analysis.one_line("real_model", ValueError, Timeout):
+        plan = Plan.read(args.plan)
+        if args.command == "run":
+            failed = run_study(plan, args.jobs, deadline(args.until, args.minutes))
+            return int(failed > 0)
+        if args.command == "table":
+            args.csv.parent.mkdir(parents=True, exist_ok=True)
+            all_scores(plan).round(3).to_csv(args.csv, index=False)
+        rows = pd.read_csv(args.csv)
+        arms = args.draw or [*rows.arm.unique()][: len(plot.COLOURS)]
+        if missing := {*arms, plan.against} - {*rows.arm}:
+            raise InputError(f"{args.csv}: has no arm {min(missing)!r}")
+        print(report(rows, plan.against), end="")
+        draw(rows, arms).savefig(args.csv.with_suffix(".png"), dpi=200)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""reasoning-gym's own verdict, for tasks with several right answers: the row's `extra_info` is the
+generator's metadata, in which source_dataset names the scorer. A row without it has one right
+answer, which is compared as by default."""
+
+import json
+
+from grading.equality import compare
+from verify import extract_boxed
+
+try:
+    from reasoning_gym import get_score_answer_fn
+except ImportError as error:  # this file has the library's name, and may be found in its place
+    raise ImportError("the library is missing: pip install reasoning-gym==0.1.25") from error
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    answer = extract_boxed(solution_str)
+    if answer is None:
+        return 0
+    if not extra_info:
+        return int(compare(ground_truth, answer, accept_identical=True))
+    info = json.loads(extra_info) if isinstance(extra_info, str) else extra_info
+    metadata = info.get("metadata", info)
+    name = info.get("source_dataset") or metadata["source_dataset"]
+    entry = {"question": "", "answer": ground_truth, "metadata": metadata}
+    score = get_score_answer_fn(name)(answer, entry)
+    return int(score == 1)  # partial credit, such as 0.01 for a wrong number, earns nothing

@@ -1,0 +1,53 @@
+"""Draws easy and hard problems, by their last pass rate, less often than others."""
+
+import numpy as np
+
+from sampler import Uniform
+
+
+class Weighted(Uniform):
+    """Base of samplers whose `weights` give each problem a weight of at least 0. A step draws from
+    all problems in proportion to it, so there is a single pass, in which problems may return."""
+
+    flags = ()
+
+    def draw(self, k):
+        # If each problem arrives at the rate of its weight, the next to arrive is any of the rest
+        # with a probability in proportion to its weight.
+        rate = np.maximum(self.weights(), 1e-12)
+        arrival = self.rng.exponential(1 / rate)
+        drawn = []
+        for index in np.argsort(arrival):
+            if self.status[index] == self.OVERLONG:
+                continue
+            if self.fits(int(index)):
+                drawn.append(index)
+            else:
+                self.status[index] = self.OVERLONG
+            if len(drawn) == k:
+                return np.array(drawn)
+        return super().draw(k)  # raises InputError: too few problems fit
+
+
+class DifficultyPools(Weighted):
+    """The difficulty pools of prime-rl (PrimeIntellect-ai/prime-rl at 559b447, class
+    DifficultyPoolSampler), with its defaults. A problem whose last group had a pass rate of at most
+    `hard` is hard, of at most `normal` normal, else easy. A hard problem has the weight
+    `hard_weight`, an easy one `easy_weight`; normal and untried ones have 1.
+
+    Theirs may draw a problem twice in a step."""
+
+    settings = {"hard": 0.25, "normal": 0.75, "hard_weight": 0.2, "easy_weight": 0.2}
+    per_problem = {"p_hat": np.float32(np.nan)}  # of its last group
+
+    def weights(self):
+        is_hard = self.p_hat <= self.settings["hard"]
+        is_easy = self.p_hat > self.settings["normal"]
+        weight = np.ones(len(self.p_hat))
+        weight[is_hard] = self.settings["hard_weight"]
+        weight[is_easy] = self.settings["easy_weight"]
+        return weight
+
+    def observe(self, groups):
+        for group in groups:
+            self.p_hat[group.problem] = group.p_hat

@@ -1,0 +1,51 @@
+"""Draws bins of problems by the chance that a group of theirs is live."""
+
+import numpy as np
+
+from grpo import zero_variance_probability
+from sampler import Context
+from samplers.difficulty_pools import Weighted
+
+
+class LearnabilityBins(Weighted):
+    """Marin's learnability sampler (marin-community/MarinSkyRL, skyrl_train/curriculum.py), with
+    the weights of the third round of marin-community/marin#8765. The values of --column are bins.
+    Each draw takes a pass rate p ~ Beta(1 + right, 1 + wrong) for each bin, from counts that
+    `decay` reduces before a round's are added. A bin's weight is 1 - p^G - (1-p)^G, the complement
+    of (Eq. 1), and its share at least `floor` / bins; within a bin the draw is uniform.
+
+    Theirs can also add counts at p = 1/2 in each step: off by default, left out here. It redraws
+    a problem that is in the step already; here the step's draws use up a small bin's share."""
+
+    needs_column = True
+    flags = ("column",)
+    settings = {"decay": 0.95, "floor": 0.05}
+    learned = {"right_C": np.empty(0), "wrong_C": np.empty(0)}  # C: a bin each
+
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.size_C = np.bincount(self.value_of)
+        self.right_C = np.zeros(len(self.size_C))
+        self.wrong_C = np.zeros(len(self.size_C))
+
+    def shares(self) -> np.ndarray:
+        """Draw the share of each bin: (C,), with sum 1."""
+        p_C = self.rng.beta(1 + self.right_C, 1 + self.wrong_C)
+        weight_C = 1 - zero_variance_probability(p_C, self.G)
+        least = self.settings["floor"] / len(weight_C)
+        share_C = np.maximum(weight_C / weight_C.sum(), least)
+        return share_C / share_C.sum()
+
+    def weights(self):
+        weight_C = self.shares() / self.size_C
+        return weight_C[self.value_of]
+
+    def observe(self, groups):
+        self.right_C *= self.settings["decay"]
+        self.wrong_C *= self.settings["decay"]
+        for group in groups:
+            bin = self.value_of[group.problem]
+            right = group.successes
+            wrong = len(group.completions) - right
+            self.right_C[bin] += right
+            self.wrong_C[bin] += wrong

@@ -1,0 +1,58 @@
+"""rewards/: the verdict of reasoning-gym's scorers."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from plumbing import plugins
+from plumbing.errors import InputError
+from tests.helpers.models import ROOT
+from verify import Verifier
+
+FILE = ROOT / "rewards" / "reasoning_gym.py"
+COUNTDOWN = {"source_dataset": "countdown", "numbers": [6, 61, 94, 4], "target": 309}
+NESTED = {"source_dataset": "countdown", "metadata": COUNTDOWN}
+FORMS = {"flat": COUNTDOWN, "nested": NESTED, "JSON text": json.dumps(COUNTDOWN)}
+
+
+@pytest.fixture(scope="module")
+def compute_score():
+    pytest.importorskip("reasoning_gym")
+    return plugins.load(str(FILE), "--reward", "compute_score")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_another_right_answer_than_the_reference_earns_1(form, compute_score):
+    completion = r"94*4 is 376. \boxed{4*94 - 6 - 61}"
+    assert compute_score("", completion, "94*4 - 61 - 6", FORMS[form]) == 1
+
+
+def test_partial_credit_earns_0(compute_score):
+    """The scorer gives 0.01 or more for an expression of another value."""
+    assert compute_score("", r"\boxed{94 + 4 + 6 + 61}", "94*4 - 61 - 6", COUNTDOWN) == 0
+
+
+def test_a_right_answer_without_a_box_earns_0(compute_score):
+    assert compute_score("", "94*4 - 61 - 6", "94*4 - 61 - 6", COUNTDOWN) == 0
+
+
+@pytest.mark.parametrize(("answer", "score"), [("0.5", 1), ("olleh", 0)])
+def test_a_row_without_metadata_is_compared_as_by_default(answer, score, compute_score):
+    assert compute_score("", rf"\boxed{{{answer}}}", r"\frac{1}{2}") == score
+
+
+def test_the_workers_grade_with_it(compute_score):
+    extras = [{"data_source": "", "extra_info": info} for info in (COUNTDOWN, None)]
+    boxes = [r"\boxed{94*4 - 6 - 61}", r"\boxed{7}"]
+    with Verifier(workers=1, reward=str(FILE)) as verifier:
+        verdicts = verifier.grade(boxes, ["94*4 - 61 - 6", "7"], extras)
+    assert [verdict.status for verdict in verdicts] == ["correct", "correct"]
+
+
+def test_a_missing_library_is_an_error_that_says_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    copy = shutil.copy(FILE, tmp_path)
+    with pytest.raises(InputError, match="pip install reasoning-gym"):
+        plugins.load(str(copy), "--reward", "compute_score")

@@ -1,0 +1,70 @@
+"""Demonstrations of the cold start, and its training."""
+
+import random
+import re
+from fractions import Fraction
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from experiments import cold_start
+from plumbing.config import DEMO, Config
+from rollout import Policy
+from scripts import reasoning_tasks
+from verify import extract_boxed
+
+ROW = {"problem": "2 + 3 - 1 =", "expected_answer": "4", "task": "chain_sum", "level": 1}
+ROW |= {"extra_info": {"expression": "2 + 3 - 1"}}
+EQUATION = re.compile(r"(?:^|\. |: ) ?(-?\d+) ([-+*/]) (-?\d+) = (-?\d+)(?=\.)")
+OPERATIONS = {"+": Fraction.__add__, "-": Fraction.__sub__}
+OPERATIONS |= {"*": Fraction.__mul__, "/": Fraction.__truediv__}
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict]:
+    pytest.importorskip("reasoning_gym", reason="the optional library is not installed")
+    return [row for row in reasoning_tasks.rows(per_level=4) if row["expected_answer"]]
+
+
+def test_a_demonstration_is_steps_and_a_box():
+    assert cold_start.demonstration(ROW) == r" 2 + 3 = 5. 5 - 1 = 4. \boxed{4}"
+
+
+def test_every_task_has_steps():
+    assert cold_start.STEPS.keys() == reasoning_tasks.LEVELS.keys()
+
+
+def test_demonstrations_end_in_the_answer_at_all_levels(rows):
+    answers = [extract_boxed(cold_start.demonstration(row)) for row in rows]
+    assert answers == [row["expected_answer"] for row in rows]
+
+
+def test_each_step_with_two_operands_is_right(rows):
+    steps = [step for row in rows for step in EQUATION.findall(cold_start.demonstration(row))]
+    wrong = [
+        (left, sign, right, result)
+        for left, sign, right, result in steps
+        if OPERATIONS[sign](Fraction(left), Fraction(right)) != int(result)
+    ]
+    assert len(steps) > len(rows)
+    assert wrong == []
+
+
+def test_the_loss_covers_the_completion_and_its_end_token():
+    tokenizer = AutoTokenizer.from_pretrained(f"{DEMO}/model")
+    config = Config(**cold_start.FORMAT)
+    [(prompt, completion)] = cold_start.supervised_rows([ROW], config, tokenizer, 7)
+    assert completion.ids[-1] == 7
+    assert prompt[-1] != 7
+
+
+def test_fit_lowers_the_loss():
+    torch.manual_seed(0)
+    policy = Policy.load(f"{DEMO}/model", torch.device("cpu"))
+    tokenizer = AutoTokenizer.from_pretrained(f"{DEMO}/model")
+    rows = cold_start.supervised_rows([ROW], Config(**cold_start.FORMAT), tokenizer, 1)
+    batch = cold_start.collate(rows, torch.device("cpu"))
+    before = -policy(batch, 1.0)[0].mean()
+    cold_start.fit(policy, rows, 5, 2, 1e-3, random.Random(0))
+    assert -policy(batch, 1.0)[0].mean() < before

@@ -1,0 +1,237 @@
+"""The study's runner: which runs it starts, resumes and stops; scores and comparisons by hand."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import equal_cost, real_model
+from experiments.real_model import Plan, Runner
+from plumbing.errors import InputError
+from plumbing.files import digest, read_lines, write_lines
+from tests.helpers.runs import make_run
+from verify import Verifier
+
+PLAN = """
+out = "{out}"
+flags = "--preset demo --steps 4"
+by = "topic"
+seeds = [2, 1]
+[arms]
+uniform = {{flags = "--sampler uniform"}}
+"a/b" = {{flags = "--sampler sec --column topic", seeds = [1]}}
+"""
+# Instead of train.py: a run of `sec` fails, another takes as long as the file `slow` is there.
+FAKE_TRAIN = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+folder = pathlib.Path(__file__).parent
+print("running", flush=True)
+(folder / "started").touch()
+while (folder / "slow").exists():
+    time.sleep(0.01)
+sys.exit(4 if "sec" in sys.argv else 0)
+"""
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch) -> Plan:
+    """A plan of three runs, which a fake train.py beside its runs makes."""
+    (tmp_path / "plan.toml").write_text(PLAN.format(out=tmp_path / "runs"))
+    (tmp_path / "train.py").write_text(FAKE_TRAIN)
+    monkeypatch.setattr(real_model, "TRAIN", tmp_path / "train.py")
+    return Plan.read(tmp_path / "plan.toml")
+
+
+def started(capsys) -> list[str]:
+    """Return the runs that were started, by the lines printed so far."""
+    lines = capsys.readouterr().out.splitlines()
+    return [line.partition("started: ")[2] for line in lines if "started" in line]
+
+
+def test_runs_are_ordered_seed_by_seed(plan):
+    assert [(job.arm, job.seed) for job in plan.jobs()] == [
+        ("uniform", 1),
+        ("a/b", 1),
+        ("uniform", 2),
+    ]
+
+
+def test_each_run_has_its_directory_and_flags(plan):
+    job = plan.jobs()[1]
+    assert job.run == Path(plan.out) / "a-b" / "seed1"
+    own = f"--seed 1 --out {job.run}"
+    assert job.flags == f"--preset demo --steps 4 --sampler sec --column topic {own}"
+
+
+def test_a_rerun_starts_only_the_runs_that_are_not_finished(plan, capsys):
+    first = Runner(plan.jobs(), 1, np.inf)
+    first.run()
+    assert started(capsys) == ["uniform, seed 1", "a/b, seed 1", "uniform, seed 2"]
+    assert first.failed == 1
+    Runner(plan.jobs(), 1, np.inf).run()
+    assert started(capsys) == ["a/b, seed 1"]
+
+
+def test_more_steps_continue_finished_runs(plan, capsys):
+    Runner(plan.jobs()[:1], 1, np.inf).run()
+    plan.flags += " --steps 8"
+    Runner(plan.jobs()[:1], 1, np.inf).run()
+    assert started(capsys) == ["uniform, seed 1"] * 2
+
+
+def test_at_the_deadline_runs_are_stopped_and_no_other_starts(plan, tmp_path, capsys):
+    (tmp_path / "slow").touch()
+    runner = Runner(plan.jobs(), 1, np.inf)
+    poll = runner.poll
+
+    def poll_and_end(process):
+        if (tmp_path / "started").exists():
+            runner.stop()
+        poll(process)
+
+    runner.poll = poll_and_end
+    runner.run()
+    assert started(capsys) == ["uniform, seed 1"]
+    assert runner.failed == 0
+    [process] = read_lines(plan.jobs()[0].usage)
+    assert process["status"] == 143
+    assert process["cpu_seconds"] > 0
+    assert not plan.jobs()[0].finished()
+
+
+def test_nothing_is_started_after_the_deadline(plan, capsys):
+    Runner(plan.jobs(), 1, time.time() - 1).run()
+    assert started(capsys) == []
+
+
+def test_until_is_the_next_time_that_a_clock_shows_it():
+    ends = [real_model.deadline(f"{hour:02}:00", None) for hour in range(24)]
+    assert min(ends) > time.time()
+    assert max(ends) - time.time() < 24 * 3600 + 1
+
+
+BAD_PLANS = {  # text of the plan, what replaces it, error
+    "unknown key": ("by =", "bye =", "unexpected keyword argument 'bye'"),
+    "no TOML": ("seeds = [", "seeds = ", "line 5"),
+    "unknown baseline": ("by =", 'against = "x"\nby =', "against 'x' is none of"),
+    "unknown key of an arm": ("seeds = [1]}", "seed = 1}", "'a/b' must have flags"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PLANS)
+def test_a_bad_plan_is_rejected(case, plan, tmp_path):
+    old, new, error = BAD_PLANS[case]
+    text = (tmp_path / "plan.toml").read_text()
+    assert old in text
+    (tmp_path / "plan.toml").write_text(text.replace(old, new))
+    with pytest.raises(InputError, match=error):
+        Plan.read(tmp_path / "plan.toml")
+
+
+def test_bad_flags_of_an_arm_are_rejected_before_anything_starts(plan, tmp_path, capsys):
+    text = (tmp_path / "plan.toml").read_text()
+    (tmp_path / "plan.toml").write_text(text.replace("--column topic", ""))
+    with pytest.raises(SystemExit, match="2"):
+        real_model.main(["run", str(tmp_path / "plan.toml")])
+    assert "--sampler sec needs --column" in capsys.readouterr().err
+    assert not Path(plan.out).exists()
+
+
+@pytest.fixture
+def evaluated(tmp_path) -> Path:
+    """A run of four steps of 8 completions, 100,000 tokens and 3,600 s, evaluated at 0, 2 and 4. It
+    learns to write the box of the first of two problems, whose answer it knew."""
+    val_data = tmp_path / "val.jsonl"
+    rows = [{"problem": f"q{i}", "expected_answer": str(i), "topic": "ab"[i]} for i in range(2)]
+    write_lines(val_data, rows)
+    metrics = [{"step": 0, "val_accuracy": 0.0}, {"step": 1}, {"step": 2, "val_accuracy": 0.5}]
+    metrics += [{"step": 3, "zero_variance": 1.0}, {"step": 4, "val_accuracy": 0.5}]
+    facts = {"val_data": str(val_data), "val_data_crc32": digest(val_data)[1]}
+    folder = make_run(tmp_path / "run", metrics, **facts)
+    wrong = {"problem": 1, "reward": 0.0, "status": "wrong", "tokens": 3}
+    for step, box in ((0, "it is 0"), (2, r"\boxed{0}"), (4, r"\boxed{0}")):
+        right = {"problem": 0, "reward": float(step > 0), "tokens": 3, "completion": box}
+        right["status"] = "correct" if step else "no_box"
+        verdicts = [right, wrong | {"completion": r"\boxed{5}"}]
+        write_lines(folder / "evals" / f"step_{step}.jsonl", verdicts)
+    return folder
+
+
+def test_scores_of_a_run_by_hand(evaluated):
+    """Its two processes used three quarters of a core."""
+    usage = [{"cpu_seconds": 5, "wall_seconds": 4}, {"cpu_seconds": 1, "wall_seconds": 4}]
+    with Verifier(workers=1) as verifier:
+        rows = equal_cost.scores(evaluated, usage, "topic", verifier)
+    assert rows.step.tolist() == [0, 2, 4]
+    assert rows.completions.tolist() == [0, 16, 32]
+    assert rows.response_tokens.tolist() == [0, 200_000, 400_000]
+    assert rows.cpu_seconds.tolist() == [0, 5400, 10_800]
+    assert rows.live_updates.tolist() == [0, 2, 3]
+    assert rows.dead[1:].tolist() == [0.5, 0.75]
+    assert rows.strict.tolist() == [0, 50, 50]
+    assert rows.lenient.tolist() == [50, 50, 50]
+    assert rows["strict: a"].tolist() == [0, 100, 100]
+    assert rows["strict: b"].tolist() == [0, 0, 0]
+
+
+def curve(arm, seed, *accuracies, per_step=10) -> pd.DataFrame:
+    """Rows of a run that was evaluated at every step."""
+    steps = np.arange(len(accuracies))
+    rows = pd.DataFrame({"arm": arm, "seed": seed, "step": steps, "strict": accuracies})
+    costs = dict.fromkeys(equal_cost.COSTS, per_step * steps)
+    return rows.assign(**costs, lenient=100.0, dead=0.5)
+
+
+def test_a_score_is_the_mean_of_five_evaluations_interpolated():
+    """The means at steps 1 to 7 are 1, 1.5, 2, 2.5, 3, 4, 5: step 0 never counts."""
+    run = curve("a", 1, 90, 1, 2, 3, 4, 5, 6, 7)
+    assert equal_cost.value_at(run, "strict", "completions", 70) == 5
+    assert equal_cost.value_at(run, "strict", "completions", 65) == 4.5
+    assert equal_cost.value_at(run, "strict", "completions", 40) == 2.5
+
+
+def test_gain_is_taken_at_the_amount_that_all_runs_reached():
+    """The method spends twice as much a step: its second step is the baseline's last, 4. It is
+    ahead by 10 and 30 points there: t = 20 / 10 with 1 degree of freedom."""
+    base = pd.concat([curve("u", seed, 0, 5, 5, 5, 5) for seed in (1, 2, 3)])
+    runs = [curve("m", seed, 0, x, x, 99, per_step=20) for seed, x in ((1, 15), (2, 35))]
+    text = equal_cost.gain(pd.concat(runs), base, "strict", "completions")
+    assert text == "+20.0 (-107.1 to +147.1) at 40"
+
+
+def test_gain_of_one_seed_has_no_interval():
+    text = equal_cost.gain(curve("m", 1, 0, 7), curve("u", 1, 0, 5), "strict", "completions")
+    assert text == "+2.0 at 10"
+
+
+def test_gain_without_a_common_seed_is_missing():
+    text = equal_cost.gain(curve("m", 1, 0, 7), curve("u", 2, 0, 5), "strict", "completions")
+    assert text == "–"
+
+
+def test_the_report_and_the_figure_are_of_the_csv(plan, tmp_path, capsys):
+    csv = tmp_path / "scores.csv"
+    rows = pd.concat([curve("uniform", 1, 0, 5, 5), curve("a/b", 1, 0, 7, 7)])
+    rows.to_csv(csv, index=False)
+    real_model.main(["report", str(tmp_path / "plan.toml"), "--csv", str(csv)])
+    printed = capsys.readouterr().out
+    assert "| uniform | 1 | 0.0% | 5.0% | 50% | – |" in printed
+    assert "| a/b | 1 | 0.0% | 7.0% | 50% | +2.0 at 20 |" in printed
+    assert csv.with_suffix(".png").exists()
+
+
+def test_a_table_has_the_runs_that_were_evaluated(evaluated, plan, tmp_path, capsys):
+    job = plan.jobs()[0]
+    job.run.parent.mkdir(parents=True)
+    evaluated.rename(job.run)
+    process = {"flags": job.flags, "status": 0, "cpu_seconds": 1, "wall_seconds": 1}
+    write_lines(job.usage, [process])
+    csv = tmp_path / "scores.csv"
+    real_model.main(["table", str(tmp_path / "plan.toml"), "--csv", str(csv)])
+    rows = pd.read_csv(csv)
+    assert set(rows.arm) == {"uniform"}
+    assert rows.strict.tolist() == [0, 50, 50]
+    assert f"note: {plan.jobs()[1].run} is not finished" in capsys.readouterr().err
