@@ -74,13 +74,16 @@ class SamplerState(TrainerCallback):
 
     def on_save(self, args, state, control, **_):
         if state.is_world_process_zero:  # as tensors, for torch.load with weights_only
-            packed = tree_map_only(np.ndarray, torch.from_numpy, self.sampler.state_dict())
+            numpy = np.ndarray, np.generic
+            packed = self.sampler.state_dict()
+            packed = tree_map_only(numpy, lambda x: torch.from_numpy(np.array(x)), packed)
             torch.save(packed, file_of(args, state))
 
     def on_train_begin(self, args, state, control, **_):
         if state.global_step:
             packed = torch.load(file_of(args, state), weights_only=True)
-            self.sampler.load_state_dict(tree_map_only(torch.Tensor, torch.Tensor.numpy, packed))
+            unpacked = tree_map_only(torch.Tensor, lambda x: x.numpy()[()], packed)
+            self.sampler.load_state_dict(unpacked)
 
 
 def file_of(args, state) -> Path:
