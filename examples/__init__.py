@@ -1,0 +1,1 @@
+"""Samplers of this project in other trainers."""

@@ -1,0 +1,103 @@
+"""Train the demo's model with TRL's GRPOTrainer on prompts from a sampler of this project.
+
+    pip install -r requirements.txt trl==1.16.0
+    python -m examples.trl_demo --sampler bag_of_words       # trl: the order of TRL's own sampler
+    python -m examples.trl_demo --sampler embedded           # after python -m scripts.embed ...
+
+Other flags are train.py's. Run it again to resume. It prints the share of dead groups, and saves
+the model, which `python -m scripts.evaluate` takes.
+"""
+
+import sys
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from plumbing import command_line
+from plumbing.config import Config, parse_flags
+from plumbing.distributed.launch import launch
+from plumbing.errors import print_error
+from plumbing.problems import Problems
+from rollout import PromptEncoder
+from sampler import Context, find_sampler
+from verify import Verifier
+
+try:
+    from datasets import Dataset  # a dependency of TRL
+    from trl import GRPOConfig, GRPOTrainer
+
+    from examples.trl_sampler import SampledTrainer
+except ModuleNotFoundError as missing:
+    print_error(f"{missing}: pip install -r requirements.txt trl==1.16.0")
+    sys.exit(2)
+
+
+def settings(c: Config) -> GRPOConfig:
+    """Return TRL's settings for a config: one update a batch, and the loss of `--loss grpo`."""
+    return GRPOConfig(
+        c.out,
+        seed=c.seed,
+        max_steps=c.steps,
+        num_generations=c.group_size,
+        per_device_train_batch_size=c.prompts_per_step * c.group_size // launch().world,
+        max_completion_length=c.max_completion_tokens,
+        temperature=c.temperature,
+        loss_type="grpo",
+        learning_rate=c.learning_rate,
+        lr_scheduler_type="constant",
+        bf16=False,
+        model_init_kwargs={"dtype": "float32"},
+        gradient_checkpointing=False,
+        use_cpu=c.device == "cpu",
+        logging_steps=1,
+        save_steps=c.checkpoint_every,
+        save_total_limit=c.keep,
+        report_to="none",
+    )
+
+
+def build_trainer(c: Config, verifier: Verifier, trl_order: bool = False) -> GRPOTrainer:
+    """Build the trainer: the config's model, data, sampler and settings."""
+    problems = Problems(c.train_data)
+    encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
+    index_N = list(range(len(problems)))
+    golds, _ = problems.golds(index_N)
+    prompts = [encode.text(problems.question(i)) for i in index_N]
+
+    def verified(completions, gold, **_) -> list[float]:
+        return [verdict.reward for verdict in verifier.grade(completions, gold)]
+
+    rows = Dataset.from_dict({"prompt": prompts, "gold": golds})
+    arguments = c.model, verified, settings(c), rows
+    if trl_order:
+        return GRPOTrainer(*arguments)
+    cls = find_sampler(c.sampler)
+    context = Context(
+        problems, c, lambda i: len(encode(problems.question(i))) <= c.max_prompt_tokens
+    )
+    context.settings = command_line.settings(c.sampler_args, cls.settings, c.sampler)
+    return SampledTrainer(cls(context), *arguments)
+
+
+def main(argv: list[str]) -> int:
+    """Train, save the model in --out, and print the share of dead groups over the steps."""
+    trl_order = argv[:2] == ["--sampler", "trl"]
+    if trl_order:
+        argv = ["--sampler", "uniform", *argv[2:]]
+    try:
+        c = parse_flags(["--preset", "demo", *argv], find_sampler, __doc__)
+        with Verifier(workers=c.verify_workers) as verifier:
+            trainer = build_trainer(c, verifier, trl_order)
+            trainer.train(resume_from_checkpoint=any(Path(c.out).glob("checkpoint-*")))
+    except (ValueError, OSError) as error:
+        print_error(error)
+        return 2
+    trainer.save_model(c.out)
+    log = [row for row in trainer.state.log_history if "frac_reward_zero_std" in row]
+    dead = sum(row["frac_reward_zero_std"] for row in log) / len(log)
+    print(f"{c.out}: {dead:.1%} dead groups in {len(log)} steps")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
