@@ -107,7 +107,7 @@ def page(seen: SimpleNamespace) -> str:
     row_N, old_N, logp_N = seen.batch.row_N, seen.old_logp_N, seen.old_logp_N.clone()
     A_N, w_N, ratio_N = A_G[row_N], w_G[row_N], (seen.logp_N - old_N).exp()
     clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
-    after, stats = grpo.policy_loss(seen.logp_N, old_N, A_N, w_N, **clip)
+    after, _ = grpo.policy_loss(seen.logp_N, old_N, A_N, w_N, **clip)
     before, _ = grpo.policy_loss(logp_N.requires_grad_(), old_N, A_N, w_N, **clip)
     before.backward()
     share_G = -A_G * w_G * lengths_G
@@ -200,10 +200,9 @@ clipped, a row's share of L is -Â/B times its mean ratio ρ̄:
 {table(rows[["first", "times", "r", *numbers]], ".6g")}
 
 - **Before the update** every ρ is 1. The group's loss, the sum of its {G} shares, is
-  {round(before.item(), 6) + 0.0:.6f} by `grpo.policy_loss`. Only its gradient matters: at the first
-  token of completion 1 ∂L/∂log π = -wÂ, and autograd gives {logp_N.grad[0]:.3e}.
-- **After the update** by all live groups `grpo.policy_loss` gives {after:.6f}. Below 0, the right
-  completions have gained on the wrong. Tokens clipped: {int(stats["clip_fraction"])}.
+  {round(before.item(), 6) + 0.0:.6f}. Only its gradient matters: at the first token of completion 1
+  ∂L/∂log π = -wÂ, and autograd gives {logp_N.grad[0]:.3e}.
+- **After the update** it is {after:.6f}. Below 0, the right completions have gained on the wrong.
 
 ## 8. The student makes one step
 
