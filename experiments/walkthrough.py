@@ -107,7 +107,7 @@ def page(seen: SimpleNamespace) -> str:
     row_N, old_N, logp_N = seen.batch.row_N, seen.old_logp_N, seen.old_logp_N.clone()
     A_N, w_N, ratio_N = A_G[row_N], w_G[row_N], (seen.logp_N - old_N).exp()
     clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
-    after, stats = grpo.policy_loss(seen.logp_N, old_N, A_N, w_N, **clip)
+    after, _ = grpo.policy_loss(seen.logp_N, old_N, A_N, w_N, **clip)
     before, _ = grpo.policy_loss(logp_N.requires_grad_(), old_N, A_N, w_N, **clip)
     before.backward()
     share_G = -A_G * w_G * lengths_G
@@ -120,10 +120,6 @@ def page(seen: SimpleNamespace) -> str:
     # The teacher.
     teacher, (pushed, updates, size) = seen.teacher, seen.before
     now_P = teacher.predict([question(g.problem) for g in groups])
-    outcomes = {"prompt": range(1, P + 1), "problem": [g.problem for g in groups]}
-    outcomes["choice"] = ["explored" if g.explored else "greedy" for g in groups]
-    outcomes["f before"] = f_P
-    outcomes |= {f"right of {G}": k_P, "y": y_P, "f after": now_P}
     errors = [((f_P - y_P) ** 2).mean() for f_P in (f_P, now_P)]
     return rf"""# One training step with real numbers
 
@@ -131,21 +127,20 @@ def page(seen: SimpleNamespace) -> str:
 
 This page follows one prompt through step {STEP} of `python train.py {FLAGS}`.
 Read it beside `train.train_step`. `python -m experiments.walkthrough` computed every number.
-With `--teacher_lag 0` Algorithms 1 and 2 run one after the other. By default the teacher learns
-while the student trains, and is one step behind.
+By default the teacher learns while the student trains, and is one step behind; here it is not.
 
-A problem of the demo names a topic, starts at a three-digit number and applies invented words of
-that topic. Each word stands for a rule. The student has mastered the topic Amber, knows some words
-of Birch and Cedar, and none of the other seven topics. A step has P = {P} prompts with G = {G}
-completions each, so B = P · G = {B}. A pool has K = {K} candidates, and ε = {c.epsilon}.
+A problem of the demo names a topic and applies invented words of that topic to a number. The
+student has mastered the topic Amber, knows some words of Birch and Cedar, and none of the other
+seven topics. P = {P} prompts have G = {G} completions each, so B = P · G = {B}. A pool has K = {K}
+candidates, and ε = {c.epsilon}.
 
 ## 1. The teacher scores a pool of candidates
 
 *Alg. 1, lines 4-9; Figure 1, steps 1-2. `sampler.Pooled.propose`, `teacher.Teacher.predict`*
 
-Each prompt gets a pool of {K} problems that were not trained on before (`sampler.Uniform.draw`).
-The teacher reads the question and predicts its utility f = 0.5 · σ(wᵀ MeanPool + b). It began with
-0.25 for every problem, and rates most topics low after {pushed} outcomes. Prompt {n + 1}'s pool:
+Each prompt gets a pool of {K} problems that were not trained on before. The teacher reads the
+question and predicts its utility f = 0.5 · σ(wᵀ MeanPool + b), at first 0.25 for every problem.
+After {pushed} outcomes it rates prompt {n + 1}'s pool:
 
 {table(pool)}
 
@@ -154,7 +149,7 @@ The teacher reads the question and predicts its utility f = 0.5 · σ(wᵀ MeanP
 *Alg. 1, lines 10-16. `sampler.epsilon_greedy`*
 
 The highest prediction wins: problem {problem} with f = {f:.4f}. With probability ε, in this step
-for prompt {explored}, the choice is uniform instead. The other candidates can be drawn again.
+for prompt {explored}, the choice is uniform instead.
 
 ## 3. The student answers it {G} times
 
@@ -183,8 +178,8 @@ rewards are {" ".join(map(str, r_G))}, so p̂ = {k_P[n]}/{G} = {p:.4f}.
 - The utility is y = √(p̂(1 - p̂)) = {y:.4f}. The teacher had predicted {f:.4f}.
 - A group is dead, with zero variance and no gradient, if all {G} rewards agree. The probability is
   p^{G} + (1 - p)^{G} (Eq. 1). For p = {p:.4f} that is {zero[0]:.6f}, for p = 0.01 {zero[1]:.6f}.
-- In this step {wrong + right} of the {P} groups are dead, {wrong} all wrong and {right} all right:
-  `zero_variance` in metrics.jsonl is {m["zero_variance"]:.4f}.
+- In this step {wrong + right} of the {P} groups are dead: `zero_variance` is
+  {m["zero_variance"]:.4f}.
 
 ## 6. Rewards become advantages
 
@@ -199,17 +194,15 @@ every Â is exactly 0.
 *L_PG of Section 2, clip of Section 6. `grpo.row_weights`, `grpo.policy_loss`*
 
 L = -Σ w · min(ρÂ, clip(ρ)Â) over all response tokens. ρ is a token's probability now over its
-probability when it was sampled. w = 1/(B · |o|), with |o| tokens in the row, makes L the mean over
-{B} rows of the mean over their tokens. While no token is clipped, a row's share of L is -Â/B times
-its mean ratio ρ̄:
+probability when it was sampled, and w = 1/(B · |o|) with |o| tokens in the row. While no token is
+clipped, a row's share of L is -Â/B times its mean ratio ρ̄:
 
 {table(rows[["first", "times", "r", *numbers]], ".6g")}
 
 - **Before the update** every ρ is 1. The group's loss, the sum of its {G} shares, is
-  {round(before.item(), 6) + 0.0:.6f} by `grpo.policy_loss`. Only its gradient matters: at the first
-  token of completion 1 ∂L/∂log π = -wÂ, and autograd gives {logp_N.grad[0]:.3e}.
-- **After the update** by all live groups `grpo.policy_loss` gives {after:.6f}. Below 0, the right
-  completions have gained on the wrong. Tokens clipped: {int(stats["clip_fraction"])}.
+  {round(before.item(), 6) + 0.0:.6f}. Only its gradient matters: at the first token of completion 1
+  ∂L/∂log π = -wÂ, and autograd gives {logp_N.grad[0]:.3e}.
+- **After the update** it is {after:.6f}. Below 0, the right completions have gained on the wrong.
 
 ## 8. The student makes one step
 
@@ -217,29 +210,22 @@ its mean ratio ρ̄:
 
 - **Skipped rows:** rows with Â = 0 have no gradient and do not pass through the model, but count
   in B: `forwarded_rows` is {m["forwarded_rows"]} of {B}.
-- **Gradient norm before clipping:** {m["grad_norm"]:.4f}; the limit is {c.max_grad_norm}.
-- **AdamW** makes one step at rate {m["learning_rate"]}, and the generator gets the new weights.
+- **AdamW** makes one step at rate {m["learning_rate"]}. The gradient's norm was
+  {m["grad_norm"]:.4f}; it is clipped at {c.max_grad_norm}.
 
 ## 9. The teacher learns from the outcomes
 
 *Section 3.3, Alg. 2; Figure 1, steps 5-6. `teacher.Teacher.update`*
 
-Every group, also a dead one, becomes a sample (q, y) after grading, before step 8.
-
-- **Buffer:** it keeps the latest {c.replay_capacity} samples, held {size} and now holds
-  {len(teacher.replay)}.
-- **Update:** after every {c.teacher_update_every}th sample the buffer is shuffled into batches of
-  {c.teacher_batch_size} and passed {c.teacher_epochs} times. Each batch makes an AdamW step,
-  {teacher.updates - updates} in this step.
+Every group, also a dead one, becomes a sample (q, y). The buffer keeps the latest
+{c.replay_capacity}; it held {size} and now holds {len(teacher.replay)}. After every
+{c.teacher_update_every}th sample it is shuffled into batches of {c.teacher_batch_size} and passed
+{c.teacher_epochs} times: {teacher.updates - updates} AdamW steps in this step.
 
 For problem {problem} the target was y = {y:.4f}; the prediction was {f:.4f} and is now
-{now_P[n]:.4f}. All {P}:
-
-{table(outcomes)}
-
-The mean of (f - y)² over them is {errors[0]:.4f} before the update and {errors[1]:.4f} after it.
-Only before the update were the problems unseen: `teacher_mae` in metrics.jsonl is the mean |f - y|
-then, {m["teacher_mae"]:.4f} (`sampler.step_metrics`, Section 5.4).
+{now_P[n]:.4f}. The mean of (f - y)² over all {P} problems falls from {errors[0]:.4f} to
+{errors[1]:.4f}. `teacher_mae` in metrics.jsonl is the mean |f - y| before the update, when the
+problems were unseen: {m["teacher_mae"]:.4f} (Section 5.4).
 """
 
 

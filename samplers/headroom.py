@@ -12,7 +12,7 @@ def headroom(p_hat):
 
 class Headroom(Goldilocks):
     """Draws n of the n · K candidates without replacement, with probability ∝ f²; with probability
-    ε a prompt takes any candidate of its pool. docs/headroom.md derives and measures it. f does not
+    ε a prompt takes any candidate of its pool. docs/log.md has what it gains. f does not
     predict y, so `teacher_mae` does not apply."""
 
     target = staticmethod(headroom)

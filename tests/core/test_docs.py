@@ -79,7 +79,8 @@ def our_modules() -> set[str]:
 
 @every_page
 def test_files_named_in_links_and_backticks_exist(page):
-    for name in re.findall(r"\]\(([^)\s#]+)[^)]*\)", PAGES[page]):
+    links = re.findall(r"\]\(([^)\s#]+)[^)]*\)", PAGES[page])
+    for name in [*links, *re.findall(r'(?:src|srcset)="([^"]+)"', PAGES[page])]:
         assert "://" in name or ((ROOT / page).parent / name).exists(), name
     for name in re.findall(
         rf"`((?:plumbing|samplers|rewards|docs|{FOLDERS})/[\w/]+\.\w+)`", PAGES[page]
@@ -114,6 +115,20 @@ def test_readme_is_one_page():
     assert len(PAGES["README.md"].splitlines()) <= 150
 
 
+@every_page
+def test_pictures_have_a_text_for_those_who_cannot_see_them(page):
+    texts = re.findall(r"!\[([^\]]*)\]", PAGES[page])
+    texts += [alt for _, alt in re.findall(r"<img ([^>]*?)alt=\"([^\"]*)\"", PAGES[page])]
+    assert len(texts) == PAGES[page].count("<img ") + PAGES[page].count("![")
+    assert all(len(text) > 40 for text in texts)
+
+
+def test_the_dark_drawing_is_the_light_one_in_other_colours():
+    svgs = [(ROOT / f"docs/loop_{theme}.svg").read_text("utf-8") for theme in ("light", "dark")]
+    light, dark = (re.sub(r"#[0-9a-f]{6}\b", "COLOUR", svg) for svg in svgs)
+    assert light == dark
+
+
 def test_readme_prints_the_example_sampler_word_for_word():
     code = (FOLDER / "target.py").read_text(encoding="utf-8").splitlines()
     assert "\n".join(f"    {line}".rstrip() for line in code) in PAGES["README.md"]
@@ -128,7 +143,7 @@ def test_every_command_preset_and_sampler_has_its_line():
     assert {module for module, _ in commands_of("docs/commands.md")} == our_modules()
     presets = {*PRESETS} - {"qwen2.5-1.5b"}  # the default
     assert all(f"{preset}`" in PAGES["docs/commands.md"] for preset in presets)
-    table = PAGES["docs/extending.md"].partition("| `--sampler` |")[2].partition("\n## ")[0]
+    table = PAGES["docs/samplers.md"].partition("| `--sampler` |")[2].partition("\n## ")[0]
     names = [*SAMPLERS, *(path.stem for path in FOLDER.glob("*.py"))]
     assert sorted(first_column(table)) == sorted(names)
 
@@ -164,10 +179,10 @@ def test_every_mutation_fits_the_code_and_names_a_test():
 @pytest.mark.slow
 @pytest.mark.hour
 @pytest.mark.timeout(1200)
-def test_every_command_of_the_first_hour_works(tmp_path):
-    """Those of docs/commands.md, First hour, on the demo and with few steps, as one script."""
+def test_every_command_of_the_tutorial_works(tmp_path):
+    """Those of docs/tutorial.md, on the demo and with few steps, as one script."""
     faulthandler.cancel_dump_traceback_later()  # pytest's own limit is shorter
-    text = section("docs/commands.md", "First hour")
+    text = PAGES["docs/tutorial.md"]
     lines = [line[4:] for line in text.splitlines() if not line.strip() or line[:4] == "    "]
     left_out = ('export HOUR="--preset one-gpu"', "pip install")
     script = "\n".join(line for line in lines if not line.startswith(left_out))
@@ -197,7 +212,15 @@ def test_the_lesson_was_run_to_its_end():
     assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
     outputs = [output for cell in code for output in cell["outputs"]]
     assert not [output for output in outputs if output["output_type"] == "error"]
-    assert sum("image/png" in output.get("data", {}) for output in outputs) >= 4
+    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    assert len(pictures) >= 4
+    assert all(len(picture["metadata"]["image/png"]["alt"]) > 40 for picture in pictures)
+    assert not [
+        output
+        for output in outputs
+        if output["output_type"] == "execute_result" and "text/html" not in output["data"]
+    ]  # a cell's last value, such as a length
+    assert "$" not in "".join("".join(cell["source"]) for cell in cells)  # needs no network
 
 
 @pytest.mark.hour

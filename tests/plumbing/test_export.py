@@ -152,7 +152,7 @@ def test_the_model_card_names_no_place_on_the_machine_that_was_not_typed(tmp_pat
 @pytest.mark.hour
 @pytest.mark.timeout(600)
 def test_transformers_4_reads_the_exported_directory_as_this_version_does(tmp_path):
-    """TRANSFORMERS_4 names a Python that has it (docs/contributing.md); REAL_MODEL a directory."""
+    """TRANSFORMERS_4 names a Python that has it (docs/commands.md); REAL_MODEL a directory."""
     if not (python := os.environ.get("TRANSFORMERS_4")):
         pytest.skip("set TRANSFORMERS_4 to a Python with torch and transformers 4.57.1")
     folders = [save_tiny_model(tmp_path / name, name, **s) for name, s in FAMILIES.items()]
