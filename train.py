@@ -374,7 +374,7 @@ def check(config: Config, run: RunDir) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit status: 0 if the run is finished, 143 if a signal stopped
-    it. docs/commands.md lists those of errors."""
+    it. docs/troubleshooting.md lists those of errors."""
     shutdown.begin_process()
     with ExitStack() as stack:
         try:

@@ -3,17 +3,27 @@
     python -m experiments.leaderboard                          # run what is missing, report
     python -m experiments.leaderboard my.py:Mine --tasks demo  # with a sampler of your own
     python -m experiments.leaderboard --minutes 0              # report on the CSV alone
+    python -m experiments.leaderboard --tasks FOLDER --csv my.csv --out runs/mine
 
 A run has one process and one thread, so that results do not depend on the machine's cores. It may
 spend BUDGET completions, screening included. Its score is the mean of the last five evaluations
 within them, of about twelve. docs/samplers.md has the rules of judgement.
+
+A task may be a folder with model/, train.jsonl, val.jsonl and task.toml, all keys optional:
+
+    flags = "--prompt_footer Answer:"     # of train.py, over --preset demo
+    category = "task"    # the column that takes the place of topic
+    level = "level"      # the column that takes the place of length
+    seeds = 6
 """
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -28,7 +38,7 @@ from scipy import stats
 
 from experiments import toy_task
 from experiments.toy_task import MASTERED, OUT, REACH, Task
-from plumbing.command_line import count, file_path, natural
+from plumbing.command_line import count, file_path, natural, user_path
 from plumbing.errors import InputError
 from sampler import find_sampler
 from scripts import analysis, plot
@@ -89,22 +99,51 @@ ENTRIES = {  # in the order of comparison
 }
 
 
-def folder(out: Path, task: str) -> Path:
-    """Return the folder of a task's data and base model."""
-    return ROOT / "demo" if task == "demo" else out / "tasks" / task
+@dataclass(frozen=True)
+class Place:
+    """A task's data and base model, and the flags of its runs."""
+
+    name: str
+    folder: Path
+    flags: str = "--max_completion_tokens 80"
+    category: str = "topic"
+    level: str = "length"
+    seeds: int = 6
 
 
-def command(out: Path, task: str, name: str, entry: Entry, seed: int) -> list[str]:
+def find_place(out: Path, task: str) -> Place:
+    """Find one of TASKS, or the folder of another task. Raises InputError, OSError."""
+    if task in TASKS:
+        folder = ROOT / "demo" if task == "demo" else out / "tasks" / task
+        return Place(task, folder, seeds=NUMBER_OF_SEEDS[task])
+    folder = Path(task).resolve()
+    if folder.name in TASKS:
+        raise InputError(f"--tasks {task}: rename the folder, as {folder.name!r} is another task")
+    for name in ("model", "train.jsonl", "val.jsonl"):
+        if not (folder / name).exists():
+            missing = f"no {name} in this folder, and not one of {[*TASKS]}"
+            raise InputError(f"--tasks {task}: {missing}")
+    file = folder / "task.toml"
+    try:
+        settings = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        return Place(folder.name, folder, **settings)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{file}: {error}") from error
+
+
+def command(out: Path, place: Place, name: str, entry: Entry, seed: int) -> list[str]:
     """Return the command line of one run."""
-    data, run = folder(out, task), out / task / name.replace("/", "-") / f"seed{seed}"
-    flags = f"--preset demo {entry.flags} --steps {entry.steps} --seed {seed}".split()
+    run = out / place.name / name.replace("/", "-") / f"seed{seed}"
+    columns = {"topic": place.category, "topic,length": f"{place.category},{place.level}"}
+    own = [columns.get(word, word) for word in entry.flags.split()]
+    flags = ["--preset", "demo", *shlex.split(place.flags), *own]
+    flags += ["--steps", str(entry.steps), "--seed", str(seed), "--out", str(run)]
     flags += ["--eval_every", str(round(entry.steps / 12)), "--checkpoint_every", "10000"]
-    flags += ["--max_completion_tokens", "80", "--out", str(run)]
     files = {"model": "model", "train_data": "train.jsonl", "val_data": "val.jsonl"}
     if find_sampler(entry.flags.split()[1]).uses_teacher:
         files["teacher_model"] = "model"
     for flag, file in files.items():
-        flags += [f"--{flag}", str(data / file)]
+        flags += [f"--{flag}", str(place.folder / file)]
     return [sys.executable, str(ROOT / "train.py"), *flags]
 
 
@@ -139,21 +178,21 @@ def execute(line: list[str], log: Path) -> tuple[int, float]:
 
 def run_one(out: Path, csv: Path, end: float, job: tuple) -> bool:
     """Run one job and append its row to the CSV; start nothing after `end`. False if it failed."""
-    task, name, entry, seed = job
+    place, name, entry, seed = job
     if time.time() >= end:
         return True
-    line = command(out, task, name, entry, seed)
+    line = command(out, place, name, entry, seed)
     run = Path(line[line.index("--out") + 1])
     run.parent.mkdir(parents=True, exist_ok=True)
     status, seconds = execute(line, log := Path(f"{run}.log"))
     if status:
         print(f"FAILED: {log}", flush=True)
         return False
-    row = {"task": task, "sampler": name, "seed": seed, "cpu_seconds": round(seconds, 1)}
+    row = {"task": place.name, "sampler": name, "seed": seed, "cpu_seconds": round(seconds, 1)}
     row |= score(analysis.Run.load(run))
     with FileLock(f"{csv}.lock"):
         pd.DataFrame([row]).to_csv(csv, mode="a", header=not csv.exists(), index=False)
-    print(f"done: {task}, {name}, seed {seed}", flush=True)
+    print(f"done: {place.name}, {name}, seed {seed}", flush=True)
     return True
 
 
@@ -253,9 +292,23 @@ def read(csv: Path) -> pd.DataFrame:
         raise InputError(f"{csv} cannot be read: {error}") from error
     if [*rows.columns] != COLUMNS or rows.duplicated(COLUMNS[:3]).any():
         raise InputError(f"{csv}: not the columns {', '.join(COLUMNS)}, or a run has two rows")
-    if rows.right.str.len().nunique() > 1:
+    if rows.right.str.len().groupby(rows.task).nunique().max() > 1:
         raise InputError(f"{csv}: `right` differs in length; delete the row that was cut off")
     return rows
+
+
+def prepare(place: Place, done: pd.DataFrame) -> None:
+    """Make the files of one of TASKS if they are missing. Raises InputError if its base model is
+    not the one that the CSV's runs of the task began with."""
+    if place.name not in TASKS:
+        return
+    file = place.folder / "statistics.json"
+    if not file.exists():
+        toy_task.make(TASKS[place.name], file.parent, 0)
+    base = f"0:{100 * json.loads(file.read_text())['validation']['all']['greedy']:.2f}"
+    if {curve.split()[0] for curve in done.curve[done.task == place.name]} - {base}:
+        differs = "the base model differs from its CSV's, maybe by the processor"
+        raise InputError(f"{place.name}: {differs}: run --tasks demo, or give a new --csv")
 
 
 def main(argv=None) -> int:
@@ -266,7 +319,8 @@ def main(argv=None) -> int:
     add("--completions", type=count, default=192, help="of one step of theirs (%(default)s)")
     add("--only", nargs="*", choices=ENTRIES, default=list(ENTRIES), help="entries to run (all)")
     add("--flags", default="", help="more flags of train.py, with --out and --csv of their own")
-    add("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="to run (all)")
+    tasks = f"to run, of {', '.join(TASKS)} (all), or folders"
+    add("--tasks", nargs="+", type=user_path, default=list(TASKS), help=tasks)
     add("--seeds", type=count, default=12, help="at most so many for a task (%(default)s)")
     add("--first_seed", type=natural, default=20, help="of those that are run (%(default)s)")
     add("--against", default="uniform", help="sampler to compare with (%(default)s)")
@@ -289,27 +343,23 @@ def main(argv=None) -> int:
         if args.against not in {*entries, *done.sampler}:
             raise InputError(f"--against {args.against}: choose from {[*entries]}")
         known = set(done[COLUMNS[:3]].itertuples(index=False, name=None))
+        places = [find_place(out, task) for task in args.tasks]
         jobs = [
-            (task, name, replace(entry, flags=f"{entry.flags} {args.flags}"), seed)
+            (place, name, replace(entry, flags=f"{entry.flags} {args.flags}"), seed)
             for seed in range(args.first_seed, args.first_seed + args.seeds)
-            for task in args.tasks
+            for place in places
             for name, entry in entries.items()
-            if seed < args.first_seed + NUMBER_OF_SEEDS[task] and (task, name, seed) not in known
+            if seed < args.first_seed + place.seeds and (place.name, name, seed) not in known
         ]
         if args.minutes:
-            for task in dict.fromkeys(task for task, *_ in jobs):
-                file = folder(out, task) / "statistics.json"
-                if not file.exists():
-                    toy_task.make(TASKS[task], file.parent, 0)
-                base = f"0:{100 * json.loads(file.read_text())['validation']['all']['greedy']:.2f}"
-                if {curve.split()[0] for curve in done.curve[done.task == task]} - {base}:
-                    differs = "the base model differs from its CSV's, maybe by the processor"
-                    raise InputError(f"{task}: {differs}: run --tasks demo, or give a new --csv")
+            for place in dict.fromkeys(place for place, *_ in jobs):
+                prepare(place, done)
         end = time.time() + 60 * args.minutes
         with ThreadPoolExecutor(args.jobs) as pool:
             passed = [*pool.map(partial(run_one, out, args.csv, end), jobs)]
         rows = read(args.csv)
-        judged = [task for task in TASKS if task in set(rows.task[rows.sampler == args.against])]
+        tasks = dict.fromkeys([*TASKS, *(place.name for place in places)])
+        judged = [task for task in tasks if task in set(rows.task[rows.sampler == args.against])]
         if not judged:
             raise InputError(f"--against {args.against}: {args.csv} has no rows of it")
         entries = ENTRIES | entries

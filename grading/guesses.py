@@ -16,7 +16,9 @@ ANSWER = re.compile(r"\banswer(?:\s+is|\s*[:=]|\W*\n)[\s:*]*", re.IGNORECASE)
 SENTENCE = re.compile(r".*?(?=\n|[.!?](?:\s|$)|$)")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:/\d+)?")
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-WORDS = re.compile(r"[A-Za-z]{2,}(?:[\s,]+[A-Za-z]{2,})*")
+ANY_WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
+WORDS = re.compile(rf"{ANY_WORD.pattern}(?:[\s,]+{ANY_WORD.pattern})*")
+BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
 MARK = re.compile(r"#+\s*([^#]*?)\s*\Z")
 LABEL = re.compile(r"[A-Za-z][.:)] ")
@@ -50,12 +52,17 @@ def last_answer(text: str) -> str:
 
 
 def last_answer_like(gold: str, text: str) -> str:
-    """Guess the answer that a text without a box means, of the kind of a reference answer: where
-    that is words alone, as many of the text's last words, unless "answer is" introduces them."""
-    count = len(WORD.findall(gold))
-    words = list(WORD.finditer(text))
-    if not WORDS.fullmatch(gold) or ANSWER.search(text) or not words:
+    """Guess the answer that a text without a box means, of the kind of a reference answer: of words
+    alone, as many of the text's last words, unless it has a formula or "answer is"; of a list in
+    brackets, the last one; else `last_answer`."""
+    lists = BRACKETS.findall(text)
+    if BRACKETS.fullmatch(gold) and lists:
+        return lists[-1]
+    words = list(ANY_WORD.finditer(text))
+    is_marked = ANSWER.search(text) or FORMULA.search(text)
+    if not WORDS.fullmatch(gold) or is_marked or not words:
         return last_answer(text)
+    count = len(ANY_WORD.findall(gold))
     return text[words[-count:][0].start() : words[-1].end()]
 
 

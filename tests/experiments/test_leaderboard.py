@@ -112,8 +112,12 @@ def board(tmp_path, monkeypatch):
     csv = tmp_path / "scores.csv"
     rows = scores(uniform=["50"] * 11, SPEED=["55"] * 10 + ["50"])
     rows.assign(seed=rows.seed + 20).to_csv(csv, index=False)
-    files = ["--csv", str(csv), "--out", str(tmp_path / "runs"), "--tasks", "demo"]
-    return SimpleNamespace(main=lambda *flags: lb.main([*flags, *files]), runs=commands, csv=csv)
+    files = ["--csv", str(csv), "--out", str(tmp_path / "runs")]
+
+    def main(*flags, task="demo"):
+        return lb.main([*flags, *files, "--tasks", str(task)])
+
+    return SimpleNamespace(main=main, runs=commands, csv=csv)
 
 
 def test_a_rerun_starts_what_the_csv_lacks(board):
@@ -147,6 +151,52 @@ def test_the_table_and_the_plot_are_of_the_rows_in_the_csv(board, capsys):
 def test_no_run_is_started_after_the_minutes_allowed(board):
     assert board.main("--minutes", "0") == 0
     assert board.runs == []
+
+
+@pytest.fixture
+def other_task(tmp_path):
+    """The folder of another task, whose categories are called `task`."""
+    folder = tmp_path / "sums"
+    (folder / "model").mkdir(parents=True)
+    for name in ("train.jsonl", "val.jsonl"):
+        (folder / name).touch()
+    text = 'flags = "--prompt_footer A:"\ncategory = "task"\nlevel = "level"\nseeds = 2\n'
+    (folder / "task.toml").write_text(text)
+    return folder
+
+
+def test_a_folders_runs_have_its_files_flags_columns_and_seeds(board, other_task, monkeypatch):
+    entries = {
+        "uniform": lb.Entry("--sampler uniform"),
+        "SEC": lb.Entry("--sampler sec --column topic"),
+    }
+    entries["bins"] = lb.Entry("--sampler learnability_bins --column topic,length")
+    monkeypatch.setattr(lb, "ENTRIES", entries)
+    board.main("--only", "SEC", "bins", task=other_task)
+    assert len(board.runs) == 4
+    for run in board.runs:
+        assert str(other_task / "val.jsonl") in run
+        assert run[run.index("--prompt_footer") + 1] == "A:"
+    columns = {run[run.index("--column") + 1] for run in board.runs}
+    assert columns == {"task", "task,level"}
+
+
+@pytest.mark.parametrize(
+    ("file", "error"), [("val.jsonl", "no val.jsonl in this folder"), ("task.toml", "unexpected")]
+)
+def test_a_folder_that_is_no_task_is_rejected(file, error, other_task):
+    (other_task / file).unlink()
+    if file == "task.toml":
+        (other_task / file).write_text("rate = 1")
+    with pytest.raises(InputError, match=error):
+        lb.find_place(other_task, str(other_task))
+
+
+def test_tasks_may_differ_in_their_number_of_validation_problems(tmp_path):
+    other = scores(uniform=["543"]).assign(task="sums")
+    csv = tmp_path / "scores.csv"
+    pd.concat([scores(uniform=["54"]), other]).to_csv(csv, index=False)
+    assert len(lb.read(csv)) == 2
 
 
 DAMAGE = {  # text of the CSV, what replaces it, error

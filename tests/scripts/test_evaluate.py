@@ -306,6 +306,9 @@ WORDS = {  # a completion, and a reference answer -> the guess
     ("1. o 2. l so olleh \\boxed{olleh", "lleh"): "olleh",
     ("sorted: ant, bee, cow", "ant, cow, bee"): "ant, bee, cow",
     ("The answer is olleh, I think", "lleh"): "olleh, I think",
+    ("Reversed: home, go, I", "I, go, home"): "home, go, I",
+    ("3 > 2, keep ['3', '4']. Done", "['4']"): "['3', '4']",
+    ("so $x$ in all", "x"): "x",
     ("it is 12 apples", "13"): "12",
     ("", "lleh"): "",
 }
