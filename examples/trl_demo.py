@@ -11,13 +11,13 @@ the model, which `python -m scripts.evaluate` takes.
 import sys
 from pathlib import Path
 
+from plumbing.problems import Problems
 from transformers import AutoTokenizer
 
 from plumbing import command_line
 from plumbing.config import Config, parse_flags
 from plumbing.distributed.launch import launch
 from plumbing.errors import print_error
-from plumbing.problems import Problems
 from rollout import PromptEncoder
 from sampler import Context, find_sampler
 from verify import Verifier
