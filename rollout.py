@@ -30,7 +30,8 @@ class PromptEncoder:
     tokenizer's chat template."""
 
     def __init__(self, config: Config, tokenizer):
-        self.config, self.tokenizer = config, tokenizer
+        self.config = config
+        self.tokenizer = tokenizer
         self.special_tokens = not config.chat_template  # a template has its own
         # A prompt that ends in an end token would have no continuation.
         self.left_off = suffix_length(tokenizer) if self.special_tokens else 0
@@ -72,12 +73,14 @@ class Generator:
     is changed in place, needs "grouped_sdpa" attention: flash-attn takes no mask."""
 
     def __init__(self, lm: PreTrainedModel, tokenizer):
-        self.lm, self.tokenizer = lm.eval().requires_grad_(False), tokenizer
+        self.lm = lm.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
         fuse_norms(lm)
         self.fused_rotary = FusedRotary(lm)
         self.record = Recorder() if lm.device.type == "cuda" else lambda step: step
         self.varlen = lm.device.type == "cuda" and varlen_works(lm)
-        self.checkpoint_settings, lm.generation_config = lm.generation_config, GenerationConfig()
+        self.checkpoint_settings = lm.generation_config
+        lm.generation_config = GenerationConfig()
         eos = self.checkpoint_settings.eos_token_id  # None, an int or a list
         eos = eos if isinstance(eos, list) else [eos]
         # The tokens that end a completion: the checkpoint's and the tokenizer's.
@@ -125,14 +128,17 @@ class Generator:
         tokens_B = [len(prompt) + max_new_tokens for prompt in prompts]
         for rows in pack(tokens_B, max_batch_tokens):
             keys = [[seed, first_row + b] for b in rows]
-            streams = [np.random.Generator(np.random.Philox(key=key)) for key in keys]
-            uniform_B_T = [stream.random(max_new_tokens, dtype=np.float32) for stream in streams]
+            uniform_B_T = [uniform_numbers(key, max_new_tokens) for key in keys]
             tokens_B_T, logp_B_T = self._decode([prompts[b] for b in rows], uniform_B_T, settings)
-            for b, ids, logps in zip(rows, tokens_B_T.tolist(), logp_B_T.tolist(), strict=True):
-                end = next((t + 1 for t, token in enumerate(ids) if token in self.stop_ids), None)
-                logps = logps[:end] if temperature > 0 else []
-                completions[b] = Completion(ids[:end], logps, finished=end is not None)
+            logps_of_row = logp_B_T.tolist() if temperature > 0 else [[]] * len(rows)
+            for b, ids, logps in zip(rows, tokens_B_T.tolist(), logps_of_row, strict=True):
+                completions[b] = self._completion(ids, logps)
         return completions
+
+    def _completion(self, ids: list[int], logps: list[float]) -> Completion:
+        """Cut after the first stop token."""
+        end = next((t + 1 for t, token in enumerate(ids) if token in self.stop_ids), None)
+        return Completion(ids[:end], logps[:end], finished=end is not None)
 
     def _settings(self, temperature: float, max_new_tokens: int) -> GenerationConfig:
         """Name every setting: any other comes from the checkpoint (top-k 50, ...)."""
@@ -178,6 +184,12 @@ class Generator:
             card.write(folder, "student")
 
 
+def uniform_numbers(key: list[int], n: int) -> np.ndarray:
+    """Return the first n numbers, in [0, 1), of the random stream with this key."""
+    stream = np.random.Generator(np.random.Philox(key=key))
+    return stream.random(n, dtype=np.float32)
+
+
 def sample_tokens(
     model,
     input_ids,
@@ -204,8 +216,7 @@ def sample_tokens(
     T = generation_config.max_new_tokens
     block = T if varlen else 256 if cuda else 8
     check_every = 64 if cuda else 8  # to look for finished rows, the loop waits for the device
-    stop_ids = input_ids.new_tensor(generation_config.eos_token_id)
-    rows = DecodedRows(uniform_B_T, generation_config.do_sample)
+    rows = DecodedRows(uniform_B_T, generation_config)
     logits_B_V = last_logits(model, input_ids, **model_inputs)[prompt_B]
     prompts = model_inputs["past_key_values"]
     cache = SlotCache(prompts, model_inputs["position_ids"], prompt_B, varlen)
@@ -220,13 +231,14 @@ def sample_tokens(
             break
         cache.slot += 1
         if t % check_every == 0:
-            finished = rows.finished(t, stop_ids)
+            finished = rows.finished(t)
             active = (~finished).nonzero()[:, 0]
             if not len(active):
                 break
             if t % block == 0 or len(active) <= len(finished) / 4:
+                end_of_block = t - t % block + block
                 rows.keep(active)
-                cache.keep(active, t, room=min(t - t % block + block, T - 1))
+                cache.keep(active, t, room=min(end_of_block, T - 1))
                 next_logits = record(step)
             else:
                 cache.ignore(finished, t)
@@ -245,11 +257,12 @@ class DecodedRows:
     """Tokens and log-probs of all B rows so far, and the positions of those that are `live`: still
     decoded, in the order of the cache."""
 
-    def __init__(self, uniform_B_T: torch.Tensor, do_sample: bool):
+    def __init__(self, uniform_B_T: torch.Tensor, settings: GenerationConfig):
         self.uniform_B_T = uniform_B_T
-        self.do_sample = do_sample
+        self.do_sample = settings.do_sample
         self.tokens_B_T = torch.zeros_like(uniform_B_T, dtype=torch.long)
         self.logp_B_T = torch.zeros_like(uniform_B_T)
+        self.stop_ids = self.tokens_B_T.new_tensor(settings.eos_token_id)
         self.live = torch.arange(len(uniform_B_T), device=uniform_B_T.device)
         self.token_B_1 = self.tokens_B_T[:, :1].clone()  # the last of each live row
 
@@ -261,9 +274,10 @@ class DecodedRows:
         self.logp_B_T[self.live, t] = logp_B_1[:, 0]
         self.token_B_1.copy_(drawn_B_1)  # in place: a CUDA graph reads it
 
-    def finished(self, t: int, stop_ids: torch.Tensor) -> torch.Tensor:
+    def finished(self, t: int) -> torch.Tensor:
         """Return which live rows have a stop token among tokens 0 to t."""
-        return torch.isin(self.tokens_B_T[self.live, : t + 1], stop_ids).any(dim=1)
+        tokens_B_t = self.tokens_B_T[self.live, : t + 1]
+        return torch.isin(tokens_B_t, self.stop_ids).any(dim=1)
 
     def keep(self, active: torch.Tensor) -> None:
         """Drop all live rows but the active ones."""
