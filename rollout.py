@@ -16,19 +16,13 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 import grpo
 from grpo import Completion, Group
 from plumbing import logprobs
-from plumbing.batches import Batch, collate, pack, pad
+from plumbing.batches import Batch, collate, distinct, pack, pad
 from plumbing.config import Config
 from plumbing.data.problems import Problems
-from plumbing.decoding import (
-    Recorder,
-    SlotCache,
-    attention_for,
-    check_finite,
-    fuse_norms,
-    fusions,
-    varlen_works,
-)
-from plumbing.errors import InputError, first_lines
+from plumbing.decoding.cache import SlotCache, attention_for
+from plumbing.decoding.fused import FusedRotary, fuse_norms, varlen_works
+from plumbing.decoding.graphs import Recorder
+from plumbing.errors import InputError, NonFiniteError, first_lines
 from plumbing.models import Card, check_directory, check_words, load, suffix_length, trial, write
 
 
@@ -37,7 +31,8 @@ class PromptEncoder:
     tokenizer's chat template."""
 
     def __init__(self, config: Config, tokenizer):
-        self.config, self.tokenizer = config, tokenizer
+        self.config = config
+        self.tokenizer = tokenizer
         self.special_tokens = not config.chat_template  # a template has its own
         # A prompt that ends in an end token would have no continuation.
         self.left_off = suffix_length(tokenizer) if self.special_tokens else 0
@@ -79,12 +74,14 @@ class Generator:
     is changed in place, needs "grouped_sdpa" attention: flash-attn takes no mask."""
 
     def __init__(self, lm: PreTrainedModel, tokenizer):
-        self.lm, self.tokenizer = lm.eval().requires_grad_(False), tokenizer
+        self.lm = lm.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
         fuse_norms(lm)
-        self.fusions = fusions(lm)
+        self.fused_rotary = FusedRotary(lm)
         self.record = Recorder() if lm.device.type == "cuda" else lambda step: step
         self.varlen = lm.device.type == "cuda" and varlen_works(lm)
-        self.checkpoint_settings, lm.generation_config = lm.generation_config, GenerationConfig()
+        self.checkpoint_settings = lm.generation_config
+        lm.generation_config = GenerationConfig()
         eos = self.checkpoint_settings.eos_token_id  # None, an int or a list
         eos = eos if isinstance(eos, list) else [eos]
         # The tokens that end a completion: the checkpoint's and the tokenizer's.
@@ -127,45 +124,57 @@ class Generator:
         most `max_batch_tokens`, which bounds its key-value cache. Row b has its own random stream,
         (seed, first_row + b): but for rounding, no micro-batch or rank changes its tokens. Raises
         NonFiniteError if a token was drawn from logits that are not finite."""
-        B, device, pad_id = len(prompts), self.lm.device, self.tokenizer.pad_token_id
-        # Every setting is named: any other comes from the checkpoint (top-k 50, ...).
+        settings = self._settings(temperature, max_new_tokens)
+        completions: list[Completion | None] = [None] * len(prompts)
+        tokens_B = [len(prompt) + max_new_tokens for prompt in prompts]
+        for rows in pack(tokens_B, max_batch_tokens):
+            keys = [[seed, first_row + b] for b in rows]
+            uniform_B_T = [uniform_numbers(key, max_new_tokens) for key in keys]
+            tokens_B_T, logp_B_T = self._decode([prompts[b] for b in rows], uniform_B_T, settings)
+            logps_of_row = logp_B_T.tolist() if temperature > 0 else [[]] * len(rows)
+            for b, ids, logps in zip(rows, tokens_B_T.tolist(), logps_of_row, strict=True):
+                completions[b] = self._completion(ids, logps)
+        return completions
+
+    def _completion(self, ids: list[int], logps: list[float]) -> Completion:
+        """Cut after the first stop token."""
+        end = next((t + 1 for t, token in enumerate(ids) if token in self.stop_ids), None)
+        return Completion(ids[:end], logps[:end], finished=end is not None)
+
+    def _settings(self, temperature: float, max_new_tokens: int) -> GenerationConfig:
+        """Name every setting: any other comes from the checkpoint (top-k 50, ...)."""
         sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}
-        config = GenerationConfig(
+        return GenerationConfig(
             do_sample=temperature > 0,
             **sampling,
             repetition_penalty=1.0,
             max_new_tokens=max_new_tokens,
             eos_token_id=self.stop_ids,
-            pad_token_id=pad_id,
+            pad_token_id=self.tokenizer.pad_token_id,
             use_cache=True,
         )
-        completions: list[Completion | None] = [None] * B
-        for rows in pack(range(B), [len(p) + max_new_tokens for p in prompts], max_batch_tokens):
-            distinct = {}  # prompt -> its position among the distinct prompts of the micro-batch
-            prompt_B = [distinct.setdefault(tuple(prompts[b]), len(distinct)) for b in rows]
-            ids_P_T, mask_P_T = pad(list(distinct), pad_id, device, side="left")
-            keys = [[seed, first_row + b] for b in rows]
-            streams = [np.random.Generator(np.random.Philox(key=key)) for key in keys]
-            uniform_B_T = [stream.random(max_new_tokens, dtype=np.float32) for stream in streams]
-            # synced_gpus would all-reduce on the world group at every token: teachers never join.
-            with self.fusions:
-                tokens_B_T, logp_B_T = self.lm.generate(
-                    ids_P_T,
-                    attention_mask=mask_P_T,
-                    generation_config=config,
-                    synced_gpus=False,
-                    custom_generate=sample_tokens,
-                    prompt_B=torch.tensor(prompt_B, device=device),
-                    uniform_B_T=torch.tensor(np.stack(uniform_B_T), device=device),
-                    record=self.record,
-                    varlen=self.varlen,
-                )
-            check_finite(logp_B_T)
-            for b, ids, logp_T in zip(rows, tokens_B_T.tolist(), logp_B_T.tolist(), strict=True):
-                end = next((t + 1 for t, token in enumerate(ids) if token in self.stop_ids), None)
-                logps = logp_T[:end] if temperature > 0 else []
-                completions[b] = Completion(ids[:end], logps, finished=end is not None)
-        return completions
+
+    def _decode(
+        self, prompts: list[list[int]], uniform_B_T: list[np.ndarray], settings: GenerationConfig
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Decode a micro-batch; return tokens and log-probs (B, T)."""
+        device = self.lm.device
+        prompts_P, prompt_B = distinct(prompts)
+        ids_P_T, mask_P_T = pad(prompts_P, settings.pad_token_id, device, side="left")
+        with self.fused_rotary:
+            tokens_B_T, logp_B_T = self.lm.generate(
+                ids_P_T,
+                attention_mask=mask_P_T,
+                generation_config=settings,
+                synced_gpus=False,  # or it all-reduces at every token, on teacher ranks, too
+                custom_generate=sample_tokens,
+                prompt_B=torch.tensor(prompt_B, device=device),
+                uniform_B_T=torch.tensor(np.stack(uniform_B_T), device=device),
+                record=self.record,
+                varlen=self.varlen,
+            )
+        check_finite(logp_B_T)
+        return tokens_B_T, logp_B_T
 
     def export(self, folder: Path, card: Card | None = None) -> None:
         """Write a Hugging Face directory, with the checkpoint's generation settings and all tokens
@@ -174,6 +183,12 @@ class Generator:
         write(folder, self.lm.config, self.tokenizer, self.checkpoint_settings, self.stop_ids)
         if card:
             card.write(folder, "student")
+
+
+def uniform_numbers(key: list[int], n: int) -> np.ndarray:
+    """Return the first n numbers, in [0, 1), of the random stream with this key."""
+    stream = np.random.Generator(np.random.Philox(key=key))
+    return stream.random(n, dtype=np.float32)
 
 
 def sample_tokens(
@@ -199,53 +214,76 @@ def sample_tokens(
     and addresses stay, so that on a GPU `record` captures a CUDA graph: launching the kernels of 28
     layers one by one costs 20-30 ms a token."""
     cuda = input_ids.is_cuda
-    prompt_T = input_ids.shape[1]
     T = generation_config.max_new_tokens
     block = T if varlen else 256 if cuda else 8
-    stop_ids = input_ids.new_tensor(generation_config.eos_token_id)
-    tokens_B_T = input_ids.new_zeros(len(prompt_B), T)
-    logp_B_T = torch.zeros_like(tokens_B_T, dtype=torch.float32)
-    rows = torch.arange(len(prompt_B), device=input_ids.device)  # those in the cache
-    token = input_ids.new_empty(len(prompt_B), 1)  # the last one of each row
-
-    def logits_after(ids, use_cache=None, logits_to_keep=None, **inputs):  # generate passes both
-        hidden_B_T_D = model.base_model(ids, use_cache=True, **inputs).last_hidden_state
-        return logprobs.logits(hidden_B_T_D[:, -1], model.get_output_embeddings().weight)
+    check_every = 64 if cuda else 8  # to look for finished rows, the loop waits for the device
+    rows = DecodedRows(uniform_B_T, generation_config)
+    logits_B_V = last_logits(model, input_ids, **model_inputs)[prompt_B]
+    prompts = model_inputs["past_key_values"]
+    cache = SlotCache(prompts, model_inputs["position_ids"], prompt_B, varlen)
 
     def step() -> torch.Tensor:
-        return logits_after(token, **cache.inputs(model.dtype))
+        return last_logits(model, rows.token_B_1, **cache.inputs(model.dtype))
 
-    logits = logits_after(input_ids, **model_inputs)[prompt_B]
-    padding_P = prompt_T - 1 - model_inputs["position_ids"][:, -1]
-    cache = SlotCache(model_inputs["past_key_values"].layers, padding_P, prompt_T, varlen)
-    place = prompt_B  # of each of `rows` in the cache, which holds the prompts at first
     next_logits = step  # or a CUDA graph of it
     for t in range(T):
-        uniform_B_1 = uniform_B_T[rows, t, None] if generation_config.do_sample else None
-        drawn, logp = draw_tokens(logits_processor(None, logits.float()), uniform_B_1)
-        tokens_B_T[rows, t] = drawn[:, 0]
-        logp_B_T[rows, t] = logp[:, 0]
-        token.copy_(drawn)
+        rows.draw(t, logits_processor(None, logits_B_V.float()))
         if t + 1 == T:
             break
         cache.slot += 1
-        if t % (64 if cuda else 8) == 0:  # the loop waits for the device
-            finished = torch.isin(tokens_B_T[rows, : t + 1], stop_ids).any(dim=1)
+        if t % check_every == 0:
+            finished = rows.finished(t)
             active = (~finished).nonzero()[:, 0]
             if not len(active):
                 break
-            if t % block == 0 or len(active) <= len(rows) / 4:
-                rows = rows[active]
-                token = token[active]
-                capacity = prompt_T + min(t - t % block + block, T - 1)
-                capacity += -capacity % 16 if cuda else 0  # or SDPA copies the mask at every call
-                cache.make_room(place[active], prompt_T + t, capacity)
-                place = torch.arange(len(rows), device=rows.device)
+            if t % block == 0 or len(active) <= len(finished) / 4:
+                end_of_block = t - t % block + block
+                rows.keep(active)
+                cache.keep(active, t, room=min(end_of_block, T - 1))
                 next_logits = record(step)
             else:
-                cache.first_B.masked_fill_(finished, prompt_T + t)  # attend to nothing before
-        logits = next_logits()
-    return tokens_B_T, logp_B_T
+                cache.ignore(finished, t)
+        logits_B_V = next_logits()
+    return rows.tokens_B_T, rows.logp_B_T
+
+
+def last_logits(model, ids, use_cache=None, logits_to_keep=None, **inputs) -> torch.Tensor:
+    """Compute the logits (B, V) after the last of these tokens, and store their keys and values.
+    The unused arguments are those that `generate` passes to any model."""
+    hidden_B_T_D = model.base_model(ids, use_cache=True, **inputs).last_hidden_state
+    return logprobs.logits(hidden_B_T_D[:, -1], model.get_output_embeddings().weight)
+
+
+class DecodedRows:
+    """Tokens and log-probs of all B rows so far, and the positions of those that are `live`: still
+    decoded, in the order of the cache."""
+
+    def __init__(self, uniform_B_T: torch.Tensor, settings: GenerationConfig):
+        self.uniform_B_T = uniform_B_T
+        self.do_sample = settings.do_sample
+        self.tokens_B_T = torch.zeros_like(uniform_B_T, dtype=torch.long)
+        self.logp_B_T = torch.zeros_like(uniform_B_T)
+        self.stop_ids = self.tokens_B_T.new_tensor(settings.eos_token_id)
+        self.live = torch.arange(len(uniform_B_T), device=uniform_B_T.device)
+        self.token_B_1 = self.tokens_B_T[:, :1].clone()  # the last of each live row
+
+    def draw(self, t: int, logits_B_V: torch.Tensor) -> None:
+        """Draw token t of each live row."""
+        uniform_B_1 = self.uniform_B_T[self.live, t, None] if self.do_sample else None
+        drawn_B_1, logp_B_1 = draw_tokens(logits_B_V, uniform_B_1)
+        self.tokens_B_T[self.live, t] = drawn_B_1[:, 0]
+        self.logp_B_T[self.live, t] = logp_B_1[:, 0]
+        self.token_B_1.copy_(drawn_B_1)  # in place: a CUDA graph reads it
+
+    def finished(self, t: int) -> torch.Tensor:
+        """Return which live rows have a stop token among tokens 0 to t."""
+        tokens_B_t = self.tokens_B_T[self.live, : t + 1]
+        return torch.isin(tokens_B_t, self.stop_ids).any(dim=1)
+
+    def keep(self, active: torch.Tensor) -> None:
+        """Drop all live rows but the active ones."""
+        self.live = self.live[active]
+        self.token_B_1 = self.token_B_1[active]
 
 
 def draw_tokens(logits_B_V, uniform_B_1=None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -261,6 +299,16 @@ def draw_tokens(logits_B_V, uniform_B_1=None) -> tuple[torch.Tensor, torch.Tenso
         drawn_B_1 = torch.searchsorted(cumulative_B_V, uniform_B_1, right=True)
         drawn_B_1.clamp_(max=logp_B_V.shape[1] - 1)  # of NaN it is V: an error that stops a GPU
     return drawn_B_1, logp_B_V.gather(1, drawn_B_1)
+
+
+def check_finite(logp_B_T: torch.Tensor) -> None:
+    """Raise NonFiniteError if logits were not finite: then the log-probs of the tokens are not."""
+    damaged_B_T = ~logp_B_T.isfinite()
+    if damaged_B_T.any():
+        row, token = damaged_B_T.nonzero()[0].tolist()
+        where = f"completion token {token} of row {row} of a micro-batch"
+        cause = "an update diverged, or the model's numbers are too large for its dtype"
+        raise NonFiniteError(f"the model's logits are not finite ({where}): {cause}")
 
 
 def completion_metrics(groups: list[Group]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from plumbing.batches import pad
 from plumbing.config import Config
-from plumbing.decoding import fuse_norms
+from plumbing.decoding.fused import fuse_norms
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.metrics import Stopwatch
 from plumbing.models import Card, check_directory, checksum, load, trial, unsharded, write

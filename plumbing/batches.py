@@ -1,9 +1,8 @@
 """Rows of different lengths as tensors, shared out over ranks and micro-batches."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import accumulate, chain
+from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -39,65 +38,88 @@ class Batch:
 
 def collate(rows: list[Row], device, packed: bool = False) -> Batch:
     """Make a Batch of some completions and their prompts."""
+    line = Line()
+    if packed:
+        _lay_out_packed(line, rows, device)
+    else:
+        _lay_out_shared(line, rows, device)
     completions = [completion for _, completion in rows]
     lengths_B = torch.tensor([len(completion.ids) for completion in completions])
-    lay_out = _lay_out_packed if packed else _lay_out_shared
-    ids_T, position_T, source_N, attention = lay_out(rows, device)
 
     def column(values_B) -> torch.Tensor:
         return torch.tensor(values_B).repeat_interleave(lengths_B).to(device)
 
+    def joined(values_of_rows) -> torch.Tensor:
+        return torch.tensor([*chain.from_iterable(values_of_rows)]).to(device)
+
     return Batch(
-        ids_1_T=torch.tensor([ids_T]).to(device),
-        position_1_T=torch.tensor([position_T]).to(device),
-        attention=attention,
-        source_N=torch.tensor(source_N).to(device),
-        target_N=torch.tensor(_join(o.ids for o in completions)).to(device),
+        ids_1_T=torch.tensor([line.ids_T]).to(device),
+        position_1_T=torch.tensor([line.position_T]).to(device),
+        attention=line.attention,
+        source_N=torch.tensor(line.source_N).to(device),
+        target_N=joined(completion.ids for completion in completions),
         row_N=torch.arange(len(rows)).repeat_interleave(lengths_B),
-        generator_logp_N=torch.tensor(_join(o.logps for o in completions)).to(device),
-        advantage_N=column([o.advantage for o in completions]),
-        weight_N=column([o.weight for o in completions]),
+        generator_logp_N=joined(completion.logps for completion in completions),
+        advantage_N=column([completion.advantage for completion in completions]),
+        weight_N=column([completion.weight for completion in completions]),
     )
 
 
-def _lay_out_shared(rows: list[Row], device) -> tuple[list[int], list[int], list[int], dict]:
-    """Lay out each distinct prompt, then the completions. Returns ids, positions, source_N and
-    Batch.attention."""
-    number = {}  # prompt -> its place among the distinct prompts
-    prompt_B = [number.setdefault(tuple(prompt), len(number)) for prompt, _ in rows]
-    prompt_lengths = [len(prompt) for prompt in number]
+@dataclass
+class Line:
+    """Prompts and completions end to end, as they are laid out one after the other."""
+
+    ids_T: list[int] = field(default_factory=list)
+    position_T: list[int] = field(default_factory=list)
+    source_N: list[int] = field(default_factory=list)
+    attention: dict = field(default_factory=dict)  # as in Batch
+
+    def add_prompt(self, ids: list[int]) -> int:
+        """Add a prompt; return the place of its last token."""
+        self.ids_T += ids
+        self.position_T += range(len(ids))
+        return len(self.ids_T) - 1
+
+    def add_completion(self, ids: list[int], prompt_end: int) -> None:
+        """Add a completion of the prompt whose last token is at `prompt_end`."""
+        start = len(self.ids_T)
+        first_position = self.position_T[prompt_end] + 1
+        self.ids_T += ids
+        self.position_T += range(first_position, first_position + len(ids))
+        self.source_N += [prompt_end, *range(start, start + len(ids) - 1)]
+
+
+def _lay_out_shared(line: Line, rows: list[Row], device) -> None:
+    """Lay out each distinct prompt once, then the completions."""
+    prompts, prompt_B = distinct([prompt for prompt, _ in rows])
+    prompt_ends = [line.add_prompt(prompt) for prompt in prompts]
+    for p, (_, completion) in zip(prompt_B, rows, strict=True):
+        line.add_completion(completion.ids, prompt_ends[p])
+    prompt_lengths = [len(prompt) for prompt in prompts]
     lengths = [len(completion.ids) for _, completion in rows]
-    ids_T = _join([*number, *(completion.ids for _, completion in rows)])
-    position_T = _join(range(n) for n in prompt_lengths)
-    prompt_end = [end - 1 for end in accumulate(prompt_lengths)]  # the place of its last token
-    source_N = []
-    start = len(position_T)
-    for p, n in zip(prompt_B, lengths, strict=True):
-        position_T += range(prompt_lengths[p], prompt_lengths[p] + n)
-        source_N += [prompt_end[p], *range(start, start + n - 1)]
-        start += n
-    shared = SharedPrompts.of(prompt_lengths, lengths, prompt_B, device)
-    return ids_T, position_T, source_N, {"shared": shared}
+    line.attention["shared"] = SharedPrompts.of(prompt_lengths, lengths, prompt_B, device)
 
 
-def _lay_out_packed(rows: list[Row], device) -> tuple[list[int], list[int], list[int], dict]:
+def _lay_out_packed(line: Line, rows: list[Row], device) -> None:
     """Lay out each completion after a copy of its prompt, for flash-attn. A prompt's keys would
-    need a copy for each completion there, too. Returns what _lay_out_shared does."""
-    lengths = [len(prompt) + len(completion.ids) for prompt, completion in rows]
-    ids_T = _join(prompt + completion.ids for prompt, completion in rows)
-    ends = [0, *accumulate(lengths)]
-    source_N = _join(
-        range(start + len(prompt) - 1, start + len(prompt) + len(completion.ids) - 1)
-        for (prompt, completion), start in zip(rows, ends[:-1], strict=True)
-    )
+    need a copy for each completion there, too."""
+    ends = [0]
+    for prompt, completion in rows:
+        line.add_completion(completion.ids, line.add_prompt(prompt))
+        ends.append(len(line.ids_T))
     ends_B = torch.tensor(ends, dtype=torch.int32).to(device)
-    attention = {"cu_seq_lens_q": ends_B, "cu_seq_lens_k": ends_B}
-    attention |= {"max_length_q": max(lengths), "max_length_k": max(lengths)}
-    return ids_T, _join(range(n) for n in lengths), source_N, attention
+    longest = max(len(prompt) + len(completion.ids) for prompt, completion in rows)
+    line.attention["cu_seq_lens_q"] = ends_B
+    line.attention["cu_seq_lens_k"] = ends_B
+    line.attention["max_length_q"] = longest
+    line.attention["max_length_k"] = longest
 
 
-def _join(parts: Iterable[Iterable]) -> list:
-    return [*chain.from_iterable(parts)]
+def distinct(prompts: list[list[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return the distinct prompts, and for each prompt which of these it is."""
+    number = {}  # prompt -> its place among the distinct prompts
+    prompt_B = [number.setdefault(tuple(prompt), len(number)) for prompt in prompts]
+    return list(number), prompt_B
 
 
 def micro_batches(
@@ -149,20 +171,22 @@ def cut(rows: list[Row], max_tokens: int, shared: bool) -> list[list[Row]]:
     return parts
 
 
-def pack(rows: Iterable[int], tokens_B: list[int], max_tokens: int) -> list[list[int]]:
+def pack(tokens_B: list[int], max_tokens: int) -> list[list[int]]:
     """Cut rows, longest first, into parts of at most `max_tokens` tokens, padding to the longest of
-    a part included, or of one row."""
+    a part included, or of one row. Returns the rows' numbers."""
+    longest_first = sorted(range(len(tokens_B)), key=lambda b: -tokens_B[b])
     parts = []
-    for b in sorted(rows, key=lambda b: (-tokens_B[b], b)):
-        if parts and (len(parts[-1]) + 1) * tokens_B[parts[-1][0]] <= max_tokens:
-            parts[-1].append(b)
-        else:
-            parts.append([b])
+    for b in longest_first:
+        fits = parts and (len(parts[-1]) + 1) * tokens_B[parts[-1][0]] <= max_tokens
+        if not fits:
+            parts.append([])
+        parts[-1].append(b)
     return parts
 
 
 def pad(rows: list[list[int]], pad_id: int, device, side="right") -> tuple[torch.Tensor, ...]:
     """Pad token ids on a side; return ids (B, T) and the attention mask of 0 and 1."""
-    ids = pad_sequence([torch.tensor(row) for row in rows], True, pad_id, side)
-    mask = pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], True, 0, side)
-    return ids.to(device), mask.to(device)
+    ids_B = [torch.tensor(row) for row in rows]
+    ids_B_T = pad_sequence(ids_B, True, pad_id, side)
+    mask_B_T = pad_sequence([torch.ones_like(ids) for ids in ids_B], True, 0, side)
+    return ids_B_T.to(device), mask_B_T.to(device)

@@ -80,14 +80,20 @@ class SharedPrompts:
     def of(cls, prompt_lengths: list[int], lengths: list[int], prompt_B: list[int], device):
         prompts = Rectangle.of(prompt_lengths, device)
         completions = Rectangle.of(lengths, device)
+        B = completions.rows
+        T = completions.width
+        S = prompts.width
         prompt_length_B = torch.tensor(prompt_lengths)[prompt_B]
-        in_prompt_B_S = torch.arange(prompts.width) < prompt_length_B[:, None]
-        B, T = completions.rows, completions.width
-        in_prompt_B_T_S = in_prompt_B_S[:, None].expand(B, T, prompts.width)
+        in_prompt_B_S = torch.arange(S) < prompt_length_B[:, None]
+        in_prompt_B_T_S = in_prompt_B_S[:, None].expand(B, T, S)
         earlier_B_T_S = torch.ones(T, T, dtype=torch.bool).tril().expand(B, T, T)
         visible_B_T_S = torch.cat([in_prompt_B_T_S, earlier_B_T_S], dim=2)
-        index_B = torch.tensor(prompt_B, device=device)
-        return cls(prompts, completions, index_B, visible_B_T_S[:, None].to(device))
+        return cls(
+            prompts=prompts,
+            completions=completions,
+            prompt_B=torch.tensor(prompt_B, device=device),
+            visible_B_1_T_S=visible_B_T_S[:, None].to(device),
+        )
 
     def bias_for(self, query: torch.Tensor) -> torch.Tensor:
         """Return what is added to the scores of completions, (B, 1, T, S), once for all layers."""
@@ -100,12 +106,15 @@ class SharedPrompts:
         """Return the rectangles of prompts (P, H, T, D) and of completions (B, H, T, D)."""
         line_N_H_D = line_1_H_N_D[0].transpose(0, 1)
         n = len(self.prompts.place_N)
-        return self.prompts.pad(line_N_H_D[:n]), self.completions.pad(line_N_H_D[n:])
+        of_prompts = self.prompts.pad(line_N_H_D[:n])
+        of_completions = self.completions.pad(line_N_H_D[n:])
+        return of_prompts, of_completions
 
     def join(self, of_prompts: torch.Tensor, of_completions: torch.Tensor) -> torch.Tensor:
         """Return the line (1, N, H, D) of two rectangles."""
-        parts = self.prompts.unpad(of_prompts), self.completions.unpad(of_completions)
-        return torch.cat(parts)[None]
+        prompt_line = self.prompts.unpad(of_prompts)
+        completion_line = self.completions.unpad(of_completions)
+        return torch.cat([prompt_line, completion_line])[None]
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, shared=None, **kwargs):

@@ -19,7 +19,9 @@ import train
 from plumbing import logprobs
 from plumbing.batches import collate, micro_batches
 from plumbing.config import MODES
-from plumbing.decoding import Recorder, attend_to_slots, fuse_norms, mask_slots, rotate, sequences
+from plumbing.decoding.cache import attend_to_slots, mask_slots, sequences
+from plumbing.decoding.fused import fuse_norms, rotate
+from plumbing.decoding.graphs import Recorder
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.files import read_lines
@@ -63,11 +65,11 @@ def test_generation_in_bf16_agrees_with_the_float32_policy(fast, monkeypatch):
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
     if not fast:
         monkeypatch.setattr(rollout, "fuse_norms", lambda lm: None)
-        monkeypatch.setattr(rollout, "fusions", lambda lm: nullcontext())
+        monkeypatch.setattr(rollout, "FusedRotary", lambda lm: nullcontext())
     generator = Generator.load(str(DEMO), CARD, tokenizer)
     policy = Policy.load(str(DEMO), CARD)
     assert ("forward" in vars(generator.lm.base_model.norm)) == fast
-    with generator.fusions:
+    with generator.fused_rotary:
         assert (sys.modules[type(generator.lm).__module__].apply_rotary_pos_emb is rotate) == fast
     if not fast:
         generator.varlen = False

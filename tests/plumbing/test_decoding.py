@@ -1,7 +1,8 @@
-"""plumbing/decoding.py: whether a decoding step can be a CUDA graph; the choice of attention."""
+"""plumbing/decoding/: whether a decoding step can be a CUDA graph; the choice of attention."""
 
 import sys
 from collections import Counter
+from contextlib import suppress
 from copy import deepcopy
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plumbing import decoding
+from plumbing.decoding import cache, fused
 from rollout import Generator
 from tests.helpers.models import FAMILIES, save_tiny_model
 
@@ -84,7 +85,7 @@ def test_attention_to_slots_in_use_draws_the_same_tokens(family, tiny_family, mo
         calls["attend"] += 1
         return attend_by_definition(*arguments)
 
-    monkeypatch.setattr(decoding, "attend_to_slots", attend)
+    monkeypatch.setattr(cache, "attend_to_slots", attend)
     folder = str(tiny_family(family))
     generator = Generator.load(folder, torch.device("cpu"), AutoTokenizer.from_pretrained(folder))
     generator.stop_ids = [1, *range(30, 90, 7)]
@@ -103,14 +104,24 @@ def test_attention_to_slots_in_use_draws_the_same_tokens(family, tiny_family, mo
 def test_rotary_angles_of_each_preset_have_a_fused_replacement(family, tiny_family):
     lm = AutoModelForCausalLM.from_pretrained(tiny_family(family)).double()
     modeling = sys.modules[type(lm).__module__]
-    with decoding.fusions(lm):
-        assert modeling.apply_rotary_pos_emb is decoding.rotate
+    with fused.FusedRotary(lm):
+        assert modeling.apply_rotary_pos_emb is fused.rotate
     own = modeling.apply_rotary_pos_emb
+    assert own is not fused.rotate
     width = 6 if family == "phi3" else 8  # Phi-4 rotates 3/4 of the dimensions
     q, k, cos, sin = (torch.randn(3, n, 5, 8).double() for n in (4, 2, 1, 1))
     arguments = q, k, cos[:, 0, :, :width], sin[:, 0, :, :width]
-    for a, b in zip(decoding.rotate(*arguments), own(*arguments), strict=True):
+    for a, b in zip(fused.rotate(*arguments), own(*arguments), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_the_layers_have_their_own_function_again_after_an_error(tiny_model):
+    lm = AutoModelForCausalLM.from_pretrained(tiny_model)
+    modeling = sys.modules[type(lm).__module__]
+    own = modeling.apply_rotary_pos_emb
+    with suppress(KeyError), fused.FusedRotary(lm):
+        raise KeyError
+    assert modeling.apply_rotary_pos_emb is own
 
 
 def rms_norms(model) -> dict[str, torch.nn.Module]:
@@ -122,14 +133,14 @@ def test_fused_norms_of_each_preset_compute_the_same_forward_and_backward(family
     own = AutoModelForCausalLM.from_pretrained(tiny_family(family))
     for norm in rms_norms(own).values():
         norm.weight.data.uniform_(0.5, 2)
-    fused = deepcopy(own)
-    decoding.fuse_norms(fused)
-    assert all("forward" in vars(norm) for norm in rms_norms(fused).values())
-    logits = [model(torch.tensor([[5, 6, 7]])).logits for model in (own, fused)]
+    model = deepcopy(own)
+    fused.fuse_norms(model)
+    assert all("forward" in vars(norm) for norm in rms_norms(model).values())
+    logits = [each(torch.tensor([[5, 6, 7]])).logits for each in (own, model)]
     torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
     for out in logits:
         out.square().sum().backward()
-    for a, b in zip(own.parameters(), fused.parameters(), strict=True):
+    for a, b in zip(own.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-3)
 
 
@@ -137,7 +148,7 @@ def test_norms_of_another_formula_are_left_alone(tmp_path):
     """Gemma's norms multiply by 1 + weight."""
     folder = save_tiny_model(tmp_path / "gemma", "gemma")
     gemma = AutoModelForCausalLM.from_pretrained(folder)
-    decoding.fuse_norms(gemma)
+    fused.fuse_norms(gemma)
     norms = rms_norms(gemma).values()
     assert len(norms) > 2
     assert not any("forward" in vars(norm) for norm in norms)
@@ -147,8 +158,8 @@ def test_rotary_angles_of_another_formula_are_left_alone(tmp_path):
     """Cohere rotates neighbouring dimensions."""
     folder = save_tiny_model(tmp_path / "cohere", "cohere")
     cohere = AutoModelForCausalLM.from_pretrained(folder)
-    with decoding.fusions(cohere):
-        assert sys.modules[type(cohere).__module__].apply_rotary_pos_emb is not decoding.rotate
+    with fused.FusedRotary(cohere):
+        assert sys.modules[type(cohere).__module__].apply_rotary_pos_emb is not fused.rotate
 
 
 @pytest.mark.parametrize(
@@ -156,6 +167,6 @@ def test_rotary_angles_of_another_formula_are_left_alone(tmp_path):
 )
 def test_flash_attention_is_chosen_where_it_can_run(capability, attention, monkeypatch):
     """On a T4, of compute capability 7.5, it would fail at the first update."""
-    monkeypatch.setattr(decoding, "is_flash_attn_2_available", lambda: True)
+    monkeypatch.setattr(cache, "is_flash_attn_2_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert decoding.attention_for(torch.device("cuda")) == attention
+    assert cache.attention_for(torch.device("cuda")) == attention

@@ -46,18 +46,18 @@ k1 KL as a loss | grpo.py | grpo::kl_by_hand
 entropy lowered, not raised | grpo.py | grpo::a_step_on_the_entropy_term_raises_the_entropy
     loss - entropy_coef * => loss + entropy_coef *
 EOS masked | plumbing/batches.py | batches::a_completion_is_predicted_from
-    _join(o.ids for o in completions) => _join([*o.ids[:-1], 0] for o in completions)
+    target_N=joined(completion.ids for => target_N=joined([*completion.ids[:-1], 0] for
 it sees later tokens | plumbing/shared_prompts.py | rollout::computing_a_groups_prompt
     torch.ones(T, T, dtype=torch.bool).tril() => torch.ones(T, T, dtype=torch.bool)
 the padding of a prompt is seen | plumbing/shared_prompts.py | batches::a_completion_sees
     < prompt_length_B[:, None] => <= prompt_length_B[:, None]
 positions of completions begin at 0 | plumbing/batches.py | batches::positions_of_a_completion
-    position_T += range(prompt_lengths[p], prompt_lengths[p] + n) => position_T += range(n)
+    first_position = self.position_T[prompt_end] + 1 => first_position = 0
 EOS left out of the completion | rollout.py | rollout::sampling_equals_a_naive_loop
     Completion(ids[:end], => Completion(ids[: end and end - 1],
 a token's own hidden state | rollout.py | invariance::gradient_is_that_of_the_plain_formula
     hidden_1_T_D[0][batch.source_N] => hidden_1_T_D[0][batch.source_N + 1]
-positions count the padding | plumbing/decoding.py | rollout::sampling_equals_a_naive_loop
+positions count the padding | plumbing/decoding/cache.py | rollout::sampling_equals_a_naive_loop
     (self.slot - self.first_B)[:, None] => (self.slot + 0 * self.first_B)[:, None]
 prompts padded on the right | rollout.py | rollout::sampling_equals_a_naive_loop
     side="left" => side="right"
