@@ -22,7 +22,7 @@ from plumbing.data.problems import Problems
 from plumbing.decoding.cache import SlotCache, attention_for
 from plumbing.decoding.fused import FusedRotary, fuse_norms, varlen_works
 from plumbing.decoding.graphs import Recorder
-from plumbing.errors import InputError, NonFiniteError, first_lines
+from plumbing.errors import InputError, check_finite, first_lines
 from plumbing.models import Card, check_directory, check_words, load, suffix_length, trial, write
 
 
@@ -89,9 +89,8 @@ class Generator:
         self.stop_ids = sorted(i for i in ids if 0 <= i < lm.config.vocab_size)
 
     @classmethod
-    def load(cls, name: str, device: torch.device, tokenizer) -> "Generator":
+    def load(cls, name: str, device, tokenizer, dtype=torch.float32) -> "Generator":
         """Load a model directory or hub id."""
-        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         return cls(load(AutoModelForCausalLM, name, dtype, "grouped_sdpa", device), tokenizer)
 
     @torch.no_grad()
@@ -301,16 +300,6 @@ def draw_tokens(logits_B_V, uniform_B_1=None) -> tuple[torch.Tensor, torch.Tenso
     return drawn_B_1, logp_B_V.gather(1, drawn_B_1)
 
 
-def check_finite(logp_B_T: torch.Tensor) -> None:
-    """Raise NonFiniteError if logits were not finite: then the log-probs of the tokens are not."""
-    damaged_B_T = ~logp_B_T.isfinite()
-    if damaged_B_T.any():
-        row, token = damaged_B_T.nonzero()[0].tolist()
-        where = f"completion token {token} of row {row} of a micro-batch"
-        cause = "an update diverged, or the model's numbers are too large for its dtype"
-        raise NonFiniteError(f"the model's logits are not finite ({where}): {cause}")
-
-
 def completion_metrics(groups: list[Group]) -> dict[str, float]:
     """Compute shares of a step's completions, and token counts, for metrics.jsonl."""
     completions = [completion for group in groups for completion in group.completions]
@@ -341,9 +330,8 @@ class Policy(nn.Module):
         self.lm = lm
 
     @classmethod
-    def load(cls, name: str, device: torch.device, trained: bool = True) -> "Policy":
-        """Load a model directory or hub id, in float32; if it is not trained, as it computes."""
-        dtype = torch.float32 if trained or device.type == "cpu" else torch.bfloat16
+    def load(cls, name: str, device, dtype=torch.float32, trained: bool = True) -> "Policy":
+        """Load a model directory or hub id; float32 if it is trained, whatever it computes in."""
         lm = load(AutoModelForCausalLM, name, dtype, attention_for(device), device)
         return cls(lm.requires_grad_(trained))
 

@@ -65,12 +65,12 @@ class Student:
         self.layout = layout
         self.verifier = verifier
         name = config.model
-        device = layout.device
+        device, dtype = layout.device, layout.dtype
         self.tokenizer = AutoTokenizer.from_pretrained(name)
         self.encode = PromptEncoder(config, self.tokenizer)
         self.policy = Policy.load(name, device)
-        self.generator = Generator.load(name, device, self.tokenizer)
-        self.reference = Policy.load(name, device, trained=False) if config.kl_coef else None
+        self.generator = Generator.load(name, device, self.tokenizer, dtype)
+        self.reference = Policy.load(name, device, dtype, False) if config.kl_coef else None
         if config.activation_checkpointing:
             recompute_activations(self.policy.lm)
         layout.shard(self.policy)

@@ -25,7 +25,7 @@ from grpo import Completion
 from plumbing import command_line
 from plumbing.batches import collate
 from plumbing.config import Config
-from plumbing.distributed.layout import device_type
+from plumbing.distributed.layout import compute_dtype, device_type
 from plumbing.files import read_lines
 from rollout import Generator, Policy, PromptEncoder
 from scripts.analysis import one_line
@@ -204,7 +204,8 @@ def main(argv: list[str] | None = None) -> None:
         config = Config(model=args.model, **FORMAT)
         tokenizer = AutoTokenizer.from_pretrained(args.model)
         device = torch.device(device_type(config.device))
-        generator = Generator.load(args.model, device, tokenizer)
+        dtype = compute_dtype(config, device)
+        generator = Generator.load(args.model, device, tokenizer, dtype)
         policy = Policy.load(args.model, device)
         rows = supervised_rows(shown, config, tokenizer, tokenizer.eos_token_id)
         fit(policy, rows, args.steps, args.batch, args.learning_rate, rng)

@@ -70,3 +70,13 @@ def first_lines(error: object) -> str:
 def print_error(error: object) -> None:
     """Print an error to stderr as one line."""
     print("error:", " ".join(str(error).splitlines()), file=sys.stderr, flush=True)
+
+
+def check_finite(logp_B_T) -> None:
+    """Raise NonFiniteError if logits were not finite: then the log-probs of the tokens are not."""
+    damaged_B_T = ~logp_B_T.isfinite()
+    if damaged_B_T.any():
+        row, token = damaged_B_T.nonzero()[0].tolist()
+        where = f"completion token {token} of row {row} of a micro-batch"
+        cause = "an update diverged, or the model's numbers are too large for its dtype"
+        raise NonFiniteError(f"the model's logits are not finite ({where}): {cause}")

@@ -32,7 +32,7 @@ import train
 from grading.guesses import last_answer_like
 from plumbing import command_line
 from plumbing.data.problems import Problems, prepare_missing
-from plumbing.distributed.layout import device_type
+from plumbing.distributed.layout import compute_dtype, device_type
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.files import read_lines, write_lines
@@ -43,7 +43,7 @@ from verify import Verifier
 
 SETTINGS = ["preset", "seed", "verify_workers", "prompt_header", "prompt_footer", "chat_template"]
 SETTINGS += ["reward", "max_prompt_tokens", "max_completion_tokens", "max_rollout_tokens"]
-SETTINGS += ["device"]
+SETTINGS += ["device", "bf16"]
 
 
 def evaluate(
@@ -73,7 +73,8 @@ def evaluate(
         raise InputError(f"{limit}: no prompt is as short; the shortest has {lengths.min()} tokens")
     # The verifier's processes start before CUDA is used.
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
-        generator = rollout.Generator.load(config.model, device, tokenizer)
+        dtype = compute_dtype(config, device)
+        generator = rollout.Generator.load(config.model, device, tokenizer, dtype)
         if weights:
             checkpoint.load_weights(weights, generator.lm)
         options = {"max_new_tokens": config.max_completion_tokens, "seed": config.seed}

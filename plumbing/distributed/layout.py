@@ -33,6 +33,7 @@ class Layout:
         self.role = "teacher" if self.is_teacher else "student"
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
         self.device = self._pick_device(config.device)
+        self.dtype = compute_dtype(config, self.device)
         self.stopping = False  # whether this rank has received a signal to stop
 
     def _pick_device(self, wanted: str) -> torch.device:
@@ -89,19 +90,19 @@ class Layout:
         return dist.PrefixStore(start, store)
 
     def shard(self, model: nn.Module, float32=(), units: int | None = None) -> None:
-        """Apply FSDP2 over this role's ranks: float32 weights and reduction, bf16 compute on GPUs.
+        """Apply FSDP2 over this role's ranks: float32 weights and reduction, compute in `dtype`.
 
         Decoder layers form `units` units, or one each; embedding, norm and head another. A unit
         costs host time, and memory for its gradients. Modules in `float32` compute in float32."""
-        if dist.get_world_size(self.group) == 1 and self.device.type == "cpu":
-            return
+        if dist.get_world_size(self.group) == 1 and self.dtype == torch.float32:
+            return  # a GPU's models are always wrapped: that casts their weights
         layers = next([*m] for m in model.modules() if isinstance(m, nn.ModuleList))  # outermost
         size = math.ceil(len(layers) / (units or len(layers)))
         shared = {"mesh": self.mesh, "reshard_after_forward": False}
         for module in float32:
             fully_shard(module, mp_policy=MixedPrecisionPolicy(), **shared)
         policy = MixedPrecisionPolicy()
-        if self.device.type == "cuda":
+        if self.dtype == torch.bfloat16:
             policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
         for start in range(0, len(layers), size):
             unit = layers[start : start + size]
@@ -183,6 +184,11 @@ def _assert_equal(parts: list[dict]) -> None:
             if value != held:
                 values = f"{held!r:.60} and {value!r:.60}"
                 raise Fault(f"{name}: ranks {holder} and {rank} differ: {values}")
+
+
+def compute_dtype(config, device: torch.device) -> torch.dtype:
+    """Return the dtype of generation, forward and backward; trained weights are float32."""
+    return torch.bfloat16 if device.type == "cuda" or config.bf16 else torch.float32
 
 
 def device_type(wanted: str) -> str:

@@ -66,7 +66,7 @@ def test_generation_in_bf16_agrees_with_the_float32_policy(fast, monkeypatch):
     if not fast:
         monkeypatch.setattr(rollout, "fuse_norms", lambda lm: None)
         monkeypatch.setattr(rollout, "FusedRotary", lambda lm: nullcontext())
-    generator = Generator.load(str(DEMO), CARD, tokenizer)
+    generator = Generator.load(str(DEMO), CARD, tokenizer, torch.bfloat16)
     policy = Policy.load(str(DEMO), CARD)
     assert ("forward" in vars(generator.lm.base_model.norm)) == fast
     with generator.fused_rotary:

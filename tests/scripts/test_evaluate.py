@@ -11,8 +11,9 @@ import torch
 import train
 from grading.guesses import last_answer, last_answer_like
 from grpo import Completion
+from plumbing.errors import check_finite
 from plumbing.files import read_lines, write_lines
-from rollout import Generator, check_finite
+from rollout import Generator
 from scripts import analysis, evaluate
 from tests.helpers import ranks
 from tests.helpers.files import change
