@@ -88,15 +88,24 @@ def gain(method: pd.DataFrame, base: pd.DataFrame, score: str, cost: str) -> str
     seeds = sorted({*method.seed} & {*base.seed})
     if not seeds:
         return "–"
-    pairs = [(method[method.seed == seed], base[base.seed == seed]) for seed in seeds]
-    amount = min(run[cost].max() for pair in pairs for run in pair)
-    values = [[value_at(run, score, cost, amount) for run in pair] for pair in pairs]
-    of_method, of_base = zip(*values, strict=True)
+    runs = [split(rows, seeds) for rows in (method, base)]
+    amount = min(run[cost].max() for of_arm in runs for run in of_arm)
+    of_method, of_base = [
+        [value_at(run, score, cost, amount) for run in of_arm]  # by seed
+        for of_arm in runs
+    ]
     at = f"at {amount:,.0f}"
     if len(seeds) == 1:
-        return f"{of_method[0] - of_base[0]:+.1f} {at}"
+        points = of_method[0] - of_base[0]
+        return f"{points:+.1f} {at}"
     points, interval, _ = analysis.t_difference(of_method, of_base, paired=True)
-    return "{:+.1f} ({:+.1f} to {:+.1f}) {}".format(points, *interval, at)
+    low, high = interval
+    return f"{points:+.1f} ({low:+.1f} to {high:+.1f}) {at}"
+
+
+def split(rows: pd.DataFrame, seeds) -> list[pd.DataFrame]:
+    """Return the rows of each of these seeds' runs."""
+    return [rows[rows.seed == seed] for seed in seeds]
 
 
 def report(rows: pd.DataFrame, against: str) -> str:
@@ -118,11 +127,16 @@ def report(rows: pd.DataFrame, against: str) -> str:
 
 def ends(part: pd.DataFrame, score: str) -> list:
     """Return the cells of an arm: seeds, score before and after training, share of dead groups."""
-    runs = part.groupby("seed")
+    runs = split(part, part.seed.unique())
     before = part[part.step == 0][score].mean()
-    after = [value_at(run, score, "step", np.inf) for _, run in runs]
+    after = [value_at(run, score, "step", np.inf) for run in runs]
     dead = part.dead.mean()
-    return [len(runs), f"{before:.1f}%", analysis.spread(after), f"{dead:.0%}"]
+    return [
+        len(runs),
+        f"{before:.1f}%",
+        analysis.spread(after),
+        f"{dead:.0%}",
+    ]
 
 
 def draw(rows: pd.DataFrame, arms: list[str]) -> Figure:
@@ -144,12 +158,15 @@ def draw(rows: pd.DataFrame, arms: list[str]) -> Figure:
 
 def draw_band(axes, part: pd.DataFrame, values: pd.Series, colour: str, label: str) -> None:
     """Draw the mean over seeds, and a band of one standard deviation to each side."""
-    measured = pd.DataFrame({"seed": part.seed, "x": part.completions, "y": values}).dropna()
-    curves = [run.set_index("x").y for _, run in measured.groupby("seed")]
+    curves = []
+    for run in split(part, part.seed.unique()):
+        curve = values.loc[run.index].set_axis(run.completions)
+        curves.append(curve.dropna())
     together = plot.together(curves)
     mean = together.mean(axis=1)
     deviation = together.std(axis=1).fillna(0)
     axes.plot(mean, color=colour, linewidth=1.6, label=label)
-    low, high = mean - deviation, mean + deviation
+    low = mean - deviation
+    high = mean + deviation
     axes.fill_between(mean.index, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.grid(alpha=0.25)
