@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from plumbing.problems import Problems
 from torch.nn.utils import parameters_to_vector as vector
 
+from plumbing.data.problems import Problems
 from sampler import find_sampler
 from tests.helpers.checks import rejected
 from tests.helpers.ranks import on_ranks, parse

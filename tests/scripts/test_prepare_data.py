@@ -281,7 +281,9 @@ FORMATS = [  # source, file, columns, a row; what is written, or why it is dropp
 ]
 
 
-@pytest.mark.parametrize("name", sorted(set(SOURCES) - {"openmathreasoning", "math", "own"}))
+@pytest.mark.parametrize(
+    "name", sorted({*SOURCES} - {"openmathreasoning", "math", "own", "reasoning-gym"})
+)
 def test_a_source_is_read_in_the_format_of_the_hub(name, tmp_path, hub):
     source, out, files, written, dropped = SOURCES[name], tmp_path / "out", {}, [], {}
     for _, path, columns, row, result in filter(lambda line: line[0] == name, FORMATS):

@@ -1,6 +1,6 @@
 """Draw README's figure from a leaderboard's scores: docs/demo_light.svg and docs/demo_dark.svg.
 
-    python docs/figure.py
+    python -m experiments.demo_figure
 
 Left: validation accuracy against completions, mean and 95% interval over seeds (t). Right: the
 share of dead groups, a point for each seed. Columns: see `score` in experiments/leaderboard.py.
@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy import stats
 
-DOCS = Path(__file__).resolve().parent
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 NAMES = {
     "uniform": "uniform",
     "Goldilocks": "Goldilocks",
