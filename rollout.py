@@ -17,10 +17,10 @@ import grpo
 from grpo import Completion, Group
 from plumbing.batches import Batch, collate, distinct, pack, pad
 from plumbing.config import Config
-from plumbing.decoding.cache import SlotCache, attention_for
+from plumbing.decoding.cache import SlotCache, attention_for, check_finite
 from plumbing.decoding.fused import FusedRotary, fuse_norms, varlen_works
 from plumbing.decoding.graphs import Recorder
-from plumbing.errors import InputError, NonFiniteError, first_lines
+from plumbing.errors import InputError, first_lines
 from plumbing.models import Card, check_directory, check_words, load, suffix_length, trial, write
 from plumbing.problems import Problems
 
@@ -298,16 +298,6 @@ def draw_tokens(logits_B_V, uniform_B_1=None) -> tuple[torch.Tensor, torch.Tenso
         drawn_B_1 = torch.searchsorted(cumulative_B_V, uniform_B_1, right=True)
         drawn_B_1.clamp_(max=logp_B_V.shape[1] - 1)  # of NaN it is V: an error that stops a GPU
     return drawn_B_1, logp_B_V.gather(1, drawn_B_1)
-
-
-def check_finite(logp_B_T: torch.Tensor) -> None:
-    """Raise NonFiniteError if logits were not finite: then the log-probs of the tokens are not."""
-    damaged_B_T = ~logp_B_T.isfinite()
-    if damaged_B_T.any():
-        row, token = damaged_B_T.nonzero()[0].tolist()
-        where = f"completion token {token} of row {row} of a micro-batch"
-        cause = "an update diverged, or the model's numbers are too large for its dtype"
-        raise NonFiniteError(f"the model's logits are not finite ({where}): {cause}")
 
 
 def completion_metrics(groups: list[Group]) -> dict[str, float]:

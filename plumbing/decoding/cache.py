@@ -7,6 +7,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.utils import is_flash_attn_2_available
 
+from plumbing.errors import NonFiniteError
+
 
 class SlotCache(Cache):
     """A static key-value cache with one slot for each token.
@@ -95,6 +97,16 @@ def sequences(first_B: torch.Tensor, H_kv: int, S: int) -> tuple[torch.Tensor, t
     start = query_start * S
     start[:-1] += first_B.repeat_interleave(H_kv)
     return query_start, start
+
+
+def check_finite(logp_B_T: torch.Tensor) -> None:
+    """Raise NonFiniteError if logits were not finite: then the log-probs of the tokens are not."""
+    damaged_B_T = ~logp_B_T.isfinite()
+    if damaged_B_T.any():
+        row, token = damaged_B_T.nonzero()[0].tolist()
+        where = f"completion token {token} of row {row} of a micro-batch"
+        cause = "an update diverged, or the model's numbers are too large for its dtype"
+        raise NonFiniteError(f"the model's logits are not finite ({where}): {cause}")
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use=None, **kwargs):
