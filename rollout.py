@@ -78,8 +78,9 @@ class Generator:
         self.tokenizer = tokenizer
         fuse_norms(lm)
         self.fused_rotary = FusedRotary(lm)
-        self.record = Recorder() if lm.device.type == "cuda" else lambda step: step
-        self.varlen = lm.device.type == "cuda" and varlen_works(lm)
+        cuda = lm.device.type == "cuda"
+        self.record = Recorder() if cuda else lambda step: step
+        self.varlen = cuda and varlen_works(lm)
         self.checkpoint_settings = lm.generation_config
         lm.generation_config = GenerationConfig()
         eos = self.checkpoint_settings.eos_token_id  # None, an int or a list
@@ -91,7 +92,8 @@ class Generator:
     @classmethod
     def load(cls, name: str, device, tokenizer, dtype=torch.float32) -> "Generator":
         """Load a model directory or hub id."""
-        return cls(load(AutoModelForCausalLM, name, dtype, "grouped_sdpa", device), tokenizer)
+        lm = load(AutoModelForCausalLM, name, dtype, "grouped_sdpa", device)
+        return cls(lm, tokenizer)
 
     @torch.no_grad()
     def refresh(self, policy: "Policy") -> None:
@@ -129,7 +131,8 @@ class Generator:
         for rows in pack(tokens_B, max_batch_tokens):
             keys = [[seed, first_row + b] for b in rows]
             uniform_B_T = [uniform_numbers(key, max_new_tokens) for key in keys]
-            tokens_B_T, logp_B_T = self._decode([prompts[b] for b in rows], uniform_B_T, settings)
+            prompts_B = [prompts[b] for b in rows]
+            tokens_B_T, logp_B_T = self._decode(prompts_B, uniform_B_T, settings)
             logps_of_row = logp_B_T.tolist() if temperature > 0 else [[]] * len(rows)
             for b, ids, logps in zip(rows, tokens_B_T.tolist(), logps_of_row, strict=True):
                 completions[b] = self._completion(ids, logps)
@@ -204,9 +207,8 @@ def sample_tokens(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Decode with a static key-value cache, for `generate(custom_generate=sample_tokens)`.
 
-    input_ids are the distinct prompts, left-padded; row b continues prompt prompt_B[b]. Token t is
-    where the cumulative probability passes uniform_B_T[b, t], or without do_sample the most likely
-    token. Returns tokens (B, T) and log-probs (B, T) in float32; the caller cuts at stop tokens.
+    input_ids are the distinct prompts, left-padded; row b continues prompt prompt_B[b] and draws
+    by uniform_B_T[b]. Returns tokens (B, T) and float32 log-probs (B, T), not cut at stop tokens.
 
     The cache grows by blocks of tokens, or with `varlen`, where unused slots cost nothing, at once.
     When it grows, or a quarter of its rows are left, finished rows are dropped. Until then shapes
@@ -247,10 +249,10 @@ def sample_tokens(
 
 
 def last_logits(model, ids, use_cache=None, logits_to_keep=None, **inputs) -> torch.Tensor:
-    """Compute the logits (B, V) after the last of these tokens, and store their keys and values.
-    The unused arguments are those that `generate` passes to any model."""
+    """Compute the logits (B, V) after these tokens. `generate` passes the unused arguments."""
     hidden_B_T_D = model.base_model(ids, use_cache=True, **inputs).last_hidden_state
-    return logprobs.logits(hidden_B_T_D[:, -1], model.get_output_embeddings().weight)
+    weight_V_D = model.get_output_embeddings().weight
+    return logprobs.logits(hidden_B_T_D[:, -1], weight_V_D)
 
 
 class DecodedRows:
@@ -359,9 +361,12 @@ class Policy(nn.Module):
 def own_logps(lm, prompt_ids: list[int], completion: Completion) -> torch.Tensor:
     """Compute log-probs of a completion's tokens by the model's own attention and head."""
     ids_1_T = torch.tensor([prompt_ids + completion.ids], device=lm.device)
-    logp_T_V = lm(ids_1_T).logits[0].float().log_softmax(-1)
-    first = len(prompt_ids) - 1
-    return logp_T_V[first:-1].gather(1, ids_1_T[0, first + 1 :, None])[:, 0]
+    logits_T_V = lm(ids_1_T).logits[0]
+    logp_T_V = logits_T_V.float().log_softmax(-1)
+    n = len(prompt_ids)
+    target_N_1 = ids_1_T[0, n:, None]
+    logp_N_1 = logp_T_V[n - 1 : -1].gather(1, target_N_1)
+    return logp_N_1[:, 0]
 
 
 def check_model(name: str, tokens: int) -> None:

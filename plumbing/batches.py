@@ -47,10 +47,12 @@ def collate(rows: list[Row], device, packed: bool = False) -> Batch:
     lengths_B = torch.tensor([len(completion.ids) for completion in completions])
 
     def column(values_B) -> torch.Tensor:
-        return torch.tensor(values_B).repeat_interleave(lengths_B).to(device)
+        values_N = torch.tensor(values_B).repeat_interleave(lengths_B)
+        return values_N.to(device)
 
     def joined(values_of_rows) -> torch.Tensor:
-        return torch.tensor([*chain.from_iterable(values_of_rows)]).to(device)
+        values_N = [*chain.from_iterable(values_of_rows)]
+        return torch.tensor(values_N).to(device)
 
     return Batch(
         ids_1_T=torch.tensor([line.ids_T]).to(device),
@@ -82,11 +84,13 @@ class Line:
 
     def add_completion(self, ids: list[int], prompt_end: int) -> None:
         """Add a completion of the prompt whose last token is at `prompt_end`."""
+        n = len(ids)
         start = len(self.ids_T)
         first_position = self.position_T[prompt_end] + 1
         self.ids_T += ids
-        self.position_T += range(first_position, first_position + len(ids))
-        self.source_N += [prompt_end, *range(start, start + len(ids) - 1)]
+        self.position_T += range(first_position, first_position + n)
+        self.source_N.append(prompt_end)
+        self.source_N += range(start, start + n - 1)
 
 
 def _lay_out_shared(line: Line, rows: list[Row], device) -> None:
@@ -104,11 +108,14 @@ def _lay_out_packed(line: Line, rows: list[Row], device) -> None:
     """Lay out each completion after a copy of its prompt, for flash-attn. A prompt's keys would
     need a copy for each completion there, too."""
     ends = [0]
+    longest = 0
     for prompt, completion in rows:
-        line.add_completion(completion.ids, line.add_prompt(prompt))
-        ends.append(len(line.ids_T))
+        prompt_end = line.add_prompt(prompt)
+        line.add_completion(completion.ids, prompt_end)
+        end = len(line.ids_T)
+        longest = max(longest, end - ends[-1])
+        ends.append(end)
     ends_B = torch.tensor(ends, dtype=torch.int32).to(device)
-    longest = max(len(prompt) + len(completion.ids) for prompt, completion in rows)
     line.attention["cu_seq_lens_q"] = ends_B
     line.attention["cu_seq_lens_k"] = ends_B
     line.attention["max_length_q"] = longest
@@ -143,12 +150,17 @@ def balance(rows: list[Row], n: int) -> list[list[Row]]:
     """Cut rows into n parts of about equal numbers of tokens, in order, so that few prompts are on
     two ranks. A prompt's tokens count once."""
     copies = Counter(tuple(prompt) for prompt, _ in rows)
-    tokens_B = [len(o.ids) + len(prompt) / copies[tuple(prompt)] for prompt, o in rows]
+    tokens_B = []
+    for prompt, completion in rows:
+        prompt_share = len(prompt) / copies[tuple(prompt)]
+        tokens_B.append(len(completion.ids) + prompt_share)
+    total = sum(tokens_B)
     parts = [[] for _ in range(n)]
     done = 0.0
     for row, tokens in zip(rows, tokens_B, strict=True):
-        middle = (done + tokens / 2) / sum(tokens_B)
-        parts[int(n * middle)].append(row)
+        middle = done + tokens / 2
+        part = int(n * (middle / total))
+        parts[part].append(row)
         done += tokens
     return parts
 
@@ -158,16 +170,19 @@ def cut(rows: list[Row], max_tokens: int, shared: bool) -> list[list[Row]]:
     the prompt of neighbouring rows once in a part."""
     parts = []
     used = 0
+    last_prompt = None
     for row in rows:
         prompt, completion = row
-        known = shared and parts and prompt == parts[-1][-1][0]
-        tokens = len(completion.ids) + (0 if known else len(prompt))
-        if not parts or used + tokens > max_tokens:
+        tokens = len(prompt) + len(completion.ids)
+        known = shared and prompt == last_prompt
+        added = len(completion.ids) if known else tokens
+        if not parts or used + added > max_tokens:
             parts.append([])
             used = 0
-            tokens = len(prompt) + len(completion.ids)
+            added = tokens
         parts[-1].append(row)
-        used += tokens
+        used += added
+        last_prompt = prompt
     return parts
 
 
@@ -177,8 +192,10 @@ def pack(tokens_B: list[int], max_tokens: int) -> list[list[int]]:
     longest_first = sorted(range(len(tokens_B)), key=lambda b: -tokens_B[b])
     parts = []
     for b in longest_first:
-        fits = parts and (len(parts[-1]) + 1) * tokens_B[parts[-1][0]] <= max_tokens
-        if not fits:
+        if parts:
+            rows = len(parts[-1]) + 1
+            width = tokens_B[parts[-1][0]]
+        if not parts or rows * width > max_tokens:
             parts.append([])
         parts[-1].append(b)
     return parts
@@ -187,6 +204,7 @@ def pack(tokens_B: list[int], max_tokens: int) -> list[list[int]]:
 def pad(rows: list[list[int]], pad_id: int, device, side="right") -> tuple[torch.Tensor, ...]:
     """Pad token ids on a side; return ids (B, T) and the attention mask of 0 and 1."""
     ids_B = [torch.tensor(row) for row in rows]
+    ones_B = [torch.ones_like(ids) for ids in ids_B]
     ids_B_T = pad_sequence(ids_B, True, pad_id, side)
-    mask_B_T = pad_sequence([torch.ones_like(ids) for ids in ids_B], True, 0, side)
+    mask_B_T = pad_sequence(ones_B, True, 0, side)
     return ids_B_T.to(device), mask_B_T.to(device)

@@ -20,15 +20,20 @@ class TokenLogprobs(torch.autograd.Function):
         logp = []
         entropy = []
         normaliser = []
-        for h, y in zip(hidden_N_D.split(chunk), targets_N.split(chunk), strict=True):
+        hidden_parts = hidden_N_D.split(chunk)
+        target_parts = targets_N.split(chunk)
+        for h, y in zip(hidden_parts, target_parts, strict=True):
             z = logits(h, weight_V_D).div_(temperature)  # (chunk, V)
             normaliser.append(z.logsumexp(dim=-1))
             log_p = z.log_softmax(dim=-1)
-            logp.append(log_p.gather(1, y[:, None])[:, 0])
+            logp_y = log_p.gather(1, y[:, None])
+            logp.append(logp_y[:, 0])
             p = log_p.exp()
-            entropy.append(-log_p.mul_(p).sum(dim=-1))
+            p_log_p = log_p.mul_(p)
+            entropy.append(-p_log_p.sum(dim=-1))
         entropy_N = torch.cat(entropy)
-        ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, torch.cat(normaliser), entropy_N)
+        normaliser_N = torch.cat(normaliser)
+        ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N)
         ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
         ctx.temperature = temperature
         ctx.chunk_logits = chunk * len(weight_V_D) // 4
@@ -43,18 +48,23 @@ class TokenLogprobs(torch.autograd.Function):
         grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
         grad_weight = torch.empty_like(weight_V_D)
         chunk = max(1, ctx.chunk_logits // len(targets_N))
-        chunk -= chunk % 64 if chunk > 64 else 0  # cuBLAS is slow with rows that are not aligned
+        if chunk > 64:
+            chunk -= chunk % 64  # cuBLAS is slow with rows that are not aligned
         start = 0  # the chunk's first token of the vocabulary
-        for w, grad_w in zip(weight_V_D.split(chunk), grad_weight.split(chunk), strict=True):
+        weight_parts = weight_V_D.split(chunk)
+        grad_parts = grad_weight.split(chunk)
+        for w, grad_w in zip(weight_parts, grad_parts, strict=True):
             log_p = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, chunk)
             log_p.sub_(normaliser_N[:, None])
             grad_z = _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N)
             _add_at_targets(grad_z, targets_N - start, grad_logp_N)
-            grad_z = grad_z.div_(ctx.temperature).to(w.dtype)
+            grad_z.div_(ctx.temperature)
+            grad_z = grad_z.to(w.dtype)
             torch.mm(grad_z.T, hidden_N_D, out=grad_w)
             grad_hidden += grad_z @ w
             start += chunk
-        return grad_hidden.to(hidden_N_D.dtype), grad_weight, None, None, None
+        grad_hidden = grad_hidden.to(hidden_N_D.dtype)
+        return grad_hidden, grad_weight, None, None, None
 
 
 def _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N):
@@ -72,19 +82,20 @@ def _add_at_targets(grad_z, target_N, grad_logp_N) -> None:
     """Add e_y · ∂L/∂logp to grad_z (N, chunk); a target outside the chunk adds 0."""
     last = grad_z.shape[1] - 1
     in_chunk_N = (target_N >= 0) & (target_N <= last)
-    column_N = target_N.clamp(0, last)
+    column_N_1 = target_N.clamp(0, last)[:, None]
     grad_N = grad_logp_N * in_chunk_N
-    grad_z.scatter_add_(1, column_N[:, None], grad_N[:, None])
+    grad_z.scatter_add_(1, column_N_1, grad_N[:, None])
 
 
 def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
     """Compute hidden Wᵀ (N, V) in at least float32. bf16 would round 16.06 to 16, for example."""
     dtype = torch.promote_types(hidden_N_D.dtype, torch.float32)
+    weight_D_V = weight_V_D.T
     if hidden_N_D.dtype == dtype:
-        return hidden_N_D @ weight_V_D.T
+        return hidden_N_D @ weight_D_V
     if _mm_returns(dtype, hidden_N_D.dtype, hidden_N_D.device):
-        return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=dtype)
-    return hidden_N_D.to(dtype) @ weight_V_D.T.to(dtype)
+        return torch.mm(hidden_N_D, weight_D_V, out_dtype=dtype)
+    return hidden_N_D.to(dtype) @ weight_D_V.to(dtype)
 
 
 @functools.cache
@@ -92,6 +103,7 @@ def _mm_returns(dtype: torch.dtype, operands: torch.dtype, device: torch.device)
     """Whether a device can multiply matrices of dtype `operands` into `dtype`."""
     x = torch.zeros(8, 8, dtype=operands, device=device)
     try:
-        return torch.mm(x, x, out_dtype=dtype).dtype == dtype
+        product = torch.mm(x, x, out_dtype=dtype)
     except RuntimeError:  # NotImplementedError is one
         return False
+    return product.dtype == dtype

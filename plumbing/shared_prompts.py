@@ -18,11 +18,13 @@ class _Pad(torch.autograd.Function):
     @staticmethod
     def forward(ctx, line, place, size):
         ctx.save_for_backward(place)
-        return line.new_zeros(size, *line.shape[1:]).index_copy_(0, place, line)
+        padded = line.new_zeros(size, *line.shape[1:])
+        return padded.index_copy_(0, place, line)
 
     @staticmethod
     def backward(ctx, gradient):
-        return gradient.index_select(0, *ctx.saved_tensors), None, None
+        (place,) = ctx.saved_tensors
+        return gradient.index_select(0, place), None, None
 
 
 class _Unpad(torch.autograd.Function):
@@ -58,12 +60,15 @@ class Rectangle:
 
     def pad(self, line_N_H_D: torch.Tensor) -> torch.Tensor:
         """Return (rows, H, width, D), zero at the padding."""
-        padded = _Pad.apply(line_N_H_D, self.place_N, self.rows * self.width)
-        return padded.unflatten(0, (self.rows, self.width)).transpose(1, 2)
+        size = self.rows * self.width
+        padded = _Pad.apply(line_N_H_D, self.place_N, size)
+        rectangle = padded.unflatten(0, (self.rows, self.width))
+        return rectangle.transpose(1, 2)
 
     def unpad(self, rectangle: torch.Tensor) -> torch.Tensor:
         """Return (N, H, D) of a tensor (rows, H, width, D)."""
-        return _Unpad.apply(rectangle.transpose(1, 2).flatten(0, 1), self.place_N)
+        padded = rectangle.transpose(1, 2).flatten(0, 1)
+        return _Unpad.apply(padded, self.place_N)
 
 
 @dataclass
@@ -120,22 +125,25 @@ class SharedPrompts:
 def attend(module, query, key, value, attention_mask, scaling=None, shared=None, **kwargs):
     """Compute transformers' SDPA for the layout `shared`: query (1, H, N, D), key and value
     (1, H_kv, N, D). Returns (1, N, H, D)."""
-    if query.shape[1] != key.shape[1]:  # SDPA with a mask would copy them, too
-        copies = query.shape[1] // key.shape[1]
+    copies = query.shape[1] // key.shape[1]
+    if copies > 1:  # SDPA with a mask would copy them, too
         key = key.repeat_interleave(copies, dim=1)
         value = value.repeat_interleave(copies, dim=1)
     prompt_query, query = shared.split(query)
     prompt_key, key = shared.split(key)
     prompt_value, value = shared.split(value)
     of_prompts = scaled_dot_product_attention(
-        prompt_query, prompt_key, prompt_value, is_causal=True, scale=scaling
+        prompt_query,
+        prompt_key,
+        prompt_value,
+        is_causal=True,
+        scale=scaling,
     )
     # Indexing, because its gradient on a GPU is a sum in a fixed order.
     key = torch.cat([prompt_key[shared.prompt_B], key], dim=2)
     value = torch.cat([prompt_value[shared.prompt_B], value], dim=2)
-    of_completions = scaled_dot_product_attention(
-        query, key, value, shared.bias_for(query), scale=scaling
-    )
+    bias = shared.bias_for(query)
+    of_completions = scaled_dot_product_attention(query, key, value, bias, scale=scaling)
     return shared.join(of_prompts, of_completions), None
 
 

@@ -55,8 +55,9 @@ class SlotCache(Cache):
             layer.keys.index_copy_(2, self.slot, keys)
             layer.values.index_copy_(2, self.slot, values)
         else:  # five times as fast
-            layer.keys[:, :, self.slot : self.slot + 1] = keys
-            layer.values[:, :, self.slot : self.slot + 1] = values
+            here = slice(self.slot, self.slot + 1)
+            layer.keys[:, :, here] = keys
+            layer.values[:, :, here] = values
         return layer.keys, layer.values
 
     def inputs(self, dtype: torch.dtype) -> dict:
@@ -65,7 +66,8 @@ class SlotCache(Cache):
         position_B_1 = (self.slot - self.first_B)[:, None]
         inputs = {"position_ids": position_B_1, "past_key_values": self}
         if self.varlen:  # models pass on what they do not know, and any 4-D mask, to `attend`
-            used = (position_B_1[:, 0] + 1).int().repeat_interleave(H_kv)
+            used_B = (position_B_1[:, 0] + 1).int()
+            used = used_B.repeat_interleave(H_kv)
             inputs["slots_in_use"] = (*self.sequences, used, S)
             inputs["attention_mask"] = position_B_1[None, None]
         else:
@@ -75,8 +77,10 @@ class SlotCache(Cache):
 
 def resized(old: torch.Tensor, rows_B: torch.Tensor, used: int, capacity: int) -> torch.Tensor:
     """Copy the first `used` slots of these rows into a tensor with `capacity` slots."""
-    new = old.new_empty(len(rows_B), old.shape[1], capacity, old.shape[3])
-    torch.index_select(old[:, :, :used], 0, rows_B, out=new[:, :, :used])
+    _, H_kv, _, D = old.shape
+    new = old.new_empty(len(rows_B), H_kv, capacity, D)
+    kept = new[:, :, :used]
+    torch.index_select(old[:, :, :used], 0, rows_B, out=kept)
     new[:, :, used:] = 0  # uninitialised memory times a masked slot's 0 may be NaN
     return new
 
@@ -84,14 +88,17 @@ def resized(old: torch.Tensor, rows_B: torch.Tensor, used: int, capacity: int) -
 def mask_slots(first_B: torch.Tensor, slot: torch.Tensor | int, S: int, dtype) -> torch.Tensor:
     """Return what SDPA adds to the scores of S slots: (B, 1, 1, S)."""
     slots = torch.arange(S, device=first_B.device)
-    mask = torch.where((slots >= first_B[:, None]) & (slots <= slot), 0.0, -torch.inf)
-    return mask.to(dtype)[:, None, None]
+    begun_B_S = slots >= first_B[:, None]
+    visible_B_S = begun_B_S & (slots <= slot)
+    mask_B_S = torch.where(visible_B_S, 0.0, -torch.inf).to(dtype)
+    return mask_B_S[:, None, None]
 
 
 def sequences(first_B: torch.Tensor, H_kv: int, S: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Describe a cache as B * H_kv sequences for flash attention: where each begins in the queries,
     and in the B * H_kv * S slots."""
-    query_start = torch.arange(len(first_B) * H_kv + 1, device=first_B.device, dtype=torch.int32)
+    n = len(first_B) * H_kv
+    query_start = torch.arange(n + 1, device=first_B.device, dtype=torch.int32)
     start = query_start * S
     start[:-1] += first_B.repeat_interleave(H_kv)
     return query_start, start
@@ -105,14 +112,23 @@ def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use
     B, H, T, D = query.shape
     if T > 1:
         return sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling=scaling,
+            **kwargs,
         )
-    query = query.reshape(B, key.shape[1], -1, D)
+    H_kv = key.shape[1]
+    query = query.reshape(B, H_kv, -1, D)
     if slots_in_use:
         out = attend_to_slots(query, key, value, scaling, *slots_in_use)
     elif query.is_cpu and attention_mask is not None:  # SDPA is slow with many small matrices
-        scores = (query * (scaling or D**-0.5)) @ key.mT + attention_mask
-        out = scores.softmax(dim=-1) @ value
+        scale = scaling or D**-0.5
+        scores = (query * scale) @ key.mT + attention_mask
+        p = scores.softmax(dim=-1)
+        out = p @ value
     else:
         out = scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
     return out.reshape(B, 1, H, value.shape[-1]), None

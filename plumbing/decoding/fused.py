@@ -17,7 +17,9 @@ def outputs_match(new: Callable, old: Callable, *arguments) -> bool:
     """Whether the numbers, of the order 1, that two functions return differ by few roundings."""
     try:
         for a, b in zip(new(*arguments), old(*arguments), strict=True):
-            if not torch.allclose(a.cpu().float(), b.cpu().float(), rtol=0.03, atol=0.03):
+            a = a.cpu().float()
+            b = b.cpu().float()
+            if not torch.allclose(a, b, rtol=0.03, atol=0.03):
                 return False
     except Exception:  # a kernel may not support the card, a model's function take other arguments
         return False
@@ -27,7 +29,8 @@ def outputs_match(new: Callable, old: Callable, *arguments) -> bool:
 def random_numbers(like: PreTrainedModel | torch.Tensor, *shape: int) -> torch.Tensor:
     """Return numbers like the activations of a model, on its device and of its dtype."""
     generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator).to(like.device, like.dtype)
+    numbers = torch.randn(shape, generator=generator)
+    return numbers.to(like.device, like.dtype)
 
 
 def varlen_works(lm: PreTrainedModel) -> bool:
@@ -45,8 +48,10 @@ def varlen_works(lm: PreTrainedModel) -> bool:
     slot = torch.tensor([2200], device=lm.device)
 
     def by_slots() -> torch.Tensor:
-        used = (slot + 1 - first_B).int().repeat_interleave(H_kv)
-        return attend_to_slots(query, key, value, None, *sequences(first_B, H_kv, S), used, S)
+        used_B = (slot + 1 - first_B).int()
+        used = used_B.repeat_interleave(H_kv)
+        query_start, start = sequences(first_B, H_kv, S)
+        return attend_to_slots(query, key, value, None, query_start, start, used, S)
 
     def by_mask() -> torch.Tensor:
         mask = mask_slots(first_B, slot, S, lm.dtype)
@@ -88,13 +93,18 @@ def rotate(q, k, cos, sin, unsqueeze_dim=1) -> tuple[torch.Tensor, torch.Tensor]
     cos = cos.unsqueeze(unsqueeze_dim)
     sin = sin.unsqueeze(unsqueeze_dim)
     x = torch.cat((q, k), dim=unsqueeze_dim)
-    out = x[..., :n] * cos
-    out[..., :half].addcmul_(x[..., half:n], sin[..., :half], value=-1)
-    out[..., half:].addcmul_(x[..., :half], sin[..., half:])
-    if n < x.shape[-1]:
-        out = torch.cat((out, x[..., n:]), dim=-1)
+    rotated = x[..., :n]
+    rest = x[..., n:]
+    left = x[..., :half]
+    right = x[..., half:n]
+    out = rotated * cos
+    out[..., :half].addcmul_(right, sin[..., :half], value=-1)
+    out[..., half:].addcmul_(left, sin[..., half:])
+    if rest.shape[-1] > 0:
+        out = torch.cat((out, rest), dim=-1)
+    out = out.to(q.dtype)
     heads = [q.shape[unsqueeze_dim], k.shape[unsqueeze_dim]]
-    return out.to(q.dtype).split(heads, dim=unsqueeze_dim)
+    return out.split(heads, dim=unsqueeze_dim)
 
 
 # RMS norms
@@ -120,8 +130,12 @@ def normalize(norm, hidden: torch.Tensor) -> torch.Tensor:
 
 def _output_and_gradient(forward: Callable, norm, trained: bool) -> list[torch.Tensor]:
     """Return what `forward` computes of random numbers, and if trained, its gradient."""
-    x = random_numbers(norm.weight, 4, norm.weight.numel()).requires_grad_(trained)
+    weight = norm.weight
+    x = random_numbers(weight, 4, weight.numel())
+    x.requires_grad_(trained)
     out = forward(norm, x)
     if not trained:
         return [out]
-    return [out, *torch.autograd.grad(out, x, x.detach().flip(0))]
+    grad_out = x.detach().flip(0)
+    (grad_x,) = torch.autograd.grad(out, x, grad_out)
+    return [out, grad_x]
