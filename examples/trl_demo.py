@@ -1,11 +1,12 @@
 """Train the demo's model with TRL's GRPOTrainer on prompts from a sampler of this project.
 
     pip install -r requirements.txt trl==1.16.0
-    python -m examples.trl_demo --sampler bag_of_words       # trl: the order of TRL's own sampler
-    python -m examples.trl_demo --sampler embedded           # after python -m scripts.embed ...
+    python -m examples.trl_demo                             # in the order of TRL's own sampler
+    python -m examples.trl_demo --sampler bag_of_words
+    python -m examples.trl_demo --sampler embedded          # after python -m scripts.embed
 
-Other flags are train.py's. Run it again to resume. It prints the share of dead groups, and saves
-the model, which `python -m scripts.evaluate` takes.
+The other flags are train.py's. Run a command again to resume. It prints the share of dead groups,
+and saves the model, which `python -m scripts.evaluate` takes.
 """
 
 import sys
@@ -79,13 +80,18 @@ def build_trainer(c: Config, verifier: Verifier, trl_order: bool = False) -> GRP
     return SampledTrainer(cls(context), *arguments)
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Train, save the model in --out, and print the share of dead groups over the steps."""
-    trl_order = argv[:2] == ["--sampler", "trl"]
-    if trl_order:
-        argv = ["--sampler", "uniform", *argv[2:]]
+    parser = command_line.Parser(description=command_line.first_line(__doc__))
+    parser.add_argument("--sampler", default="trl", help="trl, or one of train.py [trl]")
+    parser.add_argument("--out", default="", help="output_dir [runs/trl-SAMPLER-seedSEED]")
     try:
-        c = parse_flags(["--preset", "demo", *argv], find_sampler, __doc__)
+        args, flags = parser.parse_known_args(argv)
+        trl_order = args.sampler == "trl"
+        sampler = "uniform" if trl_order else args.sampler
+        c = parse_flags(["--preset", "demo", "--sampler", sampler, *flags], find_sampler, __doc__)
+        name = "trl" if trl_order else f"trl-{find_sampler(sampler).__name__.lower()}"
+        c.out = args.out or f"runs/{name}-seed{c.seed}"
         with Verifier(workers=c.verify_workers) as verifier:
             trainer = build_trainer(c, verifier, trl_order)
             trainer.train(resume_from_checkpoint=any(Path(c.out).glob("checkpoint-*")))
@@ -100,4 +106,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
