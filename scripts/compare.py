@@ -65,7 +65,9 @@ def compare(methods: dict[str, list[Run]]) -> str:
     accuracy = partial(accuracies, reached=reached)
     base, *others = sorted(methods, key=lambda m: methods[m][0].config["sampler"] != "uniform")
     tables = [analysis.by_method("Accuracy", methods, accuracy, note=note)]
-    if others:
+    if not others:
+        print(f"note: no other method to compare with: all runs are of {base}", file=sys.stderr)
+    else:
         rows = [difference(m, methods[m], methods[base]) for m in others]
         header = ["method", "points", "interval over seeds", "p", "test", "interval over problems"]
         tables.append(analysis.table(f"Less {base}, with 95% intervals", header, rows))

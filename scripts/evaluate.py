@@ -72,6 +72,8 @@ def evaluate(
         limit = f"--max_prompt_tokens {config.max_prompt_tokens}"
         raise InputError(f"{limit}: no prompt is as short; the shortest has {lengths.min()} tokens")
     # The verifier's processes start before CUDA is used.
+    note = f"{len(asked)} completions of {config.model}: this may take minutes"
+    print(note, file=sys.stderr, flush=True)
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
         dtype = compute_dtype(config, device)
         generator = rollout.Generator.load(config.model, device, tokenizer, dtype)

@@ -88,7 +88,11 @@ def draw_reliability(axes, methods: dict[str, list[Run]]) -> None:
 
 @matplotlib.rc_context(LOOK)
 def draw(
-    methods: dict[str, list[Run]], amount: str = "steps", panels=PANELS, columns: int = 3
+    methods: dict[str, list[Run]],
+    amount: str = "steps",
+    panels=PANELS,
+    columns: int = 3,
+    reliability: bool = True,
 ) -> Figure:
     """Draw those of the panels that have data, and reliability if there are predictions."""
     if len(methods) > len(COLOURS):
@@ -96,7 +100,7 @@ def draw(
         raise InputError(f"{len(methods)} methods, but {limit}; draw fewer at a time")
     runs = [run for runs in methods.values() for run in runs]
     panels = [p for p in panels if any(len(run.curve(next(iter(p[2])))) for run in runs)]
-    predicted = any(run.selections.predicted.notna().any() for run in runs)
+    predicted = reliability and any(run.selections.predicted.notna().any() for run in runs)
     rows = -(-(len(panels) + predicted) // columns)
     figure = Figure(figsize=(4.4 * columns, 3.4 * rows + 0.4), layout="constrained")
     for i, panel in enumerate(panels, 1):

@@ -9,6 +9,7 @@ finished. The page needs neither a network nor JavaScript.
 
 import base64
 import re
+import sys
 import time
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -169,6 +170,18 @@ def visible(value):
     return "–" if value is None else value
 
 
+def pictures(methods: dict[str, list[analysis.Run]]) -> dict[str, str]:
+    """Draw the curves that have data: by title, each a PNG in base64."""
+    drawn = {}
+    for panel in CURVES:
+        title, _, names = panel
+        if any(len(run.curve(key)) for runs in methods.values() for run in runs for key in names):
+            file = BytesIO()
+            plot.draw(methods, panels=[panel], columns=1, reliability=False).savefig(file, dpi=120)
+            drawn[title] = base64.b64encode(file.getvalue()).decode()
+    return drawn
+
+
 def page(run_dirs: list[Path], refresh: int = 0) -> tuple[str, bool]:
     """The page as ASCII, and whether all runs are finished. Until then a browser is told to reload
     it every `refresh` seconds (0: never). Raises InputError or OSError."""
@@ -176,9 +189,6 @@ def page(run_dirs: list[Path], refresh: int = 0) -> tuple[str, bool]:
     methods = analysis.load_methods([run_dir for run_dir in run_dirs if run_dir not in waiting])
     runs = [run for members in methods.values() for run in members]
     finished = not waiting and all(map(is_finished, runs))
-    picture = BytesIO()
-    if runs:
-        plot.draw(methods, panels=CURVES, columns=4).savefig(picture, dpi=120)
     environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=visible)
     environment.filters |= {"percent": percent, "number": analysis.number}
     template = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
@@ -188,7 +198,7 @@ def page(run_dirs: list[Path], refresh: int = 0) -> tuple[str, bool]:
         waiting=waiting,
         methods=methods,
         views={run: view(run) for run in runs},
-        picture=base64.b64encode(picture.getvalue()).decode(),
+        pictures=pictures(methods),
     )
     return text.encode("ascii", "xmlcharrefreplace").decode(), finished
 
@@ -212,6 +222,7 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     begin_process()
     with analysis.one_line("report"), suppress(KeyboardInterrupt):
+        print(f"reading {len(args.runs)} run directories", file=sys.stderr, flush=True)
         if args.out.is_dir():
             raise InputError(f"--out {args.out} is a directory: name the file")
         job = args.out, [Path(run) for run in args.runs], args.follow
