@@ -1,1 +1,1 @@
-"""Measurements and estimates of this code: speed, memory, scaling, agreement with TRL."""
+"""Measurements and estimates of this code: speed, memory, agreement with TRL."""

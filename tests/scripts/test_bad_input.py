@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import memory, scaling
+from benchmarks import memory
 from experiments import sampler_lab
 from plumbing.files import digest, write_lines
 from scripts import audit, compare, embed, evaluate, plot, replay, report
@@ -49,7 +49,6 @@ CASES = [
     (report, "uniform --out .", "is a directory: name the file"),
     (sampler_lab, "--problems 100", "must be at least 144"),
     (memory, "--model nowhere", "model nowhere, which is none of"),
-    (scaling, "--repeats 2", "unrecognized arguments: --repeats 2"),
 ]
 
 
