@@ -66,7 +66,7 @@ def compare(methods: dict[str, list[Run]]) -> str:
     base, *others = sorted(methods, key=lambda m: methods[m][0].config["sampler"] != "uniform")
     tables = [analysis.by_method("Accuracy", methods, accuracy, note=note)]
     if not others:
-        print(f"note: no other method to compare with: all runs are of {base}", file=sys.stderr)
+        tables.append(f"All runs are of {base}: add runs of another method to see differences.\n")
     else:
         rows = [difference(m, methods[m], methods[base]) for m in others]
         header = ["method", "points", "interval over seeds", "p", "test", "interval over problems"]

@@ -222,9 +222,9 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     begin_process()
     with analysis.one_line("report"), suppress(KeyboardInterrupt):
-        print(f"reading {len(args.runs)} run directories", file=sys.stderr, flush=True)
         if args.out.is_dir():
             raise InputError(f"--out {args.out} is a directory: name the file")
+        print(f"reading {len(args.runs)} run directories", file=sys.stderr, flush=True)
         job = args.out, [Path(run) for run in args.runs], args.follow
         finished = write(*job)
         print(args.out, flush=True)
