@@ -9,6 +9,7 @@ import pytest
 from plumbing import plugins
 from plumbing.errors import InputError
 from tests.helpers.models import ROOT
+from tests.helpers.optional import need_reasoning_gym
 from verify import Verifier
 
 FILE = ROOT / "rewards" / "reasoning_gym.py"
@@ -19,7 +20,7 @@ FORMS = {"flat": COUNTDOWN, "nested": NESTED, "JSON text": json.dumps(COUNTDOWN)
 
 @pytest.fixture(scope="module")
 def compute_score():
-    pytest.importorskip("reasoning_gym")
+    need_reasoning_gym()
     return plugins.load(str(FILE), "--reward", "compute_score")
 
 

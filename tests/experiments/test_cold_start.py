@@ -12,6 +12,7 @@ from experiments import cold_start
 from plumbing.config import DEMO, Config
 from rollout import Policy
 from scripts import reasoning_tasks
+from tests.helpers.optional import need_reasoning_gym
 from verify import extract_boxed
 
 ROW = {"problem": "2 + 3 - 1 =", "expected_answer": "4", "task": "chain_sum", "level": 1}
@@ -23,7 +24,7 @@ OPERATIONS |= {"*": Fraction.__mul__, "/": Fraction.__truediv__}
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict]:
-    pytest.importorskip("reasoning_gym", reason="the optional library is not installed")
+    need_reasoning_gym()
     return [row for row in reasoning_tasks.rows(per_level=4) if row["expected_answer"]]
 
 

@@ -10,6 +10,7 @@ from plumbing.plugins import load
 from sampler import find_sampler
 from tests.helpers.checks import rejected
 from tests.helpers.models import ROOT
+from tests.helpers.optional import need_reasoning_gym
 from tests.helpers.ranks import command, torchrun
 from verify import Verifier
 
@@ -96,6 +97,8 @@ REWARDS = sorted((ROOT / "rewards").glob("*.py"))
 @pytest.mark.parametrize("file", REWARDS, ids=[file.stem for file in REWARDS])
 @pytest.mark.parametrize("folder", ["", "rewards"])
 def test_every_reward_file_works_from_any_directory(file, folder, tmp_path, monkeypatch):
+    if file.stem == "reasoning_gym":
+        need_reasoning_gym()
     monkeypatch.chdir(ROOT / folder if folder else tmp_path)
     with Verifier(1, reward=str(file)) as verifier:
         verdicts = verifier.grade([r"\boxed{7}", r"\boxed{8}", "none"], ["7"] * 3)

@@ -8,11 +8,12 @@ import pytest
 
 from plumbing.errors import InputError
 from scripts import prepare_data, reasoning_tasks
+from tests.helpers.optional import need_reasoning_gym
 
 
 @pytest.fixture(scope="module")
 def few() -> list[dict]:
-    pytest.importorskip("reasoning_gym", reason="the optional library is not installed")
+    need_reasoning_gym()
     return list(reasoning_tasks.rows(per_level=3))
 
 
