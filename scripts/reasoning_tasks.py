@@ -47,7 +47,7 @@ LEVELS: dict[str, list[dict]] = {
     "fraction_simplification": [_fractions(*n) for n in ((6, 5), (10, 9), (20, 12), (50, 20))],
     "lcm": [{"min_value": 2, "max_value": n} for n in (8, 12, 20, 40)],
     "complex_arithmetic": [_complex(n) for n in (4, 10, 30, 90)],
-    "number_filtering": [_between("numbers", n, n) | {"max_decimals": 0} for n in (2, 3, 4, 6)],
+    "number_filtering": [_between("numbers", n, n) | {"max_decimals": 0} for n in (1, 2, 3, 4, 6)],
     "spell_backward": [_between("word_len", n, n) for n in (3, 4, 5, 6, 7, 8)],
     "word_sequence_reversal": [_between("words", n, n) for n in (2, 3, 4, 5, 6, 8)],
 }
