@@ -3,8 +3,8 @@
     student ranks                              teacher ranks
     RemoteSampler.propose   <- groups          serve: proposals for the first step
     RemoteSampler.observe   groups ->          Prefetching.prepare: proposals for the next step
-    RemoteSampler.propose   <- groups          Prefetching.learn: Alg. 2, while the students train
-    RemoteSampler.save      save ->            write this role's part of the checkpoint
+    RemoteSampler.propose   <- groups          sent before Prefetching.learn: Alg. 2, meanwhile
+    RemoteSampler.save      save ->            write this role's part; both roles wait for the other
     RemoteSampler.stop      stop ->            return
 
 The first ranks of the roles exchange them over gloo, and hand them on to their role. A rank that
@@ -31,8 +31,8 @@ class Channel:
         self.sent: list[tuple] = []  # the last message: gloo reads its tensors later
 
     def send(self, message) -> None:
-        """Send without waiting, once the previous message has been read. All ranks of a role call
-        it; the first sends."""
+        """Wait until the previous message has been read, then send without waiting. All ranks of a
+        role call it; the first sends."""
         if self.layout.first:
             self.wait()
             pickled = bytearray(pickle.dumps(message))
