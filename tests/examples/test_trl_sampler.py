@@ -143,7 +143,7 @@ def test_a_sampler_with_a_teacher_or_rounds_is_rejected(tmp_path, data, sampler)
 
 def test_groups_of_unlike_sizes_are_rejected(tmp_path, data):
     trainer = recorded(config(tmp_path, data, "knapsack")).trainer
-    trainer.sampler.predict = lambda index_N: np.where(index_N == index_N[0], 0.1, 0.5)
+    trainer.sampler.predict = lambda index_N: np.where(np.equal(index_N, index_N[0]), 0.1, 0.5)
     with rejected("TRL needs 3 groups of 4"):
         trainer.train()
 
