@@ -12,10 +12,9 @@ In a step train.py calls
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -147,16 +146,7 @@ class Uniform(Sampler):
         """Draw k distinct problems, int64. Raises InputError if fewer than k problems fit."""
         for _ in range(2):  # from the rest of this pass, or else from a new one
             left = np.flatnonzero(self.status == self.UNSEEN)
-            drawn = []
-            while len(left) and len(drawn) < k:
-                position = self.rng.integers(len(left))
-                index = int(left[position])
-                left[position] = left[-1]
-                left = left[:-1]
-                if self.fits(index):
-                    drawn.append(index)
-                else:
-                    self.status[index] = self.OVERLONG
+            drawn = self.first_fitting(self.shuffled(left), k)
             if len(drawn) == k:
                 return np.array(drawn, dtype=np.int64)
             self.status[self.status == self.TRAINED] = self.UNSEEN
@@ -165,6 +155,27 @@ class Uniform(Sampler):
             f"a step draws {k} distinct problems, only {len(drawn)} of {len(self.status)} fit "
             "--max_prompt_tokens: add some, or raise it"
         )
+
+    def shuffled(self, left: np.ndarray) -> Iterator[int]:
+        """Yield indices in random order; only those that are asked for cost a random number."""
+        while len(left):
+            position = self.rng.integers(len(left))
+            index = int(left[position])
+            left[position] = left[-1]
+            left = left[:-1]
+            yield index
+
+    def first_fitting(self, order: Iterable[int], k: int) -> list[int]:
+        """Return the first k problems whose prompts fit, or all; mark the others as too long."""
+        drawn = []
+        for index in order:
+            if self.fits(index):
+                drawn.append(index)
+            else:
+                self.status[index] = self.OVERLONG
+            if len(drawn) == k:
+                break
+        return drawn
 
     def take(self, index_N: np.ndarray) -> None:
         """Mark problems as trained on."""
@@ -306,21 +317,6 @@ def best(groups: list[Group], n: int, key: Callable[[Group], float]) -> list[Gro
     """Return the n groups with the highest key, in the order of the step; ties keep their order."""
     kept = sorted(groups, key=key, reverse=True)[:n]
     return [group for group in groups if group in kept]
-
-
-def check_proposals(groups: list[Group], n_problems: int) -> None:
-    """Raise InputError unless the groups of a round are of distinct problems and have completions
-    to draw."""
-    for group in groups:
-        is_index = isinstance(group.problem, Integral) and 0 <= group.problem < n_problems
-        is_size = isinstance(group.size, Integral) and group.size > len(group.completions)
-        if not (is_index and is_size):
-            raise InputError(
-                f"the sampler proposes problem {group.problem!r}, of {n_problems}, "
-                f"and {group.size!r} completions: not an index, or no number of completions"
-            )
-    if len({group.problem for group in groups}) < len(groups):
-        raise InputError("the sampler proposes a problem twice in a round")
 
 
 SAMPLERS: dict[str, type[Sampler]] = {"goldilocks": Goldilocks, "uniform": Uniform}

@@ -34,6 +34,7 @@ from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.metrics import Stopwatch, evaluate
 from plumbing.models import Card, checksum, recompute_activations, unsharded
+from plumbing.plugins import check_proposals
 from plumbing.progress import Console
 from plumbing.run.checkpoint import Learner
 from plumbing.run.directory import RunDir
@@ -43,7 +44,6 @@ from sampler import (
     DynamicSampling,
     Pooled,
     Sampler,
-    check_proposals,
     file_of,
     find_sampler,
     step_metrics,

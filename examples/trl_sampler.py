@@ -14,15 +14,14 @@ learns on ranks of its own while the student trains (goldilocks), with further r
 
 from pathlib import Path
 
-import numpy as np
-import torch
-from torch.utils._pytree import tree_map_only
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from grpo import Completion
 from plumbing.errors import InputError
-from sampler import Sampler, check_proposals
+from plumbing.plugins import check_proposals
+from plumbing.run import checkpoint
+from sampler import Sampler
 
 
 class SampledTrainer(GRPOTrainer):
@@ -30,7 +29,7 @@ class SampledTrainer(GRPOTrainer):
     function must return 0 or 1. The two methods are internal ones of TRL 1.16.0."""
 
     def __init__(self, sampler: Sampler, *arguments, **keywords):
-        if sampler.uses_teacher or type(sampler).more is not Sampler.more:
+        if sampler.uses_teacher or sampler.has_rounds():
             name = type(sampler).__name__
             raise InputError(f"sampler {name}: has a teacher network or rounds: use train.py")
         super().__init__(*arguments, **keywords)
@@ -73,17 +72,12 @@ class SamplerState(TrainerCallback):
         self.sampler = sampler
 
     def on_save(self, args, state, control, **_):
-        if state.is_world_process_zero:  # as tensors, for torch.load with weights_only
-            numpy = np.ndarray, np.generic
-            packed = self.sampler.state_dict()
-            packed = tree_map_only(numpy, lambda x: torch.from_numpy(np.array(x)), packed)
-            torch.save(packed, file_of(args, state))
+        if state.is_world_process_zero:
+            file_of(args, state).write_bytes(checkpoint.pack(self.sampler.state_dict()))
 
     def on_train_begin(self, args, state, control, **_):
         if state.global_step:
-            packed = torch.load(file_of(args, state), weights_only=True)
-            unpacked = tree_map_only(torch.Tensor, lambda x: x.numpy()[()], packed)
-            self.sampler.load_state_dict(unpacked)
+            self.sampler.load_state_dict(checkpoint.unpack(file_of(args, state)))
 
 
 def file_of(args, state) -> Path:

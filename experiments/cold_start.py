@@ -21,6 +21,7 @@ import torch
 from tqdm import trange
 from transformers import AutoTokenizer
 
+from experiments.supervised import Descent
 from grpo import Completion
 from plumbing import command_line
 from plumbing.batches import collate
@@ -153,10 +154,7 @@ def supervised_rows(rows: list[dict], config: Config, tokenizer, stop_id: int) -
 def fit(policy: Policy, rows: list[tuple], steps: int, batch: int, rate: float, rng) -> None:
     """Minimise -log p of the demonstrations' tokens; each is used once before any is used again."""
     optimizer = torch.optim.AdamW(policy.parameters(), lr=rate, weight_decay=0.0)
-    warmup = max(1, round(WARMUP * steps))
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda t: min((t + 1) / warmup, (steps - t) / max(1, steps - warmup))
-    )
+    descent = Descent(optimizer, steps, warmup=max(1, round(WARMUP * steps)))
     order = []
     for _ in (bar := trange(steps, unit=" steps")):
         while len(order) < batch:
@@ -164,11 +162,7 @@ def fit(policy: Policy, rows: list[tuple], steps: int, batch: int, rate: float, 
         chosen, order = order[:batch], order[batch:]
         logp_N, _ = policy(collate([rows[i] for i in chosen], policy.lm.device), 1.0)
         loss = -logp_N.mean()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+        descent.step(loss)
         bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
 
 
@@ -196,7 +190,7 @@ def arguments(argv: list[str] | None) -> Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    with one_line("cold_start", ValueError, OSError):
+    with one_line("cold_start", ValueError):
         args = arguments(argv)
         rng = random.Random(args.seed)
         easy = [row for row in read_lines(Path(args.data)) if row["level"] <= args.easy]

@@ -29,7 +29,7 @@ def scores(folder: Path, usage: list[dict], by: str, verifier: Verifier) -> pd.D
     path = run.config["val_data"]
     analysis.check_unchanged(path, run.config["val_data_crc32"])
     problems = Problems(path)
-    labels = labels_of(problems, by)
+    labels = analysis.labels_of(problems, by) if by else []
     costs = spent(run, usage)
     dead = run.metrics.zero_variance
     rows = []
@@ -47,14 +47,6 @@ def scores(folder: Path, usage: list[dict], by: str, verifier: Verifier) -> pd.D
         rows.append(row)
         previous = step
     return pd.DataFrame(rows)
-
-
-def labels_of(problems: Problems, by: str) -> list[str]:
-    """Return each problem's text in the column `by`, [] without one."""
-    if not by:
-        return []
-    names, index = problems.column(by)
-    return [names[i] for i in index]
 
 
 def spent(run: analysis.Run, usage: list[dict]) -> pd.DataFrame:

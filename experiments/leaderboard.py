@@ -166,13 +166,18 @@ def score(run: analysis.Run) -> dict:
     return row | {"right": "".join(map(str, right.astype(int)))}
 
 
+def start(line: list[str], log: Path, mode: str = "w") -> subprocess.Popen:
+    """Start a command with one thread, its output in a log."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with log.open(mode) as file:
+        return subprocess.Popen(line, stdout=file, stderr=file, env=environment)
+
+
 def execute(line: list[str], log: Path) -> tuple[int, float]:
     """Run a command; returns its status and its seconds of processor time, which depend less on
     other load of the machine than the time of a clock."""
-    with log.open("w") as file:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(line, stdout=file, stderr=file, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)
+    process = start(line, log)
+    _, status, usage = os.wait4(process.pid, 0)
     return status, usage.ru_utime + usage.ru_stime
 
 

@@ -35,6 +35,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 import train
+from experiments import leaderboard
 from experiments.equal_cost import draw, report, scores
 from plumbing.command_line import count, file_path
 from plumbing.errors import InputError
@@ -140,10 +141,8 @@ class Runner:
 
     def start(self, job: Job) -> None:
         job.run.parent.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        with job.run.with_name(f"{job.run.name}.log").open("a") as log:
-            line = [sys.executable, str(TRAIN), *shlex.split(job.flags)]
-            process = subprocess.Popen(line, stdout=log, stderr=log, env=environment)
+        line = [sys.executable, str(TRAIN), *shlex.split(job.flags)]
+        process = leaderboard.start(line, job.run.with_name(f"{job.run.name}.log"), mode="a")
         self.running[process] = (job, time.time())
         print(f"{datetime.now():%H:%M} started: {job.arm}, seed {job.seed}", flush=True)
 

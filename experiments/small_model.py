@@ -11,11 +11,11 @@ import random
 from argparse import Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
-import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import Olmo2Config, Olmo2ForCausalLM, PreTrainedTokenizerFast
+from transformers import Olmo2ForCausalLM, PreTrainedTokenizerFast
 
 from experiments.cold_start import FORMAT, demonstration, fit, supervised_rows
+from experiments.supervised import make_olmo2
 from plumbing import command_line
 from plumbing.config import Config
 from rollout import Policy
@@ -24,7 +24,7 @@ from scripts.reasoning_tasks import rows
 
 VOCABULARY = 1024
 PER_LEVEL = 4000  # problems generated for each easy level
-FORMAT_SEED = 7  # of the problems, other than those of prepare_data
+DATA_SEED = 7  # of the problems, other than those of prepare_data
 
 
 def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
@@ -45,12 +45,9 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Olmo2ForCausalLM:
     """Return a fresh OLMo-2 of 3 M parameters in float32."""
-    torch.manual_seed(seed)
     sizes = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 6}
     sizes |= {"num_attention_heads": 6, "max_position_embeddings": 256}
-    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    ids |= {"bos_token_id": None, "tie_word_embeddings": True, "vocab_size": len(tokenizer)}
-    return Olmo2ForCausalLM(Olmo2Config(**sizes, **ids))
+    return make_olmo2(tokenizer, seed, **sizes)
 
 
 def arguments(argv: list[str] | None) -> Namespace:
@@ -67,10 +64,11 @@ def arguments(argv: list[str] | None) -> Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    with one_line("small_model", ValueError, OSError):
+    with one_line("small_model", ValueError):
         args = arguments(argv)
-        shown = [row for row in rows(FORMAT_SEED, PER_LEVEL, args.easy) if row["expected_answer"]]
-        texts = [f"{row['problem']}\n\nAnswer:{demonstration(row)}" for row in shown]
+        shown = [row for row in rows(DATA_SEED, PER_LEVEL, args.easy) if row["expected_answer"]]
+        footer = FORMAT["prompt_footer"]
+        texts = [f"{row['problem']}\n\n{footer}{demonstration(row)}" for row in shown]
         tokenizer = make_tokenizer(texts)
         model = make_model(tokenizer, args.seed)
         policy = Policy(model)

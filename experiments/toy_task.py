@@ -24,8 +24,9 @@ import pandas as pd
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from tqdm import trange
-from transformers import Olmo2Config, Olmo2ForCausalLM, PreTrainedTokenizerFast
+from transformers import Olmo2ForCausalLM, PreTrainedTokenizerFast
 
+from experiments.supervised import Descent, make_olmo2
 from plumbing.command_line import file_path
 from plumbing.files import write_atomic, write_lines
 from scripts import analysis
@@ -159,13 +160,10 @@ def make_tokenizer(skills: dict[str, Skill]) -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Olmo2ForCausalLM:
-    """A fresh tiny OLMo-2 in float32, a family whose tokenizer AutoTokenizer leaves as saved."""
-    torch.manual_seed(seed)
+    """A fresh tiny OLMo-2 in float32."""
     sizes = {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 3}
     sizes |= {"num_attention_heads": 4, "max_position_embeddings": 128}
-    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    ids |= {"bos_token_id": None, "tie_word_embeddings": True, "vocab_size": len(tokenizer)}
-    return Olmo2ForCausalLM(Olmo2Config(**sizes, **ids))
+    return make_olmo2(tokenizer, seed, **sizes)
 
 
 def demonstration(rng: random.Random, task: Task, skills: dict[str, Skill]) -> str:
@@ -183,13 +181,12 @@ def demonstration(rng: random.Random, task: Task, skills: dict[str, Skill]) -> s
 
 def train_base(model, tokenizer, task: Task, skills: dict[str, Skill], seed: int) -> None:
     """Supervised training on fresh noisy demonstrations; the loss is on the completion alone."""
-    rng, steps, weights = random.Random(seed + 2), task.steps, list(model.parameters())
+    rng, steps = random.Random(seed + 2), task.steps
     footer = tokenizer.convert_tokens_to_ids(FOOTER)
-    optimizer = torch.optim.AdamW(weights, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    # A linear rise, then a linear fall to zero.
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda t: min((t + 1) / WARMUP, (steps - t) / max(steps - WARMUP, 1))
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01
     )
+    descent = Descent(optimizer, steps, WARMUP)
     for _ in (bar := trange(steps, desc="base model", unit=" steps")):
         texts = [demonstration(rng, task, skills) for _ in range(BATCH_SIZE)]
         # Padded on the right: under causal attention no earlier token sees it. No mask is needed.
@@ -198,11 +195,7 @@ def train_base(model, tokenizer, task: Task, skills: dict[str, Skill], seed: int
         in_completion = (tokens == footer).cumsum(1).bool() & (tokens != footer)
         labels = tokens.masked_fill(~in_completion | (tokens == tokenizer.pad_token_id), -100)
         loss = model(input_ids=tokens, labels=labels).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimizer.step()
-        schedule.step()
+        descent.step(loss)
         bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
 
 

@@ -44,18 +44,18 @@ def evaluate(
     to stop."""
     start = time.perf_counter()
     layout = run.layout
-    tokens = []
+    prompts = [encode(problems.question(problem)) for problem in range(len(problems))]
+    tokens = [len(ids) for ids in prompts]
     rows = []
-    for problem in range(len(problems)):
-        tokens.append(len(encode(problems.question(problem))))
-        if tokens[-1] > run.config.max_prompt_tokens:
+    for problem, n in enumerate(tokens):
+        if n > run.config.max_prompt_tokens:
             rows.append(eval_row(problem, 0.0, "overlong_prompt"))
     for part in rollout_parts(tokens, run.config, layout.n_students):
         if console:
             console.report(f"evaluation, {len(rows):,} of {len(tokens):,} problems")
         if stop_requested(layout):
             return {}
-        groups = [Group(problem, size=1) for problem in part]
+        groups = [Group(problem, size=1, prompt_ids=prompts[problem]) for problem in part]
         rollout(groups, problems, 0.0, (0, step), Stopwatch())
         for group in groups:
             # Rank 0 writes the file.

@@ -1,10 +1,12 @@
-"""Custom samplers and rewards: a Python file and a name in it."""
+"""Custom samplers and rewards: a Python file and a name in it, and a check of proposals."""
 
 import functools
 import importlib.util
 import sys
+from numbers import Integral
 from pathlib import Path
 
+from grpo import Group
 from plumbing.errors import InputError, first_lines
 
 
@@ -46,3 +48,18 @@ def _run(path: Path, changed: int):
     sys.modules[str(path)] = module
     spec.loader.exec_module(module)
     return module
+
+
+def check_proposals(groups: list[Group], n_problems: int) -> None:
+    """Raise InputError unless the groups of a round are of distinct problems and have completions
+    to draw."""
+    for group in groups:
+        is_index = isinstance(group.problem, Integral) and 0 <= group.problem < n_problems
+        is_size = isinstance(group.size, Integral) and group.size > len(group.completions)
+        if not (is_index and is_size):
+            raise InputError(
+                f"the sampler proposes problem {group.problem!r}, of {n_problems}, "
+                f"and {group.size!r} completions: not an index, or no number of completions"
+            )
+    if len({group.problem for group in groups}) < len(groups):
+        raise InputError("the sampler proposes a problem twice in a round")

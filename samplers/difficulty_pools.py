@@ -16,16 +16,11 @@ class Weighted(Uniform):
         # with a probability in proportion to its weight.
         rate = np.maximum(self.weights(), 1e-12)
         arrival = self.rng.exponential(1 / rate)
-        drawn = []
-        for index in np.argsort(arrival):
-            if self.status[index] == self.OVERLONG:
-                continue
-            if self.fits(int(index)):
-                drawn.append(index)
-            else:
-                self.status[index] = self.OVERLONG
-            if len(drawn) == k:
-                return np.array(drawn)
+        order = np.argsort(arrival)
+        known = self.status[order] != self.OVERLONG
+        drawn = self.first_fitting(order[known].tolist(), k)
+        if len(drawn) == k:
+            return np.array(drawn)
         return super().draw(k)  # raises InputError: too few problems fit
 
 

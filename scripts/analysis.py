@@ -16,6 +16,7 @@ import pandas as pd
 from scipy import stats
 
 from plumbing.command_line import file_path
+from plumbing.data.problems import Problems
 from plumbing.errors import InputError, RunError, survive_lost_output
 from plumbing.files import digest, read_lines
 
@@ -189,6 +190,12 @@ def spread(values, unit: str = "%", digits: int = 1) -> str:
         return "–"
     deviation = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{digits}f}{deviation}{unit}"
+
+
+def labels_of(problems: Problems, columns: str) -> list[str]:
+    """Return each problem's text in one or two columns of the data, "task,level"."""
+    names, index = problems.column(columns)
+    return [names[i] for i in index]
 
 
 def by_label(rows: pd.DataFrame, labels) -> pd.DataFrame:

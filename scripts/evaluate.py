@@ -71,9 +71,9 @@ def evaluate(
     if asked.empty:
         limit = f"--max_prompt_tokens {config.max_prompt_tokens}"
         raise InputError(f"{limit}: no prompt is as short; the shortest has {lengths.min()} tokens")
-    # The verifier's processes start before CUDA is used.
     note = f"{len(asked)} completions of {config.model}: this may take minutes"
     print(note, file=sys.stderr, flush=True)
+    # The verifier's processes start before CUDA is used.
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
         dtype = compute_dtype(config, device)
         generator = rollout.Generator.load(config.model, device, tokenizer, dtype)
@@ -153,8 +153,7 @@ def summary(title: str, rows: pd.DataFrame, samples: int, ks: list[int], greedy:
 
 def means_by(columns: str, rows: pd.DataFrame, problems: Problems) -> str:
     """Format the means of `analysis.by_label` by the values of one or two columns, "task,level"."""
-    names, index = problems.column(columns)
-    means = analysis.by_label(rows, [names[i] for i in index])
+    means = analysis.by_label(rows, analysis.labels_of(problems, columns))
     cells = []
     for label, row in means.iterrows():
         problems_groups, shares = row.iloc[:2], row.iloc[2:]
@@ -252,10 +251,7 @@ def main(argv: list[str] | None = None) -> None:
         chosen = range(len(data))[: args.limit]
         rows = evaluate(config, data, chosen, args.samples, args.temperature, weights)
         title = f"{name}: {len(chosen)} problems of {data.path}, {args.samples} of each sampled"
-        greedy = args.temperature == 0
-        print(summary(title, rows, args.samples, args.k, greedy), end="", flush=True)
-        if args.by:
-            print("\n" + means_by(args.by, rows, data), end="", flush=True)
+        report(args, title, rows, data, args.samples, greedy=args.temperature == 0)
         if args.out:
             write_lines(args.out, rows[[*VERDICT]].to_dict("records"))
 
@@ -283,7 +279,12 @@ def report_verdicts(args: Namespace, config, facts: dict) -> None:
     rows = read_verdicts(path, data, config)
     samples = len(rows) // rows.problem.nunique()
     title = f"{path}: {rows.problem.nunique()} problems of {data.path}, {samples} of each sampled"
-    print(summary(title, rows, samples, args.k, samples == 1), end="", flush=True)
+    report(args, title, rows, data, samples, greedy=samples == 1)
+
+
+def report(args: Namespace, title: str, rows, data: Problems, samples: int, greedy: bool) -> None:
+    """Print the summary of verdicts, and with --by their means."""
+    print(summary(title, rows, samples, args.k, greedy), end="", flush=True)
     if args.by:
         print("\n" + means_by(args.by, rows, data), end="", flush=True)
 

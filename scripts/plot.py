@@ -58,6 +58,13 @@ def calibration(selections: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["count"] >= 10]
 
 
+def has_data(panel, methods: dict[str, list[Run]]) -> bool:
+    """Whether any run has measured the first quantity of one of PANELS."""
+    _, _, names = panel
+    key = next(iter(names))
+    return any(len(run.curve(key)) for runs in methods.values() for run in runs)
+
+
 def draw_panel(axes, panel, methods: dict[str, list[Run]], amount: str) -> None:
     """Draw one of PANELS against one of AMOUNTS."""
     title, label, names = panel
@@ -99,7 +106,7 @@ def draw(
         limit = f"only {len(COLOURS)} colours can be told apart"
         raise InputError(f"{len(methods)} methods, but {limit}; draw fewer at a time")
     runs = [run for runs in methods.values() for run in runs]
-    panels = [p for p in panels if any(len(run.curve(next(iter(p[2])))) for run in runs)]
+    panels = [panel for panel in panels if has_data(panel, methods)]
     predicted = reliability and any(run.selections.predicted.notna().any() for run in runs)
     rows = -(-(len(panels) + predicted) // columns)
     figure = Figure(figsize=(4.4 * columns, 3.4 * rows + 0.4), layout="constrained")

@@ -83,11 +83,15 @@ class Table:
 
     def __init__(self, source: Source, copy: str | None):
         self.source, self.place = source, copy or source.hub_id
-        self.names, self.file_system, self.commit = list_files(self.place, source)
+        self.locate()
         self.rows = defaultdict(Counter)  # rank -> how often each (answer, line of JSON) occurs
         self.rows_read, self.dropped = 0, Counter()  # rows by reason
         self.seen = set()  # rank of every problem, usable or not
         self.overlaps = {}  # rank -> (reason, an example for the manifest)
+
+    def locate(self) -> None:
+        """Find the files."""
+        self.names, self.file_system, self.commit = list_files(self.place, self.source)
 
     def read(self, columns: list[str], all_columns: bool = False):
         """Yield (location, row) for each row of each file. Every row must have the columns."""
@@ -185,11 +189,12 @@ class GeneratedTable(Table):
     """The rows of `reasoning_tasks`, which are made with the split's seed, not read."""
 
     def __init__(self, source: Source, seed: int):
-        self.source, self.seed = source, seed
-        self.place, self.commit = f"reasoning-gym=={reasoning_tasks.VERSION}", None
-        self.names = list(reasoning_tasks.LEVELS)
-        self.rows_read, self.dropped = 0, Counter()
-        self.rows, self.seen, self.overlaps = defaultdict(Counter), set(), {}
+        super().__init__(source, None)
+        self.seed = seed
+
+    def locate(self) -> None:
+        """Name the tasks."""
+        self.names, self.commit = list(reasoning_tasks.LEVELS), None
 
     def read(self, columns: list[str], all_columns: bool = False):
         """Yield (location, row) for each row."""
@@ -229,9 +234,9 @@ def arguments(argv: list[str] | None = None) -> Namespace:
 def source_of(args: Namespace) -> Source:
     """Return the source that --source names. Raises InputError if another flag contradicts it."""
     source, unused = SOURCES[args.source], {"val_copy": "is validated on problems of its own"}
-    if args.source == "reasoning-gym":
+    if source.is_generated:
         unused["copy"] = "is made by the library, not read"
-    elif not (source.hub_id or args.copy):
+    if not (source.hub_id or args.copy):
         raise InputError(f"--source {args.source} needs --copy FILE, a file of yours")
     if args.source == "own" and args.val_copy:
         source = replace(source, held_out="own")
@@ -252,8 +257,10 @@ def prepare(args: Namespace) -> dict:
     source, out = source_of(args), Path(args.out or f"data/{args.source}")
     settings = asdict(source) | {name: x for name, x in vars(args).items() if name != "out"}
     check_output(out, settings)
-    generated = args.source == "reasoning-gym"
-    train = GeneratedTable(source, args.seed) if generated else Table(source, args.copy)
+    if source.is_generated:
+        train = GeneratedTable(source, args.seed)
+    else:
+        train = Table(source, args.copy)
     val = Table(SOURCES[source.held_out], args.val_copy) if source.held_out else train
     tests = [val] if source.held_out else []
     for name in args.against:

@@ -174,8 +174,8 @@ def pictures(methods: dict[str, list[analysis.Run]]) -> dict[str, str]:
     """Draw the curves that have data: by title, each a PNG in base64."""
     drawn = {}
     for panel in CURVES:
-        title, _, names = panel
-        if any(len(run.curve(key)) for runs in methods.values() for run in runs for key in names):
+        title, *_ = panel
+        if plot.has_data(panel, methods):
             file = BytesIO()
             plot.draw(methods, panels=[panel], columns=1, reliability=False).savefig(file, dpi=120)
             drawn[title] = base64.b64encode(file.getvalue()).decode()

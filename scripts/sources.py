@@ -11,6 +11,7 @@ import numpy as np
 
 from plumbing.data.rows import check_fields, is_finite, text_of
 from plumbing.errors import InputError
+from scripts import reasoning_tasks
 from verify import extract_boxed
 
 
@@ -30,6 +31,11 @@ class Source:
     keep: str = ""  # column that is copied, such as a difficulty; "*" copies all others
     held_out: str = ""  # source to validate on; "" holds val_size of its own problems out
     evaluation: bool = False  # a test set: all of it is validation data
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether a Python package, PACKAGE==VERSION, makes the rows."""
+        return "==" in self.hub_id
 
     @cached_property
     def conditions(self) -> list[tuple[str, str, str]]:
@@ -138,7 +144,9 @@ SOURCES = {
     "big-math": Source("SynthLabsAI/Big-Math-RL-Verified", "train", **BIG_MATH),
     "numina": Source("AI-MO/NuminaMath-1.5", "train", only=NUMINA, keep="source"),
     "deepmath": Source("zwhe99/DeepMath-103K", "train", **DEEPMATH),
-    "reasoning-gym": Source("", "", gold="expected_answer", keep="*"),  # reasoning_tasks.py
+    "reasoning-gym": Source(
+        f"reasoning-gym=={reasoning_tasks.VERSION}", "", gold="expected_answer", keep="*"
+    ),
     "own": Source("", "train", gold="expected_answer", keep="*"),  # the format train.py reads
     "gsm8k-test": Source("openai/gsm8k", "test", **GSM8K, **TEST),
     "gsm8k-platinum": Source("madrylab/gsm8k-platinum", "test", **GSM8K, **TEST),

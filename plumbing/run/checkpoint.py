@@ -58,7 +58,7 @@ def save(
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
     packed = None
     if state is not None:
-        packed = _pack(state)
+        packed = pack(state)
         replicas = replicas | {"the sampler's state": zlib.crc32(packed)}
     layout.assert_equal_in_world(**replicas)
     try:
@@ -82,9 +82,9 @@ def save(
         keep_only(run, steps(run)[-keep:])
 
 
-def _pack(state: dict) -> memoryview:
-    """Return the bytes of sampler.pt. Raises an error now, not at a resume, if the state holds
-    anything but data."""
+def pack(state: dict) -> memoryview:
+    """Return the bytes of sampler.pt, of a sampler's state. Raises an error now, not at a resume,
+    if the state holds anything but data."""
     numpy = np.ndarray, np.generic  # torch.load with weights_only does not take them
     state = tree_map_only(numpy, lambda x: torch.from_numpy(np.array(x)), state)
     file = io.BytesIO()
@@ -161,10 +161,15 @@ def load_state(run: Path, step: int) -> dict:
     anything but data."""
     folder = directory(run, step)
     try:
-        state = torch.load(folder / "sampler.pt", weights_only=True)
+        return unpack(folder / "sampler.pt")
     except (pickle.UnpicklingError, RuntimeError) as error:
         reason = f"cannot be loaded ({first_lines(error)}): delete it to resume from the previous"
         raise InputError(f"checkpoint {folder} {reason}") from error
+
+
+def unpack(file: Path) -> dict:
+    """Read the state that `pack` made the bytes of. Raises what torch.load does."""
+    state = torch.load(file, weights_only=True)
     return tree_map_only(torch.Tensor, lambda tensor: tensor.numpy()[()], state)
 
 

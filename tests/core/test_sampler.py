@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from grpo import Group, noise_floor
 from plumbing.errors import InputError
+from plumbing.plugins import check_proposals
 from sampler import (
     DynamicSampling,
     Goldilocks,
     Sampler,
     Uniform,
     best,
-    check_proposals,
     deal,
     epsilon_greedy,
     step_metrics,

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from plumbing.errors import InputError
+from plumbing.plugins import check_proposals
 from plumbing.run import checkpoint
-from sampler import FOLDER, SAMPLERS, Goldilocks, Sampler, check_proposals, find_sampler
+from sampler import FOLDER, SAMPLERS, Goldilocks, Sampler, find_sampler
 from samplers.difficulty_pools import Weighted
 from samplers.embedded import path_of
 from samplers.knapsack import allocate
