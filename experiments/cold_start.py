@@ -1,11 +1,12 @@
-r"""A cold start: supervised training on written-out steps of reasoning-gym's easy levels.
+r"""A cold start: supervised training on demonstrations of reasoning-gym's easy levels.
 
     python -m experiments.cold_start HuggingFaceTB/SmolLM2-135M-Instruct --out models/cold
 
 A small model answers such problems at once, without steps, and is nearly always wrong. After some
-minutes on a few hundred demonstrations it shows its steps: it solves the easy levels, sometimes the
-next ones, and never the hard ones, which is where GRPO begins. The demonstrations are made from the
-library's metadata; prompts are those of `train.py` with --prompt_header '' --prompt_footer Answer:.
+minutes on a few hundred demonstrations, some with written-out steps and some with the answer alone,
+it does the one or the other: it solves the easy levels, sometimes the next ones, and never the hard
+ones, which is where GRPO begins. The steps are made from the library's metadata; prompts are those
+of `train.py` with --prompt_header '' --prompt_footer Answer:.
 """
 
 import random
@@ -133,21 +134,29 @@ STEPS: dict[str, Callable[[str, dict], str]] = {
 }
 
 
-def demonstration(row: dict) -> str:
-    r"""Return the completion for a row of reasoning_tasks: its steps and \boxed{answer}."""
+def demonstration(row: dict, direct: bool = False) -> str:
+    r"""Return the completion for a row of reasoning_tasks: its steps, unless `direct`, and
+    \boxed{answer}."""
     answer = row["expected_answer"]
-    steps = STEPS[row["task"]](answer, row["extra_info"])
-    return rf" {steps} \boxed{{{answer}}}"
+    steps = "" if direct else f" {STEPS[row['task']](answer, row['extra_info'])}"
+    return rf"{steps} \boxed{{{answer}}}"
 
 
-def supervised_rows(rows: list[dict], config: Config, tokenizer, stop_id: int) -> list[tuple]:
+def demonstrations(rows: list[dict], direct: float, rng: random.Random) -> list[tuple[str, str]]:
+    """Return (problem, completion) for each row; a share `direct` of them is without steps."""
+    return [(row["problem"], demonstration(row, rng.random() < direct)) for row in rows]
+
+
+def supervised_rows(
+    shown: list[tuple[str, str]], config: Config, tokenizer, stop_id: int
+) -> list[tuple]:
     """Return (prompt_ids, Completion) for each demonstration, which ends in the stop token."""
     encode = PromptEncoder(config, tokenizer)
     encoded = []
-    for row in rows:
-        ids = [*tokenizer(demonstration(row), add_special_tokens=False).input_ids, stop_id]
+    for problem, text in shown:
+        ids = [*tokenizer(text, add_special_tokens=False).input_ids, stop_id]
         completion = Completion(ids, logps=[0.0] * len(ids), finished=True)
-        encoded.append((encode(row["problem"]), completion))
+        encoded.append((encode(problem), completion))
     return encoded
 
 
@@ -164,6 +173,12 @@ def fit(policy: Policy, rows: list[tuple], steps: int, batch: int, rate: float, 
         loss = -logp_N.mean()
         descent.step(loss)
         bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+
+
+def add_direct(parser) -> None:
+    """Add the flag of what small_model and cold_start show."""
+    help = "share of the demonstrations that give the answer without steps [%(default)s]"
+    parser.add_argument("--direct", type=command_line.fraction, default=0.5, help=help)
 
 
 def arguments(argv: list[str] | None) -> Namespace:
@@ -185,6 +200,7 @@ def arguments(argv: list[str] | None) -> Namespace:
     add("--steps", type=command_line.count, default=60, help="[%(default)s]")
     add("--batch", type=command_line.count, default=12, help="demonstrations a step [%(default)s]")
     add("--learning_rate", type=float, default=5e-5, help="[%(default)s]")
+    add_direct(parser)
     add("--seed", type=int, default=0, help="of the demonstrations and their order [%(default)s]")
     return parser.parse_args(argv)
 
@@ -194,7 +210,8 @@ def main(argv: list[str] | None = None) -> None:
         args = arguments(argv)
         rng = random.Random(args.seed)
         easy = [row for row in read_lines(Path(args.data)) if row["level"] <= args.easy]
-        shown = rng.sample(easy, min(args.demonstrations, len(easy)))
+        chosen = rng.sample(easy, min(args.demonstrations, len(easy)))
+        shown = demonstrations(chosen, args.direct, rng)
         config = Config(model=args.model, **FORMAT)
         tokenizer = AutoTokenizer.from_pretrained(args.model)
         device = torch.device(device_type(config.device))

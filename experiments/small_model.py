@@ -14,7 +14,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import Olmo2ForCausalLM, PreTrainedTokenizerFast
 
-from experiments.cold_start import FORMAT, demonstration, fit, supervised_rows
+from experiments.cold_start import FORMAT, add_direct, demonstrations, fit, supervised_rows
 from experiments.supervised import make_olmo2
 from plumbing import command_line
 from plumbing.config import Config
@@ -59,6 +59,7 @@ def arguments(argv: list[str] | None) -> Namespace:
     add("--steps", type=command_line.count, default=2000, help="[%(default)s]")
     add("--batch", type=command_line.count, default=64, help="demonstrations a step [%(default)s]")
     add("--learning_rate", type=float, default=2e-3, help="[%(default)s]")
+    add_direct(parser)
     add("--seed", type=int, default=0, help="[%(default)s]")
     return parser.parse_args(argv)
 
@@ -66,16 +67,17 @@ def arguments(argv: list[str] | None) -> Namespace:
 def main(argv: list[str] | None = None) -> None:
     with one_line("small_model", ValueError):
         args = arguments(argv)
-        shown = [row for row in rows(DATA_SEED, PER_LEVEL, args.easy) if row["expected_answer"]]
+        rng = random.Random(args.seed)
+        easy = [row for row in rows(DATA_SEED, PER_LEVEL, args.easy) if row["expected_answer"]]
+        shown = demonstrations(easy, args.direct, rng)
         footer = FORMAT["prompt_footer"]
-        texts = [f"{row['problem']}\n\n{footer}{demonstration(row)}" for row in shown]
+        texts = [f"{problem}\n\n{footer}{completion}" for problem, completion in shown]
         tokenizer = make_tokenizer(texts)
         model = make_model(tokenizer, args.seed)
         policy = Policy(model)
         policy.lm.set_attn_implementation("shared_prompts")
         config = Config(**FORMAT)
         encoded = supervised_rows(shown, config, tokenizer, tokenizer.eos_token_id)
-        rng = random.Random(args.seed)
         fit(policy, encoded, args.steps, args.batch, args.learning_rate, rng)
         Path(args.out).mkdir(parents=True, exist_ok=True)
         tokenizer.save_pretrained(args.out)

@@ -26,11 +26,12 @@ class TokenLogprobs(torch.autograd.Function):
             z = logits(h, weight_V_D).div_(temperature)  # (chunk, V)
             normaliser.append(z.logsumexp(dim=-1))
             log_p = z.log_softmax(dim=-1)
-            logp_y = log_p.gather(1, y[:, None])
-            logp.append(logp_y[:, 0])
+            logp_n_1 = log_p.gather(1, y[:, None])
+            logp.append(logp_n_1[:, 0])
             p = log_p.exp()
             p_log_p = log_p.mul_(p)
-            entropy.append(-p_log_p.sum(dim=-1))
+            minus_entropy_n = p_log_p.sum(dim=-1)
+            entropy.append(-minus_entropy_n)
         entropy_N = torch.cat(entropy)
         normaliser_N = torch.cat(normaliser)
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N)
@@ -54,10 +55,11 @@ class TokenLogprobs(torch.autograd.Function):
         weight_parts = weight_V_D.split(chunk)
         grad_parts = grad_weight.split(chunk)
         for w, grad_w in zip(weight_parts, grad_parts, strict=True):
-            log_p = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, chunk)
-            log_p.sub_(normaliser_N[:, None])
+            z = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, chunk)
+            log_p = z.sub_(normaliser_N[:, None])
             grad_z = _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N)
-            _add_at_targets(grad_z, targets_N - start, grad_logp_N)
+            target_N = targets_N - start
+            _add_at_targets(grad_z, target_N, grad_logp_N)
             grad_z.div_(ctx.temperature)
             grad_z = grad_z.to(w.dtype)
             torch.mm(grad_z.T, hidden_N_D, out=grad_w)
@@ -69,13 +71,15 @@ class TokenLogprobs(torch.autograd.Function):
 
 def _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N):
     """Compute -p ⊙ (∂L/∂logp + ∂L/∂H · (log p + H)) in place of log_p (N, chunk)."""
+    grad_logp_N_1 = grad_logp_N[:, None]
     if grad_entropy_N is None:
-        return log_p.exp_().mul_(-grad_logp_N[:, None])
+        p = log_p.exp_()
+        return p.mul_(-grad_logp_N_1)
     p = log_p.exp()
-    grad_z = log_p.add_(entropy_N[:, None])
-    grad_z.mul_(grad_entropy_N[:, None])
-    grad_z.add_(grad_logp_N[:, None])
-    return grad_z.mul_(p).neg_()
+    terms = log_p.add_(entropy_N[:, None])
+    terms.mul_(grad_entropy_N[:, None])
+    terms.add_(grad_logp_N_1)
+    return terms.mul_(p).neg_()
 
 
 def _add_at_targets(grad_z, target_N, grad_logp_N) -> None:
@@ -95,7 +99,18 @@ def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
         return hidden_N_D @ weight_D_V
     if _mm_returns(dtype, hidden_N_D.dtype, hidden_N_D.device):
         return torch.mm(hidden_N_D, weight_D_V, out_dtype=dtype)
-    return hidden_N_D.to(dtype) @ weight_D_V.to(dtype)
+    return _logits_by_parts(hidden_N_D.to(dtype), weight_V_D)
+
+
+def _logits_by_parts(hidden_N_D, weight_V_D) -> torch.Tensor:
+    """Cast some of the weight's rows at a time, few enough for a processor's cache: in decoding, a
+    cast of all of them would take longer than the product."""
+    rows = 1024
+    logits_N_V = hidden_N_D.new_empty(len(hidden_N_D), len(weight_V_D))
+    columns = logits_N_V.split(rows, dim=1)
+    for logits_N_v, weight_v_D in zip(columns, weight_V_D.split(rows), strict=True):
+        torch.mm(hidden_N_D, weight_v_D.T.to(hidden_N_D.dtype), out=logits_N_v)
+    return logits_N_V
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import grpo
 from grpo import Group, group_advantages, policy_loss, row_weights, token_logprobs
+from plumbing import logprobs
 from tests.helpers.checks import FLOAT64, close
 from tests.helpers.groups import completion, group
 
@@ -216,6 +217,15 @@ class Largest(TorchDispatchMode):
         tensors = [x for x in (out if isinstance(out, tuple) else (out,)) if torch.is_tensor(x)]
         self.size = max([self.size, *(x.numel() for x in tensors)])
         return out
+
+
+def test_logits_of_bf16_states_are_the_float32_product_over_a_vocabulary_of_several_parts():
+    torch.manual_seed(0)
+    hidden = torch.randn(5, 64).bfloat16()
+    weight = torch.randn(2500, 64).bfloat16()
+    logits = logprobs.logits(hidden, weight)
+    assert logits.dtype == torch.float32
+    assert torch.allclose(logits, hidden.float() @ weight.float().T, rtol=1e-6, atol=1e-5)
 
 
 def test_the_logits_of_all_tokens_never_exist_at_once():

@@ -17,6 +17,7 @@ from verify import extract_boxed
 
 ROW = {"problem": "2 + 3 - 1 =", "expected_answer": "4", "task": "chain_sum", "level": 1}
 ROW |= {"extra_info": {"expression": "2 + 3 - 1"}}
+SHOWN = [(ROW["problem"], cold_start.demonstration(ROW))]
 EQUATION = re.compile(r"(?:^|\. |: ) ?(-?\d+) ([-+*/]) (-?\d+) = (-?\d+)(?=\.)")
 OPERATIONS = {"+": Fraction.__add__, "-": Fraction.__sub__}
 OPERATIONS |= {"*": Fraction.__mul__, "/": Fraction.__truediv__}
@@ -30,6 +31,16 @@ def rows() -> list[dict]:
 
 def test_a_demonstration_is_steps_and_a_box():
     assert cold_start.demonstration(ROW) == r" 2 + 3 = 5. 5 - 1 = 4. \boxed{4}"
+
+
+def test_a_direct_demonstration_is_a_box():
+    assert cold_start.demonstration(ROW, direct=True) == r" \boxed{4}"
+
+
+def test_a_share_of_the_demonstrations_is_direct():
+    shown = cold_start.demonstrations([ROW] * 1000, 0.25, random.Random(0))
+    direct = sum(completion == r" \boxed{4}" for _, completion in shown)
+    assert 200 < direct < 300
 
 
 def test_every_task_has_steps():
@@ -55,7 +66,7 @@ def test_each_step_with_two_operands_is_right(rows):
 def test_the_loss_covers_the_completion_and_its_end_token():
     tokenizer = AutoTokenizer.from_pretrained(f"{DEMO}/model")
     config = Config(**cold_start.FORMAT)
-    [(prompt, completion)] = cold_start.supervised_rows([ROW], config, tokenizer, 7)
+    [(prompt, completion)] = cold_start.supervised_rows(SHOWN, config, tokenizer, 7)
     assert completion.ids[-1] == 7
     assert prompt[-1] != 7
 
@@ -64,7 +75,7 @@ def test_fit_lowers_the_loss():
     torch.manual_seed(0)
     policy = Policy.load(f"{DEMO}/model", torch.device("cpu"))
     tokenizer = AutoTokenizer.from_pretrained(f"{DEMO}/model")
-    rows = cold_start.supervised_rows([ROW], Config(**cold_start.FORMAT), tokenizer, 1)
+    rows = cold_start.supervised_rows(SHOWN, Config(**cold_start.FORMAT), tokenizer, 1)
     batch = cold_start.collate(rows, torch.device("cpu"))
     before = -policy(batch, 1.0)[0].mean()
     cold_start.fit(policy, rows, 5, 2, 1e-3, random.Random(0))
