@@ -245,7 +245,8 @@ def policy_loss(
     """L = -Σ w c min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â) + kl_coef · Σ w k3 - β Σ w H.
 
     ρ = π_θ / π_old is the importance ratio. L_DAPO in Section 6 lacks the leading minus.
-    c is 1, or with `mismatch` corrects for a generator that is not π_old: see mismatch_weights.
+    c is 1, or with `mismatch` corrects for a generator that is not π_old, from generator_logp_N and
+    row_N: see mismatch_weights.
     k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias;
     its expected gradient is that of KL(π_ref ‖ π_θ). Entropy H is *subtracted*, because the
     text maximises it: Eq. 4 prints +βH, which in a loss would lower it.

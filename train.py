@@ -19,7 +19,6 @@ from itertools import chain
 
 import numpy as np
 import torch
-from torch.distributed.fsdp import FSDPModule
 from transformers import AutoTokenizer
 
 import grpo
@@ -65,7 +64,8 @@ class Student:
         self.layout = layout
         self.verifier = verifier
         name = config.model
-        device, dtype = layout.device, layout.dtype
+        device = layout.device
+        dtype = layout.dtype
         self.tokenizer = AutoTokenizer.from_pretrained(name)
         self.encode = PromptEncoder(config, self.tokenizer)
         self.policy = Policy.load(name, device)
@@ -168,7 +168,7 @@ class Student:
         batch_tokens = sum(map(sum, lengths))
         for group, lengths_G in zip(groups, lengths, strict=True):
             # Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), so the mean of
-            # Â ∇log π has the factor √(p̂(1-p̂)). A dead group's advantages are 0.
+            # Â ∇log π, --loss sum, has the factor √(p̂(1-p̂)). A dead group's advantages are 0.
             rewards_1_G = torch.tensor([[o.reward for o in group.completions]])
             advantage_G = grpo.group_advantages(rewards_1_G, c.advantage_std)[0]
             weight_G = grpo.row_weights(
@@ -197,13 +197,9 @@ class Student:
         response tokens, and statistics summed over them, of all student ranks. first: the policy is
         still the one that the step began with, π_old."""
         c = self.config
-        n = self.layout.n_students
         sums = Counter()
         for batch in batches:
-            if isinstance(self.policy, FSDPModule):  # not on a single CPU rank
-                # Ranks have different numbers of micro-batches: the last reduces gradients.
-                self.policy.set_requires_gradient_sync(batch.last or n == 1)
-                self.policy.set_reshard_after_backward(batch.last)
+            self.layout.reduce_gradients(self.policy, batch.last)
             logp_N, entropy_N = self.policy(batch, c.temperature)
             if first:  # so that π_old and π_ref need no forward pass of their own
                 batch.old_logp_N = logp_N.detach()
@@ -227,7 +223,7 @@ class Student:
                 mismatch_level=c.mismatch_level,
                 mismatch_cap=c.mismatch_cap,
             )
-            (loss * n).backward()  # FSDP averages over ranks; the loss is a sum over them
+            (loss * self.layout.n_students).backward()  # FSDP averages over ranks, the loss sums
             stats |= {"loss": loss, "tokens": torch.tensor(len(logp_N))}
             # An idle batch repeats a row of another rank.
             sums.update({k: 0.0 if batch.idle else v.item() for k, v in stats.items()})
@@ -269,11 +265,11 @@ def train_step(
         student.layout.assert_equal_in_role(proposals=sizes)
         # Step 3: G completions of each, and their verified rewards.
         groups += [group for group in proposed if group not in groups]
-        proposed = [group for group in groups if group in proposed]  # as the logs have them
-        student.rollout(proposed, problems, c.temperature, (1, step), watch, round)
+        this_round = [group for group in groups if group in proposed]  # in the order of the logs
+        student.rollout(this_round, problems, c.temperature, (1, step), watch, round)
         # Steps 5-6: the teacher gets the groups, and learns (Alg. 2) while the student trains.
         with watch("teacher_wait_s"):
-            sampler.observe(proposed)
+            sampler.observe(this_round)
             proposed = sampler.more(groups)
         round += 1
     if not groups:
@@ -281,8 +277,9 @@ def train_step(
     log(step, groups, student.tokenizer.decode)
     # Step 4: GRPO.
     with watch("train_s"):
-        trained = sampler.train_on(groups, c.prompts_per_step)
-        update = student.update([group for group in groups if group in trained], step)
+        chosen = sampler.train_on(groups, c.prompts_per_step)
+        trained = [group for group in groups if group in chosen]
+        update = student.update(trained, step)
     metrics = sampler.metrics() | step_metrics(groups) | completion_metrics(groups)
     metrics |= update | watch  # these win over a sampler's
     return {"step": step} | metrics | {"step": step, "seconds": time.perf_counter() - start}
@@ -290,12 +287,11 @@ def train_step(
 
 def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Verifier) -> bool:
     """Run the student ranks' main program. Returns False if a signal stopped it."""
-    problems, val_problems = Problems(config.train_data), Problems(config.val_data)
+    problems = Problems(config.train_data)
+    val_problems = Problems(config.val_data)
     student = Student(config, layout, verifier)
     sampler = build_sampler(config, layout, problems)
-    learners = {"student": student.learner}
-    if sampler.teacher:  # in this process
-        learners["teacher"] = sampler.teacher.learner
+    learners = {"student": student.learner} | teacher_learner(sampler)
     run.load(start, learners, sampler)
     student.generator.refresh(student.policy)
     console = Console(run, start, student, problems, val_problems)
@@ -306,8 +302,8 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
             run.log("metrics", [row])
             console.update(row)
         if run.evaluation_pending(step):
-            evaluation = evaluate(student.rollout, student.encode, val_problems, run, step, console)
-            run.finish_evaluation(step, evaluation)
+            rewards = evaluate(student.rollout, student.encode, val_problems, run, step, console)
+            run.finish_evaluation(step, rewards)
         stop = shutdown.stop_requested(layout)
         is_last = stop or step == config.steps
         if step > start and (is_last or step % config.checkpoint_every == 0):
@@ -316,25 +312,29 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
             run.save(step, sampler.state_dict(), learners)
         if stop:
             break
-    finished = not stop
-    if finished:
+    if not stop:
         run.export(learners)
     if layout.n_teachers:
-        sampler.stop(finished)
-    console.end(finished)
-    return finished
+        sampler.stop(finished=not stop)
+    console.end(finished=not stop)
+    return not stop
 
 
 def run_teacher(config: Config, layout: Layout, run: RunDir, start: int) -> bool:
     """Run the teacher ranks' main program: answer and learn until the students stop."""
     sampler = build_sampler(config, layout, Problems(config.train_data))
-    learners = {"teacher": sampler.teacher.learner}
+    learners = teacher_learner(sampler)
     run.load(start, learners, sampler)
     shutdown.stop_at_signals(layout)
     finished = serve(sampler, Channel(layout), partial(run.save, learners=learners))
     if finished:
         run.export(learners)
     return finished
+
+
+def teacher_learner(sampler: Sampler) -> dict[str, Learner]:
+    """Return the teacher's part of a checkpoint, by name, if the teacher is in this process."""
+    return {"teacher": sampler.teacher.learner} if sampler.teacher else {}
 
 
 def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from plumbing.distributed.launch import launch
 from plumbing.errors import Fault, InputError, first_lines
@@ -108,6 +108,13 @@ class Layout:
             unit = layers[start : start + size]
             fully_shard(unit, mp_policy=policy, **shared)
         fully_shard(model, mp_policy=policy, **shared)
+
+    def reduce_gradients(self, model: nn.Module, last: bool) -> None:
+        """Let the next backward of students add up their gradients only if it is the `last` of a
+        step: ranks have different numbers of micro-batches."""
+        if isinstance(model, FSDPModule):  # not on a single CPU rank
+            model.set_requires_gradient_sync(last or self.n_students == 1)
+            model.set_reshard_after_backward(last)
 
     def gather_world(self, mine) -> list:
         """Return the objects of all ranks of both roles, in order. Also a barrier."""

@@ -104,7 +104,7 @@ pending proposals forgotten | plumbing/distributed/channel.py | channel::a_resum
 rng not restored | sampler.py | samplers::every_sampler_resumes_bit_for_bit
     self.rng.bit_generator.state = state["rng"] => pass
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
-    (loss * n).backward() => loss.backward()
+    (loss * self.layout.n_students).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
     [completion.weight for completion in completions] => [1 / len(rows)] * len(rows)
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
