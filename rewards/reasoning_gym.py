@@ -2,6 +2,7 @@
 generator's metadata, in which source_dataset names the scorer. A row without it has one right
 answer, which is compared as by default."""
 
+import functools
 import json
 
 from grading.equality import compare
@@ -11,6 +12,8 @@ try:
     from reasoning_gym import get_score_answer_fn
 except ImportError as error:  # this file has the library's name, and may be found in its place
     raise ImportError("the library is missing: pip install reasoning-gym==0.1.25") from error
+
+find_scorer = functools.cache(get_score_answer_fn)  # which makes a data set: up to 30 ms
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
@@ -23,5 +26,5 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     metadata = info.get("metadata", info)
     name = info.get("source_dataset") or metadata["source_dataset"]
     entry = {"question": "", "answer": ground_truth, "metadata": metadata}
-    score = get_score_answer_fn(name)(answer, entry)
+    score = find_scorer(name)(answer, entry)
     return int(score == 1)  # partial credit, such as 0.01 for a wrong number, earns nothing
