@@ -6,8 +6,9 @@
     python -m experiments.leaderboard --tasks FOLDER --csv my.csv --out runs/mine
 
 A run has one process and one thread, so that results do not depend on the machine's cores. It may
-spend BUDGET completions, screening included. Its score is the mean of the last five evaluations
-within them, of about twelve. docs/samplers.md has the rules of judgement.
+spend as many completions as uniform sampling in 120 steps, screening included. Its score is the
+mean of the last five evaluations within them, of about twelve. docs/samplers.md has the rules of
+judgement.
 
 A task may be a folder with model/, train.jsonl, val.jsonl and task.toml, all keys optional:
 
@@ -15,9 +16,11 @@ A task may be a folder with model/, train.jsonl, val.jsonl and task.toml, all ke
     category = "task"    # the column that takes the place of topic
     level = "level"      # the column that takes the place of length
     seeds = 6
+    steps = 120          # of uniform sampling
 """
 
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -47,7 +50,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CSV = ROOT / "docs" / "leaderboard.csv"
 COLUMNS = ["task", "sampler", "seed", "cpu_seconds"]  # then the keys of `score`
 COLUMNS += ["steps", "completions", "live", "curve", "right"]
-BUDGET = 120 * 12 * 16  # completions: 120 steps of the demo
+STEP = 12 * 16  # completions of a step of the demo
 TASKS = {
     "demo": Task(),
     "topic not named": Task(named=False),
@@ -65,12 +68,8 @@ class Entry:
     relative to uniform's, where the teacher takes 2 of 8."""
 
     flags: str
-    completions: int = 192
+    completions: int = STEP
     devices: float = 1.0
-
-    @property
-    def steps(self) -> int:
-        return -(-BUDGET // self.completions)
 
 
 ENTRIES = {  # in the order of comparison
@@ -109,6 +108,12 @@ class Place:
     category: str = "topic"
     level: str = "length"
     seeds: int = 6
+    steps: int = 120  # of uniform sampling
+
+    @property
+    def budget(self) -> int:
+        """The completions that a run may spend."""
+        return self.steps * STEP
 
 
 def find_place(out: Path, task: str) -> Place:
@@ -137,8 +142,9 @@ def command(out: Path, place: Place, name: str, entry: Entry, seed: int) -> list
     columns = {"topic": place.category, "topic,length": f"{place.category},{place.level}"}
     own = [columns.get(word, word) for word in entry.flags.split()]
     flags = ["--preset", "demo", *shlex.split(place.flags), *own]
-    flags += ["--steps", str(entry.steps), "--seed", str(seed), "--out", str(run)]
-    flags += ["--eval_every", str(round(entry.steps / 12)), "--checkpoint_every", "10000"]
+    steps = math.ceil(place.budget / entry.completions)
+    flags += ["--steps", str(steps), "--seed", str(seed), "--out", str(run)]
+    flags += ["--eval_every", str(round(steps / 12)), "--checkpoint_every", "10000"]
     files = {"model": "model", "train_data": "train.jsonl", "val_data": "val.jsonl"}
     if find_sampler(entry.flags.split()[1]).uses_teacher:
         files["teacher_model"] = "model"
@@ -147,16 +153,16 @@ def command(out: Path, place: Place, name: str, entry: Entry, seed: int) -> list
     return [sys.executable, str(ROOT / "train.py"), *flags]
 
 
-def score(run: analysis.Run) -> dict:
-    """Compute the row of a run within BUDGET: its completions, the share of its groups that are
-    live, the accuracy of each evaluation after its completions (`curve`), and for each validation
-    problem in how many of the last five evaluations it was right (a digit). Raises InputError if
-    there are fewer than five."""
+def score(run: analysis.Run, budget: int) -> dict:
+    """Compute the row of a run within a budget of completions: its completions, the share of its
+    groups that are live, the accuracy of each evaluation after its completions (`curve`), and for
+    each validation problem in how many of the last five evaluations it was right (a digit). Raises
+    InputError if there are fewer than five."""
     spent = run.metrics.completions.fillna(0).cumsum().astype(int)
-    within = spent.index[spent <= BUDGET]
+    within = spent.index[spent <= budget]
     steps = [step for step in run.accuracy.index if 0 < step <= within[-1]][-5:]
     if len(steps) < 5:
-        raise InputError(f"{run.folder}: {len(steps)} evaluations in {BUDGET} completions, not 5")
+        raise InputError(f"{run.folder}: {len(steps)} evaluations in {budget} completions, not 5")
     files = [run.folder / "evals" / f"step_{step}.jsonl" for step in steps]
     right = sum(analysis.read_table(file, "reward").reward for file in files)
     row = {"steps": within[-1], "completions": spent[within[-1]]}
@@ -194,7 +200,7 @@ def run_one(out: Path, csv: Path, end: float, job: tuple) -> bool:
         print(f"FAILED: {log}", flush=True)
         return False
     row = {"task": place.name, "sampler": name, "seed": seed, "cpu_seconds": round(seconds, 1)}
-    row |= score(analysis.Run.load(run))
+    row |= score(analysis.Run.load(run), place.budget)
     with FileLock(f"{csv}.lock"):
         pd.DataFrame([row]).to_csv(csv, mode="a", header=not csv.exists(), index=False)
     print(f"done: {place.name}, {name}, seed {seed}", flush=True)
@@ -207,12 +213,12 @@ def right(rows: pd.DataFrame) -> pd.DataFrame:
     return 20 * digits.astype(float).sort_index()
 
 
-def charged(rows: pd.DataFrame, devices: float) -> pd.Series:
-    """Return each seed's mean of the last five evaluations within BUDGET / devices completions."""
+def charged(rows: pd.DataFrame, budget: float) -> pd.Series:
+    """Return each seed's mean of the last five evaluations within a budget of completions."""
 
     def mean(curve: str) -> float:
         points = np.array([point.split(":") for point in curve.split()], float)
-        within = (points[:, 0] > 0) & (points[:, 0] <= BUDGET / devices)
+        within = (points[:, 0] > 0) & (points[:, 0] <= budget)
         return points[within, 1][-5:].mean()
 
     return rows.set_index("seed").curve.map(mean)
@@ -234,8 +240,11 @@ def compare(method: pd.DataFrame, base: pd.DataFrame) -> tuple[float, tuple, tup
 def standings(rows: pd.DataFrame, task: str, against: str, entries=ENTRIES) -> pd.DataFrame:
     """Compare each sampler of a task with one of them, the best first; holm: p by Holm's method;
     charged: the gain where the devices of `entries` reduce the budget."""
-    parts = dict(list(rows[rows.task == task].groupby("sampler")))
-    base, lines = right(parts[against]), []
+    of_task = rows[rows.task == task]
+    parts = dict(list(of_task.groupby("sampler")))
+    base = right(parts[against])
+    budget = of_task.completions.max()  # some sampler spends all of it
+    lines = []
     for name, part in parts.items():
         scores = right(part)
         line = {"sampler": name, "seeds": len(part), "accuracy": scores.to_numpy().mean()}
@@ -246,8 +255,10 @@ def standings(rows: pd.DataFrame, task: str, against: str, entries=ENTRIES) -> p
             columns = ("gain", "seeds_95", "both_95", "p")
             line |= dict(zip(columns, compare(scores, base), strict=True))
             if {name, against} <= {*entries}:
-                budgets = (charged(parts[each], entries[each].devices) for each in (name, against))
-                line["charged"] = np.subtract(*budgets).mean()
+                own, others = (
+                    charged(parts[each], budget / entries[each].devices) for each in (name, against)
+                )
+                line["charged"] = (own - others).mean()
         lines.append(line)
     table = pd.DataFrame(lines).sort_values("accuracy", ascending=False, ignore_index=True)
     ordered = table.p.dropna().sort_values()

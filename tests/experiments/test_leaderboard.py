@@ -16,7 +16,7 @@ def scores(**digits):
     parts = [pd.DataFrame({"sampler": name, "right": each}) for name, each in digits.items()]
     rows = pd.concat([part.assign(seed=part.index) for part in parts])
     curve = "0:13.00 " + " ".join(f"{1000 * i}:{i}.00" for i in range(1, 24))
-    facts = {"steps": 120, "completions": 1000, "cpu_seconds": 10.0, "live": 0.4, "curve": curve}
+    facts = {"steps": 120, "completions": 23_040, "cpu_seconds": 10.0, "live": 0.4, "curve": curve}
     return rows.assign(task="demo", **facts)[lb.COLUMNS]
 
 
@@ -30,11 +30,10 @@ def two_problems(tmp_path) -> Run:
     return Run.load(make_run(tmp_path, verdicts=verdicts))
 
 
-def test_score_counts_the_last_five_evaluations_within_the_budget(two_problems, monkeypatch):
-    monkeypatch.setattr(lb, "BUDGET", 60)
+def test_score_counts_the_last_five_evaluations_within_the_budget(two_problems):
     curve = "0:0.00 8:0.00 16:0.00 24:50.00 32:50.00 40:50.00 48:50.00 56:100.00"
     row = {"steps": 7, "completions": 56, "live": 0.5, "curve": curve, "right": "51"}
-    assert lb.score(two_problems) == row
+    assert lb.score(two_problems, budget=60) == row
 
 
 def test_a_seeds_accuracies_are_percentages_of_five_evaluations():
@@ -42,11 +41,10 @@ def test_a_seeds_accuracies_are_percentages_of_five_evaluations():
     assert lb.right(rows).loc[20].tolist() == [100, 20]
 
 
-def test_score_rejects_a_run_with_fewer_evaluations_in_the_budget(two_problems, monkeypatch):
+def test_score_rejects_a_run_with_fewer_evaluations_in_the_budget(two_problems):
     """Step 0 does not count."""
-    monkeypatch.setattr(lb, "BUDGET", 39)
     with pytest.raises(InputError, match="4 evaluations in 39 completions, not 5"):
-        lb.score(two_problems)
+        lb.score(two_problems, budget=39)
 
 
 def test_compare_by_hand():
@@ -73,8 +71,8 @@ def goldilocks_and_uniform():
 
 def test_charged_devices_reduce_the_budget(goldilocks_and_uniform):
     row = goldilocks_and_uniform[:1]
-    assert lb.charged(row, 1).tolist() == [21]
-    assert lb.charged(row, 4 / 3).tolist() == [15]
+    assert lb.charged(row, 23_040).tolist() == [21]
+    assert lb.charged(row, 17_280).tolist() == [15]
 
 
 @pytest.mark.parametrize(
