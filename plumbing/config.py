@@ -12,7 +12,9 @@ from plumbing.command_line import count, fraction, natural, non_negative, number
 from plumbing.distributed.launch import launch
 
 MODES = ("full", "last_token", "frozen", "lora")  # of the teacher (App. L)
-DEMO = shlex.quote(str(Path(__file__).resolve().parents[1] / "demo"))
+ROOT = Path(__file__).resolve().parents[1]
+DEMO = shlex.quote(str(ROOT / "demo"))
+REWARD = shlex.quote(str(ROOT / "rewards" / "reasoning_gym.py"))
 DATA = "data/openmathreasoning"  # App. J; data/NAME: prepare_data.py --source NAME
 
 # App. M. Line breaks that only fit the page's width are removed.
@@ -113,6 +115,12 @@ PRESETS: dict[str, str] = {
     "smollm2": f"--model {SMOLLM} --teacher_model {SMOLLM} --chat_template {ONE_CARD}"
     " --train_data data/gsm8k/train.jsonl --val_data data/gsm8k/val.jsonl --steps 200"
     " --teacher_learning_rate 1e-5 --eval_every 20",
+    # A laptop; --model: what experiments/cold_start.py wrote (docs/real_model.md).
+    "reasoning": "--sampler uniform --model models/cold --steps 30 --eval_every 8"
+    " --train_data data/reasoning-gym/train.jsonl --val_data data/reasoning-gym/val.jsonl"
+    f" --reward {REWARD} --prompt_header '' --prompt_footer Answer: --prompts_per_step 12"
+    " --max_prompt_tokens 80 --max_completion_tokens 60 --per_device_batch_size 16"
+    " --max_rollout_tokens 16000 --learning_rate 5e-6 --lr_schedule linear --verify_workers 1",
     "demo": f"--model {DEMO}/model --teacher_model {DEMO}/model --steps 120 --eval_every 10"
     f" --train_data {DEMO}/train.jsonl --val_data {DEMO}/val.jsonl --prompts_per_step 12"
     " --prompt_header '' --prompt_footer Solution: --max_prompt_tokens 32 --verify_workers 1"
