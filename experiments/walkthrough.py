@@ -88,11 +88,12 @@ def page(seen: SimpleNamespace) -> str:
     gold = seen.problems.golds([problem])[0][0]
     prompt = textwrap.indent(decode(group.prompt_ids), "    ")
     texts = [decode(o.ids, skip_special_tokens=True).strip() for o in group.completions]
-    rows = pd.DataFrame({"first": range(1, G + 1), "text": [f"`{text}`" for text in texts]})
-    rows["times"] = rows.groupby("text")["first"].transform("size")
+    rows = pd.DataFrame({"text": [f"`{text}`" for text in texts]})
+    rows["times"] = rows.groupby("text")["text"].transform("size")
     rows["box"] = list(map(extract_boxed, texts))
     rows["verdict"] = [o.status for o in group.completions]
     rows["r"] = r_G = [int(o.reward) for o in group.completions]
+    distinct = rows.drop_duplicates("text")
     zero = [grpo.zero_variance_probability(x, G) for x in (p, 0.01)]
 
     # Its advantages and its loss.
@@ -109,7 +110,6 @@ def page(seen: SimpleNamespace) -> str:
     rows = rows.assign(**{name: column.tolist() for name, column in numbers.items()})
     verdicts = rows.groupby(["r", *numbers], as_index=False).size()
     verdicts.insert(1, "times", verdicts.pop("size"))
-    rows = rows.drop_duplicates("text")  # equal completions have equal rows
 
     # The teacher.
     teacher, (pushed, updates, size) = seen.teacher, seen.before
@@ -154,16 +154,16 @@ and a footer of one word:
 
 {prompt}
 
-The distinct completions, the place of the first of each, and their number:
+The distinct completions and their number:
 
-{table(rows[["first", "times", "text", "box", "verdict", "r"]])}
+{table(distinct[["times", "text", "box", "verdict", "r"]])}
 
 ## 4. Verdicts become rewards
 
 *Section 2. `verify.Verifier.grade`, called by `train.Student.rollout`*
 
 The verifier compares the last `\boxed{{}}` of a completion with the reference answer `{gold}`. The
-rewards are {" ".join(map(str, r_G))}, so p̂ = {k_P[n]}/{G} = {p:.4f}.
+reward r is 1 if they are equal, so p̂ = {k_P[n]}/{G} = {p:.4f}.
 
 ## 5. The group's utility
 
