@@ -120,8 +120,8 @@ def page(seen: SimpleNamespace) -> str:
 <!-- Written by experiments/walkthrough.py. Do not edit: change the script and run it again. -->
 
 This page follows one prompt through step {STEP} of `python train.py {FLAGS}`.
-Read it beside `train.train_step`. `python -m experiments.walkthrough` computed every number.
-By default the teacher learns while the student trains, and is one step behind; here it is not.
+Read it beside `train.train_step`. By default the teacher learns while the student trains, and is
+one step behind; here it is not.
 
 A problem of the demo names a topic and applies invented words of that topic to a number. The
 student has mastered the topic Amber, knows some words of Birch and Cedar, and none of the other
