@@ -38,17 +38,13 @@ def follow() -> SimpleNamespace:
     config = train.parse(FLAGS.split())
     layout, seen = Layout(config), SimpleNamespace()
 
-    def logps() -> torch.Tensor:
-        """Log-probs of the followed group's tokens under the current policy."""
-        with torch.no_grad():
-            return student.policy(seen.batch, config.temperature)[0]
-
     def record(step, groups, decode) -> None:
         seen.groups = groups
         group = groups[PROMPT - 1]
         rows = [(group.prompt_ids, completion) for completion in group.completions]
         seen.batch = collate(rows, layout.device)
-        seen.old_logp_N = logps()
+        with torch.no_grad():
+            seen.logp_N = student.policy(seen.batch, config.temperature)[0]
 
     with Verifier(workers=1) as verifier:
         layout.connect(timeout_minutes=1)
@@ -59,7 +55,6 @@ def follow() -> SimpleNamespace:
         for step in range(1, STEP + 1):
             seen.before = teacher.pushed, teacher.updates, len(teacher.replay)
             seen.m = train.train_step(step, student, sampler, seen.problems, record)
-        seen.logp_N = logps()
     dist.destroy_process_group()
     return seen
 
@@ -93,29 +88,28 @@ def page(seen: SimpleNamespace) -> str:
     gold = seen.problems.golds([problem])[0][0]
     prompt = textwrap.indent(decode(group.prompt_ids), "    ")
     texts = [decode(o.ids, skip_special_tokens=True).strip() for o in group.completions]
-    rows = pd.DataFrame({"first": range(1, G + 1), "text": [f"`{text}`" for text in texts]})
-    rows["times"] = rows.groupby("text")["first"].transform("size")
+    rows = pd.DataFrame({"text": [f"`{text}`" for text in texts]})
+    rows["times"] = rows.groupby("text")["text"].transform("size")
     rows["box"] = list(map(extract_boxed, texts))
     rows["verdict"] = [o.status for o in group.completions]
     rows["r"] = r_G = [int(o.reward) for o in group.completions]
+    distinct = rows.drop_duplicates("text")
     zero = [grpo.zero_variance_probability(x, G) for x in (p, 0.01)]
 
     # Its advantages and its loss.
     lengths_G = torch.tensor([len(o.ids) for o in group.completions])
     A_G = grpo.group_advantages(torch.tensor([r_G]).float(), c.advantage_std)[0]
     w_G = grpo.row_weights(lengths_G, P, c.loss, 0, 0)
-    row_N, old_N, logp_N = seen.batch.row_N, seen.old_logp_N, seen.old_logp_N.clone()
-    A_N, w_N, ratio_N = A_G[row_N], w_G[row_N], (seen.logp_N - old_N).exp()
+    A_N = A_G[seen.batch.row_N]
+    w_N = w_G[seen.batch.row_N]
+    logp_N = seen.logp_N.clone().requires_grad_()
     clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
-    after, _ = grpo.policy_loss(seen.logp_N, old_N, A_N, w_N, **clip)
-    before, _ = grpo.policy_loss(logp_N.requires_grad_(), old_N, A_N, w_N, **clip)
-    before.backward()
-    share_G = -A_G * w_G * lengths_G
-    ratio_G = torch.stack([ratio_N[row_N == g].mean() for g in range(G)])
-    numbers = {"tokens": lengths_G, "Â": A_G, "w": w_G}
-    numbers |= {"share at ρ = 1": share_G, "ρ̄ after": ratio_G, "share after": share_G * ratio_G}
+    loss, _ = grpo.policy_loss(logp_N, seen.logp_N, A_N, w_N, **clip)
+    loss.backward()
+    numbers = {"tokens": lengths_G, "Â": A_G, "w": w_G, "share of L": -A_G * w_G * lengths_G}
     rows = rows.assign(**{name: column.tolist() for name, column in numbers.items()})
-    rows = rows.drop_duplicates("text")  # equal completions have equal rows
+    verdicts = rows.groupby(["r", *numbers], as_index=False).size()
+    verdicts.insert(1, "times", verdicts.pop("size"))
 
     # The teacher.
     teacher, (pushed, updates, size) = seen.teacher, seen.before
@@ -126,8 +120,8 @@ def page(seen: SimpleNamespace) -> str:
 <!-- Written by experiments/walkthrough.py. Do not edit: change the script and run it again. -->
 
 This page follows one prompt through step {STEP} of `python train.py {FLAGS}`.
-Read it beside `train.train_step`. `python -m experiments.walkthrough` computed every number.
-By default the teacher learns while the student trains, and is one step behind; here it is not.
+Read it beside `train.train_step`. By default the teacher learns while the student trains, and is
+one step behind; here it is not.
 
 A problem of the demo names a topic and applies invented words of that topic to a number. The
 student has mastered the topic Amber, knows some words of Birch and Cedar, and none of the other
@@ -160,16 +154,16 @@ and a footer of one word:
 
 {prompt}
 
-The distinct completions, the place of the first of each, and their number:
+The distinct completions and their number:
 
-{table(rows[["first", "times", "text", "box", "verdict", "r"]])}
+{table(distinct[["times", "text", "box", "verdict", "r"]])}
 
 ## 4. Verdicts become rewards
 
 *Section 2. `verify.Verifier.grade`, called by `train.Student.rollout`*
 
 The verifier compares the last `\boxed{{}}` of a completion with the reference answer `{gold}`. The
-rewards are {" ".join(map(str, r_G))}, so p̂ = {k_P[n]}/{G} = {p:.4f}.
+reward r is 1 if they are equal, so p̂ = {k_P[n]}/{G} = {p:.4f}.
 
 ## 5. The group's utility
 
@@ -194,15 +188,14 @@ every Â is exactly 0.
 *L_PG of Section 2, clip of Section 6. `grpo.row_weights`, `grpo.policy_loss`*
 
 L = -Σ w · min(ρÂ, clip(ρ)Â) over all response tokens. ρ is a token's probability now over its
-probability when it was sampled, and w = 1/(B · |o|) with |o| tokens in the row. While no token is
-clipped, a row's share of L is -Â/B times its mean ratio ρ̄:
+probability when it was sampled, and w = 1/(B · |o|) with |o| tokens in the row. Before the update
+every ρ is 1, and a row's share of L is -Â/B:
 
-{table(rows[["first", "times", "r", *numbers]], ".6g")}
+{table(verdicts, ".6g")}
 
-- **Before the update** every ρ is 1. The group's loss, the sum of its {G} shares, is
-  {round(before.item(), 6) + 0.0:.6f}. Only its gradient matters: at the first token of completion 1
-  ∂L/∂log π = -wÂ, and autograd gives {logp_N.grad[0]:.3e}.
-- **After the update** it is {after:.6f}. Below 0, the right completions have gained on the wrong.
+The group's loss, the sum of its {G} shares, is {round(loss.item(), 6) + 0.0:.6f}. Only its
+gradient matters: at the first token of completion 1 ∂L/∂log π = -wÂ, and autograd gives
+{logp_N.grad[0]:.3e}.
 
 ## 8. The student makes one step
 

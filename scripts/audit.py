@@ -12,7 +12,7 @@ groups raise the norm: dividing by the live share undoes this.
 
 For a uniform run the last table has r, how many times more groups would have been live with a
 perfect teacher or, trained offline on the run's outcomes, with that of --teacher. No estimate of
-ours told better than the share of dead groups whether a teacher pays (docs/commands.md).
+ours told better than the share of dead groups whether a teacher pays (docs/log.md).
 """
 
 import math

@@ -1,8 +1,10 @@
 """Find training problems that also occur in an evaluation file, possibly spelled differently.
 
-docs/data.md has the two rules (SAME and CONTAINS) and what they miss. The 60% of shared
-words is Llama 3's measure (arXiv 2407.21783, Section 5.1.4); with it stock phrases ("where m and n
-are relatively prime positive integers, find m + n") do not count.
+SAME: all words of the training problem are those of an evaluation problem, in the same order.
+CONTAINS: shared runs of 8 words cover 60% of the evaluation problem, and its numbers and signs
+occur in the same order. Paraphrases and translations are not found. The 60% of shared words is
+Llama 3's measure (arXiv 2407.21783, Section 5.1.4); with it stock phrases ("where m and n are
+relatively prime positive integers, find m + n") do not count.
 """
 
 import re

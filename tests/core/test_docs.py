@@ -104,6 +104,13 @@ def test_commands_flags_presets_and_samplers_exist(page):
 
 
 @every_page
+def test_every_module_that_a_page_starts_is_a_command(page):
+    for module in re.findall(rf"-m ((?:examples|{FOLDERS})(?:\.\w+)+)", PAGES[page]):
+        code = (ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8")
+        assert 'if __name__ == "__main__"' in code, module
+
+
+@every_page
 def test_dotted_names_of_the_code_resolve(page):
     modules = "grpo|plumbing|rollout|sampler|teacher|train|verify"
     for name in re.findall(rf"`((?:{modules})(?:\.\w+)+)`", PAGES[page]):
