@@ -26,30 +26,37 @@ class BagOfWords(Pooled):
     def entries(self, index: int) -> np.ndarray:
         """Return the entries of w that a problem has: int64 (n,)."""
         hashes = [zlib.crc32(word.encode()) for word in self.words(index)]
-        return np.unique(np.array(hashes) % len(self.weight_V))
+        entry_m = np.array(hashes) % len(self.weight_V)  # of each word, repeated ones too
+        return np.unique(entry_m)
 
     def p(self, entry_n: np.ndarray) -> float:
         """Compute p of a problem that has these entries."""
-        logit = self.weight_V[entry_n].sum() / len(entry_n) ** 0.5
+        n = len(entry_n)
+        logit = self.weight_V[entry_n].sum() / n**0.5
         return 1 / (1 + np.exp(-logit))
 
     def gradient(self, entry_n: np.ndarray, p_hat: float):
         """Compute the gradient in these entries of the mean -log likelihood."""
-        return (self.p(entry_n) - p_hat) / len(entry_n) ** 0.5
+        n = len(entry_n)
+        error = self.p(entry_n) - p_hat
+        return error / n**0.5
 
     def predict(self, indices) -> np.ndarray:
         """Compute p of each problem."""
-        return np.array([self.p(self.entries(index)) for index in indices])
+        entries = [self.entries(index) for index in indices]
+        return np.array([self.p(entry_n) for entry_n in entries])
 
     def score(self, pool_N_K):
         p_M = self.predict(pool_N_K.flat)
         return self.target(p_M).reshape(pool_N_K.shape)
 
     def observe(self, groups):
+        rate = self.settings["rate"]
+        decay = self.settings["decay"]
         for group in groups:
-            n = self.entries(group.problem)
-            gradient_n = self.gradient(n, group.p_hat)
-            self.square_V[n] *= self.settings["decay"]
-            self.square_V[n] += gradient_n**2
-            scale_n = np.sqrt(self.square_V[n] + 1e-12)
-            self.weight_V[n] -= self.settings["rate"] * gradient_n / scale_n
+            entry_n = self.entries(group.problem)
+            gradient_n = self.gradient(entry_n, group.p_hat)
+            square_n = decay * self.square_V[entry_n] + gradient_n**2
+            scale_n = np.sqrt(square_n + 1e-12)
+            self.square_V[entry_n] = square_n
+            self.weight_V[entry_n] -= rate * gradient_n / scale_n

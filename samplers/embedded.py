@@ -26,7 +26,8 @@ def load(data: str, tokens: int) -> tuple[np.ndarray, str]:
             source = file.metadata()
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: missing or damaged ({error}); run {remedy}") from error
-    if source["crc32"] != str(digest(Path(data))[1]):
+    _, crc32 = digest(Path(data))
+    if source["crc32"] != str(crc32):
         raise InputError(f"{path}: {data} has changed since; run {remedy}")
     return embeddings, source["model"]
 
@@ -49,23 +50,31 @@ class Embedded(Pooled):
 
     def features(self, index_M: np.ndarray) -> np.ndarray:
         """Return (e, 1) of each problem: float64 (M, D + 1)."""
-        e_M_D = self.embeddings[index_M].astype(float) / self.embeddings.shape[1] ** 0.5
-        return np.column_stack([e_M_D, np.ones(len(e_M_D))])
+        D = self.embeddings.shape[1]
+        standard_M_D = self.embeddings[index_M].astype(float)  # of variance 1
+        e_M_D = standard_M_D / D**0.5
+        one_M = np.ones(len(e_M_D))
+        return np.column_stack([e_M_D, one_M])
 
     def fit(self) -> None:
         """Solve the regression by its M × M kernel matrix."""
         x_M_D = self.features(self.index_M)
-        kernel_M_M = x_M_D @ x_M_D.T + self.settings["ridge"] * np.eye(len(x_M_D))
-        self.weight_D = np.linalg.solve(kernel_M_M, self.y_M - 1 / 4) @ x_M_D
+        ridge_M_M = self.settings["ridge"] * np.eye(len(x_M_D))
+        kernel_M_M = x_M_D @ x_M_D.T + ridge_M_M
+        dual_M = np.linalg.solve(kernel_M_M, self.y_M - 1 / 4)
+        self.weight_D = dual_M @ x_M_D
 
     def score(self, pool_N_K):
-        f_M = 1 / 4 + self.features(pool_N_K.ravel()) @ self.weight_D
+        x_M_D = self.features(pool_N_K.ravel())
+        f_M = 1 / 4 + x_M_D @ self.weight_D
         return f_M.clip(0, 0.5).reshape(pool_N_K.shape)
 
     def observe(self, groups):
         window = self.settings["window"]
-        self.index_M = np.append(self.index_M, [group.problem for group in groups])[-window:]
-        self.y_M = np.append(self.y_M, [group.y for group in groups])[-window:]
+        index_N = [group.problem for group in groups]
+        y_N = [group.y for group in groups]
+        self.index_M = np.append(self.index_M, index_N)[-window:]
+        self.y_M = np.append(self.y_M, y_N)[-window:]
         self.fit()
 
     def load_state_dict(self, state: dict) -> None:

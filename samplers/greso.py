@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from grpo import Group
 from sampler import DynamicSampling, Uniform
 
 
@@ -32,43 +33,71 @@ class Greso(Uniform):
         kept = []
         last_pass = self.passes + 100
         while len(kept) < n and self.passes < last_pass:
-            # A draw of n begins a new pass if fewer are left.
-            drawn = self.draw(n)[: n - len(kept)]
-            self.take(drawn)
-            z = self.streak[drawn]
-            p = np.where(z > 0, self.p_easy, self.p_hard) ** np.abs(z)
-            is_kept = self.rng.random(len(drawn)) < np.maximum(p, 0.01)
-            kept += [i for i in drawn[is_kept].tolist() if i not in (*self.tried, *kept)]
-        self.tried += kept
+            missing = n - len(kept)
+            drawn_N = self.draw(n)[:missing]  # a draw of n begins a new pass if fewer are left
+            self.take(drawn_N)
+            new = [index for index in self.not_skipped(drawn_N) if index not in self.tried]
+            kept += new
+            self.tried += new
         return self.untried(kept)
+
+    def not_skipped(self, drawn_N: np.ndarray) -> list[int]:
+        """Skip problems at random, by their z."""
+        z_N = self.streak[drawn_N]
+        p_N = np.where(z_N > 0, self.p_easy, self.p_hard)
+        keep_N = np.maximum(p_N ** np.abs(z_N), 0.01)  # the probability
+        is_kept_N = self.rng.random(len(drawn_N)) < keep_N
+        return drawn_N[is_kept_N].tolist()
 
     def observe(self, groups):
         self.latest = groups
         for group in groups:
             z = self.streak[group.problem]
-            longer = {0: min(z, 0) - 1, 1: max(z, 0) + 1}
-            self.streak[group.problem] = longer.get(group.p_hat, 0)
+            if group.live:
+                z = 0
+            elif group.p_hat == 1:
+                z = max(z, 0) + 1
+            else:
+                z = min(z, 0) - 1
+            self.streak[group.problem] = z
 
     def more(self, groups):
-        missing = self.n - sum(group.live for group in groups)
+        live = sum(group.live for group in groups)
         refill = []
-        if missing > 0 and self.refills_left:
-            live = sum(group.live for group in self.latest)
-            expected = self.settings["refill"] * missing * len(self.latest) / max(live, 1e-9)
-            self.refills_left -= 1
-            if expected <= self.most:
-                self.refills_left = 0
-            refill = self.refill(int(np.ceil(min(expected, self.most))))
+        if live < self.n and self.refills_left:
+            size = self.refill_size(self.n - live)
+            refill = self.refill(size)
         if not refill and self.passes > 1:  # the end of a step
-            easy = np.mean([group.p_hat == 1 for group in groups])
-            hard = np.mean([group.p_hat == 0 for group in groups])
-            self.p_easy += 0.01 if easy < self.settings["dead"] / 3 else -0.01
-            self.p_hard += 0.01 if hard < self.settings["dead"] * 2 / 3 else -0.01
-            self.p_easy, self.p_hard = np.clip([self.p_easy, self.p_hard], 0.05, 0.95).tolist()
+            self.move_probabilities(groups)
         return refill
+
+    def refill_size(self, missing: int) -> int:
+        """Return how many problems make up for missing live groups, if as many are live as in the
+        latest round; at most a round's. Then count down the refills that are left."""
+        live = sum(group.live for group in self.latest)
+        expected = self.settings["refill"] * missing * len(self.latest) / max(live, 1e-9)
+        suffices = expected <= self.most
+        self.refills_left = 0 if suffices else self.refills_left - 1
+        size = min(expected, self.most)
+        return int(np.ceil(size))
+
+    def move_probabilities(self, groups: list[Group]) -> None:
+        """Move p_easy and p_hard after a step with these groups."""
+        dead = self.settings["dead"]
+        easy = np.mean([group.p_hat == 1 for group in groups])
+        hard = np.mean([group.p_hat == 0 for group in groups])
+        self.p_easy = moved(self.p_easy, up=easy < dead / 3)
+        self.p_hard = moved(self.p_hard, up=hard < dead * 2 / 3)
 
     train_on = staticmethod(DynamicSampling.train_on)
 
-    def metrics(self) -> dict[str, float]:
-        """`p_easy` and `p_hard`, beside the usual ones."""
-        return super().metrics() | {"p_easy": self.p_easy, "p_hard": self.p_hard}
+    def metrics(self):
+        """Return `p_easy` and `p_hard` beside the usual ones."""
+        probabilities = {"p_easy": self.p_easy, "p_hard": self.p_hard}
+        return super().metrics() | probabilities
+
+
+def moved(p: float, up: bool) -> float:
+    """Move a probability by 0.01, within [0.05, 0.95]."""
+    p += 0.01 if up else -0.01
+    return min(max(p, 0.05), 0.95)

@@ -32,9 +32,10 @@ class LearnabilityBins(Weighted):
         """Draw the share of each bin: (C,), with sum 1."""
         p_C = self.rng.beta(1 + self.right_C, 1 + self.wrong_C)
         weight_C = 1 - zero_variance_probability(p_C, self.G)
-        least = self.settings["floor"] / len(weight_C)
-        share_C = np.maximum(weight_C / weight_C.sum(), least)
-        return share_C / share_C.sum()
+        share_C = weight_C / weight_C.sum()
+        least = self.settings["floor"] / len(share_C)
+        floored_C = np.maximum(share_C, least)
+        return floored_C / floored_C.sum()
 
     def weights(self):
         weight_C = self.shares() / self.size_C
