@@ -135,8 +135,8 @@ def noise_floor(p: float, G: int) -> float:
     """Compute E|√(p(1-p)) - √(p̂(1-p̂))|, p̂ ~ Binomial(G, p)/G: the mean |ŷ - y| of a teacher that
     knows p and predicts ŷ = √(p(1-p)). It is not 0, because y comes from only G completions.
 
-    A teacher can be better: y is √(p(1-p)) at most on average, and the MSE is least for ŷ = E[y].
-    With p = 0.01 and G = 16 its mean error is then 0.06, and the noise floor 0.11."""
+    A teacher can do better: E[y] is below √(p(1-p)), and minimises the MSE. For p = 0.01 and G = 16
+    the mean error of ŷ = E[y] is 0.06, that of ŷ = √(p(1-p)) is 0.11."""
     return _expectation(lambda p_hat: abs(group_factor(p) - group_factor(p_hat)), p, G)
 
 

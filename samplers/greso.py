@@ -1,5 +1,7 @@
 """Skips problems whose latest groups were dead, and refills the step with others."""
 
+import math
+
 import numpy as np
 
 from grpo import Group
@@ -36,18 +38,22 @@ class Greso(Uniform):
             missing = n - len(kept)
             drawn_N = self.draw(n)[:missing]  # a draw of n begins a new pass if fewer are left
             self.take(drawn_N)
-            new = [index for index in self.not_skipped(drawn_N) if index not in self.tried]
+            not_skipped = self.not_skipped(drawn_N)
+            new = [index for index in not_skipped if index not in self.tried]
             kept += new
             self.tried += new
         return self.untried(kept)
 
-    def not_skipped(self, drawn_N: np.ndarray) -> list[int]:
-        """Skip problems at random, by their z."""
+    def not_skipped(self, drawn_N) -> list[int]:
+        """Skip problems at random, by their z; return the others."""
         z_N = self.streak[drawn_N]
         p_N = np.where(z_N > 0, self.p_easy, self.p_hard)
-        keep_N = np.maximum(p_N ** np.abs(z_N), 0.01)  # the probability
-        is_kept_N = self.rng.random(len(drawn_N)) < keep_N
-        return drawn_N[is_kept_N].tolist()
+        power_N = p_N ** np.abs(z_N)  # p^z
+        probability_N = np.maximum(power_N, 0.01)
+        random_N = self.rng.random(len(drawn_N))
+        is_kept_N = random_N < probability_N
+        kept_N = drawn_N[is_kept_N]
+        return kept_N.tolist()
 
     def observe(self, groups):
         self.latest = groups
@@ -72,22 +78,27 @@ class Greso(Uniform):
         return refill
 
     def refill_size(self, missing: int) -> int:
-        """Return how many problems make up for missing live groups, if as many are live as in the
-        latest round; at most a round's. Then count down the refills that are left."""
+        """Return how many problems a refill needs for the missing live groups, if as large a share
+        as in the latest round is live, and count down `refills_left`."""
+        tried = len(self.latest)
         live = sum(group.live for group in self.latest)
-        expected = self.settings["refill"] * missing * len(self.latest) / max(live, 1e-9)
-        suffices = expected <= self.most
-        self.refills_left = 0 if suffices else self.refills_left - 1
-        size = min(expected, self.most)
-        return int(np.ceil(size))
+        wanted = self.settings["refill"] * missing
+        size = wanted * tried / max(live, 1e-9)
+        if size > self.most:
+            self.refills_left -= 1
+            return self.most
+        self.refills_left = 0
+        return math.ceil(size)
 
     def move_probabilities(self, groups: list[Group]) -> None:
         """Move p_easy and p_hard after a step with these groups."""
-        dead = self.settings["dead"]
-        easy = np.mean([group.p_hat == 1 for group in groups])
-        hard = np.mean([group.p_hat == 0 for group in groups])
-        self.p_easy = moved(self.p_easy, up=easy < dead / 3)
-        self.p_hard = moved(self.p_hard, up=hard < dead * 2 / 3)
+        p_hat_N = np.array([group.p_hat for group in groups])
+        easy = np.mean(p_hat_N == 1)
+        hard = np.mean(p_hat_N == 0)
+        target_easy = self.settings["dead"] / 3
+        target_hard = 2 * target_easy
+        self.p_easy = moved(self.p_easy, easy, target_easy)
+        self.p_hard = moved(self.p_hard, hard, target_hard)
 
     train_on = staticmethod(DynamicSampling.train_on)
 
@@ -97,7 +108,8 @@ class Greso(Uniform):
         return super().metrics() | probabilities
 
 
-def moved(p: float, up: bool) -> float:
-    """Move a probability by 0.01, within [0.05, 0.95]."""
-    p += 0.01 if up else -0.01
-    return min(max(p, 0.05), 0.95)
+def moved(p: float, share: float, target: float) -> float:
+    """Raise p by 0.01 if the share is below its target, else lower it, within [0.05, 0.95]."""
+    if share < target:
+        return min(p + 0.01, 0.95)
+    return max(p - 0.01, 0.05)

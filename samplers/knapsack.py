@@ -6,7 +6,7 @@ from sampler import Uniform
 from samplers.bag_of_words import BagOfWords
 
 
-def allocate(p_N: np.ndarray, total: int, least: int, most: int) -> np.ndarray:
+def allocate(p_N, total: int, least: int, most: int) -> np.ndarray:
     """Choose each problem's number of completions G in [least, most], `total` in all: int64 (N,).
 
     Maximises Σ (1 - p^G - (1-p)^G) · p(1-p)², the chance of a live group times its value. The terms
@@ -17,11 +17,14 @@ def allocate(p_N: np.ndarray, total: int, least: int, most: int) -> np.ndarray:
     room = (most - G_N).sum()
     for _ in range(min(missing, room)):
         # With one more completion 1 - p^G - (1-p)^G grows by p^G (1-p) + (1-p)^G p.
-        growth_N = p_N**G_N * q_N + q_N**G_N * p_N
+        all_right_N = p_N**G_N
+        all_wrong_N = q_N**G_N
+        growth_N = all_right_N * q_N + all_wrong_N * p_N
         gain_N = growth_N * p_N * q_N**2
         is_full_N = G_N == most
         gain_N[is_full_N] = -1
-        G_N[gain_N.argmax()] += 1
+        best = gain_N.argmax()
+        G_N[best] += 1
     return G_N
 
 
@@ -42,6 +45,7 @@ class Knapsack(BagOfWords):
         least = min(self.settings["least"], self.G)
         most = max(self.settings["most"], self.G)
         G_N = allocate(p_N, total, least, most)
-        for group, G in zip(groups, G_N.tolist(), strict=True):
-            group.size = G
+        sizes = G_N.tolist()
+        for group, size in zip(groups, sizes, strict=True):
+            group.size = size
         return groups

@@ -25,8 +25,9 @@ class LearnabilityBins(Weighted):
     def __init__(self, context: Context):
         super().__init__(context)
         self.size_C = np.bincount(self.value_of)
-        self.right_C = np.zeros(len(self.size_C))
-        self.wrong_C = np.zeros(len(self.size_C))
+        bins = len(self.size_C)
+        self.right_C = np.zeros(bins)
+        self.wrong_C = np.zeros(bins)
 
     def shares(self) -> np.ndarray:
         """Draw the share of each bin: (C,), with sum 1."""

@@ -27,8 +27,9 @@ class Mopps(Pooled):
         prior = 1 - decay  # so that α and β of a problem without outcomes stay 1
         for group in groups:
             q = group.problem
+            G = len(group.completions)
             right = group.successes
-            wrong = len(group.completions) - right
+            wrong = G - right
             self.alpha[q] = decay * self.alpha[q] + prior + right
             self.beta[q] = decay * self.beta[q] + prior + wrong
 

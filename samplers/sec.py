@@ -25,7 +25,9 @@ class Sec(Pooled):
     def choose(self, pool_N_K, utilities_N_K):
         category_N_K = self.value_of[pool_N_K]
         # The problems of one category share its probability.
-        is_alike_N_K_K = category_N_K[:, :, None] == category_N_K[:, None, :]
+        own_N_K_1 = category_N_K[:, :, None]
+        other_N_1_K = category_N_K[:, None, :]
+        is_alike_N_K_K = own_N_K_1 == other_N_1_K
         alike_N_K = is_alike_N_K_K.sum(axis=2)
         T = self.settings["temperature"]
         value_N_K = utilities_N_K - T * np.log(alike_N_K)
