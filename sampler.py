@@ -67,8 +67,8 @@ class Sampler:
     per_problem: dict[str, np.generic] = {}  # arrays with an entry a problem, kept in checkpoints
 
     def __init_subclass__(cls):
-        """Add to the dicts that a subclass declares what its base class has in them. Python calls
-        this when the subclass has been defined."""
+        """Add to the dicts that a subclass declares what its base classes have in them. Python
+        calls this when the subclass has been defined."""
         inherited = super(cls, cls)
         cls.settings = inherited.settings | cls.settings
         cls.learned = inherited.learned | cls.learned

@@ -1,4 +1,4 @@
-"""Custom samplers and rewards: a Python file and a name in it, and a check of proposals."""
+"""Samplers and rewards from files: a Python file and a name in it, and a check of proposals."""
 
 import functools
 import importlib.util
