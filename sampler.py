@@ -30,12 +30,17 @@ if TYPE_CHECKING:  # another trainer may import the samplers where there is no t
     from plumbing.data.problems import Problems
     from teacher import Teacher
 
+Metrics = dict[str, float | None]  # by key of metrics.jsonl
+Choice = tuple[np.ndarray, np.ndarray]  # chosen_N and explored_N, as epsilon_greedy returns them
+
 
 def utility_target(p_hat, std: str = "population"):
     """Compute y = √(p̂(1-p̂)), the std of a group's rewards, in [0, 0.5] (Alg. 2, line 4). Eq. 2's
     scale is p̂(1-p̂) with `--advantage_std` none; with mean 1-p̂ if p̂ > 0, here halved."""
     scale = grpo.group_factor(p_hat, std)
-    return scale / 2 if std == "mean" else scale
+    if std == "mean":
+        return scale / 2
+    return scale
 
 
 @dataclass
@@ -50,37 +55,41 @@ class Context:
 
 
 class Sampler:
-    """Base class of all samplers. A subclass must define `propose` alone.
+    """Base class of all samplers. A subclass must define `propose` alone. Each student rank runs a
+    replica, which must make the same proposals."""
 
-    Each student rank runs a replica, which must make the same proposals. A class that sets
-    `uses_teacher` runs where the teacher is, and has no rounds of its own."""
-
-    uses_teacher = False
+    uses_teacher = False  # True: it runs where the teacher is, and has no rounds of its own
     needs_column = False  # whether --column must be given
     flags: tuple[str, ...] = ()  # which of candidates, epsilon and column it takes
-    # By name, with the values at the start. A subclass adds to those of its base class.
+    # Values at the start, by name. A subclass adds its own to those that it inherits.
     settings: dict[str, float] = {}  # changed by --sampler_args, which keeps their type
     learned: dict[str, object] = {}  # numbers, texts and arrays, kept in checkpoints
     per_problem: dict[str, np.generic] = {}  # arrays with an entry a problem, kept in checkpoints
 
     def __init_subclass__(cls):
-        for name in ("settings", "learned", "per_problem"):
-            setattr(cls, name, getattr(super(cls, cls), name) | getattr(cls, name))
+        """Add to the dicts that a subclass declares what its base classes have in them. Python
+        calls this when the subclass has been defined."""
+        inherited = super(cls, cls)
+        cls.settings = inherited.settings | cls.settings
+        cls.learned = inherited.learned | cls.learned
+        cls.per_problem = inherited.per_problem | cls.per_problem
 
     def __init__(self, context: Context):
+        config = context.config
         self.problems = context.problems
         self.fits = context.fits
         self.teacher = context.teacher
-        self.G = context.config.group_size
+        self.G = config.group_size
         self.settings = self.settings | context.settings
-        self.rng = np.random.default_rng([context.config.seed, 1])
+        self.rng = np.random.default_rng([config.seed, 1])
         self.values_C = []  # the distinct values of --column; value_of: each problem's place there
-        if context.config.column and "column" in self.flags:
-            self.values_C, self.value_of = self.problems.column(context.config.column)
+        if config.column and "column" in self.flags:
+            self.values_C, self.value_of = self.problems.column(config.column)
         for name, value in self.learned.items():
             setattr(self, name, copy(value))
         for name, value in self.per_problem.items():
-            setattr(self, name, np.full(len(self.problems), value))
+            array = np.full(len(self.problems), value)
+            setattr(self, name, array)
 
     def propose(self, n: int) -> list[Group]:
         """Choose n distinct problems to train on next."""
@@ -106,38 +115,37 @@ class Sampler:
         """Whether the class asks for rounds of its own."""
         return cls.more is not Sampler.more
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> Metrics:
         """Return numbers for metrics.jsonl."""
         return {}
 
     def state_dict(self) -> dict:
         """Return all state that a resume needs: numbers, texts, lists, dicts, arrays."""
-        learned = {name: getattr(self, name) for name in self.learned | self.per_problem}
-        return learned | {"rng": self.rng.bit_generator.state}
+        learned = self.learned | self.per_problem
+        state = {name: getattr(self, name) for name in learned}
+        return state | {"rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: dict) -> None:
         for name in self.learned | self.per_problem:
             setattr(self, name, copy(state[name]))
         self.rng.bit_generator.state = state["rng"]
 
-    def untried(self, index_N, size: int | None = None) -> list[Group]:
-        """Make a group of each problem, without predictions. size: by default --group_size."""
-        size = size or self.G
-        return [Group(int(index), size) for index in index_N]
+    def untried(self, index_N) -> list[Group]:
+        """Make a group of each problem, of --group_size completions, without predictions."""
+        return [Group(int(index), self.G) for index in index_N]
 
 
 class Uniform(Sampler):
-    """The baseline: every problem once, in random order. Most samplers extend it.
-
-    It draws from the problems not trained on in this pass over the data; a new pass begins when
-    fewer are left than a draw needs. A prompt found too long is never drawn again."""
+    """The baseline: every problem once, in random order. Most samplers extend it. It draws from the
+    problems not trained on in this pass over the data; a new pass begins when fewer are left than a
+    draw needs. A prompt found too long is never drawn again."""
 
     flags = ("candidates", "epsilon")  # unused: compared runs share flags
     UNSEEN, TRAINED, OVERLONG = range(3)
     learned = {"passes": 1}
     per_problem = {"status": np.int8(UNSEEN)}
 
-    def propose(self, n: int) -> list[Group]:
+    def propose(self, n):
         index_N = self.draw(n)
         self.take(index_N)
         return self.untried(index_N)
@@ -149,7 +157,8 @@ class Uniform(Sampler):
             drawn = self.first_fitting(self.shuffled(left), k)
             if len(drawn) == k:
                 return np.array(drawn, dtype=np.int64)
-            self.status[self.status == self.TRAINED] = self.UNSEEN
+            is_trained = self.status == self.TRAINED
+            self.status[is_trained] = self.UNSEEN
             self.passes += 1
         raise InputError(
             f"a step draws {k} distinct problems, only {len(drawn)} of {len(self.status)} fit "
@@ -177,43 +186,42 @@ class Uniform(Sampler):
                 break
         return drawn
 
-    def take(self, index_N: np.ndarray) -> None:
+    def take(self, index_N) -> None:
         """Mark problems as trained on."""
         self.status[index_N] = self.TRAINED
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self):
         """Return `passes` over the data, `coverage` of this pass, number of `overlong` prompts."""
         unseen, trained, overlong = np.bincount(self.status, minlength=3).tolist()
-        coverage = trained / max(1, unseen + trained)
+        fitting = unseen + trained
+        coverage = trained / max(1, fitting)
         return {"passes": self.passes, "coverage": coverage, "overlong": overlong}
 
 
-def epsilon_greedy(utilities_N_K, epsilon: float, rng) -> tuple[np.ndarray, np.ndarray]:
+def epsilon_greedy(utilities_N_K, epsilon: float, rng) -> Choice:
     """(Alg. 1, lines 10-16) Choose per row, with probability ε uniformly, else the highest utility.
     Returns chosen_N, int64 positions in the pool, and explored_N, bool: chosen uniformly."""
     N, K = utilities_N_K.shape
     explored_N = rng.random(N) < epsilon
     random_N = rng.integers(K, size=N)
     best_N = utilities_N_K.argmax(axis=1)
-    return np.where(explored_N, random_N, best_N), explored_N
+    chosen_N = np.where(explored_N, random_N, best_N)
+    return chosen_N, explored_N
 
 
 class Pooled(Uniform):
-    """Base of samplers that choose one of a pool of K distinct candidates for each prompt.
-
-    Subclasses define `score`, and where needed `choose`, `observe` and `learned`."""
+    """Base of samplers that `score` K distinct candidates for each prompt, and `choose` one."""
 
     flags = ("candidates",)
-    epsilon = 0.0  # share of prompts that take any candidate of their pool; --epsilon if in `flags`
     revisits = False  # True: a problem may be trained on again at any time; there are no passes
     best_of_all = False  # True: pools are dealt by score, so that the best n of all are chosen
 
     def __init__(self, context: Context):
         super().__init__(context)
         self.K = context.config.candidates
-        self.epsilon = context.config.epsilon if "epsilon" in self.flags else self.epsilon
+        self.epsilon = context.config.epsilon if "epsilon" in self.flags else 0.0
 
-    def propose(self, n: int) -> list[Group]:
+    def propose(self, n):
         pool_N_K = self.draw(n * self.K).reshape(n, self.K)
         utilities_N_K = self.score(pool_N_K)
         if np.isnan(utilities_N_K).any():
@@ -224,22 +232,22 @@ class Pooled(Uniform):
             utilities_N_K = utilities_N_K.flat[dealt_N_K]
         return self.select(pool_N_K, utilities_N_K)
 
-    def score(self, pool_N_K: np.ndarray) -> np.ndarray:
+    def score(self, pool_N_K) -> np.ndarray:
         """Predict the utility, in [0, 0.5], of each candidate: float64 (N, K)."""
         raise NotImplementedError
 
-    def choose(self, pool_N_K, utilities_N_K) -> tuple[np.ndarray, np.ndarray]:
-        """Choose from each pool; returns what epsilon_greedy does."""
+    def choose(self, pool_N_K, utilities_N_K) -> Choice:
+        """Choose one candidate of each pool."""
         return epsilon_greedy(utilities_N_K, self.epsilon, self.rng)
 
-    def select(self, pool_N_K: np.ndarray, utilities_N_K: np.ndarray) -> list[Group]:
+    def select(self, pool_N_K, utilities_N_K) -> list[Group]:
         """Make a group of the candidate that `choose` takes from each pool."""
         chosen_N, explored_N = self.choose(pool_N_K, utilities_N_K)
+        pools = zip(pool_N_K.tolist(), utilities_N_K.tolist(), chosen_N, explored_N, strict=True)
         groups = []
-        for n, chosen in enumerate(chosen_N):
-            pool = pool_N_K[n].tolist()
-            utilities = utilities_N_K[n].tolist()
-            groups.append(Group(pool[chosen], self.G, pool, utilities, bool(explored_N[n])))
+        for pool, utilities, chosen, explored in pools:
+            problem = pool[chosen]
+            groups.append(Group(problem, self.G, pool, utilities, bool(explored)))
         if not self.revisits:
             self.take([group.problem for group in groups])
         return groups
@@ -248,7 +256,8 @@ class Pooled(Uniform):
 def deal(rank, n: int) -> np.ndarray:
     """Deal out candidates to n pools in ascending order of `rank`: the first n go to one pool each,
     the next n follow, and so on. Returns their positions, (n, candidates of a pool)."""
-    return np.argsort(rank, axis=None, kind="stable").reshape(-1, n).T
+    order = np.argsort(rank, axis=None, kind="stable")
+    return order.reshape(-1, n).T
 
 
 class Goldilocks(Pooled):
@@ -267,7 +276,8 @@ class Goldilocks(Pooled):
 
     def score(self, pool_N_K):
         questions = [self.problems.question(i) for i in pool_N_K.ravel()]
-        return self.teacher.predict(questions).reshape(pool_N_K.shape)
+        utilities = self.teacher.predict(questions)
+        return utilities.reshape(pool_N_K.shape)
 
     def observe(self, groups):
         for group in groups:
@@ -275,20 +285,19 @@ class Goldilocks(Pooled):
             G = len(group.completions)
             self.teacher.update(question, group.successes, G, target=self.target)
 
-    def state_dict(self) -> dict:
+    def state_dict(self):
         return super().state_dict() | {"teacher": self.teacher.state_dict()}
 
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state):
         super().load_state_dict(state)
         self.teacher.load_state_dict(state["teacher"])
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self):
         return super().metrics() | self.teacher.metrics()
 
 
 class DynamicSampling:
-    """(Section 6) DAPO's resampling: up to `rounds` further proposals in a step, until n groups are
-    live. The student is trained on live groups before dead ones."""
+    """(Section 6) DAPO's resampling: up to `rounds` proposals more, until n groups are live."""
 
     def __init__(self, sampler: Sampler, rounds: int):
         self.sampler = sampler
@@ -297,29 +306,31 @@ class DynamicSampling:
     def __getattr__(self, name: str):
         return getattr(self.sampler, name)
 
-    def propose(self, n: int) -> list[Group]:
+    def propose(self, n):
         self.n = n
         self.left = self.rounds  # rounds that may follow in this step
         return self.sampler.propose(n)
 
-    def more(self, groups: list[Group]) -> list[Group]:
-        if self.left == 0 or sum(group.live for group in groups) >= self.n:
+    def more(self, groups):
+        live = sum(group.live for group in groups)
+        if live >= self.n or self.left == 0:
             return []
         self.left -= 1
         return self.sampler.propose(self.n)
 
     @staticmethod
-    def train_on(groups: list[Group], n: int) -> list[Group]:
-        return best(groups, n, lambda group: group.live)
+    def train_on(groups, n):
+        return best(groups, n, key=lambda group: group.live)
 
 
-def best(groups: list[Group], n: int, key: Callable[[Group], float]) -> list[Group]:
+def best(groups: list[Group], n: int, key: Callable) -> list[Group]:
     """Return the n groups with the highest key, in the order of the step; ties keep their order."""
-    kept = sorted(groups, key=key, reverse=True)[:n]
+    best_first = sorted(groups, key=key, reverse=True)
+    kept = best_first[:n]
     return [group for group in groups if group in kept]
 
 
-SAMPLERS: dict[str, type[Sampler]] = {"goldilocks": Goldilocks, "uniform": Uniform}
+SAMPLERS = {"goldilocks": Goldilocks, "uniform": Uniform}
 FOLDER = Path(__file__).resolve().parent / "samplers"
 
 
@@ -333,26 +344,21 @@ def file_of(spec: str) -> Path | None:
 def find_sampler(spec: str) -> type[Sampler]:
     """Return the class that --sampler names: a key of SAMPLERS, the name of a file in samplers/
     (bag_of_words: BagOfWords), or FILE.py:CLASS. Raises InputError if that is no sampler."""
-    if spec in SAMPLERS:
-        return SAMPLERS[spec]
-    if ".py" not in spec and not file_of(spec).is_file():
-        names = ", ".join([*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py"))])
-        raise InputError(f"--sampler {spec}: choose from {names}, or FILE.py:CLASS")
-    camel = spec.title().replace("_", "")
-    cls = plugins.load(spec if ".py" in spec else f"{file_of(spec)}:{camel}", "--sampler")
-    if not (isinstance(cls, type) and issubclass(cls, Sampler)):
+    cls = plugins.load_by_name(spec, "--sampler", SAMPLERS, FOLDER)
+    is_sampler = isinstance(cls, type) and issubclass(cls, Sampler)
+    if not is_sampler:
         raise InputError(f"--sampler {spec}: must extend sampler.Sampler, or Uniform or Pooled")
     if cls.uses_teacher and cls.has_rounds():
         raise InputError(f"--sampler {spec}: a sampler with a teacher has no rounds of its own")
     return cls
 
 
-def step_metrics(groups: list[Group]) -> dict[str, float | None]:
+def step_metrics(groups: list[Group]) -> Metrics:
     """Compute the statistics of a step's groups, and the teacher's errors."""
     return reward_metrics(groups) | teacher_metrics(groups)
 
 
-def reward_metrics(groups: list[Group]) -> dict[str, float]:
+def reward_metrics(groups: list[Group]) -> Metrics:
     """(Section 5.3) Compute the rewards' mean and std, and the share of dead groups."""
     completions = sum(len(group.completions) for group in groups)
     successes = sum(group.successes for group in groups)
@@ -360,7 +366,7 @@ def reward_metrics(groups: list[Group]) -> dict[str, float]:
     return {
         "reward_mean": reward_mean,
         "reward_std_group": _mean([group.y for group in groups]),  # mean of the groups' std
-        "reward_std_batch": float(utility_target(reward_mean)),  # std of all rewards
+        "reward_std_batch": utility_target(reward_mean),  # std of all rewards
         "zero_variance": _mean([not group.live for group in groups]),
         "zero_variance_easy": _mean([group.p_hat == 1 for group in groups]),
         "zero_variance_hard": _mean([group.p_hat == 0 for group in groups]),
@@ -369,19 +375,21 @@ def reward_metrics(groups: list[Group]) -> dict[str, float]:
     }
 
 
-def teacher_metrics(groups: list[Group]) -> dict[str, float | None]:
-    """(Section 5.4) Compute the mean |ŷ - y| of the scores that problems were selected with, None
-    without scores: _explore on the uniform branch alone, which has no selection bias, _dead on dead
-    groups. As p is unknown, teacher_noise_floor has p̂, a low estimate. teacher_mu and _sigma are
-    over all candidates."""
+def teacher_metrics(groups: list[Group]) -> Metrics:
+    """(Section 5.4) Compute the mean |ŷ - y|, where ŷ is the score at selection: of all groups that
+    have one, of those that explored, the only mean without selection bias, and of dead ones. As p̂
+    stands for p, the noise floor is too low. teacher_mu and _sigma are over all candidates."""
     predicted = [group for group in groups if not math.isnan(group.utility)]
+    error_N = np.array([abs(group.utility - group.y) for group in predicted])
+    explored_N = np.array([group.explored for group in predicted], dtype=bool)
+    live_N = np.array([group.live for group in predicted], dtype=bool)
     floors = [grpo.noise_floor(group.p_hat, len(group.completions)) for group in predicted]
     utilities = np.concatenate([group.utilities for group in groups])
     is_known = ~np.isnan(utilities)
     return {
-        "teacher_mae": _mean_error(predicted),
-        "teacher_mae_explore": _mean_error([group for group in predicted if group.explored]),
-        "teacher_mae_dead": _mean_error([group for group in predicted if not group.live]),
+        "teacher_mae": _mean(error_N),
+        "teacher_mae_explore": _mean(error_N[explored_N]),
+        "teacher_mae_dead": _mean(error_N[~live_N]),
         "teacher_noise_floor": _mean(floors),
         "teacher_mu": _mean(utilities[is_known]),
         "teacher_sigma": float(utilities.std()) if is_known.all() else None,
@@ -390,7 +398,3 @@ def teacher_metrics(groups: list[Group]) -> dict[str, float | None]:
 
 def _mean(values) -> float | None:
     return float(np.mean(values)) if len(values) else None
-
-
-def _mean_error(predicted: list[Group]) -> float | None:
-    return _mean([abs(group.utility - group.y) for group in predicted])

@@ -1,4 +1,4 @@
-"""Custom samplers and rewards: a Python file and a name in it, and a check of proposals."""
+"""Samplers and rewards from files: a Python file and a name in it, and a check of proposals."""
 
 import functools
 import importlib.util
@@ -26,7 +26,8 @@ def load(spec: str, flag: str, default: str | None = None):
         form = f"FILE.py[:NAME, else {default}]" if default else "FILE.py:NAME"
         raise InputError(f"{flag} {spec}: must be {form}")
     try:
-        module = _run(path, path.stat().st_mtime_ns)
+        changed = path.stat().st_mtime_ns
+        module = _run(path, changed)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         kind = type(error).__name__
         raise InputError(
@@ -36,6 +37,21 @@ def load(spec: str, flag: str, default: str | None = None):
     if not callable(loaded):
         raise InputError(f"{flag} {spec}: {path} has no class or function {name!r}")
     return loaded
+
+
+def load_by_name(spec: str, flag: str, builtin: dict, folder: Path):
+    """Load a class by its key in `builtin`, by its file in the folder (bag_of_words is the class
+    BagOfWords of bag_of_words.py), or as FILE.py:CLASS. Raises InputError as `load` does."""
+    if spec in builtin:
+        return builtin[spec]
+    if ".py" in spec:
+        return load(spec, flag)
+    files = sorted(path.stem for path in folder.glob("*.py"))
+    if spec not in files:
+        names = ", ".join([*builtin, *files])
+        raise InputError(f"{flag} {spec}: choose from {names}, or FILE.py:CLASS")
+    camel = spec.title().replace("_", "")
+    return load(f"{folder / spec}.py:{camel}", flag)
 
 
 @functools.lru_cache  # a file is run once, so that there is one copy of its classes
@@ -54,12 +70,15 @@ def check_proposals(groups: list[Group], n_problems: int) -> None:
     """Raise InputError unless the groups of a round are of distinct problems and have completions
     to draw."""
     for group in groups:
-        is_index = isinstance(group.problem, Integral) and 0 <= group.problem < n_problems
-        is_size = isinstance(group.size, Integral) and group.size > len(group.completions)
+        problem = group.problem
+        size = group.size
+        is_index = isinstance(problem, Integral) and 0 <= problem < n_problems
+        is_size = isinstance(size, Integral) and size > len(group.completions)
         if not (is_index and is_size):
             raise InputError(
-                f"the sampler proposes problem {group.problem!r}, of {n_problems}, "
-                f"and {group.size!r} completions: not an index, or no number of completions"
+                f"the sampler proposes problem {problem!r}, of {n_problems}, "
+                f"and {size!r} completions: not an index, or no number of completions"
             )
-    if len({group.problem for group in groups}) < len(groups):
+    distinct = {group.problem for group in groups}
+    if len(distinct) < len(groups):
         raise InputError("the sampler proposes a problem twice in a round")

@@ -1,7 +1,10 @@
 """Skips problems whose latest groups were dead, and refills the step with others."""
 
+import math
+
 import numpy as np
 
+from grpo import Group
 from sampler import DynamicSampling, Uniform
 
 
@@ -32,43 +35,81 @@ class Greso(Uniform):
         kept = []
         last_pass = self.passes + 100
         while len(kept) < n and self.passes < last_pass:
-            # A draw of n begins a new pass if fewer are left.
-            drawn = self.draw(n)[: n - len(kept)]
-            self.take(drawn)
-            z = self.streak[drawn]
-            p = np.where(z > 0, self.p_easy, self.p_hard) ** np.abs(z)
-            is_kept = self.rng.random(len(drawn)) < np.maximum(p, 0.01)
-            kept += [i for i in drawn[is_kept].tolist() if i not in (*self.tried, *kept)]
-        self.tried += kept
+            missing = n - len(kept)
+            drawn_N = self.draw(n)[:missing]  # a draw of n begins a new pass if fewer are left
+            self.take(drawn_N)
+            not_skipped = self.not_skipped(drawn_N)
+            new = [index for index in not_skipped if index not in self.tried]
+            kept += new
+            self.tried += new
         return self.untried(kept)
+
+    def not_skipped(self, drawn_N) -> list[int]:
+        """Skip problems at random, by their z; return the others."""
+        z_N = self.streak[drawn_N]
+        p_N = np.where(z_N > 0, self.p_easy, self.p_hard)
+        power_N = p_N ** np.abs(z_N)  # p^z
+        probability_N = np.maximum(power_N, 0.01)
+        random_N = self.rng.random(len(drawn_N))
+        is_kept_N = random_N < probability_N
+        kept_N = drawn_N[is_kept_N]
+        return kept_N.tolist()
 
     def observe(self, groups):
         self.latest = groups
         for group in groups:
             z = self.streak[group.problem]
-            longer = {0: min(z, 0) - 1, 1: max(z, 0) + 1}
-            self.streak[group.problem] = longer.get(group.p_hat, 0)
+            if group.live:
+                z = 0
+            elif group.p_hat == 1:
+                z = max(z, 0) + 1
+            else:
+                z = min(z, 0) - 1
+            self.streak[group.problem] = z
 
     def more(self, groups):
-        missing = self.n - sum(group.live for group in groups)
+        live = sum(group.live for group in groups)
         refill = []
-        if missing > 0 and self.refills_left:
-            live = sum(group.live for group in self.latest)
-            expected = self.settings["refill"] * missing * len(self.latest) / max(live, 1e-9)
-            self.refills_left -= 1
-            if expected <= self.most:
-                self.refills_left = 0
-            refill = self.refill(int(np.ceil(min(expected, self.most))))
+        if live < self.n and self.refills_left:
+            size = self.refill_size(self.n - live)
+            refill = self.refill(size)
         if not refill and self.passes > 1:  # the end of a step
-            easy = np.mean([group.p_hat == 1 for group in groups])
-            hard = np.mean([group.p_hat == 0 for group in groups])
-            self.p_easy += 0.01 if easy < self.settings["dead"] / 3 else -0.01
-            self.p_hard += 0.01 if hard < self.settings["dead"] * 2 / 3 else -0.01
-            self.p_easy, self.p_hard = np.clip([self.p_easy, self.p_hard], 0.05, 0.95).tolist()
+            self.move_probabilities(groups)
         return refill
+
+    def refill_size(self, missing: int) -> int:
+        """Return how many problems a refill needs for the missing live groups, if as large a share
+        as in the latest round is live, and count down `refills_left`."""
+        tried = len(self.latest)
+        live = sum(group.live for group in self.latest)
+        wanted = self.settings["refill"] * missing
+        size = wanted * tried / max(live, 1e-9)
+        if size > self.most:
+            self.refills_left -= 1
+            return self.most
+        self.refills_left = 0
+        return math.ceil(size)
+
+    def move_probabilities(self, groups: list[Group]) -> None:
+        """Move p_easy and p_hard after a step with these groups."""
+        p_hat_N = np.array([group.p_hat for group in groups])
+        easy = np.mean(p_hat_N == 1)
+        hard = np.mean(p_hat_N == 0)
+        target_easy = self.settings["dead"] / 3
+        target_hard = 2 * target_easy
+        self.p_easy = moved(self.p_easy, easy, target_easy)
+        self.p_hard = moved(self.p_hard, hard, target_hard)
 
     train_on = staticmethod(DynamicSampling.train_on)
 
-    def metrics(self) -> dict[str, float]:
-        """`p_easy` and `p_hard`, beside the usual ones."""
-        return super().metrics() | {"p_easy": self.p_easy, "p_hard": self.p_hard}
+    def metrics(self):
+        """Return `p_easy` and `p_hard` beside the usual ones."""
+        probabilities = {"p_easy": self.p_easy, "p_hard": self.p_hard}
+        return super().metrics() | probabilities
+
+
+def moved(p: float, share: float, target: float) -> float:
+    """Raise p by 0.01 if the share is below its target, else lower it, within [0.05, 0.95]."""
+    if share < target:
+        return min(p + 0.01, 0.95)
+    return max(p - 0.01, 0.05)

@@ -18,14 +18,16 @@ class Headroom(Goldilocks):
     target = staticmethod(headroom)
 
     def propose(self, n):
-        pool_1_M = self.draw(n * self.K)[None]
-        f_1_M = self.score(pool_1_M)
+        index_M = self.draw(n * self.K)
+        f_M = self.score(index_M)
         # Sorting exponential times of rate f² draws ∝ f² without replacement.
-        rate_1_M = np.maximum(f_1_M, 1e-6) ** 2
-        time_1_M = self.rng.exponential(size=rate_1_M.shape) / rate_1_M
-        dealt_N_K = deal(time_1_M, n)
-        self.time_N_K = time_1_M.flat[dealt_N_K]
-        return self.select(pool_1_M.flat[dealt_N_K], f_1_M.flat[dealt_N_K])
+        rate_M = np.maximum(f_M, 1e-6) ** 2
+        time_M = self.rng.exponential(size=len(rate_M)) / rate_M
+        dealt_N_K = deal(time_M, n)
+        pool_N_K = index_M[dealt_N_K]
+        f_N_K = f_M[dealt_N_K]
+        self.time_N_K = time_M[dealt_N_K]
+        return self.select(pool_N_K, f_N_K)
 
     def choose(self, pool_N_K, utilities_N_K):
         return epsilon_greedy(-self.time_N_K, self.epsilon, self.rng)

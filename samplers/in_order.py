@@ -28,7 +28,7 @@ class InOrder(Uniform):
             "--max_prompt_tokens: add some, or raise it"
         )
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self):
         """Return `passes` over the file, and the share of this one, `coverage`."""
         passes, position = divmod(self.position, len(self.problems))
         coverage = position / len(self.problems)

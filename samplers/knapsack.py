@@ -6,18 +6,25 @@ from sampler import Uniform
 from samplers.bag_of_words import BagOfWords
 
 
-def allocate(p_N: np.ndarray, total: int, least: int, most: int) -> np.ndarray:
+def allocate(p_N, total: int, least: int, most: int) -> np.ndarray:
     """Choose each problem's number of completions G in [least, most], `total` in all: int64 (N,).
 
     Maximises Σ (1 - p^G - (1-p)^G) · p(1-p)², the chance of a live group times its value. The terms
     are concave in G, so giving each next completion where it adds most is optimal."""
+    q_N = 1 - p_N
     G_N = np.full(len(p_N), least)
-    while G_N.sum() < total and (G_N < most).any():
+    missing = total - G_N.sum()
+    room = (most - G_N).sum()
+    for _ in range(min(missing, room)):
         # With one more completion 1 - p^G - (1-p)^G grows by p^G (1-p) + (1-p)^G p.
-        growth_N = p_N**G_N * (1 - p_N) + (1 - p_N) ** G_N * p_N
-        gain_N = growth_N * p_N * (1 - p_N) ** 2
-        gain_N[G_N == most] = -1
-        G_N[gain_N.argmax()] += 1
+        all_right_N = p_N**G_N
+        all_wrong_N = q_N**G_N
+        growth_N = all_right_N * q_N + all_wrong_N * p_N
+        gain_N = growth_N * p_N * q_N**2
+        is_full_N = G_N == most
+        gain_N[is_full_N] = -1
+        best = gain_N.argmax()
+        G_N[best] += 1
     return G_N
 
 
@@ -32,10 +39,13 @@ class Knapsack(BagOfWords):
 
     def propose(self, n):
         groups = Uniform.propose(self, n)
-        p_N = self.predict([group.problem for group in groups])
+        index_N = [group.problem for group in groups]
+        p_N = self.predict(index_N)
+        total = n * self.G
         least = min(self.settings["least"], self.G)
         most = max(self.settings["most"], self.G)
-        G_N = allocate(p_N, n * self.G, least, most)
-        for group, G in zip(groups, G_N.tolist(), strict=True):
-            group.size = G
+        G_N = allocate(p_N, total, least, most)
+        sizes = G_N.tolist()
+        for group, size in zip(groups, sizes, strict=True):
+            group.size = size
         return groups

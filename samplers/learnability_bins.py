@@ -25,16 +25,18 @@ class LearnabilityBins(Weighted):
     def __init__(self, context: Context):
         super().__init__(context)
         self.size_C = np.bincount(self.value_of)
-        self.right_C = np.zeros(len(self.size_C))
-        self.wrong_C = np.zeros(len(self.size_C))
+        bins = len(self.size_C)
+        self.right_C = np.zeros(bins)
+        self.wrong_C = np.zeros(bins)
 
     def shares(self) -> np.ndarray:
         """Draw the share of each bin: (C,), with sum 1."""
         p_C = self.rng.beta(1 + self.right_C, 1 + self.wrong_C)
         weight_C = 1 - zero_variance_probability(p_C, self.G)
-        least = self.settings["floor"] / len(weight_C)
-        share_C = np.maximum(weight_C / weight_C.sum(), least)
-        return share_C / share_C.sum()
+        share_C = weight_C / weight_C.sum()
+        least = self.settings["floor"] / len(share_C)
+        floored_C = np.maximum(share_C, least)
+        return floored_C / floored_C.sum()
 
     def weights(self):
         weight_C = self.shares() / self.size_C

@@ -17,18 +17,24 @@ class Mopps(Pooled):
     per_problem = {"alpha": np.float32(1), "beta": np.float32(1)}
 
     def score(self, pool_N_K):
-        p_N_K = self.rng.beta(self.alpha[pool_N_K], self.beta[pool_N_K])
+        alpha_N_K = self.alpha[pool_N_K]
+        beta_N_K = self.beta[pool_N_K]
+        p_N_K = self.rng.beta(alpha_N_K, beta_N_K)
         return utility_target(p_N_K)
 
     def observe(self, groups):
         decay = self.settings["decay"]
+        prior = 1 - decay  # so that α and β of a problem without outcomes stay 1
         for group in groups:
             q = group.problem
-            wrong = len(group.completions) - group.successes
-            self.alpha[q] = decay * self.alpha[q] + (1 - decay) + group.successes
-            self.beta[q] = decay * self.beta[q] + (1 - decay) + wrong
+            G = len(group.completions)
+            right = group.successes
+            wrong = G - right
+            self.alpha[q] = decay * self.alpha[q] + prior + right
+            self.beta[q] = decay * self.beta[q] + prior + wrong
 
-    def metrics(self) -> dict[str, float]:
-        """`coverage`: the share of all problems ever tried; there are no `passes`."""
+    def metrics(self):
+        """Return as `coverage` the share of all problems ever tried; there are no `passes`."""
         is_tried = (self.alpha > 1) | (self.beta > 1)
-        return super().metrics() | {"passes": 0, "coverage": float(is_tried.mean())}
+        coverage = float(is_tried.mean())
+        return super().metrics() | {"passes": 0, "coverage": coverage}

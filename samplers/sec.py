@@ -25,13 +25,20 @@ class Sec(Pooled):
     def choose(self, pool_N_K, utilities_N_K):
         category_N_K = self.value_of[pool_N_K]
         # The problems of one category share its probability.
-        alike_N_K = (category_N_K[:, :, None] == category_N_K[:, None, :]).sum(axis=2)
+        own_N_K_1 = category_N_K[:, :, None]
+        other_N_1_K = category_N_K[:, None, :]
+        is_alike_N_K_K = own_N_K_1 == other_N_1_K
+        alike_N_K = is_alike_N_K_K.sum(axis=2)
         T = self.settings["temperature"]
-        return boltzmann(utilities_N_K - T * np.log(alike_N_K), T, self.rng)
+        value_N_K = utilities_N_K - T * np.log(alike_N_K)
+        return boltzmann(value_N_K, T, self.rng)
 
     def observe(self, groups):
+        rate = self.settings["rate"]
         y_N = np.array([group.y for group in groups])
-        category_N = self.value_of[[group.problem for group in groups]]
+        index_N = [group.problem for group in groups]
+        category_N = self.value_of[index_N]
         for c in np.unique(category_N):
-            y = y_N[category_N == c].mean()
-            self.value_C[c] += self.settings["rate"] * (y - self.value_C[c])
+            mean_y = y_N[category_N == c].mean()
+            error = mean_y - self.value_C[c]
+            self.value_C[c] += rate * error

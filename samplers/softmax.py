@@ -2,14 +2,16 @@
 
 import numpy as np
 
-from sampler import Goldilocks
+from sampler import Choice, Goldilocks
 
 
-def boltzmann(value_N_K, temperature: float, rng) -> tuple[np.ndarray, np.ndarray]:
-    """Choose per row with probability softmax(value / temperature), by Gumbel noise; returns what
-    epsilon_greedy does."""
-    chosen_N = (value_N_K + temperature * rng.gumbel(size=value_N_K.shape)).argmax(axis=1)
-    return chosen_N, np.zeros(len(chosen_N), dtype=bool)
+def boltzmann(value_N_K, temperature: float, rng) -> Choice:
+    """Choose per row with probability softmax(value / temperature), by Gumbel noise."""
+    noise_N_K = rng.gumbel(size=value_N_K.shape)
+    noisy_N_K = value_N_K + temperature * noise_N_K
+    chosen_N = noisy_N_K.argmax(axis=1)
+    explored_N = np.zeros(len(chosen_N), dtype=bool)
+    return chosen_N, explored_N
 
 
 class Softmax(Goldilocks):

@@ -19,26 +19,34 @@ class Speed(Uniform):
 
     def __init__(self, context: Context):
         super().__init__(context)
-        if self.G <= self.settings["screen"]:
-            least = f"more than `screen`, {self.settings['screen']}"
-            raise InputError(f"--group_size {self.G}: this sampler needs {least}")
+        screen = self.settings["screen"]
+        if self.G <= screen:
+            raise InputError(
+                f"--group_size {self.G}: this sampler needs more than `screen`, {screen}"
+            )
 
     def propose(self, n):
         self.n = n
-        return self.untried(self.draw(n * self.settings["factor"]), self.settings["screen"])
+        index_M = self.draw(n * self.settings["factor"])
+        groups = self.untried(index_M)
+        for group in groups:
+            group.size = self.settings["screen"]
+        return groups
 
     def more(self, groups):
         if any(group.size == self.G for group in groups):
             return []
         chosen = self.choose(groups, self.n)
-        self.take([group.problem for group in groups if group in chosen or not group.live])
+        used = [group for group in groups if group in chosen or not group.live]
+        self.take([group.problem for group in used])
         for group in chosen:
             group.size = self.G
         return chosen
 
     def choose(self, groups: list[Group], n: int) -> list[Group]:
         """Choose at most n of the screened groups: the first live ones."""
-        return [group for group in groups if group.live][:n]
+        live = [group for group in groups if group.live]
+        return live[:n]
 
     @staticmethod
     def train_on(groups, n):

@@ -16,7 +16,8 @@ def number(text: str) -> float:
 
 class Static(Pooled):
     """Chooses from each pool the pass rate nearest to 1/2. --column holds some model's pass rate,
-    such as `pass_rate` of OpenMathReasoning (Moshkov et al., 2025, arXiv 2504.16891)."""
+    such as `pass_rate` of OpenMathReasoning (Moshkov et al., 2025, arXiv 2504.16891). A problem
+    without a rate gets the mean utility."""
 
     needs_column = True
     flags = ("candidates", "column")
@@ -24,19 +25,20 @@ class Static(Pooled):
     def __init__(self, context: Context):
         super().__init__(context)
         p_C = np.array([number(value) for value in self.values_C])
-        wrong_C = (p_C < 0) | (p_C > 1) | np.isnan(p_C).all()
-        if wrong_C.any():
-            first = self.values_C[wrong_C.argmax()]
+        outside_C = (p_C < 0) | (p_C > 1)
+        if outside_C.any() or np.isnan(p_C).all():
+            first = self.values_C[outside_C.argmax()]
             column = context.config.column
             raise InputError(f"--column {column}: {first} is no pass rate in [0, 1]")
         utility = utility_target(p_C)[self.value_of]
-        self.unrated = float(np.isnan(utility).mean())
-        # A problem without a rate gets the mean utility.
-        self.utility = np.where(np.isnan(utility), np.nanmean(utility), utility)
+        is_unrated = np.isnan(utility)
+        self.unrated = float(is_unrated.mean())
+        utility[is_unrated] = np.nanmean(utility)
+        self.utility = utility
 
     def score(self, pool_N_K):
         return self.utility[pool_N_K]
 
-    def metrics(self) -> dict[str, float]:
-        """`unrated`: the share of problems whose pass rate is no number."""
+    def metrics(self):
+        """Return as `unrated` the share of problems whose pass rate is no number."""
         return super().metrics() | {"unrated": self.unrated}

@@ -9,8 +9,10 @@ from sampler import Uniform, best
 def variance(group: Group) -> float:
     """Compute a group's variance over the largest that its size allows, in [0, 1]."""
     G = len(group.completions)
+    right = group.successes
+    wrong = G - right
     largest = (G // 2) * ((G + 1) // 2)
-    return group.successes * (G - group.successes) / largest
+    return right * wrong / largest
 
 
 class Vcrl(Uniform):
@@ -39,13 +41,16 @@ class Vcrl(Uniform):
     def more(self, groups):
         if len(groups) > self.n:  # a second round has been
             return []
-        threshold = self.settings["early" if self.step <= self.settings["warm"] else "late"]
+        is_warm = self.step > self.settings["warm"]
+        threshold = self.settings["late" if is_warm else "early"]
+        tried = [group.problem for group in groups]
         passed = [group.problem for group in groups if variance(group) >= threshold]
         self.left[passed] = self.settings["replays"]
-        tried = [group.problem for group in groups]
-        memory = np.setdiff1d(np.flatnonzero(self.left > 0), tried)
-        best_first = memory[np.argsort(-self.priority[memory], kind="stable")]
-        replayed = best_first[: len(groups) - len(passed)]
+        kept = np.flatnonzero(self.left > 0)
+        memory = np.setdiff1d(kept, tried)
+        best_first = np.argsort(-self.priority[memory], kind="stable")
+        missing = len(tried) - len(passed)
+        replayed = memory[best_first[:missing]]
         self.left[replayed] -= 1
         return self.untried(replayed)
 

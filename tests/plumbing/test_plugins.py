@@ -5,8 +5,9 @@ import importlib
 import pytest
 
 import train
+from plumbing.errors import InputError
 from plumbing.files import read_lines
-from plumbing.plugins import load
+from plumbing.plugins import load, load_by_name
 from sampler import find_sampler
 from tests.helpers.checks import rejected
 from tests.helpers.models import ROOT
@@ -136,3 +137,15 @@ def test_a_file_that_cannot_be_used_is_rejected_with_one_line(flag, tmp_path, mo
     name, spec = flag.split()
     with rejected(f"{flag}: {UNUSABLE[flag]}"):
         find_sampler(spec) if name == "--sampler" else Verifier(1, reward=spec).__enter__()
+
+
+def test_a_class_is_found_by_the_name_of_its_file(tmp_path):
+    (tmp_path / "two_words.py").write_text("class TwoWords: ...")
+    assert load_by_name("two_words", "--sampler", {}, tmp_path).__name__ == "TwoWords"
+
+
+def test_an_unknown_name_is_rejected_with_the_known_ones(tmp_path):
+    (tmp_path / "two_words.py").write_text("class TwoWords: ...")
+    message = "--sampler mine: choose from one, two_words, or FILE.py:CLASS"
+    with pytest.raises(InputError, match=message):
+        load_by_name("mine", "--sampler", {"one": int}, tmp_path)

@@ -120,7 +120,7 @@ a selection has all rounds | plumbing/run/directory.py | run_dir::a_selection_ho
 a replayed round begins new groups | scripts/replay.py | replay::a_recorded_group_continues_in_a
     if self.continues else {} => if False else {}
 a round's live groups are forgotten | sampler.py | sampler::dynamic_sampling_ends_with_enough
-    sum(group.live for group in groups) >= self.n => sum(g.live for g in groups[-2:]) >= self.n
+    live = sum(group.live for group in groups) => live = sum(g.live for g in groups[-2:])
 old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_counts_not_an_older_student
     checkpoint.load_weights(weights, generator.lm) => pass
 NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
