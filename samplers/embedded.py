@@ -9,8 +9,6 @@ from plumbing.errors import InputError
 from plumbing.files import digest
 from sampler import Context, Pooled
 
-MEAN = 1 / 4  # utility without any outcome, the middle of its range
-
 
 def path_of(data: str | Path) -> Path:
     """Return the file beside a data file that `python -m scripts.embed` writes."""
@@ -28,8 +26,7 @@ def load(data: str, tokens: int) -> tuple[np.ndarray, str]:
             source = file.metadata()
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: missing or damaged ({error}); run {remedy}") from error
-    _, crc32 = digest(Path(data))
-    if source["crc32"] != str(crc32):
+    if source["crc32"] != str(digest(Path(data))[1]):
         raise InputError(f"{path}: {data} has changed since; run {remedy}")
     return embeddings, source["model"]
 
@@ -50,39 +47,25 @@ class Embedded(Pooled):
         self.embeddings, self.model = load(config.train_data, config.max_prompt_tokens)
         self.fit()
 
-    def features(self, index_M) -> np.ndarray:
+    def features(self, index_M: np.ndarray) -> np.ndarray:
         """Return (e, 1) of each problem: float64 (M, D + 1)."""
-        D = self.embeddings.shape[1]
-        standard_M_D = self.embeddings[index_M].astype(float)  # of variance 1
-        e_M_D = standard_M_D / D**0.5
-        one_M = np.ones(len(e_M_D))
-        return np.column_stack([e_M_D, one_M])
+        e_M_D = self.embeddings[index_M].astype(float) / self.embeddings.shape[1] ** 0.5
+        return np.column_stack([e_M_D, np.ones(len(e_M_D))])
 
     def fit(self) -> None:
         """Solve the regression by its M × M kernel matrix."""
         x_M_D = self.features(self.index_M)
-        product_M_M = x_M_D @ x_M_D.T
-        identity_M_M = np.eye(len(x_M_D))
-        ridge_M_M = self.settings["ridge"] * identity_M_M
-        kernel_M_M = product_M_M + ridge_M_M
-        residual_M = self.y_M - MEAN
-        dual_M = np.linalg.solve(kernel_M_M, residual_M)
-        self.weight_D = dual_M @ x_M_D
+        kernel_M_M = x_M_D @ x_M_D.T + self.settings["ridge"] * np.eye(len(x_M_D))
+        self.weight_D = np.linalg.solve(kernel_M_M, self.y_M - 1 / 4) @ x_M_D
 
     def score(self, pool_N_K):
-        x_M_D = self.features(pool_N_K.ravel())
-        f_M = MEAN + x_M_D @ self.weight_D
-        f_N_K = f_M.reshape(pool_N_K.shape)
-        return f_N_K.clip(0, 0.5)
+        f_M = 1 / 4 + self.features(pool_N_K.ravel()) @ self.weight_D
+        return f_M.clip(0, 0.5).reshape(pool_N_K.shape)
 
     def observe(self, groups):
         window = self.settings["window"]
-        index_N = [group.problem for group in groups]
-        y_N = [group.y for group in groups]
-        index_M = np.append(self.index_M, index_N)
-        y_M = np.append(self.y_M, y_N)
-        self.index_M = index_M[-window:]
-        self.y_M = y_M[-window:]
+        self.index_M = np.append(self.index_M, [group.problem for group in groups])[-window:]
+        self.y_M = np.append(self.y_M, [group.y for group in groups])[-window:]
         self.fit()
 
     def load_state_dict(self, state: dict) -> None:
