@@ -68,18 +68,18 @@ a seed per batch, not per row | rollout.py | rollout::a_row_draws_the_same_token
 packed rows see each other | rollout.py | rollout::packing_and_padding_change_no_gradient
     position_ids=batch.position_1_T, =>
 pooling counts padding | teacher.py | teacher::mean_pooling_leaves_padding_out
-    sum_B_D / mask_B_T_1.sum(dim=1) => hidden_B_T_D.mean(dim=1)
+    sum_B_D / tokens_B_1 => hidden_B_T_D.mean(dim=1)
 shuffled anew in each epoch | teacher.py | teacher::algorithm_2_shuffles_once_an_update
     for batch in batches: => for batch in map(batches.__getitem__, torch.randperm(len(batches))):
 an update for each sample | teacher.py | teacher::algorithm_2_updates_every_fourth_outcome
     self.pushed % self.config.teacher_update_every == 0 => True
 loss over a teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
-    size=len(rows), => size=len(mine) or 1,
-updates go on | teacher.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
-    torch.maximum(self.optimizer.found_inf, is_bad) => self.optimizer.found_inf
+    size=len(rows), => size=len(own),
+updates go on | plumbing/optimizer.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
+    torch.maximum(self.found_inf, is_bad) => self.found_inf
 the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
     float32=[self.model.head] => float32=[]
-LoRA merged without its scale | teacher.py | teacher::an_exported_teacher_predicts_the_same
+LoRA merged without its scale | plumbing/lora.py | teacher::an_exported_teacher_predicts_the_same
     layer.scale * B @ A => B @ A
 y is p(1-p), not its root | grpo.py | grpo::y_of_a_group_is_the_std_of_its_rewards
     math.sqrt(self.p_hat * (1 - self.p_hat)) => self.p_hat * (1 - self.p_hat)
