@@ -34,6 +34,7 @@ from sampler import utility_target
 
 TIMES = ("teacher_learn_s", "teacher_predict_s")
 Ids = tuple[int, ...]  # the tokens of a question
+Sample = tuple[Ids, float]  # a question and its target y
 # transformers builds no mask for an implementation without a mask function.
 AttentionInterface.register("causal_sdpa", sdpa_attention_forward)
 
@@ -60,15 +61,20 @@ class UtilityModel(nn.Module):
         """Predict from right-padded token ids and mask (B, T), or from pooled embeddings (B, D).
         Returns the utility (B,) in [0, 0.5] and the pooled embeddings, both float32."""
         if pooled_B_D is None:
-            out = self.backbone(ids_B_T, attention_mask=mask_B_T, use_cache=False)
-            hidden_B_T_D = out.last_hidden_state.float()
-            last_token = self.mode == "last_token"
-            pooled_B_D = pool(hidden_B_T_D, mask_B_T, last_token)
-        in_dtype_of_head = pooled_B_D.to(self.head.weight.dtype)
-        logit_B_1 = self.head(in_dtype_of_head)
+            pooled_B_D = self._pooled(ids_B_T, mask_B_T)
+        dtype = self.head.weight.dtype
+        input_B_D = pooled_B_D.to(dtype)
+        logit_B_1 = self.head(input_B_D)
         logit_B = logit_B_1[:, 0].float()
         f_B = 0.5 * torch.sigmoid(logit_B)
         return f_B, pooled_B_D
+
+    def _pooled(self, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> torch.Tensor:
+        """Compute MeanPool(Embed(q)) in float32: (B, D)."""
+        out = self.backbone(ids_B_T, attention_mask=mask_B_T, use_cache=False)
+        hidden_B_T_D = out.last_hidden_state.float()
+        last_token = self.mode == "last_token"
+        return pool(hidden_B_T_D, mask_B_T, last_token)
 
 
 def is_causal(backbone: nn.Module) -> bool:
@@ -84,7 +90,8 @@ def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -
         last_B = mask_B_T.sum(dim=1) - 1
         row_B = torch.arange(len(last_B), device=last_B.device)
         return hidden_B_T_D[row_B, last_B]
-    mask_B_T_1 = mask_B_T[:, :, None].to(hidden_B_T_D.dtype)
+    dtype = hidden_B_T_D.dtype
+    mask_B_T_1 = mask_B_T[:, :, None].to(dtype)
     tokens_B_1 = mask_B_T_1.sum(dim=1)
     masked_B_T_D = hidden_B_T_D * mask_B_T_1
     sum_B_D = masked_B_T_D.sum(dim=1)
@@ -111,7 +118,7 @@ class BatchShare:
     inputs: dict[str, torch.Tensor]  # of UtilityModel
     y_b: torch.Tensor  # targets
     size: int  # |B|
-    idle: bool  # no row is this rank's own: its loss counts 0 times
+    idle: bool  # the rank has no row of its own: the loss of the one it computes is dropped
 
 
 class Teacher:
@@ -134,8 +141,7 @@ class Teacher:
         self.tokenizer = AutoTokenizer.from_pretrained(config.teacher_model)
         self.model = self._build_model()
         self.learner = self._shard(shard)
-        # A sliding window of (token ids, y).
-        self.replay: deque[tuple[Ids, float]] = deque(maxlen=config.replay_capacity)
+        self.replay: deque[Sample] = deque(maxlen=config.replay_capacity)  # a sliding window
         self.pushed = 0  # samples received, ever
         self.updates = 0  # optimizer steps taken, ever
         self.last_loss: float | None = None
@@ -152,7 +158,8 @@ class Teacher:
         torch.manual_seed(self.config.seed)
         if self.frozen:
             backbone.requires_grad_(False)
-        model = UtilityModel(backbone, mode).to(self.device).eval()
+        model = UtilityModel(backbone, mode)
+        model = model.to(self.device).eval()
         if self.device.type == "cuda":
             fuse_norms(model)
         return model
@@ -167,7 +174,8 @@ class Teacher:
         if not self.frozen:
             # The head in bf16 would make candidates' scores tie.
             shard(self.model, float32=[self.model.head], units=4)
-        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        parameters = self.model.parameters()
+        trainable = [p for p in parameters if p.requires_grad]
         rate = self.config.teacher_learning_rate
         holders = self.group if self.is_sharded else None
         self.optimizer = ShardedAdamW(trainable, rate, holders)
@@ -176,31 +184,31 @@ class Teacher:
     def _own(self, rows: Sequence) -> tuple[Sequence, bool]:
         """Return this rank's rows, every ranks-th, and whether the rank is idle.
 
-        A rank is idle if there are fewer rows than ranks. Then it computes the first row, and its
-        caller drops the result: FSDP gathers the weights in forward and sums the gradients in
+        A rank is idle if no row is left for it. It then computes the first row all the same, and
+        its caller drops the result: FSDP gathers the weights in forward and sums the gradients in
         backward, and for both it waits until every rank takes part."""
         own = rows[self.rank :: self.ranks]
-        if len(own):
-            return own, False
-        return rows[:1], True
+        idle = len(own) == 0
+        if idle:
+            own = rows[:1]
+        return own, idle
 
     @torch.no_grad()
     def predict(self, questions: list[str]) -> np.ndarray:
         """Compute f_φ of each question, float64 in [0, 0.5]. A collective of the teacher ranks."""
         with self.watch("teacher_predict_s"):
+            utilities = torch.zeros(len(questions), dtype=torch.float64)
             rows = [self._encode(question) for question in questions]
-            utilities = torch.zeros(len(rows), dtype=torch.float64)
-            # By length: little padding, and the ranks' shares are equal work.
             lengths = torch.tensor([len(ids) for ids in rows])
-            by_length = lengths.argsort(stable=True)
+            by_length = lengths.argsort(stable=True)  # little padding, equal work of the ranks
             own, idle = self._own(by_length)
             size = 8 * self.config.teacher_batch_size  # more than in training: no activations kept
-            for index_b in own.split(size):
-                ids_b = [rows[i] for i in index_b]
+            for part in own.split(size):
+                ids_b = [rows[i] for i in part]
                 inputs = self._inputs(ids_b)
                 f_b, _ = self.model(**inputs)
                 if not idle:
-                    utilities[index_b] = f_b.double().cpu()
+                    utilities[part] = f_b.double().cpu()
             if self.group:  # each entry is nonzero on one rank only, so the sum is exact
                 dist.all_reduce(utilities, group=self.group)
         return utilities.numpy()
@@ -223,14 +231,13 @@ class Teacher:
         seed = self.config.seed * 1_000_003 + self.pushed
         batches = self._shuffled_batches(seed)
         losses, norms = self._train(batches, seed)
-        # The host waits for the device here, and at no step before. From the first bad gradient on
-        # the optimizer has changed nothing.
+        # Only here, after all steps, the host waits for the device. If a gradient was bad, the
+        # optimizer has changed nothing since.
         self._count_updates(norms.tolist())
-        total = losses.sum()
-        total = total.double().cpu()
+        sum_of_losses = losses.sum().double().cpu()
         if self.is_sharded:
-            dist.all_reduce(total, group=self.group)
-        self.last_loss = total.item() / len(batches)
+            dist.all_reduce(sum_of_losses, group=self.group)
+        self.last_loss = sum_of_losses.item() / len(batches)
 
     def _shuffled_batches(self, seed: int) -> list[BatchShare]:
         """Shuffle the buffer and cut it into batches."""
@@ -244,9 +251,12 @@ class Teacher:
             batches.append(self._batch(rows))
         return batches
 
-    def _batch(self, rows: list[tuple[Ids, float]]) -> BatchShare:
-        """Make this rank's share of a batch B of (token ids, y)."""
-        own, idle = (rows, False) if self.frozen else self._own(rows)
+    def _batch(self, rows: list[Sample]) -> BatchShare:
+        """Make this rank's share of a batch B."""
+        own = rows
+        idle = False
+        if not self.frozen:
+            own, idle = self._own(rows)
         ids_b = [ids for ids, _ in own]
         targets_b = [y for _, y in own]
         return BatchShare(
@@ -259,12 +269,13 @@ class Teacher:
     def _train(self, batches: list[BatchShare], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Train E epochs. Returns this rank's losses of the last epoch, and all gradient norms."""
         norms = []
+        E = self.config.teacher_epochs
         has_dropout = self.config.teacher_mode == "lora"
         cards = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cards):
+        with torch.random.fork_rng(devices=cards):  # dropout draws from torch's own generator
             torch.manual_seed(seed + self.rank)
             self.model.train(has_dropout)
-            for _ in range(self.config.teacher_epochs):
+            for _ in range(E):
                 losses = []
                 for batch in batches:
                     loss, norm = self._step(batch)
@@ -289,6 +300,7 @@ class Teacher:
         return loss.detach(), norm
 
     def _count_updates(self, norms: list[float]) -> None:
+        """Count the optimizer's steps. Raises NonFiniteError at the first that it did not take."""
         for norm in norms:
             self.updates += 1
             if not math.isfinite(norm):
@@ -303,7 +315,8 @@ class Teacher:
             embeddings = [self._embed(ids) for ids in rows]
             pooled_B_D = torch.stack(embeddings)
             return {"pooled_B_D": pooled_B_D.to(self.device)}
-        ids_B_T, mask_B_T = pad(rows, self.tokenizer.pad_token_id, self.device)
+        pad_id = self.tokenizer.pad_token_id
+        ids_B_T, mask_B_T = pad(rows, pad_id, self.device)
         return {"ids_B_T": ids_B_T, "mask_B_T": mask_B_T}
 
     @torch.no_grad()
@@ -313,7 +326,8 @@ class Teacher:
         pad_id = self.tokenizer.pad_token_id
         ids_1_T, mask_1_T = pad([ids], pad_id, self.device)
         _, pooled_1_D = self.model(ids_1_T, mask_1_T)
-        return pooled_1_D[0].cpu()
+        pooled_D = pooled_1_D[0]
+        return pooled_D.cpu()
 
     def _tokenise(self, question: str) -> Ids:
         """Tokenize the raw question, cut at max_prompt_tokens (of the student's tokenizer)."""
@@ -331,8 +345,9 @@ class Teacher:
 
     def state_dict(self) -> dict:
         """Return all state but model and optimizer, which a checkpoint holds sharded."""
+        replay = [[list(ids), y] for ids, y in self.replay]
         return {
-            "replay": [[list(ids), y] for ids, y in self.replay],
+            "replay": replay,
             "pushed": self.pushed,
             "updates": self.updates,
             "last_loss": self.last_loss,
@@ -356,13 +371,17 @@ class Teacher:
         if self.rank:
             return
         merge_lora(weights, self.model)
-        head = {name: weights.pop(name) for name in ("head.weight", "head.bias")}
+        head = {}
+        for name in ("head.weight", "head.bias"):
+            head[name] = weights.pop(name)
         backbone = {name.removeprefix("backbone."): weight for name, weight in weights.items()}
+        architecture = type(self.model.backbone)
         config = self.model.backbone.config
-        config.architectures = [type(self.model.backbone).__name__]
-        write(folder / "backbone", config, self.tokenizer)
+        config.architectures = [architecture.__name__]
+        backbone_folder = folder / "backbone"
+        write(backbone_folder, config, self.tokenizer)
         # Not the model's save_pretrained, which writes on global rank 0 only: that is a student.
-        file = folder / "backbone" / "model.safetensors"
+        file = backbone_folder / "model.safetensors"
         save_file(backbone, file, metadata={"format": "pt"})
         save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
         self.card.write(folder, "teacher")

@@ -29,9 +29,11 @@ class LoRALinear(nn.Module):
         self.B = nn.Parameter(B)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        low_rank = self.dropout(x) @ self.A.T
-        update = low_rank @ self.B.T
-        return self.base(x) + self.scale * update
+        Wx = self.base(x)
+        x = self.dropout(x)
+        Ax = x @ self.A.T
+        BAx = Ax @ self.B.T
+        return Wx + self.scale * BAx
 
 
 def add_lora(backbone: nn.Module) -> None:
@@ -57,7 +59,8 @@ def merge_lora(weights: dict[str, torch.Tensor], model: nn.Module) -> None:
         A = weights.pop(f"{name}.A")
         B = weights.pop(f"{name}.B")
         W = weights.pop(f"{name}.base.weight")
-        weights[f"{name}.weight"] = W + layer.scale * B @ A
+        scaled_B = layer.scale * B
+        weights[f"{name}.weight"] = W + scaled_B @ A
         if layer.base.bias is not None:
             bias = weights.pop(f"{name}.base.bias")
             weights[f"{name}.bias"] = bias

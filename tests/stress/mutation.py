@@ -80,7 +80,7 @@ updates go on | plumbing/optimizer.py | teacher::no_weight_changes_from_a_non_fi
 the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
     float32=[self.model.head] => float32=[]
 LoRA merged without its scale | plumbing/lora.py | teacher::an_exported_teacher_predicts_the_same
-    layer.scale * B @ A => B @ A
+    layer.scale * B => B
 y is p(1-p), not its root | grpo.py | grpo::y_of_a_group_is_the_std_of_its_rewards
     math.sqrt(self.p_hat * (1 - self.p_hat)) => self.p_hat * (1 - self.p_hat)
 two groups of a problem are one | grpo.py | sampler::two_groups_of_one_problem
