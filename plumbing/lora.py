@@ -44,7 +44,8 @@ def add_lora(backbone: nn.Module) -> None:
     for module in list(backbone.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
-                setattr(module, name, LoRALinear(child))
+                layer = LoRALinear(child)
+                setattr(module, name, layer)
                 wrapped += 1
     if wrapped == 0:
         raise InputError("--teacher_mode lora: the teacher has no nn.Linear; choose another mode")
