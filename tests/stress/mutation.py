@@ -46,7 +46,7 @@ k1 KL as a loss | grpo.py | grpo::kl_by_hand
 entropy lowered, not raised | grpo.py | grpo::a_step_on_the_entropy_term_raises_the_entropy
     loss - entropy_coef * => loss + entropy_coef *
 EOS masked | plumbing/batches.py | batches::a_completion_is_predicted_from
-    target_N=joined(completion.ids for => target_N=joined([*completion.ids[:-1], 0] for
+    self.target_N += completion.ids => self.target_N += [*completion.ids[:-1], 0]
 it sees later tokens | plumbing/shared_prompts.py | rollout::computing_a_groups_prompt
     torch.ones(T, T, dtype=torch.bool).tril() => torch.ones(T, T, dtype=torch.bool)
 the padding of a prompt is seen | plumbing/shared_prompts.py | batches::a_completion_sees
@@ -106,7 +106,7 @@ rng not restored | sampler.py | samplers::every_sampler_resumes_bit_for_bit
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
     (loss * n).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
-    [completion.weight for completion in completions] => [1 / len(rows)] * len(rows)
+    column(line.weight_N) => column([1 / line.rows] * len(line.weight_N))
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     sums.update({k: => sums = dict({k:
 a continued group counts twice | train.py | train::a_continued_group_is_one_group_of_the_step
