@@ -35,10 +35,7 @@ def random_numbers(like: PreTrainedModel | torch.Tensor, *shape: int) -> torch.T
 
 def varlen_works(lm: PreTrainedModel) -> bool:
     """Whether attend_to_slots can replace SDPA with a mask."""
-    config = lm.config.get_text_config()
-    H = config.num_attention_heads
-    H_kv = getattr(config, "num_key_value_heads", None) or H  # GPT-2 has no such setting
-    D = getattr(config, "head_dim", None) or config.hidden_size // H
+    H, H_kv, D = attention_shape(lm)
     S = 2304  # as long as in a run: kernels split long caches
     key = random_numbers(lm, 2, H_kv, S, D)
     value = key
@@ -48,7 +45,8 @@ def varlen_works(lm: PreTrainedModel) -> bool:
     slot = torch.tensor([2200], device=lm.device)
 
     def by_slots() -> torch.Tensor:
-        used_B = (slot + 1 - first_B).int()
+        position_B = slot - first_B
+        used_B = (position_B + 1).int()
         used = used_B.repeat_interleave(H_kv)
         query_start, start = sequences(first_B, H_kv, S)
         return attend_to_slots(query, key, value, None, query_start, start, used, S)
@@ -58,6 +56,15 @@ def varlen_works(lm: PreTrainedModel) -> bool:
         return scaled_dot_product_attention(query, key, value, mask)
 
     return outputs_match(by_slots, by_mask)
+
+
+def attention_shape(lm: PreTrainedModel) -> tuple[int, int, int]:
+    """Return a layer's number of query heads H and of key heads H_kv, and their dimension D."""
+    config = lm.config.get_text_config()
+    H = config.num_attention_heads
+    H_kv = getattr(config, "num_key_value_heads", None)  # GPT-2 has no such setting
+    D = getattr(config, "head_dim", None)
+    return H, H_kv or H, D or config.hidden_size // H
 
 
 # Rotary embeddings
@@ -73,7 +80,7 @@ class FusedRotary(AbstractContextManager):
         q = random_numbers(lm, 2, 6, 1, 32)
         k = random_numbers(lm, 2, 2, 1, 32)
         cos = random_numbers(lm, 2, 1, 32)
-        sin = random_numbers(lm, 3, 1, 32)[:2]
+        sin = cos.flip(0)
         self.works = outputs_match(rotate, self.own, q, k, cos, sin)
 
     def __enter__(self) -> None:
@@ -92,14 +99,15 @@ def rotate(q, k, cos, sin, unsqueeze_dim=1) -> tuple[torch.Tensor, torch.Tensor]
     half = n // 2
     cos = cos.unsqueeze(unsqueeze_dim)
     sin = sin.unsqueeze(unsqueeze_dim)
+    sin_left, sin_right = sin.split(half, dim=-1)
     x = torch.cat((q, k), dim=unsqueeze_dim)
     rotated = x[..., :n]
     rest = x[..., n:]
-    left = x[..., :half]
-    right = x[..., half:n]
+    left, right = rotated.split(half, dim=-1)
     out = rotated * cos
-    out[..., :half].addcmul_(right, sin[..., :half], value=-1)
-    out[..., half:].addcmul_(left, sin[..., half:])
+    out_left, out_right = out.split(half, dim=-1)
+    out_left.addcmul_(right, sin_left, value=-1)
+    out_right.addcmul_(left, sin_right)
     if rest.shape[-1] > 0:
         out = torch.cat((out, rest), dim=-1)
     out = out.to(q.dtype)

@@ -58,7 +58,7 @@ EOS left out of the completion | rollout.py | rollout::sampling_equals_a_naive_l
 a token's own hidden state | rollout.py | invariance::gradient_is_that_of_the_plain_formula
     hidden_1_T_D[0][batch.source_N] => hidden_1_T_D[0][batch.source_N + 1]
 positions count the padding | plumbing/decoding/cache.py | rollout::sampling_equals_a_naive_loop
-    (self.slot - self.first_B)[:, None] => (self.slot + 0 * self.first_B)[:, None]
+    self.slot - self.first_B => self.slot + 0 * self.first_B
 prompts padded on the right | rollout.py | rollout::sampling_equals_a_naive_loop
     side="left" => side="right"
 top-k left on | rollout.py | rollout::sampling_equals_a_naive_loop
