@@ -18,7 +18,8 @@ class SlotCache(Cache):
 
     def __init__(self, prompts: Cache, position_P_T, prompt_B: torch.Tensor, varlen: bool):
         super().__init__(layers=prompts.layers)
-        _, self.H_kv, self.prompt_T, _ = self.layers[0].keys.shape
+        keys = self.layers[0].keys
+        _, self.H_kv, self.prompt_T, _ = keys.shape
         last_slot = self.prompt_T - 1
         last_position_P = position_P_T[:, -1]
         self.first_B = last_slot - last_position_P  # of prompts, until the first `keep`
@@ -41,7 +42,8 @@ class SlotCache(Cache):
             layer.values = resized(layer.values, rows_B, used, S)
         self.S = S
         self.first_B = self.first_B[rows_B]
-        self.source_B = torch.arange(len(rows_B), device=rows_B.device)
+        B = len(rows_B)
+        self.source_B = torch.arange(B, device=rows_B.device)
         if self.varlen:
             self.sequences = sequences(self.first_B, self.H_kv, S)
 
@@ -64,8 +66,7 @@ class SlotCache(Cache):
         position_B_1 = position_B[:, None]
         inputs = {"position_ids": position_B_1, "past_key_values": self}
         if self.varlen:  # models pass on what they do not know, and any 4-D mask, to `attend`
-            used_B = (position_B + 1).int()
-            used = used_B.repeat_interleave(self.H_kv)
+            used = used_slots(position_B, self.H_kv)
             inputs["slots_in_use"] = (*self.sequences, used, self.S)
             inputs["attention_mask"] = position_B_1[None, None]
         else:
@@ -97,22 +98,31 @@ def resized(old: torch.Tensor, rows_B: torch.Tensor, used: int, S: int) -> torch
 def mask_slots(first_B: torch.Tensor, slot: torch.Tensor | int, S: int, dtype) -> torch.Tensor:
     """Return what SDPA adds to the scores of S slots: (B, 1, 1, S)."""
     slot_S = torch.arange(S, device=first_B.device)
-    begun_B_S = slot_S >= first_B[:, None]
+    first_B_1 = first_B[:, None]
+    begun_B_S = slot_S >= first_B_1
     written_S = slot_S <= slot
     visible_B_S = begun_B_S & written_S
-    mask_B_S = torch.where(visible_B_S, 0.0, -torch.inf).to(dtype)
-    return mask_B_S[:, None, None]
+    mask_B_S = torch.where(visible_B_S, 0.0, -torch.inf)
+    mask_B_1_1_S = mask_B_S[:, None, None]
+    return mask_B_1_1_S.to(dtype)
 
 
 def sequences(first_B: torch.Tensor, H_kv: int, S: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Describe a cache as B * H_kv sequences for flash attention: where each begins in the queries,
     and in the B * H_kv * S slots."""
-    n = len(first_B) * H_kv
+    B = len(first_B)
     first = first_B.repeat_interleave(H_kv)
-    query_start = torch.arange(n + 1, device=first_B.device, dtype=torch.int32)
+    query_start = torch.arange(B * H_kv + 1, device=first.device, dtype=torch.int32)
     start = query_start * S
     start[:-1] += first
     return query_start, start
+
+
+def used_slots(position_B: torch.Tensor, H_kv: int) -> torch.Tensor:
+    """Return the length of each of these sequences when row b's next position is position_B[b]."""
+    used_B = position_B + 1
+    used = used_B.repeat_interleave(H_kv)
+    return used.int()
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use=None, **kwargs):
@@ -143,7 +153,9 @@ def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use
         out = p @ value
     else:
         out = scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
-    return out.reshape(B, 1, H, value.shape[-1]), None
+    D_value = value.shape[-1]
+    out = out.reshape(B, 1, H, D_value)
+    return out, None  # no attention weights
 
 
 def attend_to_slots(query, key, value, scaling, query_start, start, used, S: int):
@@ -178,6 +190,8 @@ AttentionMaskInterface.register("grouped_sdpa", sdpa_mask)
 def attention_for(device) -> str:
     """Choose flash-attn where it is installed and the card is Ampere or newer, else SDPA with each
     prompt once."""
-    installed = device.type == "cuda" and is_flash_attn_2_available()
-    supported = installed and torch.cuda.get_device_capability(device) >= (8, 0)
-    return "flash_attention_2" if supported else "shared_prompts"
+    if device.type == "cuda" and is_flash_attn_2_available():
+        capability = torch.cuda.get_device_capability(device)
+        if capability >= (8, 0):
+            return "flash_attention_2"
+    return "shared_prompts"
