@@ -36,18 +36,18 @@ class Batch:
 
 
 class Line:
-    """The columns of a Batch as lists, which grow prompt by prompt and completion by completion."""
+    """The columns of a Batch as lists, which grow prompt by prompt and completion by completion: of
+    all tokens T, of the completions' tokens N, and of the completions B."""
 
     def __init__(self):
         self.ids_T = []
         self.position_T = []
         self.source_N = []
         self.target_N = []
-        self.row_N = []
         self.generator_logp_N = []
-        self.advantage_N = []
-        self.weight_N = []
-        self.rows = 0  # completions so far
+        self.length_B = []
+        self.advantage_B = []
+        self.weight_B = []
 
     def add_prompt(self, ids: list[int]) -> int:
         """Add a prompt; return the place of its last token."""
@@ -65,11 +65,10 @@ class Line:
         self.source_N.append(prompt_end)
         self.source_N += range(start, start + n - 1)
         self.target_N += completion.ids
-        self.row_N += [self.rows] * n
         self.generator_logp_N += completion.logps
-        self.advantage_N += [completion.advantage] * n
-        self.weight_N += [completion.weight] * n
-        self.rows += 1
+        self.length_B.append(n)
+        self.advantage_B.append(completion.advantage)
+        self.weight_B.append(completion.weight)
 
 
 def collate(rows: list[Row], device, packed: bool = False) -> Batch:
@@ -77,9 +76,15 @@ def collate(rows: list[Row], device, packed: bool = False) -> Batch:
     line = Line()
     lay_out = _lay_out_packed if packed else _lay_out_shared
     attention = lay_out(line, rows, device)
+    length_B = torch.tensor(line.length_B)
+    row_B = torch.arange(len(rows))
 
     def column(values: list) -> torch.Tensor:
         return torch.tensor(values).to(device)
+
+    def repeated(values_B: list[float]) -> torch.Tensor:
+        values_N = torch.tensor(values_B).repeat_interleave(length_B)
+        return values_N.to(device)
 
     return Batch(
         ids_1_T=column([line.ids_T]),
@@ -87,24 +92,23 @@ def collate(rows: list[Row], device, packed: bool = False) -> Batch:
         attention=attention,
         source_N=column(line.source_N),
         target_N=column(line.target_N),
-        row_N=torch.tensor(line.row_N),
+        row_N=row_B.repeat_interleave(length_B),
         generator_logp_N=column(line.generator_logp_N),
-        advantage_N=column(line.advantage_N),
-        weight_N=column(line.weight_N),
+        advantage_N=repeated(line.advantage_B),
+        weight_N=repeated(line.weight_B),
     )
 
 
 def _lay_out_shared(line: Line, rows: list[Row], device) -> dict:
     """Lay out each distinct prompt once, then the completions. Returns Batch.attention."""
     prompts_B = [prompt for prompt, _ in rows]
-    completions = [completion for _, completion in rows]
     prompts_P, prompt_B = distinct(prompts_B)
     end_P = [line.add_prompt(prompt) for prompt in prompts_P]
-    for p, completion in zip(prompt_B, completions, strict=True):
+    for p, row in zip(prompt_B, rows, strict=True):
+        _, completion = row
         line.add_completion(completion, end_P[p])
-    prompt_lengths = [len(prompt) for prompt in prompts_P]
-    lengths = [len(completion.ids) for completion in completions]
-    shared = SharedPrompts.of(prompt_lengths, lengths, prompt_B, device)
+    length_P = [len(prompt) for prompt in prompts_P]
+    shared = SharedPrompts.of(length_P, line.length_B, prompt_B, device)
     return {"shared": shared}
 
 

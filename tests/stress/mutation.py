@@ -106,7 +106,7 @@ rng not restored | sampler.py | samplers::every_sampler_resumes_bit_for_bit
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
     (loss * n).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
-    column(line.weight_N) => column([1 / line.rows] * len(line.weight_N))
+    repeated(line.weight_B) => repeated([1 / len(rows)] * len(rows))
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     sums.update({k: => sums = dict({k:
 a continued group counts twice | train.py | train::a_continued_group_is_one_group_of_the_step
