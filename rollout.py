@@ -4,7 +4,6 @@ r"""From questions to completions, and from completions to the log-probs of thei
 training and in evaluation. `Policy` runs the same rows through the model again for their log-probs.
 """
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,10 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 import grpo
-from grpo import Completion, Group
+from grpo import Completion
 from plumbing import logprobs
 from plumbing.batches import Batch, collate, distinct, pack, pad
+from plumbing.compatibility import check_logps, check_window, own_logps
 from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.decoding.cache import SlotCache, attention_for
@@ -54,14 +54,18 @@ class PromptEncoder:
             text = self.text(question)
             ids = self.tokenizer(text, add_special_tokens=self.special_tokens).input_ids
         except Exception as error:  # a chat template is a program
-            reason = f"{type(error).__name__}: {first_lines(error)}"
-            message = f"model {self.config.model!r} cannot make a prompt of {question!r:.80}"
-            raise InputError(f"{message}: {reason}") from error
-        return ids[: len(ids) - self.left_off]
+            raise InputError(
+                f"model {self.config.model!r} cannot make a prompt of {question!r:.80}: "
+                f"{type(error).__name__}: {first_lines(error)}"
+            ) from error
+        end = len(ids) - self.left_off
+        return ids[:end]
 
     def check(self, problems: Problems, n: int = 200) -> None:
         """Raise ValueError unless the first n problems become prompts that keep their words."""
-        for question in map(problems.question, range(min(n, len(problems)))):
+        n = min(n, len(problems))
+        for index in range(n):
+            question = problems.question(index)
             self(question)
             check_words(self.config.model, self.tokenizer, question)
 
@@ -83,17 +87,21 @@ class Generator:
         self.varlen = cuda and varlen_works(lm)
         self.checkpoint_settings = lm.generation_config
         lm.generation_config = GenerationConfig()
-        eos = self.checkpoint_settings.eos_token_id  # None, an int or a list
-        eos = eos if isinstance(eos, list) else [eos]
-        # The tokens that end a completion: the checkpoint's and the tokenizer's.
-        ids = {*eos, tokenizer.eos_token_id} - {None}
-        self.stop_ids = sorted(i for i in ids if 0 <= i < lm.config.vocab_size)
+        self.stop_ids = self._find_stop_ids()
 
     @classmethod
     def load(cls, name: str, device, tokenizer, dtype=torch.float32) -> "Generator":
         """Load a model directory or hub id."""
         lm = load(AutoModelForCausalLM, name, dtype, "grouped_sdpa", device)
         return cls(lm, tokenizer)
+
+    def _find_stop_ids(self) -> list[int]:
+        """Return the tokens that end a completion: the checkpoint's and the tokenizer's."""
+        eos = self.checkpoint_settings.eos_token_id  # None, an int or a list
+        eos = eos if isinstance(eos, list) else [eos]
+        ids = {*eos, self.tokenizer.eos_token_id} - {None}
+        V = self.lm.config.vocab_size
+        return sorted(token for token in ids if 0 <= token < V)
 
     @torch.no_grad()
     def refresh(self, policy: "Policy") -> None:
@@ -102,7 +110,9 @@ class Generator:
         for module in sharded:  # one all-gather each, in the compute dtype, not one a parameter
             module.reshard()  # weights that a forward has gathered would be old ones
             module.unshard()
-        for copy, weight in zip(self.lm.parameters(), policy.lm.parameters(), strict=True):
+        copies = self.lm.parameters()
+        weights = policy.lm.parameters()
+        for copy, weight in zip(copies, weights, strict=True):
             copy.copy_(weight)
         for module in sharded:
             module.reshard()
@@ -129,18 +139,20 @@ class Generator:
         completions: list[Completion | None] = [None] * len(prompts)
         tokens_B = [len(prompt) + max_new_tokens for prompt in prompts]
         for rows in pack(tokens_B, max_batch_tokens):
-            keys = [[seed, first_row + b] for b in rows]
-            uniform_B_T = [uniform_numbers(key, max_new_tokens) for key in keys]
             prompts_B = [prompts[b] for b in rows]
-            tokens_B_T, logp_B_T = self._decode(prompts_B, uniform_B_T, settings)
-            logps_of_row = logp_B_T.tolist() if temperature > 0 else [[]] * len(rows)
-            for b, ids, logps in zip(rows, tokens_B_T.tolist(), logps_of_row, strict=True):
+            keys = [[seed, first_row + b] for b in rows]
+            uniform_B = [uniform_numbers(key, max_new_tokens) for key in keys]
+            tokens_B_T, logp_B_T = self._decode(prompts_B, uniform_B, settings)
+            ids_B = tokens_B_T.tolist()
+            logps_B = logp_B_T.tolist() if temperature > 0 else [[]] * len(rows)
+            for b, ids, logps in zip(rows, ids_B, logps_B, strict=True):
                 completions[b] = self._completion(ids, logps)
         return completions
 
     def _completion(self, ids: list[int], logps: list[float]) -> Completion:
         """Cut after the first stop token."""
-        end = next((t + 1 for t, token in enumerate(ids) if token in self.stop_ids), None)
+        ends = (t + 1 for t, token in enumerate(ids) if token in self.stop_ids)
+        end = next(ends, None)
         return Completion(ids[:end], logps[:end], finished=end is not None)
 
     def _settings(self, temperature: float, max_new_tokens: int) -> GenerationConfig:
@@ -157,11 +169,12 @@ class Generator:
         )
 
     def _decode(
-        self, prompts: list[list[int]], uniform_B_T: list[np.ndarray], settings: GenerationConfig
+        self, prompts_B: list[list[int]], uniform_B: list[np.ndarray], settings: GenerationConfig
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Decode a micro-batch; return tokens and log-probs (B, T)."""
         device = self.lm.device
-        prompts_P, prompt_B = distinct(prompts)
+        uniform_B_T = np.stack(uniform_B)
+        prompts_P, prompt_B = distinct(prompts_B)
         ids_P_T, mask_P_T = pad(prompts_P, settings.pad_token_id, device, side="left")
         with self.fused_rotary:
             tokens_B_T, logp_B_T = self.lm.generate(
@@ -171,7 +184,7 @@ class Generator:
                 synced_gpus=False,  # or it all-reduces at every token, on teacher ranks, too
                 custom_generate=sample_tokens,
                 prompt_B=torch.tensor(prompt_B, device=device),
-                uniform_B_T=torch.tensor(np.stack(uniform_B_T), device=device),
+                uniform_B_T=torch.tensor(uniform_B_T, device=device),
                 record=self.record,
                 varlen=self.varlen,
             )
@@ -189,7 +202,8 @@ class Generator:
 
 def uniform_numbers(key: list[int], n: int) -> np.ndarray:
     """Return the first n numbers, in [0, 1), of the random stream with this key."""
-    stream = np.random.Generator(np.random.Philox(key=key))
+    bits = np.random.Philox(key=key)
+    stream = np.random.Generator(bits)
     return stream.random(n, dtype=np.float32)
 
 
@@ -210,49 +224,59 @@ def sample_tokens(
     input_ids are the distinct prompts, left-padded; row b continues prompt prompt_B[b] and draws
     by uniform_B_T[b]. Returns tokens (B, T) and float32 log-probs (B, T), not cut at stop tokens.
 
-    The cache grows by blocks of tokens, or with `varlen`, where unused slots cost nothing, at once.
-    When it grows, or a quarter of its rows are left, finished rows are dropped. Until then shapes
-    and addresses stay, so that on a GPU `record` captures a CUDA graph: launching the kernels of 28
-    layers one by one costs 20-30 ms a token."""
-    cuda = input_ids.is_cuda
+    The rows and slots of the cache change at few tokens. In between shapes and addresses stay, so
+    that on a GPU `record` captures a CUDA graph of a token: launching the kernels of 28 layers one
+    by one costs 20-30 ms."""
     T = generation_config.max_new_tokens
-    block = T if varlen else 256 if cuda else 8
-    check_every = 64 if cuda else 8  # to look for finished rows, the loop waits for the device
+    check_every, block = intervals(T, input_ids.is_cuda, varlen)
     rows = DecodedRows(uniform_B_T, generation_config)
-    logits_B_V = last_logits(model, input_ids, **model_inputs)[prompt_B]
     prompts = model_inputs["past_key_values"]
+    logits_B_V = last_logits(model, input_ids, **model_inputs)[prompt_B]
     cache = SlotCache(prompts, model_inputs["position_ids"], prompt_B, varlen)
 
     def step() -> torch.Tensor:
         return last_logits(model, rows.token_B_1, **cache.inputs(model.dtype))
 
-    next_logits = step  # or a CUDA graph of it
     for t in range(T):
         rows.draw(t, logits_processor(None, logits_B_V.float()))
         if t + 1 == T:
             break
         cache.slot += 1
         if t % check_every == 0:
-            finished = rows.finished(t)
-            active = (~finished).nonzero()[:, 0]
+            finished_B = rows.finished(t)
+            active = (~finished_B).nonzero()[:, 0]
             if not len(active):
                 break
-            if t % block == 0 or len(active) <= len(finished) / 4:
+            must_grow = t % block == 0  # all slots are used; at t = 0 the rows have none yet
+            few_left = len(active) <= len(finished_B) / 4  # a smaller cache is worth its copy
+            if must_grow or few_left:
                 end_of_block = t - t % block + block
                 rows.keep(active)
                 cache.keep(active, t, room=min(end_of_block, T - 1))
-                next_logits = record(step)
+                next_logits = record(step)  # a CUDA graph of it, or itself
             else:
-                cache.ignore(finished, t)
+                cache.ignore(finished_B, t)
         logits_B_V = next_logits()
     return rows.tokens_B_T, rows.logp_B_T
 
 
+def intervals(T: int, cuda: bool, varlen: bool) -> tuple[int, int]:
+    """Choose after how many tokens to look for finished rows, and by how many the cache grows.
+
+    On a GPU both are rare: a look makes the host wait for the device, and growing copies the cache
+    and needs a new CUDA graph. On a CPU neither costs much, while finished rows and slots that are
+    not used yet cost time at every token. With varlen unused slots cost nothing anywhere."""
+    check_every = 64 if cuda else 8
+    block = 256 if cuda else 8
+    return check_every, T if varlen else block
+
+
 def last_logits(model, ids, use_cache=None, logits_to_keep=None, **inputs) -> torch.Tensor:
     """Compute the logits (B, V) after these tokens. `generate` passes the unused arguments."""
-    hidden_B_T_D = model.base_model(ids, use_cache=True, **inputs).last_hidden_state
+    out = model.base_model(ids, use_cache=True, **inputs)
+    last_B_D = out.last_hidden_state[:, -1]
     weight_V_D = model.get_output_embeddings().weight
-    return logprobs.logits(hidden_B_T_D[:, -1], weight_V_D)
+    return logprobs.logits(last_B_D, weight_V_D)
 
 
 class DecodedRows:
@@ -270,16 +294,20 @@ class DecodedRows:
 
     def draw(self, t: int, logits_B_V: torch.Tensor) -> None:
         """Draw token t of each live row."""
-        uniform_B_1 = self.uniform_B_T[self.live, t, None] if self.do_sample else None
+        place = self.live, t
+        uniform_B_1 = None
+        if self.do_sample:
+            uniform_B_1 = self.uniform_B_T[place][:, None]
         drawn_B_1, logp_B_1 = draw_tokens(logits_B_V, uniform_B_1)
-        self.tokens_B_T[self.live, t] = drawn_B_1[:, 0]
-        self.logp_B_T[self.live, t] = logp_B_1[:, 0]
+        self.tokens_B_T[place] = drawn_B_1[:, 0]
+        self.logp_B_T[place] = logp_B_1[:, 0]
         self.token_B_1.copy_(drawn_B_1)  # in place: a CUDA graph reads it
 
     def finished(self, t: int) -> torch.Tensor:
         """Return which live rows have a stop token among tokens 0 to t."""
         tokens_B_t = self.tokens_B_T[self.live, : t + 1]
-        return torch.isin(tokens_B_t, self.stop_ids).any(dim=1)
+        is_stop_B_t = torch.isin(tokens_B_t, self.stop_ids)
+        return is_stop_B_t.any(dim=1)
 
     def keep(self, active: torch.Tensor) -> None:
         """Drop all live rows but the active ones."""
@@ -300,24 +328,6 @@ def draw_tokens(logits_B_V, uniform_B_1=None) -> tuple[torch.Tensor, torch.Tenso
         drawn_B_1 = torch.searchsorted(cumulative_B_V, uniform_B_1, right=True)
         drawn_B_1.clamp_(max=logp_B_V.shape[1] - 1)  # of NaN it is V: an error that stops a GPU
     return drawn_B_1, logp_B_V.gather(1, drawn_B_1)
-
-
-def completion_metrics(groups: list[Group]) -> dict[str, float]:
-    """Compute shares of a step's completions, and token counts, for metrics.jsonl."""
-    completions = [completion for group in groups for completion in group.completions]
-    B = len(completions)
-    status_of = Counter(completion.status for completion in completions)
-    failures = sum(status_of[status] for status in ("too_long", "timeout", "memory", "crash"))
-    prompt_tokens = sum(len(group.prompt_ids) * len(group.completions) for group in groups)
-    completion_tokens = sum(len(completion.ids) for completion in completions)
-    return {
-        "truncated": sum(not completion.finished for completion in completions) / B,
-        "no_box": status_of["no_box"] / B,
-        "bad_gold": status_of["bad_gold"] / B,
-        "verify_failures": failures / B,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-    }
 
 
 # Log-probs of what was generated
@@ -355,18 +365,7 @@ class Policy(nn.Module):
         )
 
 
-# Checks of a model
-
-
-def own_logps(lm, prompt_ids: list[int], completion: Completion) -> torch.Tensor:
-    """Compute log-probs of a completion's tokens by the model's own attention and head."""
-    ids_1_T = torch.tensor([prompt_ids + completion.ids], device=lm.device)
-    logits_T_V = lm(ids_1_T).logits[0]
-    logp_T_V = logits_T_V.float().log_softmax(-1)
-    n = len(prompt_ids)
-    target_N_1 = ids_1_T[0, n:, None]
-    logp_N_1 = logp_T_V[n - 1 : -1].gather(1, target_N_1)
-    return logp_N_1[:, 0]
+# Check of a model
 
 
 def check_model(name: str, tokens: int) -> None:
@@ -375,9 +374,7 @@ def check_model(name: str, tokens: int) -> None:
     Beyond check_directory's conditions it must attend to whole rows of `tokens` tokens, generate,
     have an end token, and give Generator and Policy the log-probs of its own attention and head."""
     lm, tokenizer = check_directory(name, tokens, AutoModelForCausalLM)
-    if tokens > (window := getattr(lm.config, "sliding_window", None) or tokens):
-        limit = f"attends to the last {window} tokens only"
-        raise ValueError(f"{name!r} {limit}, a row may take {tokens}")
+    check_window(name, lm.config, tokens)
     prompts = [tokenizer(text).input_ids for text in ("1", "1", "1 + 1")]
     with trial(name, "cannot generate here"):
         lm.set_attn_implementation("grouped_sdpa")
@@ -387,14 +384,14 @@ def check_model(name: str, tokens: int) -> None:
         if not generator.stop_ids:
             raise ValueError("it has no end token: set tokenizer.eos_token and save it again")
         completions = generator.generate(prompts, 1.0, 4, seed=0)
+    rows = [*zip(prompts, completions, strict=True)]
     with trial(name, "cannot be trained on what it generates here"), torch.no_grad():
-        lm.set_attn_implementation("shared_prompts")
-        rows = [*zip(prompts, completions, strict=True)]
         batch = collate(rows, lm.device)
-        policy_logp_N = Policy(lm)(batch, 1.0)[0]
+        lm.set_attn_implementation("shared_prompts")
+        policy = Policy(lm)
+        policy_logp_N, _ = policy(batch, 1.0)
         lm.set_attn_implementation("eager")
-        own_logp_N = torch.cat([own_logps(lm, *row) for row in rows])
-    for path, logp_N in (("Generator", batch.generator_logp_N), ("Policy", policy_logp_N)):
-        if not (gap := (logp_N - own_logp_N).abs().max().item()) < 0.01:
-            cause = "it may cap, scale or bias its logits, or attend in its own way"
-            raise ValueError(f"model {name!r}: {path}'s log-probs are off by {gap:.2g}: {cause}")
+        own_logp_B = [own_logps(lm, prompt, completion.ids) for prompt, completion in rows]
+    own_logp_N = torch.cat(own_logp_B)
+    check_logps(name, "Generator", batch.generator_logp_N, own_logp_N)
+    check_logps(name, "Policy", policy_logp_N, own_logp_N)

@@ -31,13 +31,13 @@ from plumbing.distributed import shutdown
 from plumbing.distributed.channel import Channel, Prefetching, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
-from plumbing.metrics import Stopwatch, evaluate
+from plumbing.metrics import Stopwatch, completion_metrics, evaluate
 from plumbing.models import Card, checksum, recompute_activations, unsharded
 from plumbing.plugins import check_proposals
 from plumbing.progress import Console
 from plumbing.run.checkpoint import Learner
 from plumbing.run.directory import RunDir
-from rollout import Generator, Policy, PromptEncoder, check_model, completion_metrics
+from rollout import Generator, Policy, PromptEncoder, check_model
 from sampler import (
     Context,
     DynamicSampling,

@@ -27,8 +27,8 @@ from plumbing.command_line import Parser, count, first_line, number
 from plumbing.config import PRESETS
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError
+from plumbing.lora import LORA_RANK
 from scripts.analysis import table
-from teacher import LORA_RANK
 
 GIB = 2**30
 USABLE = 0.92  # share of a card that the formula may fill

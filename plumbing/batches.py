@@ -1,8 +1,7 @@
 """Rows of different lengths as tensors, shared out over ranks and micro-batches."""
 
 from collections import Counter
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -36,45 +35,19 @@ class Batch:
     last: bool = False  # gradients are reduced over the ranks after it
 
 
-def collate(rows: list[Row], device, packed: bool = False) -> Batch:
-    """Make a Batch of some completions and their prompts."""
-    line = Line()
-    if packed:
-        _lay_out_packed(line, rows, device)
-    else:
-        _lay_out_shared(line, rows, device)
-    completions = [completion for _, completion in rows]
-    lengths_B = torch.tensor([len(completion.ids) for completion in completions])
-
-    def column(values_B) -> torch.Tensor:
-        values_N = torch.tensor(values_B).repeat_interleave(lengths_B)
-        return values_N.to(device)
-
-    def joined(values_of_rows) -> torch.Tensor:
-        values_N = [*chain.from_iterable(values_of_rows)]
-        return torch.tensor(values_N).to(device)
-
-    return Batch(
-        ids_1_T=torch.tensor([line.ids_T]).to(device),
-        position_1_T=torch.tensor([line.position_T]).to(device),
-        attention=line.attention,
-        source_N=torch.tensor(line.source_N).to(device),
-        target_N=joined(completion.ids for completion in completions),
-        row_N=torch.arange(len(rows)).repeat_interleave(lengths_B),
-        generator_logp_N=joined(completion.logps for completion in completions),
-        advantage_N=column([completion.advantage for completion in completions]),
-        weight_N=column([completion.weight for completion in completions]),
-    )
-
-
-@dataclass
 class Line:
-    """Prompts and completions end to end, as they are laid out one after the other."""
+    """The columns of a Batch as lists, which grow prompt by prompt and completion by completion: of
+    all tokens T, of the completions' tokens N, and of the completions B."""
 
-    ids_T: list[int] = field(default_factory=list)
-    position_T: list[int] = field(default_factory=list)
-    source_N: list[int] = field(default_factory=list)
-    attention: dict = field(default_factory=dict)  # as in Batch
+    def __init__(self):
+        self.ids_T = []
+        self.position_T = []
+        self.source_N = []
+        self.target_N = []
+        self.generator_logp_N = []
+        self.length_B = []
+        self.advantage_B = []
+        self.weight_B = []
 
     def add_prompt(self, ids: list[int]) -> int:
         """Add a prompt; return the place of its last token."""
@@ -82,50 +55,92 @@ class Line:
         self.position_T += range(len(ids))
         return len(self.ids_T) - 1
 
-    def add_completion(self, ids: list[int], prompt_end: int) -> None:
+    def add_completion(self, completion: Completion, prompt_end: int) -> None:
         """Add a completion of the prompt whose last token is at `prompt_end`."""
-        n = len(ids)
+        n = len(completion.ids)
         start = len(self.ids_T)
         first_position = self.position_T[prompt_end] + 1
-        self.ids_T += ids
+        self.ids_T += completion.ids
         self.position_T += range(first_position, first_position + n)
         self.source_N.append(prompt_end)
         self.source_N += range(start, start + n - 1)
+        self.target_N += completion.ids
+        self.generator_logp_N += completion.logps
+        self.length_B.append(n)
+        self.advantage_B.append(completion.advantage)
+        self.weight_B.append(completion.weight)
 
 
-def _lay_out_shared(line: Line, rows: list[Row], device) -> None:
-    """Lay out each distinct prompt once, then the completions."""
-    prompts, prompt_B = distinct([prompt for prompt, _ in rows])
-    prompt_ends = [line.add_prompt(prompt) for prompt in prompts]
-    for p, (_, completion) in zip(prompt_B, rows, strict=True):
-        line.add_completion(completion.ids, prompt_ends[p])
-    prompt_lengths = [len(prompt) for prompt in prompts]
-    lengths = [len(completion.ids) for _, completion in rows]
-    line.attention["shared"] = SharedPrompts.of(prompt_lengths, lengths, prompt_B, device)
+def collate(rows: list[Row], device, packed: bool = False) -> Batch:
+    """Make a Batch of some completions and their prompts."""
+    line = Line()
+    lay_out = _lay_out_packed if packed else _lay_out_shared
+    attention = lay_out(line, rows, device)
+    length_B = torch.tensor(line.length_B)
+    row_B = torch.arange(len(rows))
+
+    def column(values: list) -> torch.Tensor:
+        return torch.tensor(values).to(device)
+
+    def repeated(values_B: list[float]) -> torch.Tensor:
+        values_N = torch.tensor(values_B).repeat_interleave(length_B)
+        return values_N.to(device)
+
+    return Batch(
+        ids_1_T=column([line.ids_T]),
+        position_1_T=column([line.position_T]),
+        attention=attention,
+        source_N=column(line.source_N),
+        target_N=column(line.target_N),
+        row_N=row_B.repeat_interleave(length_B),
+        generator_logp_N=column(line.generator_logp_N),
+        advantage_N=repeated(line.advantage_B),
+        weight_N=repeated(line.weight_B),
+    )
 
 
-def _lay_out_packed(line: Line, rows: list[Row], device) -> None:
+def _lay_out_shared(line: Line, rows: list[Row], device) -> dict:
+    """Lay out each distinct prompt once, then the completions. Returns Batch.attention."""
+    prompts_B = [prompt for prompt, _ in rows]
+    prompts_P, prompt_B = distinct(prompts_B)
+    end_P = [line.add_prompt(prompt) for prompt in prompts_P]
+    for p, row in zip(prompt_B, rows, strict=True):
+        _, completion = row
+        line.add_completion(completion, end_P[p])
+    length_P = [len(prompt) for prompt in prompts_P]
+    shared = SharedPrompts.of(length_P, line.length_B, prompt_B, device)
+    return {"shared": shared}
+
+
+def _lay_out_packed(line: Line, rows: list[Row], device) -> dict:
     """Lay out each completion after a copy of its prompt, for flash-attn. A prompt's keys would
-    need a copy for each completion there, too."""
+    need a copy for each completion there, too. Returns Batch.attention."""
     ends = [0]
-    longest = 0
     for prompt, completion in rows:
         prompt_end = line.add_prompt(prompt)
-        line.add_completion(completion.ids, prompt_end)
+        line.add_completion(completion, prompt_end)
         end = len(line.ids_T)
-        longest = max(longest, end - ends[-1])
         ends.append(end)
-    ends_B = torch.tensor(ends, dtype=torch.int32).to(device)
-    line.attention["cu_seq_lens_q"] = ends_B
-    line.attention["cu_seq_lens_k"] = ends_B
-    line.attention["max_length_q"] = longest
-    line.attention["max_length_k"] = longest
+    ends_B = torch.tensor(ends, dtype=torch.int32)
+    lengths_B = ends_B.diff()
+    longest = lengths_B.max().item()
+    ends_B = ends_B.to(device)
+    return {
+        "cu_seq_lens_q": ends_B,
+        "cu_seq_lens_k": ends_B,
+        "max_length_q": longest,
+        "max_length_k": longest,
+    }
 
 
 def distinct(prompts: list[list[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
     """Return the distinct prompts, and for each prompt which of these it is."""
     number = {}  # prompt -> its place among the distinct prompts
-    prompt_B = [number.setdefault(tuple(prompt), len(number)) for prompt in prompts]
+    prompt_B = []
+    for prompt in prompts:
+        key = tuple(prompt)
+        p = number.setdefault(key, len(number))
+        prompt_B.append(p)
     return list(number), prompt_B
 
 
@@ -135,13 +150,15 @@ def micro_batches(
     """Make this student rank's share of `rows`, which are in the order of their prompts, into
     Batches of at most `max_tokens` tokens. FSDP needs every rank in backward: one without a share
     gets a row of two tokens, with weight 0."""
-    share = balance(rows, layout.n_students)[layout.rank]
+    shares = balance(rows, layout.n_students)
+    share = shares[layout.rank]
+    idle = not share
+    if idle:
+        completion = Completion([pad_id], [0.0], finished=True)
+        share = [([pad_id], completion)]
     parts = cut(share, max_tokens, shared=not packed)
     batches = [collate(part, layout.device, packed) for part in parts]
-    if not batches:
-        idle_row = [pad_id], Completion([pad_id], [0.0], finished=True)
-        batches = [collate([idle_row], layout.device, packed)]
-        batches[0].idle = True
+    batches[0].idle = idle
     batches[-1].last = True
     return batches
 
@@ -152,8 +169,10 @@ def balance(rows: list[Row], n: int) -> list[list[Row]]:
     copies = Counter(tuple(prompt) for prompt, _ in rows)
     tokens_B = []
     for prompt, completion in rows:
-        prompt_share = len(prompt) / copies[tuple(prompt)]
-        tokens_B.append(len(completion.ids) + prompt_share)
+        n_copies = copies[tuple(prompt)]
+        prompt_share = len(prompt) / n_copies
+        tokens = len(completion.ids) + prompt_share
+        tokens_B.append(tokens)
     total = sum(tokens_B)
     parts = [[] for _ in range(n)]
     done = 0.0
@@ -189,15 +208,15 @@ def cut(rows: list[Row], max_tokens: int, shared: bool) -> list[list[Row]]:
 def pack(tokens_B: list[int], max_tokens: int) -> list[list[int]]:
     """Cut rows, longest first, into parts of at most `max_tokens` tokens, padding to the longest of
     a part included, or of one row. Returns the rows' numbers."""
-    longest_first = sorted(range(len(tokens_B)), key=lambda b: -tokens_B[b])
+    longest_first = sorted(range(len(tokens_B)), key=tokens_B.__getitem__, reverse=True)
     parts = []
+    room = 0  # rows that the last part has still room for
     for b in longest_first:
-        if parts:
-            rows = len(parts[-1]) + 1
-            width = tokens_B[parts[-1][0]]
-        if not parts or rows * width > max_tokens:
+        if room == 0:
             parts.append([])
+            room = max(1, max_tokens // tokens_B[b])
         parts[-1].append(b)
+        room -= 1
     return parts
 
 

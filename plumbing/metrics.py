@@ -1,6 +1,7 @@
-"""Metrics beside the loss: seconds, validation accuracy."""
+"""Metrics beside the loss: seconds, shares of completions, validation accuracy."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import itemgetter
@@ -28,6 +29,28 @@ class Stopwatch(dict):
         start = time.perf_counter()
         yield
         self[part] += time.perf_counter() - start
+
+
+def completion_metrics(groups: list[Group]) -> dict[str, float]:
+    """Compute shares of a step's completions, and token counts, for metrics.jsonl."""
+    completions = []
+    prompt_tokens = 0
+    for group in groups:
+        completions += group.completions
+        prompt_tokens += len(group.prompt_ids) * len(group.completions)
+    B = len(completions)
+    completion_tokens = sum(len(each.ids) for each in completions)
+    truncated = sum(not each.finished for each in completions)
+    status_of = Counter(each.status for each in completions)
+    failures = [status_of[status] for status in ("too_long", "timeout", "memory", "crash")]
+    return {
+        "truncated": truncated / B,
+        "no_box": status_of["no_box"] / B,
+        "bad_gold": status_of["bad_gold"] / B,
+        "verify_failures": sum(failures) / B,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
 
 
 def evaluate(

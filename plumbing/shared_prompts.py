@@ -18,7 +18,8 @@ class _Pad(torch.autograd.Function):
     @staticmethod
     def forward(ctx, line, place, size):
         ctx.save_for_backward(place)
-        padded = line.new_zeros(size, *line.shape[1:])
+        row_shape = line.shape[1:]
+        padded = line.new_zeros(size, *row_shape)
         return padded.index_copy_(0, place, line)
 
     @staticmethod
@@ -40,7 +41,8 @@ class _Unpad(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (place,) = ctx.saved_tensors
-        padded = gradient.new_zeros(ctx.size, *gradient.shape[1:])
+        row_shape = gradient.shape[1:]
+        padded = gradient.new_zeros(ctx.size, *row_shape)
         return padded.index_copy_(0, place, gradient), None
 
 
@@ -54,9 +56,15 @@ class Rectangle:
 
     @classmethod
     def of(cls, lengths: list[int], device) -> "Rectangle":
+        rows = len(lengths)
         width = max(lengths)
-        places = [torch.arange(n) + row * width for row, n in enumerate(lengths)]
-        return cls(len(lengths), width, torch.cat(places).to(device))
+        places = []
+        for row, n in enumerate(lengths):
+            first = row * width
+            place_n = torch.arange(first, first + n)
+            places.append(place_n)
+        place_N = torch.cat(places)
+        return cls(rows, width, place_N.to(device))
 
     def pad(self, line_N_H_D: torch.Tensor) -> torch.Tensor:
         """Return (rows, H, width, D), zero at the padding."""
@@ -102,14 +110,17 @@ class SharedPrompts:
 
     def bias_for(self, query: torch.Tensor) -> torch.Tensor:
         """Return what is added to the scores of completions, (B, 1, T, S), once for all layers."""
-        if self.bias is None or self.bias.dtype != query.dtype:
-            zeros = torch.zeros_like(self.visible_B_1_T_S, dtype=query.dtype)
-            self.bias = zeros.masked_fill_(~self.visible_B_1_T_S, -torch.inf)
+        dtype = query.dtype
+        if self.bias is None or self.bias.dtype != dtype:
+            masked_B_1_T_S = ~self.visible_B_1_T_S
+            zeros = torch.zeros_like(masked_B_1_T_S, dtype=dtype)
+            self.bias = zeros.masked_fill_(masked_B_1_T_S, -torch.inf)
         return self.bias
 
     def split(self, line_1_H_N_D: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rectangles of prompts (P, H, T, D) and of completions (B, H, T, D)."""
-        line_N_H_D = line_1_H_N_D[0].transpose(0, 1)
+        line_H_N_D = line_1_H_N_D[0]
+        line_N_H_D = line_H_N_D.transpose(0, 1)
         n = len(self.prompts.place_N)
         of_prompts = self.prompts.pad(line_N_H_D[:n])
         of_completions = self.completions.pad(line_N_H_D[n:])
@@ -119,7 +130,8 @@ class SharedPrompts:
         """Return the line (1, N, H, D) of two rectangles."""
         prompt_line = self.prompts.unpad(of_prompts)
         completion_line = self.completions.unpad(of_completions)
-        return torch.cat([prompt_line, completion_line])[None]
+        line_N_H_D = torch.cat([prompt_line, completion_line])
+        return line_N_H_D[None]
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, shared=None, **kwargs):

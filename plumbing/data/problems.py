@@ -38,7 +38,8 @@ def normalise(text: str) -> str:
     if text.isascii():  # the same, faster
         return " ".join(text.lower().split())
     folded = unicodedata.normalize("NFKC", text).casefold()
-    return " ".join(unicodedata.normalize("NFKC", folded).split())  # folding can undo NFKC
+    composed = unicodedata.normalize("NFKC", folded)  # folding can undo NFKC
+    return " ".join(composed.split())
 
 
 class Problems:
@@ -64,7 +65,7 @@ class Problems:
 
     def question(self, index: int) -> str:
         """Return the text of one problem."""
-        return self.rows["problem"][int(index)].as_py()
+        return self._value("problem", index)
 
     def golds(self, indices: list[int]) -> tuple[list[str], list[dict]]:
         """Return the answers to some problems, which the teacher never sees, and other arguments of
@@ -72,13 +73,17 @@ class Problems:
         answers = {}
         extras = {}
         for i in dict.fromkeys(indices):  # a group repeats its problem
-            row = {name: self.rows[name][int(i)].as_py() for name in COLUMNS[1:]}
-            answers[i] = row["expected_answer"]
+            answers[i] = self._value("expected_answer", i)
+            extra_info = self._value("extra_info", i) or "null"
             extras[i] = {
-                "data_source": row["data_source"] or "",
-                "extra_info": json.loads(row["extra_info"] or "null"),
+                "data_source": self._value("data_source", i) or "",
+                "extra_info": json.loads(extra_info),
             }
         return [answers[i] for i in indices], [extras[i] for i in indices]
+
+    def _value(self, name: str, index: int) -> str | None:
+        column = self.rows[name]
+        return column[int(index)].as_py()
 
     def column(self, name: str) -> tuple[list[str], np.ndarray]:
         """Return the distinct texts of another column, and the index of each row's text (n,). Of
@@ -88,7 +93,7 @@ class Problems:
         rows, crc32 = self._read(names)
         if crc32 != self.crc32:
             raise InputError(f"{self.path}: was replaced while the run began; start again")
-        columns = [itertools.chain(*(chunk.to_pylist() for chunk in rows[n].chunks)) for n in names]
+        columns = [rows[name].to_pylist() for name in names]
         position = {}  # by text
         index_n = []
         for values in zip(*columns, strict=True):
@@ -105,7 +110,8 @@ class Problems:
     def unmatched_note(self, verifier) -> str:
         """Return `unmatched_note` of this file; of a large one, of SAMPLED answers."""
         step = math.ceil(len(self) / SAMPLED)
-        golds, _ = self.golds(list(range(0, len(self), step)))
+        indices = list(range(0, len(self), step))
+        golds, _ = self.golds(indices)
         return unmatched_note(str(self.path), golds, verifier)
 
     def _texts(self) -> Iterator[str]:
@@ -128,13 +134,17 @@ class Problems:
 
             if size < SHARED_BYTES:
                 return pa.Table.from_batches(batches(), schema), crc32
-            # By content, as a time stamp may stay the same, and by the code that makes the copy.
-            this_file = digest(Path(__file__))
-            row_parser = digest(Path(tables.__file__))
-            maker = repr((this_file, row_parser, self.path.suffix, names))
-            maker_crc32 = zlib.crc32(maker.encode())
-            name = f"{size}-{crc32:08x}-{maker_crc32:08x}.arrow"
-            return shared.shared_table(name, schema, batches), crc32
+            copy = self._copy_name(size, crc32, names)
+            return shared.shared_table(copy, schema, batches), crc32
+
+    def _copy_name(self, size: int, crc32: int, names: tuple[str, ...]) -> str:
+        """Name the copy that the ranks of a machine share: by content, as a time stamp may stay the
+        same, and by the code that makes the copy."""
+        this_file = digest(Path(__file__))
+        row_parser = digest(Path(tables.__file__))
+        maker = repr((this_file, row_parser, self.path.suffix, names))
+        maker_crc32 = zlib.crc32(maker.encode())
+        return f"{size}-{crc32:08x}-{maker_crc32:08x}.arrow"
 
 
 def _text_schema(names: Iterable[str]) -> pa.Schema:
@@ -160,7 +170,8 @@ def _text_batches(file: BinaryIO, path: str, names: tuple[str, ...]) -> Iterator
         for _, row in part:
             seen.update(row)
         yield _convert(part, path, names)
-    if names != COLUMNS and (missing := [name for name in names if name not in seen]):
+    missing = [name for name in names if name not in seen]
+    if missing and names != COLUMNS:
         raise InputError(f"{path}: no column {missing[0]!r}; it has {sorted(seen)}")
 
 

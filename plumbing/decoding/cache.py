@@ -18,90 +18,111 @@ class SlotCache(Cache):
 
     def __init__(self, prompts: Cache, position_P_T, prompt_B: torch.Tensor, varlen: bool):
         super().__init__(layers=prompts.layers)
-        self.prompt_T = self.layers[0].keys.shape[2]
+        keys = self.layers[0].keys
+        _, self.H_kv, self.prompt_T, _ = keys.shape
+        last_slot = self.prompt_T - 1
+        last_position_P = position_P_T[:, -1]
+        self.first_B = last_slot - last_position_P  # of prompts, until the first `keep`
         self.source_B = prompt_B  # the row of the layers' tensors that holds row b
-        self.first_B = self.prompt_T - 1 - position_P_T[:, -1]
         self.varlen = varlen
-        self.slot = self.prompt_T - 1
+        self.slot = last_slot
         if prompt_B.is_cuda:  # a CUDA graph reads it on the device
-            self.slot = torch.full((1,), self.slot, device=prompt_B.device)
+            self.slot = torch.full((1,), last_slot, device=prompt_B.device)
 
     def keep(self, active: torch.Tensor, t: int, room: int) -> None:
         """Drop all rows but the active ones, which have the keys of t tokens. Make room for `room`
         tokens after the prompt."""
-        rows = self.source_B[active]
+        rows_B = self.source_B[active]
         used = self.prompt_T + t
-        capacity = self.prompt_T + room
-        if rows.is_cuda:
-            capacity += -capacity % 16  # or SDPA copies the mask at every call
+        S = self.prompt_T + room
+        if rows_B.is_cuda:
+            S += -S % 16  # or SDPA copies the mask at every call
         for layer in self.layers:
-            layer.keys = resized(layer.keys, rows, used, capacity)
-            layer.values = resized(layer.values, rows, used, capacity)
-        self.first_B = self.first_B[rows]
-        self.source_B = torch.arange(len(rows), device=rows.device)
+            layer.keys = resized(layer.keys, rows_B, used, S)
+            layer.values = resized(layer.values, rows_B, used, S)
+        self.S = S
+        self.first_B = self.first_B[rows_B]
+        B = len(rows_B)
+        self.source_B = torch.arange(B, device=rows_B.device)
         if self.varlen:
-            H_kv = self.layers[0].keys.shape[1]
-            self.sequences = sequences(self.first_B, H_kv, capacity)
+            self.sequences = sequences(self.first_B, self.H_kv, S)
 
     def ignore(self, finished_B: torch.Tensor, t: int) -> None:
         """Let finished rows attend to nothing before token t."""
-        self.first_B.masked_fill_(finished_B, self.prompt_T + t)
+        slot = self.prompt_T + t
+        self.first_B.masked_fill_(finished_B, slot)
 
     def update(self, keys, values, layer_idx, *args, **kwargs):
         """Store the keys and values of one token a row; return those of all slots, because a CPU
         reads a part, which is not contiguous, half as fast."""
         layer = self.layers[layer_idx]
-        if layer.keys.is_cuda:
-            layer.keys.index_copy_(2, self.slot, keys)
-            layer.values.index_copy_(2, self.slot, values)
-        else:  # five times as fast
-            here = slice(self.slot, self.slot + 1)
-            layer.keys[:, :, here] = keys
-            layer.values[:, :, here] = values
+        store(layer.keys, self.slot, keys)
+        store(layer.values, self.slot, values)
         return layer.keys, layer.values
 
     def inputs(self, dtype: torch.dtype) -> dict:
         """Make a model's arguments for the next token of each row."""
-        H_kv, S = self.layers[0].keys.shape[1:3]
-        position_B_1 = (self.slot - self.first_B)[:, None]
+        position_B = self.slot - self.first_B
+        position_B_1 = position_B[:, None]
         inputs = {"position_ids": position_B_1, "past_key_values": self}
         if self.varlen:  # models pass on what they do not know, and any 4-D mask, to `attend`
-            used_B = (position_B_1[:, 0] + 1).int()
-            used = used_B.repeat_interleave(H_kv)
-            inputs["slots_in_use"] = (*self.sequences, used, S)
+            used = used_slots(position_B, self.H_kv)
+            inputs["slots_in_use"] = (*self.sequences, used, self.S)
             inputs["attention_mask"] = position_B_1[None, None]
         else:
-            inputs["attention_mask"] = mask_slots(self.first_B, self.slot, S, dtype)
+            inputs["attention_mask"] = mask_slots(self.first_B, self.slot, self.S, dtype)
         return inputs
 
 
-def resized(old: torch.Tensor, rows_B: torch.Tensor, used: int, capacity: int) -> torch.Tensor:
-    """Copy the first `used` slots of these rows into a tensor with `capacity` slots."""
+def store(slots: torch.Tensor, slot: torch.Tensor | int, new: torch.Tensor) -> None:
+    """Write the keys or values of one token a row, (B, H_kv, 1, D), to a slot."""
+    if slots.is_cuda:
+        slots.index_copy_(2, slot, new)
+    else:  # five times as fast
+        here = slice(slot, slot + 1)
+        slots[:, :, here] = new
+
+
+def resized(old: torch.Tensor, rows_B: torch.Tensor, used: int, S: int) -> torch.Tensor:
+    """Copy the first `used` slots of these rows into a tensor with S slots."""
     _, H_kv, _, D = old.shape
-    new = old.new_empty(len(rows_B), H_kv, capacity, D)
-    kept = new[:, :, :used]
-    torch.index_select(old[:, :, :used], 0, rows_B, out=kept)
+    B = len(rows_B)
+    new = old.new_empty(B, H_kv, S, D)
+    source = old[:, :, :used]
+    target = new[:, :, :used]
+    torch.index_select(source, 0, rows_B, out=target)
     new[:, :, used:] = 0  # uninitialised memory times a masked slot's 0 may be NaN
     return new
 
 
 def mask_slots(first_B: torch.Tensor, slot: torch.Tensor | int, S: int, dtype) -> torch.Tensor:
     """Return what SDPA adds to the scores of S slots: (B, 1, 1, S)."""
-    slots = torch.arange(S, device=first_B.device)
-    begun_B_S = slots >= first_B[:, None]
-    visible_B_S = begun_B_S & (slots <= slot)
-    mask_B_S = torch.where(visible_B_S, 0.0, -torch.inf).to(dtype)
-    return mask_B_S[:, None, None]
+    slot_S = torch.arange(S, device=first_B.device)
+    first_B_1 = first_B[:, None]
+    begun_B_S = slot_S >= first_B_1
+    written_S = slot_S <= slot
+    visible_B_S = begun_B_S & written_S
+    mask_B_S = torch.where(visible_B_S, 0.0, -torch.inf)
+    mask_B_1_1_S = mask_B_S[:, None, None]
+    return mask_B_1_1_S.to(dtype)
 
 
 def sequences(first_B: torch.Tensor, H_kv: int, S: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Describe a cache as B * H_kv sequences for flash attention: where each begins in the queries,
     and in the B * H_kv * S slots."""
-    n = len(first_B) * H_kv
-    query_start = torch.arange(n + 1, device=first_B.device, dtype=torch.int32)
+    B = len(first_B)
+    first = first_B.repeat_interleave(H_kv)
+    query_start = torch.arange(B * H_kv + 1, device=first.device, dtype=torch.int32)
     start = query_start * S
-    start[:-1] += first_B.repeat_interleave(H_kv)
+    start[:-1] += first
     return query_start, start
+
+
+def used_slots(position_B: torch.Tensor, H_kv: int) -> torch.Tensor:
+    """Return the length of each of these sequences when row b's next position is position_B[b]."""
+    used_B = position_B + 1
+    used = used_B.repeat_interleave(H_kv)
+    return used.int()
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use=None, **kwargs):
@@ -126,12 +147,15 @@ def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use
         out = attend_to_slots(query, key, value, scaling, *slots_in_use)
     elif query.is_cpu and attention_mask is not None:  # SDPA is slow with many small matrices
         scale = scaling or D**-0.5
-        scores = (query * scale) @ key.mT + attention_mask
+        query = query * scale
+        scores = query @ key.mT + attention_mask
         p = scores.softmax(dim=-1)
         out = p @ value
     else:
         out = scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
-    return out.reshape(B, 1, H, value.shape[-1]), None
+    D_value = value.shape[-1]
+    out = out.reshape(B, 1, H, D_value)
+    return out, None  # no attention weights
 
 
 def attend_to_slots(query, key, value, scaling, query_start, start, used, S: int):
@@ -166,6 +190,8 @@ AttentionMaskInterface.register("grouped_sdpa", sdpa_mask)
 def attention_for(device) -> str:
     """Choose flash-attn where it is installed and the card is Ampere or newer, else SDPA with each
     prompt once."""
-    installed = device.type == "cuda" and is_flash_attn_2_available()
-    supported = installed and torch.cuda.get_device_capability(device) >= (8, 0)
-    return "flash_attention_2" if supported else "shared_prompts"
+    if device.type == "cuda" and is_flash_attn_2_available():
+        capability = torch.cuda.get_device_capability(device)
+        if capability >= (8, 0):
+            return "flash_attention_2"
+    return "shared_prompts"

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from transformers import PreTrainedModel
 
-from plumbing.decoding.cache import attend_to_slots, mask_slots, sequences
+from plumbing.decoding.cache import attend_to_slots, mask_slots, sequences, used_slots
 
 
 def outputs_match(new: Callable, old: Callable, *arguments) -> bool:
@@ -28,17 +28,15 @@ def outputs_match(new: Callable, old: Callable, *arguments) -> bool:
 
 def random_numbers(like: PreTrainedModel | torch.Tensor, *shape: int) -> torch.Tensor:
     """Return numbers like the activations of a model, on its device and of its dtype."""
-    generator = torch.Generator().manual_seed(sum(shape))
+    generator = torch.Generator()
+    generator.manual_seed(sum(shape))
     numbers = torch.randn(shape, generator=generator)
     return numbers.to(like.device, like.dtype)
 
 
 def varlen_works(lm: PreTrainedModel) -> bool:
     """Whether attend_to_slots can replace SDPA with a mask."""
-    config = lm.config.get_text_config()
-    H = config.num_attention_heads
-    H_kv = getattr(config, "num_key_value_heads", None) or H  # GPT-2 has no such setting
-    D = getattr(config, "head_dim", None) or config.hidden_size // H
+    H, H_kv, D = attention_shape(lm)
     S = 2304  # as long as in a run: kernels split long caches
     key = random_numbers(lm, 2, H_kv, S, D)
     value = key
@@ -48,16 +46,33 @@ def varlen_works(lm: PreTrainedModel) -> bool:
     slot = torch.tensor([2200], device=lm.device)
 
     def by_slots() -> torch.Tensor:
-        used_B = (slot + 1 - first_B).int()
-        used = used_B.repeat_interleave(H_kv)
+        position_B = slot - first_B
         query_start, start = sequences(first_B, H_kv, S)
-        return attend_to_slots(query, key, value, None, query_start, start, used, S)
+        return attend_to_slots(
+            query,
+            key,
+            value,
+            scaling=None,
+            query_start=query_start,
+            start=start,
+            used=used_slots(position_B, H_kv),
+            S=S,
+        )
 
     def by_mask() -> torch.Tensor:
         mask = mask_slots(first_B, slot, S, lm.dtype)
         return scaled_dot_product_attention(query, key, value, mask)
 
     return outputs_match(by_slots, by_mask)
+
+
+def attention_shape(lm: PreTrainedModel) -> tuple[int, int, int]:
+    """Return a layer's number of query heads H and of key heads H_kv, and their dimension D."""
+    config = lm.config.get_text_config()
+    H = config.num_attention_heads
+    H_kv = getattr(config, "num_key_value_heads", None) or H  # GPT-2 has no such setting
+    D = getattr(config, "head_dim", None) or config.hidden_size // H
+    return H, H_kv, D
 
 
 # Rotary embeddings
@@ -68,12 +83,13 @@ class FusedRotary(AbstractContextManager):
     It can be entered again."""
 
     def __init__(self, lm: PreTrainedModel):
-        self.module = sys.modules[type(lm).__module__]
+        name = type(lm).__module__
+        self.module = sys.modules[name]
         self.own = getattr(self.module, "apply_rotary_pos_emb", None)
         q = random_numbers(lm, 2, 6, 1, 32)
         k = random_numbers(lm, 2, 2, 1, 32)
         cos = random_numbers(lm, 2, 1, 32)
-        sin = random_numbers(lm, 3, 1, 32)[:2]
+        sin = cos.flip(0)
         self.works = outputs_match(rotate, self.own, q, k, cos, sin)
 
     def __enter__(self) -> None:
@@ -89,22 +105,23 @@ def rotate(q, k, cos, sin, unsqueeze_dim=1) -> tuple[torch.Tensor, torch.Tensor]
     """Compute transformers' apply_rotary_pos_emb with 4 kernels instead of 10. Heads are dimension
     `unsqueeze_dim`; of a head's dimensions, as many are rotated as cos has."""
     n = cos.shape[-1]
-    half = n // 2
+    D = q.shape[-1]
+    H = q.shape[unsqueeze_dim]
+    H_kv = k.shape[unsqueeze_dim]
+    x = torch.cat((q, k), dim=unsqueeze_dim)
+    rotated, rest = x.split([n, D - n], dim=-1)
+    left, right = rotated.tensor_split(2, dim=-1)
     cos = cos.unsqueeze(unsqueeze_dim)
     sin = sin.unsqueeze(unsqueeze_dim)
-    x = torch.cat((q, k), dim=unsqueeze_dim)
-    rotated = x[..., :n]
-    rest = x[..., n:]
-    left = x[..., :half]
-    right = x[..., half:n]
+    sin_left, sin_right = sin.tensor_split(2, dim=-1)
     out = rotated * cos
-    out[..., :half].addcmul_(right, sin[..., :half], value=-1)
-    out[..., half:].addcmul_(left, sin[..., half:])
-    if rest.shape[-1] > 0:
+    out_left, out_right = out.tensor_split(2, dim=-1)
+    out_left.addcmul_(right, sin_left, value=-1)
+    out_right.addcmul_(left, sin_right)
+    if n < D:
         out = torch.cat((out, rest), dim=-1)
     out = out.to(q.dtype)
-    heads = [q.shape[unsqueeze_dim], k.shape[unsqueeze_dim]]
-    return out.split(heads, dim=unsqueeze_dim)
+    return out.split([H, H_kv], dim=unsqueeze_dim)
 
 
 # RMS norms
@@ -115,23 +132,26 @@ def fuse_norms(model: torch.nn.Module) -> None:
     the model is trained, gradient of the input: 3 launches instead of 26."""
     trained = any(p.requires_grad for p in model.parameters())
     for norm in model.modules():
-        if not type(norm).__name__.endswith("RMSNorm"):
+        kind = type(norm)
+        if not kind.__name__.endswith("RMSNorm"):
             continue
         new = partial(_output_and_gradient, normalize)
-        own = partial(_output_and_gradient, type(norm).forward)
+        own = partial(_output_and_gradient, kind.forward)
         if outputs_match(new, own, norm, trained):
             norm.forward = MethodType(normalize, norm)
 
 
 def normalize(norm, hidden: torch.Tensor) -> torch.Tensor:
     """Compute a transformers RMSNorm with 1 kernel instead of 8."""
-    return rms_norm(hidden, norm.weight.shape, norm.weight, norm.variance_epsilon)
+    weight = norm.weight
+    return rms_norm(hidden, weight.shape, weight, norm.variance_epsilon)
 
 
 def _output_and_gradient(forward: Callable, norm, trained: bool) -> list[torch.Tensor]:
     """Return what `forward` computes of random numbers, and if trained, its gradient."""
     weight = norm.weight
-    x = random_numbers(weight, 4, weight.numel())
+    D = weight.numel()
+    x = random_numbers(weight, 4, D)
     x.requires_grad_(trained)
     out = forward(norm, x)
     if not trained:

@@ -96,8 +96,10 @@ class Layout:
         costs host time, and memory for its gradients. Modules in `float32` compute in float32."""
         if dist.get_world_size(self.group) == 1 and self.dtype == torch.float32:
             return  # a GPU's models are always wrapped: that casts their weights
-        layers = next([*m] for m in model.modules() if isinstance(m, nn.ModuleList))  # outermost
-        size = math.ceil(len(layers) / (units or len(layers)))
+        stacks = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+        layers = list(next(stacks))  # the outermost
+        units = units or len(layers)
+        size = math.ceil(len(layers) / units)
         shared = {"mesh": self.mesh, "reshard_after_forward": False}
         for module in float32:
             fully_shard(module, mp_policy=MixedPrecisionPolicy(), **shared)
@@ -126,8 +128,9 @@ class Layout:
 
     def share(self, rows: list) -> tuple[int, list]:
         """Return this student rank's contiguous part of `rows`, and the position it begins at."""
-        first = len(rows) * self.rank // self.n_students
-        end = len(rows) * (self.rank + 1) // self.n_students
+        n = len(rows)
+        first = n * self.rank // self.n_students
+        end = n * (self.rank + 1) // self.n_students
         return first, rows[first:end]
 
     def on_rank_0(self, function: Callable):
@@ -148,7 +151,10 @@ class Layout:
     def sum(self, numbers: dict[str, float]) -> dict[str, float]:
         """Sum each number over this role's ranks, which all pass the same names."""
         parts = self.gather_role(numbers)
-        return {name: sum(part[name] for part in parts) for name in sorted(numbers)}
+        sums = {}
+        for name in sorted(numbers):
+            sums[name] = sum(part[name] for part in parts)
+        return sums
 
     def assert_equal_in_world(self, **replicas) -> None:
         """Raise Fault if ranks pass different values under one name."""

@@ -9,7 +9,7 @@ from benchmarks import memory
 from benchmarks.memory import GIB, Run, activation_bytes, adapter_parameters
 from benchmarks.roofline import SHAPES, Shape, model_config
 from plumbing.batches import collate
-from teacher import LORA_RANK, add_lora
+from plumbing.lora import LORA_RANK, add_lora
 from tests.helpers.groups import completion
 from tests.helpers.models import FAMILIES
 

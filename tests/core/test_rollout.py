@@ -16,8 +16,9 @@ from grpo import Completion
 from plumbing.batches import collate
 from plumbing.config import PROMPT_FOOTER, PROMPT_HEADER, Config
 from plumbing.errors import NonFiniteError
+from plumbing.metrics import completion_metrics
 from plumbing.models import recompute_activations
-from rollout import Generator, Policy, PromptEncoder, completion_metrics
+from rollout import Generator, Policy, PromptEncoder
 from tests.helpers.checks import rejected
 from tests.helpers.files import change
 from tests.helpers.groups import completion, group

@@ -12,8 +12,9 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from plumbing.batches import pad
 from plumbing.config import MODES
 from plumbing.errors import InputError, NonFiniteError
+from plumbing.lora import LoRALinear, add_lora
 from scripts import embed
-from teacher import LoRALinear, Teacher, UtilityModel, add_lora, pool
+from teacher import Teacher, UtilityModel, pool
 
 QUESTIONS = ["what is 1?", "what is 22 and 3?", "7", "how many are 1234567?", "what is 5 + 5?"]
 

@@ -46,7 +46,7 @@ k1 KL as a loss | grpo.py | grpo::kl_by_hand
 entropy lowered, not raised | grpo.py | grpo::a_step_on_the_entropy_term_raises_the_entropy
     loss - entropy_coef * => loss + entropy_coef *
 EOS masked | plumbing/batches.py | batches::a_completion_is_predicted_from
-    target_N=joined(completion.ids for => target_N=joined([*completion.ids[:-1], 0] for
+    self.target_N += completion.ids => self.target_N += [*completion.ids[:-1], 0]
 it sees later tokens | plumbing/shared_prompts.py | rollout::computing_a_groups_prompt
     torch.ones(T, T, dtype=torch.bool).tril() => torch.ones(T, T, dtype=torch.bool)
 the padding of a prompt is seen | plumbing/shared_prompts.py | batches::a_completion_sees
@@ -58,7 +58,7 @@ EOS left out of the completion | rollout.py | rollout::sampling_equals_a_naive_l
 a token's own hidden state | rollout.py | invariance::gradient_is_that_of_the_plain_formula
     hidden_1_T_D[0][batch.source_N] => hidden_1_T_D[0][batch.source_N + 1]
 positions count the padding | plumbing/decoding/cache.py | rollout::sampling_equals_a_naive_loop
-    (self.slot - self.first_B)[:, None] => (self.slot + 0 * self.first_B)[:, None]
+    self.slot - self.first_B => self.slot + 0 * self.first_B
 prompts padded on the right | rollout.py | rollout::sampling_equals_a_naive_loop
     side="left" => side="right"
 top-k left on | rollout.py | rollout::sampling_equals_a_naive_loop
@@ -68,19 +68,19 @@ a seed per batch, not per row | rollout.py | rollout::a_row_draws_the_same_token
 packed rows see each other | rollout.py | rollout::packing_and_padding_change_no_gradient
     position_ids=batch.position_1_T, =>
 pooling counts padding | teacher.py | teacher::mean_pooling_leaves_padding_out
-    sum_B_D / mask_B_T_1.sum(dim=1) => hidden_B_T_D.mean(dim=1)
+    sum_B_D / tokens_B_1 => hidden_B_T_D.mean(dim=1)
 shuffled anew in each epoch | teacher.py | teacher::algorithm_2_shuffles_once_an_update
     for batch in batches: => for batch in map(batches.__getitem__, torch.randperm(len(batches))):
 an update for each sample | teacher.py | teacher::algorithm_2_updates_every_fourth_outcome
     self.pushed % self.config.teacher_update_every == 0 => True
 loss over a teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
-    size=len(rows), => size=len(mine) or 1,
-updates go on | teacher.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
-    torch.maximum(self.optimizer.found_inf, is_bad) => self.optimizer.found_inf
+    size=len(rows), => size=len(own),
+updates go on | plumbing/optimizer.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
+    torch.maximum(self.found_inf, is_bad) => self.found_inf
 the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
     float32=[self.model.head] => float32=[]
-LoRA merged without its scale | teacher.py | teacher::an_exported_teacher_predicts_the_same
-    layer.scale * B @ A => B @ A
+LoRA merged without its scale | plumbing/lora.py | teacher::an_exported_teacher_predicts_the_same
+    layer.scale * B => B
 y is p(1-p), not its root | grpo.py | grpo::y_of_a_group_is_the_std_of_its_rewards
     math.sqrt(self.p_hat * (1 - self.p_hat)) => self.p_hat * (1 - self.p_hat)
 two groups of a problem are one | grpo.py | sampler::two_groups_of_one_problem
@@ -106,7 +106,7 @@ rng not restored | sampler.py | samplers::every_sampler_resumes_bit_for_bit
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
     (loss * self.layout.n_students).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
-    [completion.weight for completion in completions] => [1 / len(rows)] * len(rows)
+    repeated(line.weight_B) => repeated([1 / len(rows)] * len(rows))
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     sums.update({k: => sums = dict({k:
 a continued group counts twice | train.py | train::a_continued_group_is_one_group_of_the_step
