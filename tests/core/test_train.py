@@ -85,7 +85,7 @@ def test_steps_override_a_presets_and_its_baselines(preset):
     assert parse("--preset", preset, "--sampler", "uniform", "--steps", 7).steps == 7
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [*PRESETS, "reasoning"])
 def test_the_data_of_a_preset_can_be_prepared(preset):
     c = parse("--preset", preset)
     assert Path(c.train_data).parts[1] in SOURCES
