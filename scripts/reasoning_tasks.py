@@ -40,16 +40,16 @@ def _complex(largest: int) -> dict:
 
 # task -> the settings of its generator for each level, from easy to hard
 LEVELS: dict[str, list[dict]] = {
-    "chain_sum": [_sums(*n) for n in ((2, 1), (2, 2), (3, 1), (3, 2))],
-    "products": [_between("digits", *n) for n in ((1, 1), (1, 2), (2, 2))],
+    "chain_sum": [_sums(*n) for n in ((2, 1), (2, 2), (3, 1), (3, 2), (4, 2), (5, 2), (4, 3))],
+    "products": [_between("digits", *n) for n in ((1, 1), (1, 2), (2, 2), (2, 3))],
     "simple_equations": [_equations(n) for n in (5, 10, 20, 40, 80)],
-    "leg_counting": [_between("animals", n, n) | {"max_instances": 5} for n in (1, 2, 3)],
-    "fraction_simplification": [_fractions(*n) for n in ((6, 5), (10, 9), (20, 12))],
+    "leg_counting": [_between("animals", n, n) | {"max_instances": 5} for n in (1, 2, 3, 4)],
+    "fraction_simplification": [_fractions(*n) for n in ((6, 5), (10, 9), (20, 12), (50, 20))],
     "lcm": [{"min_value": 2, "max_value": n} for n in (8, 12, 20, 40)],
-    "complex_arithmetic": [_complex(n) for n in (4, 10, 30)],
+    "complex_arithmetic": [_complex(n) for n in (4, 10, 30, 90)],
     "number_filtering": [_between("numbers", n, n) | {"max_decimals": 0} for n in (1, 2, 3, 4, 6)],
-    "spell_backward": [_between("word_len", n, n) for n in (3, 4)],
-    "word_sequence_reversal": [_between("words", n, n) for n in (2, 3, 4)],
+    "spell_backward": [_between("word_len", n, n) for n in (3, 4, 5, 6, 7, 8)],
+    "word_sequence_reversal": [_between("words", n, n) for n in (2, 3, 4, 5, 6, 8)],
 }
 
 
