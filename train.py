@@ -225,7 +225,7 @@ class Student:
             )
             (loss * self.layout.n_students).backward()  # FSDP averages over ranks, the loss sums
             stats |= {"loss": loss, "tokens": torch.tensor(len(logp_N))}
-            # An idle batch repeats a row of another rank.
+            # The row of an idle batch is none of the step's.
             sums.update({k: 0.0 if batch.idle else v.item() for k, v in stats.items()})
         return self.layout.sum(sums)
 
@@ -302,8 +302,8 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
             run.log("metrics", [row])
             console.update(row)
         if run.evaluation_pending(step):
-            rewards = evaluate(student.rollout, student.encode, val_problems, run, step, console)
-            run.finish_evaluation(step, rewards)
+            evaluation = evaluate(student.rollout, student.encode, val_problems, run, step, console)
+            run.finish_evaluation(step, evaluation)
         stop = shutdown.stop_requested(layout)
         is_last = stop or step == config.steps
         if step > start and (is_last or step % config.checkpoint_every == 0):

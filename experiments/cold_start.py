@@ -3,10 +3,10 @@ r"""A cold start: supervised training on demonstrations of reasoning-gym's easy 
     python -m experiments.cold_start HuggingFaceTB/SmolLM2-135M-Instruct --out models/cold
 
 A small model answers such problems at once, without steps, and is nearly always wrong. After some
-minutes on a few hundred demonstrations, some with written-out steps and some with the answer alone,
-it does the one or the other: it solves the easy levels, sometimes the next ones, and never the hard
-ones, which is where GRPO begins. The steps are made from the library's metadata; prompts are those
-of `train.py` with --prompt_header '' --prompt_footer Answer:.
+minutes on a few hundred demonstrations it shows its steps, or answers at once where a share of the
+demonstrations does (--direct): it solves the easy levels, sometimes the next ones, and never the
+hard ones, which is where GRPO begins. The steps are made from the library's metadata; prompts are
+those of `train.py` with --prompt_header '' --prompt_footer Answer:.
 """
 
 import random
@@ -143,8 +143,13 @@ def demonstration(row: dict, direct: bool = False) -> str:
 
 
 def demonstrations(rows: list[dict], direct: float, rng: random.Random) -> list[tuple[str, str]]:
-    """Return (problem, completion) for each row; a share `direct` of them is without steps."""
-    return [(row["problem"], demonstration(row, rng.random() < direct)) for row in rows]
+    """Return (problem, completion) for each row; a share `direct` of them is without steps. A share
+    of 0 draws no random number."""
+    shown = []
+    for row in rows:
+        is_direct = direct > 0 and rng.random() < direct
+        shown.append((row["problem"], demonstration(row, is_direct)))
+    return shown
 
 
 def supervised_rows(
@@ -178,7 +183,7 @@ def fit(policy: Policy, rows: list[tuple], steps: int, batch: int, rate: float, 
 def add_direct(parser) -> None:
     """Add the flag of what small_model and cold_start show."""
     help = "share of the demonstrations that give the answer without steps [%(default)s]"
-    parser.add_argument("--direct", type=command_line.fraction, default=0.5, help=help)
+    parser.add_argument("--direct", type=command_line.fraction, default=0.0, help=help)
 
 
 def arguments(argv: list[str] | None) -> Namespace:

@@ -332,7 +332,7 @@ def main(argv=None) -> int:
     parser = analysis.parser(__doc__)
     add = parser.add_argument
     add("samplers", nargs="*", metavar="FILE.py:CLASS", help="more samplers")
-    add("--completions", type=count, default=192, help="of one step of theirs (%(default)s)")
+    add("--completions", type=count, default=STEP, help="of one step of theirs (%(default)s)")
     add("--only", nargs="*", choices=ENTRIES, default=list(ENTRIES), help="entries to run (all)")
     add("--flags", default="", help="more flags of train.py, with --out and --csv of their own")
     tasks = f"to run, of {', '.join(TASKS)} (all), or folders"

@@ -43,6 +43,12 @@ def test_a_share_of_the_demonstrations_is_direct():
     assert 200 < direct < 300
 
 
+def test_a_share_of_0_leaves_the_random_stream_as_it_is():
+    rng = random.Random(0)
+    assert cold_start.demonstrations([ROW], 0.0, rng) == SHOWN
+    assert rng.random() == random.Random(0).random()
+
+
 def test_every_task_has_steps():
     assert cold_start.STEPS.keys() == reasoning_tasks.LEVELS.keys()
 
