@@ -1,6 +1,9 @@
 """reasoning-gym's own verdict, for tasks with several right answers: the row's `extra_info` is the
 generator's metadata, in which source_dataset names the scorer. A row without it has one right
-answer, which is compared as by default."""
+answer, which is compared as by default.
+
+Do not train on two tasks of reasoning-gym 0.1.25: in game_of_life_halting any text earns 1 where
+`False` is right, in coin_flip the answer 0 does."""
 
 import functools
 import json
@@ -16,12 +19,18 @@ except ImportError as error:  # this file has the library's name, and may be fou
 find_scorer = functools.cache(get_score_answer_fn)  # which makes a data set: up to 30 ms
 
 
+def is_number(reference: str) -> bool:
+    return any(character.isdigit() for character in reference)
+
+
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     answer = extract_boxed(solution_str)
     if answer is None:
         return 0
     if not extra_info:
         return int(compare(ground_truth, answer, accept_identical=True))
+    if is_number(ground_truth) and "nan" in answer.lower():
+        return 0  # complex_arithmetic's scorer gives 1: no distance from nan is large
     info = json.loads(extra_info) if isinstance(extra_info, str) else extra_info
     metadata = info.get("metadata", info)
     name = info.get("source_dataset") or metadata["source_dataset"]

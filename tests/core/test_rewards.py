@@ -39,6 +39,17 @@ def test_a_right_answer_without_a_box_earns_0(compute_score):
     assert compute_score("", "94*4 - 61 - 6", "94*4 - 61 - 6", COUNTDOWN) == 0
 
 
+@pytest.mark.parametrize("answer", ["nan", "NaN", "nan+1i", "1+nani"])
+def test_nan_is_no_complex_number(answer, compute_score):
+    info = {"source_dataset": "complex_arithmetic", "result": [4.0, 1.0]}
+    assert compute_score("", rf"\boxed{{{answer}}}", "4.0 + 1.0i", info) == 0
+
+
+def test_a_word_may_contain_nan(compute_score):
+    info = {"source_dataset": "spell_backward", "word": "banana"}
+    assert compute_score("", r"\boxed{ananab}", "ananab", info) == 1
+
+
 @pytest.mark.parametrize(("answer", "score"), [("0.5", 1), ("olleh", 0)])
 def test_a_row_without_metadata_is_compared_as_by_default(answer, score, compute_score):
     assert compute_score("", rf"\boxed{{{answer}}}", r"\frac{1}{2}") == score
