@@ -185,26 +185,40 @@ def curve(arm, seed, *accuracies, per_step=10) -> pd.DataFrame:
     return rows.assign(**costs, lenient=100.0, dead=0.5)
 
 
-def test_a_score_is_the_mean_of_five_evaluations_interpolated():
-    """The means at steps 1 to 7 are 1, 1.5, 2, 2.5, 3, 4, 5: step 0 never counts."""
-    run = curve("a", 1, 90, 1, 2, 3, 4, 5, 6, 7)
-    assert equal_cost.value_at(run, "strict", "completions", 70) == 5
-    assert equal_cost.value_at(run, "strict", "completions", 65) == 4.5
-    assert equal_cost.value_at(run, "strict", "completions", 40) == 2.5
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_runs_on_one_line_have_one_score_whatever_they_spend_a_step(times):
+    """All gain 10 points over 18,000 completions: from 12,000 to 18,000 the mean is that at 15,000,
+    8.33; from 4,000 to 6,000 that at 5,000, 2.78."""
+    per_step = 3000 * times
+    line = np.arange(0, 18_001, per_step) / 1800
+    run = curve("a", 1, *line, per_step=per_step)
+    assert equal_cost.value_at(run, "strict", "completions", 18_000) == pytest.approx(25 / 3)
+    assert equal_cost.value_at(run, "strict", "completions", 6000) == pytest.approx(25 / 9)
+
+
+def test_below_the_first_evaluation_a_score_is_on_the_line_from_step_0():
+    """From 8 to 12 the mean is that at 10, a third of the way to 6 points."""
+    run = curve("a", 1, 0, 6, per_step=30)
+    assert equal_cost.value_at(run, "strict", "completions", 12) == pytest.approx(2)
+
+
+def test_there_is_no_score_beyond_the_last_evaluation():
+    run = curve("a", 1, 0, 6, per_step=30)
+    assert np.isnan(equal_cost.value_at(run, "strict", "completions", 31))
 
 
 def test_gain_is_taken_at_the_amount_that_all_runs_reached():
     """The method spends twice as much a step: its second step is the baseline's last, 4. It is
-    ahead by 10 and 30 points there: t = 20 / 10 with 1 degree of freedom."""
+    ahead by 10 and 30 points since its first: t = 20 / 10 with 1 degree of freedom."""
     base = pd.concat([curve("u", seed, 0, 5, 5, 5, 5) for seed in (1, 2, 3)])
     runs = [curve("m", seed, 0, x, x, 99, per_step=20) for seed, x in ((1, 15), (2, 35))]
     text = equal_cost.gain(pd.concat(runs), base, "strict", "completions")
-    assert text == "+20.0 (-107.1 to +147.1) at 40"
+    assert text == "+20.0 (-107.1 to +147.1) at 40, n = 2"
 
 
 def test_gain_of_one_seed_has_no_interval():
-    text = equal_cost.gain(curve("m", 1, 0, 7), curve("u", 1, 0, 5), "strict", "completions")
-    assert text == "+2.0 at 10"
+    text = equal_cost.gain(curve("m", 1, 0, 7, 7), curve("u", 1, 0, 5, 5), "strict", "completions")
+    assert text == "+2.0 at 20, n = 1"
 
 
 def test_gain_without_a_common_seed_is_missing():
@@ -219,7 +233,7 @@ def test_the_report_and_the_figure_are_of_the_csv(plan, tmp_path, capsys):
     real_model.main(["report", str(tmp_path / "plan.toml"), "--csv", str(csv)])
     printed = capsys.readouterr().out
     assert "| uniform | 1 | 0.0% | 5.0% | 50% | – |" in printed
-    assert "| a/b | 1 | 0.0% | 7.0% | 50% | +2.0 at 20 |" in printed
+    assert "| a/b | 1 | 0.0% | 7.0% | 50% | +2.0 at 20, n = 1 |" in printed
     assert csv.with_suffix(".png").exists()
 
 
