@@ -1,4 +1,8 @@
-"""Scores of a study's runs from their logs, and comparisons at equal cost: see real_model.py."""
+"""Scores of a study's runs from their logs, and comparisons at equal cost: see real_model.py.
+
+The score at an amount of a cost is the mean accuracy over the last third of that amount, so that it
+does not depend on how often, or at which costs, a run was evaluated.
+"""
 
 from pathlib import Path
 
@@ -51,7 +55,8 @@ def scores(folder: Path, usage: list[dict], by: str, verifier: Verifier) -> pd.D
 
 def spent(run: analysis.Run, usage: list[dict]) -> pd.DataFrame:
     """Return the running totals of COSTS by step. A step's CPU seconds are its seconds, which are
-    without evaluation, times the share of a core that the run's processes used."""
+    without evaluation, times the share of a core that the run's processes used: one share for the
+    whole run, start-up and evaluation included."""
     wall = sum(process["wall_seconds"] for process in usage)
     cpu = sum(process["cpu_seconds"] for process in usage)
     m = run.metrics
@@ -67,16 +72,17 @@ def spent(run: analysis.Run, usage: list[dict]) -> pd.DataFrame:
 
 
 def value_at(run: pd.DataFrame, score: str, cost: str, amount: float) -> float:
-    """Return the mean of the last five evaluations after step 0 at an amount of a cost, linear
-    between evaluations. run: the rows of one run."""
-    trained = run[run.step > 0]
-    means = trained[score].rolling(5, min_periods=1).mean()
-    return float(np.interp(amount, trained[cost], means))
+    """Return the mean score from two thirds of an amount of a cost to the amount, linear between
+    evaluations. NaN beyond the run's last evaluation. run: the rows of one run, step 0 first."""
+    window = np.linspace(2 / 3 * amount, amount, 50)
+    curve = np.interp(window, run[cost], run[score], left=np.nan, right=np.nan)
+    return float(curve.mean())
 
 
 def gain(method: pd.DataFrame, base: pd.DataFrame, score: str, cost: str) -> str:
     """Format a method's gain over the baseline on common seeds, at the largest amount of a cost
-    that all these runs reached: points, the 95% t-interval over seeds, the amount."""
+    that all these runs reached: points, the 95% t-interval over seeds, the amount, the number of
+    seeds."""
     seeds = sorted({*method.seed} & {*base.seed})
     if not seeds:
         return "–"
@@ -86,7 +92,7 @@ def gain(method: pd.DataFrame, base: pd.DataFrame, score: str, cost: str) -> str
         [value_at(run, score, cost, amount) for run in of_arm]  # by seed
         for of_arm in runs
     ]
-    at = f"at {amount:,.0f}"
+    at = f"at {amount:,.0f}, n = {len(seeds)}"
     if len(seeds) == 1:
         points = of_method[0] - of_base[0]
         return f"{points:+.1f} {at}"
@@ -102,7 +108,7 @@ def split(rows: pd.DataFrame, seeds) -> list[pd.DataFrame]:
 
 def report(rows: pd.DataFrame, against: str) -> str:
     """Format each arm's scores, and its gains over another at equal cost, strict and lenient."""
-    header = ["arm", "seeds", "before", "last five", "dead"]
+    header = ["arm", "seeds", "before", "last third", "dead"]
     header += [f"gain at equal {name}" for name in COSTS.values()]
     base = rows[rows.arm == against]
     tables = []
@@ -118,10 +124,11 @@ def report(rows: pd.DataFrame, against: str) -> str:
 
 
 def ends(part: pd.DataFrame, score: str) -> list:
-    """Return the cells of an arm: seeds, score before and after training, share of dead groups."""
+    """Return the cells of an arm: seeds, score before training and over the last third of the
+    steps, share of dead groups."""
     runs = split(part, part.seed.unique())
     before = part[part.step == 0][score].mean()
-    after = [value_at(run, score, "step", np.inf) for run in runs]
+    after = [value_at(run, score, "step", run.step.max()) for run in runs]
     dead = part.dead.mean()
     return [
         len(runs),

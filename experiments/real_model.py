@@ -16,7 +16,8 @@ A plan, whose paths are relative to the working directory:
     DAPO = {flags = "--sampler uniform --resample_rounds 2", seeds = [1, 2, 3]}
 
 Runs have one process and one thread, and start seed by seed, so that a study that is stopped has
-complete pairs. At the deadline each run stops after its step with a checkpoint.
+complete pairs. At the deadline each run stops after its step with a checkpoint. `table` has the
+finished runs.
 """
 
 import os
@@ -26,7 +27,8 @@ import subprocess
 import sys
 import time
 import tomllib
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -38,8 +40,10 @@ import train
 from experiments import leaderboard
 from experiments.equal_cost import draw, report, scores
 from plumbing.command_line import count, file_path
+from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.files import read_lines, write_lines
+from plumbing.run.facts import FREE, INEXACT, differences
 from scripts import analysis, plot
 from verify import Verifier
 
@@ -62,6 +66,20 @@ class Job:
         """A line for each process of the run: flags, status, cpu_seconds, wall_seconds."""
         return self.run.with_name(f"{self.run.name}.usage.jsonl")
 
+    def config(self) -> Config:
+        """Parse the flags. Raises ValueError."""
+        return train.parse(shlex.split(self.flags))
+
+    def check(self) -> None:
+        """Raise InputError if the run was made with other flags, with which it could not resume."""
+        if not (self.run / "config.json").exists():
+            return
+        old = analysis.read_config(self.run)
+        for name, text in differences(old, asdict(self.config())).items():
+            if name not in FREE | INEXACT:
+                remedy = "undo that, or choose another `out`"
+                raise InputError(f"{self.run} differs from the plan: {text}; {remedy}")
+
     def finished(self) -> bool:
         """Whether the latest process ended a run with these flags."""
         processes = read_lines(self.usage, torn=True)
@@ -69,6 +87,11 @@ class Job:
             return False
         last = processes[-1]
         return last["status"] == 0 and last["flags"] == self.flags
+
+    def evaluated(self) -> bool:
+        """Whether the run has an evaluation after step 0."""
+        rows = read_lines(self.run / "metrics.jsonl", torn=True)
+        return any(row["step"] and "val_accuracy" in row for row in rows)
 
 
 @dataclass
@@ -97,15 +120,20 @@ class Plan:
         return plan
 
     def jobs(self) -> list[Job]:
-        """Return all runs, seed by seed. Raises ValueError if train.py rejects the flags."""
+        """Return all runs, seed by seed. Raises ValueError if train.py rejects the flags, or a
+        learning rate is not constant."""
         jobs = []
         for name, arm in self.arms.items():
             for seed in arm.get("seeds", self.seeds):
                 run = Path(self.out) / name.replace("/", "-") / f"seed{seed}"
                 own = f"--seed {seed} --out {shlex.quote(str(run))}"
                 flags = f"{self.flags} {arm['flags']} {own}"
-                train.parse(shlex.split(flags))
-                jobs.append(Job(name, seed, run, flags))
+                job = Job(name, seed, run, flags)
+                schedule = job.config().lr_schedule
+                if schedule != "constant":
+                    # At equal cost, arms that spend more a step would be at a higher rate.
+                    raise InputError(f"arm {name!r}: --lr_schedule {schedule}: must be constant")
+                jobs.append(job)
         return sorted(jobs, key=lambda job: job.seed)  # the arms keep their order
 
 
@@ -134,7 +162,8 @@ class Runner:
             elif not is_stopping:
                 is_stopping = True
                 for process in self.running:
-                    process.terminate()  # it stops after its step
+                    # It stops after its step. `terminate` may reap it, and `poll` would fail.
+                    os.kill(process.pid, signal.SIGTERM)
             for process in [*self.running]:
                 self.poll(process)
             time.sleep(0.2)
@@ -163,22 +192,38 @@ class Runner:
 
 
 def all_scores(plan: Plan) -> pd.DataFrame:
-    """Compute the scores of every run that was evaluated; print those that are missing."""
+    """Compute the scores of the finished runs; print the names of the others. Raises InputError if
+    there are none, or if a run was made with other flags than the plan's."""
     parts = []
-    reward = train.parse(shlex.split(plan.flags)).reward
-    with Verifier(workers=1, reward=reward) as verifier:
-        for job in plan.jobs():
-            if (job.run / "metrics.jsonl").exists() and job.usage.exists():
-                usage = read_lines(job.usage, torn=True)
-                rows = scores(job.run, usage, plan.by, verifier)
-                rows.insert(0, "arm", job.arm)
-                rows.insert(1, "seed", job.seed)
-                parts.append(rows)
-            if not job.finished():
-                print(f"note: {job.run} is not finished", file=sys.stderr)
+    verifiers = {}  # by reward
+    with ExitStack() as stack:
+        for job in to_score(plan.jobs()):
+            reward = analysis.read_config(job.run)["reward"]
+            if reward not in verifiers:
+                verifiers[reward] = stack.enter_context(Verifier(workers=1, reward=reward))
+            usage = read_lines(job.usage, torn=True)
+            rows = scores(job.run, usage, plan.by, verifiers[reward])
+            rows.insert(0, "arm", job.arm)
+            rows.insert(1, "seed", job.seed)
+            parts.append(rows)
     if not parts:
-        raise InputError(f"{plan.out}: no run of the plan was evaluated")
+        raise InputError(f"{plan.out}: no run of the plan is finished")
     return pd.concat(parts, ignore_index=True)
+
+
+def to_score(jobs: list[Job]) -> list[Job]:
+    """Return the jobs whose runs are finished; print the names of the others. Raises InputError if
+    a run was made with other flags."""
+    ready = []
+    for job in jobs:
+        job.check()
+        if not job.finished():
+            print(f"note: {job.run} is not finished", file=sys.stderr)
+        elif not job.evaluated():
+            print(f"note: {job.run} has no evaluation after step 0", file=sys.stderr)
+        else:
+            ready.append(job)
+    return ready
 
 
 def deadline(until: str | None, minutes: float | None) -> float:
@@ -229,6 +274,8 @@ def main(argv=None) -> int:
     """Run the command; return its exit status, 1 if a run failed."""
     args = arguments(argv)
     with analysis.one_line("real_model", ValueError, Timeout):
+        if args.draw and len(args.draw) > len(plot.COLOURS):
+            raise InputError(f"--draw: at most {len(plot.COLOURS)} arms")
         plan = Plan.read(args.plan)
         if args.command == "run":
             failed = run_study(plan, args.jobs, deadline(args.until, args.minutes))

@@ -12,7 +12,8 @@ class LearnabilityBins(Weighted):
     the weights of the third round of marin-community/marin#8765. The values of --column are bins.
     Each draw takes a pass rate p ~ Beta(1 + right, 1 + wrong) for each bin, from counts that
     `decay` reduces before a round's are added. A bin's weight is 1 - p^G - (1-p)^G, the complement
-    of (Eq. 1), and its share at least `floor` / bins; within a bin the draw is uniform.
+    of (Eq. 1). A share below `floor` / bins is raised to it, and then all are divided by their sum;
+    within a bin the draw is uniform.
 
     Theirs can also add counts at p = 1/2 in each step: off by default, left out here. It redraws
     a problem that is in the step already; here the step's draws use up a small bin's share."""

@@ -1,6 +1,10 @@
 """The study's runner: which runs it starts, resumes and stops; scores and comparisons by hand."""
 
+import json
+import os
+import shutil
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +12,7 @@ import pandas as pd
 import pytest
 
 from experiments import equal_cost, real_model
-from experiments.real_model import Plan, Runner
+from experiments.real_model import Job, Plan, Runner
 from plumbing.errors import InputError
 from plumbing.files import digest, read_lines, write_lines
 from tests.helpers.runs import make_run
@@ -102,6 +106,17 @@ def test_at_the_deadline_runs_are_stopped_and_no_other_starts(plan, tmp_path, ca
     assert not plan.jobs()[0].finished()
 
 
+def test_the_usage_of_a_run_that_ends_at_the_deadline_is_kept(plan):
+    runner = Runner(plan.jobs()[:1], 1, np.inf)
+    runner.start(runner.waiting.pop())
+    [process] = runner.running
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it ends, and stays unreaped
+    runner.stop()
+    runner.run()
+    [row] = read_lines(plan.jobs()[0].usage)
+    assert row["status"] == 0
+
+
 def test_nothing_is_started_after_the_deadline(plan, capsys):
     Runner(plan.jobs(), 1, time.time() - 1).run()
     assert started(capsys) == []
@@ -138,6 +153,12 @@ def test_bad_flags_of_an_arm_are_rejected_before_anything_starts(plan, tmp_path,
         real_model.main(["run", str(tmp_path / "plan.toml")])
     assert "--sampler sec needs --column" in capsys.readouterr().err
     assert not Path(plan.out).exists()
+
+
+def test_a_learning_rate_that_is_not_constant_is_rejected(plan):
+    plan.flags += " --lr_schedule linear"
+    with pytest.raises(InputError, match="arm 'uniform': --lr_schedule linear: must be constant"):
+        plan.jobs()
 
 
 @pytest.fixture
@@ -185,26 +206,40 @@ def curve(arm, seed, *accuracies, per_step=10) -> pd.DataFrame:
     return rows.assign(**costs, lenient=100.0, dead=0.5)
 
 
-def test_a_score_is_the_mean_of_five_evaluations_interpolated():
-    """The means at steps 1 to 7 are 1, 1.5, 2, 2.5, 3, 4, 5: step 0 never counts."""
-    run = curve("a", 1, 90, 1, 2, 3, 4, 5, 6, 7)
-    assert equal_cost.value_at(run, "strict", "completions", 70) == 5
-    assert equal_cost.value_at(run, "strict", "completions", 65) == 4.5
-    assert equal_cost.value_at(run, "strict", "completions", 40) == 2.5
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_runs_on_one_line_have_one_score_whatever_they_spend_a_step(times):
+    """All gain 10 points over 18,000 completions: from 12,000 to 18,000 the mean is that at 15,000,
+    8.33; from 4,000 to 6,000 that at 5,000, 2.78."""
+    per_step = 3000 * times
+    line = np.arange(0, 18_001, per_step) / 1800
+    run = curve("a", 1, *line, per_step=per_step)
+    assert equal_cost.value_at(run, "strict", "completions", 18_000) == pytest.approx(25 / 3)
+    assert equal_cost.value_at(run, "strict", "completions", 6000) == pytest.approx(25 / 9)
+
+
+def test_below_the_first_evaluation_a_score_is_on_the_line_from_step_0():
+    """From 8 to 12 the mean is that at 10, a third of the way to 6 points."""
+    run = curve("a", 1, 0, 6, per_step=30)
+    assert equal_cost.value_at(run, "strict", "completions", 12) == pytest.approx(2)
+
+
+def test_there_is_no_score_beyond_the_last_evaluation():
+    run = curve("a", 1, 0, 6, per_step=30)
+    assert np.isnan(equal_cost.value_at(run, "strict", "completions", 31))
 
 
 def test_gain_is_taken_at_the_amount_that_all_runs_reached():
     """The method spends twice as much a step: its second step is the baseline's last, 4. It is
-    ahead by 10 and 30 points there: t = 20 / 10 with 1 degree of freedom."""
+    ahead by 10 and 30 points since its first: t = 20 / 10 with 1 degree of freedom."""
     base = pd.concat([curve("u", seed, 0, 5, 5, 5, 5) for seed in (1, 2, 3)])
     runs = [curve("m", seed, 0, x, x, 99, per_step=20) for seed, x in ((1, 15), (2, 35))]
     text = equal_cost.gain(pd.concat(runs), base, "strict", "completions")
-    assert text == "+20.0 (-107.1 to +147.1) at 40"
+    assert text == "+20.0 (-107.1 to +147.1) at 40, n = 2"
 
 
 def test_gain_of_one_seed_has_no_interval():
-    text = equal_cost.gain(curve("m", 1, 0, 7), curve("u", 1, 0, 5), "strict", "completions")
-    assert text == "+2.0 at 10"
+    text = equal_cost.gain(curve("m", 1, 0, 7, 7), curve("u", 1, 0, 5, 5), "strict", "completions")
+    assert text == "+2.0 at 20, n = 1"
 
 
 def test_gain_without_a_common_seed_is_missing():
@@ -219,19 +254,78 @@ def test_the_report_and_the_figure_are_of_the_csv(plan, tmp_path, capsys):
     real_model.main(["report", str(tmp_path / "plan.toml"), "--csv", str(csv)])
     printed = capsys.readouterr().out
     assert "| uniform | 1 | 0.0% | 5.0% | 50% | – |" in printed
-    assert "| a/b | 1 | 0.0% | 7.0% | 50% | +2.0 at 20 |" in printed
+    assert "| a/b | 1 | 0.0% | 7.0% | 50% | +2.0 at 20, n = 1 |" in printed
     assert csv.with_suffix(".png").exists()
 
 
-def test_a_table_has_the_runs_that_were_evaluated(evaluated, plan, tmp_path, capsys):
-    job = plan.jobs()[0]
-    job.run.parent.mkdir(parents=True)
-    evaluated.rename(job.run)
-    process = {"flags": job.flags, "status": 0, "cpu_seconds": 1, "wall_seconds": 1}
+def test_more_arms_in_the_figure_than_colours_are_rejected(plan, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        real_model.main(["report", str(tmp_path / "plan.toml"), "--draw", *"abcdefgh"])
+    assert capsys.readouterr().err == "real_model: --draw: at most 7 arms\n"
+
+
+def finish(job: Job, evaluated: Path, status: int = 0) -> None:
+    """Write the files of a run of this job, with the logs of `evaluated` and its one process."""
+    old = json.loads((evaluated / "config.json").read_text())
+    shutil.copytree(evaluated, job.run)
+    facts = old | asdict(job.config())
+    (job.run / "config.json").write_text(json.dumps(facts))
+    process = {"flags": job.flags, "status": status, "cpu_seconds": 1, "wall_seconds": 1}
     write_lines(job.usage, [process])
+
+
+@pytest.fixture
+def study(plan, evaluated, tmp_path) -> Plan:
+    """The plan, with the validation data of `evaluated`."""
+    text = (tmp_path / "plan.toml").read_text()
+    text = text.replace("--steps 4", f"--steps 4 --val_data {tmp_path / 'val.jsonl'}")
+    (tmp_path / "plan.toml").write_text(text)
+    return Plan.read(tmp_path / "plan.toml")
+
+
+def test_a_table_has_the_finished_runs(study, evaluated, tmp_path, capsys):
+    finish(study.jobs()[0], evaluated)
+    finish(study.jobs()[1], evaluated, status=143)
     csv = tmp_path / "scores.csv"
     real_model.main(["table", str(tmp_path / "plan.toml"), "--csv", str(csv)])
     rows = pd.read_csv(csv)
     assert set(rows.arm) == {"uniform"}
     assert rows.strict.tolist() == [0, 50, 50]
-    assert f"note: {plan.jobs()[1].run} is not finished" in capsys.readouterr().err
+    assert f"note: {study.jobs()[1].run} is not finished" in capsys.readouterr().err
+
+
+METRICS = {"empty": [], "step 0": [{"step": 0}], "evaluated": [{"step": 0, "val_accuracy": 0.5}]}
+
+
+@pytest.mark.parametrize("case", METRICS)
+def test_a_run_without_an_evaluation_after_step_0_is_left_out(case, study, evaluated, capsys):
+    jobs = study.jobs()[:2]
+    for job in jobs:
+        finish(job, evaluated)
+    write_lines(jobs[0].run / "metrics.jsonl", METRICS[case])
+    assert real_model.to_score(jobs) == jobs[1:]
+    note = f"note: {jobs[0].run} has no evaluation after step 0\n"
+    assert capsys.readouterr().err == note
+
+
+def test_a_run_of_other_flags_than_the_plans_is_rejected(study, evaluated):
+    finish(study.jobs()[0], evaluated)
+    study.arms["uniform"]["flags"] += " --resample_rounds 2"
+    error = "uniform/seed1 differs from the plan: resample_rounds was 0, is 2"
+    with pytest.raises(InputError, match=error):
+        real_model.all_scores(study)
+
+
+def test_a_longer_plan_does_not_reject_its_runs(study, evaluated):
+    finish(study.jobs()[0], evaluated)
+    study.flags += " --steps 8"
+    assert real_model.to_score(study.jobs()) == []
+
+
+def test_lenient_scores_are_by_the_reward_of_the_run(study, evaluated, tmp_path):
+    """The first answer, without a box, is right, but this reward accepts none."""
+    reward = tmp_path / "none.py"
+    reward.write_text("def compute_score(*args, **kwargs):\n    return 0.0\n")
+    study.arms["uniform"]["flags"] += f" --reward {reward}"
+    finish(study.jobs()[0], evaluated)
+    assert real_model.all_scores(study).lenient.tolist() == [0, 50, 50]
