@@ -115,8 +115,8 @@ PRESETS: dict[str, str] = {
     "smollm2": f"--model {SMOLLM} --teacher_model {SMOLLM} --chat_template {ONE_CARD}"
     " --train_data data/gsm8k/train.jsonl --val_data data/gsm8k/val.jsonl --steps 200"
     " --teacher_learning_rate 1e-5 --eval_every 20",
-    # A laptop; --model: what experiments/cold_start.py wrote.
-    "reasoning": "--sampler uniform --model models/cold --steps 32 --eval_every 8"
+    # A laptop; --model: what experiments/cold_start.py wrote. Without a teacher 32 steps.
+    "reasoning": "--sampler uniform --model models/cold --steps 24 --eval_every 8"
     " --train_data data/reasoning-gym/train.jsonl --val_data data/reasoning-gym/val.jsonl"
     f" --reward {REWARD} --prompt_header '' --prompt_footer Answer: --prompts_per_step 12"
     " --max_prompt_tokens 80 --max_completion_tokens 60 --per_device_batch_size 16"
