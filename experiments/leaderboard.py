@@ -5,10 +5,11 @@
     python -m experiments.leaderboard --minutes 0              # report on the CSV alone
     python -m experiments.leaderboard --tasks FOLDER --csv my.csv --out runs/mine
 
-A run has one process and one thread, so that results do not depend on the machine's cores. It may
-spend as many completions as uniform sampling in 120 steps, screening included. Its score is the
-mean of the last five evaluations within them, of about twelve. docs/samplers.md has the rules of
-judgement.
+A run has one process and one thread, so that results do not depend on the machine's cores. It is
+resumed with more steps until it has spent as many completions as uniform sampling in 120 steps,
+screening included, so its learning rate must not depend on the number of steps. Its score is the
+mean of five evaluations, the last at or before 8/12, 9/12, 10/12, 11/12 and 12/12 of them.
+docs/samplers.md has the rules of judgement.
 
 A task may be a folder with model/, train.jsonl, val.jsonl and task.toml, all keys optional:
 
@@ -23,7 +24,6 @@ import json
 import math
 import os
 import shlex
-import subprocess
 import sys
 import time
 import tomllib
@@ -40,6 +40,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from experiments import toy_task
+from experiments.processes import beside, cpu_seconds, log_usage, start, usage_file
 from experiments.toy_task import MASTERED, OUT, REACH, Task
 from plumbing.command_line import count, file_path, natural, user_path
 from plumbing.errors import InputError
@@ -51,6 +52,8 @@ CSV = ROOT / "docs" / "leaderboard.csv"
 COLUMNS = ["task", "sampler", "seed", "cpu_seconds"]  # then the keys of `score`
 COLUMNS += ["steps", "completions", "live", "curve", "right"]
 STEP = 12 * 16  # completions of a step of the demo
+SPENT = 0.95  # of the budget: a run that spent less is not compared
+PLACES = np.arange(8, 13)  # of the evaluations that count, in twelfths of the budget
 TASKS = {
     "demo": Task(),
     "topic not named": Task(named=False),
@@ -136,15 +139,13 @@ def find_place(out: Path, task: str) -> Place:
         raise InputError(f"{file}: {error}") from error
 
 
-def command(out: Path, place: Place, name: str, entry: Entry, seed: int) -> list[str]:
-    """Return the command line of one run."""
-    run = out / place.name / name.replace("/", "-") / f"seed{seed}"
+def command(place: Place, entry: Entry, seed: int, run: Path, eval_every: int) -> list[str]:
+    """Return the command line of a run, without its steps."""
     columns = {"topic": place.category, "topic,length": f"{place.category},{place.level}"}
     own = [columns.get(word, word) for word in entry.flags.split()]
     flags = ["--preset", "demo", *shlex.split(place.flags), *own]
-    steps = math.ceil(place.budget / entry.completions)
-    flags += ["--steps", str(steps), "--seed", str(seed), "--out", str(run)]
-    flags += ["--eval_every", str(round(steps / 12)), "--checkpoint_every", "10000"]
+    flags += ["--seed", str(seed), "--out", str(run)]
+    flags += ["--eval_every", str(eval_every), "--checkpoint_every", "10000"]
     files = {"model": "model", "train_data": "train.jsonl", "val_data": "val.jsonl"}
     if find_sampler(entry.flags.split()[1]).uses_teacher:
         files["teacher_model"] = "model"
@@ -153,38 +154,63 @@ def command(out: Path, place: Place, name: str, entry: Entry, seed: int) -> list
     return [sys.executable, str(ROOT / "train.py"), *flags]
 
 
+def counted(spent: np.ndarray, budget: float, run: str) -> np.ndarray:
+    """Return the positions of the evaluations that count: the last at or before each of PLACES.
+    spent: completions at each evaluation after step 0, ascending. The places are the same for each
+    sampler, however often it was evaluated. Raises InputError if one has no evaluation."""
+    places = budget * PLACES / 12  # in this order it is exact
+    positions = np.searchsorted(spent, places, side="right") - 1
+    if positions[0] < 0:
+        raise InputError(f"{run}: no evaluation after step 0 within {places[0]:.0f} completions")
+    return positions
+
+
 def score(run: analysis.Run, budget: int) -> dict:
-    """Compute the row of a run within a budget of completions: its completions, the share of its
-    groups that are live, the accuracy of each evaluation after its completions (`curve`), and for
-    each validation problem in how many of the last five evaluations it was right (a digit). Raises
-    InputError if there are fewer than five."""
+    """Compute the row of a run within a budget of completions: the completions that it spent, the
+    share of its groups that are live, the accuracy of each evaluation after its completions
+    (`curve`), and for each validation problem in how many of the five evaluations that count it was
+    right (a digit). Raises InputError if the run spent less than 95% of the budget, or if an
+    evaluation is missing."""
     spent = run.metrics.completions.fillna(0).cumsum().astype(int)
-    within = spent.index[spent <= budget]
-    steps = [step for step in run.accuracy.index if 0 < step <= within[-1]][-5:]
-    if len(steps) < 5:
-        raise InputError(f"{run.folder}: {len(steps)} evaluations in {budget} completions, not 5")
+    total = int(spent.iloc[-1])
+    if total < SPENT * budget:
+        raise InputError(f"{run.folder}: spent {total} of {budget} completions, less than 95%")
+    last = spent.index[spent <= budget][-1]
+    row = {"steps": last, "completions": min(total, budget)}
+    row |= {"live": round(1 - run.metrics.zero_variance.loc[1:last].mean(), 4)}
+    curve = run.accuracy[run.accuracy.index <= last].items()
+    row |= {"curve": " ".join(f"{spent[step]}:{accuracy:.2f}" for step, accuracy in curve)}
+    steps = run.accuracy.index[run.accuracy.index > 0]
+    steps = steps[counted(spent[steps].to_numpy(), budget, str(run.folder))]
     files = [run.folder / "evals" / f"step_{step}.jsonl" for step in steps]
     right = sum(analysis.read_table(file, "reward").reward for file in files)
-    row = {"steps": within[-1], "completions": spent[within[-1]]}
-    row |= {"live": round(1 - run.metrics.zero_variance.loc[1 : within[-1]].mean(), 4)}
-    curve = run.accuracy[run.accuracy.index <= within[-1]].items()
-    row |= {"curve": " ".join(f"{spent[step]}:{accuracy:.2f}" for step, accuracy in curve)}
     return row | {"right": "".join(map(str, right.astype(int)))}
 
 
-def start(line: list[str], log: Path, mode: str = "w") -> subprocess.Popen:
-    """Start a command with one thread, its output in a log."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with log.open(mode) as file:
-        return subprocess.Popen(line, stdout=file, stderr=file, env=environment)
-
-
-def execute(line: list[str], log: Path) -> tuple[int, float]:
-    """Run a command; returns its status and its seconds of processor time, which depend less on
-    other load of the machine than the time of a clock."""
-    process = start(line, log)
+def execute(line: list[str], run: Path) -> int:
+    """Run a command to its end, log its output and what it used, and return its exit status."""
+    began = time.time()
+    process = start(line, run)
     _, status, usage = os.wait4(process.pid, 0)
-    return status, usage.ru_utime + usage.ru_stime
+    process.returncode = log_usage(run, shlex.join(line[2:]), status, usage, began)
+    return process.returncode
+
+
+def spend(line: list[str], run: Path, steps: int, budget: int) -> bool:
+    """Begin a run, or resume it, until it has spent its budget of completions. steps: those that
+    are expected to. Returns False if a process failed."""
+    if (run / "config.json").exists():  # an earlier command may have extended it
+        steps = max(steps, analysis.read_config(run)["steps"])
+    else:
+        usage_file(run).unlink(missing_ok=True)  # of a run that was deleted
+    while execute([*line, "--steps", str(steps)], run) == 0:
+        completions = analysis.Run.load(run).metrics.completions
+        done = int(completions.index[-1])
+        spent = completions.sum()
+        if spent >= budget:
+            return True
+        steps = done + math.ceil((budget - spent) * done / spent)
+    return False
 
 
 def run_one(out: Path, csv: Path, end: float, job: tuple) -> bool:
@@ -192,14 +218,15 @@ def run_one(out: Path, csv: Path, end: float, job: tuple) -> bool:
     place, name, entry, seed = job
     if time.time() >= end:
         return True
-    line = command(out, place, name, entry, seed)
-    run = Path(line[line.index("--out") + 1])
+    steps = math.ceil(place.budget / entry.completions)
+    run = out / place.name / name.replace("/", "-") / f"seed{seed}"
     run.parent.mkdir(parents=True, exist_ok=True)
-    status, seconds = execute(line, log := Path(f"{run}.log"))
-    if status:
-        print(f"FAILED: {log}", flush=True)
+    line = command(place, entry, seed, run, eval_every=max(1, round(steps / 12)))
+    if not spend(line, run, steps, place.budget):
+        print(f"FAILED: {beside(run, 'log')}", flush=True)
         return False
-    row = {"task": place.name, "sampler": name, "seed": seed, "cpu_seconds": round(seconds, 1)}
+    seconds = round(cpu_seconds(run), 1)
+    row = {"task": place.name, "sampler": name, "seed": seed, "cpu_seconds": seconds}
     row |= score(analysis.Run.load(run), place.budget)
     with FileLock(f"{csv}.lock"):
         pd.DataFrame([row]).to_csv(csv, mode="a", header=not csv.exists(), index=False)
@@ -207,21 +234,26 @@ def run_one(out: Path, csv: Path, end: float, job: tuple) -> bool:
     return True
 
 
-def right(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return accuracies in percent, a row for each seed and a column for each problem."""
+def charged(rows: pd.DataFrame, budget: int) -> pd.Series:
+    """Return each seed's mean of the five evaluations that count within a budget of completions, in
+    percent, from its curve. Raises InputError if an evaluation is missing."""
+    means = {}
+    for row in rows.itertuples():
+        points = np.array([point.split(":") for point in row.curve.split()], float)
+        spent, accuracy = points[points[:, 0] > 0].T
+        run = f"{row.task}, {row.sampler}, seed {row.seed}"
+        means[row.seed] = accuracy[counted(spent, budget, run)].mean()
+    return pd.Series(means)
+
+
+def right(rows: pd.DataFrame, budget: int) -> pd.DataFrame:
+    """Return accuracies in percent, a row for each seed and a column for each problem. A seed's
+    mean is that of its curve. Raises InputError if an evaluation is missing."""
     digits = pd.DataFrame(map(list, rows.right), index=rows.seed)
-    return 20 * digits.astype(float).sort_index()
-
-
-def charged(rows: pd.DataFrame, budget: float) -> pd.Series:
-    """Return each seed's mean of the last five evaluations within a budget of completions."""
-
-    def mean(curve: str) -> float:
-        points = np.array([point.split(":") for point in curve.split()], float)
-        within = (points[:, 0] > 0) & (points[:, 0] <= budget)
-        return points[within, 1][-5:].mean()
-
-    return rows.set_index("seed").curve.map(mean)
+    percent = 20 * digits.astype(float).sort_index()
+    # In rows made before 2026-11-25 `right` is of the last five evaluations, which for samplers of
+    # more or fewer completions a step than expected are other ones than those that count.
+    return percent.add(charged(rows, budget) - percent.mean(axis=1), axis=0)
 
 
 def compare(method: pd.DataFrame, base: pd.DataFrame) -> tuple[float, tuple, tuple, float]:
@@ -237,16 +269,22 @@ def compare(method: pd.DataFrame, base: pd.DataFrame) -> tuple[float, tuple, tup
     return difference_S_V.mean(), tuple(test.confidence_interval()), both, test.pvalue
 
 
+def holm(p: pd.Series) -> pd.Series:
+    """Correct p-values for their number by Holm's method; NaN are left out."""
+    ordered = p.dropna().sort_values()
+    return (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1)
+
+
 def standings(rows: pd.DataFrame, task: str, against: str, entries=ENTRIES) -> pd.DataFrame:
     """Compare each sampler of a task with one of them, the best first; holm: p by Holm's method;
     charged: the gain where the devices of `entries` reduce the budget."""
     of_task = rows[rows.task == task]
     parts = dict(list(of_task.groupby("sampler")))
-    base = right(parts[against])
     budget = of_task.completions.max()  # some sampler spends all of it
+    base = right(parts[against], budget)
     lines = []
     for name, part in parts.items():
-        scores = right(part)
+        scores = right(part, budget)
         line = {"sampler": name, "seeds": len(part), "accuracy": scores.to_numpy().mean()}
         line |= {"live": part.live.mean(), "updates": part.steps.mean()}
         line["time"] = part.cpu_seconds.mean() / parts[against].cpu_seconds.mean()
@@ -256,13 +294,13 @@ def standings(rows: pd.DataFrame, task: str, against: str, entries=ENTRIES) -> p
             line |= dict(zip(columns, compare(scores, base), strict=True))
             if {name, against} <= {*entries}:
                 own, others = (
-                    charged(parts[each], budget / entries[each].devices) for each in (name, against)
+                    charged(parts[each], round(budget / entries[each].devices))
+                    for each in (name, against)
                 )
                 line["charged"] = (own - others).mean()
         lines.append(line)
     table = pd.DataFrame(lines).sort_values("accuracy", ascending=False, ignore_index=True)
-    ordered = table.p.dropna().sort_values()
-    table["holm"] = (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1)
+    table["holm"] = holm(table.p)
     return table
 
 
@@ -310,6 +348,14 @@ def read(csv: Path) -> pd.DataFrame:
         raise InputError(f"{csv}: not the columns {', '.join(COLUMNS)}, or a run has two rows")
     if rows.right.str.len().groupby(rows.task).nunique().max() > 1:
         raise InputError(f"{csv}: `right` differs in length; delete the row that was cut off")
+    budgets = rows.groupby("task").completions.transform("max")
+    short = rows[rows.completions < SPENT * budgets]
+    if len(short):
+        task, name, seed = short.iloc[0][COLUMNS[:3]]
+        row = (
+            f"{len(short)} rows spent less than 95% of their budget, as {task}, {name}, seed {seed}"
+        )
+        raise InputError(f"{csv}: {row}: delete them")
     return rows
 
 

@@ -37,12 +37,12 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 import train
-from experiments import leaderboard
 from experiments.equal_cost import draw, report, scores
+from experiments.processes import log_usage, start, usage_file
 from plumbing.command_line import count, file_path
 from plumbing.config import Config
 from plumbing.errors import InputError
-from plumbing.files import read_lines, write_lines
+from plumbing.files import read_lines
 from plumbing.run.facts import FREE, INEXACT, differences
 from scripts import analysis, plot
 from verify import Verifier
@@ -63,8 +63,8 @@ class Job:
 
     @property
     def usage(self) -> Path:
-        """A line for each process of the run: flags, status, cpu_seconds, wall_seconds."""
-        return self.run.with_name(f"{self.run.name}.usage.jsonl")
+        """The log of the run's processes."""
+        return usage_file(self.run)
 
     def config(self) -> Config:
         """Parse the flags. Raises ValueError."""
@@ -171,7 +171,7 @@ class Runner:
     def start(self, job: Job) -> None:
         job.run.parent.mkdir(parents=True, exist_ok=True)
         line = [sys.executable, str(TRAIN), *shlex.split(job.flags)]
-        process = leaderboard.start(line, job.run.with_name(f"{job.run.name}.log"), mode="a")
+        process = start(line, job.run)
         self.running[process] = (job, time.time())
         print(f"{datetime.now():%H:%M} started: {job.arm}, seed {job.seed}", flush=True)
 
@@ -181,11 +181,7 @@ class Runner:
         if not pid:
             return
         job, began = self.running.pop(process)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        row = {"flags": job.flags, "status": process.returncode}
-        row["cpu_seconds"] = usage.ru_utime + usage.ru_stime
-        row["wall_seconds"] = time.time() - began
-        write_lines(job.usage, [row], "a")
+        process.returncode = log_usage(job.run, job.flags, status, usage, began)
         outcome = OUTCOMES.get(process.returncode, "FAILED")
         self.failed += outcome == "FAILED"
         print(f"{datetime.now():%H:%M} {outcome}: {job.arm}, seed {job.seed}", flush=True)

@@ -1,23 +1,29 @@
 """The leaderboard: scores, comparisons and Holm's method by hand; which runs are started."""
 
+import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from experiments import leaderboard as lb
+from experiments import processes
 from plumbing.errors import InputError
+from plumbing.files import read_lines, write_lines
 from scripts.analysis import Run
 from tests.helpers.runs import make_run
 
 
 def scores(**digits):
-    """Rows of the CSV; digits: of two problems, for each seed from 0."""
+    """Rows of the CSV, evaluated at each twelfth of 23,040 completions, each time with the accuracy
+    of the digits; digits: of two problems, for each seed from 0."""
     parts = [pd.DataFrame({"sampler": name, "right": each}) for name, each in digits.items()]
     rows = pd.concat([part.assign(seed=part.index) for part in parts])
-    curve = "0:13.00 " + " ".join(f"{1000 * i}:{i}.00" for i in range(1, 24))
-    facts = {"steps": 120, "completions": 23_040, "cpu_seconds": 10.0, "live": 0.4, "curve": curve}
-    return rows.assign(task="demo", **facts)[lb.COLUMNS]
+    percent = rows.right.map(lambda right: 20 * sum(map(int, right)) / len(right))
+    points = percent.map(lambda x: " ".join(f"{1920 * i}:{x:.2f}" for i in range(1, 13)))
+    facts = {"steps": 120, "completions": 23_040, "cpu_seconds": 10.0, "live": 0.4}
+    return rows.assign(task="demo", curve="0:13.00 " + points, **facts)[lb.COLUMNS]
 
 
 @pytest.fixture
@@ -30,28 +36,55 @@ def two_problems(tmp_path) -> Run:
     return Run.load(make_run(tmp_path, verdicts=verdicts))
 
 
-def test_score_counts_the_last_five_evaluations_within_the_budget(two_problems):
+def test_score_counts_the_last_evaluation_at_each_of_five_places(two_problems):
+    """8 to 12 twelfths of 60 are 40, 45, 50, 55 and 60 completions: steps 5, 5, 6, 6 and 7. The
+    next step would be over the budget, of which 56 completions count."""
     curve = "0:0.00 8:0.00 16:0.00 24:50.00 32:50.00 40:50.00 48:50.00 56:100.00"
-    row = {"steps": 7, "completions": 56, "live": 0.5, "curve": curve, "right": "51"}
+    row = {"steps": 7, "completions": 60, "live": 0.5, "curve": curve, "right": "51"}
     assert lb.score(two_problems, budget=60) == row
 
 
+def test_places_are_the_last_five_of_twelve_evaluations():
+    spent = 1920 * np.arange(1, 13)
+    assert lb.counted(spent, 23_040, "run").tolist() == [7, 8, 9, 10, 11]
+
+
+def test_places_do_not_depend_on_how_often_a_run_was_evaluated():
+    """At each of 24 steps of 10 completions, and at each third of them."""
+    often = 10 * np.arange(1, 25)
+    seldom = 30 * np.arange(1, 9)
+    assert often[lb.counted(often, 240, "run")].tolist() == [160, 180, 200, 220, 240]
+    assert seldom[lb.counted(seldom, 240, "run")].tolist() == [150, 180, 180, 210, 240]
+
+
+def test_a_place_without_an_evaluation_is_rejected():
+    with pytest.raises(InputError, match="run: no evaluation after step 0 within 80 completions"):
+        lb.counted(np.array([81, 120]), 120, "run")
+
+
 def test_a_seeds_accuracies_are_percentages_of_five_evaluations():
-    rows = pd.DataFrame([{"right": "51", "seed": 20}])
-    assert lb.right(rows).loc[20].tolist() == [100, 20]
+    rows = scores(a=["51"])
+    assert lb.right(rows, 23_040).loc[0].tolist() == pytest.approx([100, 20])
 
 
-def test_score_rejects_a_run_with_fewer_evaluations_in_the_budget(two_problems):
-    """Step 0 does not count."""
-    with pytest.raises(InputError, match="4 evaluations in 39 completions, not 5"):
-        lb.score(two_problems, budget=39)
+def test_a_seeds_mean_is_that_of_its_curve():
+    """The digits' mean is 60%, the curve's 70."""
+    rows = scores(a=["51"]).replace(":60.00", ":70.00", regex=True)
+    assert lb.right(rows, 23_040).loc[0].tolist() == pytest.approx([110, 30])
+
+
+def test_score_rejects_a_run_that_spent_less_than_95_percent(two_problems):
+    """It spent 72 completions: 95% of 75 is 71.25, and of 76 72.2."""
+    assert lb.score(two_problems, budget=75)["completions"] == 72
+    with pytest.raises(InputError, match="spent 72 of 76 completions, less than 95%"):
+        lb.score(two_problems, budget=76)
 
 
 def test_compare_by_hand():
     """Differences of 10 and 30 points on the seeds in common: t = 20 / 10 with 1 degree."""
     rows = scores(a=["54", "53", "00"], base=["53", "41"]).groupby("sampler")
-    a = lb.right(rows.get_group("a"))
-    base = lb.right(rows.get_group("base"))
+    a = lb.right(rows.get_group("a"), 23_040)
+    base = lb.right(rows.get_group("base"), 23_040)
     gain, seeds_95, both_95, p = lb.compare(a, base)
     assert gain == pytest.approx(20)
     assert p == pytest.approx(0.2952, abs=1e-4)
@@ -65,22 +98,31 @@ def test_compare_by_hand():
 
 @pytest.fixture
 def goldilocks_and_uniform():
-    """Within 23,040 completions the last five accuracies are 19 to 23; within 17,280, 13 to 17."""
-    return scores(uniform=["00"] * 2, Goldilocks=["00"] * 2)
+    """The accuracy is i% at the i-th of twelve evaluations."""
+    curve = "0:13.00 " + " ".join(f"{1920 * i}:{i}.00" for i in range(1, 13))
+    return scores(uniform=["00"] * 2, Goldilocks=["00"] * 2).assign(curve=curve)
 
 
 def test_charged_devices_reduce_the_budget(goldilocks_and_uniform):
+    """8 to 12 twelfths of 12 evaluations' completions are at evaluations 8 to 12, mean 10. Those of
+    9 evaluations' are at or after 6, 6, 7, 8 and 9, mean 7.2."""
     row = goldilocks_and_uniform[:1]
-    assert lb.charged(row, 23_040).tolist() == [21]
-    assert lb.charged(row, 17_280).tolist() == [15]
+    assert lb.charged(row, 23_040).tolist() == [10]
+    assert lb.charged(row, 17_280).tolist() == [7.2]
+
+
+def test_charged_rejects_a_curve_without_an_evaluation_at_a_place(goldilocks_and_uniform):
+    error = "demo, uniform, seed 0: no evaluation after step 0 within 1600 completions"
+    with pytest.raises(InputError, match=error):
+        lb.charged(goldilocks_and_uniform, 2400)
 
 
 @pytest.mark.parametrize(
-    ("method", "base", "gain"), [("Goldilocks", "uniform", -6), ("uniform", "Goldilocks", 6)]
+    ("method", "base", "gain"), [("Goldilocks", "uniform", -2.8), ("uniform", "Goldilocks", 2.8)]
 )
 def test_a_teacher_is_charged_in_the_standings(method, base, gain, goldilocks_and_uniform):
     table = lb.standings(goldilocks_and_uniform, "demo", base).set_index("sampler")
-    assert table.charged[method] == gain
+    assert table.charged[method] == pytest.approx(gain)
 
 
 def test_standings_multiply_p_by_holm(monkeypatch):
@@ -91,7 +133,7 @@ def test_standings_multiply_p_by_holm(monkeypatch):
     table = lb.standings(rows, "demo", "uniform").set_index("sampler")
     assert table.index.tolist() == ["s4", "s3", "s2", "s1", "uniform"]
     assert table.holm[["s1", "s3", "s4", "s2"]].tolist() == pytest.approx([0.04, 0.06, 0.06, 0.9])
-    assert table.accuracy["s4"] == 40
+    assert table.accuracy["s4"] == pytest.approx(40)
     assert table.time.tolist() == [1] * 5
 
 
@@ -103,7 +145,7 @@ def board(tmp_path, monkeypatch):
 
     def execute(command, *_, **__):
         commands.append([*command])
-        return 1, 0.0
+        return 1
 
     monkeypatch.setattr(lb, "execute", execute)
     monkeypatch.setattr(lb, "ENTRIES", {name: lb.ENTRIES[name] for name in ("uniform", "SPEED")})
@@ -124,6 +166,67 @@ def test_a_rerun_starts_what_the_csv_lacks(board):
     [command] = board.runs
     assert "speed" in command
     assert "31" in command
+
+
+@pytest.fixture
+def spending(tmp_path, monkeypatch):
+    """Spends a run's budget with processes that take a step of 8 completions instead of training:
+    the function that does so, and each process's steps. Each uses 2 seconds."""
+    steps = []
+    run = tmp_path / "seed1"
+
+    def execute(line, run):
+        steps.append(int(line[line.index("--steps") + 1]))
+        rows = [{"step": step} for step in range(steps[-1] + 1)]
+        rows[0]["completions"] = None
+        make_run(run, rows)
+        write_lines(processes.usage_file(run), [{"cpu_seconds": 2.0}], "a")
+        return 0
+
+    monkeypatch.setattr(lb, "execute", execute)
+
+    def spend(expected, budget):
+        return lb.spend(["train.py"], run, expected, budget)
+
+    return SimpleNamespace(spend=spend, steps=steps, run=run)
+
+
+def test_a_run_is_resumed_until_it_has_spent_its_budget(spending):
+    """After 4 steps 68 of 100 completions are left, 8 a step: 9 steps more."""
+    assert spending.spend(expected=4, budget=100)
+    assert spending.steps == [4, 13]
+
+
+def test_a_run_that_has_spent_its_budget_is_not_resumed(spending):
+    assert spending.spend(expected=4, budget=32)
+    assert spending.steps == [4]
+
+
+def test_an_interrupted_run_keeps_its_extended_steps(spending):
+    """As train.py rejects fewer steps than a run has."""
+    make_run(spending.run, [{"step": step} for step in range(10)])
+    spending.spend(expected=4, budget=72)
+    assert spending.steps == [9]
+
+
+def test_cpu_seconds_are_those_of_all_processes(spending):
+    spending.spend(expected=4, budget=100)
+    assert processes.cpu_seconds(spending.run) == 4
+
+
+def test_cpu_seconds_of_a_deleted_run_do_not_count(spending):
+    write_lines(processes.usage_file(spending.run), [{"cpu_seconds": 100.0}])
+    spending.spend(expected=4, budget=32)
+    assert processes.cpu_seconds(spending.run) == 2
+
+
+def test_a_process_logs_its_output_and_what_it_used(tmp_path):
+    line = [sys.executable, "-c", "print(sum(range(10**6))); raise SystemExit(3)"]
+    assert lb.execute(line, tmp_path / "seed1") == 3
+    assert (tmp_path / "seed1.log").read_text() == "499999500000\n"
+    [process] = read_lines(tmp_path / "seed1.usage.jsonl")
+    assert process["status"] == 3
+    assert process["cpu_seconds"] > 0
 
 
 def test_a_custom_sampler_is_run_on_all_seeds(board, tmp_path):
@@ -195,6 +298,15 @@ def test_tasks_may_differ_in_their_number_of_validation_problems(tmp_path):
     csv = tmp_path / "scores.csv"
     pd.concat([scores(uniform=["54"]), other]).to_csv(csv, index=False)
     assert len(lb.read(csv)) == 2
+
+
+def test_rows_that_spent_less_than_95_percent_are_rejected(board):
+    rows = lb.read(board.csv)
+    rows.loc[[3, 15], "completions"] = 21_887  # 95% are 21,888
+    rows.to_csv(board.csv, index=False)
+    error = "2 rows spent less than 95% of their budget, as demo, uniform, seed 23: delete them"
+    with pytest.raises(InputError, match=error):
+        lb.read(board.csv)
 
 
 DAMAGE = {  # text of the CSV, what replaces it, error
