@@ -154,11 +154,13 @@ def command(place: Place, entry: Entry, seed: int, run: Path, eval_every: int) -
     return [sys.executable, str(ROOT / "train.py"), *flags]
 
 
-def counted(spent: np.ndarray, budget: float, run: str) -> np.ndarray:
-    """Return the positions of the evaluations that count: the last at or before each of PLACES.
-    spent: completions at each evaluation after step 0, ascending. The places are the same for each
-    sampler, however often it was evaluated. Raises InputError if one has no evaluation."""
-    places = budget * PLACES / 12  # in this order it is exact
+def counted(spent: np.ndarray, budget: int, run: str, devices: float = 1.0) -> np.ndarray:
+    """Return the positions of the evaluations that count: the last at or before each of PLACES,
+    which are the same for each sampler, however often it was evaluated. spent: completions at each
+    evaluation after step 0, ascending; devices: relative to uniform's, which reduce the budget and
+    move the places back. Raises InputError if a place has no evaluation."""
+    reduction = budget - round(budget / devices)
+    places = budget * PLACES / 12 - reduction  # in this order it is exact
     positions = np.searchsorted(spent, places, side="right") - 1
     if positions[0] < 0:
         raise InputError(f"{run}: no evaluation after step 0 within {places[0]:.0f} completions")
@@ -234,7 +236,7 @@ def run_one(out: Path, csv: Path, end: float, job: tuple) -> bool:
     return True
 
 
-def charged(rows: pd.DataFrame, budget: int) -> pd.Series:
+def charged(rows: pd.DataFrame, budget: int, devices: float = 1.0) -> pd.Series:
     """Return each seed's mean of the five evaluations that count within a budget of completions, in
     percent, from its curve. Raises InputError if an evaluation is missing."""
     means = {}
@@ -242,7 +244,7 @@ def charged(rows: pd.DataFrame, budget: int) -> pd.Series:
         points = np.array([point.split(":") for point in row.curve.split()], float)
         spent, accuracy = points[points[:, 0] > 0].T
         run = f"{row.task}, {row.sampler}, seed {row.seed}"
-        means[row.seed] = accuracy[counted(spent, budget, run)].mean()
+        means[row.seed] = accuracy[counted(spent, budget, run, devices)].mean()
     return pd.Series(means)
 
 
@@ -294,8 +296,7 @@ def standings(rows: pd.DataFrame, task: str, against: str, entries=ENTRIES) -> p
             line |= dict(zip(columns, compare(scores, base), strict=True))
             if {name, against} <= {*entries}:
                 own, others = (
-                    charged(parts[each], round(budget / entries[each].devices))
-                    for each in (name, against)
+                    charged(parts[each], budget, entries[each].devices) for each in (name, against)
                 )
                 line["charged"] = (own - others).mean()
         lines.append(line)

@@ -104,11 +104,11 @@ def goldilocks_and_uniform():
 
 
 def test_charged_devices_reduce_the_budget(goldilocks_and_uniform):
-    """8 to 12 twelfths of 12 evaluations' completions are at evaluations 8 to 12, mean 10. Those of
-    9 evaluations' are at or after 6, 6, 7, 8 and 9, mean 7.2."""
+    """The last five of 12 evaluations are 8 to 12, mean 10. Three quarters of the budget end at
+    the ninth, where the last five are 5 to 9, mean 7."""
     row = goldilocks_and_uniform[:1]
     assert lb.charged(row, 23_040).tolist() == [10]
-    assert lb.charged(row, 17_280).tolist() == [7.2]
+    assert lb.charged(row, 23_040, devices=4 / 3).tolist() == [7]
 
 
 def test_charged_rejects_a_curve_without_an_evaluation_at_a_place(goldilocks_and_uniform):
@@ -118,7 +118,7 @@ def test_charged_rejects_a_curve_without_an_evaluation_at_a_place(goldilocks_and
 
 
 @pytest.mark.parametrize(
-    ("method", "base", "gain"), [("Goldilocks", "uniform", -2.8), ("uniform", "Goldilocks", 2.8)]
+    ("method", "base", "gain"), [("Goldilocks", "uniform", -3), ("uniform", "Goldilocks", 3)]
 )
 def test_a_teacher_is_charged_in_the_standings(method, base, gain, goldilocks_and_uniform):
     table = lb.standings(goldilocks_and_uniform, "demo", base).set_index("sampler")
