@@ -19,7 +19,7 @@ except ImportError as error:  # this file has the library's name, and may be fou
 find_scorer = functools.cache(get_score_answer_fn)  # which makes a data set: up to 30 ms
 
 
-def is_number(reference: str) -> bool:
+def has_digit(reference: str) -> bool:
     return any(character.isdigit() for character in reference)
 
 
@@ -29,7 +29,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
         return 0
     if not extra_info:
         return int(compare(ground_truth, answer, accept_identical=True))
-    if is_number(ground_truth) and "nan" in answer.lower():
+    if has_digit(ground_truth) and "nan" in answer.lower():
         return 0  # complex_arithmetic's scorer gives 1: no distance from nan is large
     info = json.loads(extra_info) if isinstance(extra_info, str) else extra_info
     metadata = info.get("metadata", info)
