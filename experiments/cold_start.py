@@ -1,6 +1,7 @@
 r"""A cold start: supervised training on demonstrations of reasoning-gym's easy levels.
 
-    python -m experiments.cold_start HuggingFaceTB/SmolLM2-135M-Instruct --out models/steps
+    python -m experiments.cold_start HuggingFaceTB/SmolLM2-135M-Instruct --steps 200 \
+        --demonstrations 2400 --out models/steps
     python -m experiments.cold_start models/steps --direct 0.65 --steps 20 --seed 1 \
         --out models/cold
 
