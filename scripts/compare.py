@@ -47,31 +47,50 @@ def difference(name: str, runs: list[Run], base: list[Run]) -> list[str]:
     return [name, points, *over_seeds, f"{low:.1f} to {high:.1f}"]
 
 
-def compare(methods: dict[str, list[Run]]) -> str:
-    """Format both tables. Raises InputError if the runs cannot be compared."""
-    every = [run for runs in methods.values() for run in runs]
-    for run in every:
-        if run.config.get("val_data_crc32") != every[0].config.get("val_data_crc32"):
-            reason = "have different validation sets: not comparable"
-            raise InputError(f"{every[0].folder} and {run.folder} {reason}")
-        step, steps, count = run.metrics.index[-1], run.config["steps"], len(run.reported)
+def check_runs(runs: list[Run]) -> None:
+    """Print a note on each run that has not ended or has fewer than five evaluations to average.
+    Raises InputError if the runs have different validation sets, or one was never evaluated."""
+    first = runs[0]
+    for run in runs:
+        if run.config.get("val_data_crc32") != first.config.get("val_data_crc32"):
+            raise InputError(
+                f"{first.folder} and {run.folder} have different validation sets: not comparable"
+            )
+        step = run.metrics.index[-1]
+        steps = run.config["steps"]
+        count = len(run.reported)
         if step < steps or count < 5:
             state = f"at step {step} of {steps}; evaluations to average, of five: {count}"
             print(f"note: {run.folder} is {state}", file=sys.stderr)
-    reached = {a: min(run.spent[a][run.accuracy.index[-1]] for run in every) for a in AMOUNTS}
+
+
+def accuracy_table(methods: dict[str, list[Run]], reached: dict[str, float]) -> str:
+    """Format the accuracies of each method, in percent, over its seeds. reached: as `accuracies`
+    takes it."""
     seeds = [f"{name}: {[round(run.score, 1) for run in runs]}" for name, runs in methods.items()]
     note = f"Last five evaluations by seed: {'; '.join(seeds)}. Steps × ranks / student ranks: "
     note += "n steps of 6 student ranks against 8n/6 of 8 (App. D)."
     accuracy = partial(accuracies, reached=reached)
+    return analysis.by_method("Accuracy", methods, accuracy, note=note)
+
+
+def difference_table(methods: dict[str, list[Run]]) -> str:
+    """Format each method less the baseline, in percentage points. With one method there is no table
+    but a line that asks for another."""
     base, *others = sorted(methods, key=lambda m: methods[m][0].config["sampler"] != "uniform")
-    tables = [analysis.by_method("Accuracy", methods, accuracy, note=note)]
     if not others:
-        tables.append(f"All runs are of {base}: add runs of another method to see differences.\n")
-    else:
-        rows = [difference(m, methods[m], methods[base]) for m in others]
-        header = ["method", "points", "interval over seeds", "p", "test", "interval over problems"]
-        tables.append(analysis.table(f"Less {base}, with 95% intervals", header, rows))
-    return "\n".join(tables)
+        return f"All runs are of {base}: add runs of another method to see differences.\n"
+    rows = [difference(m, methods[m], methods[base]) for m in others]
+    header = ["method", "points", "interval over seeds", "p", "test", "interval over problems"]
+    return analysis.table(f"Less {base}, with 95% intervals", header, rows)
+
+
+def compare(methods: dict[str, list[Run]]) -> str:
+    """Format both tables. Raises InputError if the runs cannot be compared."""
+    every = [run for runs in methods.values() for run in runs]
+    check_runs(every)
+    reached = {a: min(run.spent[a][run.accuracy.index[-1]] for run in every) for a in AMOUNTS}
+    return "\n".join([accuracy_table(methods, reached), difference_table(methods)])
 
 
 def main(argv=None) -> None:

@@ -60,12 +60,7 @@ def evaluate(
     weights. Raises ValueError, in one line, if no prompt fits or a reward cannot be used."""
     device = torch.device(device_type(config.device))
     tokenizer = AutoTokenizer.from_pretrained(config.model)
-    encode = rollout.PromptEncoder(config, tokenizer)
-    rows = pd.DataFrame({"problem": indices})
-    rows["prompt"] = [encode(problems.question(i)) for i in indices]
-    rows = rows.loc[rows.index.repeat(samples)].reset_index(drop=True)
-    rows = rows.assign(reward=0.0, lenient=0.0, status="overlong_prompt", tokens=0, truncated=False)
-    rows["completion"] = ""
+    rows = prompt_rows(rollout.PromptEncoder(config, tokenizer), problems, indices, samples)
     lengths = rows.prompt.map(len)
     asked = rows[lengths <= config.max_prompt_tokens].copy()
     if asked.empty:
@@ -79,17 +74,41 @@ def evaluate(
         generator = rollout.Generator.load(config.model, device, tokenizer, dtype)
         if weights:
             checkpoint.load_weights(weights, generator.lm)
-        options = {"max_new_tokens": config.max_completion_tokens, "seed": config.seed}
-        options |= {"max_batch_tokens": config.max_rollout_tokens}
-        completions = generator.generate(asked.prompt.tolist(), temperature, **options)
-        decode = tokenizer.decode
-        asked["completion"] = [decode(o.ids, skip_special_tokens=True) for o in completions]
-        asked["tokens"] = [len(completion.ids) for completion in completions]
-        asked["truncated"] = [not completion.finished for completion in completions]
+        add_completions(asked, generator, config, temperature)
         grade(asked, problems, verifier)
     asked["completion"] = asked.completion.str[-TAIL:]
     rows.loc[asked.index] = asked
     return rows[[*VERDICT, "lenient", "truncated"]]
+
+
+def prompt_rows(
+    encode: rollout.PromptEncoder, problems: Problems, indices, samples: int
+) -> pd.DataFrame:
+    """Make a row for each sample of each of these problems, in order: its prompt's token ids, and
+    the verdict of an overlong prompt, which holds until the row is graded."""
+    rows = pd.DataFrame({"problem": indices})
+    rows["prompt"] = [encode(problems.question(i)) for i in indices]
+    rows = rows.loc[rows.index.repeat(samples)].reset_index(drop=True)
+    rows = rows.assign(reward=0.0, lenient=0.0, status="overlong_prompt", tokens=0, truncated=False)
+    return rows.assign(completion="")
+
+
+def add_completions(
+    rows: pd.DataFrame, generator: rollout.Generator, config, temperature: float
+) -> None:
+    """Generate a completion of each prompt; fill in its text, its number of tokens, and whether the
+    token limit cut it."""
+    completions = generator.generate(
+        rows.prompt.tolist(),
+        temperature,
+        max_new_tokens=config.max_completion_tokens,
+        seed=config.seed,
+        max_batch_tokens=config.max_rollout_tokens,
+    )
+    decode = generator.tokenizer.decode
+    rows["completion"] = [decode(each.ids, skip_special_tokens=True) for each in completions]
+    rows["tokens"] = [len(each.ids) for each in completions]
+    rows["truncated"] = [not each.finished for each in completions]
 
 
 def grade(rows: pd.DataFrame, problems: Problems, verifier: Verifier) -> None:

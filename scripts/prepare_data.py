@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from huggingface_hub import HfApi, HfFileSystem
 from tqdm import tqdm
@@ -45,26 +46,36 @@ TRAIN, VAL, MANIFEST = "train.jsonl", "val.jsonl", "manifest.json"
 EXAMPLES = 5  # for each reason, in the manifest
 
 
-def list_files(place: str, source: Source):
-    """List the files of a local file or folder, or of a hub data set NAME[@REVISION].
+def find_files(place: str) -> tuple[str, list[str], AbstractFileSystem, str | None]:
+    """Find all files of a local file or folder, or of a hub data set NAME[@REVISION].
 
-    Returns (names, their file system, commit on the hub). The folder `source.config` is preferred
-    to all files, and there names with a word of `source.splits` to all names.
+    Returns (root, sorted names, their file system, commit). A local file is its own root; a local
+    place has no commit. Raises InputError if the place is neither local nor readable on the hub.
     """
-    name, _, revision = place.partition("@")
-    root, file_system, commit = str(Path(place).resolve()), LocalFileSystem(), None
+    root = str(Path(place).resolve())
+    file_system = LocalFileSystem()
+    commit = None
     try:
         if not Path(place).exists():
+            name, _, revision = place.partition("@")
             commit = HfApi().dataset_info(name, revision=revision or None).sha
-            root, file_system = f"datasets/{name}@{commit}", HfFileSystem()
-        names = sorted(file_system.find(root))
+            root = f"datasets/{name}@{commit}"
+            file_system = HfFileSystem()
+        return root, sorted(file_system.find(root)), file_system, commit
     except Exception as error:  # the errors of the hub and of the HTTP library share no other base
-        reason = (
-            f"no such file here, and the Hugging Face hub cannot be read ({first_lines(error)})"
-        )
-        raise InputError(f"{place}: {reason}: check name and network, or give a --copy") from error
-    if names == [root]:  # a file
-        return names, file_system, commit
+        raise InputError(
+            f"{place}: no such file here, and the Hugging Face hub cannot be read "
+            f"({first_lines(error)}): check name and network, or give a --copy"
+        ) from error
+
+
+def select_tables(names: list[str], root: str, source: Source, place: str) -> list[str]:
+    """Select the files below `root` that hold the source's rows.
+
+    JSON Lines and Parquet are preferred to JSON, the folder `source.config` to all files, and names
+    with a word of `source.splits` to all names. Raises InputError, which names `place`, if no file
+    is left or only some of the splits have files.
+    """
     tables = [name for name in names if name.endswith((".jsonl", ".parquet"))]
     names = tables or [name for name in names if name.endswith(".json")]  # often metadata
     names = [name for name in names if f"/{source.config}/" in name.removeprefix(root)] or names
@@ -73,9 +84,9 @@ def list_files(place: str, source: Source):
     missing = sorted(splits.difference(*words.values()))
     if not names or 0 < len(missing) < len(splits):
         raise InputError(f"{place}: no .jsonl, .parquet or .json file of a split {missing[0]!r}")
-    if not missing:
-        names = [name for name in names if words[name] & splits]
-    return names, file_system, commit
+    if missing:
+        return names
+    return [name for name in names if words[name] & splits]
 
 
 class Table:
@@ -90,8 +101,10 @@ class Table:
         self.overlaps = {}  # rank -> (reason, an example for the manifest)
 
     def locate(self) -> None:
-        """Find the files."""
-        self.names, self.file_system, self.commit = list_files(self.place, self.source)
+        """Find the files: `place` itself if it is a file, else the source's files below it."""
+        root, names, self.file_system, self.commit = find_files(self.place)
+        is_file = names == [root]
+        self.names = names if is_file else select_tables(names, root, self.source, self.place)
 
     def read(self, columns: list[str], all_columns: bool = False):
         """Yield (location, row) for each row of each file. Every row must have the columns."""
@@ -251,43 +264,95 @@ def source_of(args: Namespace) -> Source:
     return source
 
 
-def prepare(args: Namespace) -> dict:
-    """Write the files that `arguments` describe; return the manifest. The files replace earlier
-    ones only when all of them are complete. Raises ValueError or OSError."""
-    source, out = source_of(args), Path(args.out or f"data/{args.source}")
-    settings = asdict(source) | {name: x for name, x in vars(args).items() if name != "out"}
-    check_output(out, settings)
+def open_tables(args: Namespace, source: Source) -> tuple[Table, Table, list[Table]]:
+    """Locate the data sets to read.
+
+    Returns (train, val, tests): val is train unless the source is validated on another data set,
+    and tests are the data sets whose problems are kept out of training. Raises InputError if one
+    cannot be located or a name in --against is not a test set.
+    """
     if source.is_generated:
         train = GeneratedTable(source, args.seed)
     else:
         train = Table(source, args.copy)
-    val = Table(SOURCES[source.held_out], args.val_copy) if source.held_out else train
-    tests = [val] if source.held_out else []
+    val = train
+    tests = []
+    if source.held_out:
+        val = Table(SOURCES[source.held_out], args.val_copy)
+        tests.append(val)
     for name in args.against:
         if name in SOURCES and not SOURCES[name].evaluation:
             raise InputError(f"--against {name}: it is not a test set")
         tests.append(Table(SOURCES[name], None) if name in SOURCES else Table(SOURCES["own"], name))
+    return train, val, tests
+
+
+def read_evaluation(tests: list[Table]) -> Evaluation:
+    """Read the problems of the test sets. Their files need not have answers."""
     evaluation = Evaluation()
-    for table in tests:  # their problems are enough: a file need not have answers
+    for table in tests:
         for location, row in table.read([table.source.problem.partition(".")[0]]):
             evaluation.add(table.source.problem_of(row, location) or "", table.place)
+    return evaluation
+
+
+def load_tables(train: Table, val: Table, seed: int, evaluation: Evaluation) -> None:
+    """Load the usable rows of both tables, which may be the same one, and print a note if reference
+    answers match no plain answer. Problems of the evaluation are dropped from train only."""
     with Verifier(workers=4) as verifier:
-        if source.held_out:
-            val.load(args.seed, verifier, Evaluation())
-        train.load(args.seed, verifier, evaluation)
+        if val is not train:
+            val.load(seed, verifier, Evaluation())
+        train.load(seed, verifier, evaluation)
         for table in {train.place: train, val.place: val}.values():
             if note := unmatched_note(table.place, table.answers(), verifier):
                 tqdm.write(note, file=sys.stderr)
-    ranks, size = sorted(train.rows), args.val_size or VAL_SIZE
-    val_ranks, train_ranks = ranks[:size], ranks[size:]
-    if source.held_out:
-        val_ranks, train_ranks = sorted(val.rows), ranks
-    elif source.evaluation:
-        val_ranks, train_ranks = ranks, []
-    if not (val_ranks and (train_ranks or source.evaluation)):
-        usable = f"{len(ranks)} usable problems in {train.rows_read} rows"
-        use = "to train on" if source.held_out else f"for --val_size {size}"
-        raise InputError(f"{train.place}: {usable} (dropped: {train.dropped}): too few {use}")
+
+
+def split_ranks(train: Table, val: Table, val_size: int) -> tuple[list[bytes], list[bytes]]:
+    """Split the problems into training and validation problems.
+
+    Returns the sorted ranks of both. A table that is both train and val has the `val_size` smallest
+    as its validation problems; a test set has only those. Raises InputError if there are too few.
+    """
+    ranks = sorted(train.rows)
+    if val is not train:
+        train_ranks = ranks
+        val_ranks = sorted(val.rows)
+    elif train.source.evaluation:
+        train_ranks = []
+        val_ranks = ranks
+    else:
+        train_ranks = ranks[val_size:]
+        val_ranks = ranks[:val_size]
+    if not val_ranks or not (train_ranks or train.source.evaluation):
+        use = f"for --val_size {val_size}" if val is train else "to train on"
+        raise InputError(
+            f"{train.place}: {len(ranks)} usable problems in {train.rows_read} rows "
+            f"(dropped: {train.dropped}): too few {use}"
+        )
+    return train_ranks, val_ranks
+
+
+def replace_files(folder: Path, out: Path) -> None:
+    """Move the files of `folder` to `out`. The manifest is removed first and moved last, so that it
+    never stands beside files of other settings."""
+    (out / MANIFEST).unlink(missing_ok=True)
+    for name in (TRAIN, VAL, MANIFEST):
+        if (folder / name).exists():  # a test set has no training rows
+            (folder / name).replace(out / name)
+
+
+def prepare(args: Namespace) -> dict:
+    """Write the files that `arguments` describe; return the manifest. The files replace earlier
+    ones only when all of them are complete. Raises ValueError or OSError."""
+    source = source_of(args)
+    out = Path(args.out or f"data/{args.source}")
+    settings = asdict(source) | {name: x for name, x in vars(args).items() if name != "out"}
+    check_output(out, settings)
+    train, val, tests = open_tables(args, source)
+    evaluation = read_evaluation(tests)
+    load_tables(train, val, args.seed, evaluation)
+    train_ranks, val_ranks = split_ranks(train, val, args.val_size or VAL_SIZE)
     manifest = {"settings": settings}
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".preparing-") as folder:
@@ -296,14 +361,13 @@ def prepare(args: Namespace) -> dict:
             train_rows = train.write(folder / TRAIN, train_ranks, args.keep_repeats)
             manifest["train_rows"] = train_rows
         manifest["val_rows"] = val.write(folder / VAL, val_ranks)
-        manifest |= train.facts() | ({"validation": val.facts()} if source.held_out else {})
+        manifest |= train.facts()
+        if val is not train:
+            manifest["validation"] = val.facts()
         if tests:
             manifest["decontamination"] = train.overlap_facts(evaluation)
         write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-        # Removed first and moved last: a manifest never stands beside files of other settings.
-        (out / MANIFEST).unlink(missing_ok=True)
-        for name in (VAL, MANIFEST) if source.evaluation else (TRAIN, VAL, MANIFEST):
-            (folder / name).replace(out / name)
+        replace_files(folder, out)
     return manifest
 
 

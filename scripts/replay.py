@@ -87,24 +87,43 @@ def load(
     settings = analysis.read_config(run_dir)
     config = analysis.recorded(train.Config, settings)
     config.device = device or config.device
-    config.teacher_model, config.teacher_ranks, ranks = "", 0, settings["student_ranks"]
+    config.teacher_model = ""
+    config.teacher_ranks = 0
     layout = Layout(config)
+    ranks = settings["student_ranks"]
     if layout.world != ranks:
         command = f"torchrun --nproc_per_node {ranks} -m scripts.replay {run_dir} --step {step}"
         raise InputError(f"{run_dir} was trained by {ranks} student ranks: {command}")
-    files = {"train_data": config.train_data, "reward": path_of(config.reward)}
-    for name, path in (files | {"sampler": file_of(config.sampler)}).items():
+    check_files(config, settings)
+    recorded, start = recorded_sampler(run_dir, step, config)
+    return config, layout, recorded, start
+
+
+def check_files(config: train.Config, settings: dict) -> None:
+    """Raise InputError if the training data, or the file of a custom reward or sampler, has changed
+    since the run, OSError if it is gone. settings: the run's config.json."""
+    paths = {
+        "train_data": config.train_data,
+        "reward": path_of(config.reward),
+        "sampler": file_of(config.sampler),
+    }
+    for name, path in paths.items():
         if path:
             analysis.check_unchanged(path, settings[f"{name}_crc32"])
+
+
+def recorded_sampler(run_dir: Path, last: int, config: train.Config) -> tuple[Recorded, int]:
+    """Read the groups of the steps from the newest checkpoint before step `last` up to it. Returns
+    their sampler, and the checkpoint's step, 0 if there is none. Raises InputError if the run has
+    no step `last`, or no checkpoint is intact."""
     rows = read_lines(run_dir / "selections.jsonl", torn=True)
-    last = max((row["step"] for row in rows), default=0)
-    if not 1 <= step <= last:
-        raise InputError(f"--step {step}: {run_dir} has steps 1 to {last}")
-    start = checkpoint.latest_valid_checkpoint(run_dir, before=step)
+    newest = max((row["step"] for row in rows), default=0)
+    if not 1 <= last <= newest:
+        raise InputError(f"--step {last}: {run_dir} has steps 1 to {newest}")
+    start = checkpoint.latest_valid_checkpoint(run_dir, before=last)
     cls = DynamicSampling if config.resample_rounds else find_sampler(config.sampler)
-    rows = [row for row in rows if start < row["step"] <= step]
-    recorded = Recorded(rows, cls.train_on, continues=not config.resample_rounds)
-    return config, layout, recorded, start
+    rows = [row for row in rows if start < row["step"] <= last]
+    return Recorded(rows, cls.train_on, continues=not config.resample_rounds), start
 
 
 def is_same(logged: dict | None, row: dict) -> bool:
