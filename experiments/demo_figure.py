@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -33,25 +34,43 @@ def curves(rows: pd.DataFrame) -> pd.DataFrame:
     return pairs.unstack("seed").dropna()
 
 
+def style(ink: str) -> dict:
+    """Return matplotlib's settings of the figure: text and axes in one colour."""
+    inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    return dict.fromkeys(inked, ink) | {
+        "font.family": "sans-serif",
+        "font.size": 11,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+
+
+def draw_accuracy(axes: Axes, rows: pd.DataFrame, colour: str, label: str) -> None:
+    """Draw a sampler's mean accuracy over seeds and its 95% interval."""
+    curve = curves(rows)
+    thousands = curve.index / 1000
+    mean = curve.mean(axis=1)
+    half = stats.t.ppf(0.975, len(rows) - 1) * curve.sem(axis=1)
+    axes.plot(thousands, mean, color=colour, label=label)
+    axes.fill_between(thousands, mean - half, mean + half, color=colour, alpha=0.25, lw=0)
+
+
+def draw_dead(axes: Axes, rows: pd.DataFrame, height: int, colour: str) -> None:
+    """Draw a sampler's share of dead groups: a point for each seed, a bar for their mean."""
+    share = 100 * (1 - rows.live)
+    axes.plot(share, np.full(len(rows), height), "o", color=colour, alpha=0.4, ms=5)
+    axes.plot(share.mean(), height, "|", color=colour, ms=22, mew=2)
+
+
 def draw(scores: pd.DataFrame, ink: str, colours: list[str]) -> Figure:
     """Draw both panels on a transparent ground."""
-    colour_of = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    look = dict.fromkeys(colour_of, ink) | {"font.size": 11, "svg.fonttype": "none"}
-    look |= {"font.family": "sans-serif", "axes.spines.top": False, "axes.spines.right": False}
-    with matplotlib.rc_context(look):
+    with matplotlib.rc_context(style(ink)):
         figure = Figure(figsize=(7.4, 3.5), layout="constrained")
         accuracy, dead = figure.subplots(1, 2, width_ratios=(3, 2))
-        for i, (sampler, name) in enumerate(NAMES.items()):
+        for i, (sampler, label) in enumerate(NAMES.items()):
             rows = scores[scores.sampler == sampler]
-            curve = curves(rows)
-            half = stats.t.ppf(0.975, len(rows) - 1) * curve.sem(axis=1)
-            mean = curve.mean(axis=1)
-            accuracy.plot(curve.index / 1000, mean, color=colours[i], label=name)
-            ends = mean - half, mean + half
-            accuracy.fill_between(curve.index / 1000, *ends, color=colours[i], alpha=0.25, lw=0)
-            share = 100 * (1 - rows.live)
-            dead.plot(share, np.full(len(rows), i), "o", color=colours[i], alpha=0.4, ms=5)
-            dead.plot(share.mean(), i, "|", color=colours[i], ms=22, mew=2)
+            draw_accuracy(accuracy, rows, colours[i], label)
+            draw_dead(dead, rows, i, colours[i])
         accuracy.axvline(CHARGED / 1000, color=ink, ls=":", lw=1)
         accuracy.set(xlabel="thousand completions", ylabel="validation accuracy, %")
         dead.set(xlabel="dead groups, %", xlim=(0, 100), ylim=(2.6, -0.6), yticks=[])

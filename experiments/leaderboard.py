@@ -20,6 +20,7 @@ A task may be a folder with model/, train.jsonl, val.jsonl and task.toml, all ke
     steps = 120          # of uniform sampling
 """
 
+import argparse
 import json
 import math
 import os
@@ -28,7 +29,6 @@ import sys
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -119,6 +119,16 @@ class Place:
         return self.steps * STEP
 
 
+@dataclass(frozen=True)
+class Job:
+    """A run: a sampler on a task, with a seed."""
+
+    place: Place
+    sampler: str
+    entry: Entry
+    seed: int
+
+
 def find_place(out: Path, task: str) -> Place:
     """Find one of TASKS, or the folder of another task. Raises InputError, OSError."""
     if task in TASKS:
@@ -139,15 +149,17 @@ def find_place(out: Path, task: str) -> Place:
         raise InputError(f"{file}: {error}") from error
 
 
-def command(place: Place, entry: Entry, seed: int, run: Path, eval_every: int) -> list[str]:
+def command(job: Job, run: Path, eval_every: int) -> list[str]:
     """Return the command line of a run, without its steps."""
+    place = job.place
+    own = job.entry.flags.split()
     columns = {"topic": place.category, "topic,length": f"{place.category},{place.level}"}
-    own = [columns.get(word, word) for word in entry.flags.split()]
-    flags = ["--preset", "demo", *shlex.split(place.flags), *own]
-    flags += ["--seed", str(seed), "--out", str(run)]
+    flags = ["--preset", "demo", *shlex.split(place.flags)]
+    flags += [columns.get(word, word) for word in own]
+    flags += ["--seed", str(job.seed), "--out", str(run)]
     flags += ["--eval_every", str(eval_every), "--checkpoint_every", "10000"]
     files = {"model": "model", "train_data": "train.jsonl", "val_data": "val.jsonl"}
-    if find_sampler(entry.flags.split()[1]).uses_teacher:
+    if find_sampler(own[1]).uses_teacher:
         files["teacher_model"] = "model"
     for flag, file in files.items():
         flags += [f"--{flag}", str(place.folder / file)]
@@ -215,24 +227,24 @@ def spend(line: list[str], run: Path, steps: int, budget: int) -> bool:
     return False
 
 
-def run_one(out: Path, csv: Path, end: float, job: tuple) -> bool:
+def run_one(out: Path, csv: Path, end: float, job: Job) -> bool:
     """Run one job and append its row to the CSV; start nothing after `end`. False if it failed."""
-    place, name, entry, seed = job
     if time.time() >= end:
         return True
-    steps = math.ceil(place.budget / entry.completions)
-    run = out / place.name / name.replace("/", "-") / f"seed{seed}"
+    place = job.place
+    steps = math.ceil(place.budget / job.entry.completions)
+    run = out / place.name / job.sampler.replace("/", "-") / f"seed{job.seed}"
     run.parent.mkdir(parents=True, exist_ok=True)
-    line = command(place, entry, seed, run, eval_every=max(1, round(steps / 12)))
+    line = command(job, run, eval_every=max(1, round(steps / 12)))
     if not spend(line, run, steps, place.budget):
         print(f"FAILED: {beside(run, 'log')}", flush=True)
         return False
-    seconds = round(cpu_seconds(run), 1)
-    row = {"task": place.name, "sampler": name, "seed": seed, "cpu_seconds": seconds}
+    row = {"task": place.name, "sampler": job.sampler, "seed": job.seed}
+    row["cpu_seconds"] = round(cpu_seconds(run), 1)
     row |= score(analysis.Run.load(run), place.budget)
     with FileLock(f"{csv}.lock"):
         pd.DataFrame([row]).to_csv(csv, mode="a", header=not csv.exists(), index=False)
-    print(f"done: {place.name}, {name}, seed {seed}", flush=True)
+    print(f"done: {place.name}, {job.sampler}, seed {job.seed}", flush=True)
     return True
 
 
@@ -277,28 +289,39 @@ def holm(p: pd.Series) -> pd.Series:
     return (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1)
 
 
+def charged_gain(method: pd.DataFrame, base: pd.DataFrame, budget: int, entries: dict) -> float:
+    """Return one sampler's mean gain over another on common seeds, where the devices of their
+    entries reduce their budgets."""
+    scores = []
+    for rows in (method, base):
+        entry = entries[rows.sampler.iloc[0]]
+        scores.append(charged(rows, budget, entry.devices))
+    of_method, of_base = scores
+    return (of_method - of_base).mean()
+
+
 def standings(rows: pd.DataFrame, task: str, against: str, entries=ENTRIES) -> pd.DataFrame:
     """Compare each sampler of a task with one of them, the best first; holm: p by Holm's method;
     charged: the gain where the devices of `entries` reduce the budget."""
     of_task = rows[rows.task == task]
     parts = dict(list(of_task.groupby("sampler")))
     budget = of_task.completions.max()  # some sampler spends all of it
-    base = right(parts[against], budget)
+    base = parts[against]
+    base_scores = right(base, budget)
     lines = []
     for name, part in parts.items():
         scores = right(part, budget)
         line = {"sampler": name, "seeds": len(part), "accuracy": scores.to_numpy().mean()}
-        line |= {"live": part.live.mean(), "updates": part.steps.mean()}
-        line["time"] = part.cpu_seconds.mean() / parts[against].cpu_seconds.mean()
+        line["live"] = part.live.mean()
+        line["updates"] = part.steps.mean()
+        line["time"] = part.cpu_seconds.mean() / base.cpu_seconds.mean()
         line |= {"gain": np.nan, "p": np.nan, "charged": np.nan}
-        if name != against and len(scores.index.intersection(base.index)) > 1:
+        common = scores.index.intersection(base_scores.index)
+        if name != against and len(common) > 1:
             columns = ("gain", "seeds_95", "both_95", "p")
-            line |= dict(zip(columns, compare(scores, base), strict=True))
-            if {name, against} <= {*entries}:
-                own, others = (
-                    charged(parts[each], budget, entries[each].devices) for each in (name, against)
-                )
-                line["charged"] = (own - others).mean()
+            line |= zip(columns, compare(scores, base_scores), strict=True)
+            if name in entries and against in entries:
+                line["charged"] = charged_gain(part, base, budget, entries)
         lines.append(line)
     table = pd.DataFrame(lines).sort_values("accuracy", ascending=False, ignore_index=True)
     table["holm"] = holm(table.p)
@@ -374,8 +397,77 @@ def prepare(place: Place, done: pd.DataFrame) -> None:
         raise InputError(f"{place.name}: {differs}: run --tasks demo, or give a new --csv")
 
 
-def main(argv=None) -> int:
-    """Run the command; return its exit status, 1 if a run failed."""
+def select_entries(args: argparse.Namespace) -> dict[str, Entry]:
+    """Return the entries to run, by name: those of --only and the samplers of the command line, all
+    with --flags. Raises InputError."""
+    entries = {name: ENTRIES[name] for name in args.only}
+    for spec in args.samplers:
+        devices = 4 / 3 if find_sampler(spec).uses_teacher else 1.0
+        entries[spec] = Entry(f"--sampler {spec}", args.completions, devices)
+    return {
+        name: replace(entry, flags=f"{entry.flags} {args.flags}") for name, entry in entries.items()
+    }
+
+
+def missing_jobs(
+    places: list[Place], entries: dict[str, Entry], seeds: range, done: pd.DataFrame
+) -> list[Job]:
+    """Return the jobs that have no row in the CSV, seed by seed. Each place runs the first
+    `place.seeds` of the seeds. done: the rows of the CSV."""
+    known = set(done[COLUMNS[:3]].itertuples(index=False, name=None))
+    return [
+        Job(place, name, entry, seed)
+        for seed in seeds
+        for place in places
+        if seed < seeds.start + place.seeds
+        for name, entry in entries.items()
+        if (place.name, name, seed) not in known
+    ]
+
+
+def run_jobs(jobs: list[Job], done: pd.DataFrame, args: argparse.Namespace) -> bool:
+    """Make the tasks that the jobs need, then run the jobs. Returns False if one failed."""
+    for place in dict.fromkeys(job.place for job in jobs):
+        prepare(place, done)
+    end = time.time() + 60 * args.minutes
+    with ThreadPoolExecutor(args.jobs) as pool:
+        passed = [*pool.map(partial(run_one, args.out, args.csv, end), jobs)]
+    return all(passed)
+
+
+def report(csv: Path, against: str, tasks: list[str], entries: dict[str, Entry]) -> None:
+    """Print the standings of TASKS and further tasks, and draw them in a figure beside the CSV.
+    Raises InputError if the CSV has no rows of the sampler to compare with."""
+    rows = read(csv)
+    with_base = set(rows.task[rows.sampler == against])
+    judged = [task for task in dict.fromkeys([*TASKS, *tasks]) if task in with_base]
+    if not judged:
+        raise InputError(f"--against {against}: {csv} has no rows of it")
+    tables = {task: standings(rows, task, against, entries) for task in judged}
+    print(*(show(task, table, against) for task, table in tables.items()), sep="\n")
+    draw(tables, against).savefig(csv.with_suffix(".png"), dpi=120)
+
+
+def run_and_report(args: argparse.Namespace) -> bool:
+    """Run what the CSV lacks, then report on it. Returns False if a run failed. Raises InputError,
+    OSError."""
+    if args.flags and args.csv.resolve() == CSV:
+        raise InputError("--flags: add --csv and --out, for scores and runs of their own")
+    entries = select_entries(args)
+    done = read(args.csv)
+    if args.against not in {*entries, *done.sampler}:
+        raise InputError(f"--against {args.against}: choose from {[*entries]}")
+    places = [find_place(args.out, task) for task in args.tasks]
+    passed = True
+    if args.minutes:
+        seeds = range(args.first_seed, args.first_seed + args.seeds)
+        passed = run_jobs(missing_jobs(places, entries, seeds, done), done, args)
+    report(args.csv, args.against, [place.name for place in places], ENTRIES | entries)
+    return passed
+
+
+def arguments(argv) -> argparse.Namespace:
+    """Parse the command line."""
     parser = analysis.parser(__doc__)
     add = parser.add_argument
     add("samplers", nargs="*", metavar="FILE.py:CLASS", help="more samplers")
@@ -387,49 +479,22 @@ def main(argv=None) -> int:
     add("--seeds", type=count, default=12, help="at most so many for a task (%(default)s)")
     add("--first_seed", type=natural, default=20, help="of those that are run (%(default)s)")
     add("--against", default="uniform", help="sampler to compare with (%(default)s)")
-    out = {"type": file_path, "default": Path("runs/leaderboard")}
-    add("--out", **out, help="folder of runs (%(default)s)")
+    runs = Path("runs/leaderboard")
+    add("--out", type=file_path, default=runs, help="folder of runs (%(default)s)")
     add("--csv", type=file_path, default=CSV, help="scores, read and appended to (%(default)s)")
     add("--jobs", type=count, default=2, help="runs at a time, one thread each (%(default)s)")
     add("--minutes", type=float, default=600, help="start no run after (%(default)s); 0: report")
-    args = parser.parse_args(argv)
-    out, entries = args.out, {name: ENTRIES[name] for name in args.only}
-    with analysis.one_line("leaderboard", Timeout), ExitStack() as stack:
-        out.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(FileLock(out / "lock", timeout=0))
-        if args.flags and args.csv.resolve() == CSV:
-            raise InputError("--flags: add --csv and --out, for scores and runs of their own")
-        for spec in args.samplers:
-            devices = 4 / 3 if find_sampler(spec).uses_teacher else 1.0
-            entries[spec] = Entry(f"--sampler {spec}", args.completions, devices)
-        done = read(args.csv)
-        if args.against not in {*entries, *done.sampler}:
-            raise InputError(f"--against {args.against}: choose from {[*entries]}")
-        known = set(done[COLUMNS[:3]].itertuples(index=False, name=None))
-        places = [find_place(out, task) for task in args.tasks]
-        jobs = [
-            (place, name, replace(entry, flags=f"{entry.flags} {args.flags}"), seed)
-            for seed in range(args.first_seed, args.first_seed + args.seeds)
-            for place in places
-            for name, entry in entries.items()
-            if seed < args.first_seed + place.seeds and (place.name, name, seed) not in known
-        ]
-        if args.minutes:
-            for place in dict.fromkeys(place for place, *_ in jobs):
-                prepare(place, done)
-        end = time.time() + 60 * args.minutes
-        with ThreadPoolExecutor(args.jobs) as pool:
-            passed = [*pool.map(partial(run_one, out, args.csv, end), jobs)]
-        rows = read(args.csv)
-        tasks = dict.fromkeys([*TASKS, *(place.name for place in places)])
-        judged = [task for task in tasks if task in set(rows.task[rows.sampler == args.against])]
-        if not judged:
-            raise InputError(f"--against {args.against}: {args.csv} has no rows of it")
-        entries = ENTRIES | entries
-        tables = {task: standings(rows, task, args.against, entries) for task in judged}
-        print(*(show(task, table, args.against) for task, table in tables.items()), sep="\n")
-        draw(tables, args.against).savefig(args.csv.with_suffix(".png"), dpi=120)
-    return int(not all(passed))
+    return parser.parse_args(argv)
+
+
+def main(argv=None) -> int:
+    """Run the command; return its exit status, 1 if a run failed."""
+    args = arguments(argv)
+    with analysis.one_line("leaderboard", Timeout):
+        args.out.mkdir(parents=True, exist_ok=True)
+        with FileLock(args.out / "lock", timeout=0):
+            passed = run_and_report(args)
+    return int(not passed)
 
 
 if __name__ == "__main__":

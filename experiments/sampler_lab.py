@@ -32,6 +32,7 @@ from sampler import (
     Context,
     Goldilocks,
     Pooled,
+    Sampler,
     find_sampler,
     utility_target,
 )
@@ -180,16 +181,30 @@ def take_step(sampler, student: Student, bank: Bank, rng) -> list[Group]:
     return groups
 
 
-def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dict[str, float]:
-    """One run: means over the groups trained on, steps, coverage, held-out success rate gained."""
-    bank, held_out, start_S = problems_and_start(n, visibility, seed)
-    student, rng = Student(start_S), np.random.default_rng([seed, 2])
-    settings = {"candidates": K, "group_size": G, "epsilon": EPSILON, "column": "pass_rate"}
-    config = Config(**settings, prompts_per_step=P, seed=seed, steps=steps)
-    teacher, cls = student if name == "oracle" else SimulatedTeacher(bank), sampler_class(name)
-    sampler = cls(Context(bank, config, lambda index: True, teacher, dict(cls.settings)))
-    dead, utility, trained, spent = [], [], np.zeros(n, dtype=bool), 0
-    while spent < steps * P * G:
+def make_sampler(name: str, bank: Bank, student: Student, steps: int, seed: int) -> Sampler:
+    """Make a sampler with the paper's settings. The oracle gets the student as its teacher."""
+    config = Config(
+        candidates=K,
+        group_size=G,
+        epsilon=EPSILON,
+        column="pass_rate",
+        prompts_per_step=P,
+        seed=seed,
+        steps=steps,
+    )
+    cls = sampler_class(name)
+    teacher = student if name == "oracle" else SimulatedTeacher(bank)
+    return cls(Context(bank, config, lambda index: True, teacher, dict(cls.settings)))
+
+
+def train(sampler: Sampler, student: Student, bank: Bank, attempts: int, rng) -> dict[str, float]:
+    """Train the student until so many attempts are spent. Return means over the groups trained on,
+    the number of updates, and the share of the problems that were trained on."""
+    dead = []
+    utility = []
+    trained = np.zeros(len(bank), dtype=bool)
+    spent = 0
+    while spent < attempts:
         groups = take_step(sampler, student, bank, rng)
         spent += sum(len(group.completions) for group in groups)
         chosen = sampler.train_on(groups, P)
@@ -199,10 +214,24 @@ def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dic
         utility.append(utility_target(student.p(bank, index_N)).mean())
         student.learn(bank, index_N, y_N)
         trained[index_N] = True
-    before, after = (one.p(held_out, slice(None)).mean() for one in (Student(start_S), student))
-    means = {"dead groups": np.mean(dead), "utility selected": np.mean(utility)}
-    means |= {"updates": len(dead), "coverage": trained.mean()}
-    return means | {"success gained": after - before}
+    return {
+        "dead groups": np.mean(dead),
+        "utility selected": np.mean(utility),
+        "updates": len(dead),
+        "coverage": trained.mean(),
+    }
+
+
+def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dict[str, float]:
+    """Run a sampler once; return what `train` measures and the held-out success rate gained."""
+    bank, held_out, start_S = problems_and_start(n, visibility, seed)
+    student = Student(start_S)
+    sampler = make_sampler(name, bank, student, steps, seed)
+    before = student.p(held_out, slice(None)).mean()
+    rng = np.random.default_rng([seed, 2])
+    measures = train(sampler, student, bank, steps * P * G, rng)
+    after = student.p(held_out, slice(None)).mean()
+    return measures | {"success gained": after - before}
 
 
 def sweep(names, sizes, visibilities, steps: int, seeds: int) -> pd.DataFrame:
