@@ -207,7 +207,7 @@ def arguments(argv: list[str] | None) -> Namespace:
     add("--demonstrations", type=command_line.count, default=960, help=help)
     add("--steps", type=command_line.count, default=100, help="[%(default)s]")
     add("--batch", type=command_line.count, default=12, help="demonstrations a step [%(default)s]")
-    add("--learning_rate", type=float, default=1e-4, help="[%(default)s]")
+    add("--learning_rate", type=command_line.non_negative, default=1e-4, help="[%(default)s]")
     add_direct(parser)
     add("--seed", type=int, default=0, help="of the demonstrations and their order [%(default)s]")
     return parser.parse_args(argv)

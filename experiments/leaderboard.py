@@ -42,7 +42,7 @@ from scipy import stats
 from experiments import toy_task
 from experiments.processes import beside, cpu_seconds, log_usage, start, usage_file
 from experiments.toy_task import MASTERED, OUT, REACH, Task
-from plumbing.command_line import count, file_path, natural, user_path
+from plumbing.command_line import count, file_path, natural, non_negative, user_path
 from plumbing.errors import InputError
 from sampler import find_sampler
 from scripts import analysis, plot
@@ -483,7 +483,8 @@ def arguments(argv) -> argparse.Namespace:
     add("--out", type=file_path, default=runs, help="folder of runs (%(default)s)")
     add("--csv", type=file_path, default=CSV, help="scores, read and appended to (%(default)s)")
     add("--jobs", type=count, default=2, help="runs at a time, one thread each (%(default)s)")
-    add("--minutes", type=float, default=600, help="start no run after (%(default)s); 0: report")
+    help = "start no run after (%(default)s); 0: report"
+    add("--minutes", type=non_negative, default=600, help=help)
     return parser.parse_args(argv)
 
 

@@ -39,7 +39,7 @@ from filelock import FileLock, Timeout
 import train
 from experiments.equal_cost import draw, report, scores
 from experiments.processes import log_usage, start, usage_file
-from plumbing.command_line import count, file_path
+from plumbing.command_line import count, file_path, non_negative
 from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.files import read_lines
@@ -259,7 +259,7 @@ def arguments(argv):
     add("plan", type=file_path, help="TOML file")
     add("--jobs", type=count, default=2, help="runs at a time (%(default)s)")
     add("--until", help="stop at this time of day, HH:MM")
-    add("--minutes", type=float, help="stop after so many")
+    add("--minutes", type=non_negative, help="stop after so many")
     csv = Path("runs/study.csv")
     add("--csv", type=file_path, default=csv, help="scores; the figure is beside it (%(default)s)")
     add("--draw", nargs="+", metavar="ARM", help="arms in the figure (the first seven)")

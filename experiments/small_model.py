@@ -60,7 +60,7 @@ def arguments(argv: list[str] | None) -> Namespace:
     add("--easy", type=command_line.count, default=2, help="levels that are shown [%(default)s]")
     add("--steps", type=command_line.count, default=2000, help="[%(default)s]")
     add("--batch", type=command_line.count, default=64, help="demonstrations a step [%(default)s]")
-    add("--learning_rate", type=float, default=2e-3, help="[%(default)s]")
+    add("--learning_rate", type=command_line.non_negative, default=2e-3, help="[%(default)s]")
     add_direct(parser)
     add("--seed", type=int, default=0, help="[%(default)s]")
     return parser.parse_args(argv)
