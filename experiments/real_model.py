@@ -207,9 +207,23 @@ def all_scores(plan: Plan) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def check_models(jobs: list[Job]) -> None:
+    """Raise InputError if a model's files had changed between two runs, as when it was made again
+    on another processor."""
+    first_run = {}  # of each model
+    for job in jobs:
+        config = analysis.read_config(job.run)
+        run, files = first_run.setdefault(config["model"], (job.run, config.get("model_files")))
+        if config.get("model_files") != files:
+            raise InputError(
+                f"{run} and {job.run} began from different files of {config['model']}: "
+                "to compare them, run one again"
+            )
+
+
 def to_score(jobs: list[Job]) -> list[Job]:
     """Return the jobs whose runs are finished; print the names of the others. Raises InputError if
-    a run was made with other flags."""
+    a run was made with other flags or from another model."""
     ready = []
     for job in jobs:
         job.check()
@@ -219,6 +233,7 @@ def to_score(jobs: list[Job]) -> list[Job]:
             print(f"note: {job.run} has no evaluation after step 0", file=sys.stderr)
         else:
             ready.append(job)
+    check_models(ready)
     return ready
 
 

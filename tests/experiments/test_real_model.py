@@ -316,6 +316,17 @@ def test_a_run_of_other_flags_than_the_plans_is_rejected(study, evaluated):
         real_model.all_scores(study)
 
 
+def test_runs_from_a_model_that_was_made_again_are_rejected(study, evaluated):
+    jobs = study.jobs()[:2]
+    for job, crc32 in zip(jobs, (1, 2), strict=True):
+        finish(job, evaluated)
+        config = json.loads((job.run / "config.json").read_text())
+        config["model_files"] = {"model.safetensors": crc32}
+        (job.run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="began from different files of"):
+        real_model.to_score(jobs)
+
+
 def test_a_longer_plan_does_not_reject_its_runs(study, evaluated):
     finish(study.jobs()[0], evaluated)
     study.flags += " --steps 8"
