@@ -316,21 +316,26 @@ def split_ranks(train: Table, val: Table, val_size: int) -> tuple[list[bytes], l
     """
     ranks = sorted(train.rows)
     if val is not train:
-        train_ranks = ranks
-        val_ranks = sorted(val.rows)
-    elif train.source.evaluation:
-        train_ranks = []
-        val_ranks = ranks
-    else:
-        train_ranks = ranks[val_size:]
-        val_ranks = ranks[:val_size]
-    if not val_ranks or not (train_ranks or train.source.evaluation):
-        use = f"for --val_size {val_size}" if val is train else "to train on"
-        raise InputError(
-            f"{train.place}: {len(ranks)} usable problems in {train.rows_read} rows "
-            f"(dropped: {train.dropped}): too few {use}"
-        )
-    return train_ranks, val_ranks
+        if not val.rows:
+            raise too_few(val, "to validate on")
+        if not ranks:
+            raise too_few(train, "to train on")
+        return ranks, sorted(val.rows)
+    if train.source.evaluation:
+        if not ranks:
+            raise too_few(train, "for a test set")
+        return [], ranks
+    if len(ranks) <= val_size:
+        raise too_few(train, f"for --val_size {val_size}")
+    return ranks[val_size:], ranks[:val_size]
+
+
+def too_few(table: Table, use: str) -> InputError:
+    """Return the error of a table with too few usable problems for a use."""
+    return InputError(
+        f"{table.place}: {len(table.rows)} usable problems in {table.rows_read} rows "
+        f"(dropped: {table.dropped}): too few {use}"
+    )
 
 
 def replace_files(folder: Path, out: Path) -> None:

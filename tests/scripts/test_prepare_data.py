@@ -158,6 +158,14 @@ def test_bad_files_are_rejected_in_one_line_and_nothing_is_written(name, tmp_pat
     assert not out.exists()
 
 
+def test_a_validation_file_without_a_usable_problem_is_named(tmp_path):
+    copy = write(tmp_path / "a.jsonl", table(OWN, ("a", "1")))
+    held_out = write(tmp_path / "b.jsonl", table(OWN, ("b", "{{")))
+    message = f"^{held_out}: 0 usable problems in 1 rows .* too few to validate on"
+    with pytest.raises(InputError, match=message):
+        run(copy, tmp_path / "out", f"--source own --val_copy {held_out}")
+
+
 def test_earlier_files_survive_other_settings_and_a_full_disk(tmp_path, copy, monkeypatch):
     out = tmp_path / "out"
 
