@@ -91,29 +91,28 @@ def draw_row(axes: tuple[Axes, Axes], curves: dict, dead: dict, colours: list[st
 
 
 def draw(demo: pd.DataFrame, real: pd.DataFrame, ink: str, colours: list[str]) -> Figure:
-    """Draw all panels on a transparent ground."""
+    """Draw all panels. The caller sets the `style`, which also holds while the figure is saved."""
     demo_rows = {label: demo[demo.sampler == name] for name, label in DEMO.items()}
     real_rows = {label: real[real.arm == name] for name, label in REAL.items()}
-    with matplotlib.rc_context(style(ink)):
-        figure = Figure(figsize=(7.4, 5.8), layout="constrained")
-        above, below = figure.subplots(2, 2, width_ratios=(3, 2))
-        draw_row(
-            above,
-            {label: demo_curve(rows) for label, rows in demo_rows.items()},
-            {label: 100 * (1 - rows.live) for label, rows in demo_rows.items()},
-            colours,
-        )
-        draw_row(
-            below,
-            {label: real_curve(rows) for label, rows in real_rows.items()},
-            {label: 100 * rows.groupby("seed").dead.mean() for label, rows in real_rows.items()},
-            colours,
-        )
-        above[0].axvline(CHARGED / 1000, color=ink, ls=":", lw=1)
-        above[0].set_title("the demo", loc="left", fontsize=11)
-        below[0].set_title("SmolLM2-135M on reasoning-gym", loc="left", fontsize=11)
-        below[0].set_xlabel("thousand completions")
-        below[1].set_xlabel("dead groups, %")
+    figure = Figure(figsize=(7.4, 5.8), layout="constrained")
+    above, below = figure.subplots(2, 2, width_ratios=(3, 2))
+    draw_row(
+        above,
+        {label: demo_curve(rows) for label, rows in demo_rows.items()},
+        {label: 100 * (1 - rows.live) for label, rows in demo_rows.items()},
+        colours,
+    )
+    draw_row(
+        below,
+        {label: real_curve(rows) for label, rows in real_rows.items()},
+        {label: 100 * rows.groupby("seed").dead.mean() for label, rows in real_rows.items()},
+        colours,
+    )
+    above[0].axvline(CHARGED / 1000, color=ink, ls=":", lw=1)
+    above[0].set_title("the demo", loc="left", fontsize=11)
+    below[0].set_title("SmolLM2-135M on reasoning-gym", loc="left", fontsize=11)
+    below[0].set_xlabel("thousand completions")
+    below[1].set_xlabel("dead groups, %")
     return figure
 
 

@@ -43,7 +43,7 @@ from plumbing.command_line import count, file_path, non_negative
 from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.files import read_lines
-from plumbing.run.facts import FREE, INEXACT, differences
+from plumbing.run.facts import CONTENTS, FREE, INEXACT, differences
 from scripts import analysis, plot
 from verify import Verifier
 
@@ -207,23 +207,25 @@ def all_scores(plan: Plan) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def check_models(jobs: list[Job]) -> None:
-    """Raise InputError if a model's files had changed between two runs, as when it was made again
-    on another processor."""
-    first_run = {}  # of each model
+def check_contents(jobs: list[Job]) -> None:
+    """Raise InputError if what a path holds had changed between two runs: a model that was made
+    again on another processor, other data, an edited sampler or reward."""
+    first = {}  # (setting, path) -> run, checksum
     for job in jobs:
         config = analysis.read_config(job.run)
-        run, files = first_run.setdefault(config["model"], (job.run, config.get("model_files")))
-        if config.get("model_files") != files:
-            raise InputError(
-                f"{run} and {job.run} began from different files of {config['model']}: "
-                "to compare them, run one again"
-            )
+        for setting, fact in CONTENTS.items():
+            path = config[setting]
+            run, checksum = first.setdefault((setting, path), (job.run, config.get(fact)))
+            if config.get(fact) != checksum:
+                raise InputError(
+                    f"{run} and {job.run} began from different files of {path}: "
+                    "to compare them, run one again"
+                )
 
 
 def to_score(jobs: list[Job]) -> list[Job]:
     """Return the jobs whose runs are finished; print the names of the others. Raises InputError if
-    a run was made with other flags or from another model."""
+    a run was made with other flags or from other files."""
     ready = []
     for job in jobs:
         job.check()
@@ -233,7 +235,7 @@ def to_score(jobs: list[Job]) -> list[Job]:
             print(f"note: {job.run} has no evaluation after step 0", file=sys.stderr)
         else:
             ready.append(job)
-    check_models(ready)
+    check_contents(ready)
     return ready
 
 
