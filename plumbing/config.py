@@ -120,7 +120,7 @@ PRESETS: dict[str, str] = {
     " --train_data data/reasoning-gym/train.jsonl --val_data data/reasoning-gym/val.jsonl"
     f" --reward {REWARD} --prompt_header '' --prompt_footer Answer: --prompts_per_step 12"
     " --max_prompt_tokens 80 --max_completion_tokens 60 --per_device_batch_size 16"
-    " --max_rollout_tokens 16000 --learning_rate 1e-5 --verify_workers 1",
+    " --max_rollout_tokens 32000 --learning_rate 1e-5 --verify_workers 1",
     "demo": f"--model {DEMO}/model --teacher_model {DEMO}/model --steps 120 --eval_every 10"
     f" --train_data {DEMO}/train.jsonl --val_data {DEMO}/val.jsonl --prompts_per_step 12"
     " --prompt_header '' --prompt_footer Solution: --max_prompt_tokens 32 --verify_workers 1"
