@@ -4,8 +4,9 @@
     torchrun --nproc_per_node 8 -m benchmarks.step --shape qwen2.5-1.5b
 
 Models of another --shape than the demo have random weights, the demo's tokenizer, made-up problems
-and scripted rewards. CPU seconds and peak memory are those of the student rank that uses most (on a
-GPU in a step, on a CPU so far). `roofline.floors` computes the floors.
+and scripted rewards. Without --shape train.py's flags, such as --preset and --model, choose the
+model. CPU seconds and peak memory are those of the student rank that uses most (on a GPU in a step,
+on a CPU so far). `roofline.floors` computes the floors.
 """
 
 import itertools
@@ -249,7 +250,7 @@ def measure(argv: list[str] | None = None) -> list[dict]:
         return rows
     cuda = layout.device.type == "cuda"
     machine = Machine.measure(cuda)
-    shape = Shape(model_config(DEMO_MODEL if args.shape == "demo" else args.shape))
+    shape = Shape(model_config(config.model if args.shape == "demo" else args.shape))
     G, ranks, least, ratios = config.group_size, layout.n_students, [], []
     for row in rows:
         floor = floors(shape, machine, *row["rows"], G=G, ranks=ranks, size=2 if cuda else 4)

@@ -1,6 +1,7 @@
 """Compare the time of a training step with that of TRL's GRPOTrainer, step by step in turns.
 
     python -m benchmarks.trl_speed --repeats 10      # trl_agreement.py says how to install TRL
+    python -m benchmarks.trl_speed --preset reasoning --model models/cold --trl_batch 16
 
 TRL runs in a process of its own. The two sides alternate, one step each, and the ratio is taken
 pair by pair, so that a slow moment of the machine affects both. Equal on both sides: model,
@@ -118,25 +119,43 @@ def main(argv: list[str] | None = None) -> None:
     args, flags = parser.parse_known_args(argv)
     # Scripted rewards teach nothing, so a small rate keeps the model as it is.
     flags = ["--learning_rate", "1e-6", *flags, "--sampler", "uniform"]
-    config, pairs = step.configure(args.shape, flags), []
+    config = step.configure(args.shape, flags)
     our_steps = step.measured_steps(config, Layout(config), args, DEAD, grade=False)
     with closing(trl_steps(args, flags)) as theirs, closing(our_steps) as ours:
-        for _ in DEAD:  # not measured: TRL begins its first step before it is asked for one
-            next(theirs)
-        for i, _ in itertools.product(range(args.warmup + args.repeats), DEAD):
-            if i % 2:  # the first side changes from round to round
-                trl, own = next(theirs), next(ours)
-            else:
-                own, trl = next(ours), next(theirs)
-            pairs.append((own, trl, {name: own[name] / trl[name] for name in trl}))
+        pairs = measured_pairs(ours, theirs, args.warmup, args.repeats)
     columns = {}
-    for i, dead in enumerate(DEAD):
-        sides = zip(*pairs[args.warmup * len(DEAD) + i :: len(DEAD)], strict=True)
-        for side, rows in zip(("ours", "TRL", "ours / TRL, pairs"), sides, strict=True):
-            columns[f"{side}, {dead:.0%} dead"] = rows
+    for dead, rows in pairs.items():
+        sides = zip(*rows, strict=True)
+        for side, of_side in zip(("ours", "TRL", "ours / TRL, pairs"), sides, strict=True):
+            columns[f"{side}, {dead:.0%} dead"] = of_side
     completions = config.prompts_per_step * config.group_size
-    title = f"{args.shape}, {completions} completions, TRL's micro-batch {args.trl_batch}"
+    model = args.shape if args.shape != "demo" else "/".join(Path(config.model).parts[-2:])
+    title = f"{model}, {completions} completions, TRL's micro-batch {args.trl_batch}"
     print(step.steps_table(title, columns))
+
+
+def measured_pairs(
+    ours: Iterator[dict], theirs: Iterator[dict], warmup: int, repeats: int
+) -> dict[float, list[tuple[dict, dict, dict]]]:
+    """Take one step of each side in turn, and print a line for each pair. Returns the rows of both
+    sides and their ratios, by share of dead groups."""
+    for _ in DEAD:  # not measured: TRL begins its first step before it is asked for one
+        next(theirs)
+    pairs = {dead: [] for dead in DEAD}
+    for i, dead in itertools.product(range(warmup + repeats), DEAD):
+        if i % 2:  # the first side changes from round to round
+            trl = next(theirs)
+            own = next(ours)
+        else:
+            own = next(ours)
+            trl = next(theirs)
+        ratios = {name: own[name] / trl[name] for name in trl}
+        seconds = f"ours {own['seconds']:.2f} s, TRL {trl['seconds']:.2f} s"
+        kind = "warm-up" if i < warmup else f"pair {i - warmup + 1} of {repeats}"
+        print(f"{kind}, {dead:.0%} dead: {seconds}, ratio {ratios['seconds']:.3f}", flush=True)
+        if i >= warmup:
+            pairs[dead].append((own, trl, ratios))
+    return pairs
 
 
 if __name__ == "__main__":
