@@ -251,6 +251,13 @@ def test_bad_settings_are_rejected_and_nothing_is_written(flags, message, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def test_a_loop_of_links_is_no_file(tmp_path, copy):
+    loop = tmp_path / "loop.jsonl"
+    loop.symlink_to(loop)
+    with pytest.raises(InputError, match=r"loop.jsonl: no such file here"):
+        run(copy, tmp_path / "out", f"--source own --copy {loop}")
+
+
 HEAD = "Solve the following math problem step by step. The last line of your response should be of"
 HEAD += " the form Answer: $Answer.\n\n"
 TAIL = '\n\nRemember to put your answer on its own line after "Answer:".'
