@@ -3,8 +3,8 @@
     python -m experiments.front_figure
 
 Above: the demo, from docs/leaderboard.csv. Below: the pretrained model, from docs/real_model.csv.
-Left: validation accuracy against completions, mean over seeds; the demo's has its 95% interval (t),
-the other's few seeds are drawn as lines. Right: the share of dead groups, a point for each seed.
+Left: validation accuracy against completions, mean over seeds with its 95% interval (t). Right: the
+share of dead groups, a point for each seed.
 """
 
 from pathlib import Path
@@ -58,16 +58,11 @@ def style(ink: str) -> dict:
 
 
 def draw_accuracy(axes: Axes, curve: pd.DataFrame, colour: str, label: str) -> None:
-    """Draw a sampler's mean accuracy over seeds, with a 95% interval or, below six seeds, a line
-    for each."""
+    """Draw a sampler's mean accuracy over seeds, with a 95% interval."""
     thousands = curve.index / 1000
     mean = curve.mean(axis=1)
     axes.plot(thousands, mean, color=colour, lw=2, label=label)
-    n_seeds = curve.shape[1]
-    if n_seeds < 6:
-        axes.plot(thousands, curve, color=colour, lw=0.8, alpha=0.6)
-        return
-    half = stats.t.ppf(0.975, n_seeds - 1) * curve.sem(axis=1)
+    half = stats.t.ppf(0.975, curve.shape[1] - 1) * curve.sem(axis=1)
     axes.fill_between(thousands, mean - half, mean + half, color=colour, alpha=0.25, lw=0)
 
 
