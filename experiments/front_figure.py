@@ -16,6 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
+from plumbing.command_line import file_path
+from scripts import analysis
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 DEMO = {
     "uniform": "uniform",
@@ -111,16 +114,22 @@ def draw(demo: pd.DataFrame, real: pd.DataFrame, ink: str, colours: list[str]) -
     return figure
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
+    parser = analysis.parser(__doc__)
+    help = "directory of the SVG files [docs/]"
+    parser.add_argument("--out", type=file_path, default=DOCS, help=help)
+    args = parser.parse_args(argv)
     demo = pd.read_csv(DOCS / "leaderboard.csv", dtype={"right": str})
     demo = demo[demo.task == "demo"]
     real = pd.read_csv(DOCS / "real_model.csv")
     matplotlib.rcParams["svg.hashsalt"] = "front"  # the same file every time
-    for theme, (ink, colours) in THEMES.items():
-        file = DOCS / f"front_{theme}.svg"
-        with matplotlib.rc_context(style(ink)):
-            draw(demo, real, ink, colours).savefig(file, transparent=True, metadata={"Date": None})
-        print(file)
+    with analysis.one_line("front_figure"):
+        for theme, (ink, colours) in THEMES.items():
+            file = args.out / f"front_{theme}.svg"
+            with matplotlib.rc_context(style(ink)):
+                figure = draw(demo, real, ink, colours)
+                figure.savefig(file, transparent=True, metadata={"Date": None})
+            print(file)
 
 
 if __name__ == "__main__":

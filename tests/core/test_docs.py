@@ -56,8 +56,8 @@ def flags_of(module: str) -> set[str]:
     out = io.StringIO()
     with patch.object(sys, "argv", [module, "--help"]), redirect_stdout(out), suppress(SystemExit):
         runpy.run_module(module, run_name="__main__")
-    options = out.getvalue().rpartition("\noptions:\n")[2]
-    assert options, f"python -m {module} has no --help"
+    _, heading, options = out.getvalue().rpartition("\noptions:\n")
+    assert heading, f"python -m {module} has no --help"
     lines = [line for line in options.splitlines() if line.startswith("  -")]
     names = {name for line in lines for name in FLAG.findall(line)}
     return names | (flags_of("train") if "flags are train.py's" in options else set())
