@@ -58,6 +58,11 @@ def save_random_model(shape: str, folder: Path, seed=0, device="cpu", dtype=torc
     tokenizer.save_pretrained(folder)
 
 
+def model_of(args, config: train.Config) -> str:
+    """Return the model whose shape is measured: --shape, or without it --model or the demo's."""
+    return config.model if args.shape == "demo" else args.shape
+
+
 def configure(shape: str, flags: list[str]) -> train.Config:
     """Config of the demo, here on any device, or for a larger shape of its preset with a made-up
     prompt. Raises InputError for an unknown shape."""
@@ -227,7 +232,7 @@ def parser(doc: str) -> Parser:
     """A command line with the flags of both timing commands."""
     flags = Parser(description=first_line(doc), epilog="Other flags are train.py's.")
     add = flags.add_argument
-    add("--shape", default="demo", help=f"demo, {', '.join(SHAPES)}, or a model [demo]")
+    add("--shape", default="demo", help=f"{', '.join(SHAPES)}, or a model [--model, the demo's]")
     add("--question_tokens", type=count, default=100, help="mean of made-up problems [100]")
     add("--repeats", type=count, default=10, help="steps measured [10]")
     add("--warmup", type=natural, default=2, help="steps before these [2]")
@@ -250,7 +255,7 @@ def measure(argv: list[str] | None = None) -> list[dict]:
         return rows
     cuda = layout.device.type == "cuda"
     machine = Machine.measure(cuda)
-    shape = Shape(model_config(config.model if args.shape == "demo" else args.shape))
+    shape = Shape(model_config(model_of(args, config)))
     G, ranks, least, ratios = config.group_size, layout.n_students, [], []
     for row in rows:
         floor = floors(shape, machine, *row["rows"], G=G, ranks=ranks, size=2 if cuda else 4)

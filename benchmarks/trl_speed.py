@@ -120,16 +120,18 @@ def main(argv: list[str] | None = None) -> None:
     # Scripted rewards teach nothing, so a small rate keeps the model as it is.
     flags = ["--learning_rate", "1e-6", *flags, "--sampler", "uniform"]
     config = step.configure(args.shape, flags)
+    if config.bf16:
+        raise InputError("--bf16: TRL's side computes in float32")
     our_steps = step.measured_steps(config, Layout(config), args, DEAD, grade=False)
     with closing(trl_steps(args, flags)) as theirs, closing(our_steps) as ours:
         pairs = measured_pairs(ours, theirs, args.warmup, args.repeats)
     columns = {}
     for dead, rows in pairs.items():
         sides = zip(*rows, strict=True)
-        for side, of_side in zip(("ours", "TRL", "ours / TRL, pairs"), sides, strict=True):
-            columns[f"{side}, {dead:.0%} dead"] = of_side
+        for side, side_rows in zip(("ours", "TRL", "ours / TRL, pairs"), sides, strict=True):
+            columns[f"{side}, {dead:.0%} dead"] = side_rows
     completions = config.prompts_per_step * config.group_size
-    model = args.shape if args.shape != "demo" else "/".join(Path(config.model).parts[-2:])
+    model = "/".join(Path(step.model_of(args, config)).parts[-2:])
     title = f"{model}, {completions} completions, TRL's micro-batch {args.trl_batch}"
     print(step.steps_table(title, columns))
 
@@ -137,8 +139,8 @@ def main(argv: list[str] | None = None) -> None:
 def measured_pairs(
     ours: Iterator[dict], theirs: Iterator[dict], warmup: int, repeats: int
 ) -> dict[float, list[tuple[dict, dict, dict]]]:
-    """Take one step of each side in turn, and print a line for each pair. Returns the rows of both
-    sides and their ratios, by share of dead groups."""
+    """Measure one step of each side in turn, and print a line for each pair. Returns our row, TRL's
+    and their ratios for each pair, by share of dead groups."""
     for _ in DEAD:  # not measured: TRL begins its first step before it is asked for one
         next(theirs)
     pairs = {dead: [] for dead in DEAD}

@@ -119,11 +119,11 @@ def main(argv: list[str] | None = None) -> None:
     help = "directory of the SVG files [docs/]"
     parser.add_argument("--out", type=file_path, default=DOCS, help=help)
     args = parser.parse_args(argv)
-    demo = pd.read_csv(DOCS / "leaderboard.csv", dtype={"right": str})
-    demo = demo[demo.task == "demo"]
-    real = pd.read_csv(DOCS / "real_model.csv")
     matplotlib.rcParams["svg.hashsalt"] = "front"  # the same file every time
     with analysis.one_line("front_figure"):
+        demo = pd.read_csv(DOCS / "leaderboard.csv", dtype={"right": str})
+        demo = demo[demo.task == "demo"]
+        real = pd.read_csv(DOCS / "real_model.csv")
         for theme, (ink, colours) in THEMES.items():
             file = args.out / f"front_{theme}.svg"
             with matplotlib.rc_context(style(ink)):

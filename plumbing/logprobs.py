@@ -1,7 +1,7 @@
 """Log-probs and entropies of tokens without all their logits at once."""
 
 import functools
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -100,29 +100,30 @@ def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
         return hidden_N_D @ weight_D_V
     if _mm_returns(dtype, hidden_N_D.dtype, hidden_N_D.device):
         return torch.mm(hidden_N_D, weight_D_V, out_dtype=dtype)
-    return _logits_by_parts(hidden_N_D.to(dtype), weight_V_D)
+    return _logits_by_parts(hidden_N_D, weight_V_D, dtype)
 
 
-def _logits_by_parts(hidden_N_D, weight_V_D) -> torch.Tensor:
+def _logits_by_parts(hidden_N_D, weight_V_D, dtype: torch.dtype) -> torch.Tensor:
     """Cast some of the weight's rows at a time, few enough for a processor's cache: in decoding, a
     cast of all of them would take longer than the product."""
     rows = 1024
-    logits_N_V = hidden_N_D.new_empty(len(hidden_N_D), len(weight_V_D))
+    hidden = hidden_N_D.to(dtype)
+    logits_N_V = hidden.new_empty(len(hidden), len(weight_V_D))
     columns = logits_N_V.split(rows, dim=1)
-    with _exact_products(weight_V_D.dtype):
+    are_bf16 = hidden_N_D.dtype == weight_V_D.dtype == torch.bfloat16
+    with _bf16_products() if are_bf16 else nullcontext():
         for logits_N_v, weight_v_D in zip(columns, weight_V_D.split(rows), strict=True):
-            torch.mm(hidden_N_D, weight_v_D.T.to(hidden_N_D.dtype), out=logits_N_v)
+            torch.mm(hidden, weight_v_D.T.to(dtype), out=logits_N_v)
     return logits_N_V
 
 
 @contextmanager
-def _exact_products(dtype: torch.dtype):
-    """Let a processor with bf16 instructions multiply float32 matrices with them if their values
-    come from bf16: twice as fast, and the products are exact and summed in float32."""
+def _bf16_products():
+    """Let a processor multiply float32 matrices by its bf16 instructions, if it has any. Of values
+    that were bf16 before a cast the products are exact; they are summed in float32."""
     matmul = torch.backends.mkldnn.matmul
     before = matmul.fp32_precision
-    if dtype == torch.bfloat16:
-        matmul.fp32_precision = "bf16"
+    matmul.fp32_precision = "bf16"
     try:
         yield
     finally:

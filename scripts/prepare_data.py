@@ -53,7 +53,7 @@ def find_files(place: str) -> tuple[str, list[str], AbstractFileSystem, str | No
     Returns (root, sorted names, their file system, commit). A local file is its own root; a local
     place has no commit. Raises InputError if the place is neither local nor readable on the hub.
     """
-    root = os.path.realpath(place)  # Path.resolve raises RuntimeError at a loop of links
+    root = os.path.realpath(place)  # before Python 3.13 Path.resolve fails at a loop of links
     file_system = LocalFileSystem()
     commit = None
     try:

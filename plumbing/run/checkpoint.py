@@ -152,7 +152,7 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
         message = f"checkpoint {folder} is damaged ({damaged[0]}): going back to the previous one"
         print(f"warning: {message}", flush=True)
     if earlier:
-        raise InputError(f"{run}: no checkpoint is intact; to train anew, choose another --out")
+        raise InputError(f"{run}: no checkpoint is intact")
     return 0
 
 

@@ -148,7 +148,10 @@ class RunDir:
     def _step_to_resume(self) -> int:
         old = self._read_settings()
         changes = self._changes(old)
-        step = checkpoint.latest_valid_checkpoint(self.path)
+        try:
+            step = checkpoint.latest_valid_checkpoint(self.path)
+        except InputError as error:
+            raise InputError(f"--out {error}; choose another --out to restart") from error
         if step > self.config.steps:
             raise InputError(f"--steps {self.config.steps}: {self.path} is at step {step} already")
         if not step and (old.get("saved") or (self.path / "student").exists()):

@@ -8,15 +8,16 @@ KINDS = len(DEAD)
 
 
 def sides():
-    """Two sides that log their names when asked for a step. A step of TRL takes twice ours."""
+    """Two sides that log their names when asked for a step. Later steps take longer, and TRL's are
+    counted from its first, which is not measured."""
     asked = []
 
-    def side(name: str, seconds: float):
-        for step in itertools.count():
+    def side(name: str, seconds: float, first: int):
+        for step in itertools.count(first):
             asked.append(name)
-            yield {"seconds": seconds, "step": step}
+            yield {"seconds": seconds * 2.0**step, "step": step}
 
-    return side("ours", 1.0), side("TRL", 2.0), asked
+    return side("ours", 1.0, first=0), side("TRL", 2.0, first=-KINDS), asked
 
 
 def test_a_ratio_is_taken_pair_by_pair():
@@ -44,4 +45,4 @@ def test_each_pair_prints_its_seconds_and_ratio(capsys):
     ours, theirs, _ = sides()
     measured_pairs(ours, theirs, warmup=0, repeats=2)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "pair 2 of 2, 0% dead: ours 1.00 s, TRL 2.00 s, ratio 0.500"
+    assert lines[-1] == "pair 2 of 2, 0% dead: ours 8.00 s, TRL 16.00 s, ratio 0.500"
