@@ -17,7 +17,7 @@ def sides():
             asked.append(name)
             yield {"seconds": seconds * 2.0**step, "step": step}
 
-    return side("ours", 1.0, first=0), side("TRL", 2.0, first=-KINDS), asked
+    return side("ours", 1.0, first=1), side("TRL", 2.0, first=1 - KINDS), asked
 
 
 def test_a_ratio_is_taken_pair_by_pair():
@@ -31,7 +31,7 @@ def test_warm_up_steps_are_taken_and_not_measured():
     ours, theirs, _ = sides()
     pairs = measured_pairs(ours, theirs, warmup=2, repeats=1)
     first = pairs[DEAD[0]][0][0]
-    assert first["step"] == 2 * KINDS
+    assert first["step"] == 1 + 2 * KINDS
 
 
 def test_the_side_that_goes_first_alternates():
@@ -45,4 +45,4 @@ def test_each_pair_prints_its_seconds_and_ratio(capsys):
     ours, theirs, _ = sides()
     measured_pairs(ours, theirs, warmup=0, repeats=2)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "pair 2 of 2, 0% dead: ours 8.00 s, TRL 16.00 s, ratio 0.500"
+    assert lines[-1] == "pair 2 of 2, 0% dead: ours 16.00 s, TRL 32.00 s, ratio 0.500"

@@ -228,11 +228,19 @@ def test_logits_of_bf16_states_are_the_float32_product_over_a_vocabulary_of_seve
     assert torch.allclose(logits, hidden.float() @ weight.float().T, rtol=1e-6, atol=1e-5)
 
 
-def test_bf16_logits_leave_the_precision_of_float32_products_as_it_was(monkeypatch):
-    matmul = torch.backends.mkldnn.matmul
-    monkeypatch.setattr(matmul, "fp32_precision", "ieee")
+@pytest.fixture
+def ieee_products():
+    """torch's setting of float32 products on a CPU, here at "ieee"."""
+    setting = torch.backends.mkldnn.matmul
+    before = setting.fp32_precision
+    setting.fp32_precision = "ieee"
+    yield setting
+    setting.fp32_precision = before
+
+
+def test_bf16_logits_leave_the_precision_of_float32_products_as_it_was(ieee_products):
     logprobs.logits(torch.randn(5, 64).bfloat16(), torch.randn(2500, 64).bfloat16())
-    assert matmul.fp32_precision == "ieee"
+    assert ieee_products.fp32_precision == "ieee"
 
 
 def test_the_logits_of_all_tokens_never_exist_at_once():
