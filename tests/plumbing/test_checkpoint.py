@@ -73,7 +73,7 @@ def test_a_damaged_checkpoint_is_detected_and_the_previous_one_used(file, run, c
     assert capsys.readouterr().out.count("step_3 is damaged") == 1
     for step in (1, 2):
         DAMAGE[file](checkpoint.directory(run, step) / file)
-    with pytest.raises(InputError, match="no checkpoint is intact"):
+    with pytest.raises(InputError, match=r"no checkpoint is intact$"):
         checkpoint.latest_valid_checkpoint(run)
 
 

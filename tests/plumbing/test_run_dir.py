@@ -100,9 +100,16 @@ def without_mark(run):
     shutil.rmtree(run / "checkpoints")
 
 
+def without_manifests(run):
+    """A run whose checkpoints are all damaged."""
+    for manifest in run.glob("checkpoints/*/manifest.json"):
+        manifest.write_text("")
+
+
 REJECTED = {  # the damage, the error, and flags if any
     "no checkpoints": (without("checkpoints"), NO_CHECKPOINT),
     "no checkpoint": (without("checkpoints/step_1", "checkpoints/step_2"), NO_CHECKPOINT),
+    "damaged": (without_manifests, "no checkpoint is intact; choose another --out to restart"),
     "a student without checkpoints": (without_mark, NO_CHECKPOINT),
     "no config": (without(CONFIG), "config.json is missing: restore it, or choose another --out"),
     "no metrics": (without(METRICS), "metrics.jsonl lacks step 1, and the newest checkpoint is"),
