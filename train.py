@@ -96,8 +96,10 @@ class Student:
         for group in groups:
             group.prompt_ids = group.prompt_ids or self.encode(problems.question(group.problem))
             if len(group.prompt_ids) > c.max_prompt_tokens:
-                name = f"the sampler proposes problem {group.problem}"
-                raise InputError(f"{name}: its prompt is over --max_prompt_tokens")
+                raise InputError(
+                    f"the sampler proposes problem {group.problem}: its prompt is over "
+                    "--max_prompt_tokens"
+                )
         rows = [group for group in groups for _ in range(group.size - len(group.completions))]
         first_row, own = self.layout.share(rows)
         with watch("rollout_s"):
@@ -194,8 +196,7 @@ class Student:
 
     def forward_backward(self, batches: list[Batch], first: bool) -> dict[str, float]:
         """Add the gradient of the loss over this rank's batches. Returns the loss, the number of
-        response tokens, and statistics summed over them, of all student ranks. first: the policy is
-        still the one that the step began with, π_old."""
+        response tokens, and statistics summed over them, of all ranks. first: π_θ is π_old."""
         c = self.config
         sums = Counter()
         for batch in batches:
@@ -373,8 +374,7 @@ def check(config: Config, run: RunDir) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit status: 0 if the run is finished, 143 if a signal stopped
-    it. docs/troubleshooting.md lists those of errors."""
+    """Run the command; return its exit status, one of docs/troubleshooting.md's."""
     shutdown.begin_process()
     with ExitStack() as stack:
         try:

@@ -134,7 +134,7 @@ def find_place(out: Path, task: str) -> Place:
     if task in TASKS:
         folder = ROOT / "demo" if task == "demo" else out / "tasks" / task
         return Place(task, folder, seeds=NUMBER_OF_SEEDS[task])
-    folder = Path(task).resolve()
+    folder = Path(os.path.realpath(task))  # before Python 3.13 resolve fails at a loop of links
     if folder.name in TASKS:
         raise InputError(f"--tasks {task}: rename the folder, as {folder.name!r} is another task")
     for name in ("model", "train.jsonl", "val.jsonl"):

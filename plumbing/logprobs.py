@@ -38,7 +38,8 @@ class TokenLogprobs(torch.autograd.Function):
         ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N)
         ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
         ctx.temperature = temperature
-        ctx.chunk_logits = chunk * len(weight_V_D) // 4
+        vocabulary = len(weight_V_D)
+        ctx.chunk_logits = chunk * vocabulary // 4
         return torch.cat(logp), entropy_N
 
     @staticmethod
@@ -49,7 +50,8 @@ class TokenLogprobs(torch.autograd.Function):
         # The sum over the vocabulary stays in float32: hundreds of bf16 additions lose bits.
         grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
         grad_weight = torch.empty_like(weight_V_D)
-        chunk = max(1, ctx.chunk_logits // len(targets_N))
+        tokens = len(targets_N)
+        chunk = max(1, ctx.chunk_logits // tokens)
         if chunk > 64:
             chunk -= chunk % 64  # cuBLAS is slow with rows that are not aligned
         start = 0  # the chunk's first token of the vocabulary
@@ -86,7 +88,9 @@ def _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N):
 def _add_at_targets(grad_z, target_N, grad_logp_N) -> None:
     """Add e_y · ∂L/∂logp to grad_z (N, chunk); a target outside the chunk adds 0."""
     last = grad_z.shape[1] - 1
-    in_chunk_N = (target_N >= 0) & (target_N <= last)
+    is_early_N = target_N < 0
+    is_late_N = target_N > last
+    in_chunk_N = ~(is_early_N | is_late_N)
     column_N_1 = target_N.clamp(0, last)[:, None]
     grad_N = grad_logp_N * in_chunk_N
     grad_z.scatter_add_(1, column_N_1, grad_N[:, None])

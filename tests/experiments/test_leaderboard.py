@@ -293,6 +293,13 @@ def test_a_folder_that_is_no_task_is_rejected(file, error, other_task):
         lb.find_place(other_task, str(other_task))
 
 
+def test_a_loop_of_links_is_no_task(tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(InputError, match="no model in this folder"):
+        lb.find_place(tmp_path, str(loop))
+
+
 def test_tasks_may_differ_in_their_number_of_validation_problems(tmp_path):
     other = scores(uniform=["543"]).assign(task="sums")
     csv = tmp_path / "scores.csv"

@@ -95,6 +95,15 @@ def test_a_lock_and_a_missing_tracker_get_one_line(tmp_path, run_mirror, monkeyp
     assert contents(tmp_path / "run") == before
 
 
+def test_a_loop_of_links_is_no_run(tmp_path, run_mirror, capsys):
+    (tmp_path / "run").symlink_to(tmp_path / "run")
+    with pytest.raises(SystemExit, match="2"):
+        run_mirror()
+    error = capsys.readouterr().err
+    assert error.startswith("mirror: ")
+    assert error.count("\n") == 1
+
+
 def test_started_again_tensorboard_has_every_step_once(tmp_path, run_mirror, capsys):
     """At first the run is unfinished. With other settings it then does not replace the copy."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
