@@ -1,0 +1,78 @@
+r"""What a model can do on the reasoning-gym tasks, from its completions.
+
+    python -m scripts.evaluate models/cold --preset reasoning --bf16 --samples 16 \
+        --temperature 0.7 --out base.jsonl
+    python -m experiments.reasoning_base base.jsonl --csv base.csv
+
+Prints how many completions show steps before the box, the pass rate p with and without steps, dead
+groups, live tasks, and levels without a right answer; the CSV has means by task and level. It also
+reads a run's evals/step_24.jsonl, where each problem has one greedy completion.
+"""
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+import train
+from plumbing.command_line import file_path
+from plumbing.data.problems import Problems
+from scripts import analysis
+from scripts.evaluate import read_verdicts
+
+CONFIG = train.parse(["--preset", "reasoning"])
+
+
+def statistics(rows: pd.DataFrame, problems: Problems) -> list[list[str]]:
+    """Return the table's rows: name, value. rows: verdicts with the lenient score."""
+    text = rows.completion.str.lstrip()
+    is_direct = text.str.startswith(r"\boxed")
+    direct = rows.reward[is_direct]
+    with_steps = rows.reward[~is_direct]
+    shares = {
+        "mean p": rows.reward.mean(),
+        "mean p, lenient": rows.lenient.mean(),
+        "completions with steps": len(with_steps) / len(rows),
+        "p with steps": with_steps.mean(),
+        "p without": direct.mean(),
+    }
+    by_level = by(rows, problems, "task,level")
+    counts = {"levels without a right answer": by_level.p == 0}
+    if "live" in by_level:  # it is not, where a problem has one completion
+        live_groups = by_level.live * by_level.groups
+        shares["dead groups"] = 1 - live_groups.sum() / by_level.groups.sum()
+        by_task = by(rows, problems, "task")
+        counts["tasks with live groups"] = by_task.live > 0
+    cells = [["problems", rows.problem.nunique()]]
+    cells += [[name, f"{share:.1%}"] for name, share in shares.items()]
+    for name, is_counted in counts.items():
+        n = is_counted.sum()
+        cells.append([name, f"{n} of {len(is_counted)}"])
+    return cells
+
+
+def by(rows: pd.DataFrame, problems: Problems, columns: str) -> pd.DataFrame:
+    """Return the means of `analysis.by_label` by the values of columns of the data."""
+    labels = analysis.labels_of(problems, columns)
+    return analysis.by_label(rows, labels)
+
+
+def main(argv=None) -> None:
+    parser = analysis.parser(__doc__)
+    help = "of scripts.evaluate --out, or of a run's evals/"
+    parser.add_argument("verdicts", type=file_path, help=help)
+    parser.add_argument("--data", default=CONFIG.val_data, help="the problems (%(default)s)")
+    parser.add_argument("--csv", type=Path, help="write means by task and level")
+    args = parser.parse_args(argv)
+    with analysis.one_line("reasoning_base", ValueError):
+        problems = Problems(args.data)
+        rows = read_verdicts(args.verdicts, problems, CONFIG)
+        cells = statistics(rows, problems)
+        print(analysis.table(str(args.verdicts), ["", ""], cells), end="")
+        if args.csv:
+            levels = by(rows, problems, "task,level").round(4)
+            levels.to_csv(args.csv, index_label="task,level")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
