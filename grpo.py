@@ -188,9 +188,10 @@ def row_weights(
     constant: 1 / (P · G · T)            T: the limit `longest` on a completion (Dr. GRPO)
     sum:      1 / (P · G)                mean over sequences of the sum over tokens (theorem)
 
-    Dead groups count in P, so that the loss of a live group does not depend on how many others are
-    dead. Groups of unlike size count alike, so that the expected gradient is the mean over prompts.
-    Neither holds for `batch`. A row of length 0 is left out of the loss, but counts in G."""
+    Dead groups count in P (not with --dead_rows out): the loss of a live group does not depend on
+    how many others are dead. Groups of unlike size count alike, so that the expected gradient is
+    the mean over prompts. Neither holds for `batch`. A row of length 0 is left out of the loss, but
+    counts in G."""
     lengths = lengths_G.double()
     G = len(lengths_G)
     divisors = {
@@ -245,14 +246,14 @@ def policy_loss(
     mismatch_level: str = "sequence",
     mismatch_cap: float = 3.0,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """L = -Σ w c min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â) + kl_coef · Σ w k3 - β Σ w H.
+    """L = -Σ w c min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â) + kl_coef · Σ w k3 - entropy_coef · Σ w H.
 
     ρ = π_θ / π_old is the importance ratio. L_DAPO in Section 6 lacks the leading minus.
     c is 1, or with `mismatch` corrects for a generator that is not π_old, from generator_logp_N and
     row_N: see mismatch_weights.
     k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias;
     its expected gradient is that of KL(π_ref ‖ π_θ). Entropy H is *subtracted*, because the
-    text maximises it: Eq. 4 prints +βH, which in a loss would lower it.
+    paper maximises it: its Eq. 4 prints +βH, which in a loss would lower it.
 
     All tensors are per response token, (N,). Returns the scalar loss, and statistics by name: sums
     over the N tokens, whose mean over the step train.py logs, so that one added here appears in

@@ -55,8 +55,8 @@ class Context:
 
 
 class Sampler:
-    """Base class of all samplers. A subclass must define `propose` alone. Each student rank runs a
-    replica, which must make the same proposals."""
+    """Base class of all samplers. A subclass must define `propose` alone. Where there is no
+    teacher rank each student rank runs a replica; all must make the same proposals."""
 
     uses_teacher = False  # True: it runs where the teacher is, and has no rounds of its own
     needs_column = False  # whether --column must be given
@@ -140,7 +140,7 @@ class Uniform(Sampler):
     problems not trained on in this pass over the data; a new pass begins when fewer are left than a
     draw needs. A prompt found too long is never drawn again."""
 
-    flags = ("candidates", "epsilon")  # unused: compared runs share flags
+    flags = ("candidates", "epsilon")  # accepted and ignored: compared runs share flags
     UNSEEN, TRAINED, OVERLONG = range(3)
     learned = {"passes": 1}
     per_problem = {"status": np.int8(UNSEEN)}

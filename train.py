@@ -1,6 +1,6 @@
 """Goldilocks RL, the main job:  torchrun --nproc_per_node 8 train.py
 
-Read `train_step` first: it is one turn of Figure 1, and the only place where its steps meet.
+Read `train_step` first: one turn of the paper's Figure 1, the only place where its steps meet.
 
     propose (1-2) -> rollout, verify (3) -> observe (5-6) -> advantages, loss, backward, AdamW (4)
 
@@ -122,7 +122,7 @@ class Student:
 
     def grade(self, completions: list[Completion], index_B: list[int], problems: Problems) -> None:
         """Fill in the status and reward of completions for the problems index_B."""
-        # batch_decode([]) would return [""].
+        # Not batch_decode, which returns [""] for [].
         texts = [self.tokenizer.decode(o.ids, skip_special_tokens=True) for o in completions]
         verdicts = self.verifier.grade(texts, *problems.golds(index_B))
         distinct = list(dict.fromkeys(index_B))
@@ -152,7 +152,7 @@ class Student:
         for iteration in range(c.update_iterations):
             token_sums = self.forward_backward(batches, first=iteration == 0)
             norms.append(self.apply(token_sums, step))
-            sums.update(token_sums)
+            sums.update(token_sums)  # adds them
         self.generator.refresh(self.policy)
         tokens = sums.pop("tokens")
         loss = sums.pop("loss")
@@ -180,9 +180,9 @@ class Student:
                 batch_tokens=batch_tokens,
                 longest=c.max_completion_tokens,
             )
-            for g, completion in enumerate(group.completions):
-                completion.advantage = advantage_G[g].item()
-                completion.weight = weight_G[g].item()
+            for i, completion in enumerate(group.completions):
+                completion.advantage = advantage_G[i].item()
+                completion.weight = weight_G[i].item()
 
     def trained_tokens(self, completion: Completion) -> int:
         """Count the tokens of a completion that are in the loss."""
@@ -196,7 +196,7 @@ class Student:
 
     def forward_backward(self, batches: list[Batch], first: bool) -> dict[str, float]:
         """Add the gradient of the loss over this rank's batches. Returns the loss, the number of
-        response tokens, and statistics summed over them, of all ranks. first: π_θ is π_old."""
+        response tokens and statistics summed over them, on all ranks. first: π_θ = π_old, ρ = 1."""
         c = self.config
         sums = Counter()
         for batch in batches:
@@ -268,7 +268,7 @@ def train_step(
         groups += [group for group in proposed if group not in groups]
         this_round = [group for group in groups if group in proposed]  # in the order of the logs
         student.rollout(this_round, problems, c.temperature, (1, step), watch, round)
-        # Steps 5-6: the teacher gets the groups, and learns (Alg. 2) while the student trains.
+        # Steps 5-6: the teacher gets the groups and learns (Alg. 2), on its ranks during step 4.
         with watch("teacher_wait_s"):
             sampler.observe(this_round)
             proposed = sampler.more(groups)
