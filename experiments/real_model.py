@@ -17,11 +17,13 @@ A plan, whose paths are relative to the working directory:
 
 Runs have one process and one thread, and start seed by seed, so that a study that is stopped has
 complete pairs. At the deadline each run stops after its step with a checkpoint. `table` has the
-finished runs.
+finished runs. It needs their logs alone: with `run --discard` their weights, 3.5 GB a run of
+SmolLM2-135M, are deleted.
 """
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -88,6 +90,12 @@ class Job:
         last = processes[-1]
         return last["status"] == 0 and last["flags"] == self.flags
 
+    def discard(self) -> None:
+        """Delete all weights of the run, which can then be scored, but not evaluated or resumed."""
+        for name in ("checkpoints", "student", "teacher"):
+            if (self.run / name).exists():
+                shutil.rmtree(self.run / name)
+
     def evaluated(self) -> bool:
         """Whether the run has an evaluation after step 0."""
         rows = read_lines(self.run / "metrics.jsonl", torn=True)
@@ -138,12 +146,14 @@ class Plan:
 
 
 class Runner:
-    """Runs jobs as processes, so many at a time, until `end`, in seconds since 1970."""
+    """Runs jobs as processes, so many at a time, until `end`, in seconds since 1970. discards:
+    whether to delete the weights of finished runs."""
 
-    def __init__(self, jobs: list[Job], at_a_time: int, end: float):
+    def __init__(self, jobs: list[Job], at_a_time: int, end: float, discards: bool = False):
         self.waiting = [job for job in jobs if not job.finished()]
         self.at_a_time = at_a_time
         self.end = end
+        self.discards = discards
         self.running: dict[subprocess.Popen, tuple[Job, float]] = {}
         self.failed = 0
         print(f"{len(jobs) - len(self.waiting)} of {len(jobs)} runs are finished", flush=True)
@@ -184,6 +194,8 @@ class Runner:
         process.returncode = log_usage(job.run, job.flags, status, usage, began)
         outcome = OUTCOMES.get(process.returncode, "FAILED")
         self.failed += outcome == "FAILED"
+        if outcome == "finished" and self.discards:
+            job.discard()
         print(f"{datetime.now():%H:%M} {outcome}: {job.arm}, seed {job.seed}", flush=True)
 
 
@@ -256,12 +268,12 @@ def deadline(until: str | None, minutes: float | None) -> float:
     return end.timestamp()
 
 
-def run_study(plan: Plan, at_a_time: int, end: float) -> int:
+def run_study(plan: Plan, at_a_time: int, end: float, discards: bool) -> int:
     """Run the plan; return the number of runs that failed. Raises Timeout if it is being run."""
     jobs = plan.jobs()
     Path(plan.out).mkdir(parents=True, exist_ok=True)
     with FileLock(Path(plan.out) / "lock", timeout=0):
-        runner = Runner(jobs, at_a_time, end)
+        runner = Runner(jobs, at_a_time, end, discards)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, runner.stop)
         runner.run()
@@ -277,6 +289,7 @@ def arguments(argv):
     add("--jobs", type=count, default=2, help="runs at a time (%(default)s)")
     add("--until", help="stop at this time of day, HH:MM")
     add("--minutes", type=non_negative, help="stop after so many")
+    add("--discard", action="store_true", help="delete the weights of each run that finishes")
     csv = Path("runs/study.csv")
     add("--csv", type=file_path, default=csv, help="scores; the figure is beside it (%(default)s)")
     add("--draw", nargs="+", metavar="ARM", help="arms in the figure (the first seven)")
@@ -291,14 +304,17 @@ def main(argv=None) -> int:
             raise InputError(f"--draw: at most {len(plot.COLOURS)} arms")
         plan = Plan.read(args.plan)
         if args.command == "run":
-            failed = run_study(plan, args.jobs, deadline(args.until, args.minutes))
+            end = deadline(args.until, args.minutes)
+            failed = run_study(plan, args.jobs, end, args.discard)
             return int(failed > 0)
         if args.command == "table":
             args.csv.parent.mkdir(parents=True, exist_ok=True)
             all_scores(plan).round(3).to_csv(args.csv, index=False)
         rows = pd.read_csv(args.csv)
-        arms = args.draw or [*rows.arm.unique()][: len(plot.COLOURS)]
-        if missing := {*arms, plan.against} - {*rows.arm}:
+        first = [*rows.arm.unique()][: len(plot.COLOURS)]
+        arms = args.draw or first
+        missing = {*arms, plan.against} - {*rows.arm}
+        if missing:
             raise InputError(f"{args.csv}: has no arm {min(missing)!r}")
         print(report(rows, plan.against), end="")
         draw(rows, arms).savefig(args.csv.with_suffix(".png"), dpi=200)

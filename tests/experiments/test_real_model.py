@@ -86,6 +86,18 @@ def test_more_steps_continue_finished_runs(plan, capsys):
     assert started(capsys) == ["uniform, seed 1"] * 2
 
 
+def test_discard_deletes_the_weights_of_finished_runs_alone(plan):
+    finished, failed, _ = jobs = plan.jobs()
+    for job in (finished, failed):
+        (job.run / "checkpoints" / "step_4").mkdir(parents=True)
+        (job.run / "student").mkdir()
+        (job.run / "metrics.jsonl").touch()
+    Runner(jobs, 1, np.inf, discards=True).run()
+    assert [path.name for path in finished.run.iterdir()] == ["metrics.jsonl"]
+    assert (failed.run / "checkpoints" / "step_4").exists()
+    assert (failed.run / "student").exists()
+
+
 def test_at_the_deadline_runs_are_stopped_and_no_other_starts(plan, tmp_path, capsys):
     (tmp_path / "slow").touch()
     runner = Runner(plan.jobs(), 1, np.inf)
