@@ -196,7 +196,7 @@ class Student:
 
     def forward_backward(self, batches: list[Batch], first: bool) -> dict[str, float]:
         """Add the gradient of the loss over this rank's batches. Returns the loss, the number of
-        response tokens and statistics summed over them, on all ranks. first: π_θ = π_old, ρ = 1."""
+        response tokens and sums of statistics, of all student ranks. first: π_θ = π_old, ρ = 1."""
         c = self.config
         sums = Counter()
         for batch in batches:

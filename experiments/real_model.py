@@ -150,13 +150,17 @@ class Runner:
     whether to delete the weights of finished runs."""
 
     def __init__(self, jobs: list[Job], at_a_time: int, end: float, discards: bool = False):
-        self.waiting = [job for job in jobs if not job.finished()]
+        finished = [job for job in jobs if job.finished()]
+        self.waiting = [job for job in jobs if job not in finished]
         self.at_a_time = at_a_time
         self.end = end
         self.discards = discards
         self.running: dict[subprocess.Popen, tuple[Job, float]] = {}
         self.failed = 0
-        print(f"{len(jobs) - len(self.waiting)} of {len(jobs)} runs are finished", flush=True)
+        print(f"{len(finished)} of {len(jobs)} runs are finished", flush=True)
+        if discards:
+            for job in finished:
+                job.discard()
 
     def stop(self, *_) -> None:
         """Stop as at the deadline: a signal handler."""
@@ -289,7 +293,7 @@ def arguments(argv):
     add("--jobs", type=count, default=2, help="runs at a time (%(default)s)")
     add("--until", help="stop at this time of day, HH:MM")
     add("--minutes", type=non_negative, help="stop after so many")
-    add("--discard", action="store_true", help="delete the weights of each run that finishes")
+    add("--discard", action="store_true", help="delete the weights of finished runs")
     csv = Path("runs/study.csv")
     add("--csv", type=file_path, default=csv, help="scores; the figure is beside it (%(default)s)")
     add("--draw", nargs="+", metavar="ARM", help="arms in the figure (the first seven)")

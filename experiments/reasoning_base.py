@@ -12,6 +12,7 @@ reads a run's evals/step_24.jsonl, where each problem has one greedy completion.
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 import train
@@ -44,11 +45,16 @@ def statistics(rows: pd.DataFrame, problems: Problems) -> list[list[str]]:
         by_task = by(rows, problems, "task")
         counts["tasks with live groups"] = by_task.live > 0
     cells = [["problems", rows.problem.nunique()]]
-    cells += [[name, f"{share:.1%}"] for name, share in shares.items()]
+    cells += [[name, percent(share)] for name, share in shares.items()]
     for name, is_counted in counts.items():
         n = is_counted.sum()
         cells.append([name, f"{n} of {len(is_counted)}"])
     return cells
+
+
+def percent(share: float) -> str:
+    """Format with one decimal; – if NaN."""
+    return "–" if np.isnan(share) else f"{share:.1%}"
 
 
 def by(rows: pd.DataFrame, problems: Problems, columns: str) -> pd.DataFrame:

@@ -199,7 +199,8 @@ def main(argv=None) -> int:
     add("--project", help=f"for trackio and W&B ({PROJECT})")
     add("--out", type=file_path, help=f"for event files and W&B's ({OUT})")
     args = parser.parse_args(argv)
-    run_dir = Path(os.path.realpath(args.run))  # Path.resolve fails at loops of links
+    # Path.resolve fails, before Python 3.13, at a loop of links.
+    run_dir = Path(os.path.realpath(args.run))
     variables = os.environ if args.to == "wandb" else {}
     args.project = args.project or variables.get("WANDB_PROJECT", PROJECT)
     args.out = args.out or Path(variables.get("WANDB_DIR", OUT))

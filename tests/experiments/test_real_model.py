@@ -91,11 +91,21 @@ def test_discard_deletes_the_weights_of_finished_runs_alone(plan):
     for job in (finished, failed):
         (job.run / "checkpoints" / "step_4").mkdir(parents=True)
         (job.run / "student").mkdir()
+        (job.run / "teacher").mkdir()
         (job.run / "metrics.jsonl").touch()
     Runner(jobs, 1, np.inf, discards=True).run()
     assert [path.name for path in finished.run.iterdir()] == ["metrics.jsonl"]
     assert (failed.run / "checkpoints" / "step_4").exists()
     assert (failed.run / "student").exists()
+
+
+def test_discard_deletes_the_weights_of_what_finished_before(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(real_model.signal, "signal", lambda *_: None)  # pytest keeps its handlers
+    finished = plan.jobs()[0]
+    Runner([finished], 1, np.inf).run()
+    (finished.run / "student").mkdir(parents=True)
+    real_model.main(["run", str(tmp_path / "plan.toml"), "--discard"])
+    assert not (finished.run / "student").exists()
 
 
 def test_at_the_deadline_runs_are_stopped_and_no_other_starts(plan, tmp_path, capsys):

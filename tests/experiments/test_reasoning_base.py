@@ -6,14 +6,16 @@ import pytest
 from experiments import reasoning_base
 from plumbing.files import write_lines
 
-PROBLEMS = [("sums", 1), ("sums", 2), ("letters", 1), ("letters", 2)]
+PROBLEMS = [("sums", 1), ("sums", 2), ("letters", 1), ("letters", 1)]
 STEPS = " 1 + 1 = 2. \\boxed{2}"
+UNBOXED = " 1 + 1 = 2"
 DIRECT = " \\boxed{2}"
-# Of problem 0 one completion with steps is right; of 2 both are, without steps; of 1 and 3 none.
+# Of problem 0 one completion with steps is right; of 2 both are, without steps; of 1 one would be,
+# if its missing box were forgiven; of 3 none.
 VERDICTS = [
     (0, 1, STEPS),
     (0, 0, STEPS),
-    (1, 0, STEPS),
+    (1, 0, UNBOXED),
     (1, 0, DIRECT),
     (2, 1, DIRECT),
     (2, 1, DIRECT),
@@ -31,7 +33,11 @@ def files(tmp_path):
 
     def write(verdicts):
         keys = ("problem", "reward", "status", "tokens", "completion")
-        rows = [(problem, float(reward), "", 3, text) for problem, reward, text in verdicts]
+        statuses = {True: "no_box", False: "wrong"}
+        rows = [
+            (problem, float(reward), statuses["boxed" not in text], 3, text)
+            for problem, reward, text in verdicts
+        ]
         path = tmp_path / "base.jsonl"
         write_lines(path, [dict(zip(keys, row, strict=True)) for row in rows])
         return [str(path), "--data", str(data)]
@@ -51,13 +57,13 @@ def test_statistics_by_hand(files, capsys):
     assert printed(capsys) == {
         "problems": "4",
         "mean p": "37.5%",
-        "mean p, lenient": "37.5%",
+        "mean p, lenient": "50.0%",
         "completions with steps": "37.5%",
         "p with steps": "33.3%",
         "p without": "40.0%",
         "dead groups": "75.0%",
         "tasks with live groups": "1 of 2",
-        "levels without a right answer": "2 of 4",
+        "levels without a right answer": "1 of 3",
     }
 
 
@@ -72,7 +78,7 @@ def test_the_csv_has_a_row_for_each_level(files, tmp_path):
     csv = tmp_path / "base.csv"
     reasoning_base.main([*files(VERDICTS), "--csv", str(csv)])
     table = pd.read_csv(csv, index_col="task,level")
-    assert table.p.to_dict() == {"sums, 1": 0.5, "sums, 2": 0, "letters, 1": 1, "letters, 2": 0}
+    assert table.p.to_dict() == {"sums, 1": 0.5, "sums, 2": 0, "letters, 1": 0.5}
 
 
 def test_verdicts_of_other_problems_get_one_line(files, capsys):
