@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+import train
 from experiments import reasoning_base
 from plumbing.files import write_lines
 
@@ -25,8 +26,10 @@ VERDICTS = [
 
 
 @pytest.fixture
-def files(tmp_path):
-    """Return a function from verdicts to the command line that reads them."""
+def files(tmp_path, monkeypatch):
+    """Return a function from verdicts to the command line that reads them. The reward is the demo's,
+    which needs no reasoning-gym."""
+    monkeypatch.setattr(reasoning_base, "CONFIG", train.parse(["--preset", "demo"]))
     data = tmp_path / "val.jsonl"
     fields = [{"task": task, "level": level} for task, level in PROBLEMS]
     write_lines(data, [{"problem": "1 + 1 =", "expected_answer": "2"} | more for more in fields])
