@@ -27,8 +27,8 @@ VERDICTS = [
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Return a function from verdicts to the command line that reads them. The reward is the demo's,
-    which needs no reasoning-gym."""
+    """Return a function from verdicts to the command line that reads them. The reward is the
+    demo's, which needs no reasoning-gym."""
     monkeypatch.setattr(reasoning_base, "CONFIG", train.parse(["--preset", "demo"]))
     data = tmp_path / "val.jsonl"
     fields = [{"task": task, "level": level} for task, level in PROBLEMS]
