@@ -150,17 +150,14 @@ class Runner:
     whether to delete the weights of finished runs."""
 
     def __init__(self, jobs: list[Job], at_a_time: int, end: float, discards: bool = False):
-        finished = [job for job in jobs if job.finished()]
-        self.waiting = [job for job in jobs if job not in finished]
+        self.finished = [job for job in jobs if job.finished()]
+        self.waiting = [job for job in jobs if job not in self.finished]
         self.at_a_time = at_a_time
         self.end = end
         self.discards = discards
         self.running: dict[subprocess.Popen, tuple[Job, float]] = {}
         self.failed = 0
-        print(f"{len(finished)} of {len(jobs)} runs are finished", flush=True)
-        if discards:
-            for job in finished:
-                job.discard()
+        print(f"{len(self.finished)} of {len(jobs)} runs are finished", flush=True)
 
     def stop(self, *_) -> None:
         """Stop as at the deadline: a signal handler."""
@@ -168,6 +165,9 @@ class Runner:
 
     def run(self) -> None:
         """Run all jobs that are not finished; return when they, or those begun by `end`, ended."""
+        if self.discards:
+            for job in self.finished:
+                job.discard()
         is_stopping = False
         while self.running or (self.waiting and time.time() < self.end):
             if time.time() < self.end:
