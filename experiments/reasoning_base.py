@@ -24,8 +24,9 @@ from scripts.evaluate import read_verdicts
 CONFIG = train.parse(["--preset", "reasoning"])
 
 
-def statistics(rows: pd.DataFrame, problems: Problems) -> list[list[str]]:
-    """Return the table's rows: name, value. rows: verdicts with the lenient score."""
+def statistics(rows: pd.DataFrame, by_level: pd.DataFrame, problems: Problems) -> list[list[str]]:
+    """Return the table's rows: name, value. rows: verdicts with the lenient score. by_level: their
+    `analysis.by_label`."""
     text = rows.completion.str.lstrip()
     is_direct = text.str.startswith(r"\boxed")
     direct = rows.reward[is_direct]
@@ -37,12 +38,11 @@ def statistics(rows: pd.DataFrame, problems: Problems) -> list[list[str]]:
         "p with steps": with_steps.mean(),
         "p without": direct.mean(),
     }
-    by_level = by(rows, problems, "task,level")
     counts = {"levels without a right answer": by_level.p == 0}
     if "live" in by_level:  # it is not, where a problem has one completion
-        live_groups = by_level.live * by_level.groups
-        shares["dead groups"] = 1 - live_groups.sum() / by_level.groups.sum()
-        by_task = by(rows, problems, "task")
+        [live] = analysis.by_label(rows, ["all"] * len(problems)).live
+        shares["dead groups"] = 1 - live
+        by_task = analysis.by_label(rows, analysis.labels_of(problems, "task"))
         counts["tasks with live groups"] = by_task.live > 0
     cells = [["problems", rows.problem.nunique()]]
     cells += [[name, percent(share)] for name, share in shares.items()]
@@ -57,12 +57,6 @@ def percent(share: float) -> str:
     return "–" if np.isnan(share) else f"{share:.1%}"
 
 
-def by(rows: pd.DataFrame, problems: Problems, columns: str) -> pd.DataFrame:
-    """Return the means of `analysis.by_label` by the values of columns of the data."""
-    labels = analysis.labels_of(problems, columns)
-    return analysis.by_label(rows, labels)
-
-
 def main(argv=None) -> None:
     parser = analysis.parser(__doc__)
     help = "of scripts.evaluate --out, or of a run's evals/"
@@ -73,11 +67,11 @@ def main(argv=None) -> None:
     with analysis.one_line("reasoning_base", ValueError):
         problems = Problems(args.data)
         rows = read_verdicts(args.verdicts, problems, CONFIG)
-        cells = statistics(rows, problems)
+        by_level = analysis.by_label(rows, analysis.labels_of(problems, "task,level"))
+        cells = statistics(rows, by_level, problems)
         print(analysis.table(str(args.verdicts), ["", ""], cells), end="")
         if args.csv:
-            levels = by(rows, problems, "task,level").round(4)
-            levels.to_csv(args.csv, index_label="task,level")
+            by_level.round(4).to_csv(args.csv, index_label="task,level")
 
 
 if __name__ == "__main__":

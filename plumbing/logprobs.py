@@ -88,9 +88,7 @@ def _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N):
 def _add_at_targets(grad_z, target_N, grad_logp_N) -> None:
     """Add e_y · ∂L/∂logp to grad_z (N, chunk); a target outside the chunk adds 0."""
     last = grad_z.shape[1] - 1
-    is_early_N = target_N < 0
-    is_late_N = target_N > last
-    in_chunk_N = ~(is_early_N | is_late_N)
+    in_chunk_N = (target_N >= 0) & (target_N <= last)
     column_N_1 = target_N.clamp(0, last)[:, None]
     grad_N = grad_logp_N * in_chunk_N
     grad_z.scatter_add_(1, column_N_1, grad_N[:, None])

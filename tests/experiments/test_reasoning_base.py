@@ -1,4 +1,4 @@
-"""Statistics of a base: two tasks, four levels, and completions counted by hand."""
+"""Statistics of a base: two tasks, three levels, and completions counted by hand."""
 
 import pandas as pd
 import pytest
@@ -36,9 +36,8 @@ def files(tmp_path, monkeypatch):
 
     def write(verdicts):
         keys = ("problem", "reward", "status", "tokens", "completion")
-        statuses = {True: "no_box", False: "wrong"}
         rows = [
-            (problem, float(reward), statuses["boxed" not in text], 3, text)
+            (problem, float(reward), "no_box" if text == UNBOXED else "", 3, text)
             for problem, reward, text in verdicts
         ]
         path = tmp_path / "base.jsonl"
