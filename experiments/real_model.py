@@ -2,6 +2,7 @@
 
     python -m experiments.real_model run PLAN.toml --jobs 2 --until 18:00   # start, resume, stop
     python -m experiments.real_model table PLAN.toml --csv scores.csv       # scores, report, figure
+    python -m experiments.real_model table PLAN.toml --csv scores.csv --add # keeps its other runs
     python -m experiments.real_model report PLAN.toml --csv scores.csv      # from the CSV alone
 
 A plan, whose paths are relative to the working directory:
@@ -19,6 +20,9 @@ Runs have one process and one thread, and start seed by seed, so that a study th
 complete pairs. At the deadline each run stops after its step with a checkpoint. `table` has the
 finished runs. It needs their logs alone: with `run --discard` their weights, 3.5 GB a run of
 SmolLM2-135M, are deleted.
+
+A model that is made again on another processor has other weights. A study may go on from it with
+new seeds: runs of one seed are compared, and must have begun from the same files of their models.
 """
 
 import os
@@ -50,6 +54,7 @@ from scripts import analysis, plot
 from verify import Verifier
 
 TRAIN = Path(train.__file__).resolve()
+MODELS = ("model", "teacher_model")
 # By train.py's exit status. While it starts it has no handler, and the signal ends it.
 OUTCOMES = {0: "finished", 128 + signal.SIGTERM: "stopped", -signal.SIGTERM: "stopped"}
 
@@ -210,28 +215,49 @@ def all_scores(plan: Plan) -> pd.DataFrame:
     verifiers = {}  # by reward
     with ExitStack() as stack:
         for job in to_score(plan.jobs()):
-            reward = analysis.read_config(job.run)["reward"]
+            config = analysis.read_config(job.run)
+            reward = config["reward"]
             if reward not in verifiers:
                 verifiers[reward] = stack.enter_context(Verifier(workers=1, reward=reward))
             usage = read_lines(job.usage, torn=True)
             rows = scores(job.run, usage, plan.by, verifiers[reward])
             rows.insert(0, "arm", job.arm)
             rows.insert(1, "seed", job.seed)
+            rows.insert(2, "base", base_of(config))
             parts.append(rows)
     if not parts:
         raise InputError(f"{plan.out}: no run of the plan is finished")
     return pd.concat(parts, ignore_index=True)
 
 
+def base_of(config: dict) -> str:
+    """Return the CRC-32 of the weights that a run began from."""
+    files = sorted(config["model_files"].items())
+    return "+".join(str(crc32) for name, crc32 in files if name.endswith(".safetensors"))
+
+
+def merge(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+    """Return the old rows of runs that have no new ones, then the new. Raises InputError if runs of
+    one seed began from different models."""
+    replaced = [*zip(new.arm, new.seed, strict=True)]
+    is_kept = [run not in replaced for run in zip(old.arm, old.seed, strict=True)]
+    rows = pd.concat([old[is_kept], new], ignore_index=True)
+    bases = rows.groupby("seed").base.nunique()
+    if (bases > 1).any():
+        raise InputError(f"seed {bases.idxmax()}: its runs began from different models")
+    return rows
+
+
 def check_contents(jobs: list[Job]) -> None:
-    """Raise InputError if what a path holds had changed between two runs: a model that was made
-    again on another processor, other data, an edited sampler or reward."""
-    first = {}  # (setting, path) -> run, checksum
+    """Raise InputError if what a path holds had changed between two runs: data, an edited sampler
+    or reward; or, between runs of one seed, a model that was made again on another processor."""
+    first = {}  # (setting, path, seed of a model) -> run, checksum
     for job in jobs:
         config = analysis.read_config(job.run)
         for setting, fact in CONTENTS.items():
             path = config[setting]
-            run, checksum = first.setdefault((setting, path), (job.run, config.get(fact)))
+            seed = job.seed if setting in MODELS else None
+            run, checksum = first.setdefault((setting, path, seed), (job.run, config.get(fact)))
             if config.get(fact) != checksum:
                 raise InputError(
                     f"{run} and {job.run} began from different files of {path}: "
@@ -284,6 +310,11 @@ def run_study(plan: Plan, at_a_time: int, end: float, discards: bool) -> int:
     return runner.failed
 
 
+def read_scores(path: Path) -> pd.DataFrame:
+    """Read the CSV of `table`."""
+    return pd.read_csv(path, dtype={"base": str})
+
+
 def arguments(argv):
     """Parse the command line."""
     parser = analysis.parser(__doc__)
@@ -296,6 +327,7 @@ def arguments(argv):
     add("--discard", action="store_true", help="delete the weights of finished runs")
     csv = Path("runs/study.csv")
     add("--csv", type=file_path, default=csv, help="scores; the figure is beside it (%(default)s)")
+    add("--add", action="store_true", help="table: keep the runs of the CSV that are not here")
     add("--draw", nargs="+", metavar="ARM", help="arms in the figure (the first seven)")
     return parser.parse_args(argv)
 
@@ -313,8 +345,11 @@ def main(argv=None) -> int:
             return int(failed > 0)
         if args.command == "table":
             args.csv.parent.mkdir(parents=True, exist_ok=True)
-            all_scores(plan).round(3).to_csv(args.csv, index=False)
-        rows = pd.read_csv(args.csv)
+            rows = all_scores(plan)
+            if args.add:
+                rows = merge(read_scores(args.csv), rows)
+            rows.round(3).to_csv(args.csv, index=False)
+        rows = read_scores(args.csv)
         first = [*rows.arm.unique()][: len(plot.COLOURS)]
         arms = args.draw or first
         missing = {*arms, plan.against} - {*rows.arm}

@@ -193,6 +193,7 @@ def evaluated(tmp_path) -> Path:
     metrics = [{"step": 0, "val_accuracy": 0.0}, {"step": 1}, {"step": 2, "val_accuracy": 0.5}]
     metrics += [{"step": 3, "zero_variance": 1.0}, {"step": 4, "val_accuracy": 0.5}]
     facts = {"val_data": str(val_data), "val_data_crc32": digest(val_data)[1]}
+    facts["model_files"] = {"model.safetensors": 6}
     folder = make_run(tmp_path / "run", metrics, **facts)
     wrong = {"problem": 1, "reward": 0.0, "status": "wrong", "tokens": 3}
     for step, box in ((0, "it is 0"), (2, r"\boxed{0}"), (4, r"\boxed{0}")):
@@ -338,15 +339,63 @@ def test_a_run_of_other_flags_than_the_plans_is_rejected(study, evaluated):
         real_model.all_scores(study)
 
 
-def test_runs_from_a_model_that_was_made_again_are_rejected(study, evaluated):
-    jobs = study.jobs()[:2]
-    for job, crc32 in zip(jobs, (1, 2), strict=True):
+def set_fact(job: Job, name: str, value) -> None:
+    """Change a fact in the config.json of a run."""
+    path = job.run / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {name: value}))
+
+
+def test_runs_of_a_seed_from_a_model_that_was_made_again_are_rejected(study, evaluated):
+    first, second, _ = study.jobs()
+    for job, crc32 in ((first, 1), (second, 2)):
         finish(job, evaluated)
-        config = json.loads((job.run / "config.json").read_text())
-        config["model_files"] = {"model.safetensors": crc32}
-        (job.run / "config.json").write_text(json.dumps(config))
+        set_fact(job, "model_files", {"model.safetensors": crc32})
     with pytest.raises(InputError, match="began from different files of"):
-        real_model.to_score(jobs)
+        real_model.to_score([first, second])
+
+
+def test_another_seed_may_begin_from_a_model_that_was_made_again(study, evaluated):
+    first, _, second = study.jobs()
+    for job, crc32 in ((first, 11), (second, 22)):
+        finish(job, evaluated)
+        set_fact(job, "model_files", {"config.json": 5, "model.safetensors": crc32})
+    rows = real_model.all_scores(study)
+    assert rows.base.tolist() == ["11"] * 3 + ["22"] * 3
+
+
+def test_seeds_of_different_data_are_rejected(study, evaluated):
+    first, _, second = study.jobs()
+    for job, crc32 in ((first, 1), (second, 2)):
+        finish(job, evaluated)
+        set_fact(job, "train_data_crc32", crc32)
+    with pytest.raises(InputError, match="began from different files of"):
+        real_model.to_score([first, second])
+
+
+def test_add_keeps_the_other_runs_of_the_csv(study, evaluated, tmp_path):
+    finish(study.jobs()[0], evaluated)
+    csv = tmp_path / "scores.csv"
+    old = [curve("uniform", seed, 7, 7).assign(base="7") for seed in (1, 9)]
+    pd.concat(old).to_csv(csv, index=False)
+    set_fact(study.jobs()[0], "model_files", {"model.safetensors": 8})
+    real_model.main(["table", str(tmp_path / "plan.toml"), "--csv", str(csv), "--add"])
+    rows = pd.read_csv(csv)
+    assert rows[rows.seed == 9].strict.tolist() == [7, 7]
+    assert rows[rows.seed == 1].strict.tolist() == [0, 50, 50]
+
+
+def test_add_rejects_a_pair_of_different_models(study, evaluated, tmp_path, capsys):
+    finish(study.jobs()[0], evaluated)
+    set_fact(study.jobs()[0], "model_files", {"model.safetensors": 8})
+    csv = tmp_path / "scores.csv"
+    curve("a/b", 1, 7, 7).assign(base="7").to_csv(csv, index=False)
+    before = csv.read_text()
+    with pytest.raises(SystemExit, match="2"):
+        real_model.main(["table", str(tmp_path / "plan.toml"), "--csv", str(csv), "--add"])
+    error = "real_model: seed 1: its runs began from different models\n"
+    assert capsys.readouterr().err.endswith(error)
+    assert csv.read_text() == before
 
 
 def test_a_longer_plan_does_not_reject_its_runs(study, evaluated):
