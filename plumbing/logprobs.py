@@ -111,11 +111,13 @@ def _logits_by_parts(hidden_N_D, weight_V_D, dtype: torch.dtype) -> torch.Tensor
     rows = 1024
     hidden = hidden_N_D.to(dtype)
     logits_N_V = hidden.new_empty(len(hidden), len(weight_V_D))
-    columns = logits_N_V.split(rows, dim=1)
+    logits_parts = logits_N_V.split(rows, dim=1)
+    weight_parts = weight_V_D.split(rows)
     are_bf16 = hidden_N_D.dtype == weight_V_D.dtype == torch.bfloat16
     with _bf16_products() if are_bf16 else nullcontext():
-        for logits_N_v, weight_v_D in zip(columns, weight_V_D.split(rows), strict=True):
-            torch.mm(hidden, weight_v_D.T.to(dtype), out=logits_N_v)
+        for logits_N_v, weight_v_D in zip(logits_parts, weight_parts, strict=True):
+            weight_D_v = weight_v_D.T.to(dtype)
+            torch.mm(hidden, weight_D_v, out=logits_N_v)
     return logits_N_V
 
 
