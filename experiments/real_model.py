@@ -21,8 +21,9 @@ complete pairs. At the deadline each run stops after its step with a checkpoint.
 finished runs. It needs their logs alone: with `run --discard` their weights, 3.5 GB a run of
 SmolLM2-135M, are deleted.
 
-A model that is made again on another processor has other weights. A study may go on from it with
-new seeds: runs of one seed are compared, and must have begun from the same files of their models.
+A model that is made again on another processor has other weights. To continue a study from it, set
+`seeds`, also those of arms, to new ones, and add their scores with `table --add`. Gains compare
+runs of one seed, which must have begun from the same model. Means over seeds then mix models.
 """
 
 import os
@@ -223,29 +224,33 @@ def all_scores(plan: Plan) -> pd.DataFrame:
             rows = scores(job.run, usage, plan.by, verifiers[reward])
             rows.insert(0, "arm", job.arm)
             rows.insert(1, "seed", job.seed)
-            rows.insert(2, "base", base_of(config))
+            rows.insert(2, "model_crc32", model_crc32(config))
             parts.append(rows)
     if not parts:
         raise InputError(f"{plan.out}: no run of the plan is finished")
     return pd.concat(parts, ignore_index=True)
 
 
-def base_of(config: dict) -> str:
-    """Return the CRC-32 of the weights that a run began from."""
-    files = sorted(config["model_files"].items())
+def model_crc32(config: dict) -> str:
+    """Return the CRC-32 of the student's weights that a run began from."""
+    files = sorted(config.get("model_files", {}).items())
     return "+".join(str(crc32) for name, crc32 in files if name.endswith(".safetensors"))
 
 
 def merge(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-    """Return the old rows of runs that have no new ones, then the new. Raises InputError if runs of
-    one seed began from different models."""
+    """Return the rows of both by seed, without the old ones of runs that have new ones. Raises
+    InputError unless all runs of a seed began from one model, as far as its weights tell."""
+    if "model_crc32" not in old or old.model_crc32.isna().any():
+        raise InputError("--add: rows of the CSV lack the model's checksum, model_crc32")
     replaced = [*zip(new.arm, new.seed, strict=True)]
     is_kept = [run not in replaced for run in zip(old.arm, old.seed, strict=True)]
     rows = pd.concat([old[is_kept], new], ignore_index=True)
-    bases = rows.groupby("seed").base.nunique()
-    if (bases > 1).any():
-        raise InputError(f"seed {bases.idxmax()}: its runs began from different models")
-    return rows
+    for seed, models in rows.groupby("seed").model_crc32.unique().items():
+        if len(models) > 1:
+            names = " and ".join(models)
+            remedy = "choose new seeds for a model that was made again"
+            raise InputError(f"--add: seed {seed} has runs of models {names}: {remedy}")
+    return rows.sort_values("seed", kind="stable")
 
 
 def check_contents(jobs: list[Job]) -> None:
@@ -312,7 +317,17 @@ def run_study(plan: Plan, at_a_time: int, end: float, discards: bool) -> int:
 
 def read_scores(path: Path) -> pd.DataFrame:
     """Read the CSV of `table`."""
-    return pd.read_csv(path, dtype={"base": str})
+    return pd.read_csv(path, dtype={"model_crc32": str})
+
+
+def write_scores(plan: Plan, path: Path, adds: bool) -> None:
+    """Write the CSV of `table`. adds: whether to keep its rows of other runs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    old = read_scores(path) if adds else None
+    rows = all_scores(plan)
+    if adds:
+        rows = merge(old, rows)
+    rows.round(3).to_csv(path, index=False)
 
 
 def arguments(argv):
@@ -327,7 +342,7 @@ def arguments(argv):
     add("--discard", action="store_true", help="delete the weights of finished runs")
     csv = Path("runs/study.csv")
     add("--csv", type=file_path, default=csv, help="scores; the figure is beside it (%(default)s)")
-    add("--add", action="store_true", help="table: keep the runs of the CSV that are not here")
+    add("--add", action="store_true", help="table: keep the CSV's other runs")
     add("--draw", nargs="+", metavar="ARM", help="arms in the figure (the first seven)")
     return parser.parse_args(argv)
 
@@ -338,17 +353,15 @@ def main(argv=None) -> int:
     with analysis.one_line("real_model", ValueError, Timeout):
         if args.draw and len(args.draw) > len(plot.COLOURS):
             raise InputError(f"--draw: at most {len(plot.COLOURS)} arms")
+        if args.add and args.command != "table":
+            raise InputError(f"--add: {args.command} does not use it")
         plan = Plan.read(args.plan)
         if args.command == "run":
             end = deadline(args.until, args.minutes)
             failed = run_study(plan, args.jobs, end, args.discard)
             return int(failed > 0)
         if args.command == "table":
-            args.csv.parent.mkdir(parents=True, exist_ok=True)
-            rows = all_scores(plan)
-            if args.add:
-                rows = merge(read_scores(args.csv), rows)
-            rows.round(3).to_csv(args.csv, index=False)
+            write_scores(plan, args.csv, args.add)
         rows = read_scores(args.csv)
         first = [*rows.arm.unique()][: len(plot.COLOURS)]
         arms = args.draw or first

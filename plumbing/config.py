@@ -42,7 +42,7 @@ class Config:
     seed: int = opt(0, "seed of every random stream", type=natural)
     out: str = opt("", "run directory; resumes if it exists [runs/PRESET-SAMPLER-seedSEED]")
     device: str = opt("auto", "auto: GPUs if there are any", choices=("auto", "cpu", "cuda"))
-    bf16: bool = opt(False, "compute in bf16 on a CPU too: faster with AVX512-BF16 or AMX")
+    bf16: bool = opt(False, "compute in bf16 on a CPU too: faster with AMX; without it, measure")
     model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or directory (Section 4.1)")
     teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher: hub id or directory (Section 4.2)")
     train_data: str = opt(f"{DATA}/train.jsonl", "JSONL or Parquet: problem, expected_answer")

@@ -361,7 +361,7 @@ def test_another_seed_may_begin_from_a_model_that_was_made_again(study, evaluate
         finish(job, evaluated)
         set_fact(job, "model_files", {"config.json": 5, "model.safetensors": crc32})
     rows = real_model.all_scores(study)
-    assert rows.base.tolist() == ["11"] * 3 + ["22"] * 3
+    assert rows.model_crc32.tolist() == ["11"] * 3 + ["22"] * 3
 
 
 def test_seeds_of_different_data_are_rejected(study, evaluated):
@@ -373,29 +373,60 @@ def test_seeds_of_different_data_are_rejected(study, evaluated):
         real_model.to_score([first, second])
 
 
-def test_add_keeps_the_other_runs_of_the_csv(study, evaluated, tmp_path):
+def test_runs_of_a_seed_with_different_teachers_are_rejected(study, evaluated):
+    first, second, _ = study.jobs()
+    for job, crc32 in ((first, 1), (second, 2)):
+        finish(job, evaluated)
+        set_fact(job, "teacher_model_files", {"model.safetensors": crc32})
+    with pytest.raises(InputError, match="began from different files of"):
+        real_model.to_score([first, second])
+
+
+def add(study: Plan, evaluated: Path, tmp_path: Path, old: pd.DataFrame) -> pd.DataFrame:
+    """Add the plan's first run, uniform's seed 1, to old rows; return the CSV."""
     finish(study.jobs()[0], evaluated)
     csv = tmp_path / "scores.csv"
-    old = [curve("uniform", seed, 7, 7).assign(base="7") for seed in (1, 9)]
-    pd.concat(old).to_csv(csv, index=False)
-    set_fact(study.jobs()[0], "model_files", {"model.safetensors": 8})
+    old.to_csv(csv, index=False)
     real_model.main(["table", str(tmp_path / "plan.toml"), "--csv", str(csv), "--add"])
-    rows = pd.read_csv(csv)
-    assert rows[rows.seed == 9].strict.tolist() == [7, 7]
-    assert rows[rows.seed == 1].strict.tolist() == [0, 50, 50]
+    return pd.read_csv(csv)
 
 
-def test_add_rejects_a_pair_of_different_models(study, evaluated, tmp_path, capsys):
-    finish(study.jobs()[0], evaluated)
-    set_fact(study.jobs()[0], "model_files", {"model.safetensors": 8})
-    csv = tmp_path / "scores.csv"
-    curve("a/b", 1, 7, 7).assign(base="7").to_csv(csv, index=False)
-    before = csv.read_text()
+def test_add_keeps_the_other_runs_of_the_csv(study, evaluated, tmp_path):
+    old = [curve("uniform", seed, 7, 7).assign(model_crc32=7) for seed in (1, 9)]
+    rows = add(study, evaluated, tmp_path, pd.concat(old))
+    assert rows.seed.tolist() == [1, 1, 1, 9, 9]
+    assert rows.strict.tolist() == [0, 50, 50, 7, 7]
+
+
+def test_add_accepts_a_pair_of_one_model(study, evaluated, tmp_path):
+    """That of `evaluated`."""
+    old = curve("a/b", 1, 7, 7).assign(model_crc32=6)
+    rows = add(study, evaluated, tmp_path, old)
+    assert rows.arm.tolist() == ["a/b"] * 2 + ["uniform"] * 3
+
+
+BAD_CSVS = {  # old rows, error
+    "a pair of two models": (
+        curve("a/b", 1, 7, 7).assign(model_crc32=8),
+        "--add: seed 1 has runs of models 8 and 6: choose new seeds",
+    ),
+    "no checksum": (curve("a/b", 1, 7, 7), "--add: rows of the CSV lack the model's checksum"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CSVS)
+def test_add_rejects_a_csv_and_keeps_it(case, study, evaluated, tmp_path, capsys):
+    old, error = BAD_CSVS[case]
     with pytest.raises(SystemExit, match="2"):
-        real_model.main(["table", str(tmp_path / "plan.toml"), "--csv", str(csv), "--add"])
-    error = "real_model: seed 1: its runs began from different models\n"
-    assert capsys.readouterr().err.endswith(error)
-    assert csv.read_text() == before
+        add(study, evaluated, tmp_path, old)
+    assert f"real_model: {error}" in capsys.readouterr().err
+    assert len(pd.read_csv(tmp_path / "scores.csv")) == 2
+
+
+def test_add_is_rejected_where_nothing_is_added(plan, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        real_model.main(["report", str(tmp_path / "plan.toml"), "--add"])
+    assert capsys.readouterr().err == "real_model: --add: report does not use it\n"
 
 
 def test_a_longer_plan_does_not_reject_its_runs(study, evaluated):
