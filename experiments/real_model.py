@@ -242,9 +242,9 @@ def merge(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     InputError unless all runs of a seed began from one model, as far as its weights tell."""
     if "model_crc32" not in old or old.model_crc32.isna().any():
         raise InputError("--add: rows of the CSV lack the model's checksum, model_crc32")
-    replaced = [*zip(new.arm, new.seed, strict=True)]
-    is_kept = [run not in replaced for run in zip(old.arm, old.seed, strict=True)]
-    rows = pd.concat([old[is_kept], new], ignore_index=True)
+    run = ["arm", "seed"]
+    is_replaced = old.set_index(run).index.isin(new.set_index(run).index)
+    rows = pd.concat([old[~is_replaced], new], ignore_index=True)
     for seed, models in rows.groupby("seed").model_crc32.unique().items():
         if len(models) > 1:
             names = " and ".join(models)

@@ -339,47 +339,44 @@ def test_a_run_of_other_flags_than_the_plans_is_rejected(study, evaluated):
         real_model.all_scores(study)
 
 
-def set_fact(job: Job, name: str, value) -> None:
-    """Change a fact in the config.json of a run."""
-    path = job.run / "config.json"
-    config = json.loads(path.read_text())
-    path.write_text(json.dumps(config | {name: value}))
-
-
-def test_runs_of_a_seed_from_a_model_that_was_made_again_are_rejected(study, evaluated):
-    first, second, _ = study.jobs()
-    for job, crc32 in ((first, 1), (second, 2)):
+def finish_with(fact: str, values: dict[Job, object], evaluated: Path) -> None:
+    """Write the files of these jobs' runs, with a value of a fact in each one's config.json."""
+    for job, value in values.items():
         finish(job, evaluated)
-        set_fact(job, "model_files", {"model.safetensors": crc32})
+        path = job.run / "config.json"
+        config = json.loads(path.read_text())
+        path.write_text(json.dumps(config | {fact: value}))
+
+
+@pytest.mark.parametrize("fact", ["model_files", "teacher_model_files"])
+def test_runs_of_a_seed_from_a_model_that_was_made_again_are_rejected(fact, study, evaluated):
+    first, second, _ = study.jobs()
+    values = {first: {"model.safetensors": 1}, second: {"model.safetensors": 2}}
+    finish_with(fact, values, evaluated)
     with pytest.raises(InputError, match="began from different files of"):
         real_model.to_score([first, second])
-
-
-def test_another_seed_may_begin_from_a_model_that_was_made_again(study, evaluated):
-    first, _, second = study.jobs()
-    for job, crc32 in ((first, 11), (second, 22)):
-        finish(job, evaluated)
-        set_fact(job, "model_files", {"config.json": 5, "model.safetensors": crc32})
-    rows = real_model.all_scores(study)
-    assert rows.model_crc32.tolist() == ["11"] * 3 + ["22"] * 3
 
 
 def test_seeds_of_different_data_are_rejected(study, evaluated):
     first, _, second = study.jobs()
-    for job, crc32 in ((first, 1), (second, 2)):
-        finish(job, evaluated)
-        set_fact(job, "train_data_crc32", crc32)
+    finish_with("train_data_crc32", {first: 1, second: 2}, evaluated)
     with pytest.raises(InputError, match="began from different files of"):
         real_model.to_score([first, second])
 
 
-def test_runs_of_a_seed_with_different_teachers_are_rejected(study, evaluated):
-    first, second, _ = study.jobs()
-    for job, crc32 in ((first, 1), (second, 2)):
-        finish(job, evaluated)
-        set_fact(job, "teacher_model_files", {"model.safetensors": crc32})
-    with pytest.raises(InputError, match="began from different files of"):
-        real_model.to_score([first, second])
+@pytest.mark.parametrize("fact", ["model_files", "teacher_model_files"])
+def test_another_seed_may_begin_from_a_model_that_was_made_again(fact, study, evaluated):
+    first, _, second = study.jobs()
+    values = {first: {"model.safetensors": 1}, second: {"model.safetensors": 2}}
+    finish_with(fact, values, evaluated)
+    assert real_model.to_score([first, second]) == [first, second]
+
+
+def test_scores_have_the_checksum_of_the_weights_that_a_run_began_from(study, evaluated):
+    job = study.jobs()[0]
+    finish_with("model_files", {job: {"config.json": 5, "model.safetensors": 11}}, evaluated)
+    rows = real_model.all_scores(study)
+    assert rows.model_crc32.tolist() == ["11"] * 3
 
 
 def add(study: Plan, evaluated: Path, tmp_path: Path, old: pd.DataFrame) -> pd.DataFrame:
