@@ -50,6 +50,11 @@ class Completion:
     weight: float = 0.0  # of each of its tokens in the loss
     round: int = 0  # of the step, in which it was drawn
 
+    @property
+    def text_ids(self) -> list[int]:
+        """The tokens of its text: no stop token, but others that are special may mark thinking."""
+        return self.ids[:-1] if self.finished else self.ids
+
 
 @dataclass(eq=False)  # two groups of one problem are two groups
 class Group:

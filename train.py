@@ -123,7 +123,7 @@ class Student:
     def grade(self, completions: list[Completion], index_B: list[int], problems: Problems) -> None:
         """Fill in the status and reward of completions for the problems index_B."""
         # Not batch_decode, which returns [""] for [].
-        texts = [self.tokenizer.decode(o.ids, skip_special_tokens=True) for o in completions]
+        texts = [self.tokenizer.decode(o.text_ids) for o in completions]
         verdicts = self.verifier.grade(texts, *problems.golds(index_B))
         distinct = list(dict.fromkeys(index_B))
         valid = self.verifier.check_golds(*problems.golds(distinct), problems)

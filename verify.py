@@ -68,17 +68,23 @@ _BOX = re.compile(r"\\boxed\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
+def _end_of_box(text: str, start: int) -> int | None:
+    """Return where a box whose content begins at `start` is closed; None if it is not."""
+    depth = 1
+    for brace in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)  # escaped braces do not count
+        if depth == 0:
+            return brace.start()
+    return None
+
+
 def extract_boxed(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}` outside `<think>...</think>` and the like; None
     if it is missing, empty or not closed."""
     text = _remove_thinking(text)
     start = max((box.end() for box in _BOX.finditer(text)), default=len(text))
-    depth = 1
-    for brace in _BRACE.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)  # escaped braces do not count
-        if depth == 0:
-            return text[start : brace.start()].strip() or None
-    return None
+    end = _end_of_box(text, start)
+    return None if end is None else text[start:end].strip() or None
 
 
 # What may stand between the boxes of one answer, from the brace that closes the first.
@@ -86,33 +92,35 @@ _BETWEEN = re.compile(
     r"\s*+\}(?:[\s$,;()&}]|\\[()\[\],; \\]|\\q?quad|\\text ?\{|(?:and|or)\b)*+"
     r"(?:[a-zA-Z](?:_\w)? ?= ?)?[ $]*"
 )
+# Before a box: it is the value of x; of 2x or -x.
+_NAME = re.compile(r"(?<![\w\\])([a-zA-Z](?:_\w)?) ?= ?[ $]*$")
+_MULTIPLE = re.compile(r"(?:\d|[-+*/^] ?)[a-zA-Z](?:_\w)? ?= ?[ $]*$")
 
 
-def _name_before(text: str, position: int) -> str:
-    """Return "x=" if a box that begins at `position` is the value of x."""
-    before = text[max(0, position - 12) : position]
-    name = re.search(r"(?<![\w\\])([a-zA-Z](?:_\w)?) ?= ?[ $]*$", before)
-    return f"{name[1]}=" if name else ""
-
-
-def extract_parts(text: str) -> list[str]:
-    r"""Return the last boxes, if only commas, "and" or names stand between them:
-    "$x=\boxed{1}$ and $y=\boxed{2}$" gives ["x=1", "y=2"]."""
-    starts = [box.start() for box in _BOX.finditer(text)][-MAX_PARTS:]
-    ends = [*starts[1:], len(text)]
+def join_boxes(text: str) -> str | None:
+    r"""Return the last boxes as one answer, if only commas, "and", "or" or names stand between
+    them: "$x=\boxed{1}$ and $y=\boxed{2}$" gives "x=1, y=2". None if there is only one."""
+    text = _remove_thinking(text)
+    boxes = [*_BOX.finditer(text)][-MAX_PARTS:]
+    limits = [*(box.start() for box in boxes[1:]), len(text)]
     parts = []
-    for start, end in zip(starts, ends, strict=False):
-        content = extract_boxed(text[start:end])
-        if content is None:
-            return []
-        name = _name_before(text, start)
-        parts.append(f"{name}{content}")
-        content_end = text.index(content, start) + len(content)
-        rest = text[content_end:end]
-        is_link = len(rest) < MAX_BETWEEN and _BETWEEN.fullmatch(rest)
-        if not is_link and end < len(text):
+    for box, limit in zip(boxes, limits, strict=False):
+        end = _end_of_box(text[:limit], box.end())
+        content = text[box.end() : end].strip()
+        if end is None or not content:
+            return None
+        before = text[max(0, box.start() - 12) : box.start()]
+        name = _NAME.search(before)
+        parts.append(f"{name[1]}={content}" if name else content)
+        if limit == len(text):
+            break
+        between = text[end:limit]
+        is_link = len(between) < MAX_BETWEEN and _BETWEEN.fullmatch(between)
+        if is_link and not _MULTIPLE.search(before):
+            parts.append(" or " if re.search(r"\bor\b", between) else ", ")
+        else:
             parts = []
-    return parts
+    return "".join(parts) if len(parts) > 1 else None
 
 
 def _grade(completion: str, gold: str, accept_identical: bool) -> str:
@@ -124,10 +132,10 @@ def _grade(completion: str, gold: str, accept_identical: bool) -> str:
         return "too_long"
     if compare(gold, answer, accept_identical):
         return "correct"
-    parts = extract_parts(completion)  # one box for each part of the gold
-    together = ", ".join(parts)
-    is_answer = 1 < len(parts) and len(together) <= MAX_ANSWER and compare(gold, together)
-    return "correct" if is_answer else "wrong"
+    together = join_boxes(completion)  # one box for each part of the gold
+    if together and len(together) <= MAX_ANSWER and compare(gold, together):
+        return "correct"
+    return "wrong"
 
 
 def _prepare(reward: str) -> Callable[..., str]:

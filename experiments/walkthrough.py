@@ -181,7 +181,7 @@ def completions_section(record: StepRecord) -> str:
     temperature = record.config.temperature
     decode = record.student.tokenizer.decode
     prompt = textwrap.indent(decode(group.prompt_ids), "    ")
-    texts = [decode(o.ids, skip_special_tokens=True).strip() for o in group.completions]
+    texts = [decode(o.text_ids).strip() for o in group.completions]
     rows = pd.DataFrame({"text": [f"`{text}`" for text in texts]})
     rows.insert(0, "times", rows.groupby("text")["text"].transform("size"))
     rows["box"] = [extract_boxed(text) for text in texts]

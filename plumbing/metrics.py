@@ -112,7 +112,7 @@ def graded_row(group: Group, decode: Callable | None) -> dict:
     [answer] = group.completions
     row = eval_row(group.problem, answer.reward, answer.status, len(answer.ids))
     if decode:
-        text = decode(answer.ids, skip_special_tokens=True)
+        text = decode(answer.text_ids)
         row["completion"] = text[-TAIL:]  # the box is at the end
     return row
 

@@ -106,7 +106,7 @@ def add_completions(
         max_batch_tokens=config.max_rollout_tokens,
     )
     decode = generator.tokenizer.decode
-    rows["completion"] = [decode(each.ids, skip_special_tokens=True) for each in completions]
+    rows["completion"] = [decode(each.text_ids) for each in completions]
     rows["tokens"] = [len(each.ids) for each in completions]
     rows["truncated"] = [not each.finished for each in completions]
 

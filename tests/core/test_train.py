@@ -298,7 +298,7 @@ def student() -> train.Student:
     student = object.__new__(train.Student)
     student.config = parse("--preset", "demo", "--max_prompt_tokens", 4)
     student.layout = one_rank()
-    student.tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: f"text of {ids}")
+    student.tokenizer = SimpleNamespace(decode=lambda ids: f"text of {ids}")
     student.encode = lambda question: [5] * int(question)  # problem i has a prompt of i tokens
     student.generator = ScriptedGenerator()
     student.verifier = ScriptedVerifier()
@@ -319,6 +319,15 @@ def test_a_rollout_draws_a_graded_completion_for_each_place_of_a_group(student):
     assert student.generator.asked[0].prompts == [[5], [5], [5, 5, 5]]
     assert [drawn.reward for drawn in one.completions] == [1.0, 1.0]
     assert [drawn.status for drawn in three.completions] == ["correct"]
+
+
+def test_special_tokens_are_graded_except_the_stop_token(student, tiny_model):
+    """In some tokenizers the marks around thinking are special, as [THINK] in Magistral's."""
+    student.tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    student.tokenizer.add_tokens(["[THINK]"], special_tokens=True)
+    ids = student.tokenizer("[THINK]7<eos>").input_ids
+    student.grade([completion(ids=ids)], [1], FewProblems())
+    assert student.verifier.graded == [["[THINK]7"]]
 
 
 def test_a_rollout_continues_a_group_and_keeps_its_completions(student):

@@ -371,12 +371,16 @@ def test_only_the_box_counts(verifier):
 
 PARTS = table(r"""
 3, 5, 8   $\boxed{3}$, $\boxed{5}$, $\boxed{8}$   \(\boxed{3}\), \(\boxed{5}\) and \(\boxed{8}\).
-x=1, y=2   $\boxed{x=1}$ and $\boxed{y=2}$   $x=\boxed{1}$, $y=\boxed{2}$
+x=1, y=2   $\boxed{x=1}$ and $\boxed{y=2}$   $x=\boxed{1}$, $y=\boxed{2}$   2x=\boxed{2}, x=\boxed{1}, y=\boxed{2}
+x, b   $\boxed{x}$ and $\boxed{b}$
+x<1 or x>4   \boxed{x<1} or \boxed{x>4}
 """)
 OTHER_PARTS = table(r"""
 3, 5, 8   $\boxed{5}$, $\boxed{8}$   \boxed{3}, \boxed{5}. Then \boxed{8}
 3, 5, 8   \boxed{1}, \boxed{3}, \boxed{5}, \boxed{8}
-x=1, y=2   $x=\boxed{2}$ and $y=\boxed{1}$
+x=1, y=2   $x=\boxed{2}$ and $y=\boxed{1}$   2x=\boxed{1}, y=\boxed{2}   -x=\boxed{1}, y=\boxed{2}
+(1, 4)   \boxed{x>1} or \boxed{x<4}
+1, 2   \boxed{3} <think> \boxed{1}, \boxed{2}
 12   \boxed{1} \boxed{2}
 """)
 

@@ -19,7 +19,7 @@ TOKENS = [5, 40, 5, 9, 5]  # of the prompts, of which at most 32 are allowed
 
 def encoder(tokens):
     """Encode question i as tokens[i] tokens; decode id n as the digit n."""
-    tokenizer = SimpleNamespace(decode=lambda ids, **_: "".join(map(str, ids)))
+    tokenizer = SimpleNamespace(decode=lambda ids: "".join(map(str, ids)))
     return Mock(side_effect=lambda i: range(tokens[int(i)]), tokenizer=tokenizer)
 
 
@@ -57,7 +57,7 @@ def evaluation() -> SimpleNamespace:
         rollouts.append((problems_of(groups), temperature, stream))
         for group in groups:
             i = group.problem
-            answer = completion(reward=i in (0, 3), ids=[i] * i, status="graded")
+            answer = completion(reward=i in (0, 3), ids=[i] * i, status="graded", finished=False)
             group.completions = [answer] * group.size
 
     # Three rows of 9 + 40 tokens a rank, so that four problems fit in one part.
@@ -99,7 +99,7 @@ def test_evaluation_logs_a_verdict_for_each_problem_in_order(evaluation):
 def test_evaluation_keeps_the_end_of_a_completion_on_rank_0_alone(rank, kept):
     def rollout(groups, *_):
         [only] = groups
-        only.completions = [completion(ids=[1, *[2] * (TAIL - 1), 3], status="wrong")]
+        only.completions = [completion(ids=[1, *[2] * (TAIL - 1), 3, 0], status="wrong")]
 
     layout = one_rank()
     layout.rank = rank

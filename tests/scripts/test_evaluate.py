@@ -227,9 +227,10 @@ def scored(monkeypatch, tiny_model, tmp_path) -> pd.DataFrame:
     """The rows of these completions instead of a model's; the last one was cut off."""
 
     def generate(self, prompts, *_, **options):
-        ids = [self.tokenizer(text, add_special_tokens=False).input_ids for text in SCORES]
-        completions = [Completion(each, [], finished=True) for each in ids]
-        completions[-1].finished = False
+        end = self.tokenizer.eos_token
+        tokens = [self.tokenizer(text + end, add_special_tokens=False).input_ids for text in SCORES]
+        completions = [Completion(ids, [], finished=True) for ids in tokens]
+        completions[-1] = Completion(tokens[-1][:-1], [], finished=False)
         return completions
 
     monkeypatch.setattr(evaluate.rollout.Generator, "generate", generate)
