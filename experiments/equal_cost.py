@@ -1,7 +1,8 @@
 """Scores of a study's runs from their logs, and comparisons at equal cost: see real_model.py.
 
-The score at an amount of a cost is the mean accuracy over the last third of that amount, so that it
-does not depend on how often, or at which costs, a run was evaluated.
+The score at an amount of a cost is the mean accuracy over the last third of that amount. Between
+evaluations it is on a line, below a curve that flattens: a gain is marked as interpolated if a run
+has no evaluation in that third.
 """
 
 from pathlib import Path
@@ -79,6 +80,11 @@ def value_at(run: pd.DataFrame, score: str, cost: str, amount: float) -> float:
     return float(curve.mean())
 
 
+def is_evaluated(run: pd.DataFrame, cost: str, amount: float) -> bool:
+    """Whether a run has an evaluation from two thirds of an amount of a cost to the amount."""
+    return run[cost].between(2 / 3 * amount, amount).any()
+
+
 def gain(method: pd.DataFrame, base: pd.DataFrame, score: str, cost: str) -> str:
     """Format a method's gain over the baseline on common seeds, at the largest amount of a cost
     that all these runs reached: points, the 95% t-interval over seeds, the amount, the number of
@@ -93,6 +99,8 @@ def gain(method: pd.DataFrame, base: pd.DataFrame, score: str, cost: str) -> str
         for of_arm in runs
     ]
     at = f"at {amount:,.0f}, n = {len(seeds)}"
+    if not all(is_evaluated(run, cost, amount) for of_arm in runs for run in of_arm):
+        at += ", interpolated"
     if len(seeds) == 1:
         points = of_method[0] - of_base[0]
         return f"{points:+.1f} {at}"

@@ -265,6 +265,14 @@ def test_gain_of_one_seed_has_no_interval():
     assert text == "+2.0 at 20, n = 1"
 
 
+def test_gain_is_marked_if_a_run_has_no_evaluation_in_the_last_third():
+    """The method is evaluated at 50, where it has 8, not from 20 to 30: its mean there is 4."""
+    base = curve("u", 1, 0, 5, 5, 5)
+    rare = curve("m", 1, 0, 8, 8, per_step=50)
+    text = equal_cost.gain(rare, base, "strict", "completions")
+    assert text == "-1.0 at 30, n = 1, interpolated"
+
+
 def test_gain_without_a_common_seed_is_missing():
     text = equal_cost.gain(curve("m", 1, 0, 7), curve("u", 2, 0, 5), "strict", "completions")
     assert text == "–"
