@@ -52,7 +52,7 @@ class Completion:
 
     @property
     def text_ids(self) -> list[int]:
-        """The tokens of its text: no stop token, but others that are special may mark thinking."""
+        """Its tokens without the stop token. Other special tokens stay: some mark thinking."""
         return self.ids[:-1] if self.finished else self.ids
 
 

@@ -89,38 +89,47 @@ def extract_boxed(text: str) -> str | None:
 
 # What may stand between the boxes of one answer, from the brace that closes the first.
 _BETWEEN = re.compile(
-    r"\s*+\}(?:[\s$,;()&}]|\\[()\[\],; \\]|\\q?quad|\\text ?\{|(?:and|or)\b)*+"
+    r"\}(?:[\s$,;()&}]|\\[()\[\],; \\]|\\q?quad|\\text ?\{|(?:and|or)\b)*+"
     r"(?:[a-zA-Z](?:_\w)? ?= ?)?[ $]*"
 )
-# Before a box: it is the value of x; of 2x or -x.
+# "x=" before a box.
 _NAME = re.compile(r"(?<![\w\\])([a-zA-Z](?:_\w)?) ?= ?[ $]*$")
-_MULTIPLE = re.compile(r"(?:\d|[-+*/^] ?)[a-zA-Z](?:_\w)? ?= ?[ $]*$")
+# "2x=" or "-x=" before a box, which is not the value of x. A bullet, "- x=", is no sign.
+_MULTIPLE = re.compile(
+    r"(?:\d ?|[-+/^)}]|\\(?:cdot|times) ?|[^\s*] ?[-+*/^] ?)[a-zA-Z](?:_\w)? ?= ?[ $]*$"
+)
 
 
 def join_boxes(text: str) -> str | None:
     r"""Return the last boxes as one answer, if only commas, "and", "or" or names stand between
-    them: "$x=\boxed{1}$ and $y=\boxed{2}$" gives "x=1, y=2". None if there is only one."""
+    them: "$x=\boxed{1}$ and $y=\boxed{2}$" gives "x=1, y=2". None if there is only one, or more
+    than MAX_PARTS."""
     text = _remove_thinking(text)
-    boxes = [*_BOX.finditer(text)][-MAX_PARTS:]
+    boxes = [*_BOX.finditer(text)][-MAX_PARTS - 1 :]
     limits = [*(box.start() for box in boxes[1:]), len(text)]
-    parts = []
+    answer = ""
+    n_parts = 0
     for box, limit in zip(boxes, limits, strict=False):
         end = _end_of_box(text[:limit], box.end())
         content = text[box.end() : end].strip()
         if end is None or not content:
-            return None
-        before = text[max(0, box.start() - 12) : box.start()]
+            answer = ""
+            n_parts = 0
+            continue
+        before = text[max(0, box.start() - 20) : box.start()]
         name = _NAME.search(before)
-        parts.append(f"{name[1]}={content}" if name else content)
+        answer += f"{name[1]}={content}" if name else content
+        n_parts += 1
         if limit == len(text):
             break
         between = text[end:limit]
         is_link = len(between) < MAX_BETWEEN and _BETWEEN.fullmatch(between)
         if is_link and not _MULTIPLE.search(before):
-            parts.append(" or " if re.search(r"\bor\b", between) else ", ")
+            answer += " or " if re.search(r"\bor\b", between) else ", "
         else:
-            parts = []
-    return "".join(parts) if len(parts) > 1 else None
+            answer = ""
+            n_parts = 0
+    return answer if 1 < n_parts <= MAX_PARTS else None
 
 
 def _grade(completion: str, gold: str, accept_identical: bool) -> str:

@@ -73,7 +73,7 @@ def sample() -> list[Row]:
     prompts = [encode(row["problem"]) for row in rows]
     generator = Generator.load(MODEL, CPU, TOKENIZER)
     completions = generator.generate(prompts, TEMPERATURE, MAX_TOKENS, ROLLOUT_SEED)
-    texts = [TOKENIZER.decode(o.ids, skip_special_tokens=True) for o in completions]
+    texts = [TOKENIZER.decode(o.text_ids) for o in completions]
     with Verifier(workers=1) as verifier:
         verdicts = verifier.grade(texts, [row["expected_answer"] for row in rows])
     for completion, verdict in zip(completions, verdicts, strict=True):

@@ -1,8 +1,8 @@
 """Scores of a study's runs from their logs, and comparisons at equal cost: see real_model.py.
 
-The score at an amount of a cost is the mean accuracy over the last third of that amount. Between
-evaluations it is on a line, below a curve that flattens: a gain is marked as interpolated if a run
-has no evaluation in that third.
+The score at an amount of a cost is the mean accuracy over the last third of that amount. Accuracy
+is interpolated linearly between evaluations, which underestimates a curve that flattens: a gain is
+marked as interpolated if a run has no evaluation in that third.
 """
 
 from pathlib import Path
@@ -88,7 +88,7 @@ def is_evaluated(run: pd.DataFrame, cost: str, amount: float) -> bool:
 def gain(method: pd.DataFrame, base: pd.DataFrame, score: str, cost: str) -> str:
     """Format a method's gain over the baseline on common seeds, at the largest amount of a cost
     that all these runs reached: points, the 95% t-interval over seeds, the amount, the number of
-    seeds."""
+    seeds, and whether a run's score is interpolated."""
     seeds = sorted({*method.seed} & {*base.seed})
     if not seeds:
         return "–"

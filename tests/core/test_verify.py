@@ -371,7 +371,9 @@ def test_only_the_box_counts(verifier):
 
 PARTS = table(r"""
 3, 5, 8   $\boxed{3}$, $\boxed{5}$, $\boxed{8}$   \(\boxed{3}\), \(\boxed{5}\) and \(\boxed{8}\).
-x=1, y=2   $\boxed{x=1}$ and $\boxed{y=2}$   $x=\boxed{1}$, $y=\boxed{2}$   2x=\boxed{2}, x=\boxed{1}, y=\boxed{2}
+x=1, y=2   $\boxed{x=1}$ and $\boxed{y=2}$   $x=\boxed{1}$, $y=\boxed{2}$
+x=1, y=2   2x=\boxed{2}, x=\boxed{1}, y=\boxed{2}   \boxed{} x=\boxed{1}, y=\boxed{2}
+x=1, y=2   **x = \boxed{1}, y = \boxed{2}**   - x = \boxed{1}, y = \boxed{2}
 x, b   $\boxed{x}$ and $\boxed{b}$
 x<1 or x>4   \boxed{x<1} or \boxed{x>4}
 """)
@@ -379,10 +381,17 @@ OTHER_PARTS = table(r"""
 3, 5, 8   $\boxed{5}$, $\boxed{8}$   \boxed{3}, \boxed{5}. Then \boxed{8}
 3, 5, 8   \boxed{1}, \boxed{3}, \boxed{5}, \boxed{8}
 x=1, y=2   $x=\boxed{2}$ and $y=\boxed{1}$   2x=\boxed{1}, y=\boxed{2}   -x=\boxed{1}, y=\boxed{2}
+x=1, y=2   2 x=\boxed{1}, y=\boxed{2}   y - x=\boxed{1}, y=\boxed{2}
 (1, 4)   \boxed{x>1} or \boxed{x<4}
 1, 2   \boxed{3} <think> \boxed{1}, \boxed{2}
 12   \boxed{1} \boxed{2}
 """)
+
+
+def test_an_answer_has_at_most_12_boxes():
+    boxes = [f"\\boxed{{{i}}}" for i in range(13)]
+    assert verify.join_boxes(", ".join(boxes[1:])) == "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12"
+    assert verify.join_boxes(", ".join(boxes)) is None
 
 
 def test_each_part_may_have_a_box(verifier):

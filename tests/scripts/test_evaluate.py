@@ -247,6 +247,10 @@ def test_only_the_lenient_score_forgives_a_missing_box(scored):
     assert list(scores) == list(SCORES.values())
 
 
+def test_completions_are_kept_without_their_stop_token(scored):
+    assert scored.completion.tolist() == [*SCORES]
+
+
 def test_completions_that_the_limit_cut_off_are_marked(scored):
     assert scored.truncated.tolist() == [False] * 5 + [True]
 
