@@ -68,10 +68,10 @@ _BOX = re.compile(r"\\boxed\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
-def _end_of_box(text: str, start: int) -> int | None:
-    """Return where a box whose content begins at `start` is closed; None if it is not."""
+def _end_of_box(text: str, start: int, limit: int) -> int | None:
+    """Return where a box whose content begins at `start` is closed; None if not before `limit`."""
     depth = 1
-    for brace in _BRACE.finditer(text, start):
+    for brace in _BRACE.finditer(text, start, limit):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)  # escaped braces do not count
         if depth == 0:
             return brace.start()
@@ -83,7 +83,7 @@ def extract_boxed(text: str) -> str | None:
     if it is missing, empty or not closed."""
     text = _remove_thinking(text)
     start = max((box.end() for box in _BOX.finditer(text)), default=len(text))
-    end = _end_of_box(text, start)
+    end = _end_of_box(text, start, len(text))
     return None if end is None else text[start:end].strip() or None
 
 
@@ -106,29 +106,27 @@ def join_boxes(text: str) -> str | None:
     than MAX_PARTS."""
     text = _remove_thinking(text)
     boxes = [*_BOX.finditer(text)][-MAX_PARTS - 1 :]
-    limits = [*(box.start() for box in boxes[1:]), len(text)]
     answer = ""
     n_parts = 0
-    for box, limit in zip(boxes, limits, strict=False):
-        end = _end_of_box(text[:limit], box.end())
+    limit = len(text)  # where the next box begins
+    for box in reversed(boxes):
+        end = _end_of_box(text, box.end(), limit)
         content = text[box.end() : end].strip()
         if end is None or not content:
-            answer = ""
-            n_parts = 0
-            continue
-        before = text[max(0, box.start() - 20) : box.start()]
-        name = _NAME.search(before)
-        answer += f"{name[1]}={content}" if name else content
-        n_parts += 1
-        if limit == len(text):
             break
-        between = text[end:limit]
-        is_link = len(between) < MAX_BETWEEN and _BETWEEN.fullmatch(between)
-        if is_link and not _MULTIPLE.search(before):
-            answer += " or " if re.search(r"\bor\b", between) else ", "
-        else:
-            answer = ""
-            n_parts = 0
+        before = text[max(0, box.start() - 20) : box.start()]
+        if n_parts:
+            between = text[end:limit]
+            is_link = len(between) < MAX_BETWEEN and _BETWEEN.fullmatch(between)
+            if not is_link or _MULTIPLE.search(before):
+                break
+            link = " or " if re.search(r"\bor\b", between) else ", "
+            answer = f"{link}{answer}"
+        name = _NAME.search(before)
+        equation = f"{name[1]}={content}" if name else content
+        answer = f"{equation}{answer}"
+        n_parts += 1
+        limit = box.start()
     return answer if 1 < n_parts <= MAX_PARTS else None
 
 

@@ -23,6 +23,7 @@ COSTS = {  # column of the CSV -> its name in the report
     "cpu_seconds": "CPU seconds",
     "live_updates": "updates with a live group",
 }
+LAST_THIRD = 2 / 3  # of an amount: from here on it counts
 SCORES = ("strict", "lenient")  # a missing box is wrong, or forgiven
 
 
@@ -75,14 +76,14 @@ def spent(run: analysis.Run, usage: list[dict]) -> pd.DataFrame:
 def value_at(run: pd.DataFrame, score: str, cost: str, amount: float) -> float:
     """Return the mean score from two thirds of an amount of a cost to the amount, linear between
     evaluations. NaN beyond the run's last evaluation. run: the rows of one run, step 0 first."""
-    window = np.linspace(2 / 3 * amount, amount, 50)
+    window = np.linspace(LAST_THIRD * amount, amount, 50)
     curve = np.interp(window, run[cost], run[score], left=np.nan, right=np.nan)
     return float(curve.mean())
 
 
 def is_evaluated(run: pd.DataFrame, cost: str, amount: float) -> bool:
     """Whether a run has an evaluation from two thirds of an amount of a cost to the amount."""
-    return run[cost].between(2 / 3 * amount, amount).any()
+    return run[cost].between(LAST_THIRD * amount, amount).any()
 
 
 def gain(method: pd.DataFrame, base: pd.DataFrame, score: str, cost: str) -> str:
