@@ -3,6 +3,7 @@
 Each variant is an objective per token that replaces ρ Â. With one update on a batch, and a
 generator that agrees with the policy, the ratio ρ is 1: the objectives of a clipped family then
 have one gradient. The objectives are written from the papers, with the defaults of their authors.
+Beside the table's rows: verl's dual clip and prime-rl's default.
 """
 
 import pytest
