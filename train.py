@@ -25,7 +25,7 @@ import grpo
 from grpo import Completion, Group
 from plumbing import command_line
 from plumbing.batches import Batch, micro_batches
-from plumbing.config import Config, learning_rate, parse_flags
+from plumbing.config import Config, is_due, learning_rate, parse_flags
 from plumbing.data.problems import Problems, check_data
 from plumbing.distributed import shutdown
 from plumbing.distributed.channel import Channel, Prefetching, RemoteSampler, serve
@@ -306,8 +306,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
             evaluation = evaluate(student.rollout, student.encode, val_problems, run, step, console)
             run.finish_evaluation(step, evaluation)
         stop = shutdown.stop_requested(layout)
-        is_last = stop or step == config.steps
-        if step > start and (is_last or step % config.checkpoint_every == 0):
+        if step > start and (stop or is_due(config, step, config.checkpoint_every)):
             if layout.n_teachers:
                 sampler.save(step)  # the teacher ranks write their part
             run.save(step, sampler.state_dict(), learners)

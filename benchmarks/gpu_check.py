@@ -27,7 +27,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import pandas as pd
 import torch
@@ -222,31 +222,48 @@ def curve(out: Path, dry: bool) -> str:
     The runs are not equal: bf16 rounds differently from float32, so some tokens differ.
     """
     steps, seeds, flags = (2, 2, DRY_DEMO) if dry else (40, 3, ())
+    jobs = [(side, seed) for side in ("card", "cpu") for seed in range(seeds)]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
 
         def metrics(side: str, seed: int) -> pd.DataFrame:
-            name, run_flags = f"{side}{seed}", [*flags, f"--seed={seed}"]
+            name = f"{side}{seed}"
             log, run_dir = out / f"curve-{name}.log", Path(folder, name)
-            run_demo(log, run_dir, steps, steps, *run_flags, cpu=side == "cpu")
+            run_demo(log, run_dir, steps, steps, *flags, f"--seed={seed}", cpu=side == "cpu")
             return pd.read_json(run_dir / "metrics.jsonl", lines=True).set_index("step")
 
-        jobs = [(side, seed) for side in ("card", "cpu") for seed in range(seeds)]
         logs = list(pool.map(metrics, *zip(*jobs, strict=True)))
-    results = [f"largest logp_gap {max(log.logp_gap.max() for log in logs[:seeds]):.3g}"]
-    for key in ("reward_mean", "zero_variance", "grad_norm", "val_accuracy"):
-        first = steps if key == "val_accuracy" else 1  # the last evaluation, or all steps
-        means = [log.loc[first:, key].mean() for log in logs]
-        p = stats.ttest_ind(
-            means[:seeds], means[seeds:], equal_var=False
-        ).pvalue  # NaN if all equal
-        card, cpu = sum(means[:seeds]) / seeds, sum(means[seeds:]) / seeds
-        results.append(f"{key} {card:.4g} on card, {cpu:.4g} on CPU, p {p:.2g}")
-        if p < 0.002:  # by chance in one of 125 checks, with four keys
-            raise CheckError(f"card and CPU differ more than seeds do: {results[-1]}")
+    card, cpu = logs[:seeds], logs[seeds:]
+    results = [f"largest logp_gap {max(log.logp_gap.max() for log in card):.3g}"]
+    for key in ("reward_mean", "zero_variance", "grad_norm"):
+        results.append(compare(key, card, cpu, first_step=1))
+    results.append(compare("val_accuracy", card, cpu, first_step=steps))  # the last evaluation
     return ", ".join(results)
 
 
+def compare(key: str, card: list[pd.DataFrame], cpu: list[pd.DataFrame], first_step: int) -> str:
+    """Compare a metric's means from a step on, seeds on the card with seeds on the CPU. Raises
+    CheckError where they differ more than seeds do."""
+    on_card, on_cpu = ([log.loc[first_step:, key].mean() for log in logs] for logs in (card, cpu))
+    p = stats.ttest_ind(on_card, on_cpu, equal_var=False).pvalue  # NaN if all are equal
+    result = f"{key} {fmean(on_card):.4g} on card, {fmean(on_cpu):.4g} on CPU, p {p:.2g}"
+    if p < 0.002:  # by chance in one of 125 checks, with four keys
+        raise CheckError(f"card and CPU differ more than seeds do: {result}")
+    return result
+
+
 PARTS = {part.__name__: part for part in (tests, step, counts, memory, resume, curve)}
+
+
+def run_part(name: str, out: Path, dry: bool) -> list[str]:
+    """Run a part in place of its old logs; return its row of the summary."""
+    for log in out.glob(f"{name}*.log"):
+        log.unlink()
+    began = time.monotonic()
+    try:
+        verdict, result = "passed", PARTS[name](out, dry)
+    except CheckError as error:
+        verdict, result = "FAILED", str(error)
+    return [name, verdict, f"{time.monotonic() - began:.0f}", result.replace("|", "/")]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -262,22 +279,16 @@ def main(argv: list[str] | None = None) -> int:
     if not (args.dry or torch.cuda.is_available()):
         print_error("no CUDA device: --dry runs the same code on a CPU")
         return 2
-    out, lines, failed = args.out.resolve(), [], False
+    out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    rows = []
     for name in PARTS if "all" in args.parts else args.parts:
-        for log in out.glob(f"{name}*.log"):
-            log.unlink()
-        began = time.monotonic()
-        try:
-            verdict, result = "passed", PARTS[name](out, args.dry)
-        except CheckError as error:
-            verdict, result, failed = "FAILED", str(error), True
-        lines.append([name, verdict, f"{time.monotonic() - began:.0f}", result.replace("|", "/")])
-        print(": ".join(lines[-1]), flush=True)
-    text = analysis.markdown(["part", "", "seconds", "result"], lines)
+        rows.append(run_part(name, out, args.dry))
+        print(": ".join(rows[-1]), flush=True)
+    text = analysis.markdown(["part", "", "seconds", "result"], rows)
     (out / "summary.md").write_text(f"{text}\n\n`gpu_check`: {provenance()}\n")
     print(f"logs and summary.md: {out}")
-    return int(failed)
+    return int(any(verdict == "FAILED" for _, verdict, _, _ in rows))
 
 
 if __name__ == "__main__":

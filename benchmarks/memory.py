@@ -152,36 +152,39 @@ class Run:
         return cls(*shapes, c, layout.n_students, layout.n_teachers)
 
     def gib(self) -> dict[str, float]:
-        """GiB by part (PARTS). A student rank's peak is in training, in generation or, with no
-        teacher rank, in an update of the teacher."""
+        """GiB by part (PARTS)."""
         c, student = self.config, self.student
         tokens = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
-        kept, recomputed = (
-            training_bytes(student, tokens, ranks=self.students, recompute=recompute)
-            for recompute in (False, True)
-        )
-        parts = recomputed if c.activation_checkpointing else kept
-        copy, cache = 2 * student.parameters, 2 * student.cache * c.max_rollout_tokens
+        kept = training_bytes(student, tokens, ranks=self.students)
+        recomputed = training_bytes(student, tokens, ranks=self.students, recompute=True)
         held = peak = 0.0
         if self.teacher:
             held, peak = teacher_bytes(self.teacher, c, self.teachers or self.students)
-        here, learning = (0.0, 0.0) if self.teachers else (held, peak)
-        training, generating = here + sum(parts.values()), here + parts["sharded"] + cache
-        reference = 2 * student.parameters if c.kl_coef else 0.0
         sizes = {
-            "sharded": parts["sharded"],
-            "gathered": parts["gathered"],
-            "copy": copy,
+            "sharded": kept["sharded"],
+            "gathered": kept["gathered"],
+            "copy": 2 * student.parameters,
             "activations": kept["activations"] + kept["working"],
             "recomputed": recomputed["activations"] + recomputed["working"],
             "copied": student.layers * copied_bytes(student, c.max_prompt_tokens, tokens),
-            "cache": cache,
-            "reference": reference,
-            "teacher here": here,
-            "student": copy + reference + max(training, generating, parts["sharded"] + learning),
+            "cache": 2 * student.cache * c.max_rollout_tokens,
+            "reference": 2 * student.parameters if c.kl_coef else 0.0,
+            "teacher here": 0.0 if self.teachers else held,
             "teacher peak": peak,
         }
+        sizes["student"] = self.student_peak(sizes)
         return {name: size / GIB for name, size in sizes.items()}
+
+    def student_peak(self, sizes: dict[str, float]) -> float:
+        """Bytes of a student rank at its peak: in training, in generation or, with no teacher rank,
+        in an update of the teacher."""
+        held = sizes["copy"] + sizes["reference"] + sizes["sharded"]
+        is_recomputed = self.config.activation_checkpointing
+        activations = sizes["recomputed" if is_recomputed else "activations"]
+        training = sizes["teacher here"] + sizes["gathered"] + activations
+        generating = sizes["teacher here"] + sizes["cache"]
+        teacher_learning = 0.0 if self.teachers else sizes["teacher peak"]
+        return held + max(training, generating, teacher_learning)
 
     def fits(self, card: float) -> bool:
         """Whether no rank needs more than a card of so many GiB has."""

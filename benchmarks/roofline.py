@@ -125,10 +125,7 @@ def floors(
     """Least seconds that one of `ranks` student ranks needs for its share of a step.
 
     Prompts are read in one pass, and each once, in generation and in training; rows are trained on
-    in one pass; nothing is padded or recomputed, and backward costs twice forward, in FLOPs and in
-    launches.
-    AdamW then reads weight, gradient and two moments and writes all but the gradient, and the
-    generator gets a copy of the weights.
+    in one pass; nothing is padded or recomputed.
 
     Args:
         prompt_B, new_B: prompt and completion tokens of each row, in prompt-major order.
@@ -138,21 +135,44 @@ def floors(
     Returns: {"rollout_s", "train_s"}.
     """
     prompt_B, new_B, live = np.asarray(prompt_B), np.asarray(new_B), np.asarray(live, dtype=int)
-    prompt_P, decoded_B = prompt_B[::G], new_B - 1  # the prompt's pass makes the first token
-    seen = attended_keys(decoded_B, prompt_B).sum()
-    tokens, scored = prompt_P.sum() + decoded_B.sum(), len(prompt_P) + decoded_B.sum()
-    generate = shape.forward_flops(tokens, attended_keys(prompt_P).sum() + seen, scored)
-    moved = size * ((shape.matrices + shape.head) * decoded_B.max() + shape.cache * seen / ranks)
-    trained_P = prompt_P[np.unique(live // G)]
-    trained_B = new_B[live]
-    train = shape.forward_flops(
-        trained_P.sum() + trained_B.sum(),
-        attended_keys(trained_P).sum() + attended_keys(trained_B, prompt_B[live]).sum(),
-        trained_B.sum(),
-    )
-    adamw, copy = 7 * 4 * shape.parameters / ranks, (4 + size) * shape.parameters
+    first_rows = np.unique(live // G) * G  # of each live group
+    updating = machine.floor(moved=update_bytes(shape, ranks, size))
     return {
-        "rollout_s": machine.floor(generate / ranks, moved, shape.launches * new_B.max()),
-        "train_s": machine.floor(3 * train / ranks, launches=3 * shape.launches * (len(live) > 0))
-        + machine.floor(moved=adamw + copy),
+        "rollout_s": rollout_floor(shape, machine, prompt_B[::G], prompt_B, new_B, ranks, size),
+        "train_s": updating
+        + backward_floor(shape, machine, prompt_B[first_rows], prompt_B[live], new_B[live], ranks),
     }
+
+
+def rollout_floor(
+    shape: Shape, machine: Machine, prompt_P, prompt_B, new_B, ranks: int, size: int
+) -> float:
+    """Least seconds of generation: a pass for the prompts, which makes the first token of each row,
+    then one for each token of the longest row. Each reads all weights."""
+    decoded_B = new_B - 1
+    cached = attended_keys(decoded_B, prompt_B).sum()
+    tokens = prompt_P.sum() + decoded_B.sum()
+    attended = attended_keys(prompt_P).sum() + cached
+    scored = len(prompt_P) + decoded_B.sum()
+    flops = shape.forward_flops(tokens, attended, scored)
+    weights = (shape.matrices + shape.head) * decoded_B.max()
+    moved = size * (weights + shape.cache * cached / ranks)
+    return machine.floor(flops / ranks, moved, shape.launches * new_B.max())
+
+
+def backward_floor(shape: Shape, machine: Machine, prompt_P, prompt_B, new_B, ranks: int) -> float:
+    """Least seconds of forward and backward of live groups with these prompts (prompt_P) and rows.
+    Backward costs twice forward, in FLOPs and in launches."""
+    tokens = prompt_P.sum() + new_B.sum()
+    attended = attended_keys(prompt_P).sum() + attended_keys(new_B, prompt_B).sum()
+    flops = 3 * shape.forward_flops(tokens, attended, new_B.sum())
+    launches = 3 * shape.launches if len(new_B) else 0
+    return machine.floor(flops / ranks, launches=launches)
+
+
+def update_bytes(shape: Shape, ranks: int, size: int) -> float:
+    """Bytes that AdamW moves, which reads weight, gradient and two moments in float32 and writes
+    all but the gradient, and those of the copy of the weights for the generator."""
+    adamw = 7 * 4 * shape.parameters / ranks
+    copy = (4 + size) * shape.parameters
+    return adamw + copy

@@ -251,21 +251,31 @@ def measure(argv: list[str] | None = None) -> list[dict]:
     layout = Layout(config)
     with closing(measured_steps(config, layout, args, [dead])) as steps:
         rows = list(itertools.islice(steps, args.warmup, args.warmup + args.repeats))
-    if layout.rank:
-        return rows
-    cuda = layout.device.type == "cuda"
-    machine = Machine.measure(cuda)
-    shape = Shape(model_config(model_of(args, config)))
-    G, ranks, least, ratios = config.group_size, layout.n_students, [], []
-    for row in rows:
-        floor = floors(shape, machine, *row["rows"], G=G, ranks=ranks, size=2 if cuda else 4)
-        least.append(floor | {"seconds": sum(floor.values())})
-        ratios.append({name: row[name] / value for name, value in least[-1].items() if value})
-    title = f"{shape.parameters / 1e6:,.2f} M parameters, {config.prompts_per_step} x {G} "
-    title += f"completions, ranks: {ranks} student + {layout.n_teachers} teacher; "
-    title += f"{machine.bandwidth / 1e9:.1f} GB/s, {machine.rate / 1e9:,.0f} GFLOP/s"
-    print(steps_table(title, {"measured": rows, "floor": least, "x floor": ratios}), flush=True)
+    if layout.rank == 0:
+        shape = Shape(model_config(model_of(args, config)))
+        print(table_beside_floors(rows, shape, config, layout), flush=True)
     return rows
+
+
+def table_beside_floors(rows: list[dict], shape: Shape, config, layout: Layout) -> str:
+    """Table of measured_steps' rows, of their floors on this machine, and of the ratios."""
+    is_gpu = layout.device.type == "cuda"
+    machine = Machine.measure(is_gpu)
+    sizes = {"G": config.group_size, "ranks": layout.n_students, "size": 2 if is_gpu else 4}
+    least = [floors(shape, machine, *row["rows"], **sizes) for row in rows]
+    for floor in least:
+        floor["seconds"] = sum(floor.values())
+    ratios = [
+        {name: row[name] / value for name, value in floor.items() if value}
+        for row, floor in zip(rows, least, strict=True)
+    ]
+    title = (
+        f"{shape.parameters / 1e6:,.2f} M parameters, "
+        f"{config.prompts_per_step} x {config.group_size} completions, "
+        f"ranks: {layout.n_students} student + {layout.n_teachers} teacher; "
+        f"{machine.bandwidth / 1e9:.1f} GB/s, {machine.rate / 1e9:,.0f} GFLOP/s"
+    )
+    return steps_table(title, {"measured": rows, "floor": least, "x floor": ratios})
 
 
 main = command(measure)

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -91,28 +91,55 @@ def lengths_of(rows: list[Row]) -> torch.Tensor:
     return torch.tensor([len(completion.ids) for _, completion in rows]).reshape(-1, G)
 
 
-def our_loss(rows: list[Row], A_P_G, weight_P_G, moved: bool, **coefficients) -> dict:
-    """Loss, gradient and logged means of our update, with rows of advantage 0 left out."""
-    policy, reference = Policy.load(MODEL, CPU), shift(Policy.load(MODEL, CPU), REFERENCE_SEED)
-    weighed = zip(rows, A_P_G.flatten().tolist(), weight_P_G.flatten().tolist(), strict=True)
-    rows = [(prompt, replace(o, advantage=a, weight=w)) for (prompt, o), a, w in weighed]
-    total = lengths_of(rows).sum()
-    if not any(coefficients.values()):  # TRL forwards the rows of dead groups nevertheless
+def weigh(rows: list[Row], advantages_P_G: torch.Tensor, loss: str) -> list[Row]:
+    """Give each row its advantage, and its weight in a loss of grpo.row_weights."""
+    lengths_P_G = lengths_of(rows)
+    limits = int(lengths_P_G.sum()), MAX_TOKENS
+    weights = [grpo.row_weights(n_G, len(lengths_P_G), loss, *limits) for n_G in lengths_P_G]
+    weights_B = torch.cat(weights).tolist()
+    advantages_B = advantages_P_G.flatten().tolist()
+    return [
+        (prompt, replace(completion, advantage=advantage, weight=weight))
+        for (prompt, completion), advantage, weight in zip(
+            rows, advantages_B, weights_B, strict=True
+        )
+    ]
+
+
+def our_loss(rows: list[Row], moved: bool, kl_coef=0.0, entropy_coef=0.0) -> dict:
+    """Loss, gradient and logged means of our update, with rows of advantage 0 left out. moved: the
+    weights have changed since the rollouts."""
+    n_tokens = lengths_of(rows).sum()
+    if not kl_coef and not entropy_coef:  # TRL forwards the rows of dead groups nevertheless
         rows = [row for row in rows if row[1].advantage]
     batch = collate(rows, CPU)
+    policy = Policy.load(MODEL, CPU)
+    reference = shift(Policy.load(MODEL, CPU), REFERENCE_SEED)
     with torch.no_grad():
-        old_N, ref_N = (model(batch, TEMPERATURE)[0] for model in (policy, reference))
+        old_logp_N, _ = policy(batch, TEMPERATURE)
+        ref_logp_N, _ = reference(batch, TEMPERATURE)
     if moved:
         shift(policy, POLICY_SEED)
     logp_N, entropy_N = policy(batch, TEMPERATURE)
-    columns = old_N, batch.advantage_N, batch.weight_N
-    terms = {"ref_logp_N": ref_N, "entropy_N": entropy_N, **coefficients}
-    clip = {"clip_low": CLIP_LOW, "clip_high": CLIP_HIGH}
-    loss, stats = grpo.policy_loss(logp_N, *columns, **terms, **clip)
+    loss, sums = grpo.policy_loss(
+        logp_N,
+        old_logp_N,
+        batch.advantage_N,
+        batch.weight_N,
+        clip_low=CLIP_LOW,
+        clip_high=CLIP_HIGH,
+        ref_logp_N=ref_logp_N,
+        kl_coef=kl_coef,
+        entropy_N=entropy_N,
+        entropy_coef=entropy_coef,
+    )
     loss.backward()
-    means = {name: value / total for name, value in stats.items()}
-    gradient = parameters_to_vector(p.grad for p in policy.parameters())
-    return {"loss": loss.detach(), "gradient": gradient, **means}
+    means = {name: value / n_tokens for name, value in sums.items()}
+    return {"loss": loss.detach(), "gradient": gradient_of(policy), **means}
+
+
+def gradient_of(model: torch.nn.Module) -> torch.Tensor:
+    return parameters_to_vector(p.grad for p in model.parameters())
 
 
 class TRL:
@@ -122,14 +149,21 @@ class TRL:
         from datasets import Dataset  # TRL brings it
         from trl import GRPOConfig, GRPOTrainer
 
-        settings = {"loss_type": "grpo", "num_generations": G, **settings}
-        settings |= {"max_completion_length": MAX_TOKENS, "temperature": TEMPERATURE}
-        settings |= {"epsilon": CLIP_LOW, "epsilon_high": CLIP_HIGH}
-        settings |= {"per_device_train_batch_size": len(rows), "report_to": "none"}
-        # With two updates a batch TRL records the log-probs before the first.
-        settings |= {"num_iterations": 2, "use_cpu": True, "gradient_checkpointing": False}
-        # bf16, TRL's default on a CPU too, would leave three digits.
-        settings |= {"bf16": False, "model_init_kwargs": {"dtype": "float32"}}
+        settings = {
+            "loss_type": "grpo",
+            "num_generations": G,
+            "max_completion_length": MAX_TOKENS,
+            "temperature": TEMPERATURE,
+            "epsilon": CLIP_LOW,
+            "epsilon_high": CLIP_HIGH,
+            "per_device_train_batch_size": len(rows),
+            "num_iterations": 2,  # with two updates a batch TRL records the log-probs before both
+            "use_cpu": True,
+            "bf16": False,  # TRL's default on a CPU too, which would leave three digits
+            "model_init_kwargs": {"dtype": "float32"},
+            "gradient_checkpointing": False,
+            "report_to": "none",
+        } | settings
         prompts, completions = zip(*rows, strict=True)
         tokens = {"prompt_ids": [*prompts], "completion_ids": [o.ids for o in completions]}
         # rollout_func returns token ids, so TRL never reads the text of a prompt.
@@ -172,69 +206,146 @@ class TRL:
         loss.backward()
         logged = {k: torch.tensor(v[-1]) for k, v in self.trainer._metrics["train"].items()}
         means = {"clip_fraction": logged["clip_ratio/region_mean"], "kl": logged.get("kl")}
-        gradient = parameters_to_vector(p.grad for p in self.model.parameters())
-        return {"loss": loss.detach(), "gradient": gradient, **means}
+        return {"loss": loss.detach(), "gradient": gradient_of(self.model), **means}
 
 
-def quantities(rows: list[Row]) -> Iterator[tuple]:
-    """Yield the rows of the table: (name, part, our tensor, TRL's)."""
+@dataclass
+class Comparison:
+    """A row of the table: a quantity of ours and of TRL's."""
+
+    name: str
+    part: str
+    ours: torch.Tensor
+    theirs: torch.Tensor
+
+    def difference(self) -> float:
+        """The largest difference of two elements, relative to TRL's largest."""
+        largest = self.theirs.abs().max().clamp(min=1e-30)
+        return ((self.ours - self.theirs).abs().max() / largest).item()
+
+    def disagrees(self) -> bool:
+        """Whether numbers that should agree do not, also where one is NaN."""
+        return self.name not in INTENDED and not self.difference() <= TOLERANCE
+
+    def line(self) -> str:
+        """The row in Markdown."""
+        note = f"intended: {INTENDED[self.name]}" if self.name in INTENDED else ""
+        if self.disagrees():
+            note = "**DISAGREES**"
+        ours, theirs = map(self.shown, (self.ours, self.theirs))
+        return (
+            f"| {self.name}: {self.part} | {ours} | {theirs} | {self.difference():.1e} | {note} |"
+        )
+
+    def shown(self, value: torch.Tensor) -> str:
+        """One number for a tensor: itself, the mean over tokens, or its norm."""
+        is_by_token = self.part in ("log-prob", "entropy")
+        summary = torch.mean if is_by_token else torch.linalg.vector_norm
+        return f"{value.item() if value.dim() == 0 else summary(value.double()).item():.7g}"
+
+
+def compare_advantages(rows: list[Row], trl: TRL) -> Iterator[Comparison]:
+    """Yield the rows of the table on advantages."""
     r_P_G = rewards_of(rows)
-    advantages = {std: grpo.group_advantages(r_P_G, std) for std in grpo.STDS}
-    A, std, dead_P = advantages["population"], r_P_G.std(1, keepdim=True), grpo.dead_groups(r_P_G)
-    trl, unscaled = TRL(rows), TRL(rows, scale_rewards="none")
-    yield "advantages", "`none`", advantages["none"], unscaled.advantages
-    yield "advantages, defaults", "`population` / `group`", A, trl.advantages
-    as_trl = advantages["sample"] * std / (std + 1e-4)
-    yield "…", "ours with `sample`, × std / (std + 1e-4)", as_trl, trl.advantages
-    yield "advantages", "dead groups", A[dead_P], trl.advantages[dead_P]
+    none, sample, population = (
+        grpo.group_advantages(r_P_G, std) for std in ("none", "sample", "population")
+    )
+    dead_P = grpo.dead_groups(r_P_G)
+    std_P_1 = r_P_G.std(1, keepdim=True)
+    as_trl = sample * std_P_1 / (std_P_1 + 1e-4)
+    unscaled = TRL(rows, scale_rewards="none")
+    yield Comparison("advantages", "`none`", none, unscaled.advantages)
+    yield Comparison("advantages, defaults", "`population` / `group`", population, trl.advantages)
+    yield Comparison("…", "ours with `sample`, × std / (std + 1e-4)", as_trl, trl.advantages)
+    yield Comparison("advantages", "dead groups", population[dead_P], trl.advantages[dead_P])
 
-    policy = Policy.load(MODEL, CPU)
+
+def compare_tokens(rows: list[Row], trl: TRL) -> Iterator[Comparison]:
+    """Yield the rows of the table on single tokens. Moves TRL's weights."""
     batch = collate(rows, CPU)
+    policy = Policy.load(MODEL, CPU)
     with torch.no_grad():
-        old_N, _ = policy(batch, TEMPERATURE)
+        old_logp_N, _ = policy(batch, TEMPERATURE)
         logp_N, entropy_N = shift(policy, POLICY_SEED)(batch, TEMPERATURE)
-    yield "before the update", "log-prob", old_N, trl.batch["old_per_token_logps"][trl.mask]
+    trl_old_logp_N = trl.batch["old_per_token_logps"][trl.mask]
     shift(trl.model, POLICY_SEED)
     trl_logp_N, trl_entropy_N = trl.logprobs()
-    yield "of each token", "log-prob", logp_N, trl_logp_N
-    yield "of each token", "entropy", entropy_N, trl_entropy_N
+    yield Comparison("before the update", "log-prob", old_logp_N, trl_old_logp_N)
+    yield Comparison("of each token", "log-prob", logp_N, trl_logp_N)
+    yield Comparison("of each token", "entropy", entropy_N, trl_entropy_N)
 
-    def losses(name, weight_P_G, parts="loss gradient", moved=True, by_group=False, **settings):
-        """Rows of a loss with our weights and TRL's settings. TRL uses our advantages, unless
-        `scale_rewards` is given. moved: the weights have changed since the rollouts."""
-        trl = TRL(rows, **settings)
-        if moved:
+
+@dataclass
+class Case:
+    """A loss that both sides compute.
+
+    loss: ours, of grpo.row_weights. parts: what is compared. moved: the weights have changed since
+    the rollouts. by_group: TRL gets each group as a batch of its own. settings: TRL's.
+    """
+
+    name: str
+    loss: str
+    settings: dict
+    parts: tuple[str, ...] = ("loss", "gradient")
+    moved: bool = True
+    by_group: bool = False
+
+    def compare(self, rows: list[Row]) -> Iterator[Comparison]:
+        """Yield the rows of the table. TRL uses our advantages, unless it shall not scale them."""
+        trl = TRL(rows, **self.settings)
+        if self.moved:
             shift(trl.model, POLICY_SEED)
-        our_A = trl_A = A
-        if "scale_rewards" in settings:
-            our_A, trl_A = advantages["none"], trl.advantages
-        coefficients = {"kl_coef": settings.get("beta", 0.0)}
-        coefficients["entropy_coef"] = settings.get("entropy_coef", 0.0)
-        ours = our_loss(rows, our_A, weight_P_G, moved, **coefficients)
-        theirs = trl.loss(trl_A, by_group)
-        for part in parts.split():
-            yield name, part, ours[part], theirs[part]
+        if "scale_rewards" in self.settings:
+            advantages = grpo.group_advantages(rewards_of(rows), "none")
+            trl_advantages = trl.advantages
+        else:
+            advantages = trl_advantages = grpo.group_advantages(rewards_of(rows))
+        kl_coef = self.settings.get("beta", 0.0)
+        entropy_coef = self.settings.get("entropy_coef", 0.0)
+        weighed = weigh(rows, advantages, self.loss)
+        ours = our_loss(weighed, self.moved, kl_coef, entropy_coef)
+        theirs = trl.loss(trl_advantages, self.by_group)
+        for part in self.parts:
+            yield Comparison(self.name, part, ours[part], theirs[part])
 
-    lengths_P_G = lengths_of(rows)
-    P, limits = len(A), (int(lengths_P_G.sum()), MAX_TOKENS)
-    seq, dapo, batch, constant = (
-        torch.stack([grpo.row_weights(lengths_G, P, loss, *limits) for lengths_G in lengths_P_G])
-        for loss in ("grpo", "dapo", "batch", "constant")
+
+DAPO, BNPO, ENTROPY = {"loss_type": "dapo"}, {"loss_type": "bnpo"}, {"entropy_coef": 0.01}
+K3 = {"beta": 0.04, "use_bias_correction_kl": False}
+FIRST = {"parts": ("gradient",), "moved": False}
+CASES = [
+    Case("first update", "grpo", {}, **FIRST),
+    Case("… from rewards", "grpo", {"scale_rewards": "none"}, **FIRST),
+    Case("`grpo`", "grpo", {}, parts=("loss", "gradient", "clip_fraction")),
+    Case("`constant` / `dr_grpo`", "constant", {"loss_type": "dr_grpo"}),
+    Case("`batch` / `dapo`", "batch", DAPO),
+    Case("`dapo`", "dapo", DAPO),
+    Case("… TRL, a group at a time", "dapo", DAPO, by_group=True),
+    Case("`dapo` / `bnpo`, a group at a time", "dapo", BNPO, by_group=True),
+    Case("`grpo` + 0.04 KL", "grpo", {"beta": 0.04}),
+    Case("… TRL, k3 itself", "grpo", K3, parts=("loss", "gradient", "kl")),
+    Case("`grpo` − 0.01 H", "grpo", ENTROPY),
+    Case("… `dapo`, a group at a time", "dapo", DAPO | ENTROPY, by_group=True),
+]
+
+
+def comparisons(rows: list[Row]) -> Iterator[Comparison]:
+    """Yield the rows of the table."""
+    trl = TRL(rows)
+    yield from compare_advantages(rows, trl)
+    yield from compare_tokens(rows, trl)
+    for case in CASES:
+        yield from case.compare(rows)
+
+
+def describe(rows: list[Row], trl_version: str) -> str:
+    """The line above the table: versions and rollouts."""
+    dead = grpo.dead_groups(rewards_of(rows)).sum()
+    cut = sum(not completion.finished for _, completion in rows)
+    return (
+        f"TRL {trl_version}, transformers {transformers.__version__}, torch {torch.__version__}. "
+        f"{len(rows) // G} groups of {G}, {dead} of them dead; {lengths_of(rows).sum()} response "
+        f"tokens, {cut} rows cut off."
     )
-    first, grouped = {"parts": "gradient", "moved": False}, {"by_group": True}
-    k3, dapo_H = {"use_bias_correction_kl": False}, {"loss_type": "dapo", "entropy_coef": 0.01}
-    yield from losses("first update", seq, **first)
-    yield from losses("… from rewards", seq, **first, scale_rewards="none")
-    yield from losses("`grpo`", seq, "loss gradient clip_fraction")
-    yield from losses("`constant` / `dr_grpo`", constant, loss_type="dr_grpo")
-    yield from losses("`batch` / `dapo`", batch, loss_type="dapo")
-    yield from losses("`dapo`", dapo, loss_type="dapo")
-    yield from losses("… TRL, a group at a time", dapo, loss_type="dapo", **grouped)
-    yield from losses("`dapo` / `bnpo`, a group at a time", dapo, loss_type="bnpo", **grouped)
-    yield from losses("`grpo` + 0.04 KL", seq, beta=0.04)
-    yield from losses("… TRL, k3 itself", seq, "loss gradient kl", beta=0.04, **k3)
-    yield from losses("`grpo` − 0.01 H", seq, entropy_coef=0.01)
-    yield from losses("… `dapo`, a group at a time", dapo, **dapo_H, **grouped)
 
 
 def main() -> int:
@@ -249,26 +360,19 @@ def main() -> int:
     except ImportError:
         print_error(f"TRL is not installed: in an environment of its own, {INSTALL}")
         return 2
-    rows, disagree = sample(), []
-    dead = grpo.dead_groups(rewards_of(rows)).sum()
-    tokens = lengths_of(rows).sum()
-    cut = sum(not completion.finished for _, completion in rows)
-    print(f"TRL {trl.__version__}, transformers {transformers.__version__}, torch", end=" ")
-    print(f"{torch.__version__}. {len(rows) // G} groups of {G}, {dead} of them dead;", end=" ")
-    print(f"{tokens} response tokens, {cut} rows cut off.\n")
+    rows = sample()
+    print(f"{describe(rows, trl.__version__)}\n")
     print("| quantity | ours | TRL | relative difference | note |\n|---|---|---|---|---|")
-    for name, part, x, y in quantities(rows):
-        difference = ((x - y).abs().max() / y.abs().max().clamp(min=1e-30)).item()
-        summary = torch.mean if part in ("log-prob", "entropy") else torch.linalg.vector_norm
-        shown = [f"{z.item() if z.dim() == 0 else summary(z.double()).item():.7g}" for z in (x, y)]
-        note = f"intended: {INTENDED[name]}" if name in INTENDED else ""
-        if not note and not difference <= TOLERANCE:  # also where it is NaN
-            note = "**DISAGREES**"
-            disagree.append(f"{name}: {part}")
-        print(f"| {name}: {part} | {' | '.join(shown)} | {difference:.1e} | {note} |", flush=True)
-    agree = f"All that should agree do, to {TOLERANCE:g}."
-    print(f"\nDisagree: {'; '.join(disagree)}." if disagree else f"\n{agree}")
-    return int(bool(disagree))
+    disagree = []
+    for comparison in comparisons(rows):
+        print(comparison.line(), flush=True)
+        if comparison.disagrees():
+            disagree.append(f"{comparison.name}: {comparison.part}")
+    if disagree:
+        print(f"\nDisagree: {'; '.join(disagree)}.")
+        return 1
+    print(f"\nAll that should agree do, to {TOLERANCE:g}.")
+    return 0
 
 
 if __name__ == "__main__":

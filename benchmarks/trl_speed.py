@@ -41,53 +41,89 @@ from rollout import PromptEncoder
 DEAD = (0.6, 0.0)  # shares of dead groups to compare at, in turn
 
 
+class SendSteps(transformers.TrainerCallback):
+    """Sends the row of each of TRL's steps, then waits for a reply."""
+
+    def __init__(self, pipe, row: dict):
+        self.pipe = pipe
+        self.row = row
+        self.began = None
+
+    def on_step_begin(self, *_, **__):
+        """Between two calls lie one whole step and the next step's batch of prompts."""
+        if self.began:
+            self.row["seconds"] = time.perf_counter() - self.began[0]
+            self.row["cpu_s"] = time.process_time() - self.began[1]
+            self.pipe.send(self.row)
+            self.pipe.recv()
+        self.began = time.perf_counter(), time.process_time()
+
+
+def trl_settings(config: train.Config, micro_batch: int) -> dict:
+    """GRPOConfig's settings for a run that does the same work as train.py with `config`."""
+    completions = config.prompts_per_step * config.group_size
+    return {
+        "seed": config.seed,
+        "temperature": config.temperature,
+        "num_generations": config.group_size,
+        "max_completion_length": config.max_completion_tokens,
+        "per_device_train_batch_size": micro_batch,
+        "gradient_accumulation_steps": completions // micro_batch,
+        "num_train_epochs": 1000,  # until it is killed
+        "loss_type": "grpo",
+        "beta": 0.0,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": "constant",
+        "bf16": False,
+        "model_init_kwargs": {"dtype": "float32"},
+        "gradient_checkpointing": False,
+        "use_cpu": not torch.cuda.is_available(),
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "report_to": "none",
+        "shuffle_dataset": False,
+        "disable_tqdm": True,
+    }
+
+
+def prompts_in_order(config: train.Config, tokenizer) -> list[str]:
+    """The prompts that this project's sampler draws, in its order, for up to 1,000 steps."""
+    problems = Problems(config.train_data)
+    encode = PromptEncoder(config, tokenizer)
+    sampler = train.build_sampler(config, Layout(config), problems)
+    steps = min(1000, len(problems) // config.prompts_per_step)
+    groups = [group for _ in range(steps) for group in sampler.propose(config.prompts_per_step)]
+    return [encode.text(problems.question(group.problem)) for group in groups]
+
+
 def run_trl(pipe, args, train_flags: list[str]) -> None:
-    """Run GRPOTrainer.train() in this process: send the row of each step, then wait for a reply."""
+    """Run GRPOTrainer.train() in this process, with SendSteps."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
     begin_process()
     warnings.filterwarnings("ignore")  # about settings that transformers has renamed
-    config, dead, row = step.configure(args.shape, train_flags), itertools.cycle(DEAD), {}
-    P, G = config.prompts_per_step, config.group_size
+    config = step.configure(args.shape, train_flags)
+    dead = itertools.cycle(DEAD)
+    row = {}
 
     def reward(completion_ids, **_) -> list[float]:
         row["completion_tokens"] = sum(map(len, completion_ids))
-        return step.scripted_rewards(P, G, next(dead))
-
-    class SendSteps(transformers.TrainerCallback):
-        began = None
-
-        def on_step_begin(self, *_, **__):
-            """Between two calls lie one whole step and the next step's batch of prompts."""
-            if self.began:
-                row["seconds"] = time.perf_counter() - self.began[0]
-                row["cpu_s"] = time.process_time() - self.began[1]
-                pipe.send(row)
-                pipe.recv()
-            self.began = time.perf_counter(), time.process_time()
+        return step.scripted_rewards(config.prompts_per_step, config.group_size, next(dead))
 
     with tempfile.TemporaryDirectory() as folder:
         step.use_made_up_inputs(config, args, Path(folder), write=True)
-        problems = Problems(config.train_data)
         tokenizer = AutoTokenizer.from_pretrained(config.model)
-        encode = PromptEncoder(config, tokenizer)
-        # The prompts that this project's sampler draws, in its order.
-        sampler = train.build_sampler(config, Layout(config), problems)
-        steps = min(1000, len(problems) // P)
-        chosen = [group.problem for _ in range(steps) for group in sampler.propose(P)]
-        rows = Dataset.from_list([{"prompt": encode.text(problems.question(i))} for i in chosen])
-        settings = {"seed": config.seed, "temperature": config.temperature, "beta": 0.0}
-        settings |= {"num_generations": G, "max_completion_length": config.max_completion_tokens}
-        settings |= {"per_device_train_batch_size": args.trl_batch, "num_train_epochs": 1000}
-        settings |= {"gradient_accumulation_steps": P * G // args.trl_batch, "loss_type": "grpo"}
-        settings |= {"learning_rate": config.learning_rate, "lr_scheduler_type": "constant"}
-        settings |= {"bf16": False, "model_init_kwargs": {"dtype": "float32"}}
-        settings |= {"gradient_checkpointing": False, "use_cpu": not torch.cuda.is_available()}
-        settings |= {"logging_strategy": "no", "save_strategy": "no", "report_to": "none"}
-        settings |= {"shuffle_dataset": False, "disable_tqdm": True}
-        parts = {"processing_class": tokenizer, "callbacks": [SendSteps()]}
-        GRPOTrainer(config.model, reward, GRPOConfig(folder, **settings), rows, **parts).train()
+        prompts = [{"prompt": text} for text in prompts_in_order(config, tokenizer)]
+        trainer = GRPOTrainer(
+            config.model,
+            reward,
+            GRPOConfig(folder, **trl_settings(config, args.trl_batch)),
+            Dataset.from_list(prompts),
+            processing_class=tokenizer,
+            callbacks=[SendSteps(pipe, row)],
+        )
+        trainer.train()
 
 
 def trl_steps(args, train_flags: list[str]) -> Iterator[dict]:

@@ -169,6 +169,11 @@ def learning_rate(c: Config, step: int) -> float:
     return c.learning_rate * left
 
 
+def is_due(c: Config, step: int, every: int) -> bool:
+    """Return whether what is done every so many steps, and at the last one, is due at `step`."""
+    return step % every == 0 or step == c.steps
+
+
 def default_teacher_ranks(world: int) -> int:
     """(Section 5.1) Give the teacher a quarter of the ranks: 2 of 8, none of 1."""
     return world // 4

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from torch.distributed.checkpoint.stateful import Stateful
 
 from grpo import Group
-from plumbing.config import Config
+from plumbing.config import Config, is_due
 from plumbing.distributed.launch import lacks_launcher
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError
@@ -254,14 +254,13 @@ class RunDir:
         rounds = range(last_round + 1)
         rows = [selection(step, round, group) for round in rounds for group in groups]
         self.log("selections", [row for row in rows if row["completions"]])
-        is_due = step % self.config.eval_every == 0
-        if is_due or step in (1, self.config.steps):
+        if step == 1 or is_due(self.config, step, self.config.eval_every):
             self.log("samples", [sample(step, group, decode) for group in groups[:3]])
 
     def evaluation_pending(self, step: int) -> bool:
         """Return whether `step` is due for evaluation and has none. On resume it has one, unless a
         signal interrupted it or a flag changed. All student ranks call it."""
-        if step % self.config.eval_every and step < self.config.steps:
+        if not is_due(self.config, step, self.config.eval_every):
             return False
         rows = read_lines(self.metrics, torn=True) if self.layout.rank == 0 else []
         is_done = any(row["step"] == step and "val_accuracy" in row for row in rows)
