@@ -179,9 +179,11 @@ class WorkerPool:
         self.code = self.code or code
         changed = [path for path, _ in sorted(self.code.items() ^ code.items())]
         if changed:
-            reason = f"{changed[0]} has changed since the grading processes first started"
-            remedy = "restore it, and run the same command again to resume"
-            raise WorkerError(f"{reason}, and a new one would use the new version: {remedy}")
+            raise WorkerError(
+                f"{changed[0]} has changed since the grading processes first started, and a new "
+                "one would use the new version: restore it, and run the same command again to "
+                "resume"
+            )
 
     def _wait_for_workers(self) -> dict[int, str]:
         """Wait until a worker replies, dies or misses its deadline. Return, for each job that
@@ -192,32 +194,41 @@ class WorkerPool:
         readable = multiprocessing.connection.wait(pipes, max(0.0, seconds))
         ended = {}
         for worker in busy:
-            late = time.monotonic() >= worker.deadline
-            if worker.process.stdout not in readable and not late:
+            is_late = time.monotonic() >= worker.deadline
+            pipe = worker.process.stdout
+            if pipe not in readable and not is_late:
                 continue
             # Not through the buffer: a second line in it would make no pipe readable.
-            pipe = worker.process.stdout
             line = pipe.raw.readline() if pipe in readable else b""
             if not line:
-                self.workers.remove(worker)
-                status = worker.kill()
-                if worker.warm:
-                    ended[worker.job] = DEATHS.get(status, "timeout" if late else "crash")
-                else:
-                    self.killed += 1
-                    from_outside = status in (-signal.SIGKILL, -signal.SIGTERM) and not late
-                    if not from_outside or self.killed > MAX_KILLED:
-                        reason = f"a worker did not start: exit status {status}"
-                        raise WorkerError(f"{reason}; it may have printed why")
-                self._start_worker()
+                ended |= self._replace(worker, is_late)
             elif worker.warm:
                 ended[worker.job] = line.decode().strip()
                 worker.job = None
             elif worker.ready:
                 self._check_code(json.loads(line))
-                worker.warm, self.killed = True, 0
+                worker.warm = True
+                self.killed = 0
             elif line == b"ready\n":
                 worker.ready = True
             else:
                 raise PreparationError(line.decode().strip())
+        return ended
+
+    def _replace(self, worker: Worker, is_late: bool) -> dict[int, str]:
+        """Start a worker in place of one that died or is late. Return the cause of death for its
+        job, if it had one. Raises WorkerError if it had not started, unless it was killed."""
+        self.workers.remove(worker)
+        status = worker.kill()
+        if worker.warm:
+            ended = {worker.job: DEATHS.get(status, "timeout" if is_late else "crash")}
+        else:
+            ended = {}
+            self.killed += 1
+            is_from_outside = status in (-signal.SIGKILL, -signal.SIGTERM) and not is_late
+            if not is_from_outside or self.killed > MAX_KILLED:
+                raise WorkerError(
+                    f"a worker did not start: exit status {status}; it may have printed why"
+                )
+        self._start_worker()
         return ended

@@ -106,38 +106,42 @@ def test_decoding_from_a_long_cache_matches_float32(B):
     assert (out - expected).abs().max() < 0.03
 
 
-@pytest.mark.skipif(not is_flash_attn_2_available(), reason="needs flash-attn")
-def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_ones_through_sdpa():
-    """Log-probs of 848 tokens and their gradient. The error of bf16 alone is the measure."""
-    generator = torch.Generator().manual_seed(0)
+def rows_of_all_lengths(generator):
+    """32 rows, of 1 to 62 tokens, short prompts before long completions and the reverse."""
+    lengths_B = torch.randint(1, 63, (32,), generator=generator).tolist()
 
     def tokens(n):
         return torch.randint(2, 81, (n,), generator=generator).tolist()
 
-    n_B = torch.randint(1, 63, (32,), generator=generator).tolist()
-    prompts = [tokens(1 + n // 2) for n in n_B]
-    completions = [completion(ids=tokens(n)) for n in reversed(n_B)]
+    prompts = [tokens(1 + n // 2) for n in lengths_B]
+    completions = [completion(ids=tokens(n)) for n in reversed(lengths_B)]
     for b, each in enumerate(completions):
         each.advantage = float(b)  # to know a row's tokens in any batch
-    rows = [*zip(prompts, completions, strict=True)]
+    return [*zip(prompts, completions, strict=True)]
+
+
+def logps_and_gradient(rows, dtype, attention):
+    """Return the log-probs of all tokens, row after row, and the gradient of their sum."""
     layout = one_rank("--preset", "demo", "--device", "cuda")
+    policy = Policy.load(str(DEMO), CARD)
+    policy.lm.set_attn_implementation(attention)
+    for p in policy.parameters():  # as FSDP does; the table of rotary angles stays in float32
+        p.data = p.to(dtype)
+    batches = micro_batches(rows, layout, 800, pad_id=0, packed=policy.packed)
+    logp_N = torch.cat([policy(batch, 1.0)[0] for batch in batches])
+    logp_N.sum().backward()
+    row_N = torch.cat([batch.advantage_N for batch in batches])
+    gradient = torch.cat([p.grad.flatten().float() for p in policy.parameters()])
+    return logp_N[row_N.argsort(stable=True)], gradient
 
-    def run(dtype, attention):
-        """Return the log-probs of all tokens, row after row, and the gradient."""
-        policy = Policy.load(str(DEMO), CARD)
-        policy.lm.set_attn_implementation(attention)
-        for p in policy.parameters():  # as FSDP does; the table of rotary angles stays in float32
-            p.data = p.to(dtype)
-        batches = micro_batches(rows, layout, 800, pad_id=0, packed=policy.packed)
-        logp_N = torch.cat([policy(batch, 1.0)[0] for batch in batches])
-        logp_N.sum().backward()
-        row_N = torch.cat([batch.advantage_N for batch in batches])
-        gradient = torch.cat([p.grad.flatten().float() for p in policy.parameters()])
-        return logp_N[row_N.argsort(stable=True)], gradient
 
-    exact = run(torch.float32, "shared_prompts")
-    padded = run(torch.bfloat16, "shared_prompts")
-    packed = run(torch.bfloat16, "flash_attention_2")
+@pytest.mark.skipif(not is_flash_attn_2_available(), reason="needs flash-attn")
+def test_packed_rows_through_flash_attention_are_as_near_to_float32_as_padded_ones_through_sdpa():
+    """Log-probs of 848 tokens and their gradient. The error of bf16 alone is the measure."""
+    rows = rows_of_all_lengths(torch.Generator().manual_seed(0))
+    exact = logps_and_gradient(rows, torch.float32, "shared_prompts")
+    padded = logps_and_gradient(rows, torch.bfloat16, "shared_prompts")
+    packed = logps_and_gradient(rows, torch.bfloat16, "flash_attention_2")
     for x, y, z in zip(exact, padded, packed, strict=True):
         error = (z - x).norm()
         error_of_bf16 = (y - x).norm()

@@ -47,18 +47,21 @@ def test_machines_with_different_files_are_rejected(case, tiny_model, halfway, t
     assert not list(tmp_path.glob("*/checkpoints")) + list(tmp_path.glob("**/*.tmp"))
 
 
-def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(halfway, tmp_path):
-    """Three starts of two agents of torchrun with two ranks each, two for each role: to the death
-    of a machine, to SIGTERM at both agents, to the end."""
-    flags = "--steps", 4, "--checkpoint_every", 1, "--teacher_ranks", 2
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-    ranks.run(whole, *flags, ranks=4, data=halfway)
-    words = ranks.command(folder, *flags, data=halfway)
+TWO_AND_TWO = ("--steps", 4, "--checkpoint_every", 1, "--teacher_ranks", 2)
 
-    def start(name, signals=None):
+
+class TwoMachines:
+    """Two agents of torchrun with two ranks each, two for each role, that train one run."""
+
+    def __init__(self, folder, data):
+        self.folder = folder
+        self.words = ranks.command(folder / "run", *TWO_AND_TWO, data=data)
+
+    def start(self, name, signals=None):
         """Have the first student rank, after step 2, send a signal to each agent. Return the
         agents' exit codes and output."""
-        pids, log = [tmp_path / f"{name}_{node}" for node in range(2)], tmp_path / name
+        log = self.folder / name
+        pids = [self.folder / f"{name}_{node}" for node in range(2)]
 
         def send(run, name, rows, mode="a"):
             if run.layout.rank == 0 and name == "metrics" and rows[0]["step"] == 2:
@@ -77,7 +80,7 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
 
         flags = ("--nnodes", 2, "--nproc_per_node", 2, "--master_addr", "127.0.0.1")
         flags += ("--master_port", ranks.free_port(), "--node_rank")
-        agents = [ranks.agent(rank, words, log, *flags, node) for node in range(2)]
+        agents = [ranks.agent(rank, self.words, log, *flags, node) for node in range(2)]
         for process in agents:
             process.join(60)
         exitcodes = [process.exitcode for process in agents]
@@ -85,15 +88,22 @@ def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(half
             process.kill()
         return exitcodes, log.read_text()
 
-    exitcodes, output = start("killed", (None, signal.SIGKILL))
+
+def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(halfway, tmp_path):
+    """Three starts: to the death of a machine, to SIGTERM at both agents, to the end."""
+    machines = TwoMachines(tmp_path, halfway)
+    exitcodes, output = machines.start("killed", (None, signal.SIGKILL))
     assert exitcodes == [1, -signal.SIGKILL]
     assert output.count("error: a rank failed or exceeded") == 1
-    exitcodes, output = start("stopped", (signal.SIGTERM, signal.SIGTERM))
+    exitcodes, output = machines.start("stopped", (signal.SIGTERM, signal.SIGTERM))
     assert exitcodes == [1, 1]
-    assert output.count("stopped, and saved") == 1 and "error: " not in output
-    exitcodes, output = start("finished")
+    assert output.count("stopped, and saved") == 1
+    assert "error: " not in output
+    exitcodes, output = machines.start("finished")
     assert exitcodes == [0, 0]
-    ranks.assert_same_run(whole, folder)
+    whole = tmp_path / "whole"
+    ranks.run(whole, *TWO_AND_TWO, ranks=4, data=halfway)
+    ranks.assert_same_run(whole, machines.folder / "run")
 
 
 SLURM = {  # a step on two nodes is two processes here, whose ids srun writes for scancel

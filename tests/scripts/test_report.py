@@ -33,9 +33,7 @@ def words_of(html):
 
 
 def make(folder, steps=4, done=2, **config):
-    """A run at step `done`: an hour a step, ten minutes an evaluation (every 2 steps).
-
-    Groups of 4 or 8. Problem 10 is never solved, 11 always, 12 half of the time."""
+    """A run at step `done`: an hour a step, ten minutes an evaluation (every 2 steps)."""
     data = folder.parent / "data.jsonl"
     problems = [{"problem": f"{i} < x & y?", "expected_answer": f"gold{i}"} for i in range(20)]
     write_lines(data, problems)
@@ -44,17 +42,38 @@ def make(folder, steps=4, done=2, **config):
     rows = [{"step": step} for step in range(done + 1)]
     for row in rows[::2]:
         row |= {"val_accuracy": 0.25 + row["step"] / 8, "eval_s": 600.0}
-    known = [0.4, 0.3, 0.5] if config.get("sampler") == "goldilocks" else [None] * 3
-    chosen = [selection(1, False, known, 0, G=4), selection(1, True, known, 4, 1, G=4)]
-    chosen += [selection(2, False, known, 0, G=8), selection(2, True, known, 2, 2, G=4)]
-    make_run(folder, rows, chosen, **facts | config)
+    make_run(folder, rows, selections(config.get("sampler")), **facts | config)
     write_lines(folder / "samples.jsonl", [SAMPLE | {"step": 1}, SAMPLE])
-    for step, statuses in {0: "correct wrong no_box", 2: "wrong correct correct", 3: ""}.items():
-        verdicts = [{"status": s, "reward": float(s == "correct")} for s in statuses.split()]
-        text = {"tokens": 7, "completion": r"so \boxed{<5>}"}
-        lines = [{"problem": i} | text | verdict for i, verdict in enumerate(verdicts)]
-        write_lines(folder / "evals" / f"step_{step}.jsonl", lines)  # 3: from before a resume
+    make_evaluation(folder, 0, "correct wrong no_box")
+    make_evaluation(folder, 2, "wrong correct correct")
+    make_evaluation(folder, 3, "")  # from before a resume
     return folder
+
+
+def selections(sampler):
+    """Groups of 4 or 8. Problem 10 is never solved, 11 always, 12 half of the time."""
+    utilities = [0.4, 0.3, 0.5] if sampler == "goldilocks" else [None] * 3
+    return [
+        selection(1, False, utilities, 0, G=4),
+        selection(1, True, utilities, 4, 1, G=4),
+        selection(2, False, utilities, 0, G=8),
+        selection(2, True, utilities, 2, 2, G=4),
+    ]
+
+
+def make_evaluation(folder, step, statuses):
+    """Write the file of an evaluation: a completion of 7 tokens for each status."""
+    rows = [
+        {
+            "problem": problem,
+            "tokens": 7,
+            "completion": r"so \boxed{<5>}",
+            "status": status,
+            "reward": float(status == "correct"),
+        }
+        for problem, status in enumerate(statuses.split())
+    ]
+    write_lines(folder / "evals" / f"step_{step}.jsonl", rows)
 
 
 def test_numbers_by_hand_and_texts_as_they_are(tmp_path):

@@ -10,6 +10,7 @@ import re
 import resource
 import sys
 import time
+from functools import cache
 from itertools import compress
 
 import pandas
@@ -108,6 +109,7 @@ def choices(table: str) -> list[str]:
     return [choice for line in table.strip().splitlines() for choice in line.split("   ")]
 
 
+@cache
 def cases() -> list[tuple[str, list[str], list[str]]]:
     """Return CASES as (gold, right answers, wrong answers)."""
     lines = CASES.strip().splitlines()
@@ -123,30 +125,36 @@ def hostile(numbers: dict, rng: random.Random) -> str:
     return rng.choice([nested, nested, tower, row])
 
 
+def one_of_each_family(golds: list[str], rng: random.Random) -> list[tuple[str, int, str, str]]:
+    """Return (family, expected reward, gold, answer) for each family. golds: of a file."""
+    numbers = draw_numbers(rng)
+    n = str(numbers["n"])
+    template, right, wrong = rng.choice(cases())
+    gold = fill(template, numbers)
+    given = rng.choice(golds)
+    changed = re.sub(r"\d", lambda digit: str((int(digit[0]) + 3) % 10), given, count=1)
+    noise = "".join(rng.choices(PIECES, k=rng.randint(1, 30)))
+    outside_box = [*choices(OUTSIDE), r"\boxed{" * 9000, rf"\boxed{{{'5+' * 2000}0}}"]
+    return [
+        ("right, respelled", 1, gold, fill(rng.choice(right), numbers)),
+        ("right, gold of a file", 1, given, rng.choice(["", r"\displaystyle "]) + given),
+        ("wrong, near", 0, gold, fill(rng.choice(wrong), numbers)),
+        ("wrong, a digit changed", 0, given, changed if changed != given else "7" + given),
+        ("hack", 0, n, fill(rng.choice(choices(HACKS)), numbers)),
+        ("noise", 0, rf"\sqrt{{{int(n) ** 2 + 1}}}", noise),
+        ("outside the box", 0, n, fill(rng.choice(outside_box), numbers)),
+        ("hostile", 0, rng.choice([n, "x^2+1", r"\sum_{k=1}^n k^2"]), hostile(numbers, rng)),
+    ]
+
+
 def generate(number: int, golds: list[str], rng: random.Random):
     """Yield (family, expected reward, gold, completion) for so many answers. golds: of a file."""
-    templates = cases()
-    outside_box = [*choices(OUTSIDE), r"\boxed{" * 9000, rf"\boxed{{{'5+' * 2000}0}}"]
     for i in range(number):
-        numbers = draw_numbers(rng)
-        template, right, wrong = rng.choice(templates)
-        gold, given, n = fill(template, numbers), rng.choice(golds), str(numbers["n"])
-        changed = re.sub(r"\d", lambda digit: str((int(digit[0]) + 3) % 10), given, count=1)
-        noise = "".join(rng.choices(PIECES, k=rng.randint(1, 30)))
-        families = [
-            ("right, respelled", 1, gold, fill(rng.choice(right), numbers)),
-            ("right, gold of a file", 1, given, rng.choice(["", r"\displaystyle "]) + given),
-            ("wrong, near", 0, gold, fill(rng.choice(wrong), numbers)),
-            ("wrong, a digit changed", 0, given, changed if changed != given else "7" + given),
-            ("hack", 0, n, fill(rng.choice(choices(HACKS)), numbers)),
-            ("noise", 0, rf"\sqrt{{{int(n) ** 2 + 1}}}", noise),
-            ("outside the box", 0, n, fill(rng.choice(outside_box), numbers)),
-            ("hostile", 0, rng.choice([n, "x^2+1", r"\sum_{k=1}^n k^2"]), hostile(numbers, rng)),
-        ]
         # Hostile answers take the longest: one of 200.
-        family, expected, gold, answer = families[-1 if i % 200 == 199 else i % 7]
+        family = -1 if i % 200 == 199 else i % 7
+        name, expected, gold, answer = one_of_each_family(golds, rng)[family]
         boxed = rf"So it is \boxed{{{answer}}}."
-        yield family, expected, gold, answer if family == "outside the box" else boxed
+        yield name, expected, gold, answer if name == "outside the box" else boxed
 
 
 def grade(number: int, golds: list[str], rng: random.Random, reward="") -> pandas.DataFrame:
@@ -188,14 +196,20 @@ def main() -> int:
     golds = table.expected_answer.astype(str).str.strip().tolist()
     growth = growth_mb(options.calls)
     rows = grade(options.answers, golds, random.Random(options.seed), options.reward)
+    print(f"{options.calls} calls: {growth:.1f} MB more")
+    return int(growth > GROWTH_MB or not holds(rows))
+
+
+def holds(rows: pandas.DataFrame) -> bool:
+    """Print the verdicts, bad ones, and time and memory used; return whether all is well."""
     print(pandas.crosstab([rows.family, rows.expected], rows.status).to_string())
     bad = rows[((rows.status == "correct") != rows.expected) | (rows.status == "crash")]
     print(*(bad.family + ", " + bad.status + ", " + bad.case)[:40], sep="\n")
     worker_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(f"{options.calls} calls: {growth:.1f} MB more; largest worker: {worker_mb:.0f} MB")
-    print(f"slowest answer: {rows.seconds.max():.2f} s; bad verdicts: {len(bad)}")
-    limits_hold = growth <= GROWTH_MB and worker_mb <= WORKER_MB and rows.seconds.max() <= SECONDS
-    return int(len(bad) > 0 or not limits_hold)
+    slowest = rows.seconds.max()
+    print(f"largest worker: {worker_mb:.0f} MB; slowest answer: {slowest:.2f} s")
+    print(f"bad verdicts: {len(bad)}")
+    return not len(bad) and worker_mb <= WORKER_MB and slowest <= SECONDS
 
 
 if __name__ == "__main__":
