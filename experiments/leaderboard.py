@@ -248,7 +248,7 @@ def run_one(out: Path, csv: Path, end: float, job: Job) -> bool:
     return True
 
 
-def charged(rows: pd.DataFrame, budget: int, devices: float = 1.0) -> pd.Series:
+def scores_within(rows: pd.DataFrame, budget: int, devices: float = 1.0) -> pd.Series:
     """Return each seed's mean of the five evaluations that count within a budget of completions, in
     percent, from its curve. Raises InputError if an evaluation is missing."""
     means = {}
@@ -267,7 +267,7 @@ def right(rows: pd.DataFrame, budget: int) -> pd.DataFrame:
     percent = 20 * digits.astype(float).sort_index()
     # In rows made before 2026-11-25 `right` is of the last five evaluations, which for samplers of
     # more or fewer completions a step than expected are other ones than those that count.
-    return percent.add(charged(rows, budget) - percent.mean(axis=1), axis=0)
+    return percent.add(scores_within(rows, budget) - percent.mean(axis=1), axis=0)
 
 
 def compare(method: pd.DataFrame, base: pd.DataFrame) -> tuple[float, tuple, tuple, float]:
@@ -289,20 +289,22 @@ def holm(p: pd.Series) -> pd.Series:
     return (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1)
 
 
-def charged_gain(method: pd.DataFrame, base: pd.DataFrame, budget: int, entries: dict) -> float:
+def compute_matched_gain(
+    method: pd.DataFrame, base: pd.DataFrame, budget: int, entries: dict
+) -> float:
     """Return one sampler's mean gain over another on common seeds, where the devices of their
     entries reduce their budgets."""
     scores = []
     for rows in (method, base):
         entry = entries[rows.sampler.iloc[0]]
-        scores.append(charged(rows, budget, entry.devices))
+        scores.append(scores_within(rows, budget, entry.devices))
     of_method, of_base = scores
     return (of_method - of_base).mean()
 
 
 def standings(rows: pd.DataFrame, task: str, against: str, entries=ENTRIES) -> pd.DataFrame:
     """Compare each sampler of a task with one of them, the best first; holm: p by Holm's method;
-    charged: the gain where the devices of `entries` reduce the budget."""
+    compute_matched: the gain where the devices of `entries` reduce the budget."""
     of_task = rows[rows.task == task]
     parts = dict(list(of_task.groupby("sampler")))
     budget = of_task.completions.max()  # some sampler spends all of it
@@ -315,13 +317,13 @@ def standings(rows: pd.DataFrame, task: str, against: str, entries=ENTRIES) -> p
         line["live"] = part.live.mean()
         line["updates"] = part.steps.mean()
         line["time"] = part.cpu_seconds.mean() / base.cpu_seconds.mean()
-        line |= {"gain": np.nan, "p": np.nan, "charged": np.nan}
+        line |= {"gain": np.nan, "p": np.nan, "compute_matched": np.nan}
         common = scores.index.intersection(base_scores.index)
         if name != against and len(common) > 1:
             columns = ("gain", "seeds_95", "both_95", "p")
             line |= zip(columns, compare(scores, base_scores), strict=True)
             if name in entries and against in entries:
-                line["charged"] = charged_gain(part, base, budget, entries)
+                line["compute_matched"] = compute_matched_gain(part, base, budget, entries)
         lines.append(line)
     table = pd.DataFrame(lines).sort_values("accuracy", ascending=False, ignore_index=True)
     table["holm"] = holm(table.p)
@@ -337,10 +339,10 @@ def show(task: str, table: pd.DataFrame, against: str) -> str:
         if np.isfinite(row.gain):
             line += [f"{row.gain:+.1f} ({row.seeds_95[0]:+.1f} to {row.seeds_95[1]:+.1f})"]
             line += [f"{row.both_95[0]:+.1f} to {row.both_95[1]:+.1f}", f"{row.holm:.3f}"]
-            line += [f"{row.charged:+.1f}" if np.isfinite(row.charged) else "–"]
+            line += [f"{row.compute_matched:+.1f}" if np.isfinite(row.compute_matched) else "–"]
         lines.append([*line, *["–"] * (10 - len(line))])
     header = ["sampler", "seeds", "accuracy", "dead", "updates", "time", f"gain over {against}"]
-    header += ["over seeds and problems", "p (Holm)", "gain with devices charged"]
+    header += ["over seeds and problems", "p (Holm)", "compute-matched"]
     return analysis.table(task, header, lines)
 
 

@@ -103,26 +103,26 @@ def goldilocks_and_uniform():
     return scores(uniform=["00"] * 2, Goldilocks=["00"] * 2).assign(curve=curve)
 
 
-def test_charged_devices_reduce_the_budget(goldilocks_and_uniform):
+def test_devices_reduce_the_budget(goldilocks_and_uniform):
     """The last five of 12 evaluations are 8 to 12, mean 10. Three quarters of the budget end at
     the ninth, where the last five are 5 to 9, mean 7."""
     row = goldilocks_and_uniform[:1]
-    assert lb.charged(row, 23_040).tolist() == [10]
-    assert lb.charged(row, 23_040, devices=4 / 3).tolist() == [7]
+    assert lb.scores_within(row, 23_040).tolist() == [10]
+    assert lb.scores_within(row, 23_040, devices=4 / 3).tolist() == [7]
 
 
-def test_charged_rejects_a_curve_without_an_evaluation_at_a_place(goldilocks_and_uniform):
+def test_a_curve_is_rejected_without_an_evaluation_at_a_place(goldilocks_and_uniform):
     error = "demo, uniform, seed 0: no evaluation after step 0 within 1600 completions"
     with pytest.raises(InputError, match=error):
-        lb.charged(goldilocks_and_uniform, 2400)
+        lb.scores_within(goldilocks_and_uniform, 2400)
 
 
 @pytest.mark.parametrize(
     ("method", "base", "gain"), [("Goldilocks", "uniform", -3), ("uniform", "Goldilocks", 3)]
 )
-def test_a_teacher_is_charged_in_the_standings(method, base, gain, goldilocks_and_uniform):
+def test_standings_are_compute_matched_for_a_teacher(method, base, gain, goldilocks_and_uniform):
     table = lb.standings(goldilocks_and_uniform, "demo", base).set_index("sampler")
-    assert table.charged[method] == pytest.approx(gain)
+    assert table.compute_matched[method] == pytest.approx(gain)
 
 
 def test_standings_multiply_p_by_holm(monkeypatch):
