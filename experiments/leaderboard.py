@@ -8,8 +8,8 @@
 A run has one process and one thread, so that results do not depend on the machine's cores. It is
 resumed with more steps until it has spent as many completions as uniform sampling in 120 steps,
 screening included, so its learning rate must not depend on the number of steps. Its score is the
-mean of five evaluations, the last at or before 8/12, 9/12, 10/12, 11/12 and 12/12 of them.
-docs/samplers.md has the rules of judgement.
+mean of its accuracy at 8/12, 9/12, 10/12, 11/12 and 12/12 of them, interpolated between
+evaluations. docs/samplers.md has the rules of judgement.
 
 A task may be a folder with model/, train.jsonl, val.jsonl and task.toml, all keys optional:
 
@@ -53,7 +53,7 @@ COLUMNS = ["task", "sampler", "seed", "cpu_seconds"]  # then the keys of `score`
 COLUMNS += ["steps", "completions", "live", "curve", "right"]
 STEP = 12 * 16  # completions of a step of the demo
 SPENT = 0.95  # of the budget: a run that spent less is not compared
-PLACES = np.arange(8, 13)  # of the evaluations that count, in twelfths of the budget
+PLACES = np.arange(8, 13)  # where accuracy is read, in twelfths of the budget
 TASKS = {
     "demo": Task(),
     "topic not named": Task(named=False),
@@ -166,13 +166,10 @@ def command(job: Job, run: Path, eval_every: int) -> list[str]:
     return [sys.executable, str(ROOT / "train.py"), *flags]
 
 
-def counted(spent: np.ndarray, budget: int, run: str, devices: float = 1.0) -> np.ndarray:
-    """Return the positions of the evaluations that count: the last at or before each of PLACES,
-    which are the same for each sampler, however often it was evaluated. spent: completions at each
-    evaluation after step 0, ascending; devices: relative to uniform's, which reduce the budget and
-    move the places back. Raises InputError if a place has no evaluation."""
-    reduction = budget - round(budget / devices)
-    places = budget * PLACES / 12 - reduction  # in this order it is exact
+def counted(spent: np.ndarray, budget: int, run: str) -> np.ndarray:
+    """Return the positions of the last evaluations at or before each of PLACES. spent: completions
+    at each evaluation after step 0, ascending. Raises InputError if a place has none."""
+    places = budget * PLACES / 12
     positions = np.searchsorted(spent, places, side="right") - 1
     if positions[0] < 0:
         raise InputError(f"{run}: no evaluation after step 0 within {places[0]:.0f} completions")
@@ -182,8 +179,8 @@ def counted(spent: np.ndarray, budget: int, run: str, devices: float = 1.0) -> n
 def score(run: analysis.Run, budget: int) -> dict:
     """Compute the row of a run within a budget of completions: the completions that it spent, the
     share of its groups that are live, the accuracy of each evaluation after its completions
-    (`curve`), and for each validation problem in how many of the five evaluations that count it was
-    right (a digit). Raises InputError if the run spent less than 95% of the budget, or if an
+    (`curve`), and for each validation problem in how many of the five evaluations before PLACES it
+    was right (a digit). Raises InputError if the run spent less than 95% of the budget, or if an
     evaluation is missing."""
     spent = run.metrics.completions.fillna(0).cumsum().astype(int)
     total = int(spent.iloc[-1])
@@ -249,14 +246,21 @@ def run_one(out: Path, csv: Path, end: float, job: Job) -> bool:
 
 
 def scores_within(rows: pd.DataFrame, budget: int, devices: float = 1.0) -> pd.Series:
-    """Return each seed's mean of the five evaluations that count within a budget of completions, in
-    percent, from its curve. Raises InputError if an evaluation is missing."""
+    """Return each seed's score within a budget of completions, in percent: the mean of its curve at
+    PLACES, which are the same for each sampler, however often it was evaluated; in between it is
+    interpolated. devices: relative to uniform's, which divide the budget. Raises InputError if the
+    first place is before the first evaluation after step 0."""
+    places = budget * PLACES / 12 / devices
     means = {}
     for row in rows.itertuples():
         points = np.array([point.split(":") for point in row.curve.split()], float)
         spent, accuracy = points[points[:, 0] > 0].T
-        run = f"{row.task}, {row.sampler}, seed {row.seed}"
-        means[row.seed] = accuracy[counted(spent, budget, run, devices)].mean()
+        if places[0] < spent[0]:
+            run = f"{row.task}, {row.sampler}, seed {row.seed}"
+            raise InputError(
+                f"{run}: no evaluation after step 0 within {places[0]:.0f} completions"
+            )
+        means[row.seed] = np.interp(places, spent, accuracy).mean()
     return pd.Series(means)
 
 

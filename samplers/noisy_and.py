@@ -7,7 +7,7 @@ from samplers.bag_of_words import BagOfWords
 
 
 class NoisyAnd(BagOfWords):
-    """Bag of words with four changes, whose reasons docs/log.md has:
+    """Bag of words with four changes:
 
     - a completion is right if it gets every word right, so p = ∏ σ(w + b) over the m distinct
       words, where b gives m new words p = 1/2;

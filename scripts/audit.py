@@ -7,12 +7,12 @@ A prediction is the utility that a problem was selected with; its outcome is y =
 Exploring selects uniformly, so it judges the teacher without bias, and its mean outcome is the
 pool's. Greedy takes the largest of K predictions, so on average it overrates. Its lift is how far
 it lies above its pool: predicted (less the pool's mean) and in outcomes (less exploring). The noise
-floor is a perfect teacher's error. A dead group counts in the gradient's denominator, so fewer dead
+floor is the error of a teacher that knows p. A dead group counts in the gradient's denominator, so fewer dead
 groups raise the norm: dividing by the live share undoes this.
 
 For a uniform run the last table has r, how many times more groups would have been live with a
 perfect teacher or, trained offline on the run's outcomes, with that of --teacher. No estimate of
-ours told better than the share of dead groups whether a teacher pays (docs/log.md).
+ours told better than the share of dead groups whether a teacher pays.
 """
 
 import math
@@ -52,7 +52,6 @@ def measures(run: Run, first: int, last: int) -> dict[str, float]:
         "teacher MAE": m.teacher_mae.mean(),
         "teacher MAE, exploring": m.teacher_mae_explore.mean(),
         "noise floor of G": m.teacher_noise_floor.mean(),
-        "teacher MAE − noise floor": (m.teacher_mae - m.teacher_noise_floor).mean(),
         "Spearman, exploring": known.predicted.rank().corr(known.y.rank()),
         "predicted, greedy": greedy.predicted.mean(),
         "outcome y, greedy": greedy.y.mean(),

@@ -104,11 +104,11 @@ def goldilocks_and_uniform():
 
 
 def test_devices_reduce_the_budget(goldilocks_and_uniform):
-    """The last five of 12 evaluations are 8 to 12, mean 10. Three quarters of the budget end at
-    the ninth, where the last five are 5 to 9, mean 7."""
+    """The last five of 12 evaluations are 8 to 12, mean 10. Three quarters of these places are
+    6, 6.75, 7.5, 8.25 and 9."""
     row = goldilocks_and_uniform[:1]
     assert lb.scores_within(row, 23_040).tolist() == [10]
-    assert lb.scores_within(row, 23_040, devices=4 / 3).tolist() == [7]
+    assert lb.scores_within(row, 23_040, devices=4 / 3).tolist() == [7.5]
 
 
 def test_a_curve_is_rejected_without_an_evaluation_at_a_place(goldilocks_and_uniform):
@@ -118,7 +118,7 @@ def test_a_curve_is_rejected_without_an_evaluation_at_a_place(goldilocks_and_uni
 
 
 @pytest.mark.parametrize(
-    ("method", "base", "gain"), [("Goldilocks", "uniform", -3), ("uniform", "Goldilocks", 3)]
+    ("method", "base", "gain"), [("Goldilocks", "uniform", -2.5), ("uniform", "Goldilocks", 2.5)]
 )
 def test_standings_are_compute_matched_for_a_teacher(method, base, gain, goldilocks_and_uniform):
     table = lb.standings(goldilocks_and_uniform, "demo", base).set_index("sampler")

@@ -40,7 +40,6 @@ def test_measures_by_hand(tmp_path):
             "teacher MAE": 0.25,
             "teacher MAE, exploring": 0.25,  # none at step 1
             "noise floor of G": 0.1,
-            "teacher MAE − noise floor": 0.15,
             # predictions 0.2, 0.3, 0.1 have ranks 2, 3, 1; outcomes 0, 1/2, 0 have 1.5, 3, 1.5
             "Spearman, exploring": 1.5 / math.sqrt(2 * 1.5),
             "predicted, greedy": 0.35,
