@@ -48,7 +48,7 @@ class Completion:
     reward: float = 0.0  # r_ver
     advantage: float = 0.0  # Â_i
     weight: float = 0.0  # of each of its tokens in the loss
-    round: int = 0  # of the step, in which it was drawn
+    round: int = 0  # the round of the step that drew it
 
     @property
     def text_ids(self) -> list[int]:
@@ -121,7 +121,7 @@ def gradient_norm_bound(p, B, T: int):
 def group_factor(p_hat, std: str = "population"):
     """Compute p̂(1-p̂)/s, the scale of a group's gradient if s divides its advantages:
     √(p̂(1-p̂)) for the population std, p̂(1-p̂) for none, 1-p̂ for the mean; 0 if dead.
-    The sample std, (G/(G-1))^½ of the population's, differs by a constant, which is left out."""
+    `sample` has the factor of `population`; its constant √((G-1)/G) is left out."""
     if std == "mean":
         return (1 - p_hat) * (p_hat > 0)
     variance = p_hat * (1 - p_hat)
@@ -131,17 +131,19 @@ def group_factor(p_hat, std: str = "population"):
 def expected_factor(p: float, G: int, std: str = "population") -> float:
     """Compute E[group_factor(p̂)], p̂ ~ Binomial(G, p)/G, which replaces √(p(1-p)) of (Eq. 2).
 
-    With the `sum` loss ‖E ∇L‖ = E[group_factor(p̂)] · ‖∇ log(p/(1-p))‖ exactly: a teacher's target
-    is the finite-G scale. It is p(1-p)(G-1)/G with `none`, (1-p)(1 - (1-p)^(G-1)) with `mean`."""
+    With the `sum` loss ‖E ∇L‖ = E[group_factor(p̂)] · ‖∇ log(p/(1-p))‖ exactly (for `sample` times
+    √((G-1)/G)), so E[y] is the scale of a group's gradient (for `mean`, half of it). It is
+    p(1-p)(G-1)/G with `none`, (1-p)(1 - (1-p)^(G-1)) with `mean`."""
     return _expectation(lambda p_hat: group_factor(p_hat, std), p, G)
 
 
 def noise_floor(p: float, G: int) -> float:
-    """Compute E|√(p(1-p)) - √(p̂(1-p̂))|, p̂ ~ Binomial(G, p)/G: the mean |ŷ - y| of a teacher that
-    knows p and predicts ŷ = √(p(1-p)). It is not 0, because y comes from only G completions.
+    """Compute E|√(p(1-p)) - √(p̂(1-p̂))|, p̂ ~ Binomial(G, p)/G: the mean |f - y| of a teacher that
+    knows p and predicts f = √(p(1-p)). It is not 0, because y comes from only G completions.
 
-    A teacher can do better: E[y] is below √(p(1-p)), and minimises the MSE. For p = 0.01 and G = 16
-    the mean error of ŷ = E[y] is 0.06, that of ŷ = √(p(1-p)) is 0.11."""
+    It is no lower bound: f = E[y], which is below √(p(1-p)), minimises the MSE. For p = 0.01 and
+    G = 16 its mean error is 0.06, that of √(p(1-p)) 0.11. With p̂ in place of p, as logged, a dead
+    group contributes 0, so the mean is several times too low where most groups are dead."""
     return _expectation(lambda p_hat: abs(group_factor(p) - group_factor(p_hat)), p, G)
 
 
@@ -183,27 +185,27 @@ def dead_groups(rewards_P_G: torch.Tensor) -> torch.Tensor:
 
 
 def row_weights(
-    lengths_G: torch.Tensor, P: int, loss: str, batch_tokens: int, longest: int
+    lengths_G: torch.Tensor, P: int, loss: str, batch_tokens: int, max_completion_tokens: int
 ) -> torch.Tensor:
-    """Compute the weight of each response token of one of P groups, by row: (G,) float64.
+    """Compute the loss weight of each response token of a group, one of P: by row, (G,) float64.
 
     grpo:     1 / (P · G · |o_i|)        mean over sequences of the mean over their tokens
     dapo:     1 / (P · Σ_j∈group |o_j|)  mean over groups of the mean over tokens (Section 6)
     batch:    1 / Σ_j∈batch |o_j|        mean over the `batch_tokens` tokens of all P groups
-    constant: 1 / (P · G · T)            T: the limit `longest` on a completion (Dr. GRPO)
+    constant: 1 / (P · G · T)            T: the limit `max_completion_tokens` (Dr. GRPO)
     sum:      1 / (P · G)                mean over sequences of the sum over tokens (theorem)
 
     Dead groups count in P (not with --dead_rows out): the loss of a live group does not depend on
-    how many others are dead. Groups of unlike size count alike, so that the expected gradient is
-    the mean over prompts. Neither holds for `batch`. A row of length 0 is left out of the loss, but
-    counts in G."""
+    how many others are dead. Every group has the same total weight, whatever its size, so that the
+    expected gradient is the mean over prompts. Neither holds for `batch`. A row of length 0 is left
+    out of the loss, but counts in G."""
     lengths = lengths_G.double()
     G = len(lengths_G)
     divisors = {
         "grpo": P * G * lengths,
         "dapo": P * lengths.sum(),
         "batch": lengths.new_tensor(batch_tokens),
-        "constant": lengths.new_tensor(P * G * longest),
+        "constant": lengths.new_tensor(P * G * max_completion_tokens),
         "sum": lengths.new_tensor(P * G),
     }
     weight_G = (1 / divisors[loss]).expand(G)
@@ -245,37 +247,21 @@ def policy_loss(
     kl_coef: float = 0.0,
     entropy_N: torch.Tensor | None = None,
     entropy_coef: float = 0.0,
-    generator_logp_N: torch.Tensor | None = None,
-    row_N: torch.Tensor | None = None,
-    mismatch: str = "none",
-    mismatch_level: str = "sequence",
-    mismatch_cap: float = 3.0,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """L = -Σ w c min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â) + kl_coef · Σ w k3 - entropy_coef · Σ w H.
+    """L = -Σ w min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â) + kl_coef · Σ w k3 - entropy_coef · Σ w H.
 
     ρ = π_θ / π_old is the importance ratio. L_DAPO in Section 6 lacks the leading minus.
-    c is 1, or with `mismatch` corrects for a generator that is not π_old, from generator_logp_N and
-    row_N: see mismatch_weights.
     k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias;
     its expected gradient is that of KL(π_ref ‖ π_θ). Entropy H is *subtracted*, because the
     paper maximises it: its Eq. 4 prints +βH, which in a loss would lower it.
 
-    All tensors are per response token, (N,). Returns the scalar loss, and statistics by name: sums
-    over the N tokens, whose mean over the step train.py logs, so that one added here appears in
-    metrics.jsonl. logp_gap is |log π_old - log π of the generator|, on GPUs in bf16."""
+    All tensors are per response token, (N,). Returns the scalar loss and statistics by name, each a
+    sum over the N tokens: train.py logs its mean over the step's tokens."""
     weight_N = weight_N.to(logp_N.dtype)
     ratio_N = (logp_N - old_logp_N).exp()
     objective_N, is_clipped_N = clipped_surrogate(ratio_N, advantage_N, clip_low, clip_high)
-    stats = {}
-    if generator_logp_N is not None:
-        gap_N = old_logp_N - generator_logp_N
-        stats["logp_gap"] = gap_N.abs().sum()
-    if mismatch != "none":
-        c_N, over_N = mismatch_weights(gap_N, row_N, mismatch, mismatch_level, mismatch_cap)
-        objective_N = c_N * objective_N
-        stats["mismatch_over_cap"] = over_N.sum()
     loss = -(weight_N * objective_N).sum()
-    stats["clip_fraction"] = is_clipped_N.sum()
+    stats = {"clip_fraction": is_clipped_N.sum()}
     if kl_coef:
         k3_N = kl_estimate(logp_N, ref_logp_N)
         loss = loss + kl_coef * (weight_N * k3_N).sum()
@@ -304,17 +290,31 @@ def kl_estimate(logp_N, ref_logp_N):
     return log_ratio_N.exp() - log_ratio_N - 1
 
 
-def mismatch_weights(
-    gap_N: torch.Tensor, row_N: torch.Tensor, mismatch: str, level: str, cap: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute c = π_old / π_generator of each token, or of its whole row (`level`), where it is
-    at most `cap`; above it c is the cap (`truncate`) or 0 (`mask`). gap_N: log c of each token
-    alone; row_N: its row. Returns c (N,), and which tokens are above the cap. Without a cap, c by
-    sequence makes the expected gradient that of samples from π_old."""
+def correct_mismatch(
+    advantage_N: torch.Tensor,
+    gap_N: torch.Tensor,
+    row_N: torch.Tensor,
+    mismatch: str,
+    level: str,
+    cap: float,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Correct for a generator that is not quite π_old: multiply the advantages by c = π_old /
+    π_generator of each token, or of its whole row (`level`), as policy_loss is linear in them.
+
+    gap_N: log c of each token alone, not 0 on GPUs in bf16; row_N: its row. Where c is above
+    `cap` it becomes the cap (`truncate`) or 0 (`mask`). `none` corrects nothing. Without a cap, c
+    by sequence makes the expected gradient that of samples from π_old. Returns also statistics, as
+    policy_loss does."""
+    stats = {"logp_gap": gap_N.abs().sum()}
+    if mismatch == "none":
+        return advantage_N, stats
     if level == "sequence":
-        rows_N = row_N.unique(return_inverse=True)[1].to(gap_N.device)
-        gap_of_row = gap_N.new_zeros(len(gap_N)).index_add_(0, rows_N, gap_N)
-        gap_N = gap_of_row[rows_N]
+        n_rows = 1 + int(row_N.max())
+        row_N = row_N.to(gap_N.device)
+        gap_B = gap_N.new_zeros(n_rows).index_add_(0, row_N, gap_N)
+        gap_N = gap_B[row_N]
     c_N = gap_N.exp()
     over_N = c_N > cap
-    return c_N.masked_fill(over_N, cap if mismatch == "truncate" else 0), over_N
+    stats["mismatch_over_cap"] = over_N.sum()
+    c_N = c_N.masked_fill(over_N, cap if mismatch == "truncate" else 0)
+    return c_N * advantage_N, stats

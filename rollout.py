@@ -35,7 +35,7 @@ class PromptEncoder:
         self.tokenizer = tokenizer
         self.special_tokens = not config.chat_template  # a template has its own
         # A prompt that ends in an end token would have no continuation.
-        self.left_off = suffix_length(tokenizer) if self.special_tokens else 0
+        self.n_suffix = suffix_length(tokenizer) if self.special_tokens else 0
 
     def text(self, question: str) -> str:
         """Return the prompt as text."""
@@ -58,7 +58,7 @@ class PromptEncoder:
                 f"model {self.config.model!r} cannot make a prompt of {question!r:.80}: "
                 f"{type(error).__name__}: {first_lines(error)}"
             ) from error
-        end = len(ids) - self.left_off
+        end = len(ids) - self.n_suffix
         return ids[:end]
 
     def check(self, problems: Problems, n: int = 200) -> None:
@@ -280,7 +280,7 @@ def last_logits(model, ids, use_cache=None, logits_to_keep=None, **inputs) -> to
 
 
 class DecodedRows:
-    """Tokens and log-probs of all B rows so far, and the positions of those that are `live`: still
+    """Tokens and log-probs of all B rows so far, and the positions of those that are still being
     decoded, in the order of the cache."""
 
     def __init__(self, uniform_B_T: torch.Tensor, settings: GenerationConfig):
@@ -289,12 +289,12 @@ class DecodedRows:
         self.tokens_B_T = torch.zeros_like(uniform_B_T, dtype=torch.long)
         self.logp_B_T = torch.zeros_like(uniform_B_T)
         self.stop_ids = self.tokens_B_T.new_tensor(settings.eos_token_id)
-        self.live = torch.arange(len(uniform_B_T), device=uniform_B_T.device)
-        self.token_B_1 = self.tokens_B_T[:, :1].clone()  # the last of each live row
+        self.decoding = torch.arange(len(uniform_B_T), device=uniform_B_T.device)
+        self.token_B_1 = self.tokens_B_T[:, :1].clone()  # the last of each row in `decoding`
 
     def draw(self, t: int, logits_B_V: torch.Tensor) -> None:
-        """Draw token t of each live row."""
-        place = self.live, t
+        """Draw token t of each row that is being decoded."""
+        place = self.decoding, t
         uniform_B_1 = None
         if self.do_sample:
             uniform_B_1 = self.uniform_B_T[place][:, None]
@@ -304,14 +304,14 @@ class DecodedRows:
         self.token_B_1.copy_(drawn_B_1)  # in place: a CUDA graph reads it
 
     def finished(self, t: int) -> torch.Tensor:
-        """Return which live rows have a stop token among tokens 0 to t."""
-        tokens_B_t = self.tokens_B_T[self.live, : t + 1]
+        """Return which of these rows have a stop token among tokens 0 to t."""
+        tokens_B_t = self.tokens_B_T[self.decoding, : t + 1]
         is_stop_B_t = torch.isin(tokens_B_t, self.stop_ids)
         return is_stop_B_t.any(dim=1)
 
     def keep(self, active: torch.Tensor) -> None:
-        """Drop all live rows but the active ones."""
-        self.live = self.live[active]
+        """Go on with the active ones of these rows only."""
+        self.decoding = self.decoding[active]
         self.token_B_1 = self.token_B_1[active]
 
 

@@ -34,13 +34,9 @@ Metrics = dict[str, float | None]  # by key of metrics.jsonl
 Choice = tuple[np.ndarray, np.ndarray]  # chosen_N and explored_N, as epsilon_greedy returns them
 
 
-def utility_target(p_hat, std: str = "population"):
-    """Compute y = √(p̂(1-p̂)), the std of a group's rewards, in [0, 0.5] (Alg. 2, line 4). Eq. 2's
-    scale is p̂(1-p̂) with `--advantage_std` none; with mean 1-p̂ if p̂ > 0, here halved."""
-    scale = grpo.group_factor(p_hat, std)
-    if std == "mean":
-        return scale / 2
-    return scale
+def utility_target(p_hat):
+    """Compute y = √(p̂(1-p̂)), the std of a group's rewards, in [0, 0.5] (Alg. 2, line 4)."""
+    return (p_hat * (1 - p_hat)) ** 0.5
 
 
 @dataclass
@@ -271,8 +267,10 @@ class Goldilocks(Pooled):
         self.std = context.config.advantage_std
 
     def target(self, p_hat):
-        """Return the teacher's regression target, in [0, 0.5]."""
-        return utility_target(p_hat, self.std)
+        """Return the teacher's regression target, in [0, 0.5]: y, or the factor of Eq. 2 with
+        another --advantage_std, halved for `mean`."""
+        factor = grpo.group_factor(p_hat, self.std)
+        return factor / 2 if self.std == "mean" else factor
 
     def score(self, pool_N_K):
         questions = [self.problems.question(i) for i in pool_N_K.ravel()]
@@ -282,8 +280,8 @@ class Goldilocks(Pooled):
     def observe(self, groups):
         for group in groups:
             question = self.problems.question(group.problem)
-            G = len(group.completions)
-            self.teacher.update(question, group.successes, G, target=self.target)
+            y = self.target(group.p_hat)  # Alg. 2, lines 3-4
+            self.teacher.update(question, y)
 
     def state_dict(self):
         return super().state_dict() | {"teacher": self.teacher.state_dict()}
@@ -297,7 +295,7 @@ class Goldilocks(Pooled):
 
 
 class DynamicSampling:
-    """(Section 6) DAPO's resampling: up to `rounds` proposals more, until n groups are live."""
+    """(Section 6) DAPO's resampling: up to `rounds` further proposals, until n groups are live."""
 
     def __init__(self, sampler: Sampler, rounds: int):
         self.sampler = sampler
@@ -308,14 +306,14 @@ class DynamicSampling:
 
     def propose(self, n):
         self.n = n
-        self.left = self.rounds  # rounds that may follow in this step
+        self.rounds_left = self.rounds  # in this step
         return self.sampler.propose(n)
 
     def more(self, groups):
         live = sum(group.live for group in groups)
-        if live >= self.n or self.left == 0:
+        if live >= self.n or self.rounds_left == 0:
             return []
-        self.left -= 1
+        self.rounds_left -= 1
         return self.sampler.propose(self.n)
 
     @staticmethod
@@ -376,23 +374,23 @@ def reward_metrics(groups: list[Group]) -> Metrics:
 
 
 def teacher_metrics(groups: list[Group]) -> Metrics:
-    """(Section 5.4) Compute the mean |ŷ - y|, where ŷ is the score at selection: of all groups that
-    have one, of those that explored, the only mean without selection bias, and of dead ones. As p̂
-    stands for p, the noise floor is too low. teacher_mu and _sigma are over all candidates."""
+    """(Section 5.4) Compute the mean |f - y|, f from before the outcome: over all groups with a
+    prediction, over those that explored, which have no selection bias, and over dead ones. It says
+    nothing where the target is not y. teacher_mu and _sigma are over all candidates."""
     predicted = [group for group in groups if not math.isnan(group.utility)]
     error_N = np.array([abs(group.utility - group.y) for group in predicted])
     explored_N = np.array([group.explored for group in predicted], dtype=bool)
     live_N = np.array([group.live for group in predicted], dtype=bool)
     floors = [grpo.noise_floor(group.p_hat, len(group.completions)) for group in predicted]
     utilities = np.concatenate([group.utilities for group in groups])
-    is_known = ~np.isnan(utilities)
+    known = utilities[~np.isnan(utilities)]
     return {
         "teacher_mae": _mean(error_N),
         "teacher_mae_explore": _mean(error_N[explored_N]),
         "teacher_mae_dead": _mean(error_N[~live_N]),
         "teacher_noise_floor": _mean(floors),
-        "teacher_mu": _mean(utilities[is_known]),
-        "teacher_sigma": float(utilities.std()) if is_known.all() else None,
+        "teacher_mu": _mean(known),
+        "teacher_sigma": float(known.std()) if len(known) else None,
     }
 
 

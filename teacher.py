@@ -30,7 +30,6 @@ from plumbing.metrics import Stopwatch
 from plumbing.models import Card, check_directory, checksum, load, trial, unsharded, write
 from plumbing.optimizer import ShardedAdamW
 from plumbing.run.checkpoint import Learner
-from sampler import utility_target
 
 TIMES = ("teacher_learn_s", "teacher_predict_s")
 Ids = tuple[int, ...]  # the tokens of a question
@@ -198,13 +197,13 @@ class Teacher:
         """Compute f_φ of each question, float64 in [0, 0.5]. A collective of the teacher ranks."""
         with self.watch("teacher_predict_s"):
             utilities = torch.zeros(len(questions), dtype=torch.float64)
-            rows = [self._encode(question) for question in questions]
-            lengths = torch.tensor([len(ids) for ids in rows])
+            ids_B = [self._encode(question) for question in questions]
+            lengths = torch.tensor([len(ids) for ids in ids_B])
             by_length = lengths.argsort(stable=True)  # little padding, equal work of the ranks
             own, idle = self._own(by_length)
             size = 8 * self.config.teacher_batch_size  # more than in training: no activations kept
             for part in own.split(size):
-                ids_b = [rows[i] for i in part]
+                ids_b = [ids_B[i] for i in part]
                 inputs = self._inputs(ids_b)
                 f_b, _ = self.model(**inputs)
                 if not idle:
@@ -213,13 +212,10 @@ class Teacher:
                 dist.all_reduce(utilities, group=self.group)
         return utilities.numpy()
 
-    def update(self, question: str, successes: int, G: int, target=utility_target) -> None:
-        """(Alg. 2, UpdateTeacher) Push (q, y_q); train after every `teacher_update_every` samples.
-        target(p̂) in [0, 0.5]: the regression target; a sampler may pass another."""
-        p_hat = successes / G
-        y = float(target(p_hat))
+    def update(self, question: str, y: float) -> None:
+        """(Alg. 2, lines 5-17) Push (q, y_q); train after every `teacher_update_every` samples."""
         ids = self._encode(question)
-        self.replay.append((ids, y))
+        self.replay.append((ids, float(y)))
         self.pushed += 1
         if self.pushed % self.config.teacher_update_every == 0:
             with self.watch("teacher_learn_s"):
@@ -247,22 +243,22 @@ class Teacher:
         size = self.config.teacher_batch_size * self.ranks
         batches = []
         for part in order.split(size):
-            rows = [self.replay[i] for i in part]
-            batches.append(self._batch(rows))
+            samples = [self.replay[i] for i in part]
+            batches.append(self._batch(samples))
         return batches
 
-    def _batch(self, rows: list[Sample]) -> BatchShare:
+    def _batch(self, samples: list[Sample]) -> BatchShare:
         """Make this rank's share of a batch B."""
-        own = rows
+        own = samples
         idle = False
         if not self.frozen:
-            own, idle = self._own(rows)
+            own, idle = self._own(samples)
         ids_b = [ids for ids, _ in own]
         targets_b = [y for _, y in own]
         return BatchShare(
             inputs=self._inputs(ids_b),
             y_b=torch.tensor(targets_b, device=self.device),
-            size=len(rows),
+            size=len(samples),
             idle=idle,
         )
 
@@ -309,20 +305,20 @@ class Teacher:
                     "no update was made"
                 )
 
-    def _inputs(self, rows: list[Ids]) -> dict[str, torch.Tensor]:
-        """Return UtilityModel's arguments for rows of token ids."""
+    def _inputs(self, ids_b: list[Ids]) -> dict[str, torch.Tensor]:
+        """Return UtilityModel's arguments for the token ids of questions."""
         if self.frozen:
-            embeddings = [self._embed(ids) for ids in rows]
+            embeddings = [self._embed(ids) for ids in ids_b]
             pooled_B_D = torch.stack(embeddings)
             return {"pooled_B_D": pooled_B_D.to(self.device)}
         pad_id = self.tokenizer.pad_token_id
-        ids_B_T, mask_B_T = pad(rows, pad_id, self.device)
+        ids_B_T, mask_B_T = pad(ids_b, pad_id, self.device)
         return {"ids_B_T": ids_B_T, "mask_B_T": mask_B_T}
 
     @torch.no_grad()
     def _embed_one(self, ids: Ids) -> torch.Tensor:
-        """Embed a question with the frozen backbone, not padded to the length of others: rounding,
-        and so the heads, each trained by its own rank, would then differ from rank to rank."""
+        """Embed a question with the frozen backbone, without padding: each rank trains its own
+        head, and padding to the length of other questions would round otherwise on each rank."""
         pad_id = self.tokenizer.pad_token_id
         ids_1_T, mask_1_T = pad([ids], pad_id, self.device)
         _, pooled_1_D = self.model(ids_1_T, mask_1_T)
@@ -334,8 +330,8 @@ class Teacher:
         ids = self.tokenizer(question).input_ids
         if not ids:
             return (self.tokenizer.pad_token_id,)
-        most = self.config.max_prompt_tokens
-        return tuple(ids[:most])
+        limit = self.config.max_prompt_tokens
+        return tuple(ids[:limit])
 
     def metrics(self) -> dict[str, float]:
         """Return the last epoch's mean loss of a batch, updates so far, seconds since last call."""

@@ -74,8 +74,9 @@ class Student:
         if config.activation_checkpointing:
             recompute_activations(self.policy.lm)
         layout.shard(self.policy)
-        settings = {"lr": config.learning_rate, "weight_decay": 0.0, "fused": True}
-        self.optimizer = torch.optim.AdamW(self.policy.parameters(), **settings)
+        self.optimizer = torch.optim.AdamW(
+            self.policy.parameters(), lr=config.learning_rate, weight_decay=0.0, fused=True
+        )
         weights = partial(checksum, self.generator.lm)
         export = partial(self.generator.export, card=Card(config))
         self.learner = Learner(self.policy, self.optimizer, weights, export)
@@ -100,12 +101,12 @@ class Student:
                     f"the sampler proposes problem {group.problem}: its prompt is over "
                     "--max_prompt_tokens"
                 )
-        rows = [group for group in groups for _ in range(group.size - len(group.completions))]
-        first_row, own = self.layout.share(rows)
+        group_B = [group for group in groups for _ in range(group.size - len(group.completions))]
+        first_row, own_B = self.layout.share(group_B)
         with watch("rollout_s"):
-            seed = np.random.SeedSequence([c.seed, 2, *stream, round])
+            seed = np.random.SeedSequence([c.seed, 2, *stream, round])  # 1 is the sampler's
             completions = self.generator.generate(
-                [group.prompt_ids for group in own],
+                [group.prompt_ids for group in own_B],
                 temperature,
                 max_new_tokens=c.max_completion_tokens,
                 seed=int(seed.generate_state(1, np.uint64)[0]),
@@ -113,17 +114,16 @@ class Student:
                 first_row=first_row,
             )
         with watch("verify_s"):
-            self.grade(completions, [group.problem for group in own], problems)
+            self.grade(completions, [group.problem for group in own_B], problems)
         with watch("gather_s"):  # fast ranks wait here for the slowest
             shares = self.layout.gather_role(completions)
-        for group, completion in zip(rows, chain(*shares), strict=True):
+        for group, completion in zip(group_B, chain(*shares), strict=True):
             completion.round = round
             group.completions.append(completion)
 
     def grade(self, completions: list[Completion], index_B: list[int], problems: Problems) -> None:
         """Fill in the status and reward of completions for the problems index_B."""
-        # Not batch_decode, which returns [""] for [].
-        texts = [self.tokenizer.decode(o.text_ids) for o in completions]
+        texts = [self.tokenizer.decode(o.text_ids) for o in completions]  # batch_decode([]) is [""]
         verdicts = self.verifier.grade(texts, *problems.golds(index_B))
         distinct = list(dict.fromkeys(index_B))
         valid = self.verifier.check_golds(*problems.golds(distinct), problems)
@@ -178,7 +178,7 @@ class Student:
                 P=len(groups),
                 loss=c.loss,
                 batch_tokens=batch_tokens,
-                longest=c.max_completion_tokens,
+                max_completion_tokens=c.max_completion_tokens,
             )
             for i, completion in enumerate(group.completions):
                 completion.advantage = advantage_G[i].item()
@@ -190,7 +190,7 @@ class Student:
         return 0 if is_out else len(completion.ids)
 
     def has_gradient(self, completion: Completion) -> bool:
-        """Whether a completion must be forwarded: with KL or entropy all, else not dead groups'."""
+        """Whether a completion's loss has a gradient; a dead group's only with KL or entropy."""
         all_matter = self.config.kl_coef or self.config.entropy_coef
         return completion.weight != 0 and bool(all_matter or completion.advantage)
 
@@ -202,15 +202,19 @@ class Student:
         for batch in batches:
             self.layout.reduce_gradients(self.policy, batch.last)
             logp_N, entropy_N = self.policy(batch, c.temperature)
-            if first:  # so that π_old and π_ref need no forward pass of their own
+            if first:  # no weight has changed yet: these log-probs are π_old's
                 batch.old_logp_N = logp_N.detach()
                 if self.reference:
                     with torch.no_grad():
                         batch.ref_logp_N = self.reference(batch, c.temperature)[0]
+            gap_N = batch.old_logp_N - batch.generator_logp_N
+            advantage_N, gap_stats = grpo.correct_mismatch(
+                batch.advantage_N, gap_N, batch.row_N, c.mismatch, c.mismatch_level, c.mismatch_cap
+            )
             loss, stats = grpo.policy_loss(
                 logp_N,
                 batch.old_logp_N,
-                batch.advantage_N,
+                advantage_N,
                 batch.weight_N,
                 clip_low=c.clip_low,
                 clip_high=c.clip_high,
@@ -218,15 +222,10 @@ class Student:
                 kl_coef=c.kl_coef,
                 entropy_N=entropy_N,
                 entropy_coef=c.entropy_coef,
-                generator_logp_N=batch.generator_logp_N,
-                row_N=batch.row_N,
-                mismatch=c.mismatch,
-                mismatch_level=c.mismatch_level,
-                mismatch_cap=c.mismatch_cap,
             )
             (loss * self.layout.n_students).backward()  # FSDP averages over ranks, the loss sums
-            stats |= {"loss": loss, "tokens": torch.tensor(len(logp_N))}
-            # The row of an idle batch is none of the step's.
+            stats |= gap_stats | {"loss": loss, "tokens": torch.tensor(len(logp_N))}
+            # The row of an idle batch is filler, which must not enter the statistics.
             sums.update({k: 0.0 if batch.idle else v.item() for k, v in stats.items()})
         return self.layout.sum(sums)
 
@@ -234,8 +233,8 @@ class Student:
         """Clip the gradient and take an AdamW step; return the norm before clipping. Raises
         NonFiniteError, instead of a bad update, if the norm or a statistic is not finite."""
         c = self.config
-        most = c.max_grad_norm or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), most)
+        max_norm = c.max_grad_norm or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), max_norm)
         norm = unsharded(norm).item()
         if not all(map(math.isfinite, [norm, *token_sums.values()])):
             raise NonFiniteError(
@@ -281,9 +280,9 @@ def train_step(
         chosen = sampler.train_on(groups, c.prompts_per_step)
         trained = [group for group in groups if group in chosen]
         update = student.update(trained, step)
-    metrics = sampler.metrics() | step_metrics(groups) | completion_metrics(groups)
-    metrics |= update | watch  # these win over a sampler's
-    return {"step": step} | metrics | {"step": step, "seconds": time.perf_counter() - start}
+    row = {"step": step} | step_metrics(groups) | completion_metrics(groups) | update | watch
+    row["seconds"] = time.perf_counter() - start
+    return row | sampler.metrics() | row  # a sampler's metric cannot replace one of these
 
 
 def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Verifier) -> bool:
@@ -365,10 +364,12 @@ def check(config: Config, run: RunDir) -> int:
     if cls.uses_teacher:
         check_teacher(config.teacher_model, config.max_prompt_tokens, config.teacher_mode)
     encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
-    if (empty := len(encode(""))) >= config.max_prompt_tokens:
-        raise ValueError(f"--max_prompt_tokens {config.max_prompt_tokens}: must be above {empty}")
+    n_empty = len(encode(""))  # tokens around the question
+    if n_empty >= config.max_prompt_tokens:
+        raise ValueError(f"--max_prompt_tokens {config.max_prompt_tokens}: must be above {n_empty}")
     pool = config.candidates if issubclass(cls, Pooled) else 1
-    encode.check(check_data(config, needed=config.prompts_per_step * pool))
+    val_problems = check_data(config, needed=config.prompts_per_step * pool)
+    encode.check(val_problems)
     return run.open()
 
 

@@ -21,8 +21,8 @@ complete pairs. At the deadline each run stops after its step with a checkpoint.
 finished runs. It needs their logs alone: with `run --discard` their weights, 3.5 GB a run of
 SmolLM2-135M, are deleted.
 
-A model that is made again on another processor may have other weights. To continue a study from it, set
-`seeds`, also those of arms, to new ones, and add their scores with `table --add`. Gains compare
+A model that is made again on another processor may have other weights. To continue a study from it,
+set `seeds`, also those of arms, to new ones, and add their scores with `table --add`. Gains compare
 runs of one seed, which must have begun from the same model. Means over seeds then mix models.
 """
 

@@ -7,8 +7,8 @@ A prediction is the utility that a problem was selected with; its outcome is y =
 Exploring selects uniformly, so it judges the teacher without bias, and its mean outcome is the
 pool's. Greedy takes the largest of K predictions, so on average it overrates. Its lift is how far
 it lies above its pool: predicted (less the pool's mean) and in outcomes (less exploring). The noise
-floor is the error of a teacher that knows p. A dead group counts in the gradient's denominator, so fewer dead
-groups raise the norm: dividing by the live share undoes this.
+floor is the error of a teacher that knows p. A dead group counts in the gradient's denominator, so
+fewer dead groups raise the norm: dividing by the live share undoes this.
 
 For a uniform run the last table has r, how many times more groups would have been live with a
 perfect teacher or, trained offline on the run's outcomes, with that of --teacher. No estimate of
@@ -95,9 +95,9 @@ def read_by_teacher(run: Run, model: str) -> np.ndarray:
         for _, rows in run.selections.groupby("step"):
             questions = [problems.question(i) for i in rows.chosen]
             predicted.append(teacher.predict(questions))
-            for outcome in feedback:
-                teacher.update(*outcome)
-            feedback = list(zip(questions, rows.successes, rows.completions, strict=True))
+            for question, y in feedback:
+                teacher.update(question, y)
+            feedback = list(zip(questions, rows.y, strict=True))
     finally:
         dist.destroy_process_group()
     return np.concatenate(predicted)

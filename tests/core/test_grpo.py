@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import grpo
-from grpo import Group, group_advantages, policy_loss, row_weights, token_logprobs
+from grpo import Group, correct_mismatch, group_advantages, policy_loss, row_weights, token_logprobs
 from plumbing import logprobs
 from tests.helpers.checks import FLOAT64, close
 from tests.helpers.groups import completion, group
@@ -103,8 +103,9 @@ WEIGHTS = {
 def test_row_weights_by_hand(loss):
     """Two groups of unlike size, with 4 and 12 tokens."""
     of_two, of_three = WEIGHTS[loss]
-    first = row_weights(torch.tensor([1, 3]), 2, loss, batch_tokens=16, longest=10)
-    second = row_weights(torch.tensor([2, 6, 4]), 2, loss, batch_tokens=16, longest=10)
+    limits = {"batch_tokens": 16, "max_completion_tokens": 10}
+    first = row_weights(torch.tensor([1, 3]), 2, loss, **limits)
+    second = row_weights(torch.tensor([2, 6, 4]), 2, loss, **limits)
     close(first, of_two)
     close(second, of_three)
     assert first.dtype == torch.float64
@@ -115,7 +116,8 @@ WITHOUT_A_ROW = {"grpo": 1 / 12, "dapo": 1 / 6, "batch": 1 / 15, "constant": 1 /
 
 @pytest.mark.parametrize("loss", grpo.LOSSES)
 def test_a_row_of_length_0_is_left_out_of_the_loss_but_counts_in_G(loss):
-    weights = row_weights(torch.tensor([0, 3]), 2, loss, batch_tokens=15, longest=10)
+    limits = {"batch_tokens": 15, "max_completion_tokens": 10}
+    weights = row_weights(torch.tensor([0, 3]), 2, loss, **limits)
     close(weights, [0, WITHOUT_A_ROW[loss]])
 
 
@@ -298,13 +300,14 @@ def test_kl_by_hand():
     close(stats["kl"], 1 - math.log(2))
 
 
-def test_logp_gap_by_hand():
-    generator_logp_N = torch.tensor([0.5, -0.25], **FLOAT64)
-    zero = [0.0, 0.0]
-    options = {"generator_logp_N": generator_logp_N}
-    value, _, stats = loss_and_gradient(zero, zero, zero, [0.1, 0.1], **options)
-    close(stats["logp_gap"], 0.5 + 0.25)
-    assert value == 0
+def test_without_correction_the_gap_is_only_measured():
+    gap_N = torch.tensor([0.5, -0.25], **FLOAT64)
+    advantage_N = torch.tensor([1.0, -2.0], **FLOAT64)
+    corrected_N, stats = correct_mismatch(
+        advantage_N, gap_N, torch.tensor([0, 1]), "none", "token", 3
+    )
+    assert corrected_N is advantage_N
+    assert stats == {"logp_gap": 0.5 + 0.25}
 
 
 @pytest.mark.parametrize(
@@ -316,16 +319,12 @@ def test_logp_gap_by_hand():
     ],
 )
 def test_mismatch_correction_by_hand(mismatch, level, correction, over):
-    """Two tokens of row 5 are twice as likely under the policy as under the generator."""
-    options = {"generator_logp_N": torch.tensor([HALF, HALF, 0.0], **FLOAT64)}
-    options |= {"row_N": torch.tensor([5, 5, 8]), "mismatch": mismatch, "mismatch_level": level}
-    zero = [0.0, 0.0, 0.0]
-    advantage = [1.0, 1.0, -2.0]
-    weight = [0.1, 0.1, 0.5]
-    value, gradient, stats = loss_and_gradient(zero, zero, advantage, weight, **options)
-    expected = [-0.1 * correction[0], -0.1 * correction[1], 1.0 * correction[2]]
-    close(gradient, expected)
-    close(value, sum(expected))
+    """Both tokens of row 0 are twice as likely under the policy as under the generator."""
+    gap_N = torch.tensor([TWICE, TWICE, 0.0], **FLOAT64)
+    row_N = torch.tensor([0, 0, 1])
+    advantage_N = torch.tensor([1.0, 1.0, -2.0], **FLOAT64)
+    corrected_N, stats = correct_mismatch(advantage_N, gap_N, row_N, mismatch, level, cap=3)
+    close(corrected_N, [correction[0], correction[1], -2 * correction[2]])
     assert stats["mismatch_over_cap"] == over
 
 

@@ -178,8 +178,7 @@ def test_pcl_teaches_p():
     sampler = make("pcl", 501)
     sampler.observe([solved(7, right=12)])
     [update] = sampler.teacher.updates
-    assert update[:3] == ("7", 12, 16)
-    assert update.target(0.75) == 0.375  # half, as a teacher's range is [0, 0.5]
+    assert update == ("7", 0.375)  # half of p̂, as a teacher's range is [0, 0.5]
 
 
 def test_headroom_draws_in_proportion_to_the_square():
@@ -194,7 +193,7 @@ def test_headroom_teaches_the_accuracy_left_to_gain():
     sampler = make("headroom", 4, candidates=4)
     sampler.observe([solved(2, right=4)])
     [update] = sampler.teacher.updates
-    assert update.target(0.25) == pytest.approx(3**0.5 / 4 * 3 / 4)  # √(p(1-p)) · (1-p)
+    assert update.y == pytest.approx(3**0.5 / 4 * 3 / 4)  # √(p(1-p)) · (1-p)
 
 
 def test_target_takes_the_nearest_to_two_fifths():

@@ -103,7 +103,7 @@ def test_algorithm_2_updates_every_fourth_outcome(tiny_model):
     t = make(tiny_model)
     steps = []
     for i in range(10):
-        t.update(f"what is {i}?", i % 3, 16)
+        t.update(f"what is {i}?", i % 3 / 10)
         steps.append(t.updates)
     # 4th: 1 batch of 4 x 4 epochs; 8th: 2 batches x 4 epochs; samples 9 and 10 wait for the 12th.
     assert steps == [0, 0, 0, 4, 4, 4, 4, 12, 12, 12]
@@ -120,7 +120,7 @@ def test_algorithm_2_shuffles_once_an_update(tiny_model):
     t.model.register_forward_pre_hook(record, with_kwargs=True)
     questions = ["0", "1", "2", "3", "4", "5"]
     for question in questions:
-        t.update(question, int(question), 16)
+        t.update(question, int(question) / 10)
     first_epoch = batches[:3]
     second_epoch = batches[3:]
     assert second_epoch == first_epoch
@@ -132,9 +132,9 @@ def test_algorithm_2_shuffles_once_an_update(tiny_model):
 
 def test_replay_is_a_sliding_window_of_targets(tiny_model):
     t = make(tiny_model, replay_capacity=3, teacher_update_every=100)
-    for successes in (0, 8, 16, 4, 12):
-        t.update(str(successes), successes, 16)
-    assert [y for _, y in t.replay] == pytest.approx([0, math.sqrt(3) / 4, math.sqrt(3) / 4])
+    for i in range(5):
+        t.update(str(i), i / 10)
+    assert [y for _, y in t.replay] == pytest.approx([0.2, 0.3, 0.4])
 
 
 def test_first_gradient_by_hand(tiny_model):
@@ -142,9 +142,9 @@ def test_first_gradient_by_hand(tiny_model):
     t = make(tiny_model, teacher_epochs=1, teacher_batch_size=8)
     caught = []
     t.optimizer.step = lambda: caught.append(t.model.head.bias.grad.item())
-    for successes in (0, 8, 4, 16):
-        t.update("what is 1?", successes, 16)
-    y = [0, 0.5, math.sqrt(3) / 4, 0]
+    y = [0, 0.5, 0.4, 0]
+    for each in y:
+        t.update("what is 1?", each)
     assert caught == [pytest.approx(2 / 4 * sum(0.25 - v for v in y) / 8, abs=1e-7)]
 
 
@@ -153,7 +153,7 @@ def test_no_weight_changes_from_a_non_finite_gradient_on(tiny_model, monkeypatch
 
     def teach(t):
         for question in QUESTIONS[:4]:
-            t.update(question, 3, 8)
+            t.update(question, 0.3)
 
     two_updates = make(tiny_model, teacher_epochs=2)
     teach(two_updates)
@@ -186,9 +186,9 @@ def test_it_learns_difficulty_from_the_text(tiny_model):
     t = make(tiny_model, replay_capacity=16)
     for i in range(48):
         if i % 2 == 0:
-            t.update(f"easy {i}", 16, 16)
+            t.update(f"easy {i}", 0)
         else:
-            t.update(f"half {i}", 8, 16)
+            t.update(f"half {i}", 0.5)
     unseen = t.predict(["easy 99", "half 98", "easy 97", "half 96"])
     assert unseen[[1, 3]].min() - unseen[[0, 2]].max() > 0.2
     assert t.last_loss < 0.02  # the variance of the targets is 0.0625
@@ -200,7 +200,7 @@ def test_frozen_and_lora_leave_the_backbone_untrained(tiny_model, mode):
     checksum = t.learner.checksum()
     before = {name: p.detach().clone() for name, p in t.model.named_parameters()}
     for i in range(8):
-        t.update(QUESTIONS[i % 5], 8, 16)
+        t.update(QUESTIONS[i % 5], 0.5)
     moved = {name for name, p in t.model.named_parameters() if not torch.equal(p, before[name])}
     trained = {name for name in before if name.startswith("head.") or name.endswith((".A", ".B"))}
     assert moved == trained
@@ -235,7 +235,7 @@ def test_an_exported_teacher_predicts_the_same(tiny_model, tmp_path, mode):
     """0.5 σ(wᵀ MeanPool(Embed(q)) + b), from the exported files alone."""
     t = with_random_head(make(tiny_model, teacher_mode=mode))
     for i in range(8):
-        t.update(QUESTIONS[i % 5], 3 * i % 17, 16)
+        t.update(QUESTIONS[i % 5], i % 6 / 10)
     t.export(tmp_path)
     head = load_file(tmp_path / "head.safetensors")
     backbone = AutoModel.from_pretrained(tmp_path / "backbone")

@@ -9,13 +9,14 @@ test always comes from grpo.py, the score functions it is compared with from aut
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import grpo
-from sampler import utility_target
+from sampler import Goldilocks
 from tests.helpers.checks import FLOAT64, close
 from tests.helpers.groups import solved
 
@@ -84,9 +85,11 @@ class TablePolicy:
     ) -> torch.Tensor:
         """Compute by grpo.py what one of P groups adds to the gradient of a training step: its mean
         over M groups of completion numbers, with these probabilities. more: a `bonus` on rewards,
-        the `generator` that drew the groups if it is another policy, options of policy_loss."""
+        the `generator` that drew the groups if it is another policy, and its `correction`."""
         lengths = torch.tensor([len(o) for o in COMPLETIONS])
         bonus = more.pop("bonus", 0)
+        generator = more.pop("generator", None)
+        correction = more.pop("correction", None)
         advantage_M_G = grpo.group_advantages(rewards(right, groups_M_G) + bonus, std)
         weigh = torch.vmap(lambda lengths_G: grpo.row_weights(lengths_G, P, loss, 28, 2))
         weight_M_G = weigh(lengths[groups_M_G]) * torch.as_tensor(chance_M, **FLOAT64)[:, None]
@@ -97,10 +100,12 @@ class TablePolicy:
         logp_N = self.token_logps()[token_N]
         row_B = torch.arange(len(two_B))
         by_row = advantage_M_G.flatten(), weight_M_G.flatten(), row_B
-        *columns, row_N = (torch.cat([x, x[two_B]]) for x in by_row)
-        generator = more.pop("generator", self)
-        more |= {"generator_logp_N": generator.token_logps().detach()[token_N], "row_N": row_N}
-        return self.gradient(grpo.policy_loss(logp_N, logp_N.detach(), *columns, **more)[0])
+        advantage_N, weight_N, row_N = (torch.cat([x, x[two_B]]) for x in by_row)
+        old_logp_N = logp_N.detach()
+        if correction:
+            gap_N = old_logp_N - generator.token_logps().detach()[token_N]
+            advantage_N, _ = grpo.correct_mismatch(advantage_N, gap_N, row_N, **correction)
+        return self.gradient(grpo.policy_loss(logp_N, old_logp_N, advantage_N, weight_N, **more)[0])
 
 
 def rewards(right: list[str], groups_P_G: torch.Tensor = MIRROR) -> torch.Tensor:
@@ -272,7 +277,7 @@ def test_the_teachers_expected_target_is_the_scale_of_finite_groups(p, G, std):
     """With `mean` it is half of it."""
     groups_P_G, probability_P = all_groups(G)
     p_hat_P = rewards(VERIFIERS[p], groups_P_G).mean(dim=1).numpy()
-    y_P = torch.from_numpy(utility_target(p_hat_P, std))
+    y_P = torch.from_numpy(Goldilocks.target(SimpleNamespace(std=std), p_hat_P))
     scale = grpo.expected_factor(p, G, std)
     close((y_P * probability_P).sum(), scale / 2 if std == "mean" else scale)
 
@@ -308,9 +313,7 @@ def test_mismatch_correction_removes_the_bias_of_another_generator(
         *all_groups(3, chance_7),
         std="none",
         generator=generator,
-        mismatch=mismatch,
-        mismatch_level=level,
-        mismatch_cap=cap,
+        correction={"mismatch": mismatch, "level": level, "cap": cap},
     )
     close((gradient - own).norm() / own.norm(), bias, 1e-9 if bias == 0 else 1e-2)
 

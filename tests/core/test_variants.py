@@ -142,8 +142,9 @@ def test_with_another_ratio_the_gradients_differ(objective):
 def test_at_ratio_one_mismatch_corrections_change_nothing(mismatch, level):
     logp_N, advantage_N, weight_N = columns("grpo")
     old_N = logp_N.detach()
-    options = {"generator_logp_N": old_N, "mismatch": mismatch, "mismatch_level": level}
-    loss, _ = grpo.policy_loss(logp_N, old_N, advantage_N, weight_N, row_N=ROW_N, **options)
+    gap_N = torch.zeros_like(old_N)
+    corrected_N, _ = grpo.correct_mismatch(advantage_N, gap_N, ROW_N, mismatch, level, cap=3)
+    loss, _ = grpo.policy_loss(logp_N, old_N, corrected_N, weight_N)
     close(POLICY.gradient(loss), our_gradient("grpo"), 1e-10)
 
 

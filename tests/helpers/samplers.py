@@ -34,9 +34,7 @@ class Update(NamedTuple):
     """The arguments of one call of Teacher.update."""
 
     question: str
-    successes: int
-    G: int
-    target: Callable
+    y: float
 
 
 class RuleTeacher:
@@ -48,8 +46,8 @@ class RuleTeacher:
     def predict(self, questions):
         return np.array([int(question) / 1000 for question in questions])
 
-    def update(self, question, successes, G, target):
-        self.updates.append(Update(question, successes, G, target))
+    def update(self, question, y):
+        self.updates.append(Update(question, y))
 
     def metrics(self):
         return {}

@@ -29,7 +29,7 @@ def run(tmp_path):
 
 def teach(teacher, outcomes):
     for i in outcomes:
-        teacher.update(f"what is {i}?", i % 9, 8)
+        teacher.update(f"what is {i}?", i % 9 / 16)
 
 
 @pytest.mark.parametrize("outcomes", [2, 6])  # updates follow the 4th, the 8th, ...
