@@ -74,7 +74,7 @@ shuffled anew in each epoch | teacher.py | teacher::algorithm_2_shuffles_once_an
 an update for each sample | teacher.py | teacher::algorithm_2_updates_every_fourth_outcome
     self.pushed % self.config.teacher_update_every == 0 => True
 loss over a teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
-    size=len(rows), => size=len(own),
+    size=len(samples), => size=len(own),
 updates go on | plumbing/optimizer.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
     torch.maximum(self.found_inf, is_bad) => self.found_inf
 the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
