@@ -1,4 +1,6 @@
-r"""Grade completions: does the last \boxed{} state the reference answer, the "gold"? (r_ver)
+r"""Grade completions: is the last \boxed{} the reference answer, the "gold"? (r_ver)
+
+Boxes between which only commas, names, "and" or "or" stand are one answer.
 
 The comparison, `grading.equality.compare`, is strict on purpose: the student learns whatever earns
 a wrong 1, while a wrong 0 only slows learning.
@@ -89,9 +91,11 @@ def extract_boxed(text: str) -> str | None:
 
 # What may stand between the boxes of one answer, from the brace that closes the first.
 _BETWEEN = re.compile(
-    r"\}(?:[\s$,;()&}]|\\[()\[\],; \\]|\\q?quad|\\text ?\{|(?:and|or)\b)*+"
+    r"\}(?:[\s$,;()&}]|\\[()\[\],; \\]|\\q?quad|\\text ?\{|(?:and|or)\b"
+    r"|(?:[Pp]art ?)?\(?[a-h1-9]\)[.:]?)*+"
     r"(?:[a-zA-Z](?:_\w)? ?= ?)?[ $]*"
 )
+_LINK = re.compile(r"(?<!\\)[,;&]|\b(?:and|or)\b")  # makes the boxes around it one answer
 # "x=" before a box.
 _NAME = re.compile(r"(?<![\w\\])([a-zA-Z](?:_\w)?) ?= ?[ $]*$")
 # "2x=" or "-x=" before a box, which is not the value of x. A bullet, "- x=", is no sign.
@@ -100,48 +104,59 @@ _MULTIPLE = re.compile(
 )
 
 
-def join_boxes(text: str) -> str | None:
-    r"""Return the last boxes as one answer, if only commas, "and", "or" or names stand between
-    them: "$x=\boxed{1}$ and $y=\boxed{2}$" gives "x=1, y=2". None if there is only one, or more
-    than MAX_PARTS."""
+def last_boxes(text: str) -> tuple[list[str], list[str]]:
+    r"""Return the last boxes between which only commas, "and", "or" or names stand, each with its
+    name: "$x=\boxed{1}$ and $y=\boxed{2}$" gives "x=1" and "y=2"; and what stands between them.
+    None of either, if there are more than MAX_PARTS."""
     text = _remove_thinking(text)
-    boxes = [*_BOX.finditer(text)][-MAX_PARTS - 1 :]
-    answer = ""
-    n_parts = 0
+    parts = []
+    links = []
     limit = len(text)  # where the next box begins
-    for box in reversed(boxes):
+    for box in reversed([*_BOX.finditer(text)][-MAX_PARTS - 1 :]):
         end = _end_of_box(text, box.end(), limit)
         content = text[box.end() : end].strip()
         if end is None or not content:
             break
         before = text[max(0, box.start() - 20) : box.start()]
-        if n_parts:
+        if parts:
             between = text[end:limit]
             is_link = len(between) < MAX_BETWEEN and _BETWEEN.fullmatch(between)
             if not is_link or _MULTIPLE.search(before):
                 break
-            link = " or " if re.search(r"\bor\b", between) else ", "
-            answer = f"{link}{answer}"
+            links.insert(0, between)
         name = _NAME.search(before)
-        equation = f"{name[1]}={content}" if name else content
-        answer = f"{equation}{answer}"
-        n_parts += 1
+        parts.insert(0, f"{name[1]}={content}" if name else content)
         limit = box.start()
-    return answer if 1 < n_parts <= MAX_PARTS else None
+    return (parts, links) if len(parts) <= MAX_PARTS else ([], [])
+
+
+def read_answers(completion: str) -> list[str]:
+    r"""Return what a completion may have answered: its last box, or the last few joined. Boxes that
+    a comma, "and" or "or" links are one answer, so "\boxed{2} or \boxed{3}" does not answer 3."""
+    answer = extract_boxed(completion)
+    if answer is None:
+        return []
+    parts, links = last_boxes(completion)
+    if len({*parts}) < 2:
+        return [answer]
+    joined = parts[0]
+    for link, part in zip(links, parts[1:], strict=True):
+        joined += " or " if re.search(r"\bor\b", link) else ", "
+        joined += part
+    is_one_answer = any(map(_LINK.search, links))
+    return [joined] if is_one_answer else [answer, joined]
 
 
 def _grade(completion: str, gold: str, accept_identical: bool) -> str:
     """Return the status of a completion."""
-    answer = extract_boxed(completion)
-    if answer is None:
+    answers = read_answers(completion)
+    if not answers:
         return "no_box"
-    if max(len(gold), len(answer)) > MAX_ANSWER:
+    if max(len(gold), len(answers[0])) > MAX_ANSWER:
         return "too_long"
-    if compare(gold, answer, accept_identical):
-        return "correct"
-    together = join_boxes(completion)  # one box for each part of the gold
-    if together and len(together) <= MAX_ANSWER and compare(gold, together):
-        return "correct"
+    for answer in answers:
+        if len(answer) <= MAX_ANSWER and compare(gold, answer, accept_identical):
+            return "correct"
     return "wrong"
 
 

@@ -66,9 +66,19 @@ def _are_short_sums(gold: str, answer: str) -> bool:
     return True
 
 
+def _without_case(text: str) -> str:
+    r"""Remove \text{} and the case of words, but not of letters: N is not n, \Delta not \delta."""
+    text = re.sub(r"\\text\{([^{}]*)\}", lambda words: words[1].casefold(), plain(text))
+    return re.sub(
+        r"(?<![a-zA-Z\\])(?:[A-Z]?[a-z]+|[A-Z]{3,}|NO)(?![a-zA-Z])",
+        lambda word: word[0].casefold() if len(word[0]) > 1 else word[0],
+        text,
+    )
+
+
 def _equal_text(gold: str, answer: str) -> bool:
-    r"""Compare as text without case and \text{}; sums, integrals and the like by math-verify."""
-    texts = [re.sub(r"\\text\{([^{}]*)\}", r"\1", plain(x)).casefold() for x in (gold, answer)]
+    """Compare as text without the case of words; sums, integrals and the like by math-verify."""
+    texts = [_without_case(text) for text in (gold, answer)]
     if texts[0] == texts[1]:
         return bool(re.search(r"\w|[∞…]", gold))
     if not _are_short_sums(gold, answer) or "'" in gold + answer:  # math-verify takes f' for f
@@ -232,9 +242,21 @@ def _equal_collections(gold: Structure, answer: Structure) -> bool:
     return may_agree and _equal_parts(golds, answers, is_ordered)
 
 
+_FACTOR = r"(?:[a-zA-Z]|\\(?:alpha|beta|gamma|theta))(?:_\{\w+\})?(?:\(\w+\))?"
+# A first side that names or computes what is asked, and is not compared: m+n, x_1x_2, f(1)+f(2),
+# \log_2 32, \lim_{x\to 0} f(x), |z-w|, E[X], \vec{a}*\vec{b}. Not 2m+n=5, a condition of a problem.
+_LEFT_SIDE = re.compile(
+    rf"{_FACTOR}(?:[-+*]?{_FACTOR})+|\\{FUNCTION}.*"
+    r"|\\(?:lim|i*o?int|sum|prod|lfloor|lceil|det|dim|max|min|gcd)(?![a-zA-Z]).*"
+    r"|\|[^|]+\|(?:[-+]\|[^|]+\|)*|\\\|.+\\\||\\lVert.*\\rVert ?"
+    r"|(?:\\mathbb\{[EP]\}|E|P|Var)[\[(].*[\])]|(?:\\(?:vec|over\w+)\{\w+\}[-+*]?)+"
+    r"|.*_\{?\\?(?:min|max)\}?"
+)
+
+
 def _equal_chain(gold: str, sides: list[str], is_named: bool) -> bool:
     """Whether every side of an answer is right, as in 3+5=8. In m+n=8, ab=8 the first names it."""
-    names = not is_named and re.fullmatch(r"[a-zA-Z](?:[-+]?[a-zA-Z])+", sides[0])
+    names = not is_named and _LEFT_SIDE.fullmatch(sides[0])
     return all(_equal(gold, side) for side in sides[bool(names) :])
 
 
@@ -276,10 +298,15 @@ def _equal(gold: str, answer: str) -> bool:
     """Compare two canonical texts."""
     answer, *decimals = split(answer, "≈")[::2]
     exact, *rounded = split(gold, "≈")[::2]
-    gold = exact if len(rounded) == 1 and is_rounded(exact, rounded[0], min_places=0) else gold
+    if len(rounded) == 1 and is_rounded(exact, rounded[0], min_places=0):
+        if answer == rounded[0]:
+            return True
+        gold = exact
     if decimals:  # sqrt(3)/3 ≈ 0.577: an exact value, and all its approximations hold
         last = structure_of(answer).parts[-1]
-        return _equal(gold, answer) and all(is_rounded(last, x, 0) for x in decimals)
+        are_rounded = all(is_rounded(last, x, 0) for x in decimals)
+        is_decimal = gold == decimals[-1] and not answer.replace(".", "").isdecimal()
+        return are_rounded and (is_decimal or _equal(gold, answer))
     gold, gold_conditions = split_conditions(gold)
     answer_conditions = split_conditions(answer)[1]
     answer = rename_index(answer_conditions, answer, gold_conditions)
@@ -290,9 +317,22 @@ def _equal(gold: str, answer: str) -> bool:
     return _equal_statements(simplify(gold), simplify(answer))
 
 
+_RESIDUE = re.compile(r"(?:[^=]*=)?(\d+)\\pmod\{(\d+)\}")
+
+
+def _without_modulus(text: str, other: str) -> str:
+    r"""Return the residue alone beside a number: "5" for N=5\pmod{7}."""
+    residue = _RESIDUE.fullmatch(text)
+    is_least = residue and int(residue[1]) < int(residue[2])
+    return residue[1] if is_least and other.isdecimal() else text
+
+
 def equivalent(gold: str, answer: str) -> bool:
     """Whether two canonical texts state the same answer, in one of their readings: 1/2x is (1/2)x
     or 1/(2x)."""
+    answer = _without_modulus(answer, gold)
+    if "=" not in gold:  # N=5 is not all N that leave 5
+        gold = _without_modulus(gold, answer)
     golds, answers = ({text, _SLASH.sub(r"\1*", text)} for text in (gold, answer))
     return any(_equal(g, a) for g in golds for a in answers)
 

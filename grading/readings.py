@@ -26,15 +26,20 @@ _LETTER_UNIT = re.compile(
 
 
 def _choice(text: str, other: str) -> str:
-    """Return the letter of a choice, if `other` is only a letter: "B. A circle" -> B."""
-    choice = _CHOICE.match(text) or _ANSWER_IS.fullmatch(text)
-    is_asked = choice and re.fullmatch(r"\(?[A-J]\)?", canonicalize(other).text)
-    return choice[1] if is_asked else text
+    """Return the letter of a choice if `other` is only a letter, else its content: "B. A circle"
+    is B beside "B", and "A circle" beside "a circle"."""
+    choice = _CHOICE.match(text)
+    if re.fullmatch(r"\(?[A-J]\)?", canonicalize(other).text):
+        choice = choice or _ANSWER_IS.fullmatch(text)
+        return choice[1] if choice else text
+    return _content(text, choice) if choice else text
 
 
 def _content(text: str, choice: re.Match) -> str:
-    content = text[choice.end(1) :].lstrip(").:-~ ")
-    return content[:-1] if content.count("}") > content.count("{") else content
+    content = re.sub(r"^[).:~ ]*(?:- )?[~ ]*", "", text[choice.end(1) :])
+    if content.count("}") > content.count("{"):  # "\text{(B) } 5", "\text{B. A circle}"
+        content = content.replace("}", "", 1)
+    return content
 
 
 def read_choices(gold: str, answer: str) -> tuple[str, str]:

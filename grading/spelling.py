@@ -49,7 +49,12 @@ SYNONYMS = r"""
 """
 SPACES = ", ; : > ( ) [ ] quad qquad left right displaystyle textstyle limits"
 FONTS = "! $ boldsymbol bm mathbf mathit mathsf mathcal large Large huge underline fbox bf"
-GROUPS = [("", FONTS), (" ", SPACES), *re.findall(r"(\S+) (\S+(?: \S+)*)", SYNONYMS)]
+ORNAMENTS = "therefore checkmark blacksquare qed"
+GROUPS = [
+    ("", f"{FONTS} {ORNAMENTS}"),
+    (" ", SPACES),
+    *re.findall(r"(\S+) (\S+(?: \S+)*)", SYNONYMS),
+]
 COMMANDS = {" ": " "} | {name: key for key, names in GROUPS for name in names.split()}
 # Currencies before a number: "Rs. 500", "USD 5".
 SIGN_OF_CODE = {
@@ -104,13 +109,36 @@ _CONDITION = (
     r"([\d.-]+ ?[<≤] ?)?((?:[a-zA-Z](?:_\w)? ?[,∧] ?){0,3}[a-zA-Z](?:_\w)?)"
     rf"(?![\w(^_*/+=-])((?:{_WORDS})*+) ?([∈∉<>≤≥≠][^=]*?)?( ?\))? ?$"
 )
+_NUMERALS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+_NUMERALS += ["eleven", "twelve"]
+_POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+# Words before an answer, "\text{The answer is } 5"; not "\text{at most:} 5", which changes it.
+_HEADING = (
+    r"(?!.*\b(?:not|no|never|nor|least|most|less|more|greater|fewer|under|over|above|below|between|if"
+    r"|or|unless|except|false|wrong)\b)"
+    r"[A-Za-z][a-z][A-Za-z' ]*?(?:\b(?:is|are|equals|exactly|only)|:)"
+)
+
+
+def _tidy_cases(cases: re.Match) -> str:
+    """Remove what may be left out in a definition by cases: commas, "if", "for", "is"."""
+    text = re.sub(r"[,.;]? ?& ?(?:\\text\{ ?(?:if|for|when) ?\})? ?", "&", cases[1])
+    text = re.sub(r" ?[,.;]? ?(\\\\|$)", r"\1", text.strip())
+    text = re.sub(r"\\text\{ ?is ([a-z]+)\}", r"\\text{\1}", text)
+    return rf"\begin{{cases}}{text}\end{{cases}}"
+
+
 _DOMAINS = {"integer": r"\mathbb{Z}", "natural": r"\mathbb{N}", "whole": r"\mathbb{N}"}
 _SIGNS = {"positive": ">0", "negative": "<0", "nonnegative": "≥0", "non-negative": "≥0"}
 _DOMAINS |= {"rational": r"\mathbb{Q}", "real": "(-∞,∞)"}
 
 
 def _as_bounds(match: re.Match) -> str:
+    """Write the numbers 0,1,2,… or 0,±1,±2,… of a letter as bounds; others, 1,3,5,…, are kept."""
     letter, first, *_ = match.groups()
+    numbers = [int(number) for number in re.findall(r"\d", match[0])]
+    if numbers != [*range(int(first), int(first) + len(numbers))]:
+        return match[0]
     low = "" if "±" in match[0] else f",{letter}≥{first}"
     return rf",{letter}∈\mathbb{{Z}}{low}"
 
@@ -141,6 +169,16 @@ CHARACTER_RULES = {
     ),
 }
 BEFORE_UNITS = {
+    r"{\color{blue} 5} -> { 5}": (r"\\(?:text)?color ?\{[a-zA-Z]+\}", ""),
+    r"\hspace{1cm}5 ->  5": (r"\\[hv]space\*? ?\{[^{}]*\}", " "),
+    r"{n \choose 2} -> \binom{n}{2}": (
+        r"\{ ?([^{}]*?) ?\\choose(?![a-zA-Z]) ?([^{}]*?) ?\}",
+        r"\\binom{\1}{\2}",
+    ),
+    r"{3 \over 4} -> \frac{3}{4}": (
+        r"\{ ?([^{}]*?) ?\\over(?![a-zA-Z]) ?([^{}]*?) ?\}",
+        r"\\frac{\1}{\2}",
+    ),
     r"1{,}234\,567 -> 1234567": (r"(?<=\d)(?:\{,\}|,? ?\\!|\\[,; ]) ?(?=\d{3}(?!\d))", ""),
     "9 a.m. -> 9 am": (r"\b([apAP])\. ?([mM])\b\.?", r"\1\2"),
     r"1 \\[4pt] 2 -> 1 \\ 2": (r"\\\\ ?\[[\d.]+ ?\w\w\]", r"\\\\"),
@@ -164,7 +202,47 @@ BEFORE_UNITS = {
         lambda m: "'" * m[2].count("p"),
     ),
     r"\text { and } -> \text{and}": (r"\\text ?\{ ?([^{}]*?) ?\}", r"\\text{\1}"),
-    "no solutions -> ⦃⦄": (r"(?i)^ ?(?:\\text\{)?no solutions?\}? ?$", "⦃⦄"),
+    r"\text{an ellipse} -> \text{ellipse}": (
+        r"^ ?(?i:(\\text\{)(?:an?|the) )(?=[a-zA-Z]{3})",
+        r"\1",
+    ),
+    "no real solution exists -> ⦃⦄": (
+        r"(?i)^ ?(?:\\text\{)?(?:(?:there (?:is|are) )?no (?:real |integer )?solutions?"
+        r"(?: exists?)?|(?:the )?empty set)\}? ?$",
+        "⦃⦄",
+    ),
+    r"\text{does not exist} -> \text{DNE}": (
+        r"(?i)^ ?(?:\\text\{)?(?:(?:the )?limit )?(?:does not exist|dne)\}? ?$",
+        r"\\text{DNE}",
+    ),
+    "= 5 -> 5": (r"^ ?(?:=|:|\\to(?![a-zA-Z])) ?(?=[^=:])", ""),
+    r"\text{The answer is} 5 -> 5": (rf"^ ?\\text\{{{_HEADING}\}} ?(?=[-\\(\[⦃\d$])", ""),
+    r"\text{The answer is 5 cm} -> \text{5 cm}": (
+        rf"^ ?\\text\{{{_HEADING} ?(-?\d[^{{}}]*)\}} ?$",
+        r"\\text{\1}",
+    ),
+    "The answer is 5 -> 5": (rf"^ ?{_HEADING} ?(?=[-\\(\[⦃\d$])", ""),
+    r"5 (\text{cm}) -> 5 \text{cm}": (r"(?<=\d) ?\( ?(\\text\{[^{}]*\}) ?\) ?$", r" \1"),
+    r"⦃\begin{array}{ll}x&y\end{array} . -> \begin{cases}x&y\end{cases}": (
+        r"⦃ ?\\begin\{array\}\{[lcr ]*\}((?:(?!\\end).)*)\\end\{array\} ?\.?",
+        r"\\begin{cases}\1\\end{cases}",
+    ),
+    r"\begin{cases}x,& \text{if} x>0.\end{cases} -> \begin{cases}x&x>0\end{cases}": (
+        r"\\begin\{cases\}((?:(?!\\end).)*&(?:(?!\\end).)*)\\end\{cases\}",
+        _tidy_cases,
+    ),
+    r"\text{five} -> 5": (
+        rf"(?i)^ ?(\\text\{{)? ?({'|'.join(_NUMERALS)}) ?(?(1)\}}) ?$",
+        lambda m: str(_NUMERALS.index(m[2].lower())),
+    ),
+    r"1.5 \text{million dollars} -> 1.5*10^{6}\text{ dollars}": (
+        rf"(?<=\d) ?(\\text\{{ ?)?({'|'.join(_POWERS)})(?![a-z])(?(1)([^{{}}]*)\}})",
+        lambda m: f"*10^{{{_POWERS[m[2]]}}}" + (rf"\text{{{m[3]}}}" if m[3] else ""),
+    ),
+    r"101_{\text{two}} -> 101_{2}": (
+        rf"_ ?\{{? ?\\text\{{(?:base )?({'|'.join(_NUMERALS)}|sixteen)\}} ?\}}?",
+        lambda m: f"_{{{16 if m[1] == 'sixteen' else _NUMERALS.index(m[1])}}}",
+    ),
     "x≈7 -> x=7": (r"^ ?((?:[a-zA-Z](?:_\w)?)?) ?≈(?=[^≈]*$)", lambda m: m[1] and f"{m[1]}="),
     "{5^{2}} -> 5^{2}": (rf"^ ?(?={_GROUP} ?$)\{{(.*)\}} ?$", r"\1"),
     r"[\begin{array}{cc}1\\\end{array}] -> \begin{matrix}1\end{matrix}": (
@@ -279,6 +357,7 @@ AFTER_UNITS = {
         r"(?<![^,=])([a-z])=(?=(?:[a-z]=){1,5}(?![a-z]\b)([^=,]{1,99})(?:$|,))",
         r"\1=\2,",
     ),
+    "A∩B=⦃2⦄ -> ⦃2⦄": (r"^\(?[A-Z](?:[∩∪∖][A-Z])+\)?=", ""),
     r"2k+1(k=0,1,2,…) -> 2k+1,k∈\mathbb{Z},k≥0": (
         r"(?<=[^,(])[,(]{1,2}([a-zA-Z])=([01])(,±?\d){1,4},?…\)?$",
         _as_bounds,

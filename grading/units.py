@@ -18,6 +18,9 @@ NOT_UNITS = """
     halves third quarter fifth eighth ninth double twice dozen score hundred thousand bn mil lakh
     crore zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty
     fifty sixty seventy eighty ninety hundert tausend dutzend mille mila cien docena
+    least most doubled tripled multiplied divided added mill mio mn bil grand gross
+    ppm permille permil basis hex octal inverse reciprocal opposite conjugate complement excluded
+    rejected incorrect
     january february march april june july august september october november december
     """
 NOT_UNITS = {word + ending for word in NOT_UNITS.split() for ending in ("", "s", "th")}
@@ -138,9 +141,13 @@ def _changes_number(phrase: str) -> bool:
 
 
 def _is_product(text: str, start: int) -> bool:
-    """Whether letters directly after a digit may be variables: in alphabetical order, 2abcd."""
-    word = re.compile(r"(?<=\d)[a-z]+").match(text, start)
-    return bool(word and word[0] not in _NAMES and [*word[0]] == sorted({*word[0]}))
+    """Whether letters without a space before them may be variables: in alphabetical order, 2abcd,
+    or without a vowel, 2mvkt."""
+    word = re.compile(r"(?<=[\d}i])[a-z]+").match(text, start)
+    if not word or word[0] in _NAMES or re.fullmatch(_SHORT, word[0]):
+        return False
+    is_in_order = [*word[0]] == sorted({*word[0]})
+    return is_in_order or not re.search("[aeiou]", word[0])
 
 
 def _starts_part(text: str, start: int) -> bool:

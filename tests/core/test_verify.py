@@ -135,6 +135,9 @@ u_\text{min} = 6   u_{min}=6   6
 31.5^\circ C   31.5   31.5℃   31.5 degrees Celsius   31.5^\circ
 C   C. A square   C: An old map   \text{C. I think}   \text{Answer: C}   Option (C)
 C. A square   C
+(2,0)   (D) (2,0)   \text{(D) }(2,0)
+12   \textbf{(C) } 12   \text{(C) 12}
+\text{(C) } 12   12   C
 \\frac{2}{7}   2/7
 (0, \\sqrt{3}]   (0, \sqrt{3}]
 \\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}   \begin{pmatrix} 1 \\ 2 \end{pmatrix}
@@ -170,6 +173,26 @@ n! \cdot 2^{300}   2^{300} n!
 \text{H}_2\text{O}   \mathrm{H_2O}
 \frac{\partial g}{\partial t}   ∂g/∂t
 4^\circ 20'   4^\circ 20^{\prime}
+18   \text{The answer is } 18   \text{The answer is 18}   \text{There are } 18 \text{ ways}
+18   \text{Area: } 18
+18   18 \checkmark   = 18   \therefore 18   {\color{blue} 18}   18 \; (\text{cm})   18 \hspace{1cm}
+6   |z - w| = 6   E[X] = 6   x_1 + x_2 = 6   f(1)+f(2) = 6   \vec{a} \cdot \vec{b} = 6   \det A = 6
+5   \log_2 32 = 5   \lim_{x \to 0} f(x) = 5   (a+b)_{\min} = 5   \text{five}   5 \pmod 7
+5   N \equiv 5 \pmod 7
+3 \pmod 7   3
+314   100\pi \approx 314
+5\sqrt{2} \approx 7.07   7.07
+1500000   1.5 \text{ million}   \text{1.5 million}
+\$2 \text{ million}   \$2,000,000   2 \text{ million dollars}
+\{2, 4\}   A \cap B = \{2, 4\}
+\binom{2n}{n}   {2n \choose n}
+\frac{3}{4}   {3 \over 4}
+101_2   101_{\text{two}}
+\text{no solution}   \text{There is no solution}   \emptyset   \text{No real solutions}
+\text{DNE}   \text{does not exist}   \text{The limit does not exist}
+\text{ellipse}   \text{an ellipse}   \text{Ellipse}
+\begin{cases}x&x>0\\0&x<0\end{cases}   \begin{cases} x, & \text{if } x>0, \\ 0, & x<0. \end{cases}
+(1,2)   \left\{ \begin{array}{l} x = 1 \\ y = 2 \end{array} \right.
 """)
 WRONG = table(r"""
 5   5 \text{ or six}   1=2=5   5 > 4   x > 5   5.0000001   ?   {}   5 theta   a+b=6   2a+b=5
@@ -191,6 +214,19 @@ x+y < 3   x+y > 3   -x-y < -3
 \text{red}   \text{red or blue}   \text{reed}   \text{red} \text{ blue}
 B   A, B, C, D   B \text{ C}
 5 \text{ cm}   5 \text{ m}
+18   \text{The answer is not } 18   \text{at most: } 18   \text{Either it is } 17 \text{ or } 18
+5   8 \pmod 7   5 \text{ doubled}   5 \text{ at least}   5 \text{ mio}   4.9 \approx 5
+(-\infty, 5)   |x| < 5   \tan x < 5
+(B) 12   (B) -12
+(B) -12   (B) 12
+x^n, n=1,2,3,\ldots   x^n, n=1,3,5,\ldots   x^n, n=2,4,6,\ldots
+k\pi, k \in \mathbb{Z}   k\pi, k=0,\pm 2,\pm 4,\ldots
+\lfloor \frac{N}{n} \rfloor   \lfloor \frac{n}{N} \rfloor
+P(X>x)   P(x>X)
+\Delta   \delta
+\frac{1}{2}   \frac{1}{2}mvkt
+2   2xyzw
+2 \text{ million}   2 \text{ billion}   2
 15 \mbox{ cm}^2   15 \text{ cm}
 3{:}30 \text{ p.m.}   3{:}30 \text{ a.m.}
 \frac{1}{23}   \frac123
@@ -203,7 +239,6 @@ x   [x]
 [x]   x
 2st   2
 D   (E) (2,0)   (D) or (E)   (D), (E)   (D) E   (A) (D)   (D)+1   (D) - 5   (D)/2
-(2,0)   (D) (2,0)
 36 km/h   36 \text{ m/s}   36 km/s   36 hours   36 \text{ h/km}
 HT   TH
 \Delta   \delta   D
@@ -376,6 +411,7 @@ x=1, y=2   2x=\boxed{2}, x=\boxed{1}, y=\boxed{2}   \boxed{} x=\boxed{1}, y=\box
 x=1, y=2   **x = \boxed{1}, y = \boxed{2}**   - x = \boxed{1}, y = \boxed{2}
 x, b   $\boxed{x}$ and $\boxed{b}$
 x<1 or x>4   \boxed{x<1} or \boxed{x>4}
+3   \boxed{3}, \boxed{3}   \boxed{4} $\boxed{3}$   \boxed{4}. So \boxed{3}
 """)
 OTHER_PARTS = table(r"""
 3, 5, 8   $\boxed{5}$, $\boxed{8}$   \boxed{3}, \boxed{5}. Then \boxed{8}
@@ -383,6 +419,7 @@ OTHER_PARTS = table(r"""
 x=1, y=2   $x=\boxed{2}$ and $y=\boxed{1}$   2x=\boxed{1}, y=\boxed{2}   -x=\boxed{1}, y=\boxed{2}
 x=1, y=2   2 x=\boxed{1}, y=\boxed{2}   y - x=\boxed{1}, y=\boxed{2}
 (1, 4)   \boxed{x>1} or \boxed{x<4}
+3   \boxed{4} or \boxed{3}   \boxed{4}, \boxed{3}   $x=\boxed{4}$ and $x=\boxed{3}$
 1, 2   \boxed{3} <think> \boxed{1}, \boxed{2}
 12   \boxed{1} \boxed{2}
 """)
@@ -390,8 +427,8 @@ x=1, y=2   2 x=\boxed{1}, y=\boxed{2}   y - x=\boxed{1}, y=\boxed{2}
 
 def test_an_answer_has_at_most_12_boxes():
     boxes = [f"\\boxed{{{i}}}" for i in range(13)]
-    assert verify.join_boxes(", ".join(boxes[1:])) == "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12"
-    assert verify.join_boxes(", ".join(boxes)) is None
+    assert verify.read_answers(", ".join(boxes[1:])) == ["1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12"]
+    assert verify.read_answers(", ".join(boxes)) == ["12"]
 
 
 def test_each_part_may_have_a_box(verifier):

@@ -70,7 +70,7 @@ HACKS = r"""
 «n» \pm «d»   [«n», «d»]   \text{«n» or «d»}   x=«n», x=«d»   «n» \text{ (or } «d»)   «d»=«n»
 «n»=«d»   «d»<«n»   \begin{cases}«n»\\«d»\end{cases}   x=«n»=«d»   «n» \neq «d»   «d» \approx «n»
 x \not= «n»   «k»x=«n*k»   x-«n»=0   \sum_{k=1}^{«n»} 1   \int_0^{«n»} dx   «n»+x-x   \log_2 2^{«n»}
-(A) «n»   \max(«n»,-«n»)   «n» \bmod 10000000   \gcd(«n»,0)   \phantom{«d»}«n»   \cancel{«d»}«n»
+\max(«n»,-«n»)   \gcd(«n»,0)   \phantom{«d»}«n»   \cancel{«d»}«n»
 \text{not } «n»   «n»\tag{«d»}   «n» \text{ million}   «n» \text{ dozen}   «n» \text{ tenths}
 «head»{}«tail»   «head»^{}«tail»   «head» «tail»   «head»\quad «tail»   «head»\text{ }«tail»
 «head»«chr(8203)»«tail»   «head»«chr(0)»«tail»   «n»«chr(0)»«d»
