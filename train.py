@@ -31,7 +31,7 @@ from plumbing.distributed import shutdown
 from plumbing.distributed.channel import Channel, Prefetching, RemoteSampler, serve
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
-from plumbing.metrics import Stopwatch, completion_metrics, evaluate
+from plumbing.metrics import TRAINING, Stopwatch, completion_metrics, evaluate
 from plumbing.models import Card, checksum, recompute_activations, unsharded
 from plumbing.plugins import check_proposals
 from plumbing.progress import Console
@@ -266,7 +266,7 @@ def train_step(
         # Step 3: G completions of each, and their verified rewards.
         groups += [group for group in proposed if group not in groups]
         this_round = [group for group in groups if group in proposed]  # in the order of the logs
-        student.rollout(this_round, problems, c.temperature, (1, step), watch, round)
+        student.rollout(this_round, problems, c.temperature, (TRAINING, step), watch, round)
         # Steps 5-6: the teacher gets the groups and learns (Alg. 2), on its ranks during step 4.
         with watch("teacher_wait_s"):
             sampler.observe(this_round)

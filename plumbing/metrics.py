@@ -15,6 +15,7 @@ from plumbing.run.directory import RunDir
 
 TAIL = 1000  # characters of a completion, its last, that evals/ keeps
 VERDICT = ("problem", "reward", "status", "tokens", "completion")  # the keys of evals/
+EVALUATION, TRAINING = 0, 1  # first integer of a rollout's random stream; the second is the step
 PARTS = ("rollout_s", "verify_s", "gather_s", "train_s", "teacher_wait_s", "eval_s")  # of a step
 
 
@@ -79,7 +80,7 @@ def evaluate(
         if stop_requested(layout):
             return {}
         groups = [Group(problem, size=1, prompt_ids=prompts[problem]) for problem in part]
-        rollout(groups, problems, 0.0, (0, step), Stopwatch())
+        rollout(groups, problems, 0.0, (EVALUATION, step), Stopwatch())
         for group in groups:
             # Rank 0 writes the file.
             decode = encode.tokenizer.decode if layout.rank == 0 else None
