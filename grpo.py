@@ -298,8 +298,8 @@ def correct_mismatch(
     level: str,
     cap: float,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Correct for a generator that is not quite π_old: multiply the advantages by c = π_old /
-    π_generator of each token, or of its whole row (`level`), as policy_loss is linear in them.
+    """Correct for a generator that is not quite π_old: multiply the advantages, and with them each
+    token's objective, by c = π_old / π_generator of the token, or of its whole row (`level`).
 
     gap_N: log c of each token alone, not 0 on GPUs in bf16; row_N: its row. Where c is above
     `cap` it becomes the cap (`truncate`) or 0 (`mask`). `none` corrects nothing. Without a cap, c

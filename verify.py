@@ -1,6 +1,6 @@
 r"""Grade completions: is the last \boxed{} the reference answer, the "gold"? (r_ver)
 
-Boxes between which only commas, names, "and" or "or" stand are one answer.
+Boxes that a comma, "and" or "or" links are one answer, unless they say the same.
 
 The comparison, `grading.equality.compare`, is strict on purpose: the student learns whatever earns
 a wrong 1, while a wrong 0 only slows learning.
@@ -91,11 +91,10 @@ def extract_boxed(text: str) -> str | None:
 
 # What may stand between the boxes of one answer, from the brace that closes the first.
 _BETWEEN = re.compile(
-    r"\}(?:[\s$,;()&}]|\\[()\[\],; \\]|\\q?quad|\\text ?\{|(?:and|or)\b"
-    r"|(?:[Pp]art ?)?\(?[a-h1-9]\)[.:]?)*+"
+    r"\}(?:[\s$,;()&}]|\\[()\[\],; \\]|\\q?quad|\\text ?\{|(?:and|or)\b)*+"
     r"(?:[a-zA-Z](?:_\w)? ?= ?)?[ $]*"
 )
-_LINK = re.compile(r"(?<!\\)[,;&]|\b(?:and|or)\b")  # makes the boxes around it one answer
+_LINK = re.compile(r"(?<!\\)[,;]|\b(?:and|or)\b")  # makes the boxes around it one answer
 # "x=" before a box.
 _NAME = re.compile(r"(?<![\w\\])([a-zA-Z](?:_\w)?) ?= ?[ $]*$")
 # "2x=" or "-x=" before a box, which is not the value of x. A bullet, "- x=", is no sign.
@@ -132,7 +131,8 @@ def last_boxes(text: str) -> tuple[list[str], list[str]]:
 
 def read_answers(completion: str) -> list[str]:
     r"""Return what a completion may have answered: its last box, or the last few joined. Boxes that
-    a comma, "and" or "or" links are one answer, so "\boxed{2} or \boxed{3}" does not answer 3."""
+    a comma, "and" or "or" links are one answer: "\boxed{2} or \boxed{3}" does not answer 3. But
+    "\boxed{\frac{1}{2}} or \boxed{0.5}" answers 0.5."""
     answer = extract_boxed(completion)
     if answer is None:
         return []
@@ -143,8 +143,10 @@ def read_answers(completion: str) -> list[str]:
     for link, part in zip(links, parts[1:], strict=True):
         joined += " or " if re.search(r"\bor\b", link) else ", "
         joined += part
-    is_one_answer = any(map(_LINK.search, links))
-    return [joined] if is_one_answer else [answer, joined]
+    is_linked = any(map(_LINK.search, links))
+    if is_linked and not all(compare(answer, part) for part in parts):
+        return [joined]
+    return [answer, joined]
 
 
 def _grade(completion: str, gold: str, accept_identical: bool) -> str:

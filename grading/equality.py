@@ -70,9 +70,7 @@ def _without_case(text: str) -> str:
     r"""Remove \text{} and the case of words, but not of letters: N is not n, \Delta not \delta."""
     text = re.sub(r"\\text\{([^{}]*)\}", lambda words: words[1].casefold(), plain(text))
     return re.sub(
-        r"(?<![a-zA-Z\\])(?:[A-Z]?[a-z]+|[A-Z]{3,}|NO)(?![a-zA-Z])",
-        lambda word: word[0].casefold() if len(word[0]) > 1 else word[0],
-        text,
+        r"(?<![a-zA-Z\\])[a-zA-Z]{3,}|^[a-zA-Z]{2}$", lambda word: word[0].casefold(), text
     )
 
 
@@ -242,22 +240,28 @@ def _equal_collections(gold: Structure, answer: Structure) -> bool:
     return may_agree and _equal_parts(golds, answers, is_ordered)
 
 
-_FACTOR = r"(?:[a-zA-Z]|\\(?:alpha|beta|gamma|theta))(?:_\{\w+\})?(?:\(\w+\))?"
-# A first side that names or computes what is asked, and is not compared: m+n, x_1x_2, f(1)+f(2),
-# \log_2 32, \lim_{x\to 0} f(x), |z-w|, E[X], \vec{a}*\vec{b}. Not 2m+n=5, a condition of a problem.
+_FACTOR = (
+    r"(?:[a-zA-Z]|\\(?:alpha|beta|gamma|theta|(?:vec|over\w+)\{\w+\}))(?:_\{\w+\})?(?:\(\w+\))?"
+)
+_FACTORS = rf"{_FACTOR}(?:[-+*]?{_FACTOR})+"
+# A first side that names what is asked: m+n, x_1x_2, f(1)+f(2), \vec{a}*\vec{b}, |z-w|, E[X],
+# \det A, (a+b)_{min}. Not 2m+n=5 or |x-2|=5, which may be conditions of the problem.
 _LEFT_SIDE = re.compile(
-    rf"{_FACTOR}(?:[-+*]?{_FACTOR})+|\\{FUNCTION}.*"
-    r"|\\(?:lim|i*o?int|sum|prod|lfloor|lceil|det|dim|max|min|gcd)(?![a-zA-Z]).*"
-    r"|\|[^|]+\|(?:[-+]\|[^|]+\|)*|\\\|.+\\\||\\lVert.*\\rVert ?"
-    r"|(?:\\mathbb\{[EP]\}|E|P|Var)[\[(].*[\])]|(?:\\(?:vec|over\w+)\{\w+\}[-+*]?)+"
-    r"|.*_\{?\\?(?:min|max)\}?"
+    rf"{_FACTORS}|\|{_FACTORS}\||\\(?:det|dim) ?[A-Z]"
+    r"|(?:\\mathbb\{[EP]\}|E|P|Var)(?:\[[^\[\]]+\]|\([^()]+\))"
+    rf"|(?:{_FACTOR}|\([^()]*\))_\{{?\\?(?:min|max)\}}?"
 )
 
 
 def _equal_chain(gold: str, sides: list[str], is_named: bool) -> bool:
-    """Whether every side of an answer is right, as in 3+5=8. In m+n=8, ab=8 the first names it."""
-    names = not is_named and _LEFT_SIDE.fullmatch(sides[0])
-    return all(_equal(gold, side) for side in sides[bool(names) :])
+    """Whether every side of an answer is right, as in 3+5=8. In m+n=8, ab=8 the first names it, and
+    in \\log_2 8=3 it is computed."""
+    first, *others = sides
+    rows = [values(plain(text)) for text in (gold, first)]
+    is_computed = all(len(row) == 1 for row in rows) and equal_values(rows[0][0], rows[1][0])
+    is_name = not is_named and _LEFT_SIDE.fullmatch(first)
+    is_right = is_name or is_computed or _equal(gold, first)
+    return bool(is_right) and all(_equal(gold, side) for side in others)
 
 
 def _equal_statements(gold: str, answer: str) -> bool:
@@ -305,7 +309,9 @@ def _equal(gold: str, answer: str) -> bool:
     if decimals:  # sqrt(3)/3 ≈ 0.577: an exact value, and all its approximations hold
         last = structure_of(answer).parts[-1]
         are_rounded = all(is_rounded(last, x, 0) for x in decimals)
-        is_decimal = gold == decimals[-1] and not answer.replace(".", "").isdecimal()
+        # Not 4.9 ≈ 5, which would be right for both.
+        is_long = len(re.sub(r"\D", "", gold).lstrip("0")) > 2
+        is_decimal = gold == decimals[-1] and is_long and not re.search(r"\d\.\d", answer)
         return are_rounded and (is_decimal or _equal(gold, answer))
     gold, gold_conditions = split_conditions(gold)
     answer_conditions = split_conditions(answer)[1]
@@ -317,7 +323,7 @@ def _equal(gold: str, answer: str) -> bool:
     return _equal_statements(simplify(gold), simplify(answer))
 
 
-_RESIDUE = re.compile(r"(?:[^=]*=)?(\d+)\\pmod\{(\d+)\}")
+_RESIDUE = re.compile(r"(?:(?:[a-zA-Z](?:_\{\w+\})?|[^=a-zA-Z]*)=)?(\d+)\\pmod\{(\d+)\}")
 
 
 def _without_modulus(text: str, other: str) -> str:

@@ -32,7 +32,8 @@ def _choice(text: str, other: str) -> str:
     if re.fullmatch(r"\(?[A-J]\)?", canonicalize(other).text):
         choice = choice or _ANSWER_IS.fullmatch(text)
         return choice[1] if choice else text
-    return _content(text, choice) if choice else text
+    has_content = choice and not re.search(" -|:", choice[0])  # B - 5 is a difference, B: 5 a label
+    return _content(text, choice) if has_content else text
 
 
 def _content(text: str, choice: re.Match) -> str:

@@ -111,12 +111,12 @@ _CONDITION = (
 )
 _NUMERALS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 _NUMERALS += ["eleven", "twelve"]
+_SET_OPERATIONS = {"∩": "cap", "∪": "cup", "∖": "minus"}
 _POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-# Words before an answer, "\text{The answer is } 5"; not "\text{at most:} 5", which changes it.
+# Words before an answer that do not change it: "\text{The answer is } 5".
 _HEADING = (
-    r"(?!.*\b(?:not|no|never|nor|least|most|less|more|greater|fewer|under|over|above|below|between|if"
-    r"|or|unless|except|false|wrong)\b)"
-    r"[A-Za-z][a-z][A-Za-z' ]*?(?:\b(?:is|are|equals|exactly|only)|:)"
+    r"(?i:(?:so |thus |hence |therefore )?,? ?(?:the )?(?:final |correct )?"
+    r"(?:answer|result|value|total|solution)s?(?: is| are|:)|there (?:is|are)(?: exactly)?|answer:)"
 )
 
 
@@ -203,7 +203,7 @@ BEFORE_UNITS = {
     ),
     r"\text { and } -> \text{and}": (r"\\text ?\{ ?([^{}]*?) ?\}", r"\\text{\1}"),
     r"\text{an ellipse} -> \text{ellipse}": (
-        r"^ ?(?i:(\\text\{)(?:an?|the) )(?=[a-zA-Z]{3})",
+        r"^ ?(\\text\{)(?:[Aa]n|[Tt]he|a(?! and\b)) (?=[a-zA-Z]{3})",
         r"\1",
     ),
     "no real solution exists -> ⦃⦄": (
@@ -222,13 +222,16 @@ BEFORE_UNITS = {
         r"\\text{\1}",
     ),
     "The answer is 5 -> 5": (rf"^ ?{_HEADING} ?(?=[-\\(\[⦃\d$])", ""),
-    r"5 (\text{cm}) -> 5 \text{cm}": (r"(?<=\d) ?\( ?(\\text\{[^{}]*\}) ?\) ?$", r" \1"),
+    r"5 (\text{cm}) -> 5 \text{cm}": (
+        r"(?<=\d) ?\( ?(\\text\{(?:[ckm]?m|k?g|mg|s|h|min|m?L)(?:\^\{?[23]\}?)?\}) ?\) ?$",
+        r" \1",
+    ),
     r"⦃\begin{array}{ll}x&y\end{array} . -> \begin{cases}x&y\end{cases}": (
         r"⦃ ?\\begin\{array\}\{[lcr ]*\}((?:(?!\\end).)*)\\end\{array\} ?\.?",
         r"\\begin{cases}\1\\end{cases}",
     ),
     r"\begin{cases}x,& \text{if} x>0.\end{cases} -> \begin{cases}x&x>0\end{cases}": (
-        r"\\begin\{cases\}((?:(?!\\end).)*&(?:(?!\\end).)*)\\end\{cases\}",
+        r"\\begin\{cases\}((?:(?!\\end|\\begin|&).)*&(?:(?!\\end|\\begin).)*)\\end\{cases\}",
         _tidy_cases,
     ),
     r"\text{five} -> 5": (
@@ -357,7 +360,10 @@ AFTER_UNITS = {
         r"(?<![^,=])([a-z])=(?=(?:[a-z]=){1,5}(?![a-z]\b)([^=,]{1,99})(?:$|,))",
         r"\1=\2,",
     ),
-    "A∩B=⦃2⦄ -> ⦃2⦄": (r"^\(?[A-Z](?:[∩∪∖][A-Z])+\)?=", ""),
+    "A∩B=⦃2⦄ -> A_{capB}=⦃2⦄": (  # a name, which may be left out but not replaced
+        r"^\(?([A-Z])([∩∪∖])([A-Z])\)?=(?=[⦃(\[])",
+        lambda m: f"{m[1]}_{{{_SET_OPERATIONS[m[2]]}{m[3]}}}=",
+    ),
     r"2k+1(k=0,1,2,…) -> 2k+1,k∈\mathbb{Z},k≥0": (
         r"(?<=[^,(])[,(]{1,2}([a-zA-Z])=([01])(,±?\d){1,4},?…\)?$",
         _as_bounds,

@@ -144,12 +144,12 @@ def _named(text: str) -> Structure | None:
 def _interval(text: str) -> Structure | None:
     """An inequality solved for a name: "3>x≥1" -> name x, [) 1, 3; "x≠3" -> x, set of two."""
     sides = _sides(re.sub(r"^-([a-zA-Z])([<>≤≥])(.*)", r"-(\3)\2\1", text))
-    if re.search(r"\||\\(?:sin|cos|tan)|^\[", "".join(sides[::2])):  # |x|<5 is not x<5
-        return None
     if len(sides) == 3 and sides[1] == "≠" and NAME.fullmatch(sides[0]):
         return Structure(sides[0], "set", [f"(-∞,{sides[2]})", f"({sides[2]},∞)"])
     if len(sides) == 3:
         sides = ["-∞", "<", *sides] if NAME.fullmatch(sides[0]) else [*sides, "<", "∞"]
+        if re.match(r"\||\[|\\(?:sin|cos|tan)", sides[2]):  # |x|<5 is not x<5
+            return None
     if len(sides) == 5 and {sides[1], sides[3]} <= {"<", "≤"} and NAME.fullmatch(sides[2]):
         brackets = "(["[sides[1] == "≤"] + ")]"[sides[3] == "≤"]
         return Structure(sides[2], brackets, [sides[0], sides[4]])

@@ -18,12 +18,16 @@ NOT_UNITS = """
     halves third quarter fifth eighth ninth double twice dozen score hundred thousand bn mil lakh
     crore zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty
     fifty sixty seventy eighty ninety hundert tausend dutzend mille mila cien docena
-    least most doubled tripled multiplied divided added mill mio mn bil grand gross
-    ppm permille permil basis hex octal inverse reciprocal opposite conjugate complement excluded
-    rejected incorrect
+    least most
     january february march april june july august september october november december
     """
 NOT_UNITS = {word + ending for word in NOT_UNITS.split() for ending in ("", "s", "th")}
+# Those that only do so alone: "5 doubled", but 5 doubled points.
+_NO_UNITS_ALONE = """
+    squared cubed doubled tripled added mill mio mn bil grand gross hex octal inverse reciprocal
+    opposite conjugate complement excluded rejected incorrect
+    """
+_NO_UNITS_ALONE = {*_NO_UNITS_ALONE.split()}
 _NO_UNIT = re.compile(
     r"(?!mon)\w+ths|\w+(?:ie|lf)th|\w+(?:teen|illi?[oó]n|illiarde?)(?:s|th|es|en)?|[bdo-rtuyz]"
     r"|(?!logs|costs?|tanks?)(?:arc)?(?:sin|cos|tan|cot|csc|log|sqrt|exp|ln)[a-z]{0,2}"
@@ -70,6 +74,7 @@ _POWER = r"(?: ?\^ ?\{?-?[123]\}?)?"
 _RATE = r"(?:[ckm]?m|mi|ft|k?g)/(?:hr?|s|sec|min|c?m)"
 _SHORT = (
     "per|cup|in|ft|sq|cu|[ckm]m|kg|lbs?|mins?|secs?|oz|hrs?|days?|yds?|gal|tons?|men|yen|won|mph|kph"
+    "|tbsp|tsp|sqft|pcs|pkts|mtrs"
     "|dl|k?Hz|[MG]Hz|k[JN]|kWh|[kM]Pa|[MG]eV|k?cal|mol|rpm|deg|USD|EUR|RMB|CNY|[Rr]s|INR|dB"
 )
 _WORD = rf"(?:[A-Za-z\u00c0-\u024f][a-z\u00df-\u024f]{{3,}}|{_SHORT})(?![a-zA-Z])\.?"
@@ -133,9 +138,11 @@ def read_unit(phrase: str) -> Unit:
 def _changes_number(phrase: str) -> bool:
     """Whether words change the number before them, as in "5 hundred", "12 sinx" or "5万"."""
     words = {*re.findall(f"{_LETTER}+", phrase.replace(r"\text", ""))}
+    words |= {word.lower() for word in words}
     if len(words) > 1:  # "5 squared", but "5 meters squared"
         words -= {"squared", "cubed"}
-    words |= {word.lower() for word in words}
+    elif words & _NO_UNITS_ALONE:
+        return True
     has_function = any(map(_NO_UNIT.fullmatch, words - _NAMES.keys()))
     return bool(has_function or words & NOT_UNITS or _FOREIGN_NUMERAL.search(phrase.lower()))
 

@@ -174,10 +174,9 @@ n! \cdot 2^{300}   2^{300} n!
 \frac{\partial g}{\partial t}   ∂g/∂t
 4^\circ 20'   4^\circ 20^{\prime}
 18   \text{The answer is } 18   \text{The answer is 18}   \text{There are } 18 \text{ ways}
-18   \text{Area: } 18
 18   18 \checkmark   = 18   \therefore 18   {\color{blue} 18}   18 \; (\text{cm})   18 \hspace{1cm}
 6   |z - w| = 6   E[X] = 6   x_1 + x_2 = 6   f(1)+f(2) = 6   \vec{a} \cdot \vec{b} = 6   \det A = 6
-5   \log_2 32 = 5   \lim_{x \to 0} f(x) = 5   (a+b)_{\min} = 5   \text{five}   5 \pmod 7
+5   \log_2 32 = 5   (a+b)_{\min} = 5   \text{five}   5 \pmod 7
 5   N \equiv 5 \pmod 7
 3 \pmod 7   3
 314   100\pi \approx 314
@@ -189,6 +188,8 @@ n! \cdot 2^{300}   2^{300} n!
 \frac{3}{4}   {3 \over 4}
 101_2   101_{\text{two}}
 \text{no solution}   \text{There is no solution}   \emptyset   \text{No real solutions}
+7   7 \text{ incorrect answers}
+raT   rat
 \text{DNE}   \text{does not exist}   \text{The limit does not exist}
 \text{ellipse}   \text{an ellipse}   \text{Ellipse}
 \begin{cases}x&x>0\\0&x<0\end{cases}   \begin{cases} x, & \text{if } x>0, \\ 0, & x<0. \end{cases}
@@ -217,6 +218,11 @@ B   A, B, C, D   B \text{ C}
 18   \text{The answer is not } 18   \text{at most: } 18   \text{Either it is } 17 \text{ or } 18
 5   8 \pmod 7   5 \text{ doubled}   5 \text{ at least}   5 \text{ mio}   4.9 \approx 5
 (-\infty, 5)   |x| < 5   \tan x < 5
+2   \log_2 8 = 2   |-3| = 2   2a_{\min} = 2   \log_3 x = 2
+5   \text{Not exactly } 5   B - 5   2N \equiv 5 \pmod 7   x = 4.9 \approx 5   \text{negative: } 5
+\text{Ann is 12}   \text{Bob is 12}
+A \cap B = \{2\}   A \cup B = \{2\}
+\text{A wins}   \text{wins}
 (B) 12   (B) -12
 (B) -12   (B) 12
 x^n, n=1,2,3,\ldots   x^n, n=1,3,5,\ldots   x^n, n=2,4,6,\ldots
@@ -411,6 +417,7 @@ x=1, y=2   2x=\boxed{2}, x=\boxed{1}, y=\boxed{2}   \boxed{} x=\boxed{1}, y=\box
 x=1, y=2   **x = \boxed{1}, y = \boxed{2}**   - x = \boxed{1}, y = \boxed{2}
 x, b   $\boxed{x}$ and $\boxed{b}$
 x<1 or x>4   \boxed{x<1} or \boxed{x>4}
+3/4   $\boxed{\frac34}$ or $\boxed{0.75}$
 3   \boxed{3}, \boxed{3}   \boxed{4} $\boxed{3}$   \boxed{4}. So \boxed{3}
 """)
 OTHER_PARTS = table(r"""
@@ -419,6 +426,7 @@ OTHER_PARTS = table(r"""
 x=1, y=2   $x=\boxed{2}$ and $y=\boxed{1}$   2x=\boxed{1}, y=\boxed{2}   -x=\boxed{1}, y=\boxed{2}
 x=1, y=2   2 x=\boxed{1}, y=\boxed{2}   y - x=\boxed{1}, y=\boxed{2}
 (1, 4)   \boxed{x>1} or \boxed{x<4}
+3, 8   (a) \boxed{8} (b) \boxed{3}
 3   \boxed{4} or \boxed{3}   \boxed{4}, \boxed{3}   $x=\boxed{4}$ and $x=\boxed{3}$
 1, 2   \boxed{3} <think> \boxed{1}, \boxed{2}
 12   \boxed{1} \boxed{2}
