@@ -31,6 +31,7 @@ from plumbing import command_line
 from plumbing.batches import collate
 from plumbing.config import Config
 from plumbing.distributed.layout import compute_dtype, device_type
+from plumbing.errors import InputError
 from plumbing.files import read_lines
 from rollout import Generator, Policy, PromptEncoder
 from scripts.analysis import one_line
@@ -213,11 +214,28 @@ def arguments(argv: list[str] | None) -> Namespace:
     return parser.parse_args(argv)
 
 
+def easy_rows(path: Path, easy: int) -> list[dict]:
+    """Read the rows of levels up to `easy`. Raises InputError if there are none."""
+    if not path.is_file():
+        raise InputError(
+            f"--data {path}: no such file: run python -m scripts.prepare_data "
+            "--source reasoning-gym"
+        )
+    rows = read_lines(path)
+    if any(not {"task", "level", "extra_info"} <= row.keys() for row in rows):
+        raise InputError(f"--data {path}: rows must have task, level and extra_info")
+    chosen = [row for row in rows if row["level"] <= easy]
+    if not chosen:
+        raise InputError(f"--data {path}: no row has a level of at most {easy}")
+    return chosen
+
+
 def main(argv: list[str] | None = None) -> None:
     with one_line("cold_start", ValueError):
         args = arguments(argv)
         rng = random.Random(args.seed)
-        easy = [row for row in read_lines(Path(args.data)) if row["level"] <= args.easy]
+        easy = easy_rows(Path(args.data), args.easy)
+        Path(args.out).mkdir(parents=True, exist_ok=True)  # before the work
         chosen = rng.sample(easy, min(args.demonstrations, len(easy)))
         shown = demonstrations(chosen, args.direct, rng)
         config = Config(model=args.model, **FORMAT)
@@ -226,6 +244,8 @@ def main(argv: list[str] | None = None) -> None:
         dtype = compute_dtype(config, device)
         generator = Generator.load(args.model, device, tokenizer, dtype)
         policy = Policy.load(args.model, device)
+        # Not flash-attn, which has no float32: nothing here computes in bf16.
+        policy.lm.set_attn_implementation("shared_prompts")
         rows = supervised_rows(shown, config, tokenizer, tokenizer.eos_token_id)
         fit(policy, rows, args.steps, args.batch, args.learning_rate, rng)
         generator.refresh(policy)

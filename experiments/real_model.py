@@ -91,7 +91,7 @@ class Job:
     def finished(self) -> bool:
         """Whether the latest process ended a run with these flags."""
         processes = read_lines(self.usage, torn=True)
-        if not processes:
+        if not processes or not self.run.exists():  # it was deleted, to be run again
             return False
         last = processes[-1]
         return last["status"] == 0 and last["flags"] == self.flags
@@ -129,6 +129,12 @@ class Plan:
         for name, arm in plan.arms.items():
             if not isinstance(arm, dict) or {*arm} - {"seeds"} != {"flags"}:
                 raise InputError(f"{path}: arm {name!r} must have flags, and may have seeds")
+        for seeds in [plan.seeds, *(arm.get("seeds", plan.seeds) for arm in plan.arms.values())]:
+            is_list = isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
+            if not is_list or len({*seeds}) != len(seeds) or min(seeds, default=-1) < 0:
+                raise InputError(
+                    f"{path}: seeds {seeds!r}: must be a list of distinct whole numbers"
+                )
         if plan.against not in plan.arms:
             raise InputError(f"{path}: against {plan.against!r} is none of {[*plan.arms]}")
         return plan
@@ -190,6 +196,8 @@ class Runner:
 
     def start(self, job: Job) -> None:
         job.run.parent.mkdir(parents=True, exist_ok=True)
+        if not job.run.exists():
+            job.usage.unlink(missing_ok=True)
         line = [sys.executable, str(TRAIN), *shlex.split(job.flags)]
         process = start(line, job.run)
         self.running[process] = (job, time.time())

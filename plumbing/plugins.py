@@ -72,12 +72,15 @@ def check_proposals(groups: list[Group], n_problems: int) -> None:
     for group in groups:
         problem = group.problem
         size = group.size
-        is_index = isinstance(problem, Integral) and 0 <= problem < n_problems
-        is_size = isinstance(size, Integral) and size > len(group.completions)
-        if not (is_index and is_size):
+        drawn = len(group.completions)
+        if not (isinstance(problem, Integral) and 0 <= problem < n_problems):
             raise InputError(
-                f"the sampler proposes problem {problem!r}, of {n_problems}, "
-                f"and {size!r} completions: not an index, or no number of completions"
+                f"the sampler proposes problem {problem!r}: must be an index below {n_problems}"
+            )
+        if not (isinstance(size, Integral) and size > drawn):
+            raise InputError(
+                f"the sampler proposes problem {problem} with size {size!r}: "
+                f"must be a whole number above {drawn}, its completions so far"
             )
     distinct = {group.problem for group in groups}
     if len(distinct) < len(groups):

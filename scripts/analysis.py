@@ -23,7 +23,7 @@ from plumbing.files import digest, read_lines
 # Settings that do not change what is learned: runs that differ only in these are one method.
 OWN = {"seed", "out", "checkpoint_every", "keep", "verify_workers", "timeout_minutes"}
 OWN |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
-OWN |= {"device", "torch", "transformers"}
+OWN |= {"device", "torch", "transformers", "saved"}
 AMOUNTS = {  # column of Run.spent -> axis label
     "steps": "steps",
     "student_work": "steps × ranks / student ranks",

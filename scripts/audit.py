@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 import train
 from plumbing.command_line import user_path
+from plumbing.config import default_teacher_ranks
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process
@@ -81,7 +82,7 @@ def read_by_teacher(run: Run, model: str) -> np.ndarray:
     """
     config = analysis.recorded(train.Config, run.config)
     config.teacher_model, config.teacher_ranks = model, 0
-    config.teacher_batch_size *= max(1, run.config["world_size"] // 4)
+    config.teacher_batch_size *= max(1, default_teacher_ranks(run.config["world_size"]))
     analysis.check_unchanged(config.train_data, run.config["train_data_crc32"])
     try:
         check_teacher(model, config.max_prompt_tokens)

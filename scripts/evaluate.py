@@ -243,6 +243,8 @@ def arguments(argv: list[str] | None) -> Namespace:
     add("--out", type=command_line.file_path, default=None, help=help)
     command_line.add_fields(parser, train.Config, SETTINGS)
     args = parser.parse_args(argv)
+    if args.model.endswith(".jsonl"):
+        return args
     if args.temperature == 0 and args.samples > 1:
         reason = "greedy samples are all the same; give --temperature"
         raise InputError(f"--samples {args.samples}: {reason}")
@@ -267,12 +269,14 @@ def main(argv: list[str] | None = None) -> None:
         tokens = config.max_prompt_tokens + config.max_completion_tokens
         rollout.check_model(config.model, tokens)  # before missing data are downloaded
         data = load_data(args.data, config, facts, "val_data")
+        for column in filter(None, args.by.split(",")):
+            data.column(column)  # before the work
         chosen = range(len(data))[: args.limit]
         rows = evaluate(config, data, chosen, args.samples, args.temperature, weights)
         title = f"{name}: {len(chosen)} problems of {data.path}, {args.samples} of each sampled"
-        report(args, title, rows, data, args.samples, greedy=args.temperature == 0)
         if args.out:
             write_lines(args.out, rows[[*VERDICT]].to_dict("records"))
+        report(args, title, rows, data, args.samples, greedy=args.temperature == 0)
 
 
 def load_data(path: str, config, facts: dict, name: str) -> Problems:
@@ -296,7 +300,14 @@ def report_verdicts(args: Namespace, config, facts: dict) -> None:
         return
     data = load_data(args.data, config, facts, "val_data")
     rows = read_verdicts(path, data, config)
-    samples = len(rows) // rows.problem.nunique()
+    sizes = rows.groupby("problem").size()
+    samples = int(sizes.iloc[0])
+    if sizes.nunique() > 1:
+        raise InputError(
+            f"{path}: problems have {sizes.min()} to {sizes.max()} samples, not as many"
+        )
+    if max(args.k) > samples:
+        raise InputError(f"--k {max(args.k)}: {path} has {samples} samples of each problem")
     title = f"{path}: {rows.problem.nunique()} problems of {data.path}, {samples} of each sampled"
     report(args, title, rows, data, samples, greedy=samples == 1)
 

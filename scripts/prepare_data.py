@@ -43,6 +43,7 @@ from scripts.sources import SOURCES, Source
 from verify import Verifier
 
 VAL_SIZE = 5000  # paper, Dataset Details
+VAL_SIZES = {"reasoning-gym": 480}  # of sources with few problems
 TRAIN, VAL, MANIFEST = "train.jsonl", "val.jsonl", "manifest.json"
 EXAMPLES = 5  # for each reason, in the manifest
 
@@ -304,7 +305,7 @@ def load_tables(train: Table, val: Table, seed: int, evaluation: Evaluation) -> 
         if val is not train:
             val.load(seed, verifier, Evaluation())
         train.load(seed, verifier, evaluation)
-        for table in {train.place: train, val.place: val}.values():
+        for table in [train] if val is train else [train, val]:
             if note := unmatched_note(table.place, table.answers(), verifier):
                 tqdm.write(note, file=sys.stderr)
 
@@ -358,7 +359,8 @@ def prepare(args: Namespace) -> dict:
     train, val, tests = open_tables(args, source)
     evaluation = read_evaluation(tests)
     load_tables(train, val, args.seed, evaluation)
-    train_ranks, val_ranks = split_ranks(train, val, args.val_size or VAL_SIZE)
+    val_size = args.val_size or VAL_SIZES.get(args.source, VAL_SIZE)
+    train_ranks, val_ranks = split_ranks(train, val, val_size)
     manifest = {"settings": settings}
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".preparing-") as folder:

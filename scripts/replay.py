@@ -14,6 +14,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -197,12 +198,14 @@ def main(argv: list[str] | None = None) -> int:
     devices = {"choices": ("auto", "cpu", "cuda"), "default": None}
     parser.add_argument("--device", **devices, help="another than the run's")
     begin_process()
-    try:
-        args = parser.parse_args(argv)
-        config, layout, sampler, start = load(args.run, args.step, args.device)
-    except (ValueError, OSError) as error:
-        return reject(error)
-    with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
+    with ExitStack() as stack:
+        try:
+            args = parser.parse_args(argv)
+            config, layout, sampler, start = load(args.run, args.step, args.device)
+            verifier = Verifier(workers=config.verify_workers, reward=config.reward)
+            stack.enter_context(verifier)
+        except (ValueError, OSError) as error:
+            return reject(error)
 
         def body() -> int:
             student = train.Student(config, layout, verifier)

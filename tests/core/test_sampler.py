@@ -87,21 +87,23 @@ def test_the_base_class_resumes_with_copies_of_all_that_is_learned():
 
 @pytest.mark.parametrize("problem", [-1, 5, 2.0, "2"])
 def test_a_proposed_problem_must_be_an_index(problem):
-    message = f"proposes problem {problem!r}, of 5, and 16 completions: not an index"
+    message = f"proposes problem {problem!r}: must be an index below 5"
     with pytest.raises(InputError, match=message):
         check_proposals([Group(0, 16), Group(problem, 16)], n_problems=5)
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.0])
 def test_a_proposed_group_must_draw_completions(size):
-    message = f"proposes problem 4, of 5, and {size!r} completions: .* no number of completions"
+    message = f"proposes problem 4 with size {size!r}: must be a whole number above 0"
     with pytest.raises(InputError, match=message):
         check_proposals([Group(4, size)], n_problems=5)
 
 
 def test_a_continued_group_must_be_larger_than_before():
     continued = solved(4, right=1, of=8)
-    with pytest.raises(InputError, match="proposes problem 4, of 5, and 8 completions"):
+    with pytest.raises(
+        InputError, match="proposes problem 4 with size 8: must be a whole number above 8"
+    ):
         check_proposals([continued], n_problems=5)
     continued.size = 9
     check_proposals([continued], n_problems=5)
