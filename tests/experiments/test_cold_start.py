@@ -9,7 +9,10 @@ import torch
 from transformers import AutoTokenizer
 
 from experiments import cold_start
+from experiments.cold_start import easy_rows
 from plumbing.config import DEMO, Config
+from plumbing.errors import InputError
+from plumbing.files import write_lines
 from rollout import Policy
 from scripts import reasoning_tasks
 from tests.helpers.optional import need_reasoning_gym
@@ -86,3 +89,23 @@ def test_fit_lowers_the_loss():
     before = -policy(batch, 1.0)[0].mean()
     cold_start.fit(policy, rows, 5, 2, 1e-3, random.Random(0))
     assert -policy(batch, 1.0)[0].mean() < before
+
+
+BAD_DATA = {  # the rows; the error
+    "missing": (None, "no such file"),
+    "of another source": ([{"problem": "1 + 1", "expected_answer": "2"}], "must have task, level"),
+    "hard only": (
+        [{"task": "lcm", "level": 5, "extra_info": {}}],
+        "no row has a level of at most 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DATA)
+def test_unfit_data_are_rejected(case, tmp_path):
+    rows, message = BAD_DATA[case]
+    path = tmp_path / "train.jsonl"
+    if rows:
+        write_lines(path, rows)
+    with pytest.raises(InputError, match=message):
+        easy_rows(path, 2)

@@ -32,6 +32,7 @@ FAKE_TRAIN = """
 import pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 folder = pathlib.Path(__file__).parent
+pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).mkdir(exist_ok=True)
 print("running", flush=True)
 (folder / "started").touch()
 while (folder / "slow").exists():
@@ -77,6 +78,14 @@ def test_a_rerun_starts_only_the_runs_that_are_not_finished(plan, capsys):
     assert first.failed == 1
     Runner(plan.jobs(), 1, np.inf).run()
     assert started(capsys) == ["a/b, seed 1"]
+
+
+def test_a_run_that_was_deleted_is_made_again(plan, capsys):
+    Runner(plan.jobs(), 2, time.time() + 60).run()
+    started(capsys)
+    shutil.rmtree(plan.jobs()[0].run)
+    Runner(plan.jobs(), 2, time.time() + 60).run()
+    assert "uniform, seed 1" in started(capsys)
 
 
 def test_more_steps_continue_finished_runs(plan, capsys):
@@ -154,6 +163,8 @@ BAD_PLANS = {  # text of the plan, what replaces it, error
     "unknown key": ("by =", "bye =", "unexpected keyword argument 'bye'"),
     "no TOML": ("seeds = [", "seeds = ", "line 5"),
     "unknown baseline": ("by =", 'against = "x"\nby =', "against 'x' is none of"),
+    "seeds in quotes": ("[2, 1]", '"21"', "must be a list of distinct whole numbers"),
+    "a seed twice": ("[2, 1]", "[1, 1]", "must be a list of distinct whole numbers"),
     "unknown key of an arm": ("seeds = [1]}", "seed = 1}", "'a/b' must have flags"),
 }
 
