@@ -203,7 +203,7 @@ def main(argv: list[str] | None = None) -> int:
             args = parser.parse_args(argv)
             config, layout, sampler, start = load(args.run, args.step, args.device)
             verifier = Verifier(workers=config.verify_workers, reward=config.reward)
-            stack.enter_context(verifier)
+            verifier = stack.enter_context(verifier)
         except (ValueError, OSError) as error:
             return reject(error)
 

@@ -247,7 +247,7 @@ def test_a_step_without_a_proposal_is_rejected():
 def test_a_bad_proposal_is_rejected_before_anything_is_drawn():
     calls = []
     sampler = ScriptedSampler(calls)
-    with pytest.raises(InputError, match="proposes problem 7, of 7"):
+    with pytest.raises(InputError, match="proposes problem 7: must be an index below 7"):
         train.train_step(4, ScriptedStudent(calls), sampler, range(7))
     assert calls == ["propose"]
 

@@ -26,6 +26,7 @@ from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.files import read_lines
 from rollout import Generator, Policy
+from sampler import utility_target
 from teacher import Teacher
 from tests.helpers.groups import completion
 from tests.helpers.models import ROOT, save_tiny_model
@@ -285,7 +286,8 @@ def learn(t: Teacher, questions: list[str]) -> list[float]:
     """Push outcomes that follow a question's length; return the loss after each update."""
     losses = []
     for question in questions:
-        t.update(question, min(len(question) // 8, 16), 16)
+        p_hat = min(len(question) // 8, 16) / 16
+        t.update(question, utility_target(p_hat))
         losses.append(t.last_loss)
     return losses[15::16]
 

@@ -295,7 +295,7 @@ def teacher_after_two_updates(folder, batch_size):
 
     t.optimizer.step = record
     for i in range(8):
-        t.update(f"what is {'1' * i}?", i, 8)
+        t.update(f"what is {'1' * i}?", i / 16)
     return recorded, torch.from_numpy(t.predict(["what is 3?", "4", "5 and 6"])), t.last_loss
 
 

@@ -313,7 +313,7 @@ def test_an_error_of_the_file_is_no_fault_of_the_cache(tmp_path, cache, capsys):
 
 # ---- reference answers that match no plain answer
 
-WRAPPED = ["#### {}", "The answer is {}.", '["{}"]', "= {}", "<answer>{}</answer>", "Total: {}"]
+WRAPPED = ["#### {}", "So it is {}.", '["{}"]', "<answer>{}</answer>", "Sum: {}"]
 PLAIN = [
     r"\text{east}",
     "Monday",
