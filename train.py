@@ -305,7 +305,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
             evaluation = evaluate(student.rollout, student.encode, val_problems, run, step, console)
             run.finish_evaluation(step, evaluation)
         stop = shutdown.stop_requested(layout)
-        if step > start and (stop or is_due(config, step, config.checkpoint_every)):
+        if step > start and (stop or is_due(step, config.checkpoint_every, config.steps)):
             if layout.n_teachers:
                 sampler.save(step)  # the teacher ranks write their part
             run.save(step, sampler.state_dict(), learners)

@@ -166,14 +166,20 @@ def command(job: Job, run: Path, eval_every: int) -> list[str]:
     return [sys.executable, str(ROOT / "train.py"), *flags]
 
 
+def places(spent: np.ndarray, budget: float, run: str) -> np.ndarray:
+    """Return the completions at PLACES. spent: those at each evaluation after step 0, ascending.
+    Raises InputError if none is at or before the first place."""
+    completions = budget * PLACES / 12
+    if completions[0] < spent[0]:
+        raise InputError(
+            f"{run}: no evaluation after step 0 within {completions[0]:.0f} completions"
+        )
+    return completions
+
+
 def counted(spent: np.ndarray, budget: int, run: str) -> np.ndarray:
-    """Return the positions of the last evaluations at or before each of PLACES. spent: completions
-    at each evaluation after step 0, ascending. Raises InputError if a place has none."""
-    places = budget * PLACES / 12
-    positions = np.searchsorted(spent, places, side="right") - 1
-    if positions[0] < 0:
-        raise InputError(f"{run}: no evaluation after step 0 within {places[0]:.0f} completions")
-    return positions
+    """Return the positions of the last evaluations at or before each of PLACES, as `places`."""
+    return np.searchsorted(spent, places(spent, budget, run), side="right") - 1
 
 
 def score(run: analysis.Run, budget: int) -> dict:
@@ -250,17 +256,13 @@ def scores_within(rows: pd.DataFrame, budget: int, devices: float = 1.0) -> pd.S
     PLACES, which are the same for each sampler, however often it was evaluated; in between it is
     interpolated. devices: relative to uniform's, which divide the budget. Raises InputError if the
     first place is before the first evaluation after step 0."""
-    places = budget * PLACES / 12 / devices
     means = {}
     for row in rows.itertuples():
         points = np.array([point.split(":") for point in row.curve.split()], float)
         spent, accuracy = points[points[:, 0] > 0].T
-        if places[0] < spent[0]:
-            run = f"{row.task}, {row.sampler}, seed {row.seed}"
-            raise InputError(
-                f"{run}: no evaluation after step 0 within {places[0]:.0f} completions"
-            )
-        means[row.seed] = np.interp(places, spent, accuracy).mean()
+        run = f"{row.task}, {row.sampler}, seed {row.seed}"
+        at = places(spent, budget / devices, run)
+        means[row.seed] = np.interp(at, spent, accuracy).mean()
     return pd.Series(means)
 
 

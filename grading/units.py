@@ -28,6 +28,7 @@ _NO_UNITS_ALONE = """
     opposite conjugate complement excluded rejected incorrect
     """
 _NO_UNITS_ALONE = {*_NO_UNITS_ALONE.split()}
+NOT_UNITS |= _NO_UNITS_ALONE
 _NO_UNIT = re.compile(
     r"(?!mon)\w+ths|\w+(?:ie|lf)th|\w+(?:teen|illi?[oó]n|illiarde?)(?:s|th|es|en)?|[bdo-rtuyz]"
     r"|(?!logs|costs?|tanks?)(?:arc)?(?:sin|cos|tan|cot|csc|log|sqrt|exp|ln)[a-z]{0,2}"
@@ -138,11 +139,10 @@ def read_unit(phrase: str) -> Unit:
 def _changes_number(phrase: str) -> bool:
     """Whether words change the number before them, as in "5 hundred", "12 sinx" or "5万"."""
     words = {*re.findall(f"{_LETTER}+", phrase.replace(r"\text", ""))}
+    is_alone = len(words) == 1
     words |= {word.lower() for word in words}
-    if len(words) > 1:  # "5 squared", but "5 meters squared"
-        words -= {"squared", "cubed"}
-    elif words & _NO_UNITS_ALONE:
-        return True
+    if not is_alone:  # "5 squared", but "5 meters squared"
+        words -= _NO_UNITS_ALONE
     has_function = any(map(_NO_UNIT.fullmatch, words - _NAMES.keys()))
     return bool(has_function or words & NOT_UNITS or _FOREIGN_NUMERAL.search(phrase.lower()))
 

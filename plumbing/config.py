@@ -169,9 +169,9 @@ def learning_rate(c: Config, step: int) -> float:
     return c.learning_rate * left
 
 
-def is_due(c: Config, step: int, every: int) -> bool:
-    """Return whether what is done every so many steps, and at the last one, is due at `step`."""
-    return step % every == 0 or step == c.steps
+def is_due(step: int, every: int, steps: int) -> bool:
+    """Return whether `step` is a multiple of `every`, or the last of the run's steps."""
+    return step % every == 0 or step == steps
 
 
 def default_teacher_ranks(world: int) -> int:

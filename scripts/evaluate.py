@@ -269,8 +269,8 @@ def main(argv: list[str] | None = None) -> None:
         tokens = config.max_prompt_tokens + config.max_completion_tokens
         rollout.check_model(config.model, tokens)  # before missing data are downloaded
         data = load_data(args.data, config, facts, "val_data")
-        for column in filter(None, args.by.split(",")):
-            data.column(column)  # before the work
+        if args.by:
+            analysis.labels_of(data, args.by)  # before the work
         chosen = range(len(data))[: args.limit]
         rows = evaluate(config, data, chosen, args.samples, args.temperature, weights)
         title = f"{name}: {len(chosen)} problems of {data.path}, {args.samples} of each sampled"

@@ -29,6 +29,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from plumbing.command_line import file_path
+from plumbing.config import is_due
 from plumbing.errors import InputError, first_lines
 from plumbing.files import read_lines, write_atomic
 from plumbing.run.facts import FREE, INEXACT
@@ -156,7 +157,7 @@ def copy(run_dir: Path, write: Callable, follow: bool) -> int | None:
         rows = read_lines(run_dir / "metrics.jsonl", torn=True)
         if rows and "val_accuracy" not in rows[-1]:  # is its evaluation still to come?
             last = rows[-1]["step"]
-            if last % config["eval_every"] == 0 or last == config["steps"]:
+            if is_due(last, config["eval_every"], config["steps"]):
                 rows.pop()
         if rows[: len(copied)] != copied:
             return None

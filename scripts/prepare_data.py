@@ -42,8 +42,6 @@ from scripts.decontaminate import Evaluation
 from scripts.sources import SOURCES, Source
 from verify import Verifier
 
-VAL_SIZE = 5000  # paper, Dataset Details
-VAL_SIZES = {"reasoning-gym": 480}  # of sources with few problems
 TRAIN, VAL, MANIFEST = "train.jsonl", "val.jsonl", "manifest.json"
 EXAMPLES = 5  # for each reason, in the manifest
 
@@ -239,7 +237,7 @@ def arguments(argv: list[str] | None = None) -> Namespace:
     against = "test sets, names or files with a column `problem`, to keep out of training"
     add("--against", type=user_path, nargs="+", default=[], metavar="NAME|FILE", help=against)
     add("--out", type=user_path, default=None, help="folder for the files (data/SOURCE)")
-    add("--val_size", type=count, default=None, help=f"problems to validate on ({VAL_SIZE})")
+    add("--val_size", type=count, default=None, help=f"problems to validate on ({Source.val_size})")
     add("--seed", type=int, default=0, help="of the split and the order (%(default)s)")
     repeats = "write repeated training rows too, as the paper did"
     add("--keep_repeats", action="store_true", default=False, help=repeats)
@@ -359,8 +357,7 @@ def prepare(args: Namespace) -> dict:
     train, val, tests = open_tables(args, source)
     evaluation = read_evaluation(tests)
     load_tables(train, val, args.seed, evaluation)
-    val_size = args.val_size or VAL_SIZES.get(args.source, VAL_SIZE)
-    train_ranks, val_ranks = split_ranks(train, val, val_size)
+    train_ranks, val_ranks = split_ranks(train, val, args.val_size or source.val_size)
     manifest = {"settings": settings}
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".preparing-") as folder:

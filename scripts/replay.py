@@ -202,8 +202,9 @@ def main(argv: list[str] | None = None) -> int:
         try:
             args = parser.parse_args(argv)
             config, layout, sampler, start = load(args.run, args.step, args.device)
-            verifier = Verifier(workers=config.verify_workers, reward=config.reward)
-            verifier = stack.enter_context(verifier)
+            verifier = stack.enter_context(
+                Verifier(workers=config.verify_workers, reward=config.reward)
+            )
         except (ValueError, OSError) as error:
             return reject(error)
 

@@ -31,6 +31,7 @@ class Source:
     keep: str = ""  # column that is copied, such as a difficulty; "*" copies all others
     held_out: str = ""  # source to validate on; "" holds val_size of its own problems out
     evaluation: bool = False  # a test set: all of it is validation data
+    val_size: int = 5000  # problems held out without --val_size (paper, Dataset Details)
 
     @property
     def is_generated(self) -> bool:
@@ -145,7 +146,11 @@ SOURCES = {
     "numina": Source("AI-MO/NuminaMath-1.5", "train", only=NUMINA, keep="source"),
     "deepmath": Source("zwhe99/DeepMath-103K", "train", **DEEPMATH),
     "reasoning-gym": Source(
-        f"reasoning-gym=={reasoning_tasks.VERSION}", "", gold="expected_answer", keep="*"
+        f"reasoning-gym=={reasoning_tasks.VERSION}",
+        "",
+        gold="expected_answer",
+        keep="*",
+        val_size=480,
     ),
     "own": Source("", "train", gold="expected_answer", keep="*"),  # the format train.py reads
     "gsm8k-test": Source("openai/gsm8k", "test", **GSM8K, **TEST),

@@ -254,13 +254,13 @@ class RunDir:
         rounds = range(last_round + 1)
         rows = [selection(step, round, group) for round in rounds for group in groups]
         self.log("selections", [row for row in rows if row["completions"]])
-        if step == 1 or is_due(self.config, step, self.config.eval_every):
+        if step == 1 or is_due(step, self.config.eval_every, self.config.steps):
             self.log("samples", [sample(step, group, decode) for group in groups[:3]])
 
     def evaluation_pending(self, step: int) -> bool:
         """Return whether `step` is due for evaluation and has none. On resume it has one, unless a
         signal interrupted it or a flag changed. All student ranks call it."""
-        if not is_due(self.config, step, self.config.eval_every):
+        if not is_due(step, self.config.eval_every, self.config.steps):
             return False
         rows = read_lines(self.metrics, torn=True) if self.layout.rank == 0 else []
         is_done = any(row["step"] == step and "val_accuracy" in row for row in rows)
