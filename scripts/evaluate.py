@@ -138,12 +138,17 @@ def read_verdicts(path: Path, problems: Problems, config) -> pd.DataFrame:
     """Read verdicts that a run or --out wrote on these problems, and add the lenient score. Raises
     InputError if they are no verdicts, or of other problems."""
     rows = analysis.read_table(path, *VERDICT)
-    if rows.problem.max() >= len(problems):
-        shown = f"problem {rows.problem.max()}, and {problems.path} has {len(problems)}"
-        raise InputError(f"{path}: has a verdict on {shown}; give its --data")
+    check_problems(path, rows.problem, problems)
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
         forgive(rows, problems, verifier)
     return rows
+
+
+def check_problems(path: Path, indices: pd.Series, problems: Problems) -> None:
+    """Raise InputError unless the data have all of the problems that a file of a run names."""
+    if (last := indices.max()) >= len(problems):
+        shown = f"has problem {last}, and {problems.path} has {len(problems)}"
+        raise InputError(f"{path}: {shown}; give its --data")
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -244,6 +249,9 @@ def arguments(argv: list[str] | None) -> Namespace:
     command_line.add_fields(parser, train.Config, SETTINGS)
     args = parser.parse_args(argv)
     if args.model.endswith(".jsonl"):
+        for name in ("limit", "temperature", "samples", "out"):
+            if (value := getattr(args, name)) != parser.get_default(name):
+                raise InputError(f"--{name} {value}: cannot be used with a file: nothing is generated")
         return args
     if args.temperature == 0 and args.samples > 1:
         reason = "greedy samples are all the same; give --temperature"
@@ -296,6 +304,7 @@ def report_verdicts(args: Namespace, config, facts: dict) -> None:
             raise InputError(f"{path}: give --by, columns of the training data")
         data = load_data(args.data, config, facts, "train_data")
         rows = analysis.read_table(path, "chosen", "completions", "successes")
+        check_problems(path, rows.chosen, data)
         print(means_by(args.by, rows, data), end="", flush=True)
         return
     data = load_data(args.data, config, facts, "val_data")

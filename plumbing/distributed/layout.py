@@ -34,6 +34,7 @@ class Layout:
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
         self.device = self._pick_device(config.device)
         self.dtype = compute_dtype(config, self.device)
+        self.store: dist.Store | None = None  # where all ranks meet, once connected
         self.stopping = False  # whether this rank has received a signal to stop
 
     def _pick_device(self, wanted: str) -> torch.device:

@@ -60,8 +60,8 @@ def reject(error: Exception) -> int:
 
 def run_ranks(layout: Layout, timeout_minutes: float, body: Callable[[], int]) -> int:
     """Connect the ranks and return body()'s exit status; report an error that ends it."""
-    layout.connect(timeout_minutes)
     try:
+        layout.connect(timeout_minutes)
         status = body()
         layout.gather_world(None)
     except Exception as error:  # any error: this rank reports it
@@ -104,8 +104,9 @@ def report(layout: Layout, error: Exception) -> int:
         traceback.print_exception(error)
         sys.stderr.flush()
     prints = layout.first  # without a store one rank of each role prints
-    with suppress(dist.DistError):
-        prints = layout.store.add("reported", 1) == 1
+    if layout.store:
+        with suppress(dist.DistError):
+            prints = layout.store.add("reported", 1) == 1
     if known and prints:
         print_error(error)
     return error.status if known else 1

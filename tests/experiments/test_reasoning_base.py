@@ -86,4 +86,4 @@ def test_the_csv_has_a_row_for_each_level(files, tmp_path):
 def test_verdicts_of_other_problems_get_one_line(files, capsys):
     with pytest.raises(SystemExit, match="2"):
         reasoning_base.main(files([(4, 1, STEPS)]))
-    assert "has a verdict on problem 4" in capsys.readouterr().err
+    assert "has problem 4, and" in capsys.readouterr().err

@@ -110,3 +110,15 @@ def test_an_ambiguous_error_after_a_peers_end_is_that_of_a_lost_peer(layout, cap
     layout.world = 1  # without peers, as after Ctrl-C
     assert shutdown.report(layout, CUDA) == 1
     assert capsys.readouterr().err.count("Error: CU") == 2
+
+
+def test_a_rank_that_meets_no_other_gets_one_line(layout, capsys):
+    """Its peer ended before they connected, so there is no store yet."""
+
+    def connect(timeout_minutes):
+        raise dist.DistStoreError("wait timeout after 60000ms")
+
+    layout.connect, layout.store, layout.first = connect, None, True
+    assert shutdown.run_ranks(layout, 1, body=lambda: 0) == 4
+    error = capsys.readouterr().err
+    assert error.startswith(PEER) and error.count("\n") == 1

@@ -100,6 +100,12 @@ def test_selections_of_a_run_by_two_columns(finished, capsys):
 REJECTED = {
     "selections without --by": ("selections.jsonl", [], "give --by"),
     "verdicts of other problems": ("evals/step_2.jsonl", ["--data", "one.jsonl"], "has 1; give"),
+    "selections of other problems": (
+        "selections.jsonl",
+        ["--data", "one.jsonl", "--by", "problem"],
+        "has 1; give its --data",
+    ),
+    "a flag of generation": ("evals/step_2.jsonl", ["--limit", "9"], "--limit 9: cannot be used"),
     "no verdicts": ("metrics.jsonl", [], "none of its lines has problem"),
 }
 
