@@ -144,9 +144,16 @@ def find_place(out: Path, task: str) -> Place:
     file = folder / "task.toml"
     try:
         settings = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        return Place(folder.name, folder, **settings)
+        place = Place(folder.name, folder, **settings)
     except (ValueError, TypeError) as error:
         raise InputError(f"{file}: {error}") from error
+    for name, value in settings.items():
+        is_number = type(getattr(Place, name)) is int  # of the default
+        if is_number and (type(value) is not int or value < 1):
+            raise InputError(f"{file}: {name} = {value!r}: must be a whole number above 0")
+        if not is_number and type(value) is not str:
+            raise InputError(f"{file}: {name} = {value!r}: must be a text")
+    return place
 
 
 def command(job: Job, run: Path, eval_every: int) -> list[str]:

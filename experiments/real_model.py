@@ -44,7 +44,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 import train
-from experiments.equal_cost import draw, report, scores
+from experiments.equal_cost import COSTS, SCORES, draw, report, scores
 from experiments.processes import log_usage, start, usage_file
 from plumbing.command_line import count, file_path, non_negative
 from plumbing.config import Config
@@ -324,8 +324,12 @@ def run_study(plan: Plan, at_a_time: int, end: float, discards: bool) -> int:
 
 
 def read_scores(path: Path) -> pd.DataFrame:
-    """Read the CSV of `table`."""
-    return pd.read_csv(path, dtype={"model_crc32": str})
+    """Read the CSV of `table`. Raises InputError if it is another one."""
+    rows = pd.read_csv(path, dtype={"model_crc32": str})
+    for name in ("arm", "seed", "step", "dead", *COSTS, *SCORES):
+        if name not in rows:
+            raise InputError(f"{path}: has no column {name}; `table` writes such a CSV")
+    return rows
 
 
 def write_scores(plan: Plan, path: Path, adds: bool) -> None:

@@ -56,12 +56,14 @@ class Bank:
         random_skill = rng.integers(SKILLS, size=n, dtype=np.int8)
         visible = rng.random(n, dtype=np.float32) < visibility
         self.seen_skill = np.where(visible, self.skill, random_skill)
+        self.is_read = False  # whether a question was
 
     def __len__(self) -> int:
         return len(self.skill)
 
     def question(self, index) -> str:
         """A problem's index, and in two words what is visible of it, for samplers that read."""
+        self.is_read = True
         half_units = round(2 * float(self.seen_difficulty[index]))
         return f"{index} skill{self.seen_skill[index]} level{half_units + 20}"
 
@@ -142,8 +144,6 @@ class Oracle(Pooled):
         return utility_target(self.student.p(self.problems, pool_N_K))
 
 
-# Samplers that read the questions without a teacher.
-READERS = ("bag_of_words", "knapsack", "noisy_and")
 # The lab's own samplers, beside those of train.py's --sampler.
 OWN = {"revisiting": Revisiting, "oracle": Oracle}
 LAB = [*SAMPLERS, *sorted(path.stem for path in FOLDER.glob("*.py")), *OWN]
@@ -223,27 +223,34 @@ def train(sampler: Sampler, student: Student, bank: Bank, attempts: int, rng) ->
 
 
 def simulate(name: str, n: int, visibility: float, steps: int, seed: int) -> dict[str, float]:
-    """Run a sampler once; return what `train` measures and the held-out success rate gained."""
+    """Run a sampler once; return what `train` measures, the held-out success rate gained, and
+    whether it read the questions (`reads`)."""
     bank, held_out, start_S = problems_and_start(n, visibility, seed)
+    bank.is_read = False  # by this sampler
     student = Student(start_S)
     sampler = make_sampler(name, bank, student, steps, seed)
     before = student.p(held_out, slice(None)).mean()
     rng = np.random.default_rng([seed, 2])
     measures = train(sampler, student, bank, steps * P * G, rng)
     after = student.p(held_out, slice(None)).mean()
-    return measures | {"success gained": after - before}
+    return measures | {"success gained": after - before, "reads": bank.is_read}
 
 
 def sweep(names, sizes, visibilities, steps: int, seeds: int) -> pd.DataFrame:
-    """A row for each run: problems, sampler, visibility ("" if unread), simulate's."""
+    """A row for each run: problems, sampler, visibility ("" if unread), simulate's. Samplers that
+    do not read the questions run at one visibility."""
     rows = []
-    reads = {name: name in READERS or sampler_class(name).uses_teacher for name in names}
+    blind = set()
     for n, v, seed in itertools.product(sizes, visibilities, range(seeds)):
-        for name, sees in reads.items():
-            if sees or v == visibilities[0]:
-                row = {"problems": n, "sampler": name.rpartition("/")[2]}
-                row["visibility"] = f"{v:g}" if sees else ""
-                rows.append(row | simulate(name, n, v, steps, seed))
+        for name in names:
+            if name in blind and v != visibilities[0]:
+                continue
+            measures = simulate(name, n, v, steps, seed)
+            if not measures.pop("reads"):
+                blind.add(name)
+            row = {"problems": n, "sampler": name.rpartition("/")[2]}
+            row["visibility"] = "" if name in blind else f"{v:g}"
+            rows.append(row | measures)
     return pd.DataFrame(rows)
 
 

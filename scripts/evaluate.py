@@ -251,7 +251,9 @@ def arguments(argv: list[str] | None) -> Namespace:
     if args.model.endswith(".jsonl"):
         for name in ("limit", "temperature", "samples", "out"):
             if (value := getattr(args, name)) != parser.get_default(name):
-                raise InputError(f"--{name} {value}: cannot be used with a file: nothing is generated")
+                raise InputError(
+                    f"--{name} {value}: cannot be used with a file: nothing is generated"
+                )
         return args
     if args.temperature == 0 and args.samples > 1:
         reason = "greedy samples are all the same; give --temperature"

@@ -282,14 +282,24 @@ def test_a_folders_runs_have_its_files_flags_columns_and_seeds(board, other_task
     assert columns == {"task", "task,level"}
 
 
-@pytest.mark.parametrize(
-    ("file", "error"), [("val.jsonl", "no val.jsonl in this folder"), ("task.toml", "unexpected")]
-)
-def test_a_folder_that_is_no_task_is_rejected(file, error, other_task):
-    (other_task / file).unlink()
-    if file == "task.toml":
-        (other_task / file).write_text("rate = 1")
-    with pytest.raises(InputError, match=error):
+def test_a_folder_that_is_no_task_is_rejected(other_task):
+    (other_task / "val.jsonl").unlink()
+    with pytest.raises(InputError, match=r"no val\.jsonl in this folder"):
+        lb.find_place(other_task, str(other_task))
+
+
+SETTINGS = {  # a line of task.toml: the error
+    "rate = 1": "unexpected",
+    "seeds = 0": "seeds = 0: must be a whole number above 0",
+    "steps = 1.5": "steps = 1.5: must be a whole number",
+    "flags = ['--bf16']": "must be a text",
+}
+
+
+@pytest.mark.parametrize("line", SETTINGS)
+def test_a_bad_setting_of_a_task_is_rejected(line, other_task):
+    (other_task / "task.toml").write_text(line)
+    with pytest.raises(InputError, match=SETTINGS[line]):
         lb.find_place(other_task, str(other_task))
 
 

@@ -300,6 +300,14 @@ def test_the_report_and_the_figure_are_of_the_csv(plan, tmp_path, capsys):
     assert csv.with_suffix(".png").exists()
 
 
+def test_the_csv_of_another_command_is_rejected(plan, tmp_path, capsys):
+    csv = tmp_path / "scores.csv"
+    csv.write_text("task,sampler,seed\nsums,uniform,0\n")
+    with pytest.raises(SystemExit, match="2"):
+        real_model.main(["report", str(tmp_path / "plan.toml"), "--csv", str(csv)])
+    assert capsys.readouterr().err.startswith(f"real_model: {csv}: has no column arm")
+
+
 def test_more_arms_in_the_figure_than_colours_are_rejected(plan, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         real_model.main(["report", str(tmp_path / "plan.toml"), "--draw", *"abcdefgh"])

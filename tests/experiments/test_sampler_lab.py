@@ -53,3 +53,11 @@ def test_the_table_has_every_sampler_and_a_custom_one(tmp_path, capsys):
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     samplers = {row[1] for row in rows if row[:1] == ["500"]}
     assert samplers == {*lab.LAB, "mine.py:Mine"}
+
+
+def test_a_custom_sampler_that_reads_questions_runs_at_every_visibility(tmp_path):
+    text = "from samplers.bag_of_words import BagOfWords\nclass Mine(BagOfWords): ...\n"
+    (tmp_path / "mine.py").write_text(text)
+    mine = f"{tmp_path}/mine.py:Mine"
+    runs = lab.sweep([mine, "uniform"], [500], [0.0, 0.9], steps=3, seeds=1)
+    assert [*runs.visibility] == ["0", "", "0.9"]
