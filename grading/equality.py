@@ -41,7 +41,8 @@ from grading.values import (
 )
 
 _POSSIBLE_FLOOR = re.compile(r"(?<!\\sqrt)\[[^\]]*[a-zA-Z]")  # [x] in a gold
-_FUNCTION = re.compile(rf"\\{FUNCTION}")
+_FLOOR = re.compile(r"\\l(?:floor|ceil)(?![a-z])")
+_FUNCTION = re.compile(rf"\\{FUNCTION}|{_FLOOR.pattern}")
 _SUM = re.compile(r"\\(?:sum|prod|int|lim)")
 MAX_TERMS = 20  # math-verify computes every term of a sum and expands powers
 _BOUND = re.compile(r"\^(?:\{((?:[^{}]|\{[^{}]*\})*)\}|(\d))|=(-?\d+)")
@@ -89,14 +90,28 @@ def _equal_text(gold: str, answer: str) -> bool:
     return all(trees) and math_verify.verify(*trees, timeout_seconds=None)
 
 
+_WORD = re.compile("[a-zA-Z]{3,}")
+_PRODUCT = re.compile(r"[a-zA-Z](?:\*[a-zA-Z])+")
+
+
+def _are_factors(word: str, product: str) -> bool:
+    """Whether a word, "abc", has the letters of a product: a*b*c, or c*a*b."""
+    is_product = _WORD.fullmatch(word) and _PRODUCT.fullmatch(product)
+    return bool(is_product) and sorted(word) == sorted(product[::2])
+
+
 def _equal_term(gold: str, answer: str) -> bool:
     """Compare two texts without "%", as values if the gold is arithmetic, else as text."""
     if re.fullmatch("[A-Z]{4}", gold + answer):  # HT and TH, but A*B is AB
         return gold == answer
     if order_counts(gold, answer):
         return equal_products(gold, answer)
+    if _are_factors(gold, answer) or _are_factors(answer, gold):
+        return True
     if _POSSIBLE_FLOOR.search(gold) or not is_arithmetic(plain(gold)):
         return _equal_text(gold, answer)
+    if gold == answer and _FLOOR.search(gold):
+        return True  # it may have no value, as ⌊f(n)⌋
     gold, answer = plain(gold), plain(answer)
     gold_values, answer_values = values(gold), values(answer)
     if not gold_values or not answer_values:
@@ -245,11 +260,14 @@ _FACTOR = (
 )
 _FACTORS = rf"{_FACTOR}(?:[-+*]?{_FACTOR})+"
 # A first side that names what is asked: m+n, x_1x_2, f(1)+f(2), \vec{a}*\vec{b}, |z-w|, E[X],
-# \det A, (a+b)_{min}. Not 2m+n=5 or |x-2|=5, which may be conditions of the problem.
+# \det A, (a+b)_{min}, \max|z|, \lim_{x\to0}f(x), \cos2A, \tan(a-b), \log_ab. Not 2m+n=5 or
+# |x-2|=5, which may be conditions of the problem.
 _LEFT_SIDE = re.compile(
     rf"{_FACTORS}|\|{_FACTORS}\||\\(?:det|dim) ?[A-Z]"
     r"|(?:\\mathbb\{[EP]\}|E|P|Var)(?:\[[^\[\]]+\]|\([^()]+\))"
     rf"|(?:{_FACTOR}|\([^()]*\))_\{{?\\?(?:min|max)\}}?"
+    r"|\\(?:max|min)(?![a-z])[^=]+|\\lim_\{[^{}]*\}[^=]+|\\log_\{?[a-z]\}?[a-z]"
+    rf"|\\(?:sin|cos|tan)(?:\^\{{?2\}}?)?(?:\d?{_FACTOR}|\([^()]*[a-zA-Z][^()]*\))"
 )
 
 

@@ -7,7 +7,21 @@ import zlib
 from collections.abc import Iterator
 
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
-from sympy import Abs, E, Expr, Float, I, Pow, Rational, binomial, exp, factorial, log
+from sympy import (
+    Abs,
+    E,
+    Expr,
+    Float,
+    I,
+    Pow,
+    Rational,
+    binomial,
+    ceiling,
+    exp,
+    factorial,
+    floor,
+    log,
+)
 from sympy.functions.elementary.hyperbolic import HyperbolicFunction
 from sympy.functions.elementary.trigonometric import InverseTrigonometricFunction
 
@@ -19,6 +33,7 @@ MAX_GAMMA_DIGITS = 240  # of n!, which takes seconds to 1000 digits
 MAX_OPERATIONS = 20  # of an irrational value before it is rounded
 TRIALS = 4  # random points for expressions with letters
 DIGITS, SPARE_DIGITS = 80, 20  # of irrational values; the last may be lost to rounding
+STEP_POINTS = 40  # for floors, which are equal at many points
 SIGNED_POINTS = 16  # all combinations of the signs of four letters
 SHORT_WORDS = {"no", "on", "up", "in", "at", "by", "to", "or", "if", "of", "so"}  # not products
 
@@ -27,7 +42,7 @@ SHORT_WORDS = {"no", "on", "up", "in", "at", "by", "to", "or", "if", "of", "so"}
 _ARITHMETIC = re.compile(
     r"(?!.*(?:!!|\\frac\{d[^{}]*\}\{d[a-z])|[a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()|! -]|\\sqrt\[\d+\]"
     r"|(?<=[a-zA-Z])_(?:\w|\{[\w+-]+\})|\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)|sinh|cosh"
-    r"|cot|sec|csc|log|ln|exp|alpha|beta|[gG]amma|[dD]elta|epsilon|z?eta|[tT]heta|kappa|[lL]ambda"
+    r"|cot|sec|csc|log|ln|exp|[lr]floor|[lr]ceil|alpha|beta|[gG]amma|[dD]elta|epsilon|z?eta|[tT]heta|kappa|[lL]ambda"
     r"|mu|nu|[xX]i|rho|tau|[sS]igma|[pP]hi|[pP]si|chi|[oO]mega|ell|hbar)(?![a-zA-Z]))+"
 )
 # Square brackets around a number or a sum group it, as in 2[3+4]; but [x] may be the floor of x.
@@ -242,6 +257,15 @@ def _signed_values(trees: list[Expr], numbers: list[int]) -> Iterator[list[Expr]
             yield row
 
 
+def _step_values(trees: list[Expr]) -> Iterator[list[Expr]]:
+    """Yield values of trees at STEP_POINTS points between 0 and 40."""
+    names = _all_letters(trees)
+    rng = random.Random(str(names))
+    for _ in range(STEP_POINTS):
+        if row := _row(trees, {name: Rational(rng.randrange(1, 680), 17) for name in names}):
+            yield row
+
+
 def _rows(columns: list[list[Expr]]) -> list[list[Expr]]:
     """Transpose the values of several texts. The value of a text without letters is repeated."""
     length = max(map(len, columns))
@@ -259,6 +283,9 @@ def common_values(*texts: str) -> Iterator[tuple[int, list[Expr]]]:
     for row in _rows(columns):
         yield DIGITS, row
     trees = [parse(text) for text in texts]
+    if any(tree.has(floor, ceiling) for tree in trees):
+        for row in _step_values(trees):
+            yield DIGITS, row
     if any(map(_has_kinks, trees)):
         numbers = {int(n) for n in re.findall(r"\d{1,9}", " ".join(texts))} - {0}
         for row in _signed_values(trees, sorted(numbers)[:8]):

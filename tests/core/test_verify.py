@@ -194,6 +194,16 @@ raT   rat
 \text{ellipse}   \text{an ellipse}   \text{Ellipse}
 \begin{cases}x&x>0\\0&x<0\end{cases}   \begin{cases} x, & \text{if } x>0, \\ 0, & x<0. \end{cases}
 (1,2)   \left\{ \begin{array}{l} x = 1 \\ y = 2 \end{array} \right.
+\left\lfloor\frac{n^2}{4}\right\rfloor+1   1+\lfloor n^2/4\rfloor   1+⌊n²/4⌋
+n-\lfloor\sqrt n\rfloor   n-\left\lfloor n^{1/2}\right\rfloor
+\lfloor f(n)\rfloor   \left\lfloor f(n) \right\rfloor
+\lfloor 10\pi\rfloor   31
+(2,3)   A(2,3)
+A(2,3)   (2,3)
+abc   a \cdot b \cdot c   c \cdot a \cdot b
+\frac{3}{4}   3\over4
+\frac13   \cos 2\alpha=\frac13   \tan(\alpha-\beta)=\frac13   \sin^2 A=\frac13
+5   \max|z|=5   \lim_{x\to0}f(x)=5   \log_a b=5
 """)
 WRONG = table(r"""
 5   5 \text{ or six}   1=2=5   5 > 4   x > 5   5.0000001   ?   {}   5 theta   a+b=6   2a+b=5
@@ -344,6 +354,12 @@ B. A line   B. A ray   C. A line
 u'' + 4u = 0   u'+4u=0   u+4u=0   u''=4u
 x_1=2, x_2=-5   x=2, x=5   y=2, y=-5   x_1=-5, x_2=2
 p \to q   q \to p   p \leftrightarrow q
+\lfloor n/2\rfloor   n/2   \lceil n/2\rceil   \lfloor(n+1)/2\rfloor   \lfloor n/3\rfloor
+\lfloor n^2/4\rfloor   \lfloor n^2/5\rfloor   \lfloor(n^2+1)/4\rfloor
+31   \lfloor 10\pi\rfloor
+A(2,3)   B(2,3)   A(3,2)
+abc   a \cdot b   a \cdot b \cdot b   acb
+5   3\log_a b=5   \lim_{x\to0}f(x)=4
 """)
 NUMBERS = fuzz_verifier.draw_numbers(random.Random(0))
 TEMPLATES = [(RIGHT, gold, answer) for gold, right, _ in fuzz_verifier.cases() for answer in right]
