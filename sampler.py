@@ -351,9 +351,11 @@ def find_sampler(spec: str) -> type[Sampler]:
     return cls
 
 
-def step_metrics(groups: list[Group]) -> Metrics:
-    """Compute the statistics of a step's groups, and the teacher's errors."""
-    return reward_metrics(groups) | teacher_metrics(groups)
+def step_metrics(groups: list[Group], trained: list[Group]) -> Metrics:
+    """Compute the statistics of a step's groups, the share of live ones among those that are
+    trained on, and the teacher's errors."""
+    live = {"trained_live": _mean([group.live for group in trained])}
+    return reward_metrics(groups) | live | teacher_metrics(groups)
 
 
 def reward_metrics(groups: list[Group]) -> Metrics:

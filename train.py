@@ -280,8 +280,8 @@ def train_step(
         chosen = sampler.train_on(groups, c.prompts_per_step)
         trained = [group for group in groups if group in chosen]
         update = student.update(trained, step)
-    row = {"step": step} | step_metrics(groups) | completion_metrics(groups) | update | watch
-    row["seconds"] = time.perf_counter() - start
+    row = {"step": step} | step_metrics(groups, trained) | completion_metrics(groups)
+    row |= update | watch | {"seconds": time.perf_counter() - start}
     return row | sampler.metrics() | row  # a sampler's metric cannot replace one of these
 
 
@@ -367,7 +367,7 @@ def check(config: Config, run: RunDir) -> int:
     n_empty = len(encode(""))  # tokens around the question
     if n_empty >= config.max_prompt_tokens:
         raise ValueError(f"--max_prompt_tokens {config.max_prompt_tokens}: must be above {n_empty}")
-    pool = config.candidates if issubclass(cls, Pooled) else 1
+    pool = config.candidates if issubclass(cls, Pooled) and "candidates" in cls.flags else 1
     val_problems = check_data(config, needed=config.prompts_per_step * pool)
     encode.check(val_problems)
     return run.open()

@@ -36,6 +36,7 @@ from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import train
+from benchmarks.roofline import HUB
 from benchmarks.step import DEMO_MODEL, configure, measured_steps, parser, provenance
 from plumbing.command_line import file_path
 from plumbing.config import PRESETS
@@ -181,7 +182,8 @@ def counts(out: Path, dry: bool) -> str:
 def memory(out: Path, dry: bool) -> str:
     """GiB of an update of each preset, by formula and measured."""
     results = []
-    for preset in ("demo",) if dry else sorted({*PRESETS} - {"demo"}):
+    known = [name for name in PRESETS if train.parse(["--preset", name]).model in HUB]
+    for preset in ("demo",) if dry else known:
         flags = ("--preset", preset, "--measure")
         last = run(out / "memory.log", "-m", "benchmarks.memory", *flags)[-1]
         results.append(f"{preset}: {last}")

@@ -143,7 +143,7 @@ def measured_steps(config, layout: Layout, args, dead_shares: list, grade=True) 
     """
     with ExitStack() as stack:
         # The verifier's processes start before CUDA and the process group exist.
-        grading = Verifier(workers=config.verify_workers) if grade else None
+        grading = Verifier(workers=config.verify_workers, reward=config.reward) if grade else None
         if grading and not layout.is_teacher:
             stack.enter_context(grading)
         layout.connect(config.timeout_minutes)

@@ -5,8 +5,8 @@
     python -m examples.trl_demo --sampler bag_of_words
     python -m examples.trl_demo --sampler embedded          # after python -m scripts.embed
 
-The other flags are train.py's. Run a command again to resume. It prints the share of dead groups,
-and saves the model, which `python -m scripts.evaluate` takes.
+The other flags are those of train.py that USED names. Run a command again to resume. It prints the
+share of dead groups, and saves the model, which `python -m scripts.evaluate` takes.
 """
 
 import sys
@@ -18,7 +18,7 @@ from plumbing import command_line
 from plumbing.config import Config, parse_flags
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import launch
-from plumbing.errors import print_error
+from plumbing.errors import InputError, print_error
 from rollout import PromptEncoder
 from sampler import Context, find_sampler
 from verify import Verifier
@@ -31,6 +31,21 @@ try:
 except ModuleNotFoundError as missing:
     print_error(f"{missing}: pip install -r requirements.txt trl==1.16.0")
     sys.exit(2)
+
+
+USED = {"preset", "seed", "device", "model", "train_data", "reward", "verify_workers"}
+USED |= {"steps", "prompts_per_step", "group_size", "temperature", "learning_rate"}
+USED |= {"max_prompt_tokens", "max_completion_tokens", "prompt_header", "prompt_footer"}
+USED |= {"chat_template", "sampler_args", "candidates", "epsilon", "column"}
+USED |= {"checkpoint_every", "keep"}
+
+
+def check_used(flags: list[str]) -> None:
+    """Raise InputError at a flag of train.py that TRL's trainer would not be given."""
+    names = [flag.lstrip("-").partition("=")[0] for flag in flags if flag.startswith("--")]
+    for name in names:
+        if name.removeprefix("no-") not in USED:
+            raise InputError(f"--{name}: not used here; the flags are {', '.join(sorted(USED))}")
 
 
 def settings(c: Config) -> GRPOConfig:
@@ -62,13 +77,13 @@ def build_trainer(c: Config, verifier: Verifier, trl_order: bool = False) -> GRP
     problems = Problems(c.train_data)
     encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
     index_N = list(range(len(problems)))
-    golds, _ = problems.golds(index_N)
     prompts = [encode.text(problems.question(i)) for i in index_N]
 
-    def verified(completions, gold, **_) -> list[float]:
-        return [verdict.reward for verdict in verifier.grade(completions, gold)]
+    def verified(completions, problem, **_) -> list[float]:
+        verdicts = verifier.grade(completions, *problems.golds(problem))
+        return [verdict.reward for verdict in verdicts]
 
-    rows = Dataset.from_dict({"prompt": prompts, "gold": golds})
+    rows = Dataset.from_dict({"prompt": prompts, "problem": index_N})
     arguments = c.model, verified, settings(c), rows
     if trl_order:
         return GRPOTrainer(*arguments)
@@ -87,12 +102,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", default="", help="output_dir [runs/trl-SAMPLER-seedSEED]")
     try:
         args, flags = parser.parse_known_args(argv)
+        check_used(flags)
         trl_order = args.sampler == "trl"
         sampler = "uniform" if trl_order else args.sampler
         c = parse_flags(["--preset", "demo", "--sampler", sampler, *flags], find_sampler, __doc__)
         name = "trl" if trl_order else f"trl-{find_sampler(sampler).__name__.lower()}"
         c.out = args.out or f"runs/{name}-seed{c.seed}"
-        with Verifier(workers=c.verify_workers) as verifier:
+        with Verifier(workers=c.verify_workers, reward=c.reward) as verifier:
             trainer = build_trainer(c, verifier, trl_order)
             trainer.train(resume_from_checkpoint=any(Path(c.out).glob("checkpoint-*")))
     except (ValueError, OSError) as error:

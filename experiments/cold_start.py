@@ -1,7 +1,7 @@
 r"""A cold start: supervised training on demonstrations of reasoning-gym's easy levels.
 
     python -m experiments.cold_start HuggingFaceTB/SmolLM2-135M-Instruct --steps 200 \
-        --demonstrations 2400 --out models/steps
+        --demonstrations 2214 --out models/steps
     python -m experiments.cold_start models/steps --direct 0.65 --steps 20 --seed 1 \
         --out models/cold
 
@@ -14,6 +14,7 @@ are made from the library's metadata; prompts are those of `train.py --preset re
 
 import random
 import re
+import sys
 from argparse import Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from itertools import accumulate, pairwise
@@ -236,6 +237,10 @@ def main(argv: list[str] | None = None) -> None:
         rng = random.Random(args.seed)
         easy = easy_rows(Path(args.data), args.easy)
         Path(args.out).mkdir(parents=True, exist_ok=True)  # before the work
+        if args.demonstrations > len(easy):
+            print(
+                f"note: {args.data} has {len(easy)} easy problems: all are shown", file=sys.stderr
+            )
         chosen = rng.sample(easy, min(args.demonstrations, len(easy)))
         shown = demonstrations(chosen, args.direct, rng)
         config = Config(model=args.model, **FORMAT)

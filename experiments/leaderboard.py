@@ -159,7 +159,7 @@ def find_place(out: Path, task: str) -> Place:
 def command(job: Job, run: Path, eval_every: int) -> list[str]:
     """Return the command line of a run, without its steps."""
     place = job.place
-    own = job.entry.flags.split()
+    own = shlex.split(job.entry.flags)
     columns = {"topic": place.category, "topic,length": f"{place.category},{place.level}"}
     flags = ["--preset", "demo", *shlex.split(place.flags)]
     flags += [columns.get(word, word) for word in own]
@@ -418,7 +418,7 @@ def select_entries(args: argparse.Namespace) -> dict[str, Entry]:
     entries = {name: ENTRIES[name] for name in args.only}
     for spec in args.samplers:
         devices = 4 / 3 if find_sampler(spec).uses_teacher else 1.0
-        entries[spec] = Entry(f"--sampler {spec}", args.completions, devices)
+        entries[spec] = Entry(f"--sampler {shlex.quote(spec)}", args.completions, devices)
     return {
         name: replace(entry, flags=f"{entry.flags} {args.flags}") for name, entry in entries.items()
     }

@@ -26,6 +26,7 @@ set `seeds`, also those of arms, to new ones, and add their scores with `table -
 runs of one seed, which must have begun from the same model. Means over seeds then mix models.
 """
 
+import argparse
 import os
 import shlex
 import shutil
@@ -49,7 +50,7 @@ from experiments.processes import log_usage, start, usage_file
 from plumbing.command_line import count, file_path, non_negative
 from plumbing.config import Config
 from plumbing.errors import InputError
-from plumbing.files import read_lines
+from plumbing.files import read_lines, write_atomic
 from plumbing.run.facts import CONTENTS, FREE, INEXACT, differences
 from scripts import analysis, plot
 from verify import Verifier
@@ -339,11 +340,18 @@ def write_scores(plan: Plan, path: Path, adds: bool) -> None:
     rows = all_scores(plan)
     if adds:
         rows = merge(old, rows)
-    rows.round(3).to_csv(path, index=False)
+    write_atomic(path, rows.round(3).to_csv(index=False))
 
 
-def arguments(argv):
-    """Parse the command line."""
+USED = {  # by command, the flags that it uses
+    "run": {"jobs", "until", "minutes", "discard"},
+    "table": {"csv", "add", "draw"},
+    "report": {"csv", "draw"},
+}
+
+
+def arguments(argv) -> argparse.Namespace:
+    """Parse the command line. Raises InputError at a flag that the command does not use."""
     parser = analysis.parser(__doc__)
     add = parser.add_argument
     add("command", choices=("run", "table", "report"), help="see above")
@@ -356,17 +364,21 @@ def arguments(argv):
     add("--csv", type=file_path, default=csv, help="scores; the figure is beside it (%(default)s)")
     add("--add", action="store_true", help="table: keep the CSV's other runs")
     add("--draw", nargs="+", metavar="ARM", help="arms in the figure (the first seven)")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    for name in set().union(*USED.values()) - USED[args.command]:
+        if getattr(args, name) != parser.get_default(name):
+            raise InputError(f"--{name}: {args.command} does not use it")
+    if args.until and args.minutes is not None:
+        raise InputError("--until, --minutes: give one of them")
+    return args
 
 
 def main(argv=None) -> int:
     """Run the command; return its exit status, 1 if a run failed."""
-    args = arguments(argv)
     with analysis.one_line("real_model", ValueError, Timeout):
+        args = arguments(argv)
         if args.draw and len(args.draw) > len(plot.COLOURS):
             raise InputError(f"--draw: at most {len(plot.COLOURS)} arms")
-        if args.add and args.command != "table":
-            raise InputError(f"--add: {args.command} does not use it")
         plan = Plan.read(args.plan)
         if args.command == "run":
             end = deadline(args.until, args.minutes)

@@ -69,6 +69,7 @@ def arguments(argv: list[str] | None) -> Namespace:
 def main(argv: list[str] | None = None) -> None:
     with one_line("small_model", ValueError):
         args = arguments(argv)
+        Path(args.out).mkdir(parents=True, exist_ok=True)  # before the work
         rng = random.Random(args.seed)
         easy = [row for row in rows(DATA_SEED, PER_LEVEL, args.easy) if row["expected_answer"]]
         shown = demonstrations(easy, args.direct, rng)
@@ -81,7 +82,6 @@ def main(argv: list[str] | None = None) -> None:
         config = Config(**FORMAT)
         encoded = supervised_rows(shown, config, tokenizer, tokenizer.eos_token_id)
         fit(policy, encoded, args.steps, args.batch, args.learning_rate, rng)
-        Path(args.out).mkdir(parents=True, exist_ok=True)
         tokenizer.save_pretrained(args.out)
         model.save_pretrained(args.out)
 

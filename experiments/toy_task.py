@@ -264,7 +264,8 @@ def main():
     add("--seed", type=int, default=0, help="of rates, problems and training (%(default)s)")
     args = parser.parse_args()
     torch.set_num_threads(1)  # sums in one order, whatever the machine's cores
-    print(pd.DataFrame(make(Task(), args.out, args.seed)["validation"]).T)
+    with analysis.one_line("toy_task"):
+        print(pd.DataFrame(make(Task(), args.out, args.seed)["validation"]).T)
 
 
 if __name__ == "__main__":

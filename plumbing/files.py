@@ -57,6 +57,16 @@ def write_atomic(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
+def check_writable(path: Path) -> None:
+    """Raise InputError or OSError, before the work, if `write_atomic` could not write a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise InputError(f"{path} is a directory: give a file")
+    temporary = path.with_suffix(".tmp")
+    temporary.touch()
+    temporary.unlink()
+
+
 def sync(path: Path) -> None:
     """Flush a file, or a directory's list of files, to disk."""
     descriptor = os.open(path, os.O_RDONLY)

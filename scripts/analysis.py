@@ -19,6 +19,7 @@ from plumbing.command_line import file_path
 from plumbing.data.problems import Problems
 from plumbing.errors import InputError, RunError, survive_lost_output
 from plumbing.files import digest, read_lines
+from sampler import utility_target
 
 # Settings that do not change what is learned: runs that differ only in these are one method.
 OWN = {"seed", "out", "checkpoint_every", "keep", "verify_workers", "timeout_minutes"}
@@ -52,6 +53,16 @@ def read_table(path: Path, *columns: str) -> pd.DataFrame:
     return rows
 
 
+def read_selections(path: Path) -> pd.DataFrame:
+    """Read selections.jsonl, which has a line for each round of a group, as a row for each group:
+    `completions` and `successes` are sums, y is computed from them. Raises InputError."""
+    rows = read_table(path, "step", "chosen", "utilities", "completions", "successes")
+    same = dict.fromkeys(("pool", "utilities", "explored"), "first")
+    total = dict.fromkeys(("completions", "successes"), "sum")
+    groups = rows.groupby(["step", "chosen"], sort=False, as_index=False).agg(same | total)
+    return groups.assign(y=utility_target(groups.successes / groups.completions))
+
+
 def read_config(run_dir: Path) -> dict:
     """Read config.json. Raises InputError if this is no run directory, or of another version."""
     try:
@@ -63,10 +74,10 @@ def read_config(run_dir: Path) -> dict:
     return config
 
 
-def check_unchanged(path, crc32: int | None) -> None:
+def check_unchanged(path, crc32: int | None, remedy: str = "") -> None:
     """Raise InputError if a file is not the one that the run used, OSError if it is gone."""
     if digest(Path(path))[1] != crc32:
-        raise InputError(f"{path} has changed since the run")
+        raise InputError(f"{path} has changed since the run{remedy}")
 
 
 @dataclass(eq=False)
@@ -86,10 +97,10 @@ class Run:
 
     @cached_property
     def selections(self) -> pd.DataFrame:
-        """A row per selection: step, chosen, explored, completions, successes, y, predicted
-        (utility of the chosen problem), pool_mean (mean utility of its pool). NaN where nothing was
-        predicted. Raises InputError if the run is of a version without `completions`."""
-        rows = read_table(self.folder / "selections.jsonl", "utilities", "completions")
+        """A row per group: step, chosen, explored, completions, successes, y, predicted (utility of
+        the chosen problem), pool_mean (mean utility of its pool). NaN where nothing was predicted.
+        Raises InputError if the run is of a version without `completions`."""
+        rows = read_selections(self.folder / "selections.jsonl")
         each = zip(rows.utilities, rows.pool, rows.chosen, strict=True)
         predicted = [utilities[pool.index(chosen)] for utilities, pool, chosen in each]
         pool_mean = rows.utilities.explode().astype(float).groupby(level=0).mean()
@@ -98,12 +109,9 @@ class Run:
 
     @property
     def live(self) -> pd.Series:
-        """Share of an update's groups that are live, by step. With DAPO's resampling a step has
-        more than P groups, and the update takes P, live ones first."""
-        m = self.metrics.reindex(columns=["groups", "zero_variance"])
-        live = (m.groups * (1 - m.zero_variance)).round()
-        most = self.config["prompts_per_step"] if self.config["resample_rounds"] else m.groups
-        return live.clip(upper=most) / m.groups.clip(upper=most)
+        """Share of the groups trained on that are live, by step. NaN in a run that was made before
+        it was logged."""
+        return self.metrics.reindex(columns=["trained_live"]).trained_live
 
     @cached_property
     def spent(self) -> pd.DataFrame:
@@ -178,6 +186,7 @@ def t_difference(a, b, paired: bool) -> tuple[float, tuple[float, float], float]
 
 def bootstrap(values) -> tuple[float, float]:
     """Percentile interval of the mean over problems drawn with replacement."""
+    values = np.asarray(values)
     if len(values) == 1:
         return float(values[0]), float(values[0])
     result = stats.bootstrap((values,), np.mean, method="percentile", batch=100, rng=0)
@@ -267,5 +276,5 @@ def one_line(command: str, *also: type[Exception]):
     try:
         yield
     except (RunError, OSError, *also) as error:
-        print(f"{command}: {error}", file=sys.stderr)
+        print(f"{command}:", " ".join(str(error).splitlines()), file=sys.stderr)
         sys.exit(getattr(error, "status", InputError.status))

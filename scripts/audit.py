@@ -145,15 +145,17 @@ def main(argv=None) -> None:
     parser = analysis.parser(__doc__, runs=True)
     help = "hub id or directory of a teacher, trained offline with the run's settings"
     parser.add_argument("--teacher", type=user_path, metavar="MODEL", help=help)
-    devices = {"choices": ("auto", "cpu", "cuda"), "default": "auto"}
-    parser.add_argument("--device", **devices, help="where that teacher learns [auto]")
+    devices = ("auto", "cpu", "cuda")
+    parser.add_argument("--device", choices=devices, help="where that teacher learns [auto]")
     args = parser.parse_args(argv)
     begin_process()
     with analysis.one_line("audit"):
         methods = analysis.load_methods(args.runs)
         runs = [run for members in methods.values() for run in members]
         for run in runs:
-            run.config["device"] = args.device
+            run.config["device"] = args.device or "auto"
+        if args.device and not args.teacher:
+            raise InputError(f"--device {args.device}: only --teacher uses it")
         if not any(run.metrics.index[-1] for run in runs):
             raise InputError("none of these runs has finished a step")
         print(audit(methods))

@@ -24,7 +24,7 @@ from plumbing.data.problems import Problems, prepare_missing
 from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
-from plumbing.files import digest, sync
+from plumbing.files import sync
 from plumbing.models import load
 from samplers.embedded import path_of
 from scripts import analysis
@@ -52,13 +52,13 @@ def embed(name: str, texts: list[str], max_tokens: int, device: str) -> torch.Te
     return pooled_N_D
 
 
-def save(embedding_N_D: torch.Tensor, name: str, data: Path) -> Path:
+def save(embedding_N_D: torch.Tensor, name: str, problems: Problems) -> Path:
     """Standardise each dimension and write the file, which holds all of it or the previous."""
     embedding_N_D = embedding_N_D - embedding_N_D.mean(dim=0)
     embedding_N_D /= embedding_N_D.std(dim=0, correction=0).clamp_min(1e-6)
     if not embedding_N_D.isfinite().all():
         raise InputError(f"model {name!r}: an embedding is not finite")
-    path, source = path_of(data), {"model": name, "crc32": str(digest(data)[1])}
+    path, source = path_of(problems.path), {"model": name, "crc32": str(problems.crc32)}
     save_file({"embeddings": embedding_N_D.half()}, temporary := path.with_suffix(".tmp"), source)
     sync(temporary)
     return temporary.replace(path)
@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> None:
         problems = Problems(c.train_data)
         texts = [problems.question(i) for i in range(len(problems))]
         embedding_N_D = embed(name, texts, c.max_prompt_tokens, device)
-        path = save(embedding_N_D, name, problems.path)
+        path = save(embedding_N_D, name, problems)
     print(f"{path}: {len(texts):,} problems × {embedding_N_D.shape[1]:,} dimensions")
 
 

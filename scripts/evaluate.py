@@ -30,16 +30,16 @@ from transformers import AutoTokenizer
 import rollout
 import train
 from grading.guesses import last_answer_like
-from plumbing import command_line
+from plumbing import command_line, plugins
 from plumbing.data.problems import Problems, prepare_missing
 from plumbing.distributed.layout import compute_dtype, device_type
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
-from plumbing.files import read_lines, write_lines
+from plumbing.files import check_writable, read_lines, write_lines
 from plumbing.metrics import TAIL, VERDICT
 from plumbing.run import checkpoint
 from scripts import analysis
-from verify import Verifier
+from verify import Verifier, extract_boxed
 
 SETTINGS = ["preset", "seed", "verify_workers", "prompt_header", "prompt_footer", "chat_template"]
 SETTINGS += ["reward", "max_prompt_tokens", "max_completion_tokens", "max_rollout_tokens"]
@@ -70,12 +70,16 @@ def evaluate(
     print(note, file=sys.stderr, flush=True)
     # The verifier's processes start before CUDA is used.
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
+        shown = asked.problem.unique()
+        verifiable = shown[verifier.check_golds(*problems.golds(shown))]
         dtype = compute_dtype(config, device)
         generator = rollout.Generator.load(config.model, device, tokenizer, dtype)
         if weights:
             checkpoint.load_weights(weights, generator.lm)
         add_completions(asked, generator, config, temperature)
         grade(asked, problems, verifier)
+    # A reference answer that cannot be verified earns no reward, as in training.
+    asked.loc[~asked.problem.isin(verifiable), ["reward", "lenient", "status"]] = 0, 0, "bad_gold"
     asked["completion"] = asked.completion.str[-TAIL:]
     rows.loc[asked.index] = asked
     return rows[[*VERDICT, "lenient", "truncated"]]
@@ -116,10 +120,6 @@ def grade(rows: pd.DataFrame, problems: Problems, verifier: Verifier) -> None:
     verdicts = verifier.grade(rows.completion.tolist(), *problems.golds(rows.problem))
     rows["status"] = [verdict.status for verdict in verdicts]
     rows["reward"] = [verdict.reward for verdict in verdicts]
-    # A reference answer that cannot be verified earns no reward, as in training.
-    shown = rows.problem.unique()
-    verifiable = shown[verifier.check_golds(*problems.golds(shown))]
-    rows.loc[~rows.problem.isin(verifiable), ["reward", "status"]] = [0.0, "bad_gold"]
     forgive(rows, problems, verifier)
 
 
@@ -128,6 +128,8 @@ def forgive(rows: pd.DataFrame, problems: Problems, verifier: Verifier) -> None:
     the answer that the completion most likely means."""
     rows["lenient"] = rows.reward
     unboxed = rows.status == "no_box"
+    if verifier.reward:  # which has no such status
+        unboxed = (rows.status == "wrong") & (rows.completion.map(extract_boxed).isna())
     golds, extras = problems.golds(rows.problem[unboxed])
     texts = zip(golds, rows.completion[unboxed], strict=True)
     boxes = [rf"\boxed{{{last_answer_like(gold, text)}}}" for gold, text in texts]
@@ -249,11 +251,7 @@ def arguments(argv: list[str] | None) -> Namespace:
     command_line.add_fields(parser, train.Config, SETTINGS)
     args = parser.parse_args(argv)
     if args.model.endswith(".jsonl"):
-        for name in ("limit", "temperature", "samples", "out"):
-            if (value := getattr(args, name)) != parser.get_default(name):
-                raise InputError(
-                    f"--{name} {value}: cannot be used with a file: nothing is generated"
-                )
+        check_unused(args, parser)
         return args
     if args.temperature == 0 and args.samples > 1:
         reason = "greedy samples are all the same; give --temperature"
@@ -261,6 +259,16 @@ def arguments(argv: list[str] | None) -> Namespace:
     if max(args.k) > args.samples:
         raise InputError(f"--k {max(args.k)}: must be at most --samples {args.samples}")
     return args
+
+
+def check_unused(args: Namespace, parser: command_line.Parser) -> None:
+    """Raise InputError at a flag that a file of verdicts, or selections.jsonl, does not use."""
+    used = {"model", "data", "by", "preset"}
+    if not args.model.endswith("selections.jsonl"):
+        used |= {"k", "reward", "verify_workers"}
+    for name, value in vars(args).items():
+        if name not in used and value != parser.get_default(name):
+            raise InputError(f"--{name}: nothing is generated or graded from {args.model}")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -273,7 +281,10 @@ def main(argv: list[str] | None = None) -> None:
             report_verdicts(args, config, facts)
             return
         name, weights = config.model, None
+        if args.out:
+            check_writable(args.out)
         if facts:
+            check_reward(given, config, facts)
             step, weights = newest_weights(Path(args.model), facts["steps"])
             name = f"{args.model}, step {step}"
         tokens = config.max_prompt_tokens + config.max_completion_tokens
@@ -289,12 +300,20 @@ def main(argv: list[str] | None = None) -> None:
         report(args, title, rows, data, args.samples, greedy=args.temperature == 0)
 
 
+def check_reward(given: dict, config, facts: dict) -> None:
+    """Raise InputError, or OSError, if the run's own reward file is another one now."""
+    path = plugins.path_of(config.reward)
+    if path and "reward" not in given:
+        analysis.check_unchanged(path, facts["reward_crc32"], "; to use it, give --reward")
+
+
 def load_data(path: str, config, facts: dict, name: str) -> Problems:
     """Read --data; else the run's or the preset's file of this name, which must be unchanged."""
     if not path:
         prepare_missing([getattr(config, name)])
         if facts:
-            analysis.check_unchanged(getattr(config, name), facts[f"{name}_crc32"])
+            remedy = "; to use it, give --data"
+            analysis.check_unchanged(getattr(config, name), facts[f"{name}_crc32"], remedy)
     return Problems(path or getattr(config, name))
 
 
@@ -305,7 +324,7 @@ def report_verdicts(args: Namespace, config, facts: dict) -> None:
         if not args.by:
             raise InputError(f"{path}: give --by, columns of the training data")
         data = load_data(args.data, config, facts, "train_data")
-        rows = analysis.read_table(path, "chosen", "completions", "successes")
+        rows = analysis.read_selections(path)
         check_problems(path, rows.chosen, data)
         print(means_by(args.by, rows, data), end="", flush=True)
         return
@@ -320,7 +339,7 @@ def report_verdicts(args: Namespace, config, facts: dict) -> None:
     if max(args.k) > samples:
         raise InputError(f"--k {max(args.k)}: {path} has {samples} samples of each problem")
     title = f"{path}: {rows.problem.nunique()} problems of {data.path}, {samples} of each sampled"
-    report(args, title, rows, data, samples, greedy=samples == 1)
+    report(args, title, rows, data, samples, greedy=path.parent.name == "evals")
 
 
 def report(args: Namespace, title: str, rows, data: Problems, samples: int, greedy: bool) -> None:

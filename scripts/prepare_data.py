@@ -216,7 +216,9 @@ class GeneratedTable(Table):
 
 
 def check_output(out: Path, settings: dict) -> None:
-    """Raise InputError if `out` has files that were not made with these settings."""
+    """Raise InputError if `out` is a file, or has files that these settings did not make."""
+    if out.is_file():
+        raise InputError(f"{out} is a file: choose another --out")
     recorded = None
     with suppress(OSError, ValueError, KeyError, TypeError):  # no manifest, or a damaged one
         recorded = json.loads((out / MANIFEST).read_text(encoding="utf-8"))["settings"]
@@ -237,7 +239,7 @@ def arguments(argv: list[str] | None = None) -> Namespace:
     against = "test sets, names or files with a column `problem`, to keep out of training"
     add("--against", type=user_path, nargs="+", default=[], metavar="NAME|FILE", help=against)
     add("--out", type=user_path, default=None, help="folder for the files (data/SOURCE)")
-    add("--val_size", type=count, default=None, help=f"problems to validate on ({Source.val_size})")
+    add("--val_size", type=count, default=None, help="problems to validate on (the source's)")
     add("--seed", type=int, default=0, help="of the split and the order (%(default)s)")
     repeats = "write repeated training rows too, as the paper did"
     add("--keep_repeats", action="store_true", default=False, help=repeats)

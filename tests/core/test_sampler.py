@@ -314,7 +314,7 @@ def three(*successes) -> list[Group]:
 
 
 def test_step_metrics_of_rewards_by_hand():
-    metrics = step_metrics(three(5, 0, 2))
+    metrics = step_metrics(three(5, 0, 2), [])
     assert metrics["reward_mean"] == 7 / 30
     assert metrics["reward_std_group"] == pytest.approx((0.5 + 0 + 0.4) / 3)
     assert metrics["reward_std_batch"] == pytest.approx(np.std([1] * 7 + [0] * 23))
@@ -327,7 +327,7 @@ def test_step_metrics_of_rewards_by_hand():
 
 def test_step_metrics_of_the_teacher_by_hand():
     """y is 0.5, 0 and 0.4; the predictions were 0.3, 0.5 and 0.4."""
-    metrics = step_metrics(three(5, 0, 2))
+    metrics = step_metrics(three(5, 0, 2), [])
     assert metrics["teacher_mae"] == pytest.approx((0.2 + 0.5 + 0) / 3)
     assert metrics["teacher_mae_explore"] == 0.5
     assert metrics["teacher_mae_dead"] == 0.5
@@ -339,14 +339,14 @@ def test_step_metrics_of_the_teacher_by_hand():
 
 
 def test_step_metrics_of_an_easy_group():
-    metrics = step_metrics(three(10, 8, 2))
+    metrics = step_metrics(three(10, 8, 2), [])
     assert metrics["zero_variance_easy"] == 1 / 3
     assert metrics["zero_variance_hard"] == 0
     assert metrics["teacher_mae_dead"] == 0.3  # predicted for the easy one
 
 
 def test_step_metrics_without_predictions():
-    metrics = step_metrics([solved(7, 4, of=8), solved(9, 0, of=8)])
+    metrics = step_metrics([solved(7, 4, of=8), solved(9, 0, of=8)], [])
     teacher = [name for name in metrics if name.startswith("teacher_")]
     assert [metrics[name] for name in teacher] == [None] * 6
     assert metrics["reward_mean"] == 0.25
@@ -355,7 +355,7 @@ def test_step_metrics_without_predictions():
 def test_step_metrics_where_some_groups_have_predictions():
     """Such as a round of a sampler that scores only some of its problems; it scores 0.3 and 0.1."""
     scored = solved(7, 8, pool=[7, 9], utilities=[0.3, 0.1])
-    metrics = step_metrics([scored, solved(3, 0)])
+    metrics = step_metrics([scored, solved(3, 0)], [])
     assert metrics["teacher_mae"] == pytest.approx(0.2)
     assert metrics["teacher_mae_dead"] is None
     assert metrics["teacher_mu"] == pytest.approx(0.2)
@@ -363,6 +363,13 @@ def test_step_metrics_where_some_groups_have_predictions():
 
 
 def test_step_metrics_weigh_groups_by_their_sizes_in_the_mean_reward_alone():
-    metrics = step_metrics([solved(1, 1, of=2), solved(2, 0, of=8)])
+    metrics = step_metrics([solved(1, 1, of=2), solved(2, 0, of=8)], [])
     assert metrics["reward_mean"] == 0.1  # of 10 completions
     assert metrics["reward_std_group"] == 0.25  # of 2 groups
+
+
+def test_step_metrics_of_the_groups_that_are_trained_on():
+    """As with DAPO, whose update leaves out dead ones."""
+    groups = three(5, 0, 0)
+    assert step_metrics(groups, groups[:2])["trained_live"] == 0.5
+    assert step_metrics(groups, [])["trained_live"] is None

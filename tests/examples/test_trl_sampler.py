@@ -30,7 +30,7 @@ class Grades:
     def __init__(self):
         self.golds = []
 
-    def grade(self, completions, golds):
+    def grade(self, completions, golds, extras):
         self.golds.append(golds)
         right = [zlib.crc32(text.encode()) % 2 for text in completions]
         return [Verdict(float(r), "") for r in right]
@@ -172,6 +172,13 @@ def test_two_processes_propose_and_observe_alike_and_share_the_rows(tmp_path, da
     problems = Problems(data / "train.jsonl")
     for indices, half, half_1 in zip(proposed, golds, golds_1, strict=True):
         assert half + half_1 == [gold for gold in problems.golds(indices)[0] for _ in range(4)]
+
+
+def test_a_flag_that_the_trainer_is_not_given_is_rejected(capsys):
+    from examples import trl_demo
+
+    assert trl_demo.main(["--kl_coef", "0.1"]) == 2
+    assert capsys.readouterr().err.startswith("error: --kl_coef: not used here; the flags are")
 
 
 def test_the_demo_prints_the_share_of_dead_groups(tmp_path, data, capfd):

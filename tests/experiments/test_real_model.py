@@ -447,10 +447,20 @@ def test_add_rejects_a_csv_and_keeps_it(case, study, evaluated, tmp_path, capsys
     assert len(pd.read_csv(tmp_path / "scores.csv")) == 2
 
 
-def test_add_is_rejected_where_nothing_is_added(plan, tmp_path, capsys):
+UNUSED = {  # the command and its flags: the error
+    "report --add": "--add: report does not use it",
+    "table --jobs 3": "--jobs: table does not use it",
+    "run --draw uniform": "--draw: run does not use it",
+    "run --until 18:00 --minutes 5": "--until, --minutes: give one of them",
+}
+
+
+@pytest.mark.parametrize("line", UNUSED)
+def test_a_flag_that_the_command_does_not_use_is_rejected(line, plan, tmp_path, capsys):
+    command, *flags = line.split()
     with pytest.raises(SystemExit, match="2"):
-        real_model.main(["report", str(tmp_path / "plan.toml"), "--add"])
-    assert capsys.readouterr().err == "real_model: --add: report does not use it\n"
+        real_model.main([command, str(tmp_path / "plan.toml"), *flags])
+    assert capsys.readouterr().err == f"real_model: {UNUSED[line]}\n"
 
 
 def test_a_longer_plan_does_not_reject_its_runs(study, evaluated):

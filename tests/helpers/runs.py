@@ -12,12 +12,13 @@ CONFIG |= {"group_size": 4, "prompts_per_step": 2, "world_size": 8, "student_ran
 CONFIG |= {"model": "", "teacher_model": "", "train_data": "", "val_data": ""}
 GOLDILOCKS = {"sampler": "goldilocks", "student_ranks": 6}
 STEP = {"groups": 2, "completions": 8, "completion_tokens": 100_000, "seconds": 3600.0}
-STEP |= {"zero_variance": 0.5, "grad_norm": 0.1}
+STEP |= {"zero_variance": 0.5, "trained_live": 0.5, "grad_norm": 0.1}
 
 
-def selection(step, explored, utilities, successes, chosen=0, G=16):
-    """A selection from as many problems as there are utilities; `chosen` is its position."""
-    pool = list(range(10, 10 + len(utilities)))
+def selection(step, explored, utilities, successes, chosen=0, G=16, first=10):
+    """A selection from as many problems as there are utilities, from number `first` on; `chosen` is
+    its position."""
+    pool = list(range(first, first + len(utilities)))
     p = successes / G
     row = {"step": step, "pool": pool, "utilities": utilities, "chosen": pool[chosen]}
     row |= {"explored": explored, "completions": G, "successes": successes}

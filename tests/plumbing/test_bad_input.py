@@ -9,6 +9,7 @@ import math
 import signal
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,13 @@ def test_flags_are_checked_against_files_before_the_first_step(flags, tmp_path, 
     with rejected(CHECKED[flags]):
         train.check(config, RunDir(config, one_rank(), {}))
     assert contents(tmp_path) == {}
+
+
+def test_a_sampler_without_pools_needs_no_candidates(tmp_path, halfway, quiet):
+    """Of 400 problems knapsack draws 60 a step; others would draw 8 times as many."""
+    config = train.parse(command(tmp_path / "run", data=halfway))
+    config = replace(config, sampler="knapsack", prompts_per_step=60, candidates=8)
+    assert train.check(config, RunDir(config, one_rank(), {})) == 0
 
 
 def row(problem="q", answer="1"):

@@ -11,17 +11,23 @@ from tests.helpers.runs import GOLDILOCKS, make_run, selection
 
 CONFIG = GOLDILOCKS | {"group_size": 16, "prompts_per_step": 4}
 ROWS = [
-    {"step": 1, "zero_variance": 0.75, "teacher_mae": 0.3},
-    {"step": 2, "zero_variance": 1.0, "teacher_mae": 0.2, "teacher_mae_explore": 0.25},
+    {"step": 1, "zero_variance": 0.75, "trained_live": 0.25, "teacher_mae": 0.3},
+    {
+        "step": 2,
+        "zero_variance": 1.0,
+        "trained_live": 0.0,
+        "teacher_mae": 0.2,
+        "teacher_mae_explore": 0.25,
+    },
 ]
 ROWS = [row | {"teacher_noise_floor": 0.1, "groups": 4, "grad_norm": 0.1} for row in ROWS]
 SELECTIONS = [
     selection(1, False, [0.4, 0.2, None], 8, chosen=0),  # y = 1/2
     selection(1, False, [0.1, 0.3], 16, chosen=1),  # y = 0
-    selection(1, True, [0.2, 0.4], 0, chosen=0),
-    selection(1, True, [0.3, 0.0], 8, chosen=0),
+    selection(1, True, [0.2, 0.4], 0, chosen=0, first=20),
+    selection(1, True, [0.3, 0.0], 8, chosen=0, first=30),
     selection(2, True, [0.1], 0, chosen=0),
-    selection(2, True, [None, 0.9], 0, chosen=0),  # of unknown prediction
+    selection(2, True, [None, 0.9], 0, chosen=0, first=20),  # of unknown prediction
 ]
 
 
@@ -53,9 +59,10 @@ def test_measures_by_hand(tmp_path):
     assert all(math.isnan(value) for value in audit.measures(run, 3, 4).values())
 
 
-def test_gradient_norm_with_more_groups(tmp_path):
-    """Of DAPO's groups only P are in the loss: of 6 and 3 live ones of 12 4 and 3, of 4."""
-    rows = [{"step": t, "groups": 12, "zero_variance": dead} for t, dead in ((1, 0.5), (2, 0.75))]
+def test_gradient_norm_where_the_update_leaves_out_groups(tmp_path):
+    """Of 12 groups of DAPO 4 are in the loss, of which 4 and 3 are live."""
+    rows = [{"step": 1, "groups": 12, "trained_live": 1.0}]
+    rows += [{"step": 2, "groups": 12, "trained_live": 0.75}]
     dapo = audit.measures(load(tmp_path / "dapo", rows, resample_rounds=2), 1, 2)
     norm = dapo["gradient norm, dead rows out: ÷ live share"]
     assert norm == pytest.approx((0.1 + 0.1 / 0.75) / 2)
@@ -74,7 +81,9 @@ def test_each_quarter_has_the_same_steps_for_all_runs(tmp_path):
 
 def uniform_run(folder, **config):
     """Twenty steps of four problems, of which the first is live."""
-    each = [selection(t, True, [None], 8 * (i == 0)) for t in range(1, 21) for i in range(4)]
+    each = [
+        selection(t, True, [None], 8 * (i == 0), first=i) for t in range(1, 21) for i in range(4)
+    ]
     config = {"sampler": "uniform", "candidates": 2, "epsilon": 0.2} | config
     return load(folder, [{"step": t} for t in range(1, 21)], each, **config)
 

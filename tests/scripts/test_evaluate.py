@@ -1,6 +1,7 @@
 """evaluate: the accuracy that train.py logs, pass@k by hand, the lenient score."""
 
 import io
+import math
 import shutil
 from contextlib import redirect_stdout
 
@@ -17,6 +18,8 @@ from rollout import Generator
 from scripts import analysis, evaluate
 from tests.helpers import ranks
 from tests.helpers.files import change
+from tests.helpers.runs import make_run, selection
+from verify import Verifier
 
 
 def rows_of(rewards, samples):
@@ -105,7 +108,8 @@ REJECTED = {
         ["--data", "one.jsonl", "--by", "problem"],
         "has 1; give its --data",
     ),
-    "a flag of generation": ("evals/step_2.jsonl", ["--limit", "9"], "--limit 9: cannot be used"),
+    "a flag of generation": ("evals/step_2.jsonl", ["--limit", "9"], "--limit: nothing is"),
+    "a flag of grading": ("selections.jsonl", ["--by", "topic", "--k", "2"], "--k: nothing is"),
     "no verdicts": ("metrics.jsonl", [], "none of its lines has problem"),
 }
 
@@ -120,6 +124,33 @@ def test_a_file_that_cannot_be_read_as_verdicts_gets_one_line(
     with pytest.raises(SystemExit, match="2"):
         evaluate.main([str(finished / file), *flags])
     assert error in capsys.readouterr().err
+
+
+def test_the_rounds_of_a_group_are_one_group(tmp_path):
+    """Problem 10 has 0 of 4, then 2 of 4: p̂ is 1/4."""
+    rows = [selection(1, True, [None], right, G=4) | {"round": i} for i, right in enumerate((0, 2))]
+    run = make_run(
+        tmp_path / "run", selections=[*rows, selection(1, True, [None], 4, G=4, first=11)]
+    )
+    merged = analysis.read_selections(run / "selections.jsonl")
+    assert merged.completions.tolist() == [8, 4]
+    assert merged.y.tolist() == [pytest.approx(math.sqrt(3) / 4), 0]
+
+
+def test_a_run_is_not_evaluated_with_another_reward(finished, tmp_path, capsys):
+    reward = tmp_path / "reward.py"
+    reward.write_text("def compute_score(**_):\n    return 1\n")
+    run = copy_of(finished, tmp_path, reward=str(reward), reward_crc32=1)
+    with pytest.raises(SystemExit, match="2"):
+        evaluate.main([str(run)])
+    error = f"{reward} has changed since the run; to use it, give --reward\n"
+    assert capsys.readouterr().err.endswith(error)
+
+
+def test_a_folder_is_no_file_for_verdicts(finished, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        evaluate.main([str(finished), "--out", str(tmp_path)])
+    assert capsys.readouterr().err == f"evaluate: {tmp_path} is a directory: give a file\n"
 
 
 def copy_of(run, tmp_path, **config):
@@ -251,6 +282,20 @@ def scored(monkeypatch, tiny_model, tmp_path) -> pd.DataFrame:
 def test_only_the_lenient_score_forgives_a_missing_box(scored):
     scores = scored[["status", "reward", "lenient"]].itertuples(index=False, name=None)
     assert list(scores) == list(SCORES.values())
+
+
+def test_a_custom_reward_forgives_a_missing_box_too(tmp_path):
+    """It has no status no_box; the second completion has a box."""
+    reward = "from verify import extract_boxed\n\n\ndef compute_score(solution_str, **_):\n"
+    reward += "    return int(extract_boxed(solution_str) == '12')\n"
+    (tmp_path / "reward.py").write_text(reward)
+    write_lines(tmp_path / "data.jsonl", [{"problem": "q", "expected_answer": "12"}])
+    problems = evaluate.Problems(tmp_path / "data.jsonl")
+    texts = ["It is 12.", r"\boxed{13}, or rather 12"]
+    rows = pd.DataFrame({"problem": 0, "reward": 0.0, "status": "wrong", "completion": texts})
+    with Verifier(workers=1, reward=str(tmp_path / "reward.py")) as verifier:
+        evaluate.forgive(rows, problems, verifier)
+    assert rows.lenient.tolist() == [1, 0]
 
 
 def test_completions_are_kept_without_their_stop_token(scored):

@@ -35,9 +35,10 @@ def test_means_over_two_runs(tmp_path):
 
 def test_calibration_by_hand(tmp_path):
     """900 outcomes, half 0 and half 1/2: the standard error of their mean is 1/4 / √899."""
-    rows = [selection(1, True, [0.2], successes) for successes in (0, 8)] * 450
-    rows += [selection(1, True, [utility], 8) for utility in (0.46, 0.5)] * 5
-    rows += [selection(1, True, [utility], 8) for utility in (0.01, None)] * 9  # too few, not known
+    rows = [selection(t, True, [0.2], 8 * (t % 2)) for t in range(900)]
+    rows += [selection(1000 + t, True, [(0.46, 0.5)[t % 2]], 8) for t in range(10)]
+    few_or_unknown = [0.01] * 9 + [None] * 9
+    rows += [selection(2000 + t, True, [u], 8) for t, u in enumerate(few_or_unknown)]
     s = Run.load(make_run(tmp_path / "run", [{"step": 1}], rows)).selections
     first, last = plot.calibration(s).to_numpy()
     assert first == pytest.approx([0.2, 0.25, 1.96 * 0.25 / math.sqrt(899), 900], rel=1e-4)
@@ -46,7 +47,9 @@ def test_calibration_by_hand(tmp_path):
 
 def test_picture_with_a_teachers_reliability(tmp_path):
     """Ten predictions of 0.2 come out as 1/2."""
-    run = make_run(tmp_path / "run", [{"step": 1}], [selection(1, True, [0.2], 8)] * 10)
+    run = make_run(
+        tmp_path / "run", [{"step": 1}], [selection(t, True, [0.2], 8) for t in range(10)]
+    )
     lines = drawn(run)["Reliability (95% intervals)"].lines
     assert [[pytest.approx(0.2), 0.5]] in [line.get_xydata().tolist() for line in lines]
     plot.main([str(run), "--out", str(tmp_path), "--x", "device_hours"])

@@ -251,6 +251,12 @@ def test_bad_settings_are_rejected_and_nothing_is_written(flags, message, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_is_no_output_folder(tmp_path, copy):
+    out = write(tmp_path / "out", [])
+    with pytest.raises(InputError, match="is a file: choose another --out"):
+        run(copy, out, "--source own")
+
+
 def test_a_loop_of_links_is_no_file(tmp_path, copy):
     loop = tmp_path / "loop.jsonl"
     loop.symlink_to(loop)
