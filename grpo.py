@@ -92,7 +92,7 @@ class Group:
     @property
     def y(self) -> float:
         """√(p̂(1-p̂)), the std of the rewards."""
-        return math.sqrt(self.p_hat * (1 - self.p_hat))
+        return group_factor(self.p_hat)
 
     @property
     def live(self) -> bool:
@@ -132,8 +132,9 @@ def expected_factor(p: float, G: int, std: str = "population") -> float:
     """Compute E[group_factor(p̂)], p̂ ~ Binomial(G, p)/G, which replaces √(p(1-p)) of (Eq. 2).
 
     With the `sum` loss ‖E ∇L‖ = E[group_factor(p̂)] · ‖∇ log(p/(1-p))‖ exactly (for `sample` times
-    √((G-1)/G)), so E[y] is the scale of a group's gradient (for `mean`, half of it). It is
-    p(1-p)(G-1)/G with `none`, (1-p)(1 - (1-p)^(G-1)) with `mean`."""
+    √((G-1)/G)), so the mean of the Teacher's target, `sampler.Goldilocks.target`, is the scale of a
+    group's gradient (for `mean`, half of it). It is p(1-p)(G-1)/G with `none`,
+    (1-p)(1 - (1-p)^(G-1)) with `mean`."""
     return _expectation(lambda p_hat: group_factor(p_hat, std), p, G)
 
 

@@ -36,7 +36,7 @@ Choice = tuple[np.ndarray, np.ndarray]  # chosen_N and explored_N, as epsilon_gr
 
 def utility_target(p_hat):
     """Compute y = √(p̂(1-p̂)), the std of a group's rewards, in [0, 0.5] (Alg. 2, line 4)."""
-    return (p_hat * (1 - p_hat)) ** 0.5
+    return grpo.group_factor(p_hat)
 
 
 @dataclass
@@ -107,9 +107,9 @@ class Sampler:
         return groups
 
     @classmethod
-    def has_rounds(cls) -> bool:
-        """Whether the class asks for rounds of its own."""
-        return cls.more is not Sampler.more
+    def chooses_groups(cls) -> bool:
+        """Whether the class decides about further rounds, or the groups of a step that count."""
+        return cls.more is not Sampler.more or cls.train_on is not Sampler.train_on
 
     def metrics(self) -> Metrics:
         """Return numbers for metrics.jsonl."""
@@ -346,7 +346,7 @@ def find_sampler(spec: str) -> type[Sampler]:
     is_sampler = isinstance(cls, type) and issubclass(cls, Sampler)
     if not is_sampler:
         raise InputError(f"--sampler {spec}: must extend sampler.Sampler, or Uniform or Pooled")
-    if cls.uses_teacher and cls.has_rounds():
+    if cls.uses_teacher and cls.more is not Sampler.more:
         raise InputError(f"--sampler {spec}: a sampler with a teacher has no rounds of its own")
     return cls
 

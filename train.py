@@ -33,7 +33,7 @@ from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.metrics import TRAINING, Stopwatch, completion_metrics, evaluate
 from plumbing.models import Card, checksum, recompute_activations, unsharded
-from plumbing.plugins import check_proposals
+from plumbing.plugins import check_proposals, trained_on
 from plumbing.progress import Console
 from plumbing.run.checkpoint import Learner
 from plumbing.run.directory import RunDir
@@ -278,7 +278,7 @@ def train_step(
     # Step 4: GRPO.
     with watch("train_s"):
         chosen = sampler.train_on(groups, c.prompts_per_step)
-        trained = [group for group in groups if group in chosen]
+        trained = trained_on(chosen, groups)
         update = student.update(trained, step)
     row = {"step": step} | step_metrics(groups, trained) | completion_metrics(groups)
     row |= update | watch | {"seconds": time.perf_counter() - start}
@@ -358,7 +358,7 @@ def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler
 
 def check(config: Config, run: RunDir) -> int:
     """Check flags, models and data before anything is built. Returns the step to resume from.
-    Raises ValueError or OSError with one line; nothing is written before these checks pass."""
+    Raises ValueError or OSError with one line; until they pass nothing is written in --out."""
     cls = find_sampler(config.sampler)
     check_model(config.model, config.max_prompt_tokens + config.max_completion_tokens)
     if cls.uses_teacher:

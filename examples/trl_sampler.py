@@ -29,7 +29,7 @@ class SampledTrainer(GRPOTrainer):
     function must return 0 or 1. The two methods are internal ones of TRL 1.16.0."""
 
     def __init__(self, sampler: Sampler, *arguments, **keywords):
-        if sampler.uses_teacher or sampler.has_rounds():
+        if sampler.uses_teacher or sampler.chooses_groups():
             name = type(sampler).__name__
             raise InputError(f"sampler {name}: has a teacher network or rounds: use train.py")
         super().__init__(*arguments, **keywords)

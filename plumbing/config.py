@@ -191,6 +191,6 @@ def check_flags_of_sampler(c: Config, sampler: type, given: dict) -> None:
             raise ValueError(f"--{flag}: the sampler {c.sampler} has no teacher")
     if sampler.needs_column and not c.column:
         raise ValueError(f"--sampler {c.sampler} needs --column, a column of the training data")
-    if c.resample_rounds and sampler.has_rounds():
-        raise ValueError("--resample_rounds: this sampler asks for rounds itself")
+    if c.resample_rounds and sampler.chooses_groups():
+        raise ValueError("--resample_rounds: this sampler has `more` or `train_on` of its own")
     command_line.settings(c.sampler_args, sampler.settings, c.sampler)

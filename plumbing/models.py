@@ -383,6 +383,8 @@ class Card:
         launcher = ["python"]
         if ranks := os.environ.get("LOCAL_WORLD_SIZE"):
             launcher = ["torchrun", "--nproc_per_node", ranks]
+            if (machines := os.environ.get("GROUP_WORLD_SIZE", "1")) != "1":
+                launcher += ["--nnodes", machines]
         self.command = ""
         if Path(sys.argv[0]).name == "train.py":  # not a test's, or another program's
             self.command = shlex.join([*launcher, "train.py", *sys.argv[1:]])

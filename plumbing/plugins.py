@@ -66,6 +66,14 @@ def _run(path: Path, changed: int):
     return module
 
 
+def trained_on(chosen: list[Group], groups: list[Group]) -> list[Group]:
+    """Return the groups that a sampler's train_on has chosen, once and in the order of the step.
+    Raises InputError if one is not of the step."""
+    if any(group not in groups for group in chosen):
+        raise InputError("the sampler's train_on returns a group that is not of this step")
+    return [group for group in groups if group in chosen]
+
+
 def check_proposals(groups: list[Group], n_problems: int) -> None:
     """Raise InputError unless the groups of a round are of distinct problems and have completions
     to draw."""

@@ -52,13 +52,14 @@ def embed(name: str, texts: list[str], max_tokens: int, device: str) -> torch.Te
     return pooled_N_D
 
 
-def save(embedding_N_D: torch.Tensor, name: str, problems: Problems) -> Path:
-    """Standardise each dimension and write the file, which holds all of it or the previous."""
+def save(embedding_N_D: torch.Tensor, name: str, data: Path, crc32: int) -> Path:
+    """Standardise each dimension and write the file, which holds all of it or the previous. crc32:
+    of the data when they were read."""
     embedding_N_D = embedding_N_D - embedding_N_D.mean(dim=0)
     embedding_N_D /= embedding_N_D.std(dim=0, correction=0).clamp_min(1e-6)
     if not embedding_N_D.isfinite().all():
         raise InputError(f"model {name!r}: an embedding is not finite")
-    path, source = path_of(problems.path), {"model": name, "crc32": str(problems.crc32)}
+    path, source = path_of(data), {"model": name, "crc32": str(crc32)}
     save_file({"embeddings": embedding_N_D.half()}, temporary := path.with_suffix(".tmp"), source)
     sync(temporary)
     return temporary.replace(path)
@@ -80,7 +81,7 @@ def main(argv: list[str] | None = None) -> None:
         problems = Problems(c.train_data)
         texts = [problems.question(i) for i in range(len(problems))]
         embedding_N_D = embed(name, texts, c.max_prompt_tokens, device)
-        path = save(embedding_N_D, name, problems)
+        path = save(embedding_N_D, name, problems.path, problems.crc32)
     print(f"{path}: {len(texts):,} problems × {embedding_N_D.shape[1]:,} dimensions")
 
 

@@ -1,5 +1,6 @@
 """CUDA graphs of decoding steps."""
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -41,7 +42,8 @@ class Recorder:
                     torch._C._cuda_endAllocateToPool(self.stream.device_index, self.pool)
                 self.error = first_lines(error.__context__ or error)
                 reason = f"a decoding step cannot be a CUDA graph ({self.error})"
-                print(f"note: {reason}: generation is slower", flush=True)
+                if os.environ.get("LOCAL_RANK", "0") == "0":
+                    print(f"note: {reason}: generation is slower", flush=True)
         torch.cuda.current_stream().wait_stream(self.stream)
         if self.error:
             return step

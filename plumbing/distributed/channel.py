@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from grpo import Group
 from plumbing.distributed.layout import Layout
+from plumbing.distributed.shutdown import stop_requested
 from plumbing.files import plain
 
 
@@ -173,12 +174,12 @@ def serve(sampler: Prefetching, channel: Channel, save: Callable[[int, dict], No
     """Run the teacher ranks' main loop ("Teacher Process (Server)", App. K.3) until the stop
     message; return whether the run is finished. save(step, state) is called at a checkpoint."""
     proposals = sampler.propose(sampler.n)
-    channel.send((proposals, sampler.metrics(), channel.layout.stopping))
+    channel.send((proposals, sampler.metrics(), stop_requested(channel.layout)))
     while True:
         kind, content = channel.receive()
         if kind == "observe":
             sampler.prepare(content)
-            channel.send((*sampler.next, channel.layout.stopping))
+            channel.send((*sampler.next, stop_requested(channel.layout)))
             sampler.learn(content)
         elif kind == "save":
             save(content, sampler.state_dict())

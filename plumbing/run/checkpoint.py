@@ -121,7 +121,11 @@ def load_learners(folder: Path, group, learners: Learners) -> None:
         except dcp.CheckpointException as error:  # to torch this is no Exception
             raise Fault(f"checkpoint {folder} cannot be loaded: {first_lines(error)}") from error
         parts = {f"{part}_state_dict": state for part, state in sharded.items()}
+        settings = learner.optimizer.param_groups
+        rates = [group["lr"] for group in settings]  # the flag's: that of the checkpoint may differ
         set_state_dict(learner.model, learner.optimizer, **parts)
+        for group, rate in zip(learner.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
 
 def load_weights(folder: Path, lm: nn.Module) -> None:
@@ -138,14 +142,15 @@ def load_weights(folder: Path, lm: nn.Module) -> None:
 
 def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
     """Return the newest step below `before` with an intact checkpoint, 0 if there is no checkpoint.
-    Raises InputError if all are damaged."""
+    Raises InputError if all are damaged, OSError if a file is there but cannot be read: a network
+    disk that fails for a moment must not cost the newest checkpoint."""
     earlier = [step for step in steps(run) if step < before]
     for step in reversed(earlier):
         folder = directory(run, step)
         try:
             manifest = dict(json.loads((folder / "manifest.json").read_text()))
             damaged = [name for name, was in manifest.items() if digest(folder / name) != was]
-        except (OSError, ValueError, TypeError) as error:
+        except (FileNotFoundError, ValueError, TypeError) as error:
             damaged = [str(error)]
         if not damaged:
             return step

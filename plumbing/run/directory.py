@@ -217,6 +217,10 @@ class RunDir:
             rows = read_lines(self.path / name, torn=True)
             kept = [row for row in rows if row["step"] <= step] if step else []
             write_lines(self.path / name, kept)
+        for path in self.path.glob("evals/step_*.jsonl"):
+            number = path.stem.removeprefix("step_")
+            if number.isdecimal() and int(number) > step:
+                path.unlink()
         # Later ones are damaged.
         earlier = [n for n in checkpoint.steps(self.path) if n <= step]
         checkpoint.keep_only(self.path, earlier)

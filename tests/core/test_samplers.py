@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from plumbing.errors import InputError
+from plumbing.files import digest
 from plumbing.plugins import check_proposals
 from plumbing.run import checkpoint
 from sampler import FOLDER, SAMPLERS, Goldilocks, Sampler, find_sampler
@@ -444,7 +445,8 @@ def test_noisy_and_reads_the_text_alone_without_a_column():
 def embedded(folder, embedding_N_D, model="M") -> dict:
     """Write embeddings of a data file; return what the sampler needs to find them."""
     (folder / "train.jsonl").write_text("data")
-    save(embedding_N_D, model, folder / "train.jsonl")
+    data = folder / "train.jsonl"
+    save(embedding_N_D, model, data, digest(data)[1])
     return {"train_data": folder / "train.jsonl", "max_prompt_tokens": 9}
 
 

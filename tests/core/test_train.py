@@ -215,6 +215,13 @@ def test_the_student_is_trained_on_the_chosen_groups_once_in_the_order_of_the_st
     assert turn.student.trained == [turn.sampler.five, turn.sampler.nine]
 
 
+def test_a_group_of_another_step_cannot_be_trained_on():
+    sampler = ScriptedSampler([])
+    sampler.train_on = lambda groups, n: [*groups, Group(7, 1)]
+    with pytest.raises(InputError, match="returns a group that is not of this step"):
+        train.train_step(4, ScriptedStudent([]), sampler, range(10))
+
+
 def test_all_groups_are_logged_whatever_is_trained_on(turn):
     [(step, groups)] = turn.logged
     assert step == 4

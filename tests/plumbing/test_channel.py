@@ -129,13 +129,18 @@ def test_a_sampler_with_a_teacher_has_one_round():
 # The teacher ranks' end
 
 
+def one_rank_layout() -> SimpleNamespace:
+    """A role of one rank."""
+    return SimpleNamespace(stopping=False, gather_role=lambda mine: [mine])
+
+
 class ScriptedChannel:
     """Returns messages one after another; adds "send" to the calls."""
 
     def __init__(self, calls, *messages):
         self.calls = calls
         self.messages = list(messages)
-        self.layout = SimpleNamespace(stopping=False)
+        self.layout = one_rank_layout()
 
     def receive(self):
         return self.messages.pop(0)
@@ -188,7 +193,7 @@ class QueueChannel:
     def __init__(self, inbox: Queue, outbox: Queue):
         self.inbox = inbox
         self.outbox = outbox
-        self.layout = SimpleNamespace(stopping=False)
+        self.layout = one_rank_layout()
 
     def send(self, message):
         self.outbox.put(pickle.dumps(message))
@@ -241,6 +246,15 @@ def test_a_checkpoint_of_the_teacher_ranks_holds_the_unread_proposals(lag, ends)
 def test_a_signal_at_a_teacher_stops_the_students(ends):
     ends.student.send(("stop", False))
     ends.teacher.layout.stopping = True
+    serve(Prefetching(CountingSampler(), 2, 1), ends.teacher, None)
+    RemoteSampler(ends.student, None).propose(2)
+    assert ends.student.layout.stopping
+
+
+def test_a_signal_at_any_teacher_rank_stops_the_students(ends):
+    """The second of two; the first sends."""
+    ends.student.send(("stop", False))
+    ends.teacher.layout.gather_role = lambda mine: [mine, True]
     serve(Prefetching(CountingSampler(), 2, 1), ends.teacher, None)
     RemoteSampler(ends.student, None).propose(2)
     assert ends.student.layout.stopping

@@ -77,6 +77,23 @@ def test_a_damaged_checkpoint_is_detected_and_the_previous_one_used(file, run, c
         checkpoint.latest_valid_checkpoint(run)
 
 
+def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(run):
+    """Else a moment's failure of a network disk would cost the newest one."""
+    error = OSError(5, "Input/output error")
+    with patch.object(checkpoint, "digest", side_effect=error), pytest.raises(OSError, match="5"):
+        checkpoint.latest_valid_checkpoint(run)
+
+
+def test_a_loaded_optimizer_keeps_the_learning_rate_that_it_was_built_with(run):
+    """A flag that was changed in config.json, as troubleshooting.md tells."""
+    learners = trained()
+    [settings] = learners["student"].optimizer.param_groups
+    settings["lr"] = 0.125
+    checkpoint.load_learners(checkpoint.directory(run, 3), None, learners)
+    [settings] = learners["student"].optimizer.param_groups
+    assert settings["lr"] == 0.125
+
+
 def test_another_model_or_code_in_the_samplers_state_is_not_loaded(run):
     folder = checkpoint.directory(run, 3)
     with pytest.raises(Fault, match="step_3 cannot be loaded"):

@@ -83,5 +83,14 @@ def test_the_home_directory_is_found_in_a_runs_path(monkeypatch):
 
 
 def test_resampling_is_rejected_for_a_sampler_with_rounds_of_its_own():
-    with rejected("--resample_rounds: this sampler asks for rounds itself"):
+    with rejected("--resample_rounds: this sampler has `more` or `train_on` of its own"):
         parse("--preset", "demo", "--sampler", "speed", "--resample_rounds", 1)
+
+
+def test_resampling_is_rejected_for_a_sampler_that_chooses_what_is_trained_on(tmp_path):
+    text = "from sampler import Uniform\n\n\nclass Mine(Uniform):\n"
+    text += "    train_on = staticmethod(lambda groups, n: groups[:n])\n"
+    (tmp_path / "mine.py").write_text(text)
+    mine = f"{tmp_path}/mine.py:Mine"
+    with rejected("--resample_rounds: this sampler has"):
+        parse("--preset", "demo", "--sampler", mine, "--resample_rounds", 1)

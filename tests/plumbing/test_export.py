@@ -138,6 +138,15 @@ def test_the_model_card_has_what_the_hub_reads_and_what_a_reader_asks(tiny_model
     assert "| accuracy after | `50.0% (greedy pass@1, step 2)` |" in text
 
 
+def test_the_model_card_has_the_command_for_several_machines(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--preset", "demo"])
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    Card(parse("--preset", "demo")).write(tmp_path, "student")
+    text = (tmp_path / "README.md").read_text("utf-8")
+    assert "`torchrun --nproc_per_node 8 --nnodes 2 train.py --preset demo`" in text
+
+
 def test_the_model_card_names_no_place_on_the_machine_that_was_not_typed(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/somewhere/train.py", "--preset", "demo", "--seed", "3"])
     Card(parse("--preset", "demo", "--seed", 3)).write(tmp_path, "student")

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from plumbing.files import read_lines
+from plumbing.files import read_lines, write_lines
 from plumbing.run import checkpoint, facts
 from plumbing.run.directory import RunDir, selection
 from plumbing.run.facts import model_files
@@ -239,12 +239,16 @@ def test_a_resume_drops_later_rows_and_steps(whole, tmp_path, run_dir):
     run = run_dir(tmp_path / "run")
     with (run.path / METRICS).open("a") as file:
         file.write('{"step": 3}\n{"step": 4')  # torn
+    for step in (1, 3):
+        write_lines(run.path / "evals" / f"step_{step}.jsonl", [])
     sampler = Loaded()
     run.load(1, {}, sampler)
     assert sampler.state == {"step": 1}
     assert [row["step"] for row in read_lines(run.path / METRICS)] == [0, 1]
     assert [row["step"] for row in read_lines(run.path / SELECTIONS)] == [1, 1]
     assert checkpoint.steps(run.path) == [1]
+    assert not (run.path / "evals/step_3.jsonl").exists()
+    assert (run.path / "evals/step_1.jsonl").exists()
 
 
 def test_a_selection_by_hand():
