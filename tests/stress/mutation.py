@@ -82,7 +82,7 @@ the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
 LoRA merged without its scale | plumbing/lora.py | teacher::an_exported_teacher_predicts_the_same
     layer.scale * B => B
 y is p(1-p), not its root | grpo.py | grpo::y_of_a_group_is_the_std_of_its_rewards
-    math.sqrt(self.p_hat * (1 - self.p_hat)) => self.p_hat * (1 - self.p_hat)
+    return group_factor(self.p_hat) => return self.p_hat * (1 - self.p_hat)
 two groups of a problem are one | grpo.py | sampler::two_groups_of_one_problem
     @dataclass(eq=False) => @dataclass
 target p(1-p), not its root | grpo.py | sampler::goldilocks_sends_groups_to_the_teacher_in_order
@@ -125,6 +125,8 @@ old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_counts_no
     checkpoint.load_weights(weights, generator.lm) => pass
 NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
     if not all(map(math.isfinite, [norm, *token_sums.values()])): => if False:
+a loaded optimizer has the checkpoint's rate | plumbing/run/checkpoint.py | checkpoint::a_loaded_opt
+    group["lr"] = rate => pass
 half a checkpoint | plumbing/run/checkpoint.py | faults::resume_after_a_kill_damage_and_a_torn_log
     temporary = final.with_suffix(".tmp") => temporary = final
 logs not cut on resume | plumbing/run/directory.py | run_dir::a_resume_drops_later_rows_and_steps
