@@ -415,6 +415,8 @@ def prepare(place: Place, done: pd.DataFrame) -> None:
 def select_entries(args: argparse.Namespace) -> dict[str, Entry]:
     """Return the entries to run, by name: those of --only and the samplers of the command line, all
     with --flags. Raises InputError."""
+    if args.completions != STEP and not args.samplers:
+        raise InputError("--completions: it is of samplers on the command line, and there is none")
     entries = {name: ENTRIES[name] for name in args.only}
     for spec in args.samplers:
         devices = 4 / 3 if find_sampler(spec).uses_teacher else 1.0

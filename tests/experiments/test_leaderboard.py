@@ -242,6 +242,12 @@ def test_a_custom_sampler_is_run_on_all_seeds(board, tmp_path):
         assert "--clip_low" in command
 
 
+def test_completions_of_no_sampler_are_rejected(board, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        board.main("--completions", "384")
+    assert "--completions: it is of samplers on the command line" in capsys.readouterr().err
+
+
 def test_the_table_and_the_plot_are_of_the_rows_in_the_csv(board, capsys):
     board.main("--only", "SPEED")
     assert "| SPEED | 11 | 95.5% |" in capsys.readouterr().out
