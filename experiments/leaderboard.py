@@ -145,6 +145,7 @@ def find_place(out: Path, task: str) -> Place:
     try:
         settings = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         place = Place(folder.name, folder, **settings)
+        shlex.split(str(place.flags))
     except (ValueError, TypeError) as error:
         raise InputError(f"{file}: {error}") from error
     for name, value in settings.items():
@@ -416,7 +417,11 @@ def select_entries(args: argparse.Namespace) -> dict[str, Entry]:
     """Return the entries to run, by name: those of --only and the samplers of the command line, all
     with --flags. Raises InputError."""
     if args.completions != STEP and not args.samplers:
-        raise InputError("--completions: it is of samplers on the command line, and there is none")
+        raise InputError("--completions: only used with a FILE.py:CLASS; name one")
+    try:
+        shlex.split(args.flags)
+    except ValueError as error:
+        raise InputError(f"--flags {args.flags}: {error}") from error
     entries = {name: ENTRIES[name] for name in args.only}
     for spec in args.samplers:
         devices = 4 / 3 if find_sampler(spec).uses_teacher else 1.0

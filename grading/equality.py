@@ -90,8 +90,8 @@ def _equal_text(gold: str, answer: str) -> bool:
     return all(trees) and math_verify.verify(*trees, timeout_seconds=None)
 
 
-_WORD = re.compile("[a-zA-Z]{3,}")
-_PRODUCT = re.compile(r"[a-zA-Z](?:\*[a-zA-Z])+")
+_WORD = re.compile("[a-z]{3,}")  # but BAC may be an order or an angle
+_PRODUCT = re.compile(r"[a-z](?:\*[a-z])+")
 
 
 def _are_factors(word: str, product: str) -> bool:
@@ -260,14 +260,15 @@ _FACTOR = (
 )
 _FACTORS = rf"{_FACTOR}(?:[-+*]?{_FACTOR})+"
 # A first side that names what is asked: m+n, x_1x_2, f(1)+f(2), \vec{a}*\vec{b}, |z-w|, E[X],
-# \det A, (a+b)_{min}, \max|z|, \lim_{x\to0}f(x), \cos2A, \tan(a-b), \log_ab. Not 2m+n=5 or
-# |x-2|=5, which may be conditions of the problem.
+# \det A, (a+b)_{min}, \max|z|, \lim_{x\to0}f(x), \cos2A, \tan(a-b), \log_ab. Not 2m+n=5,
+# |x-2|=5 or \cos(x-1)=0, which may be conditions of the problem.
 _LEFT_SIDE = re.compile(
     rf"{_FACTORS}|\|{_FACTORS}\||\\(?:det|dim) ?[A-Z]"
     r"|(?:\\mathbb\{[EP]\}|E|P|Var)(?:\[[^\[\]]+\]|\([^()]+\))"
     rf"|(?:{_FACTOR}|\([^()]*\))_\{{?\\?(?:min|max)\}}?"
-    r"|\\(?:max|min)(?![a-z])[^=]+|\\lim_\{[^{}]*\}[^=]+|\\log_\{?[a-z]\}?[a-z]"
-    rf"|\\(?:sin|cos|tan)(?:\^\{{?2\}}?)?(?:\d?{_FACTOR}|\([^()]*[a-zA-Z][^()]*\))"
+    rf"|\\(?:max|min)(?:{_FACTOR}|\|[^|]+\||\([^()]+\)|⦃[^⦃⦄]+⦄)|\\lim_\{{[^{{}}]*\}}{_FACTOR}"
+    rf"|\\(?:sin|cos|tan)(?:\^\{{?2\}}?)?(?:\d?{_FACTOR}|\(\d?{_FACTOR}(?:[-+]{_FACTOR})*\))"
+    r"|\\log_\{?[a-z]\}?[a-z]"
 )
 
 
@@ -282,9 +283,16 @@ def _equal_chain(gold: str, sides: list[str], is_named: bool) -> bool:
     return bool(is_right) and all(_equal(gold, side) for side in others)
 
 
+_POINT = re.compile(r"[A-Z](\([^()]+,[^()]+\))")  # A(2,3), beside (2,3)
+
+
 def _equal_statements(gold: str, answer: str) -> bool:
     """Compare two canonical texts without conditions and approximations."""
-    first, second = structure_of(gold), structure_of(answer)
+    first = structure_of(gold)
+    point = _POINT.fullmatch(answer)
+    if point and first.kind == "()" and not first.name:
+        answer = point[1]
+    second = structure_of(answer)
     has_other_name = second.name not in ("", first.name)
     # x=5 is not answered by 2x+3=13, which may be the question; a formula of x may be.
     is_equation = has_other_name or second.kind == "="

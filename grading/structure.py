@@ -133,10 +133,7 @@ def _sides(text: str) -> list[str]:
 
 
 def _named(text: str) -> Structure | None:
-    """A name and its value: "k=7:32" -> name k, : 7, 32; "x=1=y" -> name x, = 1, y; and a point:
-    "A(2,3)" -> name A, () 2, 3."""
-    if point := re.fullmatch(r"([A-Z])(\(.*,.*\))", text):
-        return structure_of(point[2])._replace(name=point[1])
+    """A name and its value: "k=7:32" -> name k, : 7, 32; "x=1=y" -> name x, = 1, y."""
     name, *rest = _sides(text)
     if rest and set(rest[::2]) <= {"=", "∈"} and NAME.fullmatch(name):
         if len(rest) > 2:

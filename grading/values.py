@@ -33,7 +33,6 @@ MAX_GAMMA_DIGITS = 240  # of n!, which takes seconds to 1000 digits
 MAX_OPERATIONS = 20  # of an irrational value before it is rounded
 TRIALS = 4  # random points for expressions with letters
 DIGITS, SPARE_DIGITS = 80, 20  # of irrational values; the last may be lost to rounding
-STEP_POINTS = 40  # for floors, which are equal at many points
 SIGNED_POINTS = 16  # all combinations of the signs of four letters
 SHORT_WORDS = {"no", "on", "up", "in", "at", "by", "to", "or", "if", "of", "so"}  # not products
 
@@ -135,10 +134,25 @@ class _Evaluator:
             return point.get(tree.name, tree) if tree.is_Symbol else tree
         parts = [self._exact(part, point) for part in tree.args]
         self._count(tree, parts)
+        if isinstance(tree, (floor, ceiling)):
+            return self._step(tree, *parts)
         value = tree.func(*parts).doit()
         self.is_real = self.is_real and value.is_real is not False
         is_small = value.is_Rational or value.count_ops() < MAX_OPERATIONS
         return value if is_small else value.evalf(self.digits + SPARE_DIGITS // 2)
+
+    def _step(self, tree: Expr, part: Expr) -> Expr:
+        """Compute a floor or ceiling of a value. Sympy's own takes seconds if it is irrational. A
+        value that is an integer to half of the digits is taken for that integer: log_2 8."""
+        if part.is_Rational:
+            return tree.func(part)
+        value = part.evalf(self.digits)
+        spare = 10 ** (self.digits // 2)
+        if not value.is_Float or abs(value) > spare:
+            raise OverflowError(f"{tree} is not real, or too large")
+        value = Rational(value)
+        nearest = floor(value + Rational(1, 2))
+        return nearest if abs(value - nearest) < Rational(1, spare) else tree.func(value)
 
     def _count(self, tree: Expr, parts: list[Expr]) -> None:
         is_power = isinstance(tree, (Pow, factorial, binomial))
@@ -257,12 +271,18 @@ def _signed_values(trees: list[Expr], numbers: list[int]) -> Iterator[list[Expr]
             yield row
 
 
-def _step_values(trees: list[Expr]) -> Iterator[list[Expr]]:
-    """Yield values of trees at STEP_POINTS points between 0 and 40."""
+def _step_values(trees: list[Expr], numbers: list[int]) -> Iterator[list[Expr]]:
+    """Yield values of trees at and just below integers, above all multiples of the numbers of the
+    text: where ⌊n/3⌋ is not ⌈n/3⌉-1, and ⌊n/5⌋ is not ⌊n/5⌋+⌊n/25⌋."""
     names = _all_letters(trees)
+    integers = {*range(1, 10), 12, 16, 25, 27, 30, 32}
+    integers |= {k * number for k in (1, 2, 3) for number in numbers}
+    points = sorted(Rational(n) - gap for n in integers for gap in (0, Rational(1, 997)))
     rng = random.Random(str(names))
-    for _ in range(STEP_POINTS):
-        if row := _row(trees, {name: Rational(rng.randrange(1, 680), 17) for name in names}):
+    for number in range(len(points) * min(len(names), 2)):
+        place = number % len(points)
+        point = {name: rng.choice(points) for name in names} | {names[0]: points[place]}
+        if row := _row(trees, point):
             yield row
 
 
@@ -283,12 +303,13 @@ def common_values(*texts: str) -> Iterator[tuple[int, list[Expr]]]:
     for row in _rows(columns):
         yield DIGITS, row
     trees = [parse(text) for text in texts]
-    if any(tree.has(floor, ceiling) for tree in trees):
-        for row in _step_values(trees):
+    numbers = {int(n) for n in re.findall(r"\d{1,9}", " ".join(texts))} - {0}
+    numbers = sorted(numbers)[:8]
+    if any(tree.has(floor, ceiling) for tree in trees) and _all_letters(trees):
+        for row in _step_values(trees, numbers):
             yield DIGITS, row
     if any(map(_has_kinks, trees)):
-        numbers = {int(n) for n in re.findall(r"\d{1,9}", " ".join(texts))} - {0}
-        for row in _signed_values(trees, sorted(numbers)[:8]):
+        for row in _signed_values(trees, numbers):
             yield DIGITS, row
     if not all(column[0].is_Rational for column in columns):
         digits = DIGITS + sum(bits for _, bits in results) * 3 // 5

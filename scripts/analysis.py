@@ -53,13 +53,15 @@ def read_table(path: Path, *columns: str) -> pd.DataFrame:
     return rows
 
 
-def read_selections(path: Path) -> pd.DataFrame:
+def read_selections(path: Path, resample_rounds: int = 0) -> pd.DataFrame:
     """Read selections.jsonl, which has a line for each round of a group, as a row for each group:
-    `completions` and `successes` are sums, y is computed from them. Raises InputError."""
+    `completions` and `successes` are sums, y is computed from them. With --resample_rounds each
+    round has groups of its own. Raises InputError."""
     rows = read_table(path, "step", "chosen", "utilities", "completions", "successes")
     same = dict.fromkeys(("pool", "utilities", "explored"), "first")
     total = dict.fromkeys(("completions", "successes"), "sum")
-    groups = rows.groupby(["step", "chosen"], sort=False, as_index=False).agg(same | total)
+    group = ["step", "chosen"] + ["round"] * (resample_rounds > 0)
+    groups = rows.groupby(group, sort=False, as_index=False).agg(same | total)
     return groups.assign(y=utility_target(groups.successes / groups.completions))
 
 
@@ -100,7 +102,8 @@ class Run:
         """A row per group: step, chosen, explored, completions, successes, y, predicted (utility of
         the chosen problem), pool_mean (mean utility of its pool). NaN where nothing was predicted.
         Raises InputError if the run is of a version without `completions`."""
-        rows = read_selections(self.folder / "selections.jsonl")
+        file = self.folder / "selections.jsonl"
+        rows = read_selections(file, self.config["resample_rounds"])
         each = zip(rows.utilities, rows.pool, rows.chosen, strict=True)
         predicted = [utilities[pool.index(chosen)] for utilities, pool, chosen in each]
         pool_mean = rows.utilities.explode().astype(float).groupby(level=0).mean()
@@ -109,9 +112,10 @@ class Run:
 
     @property
     def live(self) -> pd.Series:
-        """Share of the groups trained on that are live, by step. NaN in a run that was made before
-        it was logged."""
-        return self.metrics.reindex(columns=["trained_live"]).trained_live
+        """Share of the groups trained on that are live, by step. In a run that was made before it
+        was logged: share of all groups."""
+        m = self.metrics.reindex(columns=["trained_live", "zero_variance"])
+        return m.trained_live.fillna(1 - m.zero_variance)
 
     @cached_property
     def spent(self) -> pd.DataFrame:

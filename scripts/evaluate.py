@@ -129,7 +129,8 @@ def forgive(rows: pd.DataFrame, problems: Problems, verifier: Verifier) -> None:
     rows["lenient"] = rows.reward
     unboxed = rows.status == "no_box"
     if verifier.reward:  # which has no such status
-        unboxed = (rows.status == "wrong") & (rows.completion.map(extract_boxed).isna())
+        whole = rows.completion.str.len() < TAIL  # a box may stand before the part that is kept
+        unboxed = (rows.status == "wrong") & whole & rows.completion.map(extract_boxed).isna()
     golds, extras = problems.golds(rows.problem[unboxed])
     texts = zip(golds, rows.completion[unboxed], strict=True)
     boxes = [rf"\boxed{{{last_answer_like(gold, text)}}}" for gold, text in texts]
@@ -264,11 +265,11 @@ def arguments(argv: list[str] | None) -> Namespace:
 def check_unused(args: Namespace, parser: command_line.Parser) -> None:
     """Raise InputError at a flag that a file of verdicts, or selections.jsonl, does not use."""
     used = {"model", "data", "by", "preset"}
-    if not args.model.endswith("selections.jsonl"):
+    if Path(args.model).name != "selections.jsonl":
         used |= {"k", "reward", "verify_workers"}
     for name, value in vars(args).items():
         if name not in used and value != parser.get_default(name):
-            raise InputError(f"--{name}: nothing is generated or graded from {args.model}")
+            raise InputError(f"--{name}: not used with {args.model}; leave it out")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -303,7 +304,7 @@ def main(argv: list[str] | None = None) -> None:
 def check_reward(given: dict, config, facts: dict) -> None:
     """Raise InputError, or OSError, if the run's own reward file is another one now."""
     path = plugins.path_of(config.reward)
-    if path and "reward" not in given:
+    if facts and path and "reward" not in given:
         analysis.check_unchanged(path, facts["reward_crc32"], "; to use it, give --reward")
 
 
@@ -324,11 +325,12 @@ def report_verdicts(args: Namespace, config, facts: dict) -> None:
         if not args.by:
             raise InputError(f"{path}: give --by, columns of the training data")
         data = load_data(args.data, config, facts, "train_data")
-        rows = analysis.read_selections(path)
+        rows = analysis.read_selections(path, facts.get("resample_rounds", 0))
         check_problems(path, rows.chosen, data)
         print(means_by(args.by, rows, data), end="", flush=True)
         return
     data = load_data(args.data, config, facts, "val_data")
+    check_reward(vars(args), config, facts)
     rows = read_verdicts(path, data, config)
     sizes = rows.groupby("problem").size()
     samples = int(sizes.iloc[0])

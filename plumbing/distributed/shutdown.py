@@ -83,8 +83,8 @@ def stop_at_signals(layout: Layout) -> None:
 
 
 def stop_requested(layout: Layout) -> bool:
-    """Return whether any rank of this role has received a signal to stop. A collective of the role:
-    the teacher ranks tell the students with their proposals."""
+    """Return whether any rank of this role has received a signal to stop. A collective of the role.
+    Teacher ranks send the answer to the students with their proposals."""
     return any(layout.gather_role(layout.stopping))
 
 

@@ -121,11 +121,11 @@ def load_learners(folder: Path, group, learners: Learners) -> None:
         except dcp.CheckpointException as error:  # to torch this is no Exception
             raise Fault(f"checkpoint {folder} cannot be loaded: {first_lines(error)}") from error
         parts = {f"{part}_state_dict": state for part, state in sharded.items()}
-        settings = learner.optimizer.param_groups
-        rates = [group["lr"] for group in settings]  # the flag's: that of the checkpoint may differ
+        # The flag's: that of the checkpoint may differ.
+        rates = [settings["lr"] for settings in learner.optimizer.param_groups]
         set_state_dict(learner.model, learner.optimizer, **parts)
-        for group, rate in zip(learner.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+        for settings, rate in zip(learner.optimizer.param_groups, rates, strict=True):
+            settings["lr"] = rate
 
 
 def load_weights(folder: Path, lm: nn.Module) -> None:

@@ -199,11 +199,11 @@ n-\lfloor\sqrt n\rfloor   n-\left\lfloor n^{1/2}\right\rfloor
 \lfloor f(n)\rfloor   \left\lfloor f(n) \right\rfloor
 \lfloor 10\pi\rfloor   31
 (2,3)   A(2,3)
-A(2,3)   (2,3)
 abc   a \cdot b \cdot c   c \cdot a \cdot b
 \frac{3}{4}   3\over4
 \frac13   \cos 2\alpha=\frac13   \tan(\alpha-\beta)=\frac13   \sin^2 A=\frac13
 5   \max|z|=5   \lim_{x\to0}f(x)=5   \log_a b=5
+F(x,y)=(x-1)(y-1)   F(x,y)=xy-x-y+1
 """)
 WRONG = table(r"""
 5   5 \text{ or six}   1=2=5   5 > 4   x > 5   5.0000001   ?   {}   5 theta   a+b=6   2a+b=5
@@ -356,10 +356,21 @@ x_1=2, x_2=-5   x=2, x=5   y=2, y=-5   x_1=-5, x_2=2
 p \to q   q \to p   p \leftrightarrow q
 \lfloor n/2\rfloor   n/2   \lceil n/2\rceil   \lfloor(n+1)/2\rfloor   \lfloor n/3\rfloor
 \lfloor n^2/4\rfloor   \lfloor n^2/5\rfloor   \lfloor(n^2+1)/4\rfloor
+\lceil n^2/4\rceil   \lfloor n^2/4\rfloor+1
+\lfloor n/100\rfloor   \lfloor n/50\rfloor
+\lfloor n/5\rfloor+\lfloor n/25\rfloor+\lfloor n/125\rfloor   \lfloor n/5\rfloor+\lfloor n/25\rfloor
+\lfloor \log_2 n\rfloor+1   \lceil \log_2 n\rceil
+\lfloor n/3\rfloor+\lfloor m/3\rfloor   \lceil n/3\rceil+\lceil m/3\rceil-2
 31   \lfloor 10\pi\rfloor
-A(2,3)   B(2,3)   A(3,2)
+A(2,3)   B(2,3)   A(3,2)   (2,3)
+T(x,y)=(y,x)   T(y,x)=(y,x)
+(2,3)+(1,2)   A(2,3)+(1,2)
 abc   a \cdot b   a \cdot b \cdot b   acb
-5   3\log_a b=5   \lim_{x\to0}f(x)=4
+BAC   A \cdot B \cdot C
+5   3\log_a b=5   \lim_{x\to0}f(x)=4   \max f(x)+2=5   \max 3=5   \lim_{x\to0}2f(x)+1=5
+\frac12   \cos(2x+1)=\frac12   \cos(\pi)=\frac12
+\frac{7}{4}   1+3\over4
+x^{3/4}   x^3\over4
 """)
 NUMBERS = fuzz_verifier.draw_numbers(random.Random(0))
 TEMPLATES = [(RIGHT, gold, answer) for gold, right, _ in fuzz_verifier.cases() for answer in right]
@@ -491,6 +502,10 @@ def test_a_gold_is_valid_if_it_is_understood_and_equivalent_to_itself(verifier):
 
 TOWERS = [fuzz_verifier.fill(t, NUMBERS) for t in fuzz_verifier.choices(fuzz_verifier.TOWERS)]
 HOSTILE = [(gold, tower) for gold in ("x+7", r"\sum_{k=1}^n k") for tower in TOWERS]
+HOSTILE += [
+    (r"\lfloor n/2\rfloor", rf"\lfloor n/2\rfloor+0*\lfloor\sqrt n*10^{{{n}}}\rfloor")
+    for n in (300, 3000)
+]
 HOSTILE += [("x+7", text * 100 + "x") for text in ("x^", "|x|", "x^2+")]
 HOSTILE += [("x+7", left * 12 + "x" + right * 12) for left, right in ("()", "{}", (r"\sin(", ")"))]
 

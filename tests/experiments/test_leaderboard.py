@@ -245,7 +245,7 @@ def test_a_custom_sampler_is_run_on_all_seeds(board, tmp_path):
 def test_completions_of_no_sampler_are_rejected(board, capsys):
     with pytest.raises(SystemExit, match="2"):
         board.main("--completions", "384")
-    assert "--completions: it is of samplers on the command line" in capsys.readouterr().err
+    assert "--completions: only used with a FILE.py:CLASS" in capsys.readouterr().err
 
 
 def test_the_table_and_the_plot_are_of_the_rows_in_the_csv(board, capsys):
@@ -297,6 +297,7 @@ def test_a_folder_that_is_no_task_is_rejected(other_task):
 SETTINGS = {  # a line of task.toml: the error
     "rate = 1": "unexpected",
     "seeds = 0": "seeds = 0: must be a whole number above 0",
+    'flags = "\'"': "No closing quotation",
     "steps = 1.5": "steps = 1.5: must be a whole number",
     "flags = ['--bf16']": "must be a text",
 }

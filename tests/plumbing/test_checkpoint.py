@@ -84,14 +84,16 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(run):
         checkpoint.latest_valid_checkpoint(run)
 
 
-def test_a_loaded_optimizer_keeps_the_learning_rate_that_it_was_built_with(run):
-    """A flag that was changed in config.json, as troubleshooting.md tells."""
-    learners = trained()
-    [settings] = learners["student"].optimizer.param_groups
-    settings["lr"] = 0.125
-    checkpoint.load_learners(checkpoint.directory(run, 3), None, learners)
-    [settings] = learners["student"].optimizer.param_groups
-    assert settings["lr"] == 0.125
+def test_loaded_optimizers_keep_the_learning_rates_that_they_were_built_with(tmp_path):
+    """Flags that were changed in config.json, as troubleshooting.md tells."""
+    both = {"student": trained()["student"], "teacher": trained()["student"]}
+    checkpoint.save(tmp_path, 1, one_rank(), both, {}, {}, keep=1)
+    for learner in both.values():
+        [settings] = learner.optimizer.param_groups
+        settings["lr"] = 0.125
+    checkpoint.load_learners(checkpoint.directory(tmp_path, 1), None, both)
+    rates = [settings["lr"] for each in both.values() for settings in each.optimizer.param_groups]
+    assert rates == [0.125, 0.125]
 
 
 def test_another_model_or_code_in_the_samplers_state_is_not_loaded(run):

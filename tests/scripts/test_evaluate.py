@@ -108,8 +108,8 @@ REJECTED = {
         ["--data", "one.jsonl", "--by", "problem"],
         "has 1; give its --data",
     ),
-    "a flag of generation": ("evals/step_2.jsonl", ["--limit", "9"], "--limit: nothing is"),
-    "a flag of grading": ("selections.jsonl", ["--by", "topic", "--k", "2"], "--k: nothing is"),
+    "a flag of generation": ("evals/step_2.jsonl", ["--limit", "9"], "--limit: not used with"),
+    "a flag of grading": ("selections.jsonl", ["--by", "topic", "--k", "2"], "--k: not used with"),
     "no verdicts": ("metrics.jsonl", [], "none of its lines has problem"),
 }
 

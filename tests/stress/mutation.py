@@ -125,8 +125,8 @@ old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_counts_no
     checkpoint.load_weights(weights, generator.lm) => pass
 NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
     if not all(map(math.isfinite, [norm, *token_sums.values()])): => if False:
-a loaded optimizer has the checkpoint's rate | plumbing/run/checkpoint.py | checkpoint::a_loaded_opt
-    group["lr"] = rate => pass
+the rate of the checkpoint | plumbing/run/checkpoint.py | checkpoint::loaded_optimizers_keep
+    settings["lr"] = rate => pass
 half a checkpoint | plumbing/run/checkpoint.py | faults::resume_after_a_kill_damage_and_a_torn_log
     temporary = final.with_suffix(".tmp") => temporary = final
 logs not cut on resume | plumbing/run/directory.py | run_dir::a_resume_drops_later_rows_and_steps
