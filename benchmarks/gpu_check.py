@@ -36,10 +36,9 @@ from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import train
-from benchmarks.roofline import HUB
+from benchmarks.memory import known_presets
 from benchmarks.step import DEMO_MODEL, configure, measured_steps, parser, provenance
 from plumbing.command_line import file_path
-from plumbing.config import PRESETS
 from plumbing.distributed.layout import Layout
 from plumbing.errors import print_error
 from rollout import Generator
@@ -182,8 +181,7 @@ def counts(out: Path, dry: bool) -> str:
 def memory(out: Path, dry: bool) -> str:
     """GiB of an update of each preset, by formula and measured."""
     results = []
-    known = [name for name in PRESETS if train.parse(["--preset", name]).model in HUB]
-    for preset in ("demo",) if dry else known:
+    for preset in ("demo",) if dry else known_presets():
         flags = ("--preset", preset, "--measure")
         last = run(out / "memory.log", "-m", "benchmarks.memory", *flags)[-1]
         results.append(f"{preset}: {last}")

@@ -254,6 +254,11 @@ def memory_table(runs: list[Run], cards: list[float]) -> str:
     return table("COMPUTED, NOT MEASURED: GiB of a rank", header, lines, note)
 
 
+def known_presets() -> list[str]:
+    """Return the presets whose models have a shape in HUB."""
+    return [name for name in PRESETS if train.parse(["--preset", name]).model in HUB]
+
+
 @command
 def main(argv: list[str] | None = None) -> None:
     """Print the tables."""
@@ -263,8 +268,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--card", type=gib, default=None, help="memory of one GPU, GiB")
     add("--measure", action="store_true", default=False, help="also measure an update")
     args, flags = parser.parse_known_args(argv)
-    known = [name for name in PRESETS if train.parse(["--preset", name]).model in HUB]
-    flags_of_runs = [flags] if flags else [["--preset", name] for name in known]
+    flags_of_runs = [flags] if flags else [["--preset", name] for name in known_presets()]
     for ranks in [args.ranks] if args.ranks else [1] if flags else [8, 1]:
         runs = [Run.parse(run_flags, ranks) for run_flags in flags_of_runs]
         print(memory_table(runs, [args.card] if args.card else CARDS))

@@ -145,16 +145,21 @@ def find_place(out: Path, task: str) -> Place:
     try:
         settings = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         place = Place(folder.name, folder, **settings)
-        shlex.split(str(place.flags))
+        check_settings(settings)
+        shlex.split(place.flags)
     except (ValueError, TypeError) as error:
         raise InputError(f"{file}: {error}") from error
-    for name, value in settings.items():
-        is_number = type(getattr(Place, name)) is int  # of the default
-        if is_number and (type(value) is not int or value < 1):
-            raise InputError(f"{file}: {name} = {value!r}: must be a whole number above 0")
-        if not is_number and type(value) is not str:
-            raise InputError(f"{file}: {name} = {value!r}: must be a text")
     return place
+
+
+def check_settings(settings: dict) -> None:
+    """Raise ValueError if a value of task.toml has not the type of its default."""
+    for name, value in settings.items():
+        is_number = type(getattr(Place, name)) is int
+        if is_number and (type(value) is not int or value < 1):
+            raise ValueError(f"{name} = {value!r}: must be a whole number above 0")
+        if not is_number and type(value) is not str:
+            raise ValueError(f"{name} = {value!r}: must be a text")
 
 
 def command(job: Job, run: Path, eval_every: int) -> list[str]:

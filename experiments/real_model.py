@@ -47,7 +47,7 @@ from filelock import FileLock, Timeout
 import train
 from experiments.equal_cost import COSTS, SCORES, draw, report, scores
 from experiments.processes import log_usage, start, usage_file
-from plumbing.command_line import count, file_path, non_negative
+from plumbing.command_line import count, file_path, non_negative, unused
 from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.files import read_lines, write_atomic
@@ -365,9 +365,8 @@ def arguments(argv) -> argparse.Namespace:
     add("--add", action="store_true", help="table: keep the CSV's other runs")
     add("--draw", nargs="+", metavar="ARM", help="arms in the figure (the first seven)")
     args = parser.parse_args(argv)
-    for name in set().union(*USED.values()) - USED[args.command]:
-        if getattr(args, name) != parser.get_default(name):
-            raise InputError(f"--{name}: {args.command} does not use it")
+    for name in unused(args, parser, {"command", "plan", *USED[args.command]}):
+        raise InputError(f"--{name}: {args.command} does not use it")
     if args.until and args.minutes is not None:
         raise InputError("--until, --minutes: give one of them")
     return args

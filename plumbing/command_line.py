@@ -88,6 +88,15 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
         parser.add_argument(f"--{f.name}", **argument)
 
 
+def unused(args: argparse.Namespace, parser: argparse.ArgumentParser, used: set[str]) -> list[str]:
+    """Return the names of flags that were given, and are not among those `used`."""
+    return [
+        name
+        for name, value in vars(args).items()
+        if name not in used and value != parser.get_default(name)
+    ]
+
+
 def settings(text: str, defaults: dict[str, float], sampler: str) -> dict[str, float]:
     """Parse --sampler_args "name=value,name=value" over a sampler's defaults, in their types.
     Raises ValueError at a name that the sampler does not declare, or a value of another type."""

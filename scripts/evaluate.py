@@ -267,9 +267,8 @@ def check_unused(args: Namespace, parser: command_line.Parser) -> None:
     used = {"model", "data", "by", "preset"}
     if Path(args.model).name != "selections.jsonl":
         used |= {"k", "reward", "verify_workers"}
-    for name, value in vars(args).items():
-        if name not in used and value != parser.get_default(name):
-            raise InputError(f"--{name}: not used with {args.model}; leave it out")
+    for name in command_line.unused(args, parser, used):
+        raise InputError(f"--{name}: not used with {args.model}; leave it out")
 
 
 def main(argv: list[str] | None = None) -> None:

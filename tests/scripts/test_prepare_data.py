@@ -242,7 +242,7 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path):
         ("--source aime24 --against x.jsonl", "--against: aime24 is a test set, kept whole"),
         ("--against math", "--against math: it is not a test set"),
         ("--against x.jsonl", "x.jsonl: no such file here, and .* hub cannot be read"),
-        (f"--copy {ROOT}/docs", "docs: no .jsonl, .parquet or .json file of a split 'cot'"),
+        (f"--copy {ROOT}/samplers", "samplers: no .jsonl, .parquet or .json file of a split 'cot'"),
     ],
 )
 def test_bad_settings_are_rejected_and_nothing_is_written(flags, message, tmp_path, copy):
