@@ -8,8 +8,8 @@ group.
     hidden (N, D)  ->  token_logprobs    ->  logp (N,), entropy (N,)
     logp, A, w     ->  policy_loss       ->  scalar, backward()
 
-The loss is a weighted sum over response tokens. A row's weight w follows from its group and the
-number of groups of *all* ranks, so neither the micro-batch size nor the number of ranks changes the
+The loss is a weighted sum over response tokens. A row's weight w follows from its group and from
+totals over *all* ranks, so neither the micro-batch size nor the number of ranks changes the
 gradient.
 
 Shapes: P prompts, G completions of one, N response tokens of some rows laid end to end (no
@@ -197,9 +197,9 @@ def row_weights(
     sum:      1 / (P · G)                mean over sequences of the sum over tokens (theorem)
 
     Dead groups count in P (not with --dead_rows out): the loss of a live group does not depend on
-    how many others are dead. Every group has the same total weight, whatever its size, so that the
-    expected gradient is the mean over prompts. Neither holds for `batch`. A row of length 0 is left
-    out of the loss, but counts in G."""
+    how many others are dead. A group's total weight does not depend on its size, so that the
+    expected gradient is the mean over prompts; with `constant` and `sum` longer rows have more.
+    Neither holds for `batch`. A row of length 0 is left out of the loss, but counts in G."""
     lengths = lengths_G.double()
     G = len(lengths_G)
     divisors = {

@@ -377,8 +377,9 @@ def reward_metrics(groups: list[Group]) -> Metrics:
 
 def teacher_metrics(groups: list[Group]) -> Metrics:
     """(Section 5.4) Compute the mean |f - y|, f from before the outcome: over all groups with a
-    prediction, over those that explored, which have no selection bias, and over dead ones. It says
-    nothing where the target is not y. teacher_mu and _sigma are over all candidates."""
+    prediction (unseen problems while `passes` is 1), over those that explored, which have no
+    selection bias, and over dead ones. It says nothing where the target is not y. teacher_mu and
+    _sigma are over all candidates."""
     predicted = [group for group in groups if not math.isnan(group.utility)]
     error_N = np.array([abs(group.utility - group.y) for group in predicted])
     explored_N = np.array([group.explored for group in predicted], dtype=bool)

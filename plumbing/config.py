@@ -43,8 +43,8 @@ class Config:
     out: str = opt("", "run directory; resumes if it exists [runs/PRESET-SAMPLER-seedSEED]")
     device: str = opt("auto", "auto: GPUs if there are any", choices=("auto", "cpu", "cuda"))
     bf16: bool = opt(False, "compute in bf16 on a CPU too: faster with AMX; without it, measure")
-    model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or directory (Section 4.1)")
-    teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher: hub id or directory (Section 4.2)")
+    model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or directory (Section 5)")
+    teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher: hub id or directory (Section 5.1)")
     train_data: str = opt(f"{DATA}/train.jsonl", "JSONL or Parquet: problem, expected_answer")
     column: str = opt("", "of train_data: categories, or two (task,level); pass rate (static)")
     val_data: str = opt(f"{DATA}/val.jsonl", "the same, for evaluation: 5,000 problems (App. J)")
@@ -159,7 +159,7 @@ def parse_flags(argv: list[str] | None, find_sampler: Callable, description: str
 
 def baseline_steps(steps: int, eval_every: int) -> int:
     """(App. D) Give a run without a teacher, whose devices all train, 4/3 of the steps, up to the
-    next evaluation: 26,800 for 20,000."""
+    next evaluation of the preset: 26,800 for 20,000."""
     return math.ceil(steps * 4 / 3 / eval_every) * eval_every
 
 

@@ -114,8 +114,9 @@ def as_text(row: dict, path: str, location: str) -> str:
         raise InputError(f"{location}: {path!r} is {error}, expected text") from error
 
 
-# The other problem types of OpenMathReasoning are proofs, and answers by a vote over solutions.
-OPEN_MATH = {"only": "problem_type=has_answer_extracted", "rate": "pass_rate_72b_tir"}
+OPEN_MATH = {"gold": "expected_answer", "rate": "pass_rate_72b_tir"}
+# The other problem types are proofs made into questions, and answers by a vote over solutions.
+EXTRACTED = "problem_type=has_answer_extracted"
 # 500 of MATH's 5,000 test problems are MATH-500; as usual, we train on the other 4,500.
 MATH = {"config": "data", "gold": "solution", "reading": "box", "keep": "level"}
 GSM8K = {"config": "main", "problem": "question", "reading": "####"}
@@ -134,8 +135,9 @@ BIG_MATH = {"rate": "llama8b_solve_rate", "keep": "source"}
 TEST = {"evaluation": True}
 
 SOURCES = {
-    "openmathreasoning": Source(
-        "nvidia/OpenMathReasoning", "cot", gold="expected_answer", **OPEN_MATH
+    "openmathreasoning": Source("nvidia/OpenMathReasoning", "cot", **OPEN_MATH),
+    "openmathreasoning-extracted": Source(
+        "nvidia/OpenMathReasoning", "cot", only=EXTRACTED, **OPEN_MATH
     ),
     "gsm8k": Source("openai/gsm8k", "train", held_out="gsm8k-test", **GSM8K),
     "math": Source("DigitalLearningGmbH/MATH-lighteval", "train test", held_out="math500", **MATH),

@@ -295,7 +295,10 @@ def check_data(config, needed: int) -> Problems:
     if config.column:
         train.column(config.column)
     if len(train) < needed:
-        raise InputError(f"{train.path} has {len(train)} problems, and one step draws {needed}")
+        raise InputError(
+            f"{train.path} has {len(train)} problems, and one step draws {needed}: "
+            "lower --prompts_per_step or --candidates"
+        )
     if n_shared := train.count_shared(val):
         print(
             f"note: {n_shared} of the {len(val)} problems of {val.path} are training data too; "

@@ -65,7 +65,8 @@ class Prefetching:
     step t+1 (with DAPO's resampling, for the next round).
 
     lag 1, the paper's asynchronous teacher: propose with what was learned up to step t-1, then
-    learn from step t while the student trains. lag 0: learn first, exactly as in Alg. 1 and 2."""
+    learn from step t while the student trains. lag 0: learn first, as in Alg. 1 and 2, except that
+    all problems of a step are chosen at once."""
 
     def __init__(self, sampler, n: int, lag: int):
         self.sampler = sampler

@@ -24,6 +24,7 @@ from tests.helpers.ranks import contents
 
 GOOD, VOTE = "has_answer_extracted", "no_answer_extracted"
 OPEN_MATH = "problem expected_answer problem_type pass_rate_72b_tir"
+OPEN_MATH_SOURCES = ("openmathreasoning", "openmathreasoning-extracted")
 OWN, ANSWER, QUESTION = "problem expected_answer", "problem answer", "question answer"
 PART = "-00000-of-00001.parquet"
 
@@ -52,7 +53,8 @@ DROPPED = {"other_problem_type": 1, "empty_answer": 1, "empty_problem": 1}
 
 def run(copy, out, flags="--val_size 1"):
     """Return (manifest, training rows, validation rows)."""
-    manifest = prepare(arguments(f"--copy {copy} --out {out} {flags}".split()))
+    flags = f"--source openmathreasoning-extracted --copy {copy} --out {out} {flags}"
+    manifest = prepare(arguments(flags.split()))
     assert {path.name for path in out.iterdir()} == {"manifest.json", "train.jsonl", "val.jsonl"}
     return manifest, read_lines(out / "train.jsonl"), read_lines(out / "val.jsonl")
 
@@ -104,6 +106,12 @@ def test_every_row_of_a_table_is_written_or_counted_and_ranked(seed, tmp_path, c
         "Half?": {"expected_answer": "\\frac{1}{2}"},
     }
     assert json.loads((tmp_path / "out/manifest.json").read_text()) == manifest
+
+
+def test_the_papers_data_keep_every_type_of_problem(tmp_path, copy):
+    manifest, train, val = run(copy, tmp_path / "out", "--source openmathreasoning --val_size 1")
+    assert "Prove it." in [row["problem"] for row in train + val]
+    assert "other_problem_type" not in manifest["dropped_rows"]
 
 
 def test_order_format_and_place_of_the_rows_do_not_change_the_files(tmp_path, copy, hub):
@@ -238,7 +246,7 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path):
         ("--source maths", "invalid choice: 'maths' .choose from .*openmathreasoning"),
         ("--source own --copy=", "--source own needs --copy FILE"),
         ("--source own --val_copy x --val_size 1", "own is validated on another data set"),
-        ("--val_copy x.jsonl", "--val_copy: openmathreasoning is validated on problems of its"),
+        ("--val_copy x.jsonl", "--val_copy: openmathreasoning-extracted is validated on"),
         ("--source aime24 --against x.jsonl", "--against: aime24 is a test set, kept whole"),
         ("--against math", "--against math: it is not a test set"),
         ("--against x.jsonl", "x.jsonl: no such file here, and .* hub cannot be read"),
@@ -303,7 +311,7 @@ FORMATS = [  # source, file, columns, a row; what is written, or why it is dropp
 
 
 @pytest.mark.parametrize(
-    "name", sorted({*SOURCES} - {"openmathreasoning", "math", "own", "reasoning-gym"})
+    "name", sorted({*SOURCES} - {*OPEN_MATH_SOURCES, "math", "own", "reasoning-gym"})
 )
 def test_a_source_is_read_in_the_format_of_the_hub(name, tmp_path, hub):
     source, out, files, written, dropped = SOURCES[name], tmp_path / "out", {}, [], {}
