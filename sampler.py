@@ -12,6 +12,7 @@ In a step train.py calls
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
@@ -128,7 +129,7 @@ class Sampler:
 
     def untried(self, index_N) -> list[Group]:
         """Make a group of each problem, of --group_size completions, without predictions."""
-        return [Group(int(index), self.G) for index in index_N]
+        return [Group(operator.index(index), self.G) for index in index_N]
 
 
 class Uniform(Sampler):
@@ -219,9 +220,7 @@ class Pooled(Uniform):
 
     def propose(self, n):
         pool_N_K = self.draw(n * self.K).reshape(n, self.K)
-        utilities_N_K = self.score(pool_N_K)
-        if np.isnan(utilities_N_K).any():
-            raise InputError("the sampler's `score` is NaN")
+        utilities_N_K = plugins.check_scores(self.score(pool_N_K), pool_N_K.shape)
         if self.best_of_all:
             dealt_N_K = deal(-utilities_N_K, n)
             pool_N_K = pool_N_K.flat[dealt_N_K]
@@ -343,11 +342,7 @@ def find_sampler(spec: str) -> type[Sampler]:
     """Return the class that --sampler names: a key of SAMPLERS, the name of a file in samplers/
     (bag_of_words: BagOfWords), or FILE.py:CLASS. Raises InputError if that is no sampler."""
     cls = plugins.load_by_name(spec, "--sampler", SAMPLERS, FOLDER)
-    is_sampler = isinstance(cls, type) and issubclass(cls, Sampler)
-    if not is_sampler:
-        raise InputError(f"--sampler {spec}: must extend sampler.Sampler, or Uniform or Pooled")
-    if cls.uses_teacher and cls.more is not Sampler.more:
-        raise InputError(f"--sampler {spec}: a sampler with a teacher has no rounds of its own")
+    plugins.check_class(cls, Sampler, spec)
     return cls
 
 

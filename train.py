@@ -339,7 +339,7 @@ def teacher_learner(sampler: Sampler) -> dict[str, Learner]:
 def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler:
     """Build the sampler, or on student ranks that have teacher ranks a RemoteSampler."""
     cls = find_sampler(config.sampler)
-    if layout.n_teachers and not layout.is_teacher:
+    if not layout.has_sampler:
         sampler = RemoteSampler(Channel(layout), cls.train_on)
     else:
         encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))

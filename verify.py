@@ -176,12 +176,12 @@ def _prepare(reward: str) -> Callable[..., str]:
             score = score["score"] if isinstance(score, dict) else score
             if score in (0, 1):
                 return "correct" if score else "wrong"
-            problem = f"it returned {score!r}"
+            problem = f"it returned {score!r}, and must return 0 or 1, as rewards are binary"
         except MemoryError:
             raise
         except (Exception, SystemExit) as error:  # the user's code may raise anything
             problem = f"it raised {type(error).__name__}: {first_lines(error)}"
-        return f"--reward {reward}: {problem}; it must return 0 or 1, as rewards are binary"
+        return f"--reward {reward}: {problem}"
 
     return grade
 

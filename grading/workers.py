@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -35,6 +36,7 @@ def serve(prepare: Callable, warm_up: Callable, cpu_seconds: float, memory_bytes
     dies. A ValueError of prepare() is raised in the parent as PreparationError. warm_up() is called
     when the worker is ready, so that start() need not wait for it. The memory and time of both do
     not count."""
+    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     # Slurm sends SIGTERM to every process of a step, while ranks still grade before they save.
     signal.signal(signal.SIGTERM, lambda *_: None)
     jobs, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
@@ -65,6 +67,13 @@ def serve(prepare: Callable, warm_up: Callable, cpu_seconds: float, memory_bytes
         finally:  # also after an exception: Python's exit takes CPU time too
             signal.setitimer(signal.ITIMER_PROF, 0)
         send(reply)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent has died, also in the middle of a job that sleeps."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def loaded_code() -> dict[str, int]:

@@ -1,10 +1,12 @@
-"""Samplers and rewards from files: a Python file and a name in it, and a check of proposals."""
+"""Samplers and rewards from files: a Python file and a name in it, and checks of samplers."""
 
 import functools
 import importlib.util
 import sys
 from numbers import Integral
 from pathlib import Path
+
+import numpy as np
 
 from grpo import Group
 from plumbing.errors import InputError, first_lines
@@ -66,6 +68,45 @@ def _run(path: Path, changed: int):
     return module
 
 
+def check_class(cls, base: type, spec: str) -> None:
+    """Raise InputError unless --sampler names a complete subclass of `base`, sampler.Sampler."""
+    optional = {"candidates", "epsilon", "column"}
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        fault = "must extend sampler.Sampler, or Uniform or Pooled"
+    elif cls.propose is base.propose:
+        fault = "must define `propose`"
+    elif cls.uses_teacher and cls.more is not base.more:
+        fault = "a sampler with a teacher has no rounds of its own"
+    elif not optional.issuperset(cls.flags):
+        fault = f"`flags` may name {', '.join(sorted(optional))}, not {', '.join(cls.flags)}"
+    elif cls.needs_column and "column" not in cls.flags:
+        fault = "needs a column, so that `flags` must name column"
+    elif any(type(value) not in (int, float) for value in cls.settings.values()):
+        fault = f"its settings must be numbers, not {cls.settings}"
+    else:
+        return
+    raise InputError(f"--sampler {spec}: {fault}")
+
+
+def check_scores(utilities_N_K, shape: tuple[int, int]) -> np.ndarray:
+    """Return what a sampler's `score` has returned as float64. Raises InputError unless it is a
+    finite number for each candidate."""
+    try:
+        utilities_N_K = np.asarray(utilities_N_K, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"the sampler's `score` returns no numbers: {first_lines(error)}"
+        ) from error
+    if utilities_N_K.shape != shape:
+        raise InputError(
+            f"the sampler's `score` has shape {utilities_N_K.shape}: must have that of the pool, "
+            f"{shape}"
+        )
+    if not np.isfinite(utilities_N_K).all():
+        raise InputError("the sampler's `score` is NaN or infinite")
+    return utilities_N_K
+
+
 def trained_on(chosen: list[Group], groups: list[Group]) -> list[Group]:
     """Return the groups that a sampler's train_on has chosen, once and in the order of the step.
     Raises InputError if one is not of the step."""
@@ -77,6 +118,8 @@ def trained_on(chosen: list[Group], groups: list[Group]) -> list[Group]:
 def check_proposals(groups: list[Group], n_problems: int) -> None:
     """Raise InputError unless the groups of a round are of distinct problems and have completions
     to draw."""
+    if not (isinstance(groups, list) and all(isinstance(group, Group) for group in groups)):
+        raise InputError(f"the sampler proposes {groups!r:.60}: must be a list of grpo.Group")
     for group in groups:
         problem = group.problem
         size = group.size

@@ -308,7 +308,10 @@ def check_reward(given: dict, config, facts: dict) -> None:
 
 
 def load_data(path: str, config, facts: dict, name: str) -> Problems:
-    """Read --data; else the run's or the preset's file of this name, which must be unchanged."""
+    """Read --data; else the run's or the preset's file of this name, which must be unchanged.
+    Raises InputError if the verdicts to read are not of a run, and --data is not given."""
+    if not path and config.model.endswith(".jsonl") and not facts:
+        raise InputError(f"{config.model} is not in a run's folder: give --data, its problems")
     if not path:
         prepare_missing([getattr(config, name)])
         if facts:

@@ -268,6 +268,14 @@ def _label(value) -> str:
         return ascii(value) if isinstance(value, str) else str(value)
 
 
+def _note_missing(problems: Problems, column: str) -> None:
+    """Print how many rows have no value in a column; they are a category of their own."""
+    values_C, value_of = problems.column(column)
+    missing_C = np.array(["None" in value.split(", ") for value in values_C])
+    if count := int(missing_C[value_of].sum()):
+        print(f"note: --column {column}: {count} of {len(problems)} rows have no value: 'None'")
+
+
 def prepare_missing(paths: list[str]) -> None:
     """Run `python -m scripts.prepare_data --source NAME` if data/NAME/train.jsonl or val.jsonl is
     missing. Other paths are ignored. Raises InputError if the command, which prints why, fails."""
@@ -293,7 +301,7 @@ def check_data(config, needed: int) -> Problems:
     train = Problems(config.train_data)
     val = Problems(config.val_data)
     if config.column:
-        train.column(config.column)
+        _note_missing(train, config.column)
     if len(train) < needed:
         raise InputError(
             f"{train.path} has {len(train)} problems, and one step draws {needed}: "

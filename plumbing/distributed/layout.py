@@ -31,6 +31,7 @@ class Layout:
             raise ValueError(f"--teacher_ranks {self.n_teachers}: must be below {self.world} ranks")
         self.is_teacher = self.rank >= self.n_students
         self.role = "teacher" if self.is_teacher else "student"
+        self.has_sampler = self.is_teacher or not self.n_teachers
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
         self.device = self._pick_device(config.device)
         self.dtype = compute_dtype(config, self.device)

@@ -64,7 +64,7 @@ def run_ranks(layout: Layout, timeout_minutes: float, body: Callable[[], int]) -
         layout.connect(timeout_minutes)
         status = body()
         layout.gather_world(None)
-    except Exception as error:  # any error: this rank reports it
+    except (Exception, SystemExit) as error:  # a plug-in may raise anything
         return report(layout, error)
     dist.destroy_process_group()
     return status

@@ -57,7 +57,7 @@ def save(
     final = directory(run, step)
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
     packed = None
-    if state is not None:
+    if layout.has_sampler:
         packed = pack(state)
         replicas = replicas | {"the sampler's state": zlib.crc32(packed)}
     layout.assert_equal_in_world(**replicas)
@@ -82,9 +82,11 @@ def save(
         keep_only(run, steps(run)[-keep:])
 
 
-def pack(state: dict) -> memoryview:
+def pack(state) -> memoryview:
     """Return the bytes of sampler.pt, of a sampler's state. Raises an error now, not at a resume,
-    if the state holds anything but data."""
+    if the state is no dict, or holds anything but data."""
+    if not isinstance(state, dict):
+        raise InputError(f"the sampler's state_dict returns {state!r:.40}: must be a dict")
     numpy = np.ndarray, np.generic  # torch.load with weights_only does not take them
     state = tree_map_only(numpy, lambda x: torch.from_numpy(np.array(x)), state)
     file = io.BytesIO()

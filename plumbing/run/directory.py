@@ -204,12 +204,15 @@ class RunDir:
 
     def load(self, step: int, learners: Learners, sampler: Stateful) -> None:
         """Load checkpoint `step` (0: a new run), write config.json, and drop logs and checkpoints
-        after `step`. All ranks call it. Raises Fault if they have read different models."""
+        after `step`. All ranks call it. Raises Fault if they have read different models,
+        InputError if the sampler's state cannot be saved later."""
         self.layout.assert_equal_in_world(**_weights(learners))
         if step:
             folder = checkpoint.directory(self.path, step)
             checkpoint.load_learners(folder, self.layout.group, learners)
             sampler.load_state_dict(checkpoint.load_state(self.path, step))
+        elif self.layout.has_sampler:
+            checkpoint.pack(sampler.state_dict())
         if self.layout.rank:
             return
         self._write_settings(saved=step > 0)

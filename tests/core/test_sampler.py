@@ -223,11 +223,25 @@ def test_goldilocks_sends_groups_to_the_teacher_in_order():
     assert second == ("3", 0)
 
 
-def test_a_score_that_is_not_a_number_is_rejected():
-    sampler = build(Goldilocks, Numbers(200))
-    sampler.teacher.predict = lambda questions: np.full(len(questions), np.nan)
-    with pytest.raises(InputError, match="the sampler's `score` is NaN"):
-        sampler.propose(4)
+BAD_SCORES = {  # of 2 pools of 8
+    "`score` is NaN or infinite": np.full((2, 8), np.nan),
+    "`score` has shape .2, 1.: must have that of the pool, .2, 8.": np.zeros((2, 1)),
+    "`score` returns no numbers": [["high"] * 8] * 2,
+}
+
+
+@pytest.mark.parametrize("message", BAD_SCORES)
+def test_a_score_that_is_not_a_number_for_each_candidate_is_rejected(message):
+    sampler = build(Goldilocks, Numbers(200), candidates=8)
+    sampler.score = lambda pool_N_K: BAD_SCORES[message]
+    with pytest.raises(InputError, match=message):
+        sampler.propose(2)
+
+
+def test_a_problem_that_is_no_index_is_an_error():
+    """It would be rounded to another problem."""
+    with pytest.raises(TypeError, match="integer"):
+        build(Uniform, Numbers(9)).untried([1.5])
 
 
 # DAPO's resampling

@@ -251,6 +251,13 @@ def test_a_step_without_a_proposal_is_rejected():
         train.train_step(4, ScriptedStudent([]), sampler, range(10))
 
 
+def test_a_proposal_of_problems_without_groups_is_rejected():
+    sampler = ScriptedSampler([])
+    sampler.propose = lambda n: [7, 5]
+    with pytest.raises(InputError, match=r"proposes .7, 5.: must be a list of grpo.Group"):
+        train.train_step(4, ScriptedStudent([]), sampler, range(10))
+
+
 def test_a_bad_proposal_is_rejected_before_anything_is_drawn():
     calls = []
     sampler = ScriptedSampler(calls)

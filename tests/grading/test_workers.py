@@ -121,6 +121,23 @@ def test_workers_end_when_their_parent_is_killed():
     assert done.returncode == -signal.SIGKILL
 
 
+def test_a_worker_whose_job_sleeps_ends_when_its_parent_is_killed(tmp_path):
+    """The job sends the signal."""
+    reward = tmp_path / "sleeps.py"
+    reward.write_text(
+        "import os, time\n\n"
+        "def compute_score(**row):\n"
+        "    os.kill(os.getppid(), 9)\n"
+        "    time.sleep(999)\n"
+    )
+    program = (
+        f"import verify; verify.Verifier(1, reward={str(reward)!r}).__enter__().grade(['a'], ['a'])"
+    )
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, cwd=ROOT, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+
+
 def test_a_pool_that_cannot_start_is_an_error():
     with pytest.raises(ValueError, match="workers 0: must be at least 1"):
         WorkerPool([], 0, 1.0)

@@ -2,6 +2,7 @@
 
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from plumbing.errors import Fault, InputError
 from plumbing.models import checksum
 from plumbing.run import checkpoint
+from plumbing.run.directory import RunDir
 from teacher import Teacher
 from tests.helpers.checkpoints import trained
 from tests.helpers.files import flip_bit
@@ -50,6 +52,13 @@ def test_a_teacher_resumes_bit_for_bit_also_before_its_first_update(outcomes, ti
         teach(teacher, range(outcomes, 16))
         assert checksum(teacher.model) == checksum(whole.model)
         assert teacher.state_dict() == whole.state_dict()
+
+
+def test_a_samplers_state_that_is_no_dict_is_rejected_before_the_first_step(tmp_path):
+    sampler = SimpleNamespace(state_dict=lambda: None)
+    config = parse("--preset", "demo", "--sampler", "uniform", "--out", tmp_path / "run")
+    with pytest.raises(InputError, match="state_dict returns None: must be a dict"):
+        RunDir(config, one_rank(), None).load(0, {}, sampler)
 
 
 def test_a_samplers_state_may_hold_arrays_and_numpy_numbers(tmp_path):

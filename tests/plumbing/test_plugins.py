@@ -16,7 +16,7 @@ from tests.helpers.ranks import command, torchrun
 from verify import Verifier
 
 MINE = """
-from sampler import Goldilocks
+from sampler import Goldilocks, Sampler, Uniform
 
 class Mine(Goldilocks):
     def choose(self, pool_N_K, utilities_N_K):
@@ -28,6 +28,17 @@ class Alone:
 class InRounds(Goldilocks):
     def more(self, groups):
         return []
+
+class Idle(Sampler): ...
+
+class Other(Uniform):
+    flags = ("candidates", "temperature")
+
+class Column(Uniform):
+    needs_column = True
+
+class Words(Uniform):
+    settings = {"mode": "fast"}
 """
 EVERY_OTHER = """
 from call_log import calls
@@ -124,6 +135,10 @@ UNUSABLE = {
     "--sampler mine.py:Yours": "mine.py has no class or function 'Yours'",
     "--sampler mine.py:Alone": "must extend sampler.Sampler, or Uniform or Pooled",
     "--sampler mine.py:InRounds": "a sampler with a teacher has no rounds of its own",
+    "--sampler mine.py:Idle": "must define `propose`",
+    "--sampler mine.py:Other": "`flags` may name candidates, column, epsilon, not ",
+    "--sampler mine.py:Column": "needs a column, so that `flags` must name column",
+    "--sampler mine.py:Words": "its settings must be numbers, not {'mode': 'fast'}",
     "--reward mine.py": "mine.py has no class or function 'compute_score'",
     "--reward raises.py": "raises.py cannot be run: ZeroDivisionError: division by zero",
 }

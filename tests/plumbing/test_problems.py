@@ -58,6 +58,14 @@ def test_two_columns_by_their_distinct_pairs(tmp_path):
     assert row.tolist() == [0, 1, 2, 1]
 
 
+def test_rows_without_a_value_in_the_column_are_counted(tmp_path, capsys):
+    rows = [GOOD | {"task": "a", "level": level} for level in (1, None, 2, None)]
+    data = write(tmp_path / "t.jsonl", rows)
+    flags = ("--sampler", "sec", "--column", "task,level", "--train_data", data, "--val_data", data)
+    check_data(parse("--preset", "demo", *flags), needed=1)
+    assert "--column task,level: 2 of 4 rows have no value" in capsys.readouterr().out
+
+
 def test_a_missing_one_of_two_columns_is_named(tmp_path):
     problems = Problems(write(tmp_path / "t.jsonl", [GOOD | {"task": "a"}]))
     with pytest.raises(InputError, match="no column 'level'"):

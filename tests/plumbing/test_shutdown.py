@@ -112,6 +112,14 @@ def test_an_ambiguous_error_after_a_peers_end_is_that_of_a_lost_peer(layout, cap
     assert capsys.readouterr().err.count("Error: CU") == 2
 
 
+def test_a_plug_in_that_exits_is_an_error(layout, capsys):
+    """The run has not finished, so that its status must not be 0."""
+    layout.connect = lambda timeout_minutes: None
+    layout.world = 1
+    assert shutdown.run_ranks(layout, 1, body=sys.exit) == 1
+    assert "SystemExit" in capsys.readouterr().err
+
+
 def test_a_rank_that_meets_no_other_gets_one_line(layout, capsys):
     """Its peer ended before they connected, so there is no store yet."""
 

@@ -92,6 +92,14 @@ def test_verdicts_of_a_run_are_read_with_its_settings(finished, capsys):
     assert "| topic | problems | groups | p | lenient |" in printed
 
 
+def test_verdicts_outside_a_run_need_their_data(finished, tmp_path, capsys):
+    """Otherwise the default preset's data would be downloaded for them."""
+    copy = shutil.copy(finished / "evals/step_2.jsonl", tmp_path / "verdicts.jsonl")
+    with pytest.raises(SystemExit, match="2"):
+        evaluate.main([str(copy), "--by", "topic"])
+    assert "verdicts.jsonl is not in a run's folder: give --data" in capsys.readouterr().err
+
+
 def test_selections_of_a_run_by_two_columns(finished, capsys):
     """Two steps of three groups."""
     evaluate.main([str(finished / "selections.jsonl"), "--by", "topic,length"])
