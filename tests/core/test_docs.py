@@ -18,6 +18,7 @@ from unittest.mock import patch
 import pytest
 from torch.distributed.run import get_args_parser
 
+from experiments import sampler_lab
 from plumbing.config import PRESETS
 from plumbing.files import read_lines, write_lines
 from sampler import FOLDER, SAMPLERS, find_sampler
@@ -228,6 +229,17 @@ def test_the_lesson_was_run_to_its_end():
         if output["output_type"] == "execute_result" and "text/html" not in output["data"]
     ]  # a cell's last value, such as a length
     assert "$" not in "".join("".join(cell["source"]) for cell in cells)  # needs no network
+
+
+def test_the_lessons_sampler_runs_in_the_lab(tmp_path):
+    """The cell that writes it, then two steps; a change of `Sampler` must not break it unseen."""
+    cells = json.loads((ROOT / "docs/lesson.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells]
+    [cell] = [source for source in sources if "class Levels" in source]
+    file = tmp_path / "levels.py"
+    file.write_text(cell.split('"""')[1])
+    lab = sampler_lab.sweep([f"{file}:Levels"], [500], [0.9], steps=2, seeds=1)
+    assert len(lab) == 1
 
 
 @pytest.mark.hour

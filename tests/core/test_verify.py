@@ -544,7 +544,7 @@ def test_a_custom_reward_may_exceed_its_limits(tmp_path):
 
 
 FAILURES = {
-    "return 0.5": "returned 0.5; it must return 0 or 1",
+    "return 0.5": "returned 0.5, and must return 0 or 1",
     "return None": "returned None",
     "return {'reward': 1}": "raised KeyError: 'score'",
     r"raise ValueError('two\nlines')": "raised ValueError: two lines; it must",
