@@ -55,7 +55,8 @@ class PromptEncoder:
             ids = self.tokenizer(text, add_special_tokens=self.special_tokens).input_ids
         except Exception as error:  # a chat template is a program
             raise InputError(
-                f"model {self.config.model!r} cannot make a prompt of {question!r:.80}: "
+                f"model {self.config.model!r} cannot make a prompt of {question!r:.80}"
+                f"{' with --chat_template' * self.config.chat_template}: "
                 f"{type(error).__name__}: {first_lines(error)}"
             ) from error
         end = len(ids) - self.n_suffix

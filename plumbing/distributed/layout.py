@@ -28,7 +28,11 @@ class Layout:
         self.n_teachers = config.teacher_ranks
         self.n_students = self.world - self.n_teachers
         if self.n_students < 1:
-            raise ValueError(f"--teacher_ranks {self.n_teachers}: must be below {self.world} ranks")
+            remedy = "" if self.world > 1 else "; torchrun --nproc_per_node starts more"
+            raise ValueError(
+                f"--teacher_ranks {self.n_teachers}: must be below {self.world}, "
+                f"the number of ranks{remedy}"
+            )
         self.is_teacher = self.rank >= self.n_students
         self.role = "teacher" if self.is_teacher else "student"
         self.has_sampler = self.is_teacher or not self.n_teachers

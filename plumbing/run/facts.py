@@ -65,9 +65,11 @@ def differences(old: dict, new: dict) -> dict[str, str]:
     for name, value in new.items():
         if old.get(name) != value:
             texts[name] = f"{name} was {old.get(name)!r}, is {value!r}"
-    for setting in ("model", "teacher_model"):
-        fact = CONTENTS[setting]
-        if fact in texts and fact in old:
+    for setting, fact in CONTENTS.items():
+        if fact not in texts or fact not in old:
+            continue
+        texts[fact] = f"the file of {setting}, {new[setting]}, has changed"
+        if isinstance(new[fact], dict):
             files = _changed_files(old[fact], new[fact], whole=Path(new[setting]).is_dir())
             texts[fact] = f"files of {setting} have changed: {', '.join(files)}"
             if not files:

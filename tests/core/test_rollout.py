@@ -120,7 +120,7 @@ def test_a_chat_template_that_raises_names_the_question(tiny_model):
         Config(chat_template=True, prompt_header="", prompt_footer=""), tokenizer
     )
     assert encode("2 + 2")
-    with rejected("cannot make a prompt of '2 + x': TemplateError: no x"):
+    with rejected("cannot make a prompt of '2 + x' with --chat_template: TemplateError: no x"):
         encode("2 + x")
 
 

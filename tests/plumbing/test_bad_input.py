@@ -35,7 +35,7 @@ CHECKED = {
     "--max_completion_tokens 5000": "a row may take 5032: lower --max_prompt_tokens",
     # Before missing data are downloaded.
     "--max_prompt_tokens 1 --train_data data/math/train.jsonl": "1: must be above 1",
-    "--chat_template": "cannot make a prompt of '': ValueError",
+    "--chat_template": "cannot make a prompt of '' with --chat_template: ValueError",
     "--prompt_header \udcff": "cannot make a prompt of '': ",  # bytes that are not UTF-8
     "--train_data none.jsonl": "none.jsonl: no such data file (--train_data, --val_data)",
     "--val_data LICENSE": "LICENSE: expected a .jsonl or .parquet file",
@@ -122,7 +122,7 @@ def test_a_bad_data_file_is_rejected_with_its_first_bad_line(case, tmp_path, qui
 
 
 ON_ALL_RANKS = {  # the flags, the error
-    "--teacher_ranks 2": "must be below 2 ranks",
+    "--teacher_ranks 2": "must be below 2, the number of ranks",
     "--train_data a\nb.jsonl": "error: a b.jsonl: no such data file",
     "--sampler uniform --max_prompt_tokens 9": "fit --max_prompt_tokens",
 }

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -19,6 +20,7 @@ from tests.helpers.groups import completion, group, solved
 from tests.helpers.ranks import DEMO, command, contents, one_rank, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+STATELESS = SimpleNamespace(state_dict=dict)  # a sampler
 SOFTMAX = ("--sampler", "softmax", "--sampler_args", "temperature=0.1")
 
 
@@ -39,7 +41,7 @@ def whole(tmp_path_factory, run_dir):
     """The directory of a run of two steps, with a checkpoint of each."""
     run = run_dir(tmp_path_factory.mktemp("whole") / "run", "--steps", 2)
     assert run.open() == 0
-    run.load(0, {}, sampler=None)
+    run.load(0, {}, STATELESS)
     run.log("metrics", [{"step": 0}])
     for step in (1, 2):
         run.log("selections", [{"step": step}, {"step": step}])
@@ -121,7 +123,7 @@ REJECTED = {  # the damage, the error, and flags if any
     "a torn line": (write(SELECTIONS, "{\n{}\n"), f"{SELECTIONS}, line 1: "),
     "a log cut off": (write(METRICS, '{"step": 1}\n'), "metrics.jsonl lacks step 2, and the"),
     "older code": (settings(reward=None), OTHER + "reward was None, is ''"),
-    "other data": (settings(val_data_crc32=1), OTHER + "val_data_crc32 was 1, is"),
+    "other data": (settings(val_data_crc32=1), OTHER + "the file of val_data, "),
     "another seed": (lambda run: None, OTHER + "seed was 0, is 1", "--seed 1"),
     "sampler settings": (lambda run: None, OTHER + SETTINGS, "--sampler_args temperature=0.2"),
     "fewer steps": (lambda run: None, "is at step 2 already", "--steps 1"),
@@ -160,7 +162,7 @@ def test_a_setting_that_changes_rounding_may_change_with_a_note(whole, run_dir, 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path, run_dir):
     run = run_dir(tmp_path / "run")
     run.open()
-    run.load(0, {}, sampler=None)
+    run.load(0, {}, STATELESS)
     run.log("metrics", [{"step": 0}, {"step": 1}])
     run.file_lock.release()
     assert run_dir(tmp_path / "run").open() == 0
