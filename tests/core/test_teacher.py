@@ -56,6 +56,11 @@ def test_prediction_starts_at_one_quarter(tiny_model, mode):
     assert t.predict(QUESTIONS).tolist() == [0.25] * len(QUESTIONS)
 
 
+def test_a_question_without_text_has_a_prediction(tiny_model):
+    """A mean over no token would be NaN."""
+    assert make(tiny_model).predict([""]).tolist() == [0.25]
+
+
 @every_mode
 def test_prediction_is_the_same_in_any_batch(tiny_model, mode):
     t = with_random_head(make(tiny_model, teacher_mode=mode))
@@ -109,25 +114,57 @@ def test_algorithm_2_updates_every_fourth_outcome(tiny_model):
     assert steps == [0, 0, 0, 4, 4, 4, 4, 12, 12, 12]
 
 
-def test_algorithm_2_shuffles_once_an_update(tiny_model):
-    """Six questions in three batches of two, in two epochs."""
-    t = make(tiny_model, teacher_epochs=2, teacher_update_every=6, teacher_batch_size=2)
+SIX = ["0", "1", "2", "3", "4", "5"]
+
+
+def batches_of(folder, questions, **changes):
+    """Update a teacher on every sixth question; return each batch, a list of questions."""
+    t = make(folder, teacher_update_every=6, replay_capacity=6, **changes)
     batches = []
 
     def record(_, args, inputs):
         batches.append(t.tokenizer.batch_decode(inputs["ids_B_T"]))
 
     t.model.register_forward_pre_hook(record, with_kwargs=True)
-    questions = ["0", "1", "2", "3", "4", "5"]
     for question in questions:
         t.update(question, int(question) / 10)
+    return batches
+
+
+def test_algorithm_2_shuffles_once_an_update(tiny_model):
+    """Six questions in three batches of two, in two epochs."""
+    batches = batches_of(tiny_model, SIX, teacher_epochs=2, teacher_batch_size=2)
     first_epoch = batches[:3]
     second_epoch = batches[3:]
     assert second_epoch == first_epoch
     assert [len(batch) for batch in first_epoch] == [2, 2, 2]
     order = [question for batch in first_epoch for question in batch]
-    assert order != questions
-    assert sorted(order) == questions
+    assert order != SIX
+    assert sorted(order) == SIX
+
+
+def test_each_update_shuffles_in_another_order(tiny_model):
+    """Before the second update, the same questions replace those of the first."""
+    changes = {"teacher_epochs": 1, "teacher_batch_size": 6}
+    first, second = batches_of(tiny_model, SIX + SIX, **changes)
+    assert sorted(first) == sorted(second)
+    assert first != second
+
+
+def test_another_seed_shuffles_in_another_order(tiny_model):
+    changes = {"teacher_epochs": 1, "teacher_batch_size": 6}
+    [order] = batches_of(tiny_model, SIX, seed=0, **changes)
+    [other] = batches_of(tiny_model, SIX, seed=1, **changes)
+    assert sorted(order) == sorted(other)
+    assert order != other
+
+
+def test_the_loss_is_the_mean_of_the_batches(tiny_model):
+    """Two batches of four. At the start f = 1/4, and it stays: (1/4 - 0)² = 1/16 in both."""
+    t = make(tiny_model, teacher_update_every=8, teacher_learning_rate=0.0)
+    for _ in range(8):
+        t.update("what is 1?", 0.0)
+    assert t.last_loss == 1 / 16
 
 
 def test_replay_is_a_sliding_window_of_targets(tiny_model):
@@ -208,6 +245,42 @@ def test_frozen_and_lora_leave_the_backbone_untrained(tiny_model, mode):
     # A frozen teacher is compared over the ranks as it is, others as they were loaded: of these a
     # rank holds a shard.
     assert (t.learner.checksum() != checksum) == (mode == "frozen")
+
+
+@every_mode
+def test_dropout_is_active_while_lora_learns(tiny_model, mode):
+    t = make(tiny_model, teacher_mode=mode)
+    is_training = []
+    t.model.register_forward_pre_hook(lambda model, _: is_training.append(model.training))
+    for question in QUESTIONS[:4]:
+        t.update(question, 0.3)
+    assert {*is_training} == {mode == "lora"}
+    assert not t.model.training
+
+
+def seed_of_dropout(folder, rank):
+    """Return the seed of torch's generator while this one of two teacher ranks learns."""
+    t = make(folder, teacher_mode="lora", teacher_update_every=2)
+    t.rank, t.ranks = rank, 2
+    seeds = []
+    t.model.register_forward_pre_hook(lambda *_: seeds.append(torch.initial_seed()))
+    for question in QUESTIONS[:2]:
+        t.update(question, 0.3)
+    return seeds[0]
+
+
+def test_each_teacher_rank_has_its_own_dropout(tiny_model):
+    assert seed_of_dropout(tiny_model, rank=0) != seed_of_dropout(tiny_model, rank=1)
+
+
+def test_lora_begins_from_the_seed(tiny_model):
+    def first_A(seed):
+        parameters = make(tiny_model, teacher_mode="lora", seed=seed).model.named_parameters()
+        return next(p for name, p in parameters if name.endswith(".A"))
+
+    A = first_A(seed=0)
+    assert torch.equal(A, first_A(seed=0))
+    assert not torch.equal(A, first_A(seed=1))
 
 
 def test_lora_begins_as_the_layer_that_it_wraps():

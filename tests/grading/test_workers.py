@@ -81,7 +81,8 @@ def test_killed_workers_are_replaced_also_while_they_start():
         before = list(pool.workers)
         for worker in before:
             os.kill(worker.process.pid, signal.SIGTERM)
-        assert run(pool, "pass", "pass") == ["done", "done"] and pool.workers == before
+        assert run(pool, "pass", "pass") == ["done", "done"]
+        assert pool.workers == before
         for worker in pool.workers:
             os.kill(worker.process.pid, signal.SIGKILL)
         assert run(pool, *["pass"] * 4) == ["done"] * 4
@@ -90,7 +91,8 @@ def test_killed_workers_are_replaced_also_while_they_start():
         pool._start_worker()
         os.kill(pool.workers[-1].process.pid, signal.SIGKILL)
         pool.start()
-        assert run(pool, *["pass"] * 4) == ["done"] * 4 and len(pool.workers) == 2
+        assert run(pool, *["pass"] * 4) == ["done"] * 4
+        assert len(pool.workers) == 2
 
 
 @pytest.mark.parametrize("warm_up", ["1 / 0", "os.kill(os.getpid(), 9)"])

@@ -98,7 +98,7 @@ def _rank(rank, n, local, port, folder, command, before):
     faulthandler.enable(sys.stderr)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     faulthandler.register(signal.SIGALRM, sys.stderr, chain=True)
-    signal.alarm(200)  # a rank that hangs prints its stacks and ends
+    signal.alarm(290)  # a rank that hangs prints its stacks and ends before pytest's `timeout`
     for name in ("transformers", "torch"):  # they keep an earlier stream
         logging.getLogger(name).handlers = [logging.StreamHandler(sys.stderr)]
     before(rank)

@@ -42,8 +42,10 @@ def test_machines_with_different_files_are_rejected(case, tiny_model, halfway, t
     options = {"ranks": 2, "machines": 2, "model": "model", "data": "."}
     options["before"] = lambda rank: os.chdir(tmp_path / str(rank))
     ended = ranks.launch(tmp_path / "log", *flags, **options)
-    assert set(ended.statuses) <= {status, 4} and status in ended.statuses
-    assert ended.err.count("error: ") == 1 and message in ended.err
+    assert set(ended.statuses) <= {status, 4}
+    assert status in ended.statuses
+    assert ended.err.count("error: ") == 1
+    assert message in ended.err
     assert not list(tmp_path.glob("*/checkpoints")) + list(tmp_path.glob("**/*.tmp"))
 
 
@@ -143,5 +145,6 @@ def test_the_batch_script_requeues_a_job_that_was_stopped_at_its_time_limit(case
     lines = calls.read_text().splitlines()
     flags = "--nnodes 2 --nproc_per_node 8 --master_addr node7 --master_port 20017 train.py"
     agents = [f"--node_rank {n} {flags} --sampler my own" for n in range(2)]
-    assert lines[0] == "scontrol show hostnames " and sorted(lines[1:3]) == agents
+    assert lines[0] == "scontrol show hostnames "
+    assert sorted(lines[1:3]) == agents
     assert lines[3:] == (["scancel --signal=TERM 17", "scontrol requeue 17"] if requeued else [])

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 import train
 from grpo import Group
+from plumbing.config import MODES
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.models import unsharded
@@ -281,12 +282,22 @@ def test_a_step_of_dead_groups_has_a_zero_gradient_and_still_steps(one_rank):
     assert not gradient.any()
 
 
-def teacher_after_two_updates(folder, batch_size):
-    flags = {"sampler": "goldilocks", "teacher_model": folder, "teacher_ranks": 0}
-    config = config_for(folder, **flags, teacher_batch_size=batch_size, teacher_epochs=1)
-    layout = Layout(config)
+def teachers_after_two_updates(folder, batch_size):
+    """Return for each mode what a teacher has after two updates: gradients, predictions, loss."""
+    layout = Layout(config_for(folder))
     layout.connect(timeout_minutes=5)
+    flags = {"sampler": "goldilocks", "teacher_model": folder, "teacher_ranks": 0}
+    flags |= {"teacher_batch_size": batch_size, "teacher_epochs": 1}
+    configs = {mode: config_for(folder, **flags, teacher_mode=mode) for mode in MODES}
+    return {mode: after_two_updates(config, layout) for mode, config in configs.items()}
+
+
+def after_two_updates(config, layout) -> dict:
     t = Teacher(config, layout.device, layout.shard, layout.group)
+    torch.nn.init.constant_(t.model.head.weight, 0.1)  # at 0 the backbone would get no gradient
+    for module in t.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # LoRA's, which each rank draws for its own rows
     recorded = []
 
     def record():
@@ -296,18 +307,41 @@ def teacher_after_two_updates(folder, batch_size):
     t.optimizer.step = record
     for i in range(8):
         t.update(f"what is {'1' * i}?", i / 16)
-    return recorded, torch.from_numpy(t.predict(["what is 3?", "4", "5 and 6"])), t.last_loss
+    several = t.predict(["what is 3?", "4", "5 and 6"]).tolist()
+    single = t.predict(["what is 7?"]).tolist()  # every rank but the first is idle
+    return {"gradients": recorded, "predictions": several + single, "loss": t.last_loss}
 
 
-def test_same_teacher_gradient_on_any_ranks(tiny_model, tmp_path):
-    """6 rows a batch; the last batch, of 2, leaves one of three ranks idle."""
-    body = teacher_after_two_updates
-    alone, *shared = [on_ranks(n, tmp_path, body, tiny_model, 6 // n) for n in (1, 2, 3)]
-    gradients, predictions, loss = alone
-    assert len(gradients) == 1 + 2
-    for other_gradients, other_predictions, other_loss in shared:
-        for a, b in zip(gradients, other_gradients, strict=True):
+@pytest.fixture(scope="module")
+def teachers(tiny_model, tmp_path_factory):
+    """What teachers_after_two_updates returns on one, two and three ranks, with 6 rows a batch."""
+    folder = tmp_path_factory.mktemp("teachers")
+    body = teachers_after_two_updates
+    return [on_ranks(n, folder, body, tiny_model, 6 // n) for n in (1, 2, 3)]
+
+
+every_mode = pytest.mark.parametrize("mode", MODES)
+
+
+@every_mode
+def test_same_teacher_gradient_on_any_ranks(mode, teachers):
+    """The last batch, of 2 rows, leaves one of three ranks idle."""
+    alone, *shared = [each[mode]["gradients"] for each in teachers]
+    assert len(alone) == 1 + 2
+    for others in shared:
+        for a, b in zip(alone, others, strict=True):
             assert a.abs().max() > 1e-4
             assert close(a, b)
-        assert torch.allclose(predictions, other_predictions)
-        assert other_loss == pytest.approx(loss, rel=1e-5)
+
+
+@every_mode
+def test_same_teacher_predictions_on_any_ranks(mode, teachers):
+    alone, *shared = [each[mode]["predictions"] for each in teachers]
+    for others in shared:
+        assert others == pytest.approx(alone, rel=1e-5)
+
+
+@every_mode
+def test_same_teacher_loss_on_any_ranks(mode, teachers):
+    alone, *shared = [each[mode]["loss"] for each in teachers]
+    assert shared == pytest.approx([alone] * 2, rel=1e-5)

@@ -43,7 +43,8 @@ def rejection(check, folder, tokens=40) -> str | None:
     try:
         check(str(folder), tokens)
     except ValueError as error:
-        assert str(folder) in str(error) and "\n" not in str(error)
+        assert str(folder) in str(error)
+        assert "\n" not in str(error)
         return str(error)
 
 
@@ -182,7 +183,8 @@ def test_a_damaged_model_gets_one_line_and_is_not_run(case, tmp_path, tiny_model
     assert message in rejection(check_model, folder, 36)
     line = rejection(check_teacher, folder, 36)
     assert line is None if case in ONLY_OF_STUDENTS else OF_TEACHERS.get(case, message) in line
-    assert not (folder / "RUN").exists() and capsys.readouterr() == ("", "")
+    assert not (folder / "RUN").exists()
+    assert capsys.readouterr() == ("", "")
 
 
 KINDS = {  # model types, and the error

@@ -36,7 +36,8 @@ def test_rows_and_the_extras_for_rewards(ending, tmp_path):
     first = {"problem": "é\n", "data_source": "gsm8k", "extra_info": info}
     second = GOOD | {"data_source": None, "extra_info": None}
     problems = Problems(write(tmp_path / f"a.{ending}", [GOOD | first, second]))
-    assert len(problems) == 2 and problems.question(np.int64(0)) == "é\n"
+    assert len(problems) == 2
+    assert problems.question(np.int64(0)) == "é\n"
     extras = [{"data_source": "", "extra_info": None}, {"data_source": "gsm8k", "extra_info": info}]
     assert problems.golds([np.int64(1), 0]) == (["1", "1"], extras)
     numbers = [GOOD | {"expected_answer": x} for x in (2, 0.5)]
@@ -48,7 +49,8 @@ def test_a_column_by_its_distinct_values(tmp_path):
     levels = [["hard"], ["easy"], None, ["hard"]]
     problems = Problems(write(tmp_path / "[a].jsonl", [GOOD | {"level": x} for x in levels]))
     values, row = problems.column("level")
-    assert [values[i] for i in row] == list(map(str, levels)) and len(values) == 3
+    assert [values[i] for i in row] == list(map(str, levels))
+    assert len(values) == 3
 
 
 def test_two_columns_by_their_distinct_pairs(tmp_path):
@@ -113,7 +115,8 @@ def test_missing_default_data_are_prepared_once_or_end_the_run(tmp_path, monkeyp
     assert [Path(path).exists() for path in paths] == [True, True, False, False]
     Path(paths[0]).write_text("mine")
     prepare_missing(paths)
-    assert Path(paths[0]).read_text() == "mine" and capfd.readouterr().out == ""
+    assert Path(paths[0]).read_text() == "mine"
+    assert capfd.readouterr().out == ""
     message = "no such data file, and python -m scripts.prepare_data --source offline failed$"
     with pytest.raises(InputError, match=f"^data/offline/val.jsonl: {message}"):
         prepare_missing(["data/offline/val.jsonl"])

@@ -45,7 +45,8 @@ ERRORS = {  # the error: its exit status, the printed text
 def test_the_first_rank_to_report_prints_its_error(error, layout, capsys):
     status, text = ERRORS[error]
     assert shutdown.report(layout, error) == status
-    assert capsys.readouterr().err.startswith(text) and layout.store.check(["reported"])
+    assert capsys.readouterr().err.startswith(text)
+    assert layout.store.check(["reported"])
     shutdown.report(layout, InputError("a later one"))
     assert capsys.readouterr().err == ""
 
@@ -105,7 +106,8 @@ def test_output_that_nobody_takes_is_dropped(case, tmp_path):
 
 def test_an_ambiguous_error_after_a_peers_end_is_that_of_a_lost_peer(layout, capsys):
     layout.stopping = True
-    assert shutdown.report(layout, NCCL) == 4 and capsys.readouterr().err.startswith(PEER)
+    assert shutdown.report(layout, NCCL) == 4
+    assert capsys.readouterr().err.startswith(PEER)
     assert shutdown.report(layout, MEMORY) == 1  # whatever the others do
     layout.world = 1  # without peers, as after Ctrl-C
     assert shutdown.report(layout, CUDA) == 1
@@ -129,4 +131,5 @@ def test_a_rank_that_meets_no_other_gets_one_line(layout, capsys):
     layout.connect, layout.store, layout.first = connect, None, True
     assert shutdown.run_ranks(layout, 1, body=lambda: 0) == 4
     error = capsys.readouterr().err
-    assert error.startswith(PEER) and error.count("\n") == 1
+    assert error.startswith(PEER)
+    assert error.count("\n") == 1

@@ -105,7 +105,8 @@ def test_a_teacher_learns_from_a_uniform_run(tmp_path, tiny_model, capsys):
     config = {"train_data": str(data), "train_data_crc32": digest(data)[1]}
     run = uniform_run(tmp_path / "run", **config, epsilon=0.4, teacher_learning_rate=0.01)
     predicted_N = audit.read_by_teacher(run, str(tiny_model)).reshape(20, 4)
-    assert (predicted_N[:2] == 0.25).all() and (predicted_N[2:] != 0.25).all()
+    assert (predicted_N[:2] == 0.25).all()
+    assert (predicted_N[2:] != 0.25).all()
     audit.main([str(tmp_path / "run"), "--teacher", str(tiny_model)])
     printed = capsys.readouterr().out
     assert "| run | a perfect one | 75% | 1.60 |" in printed

@@ -58,40 +58,76 @@ def run_mirror(tmp_path):
     return lambda *flags: mirror.main([*map(str, line), *flags])
 
 
-def test_follow_starts_again_when_steps_are_replaced(tmp_path, store, run_mirror, monkeypatch):
-    """From before the run to Ctrl-C, and again without --follow. Step 2 waits for its evaluation;
-    an unfinished line is ignored. After step 3 the run resumes from step 1 with other losses."""
-    two, seen, resumed = [row(0), row(1) | {"teacher_loss": None}], [], [row(2, 0.5), row(3, 0.5)]
-    states = [[*two, {"step": 2, "loss": 1.0}], [*two, row(2), row(3)], two + resumed[:1]]
-    states = iter([*states, two + resumed])
+@pytest.fixture
+def follow(tmp_path, store, run_mirror, monkeypatch):
+    """A function that follows a run of 4 steps from before its start to Ctrl-C. It takes the run's
+    rows after each time that mirror waits, and returns the steps in the store at each time."""
 
-    def sleep(_):
-        seen.append([values[0] for values in store])
-        if len(seen) > 4:
-            raise KeyboardInterrupt
-        write_run(tmp_path / "run", *next(states), steps=4)
-        with (tmp_path / "run/metrics.jsonl").open("a") as file:
-            file.write('{"step": 1, "lo')
+    def follow(*rows_of_run):
+        seen = []
 
-    monkeypatch.setattr(mirror.time, "sleep", sleep)
-    copied = [expected(0), expected(1), expected(2, 0.5), expected(3, 0.5), "end"]
-    for flags, status in (["--follow"], 130), ([], 0):
-        assert run_mirror(*flags) == status and store == copied
-    assert seen == [[], [0, 1], [0, 1, 2, 3], [0, 1, 2], [0, 1, 2, 3]]
-    write_run(tmp_path / "run", *two, *resumed, row(4), steps=4)
-    assert run_mirror("--follow") == 0 and store == [*copied[:-1], expected(4), "end"]
+        def sleep(_):
+            seen.append([step for step, _, _ in store])
+            if len(seen) > len(rows_of_run):
+                raise KeyboardInterrupt
+            write_run(tmp_path / "run", *rows_of_run[len(seen) - 1], steps=4)
+            with (tmp_path / "run/metrics.jsonl").open("a") as file:
+                file.write('{"step": 1, "lo')  # an unfinished line
+
+        monkeypatch.setattr(mirror.time, "sleep", sleep)
+        assert run_mirror("--follow") == 130
+        return seen
+
+    return follow
 
 
-def test_a_lock_and_a_missing_tracker_get_one_line(tmp_path, run_mirror, monkeypatch, capsys):
-    before = contents(write_run(tmp_path / "run", row(0)))
-    monkeypatch.setitem(sys.modules, "trackio", None)
+TWO = [row(0), row(1) | {"teacher_loss": None}]
+
+
+def test_follow_copies_each_step_once_it_is_complete(follow, store):
+    """Step 2 waits for its evaluation."""
+    seen = follow([*TWO, {"step": 2, "loss": 1.0}], [*TWO, row(2), row(3)])
+    assert seen == [[], [0, 1], [0, 1, 2, 3]]
+    assert store == [expected(0), expected(1), expected(2), expected(3), "end"]
+
+
+def test_follow_starts_again_when_steps_are_replaced(follow, store):
+    """After step 3 the run resumes from step 1 with other losses."""
+    resumed = [*TWO, row(2, 0.5), row(3, 0.5)]
+    seen = follow([*TWO, row(2), row(3)], resumed[:3], resumed)
+    assert seen == [[], [0, 1, 2, 3], [0, 1, 2], [0, 1, 2, 3]]
+    assert store == [expected(0), expected(1), expected(2, 0.5), expected(3, 0.5), "end"]
+
+
+def test_an_unfinished_run_is_copied_as_far_as_it_is(tmp_path, store, run_mirror):
+    write_run(tmp_path / "run", *TWO, steps=4)
+    assert run_mirror() == 0
+    assert store == [expected(0), expected(1), "end"]
+
+
+def test_follow_ends_with_the_run(tmp_path, store, run_mirror):
+    write_run(tmp_path / "run", *TWO, row(2), steps=2)
+    assert run_mirror("--follow") == 0
+    assert store == [expected(0), expected(1), expected(2), "end"]
+
+
+def test_a_second_mirror_of_the_run_gets_one_line(tmp_path, run_mirror, capsys):
+    write_run(tmp_path / "run", row(0))
     with FileLock(tmp_path / "logs" / "run-trackio-mirror.lock"), pytest.raises(SystemExit):
         run_mirror()
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("mirror: ")
+    assert "could not be acquired" in line
+
+
+def test_a_missing_tracker_gets_one_line(tmp_path, run_mirror, monkeypatch, capsys):
+    before = contents(write_run(tmp_path / "run", row(0)))
+    monkeypatch.setitem(sys.modules, "trackio", None)
     with pytest.raises(SystemExit, match="2"):
         run_mirror()
-    locked, missing = capsys.readouterr().err.splitlines()
-    assert locked.startswith("mirror: ") and "could not be acquired" in locked
-    assert missing.startswith("mirror: ") and missing.endswith(": pip install trackio")
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("mirror: ")
+    assert line.endswith(": pip install trackio")
     assert contents(tmp_path / "run") == before
 
 

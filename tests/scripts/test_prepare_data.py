@@ -137,7 +137,8 @@ def test_a_custom_file_keeps_its_other_columns_and_its_usable_rows(tmp_path):
     copy = write(tmp_path / "a.jsonl", rows)
     held_out = write(tmp_path / "b.parquet", table(OWN, ("B", "2")))
     manifest, train, val = run(copy, tmp_path / "out", f"--source own --val_copy {held_out}")
-    assert rows[0] in train and [row["problem"] for row in val] == ["B"]
+    assert rows[0] in train
+    assert [row["problem"] for row in val] == ["B"]
     assert {row["expected_answer"] for row in train} == {"1", "18", "0.5"}
     drops = {"same_as_evaluation": 1, "empty_answer": 1, "unverifiable_answer": 2}
     assert manifest["dropped_rows"] == drops
@@ -162,7 +163,8 @@ def test_bad_files_are_rejected_in_one_line_and_nothing_is_written(name, tmp_pat
     flags = f"--source own --val_size 1 --out {out} --copy".split()
     assert prepare_data.main([*flags, str(copy)]) == 2  # its name has spaces
     last = capsys.readouterr().err.splitlines()[-1]  # the lines before it are progress bars
-    assert last.startswith("error: ") and re.search(message, last)
+    assert last.startswith("error: ")
+    assert re.search(message, last)
     assert not out.exists()
 
 
@@ -234,7 +236,8 @@ def test_math_trains_on_all_but_math_500_and_needs_both_splits(tmp_path):
     assert manifest["dropped_rows"] == {"no_box": 1, "same_as_evaluation": 2}
     assert manifest["validation"]["dropped_rows"] == {"empty_answer": 1}
     train, val = ({row["problem"]: row["expected_answer"] for row in split} for split in rows)
-    assert train == {"What is 1+1?": "2", "A third?": r"\frac{1}{3}"} and val == {"Held out?": "7"}
+    assert train == {"What is 1+1?": "2", "A third?": r"\frac{1}{3}"}
+    assert val == {"Held out?": "7"}
     (folder / f"data/test{PART}").unlink()
     with pytest.raises(InputError, match="file of a split 'test'"):
         run(folder, tmp_path / "other", flags)

@@ -82,9 +82,12 @@ def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
         assert words in words_of(html)
     visible = str.maketrans(dict.fromkeys("\x1b\x85\u202e", "�"))
     assert COMPLETION.translate(visible) in words_of(html)
-    assert not finished and 'http-equiv="refresh" content="30"' in html
+    assert not finished
+    assert 'http-equiv="refresh" content="30"' in html
     # Nothing is executed, and nothing is fetched.
-    assert html.isascii() and "<script" not in html and "@import" not in html
+    assert html.isascii()
+    assert "<script" not in html
+    assert "@import" not in html
     assert {*re.findall('(?:src|href)="(.{22})', html)} == {"data:image/png;base64,"}
 
 
@@ -109,7 +112,8 @@ def test_runs_that_are_being_written(tmp_path):
     page = words_of(report.page([run, waiting])[0])
     for words in ("2 of 4", "Newest samples None yet.", "Evaluation None yet.", "0 of 12 right"):
         assert words in page
-    assert f"{waiting}: no step yet" in page and "data.jsonl has changed since" in page
+    assert f"{waiting}: no step yet" in page
+    assert "data.jsonl has changed since" in page
     assert "predicted" not in page
 
 
@@ -119,5 +123,6 @@ def test_a_page_is_written_until_all_runs_are_finished(tmp_path, monkeypatch):
     go_on = Mock(side_effect=lambda _: write_lines(run / "metrics.jsonl", rows, "a"))
     monkeypatch.setattr(report.time, "sleep", go_on)
     report.main([str(run), "--out", str(out), "--follow", "7"])
-    assert go_on.call_count == 1 and "finished in" in words_of(out.read_text())
+    assert go_on.call_count == 1
+    assert "finished in" in words_of(out.read_text())
     assert 'http-equiv="refresh"' not in out.read_text()

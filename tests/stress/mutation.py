@@ -73,6 +73,24 @@ shuffled anew in each epoch | teacher.py | teacher::algorithm_2_shuffles_once_an
     for batch in batches: => for batch in map(batches.__getitem__, torch.randperm(len(batches))):
 an update for each sample | teacher.py | teacher::algorithm_2_updates_every_fourth_outcome
     self.pushed % self.config.teacher_update_every == 0 => True
+a question without text | teacher.py | teacher::a_question_without_text_has_a_prediction
+    if not ids: => if False:
+an idle rank predicts too | teacher.py | invariance::same_teacher_predictions_on_any_ranks
+    if not idle: => if True:
+one order for ever | teacher.py | teacher::each_update_shuffles_in_another_order
+    generator.manual_seed(seed) => generator.manual_seed(0)
+one order for all seeds | teacher.py | teacher::another_seed_shuffles_in_another_order
+    self.config.seed * 1_000_003 + self.pushed => self.pushed
+no dropout in LoRA | teacher.py | teacher::dropout_is_active_while_lora_learns
+    self.model.train(has_dropout) => self.model.train(False)
+one dropout for all ranks | teacher.py | teacher::each_teacher_rank_has_its_own_dropout
+    torch.manual_seed(seed + self.rank) => torch.manual_seed(seed)
+LoRA's A without the seed | teacher.py | teacher::lora_begins_from_the_seed
+    torch.manual_seed(self.config.seed) => pass
+the sum of the batches' losses | teacher.py | teacher::the_loss_is_the_mean_of_the_batches
+    sum_of_losses.item() / len(batches) => sum_of_losses.item()
+a frozen teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
+    own = samples => own, _ = self._own(samples)
 loss over a teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
     size=len(samples), => size=len(own),
 updates go on | plumbing/optimizer.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
@@ -135,6 +153,20 @@ SIGTERM ignored | plumbing/distributed/shutdown.py | faults::ctrl_c_during_an_ev
     layout.stopping = True => pass
 the first box, not the last | verify.py | verify::extract_boxed_returns_the_last_box_if_it_is_closed
     start = max(( => start = min((
+boxes far apart are joined | verify.py | verify::boxes_of_one_answer_are_less_than_60
+    len(between) < MAX_BETWEEN and _BETWEEN.fullmatch => _BETWEEN.fullmatch
+a gold of any length | verify.py | verify::golds_and_answers_of_more_than_2000_characters
+    max(len(gold), len(answers[0])) > MAX_ANSWER => len(answers[0]) > MAX_ANSWER
+joined boxes of any length | verify.py | verify::joined_boxes_of_more_than_2000_characters
+    len(answer) <= MAX_ANSWER and compare(gold => compare(gold
+limits of time and memory dropped | verify.py | verify::the_workers_get_the_limits
+    [str(cpu_seconds), str(memory_bytes), reward] => ["3", str(2**30), reward]
+size and patience dropped | verify.py | verify::the_workers_get_the_limits
+    WorkerPool(command, workers, wall_seconds) => WorkerPool(command, 2, 30)
+memory counts as a reward's error | verify.py | verify::a_custom_reward_may_exceed_its_limits
+    except MemoryError: => except ():
+a reward that exits | verify.py | verify::a_custom_reward_that_fails_is_an_error_of_one_line
+    except (Exception, SystemExit) as error: => except Exception as error:
 units ignored | grading/equality.py | verify::right_answers_earn_1_and_wrong_ones_and_guesses_0
     return compatible(*units) and equivalent( => return equivalent(
 """
