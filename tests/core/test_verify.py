@@ -584,7 +584,7 @@ FAILURES = {
     "return 0.5": "returned 0.5, and must return 0 or 1",
     "return None": "returned None",
     "return {'reward': 1}": "raised KeyError: 'score'",
-    r"raise ValueError('two\nlines')": "raised ValueError: two lines; it must",
+    r"raise ValueError('two\nlines')": "raised ValueError: two lines",
     "raise ValueError('🎲' * 999)": "raised ValueError: 🎲",
     "raise SystemExit(3)": "raised SystemExit: 3",
 }
