@@ -14,6 +14,7 @@ from plumbing.plugins import check_proposals
 from sampler import (
     DynamicSampling,
     Goldilocks,
+    Pooled,
     Sampler,
     Uniform,
     best,
@@ -221,6 +222,32 @@ def test_goldilocks_sends_groups_to_the_teacher_in_order():
     first, second = sampler.teacher.updates
     assert first == ("7", pytest.approx(0.4))  # √(0.2 · 0.8)
     assert second == ("3", 0)
+
+
+def test_goldilocks_teaches_the_factor_of_the_runs_advantages():
+    sampler = build(Goldilocks, Numbers(200), advantage_std="none")
+    sampler.observe([solved(7, right=4, of=20)])
+    [update] = sampler.teacher.updates
+    assert update.y == pytest.approx(0.16)  # 0.2 · 0.8
+
+
+class Scoring(Pooled):
+    """Scores problem i as i/1000."""
+
+    def score(self, pool_N_K):
+        return pool_N_K / 1000
+
+
+class Exploring(Scoring):
+    """The same, with --epsilon."""
+
+    flags = ("candidates", "epsilon")
+
+
+@pytest.mark.parametrize("cls", [Scoring, Exploring])
+def test_only_a_sampler_that_takes_epsilon_explores(cls):
+    [proposed] = build(cls, Numbers(200), epsilon=1.0).propose(1)
+    assert proposed.explored == (cls is Exploring)
 
 
 BAD_SCORES = {  # of 2 pools of 8

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 import train
 from grpo import Group
+from plumbing.batches import collate
 from plumbing.config import MODES
 from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
@@ -144,6 +145,29 @@ def growth_of_lists(folder):
 def test_updates_with_a_reference_keep_no_notes_of_its_forwards(tiny_model, tmp_path):
     """FSDP appends an entry for each unit at each forward, and clears them in backward alone."""
     assert on_ranks(2, tmp_path, growth_of_lists, tiny_model) < 10
+
+
+def growth_of_the_generator(folder) -> float:
+    """Return by what factor a refresh changes a weight of the generator, after a forward of the
+    policy and an update that doubles its weights."""
+    layout = Layout(config_for(folder))
+    layout.connect(timeout_minutes=5)
+    student = train.Student(config_for(folder), layout, verifier=None)
+    weight = student.generator.lm.model.norm.weight
+    before = weight[0].item()
+    first = make_groups()[0]
+    batch = collate([(first.prompt_ids, first.completions[0])], "cpu")
+    with torch.no_grad():
+        student.policy(batch, 1.0)
+        for shard in student.optimizer.param_groups[0]["params"]:
+            shard.mul_(2)
+    student.generator.refresh(student.policy)
+    return weight[0].item() / before
+
+
+def test_refresh_copies_the_weights_of_an_update_that_follows_a_forward(tiny_model, tmp_path):
+    """FSDP keeps what the forward has gathered until a backward."""
+    assert on_ranks(2, tmp_path, growth_of_the_generator, tiny_model) == 2
 
 
 def gradients(folder) -> dict[str, tuple]:

@@ -109,6 +109,14 @@ drawn again | sampler.py | sampler::goldilocks_takes_the_best_of_each_pool_and_n
     self.status[index_N] = self.TRAINED => pass
 epsilon's branches swapped | sampler.py | sampler::epsilon_greedy_by_hand
     rng.random(N) < epsilon => rng.random(N) >= epsilon
+no sampler explores | sampler.py | sampler::only_a_sampler_that_takes_epsilon_explores
+    context.config.epsilon if "epsilon" in self.flags else 0.0 => 0.0
+every sampler explores | sampler.py | sampler::only_a_sampler_that_takes_epsilon_explores
+    context.config.epsilon if "epsilon" in self.flags else 0.0 => context.config.epsilon
+the target of the default advantages | sampler.py | sampler::goldilocks_teaches_the_factor_of_the
+    self.std = context.config.advantage_std => self.std = "population"
+a prompt of the largest size is left out | train.py | train::a_prompt_may_have_exactly_the_largest
+    len(encode(problems.question(i))) <= limit => len(encode(problems.question(i))) < limit
 over-long prompts stay | sampler.py | sampler::draws_are_distinct_unseen_and_fit
     if self.fits(index): => if True:
 noise floor of p, not of y | grpo.py | grpo::noise_floor_by_hand
@@ -121,6 +129,32 @@ pending proposals forgotten | plumbing/distributed/channel.py | channel::a_resum
     if state["next"]: => if False:
 rng not restored | sampler.py | samplers::every_sampler_resumes_bit_for_bit
     self.rng.bit_generator.state = state["rng"] => pass
+the gap with its sign changed | train.py | update::a_token_that_the_policy_finds_twice_as_likely
+    batch.old_logp_N - batch.generator_logp_N => batch.generator_logp_N - batch.old_logp_N
+old log-probs anew in each update | train.py | update::the_second_update_compares_with_the_policy
+    if first: => if True:
+clip_high below 1, too | train.py | update::ratios_are_clipped_at_1_minus_clip_low
+    clip_low=c.clip_low, => clip_low=c.clip_high,
+the reference is the policy | train.py | update::the_kl_estimate_compares_the_policy_with_the
+    self.reference(batch, c.temperature)[0] => logp_N.detach()
+the reference has the policy's weights | train.py | update::the_reference_is_not_trained
+    Policy.load(name, device, dtype, False) if config => self.policy if config
+gradients never clipped | train.py | update::a_gradient_is_clipped_to_its_largest_norm
+    max_norm = c.max_grad_norm or math.inf => max_norm = math.inf
+the schedule is logged alone | train.py | update::an_update_uses_the_learning_rate_of_its_step
+    self.optimizer.param_groups[0]["lr"] = rate => pass
+AdamW's usual weight decay | train.py | update::weights_do_not_decay
+    weight_decay=0.0, =>
+activation checkpointing ignored | train.py | update::activation_checkpointing_computes_a_layer
+    if config.activation_checkpointing: => if False:
+entropy logged twice | grpo.py | update::the_logged_entropy_is_the_mean_of_the_tokens
+    stats["entropy"] = entropy_N.sum() => stats["entropy"] = 2 * entropy_N.sum()
+the loss of all updates is logged | train.py | update::the_logged_loss_is_the_mean_of_the_updates
+    metrics["loss"] = loss / c.update_iterations => metrics["loss"] = loss
+the last gradient norm is logged | train.py | update::the_logged_gradient_norm_is_the_mean_of
+    sum(norms) / len(norms) => norms[-1]
+weights of an earlier forward | rollout.py | invariance::refresh_copies_the_weights_of_an_update
+    module.reshard()  # weights that => pass  # weights that
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
     (loss * self.layout.n_students).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
@@ -131,6 +165,12 @@ a continued group counts twice | train.py | train::a_continued_group_is_one_grou
     groups += [group for group in proposed if group not in groups] => groups += proposed
 a continued group is drawn anew | train.py | train::a_rollout_continues_a_group
     range(group.size - len(group.completions)) => range(group.size)
+an evaluation draws as training does | train.py | train::a_rollout_draws_at_its_own_temperature
+    self.layout.share(group_B) => self.layout.share(group_B); temperature = c.temperature
+completions of another limit | train.py | train::a_rollout_keeps_to_the_runs_numbers_of_tokens
+    max_new_tokens=c.max_completion_tokens, => max_new_tokens=c.max_prompt_tokens,
+a cache of another limit | train.py | train::a_rollout_keeps_to_the_runs_numbers_of_tokens
+    max_batch_tokens=c.max_rollout_tokens, => max_batch_tokens=2**30,
 rounds share a random stream | train.py | train::rollouts_of_other_steps_rounds_and_runs
     [c.seed, 2, *stream, round] => [c.seed, 2, *stream]
 a selection has all rounds | plumbing/run/directory.py | run_dir::a_selection_holds
