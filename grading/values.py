@@ -31,17 +31,24 @@ MAX_BITS = 1 << 18  # of all numbers in an evaluation
 MAX_IRRATIONAL_BITS = 1 << 13  # of an irrational value: comparing takes as many digits
 MAX_GAMMA_DIGITS = 240  # of n!, which takes seconds to 1000 digits
 MAX_OPERATIONS = 20  # of an irrational value before it is rounded
+MAX_ROOT = 64  # of roots that sympy simplifies: it computes 950^293888 for 950^(293888/4190209)
 TRIALS = 4  # random points for expressions with letters
 DIGITS, SPARE_DIGITS = 80, 20  # of irrational values; the last may be lost to rounding
 SIGNED_POINTS = 16  # all combinations of the signs of four letters
 SHORT_WORDS = {"no", "on", "up", "in", "at", "by", "to", "or", "if", "of", "so"}  # not products
 
 # Only texts of these tokens are evaluated, but not a word of three letters or more. The parser
-# would evaluate much else: it takes 5_6 for 5 and computes \gcd(4,6).
+# would evaluate much else: it takes 5_6 for 5 and computes \gcd(4,6). A number behind a letter,
+# "!" or fraction is no factor: n1, but n2^{n} and 1e5.
+_NO_PRODUCT = (
+    r"(?<![\\a-zA-Z])(?<!_\{)(?!(?<=\d)[eE]\d)[a-zA-Z]{1,2}\d+(?![\d^!(_.\\a-zA-Z])"
+    r"|(?:!|\\frac\{[^{}]*\}\{[^{}]*\})\d+$"
+)
 _ARITHMETIC = re.compile(
-    r"(?!.*(?:!!|\\frac\{d[^{}]*\}\{d[a-z])|[a-zA-Z]{3,}$)(?:[\da-zA-Z.+*/^{}()|! -]|\\sqrt\[\d+\]"
+    rf"(?!.*(?:!!|\\frac\{{d[^{{}}]*\}}\{{d[a-z]|{_NO_PRODUCT})|[a-zA-Z]{{3,}}$)"
+    r"(?:[\da-zA-Z.+*/^{}()|! -]|\\sqrt\[\d+\]"
     r"|(?<=[a-zA-Z])_(?:\w|\{[\w+-]+\})|\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)|sinh|cosh"
-    r"|cot|sec|csc|log|ln|exp|[lr]floor|[lr]ceil|alpha|beta|[gG]amma|[dD]elta|epsilon|z?eta|[tT]heta|kappa|[lL]ambda"
+    r"|tanh|cot|sec|csc|log|ln|exp|[lr]floor|[lr]ceil|alpha|beta|[gG]amma|[dD]elta|epsilon|z?eta|[tT]heta|kappa|[lL]ambda"
     r"|mu|nu|[xX]i|rho|tau|[sS]igma|[pP]hi|[pP]si|chi|[oO]mega|ell|hbar)(?![a-zA-Z]))+"
 )
 # Square brackets around a number or a sum group it, as in 2[3+4]; but [x] may be the floor of x.
@@ -136,6 +143,8 @@ class _Evaluator:
         self._count(tree, parts)
         if isinstance(tree, (floor, ceiling)):
             return self._step(tree, *parts)
+        if tree.is_Pow and all(part.is_Rational for part in parts) and parts[1].q > MAX_ROOT:
+            parts = [part.evalf(self.digits + SPARE_DIGITS // 2) for part in parts]
         value = tree.func(*parts).doit()
         self.is_real = self.is_real and value.is_real is not False
         is_small = value.is_Rational or value.count_ops() < MAX_OPERATIONS
