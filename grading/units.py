@@ -70,8 +70,9 @@ PART_ENDS = ",;∧∨"
 MARK = "[\ue000-\uf8ff]"
 _LETTER = "[a-zA-Z\u00c0-\u024f\u0400-\u1cff\u1e00-\u1eff\u3040-\ud7ff]"  # of all scripts, no Greek
 _FOREIGN_LETTER = _LETTER.replace("a-zA-Z", "")
-_TEXT = rf"\\text ?\{{ ?{_LETTER}(?:{_LETTER}|[/.* -]|\^(?:-?[123]|\{{-?[123]\}}))*\}}"
+_TEXT = rf"\\text ?\{{ ?(?:/ ?)?{_LETTER}(?:{_LETTER}|[/.* -]|\^(?:-?[123]|\{{-?[123]\}}))*\}}"
 _POWER = r"(?: ?\^ ?\{?-?[123]\}?)?"
+_TEXTS = rf"{_TEXT}{_POWER}(?: ?(?:[/*] ?)?{_TEXT}{_POWER})*"
 _RATE = r"(?:[ckm]?m|mi|ft|k?g)/(?:hr?|s|sec|min|c?m)"
 _SHORT = (
     "per|cup|in|ft|sq|cu|[ckm]m|kg|lbs?|mins?|secs?|oz|hrs?|days?|yds?|gal|tons?|men|yen|won|mph|kph"
@@ -86,7 +87,7 @@ _FOREIGN = rf"{_FOREIGN_LETTER}{_LETTER}*(?:[ ./]+{_LETTER}+)*"
 # Units between a number and the end of a part: \text{...}, rates such as km/h, or words. In a
 # compound quantity such as 5 ft 3 in, a number follows.
 _UNIT = re.compile(
-    rf"(?:(?<=[^ ,;=({{⦃]) *{_TEXT}{_POWER}(?: ?(?:[/*] ?)?{_TEXT}{_POWER})*(?: {_WORDS})?"
+    rf"(?:(?<=[^ ,;=({{⦃]) *(?:/ ?)?{_TEXTS}(?: {_WORDS})?"
     rf"|(?:(?<=[\d}}%])|(?<=\\pi)) ?(?:{_RATE}|{_FOREIGN}|{_WORDS}){_POWER}"
     r"|(?<=%) ?[a-z]{3,}|(?<=\d) ?m[lL]|(?<=\d\d\d) (?:nm|mg)"  # 2mg may be a product
     r"|(?:(?<=\d) |(?<=:\d\d))(?i:[ap]m))(?= *(?:$|[],;=≈<>≤≥)⦄∧∨\d]))"

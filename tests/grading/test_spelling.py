@@ -24,6 +24,7 @@ UNITS = {
     r"\text{kg} * \text{m}/\text{s}^2": {("kg", 1), ("m", 1), ("s", -2)},
     "square feet": {("ft", 2)},
     "km/h": {("km", 1), ("h", -1)},
+    r"/\text{day}": {("day", -1)},
     "Boxes": {("box", 1)},
     "MW": {("MW", 1)},
     "厘米": {("cm", 1)},
