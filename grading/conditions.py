@@ -90,10 +90,14 @@ def _relations(parts: list[str], statement: str) -> dict[str, list[str]]:
     is a relation on both."""
     relations: dict[str, list[str]] = {}
     stated = {structure_of(part).name for part in split(statement, ",;∧∨")[::2]}
+    touching = re.sub(r"\\text\{[^{}]*\}|\\[a-zA-Z]+", "", statement)  # as c in cx,c∈Z
+    touching = touching if RELATIONS & {*"".join(parts)} == {"∈"} else ""
     waiting: list[str] = []
     for part in parts:
         letter = part if part.isalpha() else structure_of(part).name
-        is_free = re.search(rf"(?<![a-zA-Z\\]){re.escape(letter)}(?![a-zA-Z])", statement)
+        is_free = letter in {*touching} or re.search(
+            rf"(?<![a-zA-Z\\]){re.escape(letter)}(?![a-zA-Z])", statement
+        )
         if not letter or not is_free or letter in stated:
             return {}
         waiting.append(letter)

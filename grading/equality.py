@@ -152,11 +152,15 @@ def _is_plain(text: str) -> bool:
     return len(size) != 1 or not size[0] > (10 if is_fraction else 1)
 
 
+def _without_percent(text: str) -> str:
+    return re.sub("^([^%]+)%$", r"(\1)/100", text)
+
+
 def _equal_value(gold: str, answer: str) -> bool:
     """Compare two texts without parts. Accept 28 and 0.28 for 28%, and 28% for either."""
     if _date(gold) or _date(answer):
         return _date(gold) == _date(answer)
-    exact = [re.sub("^([^%]+)%$", r"(\1)/100", text) for text in (gold, answer)]
+    exact = [_without_percent(text) for text in (gold, answer)]
     bare = [re.sub("^([^%]+)%$", r"\1", text) for text in (gold, answer)]
     if _equal_term(*exact):
         return True
@@ -276,6 +280,11 @@ def _equal_chain(gold: str, sides: list[str], is_named: bool) -> bool:
     """Whether every side of an answer is right, as in 3+5=8. In m+n=8, ab=8 the first names it, and
     in \\log_2 8=3 it is computed."""
     first, *others = sides
+    last = sides[-1]
+    if last.endswith("%") and _equal(gold, last):  # 1/4=25% answers 25
+        exact = [_without_percent(side) for side in sides]
+        if all(_equal_term(exact[-1], side) for side in exact):
+            return True
     rows = [values(plain(text)) for text in (gold, first)]
     is_computed = all(len(row) == 1 for row in rows) and equal_values(rows[0][0], rows[1][0])
     is_name = not is_named and _LEFT_SIDE.fullmatch(first)
@@ -284,10 +293,21 @@ def _equal_chain(gold: str, sides: list[str], is_named: bool) -> bool:
 
 
 _POINT = re.compile(r"[A-Z](\([^()]+,[^()]+\))")  # A(2,3), beside (2,3)
+_FUNCTION_OF = re.compile(r"([a-zA-Z])\(([a-zA-Z])\)(=.*)")  # y(x)=2x
+
+
+def _without_argument(text: str, other: str) -> str:
+    """Return "y=2x" for "y(x)=2x" if the other text has y alone: "y=2x"."""
+    function = _FUNCTION_OF.fullmatch(text)
+    if not function or not other.startswith(f"{function[1]}="):
+        return text
+    letters = re.sub(r"\\[a-zA-Z]+", "", function[3])
+    return function[1] + function[3] if function[2] in letters else text
 
 
 def _equal_statements(gold: str, answer: str) -> bool:
     """Compare two canonical texts without conditions and approximations."""
+    gold, answer = _without_argument(gold, answer), _without_argument(answer, gold)
     first = structure_of(gold)
     point = _POINT.fullmatch(answer)
     if point and first.kind == "()" and not first.name:
