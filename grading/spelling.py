@@ -11,7 +11,7 @@ import unicodedata
 from typing import NamedTuple
 
 from grading.structure import plain
-from grading.units import MARK, SIGNS, Unit, mark_units, read_unit, split_units
+from grading.units import MARK, NOT_UNITS, SIGNS, Unit, mark_units, read_unit, split_units
 
 CHARACTERS = str.maketrans("−⁻–‑·⋅÷⁄≡′。、٫٬~$", "----**//='.,.,  ") | dict.fromkeys(
     map(ord, SIGNS), " "
@@ -24,6 +24,7 @@ CHARACTERS |= str.maketrans({"⊂": r"\subset ", "⊆": r"\subseteq ", "∥": r"
 CHARACTERS |= str.maketrans({"⊥": r"\perp ", "△": r"\triangle ", "∠": r"\angle "})
 CHARACTERS |= str.maketrans({"⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil "})
 CHARACTERS |= str.maketrans({"∛": r"\sqrt[3] ", "∜": r"\sqrt[4] ", "Å": "Å"})
+CHARACTERS |= str.maketrans("º˚", "°°")
 # The Greek alphabet, as LaTeX commands. Capitals that look like Latin letters have none.
 _SMALL = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho"
 _SMALL += " varsigma sigma tau upsilon phi chi psi omega"
@@ -111,13 +112,34 @@ _CONDITION = (
 )
 _NUMERALS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 _NUMERALS += ["eleven", "twelve"]
+_BASES = {word: str(value) for value, word in enumerate(_NUMERALS)} | {"sixteen": "16"}
 _SET_OPERATIONS = {"∩": "cap", "∪": "cup", "∖": "minus"}
 _POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 # Words before an answer that do not change it: "\text{The answer is } 5".
 _HEADING = (
     r"(?i:(?:so |thus |hence |therefore )?,? ?(?:the )?(?:final |correct )?"
-    r"(?:answer|result|value|total|solution)s?(?: is| are|:)|there (?:is|are)(?: exactly)?|answer:)"
+    r"(?:answer|result|value|total|solution)s?(?:(?: is| are):?|:)"
+    r"|there (?:is|are)(?: exactly)?|answer:)"
 )
+# Words of a label that change the number, or name none: "at least = 5".
+_NO_LABELS = NOT_UNITS | {"less", "more", "fewer", "either", "if", "except", "in", "per", "by"}
+# Labels that end with ":" must be known, as many change the number: "Loss: 5", "excluding: 5".
+_LABEL = re.compile(
+    r"(?i:(?:[a-z]+['’]s |total |minimum |maximum |min |max )?(?:ans|age|amount|area|average|center"
+    r"|centre|cost|distance|domain|earnings|focus|height|length|maximum|mean|median|minimum|number"
+    r"|perimeter|price|probability|product|profit|radius|range|revenue|slope|speed|sum|total"
+    r"|value|vertex|volume|width)(?: of (?:solutions|ways))?)"
+)
+
+
+def _as_name(label: re.Match) -> str:
+    r"""Write a label as a name: "\text{Profit (USD)} = 7" -> "\text{Profit}=7\text{ USD}"."""
+    words, unit, sign, number = label.groups()
+    is_name = _LABEL.fullmatch(words) if ":" in sign else True
+    if not is_name or _NO_LABELS & {*re.findall("[a-z]+", words.lower())}:
+        return label[0]
+    name = re.sub("[^a-zA-Z]", "", words)
+    return rf"\text{{{name}}}=" + (rf"{number}\text{{ {unit}}}" if unit else "")
 
 
 def _tidy_cases(cases: re.Match) -> str:
@@ -188,7 +210,22 @@ BEFORE_UNITS = {
     r"1 \\[4pt] 2 -> 1 \\ 2": (r"\\\\ ?\[[\d.]+ ?\w\w\]", r"\\\\"),
     r"\mathbb{R} -> (-∞,∞)": (r"\\math(?:bb|bf) ?\{?R\}?(?![\w^])", "(-∞,∞)"),
     "all reals -> (-∞,∞)": (r"(?i)^(?:\\text\{)? ?all real(?: number)?s ?\}?$", "(-∞,∞)"),
-    r"pi -> \pi": (r"(?<![a-zA-Z\\])(sqrt|pi|exp|sin|cos|tan|ln|log|inf[inty]*)(?![a-z])", r"\\\1"),
+    r"\text{arctg} x -> \text{\arctan} x": (  # but tg may be a product
+        r"(?<![a-zA-Z\\])(?:\\|(?<=xt\{)|(?<=rm\{)|(?<=me\{)|(?=arc)"
+        r"|(?=c?tg (?:[xyz](?![a-z])|\\(?:alpha|beta|theta|phi|varphi)(?![a-z]))))"
+        r"(arc)?(c)?tg(?![a-zA-Z])",
+        lambda m: rf"\{m[1] or ''}{'cot' if m[2] else 'tan'}",
+    ),
+    r"pi -> \pi": (
+        r"(?<![a-zA-Z\\])(sqrt|pi|exp|(?:arc)?(?:sin|cos|tan|cot)|sinh|cosh|tanh|csc|ln|log"
+        r"|inf[inty]*)(?![a-z])",
+        r"\\\1",
+    ),
+    r"\text{sec} x -> \text{\sec} x": (  # but 5 sec may be seconds
+        r"(?<![a-zA-Z\\])sec(?=\}?(?:\^ ?\{?2\}?)?(?:[ ,(]|\\,)*\\?(?:alpha|theta|[a-z])(?![a-z]))",
+        r"\\sec",
+    ),
+    "5!=120 -> 5! =120": (r"(?<=[\d)])!=(?=\d)", "! ="),
     r"\bigl( ->  (": (r"\\[bB]igg?[lr]?(?![a-zA-Z])", " "),
     r"\mathbf{A}\bm x -> 𝐀𝐱": (
         r"\\(?:mathbf|boldsymbol|bm) ?(?:\{ ?([A-Za-z]) ?\}|([A-Za-z])(?![a-zA-Z]))",
@@ -200,7 +237,7 @@ BEFORE_UNITS = {
         lambda command: COMMANDS.get(command[1] or command[0], command[0]),
     ),
     "a  b -> a b": (r" +", " "),
-    "12. -> 12": (r"\\+ ?$|(?<=[\w)\]}%°!⦄∞]) ?[.,](?=(?: ?\})? ?$)", ""),
+    "12. -> 12": (r"\\+ ?$|(?<=[\w)\]}%°!⦄∞]) ?[.,;](?=(?: ?\})? ?$)", ""),
     r"30^{\prime} -> 30'": (
         r"\^ ?(\{)?((?: ?\\prime)+) ?(?(1)\})",
         lambda m: "'" * m[2].count("p"),
@@ -226,6 +263,11 @@ BEFORE_UNITS = {
         r"\\text{\1}",
     ),
     "The answer is 5 -> 5": (rf"^ ?{_HEADING} ?(?=[-\\(\[⦃\d$])", ""),
+    r"\text{Ann's profit:} 7 -> \text{Annsprofit}=7": (
+        r"^ ?\\text\{([a-zA-Z][a-zA-Z'’ -]{2,}?)(?: \(([a-zA-Z]+)\))?( ?:\} ?|\} ?[:=] ?)"
+        r"(?=[-(\[⦃\d]|\\(?!text))(?(2)([\d.,]+) ?$)",
+        _as_name,
+    ),
     r"5 (\text{cm}) -> 5 \text{cm}": (
         r"(?<=\d) ?\( ?(\\text\{(?:[ckm]?m|k?g|mg|s|h|min|m?L)(?:\^\{?[23]\}?)?\}) ?\) ?$",
         r" \1",
@@ -234,9 +276,19 @@ BEFORE_UNITS = {
         r"⦃ ?\\begin\{array\}\{[lcr ]*\}((?:(?!\\end).)*)\\end\{array\} ?\.?",
         r"\\begin{cases}\1\\end{cases}",
     ),
+    r"\begin{aligned}x&=3\\y&=2\end{aligned} -> \begin{aligned}x=3\\y=2\end{aligned}": (
+        r"(?<=\\begin\{aligned\})(?: ?[a-zA-Z](?:_\{?\w\}?)? ?& ?=[^&=]+?(?:\\\\|(?= ?\\end)))+"
+        r"(?= ?\\end\{aligned\} ?$)",
+        lambda rows: rows[0].replace("&", ""),
+    ),
     r"\begin{cases}x,& \text{if} x>0.\end{cases} -> \begin{cases}x&x>0\end{cases}": (
         r"\\begin\{cases\}((?:(?!\\end|\\begin|&).)*&(?:(?!\\end|\\begin).)*)\\end\{cases\}",
         _tidy_cases,
+    ),
+    r"\frac{1}{6} (≈ 0.167) -> \frac{1}{6}≈0.167": (
+        r"(?<=[\w}]) ?(?:\\text\{ ?)?\( ?(?:\\text\{ ?)?(≈|or|about|approx(?:\.|imately)?) ?\}? ?"
+        r"(-?\d*\.\d+) ?(?:\\text\{)?[})]{1,2} ?$",
+        lambda m: ("=" if m[1] == "or" else "≈") + m[2],
     ),
     r"\text{five} -> 5": (
         rf"(?i)^ ?(\\text\{{)? ?({'|'.join(_NUMERALS)}) ?(?(1)\}}) ?$",
@@ -246,9 +298,10 @@ BEFORE_UNITS = {
         rf"(?<=\d) ?(\\text\{{ ?)?({'|'.join(_POWERS)})(?![a-z])(?(1)([^{{}}]*)\}})",
         lambda m: f"*10^{{{_POWERS[m[2]]}}}" + (rf"\text{{{m[3]}}}" if m[3] else ""),
     ),
-    r"101_{\text{two}} -> 101_{2}": (
-        rf"_ ?\{{? ?\\text\{{(?:base )?({'|'.join(_NUMERALS)}|sixteen)\}} ?\}}?",
-        lambda m: f"_{{{16 if m[1] == 'sixteen' else _NUMERALS.index(m[1])}}}",
+    r"101_{\text{base} 2} -> 101_{2}": (
+        r"_ ?(\{ ?)?\\text\{(?:base ?)?(\} ?)?"
+        rf"({'|'.join(_BASES)}|\d\d?)(?(2)|\}})(?(1) ?\}})",
+        lambda m: f"_{{{_BASES.get(m[3], m[3])}}}",
     ),
     "x≈7 -> x=7": (r"^ ?((?:[a-zA-Z](?:_\w)?)?) ?≈(?=[^≈]*$)", lambda m: m[1] and f"{m[1]}="),
     "{5^{2}} -> 5^{2}": (rf"^ ?(?={_GROUP} ?$)\{{(.*)\}} ?$", r"\1"),
@@ -316,7 +369,10 @@ BEFORE_UNITS = {
         r"(?<=\d) ?\\frac ?\{ ?([ck]?m|mi|k?g) ?\}\{ ?(h|s|min|[ck]?m) ?(\^ ?\{?\d\}?)? ?\}",
         r"\\text{\1/\2\3}",
     ),
-    r"\text{5 cm} -> 5\text{cm}": (r"\\text\{(-?[\d.,:/]+) ?([a-zA-Z][^{}\d]*)\}", r"\1\\text{\2}"),
+    r"\text{5 cm} -> 5\text{cm}": (
+        r"\\text\{(-?[\d.,:/]+(?: ?%)?) ?([a-zA-Z][^{}\d]*)\}",
+        r"\1\\text{\2}",
+    ),
     r"12^{\text{th}} -> 12": (r"(?<=\d) ?\^? ?(\{ ?)?\\text\{(?:st|nd|rd|th)\}(?(1) ?\})", ""),
     "21st -> 21": (r"(?:(?<=\d)(\^\{)?th(?(1)\})|(?<=1)st|(?<=2)nd|(?<=3)rd)(?![a-zA-Z])", ""),
 }
@@ -327,6 +383,11 @@ AFTER_UNITS = {
         r"(?:^|=) ?-?[1-9]\d{0,2}( |(,))\d{3}(?:\1\d{3})*"
         rf"(?=(?:\.\d+|(?(2)/\d+))?(?:[ %]|{MARK})*$)",
         lambda number: re.sub("[ ,]", "", number[0]),
+    ),
+    "50,000-1=49,999 -> 50000-1=49999": (  # but (1,234) is a pair
+        r"^(?=.+=)(?!.*\([\d,]+\))(?:[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?(?![\d.,])"
+        rf"|\d+(?:\.\d+)?(?![\d.,])|[-+*/×()= ]|{MARK})++$",
+        lambda chain: chain[0].replace(",", ""),
     ),
     r"11 5/6 -> 11\frac{5}{6}": (r"(?<![\d.,])(\d+) (\d+) ?/ ?(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
     r"\frac12 -> \frac{1}2": (r"\\(frac|binom)(?: ?(\d|\\pi)| ([a-zA-Z])) ?", r"\\\1{\2\3}"),
@@ -358,7 +419,7 @@ AFTER_UNITS = {
         rf"((?:[^-+*/(){{}}\\|,;=<>≤≥≠≈]|\\(?!{FUNCTION})[a-zA-Z]++|{_GROUP})++)(?=\*|/\\{FUNCTION})",
         r"\1(\2)",
     ),
-    r"2 \pi r + 1 -> 2\pi r+1": (r"(\\[a-zA-Z]+ (?=[a-zA-Z]))| ", r"\1"),
+    r"2  \pi  r + 1 -> 2\pi r+1": (r"(\\[a-zA-Z]+ ) *(?=[a-zA-Z])| ", r"\1"),
     "(1,+∞) -> (1,∞)": (r"(?<![^=(\[,;])\+", ""),
     "x=y=z=1 -> x=1,y=1,z=1": (
         r"(?<![^,=])([a-z])=(?=(?:[a-z]=){1,5}(?![a-z]\b)([^=,]{1,99})(?:$|,))",
