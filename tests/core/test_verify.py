@@ -204,6 +204,38 @@ abc   a \cdot b \cdot c   c \cdot a \cdot b
 \frac13   \cos 2\alpha=\frac13   \tan(\alpha-\beta)=\frac13   \sin^2 A=\frac13
 5   \max|z|=5   \lim_{x\to0}f(x)=5   \log_a b=5
 F(x,y)=(x-1)(y-1)   F(x,y)=xy-x-y+1
+a^{-kt}   \frac{1}{a^{kt}}   (a^k)^{-t}
+120   5!=120   (5)!=120
+\sin y   \operatorname{sin} y   \text{sin} y   \mathrm{sin}\,y
+2\pi r   2\text{\pi} r
+\arctan 3   \operatorname{arctan} 3   \text{arctan}(3)   arctan(3)   \operatorname{arctg} 3
+\tan y   \tg y   \operatorname{tg} y   tg y
+\cot y   \ctg y   \operatorname{ctg} y   \operatorname{cot} y
+\sec y   \operatorname{sec} y   sec(y)
+\tanh y   \text{tanh}(y)   \operatorname{tanh} y
+gt   tg
+18   \$18/\text{day}   \$18 \text{/day}   18/\text{hour}   18 \text{ / hour}
+\$18/\text{hr}   18   \$18 per hour
+20\%   \text{20\% loss}   \text{20 \% of the total}   20
+100000   \$50,000 \times 2 = \$100,000   (60,000 + 140,000)/2 = 100,000
+70000   \text{Profit: } \$70,000   \text{Profit}: 70,000   \text{Total (USD)} = 70000
+(2,-1)   \text{Vertex: } (2,-1)
+23   \text{The final answer is: } 23   \text{Jessica's age} = 23   \text{Jessica's age: } 23
+g(x)=cx   g(x)=cx, c\in\mathbb{R}   g(x)=cx \text{ for any real } c
+g(x)=ax^2+bx   g(x)=ax^2+bx, a,b\in\mathbb{R}
+y=e^{2x}   y(x)=e^{2x}
+y(x)=e^{2x}   y=e^{2x}
+\frac16   \frac{1}{6}\ (\approx 0.167)   \frac{1}{6} \text{ (approximately } 0.167)
+\frac12   \frac{1}{2}\text{ (or } 0.5)   \frac{1}{2} \text{ (or 0.5)}
+x=3, y=-2   \begin{aligned}x&=3\\y&=-2\end{aligned}
+x=3, y=-2   \begin{aligned} x &= 3, \\ y &= -2 \\ \end{aligned}
+25   \frac{1}{4}=25\%   \frac{1}{4}=0.25=25\%
+60^\circ   60º   60˚   60;
+1010_2   1010_{\text{base } 2}   1010_{\text{base 2}}   1010_{\text{base two}}
+x1   x1
+n\cdot 2^{n-1}   n2^{n-1}
+\frac{7!}{2!3!}   \frac{7!}{3!2!}
+\text{Maximum: } 5   5
 """)
 WRONG = table(r"""
 5   5 \text{ or six}   1=2=5   5 > 4   x > 5   5.0000001   ?   {}   5 theta   a+b=6   2a+b=5
@@ -371,6 +403,32 @@ BAC   A \cdot B \cdot C
 \frac12   \cos(2x+1)=\frac12   \cos(\pi)=\frac12
 \frac{7}{4}   1+3\over4
 x^{3/4}   x^3\over4
+120   5!=121   119!=120
+\tan y   \ctg y   \operatorname{cot} y   \operatorname{arctg} y
+\$18/\text{hr}   \$18/\text{day}
+18 \text{ hours}   18/\text{hour}   18 \text{/hour}
+18   18/\text{five}
+20\% \text{ increase}   \text{20\% decrease}   \text{2\% increase}
+100000   \$50,000 \times 3 = \$100,000   (100,000) = (100,000)
+200   100,200=300
+(2,-1)   \text{Vertex: } (2,1)
+23   \text{at least: } 23   \text{less than: } 23   \text{twice: } 23   \text{Ann or Bob: } 23
+5   \text{approximately: } 5   \text{excluding: } 5   \text{multiples of: } 5   \text{Loss: } 5
+kx, k \in \mathbb{R}, k \ne 0   kx
+23   \text{Not Jessica's age} = 23   \text{thousands: } 23
+5 \text{ m}   \text{Length (km)} = 5   \text{Length in km: } 5
+\text{Ann: } 23   \text{Bob: } 23
+g(x)=cx   g(x)=cx, c>0   g(x)=cx, c\in\mathbb{Q}
+y=e^{2x}   y(x)=e^{3x}   x(y)=e^{2x}
+y=5   y(x)=5x
+\frac16   \frac{1}{6}\ (\approx 0.18)   \frac{1}{6} \text{ (or } 0.2)
+x=3, y=-2   \begin{aligned}x&=-2\\y&=3\end{aligned}
+8   \begin{aligned}x&=3\\y&=8\end{aligned}   \begin{aligned}x&=3+4\\&=8\end{aligned}
+25   \frac{1}{3}=25\%   \frac{25}{4}=25\%   \frac{1}{4}=26\%   \frac{1}{4}=0.25
+1010_2   1010_{\text{base } 3}
+2^{2n}   2^{2n1}
+\frac{a}{b}   \frac{a}{b}1
+2020!   2020!1
 """)
 NUMBERS = fuzz_verifier.draw_numbers(random.Random(0))
 TEMPLATES = [(RIGHT, gold, answer) for gold, right, _ in fuzz_verifier.cases() for answer in right]
@@ -528,6 +586,7 @@ HOSTILE += [
     (r"\lfloor n/2\rfloor", rf"\lfloor n/2\rfloor+0*\lfloor\sqrt n*10^{{{n}}}\rfloor")
     for n in (300, 3000)
 ]
+HOSTILE += [("7+8e^{-kt}", "7+8x^{-kt}"), ("a^{-kt}", "a^{kt}"), ("a^{-n^2}", "a^{n^2}")]
 HOSTILE += [("x+7", text * 100 + "x") for text in ("x^", "|x|", "x^2+")]
 HOSTILE += [("x+7", left * 12 + "x" + right * 12) for left, right in ("()", "{}", (r"\sin(", ")"))]
 
