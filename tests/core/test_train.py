@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import train
@@ -601,10 +602,14 @@ def test_a_run_exports_a_student_whose_weights_are_all_trained(alone):
 
 
 @pytest.mark.slow
-def test_a_run_exports_a_teacher(alone):
+def test_a_run_exports_a_teacher_whose_weights_are_all_trained(alone):
     folder, _ = alone
-    AutoModel.from_pretrained(folder / "teacher/backbone")
-    assert (folder / "teacher/head.safetensors").is_file()
+    backbone = AutoModel.from_pretrained(folder / "teacher/backbone").state_dict()
+    base = AutoModel.from_pretrained(DEMO).state_dict()
+    untrained = [name for name in base if torch.equal(base[name], backbone[name])]
+    assert untrained == []
+    head = load_file(folder / "teacher/head.safetensors")
+    assert all(weight.any() for weight in head.values())  # at first 0
 
 
 @pytest.mark.slow
