@@ -121,8 +121,10 @@ _HEADING = (
     r"(?:answer|result|value|total|solution)s?(?:(?: is| are):?|:)"
     r"|there (?:is|are)(?: exactly)?|answer:)"
 )
-# Words of a label that change the number, or name none: "at least = 5".
-_NO_LABELS = NOT_UNITS | {"less", "more", "fewer", "either", "if", "except", "in", "per", "by"}
+# Words of a label that change the number or leave it open: "at least = 5" is no 5.
+_NO_EQUALITY = {"not", "or", "either", "least", "most", "than", "except", "half", "twice"}
+# And words that may do so, or are units: such a label is not rewritten.
+_NO_LABELS = NOT_UNITS | _NO_EQUALITY | {"less", "more", "fewer", "if", "in", "per", "by"}
 # Labels that end with ":" must be known, as many change the number: "Loss: 5", "excluding: 5".
 _LABEL = re.compile(
     r"(?i:(?:[a-z]+['’]s |total |minimum |maximum |min |max )?(?:ans|age|amount|area|average|center"
@@ -136,7 +138,10 @@ def _as_name(label: re.Match) -> str:
     r"""Write a label as a name: "\text{Profit (USD)} = 7" -> "\text{Profit}=7\text{ USD}"."""
     words, unit, sign, number = label.groups()
     is_name = _LABEL.fullmatch(words) if ":" in sign else True
-    if not is_name or _NO_LABELS & {*re.findall("[a-z]+", words.lower())}:
+    used = {*re.findall("[a-z]+", words.lower())}
+    if _NO_EQUALITY & used:
+        return label[0].replace("=", "")
+    if not is_name or _NO_LABELS & used:
         return label[0]
     name = re.sub("[^a-zA-Z]", "", words)
     return rf"\text{{{name}}}=" + (rf"{number}\text{{ {unit}}}" if unit else "")

@@ -221,6 +221,7 @@ gt   tg
 70000   \text{Profit: } \$70,000   \text{Profit}: 70,000   \text{Total (USD)} = 70000
 (2,-1)   \text{Vertex: } (2,-1)
 23   \text{The final answer is: } 23   \text{Jessica's age} = 23   \text{Jessica's age: } 23
+23   \text{How many more} = 23   \text{Distance in km} = 23   \text{cost per day} = 23
 g(x)=cx   g(x)=cx, c\in\mathbb{R}   g(x)=cx \text{ for any real } c
 g(x)=ax^2+bx   g(x)=ax^2+bx, a,b\in\mathbb{R}
 y=e^{2x}   y(x)=e^{2x}
@@ -416,6 +417,7 @@ x^{3/4}   x^3\over4
 5   \text{approximately: } 5   \text{excluding: } 5   \text{multiples of: } 5   \text{Loss: } 5
 kx, k \in \mathbb{R}, k \ne 0   kx
 23   \text{Not Jessica's age} = 23   \text{thousands: } 23
+23   \text{at least} = 23   \text{more than} = 23   \text{half} = 23   \text{Ann or Bob} = 23
 5 \text{ m}   \text{Length (km)} = 5   \text{Length in km: } 5
 \text{Ann: } 23   \text{Bob: } 23
 g(x)=cx   g(x)=cx, c>0   g(x)=cx, c\in\mathbb{Q}
