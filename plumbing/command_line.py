@@ -107,8 +107,6 @@ def settings(text: str, defaults: dict[str, float], sampler: str) -> dict[str, f
             continue
         name, _, value = item.partition("=")
         try:
-            if types[name] not in (int, float):
-                raise ValueError(f"{name} is no number")
             parse = number(types[name], -1e9)
             values[name] = parse(value)
         except (KeyError, ValueError, argparse.ArgumentTypeError) as error:

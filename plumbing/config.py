@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpo
-from plumbing import command_line
+from plumbing import command_line, plugins
 from plumbing.command_line import count, fraction, natural, non_negative, number, opt
 from plumbing.distributed.launch import launch
 
@@ -182,9 +182,8 @@ def default_teacher_ranks(world: int) -> int:
 def check_flags_of_sampler(c: Config, sampler: type, given: dict) -> None:
     """Raise ValueError at a given flag that the sampler's class does not use, or one that it needs
     and lacks."""
-    optional = {"candidates", "epsilon", "column"}
     for flag in given:
-        if flag in optional and flag not in sampler.flags:
+        if flag in plugins.SAMPLER_FLAGS and flag not in sampler.flags:
             raise ValueError(f"--{flag}: the sampler {c.sampler} does not use it")
         is_of_teacher = flag.startswith("teacher_") or flag == "replay_capacity"
         if is_of_teacher and not sampler.uses_teacher:

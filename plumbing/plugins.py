@@ -11,6 +11,9 @@ import numpy as np
 from grpo import Group
 from plumbing.errors import InputError, first_lines
 
+# Flags that a sampler's class may take, of those that not every sampler uses.
+SAMPLER_FLAGS = {"candidates", "epsilon", "column"}
+
 
 def path_of(spec: str) -> Path | None:
     """Return the file of FILE.py:NAME or FILE.py; None for ""."""
@@ -70,15 +73,14 @@ def _run(path: Path, changed: int):
 
 def check_class(cls, base: type, spec: str) -> None:
     """Raise InputError unless --sampler names a complete subclass of `base`, sampler.Sampler."""
-    optional = {"candidates", "epsilon", "column"}
     if not (isinstance(cls, type) and issubclass(cls, base)):
         fault = "must extend sampler.Sampler, or Uniform or Pooled"
     elif cls.propose is base.propose:
         fault = "must define `propose`"
     elif cls.uses_teacher and cls.more is not base.more:
         fault = "a sampler with a teacher has no rounds of its own"
-    elif not optional.issuperset(cls.flags):
-        fault = f"`flags` may name {', '.join(sorted(optional))}, not {', '.join(cls.flags)}"
+    elif not SAMPLER_FLAGS.issuperset(cls.flags):
+        fault = f"`flags` may name {', '.join(sorted(SAMPLER_FLAGS))}, not {', '.join(cls.flags)}"
     elif cls.needs_column and "column" not in cls.flags:
         fault = "needs a column, so that `flags` must name column"
     elif any(type(value) not in (int, float) for value in cls.settings.values()):

@@ -308,10 +308,7 @@ def check_reward(given: dict, config, facts: dict) -> None:
 
 
 def load_data(path: str, config, facts: dict, name: str) -> Problems:
-    """Read --data; else the run's or the preset's file of this name, which must be unchanged.
-    Raises InputError if the verdicts to read are not of a run, and --data is not given."""
-    if not path and config.model.endswith(".jsonl") and not facts:
-        raise InputError(f"{config.model} is not in a run's folder: give --data, its problems")
+    """Read --data; else the run's or the preset's file of this name, which must be unchanged."""
     if not path:
         prepare_missing([getattr(config, name)])
         if facts:
@@ -323,6 +320,8 @@ def load_data(path: str, config, facts: dict, name: str) -> Problems:
 def report_verdicts(args: Namespace, config, facts: dict) -> None:
     """Print the summary of a file of verdicts, and means by --by, also of selections.jsonl."""
     path = Path(args.model)
+    if not (facts or args.data or "preset" in args):
+        raise InputError(f"{path} is not in a run's folder: give --data, its problems")
     if path.name == "selections.jsonl":
         if not args.by:
             raise InputError(f"{path}: give --by, columns of the training data")

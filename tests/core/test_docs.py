@@ -214,8 +214,12 @@ def test_every_command_of_the_tutorial_works(tmp_path):
     assert f"{question}\n\nSolution:" in done.stdout  # the last command's answer
 
 
+def cells_of_the_lesson() -> list[dict]:
+    return json.loads((ROOT / "docs/lesson.ipynb").read_text(encoding="utf-8"))["cells"]
+
+
 def test_the_lesson_was_run_to_its_end():
-    cells = json.loads((ROOT / "docs/lesson.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = cells_of_the_lesson()
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
     outputs = [output for cell in code for output in cell["outputs"]]
@@ -233,7 +237,7 @@ def test_the_lesson_was_run_to_its_end():
 
 def test_the_lessons_sampler_runs_in_the_lab(tmp_path):
     """The cell that writes it, then two steps; a change of `Sampler` must not break it unseen."""
-    cells = json.loads((ROOT / "docs/lesson.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = cells_of_the_lesson()
     sources = ["".join(cell["source"]) for cell in cells]
     [cell] = [source for source in sources if "class Levels" in source]
     file = tmp_path / "levels.py"

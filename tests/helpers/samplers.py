@@ -60,8 +60,14 @@ class RuleTeacher:
 
 def build(cls, problems, fits=lambda index: True, settings=None, **config):
     """Build a sampler of this class. settings: changes to the class's own; config: to the run's."""
-    defaults = {"candidates": 8, "epsilon": 0.0, "seed": 0, "column": "c", "group_size": 16}
-    defaults |= {"advantage_std": "population"}
+    defaults = {
+        "candidates": 8,
+        "epsilon": 0.0,
+        "seed": 0,
+        "column": "c",
+        "group_size": 16,
+        "advantage_std": "population",
+    }
     config = SimpleNamespace(**defaults | config)
     return cls(sampler.Context(problems, config, fits, RuleTeacher(), settings or {}))
 

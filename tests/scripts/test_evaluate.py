@@ -101,6 +101,12 @@ def test_verdicts_outside_a_run_need_their_data(finished, tmp_path, capsys):
     assert "verdicts.jsonl is not in a run's folder: give --data" in capsys.readouterr().err
 
 
+def test_verdicts_outside_a_run_may_be_of_a_presets_data(finished, tmp_path, capsys):
+    copy = shutil.copy(finished / "evals/step_2.jsonl", tmp_path / "verdicts.jsonl")
+    evaluate.main([str(copy), "--preset", "demo"])
+    assert "val.jsonl" in capsys.readouterr().out
+
+
 def test_selections_of_a_run_by_two_columns(finished, capsys):
     """Two steps of three groups."""
     evaluate.main([str(finished / "selections.jsonl"), "--by", "topic,length"])
