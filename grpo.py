@@ -16,18 +16,13 @@ Shapes: P prompts, G completions of one, N response tokens of some rows laid end
 padding), D hidden size, V vocabulary.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:  # the samplers, which use the records, can be imported without torch
-    import torch
+import torch
 
 LOSSES = ("grpo", "dapo", "batch", "constant", "sum")
 STDS = ("population", "sample", "none", "mean")
@@ -48,7 +43,6 @@ class Completion:
     reward: float = 0.0  # r_ver
     advantage: float = 0.0  # Â_i
     weight: float = 0.0  # of each of its tokens in the loss
-    round: int = 0  # the round of the step that drew it
 
     @property
     def text_ids(self) -> list[int]:
@@ -227,10 +221,110 @@ def token_logprobs(
 
     Both are at least float32. The (N, V) logits exist for `chunk` tokens at a time only (default:
     2^25 logits, 128 MiB in float32). `temperature` must be the one the tokens were sampled at."""
-    from plumbing.logprobs import TokenLogprobs  # torch: the rest of this file needs none
-
     chunk = chunk or max(1, 2**25 // len(weight_V_D))
     return TokenLogprobs.apply(hidden_N_D, weight_V_D, targets_N, temperature, chunk)
+
+
+class TokenLogprobs(torch.autograd.Function):
+    """log π(y) and entropy of softmax(h Wᵀ / τ), a part at a time; backward recomputes it.
+
+    With z = h Wᵀ / τ and p = softmax(z):
+
+        ∂ log p_y / ∂z = e_y - p,   ∂H / ∂z = -p ⊙ (log p + H)
+
+    Forward takes chunks of tokens with the whole vocabulary. Backward takes chunks, a quarter as
+    large, of the vocabulary with all tokens: ∂W then needs no accumulator."""
+
+    @staticmethod
+    def forward(ctx, hidden_N_D, weight_V_D, targets_N, temperature, chunk):
+        logp = []
+        entropy = []
+        normaliser = []
+        hidden_parts = hidden_N_D.split(chunk)
+        target_parts = targets_N.split(chunk)
+        for h, y in zip(hidden_parts, target_parts, strict=True):
+            z = logits(h, weight_V_D).div_(temperature)  # (chunk, V)
+            normaliser.append(z.logsumexp(dim=-1))
+            log_p = z.log_softmax(dim=-1)
+            logp_n_1 = log_p.gather(1, y[:, None])
+            logp.append(logp_n_1[:, 0])
+            p = log_p.exp()
+            p_log_p = log_p.mul_(p)
+            minus_entropy_n = p_log_p.sum(dim=-1)
+            entropy.append(-minus_entropy_n)
+        entropy_N = torch.cat(entropy)
+        normaliser_N = torch.cat(normaliser)
+        ctx.save_for_backward(hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N)
+        ctx.set_materialize_grads(False)  # None, not zeros, for an output that the loss ignores
+        ctx.temperature = temperature
+        vocabulary = len(weight_V_D)
+        ctx.chunk_logits = chunk * vocabulary // 4
+        return torch.cat(logp), entropy_N
+
+    @staticmethod
+    def backward(ctx, grad_logp_N, grad_entropy_N):
+        hidden_N_D, weight_V_D, targets_N, normaliser_N, entropy_N = ctx.saved_tensors
+        if grad_logp_N is None:
+            grad_logp_N = torch.zeros_like(entropy_N)
+        # The sum over the vocabulary stays in float32: hundreds of bf16 additions lose bits.
+        grad_hidden = torch.zeros_like(hidden_N_D, dtype=entropy_N.dtype)
+        grad_weight = torch.empty_like(weight_V_D)
+        tokens = len(targets_N)
+        chunk = max(1, ctx.chunk_logits // tokens)
+        if chunk > 64:
+            chunk -= chunk % 64  # cuBLAS is slow with rows that are not aligned
+        start = 0  # the chunk's first token of the vocabulary
+        weight_parts = weight_V_D.split(chunk)
+        grad_parts = grad_weight.split(chunk)
+        for w, grad_w in zip(weight_parts, grad_parts, strict=True):
+            z = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, chunk)
+            log_p = z.sub_(normaliser_N[:, None])
+            grad_z = _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N)
+            target_N = targets_N - start
+            _add_at_targets(grad_z, target_N, grad_logp_N)
+            grad_z.div_(ctx.temperature)
+            grad_z = grad_z.to(w.dtype)
+            torch.mm(grad_z.T, hidden_N_D, out=grad_w)
+            grad_hidden += grad_z @ w
+            start += chunk
+        grad_hidden = grad_hidden.to(hidden_N_D.dtype)
+        return grad_hidden, grad_weight, None, None, None
+
+
+def _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N):
+    """Compute -p ⊙ (∂L/∂logp + ∂L/∂H · (log p + H)) in place of log_p (N, chunk)."""
+    grad_logp_N_1 = grad_logp_N[:, None]
+    if grad_entropy_N is None:
+        p = log_p.exp_()
+        return p.mul_(-grad_logp_N_1)
+    p = log_p.exp()
+    terms = log_p.add_(entropy_N[:, None])
+    terms.mul_(grad_entropy_N[:, None])
+    terms.add_(grad_logp_N_1)
+    return terms.mul_(p).neg_()
+
+
+def _add_at_targets(grad_z, target_N, grad_logp_N) -> None:
+    """Add e_y · ∂L/∂logp to grad_z (N, chunk); a target outside the chunk adds 0."""
+    last = grad_z.shape[1] - 1
+    in_chunk_N = (target_N >= 0) & (target_N <= last)
+    column_N_1 = target_N.clamp(0, last)[:, None]
+    grad_N = grad_logp_N * in_chunk_N
+    grad_z.scatter_add_(1, column_N_1, grad_N[:, None])
+
+
+def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
+    """Compute hidden Wᵀ (N, V) in at least float32. bf16 would round 16.06 to 16, for example."""
+    dtype = torch.promote_types(hidden_N_D.dtype, torch.float32)
+    if hidden_N_D.dtype == dtype:
+        return hidden_N_D @ weight_V_D.T
+    if hidden_N_D.is_cuda:
+        return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=dtype)
+    # A processor casts a part of the weight at a time, small enough for its cache: in decoding, a
+    # cast of all of it would take longer than the product.
+    hidden = hidden_N_D.to(dtype)
+    parts = [hidden @ w.T.to(dtype) for w in weight_V_D.split(1024)]
+    return torch.cat(parts, dim=1)
 
 
 # The loss

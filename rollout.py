@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 import grpo
 from grpo import Completion
-from plumbing import logprobs
 from plumbing.batches import Batch, collate, distinct, pack, pad
 from plumbing.compatibility import check_logps, check_window, own_logps
 from plumbing.config import Config
@@ -277,7 +276,7 @@ def last_logits(model, ids, use_cache=None, logits_to_keep=None, **inputs) -> to
     out = model.base_model(ids, use_cache=True, **inputs)
     last_B_D = out.last_hidden_state[:, -1]
     weight_V_D = model.get_output_embeddings().weight
-    return logprobs.logits(last_B_D, weight_V_D)
+    return grpo.logits(last_B_D, weight_V_D)
 
 
 class DecodedRows:

@@ -1,21 +1,20 @@
-"""Problem selection: the utility target, Alg. 1, and the teacher's errors.
+"""Problem selection: the utility target, Alg. 1, DAPO's rounds, and the teacher's errors.
 
 To write another sampler, start from `samplers/target.py`; `--sampler FILE.py:CLASS` runs it.
-Shapes: N prompts, K candidates in a prompt's pool.
+Shapes: P prompts of a step, K candidates in a prompt's pool.
 
 In a step train.py calls
 
-    groups = propose(n)           n problems to try; the student fills in the completions
-    observe(groups)               learn from their rewards
-    more(groups)                  another round: further groups, or earlier ones with a larger size
-    train_on(groups, n)           the groups that the student is trained on
+    groups = propose(P)       problems to try; the student fills in the completions
+    observe(groups)           learn from their rewards
+    more(groups)              another round of groups, or []
+    train_on(groups)          the groups that the student is trained on
 """
 
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,13 +25,14 @@ from grpo import Group
 from plumbing import plugins
 from plumbing.errors import InputError
 
-if TYPE_CHECKING:  # another trainer may import the samplers where there is no torch
+if TYPE_CHECKING:
     from plumbing.config import Config
     from plumbing.data.problems import Problems
     from teacher import Teacher
 
 Metrics = dict[str, float | None]  # by key of metrics.jsonl
-Choice = tuple[np.ndarray, np.ndarray]  # chosen_N and explored_N, as epsilon_greedy returns them
+Choice = tuple[np.ndarray, np.ndarray]  # chosen_P and explored_P, as epsilon_greedy returns them
+GIVEN = ("context", "problems", "teacher", "rng")  # attributes that __init__ gets, not state
 
 
 def utility_target(p_hat):
@@ -42,54 +42,38 @@ def utility_target(p_hat):
 
 @dataclass
 class Context:
-    """Everything a sampler may use: the one argument of its constructor."""
+    """Everything a sampler may use: the first argument of its constructor."""
 
     problems: "Problems"  # the training data: len(), question(index), column(name)
     config: "Config"  # its seed decides all randomness
     fits: Callable[[int], bool]  # whether a problem's prompt is short enough
     teacher: "Teacher | None" = None  # if the class has `uses_teacher`
-    settings: dict[str, float] = field(default_factory=dict)  # the class's, with --sampler_args
 
 
 class Sampler:
-    """Base class of all samplers. A subclass must define `propose` alone. Where there is no
-    teacher rank each student rank runs a replica; all must make the same proposals."""
+    """Base class of all samplers. A subclass must define `propose` alone.
 
-    uses_teacher = False  # True: it runs where the teacher is, and has no rounds of its own
-    needs_column = False  # whether --column must be given
-    flags: tuple[str, ...] = ()  # which of candidates, epsilon and column it takes
-    # Values at the start, by name. A subclass adds its own to those that it inherits.
-    settings: dict[str, float] = {}  # changed by --sampler_args, which keeps their type
-    learned: dict[str, object] = {}  # numbers, texts and arrays, kept in checkpoints
-    per_problem: dict[str, np.generic] = {}  # arrays with an entry a problem, kept in checkpoints
+    Settings are keyword arguments of `__init__`, whole or decimal numbers that --sampler_args
+    changes. State is what the object holds: a checkpoint keeps each attribute (numbers, texts,
+    lists, dicts, arrays) but GIVEN and those that begin with "_", which `__init__` makes again.
 
-    def __init_subclass__(cls):
-        """Add to the dicts that a subclass declares what its base classes have in them. Python
-        calls this when the subclass has been defined."""
-        inherited = super(cls, cls)
-        cls.settings = inherited.settings | cls.settings
-        cls.learned = inherited.learned | cls.learned
-        cls.per_problem = inherited.per_problem | cls.per_problem
+    Where there is no teacher rank each student rank runs a replica; all must make the same
+    proposals, so all randomness comes from `self.rng`."""
+
+    uses_teacher = False  # True: it runs where the teacher is; `more` and `train_on` are these
 
     def __init__(self, context: Context):
         config = context.config
+        self.context = context
         self.problems = context.problems
-        self.fits = context.fits
         self.teacher = context.teacher
-        self.G = config.group_size
-        self.settings = self.settings | context.settings
         self.rng = np.random.default_rng([config.seed, 1])
-        self.values_C = []  # the distinct values of --column; value_of: each problem's place there
-        if config.column and "column" in self.flags:
-            self.values_C, self.value_of = self.problems.column(config.column)
-        for name, value in self.learned.items():
-            setattr(self, name, copy(value))
-        for name, value in self.per_problem.items():
-            array = np.full(len(self.problems), value)
-            setattr(self, name, array)
+        self.P = config.prompts_per_step
+        self.G = config.group_size
+        self.resample_rounds = config.resample_rounds
 
-    def propose(self, n: int) -> list[Group]:
-        """Choose n distinct problems to train on next."""
+    def propose(self, P: int) -> list[Group]:
+        """Choose P distinct problems to train on next."""
         raise NotImplementedError
 
     def observe(self, groups: list[Group]) -> None:
@@ -97,39 +81,70 @@ class Sampler:
         --teacher_lag 1 the next step's `propose` comes before this."""
 
     def more(self, groups: list[Group]) -> list[Group]:
-        """Return another round, given all groups of the step: further groups, or some of these with
-        a larger `size`, which keep their completions. [] ends the step's rounds."""
-        return []
+        """(Section 6) Return another round of new groups, given all groups of the step; [] ends it.
 
-    @staticmethod
-    def train_on(groups: list[Group], n: int) -> list[Group]:
-        """Choose the groups that the student is trained on, where n were to be proposed. Static:
-        student ranks call it while the sampler is on the teacher ranks."""
-        return groups
+        By default this is DAPO's resampling: up to --resample_rounds more proposals, until P groups
+        are live. For more completions of a problem a subclass proposes a further group of it."""
+        live = sum(group.live for group in groups)
+        proposed = len(groups) // self.P - 1
+        if live >= self.P or proposed >= self.resample_rounds:
+            return []
+        return self.propose(self.P)
 
-    @classmethod
-    def chooses_groups(cls) -> bool:
-        """Whether the class decides about further rounds, or the groups of a step that count."""
-        return cls.more is not Sampler.more or cls.train_on is not Sampler.train_on
+    def train_on(self, groups: list[Group]) -> list[Group]:
+        """(Section 6) Choose the groups that the student is trained on: all of the step, or after
+        resampling P of them, live ones first."""
+        if not self.resample_rounds:
+            return groups
+        return best(groups, self.P, key=lambda group: group.live)
 
     def metrics(self) -> Metrics:
         """Return numbers for metrics.jsonl."""
         return {}
 
     def state_dict(self) -> dict:
-        """Return all state that a resume needs: numbers, texts, lists, dicts, arrays."""
-        learned = self.learned | self.per_problem
-        state = {name: getattr(self, name) for name in learned}
-        return state | {"rng": self.rng.bit_generator.state}
+        """Return all state that a resume needs."""
+        state = {"rng": self.rng.bit_generator.state}
+        for name, value in vars(self).items():
+            if name not in GIVEN and not name.startswith("_"):
+                state[name] = value
+        return state
 
     def load_state_dict(self, state: dict) -> None:
-        for name in self.learned | self.per_problem:
-            setattr(self, name, copy(state[name]))
         self.rng.bit_generator.state = state["rng"]
+        for name in state.keys() - {"rng"}:
+            setattr(self, name, state[name])
 
-    def untried(self, index_N) -> list[Group]:
+    def untried(self, index_P) -> list[Group]:
         """Make a group of each problem, of --group_size completions, without predictions."""
-        return [Group(operator.index(index), self.G) for index in index_N]
+        return [Group(operator.index(index), self.G) for index in index_P]
+
+    def categories(self) -> tuple[list[str], np.ndarray]:
+        """Read --column: its distinct values, and the index of each problem's value. Raises
+        InputError without --column."""
+        column = self.context.config.column
+        if not column:
+            raise InputError("this sampler needs --column, a column of the training data")
+        return self.problems.column(column)
+
+
+def best(groups: list[Group], n: int, key: Callable) -> list[Group]:
+    """Return the n groups with the highest key, in the order of the step; ties keep their order."""
+    best_first = sorted(groups, key=key, reverse=True)
+    kept = best_first[:n]
+    return [group for group in groups if group in kept]
+
+
+def join(groups: list[Group]) -> list[Group]:
+    """Merge the groups of one problem into one, which takes the place of the first."""
+    joined = {}
+    for group in groups:
+        if group.problem not in joined:
+            joined[group.problem] = replace(group, size=0, completions=[])
+        whole = joined[group.problem]
+        whole.size += group.size
+        whole.completions += group.completions
+    return list(joined.values())
 
 
 class Uniform(Sampler):
@@ -137,15 +152,17 @@ class Uniform(Sampler):
     problems not trained on in this pass over the data; a new pass begins when fewer are left than a
     draw needs. A prompt found too long is never drawn again."""
 
-    flags = ("candidates", "epsilon")  # accepted and ignored: compared runs share flags
     UNSEEN, TRAINED, OVERLONG = range(3)
-    learned = {"passes": 1}
-    per_problem = {"status": np.int8(UNSEEN)}
 
-    def propose(self, n):
-        index_N = self.draw(n)
-        self.take(index_N)
-        return self.untried(index_N)
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.passes = 1
+        self.status = np.full(len(self.problems), self.UNSEEN, dtype=np.int8)
+
+    def propose(self, P):
+        index_P = self.draw(P)
+        self.take(index_P)
+        return self.untried(index_P)
 
     def draw(self, k: int) -> np.ndarray:
         """Draw k distinct problems, int64. Raises InputError if fewer than k problems fit."""
@@ -175,7 +192,7 @@ class Uniform(Sampler):
         """Return the first k problems whose prompts fit, or all; mark the others as too long."""
         drawn = []
         for index in order:
-            if self.fits(index):
+            if self.context.fits(index):
                 drawn.append(index)
             else:
                 self.status[index] = self.OVERLONG
@@ -183,9 +200,9 @@ class Uniform(Sampler):
                 break
         return drawn
 
-    def take(self, index_N) -> None:
+    def take(self, index_P) -> None:
         """Mark problems as trained on."""
-        self.status[index_N] = self.TRAINED
+        self.status[index_P] = self.TRAINED
 
     def metrics(self):
         """Return `passes` over the data, `coverage` of this pass, number of `overlong` prompts."""
@@ -195,50 +212,49 @@ class Uniform(Sampler):
         return {"passes": self.passes, "coverage": coverage, "overlong": overlong}
 
 
-def epsilon_greedy(utilities_N_K, epsilon: float, rng) -> Choice:
+def epsilon_greedy(utilities_P_K, epsilon: float, rng) -> Choice:
     """(Alg. 1, lines 10-16) Choose per row, with probability ε uniformly, else the highest utility.
-    Returns chosen_N, int64 positions in the pool, and explored_N, bool: chosen uniformly."""
-    N, K = utilities_N_K.shape
-    explored_N = rng.random(N) < epsilon
-    random_N = rng.integers(K, size=N)
-    best_N = utilities_N_K.argmax(axis=1)
-    chosen_N = np.where(explored_N, random_N, best_N)
-    return chosen_N, explored_N
+    Returns chosen_P, int64 positions in the pool, and explored_P, bool: chosen uniformly."""
+    P, K = utilities_P_K.shape
+    explored_P = rng.random(P) < epsilon
+    random_P = rng.integers(K, size=P)
+    best_P = utilities_P_K.argmax(axis=1)
+    chosen_P = np.where(explored_P, random_P, best_P)
+    return chosen_P, explored_P
 
 
 class Pooled(Uniform):
     """Base of samplers that `score` K distinct candidates for each prompt, and `choose` one."""
 
-    flags = ("candidates",)
     revisits = False  # True: a problem may be trained on again at any time; there are no passes
-    best_of_all = False  # True: pools are dealt by score, so that the best n of all are chosen
+    best_of_all = False  # True: pools are dealt by score, so that the best P of all are chosen
 
     def __init__(self, context: Context):
         super().__init__(context)
         self.K = context.config.candidates
-        self.epsilon = context.config.epsilon if "epsilon" in self.flags else 0.0
+        self.epsilon = context.config.epsilon
 
-    def propose(self, n):
-        pool_N_K = self.draw(n * self.K).reshape(n, self.K)
-        utilities_N_K = plugins.check_scores(self.score(pool_N_K), pool_N_K.shape)
+    def propose(self, P):
+        pool_P_K = self.draw(P * self.K).reshape(P, self.K)
+        utilities_P_K = plugins.check_scores(self.score(pool_P_K), pool_P_K.shape)
         if self.best_of_all:
-            dealt_N_K = deal(-utilities_N_K, n)
-            pool_N_K = pool_N_K.flat[dealt_N_K]
-            utilities_N_K = utilities_N_K.flat[dealt_N_K]
-        return self.select(pool_N_K, utilities_N_K)
+            dealt_P_K = deal(-utilities_P_K, P)
+            pool_P_K = pool_P_K.flat[dealt_P_K]
+            utilities_P_K = utilities_P_K.flat[dealt_P_K]
+        return self.select(pool_P_K, utilities_P_K)
 
-    def score(self, pool_N_K) -> np.ndarray:
-        """Predict the utility, in [0, 0.5], of each candidate: float64 (N, K)."""
+    def score(self, pool_P_K) -> np.ndarray:
+        """Predict the utility, in [0, 0.5], of each candidate: float64 (P, K)."""
         raise NotImplementedError
 
-    def choose(self, pool_N_K, utilities_N_K) -> Choice:
+    def choose(self, pool_P_K, utilities_P_K) -> Choice:
         """Choose one candidate of each pool."""
-        return epsilon_greedy(utilities_N_K, self.epsilon, self.rng)
+        return epsilon_greedy(utilities_P_K, self.epsilon, self.rng)
 
-    def select(self, pool_N_K, utilities_N_K) -> list[Group]:
+    def select(self, pool_P_K, utilities_P_K) -> list[Group]:
         """Make a group of the candidate that `choose` takes from each pool."""
-        chosen_N, explored_N = self.choose(pool_N_K, utilities_N_K)
-        pools = zip(pool_N_K.tolist(), utilities_N_K.tolist(), chosen_N, explored_N, strict=True)
+        chosen_P, explored_P = self.choose(pool_P_K, utilities_P_K)
+        pools = zip(pool_P_K.tolist(), utilities_P_K.tolist(), chosen_P, explored_P, strict=True)
         groups = []
         for pool, utilities, chosen, explored in pools:
             problem = pool[chosen]
@@ -248,33 +264,29 @@ class Pooled(Uniform):
         return groups
 
 
-def deal(rank, n: int) -> np.ndarray:
-    """Deal out candidates to n pools in ascending order of `rank`: the first n go to one pool each,
-    the next n follow, and so on. Returns their positions, (n, candidates of a pool)."""
+def deal(rank, P: int) -> np.ndarray:
+    """Deal out candidates to P pools in ascending order of `rank`: the first P go to one pool each,
+    the next P follow, and so on. Returns their positions, (P, candidates of a pool)."""
     order = np.argsort(rank, axis=None, kind="stable")
-    return order.reshape(-1, n).T
+    return order.reshape(-1, P).T
 
 
 class Goldilocks(Pooled):
     """(Alg. 1) The teacher scores each candidate; one of each pool is chosen epsilon-greedily."""
 
     uses_teacher = True
-    flags = ("candidates", "epsilon")
-
-    def __init__(self, context: Context):
-        super().__init__(context)
-        self.std = context.config.advantage_std
 
     def target(self, p_hat):
         """Return the teacher's regression target, in [0, 0.5]: y, or the factor of Eq. 2 with
         another --advantage_std, halved for `mean`."""
-        factor = grpo.group_factor(p_hat, self.std)
-        return factor / 2 if self.std == "mean" else factor
+        std = self.context.config.advantage_std
+        factor = grpo.group_factor(p_hat, std)
+        return factor / 2 if std == "mean" else factor
 
-    def score(self, pool_N_K):
-        questions = [self.problems.question(i) for i in pool_N_K.ravel()]
+    def score(self, pool_P_K):
+        questions = [self.problems.question(i) for i in pool_P_K.ravel()]
         utilities = self.teacher.predict(questions)
-        return utilities.reshape(pool_N_K.shape)
+        return utilities.reshape(pool_P_K.shape)
 
     def observe(self, groups):
         for group in groups:
@@ -286,45 +298,12 @@ class Goldilocks(Pooled):
         return super().state_dict() | {"teacher": self.teacher.state_dict()}
 
     def load_state_dict(self, state):
-        super().load_state_dict(state)
         self.teacher.load_state_dict(state["teacher"])
+        own = {name: value for name, value in state.items() if name != "teacher"}
+        super().load_state_dict(own)
 
     def metrics(self):
         return super().metrics() | self.teacher.metrics()
-
-
-class DynamicSampling:
-    """(Section 6) DAPO's resampling: up to `rounds` further proposals, until n groups are live."""
-
-    def __init__(self, sampler: Sampler, rounds: int):
-        self.sampler = sampler
-        self.rounds = rounds
-
-    def __getattr__(self, name: str):
-        return getattr(self.sampler, name)
-
-    def propose(self, n):
-        self.n = n
-        self.rounds_left = self.rounds  # in this step
-        return self.sampler.propose(n)
-
-    def more(self, groups):
-        live = sum(group.live for group in groups)
-        if live >= self.n or self.rounds_left == 0:
-            return []
-        self.rounds_left -= 1
-        return self.sampler.propose(self.n)
-
-    @staticmethod
-    def train_on(groups, n):
-        return best(groups, n, key=lambda group: group.live)
-
-
-def best(groups: list[Group], n: int, key: Callable) -> list[Group]:
-    """Return the n groups with the highest key, in the order of the step; ties keep their order."""
-    best_first = sorted(groups, key=key, reverse=True)
-    kept = best_first[:n]
-    return [group for group in groups if group in kept]
 
 
 SAMPLERS = {"goldilocks": Goldilocks, "uniform": Uniform}

@@ -2,8 +2,9 @@
 
     f_φ(q) = 0.5 · σ(wᵀ MeanPool(Embed(q)) + b)        Section 4.2
 
-It learns online from the student's outcomes (Alg. 2). All teacher ranks receive the same messages
-(plumbing/distributed/channel.py), make the same calls, and share the rows of each batch.
+It learns online from the student's outcomes (Alg. 2), in a process of its own (`TeacherServer`,
+App. K.3). All teacher ranks receive the same messages (plumbing/distributed/channel.py), make the
+same calls, and share the rows of each batch.
 """
 
 import math
@@ -21,10 +22,12 @@ from torch import nn
 from transformers import AttentionInterface, AutoModel, AutoTokenizer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from grpo import Group
 from plumbing.batches import pad
 from plumbing.config import Config
 from plumbing.decoding.fused import fuse_norms
 from plumbing.errors import NonFiniteError
+from plumbing.files import plain
 from plumbing.lora import add_lora, merge_lora
 from plumbing.metrics import Stopwatch
 from plumbing.models import Card, check_directory, checksum, load, trial, unsharded, write
@@ -381,3 +384,67 @@ class Teacher:
         save_file(backbone, file, metadata={"format": "pt"})
         save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
         self.card.write(folder, "teacher")
+
+
+# The teacher process
+
+
+class TeacherServer:
+    """The sampler beside the teacher, one proposal ahead of the students ("Teacher Process
+    (Server)", App. K.3): the groups of step t request the proposals for step t+1, or with DAPO's
+    resampling for the next round.
+
+    lag 1, the paper's asynchronous teacher: it proposes with what it has learned up to step t-1,
+    then learns from step t while the student trains. lag 0: it learns first, as in Alg. 1 and 2,
+    except that all problems of a step are chosen at once. In a process without teacher ranks the
+    same happens in the same order."""
+
+    def __init__(self, sampler, lag: int):
+        self.sampler = sampler
+        self.lag = lag
+        self.proposals: tuple[list[Group], dict] | None = None  # with the metrics at that time
+
+    def run(self, receive: Callable, send: Callable, save: Callable[[int, dict], None]) -> bool:
+        """Run the teacher ranks' main loop until the stop message; return its content, whether the
+        run is finished."""
+        send(self.latest())
+        while True:
+            kind, content = receive()
+            if kind == "groups":
+                self.answer(content, send)
+            elif kind == "save":
+                save(content, self.state_dict())
+            elif kind == "stop":
+                return content
+
+    def answer(self, groups: list[Group], send: Callable = lambda proposals: None) -> None:
+        """Learn from a round's groups, and send the next proposals before or after."""
+        if self.lag == 0:
+            self.sampler.observe(groups)
+        send(self._propose())
+        if self.lag == 1:
+            self.sampler.observe(groups)
+
+    def latest(self) -> tuple[list[Group], dict]:
+        """Return the latest proposals; make the first ones."""
+        return self.proposals or self._propose()
+
+    def _propose(self) -> tuple[list[Group], dict]:
+        self.proposals = self.sampler.propose(self.sampler.P), self.sampler.metrics()
+        return self.proposals
+
+    def state_dict(self) -> dict:
+        """Return the sampler's state and the proposals that the students have not used yet."""
+        proposals = None
+        if self.proposals:
+            groups, metrics = self.proposals
+            # Seconds differ from rank to rank, and all ranks must return the same state.
+            metrics = {k: 0.0 if k.endswith("_s") else v for k, v in metrics.items()}
+            proposals = [vars(group) for group in groups], plain(metrics)
+        return {"sampler": self.sampler.state_dict(), "proposals": proposals}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.sampler.load_state_dict(state["sampler"])
+        if state["proposals"]:
+            groups, metrics = state["proposals"]
+            self.proposals = [Group(**group) for group in groups], metrics

@@ -16,6 +16,7 @@ from collections import Counter
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -23,37 +24,32 @@ from transformers import AutoTokenizer
 
 import grpo
 from grpo import Completion, Group
-from plumbing import command_line
 from plumbing.batches import Batch, micro_batches
 from plumbing.config import Config, is_due, learning_rate, parse_flags
 from plumbing.data.problems import Problems, check_data
 from plumbing.distributed import shutdown
-from plumbing.distributed.channel import Channel, Prefetching, RemoteSampler, serve
+from plumbing.distributed.channel import Channel
+from plumbing.distributed.launch import launch
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
-from plumbing.metrics import TRAINING, Stopwatch, completion_metrics, evaluate
+from plumbing.metrics import (
+    EVALUATION,
+    TRAINING,
+    Stopwatch,
+    completion_metrics,
+    graded_row,
+    overlong_rows,
+    rollout_parts,
+)
 from plumbing.models import Card, checksum, recompute_activations, unsharded
-from plumbing.plugins import check_proposals, trained_on
+from plumbing.plugins import check_proposals, check_trained, has_rounds, sampler_settings
 from plumbing.progress import Console
 from plumbing.run.checkpoint import Learner
 from plumbing.run.directory import RunDir
 from rollout import Generator, Policy, PromptEncoder, check_model
-from sampler import (
-    Context,
-    DynamicSampling,
-    Pooled,
-    Sampler,
-    file_of,
-    find_sampler,
-    step_metrics,
-)
-from teacher import Teacher, check_teacher
+from sampler import Context, Pooled, Sampler, file_of, find_sampler, join, step_metrics
+from teacher import Teacher, TeacherServer, check_teacher
 from verify import Verifier
-
-
-def parse(argv: list[str] | None = None) -> Config:
-    """Parse flags, which override the preset, which overrides the defaults. Raises ValueError."""
-    return parse_flags(argv, find_sampler, __doc__)
 
 
 class Student:
@@ -86,13 +82,12 @@ class Student:
         groups: list[Group],
         problems: Problems,
         temperature: float,
-        stream: tuple[int, int],
+        stream: tuple[int, int, int],
         watch: Stopwatch,
-        round: int = 0,
     ) -> None:
-        """Draw and grade completions until each group has its size: this rank makes a contiguous
-        share of them, every rank gets all. stream: integers that, with the seed, the round and a
-        completion's position, name its random stream. Raises InputError if a prompt is too long."""
+        """Draw and grade the completions of new groups: this rank makes a contiguous share of them,
+        every rank gets all. stream: integers that, with the seed and a completion's position, name
+        its random stream. Raises InputError if a prompt is too long."""
         c = self.config
         for group in groups:
             group.prompt_ids = group.prompt_ids or self.encode(problems.question(group.problem))
@@ -101,10 +96,10 @@ class Student:
                     f"the sampler proposes problem {group.problem}: its prompt is over "
                     "--max_prompt_tokens"
                 )
-        group_B = [group for group in groups for _ in range(group.size - len(group.completions))]
+        group_B = [group for group in groups for _ in range(group.size)]
         first_row, own_B = self.layout.share(group_B)
         with watch("rollout_s"):
-            seed = np.random.SeedSequence([c.seed, 2, *stream, round])  # 1 is the sampler's
+            seed = np.random.SeedSequence([c.seed, 2, *stream])  # 1 is the sampler's
             completions = self.generator.generate(
                 [group.prompt_ids for group in own_B],
                 temperature,
@@ -118,7 +113,6 @@ class Student:
         with watch("gather_s"):  # fast ranks wait here for the slowest
             shares = self.layout.gather_role(completions)
         for group, completion in zip(group_B, chain(*shares), strict=True):
-            completion.round = round
             group.completions.append(completion)
 
     def grade(self, completions: list[Completion], index_B: list[int], problems: Problems) -> None:
@@ -255,34 +249,124 @@ def train_step(
     watch = Stopwatch()
     c = student.config
     groups = []
-    round = 0
-    # Steps 1-2: the sampler proposes P problems (Alg. 1).
+    rounds = 0
     with watch("teacher_wait_s"):
-        proposed = sampler.propose(c.prompts_per_step)
+        proposed = sampler.propose(c.prompts_per_step)  # steps 1-2 (Alg. 1)
     while proposed:  # once, unless the sampler asks for more
         check_proposals(proposed, len(problems))
         sizes = [(group.problem, group.size) for group in proposed]
         student.layout.assert_equal_in_role(proposals=sizes)
-        # Step 3: G completions of each, and their verified rewards.
-        groups += [group for group in proposed if group not in groups]
-        this_round = [group for group in groups if group in proposed]  # in the order of the logs
-        student.rollout(this_round, problems, c.temperature, (TRAINING, step), watch, round)
-        # Steps 5-6: the teacher gets the groups and learns (Alg. 2), on its ranks during step 4.
+        student.rollout(proposed, problems, c.temperature, (TRAINING, step, rounds), watch)  # 3
+        groups += proposed
+        rounds += 1
         with watch("teacher_wait_s"):
-            sampler.observe(this_round)
+            sampler.observe(proposed)  # steps 5-6: Alg. 2, on the teacher's ranks during step 4
             proposed = sampler.more(groups)
-        round += 1
     if not groups:
         raise InputError("the sampler proposed no problem in this step")
     log(step, groups, student.tokenizer.decode)
-    # Step 4: GRPO.
     with watch("train_s"):
-        chosen = sampler.train_on(groups, c.prompts_per_step)
-        trained = trained_on(chosen, groups)
-        update = student.update(trained, step)
-    row = {"step": step} | step_metrics(groups, trained) | completion_metrics(groups)
+        trained = sampler.train_on(groups)
+        check_trained(trained, groups)
+        update = student.update(trained, step)  # step 4: GRPO
+    row = {"step": step} | step_metrics(join(groups), trained) | completion_metrics(groups)
     row |= update | watch | {"seconds": time.perf_counter() - start}
     return row | sampler.metrics() | row  # a sampler's metric cannot replace one of these
+
+
+def evaluate(
+    step: int, student: Student, problems: Problems, run: RunDir, console: Console | None = None
+) -> dict[str, float]:
+    """Compute greedy pass@1 on every validation problem (Table 5a); log the verdicts with the
+    completions' ends. A problem whose prompt is too long counts as wrong. All student ranks call
+    it. Returns {} if one is to stop."""
+    start = time.perf_counter()
+    prompts = [student.encode(problems.question(problem)) for problem in range(len(problems))]
+    rows = overlong_rows(prompts, student.config)
+    for part in rollout_parts(prompts, student.config, student.layout.n_students):
+        if console:
+            console.report(f"evaluation, {len(rows):,} of {len(prompts):,} problems")
+        if shutdown.stop_requested(student.layout):
+            return {}
+        groups = [Group(problem, size=1, prompt_ids=prompts[problem]) for problem in part]
+        student.rollout(groups, problems, 0.0, (EVALUATION, step, 0), Stopwatch())
+        rows += [graded_row(group, student.tokenizer.decode) for group in groups]
+    if console:
+        console.report("")
+    rows.sort(key=itemgetter("problem"))
+    run.log(f"evals/step_{step}", rows, "w")
+    accuracy = sum(row["reward"] for row in rows) / len(rows)
+    return {"val_accuracy": accuracy, "eval_s": time.perf_counter() - start}
+
+
+# The two roles (Section 5.1, App. K.3)
+
+
+def build_layout(config: Config) -> Layout:
+    """Give the last --teacher_ranks ranks to the Teacher, the others to the student: 6-7 and 0-5 of
+    8. Each role has a process group, NCCL on GPUs, for its weights and gradients; messages between
+    them are CPU tensors over gloo. Raises ValueError if no rank is left for a student."""
+    world = launch().world
+    n_students = world - config.teacher_ranks
+    if n_students < 1:
+        raise ValueError(
+            f"--teacher_ranks {config.teacher_ranks}: must be below {world}, the number of ranks"
+        )
+    return Layout(config, (range(n_students), range(n_students, world)))
+
+
+class TeacherClient(Sampler):
+    """The sampler beside the Teacher, as the students see it ("Student Process (Client)", App.
+    K.3): `propose` receives proposals that were made ahead, `observe` sends the groups.
+
+    server: the TeacherServer, if it is in this process; else messages go over the channel."""
+
+    def __init__(self, config: Config, channel: Channel | None, server: TeacherServer | None):
+        self.P = config.prompts_per_step
+        self.resample_rounds = config.resample_rounds
+        self.channel = channel
+        self.server = server
+
+    def propose(self, P):
+        if self.server:
+            groups, self._metrics = self.server.latest()
+        else:
+            (groups, self._metrics), stop = self.channel.receive()
+            self.channel.layout.stopping |= stop
+        return groups
+
+    def observe(self, groups):
+        if self.server:
+            self.server.answer(groups)
+        else:
+            self.channel.send(("groups", groups))
+
+    def metrics(self):
+        """Return the sampler's metrics when the latest proposals were made."""
+        return self._metrics
+
+    def state_dict(self):
+        return self.server.state_dict() if self.server else None
+
+    def load_state_dict(self, state):
+        if self.server:
+            self.server.load_state_dict(state)
+
+
+def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler:
+    """Build the sampler, with its Teacher if it uses one."""
+    cls = find_sampler(config.sampler)
+    encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
+    limit = config.max_prompt_tokens
+    context = Context(problems, config, lambda i: len(encode(problems.question(i))) <= limit)
+    if cls.uses_teacher:
+        context.teacher = Teacher(config, layout.device, layout.shard, layout.group)
+    return cls(context, **sampler_settings(cls, config.sampler_args))
+
+
+def teacher_learner(sampler: Sampler) -> dict[str, Learner]:
+    """Return the Teacher's part of a checkpoint, by name, if there is one."""
+    return {"teacher": sampler.teacher.learner} if sampler.teacher else {}
 
 
 def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Verifier) -> bool:
@@ -290,8 +374,15 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
     problems = Problems(config.train_data)
     val_problems = Problems(config.val_data)
     student = Student(config, layout, verifier)
-    sampler = build_sampler(config, layout, problems)
-    learners = {"student": student.learner} | teacher_learner(sampler)
+    learners = {"student": student.learner}
+    channel = Channel(layout) if layout.n_teachers else None
+    if channel:
+        sampler = TeacherClient(config, channel, None)
+    else:
+        sampler = build_sampler(config, layout, problems)
+        learners |= teacher_learner(sampler)
+        if sampler.teacher:
+            sampler = TeacherClient(config, None, TeacherServer(sampler, config.teacher_lag))
     run.load(start, learners, sampler)
     student.generator.refresh(student.policy)
     console = Console(run, start, student, problems, val_problems)
@@ -302,19 +393,20 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
             run.log("metrics", [row])
             console.update(row)
         if run.evaluation_pending(step):
-            evaluation = evaluate(student.rollout, student.encode, val_problems, run, step, console)
+            evaluation = evaluate(step, student, val_problems, run, console)
             run.finish_evaluation(step, evaluation)
         stop = shutdown.stop_requested(layout)
         if step > start and (stop or is_due(step, config.checkpoint_every, config.steps)):
-            if layout.n_teachers:
-                sampler.save(step)  # the teacher ranks write their part
+            if channel:
+                channel.send(("save", step))  # the teacher ranks write their part
             run.save(step, sampler.state_dict(), learners)
         if stop:
             break
     if not stop:
         run.export(learners)
-    if layout.n_teachers:
-        sampler.stop(finished=not stop)
+    if channel:
+        channel.send(("stop", not stop))
+        channel.wait()
     console.end(finished=not stop)
     return not stop
 
@@ -323,42 +415,49 @@ def run_teacher(config: Config, layout: Layout, run: RunDir, start: int) -> bool
     """Run the teacher ranks' main program: answer and learn until the students stop."""
     sampler = build_sampler(config, layout, Problems(config.train_data))
     learners = teacher_learner(sampler)
-    run.load(start, learners, sampler)
+    server = TeacherServer(sampler, config.teacher_lag)
+    run.load(start, learners, server)
     shutdown.stop_at_signals(layout)
-    finished = serve(sampler, Channel(layout), partial(run.save, learners=learners))
+    channel = Channel(layout)
+    finished = server.run(
+        channel.receive,
+        lambda proposals: channel.send((proposals, shutdown.stop_requested(layout))),
+        partial(run.save, learners=learners),
+    )
     if finished:
         run.export(learners)
     return finished
 
 
-def teacher_learner(sampler: Sampler) -> dict[str, Learner]:
-    """Return the teacher's part of a checkpoint, by name, if the teacher is in this process."""
-    return {"teacher": sampler.teacher.learner} if sampler.teacher else {}
+def parse(argv: list[str] | None = None) -> Config:
+    """Parse flags, which override the preset, which overrides the defaults; settle those that
+    depend on the sampler. Flags that it does not use are ignored: compared runs share flags.
+    Raises ValueError with one line."""
+    c, of_preset, given = parse_flags(argv, __doc__)
+    cls = find_sampler(c.sampler)
+    sampler_settings(cls, c.sampler_args)
+    if c.resample_rounds and has_rounds(cls, Sampler):
+        raise ValueError("--resample_rounds: this sampler has `more` or `train_on` of its own")
+    if cls.uses_teacher:
+        if c.teacher_ranks < 0:
+            c.teacher_ranks = launch().world // 4  # Section 5.1: 2 of 8
+        return c
+    c.teacher_model = ""
+    c.teacher_ranks = 0
+    if "steps" not in given:
+        c.steps = baseline_steps(c.steps, of_preset.eval_every)
+    return c
 
 
-def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler:
-    """Build the sampler, or on student ranks that have teacher ranks a RemoteSampler."""
-    cls = find_sampler(config.sampler)
-    if not layout.has_sampler:
-        sampler = RemoteSampler(Channel(layout), cls.train_on)
-    else:
-        encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
-        limit = config.max_prompt_tokens
-        context = Context(problems, config, lambda i: len(encode(problems.question(i))) <= limit)
-        context.settings = command_line.settings(config.sampler_args, cls.settings, config.sampler)
-        if cls.uses_teacher:
-            context.teacher = Teacher(config, layout.device, layout.shard, layout.group)
-        sampler = cls(context)
-        if cls.uses_teacher:
-            sampler = Prefetching(sampler, config.prompts_per_step, config.teacher_lag)
-    if config.resample_rounds and not layout.is_teacher:
-        return DynamicSampling(sampler, config.resample_rounds)
-    return sampler
+def baseline_steps(steps: int, eval_every: int) -> int:
+    """(App. D) Give a run without a Teacher, whose devices all train, 4/3 of the steps, up to the
+    next evaluation of the preset: 26,800 for 20,000."""
+    return math.ceil(steps * 4 / 3 / eval_every) * eval_every
 
 
 def check(config: Config, run: RunDir) -> int:
-    """Check flags, models and data before anything is built. Returns the step to resume from.
-    Raises ValueError or OSError with one line; until they pass nothing is written in --out."""
+    """Check models and data before anything is built. Returns the step to resume from. Raises
+    ValueError or OSError with one line; until they pass nothing is written in --out."""
     cls = find_sampler(config.sampler)
     check_model(config.model, config.max_prompt_tokens + config.max_completion_tokens)
     if cls.uses_teacher:
@@ -367,7 +466,7 @@ def check(config: Config, run: RunDir) -> int:
     n_empty = len(encode(""))  # tokens around the question
     if n_empty >= config.max_prompt_tokens:
         raise ValueError(f"--max_prompt_tokens {config.max_prompt_tokens}: must be above {n_empty}")
-    pool = config.candidates if issubclass(cls, Pooled) and "candidates" in cls.flags else 1
+    pool = config.candidates if issubclass(cls, Pooled) else 1
     val_problems = check_data(config, needed=config.prompts_per_step * pool)
     encode.check(val_problems)
     return run.open()
@@ -379,7 +478,7 @@ def main(argv: list[str] | None = None) -> int:
     with ExitStack() as stack:
         try:
             config = parse(argv)
-            layout = Layout(config)
+            layout = build_layout(config)
             verifier = Verifier(workers=config.verify_workers, reward=config.reward)
             if not layout.is_teacher:  # workers must start before CUDA and the process groups exist
                 verifier = stack.enter_context(verifier)

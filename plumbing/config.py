@@ -1,15 +1,12 @@
 """The settings of a run (Tables 5a, 5b, 6): one field, one flag; presets change the defaults."""
 
-import math
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpo
-from plumbing import command_line, plugins
+from plumbing import command_line
 from plumbing.command_line import count, fraction, natural, non_negative, number, opt
-from plumbing.distributed.launch import launch
 
 MODES = ("full", "last_token", "frozen", "lora")  # of the teacher (App. L)
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +35,11 @@ class Config:
     preset: str = opt("qwen2.5-1.5b", "named set of defaults; other flags override it")
     sampler: str = opt("goldilocks", "uniform (the baseline), one of samplers/, or FILE.py:CLASS")
     sampler_args: str = opt("", "settings of the sampler: name=value,name=value")
-    steps: int = opt(20_000, "updates (Table 6; without a teacher 4/3, App. D's 8/6)", type=count)
+    steps: int = opt(
+        20_000,
+        "updates (Table 6); without a teacher 4/3 of the preset's, App. D, unless given",
+        type=count,
+    )
     seed: int = opt(0, "seed of every random stream", type=natural)
     out: str = opt("", "run directory; resumes if it exists [runs/PRESET-SAMPLER-seedSEED]")
     device: str = opt("auto", "auto: GPUs if there are any", choices=("auto", "cpu", "cuda"))
@@ -129,38 +130,25 @@ PRESETS: dict[str, str] = {
 }
 
 
-def parse_flags(argv: list[str] | None, find_sampler: Callable, description: str | None) -> Config:
-    """Parse train.py's command line; compute defaults that depend on the sampler or other flags.
-    Raises ValueError with one line, also at a flag that the sampler does not use, or lacks."""
+def parse_flags(argv: list[str] | None, description: str | None) -> tuple[Config, Config, set]:
+    """Parse train.py's command line: returns the settings, the preset's, and the names of the flags
+    that were given. Raises ValueError with one line."""
     parser = command_line.Parser(description=command_line.first_line(description))
     command_line.add_fields(parser, Config)
     given = vars(parser.parse_args(argv))
-    preset = given.get("preset", Config.preset)
-    if preset not in PRESETS:
-        raise ValueError(f"--preset {preset}: choose from {', '.join(PRESETS)}")
-    defaults = vars(parser.parse_args(shlex.split(PRESETS[preset])))
-    c = Config(**defaults | given)
-    sampler = find_sampler(c.sampler)
-    check_flags_of_sampler(c, sampler, given)
-    if not sampler.uses_teacher:
-        c.teacher_model = ""
-        c.teacher_ranks = 0
-        if "steps" not in given:
-            c.steps = baseline_steps(c.steps, Config(**defaults).eval_every)
-    if c.teacher_ranks < 0:
-        c.teacher_ranks = default_teacher_ranks(launch().world)
+    name = given.get("preset", Config.preset)
+    if name not in PRESETS:
+        raise ValueError(f"--preset {name}: choose from {', '.join(PRESETS)}")
+    of_preset = vars(parser.parse_args(shlex.split(PRESETS[name])))
+    c = Config(**of_preset | given)
+    if "model" in given and "teacher_model" not in given:
+        c.teacher_model = c.model
     if not c.checkpoint_every:
         c.checkpoint_every = c.eval_every
     if not c.out:
         sampler_name = c.sampler.rpartition(":")[2].lower()
         c.out = f"runs/{c.preset}-{sampler_name}-seed{c.seed}"
-    return c
-
-
-def baseline_steps(steps: int, eval_every: int) -> int:
-    """(App. D) Give a run without a teacher, whose devices all train, 4/3 of the steps, up to the
-    next evaluation of the preset: 26,800 for 20,000."""
-    return math.ceil(steps * 4 / 3 / eval_every) * eval_every
+    return c, Config(**of_preset), {*given}
 
 
 def learning_rate(c: Config, step: int) -> float:
@@ -172,24 +160,3 @@ def learning_rate(c: Config, step: int) -> float:
 def is_due(step: int, every: int, steps: int) -> bool:
     """Return whether `step` is a multiple of `every`, or the last of the run's steps."""
     return step % every == 0 or step == steps
-
-
-def default_teacher_ranks(world: int) -> int:
-    """(Section 5.1) Give the teacher a quarter of the ranks: 2 of 8, none of 1."""
-    return world // 4
-
-
-def check_flags_of_sampler(c: Config, sampler: type, given: dict) -> None:
-    """Raise ValueError at a given flag that the sampler's class does not use, or one that it needs
-    and lacks."""
-    for flag in given:
-        if flag in plugins.SAMPLER_FLAGS and flag not in sampler.flags:
-            raise ValueError(f"--{flag}: the sampler {c.sampler} does not use it")
-        is_of_teacher = flag.startswith("teacher_") or flag == "replay_capacity"
-        if is_of_teacher and not sampler.uses_teacher:
-            raise ValueError(f"--{flag}: the sampler {c.sampler} has no teacher")
-    if sampler.needs_column and not c.column:
-        raise ValueError(f"--sampler {c.sampler} needs --column, a column of the training data")
-    if c.resample_rounds and sampler.chooses_groups():
-        raise ValueError("--resample_rounds: this sampler has `more` or `train_on` of its own")
-    command_line.settings(c.sampler_args, sampler.settings, c.sampler)

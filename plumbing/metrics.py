@@ -4,18 +4,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from operator import itemgetter
 
 from grpo import Group
 from plumbing.config import Config
-from plumbing.data.problems import Problems
-from plumbing.distributed.shutdown import stop_requested
-from plumbing.progress import Console
-from plumbing.run.directory import RunDir
 
 TAIL = 1000  # characters of a completion, its last, that evals/ keeps
 VERDICT = ("problem", "reward", "status", "tokens", "completion")  # the keys of evals/
-EVALUATION, TRAINING = 0, 1  # first integer of a rollout's random stream; the second is the step
+EVALUATION, TRAINING = 0, 1  # first integer of a rollout's random stream; then step and round
 PARTS = ("rollout_s", "verify_s", "gather_s", "train_s", "teacher_wait_s", "eval_s")  # of a step
 
 
@@ -54,50 +49,11 @@ def completion_metrics(groups: list[Group]) -> dict[str, float]:
     }
 
 
-def evaluate(
-    rollout: Callable,
-    encode: Callable,
-    problems: Problems,
-    run: RunDir,
-    step: int,
-    console: Console | None = None,
-) -> dict[str, float]:
-    """Compute greedy pass@1 on every validation problem (Table 5a), and log the verdicts with the
-    completions' ends. A problem whose prompt is too long counts as wrong. rollout, encode:
-    train.Student's. console: shows how far it is. All student ranks call it. Returns {} if one is
-    to stop."""
-    start = time.perf_counter()
-    layout = run.layout
-    prompts = [encode(problems.question(problem)) for problem in range(len(problems))]
-    tokens = [len(ids) for ids in prompts]
-    rows = []
-    for problem, n in enumerate(tokens):
-        if n > run.config.max_prompt_tokens:
-            rows.append(eval_row(problem, 0.0, "overlong_prompt"))
-    for part in rollout_parts(tokens, run.config, layout.n_students):
-        if console:
-            console.report(f"evaluation, {len(rows):,} of {len(tokens):,} problems")
-        if stop_requested(layout):
-            return {}
-        groups = [Group(problem, size=1, prompt_ids=prompts[problem]) for problem in part]
-        rollout(groups, problems, 0.0, (EVALUATION, step), Stopwatch())
-        for group in groups:
-            # Rank 0 writes the file.
-            decode = encode.tokenizer.decode if layout.rank == 0 else None
-            rows.append(graded_row(group, decode))
-    if console:
-        console.report("")
-    rows.sort(key=itemgetter("problem"))
-    run.log(f"evals/step_{step}", rows, "w")
-    accuracy = sum(row["reward"] for row in rows) / len(rows)
-    return {"val_accuracy": accuracy, "eval_s": time.perf_counter() - start}
-
-
-def rollout_parts(tokens: list[int], c: Config, ranks: int) -> Iterator[list[int]]:
-    """Cut the problems whose prompts, of these numbers of tokens, fit into parts of one micro-batch
-    a rank. In a part neighbours, which may be equally hard, go to different ranks."""
-    fitting = [i for i, n in enumerate(tokens) if n <= c.max_prompt_tokens]
-    longest = max((tokens[i] for i in fitting), default=0)
+def rollout_parts(prompts: list[list[int]], c: Config, ranks: int) -> Iterator[list[int]]:
+    """Cut the problems whose prompts fit into parts of one micro-batch a rank. In a part
+    neighbours, which may be equally hard, go to different ranks."""
+    fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= c.max_prompt_tokens]
+    longest = max((len(prompts[i]) for i in fitting), default=0)
     rows_of_rank = c.max_rollout_tokens // (longest + c.max_completion_tokens)
     size = ranks * max(1, rows_of_rank)
     for start in range(0, len(fitting), size):
@@ -108,13 +64,17 @@ def rollout_parts(tokens: list[int], c: Config, ranks: int) -> Iterator[list[int
         yield dealt
 
 
-def graded_row(group: Group, decode: Callable | None) -> dict:
-    """Make the row of a problem with its completion. decode: None if the text is not needed."""
+def overlong_rows(prompts: list[list[int]], c: Config) -> list[dict]:
+    """Make the rows of evals/ of problems whose prompts are too long: they are wrong."""
+    overlong = [i for i, prompt in enumerate(prompts) if len(prompt) > c.max_prompt_tokens]
+    return [eval_row(problem, 0.0, "overlong_prompt") for problem in overlong]
+
+
+def graded_row(group: Group, decode: Callable) -> dict:
+    """Make the row of a problem with its completion."""
     [answer] = group.completions
     row = eval_row(group.problem, answer.reward, answer.status, len(answer.ids))
-    if decode:
-        text = decode(answer.text_ids)
-        row["completion"] = text[-TAIL:]  # the box is at the end
+    row["completion"] = decode(answer.text_ids)[-TAIL:]  # the box is at the end
     return row
 
 

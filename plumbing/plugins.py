@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import inspect
 import sys
 from numbers import Integral
 from pathlib import Path
@@ -10,9 +11,6 @@ import numpy as np
 
 from grpo import Group
 from plumbing.errors import InputError, first_lines
-
-# Flags that a sampler's class may take, of those that not every sampler uses.
-SAMPLER_FLAGS = {"candidates", "epsilon", "column"}
 
 
 def path_of(spec: str) -> Path | None:
@@ -77,64 +75,80 @@ def check_class(cls, base: type, spec: str) -> None:
         fault = "must extend sampler.Sampler, or Uniform or Pooled"
     elif cls.propose is base.propose:
         fault = "must define `propose`"
-    elif cls.uses_teacher and cls.more is not base.more:
-        fault = "a sampler with a teacher has no rounds of its own"
-    elif not SAMPLER_FLAGS.issuperset(cls.flags):
-        fault = f"`flags` may name {', '.join(sorted(SAMPLER_FLAGS))}, not {', '.join(cls.flags)}"
-    elif cls.needs_column and "column" not in cls.flags:
-        fault = "needs a column, so that `flags` must name column"
-    elif any(type(value) not in (int, float) for value in cls.settings.values()):
-        fault = f"its settings must be numbers, not {cls.settings}"
+    elif cls.uses_teacher and has_rounds(cls, base):
+        fault = "a sampler with a teacher has no `more` or `train_on` of its own"
     else:
         return
     raise InputError(f"--sampler {spec}: {fault}")
 
 
-def check_scores(utilities_N_K, shape: tuple[int, int]) -> np.ndarray:
+def has_rounds(cls, base: type) -> bool:
+    """Whether a sampler decides itself about further rounds, or the groups that count."""
+    return cls.more is not base.more or cls.train_on is not base.train_on
+
+
+def sampler_settings(cls, text: str) -> dict[str, float]:
+    """Parse --sampler_args "name=value,name=value" as keyword arguments of a sampler's __init__, in
+    the types of their defaults. Raises InputError at a name or value that it does not take."""
+    parameters = [*inspect.signature(cls).parameters.values()][1:]  # the first is the context
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+    settings = {}
+    for item in filter(None, text.split(",")):
+        name, _, value = item.partition("=")
+        try:
+            settings[name] = type(defaults[name])(value)
+        except (KeyError, ValueError, TypeError) as error:
+            known = ", ".join(f"{name}={default}" for name, default in defaults.items())
+            raise InputError(
+                f"--sampler_args {item}: the settings of {cls.__name__} are: {known or 'none'}"
+            ) from error
+    return settings
+
+
+def check_scores(utilities_P_K, shape: tuple[int, int]) -> np.ndarray:
     """Return what a sampler's `score` has returned as float64. Raises InputError unless it is a
-    finite number for each candidate."""
+    number in [0, 0.5] for each candidate."""
     try:
-        utilities_N_K = np.asarray(utilities_N_K, dtype=np.float64)
+        utilities_P_K = np.asarray(utilities_P_K, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"the sampler's `score` returns no numbers: {first_lines(error)}"
         ) from error
-    if utilities_N_K.shape != shape:
+    if utilities_P_K.shape != shape:
         raise InputError(
-            f"the sampler's `score` has shape {utilities_N_K.shape}: must have that of the pool, "
+            f"the sampler's `score` has shape {utilities_P_K.shape}: must have that of the pool, "
             f"{shape}"
         )
-    if not np.isfinite(utilities_N_K).all():
-        raise InputError("the sampler's `score` is NaN or infinite")
-    return utilities_N_K
-
-
-def trained_on(chosen: list[Group], groups: list[Group]) -> list[Group]:
-    """Return the groups that a sampler's train_on has chosen, once and in the order of the step.
-    Raises InputError if one is not of the step."""
-    if any(group not in groups for group in chosen):
-        raise InputError("the sampler's train_on returns a group that is not of this step")
-    return [group for group in groups if group in chosen]
+    in_range_P_K = (utilities_P_K >= 0) & (utilities_P_K <= 0.5)  # not NaN
+    if not in_range_P_K.all():
+        outside = utilities_P_K[~in_range_P_K][0]
+        raise InputError(f"the sampler's `score` is {outside:g}: must be in [0, 0.5]")
+    return utilities_P_K
 
 
 def check_proposals(groups: list[Group], n_problems: int) -> None:
-    """Raise InputError unless the groups of a round are of distinct problems and have completions
-    to draw."""
+    """Raise InputError unless the groups of a round are new ones of distinct problems."""
     if not (isinstance(groups, list) and all(isinstance(group, Group) for group in groups)):
         raise InputError(f"the sampler proposes {groups!r:.60}: must be a list of grpo.Group")
     for group in groups:
-        problem = group.problem
-        size = group.size
-        drawn = len(group.completions)
-        if not (isinstance(problem, Integral) and 0 <= problem < n_problems):
+        if not (isinstance(group.problem, Integral) and 0 <= group.problem < n_problems):
             raise InputError(
-                f"the sampler proposes problem {problem!r}: must be an index below {n_problems}"
+                f"the sampler proposes problem {group.problem!r}: must be an index below "
+                f"{n_problems}"
             )
-        if not (isinstance(size, Integral) and size > drawn):
+        if not (isinstance(group.size, Integral) and group.size > 0) or group.completions:
             raise InputError(
-                f"the sampler proposes problem {problem} with size {size!r}: "
-                f"must be a whole number above {drawn}, its completions so far"
+                f"the sampler proposes problem {group.problem} with size {group.size!r} and "
+                f"{len(group.completions)} completions: must be a new group of at least one"
             )
-    distinct = {group.problem for group in groups}
-    if len(distinct) < len(groups):
+    if len({group.problem for group in groups}) < len(groups):
         raise InputError("the sampler proposes a problem twice in a round")
+
+
+def check_trained(trained: list[Group], groups: list[Group]) -> None:
+    """Raise InputError if the groups that a sampler's train_on has chosen hold a completion twice,
+    or one that was not drawn in this step."""
+    drawn = {id(completion) for group in groups for completion in group.completions}
+    chosen = [id(completion) for group in trained for completion in group.completions]
+    if len({*chosen}) < len(chosen) or not drawn.issuperset(chosen):
+        raise InputError("the sampler's train_on returns a completion twice, or not of this step")

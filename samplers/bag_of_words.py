@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 
-from sampler import Pooled, utility_target
+from sampler import Context, Pooled, utility_target
 
 
 class BagOfWords(Pooled):
@@ -13,10 +13,14 @@ class BagOfWords(Pooled):
     (Duchi et al., 2011) learns w from the outcomes, each problem once, by the binomial likelihood;
     its sums decay by `decay`. Words are hashed, so that nothing is read before the first step."""
 
-    flags = ("candidates", "epsilon")
-    settings = {"rate": 0.5, "decay": 1.0}
-    learned = {"weight_V": np.zeros(2**16), "square_V": np.zeros(2**16)}
     target = staticmethod(utility_target)  # of p: what a candidate is scored by
+
+    def __init__(self, context: Context, rate=0.5, decay=1.0):
+        super().__init__(context)
+        self.rate = rate
+        self.decay = decay
+        self.weight_V = np.zeros(2**16)
+        self.square_V = np.zeros(2**16)
 
     def words(self, index: int) -> list[str]:
         """Split a problem into words."""
@@ -41,15 +45,15 @@ class BagOfWords(Pooled):
         """Compute p of each problem."""
         return np.array([self.p(self.entries(index)) for index in indices])
 
-    def score(self, pool_N_K):
-        p_M = self.predict(pool_N_K.flat)
-        return self.target(p_M).reshape(pool_N_K.shape)
+    def score(self, pool_P_K):
+        p_M = self.predict(pool_P_K.flat)
+        return self.target(p_M).reshape(pool_P_K.shape)
 
     def observe(self, groups):
         for group in groups:
             n = self.entries(group.problem)
             gradient_n = self.gradient(n, group.p_hat)
-            self.square_V[n] *= self.settings["decay"]
+            self.square_V[n] *= self.decay
             self.square_V[n] += gradient_n**2
             scale_n = np.sqrt(self.square_V[n] + 1e-12)
-            self.weight_V[n] -= self.settings["rate"] * gradient_n / scale_n
+            self.weight_V[n] -= self.rate * gradient_n / scale_n

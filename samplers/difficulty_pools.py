@@ -2,14 +2,12 @@
 
 import numpy as np
 
-from sampler import Uniform
+from sampler import Context, Uniform
 
 
 class Weighted(Uniform):
     """Base of samplers whose `weights` give each problem a weight of at least 0. A step draws from
     all problems in proportion to it, so there is a single pass, in which problems may return."""
-
-    flags = ()
 
     def draw(self, k):
         # If each problem arrives at the rate of its weight, the next to arrive is any of the rest
@@ -32,15 +30,20 @@ class DifficultyPools(Weighted):
 
     Theirs may draw a problem twice in a step."""
 
-    settings = {"hard": 0.25, "normal": 0.75, "hard_weight": 0.2, "easy_weight": 0.2}
-    per_problem = {"p_hat": np.float32(np.nan)}  # of its last group
+    def __init__(self, context: Context, hard=0.25, normal=0.75, hard_weight=0.2, easy_weight=0.2):
+        super().__init__(context)
+        self.hard = hard
+        self.normal = normal
+        self.hard_weight = hard_weight
+        self.easy_weight = easy_weight
+        self.p_hat = np.full(len(self.problems), np.nan, dtype=np.float32)  # of its last group
 
     def weights(self):
-        is_hard = self.p_hat <= self.settings["hard"]
-        is_easy = self.p_hat > self.settings["normal"]
+        is_hard = self.p_hat <= self.hard
+        is_easy = self.p_hat > self.normal
         weight = np.ones(len(self.p_hat))
-        weight[is_hard] = self.settings["hard_weight"]
-        weight[is_easy] = self.settings["easy_weight"]
+        weight[is_hard] = self.hard_weight
+        weight[is_easy] = self.easy_weight
         return weight
 
     def observe(self, groups):

@@ -37,35 +37,34 @@ class Embedded(Pooled):
     Σ (f - y)² + ridge (|w|² + b²) over the latest `window` outcomes, exactly. App. L's frozen
     teacher has these features, a sigmoid, and AdamW on the latest 64."""
 
-    flags = ("candidates", "epsilon")
-    settings = {"ridge": 1.0, "window": 1024}
-    learned = {"index_M": np.empty(0, dtype=np.int64), "y_M": np.empty(0), "model": ""}
-
-    def __init__(self, context: Context):
+    def __init__(self, context: Context, ridge=1.0, window=1024):
         super().__init__(context)
         config = context.config
-        self.embeddings, self.model = load(config.train_data, config.max_prompt_tokens)
+        self._embeddings, self.model = load(config.train_data, config.max_prompt_tokens)
+        self.ridge = ridge
+        self.window = window
+        self.index_M = np.empty(0, dtype=np.int64)
+        self.y_M = np.empty(0)
         self.fit()
 
     def features(self, index_M: np.ndarray) -> np.ndarray:
         """Return (e, 1) of each problem: float64 (M, D + 1)."""
-        e_M_D = self.embeddings[index_M].astype(float) / self.embeddings.shape[1] ** 0.5
+        e_M_D = self._embeddings[index_M].astype(float) / self._embeddings.shape[1] ** 0.5
         return np.column_stack([e_M_D, np.ones(len(e_M_D))])
 
     def fit(self) -> None:
         """Solve the regression by its M × M kernel matrix."""
         x_M_D = self.features(self.index_M)
-        kernel_M_M = x_M_D @ x_M_D.T + self.settings["ridge"] * np.eye(len(x_M_D))
-        self.weight_D = np.linalg.solve(kernel_M_M, self.y_M - 1 / 4) @ x_M_D
+        kernel_M_M = x_M_D @ x_M_D.T + self.ridge * np.eye(len(x_M_D))
+        self._weight_D = np.linalg.solve(kernel_M_M, self.y_M - 1 / 4) @ x_M_D
 
-    def score(self, pool_N_K):
-        f_M = 1 / 4 + self.features(pool_N_K.ravel()) @ self.weight_D
-        return f_M.clip(0, 0.5).reshape(pool_N_K.shape)
+    def score(self, pool_P_K):
+        f_M = 1 / 4 + self.features(pool_P_K.ravel()) @ self._weight_D
+        return f_M.clip(0, 0.5).reshape(pool_P_K.shape)
 
     def observe(self, groups):
-        window = self.settings["window"]
-        self.index_M = np.append(self.index_M, [group.problem for group in groups])[-window:]
-        self.y_M = np.append(self.y_M, [group.y for group in groups])[-window:]
+        self.index_M = np.append(self.index_M, [group.problem for group in groups])[-self.window :]
+        self.y_M = np.append(self.y_M, [group.y for group in groups])[-self.window :]
         self.fit()
 
     def load_state_dict(self, state: dict) -> None:

@@ -12,24 +12,25 @@ class FittedPool(Goldilocks):
     counts decay by `decay` a step. Before the first outcome K is `expected` · `prior` = 8, the
     paper's."""
 
-    settings = {"expected": 2.0, "prior": 4.0, "decay": 0.98}
-    learned = {"live": 0.0, "explored": 0.0}
-
-    def __init__(self, context: Context):
+    def __init__(self, context: Context, expected=2.0, prior=4.0, decay=0.98):
         super().__init__(context)
+        self.expected = expected
+        self.prior = prior
+        self.decay = decay
         self.most = self.K
+        self.live = 0.0
+        self.explored = 0.0
 
-    def propose(self, n):
-        f = (self.live + 1) / (self.explored + self.settings["prior"])
-        self.K = min(self.most, math.ceil(self.settings["expected"] / f))
-        return super().propose(n)
+    def propose(self, P):
+        f = (self.live + 1) / (self.explored + self.prior)
+        self.K = min(self.most, math.ceil(self.expected / f))
+        return super().propose(P)
 
     def observe(self, groups):
         super().observe(groups)
         explored = [group for group in groups if group.explored]
-        decay = self.settings["decay"]
-        self.explored = decay * self.explored + len(explored)
-        self.live = decay * self.live + sum(group.live for group in explored)
+        self.explored = self.decay * self.explored + len(explored)
+        self.live = self.decay * self.live + sum(group.live for group in explored)
 
     def metrics(self):
         """Return `candidates`, the size of the latest pools, beside the usual ones."""

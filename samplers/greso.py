@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from grpo import Group
-from sampler import DynamicSampling, Uniform
+from sampler import Context, Uniform, best
 
 
 class Greso(Uniform):
@@ -18,15 +18,18 @@ class Greso(Uniform):
     Theirs counts a format reward, refills with 64 problems or more, and drops dead groups; here
     they fill a short step up to n. The limit on refills is ours."""
 
-    flags = ()
-    settings = {"dead": 0.25, "first": 1.5, "refill": 1.25, "rounds": 10}
-    learned = {"p_easy": 0.5, "p_hard": 0.5}
-    per_problem = {"streak": np.int16(0)}  # z; below 0: of hard groups
+    def __init__(self, context: Context, dead=0.25, first=1.5, refill=1.25, rounds=10):
+        super().__init__(context)
+        self.dead = dead
+        self.refill_factor = refill
+        self.rounds = rounds
+        self.most = int(first * self.P)  # problems of a round
+        self.p_easy = 0.5
+        self.p_hard = 0.5
+        self.streak = np.zeros(len(self.problems), dtype=np.int16)  # z; below 0: of hard groups
 
-    def propose(self, n):
-        self.n = n
-        self.most = int(self.settings["first"] * n)  # problems of a round
-        self.refills_left = self.settings["rounds"]
+    def propose(self, P):
+        self.refills_left = self.rounds
         self.tried = []
         return self.refill(self.most)
 
@@ -36,27 +39,27 @@ class Greso(Uniform):
         last_pass = self.passes + 100
         while len(kept) < n and self.passes < last_pass:
             missing = n - len(kept)
-            drawn_N = self.draw(n)[:missing]  # a draw of n begins a new pass if fewer are left
-            self.take(drawn_N)
-            not_skipped = self.not_skipped(drawn_N)
+            drawn_P = self.draw(n)[:missing]  # a draw of n begins a new pass if fewer are left
+            self.take(drawn_P)
+            not_skipped = self.not_skipped(drawn_P)
             new = [index for index in not_skipped if index not in self.tried]
             kept += new
             self.tried += new
         return self.untried(kept)
 
-    def not_skipped(self, drawn_N) -> list[int]:
+    def not_skipped(self, drawn_P) -> list[int]:
         """Skip problems at random, by their z; return the others."""
-        z_N = self.streak[drawn_N]
-        p_N = np.where(z_N > 0, self.p_easy, self.p_hard)
-        power_N = p_N ** np.abs(z_N)  # p^z
-        probability_N = np.maximum(power_N, 0.01)
-        random_N = self.rng.random(len(drawn_N))
-        is_kept_N = random_N < probability_N
-        kept_N = drawn_N[is_kept_N]
-        return kept_N.tolist()
+        z_P = self.streak[drawn_P]
+        p_P = np.where(z_P > 0, self.p_easy, self.p_hard)
+        power_P = p_P ** np.abs(z_P)  # p^z
+        probability_P = np.maximum(power_P, 0.01)
+        random_P = self.rng.random(len(drawn_P))
+        is_kept_P = random_P < probability_P
+        kept_P = drawn_P[is_kept_P]
+        return kept_P.tolist()
 
     def observe(self, groups):
-        self.latest = groups
+        self._latest = groups
         for group in groups:
             z = self.streak[group.problem]
             if group.live:
@@ -70,8 +73,8 @@ class Greso(Uniform):
     def more(self, groups):
         live = sum(group.live for group in groups)
         refill = []
-        if live < self.n and self.refills_left:
-            size = self.refill_size(self.n - live)
+        if live < self.P and self.refills_left:
+            size = self.refill_size(self.P - live)
             refill = self.refill(size)
         if not refill and self.passes > 1:  # the end of a step
             self.move_probabilities(groups)
@@ -80,9 +83,9 @@ class Greso(Uniform):
     def refill_size(self, missing: int) -> int:
         """Return how many problems a refill needs for the missing live groups, if as large a share
         as in the latest round is live, and count down `refills_left`."""
-        tried = len(self.latest)
-        live = sum(group.live for group in self.latest)
-        wanted = self.settings["refill"] * missing
+        tried = len(self._latest)
+        live = sum(group.live for group in self._latest)
+        wanted = self.refill_factor * missing
         size = wanted * tried / max(live, 1e-9)
         if size > self.most:
             self.refills_left -= 1
@@ -92,15 +95,17 @@ class Greso(Uniform):
 
     def move_probabilities(self, groups: list[Group]) -> None:
         """Move p_easy and p_hard after a step with these groups."""
-        p_hat_N = np.array([group.p_hat for group in groups])
-        easy = np.mean(p_hat_N == 1)
-        hard = np.mean(p_hat_N == 0)
-        target_easy = self.settings["dead"] / 3
+        p_hat_P = np.array([group.p_hat for group in groups])
+        easy = np.mean(p_hat_P == 1)
+        hard = np.mean(p_hat_P == 0)
+        target_easy = self.dead / 3
         target_hard = 2 * target_easy
         self.p_easy = moved(self.p_easy, easy, target_easy)
         self.p_hard = moved(self.p_hard, hard, target_hard)
 
-    train_on = staticmethod(DynamicSampling.train_on)
+    def train_on(self, groups):
+        """Train on P groups, live ones first."""
+        return best(groups, self.P, key=lambda group: group.live)
 
     def metrics(self):
         """Return `p_easy` and `p_hard` beside the usual ones."""

@@ -17,17 +17,17 @@ class Headroom(Goldilocks):
 
     target = staticmethod(headroom)
 
-    def propose(self, n):
-        index_M = self.draw(n * self.K)
+    def propose(self, P):
+        index_M = self.draw(P * self.K)
         f_M = self.score(index_M)
         # Sorting exponential times of rate f² draws ∝ f² without replacement.
         rate_M = np.maximum(f_M, 1e-6) ** 2
         time_M = self.rng.exponential(size=len(rate_M)) / rate_M
-        dealt_N_K = deal(time_M, n)
-        pool_N_K = index_M[dealt_N_K]
-        f_N_K = f_M[dealt_N_K]
-        self.time_N_K = time_M[dealt_N_K]
-        return self.select(pool_N_K, f_N_K)
+        dealt_P_K = deal(time_M, P)
+        pool_P_K = index_M[dealt_P_K]
+        f_P_K = f_M[dealt_P_K]
+        self._time_P_K = time_M[dealt_P_K]
+        return self.select(pool_P_K, f_P_K)
 
-    def choose(self, pool_N_K, utilities_N_K):
-        return epsilon_greedy(-self.time_N_K, self.epsilon, self.rng)
+    def choose(self, pool_P_K, utilities_P_K):
+        return epsilon_greedy(-self._time_P_K, self.epsilon, self.rng)

@@ -1,30 +1,31 @@
 """Problems in the order of the file: a curriculum by hand."""
 
 from plumbing.errors import InputError
-from sampler import Uniform
+from sampler import Context, Uniform
 
 
 class InOrder(Uniform):
     """Every problem in the file's order, over and over: sort the file from easy to hard for the
     oldest of curricula (Bengio et al., 2009)."""
 
-    flags = ()
-    learned = {"position": 0}  # in the file, over all passes
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.position = 0  # in the file, over all passes
 
-    def propose(self, n):
-        index_N = []
+    def propose(self, P):
+        index_P = []
         total = len(self.problems)
         for _ in range(total):
             index = self.position % total
             self.position += 1
-            if self.fits(index):
-                index_N.append(index)
+            if self.context.fits(index):
+                index_P.append(index)
             else:
                 self.status[index] = self.OVERLONG
-            if len(index_N) == n:
-                return self.untried(index_N)
+            if len(index_P) == P:
+                return self.untried(index_P)
         raise InputError(
-            f"a step takes {n} distinct problems, only {len(index_N)} of {total} problems fit "
+            f"a step takes {P} distinct problems, only {len(index_P)} of {total} problems fit "
             "--max_prompt_tokens: add some, or raise it"
         )
 

@@ -2,30 +2,30 @@
 
 import numpy as np
 
-from sampler import Uniform
+from sampler import Context, Uniform
 from samplers.bag_of_words import BagOfWords
 
 
-def allocate(p_N, total: int, least: int, most: int) -> np.ndarray:
-    """Choose each problem's number of completions G in [least, most], `total` in all: int64 (N,).
+def allocate(p_P, total: int, least: int, most: int) -> np.ndarray:
+    """Choose each problem's number of completions G in [least, most], `total` in all: int64 (P,).
 
     Maximises Σ (1 - p^G - (1-p)^G) · p(1-p)², the chance of a live group times its value. The terms
     are concave in G, so giving each next completion where it adds most is optimal."""
-    q_N = 1 - p_N
-    G_N = np.full(len(p_N), least)
-    missing = total - G_N.sum()
-    room = (most - G_N).sum()
+    q_P = 1 - p_P
+    G_P = np.full(len(p_P), least)
+    missing = total - G_P.sum()
+    room = (most - G_P).sum()
     for _ in range(min(missing, room)):
         # With one more completion 1 - p^G - (1-p)^G grows by p^G (1-p) + (1-p)^G p.
-        all_right_N = p_N**G_N
-        all_wrong_N = q_N**G_N
-        growth_N = all_right_N * q_N + all_wrong_N * p_N
-        gain_N = growth_N * p_N * q_N**2
-        is_full_N = G_N == most
-        gain_N[is_full_N] = -1
-        best = gain_N.argmax()
-        G_N[best] += 1
-    return G_N
+        all_right_P = p_P**G_P
+        all_wrong_P = q_P**G_P
+        growth_P = all_right_P * q_P + all_wrong_P * p_P
+        gain_P = growth_P * p_P * q_P**2
+        is_full_P = G_P == most
+        gain_P[is_full_P] = -1
+        best = gain_P.argmax()
+        G_P[best] += 1
+    return G_P
 
 
 class Knapsack(BagOfWords):
@@ -34,18 +34,17 @@ class Knapsack(BagOfWords):
     p = 0; here p is the bag of words', as problems are visited once, and every completion goes
     where it adds most."""
 
-    flags = ()
-    settings = {"least": 2, "most": 64}
+    def __init__(self, context: Context, least=2, most=64):
+        super().__init__(context)
+        self.least = min(least, self.G)
+        self.most = max(most, self.G)
 
-    def propose(self, n):
-        groups = Uniform.propose(self, n)
-        index_N = [group.problem for group in groups]
-        p_N = self.predict(index_N)
-        total = n * self.G
-        least = min(self.settings["least"], self.G)
-        most = max(self.settings["most"], self.G)
-        G_N = allocate(p_N, total, least, most)
-        sizes = G_N.tolist()
+    def propose(self, P):
+        groups = Uniform.propose(self, P)
+        index_P = [group.problem for group in groups]
+        p_P = self.predict(index_P)
+        G_P = allocate(p_P, P * self.G, self.least, self.most)
+        sizes = G_P.tolist()
         for group, size in zip(groups, sizes, strict=True):
             group.size = size
         return groups

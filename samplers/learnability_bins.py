@@ -18,15 +18,13 @@ class LearnabilityBins(Weighted):
     Theirs can also add counts at p = 1/2 in each step: off by default, left out here. It redraws
     a problem that is in the step already; here the step's draws use up a small bin's share."""
 
-    needs_column = True
-    flags = ("column",)
-    settings = {"decay": 0.95, "floor": 0.05}
-    learned = {"right_C": np.empty(0), "wrong_C": np.empty(0)}  # C: a bin each
-
-    def __init__(self, context: Context):
+    def __init__(self, context: Context, decay=0.95, floor=0.05):
         super().__init__(context)
-        self.size_C = np.bincount(self.value_of)
-        bins = len(self.size_C)
+        self.decay = decay
+        self.floor = floor
+        _, self._bin_of = self.categories()
+        self._size_C = np.bincount(self._bin_of)  # C: a bin each
+        bins = len(self._size_C)
         self.right_C = np.zeros(bins)
         self.wrong_C = np.zeros(bins)
 
@@ -35,19 +33,19 @@ class LearnabilityBins(Weighted):
         p_C = self.rng.beta(1 + self.right_C, 1 + self.wrong_C)
         weight_C = 1 - zero_variance_probability(p_C, self.G)
         share_C = weight_C / weight_C.sum()
-        least = self.settings["floor"] / len(share_C)
+        least = self.floor / len(share_C)
         floored_C = np.maximum(share_C, least)
         return floored_C / floored_C.sum()
 
     def weights(self):
-        weight_C = self.shares() / self.size_C
-        return weight_C[self.value_of]
+        weight_C = self.shares() / self._size_C
+        return weight_C[self._bin_of]
 
     def observe(self, groups):
-        self.right_C *= self.settings["decay"]
-        self.wrong_C *= self.settings["decay"]
+        self.right_C *= self.decay
+        self.wrong_C *= self.decay
         for group in groups:
-            bin = self.value_of[group.problem]
+            bin = self._bin_of[group.problem]
             right = group.successes
             wrong = len(group.completions) - right
             self.right_C[bin] += right

@@ -1,6 +1,6 @@
 """Screens a pool of problems and trains on those with the highest variance."""
 
-from sampler import best
+from sampler import Context, best
 from samplers.speed import Speed
 
 
@@ -10,8 +10,9 @@ class Lilo(Speed):
     the attempts are trained on is not known to us: here they are, with the rest of G. Candidates
     that are live and not chosen return within the pass."""
 
-    settings = {"screen": 8, "factor": 4}
+    def __init__(self, context: Context, screen=8, factor=4):
+        super().__init__(context, screen, factor)
 
-    def choose(self, groups, n):
-        """Choose the n live groups with the highest variance."""
-        return [group for group in best(groups, n, lambda group: group.y) if group.live]
+    def choose(self, groups):
+        """Choose the P live groups with the highest variance."""
+        return [group for group in best(groups, self.P, lambda group: group.y) if group.live]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sampler import Pooled, utility_target
+from sampler import Context, Pooled, utility_target
 
 
 class Mopps(Pooled):
@@ -13,25 +13,29 @@ class Mopps(Pooled):
 
     revisits = True
     best_of_all = True
-    settings = {"decay": 0.5}
-    per_problem = {"alpha": np.float32(1), "beta": np.float32(1)}
 
-    def score(self, pool_N_K):
-        alpha_N_K = self.alpha[pool_N_K]
-        beta_N_K = self.beta[pool_N_K]
-        p_N_K = self.rng.beta(alpha_N_K, beta_N_K)
-        return utility_target(p_N_K)
+    def __init__(self, context: Context, decay=0.5):
+        super().__init__(context)
+        self.epsilon = 0.0
+        self.decay = decay
+        self.alpha = np.ones(len(self.problems), dtype=np.float32)
+        self.beta = np.ones(len(self.problems), dtype=np.float32)
+
+    def score(self, pool_P_K):
+        alpha_P_K = self.alpha[pool_P_K]
+        beta_P_K = self.beta[pool_P_K]
+        p_P_K = self.rng.beta(alpha_P_K, beta_P_K)
+        return utility_target(p_P_K)
 
     def observe(self, groups):
-        decay = self.settings["decay"]
-        prior = 1 - decay  # so that α and β of a problem without outcomes stay 1
+        prior = 1 - self.decay  # so that α and β of a problem without outcomes stay 1
         for group in groups:
             q = group.problem
             G = len(group.completions)
             right = group.successes
             wrong = G - right
-            self.alpha[q] = decay * self.alpha[q] + prior + right
-            self.beta[q] = decay * self.beta[q] + prior + wrong
+            self.alpha[q] = self.decay * self.alpha[q] + prior + right
+            self.beta[q] = self.decay * self.beta[q] + prior + wrong
 
     def metrics(self):
         """Return as `coverage` the share of all problems ever tried; there are no `passes`."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sampler import utility_target
+from sampler import Context, utility_target
 from samplers.bag_of_words import BagOfWords
 
 
@@ -18,17 +18,23 @@ class NoisyAnd(BagOfWords):
     The value of --column, if given, is one more word. `teacher_mae` does not apply: scores do not
     predict y."""
 
-    flags = ("candidates", "column")
     best_of_all = True
-    settings = {"rate": 1.0, "decay": 0.9, "power": 2.0}
+
+    def __init__(self, context: Context, rate=1.0, decay=0.9, power=2.0):
+        super().__init__(context, rate, decay)
+        self.epsilon = 0.0
+        self.power = power
+        self._values_C = []
+        if context.config.column:
+            self._values_C, self._value_of = self.categories()
 
     def target(self, p):
-        return utility_target(p) * (1 - p) ** self.settings["power"]
+        return utility_target(p) * (1 - p) ** self.power
 
     def words(self, index):
         words = super().words(index)
-        if self.values_C:
-            words.append(f"column {self.values_C[self.value_of[index]]}")
+        if self._values_C:
+            words.append(f"column {self._values_C[self._value_of[index]]}")
         return words
 
     def rates(self, entry_m: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Goldilocks with a teacher that predicts p: it chooses the predicted p nearest to 1/2."""
 
-from sampler import Goldilocks, utility_target
+from sampler import Context, Goldilocks, utility_target
 
 
 class Pcl(Goldilocks):
@@ -8,12 +8,15 @@ class Pcl(Goldilocks):
     candidates the n with the predicted p nearest to 1/2. No code of the authors was found; theirs
     has a value model, here the teacher predicts p."""
 
-    flags = ("candidates",)
     best_of_all = True
+
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.epsilon = 0.0
 
     def target(self, p_hat):
         return p_hat / 2  # the teacher's range is [0, 0.5]
 
-    def score(self, pool_N_K):
-        p_N_K = 2 * super().score(pool_N_K)
-        return utility_target(p_N_K)  # falls with |p - 1/2|, so the highest is the nearest
+    def score(self, pool_P_K):
+        p_P_K = 2 * super().score(pool_P_K)
+        return utility_target(p_P_K)  # falls with |p - 1/2|, so the highest is the nearest

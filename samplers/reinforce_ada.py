@@ -1,6 +1,7 @@
 """Draws completions of each problem in rounds, until it has both right and wrong ones."""
 
-from sampler import Uniform
+from grpo import Group
+from sampler import Context, Uniform, join
 
 
 class ReinforceAda(Uniform):
@@ -11,22 +12,28 @@ class ReinforceAda(Uniform):
     Theirs trains on 2 · `quota` completions of each problem, with the mean of all as baseline
     (`--advantage_std none`); here all of them are trained on."""
 
-    flags = ()
-    settings = {"rounds": 4, "completions": 8, "quota": 2}
+    def __init__(self, context: Context, rounds=4, completions=8, quota=2):
+        super().__init__(context)
+        self.completions = completions
+        self.most = rounds * completions
+        self.quota = quota
 
-    def propose(self, n):
-        groups = super().propose(n)
-        for group in groups:
-            group.size = self.settings["completions"]
-        return groups
+    def propose(self, P):
+        index_P = [group.problem for group in super().propose(P)]
+        return self.round_of(index_P)
+
+    def round_of(self, problems: list[int]) -> list[Group]:
+        """Make a group of each problem with the completions of one round."""
+        return [Group(problem, self.completions) for problem in problems]
 
     def more(self, groups):
-        largest = self.settings["rounds"] * self.settings["completions"]
-        quota = self.settings["quota"]
         active = []
-        for group in groups:
-            wrong = len(group.completions) - group.successes
-            if min(group.successes, wrong) < quota and group.size < largest:
-                group.size += self.settings["completions"]
-                active.append(group)
-        return active
+        for group in join(groups):
+            wrong = group.size - group.successes
+            if min(group.successes, wrong) < self.quota and group.size < self.most:
+                active.append(group.problem)
+        return self.round_of(active)
+
+    def train_on(self, groups):
+        """Train on all completions of a problem as one group."""
+        return join(groups)

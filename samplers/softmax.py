@@ -2,24 +2,25 @@
 
 import numpy as np
 
-from sampler import Choice, Goldilocks
+from sampler import Choice, Context, Goldilocks
 
 
-def boltzmann(value_N_K, temperature: float, rng) -> Choice:
+def boltzmann(value_P_K, temperature: float, rng) -> Choice:
     """Choose per row with probability softmax(value / temperature), by Gumbel noise."""
-    noise_N_K = rng.gumbel(size=value_N_K.shape)
-    noisy_N_K = value_N_K + temperature * noise_N_K
-    chosen_N = noisy_N_K.argmax(axis=1)
-    explored_N = np.zeros(len(chosen_N), dtype=bool)
-    return chosen_N, explored_N
+    noise_P_K = rng.gumbel(size=value_P_K.shape)
+    noisy_P_K = value_P_K + temperature * noise_P_K
+    chosen_P = noisy_P_K.argmax(axis=1)
+    explored_P = np.zeros(len(chosen_P), dtype=bool)
+    return chosen_P, explored_P
 
 
 class Softmax(Goldilocks):
     """P(candidate) ∝ exp(utility / T) over its pool: the Boltzmann choice of Teacher-Student
     Curriculum Learning (Matiisen et al., 2017, arXiv 1707.00183)."""
 
-    flags = ("candidates",)
-    settings = {"temperature": 0.05}  # ours: a candidate 0.05 better is e times as likely
+    def __init__(self, context: Context, temperature=0.05):  # ours: 0.05 better, e times as likely
+        super().__init__(context)
+        self.temperature = temperature
 
-    def choose(self, pool_N_K, utilities_N_K):
-        return boltzmann(utilities_N_K, self.settings["temperature"], self.rng)
+    def choose(self, pool_P_K, utilities_P_K):
+        return boltzmann(utilities_P_K, self.temperature, self.rng)

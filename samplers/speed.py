@@ -2,7 +2,7 @@
 
 from grpo import Group
 from plumbing.errors import InputError
-from sampler import Context, Uniform
+from sampler import Context, Uniform, join
 
 
 class Speed(Uniform):
@@ -14,42 +14,32 @@ class Speed(Uniform):
     Theirs screens for the next step beside this one's second round, and keeps surplus groups for
     later steps; here a step is on-policy, and a surplus returns untrained."""
 
-    flags = ()
-    settings = {"screen": 4, "factor": 4}
-
-    def __init__(self, context: Context):
+    def __init__(self, context: Context, screen=4, factor=4):
         super().__init__(context)
-        screen = self.settings["screen"]
+        self.screen = screen
+        self.factor = factor
         if self.G <= screen:
             raise InputError(
                 f"--group_size {self.G}: this sampler needs more than `screen`, {screen}"
             )
 
-    def propose(self, n):
-        self.n = n
-        index_M = self.draw(n * self.settings["factor"])
-        groups = self.untried(index_M)
-        for group in groups:
-            group.size = self.settings["screen"]
-        return groups
+    def propose(self, P):
+        index_M = self.draw(P * self.factor)
+        return [Group(index, self.screen) for index in index_M.tolist()]
 
     def more(self, groups):
-        if any(group.size == self.G for group in groups):
+        if any(group.size > self.screen for group in groups):  # a second round has been
             return []
-        chosen = self.choose(groups, self.n)
+        chosen = self.choose(groups)
         used = [group for group in groups if group in chosen or not group.live]
         self.take([group.problem for group in used])
-        for group in chosen:
-            group.size = self.G
-        return chosen
+        return [Group(group.problem, self.G - self.screen) for group in chosen]
 
-    def choose(self, groups: list[Group], n: int) -> list[Group]:
-        """Choose at most n of the screened groups: the first live ones."""
+    def choose(self, groups: list[Group]) -> list[Group]:
+        """Choose at most P of the screened groups: the first live ones."""
         live = [group for group in groups if group.live]
-        return live[:n]
+        return live[: self.P]
 
-    @staticmethod
-    def train_on(groups, n):
-        """Train on the groups that were continued; on none if all that were screened are dead."""
-        largest = max(group.size for group in groups)
-        return [group for group in groups if group.live and group.size == largest]
+    def train_on(self, groups):
+        """Train on all completions of the problems of the second round, if there was one."""
+        return [group for group in join(groups) if group.size == self.G]

@@ -19,25 +19,24 @@ class Static(Pooled):
     such as `pass_rate` of OpenMathReasoning (Moshkov et al., 2025, arXiv 2504.16891). A problem
     without a rate gets the mean utility."""
 
-    needs_column = True
-    flags = ("candidates", "column")
-
     def __init__(self, context: Context):
         super().__init__(context)
-        p_C = np.array([number(value) for value in self.values_C])
+        self.epsilon = 0.0
+        values_C, value_of = self.categories()
+        p_C = np.array([number(value) for value in values_C])
         outside_C = (p_C < 0) | (p_C > 1)
         if outside_C.any() or np.isnan(p_C).all():
-            first = self.values_C[outside_C.argmax()]
+            first = values_C[outside_C.argmax()]
             column = context.config.column
             raise InputError(f"--column {column}: {first} is no pass rate in [0, 1]")
-        utility = utility_target(p_C)[self.value_of]
+        utility = utility_target(p_C)[value_of]
         is_unrated = np.isnan(utility)
         self.unrated = float(is_unrated.mean())
         utility[is_unrated] = np.nanmean(utility)
-        self.utility = utility
+        self._utility = utility
 
-    def score(self, pool_N_K):
-        return self.utility[pool_N_K]
+    def score(self, pool_P_K):
+        return self._utility[pool_P_K]
 
     def metrics(self):
         """Return as `unrated` the share of problems whose pass rate is no number."""

@@ -4,5 +4,5 @@ from sampler import Goldilocks, epsilon_greedy
 
 
 class Target(Goldilocks):
-    def choose(self, pool_N_K, utilities_N_K):
-        return epsilon_greedy(-abs(utilities_N_K - 0.4), self.epsilon, self.rng)
+    def choose(self, pool_P_K, utilities_P_K):
+        return epsilon_greedy(-abs(utilities_P_K - 0.4), self.epsilon, self.rng)

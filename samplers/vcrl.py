@@ -3,7 +3,7 @@
 import numpy as np
 
 from grpo import Group
-from sampler import Uniform, best
+from sampler import Context, Uniform, best
 
 
 def variance(group: Group) -> float:
@@ -24,28 +24,31 @@ class Vcrl(Uniform):
     memory has a momentum, here it is the latest variance. The student is trained on the n groups
     with the highest variance."""
 
-    flags = ()
-    settings = {"early": 0.3, "late": 0.8, "warm": 20, "replays": 2}
-    learned = {"step": 0}
-    per_problem = {"priority": np.float32(0), "left": np.int8(0)}  # left: replays
+    def __init__(self, context: Context, early=0.3, late=0.8, warm=20, replays=2):
+        super().__init__(context)
+        self.early = early
+        self.late = late
+        self.warm = warm
+        self.replays = replays
+        self.step = 0
+        self.priority = np.zeros(len(self.problems), dtype=np.float32)
+        self.left = np.zeros(len(self.problems), dtype=np.int8)  # replays
 
-    def propose(self, n):
+    def propose(self, P):
         self.step += 1
-        self.n = n
-        return super().propose(n)
+        return super().propose(P)
 
     def observe(self, groups):
         for group in groups:
             self.priority[group.problem] = variance(group)
 
     def more(self, groups):
-        if len(groups) > self.n:  # a second round has been
+        if len(groups) > self.P:  # a second round has been
             return []
-        is_warm = self.step > self.settings["warm"]
-        threshold = self.settings["late" if is_warm else "early"]
+        threshold = self.late if self.step > self.warm else self.early
         tried = [group.problem for group in groups]
         passed = [group.problem for group in groups if variance(group) >= threshold]
-        self.left[passed] = self.settings["replays"]
+        self.left[passed] = self.replays
         kept = np.flatnonzero(self.left > 0)
         memory = np.setdiff1d(kept, tried)
         best_first = np.argsort(-self.priority[memory], kind="stable")
@@ -54,7 +57,6 @@ class Vcrl(Uniform):
         self.left[replayed] -= 1
         return self.untried(replayed)
 
-    @staticmethod
-    def train_on(groups, n):
-        """Train on the n groups with the highest variance."""
-        return best(groups, n, variance)
+    def train_on(self, groups):
+        """Train on the P groups with the highest variance."""
+        return best(groups, self.P, variance)

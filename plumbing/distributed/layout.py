@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from plumbing.config import Config
 from plumbing.distributed.launch import launch
 from plumbing.errors import Fault, InputError, first_lines
 
@@ -20,19 +21,13 @@ GPU_NODE = Path("/dev/nvidiactl")
 
 
 class Layout:
-    """The role, device and process group of this rank: the first n_students ranks are students, the
-    rest teachers. Raises ValueError if no rank is left for a student, or GPUs are too few."""
+    """The role, device and process group of this rank. roles: the ranks of the students, then those
+    of the teachers. Raises ValueError if GPUs are too few."""
 
-    def __init__(self, config):
+    def __init__(self, config: Config, roles: tuple[range, range]):
         self.world, self.rank, self.local_world, self.local_rank = launch()
-        self.n_teachers = config.teacher_ranks
-        self.n_students = self.world - self.n_teachers
-        if self.n_students < 1:
-            remedy = "" if self.world > 1 else "; torchrun --nproc_per_node starts more"
-            raise ValueError(
-                f"--teacher_ranks {self.n_teachers}: must be below {self.world}, "
-                f"the number of ranks{remedy}"
-            )
+        self.roles = roles
+        self.n_students, self.n_teachers = map(len, roles)
         self.is_teacher = self.rank >= self.n_students
         self.role = "teacher" if self.is_teacher else "student"
         self.has_sampler = self.is_teacher or not self.n_teachers
@@ -77,9 +72,7 @@ class Layout:
             timeout=timeout,
             store=self.store,
         )
-        roles = [[*range(self.n_students)]]
-        if self.n_teachers:
-            roles.append([*range(self.n_students, self.world)])
+        roles = [[*ranks] for ranks in self.roles if ranks]
         self.group, _ = dist.new_subgroups_by_enumeration(roles, timeout)
         self.mesh = DeviceMesh.from_group(self.group, self.device.type)
 
@@ -205,7 +198,7 @@ def _assert_equal(parts: list[dict]) -> None:
                 raise Fault(f"{name}: ranks {holder} and {rank} differ: {values}")
 
 
-def compute_dtype(config, device: torch.device) -> torch.dtype:
+def compute_dtype(config: Config, device: torch.device) -> torch.dtype:
     """Return the dtype of generation, forward and backward; trained weights are float32."""
     return torch.bfloat16 if device.type == "cuda" or config.bf16 else torch.float32
 

@@ -4,7 +4,7 @@ import json
 import socket
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
@@ -255,12 +255,9 @@ class RunDir:
             write_lines(self.path / f"{name}.jsonl", rows, mode)
 
     def log_groups(self, step: int, groups: list[Group], decode: Callable) -> None:
-        """Log the groups of a step by round and, at the first step and at evaluations, the first
-        completion of three problems."""
-        last_round = max(o.round for group in groups for o in group.completions)
-        rounds = range(last_round + 1)
-        rows = [selection(step, round, group) for round in rounds for group in groups]
-        self.log("selections", [row for row in rows if row["completions"]])
+        """Log the groups of a step and, at the first step and at evaluations, the first completion
+        of three problems."""
+        self.log("selections", [selection(step, group) for group in groups])
         if step == 1 or is_due(step, self.config.eval_every, self.config.steps):
             self.log("samples", [sample(step, group, decode) for group in groups[:3]])
 
@@ -285,19 +282,17 @@ def _weights(learners: Learners) -> dict[str, int]:
     return {f"weights of the {role}": learner.checksum() for role, learner in learners.items()}
 
 
-def selection(step: int, round: int, group: Group) -> dict:
-    """Make a row of selections.jsonl: a group, with the outcome of the completions of one round."""
-    drawn = replace(group, completions=[o for o in group.completions if o.round == round])
+def selection(step: int, group: Group) -> dict:
+    """Make a row of selections.jsonl: a group and its outcome."""
     return {
         "step": step,
-        "round": round,
         "pool": group.pool,
         "utilities": group.utilities,
         "chosen": group.problem,
         "explored": group.explored,
-        "completions": len(drawn.completions),
-        "successes": drawn.successes,
-        "y": drawn.y if drawn.completions else None,
+        "completions": len(group.completions),
+        "successes": group.successes,
+        "y": group.y,
     }
 
 
