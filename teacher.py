@@ -26,6 +26,8 @@ from grpo import Group
 from plumbing.batches import pad
 from plumbing.config import Config
 from plumbing.decoding.fused import fuse_norms
+from plumbing.distributed.channel import Channel
+from plumbing.distributed.shutdown import stop_requested
 from plumbing.errors import NonFiniteError
 from plumbing.files import plain
 from plumbing.lora import add_lora, merge_lora
@@ -404,16 +406,21 @@ class TeacherServer:
         self.lag = lag
         self.proposals: tuple[list[Group], dict] | None = None  # with the metrics at that time
 
-    def run(self, receive: Callable, send: Callable, save: Callable[[int, dict], None]) -> bool:
-        """Run the teacher ranks' main loop until the stop message; return its content, whether the
-        run is finished."""
+    def run(self, channel: Channel, save: Callable[[int], None]) -> bool:
+        """Run the teacher ranks' main loop until the stop message; return whether the run is
+        finished. save(step) is called at a checkpoint."""
+
+        def send(proposals):
+            channel.layout.stopping = stop_requested(channel.layout)
+            channel.send(*proposals)
+
         send(self.latest())
         while True:
-            kind, content = receive()
+            kind, content = channel.receive()
             if kind == "groups":
                 self.answer(content, send)
             elif kind == "save":
-                save(content, self.state_dict())
+                save(content)
             elif kind == "stop":
                 return content
 

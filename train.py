@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
@@ -317,40 +318,24 @@ def build_layout(config: Config) -> Layout:
 
 class TeacherClient(Sampler):
     """The sampler beside the Teacher, as the students see it ("Student Process (Client)", App.
-    K.3): `propose` receives proposals that were made ahead, `observe` sends the groups.
+    K.3). receive() returns proposals that were made ahead, send(groups) requests the next."""
 
-    server: the TeacherServer, if it is in this process; else messages go over the channel."""
-
-    def __init__(self, config: Config, channel: Channel | None, server: TeacherServer | None):
+    def __init__(self, config: Config, receive: Callable, send: Callable):
         self.P = config.prompts_per_step
         self.resample_rounds = config.resample_rounds
-        self.channel = channel
-        self.server = server
+        self.receive = receive
+        self.send = send
 
     def propose(self, P):
-        if self.server:
-            groups, self._metrics = self.server.latest()
-        else:
-            (groups, self._metrics), stop = self.channel.receive()
-            self.channel.layout.stopping |= stop
+        groups, self._metrics = self.receive()
         return groups
 
     def observe(self, groups):
-        if self.server:
-            self.server.answer(groups)
-        else:
-            self.channel.send(("groups", groups))
+        self.send(groups)
 
     def metrics(self):
         """Return the sampler's metrics when the latest proposals were made."""
         return self._metrics
-
-    def state_dict(self):
-        return self.server.state_dict() if self.server else None
-
-    def load_state_dict(self, state):
-        if self.server:
-            self.server.load_state_dict(state)
 
 
 def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler:
@@ -364,11 +349,6 @@ def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler
     return cls(context, **sampler_settings(cls, config.sampler_args))
 
 
-def teacher_learner(sampler: Sampler) -> dict[str, Learner]:
-    """Return the Teacher's part of a checkpoint, by name, if there is one."""
-    return {"teacher": sampler.teacher.learner} if sampler.teacher else {}
-
-
 def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Verifier) -> bool:
     """Run the student ranks' main program. Returns False if a signal stopped it."""
     problems = Problems(config.train_data)
@@ -377,13 +357,15 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
     learners = {"student": student.learner}
     channel = Channel(layout) if layout.n_teachers else None
     if channel:
-        sampler = TeacherClient(config, channel, None)
+        sampler = TeacherClient(config, channel.receive, partial(channel.send, "groups"))
+        state = None  # of the sampler: the teacher ranks have it
     else:
-        sampler = build_sampler(config, layout, problems)
-        learners |= teacher_learner(sampler)
+        state = sampler = build_sampler(config, layout, problems)
         if sampler.teacher:
-            sampler = TeacherClient(config, None, TeacherServer(sampler, config.teacher_lag))
-    run.load(start, learners, sampler)
+            learners["teacher"] = sampler.teacher.learner
+            state = TeacherServer(sampler, config.teacher_lag)
+            sampler = TeacherClient(config, state.latest, state.answer)
+    run.load(start, learners, state)
     student.generator.refresh(student.policy)
     console = Console(run, start, student, problems, val_problems)
     shutdown.stop_at_signals(layout)
@@ -398,14 +380,14 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
         stop = shutdown.stop_requested(layout)
         if step > start and (stop or is_due(step, config.checkpoint_every, config.steps)):
             if channel:
-                channel.send(("save", step))  # the teacher ranks write their part
-            run.save(step, sampler.state_dict(), learners)
+                channel.send("save", step)  # the teacher ranks write their part
+            run.save(step, state, learners)
         if stop:
             break
     if not stop:
         run.export(learners)
     if channel:
-        channel.send(("stop", not stop))
+        channel.send("stop", not stop)
         channel.wait()
     console.end(finished=not stop)
     return not stop
@@ -414,16 +396,11 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
 def run_teacher(config: Config, layout: Layout, run: RunDir, start: int) -> bool:
     """Run the teacher ranks' main program: answer and learn until the students stop."""
     sampler = build_sampler(config, layout, Problems(config.train_data))
-    learners = teacher_learner(sampler)
+    learners = {"teacher": sampler.teacher.learner}
     server = TeacherServer(sampler, config.teacher_lag)
     run.load(start, learners, server)
     shutdown.stop_at_signals(layout)
-    channel = Channel(layout)
-    finished = server.run(
-        channel.receive,
-        lambda proposals: channel.send((proposals, shutdown.stop_requested(layout))),
-        partial(run.save, learners=learners),
-    )
+    finished = server.run(Channel(layout), lambda step: run.save(step, server, learners))
     if finished:
         run.export(learners)
     return finished

@@ -28,7 +28,7 @@ class Speed(Uniform):
         return [Group(index, self.screen) for index in index_M.tolist()]
 
     def more(self, groups):
-        if any(group.size > self.screen for group in groups):  # a second round has been
+        if len(groups) > self.P * self.factor:  # a second round has been
             return []
         chosen = self.choose(groups)
         used = [group for group in groups if group in chosen or not group.live]

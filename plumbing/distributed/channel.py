@@ -18,19 +18,20 @@ from plumbing.distributed.layout import Layout
 
 
 class Channel:
-    """Messages, any Python values, between the ranks of the two roles, in order."""
+    """Messages between the ranks of the two roles, in order: pairs of any Python values, and
+    whether their sender is to stop."""
 
     def __init__(self, layout: Layout):
         self.layout = layout
         self.peer = 0 if layout.is_teacher else layout.n_students
         self.sent: list[tuple] = []  # the last message: gloo reads its tensors later
 
-    def send(self, message) -> None:
+    def send(self, kind, content) -> None:
         """Wait until the previous message has been read, then send without waiting. All ranks of a
         role call it; the first sends."""
         if self.layout.first:
             self.wait()
-            pickled = bytearray(pickle.dumps(message))
+            pickled = bytearray(pickle.dumps((kind, content, self.layout.stopping)))
             content = torch.frombuffer(pickled, dtype=torch.uint8)
             length = torch.tensor([len(content)])
             self.sent = [(dist.isend(part, self.peer), part) for part in (length, content)]
@@ -41,9 +42,9 @@ class Channel:
             work.wait()
         self.sent = []
 
-    def receive(self):
-        """Return the next message of the other role. Raises RuntimeError if that role has ended, or
-        has sent nothing for --timeout_minutes."""
+    def receive(self) -> tuple:
+        """Return the next message of the other role, and stop if it does. Raises RuntimeError if
+        that role has ended, or has sent nothing for --timeout_minutes."""
         message = None
         if self.layout.first:
             length = torch.empty(1, dtype=torch.int64)
@@ -51,4 +52,6 @@ class Channel:
             content = torch.empty(length.item(), dtype=torch.uint8)
             dist.recv(content, self.peer)
             message = pickle.loads(content.numpy())
-        return self.layout.gather_role(message)[0]
+        kind, content, stop = self.layout.gather_role(message)[0]
+        self.layout.stopping |= stop
+        return kind, content

@@ -202,16 +202,17 @@ class RunDir:
                 "restore the file, or choose another --out"
             )
 
-    def load(self, step: int, learners: Learners, sampler: Stateful) -> None:
+    def load(self, step: int, learners: Learners, sampler: Stateful | None) -> None:
         """Load checkpoint `step` (0: a new run), write config.json, and drop logs and checkpoints
-        after `step`. All ranks call it. Raises Fault if they have read different models,
-        InputError if the sampler's state cannot be saved later."""
+        after `step`. All ranks call it. sampler: None where it is on other ranks. Raises Fault if
+        ranks have read different models, InputError if the sampler cannot be saved later."""
         self.layout.assert_equal_in_world(**_weights(learners))
         if step:
             folder = checkpoint.directory(self.path, step)
             checkpoint.load_learners(folder, self.layout.group, learners)
-            sampler.load_state_dict(checkpoint.load_state(self.path, step))
-        elif self.layout.has_sampler:
+            if sampler:
+                sampler.load_state_dict(checkpoint.load_state(self.path, step))
+        elif sampler:
             checkpoint.pack(sampler.state_dict())
         if self.layout.rank:
             return
@@ -228,8 +229,9 @@ class RunDir:
         earlier = [n for n in checkpoint.steps(self.path) if n <= step]
         checkpoint.keep_only(self.path, earlier)
 
-    def save(self, step: int, state: dict | None, learners: Learners) -> None:
-        """Write a checkpoint. All ranks call it. state: the sampler's; None if it is remote."""
+    def save(self, step: int, sampler: Stateful | None, learners: Learners) -> None:
+        """Write a checkpoint. All ranks call it. sampler: as `load`."""
+        state = sampler.state_dict() if sampler else None
         replicas = _weights(learners)
         keep = self.config.keep
         checkpoint.save(self.path, step, self.layout, learners, state, replicas, keep)
