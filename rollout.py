@@ -14,12 +14,11 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 import grpo
 from grpo import Completion
-from plumbing.batches import Batch, collate, distinct, pack, pad
+from plumbing.batches import Batch, collate, cut_longest_first, distinct, pad
 from plumbing.compatibility import check_logps, check_window, own_logps
 from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.decoding.cache import SlotCache, attention_for
-from plumbing.decoding.fused import FusedRotary, fuse_norms, varlen_works
 from plumbing.decoding.graphs import Recorder
 from plumbing.errors import InputError, check_finite, first_lines
 from plumbing.models import Card, check_directory, check_words, load, suffix_length, trial, write
@@ -80,11 +79,7 @@ class Generator:
     def __init__(self, lm: PreTrainedModel, tokenizer):
         self.lm = lm.eval().requires_grad_(False)
         self.tokenizer = tokenizer
-        fuse_norms(lm)
-        self.fused_rotary = FusedRotary(lm)
-        cuda = lm.device.type == "cuda"
-        self.record = Recorder() if cuda else lambda step: step
-        self.varlen = cuda and varlen_works(lm)
+        self.record = Recorder() if lm.device.type == "cuda" else lambda step: step
         self.checkpoint_settings = lm.generation_config
         lm.generation_config = GenerationConfig()
         self.stop_ids = self._find_stop_ids()
@@ -138,7 +133,7 @@ class Generator:
         settings = self._settings(temperature, max_new_tokens)
         completions: list[Completion | None] = [None] * len(prompts)
         tokens_B = [len(prompt) + max_new_tokens for prompt in prompts]
-        for rows in pack(tokens_B, max_batch_tokens):
+        for rows in cut_longest_first(tokens_B, max_batch_tokens):
             prompts_B = [prompts[b] for b in rows]
             keys = [[seed, first_row + b] for b in rows]
             uniform_B = [uniform_numbers(key, max_new_tokens) for key in keys]
@@ -176,18 +171,16 @@ class Generator:
         uniform_B_T = np.stack(uniform_B)
         prompts_P, prompt_B = distinct(prompts_B)
         ids_P_T, mask_P_T = pad(prompts_P, settings.pad_token_id, device, side="left")
-        with self.fused_rotary:
-            tokens_B_T, logp_B_T = self.lm.generate(
-                ids_P_T,
-                attention_mask=mask_P_T,
-                generation_config=settings,
-                synced_gpus=False,  # or it all-reduces at every token, on teacher ranks, too
-                custom_generate=sample_tokens,
-                prompt_B=torch.tensor(prompt_B, device=device),
-                uniform_B_T=torch.tensor(uniform_B_T, device=device),
-                record=self.record,
-                varlen=self.varlen,
-            )
+        tokens_B_T, logp_B_T = self.lm.generate(
+            ids_P_T,
+            attention_mask=mask_P_T,
+            generation_config=settings,
+            synced_gpus=False,  # or it all-reduces at every token, on teacher ranks, too
+            custom_generate=sample_tokens,
+            prompt_B=torch.tensor(prompt_B, device=device),
+            uniform_B_T=torch.tensor(uniform_B_T, device=device),
+            record=self.record,
+        )
         check_finite(logp_B_T)
         return tokens_B_T, logp_B_T
 
@@ -216,59 +209,44 @@ def sample_tokens(
     prompt_B,
     uniform_B_T,
     record,
-    varlen,
     **model_inputs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Decode with a static key-value cache, for `generate(custom_generate=sample_tokens)`.
 
     input_ids are the distinct prompts, left-padded; row b continues prompt prompt_B[b] and draws
     by uniform_B_T[b]. Returns tokens (B, T) and float32 log-probs (B, T), not cut at stop tokens.
+    A are the rows that no stop token has ended at the beginning of a block of tokens.
 
-    The rows and slots of the cache change at few tokens. In between shapes and addresses stay, so
-    that on a GPU `record` captures a CUDA graph of a token: launching the kernels of 28 layers one
-    by one costs 20-30 ms."""
+    Within a block shapes and addresses stay, so that on a GPU `record` captures a CUDA graph of a
+    token: launching the kernels of 28 layers one by one costs 20-30 ms. Between blocks finished
+    rows leave, and the cache grows. That is cheap on a CPU, where unused slots cost time at every
+    token; on a GPU it copies the cache and needs a new graph."""
     T = generation_config.max_new_tokens
-    check_every, block = intervals(T, input_ids.is_cuda, varlen)
+    block = 128 if input_ids.is_cuda else 8
     rows = DecodedRows(uniform_B_T, generation_config)
-    prompts = model_inputs["past_key_values"]
-    logits_B_V = last_logits(model, input_ids, **model_inputs)[prompt_B]
-    cache = SlotCache(prompts, model_inputs["position_ids"], prompt_B, varlen)
+    prompt_logits_P_V = last_logits(model, input_ids, **model_inputs)
+    cache = SlotCache(model_inputs["past_key_values"], model_inputs["position_ids"])
+
+    def draw(t: int, logits_A_V: torch.Tensor) -> None:
+        rows.draw(t, logits_processor(None, logits_A_V.float()))
 
     def step() -> torch.Tensor:
-        return last_logits(model, rows.token_B_1, **cache.inputs(model.dtype))
+        return last_logits(model, rows.token_A_1, **cache.inputs(model.dtype))
 
-    for t in range(T):
-        rows.draw(t, logits_processor(None, logits_B_V.float()))
-        if t + 1 == T:
+    draw(0, prompt_logits_P_V[prompt_B])
+    cached_A = prompt_B  # where the cache has each row: first its prompt
+    for first in range(0, T - 1, block):
+        kept_A = rows.keep_unfinished(first)
+        if len(kept_A) == 0:
             break
-        cache.slot += 1
-        if t % check_every == 0:
-            finished_B = rows.finished(t)
-            active = (~finished_B).nonzero()[:, 0]
-            if not len(active):
-                break
-            must_grow = t % block == 0  # all slots are used; at t = 0 the rows have none yet
-            few_left = len(active) <= len(finished_B) / 4  # a smaller cache is worth its copy
-            if must_grow or few_left:
-                end_of_block = t - t % block + block
-                rows.keep(active)
-                cache.keep(active, t, room=min(end_of_block, T - 1))
-                next_logits = record(step)  # a CUDA graph of it, or itself
-            else:
-                cache.ignore(finished_B, t)
-        logits_B_V = next_logits()
+        last = min(first + block, T - 1)
+        cache.keep(cached_A[kept_A], used=first, room=last)
+        cached_A = torch.arange(len(kept_A), device=kept_A.device)
+        next_logits = record(step)  # a CUDA graph of it, or itself
+        for t in range(first + 1, last + 1):
+            draw(t, next_logits())
+            cache.slot += 1
     return rows.tokens_B_T, rows.logp_B_T
-
-
-def intervals(T: int, cuda: bool, varlen: bool) -> tuple[int, int]:
-    """Choose after how many tokens to look for finished rows, and by how many the cache grows.
-
-    On a GPU both are rare: a look makes the host wait for the device, and growing copies the cache
-    and needs a new CUDA graph. On a CPU neither costs much, while finished rows and slots that are
-    not used yet cost time at every token. With varlen unused slots cost nothing anywhere."""
-    check_every = 64 if cuda else 8
-    block = 256 if cuda else 8
-    return check_every, T if varlen else block
 
 
 def last_logits(model, ids, use_cache=None, logits_to_keep=None, **inputs) -> torch.Tensor:
@@ -280,8 +258,7 @@ def last_logits(model, ids, use_cache=None, logits_to_keep=None, **inputs) -> to
 
 
 class DecodedRows:
-    """Tokens and log-probs of all B rows so far, and the positions of those that are still being
-    decoded, in the order of the cache."""
+    """Tokens and log-probs of all rows B so far, and which of them are being decoded: A."""
 
     def __init__(self, uniform_B_T: torch.Tensor, settings: GenerationConfig):
         self.uniform_B_T = uniform_B_T
@@ -289,30 +266,29 @@ class DecodedRows:
         self.tokens_B_T = torch.zeros_like(uniform_B_T, dtype=torch.long)
         self.logp_B_T = torch.zeros_like(uniform_B_T)
         self.stop_ids = self.tokens_B_T.new_tensor(settings.eos_token_id)
-        self.decoding = torch.arange(len(uniform_B_T), device=uniform_B_T.device)
-        self.token_B_1 = self.tokens_B_T[:, :1].clone()  # the last of each row in `decoding`
+        self.row_A = torch.arange(len(uniform_B_T), device=uniform_B_T.device)  # b of each
+        self.token_A_1 = self.tokens_B_T[:, :1].clone()  # the last token of each
 
-    def draw(self, t: int, logits_B_V: torch.Tensor) -> None:
+    def draw(self, t: int, logits_A_V: torch.Tensor) -> None:
         """Draw token t of each row that is being decoded."""
-        place = self.decoding, t
-        uniform_B_1 = None
+        place = self.row_A, t
+        uniform_A_1 = None
         if self.do_sample:
-            uniform_B_1 = self.uniform_B_T[place][:, None]
-        drawn_B_1, logp_B_1 = draw_tokens(logits_B_V, uniform_B_1)
-        self.tokens_B_T[place] = drawn_B_1[:, 0]
-        self.logp_B_T[place] = logp_B_1[:, 0]
-        self.token_B_1.copy_(drawn_B_1)  # in place: a CUDA graph reads it
+            uniform_A_1 = self.uniform_B_T[place][:, None]
+        drawn_A_1, logp_A_1 = draw_tokens(logits_A_V, uniform_A_1)
+        self.tokens_B_T[place] = drawn_A_1[:, 0]
+        self.logp_B_T[place] = logp_A_1[:, 0]
+        self.token_A_1.copy_(drawn_A_1)  # in place: a CUDA graph reads it
 
-    def finished(self, t: int) -> torch.Tensor:
-        """Return which of these rows have a stop token among tokens 0 to t."""
-        tokens_B_t = self.tokens_B_T[self.decoding, : t + 1]
-        is_stop_B_t = torch.isin(tokens_B_t, self.stop_ids)
-        return is_stop_B_t.any(dim=1)
-
-    def keep(self, active: torch.Tensor) -> None:
-        """Go on with the active ones of these rows only."""
-        self.decoding = self.decoding[active]
-        self.token_B_1 = self.token_B_1[active]
+    def keep_unfinished(self, t: int) -> torch.Tensor:
+        """Go on with the rows that have no stop token among tokens 0 to t; return their places
+        among the rows before."""
+        tokens_A_t = self.tokens_B_T[self.row_A, : t + 1]
+        finished_A = torch.isin(tokens_A_t, self.stop_ids).any(dim=1)
+        kept_A = (~finished_A).nonzero()[:, 0]
+        self.row_A = self.row_A[kept_A]
+        self.token_A_1 = self.token_A_1[kept_A]
+        return kept_A
 
 
 def draw_tokens(logits_B_V, uniform_B_1=None) -> tuple[torch.Tensor, torch.Tensor]:

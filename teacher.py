@@ -25,7 +25,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from grpo import Group
 from plumbing.batches import pad
 from plumbing.config import Config
-from plumbing.decoding.fused import fuse_norms
 from plumbing.distributed.channel import Channel
 from plumbing.distributed.shutdown import stop_requested
 from plumbing.errors import NonFiniteError
@@ -163,10 +162,7 @@ class Teacher:
         if self.frozen:
             backbone.requires_grad_(False)
         model = UtilityModel(backbone, mode)
-        model = model.to(self.device).eval()
-        if self.device.type == "cuda":
-            fuse_norms(model)
-        return model
+        return model.to(self.device).eval()
 
     def _shard(self, shard: Callable) -> Learner:
         """Shard f_φ over the teacher ranks; build its optimizer."""

@@ -205,7 +205,7 @@ def cut(rows: list[Row], max_tokens: int, shared: bool) -> list[list[Row]]:
     return parts
 
 
-def pack(tokens_B: list[int], max_tokens: int) -> list[list[int]]:
+def cut_longest_first(tokens_B: list[int], max_tokens: int) -> list[list[int]]:
     """Cut rows, longest first, into parts of at most `max_tokens` tokens, padding to the longest of
     a part included, or of one row. Returns the rows' numbers."""
     longest_first = sorted(range(len(tokens_B)), key=tokens_B.__getitem__, reverse=True)

@@ -98,14 +98,13 @@ def plan(run: RunDir, start: int, student, train: Problems, val: Problems) -> st
     policy = student.policy
     parameters = sum(p.numel() for p in policy.parameters())
     attention = policy.lm.config._attn_implementation
-    decoding = "varlen" if student.generator.varlen else "masked"
     return (
         f"Goldilocks RL: preset {c.preset}, sampler {c.sampler}, loss {c.loss}, seed {c.seed}\n"
         f"  ranks    {ranks.world} = {ranks.n_students} student + {ranks.n_teachers} teacher, "
         f"{ranks.device.type}\n"
         f"  batch    {c.prompts_per_step} prompts x {c.group_size} = {batch} completions\n"
         f"  student  {c.model}, {parameters / 1e6:,.2f} M parameters\n"
-        f"  kernels  attention {attention}; generation {decoding}\n"
+        f"  kernels  attention {attention}\n"
         f"  teacher  {c.teacher_model or 'none'}\n"
         f"  data     {len(train):,} problems, {len(val):,} for validation\n"
         f"  steps    {start} to {c.steps}, "

@@ -1,8 +1,9 @@
 """Attention in which the completions of a group share the keys and values of their prompt.
 
 A micro-batch is one row of tokens without padding: each distinct prompt once, then the completions.
-All parts of a layer but attention treat a token alone. `attend` lays the prompts and the
-completions out as two padded rectangles; a completion attends to its prompt and to itself.
+All parts of a layer but attention treat a token alone. `attend_with_shared_prompts` lays the
+prompts and the completions out as two padded rectangles; a completion attends to its prompt and to
+itself.
 """
 
 from dataclasses import dataclass
@@ -134,7 +135,9 @@ class SharedPrompts:
         return line_N_H_D[None]
 
 
-def attend(module, query, key, value, attention_mask, scaling=None, shared=None, **kwargs):
+def attend_with_shared_prompts(
+    module, query, key, value, attention_mask, scaling=None, shared=None, **kwargs
+):
     """Compute transformers' SDPA for the layout `shared`: query (1, H, N, D), key and value
     (1, H_kv, N, D). Returns (1, N, H, D)."""
     copies = query.shape[1] // key.shape[1]
@@ -160,4 +163,4 @@ def attend(module, query, key, value, attention_mask, scaling=None, shared=None,
 
 
 # transformers builds no mask for an implementation without a mask function.
-AttentionInterface.register("shared_prompts", attend)
+AttentionInterface.register("shared_prompts", attend_with_shared_prompts)

@@ -9,48 +9,33 @@ from transformers.utils import is_flash_attn_2_available
 
 
 class SlotCache(Cache):
-    """A static key-value cache with one slot for each token.
+    """A static key-value cache with one slot for each token. Row b uses first_B[b] to `slot`, where
+    its next token goes.
 
-    Row b continues prompt prompt_B[b] and uses first_B[b] to `slot`, where its next token goes.
     `prompts`, the cache that the distinct prompts were read into, is changed in place: the first
-    `keep` copies each prompt into its rows. varlen: `attend` reads the slots in use only, without a
-    mask."""
+    `keep` copies each prompt into the rows that continue it."""
 
-    def __init__(self, prompts: Cache, position_P_T, prompt_B: torch.Tensor, varlen: bool):
+    def __init__(self, prompts: Cache, position_P_T: torch.Tensor):
         super().__init__(layers=prompts.layers)
-        keys = self.layers[0].keys
-        _, self.H_kv, self.prompt_T, _ = keys.shape
-        last_slot = self.prompt_T - 1
-        last_position_P = position_P_T[:, -1]
-        self.first_B = last_slot - last_position_P  # of prompts, until the first `keep`
-        self.source_B = prompt_B  # the row of the layers' tensors that holds row b
-        self.varlen = varlen
-        self.slot = last_slot
-        if prompt_B.is_cuda:  # a CUDA graph reads it on the device
-            self.slot = torch.full((1,), last_slot, device=prompt_B.device)
+        self.prompt_T = self.layers[0].keys.shape[2]
+        last_position_B = position_P_T[:, -1]
+        self.first_B = self.prompt_T - 1 - last_position_B
+        self.slot = self.prompt_T
+        if self.first_B.is_cuda:  # a CUDA graph reads it on the device
+            self.slot = torch.full((1,), self.slot, device=self.first_B.device)
 
-    def keep(self, active: torch.Tensor, t: int, room: int) -> None:
-        """Drop all rows but the active ones, which have the keys of t tokens. Make room for `room`
-        tokens after the prompt."""
-        rows_B = self.source_B[active]
-        used = self.prompt_T + t
+    def keep(self, row_B: torch.Tensor, used: int, room: int) -> None:
+        """Continue with these rows, which have `used` tokens after the prompt, and room for `room`
+        of them. A row may be taken several times."""
+        used += self.prompt_T
         S = self.prompt_T + room
-        if rows_B.is_cuda:
+        if row_B.is_cuda:
             S += -S % 16  # or SDPA copies the mask at every call
         for layer in self.layers:
-            layer.keys = resized(layer.keys, rows_B, used, S)
-            layer.values = resized(layer.values, rows_B, used, S)
+            layer.keys = resized(layer.keys, row_B, used, S)
+            layer.values = resized(layer.values, row_B, used, S)
         self.S = S
-        self.first_B = self.first_B[rows_B]
-        B = len(rows_B)
-        self.source_B = torch.arange(B, device=rows_B.device)
-        if self.varlen:
-            self.sequences = sequences(self.first_B, self.H_kv, S)
-
-    def ignore(self, finished_B: torch.Tensor, t: int) -> None:
-        """Let finished rows attend to nothing before token t."""
-        slot = self.prompt_T + t
-        self.first_B.masked_fill_(finished_B, slot)
+        self.first_B = self.first_B[row_B]
 
     def update(self, keys, values, layer_idx, *args, **kwargs):
         """Store the keys and values of one token a row; return those of all slots, because a CPU
@@ -63,15 +48,11 @@ class SlotCache(Cache):
     def inputs(self, dtype: torch.dtype) -> dict:
         """Make a model's arguments for the next token of each row."""
         position_B = self.slot - self.first_B
-        position_B_1 = position_B[:, None]
-        inputs = {"position_ids": position_B_1, "past_key_values": self}
-        if self.varlen:  # models pass on what they do not know, and any 4-D mask, to `attend`
-            used = used_slots(position_B, self.H_kv)
-            inputs["slots_in_use"] = (*self.sequences, used, self.S)
-            inputs["attention_mask"] = position_B_1[None, None]
-        else:
-            inputs["attention_mask"] = mask_slots(self.first_B, self.slot, self.S, dtype)
-        return inputs
+        return {
+            "position_ids": position_B[:, None],
+            "past_key_values": self,
+            "attention_mask": mask_slots(self.first_B, self.slot, self.S, dtype),
+        }
 
 
 def store(slots: torch.Tensor, slot: torch.Tensor | int, new: torch.Tensor) -> None:
@@ -107,25 +88,7 @@ def mask_slots(first_B: torch.Tensor, slot: torch.Tensor | int, S: int, dtype) -
     return mask_B_1_1_S.to(dtype)
 
 
-def sequences(first_B: torch.Tensor, H_kv: int, S: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Describe a cache as B * H_kv sequences for flash attention: where each begins in the queries,
-    and in the B * H_kv * S slots."""
-    B = len(first_B)
-    first = first_B.repeat_interleave(H_kv)
-    query_start = torch.arange(B * H_kv + 1, device=first.device, dtype=torch.int32)
-    start = query_start * S
-    start[:-1] += first
-    return query_start, start
-
-
-def used_slots(position_B: torch.Tensor, H_kv: int) -> torch.Tensor:
-    """Return the length of each of these sequences when row b's next position is position_B[b]."""
-    used_B = position_B + 1
-    used = used_B.repeat_interleave(H_kv)
-    return used.int()
-
-
-def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use=None, **kwargs):
+def attend_to_slots(module, query, key, value, attention_mask, scaling=None, **kwargs):
     """Compute transformers' SDPA, without copying the cache for one query token a row.
 
     query (B, H, T, D), key and value (B, H_kv, S, D). Given a mask, transformers 5.17 copies keys
@@ -133,57 +96,20 @@ def attend(module, query, key, value, attention_mask, scaling=None, slots_in_use
     B, H, T, D = query.shape
     if T > 1:
         return sdpa_attention_forward(
-            module,
-            query,
-            key,
-            value,
-            attention_mask,
-            scaling=scaling,
-            **kwargs,
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
-    H_kv = key.shape[1]
-    query = query.reshape(B, H_kv, -1, D)
-    if slots_in_use:
-        out = attend_to_slots(query, key, value, scaling, *slots_in_use)
-    elif query.is_cpu and attention_mask is not None:  # SDPA is slow with many small matrices
+    query = query.reshape(B, key.shape[1], -1, D)
+    if query.is_cpu and attention_mask is not None:  # SDPA is slow with many small matrices
         scale = scaling or D**-0.5
-        query = query * scale
-        scores = query @ key.mT + attention_mask
-        p = scores.softmax(dim=-1)
-        out = p @ value
+        scores = (query * scale) @ key.mT + attention_mask
+        out = scores.softmax(dim=-1) @ value
     else:
         out = scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
-    D_value = value.shape[-1]
-    out = out.reshape(B, 1, H, D_value)
+    out = out.reshape(B, 1, H, value.shape[-1])
     return out, None  # no attention weights
 
 
-def attend_to_slots(query, key, value, scaling, query_start, start, used, S: int):
-    """Attend to `used` slots from `start` on, by flash attention. A sequence has one key head: with
-    more of them PyTorch would copy the query and the output, twice each."""
-    from torch.nn.attention.varlen import varlen_attn_out  # PyTorch 2.11 lacks it
-
-    queries = query.flatten(0, 1)
-    keys = key.reshape(-1, 1, key.shape[-1])
-    values = value.reshape(-1, 1, value.shape[-1])
-    out = torch.empty_like(queries, memory_format=torch.contiguous_format)
-    varlen_attn_out(
-        out,
-        queries,
-        keys,
-        values,
-        cu_seq_q=query_start,
-        cu_seq_k=start,
-        max_q=1,
-        max_k=S,
-        scale=scaling,
-        enable_gqa=True,
-        seqused_k=used,
-    )
-    return out.view(query.shape)
-
-
-AttentionInterface.register("grouped_sdpa", attend)
+AttentionInterface.register("grouped_sdpa", attend_to_slots)
 AttentionMaskInterface.register("grouped_sdpa", sdpa_mask)
 
 
