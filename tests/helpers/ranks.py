@@ -204,7 +204,7 @@ def run(folder, *flags, **launch_arguments) -> str:
 
 def one_rank(*flags) -> Layout:
     """Return the layout of a single process that needs no process group."""
-    layout = Layout(parse("--teacher_ranks", 0, *flags))
+    layout = train.build_layout(parse("--teacher_ranks", 0, *flags))
     layout.group = None
     layout.gather_world = layout.gather_role = lambda mine: [mine]
     layout.sum, layout.on_rank_0 = dict, lambda function: function()

@@ -3,7 +3,7 @@
 import pytest
 
 from grpo import Completion
-from plumbing.batches import balance, collate, cut, micro_batches, pack
+from plumbing.batches import balance, collate, cut, cut_longest_first, micro_batches
 from tests.helpers.groups import completion
 from tests.helpers.ranks import one_rank
 
@@ -139,8 +139,8 @@ TOKENS = [3, 9, 7, 3, 6, 2]
 
 def test_pack_counts_padding_to_the_first_row_of_a_part():
     # Longest first: [9], then 7 + 7, then 3 + 3 + 3.
-    assert pack(TOKENS, max_tokens=14) == [[1], [2, 4], [0, 3, 5]]
+    assert cut_longest_first(TOKENS, max_tokens=14) == [[1], [2, 4], [0, 3, 5]]
 
 
 def test_pack_leaves_a_row_over_the_limit_alone():
-    assert pack([20, 30], max_tokens=14) == [[1], [0]]
+    assert cut_longest_first([20, 30], max_tokens=14) == [[1], [0]]

@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM
 import train
 from grpo import Group
 from plumbing.batches import collate
-from plumbing.distributed.layout import Layout
 from plumbing.errors import NonFiniteError
 from plumbing.models import unsharded
 from rollout import Policy
@@ -129,7 +128,7 @@ VARIANTS = {  # settings, change to the groups
 
 def growth_of_lists(folder):
     """Return by how many entries all lists of the process grow in ten updates with a KL term."""
-    layout = Layout(config_for(folder))
+    layout = train.build_layout(config_for(folder))
     layout.connect(timeout_minutes=5)
     student = train.Student(config_for(folder, kl_coef=0.1), layout, verifier=None)
     counts = []
@@ -149,7 +148,7 @@ def test_updates_with_a_reference_keep_no_notes_of_its_forwards(tiny_model, tmp_
 def growth_of_the_generator(folder) -> float:
     """Return by what factor a refresh changes a weight of the generator, after a forward of the
     policy and an update that doubles its weights."""
-    layout = Layout(config_for(folder))
+    layout = train.build_layout(config_for(folder))
     layout.connect(timeout_minutes=5)
     student = train.Student(config_for(folder), layout, verifier=None)
     weight = student.generator.lm.model.norm.weight
@@ -172,7 +171,7 @@ def test_refresh_copies_the_weights_of_an_update_that_follows_a_forward(tiny_mod
 def gradients(folder) -> dict[str, tuple]:
     """Return for each variant its metrics, and the gradient of its last update as one vector; for
     "NaN" the error, and how often the optimizer took a step."""
-    layout = Layout(config_for(folder))
+    layout = train.build_layout(config_for(folder))
     layout.connect(timeout_minutes=5)
     student = train.Student(config_for(folder, kl_coef=0.1), layout, verifier=None)
     step = student.optimizer.step
@@ -310,7 +309,7 @@ TEACHER_MODES = ("full", "frozen", "lora")  # last_token differs from full in it
 
 def teachers_after_two_updates(folder, batch_size):
     """Return for each mode what a teacher has after two updates: gradients, predictions, loss."""
-    layout = Layout(config_for(folder))
+    layout = train.build_layout(config_for(folder))
     layout.connect(timeout_minutes=5)
     flags = {"sampler": "goldilocks", "teacher_model": folder, "teacher_ranks": 0}
     flags |= {"teacher_batch_size": batch_size, "teacher_epochs": 1}
