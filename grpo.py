@@ -1,10 +1,10 @@
 r"""GRPO by hand: every equation between a group of rewards and the gradient of one step.
 
-Two records, `Group` and `Completion`, and pure functions of tensors: no model, no file, no process
-group.
+Two records, `Group` and `Completion`, and pure functions: no model, no file, no process group.
 
-    r_ver (P, G)   ->  group_advantages  ->  A (P, G)         "Advantage computation", Section 2
-    lengths (G,)   ->  row_weights       ->  w (G,)           the normaliser of the chosen loss
+    groups         ->  weigh             ->  A and w of each completion:
+      r_ver (P, G) ->  group_advantages  ->  A (P, G)         "Advantage computation", Section 2
+      lengths (G,) ->  row_weights       ->  w (G,)           the normaliser of the chosen loss
     hidden (N, D)  ->  token_logprobs    ->  logp (N,), entropy (N,)
     logp, A, w     ->  policy_loss       ->  scalar, backward()
 
@@ -177,6 +177,41 @@ def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torc
 def dead_groups(rewards_P_G: torch.Tensor) -> torch.Tensor:
     """Find groups whose rewards are all equal ("zero variance", Section 2): (P,) bool."""
     return (rewards_P_G == rewards_P_G[:, :1]).all(dim=1)
+
+
+def weigh(
+    groups: list[Group],
+    loss: str,
+    *,
+    std: str,
+    max_completion_tokens: int,
+    dead_rows: str = "in",
+    truncated_rows: str = "in",
+) -> None:
+    """Fill in the advantage of each completion of a step, and the weight of its tokens in the loss.
+
+    Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), so the mean of Â ∇log π, the
+    loss `sum`, has the factor √(p̂(1-p̂)). dead_rows, truncated_rows: "out" leaves dead groups, or
+    completions cut at the token limit, out of the loss and its denominators."""
+    if dead_rows == "out":
+        groups = [group for group in groups if group.live]
+    lengths = [[trained_tokens(o, truncated_rows) for o in group.completions] for group in groups]
+    batch_tokens = sum(map(sum, lengths))
+    for group, lengths_G in zip(groups, lengths, strict=True):
+        rewards_1_G = torch.tensor([[o.reward for o in group.completions]])
+        advantage_G = group_advantages(rewards_1_G, std)[0]
+        weight_G = row_weights(
+            torch.tensor(lengths_G), len(groups), loss, batch_tokens, max_completion_tokens
+        )
+        for i, completion in enumerate(group.completions):
+            completion.advantage = advantage_G[i].item()
+            completion.weight = weight_G[i].item()
+
+
+def trained_tokens(completion: Completion, truncated_rows: str) -> int:
+    """Count the tokens of a completion that are in the loss."""
+    is_out = truncated_rows == "out" and not completion.finished
+    return 0 if is_out else len(completion.ids)
 
 
 def row_weights(

@@ -4,8 +4,8 @@ Read `train_step` first: one turn of the paper's Figure 1, the only place where 
 
     propose (1-2) -> rollout, verify (3) -> observe (5-6) -> advantages, loss, backward, AdamW (4)
 
-Of 8 ranks 6 are students and 2 teachers. With `--sampler uniform` (the GRPO baseline) all 8 are
-students. A single process runs the same loop with the teacher in it. There is no global state.
+Of 8 ranks 6 are students and 2 teachers; with `--sampler uniform`, the baseline, all are students.
+A single process runs the same loop with the teacher in it.
 """
 
 import math
@@ -25,6 +25,7 @@ from transformers import AutoTokenizer
 
 import grpo
 from grpo import Completion, Group
+from plumbing import metrics
 from plumbing.batches import Batch, micro_batches
 from plumbing.config import Config, is_due, learning_rate, parse_flags
 from plumbing.data.problems import Problems, check_data
@@ -33,15 +34,7 @@ from plumbing.distributed.channel import Channel
 from plumbing.distributed.launch import launch
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
-from plumbing.metrics import (
-    EVALUATION,
-    TRAINING,
-    Stopwatch,
-    completion_metrics,
-    graded_row,
-    overlong_rows,
-    rollout_parts,
-)
+from plumbing.metrics import EVALUATION, TRAINING, Stopwatch
 from plumbing.models import Card, checksum, recompute_activations, unsharded
 from plumbing.plugins import check_proposals, check_trained, has_rounds, sampler_settings
 from plumbing.progress import Console
@@ -74,9 +67,12 @@ class Student:
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(), lr=config.learning_rate, weight_decay=0.0, fused=True
         )
-        weights = partial(checksum, self.generator.lm)
-        export = partial(self.generator.export, card=Card(config))
-        self.learner = Learner(self.policy, self.optimizer, weights, export)
+        self.learner = Learner(
+            self.policy,
+            self.optimizer,
+            checksum=partial(checksum, self.generator.lm),
+            export=partial(self.generator.export, card=Card(config)),
+        )
 
     def rollout(
         self,
@@ -93,10 +89,7 @@ class Student:
         for group in groups:
             group.prompt_ids = group.prompt_ids or self.encode(problems.question(group.problem))
             if len(group.prompt_ids) > c.max_prompt_tokens:
-                raise InputError(
-                    f"the sampler proposes problem {group.problem}: its prompt is over "
-                    "--max_prompt_tokens"
-                )
+                raise InputError(f"problem {group.problem}: its prompt is over --max_prompt_tokens")
         group_B = [group for group in groups for _ in range(group.size)]
         first_row, own_B = self.layout.share(group_B)
         with watch("rollout_s"):
@@ -131,7 +124,14 @@ class Student:
         """Take step 4 of Figure 1 on groups, which every rank holds. Returns metrics: means over
         the response tokens that were forwarded, gradient norm, loss, learning rate."""
         c = self.config
-        self.weigh(groups)
+        grpo.weigh(
+            groups,
+            c.loss,
+            std=c.advantage_std,
+            max_completion_tokens=c.max_completion_tokens,
+            dead_rows=c.dead_rows,
+            truncated_rows=c.truncated_rows,
+        )
         rows = [(g.prompt_ids, o) for g in groups for o in g.completions if self.has_gradient(o)]
         batches = micro_batches(
             rows,
@@ -151,38 +151,13 @@ class Student:
         self.generator.refresh(self.policy)
         tokens = sums.pop("tokens")
         loss = sums.pop("loss")
-        metrics = {name: value / tokens if tokens else None for name, value in sums.items()}
-        metrics["grad_norm"] = sum(norms) / len(norms)
-        metrics["loss"] = loss / c.update_iterations
-        return metrics | {"forwarded_rows": len(rows), "learning_rate": rate}
-
-    def weigh(self, groups: list[Group]) -> None:
-        """Fill in the advantage of each completion, and the weight of its tokens in the loss."""
-        c = self.config
-        if c.dead_rows == "out":
-            groups = [group for group in groups if group.live]
-        lengths = [[self.trained_tokens(o) for o in group.completions] for group in groups]
-        batch_tokens = sum(map(sum, lengths))
-        for group, lengths_G in zip(groups, lengths, strict=True):
-            # Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), so the mean of
-            # Â ∇log π, --loss sum, has the factor √(p̂(1-p̂)). A dead group's advantages are 0.
-            rewards_1_G = torch.tensor([[o.reward for o in group.completions]])
-            advantage_G = grpo.group_advantages(rewards_1_G, c.advantage_std)[0]
-            weight_G = grpo.row_weights(
-                torch.tensor(lengths_G),
-                P=len(groups),
-                loss=c.loss,
-                batch_tokens=batch_tokens,
-                max_completion_tokens=c.max_completion_tokens,
-            )
-            for i, completion in enumerate(group.completions):
-                completion.advantage = advantage_G[i].item()
-                completion.weight = weight_G[i].item()
-
-    def trained_tokens(self, completion: Completion) -> int:
-        """Count the tokens of a completion that are in the loss."""
-        is_out = self.config.truncated_rows == "out" and not completion.finished
-        return 0 if is_out else len(completion.ids)
+        means = {name: value / tokens if tokens else None for name, value in sums.items()}
+        return means | {
+            "grad_norm": sum(norms) / len(norms),
+            "loss": loss / c.update_iterations,
+            "forwarded_rows": len(rows),
+            "learning_rate": rate,
+        }
 
     def has_gradient(self, completion: Completion) -> bool:
         """Whether a completion's loss has a gradient; a dead group's only with KL or entropy."""
@@ -270,30 +245,28 @@ def train_step(
         trained = sampler.train_on(groups)
         check_trained(trained, groups)
         update = student.update(trained, step)  # step 4: GRPO
-    row = {"step": step} | step_metrics(join(groups), trained) | completion_metrics(groups)
+    row = {"step": step} | step_metrics(join(groups), trained) | metrics.completion_metrics(groups)
     row |= update | watch | {"seconds": time.perf_counter() - start}
     return row | sampler.metrics() | row  # a sampler's metric cannot replace one of these
 
 
 def evaluate(
-    step: int, student: Student, problems: Problems, run: RunDir, console: Console | None = None
+    step: int, student: Student, problems: Problems, run: RunDir, report=lambda text: None
 ) -> dict[str, float]:
     """Compute greedy pass@1 on every validation problem (Table 5a); log the verdicts with the
-    completions' ends. A problem whose prompt is too long counts as wrong. All student ranks call
-    it. Returns {} if one is to stop."""
+    completions' ends. A problem whose prompt is too long counts as wrong. report(text) shows how
+    far it is. All student ranks call it. Returns {} if one is to stop."""
     start = time.perf_counter()
     prompts = [student.encode(problems.question(problem)) for problem in range(len(problems))]
-    rows = overlong_rows(prompts, student.config)
-    for part in rollout_parts(prompts, student.config, student.layout.n_students):
-        if console:
-            console.report(f"evaluation, {len(rows):,} of {len(prompts):,} problems")
+    rows = metrics.overlong_rows(prompts, student.config)
+    for part in metrics.rollout_parts(prompts, student.config, student.layout.n_students):
+        report(f"evaluation, {len(rows):,} of {len(prompts):,} problems")
         if shutdown.stop_requested(student.layout):
             return {}
         groups = [Group(problem, size=1, prompt_ids=prompts[problem]) for problem in part]
         student.rollout(groups, problems, 0.0, (EVALUATION, step, 0), Stopwatch())
-        rows += [graded_row(group, student.tokenizer.decode) for group in groups]
-    if console:
-        console.report("")
+        rows += [metrics.graded_row(group, student.tokenizer.decode) for group in groups]
+    report("")
     rows.sort(key=itemgetter("problem"))
     run.log(f"evals/step_{step}", rows, "w")
     accuracy = sum(row["reward"] for row in rows) / len(rows)
@@ -310,9 +283,7 @@ def build_layout(config: Config) -> Layout:
     world = launch().world
     n_students = world - config.teacher_ranks
     if n_students < 1:
-        raise ValueError(
-            f"--teacher_ranks {config.teacher_ranks}: must be below {world}, the number of ranks"
-        )
+        raise ValueError(f"--teacher_ranks {config.teacher_ranks}: there are {world} ranks")
     return Layout(config, (range(n_students), range(n_students, world)))
 
 
@@ -334,8 +305,7 @@ class TeacherClient(Sampler):
         self.send(groups)
 
     def metrics(self):
-        """Return the sampler's metrics when the latest proposals were made."""
-        return self._metrics
+        return self._metrics  # the sampler's, when the latest proposals were made
 
 
 def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler:
@@ -349,22 +319,31 @@ def build_sampler(config: Config, layout: Layout, problems: Problems) -> Sampler
     return cls(context, **sampler_settings(cls, config.sampler_args))
 
 
+def sampler_of_students(
+    config: Config, layout: Layout, problems: Problems
+) -> tuple[Sampler, Sampler | TeacherServer | None, Channel | None]:
+    """Return the sampler of a student rank; the holder of its state, if that is in this process;
+    the channel to the teacher ranks, if there are any."""
+    if layout.n_teachers:
+        channel = Channel(layout)
+        client = TeacherClient(config, channel.receive, partial(channel.send, "groups"))
+        return client, None, channel
+    sampler = build_sampler(config, layout, problems)
+    if not sampler.teacher:
+        return sampler, sampler, None
+    server = TeacherServer(sampler, config.teacher_lag)
+    return TeacherClient(config, server.latest, server.answer), server, None
+
+
 def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Verifier) -> bool:
     """Run the student ranks' main program. Returns False if a signal stopped it."""
     problems = Problems(config.train_data)
     val_problems = Problems(config.val_data)
     student = Student(config, layout, verifier)
+    sampler, state, channel = sampler_of_students(config, layout, problems)
     learners = {"student": student.learner}
-    channel = Channel(layout) if layout.n_teachers else None
-    if channel:
-        sampler = TeacherClient(config, channel.receive, partial(channel.send, "groups"))
-        state = None  # of the sampler: the teacher ranks have it
-    else:
-        state = sampler = build_sampler(config, layout, problems)
-        if sampler.teacher:
-            learners["teacher"] = sampler.teacher.learner
-            state = TeacherServer(sampler, config.teacher_lag)
-            sampler = TeacherClient(config, state.latest, state.answer)
+    if isinstance(state, TeacherServer):
+        learners["teacher"] = state.sampler.teacher.learner
     run.load(start, learners, state)
     student.generator.refresh(student.policy)
     console = Console(run, start, student, problems, val_problems)
@@ -375,8 +354,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
             run.log("metrics", [row])
             console.update(row)
         if run.evaluation_pending(step):
-            evaluation = evaluate(step, student, val_problems, run, console)
-            run.finish_evaluation(step, evaluation)
+            run.finish_evaluation(step, evaluate(step, student, val_problems, run, console.report))
         stop = shutdown.stop_requested(layout)
         if step > start and (stop or is_due(step, config.checkpoint_every, config.steps)):
             if channel:
@@ -415,14 +393,13 @@ def parse(argv: list[str] | None = None) -> Config:
     sampler_settings(cls, c.sampler_args)
     if c.resample_rounds and has_rounds(cls, Sampler):
         raise ValueError("--resample_rounds: this sampler has `more` or `train_on` of its own")
-    if cls.uses_teacher:
-        if c.teacher_ranks < 0:
-            c.teacher_ranks = launch().world // 4  # Section 5.1: 2 of 8
-        return c
-    c.teacher_model = ""
-    c.teacher_ranks = 0
-    if "steps" not in given:
-        c.steps = baseline_steps(c.steps, of_preset.eval_every)
+    if not cls.uses_teacher:
+        c.teacher_model = ""
+        c.teacher_ranks = 0
+        if "steps" not in given:
+            c.steps = baseline_steps(c.steps, of_preset.eval_every)
+    elif c.teacher_ranks < 0:
+        c.teacher_ranks = launch().world // 4  # Section 5.1: 2 of 8
     return c
 
 
@@ -440,9 +417,6 @@ def check(config: Config, run: RunDir) -> int:
     if cls.uses_teacher:
         check_teacher(config.teacher_model, config.max_prompt_tokens, config.teacher_mode)
     encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
-    n_empty = len(encode(""))  # tokens around the question
-    if n_empty >= config.max_prompt_tokens:
-        raise ValueError(f"--max_prompt_tokens {config.max_prompt_tokens}: must be above {n_empty}")
     pool = config.candidates if issubclass(cls, Pooled) else 1
     val_problems = check_data(config, needed=config.prompts_per_step * pool)
     encode.check(val_problems)
