@@ -29,12 +29,9 @@ STDS = ("population", "sample", "none", "mean")
 MISMATCHES = ("none", "truncate", "mask")
 
 
-# A step of GRPO: for each selected problem q a group of G outputs o_1 ... o_G
-
-
 @dataclass
 class Completion:
-    """One output o_i of a group."""
+    """One output o_i of the group o_1 ... o_G of a problem q."""
 
     ids: list[int]  # its tokens without padding, the stop token included
     logps: list[float]  # log-probs of the tokens when the generator drew them, [] if greedy
@@ -65,8 +62,10 @@ class Group:
     completions: list[Completion] = field(default_factory=list)
 
     def __post_init__(self):
-        self.pool = self.pool or [self.problem]
-        self.utilities = self.utilities or [math.nan] * len(self.pool)
+        if not self.pool:
+            self.pool = [self.problem]
+        if not self.utilities:
+            self.utilities = [math.nan] * len(self.pool)
 
     @property
     def utility(self) -> float:
@@ -127,8 +126,7 @@ def expected_factor(p: float, G: int, std: str = "population") -> float:
 
     With the `sum` loss ‖E ∇L‖ = E[group_factor(p̂)] · ‖∇ log(p/(1-p))‖ exactly (for `sample` times
     √((G-1)/G)), so the mean of the Teacher's target, `sampler.Goldilocks.target`, is the scale of a
-    group's gradient (for `mean`, half of it). It is p(1-p)(G-1)/G with `none`,
-    (1-p)(1 - (1-p)^(G-1)) with `mean`."""
+    group's gradient (for `mean`, half of it)."""
     return _expectation(lambda p_hat: group_factor(p_hat, std), p, G)
 
 
@@ -139,7 +137,8 @@ def noise_floor(p: float, G: int) -> float:
     It is no lower bound: f = E[y], which is below √(p(1-p)), minimises the MSE. For p = 0.01 and
     G = 16 its mean error is 0.06, that of √(p(1-p)) 0.11. With p̂ in place of p, as logged, a dead
     group contributes 0, so the mean is several times too low where most groups are dead."""
-    return _expectation(lambda p_hat: abs(group_factor(p) - group_factor(p_hat)), p, G)
+    f = group_factor(p)
+    return _expectation(lambda p_hat: abs(f - group_factor(p_hat)), p, G)
 
 
 def _expectation(function: Callable, p: float, G: int) -> float:
@@ -155,10 +154,9 @@ def _expectation(function: Callable, p: float, G: int) -> float:
 def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torch.Tensor:
     """Compute Â = (r - mean(r)) / std(r) within each group (Section 2): (P, G).
 
-    A dead group (all rewards equal) gets exactly 0. No epsilon is added, so for binary rewards a
-    right answer has √((1-p̂)/p̂) and a wrong one -√(p̂/(1-p̂)). std: `population` divides
-    by G, `sample` by G-1, `none` only centres (Dr. GRPO), `mean` divides by the mean reward
-    (MaxRL). Floats keep their dtype, integers become float32."""
+    A dead group (all rewards equal) gets exactly 0. No epsilon is added. std: `population` divides
+    by G, `sample` by G-1, `none` only centres (Dr. GRPO), `mean` divides by the mean (MaxRL).
+    Floats keep their dtype, integers become float32."""
     if std not in STDS:
         raise ValueError(f"std must be one of {STDS}, got {std!r}")
     r_P_G = rewards_P_G if rewards_P_G.is_floating_point() else rewards_P_G.float()
@@ -185,8 +183,8 @@ def weigh(
     *,
     std: str,
     max_completion_tokens: int,
-    dead_rows: str = "in",
-    truncated_rows: str = "in",
+    dead_rows: str,
+    truncated_rows: str,
 ) -> None:
     """Fill in the advantage of each completion of a step, and the weight of its tokens in the loss.
 
@@ -195,7 +193,10 @@ def weigh(
     completions cut at the token limit, out of the loss and its denominators."""
     if dead_rows == "out":
         groups = [group for group in groups if group.live]
-    lengths = [[trained_tokens(o, truncated_rows) for o in group.completions] for group in groups]
+    lengths = []
+    for group in groups:
+        lengths_G = [trained_tokens(o, truncated_rows) for o in group.completions]
+        lengths.append(lengths_G)
     batch_tokens = sum(map(sum, lengths))
     for group, lengths_G in zip(groups, lengths, strict=True):
         rewards_1_G = torch.tensor([[o.reward for o in group.completions]])
@@ -267,8 +268,8 @@ class TokenLogprobs(torch.autograd.Function):
 
         ∂ log p_y / ∂z = e_y - p,   ∂H / ∂z = -p ⊙ (log p + H)
 
-    Forward takes chunks of tokens with the whole vocabulary. Backward takes chunks, a quarter as
-    large, of the vocabulary with all tokens: ∂W then needs no accumulator."""
+    Forward takes chunks of tokens. Backward takes chunks, a quarter as large, of the vocabulary
+    with all tokens: ∂W then needs no accumulator."""
 
     @staticmethod
     def forward(ctx, hidden_N_D, weight_V_D, targets_N, temperature, chunk):
@@ -381,9 +382,9 @@ def policy_loss(
     """L = -Σ w min(ρ Â, clip(ρ, 1-ε_low, 1+ε_high) Â) + kl_coef · Σ w k3 - entropy_coef · Σ w H.
 
     ρ = π_θ / π_old is the importance ratio. L_DAPO in Section 6 lacks the leading minus.
-    k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias;
-    its expected gradient is that of KL(π_ref ‖ π_θ). Entropy H is *subtracted*, because the
-    paper maximises it: its Eq. 4 prints +βH, which in a loss would lower it.
+    k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 ≥ 0 estimates KL(π_θ ‖ π_ref) without bias; its expected
+    gradient is that of KL(π_ref ‖ π_θ). Entropy H is *subtracted*, because the paper maximises it:
+    its Eq. 4 prints +βH, which in a loss would lower it.
 
     All tensors are per response token, (N,). Returns the scalar loss and statistics by name, each a
     sum over the N tokens: train.py logs its mean over the step's tokens."""
@@ -432,9 +433,8 @@ def correct_mismatch(
     token's objective, by c = π_old / π_generator of the token, or of its whole row (`level`).
 
     gap_N: log c of each token alone, not 0 on GPUs in bf16; row_N: its row. Where c is above
-    `cap` it becomes the cap (`truncate`) or 0 (`mask`). `none` corrects nothing. Without a cap, c
-    by sequence makes the expected gradient that of samples from π_old. Returns also statistics, as
-    policy_loss does."""
+    `cap` it becomes the cap (`truncate`) or 0 (`mask`). Without a cap, c by sequence makes the
+    expected gradient that of samples from π_old. Returns also statistics, as policy_loss."""
     stats = {"logp_gap": gap_N.abs().sum()}
     if mismatch == "none":
         return advantage_N, stats

@@ -86,8 +86,9 @@ class Sampler:
         By default this is DAPO's resampling: up to --resample_rounds more proposals, until P groups
         are live. For more completions of a problem a subclass proposes a further group of it."""
         live = sum(group.live for group in groups)
-        proposed = len(groups) // self.P - 1
-        if live >= self.P or proposed >= self.resample_rounds:
+        resampled = len(groups) // self.P - 1
+        is_enough = live >= self.P
+        if is_enough or resampled >= self.resample_rounds:
             return []
         return self.propose(self.P)
 
@@ -117,7 +118,11 @@ class Sampler:
 
     def untried(self, index_P) -> list[Group]:
         """Make a group of each problem, of --group_size completions, without predictions."""
-        return [Group(operator.index(index), self.G) for index in index_P]
+        groups = []
+        for index in index_P:
+            problem = operator.index(index)
+            groups.append(Group(problem, self.G))
+        return groups
 
     def categories(self) -> tuple[list[str], np.ndarray]:
         """Read --column: its distinct values, and the index of each problem's value. Raises
@@ -254,11 +259,17 @@ class Pooled(Uniform):
     def select(self, pool_P_K, utilities_P_K) -> list[Group]:
         """Make a group of the candidate that `choose` takes from each pool."""
         chosen_P, explored_P = self.choose(pool_P_K, utilities_P_K)
-        pools = zip(pool_P_K.tolist(), utilities_P_K.tolist(), chosen_P, explored_P, strict=True)
         groups = []
-        for pool, utilities, chosen, explored in pools:
-            problem = pool[chosen]
-            groups.append(Group(problem, self.G, pool, utilities, bool(explored)))
+        for p, chosen in enumerate(chosen_P):
+            pool = pool_P_K[p].tolist()
+            group = Group(
+                pool[chosen],
+                self.G,
+                pool=pool,
+                utilities=utilities_P_K[p].tolist(),
+                explored=bool(explored_P[p]),
+            )
+            groups.append(group)
         if not self.revisits:
             self.take([group.problem for group in groups])
         return groups
@@ -328,8 +339,10 @@ def find_sampler(spec: str) -> type[Sampler]:
 def step_metrics(groups: list[Group], trained: list[Group]) -> Metrics:
     """Compute the statistics of a step's groups, the share of live ones among those that are
     trained on, and the teacher's errors."""
-    live = {"trained_live": _mean([group.live for group in trained])}
-    return reward_metrics(groups) | live | teacher_metrics(groups)
+    metrics = reward_metrics(groups)
+    metrics["trained_live"] = _mean([group.live for group in trained])
+    metrics |= teacher_metrics(groups)
+    return metrics
 
 
 def reward_metrics(groups: list[Group]) -> Metrics:

@@ -2,9 +2,8 @@
 
     f_φ(q) = 0.5 · σ(wᵀ MeanPool(Embed(q)) + b)        Section 4.2
 
-It learns online from the student's outcomes (Alg. 2), in a process of its own (`TeacherServer`,
-App. K.3). All teacher ranks receive the same messages (plumbing/distributed/channel.py), make the
-same calls, and share the rows of each batch.
+It learns online from the student's outcomes (Alg. 2), in processes of its own (`TeacherServer`,
+App. K.3), which receive the same messages, make the same calls, and share the rows of a batch.
 """
 
 import math
@@ -182,11 +181,9 @@ class Teacher:
         return Learner(self.model, self.optimizer, weights, self.export)
 
     def _own(self, rows: Sequence) -> tuple[Sequence, bool]:
-        """Return this rank's rows, every ranks-th, and whether the rank is idle.
-
-        A rank is idle if no row is left for it. It then computes the first row all the same, and
-        its caller drops the result: FSDP gathers the weights in forward and sums the gradients in
-        backward, and for both it waits until every rank takes part."""
+        """Return this rank's rows, every ranks-th, and whether it is idle: no row is left for it.
+        It then computes the first row all the same, and its caller drops the result, because FSDP
+        waits in forward and backward until every rank takes part."""
         own = rows[self.rank :: self.ranks]
         idle = len(own) == 0
         if idle:
@@ -283,7 +280,7 @@ class Teacher:
 
     def _step(self, batch: BatchShare) -> tuple[torch.Tensor, torch.Tensor]:
         """Take an AdamW step on 1/|B| Σ (f_φ(q) - y)², shared over the ranks. Returns this rank's
-        part of the loss, and the gradient's norm, which is the same on all ranks."""
+        part of the loss, and the norm of the whole gradient."""
         f_b, _ = self.model(**batch.inputs)
         error_b = f_b - batch.y_b
         squared_error_b = error_b**2
@@ -359,8 +356,8 @@ class Teacher:
         self.last_loss = state["last_loss"]
 
     def export(self, folder: Path) -> None:
-        """Write backbone/ (a Hugging Face directory, LoRA merged), head.safetensors and the model
-        card in `folder`. A collective; the first teacher rank writes."""
+        """Write backbone/ (a Hugging Face directory, LoRA merged), head.safetensors and the card.
+        A collective; the first teacher rank writes."""
         weights = {}
         for name, tensor in self.model.state_dict().items():
             whole = unsharded(tensor).cpu()
@@ -394,8 +391,8 @@ class TeacherServer:
 
     lag 1, the paper's asynchronous teacher: it proposes with what it has learned up to step t-1,
     then learns from step t while the student trains. lag 0: it learns first, as in Alg. 1 and 2,
-    except that all problems of a step are chosen at once. In a process without teacher ranks the
-    same happens in the same order."""
+    except that all problems of a step are chosen at once. Without teacher ranks the same happens
+    in one process, in the same order."""
 
     def __init__(self, sampler, lag: int):
         self.sampler = sampler
@@ -433,7 +430,8 @@ class TeacherServer:
         return self.proposals or self._propose()
 
     def _propose(self) -> tuple[list[Group], dict]:
-        self.proposals = self.sampler.propose(self.sampler.P), self.sampler.metrics()
+        groups = self.sampler.propose(self.sampler.P)
+        self.proposals = groups, self.sampler.metrics()
         return self.proposals
 
     def state_dict(self) -> dict:
