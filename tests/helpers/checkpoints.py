@@ -1,7 +1,8 @@
-"""A small student for checkpoints."""
+"""A small student for checkpoints, and states that have been in one."""
 
 import torch
 
+from plumbing.run import checkpoint
 from plumbing.run.checkpoint import Learner, Learners
 
 
@@ -12,3 +13,10 @@ def trained(width=2) -> Learners:
     model(torch.ones(1, width)).sum().backward()
     optimizer.step()
     return {"student": Learner(model, optimizer, checksum=lambda: 1, export=None)}
+
+
+def through_file(state: dict, folder) -> dict:
+    """Return a sampler's state as a checkpoint holds it."""
+    file = folder / "sampler.pt"
+    file.write_bytes(checkpoint.pack(state))
+    return checkpoint.unpack(file)

@@ -168,8 +168,7 @@ def command(folder, *flags, model=DEMO, data):
     small = {"preset": "demo", "out": folder, "prompts_per_step": 6, "group_size": 4}
     small |= {"candidates": 4, "steps": 4, "max_completion_tokens": 32, "eval_every": 2}
     small |= {"train_data": f"{data}/train.jsonl", "val_data": f"{data}/val.jsonl", "model": model}
-    if not {"uniform", "mopps", "greso", "sec", "static"} & set(flags):
-        small |= {"teacher_model": model, "teacher_epochs": 2}
+    small["teacher_epochs"] = 2
     words = [x for name, value in small.items() for x in (f"--{name}", value)]
     return [str(word) for word in (*words, *flags)]
 

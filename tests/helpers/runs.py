@@ -22,7 +22,7 @@ def selection(step, explored, utilities, successes, chosen=0, G=16, first=10):
     p = successes / G
     row = {"step": step, "pool": pool, "utilities": utilities, "chosen": pool[chosen]}
     row |= {"explored": explored, "completions": G, "successes": successes}
-    return row | {"round": 0, "y": math.sqrt(p * (1 - p))}
+    return row | {"y": math.sqrt(p * (1 - p))}
 
 
 def make_run(folder, rows=(), selections=(), verdicts=(), **config):

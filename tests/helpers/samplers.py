@@ -1,15 +1,15 @@
 """Samplers over made-up problems, with a teacher that predicts by a rule."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import NamedTuple
+from itertools import chain
 
 import numpy as np
 
 import sampler
 from grpo import Group
-from tests.helpers.groups import completion
+from plumbing.config import Config
+from plumbing.plugins import check_proposals, check_trained
+from tests.helpers.groups import solved
 
 
 class Numbers:
@@ -30,24 +30,17 @@ class Numbers:
         return [str(value) for value in values], row
 
 
-class Update(NamedTuple):
-    """The arguments of one call of Teacher.update."""
-
-    question: str
-    y: float
-
-
 class RuleTeacher:
     """A teacher that predicts i/1000 for the question "i", and only records what it is taught."""
 
     def __init__(self):
-        self.updates: list[Update] = []
+        self.updates: list[tuple[str, float]] = []
 
     def predict(self, questions):
         return np.array([int(question) / 1000 for question in questions])
 
     def update(self, question, y):
-        self.updates.append(Update(question, y))
+        self.updates.append((question, y))
 
     def metrics(self):
         return {}
@@ -59,45 +52,31 @@ class RuleTeacher:
 
 
 def build(cls, problems, fits=lambda index: True, settings=None, **config):
-    """Build a sampler of this class. settings: changes to the class's own; config: to the run's."""
-    defaults = {
-        "candidates": 8,
-        "epsilon": 0.0,
-        "seed": 0,
-        "column": "c",
-        "group_size": 16,
-        "advantage_std": "population",
-    }
-    config = SimpleNamespace(**defaults | config)
-    return cls(sampler.Context(problems, config, fits, RuleTeacher(), settings or {}))
+    """Build a sampler of this class. settings: --sampler_args; config: the run's."""
+    c = Config(**{"epsilon": 0.0, "column": "c", "prompts_per_step": 2} | config)
+    context = sampler.Context(problems, c, fits, RuleTeacher())
+    return cls(context, **settings or {})
 
 
-@dataclass
-class Step:
-    """A step of a sampler."""
-
-    rounds: list[dict[int, int]] = field(default_factory=list)  # of each: completions by problem
-    groups: list[Group] = field(default_factory=list)  # of the whole step
-
-    def sizes(self) -> list[int]:
-        """Count the problems of each round."""
-        return [len(drawn) for drawn in self.rounds]
-
-
-def take_step(sampler, n: int, solve: Callable[[int, int], int]) -> Step:
-    """Take all rounds of a step as train_step does. solve(problem, drawn): how many of the
-    completions that a round draws for a problem are right."""
-    step = Step()
-    proposed = sampler.propose(n)
+def take_step(sampler, solve: Callable[[int, int], int]) -> list[list[Group]]:
+    """Take a step as train_step does; return the groups of each round. solve(problem, size): how
+    many completions of a group are right, the first ones."""
+    rounds = []
+    proposed = sampler.propose(sampler.P)
     while proposed:
-        drawn = {}
+        check_proposals(proposed, len(sampler.problems))
         for group in proposed:
-            missing = group.size - len(group.completions)
-            right = solve(group.problem, missing)
-            group.completions += [completion(reward=i < right) for i in range(missing)]
-            drawn[group.problem] = missing
-        step.rounds.append(drawn)
-        step.groups += [group for group in proposed if group not in step.groups]
+            right = solve(group.problem, group.size)
+            group.completions = solved(group.problem, right, of=group.size).completions
+        rounds.append(proposed)
         sampler.observe(proposed)
-        proposed = sampler.more(step.groups)
-    return step
+        proposed = sampler.more([*chain(*rounds)])
+    return rounds
+
+
+def train_on(sampler, rounds: list[list[Group]]) -> list[Group]:
+    """Return the groups that the sampler chooses to train on, as train_step does."""
+    groups = [*chain(*rounds)]
+    trained = sampler.train_on(groups)
+    check_trained(trained, groups)
+    return trained
