@@ -1,271 +1,160 @@
-"""plumbing/distributed/channel.py: the lag rule, and the order of messages. The two ends are in one
-process: scripted messages, or a thread for each role, connected by queues."""
+"""App. K.3: the teacher's server with its lag, and the students' client, in one process and on the
+two ends of plumbing/distributed/channel.py."""
 
-import pickle
-from concurrent.futures import ThreadPoolExecutor
-from queue import Queue
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 
+import train
 from grpo import Group
-from plumbing.distributed.channel import Prefetching, RemoteSampler, serve
+from plumbing.distributed.channel import Channel
+from sampler import Sampler
+from teacher import TeacherServer
+from tests.helpers.checkpoints import through_file
 from tests.helpers.groups import problems_of, solved
+from tests.helpers.ranks import on_ranks, parse
+from tests.helpers.samplers import Numbers, build
 
 
-class CountingSampler:
+class Counting(Sampler):
     """Proposes problems 0 and 1, then 2 and 3, and so on; lists what it is asked to do."""
 
-    teacher = None
-
-    def __init__(self):
+    def __init__(self, context):
+        super().__init__(context)
         self.calls = []
-        self.observed = []
-        self.made = 0
+        self.next = 0
 
-    def propose(self, n):
+    def propose(self, P):
+        self.next += P
         self.calls.append("propose")
-        self.made += n
-        return [Group(problem, size=2) for problem in range(self.made - n, self.made)]
+        return [Group(problem, size=2) for problem in range(self.next - P, self.next)]
 
     def observe(self, groups):
-        self.calls.append("observe")
-        self.observed += [(group.problem, group.successes) for group in groups]
-
-    def train_on(self, groups, n):
-        return groups[:1]
+        self.calls.append(f"observe {problems_of(groups)}")
 
     def metrics(self):
-        return {"made": self.made, "learn_s": 0.25}
-
-    def state_dict(self):
-        return {"made": self.made}
-
-    def load_state_dict(self, state):
-        self.made = state["made"]
+        return {"made": self.next, "learn_s": 0.25}
 
 
-def study(sampler, steps: int) -> list[tuple]:
-    """Act as a student: take steps in which one completion of each group is right. Returns the
-    proposed problems of each step, with the metrics that came with them."""
+def make_server(lag) -> TeacherServer:
+    return TeacherServer(build(Counting, Numbers(20)), lag)
+
+
+def client_of(server, *flags) -> train.TeacherClient:
+    """Make the students' sampler of a server in the same process."""
+    c = parse("--prompts_per_step", 2, *flags)
+    return train.TeacherClient(c, server.latest, server.answer)
+
+
+def study(client, steps: int) -> list[tuple]:
+    """Take steps, one round each. Return the proposed problems, with the metrics beside them."""
     received = []
     for _ in range(steps):
-        groups = sampler.propose(2)
-        received.append((problems_of(groups), sampler.metrics()["made"]))
-        sampler.observe([solved(group.problem, right=1, of=2) for group in groups])
+        groups = client.propose(2)
+        received.append((problems_of(groups), client.metrics()["made"]))
+        client.observe([solved(group.problem, right=1, of=2) for group in groups])
     return received
 
 
 FOUR_STEPS = [([0, 1], 2), ([2, 3], 4), ([4, 5], 6), ([6, 7], 8)]
 every_lag = pytest.mark.parametrize("lag", [0, 1])
-
-
-# In one process
-
-
-def test_with_lag_0_it_learns_and_then_proposes():
-    sampler = CountingSampler()
-    study(Prefetching(sampler, 2, lag=0), steps=2)
-    assert sampler.calls == ["propose", "observe", "propose", "observe", "propose"]
-
-
-def test_with_lag_1_it_proposes_and_then_learns():
-    sampler = CountingSampler()
-    study(Prefetching(sampler, 2, lag=1), steps=2)
-    assert sampler.calls == ["propose", "propose", "observe", "propose", "observe"]
+TWO_STEPS = {
+    0: ["propose", "observe [0, 1]", "propose", "observe [2, 3]", "propose"],
+    1: ["propose", "propose", "observe [0, 1]", "propose", "observe [2, 3]"],
+}
+ANSWERED = {0: ["observe [0]", "propose", "send"], 1: ["propose", "send", "observe [0]"]}
 
 
 @every_lag
-def test_proposals_come_in_order_with_the_metrics_of_their_making(lag):
-    sampler = CountingSampler()
-    assert study(Prefetching(sampler, 2, lag), steps=4) == FOUR_STEPS
-    assert sampler.observed == [(problem, 1) for problem in range(8)]
+def test_with_lag_0_it_learns_and_then_proposes_with_lag_1_it_proposes_and_then_learns(lag):
+    server = make_server(lag)
+    assert study(client_of(server), steps=2) == FOUR_STEPS[:2]
+    assert server.sampler.calls == TWO_STEPS[lag]
 
 
 @every_lag
-def test_a_resume_uses_the_proposals_that_were_pending(lag):
-    saved = Prefetching(CountingSampler(), 2, lag)
-    study(saved, steps=2)
-    resumed = Prefetching(CountingSampler(), 2, lag)
-    resumed.load_state_dict(saved.state_dict())
-    assert study(resumed, steps=2) == FOUR_STEPS[2:]
+def test_with_lag_1_it_answers_before_it_learns(lag):
+    server = make_server(lag)
+    calls = server.sampler.calls
+    server.answer([solved(0, right=1)], send=lambda proposals: calls.append("send"))
+    assert calls == ANSWERED[lag]
 
 
-def test_a_resume_before_the_first_step_has_no_proposals_pending():
-    saved = Prefetching(CountingSampler(), 2, lag=1)
-    resumed = Prefetching(CountingSampler(), 2, lag=1)
-    resumed.load_state_dict(saved.state_dict())
-    assert study(resumed, steps=1) == FOUR_STEPS[:1]
+@every_lag
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_resume_uses_the_proposals_that_were_pending(steps, lag, tmp_path):
+    """Before the first step there are none. Seconds, which differ between ranks, are left out."""
+    saved = make_server(lag)
+    study(client_of(saved), steps)
+    state = through_file(saved.state_dict(), tmp_path)
+    resumed = make_server(lag)
+    resumed.load_state_dict(state)
+    assert study(client_of(resumed), 4 - steps) == FOUR_STEPS[steps:]
+    if steps:
+        assert state["proposals"][1] == {"made": 6, "learn_s": 0.0}
 
 
-def test_pending_proposals_keep_their_pool_and_predictions():
-    saved = Prefetching(CountingSampler(), 2, lag=1)
+def test_pending_proposals_keep_their_pool_and_predictions(tmp_path):
+    saved, resumed = make_server(1), make_server(1)
     proposed = Group(7, size=2, pool=[5, 7], utilities=[0.25, 0.5], explored=False)
-    saved.sampler.propose = lambda n: [proposed]
-    saved.prepare([])
-    resumed = Prefetching(CountingSampler(), 2, lag=1)
-    resumed.load_state_dict(saved.state_dict())
-    [group] = resumed.propose(2)
+    saved.proposals = [proposed], {}
+    resumed.load_state_dict(through_file(saved.state_dict(), tmp_path))
+    [group] = client_of(resumed).propose(2)
     assert vars(group) == vars(proposed)
 
 
-def test_the_state_is_the_same_on_all_ranks_whatever_their_seconds():
-    prefetching = Prefetching(CountingSampler(), 2, lag=1)
-    study(prefetching, steps=1)
-    _, metrics = prefetching.state_dict()["next"]
-    assert metrics == {"made": 4, "learn_s": 0.0}
-
-
-def test_the_samplers_choice_of_groups_to_train_on_is_kept():
-    groups = [solved(0, 1), solved(1, 1)]
-    assert Prefetching(CountingSampler(), 2, lag=1).train_on(groups, 2) == groups[:1]
-
-
-def test_a_sampler_with_a_teacher_has_one_round():
-    prefetching = Prefetching(CountingSampler(), 2, lag=1)
-    assert prefetching.more(prefetching.propose(2)) == []
-
-
-# The teacher ranks' end
-
-
-def one_rank_layout() -> SimpleNamespace:
-    """A role of one rank."""
-    return SimpleNamespace(stopping=False, gather_role=lambda mine: [mine])
-
-
-class ScriptedChannel:
-    """Returns messages one after another; adds "send" to the calls."""
-
-    def __init__(self, calls, *messages):
-        self.calls = calls
-        self.messages = list(messages)
-        self.layout = one_rank_layout()
-
-    def receive(self):
-        return self.messages.pop(0)
-
-    def send(self, message):
-        self.calls.append("send")
-
-
-def calls_of_serve(lag, *messages) -> list[str]:
-    """Return what the teacher ranks do, in order, for these messages of the students."""
-    sampler = CountingSampler()
-
-    def save(step, state):
-        sampler.calls.append(f"save {step}")
-
-    channel = ScriptedChannel(sampler.calls, *messages, ("stop", True))
-    serve(Prefetching(sampler, 2, lag), channel, save)
-    return sampler.calls
-
-
-OBSERVE = ("observe", [solved(0, right=1, of=2)])
-
-
-def test_teacher_ranks_with_lag_1_send_the_next_proposals_before_they_learn():
-    assert calls_of_serve(1, OBSERVE) == ["propose", "send", "propose", "send", "observe"]
-
-
-def test_teacher_ranks_with_lag_0_learn_before_they_propose():
-    assert calls_of_serve(0, OBSERVE) == ["propose", "send", "observe", "propose", "send"]
-
-
-def test_teacher_ranks_save_where_the_students_do():
-    first = ["propose", "send", "propose", "send", "observe"]
-    second = ["propose", "send", "observe"]
-    assert calls_of_serve(1, OBSERVE, ("save", 1), OBSERVE) == [*first, "save 1", *second]
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_teacher_ranks_end_at_the_stop_message_and_return_whether_the_run_is_finished(finished):
-    channel = ScriptedChannel([], ("stop", finished))
-    assert serve(Prefetching(CountingSampler(), 2, 1), channel, save=None) == finished
-
-
-# Both ends
-
-
-class QueueChannel:
-    """What Channel is to `serve` and RemoteSampler, for the one rank of a role."""
-
-    def __init__(self, inbox: Queue, outbox: Queue):
-        self.inbox = inbox
-        self.outbox = outbox
-        self.layout = one_rank_layout()
-
-    def send(self, message):
-        self.outbox.put(pickle.dumps(message))
-
-    def receive(self):
-        return pickle.loads(self.inbox.get(timeout=60))
-
-    def wait(self): ...
-
-
-@pytest.fixture
-def ends() -> SimpleNamespace:
-    """The students' and the teachers' end of a channel."""
-    to_students = Queue()
-    to_teachers = Queue()
-    student = QueueChannel(inbox=to_students, outbox=to_teachers)
-    teacher = QueueChannel(inbox=to_teachers, outbox=to_students)
-    return SimpleNamespace(student=student, teacher=teacher)
-
-
 @every_lag
-def test_students_get_from_teacher_ranks_what_one_process_proposes(lag, ends):
-    sampler = CountingSampler()
-    remote = RemoteSampler(ends.student, train_on=None)
-    with ThreadPoolExecutor() as threads:
-        served = threads.submit(serve, Prefetching(sampler, 2, lag), ends.teacher, None)
-        received = study(remote, steps=4)
-        remote.stop(True)
-        assert served.result(60)
-    assert received == FOUR_STEPS
-    assert sampler.observed == [(problem, 1) for problem in range(8)]
+def test_another_round_of_a_step_has_the_proposals_that_its_first_one_requested(lag):
+    """DAPO's. The problems are dead."""
+    server = make_server(lag)
+    client = client_of(server, "--resample_rounds", 1)
+    groups = client.propose(2)
+    client.observe([solved(group.problem, 0) for group in groups])
+    assert problems_of(client.more([solved(0, 0), solved(1, 0)])) == [2, 3]
+    assert client.more([solved(problem, 0) for problem in range(4)]) == []
 
 
+def channel_run(lag) -> dict:
+    """Take four steps on a student and two teacher ranks; return what all of them saw. After step 2
+    there is a checkpoint, at which the second teacher rank, which does not send, gets a signal."""
+    layout = train.build_layout(parse("--teacher_ranks", 2))
+    layout.connect(timeout_minutes=5)
+    channel = Channel(layout)
+    server = make_server(lag)
+    seen = {"received": [], "stopping": []}
+
+    def save(step):
+        seen["saved"] = server.state_dict()
+        layout.stopping = layout.rank == 2
+
+    if layout.is_teacher:
+        seen["finished"] = server.run(channel, save)
+        seen["calls"] = server.sampler.calls
+    else:
+        client = train.TeacherClient(
+            parse("--prompts_per_step", 2), channel.receive, partial(channel.send, "groups")
+        )
+        for step in range(1, 5):
+            seen["received"] += study(client, 1)
+            seen["stopping"].append(layout.stopping)
+            if step == 2:
+                channel.send("save", step)
+        channel.receive()  # the proposals for a fifth step
+        channel.send("stop", True)
+        channel.wait()
+    return layout.gather_world(seen)
+
+
+@pytest.mark.slow
 @every_lag
-def test_a_checkpoint_of_the_teacher_ranks_holds_the_unread_proposals(lag, ends):
-    states = {}
-    remote = RemoteSampler(ends.student, train_on=None)
-    sampler = Prefetching(CountingSampler(), 2, lag)
-    with ThreadPoolExecutor() as threads:
-        served = threads.submit(serve, sampler, ends.teacher, states.__setitem__)
-        study(remote, steps=2)
-        remote.save(2)
-        remote.stop(False)
-        assert not served.result(60)
-    resumed = Prefetching(CountingSampler(), 2, lag)
-    resumed.load_state_dict(states[2])
-    assert study(resumed, steps=2) == FOUR_STEPS[2:]
-
-
-def test_a_signal_at_a_teacher_stops_the_students(ends):
-    ends.student.send(("stop", False))
-    ends.teacher.layout.stopping = True
-    serve(Prefetching(CountingSampler(), 2, 1), ends.teacher, None)
-    RemoteSampler(ends.student, None).propose(2)
-    assert ends.student.layout.stopping
-
-
-def test_a_signal_at_any_teacher_rank_stops_the_students(ends):
-    """The second of two; the first sends."""
-    ends.student.send(("stop", False))
-    ends.teacher.layout.gather_role = lambda mine: [mine, True]
-    serve(Prefetching(CountingSampler(), 2, 1), ends.teacher, None)
-    RemoteSampler(ends.student, None).propose(2)
-    assert ends.student.layout.stopping
-
-
-def test_students_choose_groups_to_train_on_by_the_class_of_the_sampler(ends):
-    remote = RemoteSampler(ends.student, train_on=lambda groups, n: groups[:n])
-    groups = [solved(0, 1), solved(1, 1)]
-    assert remote.train_on(groups, 1) == groups[:1]
-    assert remote.more(groups) == []
-
-
-def test_students_save_no_state_of_the_sampler(ends):
-    assert RemoteSampler(ends.student, None).state_dict() is None
+def test_over_a_channel_the_order_of_effects_is_that_of_one_process(lag, tmp_path):
+    student, *teachers = on_ranks(3, tmp_path, channel_run, lag)
+    alone = make_server(lag)
+    assert student["received"] == study(client_of(alone), steps=4) == FOUR_STEPS
+    assert student["stopping"] == [False, False, False, True]
+    for teacher in teachers:
+        assert teacher["calls"] == alone.sampler.calls
+        assert teacher["finished"]
+        resumed = make_server(lag)
+        resumed.load_state_dict(teacher["saved"])
+        assert study(client_of(resumed), steps=2) == FOUR_STEPS[2:]

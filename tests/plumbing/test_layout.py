@@ -1,4 +1,4 @@
-"""plumbing/distributed/layout.py: roles, GPUs, shares, and layouts that are impossible."""
+"""train.build_layout, plumbing/distributed/layout.py: roles, GPUs, shares, impossible layouts."""
 
 from contextlib import nullcontext
 from unittest.mock import Mock
@@ -21,17 +21,25 @@ def layout(monkeypatch):
         alone = {"RANK": 0, "LOCAL_RANK": 0, "MASTER_ADDR": "node0", "MASTER_PORT": 29500}
         for name, value in (alone | {"WORLD_SIZE": world} | environment).items():
             monkeypatch.setenv(name, str(value))
-        return train.Layout(parse(*flags))
+        return train.build_layout(parse(*flags))
 
     return layout
 
 
 @pytest.mark.parametrize(("world", "teachers"), [(8, 2), (4, 1), (1, 0), (16, 4)])
-def test_a_quarter_of_the_ranks_are_teachers_by_default(world, teachers, layout):
-    goldilocks, uniform = layout(world), layout(world, "--sampler", "uniform")
+def test_a_quarter_of_the_ranks_are_teachers_by_default_the_last_ones(world, teachers, layout):
+    last = {"RANK": world - 1, "LOCAL_RANK": world - 1, "LOCAL_WORLD_SIZE": world}
+    goldilocks = layout(world, "--device", "cpu", **last)
+    uniform = layout(world, "--sampler", "uniform", "--device", "cpu", **last)
     assert (goldilocks.n_students, goldilocks.n_teachers) == (world - teachers, teachers)
     assert (uniform.n_students, uniform.n_teachers) == (world, 0)
+    assert goldilocks.is_teacher == (teachers > 0)
     assert layout(world, "--preset", "one-gpu").n_students == world
+
+
+def test_a_layout_without_a_student_is_rejected(layout):
+    with rejected("--teacher_ranks 2: must be below 2, the number of ranks"):
+        layout(2, "--teacher_ranks", 2)
 
 
 def test_student_ranks_share_rows_that_they_do_not_divide(layout):
@@ -41,12 +49,12 @@ def test_student_ranks_share_rows_that_they_do_not_divide(layout):
 
 
 GPUS = {  # ranks, ranks of this machine, this rank, GPUs -> its GPU, or the error
-    (8, 8, 1, 8): 1,
-    (8, 8, 7, 6): 1,  # a teacher may share a student's
-    (8, 8, 1, 5): "6 student ranks on a machine with 5 GPUs",
-    (2, 2, 1, 1): 0,
-    (3, 3, 1, 1): "2 student ranks on a machine with 1 GPU:",
-    (8, 4, 5, 2): 1,  # the second machine: students 4 and 5, teachers 6 and 7
+    (8, 8, 1, 8): (1, None),
+    (8, 8, 7, 6): (1, None),  # a teacher may share a student's
+    (8, 8, 1, 5): (None, "6 student ranks on a machine with 5 GPUs"),
+    (2, 2, 1, 1): (0, None),
+    (3, 3, 1, 1): (None, "2 student ranks on a machine with 1 GPU:"),
+    (8, 4, 5, 2): (1, None),  # the second machine: students 4 and 5, teachers 6 and 7
 }
 
 
@@ -56,51 +64,42 @@ def test_each_rank_of_a_role_has_its_own_gpu(case, layout, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
     place = {"LOCAL_WORLD_SIZE": local, "RANK": rank, "LOCAL_RANK": rank % local}
-    with rejected(GPUS[case]) if isinstance(GPUS[case], str) else nullcontext():
+    gpu, error = GPUS[case]
+    with rejected(error) if error else nullcontext():
         device = layout(world, "--teacher_ranks", max(1, world // 4), **place).device
-        assert device == torch.device("cuda", GPUS[case])
+        assert device == torch.device("cuda", gpu)
 
 
-UNLAUNCHED = {  # environment variables -> the error
+LAUNCHES = {  # environment variables -> the error, or none: a single process needs no launcher
     "WORLD_SIZE=4": "is set, but not RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT: start",
-    "WORLD_SIZE=2 RANK=1 LOCAL_RANK=1 MASTER_PORT=1": "WORLD_SIZE=2 is set, but not MASTER_ADDR",
     "WORLD_SIZE=x": "WORLD_SIZE=x: must be a whole number from 1 on",
-    "WORLD_SIZE=0": "WORLD_SIZE=0: must be a whole number from 1 on",
     "RANK=-1": "RANK=-1: must be a whole number from 0 on",
     "RANK=1": "RANK=1: must be below WORLD_SIZE, 1: start with torchrun, or unset RANK",
     "LOCAL_RANK=1": "LOCAL_RANK=1: must be below LOCAL_WORLD_SIZE, 1: start with torchrun",
+    "": None,
+    "RANK=0 WORLD_SIZE=1": None,
+    "MASTER_ADDR=n0": None,
 }
 
 
-@pytest.fixture
-def no_launcher(monkeypatch):
+@pytest.mark.parametrize("variables", LAUNCHES)
+def test_half_of_a_launchers_environment_is_rejected(variables, monkeypatch):
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", *NEEDED):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.mark.parametrize("variables", UNLAUNCHED)
-def test_half_of_a_launchers_environment_is_rejected(variables, monkeypatch, no_launcher):
     for variable in variables.split():
         monkeypatch.setenv(*variable.split("="))
-    with rejected(UNLAUNCHED[variables]):
-        train.Layout(parse("--teacher_ranks", 0))
-
-
-@pytest.mark.parametrize("variables", ["", "WORLD_SIZE=", "RANK=0 WORLD_SIZE=1", "MASTER_ADDR=n0"])
-def test_a_single_process_needs_no_launcher(variables, monkeypatch, no_launcher):
-    for variable in variables.split():
-        monkeypatch.setenv(*variable.split("="))
-    assert launch() == Launch(world=1, rank=0, local_world=1, local_rank=0)
+    with rejected(LAUNCHES[variables]) if LAUNCHES[variables] else nullcontext():
+        assert launch() == Launch(world=1, rank=0, local_world=1, local_rank=0)
 
 
 NONE = "can use no GPU here (no driver); or add --device cpu"
-DEVICES = {  # --device, whether the machine has a GPU, CUDA_VISIBLE_DEVICES -> device, or error
-    ("auto", False, "0"): "cpu",
+DEVICES = {  # --device, whether the machine has a GPU, CUDA_VISIBLE_DEVICES -> None (CPU), or error
+    ("auto", False, "0"): None,
     ("cuda", False, "0"): NONE,
     ("auto", True, "0,1"): NONE,
     ("cuda", True, ""): NONE,
-    ("auto", True, ""): "cpu",
-    ("cpu", True, "0"): "cpu",
+    ("auto", True, ""): None,
+    ("cpu", True, "0"): None,
 }
 
 
@@ -110,6 +109,6 @@ def test_an_unusable_gpu_is_an_error_unless_hidden_or_unwanted(case, layout, mon
     monkeypatch.setattr(module, "GPU_NODE", tmp_path / ("" if present else "none"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=RuntimeError("no driver")))
-    with nullcontext() if DEVICES[case] == "cpu" else rejected(DEVICES[case]):
+    with rejected(DEVICES[case]) if DEVICES[case] else nullcontext():
         made = layout(1, "--device", device, CUDA_VISIBLE_DEVICES=visible)
         assert made.device == torch.device("cpu")
