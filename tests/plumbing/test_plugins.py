@@ -1,45 +1,45 @@
-"""plumbing/plugins.py: --sampler FILE.py:CLASS and --reward FILE.py[:FUNCTION]."""
+"""plumbing/plugins.py: samplers and rewards from files, their settings, and what they return."""
 
 import importlib
 import re
 
+import numpy as np
 import pytest
 
 import train
-from plumbing.errors import InputError
+from grpo import Group
 from plumbing.files import read_lines
-from plumbing.plugins import load, load_by_name
-from sampler import find_sampler
+from plumbing.plugins import (
+    check_proposals,
+    check_scores,
+    check_trained,
+    load,
+    load_by_name,
+    sampler_settings,
+)
+from sampler import Uniform, find_sampler, join
 from tests.helpers.checks import rejected
+from tests.helpers.groups import solved
 from tests.helpers.models import ROOT
 from tests.helpers.optional import need_reasoning_gym
 from tests.helpers.ranks import command, torchrun
 from verify import Verifier
 
 MINE = """
-from sampler import Goldilocks, Sampler, Uniform
+from sampler import Goldilocks, Sampler
 
 class Mine(Goldilocks):
-    def choose(self, pool_N_K, utilities_N_K):
-        return utilities_N_K.argmin(axis=1), utilities_N_K.min(axis=1) < 0
+    def choose(self, pool_P_K, utilities_P_K):
+        return utilities_P_K.argmin(axis=1), utilities_P_K.min(axis=1) < 0
 
 class Alone:
-    def propose(self, n): ...
+    def propose(self, P): ...
 
 class InRounds(Goldilocks):
     def more(self, groups):
         return []
 
 class Idle(Sampler): ...
-
-class Other(Uniform):
-    flags = ("candidates", "temperature")
-
-class Column(Uniform):
-    needs_column = True
-
-class Words(Uniform):
-    settings = {"mode": "fast"}
 """
 EVERY_OTHER = """
 from call_log import calls
@@ -70,19 +70,16 @@ def custom_run(tmp_path_factory, halfway):
     return folder, go
 
 
-def test_a_run_takes_the_choice_of_a_custom_sampler(custom_run):
+def test_a_run_takes_the_choice_of_a_custom_sampler_and_the_rewards_of_a_custom_function(
+    custom_run,
+):
+    """There is one worker, in which every other call earns 1; reference answers are graded too."""
     folder, _ = custom_run
     for row in read_lines(folder / "run/selections.jsonl"):
         worst = row["utilities"].index(min(row["utilities"]))
         assert row["chosen"] == row["pool"][worst]
-
-
-def test_a_run_takes_the_rewards_of_a_custom_function(custom_run):
-    """There is one worker, in which every other call earns 1; reference answers are graded too."""
-    folder, _ = custom_run
     row = read_lines(folder / "run/metrics.jsonl")[1]
-    assert row["reward_mean"] > 0
-    assert row["reward_mean"] < 1
+    assert 0 < row["reward_mean"] < 1
 
 
 def test_a_run_does_not_resume_after_its_custom_files_have_changed(custom_run):
@@ -118,28 +115,14 @@ def test_every_reward_file_works_from_any_directory(file, folder, tmp_path, monk
     assert [verdict.reward for verdict in verdicts] == [1, 0, 0]
 
 
-def test_the_reward_of_math_verify_gives_its_own_verdicts():
-    """It takes a number without a box, and 2^-99 for 2^-98; verify.py neither."""
-    cases = ["so the answer is 7", r"\boxed{1/2^{99}}"]
-    golds = ["7", "1/2^{98}"]
-    with Verifier(1, reward=str(ROOT / "rewards/math_verify.py")) as verifier:
-        own = verifier.grade(cases, golds)
-    with Verifier(1) as verifier:
-        strict = verifier.grade(cases, golds)
-    assert [verdict.reward for verdict in own] == [1, 1]
-    assert [verdict.reward for verdict in strict] == [0, 0]
-
-
 UNUSABLE = {
     "--sampler mine.py": "must be FILE.py:NAME",
     "--sampler gone.py:Mine": "gone.py cannot be run: FileNotFoundError",
     "--sampler mine.py:Yours": "mine.py has no class or function 'Yours'",
     "--sampler mine.py:Alone": "must extend sampler.Sampler, or Uniform or Pooled",
-    "--sampler mine.py:InRounds": "a sampler with a teacher has no rounds of its own",
+    "--sampler mine.py:InRounds": "a sampler with a teacher has no `more` or `train_on`",
     "--sampler mine.py:Idle": "must define `propose`",
-    "--sampler mine.py:Other": "`flags` may name candidates, column, epsilon, not ",
-    "--sampler mine.py:Column": "needs a column, so that `flags` must name column",
-    "--sampler mine.py:Words": "its settings must be numbers, not {'mode': 'fast'}",
+    "--sampler unknown": "choose from goldilocks, uniform, bag_of_words, ",
     "--reward mine.py": "mine.py has no class or function 'compute_score'",
     "--reward raises.py": "raises.py cannot be run: ZeroDivisionError: division by zero",
 }
@@ -160,8 +143,71 @@ def test_a_class_is_found_by_the_name_of_its_file(tmp_path):
     assert load_by_name("two_words", "--sampler", {}, tmp_path).__name__ == "TwoWords"
 
 
-def test_an_unknown_name_is_rejected_with_the_known_ones(tmp_path):
-    (tmp_path / "two_words.py").write_text("class TwoWords: ...")
-    message = "--sampler mine: choose from one, two_words, or FILE.py:CLASS"
-    with pytest.raises(InputError, match=message):
-        load_by_name("mine", "--sampler", {"one": int}, tmp_path)
+# --sampler_args
+
+
+class Tuned(Uniform):
+    def __init__(self, context, near=0.3, rounds=4):
+        super().__init__(context)
+
+
+def test_settings_are_keyword_arguments_in_the_types_of_their_defaults():
+    settings = sampler_settings(Tuned, "rounds=7,near=1")
+    assert settings == {"rounds": 7, "near": 1.0}
+    assert [type(value) for value in settings.values()] == [int, float]
+    assert sampler_settings(Tuned, "") == {}
+
+
+@pytest.mark.parametrize("item", ["far=1", "near=x", "rounds=2.5", "near", "context=1"])
+def test_a_setting_that_a_sampler_does_not_take_is_rejected_with_those_it_takes(item):
+    known = "the settings of Tuned are: near=0.3, rounds=4"
+    with rejected(f"--sampler_args {item}: {known}"):
+        sampler_settings(Tuned, f"rounds=5,{item}")
+    with rejected("the settings of Uniform are: none"):
+        sampler_settings(Uniform, item)
+
+
+# What a sampler returns
+
+BAD_SCORES = {  # of one pool of 2
+    "`score` is nan: must be in [0, 0.5]": [[0.1, np.nan]],
+    "`score` is 0.51: must be in [0, 0.5]": [[0.1, 0.51]],
+    "`score` is -0.01: must be in [0, 0.5]": [[-0.01, 0.1]],
+    "`score` has shape (1, 1): must have that of the pool, (1, 2)": [[0.1]],
+    "`score` returns no numbers": [["high", "low"]],
+}
+
+
+@pytest.mark.parametrize("message", BAD_SCORES)
+def test_scores_must_be_a_utility_for_each_candidate(message):
+    assert check_scores([[0, 0.5]], (1, 2)).tolist() == [[0, 0.5]]
+    with rejected(message):
+        check_scores(BAD_SCORES[message], (1, 2))
+
+
+BAD_PROPOSALS = {  # among 5 problems
+    "proposes [7, 5]: must be a list of grpo.Group": [7, 5],
+    "proposes problem -1: must be an index below 5": [Group(-1, 16)],
+    "proposes problem 5: must be an index below 5": [Group(0, 16), Group(5, 16)],
+    "proposes problem 2.0: must be an index": [Group(2.0, 16)],
+    "proposes problem 4 with size 0 and 0 completions": [Group(4, 0)],
+    "proposes problem 4 with size 2.0 and": [Group(4, 2.0)],
+    "proposes problem 4 with size 16 and 16 completions": [solved(4, 3)],
+    "proposes a problem twice in a round": [Group(4, 16), Group(3, 16), Group(4, 8)],
+}
+
+
+@pytest.mark.parametrize("message", BAD_PROPOSALS)
+def test_proposals_must_be_new_groups_of_distinct_problems(message):
+    check_proposals([Group(np.int64(4), np.int32(16)), Group(0, 1)], n_problems=5)
+    with rejected(f"the sampler {message}"):
+        check_proposals(BAD_PROPOSALS[message], n_problems=5)
+
+
+def test_groups_to_train_on_must_hold_each_completion_of_the_step_at_most_once():
+    one, two = groups = [solved(7, 1, of=2), solved(7, 2, of=2)]
+    for trained in (groups, join(groups), [two], []):
+        check_trained(trained, groups)
+    for trained in ([one, one], [*groups, *join(groups)], [solved(7, 1, of=2)]):
+        with rejected("train_on returns a completion twice, or not of this step"):
+            check_trained(trained, groups)
