@@ -9,45 +9,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import grpo
 from grpo import Group, correct_mismatch, group_advantages, policy_loss, row_weights, token_logprobs
-from plumbing import logprobs
 from tests.helpers.checks import FLOAT64, close
-from tests.helpers.groups import completion, group
+from tests.helpers.groups import group
 
 # The records
 
 
-def test_p_hat_of_a_group_is_the_share_of_right_completions():
-    one = group(7, rewards=[0, 1, 1, 0, 0])
-    assert one.successes == 2
-    assert one.p_hat == 0.4
-
-
-def test_y_of_a_group_is_the_std_of_its_rewards():
-    rewards = [0, 1, 0, 0, 0]
-    assert group(7, rewards).y == pytest.approx(0.4)  # √(0.2 · 0.8)
-    assert group(7, rewards).y == pytest.approx(statistics.pstdev(rewards))
-
-
-@pytest.mark.parametrize(("rewards", "live"), [([0, 1], True), ([0, 0], False), ([1, 1], False)])
-def test_a_group_is_live_if_it_has_right_and_wrong_completions(rewards, live):
-    assert group(7, rewards).live == live
-    assert (group(7, rewards).y > 0) == live
-
-
-def test_a_group_is_counted_live_as_completions_come():
-    one = group(7, rewards=[0])
-    assert not one.live
-    one.completions.append(completion(reward=1))
-    assert one.live
-    assert one.p_hat == 1 / 2
+@pytest.mark.parametrize(
+    ("rewards", "p_hat", "y"), [((0, 1, 0, 0, 0), 0.2, 0.4), ((0, 0), 0, 0), ((1, 1), 1, 0)]
+)
+def test_p_hat_and_y_of_a_group_are_the_mean_and_the_std_of_its_rewards(rewards, p_hat, y):
+    """√(0.2 · 0.8) = 0.4. Without a std it is dead."""
+    one = group(7, rewards)
+    assert (one.p_hat, one.y) == (p_hat, pytest.approx(y))
+    assert one.y == pytest.approx(statistics.pstdev(rewards))
+    assert one.live == (y > 0)
 
 
 def test_a_groups_utility_is_the_prediction_for_its_problem():
-    chosen = Group(7, size=2, pool=[5, 7, 9], utilities=[0.1, 0.3, 0.2])
-    assert chosen.utility == 0.3
-
-
-def test_a_group_without_a_pool_has_its_problem_alone_without_a_prediction():
+    """Without a pool it has its problem alone, without a prediction."""
+    assert Group(7, size=2, pool=[5, 7, 9], utilities=[0.1, 0.3, 0.2]).utility == 0.3
     alone = Group(7, size=2)
     assert alone.pool == [7]
     assert math.isnan(alone.utility)
@@ -60,34 +41,37 @@ def test_two_groups_of_one_problem_are_different():
 # Advantages and normalisers
 
 
-@pytest.mark.parametrize(
-    ("dtype", "expected"), [(torch.float64, torch.float64), (torch.bool, torch.float32)]
-)
-def test_one_right_of_four(dtype, expected):
-    # mean 1/4, population std sqrt(3)/4: the right one gets (3/4)/(sqrt(3)/4) = sqrt(3).
-    advantage = group_advantages(torch.tensor([[0, 1, 0, 0]], dtype=dtype))
-    close(advantage, [[-1 / 3**0.5, 3**0.5, -1 / 3**0.5, -1 / 3**0.5]], 1e-6)
-    assert advantage.dtype == expected
+ADVANTAGES = {  # right ones of four, std -> advantage of a right and of a wrong one
+    # mean 1/4, population std √3/4: a right one gets (3/4) / (√3/4) = √3
+    (1, "population"): (3**0.5, -1 / 3**0.5),
+    # deviations ±1/2; population std 1/2; sample std √(4 · (1/4) / 3) = 1/√3
+    (2, "population"): (1, -1),
+    (2, "sample"): (3**0.5 / 2, -(3**0.5) / 2),
+    (2, "none"): (1 / 2, -1 / 2),
+    (1, "mean"): (3, -1),
+}
 
 
-# Deviations +-1/2; population std 1/2; sample std sqrt(4 * (1/4) / 3) = 1/sqrt(3).
-@pytest.mark.parametrize(
-    "std, size", [("population", 1), ("sample", 3**0.5 / 2), ("none", 0.5), ("mean", 1)]
-)
-def test_two_right_of_four_under_each_std(std, size):
-    advantage = group_advantages(torch.tensor([[1, 1, 0, 0]], **FLOAT64), std)
-    close(advantage, [[size, size, -size, -size]])
+@pytest.mark.parametrize("case", ADVANTAGES)
+def test_one_or_two_right_of_four_by_hand(case):
+    """Integers become float32."""
+    n, std = case
+    right, wrong = ADVANTAGES[case]
+    rewards = torch.tensor([[1] * n + [0] * (4 - n)])
+    expected = [[right] * n + [wrong] * (4 - n)]
+    close(group_advantages(rewards.double(), std), expected)
+    assert group_advantages(rewards.bool(), std).dtype == torch.float32
+    close(group_advantages(rewards.bool(), std), expected, 1e-6)
 
 
 @pytest.mark.parametrize("std", grpo.STDS)
-@pytest.mark.parametrize("reward", [0.0, 1.0, 0.1])
-def test_dead_groups_get_exactly_zero(std, reward):
-    # 0.1 is no binary fraction: no std may amplify the rounding error of the mean of seven.
-    rewards = torch.tensor([[reward] * 7, [0, 1, 0, 0, 0, 0, 0]])
-    dead, live = group_advantages(rewards, std)
-    assert torch.equal(dead, torch.zeros(7))
+def test_dead_groups_get_exactly_zero(std):
+    """0.1 is no binary fraction: no std may amplify the rounding error of the mean of seven."""
+    rewards = torch.tensor([[0.0] * 7, [1.0] * 7, [0.1] * 7, [0, 1, 0, 0, 0, 0, 0]])
+    assert grpo.dead_groups(rewards).tolist() == [True, True, True, False]
+    *dead, live = group_advantages(rewards, std)
+    assert not torch.stack(dead).any()
     assert live[1] > 0.5
-    assert grpo.dead_groups(rewards).tolist() == [True, False]
 
 
 WEIGHTS = {
@@ -99,26 +83,23 @@ WEIGHTS = {
 }
 
 
+WITHOUT_A_ROW = {"grpo": 1 / 12, "dapo": 1 / 6, "batch": 1 / 16, "constant": 1 / 40, "sum": 1 / 4}
+
+
 @pytest.mark.parametrize("loss", grpo.LOSSES)
 def test_row_weights_by_hand(loss):
-    """Two groups of unlike size, with 4 and 12 tokens."""
+    """Two groups of unlike size, with 4 and 12 tokens. A row of length 0 counts in G alone."""
+
+    def weights(*lengths):
+        return row_weights(
+            torch.tensor(lengths), 2, loss, batch_tokens=16, max_completion_tokens=10
+        )
+
     of_two, of_three = WEIGHTS[loss]
-    limits = {"batch_tokens": 16, "max_completion_tokens": 10}
-    first = row_weights(torch.tensor([1, 3]), 2, loss, **limits)
-    second = row_weights(torch.tensor([2, 6, 4]), 2, loss, **limits)
-    close(first, of_two)
-    close(second, of_three)
-    assert first.dtype == torch.float64
-
-
-WITHOUT_A_ROW = {"grpo": 1 / 12, "dapo": 1 / 6, "batch": 1 / 15, "constant": 1 / 40, "sum": 1 / 4}
-
-
-@pytest.mark.parametrize("loss", grpo.LOSSES)
-def test_a_row_of_length_0_is_left_out_of_the_loss_but_counts_in_G(loss):
-    limits = {"batch_tokens": 15, "max_completion_tokens": 10}
-    weights = row_weights(torch.tensor([0, 3]), 2, loss, **limits)
-    close(weights, [0, WITHOUT_A_ROW[loss]])
+    close(weights(1, 3), of_two)
+    close(weights(2, 6, 4), of_three)
+    close(weights(0, 3), [0, WITHOUT_A_ROW[loss]])
+    assert weights(1, 3).dtype == torch.float64
 
 
 Y_AT_1_4 = 3**0.5 / 4  # what a teacher that knows p = 1/4 predicts
@@ -163,31 +144,19 @@ def test_logprob_and_entropy_by_hand():
     close(entropy, [-(0.25 * math.log(0.25) + 0.75 * math.log(0.75))] * 2)
 
 
-every_chunk = pytest.mark.parametrize("chunk", [1, 4, 11, None])
-
-
-@every_chunk
-def test_values_equal_plain_log_softmax(chunk):
-    hidden, weight, targets = head()
-    logp, entropy = token_logprobs(hidden, weight, targets, 0.7, chunk)
-    expected_logp, expected_entropy = plain(hidden, weight, targets, 0.7)
-    close(logp, expected_logp)
-    close(entropy, expected_entropy)
-
-
-@every_chunk
+@pytest.mark.parametrize("chunk", [1, 4, 11, None])
 @pytest.mark.parametrize(("on_logp", "on_entropy"), [(1, 0), (0, 1), (1, 1)])
-def test_gradients_equal_those_of_plain_log_softmax(chunk, on_logp, on_entropy):
-    """Of a random weighted sum of log-probs, of entropies, and of both."""
+def test_values_and_gradients_equal_those_of_plain_log_softmax(chunk, on_logp, on_entropy):
+    """Gradients of a random weighted sum of log-probs, of entropies, and of both."""
     hidden, weight, targets = head()
     a, b = torch.randn(2, len(targets), generator=torch.Generator().manual_seed(1), **FLOAT64)
 
-    def gradients(logp, entropy):
+    def with_gradients(logp, entropy):
         value = on_logp * (a * logp).sum() + on_entropy * (b * entropy).sum()
-        return torch.autograd.grad(value, (hidden, weight))
+        return logp, entropy, *torch.autograd.grad(value, (hidden, weight))
 
-    actual = gradients(*token_logprobs(hidden, weight, targets, 0.7, chunk))
-    expected = gradients(*plain(hidden, weight, targets, 0.7))
+    actual = with_gradients(*token_logprobs(hidden, weight, targets, 0.7, chunk))
+    expected = with_gradients(*plain(hidden, weight, targets, 0.7))
     for x, y in zip(actual, expected, strict=True):
         assert y.abs().max() > 1e-3
         close(x, y)
@@ -222,27 +191,10 @@ class Largest(TorchDispatchMode):
 
 
 def test_logits_of_bf16_states_are_the_float32_product_over_a_vocabulary_of_several_parts():
-    torch.manual_seed(0)
-    hidden = torch.randn(5, 64).bfloat16()
-    weight = torch.randn(2500, 64).bfloat16()
-    logits = logprobs.logits(hidden, weight)
+    hidden, weight, _ = head(N=5, D=64, V=2500, dtype=torch.bfloat16)
+    logits = grpo.logits(hidden, weight)
     assert logits.dtype == torch.float32
     assert torch.allclose(logits, hidden.float() @ weight.float().T, rtol=1e-6, atol=1e-5)
-
-
-@pytest.fixture
-def ieee_products():
-    """torch's setting of float32 products on a CPU, here at "ieee"."""
-    setting = torch.backends.mkldnn.matmul
-    before = setting.fp32_precision
-    setting.fp32_precision = "ieee"
-    yield setting
-    setting.fp32_precision = before
-
-
-def test_bf16_logits_leave_the_precision_of_float32_products_as_it_was(ieee_products):
-    logprobs.logits(torch.randn(5, 64).bfloat16(), torch.randn(2500, 64).bfloat16())
-    assert ieee_products.fp32_precision == "ieee"
 
 
 def test_the_logits_of_all_tokens_never_exist_at_once():
@@ -258,89 +210,64 @@ def test_the_logits_of_all_tokens_never_exist_at_once():
 
 # The loss
 
-TWICE = math.log(2.0)  # the old probability
-HALF = math.log(0.5)
+CLIPPED = {  # ρ, Â -> loss, its derivative in log π
+    (1.0, 1.5): (-1.5, -1.5),  # on policy: minus the advantage
+    (2.0, 1.0): (-1.28, 0.0),  # right, and already far likelier: no more credit
+    (2.0, -1.0): (2.0, 2.0),  # wrong, but likelier: pushed down
+    (0.5, 1.0): (-0.5, -0.5),  # right, but rarer: pushed up
+    (0.5, -1.0): (0.8, 0.0),  # wrong, and already rarer: no more blame
+    (1.27, 1.0): (-1.27, -1.27),  # inside the range
+    (0.81, -1.0): (0.81, 0.81),
+    (2.0, 0.0): (0.0, 0.0),  # nothing to clip
+}
 
 
-def loss_and_gradient(logp, old_logp, advantage, weight, **options):
-    """Call policy_loss on lists of numbers: (loss, gradient for logp, stats)."""
-    logp = torch.tensor(logp, **FLOAT64, requires_grad=True)
-    others = (torch.tensor(x, **FLOAT64) for x in (old_logp, advantage, weight))
-    loss, stats = policy_loss(logp, *others, **options)
-    loss.backward()
-    return loss.item(), logp.grad.tolist(), stats
-
-
-@pytest.mark.parametrize(
-    "log_ratio, advantage, loss, gradient, bites",
-    [
-        (0.0, +1.5, -1.5, -1.5, 0),  # on policy: minus the advantage
-        (TWICE, +1.0, -1.28, 0.0, 1),  # right, and already far likelier: no more credit
-        (TWICE, -1.0, +2.0, +2.0, 0),  # wrong, but likelier: pushed down
-        (HALF, +1.0, -0.5, -0.5, 0),  # right, but rarer: pushed up
-        (HALF, -1.0, +0.8, 0.0, 1),  # wrong, and already rarer: no more blame
-        (math.log(1.27), +1.0, -1.27, -1.27, 0),  # inside the range
-        (math.log(0.81), -1.0, +0.81, +0.81, 0),
-        (TWICE, 0.0, 0.0, 0.0, 0),  # nothing to clip
-    ],
-)
-def test_clipping_by_sign_and_side(log_ratio, advantage, loss, gradient, bites):
-    value, grad, stats = loss_and_gradient([log_ratio - 3], [-3.0], [advantage], [1.0])
-    close([value, *grad], [loss, gradient])
-    assert stats["clip_fraction"] == bites
+@pytest.mark.parametrize("case", CLIPPED)
+def test_clipping_by_sign_and_side(case):
+    ratio_1, advantage_1 = torch.tensor(case, **FLOAT64)[:, None]
+    logp_1 = ratio_1.log().requires_grad_()
+    loss, stats = policy_loss(logp_1, torch.zeros(1), advantage_1, torch.ones(1))
+    [derivative] = torch.autograd.grad(loss, logp_1)
+    close(torch.stack([loss, derivative[0]]), CLIPPED[case])
+    assert stats["clip_fraction"] == (derivative == 0 and advantage_1 != 0)
 
 
 def test_kl_by_hand():
-    # ref/pi = 2: k3 = 2 - ln 2 - 1, and its derivative for log pi is 1 - 2.
-    options = {"ref_logp_N": torch.tensor([TWICE, 0.0], **FLOAT64), "kl_coef": 0.5}
-    zero = [0.0, 0.0]
-    value, gradient, stats = loss_and_gradient(zero, zero, zero, [0.1, 0.1], **options)
-    close(value, 0.5 * 0.1 * (1 - math.log(2)))
-    close(gradient, [0.5 * 0.1 * -1, 0.0])
+    """π_ref/π = 2 and 1: k3 = 2 - ln 2 - 1, whose derivative for log π is 1 - 2; and 0."""
+    logp_2 = torch.zeros(2, **FLOAT64, requires_grad=True)
+    reference_2 = torch.tensor([2.0, 1.0], **FLOAT64).log()
+    zero = torch.zeros(2)
+    loss, stats = policy_loss(logp_2, zero, zero, zero + 0.1, ref_logp_N=reference_2, kl_coef=0.5)
+    close(loss, 0.5 * 0.1 * (1 - math.log(2)), 1e-7)
+    close(torch.autograd.grad(loss, logp_2)[0], [0.5 * 0.1 * -1, 0], 1e-7)
     close(stats["kl"], 1 - math.log(2))
 
 
-def test_without_correction_the_gap_is_only_measured():
-    gap_N = torch.tensor([0.5, -0.25], **FLOAT64)
-    advantage_N = torch.tensor([1.0, -2.0], **FLOAT64)
-    corrected_N, stats = correct_mismatch(
-        advantage_N, gap_N, torch.tensor([0, 1]), "none", "token", 3
-    )
-    assert corrected_N is advantage_N
-    assert stats == {"logp_gap": 0.5 + 0.25}
+def test_the_loss_falls_as_the_entropy_rises():
+    entropy_2 = torch.tensor([0.6, 0.2], requires_grad=True)
+    zero = torch.zeros(2)
+    weights = torch.tensor([0.5, 0.1])
+    loss, _ = policy_loss(zero, zero, zero, weights, entropy_N=entropy_2, entropy_coef=0.3)
+    close(loss, -0.3 * (0.5 * 0.6 + 0.1 * 0.2), 1e-6)
+    close(torch.autograd.grad(loss, entropy_2)[0], [-0.15, -0.03], 1e-6)
 
 
-@pytest.mark.parametrize(
-    "mismatch, level, correction, over",
-    [
-        ("truncate", "token", [2, 2, 1], 0),
-        ("truncate", "sequence", [3, 3, 1], 2),  # 4 is above the cap of 3
-        ("mask", "sequence", [0, 0, 1], 2),
-    ],
-)
-def test_mismatch_correction_by_hand(mismatch, level, correction, over):
+MISMATCH = {  # correction, of a -> c of three tokens, how many are above the cap of 3
+    ("none", "token"): ([1, 1, 1], None),
+    ("truncate", "token"): ([2, 2, 1], 0),
+    ("truncate", "sequence"): ([3, 3, 1], 2),  # 4 is above the cap
+    ("mask", "sequence"): ([0, 0, 1], 2),
+}
+
+
+@pytest.mark.parametrize("case", MISMATCH)
+def test_mismatch_correction_by_hand(case):
     """Both tokens of row 0 are twice as likely under the policy as under the generator."""
-    gap_N = torch.tensor([TWICE, TWICE, 0.0], **FLOAT64)
-    row_N = torch.tensor([0, 0, 1])
-    advantage_N = torch.tensor([1.0, 1.0, -2.0], **FLOAT64)
-    corrected_N, stats = correct_mismatch(advantage_N, gap_N, row_N, mismatch, level, cap=3)
-    close(corrected_N, [correction[0], correction[1], -2 * correction[2]])
-    assert stats["mismatch_over_cap"] == over
-
-
-def test_a_step_on_the_entropy_term_raises_the_entropy():
-    logits = torch.tensor([[0, math.log(3)]], **FLOAT64)  # probabilities 1/4, 3/4
-    entropies = []
-    zero = torch.zeros(1, **FLOAT64)
-    target = torch.tensor([0])
-    for _ in range(2):
-        logits = logits.detach().requires_grad_()
-        logp, entropy = token_logprobs(logits, torch.eye(2, **FLOAT64), target)
-        bonus = {"entropy_N": entropy, "entropy_coef": 0.3}
-        loss, _ = policy_loss(logp, logp.detach(), zero, zero + 0.5, **bonus)
-        close(loss, -0.3 * 0.5 * entropy.item())
-        entropies.append(entropy.item())
-        logits = logits - torch.autograd.grad(loss, logits)[0]
-    before, after = entropies
-    assert after > before + 0.01
-    assert after < math.log(2)
+    c, over = MISMATCH[case]
+    gap_3 = torch.tensor([2.0, 2, 1], **FLOAT64).log()
+    corrected_3, stats = correct_mismatch(
+        torch.full((3,), -5.0), gap_3, torch.tensor([0, 0, 1]), *case, cap=3
+    )
+    close(corrected_3 / -5, c)
+    assert stats.get("mismatch_over_cap") == over
+    close(stats["logp_gap"], 2 * math.log(2))

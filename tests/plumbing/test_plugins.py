@@ -107,12 +107,20 @@ REWARDS = sorted((ROOT / "rewards").glob("*.py"))
 @pytest.mark.parametrize("file", REWARDS, ids=[file.stem for file in REWARDS])
 @pytest.mark.parametrize("folder", ["", "rewards"])
 def test_every_reward_file_works_from_any_directory(file, folder, tmp_path, monkeypatch):
-    if file.stem == "reasoning_gym":
+    if "reasoning_gym" in file.stem:
         need_reasoning_gym()
     monkeypatch.chdir(ROOT / folder if folder else tmp_path)
     with Verifier(1, reward=str(file)) as verifier:
         verdicts = verifier.grade([r"\boxed{7}", r"\boxed{8}", "none"], ["7"] * 3)
     assert [verdict.reward for verdict in verdicts] == [1, 0, 0]
+
+
+def test_the_reward_of_math_verify_takes_a_number_without_a_box():
+    """verify.py does not."""
+    [file] = (ROOT / "rewards").glob("*math_verify*.py")
+    with Verifier(1, reward=str(file)) as verifier:
+        [verdict] = verifier.grade(["so the answer is 7"], ["7"])
+    assert verdict.reward == 1
 
 
 UNUSABLE = {
