@@ -1,7 +1,6 @@
 """teacher.py in one process: pooling and Algorithm 2 by hand, the ablations, export."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from plumbing.batches import pad
-from plumbing.config import MODES
+from plumbing.config import MODES, Config
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.lora import LoRALinear, add_lora
 from scripts import embed
@@ -19,11 +18,16 @@ from teacher import Teacher, UtilityModel, pool
 QUESTIONS = ["what is 1?", "what is 22 and 3?", "7", "how many are 1234567?", "what is 5 + 5?"]
 
 
-def make(folder, shard=lambda *_, **__: None, **changes):
-    config = {"teacher_model": str(folder), "teacher_mode": "full", "teacher_learning_rate": 1e-3}
-    config |= {"teacher_batch_size": 4, "teacher_epochs": 4, "teacher_update_every": 4}
-    config |= {"replay_capacity": 64, "max_prompt_tokens": 64, "seed": 0} | changes
-    return Teacher(SimpleNamespace(**config), torch.device("cpu"), shard)
+def make(folder, shard=lambda *_, **__: None, **changes) -> Teacher:
+    """Make a teacher in this process, with the paper's settings but for a few."""
+    few = {"teacher_learning_rate": 1e-3, "teacher_batch_size": 4, "max_prompt_tokens": 64}
+    config = Config(teacher_model=str(folder), **few | changes)
+    return Teacher(config, torch.device("cpu"), shard)
+
+
+def teach(t, questions, y=0.3) -> None:
+    for question in questions:
+        t.update(question, y)
 
 
 def with_random_head(t):
@@ -35,30 +39,20 @@ def with_random_head(t):
     return t
 
 
-def test_mean_pooling_leaves_padding_out():
-    hidden = torch.tensor([[[1.0, 0], [3, 2], [100, 100]], [[1, 1], [2, 2], [6, 0]]])
+@pytest.mark.parametrize(("last_token", "pooled"), [(False, [2, 1]), (True, [3, 2])])
+def test_pooling_leaves_padding_out(last_token, pooled):
+    hidden = torch.tensor([[[1.0, 0], [3, 2], [100, 100]], [[2, 1], [1, 0], [3, 2]]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
-    assert pool(hidden, mask).tolist() == [[2.0, 1.0], [3.0, 1.0]]
-
-
-def test_last_token_pooling_takes_the_last_token_that_is_no_padding():
-    hidden = torch.tensor([[[1.0, 0], [3, 2], [100, 100]], [[1, 1], [2, 2], [6, 0]]])
-    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
-    assert pool(hidden, mask, last_token=True).tolist() == [[3.0, 2.0], [6.0, 0.0]]
+    assert pool(hidden, mask, last_token).tolist() == [pooled, pooled]
 
 
 every_mode = pytest.mark.parametrize("mode", MODES)
 
 
 @every_mode
-def test_prediction_starts_at_one_quarter(tiny_model, mode):
-    t = make(tiny_model, teacher_mode=mode)
-    assert t.predict(QUESTIONS).tolist() == [0.25] * len(QUESTIONS)
-
-
-def test_a_question_without_text_has_a_prediction(tiny_model):
+def test_prediction_starts_at_one_quarter_also_of_a_question_without_text(tiny_model, mode):
     """A mean over no token would be NaN."""
-    assert make(tiny_model).predict([""]).tolist() == [0.25]
+    assert make(tiny_model, teacher_mode=mode).predict([*QUESTIONS, ""]).tolist() == [0.25] * 6
 
 
 @every_mode
@@ -70,15 +64,13 @@ def test_prediction_is_the_same_in_any_batch(tiny_model, mode):
     assert together.std() > 1e-3
 
 
-@every_mode
-def test_predictions_are_in_the_range_of_utilities(tiny_model, mode):
-    t = make(tiny_model, teacher_mode=mode)
-    for bias in (-30.0, 30.0):
-        torch.nn.init.constant_(t.model.head.bias, bias)
-        utilities = t.predict(QUESTIONS)
-        assert utilities == pytest.approx(0.5 * (bias > 0), abs=1e-9)
-        assert utilities.min() >= 0
-        assert utilities.max() <= 0.5
+@pytest.mark.parametrize(("bias", "utility"), [(-30.0, 0), (30.0, 0.5)])
+def test_predictions_are_in_the_range_of_utilities(tiny_model, bias, utility):
+    t = make(tiny_model)
+    torch.nn.init.constant_(t.model.head.bias, bias)
+    utilities = t.predict(QUESTIONS)
+    assert utilities == pytest.approx(utility, abs=1e-9)
+    assert 0 <= utilities.min() <= utilities.max() <= 0.5
 
 
 def test_the_head_computes_in_float32(tiny_model):
@@ -105,20 +97,21 @@ def test_embed_makes_the_embeddings_of_a_frozen_teacher(tiny_model, monkeypatch)
 
 
 def test_algorithm_2_updates_every_fourth_outcome(tiny_model):
+    """4th: 1 batch of 4 in 4 epochs; 8th: 2 batches in 4 epochs; samples 9 and 10 wait for the
+    12th."""
     t = make(tiny_model)
     steps = []
     for i in range(10):
         t.update(f"what is {i}?", i % 3 / 10)
         steps.append(t.updates)
-    # 4th: 1 batch of 4 x 4 epochs; 8th: 2 batches x 4 epochs; samples 9 and 10 wait for the 12th.
     assert steps == [0, 0, 0, 4, 4, 4, 4, 12, 12, 12]
 
 
 SIX = ["0", "1", "2", "3", "4", "5"]
 
 
-def batches_of(folder, questions, **changes):
-    """Update a teacher on every sixth question; return each batch, a list of questions."""
+def batches_of(folder, questions, **changes) -> list[list[str]]:
+    """Update a teacher after every sixth question; return the questions of each batch."""
     t = make(folder, teacher_update_every=6, replay_capacity=6, **changes)
     batches = []
 
@@ -126,44 +119,34 @@ def batches_of(folder, questions, **changes):
         batches.append(t.tokenizer.batch_decode(inputs["ids_B_T"]))
 
     t.model.register_forward_pre_hook(record, with_kwargs=True)
-    for question in questions:
-        t.update(question, int(question) / 10)
+    teach(t, questions)
     return batches
 
 
 def test_algorithm_2_shuffles_once_an_update(tiny_model):
     """Six questions in three batches of two, in two epochs."""
-    batches = batches_of(tiny_model, SIX, teacher_epochs=2, teacher_batch_size=2)
-    first_epoch = batches[:3]
-    second_epoch = batches[3:]
-    assert second_epoch == first_epoch
-    assert [len(batch) for batch in first_epoch] == [2, 2, 2]
-    order = [question for batch in first_epoch for question in batch]
-    assert order != SIX
-    assert sorted(order) == SIX
+    first, second, third, *again = batches_of(
+        tiny_model, SIX, teacher_epochs=2, teacher_batch_size=2
+    )
+    assert again == [first, second, third]
+    assert sorted(first + second + third) == SIX
+    assert first + second + third != SIX
 
 
-def test_each_update_shuffles_in_another_order(tiny_model):
+@pytest.mark.parametrize("seed", [0, 1])
+def test_each_update_and_seed_shuffles_in_another_order(tiny_model, seed):
     """Before the second update, the same questions replace those of the first."""
     changes = {"teacher_epochs": 1, "teacher_batch_size": 6}
-    first, second = batches_of(tiny_model, SIX + SIX, **changes)
-    assert sorted(first) == sorted(second)
-    assert first != second
-
-
-def test_another_seed_shuffles_in_another_order(tiny_model):
-    changes = {"teacher_epochs": 1, "teacher_batch_size": 6}
-    [order] = batches_of(tiny_model, SIX, seed=0, **changes)
-    [other] = batches_of(tiny_model, SIX, seed=1, **changes)
-    assert sorted(order) == sorted(other)
-    assert order != other
+    first, second = batches_of(tiny_model, SIX + SIX, seed=seed, **changes)
+    [other] = batches_of(tiny_model, SIX, seed=seed + 1, **changes)
+    assert sorted(first) == sorted(second) == sorted(other) == SIX
+    assert first not in (second, other)
 
 
 def test_the_loss_is_the_mean_of_the_batches(tiny_model):
     """Two batches of four. At the start f = 1/4, and it stays: (1/4 - 0)² = 1/16 in both."""
     t = make(tiny_model, teacher_update_every=8, teacher_learning_rate=0.0)
-    for _ in range(8):
-        t.update("what is 1?", 0.0)
+    teach(t, ["what is 1?"] * 8, y=0.0)
     assert t.last_loss == 1 / 16
 
 
@@ -175,30 +158,25 @@ def test_replay_is_a_sliding_window_of_targets(tiny_model):
 
 
 def test_first_gradient_by_hand(tiny_model):
-    # At the start f = 1/4 and the derivative of 0.5 σ at 0 is 1/8, so dL/db = 2/|B| Σ (1/4 - y)/8.
+    """At the start f = 1/4 and the derivative of 0.5 σ at 0 is 1/8, so dL/db is 2/|B| Σ (1/4 - y)/8
+    of |B| = 4 outcomes."""
     t = make(tiny_model, teacher_epochs=1, teacher_batch_size=8)
     caught = []
     t.optimizer.step = lambda: caught.append(t.model.head.bias.grad.item())
-    y = [0, 0.5, 0.4, 0]
-    for each in y:
-        t.update("what is 1?", each)
-    assert caught == [pytest.approx(2 / 4 * sum(0.25 - v for v in y) / 8, abs=1e-7)]
+    for y in (0, 0.5, 0.4, 0):
+        t.update("what is 1?", y)
+    assert caught == [pytest.approx(2 / 4 * (0.25 - 0.25 - 0.15 + 0.25) / 8, abs=1e-7)]
 
 
 def test_no_weight_changes_from_a_non_finite_gradient_on(tiny_model, monkeypatch):
     """The third of four updates has one; the norms are read after the fourth."""
-
-    def teach(t):
-        for question in QUESTIONS[:4]:
-            t.update(question, 0.3)
-
     two_updates = make(tiny_model, teacher_epochs=2)
-    teach(two_updates)
+    teach(two_updates, QUESTIONS[:4])
     t = make(tiny_model)
     norms = [1.0, 1.0, math.inf, 1.0]
     monkeypatch.setattr(torch.nn.utils, "get_total_norm", lambda _: torch.tensor(norms.pop(0)))
     with pytest.raises(NonFiniteError, match="norm is inf at update 3: no update was made"):
-        teach(t)
+        teach(t, QUESTIONS[:4])
     assert norms == []
     assert all(map(torch.equal, t.model.parameters(), two_updates.model.parameters()))
     assert {state["step"].item() for state in t.optimizer.state.values()} == {2.0}
@@ -221,13 +199,11 @@ def test_padding_changes_no_embedding_and_attention_stays_the_models_own(model_t
 
 def test_it_learns_difficulty_from_the_text(tiny_model):
     t = make(tiny_model, replay_capacity=16)
-    for i in range(48):
-        if i % 2 == 0:
-            t.update(f"easy {i}", 0)
-        else:
-            t.update(f"half {i}", 0.5)
-    unseen = t.predict(["easy 99", "half 98", "easy 97", "half 96"])
-    assert unseen[[1, 3]].min() - unseen[[0, 2]].max() > 0.2
+    for i in range(24):
+        t.update(f"easy {2 * i}", 0)
+        t.update(f"half {2 * i + 1}", 0.5)
+    easy, half = t.predict(["easy 99", "easy 97"]), t.predict(["half 98", "half 96"])
+    assert half.min() - easy.max() > 0.2
     assert t.last_loss < 0.02  # the variance of the targets is 0.0625
 
 
@@ -236,8 +212,7 @@ def test_frozen_and_lora_leave_the_backbone_untrained(tiny_model, mode):
     t = make(tiny_model, teacher_mode=mode)
     checksum = t.learner.checksum()
     before = {name: p.detach().clone() for name, p in t.model.named_parameters()}
-    for i in range(8):
-        t.update(QUESTIONS[i % 5], 0.5)
+    teach(t, QUESTIONS[:4] * 2, y=0.5)
     moved = {name for name, p in t.model.named_parameters() if not torch.equal(p, before[name])}
     trained = {name for name in before if name.startswith("head.") or name.endswith((".A", ".B"))}
     assert moved == trained
@@ -247,30 +222,26 @@ def test_frozen_and_lora_leave_the_backbone_untrained(tiny_model, mode):
     assert (t.learner.checksum() != checksum) == (mode == "frozen")
 
 
+def while_learning(folder, look, rank=0, **changes):
+    """Return what look(model) is in the first forward of an update, on one of two teacher ranks."""
+    t = make(folder, teacher_update_every=2, **changes)
+    t.rank, t.ranks = rank, 2
+    seen = []
+    t.model.register_forward_pre_hook(lambda model, _: seen.append(look(model)))
+    teach(t, QUESTIONS[:2])
+    assert not t.model.training
+    return seen[0]
+
+
 @every_mode
 def test_dropout_is_active_while_lora_learns(tiny_model, mode):
-    t = make(tiny_model, teacher_mode=mode)
-    is_training = []
-    t.model.register_forward_pre_hook(lambda model, _: is_training.append(model.training))
-    for question in QUESTIONS[:4]:
-        t.update(question, 0.3)
-    assert {*is_training} == {mode == "lora"}
-    assert not t.model.training
-
-
-def seed_of_dropout(folder, rank):
-    """Return the seed of torch's generator while this one of two teacher ranks learns."""
-    t = make(folder, teacher_mode="lora", teacher_update_every=2)
-    t.rank, t.ranks = rank, 2
-    seeds = []
-    t.model.register_forward_pre_hook(lambda *_: seeds.append(torch.initial_seed()))
-    for question in QUESTIONS[:2]:
-        t.update(question, 0.3)
-    return seeds[0]
+    is_training = while_learning(tiny_model, lambda model: model.training, teacher_mode=mode)
+    assert is_training == (mode == "lora")
 
 
 def test_each_teacher_rank_has_its_own_dropout(tiny_model):
-    assert seed_of_dropout(tiny_model, rank=0) != seed_of_dropout(tiny_model, rank=1)
+    seeds = [while_learning(tiny_model, lambda _: torch.initial_seed(), rank) for rank in (0, 1)]
+    assert seeds[0] != seeds[1]
 
 
 def test_lora_begins_from_the_seed(tiny_model):
@@ -283,17 +254,12 @@ def test_lora_begins_from_the_seed(tiny_model):
     assert not torch.equal(A, first_A(seed=1))
 
 
-def test_lora_begins_as_the_layer_that_it_wraps():
-    base = torch.nn.Linear(3, 2)
-    x = torch.randn(5, 3)
-    assert torch.equal(LoRALinear(base)(x), base(x))
-
-
 def test_lora_by_hand():
-    """W x + α/r B A x, with α = 8 and rank r = 4."""
+    """W x + α/r B A x, with α = 8 and rank r = 4; B begins at 0."""
     base = torch.nn.Linear(3, 2)
     x = torch.randn(5, 3)
     layer = LoRALinear(base, rank=4, alpha=8, dropout=0.0)
+    assert torch.equal(layer(x), base(x))
     torch.nn.init.normal_(layer.B)
     assert torch.allclose(layer(x), base(x) + 2 * x @ (layer.B @ layer.A).T, atol=1e-6)
 
@@ -307,8 +273,7 @@ def test_lora_rejects_a_model_without_linear_layers():
 def test_an_exported_teacher_predicts_the_same(tiny_model, tmp_path, mode):
     """0.5 σ(wᵀ MeanPool(Embed(q)) + b), from the exported files alone."""
     t = with_random_head(make(tiny_model, teacher_mode=mode))
-    for i in range(8):
-        t.update(QUESTIONS[i % 5], i % 6 / 10)
+    teach(t, QUESTIONS * 2)
     t.export(tmp_path)
     head = load_file(tmp_path / "head.safetensors")
     backbone = AutoModel.from_pretrained(tmp_path / "backbone")
