@@ -19,9 +19,9 @@ from tests.helpers.models import ROOT
 # A fault is two lines: name | file | test, then the old text, which the file has exactly once, and
 # the new one. grpo::x is the test of test_grpo.py whose name begins with test_x.
 FAULTS = r"""
-ddof 1 in the advantage | grpo.py | grpo::one_right_of_four
+ddof 1 in the advantage | grpo.py | grpo::one_or_two_right_of_four
     correction = 0 if std == "population" else 1 => correction = 1
-epsilon in the advantage | grpo.py | grpo::one_right_of_four
+epsilon in the advantage | grpo.py | grpo::one_or_two_right_of_four
     advantage_P_G / std_P_1 => advantage_P_G / (std_P_1 + 1e-4)
 a dead group is not exactly 0 | grpo.py | grpo::dead_groups_get_exactly_zero
     advantage_P_G.masked_fill(dead_P_1, 0) => advantage_P_G.nan_to_num()
@@ -35,15 +35,15 @@ a group's tokens, not the batch's | train.py | train::all_tokens_of_the_batch
     batch_tokens=batch_tokens, => batch_tokens=sum(lengths_G),
 truncated rows stay in the loss | train.py | train::truncated_completions_may_be_left_out
     return 0 if is_out else len(completion.ids) => return len(completion.ids)
-a bad reference answer earns | train.py | train::a_rollout_earns_nothing
+a bad reference answer earns | train.py | train::a_rollout_draws_a_graded_completion
     verdict.reward if is_valid[index] else 0.0 => verdict.reward
-temperature dropped from log-probs | plumbing/logprobs.py | grpo::logprob_and_entropy_by_hand
-    .div_(temperature) => .div_(1)
+temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
+    z = logits(h, weight_V_D).div_(temperature) => z = logits(h, weight_V_D)
 clip reversed for A < 0 | grpo.py | grpo::clipping_by_sign_and_side
     unclipped_N.minimum(clipped_N * advantage_N) => ratio_N.minimum(clipped_N) * advantage_N
 k1 KL as a loss | grpo.py | grpo::kl_by_hand
     log_ratio_N.exp() - log_ratio_N - 1 => -log_ratio_N
-entropy lowered, not raised | grpo.py | grpo::a_step_on_the_entropy_term_raises_the_entropy
+entropy lowered, not raised | grpo.py | grpo::the_loss_falls_as_the_entropy_rises
     loss - entropy_coef * => loss + entropy_coef *
 EOS masked | plumbing/batches.py | batches::a_completion_is_predicted_from
     self.target_N += completion.ids => self.target_N += [*completion.ids[:-1], 0]
@@ -67,19 +67,19 @@ a seed per batch, not per row | rollout.py | rollout::a_row_draws_the_same_token
     [[seed, first_row + b] for b in rows] => [[seed, i] for i, _ in enumerate(rows)]
 packed rows see each other | rollout.py | rollout::packing_and_padding_change_no_gradient
     position_ids=batch.position_1_T, =>
-pooling counts padding | teacher.py | teacher::mean_pooling_leaves_padding_out
+pooling counts padding | teacher.py | teacher::pooling_leaves_padding_out
     sum_B_D / tokens_B_1 => hidden_B_T_D.mean(dim=1)
 shuffled anew in each epoch | teacher.py | teacher::algorithm_2_shuffles_once_an_update
     for batch in batches: => for batch in map(batches.__getitem__, torch.randperm(len(batches))):
 an update for each sample | teacher.py | teacher::algorithm_2_updates_every_fourth_outcome
     self.pushed % self.config.teacher_update_every == 0 => True
-a question without text | teacher.py | teacher::a_question_without_text_has_a_prediction
+a question without text | teacher.py | teacher::prediction_starts_at_one_quarter_also
     if not ids: => if False:
 an idle rank predicts too | teacher.py | invariance::same_teacher_predictions_on_any_ranks
     if not idle: => if True:
-one order for ever | teacher.py | teacher::each_update_shuffles_in_another_order
+one order for ever | teacher.py | teacher::each_update_and_seed_shuffles
     generator.manual_seed(seed) => generator.manual_seed(0)
-one order for all seeds | teacher.py | teacher::another_seed_shuffles_in_another_order
+one order for all seeds | teacher.py | teacher::each_update_and_seed_shuffles
     self.config.seed * 1_000_003 + self.pushed => self.pushed
 no dropout in LoRA | teacher.py | teacher::dropout_is_active_while_lora_learns
     self.model.train(has_dropout) => self.model.train(False)
@@ -99,59 +99,65 @@ the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
     float32=[self.model.head] => float32=[]
 LoRA merged without its scale | plumbing/lora.py | teacher::an_exported_teacher_predicts_the_same
     layer.scale * B => B
-y is p(1-p), not its root | grpo.py | grpo::y_of_a_group_is_the_std_of_its_rewards
+y is p(1-p), not its root | grpo.py | grpo::p_hat_and_y_of_a_group
     return group_factor(self.p_hat) => return self.p_hat * (1 - self.p_hat)
-two groups of a problem are one | grpo.py | sampler::two_groups_of_one_problem
+two groups of a problem are one | grpo.py | grpo::two_groups_of_one_problem
     @dataclass(eq=False) => @dataclass
-target p(1-p), not its root | grpo.py | sampler::goldilocks_sends_groups_to_the_teacher_in_order
+target p(1-p), not its root | grpo.py | sampler::goldilocks_teaches_the_factor
     else variance**0.5 => else variance
 drawn again | sampler.py | sampler::goldilocks_takes_the_best_of_each_pool_and_never_twice
-    self.status[index_N] = self.TRAINED => pass
+    self.status[index_P] = self.TRAINED => pass
 epsilon's branches swapped | sampler.py | sampler::epsilon_greedy_by_hand
-    rng.random(N) < epsilon => rng.random(N) >= epsilon
-no sampler explores | sampler.py | sampler::only_a_sampler_that_takes_epsilon_explores
-    context.config.epsilon if "epsilon" in self.flags else 0.0 => 0.0
-every sampler explores | sampler.py | sampler::only_a_sampler_that_takes_epsilon_explores
-    context.config.epsilon if "epsilon" in self.flags else 0.0 => context.config.epsilon
-the target of the default advantages | sampler.py | sampler::goldilocks_teaches_the_factor_of_the
-    self.std = context.config.advantage_std => self.std = "population"
+    rng.random(P) < epsilon => rng.random(P) >= epsilon
+no sampler explores | sampler.py | sampler::goldilocks_explores
+    self.epsilon = context.config.epsilon => self.epsilon = 0.0
+one that takes the best explores | samplers/mopps.py | samplers::which_samplers_explore
+    self.epsilon = 0.0 => pass
+the target of the default advantages | sampler.py | sampler::goldilocks_teaches_the_factor
+    std = self.context.config.advantage_std => std = "population"
 a prompt of the largest size is left out | train.py | train::a_prompt_may_have_exactly_the_largest
     len(encode(problems.question(i))) <= limit => len(encode(problems.question(i))) < limit
 over-long prompts stay | sampler.py | sampler::draws_are_distinct_unseen_and_fit
-    if self.fits(index): => if True:
+    if self.context.fits(index): => if True:
 noise floor of p, not of y | grpo.py | grpo::noise_floor_by_hand
     abs(group_factor(p) - group_factor(p_hat)) => abs(p - p_hat)
-lag ignored | plumbing/distributed/channel.py | channel::with_lag_1_it_proposes_and_then_learns
+lag ignored | teacher.py | channel::with_lag_0_it_learns
     self.lag = lag => self.lag = 0
-it learns before it answers | plumbing/distributed/channel.py | channel::teacher_ranks_with_lag_1
-    sampler.prepare(content) => sampler.observe(content)
-pending proposals forgotten | plumbing/distributed/channel.py | channel::a_resume_uses_the_proposals
-    if state["next"]: => if False:
+it learns before it answers | teacher.py | channel::with_lag_1_it_answers_before_it_learns
+    if self.lag == 0: => if True:
+pending proposals forgotten | teacher.py | channel::a_resume_uses_the_proposals
+    if state["proposals"]: => if False:
+a signal at a teacher stays there | plumbing/distributed/channel.py | channel::over_a_channel
+    self.layout.stopping |= stop => pass
+attributes that are given are saved | sampler.py | sampler::a_resume_has_all_attributes
+    if name not in GIVEN and not => if not
+scores of any size | plumbing/plugins.py | plugins::scores_must_be_a_utility
+    (utilities_P_K <= 0.5) => (utilities_P_K <= 9)
 rng not restored | sampler.py | samplers::every_sampler_resumes_bit_for_bit
     self.rng.bit_generator.state = state["rng"] => pass
 the gap with its sign changed | train.py | update::a_token_that_the_policy_finds_twice_as_likely
     batch.old_logp_N - batch.generator_logp_N => batch.generator_logp_N - batch.old_logp_N
-old log-probs anew in each update | train.py | update::the_second_update_compares_with_the_policy
+old log-probs anew in each update | train.py | update::two_updates_compare_with
     if first: => if True:
 clip_high below 1, too | train.py | update::ratios_are_clipped_at_1_minus_clip_low
     clip_low=c.clip_low, => clip_low=c.clip_high,
 the reference is the policy | train.py | update::the_kl_estimate_compares_the_policy_with_the
     self.reference(batch, c.temperature)[0] => logp_N.detach()
-the reference has the policy's weights | train.py | update::the_reference_is_not_trained
+the reference has the policy's weights | train.py | update::an_update_trains_the_policy
     Policy.load(name, device, dtype, False) if config => self.policy if config
-gradients never clipped | train.py | update::a_gradient_is_clipped_to_its_largest_norm
+gradients never clipped | train.py | update::an_update_moves_the_weights
     max_norm = c.max_grad_norm or math.inf => max_norm = math.inf
-the schedule is logged alone | train.py | update::an_update_uses_the_learning_rate_of_its_step
+the schedule is logged alone | train.py | update::an_update_moves_the_weights
     self.optimizer.param_groups[0]["lr"] = rate => pass
-AdamW's usual weight decay | train.py | update::weights_do_not_decay
+AdamW's usual weight decay | train.py | update::an_update_trains_the_policy
     weight_decay=0.0, =>
 activation checkpointing ignored | train.py | update::activation_checkpointing_computes_a_layer
     if config.activation_checkpointing: => if False:
-entropy logged twice | grpo.py | update::the_logged_entropy_is_the_mean_of_the_tokens
+entropy logged twice | grpo.py | update::an_update_moves_the_weights
     stats["entropy"] = entropy_N.sum() => stats["entropy"] = 2 * entropy_N.sum()
-the loss of all updates is logged | train.py | update::the_logged_loss_is_the_mean_of_the_updates
+the loss of all updates is logged | train.py | update::two_updates_compare_with
     metrics["loss"] = loss / c.update_iterations => metrics["loss"] = loss
-the last gradient norm is logged | train.py | update::the_logged_gradient_norm_is_the_mean_of
+the last gradient norm is logged | train.py | update::two_updates_compare_with
     sum(norms) / len(norms) => norms[-1]
 weights of an earlier forward | rollout.py | invariance::refresh_copies_the_weights_of_an_update
     module.reshard()  # weights that => pass  # weights that
@@ -161,23 +167,21 @@ a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_
     repeated(line.weight_B) => repeated([1 / len(rows)] * len(rows))
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     sums.update({k: => sums = dict({k:
-a continued group counts twice | train.py | train::a_continued_group_is_one_group_of_the_step
-    groups += [group for group in proposed if group not in groups] => groups += proposed
-a continued group is drawn anew | train.py | train::a_rollout_continues_a_group
-    range(group.size - len(group.completions)) => range(group.size)
-an evaluation draws as training does | train.py | train::a_rollout_draws_at_its_own_temperature
+a problem of two groups counts twice | train.py | train::the_metrics_of_a_step
+    step_metrics(join(groups), trained) => step_metrics(groups, trained)
+the latest group of a problem alone | sampler.py | sampler::join_merges
+    whole.completions += group.completions => whole.completions = group.completions
+any groups are trained on | train.py | train::a_completion_cannot_be_trained_on_twice
+    check_trained(trained, groups) => pass
+an evaluation draws as training does | train.py | train::a_rollout_draws_at_its_own_temperature_and
     self.layout.share(group_B) => self.layout.share(group_B); temperature = c.temperature
-completions of another limit | train.py | train::a_rollout_keeps_to_the_runs_numbers_of_tokens
+completions of another limit | train.py | train::a_rollout_draws_at_its_own_temperature_and
     max_new_tokens=c.max_completion_tokens, => max_new_tokens=c.max_prompt_tokens,
-a cache of another limit | train.py | train::a_rollout_keeps_to_the_runs_numbers_of_tokens
+a cache of another limit | train.py | train::a_rollout_draws_at_its_own_temperature_and
     max_batch_tokens=c.max_rollout_tokens, => max_batch_tokens=2**30,
 rounds share a random stream | train.py | train::rollouts_of_other_steps_rounds_and_runs
-    [c.seed, 2, *stream, round] => [c.seed, 2, *stream]
-a selection has all rounds | plumbing/run/directory.py | run_dir::a_selection_holds
-    [o for o in group.completions if o.round == round] => group.completions
-a replayed round begins new groups | scripts/replay.py | replay::a_recorded_group_continues_in_a
-    if self.continues else {} => if False else {}
-a round's live groups are forgotten | sampler.py | sampler::dynamic_sampling_ends_with_enough
+    [c.seed, 2, *stream] => [c.seed, 2, *stream[:2]]
+a round's live groups are forgotten | sampler.py | sampler::resampling_ends_with_enough
     live = sum(group.live for group in groups) => live = sum(g.live for g in groups[-2:])
 old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_counts_not_an_older_student
     checkpoint.load_weights(weights, generator.lm) => pass
