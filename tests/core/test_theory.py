@@ -24,6 +24,11 @@ SIXTEENTHS = torch.tensor([4, 2, 2, 4, 2, 1, 1])  # probability of each completi
 PREFIXES = ["", "a", "b"]
 NEXT = [[1 / 2, 1 / 4, 1 / 4], [1 / 4, 1 / 4, 1 / 2], [1 / 2, 1 / 4, 1 / 4]]  # a, b, $ after each
 MIRROR = torch.arange(7).repeat_interleave(SIXTEENTHS)[None]  # the group that mirrors the policy
+LENGTH_7 = torch.tensor([len(o) for o in COMPLETIONS])
+# Of the completions' 13 tokens, end to end: the completion, its tokens before, and the token.
+ROW_N = torch.arange(7).repeat_interleave(LENGTH_7)
+PREFIX_N = torch.tensor([PREFIXES.index(o[:t]) for o in COMPLETIONS for t in range(len(o))])
+TOKEN_N = torch.tensor([VOCABULARY.index(token) for o in COMPLETIONS for token in o])
 
 # Which completions the verifier accepts, by success probability: the sum of their sixteenths.
 VERIFIERS = {
@@ -47,21 +52,21 @@ class TablePolicy:
         self.parameters = [self.hidden_3_D.requires_grad_(), self.weight_V_D.requires_grad_()]
 
     def token_logps(self) -> torch.Tensor:
-        """Compute log π of the completions' 12 tokens, end to end, by grpo.py: (12,)."""
-        steps = [(o[:t], o[t]) for o in COMPLETIONS for t in range(len(o))]
-        hidden_N_D = self.hidden_3_D[[PREFIXES.index(prefix) for prefix, _ in steps]]
-        target_N = torch.tensor([VOCABULARY.index(token) for _, token in steps])
-        return grpo.token_logprobs(hidden_N_D, self.weight_V_D, target_N)[0]
+        """Compute log π of the 13 tokens by grpo.py."""
+        return grpo.token_logprobs(self.hidden_3_D[PREFIX_N], self.weight_V_D, TOKEN_N)[0]
 
-    def logp(self, completion: str) -> torch.Tensor:
-        """Compute log π(o | q) by plain log_softmax."""
-        log_p = torch.log_softmax(self.hidden_3_D @ self.weight_V_D.T, dim=-1)
-        steps = [(completion[:t], token) for t, token in enumerate(completion)]
-        return sum(log_p[PREFIXES.index(prefix), VOCABULARY.index(t)] for prefix, t in steps)
+    def next_logps(self) -> torch.Tensor:
+        """Compute log π of each token after each prefix by plain log_softmax: (3, V)."""
+        return torch.log_softmax(self.hidden_3_D @ self.weight_V_D.T, dim=-1)
+
+    def logps(self) -> torch.Tensor:
+        """Compute log π(o | q) of each completion from these: (7,)."""
+        zeros_7 = torch.zeros(7, **FLOAT64)
+        return zeros_7.index_add(0, ROW_N, self.next_logps()[PREFIX_N, TOKEN_N])
 
     def success(self, right: list[str]) -> torch.Tensor:
         """p = Pr(r_ver = 1), differentiable."""
-        return sum(self.logp(o).exp() for o in right)
+        return self.logps().exp() @ is_right(right)
 
     def gradient(self, scalar: torch.Tensor) -> torch.Tensor:
         """∇_θ of a scalar as one vector of 18 numbers."""
@@ -70,85 +75,73 @@ class TablePolicy:
 
     def expected_score(self, given: list[str]) -> torch.Tensor:
         """E[S_θ(o) | o in given], S_θ(o) = ∇ log π(o | q)."""
-        probability = [self.logp(o).exp().item() for o in given]
-        scores = [w * self.gradient(self.logp(o)) for w, o in zip(probability, given, strict=True)]
-        return sum(scores) / sum(probability)
+        chance_7 = self.logps().exp().detach() * is_right(given)
+        return self.gradient(chance_7 @ self.logps() / chance_7.sum())
 
     def log_odds_gradient(self, right: list[str]) -> torch.Tensor:
         """∇ log(p / (1 - p)), by autograd through the log-odds themselves."""
         return self.gradient(torch.logit(self.success(right)))
 
     def training_gradient(
-        self, right, groups_M_G=MIRROR, chance_M=(1,), *, std="population", loss="sum", P=1, **more
+        self, right, groups_M_G=MIRROR, chance_M=None, std="population", loss="sum", P=1, **more
     ) -> torch.Tensor:
         """Compute by grpo.py what one of P groups adds to the gradient of a training step: its mean
         over M groups of completion numbers, with these probabilities. more: a `bonus` on rewards,
-        the `generator` that drew the groups if it is another policy, and its `correction`."""
-        lengths = torch.tensor([len(o) for o in COMPLETIONS])
-        bonus = more.get("bonus", 0)
-        advantage_M_G = grpo.group_advantages(rewards(right, groups_M_G) + bonus, std)
+        the `generator` that drew the groups if it is another policy, and its `correction`.
+
+        At ratio 1 the gradient is linear in weight times advantage, so that each of the completions
+        is computed once, with the sum of these over all groups."""
+        reward_M_G = is_right(right)[groups_M_G] + more.get("bonus", 0)
+        advantage_M_G = grpo.group_advantages(reward_M_G, std)
         weigh = torch.vmap(lambda lengths_G: grpo.row_weights(lengths_G, P, loss, 28, 2))
-        weight_M_G = weigh(lengths[groups_M_G]) * torch.as_tensor(chance_M, **FLOAT64)[:, None]
-        # First the first token of all rows, then the second of those with two: (N,).
-        first_B = (lengths.cumsum(0) - lengths)[groups_M_G].flatten()
-        two_B = lengths[groups_M_G].flatten() == 2
-        token_N = torch.cat([first_B, first_B[two_B] + 1])
-        logp_N = self.token_logps()[token_N]
-        row_B = torch.arange(len(two_B))
-        by_row = advantage_M_G.flatten(), weight_M_G.flatten(), row_B
-        advantage_N, weight_N, row_N = (torch.cat([x, x[two_B]]) for x in by_row)
-        old_logp_N = logp_N.detach()
+        coefficient_M_G = weigh(LENGTH_7[groups_M_G]) * advantage_M_G
+        if chance_M is not None:
+            coefficient_M_G *= chance_M[:, None]
+        sum_7 = torch.zeros(7, **FLOAT64)
+        sum_7.index_add_(0, groups_M_G.flatten(), coefficient_M_G.flatten())
+        sum_N = sum_7[ROW_N]
+        logp_N = self.token_logps()
         if "generator" in more:
-            gap_N = old_logp_N - more["generator"].token_logps().detach()[token_N]
-            correction = more["correction"]
-            advantage_N, _ = grpo.correct_mismatch(advantage_N, gap_N, row_N, *correction)
-        return self.gradient(grpo.policy_loss(logp_N, old_logp_N, advantage_N, weight_N)[0])
+            gap_N = (logp_N - more["generator"].token_logps()).detach()
+            sum_N, _ = grpo.correct_mismatch(sum_N, gap_N, ROW_N, *more["correction"])
+        loss, _ = grpo.policy_loss(logp_N, logp_N.detach(), sum_N, torch.ones(13))
+        return self.gradient(loss)
 
 
-def rewards(right: list[str], groups_P_G: torch.Tensor = MIRROR) -> torch.Tensor:
-    """Reward each completion that the verifier accepts: (P, G)."""
-    return torch.tensor([o in right for o in COMPLETIONS], **FLOAT64)[groups_P_G]
+def is_right(right: list[str]) -> torch.Tensor:
+    """Return the reward of each completion: (7,)."""
+    return torch.tensor([o in right for o in COMPLETIONS], **FLOAT64)
 
 
 def all_groups(G: int, chance_7=SIXTEENTHS / 16) -> tuple[torch.Tensor, torch.Tensor]:
-    """List all multisets of G completions (P, G), with their multinomial probabilities (P,)."""
-    groups_P_G = torch.tensor(list(itertools.combinations_with_replacement(range(7), G)))
-    counts_P_7 = torch.stack([(groups_P_G == k).sum(dim=1) for k in range(7)], dim=1).double()
-    log_ways_P = math.lgamma(G + 1) - torch.lgamma(counts_P_7 + 1).sum(dim=1)
-    probability_P = (log_ways_P + counts_P_7 @ chance_7.double().log()).exp()
-    close(probability_P.sum(), 1.0)
-    return groups_P_G, probability_P
+    """List all multisets of G completions (M, G), with their multinomial probabilities (M,)."""
+    groups_M_G = torch.tensor([*itertools.combinations_with_replacement(range(7), G)])
+    counts_M_7 = torch.nn.functional.one_hot(groups_M_G, 7).sum(dim=1).double()
+    log_ways_M = math.lgamma(G + 1) - torch.lgamma(counts_M_7 + 1).sum(dim=1)
+    probability_M = (log_ways_M + counts_M_7 @ chance_7.double().log()).exp()
+    close(probability_M.sum(), 1.0)
+    return groups_M_G, probability_M
 
 
 @pytest.fixture(scope="module")
 def policy():
     policy = TablePolicy()
-    close([policy.logp(o).exp().item() for o in COMPLETIONS], SIXTEENTHS / 16)
+    close(policy.logps().exp().detach(), SIXTEENTHS / 16)
     return policy
-
-
-@every_difficulty
-def test_section_2_the_advantage_has_two_values(p, right):
-    r = rewards(right)
-    close(r.mean(), p)
-    advantage = grpo.group_advantages(r)
-    close(advantage[r == 1], [math.sqrt((1 - p) / p)] * round(16 * p))
-    close(advantage[r == 0], [-math.sqrt(p / (1 - p))] * round(16 * (1 - p)))
 
 
 @pytest.mark.parametrize("G", [1, 2, 3, 8])
 def test_eq_1_is_the_probability_of_groups_without_an_advantage(G):
     """Over all vectors of G rewards; least at p = 1/2, and 1 at both ends."""
-    p_7 = torch.tensor([0.0, 0.05, 0.3, 0.5, 0.7, 0.95, 1.0], **FLOAT64)
+    p_5_1 = torch.tensor([[0.0], [0.3], [0.5], [0.95], [1.0]], **FLOAT64)
     r = torch.tensor([*itertools.product([0.0, 1.0], repeat=G)], **FLOAT64)
-    dead = grpo.dead_groups(r)
-    assert torch.equal(dead, (grpo.group_advantages(r) == 0).all(dim=1))
+    dead = (grpo.group_advantages(r) == 0).all(dim=1)
+    assert torch.equal(grpo.dead_groups(r), dead)
     successes = r.sum(dim=1)
-    probability = p_7[:, None] ** successes * (1 - p_7[:, None]) ** (G - successes)
-    values = grpo.zero_variance_probability(p_7, G)
+    probability = p_5_1**successes * (1 - p_5_1) ** (G - successes)
+    values = grpo.zero_variance_probability(p_5_1[:, 0], G)
     close(values, probability[:, dead].sum(dim=1))
-    assert (values[0], values[3], values[-1]) == (1, values.min(), 1)
-    assert values[3] == 2.0 ** (1 - G)
+    assert (values[0], values[2], values[4]) == (1, values.min(), 1)
 
 
 @every_difficulty
@@ -165,8 +158,7 @@ def test_eq_2_the_training_gradient_is_the_scaled_one_of_the_log_odds(policy, p,
 
 @every_difficulty
 def test_eq_3_bounds_the_gradient_within_a_factor_of_12(policy, p, right):
-    log_p = torch.log_softmax(policy.hidden_3_D @ policy.weight_V_D.T, dim=-1)
-    B = max(policy.gradient(entry).norm().item() for entry in log_p.flatten())
+    B = max(policy.gradient(logp).norm().item() for logp in policy.next_logps().flatten())
     bound = grpo.gradient_norm_bound(p, B, T=2)
     assert 1 < bound / policy.training_gradient(right).norm().item() < 12
 
@@ -204,26 +196,24 @@ def test_appendix_b_the_bonus_may_depend_on_the_group_but_not_on_the_rollout():
 
 
 @pytest.mark.parametrize("std", ["population", "none", "mean"])
-@pytest.mark.parametrize(
-    ("p", "G"), [(1 / 16, 4), (5 / 16, 2), (5 / 16, 8), (1 / 2, 8), (1 / 2, 16)]
-)
+@pytest.mark.parametrize(("p", "G"), [(1 / 16, 4), (5 / 16, 8), (1 / 2, 16)])
 def test_finite_groups_have_the_expected_std_as_their_scale(policy, p, G, std):
     """For each divisor of the advantages, over up to 74,613 groups. The Teacher's target has this
     mean, or half of it for `mean`."""
     right = VERIFIERS[p]
-    groups_P_G, probability_P = all_groups(G)
+    groups_M_G, probability_M = all_groups(G)
     scale = grpo.expected_factor(p, G, std)
-    gradient = policy.training_gradient(right, groups_P_G, probability_P, std=std)
+    gradient = policy.training_gradient(right, groups_M_G, probability_M, std)
     close(gradient, -scale * policy.log_odds_gradient(right))
-    p_hat_P = rewards(right, groups_P_G).mean(dim=1).numpy()
-    y_P = torch.from_numpy(build(Goldilocks, Numbers(9), advantage_std=std).target(p_hat_P))
-    close((y_P * probability_P).sum(), scale / 2 if std == "mean" else scale)
-    closed_forms = {
-        "population": scale,  # has none
-        "none": (1 - 1 / G) * p * (1 - p),
-        "mean": (1 - p) * (1 - (1 - p) ** (G - 1)),
-    }
-    close(scale, closed_forms[std])
+    p_hat_M = is_right(right)[groups_M_G].mean(dim=1)
+    y_M = build(Goldilocks, Numbers(9), advantage_std=std).target(p_hat_M)
+    close(y_M @ probability_M, scale / 2 if std == "mean" else scale)
+
+
+def test_the_scale_of_finite_groups_in_closed_form():
+    """Without a std it is p(1-p)(G-1)/G, divided by the mean (1-p) (1 - (1-p)^(G-1))."""
+    close(grpo.expected_factor(1 / 4, 3, "none"), 3 / 16 * 2 / 3)
+    close(grpo.expected_factor(1 / 4, 3, "mean"), 3 / 4 * (1 - 9 / 16))
 
 
 BIAS = {  # correction, of a, cap -> bias relative to the gradient's norm
@@ -242,7 +232,7 @@ def test_mismatch_correction_removes_the_bias_of_another_generator(policy, corre
     takes effect, their mean gradient is the policy's own."""
     right = VERIFIERS[5 / 16]
     generator = TablePolicy([[0.45, 0.25, 0.3], [0.28, 0.27, 0.45], [0.45, 0.28, 0.27]])
-    chance_7 = torch.stack([generator.logp(o) for o in COMPLETIONS]).detach().exp()
+    chance_7 = generator.logps().exp().detach()
     own = policy.training_gradient(right, *all_groups(3), std="none")
     drawn = {"generator": generator, "correction": correction}
     gradient = policy.training_gradient(right, *all_groups(3, chance_7), std="none", **drawn)

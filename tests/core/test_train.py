@@ -1,4 +1,4 @@
-"""train.py: presets, one step, evaluation, whole runs: their files, restart, resume, all options."""
+"""train.py: presets, one step, evaluation; whole runs: files, restart, resume, all options."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -108,7 +108,7 @@ def sizes(groups) -> str:
 
 class ScriptedSampler:
     """Proposes problems 7 and 5, then more completions for 5, and problem 9. The student is to be
-    trained on 9 and on all of 5, not on 7."""
+    trained on 9 and on all of 5, not on 7. Adds what it is asked to the calls."""
 
     def __init__(self, calls: list[str]):
         self.calls = calls
@@ -118,7 +118,6 @@ class ScriptedSampler:
         return [Group(7, size=1), Group(5, size=3)]
 
     def observe(self, groups):
-        assert all(len(each.completions) == each.size for each in groups)
         self.calls.append(f"observe {sizes(groups)}")
 
     def more(self, groups):
@@ -133,38 +132,32 @@ class ScriptedSampler:
         return {"own": 3, "loss": 99, "step": 99, "seconds": -1}
 
 
-class ScriptedStudent:
-    """Draws completions of which the first of each round is right; does not train."""
+def turn(calls, n_problems=10, **replaced) -> dict:
+    """Take step 4 of a run; return its metrics. The student draws completions of which the first of
+    each round is right, and does not train. replaced: methods of the sampler."""
 
-    def __init__(self, calls: list[str]):
-        self.calls = calls
-        self.config = parse("--prompts_per_step", 2, "--group_size", 2)
-        self.layout = SimpleNamespace(assert_equal_in_role=self.compare)
-        self.tokenizer = SimpleNamespace(decode=str)
-
-    def compare(self, proposals):
-        pairs = [f"{problem}x{size}" for problem, size in proposals]
-        self.calls.append(f"compare {' '.join(pairs)}")
-
-    def rollout(self, groups, problems, temperature, stream, watch):
-        self.calls.append(f"rollout {stream}")
+    def rollout(groups, problems, temperature, stream, watch):
+        calls.append(f"rollout {stream}")
         for each in groups:
             each.completions = [completion() for _ in range(each.size)]
         groups[0].completions[0].reward = 1.0
 
-    def update(self, groups, step):
-        self.calls.append(f"update {sizes(groups)}")
+    def update(groups, step):
+        calls.append(f"update {sizes(groups)}")
         return {"loss": 0.5}
 
-
-def turn(calls, sampler=None, n_problems=10) -> dict:
-    """Take step 4 of a run; return its metrics."""
+    def compare(proposals):
+        calls.append(f"compare {proposals}")
 
     def log(step, groups, decode):
         calls.append(f"log {step} {sizes(groups)}")
 
-    student = ScriptedStudent(calls)
-    return train.train_step(4, student, sampler or ScriptedSampler(calls), range(n_problems), log)
+    config = parse("--prompts_per_step", 2, "--group_size", 2)
+    student = Mock(config=config, rollout=rollout, update=update)
+    student.layout.assert_equal_in_role = compare
+    sampler = ScriptedSampler(calls)
+    vars(sampler).update(replaced)
+    return train.train_step(4, student, sampler, range(n_problems), log)
 
 
 def test_a_step_follows_figure_1():
@@ -173,11 +166,11 @@ def test_a_step_follows_figure_1():
     turn(calls)
     assert calls == [
         "propose 2",
-        "compare 7x1 5x3",
+        "compare [(7, 1), (5, 3)]",
         "rollout (1, 4, 0)",
         "observe 7x1 5x3",
         "more 7x1 5x3",
-        "compare 5x2 9x2",
+        "compare [(5, 2), (9, 2)]",
         "rollout (1, 4, 1)",
         "observe 5x2 9x2",
         "more 7x1 5x3 5x2 9x2",
@@ -206,17 +199,13 @@ def test_a_bad_proposal_is_rejected_before_anything_is_drawn():
 
 
 def test_a_step_without_a_proposal_is_rejected():
-    sampler = ScriptedSampler([])
-    sampler.propose = lambda P: []
     with rejected("the sampler proposed no problem in this step"):
-        turn([], sampler)
+        turn([], propose=lambda P: [])
 
 
 def test_a_completion_cannot_be_trained_on_twice():
-    sampler = ScriptedSampler([])
-    sampler.train_on = lambda groups: groups + join(groups)
     with rejected("the sampler's train_on returns a completion twice"):
-        turn([], sampler)
+        turn([], train_on=lambda groups: groups + join(groups))
 
 
 # The student's part
@@ -232,65 +221,45 @@ class FewProblems:
         return [f"gold {index}" for index in indices], [{} for _ in indices]
 
 
-class ScriptedGenerator:
-    """Returns completions of one token each, and records what it is asked for."""
-
-    def __init__(self):
-        self.asked = []
-
-    def generate(self, prompts, temperature, **options):
-        self.asked.append(SimpleNamespace(prompts=prompts, temperature=temperature, **options))
-        return [completion(ids=(2,)) for _ in prompts]
-
-
-class ScriptedVerifier:
-    """Every completion is right; the reference answer of problem 4 cannot be verified."""
-
-    def __init__(self):
-        self.graded = []
-        self.checked = []
-
-    def grade(self, texts, golds, extras):
-        self.graded.append(texts)
-        return [Verdict(1.0, "correct") for _ in texts]
-
-    def check_golds(self, golds, extras, problems):
-        self.checked.append(golds)
-        return [gold != "gold 4" for gold in golds]
-
-
 @pytest.fixture
 def student() -> train.Student:
-    """A student with a generator and a verifier that follow a rule, and without a policy."""
+    """A student without a policy. Its generator makes completions of one token, which are right;
+    the reference answer of problem 4 cannot be verified. Problem i has a prompt of i tokens."""
     student = object.__new__(train.Student)
     student.config = parse("--preset", "demo", "--max_prompt_tokens", 4)
     student.layout = one_rank()
-    student.tokenizer = SimpleNamespace(decode=lambda ids: "".join(map(str, ids)))
-    student.encode = lambda question: [5] * int(question)  # problem i has a prompt of i tokens
-    student.generator = ScriptedGenerator()
-    student.verifier = ScriptedVerifier()
+    student.tokenizer = Mock(decode=lambda ids: "".join(map(str, ids)))
+    student.encode = lambda question: [5] * int(question)
+    student.generator, student.verifier = Mock(), Mock()
+    student.generator.generate.side_effect = lambda prompts, *_, **__: [
+        completion() for _ in prompts
+    ]
+    student.verifier.grade.side_effect = lambda texts, *_: [Verdict(1.0, "correct") for _ in texts]
+    student.verifier.check_golds.side_effect = lambda golds, *_: [
+        gold != "gold 4" for gold in golds
+    ]
     return student
 
 
 def roll_out(student, *groups, stream=(1, 6, 0)):
     """Let the student draw and grade the completions of groups; return what the generator got."""
     student.rollout([*groups], FewProblems(), 0.7, stream, Stopwatch())
-    return student.generator.asked[-1]
+    return student.generator.generate.call_args
 
 
-def verdicts_of(one: Group) -> list[tuple]:
-    return [(each.reward, each.status) for each in one.completions]
+def rewards_of(*groups) -> list[float]:
+    return [each.reward for one in groups for each in one.completions]
 
 
 def test_a_rollout_draws_a_graded_completion_for_each_place_of_a_group(student):
     """A reference answer is checked once; one that cannot be verified earns nothing."""
     three, four = Group(3, size=2), Group(4, size=1)
     asked = roll_out(student, three, four)
-    assert asked.prompts == [[5] * 3, [5] * 3, [5] * 4]
-    assert (three.prompt_ids, four.prompt_ids) == ([5] * 3, [5] * 4)
-    assert verdicts_of(three) == [(1.0, "correct")] * 2
-    assert verdicts_of(four) == [(0.0, "bad_gold")]
-    assert student.verifier.checked == [["gold 3", "gold 4"]]
+    assert asked.args[0] == [[5] * 3, [5] * 3, [5] * 4]
+    assert four.prompt_ids == [5] * 4
+    assert rewards_of(three, four) == [1, 1, 0]
+    assert four.completions[0].status == "bad_gold"
+    assert student.verifier.check_golds.call_args.args[0] == ["gold 3", "gold 4"]
 
 
 def test_special_tokens_are_graded_except_the_stop_token(student, tiny_model):
@@ -299,7 +268,7 @@ def test_special_tokens_are_graded_except_the_stop_token(student, tiny_model):
     student.tokenizer.add_tokens(["[THINK]"], special_tokens=True)
     ids = student.tokenizer("[THINK]7<eos>").input_ids
     student.grade([completion(ids=ids)], [1], FewProblems())
-    assert student.verifier.graded == [["[THINK]7"]]
+    assert student.verifier.grade.call_args.args[0] == ["[THINK]7"]
 
 
 def test_a_rollout_rejects_a_prompt_that_is_too_long(student):
@@ -313,7 +282,8 @@ def test_a_rollout_draws_at_its_own_temperature_and_keeps_to_the_runs_numbers_of
     student.config.max_completion_tokens = 9
     student.config.max_rollout_tokens = 70
     asked = roll_out(student, Group(1, size=1))
-    assert (asked.temperature, asked.max_new_tokens, asked.max_batch_tokens) == (0.7, 9, 70)
+    limits = [asked.kwargs[name] for name in ("max_new_tokens", "max_batch_tokens")]
+    assert [asked.args[1], *limits] == [0.7, 9, 70]
 
 
 def test_rollouts_of_other_steps_rounds_and_runs_have_other_seeds_of_64_bits(student):
@@ -321,86 +291,73 @@ def test_rollouts_of_other_steps_rounds_and_runs_have_other_seeds_of_64_bits(stu
     seeds = set()
     for student.config.seed in (0, 1):
         for stream in [(0, 6, 0), (1, 6, 1), *((1, step, 0) for step in range(1, 21))]:
-            seeds.add(roll_out(student, Group(1, size=1), stream=stream).seed)
+            seeds.add(roll_out(student, Group(1, size=1), stream=stream).kwargs["seed"])
     assert len(seeds) == 2 * 22
     assert max(seeds) > 2**59  # by chance below it once in 10⁶⁶
 
 
-def test_a_rank_draws_its_share_and_gets_that_of_the_others(student):
-    """The second of two ranks draws the third and the fourth of four completions."""
-    of_first_rank = [completion(reward=0.0), completion(reward=0.0)]
-    student.layout.n_students = 2
-    student.layout.rank = 1
-    student.layout.gather_role = lambda mine: [of_first_rank, mine]
+SHARES = {  # this rank of two -> its prompts, of [5], [5], [5], [5, 5], and the first one's number
+    0: ([[5], [5]], 0),
+    1: ([[5], [5, 5]], 2),
+}
+
+
+@pytest.mark.parametrize("rank", SHARES)
+def test_a_rank_draws_its_share_and_gets_that_of_the_others(rank, student):
+    """The other rank's completions are wrong."""
+    student.layout.n_students, student.layout.rank = 2, rank
+    others = [completion(reward=0.0), completion(reward=0.0)]
+    student.layout.gather_role = lambda mine: [others, mine] if rank else [mine, others]
     one, two = Group(1, size=3), Group(2, size=1)
     asked = roll_out(student, one, two)
-    assert asked.prompts == [[5], [5, 5]]
-    assert asked.first_row == 2
-    assert [drawn.reward for drawn in one.completions + two.completions] == [0, 0, 1, 1]
+    assert (asked.args[0], asked.kwargs["first_row"]) == SHARES[rank]
+    assert rewards_of(one, two) == ([0, 0, 1, 1] if rank else [1, 1, 0, 0])
 
 
 def test_a_rank_without_a_share_grades_nothing(student):
-    """The first of two ranks, if there is one completion."""
-    of_second_rank = [completion(reward=1.0)]
-    student.layout.n_students = 2
-    student.layout.gather_role = lambda mine: [mine, of_second_rank]
-    one = Group(1, size=1)
-    roll_out(student, one)
-    assert student.verifier.graded == [[]]
-    assert one.completions == of_second_rank
-
-
-def weigh(student, *groups, **settings) -> list[list[float]]:
-    """Let the student weigh groups, with these settings; return the weights of each."""
-    for name, value in settings.items():
-        setattr(student.config, name, value)
-    student.weigh([*groups])
-    return [[each.weight for each in one.completions] for one in groups]
+    student.grade([], [], FewProblems())
+    assert student.verifier.grade.call_args.args[0] == []
 
 
 def with_lengths(problem, rewards, lengths) -> Group:
-    """Make a group whose completions have so many tokens."""
+    """Make a group whose completions have so many tokens; those of 6 are truncated."""
     made = group(problem, rewards)
     for each, length in zip(made.completions, lengths, strict=True):
         each.ids = [2] * length
+        each.finished = length != 6
     return made
 
 
-def test_advantages_and_weights_of_two_groups_by_hand(student):
-    """One right of four: √3 and -1/√3. A token's weight is 1 / (2 groups · 4 rows · its row)."""
-    live = with_lengths(1, rewards=[1, 0, 0, 0], lengths=[1, 2, 4, 5])
+# Settings -> the weights of the tokens of a live group, in rows of 1, 2, 4 and 6 tokens, and of a
+# dead one, in rows of 3 and 1.
+WEIGHTS = {
+    "1 / (2 groups · 4 or 2 rows · row)": ({}, [1 / 8, 1 / 16, 1 / 32, 1 / 48, 1 / 12, 1 / 4]),
+    "1 / (1 group · 4 rows · row)": ({"dead_rows": "out"}, [1 / 4, 1 / 8, 1 / 16, 1 / 24, 0, 0]),
+    "1 / (17 tokens)": ({"loss": "batch"}, [1 / 17] * 6),
+    "1 / (11 tokens)": (
+        {"loss": "batch", "truncated_rows": "out"},
+        [1 / 11, 1 / 11, 1 / 11, 0, 1 / 11, 1 / 11],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WEIGHTS)
+def test_advantages_and_weights_of_two_groups_by_hand(case, student):
+    """One right of four: √3 and -1/√3, whether truncated rows are in the loss or out."""
+    settings, weights = WEIGHTS[case]
+    vars(student.config).update(settings)
+    live = with_lengths(1, rewards=[1, 0, 0, 0], lengths=[1, 2, 4, 6])
     dead = with_lengths(2, rewards=[0, 0], lengths=[3, 1])
-    of_live, of_dead = weigh(student, live, dead)
-    assert of_live == pytest.approx([1 / 8, 1 / 16, 1 / 32, 1 / 40])
-    assert of_dead == pytest.approx([1 / 12, 1 / 4])  # 2 groups · 2 rows · 3, 1 tokens
-    advantages = [each.advantage for each in live.completions + dead.completions]
-    assert advantages == pytest.approx([3**0.5, *[-(3**-0.5)] * 3, 0, 0])
-
-
-def test_dead_groups_may_be_left_out_of_the_denominators(student):
-    """1 / (1 group · 2 rows · 1 token)"""
-    live, dead = group(1, rewards=[1, 0]), group(2, rewards=[0, 0])
-    assert weigh(student, live, dead, dead_rows="out") == [[1 / 2, 1 / 2], [0, 0]]
-
-
-def test_truncated_completions_may_be_left_out_of_the_loss(student):
-    """But they count in the group's size and in its mean reward. 2 tokens are in the batch."""
-    one = with_lengths(1, rewards=[1, 0], lengths=[2, 6])
-    one.completions[1].finished = False
-    assert weigh(student, one, loss="batch", truncated_rows="out") == [[1 / 2, 0]]
-    assert [each.advantage for each in one.completions] == [1, -1]
-
-
-def test_all_tokens_of_the_batch_are_the_normaliser_of_the_loss_batch(student):
-    one = with_lengths(1, rewards=[1, 0], lengths=[2, 6])
-    other = with_lengths(2, rewards=[0, 1, 0], lengths=[1, 1, 10])
-    assert weigh(student, one, other, loss="batch") == [[1 / 20] * 2, [1 / 20] * 3]
+    student.weigh([live, dead])
+    rows = live.completions + dead.completions
+    assert [row.weight for row in rows] == pytest.approx(weights)
+    assert [row.advantage for row in rows] == pytest.approx([3**0.5, *[-(3**-0.5)] * 3, 0, 0])
 
 
 @pytest.mark.parametrize("coefficient", ["entropy_coef", "kl_coef"])
 def test_dead_groups_are_forwarded_for_entropy_and_kl_alone(coefficient, student):
     dead = group(2, rewards=[0, 0])
-    weigh(student, dead)
+    student.weigh([dead])
     assert not student.has_gradient(dead.completions[0])
     setattr(student.config, coefficient, 0.1)
     assert student.has_gradient(dead.completions[0])
@@ -409,61 +366,60 @@ def test_dead_groups_are_forwarded_for_entropy_and_kl_alone(coefficient, student
 # Evaluation
 
 
-@pytest.fixture
-def evaluate(student):
-    """A function that evaluates five problems at step 10, for two ranks, of which this is the
-    first. It returns the metrics, the calls of `rollout` and what was logged."""
-    rollouts = []
-    logged = []
+def evaluate(student, rollout, n) -> tuple[dict, list]:
+    """Evaluate n problems at step 10 on the first of two ranks; return metrics, and what was
+    logged. Problem 1's prompt of 5 tokens is too long, those of the others have 4."""
+    student.rollout = rollout
+    student.layout.n_students = 2
+    student.encode = lambda question: [5] * (5 if question == "1" else 4)
+    run = Mock()
+    metrics = train.evaluate(10, student, Numbers(n), run)
+    return metrics, run.log.call_args
+
+
+@pytest.mark.parametrize(("rows_of_a_rank", "parts"), [(2, [[0, 3, 2, 4]]), (1, [[0, 2], [3, 4]])])
+def test_evaluation_is_greedy_and_deals_neighbours_to_different_ranks(
+    rows_of_a_rank, parts, student
+):
+    """It logs all in order. Problems 0 and 3 are solved, and problem i's completion is i tokens i;
+    one whose prompt is too long counts as wrong."""
+    calls = []
 
     def rollout(groups, problems, temperature, stream, watch):
-        """Problems 0 and 3 are solved; problem i by i tokens i."""
-        rollouts.append((problems_of(groups), temperature, stream))
+        calls.append((problems_of(groups), temperature, stream))
         for each in groups:
             i = each.problem
             answer = completion(reward=i in (0, 3), ids=[i] * i, status="graded", finished=False)
             each.completions = [answer] * each.size
 
-    student.rollout = rollout
-    student.layout.n_students = 2
-    # Problem 1's prompt of 5 tokens is too long. Two rows of 4 + 40 tokens fit on a rank.
-    student.encode = lambda question: [5] * {"1": 5}.get(question, 4)
-    student.config.max_rollout_tokens = 2 * 44
-    run = SimpleNamespace(log=lambda *call: logged.append(call))
-    return lambda: (train.evaluate(10, student, Numbers(5), run), rollouts, logged)
-
-
-def test_evaluation_is_greedy_deals_neighbours_to_other_ranks_and_logs_in_order(evaluate):
-    """An overlong prompt is wrong."""
-    metrics, rollouts, [(name, rows, mode)] = evaluate()
+    student.config.max_rollout_tokens = rows_of_a_rank * (4 + 40)
+    metrics, logged = evaluate(student, rollout, 5)
+    assert calls == [(part, 0.0, (0, 10, 0)) for part in parts]
     assert metrics["val_accuracy"] == 2 / 5
     assert metrics["eval_s"] > 0
-    assert rollouts == [([0, 3, 2, 4], 0.0, (0, 10, 0))]
+    name, rows, mode = logged.args
     assert (name, mode) == ("evals/step_10", "w")
-    assert [tuple(row.values()) for row in rows] == [
-        (0, 1, "graded", 0, ""),
-        (1, 0, "overlong_prompt", 0, ""),
-        (2, 0, "graded", 2, "22"),
-        (3, 1, "graded", 3, "333"),
-        (4, 0, "graded", 4, "4444"),
+    keys = ["problem", "reward", "status", "tokens", "completion"]
+    assert rows == [
+        dict(zip(keys, values, strict=True))
+        for values in [
+            (0, 1, "graded", 0, ""),
+            (1, 0, "overlong_prompt", 0, ""),
+            (2, 0, "graded", 2, "22"),
+            (3, 1, "graded", 3, "333"),
+            (4, 0, "graded", 4, "4444"),
+        ]
     ]
-    assert list(rows[0]) == ["problem", "reward", "status", "tokens", "completion"]
 
 
-def test_evaluation_takes_several_parts_and_ends_at_a_signal(evaluate, student):
-    student.config.max_rollout_tokens = 44
-    metrics, rollouts, _ = evaluate()
-    assert [problems for problems, _, _ in rollouts] == [[0, 2], [3, 4]]
+def test_evaluation_ends_at_a_signal(student):
     student.layout.stopping = True
-    metrics, rollouts, logged = evaluate()
-    assert metrics == {}
-    assert (len(rollouts), len(logged)) == (2, 1)
+    assert evaluate(student, rollout=None, n=5) == ({}, None)
 
 
 def test_evaluation_keeps_the_end_of_a_completion(student):
     """Without the stop token: the box is at the end."""
-    one = Group(1, size=1)
-    one.completions = [completion(ids=[1, *[2] * (TAIL - 1), 3, 0])]
+    one = Group(1, size=1, completions=[completion(ids=[1, *[2] * (TAIL - 1), 3, 0])])
     row = train.graded_row(one, student.tokenizer.decode)
     assert row["completion"] == "2" * (TAIL - 1) + "3"
 
@@ -518,9 +474,7 @@ def test_selections_and_verdicts_of_a_run_agree_with_its_metrics(alone):
     last = read_lines(folder / "metrics.jsonl")[4]
     selections = read_lines(folder / "selections.jsonl")
     assert len({row["chosen"] for row in selections}) == len(selections) == 24
-    for row in selections:
-        assert row["chosen"] in row["pool"]
-        assert len(row["pool"]) == len(row["utilities"]) == 4
+    assert all(row["chosen"] in row["pool"] for row in selections)
     successes = sum(row["successes"] for row in selections if row["step"] == 4)
     assert last["reward_mean"] == pytest.approx(successes / 24)
     verdicts = read_lines(folder / "evals/step_4.jsonl")

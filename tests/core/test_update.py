@@ -82,7 +82,7 @@ def test_a_token_that_the_policy_finds_twice_as_likely_as_the_generator_counts_t
 
 def update_twice(**settings) -> dict:
     """Take a step of two updates. The first, whose loss is 0, moves the probability of the right
-    token from 1/4 to 1/2, so that in the second ρ is 2 for the right token and 2/3 for the other."""
+    token from 1/4 to 1/2, so that in the second ρ is 2 for it and 2/3 for the wrong one."""
     rate = 2 * math.log(3)
     return update(p=1 / 4, learning_rate=rate, update_iterations=2, **settings)[1]
 
