@@ -6,11 +6,11 @@
     python -m examples.trl_demo --sampler embedded          # after python -m scripts.embed
 
 The other flags are those of train.py that USED names. Run a command again to resume. It prints the
-share of dead groups, and saves the model, which `python -m scripts.evaluate` takes.
+share of dead groups, and saves the model, which `python -m scripts.evaluate` takes. Several
+processes, under torchrun, must be able to share prompts_per_step × group_size completions equally.
 """
 
 import sys
-from pathlib import Path
 
 from transformers import AutoTokenizer
 
@@ -19,13 +19,15 @@ from plumbing.config import Config, parse_flags
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import launch
 from plumbing.errors import InputError, print_error
+from plumbing.files import digest
+from plumbing.plugins import path_of
 from rollout import PromptEncoder
-from sampler import Context, find_sampler
+from sampler import Context, file_of, find_sampler
 from verify import Verifier
 
 try:
     from datasets import Dataset  # a dependency of TRL
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig
 
     from examples.trl_sampler import SampledTrainer
 except ModuleNotFoundError as missing:
@@ -38,6 +40,8 @@ USED |= {"steps", "prompts_per_step", "group_size", "temperature", "learning_rat
 USED |= {"max_prompt_tokens", "max_completion_tokens", "prompt_header", "prompt_footer"}
 USED |= {"chat_template", "sampler_args", "candidates", "epsilon", "column"}
 USED |= {"checkpoint_every", "keep"}
+# A resumed run may change these; other USED settings must be those that it began with.
+FREE = {"steps", "keep", "device", "verify_workers", "train_data", "checkpoint_every"}
 
 
 def check_used(flags: list[str]) -> None:
@@ -49,13 +53,18 @@ def check_used(flags: list[str]) -> None:
 
 
 def settings(c: Config) -> GRPOConfig:
-    """Return TRL's settings for a config: one update a batch, and the loss of `--loss grpo`."""
+    """Return TRL's settings for a config: one update a batch, and the loss of `--loss grpo`.
+    Raises InputError if the processes cannot share the completions of a step equally."""
+    rows, rest = divmod(c.prompts_per_step * c.group_size, launch().world)
+    if rest:
+        completions = f"{c.prompts_per_step} x {c.group_size} completions"
+        raise InputError(f"{completions} for {launch().world} processes: must divide evenly")
     return GRPOConfig(
         c.out,
         seed=c.seed,
         max_steps=c.steps,
         num_generations=c.group_size,
-        per_device_train_batch_size=c.prompts_per_step * c.group_size // launch().world,
+        per_device_train_batch_size=rows,
         max_completion_length=c.max_completion_tokens,
         temperature=c.temperature,
         loss_type="grpo",
@@ -72,27 +81,30 @@ def settings(c: Config) -> GRPOConfig:
     )
 
 
-def build_trainer(c: Config, verifier: Verifier, trl_order: bool = False) -> GRPOTrainer:
+def build_trainer(c: Config, verifier: Verifier, trl_order: bool = False) -> SampledTrainer:
     """Build the trainer: the config's model, data, sampler and settings."""
     problems = Problems(c.train_data)
     encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
     index_N = list(range(len(problems)))
-    prompts = [encode.text(problems.question(i)) for i in index_N]
 
     def verified(completions, problem, **_) -> list[float]:
         verdicts = verifier.grade(completions, *problems.golds(problem))
         return [verdict.reward for verdict in verdicts]
 
-    rows = Dataset.from_dict({"prompt": prompts, "problem": index_N})
-    arguments = c.model, verified, settings(c), rows
-    if trl_order:
-        return GRPOTrainer(*arguments)
-    cls = find_sampler(c.sampler)
-    context = Context(
-        problems, c, lambda i: len(encode(problems.question(i))) <= c.max_prompt_tokens
-    )
-    context.settings = command_line.settings(c.sampler_args, cls.settings, c.sampler)
-    return SampledTrainer(cls(context), *arguments)
+    prompts = [encode.text(problems.question(i)) for i in index_N]
+    golds, _ = problems.golds(index_N)  # so that a resumed run is checked for other answers
+    rows = Dataset.from_dict({"prompt": prompts, "problem": index_N, "gold": golds})
+    sampler = None
+    if not trl_order:
+        cls = find_sampler(c.sampler)
+        context = Context(
+            problems, c, lambda i: len(encode(problems.question(i))) <= c.max_prompt_tokens
+        )
+        context.settings = command_line.settings(c.sampler_args, cls.settings, c.sampler)
+        sampler = cls(context)
+    facts = {name: getattr(c, name) for name in sorted(USED - FREE)}
+    facts["plugins"] = [digest(file) for file in (path_of(c.reward), file_of(c.sampler)) if file]
+    return SampledTrainer(sampler, c.model, verified, settings(c), rows, facts=facts)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -110,7 +122,7 @@ def main(argv: list[str] | None = None) -> int:
         c.out = args.out or f"runs/{name}-seed{c.seed}"
         with Verifier(workers=c.verify_workers, reward=c.reward) as verifier:
             trainer = build_trainer(c, verifier, trl_order)
-            trainer.train(resume_from_checkpoint=any(Path(c.out).glob("checkpoint-*")))
+            trainer.train(resume_from_checkpoint=True)
     except (ValueError, OSError) as error:
         print_error(error)
         return 2
