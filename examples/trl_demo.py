@@ -11,16 +11,19 @@ processes, under torchrun, must be able to share prompts_per_step × group_size 
 """
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 from transformers import AutoTokenizer
 
+import train
 from plumbing import command_line
-from plumbing.config import Config, parse_flags
+from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import launch
 from plumbing.errors import InputError, print_error
 from plumbing.files import digest
-from plumbing.plugins import path_of
+from plumbing.plugins import path_of, sampler_settings
 from rollout import PromptEncoder
 from sampler import Context, file_of, find_sampler
 from verify import Verifier
@@ -42,14 +45,6 @@ USED |= {"chat_template", "sampler_args", "candidates", "epsilon", "column"}
 USED |= {"checkpoint_every", "keep"}
 # A resumed run may change these; other USED settings must be those that it began with.
 FREE = {"steps", "keep", "device", "verify_workers", "train_data", "checkpoint_every"}
-
-
-def check_used(flags: list[str]) -> None:
-    """Raise InputError at a flag of train.py that TRL's trainer would not be given."""
-    names = [flag.lstrip("-").partition("=")[0] for flag in flags if flag.startswith("--")]
-    for name in names:
-        if name.removeprefix("no-") not in USED:
-            raise InputError(f"--{name}: not used here; the flags are {', '.join(sorted(USED))}")
 
 
 def settings(c: Config) -> GRPOConfig:
@@ -100,8 +95,7 @@ def build_trainer(c: Config, verifier: Verifier, trl_order: bool = False) -> Sam
         context = Context(
             problems, c, lambda i: len(encode(problems.question(i))) <= c.max_prompt_tokens
         )
-        context.settings = command_line.settings(c.sampler_args, cls.settings, c.sampler)
-        sampler = cls(context)
+        sampler = cls(context, **sampler_settings(cls, c.sampler_args))
     facts = {name: getattr(c, name) for name in sorted(USED - FREE)}
     facts["plugins"] = [digest(file) for file in (path_of(c.reward), file_of(c.sampler)) if file]
     return SampledTrainer(sampler, c.model, verified, settings(c), rows, facts=facts)
@@ -111,17 +105,17 @@ def main(argv: list[str] | None = None) -> int:
     """Train, save the model in --out, and print the share of dead groups over the steps."""
     parser = command_line.Parser(description=command_line.first_line(__doc__))
     parser.add_argument("--sampler", default="trl", help="trl, or one of train.py [trl]")
-    parser.add_argument("--out", default="", help="output_dir [runs/trl-SAMPLER-seedSEED]")
+    command_line.add_fields(parser, train.Config, {*USED, "out"})
     try:
-        args, flags = parser.parse_known_args(argv)
-        check_used(flags)
-        trl_order = args.sampler == "trl"
-        sampler = "uniform" if trl_order else args.sampler
-        c = parse_flags(["--preset", "demo", "--sampler", sampler, *flags], find_sampler, __doc__)
-        name = "trl" if trl_order else f"trl-{find_sampler(sampler).__name__.lower()}"
-        c.out = args.out or f"runs/{name}-seed{c.seed}"
+        given = vars(parser.parse_args(argv))
+        name = given.pop("sampler")
+        sampler = "uniform" if name == "trl" else name
+        preset = given.get("preset", "demo")
+        c = replace(train.parse(["--preset", preset, "--sampler", sampler]), **given)
+        if "out" not in given:
+            c.out = f"runs/trl-{Path(name).name.lower()}-seed{c.seed}"
         with Verifier(workers=c.verify_workers, reward=c.reward) as verifier:
-            trainer = build_trainer(c, verifier, trl_order)
+            trainer = build_trainer(c, verifier, trl_order=name == "trl")
             trainer.train(resume_from_checkpoint=True)
     except (ValueError, OSError) as error:
         print_error(error)

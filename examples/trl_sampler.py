@@ -23,7 +23,7 @@ from trl import GRPOTrainer
 from grpo import Completion
 from plumbing.errors import InputError
 from plumbing.files import sync
-from plumbing.plugins import check_proposals
+from plumbing.plugins import check_proposals, has_rounds
 from plumbing.run import checkpoint
 from sampler import Sampler
 
@@ -40,7 +40,7 @@ class SampledTrainer(GRPOTrainer):
     """
 
     def __init__(self, sampler: Sampler | None, *arguments, facts: dict | None = None, **keywords):
-        if sampler and (sampler.uses_teacher or sampler.chooses_groups()):
+        if sampler and (sampler.uses_teacher or has_rounds(type(sampler), Sampler)):
             name = type(sampler).__name__
             raise InputError(f"sampler {name}: has a teacher network or rounds: use train.py")
         super().__init__(*arguments, **keywords)

@@ -52,20 +52,20 @@ def recorded(config) -> SimpleNamespace:
 
     grades = Grades()
     trainer = build_trainer(config, grades)
-    sampler = trainer.sampler
     run = SimpleNamespace(trainer=trainer, proposed=[], observed=[], golds=grades.golds)
-    propose, observe = sampler.propose, sampler.observe
+    cls = type(trainer.sampler)
 
-    def record_proposal(n):
-        groups = propose(n)
-        run.proposed.append([group.problem for group in groups])
-        return groups
+    class Recorder(cls):
+        def propose(self, P):
+            groups = super().propose(P)
+            run.proposed.append([group.problem for group in groups])
+            return groups
 
-    def record_observation(groups):
-        run.observed.append([[o.reward for o in group.completions] for group in groups])
-        observe(groups)
+        def observe(self, groups):
+            run.observed.append([[o.reward for o in group.completions] for group in groups])
+            super().observe(groups)
 
-    sampler.propose, sampler.observe = record_proposal, record_observation
+    trainer.sampler.__class__ = Recorder
     return run
 
 
@@ -223,7 +223,9 @@ def test_a_sampler_with_a_teacher_or_rounds_is_rejected(tmp_path, data, sampler)
 
 def test_groups_of_unlike_sizes_are_rejected(tmp_path, data):
     trainer = recorded(config(tmp_path, data, "knapsack")).trainer
-    trainer.sampler.predict = lambda index_N: np.where(np.equal(index_N, index_N[0]), 0.1, 0.5)
+    cls = type(trainer.sampler)
+    patch = {"predict": lambda _, index: np.where(np.equal(index, index[0]), 0.1, 0.5)}
+    trainer.sampler.__class__ = type("Unlike", (cls,), patch)
     with rejected("TRL needs 3 groups of 4"):
         trainer.train()
 
@@ -258,7 +260,7 @@ def test_a_flag_that_the_trainer_is_not_given_is_rejected(capsys):
     from examples import trl_demo
 
     assert trl_demo.main(["--kl_coef", "0.1"]) == 2
-    assert capsys.readouterr().err.startswith("error: --kl_coef: not used here; the flags are")
+    assert "unrecognized arguments: --kl_coef" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sampler", ["trl", "bag_of_words"])

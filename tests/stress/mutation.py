@@ -175,8 +175,8 @@ rounds share a random stream | train.py | train::rollouts_of_other_steps_rounds_
     [c.seed, 2, *stream, round] => [c.seed, 2, *stream]
 a selection has all rounds | plumbing/run/directory.py | run_dir::a_selection_holds
     [o for o in group.completions if o.round == round] => group.completions
-a replayed round begins new groups | scripts/replay.py | replay::a_recorded_group_continues_in_a
-    if self.continues else {} => if False else {}
+a replay begins with the run's first proposals | scripts/replay.py | replay::steps_are_reproduced
+    [row for row in rows if row["step"] > start] => rows
 a round's live groups are forgotten | sampler.py | sampler::dynamic_sampling_ends_with_enough
     live = sum(group.live for group in groups) => live = sum(g.live for g in groups[-2:])
 old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_counts_not_an_older_student
