@@ -9,8 +9,12 @@ log-probs, advantages (`_generate_and_score_completions`) and loss (`_compute_lo
 loss the weights are moved, so that the ratio differs from 1 as in a second update. Our side is
 Policy and grpo.py, joined as in train.Student.update.
 
-`intended` marks a definition that differs on purpose; the row below it that begins with an ellipsis
-removes the difference and must agree. Exit status 1 if numbers that should agree do not.
+Five definitions differ on purpose; here the difference is removed. TRL divides advantages by the
+std of ddof 1, plus 1e-4, we by that of ddof 0. TRL's `dapo` is a mean over the batch's tokens, ours
+over groups of a group's tokens: TRL gets a group at a time. `dr_grpo` divides by the limit of
+tokens, as our `constant` and not our `sum`. TRL's default KL multiplies k3 by the ratio. TRL weighs
+the entropy of a token by 1 / the batch's tokens, we as its surrogate. Exit status 1 if numbers do
+not agree.
 """
 
 import json
@@ -18,7 +22,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -46,14 +50,6 @@ CLIP_LOW, CLIP_HIGH = 0.2, 0.28
 ROLLOUT_SEED, POLICY_SEED, REFERENCE_SEED = 0, 1, 2
 # Each side's float32 gradient is within 2.3e-5 of our float64 gradient, on three seeds.
 TOLERANCE = 5e-5
-
-INTENDED = {  # name of a row: how the definitions differ on purpose
-    "advantages, defaults": "TRL divides by the std of ddof 1, plus 1e-4, we by that of ddof 0",
-    "`sum` / `dr_grpo`": "TRL divides by its limit of tokens as well",
-    "`dapo`": "ours is the mean over groups of a group's tokens, TRL's over the batch's tokens",
-    "`grpo` + 0.04 KL": "TRL multiplies k3 by the ratio: its gradient is that of KL(π ‖ π_ref)",
-    "`grpo` − 0.01 H": "we weight a token's H as its surrogate, TRL by 1 / the batch's tokens",
-}
 
 
 def shift(model: torch.nn.Module, seed: int) -> torch.nn.Module:
@@ -185,15 +181,6 @@ class TRL:
         self.mask = self.batch["completion_mask"].bool()
         self.advantages = self.batch["advantages"].reshape(-1, G)
 
-    def logprobs(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-prob and entropy of each response token under the present weights: (N,), (N,)."""
-        b, forward = self.batch, self.trainer._get_per_token_logps_and_entropies
-        ids = torch.cat([b["prompt_ids"], b["completion_ids"]], dim=1)
-        mask = torch.cat([b["prompt_mask"], b["completion_mask"]], dim=1)
-        with torch.no_grad():
-            logp, H, _ = forward(self.model, ids, mask, self.mask.shape[1], compute_entropy=True)
-        return logp[self.mask], H[self.mask]
-
     def loss(self, A_P_G, by_group: bool) -> dict[str, torch.Tensor]:
         """Loss, gradient and logged means; by_group: the mean over groups, each its own batch."""
         batches = [batch := {**self.batch, "advantages": A_P_G.flatten()}]
@@ -205,147 +192,69 @@ class TRL:
         loss = sum(self.trainer._compute_loss(self.model, part) for part in batches) / len(batches)
         loss.backward()
         logged = {k: torch.tensor(v[-1]) for k, v in self.trainer._metrics["train"].items()}
-        means = {"clip_fraction": logged["clip_ratio/region_mean"], "kl": logged.get("kl")}
+        clipped = None if by_group else logged["clip_ratio/region_mean"]  # of the last group
+        means = {"clip_fraction": clipped, "kl": logged.get("kl")}
         return {"loss": loss.detach(), "gradient": gradient_of(self.model), **means}
 
 
-@dataclass
-class Comparison:
-    """A row of the table: a quantity of ours and of TRL's."""
-
-    name: str
-    part: str
-    ours: torch.Tensor
-    theirs: torch.Tensor
-
-    def difference(self) -> float:
-        """The largest difference of two elements, relative to TRL's largest."""
-        largest = self.theirs.abs().max().clamp(min=1e-30)
-        return ((self.ours - self.theirs).abs().max() / largest).item()
-
-    def disagrees(self) -> bool:
-        """Whether numbers that should agree do not, also where one is NaN."""
-        return self.name not in INTENDED and not self.difference() <= TOLERANCE
-
-    def line(self) -> str:
-        """The row in Markdown."""
-        note = f"intended: {INTENDED[self.name]}" if self.name in INTENDED else ""
-        if self.disagrees():
-            note = "**DISAGREES**"
-        ours, theirs = map(self.shown, (self.ours, self.theirs))
-        return (
-            f"| {self.name}: {self.part} | {ours} | {theirs} | {self.difference():.1e} | {note} |"
-        )
-
-    def shown(self, value: torch.Tensor) -> str:
-        """One number for a tensor: itself, the mean over tokens, or its norm."""
-        is_by_token = self.part in ("log-prob", "entropy")
-        summary = torch.mean if is_by_token else torch.linalg.vector_norm
-        return f"{value.item() if value.dim() == 0 else summary(value.double()).item():.7g}"
+# name: our loss, TRL's settings, whether TRL gets each group as a batch of its own
+LOSSES = {
+    "`grpo`": ("grpo", {}, False),
+    "`grpo` from rewards": ("grpo", {"scale_rewards": "none"}, False),
+    "`constant` / `dr_grpo`": ("constant", {"loss_type": "dr_grpo"}, False),
+    "`batch` / `dapo`": ("batch", {"loss_type": "dapo"}, False),
+    "`dapo`, a group at a time": ("dapo", {"loss_type": "dapo"}, True),
+    "`dapo` / `bnpo`, a group at a time": ("dapo", {"loss_type": "bnpo"}, True),
+    "`grpo` + 0.04 KL": ("grpo", {"beta": 0.04, "use_bias_correction_kl": False}, False),
+    "`dapo` − 0.01 H, a group at a time": (
+        "dapo",
+        {"loss_type": "dapo", "entropy_coef": 0.01},
+        True,
+    ),
+}
+Comparison = tuple[str, torch.Tensor, torch.Tensor]  # name, ours, TRL's
 
 
-def compare_advantages(rows: list[Row], trl: TRL) -> Iterator[Comparison]:
-    """Yield the rows of the table on advantages."""
+def compare_rollouts(rows: list[Row]) -> Iterator[Comparison]:
+    """Yield the rows of the table on advantages, and on log-probs before the update."""
+    trl = TRL(rows)
     r_P_G = rewards_of(rows)
-    none, sample, population = (
-        grpo.group_advantages(r_P_G, std) for std in ("none", "sample", "population")
-    )
+    none, sample = (grpo.group_advantages(r_P_G, std) for std in ("none", "sample"))
     dead_P = grpo.dead_groups(r_P_G)
     std_P_1 = r_P_G.std(1, keepdim=True)
     as_trl = sample * std_P_1 / (std_P_1 + 1e-4)
-    unscaled = TRL(rows, scale_rewards="none")
-    yield Comparison("advantages", "`none`", none, unscaled.advantages)
-    yield Comparison("advantages, defaults", "`population` / `group`", population, trl.advantages)
-    yield Comparison("…", "ours with `sample`, × std / (std + 1e-4)", as_trl, trl.advantages)
-    yield Comparison("advantages", "dead groups", population[dead_P], trl.advantages[dead_P])
-
-
-def compare_tokens(rows: list[Row], trl: TRL) -> Iterator[Comparison]:
-    """Yield the rows of the table on single tokens. Moves TRL's weights."""
-    batch = collate(rows, CPU)
-    policy = Policy.load(MODEL, CPU)
+    yield "advantages: `none`", none, TRL(rows, scale_rewards="none").advantages
+    yield "advantages: `sample`, × std / (std + 1e-4)", as_trl, trl.advantages
+    yield "advantages: dead groups", sample[dead_P], trl.advantages[dead_P]
     with torch.no_grad():
-        old_logp_N, _ = policy(batch, TEMPERATURE)
-        logp_N, entropy_N = shift(policy, POLICY_SEED)(batch, TEMPERATURE)
-    trl_old_logp_N = trl.batch["old_per_token_logps"][trl.mask]
-    shift(trl.model, POLICY_SEED)
-    trl_logp_N, trl_entropy_N = trl.logprobs()
-    yield Comparison("before the update", "log-prob", old_logp_N, trl_old_logp_N)
-    yield Comparison("of each token", "log-prob", logp_N, trl_logp_N)
-    yield Comparison("of each token", "entropy", entropy_N, trl_entropy_N)
+        logp_N, _ = Policy.load(MODEL, CPU)(collate(rows, CPU), TEMPERATURE)
+    yield "log-probs before the update", logp_N, trl.batch["old_per_token_logps"][trl.mask]
 
 
-@dataclass
-class Case:
-    """A loss that both sides compute.
-
-    loss: ours, of grpo.row_weights. parts: what is compared. moved: the weights have changed since
-    the rollouts. by_group: TRL gets each group as a batch of its own. settings: TRL's.
-    """
-
-    name: str
-    loss: str
-    settings: dict
-    parts: tuple[str, ...] = ("loss", "gradient")
-    moved: bool = True
-    by_group: bool = False
-
-    def compare(self, rows: list[Row]) -> Iterator[Comparison]:
-        """Yield the rows of the table. TRL uses our advantages, unless it shall not scale them."""
-        trl = TRL(rows, **self.settings)
-        if self.moved:
-            shift(trl.model, POLICY_SEED)
-        if "scale_rewards" in self.settings:
-            advantages = grpo.group_advantages(rewards_of(rows), "none")
-            trl_advantages = trl.advantages
-        else:
-            advantages = trl_advantages = grpo.group_advantages(rewards_of(rows))
-        kl_coef = self.settings.get("beta", 0.0)
-        entropy_coef = self.settings.get("entropy_coef", 0.0)
-        weighed = weigh(rows, advantages, self.loss)
-        ours = our_loss(weighed, self.moved, kl_coef, entropy_coef)
-        theirs = trl.loss(trl_advantages, self.by_group)
-        for part in self.parts:
-            yield Comparison(self.name, part, ours[part], theirs[part])
-
-
-DAPO, BNPO, ENTROPY = {"loss_type": "dapo"}, {"loss_type": "bnpo"}, {"entropy_coef": 0.01}
-K3 = {"beta": 0.04, "use_bias_correction_kl": False}
-FIRST = {"parts": ("gradient",), "moved": False}
-CASES = [
-    Case("first update", "grpo", {}, **FIRST),
-    Case("… from rewards", "grpo", {"scale_rewards": "none"}, **FIRST),
-    Case("`grpo`", "grpo", {}, parts=("loss", "gradient", "clip_fraction")),
-    Case("`constant` / `dr_grpo`", "constant", {"loss_type": "dr_grpo"}),
-    Case("`batch` / `dapo`", "batch", DAPO),
-    Case("`dapo`", "dapo", DAPO),
-    Case("… TRL, a group at a time", "dapo", DAPO, by_group=True),
-    Case("`dapo` / `bnpo`, a group at a time", "dapo", BNPO, by_group=True),
-    Case("`grpo` + 0.04 KL", "grpo", {"beta": 0.04}),
-    Case("… TRL, k3 itself", "grpo", K3, parts=("loss", "gradient", "kl")),
-    Case("`grpo` − 0.01 H", "grpo", ENTROPY),
-    Case("… `dapo`, a group at a time", "dapo", DAPO | ENTROPY, by_group=True),
-]
+def compare_loss(name: str, rows: list[Row], moved: bool) -> Iterator[Comparison]:
+    """Yield the rows of the table on one of LOSSES. moved: the weights have changed since the
+    rollouts; else only the gradient says something. TRL uses our advantages, unless it shall not
+    scale them."""
+    loss, settings, by_group = LOSSES[name]
+    trl = TRL(rows, **settings)
+    if moved:
+        shift(trl.model, POLICY_SEED)
+    std = settings.get("scale_rewards", "population")
+    advantages = grpo.group_advantages(rewards_of(rows), std)
+    coefficients = settings.get("beta", 0.0), settings.get("entropy_coef", 0.0)
+    ours = our_loss(weigh(rows, advantages, loss), moved, *coefficients)
+    theirs = trl.loss(trl.advantages if std == "none" else advantages, by_group)
+    for part in ("loss", "gradient", "clip_fraction", "kl") if moved else ("gradient",):
+        if theirs[part] is not None:
+            yield f"{name}: {part}", ours[part], theirs[part]
 
 
 def comparisons(rows: list[Row]) -> Iterator[Comparison]:
     """Yield the rows of the table."""
-    trl = TRL(rows)
-    yield from compare_advantages(rows, trl)
-    yield from compare_tokens(rows, trl)
-    for case in CASES:
-        yield from case.compare(rows)
-
-
-def describe(rows: list[Row], trl_version: str) -> str:
-    """The line above the table: versions and rollouts."""
-    dead = grpo.dead_groups(rewards_of(rows)).sum()
-    cut = sum(not completion.finished for _, completion in rows)
-    return (
-        f"TRL {trl_version}, transformers {transformers.__version__}, torch {torch.__version__}. "
-        f"{len(rows) // G} groups of {G}, {dead} of them dead; {lengths_of(rows).sum()} response "
-        f"tokens, {cut} rows cut off."
-    )
+    yield from compare_rollouts(rows)
+    yield from compare_loss("`grpo`", rows, moved=False)
+    for name in LOSSES:
+        yield from compare_loss(name, rows, moved=True)
 
 
 def main() -> int:
@@ -361,18 +270,22 @@ def main() -> int:
         print_error(f"TRL is not installed: in an environment of its own, {INSTALL}")
         return 2
     rows = sample()
-    print(f"{describe(rows, trl.__version__)}\n")
-    print("| quantity | ours | TRL | relative difference | note |\n|---|---|---|---|---|")
-    disagree = []
-    for comparison in comparisons(rows):
-        print(comparison.line(), flush=True)
-        if comparison.disagrees():
-            disagree.append(f"{comparison.name}: {comparison.part}")
-    if disagree:
-        print(f"\nDisagree: {'; '.join(disagree)}.")
-        return 1
-    print(f"\nAll that should agree do, to {TOLERANCE:g}.")
-    return 0
+    print(
+        f"TRL {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__}"
+    )
+    print(f"{len(rows) // G} groups of {G}, {grpo.dead_groups(rewards_of(rows)).sum()} dead\n")
+    print("| quantity | ours | TRL | relative difference |\n|---|---|---|---|")
+    largest = 0.0
+    for name, ours, theirs in comparisons(rows):
+        # The largest difference of two elements, relative to TRL's largest; NaN is passed on.
+        scale = theirs.abs().max().clamp(min=1e-30)
+        difference = ((ours - theirs).abs().max() / scale).item()
+        norms = (torch.linalg.vector_norm(x.double()).item() for x in (ours, theirs))
+        print("| {} | {:.7g} | {:.7g} | {:.1e} |".format(name, *norms, difference), flush=True)
+        largest = max(largest, difference) if difference <= TOLERANCE else float("inf")
+    agree = largest <= TOLERANCE
+    print(f"\n{'All agree' if agree else 'NOT ALL AGREE'}, to {TOLERANCE:g}.")
+    return 0 if agree else 1
 
 
 if __name__ == "__main__":

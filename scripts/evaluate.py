@@ -196,6 +196,8 @@ def arguments(argv: list[str] | None) -> Namespace:
     elif args.temperature == 0 and args.samples > 1:
         reason = "greedy samples are all the same; give --temperature"
         raise InputError(f"--samples {args.samples}: {reason}")
+    elif max(args.k) > args.samples:
+        raise InputError(f"--k {max(args.k)}: must be at most --samples {args.samples}")
     return args
 
 
