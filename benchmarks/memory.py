@@ -123,12 +123,6 @@ class Shape:
         self.parameters = self.matrices + self.head * (1 if c.tie_word_embeddings else 2)
         self.cache = 2 * self.layers * self.kv  # numbers per token in the key-value cache
 
-    def forward_flops(self, tokens, attended, scored):
-        """FLOPs of a forward pass over `tokens` tokens that attend to `attended` keys in total, of
-        which `scored` tokens also pass through the LM head."""
-        attention = 4 * self.layers * self.q  # per key: 2 for its score, 2 for its value
-        return 2 * self.matrices * tokens + attention * attended + 2 * self.head * scored
-
 
 def activation_bytes(shape: Shape) -> int:
     """Bytes that autograd keeps of one token in one layer, in bf16 with SDPA or flash-attn.

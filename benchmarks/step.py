@@ -83,29 +83,24 @@ def machine_speeds(cuda: bool) -> tuple[float, float]:
     return 2 * a.nbytes / seconds[0], 2 * n**3 / seconds[1]
 
 
-def forward_flops(shape: Shape, groups: list[Group]) -> float:
-    """FLOPs of a forward pass over each prompt once, and its completions."""
-    flops = 0.0
-    for group in groups:
-        before = len(group.prompt_ids)
-        flops += shape.forward_flops(before, before * (before + 1) // 2, scored=0)
-        for n in (len(o.ids) for o in group.completions):
-            flops += shape.forward_flops(n, n * before + n * (n + 1) // 2, scored=n)
-    return flops
-
-
 def floors(shape: Shape, speeds, groups: list[Group], ranks: int, size: int) -> dict[str, float]:
-    """Least seconds that one of `ranks` student ranks needs for its share of a step, by FLOPs and
-    bytes: nothing is padded or recomputed. size: bytes per number in the generator."""
+    """Least seconds that one of `ranks` student ranks needs for its share of a step: 2 FLOPs for
+    each weight and token forward, 6 with backward, prompts once; and bytes. Attention's FLOPs are
+    left out; nothing is padded or recomputed. size: bytes per number in the generator."""
     bandwidth, rate = speeds
+
+    def tokens(groups: list[Group]) -> int:
+        return sum(len(g.prompt_ids) + sum(len(o.ids) for o in g.completions) for g in groups)
+
+    weights = shape.matrices + shape.head
     longest = max(len(o.ids) for group in groups for o in group.completions)
-    # Every decoded token reads all weights, and AdamW reads weight, gradient and two moments in
-    # float32, and writes all but the gradient; then the weights are copied for the generator.
-    read = size * (shape.matrices + shape.head) * longest
+    # Every decoded token reads all weights. AdamW reads weight, gradient and two moments in float32
+    # and writes all but the gradient; then the weights are copied for the generator.
+    read = size * weights * longest
     moved = (28 / ranks + 4 + size) * shape.parameters
-    rollout = max(forward_flops(shape, groups) / ranks / rate, read / bandwidth)
-    live = [group for group in groups if group.live]
-    train_s = 3 * forward_flops(shape, live) / ranks / rate + moved / bandwidth
+    rollout = max(2 * weights * tokens(groups) / ranks / rate, read / bandwidth)
+    live = tokens([group for group in groups if group.live])
+    train_s = 6 * weights * live / ranks / rate + moved / bandwidth
     return {"rollout_s": rollout, "train_s": train_s, "seconds": rollout + train_s}
 
 

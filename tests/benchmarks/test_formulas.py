@@ -1,8 +1,7 @@
-"""Formulas for bytes and FLOPs against torch's own counts; a rank's bytes by its settings."""
+"""Formulas for bytes against torch's own counts; a rank's bytes by its settings."""
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks import memory
@@ -76,15 +75,10 @@ def test_command_prints_presets_and_one_run(capsys):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_parameters_and_flops_of_a_shape_are_those_of_its_model(name):
+def test_parameters_of_a_shape_are_those_of_its_model(name):
     """Norms and biases, which are left out, are below 0.1%."""
     config = model_config(name, num_hidden_layers=2)
-    shape = Shape(config)
-    T = 5
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-        with FlopCounterMode(display=False) as counter:
-            model(torch.zeros(1, T, dtype=torch.long))
-    assert shape.parameters == pytest.approx(sum(p.numel() for p in model.parameters()), rel=1e-3)
-    flops = shape.forward_flops(T, T * T, T)  # eager attention also computes masked scores
-    assert flops == pytest.approx(counter.get_total_flops(), rel=1e-3)
+        model = AutoModelForCausalLM.from_config(config)
+    parameters = sum(p.numel() for p in model.parameters())
+    assert Shape(config).parameters == pytest.approx(parameters, rel=1e-3)
