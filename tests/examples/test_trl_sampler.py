@@ -197,16 +197,6 @@ def test_trl_trains_on_the_proposals_and_the_sampler_sees_their_rewards(tmp_path
         assert row["frac_reward_zero_std"] == pytest.approx(dead / 3)
 
 
-def test_several_micro_batches_and_updates_share_a_proposal(tmp_path, data):
-    run = recorded(config(tmp_path, data, "uniform"))
-    args = run.trainer.args
-    args.per_device_train_batch_size, args.steps_per_generation = 6, 2
-    run.trainer._train_batch_size = 6
-    run.trainer.train()  # 4 updates of half a batch
-    assert len(run.proposed) == 2
-    assert len(run.observed) == 2
-
-
 def test_evaluation_does_not_ask_the_sampler(tmp_path, data):
     run = recorded(config(tmp_path, data, "uniform"))
     run.trainer.evaluate(run.trainer.train_dataset.select(range(8)))
@@ -254,13 +244,6 @@ def test_two_processes_propose_and_observe_alike_and_share_the_rows(tmp_path, da
     problems = Problems(data / "train.jsonl")
     for indices, half, half_1 in zip(proposed, golds, golds_1, strict=True):
         assert half + half_1 == [gold for gold in problems.golds(indices)[0] for _ in range(4)]
-
-
-def test_a_flag_that_the_trainer_is_not_given_is_rejected(capsys):
-    from examples import trl_demo
-
-    assert trl_demo.main(["--kl_coef", "0.1"]) == 2
-    assert "unrecognized arguments: --kl_coef" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sampler", ["trl", "bag_of_words"])

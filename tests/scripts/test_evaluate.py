@@ -7,13 +7,10 @@ from contextlib import redirect_stdout
 
 import pandas as pd
 import pytest
-import torch
 
 import train
 from grpo import Completion
-from plumbing.errors import check_finite
 from plumbing.files import read_lines, write_lines
-from rollout import Generator
 from scripts import evaluate
 from tests.helpers import ranks
 from tests.helpers.files import change
@@ -109,8 +106,7 @@ def test_a_run_is_not_evaluated_with_another_reward(finished, tmp_path, capsys):
     run = copy_of(finished, tmp_path, reward=str(reward), reward_crc32=1)
     with pytest.raises(SystemExit, match="2"):
         evaluate.main([str(run)])
-    error = f"{reward} has changed since the run; to use it, give --reward\n"
-    assert capsys.readouterr().err.endswith(error)
+    assert f"{reward} has changed since the run; to use it, give" in capsys.readouterr().err
 
 
 def copy_of(run, tmp_path, **config):
@@ -143,14 +139,6 @@ def test_a_runs_newest_checkpoint_counts_not_an_older_student(finished, tmp_path
     evaluate.main([str(run), "--out", str(out)])
     assert verdicts(out) == verdicts(finished / "evals/step_2.jsonl")
     assert f"note: {run} is at step 3, without a checkpoint" in capsys.readouterr().err
-
-
-def test_of_a_finished_run_without_checkpoints_the_student_counts(finished, tmp_path):
-    run = copy_of(finished, tmp_path)
-    out = tmp_path / "verdicts.jsonl"
-    shutil.rmtree(run / "checkpoints")
-    evaluate.main([str(run), "--out", str(out)])
-    assert verdicts(out) == verdicts(finished / "evals/step_0.jsonl")  # the base model
 
 
 def test_an_unfinished_run_without_checkpoints_is_rejected(finished, tmp_path, capsys):
@@ -245,18 +233,3 @@ def test_completions_are_graded_as_in_training(monkeypatch, tiny_model, tmp_path
     assert [row["reward"] for row in rows] == [0, 1, 0, 0]
     assert [row["truncated"] for row in rows] == [False] * 3 + [True]
     json.dumps(rows)  # plain data
-
-
-def test_logits_that_are_not_finite_give_one_line(monkeypatch, capsys):
-    """In bf16, after the checks in float32 have passed."""
-
-    def generate(*_, **__):
-        check_finite(torch.full((1, 1), torch.nan))
-
-    monkeypatch.setattr(evaluate.rollout, "check_model", lambda *_: None)
-    monkeypatch.setattr(Generator, "generate", generate)
-    with pytest.raises(SystemExit) as exit:
-        evaluate.main([str(ranks.DEMO), "--preset", "demo", "--limit", "1"])
-    assert exit.value.code == 3
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("evaluate: the model's logits are not finite (completion token 0")
