@@ -7,7 +7,7 @@
 TRL gets the tokens and rewards of 12 of the demo's groups and runs its own code: padding,
 log-probs, advantages (`_generate_and_score_completions`) and loss (`_compute_loss`). Before the
 loss the weights are moved, so that the ratio differs from 1 as in a second update. Our side is
-train.Student: rollout, weigh, forward_backward.
+train.Student: rollout, grpo.weigh, forward_backward.
 
 Five definitions differ on purpose; here the difference is removed. TRL divides advantages by the
 std of ddof 1, plus 1e-4, we by that of ddof 0. TRL's `dapo` is a mean over the batch's tokens, ours
@@ -82,8 +82,16 @@ def by_group(groups: list[Group], name: str) -> torch.Tensor:
 def our_loss(layout: Layout, groups: list[Group], moved: bool, **settings) -> dict:
     """Weigh the groups; return loss, gradient and logged means of our update. moved: the weights
     have changed since the rollouts."""
-    student = train.Student(replace(CONFIG, **settings), layout, verifier=None)
-    student.weigh(groups)
+    c = replace(CONFIG, **settings)
+    student = train.Student(c, layout, verifier=None)
+    grpo.weigh(
+        groups,
+        c.loss,
+        std=c.advantage_std,
+        max_completion_tokens=c.max_completion_tokens,
+        dead_rows="in",
+        truncated_rows="in",
+    )
     completions = [(group.prompt_ids, o) for group in groups for o in group.completions]
     rows = [row for row in completions if student.has_gradient(row[1])]
     options = {"max_tokens": 10**6, "pad_id": TOKENIZER.pad_token_id}
