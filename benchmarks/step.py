@@ -335,33 +335,28 @@ def measured_pairs(ours: Iterator[dict], theirs: Iterator[dict], warmup: int, re
 # The command
 
 
-def median_range(values: list[float]) -> str:
-    """median (minimum to maximum), or a dash without values."""
-    if not values:
-        return "-"
-    return f"{statistics.median(values):.4g} ({min(values):.4g} to {max(values):.4g})"
-
-
 def steps_table(title: str, columns: dict[str, list[dict]]) -> str:
     """Table of QUANTITIES, with a column of medians and ranges for each list of rows."""
     lines = []
     for name in QUANTITIES:
-        known = [[row[name] for row in rows if name in row] for rows in columns.values()]
-        if any(known):
-            lines.append([name, *map(median_range, known)])
+        cells = []
+        for rows in columns.values():
+            known = [row[name] for row in rows if name in row]
+            middle = statistics.median(known) if known else 0.0
+            cells.append(f"{middle:.4g} ({min(known):.4g} to {max(known):.4g})" if known else "-")
+        lines.append([name, *cells])
     note = f"Medians (range); {provenance()}."
     return analysis.table(title, ["of a step", *columns], lines, note)
 
 
 def provenance() -> str:
     """The machine, library versions and commit that a measurement belongs to, in one line."""
-    cpu = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text()) or ["CPU"]
+    cpu = re.search(r"model name\s*: (.+)|$", Path("/proc/cpuinfo").read_text())[1]
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    git = f"git -C {Path(__file__).parent} describe --always --dirty"
-    failed, commit = subprocess.getstatusoutput(git)
-    machine = f"{os.cpu_count()} cores {cpu[0]}{gpu}, {torch.get_num_threads()} threads a process"
+    commit = subprocess.getoutput(f"git -C {Path(__file__).parent} describe --always --dirty")
+    machine = f"{os.cpu_count()} cores {cpu}{gpu}, {torch.get_num_threads()} threads a process"
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    return f"{machine}; {versions}; commit {'unknown' if failed else commit}"
+    return f"{machine}; {versions}; commit {commit}"
 
 
 def measure(args: Namespace, train_flags: list[str]) -> None:
