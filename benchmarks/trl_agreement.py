@@ -7,53 +7,50 @@
 TRL gets the tokens and rewards of 12 of the demo's groups and runs its own code: padding,
 log-probs, advantages (`_generate_and_score_completions`) and loss (`_compute_loss`). Before the
 loss the weights are moved, so that the ratio differs from 1 as in a second update. Our side is
-Policy and grpo.py, joined as in train.Student.update.
+train.Student: rollout, grpo.weigh, forward_backward.
 
-`intended` marks a definition that differs on purpose; the row below it that begins with an ellipsis
-removes the difference and must agree. Exit status 1 if numbers that should agree do not.
+Five definitions differ on purpose; here the difference is removed. TRL divides advantages by the
+std of ddof 1, plus 1e-4, we by that of ddof 0. TRL's `dapo` is a mean over the batch's tokens, ours
+over groups of a group's tokens: TRL gets a group at a time. `dr_grpo` divides by the limit of
+tokens, as our `constant` and not our `sum`. TRL's default KL multiplies k3 by the ratio. TRL weighs
+the entropy of a token by 1 / the batch's tokens, we as its surrogate. Exit status 1 if numbers do
+not agree.
 """
 
-import json
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import transformers
 from torch.nn.utils import parameters_to_vector
 from transformers import AutoTokenizer
 
 import grpo
 import train
-from plumbing.batches import Row, collate
+from grpo import Group
+from plumbing.batches import micro_batches
+from plumbing.data.problems import Problems
+from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import print_error
-from rollout import Generator, Policy, PromptEncoder
+from plumbing.files import read_lines
+from plumbing.metrics import Stopwatch
 from scripts import analysis
 from verify import Verifier
 
 INSTALL = next(line.strip() for line in __doc__.splitlines() if "pip install" in line)
-DEMO, CPU = Path(__file__).resolve().parent.parent / "demo", torch.device("cpu")
-MODEL = str(DEMO / "model")
-TOKENIZER = AutoTokenizer.from_pretrained(MODEL)
 # Hot and short. At temperature 0.7 the completions of a demo problem have one length, which would
 # hide a wrong normalizer.
-G, TEMPERATURE, MAX_TOKENS = 16, 2.0, 40
-CLIP_LOW, CLIP_HIGH = 0.2, 0.28
-ROLLOUT_SEED, POLICY_SEED, REFERENCE_SEED = 0, 1, 2
+CONFIG = train.parse(["--preset", "demo", "--sampler", "uniform", "--temperature", "2"])
+TOKENIZER = AutoTokenizer.from_pretrained(CONFIG.model)
+POLICY_SEED, REFERENCE_SEED = 1, 2
 # Each side's float32 gradient is within 2.3e-5 of our float64 gradient, on three seeds.
 TOLERANCE = 5e-5
-
-INTENDED = {  # name of a row: how the definitions differ on purpose
-    "advantages, defaults": "TRL divides by the std of ddof 1, plus 1e-4, we by that of ddof 0",
-    "`sum` / `dr_grpo`": "TRL divides by its limit of tokens as well",
-    "`dapo`": "ours is the mean over groups of a group's tokens, TRL's over the batch's tokens",
-    "`grpo` + 0.04 KL": "TRL multiplies k3 by the ratio: its gradient is that of KL(π ‖ π_ref)",
-    "`grpo` − 0.01 H": "we weight a token's H as its surrogate, TRL by 1 / the batch's tokens",
-}
 
 
 def shift(model: torch.nn.Module, seed: int) -> torch.nn.Module:
@@ -65,77 +62,51 @@ def shift(model: torch.nn.Module, seed: int) -> torch.nn.Module:
     return model
 
 
-def sample() -> list[Row]:
-    """Generate and grade a group for each of 12 problems from easy to too hard; return its rows."""
-    rows = map(json.loads, (DEMO / "val.jsonl").read_text().splitlines())
-    rows = [r for r in sorted(rows, key=lambda r: r["difficulty"])[:192:16] for _ in range(G)]
-    encode = PromptEncoder(train.parse(["--preset", "demo"]), TOKENIZER)
-    prompts = [encode(row["problem"]) for row in rows]
-    generator = Generator.load(MODEL, CPU, TOKENIZER)
-    completions = generator.generate(prompts, TEMPERATURE, MAX_TOKENS, ROLLOUT_SEED)
-    texts = [TOKENIZER.decode(o.text_ids) for o in completions]
+def sample(layout: Layout) -> list[Group]:
+    """Generate and grade a group for each of 12 problems from easy to too hard."""
+    rows = read_lines(Path(CONFIG.val_data))
+    order = sorted(range(len(rows)), key=lambda i: rows[i]["difficulty"])
+    groups = [Group(problem, CONFIG.group_size) for problem in order[:192:16]]
     with Verifier(workers=1) as verifier:
-        verdicts = verifier.grade(texts, [row["expected_answer"] for row in rows])
-    for completion, verdict in zip(completions, verdicts, strict=True):
-        completion.reward = verdict.reward
-    return [*zip(prompts, completions, strict=True)]
+        student = train.Student(CONFIG, layout, verifier)
+        problems = Problems(CONFIG.val_data)
+        student.rollout(groups, problems, CONFIG.temperature, (0, 0, 0), Stopwatch())
+    return groups
 
 
-def rewards_of(rows: list[Row]) -> torch.Tensor:
-    """The rewards by group: (P, G)."""
-    return torch.tensor([completion.reward for _, completion in rows]).reshape(-1, G)
+def by_group(groups: list[Group], name: str) -> torch.Tensor:
+    """The rewards or advantages of the completions: (P, G)."""
+    return torch.tensor([[getattr(o, name) for o in group.completions] for group in groups])
 
 
-def lengths_of(rows: list[Row]) -> torch.Tensor:
-    """The response tokens by group: (P, G)."""
-    return torch.tensor([len(completion.ids) for _, completion in rows]).reshape(-1, G)
-
-
-def weigh(rows: list[Row], advantages_P_G: torch.Tensor, loss: str) -> list[Row]:
-    """Give each row its advantage, and its weight in a loss of grpo.row_weights."""
-    lengths_P_G = lengths_of(rows)
-    limits = int(lengths_P_G.sum()), MAX_TOKENS
-    weights = [grpo.row_weights(n_G, len(lengths_P_G), loss, *limits) for n_G in lengths_P_G]
-    weights_B = torch.cat(weights).tolist()
-    advantages_B = advantages_P_G.flatten().tolist()
-    return [
-        (prompt, replace(completion, advantage=advantage, weight=weight))
-        for (prompt, completion), advantage, weight in zip(
-            rows, advantages_B, weights_B, strict=True
-        )
-    ]
-
-
-def our_loss(rows: list[Row], moved: bool, kl_coef=0.0, entropy_coef=0.0) -> dict:
-    """Loss, gradient and logged means of our update, with rows of advantage 0 left out. moved: the
-    weights have changed since the rollouts."""
-    n_tokens = lengths_of(rows).sum()
-    if not kl_coef and not entropy_coef:  # TRL forwards the rows of dead groups nevertheless
-        rows = [row for row in rows if row[1].advantage]
-    batch = collate(rows, CPU)
-    policy = Policy.load(MODEL, CPU)
-    reference = shift(Policy.load(MODEL, CPU), REFERENCE_SEED)
-    with torch.no_grad():
-        old_logp_N, _ = policy(batch, TEMPERATURE)
-        ref_logp_N, _ = reference(batch, TEMPERATURE)
-    if moved:
-        shift(policy, POLICY_SEED)
-    logp_N, entropy_N = policy(batch, TEMPERATURE)
-    loss, sums = grpo.policy_loss(
-        logp_N,
-        old_logp_N,
-        batch.advantage_N,
-        batch.weight_N,
-        clip_low=CLIP_LOW,
-        clip_high=CLIP_HIGH,
-        ref_logp_N=ref_logp_N,
-        kl_coef=kl_coef,
-        entropy_N=entropy_N,
-        entropy_coef=entropy_coef,
+def our_loss(layout: Layout, groups: list[Group], moved: bool, **settings) -> dict:
+    """Weigh the groups; return loss, gradient and logged means of our update. moved: the weights
+    have changed since the rollouts."""
+    c = replace(CONFIG, **settings)
+    student = train.Student(c, layout, verifier=None)
+    grpo.weigh(
+        groups,
+        c.loss,
+        std=c.advantage_std,
+        max_completion_tokens=c.max_completion_tokens,
+        dead_rows="in",
+        truncated_rows="in",
     )
-    loss.backward()
-    means = {name: value / n_tokens for name, value in sums.items()}
-    return {"loss": loss.detach(), "gradient": gradient_of(policy), **means}
+    completions = [(group.prompt_ids, o) for group in groups for o in group.completions]
+    rows = [row for row in completions if student.has_gradient(row[1])]
+    options = {"max_tokens": 10**6, "pad_id": TOKENIZER.pad_token_id}
+    batches = micro_batches(rows, layout, packed=student.policy.packed, **options)
+    if student.reference:
+        shift(student.reference, REFERENCE_SEED)
+    sums = student.forward_backward(batches, first=True)
+    if moved:
+        shift(student.policy, POLICY_SEED)
+        student.optimizer.zero_grad()
+        sums = student.forward_backward(batches, first=False)
+    tokens = sum(len(o.ids) for _, o in completions)  # TRL forwards dead groups too
+    means = {name: torch.tensor(total / tokens) for name, total in sums.items()}
+    loss = torch.tensor(sums["loss"])
+    return means | {"loss": loss, "gradient": gradient_of(student.policy)}
 
 
 def gradient_of(model: torch.nn.Module) -> torch.Tensor:
@@ -145,18 +116,18 @@ def gradient_of(model: torch.nn.Module) -> torch.Tensor:
 class TRL:
     """A GRPOTrainer with some settings, and the batch that it makes of our rollouts."""
 
-    def __init__(self, rows: list[Row], **settings):
+    def __init__(self, groups: list[Group], **settings):
         from datasets import Dataset  # TRL brings it
         from trl import GRPOConfig, GRPOTrainer
 
         settings = {
             "loss_type": "grpo",
-            "num_generations": G,
-            "max_completion_length": MAX_TOKENS,
-            "temperature": TEMPERATURE,
-            "epsilon": CLIP_LOW,
-            "epsilon_high": CLIP_HIGH,
-            "per_device_train_batch_size": len(rows),
+            "num_generations": CONFIG.group_size,
+            "max_completion_length": CONFIG.max_completion_tokens,
+            "temperature": CONFIG.temperature,
+            "epsilon": CONFIG.clip_low,
+            "epsilon_high": CONFIG.clip_high,
+            "per_device_train_batch_size": len(groups) * CONFIG.group_size,
             "num_iterations": 2,  # with two updates a batch TRL records the log-probs before both
             "use_cpu": True,
             "bf16": False,  # TRL's default on a CPU too, which would leave three digits
@@ -164,12 +135,13 @@ class TRL:
             "gradient_checkpointing": False,
             "report_to": "none",
         } | settings
-        prompts, completions = zip(*rows, strict=True)
-        tokens = {"prompt_ids": [*prompts], "completion_ids": [o.ids for o in completions]}
+        completions = [o for group in groups for o in group.completions]
+        prompts = [group.prompt_ids for group in groups for _ in group.completions]
+        tokens = {"prompt_ids": prompts, "completion_ids": [o.ids for o in completions]}
         # rollout_func returns token ids, so TRL never reads the text of a prompt.
         data = [{"prompt": str(b), "graded": o.reward} for b, o in enumerate(completions)]
         self.trainer = GRPOTrainer(
-            MODEL,
+            CONFIG.model,
             lambda graded, **_: graded,
             GRPOConfig(tempfile.gettempdir(), **settings),
             Dataset.from_list(data),
@@ -183,169 +155,77 @@ class TRL:
             shift(self.trainer.ref_model, REFERENCE_SEED)
         self.batch = self.trainer._generate_and_score_completions(data)
         self.mask = self.batch["completion_mask"].bool()
-        self.advantages = self.batch["advantages"].reshape(-1, G)
+        self.advantages = self.batch["advantages"].reshape(len(groups), -1)
 
-    def logprobs(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-prob and entropy of each response token under the present weights: (N,), (N,)."""
-        b, forward = self.batch, self.trainer._get_per_token_logps_and_entropies
-        ids = torch.cat([b["prompt_ids"], b["completion_ids"]], dim=1)
-        mask = torch.cat([b["prompt_mask"], b["completion_mask"]], dim=1)
-        with torch.no_grad():
-            logp, H, _ = forward(self.model, ids, mask, self.mask.shape[1], compute_entropy=True)
-        return logp[self.mask], H[self.mask]
-
-    def loss(self, A_P_G, by_group: bool) -> dict[str, torch.Tensor]:
-        """Loss, gradient and logged means; by_group: the mean over groups, each its own batch."""
+    def loss(self, A_P_G, one_by_one: bool) -> dict[str, torch.Tensor]:
+        """Loss, gradient and logged means; one_by_one: the mean over groups, each its own batch."""
         batches = [batch := {**self.batch, "advantages": A_P_G.flatten()}]
-        if by_group:
-            groups = [slice(b, b + G) for b in range(0, len(self.mask), G)]
-            batches = [{k: v[group] for k, v in batch.items() if v.dim()} for group in groups]
+        if one_by_one:
+            sizes = [CONFIG.group_size] * len(A_P_G)
+            parts = zip(*(v.split(sizes) for v in batch.values() if v.dim()), strict=True)
+            names = [k for k, v in batch.items() if v.dim()]
+            batches = [dict(zip(names, part, strict=True)) for part in parts]
             for part in batches:
                 part["num_items_in_batch"] = part["completion_mask"].sum()
         loss = sum(self.trainer._compute_loss(self.model, part) for part in batches) / len(batches)
         loss.backward()
         logged = {k: torch.tensor(v[-1]) for k, v in self.trainer._metrics["train"].items()}
-        means = {"clip_fraction": logged["clip_ratio/region_mean"], "kl": logged.get("kl")}
+        clipped = None if one_by_one else logged["clip_ratio/region_mean"]  # of the last group
+        means = {"clip_fraction": clipped, "kl": logged.get("kl")}
         return {"loss": loss.detach(), "gradient": gradient_of(self.model), **means}
 
 
-@dataclass
-class Comparison:
-    """A row of the table: a quantity of ours and of TRL's."""
-
-    name: str
-    part: str
-    ours: torch.Tensor
-    theirs: torch.Tensor
-
-    def difference(self) -> float:
-        """The largest difference of two elements, relative to TRL's largest."""
-        largest = self.theirs.abs().max().clamp(min=1e-30)
-        return ((self.ours - self.theirs).abs().max() / largest).item()
-
-    def disagrees(self) -> bool:
-        """Whether numbers that should agree do not, also where one is NaN."""
-        return self.name not in INTENDED and not self.difference() <= TOLERANCE
-
-    def line(self) -> str:
-        """The row in Markdown."""
-        note = f"intended: {INTENDED[self.name]}" if self.name in INTENDED else ""
-        if self.disagrees():
-            note = "**DISAGREES**"
-        ours, theirs = map(self.shown, (self.ours, self.theirs))
-        return (
-            f"| {self.name}: {self.part} | {ours} | {theirs} | {self.difference():.1e} | {note} |"
-        )
-
-    def shown(self, value: torch.Tensor) -> str:
-        """One number for a tensor: itself, the mean over tokens, or its norm."""
-        is_by_token = self.part in ("log-prob", "entropy")
-        summary = torch.mean if is_by_token else torch.linalg.vector_norm
-        return f"{value.item() if value.dim() == 0 else summary(value.double()).item():.7g}"
+# name: our loss, TRL's settings, whether TRL gets each group as a batch of its own
+LOSSES = {
+    "`grpo`": ("grpo", {}, False),
+    "`grpo` from rewards": ("grpo", {"scale_rewards": "none"}, False),
+    "`constant` / `dr_grpo`": ("constant", {"loss_type": "dr_grpo"}, False),
+    "`batch` / `dapo`": ("batch", {"loss_type": "dapo"}, False),
+    "`dapo`, a group at a time": ("dapo", {"loss_type": "dapo"}, True),
+    "`dapo` / `bnpo`, a group at a time": ("dapo", {"loss_type": "bnpo"}, True),
+    "`grpo` + 0.04 KL": ("grpo", {"beta": 0.04, "use_bias_correction_kl": False}, False),
+    "`dapo` − 0.01 H, a group at a time": (
+        "dapo",
+        {"loss_type": "dapo", "entropy_coef": 0.01},
+        True,
+    ),
+}
+Comparison = tuple[str, torch.Tensor, torch.Tensor]  # name, ours, TRL's
 
 
-def compare_advantages(rows: list[Row], trl: TRL) -> Iterator[Comparison]:
-    """Yield the rows of the table on advantages."""
-    r_P_G = rewards_of(rows)
-    none, sample, population = (
-        grpo.group_advantages(r_P_G, std) for std in ("none", "sample", "population")
+def comparisons(layout: Layout, groups: list[Group]) -> Iterator[Comparison]:
+    """Yield the rows of the table: advantages, then the losses. Where no weight has moved only the
+    gradient says something. TRL uses our advantages, unless it shall not scale them."""
+    trl, rewards_P_G = TRL(groups), by_group(groups, "reward")
+    sample = grpo.group_advantages(rewards_P_G, "sample")
+    std_P_1 = rewards_P_G.std(1, keepdim=True)
+    yield (
+        "advantages: `sample`, × std / (std + 1e-4)",
+        sample * std_P_1 / (std_P_1 + 1e-4),
+        trl.advantages,
     )
-    dead_P = grpo.dead_groups(r_P_G)
-    std_P_1 = r_P_G.std(1, keepdim=True)
-    as_trl = sample * std_P_1 / (std_P_1 + 1e-4)
-    unscaled = TRL(rows, scale_rewards="none")
-    yield Comparison("advantages", "`none`", none, unscaled.advantages)
-    yield Comparison("advantages, defaults", "`population` / `group`", population, trl.advantages)
-    yield Comparison("…", "ours with `sample`, × std / (std + 1e-4)", as_trl, trl.advantages)
-    yield Comparison("advantages", "dead groups", population[dead_P], trl.advantages[dead_P])
-
-
-def compare_tokens(rows: list[Row], trl: TRL) -> Iterator[Comparison]:
-    """Yield the rows of the table on single tokens. Moves TRL's weights."""
-    batch = collate(rows, CPU)
-    policy = Policy.load(MODEL, CPU)
-    with torch.no_grad():
-        old_logp_N, _ = policy(batch, TEMPERATURE)
-        logp_N, entropy_N = shift(policy, POLICY_SEED)(batch, TEMPERATURE)
-    trl_old_logp_N = trl.batch["old_per_token_logps"][trl.mask]
-    shift(trl.model, POLICY_SEED)
-    trl_logp_N, trl_entropy_N = trl.logprobs()
-    yield Comparison("before the update", "log-prob", old_logp_N, trl_old_logp_N)
-    yield Comparison("of each token", "log-prob", logp_N, trl_logp_N)
-    yield Comparison("of each token", "entropy", entropy_N, trl_entropy_N)
-
-
-@dataclass
-class Case:
-    """A loss that both sides compute.
-
-    loss: ours, of grpo.row_weights. parts: what is compared. moved: the weights have changed since
-    the rollouts. by_group: TRL gets each group as a batch of its own. settings: TRL's.
-    """
-
-    name: str
-    loss: str
-    settings: dict
-    parts: tuple[str, ...] = ("loss", "gradient")
-    moved: bool = True
-    by_group: bool = False
-
-    def compare(self, rows: list[Row]) -> Iterator[Comparison]:
-        """Yield the rows of the table. TRL uses our advantages, unless it shall not scale them."""
-        trl = TRL(rows, **self.settings)
-        if self.moved:
+    dead_P = grpo.dead_groups(rewards_P_G)
+    yield "advantages: dead groups", sample[dead_P], trl.advantages[dead_P]
+    for name, (loss, settings, one_by_one) in {"first update": LOSSES["`grpo`"], **LOSSES}.items():
+        moved = name != "first update"
+        trl = TRL(groups, **settings)
+        if moved:
             shift(trl.model, POLICY_SEED)
-        if "scale_rewards" in self.settings:
-            advantages = grpo.group_advantages(rewards_of(rows), "none")
-            trl_advantages = trl.advantages
-        else:
-            advantages = trl_advantages = grpo.group_advantages(rewards_of(rows))
-        kl_coef = self.settings.get("beta", 0.0)
-        entropy_coef = self.settings.get("entropy_coef", 0.0)
-        weighed = weigh(rows, advantages, self.loss)
-        ours = our_loss(weighed, self.moved, kl_coef, entropy_coef)
-        theirs = trl.loss(trl_advantages, self.by_group)
-        for part in self.parts:
-            yield Comparison(self.name, part, ours[part], theirs[part])
-
-
-DAPO, BNPO, ENTROPY = {"loss_type": "dapo"}, {"loss_type": "bnpo"}, {"entropy_coef": 0.01}
-K3 = {"beta": 0.04, "use_bias_correction_kl": False}
-FIRST = {"parts": ("gradient",), "moved": False}
-CASES = [
-    Case("first update", "grpo", {}, **FIRST),
-    Case("… from rewards", "grpo", {"scale_rewards": "none"}, **FIRST),
-    Case("`grpo`", "grpo", {}, parts=("loss", "gradient", "clip_fraction")),
-    Case("`constant` / `dr_grpo`", "constant", {"loss_type": "dr_grpo"}),
-    Case("`batch` / `dapo`", "batch", DAPO),
-    Case("`dapo`", "dapo", DAPO),
-    Case("… TRL, a group at a time", "dapo", DAPO, by_group=True),
-    Case("`dapo` / `bnpo`, a group at a time", "dapo", BNPO, by_group=True),
-    Case("`grpo` + 0.04 KL", "grpo", {"beta": 0.04}),
-    Case("… TRL, k3 itself", "grpo", K3, parts=("loss", "gradient", "kl")),
-    Case("`grpo` − 0.01 H", "grpo", ENTROPY),
-    Case("… `dapo`, a group at a time", "dapo", DAPO | ENTROPY, by_group=True),
-]
-
-
-def comparisons(rows: list[Row]) -> Iterator[Comparison]:
-    """Yield the rows of the table."""
-    trl = TRL(rows)
-    yield from compare_advantages(rows, trl)
-    yield from compare_tokens(rows, trl)
-    for case in CASES:
-        yield from case.compare(rows)
-
-
-def describe(rows: list[Row], trl_version: str) -> str:
-    """The line above the table: versions and rollouts."""
-    dead = grpo.dead_groups(rewards_of(rows)).sum()
-    cut = sum(not completion.finished for _, completion in rows)
-    return (
-        f"TRL {trl_version}, transformers {transformers.__version__}, torch {torch.__version__}. "
-        f"{len(rows) // G} groups of {G}, {dead} of them dead; {lengths_of(rows).sum()} response "
-        f"tokens, {cut} rows cut off."
-    )
+        std = settings.get("scale_rewards", "population")
+        ours = our_loss(
+            layout,
+            groups,
+            moved,
+            loss=loss,
+            advantage_std=std,
+            kl_coef=settings.get("beta", 0.0),
+            entropy_coef=settings.get("entropy_coef", 0.0),
+        )
+        advantages = trl.advantages if std == "none" else by_group(groups, "advantage")
+        theirs = trl.loss(advantages, one_by_one)
+        for part in ("loss", "gradient", "clip_fraction", "kl") if moved else ("gradient",):
+            if theirs[part] is not None:
+                yield f"{name}: {part}", ours[part], theirs[part]
 
 
 def main() -> int:
@@ -360,19 +240,26 @@ def main() -> int:
     except ImportError:
         print_error(f"TRL is not installed: in an environment of its own, {INSTALL}")
         return 2
-    rows = sample()
-    print(f"{describe(rows, trl.__version__)}\n")
-    print("| quantity | ours | TRL | relative difference | note |\n|---|---|---|---|---|")
-    disagree = []
-    for comparison in comparisons(rows):
-        print(comparison.line(), flush=True)
-        if comparison.disagrees():
-            disagree.append(f"{comparison.name}: {comparison.part}")
-    if disagree:
-        print(f"\nDisagree: {'; '.join(disagree)}.")
-        return 1
-    print(f"\nAll that should agree do, to {TOLERANCE:g}.")
-    return 0
+    layout = train.build_layout(CONFIG)
+    layout.connect(CONFIG.timeout_minutes)
+    groups = sample(layout)
+    print(
+        f"TRL {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__}"
+    )
+    print(f"{len(groups)} groups, {sum(not group.live for group in groups)} of them dead\n")
+    print("| quantity | ours | TRL | relative difference |\n|---|---|---|---|")
+    largest = 0.0
+    for name, ours, theirs in comparisons(layout, groups):
+        # The largest difference of two elements, relative to TRL's largest; NaN is passed on.
+        scale = theirs.abs().max().clamp(min=1e-30)
+        difference = ((ours - theirs).abs().max() / scale).item()
+        norms = (torch.linalg.vector_norm(x.double()).item() for x in (ours, theirs))
+        print("| {} | {:.7g} | {:.7g} | {:.1e} |".format(name, *norms, difference), flush=True)
+        largest = max(largest, difference) if difference <= TOLERANCE else float("inf")
+    dist.destroy_process_group()
+    agree = largest <= TOLERANCE
+    print(f"\n{'All agree' if agree else 'NOT ALL AGREE'}, to {TOLERANCE:g}.")
+    return 0 if agree else 1
 
 
 if __name__ == "__main__":

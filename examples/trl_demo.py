@@ -6,26 +6,31 @@
     python -m examples.trl_demo --sampler embedded          # after python -m scripts.embed
 
 The other flags are those of train.py that USED names. Run a command again to resume. It prints the
-share of dead groups, and saves the model, which `python -m scripts.evaluate` takes.
+share of dead groups, and saves the model, which `python -m scripts.evaluate` takes. Several
+processes, under torchrun, must be able to share prompts_per_step × group_size completions equally.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from transformers import AutoTokenizer
 
+import train
 from plumbing import command_line
-from plumbing.config import Config, parse_flags
+from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import launch
 from plumbing.errors import InputError, print_error
+from plumbing.files import digest
+from plumbing.plugins import path_of, sampler_settings
 from rollout import PromptEncoder
-from sampler import Context, find_sampler
+from sampler import Context, file_of, find_sampler
 from verify import Verifier
 
 try:
     from datasets import Dataset  # a dependency of TRL
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig
 
     from examples.trl_sampler import SampledTrainer
 except ModuleNotFoundError as missing:
@@ -38,24 +43,23 @@ USED |= {"steps", "prompts_per_step", "group_size", "temperature", "learning_rat
 USED |= {"max_prompt_tokens", "max_completion_tokens", "prompt_header", "prompt_footer"}
 USED |= {"chat_template", "sampler_args", "candidates", "epsilon", "column"}
 USED |= {"checkpoint_every", "keep"}
-
-
-def check_used(flags: list[str]) -> None:
-    """Raise InputError at a flag of train.py that TRL's trainer would not be given."""
-    names = [flag.lstrip("-").partition("=")[0] for flag in flags if flag.startswith("--")]
-    for name in names:
-        if name.removeprefix("no-") not in USED:
-            raise InputError(f"--{name}: not used here; the flags are {', '.join(sorted(USED))}")
+# A resumed run may change these; other USED settings must be those that it began with.
+FREE = {"steps", "keep", "device", "verify_workers", "train_data", "checkpoint_every"}
 
 
 def settings(c: Config) -> GRPOConfig:
-    """Return TRL's settings for a config: one update a batch, and the loss of `--loss grpo`."""
+    """Return TRL's settings for a config: one update a batch, and the loss of `--loss grpo`.
+    Raises InputError if the processes cannot share the completions of a step equally."""
+    rows, rest = divmod(c.prompts_per_step * c.group_size, launch().world)
+    if rest:
+        completions = f"{c.prompts_per_step} x {c.group_size} completions"
+        raise InputError(f"{completions} for {launch().world} processes: must divide evenly")
     return GRPOConfig(
         c.out,
         seed=c.seed,
         max_steps=c.steps,
         num_generations=c.group_size,
-        per_device_train_batch_size=c.prompts_per_step * c.group_size // launch().world,
+        per_device_train_batch_size=rows,
         max_completion_length=c.max_completion_tokens,
         temperature=c.temperature,
         loss_type="grpo",
@@ -72,45 +76,47 @@ def settings(c: Config) -> GRPOConfig:
     )
 
 
-def build_trainer(c: Config, verifier: Verifier, trl_order: bool = False) -> GRPOTrainer:
+def build_trainer(c: Config, verifier: Verifier, trl_order: bool = False) -> SampledTrainer:
     """Build the trainer: the config's model, data, sampler and settings."""
     problems = Problems(c.train_data)
     encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
     index_N = list(range(len(problems)))
-    prompts = [encode.text(problems.question(i)) for i in index_N]
 
     def verified(completions, problem, **_) -> list[float]:
         verdicts = verifier.grade(completions, *problems.golds(problem))
         return [verdict.reward for verdict in verdicts]
 
-    rows = Dataset.from_dict({"prompt": prompts, "problem": index_N})
-    arguments = c.model, verified, settings(c), rows
-    if trl_order:
-        return GRPOTrainer(*arguments)
-    cls = find_sampler(c.sampler)
-    context = Context(
-        problems, c, lambda i: len(encode(problems.question(i))) <= c.max_prompt_tokens
-    )
-    context.settings = command_line.settings(c.sampler_args, cls.settings, c.sampler)
-    return SampledTrainer(cls(context), *arguments)
+    prompts = [encode.text(problems.question(i)) for i in index_N]
+    golds, _ = problems.golds(index_N)  # so that a resumed run is checked for other answers
+    rows = Dataset.from_dict({"prompt": prompts, "problem": index_N, "gold": golds})
+    sampler = None
+    if not trl_order:
+        cls = find_sampler(c.sampler)
+        context = Context(
+            problems, c, lambda i: len(encode(problems.question(i))) <= c.max_prompt_tokens
+        )
+        sampler = cls(context, **sampler_settings(cls, c.sampler_args))
+    facts = {name: getattr(c, name) for name in sorted(USED - FREE)}
+    facts["plugins"] = [digest(file) for file in (path_of(c.reward), file_of(c.sampler)) if file]
+    return SampledTrainer(sampler, c.model, verified, settings(c), rows, facts=facts)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Train, save the model in --out, and print the share of dead groups over the steps."""
     parser = command_line.Parser(description=command_line.first_line(__doc__))
     parser.add_argument("--sampler", default="trl", help="trl, or one of train.py [trl]")
-    parser.add_argument("--out", default="", help="output_dir [runs/trl-SAMPLER-seedSEED]")
+    command_line.add_fields(parser, train.Config, {*USED, "out"})
     try:
-        args, flags = parser.parse_known_args(argv)
-        check_used(flags)
-        trl_order = args.sampler == "trl"
-        sampler = "uniform" if trl_order else args.sampler
-        c = parse_flags(["--preset", "demo", "--sampler", sampler, *flags], find_sampler, __doc__)
-        name = "trl" if trl_order else f"trl-{find_sampler(sampler).__name__.lower()}"
-        c.out = args.out or f"runs/{name}-seed{c.seed}"
+        given = vars(parser.parse_args(argv))
+        name = given.pop("sampler")
+        sampler = "uniform" if name == "trl" else name
+        preset = given.get("preset", "demo")
+        c = replace(train.parse(["--preset", preset, "--sampler", sampler]), **given)
+        if "out" not in given:
+            c.out = f"runs/trl-{Path(name).name.lower()}-seed{c.seed}"
         with Verifier(workers=c.verify_workers, reward=c.reward) as verifier:
-            trainer = build_trainer(c, verifier, trl_order)
-            trainer.train(resume_from_checkpoint=any(Path(c.out).glob("checkpoint-*")))
+            trainer = build_trainer(c, verifier, trl_order=name == "trl")
+            trainer.train(resume_from_checkpoint=True)
     except (ValueError, OSError) as error:
         print_error(error)
         return 2

@@ -1,7 +1,7 @@
 """Let TRL's GRPOTrainer draw its training prompts from a sampler of this project.
 
     trainer = SampledTrainer(sampler, model, reward, GRPOConfig(...), train_dataset)
-    trainer.train(resume_from_checkpoint=...)
+    trainer.train(resume_from_checkpoint=True)
 
 examples/trl_demo.py is a whole script. The sampler proposes at each batch that TRL generates, and
 observes its rewards. Each process of accelerate or torchrun holds a replica, which proposes the
@@ -12,39 +12,96 @@ learns on ranks of its own while the student trains (goldilocks), with further r
 (greso), or with groups of unlike sizes (knapsack).
 """
 
+import json
+import zlib
 from pathlib import Path
 
-from transformers import TrainerCallback
+from transformers import TrainerState
+from transformers.trainer_utils import TrainOutput
 from trl import GRPOTrainer
 
 from grpo import Completion
 from plumbing.errors import InputError
-from plumbing.plugins import check_proposals
+from plumbing.files import sync
+from plumbing.plugins import check_proposals, has_rounds
 from plumbing.run import checkpoint
 from sampler import Sampler
 
+STATE, TRL_STATE = "sampler.pt", "trainer_state.json"  # the first and last file of a checkpoint
+
 
 class SampledTrainer(GRPOTrainer):
-    """GRPOTrainer with a sampler of problems, which are the rows of train_dataset. The first reward
-    function must return 0 or 1. The two methods are internal ones of TRL 1.16.0."""
+    """GRPOTrainer with a sampler of problems, which are the rows of train_dataset; None: TRL's own
+    order. The first reward function must return 0 or 1.
 
-    def __init__(self, sampler: Sampler, *arguments, **keywords):
-        if sampler.uses_teacher or sampler.chooses_groups():
+    facts: settings, plain data, that a resumed run must share. The sampler's class and the rows of
+    train_dataset are always among them. The methods with an underscore are internal ones of TRL
+    1.16.0 and transformers 5.
+    """
+
+    def __init__(self, sampler: Sampler | None, *arguments, facts: dict | None = None, **keywords):
+        if sampler and (sampler.uses_teacher or has_rounds(type(sampler), Sampler)):
             name = type(sampler).__name__
             raise InputError(f"sampler {name}: has a teacher network or rounds: use train.py")
         super().__init__(*arguments, **keywords)
         self.sampler = sampler
-        self.add_callback(SamplerState(sampler))
+        self.n = self.args.generation_batch_size // self.num_generations
+        if len(self.train_dataset) < self.n:  # TRL would train nothing and report no error
+            rows = f"train_dataset has {len(self.train_dataset)} rows"
+            raise InputError(f"{rows}, and a batch takes {self.n} prompts")
+        checksum = 0
+        for row in self.train_dataset:
+            checksum = zlib.crc32(json.dumps(row, default=str).encode(), checksum)
+        self.facts = {"sampler": type(sampler).__name__, "rows": checksum} | (facts or {})
+
+    def train(self, resume_from_checkpoint: bool | str | None = None, **keywords) -> TrainOutput:
+        """Train as TRL does. True resumes from the newest complete checkpoint in output_dir, or
+        starts anew without one. A finished run only loads its weights."""
+        folder = resume_from_checkpoint
+        if folder is True:
+            folder = latest_checkpoint(Path(self.args.output_dir))
+        if folder:
+            self.load_sampler(Path(folder))
+            state = TrainerState.load_from_json(str(Path(folder, TRL_STATE)))
+            steps = self.args.max_steps if self.args.max_steps > 0 else state.max_steps
+            if state.global_step >= steps:  # TRL would train one step more
+                self._load_from_checkpoint(str(folder))
+                self.state = state
+                return TrainOutput(state.global_step, 0.0, {})
+        return super().train(str(folder) if folder else None, **keywords)
+
+    def load_sampler(self, folder: Path) -> None:
+        """Load the sampler's state from a checkpoint. Raises InputError if another run made it."""
+        saved = checkpoint.unpack(folder / STATE)
+        known = saved["facts"]
+        if changed := [k for k in self.facts | known if self.facts.get(k) != known.get(k)]:
+            values = f"{changed[0]} {known.get(changed[0])}, now {self.facts.get(changed[0])}"
+            raise InputError(f"{folder} is of other settings ({values}): use another output_dir")
+        if self.sampler:
+            self.sampler.load_state_dict(saved["state"])
+
+    def _save_checkpoint(self, model, trial) -> None:
+        """Write the sampler's state before TRL's files, of which TRL_STATE is the last."""
+        if self.is_world_process_zero():
+            state = self.sampler.state_dict() if self.sampler else {}
+            packed = checkpoint.pack({"facts": self.facts, "state": state})
+            folder = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / TRL_STATE).unlink(missing_ok=True)
+            temporary = folder / f"{STATE}.tmp"
+            temporary.write_bytes(packed)
+            sync(temporary)
+            temporary.replace(folder / STATE)
+        super()._save_checkpoint(model, trial)
 
     def _generate_and_score_completions(self, inputs: list[dict]):
         """Replace this process's share of a batch, a row for each completion, by proposals."""
-        if self.model.training:  # evaluation has its own prompts
-            n = self.args.generation_batch_size // self.num_generations
-            self.groups = self.sampler.propose(n)
+        if self.sampler and self.model.training:  # evaluation has its own prompts
+            self.groups = self.sampler.propose(self.n)
             check_proposals(self.groups, len(self.train_dataset))
             sizes = [group.size for group in self.groups]
-            if sizes != [self.num_generations] * n:
-                wanted = f"{n} groups of {self.num_generations}"
+            if sizes != [self.num_generations] * self.n:
+                wanted = f"{self.n} groups of {self.num_generations}"
                 raise InputError(f"the sampler proposes groups of {sizes}, TRL needs {wanted}")
             rows = [self.train_dataset[g.problem] for g in self.groups for _ in range(g.size)]
             first = self.accelerator.process_index * len(inputs)
@@ -54,7 +111,7 @@ class SampledTrainer(GRPOTrainer):
     def _calculate_rewards(self, *arguments):
         """Return the rewards of all processes, completions by functions, after the sampler."""
         rewards_B_R = super()._calculate_rewards(*arguments)
-        if self.model.training:
+        if self.sampler and self.model.training:
             rewards_P_G = rewards_B_R[:, 0].reshape(len(self.groups), -1).tolist()
             for group, rewards_G in zip(self.groups, rewards_P_G, strict=True):
                 if not set(rewards_G) <= {0, 1}:
@@ -64,21 +121,8 @@ class SampledTrainer(GRPOTrainer):
         return rewards_B_R
 
 
-class SamplerState(TrainerCallback):
-    """Writes the sampler's state into each checkpoint, and loads it from the one in output_dir that
-    TRL resumes."""
-
-    def __init__(self, sampler: Sampler):
-        self.sampler = sampler
-
-    def on_save(self, args, state, control, **_):
-        if state.is_world_process_zero:
-            file_of(args, state).write_bytes(checkpoint.pack(self.sampler.state_dict()))
-
-    def on_train_begin(self, args, state, control, **_):
-        if state.global_step:
-            self.sampler.load_state_dict(checkpoint.unpack(file_of(args, state)))
-
-
-def file_of(args, state) -> Path:
-    return Path(args.output_dir, f"checkpoint-{state.global_step}", "sampler.pt")
+def latest_checkpoint(output_dir: Path) -> Path | None:
+    """Return the newest complete checkpoint, None if there is none. A run that was killed while it
+    saved may have left a newer one without TRL_STATE."""
+    complete = [file.parent for file in output_dir.glob(f"checkpoint-*/{TRL_STATE}")]
+    return max(complete, key=lambda folder: int(folder.name.split("-")[1]), default=None)

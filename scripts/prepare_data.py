@@ -2,8 +2,8 @@ r"""Write train.jsonl, val.jsonl and manifest.json from a public data set or fro
 
     python -m scripts.prepare_data                                    # OpenMathReasoning, streamed
     python -m scripts.prepare_data --source math --copy DIR --val_copy FILE      # from local copies
-    python -m scripts.prepare_data --source dapo --val_size 500 --against math500 aime24
-    python -m scripts.prepare_data --source own --copy mine.jsonl --val_copy held_out.jsonl
+    python -m scripts.prepare_data --source own FILE --problem question --gold answer
+    python -m scripts.prepare_data --source own FILE --val_copy HELD_OUT --against math500 aime24
     python -m scripts.prepare_data --source aime25                      # a test set: only val.jsonl
     python -m scripts.prepare_data --source reasoning-gym --val_size 480           # made, not read
 
@@ -11,220 +11,128 @@ docs/data.md lists the sources. Dropped rows are counted by reason in the manife
 ranked by sha256(seed + normalised text): the `val_size` smallest ranks are the validation split,
 and both files are sorted by rank, whatever the order of the rows. Of several answers to a problem
 the most frequent is kept, and of its rows the most frequent; alphabetical order breaks ties.
-Distinct rows are held in memory, about 1 KB each.
+Training problems that are also validated on, or in a file of --against, are dropped: only
+punctuation, case, white space and Unicode forms may differ. Distinct rows are held in memory.
 """
 
 import hashlib
 import json
-import os
 import re
 import sys
-import tempfile
 from argparse import Namespace, RawDescriptionHelpFormatter
-from collections import Counter, defaultdict
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pandas as pd
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from huggingface_hub import HfApi, HfFileSystem
 from tqdm import tqdm
 
 from plumbing.command_line import Parser, count, user_path
-from plumbing.data.answers import unmatched_note
 from plumbing.data.problems import normalise
 from plumbing.data.rows import check_fields, read_rows
 from plumbing.errors import InputError, first_lines, print_error
 from plumbing.files import write_atomic
 from scripts import reasoning_tasks
-from scripts.decontaminate import Evaluation
 from scripts.sources import SOURCES, Source
 from verify import Verifier
 
 TRAIN, VAL, MANIFEST = "train.jsonl", "val.jsonl", "manifest.json"
-EXAMPLES = 5  # for each reason, in the manifest
+TABLE = re.compile(r"\.(jsonl|parquet|json)$")
 
 
-def find_files(place: str) -> tuple[str, list[str], AbstractFileSystem, str | None]:
-    """Find all files of a local file or folder, or of a hub data set NAME[@REVISION].
-
-    Returns (root, sorted names, their file system, commit). A local file is its own root; a local
-    place has no commit. Raises InputError if the place is neither local nor readable on the hub.
-    """
-    root = os.path.realpath(place)  # before Python 3.13 Path.resolve fails at a loop of links
-    file_system = LocalFileSystem()
-    commit = None
+def find_files(place: str, source: Source) -> tuple[AbstractFileSystem, list[str], str | None]:
+    """Find the tables of a local file or folder, or of a hub data set NAME[@REVISION]: their file
+    system, their names, and the hub's commit. Raises InputError if one of `source.files` is not
+    there, as training on one of two splits would silently be another experiment."""
+    if Path(place).is_file():
+        return LocalFileSystem(), [place], None
+    root, file_system, commit = str(Path(place).absolute()), LocalFileSystem(), None
     try:
         if not Path(place).exists():
             name, _, revision = place.partition("@")
             commit = HfApi().dataset_info(name, revision=revision or None).sha
-            root = f"datasets/{name}@{commit}"
-            file_system = HfFileSystem()
-        return root, sorted(file_system.find(root)), file_system, commit
+            root, file_system = f"datasets/{name}@{commit}", HfFileSystem()
+        names = [name for name in sorted(file_system.find(root)) if TABLE.search(name)]
     except Exception as error:  # the errors of the hub and of the HTTP library share no other base
-        raise InputError(
-            f"{place}: no such file here, and the Hugging Face hub cannot be read "
-            f"({first_lines(error)}): check name and network, or give a --copy"
-        ) from error
+        reason = f"no such file here, and the hub cannot be read ({first_lines(error)})"
+        raise InputError(f"{place}: {reason}") from error
+    found = []
+    for pattern in source.files:
+        part = [name for name in names if re.search(pattern, name.removeprefix(f"{root}/"))]
+        if not part:
+            raise InputError(f"{place}: has no {TABLE.pattern} file of {pattern}")
+        found += part
+    return file_system, found, commit
 
 
-def select_tables(names: list[str], root: str, source: Source, place: str) -> list[str]:
-    """Select the files below `root` that hold the source's rows.
-
-    JSON Lines and Parquet are preferred to JSON, the folder `source.config` to all files, and names
-    with a word of `source.splits` to all names. Raises InputError, which names `place`, if no file
-    is left or only some of the splits have files.
-    """
-    tables = [name for name in names if name.endswith((".jsonl", ".parquet"))]
-    names = tables or [name for name in names if name.endswith(".json")]  # often metadata
-    names = [name for name in names if f"/{source.config}/" in name.removeprefix(root)] or names
-    words = {name: set(re.split(r"[/_.-]", name.removeprefix(root))) for name in names}
-    splits = set(source.splits.split())
-    missing = sorted(splits.difference(*words.values()))
-    if not names or 0 < len(missing) < len(splits):
-        raise InputError(f"{place}: no .jsonl, .parquet or .json file of a split {missing[0]!r}")
-    if missing:
-        return names
-    return [name for name in names if words[name] & splits]
+def overlap_key(problem: str) -> str:
+    """Return what two spellings of one problem share: letters, digits and signs."""
+    return "".join(re.findall(r"\w|[-+*/^=<>%]", normalise(problem)))
 
 
-class Table:
-    """The usable rows of a data set, by problem. Raises InputError if it cannot be read."""
+def open_rows(source: Source, copy: str | None, seed: int, columns: list[str]):
+    """Open the source, or a copy of it. Returns its entry in the manifest, and an iterator over
+    (location, row), each row with these columns and, where the source keeps all, all others."""
+    place = copy or source.hub_id
+    if not (source.files or copy):
+        rows = enumerate(reasoning_tasks.rows(seed), start=1)
+        return {"source": place}, rows
+    file_system, names, commit = find_files(place, source)
 
-    def __init__(self, source: Source, copy: str | None):
-        self.source, self.place = source, copy or source.hub_id
-        self.locate()
-        self.rows = defaultdict(Counter)  # rank -> how often each (answer, line of JSON) occurs
-        self.rows_read, self.dropped = 0, Counter()  # rows by reason
-        self.seen = set()  # rank of every problem, usable or not
-        self.overlaps = {}  # rank -> (reason, an example for the manifest)
+    def rows() -> Iterator[tuple[str, dict]]:
+        for name in names:
+            # Without read-ahead, which would fetch the long solutions between the columns.
+            with file_system.open(name, "rb", cache_type="none") as file:
+                parsed = read_rows(file, name, columns, None if source.keep == "*" else ())
+                for line, row in parsed:
+                    check_fields(row, columns, f"{name}, {line}")
+                    yield f"{name}, {line}", row
 
-    def locate(self) -> None:
-        """Find the files: `place` itself if it is a file, else the source's files below it."""
-        root, names, self.file_system, self.commit = find_files(self.place)
-        is_file = names == [root]
-        self.names = names if is_file else select_tables(names, root, self.source, self.place)
-
-    def read(self, columns: list[str], all_columns: bool = False):
-        """Yield (location, row) for each row of each file. Every row must have the columns."""
-        for name in self.names:
-            place = "row 0"
-            try:
-                # Without read-ahead, which would fetch the long solutions between the columns.
-                with self.file_system.open(name, "rb", cache_type="none") as file:
-                    rows = read_rows(file, name, columns, None if all_columns else ())
-                    for place, row in tqdm(rows, name, unit=" rows", unit_scale=True):
-                        check_fields(row, columns, f"{name}, {place}")
-                        yield f"{name}, {place}", row
-            except InputError:
-                raise
-            except Exception as error:  # a broken file, disk or network, as any library reports it
-                reason = f"cannot be read ({first_lines(error)})"
-                raise InputError(f"{name}, after {place}: {reason}") from error
-
-    def load(self, seed: int, verifier: Verifier, evaluation: Evaluation) -> None:
-        """Read all rows. Drop the problems that occur in the evaluation."""
-        for location, row in self.read(self.source.columns, self.source.keep == "*"):
-            self.add(row, location, seed, evaluation)
-        answers = sorted({answer for counts in self.rows.values() for answer, _ in counts})
-        tqdm.write(f"checking {len(answers)} reference answers", file=sys.stderr)
-        valid = dict(zip(answers, verifier.check_golds(answers), strict=True))
-        for rank, counts in list(self.rows.items()):
-            for answer, line in list(counts):
-                if not valid[answer]:
-                    self.dropped["unverifiable_answer"] += counts.pop((answer, line))
-            if not counts:
-                del self.rows[rank]
-
-    def add(self, row: dict, location: str, seed: int, evaluation: Evaluation) -> None:
-        """Add a row, or count the reason to drop it."""
-        problem = self.source.problem_of(row, location)
-        answer = self.source.answer_of(row, location)
-        rank = hashlib.sha256(f"{seed}\n{normalise(problem or '')}".encode()).digest()
-        self.rows_read += 1
-        if rank not in self.seen and (match := evaluation.find(problem or "")):
-            self.overlaps[rank] = match[0], {"training": problem} | match[1]
-        self.seen.add(rank)
-        reason = self.source.drop_reason(row, problem, answer)
-        if rank in self.overlaps:
-            reason = self.overlaps[rank][0]
-        if reason:
-            self.dropped[reason] += 1
-            return
-        record = self.source.record(row, problem, answer)
-        line = json.dumps(record, ensure_ascii=False, default=str)  # dates become text
-        self.rows[rank][answer, line] += 1
-
-    def answers(self) -> list[str]:
-        """Return an answer of each usable problem."""
-        return [next(iter(counts))[0] for counts in self.rows.values()]
-
-    def choose(self, rank: bytes) -> tuple[str, str]:
-        """Return one (answer, line) of a problem, and count the others as dropped."""
-        counts, times = self.rows[rank], Counter()
-        for (answer, _), n in counts.items():
-            times[answer] += n
-        best = min(counts, key=lambda row: (-times[row[0]], row[0], -counts[row], row[1]))
-        self.dropped["repeat"] += times[best[0]] - 1
-        self.dropped["conflicting_answer"] += times.total() - times[best[0]]
-        return best
-
-    def write(self, path: Path, ranks: list[bytes], keep_repeats: bool = False) -> int:
-        """Write the lines of these problems in order. Returns their number."""
-        written = 0
-        with path.open("w", encoding="utf-8") as file:
-            for rank in ranks:
-                repeats = self.rows[rank].elements()
-                rows = sorted(repeats) if keep_repeats else [self.choose(rank)]
-                file.writelines(f"{line}\n" for _, line in rows)
-                written += len(rows)
-        return written
-
-    def facts(self) -> dict:
-        """Return the data set's entry in the manifest."""
-        facts = {"source": self.place, "commit": self.commit, "files": self.names}
-        return facts | {"rows_read": self.rows_read, "dropped_rows": dict(+self.dropped)}
-
-    def overlap_facts(self, evaluation: Evaluation) -> dict:
-        """Return the manifest's entry on problems dropped because they are evaluated on."""
-        examples = defaultdict(list)
-        for _, (reason, example) in sorted(self.overlaps.items()):
-            examples[reason].append(example)
-        return {
-            "evaluation_problems": len(evaluation.problems),
-            "dropped_problems": {reason: len(shown) for reason, shown in examples.items()},
-            "examples": {reason: shown[:EXAMPLES] for reason, shown in examples.items()},
-        }
+    return {"source": place, "commit": commit, "files": names}, rows()
 
 
-class GeneratedTable(Table):
-    """The rows of `reasoning_tasks`, which are made with the split's seed, not read."""
+def load(source: Source, copy, seed: int, verifier: Verifier, evaluated=()) -> tuple:
+    """Read the usable rows, without the problems whose overlap_key is in `evaluated`. Returns a
+    table of distinct rows (rank of the problem, answer, line of JSON, number n of occurrences) and
+    the manifest's entry, which counts the rows dropped by reason."""
+    facts, rows = open_rows(source, copy, seed, source.columns())
+    times, dropped = Counter(), Counter()
+    with tqdm(rows, facts["source"], unit=" rows", unit_scale=True) as bar:
+        for location, row in bar:
+            problem, answer, reason = source.parse(row, location)
+            if overlap_key(problem) in evaluated:
+                reason = "same_as_evaluation"
+            if reason:
+                dropped[reason] += 1
+                continue
+            rank = hashlib.sha256(f"{seed}\n{normalise(problem)}".encode()).hexdigest()
+            record = source.record(row, problem, answer)
+            times[rank, answer, json.dumps(record, ensure_ascii=False, default=str)] += 1
+    facts["rows_read"] = times.total() + dropped.total()
+    answers = sorted({answer for _, answer, _ in times})
+    tqdm.write(f"checking {len(answers)} reference answers", file=sys.stderr)
+    valid = dict(zip(answers, verifier.check_golds(answers), strict=True))
+    usable = [(*row, n) for row, n in times.items() if valid[row[1]]]
+    table = pd.DataFrame(usable, columns=["rank", "answer", "line", "n"])
+    dropped["unverifiable_answer"] = times.total() - int(table.n.sum())
+    # --keep_repeats writes these, if they are of training problems.
+    dropped["repeat"] = int(table.n.sum()) - table["rank"].nunique()
+    return table, facts | {"dropped_rows": +dropped}
 
-    def __init__(self, source: Source, seed: int):
-        super().__init__(source, None)
-        self.seed = seed
 
-    def locate(self) -> None:
-        """Name the tasks."""
-        self.names, self.commit = list(reasoning_tasks.LEVELS), None
-
-    def read(self, columns: list[str], all_columns: bool = False):
-        """Yield (location, row) for each row."""
-        for number, row in enumerate(reasoning_tasks.rows(self.seed), start=1):
-            yield f"{self.place}, row {number}", row
-
-
-def check_output(out: Path, settings: dict) -> None:
-    """Raise InputError if `out` is a file, or has files that these settings did not make."""
-    if out.is_file():
-        raise InputError(f"{out} is a file: choose another --out")
-    recorded = None
-    with suppress(OSError, ValueError, KeyError, TypeError):  # no manifest, or a damaged one
-        recorded = json.loads((out / MANIFEST).read_text(encoding="utf-8"))["settings"]
-    if recorded != settings and any((out / name).exists() for name in (TRAIN, VAL, MANIFEST)):
-        remedy = "choose another --out, or remove them"
-        raise InputError(f"{out}: holds files made with other settings, or by hand: {remedy}")
+def lines_of(table: pd.DataFrame, keep_repeats: bool = False) -> list[str]:
+    """Return the lines to write, sorted by rank: one of each problem, or all."""
+    if keep_repeats:
+        table = table.sort_values(["rank", "answer", "line"])
+        return [*table.line.repeat(table.n)]
+    of_answer = table.groupby(["rank", "answer"]).n.transform("sum")
+    order = table.assign(of_answer=-of_answer, n=-table.n)
+    order = order.sort_values(["rank", "of_answer", "answer", "n", "line"])
+    return [*order.drop_duplicates("rank").line]
 
 
 def arguments(argv: list[str] | None = None) -> Namespace:
@@ -232,10 +140,12 @@ def arguments(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add, names = parser.add_argument, ", ".join(SOURCES)
     add("--source", choices=SOURCES, default="openmathreasoning", metavar="NAME", help=names)
-    help = "file, folder or hub data set NAME[@REVISION] to read instead"
-    add("--copy", type=user_path, default=None, help=help)
-    help = "likewise, for the data set that is validated on"
-    add("--val_copy", type=user_path, default=None, help=help)
+    path = {"type": user_path, "default": None, "metavar": "FILE"}
+    add("--copy", **path, help="file, folder or hub data set NAME[@REVISION] to read instead")
+    add("copy", nargs="?", type=user_path, help="the same")
+    add("--val_copy", **path, help="likewise, of the data set to validate on")
+    add("--problem", default=None, help="field of the problem (the source's)")
+    add("--gold", default=None, help="field of the reference answer (the source's)")
     against = "test sets, names or files with a column `problem`, to keep out of training"
     add("--against", type=user_path, nargs="+", default=[], metavar="NAME|FILE", help=against)
     add("--out", type=user_path, default=None, help="folder for the files (data/SOURCE)")
@@ -246,136 +156,63 @@ def arguments(argv: list[str] | None = None) -> Namespace:
     return parser.parse_args(argv)
 
 
-def source_of(args: Namespace) -> Source:
-    """Return the source that --source names. Raises InputError if another flag contradicts it."""
-    source, unused = SOURCES[args.source], {"val_copy": "is validated on problems of its own"}
-    if source.is_generated:
-        unused["copy"] = "is made by the library, not read"
-    if not (source.hub_id or args.copy):
-        raise InputError(f"--source {args.source} needs --copy FILE, a file of yours")
-    if args.source == "own" and args.val_copy:
-        source = replace(source, held_out="own")
-    if source.held_out:
-        unused = {"val_size": "is validated on another data set"}
-    if source.evaluation:
-        flags = ("val_size", "val_copy", "against", "keep_repeats")
-        unused = dict.fromkeys(flags, "is a test set, kept whole")
-    for flag, reason in unused.items():
-        if getattr(args, flag):
-            raise InputError(f"--{flag}: {args.source} {reason}")
-    return source
-
-
-def open_tables(args: Namespace, source: Source) -> tuple[Table, Table, list[Table]]:
-    """Locate the data sets to read.
-
-    Returns (train, val, tests): val is train unless the source is validated on another data set,
-    and tests are the data sets whose problems are kept out of training. Raises InputError if one
-    cannot be located or a name in --against is not a test set.
-    """
-    if source.is_generated:
-        train = GeneratedTable(source, args.seed)
-    else:
-        train = Table(source, args.copy)
-    val = train
-    tests = []
-    if source.held_out:
-        val = Table(SOURCES[source.held_out], args.val_copy)
-        tests.append(val)
-    for name in args.against:
-        if name in SOURCES and not SOURCES[name].evaluation:
-            raise InputError(f"--against {name}: it is not a test set")
-        tests.append(Table(SOURCES[name], None) if name in SOURCES else Table(SOURCES["own"], name))
-    return train, val, tests
-
-
-def read_evaluation(tests: list[Table]) -> Evaluation:
-    """Read the problems of the test sets. Their files need not have answers."""
-    evaluation = Evaluation()
-    for table in tests:
-        for location, row in table.read([table.source.problem.partition(".")[0]]):
-            evaluation.add(table.source.problem_of(row, location) or "", table.place)
-    return evaluation
-
-
-def load_tables(train: Table, val: Table, seed: int, evaluation: Evaluation) -> None:
-    """Load the usable rows of both tables, which may be the same one, and print a note if reference
-    answers match no plain answer. Problems of the evaluation are dropped from train only."""
-    with Verifier(workers=4) as verifier:
-        if val is not train:
-            val.load(seed, verifier, Evaluation())
-        train.load(seed, verifier, evaluation)
-        for table in [train] if val is train else [train, val]:
-            if note := unmatched_note(table.place, table.answers(), verifier):
-                tqdm.write(note, file=sys.stderr)
-
-
-def split_ranks(train: Table, val: Table, val_size: int) -> tuple[list[bytes], list[bytes]]:
-    """Split the problems into training and validation problems.
-
-    Returns the sorted ranks of both. A table that is both train and val has the `val_size` smallest
-    as its validation problems; a test set has only those. Raises InputError if there are too few.
-    """
-    ranks = sorted(train.rows)
-    if val is not train:
-        if not val.rows:
-            raise too_few(val, "to validate on")
-        if not ranks:
-            raise too_few(train, "to train on")
-        return ranks, sorted(val.rows)
-    if train.source.evaluation:
-        if not ranks:
-            raise too_few(train, "for a test set")
-        return [], ranks
-    if len(ranks) <= val_size:
-        raise too_few(train, f"for --val_size {val_size}")
-    return ranks[val_size:], ranks[:val_size]
-
-
-def too_few(table: Table, use: str) -> InputError:
-    """Return the error of a table with too few usable problems for a use."""
-    return InputError(
-        f"{table.place}: {len(table.rows)} usable problems in {table.rows_read} rows "
-        f"(dropped: {table.dropped}): too few {use}"
-    )
-
-
-def replace_files(folder: Path, out: Path) -> None:
-    """Move the files of `folder` to `out`. The manifest is removed first and moved last, so that it
-    never stands beside files of other settings."""
-    (out / MANIFEST).unlink(missing_ok=True)
-    for name in (TRAIN, VAL, MANIFEST):
-        if (folder / name).exists():  # a test set has no training rows
-            (folder / name).replace(out / name)
+def overlap_keys(source: Source, copy: str | None) -> set[str]:
+    """Return the overlap_key of all problems of a test set, whose files need no answers."""
+    _, rows = open_rows(source, copy, 0, [source.problem])
+    return {overlap_key(str(row[source.problem])) for _, row in rows} - {""}
 
 
 def prepare(args: Namespace) -> dict:
-    """Write the files that `arguments` describe; return the manifest. The files replace earlier
-    ones only when all of them are complete. Raises ValueError or OSError."""
-    source = source_of(args)
+    """Write the files that `arguments` describe; return the manifest. They replace earlier files of
+    the same settings alone. Raises ValueError or OSError."""
+    fields = {name: vars(args)[name] for name in ("problem", "gold") if vars(args)[name]}
+    source = replace(SOURCES[args.source], **fields)
+    if not (source.hub_id or args.copy):
+        raise InputError("--source own needs FILE, a file of yours")
+    held_out = SOURCES[source.held_out] if source.held_out else source if args.val_copy else None
+    if args.val_size and (held_out or source.evaluation):
+        raise InputError(f"--val_size: {args.source} is validated on other data, all of them")
     out = Path(args.out or f"data/{args.source}")
+    recorded = out / MANIFEST
     settings = asdict(source) | {name: x for name, x in vars(args).items() if name != "out"}
-    check_output(out, settings)
-    train, val, tests = open_tables(args, source)
-    evaluation = read_evaluation(tests)
-    load_tables(train, val, args.seed, evaluation)
-    train_ranks, val_ranks = split_ranks(train, val, args.val_size or source.val_size)
-    manifest = {"settings": settings}
+    settings = json.loads(json.dumps(settings))  # as the manifest has them
+    made = json.loads(recorded.read_text())["settings"] if recorded.exists() else None
+    if made != settings and any((out / name).exists() for name in (TRAIN, VAL, MANIFEST)):
+        raise InputError(f"{out}: holds files made with other settings: choose another --out")
+    files, manifest = read_tables(args, source, held_out)
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".preparing-") as folder:
-        folder = Path(folder)
-        if not source.evaluation:
-            train_rows = train.write(folder / TRAIN, train_ranks, args.keep_repeats)
-            manifest["train_rows"] = train_rows
-        manifest["val_rows"] = val.write(folder / VAL, val_ranks)
-        manifest |= train.facts()
-        if val is not train:
-            manifest["validation"] = val.facts()
-        if tests:
-            manifest["decontamination"] = train.overlap_facts(evaluation)
-        write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-        replace_files(folder, out)
+    recorded.unlink(missing_ok=True)  # it never stands beside other files
+    for name, lines in files.items():
+        write_atomic(out / name, "\n".join([*lines, ""]))
+    manifest = {"settings": settings} | manifest
+    write_atomic(recorded, json.dumps(manifest, indent=1) + "\n")
     return manifest
+
+
+def read_tables(args: Namespace, source: Source, held_out: Source | None) -> tuple[dict, dict]:
+    """Read the data sets. Returns the lines of each file, and the manifest without the settings."""
+    evaluated, validation = set(), {}
+    for name in args.against:
+        test, copy = (SOURCES[name], None) if name in SOURCES else (SOURCES["own"], name)
+        if not (copy or test.evaluation):
+            raise InputError(f"--against {name}: it is not a test set")
+        evaluated |= overlap_keys(test, copy)
+    with Verifier(workers=4) as verifier:
+        if held_out:
+            evaluated |= overlap_keys(held_out, args.val_copy)
+            val, validation = load(held_out, args.val_copy, args.seed, verifier)
+        table, manifest = load(source, args.copy, args.seed, verifier, evaluated)
+    if not held_out:
+        size = len(table) if source.evaluation else args.val_size or source.val_size
+        is_val = table["rank"].isin(sorted(set(table["rank"]))[:size])
+        val, table = table[is_val], table[~is_val]
+    files = {} if source.evaluation else {TRAIN: lines_of(table, args.keep_repeats)}
+    files[VAL] = lines_of(val)
+    manifest |= {f"{Path(name).stem}_rows": len(lines) for name, lines in files.items()}
+    manifest["validation"] = validation
+    if not all(files.values()):
+        raise InputError(f"too few usable problems to train and validate on: {manifest}")
+    return files, manifest
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -17,6 +17,8 @@ from tests.helpers.ranks import on_ranks, parse
 from verify import Verdict
 
 TRL = importlib.util.find_spec("trl")
+if TRL:
+    from trl import GRPOTrainer
 pytestmark = [
     pytest.mark.hour,
     pytest.mark.skipif(not TRL, reason="needs TRL: pip install trl==1.16.0"),
@@ -50,20 +52,20 @@ def recorded(config) -> SimpleNamespace:
 
     grades = Grades()
     trainer = build_trainer(config, grades)
-    sampler = trainer.sampler
     run = SimpleNamespace(trainer=trainer, proposed=[], observed=[], golds=grades.golds)
-    propose, observe = sampler.propose, sampler.observe
+    cls = type(trainer.sampler)
 
-    def record_proposal(n):
-        groups = propose(n)
-        run.proposed.append([group.problem for group in groups])
-        return groups
+    class Recorder(cls):
+        def propose(self, P):
+            groups = super().propose(P)
+            run.proposed.append([group.problem for group in groups])
+            return groups
 
-    def record_observation(groups):
-        run.observed.append([[o.reward for o in group.completions] for group in groups])
-        observe(groups)
+        def observe(self, groups):
+            run.observed.append([[o.reward for o in group.completions] for group in groups])
+            super().observe(groups)
 
-    sampler.propose, sampler.observe = record_proposal, record_observation
+    trainer.sampler.__class__ = Recorder
     return run
 
 
@@ -96,12 +98,90 @@ def test_a_resumed_run_is_bit_identical(tmp_path, data, sampler):
     assert torch.equal(weights, expected)
 
 
-def test_a_checkpoint_without_the_samplers_state_is_rejected(tmp_path, data):
-    recorded(config(tmp_path / "run", data, "uniform", steps=2)).trainer.train()
+def interrupted(config):
+    """Train, and kill the run while it saves its second checkpoint, before TRL's files."""
+    trainer = recorded(config).trainer
+    save = GRPOTrainer._save_checkpoint
+
+    def kill(self, *arguments):
+        if self.state.global_step == 4:
+            raise KeyboardInterrupt
+        save(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(GRPOTrainer, "_save_checkpoint", kill)
+        trainer.train()
+
+
+def test_a_kill_between_the_samplers_state_and_trls_files_loses_one_checkpoint(tmp_path, data):
+    whole = recorded(config(tmp_path / "whole", data, "bag_of_words"))
+    whole.trainer.train()
+    interrupted(config(tmp_path / "run", data, "bag_of_words"))
+    assert [p.name for p in (tmp_path / "run/checkpoint-4").iterdir()] == ["sampler.pt"]
+    resumed = recorded(config(tmp_path / "run", data, "bag_of_words"))
+    resumed.trainer.train(resume_from_checkpoint=True)
+    assert resumed.proposed == whole.proposed[2:]
+
+
+def test_a_checkpoint_that_another_trainer_made_is_rejected(tmp_path, data):
+    trainer = recorded(config(tmp_path / "run", data, "uniform", steps=2)).trainer
+    trainer.train()
     (tmp_path / "run" / "checkpoint-2" / "sampler.pt").unlink()
-    trainer = recorded(config(tmp_path / "run", data, "uniform")).trainer
     with pytest.raises(FileNotFoundError, match=r"sampler\.pt"):
         trainer.train(resume_from_checkpoint=True)
+
+
+def test_a_finished_run_has_nothing_left_to_do(tmp_path, data):
+    first = recorded(config(tmp_path, data, "uniform", steps=2))
+    first.trainer.train()
+    again = recorded(config(tmp_path, data, "uniform", steps=2))
+    again.trainer.train(resume_from_checkpoint=True)
+    assert again.proposed == []
+    assert again.trainer.state.log_history == first.trainer.state.log_history[:2]  # not the times
+    weights, expected = (vector(run.trainer.model.parameters()) for run in (again, first))
+    assert torch.equal(weights, expected)
+
+
+OTHERS = {
+    "sampler": {"sampler": "noisy_and"},
+    "rows": {"data": "other"},
+    "group_size": {"group_size": 3},
+    "temperature": {"temperature": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_resume_with_another_sampler_data_or_setting_is_rejected(name, tmp_path, data):
+    recorded(config(tmp_path / "run", data, "bag_of_words", steps=2)).trainer.train()
+    lines = (data / "train.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "train.jsonl").write_text("".join([*lines[1:], lines[0]]))
+    changed = {"sampler": "bag_of_words"} | OTHERS[name]
+    folder = tmp_path / "other" if changed.pop("data", "") else data
+    trainer = recorded(config(tmp_path / "run", folder, **changed)).trainer
+    with rejected(f"checkpoint-2 is of other settings ({name} "):
+        trainer.train(resume_from_checkpoint=True)
+
+
+def test_fewer_rows_than_a_batch_are_rejected(tmp_path, data):
+    (tmp_path / "few").mkdir()
+    lines = (data / "train.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "few" / "train.jsonl").write_text("".join(lines[:2]))
+    with rejected("train_dataset has 2 rows, and a batch takes 3 prompts"):
+        recorded(config(tmp_path / "run", tmp_path / "few", "uniform"))
+
+
+def test_completions_that_the_processes_cannot_share_equally_are_rejected(
+    tmp_path, data, monkeypatch
+):
+    from examples.trl_demo import settings
+
+    torchrun = {"WORLD_SIZE": "4", "RANK": "0", "LOCAL_RANK": "0"}
+    torchrun |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in torchrun.items():
+        monkeypatch.setenv(name, value)
+    with rejected("5 x 2 completions for 4 processes: must divide evenly"):
+        settings(config(tmp_path, data, "uniform", prompts_per_step=5, group_size=2))
 
 
 def test_trl_trains_on_the_proposals_and_the_sampler_sees_their_rewards(tmp_path, data):
@@ -115,16 +195,6 @@ def test_trl_trains_on_the_proposals_and_the_sampler_sees_their_rewards(tmp_path
         assert row["reward"] == pytest.approx(sum(map(sum, observed)) / 12)
         dead = sum(len(set(rewards)) == 1 for rewards in observed)
         assert row["frac_reward_zero_std"] == pytest.approx(dead / 3)
-
-
-def test_several_micro_batches_and_updates_share_a_proposal(tmp_path, data):
-    run = recorded(config(tmp_path, data, "uniform"))
-    args = run.trainer.args
-    args.per_device_train_batch_size, args.steps_per_generation = 6, 2
-    run.trainer._train_batch_size = 6
-    run.trainer.train()  # 4 updates of half a batch
-    assert len(run.proposed) == 2
-    assert len(run.observed) == 2
 
 
 def test_evaluation_does_not_ask_the_sampler(tmp_path, data):
@@ -143,7 +213,9 @@ def test_a_sampler_with_a_teacher_or_rounds_is_rejected(tmp_path, data, sampler)
 
 def test_groups_of_unlike_sizes_are_rejected(tmp_path, data):
     trainer = recorded(config(tmp_path, data, "knapsack")).trainer
-    trainer.sampler.predict = lambda index_N: np.where(np.equal(index_N, index_N[0]), 0.1, 0.5)
+    cls = type(trainer.sampler)
+    patch = {"predict": lambda _, index: np.where(np.equal(index, index[0]), 0.1, 0.5)}
+    trainer.sampler.__class__ = type("Unlike", (cls,), patch)
     with rejected("TRL needs 3 groups of 4"):
         trainer.train()
 
@@ -174,20 +246,17 @@ def test_two_processes_propose_and_observe_alike_and_share_the_rows(tmp_path, da
         assert half + half_1 == [gold for gold in problems.golds(indices)[0] for _ in range(4)]
 
 
-def test_a_flag_that_the_trainer_is_not_given_is_rejected(capsys):
+@pytest.mark.parametrize("sampler", ["trl", "bag_of_words"])
+def test_the_demo_run_again_prints_the_same_share_of_dead_groups(tmp_path, data, capfd, sampler):
     from examples import trl_demo
 
-    assert trl_demo.main(["--kl_coef", "0.1"]) == 2
-    assert capsys.readouterr().err.startswith("error: --kl_coef: not used here; the flags are")
-
-
-def test_the_demo_prints_the_share_of_dead_groups(tmp_path, data, capfd):
-    from examples import trl_demo
-
-    small = ["--steps", "2", "--prompts_per_step", "3", "--group_size", "4"]
-    small += ["--train_data", str(data / "train.jsonl"), "--out"]
-    for sampler in ("trl", "bag_of_words"):
-        out = str(tmp_path / sampler)
-        assert trl_demo.main(["--sampler", sampler, *small, out]) == 0
-        assert f"{out}: " in capfd.readouterr().out
-        assert (tmp_path / sampler / "model.safetensors").is_file()
+    flags = ["--steps", "2", "--prompts_per_step", "3", "--group_size", "4", "--sampler", sampler]
+    flags += ["--train_data", str(data / "train.jsonl"), "--out", str(tmp_path / "run")]
+    lines, models = set(), set()
+    for _ in range(2):
+        assert trl_demo.main(flags) == 0
+        lines.add(capfd.readouterr().out.splitlines()[-1])
+        models.add((tmp_path / "run" / "model.safetensors").read_bytes())
+    [line] = lines
+    assert line.endswith(" dead groups in 2 steps")
+    assert len(models) == 1

@@ -31,14 +31,9 @@ CASES = [
     (evaluate, f"{DEMO} --preset demo --data nowhere.jsonl", "nowhere.jsonl: no such data file"),
     (evaluate, f"{DEMO} --max_completion_tokens 100000", "has room for"),
     (evaluate, ".", "is no Hugging Face model directory"),  # not: data are missing
-    (evaluate, f"{DEMO} --preset demo --max_prompt_tokens 4", "the shortest has 11 tokens"),
     (evaluate, f"{DEMO} --preset demo --data empty.jsonl", "empty.jsonl: the file is empty"),
-    (evaluate, "goldilocks", "no checkpoint and no student/ yet"),
-    (
-        evaluate,
-        "stopped",
-        "at step 1 of 9, without a checkpoint; student/ is of an earlier end: to",
-    ),
+    (evaluate, "goldilocks", "goldilocks is at step 1 of 1, without a checkpoint"),
+    (evaluate, "stopped", "stopped is at step 1 of 9, without a checkpoint"),
     (evaluate, "changed --preset demo", "changed is a run and has settings already"),
     (evaluate, "changed", "data.jsonl has changed since the run"),
     (plot, "e0 e1 e2 e3 e4 e5 e6 e7", "8 methods, but only 7 colours"),

@@ -62,9 +62,3 @@ def test_a_missing_library_is_one_line_with_the_command_that_installs_it(monkeyp
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(InputError, match=r"pip install reasoning-gym==0\.1\.25"):
         next(reasoning_tasks.rows())
-
-
-def test_a_copy_is_rejected_because_the_rows_are_made():
-    args = prepare_data.arguments(["--source", "reasoning-gym", "--copy", "x.jsonl"])
-    with pytest.raises(InputError, match="--copy: reasoning-gym is made by the library, not read"):
-        prepare_data.source_of(args)

@@ -1,7 +1,6 @@
 """replay: a step trained again, and a step that failed."""
 
 import math
-import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -13,67 +12,19 @@ from plumbing.files import read_lines, write_lines
 from plumbing.run.directory import selection
 from scripts import replay
 from scripts.replay import Recorded
-from tests.helpers.checks import rejected
-from tests.helpers.groups import group, problems_of, solved
+from tests.helpers.groups import solved
 from tests.helpers.ranks import Grades, contents, launch, run, torchrun
-
-# The groups of selections.jsonl
-
-
-def rows_of(step, *rounds) -> list[dict]:
-    """Make rows of selections.jsonl from the graded groups of each round of a step."""
-    return [selection(step, 0, each) | {"round": i} for i, one in enumerate(rounds) for each in one]
-
-
-def recorded(*rows, continues=True) -> Recorded:
-    return Recorded([*rows], train_on=lambda groups, n: groups, continues=continues)
-
-
-def test_recorded_groups_are_proposed_step_by_step():
-    first = rows_of(4, [solved(7, 1, of=2), solved(5, 0, of=4)])
-    second = rows_of(5, [solved(8, 1, of=2)])
-    sampler = recorded(*first, *second)
-    groups = sampler.propose(2)
-    assert problems_of(groups) == [7, 5]
-    assert [each.size for each in groups] == [2, 4]
-    assert sampler.more(groups) == []
-    assert problems_of(sampler.propose(2)) == [8]
 
 
 def test_a_recorded_group_has_its_pool_and_predictions():
-    chosen = solved(3, 1, pool=[3, 4], utilities=[0.5, 0.2], explored=False)
-    [proposed] = recorded(*rows_of(1, [chosen])).propose(1)
-    assert proposed.pool == [3, 4]
-    assert proposed.utilities == [0.5, 0.2]
-    assert not proposed.explored
-
-
-def test_a_prediction_recorded_as_null_is_unknown():
-    row = rows_of(1, [solved(3, 1)])[0] | {"utilities": [None]}
-    [proposed] = recorded(row).propose(1)
-    assert math.isnan(proposed.utility)
-
-
-def test_a_recorded_group_continues_in_a_second_round():
-    """As with samplers that have rounds of their own. Problem 5 continues; 9 begins."""
-    rows = rows_of(4, [solved(7, 0, of=2), solved(5, 1, of=2)], [solved(5, 1, of=6), solved(9, 0)])
-    sampler = recorded(*rows)
-    seven, five = sampler.propose(2)
-    again, nine = sampler.more([seven, five])
-    assert again is five
-    assert five.size == 2 + 6
-    assert nine.problem == 9
-    assert sampler.more([seven, five, nine]) == []
-
-
-def test_a_recorded_problem_has_another_group_in_a_second_round_of_dapos():
-    rows = rows_of(4, [solved(7, 0, of=2)], [solved(7, 1, of=2)])
-    sampler = recorded(*rows, continues=False)
-    first = sampler.propose(1)
-    second = sampler.more(first)
-    assert problems_of(second) == [7]
-    assert second[0] is not first[0]
-    assert [each.size for each in (*first, *second)] == [2, 2]
+    """A prediction recorded as null is unknown."""
+    chosen = solved(3, 1, of=4, pool=[3, 4], utilities=[0.5, 0.2], explored=False)
+    unknown = selection(1, solved(5, 1)) | {"utilities": [None]}
+    config = SimpleNamespace(prompts_per_step=2, resample_rounds=0)
+    one, other = Recorded(config, [selection(1, chosen), unknown]).propose(2)
+    assert (one.problem, one.size, one.pool, one.utilities) == (3, 4, [3, 4], [0.5, 0.2])
+    assert not one.explored
+    assert math.isnan(other.utility)
 
 
 def test_numbers_that_differ_are_printed(capsys):
@@ -87,24 +38,6 @@ def test_numbers_that_differ_are_printed(capsys):
 def test_times_may_differ(capsys):
     logged = {"step": 3, "loss": 0.5, "seconds": 9.0, "rollout_s": 4.0}
     assert replay.is_same(logged, logged | {"seconds": 8.0, "rollout_s": 5.0})
-
-
-def test_outcome_lines_hold_each_completion():
-    student = train.Student.__new__(train.Student)
-    student.tokenizer = type("Tokenizer", (), {"decode": staticmethod(str)})
-    one = group(7, rewards=[1, 0])
-    one.completions[0].advantage = 1.0
-    first, second = replay.outcome_lines(student, [one], failed=False)
-    assert first == {
-        "problem": 7,
-        "reward": 1.0,
-        "status": "",
-        "advantage": 1.0,
-        "prompt_ids": [1],
-        "completion_ids": [2],
-        "completion": "[2]",
-    }
-    assert second["reward"] == 0.0
 
 
 # Whole runs
@@ -123,13 +56,19 @@ def again(folder, step, before=lambda rank: None):
     return max(ended.statuses), ended.out + ended.err
 
 
-@pytest.fixture(scope="module")
-def reproduced(halfway, tmp_path_factory):
-    """A run whose steps may have two rounds, on two student ranks and a teacher; exit status and
-    output of a replay of step 4 from step 2, without the teacher."""
+RUNS = {  # with a Teacher, whose steps may have two rounds; and with a sampler that learns
+    "goldilocks": ("--teacher_ranks", 1, "--resample_rounds", 1),
+    "mopps": ("--sampler", "mopps"),
+}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def reproduced(request, halfway, tmp_path_factory):
+    """A run on two student ranks; exit status and output of a replay of step 4 from step 2, without
+    the Teacher."""
     folder = tmp_path_factory.mktemp("reproduced") / "run"
-    flags = ("--teacher_ranks", 1, "--resample_rounds", 1, "--checkpoint_every", 2)
-    run(folder, *flags, ranks=3, data=halfway)
+    flags = (*RUNS[request.param], "--checkpoint_every", 2)
+    run(folder, *flags, ranks=3 if "--teacher_ranks" in flags else 2, data=halfway)
     before = contents(folder)
     code, output = again(folder, 4)
     assert before.items() <= contents(folder).items()  # nothing of the run is changed
@@ -146,19 +85,12 @@ def test_steps_are_reproduced_bit_for_bit_from_the_checkpoint_before(reproduced)
 
 
 @pytest.mark.slow
-def test_a_replay_writes_the_completions_of_all_rounds(reproduced):
+def test_a_replay_writes_every_completion_with_its_advantage(reproduced):
     folder, _, _ = reproduced
     rows = [row for row in read_lines(folder / "selections.jsonl") if row["step"] == 4]
     lines = read_lines(folder / "replay/step_4.jsonl")
-    assert {row["round"] for row in rows} == {0, 1}
     assert [line["problem"] for line in lines] == [row["chosen"] for row in rows for _ in range(4)]
     assert sum(line["reward"] for line in lines) == sum(row["successes"] for row in rows)
-
-
-@pytest.mark.slow
-def test_a_replay_writes_advantages_of_the_sign_of_the_reward(reproduced):
-    folder, _, _ = reproduced
-    lines = read_lines(folder / "replay/step_4.jsonl")
     assert any(line["advantage"] for line in lines)
     for line in lines:
         assert line["advantage"] * (line["reward"] - 0.5) >= 0
@@ -222,10 +154,3 @@ def test_a_step_that_failed_and_does_not_now_is_reported(failed):
     code, output = again(folder, 1)  # without the poison
     assert code == 1
     assert "failed then, and does not now" in output
-
-
-def test_python_without_docstrings_is_one_line(tmp_path, monkeypatch):
-    """transformers loads no model under `python -OO`."""
-    monkeypatch.setattr(sys, "flags", SimpleNamespace(optimize=2))
-    with rejected("python -OO removes docstrings"):
-        replay.load(tmp_path, 1, None)

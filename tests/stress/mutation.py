@@ -181,6 +181,8 @@ a cache of another limit | train.py | train::a_rollout_draws_at_its_own_temperat
     max_batch_tokens=c.max_rollout_tokens, => max_batch_tokens=2**30,
 rounds share a random stream | train.py | train::rollouts_of_other_steps_rounds_and_runs
     [c.seed, 2, *stream] => [c.seed, 2, *stream[:2]]
+a replay begins with the run's first proposals | scripts/replay.py | replay::steps_are_reproduced
+    [row for row in rows if row["step"] > start] => rows
 a round's live groups are forgotten | sampler.py | sampler::resampling_ends_with_enough
     live = sum(group.live for group in groups) => live = sum(g.live for g in groups[-2:])
 old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_counts_not_an_older_student
