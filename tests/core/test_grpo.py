@@ -102,6 +102,41 @@ def test_row_weights_by_hand(loss):
     assert weights(1, 3).dtype == torch.float64
 
 
+def with_lengths(problem, rewards, lengths) -> Group:
+    """Make a group whose completions have so many tokens; those of 6 are truncated."""
+    made = group(problem, rewards)
+    for each, length in zip(made.completions, lengths, strict=True):
+        each.ids = [2] * length
+        each.finished = length != 6
+    return made
+
+
+# Settings -> the weights of the tokens of a live group, in rows of 1, 2, 4 and 6 tokens, and of a
+# dead one, in rows of 3 and 1.
+STEP_WEIGHTS = {
+    "1 / (2 groups · 4 or 2 rows · row)": ({}, [1 / 8, 1 / 16, 1 / 32, 1 / 48, 1 / 12, 1 / 4]),
+    "1 / (1 group · 4 rows · row)": ({"dead_rows": "out"}, [1 / 4, 1 / 8, 1 / 16, 1 / 24, 0, 0]),
+    "1 / (17 tokens)": ({"loss": "batch"}, [1 / 17] * 6),
+    "1 / (11 tokens)": (
+        {"loss": "batch", "truncated_rows": "out"},
+        [1 / 11, 1 / 11, 1 / 11, 0, 1 / 11, 1 / 11],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STEP_WEIGHTS)
+def test_weigh_two_groups_by_hand(case):
+    """One right of four: √3 and -1/√3, whether truncated rows are in the loss or out."""
+    settings, weights = STEP_WEIGHTS[case]
+    live = with_lengths(1, rewards=[1, 0, 0, 0], lengths=[1, 2, 4, 6])
+    dead = with_lengths(2, rewards=[0, 0], lengths=[3, 1])
+    all_in = {"loss": "grpo", "dead_rows": "in", "truncated_rows": "in"}
+    grpo.weigh([live, dead], std="population", max_completion_tokens=9, **all_in | settings)
+    rows = live.completions + dead.completions
+    assert [row.weight for row in rows] == pytest.approx(weights)
+    assert [row.advantage for row in rows] == pytest.approx([3**0.5, *[-(3**-0.5)] * 3, 0, 0])
+
+
 Y_AT_1_4 = 3**0.5 / 4  # what a teacher that knows p = 1/4 predicts
 NOISE_FLOORS = {  # p, G -> the mean |prediction - y|
     (0.5, 1): 0.5,  # y is always 0, and 1/2 is predicted

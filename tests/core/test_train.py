@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 import train
 from grpo import Group
 from plumbing.files import read_lines
-from plumbing.metrics import TAIL, Stopwatch
+from plumbing.metrics import TAIL, Stopwatch, graded_row
 from sampler import Goldilocks, join
 from scripts.sources import SOURCES
 from tests.helpers import ranks
@@ -272,7 +272,7 @@ def test_special_tokens_are_graded_except_the_stop_token(student, tiny_model):
 
 
 def test_a_rollout_rejects_a_prompt_that_is_too_long(student):
-    with rejected("the sampler proposes problem 5: its prompt is over --max_prompt_tokens"):
+    with rejected("problem 5: its prompt is over --max_prompt_tokens"):
         roll_out(student, Group(5, size=2))
 
 
@@ -319,45 +319,10 @@ def test_a_rank_without_a_share_grades_nothing(student):
     assert student.verifier.grade.call_args.args[0] == []
 
 
-def with_lengths(problem, rewards, lengths) -> Group:
-    """Make a group whose completions have so many tokens; those of 6 are truncated."""
-    made = group(problem, rewards)
-    for each, length in zip(made.completions, lengths, strict=True):
-        each.ids = [2] * length
-        each.finished = length != 6
-    return made
-
-
-# Settings -> the weights of the tokens of a live group, in rows of 1, 2, 4 and 6 tokens, and of a
-# dead one, in rows of 3 and 1.
-WEIGHTS = {
-    "1 / (2 groups · 4 or 2 rows · row)": ({}, [1 / 8, 1 / 16, 1 / 32, 1 / 48, 1 / 12, 1 / 4]),
-    "1 / (1 group · 4 rows · row)": ({"dead_rows": "out"}, [1 / 4, 1 / 8, 1 / 16, 1 / 24, 0, 0]),
-    "1 / (17 tokens)": ({"loss": "batch"}, [1 / 17] * 6),
-    "1 / (11 tokens)": (
-        {"loss": "batch", "truncated_rows": "out"},
-        [1 / 11, 1 / 11, 1 / 11, 0, 1 / 11, 1 / 11],
-    ),
-}
-
-
-@pytest.mark.parametrize("case", WEIGHTS)
-def test_advantages_and_weights_of_two_groups_by_hand(case, student):
-    """One right of four: √3 and -1/√3, whether truncated rows are in the loss or out."""
-    settings, weights = WEIGHTS[case]
-    vars(student.config).update(settings)
-    live = with_lengths(1, rewards=[1, 0, 0, 0], lengths=[1, 2, 4, 6])
-    dead = with_lengths(2, rewards=[0, 0], lengths=[3, 1])
-    student.weigh([live, dead])
-    rows = live.completions + dead.completions
-    assert [row.weight for row in rows] == pytest.approx(weights)
-    assert [row.advantage for row in rows] == pytest.approx([3**0.5, *[-(3**-0.5)] * 3, 0, 0])
-
-
 @pytest.mark.parametrize("coefficient", ["entropy_coef", "kl_coef"])
 def test_dead_groups_are_forwarded_for_entropy_and_kl_alone(coefficient, student):
     dead = group(2, rewards=[0, 0])
-    student.weigh([dead])
+    dead.completions[0].weight = 1.0
     assert not student.has_gradient(dead.completions[0])
     setattr(student.config, coefficient, 0.1)
     assert student.has_gradient(dead.completions[0])
@@ -420,7 +385,7 @@ def test_evaluation_ends_at_a_signal(student):
 def test_evaluation_keeps_the_end_of_a_completion(student):
     """Without the stop token: the box is at the end."""
     one = Group(1, size=1, completions=[completion(ids=[1, *[2] * (TAIL - 1), 3, 0])])
-    row = train.graded_row(one, student.tokenizer.decode)
+    row = graded_row(one, student.tokenizer.decode)
     assert row["completion"] == "2" * (TAIL - 1) + "3"
 
 

@@ -25,15 +25,15 @@ epsilon in the advantage | grpo.py | grpo::one_or_two_right_of_four
     advantage_P_G / std_P_1 => advantage_P_G / (std_P_1 + 1e-4)
 a dead group is not exactly 0 | grpo.py | grpo::dead_groups_get_exactly_zero
     advantage_P_G.masked_fill(dead_P_1, 0) => advantage_P_G.nan_to_num()
-dead rows stay in the denominators | train.py | train::dead_groups_may_be_left_out
-    if c.dead_rows == "out": => if False:
+dead rows stay in the denominators | grpo.py | grpo::weigh_two_groups
+    if dead_rows == "out": => if False:
 `grpo`: one mean over all tokens | grpo.py | grpo::row_weights_by_hand
     "grpo": P * G * lengths, => "grpo": lengths.sum(),
-the batch's rows, not the group's | train.py | train::advantages_and_weights_of_two_groups
+the batch's rows, not the group's | grpo.py | grpo::weigh_two_groups
     torch.tensor(lengths_G), => torch.tensor(sum(lengths, [])),
-a group's tokens, not the batch's | train.py | train::all_tokens_of_the_batch
-    batch_tokens=batch_tokens, => batch_tokens=sum(lengths_G),
-truncated rows stay in the loss | train.py | train::truncated_completions_may_be_left_out
+a group's tokens, not the batch's | grpo.py | grpo::weigh_two_groups
+    batch_tokens = sum(map(sum, lengths)) => batch_tokens = sum(lengths[0])
+truncated rows stay in the loss | grpo.py | grpo::weigh_two_groups
     return 0 if is_out else len(completion.ids) => return len(completion.ids)
 a bad reference answer earns | train.py | train::a_rollout_draws_a_graded_completion
     verdict.reward if is_valid[index] else 0.0 => verdict.reward
@@ -111,7 +111,7 @@ epsilon's branches swapped | sampler.py | sampler::epsilon_greedy_by_hand
     rng.random(P) < epsilon => rng.random(P) >= epsilon
 no sampler explores | sampler.py | sampler::goldilocks_explores
     self.epsilon = context.config.epsilon => self.epsilon = 0.0
-one that takes the best explores | samplers/mopps.py | samplers::which_samplers_explore
+one that takes the best explores | samplers/mopps.py | samplers::which_samplers_with_predictions
     self.epsilon = 0.0 => pass
 the target of the default advantages | sampler.py | sampler::goldilocks_teaches_the_factor
     std = self.context.config.advantage_std => std = "population"
@@ -120,7 +120,7 @@ a prompt of the largest size is left out | train.py | train::a_prompt_may_have_e
 over-long prompts stay | sampler.py | sampler::draws_are_distinct_unseen_and_fit
     if self.context.fits(index): => if True:
 noise floor of p, not of y | grpo.py | grpo::noise_floor_by_hand
-    abs(group_factor(p) - group_factor(p_hat)) => abs(p - p_hat)
+    abs(f - group_factor(p_hat)) => abs(p - p_hat)
 lag ignored | teacher.py | channel::with_lag_0_it_learns
     self.lag = lag => self.lag = 0
 it learns before it answers | teacher.py | channel::with_lag_1_it_answers_before_it_learns
@@ -156,7 +156,7 @@ activation checkpointing ignored | train.py | update::activation_checkpointing_c
 entropy logged twice | grpo.py | update::an_update_moves_the_weights
     stats["entropy"] = entropy_N.sum() => stats["entropy"] = 2 * entropy_N.sum()
 the loss of all updates is logged | train.py | update::two_updates_compare_with
-    metrics["loss"] = loss / c.update_iterations => metrics["loss"] = loss
+    "loss": loss / c.update_iterations, => "loss": loss,
 the last gradient norm is logged | train.py | update::two_updates_compare_with
     sum(norms) / len(norms) => norms[-1]
 weights of an earlier forward | rollout.py | invariance::refresh_copies_the_weights_of_an_update
