@@ -183,11 +183,6 @@ def test_mopps_counts_by_hand():
     assert np.median(utilities) == pytest.approx(np.sqrt(22.67 * 2.67) / 25.33, abs=0.01)
 
 
-def test_mopps_revisits_problems_in_a_pass():
-    sampler = make("mopps", 40, candidates=2)
-    assert {*problems_of(sampler.propose(20))} & {*problems_of(sampler.propose(20))}
-
-
 class OneToFour(Weighted):
     """Weighs problem i with i + 1."""
 
@@ -244,17 +239,14 @@ def test_difficulty_pools_weigh_problems_by_their_last_pass_rate():
     assert {sampler.draw(6)[-1] for _ in range(50)} == {3}  # a weight of 0 is drawn last
 
 
-@pytest.mark.parametrize(("ahead", "share"), [(0, 0.5), (0.1, np.e / (1 + np.e))])
-def test_sec_draws_a_category_by_its_value_whatever_its_size(ahead, share):
-    """All 80 problems are one pool: 60 of category a, 20 of b. The temperature is 0.1, so that b is
-    e times as likely as a if its value is 0.1 ahead."""
-    settings = {"temperature": 0.1}
-    sampler = make("sec", 80, values=[*"aaab"], candidates=80, settings=settings)
-    sampler.value_C[:] = [0.25, 0.25 + ahead]
-    pool = np.tile(np.arange(80), (4000, 1))
+def test_sec_draws_a_category_by_its_value_whatever_its_size():
+    """A pool has three problems of category a and one of b. The temperature is 0.1, and b's value
+    0.1 ahead, so that b is e times as likely as a."""
+    sampler = make("sec", 4, values=[*"aaab"], settings={"temperature": 0.1})
+    sampler.value_C[:] = [0.25, 0.35]
+    pool = np.tile(np.arange(4), (4000, 1))
     chosen, _ = sampler.choose(pool, sampler.score(pool))
-    is_b = chosen % 4 == 3
-    assert is_b.mean() == pytest.approx(share, abs=0.04)
+    assert shares_of(chosen)[3] == pytest.approx(np.e / (1 + np.e), abs=0.04)
 
 
 def test_sec_moves_values_half_way_to_the_mean_y_of_a_category():
@@ -273,11 +265,9 @@ def test_static_takes_the_known_rate_nearest_to_one_half():
         assert group.utility == max(group.utilities)
 
 
-@pytest.mark.parametrize(
-    ("rates", "first"), [(["easy", "hard"], "easy"), ([0.5, 85.0], "85.0"), ([-1, 0.5], "-1.0")]
-)
-def test_static_rejects_a_column_that_holds_no_pass_rates(rates, first):
-    with rejected(f"--column c: {first} is no pass rate in [0, 1]"):
+@pytest.mark.parametrize("rates", [["easy", "hard"], ["85.0", "9"]])
+def test_static_rejects_a_column_that_holds_no_pass_rates(rates):
+    with rejected(f"--column c: {rates[0]} is no pass rate in [0, 1]"):
         make("static", 2, values=rates)
 
 
@@ -478,9 +468,9 @@ def test_knapsack_is_the_best_allocation(p):
     assert value[G_3] == pytest.approx(max(value.values()))
 
 
-def test_knapsack_gives_equal_sizes_until_it_knows_hard_problems():
+def test_knapsack_gives_hard_problems_more_completions():
     sampler = make("knapsack", 100)
-    assert [group.size for group in sampler.propose(5)] == [16] * 5
+    assert [group.size for group in sampler.propose(5)] == [16] * 5  # it knows nothing yet
     sampler.predict = lambda indices: np.where(np.array(indices) % 2, 0.1, 0.5)  # odd: hard
     groups = sampler.propose(10)
     assert sum(group.size for group in groups) == 160

@@ -14,7 +14,6 @@ from plumbing.plugins import (
     check_scores,
     check_trained,
     load,
-    load_by_name,
     sampler_settings,
 )
 from sampler import Uniform, find_sampler, join
@@ -144,11 +143,6 @@ def test_a_file_that_cannot_be_used_is_rejected_with_one_line(flag, tmp_path, mo
     name, spec = flag.split()
     with rejected(f"{flag}: {UNUSABLE[flag]}"):
         find_sampler(spec) if name == "--sampler" else Verifier(1, reward=spec).__enter__()
-
-
-def test_a_class_is_found_by_the_name_of_its_file(tmp_path):
-    (tmp_path / "two_words.py").write_text("class TwoWords: ...")
-    assert load_by_name("two_words", "--sampler", {}, tmp_path).__name__ == "TwoWords"
 
 
 # --sampler_args
