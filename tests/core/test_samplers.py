@@ -170,15 +170,44 @@ def test_fitted_pool_by_hand():
 # Samplers that learn from a problem's history or from a column
 
 
-def test_mopps_counts_by_hand():
-    """Right and wrong completions beside the prior of 1, half of which remains at each visit. The
-    median of Beta(23, 3) is about (23 - 1/3) / (26 - 2/3)."""
-    sampler = make("mopps", 40)
-    sampler.observe([solved(3, right=12)])
-    assert (sampler.alpha[3], sampler.beta[3], sampler.alpha[4], sampler.beta[4]) == (13, 5, 1, 1)
-    sampler.observe([solved(3, right=16)])
-    assert (sampler.alpha[3], sampler.beta[3]) == (13 / 2 + 1 / 2 + 16, 5 / 2 + 1 / 2)
-    assert sampler.metrics()["coverage"] == 1 / 40
+# Rounds of outcomes, as problem and how many of 16 are right, of four problems in two categories, 0
+# and 2 in one, 1 and 3 in the other -> what the sampler has learned.
+LEARNED = {
+    # right and wrong ones beside the prior of 1; half remains at each visit
+    "mopps": (
+        [[(3, 12)], [(3, 16), (0, 1)]],
+        {"alpha": [2, 1, 1, 13 / 2 + 1 / 2 + 16], "beta": [16, 1, 1, 5 / 2 + 1 / 2]},
+    ),
+    # the second round takes nineteen twentieths of the first one's counts
+    "learnability_bins": (
+        [[(0, 4), (2, 0), (1, 16)], [(0, 1)]],
+        {"right_C": [0.95 * 4 + 1, 0.95 * 16], "wrong_C": [0.95 * 28 + 15, 0]},
+    ),
+    # half way to the mean y of a category in the round: 1/4, and 0
+    "sec": ([[(0, 8), (2, 0), (1, 16)], [(2, 8)]], {"value_C": [(1 / 8 + 1 / 2) / 2, 0]}),
+    # a live group ends a streak, and an opposite one reverses it
+    "greso": (
+        [[(0, 0), (1, 16), (2, 8), (3, 16)], [(0, 0), (1, 16), (3, 0)]],
+        {"streak": [-2, 2, 0, -1]},
+    ),
+    "difficulty_pools": ([[(0, 4), (1, 0)], [(1, 12)]], {"p_hat": [1 / 4, 3 / 4, np.nan, np.nan]}),
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_what_a_sampler_learns_by_hand(name):
+    rounds, learned = LEARNED[name]
+    sampler = make(name, 4, values=["a", "b"])
+    for outcomes in rounds:
+        sampler.observe([solved(*outcome) for outcome in outcomes])
+    for attribute, expected in learned.items():
+        assert getattr(sampler, attribute) == pytest.approx(np.array(expected), nan_ok=True)
+
+
+def test_mopps_draws_utilities_of_its_posterior():
+    """The median of Beta(23, 3) is about (23 - 1/3) / (26 - 2/3)."""
+    sampler = make("mopps", 4)
+    sampler.alpha[3], sampler.beta[3] = 23, 3
     utilities = sampler.score(np.full((4000, 1), 3))
     assert np.median(utilities) == pytest.approx(np.sqrt(22.67 * 2.67) / 25.33, abs=0.01)
 
@@ -198,22 +227,6 @@ def test_weighted_draws_in_proportion_to_the_weight_also_among_the_rest():
     assert shares_of(pairs @ [10, 1])[32] == pytest.approx(0.2, abs=0.02)
 
 
-def bins(right, wrong, values="ab", **config):
-    """Make learnability_bins over 40 problems in two bins, with these counts."""
-    sampler = make("learnability_bins", 40, values=[*values], **config)
-    sampler.right_C[:], sampler.wrong_C[:] = right, wrong
-    return sampler
-
-
-def test_learnability_bins_counts_by_hand():
-    """The second round takes nineteen twentieths of the first one's counts."""
-    sampler = bins(right=0, wrong=0)
-    sampler.observe([solved(0, right=4), solved(2, right=0), solved(1, right=16)])
-    sampler.observe([solved(0, right=1)])
-    assert sampler.right_C == pytest.approx([0.95 * 4 + 1, 0.95 * 16])
-    assert sampler.wrong_C == pytest.approx([0.95 * 28 + 15, 0])
-
-
 SHARES = {  # completions that are right in bin b, of 1.6e9, and G -> shares; in a p is 1/2
     (1e8, 2): (64 / 79, 15 / 79),  # p = 1/16: completions differ with 1/2 and 15/128
     (0, 16): (1 / 1.025, 0.025 / 1.025),  # the least share is 0.05 / 2, and the sum 1
@@ -223,20 +236,20 @@ SHARES = {  # completions that are right in bin b, of 1.6e9, and G -> shares; in
 @pytest.mark.parametrize("case", SHARES)
 def test_learnability_bins_share_follows_the_chance_of_a_live_group_whatever_its_size(case):
     right, G = case
-    sampler = bins(right=(8e8, right), wrong=(8e8, 1.6e9 - right), values="aaab", group_size=G)
+    sampler = make("learnability_bins", 40, values=[*"aaab"], group_size=G)
+    sampler.right_C[:] = 8e8, right
+    sampler.wrong_C[:] = 8e8, 1.6e9 - right
     assert sampler.shares() == pytest.approx(SHARES[case], abs=1e-3)
     drawn = shares_of([sampler.draw(1).item() % 4 for _ in range(2000)])
     assert drawn[:3].sum() == pytest.approx(SHARES[case][0], abs=0.05)
 
 
 def test_difficulty_pools_weigh_problems_by_their_last_pass_rate():
-    sampler = make("difficulty_pools", 6, settings={"easy_weight": 0.0})
-    for problem, right in enumerate([4, 5, 12, 13, 0]):  # of 16; problem 5 is untried
-        sampler.observe([solved(problem, right)])
-    assert sampler.weights().tolist() == [0.2, 1, 1, 0, 0.2, 1]
-    sampler.observe([solved(0, 8)])
-    assert sampler.weights().tolist() == [1, 1, 1, 0, 0.2, 1]
-    assert {sampler.draw(6)[-1] for _ in range(50)} == {3}  # a weight of 0 is drawn last
+    """A weight of 0 is drawn last."""
+    sampler = make("difficulty_pools", 5, settings={"easy_weight": 0.0})
+    sampler.p_hat[:] = [1 / 4, 5 / 16, 3 / 4, 13 / 16, np.nan]
+    assert sampler.weights().tolist() == [0.2, 1, 1, 0, 1]
+    assert {sampler.draw(5)[-1] for _ in range(50)} == {3}
 
 
 def test_sec_draws_a_category_by_its_value_whatever_its_size():
@@ -247,13 +260,6 @@ def test_sec_draws_a_category_by_its_value_whatever_its_size():
     pool = np.tile(np.arange(4), (4000, 1))
     chosen, _ = sampler.choose(pool, sampler.score(pool))
     assert shares_of(chosen)[3] == pytest.approx(np.e / (1 + np.e), abs=0.04)
-
-
-def test_sec_moves_values_half_way_to_the_mean_y_of_a_category():
-    """Of category a y = 0.5 and 0, of category b 0.4."""
-    sampler = make("sec", 8, values=[*"abcd"])
-    sampler.observe([solved(0, 10, of=20), solved(4, 0, of=20), solved(1, 4, of=20)])
-    assert sampler.value_C == pytest.approx([0.25 / 2, 0.4 / 2, 0, 0])
 
 
 def test_static_takes_the_known_rate_nearest_to_one_half():
@@ -354,14 +360,6 @@ def test_in_order_takes_the_file_again_and_again():
     assert sampler.metrics() == {"passes": 2, "coverage": 0.2, "overlong": 2}
     with rejected("a step takes 9 distinct problems, only 8 of 10 problems fit"):
         sampler.propose(9)
-
-
-def test_greso_counts_easy_and_hard_groups_in_a_row():
-    """A live group ends a streak, and an opposite one reverses it."""
-    sampler = make("greso", 5)
-    for right in ([0, 16, 8, 16], [0, 16, 8, 0]):
-        sampler.observe([solved(*each) for each in enumerate(right)])
-    assert sampler.streak.tolist() == [-2, 2, 0, -1, 0]
 
 
 def test_greso_skips_problems_whose_groups_were_dead():

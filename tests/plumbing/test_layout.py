@@ -28,13 +28,13 @@ def layout(monkeypatch):
 
 @pytest.mark.parametrize(("world", "teachers"), [(8, 2), (4, 1), (1, 0), (16, 4)])
 def test_a_quarter_of_the_ranks_are_teachers_by_default_the_last_ones(world, teachers, layout):
+    """With a sampler without a teacher, or the preset of one GPU, there are none."""
     last = {"RANK": world - 1, "LOCAL_RANK": world - 1, "LOCAL_WORLD_SIZE": world}
-    goldilocks = layout(world, "--device", "cpu", **last)
-    uniform = layout(world, "--sampler", "uniform", "--device", "cpu", **last)
-    assert (goldilocks.n_students, goldilocks.n_teachers) == (world - teachers, teachers)
-    assert (uniform.n_students, uniform.n_teachers) == (world, 0)
-    assert goldilocks.is_teacher == (teachers > 0)
-    assert layout(world, "--preset", "one-gpu").n_students == world
+    made = layout(world, "--device", "cpu", **last)
+    assert (made.n_students, made.n_teachers) == (world - teachers, teachers)
+    assert made.is_teacher == (teachers > 0)
+    for flags in (("--sampler", "uniform"), ("--preset", "one-gpu")):
+        assert layout(world, *flags).n_students == world
 
 
 def test_a_layout_without_a_student_is_rejected(layout):

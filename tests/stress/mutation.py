@@ -41,9 +41,9 @@ temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
     z = logits(h, weight_V_D).div_(temperature) => z = logits(h, weight_V_D)
 clip reversed for A < 0 | grpo.py | grpo::clipping_by_sign_and_side
     unclipped_N.minimum(clipped_N * advantage_N) => ratio_N.minimum(clipped_N) * advantage_N
-k1 KL as a loss | grpo.py | grpo::kl_by_hand
+k1 KL as a loss | grpo.py | grpo::kl_and_entropy_by_hand
     log_ratio_N.exp() - log_ratio_N - 1 => -log_ratio_N
-entropy lowered, not raised | grpo.py | grpo::the_loss_falls_as_the_entropy_rises
+entropy lowered, not raised | grpo.py | grpo::kl_and_entropy_by_hand
     loss - entropy_coef * => loss + entropy_coef *
 EOS masked | plumbing/batches.py | batches::a_completion_is_predicted_from
     self.target_N += completion.ids => self.target_N += [*completion.ids[:-1], 0]
