@@ -163,6 +163,11 @@ class Run:
         return 100 * np.mean([read_table(file, "reward").reward for file in files], axis=0)
 
 
+def method_name(sampler: str) -> str:
+    """Return what a report calls a sampler: the class of FILE.py:CLASS, or the name of one."""
+    return sampler.rpartition(":")[2]
+
+
 def load_methods(folders) -> dict[str, list[Run]]:
     """Group runs that differ only in OWN into methods, sorted by seed. A method's name is its
     sampler and the settings in which runs of one sampler and preset differ; the preset comes first
@@ -174,7 +179,9 @@ def load_methods(folders) -> dict[str, list[Run]]:
         alike = configs.query("preset == @config['preset'] and sampler == @config['sampler']")
         parts = [f"{key} {config[key]}" for key in sorted(alike) if alike[key].nunique() > 1]
         preset = [config["preset"]] if configs.preset.nunique() > 1 else []
-        methods.setdefault(", ".join([*preset, config["sampler"], *parts]), []).append(run)
+        methods.setdefault(", ".join([*preset, method_name(config["sampler"]), *parts]), []).append(
+            run
+        )
     for name, members in methods.items():
         members.sort(key=lambda run: run.config["seed"])
         if len(members) > len({run.config["seed"] for run in members}):
