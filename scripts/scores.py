@@ -137,7 +137,7 @@ class Arm:
     def reached(self, seeds: list[int], cost: str) -> float:
         """Return how much of a cost all these runs have spent; what is within SPENT of the budget
         counts as the budget."""
-        least = min(self.runs[seed][cost].max() for seed in seeds)
+        least = min(self.runs[seed][cost].max(skipna=False) for seed in seeds)
         return max(least, self.budget) if cost == "completions" else least
 
     def accuracy_at(self, seeds: list[int], amount: float, cost: str = "completions"):

@@ -259,10 +259,9 @@ def probe_all(plan: Plan, jobs: list[Job], args) -> int:
     return failed
 
 
-def run(plan: Plan, jobs: list[Job], args) -> int:
-    """Run the jobs that are not finished; return how many failed. Raises Timeout if another process
-    runs them."""
-    end = deadline(args.until, args.minutes)
+def run(plan: Plan, jobs: list[Job], args, end: float) -> int:
+    """Run the jobs that are not finished until `end`; return how many failed. Raises Timeout if
+    another process runs them."""
     Path(plan.out).mkdir(parents=True, exist_ok=True)
     with FileLock(Path(plan.out) / "lock", timeout=0):
         runner = Runner(jobs, args.jobs, end, args.discard)
@@ -307,7 +306,10 @@ def tables(task: str, rows: pd.DataFrame) -> list[str]:
 
 def known(lines: list[list]) -> list[list[str]]:
     """Write – for what is not known."""
-    return [["–" if str(cell) in ("None", "nan") else str(cell) for cell in line] for line in lines]
+    return [
+        ["–" if str(cell) in ("None", "nan", "nan%") else str(cell) for cell in line]
+        for line in lines
+    ]
 
 
 def tested(summary: pd.DataFrame, plan: Plan) -> str:
@@ -389,6 +391,7 @@ def main(argv=None) -> int:
     """Run the command; return its exit status, 1 if a run failed."""
     with analysis.one_line("study", ValueError, Timeout):
         args, given = arguments(argv)
+        end = deadline(args.until, args.minutes)
         out = given.get("out", "")
         failed = 0
         is_plan = len(args.inputs) == 1 and args.inputs[0].endswith(".toml")
@@ -409,7 +412,7 @@ def main(argv=None) -> int:
             failed = probe_all(plan, jobs, args)
             if args.probe or failed:
                 return int(failed > 0)
-            failed = run(plan, jobs, args)
+            failed = run(plan, jobs, args, end)
         if plan.out:
             jobs = ready(jobs)
         rows = scores.together([old, score(jobs)])

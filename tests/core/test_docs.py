@@ -18,7 +18,6 @@ from unittest.mock import patch
 import pytest
 from torch.distributed.run import get_args_parser
 
-from experiments import sampler_lab
 from plumbing.config import PRESETS
 from plumbing.files import read_lines, write_lines
 from sampler import FOLDER, SAMPLERS, find_sampler
@@ -30,7 +29,7 @@ FILES = ROOT / "README.md", *(ROOT / "docs").glob("*.md")
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in FILES}
 every_page = pytest.mark.parametrize("page", PAGES)
 
-FOLDERS = "scripts|benchmarks|experiments|tests"
+FOLDERS = "scripts|benchmarks|studies|tests"
 COMMAND = re.compile(rf"(?:-m ((?:{FOLDERS})(?:\.\w+)+)|\b(train)\.py\b)([^`|;&#>\n]*)")
 FLAG = re.compile(r"(?<![\w-])--([a-z][\w-]*)")
 # Slurm's; pip's and tensorboard's; torchrun's, from torch 2.13 on.
@@ -72,7 +71,7 @@ def commands_of(page: str) -> list[tuple[str, set[str]]]:
 
 def our_modules() -> set[str]:
     """Every module that is a command."""
-    folders = ("scripts", "benchmarks", "experiments", "tests/stress")
+    folders = ("scripts", "benchmarks", "studies", "tests/stress")
     files = [path for folder in folders for path in (ROOT / folder).glob("*.py")]
     files = [path for path in files if 'if __name__ == "__main__"' in path.read_text("utf-8")]
     return {"train"} | {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files}
@@ -233,17 +232,6 @@ def test_the_lesson_was_run_to_its_end():
         if output["output_type"] == "execute_result" and "text/html" not in output["data"]
     ]  # a cell's last value, such as a length
     assert "$" not in "".join("".join(cell["source"]) for cell in cells)  # needs no network
-
-
-def test_the_lessons_sampler_runs_in_the_lab(tmp_path):
-    """The cell that writes it, then two steps; a change of `Sampler` must not break it unseen."""
-    cells = cells_of_the_lesson()
-    sources = ["".join(cell["source"]) for cell in cells]
-    [cell] = [source for source in sources if "class Levels" in source]
-    file = tmp_path / "levels.py"
-    file.write_text(cell.split('"""')[1])
-    lab = sampler_lab.sweep([f"{file}:Levels"], [500], [0.9], steps=2, seeds=1)
-    assert len(lab) == 1
 
 
 @pytest.mark.hour

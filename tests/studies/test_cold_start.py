@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from experiments import cold_start
-from experiments.cold_start import easy_rows
 from plumbing.config import DEMO, Config
 from plumbing.errors import InputError
 from plumbing.files import write_lines
 from rollout import Policy
 from scripts import reasoning_tasks
+from studies import cold_start
+from studies.cold_start import easy_rows
 from tests.helpers.optional import need_reasoning_gym
 from verify import extract_boxed
 
@@ -109,3 +109,10 @@ def test_unfit_data_are_rejected(case, tmp_path):
         write_lines(path, rows)
     with pytest.raises(InputError, match=message):
         easy_rows(path, 2)
+
+
+def test_a_new_models_tokens_have_one_digit_at_most_and_give_the_text_back():
+    tokenizer = cold_start.make_tokenizer(["12 + 34 = 46. \\boxed{46}"] * 3)
+    ids = tokenizer("1234 = 46").input_ids
+    assert tokenizer.decode(ids) == "1234 = 46"
+    assert all(sum(map(str.isdigit, tokenizer.decode([each]))) <= 1 for each in ids)

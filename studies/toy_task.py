@@ -8,11 +8,10 @@ word stands for a rule. A solution writes, for each word, the rule and the numbe
 The base model is trained on *noisy* demonstrations: each word has its own rate of being read as its
 rule, and is otherwise read as one wrong rule, its habit. So p(problem) is the product of its words'
 rates. As in the paper few problems are mastered, some are within reach, and most are out of reach
-for good: their demonstrations show only the habit.
+for good: their demonstrations show only the habit. `python -m scripts.evaluate demo/model --preset
+demo --data demo/val.jsonl --samples 16 --temperature 0.7 --by topic` measures the base model.
 """
 
-import itertools
-import json
 import math
 import random
 import re
@@ -20,20 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas as pd
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from tqdm import trange
 from transformers import Olmo2ForCausalLM, PreTrainedTokenizerFast
 
-from experiments.supervised import Descent, make_olmo2
 from plumbing.command_line import file_path
-from plumbing.files import write_atomic, write_lines
+from plumbing.files import write_lines
 from scripts import analysis
+from studies.supervised import Descent, make_olmo2
 from verify import extract_boxed
 
 TEMPERATURE = 0.7  # the rates hold when sampling at this temperature
-GROUP_SIZE = 16
 FOOTER = "Solution:"  # the student's prompt is the question, a blank line, the footer
 TRAIN, VALIDATION = 12_000, 600
 BATCH_SIZE, LEARNING_RATE, WARMUP = 64, 6e-3, 100  # of the base model's training
@@ -60,9 +57,18 @@ class Task:
     words: int = 28  # a topic
     lost: int = 0  # n: in a topic within reach every n-th word is out of reach
     lengths: tuple = (1, 2, 3)  # words in a problem: one of these
-    misnamed: float = 0.0  # share of problems that name a topic at random
     named: bool = True
     steps: int = 2000  # of the base model's training
+
+
+TASKS = {
+    "demo": Task(),
+    "topic not named": Task(named=False),
+    # Five topics within reach, but every other word of theirs is out of reach.
+    "half of the words": Task(rates=(MASTERED, *5 * [REACH], *4 * [OUT]), lost=2),
+    "hard chains": Task(rates=(MASTERED, *4 * [(0.95, 0.1)], *5 * [OUT]), lengths=(3, 4, 5)),
+    "all within reach": Task(rates=(MASTERED, *9 * [REACH])),
+}
 
 
 class Skill(NamedTuple):
@@ -123,8 +129,8 @@ def draw(rng: random.Random, task: Task, skills: dict[str, Skill]) -> tuple[str,
         words = rng.sample([word for word, skill in skills.items() if skill.topic == topic], length)
         state = "".join(rng.choices("123456789", k=3))
         if not errors_can_cancel(state, words, skills):
-            named = rng.choice(topics) if rng.random() < task.misnamed else topic
-            prefix = f"{named}: " if task.named else ""
+            rng.random()  # the demo's problems were made with another draw here
+            prefix = f"{topic}: " if task.named else ""
             return f"{prefix}Start at {state}. Apply {' '.join(words)}.", state, words
 
 
@@ -199,73 +205,30 @@ def train_base(model, tokenizer, task: Task, skills: dict[str, Skill], seed: int
         bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
 
 
-def graded(model, tokenizer, rows: list[dict], copies: int, temperature: float) -> torch.Tensor:
-    """Whether each of `copies` completions is right: (P, copies) of 0. and 1.; 0 is greedy."""
-    settings = {"do_sample": False, "max_new_tokens": 64}
-    if temperature > 0:
-        settings |= {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    copied, right = [row for row in rows for _ in range(copies)], []
-    for i in range(0, len(copied), 512):
-        part = copied[i : i + 512]
-        prompts = [f"{row['problem']}\n\n{FOOTER}" for row in part]
-        batch = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt")
-        ids, mask = batch.input_ids, batch.attention_mask
-        out = model.generate(input_ids=ids, attention_mask=mask, **settings)
-        texts = tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
-        answers = [row["expected_answer"] for row in part]
-        right += [float(extract_boxed(t) == gold) for t, gold in zip(texts, answers, strict=True)]
-    return torch.tensor(right).view(-1, copies)
-
-
-def measure(model, tokenizer, validation: list[dict], seed: int) -> dict[str, dict]:
-    """The base model's means on validation: all problems, by topic, by length, by difficulty."""
-    torch.manual_seed(seed)
-    p_hat = graded(model, tokenizer, validation, GROUP_SIZE, TEMPERATURE).mean(1).numpy()
-    greedy = graded(model, tokenizer, validation, 1, 0.0)[:, 0].numpy()
-    rows = pd.DataFrame(validation)
-    columns = {"p_designed": 0.5**rows.difficulty, "p_sampled": p_hat.astype(float)}
-    columns |= {"all_wrong": p_hat == 0, "all_right": p_hat == 1, "greedy": greedy}
-    table, ends = pd.DataFrame(columns), [0, 0.1, 0.5, 1, 2, 4, 8, 16, 999]
-    bits = [f"{low:g}-{high:g} bits" for low, high in itertools.pairwise(ends)]
-    bits = pd.cut(rows.difficulty, ends, right=False, labels=bits)
-    groups = [("all", table), *table.groupby(rows.topic)]
-    groups += [(f"{n} words", part) for n, part in table.groupby(rows.length)]
-    groups += table.groupby(bits, observed=False)
-    return {name: {"problems": len(part), **part.mean().round(4)} for name, part in groups}
-
-
-def make(task: Task, out: Path, seed: int) -> dict:
-    """Write train.jsonl, val.jsonl, model/ and, last, statistics.json; return the statistics."""
+def make(task: Task, out: Path, seed: int) -> None:
+    """Write train.jsonl, val.jsonl and model/."""
     skills = make_skills(task, seed)
     rows = make_problems(TRAIN + VALIDATION, task, skills, seed)
-    validation = rows[:VALIDATION]
     write_lines(out / "train.jsonl", rows[VALIDATION:])
-    write_lines(out / "val.jsonl", validation)
+    write_lines(out / "val.jsonl", rows[:VALIDATION])
     tokenizer = make_tokenizer(skills)
     model = make_model(tokenizer, seed)
     train_base(model, tokenizer, task, skills, seed)
     model.save_pretrained(out / "model")
     tokenizer.save_pretrained(out / "model")
-    statistics = {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "temperature": TEMPERATURE,
-        "group_size": GROUP_SIZE,
-        "validation": measure(model.eval(), tokenizer, validation, seed),
-    }
-    write_atomic(out / "statistics.json", json.dumps(statistics, indent=1) + "\n")
-    return statistics
 
 
 def main():
-    """Make the folder, then print the table of statistics."""
+    """Make a folder."""
     parser = analysis.parser(__doc__)
     add = parser.add_argument
-    add("--out", type=file_path, default=Path("demo"), help="folder to write (%(default)s)")
-    add("--seed", type=int, default=0, help="of rates, problems and training (%(default)s)")
+    add("--task", choices=TASKS, default="demo", help="[%(default)s]")
+    add("--out", type=file_path, default=Path("demo"), help="folder to write [%(default)s]")
+    add("--seed", type=int, default=0, help="of rates, problems and training [%(default)s]")
     args = parser.parse_args()
     torch.set_num_threads(1)  # sums in one order, whatever the machine's cores
     with analysis.one_line("toy_task"):
-        print(pd.DataFrame(make(Task(), args.out, args.seed)["validation"]).T)
+        make(TASKS[args.task], args.out, args.seed)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 r"""A cold start: supervised training on demonstrations of reasoning-gym's easy levels.
 
-    python -m experiments.cold_start HuggingFaceTB/SmolLM2-135M-Instruct --steps 200 \
+    python -m studies.cold_start HuggingFaceTB/SmolLM2-135M-Instruct --steps 200 \
         --demonstrations 2214 --out models/steps
-    python -m experiments.cold_start models/steps --direct 0.65 --steps 20 --seed 1 \
+    python -m studies.cold_start models/steps --direct 0.65 --steps 20 --seed 1 \
         --out models/cold
 
 A small model answers such problems at once, without steps, and is nearly always wrong. The first
@@ -10,6 +10,11 @@ command teaches it to show its steps: it then solves the easy levels, sometimes 
 never the hard ones. After the second, where 65% of the demonstrations have no steps, it shows them
 in a fifth of its samples, at temperature 0.7. Which of the two ways pays is left to GRPO. The steps
 are made from the library's metadata; prompts are those of `train.py --preset reasoning`.
+
+    python -m studies.cold_start new --steps 1500 --batch 64 --learning_rate 2e-3 --out models/small
+
+trains a model of 3 M parameters from nothing, on problems of its own. Its vocabulary is a byte-pair
+encoding of them; each digit is a token.
 """
 
 import random
@@ -23,10 +28,10 @@ from pathlib import Path
 
 import sympy
 import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import trange
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from experiments.supervised import Descent
 from grpo import Completion
 from plumbing import command_line
 from plumbing.batches import collate
@@ -35,9 +40,19 @@ from plumbing.distributed.layout import compute_dtype, device_type
 from plumbing.errors import InputError
 from plumbing.files import read_lines
 from rollout import Generator, Policy, PromptEncoder
+from scripts import reasoning_tasks
 from scripts.analysis import one_line
+from studies.supervised import Descent, make_olmo2
 
 FORMAT = {"prompt_header": "", "prompt_footer": "Answer:"}  # of the prompts
+NEW = "new"  # in the place of a model: make one
+SIZES = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 6}
+SIZES |= {"num_attention_heads": 6, "max_position_embeddings": 256}
+VOCABULARY = 1024
+PER_LEVEL = 4000  # problems generated for each easy level, for a new model
+# Of these. prepare_data has another seed, but an easy level has so few problems (two-digit sums)
+# that many are also in its validation data.
+DATA_SEED = 7
 WARMUP = 0.1  # of the steps; then the learning rate falls to 0 in a line
 
 
@@ -185,17 +200,11 @@ def fit(policy: Policy, rows: list[tuple], steps: int, batch: int, rate: float, 
         bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
 
 
-def add_direct(parser) -> None:
-    """Add the flag of what small_model and cold_start show."""
-    help = "share of the demonstrations that give the answer without steps [%(default)s]"
-    parser.add_argument("--direct", type=command_line.fraction, default=0.0, help=help)
-
-
 def arguments(argv: list[str] | None) -> Namespace:
     """Parse the command line. Raises ValueError, in one line."""
     parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("model", type=command_line.user_path, help="hub id or Hugging Face directory")
+    add("model", type=command_line.user_path, help="hub id or Hugging Face directory, or `new`")
     add("--out", type=command_line.user_path, required=True, help="directory of the new model")
     data = "data/reasoning-gym/train.jsonl"
     add(
@@ -210,7 +219,8 @@ def arguments(argv: list[str] | None) -> Namespace:
     add("--steps", type=command_line.count, default=100, help="[%(default)s]")
     add("--batch", type=command_line.count, default=12, help="demonstrations a step [%(default)s]")
     add("--learning_rate", type=command_line.non_negative, default=1e-4, help="[%(default)s]")
-    add_direct(parser)
+    help = "share of the demonstrations that give the answer without steps [%(default)s]"
+    add("--direct", type=command_line.fraction, default=0.0, help=help)
     add("--seed", type=int, default=0, help="of the demonstrations and their order [%(default)s]")
     return parser.parse_args(argv)
 
@@ -231,30 +241,62 @@ def easy_rows(path: Path, easy: int) -> list[dict]:
     return chosen
 
 
+def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
+    """Train a byte-pair encoding in which no token has more than one digit."""
+    tokenizer = Tokenizer(models.BPE())
+    digits = pre_tokenizers.Split(Regex(r"\d"), "isolated")
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_])
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ["<pad>", "<eos>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=special, initial_alphabet=alphabet
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+
+
+def load(args: Namespace, shown: list[tuple[str, str]]) -> tuple[Policy, PreTrainedTokenizerFast]:
+    """Load the model, or make a new one whose tokenizer is made from the demonstrations."""
+    if args.model != NEW:
+        device = torch.device(device_type(Config.device))
+        return Policy.load(args.model, device), AutoTokenizer.from_pretrained(args.model)
+    footer = FORMAT["prompt_footer"]
+    tokenizer = make_tokenizer([f"{problem}\n\n{footer}{text}" for problem, text in shown])
+    return Policy(make_olmo2(tokenizer, args.seed, **SIZES)), tokenizer
+
+
 def main(argv: list[str] | None = None) -> None:
     with one_line("cold_start", ValueError):
         args = arguments(argv)
         rng = random.Random(args.seed)
-        easy = easy_rows(Path(args.data), args.easy)
+        if args.model == NEW:
+            of_all_levels = reasoning_tasks.rows(DATA_SEED, PER_LEVEL, args.easy)
+            chosen = [row for row in of_all_levels if row["expected_answer"]]
+        else:
+            easy = easy_rows(Path(args.data), args.easy)
+            if args.demonstrations > len(easy):
+                note = f"note: {args.data} has {len(easy)} easy problems: all are shown"
+                print(note, file=sys.stderr)
+            chosen = rng.sample(easy, min(args.demonstrations, len(easy)))
         Path(args.out).mkdir(parents=True, exist_ok=True)  # before the work
-        if args.demonstrations > len(easy):
-            print(
-                f"note: {args.data} has {len(easy)} easy problems: all are shown", file=sys.stderr
-            )
-        chosen = rng.sample(easy, min(args.demonstrations, len(easy)))
         shown = demonstrations(chosen, args.direct, rng)
-        config = Config(model=args.model, **FORMAT)
-        tokenizer = AutoTokenizer.from_pretrained(args.model)
-        device = torch.device(device_type(config.device))
-        dtype = compute_dtype(config, device)
-        generator = Generator.load(args.model, device, tokenizer, dtype)
-        policy = Policy.load(args.model, device)
+        policy, tokenizer = load(args, shown)
         # Not flash-attn, which has no float32: nothing here computes in bf16.
         policy.lm.set_attn_implementation("shared_prompts")
+        config = Config(model=args.model, **FORMAT)
         rows = supervised_rows(shown, config, tokenizer, tokenizer.eos_token_id)
         fit(policy, rows, args.steps, args.batch, args.learning_rate, rng)
-        generator.refresh(policy)
-        generator.export(Path(args.out))
+        if args.model == NEW:
+            tokenizer.save_pretrained(args.out)
+            policy.lm.save_pretrained(args.out)
+        else:
+            device = policy.lm.device
+            dtype = compute_dtype(config, device)
+            generator = Generator.load(args.model, device, tokenizer, dtype)
+            generator.refresh(policy)
+            generator.export(Path(args.out))
 
 
 if __name__ == "__main__":
