@@ -54,14 +54,12 @@ def read_table(path: Path, *columns: str) -> pd.DataFrame:
 
 
 def read_selections(path: Path, resample_rounds: int = 0) -> pd.DataFrame:
-    """Read selections.jsonl, which has a line for each round of a group, as a row for each group:
-    `completions` and `successes` are sums, y is computed from them. With --resample_rounds each
-    round has groups of its own. Raises InputError."""
+    """Read selections.jsonl as a row for each problem of a step, whose groups are joined:
+    `completions` and `successes` are sums, y is computed from them. Raises InputError."""
     rows = read_table(path, "step", "chosen", "utilities", "completions", "successes")
     same = dict.fromkeys(("pool", "utilities", "explored"), "first")
     total = dict.fromkeys(("completions", "successes"), "sum")
-    group = ["step", "chosen"] + ["round"] * (resample_rounds > 0)
-    groups = rows.groupby(group, sort=False, as_index=False).agg(same | total)
+    groups = rows.groupby(["step", "chosen"], sort=False, as_index=False).agg(same | total)
     return groups.assign(y=utility_target(groups.successes / groups.completions))
 
 
@@ -100,22 +98,14 @@ class Run:
     @cached_property
     def selections(self) -> pd.DataFrame:
         """A row per group: step, chosen, explored, completions, successes, y, predicted (utility of
-        the chosen problem), pool_mean (mean utility of its pool). NaN where nothing was predicted.
-        Raises InputError if the run is of a version without `completions`."""
+        the chosen problem, NaN where nothing was predicted). Raises InputError if the run is of a
+        version without `completions`."""
         file = self.folder / "selections.jsonl"
         rows = read_selections(file, self.config["resample_rounds"])
         each = zip(rows.utilities, rows.pool, rows.chosen, strict=True)
         predicted = [utilities[pool.index(chosen)] for utilities, pool, chosen in each]
-        pool_mean = rows.utilities.explode().astype(float).groupby(level=0).mean()
         kept = rows[["step", "chosen", "explored", "completions", "successes", "y"]]
-        return kept.assign(predicted=pd.Series(predicted, dtype=float), pool_mean=pool_mean)
-
-    @property
-    def live(self) -> pd.Series:
-        """Share of the groups trained on that are live, by step. In a run that was made before it
-        was logged: share of all groups."""
-        m = self.metrics.reindex(columns=["trained_live", "zero_variance"])
-        return m.trained_live.fillna(1 - m.zero_variance)
+        return kept.assign(predicted=pd.Series(predicted, dtype=float))
 
     @cached_property
     def spent(self) -> pd.DataFrame:
@@ -139,6 +129,12 @@ class Run:
         return values.set_axis(self.spent[amount]).dropna()
 
     @cached_property
+    def problems(self) -> int:
+        """The number of validation problems; 0 if it is not known."""
+        files = [*self.folder.glob("evals/step_*.jsonl")]
+        return len(read_lines(files[0], torn=True)) if files else 0
+
+    @cached_property
     def accuracy(self) -> pd.Series:
         """Validation accuracy in percent by evaluated step. Raises InputError if there is none."""
         accuracy = 100 * self.curve("val_accuracy")
@@ -146,21 +142,13 @@ class Run:
             raise InputError(f"{self.folder}: never evaluated, so there is nothing to compare")
         return accuracy
 
-    @property
-    def reported(self) -> list[int]:
-        """Steps of the last five evaluations after step 0; step 0 if there are none."""
-        return [step for step in self.accuracy.index if step][-5:] or [0]
 
-    @property
-    def score(self) -> float:
-        """Mean accuracy in percent of the last five evaluations, as in Section 5.2."""
-        return float(self.accuracy[self.reported].mean())
-
-    @cached_property
-    def verdicts(self) -> np.ndarray:
-        """For each validation problem, the percentage of `reported` evaluations it is right in."""
-        files = [self.folder / "evals" / f"step_{step}.jsonl" for step in self.reported]
-        return 100 * np.mean([read_table(file, "reward").reward for file in files], axis=0)
+def check_comparable(runs: list[Run]) -> None:
+    """Raise InputError if two runs have different validation sets."""
+    first = runs[0]
+    for run in runs:
+        if run.config.get("val_data_crc32") != first.config.get("val_data_crc32"):
+            raise InputError(f"{first.folder} and {run.folder} have different validation sets")
 
 
 def method_name(sampler: str) -> str:
@@ -187,12 +175,6 @@ def load_methods(folders) -> dict[str, list[Run]]:
         if len(members) > len({run.config["seed"] for run in members}):
             raise InputError(f"two runs of {name!r} have the same seed")
     return methods
-
-
-def t_difference(a, b, paired: bool) -> tuple[float, tuple[float, float], float]:
-    """Mean of a minus mean of b, its t-interval and p (Welch's unless paired)."""
-    test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
-    return float(np.mean(a) - np.mean(b)), tuple(test.confidence_interval()), float(test.pvalue)
 
 
 def bootstrap(values) -> tuple[float, float]:
@@ -258,14 +240,6 @@ def markdown(header: list, rows: list[list]) -> str:
 def table(title: str, header: list, rows: list[list], note: str = "") -> str:
     """Format a Markdown table with a heading above it and a note below."""
     return f"## {title}\n\n{markdown(header, rows)}\n" + (f"\n{note}\n" if note else "")
-
-
-def by_method(title: str, methods: dict, measure, *style, note: str = "") -> str:
-    """Format the numbers by name that measure(run) returns: a column per method, with their
-    `spread` over its runs (`style`: unit and digits). Rows without any number are left out."""
-    columns = [pd.DataFrame([measure(run) for run in runs]) for runs in methods.values()]
-    rows = [[name, *(spread(c[name].dropna(), *style) for c in columns)] for name in columns[0]]
-    return table(title, ["", *methods], [row for row in rows if set(row[1:]) != {"–"}], note)
 
 
 def parser(doc: str | None, runs: bool = False) -> argparse.ArgumentParser:

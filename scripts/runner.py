@@ -1,7 +1,7 @@
 """Run train.py as processes of one thread, and resume runs until they have spent their budget.
 
-Beside a run's directory are seedN.log, what its processes printed, and seedN.usage.jsonl, where each
-has a line: flags, status, cpu_seconds, wall_seconds.
+Beside a run's directory are seedN.log, what its processes printed, and seedN.usage.jsonl, a line a
+process: flags, status, cpu_seconds, wall_seconds.
 """
 
 import math
@@ -155,7 +155,7 @@ class Runner:
         with job.log.open("a") as file:
             process = subprocess.Popen(line, stdout=file, stderr=file, env=environment)
         self.running[process] = (job, time.time())
-        report(f"started: {job}")
+        note(f"started: {job}")
 
     def poll(self, process: subprocess.Popen) -> None:
         """If a process has ended, log what it used; start it again if budget is left."""
@@ -175,9 +175,9 @@ class Runner:
         self.failed += process.returncode not in OUTCOMES
         if outcome == "finished" and self.discards:
             job.discard()
-        report(f"{outcome}: {job}")
+        note(f"{outcome}: {job}")
 
 
-def report(text: str) -> None:
+def note(text: str) -> None:
     """Print a line with the time of day, on stderr: stdout is the report's."""
     print(f"{datetime.now():%H:%M} {text}", file=sys.stderr, flush=True)

@@ -52,9 +52,7 @@ def of_run(run: analysis.Run, usage: list[dict]) -> pd.DataFrame:
     rows["dead"] = [span.mean() for span in spans]
     weights = sorted(run.config.get("model_files", {}).items())
     crc32 = [str(crc32) for name, crc32 in weights if name.endswith(".safetensors")]
-    evaluation = run.folder / "evals" / f"step_{steps[-1]}.jsonl"
-    problems = len(analysis.read_table(evaluation, "reward"))
-    return rows.assign(model_crc32="+".join(crc32), problems=problems)
+    return rows.assign(model_crc32="+".join(crc32), problems=run.problems)
 
 
 def read(path) -> pd.DataFrame:
@@ -279,51 +277,3 @@ def numbers(arm: Arm, base: Arm) -> dict:
         row["speed_up"] = speed_up(arm, base)
         row |= {cost: gain(arm, base, cost) for cost in COSTS}
     return row
-
-
-def seeds_needed(half_width: float, seeds: int, wanted: float) -> int:
-    """Return how many seeds would have an interval of ± `wanted`, from that of so many now."""
-    deviation = half_width * np.sqrt(seeds) / stats.t.ppf(0.975, seeds - 1)
-    needed = seeds
-    while stats.t.ppf(0.975, needed - 1) * deviation / np.sqrt(needed) > wanted:
-        needed += 1
-    return needed
-
-
-def verdict(arm: str, baseline: str, gain: Gain | None) -> str:
-    """Say in a sentence or two what the gain at equal completions shows."""
-    if gain is None:
-        return f"{arm} and {baseline} have no seed in common that can be compared."
-    difference = f"{arm} − {baseline}: {gain.points:+.1f} points"
-    at = f"at {gain.amount:,.0f} completions"
-    if gain.seeds == 1:
-        return f"{difference} {at}, with one seed, which has no interval: use at least 5."
-    finding = "not distinguishable from 0"
-    if gain.low > 0 or gain.high < 0:
-        finding = f"{arm} is {'ahead' if gain.low > 0 else 'behind'}"
-    half = (gain.high - gain.low) / 2
-    wanted = f"; ±1.0 would take about {seeds_needed(half, gain.seeds, 1.0)}" if half > 1 else ""
-    interval = f"({gain.low:+.1f} to {gain.high:+.1f})"
-    resolution = f"These {gain.seeds} seeds resolve about ±{half:.1f} points{wanted}."
-    return f"{difference} {interval} {at}: {finding}. {resolution}"
-
-
-def fit(summary: pd.DataFrame) -> str:
-    """Fit log S = a log r over the arms that make as many steps of the budget as the baseline.
-    Returns a sentence, "" for fewer than three points."""
-    arms = summary[summary.speed_up.notna() & summary.pace.between(0.99, 1.01)]
-    S = np.array([each.value for each in arms.speed_up], float)
-    r = arms.r.to_numpy(float)
-    known = np.isfinite(S) & (S > 0) & (r > 0)
-    if known.sum() < 3:
-        return ""
-    x = np.log(r[known])
-    y = np.log(S[known])
-    draws = np.random.default_rng(0).integers(len(x), size=(DRAWS, len(x)))
-    slopes = (x[draws] * y[draws]).sum(1) / (x[draws] ** 2).sum(1)
-    low, high = np.nanquantile(slopes, [0.025, 0.975])
-    return (
-        f"log S = a log r: a = {(x * y).sum() / (x**2).sum():.2f} ({low:.2f} to {high:.2f}, points "
-        f"drawn) over {len(x)} points, {len(S) - len(x)} without S or r left out. 1/2: fewer dead "
-        "groups act as a larger batch. 1: learning follows the number of live groups."
-    )

@@ -40,7 +40,6 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from filelock import FileLock, Timeout
 
@@ -50,10 +49,9 @@ from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
 from sampler import Sampler, find_sampler
-from scripts import analysis, probe, scores
-from scripts.runner import Job, Runner, report
+from scripts import analysis, plot, probe, report, scores, verdict
+from scripts.runner import Job, Runner, note
 
-TEACHER = 4 / 3  # devices of an arm whose Teacher has 2 of 8
 FIRST_LEG = 12  # part of its steps after which a run of unknown spending is extended to the budget
 CONTENTS = ("train_data_crc32", "val_data_crc32", "reward_crc32")  # the same for a task's runs
 
@@ -108,7 +106,7 @@ class Plan:
         devices = {}
         for name, arm in self.arms.items():
             has_teacher = find_sampler(self.config(name).sampler).uses_teacher
-            devices[name] = arm.get("devices", TEACHER if has_teacher else 1.0)
+            devices[name] = arm.get("devices", verdict.TEACHER if has_teacher else 1.0)
         return devices
 
     @cached_property
@@ -188,19 +186,6 @@ def words_of(given: dict) -> list[str]:
     return words
 
 
-def plan_of_runs(folders: list[str]) -> tuple[Plan, list[Job]]:
-    """Return a plan, and jobs, that stand for runs of train.py: an arm for each method."""
-    methods = analysis.load_methods(folders)
-    arms = {}
-    jobs = []
-    for name, runs in methods.items():
-        arms[name] = {"flags": shlex.join(["--sampler", runs[0].config["sampler"]])}
-        arms[name]["devices"] = TEACHER if runs[0].config["teacher_model"] else 1.0
-        jobs += [Job("", name, run.config["seed"], run.folder, "") for run in runs]
-    baseline = min(arms, key=lambda name: methods[name][0].config["sampler"] != "uniform")
-    return Plan("", "", arms, [0], baseline), jobs
-
-
 def score(jobs: list[Job]) -> pd.DataFrame:
     """Compute the scores of runs. Raises InputError if those of a task began from other files."""
     first = {}
@@ -218,6 +203,13 @@ def score(jobs: list[Job]) -> pd.DataFrame:
     return scores.together(parts)
 
 
+def compare_runs(folders: list[str]) -> str:
+    """Compare runs of train.py at the completions that all of them spent. Raises InputError."""
+    methods = analysis.load_methods(folders)
+    summary, baseline = verdict.of_methods(methods)
+    return verdict.markdown(verdict.sentences(summary, baseline), verdict.tables(summary))
+
+
 def ready(jobs: list[Job]) -> list[Job]:
     """Return the finished jobs; print how many are not. Raises InputError if one was made with
     other flags."""
@@ -225,7 +217,7 @@ def ready(jobs: list[Job]) -> list[Job]:
     for job in done:
         job.check()
     if len(done) < len(jobs):
-        report(f"{len(jobs) - len(done)} of {len(jobs)} runs are not finished, and left out")
+        note(f"{len(jobs) - len(done)} of {len(jobs)} runs are not finished, and left out")
     return done
 
 
@@ -265,62 +257,11 @@ def run(plan: Plan, jobs: list[Job], args, end: float) -> int:
     Path(plan.out).mkdir(parents=True, exist_ok=True)
     with FileLock(Path(plan.out) / "lock", timeout=0):
         runner = Runner(jobs, args.jobs, end, args.discard)
-        report(f"{len(runner.finished)} of {len(jobs)} runs are finished")
+        note(f"{len(runner.finished)} of {len(jobs)} runs are finished")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, runner.stop)
         runner.run()
     return runner.failed
-
-
-def text(summary: pd.DataFrame, plan: Plan) -> str:
-    """Format the report: tables for each task, then sentences."""
-    parts = []
-    sentences = []
-    for task, rows in summary.groupby("task", sort=False):
-        parts += tables(task, rows)
-        prefix = f"{task}: " if task else ""
-        each = 100 / rows.problems.max()
-        if each >= 1:
-            sentences.append(f"{prefix}one validation problem is {each:.1f} points: too coarse.")
-        for row in rows[rows.arm != plan.baseline].itertuples():
-            sentences.append(prefix + scores.verdict(row.arm, plan.baseline, row.gain))
-    sentences += [tested(summary, plan), scores.fit(summary)]
-    return "\n".join([*parts, *(f"- {line}" for line in sentences if line)]) + "\n"
-
-
-def tables(task: str, rows: pd.DataFrame) -> list[str]:
-    """Format the two tables of a task."""
-    header = ["arm", "seeds", "accuracy", "gain at equal completions", "p (Holm)"]
-    header += ["compute-matched", "speed-up", "dead", "live ×", "steps", "CPU time ×"]
-    lines = []
-    for row in rows.itertuples():
-        line = [row.arm, row.seeds, f"{row.before:.1f} → {row.accuracy:.1f}%", row.gain]
-        line += [f"{row.holm:.3f}", row.matched, row.speed_up, f"{row.dead:.1%}", f"{row.r:.2f}"]
-        lines.append([*line, f"{row.steps:.0f}", f"{row.cpu:.2f}"])
-    others = rows[["arm", *scores.COSTS]].to_numpy().tolist()
-    return [
-        analysis.table(task or "Arms", header, known(lines)),
-        analysis.table("Gain at other equal costs", ["arm", *scores.COSTS.values()], known(others)),
-    ]
-
-
-def known(lines: list[list]) -> list[list[str]]:
-    """Write – for what is not known."""
-    return [
-        ["–" if str(cell) in ("None", "nan", "nan%") else str(cell) for cell in line]
-        for line in lines
-    ]
-
-
-def tested(summary: pd.DataFrame, plan: Plan) -> str:
-    """Correct the p-values of the plan's `test` for their number."""
-    if not plan.test:
-        return ""
-    rows = summary[summary.arm.isin(plan.test["arms"]) & summary.task.isin(plan.test["tasks"])]
-    names = rows.task + ", " + rows.arm
-    p = scores.holm(pd.Series([gain.p if gain else np.nan for gain in rows.matched], names))
-    each = "; ".join(f"{name}: {value:.3f}" for name, value in p.items())
-    return f"Compute-matched gains, p by Holm's method over {len(p)}: {each or '–'}."
 
 
 def curve(summary: pd.DataFrame) -> pd.DataFrame:
@@ -337,10 +278,17 @@ def write_report(rows: pd.DataFrame, plan: Plan, devices: dict, budget: float, o
     summary = scores.summarize(rows, plan.baseline, budget, devices, plan.places)
     if summary.empty:
         raise InputError(f"no finished run of {plan.baseline} to compare with")
-    printed = text(summary, plan)
+    findings = verdict.sentences(summary, plan.baseline, plan.test)
+    tables = verdict.tables(summary)
+    printed = verdict.markdown(findings, tables)
     if out:
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
+        figure = plot.draw_study(rows, summary, plan.baseline)
+        figure.savefig(folder / "figure.png", dpi=150)
+        pictures = {"Arms": report.encode(figure)}
+        page = report.render(title=plan.out, verdict=findings, tables=tables, pictures=pictures)
+        write_atomic(folder / "report.html", page)
         write_atomic(folder / "scores.csv", rows.round(4).to_csv(index=False))
         write_atomic(folder / "summary.csv", curve(summary).to_csv(index=False))
         write_atomic(folder / "report.md", printed)
@@ -392,31 +340,22 @@ def main(argv=None) -> int:
     with analysis.one_line("study", ValueError, Timeout):
         args, given = arguments(argv)
         end = deadline(args.until, args.minutes)
-        out = given.get("out", "")
-        failed = 0
-        is_plan = len(args.inputs) == 1 and args.inputs[0].endswith(".toml")
-        if args.inputs and not is_plan:
-            plan, jobs = plan_of_runs(args.inputs)
-            budget = math.nan
-            devices = {name: arm["devices"] for name, arm in plan.arms.items()}
-        else:
-            plan = Plan.read(Path(args.inputs[0])) if is_plan else plan_of_flags(args, given)
-            out = out or plan.out
-            budget = plan.completions
-            devices = plan.devices
-            jobs = plan.jobs()
+        if args.inputs and not args.inputs[0].endswith(".toml"):
+            print(compare_runs(args.inputs), end="")
+            return 0
+        plan = Plan.read(Path(args.inputs[0])) if args.inputs else plan_of_flags(args, given)
         old = scores.read(args.csv) if args.csv else scores.together([])
         in_csv = {*old[scores.RUN].itertuples(index=False, name=None)}
-        jobs = [job for job in jobs if (job.task, job.arm, job.seed) not in in_csv]
-        if plan.out and not args.report:
+        jobs = [job for job in plan.jobs() if (job.task, job.arm, job.seed) not in in_csv]
+        failed = 0
+        if not args.report:
             failed = probe_all(plan, jobs, args)
             if args.probe or failed:
                 return int(failed > 0)
             failed = run(plan, jobs, args, end)
-        if plan.out:
-            jobs = ready(jobs)
-        rows = scores.together([old, score(jobs)])
-        print(write_report(rows, plan, devices, budget, out), end="")
+        rows = scores.together([old, score(ready(jobs))])
+        out = given.get("out", plan.out)
+        print(write_report(rows, plan, plan.devices, plan.completions, out), end="")
     return int(failed > 0)
 
 

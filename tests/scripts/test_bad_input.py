@@ -16,7 +16,7 @@ from tests.helpers.ranks import DEMO, contents
 from tests.helpers.runs import GOLDILOCKS, make_run, selection
 
 CASES = [
-    (study, "uniform other_data", "uniform and other_data differ in val_data_crc32"),
+    (study, "uniform other_data", "have different validation sets"),
     (study, "uniform uniform", "two runs of 'uniform' have the same seed"),
     (study, "uniform damaged", "never evaluated"),
     (study, "no_metrics", "metrics.jsonl: no such file, or none of its lines has step"),

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from plumbing.errors import InputError
-from scripts import scores, study
+from scripts import scores, study, verdict
 from scripts.analysis import Run
 from tests.helpers.models import ROOT
 from tests.helpers.runs import make_run
@@ -67,7 +67,7 @@ def test_one_seed_has_no_interval():
     runs = [run_rows("uniform", 0, line(0, 12)), run_rows("mine", 0, line(0, 24))]
     gain = summary_of(runs).gain["", "mine"]
     assert np.isnan(gain.low)
-    assert "one seed" in scores.verdict("mine", "uniform", gain)
+    assert "one seed" in verdict.verdict("mine", "uniform", gain)
 
 
 def test_a_run_that_spent_less_than_95_percent_is_not_compared():
@@ -125,7 +125,7 @@ def test_the_fit_finds_the_exponent():
         for arm, steep, live in (("uniform", 1, 1), ("mine", factor, factor**2)):
             rows = run_rows(arm, 0, line(0, 12 * steep), task=str(factor))
             runs.append(rows.assign(live=live * rows.step))
-    assert "a = 0.50 (0.50 to 0.50" in scores.fit(summary_of(runs).reset_index())
+    assert "a = 0.50 (0.50 to 0.50" in verdict.fit(summary_of(runs).reset_index())
 
 
 def test_holm_by_hand():
@@ -135,7 +135,7 @@ def test_holm_by_hand():
 
 def test_a_verdict_says_what_the_seeds_resolve():
     gain = scores.Gain(1.2, -0.3, 2.7, 0.1, 23040, 23040, 5, False)
-    assert scores.verdict("Goldilocks", "uniform", gain) == (
+    assert verdict.verdict("Goldilocks", "uniform", gain) == (
         "Goldilocks − uniform: +1.2 points (-0.3 to +2.7) at 23,040 completions: not "
         "distinguishable from 0. These 5 seeds resolve about ±1.5 points; ±1.0 would take about 9."
     )

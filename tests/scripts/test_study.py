@@ -1,6 +1,5 @@
 """study: plans, and runs by a stand-in for train.py, which writes what a run would."""
 
-import os
 import shlex
 import time
 from pathlib import Path
@@ -23,8 +22,8 @@ seeds = [1, 2]
 uniform = {flags = "--sampler uniform"}
 Goldilocks = {flags = "--sampler goldilocks", seeds = [1]}
 """
-# It spends --group_size completions a prompt, with --resample_rounds that many times more, and
-# resumes. Under --max_grad_norm 7 it fails, under 8 it waits for SIGTERM, and then exits like train.
+# It spends 8 completions a step, and as many more for each of --resample_rounds, and resumes. Under
+# --max_grad_norm 7 it fails, under 8 it waits for SIGTERM, and then exits as train.py does.
 STAND_IN = f"""
 import json, signal, sys, time
 from dataclasses import asdict
@@ -190,7 +189,7 @@ def test_a_run_made_with_other_flags_is_rejected(train, tmp_path):
 
 
 def test_a_study_probes_runs_and_reports(train, tmp_path, capsys):
-    """Uniform rises by 1 point a step, Goldilocks by 2: read at 5/6 of 6 steps and, at 4/3, of 8."""
+    """Uniform rises by a point a step, Goldilocks by 2: read at 5/6 of 6 steps, and 4/3 of it."""
     plan(tmp_path, ("--preset demo", "--preset demo --eval_every 1"))
     assert study.main([str(tmp_path / "plan.toml"), "--jobs", "2", "--problems", "4"]) == 0
     out = capsys.readouterr().out
@@ -201,7 +200,7 @@ def test_a_study_probes_runs_and_reports(train, tmp_path, capsys):
     assert "| Goldilocks | 1 | 10.0 → 20.0% | +5.0 at 48 |" in out
     assert "+3.3 at 48, baseline 64" in out
     assert "one validation problem is 100.0 points: too coarse" in out
-    files = {"report.md", "scores.csv", "summary.csv"}
+    files = {"report.md", "report.html", "figure.png", "scores.csv", "summary.csv"}
     assert files < {path.name for path in (tmp_path / "runs").iterdir()}
 
 
@@ -210,7 +209,7 @@ def test_rows_of_a_csv_are_not_run_again(train, tmp_path, capsys):
     file = str(tmp_path / "plan.toml")
     study.main([file, "--problems", "4"])
     (tmp_path / "runs/scores.csv").rename(tmp_path / "scores.csv")
-    os.rename(tmp_path / "runs", tmp_path / "old")
+    (tmp_path / "runs").rename(tmp_path / "old")
     first = capsys.readouterr().out
     study.main([file, "--csv", "scores.csv", "--report"])
     assert capsys.readouterr().out in first
