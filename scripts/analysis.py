@@ -16,7 +16,6 @@ import pandas as pd
 from scipy import stats
 
 from plumbing.command_line import file_path
-from plumbing.data.problems import Problems
 from plumbing.errors import InputError, RunError, survive_lost_output
 from plumbing.files import digest, read_lines
 from sampler import utility_target
@@ -53,16 +52,6 @@ def read_table(path: Path, *columns: str) -> pd.DataFrame:
     return rows
 
 
-def read_selections(path: Path, resample_rounds: int = 0) -> pd.DataFrame:
-    """Read selections.jsonl as a row for each problem of a step, whose groups are joined:
-    `completions` and `successes` are sums, y is computed from them. Raises InputError."""
-    rows = read_table(path, "step", "chosen", "utilities", "completions", "successes")
-    same = dict.fromkeys(("pool", "utilities", "explored"), "first")
-    total = dict.fromkeys(("completions", "successes"), "sum")
-    groups = rows.groupby(["step", "chosen"], sort=False, as_index=False).agg(same | total)
-    return groups.assign(y=utility_target(groups.successes / groups.completions))
-
-
 def read_config(run_dir: Path) -> dict:
     """Read config.json. Raises InputError if this is no run directory, or of another version."""
     try:
@@ -97,15 +86,17 @@ class Run:
 
     @cached_property
     def selections(self) -> pd.DataFrame:
-        """A row per group: step, chosen, explored, completions, successes, y, predicted (utility of
-        the chosen problem, NaN where nothing was predicted). Raises InputError if the run is of a
-        version without `completions`."""
-        file = self.folder / "selections.jsonl"
-        rows = read_selections(file, self.config["resample_rounds"])
+        """A row for each problem of a step, whose groups are joined: step, chosen, explored,
+        completions, successes, y, predicted (its utility, NaN without a prediction). Raises
+        InputError."""
+        names = ("step", "chosen", "pool", "utilities", "explored", "completions", "successes")
+        rows = read_table(self.folder / "selections.jsonl", *names)
         each = zip(rows.utilities, rows.pool, rows.chosen, strict=True)
         predicted = [utilities[pool.index(chosen)] for utilities, pool, chosen in each]
-        kept = rows[["step", "chosen", "explored", "completions", "successes", "y"]]
-        return kept.assign(predicted=pd.Series(predicted, dtype=float))
+        rows = rows.assign(predicted=pd.Series(predicted, dtype=float))
+        how = {"explored": "first", "predicted": "first", "completions": "sum", "successes": "sum"}
+        groups = rows.groupby(["step", "chosen"], sort=False, as_index=False).agg(how)
+        return groups.assign(y=utility_target(groups.successes / groups.completions))
 
     @cached_property
     def spent(self) -> pd.DataFrame:
@@ -192,38 +183,6 @@ def spread(values, unit: str = "%", digits: int = 1) -> str:
         return "–"
     deviation = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{digits}f}{deviation}{unit}"
-
-
-def labels_of(problems: Problems, columns: str) -> list[str]:
-    """Return each problem's text in one or two columns of the data, "task,level"."""
-    names, index = problems.column(columns)
-    return [names[i] for i in index]
-
-
-def by_label(rows: pd.DataFrame, labels) -> pd.DataFrame:
-    """Average the groups of each label, in the order of `labels`, the label of each problem. rows:
-    `problem`, `reward` and any `lenient` of verdicts, of which a problem's are one group; or a
-    run's selections, each a group (chosen, completions, successes).
-
-    Returns columns problems, groups, p (mean pass rate), lenient; and where groups have several
-    completions all_wrong, all_right and live, shares of groups."""
-    if "successes" in rows:
-        groups = pd.DataFrame({"problem": rows.chosen, "n": rows.completions})
-        groups["p"] = rows.successes / rows.completions
-    else:
-        parts = rows.groupby("problem", as_index=False)
-        scores = {"reward": "p", "lenient": "lenient"}
-        groups = parts[[name for name in scores if name in rows]].mean().rename(columns=scores)
-        groups["n"] = parts.size()["size"]
-    if (groups.n > 1).any():
-        groups = groups.assign(all_wrong=groups.p == 0, all_right=groups.p == 1)
-        groups["live"] = (groups.p > 0) & (groups.p < 1)
-    labels = pd.Series([*labels])
-    by = groups.groupby(labels[groups.problem].to_numpy())
-    means = by.mean().drop(columns=["problem", "n"])
-    means.insert(0, "problems", by.problem.nunique())
-    means.insert(1, "groups", by.size())
-    return means.reindex(labels.unique()).dropna(how="all")
 
 
 def number(value: float) -> str:

@@ -56,17 +56,15 @@ def describe(run: analysis.Run) -> str:
 
 def by_column(run: analysis.Run, columns: str) -> str:
     """Format the same shares by category."""
-    problems = Problems(run.config["train_data"])
-    table = analysis.by_label(run.selections, analysis.labels_of(problems, columns))
-    lines = [
-        [
-            label,
-            row.groups,
-            *(f"{row[name]:.0%}" for name in ("all_wrong", "all_right", "live", "p")),
-        ]
-        for label, row in table.iterrows()
-    ]
-    header = [columns, "groups", "all wrong", "all right", "live", "mean p̂"]
+    names, value_of = Problems(run.config["train_data"]).column(columns)
+    p = pass_rates(run)
+    lines = []
+    for value, of_value in p.groupby(value_of[run.selections.chosen]):
+        shares = [(of_value == 0).mean(), (of_value == 1).mean(), of_value.mean()]
+        live = 1 - shares[0] - shares[1]
+        cells = [f"{share:.0%}" for share in (shares[0], live, *shares[1:])]
+        lines.append([names[value], len(of_value), *cells])
+    header = [columns, "groups", "all wrong", "live", "all right", "mean p̂"]
     return analysis.table(f"By {columns}", header, lines)
 
 

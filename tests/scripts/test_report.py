@@ -111,7 +111,7 @@ def test_runs_that_are_being_written(tmp_path):
         with (run / f"{name}.jsonl").open("a") as file:
             file.write('{"step": 3, "probl')
     page = words_of(report.page([run, waiting])[0])
-    for words in ("2 of 4", "Newest samples None yet.", "Evaluation None yet.", "0 of 12 right"):
+    for words in ("2 of 4", "Newest samples: 0", "Evaluation None yet.", "0 of 12 right"):
         assert words in page
     assert f"{waiting}: no step yet" in page
     assert "data.jsonl has changed since" in page
