@@ -20,7 +20,8 @@ CURVES = {  # the first that exists is used; it has the columns of a study's sum
     STUDY / "pilot.csv": "in a pilot of 1 to 3 seeds",
 }
 TIMED = 3  # steps of a run that only measures time
-EDGES = [0, 0.25, 0.5, 0.75]  # of p̂, between 0 and 1
+EDGES = [0, 1e-9, 0.25, 0.5, 0.75, 1, 2]  # of p̂
+BINS = ["all wrong", "p̂ < 1/4", "p̂ < 1/2", "p̂ < 3/4", "p̂ < 1", "all right"]
 
 
 def job(folder: Path, task: str, arm: str, flags: str, steps: int) -> Job:
@@ -38,20 +39,16 @@ def pass_rates(run: analysis.Run) -> pd.Series:
 
 
 def describe(run: analysis.Run) -> str:
-    """Format the shares of dead and live groups, and the distribution of p̂."""
+    """Format the distribution of p̂; 0 and 1 are dead groups."""
     p = pass_rates(run)
-    live = p[(p > 0) & (p < 1)]
-    shares = {"all wrong": (p == 0).mean()}
-    for low, high in zip(EDGES, [*EDGES[1:], 1], strict=True):
-        inside = (live > low) & ((live <= high) | (high == 1))
-        shares[f"{low:g} < p̂ {'<' if high == 1 else '≤'} {high:g}"] = inside.sum() / len(p)
-    shares["all right"] = (p == 1).mean()
+    counts = p.groupby(pd.cut(p, EDGES, right=False, labels=BINS), observed=False).size()
     c = run.config
     title = f"Probe: {len(p)} training problems × {c['group_size']} completions, untrained model"
-    note = f"Live groups: {len(live) / len(p):.1%}. Mean p̂ {p.mean():.1%}; validation accuracy, "
-    note += f"greedy, {run.accuracy.iloc[0]:.1f}%."
-    cells = [f"{share:.1%}" for share in shares.values()]
-    return analysis.table(title, [*shares], [cells], note)
+    live = (p > 0) & (p < 1)
+    note = f"Live groups: {live.mean():.1%}. Mean p̂ {p.mean():.1%}; validation accuracy, greedy, "
+    note += f"{run.accuracy.iloc[0]:.1f}%."
+    cells = [f"{count / len(p):.1%}" for count in counts]
+    return analysis.table(title, BINS, [cells], note)
 
 
 def by_column(run: analysis.Run, columns: str) -> str:

@@ -111,7 +111,7 @@ def test_an_arm_that_spends_more_a_step_starts_with_fewer_and_denser_evaluations
 
 BAD_PLANS = [
     ("budget = 48", "budgett = 48", "unexpected keyword argument 'budgett'"),
-    ("seeds = [1, 2]", "seeds = [1, 1]", "must be a list of distinct whole numbers"),
+    ("seeds = [1, 2]", "seeds = [1, 1]", "must be distinct"),
     ("seeds = [1]", "seed = [1]", "must have flags, and may have seeds and devices"),
     ("uniform =", "other =", "baseline 'uniform' is none of"),
     ("--preset demo", "--preset demo --lr_schedule linear", "must be constant"),
