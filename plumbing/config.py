@@ -116,7 +116,7 @@ PRESETS: dict[str, str] = {
     "smollm2": f"--model {SMOLLM} --teacher_model {SMOLLM} --chat_template {ONE_CARD}"
     " --train_data data/gsm8k/train.jsonl --val_data data/gsm8k/val.jsonl --steps 200"
     " --teacher_learning_rate 1e-5 --eval_every 20",
-    # A laptop; --model: what experiments/cold_start.py wrote. Without a teacher 32 steps.
+    # A laptop; --model: what studies/cold_start.py wrote. Without a teacher 32 steps.
     "reasoning": "--sampler uniform --model models/cold --steps 24 --eval_every 8"
     " --train_data data/reasoning-gym/train.jsonl --val_data data/reasoning-gym/val.jsonl"
     f" --reward {REWARD} --prompt_header '' --prompt_footer Answer: --prompts_per_step 12"

@@ -16,7 +16,6 @@ import pandas as pd
 from scipy import stats
 
 from plumbing.command_line import file_path
-from plumbing.data.problems import Problems
 from plumbing.errors import InputError, RunError, survive_lost_output
 from plumbing.files import digest, read_lines
 from sampler import utility_target
@@ -53,18 +52,6 @@ def read_table(path: Path, *columns: str) -> pd.DataFrame:
     return rows
 
 
-def read_selections(path: Path, resample_rounds: int = 0) -> pd.DataFrame:
-    """Read selections.jsonl, which has a line for each round of a group, as a row for each group:
-    `completions` and `successes` are sums, y is computed from them. With --resample_rounds each
-    round has groups of its own. Raises InputError."""
-    rows = read_table(path, "step", "chosen", "utilities", "completions", "successes")
-    same = dict.fromkeys(("pool", "utilities", "explored"), "first")
-    total = dict.fromkeys(("completions", "successes"), "sum")
-    group = ["step", "chosen"] + ["round"] * (resample_rounds > 0)
-    groups = rows.groupby(group, sort=False, as_index=False).agg(same | total)
-    return groups.assign(y=utility_target(groups.successes / groups.completions))
-
-
 def read_config(run_dir: Path) -> dict:
     """Read config.json. Raises InputError if this is no run directory, or of another version."""
     try:
@@ -99,23 +86,17 @@ class Run:
 
     @cached_property
     def selections(self) -> pd.DataFrame:
-        """A row per group: step, chosen, explored, completions, successes, y, predicted (utility of
-        the chosen problem), pool_mean (mean utility of its pool). NaN where nothing was predicted.
-        Raises InputError if the run is of a version without `completions`."""
-        file = self.folder / "selections.jsonl"
-        rows = read_selections(file, self.config["resample_rounds"])
+        """A row for each problem of a step, whose groups are joined: step, chosen, explored,
+        completions, successes, y, predicted (its utility, NaN without a prediction). Raises
+        InputError."""
+        names = ("step", "chosen", "pool", "utilities", "explored", "completions", "successes")
+        rows = read_table(self.folder / "selections.jsonl", *names)
         each = zip(rows.utilities, rows.pool, rows.chosen, strict=True)
         predicted = [utilities[pool.index(chosen)] for utilities, pool, chosen in each]
-        pool_mean = rows.utilities.explode().astype(float).groupby(level=0).mean()
-        kept = rows[["step", "chosen", "explored", "completions", "successes", "y"]]
-        return kept.assign(predicted=pd.Series(predicted, dtype=float), pool_mean=pool_mean)
-
-    @property
-    def live(self) -> pd.Series:
-        """Share of the groups trained on that are live, by step. In a run that was made before it
-        was logged: share of all groups."""
-        m = self.metrics.reindex(columns=["trained_live", "zero_variance"])
-        return m.trained_live.fillna(1 - m.zero_variance)
+        rows = rows.assign(predicted=pd.Series(predicted, dtype=float))
+        how = {"explored": "first", "predicted": "first", "completions": "sum", "successes": "sum"}
+        groups = rows.groupby(["step", "chosen"], sort=False, as_index=False).agg(how)
+        return groups.assign(y=utility_target(groups.successes / groups.completions))
 
     @cached_property
     def spent(self) -> pd.DataFrame:
@@ -139,6 +120,12 @@ class Run:
         return values.set_axis(self.spent[amount]).dropna()
 
     @cached_property
+    def problems(self) -> int:
+        """The number of validation problems; 0 if it is not known."""
+        files = [*self.folder.glob("evals/step_*.jsonl")]
+        return len(read_lines(files[0], torn=True)) if files else 0
+
+    @cached_property
     def accuracy(self) -> pd.Series:
         """Validation accuracy in percent by evaluated step. Raises InputError if there is none."""
         accuracy = 100 * self.curve("val_accuracy")
@@ -146,21 +133,18 @@ class Run:
             raise InputError(f"{self.folder}: never evaluated, so there is nothing to compare")
         return accuracy
 
-    @property
-    def reported(self) -> list[int]:
-        """Steps of the last five evaluations after step 0; step 0 if there are none."""
-        return [step for step in self.accuracy.index if step][-5:] or [0]
 
-    @property
-    def score(self) -> float:
-        """Mean accuracy in percent of the last five evaluations, as in Section 5.2."""
-        return float(self.accuracy[self.reported].mean())
+def check_comparable(runs: list[Run]) -> None:
+    """Raise InputError if two runs have different validation sets."""
+    first = runs[0]
+    for run in runs:
+        if run.config.get("val_data_crc32") != first.config.get("val_data_crc32"):
+            raise InputError(f"{first.folder} and {run.folder} have different validation sets")
 
-    @cached_property
-    def verdicts(self) -> np.ndarray:
-        """For each validation problem, the percentage of `reported` evaluations it is right in."""
-        files = [self.folder / "evals" / f"step_{step}.jsonl" for step in self.reported]
-        return 100 * np.mean([read_table(file, "reward").reward for file in files], axis=0)
+
+def method_name(sampler: str) -> str:
+    """Return what a report calls a sampler: the class of FILE.py:CLASS, or the name of one."""
+    return sampler.rpartition(":")[2]
 
 
 def load_methods(folders) -> dict[str, list[Run]]:
@@ -174,18 +158,14 @@ def load_methods(folders) -> dict[str, list[Run]]:
         alike = configs.query("preset == @config['preset'] and sampler == @config['sampler']")
         parts = [f"{key} {config[key]}" for key in sorted(alike) if alike[key].nunique() > 1]
         preset = [config["preset"]] if configs.preset.nunique() > 1 else []
-        methods.setdefault(", ".join([*preset, config["sampler"], *parts]), []).append(run)
+        methods.setdefault(", ".join([*preset, method_name(config["sampler"]), *parts]), []).append(
+            run
+        )
     for name, members in methods.items():
         members.sort(key=lambda run: run.config["seed"])
         if len(members) > len({run.config["seed"] for run in members}):
             raise InputError(f"two runs of {name!r} have the same seed")
     return methods
-
-
-def t_difference(a, b, paired: bool) -> tuple[float, tuple[float, float], float]:
-    """Mean of a minus mean of b, its t-interval and p (Welch's unless paired)."""
-    test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
-    return float(np.mean(a) - np.mean(b)), tuple(test.confidence_interval()), float(test.pvalue)
 
 
 def bootstrap(values) -> tuple[float, float]:
@@ -205,38 +185,6 @@ def spread(values, unit: str = "%", digits: int = 1) -> str:
     return f"{np.mean(values):.{digits}f}{deviation}{unit}"
 
 
-def labels_of(problems: Problems, columns: str) -> list[str]:
-    """Return each problem's text in one or two columns of the data, "task,level"."""
-    names, index = problems.column(columns)
-    return [names[i] for i in index]
-
-
-def by_label(rows: pd.DataFrame, labels) -> pd.DataFrame:
-    """Average the groups of each label, in the order of `labels`, the label of each problem. rows:
-    `problem`, `reward` and any `lenient` of verdicts, of which a problem's are one group; or a
-    run's selections, each a group (chosen, completions, successes).
-
-    Returns columns problems, groups, p (mean pass rate), lenient; and where groups have several
-    completions all_wrong, all_right and live, shares of groups."""
-    if "successes" in rows:
-        groups = pd.DataFrame({"problem": rows.chosen, "n": rows.completions})
-        groups["p"] = rows.successes / rows.completions
-    else:
-        parts = rows.groupby("problem", as_index=False)
-        scores = {"reward": "p", "lenient": "lenient"}
-        groups = parts[[name for name in scores if name in rows]].mean().rename(columns=scores)
-        groups["n"] = parts.size()["size"]
-    if (groups.n > 1).any():
-        groups = groups.assign(all_wrong=groups.p == 0, all_right=groups.p == 1)
-        groups["live"] = (groups.p > 0) & (groups.p < 1)
-    labels = pd.Series([*labels])
-    by = groups.groupby(labels[groups.problem].to_numpy())
-    means = by.mean().drop(columns=["problem", "n"])
-    means.insert(0, "problems", by.problem.nunique())
-    means.insert(1, "groups", by.size())
-    return means.reindex(labels.unique()).dropna(how="all")
-
-
 def number(value: float) -> str:
     """Format with two decimals; – if NaN."""
     return "–" if np.isnan(value) else f"{value:.2f}"
@@ -251,14 +199,6 @@ def markdown(header: list, rows: list[list]) -> str:
 def table(title: str, header: list, rows: list[list], note: str = "") -> str:
     """Format a Markdown table with a heading above it and a note below."""
     return f"## {title}\n\n{markdown(header, rows)}\n" + (f"\n{note}\n" if note else "")
-
-
-def by_method(title: str, methods: dict, measure, *style, note: str = "") -> str:
-    """Format the numbers by name that measure(run) returns: a column per method, with their
-    `spread` over its runs (`style`: unit and digits). Rows without any number are left out."""
-    columns = [pd.DataFrame([measure(run) for run in runs]) for runs in methods.values()]
-    rows = [[name, *(spread(c[name].dropna(), *style) for c in columns)] for name in columns[0]]
-    return table(title, ["", *methods], [row for row in rows if set(row[1:]) != {"–"}], note)
 
 
 def parser(doc: str | None, runs: bool = False) -> argparse.ArgumentParser:

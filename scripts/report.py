@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
+from matplotlib.figure import Figure
 
 from plumbing import command_line
 from plumbing.data.problems import Problems
@@ -26,13 +27,19 @@ from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.files import read_lines, write_atomic
 from plumbing.metrics import TAIL
-from scripts import analysis, plot
+from scripts import analysis, plot, verdict
 from scripts.analysis import Run
 from verify import extract_boxed
 
 RECENT = 20  # steps that the share of dead groups is averaged over
 SHOWN = 6  # samples, and problems of a kind
 CURVES = [plot.PANELS[i] for i in (0, 1, 3)]  # accuracy, reward, dead groups
+SHARES = {"zero_variance": "dead groups", "truncated": "truncated", "no_box": "no box"}
+HEALTH = SHARES | {
+    "entropy": "entropy",
+    "grad_norm": "gradient norm",
+    "teacher_mae": "Teacher error",
+}
 # Control characters, which a browser would hide or obey; tab and newline are not among them.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -155,6 +162,7 @@ def view(run: Run) -> dict:
     train_problems, train_error = open_problems(c["train_data"], c.get("train_data_crc32"))
     val_problems, val_error = open_problems(c["val_data"], c.get("val_data_crc32"))
     return {
+        "folder": run.folder,
         "state": state(run),
         "missing": sorted({train_error, val_error} - {""}),
         "samples": samples(run, train_problems),
@@ -170,16 +178,55 @@ def visible(value):
     return "–" if value is None else value
 
 
+def encode(figure: Figure) -> str:
+    """Return a figure as a PNG in base64."""
+    file = BytesIO()
+    figure.savefig(file, dpi=120)
+    return base64.b64encode(file.getvalue()).decode()
+
+
 def pictures(methods: dict[str, list[analysis.Run]]) -> dict[str, str]:
     """Draw the curves that have data: by title, each a PNG in base64."""
     drawn = {}
     for panel in CURVES:
         title, *_ = panel
         if plot.has_data(panel, methods):
-            file = BytesIO()
-            plot.draw(methods, panels=[panel], columns=1, reliability=False).savefig(file, dpi=120)
-            drawn[title] = base64.b64encode(file.getvalue()).decode()
+            drawn[title] = encode(plot.draw(methods, "steps", [panel], 1, reliability=False))
     return drawn
+
+
+def health(runs: dict[str, Run]) -> tuple[str, list, list]:
+    """Return a table, as verdict.tables: HEALTH of each run, the mean of its latest steps."""
+    lines = []
+    for name, run in runs.items():
+        recent = run.metrics[run.metrics.index > 0].tail(RECENT).reindex(columns=HEALTH).mean()
+        values = [percent(x) if key in SHARES else analysis.number(x) for key, x in recent.items()]
+        lines.append([name, *values])
+    return f"Health: means of the latest {RECENT} steps", ["run", *HEALTH.values()], lines
+
+
+def compared(methods: dict[str, list[Run]]) -> tuple[list[str], list[tuple]]:
+    """Return the sentences and tables that compare methods; none for one method alone, or before
+    all runs are evaluated."""
+    every = [run for runs in methods.values() for run in runs]
+    if len(methods) < 2 or not all(len(run.curve("val_accuracy")) > 1 for run in every):
+        return [], []
+    try:
+        summary, baseline = verdict.of_methods(methods)
+    except InputError as error:  # other validation sets
+        return [str(error)], []
+    return verdict.sentences(summary, baseline), verdict.tables(summary)
+
+
+def render(**values) -> str:
+    """Fill in the template; return ASCII. Values: title, verdict (sentences), tables (as those of
+    verdict.tables), pictures and, of runs, views and waiting."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=visible)
+    environment.filters |= {"percent": percent, "number": analysis.number}
+    template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
+    defaults = {"refresh": 0, "waiting": [], "views": {}, "written": datetime.now()}
+    text = environment.from_string(template).render(defaults | values)
+    return text.encode("ascii", "xmlcharrefreplace").decode()
 
 
 def page(run_dirs: list[Path], refresh: int = 0) -> tuple[str, bool]:
@@ -187,20 +234,24 @@ def page(run_dirs: list[Path], refresh: int = 0) -> tuple[str, bool]:
     it every `refresh` seconds (0: never). Raises InputError or OSError."""
     waiting = [run_dir for run_dir in run_dirs if has_no_step(run_dir)]
     methods = analysis.load_methods([run_dir for run_dir in run_dirs if run_dir not in waiting])
-    runs = [run for members in methods.values() for run in members]
-    finished = not waiting and all(map(is_finished, runs))
-    environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=visible)
-    environment.filters |= {"percent": percent, "number": analysis.number}
-    template = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
-    text = environment.from_string(template).render(
-        written=datetime.now(),
+    runs = {}
+    for method, members in methods.items():
+        for run in members:
+            runs[f"{method}, seed {run.config['seed']}"] = run
+    finished = not waiting and all(map(is_finished, runs.values()))
+    findings, tables = compared(methods)
+    models = {Path(run.config["model"]).name for run in runs.values()}
+    data = {Path(run.config["train_data"]).name for run in runs.values()}
+    text = render(
+        title=f"{', '.join(methods)}: {', '.join(sorted(models))} on {', '.join(sorted(data))}",
+        verdict=findings,
+        tables=[*tables, health(runs)],
+        pictures=pictures(methods),
         refresh=0 if finished else refresh,
         waiting=waiting,
-        methods=methods,
-        views={run: view(run) for run in runs},
-        pictures=pictures(methods),
+        views={name: view(run) for name, run in runs.items()},
     )
-    return text.encode("ascii", "xmlcharrefreplace").decode(), finished
+    return text, finished
 
 
 def write(out: Path, run_dirs: list[Path], refresh: int) -> bool:

@@ -11,10 +11,10 @@ import argparse
 import random
 from pathlib import Path
 
-from experiments import toy_task
-from experiments.toy_task import MASTERED, REACH, Task
 from plumbing.command_line import file_path
 from plumbing.files import read_lines, write_lines
+from studies import toy_task
+from studies.toy_task import MASTERED, REACH, Task
 
 # Dead groups, % -> rows; shares of them within reach and mastered. The other rows are out of reach.
 MIXTURES = {

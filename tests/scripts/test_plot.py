@@ -8,6 +8,8 @@ from scripts import plot
 from scripts.analysis import Run, load_methods
 from tests.helpers.runs import make_run, selection
 
+NONE = [selection(1, True, [None], 0)]  # nothing was predicted
+
 
 def drawn(*folders):
     """The axes of the runs' figure by title."""
@@ -25,7 +27,7 @@ def test_means_over_two_runs(tmp_path):
     first = rewards(tmp_path / "0", 1, 2, 0, accuracy=0.1)
     panels = drawn(first, rewards(tmp_path / "1", 1, 4, accuracy=0.3, seed=1))
     accuracy = [line.get_ydata().tolist() for line in panels["Validation accuracy"].lines]
-    assert accuracy[:3] == [[pytest.approx(0.2)], [0.1], [0.3]]
+    assert accuracy[:3] == [pytest.approx([20]), pytest.approx([10]), pytest.approx([30])]
     mean, first, second = [line.get_ydata() for line in panels["Training reward"].lines][:3]
     assert first.tolist() == pytest.approx([1.0, 1.1, 0.99])  # 0.9 * 1 + 0.1 * 2, 0.9 * 1.1
     assert second.tolist() == pytest.approx([1.0, 1.3])
@@ -54,3 +56,21 @@ def test_picture_with_a_teachers_reliability(tmp_path):
     assert [[pytest.approx(0.2), 0.5]] in [line.get_xydata().tolist() for line in lines]
     plot.main([str(run), "--out", str(tmp_path), "--x", "device_hours"])
     assert (tmp_path / "training_by_device_hours.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_band_of_an_accuracy_is_binomial(tmp_path):
+    """2 of 4 right: 50 ± 1.96 · 100 · √(1/2 · 1/2 / 4)."""
+    run = make_run(tmp_path / "run", verdicts=[[0, 0, 1, 1]] * 2, selections=NONE)
+    [band] = drawn(run)["Validation accuracy"].collections
+    edges = band.get_paths()[0].vertices[:, 1]
+    assert (min(edges), max(edges)) == (pytest.approx(1), pytest.approx(99))
+
+
+def test_dollars_in_settings_are_no_formula(tmp_path):
+    """Runs that differ in a prompt with LaTeX."""
+    runs = []
+    for i, footer in enumerate((r"in $\boxed{}$:", "in a box:")):
+        folder = tmp_path / str(i)
+        runs.append(make_run(folder, verdicts=[[0], [1]], selections=NONE, prompt_footer=footer))
+    plot.main([*map(str, runs), "--out", str(tmp_path)])
+    assert (tmp_path / "training_by_steps.png").exists()

@@ -88,7 +88,8 @@ def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
     assert html.isascii()
     assert "<script" not in html
     assert "@import" not in html
-    assert {*re.findall('(?:src|href)="(.{22})', html)} == {"data:image/png;base64,"}
+    assert {*re.findall('src="(.{22})', html)} == {"data:image/png;base64,"}
+    assert {*re.findall('href="(.)', html)} == {"#"}
 
 
 def test_a_completion_that_was_cut_is_marked_and_an_earlier_version_has_none():
@@ -110,7 +111,7 @@ def test_runs_that_are_being_written(tmp_path):
         with (run / f"{name}.jsonl").open("a") as file:
             file.write('{"step": 3, "probl')
     page = words_of(report.page([run, waiting])[0])
-    for words in ("2 of 4", "Newest samples None yet.", "Evaluation None yet.", "0 of 12 right"):
+    for words in ("2 of 4", "Newest samples: 0", "Evaluation None yet.", "0 of 12 right"):
         assert words in page
     assert f"{waiting}: no step yet" in page
     assert "data.jsonl has changed since" in page
@@ -126,3 +127,26 @@ def test_a_page_is_written_until_all_runs_are_finished(tmp_path, monkeypatch):
     assert go_on.call_count == 1
     assert "finished in" in words_of(out.read_text())
     assert 'http-equiv="refresh"' not in out.read_text()
+
+
+def test_the_page_begins_with_the_verdict_on_several_methods_and_then_health(tmp_path):
+    """Both have the same evaluations: no difference, with one seed."""
+    both = {"a": {}, "b": GOLDILOCKS}
+    runs = [make(tmp_path / name, model="models/cold", **c) for name, c in both.items()]
+    html, _ = report.page(runs)
+    page = words_of(html)
+    assert "<title>uniform, goldilocks: cold on data.jsonl" in html
+    first = page.index("goldilocks − uniform: +0.0 points at 16 completions, with one seed")
+    assert first < page.index("compute-matched") < page.index("Health: means of the latest 20")
+    assert page.index("Health") < page.index("Newest samples")
+
+
+def test_samples_are_folded_and_runs_are_listed(tmp_path):
+    html, _ = report.page([make(tmp_path / "run")])
+    assert "<details><summary>Newest samples: 2</summary>" in html
+    assert '<li><a href="#run1">uniform, seed 0</a>' in html
+
+
+def test_runs_with_other_validation_sets_are_shown_without_a_verdict(tmp_path):
+    runs = [make(tmp_path / "a"), make(tmp_path / "b", val_data_crc32=1, **GOLDILOCKS)]
+    assert "have different validation sets" in words_of(report.page(runs)[0])

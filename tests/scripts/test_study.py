@@ -1,0 +1,254 @@
+"""study: plans, and runs by a stand-in for train.py, which writes what a run would."""
+
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+
+from plumbing.errors import InputError
+from plumbing.files import read_lines
+from scripts import probe, runner, study
+from scripts.runner import Runner
+from tests.helpers.models import ROOT
+from tests.helpers.runs import make_run
+
+PLAN = """
+out = "OUT"
+flags = "--preset demo --prompts_per_step 2 --group_size 4 --checkpoint_every 100"
+budget = 48
+seeds = [1, 2]
+[arms]
+uniform = {flags = "--sampler uniform"}
+Goldilocks = {flags = "--sampler goldilocks", seeds = [1]}
+"""
+# It spends 8 completions a step, and as many more for each of --resample_rounds, and resumes. Under
+# --max_grad_norm 7 it fails, under 8 it waits for SIGTERM, and then exits as train.py does.
+STAND_IN = f"""
+import json, signal, sys, time
+from dataclasses import asdict
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+import train
+c = train.parse(sys.argv[1:])
+if c.max_grad_norm == 7:
+    sys.exit(2)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+out = Path(c.out)
+(out / "evals").mkdir(parents=True, exist_ok=True)
+(out / "student").mkdir(exist_ok=True)
+facts = dict(world_size=1, student_ranks=1, model_files={{"model.safetensors": 5}})
+(out / "config.json").write_text(json.dumps(asdict(c) | facts))
+path = out / "metrics.jsonl"
+done = len(path.read_text().splitlines()) if path.exists() else 0
+with path.open("a") as metrics, (out / "selections.jsonl").open("a") as selections:
+    for step in range(done, c.steps + 1):
+        row = dict(step=step, completions=8 * (1 + c.resample_rounds), completion_tokens=80)
+        row |= dict(seconds=60.0, eval_s=30.0, zero_variance=0.5, groups=2)
+        if step % c.eval_every == 0 or step == c.steps:
+            row["val_accuracy"] = 0.1 + 0.01 * step * (1 + (c.sampler == "goldilocks"))
+            (out / f"evals/step_{{step}}.jsonl").write_text(
+                json.dumps(dict(problem=0, reward=1.0)) + "\\n"
+            )
+        metrics.write(json.dumps(row) + "\\n")
+        for chosen in range(2 * (step > 0)):
+            row = dict(step=step, pool=[2 * step + chosen], utilities=[None], explored=True)
+            row |= dict(chosen=2 * step + chosen, completions=4, successes=2 * chosen, round=0)
+            selections.write(json.dumps(row) + "\\n")
+if c.max_grad_norm == 8:
+    metrics.close()
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Put the stand-in in the place of train.py; the working directory is a temporary one."""
+    file = tmp_path / "train.py"
+    file.write_text(STAND_IN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runner.train, "__file__", str(file))
+
+
+def plan(tmp_path, changes=("", "")) -> study.Plan:
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN.replace("OUT", str(tmp_path / "runs")).replace(*changes))
+    return study.Plan.read(path)
+
+
+def steps_of(run: Path) -> list[int]:
+    return [row["step"] for row in read_lines(run / "metrics.jsonl")]
+
+
+def test_runs_are_pairs_seed_by_seed_in_folders_of_task_and_arm(tmp_path):
+    tasks = '[tasks]\n"a b" = ""\n[replace."a b"]\nuniform = "--sampler in_order"\n[arms]'
+    jobs = plan(tmp_path, ("[arms]", tasks)).jobs()
+    folders = ["a b/uniform/seed1", "a b/Goldilocks/seed1", "a b/uniform/seed2"]
+    assert [str(job.run.relative_to(tmp_path / "runs")) for job in jobs] == folders
+    assert [job.config().sampler for job in jobs] == ["in_order", "goldilocks", "in_order"]
+
+
+def test_the_baseline_of_an_arm_with_a_teacher_spends_four_thirds(tmp_path):
+    budgets = {job.arm: (job.budget, job.config().steps) for job in plan(tmp_path).jobs()}
+    assert budgets == {"Goldilocks": (48, 6), "uniform": (64, 8)}
+
+
+def test_without_an_arm_with_a_teacher_all_spend_the_same(tmp_path):
+    jobs = plan(tmp_path, ("--sampler goldilocks", "--sampler mopps")).jobs()
+    assert {job.budget for job in jobs} == {48}
+
+
+def test_the_budget_is_that_of_the_first_arm_with_a_teacher(tmp_path):
+    without = plan(tmp_path, ("budget = 48", ""))
+    assert without.completions == 120 * 2 * 4  # the preset's steps
+
+
+def test_an_arm_that_spends_more_a_step_starts_with_fewer_and_denser_evaluations(tmp_path):
+    changes = ("--sampler goldilocks", "--sampler uniform --resample_rounds 2")
+    [config] = [job.config() for job in plan(tmp_path, changes).jobs() if job.arm == "Goldilocks"]
+    assert (config.steps, config.eval_every) == (1, 2)
+
+
+BAD_PLANS = [
+    ("budget = 48", "budgett = 48", "unexpected keyword argument 'budgett'"),
+    ("seeds = [1, 2]", "seeds = [1, 1]", "must be distinct"),
+    ("seeds = [1]", "seed = [1]", "must have flags, and may have seeds and devices"),
+    ("uniform =", "other =", "baseline 'uniform' is none of"),
+    ("--preset demo", "--preset demo --lr_schedule linear", "must be constant"),
+    ("--preset demo", "--no_such_flag 1", "unrecognized arguments"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), BAD_PLANS)
+def test_a_bad_plan_is_rejected(old, new, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        plan(tmp_path, (old, new)).jobs()
+
+
+def test_a_run_is_extended_until_its_budget_is_spent(train, tmp_path):
+    """24 completions a step: one step at first, then the rest of 48."""
+    changes = ("--sampler goldilocks", "--sampler uniform --resample_rounds 2")
+    [job] = [job for job in plan(tmp_path, changes).jobs() if job.arm == "Goldilocks"]
+    Runner([job]).run()
+    assert job.finished()
+    assert steps_of(job.run) == [0, 1, 2]
+    assert [process["status"] for process in job.usage()] == [0, 0]
+
+
+def test_a_finished_run_is_not_run_again(train, tmp_path):
+    [job] = [job for job in plan(tmp_path).jobs() if job.arm == "Goldilocks"]
+    Runner([job]).run()
+    Runner([job]).run()
+    assert len(job.usage()) == 1
+
+
+def test_a_deleted_run_is_run_again(train, tmp_path):
+    [job] = [job for job in plan(tmp_path).jobs() if job.arm == "Goldilocks"]
+    Runner([job]).run()
+    job.run.rename(tmp_path / "elsewhere")
+    assert not job.finished()
+    Runner([job]).run()
+    assert len(job.usage()) == 1
+
+
+def test_at_the_deadline_runs_stop_and_can_be_resumed(train, tmp_path):
+    jobs = plan(tmp_path, ("--preset demo", "--preset demo --max_grad_norm 8")).jobs()
+    running = Runner(jobs, at_a_time=1, end=time.time() + 15)
+    running.run()
+    assert running.failed == 0
+    [process] = jobs[0].usage()
+    assert process["status"] != 0  # stopped
+    assert not jobs[0].finished()
+    assert not jobs[1].run.exists()
+
+
+def test_a_run_that_fails_is_counted_and_the_others_go_on(train, tmp_path):
+    changes = ("--sampler goldilocks", "--sampler goldilocks --max_grad_norm 7")
+    jobs = plan(tmp_path, changes).jobs()
+    running = Runner(jobs, at_a_time=2)
+    running.run()
+    assert running.failed == 1
+    assert [job.finished() for job in jobs] == [True, False, True]
+
+
+def test_discard_deletes_the_weights_of_finished_runs(train, tmp_path):
+    [job] = [job for job in plan(tmp_path).jobs() if job.arm == "Goldilocks"]
+    Runner([job], discards=True).run()
+    assert job.finished()
+    assert not (job.run / "student").exists()
+
+
+def test_a_run_made_with_other_flags_is_rejected(train, tmp_path):
+    [job] = [job for job in plan(tmp_path).jobs() if job.arm == "Goldilocks"]
+    Runner([job]).run()
+    job.check()
+    changes = ("--sampler goldilocks", "--sampler goldilocks --epsilon 0.1")
+    [other] = [job for job in plan(tmp_path, changes).jobs() if job.arm == "Goldilocks"]
+    with pytest.raises(InputError, match="was made with"):
+        other.check()
+
+
+def test_a_study_probes_runs_and_reports(train, tmp_path, capsys):
+    """Uniform rises by a point a step, Goldilocks by 2: read at 5/6 of 6 steps, and 4/3 of it."""
+    plan(tmp_path, ("--preset demo", "--preset demo --eval_every 1"))
+    assert study.main([str(tmp_path / "plan.toml"), "--jobs", "2", "--problems", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "Probe: 4 training problems × 4 completions" in out
+    assert (
+        "A run takes: uniform about 12 minutes" in out
+    )  # 8 steps of a minute, 9 evaluations of half
+    assert "| Goldilocks | 1 | 10.0 → 20.0% | +5.0 at 48 |" in out
+    assert "+3.3 at 48, baseline 64" in out
+    assert "one validation problem is 100.0 points: too coarse" in out
+    files = {"report.md", "report.html", "figure.png", "scores.csv", "summary.csv"}
+    assert files < {path.name for path in (tmp_path / "runs").iterdir()}
+
+
+def test_rows_of_a_csv_are_not_run_again(train, tmp_path, capsys):
+    plan(tmp_path)
+    file = str(tmp_path / "plan.toml")
+    study.main([file, "--problems", "4"])
+    (tmp_path / "runs/scores.csv").rename(tmp_path / "scores.csv")
+    (tmp_path / "runs").rename(tmp_path / "old")
+    first = capsys.readouterr().out
+    study.main([file, "--csv", "scores.csv", "--report"])
+    assert capsys.readouterr().out in first
+
+
+def test_flags_make_a_plan_with_arms_named_after_their_classes(tmp_path):
+    words = "--preset demo --prompts_per_step 2 --group_size 4 --steps 6 --seed 3 --seeds 2 --out x"
+    args, given = study.arguments(shlex.split(f"--samplers goldilocks a.py:Mine {words}"))
+    made = study.plan_of_flags(args, given)
+    assert made.arms.keys() == {"uniform", "goldilocks", "Mine"}
+    assert (made.out, made.seeds, made.budget) == ("x", [3, 4], 48)
+    assert "--steps" not in made.flags
+
+
+def test_runs_of_train_py_can_be_compared(tmp_path, capsys):
+    """Two seeds of each: 8 problems, the last evaluation at 8 completions a step."""
+    folders = []
+    for name, right in (("uniform", 2), ("mopps", 6)):
+        for seed in (0, 1):
+            verdicts = [[0] * 8, *[[1] * (right + seed) + [0] * (8 - right - seed)] * 6]
+            folder = make_run(
+                tmp_path / f"{name}{seed}", verdicts=verdicts, sampler=name, seed=seed
+            )
+            folders.append(str(folder))
+    study.main(folders)
+    assert "mopps − uniform: +50.0 points" in capsys.readouterr().out
+    assert not (tmp_path / "report.md").exists()
+
+
+def test_the_probe_advises_by_the_share_of_dead_groups(monkeypatch):
+    monkeypatch.setattr(probe, "CURVES", dict([*probe.CURVES.items()][1:]))  # the pilot
+    assert "98% of groups are dead: Goldilocks, K=64 needed 0.14" in probe.advice(0.97, 0.01, 200)
+    assert "little to gain, begin with uniform" in probe.advice(0.3, 0.01, 200)
+    assert "No problem of 200 is within reach" in probe.advice(1.0, 0.0, 200)
+    assert "are mastered: harder data first" in probe.advice(0.1, 0.6, 200)
+
+
+def test_the_deadline_is_the_next_time_that_a_clock_shows_it():
+    now = time.time()
+    assert study.deadline(None, 2) == pytest.approx(now + 120, abs=5)
+    assert now < study.deadline(time.strftime("%H:%M", time.localtime(now - 120)), None)
+    assert study.deadline(None, None) == float("inf")

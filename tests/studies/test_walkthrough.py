@@ -1,0 +1,29 @@
+"""Some numbers of docs/walkthrough.md are those of its command."""
+
+import subprocess
+import sys
+
+from plumbing.files import read_lines
+from tests.helpers.models import ROOT
+
+PAGE = (ROOT / "docs/walkthrough.md").read_text("utf-8")
+
+
+def test_the_walkthroughs_step_is_what_its_command_does(tmp_path):
+    command = "train.py --preset demo --seed 0 --teacher_lag 0 --steps 3"
+    assert command in PAGE
+    line = [sys.executable, *command.split(), "--out", str(tmp_path / "run")]
+    subprocess.run(line, cwd=ROOT, check=True, capture_output=True)
+    step = read_lines(tmp_path / "run/metrics.jsonl")[3]
+    rows = read_lines(tmp_path / "run/selections.jsonl")
+    [group] = [row for row in rows if row["step"] == 3 and row["chosen"] == 5826]
+    for words in (
+        f"p̂ = {group['successes']}/16",
+        f"y = √(p̂(1 - p̂)) = {group['y']:.4f}",
+        f"problem 5826 with f = {group['utilities'][0]:.4f}",
+        f"`forwarded_rows` is {step['forwarded_rows']} of 192",
+        f"{step['zero_variance']:.4f}",
+        f"{step['grad_norm']:.4f}; it is clipped",
+        f"unseen: {step['teacher_mae']:.4f}",
+    ):
+        assert words in PAGE
