@@ -80,4 +80,5 @@ def graded_row(group: Group, decode: Callable) -> dict:
 
 def eval_row(problem: int, reward: float, status: str, tokens: int = 0) -> dict:
     """Make a row of evals/, with the keys VERDICT and no text of a completion yet."""
-    return dict(zip(VERDICT, (problem, reward, status, tokens, ""), strict=True))
+    row = dict(zip(VERDICT, (problem, reward, status, tokens, ""), strict=True))
+    return row | {"temperature": 0.0}  # evaluation is greedy

@@ -114,9 +114,8 @@ def summary(title: str, rows: pd.DataFrame, ks: list[int]) -> str:
     counts = rows.groupby("problem").reward.agg(["size", "sum"]).astype(int)
     if max(ks) > counts["size"].min():
         raise InputError(f"--k {max(ks)}: a problem has {counts['size'].min()} samples")
-    drawn = "not recorded how they were drawn"
-    if "temperature" in rows:
-        drawn = "temperature {temperature:g}, seed {seed}".format_map(rows.iloc[0])
+    facts = [f"{name} {rows[name].iloc[0]:g}" for name in ("temperature", "seed") if name in rows]
+    drawn = ", ".join(facts) or "not recorded how they were drawn"
     lines = []
     for k in ks:
         values = counts.apply(lambda row, k=k: pass_at_k(*row, k), axis=1)

@@ -15,7 +15,7 @@ from scripts import evaluate
 from tests.helpers import ranks
 from tests.helpers.files import change
 
-VERDICT = ("problem", "reward", "status", "tokens", "completion")
+VERDICT = ("problem", "reward", "status", "tokens", "completion", "temperature")
 
 
 def rows_of(rewards, samples, **columns):
@@ -65,6 +65,7 @@ def test_verdicts_of_a_run_are_read_with_its_data(finished, capsys):
     evaluate.main([str(finished / "evals/step_2.jsonl"), "--by", "topic"])
     accuracy = read_lines(finished / "metrics.jsonl")[2]["val_accuracy"]
     printed = capsys.readouterr().out
+    assert "20 problems, 20 completions (temperature 0)" in printed
     assert f"| pass@1 | {accuracy:.2%} |" in printed
     assert "| topic | problems | pass@1 |" in printed
     assert sum(int(line.split("|")[2]) for line in printed.split("\n\n")[-1].splitlines()[2:]) == 20
