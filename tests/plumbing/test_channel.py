@@ -27,7 +27,12 @@ class Counting(Sampler):
     def propose(self, P):
         self.next += P
         self.calls.append("propose")
-        return [Group(problem, size=2) for problem in range(self.next - P, self.next)]
+        return [
+            Group(
+                problem, size=2, pool=[19, problem], utilities=[0.5, problem / 100], explored=False
+            )
+            for problem in range(self.next - P, self.next)
+        ]
 
     def observe(self, groups):
         self.calls.append(f"observe {problems_of(groups)}")
@@ -51,6 +56,8 @@ def study(client, steps: int) -> list[tuple]:
     received = []
     for _ in range(steps):
         groups = client.propose(2)
+        for group in groups:
+            assert (group.utility, group.explored) == (group.problem / 100, False)
         received.append((problems_of(groups), client.metrics()["made"]))
         client.observe([solved(group.problem, right=1, of=2) for group in groups])
     return received
@@ -92,15 +99,6 @@ def test_a_resume_uses_the_proposals_that_were_pending(steps, lag, tmp_path):
     assert study(client_of(resumed), 4 - steps) == FOUR_STEPS[steps:]
     if steps:
         assert state["proposals"][1] == {"made": 6, "learn_s": 0.0}
-
-
-def test_pending_proposals_keep_their_pool_and_predictions(tmp_path):
-    saved, resumed = make_server(1), make_server(1)
-    proposed = Group(7, size=2, pool=[5, 7], utilities=[0.25, 0.5], explored=False)
-    saved.proposals = [proposed], {}
-    resumed.load_state_dict(through_file(saved.state_dict(), tmp_path))
-    [group] = client_of(resumed).propose(2)
-    assert vars(group) == vars(proposed)
 
 
 @every_lag
