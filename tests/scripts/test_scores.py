@@ -133,6 +133,16 @@ def test_holm_by_hand():
     assert scores.holm(p).to_dict() == pytest.approx({2: 0.03, 0: 0.06, 3: 0.06})
 
 
+def test_a_plans_test_corrects_its_comparisons_together():
+    """Of three arms two are tested: their p-values are doubled and not tripled."""
+    ends = {"uniform": (12, 24, 36), "a": (24, 36, 60), "b": (24, 36, 60), "c": (24, 36, 60)}
+    runs = [run_rows(arm, s, line(0, end)) for arm, e in ends.items() for s, end in enumerate(e)]
+    summary = summary_of(runs).reset_index()
+    p = summary.set_index("arm").gain["a"].p
+    text = verdict.tested(summary, {"arms": ["a", "b"], "tasks": [""]})
+    assert f"over 2: , a: {2 * p:.3f}; , b: {2 * p:.3f}" in text
+
+
 def test_a_verdict_says_what_the_seeds_resolve():
     gain = scores.Gain(1.2, -0.3, 2.7, 0.1, 23040, 23040, 5, False)
     assert verdict.verdict("Goldilocks", "uniform", gain) == (

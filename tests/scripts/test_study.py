@@ -10,7 +10,6 @@ from plumbing.errors import InputError
 from plumbing.files import read_lines
 from scripts import probe, runner, study
 from scripts.runner import Runner
-from tests.helpers.models import ROOT
 from tests.helpers.runs import make_run
 
 PLAN = """
@@ -24,38 +23,38 @@ Goldilocks = {flags = "--sampler goldilocks", seeds = [1]}
 """
 # It spends 8 completions a step, and as many more for each of --resample_rounds, and resumes. Under
 # --max_grad_norm 7 it fails, under 8 it waits for SIGTERM, and then exits as train.py does.
-STAND_IN = f"""
+STAND_IN = """
 import json, signal, sys, time
-from dataclasses import asdict
 from pathlib import Path
-sys.path.insert(0, {str(ROOT)!r})
-import train
-c = train.parse(sys.argv[1:])
-if c.max_grad_norm == 7:
+flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+if flags.get("--max_grad_norm") == "7":
     sys.exit(2)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-out = Path(c.out)
+out = Path(flags["--out"])
 (out / "evals").mkdir(parents=True, exist_ok=True)
 (out / "student").mkdir(exist_ok=True)
-facts = dict(world_size=1, student_ranks=1, model_files={{"model.safetensors": 5}})
-(out / "config.json").write_text(json.dumps(asdict(c) | facts))
+steps = int(flags["--steps"])
+eval_every = int(flags.get("--eval_every", 10))
+rounds = 1 + int(flags.get("--resample_rounds", 0))
+facts = dict(world_size=1, student_ranks=1, seed=0, group_size=4, steps=steps)
+facts |= dict(model_files={"model.safetensors": 5}, eval_every=eval_every)
+(out / "config.json").write_text(json.dumps(facts))
 path = out / "metrics.jsonl"
 done = len(path.read_text().splitlines()) if path.exists() else 0
 with path.open("a") as metrics, (out / "selections.jsonl").open("a") as selections:
-    for step in range(done, c.steps + 1):
-        row = dict(step=step, completions=8 * (1 + c.resample_rounds), completion_tokens=80)
+    for step in range(done, steps + 1):
+        row = dict(step=step, completions=8 * rounds, completion_tokens=80)
         row |= dict(seconds=60.0, eval_s=30.0, zero_variance=0.5, groups=2)
-        if step % c.eval_every == 0 or step == c.steps:
-            row["val_accuracy"] = 0.1 + 0.01 * step * (1 + (c.sampler == "goldilocks"))
-            (out / f"evals/step_{{step}}.jsonl").write_text(
-                json.dumps(dict(problem=0, reward=1.0)) + "\\n"
-            )
-        metrics.write(json.dumps(row) + "\\n")
-        for chosen in range(2 * (step > 0)):
-            row = dict(step=step, pool=[2 * step + chosen], utilities=[None], explored=True)
-            row |= dict(chosen=2 * step + chosen, completions=4, successes=2 * chosen, round=0)
-            selections.write(json.dumps(row) + "\\n")
-if c.max_grad_norm == 8:
+        if step % eval_every == 0 or step == steps:
+            row["val_accuracy"] = 0.1 + 0.01 * step * (1 + (flags["--sampler"] == "goldilocks"))
+            verdict = json.dumps(dict(problem=0, reward=1.0))
+            (out / f"evals/step_{step}.jsonl").write_text(verdict)
+        print(json.dumps(row), file=metrics)
+        for chosen in range(2 * step, 2 * step + 2 * (step > 0)):
+            row = dict(step=step, pool=[chosen], utilities=[None], explored=True)
+            row |= dict(chosen=chosen, completions=4, successes=2 * (chosen % 2))
+            print(json.dumps(row), file=selections)
+if flags.get("--max_grad_norm") == "8":
     metrics.close()
     time.sleep(60)
 """
