@@ -16,10 +16,10 @@ where each problem counts 0 or 1, else bootstrap.
 import math
 import sys
 from argparse import Namespace, RawDescriptionHelpFormatter
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
 from scipy import stats
@@ -47,15 +47,30 @@ def evaluate(config, problems: Problems, indices, samples, temperature, weights=
     """Return a verdict for each sample of each of these problems, in order, with what a run's
     evals/ has, whether the token limit cut the completion, and how it was drawn. weights: a
     checkpoint's directory, whose student replaces config.model's weights."""
+    encode = rollout.PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
+    prompts = {i: encode(problems.question(i)) for i in indices}
+    fitting = {i: ids for i, ids in prompts.items() if len(ids) <= config.max_prompt_tokens}
+    rows = sample(config, problems, fitting, samples, temperature, weights)
+    overlong = {"reward": 0.0, "status": "overlong_prompt", "tokens": 0, "completion": ""}
+    overlong |= {"truncated": False}
+    drawn = {"temperature": temperature, "samples": samples, "seed": config.seed}
+    drawn["data_crc32"] = problems.crc32
+    for i in indices:
+        rows[i] = rows.get(i, [overlong] * samples)
+    return [{"problem": i} | row | drawn for i in indices for row in rows[i]]
+
+
+def sample(
+    config, problems: Problems, prompts: dict[int, list[int]], samples, temperature, weights
+) -> dict[int, list[dict]]:
+    """Generate and grade completions of each problem's prompt; return their rows by problem."""
     device = torch.device(device_type(config.device))
     tokenizer = AutoTokenizer.from_pretrained(config.model)
-    encode = rollout.PromptEncoder(config, tokenizer)
-    prompts = {i: encode(problems.question(i)) for i in indices}
-    fitting = [i for i, ids in prompts.items() if len(ids) <= config.max_prompt_tokens]
-    asked = [i for i in fitting for _ in range(samples)]
+    asked = [i for i in prompts for _ in range(samples)]
     # The verifier's processes start before CUDA is used.
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
-        valid = dict(zip(fitting, verifier.check_golds(*problems.golds(fitting)), strict=True))
+        valid = verifier.check_golds(*problems.golds([*prompts]))
+        is_valid = dict(zip(prompts, valid, strict=True))
         dtype = compute_dtype(config, device)
         generator = rollout.Generator.load(config.model, device, tokenizer, dtype)
         if weights:
@@ -70,19 +85,12 @@ def evaluate(config, problems: Problems, indices, samples, temperature, weights=
         )
         texts = [tokenizer.decode(o.text_ids) for o in completions]
         verdicts = verifier.grade(texts, *problems.golds(asked))
-    answers = zip(completions, texts, verdicts, strict=True)
-    drawn = {"temperature": temperature, "samples": samples, "seed": config.seed}
-    drawn["data_crc32"] = problems.crc32
-    rows = []
-    for i in np.repeat(indices, samples).tolist():
-        row = {"problem": i, "reward": 0.0, "status": "overlong_prompt", "tokens": 0}
-        row |= {"completion": "", "truncated": False}
-        if i in valid:
-            o, text, verdict = next(answers)
-            row |= {"tokens": len(o.ids), "completion": text[-TAIL:], "truncated": not o.finished}
-            # A reference answer that cannot be verified earns no reward, as in training.
-            row |= vars(verdict) if valid[i] else {"status": "bad_gold"}
-        rows.append(row | drawn)
+    rows = defaultdict(list)
+    for i, o, text, verdict in zip(asked, completions, texts, verdicts, strict=True):
+        # A reference answer that cannot be verified earns no reward, as in training.
+        row = vars(verdict) if is_valid[i] else {"reward": 0.0, "status": "bad_gold"}
+        row = row | {"tokens": len(o.ids), "completion": text[-TAIL:]}
+        rows[i].append(row | {"truncated": not o.finished})
     return rows
 
 

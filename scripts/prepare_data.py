@@ -118,9 +118,10 @@ def load(source: Source, copy, seed: int, verifier: Verifier, evaluated=()) -> t
     valid = dict(zip(answers, verifier.check_golds(answers), strict=True))
     usable = [(*row, n) for row, n in times.items() if valid[row[1]]]
     table = pd.DataFrame(usable, columns=["rank", "answer", "line", "n"])
-    dropped["unverifiable_answer"] = times.total() - int(table.n.sum())
+    n_usable = int(table.n.sum())
+    dropped["unverifiable_answer"] = times.total() - n_usable
     # --keep_repeats writes these, if they are of training problems.
-    dropped["repeat"] = int(table.n.sum()) - table["rank"].nunique()
+    dropped["repeat"] = n_usable - table["rank"].nunique()
     return table, facts | {"dropped_rows": +dropped}
 
 
@@ -162,6 +163,14 @@ def overlap_keys(source: Source, copy: str | None) -> set[str]:
     return {overlap_key(str(row[source.problem])) for _, row in rows} - {""}
 
 
+def check_output(out: Path, settings: dict) -> None:
+    """Raise InputError if the folder has files that these settings did not make."""
+    manifest = out / MANIFEST
+    made = json.loads(manifest.read_text())["settings"] if manifest.exists() else None
+    if made != settings and any((out / name).exists() for name in (TRAIN, VAL, MANIFEST)):
+        raise InputError(f"{out}: holds files made with other settings: choose another --out")
+
+
 def prepare(args: Namespace) -> dict:
     """Write the files that `arguments` describe; return the manifest. They replace earlier files of
     the same settings alone. Raises ValueError or OSError."""
@@ -173,19 +182,16 @@ def prepare(args: Namespace) -> dict:
     if args.val_size and (held_out or source.evaluation):
         raise InputError(f"--val_size: {args.source} is validated on other data, all of them")
     out = Path(args.out or f"data/{args.source}")
-    recorded = out / MANIFEST
     settings = asdict(source) | {name: x for name, x in vars(args).items() if name != "out"}
     settings = json.loads(json.dumps(settings))  # as the manifest has them
-    made = json.loads(recorded.read_text())["settings"] if recorded.exists() else None
-    if made != settings and any((out / name).exists() for name in (TRAIN, VAL, MANIFEST)):
-        raise InputError(f"{out}: holds files made with other settings: choose another --out")
+    check_output(out, settings)
     files, manifest = read_tables(args, source, held_out)
     out.mkdir(parents=True, exist_ok=True)
-    recorded.unlink(missing_ok=True)  # it never stands beside other files
+    (out / MANIFEST).unlink(missing_ok=True)  # it never stands beside other files
     for name, lines in files.items():
         write_atomic(out / name, "\n".join([*lines, ""]))
     manifest = {"settings": settings} | manifest
-    write_atomic(recorded, json.dumps(manifest, indent=1) + "\n")
+    write_atomic(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
     return manifest
 
 
