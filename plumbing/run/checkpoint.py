@@ -66,20 +66,45 @@ def save(
     except (OSError, dcp.CheckpointException) as error:
         for name in learners:  # the other role may still write its part
             shutil.rmtree(temporary / name, ignore_errors=True)
-        cause = str(error).strip().splitlines()[-1]
-        raise Fault(
-            f"checkpoint {final} cannot be written, maybe because the disk is full ({cause}); "
-            "the previous one is intact"
+        raise Fault(  # torch does not say that a disk is full
+            f"checkpoint {final} cannot be written, maybe because the disk is full "
+            f"({_cause(error)}); the previous one is intact"
         ) from error
     parts = layout.gather_world(manifest)  # no rank goes on before everything is on disk
     if layout.rank == 0:
-        manifest = {name: value for part in parts for name, value in part.items()}
-        write_atomic(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-        for path in (temporary, *temporary.glob("*/"), *run.glob("*.jsonl")):
+        _publish(temporary, final, {name: value for part in parts for name, value in part.items()})
+        for path in run.glob("*.jsonl"):
             sync(path)
-        temporary.rename(final)
-        sync(final.parent)
         keep_only(run, steps(run)[-keep:])
+
+
+def _publish(temporary: Path, final: Path, manifest: dict) -> None:
+    """Turn a directory, all of whose files are written, into a checkpoint."""
+    write_atomic(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
+    for path in (temporary, *temporary.glob("*/")):
+        sync(path)
+    temporary.rename(final)
+    sync(final.parent)
+
+
+def rehearse(run: Path) -> None:
+    """Write a tiny checkpoint and delete it. Raises InputError if that fails: a disk that can keep
+    none must show before the first step, not at the first checkpoint."""
+    final = directory(run, 0)
+    temporary = final.with_suffix(".tmp")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that this process has no other ranks
+            dcp.save({"x": torch.zeros(1)}, checkpoint_id=temporary / "student", no_dist=True)
+        _publish(temporary, final, {})
+        keep_only(run, [step for step in steps(run) if step > 0])
+    except (OSError, dcp.CheckpointException) as error:
+        raise InputError(f"no checkpoint can be written in {run}: {_cause(error)}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """Return the last line of an error: torch's begin with the tracebacks of ranks."""
+    return str(error).strip().splitlines()[-1]
 
 
 def pack(state) -> memoryview:

@@ -1,6 +1,9 @@
 """plumbing/run/checkpoint.py: bit-exact resume, damage, kills and full disks at a checkpoint."""
 
+import errno
+import os
 import resource
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -121,6 +124,22 @@ def test_a_checkpoint_that_cannot_be_deleted_yet_is_deleted_the_next_time(run):
     assert sorted(path.suffix for path in run.glob("*/*")) == ["", ".tmp", ".tmp"]
     checkpoint.keep_only(run, [3])
     assert [path.name for path in run.glob("*/*")] == ["step_3"]
+
+
+def test_a_checkpoint_is_saved_where_directories_cannot_be_flushed(run, monkeypatch):
+    """Some CIFS and FUSE mounts refuse fsync on them."""
+    fsync = os.fsync
+
+    def refuse(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    checkpoint.rehearse(run)
+    checkpoint.save(run, 4, one_rank(), trained(), {}, {}, keep=2)
+    assert checkpoint.latest_valid_checkpoint(run) == 4
+    assert checkpoint.steps(run) == [3, 4]
 
 
 def test_a_full_disk_is_a_fault_that_costs_no_checkpoint(run):
