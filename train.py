@@ -346,7 +346,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
         learners["teacher"] = state.sampler.teacher.learner
     run.load(start, learners, state)
     student.generator.refresh(student.policy)
-    console = Console(run, start, student, problems, val_problems)
+    console = Console(run, start, problems, val_problems)
     shutdown.stop_at_signals(layout)
     for step in range(start, config.steps + 1):
         if step > start:

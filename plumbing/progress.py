@@ -17,7 +17,7 @@ LINE = "step {n_fmt} of {total_fmt} [{elapsed}<{remaining}{postfix}]"
 class Console:
     """A run's plan, progress and end, as rank 0 prints them: a line now and then."""
 
-    def __init__(self, run: RunDir, start: int, student, train: Problems, val: Problems):
+    def __init__(self, run: RunDir, start: int, train: Problems, val: Problems):
         self.run = run
         self.silent = run.layout.rank > 0
         self.steps = {"n": start, "initial": start, "total": run.config.steps}
@@ -25,7 +25,7 @@ class Console:
         self.printed = self.begun  # when the last line was
         self.of_step = ""
         if not self.silent:
-            print(plan(run, start, student, train, val), end="", flush=True)
+            print(plan(run, start, train, val), end="", flush=True)
 
     def update(self, row: dict) -> None:
         """Show a step: its row of metrics.jsonl."""
@@ -67,21 +67,16 @@ class Console:
         )
 
 
-def plan(run: RunDir, start: int, student, train: Problems, val: Problems) -> str:
+def plan(run: RunDir, start: int, train: Problems, val: Problems) -> str:
     """Describe a run that is about to begin at step `start`."""
     c = run.config
     ranks = run.layout
-    n_parameters = sum(p.numel() for p in student.policy.parameters())
-    lines = {
-        "run": f"preset {c.preset}, sampler {c.sampler}, loss {c.loss}, seed {c.seed}",
-        "ranks": f"{ranks.n_students} student + {ranks.n_teachers} teacher, {ranks.device.type}",
-        "batch": f"{c.prompts_per_step} prompts x {c.group_size} completions",
-        "student": f"{c.model}, {n_parameters / 1e6:,.2f} M parameters",
-        "teacher": c.teacher_model or "none",
-        "kernels": f"attention {student.policy.lm.config._attn_implementation}",
-        "data": f"{len(train):,} problems, {len(val):,} for validation",
-        "steps": f"{start} to {c.steps}, evaluated every {c.eval_every}, "
-        f"saved every {c.checkpoint_every}",
-        "output": run.path,
-    }
-    return "Goldilocks RL\n" + "".join(f"  {name:9}{text}\n" for name, text in lines.items())
+    return (
+        f"Goldilocks RL: preset {c.preset}, sampler {c.sampler}, seed {c.seed}\n"
+        f"  ranks    {ranks.n_students} student + {ranks.n_teachers} teacher, {ranks.device.type}\n"
+        f"  student  {c.model}\n"
+        f"  teacher  {c.teacher_model or 'none'}\n"
+        f"  data     {len(train):,} problems, {len(val):,} for validation\n"
+        f"  steps    {start} to {c.steps}, saved every {c.checkpoint_every}\n"
+        f"  output   {run.path}\n"
+    )

@@ -7,7 +7,6 @@ sampler.pt all other state, manifest.json the size and CRC-32 of every file.
 import io
 import json
 import math
-import pickle
 import shutil
 import warnings
 import zlib
@@ -90,14 +89,14 @@ def _publish(temporary: Path, final: Path, manifest: dict) -> None:
 def rehearse(run: Path) -> None:
     """Write a tiny checkpoint and delete it. Raises InputError if that fails: a disk that can keep
     none must show before the first step, not at the first checkpoint."""
-    final = directory(run, 0)
-    temporary = final.with_suffix(".tmp")
+    tiny = directory(run, 0)
+    unfinished = tiny.with_suffix(".tmp")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that this process has no other ranks
-            dcp.save({"x": torch.zeros(1)}, checkpoint_id=temporary / "student", no_dist=True)
-        _publish(temporary, final, {})
-        keep_only(run, [step for step in steps(run) if step > 0])
+            dcp.save({"x": torch.zeros(1)}, checkpoint_id=unfinished / "student", no_dist=True)
+        _publish(unfinished, tiny, {})
+        keep_only(run, steps(run)[1:])
     except (OSError, dcp.CheckpointException) as error:
         raise InputError(f"no checkpoint can be written in {run}: {_cause(error)}") from error
 
@@ -189,14 +188,9 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
 
 
 def load_state(run: Path, step: int) -> dict:
-    """Load sampler.pt of checkpoint `step`, tensors as numpy arrays. Raises InputError if it holds
-    anything but data."""
-    folder = directory(run, step)
-    try:
-        return unpack(folder / "sampler.pt")
-    except (pickle.UnpicklingError, RuntimeError) as error:
-        reason = f"cannot be loaded ({first_lines(error)}): delete it to resume from the previous"
-        raise InputError(f"checkpoint {folder} {reason}") from error
+    """Load sampler.pt of checkpoint `step`, tensors as numpy arrays. Raises an error of pickle if
+    it holds anything but data."""
+    return unpack(directory(run, step) / "sampler.pt")
 
 
 def unpack(file: Path) -> dict:
@@ -213,10 +207,11 @@ def keep_only(run: Path, kept: list[int]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def steps(run: Path) -> list[int]:
-    """Return the steps that have a checkpoint, in order."""
-    names = (p.name.removeprefix("step_") for p in run.glob("checkpoints/step_*"))
-    return sorted(int(name) for name in names if name.isdecimal())
+def steps(run: Path, folder: str = "checkpoints") -> list[int]:
+    """Return the steps that have a checkpoint, or a file in another folder, in order."""
+    names = (path.name.removesuffix(".jsonl") for path in (run / folder).glob("step_*"))
+    numbers = (name.removeprefix("step_") for name in names)
+    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def directory(run: Path, step: int) -> Path:

@@ -194,18 +194,17 @@ class RunDir:
         if self.layout.rank:
             return
         write_atomic(self.settings, json.dumps(self.facts(), indent=1) + "\n")
-        checkpoint.rehearse(self.path)
         for name in LOGS:
             rows = read_lines(self.path / name, torn=True)
             kept = [row for row in rows if row["step"] <= step] if step else []
             write_lines(self.path / name, kept)
-        for path in self.path.glob("evals/step_*.jsonl"):
-            number = path.stem.removeprefix("step_")
-            if number.isdecimal() and int(number) > step:
-                path.unlink()
-        # Later ones are damaged.
-        earlier = [n for n in checkpoint.steps(self.path) if n <= step]
+        for n in checkpoint.steps(self.path, "evals"):
+            if n > step:
+                (self.path / "evals" / f"step_{n}.jsonl").unlink()
+        # Later ones are damaged; step 0 is a rehearsal that was killed.
+        earlier = [n for n in checkpoint.steps(self.path) if 0 < n <= step]
         checkpoint.keep_only(self.path, earlier)
+        checkpoint.rehearse(self.path)
 
     def save(self, step: int, sampler: Stateful | None, learners: Learners) -> None:
         """Write a checkpoint. All ranks call it. sampler: as `load`."""

@@ -19,7 +19,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch, capsys,
     data = MagicMock()
     data.__len__.return_value = 20
     data.unmatched_note.return_value = ""
-    console = progress.Console(run, 0, student, data, data)
+    console = progress.Console(run, 0, data, data)
     console.report("evaluation, 5 of 20 problems")
     time.sleep(0.1)
     console.report("")
