@@ -35,7 +35,7 @@ def text_of(value) -> str:
         exact = 2.0 ** (np.finfo(type(value)).nmant + 1)
         if abs(value) < exact:  # false for NaN
             return np.format_float_positional(value, trim="-")
-    raise ValueError(f"{value!r:.60} ({type(value).__name__}) is no text or exact number")
+    raise ValueError(f"{value!r:.60}, a {type(value).__name__}, no text or exact number")
 
 
 def check_fields(fields: Iterable[str], columns: Iterable[str], location: str) -> None:

@@ -85,10 +85,10 @@ BAD = {  # what follows one good line; the error
     "a blank": (line("\u00a0\t"), "line 2: field 'problem' is blank"),
     "Latin-1": (b'{"problem": "\xe9"}', "line 2: damaged ("),
     "half a surrogate pair": (line("\ud800"), "line 2: field 'problem': 'utf-8' codec can't"),
-    "a bool": (line(answer=True), "line 2: field 'expected_answer': True (bool) is no text"),
-    "a null": (line(answer=None), "None (NoneType) is no text"),
-    "no number": (line(answer=math.nan), "nan (float) is no text or exact number"),
-    "a float that may be rounded": (line(answer=1e22), "1e+22 (float) is no text or exact number"),
+    "a bool": (line(answer=True), "line 2: field 'expected_answer': True, a bool, no text"),
+    "a null": (line(answer=None), "None, a NoneType, no text"),
+    "no number": (line(answer=math.nan), "nan, a float, no text or exact number"),
+    "a float that may be rounded": (line(answer=1e22), "1e+22, a float, no text or exact number"),
 }
 
 
