@@ -438,8 +438,7 @@ def main(argv: list[str] | None = None) -> int:
 
         def body() -> int:
             run = stack.enter_context(RunDir(config, layout, file_of(config.sampler)))
-            start = layout.on_rank_0(partial(check, config, run))
-            config.date = layout.on_rank_0(lambda: config.date)  # that of the run's first start
+            start, config.date = layout.on_rank_0(lambda: (check(config, run), config.date))
             run.assert_machines_agree()
             main_loop = run_teacher if layout.is_teacher else partial(train, verifier=verifier)
             return 0 if main_loop(config, layout, run, start) else 128 + signal.SIGTERM
