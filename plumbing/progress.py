@@ -36,11 +36,11 @@ class Console:
         self.steps["n"] = row["step"]
         self.report("")
 
-    def report(self, evaluation: str, every: float = LINE_S) -> None:
-        """Print how far an evaluation is, or if "" the latest step, unless the last line is younger
-        than so many seconds."""
+    def report(self, evaluation: str, at_once: bool = False) -> None:
+        """Print how far an evaluation is, or if "" the latest step: at once, or if the last line is
+        LINE_S old."""
         now = time.monotonic()
-        if now - self.printed >= every and not self.silent:
+        if not self.silent and (at_once or now - self.printed >= LINE_S):
             times = {"elapsed": now - self.begun, "bar_format": LINE}
             line = tqdm.format_meter(postfix=evaluation or self.of_step, **times, **self.steps)
             print(line, file=sys.stderr, flush=True)
@@ -50,7 +50,7 @@ class Console:
         """Print the accuracy before and after, or how to resume."""
         if self.silent:
             return
-        self.report("", every=0)
+        self.report("", at_once=True)
         if not finished:
             saved = ", and saved" if checkpoint.steps(self.run.path) else " before the first step"
             print(f"stopped{saved}: run the same command again to resume")

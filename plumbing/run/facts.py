@@ -4,6 +4,7 @@ from pathlib import Path
 
 from transformers.utils import cached_file
 
+from plumbing.command_line import PATHS
 from plumbing.files import digest
 
 # Settings that may differ when a run is resumed; any others would make it another experiment.
@@ -29,9 +30,6 @@ INEXACT = {
     "max_rollout_tokens",
     "activation_checkpointing",
 }
-# Of these settings the contents count, not the path: files have checksums. Of FILE.py:NAME the last
-# part counts, too.
-PATHS = {"model", "teacher_model", "train_data", "val_data", "sampler", "reward"}
 # The files of a model that its weights, tokens, prompts and end of text depend on.
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 
@@ -48,7 +46,8 @@ def model_files(name: str) -> dict[str, int | str]:
 
 
 def flat(facts: dict) -> dict:
-    """Return facts by name, those of a model by file, without paths."""
+    """Return facts by name, those of a model by file, without paths: files have checksums. Of a
+    sampler or reward, NAME or FILE.py:NAME, the last part counts, too."""
     entries = {}
     for name, value in facts.items():
         if name in PATHS:

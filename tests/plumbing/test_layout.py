@@ -38,7 +38,7 @@ def test_a_quarter_of_the_ranks_are_teachers_by_default_the_last_ones(world, tea
 
 
 def test_a_layout_without_a_student_is_rejected(layout):
-    with rejected("--teacher_ranks 2: must be below 2, the number of ranks"):
+    with rejected("--teacher_ranks 2: there are 2 ranks"):
         layout(2, "--teacher_ranks", 2)
 
 
