@@ -4,6 +4,9 @@ r"""From questions to completions, and from completions to the log-probs of thei
 training and in evaluation. `Policy` runs the same rows through the model again for their log-probs.
 """
 
+import math
+import re
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +24,7 @@ from plumbing.data.problems import Problems
 from plumbing.decoding.cache import SlotCache, attention_for
 from plumbing.decoding.graphs import Recorder
 from plumbing.errors import InputError, check_finite, first_lines
-from plumbing.models import Card, check_directory, check_words, load, suffix_length, trial, write
+from plumbing.models import check_directory, check_words, load, suffix_length, trial, write
 
 
 class PromptEncoder:
@@ -41,9 +44,12 @@ class PromptEncoder:
         prompt = "\n\n".join(filter(None, parts))
         if not self.config.chat_template:
             return prompt
-        messages = [{"role": "user", "content": prompt}]
-        apply = self.tokenizer.apply_chat_template
-        return apply(messages, tokenize=False, add_generation_prompt=True)
+        return self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}],
+            chat_template=dated(self.tokenizer.get_chat_template(), self.config.date),
+            tokenize=False,
+            add_generation_prompt=True,
+        )
 
     def __call__(self, question: str) -> list[int]:
         """Return the prompt as token ids, with special tokens before the text only. Raises
@@ -60,13 +66,26 @@ class PromptEncoder:
         end = len(ids) - self.n_suffix
         return ids[:end]
 
-    def check(self, problems: Problems, n: int = 200) -> None:
-        """Raise ValueError unless the first n problems become prompts that keep their words."""
-        n = min(n, len(problems))
-        for index in range(n):
+    def check(self, problems: Problems, n: int = 1000) -> None:
+        """Raise ValueError unless n problems, spread over the file, become prompts that keep their
+        words."""
+        for index in range(0, len(problems), math.ceil(len(problems) / n)):
             question = problems.question(index)
             self(question)
             check_words(self.config.model, self.tokenizer, question)
+
+
+def dated(template: str, date: str) -> str:
+    """Replace strftime_now("FORMAT") in a chat template by the run's date, YYYY-MM-DD ("": today):
+    else ranks, or a resumed run, may see different prompts. Raises ValueError where it cannot."""
+    day = datetime.fromisoformat(date) if date else datetime.now()
+    call = r"\bstrftime_now\(\s*(['\"])(.*?)\1\s*\)"
+    template = re.sub(call, lambda match: repr(day.strftime(match[2])), template)
+    if re.search(r"\bstrftime_now\s*\(", template):
+        raise ValueError(
+            "the chat template computes the format of a date: --date cannot replace it"
+        )
+    return template
 
 
 # Generation
@@ -184,13 +203,11 @@ class Generator:
         check_finite(logp_B_T)
         return tokens_B_T, logp_B_T
 
-    def export(self, folder: Path, card: Card | None = None) -> None:
+    def export(self, folder: Path) -> None:
         """Write a Hugging Face directory, with the checkpoint's generation settings and all tokens
-        at which training stops. card: writes the model card, if any."""
+        at which training stops."""
         self.lm.save_pretrained(folder)
         write(folder, self.lm.config, self.tokenizer, self.checkpoint_settings, self.stop_ids)
-        if card:
-            card.write(folder, "student")
 
 
 def uniform_numbers(key: list[int], n: int) -> np.ndarray:

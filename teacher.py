@@ -30,7 +30,7 @@ from plumbing.errors import NonFiniteError
 from plumbing.files import plain
 from plumbing.lora import add_lora, merge_lora
 from plumbing.metrics import Stopwatch
-from plumbing.models import Card, check_directory, checksum, load, trial, unsharded, write
+from plumbing.models import check_directory, checksum, load, trial, unsharded, write
 from plumbing.optimizer import ShardedAdamW
 from plumbing.run.checkpoint import Learner
 
@@ -129,7 +129,6 @@ class Teacher:
 
     def __init__(self, config: Config, device: torch.device, shard: Callable, group=None):
         self.config = config
-        self.card = Card(config)
         self.device = device
         self.group = group
         self.rank = 0
@@ -356,7 +355,7 @@ class Teacher:
         self.last_loss = state["last_loss"]
 
     def export(self, folder: Path) -> None:
-        """Write backbone/ (a Hugging Face directory, LoRA merged), head.safetensors and the card.
+        """Write backbone/ (a Hugging Face directory, LoRA merged) and head.safetensors in `folder`.
         A collective; the first teacher rank writes."""
         weights = {}
         for name, tensor in self.model.state_dict().items():
@@ -378,7 +377,6 @@ class Teacher:
         file = backbone_folder / "model.safetensors"
         save_file(backbone, file, metadata={"format": "pt"})
         save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
-        self.card.write(folder, "teacher")
 
 
 # The teacher process

@@ -35,7 +35,7 @@ from plumbing.distributed.launch import launch
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.metrics import EVALUATION, TRAINING, Stopwatch
-from plumbing.models import Card, checksum, recompute_activations, unsharded
+from plumbing.models import checksum, recompute_activations, unsharded
 from plumbing.plugins import check_proposals, check_trained, has_rounds, sampler_settings
 from plumbing.progress import Console
 from plumbing.run.checkpoint import Learner
@@ -71,7 +71,7 @@ class Student:
             self.policy,
             self.optimizer,
             checksum=partial(checksum, self.generator.lm),
-            export=partial(self.generator.export, card=Card(config)),
+            export=self.generator.export,
         )
 
     def rollout(
@@ -346,7 +346,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
         learners["teacher"] = state.sampler.teacher.learner
     run.load(start, learners, state)
     student.generator.refresh(student.policy)
-    console = Console(run, start, student, problems, val_problems)
+    console = Console(run, start, problems, val_problems)
     shutdown.stop_at_signals(layout)
     for step in range(start, config.steps + 1):
         if step > start:
@@ -418,15 +418,15 @@ def check(config: Config, run: RunDir) -> int:
         check_teacher(config.teacher_model, config.max_prompt_tokens, config.teacher_mode)
     encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
     pool = config.candidates if issubclass(cls, Pooled) else 1
-    val_problems = check_data(config, needed=config.prompts_per_step * pool)
-    encode.check(val_problems)
+    for problems in check_data(config, needed=config.prompts_per_step * pool):
+        encode.check(problems)
     return run.open()
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit status, one of docs/troubleshooting.md's."""
-    shutdown.begin_process()
     with ExitStack() as stack:
+        stack.enter_context(shutdown.borrowed_process())
         try:
             config = parse(argv)
             layout = build_layout(config)
@@ -437,8 +437,8 @@ def main(argv: list[str] | None = None) -> int:
             return shutdown.reject(error)
 
         def body() -> int:
-            run = RunDir(config, layout, file_of(config.sampler))
-            start = layout.on_rank_0(partial(check, config, run))
+            run = stack.enter_context(RunDir(config, layout, file_of(config.sampler)))
+            start, config.date = layout.on_rank_0(lambda: (check(config, run), config.date))
             run.assert_machines_agree()
             main_loop = run_teacher if layout.is_teacher else partial(train, verifier=verifier)
             return 0 if main_loop(config, layout, run, start) else 128 + signal.SIGTERM

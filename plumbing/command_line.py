@@ -45,6 +45,10 @@ def user_path(text: str) -> str:
     if expanded.startswith("~"):
         remedy = f"for a name that begins with ~ write ./{text}"
         raise argparse.ArgumentTypeError(f"{text}: no such home directory; {remedy}")
+    try:
+        expanded.encode()
+    except UnicodeEncodeError as error:  # some libraries take no other path
+        raise argparse.ArgumentTypeError(f"{text}: the path is not UTF-8") from error
     return expanded
 
 
@@ -95,24 +99,3 @@ def unused(args: argparse.Namespace, parser: argparse.ArgumentParser, used: set[
         for name, value in vars(args).items()
         if name not in used and value != parser.get_default(name)
     ]
-
-
-def settings(text: str, defaults: dict[str, float], sampler: str) -> dict[str, float]:
-    """Parse --sampler_args "name=value,name=value" over a sampler's defaults, in their types.
-    Raises ValueError at a name that the sampler does not declare, or a value of another type."""
-    values = dict(defaults)
-    types = {name: type(default) for name, default in defaults.items()}
-    for item in text.split(","):
-        if not item:
-            continue
-        name, _, value = item.partition("=")
-        try:
-            parse = number(types[name], -1e9)
-            values[name] = parse(value)
-        except (KeyError, ValueError, argparse.ArgumentTypeError) as error:
-            known = [f"{name} ({types[name].__name__}) [{x}]" for name, x in defaults.items()]
-            raise ValueError(
-                f"--sampler_args {item}: the settings of {sampler} are: "
-                f"{', '.join(known) or 'none'}"
-            ) from error
-    return values

@@ -1,5 +1,6 @@
-"""Errors that end a run with one line and an exit status."""
+"""Errors that end a run with one line and an exit status, and output that cannot fail."""
 
+import errno
 import io
 import os
 import sys
@@ -41,25 +42,27 @@ class _Output(io.FileIO):
 
 
 def survive_lost_output(ignored: type[OSError] = OSError) -> None:
-    """Let prints be dropped where nobody takes them: a run must not end because a pipe or terminal
-    was closed, or the disk of its log is full. A command whose output is its result ignores
-    BrokenPipeError alone, as in `| head`. Streams that others have replaced stay."""
+    """Let no print fail: characters that the output's encoding lacks are printed as escapes, and
+    text that nobody takes (a closed pipe or terminal, a full disk) is dropped. A command whose
+    output is its result ignores BrokenPipeError alone, as in `| head`.
+
+    Every command calls it, through its parser. Streams that others have replaced, as a notebook
+    does, stay."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
-        if stream is None:  # closed before Python started: the next file to be opened would be it
-            descriptor = os.open(os.devnull, os.O_WRONLY)
-            if descriptor != number:
-                os.dup2(descriptor, number)
-                os.close(descriptor)
+        if stream is None:  # closed before Python started: it is the next descriptor to be opened
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         elif stream is not getattr(sys, f"__{name}__"):
             continue
-        text = {"encoding": "utf-8", "errors": "backslashreplace"}
-        if stream:
-            text = {"encoding": stream.encoding, "errors": stream.errors}
         output = _Output(number, "w", closefd=False)
         output.ignored = ignored
-        output = io.BufferedWriter(output)
-        setattr(sys, name, io.TextIOWrapper(output, **text, line_buffering=True))
+        text = io.TextIOWrapper(
+            io.BufferedWriter(output),
+            encoding=stream.encoding if stream else "utf-8",
+            errors="backslashreplace",
+            line_buffering=True,
+        )
+        setattr(sys, name, text)
 
 
 def first_lines(error: object) -> str:
@@ -69,7 +72,10 @@ def first_lines(error: object) -> str:
 
 def print_error(error: object) -> None:
     """Print an error to stderr as one line."""
-    print("error:", " ".join(str(error).splitlines()), file=sys.stderr, flush=True)
+    line = " ".join(str(error).splitlines())
+    if os.strerror(errno.EMFILE) in line:  # also in errors of gloo and safetensors
+        line += ": raise the limit with `ulimit -n`"
+    print("error:", line, file=sys.stderr, flush=True)
 
 
 def check_finite(logp_B_T) -> None:
@@ -78,5 +84,7 @@ def check_finite(logp_B_T) -> None:
     if damaged_B_T.any():
         row, token = damaged_B_T.nonzero()[0].tolist()
         where = f"completion token {token} of row {row} of a micro-batch"
-        cause = "an update diverged, or the model's numbers are too large for its dtype"
+        cause = (
+            "an update diverged, --temperature is near 0, or its dtype is too small for its numbers"
+        )
         raise NonFiniteError(f"the model's logits are not finite ({where}): {cause}")

@@ -1,15 +1,19 @@
 """Atomic file writes, JSON lines, and checksums."""
 
+import errno
 import json
 import math
 import os
+import secrets
 import zlib
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from plumbing.errors import InputError
+
+# A file system may refuse to flush, most often a directory: some CIFS and FUSE mounts do.
+NOT_SUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF, errno.EISDIR)
 
 
 def read_lines(path: Path, torn: bool = False) -> list[dict]:
@@ -49,44 +53,54 @@ def plain(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write a text file so that it holds, even after a crash, all of the text or the previous."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text)
-    sync(temporary)
-    temporary.replace(path)
+def write_atomic(path: Path, data: str | bytes) -> None:
+    """Write a file, a text as UTF-8, so that it holds, even after a crash, all of the new data or
+    the previous ones. A link stays, and the file that it names is written. Raises InputError if
+    there is something else than a file."""
+    target, temporary = _names(path)
+    try:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+        sync(temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def check_writable(path: Path) -> None:
     """Raise InputError or OSError, before the work, if `write_atomic` could not write a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir():
-        raise InputError(f"{path} is a directory: give a file")
-    temporary = path.with_suffix(".tmp")
+    _, temporary = _names(path)
     temporary.touch()
     temporary.unlink()
 
 
+def _names(path: Path) -> tuple[Path, Path]:
+    """Return the file that a path or link names, and a new name beside it. Raises InputError if
+    there is a directory, device or pipe, which a rename would replace or fail on."""
+    target = Path(os.path.realpath(path))  # pathlib's resolve raises RuntimeError at a circle
+    if target.exists() and not target.is_file():
+        raise InputError(f"{path} is no regular file: give the name of a file")
+    return target, target.with_name(f"{secrets.token_hex(8)}.tmp")
+
+
 def sync(path: Path) -> None:
-    """Flush a file, or a directory's list of files, to disk."""
+    """Flush a file, or a directory's list of files, to disk, where the file system can."""
     descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NOT_SUPPORTED:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def digest(path: Path) -> list[int]:
     """Return a file's size in bytes and CRC-32."""
-    with path.open("rb") as file:
-        return digest_open(file)
-
-
-def digest_open(file: BinaryIO) -> list[int]:
-    """Return an open file's size in bytes and CRC-32; leave it at its beginning."""
     size = 0
     crc = 0
-    file.seek(0)
-    while block := file.read(1 << 20):
-        size += len(block)
-        crc = zlib.crc32(block, crc)
-    file.seek(0)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            size += len(block)
+            crc = zlib.crc32(block, crc)
     return [size, crc]

@@ -1,43 +1,32 @@
 """Model directories: checks before the first step, loading, checksums, export."""
 
 import json
-import os
 import re
-import shlex
-import subprocess
-import sys
 import unicodedata
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from huggingface_hub import constants
 from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.utils import cached_file
 
 from plumbing.errors import first_lines
-from plumbing.files import read_lines
 
-ROOT = Path(__file__).resolve().parent.parent
 DIGITS = "0 1 2 3 4 5 6 7 8 9"
 # Families whose rope_scaling has, in version 4, the key "type" and no others than its factors.
 STRICT_ROPE = ("olmo", "olmo2", "phi3")
-CONVERT = (
-    'convert it: python -c "from transformers import AutoModelForCausalLM as M;'
-    " M.from_pretrained('MODEL').save_pretrained('NEW')\", and copy its tokenizer files"
-)
-PICKLE = f"has no safetensors; pickles (pytorch_model.bin) can run code and are refused: {CONVERT}"
 
-# Checks
+# Checks of what a run would not notice. All else is the libraries' own error, in one line.
 
 
 def check_directory(name: str, tokens: int, kind, attention="eager", unused=()) -> tuple:
@@ -46,137 +35,73 @@ def check_directory(name: str, tokens: int, kind, attention="eager", unused=()) 
     kind: AutoModel or AutoModelForCausalLM. unused: prefixes of weights that may be missing.
     Returns (model, tokenizer). Raises ValueError, in one line, unless the model has its weights, a
     tokenizer with a pad token, and room for rows of `tokens` tokens. Runs no code of the model."""
-    trust = {"trust_remote_code": False}  # by default transformers asks
-    check_files(name)
-    with trial(name, "is no Hugging Face model directory or hub id"):
-        config = AutoConfig.from_pretrained(name, **trust)
-    check_config(name, config, tokens, kind)
-    source = "copy tokenizer.json and tokenizer_config.json from the model that it was made from"
-    with trial(name, f"has no tokenizer that can be loaded: {source}"):
-        tokenizer = AutoTokenizer.from_pretrained(name, **trust)
-    check_tokenizer(name, tokenizer, config)
-    if kind is AutoModelForCausalLM:
-        check_generation_config(name)
-    options = {"dtype": "float32", "attn_implementation": attention, **trust}
+    options = {"dtype": "float32", "attn_implementation": attention, "use_safetensors": True}
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
-    options |= {"use_safetensors": True}  # no pickles
-    with trial(name, "cannot be loaded"):
-        model, info = kind.from_pretrained(name, **options)
-    check_weights(name, model, info, unused)
+    with trial(name, "cannot be used"):
+        if (Path(name) / "adapter_config.json").exists():  # transformers might ignore it
+            raise ValueError("it has a LoRA adapter: merge it with peft's merge_and_unload()")
+        if kind is AutoModelForCausalLM:
+            check_generation_config(name)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)  # default: it asks
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        check_tokenizer(tokenizer, config)
+        check_room(config, tokens)
+        model, info = kind.from_pretrained(name, trust_remote_code=False, **options)
+        check_weights(model, info, unused)
     return model.eval(), tokenizer
 
 
-def check_weights(name: str, model: PreTrainedModel, info: dict, unused: tuple) -> None:
+def check_generation_config(name: str) -> None:
+    """Raise an error if generation_config.json is damaged: transformers would ignore it, and with
+    it the tokens that end a completion."""
+    file = cached_file(name, "generation_config.json", _raise_exceptions_for_missing_entries=False)
+    if file:
+        GenerationConfig.from_dict(json.loads(Path(file).read_text(encoding="utf-8")))
+
+
+def check_tokenizer(tokenizer, config: PreTrainedConfig) -> None:
+    """Raise ValueError unless the tokenizer has a pad token, keeps digits, and fits the model."""
+    text = tokenizer.decode(tokenizer(DIGITS).input_ids, skip_special_tokens=True)
+    if "".join(text.split()) != DIGITS.replace(" ", ""):
+        raise ValueError(f"its tokenizer turns {DIGITS!r} into {text!r}: are its files missing?")
+    if tokenizer.pad_token_id is None:
+        raise ValueError("its tokenizer has no pad token: set tokenizer.pad_token, and save it")
+    ends = config.eos_token_id or 0
+    end = min(ends) if isinstance(ends, list) else ends
+    if not end < len(tokenizer) <= config.vocab_size:
+        raise ValueError(
+            f"it has {config.vocab_size} embeddings and the end token {end}, its tokenizer "
+            f"{len(tokenizer)} tokens: is it another model's?"
+        )
+
+
+def check_room(config: PreTrainedConfig, tokens: int) -> None:
+    """Raise ValueError if a row of `tokens` tokens has positions that the model was not made for,
+    or that switch longrope's angles in mid-row, so that it is trained with others than drawn."""
+    room = getattr(config, "max_position_embeddings", None) or tokens
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        room = rope["original_max_position_embeddings"]
+    if tokens > room:
+        raise ValueError(
+            f"it has room for {room} tokens, and a row may take {tokens}: "
+            "lower --max_prompt_tokens, --max_completion_tokens"
+        )
+
+
+def check_weights(model: PreTrainedModel, info: dict, unused: tuple) -> None:
     """Raise ValueError unless the model got finite weights, all that it has and the file has.
     info: from_pretrained's report. unused: prefixes of weights that may be missing."""
     lost = [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])]  # now random
     if missing := sorted(key for key in lost if not key.startswith(unused)):
-        raise ValueError(f"the weights of {name!r} lack {missing[0]!r}, or its shape differs")
+        raise ValueError(f"its weights lack {missing[0]!r}, or its shape differs")
     # A backbone has no place for a head, but one for each of the checkpoint's layers.
     parts = {model.base_model_prefix, *(child for child, _ in model.named_children())}
     if extra := sorted(key for key in info["unexpected_keys"] if key.split(".")[0] in parts):
-        remedy = "is its config.json another model's?"
-        raise ValueError(f"the weights of {name!r} have {extra[0]!r}, the model has not: {remedy}")
+        raise ValueError(f"its config.json has no place for the weight {extra[0]!r}")
     for key, p in model.named_parameters():
         if not all(extreme.isfinite() for extreme in p.aminmax()):  # isfinite(p) would copy p
-            raise ValueError(f"the weights of model {name!r} are not finite: {key!r}")
-
-
-def check_files(name: str) -> None:
-    """Raise ValueError, with a remedy, if `name` is a local directory whose files cannot be used.
-    transformers would name other causes, or ignore an adapter."""
-    folder = Path(name)
-    if folder.is_file():
-        raise ValueError(f"model {name!r} is a file: give the directory that it is in")
-    if not folder.is_dir():
-        return
-    files = {path.name: path for path in folder.iterdir()}
-    endings = {path.suffix for path in files.values()}
-    formats = {".safetensors", ".bin", ".pt", ".pth"} & endings
-    defect = None
-    if "adapter_config.json" in files:
-        defect = "has a LoRA adapter: merge it (merge_and_unload() of peft), save the whole model"
-    elif ".gguf" in endings and ".safetensors" not in endings:
-        defect = "holds a GGUF file, which cannot be trained: get the model that it was made from"
-    elif "config.json" not in files:
-        defect = "has no config.json: it is no Hugging Face model directory"
-    elif formats and ".safetensors" not in formats:
-        defect = PICKLE.replace("MODEL", name)
-    elif pointers := [path for path in files.values() if is_lfs_pointer(path)]:
-        defect = f"has only a Git LFS pointer in place of {pointers[0].name}: run git lfs pull"
-    if defect:
-        raise ValueError(f"model {name!r} {defect}")
-
-
-def is_lfs_pointer(path: Path) -> bool:
-    """Return whether a file is the text that Git LFS puts in place of a large file."""
-    if not path.is_file() or path.stat().st_size > 1024:
-        return False
-    return path.read_bytes().startswith(b"version https://git-lfs")
-
-
-def check_config(name: str, config: PreTrainedConfig, tokens: int, kind) -> None:
-    """Raise ValueError unless the configuration is that of a text model with float weights, which
-    has room for rows of `tokens` tokens and, for AutoModelForCausalLM, a head."""
-    text = config.get_text_config()
-    quantized = getattr(config, "quantization_config", None)
-    quantized = quantized or getattr(text, "quantization_config", None)
-    parts = ", ".join(config.sub_configs)
-    classes = config.architectures or ["ForCausalLM"]
-    longest = getattr(config, "max_position_embeddings", None) or tokens
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":  # beyond, a row is trained with other angles than drawn
-        longest = rope["original_max_position_embeddings"]
-    row = f"tokens, and a row may take {tokens}: lower --max_prompt_tokens, --max_completion_tokens"
-    defect = None
-    if quantized:
-        method = dict(quantized).get("quant_method", "unnamed method")
-        cause = "only float weights can be trained: give the model that it was made from"
-        defect = f"is quantized ({method}): {cause}"
-    elif config.is_encoder_decoder:
-        defect = f"is an encoder-decoder ({config.model_type}); a decoder-only model is needed"
-    elif text is not config:
-        defect = f"is multimodal ({config.model_type}: {parts}); a text-only model is needed"
-    elif not isinstance(getattr(config, "vocab_size", None), int):
-        defect = f"has no vocabulary ({config.model_type}): a language model is needed"
-    elif kind is AutoModelForCausalLM and not any("LM" in name for name in classes):
-        defect = f"is a {classes[0]}: a student needs a head that predicts tokens (...ForCausalLM)"
-    elif tokens > longest:
-        defect = f"has room for {longest} {row}"
-    if defect:
-        raise ValueError(f"model {name!r} {defect}")
-
-
-def check_generation_config(name: str) -> None:
-    """Raise ValueError if generation_config.json, which names end tokens, is damaged: transformers
-    would ignore it."""
-    file = cached_file(name, "generation_config.json", _raise_exceptions_for_missing_entries=False)
-    with trial(name, "has a damaged generation_config.json"):
-        if file:
-            dict(json.loads(Path(file).read_text(encoding="utf-8")))
-
-
-def check_tokenizer(name: str, tokenizer, config: PreTrainedConfig) -> None:
-    """Raise ValueError unless the tokenizer has a pad token, keeps digits, and fits the model."""
-    with trial(name, "has a tokenizer that fails"):
-        text = tokenizer.decode(tokenizer(DIGITS).input_ids, skip_special_tokens=True)
-        suffix_length(tokenizer)
-    ends = config.eos_token_id
-    ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
-    size = len(tokenizer)
-    defect = None
-    if "".join(text.split()) != DIGITS.replace(" ", ""):
-        cause = "are its files missing, or another model's?"
-        defect = f"has a tokenizer that turns {DIGITS!r} into {text!r}: {cause}"
-    elif tokenizer.pad_token_id is None:
-        defect = "has no pad token: set tokenizer.pad_token, save it"
-    elif config.vocab_size < size:
-        defect = f"has {config.vocab_size} embeddings for {size} tokens of its tokenizer"
-    elif ends and min(ends) >= size:
-        cause = "is it another model's?"
-        defect = f"has end token {min(ends)}, and a tokenizer of {size} tokens: {cause}"
-    if defect:
-        raise ValueError(f"model {name!r} {defect}")
+            raise ValueError(f"its weight {key!r} is not finite")
 
 
 def check_words(name: str, tokenizer, text: str) -> None:
@@ -196,12 +121,8 @@ def check_words(name: str, tokenizer, text: str) -> None:
 
 def suffix_length(tokenizer) -> int:
     """Count the special tokens that the tokenizer puts after a text, such as its end token."""
-    plain = tokenizer("1", add_special_tokens=False).input_ids
-    ids = tokenizer("1").input_ids
-    for after in range(len(ids) - len(plain) + 1):
-        if ids[len(ids) - after - len(plain) : len(ids) - after] == plain:
-            return after
-    raise ValueError(f"it makes {ids} of '1', and without special tokens {plain}")
+    is_special = tokenizer("1", return_special_tokens_mask=True).special_tokens_mask
+    return is_special[::-1].index(0)
 
 
 @contextmanager
@@ -212,24 +133,7 @@ def trial(name: str, problem: str):
     except Exception as error:  # transformers raises all kinds at a damaged file
         reason = f"{type(error).__name__}: {first_lines(error)}"
         reason = reason if len(reason) <= 400 else f"{reason[:400]} ..."  # lists of all models
-        if isinstance(error, OSError) and not Path(name).is_dir():
-            reason += cache_defect()
-            if "safetensors" in reason:
-                problem, reason = "cannot be loaded", PICKLE.replace("MODEL", name)
         raise ValueError(f"model {name!r} {problem}: {reason}") from error
-
-
-def cache_defect() -> str:
-    """Return a remedy, to be added to an error, if the cache of the hub cannot be written."""
-    cache = Path(constants.HF_HUB_CACHE)
-    if cache.parts[0] == "~":  # no HOME, and no such user
-        return "; HOME is not set: set it, or HF_HOME"
-    try:
-        cache.mkdir(parents=True, exist_ok=True)  # as a download does
-        writable = os.access(cache, os.W_OK)
-    except OSError:
-        writable = False
-    return "" if writable else f"; {cache} cannot be written: set HF_HOME to a directory that can"
 
 
 # Loading
@@ -273,165 +177,63 @@ def recompute_activations(lm: PreTrainedModel) -> None:
     lm.train()
 
 
-# Export. Programs pin older transformers, so the files say everything as version 4 does too.
+# Export. Inference servers pin transformers 4, which would silently take rope_theta 10,000, other
+# end tokens or another tokenizer: the files say everything as it reads it, too.
 
 
 def write(folder: Path, config, tokenizer, settings=None, stop_ids=()) -> None:
     """Write all files of a model directory but the weights. settings: the checkpoint's generation
     settings, for a model that generates; stop_ids: the tokens at which training stops."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_config(config, folder)
-    save_tokenizer(tokenizer, folder)
-    if settings:
-        save_generation_config(settings, sorted(stop_ids), tokenizer, folder)
-
-
-def save_config(config: PreTrainedConfig, folder: Path) -> None:
-    """Write config.json. transformers 4 does not know `rope_parameters` and would silently take
-    rope_theta 10,000; the directory holds no code that `auto_map` could name."""
     config.save_pretrained(folder)
-    file = folder / "config.json"
+    rewrite(folder / "config.json", version_4_config)
+    tokenizer.save_pretrained(folder)
+    rewrite(folder / "tokenizer_config.json", version_4_tokenizer)
+    if settings:
+        # As text, because some versions of save_pretrained reject contradictory settings.
+        settings = json.loads(settings.to_json_string())
+        # Else version 4 takes the end tokens from config.json.
+        settings.pop("_from_model_config", None)
+        settings["eos_token_id"] = sorted(stop_ids) if len(stop_ids) > 1 else stop_ids[0]
+        settings["pad_token_id"] = tokenizer.pad_token_id
+        text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+        (folder / "generation_config.json").write_text(text, encoding="utf-8")
+
+
+def rewrite(file: Path, change) -> None:
+    """Replace the settings in a JSON file by change(settings)."""
     settings = json.loads(file.read_text(encoding="utf-8"))
-    settings.pop("auto_map", None)
-    settings |= version_4_rope(settings)
-    if dtype := settings.get("dtype"):
-        settings["torch_dtype"] = dtype
-    file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    text = json.dumps(change(settings), indent=2, ensure_ascii=False) + "\n"
+    file.write_text(text, encoding="utf-8")
 
 
-def version_4_rope(settings: dict) -> dict:
-    """Return rotary settings as version 4 names them, from the `rope_parameters` of version 5."""
+def version_4_config(settings: dict) -> dict:
+    """Add to config.json the names that version 4 has for the dtype and rotary settings, and drop
+    the place of the base's code, which the directory does not have."""
+    settings = {name: value for name, value in settings.items() if name != "auto_map"}
     rope = settings.get("rope_parameters") or {}
-    renamed = {}
     if local := rope.get("sliding_attention"):  # Gemma 3: one dict for each type of layer
-        renamed["rope_local_base_freq"] = local["rope_theta"]
+        settings["rope_local_base_freq"] = local["rope_theta"]
     rope = dict(rope.get("full_attention") or rope)
-    for name in ("rope_theta", "partial_rotary_factor"):
-        if name in rope:
-            renamed[name] = rope.pop(name)
+    for name in rope.keys() & {"rope_theta", "partial_rotary_factor"}:
+        settings[name] = rope.pop(name)
     kind = rope.pop("rope_type", "default")
     if kind != "default":
         if "original_max_position_embeddings" in settings:
             rope.pop("original_max_position_embeddings", None)
         key = "type" if settings["model_type"] in STRICT_ROPE else "rope_type"
-        renamed["rope_scaling"] = {key: kind, **rope}
-    return renamed
+        settings["rope_scaling"] = {key: kind, **rope}
+    return settings | {"torch_dtype": settings.get("dtype")}
 
 
-def save_tokenizer(tokenizer, folder: Path) -> None:
-    """Write the tokenizer's files. Both versions read tokenizer.json as it is with the class
-    PreTrainedTokenizerFast; version 4 lacks some classes, and others of it change the tokens."""
-    tokenizer.save_pretrained(folder)
-    file = folder / "tokenizer_config.json"
-    settings = json.loads(file.read_text(encoding="utf-8"))
+def version_4_tokenizer(settings: dict) -> dict:
+    """Change tokenizer_config.json so that both versions read tokenizer.json as it is: version 4
+    lacks some classes, and others of it change the tokens."""
+    if settings.get("backend") == "tokenizers":
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     gone = ("backend", "is_local", "local_files_only", "auto_map")
     settings = {k: v for k, v in settings.items() if k not in gone and v is not None}
-    if (folder / "tokenizer.json").exists():
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     if isinstance(extra := settings.get("extra_special_tokens"), list):  # a dict in version 4
         del settings["extra_special_tokens"]
         settings["additional_special_tokens"] = extra
-    file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def save_generation_config(config, stop_ids: list[int], tokenizer, folder: Path) -> None:
-    """Write the checkpoint's generation settings, with every end token at which training stops."""
-    # As text, because some versions of save_pretrained reject contradictory settings.
-    settings = json.loads(config.to_json_string())
-    # Else version 4 takes the end tokens from config.json.
-    settings.pop("_from_model_config", None)
-    settings["eos_token_id"] = stop_ids if len(stop_ids) > 1 else stop_ids[0]
-    settings["pad_token_id"] = tokenizer.pad_token_id
-    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-    (folder / "generation_config.json").write_text(text, encoding="utf-8")
-
-
-CARD = """---
-{metadata}
----
-
-# {title}
-
-{summary}
-
-| | |
-|---|---|
-{table}
-"""
-USE = {
-    "student": "The student of a Goldilocks RL run: GRPO on problems with verified answers.",
-    "teacher": "The Teacher of a Goldilocks RL run: it predicts the utility √(p(1-p)) of a problem"
-    " for its student, from the text alone. `backbone/` is a Hugging Face directory,"
-    " `head.safetensors` the linear head, with the pooling in its metadata.",
-}
-
-
-class Card:
-    """The model card, README.md, of a run's exported models. config: train.Config, or part of it.
-    Code and command are recorded when it is made: the files may change while the run goes on."""
-
-    def __init__(self, config):
-        self.settings = vars(config)
-        models = (self.settings.get(name, "") for name in ("model", "teacher_model"))
-        self.hub_ids = [name for name in models if is_hub_id(name)]
-        git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
-        try:
-            done = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True)
-            self.commit = done.stdout.strip()
-        except OSError:  # no git
-            self.commit = ""
-        launcher = ["python"]
-        if ranks := os.environ.get("LOCAL_WORLD_SIZE"):
-            launcher = ["torchrun", "--nproc_per_node", ranks]
-            if (machines := os.environ.get("GROUP_WORLD_SIZE", "1")) != "1":
-                launcher += ["--nnodes", machines]
-        self.command = ""
-        if Path(sys.argv[0]).name == "train.py":  # not a test's, or another program's
-            self.command = shlex.join([*launcher, "train.py", *sys.argv[1:]])
-
-    def write(self, folder: Path, role: str) -> None:
-        """Write README.md in `folder` for the "student" or the "teacher"."""
-        settings = {name: str(value) for name, value in self.settings.items()}
-        base = settings["model" if role == "student" else "teacher_model"]
-        metadata = ["library_name: transformers", "tags:", "- goldilocks-rl", "- grpo", "- math"]
-        if role == "student":
-            metadata = ["pipeline_tag: text-generation", *metadata]
-        if base in self.hub_ids:
-            metadata = [f"base_model: {base}", *metadata]
-        rows = {"base model": base, "sampler": settings.get("sampler")}
-        rows |= {"training data": settings.get("train_data")}
-        rows |= {"validation data": settings.get("val_data"), "command": self.command}
-        rows |= {"commit": self.commit}
-        rows |= {name: settings.get(name) for name in ("steps", "seed")}
-        if role == "student":
-            rows |= accuracies(Path(settings["out"]) / "metrics.jsonl")
-        cells = [f"| {name} | {code(value)} |" for name, value in rows.items() if value]
-        text = CARD.format(
-            metadata="\n".join(metadata),
-            title=f"{Path(base).name}, {role}",
-            summary=USE[role],
-            table="\n".join(cells),
-        )
-        (folder / "README.md").write_text(text, encoding="utf-8")
-
-
-def accuracies(metrics: Path) -> dict[str, str]:
-    """Return the first and the last validation accuracy of a run, with their steps."""
-    rows = [row for row in read_lines(metrics) if row.get("val_accuracy") is not None]
-    if not rows:
-        return {}
-    ends = {"accuracy before": rows[0], "accuracy after": rows[-1]}
-    form = "{val_accuracy:.1%} (greedy pass@1, step {step})"
-    return {name: form.format_map(row) for name, row in ends.items()}
-
-
-def is_hub_id(name: str) -> bool:
-    """Return whether a model's name is a hub id, not a path."""
-    return not Path(name).exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
-
-
-def code(text: str) -> str:
-    """Quote a text for a cell of a Markdown table. Paths into this project, which presets have,
-    lose the place of the project on the machine."""
-    text = text.replace(f"{ROOT}/", "").replace("\n", " ")
-    return "`" + text.replace("|", "\\|").replace("`", "'") + "`"
+    return settings

@@ -40,7 +40,7 @@ from verify import Verifier
 
 SETTINGS = ["preset", "seed", "verify_workers", "prompt_header", "prompt_footer", "chat_template"]
 SETTINGS += ["reward", "max_prompt_tokens", "max_completion_tokens", "max_rollout_tokens"]
-SETTINGS += ["device", "bf16"]
+SETTINGS += ["device", "bf16", "date"]
 
 
 def evaluate(config, problems: Problems, indices, samples, temperature, weights=None) -> list[dict]:

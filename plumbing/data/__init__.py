@@ -1,1 +1,1 @@
-"""Problem files: rows as text, checks, and tables that the processes of a machine share."""
+"""Problem files: rows of JSON lines or Parquet, read and checked before the first step."""

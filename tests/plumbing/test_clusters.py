@@ -21,7 +21,11 @@ RETRAINED = {"family": "qwen3", "initializer_range": 0.2}
 FILE = "teacher_model_files: config.json"
 DATA, TEACHER = (f"{name}: ranks 0 and 1 differ: " for name in ("data_crc32", FILE))
 FILES = {  # the change to the second machine's files; the status, the error
-    "missing data": (lambda d: (d / "train.jsonl").unlink(), 2, "train.jsonl cannot be read on "),
+    "missing data": (
+        lambda d: (d / "train.jsonl").unlink(),
+        4,
+        "No such file or directory: 'train.jsonl'",
+    ),
     "other data": (lambda d: shutil.copy(d / "val.jsonl", d / "train.jsonl"), 4, DATA),
     "another teacher": (lambda d: save_tiny_model(d / "teacher", **RETRAINED), 4, TEACHER),
     "another --out": (lambda disk: None, 2, " does not see what rank 0 writes there; choose"),

@@ -4,21 +4,16 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from plumbing.files import write_lines
-from plumbing.models import Card
 from rollout import Generator, Policy
 from tests.helpers.files import change
-from tests.helpers.models import ROOT, save_tiny_model
-from tests.helpers.ranks import parse
+from tests.helpers.models import save_tiny_model
 from tests.helpers.read_model import read_model
 
 CPU = torch.device("cpu")
@@ -54,10 +49,10 @@ FAMILIES = {  # with rotary settings that are no version's default
 }
 
 
-def export(folder: Path, target: Path, card: Card | None = None) -> Path:
+def export(folder: Path, target: Path) -> Path:
     """Load a model directory as a run does, and export it."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    Generator.load(str(folder), CPU, tokenizer).export(target, card)
+    Generator.load(str(folder), CPU, tokenizer).export(target)
     return target
 
 
@@ -119,43 +114,6 @@ def test_the_export_needs_no_code_of_the_base(tiny_model, tmp_path):
     folder = shutil.copytree(tiny_model, tmp_path / "base")
     change(folder / "config.json", auto_map={"AutoConfig": "own.Config"})
     assert "auto_map" not in settings(export(folder, tmp_path / "out"), "config.json")
-
-
-def test_the_model_card_has_what_the_hub_reads_and_what_a_reader_asks(tiny_model, tmp_path):
-    run = tmp_path / "run"
-    rows = [{"step": 0, "val_accuracy": 0.25}, {"step": 1}, {"step": 2, "val_accuracy": 0.5}]
-    write_lines(run / "metrics.jsonl", rows)
-    flags = ("--model", "Qwen/Qwen2.5-1.5B", "--train_data", "mine.jsonl", "--steps", 2)
-    card = Card(parse("--out", run, *flags))
-    text = (export(tiny_model, tmp_path / "out", card) / "README.md").read_text("utf-8")
-    metadata = yaml.safe_load(text.split("---\n")[1])
-    assert metadata["base_model"] == "Qwen/Qwen2.5-1.5B"
-    assert metadata["library_name"] == "transformers"
-    assert metadata["pipeline_tag"] == "text-generation"
-    assert "grpo" in metadata["tags"]
-    assert "| training data | `mine.jsonl` |" in text
-    assert "| accuracy before | `25.0% (greedy pass@1, step 0)` |" in text
-    assert "| accuracy after | `50.0% (greedy pass@1, step 2)` |" in text
-
-
-def test_the_model_card_has_the_command_for_several_machines(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["train.py", "--preset", "demo"])
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
-    Card(parse("--preset", "demo")).write(tmp_path, "student")
-    text = (tmp_path / "README.md").read_text("utf-8")
-    assert "`torchrun --nproc_per_node 8 --nnodes 2 train.py --preset demo`" in text
-
-
-def test_the_model_card_names_no_place_on_the_machine_that_was_not_typed(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/somewhere/train.py", "--preset", "demo", "--seed", "3"])
-    Card(parse("--preset", "demo", "--seed", 3)).write(tmp_path, "student")
-    text = (tmp_path / "README.md").read_text("utf-8")
-    assert "| base model | `demo/model` |" in text
-    assert "| command | `python train.py --preset demo --seed 3` |" in text
-    assert "base_model" not in text  # the hub wants an id there
-    assert str(ROOT) not in text
-    assert "/somewhere" not in text
 
 
 @pytest.mark.hour

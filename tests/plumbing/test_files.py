@@ -1,12 +1,18 @@
-"""plumbing/files.py: JSON lines, atomic writes."""
+"""plumbing/files.py: JSON lines, atomic writes, file systems that cannot do everything."""
 
+import errno
 import math
+import os
+import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from plumbing import files
-from plumbing.files import read_lines, write_atomic, write_lines
+from plumbing.errors import InputError
+from plumbing.files import check_writable, read_lines, sync, write_atomic, write_lines
+from tests.helpers.ranks import contents
 
 
 def test_lines_hold_numpy_numbers_and_nan_becomes_none(tmp_path):
@@ -19,10 +25,76 @@ def test_lines_hold_numpy_numbers_and_nan_becomes_none(tmp_path):
     assert read_lines(path) == [{"a": "1\u20282"}]
 
 
-def test_a_write_that_fails_keeps_the_old_file(tmp_path, monkeypatch):
+def test_a_write_that_fails_keeps_the_old_file_and_leaves_no_other(tmp_path, monkeypatch):
     path = tmp_path / "config.json"
     write_atomic(path, "old")
     monkeypatch.setattr(files, "sync", lambda path: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_atomic(path, "new")
-    assert path.read_text() == "old"
+    assert contents(tmp_path) == {str(path): b"old"}
+
+
+def test_a_write_spares_the_files_beside_it(tmp_path):
+    """Such as the user's own a.tmp."""
+    for name in ("a", "a.tmp", "a.jsonl.tmp"):
+        (tmp_path / name).write_text("mine")
+    check_writable(tmp_path / "a")
+    write_atomic(tmp_path / "a", "ä")
+    others = [(tmp_path / name).read_text() for name in ("a.tmp", "a.jsonl.tmp")]
+    assert (tmp_path / "a").read_bytes() == "ä".encode()
+    assert others == ["mine", "mine"]
+
+
+@pytest.mark.parametrize("target", ["elsewhere/file", "elsewhere/new"])
+def test_a_link_stays_and_its_file_is_written(target, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/file").write_text("old")
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    check_writable(link)
+    write_atomic(link, "new")
+    assert link.is_symlink()
+    assert (tmp_path / target).read_text() == "new"
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "directory", "link to a device"])
+@pytest.mark.parametrize("write", [check_writable, lambda path: write_atomic(path, "x")])
+def test_what_is_no_regular_file_is_rejected_and_stays(kind, write, tmp_path):
+    path = tmp_path / "out"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "link to a device":
+        path.symlink_to("/dev/null")
+    else:
+        path = Path("/dev/null")
+    before = path.stat().st_mode
+    with pytest.raises(InputError, match="is no regular file"):
+        write(path)
+    assert path.stat().st_mode == before
+
+
+def refuse(kind, number):
+    """Make an os.fsync that fails with this error, for directories or for all files."""
+
+    def fsync(descriptor):
+        if kind == "all" or stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+
+    return fsync
+
+
+@pytest.mark.parametrize("kind", ["directories", "all"])
+def test_a_file_system_that_cannot_flush_is_written_without_it(kind, tmp_path, monkeypatch):
+    for number in (errno.EINVAL, errno.ENOTSUP):
+        monkeypatch.setattr(os, "fsync", refuse(kind, number))
+        write_atomic(tmp_path / "a", "new")
+        sync(tmp_path)
+    assert (tmp_path / "a").read_text() == "new"
+
+
+def test_an_error_of_the_disk_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", refuse("all", errno.EIO))
+    with pytest.raises(OSError, match="Input/output"):
+        sync(tmp_path)

@@ -1,32 +1,26 @@
-"""plumbing/progress.py: lines of progress without a terminal."""
+"""plumbing/progress.py: lines of progress."""
 
 import re
-import time
-from unittest.mock import MagicMock
+from types import SimpleNamespace
 
 from plumbing import progress
 from plumbing.run.directory import RunDir
 from tests.helpers.ranks import one_rank, parse
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch, capsys, tmp_path):
-    """Also in a step or evaluation that takes long."""
-    monkeypatch.setattr(progress, "LINE_S", 0.01)
+def test_progress_is_a_line_now_and_then(monkeypatch, capsys, tmp_path):
+    """Also in an evaluation that takes long."""
+    clock = iter([100, 105, 111, 112, 113])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     flags = ("--preset", "demo", "--steps", 9, "--out", tmp_path)
-    run = RunDir(parse(*flags), one_rank(*flags), None)
-    student = MagicMock()
-    student.policy.parameters.return_value = []
-    data = MagicMock()
-    data.__len__.return_value = 20
-    data.unmatched_note.return_value = ""
-    console = progress.Console(run, 0, student, data, data)
+    console = progress.Console(RunDir(parse(*flags), one_rank(*flags), None), 0, "abcd", "ab")
+    console.report("evaluation, 1 of 20 problems")  # too early
     console.report("evaluation, 5 of 20 problems")
-    time.sleep(0.1)
-    console.report("")
     step = {"step": 1, "total_tokens": 8, "seconds": 2, "reward_mean": 0, "zero_variance": 1}
-    console.update(step)
-    time.sleep(0.1)
+    console.update(step)  # too early
     console.end(finished=False)
-    lines = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"step 0 of 9 \[00:00<\?, evaluation, 5 of 20 problems\]", lines[0])
-    assert re.fullmatch(r"step 1 of 9 \[00:00<00:\d\d, reward .*, 4 tok/s\]", lines[-1])
+    out, err = capsys.readouterr()
+    assert "data     4 problems, 2 for validation" in out
+    first, second = err.splitlines()
+    assert first == "step 0 of 9 [00:11<?, evaluation, 5 of 20 problems]"
+    assert re.fullmatch(r"step 1 of 9 \[00:13<01:\d\d, reward .*, 4 tok/s\]", second)

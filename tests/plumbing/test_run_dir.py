@@ -1,7 +1,9 @@
 """plumbing/run/: which directories are used or resumed, and what a resume drops."""
 
+import errno
 import json
 import math
+import os
 import shutil
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -16,7 +18,7 @@ from sampler import FOLDER, file_of
 from tests.helpers.checkpoints import trained
 from tests.helpers.checks import rejected
 from tests.helpers.files import change, flip_bit
-from tests.helpers.groups import completion, group, solved
+from tests.helpers.groups import completion, solved
 from tests.helpers.ranks import DEMO, command, contents, one_rank, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -39,22 +41,28 @@ def run_dir(halfway):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, run_dir):
     """The directory of a run of two steps, with a checkpoint of each."""
-    run = run_dir(tmp_path_factory.mktemp("whole") / "run", "--steps", 2)
-    assert run.open() == 0
-    run.load(0, {}, STATELESS)
-    run.log("metrics", [{"step": 0}])
-    for step in (1, 2):
-        run.log("selections", [{"step": step}, {"step": step}])
-        run.log("metrics", [{"step": step}])
-        run.save(step, {"step": step}, trained())
-    run.file_lock.release()
+    flags = ("--steps", 2, "--checkpoint_every", 1)
+    with run_dir(tmp_path_factory.mktemp("whole") / "run", *flags) as run:
+        assert run.open() == 0
+        run.load(0, {}, STATELESS)
+        run.log("metrics", [{"step": 0}])
+        for step in (1, 2):
+            run.log("selections", [{"step": step}, {"step": step}])
+            run.log("metrics", [{"step": step}])
+            run.save(step, SimpleNamespace(state_dict=lambda step=step: {"step": step}), trained())
     return run.path
+
+
+def resumes(run) -> int:
+    """Return the step that a run would resume from; give the lock back."""
+    with run:
+        return run.open()
 
 
 OUT = {
     "file": "cannot be used (Not a directory): choose another",
     "file/run": "cannot be used (Not a directory): choose another",
-    ".": "not empty, and holds no run; choose another",
+    ".": "not empty, and has no config.json: choose another",
 }
 
 
@@ -67,6 +75,11 @@ def test_an_unusable_directory_is_rejected_and_unchanged(name, tmp_path, run_dir
     assert contents(tmp_path) == before
 
 
+CONFIG, METRICS, SELECTIONS = "config.json", "metrics.jsonl", "selections.jsonl"
+OTHER = "another configuration: "
+NO_CHECKPOINT = "has no checkpoint any more, and would begin again and overwrite the rest: restore"
+
+
 def write(name, text):
     return lambda run: (run / name).write_text(text)
 
@@ -75,31 +88,15 @@ def settings(**changes):
     return lambda run: change(run / CONFIG, **changes)
 
 
-CONFIG = "config.json"
-METRICS = "metrics.jsonl"
-SELECTIONS = "selections.jsonl"
-OTHER = "another configuration: "
-LINEAR = settings(lr_schedule="linear")  # the rate depends on the number of steps
-SETTINGS = "sampler_args was 'temperature=0.1', is 'temperature=0.2'"
-NO_CHECKPOINT = "has no checkpoint any more, and would begin again and overwrite the rest: restore"
-
-
-def without(*names):
-    """Delete files or directories of a run."""
-
-    def delete(run):
-        for name in names:
-            path = run / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    return delete
-
-
-def without_mark(run):
-    """A finished run of which config.json does not say that it has saved."""
-    change(run / CONFIG, saved=False)
-    (run / "student").mkdir()
+def without_checkpoints(run):
     shutil.rmtree(run / "checkpoints")
+
+
+def only_the_student(run):
+    """A finished run of fewer steps than checkpoint_every, whose checkpoint was deleted."""
+    change(run / CONFIG, checkpoint_every=9)
+    (run / "student").mkdir()
+    without_checkpoints(run)
 
 
 def without_manifests(run):
@@ -109,37 +106,44 @@ def without_manifests(run):
 
 
 REJECTED = {  # the damage, the error, and flags if any
-    "no checkpoints": (without("checkpoints"), NO_CHECKPOINT),
-    "no checkpoint": (without("checkpoints/step_1", "checkpoints/step_2"), NO_CHECKPOINT),
-    "damaged": (without_manifests, "no checkpoint is intact; choose another --out to restart"),
-    "a student without checkpoints": (without_mark, NO_CHECKPOINT),
-    "no config": (without(CONFIG), "config.json is missing: restore it, or choose another --out"),
-    "no metrics": (without(METRICS), "metrics.jsonl lacks step 1, and the newest checkpoint is"),
-    "a log without its head": (write(SELECTIONS, '{"step": 2}\n'), "selections.jsonl lacks step 1"),
-    "a log of something else": (write(METRICS, "[1]\n"), "a line has no field 'step'"),
-    "another model": (settings(model_files={}), OTHER + "files of model have changed: config.json"),
+    "no checkpoints": (without_checkpoints, NO_CHECKPOINT),
+    "a student without checkpoints": (only_the_student, NO_CHECKPOINT),
+    "damaged": (without_manifests, "no checkpoint is intact"),
+    "no config": (lambda run: (run / CONFIG).unlink(), "not empty, and has no config.json"),
     "a config cut short": (write(CONFIG, "{"), "config.json is damaged ("),
-    "a config of another kind": (write(CONFIG, "[1]"), "config.json is damaged ("),
-    "a torn line": (write(SELECTIONS, "{\n{}\n"), f"{SELECTIONS}, line 1: "),
+    "no metrics": (lambda run: (run / METRICS).unlink(), "metrics.jsonl lacks step 1, and the new"),
     "a log cut off": (write(METRICS, '{"step": 1}\n'), "metrics.jsonl lacks step 2, and the"),
-    "older code": (settings(reward=None), OTHER + "reward was None, is ''"),
-    "other data": (settings(val_data_crc32=1), OTHER + "the file of val_data, "),
-    "another seed": (lambda run: None, OTHER + "seed was 0, is 1", "--seed 1"),
-    "sampler settings": (lambda run: None, OTHER + SETTINGS, "--sampler_args temperature=0.2"),
-    "fewer steps": (lambda run: None, "is at step 2 already", "--steps 1"),
-    "linear": (LINEAR, OTHER + "steps was 2, is 3", "--lr_schedule linear"),
+    "a log of something else": (write(METRICS, "[1]\n"), "a line has no 'step'"),
+    "a torn line": (write(SELECTIONS, "{\n{}\n"), f"{SELECTIONS}, line 1: "),
+    "another model": (settings(model_files={"a": 1}), OTHER + "model_files: a was 1, is None; "),
+    "a setting of older code": (settings(kl=0.5), OTHER + "kl was 0.5, is None"),
+    "other data": (settings(val_data_crc32=1), OTHER + "val_data_crc32 was 1, is "),
+    "another seed": (settings(), OTHER + "seed was 0, is 1", "--seed 1"),
+    "sampler settings": (
+        settings(),
+        OTHER + "sampler_args was 'temperature=0.1', is 'temperature=0.2'",
+        "--sampler_args temperature=0.2",
+    ),
+    "another sampler": (settings(), OTHER + "sampler was 'softmax', is 'uni", "--sampler uniform"),
+    "another date": (settings(), OTHER + "date was ", "--date 2001-01-01"),
+    "fewer steps": (settings(), "is at step 2 already", "--steps 1"),
+    "linear": (  # the learning rate depends on the number of steps
+        settings(lr_schedule="linear"),
+        OTHER + "steps was 2, is 3",
+        "--lr_schedule linear",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REJECTED)
 def test_a_run_that_cannot_be_resumed_is_rejected_and_unchanged(case, whole, tmp_path, run_dir):
     damage, message, *flags = REJECTED[case]
-    folder = tmp_path / "run"
-    shutil.copytree(whole, folder)
+    folder = shutil.copytree(whole, tmp_path / "run")
     damage(folder)
     before = contents(folder)
-    with rejected(message):
-        run_dir(folder, "--steps", 3, *" ".join(flags).split()).open()
+    flags = " ".join(flags).replace("--sampler uniform", "--sampler uniform --sampler_args=")
+    with rejected(message), run_dir(folder, "--steps", 3, *flags.split()) as run:
+        run.open()
     assert contents(folder) == before
 
 
@@ -149,40 +153,53 @@ def test_settings_are_recorded(whole):
 
 
 def test_a_setting_that_changes_no_number_may_change(whole, run_dir, capsys):
-    assert run_dir(whole, "--steps", 2, "--keep", 9).open() == 2
+    assert resumes(run_dir(whole, "--steps", 2, "--keep", 9)) == 2
     assert capsys.readouterr().out == ""
 
 
 def test_a_setting_that_changes_rounding_may_change_with_a_note(whole, run_dir, capsys):
-    assert run_dir(whole, "--steps", 2, "--per_device_batch_size", 5).open() == 2
+    assert resumes(run_dir(whole, "--steps", 2, "--per_device_batch_size", 5)) == 2
     line = "note: per_device_batch_size was 96, is 5: resumes, but not bit for bit\n"
     assert capsys.readouterr().out == line
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path, run_dir):
-    run = run_dir(tmp_path / "run")
-    run.open()
-    run.load(0, {}, STATELESS)
-    run.log("metrics", [{"step": 0}, {"step": 1}])
-    run.file_lock.release()
-    assert run_dir(tmp_path / "run").open() == 0
+    with run_dir(tmp_path / "run") as run:
+        run.open()
+        run.load(0, {}, STATELESS)
+        run.log("metrics", [{"step": 0}, {"step": 1}])
+    assert resumes(run_dir(tmp_path / "run")) == 0
 
 
 def test_a_run_resumes_where_the_same_files_are_elsewhere(whole, tmp_path, halfway, run_dir):
     for name in ("train.jsonl", "val.jsonl"):
         shutil.copy(halfway / name, tmp_path)
     model = shutil.copytree(DEMO, tmp_path / "model")
-    sampler = shutil.copy(FOLDER / "softmax.py", tmp_path / "mine.py")
     flags = ["--train_data", tmp_path / "train.jsonl", "--val_data", tmp_path / "val.jsonl"]
-    flags += ["--model", model, "--sampler", f"{sampler}:Softmax"]
+    flags += ["--model", model, "--teacher_model", model]
     run = run_dir(shutil.copytree(whole, tmp_path / "run"), "--steps", 2, *flags)
-    assert run.open() == 2
+    assert resumes(run) == 2
+
+
+def test_a_samplers_file_may_move_but_not_change(whole, tmp_path, run_dir):
+    """Its class counts, too."""
+    flags = ("--steps", 2, "--sampler")
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        shutil.copy(FOLDER / "softmax.py", tmp_path / place / "mine.py")
+    file = tmp_path / "b/mine.py"
+    with run_dir(tmp_path / "run", *flags, f"{tmp_path}/a/mine.py:Softmax") as run:
+        run.open()
+        run.load(0, {}, STATELESS)
+    assert resumes(run_dir(tmp_path / "run", *flags, f"{file}:Softmax")) == 0
+    file.write_text(file.read_text() + "\n")
+    with rejected("sampler_crc32 was "):
+        run_dir(tmp_path / "run", *flags, f"{file}:Softmax").open()
 
 
 def test_files_of_the_run_are_read_once(tmp_path, halfway, run_dir):
     shutil.copy(halfway / "train.jsonl", tmp_path)
     run = run_dir(tmp_path / "run", "--train_data", tmp_path / "train.jsonl")
-    run.open()
     facts = run.facts()
     (tmp_path / "train.jsonl").unlink()
     assert run.facts() == facts
@@ -197,36 +214,55 @@ def test_a_models_files_are_among_the_facts(name, tmp_path):
     assert {key for key in before if before[key] != after[key]} == {name}
 
 
-def test_the_files_of_a_hub_id_are_those_in_the_cache(monkeypatch):
-    monkeypatch.setattr(facts, "cached_file", lambda name, file, **kwargs: DEMO / file)
-    assert model_files("org/name") == model_files(str(DEMO))
+def test_the_fact_of_a_hub_id_is_its_commit(tmp_path, monkeypatch):
+    """The cache may have some of its files only."""
+    file = tmp_path / "snapshots/0a1b2c/config.json"
+    monkeypatch.setattr(facts, "cached_file", lambda name, what, **kwargs: str(file))
+    assert model_files("org/name") == {"commit": "0a1b2c"}
+
+
+# The lock, and disks that cannot do everything
 
 
 def test_a_directory_in_use_by_another_job_is_rejected(whole, run_dir):
     """Before anything is read, as it may change at any moment."""
-    other = run_dir(whole, "--steps", 2)
-    other.open()
-    with rejected("is in use: end that job, or choose another"):
-        run_dir(whole, "--seed", 1).open()
-    other.file_lock.release()
-    assert run_dir(whole, "--steps", 2).open() == 2
+    with run_dir(whole, "--steps", 2) as other:
+        other.open()
+        with rejected("is in use: end that job, or choose another"):
+            run_dir(whole, "--seed", 1).open()
+    assert resumes(run_dir(whole, "--steps", 2)) == 2
 
 
-def test_a_second_process_of_srun_is_told_to_use_torchrun(whole, run_dir, monkeypatch):
-    monkeypatch.setenv("SLURM_NTASKS", "2")
-    monkeypatch.delenv("RANK", raising=False)
-    first = run_dir(whole, "--steps", 2)
-    first.open()
-    with rejected("choose another; the ranks of one run are started by torchrun, not by srun"):
-        run_dir(whole, "--steps", 2).open()
-    first.file_lock.release()
-
-
-def test_a_file_system_without_locks_is_rejected(tmp_path, run_dir):
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_rejected(number, tmp_path, run_dir):
     """A soft lock would stay after a kill and keep every other machine out."""
-    error = OSError(38, "no locks")  # ENOSYS
-    with patch("fcntl.flock", side_effect=error), rejected("cannot be used (no locks)"):
+    error = OSError(number, os.strerror(number))
+    with patch("fcntl.flock", side_effect=error), rejected("its file system has no locks: "):
         run_dir(tmp_path / "run").open()
+
+
+REFUSED = {"rename": "pathlib.Path.rename", "fsync": "os.fsync"}
+
+
+@pytest.mark.parametrize("call", REFUSED)
+def test_a_disk_that_keeps_no_checkpoint_shows_before_the_first_step(call, tmp_path, run_dir):
+    with run_dir(tmp_path / "run") as run:
+        run.open()
+        error = OSError(errno.EIO, "no such luck")
+        with patch(REFUSED[call], side_effect=error), rejected("no checkpoint can be written in"):
+            checkpoint.rehearse(run.path)
+
+
+def test_a_rehearsal_that_was_killed_is_repeated_and_leaves_nothing(tmp_path, run_dir):
+    for name in ("step_0", "step_0.tmp"):
+        (tmp_path / "run/checkpoints" / name / "student").mkdir(parents=True)
+    (tmp_path / "run/config.json").write_text(json.dumps(run_dir(tmp_path / "run").facts()))
+    with run_dir(tmp_path / "run", "--date", "2024-01-01") as run:
+        run.load(0, {}, STATELESS)
+        assert list((run.path / "checkpoints").iterdir()) == []
+
+
+# Resuming
 
 
 class Loaded:
@@ -253,11 +289,13 @@ def test_a_resume_drops_later_rows_and_steps(whole, tmp_path, run_dir):
     assert (run.path / "evals/step_1.jsonl").exists()
 
 
+# Logs
+
+
 def test_a_selection_by_hand():
     chosen = solved(3, right=2, of=10, pool=[3, 4], utilities=[0.5, 0.2])
-    assert selection(7, 0, chosen) == {
+    assert selection(7, chosen) == {
         "step": 7,
-        "round": 0,
         "pool": [3, 4],
         "utilities": [0.5, 0.2],
         "chosen": 3,
@@ -266,26 +304,6 @@ def test_a_selection_by_hand():
         "successes": 2,
         "y": 0.4,
     }
-
-
-def of_two_rounds(problem, first, second):
-    """Make a group whose completions have these rewards, drawn in two rounds."""
-    made = group(problem, rewards=[*first, *second])
-    for drawn in made.completions[len(first) :]:
-        drawn.round = 1
-    return made
-
-
-def test_a_selection_holds_the_completions_of_one_round():
-    continued = of_two_rounds(5, first=[1, 0], second=[1, 1, 1])
-    first = selection(7, 0, continued)
-    second = selection(7, 1, continued)
-    assert first["completions"] == 2
-    assert first["successes"] == 1
-    assert first["y"] == 0.5
-    assert second["completions"] == 3
-    assert second["successes"] == 3
-    assert second["y"] == 0
 
 
 @pytest.fixture
@@ -299,17 +317,6 @@ def logged(tmp_path, run_dir):
         return read_lines(run.path / f"{name}.jsonl")
 
     return logged
-
-
-def test_groups_are_logged_by_round(logged):
-    """Problem 5 continues in the second round, in which problem 9 begins."""
-    seven = of_two_rounds(7, first=[0, 0], second=[])
-    five = of_two_rounds(5, first=[1, 0], second=[1])
-    nine = of_two_rounds(9, first=[], second=[0, 0])
-    rows = logged(3, [seven, five, nine], "selections")
-    assert [(row["round"], row["chosen"]) for row in rows] == [(0, 7), (0, 5), (1, 5), (1, 9)]
-    assert [row["completions"] for row in rows] == [2, 2, 1, 2]
-    assert {row["step"] for row in rows} == {3}
 
 
 def test_an_unknown_utility_is_logged_as_null(logged):

@@ -1,17 +1,20 @@
-"""plumbing/distributed/shutdown.py: the report of an error, and its exit status."""
+"""plumbing/distributed/shutdown.py: the report of an error, its exit status, and what is left."""
 
+import errno
+import os
 import signal
-import subprocess
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+import train
 from plumbing.distributed import shutdown
 from plumbing.errors import InputError, NonFiniteError
-from tests.helpers.models import ROOT
+from tests.helpers.ranks import Grades, command
 
 
 @pytest.fixture
@@ -76,32 +79,22 @@ def test_under_nohup_a_closing_terminal_does_not_stop_the_run(signals):
     assert not layout.stopping
 
 
-def test_an_error_of_one_rank_is_printed_by_that_rank(monkeypatch, capsys):
-    for name in ("RANK", "LOCAL_RANK"):
-        monkeypatch.setenv(name, "1")
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "2")
+@pytest.mark.parametrize("local_rank", ["0", "1"])
+def test_an_error_of_one_rank_is_printed_by_that_rank(local_rank, monkeypatch, capsys):
+    """Others wait first: if it is an error of all ranks, torchrun ends them in the meantime."""
+    waits = []
+    monkeypatch.setattr(shutdown.time, "sleep", waits.append)
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
     assert shutdown.reject(OSError("a worker did not start")) == 2
     assert capsys.readouterr().err == "error: a worker did not start\n"
+    assert waits == [10] * int(local_rank)
 
 
-LOST = {  # how the output is lost, as a shell writes it
-    "a closed pipe": "| true",
-    "a closed descriptor": ">&- 2>&-",
-    "a full disk": "> /dev/full 2> /dev/full",
-}
-
-
-@pytest.mark.parametrize("case", LOST)
-def test_output_that_nobody_takes_is_dropped(case, tmp_path):
-    code = (
-        "import sys, time; from plumbing.errors import survive_lost_output as survive; survive();"
+def test_too_few_open_files_are_an_error_with_the_remedy(capsys):
+    assert shutdown.reject(OSError(errno.EMFILE, os.strerror(errno.EMFILE))) == 2
+    assert capsys.readouterr().err.endswith(
+        "Too many open files: raise the limit with `ulimit -n`\n"
     )
-    code += " time.sleep(0.2); print('x' * 99999); print('y', file=sys.stderr); sys.exit(7)"
-    script = f'{sys.executable} -c "{code}" {LOST[case]}; echo ${{PIPESTATUS[0]}}'
-    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "7\n"
-    assert "Error" not in done.stderr
 
 
 def test_an_ambiguous_error_after_a_peers_end_is_that_of_a_lost_peer(layout, capsys):
@@ -122,14 +115,72 @@ def test_a_plug_in_that_exits_is_an_error(layout, capsys):
     assert "SystemExit" in capsys.readouterr().err
 
 
-def test_a_rank_that_meets_no_other_gets_one_line(layout, capsys):
-    """Its peer ended before they connected, so there is no store yet."""
+def test_ranks_that_do_not_meet_are_told_where(layout, capsys, monkeypatch):
+    """There is no store yet, over which they could agree on who prints; each error is one line."""
 
     def connect(timeout_minutes):
-        raise dist.DistStoreError("wait timeout after 60000ms")
+        raise RuntimeError("[enforce fail] Unable to find interface for: eth9\nin gloo")
 
+    monkeypatch.setenv("MASTER_ADDR", "node7")
+    monkeypatch.setenv("MASTER_PORT", "29500")
     layout.connect, layout.store, layout.first = connect, None, True
     assert shutdown.run_ranks(layout, 1, body=lambda: 0) == 4
     error = capsys.readouterr().err
-    assert error.startswith(PEER)
+    assert error.startswith("error: the ranks did not meet at node7:29500 (MASTER_ADDR, MASTER_PO")
+    assert "Unable to find interface for: eth9" in error
+    assert "resume" not in error
     assert error.count("\n") == 1
+
+
+def test_a_rank_runs_where_the_system_cannot_end_it_with_its_parent(monkeypatch):
+    """Only Linux can; elsewhere torch's function is missing or does nothing."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.delattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig")
+    shutdown.end_with_torchrun()
+
+
+# What main changes in its process, it gives back
+
+
+def state() -> tuple:
+    handlers = [signal.getsignal(number) for number in shutdown.STOP_SIGNALS]
+    return handlers, dict(os.environ), dist.is_initialized()
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+ENDS = {  # what replaces a part of the run; what `main` returns, or raises
+    "finished": (None, 0),
+    "rejected": (("check", lambda *_: 1 / 0), 1),
+    "interrupted as it begins": (("check", interrupt), KeyboardInterrupt),
+    "interrupted in a step": (("train_step", interrupt), KeyboardInterrupt),
+}
+
+
+def main(folder, data) -> int:
+    return train.main(command(folder, "--sampler", "uniform", "--steps", 1, data=data))
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_main_leaves_its_process_as_it_was_and_can_be_called_again(
+    case, halfway, tmp_path, monkeypatch
+):
+    """As the cell of a notebook, which keeps the traceback."""
+    part, end = ENDS[case]
+    monkeypatch.setattr(train, "Verifier", lambda **settings: nullcontext(Grades()))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    before = state()
+    with monkeypatch.context() as patch:
+        if part:
+            patch.setattr(train, *part)
+        if isinstance(end, int):
+            assert main(tmp_path / "run", halfway) == end
+        else:
+            with pytest.raises(end) as kept:
+                main(tmp_path / "run", halfway)
+            assert kept.traceback
+    assert state() == before
+    assert main(tmp_path / "run", halfway) == 0
+    assert state() == before
