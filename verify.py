@@ -8,7 +8,6 @@ a wrong 1, while a wrong 0 only slows learning.
 `Verifier` calls it, or a custom reward, in worker processes (`python verify.py --worker`).
 """
 
-import logging
 import re
 import sys
 from collections import Counter
@@ -186,13 +185,6 @@ def _prepare(reward: str) -> Callable[..., str]:
     return grade
 
 
-def _warm_up() -> None:
-    """Fill the caches of the parsers and of sympy, which make the first comparisons slow."""
-    logging.disable(logging.CRITICAL)  # math-verify warns that its time limits are off
-    compare(r"\sum_{k=0}^{n-1} a_k b_{n-k-1}", r"\sum_{k=0}^{n-1} b_{n-k-1} a_k")
-    compare("0", r"-\frac{2(x^2+6)}{9\sqrt[3]{x-2}}+3!")
-
-
 @contextmanager
 def _input_errors():
     """Raise a worker's PreparationError as InputError."""
@@ -307,4 +299,4 @@ if __name__ == "__main__":
         sys.exit("verify.py: not a command; use `from verify import Verifier`")
     survive_lost_output()  # a custom reward may print
     _, _, seconds, memory, reward = sys.argv
-    serve(lambda: _prepare(reward), lambda: reward or _warm_up(), float(seconds), int(memory))
+    serve(lambda: _prepare(reward), float(seconds), int(memory))

@@ -1,49 +1,41 @@
-"""Structure of answers: a canonical text is split into a name, a kind and parts."""
+r"""Structure of an answer: a value, or the parts of a list, set, tuple, interval, matrix, relation.
+
+The guards of equality.py compare structures before values: answers of different structure are
+never equal, whatever the numbers in them.
+"""
 
 import re
-from itertools import accumulate, chain, product
+from itertools import product
 from typing import NamedTuple
 
-_LETTER = (
-    r"(?:m?\\(?:angle|over[a-z]+|vec|sin|cos|tan)[ {]*)*"
-    r"(?:\\text\{[a-zA-Z ]+\}|\\[a-zA-Z]{2,7}|[A-Z]{2,5}|[a-zA-Z𝐀-𝐳])"
-    r"(?:_(?:\w|\{[\w\\ ]+\}))?'*"
-    r"(?:\([\w,]+\)|(?<![a-z][a-z])(?<=[fghpFGHP}'])(?:\^\{-1\})?\((?:[^()]|\([^()]*\))+\))?\}?"
-)
-# One side of "=" that only names the other side: x, f(2), S_{ABC}, [ABC], |AB|, (p,q), NO/BO.
-NAME = re.compile(
-    rf"\([a-zA-Z]∘[a-zA-Z]\)\(\w+\)|[|([]?{_LETTER}(?:[,/:]{_LETTER})*[|)\]]?|\\frac\{{d?{_LETTER}\}}\{{d?{_LETTER}\}}"
-)
-RELATIONS = {*"=∈∉<>≤≥≠"}
+from grading.units import split_unit
+
+RELATIONS = "=<>≤≥≠∈"
 FLIP = str.maketrans("<>≤≥", "><≥≤")
-# Bounds that hold on any machine; the parser's time grows exponentially with nesting and towers.
-MAX_LENGTH, MAX_NESTING, MAX_BARS, MAX_SIGNS = 400, 8, 12, 4
-_TOWER = re.compile(r"(?:\^-?(?:[a-zA-Z]|\d+|\\[a-z]+ ?)){5}")
-
-
-_PLAIN = {0x1D400 + i: 65 + i for i in range(26)} | {0x1D41A + i: 97 + i for i in range(26)}
+_LETTER = (
+    r"(?:\\(?:angle|triangle|vec|overline)[ {]*)?(?:\\[a-zA-Z]{2,7} ?|[A-Z]{1,4}|[a-z])"
+    r"(?:_\{[\w\\ ]+\})?'*\}?(?:\([\w,-]+\))?"
+)
+# One side of "=" that only names the other side: x, f(2), P(X), S_{ABC}, |AB|, (p,q), NO/BO.
+_NAME = re.compile(
+    rf"[|(\[]?m?{_LETTER}(?:[,/:]{_LETTER})*[|)\]]?|\\frac\{{{_LETTER}\}}\{{{_LETTER}\}}"
+)
+# A first side that the problem asks for: m+n in m+n=8, ab, |z-w|, f(1)+f(2). Not 2m+n, which may
+# be a condition of the problem.
+_ASKED = re.compile(r"\|?[a-zA-Z](?:[-+*]?[a-zA-Z])+\|?|[a-z]\(\w\)\+[a-z]\(\w\)")
+_MATRIX = re.compile(r"\\begin\{matrix\}((?:(?!\\end).)*?)(?:\\\\)?\\end\{matrix\}")
+_INTERVALS = ("()", "(]", "[)", "[]")
 
 
 class Structure(NamedTuple):
-    """name: "x" in "x=5", or "". kind: "list", "set", "value", ":" (ratio), "matrix [2, 2]",
-    brackets such as "(]" (tuple or interval), relations such as "=" or "<≤", or "∧" and "∨" between
-    parts that are not solutions: "p∧q" is not "p∨q", but "x=1∨x=2" is the list of both."""
+    """name: "x" in "x=5", or "". kind: "value", "list", "set", "∪", "∨", ":" (ratio or time),
+    "matrix 2 2", brackets such as "(]" (tuple or interval), or relations such as "=" or "<≤".
+    unit: of all parts."""
 
     name: str
     kind: str
     parts: list[str]
-
-
-def is_bounded(text: str) -> bool:
-    """Whether a text is short and flat enough to be parsed."""
-    depth = max(accumulate((c in "([{") - (c in ")]}") for c in text), default=0)
-    is_flat = depth <= MAX_NESTING and text.count("|") <= MAX_BARS and not _TOWER.search(text)
-    return is_flat and len(text) <= MAX_LENGTH
-
-
-def plain(text: str) -> str:
-    """Replace bold letters: "𝐀𝐱" -> "Ax"."""
-    return text.translate(_PLAIN)
+    unit: str = ""
 
 
 def split(text: str, separators: str) -> list[str]:
@@ -58,121 +50,95 @@ def split(text: str, separators: str) -> list[str]:
     return parts
 
 
-def _collection(kind: str, parts: list[str]) -> Structure:
-    """Replace a part by the values of its "±"; a collection of one part is that part."""
-    pieces = [part.split("±") if part.count("±") <= MAX_SIGNS else [part] for part in parts]
-    parts = [
-        first + "".join(map("".join, zip(signs, rest, strict=True)))
-        for first, *rest in pieces
-        for signs in product(("+", "+-"), repeat=len(rest))
-    ]
-    is_single = len(parts) == 1 and parts != ["⦃⦄"]
-    return structure_of(parts[0]) if is_single else Structure("", kind, parts)
-
-
-def _union(text: str) -> Structure | None:
-    """A union: "⦃1,2⦄∪(3,4)" -> set 1, 2, (3,4)."""
-    members = split(text, "∪")[::2]
-    if len(members) > 1:
-        parts = [s.parts if (s := structure_of(m)).kind == "set" else [m] for m in members]
-        return _collection("set", [*chain(*parts)])
-
-
-def _bracketed(text: str) -> Structure | None:
-    """A set, tuple or interval: "⦃1,2⦄" -> set 1, 2; "(1,2]" -> (] 1, 2."""
-    is_enclosed = text[:1] in ("(", "[", "⦃") and split(text, ")]}⦄")[1:] == [text[-1], ""]
-    brackets = text[0] + text[-1] if is_enclosed else ""  # not in (1)(2)
-    parts = split(text[1:-1], ",;")[::2]
-    if brackets == "⦃⦄":
-        return _collection("set", [part for part in parts if part])
-    if brackets == "()" and len(parts) > 1 and text.count("±") == 1:  # (±5,0): two points
-        return _collection("list", [text])
-    if brackets and len(parts) > 1:
-        return Structure("", brackets, parts)
-    if brackets == "()" and len(split(text[1:-1], "∧∨")) > 1:
-        return structure_of(text[1:-1])
+def _alternatives(text: str) -> Structure | None:
+    """Answers that "or" links. "x=2∨x=3" is the list of both, "x<1∨x>4" a union. Others are free:
+    only the same alternatives are equal to "red∨blue" or to "x=1∨y=2"."""
+    parts = split(text, "∨")[::2]
+    if len(parts) == 1:
+        return None
+    structures = [structure_of(part) for part in parts]
+    if len({s.name for s in structures}) > 1 or not all(re.search(r"[\d∞]|\\pi", p) for p in parts):
+        return Structure("", "∨", parts)
+    if all(s.kind in _INTERVALS and s.name for s in structures):
+        bounds = [f"{s.kind[0]}{','.join(s.parts)}{s.kind[1]}" for s in structures]
+        return Structure(structures[0].name, "∪", bounds)
+    return Structure("", "list", parts)
 
 
 def _list(text: str) -> Structure | None:
-    """A list: "1,2" -> list 1, 2; "1±2" -> list 1+2, 1+-2; "x=1,y=2∨x=3,y=4" -> two tuples."""
-    parts = split(text, ",;∧∨")[::2]
-    names = [_sides(part)[0] for part in parts if "=" in part]
-    if 1 < (k := len({*names})) < len(parts) and names == names[:k] * (len(parts) // k):
-        parts = [f"({','.join(parts[i : i + k])})" for i in range(0, len(parts), k)]
-    elif connected := _connected(text):
-        return connected
-    if len(parts) > 1 or 0 < text.count("±") <= MAX_SIGNS:
-        return _collection("list", parts)
+    parts = split(text, ",;∧")[::2]
+    return Structure("", "list", parts) if len(parts) > 1 else None
 
 
-def _connected(text: str) -> Structure | None:
-    """Statements with "∧" or "∨", which binds less: "p∧q∨r" -> ∨ p∧q, r. Also "A∩B"."""
-    for sign in "∨∧∩":
-        parts = split(text, sign)[::2]
-        if len(parts) > 1 and not _are_solutions(parts, sign):
-            return Structure("", sign, parts)
-
-
-def _are_solutions(parts: list[str], sign: str) -> bool:
-    """Whether "and" and "or" mean the same between parts: "3∧5", "x=1∨x=2", "x=1∧y=2"."""
-    names = {_sides(part)[0] for part in parts if "=" in part}
-    is_value = [bool(re.search(r"\d|=|\\(?:pi|sqrt)", part)) for part in parts]
-    is_formula = any(RELATIONS - {*"=∈"} & {*part} or "¬" in part for part in parts)
-    is_nested = any(len(split(part.strip("()"), "∧∨")) > 1 for part in parts)
-    return all(is_value) and not is_formula and not is_nested and (sign == "∧" or len(names) < 2)
-
-
-def _sides(text: str) -> list[str]:
-    """The sides and signs of relations, with a name moved to the left: "5=x" -> ["x", "=", "5"]."""
-    sides = split(text, "=∈<>≤≥≠")
-    if len(sides) > 1 and sides[1] in ">≥":
+def _relation(text: str) -> Structure | None:
+    r"""A named structure, "k=(1,2)"; an inequality solved for a name, which is an interval:
+    "3>x≥1" -> [) 1, 3; or the sides of another relation: "x+y=3" -> = x+y, 3."""
+    text = re.sub(r"^-([a-zA-Z])([<>≤≥])([^<>≤≥]*)$", r"-(\3)\2\1", text)  # -x<1 is -1<x
+    sides = split(text, RELATIONS)
+    if len(sides) == 1:
+        return None
+    if sides[1] in ">≥":
         sides = [side.translate(FLIP) for side in reversed(sides)]
-    is_equation = len(sides) == 3 and sides[1] in "=≠"
-    is_reversed = is_equation and NAME.fullmatch(sides[2]) and not NAME.fullmatch(sides[0])
-    return sides[::-1] if is_reversed else sides
+    is_named = bool(_NAME.fullmatch(sides[0]))
+    if len(sides) == 3 and sides[1] == "=" and not is_named and _NAME.fullmatch(sides[2]):
+        sides, is_named = sides[::-1], True
+    signs = "".join(sides[1::2])
+    if signs in ("=", "∈") and is_named:
+        return structure_of(sides[2])._replace(name=sides[0])
+    bounds = sides
+    if signs in ("<", "≤"):
+        bounds = ["-∞", "<", *sides] if is_named else [*sides, "<", "∞"]
+    is_solved = len(bounds) == 5 and {bounds[1], bounds[3]} <= {"<", "≤"}
+    if is_solved and _NAME.fullmatch(bounds[2]) and bounds[2][0] not in "|[":  # |x|<5 is not x<5
+        brackets = "(["[bounds[1] == "≤"] + ")]"[bounds[3] == "≤"]
+        return Structure(bounds[2], brackets, [bounds[0], bounds[4]])
+    return Structure("", signs, sides[::2])
 
 
-def _named(text: str) -> Structure | None:
-    """A name and its value: "k=7:32" -> name k, : 7, 32; "x=1=y" -> name x, = 1, y."""
-    name, *rest = _sides(text)
-    if rest and set(rest[::2]) <= {"=", "∈"} and NAME.fullmatch(name):
-        if len(rest) > 2:
-            return Structure(plain(name), "".join(rest[2::2]), rest[1::2])
-        return structure_of(rest[1])._replace(name=plain(name))
-
-
-def _interval(text: str) -> Structure | None:
-    """An inequality solved for a name: "3>x≥1" -> name x, [) 1, 3; "x≠3" -> x, set of two."""
-    sides = _sides(re.sub(r"^-([a-zA-Z])([<>≤≥])(.*)", r"-(\3)\2\1", text))
-    if len(sides) == 3 and sides[1] == "≠" and NAME.fullmatch(sides[0]):
-        return Structure(sides[0], "set", [f"(-∞,{sides[2]})", f"({sides[2]},∞)"])
-    if len(sides) == 3:
-        sides = ["-∞", "<", *sides] if NAME.fullmatch(sides[0]) else [*sides, "<", "∞"]
-        if re.match(r"\||\[|\\(?:sin|cos|tan)", sides[2]):  # |x|<5 is not x<5
-            return None
-    if len(sides) == 5 and {sides[1], sides[3]} <= {"<", "≤"} and NAME.fullmatch(sides[2]):
-        brackets = "(["[sides[1] == "≤"] + ")]"[sides[3] == "≤"]
-        return Structure(sides[2], brackets, [sides[0], sides[4]])
+def _bracketed(text: str) -> Structure | None:
+    """A union, set, tuple or interval: "⦃1,2⦄" -> set 1, 2; "(1,2]" -> (] 1, 2."""
+    members = split(text, "∪")[::2]
+    if len(members) > 1:
+        return Structure("", "∪", members)
+    is_enclosed = text[:1] in ("(", "[", "⦃") and split(text, ")]}⦄")[1:] == [text[-1], ""]
+    parts = [part for part in split(text[1:-1], ",;")[::2] if part]
+    if not is_enclosed or (text[0] != "⦃" and len(parts) < 2):
+        return None
+    if len(parts) == 1 and parts != ["⦃⦄"]:
+        return structure_of(parts[0])
+    return Structure("", "set" if text[0] == "⦃" else text[0] + text[-1], parts)
 
 
 def _matrix(text: str) -> Structure | None:
-    r"""A matrix: "\begin{matrix}1&2\\3&4\end{matrix}" -> matrix [2, 2] 1, 2, 3, 4."""
-    matrix = r"(-?[^-+:]*?)\\begin\{matrix\}((?:(?!\\end).)*)\\end\{matrix\}"
-    if match := re.fullmatch(matrix, text):
-        factor, rows = match[1], [row.split("&") for row in match[2].split("\\\\")]
-        entries = [rf"{factor}\frac{{{x}}}{{1}}" if factor else x for row in rows for x in row]
-        return Structure("", f"matrix {[len(row) for row in rows]}", entries)
+    if not (match := _MATRIX.fullmatch(text)):
+        return None
+    rows = [row.split("&") for row in match[1].split(r"\\")]
+    kind = "matrix " + " ".join(str(len(row)) for row in rows)
+    return Structure("", kind, [entry for row in rows for entry in row])
 
 
-def _relation(text: str) -> Structure:
-    """Another relation, "x+y=3" -> = x+y, 3; a ratio or time, "7:32" -> : 7, 32; or one value."""
-    sides = _sides(text)
-    if len(sides) == 1:
-        sides = split(text, ":")
-    return Structure("", "".join(sides[1::2]) or "value", sides[::2])
+def _value(text: str) -> Structure:
+    """A ratio or time, "7:32" -> : 7, 32; the values of "±"; or one value."""
+    sides = split(text, ":")[::2]
+    if len(sides) > 1:
+        return Structure("", ":", sides)
+    first, *rest = text.split("±")
+    if len(rest) in (1, 2):
+        signs = product("+-", repeat=len(rest))
+        texts = [first + "".join(a + b for a, b in zip(s, rest, strict=True)) for s in signs]
+        return Structure("", "list", [text.removeprefix("+") for text in texts])
+    return Structure("", "value", [text])
 
 
 def structure_of(text: str) -> Structure:
-    """Return the structure of a canonical text, from the first parser below that recognizes it."""
-    parsers = _union, _bracketed, _list, _named, _interval, _matrix, _relation
-    return next(filter(None, (parser(text) for parser in parsers)))
+    """Return the structure of a canonical text, from the first parser that recognizes it."""
+    if structure := _alternatives(text) or _list(text):
+        return structure
+    body, unit = split_unit(text)
+    structure = _relation(body) or _bracketed(body) or _matrix(body) or _value(body)
+    return structure._replace(unit=unit or structure.unit or "%" * body.endswith("%"))
+
+
+def is_asked(text: str) -> bool:
+    """Whether the first side of "a=b" only names what the problem asks for."""
+    return bool(_NAME.fullmatch(text) or _ASKED.fullmatch(text))

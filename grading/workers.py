@@ -12,30 +12,27 @@ import resource
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 MAX_TIMEOUTS = 4  # second attempts in a call that may time out; then the machine is not the cause
 START_SECONDS = 600  # a worker that takes longer to start, from a slow disk, is an error
-MAX_KILLED = 5  # workers in a row that may be killed from outside while they start
 DEATHS = {-signal.SIGPROF: "timeout", -signal.SIGABRT: "memory"}
 CAUSES = {*DEATHS.values(), "crash"}
+STATM = Path("/proc/self/statm")  # begins with the pages of memory that a process has
 
 
 class PreparationError(ValueError):
     """prepare() raised a ValueError in a worker; the message is the same."""
 
 
-def serve(prepare: Callable, warm_up: Callable, cpu_seconds: float, memory_bytes: int) -> None:
+def serve(prepare: Callable, cpu_seconds: float, memory_bytes: int) -> None:
     """Run a worker: reply to each job with prepare()(**job) until the parent closes the pipe or
-    dies. A ValueError of prepare() is raised in the parent as PreparationError. warm_up() is called
-    when the worker is ready, so that start() need not wait for it. The memory and time of both do
-    not count."""
+    dies. A ValueError of prepare() is raised in the parent as PreparationError; its memory and time
+    do not count. Where there is no STATM (macOS), memory has no limit, but time has."""
     threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     # Slurm sends SIGTERM to every process of a step, while ranks still grade before they save.
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -51,12 +48,11 @@ def serve(prepare: Callable, warm_up: Callable, cpu_seconds: float, memory_bytes
     except ValueError as error:
         send(str(error))
         sys.exit(2)
-    send("ready")
-    warm_up()
-    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + memory_bytes, used_bytes + memory_bytes))
+    if STATM.exists():
+        limit = int(STATM.read_text().split()[0]) * resource.getpagesize() + memory_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.write(replies, json.dumps(loaded_code()).encode() + b"\n")
+    send("ready")
     for line in jobs:
         # CPU time, so that the load of the machine changes no verdict.
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
@@ -70,40 +66,29 @@ def serve(prepare: Callable, warm_up: Callable, cpu_seconds: float, memory_bytes
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent has died, also in the middle of a job that sleeps."""
+    """End this process when its parent has died, also in the middle of a job that sleeps. By
+    polling: only Linux has a signal for it."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
 
 
-def loaded_code() -> dict[str, int]:
-    """Return the CRC-32 of each source file that this process has loaded, by its path, apart from
-    Python's library and installed packages."""
-    library, packages = sysconfig.get_paths()["stdlib"], {"site-packages", "dist-packages"}
-    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    paths = [Path(file) for file in sorted(files) if not file.startswith(library)]
-    own = [path for path in paths if path.suffix == ".py" and packages.isdisjoint(path.parts)]
-    return {str(path.resolve()): zlib.crc32(path.read_bytes()) for path in own if path.exists()}
-
-
 class WorkerError(RuntimeError, OSError):
-    """A worker cannot start, or has loaded other code than the first one."""
+    """A worker cannot start."""
 
 
 @dataclass(eq=False)
 class Worker:
-    """A process that must send a line before `deadline`: "ready", then the code that it has loaded
-    (it is `warm`), then the reply to `job`."""
+    """A process that must send a line before `deadline`: "ready", then the reply to `job`."""
 
     process: subprocess.Popen
     deadline: float
     ready: bool = False
-    warm: bool = False
     job: int | None = None
 
     @property
     def idle(self) -> bool:
-        return self.warm and self.job is None
+        return self.ready and self.job is None
 
     def kill(self) -> int:
         """Kill the process, if it still runs, and its children; return its exit status."""
@@ -121,24 +106,28 @@ class WorkerPool:
             raise ValueError(f"workers {size}: must be at least 1")
         self.command, self.size, self.wall_seconds = command, size, wall_seconds
         self.workers: list[Worker] = []
-        self.killed = 0  # workers in a row that were killed while they started
-        self.code: dict[str, int] = {}  # that the first worker has loaded
 
     def start(self) -> None:
         """Wait until all workers are ready, including replacements of dead ones. Raises
-        PreparationError if prepare() fails in a worker, RuntimeError if a worker cannot start."""
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(self.close)
+        PreparationError if prepare() fails in a worker, WorkerError if a worker cannot start."""
+        with self._closing_on_error():
             while len(self.workers) < self.size:
                 self._start_worker()
             while not all(worker.ready for worker in self.workers):
                 self._wait_for_workers()
-            on_error.pop_all()
 
     def close(self) -> None:
         """Kill the workers."""
         while self.workers:
             self.workers.pop().kill()
+
+    @contextlib.contextmanager
+    def _closing_on_error(self):
+        try:
+            yield
+        except BaseException:
+            self.close()  # a late reply could be taken for the next one
+            raise
 
     def run(self, jobs: list[dict]) -> list[str]:
         """Return the reply to each job, or its worker's cause of death: timeout, memory or crash.
@@ -148,19 +137,15 @@ class WorkerPool:
         most n / size + MAX_TIMEOUTS attempts, each with the start of a worker."""
         if not self.workers:
             raise RuntimeError("the workers are not running: start them, or use `with`")
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(self.close)  # a late reply could be taken for the next one
+        with self._closing_on_error():
             replies = self._attempt(dict(enumerate(jobs)))
             timeouts = 0
             for job in sorted(job for job in replies if replies[job] in CAUSES):
                 if replies[job] != "timeout" or timeouts < MAX_TIMEOUTS:
                     self.workers.pop().kill()
                     self.start()
-                    while not self.workers[-1].idle:
-                        self._wait_for_workers()
                     replies |= self._attempt({job: jobs[job]})
                     timeouts += replies[job] == "timeout"
-            on_error.pop_all()
         return [replies[job] for job in range(len(jobs))]
 
     def _attempt(self, jobs: dict[int, dict]) -> dict[int, str]:
@@ -183,17 +168,6 @@ class WorkerPool:
         process = subprocess.Popen(self.command, env=environment, start_new_session=True, **pipes)
         self.workers.append(Worker(process, time.monotonic() + START_SECONDS))
 
-    def _check_code(self, code: dict[str, int]) -> None:
-        """Raise WorkerError if a worker has loaded other code than the first one."""
-        self.code = self.code or code
-        changed = [path for path, _ in sorted(self.code.items() ^ code.items())]
-        if changed:
-            raise WorkerError(
-                f"{changed[0]} has changed since the grading processes first started, and a new "
-                "one would use the new version: restore it, and run the same command again to "
-                "resume"
-            )
-
     def _wait_for_workers(self) -> dict[int, str]:
         """Wait until a worker replies, dies or misses its deadline. Return, for each job that
         ended, its reply or cause of death."""
@@ -207,17 +181,12 @@ class WorkerPool:
             pipe = worker.process.stdout
             if pipe not in readable and not is_late:
                 continue
-            # Not through the buffer: a second line in it would make no pipe readable.
-            line = pipe.raw.readline() if pipe in readable else b""
+            line = pipe.readline() if pipe in readable else b""
             if not line:
                 ended |= self._replace(worker, is_late)
-            elif worker.warm:
+            elif worker.ready:
                 ended[worker.job] = line.decode().strip()
                 worker.job = None
-            elif worker.ready:
-                self._check_code(json.loads(line))
-                worker.warm = True
-                self.killed = 0
             elif line == b"ready\n":
                 worker.ready = True
             else:
@@ -226,18 +195,12 @@ class WorkerPool:
 
     def _replace(self, worker: Worker, is_late: bool) -> dict[int, str]:
         """Start a worker in place of one that died or is late. Return the cause of death for its
-        job, if it had one. Raises WorkerError if it had not started, unless it was killed."""
+        job. Raises WorkerError if it had not started."""
         self.workers.remove(worker)
         status = worker.kill()
-        if worker.warm:
-            ended = {worker.job: DEATHS.get(status, "timeout" if is_late else "crash")}
-        else:
-            ended = {}
-            self.killed += 1
-            is_from_outside = status in (-signal.SIGKILL, -signal.SIGTERM) and not is_late
-            if not is_from_outside or self.killed > MAX_KILLED:
-                raise WorkerError(
-                    f"a worker did not start: exit status {status}; it may have printed why"
-                )
+        if not worker.ready:
+            raise WorkerError(
+                f"a worker did not start: exit status {status}; it may have printed why"
+            )
         self._start_worker()
-        return ended
+        return {worker.job: DEATHS.get(status, "timeout" if is_late else "crash")}

@@ -11,7 +11,7 @@ from plumbing.command_line import count, fraction, natural, non_negative, number
 MODES = ("full", "last_token", "frozen", "lora")  # of the teacher (App. L)
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = shlex.quote(str(ROOT / "demo"))
-REWARD = shlex.quote(str(ROOT / "rewards" / "reasoning_gym.py"))
+REWARD = shlex.quote(str(ROOT / "rewards" / "reasoning_gym_score.py"))
 DATA = "data/openmathreasoning"  # App. J; data/NAME: prepare_data.py --source NAME
 
 # App. M. Line breaks that only fit the page's width are removed.

@@ -12,7 +12,7 @@ from tests.helpers.models import ROOT
 from tests.helpers.optional import need_reasoning_gym
 from verify import Verifier
 
-FILE = ROOT / "rewards" / "reasoning_gym.py"
+FILE = ROOT / "rewards" / "reasoning_gym_score.py"
 COUNTDOWN = {"source_dataset": "countdown", "numbers": [6, 61, 94, 4], "target": 309}
 NESTED = {"source_dataset": "countdown", "metadata": COUNTDOWN}
 FORMS = {"flat": COUNTDOWN, "nested": NESTED, "JSON text": json.dumps(COUNTDOWN)}

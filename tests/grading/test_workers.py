@@ -20,15 +20,13 @@ from grading.workers import serve
 def prepare():
     PREPARE
     return lambda code: exec(code) or "done"
-def warm_up():
-    WARM_UP
-serve(prepare, warm_up, 0.2, 1 << 27)
+serve(prepare, 0.2, 1 << 27)
 """
 
 
 @contextmanager
-def running(size=2, wall_seconds=60.0, prepare="pass", warm_up="pass"):
-    program = PROGRAM.replace("PREPARE", prepare).replace("WARM_UP", warm_up)
+def running(size=2, wall_seconds=60.0, prepare="pass"):
+    program = PROGRAM.replace("PREPARE", prepare)
     command = [sys.executable, "-c", program]
     pool = WorkerPool(command, size, wall_seconds)
     pool.start()
@@ -75,7 +73,7 @@ def test_second_attempts_come_last_alone_and_end_after_four_timeouts(tmp_path):
     assert (sorted(attempts[:8]), attempts[8:]) == (list("01234567"), "0123")
 
 
-def test_killed_workers_are_replaced_also_while_they_start():
+def test_killed_workers_are_replaced():
     """They ignore SIGTERM: Slurm sends it to them too, when their rank is to save and to end."""
     with running() as pool:
         before = list(pool.workers)
@@ -83,36 +81,18 @@ def test_killed_workers_are_replaced_also_while_they_start():
             os.kill(worker.process.pid, signal.SIGTERM)
         assert run(pool, "pass", "pass") == ["done", "done"]
         assert pool.workers == before
-        for worker in pool.workers:
+        for worker in before:
             os.kill(worker.process.pid, signal.SIGKILL)
-        assert run(pool, *["pass"] * 4) == ["done"] * 4
-        pool.start()
-        pool.workers.pop().kill()
-        pool._start_worker()
-        os.kill(pool.workers[-1].process.pid, signal.SIGKILL)
-        pool.start()
         assert run(pool, *["pass"] * 4) == ["done"] * 4
         assert len(pool.workers) == 2
 
 
-@pytest.mark.parametrize("warm_up", ["1 / 0", "os.kill(os.getpid(), 9)"])
-def test_workers_that_die_while_they_warm_up_are_an_error(warm_up):
-    """They are not started again without end, and no job is to blame."""
-    with pytest.raises(RuntimeError, match="did not start"), running(warm_up=warm_up) as pool:
-        run(pool, "pass")
-
-
-@pytest.mark.parametrize("edit", ["answer = 2", None])
-def test_a_new_worker_that_would_run_other_code_is_an_error(edit, tmp_path):
-    neighbour = tmp_path / "neighbour.py"
-    neighbour.write_text("answer = 1")
-    with running(1, prepare=f"sys.path.append({str(tmp_path)!r}); import neighbour") as pool:
-        assert run(pool, "pass") == ["done"]
-        os.utime(neighbour, (1, 1))
-        assert run(pool, "os._exit(1)", "pass") == ["crash", "done"]  # two new workers
-        neighbour.write_text(edit) if edit else neighbour.unlink()
-        with pytest.raises(RuntimeError, match=r"neighbour.py has changed|did not start"):
-            run(pool, "os._exit(1)")
+def test_where_there_is_no_proc_memory_has_no_limit_but_time_has():
+    """As on macOS."""
+    prepare = "import grading.workers as w; w.STATM = w.Path('/nowhere')"
+    with running(1, prepare=prepare) as pool:
+        codes = ["bytearray(1 << 28)", "while True: pass"]
+        assert run(pool, *codes) == ["done", "timeout"]
 
 
 def test_workers_end_when_their_parent_is_killed():

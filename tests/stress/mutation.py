@@ -213,8 +213,10 @@ memory counts as a reward's error | verify.py | verify::a_custom_reward_may_exce
     except MemoryError: => except ():
 a reward that exits | verify.py | verify::a_custom_reward_that_fails_is_an_error_of_one_line
     except (Exception, SystemExit) as error: => except Exception as error:
-units ignored | grading/equality.py | verify::right_answers_earn_1_and_wrong_ones_and_guesses_0
-    return compatible(*units) and equivalent( => return equivalent(
+units ignored | grading/equality.py | verify::right_answers_earn_1_and_wrong_ones_0
+    if has_other_unit or is_angle: => if is_angle:
+an or that is free | grading/structure.py | verify::right_answers_earn_1_and_wrong_ones_0
+    return Structure("", "∨", parts) => return Structure("", "list", parts)
 """
 
 

@@ -13,7 +13,7 @@ from verify import extract_boxed
 
 try:
     from reasoning_gym import get_score_answer_fn
-except ImportError as error:  # this file has the library's name, and may be found in its place
+except ImportError as error:
     raise ImportError("the library is missing: pip install reasoning-gym==0.1.25") from error
 
 find_scorer = functools.cache(get_score_answer_fn)  # which makes a data set: up to 30 ms

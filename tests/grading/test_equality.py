@@ -1,0 +1,103 @@
+r"""grading/: the examples of the spelling rules, structures, units, values, times.
+
+Which answers earn 1 is in answers.jsonl, which tests/core/test_verify.py grades."""
+
+import re
+import time
+
+import pytest
+from sympy import Rational
+
+from grading.equality import compare
+from grading.spelling import BEFORE_COMMANDS, RULES, canonicalize
+from grading.structure import structure_of
+from grading.units import split_unit
+from grading.values import hold, is_arithmetic, number
+
+
+@pytest.mark.parametrize(("example", "rule"), (BEFORE_COMMANDS | RULES).items())
+def test_each_rule_does_what_its_example_says(example, rule):
+    before, after = example.split(" -> ")
+    assert re.sub(*rule, before) == after != before
+
+
+STRUCTURES = {
+    "k=(1,2)": ("k", "()", ["1", "2"]),
+    "3>x≥1": ("x", "[)", ["1", "3"]),
+    "x<1∨x>4": ("x", "∪", ["(-∞,1)", "(4,∞)"]),
+    "x=2∨x=3": ("", "list", ["x=2", "x=3"]),
+    "x=2∨y=3": ("", "∨", ["x=2", "y=3"]),
+    "x+y=3": ("", "=", ["x+y", "3"]),
+    "⦃1,2⦄": ("", "set", ["1", "2"]),
+    "⦃5⦄": ("", "value", ["5"]),
+    "1±2": ("", "list", ["1+2", "1-2"]),
+    r"\begin{matrix}1&2\\3&4\end{matrix}": ("", "matrix 2 2", ["1", "2", "3", "4"]),
+}
+
+
+@pytest.mark.parametrize(("text", "structure"), STRUCTURES.items())
+def test_an_answer_is_split_into_its_parts(text, structure):
+    assert structure_of(text)[:3] == structure
+
+
+UNITS = {
+    r"5\text{sq meters}": ("5", "m 2"),
+    r"5\text{meters}/\text{s}^{2}": ("5", "m / s 2"),
+    r"5\text{red apples}": ("5", "red apple"),
+    r"5\text{million}": (r"5\text{million}", ""),
+    r"5\text{k}": (r"5\text{k}", ""),
+    r"\text{red}": (r"\text{red}", ""),
+}
+
+
+@pytest.mark.parametrize(("text", "parts"), UNITS.items())
+def test_only_words_that_do_not_change_the_number_are_a_unit(text, parts):
+    assert split_unit(text) == parts
+
+
+def test_plain_numbers_are_exact():
+    assert number("1e-5") == Rational(1, 100_000)
+    assert number(r"\frac{2}{6}") == Rational(1, 3)
+    assert number("2x") is None
+
+
+MISREAD = ["5_6", "x1", "5!2", "2^-3", "x^2^3", r"\ln x*y", "2024-05-01", r"\gcd(4,6)", "red"]
+
+
+@pytest.mark.parametrize("text", MISREAD)
+def test_what_the_parser_would_misread_is_no_arithmetic(text):
+    assert not is_arithmetic(text)
+
+
+def test_values_are_compared_at_all_points():
+    """Three texts: 2x = x + x, but not x²; 1/x has no value at 0, and there is no such point."""
+
+    def are_equal(tolerance, a, b):
+        return abs(a - b) <= tolerance
+
+    assert hold(are_equal, "2x", "x+x")
+    assert not hold(are_equal, "2x", "x^{2}")
+    assert not hold(are_equal, r"\frac{1}{x-x}", r"\frac{1}{x-x}")  # no value anywhere
+
+
+def test_a_reference_answer_that_is_not_understood_answers_only_its_own_text():
+    floor = r"\lfloor n/2 \rfloor"
+    assert compare(floor, r"\left\lfloor n/2 \right\rfloor")
+    assert not compare(floor, r"\lfloor 2n/4 \rfloor")
+
+
+LONG = [
+    "{a_" * 600,
+    "a=" * 700 + "{" * 500,
+    "Ω" * 1900,
+    "^(" * 900,
+    r"\text{a" * 300,
+    "5 ft " * 400,
+]
+
+
+@pytest.mark.parametrize("text", LONG)
+def test_a_long_answer_is_spelled_in_a_second(text):
+    start = time.process_time()
+    canonicalize(text)
+    assert time.process_time() - start < 1
