@@ -3,7 +3,8 @@ r"""Problems from reasoning-gym: ten of its tasks, each with levels from easy to
     python -m scripts.prepare_data --source reasoning-gym --val_size 480
 
 `prepare_data` calls `rows`, which returns the same rows each time. Each has its `task`, its `level`
-and, as `extra_info`, the library's metadata, from which `rewards/reasoning_gym_score.py` scores answers.
+and, as `extra_info`, the library's metadata, from which `rewards/reasoning_gym_score.py` scores
+answers.
 """
 
 import zlib

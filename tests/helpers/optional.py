@@ -6,8 +6,7 @@ import pytest
 
 
 def need_reasoning_gym() -> None:
-    """Skip the test unless the library is installed. An import would find rewards/reasoning_gym_score.py
-    where a test has put that folder on sys.path."""
+    """Skip the test unless the library is installed."""
     try:
         version("reasoning-gym")
     except PackageNotFoundError:
