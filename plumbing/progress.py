@@ -71,12 +71,15 @@ def plan(run: RunDir, start: int, train: Problems, val: Problems) -> str:
     """Describe a run that is about to begin at step `start`."""
     c = run.config
     ranks = run.layout
+    matched = ""
+    if not c.teacher_model:
+        matched = f", compute-matched with {c.steps * 3 // 4:,} with a Teacher (App. D)"
     return (
         f"Goldilocks RL: preset {c.preset}, sampler {c.sampler}, seed {c.seed}\n"
         f"  ranks    {ranks.n_students} student + {ranks.n_teachers} teacher, {ranks.device.type}\n"
         f"  student  {c.model}\n"
         f"  teacher  {c.teacher_model or 'none'}\n"
         f"  data     {len(train):,} problems, {len(val):,} for validation\n"
-        f"  steps    {start} to {c.steps}, saved every {c.checkpoint_every}\n"
+        f"  steps    {start} to {c.steps}{matched}, saved every {c.checkpoint_every}\n"
         f"  output   {run.path}\n"
     )
