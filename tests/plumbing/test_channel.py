@@ -27,12 +27,12 @@ class Counting(Sampler):
     def propose(self, P):
         self.next += P
         self.calls.append("propose")
-        return [
-            Group(
-                problem, size=2, pool=[19, problem], utilities=[0.5, problem / 100], explored=False
-            )
-            for problem in range(self.next - P, self.next)
-        ]
+        groups = [Group(problem, size=2) for problem in range(self.next - P, self.next)]
+        for group in groups:
+            group.pool = [19, group.problem]
+            group.utilities = [0.5, group.problem / 100]
+            group.explored = False
+        return groups
 
     def observe(self, groups):
         self.calls.append(f"observe {problems_of(groups)}")
