@@ -366,7 +366,7 @@ def test_evaluation_is_greedy_and_deals_neighbours_to_different_ranks(
     assert (name, mode) == ("evals/step_10", "w")
     keys = ["problem", "reward", "status", "tokens", "completion"]
     assert rows == [
-        dict(zip(keys, values, strict=True))
+        dict(zip(keys, values, strict=True)) | {"temperature": 0}
         for values in [
             (0, 1, "graded", 0, ""),
             (1, 0, "overlong_prompt", 0, ""),
