@@ -5,6 +5,7 @@ untrained model. It is kept in OUT/probe and not repeated.
 """
 
 import math
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,11 @@ def job(folder: Path, task: str, arm: str, flags: str, steps: int) -> Job:
     run = folder / task / arm.replace("/", "-")
     every = f"--eval_every {steps} --checkpoint_every {steps} --keep 1"
     return Job(
-        task, arm, 0, run, f"{flags} --learning_rate 0 --steps {steps} {every} --out '{run}'"
+        task,
+        arm,
+        0,
+        run,
+        f"{flags} --learning_rate 0 --steps {steps} {every} --out {shlex.quote(str(run))}",
     )
 
 
