@@ -22,7 +22,7 @@ from trl import GRPOTrainer
 
 from grpo import Completion
 from plumbing.errors import InputError
-from plumbing.files import sync
+from plumbing.files import write_atomic
 from plumbing.plugins import check_proposals, has_rounds
 from plumbing.run import checkpoint
 from sampler import Sampler
@@ -88,10 +88,7 @@ class SampledTrainer(GRPOTrainer):
             folder = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
             folder.mkdir(parents=True, exist_ok=True)
             (folder / TRL_STATE).unlink(missing_ok=True)
-            temporary = folder / f"{STATE}.tmp"
-            temporary.write_bytes(packed)
-            sync(temporary)
-            temporary.replace(folder / STATE)
+            write_atomic(folder / STATE, bytes(packed))
         super()._save_checkpoint(model, trial)
 
     def _generate_and_score_completions(self, inputs: list[dict]):

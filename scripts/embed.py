@@ -11,9 +11,9 @@ from argparse import RawDescriptionHelpFormatter
 from dataclasses import replace
 from pathlib import Path
 
+import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from tqdm import tqdm
 from transformers import AutoModel, AutoTokenizer
 
@@ -24,7 +24,7 @@ from plumbing.data.problems import Problems, prepare_missing
 from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
-from plumbing.files import sync
+from plumbing.files import write_atomic
 from plumbing.models import load
 from samplers.embedded import path_of
 from scripts import analysis
@@ -60,9 +60,8 @@ def save(embedding_N_D: torch.Tensor, name: str, data: Path, crc32: int) -> Path
     if not embedding_N_D.isfinite().all():
         raise InputError(f"model {name!r}: an embedding is not finite")
     path, source = path_of(data), {"model": name, "crc32": str(crc32)}
-    save_file({"embeddings": embedding_N_D.half()}, temporary := path.with_suffix(".tmp"), source)
-    sync(temporary)
-    return temporary.replace(path)
+    write_atomic(path, safetensors.torch.save({"embeddings": embedding_N_D.half()}, source))
+    return path
 
 
 def main(argv: list[str] | None = None) -> None:
