@@ -51,7 +51,7 @@ def of_run(run: analysis.Run, usage: list[dict]) -> pd.DataFrame:
     spans = [run.metrics.zero_variance.loc[a + 1 : b] for a, b in zip(before, steps, strict=True)]
     rows["dead"] = [span.mean() for span in spans]
     weights = sorted(run.config.get("model_files", {}).items())
-    crc32 = [str(crc32) for name, crc32 in weights if name.endswith(".safetensors")]
+    crc32 = [str(crc32) for name, crc32 in weights if name.endswith(("safetensors", "commit"))]
     return rows.assign(model_crc32="+".join(crc32), problems=run.problems)
 
 
