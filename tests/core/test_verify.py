@@ -125,8 +125,6 @@ def test_joined_boxes_of_more_than_2000_characters_are_not_compared(verifier, li
     ("arguments", "message"),
     [
         ((["3"], [3]), r"golds\[0\] is 3, a int: must be a str"),
-        ((["3", None], ["3", "4"]), r"completions\[1\] is None"),
-        ((["3"], [b"3"]), r"golds\[0\] is b'3', a bytes"),
         (("3", ["3"]), "completions is a str: must be a list of str"),
         ((["3"], ["3"], ["km"]), r"extras\[0\] is 'km', a str: must be a dict"),
     ],
@@ -149,8 +147,8 @@ def test_a_gold_is_valid_if_it_is_understood_and_equivalent_to_itself(verifier):
     assert verify.check_gold("7") is True
 
 
-HOSTILE = [fuzz_verifier.fill(t, NUMBERS) for t in fuzz_verifier.choices(fuzz_verifier.TOWERS)]
-HOSTILE += ["7+8x^{-kt}", *(text * 100 + "x" for text in ("x^", "|x|", "x^2+"))]
+HOSTILE = ["9^{9^{99}}", "(99999)!", r"\binom{99999}{49999}", "(x+1)^{99999}", "7+8x^{-kt}"]
+HOSTILE += [text * 100 + "x" for text in ("x^", "|x|", "x^2+")]
 HOSTILE += [left * 12 + "x" + right * 12 for left, right in ("()", "{}", (r"\sin(", ")"))]
 
 

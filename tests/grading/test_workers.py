@@ -95,14 +95,6 @@ def test_where_there_is_no_proc_memory_has_no_limit_but_time_has():
         assert run(pool, *codes) == ["done", "timeout"]
 
 
-def test_workers_end_when_their_parent_is_killed():
-    """They hold its stderr, and subprocess.run waits until nobody does."""
-    program = "import os, verify; v = verify.Verifier(2).__enter__(); os.kill(os.getpid(), 9)"
-    line = [sys.executable, "-c", program]
-    done = subprocess.run(line, cwd=ROOT, stderr=subprocess.PIPE, timeout=60)
-    assert done.returncode == -signal.SIGKILL
-
-
 def test_a_worker_whose_job_sleeps_ends_when_its_parent_is_killed(tmp_path):
     """The job sends the signal."""
     reward = tmp_path / "sleeps.py"
