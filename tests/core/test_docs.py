@@ -72,7 +72,7 @@ def commands_of(page: str) -> list[tuple[str, set[str]]]:
 def our_modules() -> set[str]:
     """Every module that is a command."""
     folders = ("scripts", "benchmarks", "studies", "tests/stress")
-    files = [path for folder in folders for path in (ROOT / folder).glob("*.py")]
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     files = [path for path in files if 'if __name__ == "__main__"' in path.read_text("utf-8")]
     return {"train"} | {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files}
 
