@@ -122,7 +122,7 @@ def check_words(name: str, tokenizer, text: str) -> None:
 def suffix_length(tokenizer) -> int:
     """Count the special tokens that the tokenizer puts after a text, such as its end token."""
     is_special = tokenizer("1", return_special_tokens_mask=True).special_tokens_mask
-    return is_special[::-1].index(0)
+    return [*is_special[::-1], 0].index(0)
 
 
 @contextmanager

@@ -61,10 +61,16 @@ def flat(facts: dict) -> dict:
 
 
 def differences(old: dict, new: dict) -> dict[str, str]:
-    """Return what two runs' facts differ in, by name, as texts."""
+    """Return what two runs' facts differ in, by name, as texts; of a file its path, not its
+    checksum."""
+    paths = new
     old, new = flat(old), flat(new)
-    return {
-        name: f"{name} was {old.get(name)!r:.60}, is {new.get(name)!r:.60}"
-        for name in old | new
-        if old.get(name) != new.get(name)
-    }
+    texts = {}
+    for name in old | new:
+        if old.get(name) == new.get(name):
+            continue
+        texts[name] = f"{name} was {old.get(name)!r:.60}, is {new.get(name)!r:.60}"
+        setting, is_checksum, _ = name.partition("_crc32")
+        if is_checksum and paths.get(setting):
+            texts[name] = f"{paths[setting]} has changed"
+    return texts

@@ -1,7 +1,6 @@
 """plumbing/plugins.py: samplers and rewards from files, their settings, and what they return."""
 
 import importlib
-import re
 
 import numpy as np
 import pytest
@@ -88,8 +87,8 @@ def test_a_run_does_not_resume_after_its_custom_files_have_changed(custom_run):
         file.write_text(file.read_text() + "\n")
     ended = go(2)
     assert ended.statuses == [2]
-    assert re.search(r"file of sampler, \S+mine.py:Mine, has changed", ended.err)
-    assert re.search(r"file of reward, \S+every_other.py, has changed", ended.err)
+    assert "mine.py:Mine has changed" in ended.err
+    assert "every_other.py has changed" in ended.err
 
 
 def test_a_file_called_like_a_library_does_not_replace_it(tmp_path):

@@ -27,13 +27,21 @@ CASES = [
     (study, "--samplers a.py:Mine b.py:Mine", "another sampler has this name, Mine"),
     (study, "--csv empty.jsonl --report", "No columns to parse from file"),
     (embed, f"{DEMO} --data data.jsonl", "has room for 128 tokens, and a row may take 1024"),
-    (embed, f"{DEMO} --max_prompt_tokens 9 --data nowhere.jsonl", "nowhere.jsonl: no such data"),
+    (
+        embed,
+        f"{DEMO} --max_prompt_tokens 9 --data nowhere.jsonl",
+        "No such file or directory: 'nowhere.jsonl'",
+    ),
     (evaluate, f"{DEMO} --k 2", "--k 2: must be at most --samples 1"),
     (evaluate, f"{DEMO} --samples 4", "greedy samples are all the same; give --temperature"),
-    (evaluate, f"{DEMO} --preset demo --data nowhere.jsonl", "nowhere.jsonl: no such data file"),
+    (
+        evaluate,
+        f"{DEMO} --preset demo --data nowhere.jsonl",
+        "No such file or directory: 'nowhere.jsonl'",
+    ),
     (evaluate, f"{DEMO} --max_completion_tokens 100000", "has room for"),
-    (evaluate, ".", "is no Hugging Face model directory"),  # not: data are missing
-    (evaluate, f"{DEMO} --preset demo --data empty.jsonl", "empty.jsonl: the file is empty"),
+    (evaluate, ".", "model '.' cannot be used"),  # not: data are missing
+    (evaluate, f"{DEMO} --preset demo --data empty.jsonl", "empty.jsonl: has no rows"),
     (evaluate, "goldilocks", "goldilocks is at step 1 of 1, without a checkpoint"),
     (evaluate, "stopped", "stopped is at step 1 of 9, without a checkpoint"),
     (evaluate, "changed --preset demo", "changed is a run and has settings already"),
