@@ -134,9 +134,8 @@ def noise_floor(p: float, G: int) -> float:
     """Compute E|√(p(1-p)) - √(p̂(1-p̂))|, p̂ ~ Binomial(G, p)/G: the mean |f - y| of a teacher that
     knows p and predicts f = √(p(1-p)). It is not 0, because y comes from only G completions.
 
-    It is no lower bound: f = E[y], which is below √(p(1-p)), minimises the MSE. For p = 0.01 and
-    G = 16 its mean error is 0.06, that of √(p(1-p)) 0.11. With p̂ in place of p, as logged, a dead
-    group contributes 0, so the mean is several times too low where most groups are dead."""
+    It is no lower bound: f = E[y], which is below √(p(1-p)), minimises the MSE. With p̂ in place of
+    p, as logged, dead groups contribute 0: the mean is several times too low where most are."""
     f = group_factor(p)
     return _expectation(lambda p_hat: abs(f - group_factor(p_hat)), p, G)
 
@@ -146,9 +145,6 @@ def _expectation(function: Callable, p: float, G: int) -> float:
     probability = functools.reduce(np.convolve, G * [[1 - p, p]])  # of 0, 1, ..., G right answers
     p_hat = np.arange(G + 1) / G
     return float(probability @ function(p_hat))
-
-
-# Advantages and normalisers
 
 
 def group_advantages(rewards_P_G: torch.Tensor, std: str = "population") -> torch.Tensor:
@@ -195,7 +191,10 @@ def weigh(
         groups = [group for group in groups if group.live]
     lengths = []
     for group in groups:
-        lengths_G = [trained_tokens(o, truncated_rows) for o in group.completions]
+        lengths_G = []
+        for completion in group.completions:
+            is_out = truncated_rows == "out" and not completion.finished
+            lengths_G.append(0 if is_out else len(completion.ids))
         lengths.append(lengths_G)
     batch_tokens = sum(map(sum, lengths))
     for group, lengths_G in zip(groups, lengths, strict=True):
@@ -207,12 +206,6 @@ def weigh(
         for i, completion in enumerate(group.completions):
             completion.advantage = advantage_G[i].item()
             completion.weight = weight_G[i].item()
-
-
-def trained_tokens(completion: Completion, truncated_rows: str) -> int:
-    """Count the tokens of a completion that are in the loss."""
-    is_out = truncated_rows == "out" and not completion.finished
-    return 0 if is_out else len(completion.ids)
 
 
 def row_weights(
@@ -354,16 +347,23 @@ def logits(hidden_N_D: torch.Tensor, weight_V_D: torch.Tensor) -> torch.Tensor:
     dtype = torch.promote_types(hidden_N_D.dtype, torch.float32)
     if hidden_N_D.dtype == dtype:
         return hidden_N_D @ weight_V_D.T
-    if hidden_N_D.is_cuda:
+    if _mm_returns(dtype, hidden_N_D.dtype, hidden_N_D.device):
         return torch.mm(hidden_N_D, weight_V_D.T, out_dtype=dtype)
-    # A processor casts a part of the weight at a time, small enough for its cache: in decoding, a
-    # cast of all of it would take longer than the product.
+    # Cast a part of the weight at a time, small enough for a processor's cache: in decoding, a cast
+    # of all of it would take longer than the product.
     hidden = hidden_N_D.to(dtype)
     parts = [hidden @ w.T.to(dtype) for w in weight_V_D.split(1024)]
     return torch.cat(parts, dim=1)
 
 
-# The loss
+@functools.cache
+def _mm_returns(dtype: torch.dtype, operands: torch.dtype, device: torch.device) -> bool:
+    """Whether a device can multiply matrices of dtype `operands` into `dtype`."""
+    x = torch.zeros(8, 8, dtype=operands, device=device)
+    try:
+        return torch.mm(x, x, out_dtype=dtype).dtype == dtype
+    except RuntimeError:  # NotImplementedError is one
+        return False
 
 
 def policy_loss(

@@ -61,7 +61,7 @@ def borrowed_process() -> Iterator[None]:
 
 def end_with_torchrun() -> None:
     """Let the system kill this rank if torchrun is killed: it must not go on writing to the run's
-    files. Only Linux can; elsewhere the next message to a rank that has ended ends this one."""
+    files. Only Linux can; elsewhere such ranks go on, and the run's lock keeps a second job out."""
     kill_with_parent = getattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig", None)
     if kill_with_parent and "TORCHELASTIC_RUN_ID" in os.environ:
         kill_with_parent(signal.SIGKILL)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -39,7 +40,8 @@ def run(pool: WorkerPool, *codes: str) -> list[str]:
 
 
 def test_replies_keep_the_order_of_jobs_and_name_what_workers_died_of():
-    causes = {"while True: pass": "timeout", "bytearray(1 << 28)": "memory", "os.abort()": "memory"}
+    limited = "memory" if Path("/proc/self/statm").exists() else "done"  # no limit on a Mac
+    causes = {"while True: pass": "timeout", "bytearray(1 << 28)": limited, "os.abort()": "memory"}
     causes |= {"os.kill(os.getpid(), 11)": "crash", "os._exit(9)": "crash", "sys.exit()": "crash"}
     with running() as pool:
         assert run(pool, "pass", *causes, "pass") == ["done", *causes.values(), "done"]

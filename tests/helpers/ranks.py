@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.launcher.api import elastic_launch
 from torch.distributed.run import config_from_args, parse_args
-from torch.multiprocessing import _prctl_pr_set_pdeathsig
 
 import train
 from plumbing.distributed.layout import Layout
@@ -84,7 +83,9 @@ def free_port() -> int:
 
 
 def _rank(rank, n, local, port, folder, command, before):
-    _prctl_pr_set_pdeathsig(signal.SIGKILL)  # where pytest itself is killed
+    end_with_parent = getattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig", None)
+    if end_with_parent:  # not on a Mac
+        end_with_parent(signal.SIGKILL)  # where pytest itself is killed
     # If Python's collector ended a process group that a test has left, it would wait for threads
     # that a fork does not have.
     gc.freeze()
