@@ -34,7 +34,7 @@ the batch's rows, not the group's | grpo.py | grpo::weigh_two_groups
 a group's tokens, not the batch's | grpo.py | grpo::weigh_two_groups
     batch_tokens = sum(map(sum, lengths)) => batch_tokens = sum(lengths[0])
 truncated rows stay in the loss | grpo.py | grpo::weigh_two_groups
-    return 0 if is_out else len(completion.ids) => return len(completion.ids)
+    lengths_G.append(0 if is_out else len(completion.ids)) => lengths_G.append(len(completion.ids))
 a bad reference answer earns | train.py | train::a_rollout_draws_a_graded_completion
     verdict.reward if is_valid[index] else 0.0 => verdict.reward
 temperature dropped from log-probs | grpo.py | grpo::logprob_and_entropy_by_hand
