@@ -8,6 +8,7 @@ import subprocess
 import time
 
 import pytest
+import torch.multiprocessing
 
 import train
 from plumbing.run import directory
@@ -95,6 +96,10 @@ class TwoMachines:
         return exitcodes, log.read_text()
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig"),
+    reason="this system does not end a process with its parent",
+)
 def test_a_run_on_two_machines_resumes_bit_for_bit_after_a_kill_and_sigterm(halfway, tmp_path):
     """Three starts: to the death of a machine, to SIGTERM at both agents, to the end."""
     machines = TwoMachines(tmp_path, halfway)
