@@ -49,6 +49,7 @@ from plumbing import command_line
 from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
+from plumbing.plugins import has_rounds
 from sampler import Sampler, find_sampler
 from scripts import analysis, plot, probe, report, scores, verdict
 from scripts.runner import Job, Runner, note
@@ -148,9 +149,7 @@ def first_leg(flags: str, budget: float) -> str:
     if "--steps" in words:
         return ""
     steps = math.ceil(budget / (c.prompts_per_step * c.group_size))
-    sampler = find_sampler(c.sampler)
-    has_rounds = sampler.more is not Sampler.more or sampler.train_on is not Sampler.train_on
-    if c.resample_rounds or has_rounds:
+    if c.resample_rounds or has_rounds(find_sampler(c.sampler), Sampler):
         steps = math.ceil(steps / FIRST_LEG)
         return f" --steps {steps} --eval_every {max(1, c.eval_every // 4)}"
     return f" --steps {steps}"
