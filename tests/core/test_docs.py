@@ -118,8 +118,19 @@ def test_dotted_names_of_the_code_resolve(page):
             resolve_name(name)
 
 
-def test_readme_is_one_page():
-    assert len(PAGES["README.md"].splitlines()) <= 150
+def test_pages_are_short():
+    assert len(PAGES["README.md"].splitlines()) <= 110
+    words = {page: len(text.split()) for page, text in PAGES.items()}
+    assert words["README.md"] <= 900
+    assert sum(words.values()) <= 8000
+
+
+def test_each_row_of_the_paper_map_links_to_the_file_that_has_the_name():
+    rows = re.findall(r"\[`(\w+)`\]\(\.\./([\w/.]+)\)", PAGES["docs/paper_map.md"])
+    assert len(rows) > 30
+    for name, file in rows:
+        code = (ROOT / file).read_text("utf-8")
+        assert re.search(rf"(def|class) {name}\b|^{name}\b|--{name}\b", code, re.MULTILINE), name
 
 
 @every_page
@@ -128,12 +139,6 @@ def test_pictures_have_a_text_for_those_who_cannot_see_them(page):
     texts += [alt for _, alt in re.findall(r"<img ([^>]*?)alt=\"([^\"]*)\"", PAGES[page])]
     assert len(texts) == PAGES[page].count("<img ") + PAGES[page].count("![")
     assert all(len(text) > 40 for text in texts)
-
-
-def test_the_dark_drawing_is_the_light_one_in_other_colours():
-    svgs = [(ROOT / f"docs/loop_{theme}.svg").read_text("utf-8") for theme in ("light", "dark")]
-    light, dark = (re.sub(r"#[0-9a-f]{6}\b", "COLOUR", svg) for svg in svgs)
-    assert light == dark
 
 
 def test_readme_prints_the_example_sampler_word_for_word():
@@ -222,14 +227,7 @@ def test_the_lesson_was_run_to_its_end():
     outputs = [output for cell in code for output in cell["outputs"]]
     assert not [output for output in outputs if output["output_type"] == "error"]
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
-    assert len(pictures) >= 4
     assert all(len(picture["metadata"]["image/png"]["alt"]) > 40 for picture in pictures)
-    assert not [
-        output
-        for output in outputs
-        if output["output_type"] == "execute_result" and "text/html" not in output["data"]
-    ]  # a cell's last value, such as a length
-    assert "$" not in "".join("".join(cell["source"]) for cell in cells)  # needs no network
 
 
 @pytest.mark.hour
