@@ -1,0 +1,52 @@
+"""Make two sparser training sets for SmolLM2: more reasoning-gym rows of levels out of reach.
+
+    python -m studies.sparsity.reasoning --out data/reasoning-sparse
+
+Writes 92.jsonl and 97.jsonl, named after the share of dead groups that studies/real_model/base.csv
+predicts for the base model of docs/real_model.md. A level is out of reach if the base answered none
+of its validation problems in 16 completions each. Both files have the same rows within reach.
+"""
+
+import argparse
+import random
+from pathlib import Path
+
+import pandas as pd
+
+from plumbing.command_line import file_path
+from plumbing.files import read_lines, write_lines
+from scripts import reasoning_tasks
+
+BASE = Path("studies/real_model/base.csv")
+DATA = Path("data/reasoning-gym")
+WITHIN = 1500  # rows of the levels within reach; 42% of their groups are live
+OUT_OF_REACH = {"92": 6400, "97": 19_500}  # rows
+PER_LEVEL = 1500  # rows drawn for a level; some are repeated
+
+
+def main():
+    """Write the files."""
+    parser = argparse.ArgumentParser(description="Make SmolLM2's training sets.")
+    parser.add_argument("--out", type=file_path, default=Path("data/reasoning-sparse"))
+    out = parser.parse_args().out
+    base = pd.read_csv(BASE, index_col="task,level")
+    hard = {tuple(level.split(", ")) for level in base.index[base["p"] == 0]}
+
+    def is_hard(row):
+        return (row["task"], str(row["level"])) in hard
+
+    held_out = {row["problem"] for row in read_lines(DATA / "val.jsonl")}
+    within = [row for row in read_lines(DATA / "train.jsonl") if not is_hard(row)][:WITHIN]
+    rows = reasoning_tasks.rows(seed=1, per_level=PER_LEVEL)
+    distinct = {row["problem"]: row for row in rows if row["expected_answer"] and is_hard(row)}
+    beyond = [row for text, row in distinct.items() if text not in held_out]
+    random.Random(0).shuffle(beyond)
+    for name, count in OUT_OF_REACH.items():
+        mixture = within + beyond[:count]
+        random.Random(0).shuffle(mixture)
+        write_lines(out / f"{name}.jsonl", mixture)
+        print(f"{out / name}.jsonl: {len(mixture):,} rows, {len(within):,} of levels within reach")
+
+
+if __name__ == "__main__":
+    main()
