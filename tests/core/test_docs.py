@@ -44,9 +44,10 @@ def section(page: str, heading: str) -> str:
     return text.partition("\n## ")[0]
 
 
-def first_column(text: str) -> list[str]:
-    """The names in backticks in the first cells of the tables of a text."""
-    cells = re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
+def names_in(text: str) -> list[str]:
+    """The names in backticks that begin the items of lists and the rows of tables in a text."""
+    cells = re.findall(r"^(?:\| (`[^|]*`) \||- (`[^:]*`): )", text, re.MULTILINE)
+    cells = ["".join(pair) for pair in cells]
     return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
 
 
@@ -157,7 +158,7 @@ def test_every_command_preset_and_sampler_has_its_line():
     assert all(f"{preset}`" in PAGES["docs/commands.md"] for preset in presets)
     table = PAGES["docs/samplers.md"].partition("| `--sampler` |")[2].partition("\n## ")[0]
     names = [*SAMPLERS, *(path.stem for path in FOLDER.glob("*.py"))]
-    assert sorted(first_column(table)) == sorted(names)
+    assert sorted(names_in(table)) == sorted(names)
 
 
 @pytest.mark.slow
@@ -171,10 +172,10 @@ def test_run_folder_md_names_exactly_the_files_of_a_run_and_their_keys(halfway, 
     with (folder / "metrics.jsonl").open("a") as file:
         file.write((static / "metrics.jsonl").read_text())
     for name in ("metrics.jsonl", "selections.jsonl", "samples.jsonl", "evals/step_N.jsonl"):
-        named = first_column(section("docs/run_folder.md", name))
+        named = names_in(section("docs/run_folder.md", name))
         rows = read_lines(folder / name.replace("N", "0"))
         assert sorted(named) == sorted({key for row in rows for key in row})
-    files = first_column(PAGES["docs/run_folder.md"].partition("\n## ")[0])
+    files = names_in(PAGES["docs/run_folder.md"].partition("\n## ")[0])
     written = {path.name + "/" * path.is_dir() for path in folder.iterdir()}
     assert set(files) == written | {"lock"}
 
