@@ -18,15 +18,12 @@ from scipy import stats
 from plumbing.command_line import file_path
 from plumbing.errors import InputError, RunError, survive_lost_output
 from plumbing.files import digest, read_lines
-from sampler import utility_target
+from plumbing.run import facts
 
 # Settings that do not change what is learned: runs that differ only in these are one method.
-OWN = {"seed", "out", "checkpoint_every", "keep", "verify_workers", "timeout_minutes"}
-OWN |= {"per_device_batch_size", "max_rollout_tokens", "activation_checkpointing"}
-OWN |= {"device", "torch", "transformers", "saved"}
+OWN = facts.INEXACT | facts.FREE - {"steps"} | {"seed", "date"}
 AMOUNTS = {  # column of Run.spent -> axis label
     "steps": "steps",
-    "student_work": "steps × ranks / student ranks",
     "seconds": "wall-clock hours",
     "device_hours": "device-hours",
     "tokens": "generated tokens, M",
@@ -34,12 +31,13 @@ AMOUNTS = {  # column of Run.spent -> axis label
 }
 
 
-def recorded(config: type, facts: dict):
+def recorded(config: type, settings: dict):
     """Read the settings from a run's config.json. Raises InputError where one is missing."""
-    if missing := [f.name for f in fields(config) if f.name not in facts]:
-        reason = f"made by another version of this code ({missing[0]} is not in its config.json)"
-        raise InputError(f"{facts.get('out', 'the run')} was {reason}")
-    return config(**{f.name: facts[f.name] for f in fields(config)})
+    try:
+        return config(**{f.name: settings[f.name] for f in fields(config)})
+    except KeyError as error:
+        reason = f"made by another version of this code ({error.args[0]} is not in its config.json)"
+        raise InputError(f"{settings.get('out', 'the run')} was {reason}") from error
 
 
 def read_table(path: Path, *columns: str) -> pd.DataFrame:
@@ -86,37 +84,29 @@ class Run:
 
     @cached_property
     def selections(self) -> pd.DataFrame:
-        """A row for each problem of a step, whose groups are joined: step, chosen, explored,
-        completions, successes, y, predicted (its utility, NaN without a prediction). Raises
-        InputError."""
-        names = ("step", "chosen", "pool", "utilities", "explored", "completions", "successes")
-        rows = read_table(self.folder / "selections.jsonl", *names)
-        each = zip(rows.utilities, rows.pool, rows.chosen, strict=True)
-        predicted = [utilities[pool.index(chosen)] for utilities, pool, chosen in each]
-        rows = rows.assign(predicted=pd.Series(predicted, dtype=float))
-        how = {"explored": "first", "predicted": "first", "completions": "sum", "successes": "sum"}
-        groups = rows.groupby(["step", "chosen"], sort=False, as_index=False).agg(how)
-        return groups.assign(y=utility_target(groups.successes / groups.completions))
+        """The rows of selections.jsonl. Raises InputError if they are missing or damaged."""
+        path = self.folder / "selections.jsonl"
+        return read_table(path, "step", "chosen", "completions", "successes")
 
     @cached_property
     def spent(self) -> pd.DataFrame:
         """Running totals by step, a column for each of AMOUNTS."""
-        m = self.metrics.reindex(columns=["completions", "completion_tokens", "seconds"])
-        m[m.index == 0] = 0.0  # step 0 only evaluates
-        total, devices = m.cumsum(), self.config["world_size"]
-        each = {
-            "steps": m.index,
-            "student_work": m.index * devices / self.config["student_ranks"],
-            "seconds": total.seconds / 3600,
-            "device_hours": total.seconds / 3600 * devices,
-            "tokens": total.completion_tokens / 1e6,
-            "samples": total.completions / 1e3,
-        }
-        return pd.DataFrame(each, index=m.index)
+        counts = ["completions", "completion_tokens", "seconds"]
+        total = self.metrics.reindex(columns=counts).fillna(0).cumsum()  # step 0 only evaluates
+        hours = total.seconds / 3600
+        return pd.DataFrame(
+            {
+                "steps": total.index,
+                "seconds": hours,
+                "device_hours": hours * self.config["world_size"],
+                "tokens": total.completion_tokens / 1e6,
+                "samples": total.completions / 1e3,
+            }
+        )
 
     def curve(self, key: str, amount: str = "steps") -> pd.Series:
         """A metric against one of AMOUNTS, without the steps where it was not measured."""
-        values = self.metrics.get(key, pd.Series(np.nan, self.metrics.index))
+        values = self.metrics.reindex(columns=[key])[key]
         return values.set_axis(self.spent[amount]).dropna()
 
     @cached_property
@@ -135,11 +125,10 @@ class Run:
 
 
 def check_comparable(runs: list[Run]) -> None:
-    """Raise InputError if two runs have different validation sets."""
-    first = runs[0]
-    for run in runs:
-        if run.config.get("val_data_crc32") != first.config.get("val_data_crc32"):
-            raise InputError(f"{first.folder} and {run.folder} have different validation sets")
+    """Raise InputError if runs have different validation sets."""
+    if len({run.config.get("val_data_crc32") for run in runs}) > 1:
+        folders = ", ".join(str(run.folder) for run in runs)
+        raise InputError(f"{folders} have different validation sets")
 
 
 def method_name(sampler: str) -> str:
@@ -149,67 +138,49 @@ def method_name(sampler: str) -> str:
 
 def load_methods(folders) -> dict[str, list[Run]]:
     """Group runs that differ only in OWN into methods, sorted by seed. A method's name is its
-    sampler and the settings in which runs of one sampler and preset differ; the preset comes first
-    if there are several. Raises InputError if two runs of a method have the same seed."""
-    runs, methods = [Run.load(folder) for folder in folders], {}
-    configs = pd.DataFrame([run.config for run in runs]).drop(columns=OWN, errors="ignore")
-    configs = configs.astype(str)
-    for run, config in zip(runs, configs.to_dict("records"), strict=True):
-        alike = configs.query("preset == @config['preset'] and sampler == @config['sampler']")
-        parts = [f"{key} {config[key]}" for key in sorted(alike) if alike[key].nunique() > 1]
-        preset = [config["preset"]] if configs.preset.nunique() > 1 else []
-        methods.setdefault(", ".join([*preset, method_name(config["sampler"]), *parts]), []).append(
-            run
-        )
-    for name, members in methods.items():
-        members.sort(key=lambda run: run.config["seed"])
-        if len(members) > len({run.config["seed"] for run in members}):
+    sampler, and the settings in which runs of this sampler differ. Raises InputError if two runs of
+    a method have the same seed."""
+    runs = sorted(map(Run.load, folders), key=lambda run: run.config["seed"])
+    settings = pd.DataFrame([run.config for run in runs]).drop(columns=OWN, errors="ignore")
+    settings = settings.astype(str)
+    methods = {}
+    for run, own in zip(runs, settings.to_dict("records"), strict=True):
+        alike = settings[settings.sampler == own["sampler"]]
+        differing = [f"{key} {own[key]}" for key in sorted(alike) if alike[key].nunique() > 1]
+        name = ", ".join([method_name(own["sampler"]), *differing])
+        members = methods.setdefault(name, [])
+        if members and members[-1].config["seed"] == run.config["seed"]:
             raise InputError(f"two runs of {name!r} have the same seed")
+        members.append(run)
     return methods
 
 
 def bootstrap(values) -> tuple[float, float]:
     """Percentile interval of the mean over problems drawn with replacement."""
-    values = np.asarray(values)
     if len(values) == 1:
-        return float(values[0]), float(values[0])
-    result = stats.bootstrap((values,), np.mean, method="percentile", batch=100, rng=0)
-    return tuple(map(float, result.confidence_interval))
-
-
-def spread(values, unit: str = "%", digits: int = 1) -> str:
-    """Format mean ± sample standard deviation; the value alone if single; – if there is none."""
-    if len(values) == 0:
-        return "–"
-    deviation = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{deviation}{unit}"
-
-
-def number(value: float) -> str:
-    """Format with two decimals; – if NaN."""
-    return "–" if np.isnan(value) else f"{value:.2f}"
-
-
-def markdown(header: list, rows: list[list]) -> str:
-    """Format a Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+        return np.mean(values), np.mean(values)
+    resampled = stats.bootstrap((values,), np.mean, method="percentile", batch=100, rng=0)
+    return tuple(resampled.confidence_interval)
 
 
 def table(title: str, header: list, rows: list[list], note: str = "") -> str:
     """Format a Markdown table with a heading above it and a note below."""
-    return f"## {title}\n\n{markdown(header, rows)}\n" + (f"\n{note}\n" if note else "")
+    lines = [header, ["---"] * len(header), *rows]
+    text = "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    return f"## {title}\n\n{text}\n" + (f"\n{note}\n" if note else "")
 
 
-def parser(doc: str | None, runs: bool = False) -> argparse.ArgumentParser:
-    """A command line whose --help is the docstring; with `runs`, it takes run directories."""
+def parser(doc: str | None, runs: bool = False, out: str = "") -> argparse.ArgumentParser:
+    """A command line whose --help is the docstring. It takes run directories if `runs`, and --out
+    with this default."""
     survive_lost_output(BrokenPipeError)  # also that of --help
     raw = argparse.RawDescriptionHelpFormatter
     command_line = argparse.ArgumentParser(description=doc, formatter_class=raw)
+    add = command_line.add_argument
     if runs:
-        command_line.add_argument(
-            "runs", nargs="+", metavar="RUN", type=file_path, help="run directories"
-        )
+        add("runs", nargs="+", metavar="RUN", type=file_path, help="run directories")
+    if out:
+        add("--out", type=file_path, default=out, help="where to write (%(default)s)")
     return command_line
 
 

@@ -1,43 +1,52 @@
 """Draw the paper's figures, training curves by what was spent, from run directories.
 
-    python -m scripts.plot runs/demo-* --x device_hours     # figures/training_by_device_hours.png
+    python -m scripts.plot runs/demo-* --x device_hours
 
 Validation accuracy is drawn as measured; all else is smoothed over the steps (moving average, 0.9),
 as in the paper. Runs that differ only in their seed are one method: its mean is thick, over the
-range that all its runs cover, and each run thin (of several quantities only the first).
+range that all its runs cover, and each run thin.
 """
 
 import matplotlib
 import numpy as np
 import pandas as pd
+from cycler import cycler
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from scipy import stats
+from matplotlib.ticker import PercentFormatter
 
-from plumbing.command_line import file_path
-from plumbing.errors import InputError
 from scripts import analysis
 from scripts.analysis import AMOUNTS, Run
 
 # Okabe and Ito's colours, with a grey instead of black, which a dark page would hide.
 COLOURS = ["#0072B2", "#E69F00", "#888888", "#56B4E9", "#D55E00", "#009E73", "#CC79A7"]
-STYLES = ("-", "--", ":")
 GREY = "#808080"  # of all text: readable on light and dark pages, as pictures are transparent
-LOOK = {"axes.grid": True, "grid.alpha": 0.25, "legend.fontsize": 8, "figure.facecolor": "none"}
-LOOK |= {"axes.facecolor": "none", "legend.framealpha": 0.0, "axes.edgecolor": GREY}
-LOOK |= dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), GREY)
-ERRORS = {"teacher_mae": "all groups", "teacher_mae_dead": "dead groups"}
-ERRORS |= {"teacher_noise_floor": "a teacher that knows p (sampling noise)"}
-MOMENTS = {"teacher_mu": "mean", "teacher_sigma": "standard deviation"}
-PANELS = [  # title, y label, {key of metrics.jsonl: its name in the panel's legend}
-    ("Validation accuracy", "greedy, % (band: 95%, of this many problems)", {"val_accuracy": ""}),
-    ("Training reward", "mean; not comparable between samplers", {"reward_mean": ""}),
-    ("Training reward: standard deviation", "mean over groups", {"reward_std_group": ""}),
-    ("Dead groups (zero variance)", "share of groups", {"zero_variance": ""}),
-    ("Gradient norm", "norm before clipping", {"grad_norm": ""}),
-    ("Teacher error on unseen problems", "mean |predicted − outcome|", ERRORS),
-    ("Teacher's predictions", "predicted utility, candidates", MOMENTS),
-]
+LOOK = {
+    "axes.prop_cycle": cycler(linestyle=["-", "--", ":"]) * cycler(color=COLOURS),
+    "axes.grid": True,
+    "axes.facecolor": "none",
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": GREY,
+    "figure.facecolor": "none",
+    "grid.alpha": 0.25,
+    "legend.fontsize": 8,
+    "legend.framealpha": 0.0,
+    "text.color": GREY,
+    "text.parse_math": False,  # a method's name may have dollars
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+}
+PANELS = {  # key of metrics.jsonl -> title, y label
+    "val_accuracy": ("Validation accuracy", "greedy (band: 95%, of this many problems)"),
+    "reward_mean": ("Training reward", "mean; not comparable between samplers"),
+    "reward_std_group": ("Training reward: standard deviation", "mean over groups"),
+    "zero_variance": ("Dead groups (zero variance)", "share of groups"),
+    "grad_norm": ("Gradient norm", "norm before clipping"),
+    "teacher_mae": ("Teacher error on unseen problems", "mean |predicted − outcome|"),
+    "teacher_mae_dead": ("Teacher error on dead groups", "mean |predicted − outcome|"),
+    "teacher_mu": ("Teacher's predictions: mean", "predicted utility, candidates"),
+    "teacher_sigma": ("Teacher's predictions: spread", "standard deviation, candidates"),
+}
 
 
 def smooth(curve: pd.Series) -> pd.Series:
@@ -51,117 +60,64 @@ def together(curves: list[pd.Series]) -> pd.DataFrame:
     return every.interpolate("index", limit_area="inside").dropna()
 
 
-def calibration(selections: pd.DataFrame) -> pd.DataFrame:
-    """Group selections by prediction, in tenths of [0, 0.5]. A row for each tenth that has at least
-    ten: predicted and y (means), error (half of the 95% interval of y's mean), count."""
-    known = selections.dropna(subset="predicted")
-    bins = known.groupby(np.digitize(known.predicted, np.linspace(0, 0.5, 11)[1:-1]))
-    error = bins.y.sem() * stats.norm.ppf(0.975)
-    rows = bins[["predicted", "y"]].mean().assign(error=error, count=bins.size())
-    return rows[rows["count"] >= 10]
+def draw_mean(axes, name: str, curves: list[pd.Series]) -> Line2D:
+    """Draw the mean of curves, in the next colour; without curves, skip the colour."""
+    mean = together(curves).mean(axis=1) if curves else []
+    [line] = axes.plot(mean, label=name, linewidth=1.8)
+    return line
 
 
-def has_data(panel, methods: dict[str, list[Run]]) -> bool:
-    """Whether any run has measured the first quantity of one of PANELS."""
-    _, _, names = panel
-    key = next(iter(names))
-    return any(len(run.curve(key)) for runs in methods.values() for run in runs)
-
-
-def escape(text: str) -> str:
-    """Show a text as it is: matplotlib would set what is between dollars as a formula."""
-    return text.replace("$", r"\$")
-
-
-def draw_panel(axes, panel, methods: dict[str, list[Run]], amount: str) -> None:
+def draw_panel(axes, key: str, methods: dict[str, list[Run]], amount: str) -> None:
     """Draw one of PANELS against one of AMOUNTS."""
-    title, label, names = panel
-    for (key, name), style in zip(names.items(), STYLES, strict=False):
-        for runs, colour in zip(methods.values(), COLOURS, strict=False):
-            curves = [run.curve(key, amount) for run in runs]
-            if key == "val_accuracy":
-                curves = [100 * curve for curve in curves if len(curve)]
-            else:
-                curves = [smooth(curve) for curve in curves if len(curve)]
-            if not curves:
-                continue
-            mean = together(curves).mean(axis=1)
-            axes.plot(mean, style, color=colour, linewidth=1.8)
-            if key == "val_accuracy" and runs[0].problems:
-                error = 1.96 * np.sqrt(mean * (100 - mean) / runs[0].problems)
-                axes.fill_between(mean.index, mean - error, mean + error, color=colour, alpha=0.1)
-            for curve in curves if style == "-" else []:
-                axes.plot(curve, color=colour, alpha=0.35, linewidth=0.7)
-        # The legend explains the line styles, in grey: the figure's legend explains the colours.
-        axes.plot([], [], style, color=GREY, label=name)
-    if len(names) > 1:
-        axes.legend()
+    title, label = PANELS[key]
     axes.set(title=title, ylabel=label, xlabel=AMOUNTS[amount])
-
-
-def draw_reliability(axes, methods: dict[str, list[Run]]) -> None:
-    """Draw the mean outcome by tenth of the predictions."""
-    axes.plot([0, 0.5], [0, 0.5], ":", color=GREY, linewidth=1)
-    for runs, colour in zip(methods.values(), COLOURS, strict=False):
-        b = calibration(pd.concat([run.selections for run in runs]))
-        axes.errorbar(b.predicted, b.y, b.error, fmt="o-", color=colour, capsize=2)
-    axes.set(title="Reliability (95% intervals)", xlabel="predicted utility", ylabel="outcome y")
+    is_accuracy = key == "val_accuracy"
+    if is_accuracy:
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+    for name, runs in methods.items():
+        curves = [run.curve(key, amount) for run in runs]
+        curves = curves if is_accuracy else [smooth(curve) for curve in curves]
+        line = draw_mean(axes, f"{name} (runs: {len(runs)})", curves)
+        for curve in curves:
+            axes.plot(curve, line.get_linestyle(), color=line.get_color(), alpha=0.35, lw=0.7)
+        if is_accuracy:
+            spent, p = line.get_data()
+            error = 1.96 * np.sqrt(p * (1 - p) / runs[0].problems)
+            axes.fill_between(spent, p - error, p + error, color=line.get_color(), alpha=0.1)
 
 
 @matplotlib.rc_context(LOOK)
-def draw(
-    methods: dict[str, list[Run]],
-    amount: str = "steps",
-    panels=PANELS,
-    columns: int = 3,
-    reliability: bool = True,
-) -> Figure:
-    """Draw those of the panels that have data, and reliability if there are predictions."""
-    if len(methods) > len(COLOURS):
-        limit = f"only {len(COLOURS)} colours can be told apart"
-        raise InputError(f"{len(methods)} methods, but {limit}; draw fewer at a time")
-    runs = [run for runs in methods.values() for run in runs]
-    panels = [panel for panel in panels if has_data(panel, methods)]
-    predicted = reliability and any(run.selections.predicted.notna().any() for run in runs)
-    rows = -(-(len(panels) + predicted) // columns)
-    figure = Figure(figsize=(4.4 * columns, 3.4 * rows + 0.4), layout="constrained")
-    for i, panel in enumerate(panels, 1):
-        draw_panel(figure.add_subplot(rows, columns, i), panel, methods, amount)
-    if predicted:
-        draw_reliability(figure.add_subplot(rows, columns, len(panels) + 1), methods)
-    lines = [Line2D([], [], color=colour, linewidth=2) for colour in COLOURS[: len(methods)]]
-    labels = [escape(f"{name} (runs: {len(runs)})") for name, runs in methods.items()]
-    columns = 3 if max(map(len, labels)) < 65 else 1
-    figure.legend(lines, labels, loc="outside upper center", ncols=columns)
+def draw(methods: dict[str, list[Run]], amount: str = "steps", keys=PANELS) -> Figure:
+    """Draw those of the panels that have data, at most three in a row."""
+    metrics = pd.concat([run.metrics for runs in methods.values() for run in runs])
+    keys = [key for key in keys if key in metrics.dropna(axis="columns", how="all")]
+    columns = min(len(keys), 3)
+    rows = -(-len(keys) // 3)
+    size = (4.4 * columns, 3.4 * rows + 0.2 * len(methods))
+    figure = Figure(figsize=size, layout="constrained")
+    for place, key in enumerate(keys, 1):
+        draw_panel(figure.add_subplot(rows, columns, place), key, methods, amount)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center")
     return figure
 
 
 @matplotlib.rc_context(LOOK)
 def draw_study(rows: pd.DataFrame, summary: pd.DataFrame, baseline: str) -> Figure:
-    """Draw, for each task of a study, the gain of each arm with its interval, the accuracy of the
-    first arms by completions, and their speed-up by the baseline's share of dead groups."""
-    tasks = [*summary.task.unique()]
-    arms = [*summary.arm.unique()]
-    colours = dict(zip(arms, COLOURS, strict=False))
-    figure = Figure(figsize=(4.4 * len(tasks), 3 + 3 + 0.25 * len(arms)), layout="constrained")
-    above, below = figure.subplots(2, len(tasks), squeeze=False)
-    for column, task in enumerate(tasks):
-        of_task = summary[summary.task == task]
-        axes = above[column]
-        for row in of_task[of_task.gain.notna()].itertuples():
-            half = np.nan_to_num((row.gain.high - row.gain.low) / 2)
-            axes.errorbar(row.gain.points, escape(row.arm), xerr=half, fmt="o", color=COLOURS[0])
-        axes.axvline(0, color=GREY, linewidth=1)
-        axes.invert_yaxis()
-        axes.set(title=escape(task), xlabel=f"points over {escape(baseline)}, 95% interval")
-        axes = below[column]
-        for arm, colour in colours.items():
-            runs = rows[(rows.task == task) & (rows.arm == arm)].dropna(subset="accuracy")
-            curves = [run.set_index("completions").accuracy for _, run in runs.groupby("seed")]
-            if curves:
-                axes.plot(together(curves).mean(axis=1), color=colour, label=escape(arm))
-        axes.set(xlabel="completions", ylabel="accuracy, %")
-        axes.legend()
+    """Draw the accuracy of a study's arms by completions, a panel a task. Its legend has each arm's
+    gain over the baseline."""
+    tasks = summary.groupby("task", sort=False)
+    height = 4 + 0.2 * tasks.size().max()
+    figure = Figure(figsize=(4.4 * len(tasks), height), layout="constrained")
+    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+    for axes, (task, of_task) in zip(panels, tasks, strict=True):
+        runs = rows[rows.task == task].dropna(subset="accuracy").set_index("completions")
+        for arm, gain in of_task.set_index("arm").gain.reindex(summary.arm.unique()).items():
+            of_arm = runs[runs.arm == arm].groupby("seed").accuracy
+            label = f"{arm}: {gain}" if pd.notna(gain) else arm
+            draw_mean(axes, label, [curve for _, curve in of_arm])
+        axes.set(title=task, xlabel="completions", ylabel="accuracy, %")
+        title = f"points over {baseline}, 95% interval"
+        axes.legend(title=title, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     return figure
 
 
@@ -170,30 +126,29 @@ def draw_speed(summary: pd.DataFrame) -> Figure:
     """Draw speed-ups against the share of the baseline's groups that are dead, a line an arm."""
     figure = Figure(figsize=(6, 4.5), layout="constrained")
     axes = figure.subplots()
-    known = summary[summary.speed_up.notna()].sort_values("base_dead")
-    for number, (arm, part) in enumerate(known.groupby("arm", sort=False)):
-        values = [each.value or np.nan for each in part.speed_up]
-        style = STYLES[number // len(COLOURS) % len(STYLES)]
-        colour = COLOURS[number % len(COLOURS)]
-        axes.plot(100 * part.base_dead, values, f"o{style}", color=colour, label=escape(arm))
+    known = summary.dropna(subset="speed_up").sort_values("base_dead")
+    for arm, part in known.groupby("arm", sort=False):
+        values = [each.value or np.nan for each in part.speed_up]  # 0: not reached
+        axes.plot(100 * part.base_dead, values, marker="o", label=arm)
     axes.axhline(1, color=GREY, linewidth=1)
     axes.axhline(4 / 3, color=GREY, linewidth=1, linestyle=":", label="a Teacher on 2 of 8 devices")
-    axes.set(xlabel="dead groups of the baseline, %", ylabel="speed-up", yscale="log")
+    axes.set(xlabel="dead groups of the baseline, %", ylabel="speed-up")
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.legend()
     return figure
 
 
 def main(argv=None) -> None:
-    parser = analysis.parser(__doc__, runs=True)
-    parser.add_argument("--out", type=file_path, default="figures", help="directory (%(default)s)")
+    parser = analysis.parser(__doc__, runs=True, out="figures/training.png")
     help = "horizontal axis of the curves (%(default)s)"
     parser.add_argument("--x", choices=AMOUNTS, default="steps", help=help)
     args = parser.parse_args(argv)
     with analysis.one_line("plot"):
         figure = draw(analysis.load_methods(args.runs), args.x)
-        args.out.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path := args.out / f"training_by_{args.x}.png", dpi=150)
-        print(path)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(args.out, dpi=150)
+        print(args.out)
 
 
 if __name__ == "__main__":

@@ -46,12 +46,12 @@ CASES = [
     (evaluate, "stopped", "stopped is at step 1 of 9, without a checkpoint"),
     (evaluate, "changed --preset demo", "changed is a run and has settings already"),
     (evaluate, "changed", "data.jsonl has changed since the run"),
-    (plot, "e0 e1 e2 e3 e4 e5 e6 e7", "8 methods, but only 7 colours"),
+    (plot, "no_metrics", "metrics.jsonl: no such file, or none of its lines has step"),
     (replay, ". --step 1", "not a run directory"),
     (replay, "later_version --step 1", "another version of this code (epsilon is not in its con"),
     (replay, "goldilocks --step 1", "trained by 6 student ranks: torchrun --nproc_per_node 6 -m"),
     (replay, "uniform --step 9", "--step 9: uniform has steps 1 to 1"),
-    (report, "uniform --out .", "is a directory: name the file"),
+    (report, "uniform --out .", "is no regular file"),
     (memory, "--model nowhere", "model nowhere, which is none of"),
 ]
 
@@ -73,7 +73,6 @@ def runs(tmp_path, monkeypatch):
         "other_data": evaluated | {"val_data_crc32": 2, "seed": 1},
         "damaged": {"selections": evaluated["selections"], "rows": [{"step": 1}], "seed": 1},
         **{key: {} for key in ("no_metrics", "torn_metrics", "first_version", "later_version")},
-        **{f"e{i}": evaluated | {"epsilon": i} for i in range(8)},
     }.items():
         make_run(Path(name), **data | changes)
     Path("empty.jsonl").touch()
