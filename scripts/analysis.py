@@ -127,8 +127,7 @@ class Run:
 def check_comparable(runs: list[Run]) -> None:
     """Raise InputError if runs have different validation sets."""
     if len({run.config.get("val_data_crc32") for run in runs}) > 1:
-        folders = ", ".join(str(run.folder) for run in runs)
-        raise InputError(f"{folders} have different validation sets")
+        raise InputError("these runs have different validation sets")
 
 
 def method_name(sampler: str) -> str:

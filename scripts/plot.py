@@ -44,8 +44,8 @@ PANELS = {  # key of metrics.jsonl -> title, y label
     "grad_norm": ("Gradient norm", "norm before clipping"),
     "teacher_mae": ("Teacher error on unseen problems", "mean |predicted − outcome|"),
     "teacher_mae_dead": ("Teacher error on dead groups", "mean |predicted − outcome|"),
-    "teacher_mu": ("Teacher's predictions: mean", "predicted utility, candidates"),
-    "teacher_sigma": ("Teacher's predictions: spread", "standard deviation, candidates"),
+    "teacher_mu": ("Teacher's predictions", "mean over candidates"),
+    "teacher_sigma": ("Teacher's predictions: deviation", "standard deviation over candidates"),
 }
 
 
@@ -88,15 +88,13 @@ def draw_panel(axes, key: str, methods: dict[str, list[Run]], amount: str) -> No
 
 @matplotlib.rc_context(LOOK)
 def draw(methods: dict[str, list[Run]], amount: str = "steps", keys=PANELS) -> Figure:
-    """Draw those of the panels that have data, at most three in a row."""
+    """Draw those of the panels that have data, three in a row."""
     metrics = pd.concat([run.metrics for runs in methods.values() for run in runs])
     keys = [key for key in keys if key in metrics.dropna(axis="columns", how="all")]
-    columns = min(len(keys), 3)
     rows = -(-len(keys) // 3)
-    size = (4.4 * columns, 3.4 * rows + 0.2 * len(methods))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=(13.2, 3.4 * rows + 0.2 * len(methods)), layout="constrained")
     for place, key in enumerate(keys, 1):
-        draw_panel(figure.add_subplot(rows, columns, place), key, methods, amount)
+        draw_panel(figure.add_subplot(rows, 3, place), key, methods, amount)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center")
     return figure
 
@@ -106,7 +104,7 @@ def draw_study(rows: pd.DataFrame, summary: pd.DataFrame, baseline: str) -> Figu
     """Draw the accuracy of a study's arms by completions, a panel a task. Its legend has each arm's
     gain over the baseline."""
     tasks = summary.groupby("task", sort=False)
-    height = 4 + 0.2 * tasks.size().max()
+    height = 5 + 0.2 * summary.arm.nunique()  # with the legend below each panel
     figure = Figure(figsize=(4.4 * len(tasks), height), layout="constrained")
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
     for axes, (task, of_task) in zip(panels, tasks, strict=True):
@@ -124,7 +122,7 @@ def draw_study(rows: pd.DataFrame, summary: pd.DataFrame, baseline: str) -> Figu
 @matplotlib.rc_context(LOOK)
 def draw_speed(summary: pd.DataFrame) -> Figure:
     """Draw speed-ups against the share of the baseline's groups that are dead, a line an arm."""
-    figure = Figure(figsize=(6, 4.5), layout="constrained")
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     known = summary.dropna(subset="speed_up").sort_values("base_dead")
     for arm, part in known.groupby("arm", sort=False):
@@ -135,7 +133,7 @@ def draw_speed(summary: pd.DataFrame) -> Figure:
     axes.set(xlabel="dead groups of the baseline, %", ylabel="speed-up")
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.legend()
+    figure.legend(loc="outside right center")
     return figure
 
 

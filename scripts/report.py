@@ -10,7 +10,7 @@ finished. The page needs neither a network nor JavaScript.
 import base64
 import time
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -71,14 +71,6 @@ def is_finished(run: Run) -> bool:
     return run.config["steps"] in run.curve("val_accuracy").index
 
 
-def state(run: Run) -> str:
-    """Say how far a run is, and how long its steps and evaluations took."""
-    seconds = run.metrics.reindex(columns=["seconds", "eval_s"]).sum(axis=1)
-    spent = timedelta(seconds=round(seconds.sum()))
-    outcome = "finished" if is_finished(run) else "not finished"
-    return f"step {seconds.index[-1]} of {run.config['steps']}, {outcome}, {spent}"
-
-
 def selections(run: Run) -> list[dict]:
     """Return the newest selected problems, hardest first, with the utility predicted for them."""
     rows = run.selections.tail(SHOWN).sort_values("successes").to_dict("records")
@@ -88,12 +80,10 @@ def selections(run: Run) -> list[dict]:
     return with_texts(rows, run, "train_data")
 
 
-def evaluation(run: Run) -> tuple[tuple, list[dict]] | None:
+def evaluation(run: Run) -> tuple[tuple, list[dict]]:
     """Return how many problems had which verdict in the first and in the newest evaluation, as a
-    table of verdict.tables, and some that are wrong now. None if there was no evaluation."""
+    table of verdict.tables, and some that are wrong now."""
     steps = run.curve("val_accuracy").index  # files of later steps are from before a resume
-    if steps.empty:
-        return None
     first, last = [
         analysis.read_table(run.folder / f"evals/step_{step}.jsonl", "status").set_index("problem")
         for step in (steps.min(), steps.max())
@@ -108,11 +98,12 @@ def evaluation(run: Run) -> tuple[tuple, list[dict]] | None:
 def view(run: Run) -> dict:
     """Return what the template shows of a run. samples: the newest completions, latest first;
     health: means of the latest steps, as texts."""
+    progress = f"step {run.metrics.index[-1]} of {run.config['steps']}"
     samples = read_lines(run.folder / "samples.jsonl", torn=True)
     health = run.metrics.loc[1:].tail(RECENT).reindex(columns=HEALTH).mean()
     return {
         "folder": run.folder,
-        "state": state(run),
+        "progress": progress + ", finished" * is_finished(run),
         "health": health.map("{:.2f}".format).replace("nan", "–"),
         "samples": with_texts(samples[: -SHOWN - 1 : -1], run, "train_data"),
         "selections": selections(run),
@@ -139,12 +130,11 @@ def compared(methods: dict[str, list[Run]]) -> tuple[list[str], list[tuple]]:
 
 def render(**values) -> str:
     """Fill in the template; return ASCII. Values: title, verdict (sentences), tables (as those of
-    verdict.tables), pictures (by title, as `encode` returns) and, of runs, views and waiting."""
+    verdict.tables), pictures (by title, as `encode` returns) and, of runs, those of `write`."""
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     defaults = {"refresh": 0, "waiting": [], "views": {}, "written": datetime.now()}
-    facts = defaults | {"health": HEALTH, "recent": RECENT} | values
-    text = environment.from_string(template).render(facts)
+    text = environment.from_string(template).render(defaults | values)
     return text.encode("ascii", "xmlcharrefreplace").decode()
 
 
@@ -172,6 +162,8 @@ def write(out: Path, run_dirs: list[Path], follow: bool) -> bool:
         refresh=FOLLOW_S * (follow and not finished),
         waiting=waiting,
         views={name: view(run) for name, run in runs.items()},
+        health=HEALTH.values(),
+        recent=RECENT,
     )
     write_atomic(out, page)
     return finished

@@ -7,15 +7,13 @@ predicts for the base model of docs/real_model.md. A level is out of reach if th
 of its validation problems in 16 completions each. Both files have the same rows within reach.
 """
 
-import argparse
 import random
 from pathlib import Path
 
 import pandas as pd
 
-from plumbing.command_line import file_path
 from plumbing.files import read_lines, write_lines
-from scripts import reasoning_tasks
+from scripts import analysis, reasoning_tasks
 
 BASE = Path("studies/real_model/base.csv")
 DATA = Path("data/reasoning-gym")
@@ -26,9 +24,7 @@ PER_LEVEL = 1500  # rows drawn for a level; some are repeated
 
 def main():
     """Write the files."""
-    parser = argparse.ArgumentParser(description="Make SmolLM2's training sets.")
-    parser.add_argument("--out", type=file_path, default=Path("data/reasoning-sparse"))
-    out = parser.parse_args().out
+    out = analysis.parser(__doc__, out="data/reasoning-sparse").parse_args().out
     base = pd.read_csv(BASE, index_col="task,level")
     hard = {tuple(level.split(", ")) for level in base.index[base["p"] == 0]}
 

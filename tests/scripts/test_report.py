@@ -11,8 +11,8 @@ from tests.helpers.runs import GOLDILOCKS, make_run, selection
 COMPLETION = "a < b & c <script>alert(1)</script> \\boxed{\\frac{1}{2}}" + "9" * 5000
 SAMPLE = {"step": 2, "problem": 10, "status": "wrong", "prompt": "√2 < ?", "completion": COMPLETION}
 
-# Two steps of an hour, two evaluations of ten minutes. Two groups a step, of which one is dead.
-EXPECTED = r"""step 2 of 4, not finished, 2:20:00 0.50 0.50
+# Two groups a step, of which one is dead.
+EXPECTED = r"""step 2 of 4 0.50 0.50
 Newest samples: 2 wrong · step 2 · #10 √2 < ?
 reference gold10
 10 < x & y? #10 · 0 of 8 right · step 2 · predicted 0.40
@@ -29,8 +29,8 @@ def words_of(html):
 
 
 def make(folder, done=2, utilities=(None, None, None), **config):
-    """A run at step `done` of 4: an hour a step, ten minutes an evaluation (every 2 steps).
-    Problem 10 is not solved, 11 always, 12 half of the time."""
+    """A run at step `done` of 4, evaluated every 2 steps. Problem 10 is not solved, 11
+    always, 12 half of the time."""
     data = folder.parent / "data.jsonl"
     problems = [{"problem": f"{i} < x & y?", "expected_answer": f"gold{i}"} for i in range(20)]
     write_lines(data, problems)
@@ -38,7 +38,7 @@ def make(folder, done=2, utilities=(None, None, None), **config):
         config |= {name: str(data), f"{name}_crc32": digest(data)[1]}
     rows = [{"step": step} for step in range(done + 1)]
     for row in rows[::2]:
-        row |= {"val_accuracy": 0.25 + row["step"] / 8, "eval_s": 600.0}
+        row["val_accuracy"] = 0.25 + row["step"] / 8
     selections = [
         selection(1, True, [*utilities], 4, chosen=1, G=4),
         selection(2, False, [*utilities], 0, chosen=0, G=8),
@@ -97,7 +97,7 @@ def test_runs_that_are_being_written(tmp_path):
 
 def test_a_page_is_written_until_all_runs_are_finished(tmp_path, monkeypatch):
     run, out = make(tmp_path / "run"), tmp_path / "new/page.html"
-    rows = [{"step": 3, "seconds": 1.0}, {"step": 4, "val_accuracy": 1.0}]
+    rows = [{"step": 3}, {"step": 4, "val_accuracy": 1.0}]
 
     def go_on(seconds):
         make_evaluation(run, 4, "correct correct correct")

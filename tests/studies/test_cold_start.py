@@ -2,10 +2,10 @@
 
 import random
 import re
-from fractions import Fraction
 
 import pytest
 import torch
+from sympy import sympify
 from transformers import AutoTokenizer
 
 from plumbing.config import DEMO
@@ -19,9 +19,7 @@ from tests.helpers.optional import need_reasoning_gym
 ROW = {"problem": "2 + 3 - 1 =", "expected_answer": "4", "task": "chain_sum", "level": 1}
 ROW |= {"extra_info": {"expression": "2 + 3 - 1"}}
 SHOWN = [(ROW["problem"], r" 2 + 3 = 5. 5 - 1 = 4. \boxed{4}")]
-EQUATION = re.compile(r"(?:^|\. |: ) ?(-?\d+) ([-+*/]) (-?\d+) = (-?\d+)(?=\.)")
-OPERATIONS = {"+": Fraction.__add__, "-": Fraction.__sub__}
-OPERATIONS |= {"*": Fraction.__mul__, "/": Fraction.__truediv__}
+EQUATION = re.compile(r"(?:^|\. |: ) ?(-?\d+ [-+*/] -?\d+) = (-?\d+)(?=\.)")
 
 
 def test_a_share_of_the_demonstrations_is_direct():
@@ -48,11 +46,7 @@ def test_all_tasks_and_levels_have_steps_and_each_with_two_operands_is_right():
     need_reasoning_gym()
     rows = [row for row in reasoning_tasks.rows(per_level=4) if row["expected_answer"]]
     steps = [step for row in rows for step in EQUATION.findall(cold_start.demonstration(row))]
-    wrong = [
-        (left, sign, right, result)
-        for left, sign, right, result in steps
-        if OPERATIONS[sign](Fraction(left), Fraction(right)) != int(result)
-    ]
+    wrong = [(left, right) for left, right in steps if sympify(left) != int(right)]
     assert len(steps) > len(rows)
     assert wrong == []
 
