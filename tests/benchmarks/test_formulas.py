@@ -10,28 +10,37 @@ from plumbing.batches import collate
 from tests.helpers.groups import completion
 from tests.helpers.models import FAMILIES
 
+SIZES = {"hidden_size": 64, "intermediate_size": 224, "num_attention_heads": 4}
+SIZES |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 40, "pad_token_id": 0}
+SIZES |= {"bos_token_id": 1, "eos_token_id": 2}
+
+
+def kept_bytes(layers: int, family: str, attention: str, inputs: dict) -> int:
+    """Bytes that a forward pass in bf16 keeps for backward, each storage once."""
+    lm = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(family, num_hidden_layers=layers, **SIZES),
+        dtype=torch.bfloat16,
+        attn_implementation=attention,
+    )
+    weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
+    saved = []  # holds all tensors, so that no address is used twice
+
+    def keep(tensor):
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        lm.base_model(use_cache=False, **inputs)
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
+    return sum(size for address, size in storages.items() if address not in weights)
+
 
 def kept_in_a_layer(family: str, attention: str, **inputs) -> tuple[int, Shape]:
-    """Bytes that a bf16 forward pass of one more layer keeps for backward, each storage once."""
-    sizes = {"hidden_size": 64, "intermediate_size": 224, "num_attention_heads": 4}
-    sizes |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 40, "pad_token_id": 0}
-    sizes |= {"bos_token_id": 1, "eos_token_id": 2}
-    kept = []
-    for layers in (1, 2):
-        config = AutoConfig.for_model(family, num_hidden_layers=layers, **sizes)
-        options = {"dtype": torch.bfloat16, "attn_implementation": attention}
-        lm = AutoModelForCausalLM.from_config(config, **options)
-        weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
-        saved = []  # holds all tensors, so that no address is used twice
-        hooks = (lambda tensor: saved.append(tensor) or tensor), (lambda tensor: tensor)  # noqa: B023
-        with torch.autograd.graph.saved_tensors_hooks(*hooks):
-            lm.base_model(use_cache=False, **inputs)
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
-        kept.append(sum(size for address, size in storages.items() if address not in weights))
-    one, two = kept
+    """Bytes that one more layer keeps."""
+    one, two = (kept_bytes(layers, family, attention, inputs) for layers in (1, 2))
     # After the last layer: less than the 10 bytes a hidden number of `training_bytes`.
     assert 0 < one - (two - one) < 10 * 64 * 100
-    return two - one, Shape(config)
+    return two - one, Shape(AutoConfig.for_model(family, num_hidden_layers=2, **SIZES))
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "llama"])
@@ -58,7 +67,7 @@ def test_settings_change_a_student_rank_by_what_they_need():
 
     def student(*flags: str, ranks: int = 1) -> float:
         run = Run.parse([*flags], ranks)
-        return run.gib()["student"] * GIB / run.student.parameters
+        return run.gib()[memory.STUDENT] * GIB / run.student.parameters
 
     uniform = student("--sampler", "uniform")
     assert student() - uniform == pytest.approx(14)  # weights and moments of a teacher in it

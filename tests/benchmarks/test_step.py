@@ -1,6 +1,4 @@
-"""step: floors by hand, and the pairs of --trl, with two sides that are counted, not timed."""
-
-import itertools
+"""step: floors by hand, and the pairs of --trl, with two sides that are not timed."""
 
 import pytest
 
@@ -9,36 +7,15 @@ from benchmarks.memory import Shape, model_config
 from tests.helpers.groups import group
 
 
-def sides():
-    """Two sides that log their names when asked for a step. Later steps take longer, and TRL's are
-    counted from its first, which is not measured."""
-    asked = []
-
-    def side(name: str, seconds: float, first: int):
-        for number in itertools.count(first):
-            asked.append(name)
-            yield {"seconds": seconds * 2.0**number, "step": number}
-
-    return side("ours", 1.0, first=1), side("TRL", 2.0, first=0), asked
-
-
 def test_a_ratio_is_taken_pair_by_pair_after_the_warm_up():
-    ours, theirs, _ = sides()
-    own, trl, ratios = step.measured_pairs(ours, theirs, warmup=2, repeats=3).values()
-    assert [row["seconds"] for row in ratios] == [0.5] * 3
-    assert [row["step"] for row in own] == [row["step"] for row in trl] == [3, 4, 5]
-
-
-def test_the_side_that_goes_first_alternates():
-    ours, theirs, asked = sides()
-    step.measured_pairs(ours, theirs, warmup=0, repeats=2)
-    assert asked[1:] == ["ours", "TRL", "TRL", "ours"]  # TRL's first step is its start
-
-
-def test_each_pair_prints_its_seconds_and_ratio(capsys):
-    ours, theirs, _ = sides()
-    step.measured_pairs(ours, theirs, warmup=0, repeats=2)
-    assert capsys.readouterr().out.splitlines()[-1] == "ours 4.00 s, TRL 8.00 s, ratio 0.500"
+    """Two sides whose later steps take longer."""
+    ours = ({"seconds": 2.0**i, "forwarded_rows": 9} for i in range(9))
+    theirs = ({"seconds": 3 * 2.0**i} for i in range(9))
+    columns = step.measured_pairs(ours, theirs, warmup=2, repeats=3)
+    own, trl, ratios = columns.values()
+    assert [row["seconds"] for row in own] == [4, 8, 16]
+    assert [row["seconds"] for row in trl] == [12, 24, 48]
+    assert ratios == [{"seconds": 1 / 3}] * 3
 
 
 def test_floors_by_hand():
