@@ -8,10 +8,11 @@ should need no more than 92% of its card. Where ranks share a card, add them up.
 measures the peak of a student rank on a GPU.
 """
 
+import functools
 import os
 import sys
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -100,6 +101,12 @@ class Shape:
         self.cache = 2 * self.layers * self.kv  # numbers per token in the key-value cache
 
 
+@functools.cache
+def shape_of(model: str) -> Shape:
+    """Return the sizes of a model. Raises InputError where there is no such model."""
+    return Shape(model_config(model))
+
+
 def activation_bytes(shape: Shape) -> int:
     """Bytes that autograd keeps of one token in one layer, in bf16 with SDPA or flash-attn.
 
@@ -160,8 +167,11 @@ def training_bytes(shape: Shape, tokens: int, *, ranks=1, recompute=False, head=
     }
 
 
-def teacher_bytes(teacher: Shape, c: train.Config, ranks: int) -> tuple[float, float]:
+def teacher_bytes(c: train.Config, ranks: int) -> tuple[float, float]:
     """Bytes of the teacher on one of `ranks` ranks: between its updates, and at its peak."""
+    if not c.teacher_model:
+        return 0.0, 0.0
+    teacher = shape_of(c.teacher_model)
     if c.teacher_mode == "lora":
         raise InputError("--teacher_mode lora: no memory formula; it needs less than full")
     if c.teacher_mode == "frozen":  # float32, whole on every rank; reads one question at a time
@@ -172,97 +182,78 @@ def teacher_bytes(teacher: Shape, c: train.Config, ranks: int) -> tuple[float, f
     return parts["sharded"] + parts["gathered"], sum(parts.values())
 
 
-@dataclass
-class Run:
-    """A run of train.py: its models, Config, and numbers of student and teacher ranks."""
-
-    student: Shape
-    teacher: Shape | None
-    config: train.Config
-    students: int
-    teachers: int
-
-    @classmethod
-    def parse(cls, flags: list[str], ranks: int) -> "Run":
-        """The run of train.py with these flags on `ranks` processes."""
-        with patch.dict(os.environ, WORLD_SIZE=str(ranks), RANK="0", LOCAL_RANK="0"):
-            return cls.of(train.parse(["--device", "auto", *flags]), ranks)
-
-    @classmethod
-    def of(cls, c: train.Config, ranks: int) -> "Run":
-        student = Shape(model_config(c.model))
-        teacher = Shape(model_config(c.teacher_model)) if c.teacher_model else None
-        return cls(student, teacher, c, ranks - c.teacher_ranks, c.teacher_ranks)
-
-    def gib(self) -> dict[str, float]:
-        """GiB by part. A student rank's peak is in training, in generation or, with no teacher
-        rank, in an update of the teacher."""
-        c = self.config
-        student = self.student
-        tokens = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
-        kept = training_bytes(student, tokens, ranks=self.students)
-        recomputed = training_bytes(student, tokens, ranks=self.students, recompute=True)
-        held = peak = 0.0
-        if self.teacher:
-            held, peak = teacher_bytes(self.teacher, c, self.teachers or self.students)
-        always = {
-            "shard of the float32 weights and AdamW's moments": kept["sharded"],
-            "the generator's bf16 weights": 2 * student.parameters,
-            "initial policy, for --kl_coef": 2 * student.parameters if c.kl_coef else 0.0,
-            "teacher, where no rank is a teacher's": 0.0 if self.teachers else held,
-        }
-        cache = 2 * student.cache * c.max_rollout_tokens
-        activations = (recomputed if c.activation_checkpointing else kept)["activations"]
-        most = max(kept["gathered"] + activations, cache)
-        if not self.teachers:
-            most = max(most, peak - held)
-        sizes = always | {
-            "all weights in bf16, and their gradients in float32": kept["gathered"],
-            "activations": kept["activations"],
-            RECOMPUTED: recomputed["activations"],
-            "… without flash-attn, in addition: copies of keys and values": student.layers
-            * copied_bytes(student, c.max_prompt_tokens, tokens),
-            "key-value cache, instead of activations": cache,
-            STUDENT: sum(always.values()) + most,
-            TEACHER: peak,
-        }
-        return {name: size / GIB for name, size in sizes.items()}
-
-    def fits(self, card: float) -> bool:
-        """Whether no rank needs more than a card of so many GiB has."""
-        sizes = self.gib()
-        teacher_rank = sizes[TEACHER] if self.teachers else 0.0
-        return max(sizes[STUDENT], teacher_rank) <= USABLE * card
-
-    def most_rows(self, card: float, recompute: bool) -> int:
-        """The largest --per_device_batch_size that fits, or 0."""
-
-        def too_large(rows: int) -> bool:
-            config = replace(
-                self.config, per_device_batch_size=rows, activation_checkpointing=recompute
-            )
-            return not replace(self, config=config).fits(card)
-
-        return bisect_left(range(1, 10_000), True, key=too_large)
+def rank_gib(c: train.Config, world: int) -> dict[str, float]:
+    """GiB by part of a run on `world` ranks. A student rank's peak is in training, in generation
+    or, with no teacher rank, in an update of the teacher."""
+    students = world - c.teacher_ranks
+    student = shape_of(c.model)
+    tokens = c.per_device_batch_size * (c.max_prompt_tokens + c.max_completion_tokens)
+    kept = training_bytes(student, tokens, ranks=students)
+    recomputed = training_bytes(student, tokens, ranks=students, recompute=True)
+    held, teacher_peak = teacher_bytes(c, c.teacher_ranks or students)
+    always = {
+        "shard of the float32 weights and AdamW's moments": kept["sharded"],
+        "the generator's bf16 weights": 2 * student.parameters,
+        "initial policy, for --kl_coef": 2 * student.parameters if c.kl_coef else 0.0,
+        "teacher, where no rank is a teacher's": 0.0 if c.teacher_ranks else held,
+    }
+    cache = 2 * student.cache * c.max_rollout_tokens
+    activations = (recomputed if c.activation_checkpointing else kept)["activations"]
+    most = max(kept["gathered"] + activations, cache)
+    if not c.teacher_ranks:
+        most = max(most, teacher_peak - held)
+    sizes = always | {
+        "all weights in bf16, and their gradients in float32": kept["gathered"],
+        "activations": kept["activations"],
+        RECOMPUTED: recomputed["activations"],
+        "… without flash-attn, in addition: copies of keys and values": student.layers
+        * copied_bytes(student, c.max_prompt_tokens, tokens),
+        "key-value cache, instead of activations": cache,
+        STUDENT: sum(always.values()) + most,
+        TEACHER: teacher_peak,
+    }
+    return {name: size / GIB for name, size in sizes.items()}
 
 
-def memory_table(runs: list[Run], cards: list[float]) -> str:
+def fits(c: train.Config, world: int, card: float) -> bool:
+    """Whether no rank needs more than a card of so many GiB has."""
+    sizes = rank_gib(c, world)
+    teacher_rank = sizes[TEACHER] if c.teacher_ranks else 0.0
+    return max(sizes[STUDENT], teacher_rank) <= USABLE * card
+
+
+def most_rows(c: train.Config, world: int, card: float, recompute: bool) -> int:
+    """The largest --per_device_batch_size that fits, or 0."""
+
+    def too_large(rows: int) -> bool:
+        tried = replace(c, per_device_batch_size=rows, activation_checkpointing=recompute)
+        return not fits(tried, world, card)
+
+    return bisect_left(range(1, 10_000), True, key=too_large)
+
+
+def parse(flags: list[str], world: int) -> train.Config:
+    """Parse train.py's flags as on a job of `world` processes."""
+    with patch.dict(os.environ, WORLD_SIZE=str(world), RANK="0", LOCAL_RANK="0"):
+        return train.parse(["--device", "auto", *flags])
+
+
+def memory_table(configs: list[train.Config], world: int, cards: list[float]) -> str:
     """Markdown table of the parts and of what fits the cards, a column per run."""
     header = [""]
-    for run in runs:
-        c = run.config
-        ranks = f"{run.students} + {run.teachers} ranks"
+    for c in configs:
+        ranks = f"{world - c.teacher_ranks} + {c.teacher_ranks} ranks"
         header.append(f"{c.preset}, {ranks}, {c.per_device_batch_size} rows")
-    gib = pd.DataFrame([run.gib() for run in runs])
+    gib = pd.DataFrame([rank_gib(c, world) for c in configs])
     lines = [[name, *gib[name].map("{:.1f}".format)] for name in gib if gib[name].any()]
 
     def add_row(name: str, cell) -> None:
-        lines.append([name, *(" / ".join(str(cell(run, card)) for card in cards) for run in runs)])
+        lines.append([name, *(" / ".join(str(cell(c, card)) for card in cards) for c in configs)])
 
     sizes = " / ".join(f"{card:g}" for card in cards)
-    add_row(f"fits {sizes} GiB", lambda run, card: "yes" if run.fits(card) else "no")
-    add_row("most rows", lambda run, card: run.most_rows(card, recompute=False))
-    add_row(RECOMPUTED, lambda run, card: run.most_rows(card, recompute=True))
+    add_row(f"fits {sizes} GiB", lambda c, card: "yes" if fits(c, world, card) else "no")
+    add_row("most rows", lambda c, card: most_rows(c, world, card, recompute=False))
+    add_row(RECOMPUTED, lambda c, card: most_rows(c, world, card, recompute=True))
     note = f"rows: --per_device_batch_size. A rank may need at most {USABLE:.0%} of its card."
     return analysis.table("COMPUTED, NOT MEASURED: GiB of a rank", header, lines, note)
 
@@ -282,10 +273,10 @@ def main(argv: list[str] | None = None) -> None:
     with analysis.one_line("memory", ValueError):
         args, flags = parser.parse_known_args(argv)
         jobs = [flags] if flags else [["--preset", name] for name in known_presets()]
-        sizes = [1] if flags else [8, 1]
-        for ranks in [args.ranks] if args.ranks else sizes:
-            runs = [Run.parse(job, ranks) for job in jobs]
-            print(memory_table(runs, [args.card] if args.card else CARDS))
+        worlds = [1] if flags else [8, 1]
+        for world in [args.ranks] if args.ranks else worlds:
+            configs = [parse(job, world) for job in jobs]
+            print(memory_table(configs, world, [args.card] if args.card else CARDS))
 
 
 if __name__ == "__main__":

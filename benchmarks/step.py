@@ -21,7 +21,6 @@ log; this project copies the weights into its generator.
 import multiprocessing
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -36,13 +35,14 @@ from itertools import count as numbers_from
 from itertools import islice
 from pathlib import Path
 
+import pandas as pd
 import torch
 import torch.distributed as dist
 import transformers
 from torch.utils.benchmark import Timer
 
 import train
-from benchmarks.memory import DEMO, GIB, Shape, model_config, save_random_model
+from benchmarks.memory import DEMO, GIB, Shape, save_random_model, shape_of
 from grpo import Group
 from plumbing.command_line import Parser, count, first_line, fraction, natural
 from plumbing.data.problems import Problems
@@ -255,42 +255,35 @@ def trl_steps(config: train.Config, args: Namespace) -> Iterator[dict]:
         process.kill()
 
 
-def measured_pairs(ours: Iterator[dict], theirs: Iterator[dict], warmup: int, repeats: int) -> dict:
-    """Measure one step of each side in turn, and print a line for each pair. Returns the rows of
-    both sides, and the ratios of each pair."""
-    rows = []
-    trl_rows = []
-    for own, trl in islice(zip(ours, theirs, strict=False), warmup + repeats):
+def measured_pairs(ours: Iterator[dict], theirs: Iterator[dict], n: int) -> list[tuple[dict, dict]]:
+    """Measure n steps of each side in turn, and print a line for each pair."""
+    pairs = []
+    for own, trl in islice(zip(ours, theirs, strict=False), n):
         print(f"ours {own['seconds']:.2f} s, TRL {trl['seconds']:.2f} s", flush=True)
-        rows.append(own)
-        trl_rows.append(trl)
-    del rows[:warmup], trl_rows[:warmup]
-    return {"ours": rows, "TRL": trl_rows, "ours / TRL, pairs": ratios(rows, trl_rows)}
+        pairs.append((own, trl))
+    return pairs
 
 
 # The command
 
 
-def ratios(rows: list[dict], references: list[dict]) -> list[dict]:
-    """Divide each row by its reference, in the columns of the latter."""
-    pairs = zip(rows, references, strict=True)
-    return [{name: row[name] / least[name] for name in least} for row, least in pairs]
+def steps_table(
+    title: str, name: str, rows: list[dict], other_name: str, others: list[dict]
+) -> str:
+    """Table of QUANTITIES: medians and ranges of the rows, of other rows, and of the ratio of each
+    row to the other."""
 
+    def cell(values: pd.Series) -> str:
+        return f"{values.median():.4g} ({values.min():.4g} to {values.max():.4g})"
 
-def steps_table(title: str, columns: dict[str, list[dict]]) -> str:
-    """Table of QUANTITIES, with a column of medians and ranges for each list of rows."""
-
-    def cell(values: list[float]) -> str:
-        if not values:
-            return "-"
-        return f"{statistics.median(values):.4g} ({min(values):.4g} to {max(values):.4g})"
-
-    lines = [
-        [name, *(cell([row[name] for row in rows if name in row]) for rows in columns.values())]
-        for name in QUANTITIES
-    ]
+    measured = pd.DataFrame(rows).filter(items=QUANTITIES)
+    other = pd.DataFrame(others)
+    ratio = measured[other.columns] / other
+    columns = {name: measured, other_name: other, f"{name} / {other_name}": ratio}
+    table = pd.DataFrame({key: frame.agg(cell) for key, frame in columns.items()})
+    table = table.reindex(QUANTITIES).dropna(how="all").fillna("-").reset_index()
     note = f"Medians (range); {provenance()}."
-    return analysis.table(title, ["of a step", *columns], lines, note)
+    return analysis.table(title, ["of a step", *columns], table.to_numpy().tolist(), note)
 
 
 def provenance() -> str:
@@ -306,21 +299,20 @@ def provenance() -> str:
 def measure(config: train.Config, args: Namespace) -> None:
     """Measure steps and print their table beside their floors on rank 0."""
     layout = train.build_layout(config)
-    shape = Shape(model_config(config.model))
+    shape = shape_of(config.model)
     with closing(measured_steps(config, layout, args)) as steps:
         rows = [*islice(steps, args.warmup, args.warmup + args.repeats)]
     if layout.rank == 0:
         speeds = machine_speeds(layout.device)
         sizes = layout.n_students, layout.dtype.itemsize
         least = [floors(shape, speeds, row["groups"], *sizes) for row in rows]
-        columns = {"measured": rows, "floor": least, "x floor": ratios(rows, least)}
         title = (
             f"{shape.parameters / 1e6:,.2f} M parameters, "
             f"{config.prompts_per_step} x {config.group_size} completions, "
             f"ranks: {layout.n_students} student + {layout.n_teachers} teacher; "
             f"{speeds[0] / 1e9:.1f} GB/s, {speeds[1] / 1e9:,.0f} GFLOP/s"
         )
-        print(steps_table(title, columns), flush=True)
+        print(steps_table(title, "measured", rows, "floor", least), flush=True)
 
 
 def compare_with_trl(config: train.Config, args: Namespace) -> None:
@@ -332,8 +324,9 @@ def compare_with_trl(config: train.Config, args: Namespace) -> None:
         raise InputError("--bf16: TRL's side computes in float32")
     our_steps = measured_steps(config, train.build_layout(config), args)
     with closing(trl_steps(config, args)) as theirs, closing(our_steps) as ours:
-        columns = measured_pairs(ours, theirs, args.warmup, args.repeats)
-    print(steps_table(title, columns))
+        pairs = measured_pairs(ours, theirs, args.warmup + args.repeats)[args.warmup :]
+    rows, trl_rows = map(list, zip(*pairs, strict=True))
+    print(steps_table(title, "ours", rows, "TRL", trl_rows))
 
 
 def parser() -> Parser:

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks import memory
-from benchmarks.memory import GIB, SHAPES, Run, Shape, activation_bytes, model_config
+from benchmarks.memory import GIB, SHAPES, Shape, activation_bytes, model_config
 from plumbing.batches import collate
 from tests.helpers.groups import completion
 from tests.helpers.models import FAMILIES
@@ -65,15 +65,17 @@ def test_a_layer_with_shared_prompts_keeps_the_copies_in_addition(prompts, G):
 def test_settings_change_a_student_rank_by_what_they_need():
     """In bytes for each weight of Qwen2.5-1.5B, whose teacher is of its size."""
 
-    def student(*flags: str, ranks: int = 1) -> float:
-        run = Run.parse([*flags], ranks)
-        return run.gib()[memory.STUDENT] * GIB / run.student.parameters
+    parameters = memory.shape_of("Qwen/Qwen2.5-1.5B").parameters
+
+    def student(*flags: str, world: int = 1) -> float:
+        config = memory.parse([*flags], world)
+        return memory.rank_gib(config, world)[memory.STUDENT] * GIB / parameters
 
     uniform = student("--sampler", "uniform")
     assert student() - uniform == pytest.approx(14)  # weights and moments of a teacher in it
     assert student("--teacher_mode", "frozen") - uniform == pytest.approx(4)
-    six = student(ranks=8)
-    assert student("--kl_coef", "0.1", ranks=8) - six == pytest.approx(2)  # in bf16
+    six = student(world=8)
+    assert student("--kl_coef", "0.1", world=8) - six == pytest.approx(2)  # in bf16
 
 
 def test_command_prints_presets_and_one_run(capsys):

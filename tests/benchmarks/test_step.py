@@ -3,25 +3,25 @@
 import pytest
 
 from benchmarks import step
-from benchmarks.memory import Shape, model_config
+from benchmarks.memory import shape_of
 from tests.helpers.groups import group
 
 
-def test_a_ratio_is_taken_pair_by_pair_after_the_warm_up():
-    """Two sides whose later steps take longer."""
-    ours = ({"seconds": 2.0**i, "forwarded_rows": 9} for i in range(9))
-    theirs = ({"seconds": 3 * 2.0**i} for i in range(9))
-    columns = step.measured_pairs(ours, theirs, warmup=2, repeats=3)
-    own, trl, ratios = columns.values()
-    assert [row["seconds"] for row in own] == [4, 8, 16]
-    assert [row["seconds"] for row in trl] == [12, 24, 48]
-    assert ratios == [{"seconds": 1 / 3}] * 3
+def test_a_ratio_is_taken_pair_by_pair():
+    """Ratios 0.5, 0.75 and 0.25; the ratio of the medians is 0.75."""
+    ours = iter([{"seconds": x, "forwarded_rows": 9} for x in (1.0, 3.0, 4.0)])
+    theirs = iter([{"seconds": x} for x in (2.0, 4.0, 16.0)])
+    rows, trl_rows = map(list, zip(*step.measured_pairs(ours, theirs, n=3), strict=True))
+    table = step.steps_table("title", "ours", rows, "TRL", trl_rows)
+    assert "| of a step | ours | TRL | ours / TRL |" in table
+    assert "| seconds | 3 (1 to 4) | 4 (2 to 16) | 0.5 (0.25 to 0.75) |" in table
+    assert "| forwarded_rows | 9 (9 to 9) | - | - |" in table
 
 
 def test_floors_by_hand():
     """A group of two rows, one prompt token and one new token each: 3 tokens are forwarded, and if
     the group is live trained on. The rollout reads the weights once, for one new token."""
-    shape = Shape(model_config("10m"))
+    shape = shape_of("10m")
     weights = shape.matrices + shape.head
     least = step.floors(shape, (float("inf"), 1e9), [group(0, [1, 0])], ranks=2, size=4)
     assert least["rollout_s"] == pytest.approx(2 * 3 * weights / 2e9)
