@@ -45,7 +45,7 @@ SHAPES = {  # SIZES of the presets' models, so that an estimate needs no downloa
     "Qwen/Qwen3-1.7B": ("qwen3", 2048, 6144, 28, 16, 8, 128, 151936, True),
     "Qwen/Qwen3-0.6B-Base": ("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, True),
     "HuggingFaceTB/SmolLM2-135M-Instruct": ("llama", 576, 1536, 30, 9, 3, 64, 49152, True),
-    "10m": ("qwen3", 256, 768, 12, 4, 2, 64, 96, True),  # for CPUs: a small vocabulary
+    "10m": ("qwen3", 256, 768, 12, 4, 2, 64, 323, True),  # for CPUs: the demo's vocabulary
 }
 
 

@@ -99,7 +99,8 @@ class SampledTrainer(GRPOTrainer):
                 raise InputError(f"the sampler proposes groups of {sizes}, TRL needs {wanted}")
             rows = []
             for group in self.groups:
-                rows += [self.train_dataset[group.problem]] * group.size
+                row = self.train_dataset[group.problem]
+                rows += [dict(row) for _ in range(group.size)]
             first = self.accelerator.process_index * len(inputs)
             inputs = rows[first : first + len(inputs)]
         return super()._generate_and_score_completions(inputs)
