@@ -110,7 +110,7 @@ def with_random_models(config: train.Config, folder: Path) -> train.Config:
     problems, and a header that makes prompts as long as App. M's with a question of 100 tokens, or
     as long as may be: each of its words is a token of the demo."""
     c = replace(config, train_data=str(DEMO / "train.jsonl"), prompt_footer="", chat_template=False)
-    c.prompt_header = " balo" * min(240, c.max_prompt_tokens - 32)
+    c.prompt_header = " balo" * min(260, c.max_prompt_tokens - 32)
     for role in ("model", "teacher_model"):
         if name := getattr(c, role):
             path = folder / Path(name).name
