@@ -194,20 +194,6 @@ def _input_errors():
         raise InputError(str(error)) from error
 
 
-def _check_types(completions: list[str], golds: list[str], extras: list[dict] | None) -> None:
-    """Raise TypeError or ValueError if the arguments of `Verifier.grade` are not lists of equal
-    length, of str and dict."""
-    _check_list("completions", completions, str)
-    _check_list("golds", golds, str)
-    lengths = {"completions": len(completions), "golds": len(golds)}
-    if extras is not None:
-        _check_list("extras", extras, dict)
-    if extras:
-        lengths["extras"] = len(extras)
-    if len({*lengths.values()}) > 1:
-        raise ValueError(f"lists differ in length: {lengths}")
-
-
 def _check_list(name: str, column, kind: type) -> None:
     """Raise TypeError unless `column` is a list, or the like, of items of this type."""
     if isinstance(column, (str, bytes, dict)) or not hasattr(column, "__len__"):
@@ -274,7 +260,9 @@ class Verifier:
         return valid
 
     def _verdicts(self, completions, golds, extras, accept_identical: bool) -> list[Verdict]:
-        _check_types(completions, golds, extras)
+        _check_list("completions", completions, str)
+        _check_list("golds", golds, str)
+        _check_list("extras", extras or [], dict)
         extras = extras if extras and self.reward else [{}] * len(golds)
         jobs = [
             extra | {"completion": text, "gold": gold, "accept_identical": accept_identical}

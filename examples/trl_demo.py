@@ -14,6 +14,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 from transformers import AutoTokenizer
 
 import train
@@ -22,10 +23,9 @@ from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import launch
 from plumbing.errors import InputError, print_error
-from plumbing.files import digest
-from plumbing.plugins import path_of, sampler_settings
+from plumbing.plugins import sampler_settings
 from rollout import PromptEncoder
-from sampler import Context, file_of, find_sampler
+from sampler import Context, find_sampler
 from verify import Verifier
 
 try:
@@ -38,46 +38,46 @@ except ModuleNotFoundError as missing:
     sys.exit(2)
 
 
-USED = {"preset", "seed", "device", "model", "train_data", "reward", "verify_workers"}
+# The flags of train.py that this trainer uses
+USED = {"preset", "seed", "device", "model", "train_data", "reward", "verify_workers", "out"}
 USED |= {"steps", "prompts_per_step", "group_size", "temperature", "learning_rate"}
 USED |= {"max_prompt_tokens", "max_completion_tokens", "prompt_header", "prompt_footer"}
 USED |= {"chat_template", "sampler_args", "candidates", "epsilon", "column"}
 USED |= {"checkpoint_every", "keep"}
-# A resumed run may change these; other USED settings must be those that it began with.
-FREE = {"steps", "keep", "device", "verify_workers", "train_data", "checkpoint_every"}
 
 
-def settings(c: Config) -> GRPOConfig:
+def trl_config(c: Config, **changes) -> GRPOConfig:
     """Return TRL's settings for a config: one update a batch, and the loss of `--loss grpo`.
     Raises InputError if the processes cannot share the completions of a step equally."""
     rows, rest = divmod(c.prompts_per_step * c.group_size, launch().world)
     if rest:
         completions = f"{c.prompts_per_step} x {c.group_size} completions"
         raise InputError(f"{completions} for {launch().world} processes: must divide evenly")
-    return GRPOConfig(
-        c.out,
-        seed=c.seed,
-        max_steps=c.steps,
-        num_generations=c.group_size,
-        per_device_train_batch_size=rows,
-        max_completion_length=c.max_completion_tokens,
-        temperature=c.temperature,
-        loss_type="grpo",
-        learning_rate=c.learning_rate,
-        lr_scheduler_type="constant",
-        bf16=False,
-        model_init_kwargs={"dtype": "float32"},
-        gradient_checkpointing=False,
-        use_cpu=c.device == "cpu",
-        logging_steps=1,
-        save_steps=c.checkpoint_every,
-        save_total_limit=c.keep,
-        report_to="none",
-    )
+    settings = {
+        "seed": c.seed,
+        "max_steps": c.steps,
+        "num_generations": c.group_size,
+        "per_device_train_batch_size": rows,
+        "max_completion_length": c.max_completion_tokens,
+        "temperature": c.temperature,
+        "loss_type": "grpo",
+        "learning_rate": c.learning_rate,
+        "lr_scheduler_type": "constant",
+        "bf16": False,  # TRL's default on a CPU too, which would leave three digits
+        "model_init_kwargs": {"dtype": "float32"},
+        "gradient_checkpointing": False,
+        "use_cpu": c.device == "cpu",
+        "logging_steps": 1,
+        "save_steps": c.checkpoint_every,
+        "save_total_limit": c.keep,
+        "report_to": "none",
+    }
+    return GRPOConfig(c.out, **settings | changes)
 
 
-def build_trainer(c: Config, verifier: Verifier, trl_order: bool = False) -> SampledTrainer:
-    """Build the trainer: the config's model, data, sampler and settings."""
+def build_trainer(c: Config, verifier: Verifier, trl_order=False, **changes) -> SampledTrainer:
+    """Build the trainer: the config's model, data, sampler and settings, with `changes` of TRL's.
+    trl_order: no sampler."""
     problems = Problems(c.train_data)
     encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
     index_N = list(range(len(problems)))
@@ -86,26 +86,24 @@ def build_trainer(c: Config, verifier: Verifier, trl_order: bool = False) -> Sam
         verdicts = verifier.grade(completions, *problems.golds(problem))
         return [verdict.reward for verdict in verdicts]
 
+    def fits(index: int) -> bool:
+        return len(encode(problems.question(index))) <= c.max_prompt_tokens
+
     prompts = [encode.text(problems.question(i)) for i in index_N]
     golds, _ = problems.golds(index_N)  # so that a resumed run is checked for other answers
     rows = Dataset.from_dict({"prompt": prompts, "problem": index_N, "gold": golds})
-    sampler = None
-    if not trl_order:
-        cls = find_sampler(c.sampler)
-        context = Context(
-            problems, c, lambda i: len(encode(problems.question(i))) <= c.max_prompt_tokens
-        )
-        sampler = cls(context, **sampler_settings(cls, c.sampler_args))
-    facts = {name: getattr(c, name) for name in sorted(USED - FREE)}
-    facts["plugins"] = [digest(file) for file in (path_of(c.reward), file_of(c.sampler)) if file]
-    return SampledTrainer(sampler, c.model, verified, settings(c), rows, facts=facts)
+    cls = find_sampler(c.sampler)
+    sampler = cls(Context(problems, c, fits), **sampler_settings(cls, c.sampler_args))
+    return SampledTrainer(
+        None if trl_order else sampler, c.model, verified, trl_config(c, **changes), rows
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
     """Train, save the model in --out, and print the share of dead groups over the steps."""
     parser = command_line.Parser(description=command_line.first_line(__doc__))
     parser.add_argument("--sampler", default="trl", help="trl, or one of train.py [trl]")
-    command_line.add_fields(parser, train.Config, {*USED, "out"})
+    command_line.add_fields(parser, train.Config, USED)
     try:
         given = vars(parser.parse_args(argv))
         name = given.pop("sampler")
@@ -121,9 +119,8 @@ def main(argv: list[str] | None = None) -> int:
         print_error(error)
         return 2
     trainer.save_model(c.out)
-    log = [row for row in trainer.state.log_history if "frac_reward_zero_std" in row]
-    dead = sum(row["frac_reward_zero_std"] for row in log) / len(log)
-    print(f"{c.out}: {dead:.1%} dead groups in {len(log)} steps")
+    dead = pd.DataFrame(trainer.state.log_history).frac_reward_zero_std.dropna()
+    print(f"{c.out}: {dead.mean():.1%} dead groups in {len(dead)} steps")
     return 0
 
 

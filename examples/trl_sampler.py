@@ -32,27 +32,25 @@ STATE, TRL_STATE = "sampler.pt", "trainer_state.json"  # the first and last file
 
 class SampledTrainer(GRPOTrainer):
     """GRPOTrainer with a sampler of problems, which are the rows of train_dataset; None: TRL's own
-    order. The first reward function must return 0 or 1.
-
-    facts: settings, plain data, that a resumed run must share. The sampler's class and the rows of
-    train_dataset are always among them. The methods with an underscore are internal ones of TRL
-    1.16.0 and transformers 5.
+    order. The first reward function must return 0 or 1. A run resumes only with the sampler's class
+    and the rows that it began with. The methods with an underscore are internal ones of TRL 1.16.0
+    and transformers 5.
     """
 
-    def __init__(self, sampler: Sampler | None, *arguments, facts: dict | None = None, **keywords):
+    def __init__(self, sampler: Sampler | None, *arguments, **keywords):
+        name = type(sampler).__name__
         if sampler and (sampler.uses_teacher or has_rounds(type(sampler), Sampler)):
-            name = type(sampler).__name__
             raise InputError(f"sampler {name}: has a teacher network or rounds: use train.py")
         super().__init__(*arguments, **keywords)
         self.sampler = sampler
         self.n = self.args.generation_batch_size // self.num_generations
-        if len(self.train_dataset) < self.n:  # TRL would train nothing and report no error
-            rows = f"train_dataset has {len(self.train_dataset)} rows"
-            raise InputError(f"{rows}, and a batch takes {self.n} prompts")
+        n_rows = len(self.train_dataset)
+        if n_rows < self.n:  # TRL would train nothing and report no error
+            raise InputError(f"train_dataset has {n_rows} rows, and a batch takes {self.n} prompts")
         checksum = 0
         for row in self.train_dataset:
             checksum = zlib.crc32(json.dumps(row, default=str).encode(), checksum)
-        self.facts = {"sampler": type(sampler).__name__, "rows": checksum} | (facts or {})
+        self.facts = {"sampler": name, "rows": checksum}
 
     def train(self, resume_from_checkpoint: bool | str | None = None, **keywords) -> TrainOutput:
         """Train as TRL does. True resumes from the newest complete checkpoint in output_dir, or
@@ -60,23 +58,22 @@ class SampledTrainer(GRPOTrainer):
         folder = resume_from_checkpoint
         if folder is True:
             folder = latest_checkpoint(Path(self.args.output_dir))
-        if folder:
-            self.load_sampler(Path(folder))
-            state = TrainerState.load_from_json(str(Path(folder, TRL_STATE)))
-            steps = self.args.max_steps if self.args.max_steps > 0 else state.max_steps
-            if state.global_step >= steps:  # TRL would train one step more
-                self._load_from_checkpoint(str(folder))
-                self.state = state
-                return TrainOutput(state.global_step, 0.0, {})
-        return super().train(str(folder) if folder else None, **keywords)
+        if not folder:
+            return super().train(**keywords)
+        self.load_sampler(Path(folder))
+        state = TrainerState.load_from_json(str(Path(folder, TRL_STATE)))
+        if state.global_step >= (max(0, self.args.max_steps) or state.max_steps):
+            self._load_from_checkpoint(str(folder))  # TRL would train one step more
+            self.state = state
+            return TrainOutput(state.global_step, 0.0, {})
+        return super().train(str(folder), **keywords)
 
     def load_sampler(self, folder: Path) -> None:
         """Load the sampler's state from a checkpoint. Raises InputError if another run made it."""
         saved = checkpoint.unpack(folder / STATE)
-        known = saved["facts"]
-        if changed := [k for k in self.facts | known if self.facts.get(k) != known.get(k)]:
-            values = f"{changed[0]} {known.get(changed[0])}, now {self.facts.get(changed[0])}"
-            raise InputError(f"{folder} is of other settings ({values}): use another output_dir")
+        if saved["facts"] != self.facts:
+            began = f"began with {saved['facts']}, now {self.facts}"
+            raise InputError(f"{folder} is of another run ({began}): use another output_dir")
         if self.sampler:
             self.sampler.load_state_dict(saved["state"])
 
@@ -100,7 +97,10 @@ class SampledTrainer(GRPOTrainer):
             if sizes != [self.num_generations] * self.n:
                 wanted = f"{self.n} groups of {self.num_generations}"
                 raise InputError(f"the sampler proposes groups of {sizes}, TRL needs {wanted}")
-            rows = [self.train_dataset[g.problem] for g in self.groups for _ in range(g.size)]
+            rows = []
+            for group in self.groups:
+                row = self.train_dataset[group.problem]
+                rows += [dict(row) for _ in range(group.size)]
             first = self.accelerator.process_index * len(inputs)
             inputs = rows[first : first + len(inputs)]
         return super()._generate_and_score_completions(inputs)

@@ -40,9 +40,11 @@ def _plain_text(text: str) -> str:
 def _is_rounded(exact: str, decimal: str, min_places: int = 6) -> bool:
     """Whether a decimal is the value of a text, rounded to min_places or more, with as many digits
     that are not leading zeros: 0.666667 is 2/3."""
-    places, digits = len(decimal.partition(".")[2]), len(decimal.replace(".", "").lstrip("-0"))
-    is_decimal = re.fullmatch(r"-?\d*\.\d+", decimal) and min(places, digits) >= min_places
-    if not is_decimal or letters(exact):
+    if letters(exact) or not re.fullmatch(r"-?\d*\.\d+", decimal):
+        return False
+    places = len(decimal.partition(".")[2])
+    digits = len(decimal.replace(".", "").lstrip("-0"))
+    if min(places, digits) < min_places:
         return False
     return hold(lambda _, a, b: abs(a - b) * 2 * 10**places <= 1.0001, exact, decimal)
 
@@ -60,43 +62,54 @@ def _equal_numbers(gold: str, answer: str) -> bool:
 
 def _equal_values(gold: str, answer: str) -> bool:
     """Compare two texts without parts. 50, 50% and 0.5 answer 50%; 0.5% and 0.5 are different."""
-    exact = [re.sub(r"^([^%]+)%$", r"(\1)/100", text) for text in (gold, answer)]
-    if _ORDERED.search(gold) or _ORDERED.search(answer) or not is_arithmetic(exact[0]):
+    exact_gold = re.sub(r"^([^%]+)%$", r"(\1)/100", gold)
+    exact_answer = re.sub(r"^([^%]+)%$", r"(\1)/100", answer)
+    if _ORDERED.search(gold) or _ORDERED.search(answer) or not is_arithmetic(exact_gold):
         return _plain_text(gold) == _plain_text(answer)
-    if _equal_numbers(*exact):
+    if _equal_numbers(exact_gold, exact_answer):
         return True
-    bare = [text.removesuffix("%") for text in (gold, answer)]
-    size = number(bare[0])
-    limit = 10 if "/" in gold + answer or "frac" in gold + answer else 1
-    has_one_sign = gold.endswith("%") != answer.endswith("%")
-    return has_one_sign and size is not None and size == number(bare[1]) and abs(size) > limit
+    if gold.endswith("%") == answer.endswith("%"):
+        return False
+    # The sign is missing on one side. A number up to 1 may be a share: 0.5 is 50%, and not 0.5%.
+    size = number(gold.removesuffix("%"))
+    if size is None or size != number(answer.removesuffix("%")):
+        return False
+    is_fraction = "/" in gold + answer or "frac" in gold + answer
+    return abs(size) > (10 if is_fraction else 1)
 
 
 def _equal_multiples(golds: list[str], answers: list[str]) -> bool:
     """Whether one relation is a multiple of the other: left - right of the two differ by a constant
     factor at all points. A negative factor reverses "<"."""
+    left, sign, right = golds
+    answer_left, answer_sign, answer_right = answers
     factors = []
 
     def is_multiple(tolerance, a, b, c, d) -> bool:
         if a == b or c == d:
             return a == b and c == d
-        factors.append((tolerance, (a - b) / (c - d)))
-        (last_tolerance, last), (_, factor) = factors[-2:][0], factors[-1]
+        factor = (a - b) / (c - d)
+        factors.append((tolerance, factor))
+        last_tolerance, last = factors[-2:][0]
         return is_close(max(tolerance, last_tolerance), last, factor)
 
-    has_letters = letters(golds[0]) | letters(golds[2])
-    if not has_letters or not hold(is_multiple, *golds[::2], *answers[::2]) or not factors:
+    if not letters(left) | letters(right):
         return False
-    is_reversed = mpmath.re(factors[0][1]) < 0
-    return golds[1] == (answers[1].translate(FLIP) if is_reversed else answers[1])
+    if not hold(is_multiple, left, right, answer_left, answer_right) or not factors:
+        return False
+    _, factor = factors[0]
+    if mpmath.re(factor) < 0:
+        answer_sign = answer_sign.translate(FLIP)
+    return sign == answer_sign
 
 
 def _equal_relations(gold: str, answer: str) -> bool:
     """Whether two relations have the same sides, or are multiples: 2x-y+1=0 answers y=2x+1."""
-    golds, answers = split(gold, RELATIONS), split(answer, RELATIONS)
-    if golds[1::2] != answers[1::2] or not all(map(_equal, golds[::2], answers[::2])):
-        return len(golds) == len(answers) == 3 and _equal_multiples(golds, answers)
-    return True
+    golds = split(gold, RELATIONS)
+    answers = split(answer, RELATIONS)
+    if golds[1::2] == answers[1::2] and all(map(_equal, golds[::2], answers[::2])):
+        return True
+    return len(golds) == len(answers) == 3 and _equal_multiples(golds, answers)
 
 
 def _equal_chain(gold: str, sides: list[str]) -> bool:
@@ -123,6 +136,12 @@ def _is_tuple(structure: Structure) -> bool:
     return names in ("", "xy", "xyz") and (not structure.name or "," in structure.name)
 
 
+def _labels(structure: Structure) -> list[str]:
+    """Return the names and units of the parts: "x=1, 2 cm" -> "x", "cm"."""
+    parts = map(structure_of, structure.parts)
+    return [part.name + part.unit for part in parts if part.name or part.unit]
+
+
 def _equal_collections(gold: Structure, answer: Structure) -> bool:
     """Compare lists, sets, tuples, intervals, unions, ratios and matrices."""
     kinds = {gold.kind, answer.kind}
@@ -131,13 +150,13 @@ def _equal_collections(gold: Structure, answer: Structure) -> bool:
         return is_allowed and _equal_parts(gold.parts, answer.parts, is_ordered=True)
     if len(kinds) > 1 and kinds != {"list", "set"}:
         return False
-    names = [s.name for s in map(structure_of, answer.parts)]
-    labels = [{s.name + s.unit for s in map(structure_of, x.parts)} - {""} for x in (gold, answer)]
-    fewer, more = sorted(map(len, labels))  # "x=1, y=2" is not "2, 1"
+    names = [structure_of(part).name for part in answer.parts]
     is_repeated = 1 < len({*names}) < len(names)  # x=1, y=2, x=3, y=4
-    is_ordered = is_repeated or "…" in gold.parts or fewer == 0 < 1 < more
-    in_any_order = kinds <= {"list", "set", "∪", "∨"}
-    return _equal_parts(gold.parts, answer.parts, is_ordered or not in_any_order)
+    fewer, more = sorted([len({*_labels(gold)}), len({*_labels(answer)})])
+    has_one_sided_labels = fewer == 0 and more > 1  # "x=1, y=2" is not "2, 1"
+    has_no_order = kinds <= {"list", "set", "∪", "∨"} and "…" not in gold.parts
+    is_ordered = is_repeated or has_one_sided_labels or not has_no_order
+    return _equal_parts(gold.parts, answer.parts, is_ordered)
 
 
 def _equal(gold: str, answer: str) -> bool:
@@ -145,15 +164,14 @@ def _equal(gold: str, answer: str) -> bool:
     answer, *decimals = split(answer, "≈")[::2]
     if decimals:  # \sqrt{3}/3≈0.577: an exact value, and its approximations
         exact = split(answer, "=")[-1]
-        return all(_is_rounded(exact, x, min_places=1) for x in decimals) and _equal(gold, answer)
-    first, second = structure_of(gold), structure_of(answer)
-    has_other_unit = first.unit and second.unit and first.unit != second.unit
-    is_angle = "pi" in gold and {first.unit, second.unit} == {
-        "",
-        "degree",
-    }  # π/6 is not π/6 degrees
-    if has_other_unit or is_angle:
+        is_right = all(_is_rounded(exact, decimal, min_places=1) for decimal in decimals)
+        return is_right and _equal(gold, answer)
+    first = structure_of(gold)
+    second = structure_of(answer)
+    if first.unit and second.unit and first.unit != second.unit:
         return False
+    if "pi" in gold and {first.unit, second.unit} == {"", "degree"}:
+        return False  # π/6 is not π/6 degrees
     has_other_name = first.name and second.name and first.name != second.name
     is_formula = first.name and first.kind == "value" and letters(first.parts[0])
     if first.kind[0] in RELATIONS or (is_formula and (has_other_name or second.kind == "=")):

@@ -5,33 +5,42 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks import memory
-from benchmarks.memory import GIB, SHAPES, Run, Shape, activation_bytes, model_config
+from benchmarks.memory import GIB, SHAPES, Shape, activation_bytes, model_config
 from plumbing.batches import collate
 from tests.helpers.groups import completion
 from tests.helpers.models import FAMILIES
 
+SIZES = {"hidden_size": 64, "intermediate_size": 224, "num_attention_heads": 4}
+SIZES |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 40, "pad_token_id": 0}
+SIZES |= {"bos_token_id": 1, "eos_token_id": 2}
+
+
+def kept_bytes(layers: int, family: str, attention: str, inputs: dict) -> int:
+    """Bytes that a forward pass in bf16 keeps for backward, each storage once."""
+    lm = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(family, num_hidden_layers=layers, **SIZES),
+        dtype=torch.bfloat16,
+        attn_implementation=attention,
+    )
+    weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
+    saved = []  # holds all tensors, so that no address is used twice
+
+    def keep(tensor):
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        lm.base_model(use_cache=False, **inputs)
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
+    return sum(size for address, size in storages.items() if address not in weights)
+
 
 def kept_in_a_layer(family: str, attention: str, **inputs) -> tuple[int, Shape]:
-    """Bytes that a bf16 forward pass of one more layer keeps for backward, each storage once."""
-    sizes = {"hidden_size": 64, "intermediate_size": 224, "num_attention_heads": 4}
-    sizes |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 40, "pad_token_id": 0}
-    sizes |= {"bos_token_id": 1, "eos_token_id": 2}
-    kept = []
-    for layers in (1, 2):
-        config = AutoConfig.for_model(family, num_hidden_layers=layers, **sizes)
-        options = {"dtype": torch.bfloat16, "attn_implementation": attention}
-        lm = AutoModelForCausalLM.from_config(config, **options)
-        weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
-        saved = []  # holds all tensors, so that no address is used twice
-        hooks = (lambda tensor: saved.append(tensor) or tensor), (lambda tensor: tensor)  # noqa: B023
-        with torch.autograd.graph.saved_tensors_hooks(*hooks):
-            lm.base_model(use_cache=False, **inputs)
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
-        kept.append(sum(size for address, size in storages.items() if address not in weights))
-    one, two = kept
+    """Bytes that one more layer keeps."""
+    one, two = (kept_bytes(layers, family, attention, inputs) for layers in (1, 2))
     # After the last layer: less than the 10 bytes a hidden number of `training_bytes`.
     assert 0 < one - (two - one) < 10 * 64 * 100
-    return two - one, Shape(config)
+    return two - one, Shape(AutoConfig.for_model(family, num_hidden_layers=2, **SIZES))
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "llama"])
@@ -56,15 +65,17 @@ def test_a_layer_with_shared_prompts_keeps_the_copies_in_addition(prompts, G):
 def test_settings_change_a_student_rank_by_what_they_need():
     """In bytes for each weight of Qwen2.5-1.5B, whose teacher is of its size."""
 
-    def student(*flags: str, ranks: int = 1) -> float:
-        run = Run.parse([*flags], ranks)
-        return run.gib()["student"] * GIB / run.student.parameters
+    parameters = memory.shape_of("Qwen/Qwen2.5-1.5B").parameters
+
+    def student(*flags: str, world: int = 1) -> float:
+        config = memory.parse([*flags], world)
+        return memory.rank_gib(config, world)[memory.STUDENT] * GIB / parameters
 
     uniform = student("--sampler", "uniform")
     assert student() - uniform == pytest.approx(14)  # weights and moments of a teacher in it
     assert student("--teacher_mode", "frozen") - uniform == pytest.approx(4)
-    six = student(ranks=8)
-    assert student("--kl_coef", "0.1", ranks=8) - six == pytest.approx(2)  # in bf16
+    six = student(world=8)
+    assert student("--kl_coef", "0.1", world=8) - six == pytest.approx(2)  # in bf16
 
 
 def test_command_prints_presets_and_one_run(capsys):

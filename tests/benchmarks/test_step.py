@@ -1,50 +1,27 @@
-"""step: floors by hand, and the pairs of --trl, with two sides that are counted, not timed."""
-
-import itertools
+"""step: floors by hand, and the pairs of --trl, with two sides that are not timed."""
 
 import pytest
 
 from benchmarks import step
-from benchmarks.memory import Shape, model_config
+from benchmarks.memory import shape_of
 from tests.helpers.groups import group
 
 
-def sides():
-    """Two sides that log their names when asked for a step. Later steps take longer, and TRL's are
-    counted from its first, which is not measured."""
-    asked = []
-
-    def side(name: str, seconds: float, first: int):
-        for number in itertools.count(first):
-            asked.append(name)
-            yield {"seconds": seconds * 2.0**number, "step": number}
-
-    return side("ours", 1.0, first=1), side("TRL", 2.0, first=0), asked
-
-
-def test_a_ratio_is_taken_pair_by_pair_after_the_warm_up():
-    ours, theirs, _ = sides()
-    own, trl, ratios = step.measured_pairs(ours, theirs, warmup=2, repeats=3).values()
-    assert [row["seconds"] for row in ratios] == [0.5] * 3
-    assert [row["step"] for row in own] == [row["step"] for row in trl] == [3, 4, 5]
-
-
-def test_the_side_that_goes_first_alternates():
-    ours, theirs, asked = sides()
-    step.measured_pairs(ours, theirs, warmup=0, repeats=2)
-    assert asked[1:] == ["ours", "TRL", "TRL", "ours"]  # TRL's first step is its start
-
-
-def test_each_pair_prints_its_seconds_and_ratio(capsys):
-    ours, theirs, _ = sides()
-    step.measured_pairs(ours, theirs, warmup=0, repeats=2)
-    assert capsys.readouterr().out.splitlines()[-1] == "ours 4.00 s, TRL 8.00 s, ratio 0.500"
+def test_a_ratio_is_taken_pair_by_pair():
+    """Ratios 0.5, 0.75 and 0.25; the ratio of the medians is 0.75."""
+    ours = iter([{"seconds": x, "forwarded_rows": 9} for x in (1.0, 3.0, 4.0)])
+    theirs = iter([{"seconds": x} for x in (2.0, 4.0, 16.0)])
+    rows, trl_rows = map(list, zip(*step.measured_pairs(ours, theirs, n=3), strict=True))
+    table = step.steps_table("title", "ours", rows, "TRL", trl_rows)
+    assert "| of a step | ours | TRL | ours / TRL |" in table
+    assert "| seconds | 3 (1 to 4) | 4 (2 to 16) | 0.5 (0.25 to 0.75) |" in table
+    assert "| forwarded_rows | 9 (9 to 9) | - | - |" in table
 
 
 def test_floors_by_hand():
     """A group of two rows, one prompt token and one new token each: 3 tokens are forwarded, and if
     the group is live trained on. The rollout reads the weights once, for one new token."""
-    shape = Shape(model_config("10m"))
+    shape = shape_of("10m")
     weights = shape.matrices + shape.head
     least = step.floors(shape, (float("inf"), 1e9), [group(0, [1, 0])], ranks=2, size=4)
     assert least["rollout_s"] == pytest.approx(2 * 3 * weights / 2e9)

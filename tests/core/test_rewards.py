@@ -1,13 +1,10 @@
 """rewards/: the verdict of reasoning-gym's scorers."""
 
 import json
-import shutil
-import sys
 
 import pytest
 
 from plumbing import plugins
-from plumbing.errors import InputError
 from tests.helpers.models import ROOT
 from tests.helpers.optional import need_reasoning_gym
 from verify import Verifier
@@ -39,7 +36,7 @@ def test_a_right_answer_without_a_box_earns_0(compute_score):
     assert compute_score("", "94*4 - 61 - 6", "94*4 - 61 - 6", COUNTDOWN) == 0
 
 
-@pytest.mark.parametrize("answer", ["nan", "NaN", "nan+1i", "1+nani"])
+@pytest.mark.parametrize("answer", ["NaN", "1+nani"])
 def test_nan_is_no_complex_number(answer, compute_score):
     info = {"source_dataset": "complex_arithmetic", "result": [4.0, 1.0]}
     assert compute_score("", rf"\boxed{{{answer}}}", "4.0 + 1.0i", info) == 0
@@ -61,10 +58,3 @@ def test_the_workers_grade_with_it(compute_score):
     with Verifier(workers=1, reward=str(FILE)) as verifier:
         verdicts = verifier.grade(boxes, ["94*4 - 61 - 6", "7"], extras)
     assert [verdict.status for verdict in verdicts] == ["correct", "correct"]
-
-
-def test_a_missing_library_is_an_error_that_says_how_to_install_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    copy = shutil.copy(FILE, tmp_path)
-    with pytest.raises(InputError, match="pip install reasoning-gym"):
-        plugins.load(str(copy), "--reward", "compute_score")

@@ -5,18 +5,16 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from grading.workers import PreparationError, WorkerPool
+from grading.workers import STATM, PreparationError, WorkerPool
 from tests.helpers.models import ROOT
 
 # A worker that executes the code in a job. A job may use 0.2 s of CPU time and 2^27 bytes.
 PROGRAM = f"""
 import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from grading.workers import PreparationError
 from grading.workers import serve
 def prepare():
     PREPARE
@@ -25,11 +23,14 @@ serve(prepare, 0.2, 1 << 27)
 """
 
 
+def worker_command(prepare: str) -> list[str]:
+    """The command of a worker."""
+    return [sys.executable, "-c", PROGRAM.replace("PREPARE", prepare)]
+
+
 @contextmanager
 def running(size=2, wall_seconds=60.0, prepare="pass"):
-    program = PROGRAM.replace("PREPARE", prepare)
-    command = [sys.executable, "-c", program]
-    pool = WorkerPool(command, size, wall_seconds)
+    pool = WorkerPool(worker_command(prepare), size, wall_seconds)
     pool.start()
     yield pool
     pool.close()
@@ -39,12 +40,20 @@ def run(pool: WorkerPool, *codes: str) -> list[str]:
     return pool.run([{"code": code} for code in codes])
 
 
+CAUSES = {
+    "pass": "done",
+    "while True: pass": "timeout",
+    "bytearray(1 << 28)": "memory" if STATM.exists() else "done",  # no limit on a Mac
+    "os.abort()": "memory",
+    "os.kill(os.getpid(), 11)": "crash",
+    "os._exit(9)": "crash",
+    "sys.exit()": "crash",
+}
+
+
 def test_replies_keep_the_order_of_jobs_and_name_what_workers_died_of():
-    limited = "memory" if Path("/proc/self/statm").exists() else "done"  # no limit on a Mac
-    causes = {"while True: pass": "timeout", "bytearray(1 << 28)": limited, "os.abort()": "memory"}
-    causes |= {"os.kill(os.getpid(), 11)": "crash", "os._exit(9)": "crash", "sys.exit()": "crash"}
     with running() as pool:
-        assert run(pool, "pass", *causes, "pass") == ["done", *causes.values(), "done"]
+        assert run(pool, *CAUSES, "pass") == [*CAUSES.values(), "done"]
         pool.start()
         assert [worker.ready for worker in pool.workers] == [True, True]
 
@@ -97,18 +106,15 @@ def test_where_there_is_no_proc_memory_has_no_limit_but_time_has():
         assert run(pool, *codes) == ["done", "timeout"]
 
 
-def test_a_worker_whose_job_sleeps_ends_when_its_parent_is_killed(tmp_path):
-    """The job sends the signal."""
-    reward = tmp_path / "sleeps.py"
-    reward.write_text(
-        "import os, time\n\n"
-        "def compute_score(**row):\n"
-        "    os.kill(os.getppid(), 9)\n"
-        "    time.sleep(999)\n"
-    )
-    program = (
-        f"import verify; verify.Verifier(1, reward={str(reward)!r}).__enter__().grade(['a'], ['a'])"
-    )
+def test_a_worker_whose_job_sleeps_ends_when_its_parent_is_killed():
+    """The job, which knows its parent, sends the signal. stderr is closed when both have ended."""
+    kill_and_sleep = "os.kill(os.getppid(), 9); time.sleep(999)"
+    program = f"""
+from grading.workers import WorkerPool
+pool = WorkerPool({worker_command("pass")}, 1, 60.0)
+pool.start()
+pool.run([{{"code": {kill_and_sleep!r}}}])
+"""
     line = [sys.executable, "-c", program]
     done = subprocess.run(line, cwd=ROOT, stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == -signal.SIGKILL

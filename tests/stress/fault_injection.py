@@ -35,7 +35,6 @@ TARGETS = ("rank 0", "rank 1", "rank 2", "rank 3", "all ranks", "torchrun")
 DAMAGE = "checkpoint, and damage"  # a bit of the newest checkpoint is flipped
 MOMENTS = ("start", "step", "checkpoint", DAMAGE, "SIGTERM")  # SIGTERM: in a step
 TIMEOUT_S = 300  # for any event
-HEADER = ["run", "target", "moment", "half written", "bit flipped"]
 
 
 def launch(folder: Path) -> subprocess.Popen:
@@ -82,12 +81,14 @@ def strike(job: subprocess.Popen, folder: Path, target: str, moment: str, rng) -
     """Wait for the moment and send the signal; return False if the job ends before."""
     if moment == "start":
         time.sleep(rng.uniform(0.5, 12))
-    else:  # after some steps of this start: a moment in a step, or while a checkpoint is written
-        step, in_checkpoint = last_step(folder) + rng.integers(1, 4), "checkpoint" in moment
+    else:  # after some steps of this start
+        step = last_step(folder) + rng.integers(1, 4)
         wait_for(lambda: last_step(folder) >= step, job)
-        if in_checkpoint:
+        if "checkpoint" in moment:
             wait_for(lambda: half_written(folder), job)
-        time.sleep(rng.uniform(0, 0.06 if in_checkpoint else 1.2))
+            time.sleep(rng.uniform(0, 0.06))
+        else:
+            time.sleep(rng.uniform(0, 1.2))
     if job.poll() is not None:
         return False
     ranks = ranks_of(folder)
@@ -95,17 +96,18 @@ def strike(job: subprocess.Popen, folder: Path, target: str, moment: str, rng) -
     for pid in pids or [job.pid]:  # torchrun, also where there are no ranks yet
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM if moment == "SIGTERM" else signal.SIGKILL)
+    job.wait(TIMEOUT_S)
+    wait_for(lambda: not ranks_of(folder))  # ranks that outlive torchrun would still write
     return True
 
 
-def flip(folder: Path, rng) -> bool:
+def flip(folder: Path, rng) -> None:
     """Flip a bit of a file of the newest checkpoint, if there is one before it."""
     steps = checkpoint.steps(folder)
     if len(steps) > 1:
         newest = checkpoint.directory(folder, steps[-1])
         path = rng.choice(sorted(filter(Path.is_file, newest.rglob("*"))))
         flip_bit(path, rng.integers(path.stat().st_size))
-    return len(steps) > 1
 
 
 def compare(job: subprocess.Popen, reference: Path, folder: Path) -> str:
@@ -119,28 +121,31 @@ def compare(job: subprocess.Popen, reference: Path, folder: Path) -> str:
     return "identical"
 
 
-def campaign(root: Path, kills: int, rng) -> tuple[list[list], list[str]]:
-    """Strike runs until one is lost or `kills` are used up. Returns a row of the table for each
-    strike, and the result of each run."""
-    reference, rows, results = root / "reference", [], []
+def campaign(root: Path, kills: int, rng) -> bool:
+    """Strike runs until one is lost or `kills` are used up, and print what happens; return whether
+    all ended identical."""
+    reference = root / "reference"
     if launch(reference).wait(TIMEOUT_S):
         raise InputError(f"the undisturbed run failed: see {reference.with_suffix('.log')}")
     kinds = rng.permutation(list(itertools.product(TARGETS, MOMENTS))).tolist()
+    strikes = 0
+    runs = 0
     while True:  # each turn is a start of a run
-        folder, n = root / f"run_{len(results)}", len(rows)
-        job, (target, moment) = launch(folder), kinds[n % len(kinds)]
-        if n == kills or not strike(job, folder, target, moment, rng):
-            results.append(compare(job, reference, folder))
-            print(f"{folder.name}: {results[-1]}", file=sys.stderr, flush=True)
-            if n == kills or results[-1] != "identical":
-                return rows, results
+        folder = root / f"run_{runs}"
+        job = launch(folder)
+        target, moment = kinds[strikes % len(kinds)]
+        if strikes < kills and strike(job, folder, target, moment, rng):
+            strikes += 1
+            cut = "checkpoint" in moment and half_written(folder)
+            print(f"| {runs} | {target} | {moment} | {'yes' if cut else ''} | |", flush=True)
+            if moment == DAMAGE:
+                flip(folder, rng)
             continue
-        job.wait(TIMEOUT_S)
-        # Ranks that outlive torchrun would still write.
-        wait_for(lambda folder=folder: not ranks_of(folder))
-        half = "checkpoint" in moment and half_written(folder)
-        rows.append([len(results), target, moment, half, moment == DAMAGE and flip(folder, rng)])
-        print(*rows[-1], sep=", ", file=sys.stderr, flush=True)
+        result = compare(job, reference, folder)
+        print(f"| {runs} | | end of the run | | {result} |", flush=True)
+        runs += 1
+        if strikes == kills or result != "identical":
+            return result == "identical"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -154,11 +159,9 @@ def main(argv: list[str] | None = None) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
         if any(args.out.iterdir()):
             raise InputError(f"--out {args.out} is not empty; choose another")
-        rows, results = campaign(args.out.resolve(), args.kills, np.random.default_rng(args.seed))
-    note = f"{sum(row[3] for row in rows)} while a checkpoint was being written. The "
-    note += f"{len(results)} runs ended: {', '.join(results)}."
-    print(analysis.table(f"{len(rows)} strikes", HEADER, rows, note))
-    return int({*results} != {"identical"})
+        print("| run | target | moment | checkpoint cut short | result |\n|---|---|---|---|---|")
+        rng = np.random.default_rng(args.seed)
+        return int(not campaign(args.out.resolve(), args.kills, rng))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import re
 import resource
 import sys
 import time
-from collections import Counter
-from functools import cache
+
+import pandas as pd
 
 from verify import Verifier
 
@@ -85,13 +85,20 @@ PIECES = [*"0123456789xyi+-*/^_!=<>,;:|()[]{}%$&. \0\ud800½²∞", r"\text{or}"
 PIECES += re.findall(r"\\.\w*", r"\frac\sqrt\pm\pi\cup\infty\sin\log\binom\le\{\}\\\not")
 
 
+FAMILIES = ("right", "wrong", "hack", "noise", "outside the box", "hostile")
+
+
 def draw_numbers(rng: random.Random) -> dict:
     """Return values for the names in the templates."""
-    n, d, k = rng.randint(10_001, 999_999), rng.randint(2, 99), rng.randint(2, 9)
+    n = rng.randint(10_001, 999_999)
+    d = rng.randint(2, 99)
+    k = rng.randint(2, 9)
     while n % d == 0 or n % 10 == 0:  # else "«n/1000:.3f»" may end in a zero
         n += 1
     a, b, c = sorted(rng.sample(range(2, 99), 3))
-    return {"n": n, "d": d, "k": k, "a": a, "b": b, "c": c, "head": str(n)[0], "tail": str(n)[1:]}
+    digits = str(n)
+    numbers = {"n": n, "d": d, "k": k, "a": a, "b": b, "c": c}
+    return numbers | {"head": digits[0], "tail": digits[1:]}
 
 
 def fill(template: str, numbers: dict) -> str:
@@ -103,78 +110,75 @@ def choices(table: str) -> list[str]:
     return [choice for line in table.strip().splitlines() for choice in line.split("   ")]
 
 
-@cache
-def cases() -> list[tuple[str, list[str], list[str]]]:
+def cases() -> list[tuple[str, str, str]]:
     """Return CASES as (gold, right answers, wrong answers)."""
-    lines = CASES.strip().splitlines()
-    right, wrong = ([choices(line[2:]) for line in lines[first::3]] for first in (1, 2))
-    return list(zip(lines[::3], right, wrong, strict=True))
+    return re.findall(r"(.+)\n\+ (.+)\n- (.+)", CASES)
 
 
 def hostile(numbers: dict, rng: random.Random) -> str:
-    nest, nested = rng.choice(choices(NESTS)), "1"
+    nest = rng.choice(choices(NESTS))
+    nested = "1"
     while len(nested) + len(nest) < rng.choice([120, 600, 1800]):
         nested = nest.replace("@", nested)
-    tower, row = fill(rng.choice(choices(TOWERS)), numbers), 400 * rng.choice(ROWS)
-    return rng.choice([nested, nested, tower, row])
+    tower = fill(rng.choice(choices(TOWERS)), numbers)
+    return rng.choice([nested, nested, tower, 400 * rng.choice(ROWS)])
 
 
-def one_of_each_family(rng: random.Random) -> list[tuple[str, int, str, str]]:
-    """Return (family, expected reward, gold, answer) for each family."""
+def draw(family: str, rng: random.Random) -> tuple[str, str]:
+    """Return a gold and a completion of one of FAMILIES."""
     numbers = draw_numbers(rng)
-    n = str(numbers["n"])
-    template, right, wrong = rng.choice(cases())
-    gold = fill(template, numbers)
-    noise = "".join(rng.choices(PIECES, k=rng.randint(1, 30)))
-    outside_box = [*choices(OUTSIDE), r"\boxed{" * 9000, rf"\boxed{{{'5+' * 2000}0}}"]
-    return [
-        ("right", 1, gold, fill(rng.choice(right), numbers)),
-        ("wrong", 0, gold, fill(rng.choice(wrong), numbers)),
-        ("hack", 0, n, fill(rng.choice(choices(HACKS)), numbers)),
-        ("noise", 0, rf"\sqrt{{{int(n) ** 2 + 1}}}", noise),
-        ("outside the box", 0, n, fill(rng.choice(outside_box), numbers)),
-        ("hostile", 0, rng.choice([n, "x^2+1", r"\sum_{k=1}^n k^2"]), hostile(numbers, rng)),
-    ]
+    gold = str(numbers["n"])
+    if family == "outside the box":
+        outside = [*choices(OUTSIDE), r"\boxed{" * 9000, rf"\boxed{{{'5+' * 2000}0}}"]
+        return gold, fill(rng.choice(outside), numbers)
+    if family in ("right", "wrong"):
+        template, right, wrong = rng.choice(cases())
+        gold = fill(template, numbers)
+        answer = fill(rng.choice(choices(right if family == "right" else wrong)), numbers)
+    elif family == "hack":
+        answer = fill(rng.choice(choices(HACKS)), numbers)
+    elif family == "noise":
+        gold = rf"\sqrt{{{numbers['n'] ** 2 + 1}}}"
+        answer = "".join(rng.choices(PIECES, k=rng.randint(1, 30)))
+    else:
+        gold = rng.choice([gold, "x^2+1", r"\sum_{k=1}^n k^2"])
+        answer = hostile(numbers, rng)
+    return gold, rf"So \boxed{{{answer}}}."
 
 
-def grade(number: int, rng: random.Random) -> list[tuple[str, int, str, float, str]]:
-    """Grade so many generated answers. Return family, expected reward, status, seconds, case."""
+def grade(number: int, rng: random.Random) -> pd.DataFrame:
+    """Grade so many generated answers, a row for each: family, status, seconds, gold, end."""
     rows = []
     # With two workers a second attempt need not wait for a new one.
     with Verifier(workers=2) as verifier:
         for i in range(number):
             # Hostile answers take the longest: one of 200.
-            place = -1 if i % 200 == 199 else i % 5
-            family, expected, gold, answer = one_of_each_family(rng)[place]
-            completion = answer if family == "outside the box" else rf"So \boxed{{{answer}}}."
+            family = "hostile" if i % 200 == 199 else FAMILIES[i % 5]
+            gold, completion = draw(family, rng)
             verifier.pool.start()
             start = time.monotonic()
             [verdict] = verifier.grade([completion], [gold])
-            case = f"gold {gold!r}: {completion[-150:]!r}"
-            rows.append((family, expected, verdict.status, time.monotonic() - start, case))
-    return rows
-
-
-def holds(rows: list[tuple[str, int, str, float, str]]) -> bool:
-    """Print the statuses, bad verdicts, and time and memory used; return whether all is well."""
-    for (family, status), count in sorted(Counter((row[0], row[2]) for row in rows).items()):
-        print(f"{family}: {count} {status}")
-    bad = [row for row in rows if (row[2] == "correct") != row[1] or row[2] == "crash"]
-    for family, _, status, _, case in bad[:40]:
-        print(f"{family}, {status}, {case}")
-    worker_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    slowest = max(row[3] for row in rows)
-    print(f"largest worker: {worker_mb:.0f} MB; slowest answer: {slowest:.2f} s")
-    print(f"bad verdicts: {len(bad)}")
-    return not bad and worker_mb <= WORKER_MB and slowest <= SECONDS
+            seconds = time.monotonic() - start
+            rows.append([family, verdict.status, seconds, gold, completion[-150:]])
+    return pd.DataFrame(rows, columns=["family", "status", "seconds", "gold", "end"])
 
 
 def main() -> int:
+    """Print the statuses, bad verdicts, and time and memory used. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--answers", type=int, default=20_000, help="generated answers")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    return int(not holds(grade(options.answers, random.Random(options.seed))))
+    rows = grade(options.answers, random.Random(options.seed))
+    print(rows.groupby(["family", "status"]).size().to_string())
+    is_bad = (rows.status == "correct") != (rows.family == "right")
+    bad = rows[is_bad | (rows.status == "crash")]
+    print(bad.to_json(orient="records", lines=True))
+    worker_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    slowest = rows.seconds.max()
+    print(f"largest worker: {worker_mb:.0f} MB; slowest answer: {slowest:.2f} s")
+    print(f"bad verdicts: {len(bad)}")
+    return int(len(bad) > 0 or worker_mb > WORKER_MB or slowest > SECONDS)
 
 
 if __name__ == "__main__":

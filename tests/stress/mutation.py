@@ -214,26 +214,24 @@ memory counts as a reward's error | verify.py | verify::a_custom_reward_may_exce
 a reward that exits | verify.py | verify::a_custom_reward_that_fails_is_an_error_of_one_line
     except (Exception, SystemExit) as error: => except Exception as error:
 units ignored | grading/equality.py | verify::right_answers_earn_1_and_wrong_ones_0
-    if has_other_unit or is_angle: => if is_angle:
+    if first.unit and second.unit and first.unit != second.unit: => if False:
 an or that is free | grading/structure.py | verify::right_answers_earn_1_and_wrong_ones_0
     return Structure("", "∨", parts) => return Structure("", "list", parts)
 """
+FAULT = r"(.+) \| (.+) \| (.+)\n    (.+?) => ?(.*)"
 
 
-def faults(word: str) -> list[list[str]]:
+def faults(word: str) -> list[tuple[str, ...]]:
     """Return name, file, test, old text and new text of the faults with the word in one of the
     first three. Raises InputError where the old text is not in the file exactly once, or the name
     is not that of one test."""
     chosen = []
-    lines = FAULTS.strip().splitlines()
-    for head, change in zip(lines[::2], lines[1::2], strict=True):
-        name, file, test = head.split(" | ")
-        old, new = (text.strip() for text in change.split(" =>"))
+    for name, file, test, old, new in re.findall(FAULT, FAULTS):
         if (count := (ROOT / file).read_text().count(old)) != 1:
             raise InputError(f"{name}: {file} has {old!r} {count} times")
         test = full_name(test)
         if any(word in part for part in (name, file, test)):
-            chosen.append([name, file, test, old, new])
+            chosen.append((name, file, test, old, new))
     return chosen
 
 
