@@ -43,17 +43,11 @@ def describe(run: analysis.Run, column: str) -> str:
     lines = []
     for name, part in parts.items():
         lines.append([name, len(part), *(f"{share:.1%}" for share in part.mean())])
+    live = ((p > 0) & (p < 1)).mean()
+    note = f"Live groups: {live:.1%}. Validation accuracy, greedy: {run.accuracy.iloc[0]:.1f}%."
     size = run.config["group_size"]
     title = f"Probe: {len(p)} training problems × {size} completions, untrained model"
-    live = ((p > 0) & (p < 1)).mean()
-    accuracy = run.accuracy.iloc[0]
-    note = f"Live groups: {live:.1%}. Validation accuracy, greedy: {accuracy:.1f}%."
     return analysis.table(title, [column or "problems", "groups", *BINS, "mean p̂"], lines, note)
-
-
-def log_live(dead):
-    """Return the logarithm of the share of live groups, at least 1 in 10,000."""
-    return np.log(np.maximum(1 - dead, 1e-4))
 
 
 def advice(all_wrong: float, all_right: float, problems: int) -> str:
@@ -70,7 +64,8 @@ def advice(all_wrong: float, all_right: float, problems: int) -> str:
     path = next(path for path in CURVES if path.exists())
     table = pd.read_csv(path)
     table = table[table.arm.str.startswith("Goldilocks") & (table.speed_up_value > 0)]
-    distance = (log_live(table.base_dead) - log_live(dead)).abs()
+    live = (1 - table.base_dead).clip(lower=1e-4)
+    distance = np.log(live / max(1 - dead, 1e-4)).abs()
     nearest = table[distance <= distance.min() + 1e-9]
     row = nearest.loc[nearest.speed_up_value.idxmax()]
     needed = f"{1 / row.speed_up_high:.2g} to {1 / row.speed_up_low:.2g} of uniform's completions"

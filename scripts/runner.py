@@ -37,9 +37,6 @@ class Job:
     flags: str
     budget: float = 0.0
 
-    def __str__(self):
-        return ", ".join([self.task] * bool(self.task) + [self.arm, f"seed {self.seed}"])
-
     def beside(self, suffix: str) -> Path:
         """Return a file beside the run's directory."""
         return self.run.with_name(self.run.name + suffix)
@@ -115,10 +112,10 @@ class Runner:
     def fails(self, job: Job) -> bool:
         """Run a job until it has spent its budget, or `end`. Returns whether a process failed."""
         while not job.finished() and time.time() < self.end:
-            note(f"starts: {job}")
+            note(f"starts: {job.run}")
             if status := self.run_process(job):
                 outcome = "stopped" if status in STOPPED else f"FAILED, see {job.beside('.log')}"
-                note(f"{outcome}: {job}")
+                note(f"{outcome}: {job.run}")
                 return status not in STOPPED
         if self.discards and job.finished():
             job.discard()

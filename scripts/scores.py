@@ -19,6 +19,7 @@ Shapes: S seeds, A amounts of a cost.
 """
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import pandas as pd
@@ -174,8 +175,9 @@ def difference(arm_S: pd.Series, base_S: pd.Series) -> tuple[float, float, float
     return points, *test.confidence_interval(), test.pvalue
 
 
-def holm(p: pd.Series) -> pd.Series:
-    """Correct p-values for their number by Holm's method; NaN do not count."""
+def holm(gains: pd.Series) -> pd.Series:
+    """Correct the p-values of gains for their number by Holm's method; NaN where there is none."""
+    p = gains.map(attrgetter("p"), na_action="ignore").astype(float)
     ordered = p.dropna().sort_values()
     corrected = (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1)
     return corrected.reindex(p.index)
@@ -185,11 +187,8 @@ def first_reach(at_A, accuracy_A, level: float) -> float:
     """Return the completions at which a curve, made monotone by isotonic regression, first reaches
     a level, linear between its points; infinity if it does not."""
     monotone_A = optimize.isotonic_regression(accuracy_A).x
-    after = int(np.searchsorted(monotone_A, level - 1e-9))  # of rounding
-    if after == len(monotone_A):
-        return np.inf
-    points = slice(max(after - 1, 0), after + 1)
-    return float(np.interp(level, monotone_A[points], at_A[points]))
+    # From the end, as np.interp takes the last of several places with one value. 1e-9: rounding.
+    return np.interp(1e-9 - level, -monotone_A[::-1], at_A[::-1], left=np.inf)
 
 
 def resamples(n: int) -> np.ndarray:
@@ -282,5 +281,4 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
     if not lines:
         raise InputError(f"no run of {baseline} has spent {budget:,.0f} completions")
     summary = pd.DataFrame(lines)
-    p = pd.Series([gain.p if gain else np.nan for gain in summary.gain])
-    return summary.assign(holm=p.groupby(summary.task).transform(holm))
+    return summary.assign(holm=summary.groupby("task").gain.transform(holm))

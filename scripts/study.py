@@ -111,11 +111,10 @@ class Plan:
     @cached_property
     def devices(self) -> dict[str, float]:
         """The devices of each arm, relative to those of one without a Teacher."""
-        devices = {}
-        for name, arm in self.arms.items():
-            by_default = verdict.TEACHER if self.config(name).teacher_model else 1.0
-            devices[name] = arm.devices or by_default
-        return devices
+        return {
+            name: arm.devices or (verdict.TEACHER if self.config(name).teacher_model else 1.0)
+            for name, arm in self.arms.items()
+        }
 
     @cached_property
     def completions(self) -> float:
@@ -168,7 +167,7 @@ def plan_of_flags(options: "Options", flags: list[str]) -> Plan:
     """Make the plan of a command line without one. flags: those of train.py that were given."""
     steps = ["--steps", str(options.steps)] if options.steps else []
     with_teacher = train.parse([*flags, *steps, "--sampler", "goldilocks"])
-    specs = dict.fromkeys([options.baseline, *options.samplers])
+    specs = dict.fromkeys(["uniform", *options.samplers])
     first = with_teacher.seed
     arms = {analysis.method_name(spec): Arm(f"--sampler {shlex.quote(spec)}") for spec in specs}
     if len(arms) < len(specs):
@@ -178,7 +177,6 @@ def plan_of_flags(options: "Options", flags: list[str]) -> Plan:
         shlex.join(flags),
         arms,
         seeds=[*range(first, first + options.seeds)],
-        baseline=analysis.method_name(options.baseline),
         budget=completions_of(with_teacher),
     )
 
@@ -198,12 +196,6 @@ def score(jobs: list[Job]) -> pd.DataFrame:
                 raise InputError(f"{other} and {job.run} differ in {fact}: run one again")
         parts.append(scores.of_run(run, job.usage(), task=job.task, arm=job.arm, seed=job.seed))
     return scores.together(parts)
-
-
-def compare_runs(folders: list[str]) -> str:
-    """Compare runs of train.py at the completions that all of them spent. Raises InputError."""
-    summary, baseline = verdict.of_methods(analysis.load_methods(folders))
-    return verdict.markdown(verdict.sentences(summary, baseline), verdict.tables(summary))
 
 
 def time_of_day(text: str) -> float:
@@ -262,8 +254,7 @@ def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
 class Options:
     """The flags of this command, beside those of train.py."""
 
-    samplers: tuple = opt(("goldilocks",), "arms beside the baseline", nargs="+", type=str)
-    baseline: str = opt("uniform", "arm that the others are compared with")
+    samplers: tuple = opt(("goldilocks",), "arms beside uniform", nargs="+", type=str)
     seeds: int = opt(5, "how many, from train.py's --seed on", type=count)
     steps: int = opt(0, "of a run with a Teacher; 0: those of the preset", type=natural)
     out: str = opt("", "directory of the runs or, with a plan, of the report", type=user_path)
@@ -297,7 +288,9 @@ def main(argv=None) -> int:
     with analysis.one_line("study", ValueError, Timeout):
         options, inputs, flags = arguments(argv)
         if inputs and not inputs[0].endswith(".toml"):
-            print(compare_runs(inputs), end="")
+            summary, baseline = verdict.of_methods(analysis.load_methods(inputs))
+            findings = verdict.sentences(summary, baseline)
+            print(verdict.markdown(findings, verdict.tables(summary)), end="")
             return 0
         plan = Plan.read(Path(inputs[0])) if inputs else plan_of_flags(options, flags)
         old = scores.read(options.csv) if options.csv else scores.together([])

@@ -1,5 +1,8 @@
 """What a comparison of arms found: sentences and tables for the reports of studies and of runs."""
 
+from itertools import count
+from operator import attrgetter
+
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -53,10 +56,8 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[pd.DataFrame, str]:
 def seeds_needed(half_width: float, seeds: int, wanted: float) -> int:
     """Return how many seeds would have an interval of ± `wanted`, from that of so many now."""
     deviation = half_width * np.sqrt(seeds) / stats.t.ppf(0.975, seeds - 1)
-    needed = seeds
-    while stats.t.ppf(0.975, needed - 1) * deviation / np.sqrt(needed) > wanted:
-        needed += 1
-    return needed
+    widths = ((n, stats.t.ppf(0.975, n - 1) * deviation / np.sqrt(n)) for n in count(seeds))
+    return next(n for n, width in widths if width <= wanted)
 
 
 def verdict(arm: str, baseline: str, gain: Gain | None) -> str:
@@ -77,15 +78,12 @@ def fit(summary: pd.DataFrame) -> str:
     """Fit log S = a log r over the arms that make as many steps of the budget as the baseline.
     Returns a sentence, "" for fewer than three points."""
     arms = summary[summary.speed_up.notna() & summary.pace.between(0.99, 1.01)]
-    points = pd.DataFrame({"S": [each.value for each in arms.speed_up], "r": arms.r.to_numpy()})
-    logs = np.log(points[(points > 0).all(axis=1)])
+    points = pd.DataFrame({"S": arms.speed_up.map(attrgetter("value")), "r": arms.r})
+    logs = np.log(points[(points > 0).all(axis=1)].astype(float))
     if len(logs) < 3:
         return ""
-
-    draws = scores.resamples(len(logs))
-    x = logs.r.to_numpy()[draws]
-    y = logs.S.to_numpy()[draws]
-    a_D = (x * y).sum(axis=1) / (x**2).sum(axis=1)
+    y_D_n, x_D_n = logs.to_numpy().T[:, scores.resamples(len(logs))]
+    a_D = (x_D_n * y_D_n).sum(axis=1) / (x_D_n**2).sum(axis=1)
     low, high = scores.percentiles(a_D)
     return (
         f"log S = a log r: a = {a_D[0]:.2f} ({low:.2f} to {high:.2f}, points drawn) "
@@ -98,9 +96,8 @@ def tested(summary: pd.DataFrame, test: dict[str, list[str]]) -> str:
     """Correct the p-values of compute-matched gains, of some arms on some tasks, for their number.
     Returns a sentence."""
     rows = summary[summary.arm.isin(test["arms"]) & summary.task.isin(test["tasks"])]
-    rows = rows[rows.matched.notna()]
-    p = pd.Series([gain.p for gain in rows.matched], rows.task + ", " + rows.arm)
-    corrected = scores.holm(p).dropna()
+    names = rows.task + ", " + rows.arm
+    corrected = scores.holm(rows.matched.set_axis(names)).dropna()
     each = "; ".join(f"{name}: {value:.3f}" for name, value in corrected.items())
     return f"Compute-matched gains, p by Holm's method over {len(corrected)}: {each or '–'}."
 
@@ -124,16 +121,20 @@ def tables(summary: pd.DataFrame) -> list[tuple[str, list, list]]:
     """Return (title, header, rows of texts) of two tables for each task."""
     found = []
     for task, rows in summary.groupby("task", sort=False):
-        found.append((task or "Arms", [*COLUMNS], texts(rows, COLUMNS)))
-        found.append(("Gain at other equal costs", [*OTHER_COLUMNS], texts(rows, OTHER_COLUMNS)))
+        found.append(texts(task or "Arms", rows, COLUMNS))
+        found.append(texts("Gain at other equal costs", rows, OTHER_COLUMNS))
     return found
 
 
-def texts(rows: pd.DataFrame, columns: dict[str, str]) -> list[list[str]]:
-    """Format rows of a summary, with – for what is not known."""
+def texts(title: str, rows: pd.DataFrame, columns: dict[str, str]) -> tuple[str, list, list]:
+    """Format rows of a summary as a table, with – for what is not known."""
     lines = [[form.format(row) for form in columns.values()] for row in rows.itertuples()]
     unknown = ("None", "nan", "nan%")
-    return [["–" if cell in unknown else cell for cell in line] for line in lines]
+    return (
+        title,
+        [*columns],
+        [["–" if cell in unknown else cell for cell in line] for line in lines],
+    )
 
 
 def markdown(findings: list[str], of_tasks: list[tuple[str, list, list]]) -> str:

@@ -1,5 +1,7 @@
 """scores: gains, speed-ups and sentences by hand, and the committed studies' published figures."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -116,8 +118,9 @@ def test_the_fit_finds_the_exponent():
 
 
 def test_holm_by_hand():
-    p = scores.holm(pd.Series([0.03, np.nan, 0.01, 0.04]))
-    assert p.tolist() == pytest.approx([0.06, np.nan, 0.03, 0.06], nan_ok=True)
+    gains = [p and SimpleNamespace(p=p) for p in (0.03, None, 0.01, 0.04)]
+    corrected = scores.holm(pd.Series(gains)).tolist()
+    assert corrected == pytest.approx([0.06, np.nan, 0.03, 0.06], nan_ok=True)
 
 
 def test_a_plans_test_corrects_its_comparisons_together():
