@@ -225,60 +225,58 @@ def speed_up(arm: pd.DataFrame, base: pd.DataFrame, at_A) -> SpeedUp:
     return SpeedUp(ratio_D[0], *interval, bound=base_D[0] / at_A[-1])
 
 
-def totals(runs: pd.DataFrame, budget: float) -> pd.Series:
-    """Return means over an arm's runs at a budget of completions: step, cpu_seconds, live, and the
-    share of dead groups within it, NaN where not known."""
-    names = ["step", "cpu_seconds", "live"]
-    means = pd.Series({name: curves(runs, [budget], name)[budget].mean() for name in names})
+def describe(runs: pd.DataFrame, at_A) -> dict:
+    """Describe an arm at the budget: means over its runs, NaN where not known."""
+    budget = at_A[-1]
     within = runs[runs.completions <= budget * (1 + 1e-6)].dropna(subset="dead")
     steps = within.groupby("seed").step.diff().fillna(within.step)
     dead_S = (within.dead * steps).groupby(within.seed).sum() / steps.groupby(within.seed).sum()
-    means["dead"] = dead_S.mean()
-    return means
-
-
-def compare(arm, base, at_A, ratio) -> dict:
-    """Compute what the report says of an arm. r: its live groups over the baseline's. ratio: its
-    devices over the baseline's."""
-    of_arm = totals(arm, at_A[-1])
-    of_base = totals(base, at_A[-1])
-    relative = of_arm / of_base.clip(lower=1e-9)
     row = {
-        "seeds": arm.seed.nunique(),
-        "problems": arm.problems.max(),
-        "before": curves(arm, [0])[0].mean(),
-        "accuracy": curves(arm, at_A).mean(axis=None),
-        "dead": of_arm.dead,
-        "base_dead": of_base.dead,
-        "steps": of_arm.step,
-        "pace": relative.step,
-        "cpu": relative.cpu_seconds,
-        "r": relative.live,
+        "seeds": runs.seed.nunique(),
+        "problems": runs.problems.max(),
+        "before": curves(runs, [0])[0].mean(),
+        "accuracy": curves(runs, at_A).mean(axis=None),
+        "dead": dead_S.mean(),
     }
-    row |= dict.fromkeys(["gain", "matched", "speed_up", *COSTS])
+    for name, column in {"steps": "step", "cpu": "cpu_seconds", "live": "live"}.items():
+        row[name] = curves(runs, [budget], column)[budget].mean()
+    return row
+
+
+def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
+    """Compare an arm with the baseline. ratio: its devices over the baseline's."""
     pair = paired(arm, base)
-    if arm is not base and len(pair[0]):
-        row["gain"] = gain(*pair, at_A)
-        row["matched"] = gain(*pair, at_A, ratio=ratio)
-        row["speed_up"] = speed_up(*pair, at_A)
-        row |= {cost: gain(*pair, at_A, cost) for cost in COSTS}
+    if arm is base or pair[0].empty:
+        return dict.fromkeys(["gain", "matched", "speed_up", *COSTS])
+    row = {cost: gain(*pair, at_A, cost) for cost in COSTS}
+    row["gain"] = gain(*pair, at_A)
+    row["matched"] = gain(*pair, at_A, ratio=ratio)
+    row["speed_up"] = speed_up(*pair, at_A)
     return row
 
 
 def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5) -> pd.DataFrame:
-    """Compare each arm of each task with the baseline: a row for each. budget: in completions.
-    devices: by arm, relative to one without a Teacher. places: where curves are read, over the last
-    third of an amount. Raises InputError if there is nothing to compare with."""
+    """Compare each arm of each task with the baseline: a row for each. pace, cpu, r: its steps, CPU
+    time and live groups over the baseline's. budget: in completions. devices: by arm, relative to
+    one without a Teacher. places: where curves are read, over the last third of an amount. Raises
+    InputError if there is nothing to compare with."""
     spent = rows.groupby(RUN).completions.transform("max")
     at_A = budget * (np.linspace(8, 12, places) / 12)
-    lines = []
+    tables = []
     for task, of_task in rows[spent >= SPENT * budget].groupby("task", sort=False):
         arms = dict([*of_task.groupby("arm", sort=False)])
-        for name in arms if baseline in arms else ():
+        if baseline not in arms:
+            continue
+        lines = []
+        for name, runs in arms.items():
             ratio = devices.get(name, 1.0) / devices.get(baseline, 1.0)
-            row = compare(arms[name], arms[baseline], at_A, ratio)
-            lines.append({"task": task, "arm": name} | row)
-    if not lines:
+            line = describe(runs, at_A) | compare(runs, arms[baseline], at_A, ratio)
+            lines.append({"task": task, "arm": name} | line)
+        table = pd.DataFrame(lines)
+        base = table[table.arm == baseline].iloc[0]
+        times = {"pace": table.steps / base.steps, "cpu": table.cpu / base.cpu}
+        times["r"] = table.live / base.live
+        tables.append(table.assign(base_dead=base.dead, holm=holm(table.gain), **times))
+    if not tables:
         raise InputError(f"no run of {baseline} has spent {budget:,.0f} completions")
-    summary = pd.DataFrame(lines)
-    return summary.assign(holm=summary.groupby("task").gain.transform(holm))
+    return pd.concat(tables, ignore_index=True)

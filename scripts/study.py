@@ -6,12 +6,13 @@
     python -m scripts.study PLAN.toml --report --csv scores.csv   # on a CSV alone
     python -m scripts.study runs/demo-*                           # on runs of train.py
 
-It takes all flags of train.py, too. A plan, whose paths are relative to the working directory:
+A plan or run directories come first; without them it takes all flags of train.py, too. A plan,
+whose paths are relative to the working directory:
 
     out = "runs/study"      # a run is in OUT/TASK/ARM/seedN, without TASK if there are no tasks
     flags = "--preset demo --eval_every 10"     # of train.py, for all runs
     baseline = "uniform"    # the arm that others are compared with
-    budget = 23040          # completions of a run; without it those of the first arm with a Teacher
+    budget = 23040          # completions of a run; without it those of `flags` with a Teacher
     seeds = [1, 2, 3, 4, 5]
     [tasks]                 # more flags by task; may be left out
     demo = "--train_data demo/train.jsonl"
@@ -21,12 +22,12 @@ It takes all flags of train.py, too. A plan, whose paths are relative to the wor
     [replace.demo]          # an arm's flags on one task
     DAPO = "--sampler greso --steps 20"
 
-First it probes: how many groups of the untrained model are dead, and how long will a run take? Then
-it trains, seed by seed, in processes of one thread. Every run spends the budget; where an arm has a
-Teacher, which takes 2 of 8 devices, the baseline goes on to 4/3 of it (compute-matched). Runs are
-resumed by the same command. The report is printed; OUT has it as report.md, report.html and
-figure.png, with scores.csv and summary.csv; with three tasks or more speed_up.png has speed-ups by
-the share of dead groups.
+First it probes: how many groups of the untrained model are dead, also by category if an arm has
+--column, and how long will a run take? Then it trains, seed by seed, in processes of one thread.
+Every run spends the budget; where an arm has a Teacher, which takes 2 of 8 devices, the baseline
+goes on to 4/3 of it (compute-matched). Runs are resumed by the same command. The report is printed;
+OUT has it as report.md, report.html and figure.png, with scores.csv and summary.csv; with three
+tasks or more speed_up.png has speed-ups by the share of dead groups.
 """
 
 import math
@@ -118,10 +119,9 @@ class Plan:
 
     @cached_property
     def completions(self) -> float:
-        """The budget: by default the completions of the first arm with a Teacher, else of the
-        baseline."""
-        with_teacher = [arm for arm, devices in self.devices.items() if devices > 1]
-        return self.budget or completions_of(self.config([*with_teacher, self.baseline][0]))
+        """The budget, by default the completions of a run with a Teacher on the first task."""
+        first = next(iter(self.tasks.values()))
+        return self.budget or completions_of(f"{self.flags} {first} --sampler goldilocks")
 
     def spends(self, arm: str) -> float:
         """Return the completions of an arm's runs: the baseline's are compute-matched."""
@@ -142,8 +142,9 @@ class Plan:
         return sorted(jobs, key=lambda job: job.seed)  # tasks and arms keep their order
 
 
-def completions_of(c: Config) -> int:
-    """Return the completions of a run with one round a step."""
+def completions_of(flags: str) -> int:
+    """Return the completions of a run with one round a step. Raises ValueError."""
+    c = train.parse(shlex.split(flags))
     return c.steps * c.prompts_per_step * c.group_size
 
 
@@ -163,22 +164,17 @@ def with_steps(flags: str, budget: float) -> str:
     return f"{flags} --steps {steps}"
 
 
-def plan_of_flags(options: "Options", flags: list[str]) -> Plan:
-    """Make the plan of a command line without one. flags: those of train.py that were given."""
-    steps = ["--steps", str(options.steps)] if options.steps else []
-    with_teacher = train.parse([*flags, *steps, "--sampler", "goldilocks"])
+def plan_of_flags(options: "Options", words: list[str]) -> Plan:
+    """Make the plan of a command line without one. words: the flags of train.py that were given."""
     specs = dict.fromkeys(["uniform", *options.samplers])
-    first = with_teacher.seed
     arms = {analysis.method_name(spec): Arm(f"--sampler {shlex.quote(spec)}") for spec in specs}
     if len(arms) < len(specs):
         raise InputError(f"--samplers {' '.join(specs)}: two have one name of {[*arms]}")
-    return Plan(
-        options.out or "runs/study",
-        shlex.join(flags),
-        arms,
-        seeds=[*range(first, first + options.seeds)],
-        budget=completions_of(with_teacher),
-    )
+    flags = shlex.join(words)
+    first = train.parse(words).seed
+    seeds = [*range(first, first + options.seeds)]
+    budget = completions_of(f"{flags} --steps {options.steps}") if options.steps else 0
+    return Plan(options.out or "runs/study", flags, arms, seeds, budget=budget)
 
 
 def score(jobs: list[Job]) -> pd.DataFrame:
@@ -209,7 +205,8 @@ def run(plan: Plan, jobs: list[Job], options: "Options") -> int:
     """Probe the tasks, with --probe all, else those of which nothing is finished; then run the jobs
     that are not. Returns how many failed. Raises Timeout if another process runs them."""
     for task in plan.tasks:
-        if options.probe or not any(job.finished() for job in jobs if job.task == task):
+        finished = [job.finished() for job in jobs if job.task == task]
+        if options.probe or (finished and not any(finished)):
             print(probe.probe(plan, task, options.problems, options.jobs))
     if options.probe:
         return 0
@@ -287,7 +284,7 @@ def main(argv=None) -> int:
     failed = 0
     with analysis.one_line("study", ValueError, Timeout):
         options, inputs, flags = arguments(argv)
-        if inputs and not inputs[0].endswith(".toml"):
+        if inputs and not (len(inputs) == 1 and inputs[0].endswith(".toml")):
             summary, baseline = verdict.of_methods(analysis.load_methods(inputs))
             findings = verdict.sentences(summary, baseline)
             print(verdict.markdown(findings, verdict.tables(summary)), end="")

@@ -105,7 +105,7 @@ def test_without_an_arm_with_a_teacher_all_spend_the_same(tmp_path):
     assert {job.budget for job in jobs} == {48}
 
 
-def test_the_budget_is_that_of_the_first_arm_with_a_teacher(tmp_path):
+def test_without_a_budget_it_is_that_of_a_run_with_a_teacher(tmp_path):
     without = plan(tmp_path, ("budget = 48", ""))
     assert without.completions == 120 * 2 * 4  # the preset's steps
 
@@ -211,7 +211,7 @@ def test_flags_make_a_plan_with_arms_named_after_their_classes():
     )
     made = study.plan_of_flags(options, flags)
     assert made.arms.keys() == {"uniform", "goldilocks", "Mine"}
-    assert (made.out, made.seeds, made.budget) == ("x", [3, 4], 48)
+    assert (made.out, made.seeds, made.completions) == ("x", [3, 4], 48)
     assert (inputs, "--steps" in made.flags) == ([], False)
 
 
