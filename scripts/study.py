@@ -269,9 +269,12 @@ def arguments(argv: list[str] | None) -> tuple[Options, list[str], list[str]]:
     train.py, which a plan has itself. Raises ValueError."""
     words = sys.argv[1:] if argv is None else argv
     inputs = [*takewhile(lambda word: not word.startswith("-"), words)]
-    raw = RawDescriptionHelpFormatter
-    usage = "study.py [PLAN.toml | RUN ...] [FLAGS]"
-    parser = command_line.Parser(description=__doc__, formatter_class=raw, usage=usage)
+    parser = command_line.Parser(
+        usage="study.py [PLAN.toml | RUN ...] [FLAGS]",
+        description=__doc__,
+        epilog="Without a plan or runs all other flags are train.py's.",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
     command_line.add_fields(parser, Options)
     given, flags = parser.parse_known_args(words[len(inputs) :])
     if inputs and flags:
