@@ -187,13 +187,17 @@ def first_reach(at_A, accuracy_A, level: float) -> float:
     """Return the completions at which a curve, made monotone by isotonic regression, first reaches
     a level, linear between its points; infinity if it does not."""
     monotone_A = optimize.isotonic_regression(accuracy_A).x
-    # From the end, as np.interp takes the last of several places with one value. 1e-9: rounding.
-    return np.interp(1e-9 - level, -monotone_A[::-1], at_A[::-1], left=np.inf)
+    after = int(np.searchsorted(monotone_A, level - 1e-9))  # of rounding
+    if after == len(monotone_A):
+        return np.inf
+    points = slice(max(after - 1, 0), after + 1)
+    return float(np.interp(level, monotone_A[points], at_A[points]))
 
 
 def resamples(n: int) -> np.ndarray:
-    """Return indices of n items (D, n): all of them, and DRAWS times n drawn with replacement."""
-    draws = np.random.default_rng(0).integers(n, size=(DRAWS, n))
+    """Return indices of n items (D, n): all of them and, of several, DRAWS times n drawn with
+    replacement."""
+    draws = np.random.default_rng(0).integers(n, size=(DRAWS * (n > 1), n))
     return np.vstack([np.arange(n), draws])
 
 
@@ -229,14 +233,16 @@ def describe(runs: pd.DataFrame, at_A) -> dict:
     """Describe an arm at the budget: means over its runs, NaN where not known."""
     budget = at_A[-1]
     within = runs[runs.completions <= budget * (1 + 1e-6)].dropna(subset="dead")
-    steps = within.groupby("seed").step.diff().fillna(within.step)
-    dead_S = (within.dead * steps).groupby(within.seed).sum() / steps.groupby(within.seed).sum()
+    dead_S = [
+        np.average(run.dead, weights=np.diff(run.step, prepend=0))
+        for _, run in within.groupby("seed")
+    ]
     row = {
         "seeds": runs.seed.nunique(),
         "problems": runs.problems.max(),
         "before": curves(runs, [0])[0].mean(),
-        "accuracy": curves(runs, at_A).mean(axis=None),
-        "dead": dead_S.mean(),
+        "accuracy": curves(runs, at_A).mean(axis=1).mean(),
+        "dead": np.mean(dead_S) if dead_S else np.nan,
     }
     for name, column in {"steps": "step", "cpu": "cpu_seconds", "live": "live"}.items():
         row[name] = curves(runs, [budget], column)[budget].mean()

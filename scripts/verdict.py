@@ -1,6 +1,5 @@
 """What a comparison of arms found: sentences and tables for the reports of studies and of runs."""
 
-from itertools import count
 from operator import attrgetter
 
 import numpy as np
@@ -25,6 +24,7 @@ COLUMNS = {  # of a report's first table -> format of a row of scores.summarize
     "steps": "{0.steps:.0f}",
     "CPU time ×": "{0.cpu:.2f}",
 }
+# A sentence about an arm; its numbers are those of a Gain.
 VERDICT = (
     "{arm} − {baseline}: {points:+.1f} points ({low:+.1f} to {high:+.1f}) at {amount:,.0f} "
     "completions: {finding}. These {seeds} seeds resolve about ±{half:.1f} points{more}."
@@ -56,8 +56,10 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[pd.DataFrame, str]:
 def seeds_needed(half_width: float, seeds: int, wanted: float) -> int:
     """Return how many seeds would have an interval of ± `wanted`, from that of so many now."""
     deviation = half_width * np.sqrt(seeds) / stats.t.ppf(0.975, seeds - 1)
-    widths = ((n, stats.t.ppf(0.975, n - 1) * deviation / np.sqrt(n)) for n in count(seeds))
-    return next(n for n, width in widths if width <= wanted)
+    needed = seeds
+    while stats.t.ppf(0.975, needed - 1) * deviation / np.sqrt(needed) > wanted:
+        needed += 1
+    return needed
 
 
 def verdict(arm: str, baseline: str, gain: Gain | None) -> str:
