@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from plumbing.data.problems import Problems
+from plumbing.errors import Fault
 from scripts import analysis
 from scripts.runner import Job, Runner
 
@@ -25,55 +26,33 @@ EDGES = [0, 1e-9, 0.25, 0.5, 0.75, 1, 2]  # of p̂
 BINS = ["all wrong", "p̂ < 1/4", "p̂ < 1/2", "p̂ < 3/4", "p̂ < 1", "all right"]
 
 
-def job(folder: Path, task: str, arm: str, flags: str, steps: int) -> Job:
-    """Return a run that trains nothing: its learning rate is 0."""
-    run = folder / task / arm.replace("/", "-")
-    every = f"--eval_every {steps} --checkpoint_every {steps} --keep 1"
-    return Job(
-        task,
-        arm,
-        0,
-        run,
-        f"{flags} --learning_rate 0 --steps {steps} {every} --out {shlex.quote(str(run))}",
-    )
-
-
 def pass_rates(run: analysis.Run) -> pd.Series:
-    """Return p̂ of each group."""
+    """Return p̂ of each group; 0 and 1 are dead groups."""
     return run.selections.successes / run.selections.completions
 
 
-def describe(run: analysis.Run) -> str:
-    """Format the distribution of p̂; 0 and 1 are dead groups."""
+def describe(run: analysis.Run, column: str) -> str:
+    """Format the distribution of p̂, of all groups and by category: by a problem's value in a column
+    of the data, "" for none."""
     p = pass_rates(run)
-    counts = p.groupby(pd.cut(p, EDGES, right=False, labels=BINS), observed=False).size()
-    c = run.config
-    title = f"Probe: {len(p)} training problems × {c['group_size']} completions, untrained model"
-    live = (p > 0) & (p < 1)
-    note = f"Live groups: {live.mean():.1%}. Mean p̂ {p.mean():.1%}; validation accuracy, greedy, "
-    note += f"{run.accuracy.iloc[0]:.1f}%."
-    cells = [f"{count / len(p):.1%}" for count in counts]
-    return analysis.table(title, BINS, [cells], note)
-
-
-def by_column(run: analysis.Run, columns: str) -> str:
-    """Format the same shares by category."""
-    names, value_of = Problems(run.config["train_data"]).column(columns)
-    p = pass_rates(run)
+    groups = pd.get_dummies(pd.cut(p, EDGES, right=False, labels=BINS)).assign(mean=p)
+    parts = {"all": groups}
+    if column:
+        names, value_of = Problems(run.config["train_data"]).column(column)
+        parts |= dict([*groups.groupby(np.array(names)[value_of[run.selections.chosen]])])
     lines = []
-    for value, of_value in p.groupby(value_of[run.selections.chosen]):
-        shares = [(of_value == 0).mean(), (of_value == 1).mean(), of_value.mean()]
-        live = 1 - shares[0] - shares[1]
-        cells = [f"{share:.0%}" for share in (shares[0], live, *shares[1:])]
-        lines.append([names[value], len(of_value), *cells])
-    header = [columns, "groups", "all wrong", "live", "all right", "mean p̂"]
-    return analysis.table(f"By {columns}", header, lines)
+    for name, part in parts.items():
+        lines.append([name, len(part), *(f"{share:.1%}" for share in part.mean())])
+    live = ((p > 0) & (p < 1)).mean()
+    note = f"Live groups: {live:.1%}. Validation accuracy, greedy: {run.accuracy.iloc[0]:.1f}%."
+    size = run.config["group_size"]
+    title = f"Probe: {len(p)} training problems × {size} completions, untrained model"
+    return analysis.table(title, [column or "problems", "groups", *BINS, "mean p̂"], lines, note)
 
 
 def advice(all_wrong: float, all_right: float, problems: int) -> str:
     """Say what a study with so many dead groups is likely to find. all_wrong, all_right: shares of
     `problems` groups."""
-    dead = all_wrong + all_right
     if all_wrong == 1:
         return (
             f"No problem of {problems} is within reach: a cold start or easier data first. "
@@ -81,58 +60,62 @@ def advice(all_wrong: float, all_right: float, problems: int) -> str:
         )
     if all_right > 0.5:
         return f"{all_right:.0%} are mastered: harder data first."
+    dead = all_wrong + all_right
     path = next(path for path in CURVES if path.exists())
     table = pd.read_csv(path)
     table = table[table.arm.str.startswith("Goldilocks") & (table.speed_up_value > 0)]
-    live = np.log(np.clip(1 - table.base_dead, 1e-4, 1))
-    distance = (live - math.log(max(1 - dead, 1e-4))).abs()
+    live = (1 - table.base_dead).clip(lower=1e-4)
+    distance = np.log(live / max(1 - dead, 1e-4)).abs()
     nearest = table[distance <= distance.min() + 1e-9]
     row = nearest.loc[nearest.speed_up_value.idxmax()]
-    fewest, most = 1 / row.speed_up_high, 1 / row.speed_up_low
-    found = f"{row.arm} needed {fewest:.2g} to {most:.2g} of uniform's completions {CURVES[path]}"
-    at = f"where {row.base_dead:.0%} were dead"
+    needed = f"{1 / row.speed_up_high:.2g} to {1 / row.speed_up_low:.2g} of uniform's completions"
+    found = f"{row.arm} needed {needed} {CURVES[path]}, where {row.base_dead:.0%} were dead"
     if row.speed_up_low <= 1:
-        return f"{dead:.0%} of groups are dead: little to gain, begin with uniform ({found}, {at})."
-    return f"{dead:.0%} of groups are dead: {found}, {at}."
+        return f"{dead:.0%} of groups are dead: little to gain, begin with uniform ({found})."
+    return f"{dead:.0%} of groups are dead: {found}."
 
 
-def minutes(run: analysis.Run, budget: float) -> float:
+def minutes(run: analysis.Run, budget: float, eval_every: int) -> float:
     """Predict the minutes of a run that spends a budget of completions, from the steps of a short
     one; without the start."""
     m = run.metrics[run.metrics.index > 0]
     steps = budget / m.completions.mean()
-    evaluations = 1 + steps / run.config["eval_every"]
+    evaluations = 1 + steps / eval_every
     return (steps * m.seconds.median() + evaluations * run.metrics.eval_s.max()) / 60
 
 
-def execute(jobs: list[Job], at_a_time: int) -> bool:
-    """Run what is missing of probes; return whether all are finished."""
+def jobs_of(plan, task: str, problems: int) -> list[Job]:
+    """Return the runs of a probe: of the baseline, over so many problems, and of the first arm with
+    a Teacher, for its time."""
+    P = plan.config(plan.baseline).prompts_per_step
+    steps = {plan.baseline: math.ceil(problems / P)}
+    for arm in [arm for arm, devices in plan.devices.items() if devices > 1][:1]:
+        steps.setdefault(arm, TIMED)
+    jobs = []
+    for arm, n in steps.items():
+        run = Path(plan.out) / "probe" / task / arm.replace("/", "-")
+        flags = f"{plan.flags_of(task, arm)} --learning_rate 0 --steps {n} --eval_every {n}"
+        flags += f" --checkpoint_every {n} --keep 1 --out {shlex.quote(str(run))}"
+        jobs.append(Job(task, arm, 0, run, flags))
+    return jobs
+
+
+def probe(plan, task: str, problems: int, at_a_time: int) -> str:
+    """Probe a task of a plan (study.Plan), by category if an arm has --column. Returns the text.
+    Raises Fault if a run failed."""
+    jobs = jobs_of(plan, task, problems)
     Runner(jobs, at_a_time, discards=True).run()
-    return all(job.finished() for job in jobs)
-
-
-def probe(plan, task: str, problems: int, at_a_time: int, column: str) -> str | None:
-    """Probe a task of a plan (study.Plan): measure the groups of the baseline, and the time of it
-    and of the first arm with a Teacher. Returns the text, None if a run failed."""
-    folder = Path(plan.out) / "probe"
-    config = plan.config(plan.baseline)
-    steps = math.ceil(problems / config.prompts_per_step)
-    with_teacher = [arm for arm in plan.arms if plan.devices[arm] > 1][:1]
-    arms = {plan.baseline: steps} | dict.fromkeys(with_teacher, TIMED)
-    jobs = [job(folder, task, arm, plan.flags_of(task, arm), n) for arm, n in arms.items()]
-    if not execute(jobs, at_a_time):
-        return None
-    runs = {arm: analysis.Run.load(job.run) for arm, job in zip(arms, jobs, strict=True)}
-    first = runs[plan.baseline]
-    p = pass_rates(first)
+    if not all(job.finished() for job in jobs):
+        raise Fault(f"the probe failed: see {plan.out}/probe")
+    runs = {job.arm: analysis.Run.load(job.run) for job in jobs}
     times = []
     for arm, run in runs.items():
-        run.config["eval_every"] = plan.config(arm).eval_every
-        times.append(f"{arm} about {minutes(run, plan.spends(arm)):.2g} minutes")
-    parts = [describe(first)]
-    if column:
-        parts.append(by_column(first, column))
+        predicted = minutes(run, plan.spends(arm), plan.config(arm).eval_every)
+        times.append(f"{arm} about {predicted:.2g} minutes")
+    p = pass_rates(runs[plan.baseline])
+    parts = [f"# {task}\n"] if task else []
+    columns = [plan.config(arm).column for arm in plan.arms]
+    parts.append(describe(runs[plan.baseline], max(columns, key=len)))
     parts.append(f"A run takes: {', '.join(times)}.")
     parts.append(advice((p == 0).mean(), (p == 1).mean(), len(p)))
-    prefix = f"# {task}\n\n" if task else ""
-    return prefix + "\n".join(parts) + "\n"
+    return "\n".join(parts) + "\n"

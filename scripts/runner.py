@@ -12,18 +12,17 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import train
-from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.files import read_lines, write_lines
-from scripts import analysis
 
-# By train.py's exit status. While it starts it has no handler, and the signal ends it.
-OUTCOMES = {0: "finished", 128 + signal.SIGTERM: "stopped", -signal.SIGTERM: "stopped"}
+# train.py's exit status when it stops early. While it starts, the signal ends it.
+STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -38,26 +37,13 @@ class Job:
     flags: str
     budget: float = 0.0
 
-    def __str__(self):
-        return ", ".join([self.task] * bool(self.task) + [self.arm, f"seed {self.seed}"])
-
-    @property
-    def log(self) -> Path:
-        """What the run's processes printed."""
-        return self.run.with_name(f"{self.run.name}.log")
-
-    @property
-    def usage_file(self) -> Path:
-        """The log of the run's processes."""
-        return self.run.with_name(f"{self.run.name}.usage.jsonl")
+    def beside(self, suffix: str) -> Path:
+        """Return a file beside the run's directory."""
+        return self.run.with_name(self.run.name + suffix)
 
     def usage(self) -> list[dict]:
         """Return the processes of the run; none if it was deleted, to be run again."""
-        return read_lines(self.usage_file, torn=True) if self.run.exists() else []
-
-    def config(self) -> Config:
-        """Parse the flags. Raises ValueError."""
-        return train.parse(shlex.split(self.flags))
+        return read_lines(self.beside(".usage.jsonl"), torn=True) if self.run.exists() else []
 
     def done(self) -> tuple[int, float]:
         """Return how many steps the run has finished, and the completions that these spent."""
@@ -75,18 +61,17 @@ class Job:
     def steps(self) -> int:
         """Return the steps that the next process is to reach: those of the flags or, when they are
         done, as many more as the rest of the budget needs."""
-        steps = self.config().steps
-        if (self.run / "config.json").exists():  # an earlier process may have extended it
-            steps = max(steps, analysis.read_config(self.run)["steps"])
+        steps = settings(self.flags)["steps"]
         done, spent = self.done()
         if spent and done >= steps:
             steps = done + math.ceil((self.budget - spent) * done / spent)
         return steps
 
     def check(self) -> None:
-        """Raise InputError if the run was made with other flags."""
+        """Raise InputError if the run was made with other flags. The budget decides its steps."""
+        free = {"steps": 0, "out": ""}
         for made in {process["flags"] for process in self.usage()} - {self.flags}:
-            if settings(made) != settings(self.flags):
+            if settings(made) | free != settings(self.flags) | free:
                 raise InputError(
                     f"{self.run} was made with {made}, but now has {self.flags}: undo the change, "
                     "or choose another `out`"
@@ -100,82 +85,69 @@ class Job:
 
 
 def settings(flags: str) -> dict:
-    """Return the settings that flags of train.py give, but for the number of steps, which the
-    budget decides, and --out. Raises InputError."""
-    try:
-        config = train.parse(shlex.split(flags))
-    except ValueError as error:
-        raise InputError(f"flags {flags}: {error}") from error
-    return vars(config) | {"steps": 0, "out": ""}
+    """Return the settings that flags of train.py give. Raises ValueError."""
+    return vars(train.parse(shlex.split(flags)))
 
 
+@dataclass
 class Runner:
     """Runs jobs as processes, so many at a time, until `end`, in seconds since 1970. discards:
     whether to delete the weights of finished runs."""
 
-    def __init__(self, jobs: list[Job], at_a_time: int = 1, end=math.inf, discards=False):
-        self.finished = [job for job in jobs if job.finished()]
-        self.waiting = [job for job in jobs if job not in self.finished]
-        self.at_a_time = at_a_time
-        self.end = end
-        self.discards = discards
-        self.running: dict[subprocess.Popen, tuple[Job, float]] = {}
-        self.failed = 0
+    jobs: list[Job]
+    at_a_time: int = 1
+    end: float = math.inf
+    discards: bool = False
 
     def stop(self, *_) -> None:
         """Stop as at the deadline: a signal handler."""
         self.end = 0
 
-    def run(self) -> None:
-        """Run all jobs that are not finished; return when they, or those begun by `end`, ended."""
-        if self.discards:
-            for job in self.finished:
-                job.discard()
-        is_stopping = False
-        while self.running or (self.waiting and time.time() < self.end):
-            if time.time() < self.end:
-                while self.waiting and len(self.running) < self.at_a_time:
-                    self.start(self.waiting.pop(0))
-            elif not is_stopping:
-                is_stopping = True
-                for process in self.running:
-                    # It stops after its step. `terminate` may reap it, and `poll` would fail.
-                    os.kill(process.pid, signal.SIGTERM)
-            for process in [*self.running]:
-                self.poll(process)
-            time.sleep(0.2)
+    def run(self) -> int:
+        """Run all jobs that are not finished; return how many failed, when they, or those begun by
+        `end`, have ended."""
+        with ThreadPoolExecutor(self.at_a_time) as pool:
+            return sum(pool.map(self.fails, self.jobs))
 
-    def start(self, job: Job) -> None:
+    def fails(self, job: Job) -> bool:
+        """Run a job until it has spent its budget, or `end`. Returns whether a process failed."""
+        while not job.finished() and time.time() < self.end:
+            note(f"starts: {job.run}")
+            if status := self.run_process(job):
+                outcome = "stopped" if status in STOPPED else f"FAILED, see {job.beside('.log')}"
+                note(f"{outcome}: {job.run}")
+                return status not in STOPPED
+        if self.discards and job.finished():
+            job.discard()
+        return False
+
+    def run_process(self, job: Job) -> int:
+        """Start or resume a run as a process; log what it used. Returns its exit status."""
         job.run.parent.mkdir(parents=True, exist_ok=True)
         if not job.run.exists():
-            job.usage_file.unlink(missing_ok=True)
-        flags = [*shlex.split(job.flags), "--steps", str(job.steps())]
-        line = [sys.executable, str(Path(train.__file__).resolve()), *flags]
+            job.beside(".usage.jsonl").unlink(missing_ok=True)
+        flags = shlex.split(f"{job.flags} --steps {job.steps()}")
+        line = [sys.executable, train.__file__, *flags]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        with job.log.open("a") as file:
+        began = time.time()
+        with job.beside(".log").open("a") as file:
             process = subprocess.Popen(line, stdout=file, stderr=file, env=environment)
-        self.running[process] = (job, time.time())
-        note(f"started: {job}")
-
-    def poll(self, process: subprocess.Popen) -> None:
-        """If a process has ended, log what it used; start it again if budget is left."""
-        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if not pid:
-            return
-        job, began = self.running.pop(process)
+        ended = 0
+        while not ended:
+            time.sleep(0.2)
+            if time.time() >= self.end:
+                # It stops after its step. `terminate` may reap it, and then `wait4` would fail.
+                os.kill(process.pid, signal.SIGTERM)
+            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
         process.returncode = os.waitstatus_to_exitcode(status)
-        row = {"flags": job.flags, "status": process.returncode}
-        row["cpu_seconds"] = usage.ru_utime + usage.ru_stime
-        row["wall_seconds"] = time.time() - began
-        write_lines(job.usage_file, [row], "a")
-        outcome = OUTCOMES.get(process.returncode, f"FAILED, see {job.log}")
-        if outcome == "finished" and not job.finished():
-            self.waiting.insert(0, job)
-            return
-        self.failed += process.returncode not in OUTCOMES
-        if outcome == "finished" and self.discards:
-            job.discard()
-        note(f"{outcome}: {job}")
+        row = {
+            "flags": job.flags,
+            "status": process.returncode,
+            "cpu_seconds": usage.ru_utime + usage.ru_stime,
+            "wall_seconds": time.time() - began,
+        }
+        write_lines(job.beside(".usage.jsonl"), [row], "a")
+        return process.returncode
 
 
 def note(text: str) -> None:

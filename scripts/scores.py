@@ -14,9 +14,12 @@ A table of scores has a row for each evaluation of a run. Its columns:
 What is not known is blank. Accuracy is read at five places over the last third of an amount and
 averaged, linear between evaluations. That puts a curve that flattens too low, so a gain is marked
 with ≈ where a run has no evaluation there. Intervals are 95%, over seeds, by which arms are paired.
+
+Shapes: S seeds, A amounts of a cost.
 """
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import pandas as pd
@@ -33,47 +36,48 @@ SPENT = 0.95  # of the budget: a run that spent less is not compared
 DRAWS = 2000  # of a bootstrap
 
 
-def of_run(run: analysis.Run, usage: list[dict]) -> pd.DataFrame:
-    """Compute the rows of a run, but for its task and arm. usage: cpu_seconds and wall_seconds of
-    its processes. A step's CPU seconds are its seconds times the share of a core that these used.
-    Raises InputError if it was never evaluated."""
-    m = run.metrics.reindex(columns=["completions", "completion_tokens", "seconds", "groups"])
-    live = 1 - run.metrics.zero_variance
-    wall = sum(process["wall_seconds"] for process in usage) or np.nan
-    share = sum(process["cpu_seconds"] for process in usage) / wall
-    each = [m.completions, m.completion_tokens, m.seconds * share, live > 0, live * m.groups]
-    totals = pd.DataFrame(dict(zip(TOTALS, each, strict=True))).astype(float)
-    totals[totals.index == 0] = 0.0  # step 0 only evaluates
-    steps = run.accuracy.index
-    rows = totals.cumsum(skipna=False).loc[steps].reset_index(names="step")
-    rows["accuracy"] = run.accuracy.to_numpy()
-    before = [0, *steps[:-1]]
-    spans = [run.metrics.zero_variance.loc[a + 1 : b] for a, b in zip(before, steps, strict=True)]
-    rows["dead"] = [span.mean() for span in spans]
-    weights = sorted(run.config.get("model_files", {}).items())
-    crc32 = [str(crc32) for name, crc32 in weights if name.endswith(("safetensors", "commit"))]
-    return rows.assign(model_crc32="+".join(crc32), problems=run.problems)
+def of_run(run: analysis.Run, usage: list[dict], **key) -> pd.DataFrame:
+    """Compute the rows of a run. key: its task, arm and seed. usage: cpu_seconds and wall_seconds
+    of its processes; a step's CPU seconds are its seconds times the share of a core that these
+    used. Raises InputError if the run was never evaluated."""
+    names = ["completions", "completion_tokens", "seconds", "groups", "zero_variance"]
+    m = run.metrics.reindex(columns=names)
+    used = pd.DataFrame(usage, columns=["cpu_seconds", "wall_seconds"], dtype=float)
+    used = used.sum(min_count=1)
+    each = {
+        "completions": m.completions,
+        "tokens": m.completion_tokens,
+        "cpu_seconds": m.seconds * (used.cpu_seconds / used.wall_seconds),
+        "updates": m.zero_variance < 1,
+        "live": (1 - m.zero_variance) * m.groups,
+    }
+    steps = pd.DataFrame(each).astype(float)
+    steps[steps.index == 0] = 0.0  # step 0 only evaluates
+    rows = steps.cumsum(skipna=False).assign(accuracy=run.accuracy)
+    evaluations_before = rows.accuracy.notna().cumsum().shift(fill_value=0)
+    rows["dead"] = m.zero_variance.groupby(evaluations_before).transform("mean")
+    files = sorted(run.config.get("model_files", {}).items())
+    weights = [str(crc32) for name, crc32 in files if name.endswith(("safetensors", "commit"))]
+    rows = rows.dropna(subset="accuracy").reset_index(names="step")
+    return rows.assign(**key, model_crc32="+".join(weights), problems=run.problems)
 
 
 def read(path) -> pd.DataFrame:
-    """Read a CSV of scores. Raises InputError, OSError."""
+    """Read a CSV of scores. Raises ValueError where a column is missing, OSError."""
     texts = {"task": str, "arm": str, "model_crc32": str}
-    rows = pd.read_csv(path, dtype=texts).fillna(dict.fromkeys(texts, ""))
-    if missing := [name for name in COLUMNS if name not in rows]:
-        raise InputError(f"{path}: has no column {missing[0]}; scripts.study writes such a CSV")
-    return rows[COLUMNS]
+    rows = pd.read_csv(path, dtype=texts, usecols=COLUMNS)
+    return rows[COLUMNS].fillna(dict.fromkeys(texts, ""))
 
 
 def together(parts: list[pd.DataFrame]) -> pd.DataFrame:
     """Put tables, which may be empty, into one. Raises InputError if runs that are to be paired
     began from different weights: a model that was made on another processor may have others."""
     filled = [part[COLUMNS] for part in parts if len(part)]
-    rows = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=COLUMNS)
-    known = rows[rows.model_crc32 != ""]
-    for (task, seed), models in known.groupby(["task", "seed"]).model_crc32.unique().items():
-        if len(models) > 1:
-            run = f"{task} seed {seed}".strip()
-            raise InputError(f"{run}: models {' and '.join(models)} differ: choose new seeds")
+    rows = pd.concat(filled or [pd.DataFrame(columns=COLUMNS)], ignore_index=True)
+    models = rows[rows.model_crc32 != ""].groupby(["task", "seed"]).model_crc32.nunique()
+    if (models > 1).any():
+        task, seed = models.idxmax()
+        raise InputError(f"{task} seed {seed}: its runs have different models: choose new seeds")
     return rows
 
 
@@ -116,164 +120,169 @@ class SpeedUp:
         return value if np.isnan(self.low) else f"{value} ({self.low:.2g} to {self.high:.2g})"
 
 
-class Arm:
-    """The runs of an arm on a task that spent a budget of completions, by seed. devices: relative
-    to those of an arm without a Teacher; places: over the last third of an amount."""
-
-    def __init__(self, rows: pd.DataFrame, budget: float, devices: float, places: int):
-        self.budget = budget
-        self.devices = devices
-        self.places = np.linspace(8, 12, places) / 12
-        runs = {seed: run.sort_values("completions") for seed, run in rows.groupby("seed")}
-        self.runs = {s: run for s, run in runs.items() if run.completions.max() >= SPENT * budget}
-
-    def curve(self, seed: int, cost: str = "completions") -> tuple[np.ndarray, np.ndarray]:
-        """Return the cost and the accuracy of a seed's evaluations."""
-        run = self.runs[seed].dropna(subset="accuracy")
-        return run[cost].to_numpy(), run.accuracy.to_numpy()
-
-    def reached(self, seeds: list[int], cost: str) -> float:
-        """Return how much of a cost all these runs have spent; what is within SPENT of the budget
-        counts as the budget."""
-        least = min(self.runs[seed][cost].max(skipna=False) for seed in seeds)
-        return max(least, self.budget) if cost == "completions" else least
-
-    def accuracy_at(self, seeds: list[int], amount: float, cost: str = "completions"):
-        """Return each seed's accuracy at an amount of a cost, and whether a run has no evaluation
-        where it is read."""
-        at = amount * self.places
-        curves = [self.curve(seed, cost) for seed in seeds]
-        accuracy = np.array([np.interp(at, *curve).mean() for curve in curves])
-        rounding = 1e-6 * amount
-        inside = [(spent > at[0] - rounding) & (spent < at[-1] + rounding) for spent, _ in curves]
-        return accuracy, not all(each.any() for each in inside)
-
-    def mean_at(self, column: str, amount: float) -> float:
-        """Return the mean over seeds of a running total at an amount of completions."""
-        runs = [run.dropna(subset=column) for run in self.runs.values()]
-        return mean([np.interp(amount, run.completions, run[column]) for run in runs if len(run)])
-
-    def dead(self, amount: float) -> float:
-        """Return the mean share of dead groups within an amount of completions."""
-        within = [run[run.completions <= amount * (1 + 1e-6)] for run in self.runs.values()]
-        runs = [run.dropna(subset="dead") for run in within]
-        gaps = [np.diff(run.step, prepend=0) for run in runs]
-        shares = zip(runs, gaps, strict=True)
-        return mean([np.average(run.dead, weights=steps) for run, steps in shares if len(run)])
+def curves(runs: pd.DataFrame, at_A, column="accuracy", cost="completions") -> pd.DataFrame:
+    """Read the curves of an arm's runs at amounts of a cost, linear between the rows that have the
+    column. Returns (S, A), by seed and amount."""
+    known = runs.dropna(subset=column).sort_values("completions")
+    each = {seed: np.interp(at_A, run[cost], run[column]) for seed, run in known.groupby("seed")}
+    return pd.DataFrame.from_dict(each, orient="index", columns=at_A, dtype=float)
 
 
-def mean(values: list[float]) -> float:
-    """Return the mean, NaN of nothing."""
-    return float(np.mean(values)) if values else np.nan
+def paired(arm: pd.DataFrame, base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the runs of two arms that have a partner of the same seed in the other."""
+    return arm[arm.seed.isin(base.seed)], base[base.seed.isin(arm.seed)]
 
 
-def gain(arm: Arm, base: Arm, cost: str = "completions", ratio: float = 1.0) -> Gain | None:
-    """Compare two arms when the baseline has spent `ratio` times the arm's amount of a cost: the
-    budget of completions, or the most that all runs reached. None if nothing can be compared."""
-    seeds = sorted(arm.runs.keys() & base.runs.keys())
-    if not seeds:
+def reached(runs: pd.DataFrame, cost: str) -> float:
+    """Return how much of a cost all runs have spent, NaN where that is not known."""
+    most = runs.groupby("seed")[cost].max().min()
+    return most if runs[cost].notna().all() else np.nan
+
+
+def is_evaluated(runs: pd.DataFrame, cost: str, at_A) -> bool:
+    """Whether each run has an evaluation in the range of the amounts where its curve is read."""
+    near = runs[cost].between(at_A[0] * (1 - 1e-6), at_A[-1] * (1 + 1e-6))
+    return (near & runs.accuracy.notna()).groupby(runs.seed).any().all()
+
+
+def gain(arm, base, at_A, cost="completions", ratio=1.0) -> Gain | None:
+    """Compare paired runs of two arms when the baseline has spent `ratio` times the arm's amount of
+    a cost: the most that all runs reached, of completions up to the budget. None if that is not
+    known. at_A: completions where curves are read, the last of which is the budget."""
+    most_arm = reached(arm, cost)
+    most_base = reached(base, cost)
+    if cost == "completions":  # a run that spent SPENT of the budget counts as one that spent it
+        most_arm = at_A[-1]
+        most_base = max(most_base, at_A[-1])
+    amount = np.minimum(most_arm, most_base / ratio)
+    if not amount > 0:
         return None
-    most = [arm.reached(seeds, cost), base.reached(seeds, cost) / ratio]
-    if cost == "completions":
-        most.append(arm.budget)
-    if np.isnan(most).any() or min(most) == 0:
-        return None
-    amount = min(most)
-    of_arm, is_between = arm.accuracy_at(seeds, amount, cost)
-    of_base, base_is_between = base.accuracy_at(seeds, ratio * amount, cost)
-    low = high = p = np.nan
-    if len(seeds) > 1:
-        test = stats.ttest_rel(of_arm, of_base)
-        low, high = test.confidence_interval()
-        p = test.pvalue
-    points = float((of_arm - of_base).mean())
-    interpolated = is_between or base_is_between
-    return Gain(points, low, high, p, amount, ratio * amount, len(seeds), interpolated)
+    arm_A = at_A * (amount / at_A[-1])
+    base_A = arm_A * ratio
+    arm_S = curves(arm, arm_A, cost=cost).mean(axis=1)
+    base_S = curves(base, base_A, cost=cost).mean(axis=1)
+    known = is_evaluated(arm, cost, arm_A) and is_evaluated(base, cost, base_A)
+    return Gain(*difference(arm_S, base_S), amount, ratio * amount, len(arm_S), not known)
 
 
-def holm(p: pd.Series) -> pd.Series:
-    """Correct p-values for their number by Holm's method; NaN are left out."""
+def difference(arm_S: pd.Series, base_S: pd.Series) -> tuple[float, float, float, float]:
+    """Return the mean difference of pairs, its 95% t-interval, and the p-value of its being 0; NaN
+    for one pair."""
+    points = (arm_S - base_S).mean()
+    if len(arm_S) == 1:
+        return points, np.nan, np.nan, np.nan
+    test = stats.ttest_rel(arm_S, base_S)
+    return points, *test.confidence_interval(), test.pvalue
+
+
+def holm(gains: pd.Series) -> pd.Series:
+    """Correct the p-values of gains for their number by Holm's method; NaN where there is none."""
+    p = gains.map(attrgetter("p"), na_action="ignore").astype(float)
     ordered = p.dropna().sort_values()
-    return (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1)
+    corrected = (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1)
+    return corrected.reindex(p.index)
 
 
-def first_reach(completions: np.ndarray, accuracy: np.ndarray, level: float) -> float:
+def first_reach(at_A, accuracy_A, level: float) -> float:
     """Return the completions at which a curve, made monotone by isotonic regression, first reaches
     a level, linear between its points; infinity if it does not."""
-    monotone = optimize.isotonic_regression(accuracy).x
-    after = int(np.searchsorted(monotone, level - 1e-9))  # of rounding
-    if after == len(monotone):
+    monotone_A = optimize.isotonic_regression(accuracy_A).x
+    after = int(np.searchsorted(monotone_A, level - 1e-9))  # of rounding
+    if after == len(monotone_A):
         return np.inf
     points = slice(max(after - 1, 0), after + 1)
-    return float(np.interp(level, monotone[points], completions[points]))
+    return float(np.interp(level, monotone_A[points], at_A[points]))
 
 
-def speed_up(arm: Arm, base: Arm) -> SpeedUp:
-    """Compute an arm's speed-up from the mean curves, within the budget, over the seeds that both
-    have. Its interval is a bootstrap over seeds."""
-    seeds = sorted(arm.runs.keys() & base.runs.keys())
-    curves = []
-    for each in (arm, base):
-        of_seeds = [each.curve(seed) for seed in seeds]
-        every = np.unique(np.concatenate([spent for spent, _ in of_seeds] + [[arm.budget]]))
-        at = every[every <= arm.budget]
-        curves.append((at, np.array([np.interp(at, *curve) for curve in of_seeds])))
-    level_S, _ = base.accuracy_at(seeds, arm.budget)
+def resamples(n: int) -> np.ndarray:
+    """Return indices of n items (D, n): all of them and, of several, DRAWS times n drawn with
+    replacement."""
+    draws = np.random.default_rng(0).integers(n, size=(DRAWS * (n > 1), n))
+    return np.vstack([np.arange(n), draws])
 
-    def ratio(chosen) -> float:
-        level = level_S[chosen].mean()
-        needs = [first_reach(at, accuracy_S[chosen].mean(0), level) for at, accuracy_S in curves]
-        return needs[1] / needs[0] if needs[1] else np.nan
 
-    at, accuracy_S = curves[1]
-    bound = first_reach(at, accuracy_S.mean(0), level_S.mean()) / arm.budget
-    low = high = np.nan
-    if len(seeds) > 1:
-        rng = np.random.default_rng(0)
-        draws = [ratio(rng.integers(len(seeds), size=len(seeds))) for _ in range(DRAWS)]
-        low, high = np.nanquantile(draws, [0.025, 0.975])
-    return SpeedUp(ratio(np.arange(len(seeds))), low, high, bound)
+def percentiles(statistic_D) -> tuple[float, float]:
+    """Return the 95% bootstrap interval of a statistic over the draws of `resamples`, of which
+    those where it is NaN are left out."""
+    return tuple(np.nanquantile(statistic_D[1:], [0.025, 0.975]))
+
+
+def first_reaches(runs: pd.DataFrame, seeds_D_S, level_D, budget: float) -> np.ndarray:
+    """Return the completions, up to a budget, at which the mean curve of each draw of seeds first
+    reaches a level (D,)."""
+    evaluated = runs.completions[runs.accuracy.notna() & (runs.completions < budget)]
+    at_A = np.union1d(evaluated, budget)
+    mean_D_A = curves(runs, at_A).to_numpy()[seeds_D_S].mean(axis=1)
+    return np.array([first_reach(at_A, *each) for each in zip(mean_D_A, level_D, strict=True)])
+
+
+def speed_up(arm: pd.DataFrame, base: pd.DataFrame, at_A) -> SpeedUp:
+    """Compute an arm's speed-up from the mean curves of paired runs, within the budget; at_A as
+    `gain` takes them. Its interval is a bootstrap over seeds."""
+    level_S = curves(base, at_A).mean(axis=1).to_numpy()
+    draws = resamples(len(level_S))
+    levels = level_S[draws].mean(axis=1)
+    base_D = first_reaches(base, draws, levels, at_A[-1])
+    base_D[base_D == 0] = np.nan
+    ratio_D = base_D / first_reaches(arm, draws, levels, at_A[-1])
+    interval = percentiles(ratio_D) if len(level_S) > 1 else (np.nan, np.nan)
+    return SpeedUp(ratio_D[0], *interval, bound=base_D[0] / at_A[-1])
+
+
+def describe(runs: pd.DataFrame, at_A) -> dict:
+    """Describe an arm at the budget: means over its runs, NaN where not known."""
+    budget = at_A[-1]
+    within = runs[runs.completions <= budget * (1 + 1e-6)].dropna(subset="dead")
+    dead_S = [
+        np.average(run.dead, weights=np.diff(run.step, prepend=0))
+        for _, run in within.groupby("seed")
+    ]
+    row = {
+        "seeds": runs.seed.nunique(),
+        "problems": runs.problems.max(),
+        "before": curves(runs, [0])[0].mean(),
+        "accuracy": curves(runs, at_A).mean(axis=1).mean(),
+        "dead": np.mean(dead_S) if dead_S else np.nan,
+    }
+    for name, column in {"steps": "step", "cpu": "cpu_seconds", "live": "live"}.items():
+        row[name] = curves(runs, [budget], column)[budget].mean()
+    return row
+
+
+def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
+    """Compare an arm with the baseline. ratio: its devices over the baseline's."""
+    pair = paired(arm, base)
+    if arm is base or pair[0].empty:
+        return dict.fromkeys(["gain", "matched", "speed_up", *COSTS])
+    row = {cost: gain(*pair, at_A, cost) for cost in COSTS}
+    row["gain"] = gain(*pair, at_A)
+    row["matched"] = gain(*pair, at_A, ratio=ratio)
+    row["speed_up"] = speed_up(*pair, at_A)
+    return row
 
 
 def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5) -> pd.DataFrame:
-    """Compare each arm of each task with the baseline: a row for each. budget: in completions, NaN
-    for the most that all runs of a task reached. devices: by arm; places: as Arm takes them."""
-    lines = []
-    for task, of_task in rows.groupby("task", sort=False):
-        least = of_task.groupby(["arm", "seed"]).completions.max().min()
-        amount = least if np.isnan(budget) else budget
-        parts = of_task.groupby("arm", sort=False)
-        arms = {name: Arm(part, amount, devices.get(name, 1.0), places) for name, part in parts}
-        base = arms.get(baseline)
-        if base is None or not base.runs:
+    """Compare each arm of each task with the baseline: a row for each. pace, cpu, r: its steps, CPU
+    time and live groups over the baseline's. budget: in completions. devices: by arm, relative to
+    one without a Teacher. places: where curves are read, over the last third of an amount. Raises
+    InputError if there is nothing to compare with."""
+    spent = rows.groupby(RUN).completions.transform("max")
+    at_A = budget * (np.linspace(8, 12, places) / 12)
+    tables = []
+    for task, of_task in rows[spent >= SPENT * budget].groupby("task", sort=False):
+        arms = dict([*of_task.groupby("arm", sort=False)])
+        if baseline not in arms:
             continue
-        of_this = [
-            {"task": task, "arm": name} | numbers(arm, base)
-            for name, arm in arms.items()
-            if arm.runs
-        ]
-        p = holm(pd.Series([line["gain"].p if line["gain"] else np.nan for line in of_this]))
-        lines += [line | {"holm": p.get(i, np.nan)} for i, line in enumerate(of_this)]
-    return pd.DataFrame(lines)
-
-
-def numbers(arm: Arm, base: Arm) -> dict:
-    """Compute what the report says of an arm. r: its live groups over the baseline's."""
-    seeds = [*arm.runs]
-    amount = arm.budget
-    steps, cpu, live = [
-        arm.mean_at(name, amount) / max(base.mean_at(name, amount), 1e-9)
-        for name in ("step", "cpu_seconds", "live")
-    ]
-    row = {"seeds": len(seeds), "problems": arm.runs[seeds[0]].problems.max()}
-    row["before"] = mean([arm.curve(seed)[1][0] for seed in seeds])
-    row["accuracy"] = float(arm.accuracy_at(seeds, amount)[0].mean())
-    row |= {"dead": arm.dead(amount), "base_dead": base.dead(amount)}
-    row |= {"steps": arm.mean_at("step", amount), "pace": steps, "cpu": cpu, "r": live}
-    row |= dict.fromkeys(["gain", "matched", "speed_up", *COSTS])
-    if arm is not base and arm.runs.keys() & base.runs.keys():
-        row["gain"] = gain(arm, base)
-        row["matched"] = gain(arm, base, ratio=arm.devices / base.devices)
-        row["speed_up"] = speed_up(arm, base)
-        row |= {cost: gain(arm, base, cost) for cost in COSTS}
-    return row
+        lines = []
+        for name, runs in arms.items():
+            ratio = devices.get(name, 1.0) / devices.get(baseline, 1.0)
+            line = describe(runs, at_A) | compare(runs, arms[baseline], at_A, ratio)
+            lines.append({"task": task, "arm": name} | line)
+        table = pd.DataFrame(lines)
+        base = table[table.arm == baseline].iloc[0]
+        times = {"pace": table.steps / base.steps, "cpu": table.cpu / base.cpu}
+        times["r"] = table.live / base.live
+        tables.append(table.assign(base_dead=base.dead, holm=holm(table.gain), **times))
+    if not tables:
+        raise InputError(f"no run of {baseline} has spent {budget:,.0f} completions")
+    return pd.concat(tables, ignore_index=True)

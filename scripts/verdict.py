@@ -1,14 +1,39 @@
 """What a comparison of arms found: sentences and tables for the reports of studies and of runs."""
 
+from operator import attrgetter
+
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from scripts import analysis, scores
 from scripts.analysis import Run
-from scripts.scores import COSTS, DRAWS, Gain
+from scripts.scores import COSTS, Gain
 
 TEACHER = 4 / 3  # devices of a run whose Teacher has 2 of 8, relative to those without
+COLUMNS = {  # of a report's first table -> format of a row of scores.summarize
+    "arm": "{0.arm}",
+    "seeds": "{0.seeds}",
+    "accuracy": "{0.before:.1f} → {0.accuracy:.1f}%",
+    "gain at equal completions": "{0.gain}",
+    "p (Holm)": "{0.holm:.3f}",
+    "compute-matched": "{0.matched}",
+    "speed-up": "{0.speed_up}",
+    "dead": "{0.dead:.1%}",
+    "live ×": "{0.r:.2f}",
+    "steps": "{0.steps:.0f}",
+    "CPU time ×": "{0.cpu:.2f}",
+}
+# A sentence about an arm; its numbers are those of a Gain.
+VERDICT = (
+    "{arm} − {baseline}: {points:+.1f} points ({low:+.1f} to {high:+.1f}) at {amount:,.0f} "
+    "completions: {finding}. These {seeds} seeds resolve about ±{half:.1f} points{more}."
+)
+ONE_SEED = (
+    "{arm} − {baseline}: {points:+.1f} points at {amount:,.0f} completions, with one seed, which "
+    "has no interval: use at least 5."
+)
+OTHER_COLUMNS = {"arm": "{0.arm}"} | {title: f"{{0.{cost}}}" for cost, title in COSTS.items()}
 
 
 def of_methods(methods: dict[str, list[Run]]) -> tuple[pd.DataFrame, str]:
@@ -18,14 +43,14 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[pd.DataFrame, str]:
     parts = []
     for name, runs in methods.items():
         for run in runs:
-            rows = scores.of_run(run, [])
-            parts.append(rows.assign(task="", arm=name, seed=run.config["seed"]))
-    every = [run for runs in methods.values() for run in runs]
-    analysis.check_comparable(every)
-    baseline = min(methods, key=lambda name: methods[name][0].config["sampler"] != "uniform")
-    with_teacher = [name for name, runs in methods.items() if runs[0].config["teacher_model"]]
-    devices = dict.fromkeys(with_teacher, TEACHER)
-    return scores.summarize(scores.together(parts), baseline, np.nan, devices), baseline
+            parts.append(scores.of_run(run, [], task="", arm=name, seed=run.config["seed"]))
+    analysis.check_comparable([run for runs in methods.values() for run in runs])
+    first = {name: runs[0].config for name, runs in methods.items()}
+    baseline = min(first, key=lambda name: first[name]["sampler"] != "uniform")
+    devices = {name: TEACHER for name in first if first[name]["teacher_model"]}
+    rows = scores.together(parts)
+    budget = rows.groupby(scores.RUN).completions.max().min()
+    return scores.summarize(rows, baseline, budget, devices), baseline
 
 
 def seeds_needed(half_width: float, seeds: int, wanted: float) -> int:
@@ -41,38 +66,31 @@ def verdict(arm: str, baseline: str, gain: Gain | None) -> str:
     """Say in a sentence or two what the gain at equal completions shows."""
     if gain is None:
         return f"{arm} and {baseline} have no seed in common that can be compared."
-    difference = f"{arm} − {baseline}: {gain.points:+.1f} points"
-    at = f"at {gain.amount:,.0f} completions"
-    if gain.seeds == 1:
-        return f"{difference} {at}, with one seed, which has no interval: use at least 5."
+    form = ONE_SEED if gain.seeds == 1 else VERDICT
     finding = "not distinguishable from 0"
     if gain.low > 0 or gain.high < 0:
         finding = f"{arm} is {'ahead' if gain.low > 0 else 'behind'}"
     half = (gain.high - gain.low) / 2
-    wanted = f"; ±1.0 would take about {seeds_needed(half, gain.seeds, 1.0)}" if half > 1 else ""
-    interval = f"({gain.low:+.1f} to {gain.high:+.1f})"
-    resolution = f"These {gain.seeds} seeds resolve about ±{half:.1f} points{wanted}."
-    return f"{difference} {interval} {at}: {finding}. {resolution}"
+    more = f"; ±1.0 would take about {seeds_needed(half, gain.seeds, 1.0)}" if half > 1 else ""
+    numbers = vars(gain) | {"half": half, "more": more}
+    return form.format(arm=arm, baseline=baseline, finding=finding, **numbers)
 
 
 def fit(summary: pd.DataFrame) -> str:
     """Fit log S = a log r over the arms that make as many steps of the budget as the baseline.
     Returns a sentence, "" for fewer than three points."""
     arms = summary[summary.speed_up.notna() & summary.pace.between(0.99, 1.01)]
-    S = np.array([each.value for each in arms.speed_up], float)
-    r = arms.r.to_numpy(float)
-    known = np.isfinite(S) & (S > 0) & (r > 0)
-    if known.sum() < 3:
+    points = pd.DataFrame({"S": arms.speed_up.map(attrgetter("value")), "r": arms.r})
+    logs = np.log(points[(points > 0).all(axis=1)].astype(float))
+    if len(logs) < 3:
         return ""
-    x = np.log(r[known])
-    y = np.log(S[known])
-    draws = np.random.default_rng(0).integers(len(x), size=(DRAWS, len(x)))
-    slopes = (x[draws] * y[draws]).sum(1) / (x[draws] ** 2).sum(1)
-    low, high = np.nanquantile(slopes, [0.025, 0.975])
+    y_D_n, x_D_n = logs.to_numpy().T[:, scores.resamples(len(logs))]
+    a_D = (x_D_n * y_D_n).sum(axis=1) / (x_D_n**2).sum(axis=1)
+    low, high = scores.percentiles(a_D)
     return (
-        f"log S = a log r: a = {(x * y).sum() / (x**2).sum():.2f} ({low:.2f} to {high:.2f}, points "
-        f"drawn) over {len(x)} points, {len(S) - len(x)} without S or r left out. 1/2: fewer dead "
-        "groups act as a larger batch. 1: learning follows the number of live groups."
+        f"log S = a log r: a = {a_D[0]:.2f} ({low:.2f} to {high:.2f}, points drawn) "
+        f"over {len(logs)} points, {len(arms) - len(logs)} without S or r left out. 1/2: fewer "
+        "dead groups act as a larger batch. 1: learning follows the number of live groups."
     )
 
 
@@ -81,9 +99,9 @@ def tested(summary: pd.DataFrame, test: dict[str, list[str]]) -> str:
     Returns a sentence."""
     rows = summary[summary.arm.isin(test["arms"]) & summary.task.isin(test["tasks"])]
     names = rows.task + ", " + rows.arm
-    p = scores.holm(pd.Series([gain.p if gain else np.nan for gain in rows.matched], names))
-    each = "; ".join(f"{name}: {value:.3f}" for name, value in p.items())
-    return f"Compute-matched gains, p by Holm's method over {len(p)}: {each or '–'}."
+    corrected = scores.holm(rows.matched.set_axis(names)).dropna()
+    each = "; ".join(f"{name}: {value:.3f}" for name, value in corrected.items())
+    return f"Compute-matched gains, p by Holm's method over {len(corrected)}: {each or '–'}."
 
 
 def sentences(summary: pd.DataFrame, baseline: str, test: dict | None = None) -> list[str]:
@@ -103,26 +121,22 @@ def sentences(summary: pd.DataFrame, baseline: str, test: dict | None = None) ->
 
 def tables(summary: pd.DataFrame) -> list[tuple[str, list, list]]:
     """Return (title, header, rows of texts) of two tables for each task."""
-    header = ["arm", "seeds", "accuracy", "gain at equal completions", "p (Holm)"]
-    header += ["compute-matched", "speed-up", "dead", "live ×", "steps", "CPU time ×"]
     found = []
     for task, rows in summary.groupby("task", sort=False):
-        lines = []
-        for row in rows.itertuples():
-            line = [row.arm, row.seeds, f"{row.before:.1f} → {row.accuracy:.1f}%", row.gain]
-            line += [f"{row.holm:.3f}", row.matched, row.speed_up, f"{row.dead:.1%}"]
-            lines.append([*line, f"{row.r:.2f}", f"{row.steps:.0f}", f"{row.cpu:.2f}"])
-        others = rows[["arm", *COSTS]].to_numpy().tolist()
-        costs = ["arm", *COSTS.values()]
-        found.append((task or "Arms", header, known(lines)))
-        found.append(("Gain at other equal costs", costs, known(others)))
+        found.append(texts(task or "Arms", rows, COLUMNS))
+        found.append(texts("Gain at other equal costs", rows, OTHER_COLUMNS))
     return found
 
 
-def known(lines: list[list]) -> list[list[str]]:
-    """Write – for what is not known."""
+def texts(title: str, rows: pd.DataFrame, columns: dict[str, str]) -> tuple[str, list, list]:
+    """Format rows of a summary as a table, with – for what is not known."""
+    lines = [[form.format(row) for form in columns.values()] for row in rows.itertuples()]
     unknown = ("None", "nan", "nan%")
-    return [["–" if str(cell) in unknown else str(cell) for cell in line] for line in lines]
+    return (
+        title,
+        [*columns],
+        [["–" if cell in unknown else cell for cell in line] for line in lines],
+    )
 
 
 def markdown(findings: list[str], of_tasks: list[tuple[str, list, list]]) -> str:

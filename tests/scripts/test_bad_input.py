@@ -23,8 +23,8 @@ CASES = [
     (study, "torn_metrics", "metrics.jsonl, line 1: damaged"),
     (study, "first_version", "config.json is of another version of train.py"),
     (study, "nowhere.toml", "nowhere.toml"),
-    (study, "--until noon --report", "--until noon: must be a time such as 18:00"),
-    (study, "--samplers a.py:Mine b.py:Mine", "another sampler has this name, Mine"),
+    (study, "--until noon --report", "argument --until: invalid time_of_day value: 'noon'"),
+    (study, "--samplers a.py:Mine b.py:Mine", "two have one name of"),
     (study, "--csv empty.jsonl --report", "No columns to parse from file"),
     (embed, f"{DEMO} --data data.jsonl", "has room for 128 tokens, and a row may take 1024"),
     (
