@@ -120,17 +120,30 @@ def draw_study(rows: pd.DataFrame, summary: pd.DataFrame, baseline: str) -> Figu
 
 
 @matplotlib.rc_context(LOOK)
-def draw_speed(summary: pd.DataFrame) -> Figure:
-    """Draw speed-ups against the share of the baseline's groups that are dead, a line an arm."""
+def draw_speed(summary: pd.DataFrame, lines: dict[str, float]) -> Figure:
+    """Draw speed-ups, with their intervals, against the share of the baseline's groups that are
+    dead. A triangle is an upper bound: the arm did not reach the level. lines: label -> height."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     known = summary.dropna(subset="speed_up").sort_values("base_dead")
-    for arm, part in known.groupby("arm", sort=False):
-        values = [each.value or np.nan for each in part.speed_up]  # 0: not reached
-        axes.plot(100 * part.base_dead, values, marker="o", label=arm)
+    for number, (arm, part) in enumerate(known.groupby("arm", sort=False)):
+        colour = COLOURS[number % len(COLOURS)]
+        speed_ups = pd.DataFrame(map(vars, part.speed_up), index=part.base_dead)
+        reached = speed_ups[speed_ups.value > 0]
+        below, above = reached.value - reached.low, reached.high - reached.value
+        axes.errorbar(
+            reached.index, reached.value, yerr=[below, above], color=colour, marker="o", label=arm
+        )
+        missed = speed_ups[speed_ups.value == 0]
+        axes.plot(missed.index, missed.bound, color=colour, marker="v", linestyle="none")
     axes.axhline(1, color=GREY, linewidth=1)
-    axes.axhline(4 / 3, color=GREY, linewidth=1, linestyle=":", label="a Teacher on 2 of 8 devices")
-    axes.set(xlabel="dead groups of the baseline, %", ylabel="speed-up")
+    for style, (label, height) in zip((":", "--", "-."), lines.items(), strict=False):
+        axes.axhline(height, color=GREY, linewidth=1, linestyle=style, label=label)
+    axes.set_xscale("logit")
+    axes.set_xticks(known.base_dead.unique())
+    axes.set_xticks([], minor=True)
+    axes.xaxis.set_major_formatter(lambda share, _: f"{share:.1%}")
+    axes.set(xlabel="dead groups of the baseline", ylabel="speed-up")
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
     figure.legend(loc="outside right center")

@@ -75,7 +75,8 @@ class Arm:
 @dataclass
 class Plan:
     """The keys of a plan file. places: at how many places over the last third of an amount accuracy
-    is read. test: arms and tasks whose compute-matched gains get p-values together."""
+    is read. test: arms and tasks whose compute-matched gains get p-values together. curve: arms and
+    tasks of the figure of speed-ups. lines: label -> height of a line in it."""
 
     out: str
     flags: str
@@ -86,6 +87,8 @@ class Plan:
     tasks: dict[str, str] = field(default_factory=lambda: {"": ""})
     replace: dict[str, dict[str, str]] = field(default_factory=dict)
     test: dict[str, list[str]] = field(default_factory=dict)
+    curve: dict[str, list[str]] = field(default_factory=dict)
+    lines: dict[str, float] = field(default_factory=dict)
     places: int = 5
 
     @classmethod
@@ -234,7 +237,9 @@ def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
     text = verdict.markdown(findings, tables)
     figures = {"figure": plot.draw_study(rows, summary, plan.baseline)}
     if summary.task.nunique() > 2:
-        figures["speed_up"] = plot.draw_speed(summary)
+        drawn = summary.arm.isin(plan.curve.get("arms", summary.arm))
+        drawn &= summary.task.isin(plan.curve.get("tasks", summary.task))
+        figures["speed_up"] = plot.draw_speed(summary[drawn], plan.lines)
     pictures = {name: report.encode(figure) for name, figure in figures.items()}
     page = report.render(title=plan.out, verdict=findings, tables=tables, pictures=pictures)
     folder.mkdir(parents=True, exist_ok=True)
