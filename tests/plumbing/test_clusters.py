@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 RETRAINED = {"family": "qwen3", "initializer_range": 0.2}
-FILE = "teacher_model_files: config.json"
+FILE = "teacher_model_files"
 DATA, TEACHER = (f"{name}: ranks 0 and 1 differ: " for name in ("data_crc32", FILE))
 FILES = {  # the change to the second machine's files; the status, the error
     "missing data": (

@@ -64,7 +64,7 @@ def test_resume_after_a_kill_damage_and_a_torn_log(whole, halfway, tmp_path):
         file.write_bytes(file.read_bytes()[:-7])
     output = resume(folder, whole, halfway)
     assert "step_2 is damaged" in output
-    assert "steps    1 to 4" in output
+    assert "from step 1, 2 student + 1 teacher ranks" in output
     assert checkpoints(folder) == ["step_3", "step_4"]  # --keep is 2 by default
 
 

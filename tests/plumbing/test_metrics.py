@@ -20,7 +20,7 @@ def test_progress_is_a_line_now_and_then(monkeypatch, capsys, tmp_path):
     console.update(step)  # too early
     console.end(finished=False)
     out, err = capsys.readouterr()
-    assert "data     4 problems, 2 for validation" in out
+    assert "4 problems, 2 for validation" in out
     first, second = err.splitlines()
     assert first == "step 0 of 9 [00:11<?, evaluation, 5 of 20 problems]"
     assert re.fullmatch(r"step 1 of 9 \[00:13<01:\d\d, reward .*, 4 tok/s\]", second)
