@@ -208,7 +208,7 @@ class Generator:
         """Write a Hugging Face directory, with the checkpoint's generation settings and all tokens
         at which training stops."""
         self.lm.save_pretrained(folder)
-        write(folder, self.lm.config, self.checkpoint_settings, self.stop_ids)
+        write(folder, self.lm.config, self.stop_ids)
 
 
 def uniform_numbers(key: list[int], n: int) -> np.ndarray:

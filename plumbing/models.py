@@ -46,8 +46,8 @@ def check_directory(name: str, tokens: int, kind, attention="eager", unused=()) 
             GenerationConfig.from_dict(json.loads(Path(file).read_text(encoding="utf-8")))
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)  # default: it asks
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        check_tokenizer(tokenizer, config)
         check_words(tokenizer, "0 1 2 3 4 5 6 7 8 9")
+        check_tokenizer(tokenizer, config)
         check_room(config, tokens)
         model, info = kind.from_pretrained(
             name,
@@ -161,8 +161,7 @@ def unsharded(tensor: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def checksum(model: nn.Module) -> int:
     """Compute a checksum of all weights."""
-    bits = {2: torch.int16, 4: torch.int32}
-    sums = [p.view(bits[p.element_size()]).sum(dtype=torch.int64) for p in model.parameters()]
+    sums = [p.view(torch.int16).sum(dtype=torch.int64) for p in model.parameters()]
     return zlib.crc32(torch.stack(sums).cpu().numpy())
 
 
@@ -186,30 +185,33 @@ def files_of(name: str, *patterns: str) -> list[Path]:
 # Export
 
 
-def write(folder: Path, config: PreTrainedConfig, settings=None, stop_ids=()) -> None:
+def write(folder: Path, config: PreTrainedConfig, stop_ids=()) -> None:
     """Write all files of a model directory but the weights: those of the checkpoint that `config`
     is from, so that the programs that can read the one can read the other. Saved anew by another
     version, settings would change their names, which older servers ignore in silence.
 
-    settings: the checkpoint's generation settings, for a model that generates; stop_ids: the tokens
-    at which training stops."""
+    stop_ids: the tokens at which training stops, for a model that generates."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in files_of(config.name_or_path, *SETTINGS):
         if not path.name.endswith(".index.json"):  # of the checkpoint's weights
             shutil.copyfile(path, folder / path.name)
-    file = folder / "config.json"
-    copied = json.loads(file.read_text(encoding="utf-8"))
-    copied.pop("auto_map", None)  # names code that is not copied
-    copied["architectures"] = config.architectures
-    copied["tie_word_embeddings"] = config.tie_word_embeddings
-    # The first is read by transformers from version 5 on, the second by earlier ones.
-    copied["dtype"] = copied["torch_dtype"] = str(config.dtype).removeprefix("torch.")
-    file.write_text(json.dumps(copied, indent=2) + "\n")
-    if settings:
-        # As text, because some versions of save_pretrained reject contradictory settings.
-        settings = json.loads(settings.to_json_string())
-        # Else transformers 4 takes the end tokens from config.json.
-        settings.pop("_from_model_config", None)
-        settings["eos_token_id"] = sorted(stop_ids) if len(stop_ids) > 1 else stop_ids[0]
-        text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-        (folder / "generation_config.json").write_text(text)
+    # transformers reads "dtype" from version 5 on, "torch_dtype" before.
+    dtype = str(config.dtype).removeprefix("torch.")
+    _update(
+        folder / "config.json",
+        drop="auto_map",  # it names code that is not copied
+        architectures=config.architectures,
+        tie_word_embeddings=config.tie_word_embeddings,
+        dtype=dtype,
+        torch_dtype=dtype,
+    )
+    if stop_ids:  # with the setting that is dropped, version 4 takes them from config.json
+        file = folder / "generation_config.json"
+        _update(file, drop="_from_model_config", eos_token_id=sorted(stop_ids))
+
+
+def _update(file: Path, drop: str, **settings) -> None:
+    """Change settings in a JSON file, and drop one."""
+    old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    old.pop(drop, None)
+    file.write_text(json.dumps(old | settings, indent=2) + "\n")

@@ -27,9 +27,8 @@ class Console:
         self.printed = self.begun  # when the last line was
         self.of_step = ""
         if not self.silent:
-            ranks = f"{run.layout.n_students} student + {run.layout.n_teachers} teacher"
-            print(f"Goldilocks RL from step {start}, {ranks} ranks, {run.layout.device.type}")
-            print(f"  {len(train):,} problems, {len(val):,} for validation")
+            print(f"Goldilocks RL from step {start}: {len(train):,} problems,", end=" ")
+            print(f"{len(val):,} for validation, {run.layout.n_teachers} teacher ranks")
             for name in SETTINGS:
                 print(f"  {name:<13}  {getattr(run.config, name)}", flush=True)
 

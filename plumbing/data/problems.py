@@ -85,17 +85,15 @@ class Problems:
     def column(self, name: str) -> tuple[list[str], np.ndarray]:
         """Return the distinct texts of another column, and the index of each row's text (n,). Of
         two columns, "task,level", the texts of a row are joined: "sums, 3". Reads the file again.
-        Raises InputError if it has no such column."""
+        Raises InputError if a row has no such column."""
         names = name.split(",")
-        fields = set()
         position = {}  # by text
         index_n = []
         with self.path.open("rb") as file:
-            for _, row in read_rows(file, str(self.path), names, ()):
-                fields.update(row)
-                text = ", ".join(str(row.get(name)) for name in names)
+            for place, row in read_rows(file, str(self.path), names, ()):
+                check_fields(row, names, f"{self.path}, {place}, --column")
+                text = ", ".join(str(row[name]) for name in names)
                 index_n.append(position.setdefault(text, len(position)))
-        check_fields(sorted(fields), names, f"{self.path}, --column")
         return list(position), np.array(index_n)
 
     def count_shared(self, others: "Problems") -> int:

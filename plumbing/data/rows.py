@@ -64,34 +64,31 @@ def _json_rows(file: BinaryIO, name: str) -> Iterator[tuple]:
     file.seek(0)
     is_list = head.startswith(b"[")
     for number, text in enumerate([file.read()] if is_list else file, 1):
+        if not text.strip():
+            continue
         try:
-            row = json.loads(text.strip() or "null")
+            parsed = json.loads(text)
         except (ValueError, RecursionError) as error:
             reason = f"damaged ({first_lines(error)}); {EXPECTED}"
             raise InputError(f"{name}, line {number}: {reason}") from error
-        if is_list:
-            yield from ((f"row {n}", each) for n, each in enumerate(row, 1))
-        elif text.strip():
-            yield f"line {number}", row
+        rows = enumerate(parsed, 1) if is_list else [(number, parsed)]
+        for n, row in rows:
+            yield f"{'row' if is_list else 'line'} {n}", row
 
 
 def _parquet_rows(file: BinaryIO, name: str, required, optional) -> Iterator[tuple]:
-    number = 0
+    # Only the columns in use: solutions are most of the bytes of some data sets.
+    columns = None if optional is None else [*required, *optional]
     try:
         table = pq.ParquetFile(file)
         schema = table.schema_arrow
         check_fields(schema.names, required, name)
         for column in required:
-            if schema.field(column).type in (
-                pa.float16(),
-                pa.float32(),
-            ):  # 0.1 would be 0.10000000149
+            if schema.field(column).type in (pa.float16(), pa.float32()):
                 raise InputError(f"{name}: {column!r} is {schema.field(column).type}: make it text")
-        # Only the columns in use: solutions are most of the bytes of some data sets.
-        columns = [x for x in schema.names if optional is None or x in {*required, *optional}]
-        for batch in table.iter_batches(8192, columns=columns):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"row {number}", row
+        batches = table.iter_batches(8192, columns=columns)
+        rows = (row for batch in batches for row in batch.to_pylist())
+        for number, row in enumerate(rows, 1):
+            yield f"row {number}", row
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{name}, after row {number}: {first_lines(error)}") from error
+        raise InputError(f"{name}: {first_lines(error)}") from error

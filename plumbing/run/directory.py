@@ -22,7 +22,7 @@ from plumbing.files import digest, read_lines, write_atomic, write_lines
 from plumbing.plugins import path_of
 from plumbing.run import checkpoint
 from plumbing.run.checkpoint import Learners
-from plumbing.run.facts import INEXACT, comparable, differences, model_files
+from plumbing.run.facts import comparable, differences, model_files
 
 LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 
@@ -122,12 +122,10 @@ class RunDir:
 
     def _step_to_resume(self, old: dict) -> int:
         """Return the step of the newest checkpoint. old: the facts in config.json."""
-        changed = differences(old, self.facts())
-        inexact = [changed.pop(name) for name in INEXACT if name in changed]
-        if changed:
+        if changes := differences(old, self.facts()):
             raise InputError(
-                f"--out {self.path} belongs to another configuration: "
-                f"{'; '.join(changed.values())}; undo that, or choose another --out"
+                f"--out {self.path} belongs to another configuration: {'; '.join(changes)}; "
+                "undo that, or choose another --out"
             )
         step = checkpoint.latest_valid_checkpoint(self.path)
         if step > self.config.steps:
@@ -140,8 +138,6 @@ class RunDir:
                 f"--out {self.path} has no checkpoint any more, and would begin again and "
                 "overwrite the rest: restore checkpoints/, or choose another"
             )
-        if step and inexact:
-            print(f"note: {'; '.join(inexact)}: resumes, but not bit for bit", flush=True)
         return step
 
     def load(self, step: int, learners: Learners, sampler: Stateful | None) -> None:

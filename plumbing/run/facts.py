@@ -18,11 +18,9 @@ FREE = {
     "keep",
     "timeout_minutes",
     "verify_workers",
+    # With others of these a run resumes, but not bit for bit: rounding changes or, with another
+    # number of teacher ranks, the teacher's batch.
     "teacher_ranks",
-}
-# These may differ too, but the run does not resume bit for bit: rounding changes or, with another
-# number of teacher ranks, the teacher's batch.
-INEXACT = {
     "world_size",
     "student_ranks",
     "device",
@@ -53,11 +51,11 @@ def comparable(facts: dict) -> dict:
     return compared | {name: Path(facts.get(name, "")).name for name in ("sampler", "reward")}
 
 
-def differences(old: dict, new: dict) -> dict[str, str]:
-    """Return what two runs' comparable facts differ in, by name, as texts."""
+def differences(old: dict, new: dict) -> list[str]:
+    """Return what two runs' comparable facts differ in, as texts."""
     old, new = comparable(old), comparable(new)
-    return {
-        name: f"{name} was {old.get(name)!r:.60}, is {new.get(name)!r:.60}"
+    return [
+        f"{name} was {old.get(name)!r:.60}, is {new.get(name)!r:.60}"
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name)
-    }
+    ]

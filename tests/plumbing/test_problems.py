@@ -100,7 +100,7 @@ def test_files_that_are_no_tables_are_rejected(tmp_path):
     for name, data, message in (
         ("a.jsonl", b"\n\n", ": has no rows"),
         ("a.csv", b"problem,expected_answer\nq,1\n", ", line 1: damaged ("),
-        ("a.parquet", line().encode(), ", after row 0: Parquet magic bytes not found"),
+        ("a.parquet", line().encode(), ": Parquet magic bytes not found"),
     ):
         (tmp_path / name).write_bytes(data)
         with rejected(f"{tmp_path / name}{message}"):
@@ -136,7 +136,7 @@ def test_two_columns_by_their_distinct_pairs(tmp_path):
 
 def test_a_missing_one_of_two_columns_is_named_before_the_first_step(tmp_path):
     data = write(tmp_path / "t.jsonl", [GOOD | {"task": "a"}])
-    with rejected("--column: no field 'level' (it has: expected_answer, problem, task)"):
+    with rejected("line 1, --column: no field 'level' (it has: problem, expected_answer, task)"):
         check(data, data, "--sampler", "sec", "--column", "task,level")
 
 
