@@ -50,7 +50,7 @@ def save(
     replicas of weights or state differ between ranks, or the checkpoint cannot be written."""
     final = directory(run, step)
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
-    replicas = checksums(learners)
+    replicas = {f"weights of the {role}": each.checksum() for role, each in learners.items()}
     packed = None
     if layout.has_sampler:
         packed = pack(state)
@@ -64,11 +64,6 @@ def save(
         for path in run.glob("*.jsonl"):
             sync(path)
         keep_only(run, steps(run)[-keep:])
-
-
-def checksums(learners: Learners) -> dict[str, int]:
-    """Return the checksums of weights, by a name for the error if ranks differ in them."""
-    return {f"weights of the {role}": learner.checksum() for role, learner in learners.items()}
 
 
 def rehearse(run: Path) -> None:
