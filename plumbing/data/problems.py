@@ -111,7 +111,7 @@ def prepare_missing(paths: list[str]) -> None:
             continue
         module = ["-m", "scripts.prepare_data", "--source", source[1]]
         command = f"python {' '.join(module)}"
-        print(f"{path} is missing: running {command}", flush=True)
+        print(f"{path} is missing: running {command}")
         # -P and our path: a folder `scripts` in the working directory must not be taken for ours.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run([sys.executable, "-P", *module], env=environment)
@@ -138,7 +138,6 @@ def check_data(config, needed: int) -> tuple[Problems, Problems]:
             f"note: {n_shared} of the {len(val)} problems of {val.path} are training data too; "
             "to separate them: python -m scripts.prepare_data --source own "
             f"--copy {train.path} --val_copy {val.path}",
-            flush=True,
         )
     for problems in (train, val):
         wrapped = [gold for gold in problems._golds if WRAPPED.search(gold)]
@@ -146,6 +145,5 @@ def check_data(config, needed: int) -> tuple[Problems, Problems]:
             print(
                 f"note: {len(wrapped):,} reference answers of {problems.path} have words around "
                 f"the answer, such as {wrapped[0]!r:.70}: a plain answer earns 0",
-                flush=True,
             )
     return train, val

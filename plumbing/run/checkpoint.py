@@ -182,7 +182,7 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
         if not damaged:
             return step
         message = f"checkpoint {folder} is damaged ({damaged[0]}): going back to the previous one"
-        print(f"warning: {message}", flush=True)
+        print(f"warning: {message}")
     if earlier:
         raise InputError(f"{run}: no checkpoint is intact")
     return 0
