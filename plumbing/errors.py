@@ -49,19 +49,18 @@ def survive_lost_output(ignored: type[OSError] = OSError) -> None:
     does, stay."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
-        if stream is None:  # closed before Python started: it is the next descriptor to be opened
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-        elif stream is not getattr(sys, f"__{name}__"):
-            continue
-        output = _Output(number, "w", closefd=False)
-        output.ignored = ignored
-        text = io.TextIOWrapper(
-            io.BufferedWriter(output),
-            encoding=stream.encoding if stream else "utf-8",
-            errors="backslashreplace",
-            line_buffering=True,
-        )
-        setattr(sys, name, text)
+        if stream is None:  # closed before Python started: the next file would be written to
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
+        elif stream is getattr(sys, f"__{name}__"):
+            output = _Output(number, "w", closefd=False)
+            output.ignored = ignored
+            text = io.TextIOWrapper(
+                io.BufferedWriter(output),
+                encoding=stream.encoding,
+                errors="backslashreplace",
+                line_buffering=True,
+            )
+            setattr(sys, name, text)
 
 
 def first_lines(error: object) -> str:

@@ -41,9 +41,9 @@ class Problems:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.crc32 = digest(self.path)[1]
-        self._questions: list[str] = []
-        self._golds: list[str] = []
-        self._extras: list[str] = []  # as JSON
+        self._questions = []
+        self._golds = []
+        self._extras = []  # as JSON
         once = {}  # data sets repeat problems and sources: each text is kept once
         with self.path.open("rb") as file:
             for place, row in read_rows(file, str(self.path), REQUIRED, EXTRAS):

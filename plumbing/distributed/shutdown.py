@@ -53,8 +53,7 @@ def borrowed_process() -> Iterator[None]:
         if dist.is_initialized():
             dist.destroy_process_group()
         for number, handler in handlers.items():
-            if signal.getsignal(number) is not handler:
-                signal.signal(number, handler)
+            signal.signal(number, handler)
         os.environ.clear()
         os.environ.update(environment)
 
@@ -70,6 +69,7 @@ def end_with_torchrun() -> None:
 def reject(error: Exception) -> int:
     """Print an error from before the ranks connect, on one of the ranks that have one. Returns its
     exit status, by default 2."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of torchrun, if another rank ends before this
     store = None
     with suppress(ValueError, dist.DistError):  # there is no torchrun, or it has ended
         store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=10)))

@@ -52,13 +52,24 @@ def save(
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
     replicas = {f"weights of the {role}": each.checksum() for role, each in learners.items()}
     packed = None
+    files = []
     if layout.has_sampler:
         packed = pack(state)
         replicas["the sampler's state"] = zlib.crc32(packed)
     layout.assert_equal_in_world(**replicas)
     with _fault(f"checkpoint {final} cannot be written; the previous one is intact"):
-        manifest = _write_part(temporary, layout, learners, packed)
-    parts = layout.gather_world(manifest)  # no rank goes on before everything is on disk
+        for role, learner in learners.items():
+            place = temporary / role
+            dcp.save(_sharded(learner), checkpoint_id=place, process_group=layout.group)
+            files += place.iterdir()
+        if layout.first and packed is not None:
+            file = temporary / "sampler.pt"
+            file.write_bytes(packed)
+            sync(file)
+            files.append(file)
+        # The first rank of each role, as it has written it, and disks may be slow to show it.
+        part = {str(path.relative_to(temporary)): digest(path) for path in files if layout.first}
+    parts = layout.gather_world(part)  # no rank goes on before everything is on disk
     if layout.rank == 0:
         _publish(temporary, final, dict(ChainMap(*parts)))
         for path in run.glob("*.jsonl"):
@@ -74,7 +85,7 @@ def rehearse(run: Path) -> None:
     with _fault(f"no checkpoint can be written in {run}"):
         dcp.save({"x": torch.zeros(1)}, checkpoint_id=unfinished / "student", no_dist=True)
         _publish(unfinished, tiny, {})
-        keep_only(run, steps(run)[1:])
+        shutil.rmtree(tiny)
 
 
 @contextmanager
@@ -96,24 +107,6 @@ def _publish(temporary: Path, final: Path, manifest: dict) -> None:
         sync(path)
     temporary.rename(final)
     sync(final.parent)
-
-
-def _write_part(folder: Path, layout: Layout, learners: Learners, packed) -> dict[str, list[int]]:
-    """Write what this role has of a checkpoint: its learners and, if given, the sampler's state.
-    Returns the size and CRC-32 of each file on the first rank of the role. All of it call this."""
-    manifest = {}
-    for name, learner in learners.items():
-        place = folder / name
-        dcp.save(_sharded(learner), checkpoint_id=place, process_group=layout.group)
-        if layout.first:
-            for path in sorted(place.iterdir()):
-                manifest[f"{name}/{path.name}"] = digest(path)
-    if layout.first and packed is not None:
-        file = folder / "sampler.pt"
-        file.write_bytes(packed)
-        sync(file)
-        manifest[file.name] = digest(file)
-    return manifest
 
 
 def _sharded(learner: Learner) -> dict:
@@ -151,10 +144,14 @@ def load_learners(folder: Path, group, learners: Learners) -> None:
         sharded = _sharded(learner)
         with _fault(f"checkpoint {folder} cannot be loaded"):
             dcp.load(sharded, checkpoint_id=folder / name, process_group=group)
-        parts = {f"{part}_state_dict": state for part, state in sharded.items()}
         # The flag's: that of the checkpoint may differ.
         rates = [settings["lr"] for settings in learner.optimizer.param_groups]
-        set_state_dict(learner.model, learner.optimizer, **parts)
+        set_state_dict(
+            learner.model,
+            learner.optimizer,
+            model_state_dict=sharded["model"],
+            optim_state_dict=sharded["optim"],
+        )
         for settings, rate in zip(learner.optimizer.param_groups, rates, strict=True):
             settings["lr"] = rate
 
