@@ -47,10 +47,10 @@ class Problems:
         once = {}  # data sets repeat problems and sources: each text is kept once
         with self.path.open("rb") as file:
             for place, row in read_rows(file, str(self.path), REQUIRED, EXTRAS):
-                question, gold = (self._text(row, name, place) for name in REQUIRED)
+                question = self._text(row, "problem", place)
                 extra = json.dumps([row.get(name) for name in EXTRAS], default=str)
                 self._questions.append(once.setdefault(question, question))
-                self._golds.append(gold)
+                self._golds.append(self._text(row, "expected_answer", place))
                 self._extras.append(once.setdefault(extra, extra))
         if not self._questions:
             raise InputError(f"{self.path}: has no rows")
@@ -76,11 +76,13 @@ class Problems:
     def golds(self, indices: Iterable[int]) -> tuple[list[str], list[dict]]:
         """Return the answers to some problems, which the teacher never sees, and other arguments of
         verl's reward functions: data_source and extra_info, "" and None without such a column."""
+        golds = []
         extras = []
         for index in indices:
             source, info = json.loads(self._extras[index])
             extras.append({"data_source": source or "", "extra_info": info})
-        return [self._golds[index] for index in indices], extras
+            golds.append(self._golds[index])
+        return golds, extras
 
     def column(self, name: str) -> tuple[list[str], np.ndarray]:
         """Return the distinct texts of another column, and the index of each row's text (n,). Of
@@ -100,6 +102,15 @@ class Problems:
         """Count the distinct problems of `others` that are here too, by normalised text."""
         wanted = set(map(normalise, others._questions))
         return len(wanted.intersection(map(normalise, self._questions)))
+
+    def note_wrapped(self) -> None:
+        """Print a note on answers such as "#### 72", where a 72 earns 0."""
+        wrapped = [gold for gold in self._golds if WRAPPED.search(gold)]
+        if wrapped:
+            print(
+                f"note: {len(wrapped):,} reference answers of {self.path} have words around the "
+                f"answer, such as {wrapped[0]!r:.70}: a plain answer earns 0"
+            )
 
 
 def prepare_missing(paths: list[str]) -> None:
@@ -139,11 +150,7 @@ def check_data(config, needed: int) -> tuple[Problems, Problems]:
             "to separate them: python -m scripts.prepare_data --source own "
             f"--copy {train.path} --val_copy {val.path}",
         )
-    for problems in (train, val):
-        wrapped = [gold for gold in problems._golds if WRAPPED.search(gold)]
-        if wrapped and not config.reward:  # a custom reward reads answers in its own way
-            print(
-                f"note: {len(wrapped):,} reference answers of {problems.path} have words around "
-                f"the answer, such as {wrapped[0]!r:.70}: a plain answer earns 0",
-            )
+    if not config.reward:  # a custom reward reads answers in its own way
+        for problems in (train, val):
+            problems.note_wrapped()
     return train, val

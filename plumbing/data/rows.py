@@ -62,18 +62,20 @@ def read_rows(file: BinaryIO, name: str, required=(), optional=None) -> Iterator
 def _json_rows(file: BinaryIO, name: str) -> Iterator[tuple]:
     head = file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n")  # a byte order mark, white space
     file.seek(0)
-    is_list = head.startswith(b"[")
-    for number, text in enumerate([file.read()] if is_list else file, 1):
-        if not text.strip():
-            continue
-        try:
-            parsed = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            reason = f"damaged ({first_lines(error)}); {EXPECTED}"
-            raise InputError(f"{name}, line {number}: {reason}") from error
-        rows = enumerate(parsed, 1) if is_list else [(number, parsed)]
-        for n, row in rows:
-            yield f"{'row' if is_list else 'line'} {n}", row
+    if head.startswith(b"["):
+        for number, row in enumerate(_parse(file.read(), name), 1):
+            yield f"row {number}", row
+        return
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            yield f"line {number}", _parse(line, f"{name}, line {number}")
+
+
+def _parse(text: bytes, location: str):
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{location}: damaged ({first_lines(error)}); {EXPECTED}") from error
 
 
 def _parquet_rows(file: BinaryIO, name: str, required, optional) -> Iterator[tuple]:
@@ -86,9 +88,10 @@ def _parquet_rows(file: BinaryIO, name: str, required, optional) -> Iterator[tup
         for column in required:
             if schema.field(column).type in (pa.float16(), pa.float32()):
                 raise InputError(f"{name}: {column!r} is {schema.field(column).type}: make it text")
-        batches = table.iter_batches(8192, columns=columns)
-        rows = (row for batch in batches for row in batch.to_pylist())
-        for number, row in enumerate(rows, 1):
-            yield f"row {number}", row
+        number = 0
+        for batch in table.iter_batches(8192, columns=columns):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"row {number}", row
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{name}: {first_lines(error)}") from error

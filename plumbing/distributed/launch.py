@@ -22,7 +22,9 @@ def launch() -> Launch:
     def read(name: str, default: int) -> int:
         return int(os.environ.get(name) or default)
 
-    world, rank, local_rank = read("WORLD_SIZE", 1), read("RANK", 0), read("LOCAL_RANK", 0)
+    world = read("WORLD_SIZE", 1)
+    rank = read("RANK", 0)
+    local_rank = read("LOCAL_RANK", 0)
     local_world = min(world, read("LOCAL_WORLD_SIZE", local_rank + 1))
     place = Launch(world, rank, local_world, local_rank)
     if not (0 <= rank < world and 0 <= local_rank < local_world):

@@ -53,7 +53,8 @@ def comparable(facts: dict) -> dict:
 
 def differences(old: dict, new: dict) -> list[str]:
     """Return what two runs' comparable facts differ in, as texts."""
-    old, new = comparable(old), comparable(new)
+    old = comparable(old)
+    new = comparable(new)
     return [
         f"{name} was {old.get(name)!r:.60}, is {new.get(name)!r:.60}"
         for name in sorted(old.keys() | new.keys())

@@ -77,7 +77,7 @@ def test_characters_that_the_output_lacks_are_printed_as_escapes(encoding, text)
     assert (done.stdout, done.stderr) == (text + b"\n", text + b"\n")
 
 
-@pytest.mark.parametrize("command", ["scripts.study", "scripts.plot", "scripts.report", "train"])
+@pytest.mark.parametrize("command", ["scripts.study", "train"])
 def test_every_command_prints_its_errors_in_any_encoding(command):
     words = ["--device", "→"] if command == "train" else ["→"]
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
