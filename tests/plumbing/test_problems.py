@@ -117,13 +117,6 @@ def test_an_answer_in_float32_is_rejected(tmp_path):
         Problems(tmp_path / "t.parquet")
 
 
-def test_rows_outlive_a_file_that_is_rewritten(tmp_path):
-    path = write(tmp_path / "t.jsonl", [GOOD] * 3)
-    problems = Problems(path)
-    path.write_bytes(b"x" * path.stat().st_size)
-    assert problems.question(2) == "q"
-
-
 # Columns
 
 

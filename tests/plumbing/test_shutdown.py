@@ -28,6 +28,7 @@ def layout(monkeypatch):
 
 CUDA = RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED")
 MEMORY = torch.OutOfMemoryError("CUDA out of memory")
+NAME = "_prctl_pr_set_pdeathsig"
 PEER = "error: a rank failed or exceeded --timeout_minutes"
 ERRORS = {  # the error: its exit status, the printed text
     InputError("only 3 fit"): (2, "error: only 3 fit\n"),
@@ -117,11 +118,16 @@ def test_ranks_that_do_not_meet_are_told_where(layout, capsys, monkeypatch):
     assert error.count("\n") == 1
 
 
-def test_a_rank_runs_where_the_system_cannot_end_it_with_its_parent(monkeypatch):
+@pytest.mark.parametrize("linux", [True, False])
+def test_the_system_kills_a_rank_whose_torchrun_was_killed_if_it_can(linux, monkeypatch):
     """Only Linux can; elsewhere torch's function is missing or does nothing."""
+    signals = []
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    monkeypatch.delattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig", raising=False)
+    monkeypatch.delattr(torch.multiprocessing, NAME, raising=False)
+    if linux:
+        monkeypatch.setattr(torch.multiprocessing, NAME, signals.append, raising=False)
     shutdown.end_with_torchrun()
+    assert signals == [signal.SIGKILL] * linux
 
 
 # What main changes in its process, it gives back
