@@ -25,7 +25,6 @@ class Console:
         self.step = start
         self.begun = time.monotonic()
         self.printed = self.begun  # when the last line was
-        self.of_step = ""
         if not self.silent:
             print(f"Goldilocks RL from step {start}: {len(train):,} problems,", end=" ")
             print(f"{len(val):,} for validation, {run.layout.n_teachers} teacher ranks")
@@ -34,17 +33,15 @@ class Console:
 
     def update(self, row: dict) -> None:
         """Show a step: its row of metrics.jsonl."""
+        self.step = row["step"]
         speed = row["total_tokens"] / row["seconds"]
         dead = row["zero_variance"]
-        self.of_step = f"reward {row['reward_mean']:.2f}, dead {dead:.0%}, {speed:,.0f} tok/s"
-        self.step = row["step"]
-        self.report("")
+        self.report(f"reward {row['reward_mean']:.2f}, dead {dead:.0%}, {speed:,.0f} tok/s")
 
-    def report(self, evaluation: str, at_once: bool = False) -> None:
-        """Print how far an evaluation is, or if "" the latest step: at once, or if the last line is
-        LINE_S old."""
+    def report(self, text: str) -> None:
+        """Print the step and a text, of it or of an evaluation, if the last line is LINE_S old."""
         now = time.monotonic()
-        if self.silent or not (at_once or now - self.printed >= LINE_S):
+        if self.silent or now - self.printed < LINE_S:
             return
         self.printed = now
         line = tqdm.format_meter(
@@ -52,7 +49,7 @@ class Console:
             self.run.config.steps,
             now - self.begun,
             initial=self.start,
-            postfix=evaluation or self.of_step,
+            postfix=text,
             bar_format=LINE,
         )
         print(line, file=sys.stderr, flush=True)
@@ -61,7 +58,6 @@ class Console:
         """Print the accuracy before and after, or how to resume."""
         if self.silent:
             return
-        self.report("", at_once=True)
         if not finished:
             saved = ", and saved" if checkpoint.steps(self.run.path) else " before the first step"
             print(f"stopped{saved}: run the same command again to resume")
