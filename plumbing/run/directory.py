@@ -1,8 +1,6 @@
 """The run directory: its settings, its logs, and whether a run in it may be resumed."""
 
 import json
-import socket
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import date
@@ -77,19 +75,9 @@ class RunDir:
         return checksums
 
     def assert_machines_agree(self) -> None:
-        """Raise InputError or Fault unless all ranks have the same settings, and all machines the
-        same data files and, as --out, the same directory. All ranks call it after `open`."""
+        """Raise Fault unless all ranks have the same settings, and all machines the same files. All
+        ranks call it after `open`."""
         self.layout.assert_equal_in_world(**comparable(self.facts()))
-        # Each time a new name: a machine may have cached that an old one does not exist.
-        probe = Path(self.layout.on_rank_0(lambda: tempfile.mkdtemp(".tmp", dir=self.path)))
-        blind = self.layout.gather_world("" if probe.exists() else socket.gethostname())
-        if self.layout.rank == 0:
-            probe.rmdir()
-        if any(blind):
-            raise InputError(
-                f"--out {self.path}: {max(blind)} does not see what rank 0 writes there; "
-                "choose one that all machines share"
-            )
 
     def open(self) -> int:
         """Check the directory, create and lock it; return the step to resume from, 0 for a new run.
@@ -143,7 +131,7 @@ class RunDir:
     def load(self, step: int, learners: Learners, sampler: Stateful | None) -> None:
         """Load checkpoint `step` (0: a new run), write config.json, and drop logs and checkpoints
         after `step`. All ranks call it. sampler: None where it is on other ranks. Raises Fault if
-        no checkpoint could be saved later."""
+        no checkpoint could be saved later, OSError or Fault if machines have no common --out."""
         if step:
             folder = checkpoint.directory(self.path, step)
             checkpoint.load_learners(folder, self.layout.group, learners)
@@ -151,8 +139,13 @@ class RunDir:
                 sampler.load_state_dict(checkpoint.load_state(self.path, step))
         elif sampler:
             checkpoint.pack(sampler.state_dict())
-        if self.layout.rank:
-            return
+        if self.layout.rank == 0:
+            self._rewind(step)
+        self.layout.gather_world(None)  # config.json has been written
+        self.layout.assert_equal_in_world(**{str(self.settings): digest(self.settings)})
+
+    def _rewind(self, step: int) -> None:
+        """Write config.json, and drop logs and checkpoints after `step`."""
         write_atomic(self.settings, json.dumps(self.facts(), indent=1) + "\n")
         for name in LOGS:
             rows = read_lines(self.path / name, torn=True)

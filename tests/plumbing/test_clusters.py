@@ -25,7 +25,7 @@ FILES = {  # the change to the second machine's files; the status, the error
     ),
     "other data": (lambda d: shutil.copy(d / "val.jsonl", d / "train.jsonl"), 4, DATA),
     "another teacher": (lambda d: save_tiny_model(d / "teacher", **RETRAINED), 4, TEACHER),
-    "another --out": (lambda disk: None, 2, " does not see what rank 0 writes there; choose"),
+    "another --out": (lambda disk: None, 4, "No such file or directory: 'run/config.json'"),
 }
 
 
