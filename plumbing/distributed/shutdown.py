@@ -69,9 +69,10 @@ def end_with_torchrun() -> None:
 def reject(error: Exception) -> int:
     """Print an error from before the ranks connect, on one of the ranks that have one. Returns its
     exit status, by default 2."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of torchrun, if another rank ends before this
     store = None
     with suppress(ValueError, dist.DistError):  # there is no torchrun, or it has ended
+        # Another rank's exit must not end this one before it has printed.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=10)))
     if is_first_to_report(store, default=True):
         print_error(error)
