@@ -72,7 +72,8 @@ class PromptEncoder:
         for index in range(0, len(problems), math.ceil(len(problems) / n)):
             question = problems.question(index)
             self(question)
-            check_words(self.config.model, self.tokenizer, question)
+            with trial(self.config.model, "cannot be used"):
+                check_words(self.tokenizer, question)
 
 
 def dated(template: str, date: str) -> str:
@@ -207,7 +208,7 @@ class Generator:
         """Write a Hugging Face directory, with the checkpoint's generation settings and all tokens
         at which training stops."""
         self.lm.save_pretrained(folder)
-        write(folder, self.lm.config, self.tokenizer, self.checkpoint_settings, self.stop_ids)
+        write(folder, self.lm.config, self.stop_ids)
 
 
 def uniform_numbers(key: list[int], n: int) -> np.ndarray:

@@ -372,7 +372,7 @@ class Teacher:
         config = self.model.backbone.config
         config.architectures = [architecture.__name__]
         backbone_folder = folder / "backbone"
-        write(backbone_folder, config, self.tokenizer)
+        write(backbone_folder, config)
         # Not the model's save_pretrained, which writes on global rank 0 only: that is a student.
         file = backbone_folder / "model.safetensors"
         save_file(backbone, file, metadata={"format": "pt"})

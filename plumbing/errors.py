@@ -1,6 +1,5 @@
 """Errors that end a run with one line and an exit status, and output that cannot fail."""
 
-import errno
 import io
 import os
 import sys
@@ -50,19 +49,18 @@ def survive_lost_output(ignored: type[OSError] = OSError) -> None:
     does, stay."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
-        if stream is None:  # closed before Python started: it is the next descriptor to be opened
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-        elif stream is not getattr(sys, f"__{name}__"):
-            continue
-        output = _Output(number, "w", closefd=False)
-        output.ignored = ignored
-        text = io.TextIOWrapper(
-            io.BufferedWriter(output),
-            encoding=stream.encoding if stream else "utf-8",
-            errors="backslashreplace",
-            line_buffering=True,
-        )
-        setattr(sys, name, text)
+        if stream is None:  # closed before Python started: the next file would be written to
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
+        elif stream is getattr(sys, f"__{name}__"):
+            output = _Output(number, "w", closefd=False)
+            output.ignored = ignored
+            text = io.TextIOWrapper(
+                io.BufferedWriter(output),
+                encoding=stream.encoding,
+                errors="backslashreplace",
+                line_buffering=True,
+            )
+            setattr(sys, name, text)
 
 
 def first_lines(error: object) -> str:
@@ -72,10 +70,7 @@ def first_lines(error: object) -> str:
 
 def print_error(error: object) -> None:
     """Print an error to stderr as one line."""
-    line = " ".join(str(error).splitlines())
-    if os.strerror(errno.EMFILE) in line:  # also in errors of gloo and safetensors
-        line += ": raise the limit with `ulimit -n`"
-    print("error:", line, file=sys.stderr, flush=True)
+    print("error:", " ".join(str(error).splitlines()), file=sys.stderr, flush=True)
 
 
 def check_finite(logp_B_T) -> None:
@@ -83,8 +78,8 @@ def check_finite(logp_B_T) -> None:
     damaged_B_T = ~logp_B_T.isfinite()
     if damaged_B_T.any():
         row, token = damaged_B_T.nonzero()[0].tolist()
-        where = f"completion token {token} of row {row} of a micro-batch"
-        cause = (
-            "an update diverged, --temperature is near 0, or its dtype is too small for its numbers"
+        raise NonFiniteError(
+            f"the model's logits are not finite (completion token {token} of row {row} of a "
+            "micro-batch): an update diverged, --temperature is near 0, or its dtype is too small "
+            "for its numbers"
         )
-        raise NonFiniteError(f"the model's logits are not finite ({where}): {cause}")

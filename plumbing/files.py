@@ -2,7 +2,6 @@
 
 import errno
 import json
-import math
 import os
 import secrets
 import zlib
@@ -44,13 +43,8 @@ def write_lines(path: Path, rows: list[dict], mode: str = "w") -> None:
 
 def plain(value):
     """Convert a value for JSON: NaN and infinities become None, numpy scalars Python numbers."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [plain(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    text = json.dumps(value, default=np.generic.item)
+    return json.loads(text, parse_constant=lambda name: None)
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:

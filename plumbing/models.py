@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import unicodedata
 import zlib
 from contextlib import contextmanager
@@ -22,9 +23,9 @@ from transformers.utils import cached_file
 
 from plumbing.errors import first_lines
 
-DIGITS = "0 1 2 3 4 5 6 7 8 9"
-# Families whose rope_scaling has, in version 4, the key "type" and no others than its factors.
-STRICT_ROPE = ("olmo", "olmo2", "phi3")
+# The files of a model directory, other than weights, that its tokens, prompts and end of text
+# depend on.
+SETTINGS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 
 # Checks of what a run would not notice. All else is the libraries' own error, in one line.
 
@@ -35,35 +36,33 @@ def check_directory(name: str, tokens: int, kind, attention="eager", unused=()) 
     kind: AutoModel or AutoModelForCausalLM. unused: prefixes of weights that may be missing.
     Returns (model, tokenizer). Raises ValueError, in one line, unless the model has its weights, a
     tokenizer with a pad token, and room for rows of `tokens` tokens. Runs no code of the model."""
-    options = {"dtype": "float32", "attn_implementation": attention, "use_safetensors": True}
-    options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
     with trial(name, "cannot be used"):
         if (Path(name) / "adapter_config.json").exists():  # transformers might ignore it
             raise ValueError("it has a LoRA adapter: merge it with peft's merge_and_unload()")
-        if kind is AutoModelForCausalLM:
-            check_generation_config(name)
+        # transformers would ignore damage to the file with the tokens that end a completion.
+        generation = "generation_config.json"
+        file = cached_file(name, generation, _raise_exceptions_for_missing_entries=False)
+        if file and kind is AutoModelForCausalLM:
+            GenerationConfig.from_dict(json.loads(Path(file).read_text(encoding="utf-8")))
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)  # default: it asks
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        check_words(tokenizer, "0 1 2 3 4 5 6 7 8 9")
         check_tokenizer(tokenizer, config)
         check_room(config, tokens)
-        model, info = kind.from_pretrained(name, trust_remote_code=False, **options)
+        model, info = kind.from_pretrained(
+            name,
+            dtype="float32",
+            attn_implementation=attention,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
         check_weights(model, info, unused)
     return model.eval(), tokenizer
 
 
-def check_generation_config(name: str) -> None:
-    """Raise an error if generation_config.json is damaged: transformers would ignore it, and with
-    it the tokens that end a completion."""
-    file = cached_file(name, "generation_config.json", _raise_exceptions_for_missing_entries=False)
-    if file:
-        GenerationConfig.from_dict(json.loads(Path(file).read_text(encoding="utf-8")))
-
-
 def check_tokenizer(tokenizer, config: PreTrainedConfig) -> None:
-    """Raise ValueError unless the tokenizer has a pad token, keeps digits, and fits the model."""
-    text = tokenizer.decode(tokenizer(DIGITS).input_ids, skip_special_tokens=True)
-    if "".join(text.split()) != DIGITS.replace(" ", ""):
-        raise ValueError(f"its tokenizer turns {DIGITS!r} into {text!r}: are its files missing?")
+    """Raise ValueError unless the tokenizer has a pad token, and fits the model."""
     if tokenizer.pad_token_id is None:
         raise ValueError("its tokenizer has no pad token: set tokenizer.pad_token, and save it")
     ends = config.eos_token_id or 0
@@ -73,6 +72,20 @@ def check_tokenizer(tokenizer, config: PreTrainedConfig) -> None:
             f"it has {config.vocab_size} embeddings and the end token {end}, its tokenizer "
             f"{len(tokenizer)} tokens: is it another model's?"
         )
+
+
+def check_words(tokenizer, text: str) -> None:
+    """Raise ValueError if a tokenizer loses letters or digits of `text`, or joins or splits words
+    or numbers. ASCII alone: other signs may be unknown to it."""
+
+    def words(text: str) -> list[str]:
+        return re.findall(r"[A-Za-z]+|[0-9]+", unicodedata.normalize("NFKC", text))
+
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    back = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    if words(back) != words(text):
+        cause = "are its files missing, or another model's?"
+        raise ValueError(f"its tokenizer turns {text!r:.80} into {back!r:.80}: {cause}")
 
 
 def check_room(config: PreTrainedConfig, tokens: int) -> None:
@@ -92,31 +105,17 @@ def check_room(config: PreTrainedConfig, tokens: int) -> None:
 def check_weights(model: PreTrainedModel, info: dict, unused: tuple) -> None:
     """Raise ValueError unless the model got finite weights, all that it has and the file has.
     info: from_pretrained's report. unused: prefixes of weights that may be missing."""
-    lost = [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])]  # now random
-    if missing := sorted(key for key in lost if not key.startswith(unused)):
-        raise ValueError(f"its weights lack {missing[0]!r}, or its shape differs")
+    for key in info["missing_keys"]:  # random now
+        if not key.startswith(unused):
+            raise ValueError(f"its weights lack {key!r}")
     # A backbone has no place for a head, but one for each of the checkpoint's layers.
     parts = {model.base_model_prefix, *(child for child, _ in model.named_children())}
-    if extra := sorted(key for key in info["unexpected_keys"] if key.split(".")[0] in parts):
-        raise ValueError(f"its config.json has no place for the weight {extra[0]!r}")
+    for key in info["unexpected_keys"]:
+        if key.split(".")[0] in parts:
+            raise ValueError(f"its config.json has no place for the weight {key!r}")
     for key, p in model.named_parameters():
         if not all(extreme.isfinite() for extreme in p.aminmax()):  # isfinite(p) would copy p
             raise ValueError(f"its weight {key!r} is not finite")
-
-
-def check_words(name: str, tokenizer, text: str) -> None:
-    """Raise ValueError if a tokenizer loses letters or digits of `text`, or joins or splits words
-    or numbers. ASCII alone: other signs may be unknown to it."""
-
-    def words(text: str) -> list[str]:
-        return re.findall(r"[A-Za-z]+|[0-9]+", unicodedata.normalize("NFKC", text))
-
-    ids = tokenizer(text, add_special_tokens=False).input_ids
-    back = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-    if words(back) != words(text):
-        cause = "are its files missing, or another model's?"
-        change = f"turns {text!r:.80} into {back!r:.80}"
-        raise ValueError(f"the tokenizer of model {name!r} {change}: {cause}")
 
 
 def suffix_length(tokenizer) -> int:
@@ -131,9 +130,8 @@ def trial(name: str, problem: str):
     try:
         yield
     except Exception as error:  # transformers raises all kinds at a damaged file
-        reason = f"{type(error).__name__}: {first_lines(error)}"
-        reason = reason if len(reason) <= 400 else f"{reason[:400]} ..."  # lists of all models
-        raise ValueError(f"model {name!r} {problem}: {reason}") from error
+        reason = f"{type(error).__name__}: {first_lines(error)}"  # which may list all models
+        raise ValueError(f"model {name!r} {problem}: {reason:.400}") from error
 
 
 # Loading
@@ -163,8 +161,7 @@ def unsharded(tensor: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def checksum(model: nn.Module) -> int:
     """Compute a checksum of all weights."""
-    bits = {2: torch.int16, 4: torch.int32}
-    sums = [p.view(bits[p.element_size()]).sum(dtype=torch.int64) for p in model.parameters()]
+    sums = [p.view(torch.int16).sum(dtype=torch.int64) for p in model.parameters()]
     return zlib.crc32(torch.stack(sums).cpu().numpy())
 
 
@@ -177,63 +174,44 @@ def recompute_activations(lm: PreTrainedModel) -> None:
     lm.train()
 
 
-# Export. Inference servers pin transformers 4, which would silently take rope_theta 10,000, other
-# end tokens or another tokenizer: the files say everything as it reads it, too.
+def files_of(name: str, *patterns: str) -> list[Path]:
+    """Return the files of a model, a directory or a hub id in the cache, by patterns."""
+    folder = Path(name)
+    if not folder.is_dir():
+        folder = Path(cached_file(name, "config.json", local_files_only=True)).parent
+    return sorted(path for pattern in patterns for path in folder.glob(pattern))
 
 
-def write(folder: Path, config, tokenizer, settings=None, stop_ids=()) -> None:
-    """Write all files of a model directory but the weights. settings: the checkpoint's generation
-    settings, for a model that generates; stop_ids: the tokens at which training stops."""
+# Export
+
+
+def write(folder: Path, config: PreTrainedConfig, stop_ids=()) -> None:
+    """Write all files of a model directory but the weights: those of the checkpoint that `config`
+    is from, so that the programs that can read the one can read the other. Saved anew by another
+    version, settings would change their names, which older servers ignore in silence.
+
+    stop_ids: the tokens at which training stops, for a model that generates."""
     folder.mkdir(parents=True, exist_ok=True)
-    config.save_pretrained(folder)
-    rewrite(folder / "config.json", version_4_config)
-    tokenizer.save_pretrained(folder)
-    rewrite(folder / "tokenizer_config.json", version_4_tokenizer)
-    if settings:
-        # As text, because some versions of save_pretrained reject contradictory settings.
-        settings = json.loads(settings.to_json_string())
-        # Else version 4 takes the end tokens from config.json.
-        settings.pop("_from_model_config", None)
-        settings["eos_token_id"] = sorted(stop_ids) if len(stop_ids) > 1 else stop_ids[0]
-        settings["pad_token_id"] = tokenizer.pad_token_id
-        text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-        (folder / "generation_config.json").write_text(text, encoding="utf-8")
+    for path in files_of(config.name_or_path, *SETTINGS):
+        if not path.name.endswith(".index.json"):  # of the checkpoint's weights
+            shutil.copyfile(path, folder / path.name)
+    # transformers reads "dtype" from version 5 on, "torch_dtype" before.
+    dtype = str(config.dtype).removeprefix("torch.")
+    _update(
+        folder / "config.json",
+        drop="auto_map",  # it names code that is not copied
+        architectures=config.architectures,
+        tie_word_embeddings=config.tie_word_embeddings,
+        dtype=dtype,
+        torch_dtype=dtype,
+    )
+    if stop_ids:  # with the setting that is dropped, version 4 takes them from config.json
+        file = folder / "generation_config.json"
+        _update(file, drop="_from_model_config", eos_token_id=sorted(stop_ids))
 
 
-def rewrite(file: Path, change) -> None:
-    """Replace the settings in a JSON file by change(settings)."""
-    settings = json.loads(file.read_text(encoding="utf-8"))
-    text = json.dumps(change(settings), indent=2, ensure_ascii=False) + "\n"
-    file.write_text(text, encoding="utf-8")
-
-
-def version_4_config(settings: dict) -> dict:
-    """Add to config.json the names that version 4 has for the dtype and rotary settings, and drop
-    the place of the base's code, which the directory does not have."""
-    settings = {name: value for name, value in settings.items() if name != "auto_map"}
-    rope = settings.get("rope_parameters") or {}
-    if local := rope.get("sliding_attention"):  # Gemma 3: one dict for each type of layer
-        settings["rope_local_base_freq"] = local["rope_theta"]
-    rope = dict(rope.get("full_attention") or rope)
-    for name in rope.keys() & {"rope_theta", "partial_rotary_factor"}:
-        settings[name] = rope.pop(name)
-    kind = rope.pop("rope_type", "default")
-    if kind != "default":
-        if "original_max_position_embeddings" in settings:
-            rope.pop("original_max_position_embeddings", None)
-        key = "type" if settings["model_type"] in STRICT_ROPE else "rope_type"
-        settings["rope_scaling"] = {key: kind, **rope}
-    return settings | {"torch_dtype": settings.get("dtype")}
-
-
-def version_4_tokenizer(settings: dict) -> dict:
-    """Change tokenizer_config.json so that both versions read tokenizer.json as it is: version 4
-    lacks some classes, and others of it change the tokens."""
-    if settings.get("backend") == "tokenizers":
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    gone = ("backend", "is_local", "local_files_only", "auto_map")
-    settings = {k: v for k, v in settings.items() if k not in gone and v is not None}
-    if isinstance(extra := settings.get("extra_special_tokens"), list):  # a dict in version 4
-        del settings["extra_special_tokens"]
-        settings["additional_special_tokens"] = extra
-    return settings
+def _update(file: Path, drop: str, **settings) -> None:
+    """Change settings in a JSON file, and drop one."""
+    old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    old.pop(drop, None)
+    file.write_text(json.dumps(old | settings, indent=2) + "\n")

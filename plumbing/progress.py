@@ -1,4 +1,4 @@
-"""What rank 0 prints of a run: the plan, a progress bar, and how it ended."""
+"""What rank 0 prints of a run: the plan, lines of progress, and how it ended."""
 
 import sys
 import time
@@ -10,6 +10,7 @@ from plumbing.files import read_lines
 from plumbing.run import checkpoint
 from plumbing.run.directory import RunDir
 
+SETTINGS = ("preset", "sampler", "seed", "model", "teacher_model", "train_data", "steps", "out")
 LINE_S = 10  # seconds between two lines
 LINE = "step {n_fmt} of {total_fmt} [{elapsed}<{remaining}{postfix}]"
 
@@ -20,66 +21,52 @@ class Console:
     def __init__(self, run: RunDir, start: int, train: Problems, val: Problems):
         self.run = run
         self.silent = run.layout.rank > 0
-        self.steps = {"n": start, "initial": start, "total": run.config.steps}
+        self.start = start
+        self.step = start
         self.begun = time.monotonic()
         self.printed = self.begun  # when the last line was
-        self.of_step = ""
         if not self.silent:
-            print(plan(run, start, train, val), end="", flush=True)
+            print(f"Goldilocks RL from step {start}: {len(train):,} problems,", end=" ")
+            print(f"{len(val):,} for validation, {run.layout.n_teachers} teacher ranks")
+            for name in SETTINGS:
+                print(f"  {name:<13}  {getattr(run.config, name)}", flush=True)
 
     def update(self, row: dict) -> None:
         """Show a step: its row of metrics.jsonl."""
+        self.step = row["step"]
         speed = row["total_tokens"] / row["seconds"]
-        reward = row["reward_mean"]
         dead = row["zero_variance"]
-        self.of_step = f"reward {reward:.2f}, dead {dead:.0%}, {speed:,.0f} tok/s"
-        self.steps["n"] = row["step"]
-        self.report("")
+        self.report(f"reward {row['reward_mean']:.2f}, dead {dead:.0%}, {speed:,.0f} tok/s")
 
-    def report(self, evaluation: str, at_once: bool = False) -> None:
-        """Print how far an evaluation is, or if "" the latest step: at once, or if the last line is
-        LINE_S old."""
+    def report(self, text: str) -> None:
+        """Print the step and a text, of it or of an evaluation, if the last line is LINE_S old."""
         now = time.monotonic()
-        if not self.silent and (at_once or now - self.printed >= LINE_S):
-            times = {"elapsed": now - self.begun, "bar_format": LINE}
-            line = tqdm.format_meter(postfix=evaluation or self.of_step, **times, **self.steps)
-            print(line, file=sys.stderr, flush=True)
-            self.printed = now
+        if self.silent or now - self.printed < LINE_S:
+            return
+        self.printed = now
+        line = tqdm.format_meter(
+            self.step,
+            self.run.config.steps,
+            now - self.begun,
+            initial=self.start,
+            postfix=text,
+            bar_format=LINE,
+        )
+        print(line, file=sys.stderr, flush=True)
 
     def end(self, finished: bool) -> None:
         """Print the accuracy before and after, or how to resume."""
         if self.silent:
             return
-        self.report("", at_once=True)
         if not finished:
             saved = ", and saved" if checkpoint.steps(self.run.path) else " before the first step"
             print(f"stopped{saved}: run the same command again to resume")
             return
-        rows = read_lines(self.run.path / "metrics.jsonl")
+        rows = read_lines(self.run.metrics)
         first, *later = [row["val_accuracy"] for row in rows if "val_accuracy" in row]
         last = later[-5:] or [first]
-        mean = sum(last) / len(last)
         print(
             f"validation accuracy: {first:.1%} before, {last[-1]:.1%} after, "
-            f"{mean:.1%} mean of the last {len(last)} evaluations\n"
-            f"next: python -m scripts.report {self.run.path}; "
-            "or read samples.jsonl and metrics.jsonl there"
+            f"{sum(last) / len(last):.1%} mean of the last {len(last)} evaluations\n"
+            f"next: python -m scripts.report {self.run.path}"
         )
-
-
-def plan(run: RunDir, start: int, train: Problems, val: Problems) -> str:
-    """Describe a run that is about to begin at step `start`."""
-    c = run.config
-    ranks = run.layout
-    matched = ""
-    if not c.teacher_model:
-        matched = f", compute-matched with {c.steps * 3 // 4:,} with a Teacher (App. D)"
-    return (
-        f"Goldilocks RL: preset {c.preset}, sampler {c.sampler}, seed {c.seed}\n"
-        f"  ranks    {ranks.n_students} student + {ranks.n_teachers} teacher, {ranks.device.type}\n"
-        f"  student  {c.model}\n"
-        f"  teacher  {c.teacher_model or 'none'}\n"
-        f"  data     {len(train):,} problems, {len(val):,} for validation\n"
-        f"  steps    {start} to {c.steps}{matched}, saved every {c.checkpoint_every}\n"
-        f"  output   {run.path}\n"
-    )

@@ -5,8 +5,6 @@ docs/data.md says where the format of each data set was looked up.
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from plumbing.data.rows import is_finite, text_of
 from plumbing.errors import InputError
 from scripts import reasoning_tasks
@@ -54,8 +52,7 @@ class Source:
         for name, value in row.items():
             is_kept = name == self.keep or (self.keep == "*" and name not in self.columns())
             if is_kept and name not in record and value is not None and is_finite(value):
-                # float32's 0.1 is written as 0.1.
-                record[name] = float(str(value)) if isinstance(value, np.floating) else value
+                record[name] = value
         return record
 
 

@@ -40,25 +40,24 @@ class Problems:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self._questions: list[str] = []
-        self._golds: list[str] = []
-        self._extras: list[tuple[str, str]] = []  # (data_source, extra_info as JSON)
+        self.crc32 = digest(self.path)[1]
+        self._questions = []
+        self._golds = []
+        self._extras = []  # as JSON
         once = {}  # data sets repeat problems and sources: each text is kept once
-        _, self.crc32 = digest(self.path)
         with self.path.open("rb") as file:
             for place, row in read_rows(file, str(self.path), REQUIRED, EXTRAS):
-                question, gold = (self._text(row, name, place) for name in REQUIRED)
+                question = self._text(row, "problem", place)
+                extra = json.dumps([row.get(name) for name in EXTRAS], default=str)
                 self._questions.append(once.setdefault(question, question))
-                self._golds.append(gold)
-                extra = self._extra(row)
+                self._golds.append(self._text(row, "expected_answer", place))
                 self._extras.append(once.setdefault(extra, extra))
         if not self._questions:
             raise InputError(f"{self.path}: has no rows")
 
     def _text(self, row: dict, name: str, place: str) -> str:
         """Return a required field as text that is not blank."""
-        if name not in row:
-            check_fields(row, [name], f"{self.path}, {place}")
+        check_fields(row, [name], f"{self.path}, {place}")
         try:
             text = text_of(row[name])
         except ValueError as error:
@@ -66,13 +65,6 @@ class Problems:
         if not text.strip():
             raise InputError(f"{self.path}, {place}: field {name!r} is blank")
         return text
-
-    @staticmethod
-    def _extra(row: dict) -> tuple[str, str]:
-        """Return data_source as text, and extra_info as JSON."""
-        source, info = map(row.get, EXTRAS)
-        source = "" if source is None else label(source)
-        return source, "null" if info is None else json.dumps(info, default=str)
 
     def __len__(self) -> int:
         return len(self._questions)
@@ -84,28 +76,26 @@ class Problems:
     def golds(self, indices: Iterable[int]) -> tuple[list[str], list[dict]]:
         """Return the answers to some problems, which the teacher never sees, and other arguments of
         verl's reward functions: data_source and extra_info, "" and None without such a column."""
+        golds = []
         extras = []
         for index in indices:
-            source, info = self._extras[index]
-            extras.append({"data_source": source, "extra_info": json.loads(info)})
-        return [self._golds[index] for index in indices], extras
+            source, info = json.loads(self._extras[index])
+            extras.append({"data_source": source or "", "extra_info": info})
+            golds.append(self._golds[index])
+        return golds, extras
 
     def column(self, name: str) -> tuple[list[str], np.ndarray]:
         """Return the distinct texts of another column, and the index of each row's text (n,). Of
         two columns, "task,level", the texts of a row are joined: "sums, 3". Reads the file again.
-        Raises InputError if it has no such column, or is another file by now."""
+        Raises InputError if a row has no such column."""
         names = name.split(",")
-        fields = set()
         position = {}  # by text
         index_n = []
-        if digest(self.path)[1] != self.crc32:
-            raise InputError(f"{self.path}: was replaced while the run began; start again")
         with self.path.open("rb") as file:
-            for _, row in read_rows(file, str(self.path), names, ()):
-                fields.update(row)
-                text = ", ".join(label(row.get(name)) for name in names)
+            for place, row in read_rows(file, str(self.path), names, ()):
+                check_fields(row, names, f"{self.path}, {place}, --column")
+                text = ", ".join(str(row[name]) for name in names)
                 index_n.append(position.setdefault(text, len(position)))
-        check_fields(sorted(fields), names, f"{self.path}, --column")
         return list(position), np.array(index_n)
 
     def count_shared(self, others: "Problems") -> int:
@@ -113,25 +103,14 @@ class Problems:
         wanted = set(map(normalise, others._questions))
         return len(wanted.intersection(map(normalise, self._questions)))
 
-
-def label(value) -> str:
-    """Return any value as text, equal numbers as equal texts."""
-    try:
-        return text_of(value)
-    except ValueError:
-        return ascii(value) if isinstance(value, str) else str(value)
-
-
-def wrapped_note(name: str, golds: list[str]) -> str:
-    """Return a note on answers such as "#### 72", where a 72 earns 0; "" if there are none."""
-    wrapped = [gold for gold in golds if WRAPPED.search(gold)]
-    if not wrapped:
-        return ""
-    return (
-        f"note: {len(wrapped):,} of {len(golds):,} reference answers of {name} have words around "
-        f"the answer, such as {wrapped[0]!r:.70}: a plain answer earns 0. Keep only the answer "
-        "itself in the field 'expected_answer'"
-    )
+    def note_wrapped(self) -> None:
+        """Print a note on answers such as "#### 72", where a 72 earns 0."""
+        wrapped = [gold for gold in self._golds if WRAPPED.search(gold)]
+        if wrapped:
+            print(
+                f"note: {len(wrapped):,} reference answers of {self.path} have words around the "
+                f"answer, such as {wrapped[0]!r:.70}: a plain answer earns 0"
+            )
 
 
 def prepare_missing(paths: list[str]) -> None:
@@ -143,7 +122,7 @@ def prepare_missing(paths: list[str]) -> None:
             continue
         module = ["-m", "scripts.prepare_data", "--source", source[1]]
         command = f"python {' '.join(module)}"
-        print(f"{path} is missing: running {command}", flush=True)
+        print(f"{path} is missing: running {command}")
         # -P and our path: a folder `scripts` in the working directory must not be taken for ours.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run([sys.executable, "-P", *module], env=environment)
@@ -165,15 +144,13 @@ def check_data(config, needed: int) -> tuple[Problems, Problems]:
             f"{train.path} has {len(train)} problems, and one step draws {needed}: "
             "lower --prompts_per_step or --candidates"
         )
-    notes = []
     if n_shared := train.count_shared(val):
-        notes.append(
+        print(
             f"note: {n_shared} of the {len(val)} problems of {val.path} are training data too; "
             "to separate them: python -m scripts.prepare_data --source own "
-            f"--copy {train.path} --val_copy {val.path}"
+            f"--copy {train.path} --val_copy {val.path}",
         )
     if not config.reward:  # a custom reward reads answers in its own way
-        notes += [wrapped_note(str(each.path), each._golds) for each in (train, val)]
-    for note in filter(None, notes):
-        print(note, flush=True)
+        for problems in (train, val):
+            problems.note_wrapped()
     return train, val

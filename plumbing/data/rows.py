@@ -13,17 +13,18 @@ import pyarrow.parquet as pq
 from plumbing.errors import InputError, first_lines
 
 EXPECTED = 'expected JSON lines, {"problem": "...", "expected_answer": "..."}, or a .parquet file'
+EXACT = 2.0**53  # from here on a float may have been another integer
 
 
 def is_finite(value) -> bool:
     """Whether a value is not one of the numbers NaN, Infinity and -Infinity."""
-    return not isinstance(value, float | np.floating) or math.isfinite(value)
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def text_of(value) -> str:
-    """Return a text, or the digits of a number without an exponent: "0.5", "5" for 5.0, "0.1" for
-    float32's 0.1. Raises ValueError for other values, for texts that UTF-8 cannot hold, and for
-    floats so large that they may have been another integer."""
+    """Return a text, or the digits of a number without an exponent: "0.5", "5" for 5.0. Raises
+    ValueError for other values, for texts that UTF-8 cannot hold, and for floats so large that they
+    may have been another integer."""
     if isinstance(value, str):
         value.encode()  # half a surrogate pair raises UnicodeEncodeError, a ValueError
         return value
@@ -31,10 +32,8 @@ def text_of(value) -> str:
         return str(value)
     if isinstance(value, Decimal):
         return format(value, "f")
-    if isinstance(value, float | np.floating):
-        exact = 2.0 ** (np.finfo(type(value)).nmant + 1)
-        if abs(value) < exact:  # false for NaN
-            return np.format_float_positional(value, trim="-")
+    if isinstance(value, float) and abs(value) < EXACT:  # false for NaN
+        return np.format_float_positional(value, trim="-")
     raise ValueError(f"{value!r:.60}, a {type(value).__name__}, no text or exact number")
 
 
@@ -69,8 +68,7 @@ def _json_rows(file: BinaryIO, name: str) -> Iterator[tuple]:
         return
     for number, line in enumerate(file, 1):
         if line.strip():
-            place = f"line {number}"
-            yield place, _parse(line, f"{name}, {place}")
+            yield f"line {number}", _parse(line, f"{name}, line {number}")
 
 
 def _parse(text: bytes, location: str):
@@ -81,27 +79,19 @@ def _parse(text: bytes, location: str):
 
 
 def _parquet_rows(file: BinaryIO, name: str, required, optional) -> Iterator[tuple]:
-    number = 0
+    # Only the columns in use: solutions are most of the bytes of some data sets.
+    columns = None if optional is None else [*required, *optional]
     try:
         table = pq.ParquetFile(file)
-        names = table.schema_arrow.names
-        check_fields(names, required, name)
-        # Only the columns in use: solutions are most of the bytes of some data sets.
-        columns = [x for x in names if optional is None or x in {*required, *optional}]
+        schema = table.schema_arrow
+        check_fields(schema.names, required, name)
+        for column in required:
+            if schema.field(column).type in (pa.float16(), pa.float32()):
+                raise InputError(f"{name}: {column!r} is {schema.field(column).type}: make it text")
+        number = 0
         for batch in table.iter_batches(8192, columns=columns):
-            for values in zip(*map(_values, batch.columns), strict=True):
+            for row in batch.to_pylist():
                 number += 1
-                yield f"row {number}", dict(zip(columns, values, strict=True))
+                yield f"row {number}", row
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{name}, after row {number}: {first_lines(error)}") from error
-
-
-def _values(column: pa.Array) -> list:
-    """Return a column's values; floats keep their type, as float32's 0.1 is another number."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    values = column.to_pylist()
-    if not pa.types.is_floating(column.type):
-        return values
-    number = np.dtype(column.type.to_pandas_dtype()).type
-    return [None if value is None else number(value) for value in values]
+        raise InputError(f"{name}: {first_lines(error)}") from error

@@ -17,19 +17,16 @@ class Launch(NamedTuple):
 
 def launch() -> Launch:
     """Read the environment; a process without torchrun is a single rank. An empty variable is taken
-    as not set. Raises InputError if a value is no number, or out of range."""
-    world, rank, local_rank = _number("WORLD_SIZE", 1), _number("RANK", 0), _number("LOCAL_RANK", 0)
-    local_world = min(_number("LOCAL_WORLD_SIZE", local_rank + 1), world)
-    if not (0 <= rank < world and 0 <= local_rank < local_world):
-        raise InputError(
-            f"RANK={rank}, WORLD_SIZE={world}, LOCAL_RANK={local_rank}, LOCAL_WORLD_SIZE="
-            f"{local_world}: a rank is not below its number: start with torchrun, or unset them"
-        )
-    return Launch(world, rank, local_world, local_rank)
+    as not set. Raises ValueError if a value is no number, or a rank is not below its number."""
 
-
-def _number(name: str, default: int) -> int:
-    try:
+    def read(name: str, default: int) -> int:
         return int(os.environ.get(name) or default)
-    except ValueError as error:
-        raise InputError(f"{name}: {error}: start with torchrun, or unset it") from error
+
+    world = read("WORLD_SIZE", 1)
+    rank = read("RANK", 0)
+    local_rank = read("LOCAL_RANK", 0)
+    local_world = min(world, read("LOCAL_WORLD_SIZE", local_rank + 1))
+    place = Launch(world, rank, local_world, local_rank)
+    if not (0 <= rank < world and 0 <= local_rank < local_world):
+        raise InputError(f"{place}: start with torchrun, or unset RANK, WORLD_SIZE and LOCAL_RANK")
+    return place

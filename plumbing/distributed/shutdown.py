@@ -3,10 +3,10 @@
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -53,8 +53,7 @@ def borrowed_process() -> Iterator[None]:
         if dist.is_initialized():
             dist.destroy_process_group()
         for number, handler in handlers.items():
-            if signal.getsignal(number) is not handler:
-                signal.signal(number, handler)
+            signal.signal(number, handler)
         os.environ.clear()
         os.environ.update(environment)
 
@@ -68,34 +67,36 @@ def end_with_torchrun() -> None:
 
 
 def reject(error: Exception) -> int:
-    """Print an error from before the ranks connect, once if it is that of all ranks of a machine.
-    Returns its exit status, by default 2."""
-    if os.environ.get("LOCAL_RANK", "0") != "0":
-        time.sleep(10)  # if it is also the first rank's, torchrun ends this one in the meantime
-    print_error(error)
+    """Print an error from before the ranks connect, on one of the ranks that have one. Returns its
+    exit status, by default 2."""
+    store = None
+    with suppress(ValueError, dist.DistError):  # there is no torchrun, or it has ended
+        # Another rank's exit must not end this one before it has printed.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=10)))
+    if is_first_to_report(store, default=True):
+        print_error(error)
     return getattr(error, "status", InputError.status)
+
+
+def is_first_to_report(store: dist.Store | None, default: bool) -> bool:
+    """Whether no other rank has reported an error; `default` if the store, where all ranks meet,
+    cannot be reached."""
+    with suppress(dist.DistError):
+        return store.add("reported", 1) == 1 if store else default
+    return default
 
 
 def run_ranks(layout: Layout, timeout_minutes: float, body: Callable[[], int]) -> int:
     """Connect the ranks and return body()'s exit status; report an error that ends it."""
     try:
-        connect(layout, timeout_minutes)
+        layout.connect(timeout_minutes)
         status = body()
         layout.gather_world(None)
     except (Exception, SystemExit) as error:  # a plug-in may raise anything
         return report(layout, error)
     dist.destroy_process_group()
     return status
-
-
-def connect(layout: Layout, timeout_minutes: float) -> None:
-    """Join the other ranks. Raises Fault, with the place where they should meet."""
-    try:
-        layout.connect(timeout_minutes)
-    except Exception as error:  # torch, gloo and NCCL raise all kinds
-        place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
-        where = f" at {place} (MASTER_ADDR, MASTER_PORT)" * (layout.world > 1)
-        raise Fault(f"the ranks did not meet{where}: {first_lines(error)}") from error
 
 
 def stop_at_signals(layout: Layout) -> None:
@@ -117,40 +118,29 @@ def stop_requested(layout: Layout) -> bool:
 
 
 def report(layout: Layout, error: BaseException) -> int:
-    """Print the error that ended the run, and return the exit status for it. What a collective
-    raises when another rank has ended is that rank's error, printed there."""
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        stop_at_signals(layout)  # another rank's exit must not end this one before it has printed
+    """Report the error that ended the run, and return the exit status for it. One rank of all
+    prints a RunError, in one line; each rank prints another error of its own with its traceback."""
+    stop_at_signals(layout)  # another rank's exit must not end this one before it has printed
     if isinstance(error, OSError | SafetensorError):
         error = Fault(error)
-    elif not isinstance(error, RunError) and _is_lost_peer(layout, error):
-        error = Fault(
-            f"a rank failed or exceeded --timeout_minutes ({first_lines(error)}); "
-            "run the same command again to resume from the newest checkpoint"
-        )
+    elif layout.world > 1 and is_of_collective(error):
+        cause = "a rank failed or exceeded --timeout_minutes"
+        if not dist.is_initialized():
+            cause = "the ranks did not meet at {MASTER_ADDR}:{MASTER_PORT}".format_map(os.environ)
+        error = Fault(f"{cause} ({first_lines(error)}); the same command resumes the run")
     known = isinstance(error, RunError)
     if not known:  # before the store is used, which may be hard to reach
         print(f"error on rank {layout.rank} ({layout.role}):", file=sys.stderr)
         traceback.print_exception(error)
         sys.stderr.flush()
-    prints = layout.first  # without a store one rank of each role prints
-    if layout.store:
-        with suppress(dist.DistError):
-            prints = layout.store.add("reported", 1) == 1
-    if known and prints:
+    if is_first_to_report(layout.store, default=layout.first) and known:
         print_error(error)
     return error.status if known else 1
 
 
-def _is_lost_peer(layout: Layout, error: BaseException) -> bool:
-    """Return whether another rank's end may have caused the error. gloo and NCCL raise one class
-    for all errors, so that SIGTERM decides, which torchrun sends to all ranks of a machine as soon
-    as one of them ends, and the words of the library's transport between machines."""
-    if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
-        return True
-    if layout.world == 1 or type(error) not in (RuntimeError, dist.DistBackendError):
-        return False
-    if "gloo/transport" in str(error) or "closed by peer" in str(error):
-        return True
-    time.sleep(3)
-    return layout.stopping
+def is_of_collective(error: BaseException) -> bool:
+    """Whether a collective or message raised an error, as it does when another rank has ended. gloo
+    has no class of errors: a frame of torch/distributed, or of this folder, is the innermost."""
+    frames = traceback.extract_tb(error.__traceback__)[-1:]
+    is_inside = any("/distributed/" in frame.filename for frame in frames)
+    return isinstance(error, dist.DistError) or (type(error) is RuntimeError and is_inside)

@@ -7,23 +7,24 @@ sampler.pt all other state, manifest.json the size and CRC-32 of every file.
 import io
 import json
 import math
+import re
 import shutil
 import warnings
 import zlib
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.utils._pytree import tree_map_only
 
 from plumbing.distributed.layout import Layout
-from plumbing.errors import Fault, InputError, first_lines
+from plumbing.errors import Fault, InputError
 from plumbing.files import digest, sync, write_atomic
 
 
@@ -41,40 +42,62 @@ Learners = dict[str, Learner]  # by role: those that this rank holds a shard of
 
 
 def save(
-    run: Path,
-    step: int,
-    layout: Layout,
-    learners: Learners,
-    state: dict | None,
-    replicas: dict,
-    keep: int,
+    run: Path, step: int, layout: Layout, learners: Learners, state: dict | None, keep: int
 ) -> None:
     """Write checkpoint `step` of the run directory `run`; delete all but the newest `keep`.
 
-    All ranks call it. state: the sampler's, None on ranks without a sampler. replicas: values by
-    name. Raises Fault if they differ between ranks, or the checkpoint cannot be written."""
+    All ranks call it. state: the sampler's, None on ranks without a sampler. Raises Fault if the
+    replicas of weights or state differ between ranks, or the checkpoint cannot be written."""
     final = directory(run, step)
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
+    replicas = {f"weights of the {role}": each.checksum() for role, each in learners.items()}
     packed = None
+    files = []
     if layout.has_sampler:
         packed = pack(state)
-        replicas = replicas | {"the sampler's state": zlib.crc32(packed)}
+        replicas["the sampler's state"] = zlib.crc32(packed)
     layout.assert_equal_in_world(**replicas)
-    try:
-        manifest = _write_part(temporary, layout, learners, packed)
-    except (OSError, dcp.CheckpointException) as error:
-        for name in learners:  # the other role may still write its part
-            shutil.rmtree(temporary / name, ignore_errors=True)
-        raise Fault(  # torch does not say that a disk is full
-            f"checkpoint {final} cannot be written, maybe because the disk is full "
-            f"({_cause(error)}); the previous one is intact"
-        ) from error
-    parts = layout.gather_world(manifest)  # no rank goes on before everything is on disk
+    with _fault(f"checkpoint {final} cannot be written; the previous one is intact"):
+        for role, learner in learners.items():
+            place = temporary / role
+            dcp.save(_sharded(learner), checkpoint_id=place, process_group=layout.group)
+            files += place.iterdir()
+        if layout.first and packed is not None:
+            file = temporary / "sampler.pt"
+            file.write_bytes(packed)
+            sync(file)
+            files.append(file)
+        # The first rank of each role, as it has written it, and disks may be slow to show it.
+        part = {str(path.relative_to(temporary)): digest(path) for path in files if layout.first}
+    parts = layout.gather_world(part)  # no rank goes on before everything is on disk
     if layout.rank == 0:
-        _publish(temporary, final, {name: value for part in parts for name, value in part.items()})
+        _publish(temporary, final, dict(ChainMap(*parts)))
         for path in run.glob("*.jsonl"):
             sync(path)
         keep_only(run, steps(run)[-keep:])
+
+
+def rehearse(run: Path) -> None:
+    """Write a tiny checkpoint and delete it. Raises Fault if that fails: a disk that can keep none
+    must show before the first step, not at the first checkpoint."""
+    tiny = directory(run, 0)
+    unfinished = tiny.with_suffix(".tmp")
+    with _fault(f"no checkpoint can be written in {run}"):
+        dcp.save({"x": torch.zeros(1)}, checkpoint_id=unfinished / "student", no_dist=True)
+        _publish(unfinished, tiny, {})
+        shutil.rmtree(tiny)
+
+
+@contextmanager
+def _fault(problem: str) -> Iterator[None]:
+    """Raise Fault, "PROBLEM (CAUSE)", at an error of the disk or of torch's checkpoints."""
+    try:
+        # torch warns where a process has no other ranks.
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            yield
+    except (OSError, dcp.CheckpointException) as error:  # to torch the latter is no Exception
+        cause = str(error).strip().splitlines()[-1]  # after the tracebacks of ranks
+        raise Fault(f"{problem} ({cause})") from error
 
 
 def _publish(temporary: Path, final: Path, manifest: dict) -> None:
@@ -86,84 +109,59 @@ def _publish(temporary: Path, final: Path, manifest: dict) -> None:
     sync(final.parent)
 
 
-def rehearse(run: Path) -> None:
-    """Write a tiny checkpoint and delete it. Raises InputError if that fails: a disk that can keep
-    none must show before the first step, not at the first checkpoint."""
-    tiny = directory(run, 0)
-    unfinished = tiny.with_suffix(".tmp")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that this process has no other ranks
-            dcp.save({"x": torch.zeros(1)}, checkpoint_id=unfinished / "student", no_dist=True)
-        _publish(unfinished, tiny, {})
-        keep_only(run, steps(run)[1:])
-    except (OSError, dcp.CheckpointException) as error:
-        raise InputError(f"no checkpoint can be written in {run}: {_cause(error)}") from error
-
-
-def _cause(error: BaseException) -> str:
-    """Return the last line of an error: torch's begin with the tracebacks of ranks."""
-    return str(error).strip().splitlines()[-1]
+def _sharded(learner: Learner) -> dict:
+    fresh = not learner.optimizer.state
+    model_state, optimizer_state = get_state_dict(learner.model, learner.optimizer)
+    if fresh:  # get_state_dict took a step of zeros to fill an optimizer that had taken none
+        for state in learner.optimizer.state.values():
+            state["step"].zero_()
+    return {"model": model_state, "optim": optimizer_state}
 
 
 def pack(state) -> memoryview:
     """Return the bytes of sampler.pt, of a sampler's state. Raises an error now, not at a resume,
-    if the state is no dict, or holds anything but data."""
+    if the state is no dict, or cannot be pickled."""
     if not isinstance(state, dict):
         raise InputError(f"the sampler's state_dict returns {state!r:.40}: must be a dict")
-    numpy = np.ndarray, np.generic  # torch.load with weights_only does not take them
-    state = tree_map_only(numpy, lambda x: torch.from_numpy(np.array(x)), state)
     file = io.BytesIO()
     torch.save(state, file)
-    packed = file.getbuffer()
-    torch.load(io.BytesIO(packed), weights_only=True)
-    return packed
+    return file.getbuffer()
 
 
-def _write_part(folder: Path, layout: Layout, learners: Learners, packed) -> dict[str, list[int]]:
-    """Write what this role has of a checkpoint: its learners and, if given, the sampler's state.
-    Returns the size and CRC-32 of each file on the first rank of the role. All of it call this."""
-    manifest = {}
-    for name, learner in learners.items():
-        place = folder / name
-        dcp.save(_sharded(learner), checkpoint_id=place, process_group=layout.group)
-        if layout.first:
-            for path in sorted(place.iterdir()):
-                manifest[f"{name}/{path.name}"] = digest(path)
-    if layout.first and packed is not None:
-        file = folder / "sampler.pt"
-        file.write_bytes(packed)
-        sync(file)
-        manifest[file.name] = digest(file)
-    return manifest
+def unpack(file: Path) -> dict:
+    """Read the state that `pack` made the bytes of: a pickle, like torch's own files here."""
+    return torch.load(file, weights_only=False)
+
+
+def load_state(run: Path, step: int) -> dict:
+    """Load the sampler's state of checkpoint `step`."""
+    return unpack(directory(run, step) / "sampler.pt")
 
 
 def load_learners(folder: Path, group, learners: Learners) -> None:
     """Load weights and optimizer state from a checkpoint's directory. A collective of `group`."""
     for name, learner in learners.items():
         sharded = _sharded(learner)
-        try:
+        with _fault(f"checkpoint {folder} cannot be loaded"):
             dcp.load(sharded, checkpoint_id=folder / name, process_group=group)
-        except dcp.CheckpointException as error:  # to torch this is no Exception
-            raise Fault(f"checkpoint {folder} cannot be loaded: {first_lines(error)}") from error
-        parts = {f"{part}_state_dict": state for part, state in sharded.items()}
         # The flag's: that of the checkpoint may differ.
         rates = [settings["lr"] for settings in learner.optimizer.param_groups]
-        set_state_dict(learner.model, learner.optimizer, **parts)
+        set_state_dict(
+            learner.model,
+            learner.optimizer,
+            model_state_dict=sharded["model"],
+            optim_state_dict=sharded["optim"],
+        )
         for settings, rate in zip(learner.optimizer.param_groups, rates, strict=True):
             settings["lr"] = rate
 
 
 def load_weights(folder: Path, lm: nn.Module) -> None:
     """Load the student's weights, and nothing else, from a checkpoint's directory into a language
-    model, in its dtype and on its device. Raises InputError if that fails."""
+    model, in its dtype and on its device."""
     weights = {f"lm.{name}": parameter.detach() for name, parameter in lm.named_parameters()}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that this process has no other ranks
-            dcp.load({"model": weights}, checkpoint_id=folder / "student", no_dist=True)
-    except dcp.CheckpointException as error:  # to torch this is no Exception
-        raise InputError(f"{folder} cannot be loaded: {first_lines(error)}") from error
+    with _fault(f"checkpoint {folder} cannot be loaded"):
+        dcp.load({"model": weights}, checkpoint_id=folder / "student", no_dist=True)
 
 
 def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
@@ -177,26 +175,14 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
             manifest = dict(json.loads((folder / "manifest.json").read_text()))
             damaged = [name for name, was in manifest.items() if digest(folder / name) != was]
         except (FileNotFoundError, ValueError, TypeError) as error:
-            damaged = [str(error)]
+            damaged = [error]
         if not damaged:
             return step
         message = f"checkpoint {folder} is damaged ({damaged[0]}): going back to the previous one"
-        print(f"warning: {message}", flush=True)
+        print(f"warning: {message}")
     if earlier:
         raise InputError(f"{run}: no checkpoint is intact")
     return 0
-
-
-def load_state(run: Path, step: int) -> dict:
-    """Load sampler.pt of checkpoint `step`, tensors as numpy arrays. Raises an error of pickle if
-    it holds anything but data."""
-    return unpack(directory(run, step) / "sampler.pt")
-
-
-def unpack(file: Path) -> dict:
-    """Read the state that `pack` made the bytes of. Raises what torch.load does."""
-    state = torch.load(file, weights_only=True)
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.numpy()[()], state)
 
 
 def keep_only(run: Path, kept: list[int]) -> None:
@@ -209,20 +195,11 @@ def keep_only(run: Path, kept: list[int]) -> None:
 
 def steps(run: Path, folder: str = "checkpoints") -> list[int]:
     """Return the steps that have a checkpoint, or a file in another folder, in order."""
-    names = (path.name.removesuffix(".jsonl") for path in (run / folder).glob("step_*"))
-    numbers = (name.removeprefix("step_") for name in names)
-    return sorted(int(number) for number in numbers if number.isdecimal())
+    paths = (run / folder).glob("step_*")
+    matches = (re.fullmatch(r"step_(\d+)(\.jsonl)?", path.name) for path in paths)
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def directory(run: Path, step: int) -> Path:
     """Return the directory of checkpoint `step`."""
     return run / "checkpoints" / f"step_{step}"
-
-
-def _sharded(learner: Learner) -> dict:
-    fresh = not learner.optimizer.state
-    model_state, optimizer_state = get_state_dict(learner.model, learner.optimizer)
-    if fresh:  # get_state_dict took a step of zeros to fill an optimizer that had taken none
-        for state in learner.optimizer.state.values():
-            state["step"].zero_()
-    return {"model": model_state, "optim": optimizer_state}

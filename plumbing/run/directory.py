@@ -1,9 +1,6 @@
 """The run directory: its settings, its logs, and whether a run in it may be resumed."""
 
-import errno
 import json
-import socket
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import date
@@ -12,7 +9,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from torch.distributed.checkpoint.stateful import Stateful
 
 from grpo import Group
@@ -23,9 +20,8 @@ from plumbing.files import digest, read_lines, write_atomic, write_lines
 from plumbing.plugins import path_of
 from plumbing.run import checkpoint
 from plumbing.run.checkpoint import Learners
-from plumbing.run.facts import FREE, INEXACT, differences, flat, model_files
+from plumbing.run.facts import comparable, differences, model_files
 
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 
 
@@ -43,13 +39,12 @@ class RunDir:
         self.metrics = self.path / "metrics.jsonl"
         # Kept by the system: it ends with this process. A soft lock would outlive a kill.
         self.lock = FileLock(self.path / "lock", mode=0o666, fallback_to_soft=False)
-        files = {
+        self.files = {
             "train_data": config.train_data,
             "val_data": config.val_data,
             "sampler": sampler_file,
             "reward": path_of(config.reward),
         }
-        self.files = {name: Path(file) for name, file in files.items() if file}
 
     def __enter__(self) -> "RunDir":
         return self
@@ -73,117 +68,70 @@ class RunDir:
         the run has loaded the files, and goes on even if they are changed or removed."""
         if self.layout.local_rank:
             return {}
-        checksums = {f"{name}_crc32": digest(path)[1] for name, path in self.files.items()}
+        checksums = {f"{name}_crc32": digest(Path(p))[1] for name, p in self.files.items() if p}
         for role in ("model", "teacher_model"):
             if name := getattr(self.config, role):
                 checksums[f"{role}_files"] = model_files(name)
         return checksums
 
     def assert_machines_agree(self) -> None:
-        """Raise InputError or Fault unless all ranks have the same settings, and all machines the
-        same data files and, as --out, the same directory. All ranks call it after `open`."""
-        self.layout.assert_equal_in_world(**flat(self.facts()))
-        # Each time a new name: a machine may have cached that an old one does not exist.
-        probe = Path(self.layout.on_rank_0(lambda: tempfile.mkdtemp(".tmp", dir=self.path)))
-        views = self.layout.gather_world((socket.gethostname(), probe.exists()))
-        if self.layout.rank == 0:
-            probe.rmdir()
-        for name, is_visible in views:
-            if not is_visible:
-                raise InputError(
-                    f"--out {self.path}: {name} does not see what rank 0 writes there; "
-                    "choose one that all machines share"
-                )
+        """Raise Fault unless all ranks have the same settings, and all machines the same files. All
+        ranks call it after `open`."""
+        self.layout.assert_equal_in_world(**comparable(self.facts()))
 
     def open(self) -> int:
         """Check the directory, create and lock it; return the step to resume from, 0 for a new run.
         Settles the run's date. Raises InputError if the directory holds something else, or a run
         that this one cannot resume."""
+        if is_new := not self.settings.exists():
+            entries = self.path.iterdir() if self.path.exists() else ()
+            # A run that is killed as it begins may leave a lock and unfinished files.
+            if any(path.name != "lock" and path.suffix != ".tmp" for path in entries):
+                raise InputError(
+                    f"--out {self.path}: not empty, and has no config.json: choose another"
+                )
+        self.path.mkdir(parents=True, exist_ok=True)
         try:
-            is_new = not self.settings.exists()
-            if is_new:
-                self._check_empty()
-            self.path.mkdir(parents=True, exist_ok=True)
             self.lock.acquire(timeout=0)
-            old = {} if is_new else self._read_settings()
-            # Chat templates may show a date: the same to all ranks, and after a resume.
-            self.config.date = self.config.date or old.get("date") or date.today().isoformat()
-            return self._step_to_resume(old) if old else 0
-        except Timeout as error:  # an OSError, too
+        except OSError as error:  # filelock's Timeout is one
             raise InputError(
-                f"--out {self.path} is in use: end that job, or choose another"
+                f"--out {self.path} is in use by another job, or has no locks ({error})"
             ) from error
-        except OSError as error:
-            cause = "its file system has no locks: " * (error.errno in NO_LOCKS)
-            raise InputError(
-                f"--out {self.path} cannot be used ({cause}{error.strerror}): choose another"
-            ) from error
-
-    def _check_empty(self) -> None:
-        """Raise InputError if a directory without config.json holds anything of interest."""
-        entries = self.path.iterdir() if self.path.exists() else ()
-        # A run that is killed as it begins may leave a lock and unfinished files.
-        if any(path.name != "lock" and path.suffix != ".tmp" for path in entries):
-            raise InputError(
-                f"--out {self.path}: not empty, and has no config.json: choose another"
-            )
+        old = {} if is_new else self._read_settings()
+        # Chat templates may show a date: the same to all ranks, and after a resume.
+        self.config.date = self.config.date or old.get("date") or date.today().isoformat()
+        return 0 if is_new else self._step_to_resume(old)
 
     def _read_settings(self) -> dict:
         try:
             return dict(json.loads(self.settings.read_text()))
         except (ValueError, TypeError) as error:
-            raise InputError(
-                f"{self.settings} is damaged ({error}): restore it, or choose another --out"
-            ) from error
+            raise InputError(f"{self.settings} is damaged ({error}): restore it") from error
 
     def _step_to_resume(self, old: dict) -> int:
         """Return the step of the newest checkpoint. old: the facts in config.json."""
-        free = set(FREE)
-        if self.config.lr_schedule == "linear":  # the learning rate depends on the number of steps
-            free.remove("steps")
-        changes = differences(old, self.facts())
-        rejected = [text for name, text in changes.items() if name not in INEXACT | free]
-        inexact = [text for name, text in changes.items() if name in INEXACT]
-        if rejected:
+        if changes := differences(old, self.facts()):
             raise InputError(
-                f"--out {self.path} belongs to another configuration: {'; '.join(rejected)}; "
+                f"--out {self.path} belongs to another configuration: {'; '.join(changes)}; "
                 "undo that, or choose another --out"
             )
         step = checkpoint.latest_valid_checkpoint(self.path)
         if step > self.config.steps:
             raise InputError(f"--steps {self.config.steps}: {self.path} is at step {step} already")
-        logs = {name: self._steps_of(name) for name in LOGS}
         # Without a checkpoint a run begins again, unless it must have had one.
-        had_one = max(logs["metrics.jsonl"], default=0) > old.get("checkpoint_every", 0)
+        rows = read_lines(self.metrics, torn=True)
+        had_one = bool(rows) and rows[-1]["step"] > old["checkpoint_every"]
         if not step and (had_one or (self.path / "student").exists()):
             raise InputError(
                 f"--out {self.path} has no checkpoint any more, and would begin again and "
                 "overwrite the rest: restore checkpoints/, or choose another"
             )
-        for name in ("metrics.jsonl", "selections.jsonl"):
-            if missing := {*range(1, step + 1)} - logs[name]:
-                raise InputError(
-                    f"{self.path / name} lacks step {min(missing)}, and the newest checkpoint is "
-                    f"of step {step}: restore the file, or choose another --out"
-                )
-        if step and inexact:
-            print(f"note: {'; '.join(inexact)}: resumes, but not bit for bit", flush=True)
         return step
-
-    def _steps_of(self, log: str) -> set[int]:
-        """Return the steps that a log has rows of."""
-        try:
-            return {row["step"] for row in read_lines(self.path / log, torn=True)}
-        except (TypeError, KeyError) as error:
-            raise InputError(
-                f"{self.path / log}: a line has no 'step': restore the file"
-            ) from error
 
     def load(self, step: int, learners: Learners, sampler: Stateful | None) -> None:
         """Load checkpoint `step` (0: a new run), write config.json, and drop logs and checkpoints
         after `step`. All ranks call it. sampler: None where it is on other ranks. Raises Fault if
-        ranks have read different models, InputError if no checkpoint could be saved later."""
-        self.layout.assert_equal_in_world(**_weights(learners))
+        no checkpoint could be saved later, OSError or Fault if machines have no common --out."""
         if step:
             folder = checkpoint.directory(self.path, step)
             checkpoint.load_learners(folder, self.layout.group, learners)
@@ -191,8 +139,13 @@ class RunDir:
                 sampler.load_state_dict(checkpoint.load_state(self.path, step))
         elif sampler:
             checkpoint.pack(sampler.state_dict())
-        if self.layout.rank:
-            return
+        if self.layout.rank == 0:
+            self._rewind(step)
+        self.layout.gather_world(None)  # config.json has been written
+        self.layout.assert_equal_in_world(**{str(self.settings): digest(self.settings)})
+
+    def _rewind(self, step: int) -> None:
+        """Write config.json, and drop logs and checkpoints after `step`."""
         write_atomic(self.settings, json.dumps(self.facts(), indent=1) + "\n")
         for name in LOGS:
             rows = read_lines(self.path / name, torn=True)
@@ -202,16 +155,13 @@ class RunDir:
             if n > step:
                 (self.path / "evals" / f"step_{n}.jsonl").unlink()
         # Later ones are damaged; step 0 is a rehearsal that was killed.
-        earlier = [n for n in checkpoint.steps(self.path) if 0 < n <= step]
-        checkpoint.keep_only(self.path, earlier)
+        checkpoint.keep_only(self.path, [*range(1, step + 1)])
         checkpoint.rehearse(self.path)
 
     def save(self, step: int, sampler: Stateful | None, learners: Learners) -> None:
         """Write a checkpoint. All ranks call it. sampler: as `load`."""
         state = sampler.state_dict() if sampler else None
-        replicas = _weights(learners)
-        keep = self.config.keep
-        checkpoint.save(self.path, step, self.layout, learners, state, replicas, keep)
+        checkpoint.save(self.path, step, self.layout, learners, state, self.config.keep)
 
     def export(self, learners: Learners) -> None:
         """Write the models as Hugging Face directories, student/ and teacher/."""
@@ -246,10 +196,6 @@ class RunDir:
             rows = read_lines(self.metrics) or [{"step": step}]
             rows[-1] |= evaluation
             write_lines(self.metrics, rows)
-
-
-def _weights(learners: Learners) -> dict[str, int]:
-    return {f"weights of the {role}": learner.checksum() for role, learner in learners.items()}
 
 
 def selection(step: int, group: Group) -> dict:

@@ -13,40 +13,11 @@ from transformers import AutoTokenizer
 
 from rollout import Generator, Policy
 from tests.helpers.files import change
-from tests.helpers.models import save_tiny_model
+from tests.helpers.models import FAMILIES, save_tiny_model
+from tests.helpers.ranks import DEMO
 from tests.helpers.read_model import read_model
 
 CPU = torch.device("cpu")
-LLAMA_3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "high_freq_factor": 4.0}
-LLAMA_3 |= {"low_freq_factor": 1.0, "original_max_position_embeddings": 64}
-LONGROPE = {"rope_type": "longrope", "short_factor": [1.5] * 3, "long_factor": [4.0] * 3}
-LONGROPE |= {"original_max_position_embeddings": 64, "rope_theta": 2e4}
-LONGROPE |= {"partial_rotary_factor": 0.75}
-GEMMA_3 = {"rope_type": "linear", "rope_theta": 2e6, "factor": 8.0}
-GEMMA_3 = {
-    "full_attention": GEMMA_3,
-    "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
-}
-FAMILIES = {  # with rotary settings that are no version's default
-    "qwen2": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
-    "qwen3": {
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "rope_theta": 1e6,
-            "factor": 4.0,
-            "original_max_position_embeddings": 1024,
-        }
-    },
-    "llama": {"rope_parameters": LLAMA_3},
-    "olmo2": {"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0}},
-    "phi3": {"original_max_position_embeddings": 64, "rope_parameters": LONGROPE},
-    "gemma3_text": {
-        "head_dim": 8,
-        "layer_types": ["sliding_attention", "full_attention"],
-        "rope_parameters": GEMMA_3,
-    },
-    "gpt2": {},
-}
 
 
 def export(folder: Path, target: Path) -> Path:
@@ -70,32 +41,34 @@ def own_head(folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_exported_model_computes_what_the_trained_one_does(family, tmp_path):
-    """With both spellings of its rotary angles."""
-    folder = save_tiny_model(tmp_path / family, family, **FAMILIES[family])
+def test_the_exported_model_computes_what_the_trained_one_does(family, tiny_family, tmp_path):
+    folder = tiny_family(family)
     read = [read_model(str(path), "1 + 2") for path in (folder, export(folder, tmp_path / "out"))]
     assert read[0] == read[1]
 
 
-def test_the_export_names_rotary_angles_and_classes_as_transformers_4_does(tmp_path):
-    folder = save_tiny_model(tmp_path / "base", **FAMILIES["qwen2"])
+def test_the_export_has_the_files_of_its_base_as_they_are(tiny_model, tmp_path):
+    """Whatever reads the base reads the export: saved anew, rotary angles have other names."""
+    folder = shutil.copytree(tiny_model, tmp_path / "base")
+    change(folder / "config.json", rope_theta=1e6, auto_map={"AutoConfig": "own.Config"})
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
     out = export(folder, tmp_path / "out")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (out / name).read_bytes() == (folder / name).read_bytes()
     config = settings(out, "config.json")
-    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 1e6
+    assert config["rope_theta"] == 1e6
     assert config["torch_dtype"] == config["dtype"] == "float32"
-    assert settings(out, "tokenizer_config.json")["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert "auto_map" not in config  # its code is not there
 
 
 def test_the_export_stops_where_training_stops(tiny_model, tmp_path):
     """Where the checkpoint names another end token than its tokenizer, and where it names none that
     exists: version 4 takes the settings from config.json where this file is made from it."""
-    for i, (named, expected) in enumerate({7: [1, 7], 1: 1, 5000: 1}.items()):
+    for i, (named, expected) in enumerate({7: [1, 7], 1: [1], 5000: [1]}.items()):
         folder = shutil.copytree(tiny_model, tmp_path / f"base{i}")
-        change(folder / "generation_config.json", eos_token_id=named, pad_token_id=None)
-        out = export(folder, tmp_path / f"out{i}")
-        written = settings(out, "generation_config.json")
+        change(folder / "generation_config.json", eos_token_id=named)
+        written = settings(export(folder, tmp_path / f"out{i}"), "generation_config.json")
         assert written["eos_token_id"] == expected
-        assert written["pad_token_id"] == 0
         assert "_from_model_config" not in written
 
 
@@ -110,23 +83,15 @@ def test_a_head_of_its_own_is_trained_and_exported_though_the_base_says_tied(tmp
     assert torch.equal(load_file(out / "model.safetensors")["lm_head.weight"], head)
 
 
-def test_the_export_needs_no_code_of_the_base(tiny_model, tmp_path):
-    folder = shutil.copytree(tiny_model, tmp_path / "base")
-    change(folder / "config.json", auto_map={"AutoConfig": "own.Config"})
-    assert "auto_map" not in settings(export(folder, tmp_path / "out"), "config.json")
-
-
 @pytest.mark.hour
 @pytest.mark.timeout(600)
 def test_transformers_4_reads_the_exported_directory_as_this_version_does(tmp_path):
-    """TRANSFORMERS_4 names a Python that has it (docs/commands.md); REAL_MODEL a directory."""
+    """TRANSFORMERS_4 names a Python that has it (docs/commands.md); REAL_MODEL directories that it
+    can read, as the hub's."""
     if not (python := os.environ.get("TRANSFORMERS_4")):
         pytest.skip("set TRANSFORMERS_4 to a Python with torch and transformers 4.57.1")
-    folders = [save_tiny_model(tmp_path / name, name, **s) for name, s in FAMILIES.items()]
-    folders.append(save_tiny_model(tmp_path / "own_head", "qwen3"))
-    own_head(folders[-1])
-    folders += [Path(name) for name in os.environ.get("REAL_MODEL", "").split()]
-    exported = [str(export(folder, tmp_path / "out" / folder.name)) for folder in folders]
+    folders = [DEMO, *os.environ.get("REAL_MODEL", "").split()]
+    exported = [str(export(Path(name), tmp_path / str(i))) for i, name in enumerate(folders)]
     prompt = "What is 12 + 34? Answer:"
     file = tmp_path / "read.json"
     command = [python, read_model.__code__.co_filename, file, prompt, *exported]

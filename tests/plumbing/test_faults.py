@@ -64,7 +64,7 @@ def test_resume_after_a_kill_damage_and_a_torn_log(whole, halfway, tmp_path):
         file.write_bytes(file.read_bytes()[:-7])
     output = resume(folder, whole, halfway)
     assert "step_2 is damaged" in output
-    assert "steps    1 to 4" in output
+    assert "Goldilocks RL from step 1: " in output
     assert checkpoints(folder) == ["step_3", "step_4"]  # --keep is 2 by default
 
 
@@ -149,8 +149,7 @@ def test_a_run_resumes_with_another_number_of_ranks(whole, halfway, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     for step in (3, 4):
         shutil.rmtree(folder / f"checkpoints/step_{step}")
-    output = run(folder, *THREE, "--steps", 3, ranks=2, data=halfway)
-    assert "note: world_size was 3, is 2; student_ranks was 2, is 1: resumes, but not" in output
+    run(folder, *THREE, "--steps", 3, ranks=2, data=halfway)
     run(folder, *THREE, "--teacher_ranks", 0, data=halfway)  # one process, the teacher in it
     assert all(row["grad_norm"] > 0 for row in metrics_of(folder)[1:])
     chosen = [row["chosen"] for row in read_lines(folder / "selections.jsonl")]

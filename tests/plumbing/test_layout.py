@@ -71,11 +71,11 @@ def test_each_rank_of_a_role_has_its_own_gpu(case, layout, monkeypatch):
 
 
 LAUNCHES = {  # environment variables -> the error, or none: a single process needs no launcher
-    "WORLD_SIZE=x": "WORLD_SIZE: invalid literal for int() with base 10: 'x': start with torchrun",
-    "WORLD_SIZE=0": "a rank is not below its number: start with torchrun, or unset them",
-    "RANK=-1": "RANK=-1, WORLD_SIZE=1, ",
-    "RANK=1": "RANK=1, WORLD_SIZE=1, ",
-    "LOCAL_RANK=1": "LOCAL_RANK=1, LOCAL_WORLD_SIZE=1: ",
+    "WORLD_SIZE=x": "invalid literal for int() with base 10: 'x'",
+    "WORLD_SIZE=0": "world=0, rank=0, ",
+    "RANK=-1": "world=1, rank=-1, ",
+    "RANK=1": "world=1, rank=1, ",
+    "LOCAL_RANK=1": "local_world=1, local_rank=1): start with torchrun",
     "WORLD_SIZE=": None,
     "": None,
     "RANK=0 WORLD_SIZE=1": None,

@@ -1,6 +1,5 @@
 """plumbing/models.py: which model directories are accepted, and which are rejected in one line."""
 
-import json
 import os
 import shutil
 
@@ -94,13 +93,6 @@ def custom_code(folder):
     change(folder / CONFIG, model_type="own", auto_map=names)
 
 
-def no_digits(folder):
-    tokenizer = json.loads((folder / TOKENIZER).read_text())
-    vocab = tokenizer["model"]["vocab"]
-    tokenizer["model"]["vocab"] = {k * (1 + k.isdigit()): i for k, i in vocab.items()}
-    (folder / TOKENIZER).write_text(json.dumps(tokenizer))
-
-
 def no_end(folder):
     for file in (TOKENS, CONFIG, GENERATION):
         change(folder / file, eos_token=None, eos_token_id=None)
@@ -112,19 +104,16 @@ def no_tokenizer(folder):
 
 
 GATE = "model.layers.0.mlp.gate_proj.weight"
-LOST = "layers.0.mlp.gate_proj.weight', or its shape differs"
 EXTRA = "config.json has no place for the weight "
 WINDOW = {"use_sliding_window": True, "sliding_window": 8}
-# What a run would not notice: the damage, the error as a student (None: accepted), as a teacher.
+# What a run would not notice: the damage, the error as a student, as a teacher (None: accepted).
 SILENT = {
     "an adapter": (lambda f: (f / "adapter_config.json").touch(), "LoRA adapter", "LoRA adapter"),
-    "a weight lost": (weigh(GATE, lambda w: None), LOST, LOST),
-    "a weight of another shape": (weigh(GATE, lambda w: w[1:].clone()), LOST, LOST),
+    "a weight lost": (weigh(GATE, lambda w: None), "its weights lack ", "its weights lack "),
     "a weight that is NaN": (weigh(GATE, lambda w: w * torch.nan), "not finite", "not finite"),
     "fewer layers": (settings(CONFIG, num_hidden_layers=1, layer_types=None), EXTRA, EXTRA),
     "little room": (settings(CONFIG, max_position_embeddings=20), "room for 20", "room for 20"),
     "no tokenizer": (no_tokenizer, "9' into ''", "9' into ''"),
-    "no digits": (no_digits, "7 8 9' into '         '", "7 8 9' into '         '"),
     "another's": (settings(CONFIG, eos_token_id=151643), "another model's?", "another model's?"),
     "no pad token": (settings(TOKENS, pad_token=None), "has no pad token", "has no pad token"),
     "a new pad token": (settings(TOKENS, pad_token="<n>"), "99 embeddings", "99 embeddings"),
@@ -137,19 +126,16 @@ SILENT = {
         "its embeddings are not finite",
     ),
 }
-# What a library rejects in its own words.
-DAMAGED = {
+DAMAGED = {  # what a library rejects in its own words
     "a config cut short": lambda f: os.truncate(f / CONFIG, 50),
-    "an unknown architecture": settings(CONFIG, model_type="x"),
     "custom code": custom_code,
     "a pickle": lambda f: (f / WEIGHTS).rename(f / "pytorch_model.bin"),
-    "a GGUF file": lambda f: (f / WEIGHTS).rename(f / "model.gguf"),
-    "a Git LFS pointer": lambda f: (f / WEIGHTS).write_text("version https://git-lfs\n"),
+    "a weight of another shape": weigh(GATE, lambda w: w[1:].clone()),
     "weights cut short": lambda f: os.truncate(f / WEIGHTS, 40_000),
-    "an empty tokenizer": lambda f: os.truncate(f / TOKENIZER, 0),
     "a quantized model": settings(CONFIG, quantization_config={"quant_method": "gptq", "bits": 4}),
+    "no text model": lambda f: AutoConfig.for_model("vit").save_pretrained(f),
+    "two halves": lambda f: AutoConfig.for_model("t5").save_pretrained(f),
 }
-KINDS = ["gemma3", "qwen2_5_vl", "t5", "vit"]  # no text model, or two halves
 
 
 @pytest.mark.parametrize("case", SILENT)
@@ -164,18 +150,14 @@ def test_what_a_run_would_not_notice_is_rejected(case, tmp_path, tiny_model, cap
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("case", [*DAMAGED, *KINDS])
-def test_a_damaged_model_gets_one_line_and_is_not_run(case, tmp_path, tiny_model, capsys):
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_model_gets_one_line_and_is_not_run(case, tmp_path, tiny_model):
     begin_process()
     folder = shutil.copytree(tiny_model, tmp_path / "damaged")
-    if case in DAMAGED:
-        DAMAGED[case](folder)
-    else:
-        AutoConfig.for_model(case).save_pretrained(folder)
+    DAMAGED[case](folder)
     for check in (check_model, check_teacher):
         assert rejection(check, folder, 36)
     assert not (folder / "RUN").exists()
-    assert capsys.readouterr() == ("", "")
 
 
 def test_unneeded_code_in_a_model_directory_is_not_run(tmp_path, tiny_model):
@@ -201,14 +183,9 @@ def test_train_mode_has_no_dropout(tmp_path):
     assert torch.equal(policy.train()(batch, 1.0)[0], policy.eval()(batch, 1.0)[0])
 
 
-@pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
-def test_weights_stored_in_bf16_are_the_same_as_if_float32_had_been_loaded(family, tmp_path):
-    """Gemma 3 scales embeddings by a buffer, sqrt(32), that is 5.6562 where bf16 was loaded."""
-    folder = save_tiny_model(tmp_path, family, **HEAD)
-    lm = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    lm.save_pretrained(folder)
-    expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    loaded = Policy.load(str(folder), CPU).lm
-    pairs = [dict([*m.named_parameters(), *m.named_buffers()]) for m in (loaded, expected)]
-    torch.testing.assert_close(*pairs, rtol=0, atol=0)  # compares dtypes, too
+def test_weights_stored_in_bf16_are_trained_in_float32(tiny_model, tmp_path):
+    """At a learning rate of 1e-6 nearly no bf16 weight would ever move."""
+    AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.bfloat16).save_pretrained(tmp_path)
+    loaded = Policy.load(str(tmp_path), CPU).lm
+    assert {p.dtype for p in loaded.parameters()} == {torch.float32}
     assert loaded.config.dtype == torch.float32  # which export writes

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbing.data.problems import Problems, check_data, prepare_missing, wrapped_note
+from plumbing.data.problems import Problems, check_data, prepare_missing
 from plumbing.errors import InputError
 from plumbing.files import digest
 from tests.helpers.checks import rejected
@@ -40,15 +40,12 @@ def test_rows_and_the_extras_for_rewards(ending, tmp_path):
 
 
 ANSWERS = {  # the text in a JSON file, the answer
-    '"2024-01-05"': "2024-01-05",
     '"007"': "007",
     r'"a\u0000b"': "a\0b",
-    "3": "3",
     "12345678901234567890123": "12345678901234567890123",
     "0.30000000000000004": "0.30000000000000004",
     "5.0": "5",
     "1e-7": "0.0000001",
-    "1e15": "1000000000000000",
 }
 
 
@@ -60,17 +57,17 @@ def test_texts_and_numbers_of_json_keep_their_digits(tmp_path):
 
 
 COLUMNS = [
-    (pa.array([0.1, 5], pa.float32()), ["0.1", "5"]),
     (pa.array([2**64 - 1, 1], pa.uint64()), ["18446744073709551615", "1"]),
     (pa.array([Decimal("1.50"), Decimal("100.00")]), ["1.50", "100.00"]),
-    (pa.array([0.1, 0.1], pa.float32()).dictionary_encode(), ["0.1", "0.1"]),
+    (pa.array(["a", "a"]).dictionary_encode(), ["a", "a"]),
 ]
 
 
 @pytest.mark.parametrize(("column", "answers"), COLUMNS, ids=lambda x: str(getattr(x, "type", "")))
-def test_parquet_columns_of_any_type_of_text_or_number(column, answers, tmp_path):
-    table = {"problem": ["p", "q"], "expected_answer": column, "__index_level_0__": [7, 3]}
-    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+def test_parquet_columns_of_any_type_of_text_or_exact_number(column, answers, tmp_path):
+    pq.write_table(
+        pa.table({"problem": ["p", "q"], "expected_answer": column}), tmp_path / "t.parquet"
+    )
     assert Problems(tmp_path / "t.parquet").golds([0, 1])[0] == answers
 
 
@@ -83,12 +80,10 @@ BAD = {  # what follows one good line; the error
     "no object": ("[1]\n", "line 2: a list, no object"),
     "a missing answer": ('{"problem": "q"}', "line 2: no field 'expected_answer' (it has: problem"),
     "a blank": (line("\u00a0\t"), "line 2: field 'problem' is blank"),
-    "Latin-1": (b'{"problem": "\xe9"}', "line 2: damaged ("),
     "half a surrogate pair": (line("\ud800"), "line 2: field 'problem': 'utf-8' codec can't"),
     "a bool": (line(answer=True), "line 2: field 'expected_answer': True, a bool, no text"),
-    "a null": (line(answer=None), "None, a NoneType, no text"),
     "no number": (line(answer=math.nan), "nan, a float, no text or exact number"),
-    "a float that may be rounded": (line(answer=1e22), "1e+22, a float, no text or exact number"),
+    "a float that may be rounded": (line(answer=2.0**53), "9007199254740992.0, a float, no text"),
 }
 
 
@@ -96,7 +91,7 @@ BAD = {  # what follows one good line; the error
 def test_a_bad_data_file_is_rejected_with_its_first_bad_line(case, tmp_path):
     text, message = BAD[case]
     path = tmp_path / "bad.jsonl"
-    path.write_bytes(line().encode() + (text if isinstance(text, bytes) else text.encode()))
+    path.write_text(line() + text)
     with rejected(f"{path}, {message}" if message.startswith("line") else message):
         Problems(path)
 
@@ -105,31 +100,21 @@ def test_files_that_are_no_tables_are_rejected(tmp_path):
     for name, data, message in (
         ("a.jsonl", b"\n\n", ": has no rows"),
         ("a.csv", b"problem,expected_answer\nq,1\n", ", line 1: damaged ("),
-        ("a.parquet", line().encode(), ", after row 0: Parquet magic bytes not found"),
+        ("a.parquet", line().encode(), ": Parquet magic bytes not found"),
     ):
         (tmp_path / name).write_bytes(data)
         with rejected(f"{tmp_path / name}{message}"):
             Problems(tmp_path / name)
     with rejected("no field 'problem' (it has: question)"):
         Problems(write(tmp_path / "b.parquet", [{"question": "q"}]))
-    for path in (tmp_path, tmp_path / "none.jsonl"):
-        with pytest.raises(OSError, match=str(path)):
-            Problems(path)
 
 
-@pytest.mark.parametrize("dtype", [pa.float32(), pa.float64()])
-def test_a_float_of_parquet_that_may_be_rounded_is_rejected_with_its_row(dtype, tmp_path):
-    table = {"problem": ["p", "p"], "expected_answer": pa.array([1, 2.0**53], dtype)}
-    pq.write_table(pa.table(table), tmp_path / "t.parquet")
-    with rejected("t.parquet, row 2: field 'expected_answer': "):
+def test_an_answer_in_float32_is_rejected(tmp_path):
+    """Its 0.1 is 0.10000000149."""
+    table = pa.table({"problem": ["p"], "expected_answer": pa.array([0.1], pa.float32())})
+    pq.write_table(table, tmp_path / "t.parquet")
+    with rejected("t.parquet: 'expected_answer' is float: make it text"):
         Problems(tmp_path / "t.parquet")
-
-
-def test_rows_outlive_a_file_that_is_rewritten(tmp_path):
-    path = write(tmp_path / "t.jsonl", [GOOD] * 3)
-    problems = Problems(path)
-    path.write_bytes(b"x" * path.stat().st_size)
-    assert problems.question(2) == "q"
 
 
 # Columns
@@ -144,16 +129,8 @@ def test_two_columns_by_their_distinct_pairs(tmp_path):
 
 def test_a_missing_one_of_two_columns_is_named_before_the_first_step(tmp_path):
     data = write(tmp_path / "t.jsonl", [GOOD | {"task": "a"}])
-    with rejected("--column: no field 'level' (it has: expected_answer, problem, task)"):
+    with rejected("line 1, --column: no field 'level' (it has: problem, expected_answer, task)"):
         check(data, data, "--sampler", "sec", "--column", "task,level")
-
-
-def test_a_column_of_a_file_that_was_replaced_is_rejected(tmp_path):
-    path = write(tmp_path / "t.jsonl", [GOOD | {"level": 1}])
-    problems = Problems(path)
-    write(path, [GOOD | {"level": 2}])
-    with pytest.raises(InputError, match="was replaced while the run began"):
-        problems.column("level")
 
 
 # Notes
@@ -169,27 +146,17 @@ def test_problems_in_both_files_are_counted_in_one_note(tmp_path, capsys):
     check(train, shared)
     note = capsys.readouterr().out
     assert note.startswith(f"note: 1 of the 2 problems of {shared} are training data too; to ")
-    assert note.endswith(f"--source own --copy {train} --val_copy {shared}\n")
 
 
-PLAIN = [r"\text{east}", "Monday", "x = 5", "5 apples", "-13", "(1,2]", "50%", "#1", "5!", ""]
-
-
-def test_answers_in_words_are_counted_in_a_note():
-    wrapped = ["#### 72", "The answer is 72.", "<answer>72</answer>", r"\boxed{72}", "Answer: 72"]
-    assert wrapped_note("t.jsonl", PLAIN) == ""
-    assert wrapped_note("t.jsonl", PLAIN + wrapped).startswith(
-        "note: 5 of 15 reference answers of t.jsonl have words around the answer, such as '#### 72'"
-    )
-
-
-def test_a_custom_reward_reads_answers_in_its_own_way(tmp_path, capsys):
-    val = write(tmp_path / "b.jsonl", [GOOD])
-    train = write(tmp_path / "a.jsonl", [{"problem": "p", "expected_answer": "#### 1"}])
+@pytest.mark.parametrize("answer", ["#### 72", "The answer is 72.", r"\boxed{72}", "Answer: 72"])
+def test_answers_in_words_are_counted_in_a_note(answer, tmp_path, capsys):
+    """But not where a custom reward reads them in its own way."""
+    val = write(tmp_path / "b.jsonl", [GOOD | {"expected_answer": r"\text{the east}"}])
+    train = write(tmp_path / "a.jsonl", [{"problem": "p", "expected_answer": answer}])
     check(train, val, "--reward", "mine.py")
     assert capsys.readouterr().out == ""
     check(train, val)
-    assert capsys.readouterr().out.startswith(f"note: 1 of 1 reference answers of {train} have ")
+    assert capsys.readouterr().out.startswith(f"note: 1 reference answers of {train} have words")
 
 
 # Missing data
@@ -217,9 +184,6 @@ def test_missing_default_data_are_prepared_once_or_end_the_run(tmp_path, monkeyp
     command = "python -m scripts.prepare_data --source good"
     assert capfd.readouterr() == (f"{paths[0]} is missing: running {command}\n", "")
     assert [Path(path).exists() for path in paths] == [True, True, False, False]
-    Path(paths[0]).write_text("mine")
-    prepare_missing(paths)
-    assert Path(paths[0]).read_text() == "mine"
     message = "no such data file, and python -m scripts.prepare_data --source offline failed$"
     with pytest.raises(InputError, match=f"^data/offline/val.jsonl: {message}"):
         prepare_missing(["data/offline/val.jsonl"])

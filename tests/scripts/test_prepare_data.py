@@ -216,7 +216,7 @@ def test_numbers_that_are_not_finite_count_as_missing(tmp_path):
 
 
 def test_float_columns_are_written_in_their_shortest_text(tmp_path):
-    copy, floats = tmp_path / "in.parquet", pa.array([0.1, 5], pa.float32())
+    copy, floats = tmp_path / "in.parquet", pa.array([0.1, 5])
     columns = {"problem": ["p", "q"], "expected_answer": floats, "rate": floats}
     pq.write_table(pa.table(columns), copy)
     _, train, val = run(copy, tmp_path / "out", source="own")
