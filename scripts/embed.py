@@ -8,7 +8,6 @@ float16, standardised over the data: 0.9 GiB for 300,000 problems and Qwen2.5-1.
 """
 
 from argparse import RawDescriptionHelpFormatter
-from dataclasses import replace
 from pathlib import Path
 
 import safetensors.torch
@@ -19,7 +18,7 @@ from transformers import AutoModel, AutoTokenizer
 
 import train
 from plumbing import command_line
-from plumbing.batches import pad
+from plumbing.batches import cut_longest_first, pad
 from plumbing.data.problems import Problems, prepare_missing
 from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import begin_process
@@ -41,14 +40,10 @@ def embed(name: str, texts: list[str], max_tokens: int, device: str) -> torch.Te
     model = model.to(device).eval()
     rows = [ids[:max_tokens] or [tokenizer.pad_token_id] for ids in tokenizer(texts).input_ids]
     pooled_N_D = torch.empty(len(rows), model.head.in_features)
-    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))  # the longest batch comes first
-    with tqdm(total=len(rows), unit="problem") as bar:
-        while order:
-            size = max(1, TOKENS // len(rows[order[0]]))
-            batch, order = order[:size], order[size:]
-            inputs = pad([rows[i] for i in batch], tokenizer.pad_token_id, device)
-            pooled_N_D[batch] = model(*inputs)[1].cpu()
-            bar.update(len(batch))
+    parts = cut_longest_first([len(ids) for ids in rows], TOKENS)
+    for part in tqdm(parts, unit="batch"):
+        inputs = pad([rows[i] for i in part], tokenizer.pad_token_id, device)
+        _, pooled_N_D[part] = model(*inputs)
     return pooled_N_D
 
 
@@ -66,21 +61,21 @@ def save(embedding_N_D: torch.Tensor, name: str, data: Path, crc32: int) -> Path
 
 def main(argv: list[str] | None = None) -> None:
     parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    model = {"metavar": "MODEL", "help": "hub id or directory"}
-    parser.add_argument("teacher_model", type=command_line.user_path, **model)
-    data = {"dest": "train_data", "required": True, "help": "JSONL or Parquet"}
-    parser.add_argument("--data", type=command_line.user_path, **data)
+    parser.add_argument("model", type=command_line.user_path, help="hub id or directory")
+    data = {"type": command_line.user_path, "required": True, "help": "JSONL or Parquet"}
+    parser.add_argument("--data", **data)
     command_line.add_fields(parser, train.Config, ["max_prompt_tokens", "device"])
+    parser.set_defaults(max_prompt_tokens=train.Config.max_prompt_tokens, device="auto")
     begin_process()
     with analysis.one_line("embed", ValueError, SafetensorError):
-        c = replace(train.Config(), **vars(parser.parse_args(argv)))
-        device, name = device_type(c.device), c.teacher_model
-        check_teacher(name, c.max_prompt_tokens)
-        prepare_missing([c.train_data])
-        problems = Problems(c.train_data)
+        args = parser.parse_args(argv)
+        device = device_type(args.device)
+        check_teacher(args.model, args.max_prompt_tokens)
+        prepare_missing([args.data])
+        problems = Problems(args.data)
         texts = [problems.question(i) for i in range(len(problems))]
-        embedding_N_D = embed(name, texts, c.max_prompt_tokens, device)
-        path = save(embedding_N_D, name, problems.path, problems.crc32)
+        embedding_N_D = embed(args.model, texts, args.max_prompt_tokens, device)
+        path = save(embedding_N_D, args.model, problems.path, problems.crc32)
     print(f"{path}: {len(texts):,} problems × {embedding_N_D.shape[1]:,} dimensions")
 
 

@@ -6,7 +6,8 @@
 
 Every start deletes TensorBoard's copy in OUT/NAME and writes it again, as it does when a resumed
 run replaces steps. W&B's server replaces no step, so the copy continues after the last one. A step
-is copied when its evaluation is made. W&B's own variables count, such as WANDB_MODE=offline.
+is copied when the next one has begun, the last one when it is evaluated. W&B's own variables count,
+such as WANDB_PROJECT and WANDB_MODE=offline.
 """
 
 import json
@@ -18,8 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plumbing.command_line import file_path
-from plumbing.config import is_due
-from plumbing.errors import InputError
 from plumbing.files import read_lines
 from scripts import analysis
 
@@ -27,11 +26,11 @@ WAIT = 5.0  # seconds between two looks at the run with --follow
 Tracker = tuple[Callable[[int, dict], None], Callable]  # write(step, numbers) and close()
 
 
-def open_tensorboard(args, name: str, config: dict, first_row: dict) -> Tracker:
+def open_tensorboard(out: Path, name: str, config: dict, first_row: dict) -> Tracker:
     """Begin event files anew."""
     from torch.utils.tensorboard import SummaryWriter
 
-    folder = args.out / name
+    folder = out / name
     for file in folder.glob("events.out.tfevents.*.mirror"):
         file.unlink()
     # purge_step makes a TensorBoard that is running forget the deleted files.
@@ -45,20 +44,18 @@ def open_tensorboard(args, name: str, config: dict, first_row: dict) -> Tracker:
     return write, writer.close
 
 
-def open_wandb(args, name: str, config: dict, first_row: dict) -> Tracker:
+def open_wandb(out: Path, name: str, config: dict, first_row: dict) -> Tracker:
     """Begin or continue a run of W&B."""
     import wandb
 
     # The times in the first row tell this run from another of its name; a resume keeps them.
     key = zlib.crc32(json.dumps(first_row).encode())
-    identity = {"project": args.project, "name": name, "id": f"{name}-{key:08x}"}
-    run = wandb.init(**identity, dir=args.out, config=config, resume="allow")
-    if run.disabled:
-        raise InputError("W&B is disabled, by WANDB_MODE or its settings: nothing would be copied")
+    identity = {"name": name, "id": f"{name}-{key:08x}", "resume": "allow"}
+    run = wandb.init(**identity, dir=out, config=config)
 
     def write(step: int, numbers: dict) -> None:
         if step >= run.starting_step:  # the server has the steps before it
-            run.log(numbers, step=step, commit=True)
+            run.log(numbers, step=step)
 
     return write, run.finish
 
@@ -66,33 +63,26 @@ def open_wandb(args, name: str, config: dict, first_row: dict) -> Tracker:
 TRACKERS = {"tensorboard": open_tensorboard, "wandb": open_wandb}
 
 
-def complete_rows(run_dir: Path, steps: int, eval_every: int) -> list[dict]:
-    """Read the rows of metrics.jsonl, without a last one whose evaluation is still to come."""
-    rows = read_lines(run_dir / "metrics.jsonl", torn=True)
-    is_pending = rows and "val_accuracy" not in rows[-1]
-    if is_pending and is_due(rows[-1]["step"], eval_every, steps):
-        rows.pop()
-    return rows
-
-
-def mirror(run_dir: Path, args) -> int:
-    """Copy all steps, and with --follow those to come, until the run is finished. Begins again when
+def mirror(run_dir: Path, tracker: str, out: Path, follow: bool) -> int:
+    """Copy all steps, and with `follow` those to come, until the run is finished. Begins again when
     steps that were copied are replaced. Returns the number of steps."""
     copied, close = [], lambda: None
     try:
         while True:
             config = analysis.read_config(run_dir)  # a finished run may go on with more steps
-            rows = complete_rows(run_dir, config["steps"], config["eval_every"])
+            rows = read_lines(run_dir / "metrics.jsonl", torn=True)
+            newest = rows[-1] if rows else {}
+            finished = newest.get("step") == config["steps"] and "val_accuracy" in newest
+            if follow and not finished:
+                rows = rows[:-1]  # its evaluation may be still to come
             if rows and (not copied or rows[: len(copied)] != copied):
                 close()
-                name = args.name or run_dir.name
-                write, close = TRACKERS[args.to](args, name, config, rows[0])
+                write, close = TRACKERS[tracker](out, run_dir.name, config, rows[0])
                 copied = []
             for row in rows[len(copied) :]:
-                numbers = {k: v for k, v in row.items() if k != "step" and v is not None}
-                write(row["step"], numbers)
+                write(row["step"], {k: v for k, v in row.items() if k != "step" and v is not None})
             copied = rows
-            if not args.follow or (rows and rows[-1]["step"] == config["steps"]):
+            if finished or not follow:
                 return len(rows)
             time.sleep(WAIT)
     finally:
@@ -103,19 +93,16 @@ def main(argv=None) -> int:
     """The command line; returns 130 if Ctrl-C ended it."""
     parser = analysis.parser(__doc__)
     add = parser.add_argument
-    add("run", metavar="RUN", type=file_path, help="a run directory, or what will be one")
+    add("run", metavar="RUN", type=file_path, help="a run directory")
     add("--to", required=True, choices=TRACKERS, help="the tracker")
     add("--follow", action="store_true", help="continue until the run is finished")
-    add("--name", help="name of the run in the tracker (the directory's)")
-    add("--project", help="for W&B (WANDB_PROJECT)")
     add("--out", type=file_path, default=Path("logs"), help="folder for files (%(default)s)")
     args = parser.parse_args(argv)
     run_dir = Path(os.path.realpath(args.run))  # "runs/latest" is named as what it points to
     try:
         with analysis.one_line("mirror", ImportError):
-            while args.follow and not (run_dir / "config.json").exists():
-                time.sleep(WAIT)
-            print(f"{mirror(run_dir, args)} steps copied to {args.to}", flush=True)
+            steps = mirror(run_dir, args.to, args.out, args.follow)
+            print(f"{steps} steps copied to {args.to}", flush=True)
     except KeyboardInterrupt:
         return 130
     return 0

@@ -1,7 +1,7 @@
 r"""Write train.jsonl, val.jsonl and manifest.json from a public data set or from a copy of it.
 
     python -m scripts.prepare_data                                    # OpenMathReasoning, streamed
-    python -m scripts.prepare_data --source math --copy DIR --val_copy FILE      # from local copies
+    python -m scripts.prepare_data --source math DIR --val_copy FILE             # from local copies
     python -m scripts.prepare_data --source own FILE --problem question --gold answer
     python -m scripts.prepare_data --source own FILE --val_copy HELD_OUT --against math500 aime24
     python -m scripts.prepare_data --source aime25                      # a test set: only val.jsonl
@@ -20,12 +20,11 @@ import json
 import re
 import sys
 from argparse import Namespace, RawDescriptionHelpFormatter
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import pandas as pd
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from huggingface_hub import HfApi, HfFileSystem
@@ -34,20 +33,22 @@ from tqdm import tqdm
 from plumbing.command_line import Parser, count, user_path
 from plumbing.data.problems import normalise
 from plumbing.data.rows import check_fields, read_rows
-from plumbing.errors import InputError, first_lines, print_error
+from plumbing.errors import InputError, first_lines
 from plumbing.files import write_atomic
-from scripts import reasoning_tasks
+from scripts import analysis, reasoning_tasks
 from scripts.sources import SOURCES, Source
 from verify import Verifier
 
 TRAIN, VAL, MANIFEST = "train.jsonl", "val.jsonl", "manifest.json"
-TABLE = re.compile(r"\.(jsonl|parquet|json)$")
+# The rank of a problem -> how often each of its rows, (answer, line of JSON), occurs.
+Table = dict[str, Counter[tuple[str, str]]]
 
 
-def find_files(place: str, source: Source) -> tuple[AbstractFileSystem, list[str], str | None]:
+def find_files(source: Source) -> tuple[AbstractFileSystem, list[str], str | None]:
     """Find the tables of a local file or folder, or of a hub data set NAME[@REVISION]: their file
     system, their names, and the hub's commit. Raises InputError if one of `source.files` is not
     there, as training on one of two splits would silently be another experiment."""
+    place = source.hub_id
     if Path(place).is_file():
         return LocalFileSystem(), [place], None
     root, file_system, commit = str(Path(place).absolute()), LocalFileSystem(), None
@@ -56,17 +57,38 @@ def find_files(place: str, source: Source) -> tuple[AbstractFileSystem, list[str
             name, _, revision = place.partition("@")
             commit = HfApi().dataset_info(name, revision=revision or None).sha
             root, file_system = f"datasets/{name}@{commit}", HfFileSystem()
-        names = [name for name in sorted(file_system.find(root)) if TABLE.search(name)]
+        paths = sorted(file_system.find(root))
     except Exception as error:  # the errors of the hub and of the HTTP library share no other base
         reason = f"no such file here, and the hub cannot be read ({first_lines(error)})"
         raise InputError(f"{place}: {reason}") from error
-    found = []
+    names = []
     for pattern in source.files:
-        part = [name for name in names if re.search(pattern, name.removeprefix(f"{root}/"))]
+        table = re.compile(rf"(?:{pattern}).*\.(?:jsonl|parquet|json)$")
+        part = [path for path in paths if table.search(path.removeprefix(f"{root}/"))]
         if not part:
-            raise InputError(f"{place}: has no {TABLE.pattern} file of {pattern}")
-        found += part
-    return file_system, found, commit
+            raise InputError(f"{place}: has no JSON or Parquet file of {pattern}")
+        names += part
+    return file_system, names, commit
+
+
+def open_rows(source: Source, seed: int, columns: list[str]) -> tuple[dict, Iterator]:
+    """Open a data set. Returns its entry in the manifest, and an iterator over (location, row),
+    each row with these columns and, where the source keeps all, all others."""
+    facts = {"source": source.hub_id}
+    if source.hub_id == reasoning_tasks.PACKAGE:
+        return facts, enumerate(reasoning_tasks.rows(seed), start=1)
+    file_system, names, commit = find_files(source)
+
+    def rows() -> Iterator[tuple[str, dict]]:
+        for name in names:
+            # Without read-ahead, which would fetch the long solutions between the columns.
+            with file_system.open(name, "rb", cache_type="none") as file:
+                optional = None if source.keep == "*" else ()
+                for line, row in read_rows(file, name, columns, optional):
+                    check_fields(row, columns, f"{name}, {line}")
+                    yield f"{name}, {line}", row
+
+    return facts | {"commit": commit, "files": names}, rows()
 
 
 def overlap_key(problem: str) -> str:
@@ -74,36 +96,23 @@ def overlap_key(problem: str) -> str:
     return "".join(re.findall(r"\w|[-+*/^=<>%]", normalise(problem)))
 
 
-def open_rows(source: Source, copy: str | None, seed: int, columns: list[str]):
-    """Open the source, or a copy of it. Returns its entry in the manifest, and an iterator over
-    (location, row), each row with these columns and, where the source keeps all, all others."""
-    place = copy or source.hub_id
-    if not (source.files or copy):
-        rows = enumerate(reasoning_tasks.rows(seed), start=1)
-        return {"source": place}, rows
-    file_system, names, commit = find_files(place, source)
-
-    def rows() -> Iterator[tuple[str, dict]]:
-        for name in names:
-            # Without read-ahead, which would fetch the long solutions between the columns.
-            with file_system.open(name, "rb", cache_type="none") as file:
-                parsed = read_rows(file, name, columns, None if source.keep == "*" else ())
-                for line, row in parsed:
-                    check_fields(row, columns, f"{name}, {line}")
-                    yield f"{name}, {line}", row
-
-    return {"source": place, "commit": commit, "files": names}, rows()
+def overlap_keys(source: Source) -> set[str]:
+    """Return the overlap_key of all problems of a test set, whose files need no answers."""
+    _, rows = open_rows(source, 0, [source.problem])
+    return {overlap_key(str(row[source.problem])) for _, row in rows} - {""}
 
 
-def load(source: Source, copy, seed: int, verifier: Verifier, evaluated=()) -> tuple:
-    """Read the usable rows, without the problems whose overlap_key is in `evaluated`. Returns a
-    table of distinct rows (rank of the problem, answer, line of JSON, number n of occurrences) and
-    the manifest's entry, which counts the rows dropped by reason."""
-    facts, rows = open_rows(source, copy, seed, source.columns())
-    times, dropped = Counter(), Counter()
+def load(source: Source, seed: int, verifier: Verifier, evaluated=()) -> tuple[Table, dict]:
+    """Read the usable rows of a data set, without the problems whose overlap_key is in `evaluated`.
+    Returns them and the manifest's entry, which counts the rows dropped by reason."""
+    facts, rows = open_rows(source, seed, source.columns())
+    table, dropped = defaultdict(Counter), Counter()
     with tqdm(rows, facts["source"], unit=" rows", unit_scale=True) as bar:
         for location, row in bar:
-            problem, answer, reason = source.parse(row, location)
+            try:
+                problem, answer, reason = source.parse(row)
+            except ValueError as error:
+                raise InputError(f"{location}: {error}") from error
             if overlap_key(problem) in evaluated:
                 reason = "same_as_evaluation"
             if reason:
@@ -111,29 +120,41 @@ def load(source: Source, copy, seed: int, verifier: Verifier, evaluated=()) -> t
                 continue
             rank = hashlib.sha256(f"{seed}\n{normalise(problem)}".encode()).hexdigest()
             record = source.record(row, problem, answer)
-            times[rank, answer, json.dumps(record, ensure_ascii=False, default=str)] += 1
-    facts["rows_read"] = times.total() + dropped.total()
-    answers = sorted({answer for _, answer, _ in times})
+            table[rank][answer, json.dumps(record, ensure_ascii=False, default=str)] += 1
+    facts["rows_read"] = sum(map(Counter.total, table.values())) + dropped.total()
+    return drop_unusable(table, verifier, dropped), facts | {"dropped_rows": +dropped}
+
+
+def drop_unusable(table: Table, verifier: Verifier, dropped: Counter) -> Table:
+    """Return the rows whose answers can be verified. Counts the others, and repeated rows, which
+    --keep_repeats writes if they are of training problems."""
+    answers = sorted({answer for rows in table.values() for answer, _ in rows})
     tqdm.write(f"checking {len(answers)} reference answers", file=sys.stderr)
     valid = dict(zip(answers, verifier.check_golds(answers), strict=True))
-    usable = [(*row, n) for row, n in times.items() if valid[row[1]]]
-    table = pd.DataFrame(usable, columns=["rank", "answer", "line", "n"])
-    n_usable = int(table.n.sum())
-    dropped["unverifiable_answer"] = times.total() - n_usable
-    # --keep_repeats writes these, if they are of training problems.
-    dropped["repeat"] = n_usable - table["rank"].nunique()
-    return table, facts | {"dropped_rows": +dropped}
+    usable = {}
+    for rank, rows in table.items():
+        good = Counter({row: n for row, n in rows.items() if valid[row[0]]})
+        dropped["unverifiable_answer"] += rows.total() - good.total()
+        if good:
+            usable[rank] = good
+            dropped["repeat"] += good.total() - 1
+    return usable
 
 
-def lines_of(table: pd.DataFrame, keep_repeats: bool = False) -> list[str]:
+def best_line(rows: Counter) -> str:
+    """Return the line of a problem to write: of the most frequent answer the most frequent row."""
+    votes = Counter()
+    for (answer, _), n in rows.items():
+        votes[answer] += n
+    return min(rows, key=lambda row: (-votes[row[0]], row[0], -rows[row], row))[1]
+
+
+def lines_of(table: Table, keep_repeats=False) -> list[str]:
     """Return the lines to write, sorted by rank: one of each problem, or all."""
+    rows = [table[rank] for rank in sorted(table)]
     if keep_repeats:
-        table = table.sort_values(["rank", "answer", "line"])
-        return [*table.line.repeat(table.n)]
-    of_answer = table.groupby(["rank", "answer"]).n.transform("sum")
-    order = table.assign(of_answer=-of_answer, n=-table.n)
-    order = order.sort_values(["rank", "of_answer", "answer", "n", "line"])
-    return [*order.drop_duplicates("rank").line]
+        return [line for each in rows for _, line in sorted(each.elements())]
+    return [best_line(each) for each in rows]
 
 
 def arguments(argv: list[str] | None = None) -> Namespace:
@@ -157,81 +178,76 @@ def arguments(argv: list[str] | None = None) -> Namespace:
     return parser.parse_args(argv)
 
 
-def overlap_keys(source: Source, copy: str | None) -> set[str]:
-    """Return the overlap_key of all problems of a test set, whose files need no answers."""
-    _, rows = open_rows(source, copy, 0, [source.problem])
-    return {overlap_key(str(row[source.problem])) for _, row in rows} - {""}
-
-
-def check_output(out: Path, settings: dict) -> None:
-    """Raise InputError if the folder has files that these settings did not make."""
-    manifest = out / MANIFEST
-    made = json.loads(manifest.read_text())["settings"] if manifest.exists() else None
-    if made != settings and any((out / name).exists() for name in (TRAIN, VAL, MANIFEST)):
-        raise InputError(f"{out}: holds files made with other settings: choose another --out")
-
-
-def prepare(args: Namespace) -> dict:
-    """Write the files that `arguments` describe; return the manifest. They replace earlier files of
-    the same settings alone. Raises ValueError or OSError."""
-    fields = {name: vars(args)[name] for name in ("problem", "gold") if vars(args)[name]}
-    source = replace(SOURCES[args.source], **fields)
-    if not (source.hub_id or args.copy):
+def data_sets(args: Namespace) -> tuple[Source, Source | None, list[Source]]:
+    """Return the source, the data set to validate on, if another, and the test sets of --against,
+    each with the place of its copy."""
+    source = SOURCES[args.source]
+    problem, gold = args.problem or source.problem, args.gold or source.gold
+    source = replace(source, hub_id=args.copy or source.hub_id, problem=problem, gold=gold)
+    if not source.hub_id:
         raise InputError("--source own needs FILE, a file of yours")
-    held_out = SOURCES[source.held_out] if source.held_out else source if args.val_copy else None
-    if args.val_size and (held_out or source.evaluation):
-        raise InputError(f"--val_size: {args.source} is validated on other data, all of them")
-    out = Path(args.out or f"data/{args.source}")
-    settings = asdict(source) | {name: x for name, x in vars(args).items() if name != "out"}
-    settings = json.loads(json.dumps(settings))  # as the manifest has them
-    check_output(out, settings)
-    files, manifest = read_tables(args, source, held_out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MANIFEST).unlink(missing_ok=True)  # it never stands beside other files
-    for name, lines in files.items():
-        write_atomic(out / name, "\n".join([*lines, ""]))
-    manifest = {"settings": settings} | manifest
-    write_atomic(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-    return manifest
-
-
-def read_tables(args: Namespace, source: Source, held_out: Source | None) -> tuple[dict, dict]:
-    """Read the data sets. Returns the lines of each file, and the manifest without the settings."""
-    evaluated, validation = set(), {}
+    held_out = SOURCES.get(source.held_out)
+    if args.val_copy:
+        held_out = replace(held_out or source, hub_id=args.val_copy)
+    tests = []
     for name in args.against:
-        test, copy = (SOURCES[name], None) if name in SOURCES else (SOURCES["own"], name)
-        if not (copy or test.evaluation):
+        tests.append(SOURCES.get(name) or replace(SOURCES["own"], hub_id=name))
+        if name in SOURCES and not SOURCES[name].evaluation:
             raise InputError(f"--against {name}: it is not a test set")
-        evaluated |= overlap_keys(test, copy)
+    return source, held_out, tests
+
+
+def make_files(args: Namespace) -> tuple[dict[str, list[str]], dict]:
+    """Read the data sets. Returns the lines of each file, and the manifest without the settings."""
+    source, held_out, tests = data_sets(args)
+    tests += [held_out] if held_out else []
+    evaluated = {key for test in tests for key in overlap_keys(test)}
+    validation, size = {}, args.val_size
     with Verifier(workers=4) as verifier:
+        train, manifest = load(source, args.seed, verifier, evaluated)
         if held_out:
-            evaluated |= overlap_keys(held_out, args.val_copy)
-            val, validation = load(held_out, args.val_copy, args.seed, verifier)
-        table, manifest = load(source, args.copy, args.seed, verifier, evaluated)
+            pool, validation = load(held_out, args.seed, verifier)
     if not held_out:
-        size = len(table) if source.evaluation else args.val_size or source.val_size
-        is_val = table["rank"].isin(sorted(set(table["rank"]))[:size])
-        val, table = table[is_val], table[~is_val]
-    files = {} if source.evaluation else {TRAIN: lines_of(table, args.keep_repeats)}
+        pool = train
+        size = size or (None if source.evaluation else source.val_size)
+    val = {rank: pool.pop(rank) for rank in sorted(pool)[:size]}
+    files = {} if source.evaluation else {TRAIN: lines_of(train, args.keep_repeats)}
     files[VAL] = lines_of(val)
-    manifest |= {f"{Path(name).stem}_rows": len(lines) for name, lines in files.items()}
+    for name, lines in files.items():
+        manifest[f"{Path(name).stem}_rows"] = len(lines)
     manifest["validation"] = validation
     if not all(files.values()):
         raise InputError(f"too few usable problems to train and validate on: {manifest}")
     return files, manifest
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line. Returns 0, or 2 after printing one error line."""
-    try:
+def prepare(args: Namespace) -> dict:
+    """Write the files that `arguments` describe; return the manifest. They replace earlier files of
+    the same settings alone. Raises ValueError or OSError."""
+    settings = asdict(SOURCES[args.source]) | vars(args)
+    del settings["out"]
+    settings = json.loads(json.dumps(settings))  # as the manifest has them
+    out = Path(args.out or f"data/{args.source}")
+    path = out / MANIFEST
+    made = json.loads(path.read_text())["settings"] if path.exists() else None
+    if out.exists() and made != settings:
+        raise InputError(f"{out}: holds files made with other settings: choose another --out")
+    files, facts = make_files(args)
+    out.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # it never stands beside other files
+    for name, lines in files.items():
+        write_atomic(out / name, "\n".join([*lines, ""]))
+    manifest = {"settings": settings} | facts
+    write_atomic(path, json.dumps(manifest, indent=1) + "\n")
+    return manifest
+
+
+def main(argv: list[str] | None = None) -> None:
+    with analysis.one_line("prepare_data", ValueError):
         manifest = prepare(arguments(argv))
-    except (ValueError, OSError) as error:
-        print_error(error)
-        return 2
     shown = ("rows_read", "dropped_rows", "train_rows", "val_rows")
     print(json.dumps({key: manifest[key] for key in shown if key in manifest}))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

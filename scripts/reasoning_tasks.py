@@ -12,46 +12,44 @@ from collections.abc import Iterator
 
 from plumbing.errors import InputError
 
-VERSION = "0.1.25"
+PACKAGE = "reasoning-gym==0.1.25"
 PER_LEVEL = 160  # rows before repeated ones are dropped
 
-
-def _between(name: str, low: int, high: int) -> dict[str, int]:
-    """Return the two settings of a range, such as min_terms and max_terms."""
-    return {f"min_{name}": low, f"max_{name}": high}
-
-
-def _sums(terms: int, digits: int) -> dict:
-    return _between("terms", terms, terms) | _between("digits", digits, digits)
-
-
-def _equations(largest: int) -> dict:
-    return _between("terms", 2, 2) | _between("value", 1, largest)
-
-
-def _fractions(value: int, factor: int) -> dict:
-    sizes = _between("value", 1, value) | _between("factor", 2, factor)
-    return sizes | {"styles": ("plain",)}
-
-
-def _complex(largest: int) -> dict:
-    sizes = _between("real", -largest, largest) | _between("imag", -largest, largest)
-    return sizes | {"operations": ("+", "-"), "operations_weights": [0.5, 0.5]}
-
-
-# task -> the settings of its generator for each level, from easy to hard
-LEVELS: dict[str, list[dict]] = {
-    "chain_sum": [_sums(*n) for n in ((2, 1), (2, 2), (3, 1), (3, 2), (4, 2), (5, 2), (4, 3))],
-    "products": [_between("digits", *n) for n in ((1, 1), (1, 2), (2, 2), (2, 3))],
-    "simple_equations": [_equations(n) for n in (5, 10, 20, 40, 80)],
-    "leg_counting": [_between("animals", n, n) | {"max_instances": 5} for n in (1, 2, 3, 4)],
-    "fraction_simplification": [_fractions(*n) for n in ((6, 5), (10, 9), (20, 12), (50, 20))],
-    "lcm": [{"min_value": 2, "max_value": n} for n in (8, 12, 20, 40)],
-    "complex_arithmetic": [_complex(n) for n in (4, 10, 30, 90)],
-    "number_filtering": [_between("numbers", n, n) | {"max_decimals": 0} for n in (1, 2, 3, 4, 6)],
-    "spell_backward": [_between("word_len", n, n) for n in (3, 4, 5, 6, 7, 8)],
-    "word_sequence_reversal": [_between("words", n, n) for n in (2, 3, 4, 5, 6, 8)],
+# task -> for each level, from easy to hard, (lowest, highest) of a setting, or both in one number:
+# digits (1, 2) is min_digits=1, max_digits=2
+LEVELS = {
+    "chain_sum": {"terms": (2, 2, 3, 3, 4, 5, 4), "digits": (1, 2, 1, 2, 2, 2, 3)},
+    "products": {"digits": ((1, 1), (1, 2), (2, 2), (2, 3))},
+    "simple_equations": {"value": [(1, n) for n in (5, 10, 20, 40, 80)]},
+    "leg_counting": {"animals": (1, 2, 3, 4)},
+    "fraction_simplification": {
+        "value": [(1, n) for n in (6, 10, 20, 50)],
+        "factor": [(2, n) for n in (5, 9, 12, 20)],
+    },
+    "lcm": {"value": [(2, n) for n in (8, 12, 20, 40)]},
+    "complex_arithmetic": {name: [(-n, n) for n in (4, 10, 30, 90)] for name in ("real", "imag")},
+    "number_filtering": {"numbers": (1, 2, 3, 4, 6)},
+    "spell_backward": {"word_len": (3, 4, 5, 6, 7, 8)},
+    "word_sequence_reversal": {"words": (2, 3, 4, 5, 6, 8)},
 }
+# task -> settings of all its levels
+FIXED = {
+    "simple_equations": {"min_terms": 2, "max_terms": 2},
+    "leg_counting": {"max_instances": 5},
+    "fraction_simplification": {"styles": ("plain",)},
+    "complex_arithmetic": {"operations": ("+", "-"), "operations_weights": [0.5, 0.5]},
+    "number_filtering": {"max_decimals": 0},
+}
+
+
+def levels(task: str) -> Iterator[dict]:
+    """Yield the settings of the task's generator for each level."""
+    for values in zip(*LEVELS[task].values(), strict=True):
+        settings = dict(FIXED.get(task, {}))
+        for name, value in zip(LEVELS[task], values, strict=True):
+            low, high = value if isinstance(value, tuple) else (value, value)
+            settings |= {f"min_{name}": low, f"max_{name}": high}
+        yield settings
 
 
 def rows(seed: int = 0, per_level: int = PER_LEVEL, hardest: int = 99) -> Iterator[dict]:
@@ -60,10 +58,11 @@ def rows(seed: int = 0, per_level: int = PER_LEVEL, hardest: int = 99) -> Iterat
     try:
         from reasoning_gym import create_dataset
     except ImportError as error:
-        remedy = f"pip install reasoning-gym=={VERSION}"
-        raise InputError(f"--source reasoning-gym: the library is missing: {remedy}") from error
-    for task, levels in LEVELS.items():
-        for level, settings in enumerate(levels[:hardest], start=1):
+        raise InputError(f"the library is missing: pip install {PACKAGE}") from error
+    for task in LEVELS:
+        for level, settings in enumerate(levels(task), start=1):
+            if level > hardest:
+                break
             level_seed = zlib.crc32(f"{task} {level} {seed}".encode())
             for entry in create_dataset(task, size=per_level, seed=level_seed, **settings):
                 yield {

@@ -6,7 +6,6 @@ docs/data.md says where the format of each data set was looked up.
 from dataclasses import dataclass
 
 from plumbing.data.rows import is_finite, text_of
-from plumbing.errors import InputError
 from scripts import reasoning_tasks
 from verify import extract_boxed
 
@@ -15,7 +14,7 @@ from verify import extract_boxed
 class Source:
     """The format of a data set."""
 
-    hub_id: str
+    hub_id: str  # or the path of a copy
     files: tuple[str, ...]  # regular expressions; each names files below the data set's folder
     problem: str = "problem"  # column
     gold: str = "answer"  # column of the reference answer; what follows "####" in it counts
@@ -30,42 +29,39 @@ class Source:
         names = self.problem, self.gold, self.keep
         return [name for name in names if name not in ("", "*")]
 
-    def parse(self, row: dict, location: str) -> tuple[str, str, str]:
-        """Return a row's problem, its answer, and the reason to drop it, "" to keep it."""
-        problem, text = (text_at(row, name, location) for name in (self.problem, self.gold))
-        answer = text.strip()
+    def parse(self, row: dict) -> tuple[str, str, str]:
+        """Return a row's problem, its answer, and the reason to drop it, "" to keep it. Raises
+        ValueError if one of them is no text or number."""
+        problem = text_or_blank(row[self.problem])
+        answer = text_or_blank(row[self.gold]).strip()
         if self.mark == "box":
-            answer = extract_boxed(text)
-        elif "####" in text:
-            answer = text.rpartition("####")[2].strip().replace(",", "")
+            answer = extract_boxed(answer)
+        elif "####" in answer:
+            answer = answer.rpartition("####")[2].strip().replace(",", "")
         elif self.mark:
             answer = None
         if answer is None:
             return problem, "", f"no_{self.mark}"
-        missing = "" if answer else "answer"
-        missing = missing if problem.strip() else "problem"
-        return problem, answer, missing and f"empty_{missing}"
+        if not problem.strip():
+            return problem, answer, "empty_problem"
+        return problem, answer, "" if answer else "empty_answer"
 
     def record(self, row: dict, problem: str, answer: str) -> dict:
         """Return the fields to write for a row."""
         record = {"problem": problem, "expected_answer": answer}
-        for name, value in row.items():
-            is_kept = name == self.keep or (self.keep == "*" and name not in self.columns())
-            if is_kept and name not in record and value is not None and is_finite(value):
+        names = row if self.keep == "*" else [self.keep]
+        for name in names:
+            value = row.get(name)
+            is_new = name not in record and name not in (self.problem, self.gold)
+            if is_new and value is not None and is_finite(value):
                 record[name] = value
         return record
 
 
-def text_at(row: dict, column: str, location: str) -> str:
+def text_or_blank(value) -> str:
     """Return a text or number as text; null, and a number that is not finite (pandas' missing
-    value), become ""."""
-    value = row[column]
-    if value is None or not is_finite(value):
-        return ""
-    try:
-        return text_of(value)
-    except ValueError as error:
-        raise InputError(f"{location}: field {column!r}: {error}") from error
+    value), become "". Raises ValueError for other values."""
+    return "" if value is None or not is_finite(value) else text_of(value)
 
 
 TRAIN = (r"\btrain\b",)
@@ -86,7 +82,7 @@ SOURCES = {
     "math": Source("DigitalLearningGmbH/MATH-lighteval", MATH_FILES, **MATH),
     "deepscaler": Source("agentica-org/DeepScaleR-Preview-Dataset", (r"\bdeepscaler\b",)),
     "deepmath": Source("zwhe99/DeepMath-103K", TRAIN, **DEEPMATH),
-    "reasoning-gym": Source(f"reasoning-gym=={reasoning_tasks.VERSION}", (), **TASKS),
+    "reasoning-gym": Source(reasoning_tasks.PACKAGE, (), **TASKS),
     "own": Source("", (".",), gold="expected_answer", keep="*"),  # the format train.py reads
     "gsm8k-test": Source("openai/gsm8k", **GSM8K_TEST),
     "gsm8k-platinum": Source("madrylab/gsm8k-platinum", **GSM8K_TEST),

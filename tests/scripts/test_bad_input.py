@@ -1,7 +1,5 @@
 """Every command rejects bad input with one line and exit status 2, and changes no file."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from benchmarks import memory
 from plumbing.files import digest, write_lines
 from scripts import embed, evaluate, plot, replay, report, study
 from tests.helpers.files import change
-from tests.helpers.models import ROOT
 from tests.helpers.ranks import DEMO, contents
 from tests.helpers.runs import GOLDILOCKS, make_run, selection
 
@@ -39,13 +36,12 @@ CASES = [
         f"{DEMO} --preset demo --data nowhere.jsonl",
         "No such file or directory: 'nowhere.jsonl'",
     ),
-    (evaluate, f"{DEMO} --max_completion_tokens 100000", "has room for"),
+    (evaluate, "data.jsonl", "data.jsonl is in no run directory: give --data"),
     (evaluate, ".", "model '.' cannot be used"),  # not: data are missing
     (evaluate, f"{DEMO} --preset demo --data empty.jsonl", "empty.jsonl: has no rows"),
-    (evaluate, "goldilocks", "goldilocks is at step 1 of 1, without a checkpoint"),
-    (evaluate, "stopped", "stopped is at step 1 of 9, without a checkpoint"),
+    (evaluate, "goldilocks", "goldilocks: has no checkpoint; give goldilocks/student"),
     (evaluate, "changed --preset demo", "changed is a run and has settings already"),
-    (evaluate, "changed", "data.jsonl has changed since the run"),
+    (evaluate, "changed/student", "data.jsonl has changed since the run"),
     (plot, "no_metrics", "metrics.jsonl: no such file, or none of its lines has step"),
     (replay, ". --step 1", "not a run directory"),
     (replay, "later_version --step 1", "another version of this code (epsilon is not in its con"),
@@ -69,32 +65,17 @@ def runs(tmp_path, monkeypatch):
         "uniform": evaluated,
         "goldilocks": evaluated | GOLDILOCKS,
         "changed": evaluated | {"train_data_crc32": 1},
-        "stopped": evaluated | {"steps": 9},
         "other_data": evaluated | {"val_data_crc32": 2, "seed": 1},
         "damaged": {"selections": evaluated["selections"], "rows": [{"step": 1}], "seed": 1},
         **{key: {} for key in ("no_metrics", "torn_metrics", "first_version", "later_version")},
     }.items():
         make_run(Path(name), **data | changes)
     Path("empty.jsonl").touch()
-    for name in ("changed", "stopped"):
-        Path(name, "student").symlink_to(DEMO)
+    Path("changed/student").symlink_to(DEMO)
     for file in ("damaged/samples.jsonl", "torn_metrics/metrics.jsonl"):
         Path(file).write_text('oops\n{"step": 1}\n')
     for name, removed in (("first_version", "student_ranks"), ("later_version", "epsilon")):
         change(Path(name, "config.json"), **{removed: None})
-
-
-def test_a_script_whose_reader_has_left_ends_as_usual(tmp_path):
-    """As under `| head`."""
-    verdicts = {"verdicts": [[0], [1]] * 3, "steps": 5}  # five evaluations, so that no note follows
-    run = make_run(tmp_path / "run", **verdicts)
-    reader, writer = os.pipe()
-    os.close(reader)
-    words = [sys.executable, "-m", "scripts.study", str(run)]
-    done = subprocess.run(words, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE)
-    os.close(writer)
-    assert done.stderr == b""
-    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(("script", "flags", "message"), CASES)

@@ -1,14 +1,22 @@
 """Problems from reasoning-gym: the rows, and the files that prepare_data writes of them."""
 
-import json
 import sys
 from collections import Counter
 
 import pytest
 
-from plumbing.errors import InputError
+from plumbing.files import read_lines
 from scripts import prepare_data, reasoning_tasks
+from tests.helpers.checks import rejected
 from tests.helpers.optional import need_reasoning_gym
+
+
+def test_levels_are_from_easy_to_hard_and_have_their_settings():
+    settings = [*reasoning_tasks.levels("fraction_simplification")]
+    assert len(settings) == 4
+    easy = {"min_value": 1, "max_value": 6, "min_factor": 2, "max_factor": 5}
+    assert settings[0] == easy | {"styles": ("plain",)}
+    assert settings[3]["max_value"] == 50
 
 
 @pytest.fixture(scope="module")
@@ -17,26 +25,15 @@ def few() -> list[dict]:
     return list(reasoning_tasks.rows(per_level=3))
 
 
-@pytest.fixture
-def out(few, tmp_path, monkeypatch):
-    """The folder that prepare_data has written, with three rows a level."""
-    monkeypatch.setattr(reasoning_tasks, "PER_LEVEL", 3)
-    monkeypatch.setattr(reasoning_tasks.rows, "__defaults__", (0, 3, 99))
-    argv = f"--source reasoning-gym --val_size 40 --out {tmp_path}/out".split()
-    prepare_data.prepare(prepare_data.arguments(argv))
-    return tmp_path / "out"
-
-
 def test_each_level_of_each_task_has_as_many_rows_as_asked(few):
-    levels = {(task, n) for task, all_ in reasoning_tasks.LEVELS.items() for n in range(len(all_))}
-    assert Counter((row["task"], row["level"] - 1) for row in few) == dict.fromkeys(levels, 3)
+    counts = Counter((row["task"], row["level"]) for row in few)
+    assert {task for task, _ in counts} == {*reasoning_tasks.LEVELS}
+    assert {*counts.values()} == {3}
+    assert len(counts) == 49
 
 
-def test_the_rows_are_the_same_each_time(few):
+def test_rows_are_the_same_for_a_seed_and_others_for_another(few):
     assert list(reasoning_tasks.rows(per_level=3)) == few
-
-
-def test_another_seed_makes_other_problems(few):
     other = {row["problem"] for row in reasoning_tasks.rows(seed=1, per_level=3)}
     assert len(other & {row["problem"] for row in few}) < len(few) / 4
 
@@ -46,19 +43,16 @@ def test_hardest_leaves_out_the_levels_above_it(few):
     assert easy == [row for row in few if row["level"] == 1]
 
 
-def test_prepare_data_writes_task_level_and_metadata(out):
-    row = json.loads((out / "val.jsonl").read_text().splitlines()[0])
+def test_prepare_data_writes_task_level_and_metadata(few, tmp_path, monkeypatch):
+    monkeypatch.setattr(reasoning_tasks.rows, "__defaults__", (0, 3, 99))
+    argv = f"--source reasoning-gym --val_size 40 --out {tmp_path}/out".split()
+    prepare_data.prepare(prepare_data.arguments(argv))
+    row = read_lines(tmp_path / "out/val.jsonl")[0]
     assert row["extra_info"]["source_dataset"] == row["task"]
     assert row["level"] >= 1
 
 
-def test_prepare_data_counts_the_rows_it_drops(out):
-    manifest = json.loads((out / "manifest.json").read_text())
-    kept = manifest["train_rows"] + manifest["val_rows"]
-    assert kept + sum(manifest["dropped_rows"].values()) == manifest["rows_read"]
-
-
 def test_a_missing_library_is_one_line_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(InputError, match=r"pip install reasoning-gym==0\.1\.25"):
+    with rejected("pip install reasoning-gym==0.1.25"):
         next(reasoning_tasks.rows())

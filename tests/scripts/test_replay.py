@@ -2,7 +2,6 @@
 
 import math
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,33 +10,29 @@ import train
 from plumbing.files import read_lines, write_lines
 from plumbing.run.directory import selection
 from scripts import replay
-from scripts.replay import Recorded
 from tests.helpers.groups import solved
 from tests.helpers.ranks import Grades, contents, launch, run, torchrun
 
 
-def test_a_recorded_group_has_its_pool_and_predictions():
+def test_recorded_proposals_are_the_runs_groups_with_pool_and_predictions():
     """A prediction recorded as null is unknown."""
     chosen = solved(3, 1, of=4, pool=[3, 4], utilities=[0.5, 0.2], explored=False)
     unknown = selection(1, solved(5, 1)) | {"utilities": [None]}
-    config = SimpleNamespace(prompts_per_step=2, resample_rounds=0)
-    one, other = Recorded(config, [selection(1, chosen), unknown]).propose(2)
+    rounds = replay.recorded_proposals([selection(1, chosen), unknown, unknown], P=2)
+    (one, other), _ = next(rounds)
     assert (one.problem, one.size, one.pool, one.utilities) == (3, 4, [3, 4], [0.5, 0.2])
     assert not one.explored
     assert math.isnan(other.utility)
+    assert len(next(rounds)[0]) == 1
 
 
-def test_numbers_that_differ_are_printed(capsys):
+def test_numbers_that_differ_are_printed_but_not_times(capsys):
     logged = {"step": 3, "loss": 0.5, "reward_mean": 0.25, "seconds": 9.0, "rollout_s": 4.0}
     again = {"step": 3, "loss": 0.75, "reward_mean": 0.25, "seconds": 8.0, "rollout_s": 5.0}
     assert not replay.is_same(logged, again)
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["step 3: 2 of 3 numbers are the same", "  loss: 0.5 then, 0.75 now"]
-
-
-def test_times_may_differ(capsys):
-    logged = {"step": 3, "loss": 0.5, "seconds": 9.0, "rollout_s": 4.0}
-    assert replay.is_same(logged, logged | {"seconds": 8.0, "rollout_s": 5.0})
+    assert lines == ["step 3: 1 of 3 numbers differ", "  loss: 0.5 then, 0.75 now"]
+    assert replay.is_same(logged, again | {"loss": 0.5})
 
 
 # Whole runs
@@ -79,9 +74,8 @@ def reproduced(request, halfway, tmp_path_factory):
 def test_steps_are_reproduced_bit_for_bit_from_the_checkpoint_before(reproduced):
     _, code, output = reproduced
     assert code == 0, output
-    assert "step 2: " not in output
-    assert "step 3: " in output
-    assert "step 4: " in output
+    steps = [line.partition(":")[0] for line in output.splitlines() if "numbers differ" in line]
+    assert steps == ["step 3", "step 4"]
 
 
 @pytest.mark.slow
@@ -92,9 +86,6 @@ def test_a_replay_writes_every_completion_with_its_advantage(reproduced):
     assert [line["problem"] for line in lines] == [row["chosen"] for row in rows for _ in range(4)]
     assert sum(line["reward"] for line in lines) == sum(row["successes"] for row in rows)
     assert any(line["advantage"] for line in lines)
-    for line in lines:
-        assert line["advantage"] * (line["reward"] - 0.5) >= 0
-        assert len(line["completion_ids"]) > 0
 
 
 @pytest.mark.slow
@@ -129,18 +120,12 @@ def failed(halfway, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_step_that_is_not_finite_ends_the_run_with_the_command_of_its_replay(failed):
-    folder, ended = failed
-    assert 3 in ended.statuses
-    assert f"`python -m scripts.replay {folder} --step 1`" in ended.err
-
-
-@pytest.mark.slow
 def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(failed):
-    folder, _ = failed
+    """The run printed the command."""
+    folder, ended = failed
+    assert f"`python -m scripts.replay {folder} --step 1`" in ended.err
     code, output = again(folder, 1, before=poison)
     assert code == 0, output
-    assert "as then: step 1: " in output
     assert "loss nan: no update was made" in output
     lines = read_lines(folder / "replay/step_1.jsonl")
     for line in lines:
@@ -153,4 +138,4 @@ def test_a_step_that_failed_and_does_not_now_is_reported(failed):
     folder, _ = failed
     code, output = again(folder, 1)  # without the poison
     assert code == 1
-    assert "failed then, and does not now" in output
+    assert "step 1 is finite" in output
