@@ -69,32 +69,20 @@ def test_dead_groups_get_exactly_zero(std):
     assert advantages.any(dim=1).tolist() == [False, False, False, True]
 
 
-# Of rows of 1 and 3 tokens; of 2, 6 and 4; of 0, which counts in G alone, and 3. Two groups in all.
+# Two groups, with rows of 1 and 3 tokens, and of 0, 6 and 4; a row of length 0 counts in G alone.
 WEIGHTS = {
-    "grpo": [[1 / 4, 1 / 12], [1 / 12, 1 / 36, 1 / 24], [0, 1 / 12]],  # 2 groups * rows * length
-    "dapo": [[1 / 8] * 2, [1 / 24] * 3, [0, 1 / 6]],  # 1 / (2 groups * 4, 12 or 3 tokens)
-    "batch": [[1 / 16] * 2, [1 / 16] * 3, [0, 1 / 16]],  # 1 / 16 tokens
-    "constant": [[1 / 40] * 2, [1 / 60] * 3, [0, 1 / 40]],  # 1 / (2 groups * rows * limit 10)
-    "sum": [[1 / 4] * 2, [1 / 6] * 3, [0, 1 / 4]],  # 1 / (2 groups * rows)
+    "grpo": ([1 / 4, 1 / 12], [0, 1 / 36, 1 / 24]),  # 1 / (2 groups * 2 or 3 rows * length)
+    "dapo": ([1 / 8, 1 / 8], [0, 1 / 20, 1 / 20]),  # 1 / (2 groups * 4 or 10 tokens)
+    "batch": ([1 / 14, 1 / 14], [0, 1 / 14, 1 / 14]),  # 1 / 14 tokens
+    "constant": ([1 / 40, 1 / 40], [0, 1 / 60, 1 / 60]),  # 1 / (2 * 2 or 3 rows * limit 10)
+    "sum": ([1 / 4, 1 / 4], [0, 1 / 6, 1 / 6]),  # 1 / (2 groups * 2 or 3 rows)
 }
 
 
 @pytest.mark.parametrize("loss", grpo.LOSSES)
 def test_row_weights_by_hand(loss):
-    for lengths, expected in zip(([1, 3], [2, 6, 4], [0, 3]), WEIGHTS[loss], strict=True):
-        weight_G = row_weights(
-            torch.tensor(lengths), 2, loss, batch_tokens=16, max_completion_tokens=10
-        )
-        close(weight_G, expected)
-
-
-def with_lengths(problem, rewards, lengths) -> Group:
-    """Make a group whose completions have so many tokens; those of 6 are truncated."""
-    made = group(problem, rewards)
-    for each, length in zip(made.completions, lengths, strict=True):
-        each.ids = [2] * length
-        each.finished = length != 6
-    return made
+    for lengths, expected in zip(([1, 3], [0, 6, 4]), WEIGHTS[loss], strict=True):
+        close(row_weights(torch.tensor(lengths), 2, loss, 14, max_completion_tokens=10), expected)
 
 
 # Settings -> the weights of the tokens of a live group, in rows of 1, 2, 4 and 6 tokens, and of a
@@ -112,13 +100,16 @@ STEP_WEIGHTS = {
 
 @pytest.mark.parametrize("case", STEP_WEIGHTS)
 def test_weigh_two_groups_by_hand(case):
-    """One right of four: √3 and -1/√3, whether truncated rows are in the loss or out."""
+    """The row of 6 tokens is truncated. One right of four: √3 and -1/√3, whether truncated rows are
+    in the loss or out."""
     settings, weights = STEP_WEIGHTS[case]
-    live = with_lengths(1, rewards=[1, 0, 0, 0], lengths=[1, 2, 4, 6])
-    dead = with_lengths(2, rewards=[0, 0], lengths=[3, 1])
+    live, dead = group(1, rewards=[1, 0, 0, 0]), group(2, rewards=[0, 0])
+    rows = live.completions + dead.completions
+    for row, length in zip(rows, (1, 2, 4, 6, 3, 1), strict=True):
+        row.ids = [2] * length
+        row.finished = length != 6
     all_in = {"loss": "grpo", "dead_rows": "in", "truncated_rows": "in"}
     grpo.weigh([live, dead], std="population", max_completion_tokens=9, **all_in | settings)
-    rows = live.completions + dead.completions
     assert [row.weight for row in rows] == pytest.approx(weights)
     assert [row.advantage for row in rows] == pytest.approx([3**0.5, *[-(3**-0.5)] * 3, 0, 0])
 
@@ -150,9 +141,9 @@ def head(N=11, D=5, V=7, dtype=torch.float64):
 def test_logprob_and_entropy_by_hand():
     """Logits (0, ln 3) / 2 at temperature 1/2 are (0, ln 3): probabilities (1/4, 3/4)."""
     weight = torch.tensor([[0], [math.log(3) / 2]], **FLOAT64)
-    logp, entropy = token_logprobs(torch.ones(2, 1, **FLOAT64), weight, torch.arange(2), 0.5)
-    close(logp.exp(), [1 / 4, 3 / 4])
-    close(entropy, [-(0.25 * math.log(0.25) + 0.75 * math.log(0.75))] * 2)
+    [logp], [entropy] = token_logprobs(torch.ones(1, 1, **FLOAT64), weight, torch.tensor([1]), 0.5)
+    close(logp.exp(), 3 / 4)
+    close(entropy, -(0.25 * math.log(0.25) + 0.75 * math.log(0.75)))
 
 
 @pytest.mark.parametrize("chunk", [1, 4, None])
@@ -172,34 +163,27 @@ def test_chunks_give_the_values_of_log_softmax_and_gradients_that_are_their_deri
     assert torch.autograd.gradcheck(outputs, (hidden, weight))
 
 
-def test_gradients_of_bf16_states_are_accurate_over_hundreds_of_chunks():
-    """800 of them: a sum in bf16 would lose bits at each."""
+def test_log_probs_of_bf16_states_and_their_gradients_are_accurate():
+    """Logits are float32, and so is the sum over 800 chunks: in bf16 it would lose bits at each."""
     hidden, weight, targets = head(N=200, V=2000, dtype=torch.bfloat16)
     exact = hidden.detach().double().requires_grad_()
     logp, _ = token_logprobs(hidden, weight, targets, chunk=1)
     expected_logp, _ = token_logprobs(exact, weight.double(), targets)
+    close(logp, expected_logp, 1e-5)
     [gradient] = torch.autograd.grad(logp.sum(), hidden)
     [expected] = torch.autograd.grad(expected_logp.sum(), exact)
-    assert logp.dtype == torch.float32
     assert (gradient - expected).norm() < 0.005 * expected.norm()
-
-
-def test_logits_of_bf16_states_are_the_float32_product_over_a_vocabulary_of_several_parts():
-    hidden, weight, _ = head(N=5, D=64, V=2500, dtype=torch.bfloat16)
-    logits = grpo.logits(hidden, weight)
-    assert logits.dtype == torch.float32
-    assert torch.allclose(logits, hidden.float() @ weight.float().T, rtol=1e-6, atol=1e-5)
 
 
 def test_the_logits_of_all_tokens_never_exist_at_once(monkeypatch):
     """300 tokens, 50 words: 15,000 logits. A chunk has those of 24 tokens, in backward a quarter as
     many: one word of all tokens."""
-    logits = grpo.logits
+    compute = grpo.logits
     sizes = []
 
-    def record(hidden_n_D, weight_v_D):
-        sizes.append(len(hidden_n_D) * len(weight_v_D))
-        return logits(hidden_n_D, weight_v_D)
+    def record(hidden, weight):
+        sizes.append(len(hidden) * len(weight))
+        return compute(hidden, weight)
 
     monkeypatch.setattr(grpo, "logits", record)
     hidden, weight, targets = head(N=300, D=2, V=50)

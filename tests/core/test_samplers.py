@@ -281,16 +281,6 @@ def test_noisy_and_gradient_is_that_of_the_likelihood():
     assert loss - np.log(2) == pytest.approx(1e-6 * gradient[0], rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["bag_of_words", "noisy_and"])
-def test_samplers_that_read_learn_a_word_that_decides(name):
-    """Of even problems half of the completions are right, of odd ones none."""
-    sampler = make(name, 100, values=[*"ab"])
-    sampler.problems.question = lambda i: f"An {('even', 'odd')[i % 2]} number, {i % 7}."
-    for i in range(400):
-        sampler.observe([solved(i % 98, right=0 if i % 2 else 8)])
-    assert sampler.predict([98, 99]) == pytest.approx([0.5, 0], abs=0.1)
-
-
 EMBEDDED = {  # number of outcomes, window -> predictions for four problems, e = √2, -√2, 0, 0
     # α = (y - 1/4) / (e² + 1 + ridge) = 1/16; f = 1/4 + α (e₀ e + 1)
     (1, 9): [7 / 16, 3 / 16, 5 / 16, 5 / 16],
@@ -361,15 +351,13 @@ GRESO_REFILLS = {  # problems, live groups of each round -> problems of each rou
 
 
 @pytest.mark.parametrize("case", GRESO_REFILLS)
-def test_greso_refills_until_a_refill_should_suffice_and_trains_on_live_groups_first(case):
+def test_greso_refills_until_a_refill_should_suffice(case):
     problems, live, sizes = GRESO_REFILLS[case]
     sampler = make("greso", problems, prompts_per_step=8)
     outcomes = zip(live, sizes, strict=True)
     right = itertools.chain(*([8] * n + [0] * (size - n) for n, size in outcomes))
     rounds = take_step(sampler, lambda problem, size: next(right))
     assert [len(groups) for groups in rounds] == sizes
-    trained = train_on(sampler, rounds)
-    assert (len(trained), sum(group.live for group in trained)) == (8, sum(live))
 
 
 def test_speed_continues_the_first_live_problems_and_trains_on_them_whole():
