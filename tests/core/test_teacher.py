@@ -55,6 +55,13 @@ def test_prediction_starts_at_one_quarter_also_of_a_question_without_text(tiny_m
     assert make(tiny_model, teacher_mode=mode).predict([*QUESTIONS, ""]).tolist() == [0.25] * 6
 
 
+def test_prediction_is_half_the_sigmoid_of_the_head(tiny_model):
+    """σ(ln 3) = 3/4."""
+    t = make(tiny_model)
+    torch.nn.init.constant_(t.model.head.bias, math.log(3))
+    assert t.predict(["what is 1?", "7"]) == pytest.approx([3 / 8, 3 / 8])
+
+
 @every_mode
 def test_prediction_is_the_same_in_any_batch(tiny_model, mode):
     t = with_random_head(make(tiny_model, teacher_mode=mode))
