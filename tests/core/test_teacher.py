@@ -244,13 +244,15 @@ def test_lora_begins_from_the_seed(tiny_model):
 
 
 def test_lora_by_hand():
-    """W x + α/r B A x, with α = 8 and rank r = 4; B begins at 0."""
-    base = torch.nn.Linear(3, 2)
-    x = torch.randn(5, 3)
-    layer = LoRALinear(base, rank=4, alpha=8, dropout=0.0)
-    assert torch.equal(layer(x), base(x))
-    torch.nn.init.normal_(layer.B)
-    assert torch.allclose(layer(x), base(x) + 2 * x @ (layer.B @ layer.A).T, atol=1e-6)
+    """W x + α/r B A x, with W = (1, 1), x = (1, 1), α = 4 and r = 2; B begins at 0."""
+    base = torch.nn.Linear(2, 1, bias=False)
+    torch.nn.init.ones_(base.weight)
+    layer = LoRALinear(base, rank=2, alpha=4, dropout=0.0)
+    x = torch.ones(1, 2)
+    assert layer(x).item() == 2
+    torch.nn.init.constant_(layer.A, 3.0)
+    torch.nn.init.constant_(layer.B, 0.5)
+    assert layer(x).item() == 2 + 4 / 2 * (0.5 * 6 + 0.5 * 6)
 
 
 def test_lora_rejects_a_model_without_linear_layers():
