@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 
 from plumbing.batches import pad
 from plumbing.config import MODES, Config
@@ -14,6 +14,7 @@ from plumbing.errors import InputError, NonFiniteError
 from plumbing.lora import LoRALinear, add_lora
 from scripts import embed
 from teacher import Teacher, UtilityModel, pool
+from tests.helpers.models import save_tiny_model
 
 QUESTIONS = ["what is 1?", "what is 22 and 3?", "7", "how many are 1234567?", "what is 5 + 5?"]
 
@@ -41,9 +42,8 @@ def with_random_head(t):
 
 @pytest.mark.parametrize(("last_token", "pooled"), [(False, [2, 1]), (True, [3, 2])])
 def test_pooling_leaves_padding_out(last_token, pooled):
-    hidden = torch.tensor([[[1.0, 0], [3, 2], [100, 100]], [[2, 1], [1, 0], [3, 2]]])
-    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
-    assert pool(hidden, mask, last_token).tolist() == [pooled, pooled]
+    hidden = torch.tensor([[[1.0, 0], [3, 2], [100, 100]]])
+    assert pool(hidden, torch.tensor([[1, 1, 0]]), last_token).tolist() == [pooled]
 
 
 every_mode = pytest.mark.parametrize("mode", MODES)
@@ -53,6 +53,13 @@ every_mode = pytest.mark.parametrize("mode", MODES)
 def test_prediction_starts_at_one_quarter_also_of_a_question_without_text(tiny_model, mode):
     """A mean over no token would be NaN."""
     assert make(tiny_model, teacher_mode=mode).predict([*QUESTIONS, ""]).tolist() == [0.25] * 6
+
+
+def test_prediction_is_half_the_sigmoid_of_the_head(tiny_model):
+    """σ(ln 3) = 3/4."""
+    t = make(tiny_model)
+    torch.nn.init.constant_(t.model.head.bias, math.log(3))
+    assert t.predict(["what is 1?", "7"]) == pytest.approx([3 / 8, 3 / 8])
 
 
 @every_mode
@@ -74,9 +81,7 @@ def test_the_head_computes_in_float32(tiny_model):
     t = make(tiny_model, shard)
     torch.nn.init.constant_(t.model.head.weight, 1e-4)
     torch.nn.init.ones_(t.model.head.bias)
-    utilities = t.predict(QUESTIONS)
-    assert len(set(utilities)) == len(QUESTIONS)
-    assert utilities.std() < 1e-4
+    assert len(set(t.predict(QUESTIONS))) == len(QUESTIONS)
 
 
 def test_embed_makes_the_embeddings_of_a_frozen_teacher(tiny_model, monkeypatch):
@@ -124,14 +129,14 @@ def test_algorithm_2_shuffles_once_an_update(tiny_model):
     assert first + second + third != SIX
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_each_update_and_seed_shuffles_in_another_order(tiny_model, seed):
-    """Before the second update, the same questions replace those of the first."""
+def test_each_update_and_seed_shuffles_in_another_order(tiny_model):
+    """Two updates of each of two runs; before the second the same questions replace the first's."""
     changes = {"teacher_epochs": 1, "teacher_batch_size": 6}
-    first, second = batches_of(tiny_model, SIX + SIX, seed=seed, **changes)
-    [other] = batches_of(tiny_model, SIX, seed=seed + 1, **changes)
-    assert sorted(first) == sorted(second) == sorted(other) == SIX
-    assert first not in (second, other)
+    orders = []
+    for seed in (0, 1):
+        orders += batches_of(tiny_model, SIX + SIX, seed=seed, **changes)
+    assert [sorted(order) for order in orders] == [SIX] * 4
+    assert len(set(map(tuple, orders))) == 4
 
 
 def test_the_loss_is_the_mean_of_the_batches(tiny_model):
@@ -142,10 +147,10 @@ def test_the_loss_is_the_mean_of_the_batches(tiny_model):
 
 
 def test_replay_is_a_sliding_window_of_targets(tiny_model):
-    t = make(tiny_model, replay_capacity=3, teacher_update_every=100)
-    for i in range(5):
-        t.update(str(i), i / 10)
-    assert [y for _, y in t.replay] == pytest.approx([0.2, 0.3, 0.4])
+    t = make(tiny_model, replay_capacity=2, teacher_update_every=100)
+    for y in (0.1, 0.2, 0.3):
+        t.update("1", y)
+    assert [y for _, y in t.replay] == [0.2, 0.3]
 
 
 def test_first_gradient_by_hand(tiny_model):
@@ -160,42 +165,32 @@ def test_first_gradient_by_hand(tiny_model):
 
 
 def test_no_weight_changes_from_a_non_finite_gradient_on(tiny_model, monkeypatch):
-    """The third of four updates has one; the norms are read after the fourth."""
-    two_updates = make(tiny_model, teacher_epochs=2)
-    teach(two_updates, QUESTIONS[:4])
-    t = make(tiny_model)
-    norms = [1.0, 1.0, math.inf, 1.0]
+    """The second of three updates has one; the norms are read after the third."""
+    one_update = make(tiny_model, teacher_epochs=1)
+    teach(one_update, QUESTIONS[:4])
+    t = make(tiny_model, teacher_epochs=3)
+    norms = [1.0, math.inf, 1.0]
     monkeypatch.setattr(torch.nn.utils, "get_total_norm", lambda _: torch.tensor(norms.pop(0)))
-    with pytest.raises(NonFiniteError, match="norm is inf at update 3: no update was made"):
+    with pytest.raises(NonFiniteError, match="norm is inf at update 2: no update was made"):
         teach(t, QUESTIONS[:4])
     assert norms == []
-    assert all(map(torch.equal, t.model.parameters(), two_updates.model.parameters()))
-    assert {state["step"].item() for state in t.optimizer.state.values()} == {2.0}
+    assert all(map(torch.equal, t.model.parameters(), one_update.model.parameters()))
+    assert {state["step"].item() for state in t.optimizer.state.values()} == {1.0}
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "bert"])
-def test_padding_changes_no_embedding_and_attention_stays_the_models_own(model_type):
+BACKBONES = {"llama": {}, "mistral": {"sliding_window": 3}, "bert": {}}
+
+
+@pytest.mark.parametrize("family", BACKBONES)
+def test_padding_changes_no_embedding_and_attention_stays_the_models_own(family, tmp_path):
     """Causal, in a sliding window, and bidirectional."""
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
-    sizes |= {"num_hidden_layers": 2, "vocab_size": 30, "pad_token_id": 0}
-    sizes |= {"mistral": {"sliding_window": 3, "num_key_value_heads": 2}}.get(model_type, {})
-    torch.manual_seed(0)
-    backbone = AutoModel.from_config(AutoConfig.for_model(model_type, **sizes)).eval()
+    save_tiny_model(tmp_path, family, **BACKBONES[family])
+    backbone = AutoModel.from_pretrained(tmp_path)
     ids_B_T, mask_B_T = pad([list(range(1, 9)), [1, 2, 3, 4]], 0, "cpu")
     own_T_D = backbone(ids_B_T[:1, :4]).last_hidden_state[0]
-    pooled_B_D = UtilityModel(backbone, "full")(ids_B_T, mask_B_T)[1]
+    _, pooled_B_D = UtilityModel(backbone, "full")(ids_B_T, mask_B_T)
     assert torch.allclose(pooled_B_D[1], own_T_D.mean(dim=0), atol=1e-5)
     torch.autograd.grad(pooled_B_D.sum(), [*backbone.parameters()])  # raises if one has none
-
-
-def test_it_learns_difficulty_from_the_text(tiny_model):
-    t = make(tiny_model, replay_capacity=16)
-    for i in range(24):
-        t.update(f"easy {2 * i}", 0)
-        t.update(f"half {2 * i + 1}", 0.5)
-    easy, half = t.predict(["easy 99", "easy 97"]), t.predict(["half 98", "half 96"])
-    assert half.min() - easy.max() > 0.2
-    assert t.last_loss < 0.02  # the variance of the targets is 0.0625
 
 
 @pytest.mark.parametrize("mode", ["frozen", "lora"])
@@ -206,19 +201,22 @@ def test_frozen_and_lora_leave_the_backbone_untrained(tiny_model, mode):
     checksum = t.learner.checksum()
     before = {name: p.clone() for name, p in t.model.named_parameters()}
     teach(t, QUESTIONS[:4] * 2, y=0.5)
-    for name, p in t.model.named_parameters():
-        is_trained = name.startswith("head.") or name.endswith((".A", ".B"))
-        assert torch.equal(p, before[name]) != is_trained
+    changed = {name for name, p in t.model.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {
+        name for name in before if name.startswith("head.") or name[-2:] in (".A", ".B")
+    }
     assert t.model.head.bias.item() > 0  # from 0.25 towards 0.5
     assert (t.learner.checksum() != checksum) == (mode == "frozen")
 
 
-def while_learning(folder, look, rank=0, **changes):
-    """Return what look(model) is in the first forward of an update, on one of two teacher ranks."""
-    t = make(folder, teacher_update_every=2, **changes)
+def while_learning(folder, rank=0, mode="full") -> tuple[bool, int]:
+    """Return whether dropout is active in an update on one of two teacher ranks, and its seed."""
+    t = make(folder, teacher_update_every=2, teacher_mode=mode)
     t.rank, t.ranks = rank, 2
     seen = []
-    t.model.register_forward_pre_hook(lambda model, _: seen.append(look(model)))
+    t.model.register_forward_pre_hook(
+        lambda *_: seen.append((t.model.training, torch.initial_seed()))
+    )
     teach(t, QUESTIONS[:2])
     assert not t.model.training
     return seen[0]
@@ -226,13 +224,13 @@ def while_learning(folder, look, rank=0, **changes):
 
 @every_mode
 def test_dropout_is_active_while_lora_learns(tiny_model, mode):
-    is_training = while_learning(tiny_model, lambda model: model.training, teacher_mode=mode)
-    assert is_training == (mode == "lora")
+    is_active, _ = while_learning(tiny_model, mode=mode)
+    assert is_active == (mode == "lora")
 
 
 def test_each_teacher_rank_has_its_own_dropout(tiny_model):
-    seeds = [while_learning(tiny_model, lambda _: torch.initial_seed(), rank) for rank in (0, 1)]
-    assert seeds[0] != seeds[1]
+    (_, first), (_, second) = (while_learning(tiny_model, rank) for rank in (0, 1))
+    assert first != second
 
 
 def test_lora_begins_from_the_seed(tiny_model):
@@ -246,13 +244,15 @@ def test_lora_begins_from_the_seed(tiny_model):
 
 
 def test_lora_by_hand():
-    """W x + α/r B A x, with α = 8 and rank r = 4; B begins at 0."""
-    base = torch.nn.Linear(3, 2)
-    x = torch.randn(5, 3)
-    layer = LoRALinear(base, rank=4, alpha=8, dropout=0.0)
-    assert torch.equal(layer(x), base(x))
-    torch.nn.init.normal_(layer.B)
-    assert torch.allclose(layer(x), base(x) + 2 * x @ (layer.B @ layer.A).T, atol=1e-6)
+    """W x + α/r B A x, with W = (1, 1), x = (1, 1), α = 4 and r = 2; B begins at 0."""
+    base = torch.nn.Linear(2, 1, bias=False)
+    torch.nn.init.ones_(base.weight)
+    layer = LoRALinear(base, rank=2, alpha=4, dropout=0.0)
+    x = torch.ones(1, 2)
+    assert layer(x).item() == 2
+    torch.nn.init.constant_(layer.A, 3.0)
+    torch.nn.init.constant_(layer.B, 0.5)
+    assert layer(x).item() == 2 + 4 / 2 * (0.5 * 6 + 0.5 * 6)
 
 
 def test_lora_rejects_a_model_without_linear_layers():
@@ -269,10 +269,9 @@ def test_an_exported_teacher_predicts_the_same(tiny_model, tmp_path, mode):
     head = load_file(tmp_path / "head.safetensors")
     backbone = AutoModel.from_pretrained(tmp_path / "backbone")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "backbone")
-    ids = torch.tensor([tokenizer(QUESTIONS[3]).input_ids])
-    with torch.no_grad():
-        hidden_T_D = backbone(ids).last_hidden_state[0]
-    logit = head["head.weight"] @ hidden_T_D.mean(dim=0) + head["head.bias"]
+    inputs = tokenizer("what is 7?", return_tensors="pt")
+    pooled_D = backbone(inputs.input_ids).last_hidden_state[0].mean(dim=0)
+    logit = head["head.weight"] @ pooled_D + head["head.bias"]
     expected = 0.5 * torch.sigmoid(logit).item()
-    assert t.predict([QUESTIONS[3]])[0] == pytest.approx(expected, abs=1e-5)
+    assert t.predict(["what is 7?"])[0] == pytest.approx(expected, abs=1e-5)
     assert abs(expected - 0.25) > 1e-4

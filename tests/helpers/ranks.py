@@ -42,9 +42,12 @@ def torchrun(n: int, folder: Path, command, before=lambda rank: None, machines: 
 
     The store belongs to this process. Where a rank ends with another status than 0, the other ranks
     of its machine get SIGTERM. conftest.py says why a forked rank can train."""
-    port, local, fork = free_port(), n // machines, multiprocessing.get_context("fork")
+    local = n // machines
+    port = free_port()
     arguments = n, local, port, folder, command, before
+    fork = multiprocessing.get_context("fork")
     ranks = [fork.Process(target=_rank, args=(rank, *arguments)) for rank in range(n)]
+    healthy = [ranks[first : first + local] for first in range(0, n, local)]  # machines
     files = folder / "stdout", folder / "stderr"
     for file in files:
         file.touch()  # a rank that gets SIGTERM at its first instruction opens none
@@ -53,15 +56,12 @@ def torchrun(n: int, folder: Path, command, before=lambda rank: None, machines: 
             rank.start()
         # After the forks, which its threads would not survive. Ranks wait until it is there.
         store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-        stopped = set()
-        while alive := [rank for rank in ranks if rank.is_alive()]:
+        while any(rank.is_alive() for rank in ranks):
             time.sleep(0.01)
-            for first in set(range(0, n, local)) - stopped:
-                machine = ranks[first : first + local]
-                if any(rank.exitcode for rank in machine):
-                    stopped.add(first)
-                    for rank in set(alive) & set(machine):
-                        rank.terminate()
+            for machine in [each for each in healthy if any(rank.exitcode for rank in each)]:
+                healthy.remove(machine)
+                for rank in machine:
+                    rank.terminate()
         del store
     finally:
         for rank in ranks:
@@ -90,10 +90,9 @@ def _rank(rank, n, local, port, folder, command, before):
     # that a fork does not have.
     gc.freeze()
     torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(n)}
-    os.environ |= {"LOCAL_RANK": str(rank % local), "LOCAL_WORLD_SIZE": str(local)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    ids = {"RANK": rank, "WORLD_SIZE": n, "LOCAL_RANK": rank % local, "LOCAL_WORLD_SIZE": local}
+    os.environ |= {name: str(value) for name, value in (ids | {"MASTER_PORT": port}).items()}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     sys.stdout, sys.stderr = ((folder / f"std{x}").open("a", buffering=1) for x in ("out", "err"))
     os.dup2(sys.stderr.fileno(), 2)
     faulthandler.enable(sys.stderr)
