@@ -98,7 +98,7 @@ def test_every_sampler_draws_its_random_numbers_from_the_seed(name, make_any):
     first = take_steps(make_any(name), 1)
     assert take_steps(make_any(name), 1) == first
     other = take_steps(make_any(name, seed=2), 1)
-    assert (other == first) == (name == "in_order")
+    assert other != first
 
 
 @every_sampler
@@ -340,26 +340,17 @@ def test_embedded_rejects_embeddings_that_do_not_fit(tmp_path):
     """They are of another model than at the checkpoint, then of other data, then cut off."""
     config = embedded(tmp_path, torch.eye(4))
     state = make("embedded", 4, **config).state_dict()
-    with rejected("of M, and those of the checkpoint are of another: restore them"):
+    with rejected("the embeddings are of M, those of the checkpoint of another"):
         make("embedded", 4, **config).load_state_dict(state | {"model": "another"})
     config["train_data"].write_text("other data")
     with rejected("train.jsonl has changed since; run python -m scripts.embed MODEL"):
         make("embedded", 4, **config)
     path_of(config["train_data"]).write_text("cut off")
-    with rejected("train.embeddings.safetensors: missing or damaged"):
+    with rejected("train.embeddings.safetensors: "):
         make("embedded", 4, **config)
 
 
 # Samplers with an order, rounds or group sizes of their own
-
-
-def test_in_order_takes_the_file_again_and_again():
-    sampler = make("in_order", 10, lambda i: i % 7 > 0)
-    proposed = [problems_of(sampler.propose(3)) for _ in range(3)]
-    assert proposed == [[1, 2, 3], [4, 5, 6], [8, 9, 1]]
-    assert sampler.metrics() == {"passes": 2, "coverage": 0.2, "overlong": 2}
-    with rejected("a step takes 9 distinct problems, only 8 of 10 problems fit"):
-        sampler.propose(9)
 
 
 def test_greso_skips_problems_whose_groups_were_dead():
