@@ -44,7 +44,9 @@ class Layout:
         """Join the other ranks; build this role's process group and device mesh."""
         cuda = self.device.type == "cuda"
         if cuda:
-            _prepare_gpu(self.device)
+            # Segments of fixed size fragment where each step has other lengths.
+            os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+            torch.cuda.set_device(self.device)
         else:
             _prepare_cpu()
         timeout = timedelta(minutes=timeout_minutes)
@@ -141,12 +143,6 @@ class Layout:
     def assert_equal_in_role(self, **replicas) -> None:
         """Raise Fault if ranks of this role pass different values under one name."""
         _assert_equal(self.gather_role(replicas))
-
-
-def _prepare_gpu(device: torch.device) -> None:
-    # Segments of fixed size fragment where each step has other lengths.
-    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    torch.cuda.set_device(device)
 
 
 def _prepare_cpu() -> None:
