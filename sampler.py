@@ -367,16 +367,16 @@ def teacher_metrics(groups: list[Group]) -> Metrics:
     selection bias, and over dead ones. It says nothing where the target is not y. teacher_mu and
     _sigma are over all candidates."""
     predicted = [group for group in groups if not math.isnan(group.utility)]
-    error_N = np.array([abs(group.utility - group.y) for group in predicted])
-    explored_N = np.array([group.explored for group in predicted], dtype=bool)
-    live_N = np.array([group.live for group in predicted], dtype=bool)
+    error_P = np.array([abs(group.utility - group.y) for group in predicted])
+    explored_P = np.array([group.explored for group in predicted], dtype=bool)
+    live_P = np.array([group.live for group in predicted], dtype=bool)
     floors = [grpo.noise_floor(group.p_hat, len(group.completions)) for group in predicted]
     utilities = np.concatenate([group.utilities for group in groups])
     known = utilities[~np.isnan(utilities)]
     return {
-        "teacher_mae": _mean(error_N),
-        "teacher_mae_explore": _mean(error_N[explored_N]),
-        "teacher_mae_dead": _mean(error_N[~live_N]),
+        "teacher_mae": _mean(error_P),
+        "teacher_mae_explore": _mean(error_P[explored_P]),
+        "teacher_mae_dead": _mean(error_P[~live_P]),
         "teacher_noise_floor": _mean(floors),
         "teacher_mu": _mean(known),
         "teacher_sigma": float(known.std()) if len(known) else None,
