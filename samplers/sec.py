@@ -7,9 +7,10 @@ from samplers.softmax import boltzmann
 
 
 class Sec(Pooled):
-    """Self-Evolving Curriculum (Chen et al., 2025, arXiv 2505.14970; a copy of ServiceNow/sec in
-    rsshyam/MT-GRPO at 16f432d, class BanditPriority). The value of a category moves by `rate`
-    towards the mean y of its groups in a round, and in a pool P(c) ∝ exp(value / T).
+    """Self-Evolving Curriculum (Chen et al., 2025, arXiv 2505.14970; class BanditPriority of
+    rsshyam/MT-GRPO at 16f432d, which has the flags of its authors' ServiceNow/sec). The value of a
+    category moves by `rate` towards the mean y of its groups in a round, and in a pool
+    P(c) ∝ exp(value / T).
 
     Theirs takes the mean |Â|, which is 2y, so that its T of 0.2 to 1 is 0.1 to 0.5 here. It draws
     categories from all of the data, and the value of one that is not drawn moves towards 0."""
