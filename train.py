@@ -252,9 +252,8 @@ def train_step(
 def evaluate(
     step: int, student: Student, problems: Problems, run: RunDir, report=lambda text: None
 ) -> dict[str, float]:
-    """Compute greedy pass@1 on every validation problem (Table 5a); log the verdicts with the
-    completions' ends. A problem whose prompt is too long counts as wrong. report(text) shows how
-    far it is. All student ranks call it. Returns {} if one is to stop."""
+    """Compute greedy pass@1 on every validation problem (Table 5a); log the verdicts. A problem
+    whose prompt is too long is wrong. All student ranks call it. Returns {} if one is to stop."""
     start = time.perf_counter()
     groups = []
     for problem in range(len(problems)):
