@@ -97,7 +97,9 @@ class Sampler:
         resampling P of them, live ones first."""
         if not self.resample_rounds:
             return groups
-        return best(groups, self.P, key=lambda group: group.live)
+        live_first = sorted(groups, key=lambda group: not group.live)
+        kept = live_first[: self.P]
+        return [group for group in groups if group in kept]
 
     def metrics(self) -> Metrics:
         """Return numbers for metrics.jsonl."""
@@ -131,13 +133,6 @@ class Sampler:
         if not column:
             raise InputError("this sampler needs --column, a column of the training data")
         return self.problems.column(column)
-
-
-def best(groups: list[Group], n: int, key: Callable) -> list[Group]:
-    """Return the n groups with the highest key, in the order of the step; ties keep their order."""
-    best_first = sorted(groups, key=key, reverse=True)
-    kept = best_first[:n]
-    return [group for group in groups if group in kept]
 
 
 def join(groups: list[Group]) -> list[Group]:
@@ -321,17 +316,21 @@ SAMPLERS = {"goldilocks": Goldilocks, "uniform": Uniform}
 FOLDER = Path(__file__).resolve().parent / "samplers"
 
 
+def full_name(spec: str) -> str:
+    """Return --sampler as FILE.py:CLASS: bag_of_words is BagOfWords in samplers/bag_of_words.py."""
+    camel = spec.title().replace("_", "")
+    return spec if ".py" in spec else f"{FOLDER / spec}.py:{camel}"
+
+
 def file_of(spec: str) -> Path | None:
     """Return the file of the class that --sampler names; None if it is this file."""
-    if ".py" in spec:
-        return plugins.path_of(spec)
-    return None if spec in SAMPLERS else FOLDER / f"{spec}.py"
+    return None if spec in SAMPLERS else plugins.path_of(full_name(spec))
 
 
 def find_sampler(spec: str) -> type[Sampler]:
-    """Return the class that --sampler names: a key of SAMPLERS, the name of a file in samplers/
-    (bag_of_words: BagOfWords), or FILE.py:CLASS. Raises InputError if that is no sampler."""
-    cls = plugins.load_by_name(spec, "--sampler", SAMPLERS, FOLDER)
+    """Return the class that --sampler names: a key of SAMPLERS, the name of a file in samplers/, or
+    FILE.py:CLASS. Raises InputError if that is no sampler."""
+    cls = SAMPLERS.get(spec) or plugins.load(full_name(spec), "--sampler")
     plugins.check_class(cls, Sampler, spec)
     return cls
 
@@ -368,16 +367,16 @@ def teacher_metrics(groups: list[Group]) -> Metrics:
     selection bias, and over dead ones. It says nothing where the target is not y. teacher_mu and
     _sigma are over all candidates."""
     predicted = [group for group in groups if not math.isnan(group.utility)]
-    error_N = np.array([abs(group.utility - group.y) for group in predicted])
-    explored_N = np.array([group.explored for group in predicted], dtype=bool)
-    live_N = np.array([group.live for group in predicted], dtype=bool)
+    error_P = np.array([abs(group.utility - group.y) for group in predicted])
+    explored_P = np.array([group.explored for group in predicted], dtype=bool)
+    live_P = np.array([group.live for group in predicted], dtype=bool)
     floors = [grpo.noise_floor(group.p_hat, len(group.completions)) for group in predicted]
     utilities = np.concatenate([group.utilities for group in groups])
     known = utilities[~np.isnan(utilities)]
     return {
-        "teacher_mae": _mean(error_N),
-        "teacher_mae_explore": _mean(error_N[explored_N]),
-        "teacher_mae_dead": _mean(error_N[~live_N]),
+        "teacher_mae": _mean(error_P),
+        "teacher_mae_explore": _mean(error_P[explored_P]),
+        "teacher_mae_dead": _mean(error_P[~live_P]),
         "teacher_noise_floor": _mean(floors),
         "teacher_mu": _mean(known),
         "teacher_sigma": float(known.std()) if len(known) else None,

@@ -31,7 +31,6 @@ from plumbing.files import plain
 from plumbing.lora import add_lora, merge_lora
 from plumbing.metrics import Stopwatch
 from plumbing.models import check_directory, checksum, load, trial, unsharded, write
-from plumbing.optimizer import ShardedAdamW
 from plumbing.run.checkpoint import Learner
 
 TIMES = ("teacher_learn_s", "teacher_predict_s")
@@ -174,9 +173,9 @@ class Teacher:
             shard(self.model, float32=[self.model.head], units=4)
         parameters = self.model.parameters()
         trainable = [p for p in parameters if p.requires_grad]
-        rate = self.config.teacher_learning_rate
-        holders = self.group if self.is_sharded else None
-        self.optimizer = ShardedAdamW(trainable, rate, holders)
+        self.optimizer = torch.optim.AdamW(
+            trainable, lr=self.config.teacher_learning_rate, weight_decay=0.0, fused=True
+        )
         return Learner(self.model, self.optimizer, weights, self.export)
 
     def _own(self, rows: Sequence) -> tuple[Sequence, bool]:
@@ -220,13 +219,10 @@ class Teacher:
 
     def _refine(self) -> None:
         """(Alg. 2, lines 11-17) Shuffle the buffer into batches once; train E epochs on the MSE.
-        Raises NonFiniteError if a gradient norm was not finite: updates stopped there."""
+        Raises NonFiniteError, instead of a bad update, if a gradient norm is not finite."""
         seed = self.config.seed * 1_000_003 + self.pushed
         batches = self._shuffled_batches(seed)
-        losses, norms = self._train(batches, seed)
-        # Only here, after all steps, the host waits for the device. If a gradient was bad, the
-        # optimizer has changed nothing since.
-        self._count_updates(norms.tolist())
+        losses = self._train(batches, seed)
         sum_of_losses = losses.sum().double().cpu()
         if self.is_sharded:
             dist.all_reduce(sum_of_losses, group=self.group)
@@ -259,9 +255,8 @@ class Teacher:
             idle=idle,
         )
 
-    def _train(self, batches: list[BatchShare], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Train E epochs. Returns this rank's losses of the last epoch, and all gradient norms."""
-        norms = []
+    def _train(self, batches: list[BatchShare], seed: int) -> torch.Tensor:
+        """Train E epochs. Returns this rank's parts of the losses of the last epoch."""
         E = self.config.teacher_epochs
         has_dropout = self.config.teacher_mode == "lora"
         cards = [self.device] if self.device.type == "cuda" else []
@@ -271,15 +266,13 @@ class Teacher:
             for _ in range(E):
                 losses = []
                 for batch in batches:
-                    loss, norm = self._step(batch)
-                    losses.append(loss)
-                    norms.append(norm)
+                    losses.append(self._step(batch))
             self.model.eval()
-        return torch.stack(losses), torch.stack(norms)
+        return torch.stack(losses)
 
-    def _step(self, batch: BatchShare) -> tuple[torch.Tensor, torch.Tensor]:
+    def _step(self, batch: BatchShare) -> torch.Tensor:
         """Take an AdamW step on 1/|B| Σ (f_φ(q) - y)², shared over the ranks. Returns this rank's
-        part of the loss, and the norm of the whole gradient."""
+        part of the loss."""
         f_b, _ = self.model(**batch.inputs)
         error_b = f_b - batch.y_b
         squared_error_b = error_b**2
@@ -289,18 +282,17 @@ class Teacher:
         # FSDP averages gradients over the ranks; the loss is a sum over them.
         scaled = loss * self.ranks if self.is_sharded else loss
         scaled.backward()
-        norm = self.optimizer.checked_step()
-        return loss.detach(), norm
-
-    def _count_updates(self, norms: list[float]) -> None:
-        """Count the optimizer's steps. Raises NonFiniteError at the first that it did not take."""
-        for norm in norms:
-            self.updates += 1
-            if not math.isfinite(norm):
-                raise NonFiniteError(
-                    f"the teacher's gradient norm is {norm} at update {self.updates}: "
-                    "no update was made"
-                )
+        gradients = [p.grad for p in self.model.parameters() if p.requires_grad]
+        norm = unsharded(nn.utils.get_total_norm(gradients)).item()
+        self.updates += 1
+        if not math.isfinite(norm):
+            raise NonFiniteError(
+                f"the teacher's gradient norm is {norm} at update {self.updates}: no update was "
+                "made"
+            )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
 
     def _inputs(self, ids_b: list[Ids]) -> dict[str, torch.Tensor]:
         """Return UtilityModel's arguments for the token ids of questions."""

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
-from operator import itemgetter
 
 import numpy as np
 import torch
@@ -253,21 +252,22 @@ def train_step(
 def evaluate(
     step: int, student: Student, problems: Problems, run: RunDir, report=lambda text: None
 ) -> dict[str, float]:
-    """Compute greedy pass@1 on every validation problem (Table 5a); log the verdicts with the
-    completions' ends. A problem whose prompt is too long counts as wrong. report(text) shows how
-    far it is. All student ranks call it. Returns {} if one is to stop."""
+    """Compute greedy pass@1 on every validation problem (Table 5a); log the verdicts. A problem
+    whose prompt is too long is wrong. All student ranks call it. Returns {} if one is to stop."""
     start = time.perf_counter()
-    prompts = [student.encode(problems.question(problem)) for problem in range(len(problems))]
-    rows = metrics.overlong_rows(prompts, student.config)
-    for part in metrics.rollout_parts(prompts, student.config, student.layout.n_students):
-        report(f"evaluation, {len(rows):,} of {len(prompts):,} problems")
+    groups = []
+    for problem in range(len(problems)):
+        prompt = student.encode(problems.question(problem))
+        groups.append(Group(problem, size=1, prompt_ids=prompt))
+    done = 0
+    for part in metrics.evaluation_parts(groups, student.config, student.layout.n_students):
+        report(f"evaluation, {done:,} of {len(groups):,} problems")
         if shutdown.stop_requested(student.layout):
             return {}
-        groups = [Group(problem, size=1, prompt_ids=prompts[problem]) for problem in part]
-        student.rollout(groups, problems, 0.0, (EVALUATION, step, 0), Stopwatch())
-        rows += [metrics.graded_row(group, student.tokenizer.decode) for group in groups]
+        student.rollout(part, problems, 0.0, (EVALUATION, step, 0), Stopwatch())
+        done += len(part)
     report("")
-    rows.sort(key=itemgetter("problem"))
+    rows = [metrics.graded_row(group, student.tokenizer.decode) for group in groups]
     run.log(f"evals/step_{step}", rows, "w")
     accuracy = sum(row["reward"] for row in rows) / len(rows)
     return {"val_accuracy": accuracy, "eval_s": time.perf_counter() - start}

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -35,113 +36,88 @@ class Batch:
     last: bool = False  # gradients are reduced over the ranks after it
 
 
+def collate(rows: list[Row], device, packed: bool = False) -> Batch:
+    """Make a Batch of some completions and their prompts. packed: each completion follows a copy of
+    its prompt, as flash-attn needs it. A prompt's keys would need a copy for each there, too."""
+    completions = [completion for _, completion in rows]
+    prompts_P, prompt_B = distinct([prompt for prompt, _ in rows])
+    line = Line()
+    end_P = [] if packed else [line.add(prompt, 0) for prompt in prompts_P]
+    for p, (prompt, completion) in zip(prompt_B, rows, strict=True):
+        prompt_end = line.add(prompt, 0) if packed else end_P[p]
+        line.add_completion(completion, len(prompt), prompt_end)
+    if packed:
+        attention = packed_attention(rows, device)
+    else:
+        ids_B = [completion.ids for completion in completions]
+        attention = {"shared": SharedPrompts.of(prompts_P, ids_B, prompt_B, device)}
+    row_N = torch.tensor(line.row_N)
+    advantage_B = torch.tensor([completion.advantage for completion in completions])
+    weight_B = torch.tensor([completion.weight for completion in completions])
+    return Batch(
+        ids_1_T=torch.tensor([line.ids_T], device=device),
+        position_1_T=torch.tensor([line.position_T], device=device),
+        attention=attention,
+        source_N=torch.tensor(line.source_N, device=device),
+        target_N=torch.tensor(line.target_N, device=device),
+        row_N=row_N,
+        generator_logp_N=torch.tensor(line.logp_N, device=device),
+        advantage_N=advantage_B[row_N].to(device),
+        weight_N=weight_B[row_N].to(device),
+    )
+
+
 class Line:
-    """The columns of a Batch as lists, which grow prompt by prompt and completion by completion: of
-    all tokens T, of the completions' tokens N, and of the completions B."""
+    """The tokens T of a micro-batch, end to end, with their positions in their own texts; and the
+    tokens N of its completions, with the place in T of the token before each."""
 
     def __init__(self):
         self.ids_T = []
         self.position_T = []
         self.source_N = []
         self.target_N = []
-        self.generator_logp_N = []
-        self.length_B = []
-        self.advantage_B = []
-        self.weight_B = []
+        self.logp_N = []
+        self.row_N = []
+        self.B = 0
 
-    def add_prompt(self, ids: list[int]) -> int:
-        """Add a prompt; return the place of its last token."""
+    def add(self, ids: list[int], first_position: int) -> int:
+        """Append tokens; return the place of the last one."""
         self.ids_T += ids
-        self.position_T += range(len(ids))
+        self.position_T += range(first_position, first_position + len(ids))
         return len(self.ids_T) - 1
 
-    def add_completion(self, completion: Completion, prompt_end: int) -> None:
-        """Add a completion of the prompt whose last token is at `prompt_end`."""
-        n = len(completion.ids)
+    def add_completion(self, completion: Completion, first_position: int, prompt_end: int) -> None:
+        """Append a completion of the prompt whose last token is at `prompt_end`."""
         start = len(self.ids_T)
-        first_position = self.position_T[prompt_end] + 1
-        self.ids_T += completion.ids
-        self.position_T += range(first_position, first_position + n)
+        last = self.add(completion.ids, first_position)
         self.source_N.append(prompt_end)
-        self.source_N += range(start, start + n - 1)
+        self.source_N += range(start, last)
         self.target_N += completion.ids
-        self.generator_logp_N += completion.logps
-        self.length_B.append(n)
-        self.advantage_B.append(completion.advantage)
-        self.weight_B.append(completion.weight)
+        self.logp_N += completion.logps
+        self.row_N += [self.B] * len(completion.ids)
+        self.B += 1
 
 
-def collate(rows: list[Row], device, packed: bool = False) -> Batch:
-    """Make a Batch of some completions and their prompts."""
-    line = Line()
-    lay_out = _lay_out_packed if packed else _lay_out_shared
-    attention = lay_out(line, rows, device)
-    length_B = torch.tensor(line.length_B)
-    row_B = torch.arange(len(rows))
-
-    def column(values: list) -> torch.Tensor:
-        return torch.tensor(values).to(device)
-
-    def repeated(values_B: list[float]) -> torch.Tensor:
-        values_N = torch.tensor(values_B).repeat_interleave(length_B)
-        return values_N.to(device)
-
-    return Batch(
-        ids_1_T=column([line.ids_T]),
-        position_1_T=column([line.position_T]),
-        attention=attention,
-        source_N=column(line.source_N),
-        target_N=column(line.target_N),
-        row_N=row_B.repeat_interleave(length_B),
-        generator_logp_N=column(line.generator_logp_N),
-        advantage_N=repeated(line.advantage_B),
-        weight_N=repeated(line.weight_B),
-    )
-
-
-def _lay_out_shared(line: Line, rows: list[Row], device) -> dict:
-    """Lay out each distinct prompt once, then the completions. Returns Batch.attention."""
-    prompts_B = [prompt for prompt, _ in rows]
-    prompts_P, prompt_B = distinct(prompts_B)
-    end_P = [line.add_prompt(prompt) for prompt in prompts_P]
-    for p, row in zip(prompt_B, rows, strict=True):
-        _, completion = row
-        line.add_completion(completion, end_P[p])
-    length_P = [len(prompt) for prompt in prompts_P]
-    shared = SharedPrompts.of(length_P, line.length_B, prompt_B, device)
-    return {"shared": shared}
-
-
-def _lay_out_packed(line: Line, rows: list[Row], device) -> dict:
-    """Lay out each completion after a copy of its prompt, for flash-attn. A prompt's keys would
-    need a copy for each completion there, too. Returns Batch.attention."""
-    ends = [0]
-    for prompt, completion in rows:
-        prompt_end = line.add_prompt(prompt)
-        line.add_completion(completion, prompt_end)
-        end = len(line.ids_T)
-        ends.append(end)
-    ends_B = torch.tensor(ends, dtype=torch.int32)
-    lengths_B = ends_B.diff()
-    longest = lengths_B.max().item()
-    ends_B = ends_B.to(device)
+def packed_attention(rows: list[Row], device) -> dict:
+    """Return flash-attn's arguments: where packed rows begin and end, and the longest."""
+    lengths = [len(prompt) + len(completion.ids) for prompt, completion in rows]
+    ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
     return {
-        "cu_seq_lens_q": ends_B,
-        "cu_seq_lens_k": ends_B,
-        "max_length_q": longest,
-        "max_length_k": longest,
+        "cu_seq_lens_q": ends,
+        "cu_seq_lens_k": ends,
+        "max_length_q": max(lengths),
+        "max_length_k": max(lengths),
     }
 
 
-def distinct(prompts: list[list[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return the distinct prompts, and for each prompt which of these it is."""
-    number = {}  # prompt -> its place among the distinct prompts
+def distinct(prompts: list) -> tuple[list, list[int]]:
+    """Return the distinct prompts, as tuples, and for each prompt which of these it is."""
+    place = {}  # of each among the distinct prompts
     prompt_B = []
     for prompt in prompts:
-        key = tuple(prompt)
-        p = number.setdefault(key, len(number))
+        p = place.setdefault(tuple(prompt), len(place))
         prompt_B.append(p)
-    return list(number), prompt_B
+    return list(place), prompt_B
 
 
 def micro_batches(
@@ -150,12 +126,11 @@ def micro_batches(
     """Make this student rank's share of `rows`, which are in the order of their prompts, into
     Batches of at most `max_tokens` tokens. FSDP needs every rank in backward: one without a share
     gets a row of two tokens, with weight 0."""
-    shares = balance(rows, layout.n_students)
-    share = shares[layout.rank]
+    share = balance(rows, layout.n_students)[layout.rank]
     idle = not share
     if idle:
-        completion = Completion([pad_id], [0.0], finished=True)
-        share = [([pad_id], completion)]
+        filler = Completion([pad_id], [0.0], finished=True)
+        share = [([pad_id], filler)]
     parts = cut(share, max_tokens, shared=not packed)
     batches = [collate(part, layout.device, packed) for part in parts]
     batches[0].idle = idle
@@ -169,10 +144,8 @@ def balance(rows: list[Row], n: int) -> list[list[Row]]:
     copies = Counter(tuple(prompt) for prompt, _ in rows)
     tokens_B = []
     for prompt, completion in rows:
-        n_copies = copies[tuple(prompt)]
-        prompt_share = len(prompt) / n_copies
-        tokens = len(completion.ids) + prompt_share
-        tokens_B.append(tokens)
+        prompt_share = len(prompt) / copies[tuple(prompt)]
+        tokens_B.append(len(completion.ids) + prompt_share)
     total = sum(tokens_B)
     parts = [[] for _ in range(n)]
     done = 0.0
@@ -190,17 +163,14 @@ def cut(rows: list[Row], max_tokens: int, shared: bool) -> list[list[Row]]:
     parts = []
     used = 0
     last_prompt = None
-    for row in rows:
-        prompt, completion = row
-        tokens = len(prompt) + len(completion.ids)
-        known = shared and prompt == last_prompt
-        added = len(completion.ids) if known else tokens
-        if not parts or used + added > max_tokens:
+    for prompt, completion in rows:
+        used += len(completion.ids)
+        if not (shared and prompt == last_prompt):
+            used += len(prompt)
+        if not parts or used > max_tokens:
             parts.append([])
-            used = 0
-            added = tokens
-        parts[-1].append(row)
-        used += added
+            used = len(prompt) + len(completion.ids)
+        parts[-1].append((prompt, completion))
         last_prompt = prompt
     return parts
 
@@ -210,20 +180,26 @@ def cut_longest_first(tokens_B: list[int], max_tokens: int) -> list[list[int]]:
     a part included, or of one row. Returns the rows' numbers."""
     longest_first = sorted(range(len(tokens_B)), key=tokens_B.__getitem__, reverse=True)
     parts = []
-    room = 0  # rows that the last part has still room for
-    for b in longest_first:
-        if room == 0:
-            parts.append([])
-            room = max(1, max_tokens // tokens_B[b])
-        parts[-1].append(b)
-        room -= 1
+    while longest_first:
+        rows = max(1, max_tokens // tokens_B[longest_first[0]])
+        parts.append(longest_first[:rows])
+        longest_first = longest_first[rows:]
     return parts
 
 
-def pad(rows: list[list[int]], pad_id: int, device, side="right") -> tuple[torch.Tensor, ...]:
+def pad(rows: list, pad_id: int, device, side="right") -> tuple[torch.Tensor, torch.Tensor]:
     """Pad token ids on a side; return ids (B, T) and the attention mask of 0 and 1."""
     ids_B = [torch.tensor(row) for row in rows]
     ones_B = [torch.ones_like(ids) for ids in ids_B]
-    ids_B_T = pad_sequence(ids_B, True, pad_id, side)
-    mask_B_T = pad_sequence(ones_B, True, 0, side)
+    ids_B_T = pad_sequence(
+        ids_B,
+        batch_first=True,
+        padding_value=pad_id,
+        padding_side=side,
+    )
+    mask_B_T = pad_sequence(
+        ones_B,
+        batch_first=True,
+        padding_side=side,
+    )
     return ids_B_T.to(device), mask_B_T.to(device)

@@ -1,6 +1,7 @@
 """Whether a language model computes what Generator and Policy compute in its place."""
 
 import torch
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedConfig, PreTrainedModel
 
 
@@ -15,25 +16,24 @@ def check_window(name: str, config: PreTrainedConfig, tokens: int) -> None:
 
 def own_logps(lm: PreTrainedModel, prompt_ids: list[int], ids: list[int]) -> torch.Tensor:
     """Compute log-probs (N,) of a completion's N tokens by the model's own attention and head."""
-    row = prompt_ids + ids
-    ids_1_T = torch.tensor([row], device=lm.device)
-    out = lm(ids_1_T)
-    logits_T_V = out.logits[0].float()
-    logp_T_V = logits_T_V.log_softmax(-1)
-    n = len(prompt_ids)
-    logp_N_V = logp_T_V[n - 1 : -1]
-    target_N = ids_1_T[0, n:]
-    target_N_1 = target_N[:, None]
-    logp_N_1 = logp_N_V.gather(1, target_N_1)
-    return logp_N_1[:, 0]
+    row_1_T = torch.tensor([prompt_ids + ids], device=lm.device)
+    N = len(ids)
+    logits_T_V = lm(row_1_T).logits[0]
+    logits_N_V = logits_T_V[-N - 1 : -1].float()
+    target_N = row_1_T[0, -N:]
+    return -cross_entropy(logits_N_V, target_N, reduction="none")
 
 
-def check_logps(name: str, part: str, logp_N: torch.Tensor, own_logp_N: torch.Tensor) -> None:
+def check_logps(
+    name: str,
+    part: str,
+    logp_N: torch.Tensor,
+    own_logp_N: torch.Tensor,
+) -> None:
     """Raise ValueError unless the log-probs that `part` computed are the model's own."""
     gap_N = (logp_N - own_logp_N).abs()
     gap = gap_N.max().item()
-    is_small = gap < 0.01
-    if not is_small:  # NaN, too
+    if not gap < 0.01:  # NaN, too
         raise ValueError(
             f"model {name!r}: {part}'s log-probs are off by {gap:.2g}: "
             "it may cap, scale or bias its logits, or attend in its own way"

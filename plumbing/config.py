@@ -28,11 +28,42 @@ PROMPT_FOOTER = r"""Strictly follow this output format:
 **Important: The \boxed{...} command should only contain the final, simplified numerical or symbolic answer, with no extra text or units.**"""  # noqa: E501
 
 
+ONE_CARD = "--teacher_ranks 0 --prompts_per_step 8 --teacher_epochs 2 --teacher_update_every 8"
+ONE_CARD += " --max_prompt_tokens 512 --max_completion_tokens 512 --keep 1"
+PAPER_4B = "--per_device_batch_size 3 --teacher_model Qwen/Qwen3-1.7B"
+PRESETS: dict[str, str] = {
+    "qwen2.5-1.5b": "",
+    "olmo2-1b": "--model allenai/OLMo-2-0425-1B",
+    "qwen3-4b": f"--model Qwen/Qwen3-4B --steps 8000 {PAPER_4B}",
+    "phi-4-mini": f"--model microsoft/Phi-4-mini-instruct --steps 10000 {PAPER_4B}",
+    # One card of 24 GB (docs/hardware.md). Learning rate: the paper's times the root of the batch
+    # ratio, 1e-5 √(128/288), rounded down; 64 teacher updates a step are near the paper's 72.
+    "one-gpu": "--model Qwen/Qwen3-0.6B-Base"
+    " --train_data data/math/train.jsonl --val_data data/math/val.jsonl --steps 400"
+    " --max_rollout_tokens 40000 --activation_checkpointing --learning_rate 6e-6"
+    f" --teacher_batch_size 2 --eval_every 25 --checkpoint_every 100 {ONE_CARD}",
+    "smollm2": f"--model HuggingFaceTB/SmolLM2-135M-Instruct --chat_template {ONE_CARD}"
+    " --train_data data/gsm8k/train.jsonl --val_data data/gsm8k/val.jsonl --steps 200"
+    " --teacher_learning_rate 1e-5 --eval_every 20",
+    # A laptop; --model: what studies/cold_start.py wrote. Without a teacher 32 steps.
+    "reasoning": "--sampler uniform --model models/cold --steps 24 --eval_every 8"
+    " --train_data data/reasoning-gym/train.jsonl --val_data data/reasoning-gym/val.jsonl"
+    f" --reward {REWARD} --prompt_header '' --prompt_footer Answer: --prompts_per_step 12"
+    " --max_prompt_tokens 80 --max_completion_tokens 60 --per_device_batch_size 16"
+    " --max_rollout_tokens 32000 --learning_rate 1e-5 --verify_workers 1",
+    "demo": f"--model {DEMO}/model --steps 120 --eval_every 10"
+    f" --train_data {DEMO}/train.jsonl --val_data {DEMO}/val.jsonl --prompts_per_step 12"
+    " --prompt_header '' --prompt_footer Solution: --max_prompt_tokens 32 --verify_workers 1"
+    " --max_completion_tokens 40 --per_device_batch_size 96 --teacher_batch_size 32"
+    " --learning_rate 2e-4 --teacher_learning_rate 1e-3 --device cpu",
+}
+
+
 @dataclass
 class Config:
     """One field, one flag. The defaults are the paper's for Qwen2.5-1.5B; presets change them."""
 
-    preset: str = opt("qwen2.5-1.5b", "named set of defaults; other flags override it")
+    preset: str = opt("qwen2.5-1.5b", "defaults; other flags override them", choices=PRESETS)
     sampler: str = opt("goldilocks", "uniform (the baseline), one of samplers/, or FILE.py:CLASS")
     sampler_args: str = opt("", "settings of the sampler: name=value,name=value")
     steps: int = opt(
@@ -45,7 +76,7 @@ class Config:
     device: str = opt("auto", "auto: GPUs if there are any", choices=("auto", "cpu", "cuda"))
     bf16: bool = opt(False, "compute in bf16 on a CPU too: faster with AMX; without it, measure")
     model: str = opt("Qwen/Qwen2.5-1.5B", "student: hub id or directory (Section 5)")
-    teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher: hub id or directory (Section 5.1)")
+    teacher_model: str = opt("Qwen/Qwen2.5-1.5B", "teacher (Section 5.1); by default --model")
     train_data: str = opt(f"{DATA}/train.jsonl", "JSONL or Parquet: problem, expected_answer")
     column: str = opt("", "of train_data: categories, or two (task,level); pass rate (static)")
     val_data: str = opt(f"{DATA}/val.jsonl", "the same, for evaluation: 5,000 problems (App. J)")
@@ -98,57 +129,21 @@ class Config:
     timeout_minutes: float = opt(60, "longest wait for other ranks", type=number(float, 0.01, 1e5))
 
 
-ONE_CARD = "--teacher_ranks 0 --prompts_per_step 8 --teacher_epochs 2 --teacher_update_every 8"
-ONE_CARD += " --max_prompt_tokens 512 --max_completion_tokens 512 --keep 1"
-OLMO = "allenai/OLMo-2-0425-1B"
-SMOLLM = "HuggingFaceTB/SmolLM2-135M-Instruct"
-PAPER_4B = "--per_device_batch_size 3 --teacher_model Qwen/Qwen3-1.7B"
-PRESETS: dict[str, str] = {
-    "qwen2.5-1.5b": "",
-    "olmo2-1b": f"--model {OLMO} --teacher_model {OLMO}",
-    "qwen3-4b": f"--model Qwen/Qwen3-4B --steps 8000 {PAPER_4B}",
-    "phi-4-mini": f"--model microsoft/Phi-4-mini-instruct --steps 10000 {PAPER_4B}",
-    # One card of 24 GB (docs/hardware.md). Learning rate: the paper's times the root of the batch
-    # ratio, 1e-5 √(128/288), rounded down; 64 teacher updates a step are near the paper's 72.
-    "one-gpu": "--model Qwen/Qwen3-0.6B-Base --teacher_model Qwen/Qwen3-0.6B-Base"
-    " --train_data data/math/train.jsonl --val_data data/math/val.jsonl --steps 400"
-    " --max_rollout_tokens 40000 --activation_checkpointing --learning_rate 6e-6"
-    f" --teacher_batch_size 2 --eval_every 25 --checkpoint_every 100 {ONE_CARD}",
-    "smollm2": f"--model {SMOLLM} --teacher_model {SMOLLM} --chat_template {ONE_CARD}"
-    " --train_data data/gsm8k/train.jsonl --val_data data/gsm8k/val.jsonl --steps 200"
-    " --teacher_learning_rate 1e-5 --eval_every 20",
-    # A laptop; --model: what studies/cold_start.py wrote. Without a teacher 32 steps.
-    "reasoning": "--sampler uniform --model models/cold --steps 24 --eval_every 8"
-    " --train_data data/reasoning-gym/train.jsonl --val_data data/reasoning-gym/val.jsonl"
-    f" --reward {REWARD} --prompt_header '' --prompt_footer Answer: --prompts_per_step 12"
-    " --max_prompt_tokens 80 --max_completion_tokens 60 --per_device_batch_size 16"
-    " --max_rollout_tokens 32000 --learning_rate 1e-5 --verify_workers 1",
-    "demo": f"--model {DEMO}/model --teacher_model {DEMO}/model --steps 120 --eval_every 10"
-    f" --train_data {DEMO}/train.jsonl --val_data {DEMO}/val.jsonl --prompts_per_step 12"
-    " --prompt_header '' --prompt_footer Solution: --max_prompt_tokens 32 --verify_workers 1"
-    " --max_completion_tokens 40 --per_device_batch_size 96 --teacher_batch_size 32"
-    " --learning_rate 2e-4 --teacher_learning_rate 1e-3 --device cpu",
-}
-
-
 def parse_flags(argv: list[str] | None, description: str | None) -> tuple[Config, Config, set]:
     """Parse train.py's command line: returns the settings, the preset's, and the names of the flags
     that were given. Raises ValueError with one line."""
     parser = command_line.Parser(description=command_line.first_line(description))
     command_line.add_fields(parser, Config)
     given = vars(parser.parse_args(argv))
-    name = given.get("preset", Config.preset)
-    if name not in PRESETS:
-        raise ValueError(f"--preset {name}: choose from {', '.join(PRESETS)}")
-    of_preset = vars(parser.parse_args(shlex.split(PRESETS[name])))
+    preset = PRESETS[given.get("preset", Config.preset)]
+    of_preset = vars(parser.parse_args(shlex.split(preset)))
+    for flags in (of_preset, given):
+        if "model" in flags:
+            flags.setdefault("teacher_model", flags["model"])
     c = Config(**of_preset | given)
-    if "model" in given and "teacher_model" not in given:
-        c.teacher_model = c.model
-    if not c.checkpoint_every:
-        c.checkpoint_every = c.eval_every
-    if not c.out:
-        sampler_name = c.sampler.rpartition(":")[2].lower()
-        c.out = f"runs/{c.preset}-{sampler_name}-seed{c.seed}"
+    c.checkpoint_every = c.checkpoint_every or c.eval_every
+    sampler_name = c.sampler.rpartition(":")[2].lower()
+    c.out = c.out or f"runs/{c.preset}-{sampler_name}-seed{c.seed}"
     return c, Config(**of_preset), {*given}
 
 

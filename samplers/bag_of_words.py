@@ -46,14 +46,13 @@ class BagOfWords(Pooled):
         return np.array([self.p(self.entries(index)) for index in indices])
 
     def score(self, pool_P_K):
-        p_M = self.predict(pool_P_K.flat)
-        return self.target(p_M).reshape(pool_P_K.shape)
+        p_P_K = self.predict(pool_P_K.flat).reshape(pool_P_K.shape)
+        return self.target(p_P_K)
 
     def observe(self, groups):
         for group in groups:
-            n = self.entries(group.problem)
-            gradient_n = self.gradient(n, group.p_hat)
-            self.square_V[n] *= self.decay
-            self.square_V[n] += gradient_n**2
-            scale_n = np.sqrt(self.square_V[n] + 1e-12)
-            self.weight_V[n] -= self.rate * gradient_n / scale_n
+            entry_n = self.entries(group.problem)
+            gradient_n = self.gradient(entry_n, group.p_hat)
+            square_n = self.decay * self.square_V[entry_n] + gradient_n**2
+            self.square_V[entry_n] = square_n
+            self.weight_V[entry_n] -= self.rate * gradient_n / np.sqrt(square_n + 1e-12)

@@ -13,13 +13,11 @@ class Weighted(Uniform):
         # If each problem arrives at the rate of its weight, the next to arrive is any of the rest
         # with a probability in proportion to its weight.
         rate = np.maximum(self.weights(), 1e-12)
-        arrival = self.rng.exponential(1 / rate)
-        order = np.argsort(arrival)
+        order = self.rng.exponential(1 / rate).argsort()
         known = self.status[order] != self.OVERLONG
         drawn = self.first_fitting(order[known].tolist(), k)
-        if len(drawn) == k:
-            return np.array(drawn)
-        return super().draw(k)  # raises InputError: too few problems fit
+        # Else too few problems fit, which raises InputError.
+        return np.array(drawn) if len(drawn) == k else super().draw(k)
 
 
 class DifficultyPools(Weighted):
@@ -39,11 +37,9 @@ class DifficultyPools(Weighted):
         self.p_hat = np.full(len(self.problems), np.nan, dtype=np.float32)  # of its last group
 
     def weights(self):
-        is_hard = self.p_hat <= self.hard
-        is_easy = self.p_hat > self.normal
         weight = np.ones(len(self.p_hat))
-        weight[is_hard] = self.hard_weight
-        weight[is_easy] = self.easy_weight
+        weight[self.p_hat <= self.hard] = self.hard_weight
+        weight[self.p_hat > self.normal] = self.easy_weight
         return weight
 
     def observe(self, groups):

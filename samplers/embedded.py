@@ -19,15 +19,15 @@ def load(data: str, tokens: int) -> tuple[np.ndarray, str]:
     """Map the embeddings of a run's training data, float16 (problems, D), into memory; return them
     and their model's name. Raises InputError if the file is missing, damaged, or of other data."""
     path = path_of(data)
-    remedy = f"python -m scripts.embed MODEL --data {data} --max_prompt_tokens {tokens}"
+    remedy = f"run python -m scripts.embed MODEL --data {data} --max_prompt_tokens {tokens}"
     try:
         with safe_open(path, "pt") as file:
             embeddings = file.get_tensor("embeddings").numpy()
             source = file.metadata()
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: missing or damaged ({error}); run {remedy}") from error
+        raise InputError(f"{path}: {error}; {remedy}") from error
     if source["crc32"] != str(digest(Path(data))[1]):
-        raise InputError(f"{path}: {data} has changed since; run {remedy}")
+        raise InputError(f"{path}: {data} has changed since; {remedy}")
     return embeddings, source["model"]
 
 
@@ -63,15 +63,16 @@ class Embedded(Pooled):
         return f_M.clip(0, 0.5).reshape(pool_P_K.shape)
 
     def observe(self, groups):
-        self.index_M = np.append(self.index_M, [group.problem for group in groups])[-self.window :]
-        self.y_M = np.append(self.y_M, [group.y for group in groups])[-self.window :]
+        index_M = np.append(self.index_M, [group.problem for group in groups])
+        y_M = np.append(self.y_M, [group.y for group in groups])
+        self.index_M = index_M[-self.window :]
+        self.y_M = y_M[-self.window :]
         self.fit()
 
     def load_state_dict(self, state: dict) -> None:
         if state["model"] != self.model:
             raise InputError(
-                f"the embeddings are of {self.model}, and those of the checkpoint are of "
-                f"{state['model']}: restore them, or choose another --out"
+                f"the embeddings are of {self.model}, those of the checkpoint of {state['model']}"
             )
         super().load_state_dict(state)
         self.fit()

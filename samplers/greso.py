@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from grpo import Group
-from sampler import Context, Uniform, best
+from sampler import Context, Uniform
 
 
 class Greso(Uniform):
@@ -22,27 +22,25 @@ class Greso(Uniform):
         super().__init__(context)
         self.dead = dead
         self.refill_factor = refill
-        self.rounds = rounds
+        self.resample_rounds = rounds  # not 0: train_on takes P groups, live ones first
         self.most = int(first * self.P)  # problems of a round
         self.p_easy = 0.5
         self.p_hard = 0.5
         self.streak = np.zeros(len(self.problems), dtype=np.int16)  # z; below 0: of hard groups
 
     def propose(self, P):
-        self.refills_left = self.rounds
+        self.refills_left = self.resample_rounds
         self.tried = []
         return self.refill(self.most)
 
-    def refill(self, n: int):
+    def refill(self, n: int) -> list[Group]:
         """Draw problems until n of them are not skipped; fewer if this step has tried all."""
         kept = []
         last_pass = self.passes + 100
         while len(kept) < n and self.passes < last_pass:
-            missing = n - len(kept)
-            drawn_P = self.draw(n)[:missing]  # a draw of n begins a new pass if fewer are left
+            drawn_P = self.draw(n)[: n - len(kept)]  # of n: a pass ends when fewer are left
             self.take(drawn_P)
-            not_skipped = self.not_skipped(drawn_P)
-            new = [index for index in not_skipped if index not in self.tried]
+            new = [index for index in self.not_skipped(drawn_P) if index not in self.tried]
             kept += new
             self.tried += new
         return self.untried(kept)
@@ -53,10 +51,8 @@ class Greso(Uniform):
         p_P = np.where(z_P > 0, self.p_easy, self.p_hard)
         power_P = p_P ** np.abs(z_P)  # p^z
         probability_P = np.maximum(power_P, 0.01)
-        random_P = self.rng.random(len(drawn_P))
-        is_kept_P = random_P < probability_P
-        kept_P = drawn_P[is_kept_P]
-        return kept_P.tolist()
+        is_kept_P = self.rng.random(len(drawn_P)) < probability_P
+        return drawn_P[is_kept_P].tolist()
 
     def observe(self, groups):
         self._latest = groups
@@ -71,50 +67,28 @@ class Greso(Uniform):
             self.streak[group.problem] = z
 
     def more(self, groups):
-        live = sum(group.live for group in groups)
+        missing = self.P - sum(group.live for group in groups)
         refill = []
-        if live < self.P and self.refills_left:
-            size = self.refill_size(self.P - live)
-            refill = self.refill(size)
+        if missing > 0 and self.refills_left:
+            refill = self.refill(self.refill_size(missing))
         if not refill and self.passes > 1:  # the end of a step
-            self.move_probabilities(groups)
+            p_hat_P = np.array([group.p_hat for group in groups])
+            self.p_easy = moved(self.p_easy, np.mean(p_hat_P == 1), self.dead / 3)
+            self.p_hard = moved(self.p_hard, np.mean(p_hat_P == 0), self.dead * 2 / 3)
         return refill
 
     def refill_size(self, missing: int) -> int:
         """Return how many problems a refill needs for the missing live groups, if as large a share
         as in the latest round is live, and count down `refills_left`."""
-        tried = len(self._latest)
         live = sum(group.live for group in self._latest)
-        wanted = self.refill_factor * missing
-        size = wanted * tried / max(live, 1e-9)
+        size = self.refill_factor * missing * len(self._latest) / max(live, 1e-9)
         if size > self.most:
             self.refills_left -= 1
             return self.most
         self.refills_left = 0
         return math.ceil(size)
 
-    def move_probabilities(self, groups: list[Group]) -> None:
-        """Move p_easy and p_hard after a step with these groups."""
-        p_hat_P = np.array([group.p_hat for group in groups])
-        easy = np.mean(p_hat_P == 1)
-        hard = np.mean(p_hat_P == 0)
-        target_easy = self.dead / 3
-        target_hard = 2 * target_easy
-        self.p_easy = moved(self.p_easy, easy, target_easy)
-        self.p_hard = moved(self.p_hard, hard, target_hard)
-
-    def train_on(self, groups):
-        """Train on P groups, live ones first."""
-        return best(groups, self.P, key=lambda group: group.live)
-
-    def metrics(self):
-        """Return `p_easy` and `p_hard` beside the usual ones."""
-        probabilities = {"p_easy": self.p_easy, "p_hard": self.p_hard}
-        return super().metrics() | probabilities
-
 
 def moved(p: float, share: float, target: float) -> float:
     """Raise p by 0.01 if the share is below its target, else lower it, within [0.05, 0.95]."""
-    if share < target:
-        return min(p + 0.01, 0.95)
-    return max(p - 0.01, 0.05)
+    return min(p + 0.01, 0.95) if share < target else max(p - 0.01, 0.05)

@@ -21,18 +21,17 @@ def allocate(p_P, total: int, least: int, most: int) -> np.ndarray:
         all_wrong_P = q_P**G_P
         growth_P = all_right_P * q_P + all_wrong_P * p_P
         gain_P = growth_P * p_P * q_P**2
-        is_full_P = G_P == most
-        gain_P[is_full_P] = -1
-        best = gain_P.argmax()
-        G_P[best] += 1
+        gain_P[G_P == most] = -1
+        G_P[gain_P.argmax()] += 1
     return G_P
 
 
 class Knapsack(BagOfWords):
-    """Knapsack RL (Li et al., 2025, arXiv 2509.25849): uniform problems, groups of unlike sizes.
-    Theirs takes p from stored success rates, and gives what other problems cannot use to those with
-    p = 0; here p is the bag of words', as problems are visited once, and every completion goes
-    where it adds most."""
+    """Knapsack RL (Li et al., 2025, arXiv 2509.25849; liziniu/KnapsackRL at 05eeb92): uniform
+    problems, groups of unlike sizes, with the same value of a completion. Theirs takes p from
+    stored success rates, gives problems with p = 0 or 1 `least`, and those with p = 0 also what the
+    others are estimated not to use; here p is the bag of words', as problems are visited once, and
+    every completion goes where it adds most."""
 
     def __init__(self, context: Context, least=2, most=64):
         super().__init__(context)
@@ -41,10 +40,8 @@ class Knapsack(BagOfWords):
 
     def propose(self, P):
         groups = Uniform.propose(self, P)
-        index_P = [group.problem for group in groups]
-        p_P = self.predict(index_P)
+        p_P = self.predict([group.problem for group in groups])
         G_P = allocate(p_P, P * self.G, self.least, self.most)
-        sizes = G_P.tolist()
-        for group, size in zip(groups, sizes, strict=True):
-            group.size = size
+        for group, G in zip(groups, G_P.tolist(), strict=True):
+            group.size = G
         return groups

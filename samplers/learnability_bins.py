@@ -24,29 +24,23 @@ class LearnabilityBins(Weighted):
         self.floor = floor
         _, self._bin_of = self.categories()
         self._size_C = np.bincount(self._bin_of)  # C: a bin each
-        bins = len(self._size_C)
-        self.right_C = np.zeros(bins)
-        self.wrong_C = np.zeros(bins)
+        self.right_C = np.zeros(len(self._size_C))
+        self.wrong_C = np.zeros(len(self._size_C))
 
     def shares(self) -> np.ndarray:
         """Draw the share of each bin: (C,), with sum 1."""
         p_C = self.rng.beta(1 + self.right_C, 1 + self.wrong_C)
         weight_C = 1 - zero_variance_probability(p_C, self.G)
-        share_C = weight_C / weight_C.sum()
-        least = self.floor / len(share_C)
-        floored_C = np.maximum(share_C, least)
-        return floored_C / floored_C.sum()
+        share_C = np.maximum(weight_C / weight_C.sum(), self.floor / len(weight_C))
+        return share_C / share_C.sum()
 
     def weights(self):
-        weight_C = self.shares() / self._size_C
-        return weight_C[self._bin_of]
+        return (self.shares() / self._size_C)[self._bin_of]
 
     def observe(self, groups):
         self.right_C *= self.decay
         self.wrong_C *= self.decay
         for group in groups:
-            bin = self._bin_of[group.problem]
-            right = group.successes
-            wrong = len(group.completions) - right
-            self.right_C[bin] += right
-            self.wrong_C[bin] += wrong
+            c = self._bin_of[group.problem]
+            self.right_C[c] += group.successes
+            self.wrong_C[c] += len(group.completions) - group.successes

@@ -22,23 +22,18 @@ class Mopps(Pooled):
         self.beta = np.ones(len(self.problems), dtype=np.float32)
 
     def score(self, pool_P_K):
-        alpha_P_K = self.alpha[pool_P_K]
-        beta_P_K = self.beta[pool_P_K]
-        p_P_K = self.rng.beta(alpha_P_K, beta_P_K)
+        p_P_K = self.rng.beta(self.alpha[pool_P_K], self.beta[pool_P_K])
         return utility_target(p_P_K)
 
     def observe(self, groups):
         prior = 1 - self.decay  # so that α and β of a problem without outcomes stay 1
         for group in groups:
             q = group.problem
-            G = len(group.completions)
-            right = group.successes
-            wrong = G - right
-            self.alpha[q] = self.decay * self.alpha[q] + prior + right
+            wrong = len(group.completions) - group.successes
+            self.alpha[q] = self.decay * self.alpha[q] + prior + group.successes
             self.beta[q] = self.decay * self.beta[q] + prior + wrong
 
     def metrics(self):
         """Return as `coverage` the share of all problems ever tried; there are no `passes`."""
         is_tried = (self.alpha > 1) | (self.beta > 1)
-        coverage = float(is_tried.mean())
-        return super().metrics() | {"passes": 0, "coverage": coverage}
+        return super().metrics() | {"passes": 0, "coverage": float(is_tried.mean())}

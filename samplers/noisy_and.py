@@ -32,10 +32,8 @@ class NoisyAnd(BagOfWords):
         return utility_target(p) * (1 - p) ** self.power
 
     def words(self, index):
-        words = super().words(index)
-        if self._values_C:
-            words.append(f"column {self._values_C[self._value_of[index]]}")
-        return words
+        column = [f"column {self._values_C[self._value_of[index]]}"] if self._values_C else []
+        return super().words(index) + column
 
     def rates(self, entry_m: np.ndarray) -> np.ndarray:
         """Compute σ(w + b) of each word."""

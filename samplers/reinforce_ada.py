@@ -19,20 +19,15 @@ class ReinforceAda(Uniform):
         self.quota = quota
 
     def propose(self, P):
-        index_P = [group.problem for group in super().propose(P)]
-        return self.round_of(index_P)
-
-    def round_of(self, problems: list[int]) -> list[Group]:
-        """Make a group of each problem with the completions of one round."""
-        return [Group(problem, self.completions) for problem in problems]
+        return [Group(group.problem, self.completions) for group in super().propose(P)]
 
     def more(self, groups):
-        active = []
+        more = []
         for group in join(groups):
-            wrong = group.size - group.successes
-            if min(group.successes, wrong) < self.quota and group.size < self.most:
-                active.append(group.problem)
-        return self.round_of(active)
+            fewer = min(group.successes, group.size - group.successes)
+            if fewer < self.quota and group.size < self.most:
+                more.append(Group(group.problem, self.completions))
+        return more
 
     def train_on(self, groups):
         """Train on all completions of a problem as one group."""

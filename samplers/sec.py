@@ -7,10 +7,15 @@ from samplers.softmax import boltzmann
 
 
 class Sec(Pooled):
-    """Self-Evolving Curriculum (Chen et al., 2025, arXiv 2505.14970). Its reward, a group's mean
-    |Â|, is 2y; here the value of an arm follows y. In a pool P(c) ∝ exp(value / T)."""
+    """Self-Evolving Curriculum (Chen et al., 2025, arXiv 2505.14970; class BanditPriority of
+    rsshyam/MT-GRPO at 16f432d, which has the flags of its authors' ServiceNow/sec). The value of a
+    category moves by `rate` towards the mean y of its groups in a round, and in a pool
+    P(c) ∝ exp(value / T).
 
-    def __init__(self, context: Context, rate=0.5, temperature=0.05):  # ours, as in Softmax
+    Theirs takes the mean |Â|, which is 2y, so that its T of 0.2 to 1 is 0.1 to 0.5 here. It draws
+    categories from all of the data, and the value of one that is not drawn moves towards 0."""
+
+    def __init__(self, context: Context, rate=0.5, temperature=0.05):  # T is ours, as in Softmax
         super().__init__(context)
         self.rate = rate
         self.temperature = temperature
@@ -21,21 +26,16 @@ class Sec(Pooled):
         return self.value_C[self._category_of[pool_P_K]]
 
     def choose(self, pool_P_K, utilities_P_K):
-        category_P_K = self._category_of[pool_P_K]
         # The problems of one category share its probability.
-        own_P_K_1 = category_P_K[:, :, None]
-        other_P_1_K = category_P_K[:, None, :]
-        is_alike_P_K_K = own_P_K_1 == other_P_1_K
+        category_P_K = self._category_of[pool_P_K]
+        is_alike_P_K_K = category_P_K[:, :, None] == category_P_K[:, None, :]
         alike_P_K = is_alike_P_K_K.sum(axis=2)
-        T = self.temperature
-        value_P_K = utilities_P_K - T * np.log(alike_P_K)
-        return boltzmann(value_P_K, T, self.rng)
+        value_P_K = utilities_P_K - self.temperature * np.log(alike_P_K)
+        return boltzmann(value_P_K, self.temperature, self.rng)
 
     def observe(self, groups):
         y_P = np.array([group.y for group in groups])
-        index_P = [group.problem for group in groups]
-        category_P = self._category_of[index_P]
+        category_P = self._category_of[[group.problem for group in groups]]
         for c in np.unique(category_P):
-            mean_y = y_P[category_P == c].mean()
-            error = mean_y - self.value_C[c]
+            error = y_P[category_P == c].mean() - self.value_C[c]
             self.value_C[c] += self.rate * error

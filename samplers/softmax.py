@@ -7,11 +7,9 @@ from sampler import Choice, Context, Goldilocks
 
 def boltzmann(value_P_K, temperature: float, rng) -> Choice:
     """Choose per row with probability softmax(value / temperature), by Gumbel noise."""
-    noise_P_K = rng.gumbel(size=value_P_K.shape)
-    noisy_P_K = value_P_K + temperature * noise_P_K
+    noisy_P_K = value_P_K + temperature * rng.gumbel(size=value_P_K.shape)
     chosen_P = noisy_P_K.argmax(axis=1)
-    explored_P = np.zeros(len(chosen_P), dtype=bool)
-    return chosen_P, explored_P
+    return chosen_P, np.zeros(len(chosen_P), dtype=bool)
 
 
 class Softmax(Goldilocks):

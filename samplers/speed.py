@@ -30,15 +30,11 @@ class Speed(Uniform):
     def more(self, groups):
         if len(groups) > self.P * self.factor:  # a second round has been
             return []
-        chosen = self.choose(groups)
-        used = [group for group in groups if group in chosen or not group.live]
-        self.take([group.problem for group in used])
-        return [Group(group.problem, self.G - self.screen) for group in chosen]
-
-    def choose(self, groups: list[Group]) -> list[Group]:
-        """Choose at most P of the screened groups: the first live ones."""
         live = [group for group in groups if group.live]
-        return live[: self.P]
+        chosen = live[: self.P]
+        surplus = live[self.P :]
+        self.take([group.problem for group in groups if group not in surplus])
+        return [Group(group.problem, self.G - self.screen) for group in chosen]
 
     def train_on(self, groups):
         """Train on all completions of the problems of the second round, if there was one."""

@@ -26,14 +26,12 @@ class Static(Pooled):
         p_C = np.array([number(value) for value in values_C])
         outside_C = (p_C < 0) | (p_C > 1)
         if outside_C.any() or np.isnan(p_C).all():
-            first = values_C[outside_C.argmax()]
-            column = context.config.column
-            raise InputError(f"--column {column}: {first} is no pass rate in [0, 1]")
-        utility = utility_target(p_C)[value_of]
-        is_unrated = np.isnan(utility)
+            value = values_C[outside_C.argmax()]
+            raise InputError(f"--column {context.config.column}: {value} is no pass rate in [0, 1]")
+        self._utility = utility_target(p_C)[value_of]
+        is_unrated = np.isnan(self._utility)
         self.unrated = float(is_unrated.mean())
-        utility[is_unrated] = np.nanmean(utility)
-        self._utility = utility
+        self._utility[is_unrated] = np.nanmean(self._utility)
 
     def score(self, pool_P_K):
         return self._utility[pool_P_K]

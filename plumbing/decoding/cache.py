@@ -41,8 +41,11 @@ class SlotCache(Cache):
         """Store the keys and values of one token a row; return those of all slots, because a CPU
         reads a part, which is not contiguous, half as fast."""
         layer = self.layers[layer_idx]
-        store(layer.keys, self.slot, keys)
-        store(layer.values, self.slot, values)
+        for slots, new in ((layer.keys, keys), (layer.values, values)):
+            if slots.is_cuda:
+                slots.index_copy_(2, self.slot, new)
+            else:  # five times as fast
+                slots[:, :, self.slot : self.slot + 1] = new
         return layer.keys, layer.values
 
     def inputs(self, dtype: torch.dtype) -> dict:
@@ -55,20 +58,10 @@ class SlotCache(Cache):
         }
 
 
-def store(slots: torch.Tensor, slot: torch.Tensor | int, new: torch.Tensor) -> None:
-    """Write the keys or values of one token a row, (B, H_kv, 1, D), to a slot."""
-    if slots.is_cuda:
-        slots.index_copy_(2, slot, new)
-    else:  # five times as fast
-        here = slice(slot, slot + 1)
-        slots[:, :, here] = new
-
-
 def resized(old: torch.Tensor, rows_B: torch.Tensor, used: int, S: int) -> torch.Tensor:
     """Copy the first `used` slots of these rows into a tensor with S slots."""
     _, H_kv, _, D = old.shape
-    B = len(rows_B)
-    new = old.new_empty(B, H_kv, S, D)
+    new = old.new_empty(len(rows_B), H_kv, S, D)
     source = old[:, :, :used]
     target = new[:, :, :used]
     torch.index_select(source, 0, rows_B, out=target)
@@ -79,16 +72,21 @@ def resized(old: torch.Tensor, rows_B: torch.Tensor, used: int, S: int) -> torch
 def mask_slots(first_B: torch.Tensor, slot: torch.Tensor | int, S: int, dtype) -> torch.Tensor:
     """Return what SDPA adds to the scores of S slots: (B, 1, 1, S)."""
     slot_S = torch.arange(S, device=first_B.device)
-    first_B_1 = first_B[:, None]
-    begun_B_S = slot_S >= first_B_1
-    written_S = slot_S <= slot
-    visible_B_S = begun_B_S & written_S
+    begun_B_S = slot_S >= first_B[:, None]
+    visible_B_S = begun_B_S & (slot_S <= slot)
     mask_B_S = torch.where(visible_B_S, 0.0, -torch.inf)
-    mask_B_1_1_S = mask_B_S[:, None, None]
-    return mask_B_1_1_S.to(dtype)
+    return mask_B_S[:, None, None].to(dtype)
 
 
-def attend_to_slots(module, query, key, value, attention_mask, scaling=None, **kwargs):
+def attend_to_slots(
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    scaling=None,
+    **kwargs,
+):
     """Compute transformers' SDPA, without copying the cache for one query token a row.
 
     query (B, H, T, D), key and value (B, H_kv, S, D). Given a mask, transformers 5.17 copies keys
@@ -104,7 +102,13 @@ def attend_to_slots(module, query, key, value, attention_mask, scaling=None, **k
         scores = (query * scale) @ key.mT + attention_mask
         out = scores.softmax(dim=-1) @ value
     else:
-        out = scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
+        out = scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attention_mask,
+            scale=scaling,
+        )
     out = out.reshape(B, 1, H, value.shape[-1])
     return out, None  # no attention weights
 
@@ -116,8 +120,7 @@ AttentionMaskInterface.register("grouped_sdpa", sdpa_mask)
 def attention_for(device) -> str:
     """Choose flash-attn where it is installed and the card is Ampere or newer, else SDPA with each
     prompt once."""
-    if device.type == "cuda" and is_flash_attn_2_available():
-        capability = torch.cuda.get_device_capability(device)
-        if capability >= (8, 0):
-            return "flash_attention_2"
-    return "shared_prompts"
+    if device.type != "cuda" or not is_flash_attn_2_available():
+        return "shared_prompts"
+    capability = torch.cuda.get_device_capability(device)
+    return "flash_attention_2" if capability >= (8, 0) else "shared_prompts"

@@ -34,7 +34,9 @@ class Channel:
             pickled = bytearray(pickle.dumps((kind, content, self.layout.stopping)))
             content = torch.frombuffer(pickled, dtype=torch.uint8)
             length = torch.tensor([len(content)])
-            self.sent = [(dist.isend(part, self.peer), part) for part in (length, content)]
+            for part in (length, content):
+                work = dist.isend(part, self.peer)
+                self.sent.append((work, part))
 
     def wait(self) -> None:
         """Wait until the last message has been read."""

@@ -3,6 +3,7 @@
 import ctypes
 import math
 import os
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,51 +16,37 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from plumbing.config import Config
 from plumbing.distributed.launch import launch
-from plumbing.errors import Fault, InputError, first_lines
+from plumbing.errors import Fault, InputError
 
 GPU_NODE = Path("/dev/nvidiactl")
 
 
 class Layout:
     """The role, device and process group of this rank. roles: the ranks of the students, then those
-    of the teachers. Raises ValueError if GPUs are too few."""
+    of the teachers."""
 
     def __init__(self, config: Config, roles: tuple[range, range]):
-        self.world, self.rank, self.local_world, self.local_rank = launch()
+        self.world, self.rank, _, self.local_rank = launch()
         self.roles = roles
         self.n_students, self.n_teachers = map(len, roles)
         self.is_teacher = self.rank >= self.n_students
         self.role = "teacher" if self.is_teacher else "student"
         self.has_sampler = self.is_teacher or not self.n_teachers
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
-        self.device = self._pick_device(config.device)
+        self.device = torch.device(device_type(config.device))
+        if self.device.type == "cuda":  # a student and a teacher may share a GPU
+            self.device = torch.device("cuda", self.local_rank % torch.cuda.device_count())
         self.dtype = compute_dtype(config, self.device)
         self.store: dist.Store | None = None  # where all ranks meet, once connected
         self.stopping = False  # whether this rank has received a signal to stop
-
-    def _pick_device(self, wanted: str) -> torch.device:
-        """Choose the CPU, or a GPU of this machine. A student and a teacher may share one."""
-        if device_type(wanted) == "cpu":
-            return torch.device("cpu")
-        devices = torch.cuda.device_count()
-        first = self.rank - self.local_rank  # rank of this machine
-        students = min(max(self.n_students - first, 0), self.local_world)
-        ranks = {"student": students, "teacher": self.local_world - students}
-        for role, n in ranks.items():
-            if n > devices:
-                plural = "s" if devices > 1 else ""
-                raise ValueError(
-                    f"{n} {role} ranks on a machine with {devices} GPU{plural}: "
-                    "NCCL wants one each; start fewer with --nproc_per_node, "
-                    "see --teacher_ranks, or add --device cpu"
-                )
-        return torch.device("cuda", self.local_rank % devices)
 
     def connect(self, timeout_minutes: float) -> None:
         """Join the other ranks; build this role's process group and device mesh."""
         cuda = self.device.type == "cuda"
         if cuda:
-            _prepare_gpu(self.device)
+            # Segments of fixed size fragment where each step has other lengths.
+            os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+            torch.cuda.set_device(self.device)
         else:
             _prepare_cpu()
         timeout = timedelta(minutes=timeout_minutes)
@@ -97,17 +84,13 @@ class Layout:
             return  # a GPU's models are always wrapped: that casts their weights
         stacks = (module for module in model.modules() if isinstance(module, nn.ModuleList))
         layers = list(next(stacks))  # the outermost
-        units = units or len(layers)
-        size = math.ceil(len(layers) / units)
+        size = math.ceil(len(layers) / (units or len(layers)))
         shared = {"mesh": self.mesh, "reshard_after_forward": False}
         for module in float32:
-            fully_shard(module, mp_policy=MixedPrecisionPolicy(), **shared)
-        policy = MixedPrecisionPolicy()
-        if self.dtype == torch.bfloat16:
-            policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+            fully_shard(module, **shared)
+        policy = MixedPrecisionPolicy(param_dtype=self.dtype, reduce_dtype=torch.float32)
         for start in range(0, len(layers), size):
-            unit = layers[start : start + size]
-            fully_shard(unit, mp_policy=policy, **shared)
+            fully_shard(layers[start : start + size], mp_policy=policy, **shared)
         fully_shard(model, mp_policy=policy, **shared)
 
     def reduce_gradients(self, model: nn.Module, last: bool) -> None:
@@ -136,23 +119,21 @@ class Layout:
         """Call function() on rank 0; return its result on all ranks. Raises InputError on all ranks
         if it raises ValueError or OSError."""
         result = None
-        message = None
         if self.rank == 0:
             try:
                 result = function()
             except (ValueError, OSError) as error:
-                message = str(error) or repr(error)
-        result, message = self.gather_world((result, message))[0]
-        if message:
-            raise InputError(message)
+                result = InputError(str(error) or repr(error))
+        result, *_ = self.gather_world(result)
+        if isinstance(result, InputError):
+            raise result
         return result
 
     def sum(self, numbers: dict[str, float]) -> dict[str, float]:
         """Sum each number over this role's ranks, which all pass the same names."""
-        parts = self.gather_role(numbers)
-        sums = {}
-        for name in sorted(numbers):
-            sums[name] = sum(part[name] for part in parts)
+        sums = Counter()
+        for part in self.gather_role(numbers):
+            sums.update(part)  # adds them
         return sums
 
     def assert_equal_in_world(self, **replicas) -> None:
@@ -162,12 +143,6 @@ class Layout:
     def assert_equal_in_role(self, **replicas) -> None:
         """Raise Fault if ranks of this role pass different values under one name."""
         _assert_equal(self.gather_role(replicas))
-
-
-def _prepare_gpu(device: torch.device) -> None:
-    # Segments of fixed size fragment where each step has other lengths.
-    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    torch.cuda.set_device(device)
 
 
 def _prepare_cpu() -> None:
@@ -194,8 +169,9 @@ def _assert_equal(parts: list[dict]) -> None:
         for name, value in part.items():
             holder, held = first.setdefault(name, (rank, value))
             if value != held:
-                values = f"{held!r:.60} and {value!r:.60}"
-                raise Fault(f"{name}: ranks {holder} and {rank} differ: {values}")
+                raise Fault(
+                    f"{name}: ranks {holder} and {rank} differ: {held!r:.60} and {value!r:.60}"
+                )
 
 
 def compute_dtype(config: Config, device: torch.device) -> torch.dtype:
@@ -206,14 +182,13 @@ def compute_dtype(config: Config, device: torch.device) -> torch.dtype:
 def device_type(wanted: str) -> str:
     """Return "cpu" or "cuda" for --device. Raises ValueError if torch can use no GPU, but one is
     wanted, or this machine has one that is not hidden: a large model would train on the CPU."""
-    if wanted != "cpu" and torch.cuda.is_available():
+    if wanted == "cpu":
+        return "cpu"
+    if torch.cuda.is_available():
         return "cuda"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    if wanted == "cpu" or (wanted == "auto" and (hidden or not GPU_NODE.exists())):
+    if wanted == "auto" and (hidden or not GPU_NODE.exists()):
         return "cpu"
-    try:
-        torch.cuda.init()
-    except (RuntimeError, AssertionError) as error:  # torch's CPU build raises the latter
-        reason = f"torch {torch.__version__} can use no GPU here ({first_lines(error)})"
-        raise ValueError(f"--device {wanted}: {reason}; or add --device cpu") from error
-    return "cuda"
+    raise ValueError(
+        f"--device {wanted}: torch {torch.__version__} can use no GPU here; or add --device cpu"
+    )

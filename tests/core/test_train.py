@@ -165,7 +165,7 @@ def test_completion_metrics_by_hand():
 
 
 def test_a_bad_proposal_is_rejected_before_anything_is_drawn(mocks):
-    with rejected("proposes problem 7: must be an index below 7"):
+    with rejected("must be new groups of distinct problems below 7"):
         take_step(mocks, n_problems=7)
     mocks.student.rollout.assert_not_called()
 

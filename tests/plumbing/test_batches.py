@@ -15,18 +15,25 @@ THIRD = [11], Completion([12], [-0.6], finished=False, advantage=2.0, weight=1.0
 SAME_PROMPT = [8], Completion([14], [-0.7], finished=False, advantage=0.5, weight=0.5)
 
 
-def test_collate_lays_out_each_prompt_once_and_then_the_completions():
-    batch = collate([SECOND, FIRST, SAME_PROMPT], "cpu")
+@pytest.fixture
+def batch():
+    return collate([SECOND, FIRST, SAME_PROMPT], "cpu")
+
+
+@pytest.fixture
+def packed():
+    return collate([SECOND, FIRST, THIRD], "cpu", packed=True)
+
+
+def test_collate_lays_out_each_prompt_once_and_then_the_completions(batch):
     assert batch.ids_1_T.tolist() == [[8, 5, 6, 7, 10, 13, EOS, 9, EOS, 14]]
 
 
-def test_positions_of_a_completion_continue_its_prompt():
-    batch = collate([SECOND, FIRST, SAME_PROMPT], "cpu")
+def test_positions_of_a_completion_continue_its_prompt(batch):
     assert batch.position_1_T.tolist() == [[0, 0, 1, 2, 1, 2, 3, 3, 4, 1]]
 
 
-def test_a_completion_is_predicted_from_its_prompts_end_and_its_own_tokens():
-    batch = collate([SECOND, FIRST, SAME_PROMPT], "cpu")
+def test_a_completion_is_predicted_from_its_prompts_end_and_its_own_tokens(batch):
     assert batch.target_N.tolist() == [10, 13, EOS, 9, EOS, 14]
     assert batch.source_N.tolist() == [0, 4, 5, 3, 7, 0]
 
@@ -39,28 +46,24 @@ def test_a_completion_sees_its_prompt_and_its_earlier_tokens():
     assert second == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
 
 
-def test_collate_gives_each_token_the_columns_of_its_row():
-    batch = collate([SECOND, FIRST], "cpu")
-    assert batch.row_N.tolist() == [0, 0, 0, 1, 1]
-    assert batch.advantage_N.tolist() == [-0.5, -0.5, -0.5, 1.5, 1.5]
-    assert batch.weight_N.tolist() == [0.125, 0.125, 0.125, 0.25, 0.25]
-    assert batch.generator_logp_N.tolist() == pytest.approx([-0.3, -0.4, -0.5, -0.1, -0.2])
-
-
-def test_packed_rows_lie_end_to_end_with_positions_that_restart():
-    batch = collate([SECOND, FIRST, THIRD], "cpu", packed=True)
-    assert batch.ids_1_T.tolist() == [[8, 10, 13, EOS, 5, 6, 7, 9, EOS, 11, 12]]
-    assert batch.position_1_T.tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1]]
-    assert batch.source_N.tolist() == [0, 1, 2, 6, 7, 9]
+def test_collate_gives_each_token_the_columns_of_its_row(batch):
     assert batch.row_N.tolist() == [0, 0, 0, 1, 1, 2]
+    assert batch.advantage_N.tolist() == [-0.5, -0.5, -0.5, 1.5, 1.5, 0.5]
+    assert batch.weight_N.tolist() == [0.125, 0.125, 0.125, 0.25, 0.25, 0.5]
+    logps = [-0.3, -0.4, -0.5, -0.1, -0.2, -0.7]
+    assert batch.generator_logp_N.tolist() == pytest.approx(logps)
 
 
-def test_flash_attention_is_told_where_packed_rows_end():
-    attention = collate([SECOND, FIRST, THIRD], "cpu", packed=True).attention
-    assert attention["cu_seq_lens_q"].tolist() == [0, 4, 9, 11]
-    assert attention["cu_seq_lens_k"].tolist() == [0, 4, 9, 11]
-    assert attention["max_length_q"] == 5
-    assert attention["max_length_k"] == 5
+def test_packed_rows_lie_end_to_end_with_positions_that_restart(packed):
+    assert packed.ids_1_T.tolist() == [[8, 10, 13, EOS, 5, 6, 7, 9, EOS, 11, 12]]
+    assert packed.position_1_T.tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1]]
+    assert packed.source_N.tolist() == [0, 1, 2, 6, 7, 9]
+
+
+def test_flash_attention_is_told_where_packed_rows_end(packed):
+    ends = packed.attention["cu_seq_lens_q"]
+    assert ends.tolist() == packed.attention["cu_seq_lens_k"].tolist() == [0, 4, 9, 11]
+    assert packed.attention["max_length_q"] == packed.attention["max_length_k"] == 5
 
 
 def batches_of_rank(rank, rows, max_tokens=100):
@@ -71,18 +74,13 @@ def batches_of_rank(rank, rows, max_tokens=100):
     return micro_batches(rows, layout, max_tokens, pad_id=PAD, packed=False)
 
 
-def test_micro_batches_of_the_ranks_hold_each_row_once():
+def test_micro_batches_of_the_ranks_hold_each_row_once_and_the_last_is_marked():
     """Rows of 5, 4 and 2 tokens: half of them are on each rank, in order."""
     of_rank_0 = batches_of_rank(0, [FIRST, SECOND, THIRD], max_tokens=5)
     of_rank_1 = batches_of_rank(1, [FIRST, SECOND, THIRD], max_tokens=5)
     assert [batch.ids_1_T.tolist() for batch in of_rank_0] == [[[5, 6, 7, 9, EOS]]]
     assert [batch.ids_1_T.tolist() for batch in of_rank_1] == [[[8, 10, 13, EOS]], [[11, 12]]]
-
-
-def test_the_last_micro_batch_of_a_rank_is_marked():
-    batches = batches_of_rank(1, [FIRST, SECOND, THIRD], max_tokens=5)
-    assert [batch.last for batch in batches] == [False, True]
-    assert [batch.idle for batch in batches] == [False, False]
+    assert [batch.last for batch in of_rank_1] == [False, True]
 
 
 def test_a_rank_without_rows_gets_an_idle_batch_that_has_no_weight():
@@ -92,11 +90,6 @@ def test_a_rank_without_rows_gets_an_idle_batch_that_has_no_weight():
     assert idle.ids_1_T.tolist() == [[PAD, PAD]]
     assert idle.weight_N.tolist() == [0]
     assert idle.advantage_N.tolist() == [0]
-
-
-def test_a_step_without_rows_gives_an_idle_batch():
-    [batch] = batches_of_rank(0, [])
-    assert batch.idle
 
 
 def row(prompt, tokens):
@@ -118,29 +111,21 @@ def test_balance_leaves_ranks_without_rows():
     assert lengths(balance([row(7, 6)], 3)) == [[], [6], []]
 
 
-def test_a_part_counts_the_prompt_of_neighbouring_rows_once():
-    rows = [row(7, 3), row(7, 3), row(8, 3)]  # 4 + 3 + 3, then 4 + 3
-    assert lengths(cut(rows, max_tokens=10, shared=True)) == [[3, 3], [3]]
-    assert lengths(cut(rows, max_tokens=17, shared=True)) == [[3, 3, 3]]
+CUTS = {  # rows as prompt and tokens, limit, whether prompts are shared -> tokens of each part
+    "a prompt of neighbours counts once": ([(7, 3), (7, 3), (8, 3)], 10, True, [[3, 3], [3]]),
+    "up to the limit": ([(7, 3), (7, 3), (8, 3)], 17, True, [[3, 3, 3]]),
+    "every copy of a prompt counts": ([(7, 3), (7, 3), (8, 3)], 14, False, [[3, 3], [3]]),
+    "a row over the limit is alone": ([(7, 30), (7, 20)], 10, True, [[30], [20]]),
+}
 
 
-def test_a_part_of_packed_rows_counts_every_copy_of_a_prompt():
-    rows = [row(7, 3), row(7, 3), row(8, 3)]
-    assert lengths(cut(rows, max_tokens=14, shared=False)) == [[3, 3], [3]]
+@pytest.mark.parametrize("case", CUTS)
+def test_rows_are_cut_into_parts_with_prompts_of_four_tokens(case):
+    rows, limit, shared, parts = CUTS[case]
+    assert lengths(cut([row(*each) for each in rows], limit, shared)) == parts
 
 
-def test_a_row_over_the_limit_is_alone():
-    rows = [row(7, 30), row(7, 20)]
-    assert lengths(cut(rows, max_tokens=10, shared=True)) == [[30], [20]]
-
-
-TOKENS = [3, 9, 7, 3, 6, 2]
-
-
-def test_pack_counts_padding_to_the_first_row_of_a_part():
+def test_rows_cut_longest_first_count_padding_to_the_first_of_a_part():
     # Longest first: [9], then 7 + 7, then 3 + 3 + 3.
-    assert cut_longest_first(TOKENS, max_tokens=14) == [[1], [2, 4], [0, 3, 5]]
-
-
-def test_pack_leaves_a_row_over_the_limit_alone():
+    assert cut_longest_first([3, 9, 7, 3, 6, 2], max_tokens=14) == [[1], [2, 4], [0, 3, 5]]
     assert cut_longest_first([20, 30], max_tokens=14) == [[1], [0]]

@@ -15,7 +15,7 @@ from tests.helpers.ranks import parse
 
 FLAGS = {  # what is wrong -> the error
     "--step 5": "unrecognized arguments: --step 5 (see --help)",  # abbreviated
-    "--preset gpt": "--preset gpt: choose from qwen2.5-1.5b, olmo2-1b",
+    "--preset gpt": "argument --preset: invalid choice: 'gpt' (choose from ",
     "--steps 0": "argument --steps: 0: must be in [1, 1000000000]",
     "--epsilon nan": "argument --epsilon: nan: must be in [0, 1]",
     "--temperature 1e-40": "argument --temperature: 1e-40: must be in [0.001, ",

@@ -3,7 +3,6 @@
 The tests compare the whole gradient of Student.update just before the optimizer's step.
 """
 
-import gc
 import math
 
 import pytest
@@ -70,25 +69,6 @@ def in_reverse(groups):
     return groups[::-1]
 
 
-def of_two_rounds(groups):
-    """The second half of each group was drawn in a second round."""
-    for each in groups:
-        for i, completion in enumerate(each.completions):
-            completion.round = int(i >= len(each.completions) / 2)
-    return groups
-
-
-def live_alone(groups):
-    return [each for each in groups if each.live]
-
-
-def with_truncated_rows(groups):
-    """Every third completion was cut off."""
-    for b, completion in enumerate(completions_of(groups)):
-        completion.finished = b % 3 > 0
-    return groups
-
-
 def with_one_right_answer(groups):
     for b, completion in enumerate(completions_of(groups)):
         completion.reward = float(b == 0)
@@ -101,56 +81,38 @@ def all_wrong(groups):
     return groups
 
 
-def unchanged(groups):
-    return groups
-
-
-VARIANTS = {  # settings, change to the groups
-    "grpo": ({}, unchanged),
-    "dapo": ({"loss": "dapo"}, unchanged),
-    "batch": ({"loss": "batch"}, unchanged),
-    "truncated rows out": ({"loss": "batch", "truncated_rows": "out"}, with_truncated_rows),
-    "mismatch": ({"mismatch": "truncate"}, unchanged),
-    "dead rows out": ({"dead_rows": "out"}, unchanged),
-    "small micro-batches": ({"per_device_batch_size": 1}, unchanged),
-    "packed": ({"per_device_batch_size": 3}, unchanged),
-    "in reverse": ({}, in_reverse),
-    "of two rounds": ({}, of_two_rounds),
-    "dead rows forwarded": ({"entropy_coef": 1e-30}, unchanged),
-    "dead rows out of every term": ({"dead_rows": "out", "entropy_coef": 0.01}, unchanged),
-    "live groups alone": ({"entropy_coef": 0.01}, live_alone),
-    "one live group": ({}, with_one_right_answer),
-    "all dead": ({}, all_wrong),
+CHANGES = {
+    "in reverse": in_reverse,
+    "one live group": with_one_right_answer,
+    "all dead": all_wrong,
+}
+SETTINGS = {
+    "grpo": {},
+    "dapo": {"loss": "dapo"},
+    "batch": {"loss": "batch"},
+    "mismatch": {"mismatch": "truncate"},
+    "dead rows out": {"dead_rows": "out"},
+    "small micro-batches": {"per_device_batch_size": 1},
+    "packed": {"per_device_batch_size": 3},
+    "in reverse": {},
+    "dead rows forwarded": {"entropy_coef": 1e-30},
+    "one live group": {},
+    "all dead": {},
     # The last one: its first update moves the weights.
-    "two updates": ({"entropy_coef": 0.01, "kl_coef": 0.1, "update_iterations": 2}, unchanged),
+    "two updates": {"entropy_coef": 0.01, "kl_coef": 0.1, "update_iterations": 2},
 }
 
 
-def growth_of_lists(folder):
-    """Return by how many entries all lists of the process grow in ten updates with a KL term."""
+def make_student(folder) -> train.Student:
     layout = train.build_layout(config_for(folder))
     layout.connect(timeout_minutes=5)
-    student = train.Student(config_for(folder, kl_coef=0.1), layout, verifier=None)
-    counts = []
-    for step in range(1, 23):
-        student.update(make_groups(), step)
-        if step in (2, 12, 22):
-            gc.collect()
-            counts.append(sum(len(x) for x in gc.get_objects() if type(x) is list))
-    return counts[-1] - counts[-2]
-
-
-def test_updates_with_a_reference_keep_no_notes_of_its_forwards(tiny_model, tmp_path):
-    """FSDP appends an entry for each unit at each forward, and clears them in backward alone."""
-    assert on_ranks(2, tmp_path, growth_of_lists, tiny_model) < 10
+    return train.Student(config_for(folder, kl_coef=0.1), layout, verifier=None)
 
 
 def growth_of_the_generator(folder) -> float:
     """Return by what factor a refresh changes a weight of the generator, after a forward of the
     policy and an update that doubles its weights."""
-    layout = train.build_layout(config_for(folder))
-    layout.connect(timeout_minutes=5)
-    student = train.Student(config_for(folder), layout, verifier=None)
+    student = make_student(folder)
     weight = student.generator.lm.model.norm.weight
     before = weight[0].item()
     first = make_groups()[0]
@@ -171,9 +133,7 @@ def test_refresh_copies_the_weights_of_an_update_that_follows_a_forward(tiny_mod
 def gradients(folder) -> dict[str, tuple]:
     """Return for each variant its metrics, and the gradient of its last update as one vector; for
     "NaN" the error, and how often the optimizer took a step."""
-    layout = train.build_layout(config_for(folder))
-    layout.connect(timeout_minutes=5)
-    student = train.Student(config_for(folder, kl_coef=0.1), layout, verifier=None)
+    student = make_student(folder)
     step = student.optimizer.step
     recorded = []
 
@@ -185,13 +145,16 @@ def gradients(folder) -> dict[str, tuple]:
 
     student.optimizer.step = record
     results = {}
-    for name, (settings, change) in VARIANTS.items():
+    for name, settings in SETTINGS.items():
         student.config = config_for(folder, **settings)
         Policy.packed = name == "packed"
         attention = "sdpa" if Policy.packed else "shared_prompts"
         for policy in (student.policy, student.reference):
             policy.lm.set_attn_implementation(attention)
-        metrics = student.update(change(make_groups()), step=1)
+        groups = make_groups()
+        if name in CHANGES:
+            groups = CHANGES[name](groups)
+        metrics = student.update(groups, step=1)
         results[name] = metrics, recorded[-1]
     recorded.clear()
     groups = make_groups()
@@ -216,11 +179,10 @@ def metrics_of(results, name) -> dict[str, float]:
     return metrics
 
 
-@pytest.mark.parametrize("n", [3, 5])
-def test_same_gradient_on_any_ranks(n, one_rank, tiny_model, tmp_path):
-    """And the same metrics."""
-    several = on_ranks(n, tmp_path, gradients, tiny_model)
-    for name in VARIANTS:
+def test_same_gradient_on_any_ranks(one_rank, tiny_model, tmp_path):
+    """And the same metrics. In some variants five ranks are more than there are rows to forward."""
+    several = on_ranks(5, tmp_path, gradients, tiny_model)
+    for name in SETTINGS:
         assert close(gradient_of(one_rank, name), gradient_of(several, name)), name
         metrics = metrics_of(several, name)
         for key, value in metrics_of(one_rank, name).items():
@@ -228,7 +190,7 @@ def test_same_gradient_on_any_ranks(n, one_rank, tiny_model, tmp_path):
             assert metrics[key] == expected, (name, key)
 
 
-SAME = ["small micro-batches", "packed", "in reverse", "of two rounds", "dead rows forwarded"]
+SAME = ["small micro-batches", "packed", "in reverse", "dead rows forwarded"]
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -245,7 +207,6 @@ def test_another_loss_has_another_gradient(one_rank, name):
 def test_dead_rows_are_forwarded_if_a_term_of_the_loss_needs_them_alone(one_rank):
     assert metrics_of(one_rank, "grpo")["forwarded_rows"] == LIVE_ROWS
     assert metrics_of(one_rank, "dead rows forwarded")["forwarded_rows"] == 24
-    assert metrics_of(one_rank, "dead rows out of every term")["forwarded_rows"] == LIVE_ROWS
 
 
 def test_dead_rows_out_of_the_denominators_scale_the_gradient(one_rank):
@@ -254,26 +215,14 @@ def test_dead_rows_out_of_the_denominators_scale_the_gradient(one_rank):
     assert close(scaled, gradient_of(one_rank, "dead rows out"))
 
 
-def test_dead_rows_out_is_a_step_of_the_live_groups_alone(one_rank):
-    """With an entropy term, to which dead rows would contribute."""
-    out = gradient_of(one_rank, "dead rows out of every term")
-    assert close(out, gradient_of(one_rank, "live groups alone"))
-    assert not close(out, gradient_of(one_rank, "dead rows out"))
-
-
-def test_truncated_rows_out_are_not_forwarded(one_rank):
-    groups = with_truncated_rows(make_groups())
-    kept = [o for o in completions_of(live_alone(groups)) if o.finished]
-    assert metrics_of(one_rank, "truncated rows out")["forwarded_rows"] == len(kept)
-    assert len(kept) < LIVE_ROWS
-
-
 def test_gradient_is_that_of_the_plain_formula(one_rank, tiny_model):
     """The mean over groups of (1/G) Σ_i Â_i (1/|o_i|) Σ_t ∇ log π(o_t), computed without this
     project's code."""
     lm = AutoModelForCausalLM.from_pretrained(tiny_model)
     loss = 0.0
-    for each in live_alone(make_groups()):
+    for each in make_groups():
+        if not each.live:
+            continue
         prompt = each.prompt_ids
         r = torch.tensor([float(o.reward) for o in each.completions])
         advantages = (r - r.mean()) / r.std(correction=0)
@@ -308,7 +257,7 @@ TEACHER_MODES = ("full", "frozen", "lora")  # last_token differs from full in it
 
 
 def teachers_after_two_updates(folder, batch_size):
-    """Return for each mode what a teacher has after two updates: gradients, predictions, loss."""
+    """Return for each mode a teacher's gradients in two updates; its predictions and loss after."""
     layout = train.build_layout(config_for(folder))
     layout.connect(timeout_minutes=5)
     flags = {"sampler": "goldilocks", "teacher_model": folder, "teacher_ranks": 0}
@@ -334,15 +283,15 @@ def after_two_updates(config, layout) -> dict:
         t.update(f"what is {'1' * i}?", i / 16)
     several = t.predict(["what is 3?", "4", "5 and 6"]).tolist()
     single = t.predict(["what is 7?"]).tolist()  # every rank but the first is idle
-    return {"gradients": recorded, "predictions": several + single, "loss": t.last_loss}
+    return {"gradients": recorded, "numbers": [*several, *single, t.last_loss]}
 
 
 @pytest.fixture(scope="module")
 def teachers(tiny_model, tmp_path_factory):
-    """What teachers_after_two_updates returns on one, two and three ranks, with 6 rows a batch."""
+    """What teachers_after_two_updates returns on one and three ranks, with 6 rows a batch."""
     folder = tmp_path_factory.mktemp("teachers")
     body = teachers_after_two_updates
-    return [on_ranks(n, folder, body, tiny_model, 6 // n) for n in (1, 2, 3)]
+    return [on_ranks(n, folder, body, tiny_model, 6 // n) for n in (1, 3)]
 
 
 every_mode = pytest.mark.parametrize("mode", TEACHER_MODES)
@@ -351,22 +300,15 @@ every_mode = pytest.mark.parametrize("mode", TEACHER_MODES)
 @every_mode
 def test_same_teacher_gradient_on_any_ranks(mode, teachers):
     """The last batch, of 2 rows, leaves one of three ranks idle."""
-    alone, *shared = [each[mode]["gradients"] for each in teachers]
+    alone, shared = (each[mode]["gradients"] for each in teachers)
     assert len(alone) == 1 + 2
-    for others in shared:
-        for a, b in zip(alone, others, strict=True):
-            assert a.abs().max() > 1e-4
-            assert close(a, b)
+    for a, b in zip(alone, shared, strict=True):
+        assert a.abs().max() > 1e-4
+        assert close(a, b)
 
 
 @every_mode
 def test_same_teacher_predictions_on_any_ranks(mode, teachers):
-    alone, *shared = [each[mode]["predictions"] for each in teachers]
-    for others in shared:
-        assert others == pytest.approx(alone, rel=1e-5)
-
-
-@every_mode
-def test_same_teacher_loss_on_any_ranks(mode, teachers):
-    alone, *shared = [each[mode]["loss"] for each in teachers]
-    assert shared == pytest.approx([alone] * 2, rel=1e-5)
+    """And the same loss."""
+    alone, shared = (each[mode]["numbers"] for each in teachers)
+    assert shared == pytest.approx(alone, rel=1e-5)

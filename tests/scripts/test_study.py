@@ -88,11 +88,11 @@ def settings_of(job: runner.Job, *names: str) -> list:
 
 
 def test_runs_are_pairs_seed_by_seed_in_folders_of_task_and_arm(tmp_path):
-    tasks = '[tasks]\n"a b" = ""\n[replace."a b"]\nuniform = "--sampler in_order"\n[arms]'
+    tasks = '[tasks]\n"a b" = ""\n[replace."a b"]\nuniform = "--sampler mopps"\n[arms]'
     jobs = plan(tmp_path, ("[arms]", tasks)).jobs()
     folders = ["a b/uniform/seed1", "a b/Goldilocks/seed1", "a b/uniform/seed2"]
     assert [str(job.run.relative_to(tmp_path / "runs")) for job in jobs] == folders
-    assert [settings_of(job, "sampler") for job in jobs[:2]] == [["in_order"], ["goldilocks"]]
+    assert [settings_of(job, "sampler") for job in jobs[:2]] == [["mopps"], ["goldilocks"]]
 
 
 def test_the_baseline_of_an_arm_with_a_teacher_spends_four_thirds(tmp_path):

@@ -50,9 +50,9 @@ EOS masked | plumbing/batches.py | batches::a_completion_is_predicted_from
 it sees later tokens | plumbing/shared_prompts.py | rollout::computing_a_groups_prompt
     torch.ones(T, T, dtype=torch.bool).tril() => torch.ones(T, T, dtype=torch.bool)
 the padding of a prompt is seen | plumbing/shared_prompts.py | batches::a_completion_sees
-    < prompt_length_B[:, None] => <= prompt_length_B[:, None]
+    prompts.is_token[prompt_B] => torch.ones_like(prompts.is_token)[prompt_B]
 positions of completions begin at 0 | plumbing/batches.py | batches::positions_of_a_completion
-    first_position = self.position_T[prompt_end] + 1 => first_position = 0
+    completion, len(prompt), prompt_end) => completion, 0, prompt_end)
 EOS left out of the completion | rollout.py | rollout::sampling_equals_a_naive_loop
     Completion(ids[:end], => Completion(ids[: end and end - 1],
 a token's own hidden state | rollout.py | invariance::gradient_is_that_of_the_plain_formula
@@ -93,8 +93,8 @@ a frozen teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_
     own = samples => own, _ = self._own(samples)
 loss over a teacher's own rows | teacher.py | invariance::same_teacher_gradient_on_any_ranks
     size=len(samples), => size=len(own),
-updates go on | plumbing/optimizer.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
-    torch.maximum(self.found_inf, is_bad) => self.found_inf
+updates go on | teacher.py | teacher::no_weight_changes_from_a_non_finite_gradient_on
+    if not math.isfinite(norm): => if False:
 the head computes in bf16 | teacher.py | teacher::the_head_computes_in_float32
     float32=[self.model.head] => float32=[]
 LoRA merged without its scale | plumbing/lora.py | teacher::an_exported_teacher_predicts_the_same
@@ -123,7 +123,7 @@ noise floor of p, not of y | grpo.py | grpo::noise_floor_by_hand
     abs(f - group_factor(p_hat)) => abs(p - p_hat)
 lag ignored | teacher.py | channel::with_lag_0_it_learns
     self.lag = lag => self.lag = 0
-it learns before it answers | teacher.py | channel::with_lag_1_it_answers_before_it_learns
+it learns before it answers | teacher.py | channel::with_lag_0_it_learns
     if self.lag == 0: => if True:
 pending proposals forgotten | teacher.py | channel::a_resume_uses_the_proposals
     if state["proposals"]: => if False:
@@ -164,7 +164,7 @@ weights of an earlier forward | rollout.py | invariance::refresh_copies_the_weig
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
     (loss * self.layout.n_students).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
-    repeated(line.weight_B) => repeated([1 / len(rows)] * len(rows))
+    completion.weight for completion in completions => 1 / len(rows) for _ in completions
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     sums.update({k: => sums = dict({k:
 a problem of two groups counts twice | train.py | train::the_metrics_of_a_step
