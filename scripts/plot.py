@@ -14,6 +14,7 @@ from cycler import cycler
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
+from scipy.special import expit, logit
 
 from scripts import analysis
 from scripts.analysis import AMOUNTS, Run
@@ -122,20 +123,20 @@ def draw_study(rows: pd.DataFrame, summary: pd.DataFrame, baseline: str) -> Figu
 @matplotlib.rc_context(LOOK)
 def draw_speed(summary: pd.DataFrame, lines: dict[str, float]) -> Figure:
     """Draw speed-ups, with their intervals, against the share of the baseline's groups that are
-    dead. A triangle is an upper bound: the arm did not reach the level. lines: label -> height."""
+    dead; arms side by side. lines: label -> height."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     known = summary.dropna(subset="speed_up").sort_values("base_dead")
     for number, (arm, part) in enumerate(known.groupby("arm", sort=False)):
         colour = COLOURS[number % len(COLOURS)]
-        speed_ups = pd.DataFrame(map(vars, part.speed_up), index=part.base_dead)
+        speed_ups = pd.DataFrame(map(vars, part.speed_up))
+        speed_ups.index = expit(logit(part.base_dead) + 0.06 * number)
         reached = speed_ups[speed_ups.value > 0]
-        below, above = reached.value - reached.low, reached.high - reached.value
-        axes.errorbar(
-            reached.index, reached.value, yerr=[below, above], color=colour, marker="o", label=arm
-        )
+        bars = [reached.value - reached.low, reached.high - reached.value]
+        axes.errorbar(reached.index, reached.value, bars, color=colour, marker="o", label=arm)
         missed = speed_ups[speed_ups.value == 0]
         axes.plot(missed.index, missed.bound, color=colour, marker="v", linestyle="none")
+    axes.plot([], [], color=GREY, marker="v", linestyle="none", label="not reached: less than this")
     axes.axhline(1, color=GREY, linewidth=1)
     for style, (label, height) in zip((":", "--", "-."), lines.items(), strict=False):
         axes.axhline(height, color=GREY, linewidth=1, linestyle=style, label=label)
