@@ -21,7 +21,7 @@ from plumbing.files import digest, read_lines
 from plumbing.run import facts
 
 # Settings that do not change what is learned: runs that differ only in these are one method.
-OWN = facts.INEXACT | facts.FREE - {"steps"} | {"seed", "date"}
+OWN = facts.FREE - {"steps"} | {"seed", "date"}
 AMOUNTS = {  # column of Run.spent -> axis label
     "steps": "steps",
     "seconds": "wall-clock hours",
