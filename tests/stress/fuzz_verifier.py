@@ -159,7 +159,8 @@ def grade(number: int, rng: random.Random) -> pd.DataFrame:
             start = time.monotonic()
             [verdict] = verifier.grade([completion], [gold])
             seconds = time.monotonic() - start
-            rows.append([family, verdict.status, seconds, gold, completion[-150:]])
+            end = ascii(completion[-150:])  # some have half a surrogate pair
+            rows.append([family, verdict.status, seconds, gold, end])
     return pd.DataFrame(rows, columns=["family", "status", "seconds", "gold", "end"])
 
 
