@@ -5,8 +5,6 @@ training and in evaluation. `Policy` runs the same rows through the model again 
 """
 
 import math
-import re
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +23,9 @@ from plumbing.decoding.cache import SlotCache, attention_for
 from plumbing.decoding.graphs import Recorder
 from plumbing.errors import InputError, check_finite, first_lines
 from plumbing.models import check_directory, check_words, load, suffix_length, trial, write
+
+# For chat templates that show the date: the same on all ranks, and after a resume.
+FIXED_DATE = "{% macro strftime_now(format) %}01 Jan 2026{% endmacro %}"
 
 
 class PromptEncoder:
@@ -46,7 +47,7 @@ class PromptEncoder:
             return prompt
         return self.tokenizer.apply_chat_template(
             [{"role": "user", "content": prompt}],
-            chat_template=dated(self.tokenizer.get_chat_template(), self.config.date),
+            chat_template=FIXED_DATE + self.tokenizer.get_chat_template(),
             tokenize=False,
             add_generation_prompt=True,
         )
@@ -74,19 +75,6 @@ class PromptEncoder:
             self(question)
             with trial(self.config.model, "cannot be used"):
                 check_words(self.tokenizer, question)
-
-
-def dated(template: str, date: str) -> str:
-    """Replace strftime_now("FORMAT") in a chat template by the run's date, YYYY-MM-DD ("": today):
-    else ranks, or a resumed run, may see different prompts. Raises ValueError where it cannot."""
-    day = datetime.fromisoformat(date) if date else datetime.now()
-    call = r"\bstrftime_now\(\s*(['\"])(.*?)\1\s*\)"
-    template = re.sub(call, lambda match: repr(day.strftime(match[2])), template)
-    if re.search(r"\bstrftime_now\s*\(", template):
-        raise ValueError(
-            "the chat template computes the format of a date: --date cannot replace it"
-        )
-    return template
 
 
 # Generation

@@ -129,10 +129,9 @@ class Sampler:
     def categories(self) -> tuple[list[str], np.ndarray]:
         """Read --column: its distinct values, and the index of each problem's value. Raises
         InputError without --column."""
-        column = self.context.config.column
-        if not column:
+        if not self.context.config.column:
             raise InputError("this sampler needs --column, a column of the training data")
-        return self.problems.column(column)
+        return self.problems.categories()
 
 
 def join(groups: list[Group]) -> list[Group]:

@@ -337,7 +337,7 @@ def sampler_of_students(
 
 def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Verifier) -> bool:
     """Run the student ranks' main program. Returns False if a signal stopped it."""
-    problems = Problems(config.train_data)
+    problems = Problems(config.train_data, config.column)
     val_problems = Problems(config.val_data)
     student = Student(config, layout, verifier)
     sampler, state, channel = sampler_of_students(config, layout, problems)
@@ -373,7 +373,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
 
 def run_teacher(config: Config, layout: Layout, run: RunDir, start: int) -> bool:
     """Run the teacher ranks' main program: answer and learn until the students stop."""
-    sampler = build_sampler(config, layout, Problems(config.train_data))
+    sampler = build_sampler(config, layout, Problems(config.train_data, config.column))
     learners = {"teacher": sampler.teacher.learner}
     server = TeacherServer(sampler, config.teacher_lag)
     run.load(start, learners, server)
@@ -438,7 +438,7 @@ def main(argv: list[str] | None = None) -> int:
 
         def body() -> int:
             run = stack.enter_context(RunDir(config, layout, file_of(config.sampler)))
-            start, config.date = layout.on_rank_0(lambda: (check(config, run), config.date))
+            start = layout.on_rank_0(lambda: check(config, run))
             run.assert_machines_agree()
             main_loop = run_teacher if layout.is_teacher else partial(train, verifier=verifier)
             return 0 if main_loop(config, layout, run, start) else 128 + signal.SIGTERM

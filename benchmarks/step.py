@@ -156,7 +156,7 @@ def measured_steps(config: train.Config, layout: Layout, args: Namespace) -> Ite
             if args.random_weights:
                 config = with_random_models(config, Path(folder))
         config = layout.gather_world(config)[0]
-        problems = Problems(config.train_data)
+        problems = Problems(config.train_data, config.column)
         if layout.is_teacher:
             sampler = train.build_sampler(config, layout, problems)
             server = TeacherServer(sampler, config.teacher_lag)

@@ -95,7 +95,6 @@ class Config:
     prompt_header: str = opt(PROMPT_HEADER, "text before the question (App. M)")
     prompt_footer: str = opt(PROMPT_FOOTER, "text after the question (App. M)")
     chat_template: bool = opt(False, "wrap the prompt in the tokenizer's chat template")
-    date: str = opt("", "date that a chat template shows: YYYY-MM-DD [of the first start]")
     loss: str = opt("grpo", "normaliser: see grpo.row_weights (Section 6)", choices=grpo.LOSSES)
     advantage_std: str = opt("population", "advantages' divisor (Section 2)", choices=grpo.STDS)
     dead_rows: str = opt("in", "count dead groups in denominators", choices=("in", "out"))

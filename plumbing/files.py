@@ -89,12 +89,10 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def digest(path: Path) -> list[int]:
-    """Return a file's size in bytes and CRC-32."""
-    size = 0
+def file_crc32(path: Path) -> int:
+    """Return the CRC-32 of a file."""
     crc = 0
     with path.open("rb") as file:
         while block := file.read(1 << 20):
-            size += len(block)
             crc = zlib.crc32(block, crc)
-    return [size, crc]
+    return crc

@@ -6,7 +6,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from plumbing.errors import InputError
-from plumbing.files import digest
+from plumbing.files import file_crc32
 from sampler import Context, Pooled
 
 
@@ -26,7 +26,7 @@ def load(data: str, tokens: int) -> tuple[np.ndarray, str]:
             source = file.metadata()
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: {error}; {remedy}") from error
-    if source["crc32"] != str(digest(Path(data))[1]):
+    if source["crc32"] != str(file_crc32(Path(data))):
         raise InputError(f"{path}: {data} has changed since; {remedy}")
     return embeddings, source["model"]
 

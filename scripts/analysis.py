@@ -17,11 +17,11 @@ from scipy import stats
 
 from plumbing.command_line import file_path
 from plumbing.errors import InputError, RunError, survive_lost_output
-from plumbing.files import digest, read_lines
+from plumbing.files import file_crc32, read_lines
 from plumbing.run import facts
 
 # Settings that do not change what is learned: runs that differ only in these are one method.
-OWN = facts.FREE - {"steps"} | {"seed", "date"}
+OWN = facts.FREE - {"steps"} | {"seed", "date"}  # the last one: in runs of earlier versions
 AMOUNTS = {  # column of Run.spent -> axis label
     "steps": "steps",
     "seconds": "wall-clock hours",
@@ -63,7 +63,7 @@ def read_config(run_dir: Path) -> dict:
 
 def check_unchanged(path, crc32: int | None, remedy: str = "") -> None:
     """Raise InputError if a file is not the one that the run used, OSError if it is gone."""
-    if digest(Path(path))[1] != crc32:
+    if file_crc32(Path(path)) != crc32:
         raise InputError(f"{path} has changed since the run{remedy}")
 
 

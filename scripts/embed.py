@@ -19,7 +19,7 @@ from transformers import AutoModel, AutoTokenizer
 import train
 from plumbing import command_line
 from plumbing.batches import cut_longest_first, pad
-from plumbing.data.problems import Problems, prepare_missing
+from plumbing.data.problems import Problems
 from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
@@ -71,7 +71,6 @@ def main(argv: list[str] | None = None) -> None:
         args = parser.parse_args(argv)
         device = device_type(args.device)
         check_teacher(args.model, args.max_prompt_tokens)
-        prepare_missing([args.data])
         problems = Problems(args.data)
         texts = [problems.question(i) for i in range(len(problems))]
         embedding_N_D = embed(args.model, texts, args.max_prompt_tokens, device)

@@ -27,7 +27,7 @@ import rollout
 import train
 from grpo import Completion
 from plumbing import command_line, plugins
-from plumbing.data.problems import Problems, prepare_missing
+from plumbing.data.problems import Problems
 from plumbing.distributed.layout import compute_dtype, device_type
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
@@ -39,7 +39,7 @@ from verify import Verifier
 
 SETTINGS = ["preset", "seed", "verify_workers", "prompt_header", "prompt_footer", "chat_template"]
 SETTINGS += ["reward", "max_prompt_tokens", "max_completion_tokens", "max_rollout_tokens"]
-SETTINGS += ["device", "bf16", "date"]
+SETTINGS += ["device", "bf16"]
 
 
 class Examinee(train.Student):
@@ -126,7 +126,7 @@ def summary(title: str, rows: pd.DataFrame, ks: list[int]) -> str:
 
 def means_by(columns: str, rows: pd.DataFrame, problems: Problems) -> str:
     """Format the mean reward by the values of one or two columns of the data, "task,level"."""
-    names, index = problems.column(columns)
+    names, index = problems.categories()
     lines = []
     for label, members in rows.groupby(index[rows.problem]):
         lines.append([names[label], members.problem.nunique(), f"{members.reward.mean():.1%}"])
@@ -187,10 +187,7 @@ def load_data(args: Namespace, config: train.Config, run: analysis.Run | None) -
         analysis.check_unchanged(config.val_data, run.config["val_data_crc32"], remedy)
     elif args.model.endswith(".jsonl") and "val_data" not in args:
         raise InputError(f"{args.model} is in no run directory: give --data, its problems")
-    data = Problems(config.val_data)
-    if args.by:
-        data.column(args.by)  # rejected before the work
-    return data
+    return Problems(config.val_data, args.by)
 
 
 def measure(args: Namespace, config: train.Config, run: analysis.Run | None) -> tuple:
@@ -204,11 +201,9 @@ def measure(args: Namespace, config: train.Config, run: analysis.Run | None) -> 
         if not step:
             raise InputError(f"{run.folder}: has no checkpoint; give {run.folder}/student")
         name, weights = f"{name}, step {step}", checkpoint.directory(run.folder, step)
-    # Before missing data are downloaded, and before the work.
     rollout.check_model(config.model, config.max_prompt_tokens + config.max_completion_tokens)
     if args.out:
         check_writable(args.out)
-    prepare_missing([config.val_data])
     data = load_data(args, config, run)
     # The verifier's processes start before CUDA is used.
     with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:

@@ -16,14 +16,17 @@ punctuation, case, white space and Unicode forms may differ. Distinct rows are h
 """
 
 import hashlib
+import io
 import json
 import re
 import sys
+import unicodedata
 from argparse import Namespace, RawDescriptionHelpFormatter
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
@@ -31,8 +34,7 @@ from huggingface_hub import HfApi, HfFileSystem
 from tqdm import tqdm
 
 from plumbing.command_line import Parser, count, user_path
-from plumbing.data.problems import normalise
-from plumbing.data.rows import check_fields, read_rows
+from plumbing.data.rows import read_rows
 from plumbing.errors import InputError, first_lines
 from plumbing.files import write_atomic
 from scripts import analysis, reasoning_tasks
@@ -84,11 +86,26 @@ def open_rows(source: Source, seed: int, columns: list[str]) -> tuple[dict, Iter
             # Without read-ahead, which would fetch the long solutions between the columns.
             with file_system.open(name, "rb", cache_type="none") as file:
                 optional = None if source.keep == "*" else ()
-                for line, row in read_rows(file, name, columns, optional):
-                    check_fields(row, columns, f"{name}, {line}")
+                is_list = file.read(1) == b"["  # of JSON, as DeepScaleR's
+                file.seek(0)
+                table = as_lines(file) if is_list else file
+                for line, row in read_rows(table, name, columns, optional):
                     yield f"{name}, {line}", row
 
     return facts | {"commit": commit, "files": names}, rows()
+
+
+def as_lines(file: BinaryIO) -> BinaryIO:
+    """Turn a JSON list into JSON lines."""
+    return io.BytesIO("\n".join(map(json.dumps, json.load(file))).encode())
+
+
+def normalise(text: str) -> str:
+    """Return the text that identifies a problem: Unicode NFKC, case folded, each run of white space
+    replaced by one space, ends stripped."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    composed = unicodedata.normalize("NFKC", folded)  # folding can undo NFKC
+    return " ".join(composed.split())
 
 
 def overlap_key(problem: str) -> str:

@@ -38,7 +38,7 @@ def describe(run: analysis.Run, column: str) -> str:
     groups = pd.get_dummies(pd.cut(p, EDGES, right=False, labels=BINS)).assign(mean=p)
     parts = {"all": groups}
     if column:
-        names, value_of = Problems(run.config["train_data"]).column(column)
+        names, value_of = Problems(run.config["train_data"], column).categories()
         parts |= dict([*groups.groupby(np.array(names)[value_of[run.selections.chosen]])])
     lines = []
     for name, part in parts.items():

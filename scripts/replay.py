@@ -96,7 +96,7 @@ def is_same(logged: dict, row: dict) -> bool:
 def replay(run_dir: Path, last: int, student: train.Student, start: int) -> bool:
     """Train steps start + 1 to `last` again; write the completions of the last one trained. Returns
     whether all numbers are the same, or the step that failed then fails again."""
-    problems = Problems(student.config.train_data)
+    problems = Problems(student.config.train_data, student.config.column)
     sampler = restore(run_dir, student, problems, start)
     logged = {row["step"]: row for row in read_lines(run_dir / "metrics.jsonl", torn=True)}
     same = True

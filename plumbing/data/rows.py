@@ -1,4 +1,4 @@
-"""Read JSON lines, JSON lists and Parquet row by row, with the place of each row."""
+"""Read JSON lines and Parquet row by row, with the place of each row."""
 
 import json
 import math
@@ -46,36 +46,25 @@ def check_fields(fields: Iterable[str], columns: Iterable[str], location: str) -
 
 
 def read_rows(file: BinaryIO, name: str, required=(), optional=None) -> Iterator[tuple]:
-    """Yield (place, row) for each row of an open table: Parquet if its name ends in .parquet, one
-    JSON list if it begins with "[", else JSON lines. place is "line 7", or "row 7" of a list or of
-    Parquet, counted from 1. Of Parquet, which must have the `required` columns, only these and the
-    `optional` ones are read; None: all. Raises InputError with the place of a damaged row."""
+    """Yield (place, row) for each row of an open table: Parquet if its name ends in .parquet, else
+    JSON lines. place is "line 7", or "row 7" of Parquet, counted from 1. Of Parquet only the
+    `required` and `optional` columns are read; optional=None: all. Raises InputError, with the
+    place, at a damaged row or one without a required field."""
     if name.lower().endswith(".parquet"):
         yield from _parquet_rows(file, name, required, optional)
         return
-    for place, row in _json_rows(file, name):
+    for number, line in enumerate(file, 1):
+        place = f"line {number}"
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{name}, {place}: damaged ({error}); {EXPECTED}") from error
         if not isinstance(row, dict):
             raise InputError(f"{name}, {place}: a {type(row).__name__}, no object; {EXPECTED}")
+        check_fields(row, required, f"{name}, {place}")
         yield place, row
-
-
-def _json_rows(file: BinaryIO, name: str) -> Iterator[tuple]:
-    head = file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n")  # a byte order mark, white space
-    file.seek(0)
-    if head.startswith(b"["):
-        for number, row in enumerate(_parse(file.read(), name), 1):
-            yield f"row {number}", row
-        return
-    for number, line in enumerate(file, 1):
-        if line.strip():
-            yield f"line {number}", _parse(line, f"{name}, line {number}")
-
-
-def _parse(text: bytes, location: str):
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{location}: damaged ({first_lines(error)}); {EXPECTED}") from error
 
 
 def _parquet_rows(file: BinaryIO, name: str, required, optional) -> Iterator[tuple]:

@@ -1,7 +1,7 @@
 """Atomic checkpoints: checkpoints/step_N of a run directory.
 
 student/ and teacher/ hold sharded weights and optimizer state (torch's distributed format),
-sampler.pt all other state, manifest.json the size and CRC-32 of every file.
+sampler.pt all other state, manifest.json the CRC-32 of every file.
 """
 
 import io
@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from plumbing.distributed.layout import Layout
 from plumbing.errors import Fault, InputError
-from plumbing.files import digest, sync, write_atomic
+from plumbing.files import file_crc32, sync, write_atomic
 
 
 @dataclass
@@ -68,24 +68,15 @@ def save(
             sync(file)
             files.append(file)
         # The first rank of each role, as it has written it, and disks may be slow to show it.
-        part = {str(path.relative_to(temporary)): digest(path) for path in files if layout.first}
+        part = {
+            str(path.relative_to(temporary)): file_crc32(path) for path in files if layout.first
+        }
     parts = layout.gather_world(part)  # no rank goes on before everything is on disk
     if layout.rank == 0:
         _publish(temporary, final, dict(ChainMap(*parts)))
         for path in run.glob("*.jsonl"):
             sync(path)
         keep_only(run, steps(run)[-keep:])
-
-
-def rehearse(run: Path) -> None:
-    """Write a tiny checkpoint and delete it. Raises Fault if that fails: a disk that can keep none
-    must show before the first step, not at the first checkpoint."""
-    tiny = directory(run, 0)
-    unfinished = tiny.with_suffix(".tmp")
-    with _fault(f"no checkpoint can be written in {run}"):
-        dcp.save({"x": torch.zeros(1)}, checkpoint_id=unfinished / "student", no_dist=True)
-        _publish(unfinished, tiny, {})
-        shutil.rmtree(tiny)
 
 
 @contextmanager
@@ -173,7 +164,7 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
         folder = directory(run, step)
         try:
             manifest = dict(json.loads((folder / "manifest.json").read_text()))
-            damaged = [name for name, was in manifest.items() if digest(folder / name) != was]
+            damaged = [name for name, was in manifest.items() if file_crc32(folder / name) != was]
         except (FileNotFoundError, ValueError, TypeError) as error:
             damaged = [error]
         if not damaged:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import date
 from functools import cached_property
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from grpo import Group
 from plumbing.config import Config, is_due
 from plumbing.distributed.layout import Layout
 from plumbing.errors import InputError
-from plumbing.files import digest, read_lines, write_atomic, write_lines
+from plumbing.files import file_crc32, read_lines, write_atomic, write_lines
 from plumbing.plugins import path_of
 from plumbing.run import checkpoint
 from plumbing.run.checkpoint import Learners
@@ -68,7 +67,7 @@ class RunDir:
         the run has loaded the files, and goes on even if they are changed or removed."""
         if self.layout.local_rank:
             return {}
-        checksums = {f"{name}_crc32": digest(Path(p))[1] for name, p in self.files.items() if p}
+        checksums = {f"{name}_crc32": file_crc32(Path(p)) for name, p in self.files.items() if p}
         for role in ("model", "teacher_model"):
             if name := getattr(self.config, role):
                 checksums[f"{role}_files"] = model_files(name)
@@ -81,7 +80,7 @@ class RunDir:
 
     def open(self) -> int:
         """Check the directory, create and lock it; return the step to resume from, 0 for a new run.
-        Settles the run's date. Raises InputError if the directory holds something else, or a run
+        Raises InputError if the directory holds something else, or a run
         that this one cannot resume."""
         if is_new := not self.settings.exists():
             entries = self.path.iterdir() if self.path.exists() else ()
@@ -98,8 +97,6 @@ class RunDir:
                 f"--out {self.path} is in use by another job, or has no locks ({error})"
             ) from error
         old = {} if is_new else self._read_settings()
-        # Chat templates may show a date: the same to all ranks, and after a resume.
-        self.config.date = self.config.date or old.get("date") or date.today().isoformat()
         return 0 if is_new else self._step_to_resume(old)
 
     def _read_settings(self) -> dict:
@@ -130,8 +127,8 @@ class RunDir:
 
     def load(self, step: int, learners: Learners, sampler: Stateful | None) -> None:
         """Load checkpoint `step` (0: a new run), write config.json, and drop logs and checkpoints
-        after `step`. All ranks call it. sampler: None where it is on other ranks. Raises Fault if
-        no checkpoint could be saved later, OSError or Fault if machines have no common --out."""
+        after `step`. All ranks call it. sampler: None where it is on other ranks. Raises OSError
+        or Fault if machines have no common --out."""
         if step:
             folder = checkpoint.directory(self.path, step)
             checkpoint.load_learners(folder, self.layout.group, learners)
@@ -142,7 +139,7 @@ class RunDir:
         if self.layout.rank == 0:
             self._rewind(step)
         self.layout.gather_world(None)  # config.json has been written
-        self.layout.assert_equal_in_world(**{str(self.settings): digest(self.settings)})
+        self.layout.assert_equal_in_world(**{str(self.settings): file_crc32(self.settings)})
 
     def _rewind(self, step: int) -> None:
         """Write config.json, and drop logs and checkpoints after `step`."""
@@ -154,9 +151,8 @@ class RunDir:
         for n in checkpoint.steps(self.path, "evals"):
             if n > step:
                 (self.path / "evals" / f"step_{n}.jsonl").unlink()
-        # Later ones are damaged; step 0 is a rehearsal that was killed.
+        # Later ones are damaged.
         checkpoint.keep_only(self.path, [*range(1, step + 1)])
-        checkpoint.rehearse(self.path)
 
     def save(self, step: int, sampler: Stateful | None, learners: Learners) -> None:
         """Write a checkpoint. All ranks call it. sampler: as `load`."""

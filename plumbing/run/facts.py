@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from plumbing.files import digest
+from plumbing.files import file_crc32
 from plumbing.models import SETTINGS, files_of
 
 # Settings that may differ when a run is resumed. Of files the checksums are facts, not the paths.
@@ -38,7 +38,7 @@ def model_files(name: str) -> dict[str, int | str]:
     files = files_of(name, "*.safetensors", *SETTINGS)
     if not Path(name).is_dir():
         return {"commit": files[0].parent.name}
-    return {path.name: digest(path)[1] for path in files}
+    return {path.name: file_crc32(path) for path in files}
 
 
 def comparable(facts: dict) -> dict:

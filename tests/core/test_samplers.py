@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from plumbing.files import digest
+from plumbing.files import file_crc32
 from sampler import FOLDER, SAMPLERS, find_sampler
 from samplers.knapsack import allocate
 from scripts.embed import save
@@ -28,7 +28,7 @@ def embedded(folder, embedding_N_D, model="M") -> dict:
     """Write embeddings of a data file; return what the sampler needs to find them."""
     data = folder / "train.jsonl"
     data.write_text("data")
-    save(embedding_N_D, model, data, digest(data)[1])
+    save(embedding_N_D, model, data, file_crc32(data))
     return {"train_data": data, "max_prompt_tokens": 9}
 
 

@@ -4,12 +4,9 @@ test_command_line.py has flags alone, test_problems.py data files, test_models.p
 test_run_dir.py run directories.
 """
 
-import json
 import signal
-import sys
 import time
 from dataclasses import replace
-from datetime import date
 
 import pytest
 from transformers import AutoTokenizer
@@ -18,9 +15,9 @@ import train
 from plumbing.distributed import shutdown
 from plumbing.files import read_lines, write_lines
 from plumbing.run.directory import RunDir
-from rollout import PromptEncoder, dated
+from rollout import PromptEncoder
 from tests.helpers.checks import rejected
-from tests.helpers.ranks import DEMO, command, contents, launch, one_rank, parse, run
+from tests.helpers.ranks import DEMO, command, contents, launch, one_rank, parse
 
 
 @pytest.fixture
@@ -93,42 +90,9 @@ def test_an_error_on_all_ranks_is_printed_once(flags, tmp_path, halfway):
     assert ended.err.count("error: ") == ended.err.count(ON_ALL_RANKS[flags]) == 1
 
 
-# The date of chat templates
-
-TEMPLATE = "{% set day = strftime_now('%d %b %Y') if strftime_now is defined %}"
-TEMPLATE += "{{ day }}: {{ messages[0].content }}"
-
-
-def test_a_chat_template_shows_the_date_of_the_run():
+def test_a_chat_template_shows_the_same_date_on_all_days():
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}: {{ messages[0].content }}"
     flags = ("--preset", "demo", "--chat_template", "--prompt_footer", "")
-    encode = PromptEncoder(parse(*flags, "--date", "2024-02-29"), tokenizer)
-    assert encode.text("1 + 1") == "29 Feb 2024: 1 + 1"
-    today = PromptEncoder(parse(*flags), tokenizer)
-    assert today.text("1 + 1") == f"{date.today():%d %b %Y}: 1 + 1"
-
-
-def test_a_date_that_cannot_be_replaced_is_rejected():
-    with rejected("the chat template computes the format of a date"):
-        dated("{{ strftime_now(format) }}", "2024-02-29")
-
-
-def test_a_run_keeps_the_date_of_its_first_start_on_all_ranks(tmp_path, halfway):
-    def day(number):
-        def before(rank):
-            class Date(date):
-                @classmethod
-                def today(cls):
-                    return date(2024, 1, number + rank)
-
-            sys.modules["plumbing.run.directory"].date = Date
-
-        return before
-
-    flags = ("--sampler", "uniform", "--checkpoint_every", 1)
-    for steps, number in ((1, 1), (2, 5)):
-        options = {"ranks": 2, "data": halfway, "before": day(number)}
-        run(tmp_path / "run", *flags, "--steps", steps, **options)
-        config = json.loads((tmp_path / "run/config.json").read_text())
-        assert config["date"] == "2024-01-01"
+    encode = PromptEncoder(parse(*flags), tokenizer)
+    assert encode.text("1 + 1") == "01 Jan 2026: 1 + 1"

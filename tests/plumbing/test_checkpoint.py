@@ -87,7 +87,10 @@ def test_a_damaged_checkpoint_is_detected_and_the_previous_one_used(file, run, c
 def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(run):
     """Else a moment's failure of a network disk would cost the newest one."""
     error = OSError(5, "Input/output error")
-    with patch.object(checkpoint, "digest", side_effect=error), pytest.raises(OSError, match="5"):
+    with (
+        patch.object(checkpoint, "file_crc32", side_effect=error),
+        pytest.raises(OSError, match="5"),
+    ):
         checkpoint.latest_valid_checkpoint(run)
 
 

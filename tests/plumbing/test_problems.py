@@ -1,31 +1,23 @@
-"""Problem files: what their rows are, which are rejected, and data that is missing."""
+"""Problem files: what their rows are, and which are rejected."""
 
 import json
 import math
 from decimal import Decimal
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbing.data.problems import Problems, check_data, prepare_missing
-from plumbing.errors import InputError
-from plumbing.files import digest
+from plumbing.data.problems import Problems
+from plumbing.files import file_crc32
 from tests.helpers.checks import rejected
 from tests.helpers.files import write
-from tests.helpers.models import ROOT
-from tests.helpers.ranks import parse
 
 GOOD = {"problem": "q", "expected_answer": "1"}
 
 
-def check(train, val, *flags):
-    check_data(parse("--preset", "demo", "--train_data", train, "--val_data", val, *flags), 1)
-
-
-@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_rows_and_the_extras_for_rewards(ending, tmp_path):
     info = {"index": 7, "split": "train"}
     first = {"problem": "é\n", "data_source": "gsm8k", "extra_info": info}
@@ -36,7 +28,7 @@ def test_rows_and_the_extras_for_rewards(ending, tmp_path):
     assert problems.question(np.int64(0)) == "é\n"
     extras = [{"data_source": "", "extra_info": None}, {"data_source": "gsm8k", "extra_info": info}]
     assert problems.golds([np.int64(1), 0]) == (["1", "1"], extras)
-    assert problems.crc32 == digest(path)[1]
+    assert problems.crc32 == file_crc32(path)
 
 
 ANSWERS = {  # the text in a JSON file, the answer
@@ -122,69 +114,18 @@ def test_an_answer_in_float32_is_rejected(tmp_path):
 
 def test_two_columns_by_their_distinct_pairs(tmp_path):
     rows = [GOOD | {"task": task, "level": level} for task, level in ("a1", "a2", "b1", "a2")]
-    values, row = Problems(write(tmp_path / "t.jsonl", rows)).column("task,level")
+    values, row = Problems(write(tmp_path / "t.jsonl", rows), "task,level").categories()
     assert values == ["a, 1", "a, 2", "b, 1"]
     assert row.tolist() == [0, 1, 2, 1]
 
 
-def test_a_missing_one_of_two_columns_is_named_before_the_first_step(tmp_path):
+def test_a_missing_one_of_two_columns_is_named(tmp_path):
     data = write(tmp_path / "t.jsonl", [GOOD | {"task": "a"}])
-    with rejected("line 1, --column: no field 'level' (it has: problem, expected_answer, task)"):
-        check(data, data, "--sampler", "sec", "--column", "task,level")
+    with rejected("line 1: no field 'level' (it has: problem, expected_answer, task)"):
+        Problems(data, "task,level")
 
 
-# Notes
-
-
-def test_problems_in_both_files_are_counted_in_one_note(tmp_path, capsys):
-    texts = ["What is 1+1?", "what  is\n1+1?", "Half?", "A third?"]
-    train = write(tmp_path / "a.jsonl", [GOOD | {"problem": text} for text in texts])
-    shared = write(tmp_path / "b.parquet", [GOOD | {"problem": p} for p in ["WHAT is 1+1?", "x"]])
-    check(train, write(tmp_path / "c.jsonl", [GOOD | {"problem": "What is 1+2?"}]))
-    check(ROOT / "demo/train.jsonl", ROOT / "demo/val.jsonl")
-    assert capsys.readouterr().out == ""
-    check(train, shared)
-    note = capsys.readouterr().out
-    assert note.startswith(f"note: 1 of the 2 problems of {shared} are training data too; to ")
-
-
-@pytest.mark.parametrize("answer", ["#### 72", "The answer is 72.", r"\boxed{72}", "Answer: 72"])
-def test_answers_in_words_are_counted_in_a_note(answer, tmp_path, capsys):
-    """But not where a custom reward reads them in its own way."""
-    val = write(tmp_path / "b.jsonl", [GOOD | {"expected_answer": r"\text{the east}"}])
-    train = write(tmp_path / "a.jsonl", [{"problem": "p", "expected_answer": answer}])
-    check(train, val, "--reward", "mine.py")
-    assert capsys.readouterr().out == ""
-    check(train, val)
-    assert capsys.readouterr().out.startswith(f"note: 1 reference answers of {train} have words")
-
-
-# Missing data
-
-COMMAND = """
-import pathlib, sys
-if sys.argv[2] != "good":
-    sys.exit("error: no hub")
-pathlib.Path("data/good").mkdir(parents=True)
-for name in ("train.jsonl", "val.jsonl"):
-    pathlib.Path("data/good", name).write_text("made")
-"""
-
-
-def test_missing_default_data_are_prepared_once_or_end_the_run(tmp_path, monkeypatch, capfd):
-    """In the working directory, whose own prepare_data is not run; its error comes first."""
-    for folder, code in {"repository": COMMAND, "work": "raise SystemExit('wrong')"}.items():
-        (tmp_path / folder / "scripts").mkdir(parents=True)
-        (tmp_path / folder / "scripts/__init__.py").touch()
-        (tmp_path / folder / "scripts/prepare_data.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path / "repository")
-    monkeypatch.chdir(tmp_path / "work")
-    paths = ["data/good/train.jsonl", "data/good/val.jsonl", "data/good/x.jsonl", "val.jsonl"]
-    prepare_missing(paths)
-    command = "python -m scripts.prepare_data --source good"
-    assert capfd.readouterr() == (f"{paths[0]} is missing: running {command}\n", "")
-    assert [Path(path).exists() for path in paths] == [True, True, False, False]
-    message = "no such data file, and python -m scripts.prepare_data --source offline failed$"
-    with pytest.raises(InputError, match=f"^data/offline/val.jsonl: {message}"):
-        prepare_missing(["data/offline/val.jsonl"])
-    assert capfd.readouterr().err == "error: no hub\n"
+def test_a_presets_missing_data_are_named_with_the_command_that_makes_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with rejected("this makes it: python -m scripts.prepare_data --source math"):
+        Problems("data/math/train.jsonl")

@@ -9,7 +9,6 @@ from unittest.mock import patch
 import pytest
 
 from plumbing import models
-from plumbing.errors import Fault
 from plumbing.files import read_lines, write_lines
 from plumbing.run import checkpoint
 from plumbing.run.directory import RunDir, selection
@@ -108,7 +107,6 @@ REJECTED = {  # the damage, the error, and flags if any
         "--sampler_args temperature=0.2",
     ),
     "another sampler": (settings(sampler="goldilocks"), OTHER + "sampler was 'goldilocks', is 'so"),
-    "another date": (settings(), OTHER + "date was ", "--date 2001-01-01"),
     "fewer steps": (settings(), "is at step 2 already", "--steps 1"),
     "linear": (  # the learning rate depends on the number of steps
         settings(lr_schedule="linear"),
@@ -194,20 +192,6 @@ def test_a_file_system_without_locks_is_rejected(tmp_path, run_dir):
     error = OSError(errno.ENOLCK, "No locks available")
     with patch("fcntl.flock", side_effect=error), rejected("or has no locks ("):
         run_dir(tmp_path / "run").open()
-
-
-@pytest.mark.parametrize("call", ["pathlib.Path.rename", "os.fsync"])
-def test_a_disk_that_keeps_no_checkpoint_shows_before_the_first_step(call, tmp_path):
-    error = OSError(errno.EIO, "no such luck")
-    with patch(call, side_effect=error), pytest.raises(Fault, match="no checkpoint can be written"):
-        checkpoint.rehearse(tmp_path)
-
-
-def test_a_rehearsal_that_was_killed_is_repeated_and_leaves_nothing(tmp_path, run_dir):
-    for name in ("step_0", "step_0.tmp"):
-        (tmp_path / "run/checkpoints" / name / "student").mkdir(parents=True)
-    run_dir(tmp_path / "run").load(0, {}, STATELESS)
-    assert list((tmp_path / "run/checkpoints").iterdir()) == []
 
 
 # Resuming

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import memory
-from plumbing.files import digest, write_lines
+from plumbing.files import file_crc32, write_lines
 from scripts import embed, evaluate, plot, replay, report, study
 from tests.helpers.files import change
 from tests.helpers.ranks import DEMO, contents
@@ -59,7 +59,7 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     write_lines(Path("data.jsonl"), [{"problem": "1?", "expected_answer": "1"}])
     data = {"train_data": "data.jsonl", "val_data": "data.jsonl", "student_ranks": 1}
-    data |= {"train_data_crc32": digest(Path("data.jsonl"))[1], "val_data_crc32": 1}
+    data |= {"train_data_crc32": file_crc32(Path("data.jsonl")), "val_data_crc32": 1}
     evaluated = {"verdicts": [[0], [1]], "selections": [selection(1, True, [None], 8)]}
     for name, changes in {
         "uniform": evaluated,

@@ -10,10 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
-from plumbing.data.problems import normalise
 from plumbing.files import read_lines
 from scripts import prepare_data
-from scripts.prepare_data import arguments, prepare
+from scripts.prepare_data import arguments, normalise, prepare
 from scripts.sources import SOURCES
 from tests.helpers.checks import rejected
 from tests.helpers.files import write

@@ -4,7 +4,7 @@ import re
 from html import unescape
 from unittest.mock import Mock
 
-from plumbing.files import digest, write_lines
+from plumbing.files import file_crc32, write_lines
 from scripts import report
 from tests.helpers.runs import GOLDILOCKS, make_run, selection
 
@@ -35,7 +35,7 @@ def make(folder, done=2, utilities=(None, None, None), **config):
     problems = [{"problem": f"{i} < x & y?", "expected_answer": f"gold{i}"} for i in range(20)]
     write_lines(data, problems)
     for name in ("train_data", "val_data"):
-        config |= {name: str(data), f"{name}_crc32": digest(data)[1]}
+        config |= {name: str(data), f"{name}_crc32": file_crc32(data)}
     rows = [{"step": step} for step in range(done + 1)]
     for row in rows[::2]:
         row["val_accuracy"] = 0.25 + row["step"] / 8
