@@ -19,7 +19,7 @@ from pathlib import Path
 from grading.equality import compare
 from grading.workers import PreparationError, WorkerPool, serve
 from plumbing import plugins
-from plumbing.errors import InputError, first_lines, survive_lost_output
+from plumbing.errors import InputError, escape_output, first_lines
 
 MIN_GOLDS = 16  # if none of so many earns 1, the custom reward expects another format
 MAX_ANSWER = 2000  # characters; longer boxes are not parsed (status too_long)
@@ -285,6 +285,6 @@ def check_gold(gold: str) -> bool:
 if __name__ == "__main__":
     if len(sys.argv) != 5 or sys.argv[1] != "--worker":
         sys.exit("verify.py: not a command; use `from verify import Verifier`")
-    survive_lost_output()  # a custom reward may print
+    escape_output()  # a custom reward may print
     _, _, seconds, memory, reward = sys.argv
     serve(lambda: _prepare(reward), float(seconds), int(memory))

@@ -1,15 +1,10 @@
 """Command-line flags made from the fields of a dataclass."""
 
 import argparse
-import os
 from collections.abc import Callable
 from dataclasses import field, fields
-from pathlib import Path
 
-from plumbing.errors import survive_lost_output
-
-# Flags that hold a path, or FILE.py:NAME, or a hub id.
-PATHS = {"out", "model", "teacher_model", "train_data", "val_data", "reward", "sampler"}
+from plumbing.errors import escape_output
 
 
 def opt(default, help: str, **argument):
@@ -37,29 +32,16 @@ fraction = number(float, 0, 1)
 non_negative = number(float, 0)
 
 
-def user_path(text: str) -> str:
-    """An argparse type: a path, in which a leading ~ is the user's home directory. A shell replaces
-    it in `--out ~/x`, but not in `--out=~/x`."""
-    text.encode()  # raises UnicodeEncodeError: some libraries take no path but in UTF-8
-    # pathlib's drops "./", which tells a directory from a hub id.
-    return os.path.expanduser(text)  # noqa: PTH111
-
-
 def first_line(doc: str | None) -> str:
     """Return the first line of a module's docstring, "" under `python -OO`, which removes it."""
     return (doc or "").partition("\n")[0]
-
-
-def file_path(text: str) -> Path:
-    """An argparse type like `user_path`, for a flag that is a pathlib.Path."""
-    return Path(user_path(text))
 
 
 class Parser(argparse.ArgumentParser):
     """An argparse parser without abbreviated flags that raises ValueError at a bad flag."""
 
     def __init__(self, **kwargs):
-        survive_lost_output(BrokenPipeError)  # also that of --help
+        escape_output()  # also that of --help
         super().__init__(allow_abbrev=False, argument_default=argparse.SUPPRESS, **kwargs)
 
     def error(self, message):
@@ -78,8 +60,7 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
         if f.type is bool:
             argument["action"] = argparse.BooleanOptionalAction
         else:
-            type_of = user_path if f.name in PATHS else f.type
-            argument.setdefault("type", type_of)
+            argument.setdefault("type", f.type)
             if "choices" not in argument:
                 argument["metavar"] = f.type.__name__.upper()
         parser.add_argument(f"--{f.name}", **argument)

@@ -1,7 +1,6 @@
-"""Errors that end a run with one line and an exit status, and output that cannot fail."""
+"""Errors that end a run with one line and an exit status."""
 
 import io
-import os
 import sys
 
 
@@ -28,39 +27,11 @@ class Fault(RunError, RuntimeError):
     """An external reason (full disk, lost rank) ends the run; its checkpoints are intact."""
 
 
-class _Output(io.FileIO):
-    """Standard output or error. What cannot be written because of one of `ignored` is dropped."""
-
-    ignored: type[OSError] = OSError
-
-    def write(self, data) -> int:
-        try:
-            return super().write(data) or len(data)  # None: the reader is slow
-        except self.ignored:
-            return len(data)
-
-
-def survive_lost_output(ignored: type[OSError] = OSError) -> None:
-    """Let no print fail: characters that the output's encoding lacks are printed as escapes, and
-    text that nobody takes (a closed pipe or terminal, a full disk) is dropped. A command whose
-    output is its result ignores BrokenPipeError alone, as in `| head`.
-
-    Every command calls it, through its parser. Streams that others have replaced, as a notebook
-    does, stay."""
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        stream = getattr(sys, name)
-        if stream is None:  # closed before Python started: the next file would be written to
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
-        elif stream is getattr(sys, f"__{name}__"):
-            output = _Output(number, "w", closefd=False)
-            output.ignored = ignored
-            text = io.TextIOWrapper(
-                io.BufferedWriter(output),
-                encoding=stream.encoding,
-                errors="backslashreplace",
-                line_buffering=True,
-            )
-            setattr(sys, name, text)
+def escape_output() -> None:
+    """Print characters that the output's encoding lacks as escapes; print each line at once. Every
+    command calls it, through its parser."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a notebook's takes any text
+        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
 
 
 def first_lines(error: object) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import suppress
 
 from tqdm import tqdm
 
@@ -52,7 +53,8 @@ class Console:
             postfix=text,
             bar_format=LINE,
         )
-        print(line, file=sys.stderr, flush=True)
+        with suppress(OSError):  # the terminal was closed: a signal follows, and the run is saved
+            print(line, file=sys.stderr, flush=True)
 
     def end(self, finished: bool) -> None:
         """Print the accuracy before and after, or how to resume."""

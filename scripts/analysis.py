@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from plumbing.command_line import file_path
-from plumbing.errors import InputError, RunError, survive_lost_output
+from plumbing.errors import InputError, RunError, escape_output
 from plumbing.files import file_crc32, read_lines
 from plumbing.run import facts
 
@@ -172,14 +171,14 @@ def table(title: str, header: list, rows: list[list], note: str = "") -> str:
 def parser(doc: str | None, runs: bool = False, out: str = "") -> argparse.ArgumentParser:
     """A command line whose --help is the docstring. It takes run directories if `runs`, and --out
     with this default."""
-    survive_lost_output(BrokenPipeError)  # also that of --help
+    escape_output()  # also that of --help
     raw = argparse.RawDescriptionHelpFormatter
     command_line = argparse.ArgumentParser(description=doc, formatter_class=raw)
     add = command_line.add_argument
     if runs:
-        add("runs", nargs="+", metavar="RUN", type=file_path, help="run directories")
+        add("runs", nargs="+", metavar="RUN", type=Path, help="run directories")
     if out:
-        add("--out", type=file_path, default=out, help="where to write (%(default)s)")
+        add("--out", type=Path, default=out, help="where to write (%(default)s)")
     return command_line
 
 

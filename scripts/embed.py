@@ -61,8 +61,8 @@ def save(embedding_N_D: torch.Tensor, name: str, data: Path, crc32: int) -> Path
 
 def main(argv: list[str] | None = None) -> None:
     parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=command_line.user_path, help="hub id or directory")
-    data = {"type": command_line.user_path, "required": True, "help": "JSONL or Parquet"}
+    parser.add_argument("model", help="hub id or directory")
+    data = {"required": True, "help": "JSONL or Parquet"}
     parser.add_argument("--data", **data)
     command_line.add_fields(parser, train.Config, ["max_prompt_tokens", "device"])
     parser.set_defaults(max_prompt_tokens=train.Config.max_prompt_tokens, device="auto")

@@ -159,14 +159,14 @@ def arguments(argv: list[str] | None) -> Namespace:
     parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add, count = parser.add_argument, command_line.count
     help = "hub id, Hugging Face directory, run directory, or file of verdicts"
-    add("model", type=command_line.user_path, help=help)
+    add("model", help=help)
     help = "JSONL or Parquet [the run's or the preset's validation file]"
-    add("--data", dest="val_data", type=command_line.user_path, help=help)
+    add("--data", dest="val_data", help=help)
     add("--temperature", type=command_line.non_negative, default=0.0, help="0 is greedy [0]")
     add("--samples", type=count, default=1, help="completions of each problem [1]")
     add("--k", type=count, nargs="+", default=[1], help="pass@k for each of these [1]")
     add("--by", default="", help="print means by one or two columns of the data: task,level")
-    add("--out", type=command_line.file_path, default=None, help="write the verdicts there")
+    add("--out", type=Path, default=None, help="write the verdicts there")
     command_line.add_fields(parser, train.Config, SETTINGS)
     args = parser.parse_args(argv)
     if args.model.endswith(".jsonl"):

@@ -18,7 +18,6 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from plumbing.command_line import file_path
 from plumbing.files import read_lines
 from scripts import analysis
 
@@ -93,10 +92,10 @@ def main(argv=None) -> int:
     """The command line; returns 130 if Ctrl-C ended it."""
     parser = analysis.parser(__doc__)
     add = parser.add_argument
-    add("run", metavar="RUN", type=file_path, help="a run directory")
+    add("run", metavar="RUN", type=Path, help="a run directory")
     add("--to", required=True, choices=TRACKERS, help="the tracker")
     add("--follow", action="store_true", help="continue until the run is finished")
-    add("--out", type=file_path, default=Path("logs"), help="folder for files (%(default)s)")
+    add("--out", type=Path, default=Path("logs"), help="folder for files (%(default)s)")
     args = parser.parse_args(argv)
     run_dir = Path(os.path.realpath(args.run))  # "runs/latest" is named as what it points to
     try:

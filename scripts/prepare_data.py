@@ -33,7 +33,7 @@ from fsspec.implementations.local import LocalFileSystem
 from huggingface_hub import HfApi, HfFileSystem
 from tqdm import tqdm
 
-from plumbing.command_line import Parser, count, user_path
+from plumbing.command_line import Parser, count
 from plumbing.data.rows import read_rows
 from plumbing.errors import InputError, first_lines
 from plumbing.files import write_atomic
@@ -179,15 +179,15 @@ def arguments(argv: list[str] | None = None) -> Namespace:
     parser = Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     add, names = parser.add_argument, ", ".join(SOURCES)
     add("--source", choices=SOURCES, default="openmathreasoning", metavar="NAME", help=names)
-    path = {"type": user_path, "default": None, "metavar": "FILE"}
+    path = {"default": None, "metavar": "FILE"}
     add("--copy", **path, help="file, folder or hub data set NAME[@REVISION] to read instead")
-    add("copy", nargs="?", type=user_path, help="the same")
+    add("copy", nargs="?", help="the same")
     add("--val_copy", **path, help="likewise, of the data set to validate on")
     add("--problem", default=None, help="field of the problem (the source's)")
     add("--gold", default=None, help="field of the reference answer (the source's)")
     against = "test sets, names or files with a column `problem`, to keep out of training"
-    add("--against", type=user_path, nargs="+", default=[], metavar="NAME|FILE", help=against)
-    add("--out", type=user_path, default=None, help="folder for the files (data/SOURCE)")
+    add("--against", nargs="+", default=[], metavar="NAME|FILE", help=against)
+    add("--out", default=None, help="folder for the files (data/SOURCE)")
     add("--val_size", type=count, default=None, help="problems to validate on (the source's)")
     add("--seed", type=int, default=0, help="of the split and the order (%(default)s)")
     repeats = "write repeated training rows too, as the paper did"

@@ -137,7 +137,7 @@ def outcome(student: train.Student, group: Group, o: Completion, failed: bool) -
 
 def main(argv: list[str] | None = None) -> int:
     parser = command_line.Parser(description=command_line.first_line(__doc__))
-    parser.add_argument("run", type=command_line.file_path, help="run directory")
+    parser.add_argument("run", type=Path, help="run directory")
     parser.add_argument("--step", type=int, required=True, help="the step to train again")
     begin_process()
     with ExitStack() as stack:

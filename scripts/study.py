@@ -47,7 +47,7 @@ from filelock import FileLock, Timeout
 
 import train
 from plumbing import command_line
-from plumbing.command_line import count, natural, opt, user_path
+from plumbing.command_line import count, natural, opt
 from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
@@ -259,11 +259,11 @@ class Options:
     samplers: tuple = opt(("goldilocks",), "arms beside uniform", nargs="+", type=str)
     seeds: int = opt(5, "how many, from train.py's --seed on", type=count)
     steps: int = opt(0, "of a run with a Teacher; 0: those of the preset", type=natural)
-    out: str = opt("", "directory of the runs or, with a plan, of the report", type=user_path)
+    out: str = opt("", "directory of the runs or, with a plan, of the report")
     probe: bool = opt(False, "only probe")
     problems: int = opt(200, "training problems of a probe", type=count)
     report: bool = opt(False, "only report on what is finished")
-    csv: str = opt("", "scores of runs that are not run again", type=user_path)
+    csv: str = opt("", "scores of runs that are not run again")
     jobs: int = opt(2, "runs at a time", type=count)
     until: float = opt(math.inf, "stop at this time of day, HH:MM", type=time_of_day)
     discard: bool = opt(False, "delete the weights of finished runs")

@@ -31,7 +31,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from grpo import Completion
 from plumbing.batches import collate
-from plumbing.command_line import count, fraction, non_negative, user_path
+from plumbing.command_line import count, fraction, non_negative
 from plumbing.config import Config
 from plumbing.distributed.layout import device_type
 from plumbing.errors import InputError
@@ -258,7 +258,7 @@ def run(args: Namespace) -> None:
 def main(argv: list[str] | None = None) -> None:
     parser = analysis.parser(__doc__, out="models/cold")
     add = parser.add_argument
-    add("model", type=user_path, help="hub id or Hugging Face directory, or `new`")
+    add("model", help="hub id or Hugging Face directory, or `new`")
     help = "drawn from the easy levels of prepare_data's rows (%(default)s)"
     add("--demonstrations", type=count, default=960, help=help)
     add("--steps", type=count, default=100, help="(%(default)s)")

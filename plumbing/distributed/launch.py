@@ -3,30 +3,21 @@
 import os
 from typing import NamedTuple
 
-from plumbing.errors import InputError
-
 
 class Launch(NamedTuple):
-    """How many ranks there are, here and on all machines, and which of them this process is."""
+    """How many ranks there are on all machines, and which of them this process is."""
 
-    world: int = 1
-    rank: int = 0
-    local_world: int = 1
-    local_rank: int = 0
+    world: int
+    rank: int
+    local_rank: int
 
 
 def launch() -> Launch:
-    """Read the environment; a process without torchrun is a single rank. An empty variable is taken
-    as not set. Raises ValueError if a value is no number, or a rank is not below its number."""
-
-    def read(name: str, default: int) -> int:
-        return int(os.environ.get(name) or default)
-
-    world = read("WORLD_SIZE", 1)
-    rank = read("RANK", 0)
-    local_rank = read("LOCAL_RANK", 0)
-    local_world = min(world, read("LOCAL_WORLD_SIZE", local_rank + 1))
-    place = Launch(world, rank, local_world, local_rank)
-    if not (0 <= rank < world and 0 <= local_rank < local_world):
-        raise InputError(f"{place}: start with torchrun, or unset RANK, WORLD_SIZE and LOCAL_RANK")
-    return place
+    """Read the environment; a process without torchrun is a single rank. Raises ValueError if a
+    value is no number, or the rank is not below the number of ranks."""
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    rank = int(os.environ.get("RANK", 0))
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    if not 0 <= rank < world:
+        raise ValueError(f"RANK={rank}, WORLD_SIZE={world}: start with torchrun, or unset both")
+    return Launch(world, rank, local_rank)

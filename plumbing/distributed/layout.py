@@ -26,7 +26,7 @@ class Layout:
     of the teachers."""
 
     def __init__(self, config: Config, roles: tuple[range, range]):
-        self.world, self.rank, _, self.local_rank = launch()
+        self.world, self.rank, self.local_rank = launch()
         self.roles = roles
         self.n_students, self.n_teachers = map(len, roles)
         self.is_teacher = self.rank >= self.n_students

@@ -18,9 +18,9 @@ from plumbing.errors import (
     Fault,
     InputError,
     RunError,
+    escape_output,
     first_lines,
     print_error,
-    survive_lost_output,
 )
 
 # A scheduler, Ctrl-C, a terminal that closes, Slurm's --signal=USR1.
@@ -29,7 +29,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 def begin_process() -> None:
     """Set up a process before anything else runs in it."""
-    survive_lost_output()
+    escape_output()
     os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")  # a fixed order of summation
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plumbing.command_line import count, file_path, natural
+from plumbing.command_line import count, natural
 from plumbing.errors import InputError
 from plumbing.files import read_lines
 from plumbing.run import checkpoint
@@ -152,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = analysis.parser(__doc__)
     parser.add_argument("--kills", type=count, default=30, help="number of strikes [30]")
     parser.add_argument("--seed", type=natural, default=0, help="of moments and damage [0]")
-    out = {"type": file_path, "default": Path("runs/fault_injection")}
+    out = {"type": Path, "default": Path("runs/fault_injection")}
     parser.add_argument("--out", **out, help="an empty directory [%(default)s]")
     args = parser.parse_args(argv)
     with analysis.one_line("fault_injection"):
