@@ -6,7 +6,6 @@ test_run_dir.py run directories.
 
 import signal
 import time
-from dataclasses import replace
 
 import pytest
 from transformers import AutoTokenizer
@@ -60,14 +59,6 @@ def test_a_row_with_words_that_the_tokenizer_lacks_is_rejected(name, halfway, tm
     config = train.parse(command(tmp_path / "run", data=tmp_path))
     with rejected("Zygote"):
         train.check(config, RunDir(config, one_rank(), None))
-
-
-def test_a_sampler_without_pools_needs_no_candidates(tmp_path, halfway, quiet):
-    """Of 400 problems uniform draws 60 a step; others would draw 8 times as many."""
-    config = train.parse(command(tmp_path / "run", data=halfway))
-    config = replace(config, sampler="uniform", prompts_per_step=60, candidates=8)
-    with RunDir(config, one_rank(), None) as directory:
-        assert train.check(config, directory) == 0
 
 
 ON_ALL_RANKS = {  # the flags, the error

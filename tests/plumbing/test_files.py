@@ -3,7 +3,7 @@
 import errno
 import math
 import os
-from pathlib import Path
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -44,50 +44,34 @@ def test_a_write_spares_the_files_beside_it(tmp_path):
     assert others == ["mine", "mine"]
 
 
-@pytest.mark.parametrize("target", ["elsewhere/file", "elsewhere/new"])
-def test_a_link_stays_and_its_file_is_written(target, tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere/file").write_text("old")
+def test_a_link_stays_and_its_file_is_written(tmp_path):
+    (tmp_path / "file").write_text("old")
     link = tmp_path / "link"
-    link.symlink_to(target)
-    check_writable(link)
+    link.symlink_to("file")
     write_atomic(link, "new")
     assert link.is_symlink()
-    assert (tmp_path / target).read_text() == "new"
+    assert (tmp_path / "file").read_text() == "new"
 
 
 @pytest.mark.parametrize("write", [check_writable, lambda path: write_atomic(path, "x")])
 def test_what_is_no_regular_file_is_rejected_and_stays(write, tmp_path):
-    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    link.symlink_to("/dev/null")
-    for path in (pipe, link, tmp_path, Path("/dev/null")):
-        before = path.stat().st_mode
+    for path in (pipe, tmp_path):
         with pytest.raises(InputError, match="is no regular file"):
             write(path)
-        assert path.stat().st_mode == before
-    assert link.is_symlink()
+    assert pipe.is_fifo()
 
 
-def fsync_fails(number):
-    """Make an os.fsync that fails with this error."""
+@pytest.mark.parametrize(("number", "fails"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_file_system_that_cannot_flush_is_written_without_it(
+    number, fails, tmp_path, monkeypatch
+):
+    """Some CIFS and FUSE mounts refuse fsync, most often of directories. Not so a disk's error."""
 
     def fsync(descriptor):
         raise OSError(number, os.strerror(number))
 
-    return fsync
-
-
-def test_a_file_system_that_cannot_flush_is_written_without_it(tmp_path, monkeypatch):
-    """Some CIFS and FUSE mounts refuse fsync, most often of directories."""
-    for number in (errno.EINVAL, errno.ENOTSUP):
-        monkeypatch.setattr(os, "fsync", fsync_fails(number))
-        write_atomic(tmp_path / "a", "new")
-        sync(tmp_path)
-    assert (tmp_path / "a").read_text() == "new"
-
-
-def test_an_error_of_the_disk_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", fsync_fails(errno.EIO))
-    with pytest.raises(OSError, match="Input/output"):
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="Input/output") if fails else nullcontext():
         sync(tmp_path)

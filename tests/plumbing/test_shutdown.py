@@ -28,7 +28,6 @@ def layout(monkeypatch):
 
 CUDA = RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED")
 MEMORY = torch.OutOfMemoryError("CUDA out of memory")
-NAME = "_prctl_pr_set_pdeathsig"
 PEER = "error: a rank failed or exceeded --timeout_minutes"
 ERRORS = {  # the error: its exit status, the printed text
     InputError("only 3 fit"): (2, "error: only 3 fit\n"),
@@ -87,11 +86,6 @@ def test_under_nohup_a_closing_terminal_does_not_stop_the_run(signals):
     assert not layout.stopping
 
 
-def test_an_error_before_the_ranks_connect_is_printed_without_torchrun(capsys):
-    assert shutdown.reject(OSError("a worker did not start")) == 2
-    assert capsys.readouterr().err == "error: a worker did not start\n"
-
-
 def test_a_plug_in_that_exits_is_an_error(layout, capsys):
     """The run has not finished, so that its status must not be 0."""
     layout.connect = lambda timeout_minutes: None
@@ -118,18 +112,6 @@ def test_ranks_that_do_not_meet_are_told_where(layout, capsys, monkeypatch):
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("linux", [True, False])
-def test_the_system_kills_a_rank_whose_torchrun_was_killed_if_it_can(linux, monkeypatch):
-    """Only Linux can; elsewhere torch's function is missing or does nothing."""
-    signals = []
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    monkeypatch.delattr(torch.multiprocessing, NAME, raising=False)
-    if linux:
-        monkeypatch.setattr(torch.multiprocessing, NAME, signals.append, raising=False)
-    shutdown.end_with_torchrun()
-    assert signals == [signal.SIGKILL] * linux
-
-
 # What main changes in its process, it gives back
 
 
@@ -145,7 +127,6 @@ def interrupt(*_):
 ENDS = {  # what replaces a part of the run; what `main` returns, or raises
     "finished": (None, 0),
     "rejected": (("check", lambda *_: 1 / 0), 1),
-    "interrupted as it begins": (("check", interrupt), KeyboardInterrupt),
     "interrupted in a step": (("train_step", interrupt), KeyboardInterrupt),
 }
 
