@@ -1,7 +1,7 @@
 """Problem files: rows as text, and checks of them before the first step."""
 
 import json
-from collections.abc import Iterable
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,16 +34,17 @@ class Problems:
         self._extras = []  # as JSON
         self._categories = []
         names = column.split(",") if column else []
-        once = {}  # data sets repeat problems and sources: each text is kept once
+        # Data sets repeat problems and sources: sys.intern keeps each text once.
         with self.path.open("rb") as file:
             for place, row in read_rows(file, str(self.path), [*REQUIRED, *names], EXTRAS):
                 question = self._text(row, "problem", place)
-                extra = json.dumps([row.get(name) for name in EXTRAS], default=str)
+                extras = {name: row.get(name) for name in EXTRAS}
+                extras["data_source"] = extras["data_source"] or ""
                 category = ", ".join(str(row[name]) for name in names)
-                self._questions.append(once.setdefault(question, question))
+                self._questions.append(sys.intern(question))
                 self._golds.append(self._text(row, "expected_answer", place))
-                self._extras.append(once.setdefault(extra, extra))
-                self._categories.append(once.setdefault(category, category))
+                self._extras.append(sys.intern(json.dumps(extras, default=str)))
+                self._categories.append(sys.intern(category))
         if not self._questions:
             raise InputError(f"{self.path}: has no rows")
 
@@ -64,15 +65,11 @@ class Problems:
         """Return the text of one problem."""
         return self._questions[index]
 
-    def golds(self, indices: Iterable[int]) -> tuple[list[str], list[dict]]:
+    def golds(self, indices: list[int]) -> tuple[list[str], list[dict]]:
         """Return the answers to some problems, which the teacher never sees, and other arguments of
         verl's reward functions: data_source and extra_info, "" and None without such a column."""
-        golds = []
-        extras = []
-        for index in indices:
-            source, info = json.loads(self._extras[index])
-            extras.append({"data_source": source or "", "extra_info": info})
-            golds.append(self._golds[index])
+        golds = [self._golds[index] for index in indices]
+        extras = [json.loads(self._extras[index]) for index in indices]
         return golds, extras
 
     def categories(self) -> tuple[list[str], np.ndarray]:

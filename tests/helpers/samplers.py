@@ -25,7 +25,7 @@ class Numbers:
     def question(self, index):
         return str(index)
 
-    def column(self, name):
+    def categories(self):
         values, row = np.unique(np.resize(self.values, self.n), return_inverse=True)
         return [str(value) for value in values], row
 
