@@ -101,11 +101,10 @@ REWARDS = sorted((ROOT / "rewards").glob("*.py"))
 
 
 @pytest.mark.parametrize("file", REWARDS, ids=[file.stem for file in REWARDS])
-@pytest.mark.parametrize("folder", ["", "rewards"])
-def test_every_reward_file_works_from_any_directory(file, folder, tmp_path, monkeypatch):
+def test_every_reward_file_works_from_another_directory(file, tmp_path, monkeypatch):
     if "reasoning_gym" in file.stem:
         need_reasoning_gym()
-    monkeypatch.chdir(ROOT / folder if folder else tmp_path)
+    monkeypatch.chdir(tmp_path)
     with Verifier(1, reward=str(file)) as verifier:
         verdicts = verifier.grade([r"\boxed{7}", r"\boxed{8}", "none"], ["7"] * 3)
     assert [verdict.reward for verdict in verdicts] == [1, 0, 0]

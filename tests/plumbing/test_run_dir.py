@@ -1,7 +1,6 @@
 """plumbing/run/: which directories are used or resumed, and what a resume drops."""
 
 import errno
-import math
 import shutil
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -232,21 +231,6 @@ def test_a_selection_by_hand():
     }
 
 
-def logged(folder, run_dir, step, groups, name) -> list[dict]:
-    """Log groups as those of a step; return the rows of a log."""
-    run = run_dir(folder / "run", "--eval_every", 2, "--steps", 5)
-    run.path.mkdir()
-    run.log_groups(step, groups, decode=str)
-    return read_lines(run.path / f"{name}.jsonl")
-
-
-def test_an_unknown_utility_is_logged_as_null(tmp_path, run_dir):
-    groups = [solved(7, right=1, utilities=[math.nan])]
-    [row] = logged(tmp_path, run_dir, 3, groups, "selections")
-    assert row["utilities"] == [None]
-    assert row["pool"] == [7]
-
-
 @pytest.mark.parametrize(
     ("step", "problems"), [(1, [0, 1, 2]), (2, [0, 1, 2]), (3, []), (5, [0, 1, 2])]
 )
@@ -254,7 +238,9 @@ def test_completions_of_three_problems_are_sampled_where_due(step, problems, tmp
     """At the first and the last step, and at evaluations."""
     groups = [solved(problem, right=0, of=2) for problem in range(4)]
     groups[0].completions[0] = completion(ids=[8, 9], status="wrong")
-    rows = logged(tmp_path, run_dir, step, groups, "samples")
+    run = run_dir(tmp_path, "--eval_every", 2, "--steps", 5)
+    run.log_groups(step, groups, decode=str)
+    rows = read_lines(run.path / "samples.jsonl")
     assert [row["problem"] for row in rows] == problems
     first = {"problem": 0, "status": "wrong", "prompt": "[1]", "completion": "[8, 9]"}
     assert rows[:1] == [{"step": step} | first][: len(rows)]
