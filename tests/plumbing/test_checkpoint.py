@@ -5,7 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 
 from plumbing.errors import Fault, InputError
@@ -13,7 +12,7 @@ from plumbing.models import checksum
 from plumbing.run import checkpoint
 from plumbing.run.directory import RunDir
 from teacher import Teacher
-from tests.helpers.checkpoints import through_file, trained
+from tests.helpers.checkpoints import trained
 from tests.helpers.files import flip_bit
 from tests.helpers.ranks import one_rank, parse
 
@@ -58,14 +57,6 @@ def test_a_samplers_state_that_is_no_dict_is_rejected_before_the_first_step(tmp_
     config = parse("--preset", "demo", "--sampler", "uniform", "--out", tmp_path / "run")
     with pytest.raises(InputError, match="state_dict returns None: must be a dict"):
         RunDir(config, one_rank(), None).load(0, {}, sampler)
-
-
-def test_a_samplers_state_may_hold_arrays_and_numpy_numbers(tmp_path):
-    """Such as a problem's index in a group that is proposed already."""
-    state = {"counts": np.array([1, 2]), "next": [{"problem": np.int64(7), "pool": [7, 9]}]}
-    loaded = through_file(state, tmp_path)
-    assert loaded["counts"].tolist() == [1, 2]
-    assert loaded["next"] == state["next"]
 
 
 DAMAGE = {"student/.metadata": flip_bit, "sampler.pt": Path.unlink, "manifest.json": flip_bit}

@@ -33,17 +33,6 @@ def test_a_write_that_fails_keeps_the_old_file_and_leaves_no_other(tmp_path, mon
     assert contents(tmp_path) == {str(path): b"old"}
 
 
-def test_a_write_spares_the_files_beside_it(tmp_path):
-    """Such as the user's own a.tmp."""
-    for name in ("a", "a.tmp", "a.jsonl.tmp"):
-        (tmp_path / name).write_text("mine")
-    check_writable(tmp_path / "a")
-    write_atomic(tmp_path / "a", "ä")
-    others = [(tmp_path / name).read_text() for name in ("a.tmp", "a.jsonl.tmp")]
-    assert (tmp_path / "a").read_bytes() == "ä".encode()
-    assert others == ["mine", "mine"]
-
-
 def test_a_link_stays_and_its_file_is_written(tmp_path):
     (tmp_path / "file").write_text("old")
     link = tmp_path / "link"
