@@ -134,9 +134,9 @@ def draw_speed(summary: pd.DataFrame, lines: dict[str, float]) -> Figure:
         speed_ups.index = expit(logit(part.base_dead) + 0.06 * number)
         draw_speed_ups(axes, arm, speed_ups, COLOURS[number % len(COLOURS)])
     axes.plot([], [], color=GREY, label="not reached: less than this", **MISSED)
-    axes.axhline(1, color=GREY)
+    axes.axhline(1, color=GREY, linewidth=1)
     for style, (label, height) in zip((":", "--", "-."), lines.items(), strict=False):
-        axes.axhline(height, color=GREY, linestyle=style, label=label)
+        axes.axhline(height, color=GREY, linewidth=1, linestyle=style, label=label)
     axes.set(xscale="logit", xlabel="dead groups of the baseline", ylabel="speed-up")
     axes.set_xticks(known.base_dead.unique())
     axes.set_xticks([], minor=True)
