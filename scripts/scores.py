@@ -270,15 +270,16 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
     third of an amount. Raises InputError if there is nothing to compare with."""
     spent = rows.groupby(RUN).completions.transform("max")
     rows = rows[spent >= SPENT * budget]
-    bases = dict([*rows[rows.arm == baseline].groupby("task")])
+    bases = dict([*rows[rows.arm == baseline].groupby("task", sort=False)])
     if not bases:
         raise InputError(f"no run of {baseline} has spent {budget:,.0f} completions")
     at_A = budget * (np.linspace(8, 12, places) / 12)
     lines = []
-    for (task, arm), runs in rows[rows.task.isin(bases)].groupby(["task", "arm"], sort=False):
-        ratio = devices.get(arm, 1.0) / devices.get(baseline, 1.0)
-        compared = compare(runs, bases[task], at_A, ratio)
-        lines.append({"task": task, "arm": arm} | describe(runs, at_A) | compared)
+    for task, base in bases.items():
+        for arm, runs in rows[rows.task == task].groupby("arm", sort=False):
+            ratio = devices.get(arm, 1.0) / devices.get(baseline, 1.0)
+            compared = compare(runs, base, at_A, ratio)
+            lines.append({"task": task, "arm": arm} | describe(runs, at_A) | compared)
     summary = pd.DataFrame(lines)
     base = summary[summary.arm == baseline].set_index("task").loc[summary.task].reset_index()
     for name in RATIOS:
