@@ -281,10 +281,11 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
             compared = compare(runs, base, at_A, ratio)
             lines.append({"task": task, "arm": arm} | describe(runs, at_A) | compared)
     summary = pd.DataFrame(lines)
-    base = summary[summary.arm == baseline].set_index("task").loc[summary.task].reset_index()
+    of_baseline = summary[summary.arm == baseline].set_index("task")
+    partner = of_baseline.loc[summary.task].reset_index()  # of each row
     for name in RATIOS:
-        summary[name] /= base[name]
-    return summary.assign(base_dead=base.dead)
+        summary[name] /= partner[name]
+    return summary.assign(base_dead=partner.dead)
 
 
 def select(rows: pd.DataFrame, names: dict[str, list[str]]) -> pd.DataFrame:
