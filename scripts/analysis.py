@@ -1,7 +1,4 @@
-"""Read run directories, and format tables and intervals, for the scripts that report on runs.
-
-Intervals are 95% and p-values two-sided, by scipy.stats.
-"""
+"""Read run directories, and format tables, for the scripts that report on runs."""
 
 import argparse
 import json
@@ -11,9 +8,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-from scipy import stats
 
 from plumbing.errors import InputError, RunError, escape_output
 from plumbing.files import file_crc32, read_lines
@@ -105,8 +100,8 @@ class Run:
 
     def curve(self, key: str, amount: str = "steps") -> pd.Series:
         """A metric against one of AMOUNTS, without the steps where it was not measured."""
-        values = self.metrics.reindex(columns=[key])[key]
-        return values.set_axis(self.spent[amount]).dropna()
+        metrics = self.metrics.reindex(columns=[key])
+        return metrics.set_index(self.spent[amount])[key].dropna()
 
     @cached_property
     def problems(self) -> int:
@@ -139,26 +134,19 @@ def load_methods(folders) -> dict[str, list[Run]]:
     sampler, and the settings in which runs of this sampler differ. Raises InputError if two runs of
     a method have the same seed."""
     runs = sorted(map(Run.load, folders), key=lambda run: run.config["seed"])
-    settings = pd.DataFrame([run.config for run in runs]).drop(columns=OWN, errors="ignore")
-    settings = settings.astype(str)
     methods = {}
-    for run, own in zip(runs, settings.to_dict("records"), strict=True):
-        alike = settings[settings.sampler == own["sampler"]]
-        differing = [f"{key} {own[key]}" for key in sorted(alike) if alike[key].nunique() > 1]
-        name = ", ".join([method_name(own["sampler"]), *differing])
+    for run in runs:
+        sampler = run.config["sampler"]
+        alike = [other.config for other in runs if other.config["sampler"] == sampler]
+        name = method_name(sampler)
+        for key in sorted(run.config.keys() - OWN):
+            if any(config.get(key) != run.config[key] for config in alike):
+                name += f", {key} {run.config[key]}"
         members = methods.setdefault(name, [])
         if members and members[-1].config["seed"] == run.config["seed"]:
             raise InputError(f"two runs of {name!r} have the same seed")
         members.append(run)
     return methods
-
-
-def bootstrap(values) -> tuple[float, float]:
-    """Percentile interval of the mean over problems drawn with replacement."""
-    if len(values) == 1:
-        return np.mean(values), np.mean(values)
-    resampled = stats.bootstrap((values,), np.mean, method="percentile", batch=100, rng=0)
-    return tuple(resampled.confidence_interval)
 
 
 def table(title: str, header: list, rows: list[list], note: str = "") -> str:

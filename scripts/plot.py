@@ -37,6 +37,7 @@ LOOK = {
     "xtick.color": GREY,
     "ytick.color": GREY,
 }
+MISSED = {"marker": "v", "linestyle": "none"}  # a level that was not reached
 PANELS = {  # key of metrics.jsonl -> title, y label
     "val_accuracy": ("Validation accuracy", "greedy (band: 95%, of this many problems)"),
     "reward_mean": ("Training reward", "mean; not comparable between samplers"),
@@ -105,12 +106,13 @@ def draw_study(rows: pd.DataFrame, summary: pd.DataFrame, baseline: str) -> Figu
     """Draw the accuracy of a study's arms by completions, a panel a task. Its legend has each arm's
     gain over the baseline."""
     tasks = summary.groupby("task", sort=False)
-    height = 5 + 0.2 * summary.arm.nunique()  # with the legend below each panel
+    arms = summary.arm.unique()
+    height = 5 + 0.2 * len(arms)  # with the legend below each panel
     figure = Figure(figsize=(4.4 * len(tasks), height), layout="constrained")
-    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
-    for axes, (task, of_task) in zip(panels, tasks, strict=True):
+    for place, (task, of_task) in enumerate(tasks, 1):
+        axes = figure.add_subplot(1, len(tasks), place)
         runs = rows[rows.task == task].dropna(subset="accuracy").set_index("completions")
-        for arm, gain in of_task.set_index("arm").gain.reindex(summary.arm.unique()).items():
+        for arm, gain in of_task.set_index("arm").gain.reindex(arms).items():
             of_arm = runs[runs.arm == arm].groupby("seed").accuracy
             label = f"{arm}: {gain}" if pd.notna(gain) else arm
             draw_mean(axes, label, [curve for _, curve in of_arm])
@@ -128,27 +130,30 @@ def draw_speed(summary: pd.DataFrame, lines: dict[str, float]) -> Figure:
     axes = figure.subplots()
     known = summary.dropna(subset="speed_up").sort_values("base_dead")
     for number, (arm, part) in enumerate(known.groupby("arm", sort=False)):
-        colour = COLOURS[number % len(COLOURS)]
         speed_ups = pd.DataFrame(map(vars, part.speed_up))
         speed_ups.index = expit(logit(part.base_dead) + 0.06 * number)
-        reached = speed_ups[speed_ups.value > 0]
-        bars = [reached.value - reached.low, reached.high - reached.value]
-        axes.errorbar(reached.index, reached.value, bars, color=colour, marker="o", label=arm)
-        missed = speed_ups[speed_ups.value == 0]
-        axes.plot(missed.index, missed.bound, color=colour, marker="v", linestyle="none")
-    axes.plot([], [], color=GREY, marker="v", linestyle="none", label="not reached: less than this")
+        draw_speed_ups(axes, arm, speed_ups, COLOURS[number % len(COLOURS)])
+    axes.plot([], [], color=GREY, label="not reached: less than this", **MISSED)
     axes.axhline(1, color=GREY, linewidth=1)
     for style, (label, height) in zip((":", "--", "-."), lines.items(), strict=False):
         axes.axhline(height, color=GREY, linewidth=1, linestyle=style, label=label)
-    axes.set_xscale("logit")
+    axes.set(xscale="logit", xlabel="dead groups of the baseline", ylabel="speed-up")
     axes.set_xticks(known.base_dead.unique())
     axes.set_xticks([], minor=True)
-    axes.xaxis.set_major_formatter(lambda share, _: f"{share:.1%}")
-    axes.set(xlabel="dead groups of the baseline", ylabel="speed-up")
+    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
     figure.legend(loc="outside right center")
     return figure
+
+
+def draw_speed_ups(axes, arm: str, speed_ups: pd.DataFrame, colour: str) -> None:
+    """Draw an arm's speed-ups, rows of scores.SpeedUp by their place on the horizontal axis."""
+    reached = speed_ups[speed_ups.value > 0]
+    bars = [reached.value - reached.low, reached.high - reached.value]
+    axes.errorbar(reached.index, reached.value, bars, color=colour, marker="o", label=arm)
+    missed = speed_ups[speed_ups.value == 0]
+    axes.plot(missed.index, missed.bound, color=colour, **MISSED)
 
 
 def main(argv=None) -> None:

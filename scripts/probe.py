@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.special import logit
 
 from plumbing.data.problems import Problems
 from plumbing.errors import Fault
@@ -36,15 +37,17 @@ def describe(run: analysis.Run, column: str) -> str:
     of the data, "" for none."""
     p = pass_rates(run)
     groups = pd.get_dummies(pd.cut(p, EDGES, right=False, labels=BINS)).assign(mean=p)
-    parts = {"all": groups}
+    parts = [("all", groups)]
     if column:
         names, value_of = Problems(run.config["train_data"], column).categories()
-        parts |= dict([*groups.groupby(np.array(names)[value_of[run.selections.chosen]])])
+        parts += groups.groupby([names[value_of[problem]] for problem in run.selections.chosen])
     lines = []
-    for name, part in parts.items():
-        lines.append([name, len(part), *(f"{share:.1%}" for share in part.mean())])
-    live = ((p > 0) & (p < 1)).mean()
-    note = f"Live groups: {live:.1%}. Validation accuracy, greedy: {run.accuracy.iloc[0]:.1f}%."
+    for name, part in parts:
+        shares = part.mean().map("{:.1%}".format)
+        lines.append([name, len(part), *shares])
+    live = p.between(0, 1, inclusive="neither").mean()
+    accuracy = run.accuracy.iloc[0]
+    note = f"Live groups: {live:.1%}. Validation accuracy, greedy: {accuracy:.1f}%."
     size = run.config["group_size"]
     title = f"Probe: {len(p)} training problems × {size} completions, untrained model"
     return analysis.table(title, [column or "problems", "groups", *BINS, "mean p̂"], lines, note)
@@ -64,12 +67,16 @@ def advice(all_wrong: float, all_right: float, problems: int) -> str:
     path = next(path for path in CURVES if path.exists())
     table = pd.read_csv(path)
     table = table[table.arm.str.startswith("Goldilocks") & (table.speed_up_value > 0)]
-    live = (1 - table.base_dead).clip(lower=1e-4)
-    distance = np.log(live / max(1 - dead, 1e-4)).abs()
-    nearest = table[distance <= distance.min() + 1e-9]
+    share = np.clip(dead, 1e-4, 1 - 1e-4)
+    distance = (logit(table.base_dead) - logit(share)).abs()
+    nearest = table[distance == distance.min()]
     row = nearest.loc[nearest.speed_up_value.idxmax()]
-    needed = f"{1 / row.speed_up_high:.2g} to {1 / row.speed_up_low:.2g} of uniform's completions"
-    found = f"{row.arm} needed {needed} {CURVES[path]}, where {row.base_dead:.0%} were dead"
+    least = 1 / row.speed_up_high
+    most = 1 / row.speed_up_low
+    found = (
+        f"{row.arm} needed {least:.2g} to {most:.2g} of uniform's completions {CURVES[path]}, "
+        f"where {row.base_dead:.0%} were dead"
+    )
     if row.speed_up_low <= 1:
         return f"{dead:.0%} of groups are dead: little to gain, begin with uniform ({found})."
     return f"{dead:.0%} of groups are dead: {found}."
@@ -87,10 +94,9 @@ def minutes(run: analysis.Run, budget: float, eval_every: int) -> float:
 def jobs_of(plan, task: str, problems: int) -> list[Job]:
     """Return the runs of a probe: of the baseline, over so many problems, and of the first arm with
     a Teacher, for its time."""
-    P = plan.config(plan.baseline).prompts_per_step
-    steps = {plan.baseline: math.ceil(problems / P)}
-    for arm in [arm for arm, devices in plan.devices.items() if devices > 1][:1]:
-        steps.setdefault(arm, TIMED)
+    steps = {arm: TIMED for arm in plan.devices if plan.devices[arm] > 1}
+    steps = dict([*steps.items()][:1])
+    steps[plan.baseline] = math.ceil(problems / plan.config(plan.baseline).prompts_per_step)
     jobs = []
     for arm, n in steps.items():
         run = Path(plan.out) / "probe" / task / arm.replace("/", "-")
@@ -107,15 +113,14 @@ def probe(plan, task: str, problems: int, at_a_time: int) -> str:
     Runner(jobs, at_a_time, discards=True).run()
     if not all(job.finished() for job in jobs):
         raise Fault(f"the probe failed: see {plan.out}/probe")
-    runs = {job.arm: analysis.Run.load(job.run) for job in jobs}
-    times = []
-    for arm, run in runs.items():
-        predicted = minutes(run, plan.spends(arm), plan.config(arm).eval_every)
-        times.append(f"{arm} about {predicted:.2g} minutes")
-    p = pass_rates(runs[plan.baseline])
-    parts = [f"# {task}\n"] if task else []
-    columns = [plan.config(arm).column for arm in plan.arms]
-    parts.append(describe(runs[plan.baseline], max(columns, key=len)))
-    parts.append(f"A run takes: {', '.join(times)}.")
-    parts.append(advice((p == 0).mean(), (p == 1).mean(), len(p)))
-    return "\n".join(parts) + "\n"
+    text = f"# {task}\n\n" if task else ""
+    for job in jobs:
+        run = analysis.Run.load(job.run)
+        predicted = minutes(run, plan.spends(job.arm), plan.config(job.arm).eval_every)
+        text += f"A run of {job.arm} takes about {predicted:.2g} minutes.\n"
+        if job.arm == plan.baseline:
+            column = max((plan.config(arm).column for arm in plan.arms), key=len)
+            p = pass_rates(run)
+            text += f"\n{describe(run, column)}\n"
+            text += advice((p == 0).mean(), (p == 1).mean(), len(p)) + "\n"
+    return text

@@ -1,4 +1,4 @@
-"""Write one HTML page about runs: comparison, health, curves, samples, selections and verdicts.
+"""Write one HTML page about runs: comparison, health, curves, samples and verdicts.
 
     python -m scripts.report runs/demo-* --follow
 
@@ -27,7 +27,7 @@ from scripts.analysis import Run
 
 FOLLOW_S = 30  # seconds between pages
 RECENT = 20  # steps that health is averaged over
-SHOWN = 6  # samples, selections and wrong answers
+SHOWN = 6  # samples and wrong answers
 CURVES = ("val_accuracy", "reward_mean", "zero_variance")
 HEALTH = {
     "val_accuracy": "accuracy",
@@ -53,7 +53,8 @@ def with_texts(rows: list[dict], run: Run, data: str) -> list[dict]:
     problems = open_problems(path)
     is_same = problems and problems.crc32 == run.config[f"{data}_crc32"]
     for row in rows:
-        row |= {"text": f"({path} is gone or has changed since the run)", "answer": "–"}
+        row["text"] = f"({path} is gone or has changed since the run)"
+        row["answer"] = "–"
         if is_same:
             row["text"] = problems.question(row["problem"])
             [row["answer"]], _ = problems.golds([row["problem"]])
@@ -71,27 +72,17 @@ def is_finished(run: Run) -> bool:
     return run.config["steps"] in run.curve("val_accuracy").index
 
 
-def selections(run: Run) -> list[dict]:
-    """Return the newest selected problems, hardest first, with the utility predicted for them."""
-    rows = run.selections.tail(SHOWN).sort_values("successes").to_dict("records")
-    for row in rows:
-        row["problem"] = row["chosen"]
-        row["predicted"] = row["utilities"][row["pool"].index(row["chosen"])]
-    return with_texts(rows, run, "train_data")
-
-
 def evaluation(run: Run) -> tuple[tuple, list[dict]]:
     """Return how many problems had which verdict in the first and in the newest evaluation, as a
     table of verdict.tables, and some that are wrong now."""
     steps = run.curve("val_accuracy").index  # files of later steps are from before a resume
-    first, last = [
-        analysis.read_table(run.folder / f"evals/step_{step}.jsonl", "status").set_index("problem")
-        for step in (steps.min(), steps.max())
-    ]
-    counts = pd.crosstab(first.status, last.status, margins=True, margins_name="all")
-    title = f"Verdicts at step {steps.min()}, in rows, and step {steps.max()}, in columns"
-    wrong = last[last.reward == 0].head(SHOWN).reset_index().to_dict("records")
-    table = (title, ["", *counts], counts.reset_index().to_numpy())
+    rows = []
+    for step in (steps.min(), steps.max()):
+        verdicts = analysis.read_table(run.folder / f"evals/step_{step}.jsonl", "status")
+        rows.append(verdicts.status.value_counts().rename(step))
+    counts = pd.DataFrame(rows).fillna(0).astype(int)
+    table = ("Verdicts by step", ["step", *counts], counts.reset_index().to_numpy())
+    wrong = verdicts[verdicts.reward == 0].head(SHOWN).to_dict("records")
     return table, with_texts(wrong, run, "val_data")
 
 
@@ -106,7 +97,6 @@ def view(run: Run) -> dict:
         "progress": progress + ", finished" * is_finished(run),
         "health": health.map("{:.2f}".format).replace("nan", "–"),
         "samples": with_texts(samples[: -SHOWN - 1 : -1], run, "train_data"),
-        "selections": selections(run),
         "evaluation": evaluation(run),
     }
 
@@ -119,13 +109,14 @@ def encode(figure: Figure) -> str:
 
 
 def compared(methods: dict[str, list[Run]]) -> tuple[list[str], list[tuple]]:
-    """Return the sentences and tables that compare methods; none for one method alone, or before
-    all runs are evaluated. Raises InputError."""
-    evaluations = [len(run.curve("val_accuracy")) for runs in methods.values() for run in runs]
-    if len(methods) < 2 or min(evaluations) < 2:
+    """Return the sentences and tables that compare methods, none for one method alone; where they
+    cannot be compared, as before the first evaluations, the sentence says why."""
+    if len(methods) < 2:
         return [], []
-    summary, baseline = verdict.of_methods(methods)
-    return verdict.sentences(summary, baseline), verdict.tables(summary)
+    try:
+        return verdict.of_methods(methods)
+    except InputError as error:
+        return [f"Not compared: {error}."], []
 
 
 def render(**values) -> str:
@@ -143,17 +134,14 @@ def write(out: Path, run_dirs: list[Path], follow: bool) -> bool:
     told to reload the page until then. Raises InputError or OSError."""
     waiting = [run_dir for run_dir in run_dirs if has_no_step(run_dir)]
     methods = analysis.load_methods([run_dir for run_dir in run_dirs if run_dir not in waiting])
-    runs = {
-        f"{method}, seed {run.config['seed']}": run
-        for method, members in methods.items()
-        for run in members
-    }
+    runs = {}
+    used = set()
+    for method, members in methods.items():
+        for run in members:
+            runs[f"{method}, seed {run.config['seed']}"] = run
+            used.add(f"{Path(run.config['model']).name} on {Path(run.config['train_data']).name}")
     finished = not waiting and all(map(is_finished, runs.values()))
     findings, tables = compared(methods)
-    used = {
-        f"{Path(run.config['model']).name} on {Path(run.config['train_data']).name}"
-        for run in runs.values()
-    }
     page = render(
         title=f"{', '.join(methods)}: {', '.join(sorted(used))}",
         verdict=findings,

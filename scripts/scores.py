@@ -6,8 +6,8 @@ A table of scores has a row for each evaluation of a run. Its columns:
     model_crc32             checksum of the weights that it began from
     problems                number of validation problems
     step, completions       done so far
-    tokens, cpu_seconds     so far: response tokens; processor time of steps, without evaluations
-    updates, live           so far: steps with a live group; live groups
+    cpu_seconds             processor time of the steps so far, without evaluations
+    live                    live groups so far
     dead                    mean share of dead groups since the last row that has it
     accuracy                greedy, in percent
 
@@ -19,7 +19,6 @@ Shapes: S seeds, A amounts of a cost.
 """
 
 from dataclasses import dataclass
-from operator import attrgetter
 
 import numpy as np
 import pandas as pd
@@ -29,9 +28,9 @@ from plumbing.errors import InputError
 from scripts import analysis
 
 RUN = ["task", "arm", "seed"]
-TOTALS = ["completions", "tokens", "cpu_seconds", "updates", "live"]
+TOTALS = ["completions", "cpu_seconds", "live"]
 COLUMNS = [*RUN, "model_crc32", "problems", "step", *TOTALS, "dead", "accuracy"]
-COSTS = {"cpu_seconds": "CPU seconds", "tokens": "response tokens", "updates": "live updates"}
+RATIOS = {"pace": "step", "cpu": "cpu_seconds", "r": "live"}  # of a summary: to the baseline's
 SPENT = 0.95  # of the budget: a run that spent less is not compared
 DRAWS = 2000  # of a bootstrap
 
@@ -40,18 +39,13 @@ def of_run(run: analysis.Run, usage: list[dict], **key) -> pd.DataFrame:
     """Compute the rows of a run. key: its task, arm and seed. usage: cpu_seconds and wall_seconds
     of its processes; a step's CPU seconds are its seconds times the share of a core that these
     used. Raises InputError if the run was never evaluated."""
-    names = ["completions", "completion_tokens", "seconds", "groups", "zero_variance"]
-    m = run.metrics.reindex(columns=names)
+    m = run.metrics.reindex(columns=["completions", "seconds", "groups", "zero_variance"])
     used = pd.DataFrame(usage, columns=["cpu_seconds", "wall_seconds"], dtype=float)
     used = used.sum(min_count=1)
-    each = {
-        "completions": m.completions,
-        "tokens": m.completion_tokens,
-        "cpu_seconds": m.seconds * (used.cpu_seconds / used.wall_seconds),
-        "updates": m.zero_variance < 1,
-        "live": (1 - m.zero_variance) * m.groups,
-    }
-    steps = pd.DataFrame(each).astype(float)
+    steps = m[["completions"]].assign(
+        cpu_seconds=m.seconds * (used.cpu_seconds / used.wall_seconds),
+        live=(1 - m.zero_variance) * m.groups,
+    )
     steps[steps.index == 0] = 0.0  # step 0 only evaluates
     rows = steps.cumsum(skipna=False).assign(accuracy=run.accuracy)
     evaluations_before = rows.accuracy.notna().cumsum().shift(fill_value=0)
@@ -96,10 +90,14 @@ class Gain:
     interpolated: bool
 
     def __str__(self):
-        interval = "" if np.isnan(self.low) else f" ({self.low:+.1f} to {self.high:+.1f})"
-        base = "" if self.base_amount == self.amount else f", baseline {self.base_amount:,.0f}"
-        mark = "≈ " * self.interpolated
-        return f"{mark}{self.points:+.1f}{interval} at {self.amount:,.0f}{base}"
+        text = "≈ " if self.interpolated else ""
+        text += f"{self.points:+.1f}"
+        if not np.isnan(self.low):
+            text += f" ({self.low:+.1f} to {self.high:+.1f})"
+        text += f" at {self.amount:,.0f}"
+        if self.base_amount != self.amount:
+            text += f", baseline {self.base_amount:,.0f}"
+        return text
 
 
 @dataclass(frozen=True)
@@ -116,21 +114,20 @@ class SpeedUp:
     def __str__(self):
         if np.isnan(self.value):
             return "–"
-        value = f"{self.value:.2g}" if self.value else f"not reached, < {self.bound:.2g}"
-        return value if np.isnan(self.low) else f"{value} ({self.low:.2g} to {self.high:.2g})"
+        text = f"{self.value:.2g}" if self.value else f"not reached, < {self.bound:.2g}"
+        if not np.isnan(self.low):
+            text += f" ({self.low:.2g} to {self.high:.2g})"
+        return text
 
 
 def curves(runs: pd.DataFrame, at_A, column="accuracy", cost="completions") -> pd.DataFrame:
     """Read the curves of an arm's runs at amounts of a cost, linear between the rows that have the
     column. Returns (S, A), by seed and amount."""
     known = runs.dropna(subset=column).sort_values("completions")
-    each = {seed: np.interp(at_A, run[cost], run[column]) for seed, run in known.groupby("seed")}
-    return pd.DataFrame.from_dict(each, orient="index", columns=at_A, dtype=float)
-
-
-def paired(arm: pd.DataFrame, base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the runs of two arms that have a partner of the same seed in the other."""
-    return arm[arm.seed.isin(base.seed)], base[base.seed.isin(arm.seed)]
+    curve_of = {}
+    for seed, run in known.groupby("seed"):
+        curve_of[seed] = np.interp(at_A, run[cost], run[column])
+    return pd.DataFrame.from_dict(curve_of, orient="index", columns=at_A, dtype=float)
 
 
 def reached(runs: pd.DataFrame, cost: str) -> float:
@@ -141,8 +138,10 @@ def reached(runs: pd.DataFrame, cost: str) -> float:
 
 def is_evaluated(runs: pd.DataFrame, cost: str, at_A) -> bool:
     """Whether each run has an evaluation in the range of the amounts where its curve is read."""
-    near = runs[cost].between(at_A[0] * (1 - 1e-6), at_A[-1] * (1 + 1e-6))
-    return (near & runs.accuracy.notna()).groupby(runs.seed).any().all()
+    first = at_A[0] * (1 - 1e-6)
+    last = at_A[-1] * (1 + 1e-6)
+    is_read = runs[cost].between(first, last) & runs.accuracy.notna()
+    return is_read.groupby(runs.seed).any().all()
 
 
 def gain(arm, base, at_A, cost="completions", ratio=1.0) -> Gain | None:
@@ -162,25 +161,20 @@ def gain(arm, base, at_A, cost="completions", ratio=1.0) -> Gain | None:
     arm_S = curves(arm, arm_A, cost=cost).mean(axis=1)
     base_S = curves(base, base_A, cost=cost).mean(axis=1)
     known = is_evaluated(arm, cost, arm_A) and is_evaluated(base, cost, base_A)
-    return Gain(*difference(arm_S, base_S), amount, ratio * amount, len(arm_S), not known)
-
-
-def difference(arm_S: pd.Series, base_S: pd.Series) -> tuple[float, float, float, float]:
-    """Return the mean difference of pairs, its 95% t-interval, and the p-value of its being 0; NaN
-    for one pair."""
     points = (arm_S - base_S).mean()
-    if len(arm_S) == 1:
-        return points, np.nan, np.nan, np.nan
-    test = stats.ttest_rel(arm_S, base_S)
-    return points, *test.confidence_interval(), test.pvalue
+    low = high = p = np.nan
+    if len(arm_S) > 1:
+        test = stats.ttest_rel(arm_S, base_S)
+        low, high = test.confidence_interval()
+        p = test.pvalue
+    return Gain(points, low, high, p, amount, ratio * amount, len(arm_S), not known)
 
 
-def holm(gains: pd.Series) -> pd.Series:
-    """Correct the p-values of gains for their number by Holm's method; NaN where there is none."""
-    p = gains.map(attrgetter("p"), na_action="ignore").astype(float)
-    ordered = p.dropna().sort_values()
-    corrected = (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1)
-    return corrected.reindex(p.index)
+def holm(p: pd.Series) -> pd.Series:
+    """Correct p-values for their number by Holm's method."""
+    ordered = p.sort_values()
+    larger = ordered * np.arange(len(p), 0, -1)
+    return larger.cummax().clip(upper=1).reindex(p.index)
 
 
 def first_reach(at_A, accuracy_A, level: float) -> float:
@@ -197,7 +191,8 @@ def first_reach(at_A, accuracy_A, level: float) -> float:
 def resamples(n: int) -> np.ndarray:
     """Return indices of n items (D, n): all of them and, of several, DRAWS times n drawn with
     replacement."""
-    draws = np.random.default_rng(0).integers(n, size=(DRAWS * (n > 1), n))
+    rng = np.random.default_rng(0)
+    draws = rng.integers(n, size=(DRAWS if n > 1 else 0, n))
     return np.vstack([np.arange(n), draws])
 
 
@@ -212,8 +207,12 @@ def first_reaches(runs: pd.DataFrame, seeds_D_S, level_D, budget: float) -> np.n
     reaches a level (D,)."""
     evaluated = runs.completions[runs.accuracy.notna() & (runs.completions < budget)]
     at_A = np.union1d(evaluated, budget)
-    mean_D_A = curves(runs, at_A).to_numpy()[seeds_D_S].mean(axis=1)
-    return np.array([first_reach(at_A, *each) for each in zip(mean_D_A, level_D, strict=True)])
+    curves_S_A = curves(runs, at_A).to_numpy()
+    reached_D = []
+    for seeds, level in zip(seeds_D_S, level_D, strict=True):
+        mean_A = curves_S_A[seeds].mean(axis=0)
+        reached_D.append(first_reach(at_A, mean_A, level))
+    return np.array(reached_D)
 
 
 def speed_up(arm: pd.DataFrame, base: pd.DataFrame, at_A) -> SpeedUp:
@@ -244,45 +243,53 @@ def describe(runs: pd.DataFrame, at_A) -> dict:
         "accuracy": curves(runs, at_A).mean(axis=1).mean(),
         "dead": np.mean(dead_S) if dead_S else np.nan,
     }
-    for name, column in {"steps": "step", "cpu": "cpu_seconds", "live": "live"}.items():
+    for name, column in RATIOS.items():
         row[name] = curves(runs, [budget], column)[budget].mean()
     return row
 
 
 def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
-    """Compare an arm with the baseline. ratio: its devices over the baseline's."""
-    pair = paired(arm, base)
-    if arm is base or pair[0].empty:
-        return dict.fromkeys(["gain", "matched", "speed_up", *COSTS])
-    row = {cost: gain(*pair, at_A, cost) for cost in COSTS}
-    row["gain"] = gain(*pair, at_A)
-    row["matched"] = gain(*pair, at_A, ratio=ratio)
-    row["speed_up"] = speed_up(*pair, at_A)
-    return row
+    """Compare an arm with the baseline over the seeds that both have. ratio: its devices over the
+    baseline's."""
+    of_arm = arm[arm.seed.isin(base.seed)]
+    pair = (of_arm, base[base.seed.isin(of_arm.seed)])
+    if of_arm.empty or arm.equals(base):
+        return dict.fromkeys(["gain", "matched", "cpu_seconds", "speed_up"])
+    return {
+        "gain": gain(*pair, at_A),
+        "matched": gain(*pair, at_A, ratio=ratio),
+        "cpu_seconds": gain(*pair, at_A, "cpu_seconds"),
+        "speed_up": speed_up(*pair, at_A),
+    }
 
 
 def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5) -> pd.DataFrame:
-    """Compare each arm of each task with the baseline: a row for each. pace, cpu, r: its steps, CPU
-    time and live groups over the baseline's. budget: in completions. devices: by arm, relative to
-    one without a Teacher. places: where curves are read, over the last third of an amount. Raises
-    InputError if there is nothing to compare with."""
+    """Compare each arm of each task with the baseline: a row for each. Its gains are `gain` and
+    `cpu_seconds` (at equal amounts) and `matched` (compute-matched). budget: in completions.
+    devices: by arm, relative to one without a Teacher. places: where curves are read, over the last
+    third of an amount. Raises InputError if there is nothing to compare with."""
     spent = rows.groupby(RUN).completions.transform("max")
-    at_A = budget * (np.linspace(8, 12, places) / 12)
-    tables = []
-    for task, of_task in rows[spent >= SPENT * budget].groupby("task", sort=False):
-        arms = dict([*of_task.groupby("arm", sort=False)])
-        if baseline not in arms:
-            continue
-        lines = []
-        for name, runs in arms.items():
-            ratio = devices.get(name, 1.0) / devices.get(baseline, 1.0)
-            line = describe(runs, at_A) | compare(runs, arms[baseline], at_A, ratio)
-            lines.append({"task": task, "arm": name} | line)
-        table = pd.DataFrame(lines)
-        base = table[table.arm == baseline].iloc[0]
-        times = {"pace": table.steps / base.steps, "cpu": table.cpu / base.cpu}
-        times["r"] = table.live / base.live
-        tables.append(table.assign(base_dead=base.dead, holm=holm(table.gain), **times))
-    if not tables:
+    rows = rows[spent >= SPENT * budget]
+    bases = dict([*rows[rows.arm == baseline].groupby("task", sort=False)])
+    if not bases:
         raise InputError(f"no run of {baseline} has spent {budget:,.0f} completions")
-    return pd.concat(tables, ignore_index=True)
+    at_A = budget * (np.linspace(8, 12, places) / 12)
+    lines = []
+    for task, base in bases.items():
+        for arm, runs in rows[rows.task == task].groupby("arm", sort=False):
+            ratio = devices.get(arm, 1.0) / devices.get(baseline, 1.0)
+            compared = compare(runs, base, at_A, ratio)
+            lines.append({"task": task, "arm": arm} | describe(runs, at_A) | compared)
+    summary = pd.DataFrame(lines)
+    of_baseline = summary[summary.arm == baseline].set_index("task")
+    partner = of_baseline.loc[summary.task].reset_index()  # of each row
+    for name in RATIOS:
+        summary[name] /= partner[name]
+    return summary.assign(base_dead=partner.dead)
+
+
+def select(rows: pd.DataFrame, names: dict[str, list[str]]) -> pd.DataFrame:
+    """Return the rows of the arms and tasks in `names`, by default all."""
+    arms = names.get("arms", rows.arm)
+    tasks = names.get("tasks", rows.task)
+    return rows[rows.arm.isin(arms) & rows.task.isin(tasks)]

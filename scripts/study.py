@@ -12,7 +12,7 @@ whose paths are relative to the working directory:
     out = "runs/study"      # a run is in OUT/TASK/ARM/seedN, without TASK if there are no tasks
     flags = "--preset demo --eval_every 10"     # of train.py, for all runs
     baseline = "uniform"    # the arm that others are compared with
-    budget = 23040          # completions of a run; without it those of `flags` with a Teacher
+    budget = 23040          # completions of a run
     seeds = [1, 2, 3, 4, 5]
     [tasks]                 # more flags by task; may be left out
     demo = "--train_data demo/train.jsonl"
@@ -82,8 +82,8 @@ class Plan:
     flags: str
     arms: dict[str, Arm]
     seeds: list[int]
+    budget: float
     baseline: str = "uniform"
-    budget: float = 0.0
     tasks: dict[str, str] = field(default_factory=lambda: {"": ""})
     replace: dict[str, dict[str, str]] = field(default_factory=dict)
     test: dict[str, list[str]] = field(default_factory=dict)
@@ -120,16 +120,10 @@ class Plan:
             for name, arm in self.arms.items()
         }
 
-    @cached_property
-    def completions(self) -> float:
-        """The budget, by default the completions of a run with a Teacher on the first task."""
-        first = next(iter(self.tasks.values()))
-        return self.budget or completions_of(f"{self.flags} {first} --sampler goldilocks")
-
     def spends(self, arm: str) -> float:
         """Return the completions of an arm's runs: the baseline's are compute-matched."""
         ratio = max(self.devices.values()) if arm == self.baseline else 1.0
-        return self.completions * ratio
+        return self.budget * ratio
 
     def jobs(self) -> list[Job]:
         """Return all runs, seed by seed and task by task. Raises ValueError if train.py rejects the
@@ -143,12 +137,6 @@ class Plan:
                 own = f"{flags} --seed {seed} --out {shlex.quote(str(run))}"
                 jobs.append(Job(task, name, seed, run, own, budget))
         return sorted(jobs, key=lambda job: job.seed)  # tasks and arms keep their order
-
-
-def completions_of(flags: str) -> int:
-    """Return the completions of a run with one round a step. Raises ValueError."""
-    c = train.parse(shlex.split(flags))
-    return c.steps * c.prompts_per_step * c.group_size
 
 
 def with_steps(flags: str, budget: float) -> str:
@@ -173,11 +161,10 @@ def plan_of_flags(options: "Options", words: list[str]) -> Plan:
     arms = {analysis.method_name(spec): Arm(f"--sampler {shlex.quote(spec)}") for spec in specs}
     if len(arms) < len(specs):
         raise InputError(f"--samplers {' '.join(specs)}: two have one name of {[*arms]}")
-    flags = shlex.join(words)
-    first = train.parse(words).seed
-    seeds = [*range(first, first + options.seeds)]
-    budget = completions_of(f"{flags} --steps {options.steps}") if options.steps else 0
-    return Plan(options.out or "runs/study", flags, arms, seeds, budget=budget)
+    c = train.parse([*words, "--sampler", "goldilocks"])
+    budget = (options.steps or c.steps) * c.prompts_per_step * c.group_size
+    seeds = [*range(c.seed, c.seed + options.seeds)]
+    return Plan(options.out or "runs/study", shlex.join(words), arms, seeds, budget)
 
 
 def score(jobs: list[Job]) -> pd.DataFrame:
@@ -189,9 +176,10 @@ def score(jobs: list[Job]) -> pd.DataFrame:
         job.check()
         run = analysis.Run.load(job.run)
         for fact, is_of_arm in CONTENTS.items():
-            key = (job.task, fact, job.arm * is_of_arm)
-            other, crc32 = first.setdefault(key, (job.run, run.config.get(fact)))
-            if crc32 != run.config.get(fact):
+            crc32 = run.config.get(fact)
+            key = (job.task, fact, job.arm if is_of_arm else "")
+            other, known = first.setdefault(key, (job.run, crc32))
+            if crc32 != known:
                 raise InputError(f"{other} and {job.run} differ in {fact}: run one again")
         parts.append(scores.of_run(run, job.usage(), task=job.task, arm=job.arm, seed=job.seed))
     return scores.together(parts)
@@ -231,24 +219,27 @@ def curve(summary: pd.DataFrame) -> pd.DataFrame:
 
 def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
     """Compare the arms, and write all files of the report. Returns the text. Raises InputError."""
-    summary = scores.summarize(rows, plan.baseline, plan.completions, plan.devices, plan.places)
+    summary = scores.summarize(rows, plan.baseline, plan.budget, plan.devices, plan.places)
     findings = verdict.sentences(summary, plan.baseline, plan.test)
     tables = verdict.tables(summary)
     text = verdict.markdown(findings, tables)
     figures = {"figure": plot.draw_study(rows, summary, plan.baseline)}
     if summary.task.nunique() > 2:
-        drawn = summary.arm.isin(plan.curve.get("arms", summary.arm))
-        drawn &= summary.task.isin(plan.curve.get("tasks", summary.task))
-        figures["speed_up"] = plot.draw_speed(summary[drawn], plan.lines)
+        drawn = scores.select(summary, plan.curve)
+        figures["speed_up"] = plot.draw_speed(drawn, plan.lines)
     pictures = {name: report.encode(figure) for name, figure in figures.items()}
     page = report.render(title=plan.out, verdict=findings, tables=tables, pictures=pictures)
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
         figure.savefig(folder / f"{name}.png", dpi=150)
-    write_atomic(folder / "report.html", page)
-    write_atomic(folder / "report.md", text)
-    write_atomic(folder / "scores.csv", rows.round(4).to_csv(index=False))
-    write_atomic(folder / "summary.csv", curve(summary).to_csv(index=False))
+    files = {
+        "report.html": page,
+        "report.md": text,
+        "scores.csv": rows.round(4).to_csv(index=False),
+        "summary.csv": curve(summary).to_csv(index=False),
+    }
+    for name, content in files.items():
+        write_atomic(folder / name, content)
     return text
 
 
@@ -277,7 +268,6 @@ def arguments(argv: list[str] | None) -> tuple[Options, list[str], list[str]]:
     parser = command_line.Parser(
         usage="study.py [PLAN.toml | RUN ...] [FLAGS]",
         description=__doc__,
-        epilog="Without a plan or runs all other flags are train.py's.",
         formatter_class=RawDescriptionHelpFormatter,
     )
     command_line.add_fields(parser, Options)
@@ -289,25 +279,23 @@ def arguments(argv: list[str] | None) -> tuple[Options, list[str], list[str]]:
 
 def main(argv=None) -> int:
     """Run the command; return its exit status, 1 if a run failed."""
-    failed = 0
     with analysis.one_line("study", ValueError, Timeout):
         options, inputs, flags = arguments(argv)
         if inputs and not (len(inputs) == 1 and inputs[0].endswith(".toml")):
-            summary, baseline = verdict.of_methods(analysis.load_methods(inputs))
-            findings = verdict.sentences(summary, baseline)
-            print(verdict.markdown(findings, verdict.tables(summary)), end="")
+            methods = analysis.load_methods(inputs)
+            print(verdict.markdown(*verdict.of_methods(methods)), end="")
             return 0
         plan = Plan.read(Path(inputs[0])) if inputs else plan_of_flags(options, flags)
         old = scores.read(options.csv) if options.csv else scores.together([])
         known = {*zip(old.task, old.arm, old.seed, strict=True)}
         jobs = [job for job in plan.jobs() if (job.task, job.arm, job.seed) not in known]
-        if not options.report:
-            failed = run(plan, jobs, options)
-        if not options.probe:
-            done = [job for job in jobs if job.finished()]
-            note(f"{len(done)} of {len(jobs)} runs are finished")
-            rows = scores.together([old, score(done)])
-            print(write_report(rows, plan, Path(options.out or plan.out)), end="")
+        failed = 0 if options.report else run(plan, jobs, options)
+        if options.probe:
+            return 0
+        done = [job for job in jobs if job.finished()]
+        note(f"{len(done)} of {len(jobs)} runs are finished")
+        rows = scores.together([old, score(done)])
+        print(write_report(rows, plan, Path(options.out or plan.out)), end="")
     return int(failed > 0)
 
 

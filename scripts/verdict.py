@@ -6,24 +6,25 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from plumbing.errors import InputError
 from scripts import analysis, scores
 from scripts.analysis import Run
-from scripts.scores import COSTS, Gain
+from scripts.scores import Gain
 
 TEACHER = 4 / 3  # devices of a run whose Teacher has 2 of 8, relative to those without
-COLUMNS = {  # of a report's first table -> format of a row of scores.summarize
+COLUMNS = {  # of a report's tables -> format of a row of scores.summarize
     "arm": "{0.arm}",
     "seeds": "{0.seeds}",
     "accuracy": "{0.before:.1f} → {0.accuracy:.1f}%",
     "gain at equal completions": "{0.gain}",
-    "p (Holm)": "{0.holm:.3f}",
     "compute-matched": "{0.matched}",
+    "at equal CPU seconds": "{0.cpu_seconds}",
     "speed-up": "{0.speed_up}",
     "dead": "{0.dead:.1%}",
     "live ×": "{0.r:.2f}",
-    "steps": "{0.steps:.0f}",
     "CPU time ×": "{0.cpu:.2f}",
 }
+UNKNOWN = ("None", "nan", "nan%")  # cells that are not known
 # A sentence about an arm; its numbers are those of a Gain.
 VERDICT = (
     "{arm} − {baseline}: {points:+.1f} points ({low:+.1f} to {high:+.1f}) at {amount:,.0f} "
@@ -33,24 +34,26 @@ ONE_SEED = (
     "{arm} − {baseline}: {points:+.1f} points at {amount:,.0f} completions, with one seed, which "
     "has no interval: use at least 5."
 )
-OTHER_COLUMNS = {"arm": "{0.arm}"} | {title: f"{{0.{cost}}}" for cost, title in COSTS.items()}
 
 
-def of_methods(methods: dict[str, list[Run]]) -> tuple[pd.DataFrame, str]:
-    """Summarize methods of training at the completions that all their runs spent; also return the
-    baseline: uniform sampling, else the first. Raises InputError if one was never evaluated, or if
-    they have different validation sets."""
+def of_methods(methods: dict[str, list[Run]]) -> tuple[list[str], list[tuple]]:
+    """Compare methods of training at the completions that all their runs spent, with uniform
+    sampling or, without it, the first. Returns `sentences` and `tables`. Raises InputError if a run
+    was not evaluated after a step, or if they have different validation sets."""
     parts = []
     for name, runs in methods.items():
         for run in runs:
             parts.append(scores.of_run(run, [], task="", arm=name, seed=run.config["seed"]))
     analysis.check_comparable([run for runs in methods.values() for run in runs])
+    rows = scores.together(parts)
+    budget = rows.groupby(scores.RUN).completions.max().min()
+    if not budget:
+        raise InputError("a run was not evaluated after a step: nothing can be compared yet")
     first = {name: runs[0].config for name, runs in methods.items()}
     baseline = min(first, key=lambda name: first[name]["sampler"] != "uniform")
     devices = {name: TEACHER for name in first if first[name]["teacher_model"]}
-    rows = scores.together(parts)
-    budget = rows.groupby(scores.RUN).completions.max().min()
-    return scores.summarize(rows, baseline, budget, devices), baseline
+    summary = scores.summarize(rows, baseline, budget, devices)
+    return sentences(summary, baseline), tables(summary)
 
 
 def seeds_needed(half_width: float, seeds: int, wanted: float) -> int:
@@ -80,11 +83,14 @@ def fit(summary: pd.DataFrame) -> str:
     """Fit log S = a log r over the arms that make as many steps of the budget as the baseline.
     Returns a sentence, "" for fewer than three points."""
     arms = summary[summary.speed_up.notna() & summary.pace.between(0.99, 1.01)]
-    points = pd.DataFrame({"S": arms.speed_up.map(attrgetter("value")), "r": arms.r})
-    logs = np.log(points[(points > 0).all(axis=1)].astype(float))
+    S = arms.speed_up.map(attrgetter("value"))
+    points = pd.DataFrame({"r": arms.r, "S": S}, dtype=float)
+    logs = np.log(points[(points > 0).all(axis=1)])
     if len(logs) < 3:
         return ""
-    y_D_n, x_D_n = logs.to_numpy().T[:, scores.resamples(len(logs))]
+    draws = scores.resamples(len(logs))
+    x_D_n = logs.r.to_numpy()[draws]
+    y_D_n = logs.S.to_numpy()[draws]
     a_D = (x_D_n * y_D_n).sum(axis=1) / (x_D_n**2).sum(axis=1)
     low, high = scores.percentiles(a_D)
     return (
@@ -97,9 +103,9 @@ def fit(summary: pd.DataFrame) -> str:
 def tested(summary: pd.DataFrame, test: dict[str, list[str]]) -> str:
     """Correct the p-values of compute-matched gains, of some arms on some tasks, for their number.
     Returns a sentence."""
-    rows = summary[summary.arm.isin(test["arms"]) & summary.task.isin(test["tasks"])]
-    names = rows.task + ", " + rows.arm
-    corrected = scores.holm(rows.matched.set_axis(names)).dropna()
+    rows = scores.select(summary, test)
+    matched = rows.matched.set_axis(rows.task + ", " + rows.arm).dropna()
+    corrected = scores.holm(matched.map(attrgetter("p")).dropna())
     each = "; ".join(f"{name}: {value:.3f}" for name, value in corrected.items())
     return f"Compute-matched gains, p by Holm's method over {len(corrected)}: {each or '–'}."
 
@@ -120,26 +126,20 @@ def sentences(summary: pd.DataFrame, baseline: str, test: dict | None = None) ->
 
 
 def tables(summary: pd.DataFrame) -> list[tuple[str, list, list]]:
-    """Return (title, header, rows of texts) of two tables for each task."""
+    """Return (title, header, rows of texts) of a table for each task, with – for what is not
+    known."""
     found = []
     for task, rows in summary.groupby("task", sort=False):
-        found.append(texts(task or "Arms", rows, COLUMNS))
-        found.append(texts("Gain at other equal costs", rows, OTHER_COLUMNS))
+        lines = []
+        for row in rows.itertuples():
+            texts = [form.format(row) for form in COLUMNS.values()]
+            lines.append(["–" if text in UNKNOWN else text for text in texts])
+        found.append((task or "Arms", [*COLUMNS], lines))
     return found
-
-
-def texts(title: str, rows: pd.DataFrame, columns: dict[str, str]) -> tuple[str, list, list]:
-    """Format rows of a summary as a table, with – for what is not known."""
-    lines = [[form.format(row) for form in columns.values()] for row in rows.itertuples()]
-    unknown = ("None", "nan", "nan%")
-    return (
-        title,
-        [*columns],
-        [["–" if cell in unknown else cell for cell in line] for line in lines],
-    )
 
 
 def markdown(findings: list[str], of_tasks: list[tuple[str, list, list]]) -> str:
     """Format tables, then sentences."""
     parts = [analysis.table(*each) for each in of_tasks]
-    return "\n".join([*parts, *(f"- {line}" for line in findings)]) + "\n"
+    parts += [f"- {line}" for line in findings]
+    return "\n".join(parts) + "\n"

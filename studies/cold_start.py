@@ -156,20 +156,18 @@ STEPS = {
 }
 
 
-def demonstration(row: dict, direct: bool = False) -> str:
-    r"""Return the completion for a row of reasoning_tasks: its steps, unless `direct`, and
-    \boxed{answer}."""
-    answer = row["expected_answer"]
-    steps = "" if direct else f" {STEPS[row['task']](row['extra_info'] | {'answer': answer})}"
-    return rf"{steps} \boxed{{{answer}}}"
-
-
 def demonstrations(rows: list[dict], direct: float, rng: random.Random) -> list[tuple[str, str]]:
-    """Return (problem, completion) for each row; a share `direct` of them is without steps. A share
-    of 0 draws no random number."""
-    return [
-        (row["problem"], demonstration(row, direct > 0 and rng.random() < direct)) for row in rows
-    ]
+    r"""Return (problem, completion) for each row of reasoning_tasks: its steps and \boxed{answer}.
+    A share `direct` of them is without steps. A share of 0 draws no random number."""
+    shown = []
+    for row in rows:
+        answer = row["expected_answer"]
+        completion = rf" \boxed{{{answer}}}"
+        if not (direct and rng.random() < direct):
+            steps_of = STEPS[row["task"]]
+            completion = f" {steps_of(row['extra_info'] | {'answer': answer})}{completion}"
+        shown.append((row["problem"], completion))
+    return shown
 
 
 def encoded(shown: list[tuple[str, str]], tokenizer) -> list[tuple[list[int], Completion]]:
@@ -200,8 +198,10 @@ def easy_rows(path: Path) -> list[dict]:
     """Read the rows of the easy levels. Raises InputError if there are none."""
     rows = [row for row in read_lines(path) if row.get("level", math.inf) <= EASY]
     if not rows:
-        remedy = "run python -m scripts.prepare_data --source reasoning-gym"
-        raise InputError(f"{path}: no such file, or no row of levels up to {EASY}: {remedy}")
+        raise InputError(
+            f"{path}: no such file, or no row of levels up to {EASY}: "
+            "run python -m scripts.prepare_data --source reasoning-gym"
+        )
     return rows
 
 
@@ -233,18 +233,17 @@ def run(args: Namespace) -> None:
     """Run the command. Raises ValueError or OSError."""
     args.out.mkdir(parents=True, exist_ok=True)  # before the work
     rng = random.Random(args.seed)
-    is_new = args.model == NEW
-    if is_new:
+    name = args.model
+    if name == NEW:
+        name = str(args.out)
         rows = reasoning_tasks.rows(DATA_SEED, PER_LEVEL, EASY)
-        chosen = [row for row in rows if row["expected_answer"]]
+        shown = demonstrations([row for row in rows if row["expected_answer"]], args.direct, rng)
+        make_model(shown, args.out, args.seed)
     else:
         rows = easy_rows(DATA)
         chosen = rng.sample(rows, min(args.demonstrations, len(rows)))
-    print(f"{len(chosen)} demonstrations", file=sys.stderr)
-    shown = demonstrations(chosen, args.direct, rng)
-    if is_new:
-        make_model(shown, args.out, args.seed)
-    name = str(args.out) if is_new else args.model
+        shown = demonstrations(chosen, args.direct, rng)
+    print(f"{len(shown)} demonstrations", file=sys.stderr)
     device = torch.device(device_type(CONFIG.device))
     tokenizer = AutoTokenizer.from_pretrained(name)
     policy = Policy.load(name, device)

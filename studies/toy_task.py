@@ -31,7 +31,9 @@ from studies.supervised import descend, make_olmo2
 
 TEMPERATURE = 0.7  # the rates hold when sampling at this temperature
 FOOTER = "Solution:"  # the student's prompt is the question, a blank line, the footer
-TRAIN, VALIDATION = 12_000, 600
+TRAIN = 12_000  # problems
+VALIDATION = 600
+SEED = 0  # of rates and the model; problems have the next seed, demonstrations the one after it
 # The base model, and its training.
 SIZES = {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 3}
 SIZES |= {"num_attention_heads": 4, "max_position_embeddings": 128}
@@ -178,9 +180,9 @@ def demonstration(rng: random.Random, task: Task, skills) -> str:
     return rf"{text} \boxed{{{state}}}<eos>"
 
 
-def train_base(model, tokenizer, task: Task, skills, seed: int) -> None:
+def train_base(model, tokenizer, task: Task, skills) -> None:
     """Supervised training on fresh noisy demonstrations; the loss is on the completion alone."""
-    rng = random.Random(seed + 2)
+    rng = random.Random(SEED + 2)
     footer = tokenizer.convert_tokens_to_ids(FOOTER)
 
     def loss() -> torch.Tensor:
@@ -195,16 +197,16 @@ def train_base(model, tokenizer, task: Task, skills, seed: int) -> None:
     descend(model, loss, STEPS, WARMUP, **ADAMW)
 
 
-def make(task: Task, out: Path, seed: int) -> None:
+def make(task: Task, out: Path) -> None:
     """Write train.jsonl, val.jsonl and model/."""
     torch.set_num_threads(1)  # sums in one order, whatever the machine's cores
-    skills = make_skills(task, seed)
-    rows = make_problems(TRAIN + VALIDATION, task, skills, seed)
+    skills = make_skills(task, SEED)
+    rows = make_problems(TRAIN + VALIDATION, task, skills, SEED)
     write_lines(out / "train.jsonl", rows[VALIDATION:])
     write_lines(out / "val.jsonl", rows[:VALIDATION])
     tokenizer = make_tokenizer(skills)
-    model = make_olmo2(tokenizer, seed, **SIZES)
-    train_base(model, tokenizer, task, skills, seed)
+    model = make_olmo2(tokenizer, SEED, **SIZES)
+    train_base(model, tokenizer, task, skills)
     model.save_pretrained(out / "model")
     tokenizer.save_pretrained(out / "model")
 
@@ -213,11 +215,9 @@ def main():
     """Make a folder."""
     parser = analysis.parser(__doc__, out="demo")
     parser.add_argument("--task", choices=TASKS, default="demo", help="[%(default)s]")
-    help = "of rates, problems and training [%(default)s]"
-    parser.add_argument("--seed", type=int, default=0, help=help)
     args = parser.parse_args()
     with analysis.one_line("toy_task"):
-        make(TASKS[args.task], args.out, args.seed)
+        make(TASKS[args.task], args.out)
 
 
 if __name__ == "__main__":

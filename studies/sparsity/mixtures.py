@@ -49,7 +49,7 @@ def main():
     for name, shares in MIXTURES.items():
         write_lines(out / f"{name}.jsonl", mixture(Task(), Path("demo"), *shares))
     unnamed = Task(named=False)
-    toy_task.make(unnamed, out / "unnamed", seed=0)
+    toy_task.make(unnamed, out / "unnamed")
     rows = mixture(unnamed, out / "unnamed", *MIXTURES["98"])
     write_lines(out / "unnamed" / "98.jsonl", rows)
 

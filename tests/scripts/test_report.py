@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 from plumbing.files import file_crc32, write_lines
 from scripts import report
-from tests.helpers.runs import GOLDILOCKS, make_run, selection
+from tests.helpers.runs import GOLDILOCKS, make_run
 
 COMPLETION = "a < b & c <script>alert(1)</script> \\boxed{\\frac{1}{2}}" + "9" * 5000
 SAMPLE = {"step": 2, "problem": 10, "status": "wrong", "prompt": "√2 < ?", "completion": COMPLETION}
@@ -15,10 +15,7 @@ SAMPLE = {"step": 2, "problem": 10, "status": "wrong", "prompt": "√2 < ?", "co
 EXPECTED = r"""step 2 of 4 0.50 0.50
 Newest samples: 2 wrong · step 2 · #10 √2 < ?
 reference gold10
-10 < x & y? #10 · 0 of 8 right · step 2 · predicted 0.40
-12 < x & y? #12 · 2 of 4 right · step 2 · predicted 0.50
-11 < x & y? #11 · 4 of 4 right · step 1 · predicted 0.30
-correct wrong all correct 0 1 1 no_box 1 0 1 wrong 1 0 1 all 2 1 3
+step correct wrong no_box 0 1 1 1 2 2 1 0
 0 < x & y? #0 · wrong after 7 tokens · reference gold0 so \boxed{<5>}"""
 
 
@@ -28,9 +25,8 @@ def words_of(html):
     return " ".join(unescape(re.sub("<[^>]*>", " ", body)).split())
 
 
-def make(folder, done=2, utilities=(None, None, None), **config):
-    """A run at step `done` of 4, evaluated every 2 steps. Problem 10 is not solved, 11
-    always, 12 half of the time."""
+def make(folder, done=2, **config):
+    """A run at step `done` of 4, evaluated every 2 steps."""
     data = folder.parent / "data.jsonl"
     problems = [{"problem": f"{i} < x & y?", "expected_answer": f"gold{i}"} for i in range(20)]
     write_lines(data, problems)
@@ -39,12 +35,7 @@ def make(folder, done=2, utilities=(None, None, None), **config):
     rows = [{"step": step} for step in range(done + 1)]
     for row in rows[::2]:
         row["val_accuracy"] = 0.25 + row["step"] / 8
-    selections = [
-        selection(1, True, [*utilities], 4, chosen=1, G=4),
-        selection(2, False, [*utilities], 0, chosen=0, G=8),
-        selection(2, True, [*utilities], 2, chosen=2, G=4),
-    ]
-    make_run(folder, rows, selections, **config | {"steps": 4})
+    make_run(folder, rows, **config | {"steps": 4})
     write_lines(folder / "samples.jsonl", [SAMPLE | {"step": 1}, SAMPLE])
     make_evaluation(folder, 0, "correct wrong no_box")
     make_evaluation(folder, 2, "wrong correct correct")
@@ -55,8 +46,8 @@ def make_evaluation(folder, step, statuses):
     """Write the file of an evaluation: a completion of 7 tokens for each status."""
     rows = []
     for problem, status in enumerate(statuses.split()):
-        row = {"problem": problem, "tokens": 7, "completion": r"so \boxed{<5>}"}
-        rows.append(row | {"status": status, "reward": float(status == "correct")})
+        row = {"problem": problem, "status": status, "reward": float(status == "correct")}
+        rows.append(row | {"tokens": 7, "completion": r"so \boxed{<5>}"})
     write_lines(folder / "evals" / f"step_{step}.jsonl", rows)
 
 
@@ -68,7 +59,7 @@ def page_of(*runs, follow=False):
 
 
 def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
-    html = page_of(make(tmp_path / "run", utilities=(0.4, 0.3, 0.5)), follow=True)
+    html = page_of(make(tmp_path / "run"), follow=True)
     for words in (*EXPECTED.splitlines(), COMPLETION):
         assert words in words_of(html)
     assert 'http-equiv="refresh" content="30"' in html
@@ -81,18 +72,16 @@ def test_numbers_by_hand_and_texts_as_they_are(tmp_path):
 
 
 def test_runs_that_are_being_written(tmp_path):
-    """Unfinished lines, no sample, Teacher or data; another run without a step."""
+    """An unfinished line, no sample, changed data; another run without a step."""
     run, waiting = make(tmp_path / "run"), make(tmp_path / "new", done=0)
     (run / "samples.jsonl").unlink()
     (tmp_path / "data.jsonl").write_text("")
-    for name in ("metrics", "selections", "samples"):
-        with (run / f"{name}.jsonl").open("a") as file:
-            file.write('{"step": 3, "probl')
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "probl')
     page = words_of(page_of(run, waiting))
     assert "Newest samples: 0" in page
-    assert "data.jsonl is gone or has changed since the run) #10 · 0 of 8 right" in page
+    assert "data.jsonl is gone or has changed since the run) #0 · wrong" in page
     assert f"{waiting}: no step yet" in page
-    assert "predicted" not in page
 
 
 def test_a_page_is_written_until_all_runs_are_finished(tmp_path, monkeypatch):

@@ -45,7 +45,8 @@ def test_products_by_hand():
 def test_all_tasks_and_levels_have_steps_and_each_with_two_operands_is_right():
     need_reasoning_gym()
     rows = [row for row in reasoning_tasks.rows(per_level=4) if row["expected_answer"]]
-    steps = [step for row in rows for step in EQUATION.findall(cold_start.demonstration(row))]
+    shown = cold_start.demonstrations(rows, 0.0, random.Random(0))
+    steps = [step for _, completion in shown for step in EQUATION.findall(completion)]
     wrong = [(left, right) for left, right in steps if sympify(left) != int(right)]
     assert len(steps) > len(rows)
     assert wrong == []
