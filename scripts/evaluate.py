@@ -19,6 +19,7 @@ from argparse import Namespace, RawDescriptionHelpFormatter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 from transformers import AutoTokenizer
@@ -63,28 +64,27 @@ class Examinee(train.Student):
         run's evals/ has, whether the token limit cut it, and how it was drawn."""
         c = self.config
         prompts = [self.encode(problems.question(i)) for i in range(len(problems))]
-        fits = [len(prompt) <= c.max_prompt_tokens for prompt in prompts]
-        index_B = [i for i, fit in enumerate(fits) if fit for _ in range(samples)]
-        print(f"{len(index_B)} completions: this may take minutes", file=sys.stderr, flush=True)
+        index_B = np.arange(len(prompts)).repeat(samples).tolist()
+        fitting_B = [i for i in index_B if len(prompts[i]) <= c.max_prompt_tokens]
+        print(f"{len(fitting_B)} completions: this may take minutes", file=sys.stderr, flush=True)
         answers = self.generator.generate(
-            [prompts[i] for i in index_B],
+            [prompts[i] for i in fitting_B],
             temperature,
             max_new_tokens=c.max_completion_tokens,
             seed=c.seed,
             max_batch_tokens=c.max_rollout_tokens,
         )
-        self.grade(answers, index_B, problems)
+        self.grade(answers, fitting_B, problems)
         too_long = Completion([], [], finished=True, status="overlong_prompt")
         drawn = {"temperature": temperature, "samples": samples, "seed": c.seed}
         drawn["data_crc32"] = problems.crc32
         next_answer = iter(answers)
         rows = []
-        for i, fit in enumerate(fits):
-            for _ in range(samples):
-                o = next(next_answer) if fit else too_long
-                row = {"problem": i, "reward": o.reward, "status": o.status, "tokens": len(o.ids)}
-                row["completion"] = self.tokenizer.decode(o.text_ids)[-TAIL:]
-                rows.append(row | {"truncated": not o.finished} | drawn)
+        for i in index_B:
+            o = next(next_answer) if len(prompts[i]) <= c.max_prompt_tokens else too_long
+            row = {"problem": i, "reward": o.reward, "status": o.status, "tokens": len(o.ids)}
+            row["completion"] = self.tokenizer.decode(o.text_ids)[-TAIL:]
+            rows.append(row | {"truncated": not o.finished} | drawn)
         return rows
 
 
@@ -168,16 +168,7 @@ def arguments(argv: list[str] | None) -> Namespace:
     add("--by", default="", help="print means by one or two columns of the data: task,level")
     add("--out", type=command_line.file_path, default=None, help="write the verdicts there")
     command_line.add_fields(parser, train.Config, SETTINGS)
-    args = parser.parse_args(argv)
-    if args.model.endswith(".jsonl"):
-        for name in command_line.unused(args, parser, {"model", "val_data", "by", "k"}):
-            raise InputError(f"--{name}: not used with verdicts, {args.model}; leave it out")
-    elif args.temperature == 0 and args.samples > 1:
-        reason = "greedy samples are all the same; give --temperature"
-        raise InputError(f"--samples {args.samples}: {reason}")
-    elif max(args.k) > args.samples:
-        raise InputError(f"--k {max(args.k)}: must be at most --samples {args.samples}")
-    return args
+    return parser.parse_args(argv)
 
 
 def load_data(args: Namespace, config: train.Config, run: analysis.Run | None) -> Problems:
@@ -195,6 +186,10 @@ def load_data(args: Namespace, config: train.Config, run: analysis.Run | None) -
 
 def measure(args: Namespace, config: train.Config, run: analysis.Run | None) -> tuple:
     """Generate and grade completions, and write --out. Returns the model's name, data, verdicts."""
+    if max(args.k) > args.samples:
+        raise InputError(f"--k {max(args.k)}: must be at most --samples {args.samples}")
+    if args.samples > 1 and not args.temperature:
+        raise InputError("--samples: greedy samples are all the same; give --temperature")
     name, weights = args.model, None
     if run and config.reward and "reward" not in args:
         path, remedy = plugins.path_of(config.reward), "; to use it, give --reward"
