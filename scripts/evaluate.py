@@ -19,21 +19,20 @@ from argparse import Namespace, RawDescriptionHelpFormatter
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
 from transformers import AutoTokenizer
 
 import rollout
 import train
-from grpo import Completion
+from grpo import Group
 from plumbing import command_line, plugins
 from plumbing.data.problems import Problems, prepare_missing
 from plumbing.distributed.layout import compute_dtype, device_type
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.files import check_writable, write_lines
-from plumbing.metrics import TAIL
+from plumbing.metrics import graded_row
 from plumbing.run import checkpoint
 from scripts import analysis
 from verify import Verifier
@@ -63,28 +62,29 @@ class Examinee(train.Student):
         """Answer each problem so many times. Returns a row for each completion, in order: what a
         run's evals/ has, whether the token limit cut it, and how it was drawn."""
         c = self.config
-        prompts = [self.encode(problems.question(i)) for i in range(len(problems))]
-        index_B = np.arange(len(prompts)).repeat(samples).tolist()
-        fitting_B = [i for i in index_B if len(prompts[i]) <= c.max_prompt_tokens]
-        print(f"{len(fitting_B)} completions: this may take minutes", file=sys.stderr, flush=True)
-        answers = self.generator.generate(
-            [prompts[i] for i in fitting_B],
+        groups = []
+        for i in range(len(problems)):
+            prompt = self.encode(problems.question(i))
+            groups += [Group(i, size=1, prompt_ids=prompt) for _ in range(samples)]
+        fitting = [group for group in groups if len(group.prompt_ids) <= c.max_prompt_tokens]
+        print(f"{len(fitting)} completions: this may take minutes", file=sys.stderr, flush=True)
+        completions = self.generator.generate(
+            [group.prompt_ids for group in fitting],
             temperature,
             max_new_tokens=c.max_completion_tokens,
             seed=c.seed,
             max_batch_tokens=c.max_rollout_tokens,
         )
-        self.grade(answers, fitting_B, problems)
-        too_long = Completion([], [], finished=True, status="overlong_prompt")
+        self.grade(completions, [group.problem for group in fitting], problems)
+        for group, completion in zip(fitting, completions, strict=True):
+            group.completions.append(completion)
         drawn = {"temperature": temperature, "samples": samples, "seed": c.seed}
         drawn["data_crc32"] = problems.crc32
-        next_answer = iter(answers)
         rows = []
-        for i in index_B:
-            o = next(next_answer) if len(prompts[i]) <= c.max_prompt_tokens else too_long
-            row = {"problem": i, "reward": o.reward, "status": o.status, "tokens": len(o.ids)}
-            row["completion"] = self.tokenizer.decode(o.text_ids)[-TAIL:]
-            rows.append(row | {"truncated": not o.finished} | drawn)
+        for group in groups:
+            truncated = any(not o.finished for o in group.completions)
+            row = graded_row(group, self.tokenizer.decode)
+            rows.append(row | {"truncated": truncated} | drawn)
         return rows
 
 

@@ -120,17 +120,22 @@ def load(source: Source, seed: int, verifier: Verifier, evaluated=()) -> tuple[T
             record = source.record(row, problem, answer)
             counts[rank, answer, json.dumps(record, ensure_ascii=False, default=str)] += 1
     facts["rows_read"] = counts.total() + dropped.total()
+    table = usable_rows(counts, verifier)
+    dropped["unverifiable_answer"] = counts.total() - sum(map(len, table.values()))
+    dropped["repeat"] = sum(len(lines) - 1 for lines in table.values())
+    return table, facts | {"dropped_rows": +dropped}
+
+
+def usable_rows(counts: Counter, verifier: Verifier) -> Table:
+    """Return the rows whose answers can be verified, each as often as it was read."""
     answers = sorted({answer for _, answer, _ in counts})
     tqdm.write(f"checking {len(answers)} reference answers", file=sys.stderr)
     valid = dict(zip(answers, verifier.check_golds(answers), strict=True))
-    usable = defaultdict(list)
-    for (rank, answer, line), n in counts.items():
+    table = defaultdict(list)
+    for rank, answer, line in counts.elements():
         if valid[answer]:
-            usable[rank] += [line] * n
-        else:
-            dropped["unverifiable_answer"] += n
-    dropped["repeat"] = sum(len(lines) - 1 for lines in usable.values())
-    return usable, facts | {"dropped_rows": +dropped}
+            table[rank].append(line)
+    return table
 
 
 def arguments(argv: list[str] | None = None) -> Namespace:
@@ -139,8 +144,7 @@ def arguments(argv: list[str] | None = None) -> Namespace:
     add, names = parser.add_argument, ", ".join(SOURCES)
     add("--source", choices=SOURCES, default="openmathreasoning", metavar="NAME", help=names)
     path = {"type": user_path, "default": None, "metavar": "FILE"}
-    add("--copy", **path, help="file, folder or hub data set to read instead")
-    add("copy", nargs="?", type=user_path, help="the same")
+    add("copy", nargs="?", **path, help="file, folder or hub data set to read instead")
     add("--val_copy", **path, help="likewise, of the data set to validate on")
     add("--problem", default=None, help="field of the problem (the source's)")
     add("--gold", default=None, help="field of the reference answer (the source's)")

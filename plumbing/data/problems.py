@@ -148,7 +148,7 @@ def check_data(config, needed: int) -> tuple[Problems, Problems]:
         print(
             f"note: {n_shared} of the {len(val)} problems of {val.path} are training data too; "
             "to separate them: python -m scripts.prepare_data --source own "
-            f"--copy {train.path} --val_copy {val.path}",
+            f"{train.path} --val_copy {val.path}",
         )
     if not config.reward:  # a custom reward reads answers in its own way
         for problems in (train, val):

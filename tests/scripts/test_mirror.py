@@ -65,8 +65,9 @@ def test_wandb_continues_a_run_and_not_another_of_its_name(tmp_path, monkeypatch
     wandb = Mock()
     wandb.init.return_value = Mock(starting_step=2)
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    for first in (row(0), row(0) | {"eval_s": 2.0}):
-        make_run(tmp_path / "run", [first, row(1), row(2), row(3)], steps=4)
+    for seconds in (1.0, 2.0):
+        rows = [row(step) | {"eval_s": seconds} for step in range(4)]
+        make_run(tmp_path / "run", rows, steps=4)
         mirror.mirror(tmp_path / "run", "wandb", tmp_path, follow=False)
     one, other = (call.kwargs["id"] for call in wandb.init.call_args_list)
     assert one != other
