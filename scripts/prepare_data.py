@@ -161,9 +161,9 @@ def arguments(argv: list[str] | None = None) -> Namespace:
 def data_sets(args: Namespace) -> tuple[Source, Source | None, list[Source]]:
     """Return the source, the data set to validate on, if another, and the test sets of --against,
     each with the place of its copy."""
-    source = SOURCES[args.source]
-    problem, gold = args.problem or source.problem, args.gold or source.gold
-    source = replace(source, hub_id=args.copy or source.hub_id, problem=problem, gold=gold)
+    given = {"hub_id": args.copy, "problem": args.problem, "gold": args.gold}
+    given = {name: value for name, value in given.items() if value}
+    source = replace(SOURCES[args.source], **given)
     if not source.hub_id:
         raise InputError("--source own needs FILE, a file of yours")
     held_out = SOURCES.get(source.held_out)
