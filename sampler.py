@@ -226,12 +226,12 @@ class Pooled(Uniform):
     """Base of samplers that `score` K distinct candidates for each prompt, and `choose` one."""
 
     revisits = False  # True: a problem may be trained on again at any time; there are no passes
-    best_of_all = False  # True: pools are dealt by score, so that the best P of all are chosen
+    best_of_all = False  # True: the best P of all candidates are chosen, without ε
 
     def __init__(self, context: Context):
         super().__init__(context)
         self.K = context.config.candidates
-        self.epsilon = context.config.epsilon
+        self.epsilon = 0.0 if self.best_of_all else context.config.epsilon
 
     def propose(self, P):
         pool_P_K = self.draw(P * self.K).reshape(P, self.K)

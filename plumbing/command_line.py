@@ -64,12 +64,3 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
             if "choices" not in argument:
                 argument["metavar"] = f.type.__name__.upper()
         parser.add_argument(f"--{f.name}", **argument)
-
-
-def unused(args: argparse.Namespace, parser: argparse.ArgumentParser, used: set[str]) -> list[str]:
-    """Return the names of flags that were given, and are not among those `used`."""
-    return [
-        name
-        for name, value in vars(args).items()
-        if name not in used and value != parser.get_default(name)
-    ]

@@ -63,10 +63,9 @@ class Embedded(Pooled):
         return f_M.clip(0, 0.5).reshape(pool_P_K.shape)
 
     def observe(self, groups):
-        index_M = np.append(self.index_M, [group.problem for group in groups])
-        y_M = np.append(self.y_M, [group.y for group in groups])
-        self.index_M = index_M[-self.window :]
-        self.y_M = y_M[-self.window :]
+        latest = slice(-self.window, None)
+        self.index_M = np.append(self.index_M, [group.problem for group in groups])[latest]
+        self.y_M = np.append(self.y_M, [group.y for group in groups])[latest]
         self.fit()
 
     def load_state_dict(self, state: dict) -> None:

@@ -49,8 +49,7 @@ class Greso(Uniform):
         """Skip problems at random, by their z; return the others."""
         z_P = self.streak[drawn_P]
         p_P = np.where(z_P > 0, self.p_easy, self.p_hard)
-        power_P = p_P ** np.abs(z_P)  # p^z
-        probability_P = np.maximum(power_P, 0.01)
+        probability_P = np.maximum(p_P ** np.abs(z_P), 0.01)
         is_kept_P = self.rng.random(len(drawn_P)) < probability_P
         return drawn_P[is_kept_P].tolist()
 
@@ -58,35 +57,23 @@ class Greso(Uniform):
         self._latest = groups
         for group in groups:
             z = self.streak[group.problem]
-            if group.live:
-                z = 0
-            elif group.p_hat == 1:
-                z = max(z, 0) + 1
-            else:
-                z = min(z, 0) - 1
-            self.streak[group.problem] = z
+            sign = int(group.p_hat == 1) - int(group.p_hat == 0)  # 0: live
+            self.streak[group.problem] = sign + (z if z * sign > 0 else 0)
 
     def more(self, groups):
         missing = self.P - sum(group.live for group in groups)
         refill = []
         if missing > 0 and self.refills_left:
-            refill = self.refill(self.refill_size(missing))
+            # As many as are needed if as large a share as in the latest round is live.
+            live = sum(group.live for group in self._latest)
+            size = self.refill_factor * missing * len(self._latest) / max(live, 1e-9)
+            self.refills_left = self.refills_left - 1 if size > self.most else 0
+            refill = self.refill(math.ceil(min(size, self.most)))
         if not refill and self.passes > 1:  # the end of a step
             p_hat_P = np.array([group.p_hat for group in groups])
             self.p_easy = moved(self.p_easy, np.mean(p_hat_P == 1), self.dead / 3)
             self.p_hard = moved(self.p_hard, np.mean(p_hat_P == 0), self.dead * 2 / 3)
         return refill
-
-    def refill_size(self, missing: int) -> int:
-        """Return how many problems a refill needs for the missing live groups, if as large a share
-        as in the latest round is live, and count down `refills_left`."""
-        live = sum(group.live for group in self._latest)
-        size = self.refill_factor * missing * len(self._latest) / max(live, 1e-9)
-        if size > self.most:
-            self.refills_left -= 1
-            return self.most
-        self.refills_left = 0
-        return math.ceil(size)
 
 
 def moved(p: float, share: float, target: float) -> float:

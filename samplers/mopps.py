@@ -16,7 +16,6 @@ class Mopps(Pooled):
 
     def __init__(self, context: Context, decay=0.5):
         super().__init__(context)
-        self.epsilon = 0.0
         self.decay = decay
         self.alpha = np.ones(len(self.problems), dtype=np.float32)
         self.beta = np.ones(len(self.problems), dtype=np.float32)

@@ -22,7 +22,6 @@ class NoisyAnd(BagOfWords):
 
     def __init__(self, context: Context, rate=1.0, decay=0.9, power=2.0):
         super().__init__(context, rate, decay)
-        self.epsilon = 0.0
         self.power = power
         self._values_C = []
         if context.config.column:

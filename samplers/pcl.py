@@ -1,6 +1,6 @@
 """Goldilocks with a teacher that predicts p: it chooses the predicted p nearest to 1/2."""
 
-from sampler import Context, Goldilocks, utility_target
+from sampler import Goldilocks, utility_target
 
 
 class Pcl(Goldilocks):
@@ -10,10 +10,6 @@ class Pcl(Goldilocks):
     account of the algorithm: no code of the authors was found."""
 
     best_of_all = True
-
-    def __init__(self, context: Context):
-        super().__init__(context)
-        self.epsilon = 0.0
 
     def target(self, p_hat):
         return p_hat / 2  # the teacher's range is [0, 0.5]

@@ -37,5 +37,4 @@ class Sec(Pooled):
         y_P = np.array([group.y for group in groups])
         category_P = self._category_of[[group.problem for group in groups]]
         for c in np.unique(category_P):
-            error = y_P[category_P == c].mean() - self.value_C[c]
-            self.value_C[c] += self.rate * error
+            self.value_C[c] += self.rate * (y_P[category_P == c].mean() - self.value_C[c])

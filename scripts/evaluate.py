@@ -25,14 +25,14 @@ from transformers import AutoTokenizer
 
 import rollout
 import train
-from grpo import Completion
+from grpo import Group
 from plumbing import command_line, plugins
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import compute_dtype, device_type
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from plumbing.files import check_writable, write_lines
-from plumbing.metrics import TAIL
+from plumbing.metrics import graded_row
 from plumbing.run import checkpoint
 from scripts import analysis
 from verify import Verifier
@@ -62,29 +62,29 @@ class Examinee(train.Student):
         """Answer each problem so many times. Returns a row for each completion, in order: what a
         run's evals/ has, whether the token limit cut it, and how it was drawn."""
         c = self.config
-        prompts = [self.encode(problems.question(i)) for i in range(len(problems))]
-        fits = [len(prompt) <= c.max_prompt_tokens for prompt in prompts]
-        index_B = [i for i, fit in enumerate(fits) if fit for _ in range(samples)]
-        print(f"{len(index_B)} completions: this may take minutes", file=sys.stderr, flush=True)
-        answers = self.generator.generate(
-            [prompts[i] for i in index_B],
+        groups = []
+        for i in range(len(problems)):
+            prompt = self.encode(problems.question(i))
+            groups += [Group(i, size=1, prompt_ids=prompt) for _ in range(samples)]
+        fitting = [group for group in groups if len(group.prompt_ids) <= c.max_prompt_tokens]
+        print(f"{len(fitting)} completions: this may take minutes", file=sys.stderr, flush=True)
+        completions = self.generator.generate(
+            [group.prompt_ids for group in fitting],
             temperature,
             max_new_tokens=c.max_completion_tokens,
             seed=c.seed,
             max_batch_tokens=c.max_rollout_tokens,
         )
-        self.grade(answers, index_B, problems)
-        too_long = Completion([], [], finished=True, status="overlong_prompt")
+        self.grade(completions, [group.problem for group in fitting], problems)
+        for group, completion in zip(fitting, completions, strict=True):
+            group.completions.append(completion)
         drawn = {"temperature": temperature, "samples": samples, "seed": c.seed}
         drawn["data_crc32"] = problems.crc32
-        next_answer = iter(answers)
         rows = []
-        for i, fit in enumerate(fits):
-            for _ in range(samples):
-                o = next(next_answer) if fit else too_long
-                row = {"problem": i, "reward": o.reward, "status": o.status, "tokens": len(o.ids)}
-                row["completion"] = self.tokenizer.decode(o.text_ids)[-TAIL:]
-                rows.append(row | {"truncated": not o.finished} | drawn)
+        for group in groups:
+            truncated = any(not o.finished for o in group.completions)
+            row = graded_row(group, self.tokenizer.decode)
+            rows.append(row | {"truncated": truncated} | drawn)
         return rows
 
 
@@ -168,16 +168,7 @@ def arguments(argv: list[str] | None) -> Namespace:
     add("--by", default="", help="print means by one or two columns of the data: task,level")
     add("--out", type=Path, default=None, help="write the verdicts there")
     command_line.add_fields(parser, train.Config, SETTINGS)
-    args = parser.parse_args(argv)
-    if args.model.endswith(".jsonl"):
-        for name in command_line.unused(args, parser, {"model", "val_data", "by", "k"}):
-            raise InputError(f"--{name}: not used with verdicts, {args.model}; leave it out")
-    elif args.temperature == 0 and args.samples > 1:
-        reason = "greedy samples are all the same; give --temperature"
-        raise InputError(f"--samples {args.samples}: {reason}")
-    elif max(args.k) > args.samples:
-        raise InputError(f"--k {max(args.k)}: must be at most --samples {args.samples}")
-    return args
+    return parser.parse_args(argv)
 
 
 def load_data(args: Namespace, config: train.Config, run: analysis.Run | None) -> Problems:
@@ -192,6 +183,10 @@ def load_data(args: Namespace, config: train.Config, run: analysis.Run | None) -
 
 def measure(args: Namespace, config: train.Config, run: analysis.Run | None) -> tuple:
     """Generate and grade completions, and write --out. Returns the model's name, data, verdicts."""
+    if max(args.k) > args.samples:
+        raise InputError(f"--k {max(args.k)}: must be at most --samples {args.samples}")
+    if args.samples > 1 and not args.temperature:
+        raise InputError("--samples: greedy samples are all the same; give --temperature")
     name, weights = args.model, None
     if run and config.reward and "reward" not in args:
         path, remedy = plugins.path_of(config.reward), "; to use it, give --reward"

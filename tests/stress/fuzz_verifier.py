@@ -96,9 +96,8 @@ def draw_numbers(rng: random.Random) -> dict:
     while n % d == 0 or n % 10 == 0:  # else "«n/1000:.3f»" may end in a zero
         n += 1
     a, b, c = sorted(rng.sample(range(2, 99), 3))
-    digits = str(n)
-    numbers = {"n": n, "d": d, "k": k, "a": a, "b": b, "c": c}
-    return numbers | {"head": digits[0], "tail": digits[1:]}
+    head, *tail = str(n)
+    return {"n": n, "d": d, "k": k, "a": a, "b": b, "c": c, "head": head, "tail": "".join(tail)}
 
 
 def fill(template: str, numbers: dict) -> str:
@@ -131,18 +130,18 @@ def draw(family: str, rng: random.Random) -> tuple[str, str]:
     if family == "outside the box":
         outside = [*choices(OUTSIDE), r"\boxed{" * 9000, rf"\boxed{{{'5+' * 2000}0}}"]
         return gold, fill(rng.choice(outside), numbers)
-    if family in ("right", "wrong"):
-        template, right, wrong = rng.choice(cases())
-        gold = fill(template, numbers)
-        answer = fill(rng.choice(choices(right if family == "right" else wrong)), numbers)
-    elif family == "hack":
+    if family == "hack":
         answer = fill(rng.choice(choices(HACKS)), numbers)
     elif family == "noise":
         gold = rf"\sqrt{{{numbers['n'] ** 2 + 1}}}"
         answer = "".join(rng.choices(PIECES, k=rng.randint(1, 30)))
-    else:
+    elif family == "hostile":
         gold = rng.choice([gold, "x^2+1", r"\sum_{k=1}^n k^2"])
         answer = hostile(numbers, rng)
+    else:
+        template, *answers = rng.choice(cases())
+        gold = fill(template, numbers)
+        answer = fill(rng.choice(choices(answers[family == "wrong"])), numbers)
     return gold, rf"So \boxed{{{answer}}}."
 
 
