@@ -161,15 +161,10 @@ def test_sampling_equals_a_naive_loop(tiny_family, prompts, family, temperature,
     assert {each.finished for each in completions} == {False, True}
 
 
-@pytest.fixture
-def eight_rows(prompts):
-    """Prompts of 8 rows, some of them the same."""
-    return [prompts[i] for i in (3, 0, 4, 0, 1, 4, 2, 0)]
-
-
 @pytest.mark.parametrize("cut", [1, 3])
-def test_a_row_draws_the_same_tokens_in_any_batch(generator, eight_rows, cut):
+def test_a_row_draws_the_same_tokens_in_any_batch(generator, prompts, cut):
     """As two ranks would share the rows, the second in micro-batches of one row."""
+    eight_rows = [prompts[i] for i in (3, 0, 4, 0, 1, 4, 2, 0)]
     whole = generator.generate(eight_rows, 1.0, 30, seed=2)
     lengths = [len(each.ids) for each in whole]
     assert min(lengths) < 9  # is dropped on the way

@@ -15,11 +15,11 @@ from transformers import AutoModel, AutoModelForCausalLM
 import train
 from grpo import Group
 from plumbing.files import read_lines
-from plumbing.metrics import TAIL, Stopwatch, completion_metrics, graded_row
+from plumbing.metrics import Stopwatch, completion_metrics
 from sampler import Goldilocks, join
 from tests.helpers import ranks
 from tests.helpers.checks import rejected
-from tests.helpers.groups import completion, group, problems_of
+from tests.helpers.groups import completion, problems_of
 from tests.helpers.ranks import DEMO, ROOT, one_rank, parse
 from tests.helpers.samplers import Numbers
 from verify import Verdict
@@ -69,19 +69,21 @@ def test_presets_have_the_papers_steps_or_its_rule_for_the_baseline(preset):
     assert (c.steps, baseline.steps, c.per_device_batch_size) == PRESETS[preset]
 
 
-def test_a_baseline_may_have_other_steps():
-    assert parse("--sampler", "uniform", "--steps", 7).steps == 7
+DERIVED = {  # flags -> settings
+    "--sampler uniform --steps 7": {"steps": 7},
+    # Ignored without a teacher, so that the commands of compared runs differ in --sampler alone
+    "--sampler uniform --teacher_model x": {"teacher_model": ""},
+    "--sampler uniform --teacher_ranks 2": {"teacher_ranks": 0},
+    # The teacher begins as the student's model unless given.
+    "--preset qwen3-4b --model mine": {"teacher_model": "mine"},
+    "--model mine --teacher_model other": {"teacher_model": "other"},
+}
 
 
-def test_flags_of_the_teacher_are_ignored_without_one():
-    """So that the commands of compared runs differ in --sampler alone."""
-    c = parse("--sampler", "uniform", "--teacher_model", "x", "--teacher_ranks", 2)
-    assert (c.teacher_model, c.teacher_ranks) == ("", 0)
-
-
-def test_the_teacher_begins_as_the_students_model_unless_given():
-    assert parse("--preset", "qwen3-4b", "--model", "mine").teacher_model == "mine"
-    assert parse("--model", "mine", "--teacher_model", "other").teacher_model == "other"
+@pytest.mark.parametrize("flags", DERIVED)
+def test_settings_that_follow_from_other_flags(flags):
+    c = vars(parse(*flags.split()))
+    assert {name: c[name] for name in DERIVED[flags]} == DERIVED[flags]
 
 
 # One step
@@ -144,13 +146,10 @@ def test_the_metrics_of_a_step_are_over_its_problems_and_win_over_a_samplers(moc
 
 
 def test_completion_metrics_by_hand():
-    """Of four completions one has each status; the second one is cut off."""
-    one = group(7, rewards=[1, 0, 0, 0])
-    one.prompt_ids = [5, 6]
-    for each, status in zip(
-        one.completions, ("correct", "no_box", "bad_gold", "timeout"), strict=True
-    ):
-        each.status = status
+    """Of four completions one has each status; the second one, of three tokens, is cut off."""
+    statuses = ("correct", "no_box", "bad_gold", "timeout")
+    one = Group(7, size=4, prompt_ids=[5, 6])
+    one.completions = [completion(status=status) for status in statuses]
     one.completions[1].ids = [10, 13, 14]
     one.completions[1].finished = False
     assert completion_metrics([one]) == {
@@ -313,13 +312,6 @@ def test_evaluation_is_greedy_and_counts_overlong_prompts_as_wrong(evaluate):
 def test_evaluation_ends_at_a_signal(evaluate, student):
     student.layout.stopping = True
     assert evaluate(rollout=None) == ({}, None)
-
-
-def test_evaluation_keeps_the_end_of_a_completion():
-    """Without the stop token: the box is at the end."""
-    one = Group(1, size=1, completions=[completion(ids=[1, *[2] * TAIL, 0])])
-    row = graded_row(one, decode=lambda ids: "".join(map(str, ids)))
-    assert row["completion"] == "2" * TAIL
 
 
 # The sampler's part

@@ -1,6 +1,7 @@
 """TRL's GRPOTrainer with our samplers, where TRL is installed: `pytest -m hour tests/examples`."""
 
 import importlib.util
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -38,12 +39,11 @@ class Grades(ranks.Grades):
         return super().grade(completions, golds, extras)
 
 
-def config(out, data, sampler, **flags):
-    """Return the demo's settings for small steps. flags: others of train.py."""
-    flags = {"steps": 4, "prompts_per_step": 3, "group_size": 4, "checkpoint_every": 2} | flags
-    words = [word for name, value in flags.items() for word in (f"--{name}", value)]
-    data = "--train_data", data / "train.jsonl"
-    return parse("--preset", "demo", "--sampler", sampler, "--out", out, *data, *words)
+def config(out, data, sampler, **changes):
+    """Return the demo's settings for small steps. changes: other settings."""
+    flags = "--preset demo --steps 4 --prompts_per_step 3 --group_size 4 --checkpoint_every 2"
+    paths = "--out", out, "--train_data", data / "train.jsonl"
+    return replace(parse(*flags.split(), "--sampler", sampler, *paths), **changes)
 
 
 def recorded(config) -> SimpleNamespace:
@@ -175,13 +175,12 @@ def test_two_processes_train_on_the_proposals_and_the_sampler_sees_their_rewards
 def test_the_demo_run_again_prints_the_same_share_of_dead_groups(tmp_path, halfway, capfd, sampler):
     from examples import trl_demo
 
-    flags = ["--steps", "2", "--prompts_per_step", "3", "--group_size", "4", "--sampler", sampler]
-    flags += ["--train_data", str(halfway / "train.jsonl"), "--out", str(tmp_path / "run")]
-    lines, models = set(), set()
+    flags = f"--steps 2 --prompts_per_step 3 --group_size 4 --sampler {sampler}"
+    flags += f" --train_data {halfway}/train.jsonl --out {tmp_path}"
+    results = set()
     for _ in range(2):
-        assert trl_demo.main(flags) == 0
-        lines.add(capfd.readouterr().out.splitlines()[-1])
-        models.add((tmp_path / "run" / "model.safetensors").read_bytes())
-    [line] = lines
+        assert trl_demo.main(flags.split()) == 0
+        model = (tmp_path / "model.safetensors").read_bytes()
+        results.add((capfd.readouterr().out.splitlines()[-1], model))
+    [(line, _)] = results
     assert line.endswith(" dead groups in 2 steps")
-    assert len(models) == 1
