@@ -377,7 +377,7 @@ def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_pat
     torchrun.join()
     output = (tmp_path / "log").read_text()
     assert torchrun.exitcode == 0, output
-    assert "steps    2 to 4" in output
+    assert "from step 2:" in output
     ranks.assert_same_run(alone, tmp_path / "run")
 
 
@@ -394,5 +394,5 @@ def test_resume_is_bit_identical_with_all_options_and_without_lag(halfway, tmp_p
     shutil.copytree(whole, resumed)
     shutil.rmtree(resumed / "checkpoints/step_2")
     output = ranks.run(resumed, *flags.split(), ranks=2, data=halfway)
-    assert "steps    1 to 2" in output
+    assert "from step 1:" in output
     ranks.assert_same_run(whole, resumed)

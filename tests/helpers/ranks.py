@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import secrets
+import signal
 import socket
 import sys
 import time
@@ -82,6 +83,9 @@ def free_port() -> int:
 
 
 def _rank(rank, n, local, port, folder, command, before):
+    end_with_parent = getattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig", None)
+    if end_with_parent:  # not on a Mac
+        end_with_parent(signal.SIGKILL)  # where pytest itself is killed
     # If Python's collector ended a process group that a test has left, it would wait for threads
     # that a fork does not have.
     gc.freeze()
@@ -91,8 +95,10 @@ def _rank(rank, n, local, port, folder, command, before):
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     sys.stdout, sys.stderr = ((folder / f"std{x}").open("a", buffering=1) for x in ("out", "err"))
     os.dup2(sys.stderr.fileno(), 2)
-    # A rank that hangs prints its stacks and ends before pytest's `timeout`.
-    faulthandler.dump_traceback_later(290, exit=True, file=sys.stderr)
+    faulthandler.enable(sys.stderr)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    faulthandler.register(signal.SIGALRM, sys.stderr, chain=True)
+    signal.alarm(290)  # a rank that hangs prints its stacks and ends before pytest's `timeout`
     for name in ("transformers", "torch"):  # they keep an earlier stream
         logging.getLogger(name).handlers = [logging.StreamHandler(sys.stderr)]
     before(rank)
