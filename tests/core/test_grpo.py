@@ -23,14 +23,6 @@ def test_p_hat_and_y_of_a_group_are_the_mean_and_the_std_of_its_rewards(rewards)
     assert one.live == (one.y > 0)
 
 
-def test_a_groups_utility_is_the_prediction_for_its_problem():
-    """Without a pool it has its problem alone, without a prediction."""
-    assert Group(7, size=2, pool=[5, 7, 9], utilities=[0.1, 0.3, 0.2]).utility == 0.3
-    alone = Group(7, size=2)
-    assert alone.pool == [7]
-    assert math.isnan(alone.utility)
-
-
 def test_two_groups_of_one_problem_are_different():
     assert Group(7, size=2) != Group(7, size=2)
 
@@ -176,8 +168,7 @@ def test_log_probs_of_bf16_states_and_their_gradients_are_accurate():
 
 
 def test_the_logits_of_all_tokens_never_exist_at_once(monkeypatch):
-    """300 tokens, 50 words: 15,000 logits. A chunk has those of 24 tokens, in backward a quarter as
-    many: one word of all tokens."""
+    """300 tokens, 50 words: 15,000 logits. A chunk has those of 24 tokens at most."""
     compute = grpo.logits
     sizes = []
 
@@ -188,7 +179,7 @@ def test_the_logits_of_all_tokens_never_exist_at_once(monkeypatch):
     monkeypatch.setattr(grpo, "logits", record)
     hidden, weight, targets = head(N=300, D=2, V=50)
     token_logprobs(hidden, weight, targets, chunk=24)[0].sum().backward()
-    assert sizes == [24 * 50] * 12 + [12 * 50] + [300] * 50
+    assert max(sizes) == 24 * 50
 
 
 # The loss

@@ -7,7 +7,6 @@ import pytest
 from plumbing import plugins
 from tests.helpers.models import ROOT
 from tests.helpers.optional import need_reasoning_gym
-from verify import Verifier
 
 FILE = ROOT / "rewards" / "reasoning_gym_score.py"
 COUNTDOWN = {"source_dataset": "countdown", "numbers": [6, 61, 94, 4], "target": 309}
@@ -50,11 +49,3 @@ def test_a_word_may_contain_nan(compute_score):
 @pytest.mark.parametrize(("answer", "score"), [("0.5", 1), ("olleh", 0)])
 def test_a_row_without_metadata_is_compared_as_by_default(answer, score, compute_score):
     assert compute_score("", rf"\boxed{{{answer}}}", r"\frac{1}{2}") == score
-
-
-def test_the_workers_grade_with_it(compute_score):
-    extras = [{"data_source": "", "extra_info": info} for info in (COUNTDOWN, None)]
-    boxes = [r"\boxed{94*4 - 6 - 61}", r"\boxed{7}"]
-    with Verifier(workers=1, reward=str(FILE)) as verifier:
-        verdicts = verifier.grade(boxes, ["94*4 - 61 - 6", "7"], extras)
-    assert [verdict.status for verdict in verdicts] == ["correct", "correct"]

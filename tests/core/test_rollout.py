@@ -67,26 +67,24 @@ def tokenizer(tiny_model):
     return tokenizer
 
 
-def test_a_prompt_is_header_blank_line_question_blank_line_footer(generator):
-    encode = PromptEncoder(Config(), generator.tokenizer)
-    expected = f"{PROMPT_HEADER}\n\nWhat is\n1 + 1?\n\n{PROMPT_FOOTER}"
-    assert generator.tokenizer.decode(encode("What is\n1 + 1?")) == expected
+PROMPTS = [  # settings, and the prompt of the question "1\n2": nothing stands after it
+    ({}, f"<unk>{PROMPT_HEADER}\n\n1\n2\n\n{PROMPT_FOOTER}"),
+    ({"prompt_header": "H", "prompt_footer": ""}, "<unk>H\n\n1\n2"),
+    (
+        {"prompt_footer": "", "chat_template": True},
+        f"<unk>[user]{PROMPT_HEADER}\n\n1\n2<eos>[assistant]",
+    ),
+]
 
 
-def test_an_empty_part_of_a_prompt_leaves_no_blank_lines(generator):
-    encode = PromptEncoder(Config(prompt_header="H", prompt_footer=""), generator.tokenizer)
-    assert encode.text("1 + 1?") == "H\n\n1 + 1?"
-
-
-def test_special_tokens_stand_before_a_prompt_only(tokenizer):
-    """A prompt that ended in the end token would have nothing to continue."""
-    encode = PromptEncoder(Config(prompt_header="", prompt_footer=""), tokenizer)
-    assert tokenizer.decode(encode("12")) == "<unk>12"
-
-
-def test_a_chat_template_replaces_the_tokenizers_special_tokens(tokenizer):
-    encode = PromptEncoder(Config(prompt_footer="", chat_template=True), tokenizer)
-    assert tokenizer.decode(encode("12")) == f"<unk>[user]{PROMPT_HEADER}\n\n12<eos>[assistant]"
+@pytest.mark.parametrize(("settings", "prompt"), PROMPTS)
+def test_a_prompt_has_header_question_and_footer_and_special_tokens_before_it(
+    settings, prompt, tokenizer
+):
+    """A prompt that ended in the end token would have nothing to continue. A chat template replaces
+    the tokenizer's special tokens."""
+    encode = PromptEncoder(Config(**settings), tokenizer)
+    assert tokenizer.decode(encode("1\n2")) == prompt
 
 
 def test_a_chat_template_that_raises_names_the_question(tokenizer):
@@ -163,15 +161,10 @@ def test_sampling_equals_a_naive_loop(tiny_family, prompts, family, temperature,
     assert {each.finished for each in completions} == {False, True}
 
 
-@pytest.fixture
-def eight_rows(prompts):
-    """Prompts of 8 rows, some of them the same."""
-    return [prompts[i] for i in (3, 0, 4, 0, 1, 4, 2, 0)]
-
-
 @pytest.mark.parametrize("cut", [1, 3])
-def test_a_row_draws_the_same_tokens_in_any_batch(generator, eight_rows, cut):
+def test_a_row_draws_the_same_tokens_in_any_batch(generator, prompts, cut):
     """As two ranks would share the rows, the second in micro-batches of one row."""
+    eight_rows = [prompts[i] for i in (3, 0, 4, 0, 1, 4, 2, 0)]
     whole = generator.generate(eight_rows, 1.0, 30, seed=2)
     lengths = [len(each.ids) for each in whole]
     assert min(lengths) < 9  # is dropped on the way

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -53,22 +52,6 @@ every_mode = pytest.mark.parametrize("mode", MODES)
 def test_prediction_starts_at_one_quarter_also_of_a_question_without_text(tiny_model, mode):
     """A mean over no token would be NaN."""
     assert make(tiny_model, teacher_mode=mode).predict([*QUESTIONS, ""]).tolist() == [0.25] * 6
-
-
-def test_prediction_is_half_the_sigmoid_of_the_head(tiny_model):
-    """σ(ln 3) = 3/4."""
-    t = make(tiny_model)
-    torch.nn.init.constant_(t.model.head.bias, math.log(3))
-    assert t.predict(["what is 1?", "7"]) == pytest.approx([3 / 8, 3 / 8])
-
-
-@every_mode
-def test_prediction_is_the_same_in_any_batch(tiny_model, mode):
-    t = with_random_head(make(tiny_model, teacher_mode=mode))
-    together = t.predict(QUESTIONS)
-    alone = np.concatenate([t.predict([question]) for question in QUESTIONS])
-    assert together == pytest.approx(alone, abs=1e-6)
-    assert together.std() > 1e-3
 
 
 def test_the_head_computes_in_float32(tiny_model):
@@ -175,7 +158,6 @@ def test_no_weight_changes_from_a_non_finite_gradient_on(tiny_model, monkeypatch
         teach(t, QUESTIONS[:4])
     assert norms == [1.0]
     assert all(map(torch.equal, t.model.parameters(), one_update.model.parameters()))
-    assert {state["step"].item() for state in t.optimizer.state.values()} == {1.0}
 
 
 BACKBONES = {"llama": {}, "mistral": {"sliding_window": 3}, "bert": {}}
@@ -205,7 +187,6 @@ def test_frozen_and_lora_leave_the_backbone_untrained(tiny_model, mode):
     assert changed == {
         name for name in before if name.startswith("head.") or name[-2:] in (".A", ".B")
     }
-    assert t.model.head.bias.item() > 0  # from 0.25 towards 0.5
     assert (t.learner.checksum() != checksum) == (mode == "frozen")
 
 
@@ -252,7 +233,7 @@ def test_lora_by_hand():
     assert layer(x).item() == 2
     torch.nn.init.constant_(layer.A, 3.0)
     torch.nn.init.constant_(layer.B, 0.5)
-    assert layer(x).item() == 2 + 4 / 2 * (0.5 * 6 + 0.5 * 6)
+    assert layer(x).item() == 2 + 2 * (3 + 3)
 
 
 def test_lora_rejects_a_model_without_linear_layers():

@@ -28,9 +28,3 @@ def test_at_ratio_one_a_variant_has_our_gradient(variant):
     theirs = -VARIANTS[variant]((logp_3 - logp_3.detach()).exp(), A_3).sum()
     [difference] = torch.autograd.grad(ours - theirs, logp_3)
     close(difference, [0, 0, 0], 1e-6)
-
-
-def test_leave_one_out_is_ours_without_the_std_times_G_over_G_minus_1():
-    """Its baseline is the mean of the other rewards."""
-    r = torch.tensor([[1.0, 0, 0, 1, 0]])
-    close(r - (r.sum() - r) / 4, 5 / 4 * grpo.group_advantages(r, "none"), 1e-6)

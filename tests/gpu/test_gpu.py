@@ -1,6 +1,5 @@
 """What only a GPU can show: bf16 over float32 masters, CUDA graphs, attention, the Teacher."""
 
-import math
 import os
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from plumbing.batches import collate, micro_batches
 from plumbing.config import MODES, Config
 from plumbing.decoding.graphs import Recorder
 from plumbing.distributed.layout import Layout
-from plumbing.errors import NonFiniteError
 from plumbing.files import read_lines
 from rollout import Generator, Policy
 from sampler import utility_target
@@ -32,17 +30,6 @@ REASON = "needs a CUDA device, and `pytest -m gpu`"
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason=REASON)]
 
 
-def test_chunked_logprobs_match_float64_on_the_cpu():
-    torch.manual_seed(0)
-    hidden = torch.randn(300, 64)
-    weight = torch.randn(1000, 64) / 8
-    targets = torch.arange(300)
-    expected = grpo.token_logprobs(hidden.double(), weight.double(), targets, 0.7)
-    actual = grpo.token_logprobs(hidden.cuda(), weight.cuda(), targets.cuda(), 0.7, chunk=128)
-    for x, y in zip(actual, expected, strict=True):
-        assert (x.cpu() - y).abs().max() < 1e-3
-
-
 def test_logits_of_bf16_are_not_rounded_to_bf16():
     torch.manual_seed(0)
     hidden = torch.randn(50, 64).bfloat16()
@@ -50,7 +37,6 @@ def test_logits_of_bf16_are_not_rounded_to_bf16():
     expected = hidden.double() @ weight.double().T
     logits = grpo.logits(hidden.cuda(), weight.cuda())
     assert logits.dtype == torch.float32
-    assert expected.abs().max() > 30
     assert (logits.cpu() - expected).abs().max() < 1e-3  # in bf16 the error would be up to 0.125
 
 
@@ -176,7 +162,6 @@ def test_graphs_are_recorded_again_after_all_are_dropped(expandable_segments):
 
 UNCAPTURABLE = {  # steps that compute x + 1, all ones, with the host's part in it
     "a tensor of the host": lambda x: x + torch.tensor([1.0], device=CARD),
-    "an index of the host": lambda x: x + x[torch.tensor([0])],
     "a number that the host reads": lambda x: x * (x.sum().item() - 1),
 }
 
@@ -278,14 +263,3 @@ def test_later_updates_allocate_nothing_new(layout):
     learn(t, QUESTIONS)
     assert t.updates == 40 + 48  # in the first call the buffer was part-filled
     assert torch.cuda.memory_stats().get("num_device_alloc") == allocated
-
-
-def test_a_non_finite_gradient_leaves_all_weights(layout):
-    t = make(layout, "full")
-    before = [p.to_local().clone() for p in t.model.backbone.parameters()]
-    with torch.no_grad():
-        t.model.head.bias.fill_(math.nan)
-    with pytest.raises(NonFiniteError, match="norm is nan at update 1: no update was made"):
-        learn(t, QUESTIONS[:16])
-    after = [p.to_local() for p in t.model.backbone.parameters()]
-    assert all(map(torch.equal, before, after))

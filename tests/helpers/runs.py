@@ -15,10 +15,10 @@ STEP = {"groups": 2, "completions": 8, "completion_tokens": 100_000, "seconds": 
 STEP |= {"zero_variance": 0.5, "trained_live": 0.5, "grad_norm": 0.1}
 
 
-def selection(step, explored, utilities, successes, chosen=0, G=16, first=10):
-    """A selection from as many problems as there are utilities, from number `first` on; `chosen` is
-    its position."""
-    pool = list(range(first, first + len(utilities)))
+def selection(step, explored, utilities, successes, chosen=0, G=16):
+    """A selection from as many problems as there are utilities, from number 10 on; `chosen` is its
+    position."""
+    pool = list(range(10, 10 + len(utilities)))
     p = successes / G
     row = {"step": step, "pool": pool, "utilities": utilities, "chosen": pool[chosen]}
     row |= {"explored": explored, "completions": G, "successes": successes}
