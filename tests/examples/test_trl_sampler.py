@@ -206,7 +206,7 @@ def test_two_processes_propose_and_observe_alike_and_share_the_rows(tmp_path, ha
         assert half + half_1 == [gold for gold in problems.golds(indices)[0] for _ in range(4)]
 
 
-@pytest.mark.parametrize("sampler", ["trl", "bag_of_words"])
+@pytest.mark.parametrize("sampler", ["uniform", "bag_of_words"])
 def test_the_demo_run_again_prints_the_same_share_of_dead_groups(tmp_path, halfway, capfd, sampler):
     from examples import trl_demo
 
