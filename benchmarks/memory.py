@@ -23,6 +23,7 @@ from plumbing.command_line import Parser, count, first_line, number
 from plumbing.config import PRESETS
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
+from plumbing.models import trial
 from scripts import analysis
 
 GIB = 2**30
@@ -30,9 +31,17 @@ USABLE = 0.92  # share of a card that the formula may fill
 CARDS = [24, 80, 141]  # GiB
 STUDENT = "**peak of a student rank**"
 TEACHER = "**peak of the teacher**"
-SIZES = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers")
-SIZES += ("num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
-SIZES += ("tie_word_embeddings",)
+SIZES = (
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "tie_word_embeddings",
+)
 SHAPES = {  # SIZES of the presets' models, so that an estimate needs no download
     "Qwen/Qwen2.5-1.5B": ("qwen2", 1536, 8960, 28, 12, 2, 128, 151936, True),
     "allenai/OLMo-2-0425-1B": ("olmo2", 2048, 8192, 16, 16, 16, 128, 100352, False),
@@ -49,17 +58,14 @@ def model_config(name: str, **changes) -> PretrainedConfig:
     """Return the transformers config of a model without loading it.
 
     name: a key of SHAPES, or a model that AutoConfig finds. changes: replaced settings. Raises
-    InputError where there is no such model.
+    ValueError where there is no such model.
     """
     if name in SHAPES:
         settings = dict(zip(SIZES, SHAPES[name], strict=True))
         settings["max_position_embeddings"] = 32_768
     else:
-        try:
+        with trial(name, "cannot be used"):
             settings = AutoConfig.from_pretrained(name).to_dict()
-        except (OSError, ValueError) as error:
-            known = ", ".join(SHAPES)
-            raise InputError(f"model {name}, which is none of {known}: {error}") from error
     return AutoConfig.for_model(**(settings | changes))
 
 

@@ -54,9 +54,19 @@ from teacher import TeacherServer
 from verify import Verdict, Verifier
 
 DEMO = ROOT / "demo"
-QUANTITIES = ("teacher_wait_s", "rollout_s", "verify_s", "gather_s", "train_s", "seconds")
-QUANTITIES += ("tokens_a_second", "completion_tokens", "zero_variance", "forwarded_rows")
-QUANTITIES += ("peak_gib",)
+QUANTITIES = [
+    "teacher_wait_s",
+    "rollout_s",
+    "verify_s",
+    "gather_s",
+    "train_s",
+    "seconds",
+    "tokens_a_second",
+    "completion_tokens",
+    "zero_variance",
+    "forwarded_rows",
+    "peak_gib",
+]
 
 
 # Steps with models and rewards of any size
@@ -200,18 +210,14 @@ def run_trl(pipe, config: train.Config, args: Namespace) -> None:
 
 def trl_steps(config: train.Config, args: Namespace) -> Iterator[dict]:
     """Let TRL take one step for each row that is requested. Raises EOFError if its process ends,
-    which prints why."""
+    which prints why. The process is terminated when this one ends."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=run_trl, args=(theirs, config, args))
-    process.start()
+    context.Process(target=run_trl, args=(theirs, config, args), daemon=True).start()
     theirs.close()
-    try:
-        while True:
-            ours.send("take a step")
-            yield ours.recv()
-    finally:
-        process.kill()
+    while True:
+        ours.send("take a step")
+        yield ours.recv()
 
 
 def measured_pairs(ours: Iterator[dict], theirs: Iterator[dict], n: int) -> list[dict]:
@@ -261,7 +267,9 @@ def measure(config: train.Config, args: Namespace) -> None:
     """Measure steps, of TRL too with --trl, and print their table on rank 0. Raises ImportError
     without TRL, and InputError if its side would compute in another precision."""
     layout = train.build_layout(config)
-    title = f"{config.model}, {config.prompts_per_step} x {config.group_size} completions, "
+    title = (
+        f"{Path(config.model).name}, {config.prompts_per_step} x {config.group_size} completions, "
+    )
     title += f"ranks: {layout.n_students} student + {layout.n_teachers} teacher"
     if args.trl:
         title += f", TRL {version('trl')} in micro-batches of {args.trl}"
@@ -269,8 +277,8 @@ def measure(config: train.Config, args: Namespace) -> None:
             raise InputError("--bf16: TRL's side computes in float32")
     with closing(measured_steps(config, layout, args)) as steps:
         if args.trl:
-            with closing(trl_steps(config, args)) as theirs:
-                pairs = measured_pairs(steps, theirs, args.warmup + args.repeats)[args.warmup :]
+            n = args.warmup + args.repeats
+            pairs = measured_pairs(steps, trl_steps(config, args), n)[args.warmup :]
             columns = {name: [pair[name] for pair in pairs] for name in pairs[0]}
         else:
             columns = {"measured": [*steps][args.warmup :]}

@@ -32,6 +32,7 @@ from transformers import AutoTokenizer
 
 import grpo
 import train
+from benchmarks.step import provenance
 from grpo import Group
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
@@ -72,8 +73,7 @@ class MovedStudent(train.Student):
             shift(self.reference, REFERENCE_SEED)
 
     def apply(self, token_sums: dict[str, float], step: int) -> float:
-        loss = torch.tensor(token_sums["loss"])
-        self.updates.append({"loss": loss, "gradient": gradient_of(self.policy)})
+        self.updates.append((torch.tensor(token_sums["loss"]), gradient_of(self.policy)))
         shift(self.policy, POLICY_SEED)
         self.optimizer.zero_grad()
         return 0.0
@@ -123,7 +123,7 @@ class TRL:
         self.batch = self.trainer._generate_and_score_completions(data)
         self.advantages = self.batch["advantages"].reshape(len(groups), -1)
 
-    def updates(self, A_P_G: torch.Tensor, one_by_one: bool) -> list[dict]:
+    def updates(self, A_P_G: torch.Tensor, one_by_one: bool) -> list[tuple]:
         """Loss and gradient before and after `shift`. one_by_one: the mean over groups, each a
         batch of its own."""
         batch = {**self.batch, "advantages": A_P_G.flatten()}
@@ -131,13 +131,14 @@ class TRL:
         rows_of_parts = torch.arange(A_P_G.numel()).split(size)
         results = []
         for _ in range(2):
-            loss = torch.zeros(())
+            losses = []
             for rows in rows_of_parts:
                 part = {name: x[rows] if x.dim() else x for name, x in batch.items()}
                 part["num_items_in_batch"] = part["completion_mask"].sum()
-                loss = loss + self.trainer._compute_loss(self.model, part) / len(rows_of_parts)
+                losses.append(self.trainer._compute_loss(self.model, part))
+            loss = torch.stack(losses).mean()
             loss.backward()
-            results.append({"loss": loss.detach(), "gradient": gradient_of(self.model)})
+            results.append((loss.detach(), gradient_of(self.model)))
             shift(self.model, POLICY_SEED)
             self.model.zero_grad()
         return results
@@ -180,11 +181,12 @@ def comparisons(layout: Layout, groups: list[Group]) -> Iterator[Comparison]:
     for name, (our_settings, settings, one_by_one) in LOSSES.items():
         student = MovedStudent(layout, **our_settings)
         student.update(groups, step=1)
-        first, second = student.updates
-        trl_first, trl_second = TRL(groups, **settings).updates(column("advantage"), one_by_one)
-        yield f"{name}: gradient of the first update", first["gradient"], trl_first["gradient"]
-        for part, theirs in trl_second.items():
-            yield f"{name}: {part}", second[part], theirs
+        (_, first), (loss, second) = student.updates
+        trl = TRL(groups, **settings)
+        (_, trl_first), (trl_loss, trl_second) = trl.updates(column("advantage"), one_by_one)
+        yield f"{name}: first gradient", first, trl_first
+        yield f"{name}: second loss", loss, trl_loss
+        yield f"{name}: second gradient", second, trl_second
 
 
 def comparison_row(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> list:
@@ -204,7 +206,7 @@ def main() -> int:
     begin_process()
     torch.set_num_threads(1)
     with analysis.one_line("trl_agreement", ImportError):
-        title = ", ".join(f"{name} {version(name)}" for name in ("trl", "transformers", "torch"))
+        title = f"TRL {version('trl')}; {provenance()}"
     layout = train.build_layout(CONFIG)
     layout.connect(CONFIG.timeout_minutes)
     groups = sample(layout)

@@ -11,28 +11,33 @@ from plumbing.batches import collate
 from tests.helpers.groups import completion
 from tests.helpers.models import FAMILIES
 
-SIZES = {"hidden_size": 64, "intermediate_size": 224, "num_attention_heads": 4}
-SIZES |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 40, "pad_token_id": 0}
-SIZES |= {"bos_token_id": 1, "eos_token_id": 2}
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 224,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 40,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def small_config(family: str, layers: int = 1):
+    return AutoConfig.for_model(family, num_hidden_layers=layers, **SIZES)
 
 
 def kept_bytes(layers: int, family: str, attention: str, inputs: dict) -> int:
     """Bytes that a forward pass in bf16 keeps for backward, each storage once."""
     lm = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(family, num_hidden_layers=layers, **SIZES),
-        dtype=torch.bfloat16,
-        attn_implementation=attention,
+        small_config(family, layers), dtype=torch.bfloat16, attn_implementation=attention
     )
-    weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
     saved = []  # holds all tensors, so that no address is used twice
-
-    def keep(tensor):
-        saved.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda _: None):
         lm.base_model(use_cache=False, **inputs)
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
+    weights = {p.untyped_storage().data_ptr() for p in lm.parameters()}
     return sum(size for address, size in storages.items() if address not in weights)
 
 
@@ -44,14 +49,10 @@ def kept_in_a_layer(family: str, attention: str, **inputs) -> int:
     return two - one
 
 
-def one_layer(family: str):
-    return AutoConfig.for_model(family, num_hidden_layers=1, **SIZES)
-
-
 @pytest.mark.parametrize("family", [*FAMILIES, "llama"])
 def test_a_layer_keeps_as_many_bytes_as_the_formula_says(family):
     kept = kept_in_a_layer(family, "sdpa", input_ids=torch.zeros(2, 50, dtype=torch.long))
-    assert kept == 100 * activation_bytes(one_layer(family))
+    assert kept == 100 * activation_bytes(small_config(family))
 
 
 def test_a_layer_with_shared_prompts_keeps_the_copies_in_addition():
@@ -60,7 +61,7 @@ def test_a_layer_with_shared_prompts_keeps_the_copies_in_addition():
     batch = collate(rows, "cpu")
     inputs = {"input_ids": batch.ids_1_T, "position_ids": batch.position_1_T} | batch.attention
     kept = kept_in_a_layer("llama", "shared_prompts", **inputs)
-    model = one_layer("llama")
+    model = small_config("llama")
     copied = memory.copied_bytes(model, prompt_tokens=2 * 6, attended=16 * 10)
     assert kept == (2 * 6 + 16 * 4) * activation_bytes(model) + copied
 
