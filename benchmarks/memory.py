@@ -154,12 +154,14 @@ def head_bytes(model: PretrainedConfig, tokens: int) -> int:
     return 2 * model.vocab_size * D + 4 * D * tokens + 2**26
 
 
-def copied_bytes(model: PretrainedConfig, prompt_tokens: int, attended: int) -> int:
+def copied_bytes(model: PretrainedConfig, prompt_tokens: int, attended: int, longest: int) -> int:
     """What plumbing/shared_prompts.py keeps beside the activations, in bf16: in each layer keys and
     values of all heads, of the prompts for themselves, and for each completion those of its prompt
-    and its own: 4·L·q a token. attended: tokens of the completions, each with its prompt."""
+    and its own (4·q a token), and the mask (2 bytes a pair of tokens). attended: tokens of the
+    completions, each with its prompt. longest: tokens of the longest completion."""
     q, _ = attention_widths(model)
-    return 4 * model.num_hidden_layers * q * (prompt_tokens + attended)
+    layer = 4 * q * (prompt_tokens + attended) + 2 * attended * longest
+    return model.num_hidden_layers * layer
 
 
 def cache_bytes(model: PretrainedConfig, tokens: int) -> int:
@@ -205,12 +207,12 @@ def rank_gib(c: train.Config, world: int) -> dict[str, float]:
     cache = cache_bytes(model, c.max_rollout_tokens)
     teaching = 0.0 if c.teacher_ranks else teacher_peak - held
     most = max(sum(training.values()), cache, teaching)
-    copied = copied_bytes(model, c.max_prompt_tokens, tokens)
+    copied = copied_bytes(model, c.max_prompt_tokens, tokens, c.max_completion_tokens)
     sizes = (
         always
         | training
         | {
-            "without flash-attn, in addition: copies of keys and values": copied,
+            "without flash-attn, in addition: copies of keys and values, masks": copied,
             "key-value cache, instead of training's": cache,
             STUDENT: sum(always.values()) + most,
             TEACHER: teacher_peak,

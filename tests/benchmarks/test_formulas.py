@@ -62,7 +62,7 @@ def test_a_layer_with_shared_prompts_keeps_the_copies_in_addition():
     inputs = {"input_ids": batch.ids_1_T, "position_ids": batch.position_1_T} | batch.attention
     kept = kept_in_a_layer("llama", "shared_prompts", **inputs)
     model = small_config("llama")
-    copied = memory.copied_bytes(model, prompt_tokens=2 * 6, attended=16 * 10)
+    copied = memory.copied_bytes(model, prompt_tokens=2 * 6, attended=16 * 10, longest=4)
     assert kept == (2 * 6 + 16 * 4) * activation_bytes(model) + copied
 
 
