@@ -1,4 +1,4 @@
-"""Measure where the seconds of a training step go, beside the least that this machine needs.
+"""Measure where the seconds of a training step go.
 
     python -m benchmarks.step                             # the demo in one process
     torchrun --nproc_per_node 8 -m benchmarks.step --preset qwen2.5-1.5b --random_weights
@@ -8,14 +8,15 @@ With --random_weights the models have the shapes of --model and --teacher_model,
 the demo's tokenizer and problems, and rewards are scripted. peak_gib is that of the student rank
 that uses most, on a GPU.
 
---trl BATCH: TRL, with this per_device_train_batch_size, runs in a process of its own. The two sides
-alternate, one step each, and the ratio is taken pair by pair, so that a slow moment of the machine
-affects both. Equal on both sides: model, prompts, group size, temperature, limits, learning rate,
-threads, float32, beta 0, and scripted rewards at no cost. TRL generates a batch in one call,
-without gradient checkpointing, logging, saving, or a second forward for old log-probs. Different by
-design: TRL forwards and backpropagates dead groups, pads every micro-batch to the longest prompt
-and completion of the batch, computes entropies that it does not use, and gathers metrics for its
-log; this project copies the weights into its generator.
+--trl BATCH: TRL, with this per_device_train_batch_size, runs in a process of its own. Both sides
+take one step in each pair, the first and the second side change places from pair to pair, and the
+ratio is taken pair by pair, so that a slow moment or a drift of the machine affects both. Equal on
+both sides: model, prompts, group size, temperature, limits, learning rate, threads, float32,
+beta 0, and scripted rewards at no cost. TRL generates a batch in one call, without gradient
+checkpointing, logging, saving, or a second forward for old log-probs. Different by design: TRL
+forwards and backpropagates dead groups, pads every micro-batch to the longest prompt and completion
+of the batch, computes entropies that it does not use, and gathers metrics for its log; this project
+copies the weights into its generator.
 """
 
 import multiprocessing
@@ -31,20 +32,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import count as numbers_from
-from itertools import islice
 from pathlib import Path
 
 import pandas as pd
 import torch
 import torch.distributed as dist
 import transformers
-from torch.utils.benchmark import Timer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
-from benchmarks.memory import DEMO, GIB, Shape, save_random_model, shape_of
-from grpo import Group
+from benchmarks.memory import GIB, model_config
 from plumbing.command_line import Parser, count, first_line, fraction, natural
+from plumbing.config import ROOT
 from plumbing.data.problems import Problems
 from plumbing.distributed.channel import Channel
 from plumbing.distributed.layout import Layout
@@ -54,55 +53,33 @@ from scripts import analysis
 from teacher import TeacherServer
 from verify import Verdict, Verifier
 
-QUANTITIES = ("teacher_wait_s", "rollout_s", "verify_s", "gather_s", "train_s", "seconds")
-QUANTITIES += ("tokens_a_second", "completion_tokens", "zero_variance", "forwarded_rows")
-QUANTITIES += ("peak_gib",)
-
-
-# The least that a machine needs
-
-
-def machine_speeds(device: torch.device) -> tuple[float, float]:
-    """Bytes/s of a large copy (read + written) and FLOP/s of a square matrix product, best of 5
-    each, in the dtype that generates: bfloat16 on a GPU, float32 on a CPU."""
-    is_gpu = device.type == "cuda"
-    n = 8192 if is_gpu else 2048
-    with device:
-        source = torch.ones(2**28 if is_gpu else 2**26)
-        target = torch.empty_like(source)
-        square = torch.randn(n, n, dtype=torch.bfloat16 if is_gpu else torch.float32)
-
-    def seconds(statement: str, **variables: torch.Tensor) -> float:
-        timer = Timer(statement, globals=variables, num_threads=torch.get_num_threads())
-        return min(timer.timeit(1).mean for _ in range(5))
-
-    copy_s = seconds("target.copy_(source)", source=source, target=target)
-    product_s = seconds("square @ square", square=square)
-    return 2 * source.nbytes / copy_s, 2 * n**3 / product_s
-
-
-def floors(shape: Shape, speeds, groups: list[Group], ranks: int, size: int) -> dict[str, float]:
-    """Least seconds that one of `ranks` student ranks needs for its share of a step: 2 FLOPs for
-    each weight and token forward, 6 with backward, prompts once; and bytes. Attention's FLOPs are
-    left out; nothing is padded or recomputed. size: bytes per number in the generator."""
-    bandwidth, rate = speeds
-
-    def tokens(groups: list[Group]) -> int:
-        return sum(len(g.prompt_ids) + sum(len(o.ids) for o in g.completions) for g in groups)
-
-    weights = shape.matrices + shape.head
-    longest = max(len(o.ids) for group in groups for o in group.completions)
-    # Every decoded token reads all weights. AdamW reads weight, gradient and two moments in float32
-    # and writes all but the gradient; then the weights are copied for the generator.
-    read = size * weights * longest
-    moved = (28 / ranks + 4 + size) * shape.parameters
-    rollout = max(2 * weights * tokens(groups) / ranks / rate, read / bandwidth)
-    live = tokens([group for group in groups if group.live])
-    train_s = 6 * weights * live / ranks / rate + moved / bandwidth
-    return {"rollout_s": rollout, "train_s": train_s, "seconds": rollout + train_s}
+DEMO = ROOT / "demo"
+QUANTITIES = [
+    "teacher_wait_s",
+    "rollout_s",
+    "verify_s",
+    "gather_s",
+    "train_s",
+    "seconds",
+    "tokens_a_second",
+    "completion_tokens",
+    "zero_variance",
+    "forwarded_rows",
+    "peak_gib",
+]
 
 
 # Steps with models and rewards of any size
+
+
+def save_random_model(name: str, folder: Path) -> None:
+    """Write a causal LM of this model's shape with random weights, and the demo's tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
+    special = {key: getattr(tokenizer, key) for key in ("eos_token_id", "pad_token_id")}
+    config = model_config(name, bos_token_id=None, **special)
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def with_random_models(config: train.Config, folder: Path) -> train.Config:
@@ -113,10 +90,8 @@ def with_random_models(config: train.Config, folder: Path) -> train.Config:
     c.prompt_header = " balo" * min(260, c.max_prompt_tokens - 32)
     for role in ("model", "teacher_model"):
         if name := getattr(c, role):
-            path = folder / Path(name).name
-            if not path.exists():
-                save_random_model(name, path)
-            setattr(c, role, str(path))
+            save_random_model(name, folder / role)
+            setattr(c, role, str(folder / role))
     return c
 
 
@@ -140,8 +115,8 @@ class ScriptedVerifier:
 
 
 def measured_steps(config: train.Config, layout: Layout, args: Namespace) -> Iterator[dict]:
-    """Take a train_step for each row that is asked for, on student ranks, until the iterator is
-    closed. Teacher ranks serve until then. Yields what `measured_step` returns."""
+    """Take --warmup + --repeats steps on student ranks, each when its row is requested. Yields what
+    `measured_step` returns. Teacher ranks serve until the last step and yield nothing."""
     with ExitStack() as stack:
         if args.dead is not None:
             _, rewards = layout.share(scripted_rewards(config, args.dead))
@@ -151,10 +126,9 @@ def measured_steps(config: train.Config, layout: Layout, args: Namespace) -> Ite
             verifier = stack.enter_context(grading)
         layout.connect(config.timeout_minutes)
         stack.callback(dist.destroy_process_group)
-        if layout.rank == 0:
+        if layout.rank == 0 and args.random_weights:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            if args.random_weights:
-                config = with_random_models(config, Path(folder))
+            config = with_random_models(config, Path(folder))
         config = layout.gather_world(config)[0]
         problems = Problems(config.train_data, config.column)
         if layout.is_teacher:
@@ -164,29 +138,24 @@ def measured_steps(config: train.Config, layout: Layout, args: Namespace) -> Ite
         else:
             student = train.Student(config, layout, verifier)
             sampler, _, channel = train.sampler_of_students(config, layout, problems)
-            if args.no_graphs:
-                student.generator.record = lambda step: step
-            try:
-                for step in numbers_from(1):
-                    yield measured_step(step, student, sampler, problems)
-            except GeneratorExit:
-                if channel:
-                    channel.send("stop", False)
-                    channel.wait()
+            for step in range(1, args.warmup + args.repeats + 1):
+                yield measured_step(step, student, sampler, problems)
+            if channel:
+                channel.send("stop", False)
+                channel.wait()
         layout.gather_world(None)  # no rank leaves while another still needs it
 
 
 def measured_step(number: int, student: train.Student, sampler, problems: Problems) -> dict:
-    """Take one train_step. Returns its row of metrics.jsonl with tokens_a_second, on a GPU also
-    peak_gib, and the groups."""
-    logged = []
-    if torch.cuda.is_available():
+    """Take one train_step. Returns its row of metrics.jsonl with tokens_a_second and, on a GPU,
+    peak_gib."""
+    on_gpu = student.layout.device.type == "cuda"
+    if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    row = train.train_step(number, student, sampler, problems, lambda *x: logged.extend(x))
-    if torch.cuda.is_available():
+    row = train.train_step(number, student, sampler, problems)
+    if on_gpu:
         row["peak_gib"] = max(student.layout.gather_role(torch.cuda.max_memory_allocated() / GIB))
     row["tokens_a_second"] = row["total_tokens"] / row["seconds"]
-    row["groups"] = logged[1]
     return row
 
 
@@ -217,7 +186,7 @@ class TakeTurns(transformers.TrainerCallback):
 
 
 def run_trl(pipe, config: train.Config, args: Namespace) -> None:
-    """Train with TRL on the problems that our sampler draws, in its order, until killed."""
+    """Train with TRL on the problems that our sampler draws, in its order, until terminated."""
     from examples.trl_demo import build_trainer
 
     begin_process()
@@ -240,47 +209,45 @@ def run_trl(pipe, config: train.Config, args: Namespace) -> None:
 
 
 def trl_steps(config: train.Config, args: Namespace) -> Iterator[dict]:
-    """Let TRL take one step for each row that is asked for. Raises EOFError if its process ends,
-    which prints why."""
+    """Let TRL take one step for each row that is requested. Raises EOFError if its process ends,
+    which prints why. The process is terminated when this one ends."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=run_trl, args=(theirs, config, args))
-    process.start()
+    context.Process(target=run_trl, args=(theirs, config, args), daemon=True).start()
     theirs.close()
-    try:
-        while True:
-            ours.send("take a step")
-            yield ours.recv()
-    finally:
-        process.kill()
+    while True:
+        ours.send("take a step")
+        yield ours.recv()
 
 
-def measured_pairs(ours: Iterator[dict], theirs: Iterator[dict], n: int) -> list[tuple[dict, dict]]:
-    """Measure n steps of each side in turn, and print a line for each pair."""
+def measured_pairs(ours: Iterator[dict], theirs: Iterator[dict], n: int) -> list[dict]:
+    """Measure n steps of each side. Our side begins the first pair, TRL the second, and so on.
+    Returns for each pair the row of "ours" and of "TRL", and the ratios "ours / TRL"."""
+    sides = {"ours": ours, "TRL": theirs}
+    order = ["ours", "TRL"]
     pairs = []
-    for own, trl in islice(zip(ours, theirs, strict=False), n):
-        print(f"ours {own['seconds']:.2f} s, TRL {trl['seconds']:.2f} s", flush=True)
-        pairs.append((own, trl))
+    for _ in range(n):
+        pair = {name: next(sides[name]) for name in order}
+        own = pair["ours"]
+        trl = pair["TRL"]
+        pair["ours / TRL"] = {key: own[key] / trl[key] for key in trl}
+        print(f"ours {own['seconds']:.2f} s, TRL {trl['seconds']:.2f} s; {order[0]} first")
+        pairs.append(pair)
+        order.reverse()
     return pairs
 
 
 # The command
 
 
-def steps_table(
-    title: str, name: str, rows: list[dict], other_name: str, others: list[dict]
-) -> str:
-    """Table of QUANTITIES: medians and ranges of the rows, of other rows, and of the ratio of each
-    row to the other."""
+def steps_table(title: str, columns: dict[str, list[dict]]) -> str:
+    """Table of QUANTITIES with a column for each list of rows: median and range over the rows."""
 
     def cell(values: pd.Series) -> str:
         return f"{values.median():.4g} ({values.min():.4g} to {values.max():.4g})"
 
-    measured = pd.DataFrame(rows).filter(items=QUANTITIES)
-    other = pd.DataFrame(others)
-    ratio = measured[other.columns] / other
-    columns = {name: measured, other_name: other, f"{name} / {other_name}": ratio}
-    table = pd.DataFrame({key: frame.agg(cell) for key, frame in columns.items()})
+    measured = {name: pd.DataFrame(rows).filter(items=QUANTITIES) for name, rows in columns.items()}
+    table = pd.DataFrame({name: rows.agg(cell) for name, rows in measured.items()})
     table = table.reindex(QUANTITIES).dropna(how="all").fillna("-").reset_index()
     note = f"Medians (range); {provenance()}."
     return analysis.table(title, ["of a step", *columns], table.to_numpy().tolist(), note)
@@ -297,36 +264,26 @@ def provenance() -> str:
 
 
 def measure(config: train.Config, args: Namespace) -> None:
-    """Measure steps and print their table beside their floors on rank 0."""
+    """Measure steps, of TRL too with --trl, and print their table on rank 0. Raises ImportError
+    without TRL, and InputError if its side would compute in another precision."""
     layout = train.build_layout(config)
-    shape = shape_of(config.model)
+    title = (
+        f"{Path(config.model).name}, {config.prompts_per_step} x {config.group_size} completions, "
+    )
+    title += f"ranks: {layout.n_students} student + {layout.n_teachers} teacher"
+    if args.trl:
+        title += f", TRL {version('trl')} in micro-batches of {args.trl}"
+        if config.bf16:
+            raise InputError("--bf16: TRL's side computes in float32")
     with closing(measured_steps(config, layout, args)) as steps:
-        rows = [*islice(steps, args.warmup, args.warmup + args.repeats)]
+        if args.trl:
+            n = args.warmup + args.repeats
+            pairs = measured_pairs(steps, trl_steps(config, args), n)[args.warmup :]
+            columns = {name: [pair[name] for pair in pairs] for name in pairs[0]}
+        else:
+            columns = {"measured": [*steps][args.warmup :]}
     if layout.rank == 0:
-        speeds = machine_speeds(layout.device)
-        sizes = layout.n_students, layout.dtype.itemsize
-        least = [floors(shape, speeds, row["groups"], *sizes) for row in rows]
-        title = (
-            f"{shape.parameters / 1e6:,.2f} M parameters, "
-            f"{config.prompts_per_step} x {config.group_size} completions, "
-            f"ranks: {layout.n_students} student + {layout.n_teachers} teacher; "
-            f"{speeds[0] / 1e9:.1f} GB/s, {speeds[1] / 1e9:,.0f} GFLOP/s"
-        )
-        print(steps_table(title, "measured", rows, "floor", least), flush=True)
-
-
-def compare_with_trl(config: train.Config, args: Namespace) -> None:
-    """Measure steps of both sides and print their table. Raises ImportError without TRL."""
-    completions = config.prompts_per_step * config.group_size
-    title = f"{completions} completions, {args.dead:.0%} dead groups, "
-    title += f"TRL {version('trl')} in micro-batches of {args.trl}"
-    if config.bf16:
-        raise InputError("--bf16: TRL's side computes in float32")
-    our_steps = measured_steps(config, train.build_layout(config), args)
-    with closing(trl_steps(config, args)) as theirs, closing(our_steps) as ours:
-        pairs = measured_pairs(ours, theirs, args.warmup + args.repeats)[args.warmup :]
-    rows, trl_rows = map(list, zip(*pairs, strict=True))
-    print(steps_table(title, "ours", rows, "TRL", trl_rows))
+        print(steps_table(title, columns), flush=True)
 
 
 def parser() -> Parser:
@@ -336,7 +293,6 @@ def parser() -> Parser:
     add("--random_weights", action="store_true", default=False, help="download nothing")
     add("--repeats", type=count, default=10, help="steps measured [10]")
     add("--warmup", type=natural, default=2, help="steps before these [2]")
-    add("--no_graphs", action="store_true", default=False, help="decode without CUDA graphs")
     dead = "share of scripted dead groups [graded; with --random_weights or --trl 0.6]"
     add("--dead", type=fraction, default=None, help=dead)
     trl = "also measure TRL, with this per_device_train_batch_size"
@@ -354,7 +310,7 @@ def main(argv: list[str] | None = None) -> None:
         if args.trl:
             # Scripted rewards teach nothing, so a small rate keeps the model as it is.
             flags = ["--learning_rate", "1e-6", *flags, "--sampler", "uniform"]
-        (compare_with_trl if args.trl else measure)(train.parse(flags), args)
+        measure(train.parse(flags), args)
 
 
 if __name__ == "__main__":

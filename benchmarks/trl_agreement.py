@@ -32,6 +32,7 @@ from transformers import AutoTokenizer
 
 import grpo
 import train
+from benchmarks.step import provenance
 from grpo import Group
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
@@ -62,8 +63,8 @@ def gradient_of(model: torch.nn.Module) -> torch.Tensor:
 
 
 class MovedStudent(train.Student):
-    """A student whose weights `shift` moves instead of AdamW. Keeps the gradient of each of its two
-    updates with the loss and the sums of statistics over tokens."""
+    """A student whose weights `shift` moves instead of AdamW. Keeps the loss and the gradient of
+    each of its two updates."""
 
     def __init__(self, layout: Layout, **settings):
         super().__init__(replace(CONFIG, update_iterations=2, **settings), layout, verifier=None)
@@ -72,7 +73,7 @@ class MovedStudent(train.Student):
             shift(self.reference, REFERENCE_SEED)
 
     def apply(self, token_sums: dict[str, float], step: int) -> float:
-        self.updates.append(token_sums | {"gradient": gradient_of(self.policy)})
+        self.updates.append((torch.tensor(token_sums["loss"]), gradient_of(self.policy)))
         shift(self.policy, POLICY_SEED)
         self.optimizer.zero_grad()
         return 0.0
@@ -122,27 +123,22 @@ class TRL:
         self.batch = self.trainer._generate_and_score_completions(data)
         self.advantages = self.batch["advantages"].reshape(len(groups), -1)
 
-    def updates(self, A_P_G: torch.Tensor, one_by_one: bool) -> list[dict]:
-        """Loss, gradient and logged means before and after `shift`. one_by_one: the mean over
-        groups, each a batch of its own."""
+    def updates(self, A_P_G: torch.Tensor, one_by_one: bool) -> list[tuple]:
+        """Loss and gradient before and after `shift`. one_by_one: the mean over groups, each a
+        batch of its own."""
         batch = {**self.batch, "advantages": A_P_G.flatten()}
         size = A_P_G.shape[1] if one_by_one else A_P_G.numel()
         rows_of_parts = torch.arange(A_P_G.numel()).split(size)
         results = []
         for _ in range(2):
-            loss = torch.zeros(())
+            losses = []
             for rows in rows_of_parts:
                 part = {name: x[rows] if x.dim() else x for name, x in batch.items()}
                 part["num_items_in_batch"] = part["completion_mask"].sum()
-                loss = loss + self.trainer._compute_loss(self.model, part) / len(rows_of_parts)
+                losses.append(self.trainer._compute_loss(self.model, part))
+            loss = torch.stack(losses).mean()
             loss.backward()
-            logged = self.trainer._metrics["train"]
-            result = {"loss": loss.detach(), "gradient": gradient_of(self.model)}
-            if not one_by_one:  # else it is logged of the last group alone
-                result["clip_fraction"] = logged["clip_ratio/region_mean"][-1]
-            if "kl" in logged:
-                result["kl"] = logged["kl"][-1]
-            results.append(result)
+            results.append((loss.detach(), gradient_of(self.model)))
             shift(self.model, POLICY_SEED)
             self.model.zero_grad()
         return results
@@ -154,7 +150,6 @@ LOSSES = {
     "`constant` / `dr_grpo`": ({"loss": "constant"}, {"loss_type": "dr_grpo"}, False),
     "`batch` / `dapo`": ({"loss": "batch"}, {"loss_type": "dapo"}, False),
     "`dapo`, a group at a time": ({"loss": "dapo"}, {"loss_type": "dapo"}, True),
-    "`dapo` / `bnpo`, a group at a time": ({"loss": "dapo"}, {"loss_type": "bnpo"}, True),
     "`grpo` + 0.04 KL": (
         {"kl_coef": 0.04},
         {"beta": 0.04, "use_bias_correction_kl": False},
@@ -183,16 +178,24 @@ def comparisons(layout: Layout, groups: list[Group]) -> Iterator[Comparison]:
     std_P_1 = rewards_P_G.std(1, keepdim=True)
     theirs = TRL(groups).advantages
     yield "advantages: `sample`, × std / (std + 1e-4)", sample * std_P_1 / (std_P_1 + 1e-4), theirs
-    n_tokens = sum(len(o.ids) for group in groups for o in group.completions)
     for name, (our_settings, settings, one_by_one) in LOSSES.items():
         student = MovedStudent(layout, **our_settings)
         student.update(groups, step=1)
-        (first, second), trl = student.updates, TRL(groups, **settings)
-        trl_first, trl_second = trl.updates(column("advantage"), one_by_one)
-        yield f"{name}: gradient of the first update", first["gradient"], trl_first["gradient"]
-        for part, theirs in trl_second.items():
-            is_sum = part in ("clip_fraction", "kl")
-            yield f"{name}: {part}", second[part] / (n_tokens if is_sum else 1), theirs
+        (_, first), (loss, second) = student.updates
+        trl = TRL(groups, **settings)
+        (_, trl_first), (trl_loss, trl_second) = trl.updates(column("advantage"), one_by_one)
+        yield f"{name}: first gradient", first, trl_first
+        yield f"{name}: second loss", loss, trl_loss
+        yield f"{name}: second gradient", second, trl_second
+
+
+def comparison_row(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> list:
+    """Row of the table: name, norm of each side, and the largest difference of two elements,
+    relative to TRL's largest element."""
+    norms = [f"{torch.linalg.vector_norm(x.double()):.7g}" for x in (ours, theirs)]
+    scale = theirs.abs().max().clamp(min=1e-30)
+    difference = (ours - theirs).abs().max() / scale
+    return [name, *norms, f"{difference.item():.1e}"]
 
 
 def main() -> int:
@@ -203,24 +206,17 @@ def main() -> int:
     begin_process()
     torch.set_num_threads(1)
     with analysis.one_line("trl_agreement", ImportError):
-        print(", ".join(f"{name} {version(name)}" for name in ("trl", "transformers", "torch")))
+        title = f"TRL {version('trl')}; {provenance()}"
     layout = train.build_layout(CONFIG)
     layout.connect(CONFIG.timeout_minutes)
     groups = sample(layout)
-    print(f"{len(groups)} groups, {sum(not group.live for group in groups)} of them dead\n")
-    rows = []
-    agree = True
-    for name, *pair in comparisons(layout, groups):
-        ours, theirs = map(torch.as_tensor, pair)
-        # The largest difference of two elements, relative to TRL's largest.
-        scale = theirs.abs().max().clamp(min=1e-30)
-        difference = ((ours - theirs).abs().max() / scale).item()
-        agree &= difference <= TOLERANCE  # false for NaN too
-        norms = (f"{torch.linalg.vector_norm(x.double()):.7g}" for x in (ours, theirs))
-        rows.append([name, *norms, f"{difference:.1e}"])
+    rows = [comparison_row(*pair) for pair in comparisons(layout, groups)]
     dist.destroy_process_group()
-    print(analysis.markdown(HEADER, rows))
-    print(f"\n{'All agree' if agree else 'NOT ALL AGREE'}, to {TOLERANCE:g}.")
+    agree = all(float(row[-1]) <= TOLERANCE for row in rows)  # false for NaN too
+    dead = sum(not group.live for group in groups)
+    result = "All agree" if agree else "NOT ALL AGREE"
+    note = f"{len(groups)} groups, {dead} of them dead. {result}, to {TOLERANCE:g}."
+    print(analysis.table(title, HEADER, rows, note))
     return int(not agree)
 
 

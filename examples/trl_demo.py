@@ -1,7 +1,7 @@
 """Train the demo's model with TRL's GRPOTrainer on prompts from a sampler of this project.
 
     pip install -r requirements.txt trl==1.16.0
-    python -m examples.trl_demo                             # in the order of TRL's own sampler
+    python -m examples.trl_demo --sampler uniform           # the baseline
     python -m examples.trl_demo --sampler bag_of_words
     python -m examples.trl_demo --sampler embedded          # after python -m scripts.embed
 
@@ -11,7 +11,6 @@ processes, under torchrun, must be able to share prompts_per_step × group_size 
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -23,16 +22,15 @@ from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import launch
 from plumbing.errors import InputError, print_error
-from plumbing.plugins import sampler_settings
 from rollout import PromptEncoder
-from sampler import Context, find_sampler
+from sampler import find_sampler
 from verify import Verifier
 
 try:
     from datasets import Dataset  # a dependency of TRL
     from trl import GRPOConfig
 
-    from examples.trl_sampler import SampledTrainer
+    from examples.trl_sampler import SampledTrainer, check_sampler
 except ModuleNotFoundError as missing:
     print_error(f"{missing}: pip install -r requirements.txt trl==1.16.0")
     sys.exit(2)
@@ -42,7 +40,7 @@ except ModuleNotFoundError as missing:
 USED = {"preset", "seed", "device", "model", "train_data", "reward", "verify_workers", "out"}
 USED |= {"steps", "prompts_per_step", "group_size", "temperature", "learning_rate"}
 USED |= {"max_prompt_tokens", "max_completion_tokens", "prompt_header", "prompt_footer"}
-USED |= {"chat_template", "sampler_args", "candidates", "epsilon", "column"}
+USED |= {"chat_template", "sampler", "sampler_args", "candidates", "epsilon", "column"}
 USED |= {"checkpoint_every", "keep"}
 
 
@@ -75,9 +73,9 @@ def trl_config(c: Config, **changes) -> GRPOConfig:
     return GRPOConfig(c.out, **settings | changes)
 
 
-def build_trainer(c: Config, verifier: Verifier, trl_order=False, **changes) -> SampledTrainer:
-    """Build the trainer: the config's model, data, sampler and settings, with `changes` of TRL's.
-    trl_order: no sampler."""
+def build_trainer(c: Config, verifier: Verifier, **changes) -> SampledTrainer:
+    """Build a trainer of the config's model, data and sampler, with `changes` of TRL's settings."""
+    check_sampler(find_sampler(c.sampler))
     problems = Problems(c.train_data)
     encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
     index_N = list(range(len(problems)))
@@ -86,34 +84,25 @@ def build_trainer(c: Config, verifier: Verifier, trl_order=False, **changes) -> 
         verdicts = verifier.grade(completions, *problems.golds(problem))
         return [verdict.reward for verdict in verdicts]
 
-    def fits(index: int) -> bool:
-        return len(encode(problems.question(index))) <= c.max_prompt_tokens
-
     prompts = [encode.text(problems.question(i)) for i in index_N]
     golds, _ = problems.golds(index_N)  # so that a resumed run is checked for other answers
     rows = Dataset.from_dict({"prompt": prompts, "problem": index_N, "gold": golds})
-    cls = find_sampler(c.sampler)
-    sampler = cls(Context(problems, c, fits), **sampler_settings(cls, c.sampler_args))
-    return SampledTrainer(
-        None if trl_order else sampler, c.model, verified, trl_config(c, **changes), rows
-    )
+    sampler = train.build_sampler(c, None, problems)  # only a teacher needs a layout
+    return SampledTrainer(sampler, c.model, verified, trl_config(c, **changes), rows)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Train, save the model in --out, and print the share of dead groups over the steps."""
+    argv = sys.argv[1:] if argv is None else argv
     parser = command_line.Parser(description=command_line.first_line(__doc__))
-    parser.add_argument("--sampler", default="trl", help="trl, or one of train.py [trl]")
-    command_line.add_fields(parser, train.Config, USED)
+    command_line.add_fields(parser, Config, USED)
     try:
-        given = vars(parser.parse_args(argv))
-        name = given.pop("sampler")
-        sampler = "uniform" if name == "trl" else name
-        preset = given.get("preset", "demo")
-        c = replace(train.parse(["--preset", preset, "--sampler", sampler]), **given)
+        given = parser.parse_args(argv)  # rejects flags that this trainer would ignore
+        c = train.parse(["--preset", "demo", "--sampler", "uniform", *argv])
         if "out" not in given:
-            c.out = f"runs/trl-{Path(name).name.lower()}-seed{c.seed}"
+            c.out = f"runs/trl-{Path(c.sampler).name.lower()}-seed{c.seed}"
         with Verifier(workers=c.verify_workers, reward=c.reward) as verifier:
-            trainer = build_trainer(c, verifier, trl_order=name == "trl")
+            trainer = build_trainer(c, verifier)
             trainer.train(resume_from_checkpoint=True)
     except (ValueError, OSError) as error:
         print_error(error)

@@ -30,27 +30,29 @@ from sampler import Sampler
 STATE, TRL_STATE = "sampler.pt", "trainer_state.json"  # the first and last file of a checkpoint
 
 
+def check_sampler(cls: type[Sampler]) -> None:
+    """Raise InputError if samplers of this class need train.py."""
+    if cls.uses_teacher or has_rounds(cls, Sampler):
+        name = cls.__name__
+        raise InputError(f"sampler {name}: has a teacher network or rounds: use train.py")
+
+
 class SampledTrainer(GRPOTrainer):
-    """GRPOTrainer with a sampler of problems, which are the rows of train_dataset; None: TRL's own
-    order. The first reward function must return 0 or 1. A run resumes only with the sampler's class
-    and the rows that it began with. The methods with an underscore are internal ones of TRL 1.16.0
-    and transformers 5.
+    """GRPOTrainer with a sampler of problems, which are the rows of train_dataset. The first reward
+    function must return 0 or 1. A run resumes only with the sampler's class and the rows that it
+    began with. The methods with an underscore are internal ones of TRL 1.16.0 and transformers 5.
     """
 
-    def __init__(self, sampler: Sampler | None, *arguments, **keywords):
-        name = type(sampler).__name__
-        if sampler and (sampler.uses_teacher or has_rounds(type(sampler), Sampler)):
-            raise InputError(f"sampler {name}: has a teacher network or rounds: use train.py")
+    def __init__(self, sampler: Sampler, *arguments, **keywords):
+        check_sampler(type(sampler))
         super().__init__(*arguments, **keywords)
         self.sampler = sampler
         self.n = self.args.generation_batch_size // self.num_generations
         n_rows = len(self.train_dataset)
         if n_rows < self.n:  # TRL would train nothing and report no error
             raise InputError(f"train_dataset has {n_rows} rows, and a batch takes {self.n} prompts")
-        checksum = 0
-        for row in self.train_dataset:
-            checksum = zlib.crc32(json.dumps(row, default=str).encode(), checksum)
-        self.facts = {"sampler": name, "rows": checksum}
+        rows = json.dumps(list(self.train_dataset), default=str)
+        self.facts = {"sampler": type(sampler).__name__, "rows": zlib.crc32(rows.encode())}
 
     def train(self, resume_from_checkpoint: bool | str | None = None, **keywords) -> TrainOutput:
         """Train as TRL does. True resumes from the newest complete checkpoint in output_dir, or
@@ -74,41 +76,37 @@ class SampledTrainer(GRPOTrainer):
         if saved["facts"] != self.facts:
             began = f"began with {saved['facts']}, now {self.facts}"
             raise InputError(f"{folder} is of another run ({began}): use another output_dir")
-        if self.sampler:
-            self.sampler.load_state_dict(saved["state"])
+        self.sampler.load_state_dict(saved["state"])
 
     def _save_checkpoint(self, model, trial) -> None:
         """Write the sampler's state before TRL's files, of which TRL_STATE is the last."""
         if self.is_world_process_zero():
-            state = self.sampler.state_dict() if self.sampler else {}
-            packed = checkpoint.pack({"facts": self.facts, "state": state})
+            state = {"facts": self.facts, "state": self.sampler.state_dict()}
             folder = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
             folder.mkdir(parents=True, exist_ok=True)
             (folder / TRL_STATE).unlink(missing_ok=True)
-            write_atomic(folder / STATE, bytes(packed))
+            write_atomic(folder / STATE, bytes(checkpoint.pack(state)))
         super()._save_checkpoint(model, trial)
 
     def _generate_and_score_completions(self, inputs: list[dict]):
         """Replace this process's share of a batch, a row for each completion, by proposals."""
-        if self.sampler and self.model.training:  # evaluation has its own prompts
+        if self.model.training:  # evaluation has its own prompts
             self.groups = self.sampler.propose(self.n)
             check_proposals(self.groups, len(self.train_dataset))
             sizes = [group.size for group in self.groups]
             if sizes != [self.num_generations] * self.n:
                 wanted = f"{self.n} groups of {self.num_generations}"
                 raise InputError(f"the sampler proposes groups of {sizes}, TRL needs {wanted}")
-            rows = []
-            for group in self.groups:
-                row = self.train_dataset[group.problem]
-                rows += [dict(row) for _ in range(group.size)]
+            problem_B = [group.problem for group in self.groups for _ in range(group.size)]
             first = self.accelerator.process_index * len(inputs)
-            inputs = rows[first : first + len(inputs)]
+            own_B = problem_B[first : first + len(inputs)]
+            inputs = [self.train_dataset[problem] for problem in own_B]
         return super()._generate_and_score_completions(inputs)
 
     def _calculate_rewards(self, *arguments):
         """Return the rewards of all processes, completions by functions, after the sampler."""
         rewards_B_R = super()._calculate_rewards(*arguments)
-        if self.sampler and self.model.training:
+        if self.model.training:
             rewards_P_G = rewards_B_R[:, 0].reshape(len(self.groups), -1).tolist()
             for group, rewards_G in zip(self.groups, rewards_P_G, strict=True):
                 if not set(rewards_G) <= {0, 1}:

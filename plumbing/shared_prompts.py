@@ -32,7 +32,7 @@ class TakeRows(torch.autograd.Function):
 def put_rows(rows: torch.Tensor, place: torch.Tensor, size: int) -> torch.Tensor:
     """Copy rows to `place` in a tensor of `size` rows that is zero elsewhere."""
     zeros = rows.new_zeros(size, *rows.shape[1:])
-    return zeros.index_copy(0, place, rows)
+    return zeros.index_put((place,), rows)  # autograd keeps no rows, as it would for index_copy
 
 
 @dataclass

@@ -1,21 +1,23 @@
-"""gpu_check: failing commands."""
+"""gpu_check: its commands' flags, and statuses."""
+
+import shlex
 
 import pytest
+import torch
 
+import train
 from benchmarks import gpu_check
 
 
-def test_a_command_that_fails_or_hangs_is_an_error(monkeypatch):
-    with pytest.raises(gpu_check.CheckError, match="-c 'exit\\(3\\)': status 3"):
-        gpu_check.run("-c 'exit(3)'")
-    monkeypatch.setattr(gpu_check, "MINUTES", 0.01)
-    with pytest.raises(gpu_check.CheckError, match=r"stopped after 0\.01 minutes"):
-        gpu_check.run("-c 'import time; time.sleep(60)'")
+@pytest.mark.parametrize("command", [x for x in gpu_check.COMMANDS if "--preset" in x])
+def test_flags_of_a_command_exist(command):
+    _, preset, flags = command.partition("--preset")
+    train.parse(shlex.split(preset + flags))
 
 
-def test_a_part_that_fails_does_not_stop_the_others(monkeypatch, capsys):
-    lines = {"tests": ["-c 'exit(1)'"], "step": ["-c 'print()'"]}
-    monkeypatch.setattr(gpu_check, "commands", lambda part, dry, runs: lines[part])
-    assert gpu_check.main(["--dry", "tests", "step"]) == 1
+def test_a_command_that_fails_does_not_stop_the_others(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu_check, "COMMANDS", ["-c 'exit(3)'", "-c 'print()'"])
+    assert gpu_check.main([]) == 1
     out = capsys.readouterr().out
-    assert "tests: FAILED: -c 'exit(1)': status 1\nstep: passed\n" in out
+    assert out.endswith("status 3: python -c 'exit(3)'\nstatus 0: python -c 'print()'\n")

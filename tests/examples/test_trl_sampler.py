@@ -171,7 +171,7 @@ def test_two_processes_train_on_the_proposals_and_the_sampler_sees_their_rewards
         assert row["frac_reward_zero_std"] == pytest.approx(dead / 3)
 
 
-@pytest.mark.parametrize("sampler", ["trl", "bag_of_words"])
+@pytest.mark.parametrize("sampler", ["uniform", "bag_of_words"])
 def test_the_demo_run_again_prints_the_same_share_of_dead_groups(tmp_path, halfway, capfd, sampler):
     from examples import trl_demo
 

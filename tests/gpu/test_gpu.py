@@ -203,7 +203,7 @@ def test_a_failed_capture_leaves_the_allocator_as_outside_of_one(monkeypatch):
 
 @pytest.mark.slow
 def test_demo_steps(tmp_path, monkeypatch):
-    """Student and teacher in this process; `benchmarks.gpu_check resume` runs one process each."""
+    """Student and teacher in this process; `benchmarks.gpu_check` runs one process each."""
     monkeypatch.setattr(train.shutdown, "stop_at_signals", lambda layout: None)
     flags = ["--preset=demo", "--device=cuda", "--steps=3", "--eval_every=3", "--teacher_ranks=0"]
     assert train.main([*flags, "--out", str(tmp_path / "run")]) == 0

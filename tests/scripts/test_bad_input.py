@@ -33,7 +33,7 @@ CASES = [
     (replay, "goldilocks --step 1", "trained by 6 student ranks: torchrun --nproc_per_node 6 -m"),
     (replay, "uniform --step 9", "--step 9: uniform has steps 1 to 1"),
     (report, "uniform --out .", "is no regular file"),
-    (memory, "--model nowhere", "model nowhere, which is none of"),
+    (memory, "--model nowhere", "model 'nowhere' cannot be used"),
 ]
 
 
