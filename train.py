@@ -346,7 +346,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
         learners["teacher"] = state.sampler.teacher.learner
     run.load(start, learners, state)
     student.generator.refresh(student.policy)
-    console = Console(run, start, problems, val_problems)
+    console = Console(run, start, len(problems))
     shutdown.stop_at_signals(layout)
     for step in range(start, config.steps + 1):
         if step > start:
@@ -355,20 +355,20 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
             console.update(row)
         if run.evaluation_pending(step):
             run.finish_evaluation(step, evaluate(step, student, val_problems, run, console.report))
-        stop = shutdown.stop_requested(layout)
-        if step > start and (stop or is_due(step, config.checkpoint_every, config.steps)):
+        finished = not shutdown.stop_requested(layout)
+        if step > start and (not finished or is_due(step, config.checkpoint_every, config.steps)):
             if channel:
                 channel.send("save", step)  # the teacher ranks write their part
             run.save(step, state, learners)
-        if stop:
+        if not finished:
             break
-    if not stop:
+    if finished:
         run.export(learners)
     if channel:
-        channel.send("stop", not stop)
+        channel.send("stop", finished)
         channel.wait()
-    console.end(finished=not stop)
-    return not stop
+    console.end(finished)
+    return finished
 
 
 def run_teacher(config: Config, layout: Layout, run: RunDir, start: int) -> bool:

@@ -62,5 +62,5 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
         else:
             argument.setdefault("type", f.type)
             if "choices" not in argument:
-                argument["metavar"] = f.type.__name__.upper()
+                argument.setdefault("metavar", f.type.__name__.upper())
         parser.add_argument(f"--{f.name}", **argument)

@@ -6,12 +6,11 @@ from contextlib import suppress
 
 from tqdm import tqdm
 
-from plumbing.data.problems import Problems
 from plumbing.files import read_lines
 from plumbing.run import checkpoint
 from plumbing.run.directory import RunDir
 
-SETTINGS = ("preset", "sampler", "seed", "model", "teacher_model", "train_data", "steps", "out")
+SETTINGS = ("preset", "sampler", "seed", "model", "teacher_model", "teacher_ranks", "steps", "out")
 LINE_S = 10  # seconds between two lines
 LINE = "step {n_fmt} of {total_fmt} [{elapsed}<{remaining}{postfix}]"
 
@@ -19,7 +18,7 @@ LINE = "step {n_fmt} of {total_fmt} [{elapsed}<{remaining}{postfix}]"
 class Console:
     """A run's plan, progress and end, as rank 0 prints them: a line now and then."""
 
-    def __init__(self, run: RunDir, start: int, train: Problems, val: Problems):
+    def __init__(self, run: RunDir, start: int, n_problems: int):
         self.run = run
         self.silent = run.layout.rank > 0
         self.start = start
@@ -27,10 +26,12 @@ class Console:
         self.begun = time.monotonic()
         self.printed = self.begun  # when the last line was
         if not self.silent:
-            print(f"Goldilocks RL from step {start}: {len(train):,} problems,", end=" ")
-            print(f"{len(val):,} for validation, {run.layout.n_teachers} teacher ranks")
+            print(f"Goldilocks RL from step {start}: {n_problems:,} problems")
             for name in SETTINGS:
                 print(f"  {name:<13}  {getattr(run.config, name)}", flush=True)
+            if not run.config.teacher_model:
+                matched = run.config.steps * 3 // 4
+                print(f"  compute-matched with {matched:,} steps with a Teacher (App. D)")
 
     def update(self, row: dict) -> None:
         """Show a step: its row of metrics.jsonl."""

@@ -3,11 +3,17 @@
 docs/data.md says where the format of each data set was looked up.
 """
 
+import math
 from dataclasses import dataclass
 
-from plumbing.data.rows import is_finite, text_of
+from plumbing.data.rows import text_of
 from scripts import reasoning_tasks
 from verify import extract_boxed
+
+
+def is_finite(value) -> bool:
+    """Whether a value is not one of the numbers NaN, Infinity and -Infinity."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,9 @@ def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
 class Options:
     """The flags of this command, beside those of train.py."""
 
-    samplers: tuple = opt(("goldilocks",), "arms beside uniform", nargs="+", type=str)
+    samplers: tuple = opt(
+        ("goldilocks",), "arms beside uniform", nargs="+", type=str, metavar="SAMPLER"
+    )
     seeds: int = opt(5, "how many, from train.py's --seed on", type=count)
     steps: int = opt(0, "of a run with a Teacher; 0: those of the preset", type=natural)
     out: str = opt("", "directory of the runs or, with a plan, of the report")
@@ -256,7 +258,7 @@ class Options:
     report: bool = opt(False, "only report on what is finished")
     csv: str = opt("", "scores of runs that are not run again")
     jobs: int = opt(2, "runs at a time", type=count)
-    until: float = opt(math.inf, "stop at this time of day, HH:MM", type=time_of_day)
+    until: float = opt(math.inf, "stop at this time of day", type=time_of_day, metavar="HH:MM")
     discard: bool = opt(False, "delete the weights of finished runs")
 
 
@@ -268,6 +270,7 @@ def arguments(argv: list[str] | None) -> tuple[Options, list[str], list[str]]:
     parser = command_line.Parser(
         usage="study.py [PLAN.toml | RUN ...] [FLAGS]",
         description=__doc__,
+        epilog="Without a plan all other flags are train.py's.",
         formatter_class=RawDescriptionHelpFormatter,
     )
     command_line.add_fields(parser, Options)

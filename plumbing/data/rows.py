@@ -1,7 +1,6 @@
 """Read JSON lines and Parquet row by row, with the place of each row."""
 
 import json
-import math
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import BinaryIO
@@ -14,11 +13,6 @@ from plumbing.errors import InputError, first_lines
 
 EXPECTED = 'expected JSON lines, {"problem": "...", "expected_answer": "..."}, or a .parquet file'
 EXACT = 2.0**53  # from here on a float may have been another integer
-
-
-def is_finite(value) -> bool:
-    """Whether a value is not one of the numbers NaN, Infinity and -Infinity."""
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 def text_of(value) -> str:

@@ -96,8 +96,7 @@ class RunDir:
             raise InputError(
                 f"--out {self.path} is in use by another job, or has no locks ({error})"
             ) from error
-        old = {} if is_new else self._read_settings()
-        return 0 if is_new else self._step_to_resume(old)
+        return 0 if is_new else self._step_to_resume(self._read_settings())
 
     def _read_settings(self) -> dict:
         try:
