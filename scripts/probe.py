@@ -17,11 +17,7 @@ from plumbing.errors import Fault
 from scripts import analysis
 from scripts.runner import Job, Runner
 
-STUDY = Path(__file__).resolve().parent.parent / "studies" / "sparsity"
-CURVES = {  # the first that exists is used; it has the columns of a study's summary.csv
-    STUDY / "summary.csv": "in our study of sparsity",
-    STUDY / "pilot.csv": "in a pilot of 1 to 3 seeds",
-}
+CURVE = Path(__file__).resolve().parent.parent / "studies/sparsity/summary.csv"
 TIMED = 3  # steps of a run that only measures time
 EDGES = [0, 1e-9, 0.25, 0.5, 0.75, 1, 2]  # of p̂
 BINS = ["all wrong", "p̂ < 1/4", "p̂ < 1/2", "p̂ < 3/4", "p̂ < 1", "all right"]
@@ -64,22 +60,19 @@ def advice(all_wrong: float, all_right: float, problems: int) -> str:
     if all_right > 0.5:
         return f"{all_right:.0%} are mastered: harder data first."
     dead = all_wrong + all_right
-    path = next(path for path in CURVES if path.exists())
-    table = pd.read_csv(path)
-    table = table[table.arm.str.startswith("Goldilocks") & (table.speed_up_value > 0)]
+    table = pd.read_csv(CURVE)
+    table = table[table.arm.str.fullmatch(r"Goldilocks, K=\d+") & (table.speed_up_value > 0)]
     share = np.clip(dead, 1e-4, 1 - 1e-4)
     distance = (logit(table.base_dead) - logit(share)).abs()
     nearest = table[distance == distance.min()]
     row = nearest.loc[nearest.speed_up_value.idxmax()]
-    least = 1 / row.speed_up_high
-    most = 1 / row.speed_up_low
-    found = (
-        f"{row.arm} needed {least:.2g} to {most:.2g} of uniform's completions {CURVES[path]}, "
-        f"where {row.base_dead:.0%} were dead"
-    )
-    if row.speed_up_low <= 1:
-        return f"{dead:.0%} of groups are dead: little to gain, begin with uniform ({found})."
-    return f"{dead:.0%} of groups are dead: {found}."
+    here = f"{dead:.1%} of groups are dead"
+    there = f"in our study of sparsity, where {row.base_dead:.1%} were dead"
+    low, high = row.speed_up_low, row.speed_up_high
+    if low <= 1:
+        found = f"{row.arm} was {low:.2g} to {high:.2g} times as fast {there}"
+        return f"{here}: little to gain, begin with uniform ({found})."
+    return f"{here}: {row.arm} needed {1 / high:.2g} to {1 / low:.2g} of uniform's completions {there}."
 
 
 def minutes(run: analysis.Run, budget: float, eval_every: int) -> float:
