@@ -72,7 +72,8 @@ def advice(all_wrong: float, all_right: float, problems: int) -> str:
     if low <= 1:
         found = f"{row.arm} was {low:.2g} to {high:.2g} times as fast {there}"
         return f"{here}: little to gain, begin with uniform ({found})."
-    return f"{here}: {row.arm} needed {1 / high:.2g} to {1 / low:.2g} of uniform's completions {there}."
+    needed = f"{1 / high:.2g} to {1 / low:.2g} of uniform's completions"
+    return f"{here}: {row.arm} needed {needed} {there}."
 
 
 def minutes(run: analysis.Run, budget: float, eval_every: int) -> float:
