@@ -133,7 +133,7 @@ def draw_speed(summary: pd.DataFrame, lines: dict[str, float]) -> Figure:
         speed_ups = pd.DataFrame(map(vars, part.speed_up))
         speed_ups.index = expit(logit(part.base_dead) + 0.06 * number)
         draw_speed_ups(axes, arm, speed_ups, COLOURS[number % len(COLOURS)])
-    axes.plot([], [], color=GREY, label="not reached: less than this", **MISSED)
+    axes.plot([], [], color=GREY, label="upper bound: never got there", **MISSED)
     axes.axhline(1, color=GREY, linewidth=1)
     for style, (label, height) in zip((":", "--", "-."), lines.items(), strict=False):
         axes.axhline(height, color=GREY, linewidth=1, linestyle=style, label=label)
