@@ -12,6 +12,7 @@ CUDA build of PyTorch. A backward before anything else settles the number at non
 
 import functools
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -28,6 +29,7 @@ import torch
 from plumbing.files import read_lines, write_lines
 from tests.helpers.models import ROOT, save_tiny_model
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also under nohup, which ignores it
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("patient", deadline=None)  # 200 ms pass on a loaded machine
 hypothesis.settings.load_profile("patient")
