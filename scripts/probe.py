@@ -54,8 +54,8 @@ def advice(all_wrong: float, all_right: float, problems: int) -> str:
     `problems` groups."""
     if all_wrong == 1:
         return (
-            f"No problem of {problems} is within reach: a cold start or easier data first. "
-            "A sampler cannot find what is not there."
+            f"No problem of {problems} is within reach, so fewer than {3 / problems:.1%} are (95%): "
+            "probe more with --problems, or begin with a cold start or easier data."
         )
     if all_right > 0.5:
         return f"{all_right:.0%} are mastered: harder data first."
