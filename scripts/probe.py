@@ -54,7 +54,7 @@ def advice(all_wrong: float, all_right: float, problems: int) -> str:
     `problems` groups."""
     if all_wrong == 1:
         return (
-            f"No problem of {problems} is within reach, so fewer than {3 / problems:.1%} are (95%): "
+            f"No problem of {problems} is within reach, so at most {3 / problems:.1%} are (95%): "
             "probe more with --problems, or begin with a cold start or easier data."
         )
     if all_right > 0.5:
