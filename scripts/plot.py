@@ -123,22 +123,21 @@ def draw_study(rows: pd.DataFrame, summary: pd.DataFrame, baseline: str) -> Figu
 
 
 @matplotlib.rc_context(LOOK)
-def draw_speed(summary: pd.DataFrame, lines: dict[str, float]) -> Figure:
-    """Draw speed-ups, with their intervals, against the share of the baseline's groups that are
-    dead; arms side by side. lines: label -> height."""
+def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
+    """Draw a study's summary.csv: speed-ups, with their intervals, against the share of the
+    baseline's groups that are dead; arms side by side. lines: label -> height."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    known = summary.dropna(subset="speed_up").sort_values("base_dead")
-    for number, (arm, part) in enumerate(known.groupby("arm", sort=False)):
-        speed_ups = pd.DataFrame(map(vars, part.speed_up))
-        speed_ups.index = expit(logit(part.base_dead) + 0.06 * number)
-        draw_speed_ups(axes, arm, speed_ups, COLOURS[number % len(COLOURS)])
+    curve = curve.sort_values("base_dead")
+    for number, (arm, part) in enumerate(curve.groupby("arm", sort=False)):
+        beside = expit(logit(part.base_dead) + 0.06 * number)
+        draw_speed_ups(axes, arm, part.set_index(beside), COLOURS[number % len(COLOURS)])
     axes.plot([], [], color=GREY, label="upper bound: never got there", **MISSED)
     axes.axhline(1, color=GREY, linewidth=1)
     for style, (label, height) in zip((":", "--", "-."), lines.items(), strict=False):
         axes.axhline(height, color=GREY, linewidth=1, linestyle=style, label=label)
     axes.set(xscale="logit", xlabel="dead groups of the baseline", ylabel="speed-up")
-    axes.set_xticks(known.base_dead.unique())
+    axes.set_xticks(curve.base_dead.unique())
     axes.set_xticks([], minor=True)
     axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     axes.set_yscale("log", base=2)
@@ -147,13 +146,14 @@ def draw_speed(summary: pd.DataFrame, lines: dict[str, float]) -> Figure:
     return figure
 
 
-def draw_speed_ups(axes, arm: str, speed_ups: pd.DataFrame, colour: str) -> None:
-    """Draw an arm's speed-ups, rows of scores.SpeedUp by their place on the horizontal axis."""
-    reached = speed_ups[speed_ups.value > 0]
-    bars = [reached.value - reached.low, reached.high - reached.value]
-    axes.errorbar(reached.index, reached.value, bars, color=colour, marker="o", label=arm)
-    missed = speed_ups[speed_ups.value == 0]
-    axes.plot(missed.index, missed.bound, color=colour, **MISSED)
+def draw_speed_ups(axes, arm: str, rows: pd.DataFrame, colour: str) -> None:
+    """Draw an arm's speed-ups, rows of summary.csv by their place on the horizontal axis."""
+    reached = rows[rows.speed_up_value > 0]
+    value = reached.speed_up_value
+    bars = [value - reached.speed_up_low, reached.speed_up_high - value]
+    axes.errorbar(reached.index, value, bars, color=colour, marker="o", label=arm)
+    missed = rows[rows.speed_up_value == 0]
+    axes.plot(missed.index, missed.speed_up_bound, color=colour, **MISSED)
 
 
 def main(argv=None) -> None:

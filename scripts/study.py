@@ -224,8 +224,9 @@ def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
     tables = verdict.tables(summary)
     text = verdict.markdown(findings, tables)
     figures = {"figure": plot.draw_study(rows, summary, plan.baseline)}
+    speed_ups = curve(summary)
     if summary.task.nunique() > 2:
-        drawn = scores.select(summary, plan.curve)
+        drawn = scores.select(speed_ups, plan.curve)
         figures["speed_up"] = plot.draw_speed(drawn, plan.lines)
     pictures = {name: report.encode(figure) for name, figure in figures.items()}
     page = report.render(title=plan.out, verdict=findings, tables=tables, pictures=pictures)
@@ -236,7 +237,7 @@ def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
         "report.html": page,
         "report.md": text,
         "scores.csv": rows.round(4).to_csv(index=False),
-        "summary.csv": curve(summary).to_csv(index=False),
+        "summary.csv": speed_ups.to_csv(index=False),
     }
     for name, content in files.items():
         write_atomic(folder / name, content)
