@@ -4,7 +4,8 @@
 
 Writes 92.jsonl and 97.jsonl, named after the share of dead groups that studies/real_model/base.csv
 predicts for the base model of docs/real_model.md. A level is out of reach if the base answered none
-of its validation problems in 16 completions each. Both files have the same rows within reach.
+of its validation problems in 16 completions each. Both files have the same rows within reach. As in
+prepare_data, no problem is a validation problem, and each answer can be verified.
 """
 
 import random
@@ -14,6 +15,8 @@ import pandas as pd
 
 from plumbing.files import read_lines, write_lines
 from scripts import analysis, reasoning_tasks
+from scripts.prepare_data import normalise
+from verify import Verifier
 
 BASE = Path("studies/real_model/base.csv")
 DATA = Path("data/reasoning-gym")
@@ -31,11 +34,15 @@ def main():
     def is_hard(row):
         return (row["task"], str(row["level"])) in hard
 
-    held_out = {row["problem"] for row in read_lines(DATA / "val.jsonl")}
+    held_out = {normalise(row["problem"]) for row in read_lines(DATA / "val.jsonl")}
     within = [row for row in read_lines(DATA / "train.jsonl") if not is_hard(row)][:WITHIN]
-    rows = reasoning_tasks.rows(seed=1, per_level=PER_LEVEL)
-    distinct = {row["problem"]: row for row in rows if row["expected_answer"] and is_hard(row)}
-    beyond = [row for text, row in distinct.items() if text not in held_out]
+    rows = filter(is_hard, reasoning_tasks.rows(seed=1, per_level=PER_LEVEL))
+    distinct = {normalise(row["problem"]): row for row in rows if row["expected_answer"]}
+    drawn = [row for text, row in distinct.items() if text not in held_out]
+    with Verifier(workers=2) as verifier:
+        verifiable = verifier.check_golds([row["expected_answer"] for row in drawn])
+    beyond = [row for row, usable in zip(drawn, verifiable, strict=True) if usable]
+    print(f"{len(drawn) - len(beyond):,} of {len(drawn):,} answers cannot be verified: dropped")
     random.Random(0).shuffle(beyond)
     for name, count in OUT_OF_REACH.items():
         mixture = within + beyond[:count]
