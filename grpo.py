@@ -1,4 +1,4 @@
-r"""GRPO by hand: every equation between a group of rewards and the gradient of one step.
+"""GRPO by hand: every equation between a group of rewards and the gradient of one step.
 
 Two records, `Group` and `Completion`, and pure functions: no model, no file, no process group.
 
@@ -6,7 +6,7 @@ Two records, `Group` and `Completion`, and pure functions: no model, no file, no
       r_ver (P, G) ->  group_advantages  ->  A (P, G)         "Advantage computation", Section 2
       lengths (G,) ->  row_weights       ->  w (G,)           the normaliser of the chosen loss
     hidden (N, D)  ->  token_logprobs    ->  logp (N,), entropy (N,)
-    logp, A, w     ->  policy_loss       ->  scalar, backward()
+    logp, A, w     ->  correct_mismatch, policy_loss  ->  scalar, backward()
 
 The loss is a weighted sum over response tokens. A row's weight w follows from its group and from
 totals over *all* ranks, so neither the micro-batch size nor the number of ranks changes the
@@ -93,7 +93,7 @@ class Group:
         return 0 < self.successes < len(self.completions)
 
 
-# Section 2 of the paper: how the difficulty of a problem scales its gradient
+# Section 2, for samplers, metrics and tests. Training gets Eq. 2's factor from `group_advantages`.
 
 
 def zero_variance_probability(p, G: int):
@@ -141,7 +141,7 @@ def noise_floor(p: float, G: int) -> float:
 
 
 def _expectation(function: Callable, p: float, G: int) -> float:
-    """Compute E[function(p̂)], p̂ ~ Binomial(G, p)/G; math.comb would overflow from G = 1030 on."""
+    """Compute E[function(p̂)], p̂ ~ Binomial(G, p)/G."""
     probability = functools.reduce(np.convolve, G * [[1 - p, p]])  # of 0, 1, ..., G right answers
     p_hat = np.arange(G + 1) / G
     return float(probability @ function(p_hat))
@@ -185,8 +185,9 @@ def weigh(
     """Fill in the advantage of each completion of a step, and the weight of its tokens in the loss.
 
     Eq. 2: right answers get √((1-p̂)/p̂), wrong ones -√(p̂/(1-p̂)), so the mean of Â ∇log π, the
-    loss `sum`, has the factor √(p̂(1-p̂)). dead_rows, truncated_rows: "out" leaves dead groups, or
-    completions cut at the token limit, out of the loss and its denominators."""
+    loss `sum`, has the factor √(p̂(1-p̂)); the default, `grpo`, also divides by lengths.
+    dead_rows, truncated_rows: "out" leaves dead groups, or completions cut at the token limit,
+    out of the loss and its denominators."""
     if dead_rows == "out":
         groups = [group for group in groups if group.live]
     lengths = []
@@ -305,16 +306,16 @@ class TokenLogprobs(torch.autograd.Function):
         start = 0  # the chunk's first token of the vocabulary
         weight_parts = weight_V_D.split(chunk)
         grad_parts = grad_weight.split(chunk)
-        for w, grad_w in zip(weight_parts, grad_parts, strict=True):
-            z = logits(hidden_N_D, w).div_(ctx.temperature)  # (N, chunk)
+        for W, grad_W in zip(weight_parts, grad_parts, strict=True):
+            z = logits(hidden_N_D, W).div_(ctx.temperature)  # (N, chunk)
             log_p = z.sub_(normaliser_N[:, None])
             grad_z = _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N)
             target_N = targets_N - start
             _add_at_targets(grad_z, target_N, grad_logp_N)
             grad_z.div_(ctx.temperature)
-            grad_z = grad_z.to(w.dtype)
-            torch.mm(grad_z.T, hidden_N_D, out=grad_w)
-            grad_hidden += grad_z @ w
+            grad_z = grad_z.to(W.dtype)
+            torch.mm(grad_z.T, hidden_N_D, out=grad_W)
+            grad_hidden += grad_z @ W
             start += chunk
         grad_hidden = grad_hidden.to(hidden_N_D.dtype)
         return grad_hidden, grad_weight, None, None, None
@@ -324,8 +325,7 @@ def _minus_p_terms(log_p, entropy_N, grad_logp_N, grad_entropy_N):
     """Compute -p ⊙ (∂L/∂logp + ∂L/∂H · (log p + H)) in place of log_p (N, chunk)."""
     grad_logp_N_1 = grad_logp_N[:, None]
     if grad_entropy_N is None:
-        p = log_p.exp_()
-        return p.mul_(-grad_logp_N_1)
+        return log_p.exp_().mul_(-grad_logp_N_1)
     p = log_p.exp()
     terms = log_p.add_(entropy_N[:, None])
     terms.mul_(grad_entropy_N[:, None])
@@ -364,6 +364,35 @@ def _mm_returns(dtype: torch.dtype, operands: torch.dtype, device: torch.device)
         return torch.mm(x, x, out_dtype=dtype).dtype == dtype
     except RuntimeError:  # NotImplementedError is one
         return False
+
+
+def correct_mismatch(
+    advantage_N: torch.Tensor,
+    gap_N: torch.Tensor,
+    row_N: torch.Tensor,
+    mismatch: str,
+    level: str,
+    cap: float,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Correct for a generator that is not quite π_old: multiply the advantages, and with them each
+    token's objective, by c = π_old / π_generator of the token, or of its whole row (`level`).
+
+    gap_N: log c of each token alone, not 0 on GPUs in bf16; row_N: its row. Where c is above
+    `cap` it becomes the cap (`truncate`) or 0 (`mask`). Without a cap, c by sequence makes the
+    expected gradient that of samples from π_old. Returns also statistics, as policy_loss."""
+    stats = {"logp_gap": gap_N.abs().sum()}
+    if mismatch == "none":
+        return advantage_N, stats
+    if level == "sequence":
+        n_rows = 1 + int(row_N.max())
+        row_N = row_N.to(gap_N.device)
+        gap_B = gap_N.new_zeros(n_rows).index_add_(0, row_N, gap_N)
+        gap_N = gap_B[row_N]
+    c_N = gap_N.exp()
+    over_N = c_N > cap
+    stats["mismatch_over_cap"] = over_N.sum()
+    c_N = c_N.masked_fill(over_N, cap if mismatch == "truncate" else 0)
+    return c_N * advantage_N, stats
 
 
 def policy_loss(
@@ -419,32 +448,3 @@ def kl_estimate(logp_N, ref_logp_N):
     """Compute k3 = π_ref/π_θ - log(π_ref/π_θ) - 1 of each token."""
     log_ratio_N = ref_logp_N - logp_N
     return log_ratio_N.exp() - log_ratio_N - 1
-
-
-def correct_mismatch(
-    advantage_N: torch.Tensor,
-    gap_N: torch.Tensor,
-    row_N: torch.Tensor,
-    mismatch: str,
-    level: str,
-    cap: float,
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Correct for a generator that is not quite π_old: multiply the advantages, and with them each
-    token's objective, by c = π_old / π_generator of the token, or of its whole row (`level`).
-
-    gap_N: log c of each token alone, not 0 on GPUs in bf16; row_N: its row. Where c is above
-    `cap` it becomes the cap (`truncate`) or 0 (`mask`). Without a cap, c by sequence makes the
-    expected gradient that of samples from π_old. Returns also statistics, as policy_loss."""
-    stats = {"logp_gap": gap_N.abs().sum()}
-    if mismatch == "none":
-        return advantage_N, stats
-    if level == "sequence":
-        n_rows = 1 + int(row_N.max())
-        row_N = row_N.to(gap_N.device)
-        gap_B = gap_N.new_zeros(n_rows).index_add_(0, row_N, gap_N)
-        gap_N = gap_B[row_N]
-    c_N = gap_N.exp()
-    over_N = c_N > cap
-    stats["mismatch_over_cap"] = over_N.sum()
-    c_N = c_N.masked_fill(over_N, cap if mismatch == "truncate" else 0)
-    return c_N * advantage_N, stats

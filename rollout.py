@@ -1,4 +1,4 @@
-r"""From questions to completions, and from completions to the log-probs of their tokens.
+"""From questions to completions, and from completions to the log-probs of their tokens.
 
 `Generator` generates with Hugging Face's `generate` and the decoding loop `sample_tokens`, in
 training and in evaluation. `Policy` runs the same rows through the model again for their log-probs.
@@ -135,21 +135,21 @@ class Generator:
         """Generate one completion for each prompt (token ids); a group repeats its prompt G times.
 
         temperature 0 is greedy. Rows x (longest prompt + max_new_tokens) of a micro-batch are at
-        most `max_batch_tokens`, which bounds its key-value cache. Row b has its own random stream,
-        (seed, first_row + b): but for rounding, no micro-batch or rank changes its tokens. Raises
+        most `max_batch_tokens`, which bounds its key-value cache. A row has its own random stream,
+        (seed, first_row + row): but for rounding, no micro-batch or rank changes its tokens. Raises
         NonFiniteError if a token was drawn from logits that are not finite."""
         settings = self._settings(temperature, max_new_tokens)
         completions: list[Completion | None] = [None] * len(prompts)
-        tokens_B = [len(prompt) + max_new_tokens for prompt in prompts]
-        for rows in cut_longest_first(tokens_B, max_batch_tokens):
-            prompts_B = [prompts[b] for b in rows]
-            keys = [[seed, first_row + b] for b in rows]
+        row_tokens = [len(prompt) + max_new_tokens for prompt in prompts]
+        for part in cut_longest_first(row_tokens, max_batch_tokens):
+            prompts_B = [prompts[row] for row in part]
+            keys = [[seed, first_row + row] for row in part]
             uniform_B = [uniform_numbers(key, max_new_tokens) for key in keys]
             tokens_B_T, logp_B_T = self._decode(prompts_B, uniform_B, settings)
             ids_B = tokens_B_T.tolist()
-            logps_B = logp_B_T.tolist() if temperature > 0 else [[]] * len(rows)
-            for b, ids, logps in zip(rows, ids_B, logps_B, strict=True):
-                completions[b] = self._completion(ids, logps)
+            logps_B = logp_B_T.tolist() if temperature > 0 else [[]] * len(part)
+            for row, ids, logps in zip(part, ids_B, logps_B, strict=True):
+                completions[row] = self._completion(ids, logps)
         return completions
 
     def _completion(self, ids: list[int], logps: list[float]) -> Completion:
@@ -229,20 +229,20 @@ def sample_tokens(
     token; on a GPU it copies the cache and needs a new graph."""
     T = generation_config.max_new_tokens
     block = 128 if input_ids.is_cuda else 8
-    rows = DecodedRows(uniform_B_T, generation_config)
+    decoded = DecodedRows(uniform_B_T, generation_config)
     prompt_logits_P_V = last_logits(model, input_ids, **model_inputs)
     cache = SlotCache(model_inputs["past_key_values"], model_inputs["position_ids"])
 
     def draw(t: int, logits_A_V: torch.Tensor) -> None:
-        rows.draw(t, logits_processor(None, logits_A_V.float()))
+        decoded.draw(t, logits_processor(None, logits_A_V.float()))
 
     def step() -> torch.Tensor:
-        return last_logits(model, rows.token_A_1, **cache.inputs(model.dtype))
+        return last_logits(model, decoded.token_A_1, **cache.inputs(model.dtype))
 
     draw(0, prompt_logits_P_V[prompt_B])
     cached_A = prompt_B  # where the cache has each row: first its prompt
     for first in range(0, T - 1, block):
-        kept_A = rows.keep_unfinished(first)
+        kept_A = decoded.keep_unfinished(first)
         if len(kept_A) == 0:
             break
         last = min(first + block, T - 1)
@@ -252,7 +252,7 @@ def sample_tokens(
         for t in range(first + 1, last + 1):
             draw(t, next_logits())
             cache.slot += 1
-    return rows.tokens_B_T, rows.logp_B_T
+    return decoded.tokens_B_T, decoded.logp_B_T
 
 
 def last_logits(model, ids, use_cache=None, logits_to_keep=None, **inputs) -> torch.Tensor:

@@ -60,7 +60,7 @@ class Sampler:
     Where there is no teacher rank each student rank runs a replica; all must make the same
     proposals, so all randomness comes from `self.rng`."""
 
-    uses_teacher = False  # True: it runs where the teacher is; `more` and `train_on` are these
+    uses_teacher = False  # True: it runs beside the teacher, with these `more` and `train_on`
 
     def __init__(self, context: Context):
         config = context.config
@@ -223,7 +223,8 @@ def epsilon_greedy(utilities_P_K, epsilon: float, rng) -> Choice:
 
 
 class Pooled(Uniform):
-    """Base of samplers that `score` K distinct candidates for each prompt, and `choose` one."""
+    """Base of samplers that `score` K distinct, untried candidates a prompt (Alg. 1: any of D), and
+    `choose` one."""
 
     revisits = False  # True: a problem may be trained on again at any time; there are no passes
     best_of_all = False  # True: the best P of all candidates are chosen, without ε
@@ -253,26 +254,20 @@ class Pooled(Uniform):
     def select(self, pool_P_K, utilities_P_K) -> list[Group]:
         """Make a group of the candidate that `choose` takes from each pool."""
         chosen_P, explored_P = self.choose(pool_P_K, utilities_P_K)
+        rows = zip(pool_P_K.tolist(), utilities_P_K.tolist(), chosen_P, explored_P, strict=True)
         groups = []
-        for p, chosen in enumerate(chosen_P):
-            pool = pool_P_K[p].tolist()
-            group = Group(
-                pool[chosen],
-                self.G,
-                pool=pool,
-                utilities=utilities_P_K[p].tolist(),
-                explored=bool(explored_P[p]),
-            )
+        for pool, utilities, chosen, explored in rows:
+            group = Group(pool[chosen], self.G, pool, utilities, bool(explored))
             groups.append(group)
         if not self.revisits:
             self.take([group.problem for group in groups])
         return groups
 
 
-def deal(rank, P: int) -> np.ndarray:
-    """Deal out candidates to P pools in ascending order of `rank`: the first P go to one pool each,
+def deal(key, P: int) -> np.ndarray:
+    """Deal out candidates to P pools in ascending order of `key`: the first P go to one pool each,
     the next P follow, and so on. Returns their positions, (P, candidates of a pool)."""
-    order = np.argsort(rank, axis=None, kind="stable")
+    order = np.argsort(key, axis=None, kind="stable")
     return order.reshape(-1, P).T
 
 

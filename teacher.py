@@ -99,19 +99,6 @@ def pool(hidden_B_T_D: torch.Tensor, mask_B_T: torch.Tensor, last_token=False) -
     return sum_B_D / tokens_B_1
 
 
-def check_teacher(name: str, tokens: int, mode: str = "full") -> None:
-    """Raise ValueError, in one line, unless `name` can be the backbone, for `tokens` tokens."""
-    backbone, tokenizer = check_directory(name, tokens, AutoModel, "sdpa", unused=("pooler.",))
-    ids = tokenizer("1 + 1").input_ids
-    ids_B_T = torch.tensor([ids])
-    mask_B_T = torch.ones_like(ids_B_T)
-    with trial(name, "cannot be a teacher's backbone"), torch.no_grad():
-        model = UtilityModel(backbone, mode)
-        f_B, _ = model(ids_B_T, mask_B_T)
-        if not f_B.isfinite():
-            raise ValueError("its embeddings are not finite")
-
-
 @dataclass
 class BatchShare:
     """The rows b of a batch B that a teacher rank computes."""
@@ -124,12 +111,12 @@ class BatchShare:
 
 class Teacher:
     """f_φ, its replay buffer and its optimizer: `predict` scores questions, `update` is Alg. 2.
-    shard: Layout.shard. group: the teacher ranks, None for one process."""
+    shard: Layout.shard. group: the teacher ranks' process group, None for one process."""
 
     def __init__(self, config: Config, device: torch.device, shard: Callable, group=None):
         self.config = config
         self.device = device
-        self.group = group
+        self.process_group = group
         self.rank = 0
         self.ranks = 1
         if group:
@@ -140,7 +127,7 @@ class Teacher:
         self.is_sharded = self.ranks > 1 and not self.frozen
         self.tokenizer = AutoTokenizer.from_pretrained(config.teacher_model)
         self.model = self._build_model()
-        self.learner = self._shard(shard)
+        self.learner = self._build_learner(shard)
         self.replay: deque[Sample] = deque(maxlen=config.replay_capacity)  # a sliding window
         self.pushed = 0  # samples received, ever
         self.updates = 0  # optimizer steps taken, ever
@@ -161,7 +148,7 @@ class Teacher:
         model = UtilityModel(backbone, mode)
         return model.to(self.device).eval()
 
-    def _shard(self, shard: Callable) -> Learner:
+    def _build_learner(self, shard: Callable) -> Learner:
         """Shard f_φ over the teacher ranks; build its optimizer."""
         initial = checksum(self.model)  # while each rank holds all of it
 
@@ -181,7 +168,8 @@ class Teacher:
     def _own(self, rows: Sequence) -> tuple[Sequence, bool]:
         """Return this rank's rows, every ranks-th, and whether it is idle: no row is left for it.
         It then computes the first row all the same, and its caller drops the result, because FSDP
-        waits in forward and backward until every rank takes part."""
+        waits in backward until every rank takes part. (In forward it does not, as weights stay
+        gathered: `predict` may make one call more on some ranks.)"""
         own = rows[self.rank :: self.ranks]
         idle = len(own) == 0
         if idle:
@@ -204,8 +192,8 @@ class Teacher:
                 f_b, _ = self.model(**inputs)
                 if not idle:
                     utilities[part] = f_b.double().cpu()
-            if self.group:  # each entry is nonzero on one rank only, so the sum is exact
-                dist.all_reduce(utilities, group=self.group)
+            if self.process_group:  # each entry is nonzero on one rank only, so the sum is exact
+                dist.all_reduce(utilities, group=self.process_group)
         return utilities.numpy()
 
     def update(self, question: str, y: float) -> None:
@@ -225,7 +213,7 @@ class Teacher:
         losses = self._train(batches, seed)
         sum_of_losses = losses.sum().double().cpu()
         if self.is_sharded:
-            dist.all_reduce(sum_of_losses, group=self.group)
+            dist.all_reduce(sum_of_losses, group=self.process_group)
         self.last_loss = sum_of_losses.item() / len(batches)
 
     def _shuffled_batches(self, seed: int) -> list[BatchShare]:
@@ -371,6 +359,19 @@ class Teacher:
         save_file(head, folder / "head.safetensors", metadata={"mode": self.model.mode})
 
 
+def check_teacher(name: str, tokens: int, mode: str = "full") -> None:
+    """Raise ValueError, in one line, unless `name` can be the backbone, for `tokens` tokens."""
+    backbone, tokenizer = check_directory(name, tokens, AutoModel, "sdpa", unused=("pooler.",))
+    ids = tokenizer("1 + 1").input_ids
+    ids_B_T = torch.tensor([ids])
+    mask_B_T = torch.ones_like(ids_B_T)
+    with trial(name, "cannot be a teacher's backbone"), torch.no_grad():
+        model = UtilityModel(backbone, mode)
+        f_B, _ = model(ids_B_T, mask_B_T)
+        if not f_B.isfinite():
+            raise ValueError("its embeddings are not finite")
+
+
 # The teacher process
 
 
@@ -379,10 +380,10 @@ class TeacherServer:
     (Server)", App. K.3): the groups of step t request the proposals for step t+1, or with DAPO's
     resampling for the next round.
 
-    lag 1, the paper's asynchronous teacher: it proposes with what it has learned up to step t-1,
-    then learns from step t while the student trains. lag 0: it learns first, as in Alg. 1 and 2,
-    except that all problems of a step are chosen at once. Without teacher ranks the same happens
-    in one process, in the same order."""
+    lag 1, our reading of App. K.3: it proposes with what it has learned up to step t-1, then learns
+    from step t while the student trains. lag 0: it learns first, as in Alg. 1 and 2, except that
+    all problems of a step are chosen at once. Without teacher ranks the same happens in one
+    process, in the same order."""
 
     def __init__(self, sampler, lag: int):
         self.sampler = sampler
