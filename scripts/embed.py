@@ -7,7 +7,6 @@ beside the data (train.embeddings.safetensors) and holds the mean over the token
 float16, standardised over the data: 0.9 GiB for 300,000 problems and Qwen2.5-1.5B.
 """
 
-from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 
 import safetensors.torch
@@ -16,13 +15,12 @@ from safetensors import SafetensorError
 from tqdm import tqdm
 from transformers import AutoModel, AutoTokenizer
 
-import train
-from plumbing import command_line
 from plumbing.batches import cut_longest_first, pad
+from plumbing.command_line import count
+from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import device_type
 from plumbing.distributed.shutdown import begin_process
-from plumbing.errors import InputError
 from plumbing.files import write_atomic
 from plumbing.models import load
 from samplers.embedded import path_of
@@ -52,30 +50,30 @@ def save(embedding_N_D: torch.Tensor, name: str, data: Path, crc32: int) -> Path
     of the data when they were read."""
     embedding_N_D = embedding_N_D - embedding_N_D.mean(dim=0)
     embedding_N_D /= embedding_N_D.std(dim=0, correction=0).clamp_min(1e-6)
-    if not embedding_N_D.isfinite().all():
-        raise InputError(f"model {name!r}: an embedding is not finite")
-    path, source = path_of(data), {"model": name, "crc32": str(crc32)}
+    path = path_of(data)
+    source = {"model": name, "crc32": str(crc32)}
     write_atomic(path, safetensors.torch.save({"embeddings": embedding_N_D.half()}, source))
     return path
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = command_line.Parser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="hub id or directory")
-    data = {"required": True, "help": "JSONL or Parquet"}
-    parser.add_argument("--data", **data)
-    command_line.add_fields(parser, train.Config, ["max_prompt_tokens", "device"])
-    parser.set_defaults(max_prompt_tokens=train.Config.max_prompt_tokens, device="auto")
+    parser = analysis.parser(__doc__)
+    add = parser.add_argument
+    add("model", help="hub id or directory")
+    add("--data", required=True, help="JSONL or Parquet")
+    help = "to cut problems at (%(default)s)"
+    add("--max_prompt_tokens", type=count, default=Config.max_prompt_tokens, help=help)
+    add("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
+    args = parser.parse_args(argv)
     begin_process()
     with analysis.one_line("embed", ValueError, SafetensorError):
-        args = parser.parse_args(argv)
         device = device_type(args.device)
         check_teacher(args.model, args.max_prompt_tokens)
         problems = Problems(args.data)
         texts = [problems.question(i) for i in range(len(problems))]
         embedding_N_D = embed(args.model, texts, args.max_prompt_tokens, device)
         path = save(embedding_N_D, args.model, problems.path, problems.crc32)
-    print(f"{path}: {len(texts):,} problems × {embedding_N_D.shape[1]:,} dimensions")
+    print(path)
 
 
 if __name__ == "__main__":

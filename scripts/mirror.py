@@ -11,62 +11,61 @@ such as WANDB_PROJECT and WANDB_MODE=offline.
 """
 
 import json
-import os
-import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from plumbing.files import read_lines
 from scripts import analysis
 
 WAIT = 5.0  # seconds between two looks at the run with --follow
-Tracker = tuple[Callable[[int, dict], None], Callable]  # write(step, numbers) and close()
 
 
-def open_tensorboard(out: Path, name: str, config: dict, first_row: dict) -> Tracker:
-    """Begin event files anew."""
+@contextmanager
+def to_tensorboard(out: Path, name: str, config: dict, first_row: dict) -> Iterator[Callable]:
+    """Begin event files anew. Yields the function write(numbers, step)."""
     from torch.utils.tensorboard import SummaryWriter
 
     folder = out / name
     for file in folder.glob("events.out.tfevents.*.mirror"):
         file.unlink()
-    # purge_step makes a TensorBoard that is running forget the deleted files.
-    writer = SummaryWriter(folder, purge_step=0, flush_secs=5, filename_suffix=".mirror")
-    writer.add_text("config", f"```\n{json.dumps(config, indent=1)}\n```")
 
-    def write(step: int, numbers: dict) -> None:
+    def write(numbers: dict, step: int) -> None:
         for key, value in numbers.items():
             writer.add_scalar(key, value, step)
 
-    return write, writer.close
+    # purge_step makes a TensorBoard that is running forget the deleted files.
+    with SummaryWriter(folder, purge_step=0, flush_secs=5, filename_suffix=".mirror") as writer:
+        yield write
 
 
-def open_wandb(out: Path, name: str, config: dict, first_row: dict) -> Tracker:
-    """Begin or continue a run of W&B."""
+@contextmanager
+def to_wandb(out: Path, name: str, config: dict, first_row: dict) -> Iterator[Callable]:
+    """Begin or continue a run of W&B. Yields the function write(numbers, step)."""
     import wandb
 
     # The times in the first row tell this run from another of its name; a resume keeps them.
     key = zlib.crc32(json.dumps(first_row).encode())
     identity = {"name": name, "id": f"{name}-{key:08x}", "resume": "allow"}
-    run = wandb.init(**identity, dir=out, config=config)
 
-    def write(step: int, numbers: dict) -> None:
+    def write(numbers: dict, step: int) -> None:
         if step >= run.starting_step:  # the server has the steps before it
             run.log(numbers, step=step)
 
-    return write, run.finish
+    with wandb.init(**identity, dir=out, config=config) as run:
+        yield write
 
 
-TRACKERS = {"tensorboard": open_tensorboard, "wandb": open_wandb}
+TRACKERS = {"tensorboard": to_tensorboard, "wandb": to_wandb}
 
 
 def mirror(run_dir: Path, tracker: str, out: Path, follow: bool) -> int:
     """Copy all steps, and with `follow` those to come, until the run is finished. Begins again when
     steps that were copied are replaced. Returns the number of steps."""
-    copied, close = [], lambda: None
-    try:
+    copied = []
+    with ExitStack() as stack:
         while True:
             config = analysis.read_config(run_dir)  # a finished run may go on with more steps
             rows = read_lines(run_dir / "metrics.jsonl", torn=True)
@@ -74,38 +73,34 @@ def mirror(run_dir: Path, tracker: str, out: Path, follow: bool) -> int:
             finished = newest.get("step") == config["steps"] and "val_accuracy" in newest
             if follow and not finished:
                 rows = rows[:-1]  # its evaluation may be still to come
-            if rows and (not copied or rows[: len(copied)] != copied):
-                close()
-                write, close = TRACKERS[tracker](out, run_dir.name, config, rows[0])
+            if rows[: len(copied)] != copied:
                 copied = []
+            if rows and not copied:
+                stack.close()  # the copy of replaced steps
+                begin = TRACKERS[tracker]
+                write = stack.enter_context(begin(out, run_dir.name, config, rows[0]))
             for row in rows[len(copied) :]:
-                write(row["step"], {k: v for k, v in row.items() if k != "step" and v is not None})
+                numbers = {name: value for name, value in row.items() if value is not None}
+                write(numbers, numbers.pop("step"))
             copied = rows
             if finished or not follow:
                 return len(rows)
             time.sleep(WAIT)
-    finally:
-        close()
 
 
-def main(argv=None) -> int:
-    """The command line; returns 130 if Ctrl-C ended it."""
-    parser = analysis.parser(__doc__)
+def main(argv: list[str] | None = None) -> None:
+    """Run the command; Ctrl-C ends it."""
+    parser = analysis.parser(__doc__, out="logs")
     add = parser.add_argument
     add("run", metavar="RUN", type=Path, help="a run directory")
     add("--to", required=True, choices=TRACKERS, help="the tracker")
     add("--follow", action="store_true", help="continue until the run is finished")
-    add("--out", type=Path, default=Path("logs"), help="folder for files (%(default)s)")
     args = parser.parse_args(argv)
-    run_dir = Path(os.path.realpath(args.run))  # "runs/latest" is named as what it points to
-    try:
-        with analysis.one_line("mirror", ImportError):
-            steps = mirror(run_dir, args.to, args.out, args.follow)
-            print(f"{steps} steps copied to {args.to}", flush=True)
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    run_dir = args.run.resolve()  # "runs/latest" is named as what it points to
+    with suppress(KeyboardInterrupt), analysis.one_line("mirror", ImportError):
+        steps = mirror(run_dir, args.to, args.out, args.follow)
+        print(f"{steps} steps copied to {args.to}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,10 +12,8 @@ finite.
 
 import math
 import sys
-from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,11 +21,11 @@ import torch
 
 import train
 from grpo import Completion, Group
-from plumbing import command_line
 from plumbing.batches import collate
+from plumbing.command_line import count
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
-from plumbing.distributed.shutdown import begin_process, reject, run_ranks
+from plumbing.distributed.shutdown import begin_process, run_ranks
 from plumbing.errors import InputError, NonFiniteError
 from plumbing.files import plain, read_lines, write_lines
 from plumbing.run import checkpoint
@@ -39,29 +37,24 @@ from verify import Verifier
 def recorded_proposals(rows: list[dict], P: int) -> Iterator[tuple[list[Group], dict]]:
     """Yield what the Teacher's ranks sent in each round of a run, P groups and no metrics. rows: of
     its selections.jsonl."""
-    for first in range(0, len(rows), P):
-        groups = []
-        for row in rows[first : first + P]:
-            utilities = [math.nan if u is None else u for u in row["utilities"]]
-            size = row["completions"]
-            groups.append(Group(row["chosen"], size, row["pool"], utilities, row["explored"]))
-        yield groups, {}
+    groups = []
+    for row in rows:
+        utilities = [math.nan if u is None else u for u in row["utilities"]]
+        size = row["completions"]
+        groups.append(Group(row["chosen"], size, row["pool"], utilities, row["explored"]))
+    for first in range(0, len(groups), P):
+        yield groups[first : first + P], {}
 
 
-def load(run_dir: Path, step: int) -> tuple[train.Config, Layout, int]:
-    """Read the run's settings, and find the checkpoint before the step. Raises InputError if this
-    is another number of ranks, or the run has no such step."""
+def load(run_dir: Path) -> tuple[train.Config, Layout]:
+    """Read the run's settings. Raises InputError if this is another number of ranks."""
     settings = analysis.read_config(run_dir)
     config = replace(analysis.recorded(train.Config, settings), teacher_ranks=0)
     layout = train.build_layout(config)
     ranks = settings["student_ranks"]
     if layout.world != ranks:
-        command = f"torchrun --nproc_per_node {ranks} -m scripts.replay {run_dir} --step {step}"
-        raise InputError(f"{run_dir} was trained by {ranks} student ranks: {command}")
-    newest = max(analysis.read_table(run_dir / "selections.jsonl", "step").step)
-    if not 1 <= step <= newest:
-        raise InputError(f"--step {step}: {run_dir} has steps 1 to {newest}")
-    return config, layout, checkpoint.latest_valid_checkpoint(run_dir, before=step)
+        raise InputError(f"{run_dir} has {ranks} student ranks: torchrun --nproc_per_node {ranks}")
+    return config, layout
 
 
 def restore(run_dir: Path, student: train.Student, problems: Problems, start: int) -> Sampler:
@@ -76,7 +69,8 @@ def restore(run_dir: Path, student: train.Student, problems: Problems, start: in
         rows = read_lines(run_dir / "selections.jsonl", torn=True)
         rows = [row for row in rows if row["step"] > start]
         proposals = recorded_proposals(rows, c.prompts_per_step)
-        return train.TeacherClient(c, partial(next, proposals), send=lambda groups: None)
+        receive = partial(next, proposals, ([], {}))  # in the end none
+        return train.TeacherClient(c, receive, send=lambda groups: None)
     sampler = train.build_sampler(c, student.layout, problems)
     if start:
         sampler.load_state_dict(checkpoint.load_state(run_dir, start))
@@ -85,48 +79,50 @@ def restore(run_dir: Path, student: train.Student, problems: Problems, start: in
 
 def is_same(logged: dict, row: dict) -> bool:
     """Whether a step's numbers, times aside, are those logged. Prints those that differ."""
-    names = [k for k in logged if k in row and k != "seconds" and not k.endswith("_s")]
-    different = [name for name in names if logged[name] != plain(row[name])]
-    print(f"step {row['step']}: {len(different)} of {len(names)} numbers differ", flush=True)
-    for name in different:
-        print(f"  {name}: {logged[name]} then, {row[name]} now")
+    different = {}
+    for name, value in plain(row).items():
+        is_time = name.endswith(("_s", "seconds"))
+        if name in logged and logged[name] != value and not is_time:
+            different[name] = (logged[name], value)
+    print(f"step {row['step']}: differences (then, now): {different}")
     return not different
 
 
-def replay(run_dir: Path, last: int, student: train.Student, start: int) -> bool:
-    """Train steps start + 1 to `last` again; write the completions of the last one trained. Returns
-    whether all numbers are the same, or the step that failed then fails again."""
+def replay(run_dir: Path, last: int, student: train.Student) -> bool:
+    """Train steps again, from the checkpoint before it up to step `last`; write the completions of
+    the last one trained. Returns whether all numbers are the same, or the step that failed then
+    fails again."""
+    start = checkpoint.latest_valid_checkpoint(run_dir, before=last)
     problems = Problems(student.config.train_data, student.config.column)
     sampler = restore(run_dir, student, problems, start)
     logged = {row["step"]: row for row in read_lines(run_dir / "metrics.jsonl", torn=True)}
+    groups = []  # of the latest step
     same = True
     failure = None
-    latest = deque([(start, [], None)], maxlen=1)  # step and groups
     for step in range(start + 1, last + 1):
+        groups.clear()
         try:
-            row = train.train_step(step, student, sampler, problems, lambda *x: latest.append(x))
+            row = train.train_step(
+                step, student, sampler, problems, lambda _, drawn, decode: groups.extend(drawn)
+            )
         except NonFiniteError as error:
             failure = error
             break
         if step in logged and student.layout.rank == 0:
             same &= is_same(logged[step], row)
-    same &= bool(failure) == (step not in logged)
-    [(step, groups, _)] = latest
     lines = [outcome(student, g, o, bool(failure)) for g in groups for o in g.completions]
     if student.layout.rank == 0:
         out = run_dir / "replay" / f"step_{step}.jsonl"
         write_lines(out, lines)
-        print(failure or f"step {step} is finite")
-        print(f"completions of step {step}: {out}", flush=True)
-    return same
+        print(f"{failure or f'step {step} is finite'}; its completions: {out}")
+    return same and bool(failure) == (step not in logged)
 
 
 def outcome(student: train.Student, group: Group, o: Completion, failed: bool) -> dict:
     """Return a completion's line. If the step failed, also whether its log-probs are finite: every
     rank forwards each row alone."""
-    line = {"problem": group.problem, "reward": o.reward, "status": o.status}
-    line |= {"advantage": o.advantage, "prompt_ids": group.prompt_ids}
-    line |= {"completion_ids": o.ids, "completion": student.tokenizer.decode(o.ids)}
+    line = {"problem": group.problem, "prompt_ids": group.prompt_ids} | asdict(o)
+    line["completion"] = student.tokenizer.decode(o.ids)
     if failed:
         batch = collate([(group.prompt_ids, o)], student.layout.device)
         with torch.no_grad():
@@ -136,25 +132,21 @@ def outcome(student: train.Student, group: Group, o: Completion, failed: bool) -
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = command_line.Parser(description=command_line.first_line(__doc__))
-    parser.add_argument("run", type=Path, help="run directory")
-    parser.add_argument("--step", type=int, required=True, help="the step to train again")
+    parser = analysis.parser(__doc__)
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run directory")
+    parser.add_argument("--step", type=count, required=True, help="the step to train again")
+    args = parser.parse_args(argv)
     begin_process()
-    with ExitStack() as stack:
-        try:
-            args = parser.parse_args(argv)
-            config, layout, start = load(args.run, args.step)
-            verifier = Verifier(workers=config.verify_workers, reward=config.reward)
-            verifier = stack.enter_context(verifier)
-        except (ValueError, OSError) as error:
-            return reject(error)
+    with analysis.one_line("replay", ValueError):
+        config, layout = load(args.run)
+        with Verifier(workers=config.verify_workers, reward=config.reward) as verifier:
 
-        def body() -> int:
-            student = train.Student(config, layout, verifier)
-            same = replay(args.run, args.step, student, start)
-            return int(not all(layout.gather_world(same)))
+            def body() -> int:
+                student = train.Student(config, layout, verifier)
+                same = replay(args.run, args.step, student)
+                return int(not all(layout.gather_world(same)))
 
-        return run_ranks(layout, config.timeout_minutes, body)
+            return run_ranks(layout, config.timeout_minutes, body)
 
 
 if __name__ == "__main__":

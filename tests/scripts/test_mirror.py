@@ -1,7 +1,8 @@
 """mirror: every step is in the tracker once, whatever was torn, added or replaced."""
 
 import sys
-from unittest.mock import Mock
+from contextlib import contextmanager
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -14,38 +15,29 @@ def row(step, loss=1.0):
     return {"step": step, "loss": loss} | ({} if step % 2 else {"val_accuracy": 0.25})
 
 
-@pytest.fixture
-def follow(tmp_path, monkeypatch):
-    """A function that follows a run of 4 steps, whose losses are given for each time that mirror
-    looks. Returns the losses that TensorBoard has by then, the last when it is closed."""
+def test_follow_copies_a_step_when_the_next_has_begun_and_again_if_it_is_replaced(
+    tmp_path, monkeypatch
+):
+    """A run of 4 steps. After step 3 it resumes from step 1 with other losses."""
+    looks = iter([[1, 2, 3, 4], [1, 2, 5], [1, 2, 5, 6, 7]])  # losses when mirror looks
     store = {}
     seen = []
 
-    def open_fake(*_):
+    @contextmanager
+    def fake(*_):
         store.clear()
-        return (lambda step, numbers: store.update({step: numbers["loss"]})), Mock()
+        yield lambda numbers, step: store.update({step: numbers["loss"]})
 
-    def follow(*losses):
-        later = iter([[row(step, loss) for step, loss in enumerate(each)] for each in losses])
+    def grow(_):
+        seen.append([*store.values()])
+        rows = [row(step, loss) for step, loss in enumerate(next(looks))]
+        make_run(tmp_path / "run", rows, steps=4)
 
-        def sleep(_):
-            seen.append([*store.values()])
-            make_run(tmp_path / "run", next(later), steps=4)
-
-        monkeypatch.setitem(mirror.TRACKERS, "tensorboard", open_fake)
-        monkeypatch.setattr(mirror.time, "sleep", sleep)
-        make_run(tmp_path / "run", next(later), steps=4)
-        steps = mirror.mirror(tmp_path / "run", "tensorboard", tmp_path, follow=True)
-        return steps, [*seen, [*store.values()]]
-
-    return follow
-
-
-def test_follow_copies_a_step_when_the_next_has_begun_and_again_if_it_is_replaced(follow):
-    """After step 3 the run resumes from step 1 with other losses. It ends with step 4."""
-    steps, seen = follow([1, 2, 3, 4], [1, 2, 5], [1, 2, 5, 6, 7])
-    assert seen == [[1, 2, 3], [1, 2], [1, 2, 5, 6, 7]]
-    assert steps == 5
+    monkeypatch.setitem(mirror.TRACKERS, "tensorboard", fake)
+    monkeypatch.setattr(mirror.time, "sleep", grow)
+    grow(0)
+    assert mirror.mirror(tmp_path / "run", "tensorboard", tmp_path, follow=True) == 5
+    assert [*seen, [*store.values()]] == [[], [1, 2, 3], [1, 2], [1, 2, 5, 6, 7]]
 
 
 def test_started_again_tensorboard_has_every_value_once(tmp_path):
@@ -62,8 +54,9 @@ def test_started_again_tensorboard_has_every_value_once(tmp_path):
 
 def test_wandb_continues_a_run_and_not_another_of_its_name(tmp_path, monkeypatch):
     """Its server has the steps before 2."""
-    wandb = Mock()
-    wandb.init.return_value = Mock(starting_step=2)
+    wandb = MagicMock()
+    run = wandb.init.return_value.__enter__.return_value
+    run.starting_step = 2
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     for seconds in (1.0, 2.0):
         rows = [row(step) | {"eval_s": seconds} for step in range(4)]
@@ -71,8 +64,7 @@ def test_wandb_continues_a_run_and_not_another_of_its_name(tmp_path, monkeypatch
         mirror.mirror(tmp_path / "run", "wandb", tmp_path, follow=False)
     one, other = (call.kwargs["id"] for call in wandb.init.call_args_list)
     assert one != other
-    logged = [call.kwargs["step"] for call in wandb.init.return_value.log.call_args_list]
-    assert logged == [2, 3] * 2
+    assert [call.kwargs["step"] for call in run.log.call_args_list] == [2, 3] * 2
 
 
 def test_a_missing_tracker_gets_one_line(tmp_path, monkeypatch, capsys):
