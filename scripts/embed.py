@@ -61,8 +61,7 @@ def main(argv: list[str] | None = None) -> None:
     add = parser.add_argument
     add("model", help="hub id or directory")
     add("--data", required=True, help="JSONL or Parquet")
-    help = "to cut problems at (%(default)s)"
-    add("--max_prompt_tokens", type=count, default=Config.max_prompt_tokens, help=help)
+    add("--max_prompt_tokens", type=count, default=Config.max_prompt_tokens, help="(%(default)s)")
     add("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
     args = parser.parse_args(argv)
     begin_process()

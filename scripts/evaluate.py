@@ -4,9 +4,9 @@ r"""Measure any Hugging Face model on any problem file: greedy pass@1, or pass@k
     python -m scripts.evaluate MODEL --data mine.jsonl --temperature 0.7 --k 1 4 16
     python -m scripts.evaluate MODEL --data mine.jsonl --by task,level
 
-For a run it takes the weights of the newest checkpoint and shows their step. That reproduces that
-step's accuracy in metrics.jsonl (on GPUs up to rounding in bf16). RUN/student, and a run without
-checkpoints, is its exported model, with the run's settings. A prompt longer than
+For a run it takes the weights of the newest checkpoint, and reproduces its accuracy in
+metrics.jsonl (on GPUs up to rounding in bf16). RUN/student, which a run without checkpoints stands
+for, is evaluated with the run's settings, too. A prompt longer than
 --max_prompt_tokens counts as wrong. Standard errors are over problems. --by prints means by the
 values of one or two columns of the data.
 """
@@ -35,9 +35,20 @@ from plumbing.run import checkpoint
 from scripts import analysis
 from verify import Verifier
 
-SETTINGS = ["preset", "seed", "verify_workers", "prompt_header", "prompt_footer", "chat_template"]
-SETTINGS += ["reward", "max_prompt_tokens", "max_completion_tokens", "max_rollout_tokens"]
-SETTINGS += ["device", "bf16"]
+SETTINGS = [  # of train.py that are flags here, too
+    "preset",
+    "seed",
+    "verify_workers",
+    "prompt_header",
+    "prompt_footer",
+    "chat_template",
+    "reward",
+    "max_prompt_tokens",
+    "max_completion_tokens",
+    "max_rollout_tokens",
+    "device",
+    "bf16",
+]
 
 
 class Examinee(train.Student):
@@ -97,8 +108,13 @@ def arguments(argv: list[str] | None) -> Namespace:
     help = "JSONL or Parquet [the run's or the preset's validation file]"
     add("--data", dest="val_data", help=help)
     add("--temperature", type=non_negative, default=0.0, help="0 is greedy [0]")
-    help = "pass@k for each of these, from as many samples as the largest [1]"
-    add("--k", type=count, nargs="+", default=[1], help=help)
+    add(
+        "--k",
+        type=count,
+        nargs="+",
+        default=[1],
+        help="pass@k for each of these, from as many samples as the largest [1]",
+    )
     add("--by", default="", help="print means by one or two columns of the data: task,level")
     add("--out", type=Path, help="write the verdicts there")
     add_fields(parser, train.Config, SETTINGS)

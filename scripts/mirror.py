@@ -99,7 +99,7 @@ def main(argv: list[str] | None = None) -> None:
     run_dir = args.run.resolve()  # "runs/latest" is named as what it points to
     with suppress(KeyboardInterrupt), analysis.one_line("mirror", ImportError):
         steps = mirror(run_dir, args.to, args.out, args.follow)
-        print(f"{steps} steps copied to {args.to}")
+        print(f"{steps} steps copied")
 
 
 if __name__ == "__main__":

@@ -40,8 +40,14 @@ def recorded_proposals(rows: list[dict], P: int) -> Iterator[tuple[list[Group], 
     groups = []
     for row in rows:
         utilities = [math.nan if u is None else u for u in row["utilities"]]
-        size = row["completions"]
-        groups.append(Group(row["chosen"], size, row["pool"], utilities, row["explored"]))
+        group = Group(
+            row["chosen"],
+            size=row["completions"],
+            pool=row["pool"],
+            utilities=utilities,
+            explored=row["explored"],
+        )
+        groups.append(group)
     for first in range(0, len(groups), P):
         yield groups[first : first + P], {}
 
@@ -69,8 +75,11 @@ def restore(run_dir: Path, student: train.Student, problems: Problems, start: in
         rows = read_lines(run_dir / "selections.jsonl", torn=True)
         rows = [row for row in rows if row["step"] > start]
         proposals = recorded_proposals(rows, c.prompts_per_step)
-        receive = partial(next, proposals, ([], {}))  # in the end none
-        return train.TeacherClient(c, receive, send=lambda groups: None)
+        return train.TeacherClient(
+            c,
+            receive=partial(next, proposals, ([], {})),  # in the end none
+            send=lambda groups: None,
+        )
     sampler = train.build_sampler(c, student.layout, problems)
     if start:
         sampler.load_state_dict(checkpoint.load_state(run_dir, start))
@@ -110,19 +119,27 @@ def replay(run_dir: Path, last: int, student: train.Student) -> bool:
             break
         if step in logged and student.layout.rank == 0:
             same &= is_same(logged[step], row)
-    lines = [outcome(student, g, o, bool(failure)) for g in groups for o in g.completions]
+    failed = failure is not None
+    lines = []
+    for group in groups:
+        lines += [outcome(student, group, o, failed) for o in group.completions]
     if student.layout.rank == 0:
         out = run_dir / "replay" / f"step_{step}.jsonl"
         write_lines(out, lines)
-        print(f"{failure or f'step {step} is finite'}; its completions: {out}")
-    return same and bool(failure) == (step not in logged)
+        print(failure or f"step {step} is finite")
+        print(f"its completions: {out}")
+    return same and failed == (step not in logged)
 
 
 def outcome(student: train.Student, group: Group, o: Completion, failed: bool) -> dict:
     """Return a completion's line. If the step failed, also whether its log-probs are finite: every
     rank forwards each row alone."""
-    line = {"problem": group.problem, "prompt_ids": group.prompt_ids} | asdict(o)
-    line["completion"] = student.tokenizer.decode(o.ids)
+    line = {
+        "problem": group.problem,
+        "prompt_ids": group.prompt_ids,
+        "completion": student.tokenizer.decode(o.ids),
+    }
+    line |= asdict(o)
     if failed:
         batch = collate([(group.prompt_ids, o)], student.layout.device)
         with torch.no_grad():

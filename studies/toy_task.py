@@ -9,7 +9,7 @@ The base model is trained on *noisy* demonstrations: each word has its own rate 
 rule, and is otherwise read as one wrong rule, its habit. So p(problem) is the product of its words'
 rates. As in the paper few problems are mastered, some are within reach, and most are out of reach
 for good: their demonstrations show only the habit. `python -m scripts.evaluate demo/model --preset
-demo --data demo/val.jsonl --samples 16 --temperature 0.7 --by topic` measures the base model.
+demo --data demo/val.jsonl --temperature 0.7 --k 1 16 --by topic` measures the base model.
 """
 
 import itertools

@@ -65,11 +65,3 @@ def test_wandb_continues_a_run_and_not_another_of_its_name(tmp_path, monkeypatch
     one, other = (call.kwargs["id"] for call in wandb.init.call_args_list)
     assert one != other
     assert [call.kwargs["step"] for call in run.log.call_args_list] == [2, 3] * 2
-
-
-def test_a_missing_tracker_gets_one_line(tmp_path, monkeypatch, capsys):
-    make_run(tmp_path / "run", [row(0)])
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(SystemExit, match="2"):
-        mirror.main([str(tmp_path / "run"), "--to", "wandb"])
-    assert capsys.readouterr().err.startswith("mirror: import of wandb")

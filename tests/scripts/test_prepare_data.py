@@ -61,12 +61,6 @@ ROWS = {  # source, rows in, rows out, dropped
         table(OWN, ("z", "7")),
         {"no_answer": 2, "no_problem": 2},
     ),
-    "numbers in their shortest text": (
-        "own",
-        table(OWN + " n", ("x", 0.1, 0.1), ("y", 5.0, None)),
-        table(OWN + " n", ("x", "0.1", 0.1), ("y", "5", None)),
-        {},
-    ),
     "the last box": (
         "math",
         table(MATH, ("x", "\\boxed{3}, no, \\boxed{2}.", "5"), ("y", "It is 5.", "5")),

@@ -1,6 +1,8 @@
 """Problems from reasoning-gym: the rows, and the files that prepare_data writes of them."""
 
+import json
 import sys
+import zlib
 from collections import Counter
 
 import pytest
@@ -9,14 +11,6 @@ from plumbing.files import read_lines
 from scripts import prepare_data, reasoning_tasks
 from tests.helpers.checks import rejected
 from tests.helpers.optional import need_reasoning_gym
-
-
-def test_levels_are_from_easy_to_hard_and_have_their_settings():
-    settings = [*reasoning_tasks.levels("fraction_simplification")]
-    assert len(settings) == 4
-    easy = {"min_value": 1, "max_value": 6, "min_factor": 2, "max_factor": 5}
-    assert settings[0] == easy | {"styles": ("plain",)}
-    assert settings[3]["max_value"] == 50
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +26,8 @@ def test_each_level_of_each_task_has_as_many_rows_as_asked(few):
     assert len(counts) == 49
 
 
-def test_rows_are_the_same_for_a_seed_and_others_for_another(few):
-    assert list(reasoning_tasks.rows(per_level=3)) == few
+def test_rows_are_the_same_to_the_byte_for_a_seed_and_others_for_another(few):
+    assert zlib.crc32(json.dumps(few).encode()) == 4124600399
     assert list(reasoning_tasks.rows(seed=1, per_level=3)) != few
 
 

@@ -186,7 +186,7 @@ a replay begins with the run's first proposals | scripts/replay.py | replay::ste
 a round's live groups are forgotten | sampler.py | sampler::resampling_ends_with_enough
     live = sum(group.live for group in groups) => live = sum(g.live for g in groups[-2:])
 old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_has_the_runs_verdicts
-    checkpoint.load_weights(weights, self.generator.lm) => pass
+    checkpoint.load_weights(weights, student.generator.lm) => pass
 NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
     if not all(map(math.isfinite, [norm, *token_sums.values()])): => if False:
 the rate of the checkpoint | plumbing/run/checkpoint.py | checkpoint::loaded_optimizers_keep
