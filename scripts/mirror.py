@@ -49,13 +49,16 @@ def to_wandb(out: Path, name: str, config: dict, first_row: dict) -> Iterator[Ca
     # The times in the first row tell this run from another of its name; a resume keeps them.
     key = zlib.crc32(json.dumps(first_row).encode())
     identity = {"name": name, "id": f"{name}-{key:08x}", "resume": "allow"}
+    run = wandb.init(**identity, dir=out, config=config)
 
     def write(numbers: dict, step: int) -> None:
         if step >= run.starting_step:  # the server has the steps before it
             run.log(numbers, step=step)
 
-    with wandb.init(**identity, dir=out, config=config) as run:
+    try:
         yield write
+    finally:  # also at Ctrl-C, which `with` would report as a failed run
+        run.finish()
 
 
 TRACKERS = {"tensorboard": to_tensorboard, "wandb": to_wandb}

@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import contextmanager
-from unittest.mock import MagicMock
+from unittest.mock import Mock
 
 import pytest
 
@@ -54,8 +54,8 @@ def test_started_again_tensorboard_has_every_value_once(tmp_path):
 
 def test_wandb_continues_a_run_and_not_another_of_its_name(tmp_path, monkeypatch):
     """Its server has the steps before 2."""
-    wandb = MagicMock()
-    run = wandb.init.return_value.__enter__.return_value
+    wandb = Mock()
+    run = wandb.init.return_value
     run.starting_step = 2
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     for seconds in (1.0, 2.0):
