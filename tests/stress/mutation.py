@@ -64,7 +64,7 @@ prompts padded on the right | rollout.py | rollout::sampling_equals_a_naive_loop
 top-k left on | rollout.py | rollout::sampling_equals_a_naive_loop
     "top_k": 0 => "top_k": 50
 a seed per batch, not per row | rollout.py | rollout::a_row_draws_the_same_tokens_in_any_batch
-    [[seed, first_row + b] for b in rows] => [[seed, i] for i, _ in enumerate(rows)]
+    [[seed, first_row + row] for row in part] => [[seed, i] for i, _ in enumerate(part)]
 packed rows see each other | rollout.py | rollout::packing_and_padding_change_no_gradient
     position_ids=batch.position_1_T, =>
 pooling counts padding | teacher.py | teacher::pooling_leaves_padding_out
