@@ -1,7 +1,5 @@
 """plot: the numbers that are drawn, by hand."""
 
-import pytest
-
 from scripts import plot
 from scripts.analysis import load_methods
 from tests.helpers.runs import make_run
@@ -29,15 +27,6 @@ def test_means_over_two_runs(tmp_path):
     # 0.9 * 1 + 0.1 * 2 and 0.9 * 1.1; 0.9 * 1 + 0.1 * 4
     assert reward == [[1.0, 1.2], [1.0, 1.1, 0.99], [1.0, 1.3]]
     assert not any("Teacher" in title for title in panels)
-
-
-def test_the_band_of_an_accuracy_is_binomial(tmp_path):
-    """2 of 4 right: 1/2 ± 1.96 · √(1/2 · 1/2 / 4)."""
-    [band] = drawn(make_run(tmp_path / "run", verdicts=[[0, 0, 1, 1]] * 2))[
-        "Validation accuracy"
-    ].collections
-    edges = band.get_paths()[0].vertices[:, 1]
-    assert (min(edges), max(edges)) == (pytest.approx(0.01), pytest.approx(0.99))
 
 
 def test_a_picture_is_written_and_dollars_in_settings_are_no_formula(tmp_path):
