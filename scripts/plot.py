@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 from scipy.special import expit, logit
 
-from scripts import analysis
+from scripts import analysis, scores
 from scripts.analysis import AMOUNTS, Run
 
 # Okabe and Ito's colours, with a grey instead of black, which a dark page would hide.
@@ -37,6 +37,7 @@ LOOK = {
     "xtick.color": GREY,
     "ytick.color": GREY,
 }
+STYLES = (":", "--", "-.")  # of lines
 MISSED = {"marker": "v", "linestyle": "none"}  # a level that was not reached
 PANELS = {  # key of metrics.jsonl -> title, y label
     "val_accuracy": ("Validation accuracy", "greedy (band: 95%, of this many problems)"),
@@ -49,11 +50,6 @@ PANELS = {  # key of metrics.jsonl -> title, y label
     "teacher_mu": ("Teacher's predictions", "mean over candidates"),
     "teacher_sigma": ("Teacher's predictions: deviation", "standard deviation over candidates"),
 }
-
-
-def smooth(curve: pd.Series) -> pd.Series:
-    """Smooth: s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t (paper, Experiments)."""
-    return curve.ewm(alpha=0.1, adjust=False).mean()
 
 
 def draw_mean(axes, name: str, curves: pd.DataFrame) -> Line2D:
@@ -71,7 +67,8 @@ def draw_panel(axes, key: str, methods: dict[str, list[Run]], amount: str) -> No
     for name, runs in methods.items():
         curves = [run.curve(key, amount) for run in runs]
         if key != "val_accuracy":
-            curves = [smooth(curve) for curve in curves]
+            # s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t (paper, Experiments)
+            curves = [curve.ewm(alpha=0.1, adjust=False).mean() for curve in curves]
         line = draw_mean(axes, f"{name} (runs: {len(runs)})", pd.concat(curves, axis=1))
         for curve in curves:
             axes.plot(curve, line.get_linestyle(), color=line.get_color(), alpha=0.35, lw=0.7)
@@ -104,7 +101,7 @@ def draw_study(rows: pd.DataFrame) -> Figure:
     for place, task in enumerate(tasks, 1):
         axes = figure.add_subplot(1, len(tasks), place)
         for arm in arms:
-            runs = rows[(rows.task == task) & (rows.arm == arm)]
+            runs = scores.select(rows, arms=[arm], tasks=[task])
             curves = runs.pivot(index="completions", columns="seed", values="accuracy")
             draw_mean(axes, arm, curves)
         axes.set(title=task, xlabel="completions", ylabel="accuracy, %")
@@ -122,15 +119,14 @@ def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
     for number, (arm, rows) in enumerate(curve.groupby("arm", sort=False)):
         colour = COLOURS[number % len(COLOURS)]
         rows = rows.set_index(expit(logit(rows.base_dead) + 0.06 * number))
-        value = rows.speed_up_value[rows.speed_up_value > 0]
+        value = rows.speed_up_value.replace(0, np.nan)
         bars = [value - rows.speed_up_low, rows.speed_up_high - value]
-        bars = [bar.dropna() for bar in bars]
-        axes.errorbar(value.index, value, bars, color=colour, marker="o", label=arm)
-        axes.plot(rows.speed_up_bound[rows.speed_up_value == 0], color=colour, **MISSED)
+        axes.errorbar(rows.index, value, bars, color=colour, marker="o", label=arm)
+        axes.plot(rows.speed_up_bound[value.isna()], color=colour, **MISSED)
     axes.plot([], [], color=GREY, label="upper bound: never got there", **MISSED)
     axes.axhline(1, color=GREY, linewidth=1)
-    for style, (label, height) in zip((":", "--", "-."), lines.items(), strict=False):
-        axes.axhline(height, color=GREY, linewidth=1, linestyle=style, label=label)
+    for number, (label, height) in enumerate(lines.items()):
+        axes.axhline(height, color=GREY, linewidth=1, linestyle=STYLES[number % 3], label=label)
     axes.set(
         xscale="logit",
         xticks=curve.base_dead.unique(),
@@ -138,7 +134,7 @@ def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
         ylabel="speed-up",
     )
     axes.set_xticks([], minor=True)
-    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+    axes.xaxis.set_major_formatter(PercentFormatter(1, 1))
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
     figure.legend(loc="outside right center")

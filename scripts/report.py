@@ -10,7 +10,6 @@ from datetime import datetime
 from io import BytesIO
 from pathlib import Path
 
-import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
@@ -35,13 +34,10 @@ HEALTH = {
 def view(run: Run) -> dict:
     """Return what the template shows of a run. health: means of the latest steps, as texts;
     samples: the newest completions, latest first; verdicts: how many problems had which in the
-    first and in the newest evaluation, as a table of verdict.tables."""
-    steps = run.curve("val_accuracy").index  # files of later steps are from before a resume
-    counts = {}
-    for step in (steps.min(), steps.max()):
-        verdicts = analysis.read_table(run.folder / f"evals/step_{step}.jsonl", "status")
-        counts[f"step {step}"] = verdicts.status.value_counts()
-    table = pd.DataFrame(counts).fillna(0).astype(int)
+    newest evaluation, as a table of verdict.tables."""
+    step = run.curve("val_accuracy").index[-1]  # files of later steps are from before a resume
+    verdicts = analysis.read_table(run.folder / f"evals/step_{step}.jsonl", "status")
+    counts = verdicts.status.value_counts()
     samples = read_lines(run.folder / "samples.jsonl", torn=True)
     health = run.metrics.loc[1:].tail(RECENT).reindex(columns=HEALTH).mean()
     return {
@@ -49,7 +45,7 @@ def view(run: Run) -> dict:
         "progress": f"step {run.metrics.index[-1]} of {run.config['steps']}",
         "health": health.map("{:.2f}".format).replace("nan", "–"),
         "samples": samples[: -SHOWN - 1 : -1],
-        "verdicts": ("Verdicts", ["status", *table], table.reset_index().to_numpy()),
+        "verdicts": (f"Verdicts at step {step}", counts.index, [counts]),
     }
 
 

@@ -37,16 +37,13 @@ DRAWS = 2000  # of a bootstrap
 ROUNDING = 1e-6  # relative, of amounts
 
 
-def of_run(run: analysis.Run, usage: list[dict], **key) -> pd.DataFrame:
-    """Compute the rows of a run. key: its task, arm and seed. usage: cpu_seconds and wall_seconds
-    of its processes; a step's CPU seconds are its seconds times the share of a core that these
-    used. Raises InputError if the run was never evaluated."""
+def of_run(run: analysis.Run, cores: float, **key) -> pd.DataFrame:
+    """Compute the rows of a run. key: its task, arm and seed. cores: how many its processes used: a
+    step's CPU seconds are its seconds times these. Raises InputError if the run was never
+    evaluated."""
     m = run.metrics.reindex(columns=["completions", "seconds", "groups", "zero_variance"])
-    used = pd.DataFrame(usage, columns=["cpu_seconds", "wall_seconds"], dtype=float)
-    used = used.sum(min_count=1)
-    share = used.cpu_seconds / used.wall_seconds
     steps = m[["completions"]].assign(
-        cpu_seconds=m.seconds * share,
+        cpu_seconds=m.seconds * cores,
         live=(1 - m.zero_variance) * m.groups,
     )
     steps[steps.index == 0] = 0.0  # step 0 only evaluates
@@ -93,12 +90,6 @@ def read_curves(runs: pd.DataFrame, at_A, column="accuracy", cost="completions")
         level = np.interp(at_A, run[cost], run[column]).mean()
         lines[seed] = (level, run[cost].between(first, last).any())
     return pd.DataFrame.from_dict(lines, orient="index", columns=["level", "measured"])
-
-
-def reached(runs: pd.DataFrame, cost: str) -> float:
-    """Return how much of a cost all runs have spent, NaN where that is not known."""
-    most = runs.groupby("seed")[cost].max().min()
-    return most if runs[cost].notna().all() else np.nan
 
 
 def gain(arm, base, at_A, cost="completions", ratio=1.0) -> dict:
@@ -206,16 +197,16 @@ def describe(runs: pd.DataFrame, at_A) -> dict:
         np.average(run.dead, weights=np.diff(run.step, prepend=0))
         for _, run in within.groupby("seed")
     ]
-    row = {
+    at_budget = {
+        name: read_curves(runs, [budget], column).level.mean() for name, column in RATIOS.items()
+    }
+    return at_budget | {
         "seeds": runs.seed.nunique(),
         "problems": runs.problems.max(),
         "before": read_curves(runs, [0]).level.mean(),
         "accuracy": read_curves(runs, at_A).level.mean(),
         "dead": pd.Series(dead_S, dtype=float).mean(),
     }
-    for name, column in RATIOS.items():
-        row[name] = read_curves(runs, [budget], column).level.mean()
-    return row
 
 
 def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
@@ -227,14 +218,17 @@ def compare(arm: pd.DataFrame, base: pd.DataFrame, at_A, ratio: float) -> dict:
     if arm.empty:
         return {}
     budget = at_A[-1]
-    matched = min(budget, max(budget, reached(base, "completions")) / ratio)
+    base_spent = base.groupby("seed").completions.max().min()
+    matched = min(budget, max(budget, base_spent) / ratio)
     matched_A = at_A * (matched / budget)
-    cpu_seconds = np.minimum(reached(arm, "cpu_seconds"), reached(base, "cpu_seconds"))
+    both = pd.concat([arm, base])
+    cpu_known = both.cpu_seconds.notna().all()
+    cpu_seconds = both.groupby(["arm", "seed"]).cpu_seconds.max().min()
     cpu_A = at_A * (cpu_seconds / budget)
     return {
         "gain": gain(arm, base, at_A),
         "matched": gain(arm, base, matched_A, ratio=ratio),
-        "cpu_seconds": gain(arm, base, cpu_A, "cpu_seconds") if cpu_seconds > 0 else {"text": "–"},
+        "cpu_seconds": gain(arm, base, cpu_A, "cpu_seconds") if cpu_known else {"text": "–"},
         "speed_up": speed_up(arm, base, at_A),
     }
 
@@ -250,13 +244,11 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
     lines = []
     for task, of_task in rows[spent >= SPENT * budget].groupby("task", sort=False):
         base = of_task[of_task.arm == baseline]
-        of_base = describe(base, at_A)
+        of_base = {f"base_{name}": value for name, value in describe(base, at_A).items()}
         for arm, runs in of_task.groupby("arm", sort=False):
-            line = {"task": task, "arm": arm} | describe(runs, at_A)
-            line |= {f"base_{name}": value for name, value in of_base.items()}
             ratio = devices.get(arm, 1.0) / devices.get(baseline, 1.0)
-            line |= compare(runs[runs.arm != baseline], base, at_A, ratio)
-            lines.append(line)
+            compared = compare(runs[runs.arm != baseline], base, at_A, ratio)
+            lines.append({"task": task, "arm": arm, **describe(runs, at_A), **of_base, **compared})
     if not any("gain" in line for line in lines):
         raise InputError(
             f"no run of {baseline} and of another arm with its seed has spent {budget:,.0f} "

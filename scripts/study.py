@@ -172,7 +172,9 @@ def score(jobs: list[Job]) -> list[pd.DataFrame]:
     for job in jobs:
         job.check()
         run = analysis.Run.load(job.run)
-        parts.append(scores.of_run(run, job.usage(), task=job.task, arm=job.arm, seed=job.seed))
+        used = pd.DataFrame(job.usage())
+        cores = used.cpu_seconds.sum() / used.wall_seconds.sum()
+        parts.append(scores.of_run(run, cores, task=job.task, arm=job.arm, seed=job.seed))
         for fact in CONTENTS:
             key = (fact, job.task, job.arm if fact == "sampler_crc32" else "")
             other = first.setdefault(key, run)

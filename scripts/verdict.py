@@ -1,7 +1,5 @@
 """What a comparison of arms found: sentences and tables for the reports of studies and of runs."""
 
-from itertools import count
-
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -46,7 +44,7 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[list[str], list[tuple]]:
     if len({run.config.get("val_data_crc32") for _, run in runs}) > 1:
         raise InputError("these runs have different validation sets")
     parts = [
-        scores.of_run(run, [], task="", arm=name, seed=run.config["seed"]) for name, run in runs
+        scores.of_run(run, np.nan, task="", arm=name, seed=run.config["seed"]) for name, run in runs
     ]
     rows = scores.together(parts)
     budget = rows.groupby(scores.RUN).completions.max().min()
@@ -61,13 +59,9 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[list[str], list[tuple]]:
 
 def seeds_needed(half_width: float, seeds: int, wanted: float) -> int:
     """Return how many seeds would have an interval of ± `wanted`, from that of so many now."""
-
-    def factor(n: int) -> float:
-        """Half an interval of n seeds over their standard deviation."""
-        return stats.t.ppf(0.975, n - 1) / np.sqrt(n)
-
-    wanted_factor = factor(seeds) * wanted / half_width
-    return next(n for n in count(seeds) if factor(n) <= wanted_factor)
+    n = np.arange(seeds, 10**5)
+    factor_n = stats.t.ppf(0.975, n - 1) / np.sqrt(n)  # ± over the standard deviation
+    return n[factor_n <= factor_n[0] * wanted / half_width][0]
 
 
 def verdict(arm: dict, baseline: str) -> str:

@@ -17,7 +17,6 @@ CASES = [
     (report, "uniform uniform", "two runs of 'uniform' have the same seed"),
     (report, "uniform goldilocks damaged", "never evaluated"),
     (report, "uniform new", "a run was not evaluated after a step: nothing can be compared yet"),
-    (report, "no_metrics", "metrics.jsonl: no such file, or none of its lines has step"),
     (report, "torn_metrics", "metrics.jsonl, line 1: damaged"),
     (study, "plan.toml --epsilon 0", "--epsilon 0: a plan has these flags"),
     (study, "--until noon --report", "argument --until: invalid time_of_day value: 'noon'"),
@@ -54,7 +53,7 @@ def runs(tmp_path, monkeypatch):
         "other_data": evaluated | {"val_data_crc32": 2, "seed": 1},
         "damaged": {"selections": evaluated["selections"], "rows": [{"step": 1}], "seed": 1},
         "new": {"verdicts": [[0]], "sampler": "sec"},
-        **{key: {} for key in ("no_metrics", "torn_metrics", "later_version")},
+        **{key: {} for key in ("torn_metrics", "later_version")},
     }.items():
         make_run(Path(name), **data | changes)
     Path("empty.jsonl").touch()

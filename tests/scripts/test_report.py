@@ -9,15 +9,15 @@ from tests.helpers.runs import GOLDILOCKS, make_run
 
 COMPLETION = "a < b & c <script>alert(1)</script> \\boxed{\\frac{1}{2}}" + "9" * 5000
 SAMPLE = {"step": 2, "problem": 10, "status": "wrong", "prompt": "√2 < ?", "completion": COMPLETION}
-EXPECTED = """step 2 of 4 0.75 0.50
+EXPECTED = """step 2 of 4 0.33 0.50
 Newest samples: 2 wrong · step 2 · #10 √2 < ?
-status step 0 step 2 correct 0 2 wrong 2 0"""
+Verdicts at step 2 wrong correct 2 1"""
 
 
 def make(folder, **config):
     """A run at step 2 of 4, evaluated each step. Of two groups a step one is dead."""
     config |= {"model": "models/cold", "train_data": "a/data.jsonl", "steps": 4}
-    make_run(folder, verdicts=[[0, 0], [1, 0], [1, 1]], **config)
+    make_run(folder, verdicts=[[0, 0, 0], [0, 0, 1], [0, 0, 1]], **config)
     write_lines(folder / "samples.jsonl", [SAMPLE | {"step": 1}, SAMPLE])
     return str(folder)
 

@@ -122,11 +122,15 @@ def test_a_run_is_extended_until_its_budget_is_spent(train, tmp_path):
 
 
 def test_a_finished_run_is_not_run_again_and_may_lose_its_weights(train, tmp_path):
+    """It is rejected if the plan's flags have changed since."""
     finished = job(tmp_path)
     for _ in range(2):
         Runner([finished], discards=True).run()
         assert len(finished.usage()) == 1
         assert not (finished.run / "student").exists()
+    finished.check()
+    with pytest.raises(InputError, match="was made with"):
+        job(tmp_path, "--sampler goldilocks --epsilon 0.1").check()
 
 
 def test_at_the_deadline_runs_stop_and_can_be_resumed(train, tmp_path):
@@ -143,14 +147,6 @@ def test_a_run_that_fails_is_counted_and_the_others_go_on(train, tmp_path):
     jobs = plan(tmp_path, changes).jobs()
     assert Runner(jobs, at_a_time=2).run() == 1
     assert [job.finished() for job in jobs] == [True, False, True]
-
-
-def test_a_run_made_with_other_flags_is_rejected(train, tmp_path):
-    made = job(tmp_path)
-    Runner([made]).run()
-    made.check()
-    with pytest.raises(InputError, match="was made with"):
-        job(tmp_path, "--sampler goldilocks --epsilon 0.1").check()
 
 
 def test_a_study_probes_runs_and_reports(train, tmp_path, capsys):
@@ -215,9 +211,3 @@ def test_the_probe_advises_by_the_share_of_dead_groups(p, sentence, tmp_path, mo
     monkeypatch.setattr(probe, "CURVE", tmp_path / "summary.csv")
     probe.CURVE.write_text(TABLE)
     assert probe.advice(pd.Series(p)) == sentence
-
-
-def test_the_deadline_is_the_next_time_that_a_clock_shows_it():
-    now = time.time()
-    end = study.time_of_day(time.strftime("%H:%M", time.localtime(now - 120)))
-    assert now < end < now + 24 * 3600
