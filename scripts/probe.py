@@ -26,7 +26,8 @@ BINS = ["all wrong", "p̂ < 1/4", "p̂ < 1/2", "p̂ < 3/4", "p̂ < 1", "all righ
 def describe(run: analysis.Run, selections: pd.DataFrame, p: pd.Series, column: str) -> str:
     """Format the distribution of the p̂ of a run's selections, of all groups and by category: by a
     problem's value in a column of the data, "" for none."""
-    groups = pd.get_dummies(pd.cut(p, EDGES, right=False, labels=BINS)).assign(mean=p)
+    bins = pd.cut(p, EDGES, right=False, labels=BINS)
+    groups = pd.get_dummies(bins).assign(mean=p)
     parts = [("all", groups)]
     if column:
         names, value_of = Problems(run.config["train_data"], column).categories()
@@ -63,7 +64,8 @@ def advice(p: pd.Series) -> str:
     row = table.loc[distance.idxmin()]  # of several the fastest
     here = f"{dead:.1%} of groups are dead"
     there = f"in our study of sparsity, where {row.base_dead:.1%} were dead"
-    low, high = row.speed_up_low, row.speed_up_high
+    low = row.speed_up_low
+    high = row.speed_up_high
     if low <= 1:
         found = f"{row.arm} was {low:.2g} to {high:.2g} times as fast {there}"
         return f"{here}: little to gain, begin with uniform ({found})."
@@ -86,7 +88,11 @@ def jobs_of(plan, task: str, problems: int) -> list[Job]:
     teacher = next((arm for arm in plan.devices if plan.devices[arm] > 1), plan.baseline)
     per_step = plan.config(plan.baseline).prompts_per_step
     jobs = []
-    for arm, n in {teacher: TIMED, plan.baseline: math.ceil(problems / per_step)}.items():
+    steps = {
+        teacher: TIMED,
+        plan.baseline: math.ceil(problems / per_step),
+    }
+    for arm, n in steps.items():
         run = Path(plan.out, "probe", task, arm.replace("/", "-"), "seed0")
         flags = f"{plan.flags_of(task, arm)} --learning_rate 0 --steps {n} --eval_every {n}"
         flags += f" --checkpoint_every {n} --keep 1 --out {shlex.quote(str(run))}"
@@ -104,9 +110,19 @@ def probe(plan, task: str, problems: int, at_a_time: int) -> str:
     parts = [f"# {task}\n"] if task else []
     for job in jobs:
         run = analysis.Run.load(job.run)
-        predicted = minutes(run, plan.spends(job.arm), plan.config(job.arm).eval_every)
+        predicted = minutes(
+            run,
+            plan.spends(job.arm),
+            plan.config(job.arm).eval_every,
+        )
         parts.append(f"A run of {job.arm} takes about {predicted:.2g} minutes.")
     column = max((plan.config(arm).column for arm in plan.arms), key=len)
     selections = analysis.read_table(run.folder / "selections.jsonl", "successes")
     p = selections.successes / selections.completions
-    return "\n".join([*parts, "", describe(run, selections, p, column), advice(p), ""])
+    parts += [
+        "",
+        describe(run, selections, p, column),
+        advice(p),
+        "",
+    ]
+    return "\n".join(parts)

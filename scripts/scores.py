@@ -86,9 +86,11 @@ def read_curves(runs: pd.DataFrame, at_A, column="accuracy", cost="completions")
     first = at_A[0] * (1 - ROUNDING)
     last = at_A[-1] * (1 + ROUNDING)
     lines = {}
-    for seed, run in runs.dropna(subset=column).sort_values("completions").groupby("seed"):
+    known = runs.dropna(subset=column).sort_values("completions")
+    for seed, run in known.groupby("seed"):
         level = np.interp(at_A, run[cost], run[column]).mean()
-        lines[seed] = (level, run[cost].between(first, last).any())
+        is_measured = run[cost].between(first, last).any()
+        lines[seed] = (level, is_measured)
     return pd.DataFrame.from_dict(lines, orient="index", columns=["level", "measured"])
 
 
@@ -247,8 +249,14 @@ def summarize(rows, baseline: str, budget: float, devices: dict, places: int = 5
         of_base = {f"base_{name}": value for name, value in describe(base, at_A).items()}
         for arm, runs in of_task.groupby("arm", sort=False):
             ratio = devices.get(arm, 1.0) / devices.get(baseline, 1.0)
-            compared = compare(runs[runs.arm != baseline], base, at_A, ratio)
-            lines.append({"task": task, "arm": arm, **describe(runs, at_A), **of_base, **compared})
+            line = {
+                "task": task,
+                "arm": arm,
+                **describe(runs, at_A),
+                **of_base,
+                **compare(runs[runs.arm != baseline], base, at_A, ratio),
+            }
+            lines.append(line)
     if not any("gain" in line for line in lines):
         raise InputError(
             f"no run of {baseline} and of another arm with its seed has spent {budget:,.0f} "

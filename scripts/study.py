@@ -17,6 +17,7 @@ relative to the working directory:
     demo = "--train_data demo/train.jsonl"
     [arms]                  # may have `seeds` of their own, and `devices` relative to the baseline
     uniform = {flags = "--sampler uniform"}
+    # A step may draw 3 times as many, so fewer steps: a run is extended until its budget is spent.
     DAPO = {flags = "--sampler uniform --resample_rounds 2 --steps 40", seeds = [1, 2, 3]}
     [replace.demo]          # an arm's flags on one task
     DAPO = "--sampler greso --steps 20"
@@ -73,9 +74,10 @@ class Arm:
 
 @dataclass
 class Plan:
-    """The keys of a plan file. places: at how many places over the last third of an amount accuracy
-    is read. test: arms and tasks whose compute-matched gains get p-values together. curve: arms and
-    tasks of the figure of speed-ups. lines: label -> height of a line in it."""
+    """The keys of a plan file. tasks: name -> flags. replace: task -> arm -> flags. places: at how
+    many places over the last third of an amount accuracy is read. test: `arms` and `tasks` whose
+    compute-matched gains get p-values together. curve: `arms` and `tasks` of the figure of
+    speed-ups. lines: label -> height of a line in it."""
 
     out: str
     flags: str
@@ -83,11 +85,11 @@ class Plan:
     seeds: list[int]
     budget: float
     baseline: str = "uniform"
-    tasks: dict[str, str] = field(default_factory=lambda: {"": ""})
-    replace: dict[str, dict[str, str]] = field(default_factory=dict)
-    test: dict[str, list[str]] = field(default_factory=dict)
-    curve: dict[str, list[str]] = field(default_factory=dict)
-    lines: dict[str, float] = field(default_factory=dict)
+    tasks: dict = field(default_factory=lambda: {"": ""})
+    replace: dict = field(default_factory=dict)
+    test: dict = field(default_factory=dict)
+    curve: dict = field(default_factory=dict)
+    lines: dict = field(default_factory=dict)
     places: int = 5
 
     @classmethod
@@ -99,7 +101,7 @@ class Plan:
         except (ValueError, TypeError) as error:
             raise InputError(f"{path}: {error}") from error
         if plan.baseline not in plan.arms:
-            raise InputError(f"{path}: baseline {plan.baseline!r} is none of {[*plan.arms]}")
+            raise InputError(f"{path}: baseline {plan.baseline!r} is no arm")
         return plan
 
     def flags_of(self, task: str, arm: str) -> str:
@@ -174,7 +176,14 @@ def score(jobs: list[Job]) -> list[pd.DataFrame]:
         run = analysis.Run.load(job.run)
         used = pd.DataFrame(job.usage())
         cores = used.cpu_seconds.sum() / used.wall_seconds.sum()
-        parts.append(scores.of_run(run, cores, task=job.task, arm=job.arm, seed=job.seed))
+        rows = scores.of_run(
+            run,
+            cores,
+            task=job.task,
+            arm=job.arm,
+            seed=job.seed,
+        )
+        parts.append(rows)
         for fact in CONTENTS:
             key = (fact, job.task, job.arm if fact == "sampler_crc32" else "")
             other = first.setdefault(key, run)
@@ -192,7 +201,13 @@ def time_of_day(text: str) -> float:
 
 def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
     """Compare the arms, and write all files of the report. Returns the text. Raises InputError."""
-    summary = scores.summarize(rows, plan.baseline, plan.budget, plan.devices, plan.places)
+    summary = scores.summarize(
+        rows,
+        plan.baseline,
+        plan.budget,
+        plan.devices,
+        plan.places,
+    )
     findings = verdict.sentences(summary, plan.baseline, plan.test)
     tables = verdict.tables(summary)
     speed_ups = summary.dropna(subset="speed_up_bound")[SPEED_UP].round(4)
@@ -266,10 +281,21 @@ def main(argv=None) -> int:
             for task in plan.tasks:
                 finished = [job.finished() for job in jobs if job.task == task]
                 if options.probe or (finished and not any(finished)):
-                    print(probe.probe(plan, task, options.problems, options.jobs))
+                    text = probe.probe(
+                        plan,
+                        task,
+                        options.problems,
+                        options.jobs,
+                    )
+                    print(text)
             if options.probe:
                 return 0
-            runner = Runner(jobs, options.jobs, options.until, options.discard)
+            runner = Runner(
+                jobs,
+                options.jobs,
+                options.until,
+                options.discard,
+            )
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, runner.stop)
             failed = runner.run()

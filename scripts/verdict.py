@@ -34,7 +34,7 @@ ONE_SEED = (
 )
 
 
-def of_methods(methods: dict[str, list[Run]]) -> tuple[list[str], list[tuple]]:
+def of_methods(methods: dict[str, list[Run]]) -> tuple[list, list]:
     """Compare methods of training at the completions that all their runs spent, with uniform
     sampling or, without it, the first. Returns `sentences` and `tables`, none for one method.
     Raises InputError if a run was not evaluated after a step, or the validation sets differ."""
@@ -44,7 +44,14 @@ def of_methods(methods: dict[str, list[Run]]) -> tuple[list[str], list[tuple]]:
     if len({run.config.get("val_data_crc32") for _, run in runs}) > 1:
         raise InputError("these runs have different validation sets")
     parts = [
-        scores.of_run(run, np.nan, task="", arm=name, seed=run.config["seed"]) for name, run in runs
+        scores.of_run(
+            run,
+            np.nan,
+            task="",
+            arm=name,
+            seed=run.config["seed"],
+        )
+        for name, run in runs
     ]
     rows = scores.together(parts)
     budget = rows.groupby(scores.RUN).completions.max().min()
@@ -76,7 +83,13 @@ def verdict(arm: dict, baseline: str) -> str:
         finding = f"{arm['arm']} is behind"
     half = (arm["gain_high"] - arm["gain_low"]) / 2
     more = f"; ±1.0 would take about {seeds_needed(half, seeds, 1.0):.0f}" if half > 1 else ""
-    return form.format(**arm, baseline=baseline, finding=finding, half=half, more=more)
+    return form.format(
+        **arm,
+        baseline=baseline,
+        finding=finding,
+        half=half,
+        more=more,
+    )
 
 
 def fit(summary: pd.DataFrame) -> str:
@@ -105,8 +118,9 @@ def tested(summary: pd.DataFrame, arms: list[str], tasks: list[str]) -> str:
     """Correct the p-values of compute-matched gains, of some arms on some tasks, for their number.
     Returns a sentence."""
     rows = scores.select(summary, arms, tasks)
-    p = scores.holm(rows.matched_p.dropna())
-    each = [f"{rows.task[row]}, {rows.arm[row]}: {value:.3f}" for row, value in p.items()]
+    matched_p = rows.matched_p.set_axis(rows.task + ", " + rows.arm)
+    p = scores.holm(matched_p.dropna())
+    each = [f"{name}: {value:.3f}" for name, value in p.items()]
     return f"Compute-matched gains, p by Holm's method over {len(p)}: {'; '.join(each) or '–'}."
 
 
@@ -125,7 +139,7 @@ def sentences(summary: pd.DataFrame, baseline: str, test: dict | None = None) ->
     return [line for line in (*lines, fit(summary)) if line]
 
 
-def tables(summary: pd.DataFrame) -> list[tuple[str, list, list]]:
+def tables(summary: pd.DataFrame) -> list[tuple]:
     """Return (title, header, rows of texts) of a table for each task, with – for what is not
     known."""
     found = []
@@ -138,7 +152,7 @@ def tables(summary: pd.DataFrame) -> list[tuple[str, list, list]]:
     return found
 
 
-def markdown(findings: list[str], of_tasks: list[tuple[str, list, list]]) -> str:
+def markdown(findings: list[str], of_tasks: list[tuple]) -> str:
     """Format tables, then sentences."""
     parts = [analysis.table(*each) for each in of_tasks]
     parts += [f"- {line}" for line in findings]

@@ -101,7 +101,7 @@ def test_the_baseline_of_an_arm_with_a_teacher_spends_four_thirds(sampler, unifo
 BAD_PLANS = [
     ("budget = 48", "", "missing 1 required positional argument: 'budget'"),
     ("seeds = [1]", "seed = [1]", "unexpected keyword argument 'seed'"),
-    ("uniform =", "other =", "baseline 'uniform' is none of"),
+    ("uniform =", "other =", "baseline 'uniform' is no arm"),
     ("--preset demo", "--preset demo --lr_schedule linear", "must be constant"),
 ]
 
