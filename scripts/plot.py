@@ -97,7 +97,8 @@ def draw_study(rows: pd.DataFrame) -> Figure:
     """Draw the accuracy of a study's arms by completions, a panel a task, from its scores."""
     tasks = rows.task.unique()
     arms = rows.arm.unique()
-    figure = Figure(figsize=(4.4 * len(tasks), 5 + 0.2 * len(arms)), layout="constrained")
+    height = 4 + 0.2 * len(arms) / len(tasks)  # with the legend
+    figure = Figure(figsize=(4.4 * len(tasks), height), layout="constrained")
     for place, task in enumerate(tasks, 1):
         axes = figure.add_subplot(1, len(tasks), place)
         for arm in arms:
@@ -105,7 +106,8 @@ def draw_study(rows: pd.DataFrame) -> Figure:
             curves = runs.pivot(index="completions", columns="seed", values="accuracy")
             draw_mean(axes, arm, curves)
         axes.set(title=task, xlabel="completions", ylabel="accuracy, %")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center")
+    legend = axes.get_legend_handles_labels()
+    figure.legend(*legend, loc="outside lower center", ncols=len(tasks))
     return figure
 
 

@@ -257,6 +257,7 @@ def arguments(argv: list[str] | None) -> tuple[Options, Plan]:
     parser = command_line.Parser(
         usage="study.py [PLAN.toml] [FLAGS]",
         description=__doc__,
+        epilog="Without a plan all other flags are train.py's.",
         formatter_class=RawDescriptionHelpFormatter,
     )
     command_line.add_fields(parser, Options)
