@@ -140,7 +140,6 @@ def test_a_runs_rows_by_hand(tmp_path):
 
 PUBLISHED = [  # study, task, arm, column, text: figures of docs/samplers.md and of docs/log.md
     ("leaderboard", "all within reach", "Goldilocks", "matched", "-4.4 (-6.3 to -2.6) at 17,280"),
-    ("leaderboard", "demo", "GRESO", "gain", "-3.6 (-4.9 to -2.4) at 23,040"),
     ("real_model", "", "Goldilocks", "cpu_seconds", "≈ -2.0 (-4.0 to -0.1) at 560"),
 ]
 
