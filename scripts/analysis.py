@@ -14,8 +14,6 @@ from plumbing.errors import InputError, RunError, escape_output
 from plumbing.files import file_crc32, read_lines
 from plumbing.run import facts
 
-# Settings that do not change what is learned: runs that differ only in these are one method.
-OWN = facts.FREE - {"steps"} | {"seed", "date"}  # the last one: in runs of earlier versions
 AMOUNTS = {  # column of Run.spent -> axis label
     "steps": "steps",
     "seconds": "wall-clock hours",
@@ -45,14 +43,11 @@ def read_table(path: Path, *columns: str) -> pd.DataFrame:
 
 
 def read_config(run_dir: Path) -> dict:
-    """Read config.json. Raises InputError if this is no run directory, or of another version."""
+    """Read config.json. Raises InputError if this is no run directory."""
     try:
-        config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+        return json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{run_dir}: not a run directory ({error})") from error
-    if "student_ranks" not in config:
-        raise InputError(f"{run_dir}: config.json is of another version of train.py")
-    return config
 
 
 def check_unchanged(path, crc32: int | None, remedy: str = "") -> None:
@@ -75,12 +70,6 @@ class Run:
         config = read_config(folder := Path(folder))
         rows = read_table(folder / "metrics.jsonl", "step").set_index("step")
         return cls(folder, config, rows.astype(float))
-
-    @cached_property
-    def selections(self) -> pd.DataFrame:
-        """The rows of selections.jsonl. Raises InputError if they are missing or damaged."""
-        path = self.folder / "selections.jsonl"
-        return read_table(path, "step", "chosen", "completions", "successes")
 
     @cached_property
     def spent(self) -> pd.DataFrame:
@@ -118,30 +107,22 @@ class Run:
         return accuracy
 
 
-def check_comparable(runs: list[Run]) -> None:
-    """Raise InputError if runs have different validation sets."""
-    if len({run.config.get("val_data_crc32") for run in runs}) > 1:
-        raise InputError("these runs have different validation sets")
-
-
 def method_name(sampler: str) -> str:
     """Return what a report calls a sampler: the class of FILE.py:CLASS, or the name of one."""
     return sampler.rpartition(":")[2]
 
 
 def load_methods(folders) -> dict[str, list[Run]]:
-    """Group runs that differ only in OWN into methods, sorted by seed. A method's name is its
-    sampler, and the settings in which runs of this sampler differ. Raises InputError if two runs of
-    a method have the same seed."""
-    runs = sorted(map(Run.load, folders), key=lambda run: run.config["seed"])
+    """Group runs that differ only in their seed, or in what a resumed run may differ in, into
+    methods, sorted by seed. A method's name is its sampler, and what its runs differ in from the
+    first of this sampler. Raises InputError if two runs of a method have the same seed."""
+    first = {}
     methods = {}
-    for run in runs:
-        sampler = run.config["sampler"]
-        alike = [other.config for other in runs if other.config["sampler"] == sampler]
-        name = method_name(sampler)
-        for key in sorted(run.config.keys() - OWN):
-            if any(config.get(key) != run.config[key] for config in alike):
-                name += f", {key} {run.config[key]}"
+    for run in sorted(map(Run.load, folders), key=lambda run: run.config["seed"]):
+        config = run.config | {"seed": 0}
+        reference = first.setdefault(config["sampler"], config)
+        changes = facts.differences(reference, config)
+        name = ", ".join([method_name(config["sampler"]), *changes])
         members = methods.setdefault(name, [])
         if members and members[-1].config["seed"] == run.config["seed"]:
             raise InputError(f"two runs of {name!r} have the same seed")

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 from scipy.special import expit, logit
 
-from scripts import analysis
+from scripts import analysis, scores
 from scripts.analysis import AMOUNTS, Run
 
 # Okabe and Ito's colours, with a grey instead of black, which a dark page would hide.
@@ -37,6 +37,7 @@ LOOK = {
     "xtick.color": GREY,
     "ytick.color": GREY,
 }
+STYLES = (":", "--", "-.")  # of lines
 MISSED = {"marker": "v", "linestyle": "none"}  # a level that was not reached
 PANELS = {  # key of metrics.jsonl -> title, y label
     "val_accuracy": ("Validation accuracy", "greedy (band: 95%, of this many problems)"),
@@ -51,21 +52,11 @@ PANELS = {  # key of metrics.jsonl -> title, y label
 }
 
 
-def smooth(curve: pd.Series) -> pd.Series:
-    """Smooth: s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t (paper, Experiments)."""
-    return curve.ewm(alpha=0.1, adjust=False).mean()
-
-
-def together(curves: list[pd.Series]) -> pd.DataFrame:
-    """Interpolate curves, one a column, at every x in the range that all of them cover."""
-    every = pd.concat(curves, axis=1).sort_index()
-    return every.interpolate("index", limit_area="inside").dropna()
-
-
-def draw_mean(axes, name: str, curves: list[pd.Series]) -> Line2D:
-    """Draw the mean of curves, in the next colour; without curves, skip the colour."""
-    mean = together(curves).mean(axis=1) if curves else []
-    [line] = axes.plot(mean, label=name, linewidth=1.8)
+def draw_mean(axes, name: str, curves: pd.DataFrame) -> Line2D:
+    """Draw the mean of curves, one a column, where all are known, in the next colour; without a
+    curve, skip the colour."""
+    between = curves.sort_index().interpolate("index", limit_area="inside")
+    [line] = axes.plot(between.dropna().mean(axis=1), label=name, linewidth=1.8)
     return line
 
 
@@ -73,26 +64,26 @@ def draw_panel(axes, key: str, methods: dict[str, list[Run]], amount: str) -> No
     """Draw one of PANELS against one of AMOUNTS."""
     title, label = PANELS[key]
     axes.set(title=title, ylabel=label, xlabel=AMOUNTS[amount])
-    is_accuracy = key == "val_accuracy"
-    if is_accuracy:
-        axes.yaxis.set_major_formatter(PercentFormatter(1))
     for name, runs in methods.items():
         curves = [run.curve(key, amount) for run in runs]
-        curves = curves if is_accuracy else [smooth(curve) for curve in curves]
-        line = draw_mean(axes, f"{name} (runs: {len(runs)})", curves)
+        if key != "val_accuracy":
+            # s_0 = x_0 and s_t = 0.9 s_(t-1) + 0.1 x_t (paper, Experiments)
+            curves = [curve.ewm(alpha=0.1, adjust=False).mean() for curve in curves]
+        line = draw_mean(axes, f"{name} (runs: {len(runs)})", pd.concat(curves, axis=1))
         for curve in curves:
             axes.plot(curve, line.get_linestyle(), color=line.get_color(), alpha=0.35, lw=0.7)
-        if is_accuracy:
+        if key == "val_accuracy":
             spent, p = line.get_data()
             error = 1.96 * np.sqrt(p * (1 - p) / runs[0].problems)
             axes.fill_between(spent, p - error, p + error, color=line.get_color(), alpha=0.1)
+            axes.yaxis.set_major_formatter(PercentFormatter(1))
 
 
 @matplotlib.rc_context(LOOK)
 def draw(methods: dict[str, list[Run]], amount: str = "steps", keys=PANELS) -> Figure:
     """Draw those of the panels that have data, three in a row."""
-    metrics = pd.concat([run.metrics for runs in methods.values() for run in runs])
-    keys = [key for key in keys if key in metrics.dropna(axis="columns", how="all")]
+    known = pd.concat([run.metrics for runs in methods.values() for run in runs]).count()
+    keys = [key for key in keys if known.get(key)]
     rows = -(-len(keys) // 3)
     figure = Figure(figsize=(13.2, 3.4 * rows + 0.2 * len(methods)), layout="constrained")
     for place, key in enumerate(keys, 1):
@@ -102,23 +93,21 @@ def draw(methods: dict[str, list[Run]], amount: str = "steps", keys=PANELS) -> F
 
 
 @matplotlib.rc_context(LOOK)
-def draw_study(rows: pd.DataFrame, summary: pd.DataFrame, baseline: str) -> Figure:
-    """Draw the accuracy of a study's arms by completions, a panel a task. Its legend has each arm's
-    gain over the baseline."""
-    tasks = summary.groupby("task", sort=False)
-    arms = summary.arm.unique()
-    height = 5 + 0.2 * len(arms)  # with the legend below each panel
+def draw_study(rows: pd.DataFrame) -> Figure:
+    """Draw the accuracy of a study's arms by completions, a panel a task, from its scores."""
+    tasks = rows.task.unique()
+    arms = rows.arm.unique()
+    height = 4 + 0.2 * len(arms) / len(tasks)  # with the legend
     figure = Figure(figsize=(4.4 * len(tasks), height), layout="constrained")
-    for place, (task, of_task) in enumerate(tasks, 1):
+    for place, task in enumerate(tasks, 1):
         axes = figure.add_subplot(1, len(tasks), place)
-        runs = rows[rows.task == task].dropna(subset="accuracy").set_index("completions")
-        for arm, gain in of_task.set_index("arm").gain.reindex(arms).items():
-            of_arm = runs[runs.arm == arm].groupby("seed").accuracy
-            label = f"{arm}: {gain}" if pd.notna(gain) else arm
-            draw_mean(axes, label, [curve for _, curve in of_arm])
+        for arm in arms:
+            runs = scores.select(rows, arms=[arm], tasks=[task])
+            curves = runs.pivot(index="completions", columns="seed", values="accuracy")
+            draw_mean(axes, arm, curves)
         axes.set(title=task, xlabel="completions", ylabel="accuracy, %")
-        title = f"points over {baseline}, 95% interval"
-        axes.legend(title=title, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+    legend = axes.get_legend_handles_labels()
+    figure.legend(*legend, loc="outside lower center", ncols=len(tasks))
     return figure
 
 
@@ -129,31 +118,29 @@ def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     curve = curve.sort_values("base_dead")
-    for number, (arm, part) in enumerate(curve.groupby("arm", sort=False)):
-        beside = expit(logit(part.base_dead) + 0.06 * number)
-        draw_speed_ups(axes, arm, part.set_index(beside), COLOURS[number % len(COLOURS)])
+    for number, (arm, rows) in enumerate(curve.groupby("arm", sort=False)):
+        colour = COLOURS[number % len(COLOURS)]
+        rows = rows.set_index(expit(logit(rows.base_dead) + 0.06 * number))
+        value = rows.speed_up_value.replace(0, np.nan)
+        bars = [value - rows.speed_up_low, rows.speed_up_high - value]
+        axes.errorbar(rows.index, value, bars, color=colour, marker="o", label=arm)
+        axes.plot(rows.speed_up_bound[value.isna()], color=colour, **MISSED)
     axes.plot([], [], color=GREY, label="upper bound: never got there", **MISSED)
     axes.axhline(1, color=GREY, linewidth=1)
-    for style, (label, height) in zip((":", "--", "-."), lines.items(), strict=False):
-        axes.axhline(height, color=GREY, linewidth=1, linestyle=style, label=label)
-    axes.set(xscale="logit", xlabel="dead groups of the baseline", ylabel="speed-up")
-    axes.set_xticks(curve.base_dead.unique())
+    for number, (label, height) in enumerate(lines.items()):
+        axes.axhline(height, color=GREY, linewidth=1, linestyle=STYLES[number % 3], label=label)
+    axes.set(
+        xscale="logit",
+        xticks=curve.base_dead.unique(),
+        xlabel="dead groups of the baseline",
+        ylabel="speed-up",
+    )
     axes.set_xticks([], minor=True)
-    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+    axes.xaxis.set_major_formatter(PercentFormatter(1, 1))
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
     figure.legend(loc="outside right center")
     return figure
-
-
-def draw_speed_ups(axes, arm: str, rows: pd.DataFrame, colour: str) -> None:
-    """Draw an arm's speed-ups, rows of summary.csv by their place on the horizontal axis."""
-    reached = rows[rows.speed_up_value > 0]
-    value = reached.speed_up_value
-    bars = [value - reached.speed_up_low, reached.speed_up_high - value]
-    axes.errorbar(reached.index, value, bars, color=colour, marker="o", label=arm)
-    missed = rows[rows.speed_up_value == 0]
-    axes.plot(missed.index, missed.speed_up_bound, color=colour, **MISSED)
 
 
 def main(argv=None) -> None:

@@ -23,38 +23,35 @@ EDGES = [0, 1e-9, 0.25, 0.5, 0.75, 1, 2]  # of p̂
 BINS = ["all wrong", "p̂ < 1/4", "p̂ < 1/2", "p̂ < 3/4", "p̂ < 1", "all right"]
 
 
-def pass_rates(run: analysis.Run) -> pd.Series:
-    """Return p̂ of each group; 0 and 1 are dead groups."""
-    return run.selections.successes / run.selections.completions
-
-
-def describe(run: analysis.Run, column: str) -> str:
-    """Format the distribution of p̂, of all groups and by category: by a problem's value in a column
-    of the data, "" for none."""
-    p = pass_rates(run)
-    groups = pd.get_dummies(pd.cut(p, EDGES, right=False, labels=BINS)).assign(mean=p)
+def describe(run: analysis.Run, selections: pd.DataFrame, p: pd.Series, column: str) -> str:
+    """Format the distribution of the p̂ of a run's selections, of all groups and by category: by a
+    problem's value in a column of the data, "" for none."""
+    bins = pd.cut(p, EDGES, right=False, labels=BINS)
+    groups = pd.get_dummies(bins).assign(mean=p)
     parts = [("all", groups)]
     if column:
         names, value_of = Problems(run.config["train_data"], column).categories()
-        parts += groups.groupby([names[value_of[problem]] for problem in run.selections.chosen])
+        parts += groups.groupby([names[value_of[problem]] for problem in selections.chosen])
     lines = []
     for name, part in parts:
         shares = part.mean().map("{:.1%}".format)
         lines.append([name, len(part), *shares])
-    live = p.between(0, 1, inclusive="neither").mean()
-    accuracy = run.accuracy.iloc[0]
-    note = f"Live groups: {live:.1%}. Validation accuracy, greedy: {accuracy:.1f}%."
     size = run.config["group_size"]
-    title = f"Probe: {len(p)} training problems × {size} completions, untrained model"
-    return analysis.table(title, [column or "problems", "groups", *BINS, "mean p̂"], lines, note)
+    return analysis.table(
+        f"Probe: {len(p)} training problems × {size} completions, untrained model",
+        [column or "problems", "groups", *BINS, "mean p̂"],
+        lines,
+        f"Validation accuracy, greedy: {run.accuracy.iloc[0]:.1f}%.",
+    )
 
 
-def advice(all_wrong: float, all_right: float, problems: int) -> str:
-    """Say what a study with so many dead groups is likely to find. all_wrong, all_right: shares of
-    `problems` groups."""
+def advice(p: pd.Series) -> str:
+    """Say what a study is likely to find where the groups of a probe have these p̂."""
+    all_wrong = (p == 0).mean()
+    all_right = (p == 1).mean()
     if all_wrong == 1:
         return (
-            f"No problem of {problems} is within reach, so at most {3 / problems:.1%} are (95%): "
+            f"No problem of {len(p)} is within reach, so at most {3 / len(p):.1%} are (95%): "
             "probe more with --problems, or begin with a cold start or easier data."
         )
     if all_right > 0.5:
@@ -62,13 +59,13 @@ def advice(all_wrong: float, all_right: float, problems: int) -> str:
     dead = all_wrong + all_right
     table = pd.read_csv(CURVE)
     table = table[table.arm.str.fullmatch(r"Goldilocks, K=\d+") & (table.speed_up_value > 0)]
-    share = np.clip(dead, 1e-4, 1 - 1e-4)
-    distance = (logit(table.base_dead) - logit(share)).abs()
-    nearest = table[distance == distance.min()]
-    row = nearest.loc[nearest.speed_up_value.idxmax()]
+    table = table.sort_values("speed_up_value", ascending=False)
+    distance = (logit(table.base_dead) - logit(np.clip(dead, 1e-4, 1 - 1e-4))).abs()
+    row = table.loc[distance.idxmin()]  # of several the fastest
     here = f"{dead:.1%} of groups are dead"
     there = f"in our study of sparsity, where {row.base_dead:.1%} were dead"
-    low, high = row.speed_up_low, row.speed_up_high
+    low = row.speed_up_low
+    high = row.speed_up_high
     if low <= 1:
         found = f"{row.arm} was {low:.2g} to {high:.2g} times as fast {there}"
         return f"{here}: little to gain, begin with uniform ({found})."
@@ -86,14 +83,17 @@ def minutes(run: analysis.Run, budget: float, eval_every: int) -> float:
 
 
 def jobs_of(plan, task: str, problems: int) -> list[Job]:
-    """Return the runs of a probe: of the baseline, over so many problems, and of the first arm with
-    a Teacher, for its time."""
-    steps = {arm: TIMED for arm in plan.devices if plan.devices[arm] > 1}
-    steps = dict([*steps.items()][:1])
-    steps[plan.baseline] = math.ceil(problems / plan.config(plan.baseline).prompts_per_step)
+    """Return the runs of a probe: of the first arm with a Teacher, for its time, and last of the
+    baseline, over so many problems."""
+    teacher = next((arm for arm in plan.devices if plan.devices[arm] > 1), plan.baseline)
+    per_step = plan.config(plan.baseline).prompts_per_step
     jobs = []
+    steps = {
+        teacher: TIMED,
+        plan.baseline: math.ceil(problems / per_step),
+    }
     for arm, n in steps.items():
-        run = Path(plan.out) / "probe" / task / arm.replace("/", "-")
+        run = Path(plan.out, "probe", task, arm.replace("/", "-"), "seed0")
         flags = f"{plan.flags_of(task, arm)} --learning_rate 0 --steps {n} --eval_every {n}"
         flags += f" --checkpoint_every {n} --keep 1 --out {shlex.quote(str(run))}"
         jobs.append(Job(task, arm, 0, run, flags))
@@ -107,14 +107,22 @@ def probe(plan, task: str, problems: int, at_a_time: int) -> str:
     Runner(jobs, at_a_time, discards=True).run()
     if not all(job.finished() for job in jobs):
         raise Fault(f"the probe failed: see {plan.out}/probe")
-    text = f"# {task}\n\n" if task else ""
+    parts = [f"# {task}\n"] if task else []
     for job in jobs:
         run = analysis.Run.load(job.run)
-        predicted = minutes(run, plan.spends(job.arm), plan.config(job.arm).eval_every)
-        text += f"A run of {job.arm} takes about {predicted:.2g} minutes.\n"
-        if job.arm == plan.baseline:
-            column = max((plan.config(arm).column for arm in plan.arms), key=len)
-            p = pass_rates(run)
-            text += f"\n{describe(run, column)}\n"
-            text += advice((p == 0).mean(), (p == 1).mean(), len(p)) + "\n"
-    return text
+        predicted = minutes(
+            run,
+            plan.spends(job.arm),
+            plan.config(job.arm).eval_every,
+        )
+        parts.append(f"A run of {job.arm} takes about {predicted:.2g} minutes.")
+    column = max((plan.config(arm).column for arm in plan.arms), key=len)
+    selections = analysis.read_table(run.folder / "selections.jsonl", "successes")
+    p = selections.successes / selections.completions
+    parts += [
+        "",
+        describe(run, selections, p, column),
+        advice(p),
+        "",
+    ]
+    return "\n".join(parts)

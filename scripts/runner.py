@@ -37,26 +37,22 @@ class Job:
     flags: str
     budget: float = 0.0
 
-    def beside(self, suffix: str) -> Path:
-        """Return a file beside the run's directory."""
-        return self.run.with_name(self.run.name + suffix)
-
     def usage(self) -> list[dict]:
         """Return the processes of the run; none if it was deleted, to be run again."""
-        return read_lines(self.beside(".usage.jsonl"), torn=True) if self.run.exists() else []
+        return (
+            read_lines(self.run.with_suffix(".usage.jsonl"), torn=True) if self.run.exists() else []
+        )
 
     def done(self) -> tuple[int, float]:
         """Return how many steps the run has finished, and the completions that these spent."""
         rows = read_lines(self.run / "metrics.jsonl", torn=True)
-        spent = {row["step"]: row.get("completions") or 0 for row in rows if row["step"]}
-        return max(spent, default=0), sum(spent.values())
+        spent = [row["completions"] for row in rows if row["step"]]
+        return len(spent), sum(spent)
 
     def finished(self) -> bool:
         """Whether the run has ended and spent its budget."""
-        processes = self.usage()
-        if not processes or processes[-1]["status"]:
-            return False
-        return self.done()[1] >= self.budget - 0.5
+        ends = [process["status"] for process in self.usage()]
+        return ends[-1:] == [0] and self.done()[1] >= self.budget - 0.5
 
     def steps(self) -> int:
         """Return the steps that the next process is to reach: those of the flags or, when they are
@@ -70,11 +66,11 @@ class Job:
     def check(self) -> None:
         """Raise InputError if the run was made with other flags. The budget decides its steps."""
         free = {"steps": 0, "out": ""}
-        for made in {process["flags"] for process in self.usage()} - {self.flags}:
-            if settings(made) | free != settings(self.flags) | free:
+        for process in self.usage():
+            if settings(process["flags"]) | free != settings(self.flags) | free:
                 raise InputError(
-                    f"{self.run} was made with {made}, but now has {self.flags}: undo the change, "
-                    "or choose another `out`"
+                    f"{self.run} was made with {process['flags']}, but now has {self.flags}: "
+                    "undo the change, or choose another `out`"
                 )
 
     def discard(self) -> None:
@@ -114,7 +110,7 @@ class Runner:
         while not job.finished() and time.time() < self.end:
             note(f"starts: {job.run}")
             if status := self.run_process(job):
-                outcome = "stopped" if status in STOPPED else f"FAILED, see {job.beside('.log')}"
+                outcome = "stopped" if status in STOPPED else f"FAILED, see {job.run}.log"
                 note(f"{outcome}: {job.run}")
                 return status not in STOPPED
         if self.discards and job.finished():
@@ -125,12 +121,12 @@ class Runner:
         """Start or resume a run as a process; log what it used. Returns its exit status."""
         job.run.parent.mkdir(parents=True, exist_ok=True)
         if not job.run.exists():
-            job.beside(".usage.jsonl").unlink(missing_ok=True)
+            job.run.with_suffix(".usage.jsonl").unlink(missing_ok=True)
         flags = shlex.split(f"{job.flags} --steps {job.steps()}")
         line = [sys.executable, train.__file__, *flags]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         began = time.time()
-        with job.beside(".log").open("a") as file:
+        with job.run.with_suffix(".log").open("a") as file:
             process = subprocess.Popen(line, stdout=file, stderr=file, env=environment)
         ended = 0
         while not ended:
@@ -146,7 +142,7 @@ class Runner:
             "cpu_seconds": usage.ru_utime + usage.ru_stime,
             "wall_seconds": time.time() - began,
         }
-        write_lines(job.beside(".usage.jsonl"), [row], "a")
+        write_lines(job.run.with_suffix(".usage.jsonl"), [row], "a")
         return process.returncode
 
 

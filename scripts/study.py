@@ -4,10 +4,9 @@
     python -m scripts.study PLAN.toml --jobs 2 --until 18:00      # start, stop, resume
     python -m scripts.study PLAN.toml --report                    # on the runs that are finished
     python -m scripts.study PLAN.toml --report --csv scores.csv   # on a CSV alone
-    python -m scripts.study runs/demo-*                           # on runs of train.py
 
-A plan or run directories come first; without them it takes all flags of train.py, too. A plan,
-whose paths are relative to the working directory:
+A plan comes first; without one it takes all flags of train.py, too. A plan, whose paths are
+relative to the working directory:
 
     out = "runs/study"      # a run is in OUT/TASK/ARM/seedN, without TASK if there are no tasks
     flags = "--preset demo --eval_every 10"     # of train.py, for all runs
@@ -18,16 +17,19 @@ whose paths are relative to the working directory:
     demo = "--train_data demo/train.jsonl"
     [arms]                  # may have `seeds` of their own, and `devices` relative to the baseline
     uniform = {flags = "--sampler uniform"}
+    # A step may draw 3 times as many, so fewer steps: a run is extended until its budget is spent.
     DAPO = {flags = "--sampler uniform --resample_rounds 2 --steps 40", seeds = [1, 2, 3]}
     [replace.demo]          # an arm's flags on one task
     DAPO = "--sampler greso --steps 20"
+    [curve]                 # draws speed_up.png: speed-ups by the share of dead groups
+    arms = ["DAPO"]
+    tasks = ["demo"]
 
 First it probes: how many groups of the untrained model are dead, also by category if an arm has
 --column, and how long will a run take? Then it trains, seed by seed, in processes of one thread.
 Every run spends the budget; where an arm has a Teacher, which takes 2 of 8 devices, the baseline
 goes on to 4/3 of it (compute-matched). Runs are resumed by the same command. The report is printed;
-OUT has it as report.md, report.html and figure.png, with scores.csv and summary.csv; with three
-tasks or more speed_up.png has speed-ups by the share of dead groups.
+OUT has it as report.md, report.html and figure.png, with scores.csv and summary.csv.
 """
 
 import math
@@ -39,11 +41,10 @@ from argparse import RawDescriptionHelpFormatter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import product, takewhile
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
-from filelock import FileLock, Timeout
 
 import train
 from plumbing import command_line
@@ -51,15 +52,14 @@ from plumbing.command_line import count, natural, opt
 from plumbing.config import Config
 from plumbing.errors import InputError
 from plumbing.files import write_atomic
-from plumbing.plugins import has_rounds
-from sampler import Sampler, find_sampler
 from scripts import analysis, plot, probe, report, scores, verdict
 from scripts.runner import Job, Runner, note
 
-FIRST_LEG = 12  # part of its steps after which a run of unknown spending is extended to the budget
-# Checksums in config.json that are the same for all runs of a task -> only for those of an arm.
-CONTENTS = dict.fromkeys(["train_data_crc32", "val_data_crc32", "reward_crc32"], False)
-CONTENTS["sampler_crc32"] = True
+SPEED_UP = ["task", "arm", "base_dead", "dead", "r"]  # columns of summary.csv
+SPEED_UP += [f"speed_up_{name}" for name in ("value", "low", "high", "bound")]
+# Checksums of files in config.json. The runs of a task have the same, of the sampler those of an
+# arm.
+CONTENTS = ("train_data_crc32", "val_data_crc32", "reward_crc32", "sampler_crc32")
 
 
 @dataclass
@@ -74,9 +74,10 @@ class Arm:
 
 @dataclass
 class Plan:
-    """The keys of a plan file. places: at how many places over the last third of an amount accuracy
-    is read. test: arms and tasks whose compute-matched gains get p-values together. curve: arms and
-    tasks of the figure of speed-ups. lines: label -> height of a line in it."""
+    """The keys of a plan file. tasks: name -> flags. replace: task -> arm -> flags. places: at how
+    many places over the last third of an amount accuracy is read. test: `arms` and `tasks` whose
+    compute-matched gains get p-values together. curve: `arms` and `tasks` of the figure of
+    speed-ups. lines: label -> height of a line in it."""
 
     out: str
     flags: str
@@ -84,23 +85,23 @@ class Plan:
     seeds: list[int]
     budget: float
     baseline: str = "uniform"
-    tasks: dict[str, str] = field(default_factory=lambda: {"": ""})
-    replace: dict[str, dict[str, str]] = field(default_factory=dict)
-    test: dict[str, list[str]] = field(default_factory=dict)
-    curve: dict[str, list[str]] = field(default_factory=dict)
-    lines: dict[str, float] = field(default_factory=dict)
+    tasks: dict = field(default_factory=lambda: {"": ""})
+    replace: dict = field(default_factory=dict)
+    test: dict = field(default_factory=dict)
+    curve: dict = field(default_factory=dict)
+    lines: dict = field(default_factory=dict)
     places: int = 5
 
     @classmethod
-    def read(cls, path: Path) -> "Plan":
+    def read(cls, path: str) -> "Plan":
         """Read a plan. Raises InputError, OSError."""
         try:
-            plan = cls(**tomllib.loads(path.read_text(encoding="utf-8")))
+            plan = cls(**tomllib.loads(Path(path).read_text(encoding="utf-8")))
             plan.arms = {name: Arm(**arm) for name, arm in plan.arms.items()}
         except (ValueError, TypeError) as error:
             raise InputError(f"{path}: {error}") from error
         if plan.baseline not in plan.arms:
-            raise InputError(f"{path}: baseline {plan.baseline!r} is none of {[*plan.arms]}")
+            raise InputError(f"{path}: baseline {plan.baseline!r} is no arm")
         return plan
 
     def flags_of(self, task: str, arm: str) -> str:
@@ -126,12 +127,19 @@ class Plan:
         return self.budget * ratio
 
     def jobs(self) -> list[Job]:
-        """Return all runs, seed by seed and task by task. Raises ValueError if train.py rejects the
-        flags, or a learning rate is not constant."""
+        """Return all runs, seed by seed and task by task. Without --steps a run gets those that
+        spend its budget if no step draws more. Raises ValueError if train.py rejects the flags, or
+        a learning rate is not constant."""
         jobs = []
         for task, name in product(self.tasks, self.arms):
             budget = self.spends(name)
-            flags = with_steps(self.flags_of(task, name), budget)
+            flags = self.flags_of(task, name)
+            c = train.parse(shlex.split(flags))
+            if c.lr_schedule != "constant":
+                # At equal completions, arms that spend more a step would be at a higher rate.
+                raise InputError(f"{flags}: --lr_schedule {c.lr_schedule}: must be constant")
+            if "--steps" not in flags:
+                flags += f" --steps {math.ceil(budget / (c.prompts_per_step * c.group_size))}"
             for seed in self.arms[name].seeds or self.seeds:
                 run = Path(self.out, task, name.replace("/", "-"), f"seed{seed}")
                 own = f"{flags} --seed {seed} --out {shlex.quote(str(run))}"
@@ -139,109 +147,88 @@ class Plan:
         return sorted(jobs, key=lambda job: job.seed)  # tasks and arms keep their order
 
 
-def with_steps(flags: str, budget: float) -> str:
-    """Add to flags without --steps those steps that spend a budget or, where a step may have more
-    rounds, a part of them, with more evaluations. Raises ValueError."""
-    c = train.parse(shlex.split(flags))
-    if c.lr_schedule != "constant":
-        # At equal completions, arms that spend more a step would be at a higher rate.
-        raise InputError(f"{flags}: --lr_schedule {c.lr_schedule}: must be constant")
-    if "--steps" in flags:
-        return flags
-    steps = math.ceil(budget / (c.prompts_per_step * c.group_size))
-    if c.resample_rounds or has_rounds(find_sampler(c.sampler), Sampler):
-        steps = math.ceil(steps / FIRST_LEG)
-        flags += f" --eval_every {max(1, c.eval_every // 4)}"
-    return f"{flags} --steps {steps}"
-
-
 def plan_of_flags(options: "Options", words: list[str]) -> Plan:
     """Make the plan of a command line without one. words: the flags of train.py that were given."""
-    specs = dict.fromkeys(["uniform", *options.samplers])
-    arms = {analysis.method_name(spec): Arm(f"--sampler {shlex.quote(spec)}") for spec in specs}
-    if len(arms) < len(specs):
-        raise InputError(f"--samplers {' '.join(specs)}: two have one name of {[*arms]}")
+    arms = {"uniform": Arm("--sampler uniform")}
+    for spec in options.samplers:
+        name = analysis.method_name(spec)
+        arm = Arm(f"--sampler {shlex.quote(spec)}")
+        if arms.setdefault(name, arm) != arm:
+            raise InputError(f"--samplers: two are called {name}")
     c = train.parse([*words, "--sampler", "goldilocks"])
-    budget = (options.steps or c.steps) * c.prompts_per_step * c.group_size
-    seeds = [*range(c.seed, c.seed + options.seeds)]
-    return Plan(options.out or "runs/study", shlex.join(words), arms, seeds, budget)
+    steps = options.steps or c.steps
+    return Plan(
+        out=options.out or "runs/study",
+        flags=shlex.join(words),
+        arms=arms,
+        seeds=[*range(c.seed, c.seed + options.seeds)],
+        budget=steps * c.prompts_per_step * c.group_size,
+    )
 
 
-def score(jobs: list[Job]) -> pd.DataFrame:
-    """Compute the scores of runs. Raises InputError if one was made with other flags than a job's,
-    or runs of a task began from other files."""
+def score(jobs: list[Job]) -> list[pd.DataFrame]:
+    """Compute the scores of each run. Raises InputError if one was made with other flags than a
+    job's, or runs of a task began from other files."""
     first = {}
     parts = []
     for job in jobs:
         job.check()
         run = analysis.Run.load(job.run)
-        for fact, is_of_arm in CONTENTS.items():
-            crc32 = run.config.get(fact)
-            key = (job.task, fact, job.arm if is_of_arm else "")
-            other, known = first.setdefault(key, (job.run, crc32))
-            if crc32 != known:
-                raise InputError(f"{other} and {job.run} differ in {fact}: run one again")
-        parts.append(scores.of_run(run, job.usage(), task=job.task, arm=job.arm, seed=job.seed))
-    return scores.together(parts)
+        used = pd.DataFrame(job.usage())
+        cores = used.cpu_seconds.sum() / used.wall_seconds.sum()
+        rows = scores.of_run(
+            run,
+            cores,
+            task=job.task,
+            arm=job.arm,
+            seed=job.seed,
+        )
+        parts.append(rows)
+        for fact in CONTENTS:
+            key = (fact, job.task, job.arm if fact == "sampler_crc32" else "")
+            other = first.setdefault(key, run)
+            if run.config.get(fact) != other.config.get(fact):
+                raise InputError(f"{other.folder}, {run.folder}: differ in {fact}: run one again")
+    return parts
 
 
 def time_of_day(text: str) -> float:
     """An argparse type: the next time that a clock shows HH:MM, in seconds since 1970."""
-    clock = datetime.strptime(text, "%H:%M")
-    end = datetime.now().replace(hour=clock.hour, minute=clock.minute, second=0, microsecond=0)
+    clock = datetime.strptime(text, "%H:%M").time()
+    end = datetime.combine(datetime.now(), clock)
     return (end + timedelta(days=end < datetime.now())).timestamp()
-
-
-def run(plan: Plan, jobs: list[Job], options: "Options") -> int:
-    """Probe the tasks, with --probe all, else those of which nothing is finished; then run the jobs
-    that are not. Returns how many failed. Raises Timeout if another process runs them."""
-    for task in plan.tasks:
-        finished = [job.finished() for job in jobs if job.task == task]
-        if options.probe or (finished and not any(finished)):
-            print(probe.probe(plan, task, options.problems, options.jobs))
-    if options.probe:
-        return 0
-    out = Path(plan.out)
-    out.mkdir(parents=True, exist_ok=True)
-    with FileLock(out / "lock", timeout=0):
-        runner = Runner(jobs, options.jobs, options.until, options.discard)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, runner.stop)
-        return runner.run()
-
-
-def curve(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return each arm's speed-up beside the share of the baseline's groups that are dead."""
-    rows = summary.dropna(subset="speed_up").reset_index()
-    numbers = pd.DataFrame(map(vars, rows.speed_up)).add_prefix("speed_up_")
-    return rows[["task", "arm", "base_dead", "dead", "r"]].join(numbers).round(4)
 
 
 def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
     """Compare the arms, and write all files of the report. Returns the text. Raises InputError."""
-    summary = scores.summarize(rows, plan.baseline, plan.budget, plan.devices, plan.places)
+    summary = scores.summarize(
+        rows,
+        plan.baseline,
+        plan.budget,
+        plan.devices,
+        plan.places,
+    )
     findings = verdict.sentences(summary, plan.baseline, plan.test)
     tables = verdict.tables(summary)
-    text = verdict.markdown(findings, tables)
-    figures = {"figure": plot.draw_study(rows, summary, plan.baseline)}
-    speed_ups = curve(summary)
-    if summary.task.nunique() > 2:
-        drawn = scores.select(speed_ups, plan.curve)
+    speed_ups = summary.dropna(subset="speed_up_bound")[SPEED_UP].round(4)
+    figures = {"figure": plot.draw_study(rows)}
+    if plan.curve:
+        drawn = scores.select(speed_ups, **plan.curve)
         figures["speed_up"] = plot.draw_speed(drawn, plan.lines)
-    pictures = {name: report.encode(figure) for name, figure in figures.items()}
-    page = report.render(title=plan.out, verdict=findings, tables=tables, pictures=pictures)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures.items():
-        figure.savefig(folder / f"{name}.png", dpi=150)
     files = {
-        "report.html": page,
-        "report.md": text,
+        "report.md": verdict.markdown(findings, tables),
+        "report.html": report.render(
+            title=plan.out, verdict=findings, tables=tables, figures=figures, views={}
+        ),
         "scores.csv": rows.round(4).to_csv(index=False),
         "summary.csv": speed_ups.to_csv(index=False),
     }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        figure.savefig(folder / f"{name}.png", dpi=150)
     for name, content in files.items():
         write_atomic(folder / name, content)
-    return text
+    return files["report.md"]
 
 
 @dataclass
@@ -263,42 +250,59 @@ class Options:
     discard: bool = opt(False, "delete the weights of finished runs")
 
 
-def arguments(argv: list[str] | None) -> tuple[Options, list[str], list[str]]:
-    """Parse the command line: returns the options, the plan or run directories, and the flags of
-    train.py, which a plan has itself. Raises ValueError."""
+def arguments(argv: list[str] | None) -> tuple[Options, Plan]:
+    """Parse the command line. Raises ValueError, OSError."""
     words = sys.argv[1:] if argv is None else argv
-    inputs = [*takewhile(lambda word: not word.startswith("-"), words)]
+    has_plan = bool(words) and not words[0].startswith("-")
     parser = command_line.Parser(
-        usage="study.py [PLAN.toml | RUN ...] [FLAGS]",
+        usage="study.py [PLAN.toml] [FLAGS]",
         description=__doc__,
         epilog="Without a plan all other flags are train.py's.",
         formatter_class=RawDescriptionHelpFormatter,
     )
     command_line.add_fields(parser, Options)
-    given, flags = parser.parse_known_args(words[len(inputs) :])
-    if inputs and flags:
-        parser.error(f"{' '.join(flags)}: a plan or a run has these flags")
-    return Options(**vars(given)), inputs, flags
+    given, flags = parser.parse_known_args(words[has_plan:])
+    options = Options(**vars(given))
+    if not has_plan:
+        return options, plan_of_flags(options, flags)
+    if flags:
+        parser.error(f"{' '.join(flags)}: a plan has these flags")
+    return options, Plan.read(words[0])
 
 
 def main(argv=None) -> int:
     """Run the command; return its exit status, 1 if a run failed."""
-    with analysis.one_line("study", ValueError, Timeout):
-        options, inputs, flags = arguments(argv)
-        if inputs and not (len(inputs) == 1 and inputs[0].endswith(".toml")):
-            methods = analysis.load_methods(inputs)
-            print(verdict.markdown(*verdict.of_methods(methods)), end="")
-            return 0
-        plan = Plan.read(Path(inputs[0])) if inputs else plan_of_flags(options, flags)
-        old = scores.read(options.csv) if options.csv else scores.together([])
-        known = {*zip(old.task, old.arm, old.seed, strict=True)}
+    with analysis.one_line("study", ValueError):
+        options, plan = arguments(argv)
+        parts = [scores.read(options.csv)] if options.csv else []
+        known = {tuple(run) for rows in parts for run in rows[scores.RUN].to_numpy()}
         jobs = [job for job in plan.jobs() if (job.task, job.arm, job.seed) not in known]
-        failed = 0 if options.report else run(plan, jobs, options)
-        if options.probe:
-            return 0
+        failed = 0
+        if not options.report:
+            for task in plan.tasks:
+                finished = [job.finished() for job in jobs if job.task == task]
+                if options.probe or (finished and not any(finished)):
+                    text = probe.probe(
+                        plan,
+                        task,
+                        options.problems,
+                        options.jobs,
+                    )
+                    print(text)
+            if options.probe:
+                return 0
+            runner = Runner(
+                jobs,
+                options.jobs,
+                options.until,
+                options.discard,
+            )
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, runner.stop)
+            failed = runner.run()
         done = [job for job in jobs if job.finished()]
         note(f"{len(done)} of {len(jobs)} runs are finished")
-        rows = scores.together([old, score(done)])
+        rows = scores.together(parts + score(done))
         print(write_report(rows, plan, Path(options.out or plan.out)), end="")
     return int(failed > 0)
 

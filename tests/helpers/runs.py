@@ -32,7 +32,10 @@ def make_run(folder, rows=(), selections=(), verdicts=(), **config):
         right = [sum(each) / len(each) for each in verdicts]
         rows = [*rows, *({"step": step, "val_accuracy": x} for step, x in enumerate(right))]
     for step, rewards in enumerate(verdicts):
-        lines = [{"problem": i, "reward": float(r)} for i, r in enumerate(rewards)]
+        lines = [
+            {"problem": i, "reward": float(r), "status": "correct" if r else "wrong"}
+            for i, r in enumerate(rewards)
+        ]
         write_lines(folder / "evals" / f"step_{step}.jsonl", lines)
     rows = [(STEP if row["step"] else {}) | row for row in rows]
     write_lines(folder / "metrics.jsonl", rows)

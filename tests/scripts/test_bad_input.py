@@ -13,14 +13,14 @@ from tests.helpers.ranks import DEMO, contents
 from tests.helpers.runs import GOLDILOCKS, make_run, selection
 
 CASES = [
-    (study, "uniform other_data", "have different validation sets"),
-    (study, "uniform uniform", "two runs of 'uniform' have the same seed"),
-    (study, "uniform damaged", "never evaluated"),
-    (study, "no_metrics", "metrics.jsonl: no such file, or none of its lines has step"),
-    (study, "torn_metrics", "metrics.jsonl, line 1: damaged"),
-    (study, "first_version", "config.json is of another version of train.py"),
+    (report, "uniform goldilocks other_data", "have different validation sets"),
+    (report, "uniform uniform", "two runs of 'uniform' have the same seed"),
+    (report, "uniform goldilocks damaged", "never evaluated"),
+    (report, "uniform new", "a run was not evaluated after a step: nothing can be compared yet"),
+    (report, "torn_metrics", "metrics.jsonl, line 1: damaged"),
+    (study, "plan.toml --epsilon 0", "--epsilon 0: a plan has these flags"),
     (study, "--until noon --report", "argument --until: invalid time_of_day value: 'noon'"),
-    (study, "--samplers a.py:Mine b.py:Mine", "two have one name of"),
+    (study, "--samplers a.py:Mine b.py:Mine", "two are called Mine"),
     (embed, f"{DEMO} --data data.jsonl", "has room for 128 tokens, and a row may take 1024"),
     (evaluate, f"{DEMO} --k 4", "--k 4: greedy samples are all the same; give --temperature"),
     (evaluate, f"{DEMO} --preset demo --data empty.jsonl", "empty.jsonl: has no rows"),
@@ -49,14 +49,14 @@ def runs(tmp_path, monkeypatch):
         "changed": evaluated | {"train_data_crc32": 1},
         "other_data": evaluated | {"val_data_crc32": 2, "seed": 1},
         "damaged": {"selections": evaluated["selections"], "rows": [{"step": 1}], "seed": 1},
-        **{key: {} for key in ("no_metrics", "torn_metrics", "first_version", "later_version")},
+        "new": {"verdicts": [[0]], "sampler": "sec"},
+        **{key: {} for key in ("torn_metrics", "later_version")},
     }.items():
         make_run(Path(name), **data | changes)
     Path("empty.jsonl").touch()
     Path("changed/student").symlink_to(DEMO)
     Path("torn_metrics/metrics.jsonl").write_text('oops\n{"step": 1}\n')
-    for name, removed in (("first_version", "student_ranks"), ("later_version", "epsilon")):
-        change(Path(name, "config.json"), **{removed: None})
+    change(Path("later_version/config.json"), epsilon=None)
 
 
 @pytest.mark.parametrize(("script", "flags", "message"), CASES)

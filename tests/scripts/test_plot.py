@@ -1,15 +1,8 @@
 """plot: the numbers that are drawn, by hand."""
 
-import pytest
-
 from scripts import plot
 from scripts.analysis import load_methods
 from tests.helpers.runs import make_run
-
-
-def drawn(*folders):
-    """The axes of the runs' figure by title."""
-    return {axes.get_title(): axes for axes in plot.draw(load_methods(folders)).axes}
 
 
 def rewards(folder, *values, accuracy, seed=0):
@@ -21,23 +14,15 @@ def rewards(folder, *values, accuracy, seed=0):
 def test_means_over_two_runs(tmp_path):
     """Accuracy as measured, reward smoothed, mean over common steps, each run; no empty panel."""
     first = rewards(tmp_path / "0", 1, 2, 0, accuracy=0.1)
-    panels = drawn(first, rewards(tmp_path / "1", 1, 4, accuracy=0.3, seed=1))
+    second = rewards(tmp_path / "1", 1, 4, accuracy=0.3, seed=1)
+    panels = plot.draw(load_methods([first, second])).axes
     accuracy, reward, *_ = [
-        [line.get_ydata().round(2).tolist() for line in axes.lines] for axes in panels.values()
+        [line.get_ydata().round(2).tolist() for line in axes.lines] for axes in panels
     ]
     assert accuracy == [[0.2], [0.1], [0.3]]
     # 0.9 * 1 + 0.1 * 2 and 0.9 * 1.1; 0.9 * 1 + 0.1 * 4
     assert reward == [[1.0, 1.2], [1.0, 1.1, 0.99], [1.0, 1.3]]
-    assert not any("Teacher" in title for title in panels)
-
-
-def test_the_band_of_an_accuracy_is_binomial(tmp_path):
-    """2 of 4 right: 1/2 ± 1.96 · √(1/2 · 1/2 / 4)."""
-    [band] = drawn(make_run(tmp_path / "run", verdicts=[[0, 0, 1, 1]] * 2))[
-        "Validation accuracy"
-    ].collections
-    edges = band.get_paths()[0].vertices[:, 1]
-    assert (min(edges), max(edges)) == (pytest.approx(0.01), pytest.approx(0.99))
+    assert not any("Teacher" in axes.get_title() for axes in panels)
 
 
 def test_a_picture_is_written_and_dollars_in_settings_are_no_formula(tmp_path):
