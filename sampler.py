@@ -175,7 +175,7 @@ class Uniform(Sampler):
             self.passes += 1
         raise InputError(
             f"a step draws {k} distinct problems, only {len(drawn)} of {len(self.status)} fit "
-            "--max_prompt_tokens: add some, or raise it"
+            "--max_prompt_tokens: add some, or lower --candidates"
         )
 
     def shuffled(self, left: np.ndarray) -> Iterator[int]:

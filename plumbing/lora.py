@@ -7,21 +7,11 @@ from torch import nn
 
 from plumbing.errors import InputError
 
-LORA_RANK = 256
-LORA_ALPHA = 512
-LORA_DROPOUT = 0.01
-
 
 class LoRALinear(nn.Linear):
     """W x + b + (α/r) B A dropout(x). W and b, those of `base`, are frozen; B is 0 at the start."""
 
-    def __init__(
-        self,
-        base: nn.Linear,
-        rank=LORA_RANK,
-        alpha=LORA_ALPHA,
-        dropout=LORA_DROPOUT,
-    ):
+    def __init__(self, base: nn.Linear, rank=256, alpha=512, dropout=0.01):
         super().__init__(base.in_features, base.out_features, device="meta")
         self.weight = base.weight
         self.bias = base.bias
@@ -46,13 +36,11 @@ def add_lora(backbone: nn.Module) -> None:
     as GPT-2's Conv1D and fused experts, stay frozen. Raises InputError if there is no nn.Linear:
     the head alone would be trained."""
     backbone.requires_grad_(False)
-    wrapped = 0
-    for name, layer in list(backbone.named_modules()):
-        if isinstance(layer, nn.Linear):
-            backbone.set_submodule(name, LoRALinear(layer))
-            wrapped += 1
-    if not wrapped:
+    linear = {name: m for name, m in backbone.named_modules() if isinstance(m, nn.Linear)}
+    if not linear:
         raise InputError("--teacher_mode lora: the teacher has no nn.Linear; choose another mode")
+    for name, layer in linear.items():
+        backbone.set_submodule(name, LoRALinear(layer))
 
 
 def merge_lora(weights: dict[str, torch.Tensor], model: nn.Module) -> None:

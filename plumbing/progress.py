@@ -10,7 +10,6 @@ from plumbing.files import read_lines
 from plumbing.run import checkpoint
 from plumbing.run.directory import RunDir
 
-SETTINGS = ("preset", "sampler", "seed", "model", "teacher_model", "teacher_ranks", "steps", "out")
 LINE_S = 10  # seconds between two lines
 LINE = "step {n_fmt} of {total_fmt} [{elapsed}<{remaining}{postfix}]"
 
@@ -26,9 +25,7 @@ class Console:
         self.begun = time.monotonic()
         self.printed = self.begun  # when the last line was
         if not self.silent:
-            print(f"Goldilocks RL from step {start}: {n_problems:,} problems")
-            for name in SETTINGS:
-                print(f"  {name:<13}  {getattr(run.config, name)}", flush=True)
+            print(f"Goldilocks RL from step {start}: {n_problems:,} problems, {run.settings}")
             if not run.config.teacher_model:
                 matched = run.config.steps * 3 // 4
                 print(f"  compute-matched with {matched:,} steps with a Teacher (App. D)")

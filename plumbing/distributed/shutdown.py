@@ -4,8 +4,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
@@ -33,29 +33,6 @@ def begin_process() -> None:
     os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")  # a fixed order of summation
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-
-
-@contextmanager
-def borrowed_process() -> Iterator[None]:
-    """Begin a process, and give back what a run changes in it, so that a notebook can go on: signal
-    handlers, environment, process groups."""
-    if os.environ.get("RANK"):  # of torchrun: it ends with its process, and may still get SIGTERM
-        begin_process()
-        end_with_torchrun()
-        yield
-        return
-    environment = dict(os.environ)
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    try:
-        begin_process()
-        yield
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        os.environ.clear()
-        os.environ.update(environment)
 
 
 def end_with_torchrun() -> None:
@@ -124,9 +101,7 @@ def report(layout: Layout, error: BaseException) -> int:
     if isinstance(error, OSError | SafetensorError):
         error = Fault(error)
     elif layout.world > 1 and is_of_collective(error):
-        cause = "a rank failed or exceeded --timeout_minutes"
-        if not dist.is_initialized():
-            cause = "the ranks did not meet at {MASTER_ADDR}:{MASTER_PORT}".format_map(os.environ)
+        cause = "a rank failed, was not reached, or exceeded --timeout_minutes"
         error = Fault(f"{cause} ({first_lines(error)}); the same command resumes the run")
     known = isinstance(error, RunError)
     if not known:  # before the store is used, which may be hard to reach

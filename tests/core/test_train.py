@@ -277,8 +277,8 @@ def test_a_rank_draws_its_share_and_gets_that_of_the_others(student):
 
 @pytest.fixture
 def evaluate(student):
-    """A function from Student.rollout to the metrics of an evaluation of 5 problems at step 10, on
-    the first of two ranks, and what it logs. The prompt of problem 1 is too long."""
+    """A function from Student.rollout to what an evaluation of 5 problems at step 10, on the first
+    of two ranks, logs. The prompt of problem 1 is too long."""
     student.layout.n_students = 2
     student.encode = lambda question: [5] * (5 if question == "1" else 4)
     student.config.max_rollout_tokens = 4 + student.config.max_completion_tokens  # one row a rank
@@ -286,7 +286,8 @@ def evaluate(student):
 
     def evaluate(rollout):
         student.rollout = rollout
-        return train.evaluate(10, student, Numbers(5), run), run.log.call_args
+        train.evaluate(10, student, Numbers(5), run, report=Mock())
+        return run.log_evaluation.call_args
 
     return evaluate
 
@@ -300,18 +301,17 @@ def test_evaluation_is_greedy_and_counts_overlong_prompts_as_wrong(evaluate):
         for each in groups:
             each.completions = [completion(reward=each.problem in (0, 3))]
 
-    metrics, logged = evaluate(rollout)
+    step, rows, metrics = evaluate(rollout).args
     assert calls == [([0, 2], 0.0, (0, 10, 0)), ([3, 4], 0.0, (0, 10, 0))]
     assert metrics["val_accuracy"] == 2 / 5
-    name, rows, mode = logged.args
-    assert (name, mode) == ("evals/step_10", "w")
+    assert step == 10
     assert [row["problem"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["reward"] for row in rows] == [1, 0, 0, 1, 0]
 
 
 def test_evaluation_ends_at_a_signal(evaluate, student):
     student.layout.stopping = True
-    assert evaluate(rollout=None) == ({}, None)
+    assert evaluate(rollout=None) is None
 
 
 # The sampler's part

@@ -20,7 +20,7 @@ from tests.helpers.groups import completion, solved
 from tests.helpers.ranks import DEMO, command, contents, one_rank, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-STATELESS = SimpleNamespace(state_dict=dict)  # a sampler
+STATELESS = SimpleNamespace(state_dict=dict, load_state_dict=id)  # a sampler
 SOFTMAX = ("--sampler", "softmax", "--sampler_args", "temperature=0.1")
 
 
@@ -61,14 +61,14 @@ def resumes(run) -> int:
 def test_an_unusable_directory_is_rejected_and_unchanged(name, tmp_path, run_dir):
     (tmp_path / "file").write_text("mine")
     before = contents(tmp_path)
-    with rejected("not empty" if name == "." else "Not a directory: "):
+    with rejected({".": "not empty", "file": "File exists: "}.get(name, "Not a directory: ")):
         run_dir(tmp_path / name).open()
     assert contents(tmp_path) == before
 
 
 CONFIG, METRICS, SELECTIONS = "config.json", "metrics.jsonl", "selections.jsonl"
 OTHER = "another configuration: "
-NO_CHECKPOINT = "has no checkpoint any more, and would begin again and overwrite the rest: restore"
+NO_CHECKPOINT = "has lost its checkpoints, and would be overwritten: restore"
 
 
 def write(name, text):
