@@ -11,7 +11,7 @@ class Headroom(Goldilocks):
     predict y, so `teacher_mae` does not apply."""
 
     def target(self, p_hat):
-        """√(p̂(1-p̂)) · (1-p̂), in [0, 0.325]: Eq. 2's first factor times the accuracy left to gain."""
+        """√(p̂(1-p̂)) · (1-p̂): Eq. 2's first factor times the accuracy left to gain."""
         return utility_target(p_hat) * (1 - p_hat)
 
     def propose(self, P):
