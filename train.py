@@ -237,8 +237,6 @@ def train_step(
         with watch("teacher_wait_s"):
             sampler.observe(proposed)  # steps 5-6: Alg. 2, on the teacher's ranks during step 4
             proposed = sampler.more(groups)
-    if not groups:
-        raise InputError("the sampler proposed no problem in this step")
     log(step, groups, student.tokenizer.decode)
     with watch("train_s"):
         trained = sampler.train_on(groups)

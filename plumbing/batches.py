@@ -116,10 +116,7 @@ def packed_attention(rows: list[Row], device) -> dict:
 def distinct(prompts: list) -> tuple[list, list[int]]:
     """Return the distinct prompts, as tuples, and for each prompt which of these it is."""
     place = {}  # of each among the distinct prompts
-    prompt_B = []
-    for prompt in prompts:
-        p = place.setdefault(tuple(prompt), len(place))
-        prompt_B.append(p)
+    prompt_B = [place.setdefault(tuple(prompt), len(place)) for prompt in prompts]
     return list(place), prompt_B
 
 
@@ -193,7 +190,12 @@ def cut_longest_first(tokens_B: list[int], max_tokens: int) -> list[list[int]]:
 def pad(rows: list, pad_id: int, device, side="right") -> tuple[torch.Tensor, torch.Tensor]:
     """Pad token ids on a side; return ids (B, T) and the attention mask of 0 and 1."""
     ids_B = [torch.tensor(row) for row in rows]
-    ids_B_T = pad_sequence(ids_B, batch_first=True, padding_value=-1, padding_side=side)
+    ids_B_T = pad_sequence(
+        ids_B,
+        batch_first=True,
+        padding_value=-1,
+        padding_side=side,
+    )
     ids_B_T = ids_B_T.to(device)
     is_token_B_T = ids_B_T >= 0
     return ids_B_T.where(is_token_B_T, pad_id), is_token_B_T.long()

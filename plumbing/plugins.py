@@ -109,5 +109,7 @@ def check_trained(trained: list[Group], groups: list[Group]) -> None:
     or one that was not drawn in this step."""
     drawn = [id(completion) for group in groups for completion in group.completions]
     used = [id(completion) for group in trained for completion in group.completions]
-    if len({*used}) < len(used) or not {*used} <= {*drawn}:
+    is_twice = len({*used}) < len(used)
+    is_foreign = {*used} - {*drawn}
+    if is_twice or is_foreign:
         raise InputError("the sampler's train_on returns a completion twice, or not of this step")

@@ -7,7 +7,6 @@ from contextlib import suppress
 from tqdm import tqdm
 
 from plumbing.files import read_lines
-from plumbing.run import checkpoint
 from plumbing.run.directory import RunDir
 
 LINE_S = 10  # seconds between two lines
@@ -59,8 +58,7 @@ class Console:
         if self.silent:
             return
         if not finished:
-            saved = ", and saved" if checkpoint.steps(self.run.path) else " before the first step"
-            print(f"stopped{saved}: run the same command again to resume")
+            print("stopped: run the same command again to resume")
             return
         rows = read_lines(self.run.metrics)
         first, *later = [row["val_accuracy"] for row in rows if "val_accuracy" in row]

@@ -29,10 +29,11 @@ class Problems:
         self._extras = []  # as JSON
         self._categories = []
         names = column.split(",") if column else []
+        required = [*REQUIRED, *names]
         try:
             self.crc32 = file_crc32(self.path)
             with self.path.open("rb") as file:
-                for place, row in read_rows(file, str(path), [*REQUIRED, *names], EXTRAS):
+                for place, row in read_rows(file, str(path), required, EXTRAS):
                     self._append(row, names, place)
         except OSError as error:
             raise InputError(str(error)) from error
@@ -43,7 +44,10 @@ class Problems:
         """Keep a row. Data sets repeat problems and sources: sys.intern keeps each text once."""
         question = self._text(row, "problem", place)
         gold = self._text(row, "expected_answer", place)
-        extras = {name: row[name] for name in EXTRAS if row.get(name) is not None}
+        extras = {}
+        for name in EXTRAS:
+            if row.get(name) is not None:
+                extras[name] = row[name]
         text = json.dumps(extras, default=str)
         category = ", ".join(str(row[name]) for name in names)
         self._questions.append(sys.intern(question))
@@ -78,5 +82,8 @@ class Problems:
     def categories(self) -> tuple[list[str], np.ndarray]:
         """Return the distinct categories, and the index of each row's category (n,)."""
         position = {}
-        index_n = [position.setdefault(text, len(position)) for text in self._categories]
+        index_n = []
+        for text in self._categories:
+            index = position.setdefault(text, len(position))
+            index_n.append(index)
         return list(position), np.array(index_n)

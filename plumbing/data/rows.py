@@ -43,8 +43,7 @@ def read_rows(file: BinaryIO, name: str, required=(), optional=None) -> Iterator
     for place, row in rows:
         for column in required:
             if column not in row:
-                fields = ", ".join(row)
-                raise InputError(f"{name}, {place}: no field {column!r} (it has: {fields})")
+                raise InputError(f"{name}, {place}: no field {column!r}")
         yield place, row
 
 
@@ -62,13 +61,10 @@ def _json_rows(file: BinaryIO, name: str) -> Iterator[tuple]:
 
 
 def _parquet_rows(file: BinaryIO, name: str, required, optional) -> Iterator[tuple]:
-    columns = None
+    # Only the columns in use: solutions are most of the bytes of some data sets.
+    columns = None if optional is None else [*required, *optional]
     try:
         table = pq.ParquetFile(file)
-        has_all = {*required} <= {*table.schema_arrow.names}  # else all are read, to be named
-        if has_all and optional is not None:
-            # Only the columns in use: solutions are most of the bytes of some data sets.
-            columns = [*required, *optional]
         for field in table.schema_arrow:
             if field.name in required and field.type in (pa.float16(), pa.float32()):
                 raise InputError(f"{name}: {field.name!r} is {field.type}: make it text")

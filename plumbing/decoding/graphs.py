@@ -1,6 +1,5 @@
 """CUDA graphs of decoding steps."""
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -42,8 +41,7 @@ class Recorder:
                     torch._C._cuda_endAllocateToPool(self.stream.device_index, self.pool)
                 self.error = first_lines(error.__context__ or error)
                 reason = f"a decoding step cannot be a CUDA graph ({self.error})"
-                if os.environ.get("LOCAL_RANK", "0") == "0":
-                    print(f"note: {reason}: generation is slower", flush=True)
+                print(f"note: {reason}: generation is slower", flush=True)
         torch.cuda.current_stream().wait_stream(self.stream)
         if self.error:
             return step

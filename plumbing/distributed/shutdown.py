@@ -105,7 +105,7 @@ def report(layout: Layout, error: BaseException) -> int:
         error = Fault(f"{cause} ({first_lines(error)}); the same command resumes the run")
     known = isinstance(error, RunError)
     if not known:  # before the store is used, which may be hard to reach
-        print(f"error on rank {layout.rank} ({layout.role}):", file=sys.stderr)
+        print(f"error on rank {layout.rank}:", file=sys.stderr)
         traceback.print_exception(error)
         sys.stderr.flush()
     if is_first_to_report(layout.store, default=layout.first) and known:

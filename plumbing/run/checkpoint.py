@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -172,10 +171,9 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
 
 
 def keep_only(run: Path, kept: list[int]) -> None:
-    """Rename all other checkpoints and unfinished ones, then delete them, now or the next time."""
+    """Delete all other checkpoints and unfinished ones, now or the next time."""
     others = [directory(run, step) for step in steps(run) if step not in kept]
-    for folder in [*others, *run.glob("checkpoints/*.tmp")]:  # to names that `save` never uses
-        folder = folder.rename(folder.with_name(f"{uuid4()}.tmp"))
+    for folder in [*others, *run.glob("checkpoints/*.tmp")]:
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -36,9 +36,9 @@ def quiet(capsys):
 
 
 CHECKED = {
-    "--sampler static --column lvl": "no field 'lvl' (it has: ",
+    "--sampler static --column lvl": "no field 'lvl'",
     "--max_completion_tokens 5000": "a row may take 5032: lower --max_prompt_tokens",
-    "--chat_template": "' with --chat_template: ValueError",
+    "--chat_template": " cannot make a prompt of '",
     "--prompt_header \udcff": " cannot make a prompt of '",  # bytes that are not UTF-8
     "--val_data none.jsonl": "No such file or directory: 'none.jsonl'",
     "--model nowhere/no": "model 'nowhere/no' cannot be used: ",

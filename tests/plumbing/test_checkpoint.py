@@ -107,7 +107,7 @@ def test_a_checkpoint_that_cannot_be_deleted_yet_is_deleted_the_next_time(run):
     """NFS keeps a file that another process reads, and its directory."""
     with patch("os.rmdir", side_effect=OSError("not empty")):
         checkpoint.keep_only(run, [3])
-    assert sorted(path.suffix for path in run.glob("*/*")) == ["", ".tmp", ".tmp"]
+    assert len(checkpoint.steps(run)) == 3
     checkpoint.keep_only(run, [3])
     assert [path.name for path in run.glob("*/*")] == ["step_3"]
 

@@ -79,7 +79,7 @@ def test_ctrl_c_during_an_evaluation(whole, halfway, tmp_path):
     folder, flags = tmp_path / "run", ("--checkpoint_every", 4)
     ended = launch(folder, *THREE, *flags, ranks=3, data=halfway, before=interrupt)
     assert ended.statuses == [143, 143, 143]
-    assert "stopped, and saved" in ended.out
+    assert "stopped: run" in ended.out
     assert checkpoints(folder) == ["step_2"]
     assert not (folder / "student").exists()
     assert not (folder / "evals/step_2.jsonl").exists()

@@ -16,9 +16,7 @@ from plumbing.errors import InputError, NonFiniteError
 def layout(monkeypatch):
     """Rank 1 of 2, whose signals are those of pytest."""
     monkeypatch.setattr(shutdown, "stop_at_signals", lambda layout: None)
-    return SimpleNamespace(
-        world=2, rank=1, first=False, role="student", store=dist.HashStore(), stopping=False
-    )
+    return SimpleNamespace(world=2, rank=1, first=False, store=dist.HashStore(), stopping=False)
 
 
 CUDA = RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED")
@@ -30,8 +28,8 @@ ERRORS = {  # the error: its exit status, the printed text
     OSError(28, "No space left"): (4, "error: [Errno 28] No space left\n"),
     dist.DistNetworkError("the store is gone"): (4, PEER),
     dist.DistBackendError("NCCL error"): (4, PEER),
-    CUDA: (1, "error on rank 1 (student):\nRuntimeError: CUBLAS"),
-    MEMORY: (1, "error on rank 1 (student):\ntorch.OutOfMemoryError: CUDA out of memory"),
+    CUDA: (1, "error on rank 1:\nRuntimeError: CUBLAS"),
+    MEMORY: (1, "error on rank 1:\ntorch.OutOfMemoryError: CUDA out of memory"),
 }
 
 
