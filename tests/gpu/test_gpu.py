@@ -1,8 +1,5 @@
 """What only a GPU can show: bf16 over float32 masters, CUDA graphs, attention, the Teacher."""
 
-import os
-import subprocess
-import sys
 from copy import deepcopy
 
 import pytest
@@ -115,27 +112,6 @@ def test_cuda_graphs_draw_the_same_tokens_as_the_cpu(temperature, tmp_path):
                 p.mul_(1.1)
                 q.copy_(p)
     assert on_card.record.graph  # a step that cannot be captured gives the same tokens
-
-
-FIXED_SEGMENTS = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}
-GROW = """
-import torch
-from tests.helpers.ranks import one_rank
-one_rank("--preset", "demo", "--device", "cuda").connect(1)
-for mib in (100, 200):
-    x = torch.empty(mib, 2**20, dtype=torch.uint8, device="cuda")
-    del x
-print(torch.cuda.memory_reserved() >> 20)
-"""
-
-
-@pytest.mark.parametrize(("chosen", "reserved"), [({}, 200), (FIXED_SEGMENTS, 300)])
-def test_freed_memory_grows_into_a_larger_tensor_unless_the_user_chose_otherwise(chosen, reserved):
-    """A segment of fixed size, of 100 MiB, would stay beside one of 200 MiB."""
-    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    environment = {name: value for name, value in os.environ.items() if name not in names} | chosen
-    output = subprocess.check_output([sys.executable, "-c", GROW], cwd=ROOT, env=environment)
-    assert int(output.split()[-1]) == reserved
 
 
 @pytest.fixture
