@@ -429,9 +429,8 @@ def check(config: Config, run: RunDir, data: list[Problems]) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit status, one of docs/troubleshooting.md's."""
+    shutdown.begin_process()
     with ExitStack() as stack:
-        shutdown.begin_process()
-        shutdown.end_with_torchrun()
         try:
             config = parse(argv)
             layout = build_layout(config)
@@ -442,7 +441,7 @@ def main(argv: list[str] | None = None) -> int:
             return shutdown.reject(error)
 
         def body() -> int:
-            run = stack.enter_context(RunDir(config, layout, file_of(config.sampler)))
+            run = RunDir(config, layout, file_of(config.sampler))
             problems = Problems(config.train_data, config.column)
             val_problems = Problems(config.val_data)
             start = layout.on_rank_0(lambda: check(config, run, [problems, val_problems]))

@@ -36,3 +36,8 @@ class Mopps(Pooled):
             beta = self.decay * self.beta[q]
             self.alpha[q] = alpha + prior + group.successes
             self.beta[q] = beta + prior + wrong
+
+    def metrics(self):
+        """Return as `coverage` the share of all problems ever tried; there are no `passes`."""
+        is_tried = (self.alpha > 1) | (self.beta > 1)
+        return super().metrics() | {"passes": 0, "coverage": float(is_tried.mean())}

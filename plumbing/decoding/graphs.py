@@ -1,7 +1,6 @@
 """CUDA graphs of decoding steps."""
 
 from collections.abc import Callable
-from contextlib import suppress
 
 import torch
 
@@ -35,10 +34,6 @@ class Recorder:
                 finally:
                     graph.capture_end()
             except RuntimeError as error:
-                # PyTorch before 2.13 leaves the allocator as during a capture, in which it does not
-                # free its cache and try again when memory runs out. Later versions raise here.
-                with suppress(RuntimeError):
-                    torch._C._cuda_endAllocateToPool(self.stream.device_index, self.pool)
                 self.error = first_lines(error.__context__ or error)
                 reason = f"a decoding step cannot be a CUDA graph ({self.error})"
                 print(f"note: {reason}: generation is slower", flush=True)

@@ -33,14 +33,9 @@ def begin_process() -> None:
     os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")  # a fixed order of summation
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-
-
-def end_with_torchrun() -> None:
-    """Let the system kill this rank if torchrun is killed: it must not go on writing to the run's
-    files. Only Linux can; elsewhere such ranks go on, and the run's lock keeps a second job out."""
-    kill_with_parent = getattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig", None)
-    if kill_with_parent and "TORCHELASTIC_RUN_ID" in os.environ:
-        kill_with_parent(signal.SIGKILL)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        # If torchrun is killed, its ranks must not go on writing to the run's files.
+        torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)
 
 
 def reject(error: Exception) -> int:
@@ -107,7 +102,6 @@ def report(layout: Layout, error: BaseException) -> int:
     if not known:  # before the store is used, which may be hard to reach
         print(f"error on rank {layout.rank}:", file=sys.stderr)
         traceback.print_exception(error)
-        sys.stderr.flush()
     if is_first_to_report(layout.store, default=layout.first) and known:
         print_error(error)
     return error.status if known else 1

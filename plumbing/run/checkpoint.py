@@ -157,17 +157,21 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
     earlier = [step for step in steps(run) if step < before]
     for step in reversed(earlier):
         folder = directory(run, step)
-        try:
-            manifest = json.loads((folder / "manifest.json").read_text())
-            damaged = [name for name, crc in manifest.items() if file_crc32(folder / name) != crc]
-        except (FileNotFoundError, ValueError) as error:
-            damaged = [error]
-        if not damaged:
+        if is_intact(folder):
             return step
-        print(f"warning: checkpoint {folder} is damaged ({damaged[0]}): going back to the previous")
+        print(f"warning: checkpoint {folder} is damaged: going back to the previous one")
     if earlier:
         raise InputError(f"{run}: no checkpoint is intact")
     return 0
+
+
+def is_intact(folder: Path) -> bool:
+    """Return whether all files of a checkpoint are as its manifest says."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        return all(file_crc32(folder / name) == crc for name, crc in manifest.items())
+    except (FileNotFoundError, ValueError):
+        return False
 
 
 def keep_only(run: Path, kept: list[int]) -> None:

@@ -159,24 +159,6 @@ def test_a_step_that_cannot_be_captured_runs_without_a_graph(case, capsys):
     assert before().tolist() == [2, 2, 2]
 
 
-def test_a_failed_capture_leaves_the_allocator_as_outside_of_one(monkeypatch):
-    """As PyTorch before 2.13 ends it: with allocations still going to the graph's pool."""
-
-    def capture_end(graph):
-        end(graph)
-        torch._C._cuda_beginAllocateCurrentStreamToPool(0, recorder.pool)
-        raise RuntimeError("capture failed")
-
-    end = torch.cuda.CUDAGraph.capture_end
-    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_end", capture_end)
-    recorder = Recorder()
-    x = torch.ones(3, device=CARD)
-    assert recorder(lambda: x + 1)().tolist() == [2, 2, 2]
-    assert recorder.error == "capture failed"
-    with pytest.raises(RuntimeError):  # there is nothing left to end
-        torch._C._cuda_endAllocateToPool(0, recorder.pool)
-
-
 @pytest.mark.slow
 def test_demo_steps(tmp_path, monkeypatch):
     """Student and teacher in this process; `benchmarks.gpu_check` runs one process each."""

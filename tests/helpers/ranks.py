@@ -74,9 +74,7 @@ def free_port() -> int:
 
 
 def _rank(rank, n, local, port, folder, command, before):
-    end_with_parent = getattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig", None)
-    if end_with_parent:  # not on a Mac
-        end_with_parent(signal.SIGKILL)  # where pytest itself is killed
+    torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # where pytest itself is killed
     # If Python's collector ended a process group that a test has left, it would wait for threads
     # that a fork does not have.
     gc.freeze()
