@@ -257,7 +257,13 @@ class Pooled(Uniform):
         rows = zip(pool_P_K.tolist(), utilities_P_K.tolist(), chosen_P, explored_P, strict=True)
         groups = []
         for pool, utilities, chosen, explored in rows:
-            group = Group(pool[chosen], self.G, pool, utilities, bool(explored))
+            group = Group(
+                pool[chosen],
+                self.G,
+                pool=pool,
+                utilities=utilities,
+                explored=bool(explored),
+            )
             groups.append(group)
         if not self.revisits:
             self.take([group.problem for group in groups])

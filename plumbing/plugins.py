@@ -34,7 +34,8 @@ def load(spec: str, flag: str, default: str = ""):
 
 @functools.cache  # a file is run once, so that there is one copy of its classes
 def _run(path: Path):
-    sys.path.append(str(path.resolve().parent))  # it may import its neighbours
+    folder = path.resolve().parent
+    sys.path.append(str(folder))  # it may import its neighbours
     # Dataclasses and pickle look a class's module up. Its name is its path, because a file may be
     # called like a library, and import it.
     spec = importlib.util.spec_from_file_location(str(path), path)
