@@ -25,7 +25,8 @@ class BagOfWords(Pooled):
     def words(self, index: int) -> list[str]:
         """Split a problem into words."""
         question = self.problems.question(index)
-        return re.findall(r"\w+|[^\w\s]", question.lower())
+        text = question.lower()
+        return re.findall(r"\w+|[^\w\s]", text)
 
     def entries(self, index: int) -> np.ndarray:
         """Return the entries of w that a problem has: int64 (n,)."""
@@ -62,4 +63,5 @@ class BagOfWords(Pooled):
             self.square_V[entry_n] *= self.decay
             self.square_V[entry_n] += gradient_n**2
             scale_n = np.sqrt(self.square_V[entry_n] + 1e-12)
-            self.weight_V[entry_n] -= self.rate * gradient_n / scale_n
+            step_n = self.rate * gradient_n / scale_n
+            self.weight_V[entry_n] -= step_n
