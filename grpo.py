@@ -385,7 +385,6 @@ def correct_mismatch(
         return advantage_N, stats
     if level == "sequence":
         n_rows = 1 + int(row_N.max())
-        row_N = row_N.to(gap_N.device)
         gap_B = gap_N.new_zeros(n_rows).index_add_(0, row_N, gap_N)
         gap_N = gap_B[row_N]
     c_N = gap_N.exp()

@@ -21,7 +21,7 @@ from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.decoding.cache import SlotCache, attention_for
 from plumbing.decoding.graphs import Recorder
-from plumbing.errors import InputError, check_finite, first_lines
+from plumbing.errors import check_finite
 from plumbing.models import check_directory, check_words, load, suffix_length, trial, write
 
 # For chat templates that show the date: the same on all ranks, and after a resume.
@@ -54,16 +54,10 @@ class PromptEncoder:
 
     def __call__(self, question: str) -> list[int]:
         """Return the prompt as token ids, with special tokens before the text only. Raises
-        InputError, with the question, if the chat template or the tokenizer fails."""
-        try:
+        InputError, with the question, if the tokenizer or the chat template, a program, fails."""
+        with trial(self.config.model, f"cannot make a prompt of {question!r:.80}"):
             text = self.text(question)
             ids = self.tokenizer(text, add_special_tokens=self.special_tokens).input_ids
-        except Exception as error:  # a chat template is a program
-            raise InputError(
-                f"model {self.config.model!r} cannot make a prompt of {question!r:.80}"
-                f"{' with --chat_template' * self.config.chat_template}: "
-                f"{type(error).__name__}: {first_lines(error)}"
-            ) from error
         end = len(ids) - self.n_suffix
         return ids[:end]
 

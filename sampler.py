@@ -175,7 +175,7 @@ class Uniform(Sampler):
             self.passes += 1
         raise InputError(
             f"a step draws {k} distinct problems, only {len(drawn)} of {len(self.status)} fit "
-            "--max_prompt_tokens: add some, or raise it"
+            "--max_prompt_tokens: add some, or lower --candidates"
         )
 
     def shuffled(self, left: np.ndarray) -> Iterator[int]:
@@ -257,7 +257,13 @@ class Pooled(Uniform):
         rows = zip(pool_P_K.tolist(), utilities_P_K.tolist(), chosen_P, explored_P, strict=True)
         groups = []
         for pool, utilities, chosen, explored in rows:
-            group = Group(pool[chosen], self.G, pool, utilities, bool(explored))
+            group = Group(
+                pool[chosen],
+                self.G,
+                pool=pool,
+                utilities=utilities,
+                explored=bool(explored),
+            )
             groups.append(group)
         if not self.revisits:
             self.take([group.problem for group in groups])

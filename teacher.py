@@ -134,7 +134,6 @@ class Teacher:
         self.last_loss: float | None = None
         self.watch = Stopwatch(TIMES)
         # The cache of embeddings is on the host: 100,000 take 0.6 GB.
-        self._encode = lru_cache(100_000)(self._tokenise)
         self._embed = lru_cache(100_000)(self._embed_one)
 
     def _build_model(self) -> UtilityModel:
@@ -302,7 +301,7 @@ class Teacher:
         pooled_D = pooled_1_D[0]
         return pooled_D.cpu()
 
-    def _tokenise(self, question: str) -> Ids:
+    def _encode(self, question: str) -> Ids:
         """Tokenize the raw question, cut at max_prompt_tokens (of the student's tokenizer)."""
         ids = self.tokenizer(question).input_ids
         if not ids:

@@ -27,7 +27,7 @@ from grpo import Completion, Group
 from plumbing import metrics
 from plumbing.batches import Batch, micro_batches
 from plumbing.config import Config, is_due, learning_rate, parse_flags
-from plumbing.data.problems import Problems, check_data
+from plumbing.data.problems import Problems
 from plumbing.distributed import shutdown
 from plumbing.distributed.channel import Channel
 from plumbing.distributed.launch import launch
@@ -40,7 +40,7 @@ from plumbing.progress import Console
 from plumbing.run.checkpoint import Learner
 from plumbing.run.directory import RunDir
 from rollout import Generator, Policy, PromptEncoder, check_model
-from sampler import Context, Pooled, Sampler, file_of, find_sampler, join, step_metrics
+from sampler import Context, Sampler, file_of, find_sampler, join, step_metrics
 from teacher import Teacher, TeacherServer, check_teacher
 from verify import Verifier
 
@@ -237,8 +237,6 @@ def train_step(
         with watch("teacher_wait_s"):
             sampler.observe(proposed)  # steps 5-6: Alg. 2, on the teacher's ranks during step 4
             proposed = sampler.more(groups)
-    if not groups:
-        raise InputError("the sampler proposed no problem in this step")
     log(step, groups, student.tokenizer.decode)
     with watch("train_s"):
         trained = sampler.train_on(groups)
@@ -250,10 +248,10 @@ def train_step(
 
 
 def evaluate(
-    step: int, student: Student, problems: Problems, run: RunDir, report=lambda text: None
-) -> dict[str, float]:
-    """Compute greedy pass@1 on every validation problem (Table 5a); log the verdicts. A problem
-    whose prompt is too long is wrong. All student ranks call it. Returns {} if one is to stop."""
+    step: int, student: Student, problems: Problems, run: RunDir, report: Callable[[str], None]
+) -> None:
+    """Compute and log greedy pass@1 on every validation problem (Table 5a). A problem whose prompt
+    is too long is wrong. All student ranks call it. Logs nothing if one of them is to stop."""
     start = time.perf_counter()
     groups = []
     for problem in range(len(problems)):
@@ -263,14 +261,14 @@ def evaluate(
     for part in metrics.evaluation_parts(groups, student.config, student.layout.n_students):
         report(f"evaluation, {done:,} of {len(groups):,} problems")
         if shutdown.stop_requested(student.layout):
-            return {}
+            return
         student.rollout(part, problems, 0.0, (EVALUATION, step, 0), Stopwatch())
         done += len(part)
     report("")
     rows = [metrics.graded_row(group, student.tokenizer.decode) for group in groups]
-    run.log(f"evals/step_{step}", rows, "w")
     accuracy = sum(row["reward"] for row in rows) / len(rows)
-    return {"val_accuracy": accuracy, "eval_s": time.perf_counter() - start}
+    seconds = time.perf_counter() - start
+    run.log_evaluation(step, rows, {"val_accuracy": accuracy, "eval_s": seconds})
 
 
 # The two roles (Section 5.1, App. K.3)
@@ -335,10 +333,16 @@ def sampler_of_students(
     return TeacherClient(config, server.latest, server.answer), server, None
 
 
-def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Verifier) -> bool:
+def train(
+    config: Config,
+    layout: Layout,
+    run: RunDir,
+    start: int,
+    problems: Problems,
+    val_problems: Problems,
+    verifier: Verifier,
+) -> bool:
     """Run the student ranks' main program. Returns False if a signal stopped it."""
-    problems = Problems(config.train_data, config.column)
-    val_problems = Problems(config.val_data)
     student = Student(config, layout, verifier)
     sampler, state, channel = sampler_of_students(config, layout, problems)
     learners = {"student": student.learner}
@@ -354,7 +358,7 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
             run.log("metrics", [row])
             console.update(row)
         if run.evaluation_pending(step):
-            run.finish_evaluation(step, evaluate(step, student, val_problems, run, console.report))
+            evaluate(step, student, val_problems, run, console.report)
         finished = not shutdown.stop_requested(layout)
         if step > start and (not finished or is_due(step, config.checkpoint_every, config.steps)):
             if channel:
@@ -371,9 +375,11 @@ def train(config: Config, layout: Layout, run: RunDir, start: int, verifier: Ver
     return finished
 
 
-def run_teacher(config: Config, layout: Layout, run: RunDir, start: int) -> bool:
+def run_teacher(
+    config: Config, layout: Layout, run: RunDir, start: int, problems: Problems
+) -> bool:
     """Run the teacher ranks' main program: answer and learn until the students stop."""
-    sampler = build_sampler(config, layout, Problems(config.train_data, config.column))
+    sampler = build_sampler(config, layout, problems)
     learners = {"teacher": sampler.teacher.learner}
     server = TeacherServer(sampler, config.teacher_lag)
     run.load(start, learners, server)
@@ -409,24 +415,22 @@ def baseline_steps(steps: int, eval_every: int) -> int:
     return math.ceil(steps * 4 / 3 / eval_every) * eval_every
 
 
-def check(config: Config, run: RunDir) -> int:
-    """Check models and data before anything is built. Returns the step to resume from. Raises
+def check(config: Config, run: RunDir, data: list[Problems]) -> int:
+    """Check models and prompts before anything is built. Returns the step to resume from. Raises
     ValueError or OSError with one line; until they pass nothing is written in --out."""
-    cls = find_sampler(config.sampler)
     check_model(config.model, config.max_prompt_tokens + config.max_completion_tokens)
-    if cls.uses_teacher:
+    if find_sampler(config.sampler).uses_teacher:
         check_teacher(config.teacher_model, config.max_prompt_tokens, config.teacher_mode)
     encode = PromptEncoder(config, AutoTokenizer.from_pretrained(config.model))
-    pool = config.candidates if issubclass(cls, Pooled) else 1
-    for problems in check_data(config, needed=config.prompts_per_step * pool):
+    for problems in data:
         encode.check(problems)
     return run.open()
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit status, one of docs/troubleshooting.md's."""
+    shutdown.begin_process()
     with ExitStack() as stack:
-        stack.enter_context(shutdown.borrowed_process())
         try:
             config = parse(argv)
             layout = build_layout(config)
@@ -437,11 +441,15 @@ def main(argv: list[str] | None = None) -> int:
             return shutdown.reject(error)
 
         def body() -> int:
-            run = stack.enter_context(RunDir(config, layout, file_of(config.sampler)))
-            start = layout.on_rank_0(lambda: check(config, run))
-            run.assert_machines_agree()
-            main_loop = run_teacher if layout.is_teacher else partial(train, verifier=verifier)
-            return 0 if main_loop(config, layout, run, start) else 128 + signal.SIGTERM
+            run = RunDir(config, layout, file_of(config.sampler))
+            problems = Problems(config.train_data, config.column)
+            val_problems = Problems(config.val_data)
+            start = layout.on_rank_0(lambda: check(config, run, [problems, val_problems]))
+            if layout.is_teacher:
+                finished = run_teacher(config, layout, run, start, problems)
+            else:
+                finished = train(config, layout, run, start, problems, val_problems, verifier)
+            return 0 if finished else 128 + signal.SIGTERM
 
         return shutdown.run_ranks(layout, config.timeout_minutes, body)
 

@@ -72,7 +72,7 @@ class SampledTrainer(GRPOTrainer):
 
     def load_sampler(self, folder: Path) -> None:
         """Load the sampler's state from a checkpoint. Raises InputError if another run made it."""
-        saved = checkpoint.unpack(folder / STATE)
+        saved = checkpoint.unpack((folder / STATE).read_bytes())
         if saved["facts"] != self.facts:
             began = f"began with {saved['facts']}, now {self.facts}"
             raise InputError(f"{folder} is of another run ({began}): use another output_dir")
@@ -85,7 +85,7 @@ class SampledTrainer(GRPOTrainer):
             folder = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
             folder.mkdir(parents=True, exist_ok=True)
             (folder / TRL_STATE).unlink(missing_ok=True)
-            write_atomic(folder / STATE, bytes(checkpoint.pack(state)))
+            write_atomic(folder / STATE, checkpoint.pack(state))
         super()._save_checkpoint(model, trial)
 
     def _generate_and_score_completions(self, inputs: list[dict]):

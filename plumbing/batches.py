@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -26,7 +27,7 @@ class Batch:
     attention: dict  # arguments of the attention function: which tokens see which
     source_N: torch.Tensor  # for each token of a completion, where the token before it is in T
     target_N: torch.Tensor  # the tokens of the completions
-    row_N: torch.Tensor  # the completion that each belongs to, on the CPU
+    row_N: torch.Tensor  # the completion that each belongs to
     generator_logp_N: torch.Tensor  # log-probs when the generator drew the tokens
     advantage_N: torch.Tensor
     weight_N: torch.Tensor
@@ -39,7 +40,6 @@ class Batch:
 def collate(rows: list[Row], device, packed: bool = False) -> Batch:
     """Make a Batch of some completions and their prompts. packed: each completion follows a copy of
     its prompt, as flash-attn needs it. A prompt's keys would need a copy for each there, too."""
-    completions = [completion for _, completion in rows]
     prompts_P, prompt_B = distinct([prompt for prompt, _ in rows])
     line = Line()
     end_P = [] if packed else [line.add(prompt, 0) for prompt in prompts_P]
@@ -49,21 +49,19 @@ def collate(rows: list[Row], device, packed: bool = False) -> Batch:
     if packed:
         attention = packed_attention(rows, device)
     else:
-        ids_B = [completion.ids for completion in completions]
+        ids_B = [completion.ids for _, completion in rows]
         attention = {"shared": SharedPrompts.of(prompts_P, ids_B, prompt_B, device)}
-    row_N = torch.tensor(line.row_N)
-    advantage_B = torch.tensor([completion.advantage for completion in completions])
-    weight_B = torch.tensor([completion.weight for completion in completions])
+    tensor = partial(torch.tensor, device=device)
     return Batch(
-        ids_1_T=torch.tensor([line.ids_T], device=device),
-        position_1_T=torch.tensor([line.position_T], device=device),
+        ids_1_T=tensor([line.ids_T]),
+        position_1_T=tensor([line.position_T]),
         attention=attention,
-        source_N=torch.tensor(line.source_N, device=device),
-        target_N=torch.tensor(line.target_N, device=device),
-        row_N=row_N,
-        generator_logp_N=torch.tensor(line.logp_N, device=device),
-        advantage_N=advantage_B[row_N].to(device),
-        weight_N=weight_B[row_N].to(device),
+        source_N=tensor(line.source_N),
+        target_N=tensor(line.target_N),
+        row_N=tensor(line.row_N),
+        generator_logp_N=tensor(line.logp_N),
+        advantage_N=tensor(line.advantage_N),
+        weight_N=tensor(line.weight_N),
     )
 
 
@@ -76,8 +74,10 @@ class Line:
         self.position_T = []
         self.source_N = []
         self.target_N = []
-        self.logp_N = []
         self.row_N = []
+        self.logp_N = []
+        self.advantage_N = []
+        self.weight_N = []
         self.B = 0
 
     def add(self, ids: list[int], first_position: int) -> int:
@@ -94,7 +94,10 @@ class Line:
         self.source_N += range(start, last)
         self.target_N += completion.ids
         self.logp_N += completion.logps
-        self.row_N += [self.B] * len(completion.ids)
+        n = len(completion.ids)
+        self.row_N += [self.B] * n
+        self.advantage_N += [completion.advantage] * n
+        self.weight_N += [completion.weight] * n
         self.B += 1
 
 
@@ -113,10 +116,7 @@ def packed_attention(rows: list[Row], device) -> dict:
 def distinct(prompts: list) -> tuple[list, list[int]]:
     """Return the distinct prompts, as tuples, and for each prompt which of these it is."""
     place = {}  # of each among the distinct prompts
-    prompt_B = []
-    for prompt in prompts:
-        p = place.setdefault(tuple(prompt), len(place))
-        prompt_B.append(p)
+    prompt_B = [place.setdefault(tuple(prompt), len(place)) for prompt in prompts]
     return list(place), prompt_B
 
 
@@ -190,16 +190,12 @@ def cut_longest_first(tokens_B: list[int], max_tokens: int) -> list[list[int]]:
 def pad(rows: list, pad_id: int, device, side="right") -> tuple[torch.Tensor, torch.Tensor]:
     """Pad token ids on a side; return ids (B, T) and the attention mask of 0 and 1."""
     ids_B = [torch.tensor(row) for row in rows]
-    ones_B = [torch.ones_like(ids) for ids in ids_B]
     ids_B_T = pad_sequence(
         ids_B,
         batch_first=True,
-        padding_value=pad_id,
+        padding_value=-1,
         padding_side=side,
     )
-    mask_B_T = pad_sequence(
-        ones_B,
-        batch_first=True,
-        padding_side=side,
-    )
-    return ids_B_T.to(device), mask_B_T.to(device)
+    ids_B_T = ids_B_T.to(device)
+    is_token_B_T = ids_B_T >= 0
+    return ids_B_T.where(is_token_B_T, pad_id), is_token_B_T.long()

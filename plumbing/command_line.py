@@ -61,6 +61,4 @@ def add_fields(parser: argparse.ArgumentParser, config: type, names=None) -> Non
             argument["action"] = argparse.BooleanOptionalAction
         else:
             argument.setdefault("type", f.type)
-            if "choices" not in argument:
-                argument.setdefault("metavar", f.type.__name__.upper())
         parser.add_argument(f"--{f.name}", **argument)

@@ -46,11 +46,8 @@ def print_error(error: object) -> None:
 
 def check_finite(logp_B_T) -> None:
     """Raise NonFiniteError if logits were not finite: then the log-probs of the tokens are not."""
-    damaged_B_T = ~logp_B_T.isfinite()
-    if damaged_B_T.any():
-        row, token = damaged_B_T.nonzero()[0].tolist()
+    if not logp_B_T.isfinite().all():
         raise NonFiniteError(
-            f"the model's logits are not finite (completion token {token} of row {row} of a "
-            "micro-batch): an update diverged, --temperature is near 0, or its dtype is too small "
-            "for its numbers"
+            "the model's logits are not finite: an update diverged, --temperature is near 0, or "
+            "its dtype is too small for its numbers"
         )

@@ -51,11 +51,12 @@ def write_atomic(path: Path, data: str | bytes) -> None:
     """Write a file, a text as UTF-8, so that it holds, even after a crash, all of the new data or
     the previous ones. A link stays, and the file that it names is written. Raises InputError if
     there is something else than a file."""
-    target, temporary = _names(path)
+    path = path.resolve()
+    temporary = _temporary(path)
     try:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
         sync(temporary)
-        temporary.replace(target)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -63,18 +64,17 @@ def write_atomic(path: Path, data: str | bytes) -> None:
 def check_writable(path: Path) -> None:
     """Raise InputError or OSError, before the work, if `write_atomic` could not write a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _, temporary = _names(path)
+    temporary = _temporary(path.resolve())
     temporary.touch()
     temporary.unlink()
 
 
-def _names(path: Path) -> tuple[Path, Path]:
-    """Return the file that a path or link names, and a new name beside it. Raises InputError if
-    there is a directory, device or pipe, which a rename would replace or fail on."""
-    target = Path(os.path.realpath(path))  # pathlib's resolve raises RuntimeError at a circle
-    if target.exists() and not target.is_file():
+def _temporary(path: Path) -> Path:
+    """Return a new name beside a file. Raises InputError if there is a directory, device or pipe,
+    which a rename would replace or fail on."""
+    if path.exists() and not path.is_file():
         raise InputError(f"{path} is no regular file: give the name of a file")
-    return target, target.with_name(f"{secrets.token_hex(8)}.tmp")
+    return path.with_name(f"{secrets.token_hex(8)}.tmp")
 
 
 def sync(path: Path) -> None:

@@ -7,10 +7,6 @@ from torch import nn
 
 from plumbing.errors import InputError
 
-LORA_RANK = 256
-LORA_ALPHA = 512
-LORA_DROPOUT = 0.01
-
 
 class LoRALinear(nn.Linear):
     """W x + b + (α/r) B A dropout(x). W and b, those of `base`, are frozen; B is 0 at the start."""
@@ -18,18 +14,17 @@ class LoRALinear(nn.Linear):
     def __init__(
         self,
         base: nn.Linear,
-        rank=LORA_RANK,
-        alpha=LORA_ALPHA,
-        dropout=LORA_DROPOUT,
+        rank=256,
+        alpha=512,
+        dropout=0.01,
     ):
         super().__init__(base.in_features, base.out_features, device="meta")
         self.weight = base.weight
         self.bias = base.bias
         self.scale = alpha / rank
         self.dropout = nn.Dropout(dropout)
-        dtype = base.weight.dtype
-        A = torch.empty(rank, base.in_features, dtype=dtype)
-        B = torch.zeros(base.out_features, rank, dtype=dtype)
+        A = torch.empty(rank, base.in_features)
+        B = torch.zeros(base.out_features, rank)
         nn.init.kaiming_uniform_(A, a=math.sqrt(5))
         self.A = nn.Parameter(A)
         self.B = nn.Parameter(B)
@@ -46,13 +41,14 @@ def add_lora(backbone: nn.Module) -> None:
     as GPT-2's Conv1D and fused experts, stay frozen. Raises InputError if there is no nn.Linear:
     the head alone would be trained."""
     backbone.requires_grad_(False)
-    wrapped = 0
-    for name, layer in list(backbone.named_modules()):
-        if isinstance(layer, nn.Linear):
-            backbone.set_submodule(name, LoRALinear(layer))
-            wrapped += 1
-    if not wrapped:
+    linear = {}
+    for name, module in backbone.named_modules():
+        if isinstance(module, nn.Linear):
+            linear[name] = module
+    if not linear:
         raise InputError("--teacher_mode lora: the teacher has no nn.Linear; choose another mode")
+    for name, layer in linear.items():
+        backbone.set_submodule(name, LoRALinear(layer))
 
 
 def merge_lora(weights: dict[str, torch.Tensor], model: nn.Module) -> None:

@@ -13,15 +13,13 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
-    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.utils import cached_file
 
-from plumbing.errors import first_lines
+from plumbing.errors import InputError, first_lines
 
 # The files of a model directory, other than weights, that its tokens, prompts and end of text
 # depend on.
@@ -39,11 +37,6 @@ def check_directory(name: str, tokens: int, kind, attention="eager", unused=()) 
     with trial(name, "cannot be used"):
         if (Path(name) / "adapter_config.json").exists():  # transformers might ignore it
             raise ValueError("it has a LoRA adapter: merge it with peft's merge_and_unload()")
-        # transformers would ignore damage to the file with the tokens that end a completion.
-        generation = "generation_config.json"
-        file = cached_file(name, generation, _raise_exceptions_for_missing_entries=False)
-        if file and kind is AutoModelForCausalLM:
-            GenerationConfig.from_dict(json.loads(Path(file).read_text(encoding="utf-8")))
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)  # default: it asks
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         check_words(tokenizer, "0 1 2 3 4 5 6 7 8 9")
@@ -126,12 +119,12 @@ def suffix_length(tokenizer) -> int:
 
 @contextmanager
 def trial(name: str, problem: str):
-    """Raise ValueError, "model NAME PROBLEM: ...", at any error within."""
+    """Raise InputError, "model NAME PROBLEM: ...", at any error within."""
     try:
         yield
     except Exception as error:  # transformers raises all kinds at a damaged file
         reason = f"{type(error).__name__}: {first_lines(error)}"  # which may list all models
-        raise ValueError(f"model {name!r} {problem}: {reason:.400}") from error
+        raise InputError(f"model {name!r} {problem}: {reason:.400}") from error
 
 
 # Loading

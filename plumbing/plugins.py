@@ -26,16 +26,16 @@ def load(spec: str, flag: str, default: str = ""):
     path = path_of(spec)
     name = spec.partition(".py:")[2] or default
     try:
-        changed = path.stat().st_mtime_ns
-        return getattr(_run(path, changed), name)
+        return getattr(_run(path), name)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         reason = f"{type(error).__name__}: {first_lines(error)}"
         raise InputError(f"{flag} {spec}: {reason}") from error
 
 
-@functools.cache  # a version of a file is run once, so that there is one copy of its classes
-def _run(path: Path, changed: int):
-    sys.path.append(str(path.resolve().parent))  # it may import its neighbours
+@functools.cache  # a file is run once, so that there is one copy of its classes
+def _run(path: Path):
+    folder = path.resolve().parent
+    sys.path.append(str(folder))  # it may import its neighbours
     # Dataclasses and pickle look a class's module up. Its name is its path, because a file may be
     # called like a library, and import it.
     spec = importlib.util.spec_from_file_location(str(path), path)
@@ -83,12 +83,12 @@ def check_scores(utilities_P_K, shape: tuple[int, int]) -> np.ndarray:
     """Return what a sampler's `score` has returned as float64. Raises InputError unless it is a
     number in [0, 0.5] for each candidate."""
     utilities_P_K = np.asarray(utilities_P_K, dtype=np.float64)
-    if utilities_P_K.shape != shape:
-        raise InputError(f"the sampler's `score` has shape {utilities_P_K.shape}, the pool {shape}")
     in_range_P_K = (utilities_P_K >= 0) & (utilities_P_K <= 0.5)  # not NaN
-    if not in_range_P_K.all():
-        outside = utilities_P_K[~in_range_P_K][0]
-        raise InputError(f"the sampler's `score` is {outside:g}: must be in [0, 0.5]")
+    if utilities_P_K.shape != shape or not in_range_P_K.all():
+        raise InputError(
+            f"the sampler's `score` returns {utilities_P_K!r:.200}: must be in [0, 0.5], of shape "
+            f"{shape}"
+        )
     return utilities_P_K
 
 
@@ -108,11 +108,9 @@ def check_proposals(groups: list[Group], n_problems: int) -> None:
 def check_trained(trained: list[Group], groups: list[Group]) -> None:
     """Raise InputError if the groups that a sampler's train_on has chosen hold a completion twice,
     or one that was not drawn in this step."""
-    unused = {id(completion) for group in groups for completion in group.completions}
-    for group in trained:
-        for completion in group.completions:
-            if id(completion) not in unused:
-                raise InputError(
-                    "the sampler's train_on returns a completion twice, or not of this step"
-                )
-            unused.remove(id(completion))
+    drawn = [id(completion) for group in groups for completion in group.completions]
+    used = [id(completion) for group in trained for completion in group.completions]
+    is_twice = len({*used}) < len(used)
+    is_foreign = {*used} - {*drawn}
+    if is_twice or is_foreign:
+        raise InputError("the sampler's train_on returns a completion twice, or not of this step")

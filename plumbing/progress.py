@@ -7,10 +7,8 @@ from contextlib import suppress
 from tqdm import tqdm
 
 from plumbing.files import read_lines
-from plumbing.run import checkpoint
 from plumbing.run.directory import RunDir
 
-SETTINGS = ("preset", "sampler", "seed", "model", "teacher_model", "teacher_ranks", "steps", "out")
 LINE_S = 10  # seconds between two lines
 LINE = "step {n_fmt} of {total_fmt} [{elapsed}<{remaining}{postfix}]"
 
@@ -26,9 +24,7 @@ class Console:
         self.begun = time.monotonic()
         self.printed = self.begun  # when the last line was
         if not self.silent:
-            print(f"Goldilocks RL from step {start}: {n_problems:,} problems")
-            for name in SETTINGS:
-                print(f"  {name:<13}  {getattr(run.config, name)}", flush=True)
+            print(f"Goldilocks RL from step {start}: {n_problems:,} problems, {run.settings}")
             if not run.config.teacher_model:
                 matched = run.config.steps * 3 // 4
                 print(f"  compute-matched with {matched:,} steps with a Teacher (App. D)")
@@ -62,8 +58,7 @@ class Console:
         if self.silent:
             return
         if not finished:
-            saved = ", and saved" if checkpoint.steps(self.run.path) else " before the first step"
-            print(f"stopped{saved}: run the same command again to resume")
+            print("stopped: run the same command again to resume")
             return
         rows = read_lines(self.run.metrics)
         first, *later = [row["val_accuracy"] for row in rows if "val_accuracy" in row]

@@ -25,34 +25,43 @@ class BagOfWords(Pooled):
     def words(self, index: int) -> list[str]:
         """Split a problem into words."""
         question = self.problems.question(index)
-        return re.findall(r"\w+|[^\w\s]", question.lower())
+        text = question.lower()
+        return re.findall(r"\w+|[^\w\s]", text)
 
     def entries(self, index: int) -> np.ndarray:
         """Return the entries of w that a problem has: int64 (n,)."""
         hashes = [zlib.crc32(word.encode()) for word in self.words(index)]
-        return np.unique(np.array(hashes) % len(self.weight_V))
+        entries = np.array(hashes) % len(self.weight_V)
+        return np.unique(entries)
 
     def p(self, entry_n: np.ndarray) -> float:
         """Compute p of a problem that has these entries."""
-        logit = self.weight_V[entry_n].sum() / len(entry_n) ** 0.5
+        sum_of_weights = self.weight_V[entry_n].sum()
+        logit = sum_of_weights / len(entry_n) ** 0.5
         return 1 / (1 + np.exp(-logit))
 
     def gradient(self, entry_n: np.ndarray, p_hat: float):
         """Compute the gradient in these entries of the mean -log likelihood."""
-        return (self.p(entry_n) - p_hat) / len(entry_n) ** 0.5
+        error = self.p(entry_n) - p_hat
+        return error / len(entry_n) ** 0.5
 
     def predict(self, indices) -> np.ndarray:
         """Compute p of each problem."""
-        return np.array([self.p(self.entries(index)) for index in indices])
+        entries = map(self.entries, indices)
+        p = [self.p(entry_n) for entry_n in entries]
+        return np.array(p)
 
     def score(self, pool_P_K):
-        p_P_K = self.predict(pool_P_K.flat).reshape(pool_P_K.shape)
+        p = self.predict(pool_P_K.flat)
+        p_P_K = p.reshape(pool_P_K.shape)
         return self.target(p_P_K)
 
     def observe(self, groups):
         for group in groups:
             entry_n = self.entries(group.problem)
             gradient_n = self.gradient(entry_n, group.p_hat)
-            square_n = self.decay * self.square_V[entry_n] + gradient_n**2
-            self.square_V[entry_n] = square_n
-            self.weight_V[entry_n] -= self.rate * gradient_n / np.sqrt(square_n + 1e-12)
+            self.square_V[entry_n] *= self.decay
+            self.square_V[entry_n] += gradient_n**2
+            scale_n = np.sqrt(self.square_V[entry_n] + 1e-12)
+            step_n = self.rate * gradient_n / scale_n
+            self.weight_V[entry_n] -= step_n

@@ -13,11 +13,12 @@ class Weighted(Uniform):
         # If each problem arrives at the rate of its weight, the next to arrive is any of the rest
         # with a probability in proportion to its weight.
         rate = np.maximum(self.weights(), 1e-12)
-        order = self.rng.exponential(1 / rate).argsort()
-        known = self.status[order] != self.OVERLONG
-        drawn = self.first_fitting(order[known].tolist(), k)
-        # Else too few problems fit, which raises InputError.
-        return np.array(drawn) if len(drawn) == k else super().draw(k)
+        time = self.rng.exponential(1 / rate)
+        order = time.argsort()
+        drawn = self.first_fitting(order.tolist(), k)
+        if len(drawn) < k:
+            return super().draw(k)  # raises InputError: too few problems fit
+        return np.array(drawn)
 
 
 class DifficultyPools(Weighted):

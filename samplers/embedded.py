@@ -1,9 +1,10 @@
 """Alg. 1 with a linear regression on embeddings on disk: a frozen teacher that costs no device."""
 
+from collections import deque
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from plumbing.errors import InputError
 from plumbing.files import file_crc32
@@ -17,17 +18,14 @@ def path_of(data: str | Path) -> Path:
 
 def load(data: str, tokens: int) -> tuple[np.ndarray, str]:
     """Map the embeddings of a run's training data, float16 (problems, D), into memory; return them
-    and their model's name. Raises InputError if the file is missing, damaged, or of other data."""
+    and their model's name. Raises InputError if they are of other data."""
     path = path_of(data)
-    remedy = f"run python -m scripts.embed MODEL --data {data} --max_prompt_tokens {tokens}"
-    try:
-        with safe_open(path, "pt") as file:
-            embeddings = file.get_tensor("embeddings").numpy()
-            source = file.metadata()
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: {error}; {remedy}") from error
+    with safe_open(path, "pt") as file:
+        embeddings = file.get_tensor("embeddings").numpy()
+        source = file.metadata()
     if source["crc32"] != str(file_crc32(Path(data))):
-        raise InputError(f"{path}: {data} has changed since; {remedy}")
+        command = f"python -m scripts.embed MODEL --data {data} --max_prompt_tokens {tokens}"
+        raise InputError(f"{path}: {data} has changed since; run {command}")
     return embeddings, source["model"]
 
 
@@ -42,30 +40,34 @@ class Embedded(Pooled):
         config = context.config
         self._embeddings, self.model = load(config.train_data, config.max_prompt_tokens)
         self.ridge = ridge
-        self.window = window
-        self.index_M = np.empty(0, dtype=np.int64)
-        self.y_M = np.empty(0)
+        self.outcomes = deque(maxlen=window)  # problem and y of each
         self.fit()
 
-    def features(self, index_M: np.ndarray) -> np.ndarray:
+    def features(self, index_M) -> np.ndarray:
         """Return (e, 1) of each problem: float64 (M, D + 1)."""
-        e_M_D = self._embeddings[index_M].astype(float) / self._embeddings.shape[1] ** 0.5
-        return np.column_stack([e_M_D, np.ones(len(e_M_D))])
+        index_M = np.array(index_M, dtype=np.int64)
+        e_M_D = self._embeddings[index_M].astype(float)
+        e_M_D /= e_M_D.shape[1] ** 0.5
+        one_M = np.ones(len(e_M_D))
+        return np.column_stack([e_M_D, one_M])
 
     def fit(self) -> None:
         """Solve the regression by its M × M kernel matrix."""
-        x_M_D = self.features(self.index_M)
-        kernel_M_M = x_M_D @ x_M_D.T + self.ridge * np.eye(len(x_M_D))
-        self._weight_D = np.linalg.solve(kernel_M_M, self.y_M - 1 / 4) @ x_M_D
+        index_M = [problem for problem, _ in self.outcomes]
+        y_M = np.array([y for _, y in self.outcomes])
+        x_M_D = self.features(index_M)
+        ridge_M_M = self.ridge * np.eye(len(x_M_D))
+        kernel_M_M = x_M_D @ x_M_D.T + ridge_M_M
+        alpha_M = np.linalg.solve(kernel_M_M, y_M - 1 / 4)
+        self._weight_D = alpha_M @ x_M_D
 
     def score(self, pool_P_K):
         f_M = 1 / 4 + self.features(pool_P_K.ravel()) @ self._weight_D
         return f_M.clip(0, 0.5).reshape(pool_P_K.shape)
 
     def observe(self, groups):
-        latest = slice(-self.window, None)
-        self.index_M = np.append(self.index_M, [group.problem for group in groups])[latest]
-        self.y_M = np.append(self.y_M, [group.y for group in groups])[latest]
+        for group in groups:
+            self.outcomes.append((group.problem, group.y))
         self.fit()
 
     def load_state_dict(self, state: dict) -> None:

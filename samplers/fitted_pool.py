@@ -31,7 +31,3 @@ class FittedPool(Goldilocks):
         explored = [group for group in groups if group.explored]
         self.explored = self.decay * self.explored + len(explored)
         self.live = self.decay * self.live + sum(group.live for group in explored)
-
-    def metrics(self):
-        """Return `candidates`, the size of the latest pools, beside the usual ones."""
-        return super().metrics() | {"candidates": self.K}

@@ -5,17 +5,14 @@ import numpy as np
 from sampler import Goldilocks, deal, epsilon_greedy, utility_target
 
 
-def headroom(p_hat):
-    """√(p̂(1-p̂)) · (1-p̂), in [0, 0.325]: Eq. 2's first factor times the accuracy left to gain."""
-    return utility_target(p_hat) * (1 - p_hat)
-
-
 class Headroom(Goldilocks):
     """Draws n of the n · K candidates without replacement, with probability ∝ f²; with probability
     ε a prompt takes any candidate of its pool. docs/log.md has what it gains. f does not
     predict y, so `teacher_mae` does not apply."""
 
-    target = staticmethod(headroom)
+    def target(self, p_hat):
+        """√(p̂(1-p̂)) · (1-p̂): Eq. 2's first factor times the accuracy left to gain."""
+        return utility_target(p_hat) * (1 - p_hat)
 
     def propose(self, P):
         index_M = self.draw(P * self.K)

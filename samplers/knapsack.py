@@ -13,9 +13,7 @@ def allocate(p_P, total: int, least: int, most: int) -> np.ndarray:
     are concave in G, so giving each next completion where it adds most is optimal."""
     q_P = 1 - p_P
     G_P = np.full(len(p_P), least)
-    missing = total - G_P.sum()
-    room = (most - G_P).sum()
-    for _ in range(min(missing, room)):
+    for _ in range(total - G_P.sum()):
         # With one more completion 1 - p^G - (1-p)^G grows by p^G (1-p) + (1-p)^G p.
         all_right_P = p_P**G_P
         all_wrong_P = q_P**G_P

@@ -31,11 +31,14 @@ class LearnabilityBins(Weighted):
         """Draw the share of each bin: (C,), with sum 1."""
         p_C = self.rng.beta(1 + self.right_C, 1 + self.wrong_C)
         weight_C = 1 - zero_variance_probability(p_C, self.G)
-        share_C = np.maximum(weight_C / weight_C.sum(), self.floor / len(weight_C))
+        share_C = weight_C / weight_C.sum()
+        least = self.floor / len(share_C)
+        share_C = np.maximum(share_C, least)
         return share_C / share_C.sum()
 
     def weights(self):
-        return (self.shares() / self._size_C)[self._bin_of]
+        weight_C = self.shares() / self._size_C
+        return weight_C[self._bin_of]
 
     def observe(self, groups):
         self.right_C *= self.decay

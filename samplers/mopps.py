@@ -17,11 +17,14 @@ class Mopps(Pooled):
     def __init__(self, context: Context, decay=0.5):
         super().__init__(context)
         self.decay = decay
-        self.alpha = np.ones(len(self.problems), dtype=np.float32)
-        self.beta = np.ones(len(self.problems), dtype=np.float32)
+        n = len(self.problems)
+        self.alpha = np.ones(n, dtype=np.float32)
+        self.beta = np.ones(n, dtype=np.float32)
 
     def score(self, pool_P_K):
-        p_P_K = self.rng.beta(self.alpha[pool_P_K], self.beta[pool_P_K])
+        alpha_P_K = self.alpha[pool_P_K]
+        beta_P_K = self.beta[pool_P_K]
+        p_P_K = self.rng.beta(alpha_P_K, beta_P_K)
         return utility_target(p_P_K)
 
     def observe(self, groups):
@@ -29,8 +32,10 @@ class Mopps(Pooled):
         for group in groups:
             q = group.problem
             wrong = len(group.completions) - group.successes
-            self.alpha[q] = self.decay * self.alpha[q] + prior + group.successes
-            self.beta[q] = self.decay * self.beta[q] + prior + wrong
+            alpha = self.decay * self.alpha[q]
+            beta = self.decay * self.beta[q]
+            self.alpha[q] = alpha + prior + group.successes
+            self.beta[q] = beta + prior + wrong
 
     def metrics(self):
         """Return as `coverage` the share of all problems ever tried; there are no `passes`."""

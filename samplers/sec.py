@@ -30,11 +30,14 @@ class Sec(Pooled):
         category_P_K = self._category_of[pool_P_K]
         is_alike_P_K_K = category_P_K[:, :, None] == category_P_K[:, None, :]
         alike_P_K = is_alike_P_K_K.sum(axis=2)
-        value_P_K = utilities_P_K - self.temperature * np.log(alike_P_K)
+        shared_P_K = self.temperature * np.log(alike_P_K)
+        value_P_K = utilities_P_K - shared_P_K
         return boltzmann(value_P_K, self.temperature, self.rng)
 
     def observe(self, groups):
         y_P = np.array([group.y for group in groups])
-        category_P = self._category_of[[group.problem for group in groups]]
+        problem_P = [group.problem for group in groups]
+        category_P = self._category_of[problem_P]
         for c in np.unique(category_P):
-            self.value_C[c] += self.rate * (y_P[category_P == c].mean() - self.value_C[c])
+            mean_y = y_P[category_P == c].mean()
+            self.value_C[c] += self.rate * (mean_y - self.value_C[c])

@@ -1,7 +1,6 @@
 """Screens many problems with a few completions each, and continues those whose groups are live."""
 
 from grpo import Group
-from plumbing.errors import InputError
 from sampler import Context, Uniform, join
 
 
@@ -18,10 +17,6 @@ class Speed(Uniform):
         super().__init__(context)
         self.screen = screen
         self.factor = factor
-        if self.G <= screen:
-            raise InputError(
-                f"--group_size {self.G}: this sampler needs more than `screen`, {screen}"
-            )
 
     def propose(self, P):
         index_M = self.draw(P * self.factor)
@@ -33,7 +28,8 @@ class Speed(Uniform):
         live = [group for group in groups if group.live]
         chosen = live[: self.P]
         surplus = live[self.P :]
-        self.take([group.problem for group in groups if group not in surplus])
+        used = [group.problem for group in groups if group not in surplus]
+        self.take(used)
         return [Group(group.problem, self.G - self.screen) for group in chosen]
 
     def train_on(self, groups):

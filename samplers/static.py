@@ -9,7 +9,7 @@ from sampler import Context, Pooled, utility_target
 def number(text: str) -> float:
     """Convert text to float; NaN if it is no number, such as "n/a"."""
     try:
-        return float({"True": 1, "False": 0}.get(text, text))
+        return float(text)
     except ValueError:
         return np.nan
 

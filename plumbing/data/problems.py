@@ -18,44 +18,51 @@ class Problems:
     """The rows of a data file: `problem` and `expected_answer`, both text, and a column of
     categories: of two columns, "task,level", the texts of a row are joined: "sums, 3".
 
-    Each rank reads the file for itself and keeps its rows in memory, whatever happens to the file
-    afterwards. `crc32` is the CRC-32 of the file. Raises InputError or OSError with one line that
-    names the file, and the bad line if possible."""
+    Each rank reads the file once, for itself, and keeps its rows in memory, whatever happens to the
+    file afterwards. `crc32` is the CRC-32 of the file. Raises InputError with one line that names
+    the file, and the bad line if possible."""
 
     def __init__(self, path: str | Path, column: str = ""):
         self.path = Path(path)
-        folder = self.path.parent
-        if folder.parent == Path("data") and not self.path.exists():  # a preset's
-            command = f"python -m scripts.prepare_data --source {folder.name}"
-            raise InputError(f"{path} is missing; this makes it: {command}")
-        self.crc32 = file_crc32(self.path)
         self._questions = []
         self._golds = []
         self._extras = []  # as JSON
         self._categories = []
         names = column.split(",") if column else []
-        # Data sets repeat problems and sources: sys.intern keeps each text once.
-        with self.path.open("rb") as file:
-            for place, row in read_rows(file, str(self.path), [*REQUIRED, *names], EXTRAS):
-                question = self._text(row, "problem", place)
-                extras = {name: row.get(name) for name in EXTRAS}
-                extras["data_source"] = extras["data_source"] or ""
-                category = ", ".join(str(row[name]) for name in names)
-                self._questions.append(sys.intern(question))
-                self._golds.append(self._text(row, "expected_answer", place))
-                self._extras.append(sys.intern(json.dumps(extras, default=str)))
-                self._categories.append(sys.intern(category))
+        required = [*REQUIRED, *names]
+        try:
+            self.crc32 = file_crc32(self.path)
+            with self.path.open("rb") as file:
+                for place, row in read_rows(file, str(path), required, EXTRAS):
+                    self._append(row, names, place)
+        except OSError as error:
+            raise InputError(str(error)) from error
         if not self._questions:
-            raise InputError(f"{self.path}: has no rows")
+            raise InputError(f"{path}: has no rows")
+
+    def _append(self, row: dict, names: list[str], place: str) -> None:
+        """Keep a row. Data sets repeat problems and sources: sys.intern keeps each text once."""
+        question = self._text(row, "problem", place)
+        gold = self._text(row, "expected_answer", place)
+        extras = {}
+        for name in EXTRAS:
+            if row.get(name) is not None:
+                extras[name] = row[name]
+        text = json.dumps(extras, default=str)
+        category = ", ".join(str(row[name]) for name in names)
+        self._questions.append(sys.intern(question))
+        self._golds.append(gold)
+        self._extras.append(sys.intern(text))
+        self._categories.append(sys.intern(category))
 
     def _text(self, row: dict, name: str, place: str) -> str:
         """Return a required field as text that is not blank."""
         try:
             text = text_of(row[name])
+            if not text.strip():
+                raise ValueError("blank")
         except ValueError as error:
             raise InputError(f"{self.path}, {place}: field {name!r}: {error}") from error
-        if not text.strip():
-            raise InputError(f"{self.path}, {place}: field {name!r} is blank")
         return text
 
     def __len__(self) -> int:
@@ -67,7 +74,7 @@ class Problems:
 
     def golds(self, indices: list[int]) -> tuple[list[str], list[dict]]:
         """Return the answers to some problems, which the teacher never sees, and other arguments of
-        verl's reward functions: data_source and extra_info, "" and None without such a column."""
+        verl's reward functions: data_source and extra_info, where the row has them."""
         golds = [self._golds[index] for index in indices]
         extras = [json.loads(self._extras[index]) for index in indices]
         return golds, extras
@@ -75,17 +82,8 @@ class Problems:
     def categories(self) -> tuple[list[str], np.ndarray]:
         """Return the distinct categories, and the index of each row's category (n,)."""
         position = {}
-        index_n = [position.setdefault(text, len(position)) for text in self._categories]
+        index_n = []
+        for text in self._categories:
+            index = position.setdefault(text, len(position))
+            index_n.append(index)
         return list(position), np.array(index_n)
-
-
-def check_data(config, needed: int) -> tuple[Problems, Problems]:
-    """Read the data files. Raises InputError, also if the training file lacks the problems of one
-    step, `needed`, or OSError."""
-    train = Problems(config.train_data, config.column)
-    if len(train) < needed:
-        raise InputError(
-            f"{train.path} has {len(train)} problems, and one step draws {needed}: "
-            "lower --prompts_per_step or --candidates"
-        )
-    return train, Problems(config.val_data)

@@ -1,7 +1,7 @@
 """Read JSON lines and Parquet row by row, with the place of each row."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import BinaryIO
 
@@ -31,34 +31,33 @@ def text_of(value) -> str:
     raise ValueError(f"{value!r:.60}, a {type(value).__name__}, no text or exact number")
 
 
-def check_fields(fields: Iterable[str], columns: Iterable[str], location: str) -> None:
-    """Raise InputError if one of the columns is not among the fields."""
-    for column in columns:
-        if column not in fields:
-            names = ", ".join(fields) or "none"
-            raise InputError(f"{location}: no field {column!r} (it has: {names})")
-
-
 def read_rows(file: BinaryIO, name: str, required=(), optional=None) -> Iterator[tuple]:
     """Yield (place, row) for each row of an open table: Parquet if its name ends in .parquet, else
     JSON lines. place is "line 7", or "row 7" of Parquet, counted from 1. Of Parquet only the
     `required` and `optional` columns are read; optional=None: all. Raises InputError, with the
     place, at a damaged row or one without a required field."""
     if name.lower().endswith(".parquet"):
-        yield from _parquet_rows(file, name, required, optional)
-        return
+        rows = _parquet_rows(file, name, required, optional)
+    else:
+        rows = _json_rows(file, name)
+    for place, row in rows:
+        for column in required:
+            if column not in row:
+                raise InputError(f"{name}, {place}: no field {column!r}")
+        yield place, row
+
+
+def _json_rows(file: BinaryIO, name: str) -> Iterator[tuple]:
     for number, line in enumerate(file, 1):
-        place = f"line {number}"
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{name}, {place}: damaged ({error}); {EXPECTED}") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{name}, {place}: a {type(row).__name__}, no object; {EXPECTED}")
-        check_fields(row, required, f"{name}, {place}")
-        yield place, row
+            if not isinstance(row, dict):
+                raise ValueError(f"a {type(row).__name__}, no object")
+        except ValueError as error:
+            raise InputError(f"{name}, line {number}: damaged ({error}); {EXPECTED}") from error
+        yield f"line {number}", row
 
 
 def _parquet_rows(file: BinaryIO, name: str, required, optional) -> Iterator[tuple]:
@@ -66,15 +65,12 @@ def _parquet_rows(file: BinaryIO, name: str, required, optional) -> Iterator[tup
     columns = None if optional is None else [*required, *optional]
     try:
         table = pq.ParquetFile(file)
-        schema = table.schema_arrow
-        check_fields(schema.names, required, name)
-        for column in required:
-            if schema.field(column).type in (pa.float16(), pa.float32()):
-                raise InputError(f"{name}: {column!r} is {schema.field(column).type}: make it text")
-        number = 0
-        for batch in table.iter_batches(8192, columns=columns):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"row {number}", row
+        for field in table.schema_arrow:
+            if field.name in required and field.type in (pa.float16(), pa.float32()):
+                raise InputError(f"{name}: {field.name!r} is {field.type}: make it text")
+        batches = table.iter_batches(8192, columns=columns)
+        rows = (row for batch in batches for row in batch.to_pylist())
+        for number, row in enumerate(rows, 1):
+            yield f"row {number}", row
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{name}: {first_lines(error)}") from error

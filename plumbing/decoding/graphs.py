@@ -1,8 +1,6 @@
 """CUDA graphs of decoding steps."""
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 
 import torch
 
@@ -36,14 +34,9 @@ class Recorder:
                 finally:
                     graph.capture_end()
             except RuntimeError as error:
-                # PyTorch before 2.13 leaves the allocator as during a capture, in which it does not
-                # free its cache and try again when memory runs out. Later versions raise here.
-                with suppress(RuntimeError):
-                    torch._C._cuda_endAllocateToPool(self.stream.device_index, self.pool)
                 self.error = first_lines(error.__context__ or error)
                 reason = f"a decoding step cannot be a CUDA graph ({self.error})"
-                if os.environ.get("LOCAL_RANK", "0") == "0":
-                    print(f"note: {reason}: generation is slower", flush=True)
+                print(f"note: {reason}: generation is slower", flush=True)
         torch.cuda.current_stream().wait_stream(self.stream)
         if self.error:
             return step

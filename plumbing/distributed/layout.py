@@ -30,7 +30,6 @@ class Layout:
         self.roles = roles
         self.n_students, self.n_teachers = map(len, roles)
         self.is_teacher = self.rank >= self.n_students
-        self.role = "teacher" if self.is_teacher else "student"
         self.has_sampler = self.is_teacher or not self.n_teachers
         self.first = self.rank in (0, self.n_students)  # whether it is the first of its role
         self.device = torch.device(device_type(config.device))
@@ -149,10 +148,9 @@ def _prepare_cpu() -> None:
     # AdamW would take memory of the first GPU, also for weights on the CPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # glibc gives freed memory back at once: page faults would take a tenth of a step.
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt:
-        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD
+    libc = ctypes.CDLL(None)
+    libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+    libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD
 
 
 def _gather(mine, group) -> list:

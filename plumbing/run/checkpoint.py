@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -51,7 +50,6 @@ def save(
     final = directory(run, step)
     temporary = final.with_suffix(".tmp")  # renamed when everything is on disk
     replicas = {f"weights of the {role}": each.checksum() for role, each in learners.items()}
-    packed = None
     files = []
     if layout.has_sampler:
         packed = pack(state)
@@ -62,16 +60,17 @@ def save(
             place = temporary / role
             dcp.save(_sharded(learner), checkpoint_id=place, process_group=layout.group)
             files += place.iterdir()
-        if layout.first and packed is not None:
+        if layout.first and layout.has_sampler:
             file = temporary / "sampler.pt"
             file.write_bytes(packed)
             sync(file)
             files.append(file)
-        # The first rank of each role, as it has written it, and disks may be slow to show it.
-        part = {
-            str(path.relative_to(temporary)): file_crc32(path) for path in files if layout.first
-        }
-    parts = layout.gather_world(part)  # no rank goes on before everything is on disk
+        part = {}
+        for path in files if layout.first else ():
+            part[str(path.relative_to(temporary))] = file_crc32(path)
+    # Not all by rank 0, as disks may be slow to show other machines' files. Also a barrier: no rank
+    # goes on before everything is on disk.
+    parts = layout.gather_world(part)
     if layout.rank == 0:
         _publish(temporary, final, dict(ChainMap(*parts)))
         for path in run.glob("*.jsonl"):
@@ -109,24 +108,22 @@ def _sharded(learner: Learner) -> dict:
     return {"model": model_state, "optim": optimizer_state}
 
 
-def pack(state) -> memoryview:
-    """Return the bytes of sampler.pt, of a sampler's state. Raises an error now, not at a resume,
-    if the state is no dict, or cannot be pickled."""
-    if not isinstance(state, dict):
-        raise InputError(f"the sampler's state_dict returns {state!r:.40}: must be a dict")
+def pack(state: dict) -> bytes:
+    """Return the bytes of sampler.pt, of a sampler's state."""
     file = io.BytesIO()
     torch.save(state, file)
-    return file.getbuffer()
+    return file.getvalue()
 
 
-def unpack(file: Path) -> dict:
-    """Read the state that `pack` made the bytes of: a pickle, like torch's own files here."""
-    return torch.load(file, weights_only=False)
+def unpack(packed: bytes) -> dict:
+    """Return the state that `pack` made the bytes of: a pickle, like torch's own files here."""
+    return torch.load(io.BytesIO(packed), weights_only=False)
 
 
 def load_state(run: Path, step: int) -> dict:
     """Load the sampler's state of checkpoint `step`."""
-    return unpack(directory(run, step) / "sampler.pt")
+    file = directory(run, step) / "sampler.pt"
+    return unpack(file.read_bytes())
 
 
 def load_learners(folder: Path, group, learners: Learners) -> None:
@@ -135,16 +132,14 @@ def load_learners(folder: Path, group, learners: Learners) -> None:
         sharded = _sharded(learner)
         with _fault(f"checkpoint {folder} cannot be loaded"):
             dcp.load(sharded, checkpoint_id=folder / name, process_group=group)
-        # The flag's: that of the checkpoint may differ.
-        rates = [settings["lr"] for settings in learner.optimizer.param_groups]
+        rate = learner.optimizer.param_groups[0]["lr"]  # the flag's, not that of the checkpoint
         set_state_dict(
             learner.model,
             learner.optimizer,
             model_state_dict=sharded["model"],
             optim_state_dict=sharded["optim"],
         )
-        for settings, rate in zip(learner.optimizer.param_groups, rates, strict=True):
-            settings["lr"] = rate
+        learner.optimizer.param_groups[0]["lr"] = rate
 
 
 def load_weights(folder: Path, lm: nn.Module) -> None:
@@ -162,25 +157,27 @@ def latest_valid_checkpoint(run: Path, before: float = math.inf) -> int:
     earlier = [step for step in steps(run) if step < before]
     for step in reversed(earlier):
         folder = directory(run, step)
-        try:
-            manifest = dict(json.loads((folder / "manifest.json").read_text()))
-            damaged = [name for name, was in manifest.items() if file_crc32(folder / name) != was]
-        except (FileNotFoundError, ValueError, TypeError) as error:
-            damaged = [error]
-        if not damaged:
+        if is_intact(folder):
             return step
-        message = f"checkpoint {folder} is damaged ({damaged[0]}): going back to the previous one"
-        print(f"warning: {message}")
+        print(f"warning: checkpoint {folder} is damaged: going back to the previous one")
     if earlier:
         raise InputError(f"{run}: no checkpoint is intact")
     return 0
 
 
+def is_intact(folder: Path) -> bool:
+    """Return whether all files of a checkpoint are as its manifest says."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        return all(file_crc32(folder / name) == crc for name, crc in manifest.items())
+    except (FileNotFoundError, ValueError):
+        return False
+
+
 def keep_only(run: Path, kept: list[int]) -> None:
-    """Rename all other checkpoints and unfinished ones, then delete them, now or the next time."""
+    """Delete all other checkpoints and unfinished ones, now or the next time."""
     others = [directory(run, step) for step in steps(run) if step not in kept]
-    for folder in [*others, *run.glob("checkpoints/*.tmp")]:  # to names that `save` never uses
-        folder = folder.rename(folder.with_name(f"{uuid4()}.tmp"))
+    for folder in [*others, *run.glob("checkpoints/*.tmp")]:
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -26,8 +26,8 @@ LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 
 class RunDir:
     """The files of a run, which rank 0 writes: settings, logs, evaluations, checkpoints, models.
-    After a kill the same command resumes from the newest checkpoint, on CPUs bit for bit. A context
-    manager, which holds the directory's lock from `open` on.
+    After a kill the same command resumes from the newest checkpoint, on CPUs bit for bit. Rank 0
+    holds the directory's lock from `open` on, until it ends.
     sampler_file: the file of a sampler that is not in sampler.py."""
 
     def __init__(self, config: Config, layout: Layout, sampler_file: Path | None):
@@ -45,50 +45,35 @@ class RunDir:
             "reward": path_of(config.reward),
         }
 
-    def __enter__(self) -> "RunDir":
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self.lock.release()
-
+    @cached_property
     def facts(self) -> dict:
-        """Return all that the run's numbers depend on, as config.json holds it."""
+        """All that the run's numbers depend on, as config.json holds it; the checksums of data,
+        custom code and models on one rank of each machine. They are read once: the run has loaded
+        the files, and goes on even if they are changed or removed."""
         facts = asdict(self.config)
         facts["world_size"] = self.layout.world
         facts["student_ranks"] = self.layout.n_students
         facts["device"] = self.layout.device.type
         facts["torch"] = torch.__version__
         facts["transformers"] = transformers.__version__
-        return facts | self._checksums
-
-    @cached_property
-    def _checksums(self) -> dict:
-        """The checksums of data, custom code and models, on one rank of each machine. Read once:
-        the run has loaded the files, and goes on even if they are changed or removed."""
         if self.layout.local_rank:
-            return {}
-        checksums = {f"{name}_crc32": file_crc32(Path(p)) for name, p in self.files.items() if p}
+            return facts
+        for name, path in self.files.items():
+            if path:
+                facts[f"{name}_crc32"] = file_crc32(Path(path))
         for role in ("model", "teacher_model"):
-            if name := getattr(self.config, role):
-                checksums[f"{role}_files"] = model_files(name)
-        return checksums
-
-    def assert_machines_agree(self) -> None:
-        """Raise Fault unless all ranks have the same settings, and all machines the same files. All
-        ranks call it after `open`."""
-        self.layout.assert_equal_in_world(**comparable(self.facts()))
+            if name := facts[role]:
+                facts[f"{role}_files"] = model_files(name)
+        return facts
 
     def open(self) -> int:
         """Check the directory, create and lock it; return the step to resume from, 0 for a new run.
-        Raises InputError if the directory holds something else, or a run
-        that this one cannot resume."""
-        if is_new := not self.settings.exists():
-            entries = self.path.iterdir() if self.path.exists() else ()
-            # A run that is killed as it begins may leave a lock and unfinished files.
-            if any(path.name != "lock" and path.suffix != ".tmp" for path in entries):
-                raise InputError(
-                    f"--out {self.path}: not empty, and has no config.json: choose another"
-                )
+        Raises InputError if the directory holds something else, or a run that this one cannot
+        resume."""
+        # A run that is killed as it begins may leave a lock and unfinished files.
+        files = [x for x in self.path.glob("*") if x.name != "lock" and x.suffix != ".tmp"]
+        if files and self.settings not in files:
+            raise InputError(f"--out {self.path}: not empty, and has no config.json")
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             self.lock.acquire(timeout=0)
@@ -96,17 +81,15 @@ class RunDir:
             raise InputError(
                 f"--out {self.path} is in use by another job, or has no locks ({error})"
             ) from error
-        return 0 if is_new else self._step_to_resume(self._read_settings())
+        return self._step_to_resume() if files else 0
 
-    def _read_settings(self) -> dict:
+    def _step_to_resume(self) -> int:
+        """Return the step of the newest checkpoint."""
         try:
-            return dict(json.loads(self.settings.read_text()))
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{self.settings} is damaged ({error}): restore it") from error
-
-    def _step_to_resume(self, old: dict) -> int:
-        """Return the step of the newest checkpoint. old: the facts in config.json."""
-        if changes := differences(old, self.facts()):
+            old = json.loads(self.settings.read_text())
+        except ValueError as error:
+            raise InputError(f"{self.settings} is damaged ({error})") from error
+        if changes := differences(old, self.facts):
             raise InputError(
                 f"--out {self.path} belongs to another configuration: {'; '.join(changes)}; "
                 "undo that, or choose another --out"
@@ -119,22 +102,25 @@ class RunDir:
         had_one = bool(rows) and rows[-1]["step"] > old["checkpoint_every"]
         if not step and (had_one or (self.path / "student").exists()):
             raise InputError(
-                f"--out {self.path} has no checkpoint any more, and would begin again and "
-                "overwrite the rest: restore checkpoints/, or choose another"
+                f"--out {self.path} has lost its checkpoints, and would be overwritten: restore "
+                "checkpoints/, or choose another"
             )
         return step
 
     def load(self, step: int, learners: Learners, sampler: Stateful | None) -> None:
         """Load checkpoint `step` (0: a new run), write config.json, and drop logs and checkpoints
-        after `step`. All ranks call it. sampler: None where it is on other ranks. Raises OSError
-        or Fault if machines have no common --out."""
+        after `step`. All ranks call it after `open`. sampler: None where it is on other ranks.
+        Raises Fault if machines have other files, OSError or Fault if they have no common --out."""
+        self.layout.assert_equal_in_world(**comparable(self.facts))
         if step:
             folder = checkpoint.directory(self.path, step)
             checkpoint.load_learners(folder, self.layout.group, learners)
-            if sampler:
-                sampler.load_state_dict(checkpoint.load_state(self.path, step))
-        elif sampler:
-            checkpoint.pack(sampler.state_dict())
+        if sampler:
+            if step:
+                state = checkpoint.load_state(self.path, step)
+            else:  # its own: a state that cannot be saved or loaded fails now, not at a resume
+                state = checkpoint.unpack(checkpoint.pack(sampler.state_dict()))
+            sampler.load_state_dict(state)
         if self.layout.rank == 0:
             self._rewind(step)
         self.layout.gather_world(None)  # config.json has been written
@@ -142,14 +128,15 @@ class RunDir:
 
     def _rewind(self, step: int) -> None:
         """Write config.json, and drop logs and checkpoints after `step`."""
-        write_atomic(self.settings, json.dumps(self.facts(), indent=1) + "\n")
+        write_atomic(self.settings, json.dumps(self.facts, indent=1) + "\n")
+        last = step or -1  # without a checkpoint a run begins again before its step 0
         for name in LOGS:
             rows = read_lines(self.path / name, torn=True)
-            kept = [row for row in rows if row["step"] <= step] if step else []
+            kept = [row for row in rows if row["step"] <= last]
             write_lines(self.path / name, kept)
         for n in checkpoint.steps(self.path, "evals"):
-            if n > step:
-                (self.path / "evals" / f"step_{n}.jsonl").unlink()
+            if n > last:
+                self.verdicts(n).unlink()
         # Later ones are damaged.
         checkpoint.keep_only(self.path, [*range(1, step + 1)])
 
@@ -164,10 +151,10 @@ class RunDir:
             if role == "teacher" or self.layout.first:  # the teacher gathers its shards
                 learner.export(self.path / role)
 
-    def log(self, name: str, rows: list[dict], mode: str = "a") -> None:
-        """Append rows to a log ("a"), or replace it ("w")."""
+    def log(self, name: str, rows: list[dict]) -> None:
+        """Append rows to a log."""
         if self.layout.rank == 0:
-            write_lines(self.path / f"{name}.jsonl", rows, mode)
+            write_lines(self.path / f"{name}.jsonl", rows, "a")
 
     def log_groups(self, step: int, groups: list[Group], decode: Callable) -> None:
         """Log the groups of a step and, at the first step and at evaluations, the first completion
@@ -176,21 +163,26 @@ class RunDir:
         if step == 1 or is_due(step, self.config.eval_every, self.config.steps):
             self.log("samples", [sample(step, group, decode) for group in groups[:3]])
 
+    def verdicts(self, step: int) -> Path:
+        """Return the file of the evaluation at a step."""
+        return self.path / "evals" / f"step_{step}.jsonl"
+
     def evaluation_pending(self, step: int) -> bool:
         """Return whether `step` is due for evaluation and has none. On resume it has one, unless a
-        signal interrupted it or a flag changed. All student ranks call it."""
+        signal stopped it. A collective of the students."""
         if not is_due(step, self.config.eval_every, self.config.steps):
             return False
-        rows = read_lines(self.metrics, torn=True) if self.layout.rank == 0 else []
-        is_done = any(row["step"] == step and "val_accuracy" in row for row in rows)
+        is_done = self.verdicts(step).exists()
         return not self.layout.gather_role(is_done)[0]
 
-    def finish_evaluation(self, step: int, evaluation: dict) -> None:
-        """Add an evaluation to the row of `step`, the last of metrics.jsonl, or as row 0."""
+    def log_evaluation(self, step: int, verdicts: list[dict], metrics: dict) -> None:
+        """Log an evaluation: its metrics in the last row of metrics.jsonl, that of `step`, or as
+        row 0; then its verdicts, whose file says that it is complete."""
         if self.layout.rank == 0:
             rows = read_lines(self.metrics) or [{"step": step}]
-            rows[-1] |= evaluation
+            rows[-1] |= metrics
             write_lines(self.metrics, rows)
+            write_lines(self.verdicts(step), verdicts)
 
 
 def selection(step: int, group: Group) -> dict:

@@ -209,7 +209,7 @@ def test_every_command_of_the_tutorial_works(tmp_path):
     done = subprocess.run(bash, cwd=tmp_path, env=env, capture_output=True, text=True)
     print(done.stdout, done.stderr)
     assert done.returncode == 0
-    assert "stopped, and saved" in done.stdout  # then resumed, no step repeated or skipped:
+    assert "stopped: run" in done.stdout  # then resumed, no step repeated or skipped:
     rows = read_lines(tmp_path / "runs/mine/metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(13))
     assert "goldilocks − uniform: " in done.stdout

@@ -90,7 +90,7 @@ def test_a_prompt_has_header_question_and_footer_and_special_tokens_before_it(
 def test_a_chat_template_that_raises_names_the_question(tokenizer):
     tokenizer.chat_template = "{{ raise_exception('no x') }}"
     encode = PromptEncoder(Config(chat_template=True), tokenizer)
-    with rejected("cannot make a prompt of '2 + x' with --chat_template: TemplateError: no x"):
+    with rejected("cannot make a prompt of '2 + x': TemplateError: no x"):
         encode("2 + x")
 
 
@@ -110,7 +110,7 @@ def test_logits_that_are_not_finite_end_the_run(temperature, tiny_model, prompts
     """Greedy decoding would choose token 0 for ever, and sampling an index that does not exist."""
     generator = make_generator(tiny_model)
     generator.lm.model.norm.weight.data.fill_(torch.nan)
-    with pytest.raises(NonFiniteError, match="token 0 of row 0 of a micro-batch"):
+    with pytest.raises(NonFiniteError, match="logits are not finite"):
         generator.generate(prompts, temperature, 5, seed=0)
 
 

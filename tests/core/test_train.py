@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ import train
 from grpo import Group
 from plumbing.files import read_lines
 from plumbing.metrics import Stopwatch, completion_metrics
-from sampler import Goldilocks, join
+from sampler import join
 from tests.helpers import ranks
 from tests.helpers.checks import rejected
 from tests.helpers.groups import completion, problems_of
@@ -168,12 +167,6 @@ def test_a_bad_proposal_is_rejected_before_anything_is_drawn(mocks):
     mocks.student.rollout.assert_not_called()
 
 
-def test_a_step_without_a_proposal_is_rejected(mocks):
-    mocks.sampler.propose.return_value = []
-    with rejected("the sampler proposed no problem in this step"):
-        take_step(mocks)
-
-
 def test_a_completion_cannot_be_trained_on_twice(mocks):
     mocks.sampler.train_on.side_effect = lambda groups: groups + join(groups)
     with rejected("the sampler's train_on returns a completion twice"):
@@ -277,8 +270,8 @@ def test_a_rank_draws_its_share_and_gets_that_of_the_others(student):
 
 @pytest.fixture
 def evaluate(student):
-    """A function from Student.rollout to the metrics of an evaluation of 5 problems at step 10, on
-    the first of two ranks, and what it logs. The prompt of problem 1 is too long."""
+    """A function from Student.rollout to what an evaluation of 5 problems at step 10, on the first
+    of two ranks, logs. The prompt of problem 1 is too long."""
     student.layout.n_students = 2
     student.encode = lambda question: [5] * (5 if question == "1" else 4)
     student.config.max_rollout_tokens = 4 + student.config.max_completion_tokens  # one row a rank
@@ -286,7 +279,8 @@ def evaluate(student):
 
     def evaluate(rollout):
         student.rollout = rollout
-        return train.evaluate(10, student, Numbers(5), run), run.log.call_args
+        train.evaluate(10, student, Numbers(5), run, report=Mock())
+        return run.log_evaluation.call_args
 
     return evaluate
 
@@ -300,18 +294,17 @@ def test_evaluation_is_greedy_and_counts_overlong_prompts_as_wrong(evaluate):
         for each in groups:
             each.completions = [completion(reward=each.problem in (0, 3))]
 
-    metrics, logged = evaluate(rollout)
+    step, rows, metrics = evaluate(rollout).args
     assert calls == [([0, 2], 0.0, (0, 10, 0)), ([3, 4], 0.0, (0, 10, 0))]
     assert metrics["val_accuracy"] == 2 / 5
-    name, rows, mode = logged.args
-    assert (name, mode) == ("evals/step_10", "w")
+    assert step == 10
     assert [row["problem"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["reward"] for row in rows] == [1, 0, 0, 1, 0]
 
 
 def test_evaluation_ends_at_a_signal(evaluate, student):
     student.layout.stopping = True
-    assert evaluate(rollout=None) == ({}, None)
+    assert evaluate(rollout=None) is None
 
 
 # The sampler's part
@@ -329,13 +322,17 @@ def test_a_prompt_may_have_exactly_the_largest_number_of_tokens(tiny_model):
 # Whole runs
 
 
+def output_of(*words) -> str:
+    """Run a Python command with one thread, as forked ranks have; return what it printed."""
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.check_output([sys.executable, *words], text=True, env=one_thread)
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, halfway):
     """A run in one process, with the teacher in it."""
     folder = tmp_path_factory.mktemp("alone") / "run"
-    line = [sys.executable, ROOT / "train.py", *ranks.command(folder, data=halfway)]
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as forked ranks have
-    output = subprocess.check_output(line, text=True, env=one_thread)
+    output = output_of(ROOT / "train.py", *ranks.command(folder, data=halfway))
     assert "validation accuracy:" in output
     return folder
 
@@ -358,26 +355,30 @@ def test_a_run_exports_models_whose_weights_are_all_trained(place, auto, alone):
     assert not [name for name in before if torch.equal(before[name], exported[name])]
 
 
+KILLED = """
+import os
+import signal
+
+from sampler import Goldilocks
+
+class Killed(Goldilocks):
+    def observe(self, groups):
+        super().observe(groups)
+        if self.teacher.pushed == 18 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 @pytest.mark.slow
 def test_torchrun_restarts_a_run_whose_teacher_is_killed(alone, halfway, tmp_path):
     """A student and a teacher rank end as the teacher in one process does, number by number."""
 
-    def kill(sampler, groups):
-        is_first_start = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-        if sampler.teacher.pushed == 18 and is_first_start:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def main(argv):
-        ranks.after(Goldilocks, "observe", kill)
-        return train.main(argv)
-
-    argv = ranks.command(tmp_path / "run", "--teacher_ranks", 1, data=halfway)
-    options = ("--nproc_per_node", 2, "--max-restarts", 1, "--master_port", ranks.free_port())
-    torchrun = ranks.agent(main, argv, tmp_path / "log", *options)
-    torchrun.join()
-    output = (tmp_path / "log").read_text()
-    assert torchrun.exitcode == 0, output
-    assert "from step 2:" in output
+    (tmp_path / "killed.py").write_text(KILLED)
+    flags = ("--teacher_ranks", 1, "--sampler", f"{tmp_path}/killed.py:Killed")
+    argv = ranks.command(tmp_path / "run", *flags, data=halfway)
+    torchrun = ["torch.distributed.run", "--nproc_per_node=2", "--max-restarts=1"]
+    torchrun.append(f"--master_port={ranks.free_port()}")
+    assert "from step 2:" in output_of("-m", *torchrun, ROOT / "train.py", *argv)
     ranks.assert_same_run(alone, tmp_path / "run")
 
 

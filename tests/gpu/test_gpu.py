@@ -1,8 +1,5 @@
 """What only a GPU can show: bf16 over float32 masters, CUDA graphs, attention, the Teacher."""
 
-import os
-import subprocess
-import sys
 from copy import deepcopy
 
 import pytest
@@ -117,27 +114,6 @@ def test_cuda_graphs_draw_the_same_tokens_as_the_cpu(temperature, tmp_path):
     assert on_card.record.graph  # a step that cannot be captured gives the same tokens
 
 
-FIXED_SEGMENTS = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}
-GROW = """
-import torch
-from tests.helpers.ranks import one_rank
-one_rank("--preset", "demo", "--device", "cuda").connect(1)
-for mib in (100, 200):
-    x = torch.empty(mib, 2**20, dtype=torch.uint8, device="cuda")
-    del x
-print(torch.cuda.memory_reserved() >> 20)
-"""
-
-
-@pytest.mark.parametrize(("chosen", "reserved"), [({}, 200), (FIXED_SEGMENTS, 300)])
-def test_freed_memory_grows_into_a_larger_tensor_unless_the_user_chose_otherwise(chosen, reserved):
-    """A segment of fixed size, of 100 MiB, would stay beside one of 200 MiB."""
-    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    environment = {name: value for name, value in os.environ.items() if name not in names} | chosen
-    output = subprocess.check_output([sys.executable, "-c", GROW], cwd=ROOT, env=environment)
-    assert int(output.split()[-1]) == reserved
-
-
 @pytest.fixture
 def expandable_segments():
     """The allocator's setting that PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes."""
@@ -181,24 +157,6 @@ def test_a_step_that_cannot_be_captured_runs_without_a_graph(case, capsys):
     assert capsys.readouterr().out.count("note: a decoding step cannot be a CUDA graph (") == 1
     assert Recorder()(lambda: x + 1)().tolist() == [2, 2, 2]
     assert before().tolist() == [2, 2, 2]
-
-
-def test_a_failed_capture_leaves_the_allocator_as_outside_of_one(monkeypatch):
-    """As PyTorch before 2.13 ends it: with allocations still going to the graph's pool."""
-
-    def capture_end(graph):
-        end(graph)
-        torch._C._cuda_beginAllocateCurrentStreamToPool(0, recorder.pool)
-        raise RuntimeError("capture failed")
-
-    end = torch.cuda.CUDAGraph.capture_end
-    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_end", capture_end)
-    recorder = Recorder()
-    x = torch.ones(3, device=CARD)
-    assert recorder(lambda: x + 1)().tolist() == [2, 2, 2]
-    assert recorder.error == "capture failed"
-    with pytest.raises(RuntimeError):  # there is nothing left to end
-        torch._C._cuda_endAllocateToPool(0, recorder.pool)
 
 
 @pytest.mark.slow

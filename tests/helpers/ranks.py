@@ -1,14 +1,11 @@
 """Ranks as processes forked from this one, and small runs of train.py on them."""
 
 import contextlib
-import faulthandler
 import gc
-import logging
 import multiprocessing
 import os
 import secrets
 import signal
-import socket
 import sys
 import time
 import zlib
@@ -17,8 +14,6 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed.launcher.api import elastic_launch
-from torch.distributed.run import config_from_args, parse_args
 
 import train
 from plumbing.distributed.layout import Layout
@@ -75,17 +70,11 @@ def torchrun(n: int, folder: Path, command, before=lambda rank: None, machines: 
 
 def free_port() -> int:
     """Choose a port below those that the system gives to clients, so that none takes it."""
-    while True:
-        port = 20_000 + secrets.randbelow(12_000)
-        with socket.socket() as free, contextlib.suppress(OSError):
-            free.bind(("127.0.0.1", port))
-            return port
+    return 20_000 + secrets.randbelow(12_000)
 
 
 def _rank(rank, n, local, port, folder, command, before):
-    end_with_parent = getattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig", None)
-    if end_with_parent:  # not on a Mac
-        end_with_parent(signal.SIGKILL)  # where pytest itself is killed
+    torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # where pytest itself is killed
     # If Python's collector ended a process group that a test has left, it would wait for threads
     # that a fork does not have.
     gc.freeze()
@@ -95,12 +84,6 @@ def _rank(rank, n, local, port, folder, command, before):
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     sys.stdout, sys.stderr = ((folder / f"std{x}").open("a", buffering=1) for x in ("out", "err"))
     os.dup2(sys.stderr.fileno(), 2)
-    faulthandler.enable(sys.stderr)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    faulthandler.register(signal.SIGALRM, sys.stderr, chain=True)
-    signal.alarm(290)  # a rank that hangs prints its stacks and ends before pytest's `timeout`
-    for name in ("transformers", "torch"):  # they keep an earlier stream
-        logging.getLogger(name).handlers = [logging.StreamHandler(sys.stderr)]
     before(rank)
     status = command()  # multiprocessing prints what it raises, and ends with status 1
     sys.stdout.flush()
@@ -134,26 +117,6 @@ def script(main, folder, *words) -> Ended:
         return main() or 0
 
     return torchrun(1, folder, command)
-
-
-def agent(main, words, log, *flags):
-    """Start torchrun with these flags as a process; its ranks are forked, and call main(words)."""
-
-    def work(words):
-        if status := main(words):  # else the agent waits for what the function returns
-            sys.stdout.flush()
-            os._exit(status)
-
-    def launch():
-        gc.freeze()  # as in _rank
-        sys.stdout = sys.stderr = log.open("a", buffering=1)
-        config, *_ = config_from_args(parse_args([*map(str, flags), "train.py", *words]))
-        config.start_method = "fork"
-        elastic_launch(config, work)(words)
-
-    process = multiprocessing.get_context("fork").Process(target=launch)
-    process.start()
-    return process
 
 
 # ---- runs of train.py

@@ -11,12 +11,20 @@ import pytest
 from transformers import AutoTokenizer
 
 import train
+from plumbing.data.problems import Problems
 from plumbing.distributed import shutdown
 from plumbing.files import read_lines, write_lines
 from plumbing.run.directory import RunDir
 from rollout import PromptEncoder
 from tests.helpers.checks import rejected
 from tests.helpers.ranks import DEMO, command, contents, launch, one_rank, parse
+
+
+def check(*words) -> None:
+    """Read the data and check what a command names, as rank 0 does."""
+    config = train.parse([*words])
+    data = [Problems(config.train_data, config.column), Problems(config.val_data)]
+    train.check(config, RunDir(config, one_rank(), None), data)
 
 
 @pytest.fixture
@@ -28,13 +36,11 @@ def quiet(capsys):
 
 
 CHECKED = {
-    "--sampler static --column lvl": "no field 'lvl' (it has: ",
-    "--candidates 100": "has 400 problems, and one step draws 600",
+    "--sampler static --column lvl": "no field 'lvl'",
     "--max_completion_tokens 5000": "a row may take 5032: lower --max_prompt_tokens",
-    "--chat_template": "' with --chat_template: ValueError",
+    "--chat_template": " cannot make a prompt of '",
     "--prompt_header \udcff": " cannot make a prompt of '",  # bytes that are not UTF-8
-    "--train_data none.jsonl": "No such file or directory: 'none.jsonl'",
-    "--val_data LICENSE": "LICENSE, line 1: damaged (",
+    "--val_data none.jsonl": "No such file or directory: 'none.jsonl'",
     "--model nowhere/no": "model 'nowhere/no' cannot be used: ",
     "--teacher_model nowhere/no": "model 'nowhere/no' cannot be used: ",
 }
@@ -42,10 +48,8 @@ CHECKED = {
 
 @pytest.mark.parametrize("flags", CHECKED)
 def test_flags_are_checked_against_files_before_the_first_step(flags, tmp_path, halfway, quiet):
-    words = command(tmp_path / "run", *flags.split(" "), data=halfway)
-    config = train.parse(words)
     with rejected(CHECKED[flags]):
-        train.check(config, RunDir(config, one_rank(), None))
+        check(*command(tmp_path / "run", *flags.split(" "), data=halfway))
     assert contents(tmp_path) == {}
 
 
@@ -56,15 +60,14 @@ def test_a_row_with_words_that_the_tokenizer_lacks_is_rejected(name, halfway, tm
         rows = read_lines(halfway / file)
         rows[len(rows) // 2]["problem"] += " Zygote?" * (file == name)
         write_lines(tmp_path / file, rows)
-    config = train.parse(command(tmp_path / "run", data=tmp_path))
     with rejected("Zygote"):
-        train.check(config, RunDir(config, one_rank(), None))
+        check(*command(tmp_path / "run", data=tmp_path))
 
 
 ON_ALL_RANKS = {  # the flags, the error
     "--teacher_ranks 2": "--teacher_ranks 2: there are 2 ranks",
     "--train_data a\nb.jsonl": "No such file or directory: 'a\\nb.jsonl'",
-    "--sampler uniform --max_prompt_tokens 9": "fit --max_prompt_tokens",
+    "--candidates 100": "a step draws 600 distinct problems, only 400 of 400 fit",
 }
 
 

@@ -83,11 +83,11 @@ def test_with_lag_0_it_learns_before_it_answers_with_lag_1_afterwards(lag):
 
 @every_lag
 @pytest.mark.parametrize("steps", [0, 2])
-def test_a_resume_uses_the_proposals_that_were_pending(steps, lag, tmp_path):
+def test_a_resume_uses_the_proposals_that_were_pending(steps, lag):
     """Before the first step there are none. Seconds, which differ between ranks, are left out."""
     saved = make_server(lag)
     study(client_of(saved), steps)
-    state = through_file(saved.state_dict(), tmp_path)
+    state = through_file(saved.state_dict())
     resumed = make_server(lag)
     resumed.load_state_dict(state)
     assert study(client_of(resumed), 4 - steps) == FOUR_STEPS[steps:]

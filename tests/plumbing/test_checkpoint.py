@@ -52,10 +52,10 @@ def test_a_teacher_resumes_bit_for_bit_also_before_its_first_update(outcomes, ti
         assert teacher.state_dict() == whole.state_dict()
 
 
-def test_a_samplers_state_that_is_no_dict_is_rejected_before_the_first_step(tmp_path):
-    sampler = SimpleNamespace(state_dict=lambda: None)
+def test_a_samplers_state_that_cannot_be_saved_ends_the_run_before_the_first_step(tmp_path):
+    sampler = SimpleNamespace(state_dict=lambda: {"rule": lambda: 0})
     config = parse("--preset", "demo", "--sampler", "uniform", "--out", tmp_path / "run")
-    with pytest.raises(InputError, match="state_dict returns None: must be a dict"):
+    with pytest.raises(AttributeError, match="lambda"):
         RunDir(config, one_rank(), None).load(0, {}, sampler)
 
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_that_cannot_be_deleted_yet_is_deleted_the_next_time(run):
     """NFS keeps a file that another process reads, and its directory."""
     with patch("os.rmdir", side_effect=OSError("not empty")):
         checkpoint.keep_only(run, [3])
-    assert sorted(path.suffix for path in run.glob("*/*")) == ["", ".tmp", ".tmp"]
+    assert len(checkpoint.steps(run)) == 3
     checkpoint.keep_only(run, [3])
     assert [path.name for path in run.glob("*/*")] == ["step_3"]
 

@@ -20,7 +20,7 @@ DATA, TEACHER = (f"{name}: ranks 0 and 1 differ: " for name in ("data_crc32", FI
 FILES = {  # the change to the second machine's files; the status, the error
     "missing data": (
         lambda d: (d / "train.jsonl").unlink(),
-        4,
+        2,
         "No such file or directory: 'train.jsonl'",
     ),
     "other data": (lambda d: shutil.copy(d / "val.jsonl", d / "train.jsonl"), 4, DATA),

@@ -20,7 +20,7 @@ from tests.helpers.groups import completion, solved
 from tests.helpers.ranks import DEMO, command, contents, one_rank, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-STATELESS = SimpleNamespace(state_dict=dict)  # a sampler
+STATELESS = SimpleNamespace(state_dict=dict, load_state_dict=id)  # a sampler
 SOFTMAX = ("--sampler", "softmax", "--sampler_args", "temperature=0.1")
 
 
@@ -40,35 +40,30 @@ def run_dir(halfway):
 def whole(tmp_path_factory, run_dir):
     """The directory of a run of two steps, with a checkpoint of each."""
     flags = ("--steps", 2, "--checkpoint_every", 1)
-    with run_dir(tmp_path_factory.mktemp("whole") / "run", *flags) as run:
-        assert run.open() == 0
-        run.load(0, {}, STATELESS)
-        run.log("metrics", [{"step": 0}])
-        for step in (1, 2):
-            run.log("selections", [{"step": step}, {"step": step}])
-            run.log("metrics", [{"step": step}])
-            run.save(step, SimpleNamespace(state_dict=lambda step=step: {"step": step}), trained())
+    run = run_dir(tmp_path_factory.mktemp("whole") / "run", *flags)
+    assert run.open() == 0
+    run.load(0, {}, STATELESS)
+    run.log("metrics", [{"step": 0}])
+    for step in (1, 2):
+        run.log("selections", [{"step": step}, {"step": step}])
+        run.log("metrics", [{"step": step}])
+        run.save(step, SimpleNamespace(state_dict=lambda step=step: {"step": step}), trained())
+    run.lock.release()
     return run.path
-
-
-def resumes(run) -> int:
-    """Return the step that a run would resume from; give the lock back."""
-    with run:
-        return run.open()
 
 
 @pytest.mark.parametrize("name", ["file", "file/run", "."])
 def test_an_unusable_directory_is_rejected_and_unchanged(name, tmp_path, run_dir):
     (tmp_path / "file").write_text("mine")
     before = contents(tmp_path)
-    with rejected("not empty" if name == "." else "Not a directory: "):
+    with rejected({".": "not empty", "file": "File exists: "}.get(name, "Not a directory: ")):
         run_dir(tmp_path / name).open()
     assert contents(tmp_path) == before
 
 
 CONFIG, METRICS, SELECTIONS = "config.json", "metrics.jsonl", "selections.jsonl"
 OTHER = "another configuration: "
-NO_CHECKPOINT = "has no checkpoint any more, and would begin again and overwrite the rest: restore"
+NO_CHECKPOINT = "has lost its checkpoints, and would be overwritten: restore"
 
 
 def write(name, text):
@@ -119,17 +114,22 @@ def test_a_run_that_cannot_be_resumed_is_rejected_and_unchanged(case, whole, tmp
     folder = shutil.copytree(whole, tmp_path / "run")
     damage(folder)
     before = contents(folder)
-    with rejected(message), run_dir(folder, "--steps", 3, *" ".join(flags).split()) as run:
-        run.open()
+    with rejected(message):
+        run_dir(folder, "--steps", 3, *" ".join(flags).split()).open()
     assert contents(folder) == before
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path, run_dir):
-    with run_dir(tmp_path / "run") as run:
-        run.open()
-        run.load(0, {}, STATELESS)
-        run.log("metrics", [{"step": 0}, {"step": 1}])
-    assert resumes(run_dir(tmp_path / "run")) == 0
+    run = run_dir(tmp_path / "run")
+    run.open()
+    run.load(0, {}, STATELESS)
+    run.log_evaluation(0, [], {"val_accuracy": 0.5})
+    run.log("metrics", [{"step": 1}])
+    run.lock.release()
+    again = run_dir(tmp_path / "run")
+    assert again.open() == 0
+    again.load(0, {}, STATELESS)
+    assert again.evaluation_pending(0)
 
 
 def test_a_run_resumes_where_the_same_files_are_elsewhere(whole, tmp_path, halfway, run_dir):
@@ -139,7 +139,7 @@ def test_a_run_resumes_where_the_same_files_are_elsewhere(whole, tmp_path, halfw
     flags = ["--train_data", tmp_path / "train.jsonl", "--val_data", tmp_path / "val.jsonl"]
     flags += ["--model", model, "--teacher_model", model]
     run = run_dir(shutil.copytree(whole, tmp_path / "run"), "--steps", 2, *flags)
-    assert resumes(run) == 2
+    assert run.open() == 2
 
 
 def test_a_samplers_file_may_move_but_its_class_counts():
@@ -173,11 +173,11 @@ def test_the_fact_of_a_hub_id_is_its_commit(tmp_path, monkeypatch):
 
 def test_a_directory_in_use_by_another_job_is_rejected(whole, run_dir):
     """Before anything is read, as it may change at any moment."""
-    with run_dir(whole, "--steps", 2) as other:
-        other.open()
-        with rejected("is in use by another job"):
-            run_dir(whole, "--seed", 1).open()
-    assert resumes(run_dir(whole, "--steps", 2)) == 2
+    other = run_dir(whole, "--steps", 2)
+    assert other.open() == 2
+    with rejected("is in use by another job"):
+        run_dir(whole, "--seed", 1).open()
+    other.lock.release()
 
 
 def test_a_file_system_without_locks_is_rejected(tmp_path, run_dir):

@@ -164,7 +164,7 @@ weights of an earlier forward | rollout.py | invariance::refresh_copies_the_weig
 loss not multiplied by the ranks | train.py | invariance::same_gradient_on_any_ranks
     (loss * self.layout.n_students).backward() => loss.backward()
 a normaliser a micro-batch | plumbing/batches.py | invariance::same_gradient_in_any_batches
-    completion.weight for completion in completions => 1 / len(rows) for _ in completions
+    weight_N=tensor(line.weight_N) => weight_N=tensor([1 / len(rows)] * len(line.weight_N))
 metric of the last micro-batch only | train.py | invariance::same_gradient_on_any_ranks
     sums.update({k: => sums = dict({k:
 a problem of two groups counts twice | train.py | train::the_metrics_of_a_step
@@ -190,11 +190,11 @@ old student | scripts/evaluate.py | evaluate::a_runs_newest_checkpoint_has_the_r
 NaN skipped | train.py | invariance::a_number_that_is_not_finite_stops_before_the_update
     if not all(map(math.isfinite, [norm, *token_sums.values()])): => if False:
 the rate of the checkpoint | plumbing/run/checkpoint.py | checkpoint::loaded_optimizers_keep
-    settings["lr"] = rate => pass
+    learner.optimizer.param_groups[0]["lr"] = rate => pass
 half a checkpoint | plumbing/run/checkpoint.py | faults::resume_after_a_kill_damage_and_a_torn_log
     temporary = final.with_suffix(".tmp") => temporary = final
 logs not cut on resume | plumbing/run/directory.py | run_dir::a_resume_drops_later_rows_and_steps
-    [row for row in rows if row["step"] <= step] if step => rows if step
+    [row for row in rows if row["step"] <= last] => rows
 SIGTERM ignored | plumbing/distributed/shutdown.py | faults::ctrl_c_during_an_evaluation
     layout.stopping = True => pass
 the first box, not the last | verify.py | verify::extract_boxed_returns_the_last_box_if_it_is_closed
