@@ -235,8 +235,10 @@ def train_step(
         groups += proposed
         rounds += 1
         with watch("teacher_wait_s"):
-            sampler.observe(proposed)  # steps 5-6: Alg. 2, on the teacher's ranks during step 4
+            sampler.observe(proposed)  # steps 5-6 (Alg. 2); teacher ranks do them during step 4
             proposed = sampler.more(groups)
+    if not groups:
+        raise InputError("the sampler proposed no problem in this step")
     log(step, groups, student.tokenizer.decode)
     with watch("train_s"):
         trained = sampler.train_on(groups)
@@ -429,8 +431,8 @@ def check(config: Config, run: RunDir, data: list[Problems]) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit status, one of docs/troubleshooting.md's."""
-    shutdown.begin_process()
     with ExitStack() as stack:
+        stack.enter_context(shutdown.borrowed_process())
         try:
             config = parse(argv)
             layout = build_layout(config)
@@ -441,7 +443,7 @@ def main(argv: list[str] | None = None) -> int:
             return shutdown.reject(error)
 
         def body() -> int:
-            run = RunDir(config, layout, file_of(config.sampler))
+            run = stack.enter_context(RunDir(config, layout, file_of(config.sampler)))
             problems = Problems(config.train_data, config.column)
             val_problems = Problems(config.val_data)
             start = layout.on_rank_0(lambda: check(config, run, [problems, val_problems]))

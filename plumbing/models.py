@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -37,6 +38,11 @@ def check_directory(name: str, tokens: int, kind, attention="eager", unused=()) 
     with trial(name, "cannot be used"):
         if (Path(name) / "adapter_config.json").exists():  # transformers might ignore it
             raise ValueError("it has a LoRA adapter: merge it with peft's merge_and_unload()")
+        # transformers would ignore damage to the file with the tokens that end a completion.
+        generation = "generation_config.json"
+        file = cached_file(name, generation, _raise_exceptions_for_missing_entries=False)
+        if file and kind is AutoModelForCausalLM:
+            json.loads(Path(file).read_text(encoding="utf-8"))
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)  # default: it asks
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         check_words(tokenizer, "0 1 2 3 4 5 6 7 8 9")

@@ -148,9 +148,10 @@ def _prepare_cpu() -> None:
     # AdamW would take memory of the first GPU, also for weights on the CPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # glibc gives freed memory back at once: page faults would take a tenth of a step.
-    libc = ctypes.CDLL(None)
-    libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-    libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt:
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD
 
 
 def _gather(mine, group) -> list:

@@ -4,8 +4,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch
@@ -33,9 +33,37 @@ def begin_process() -> None:
     os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")  # a fixed order of summation
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        # If torchrun is killed, its ranks must not go on writing to the run's files.
-        torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)
+
+
+@contextmanager
+def borrowed_process() -> Iterator[None]:
+    """Begin a process, and give back what a run changes in it, so that a notebook can go on: signal
+    handlers, environment, process groups."""
+    if os.environ.get("RANK"):  # of torchrun: it ends with its process, and may still get SIGTERM
+        begin_process()
+        end_with_torchrun()
+        yield
+        return
+    environment = dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        begin_process()
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def end_with_torchrun() -> None:
+    """Let the system kill this rank if torchrun is killed: it must not go on writing to the run's
+    files. Only Linux can; elsewhere such ranks go on, and the run's lock keeps a second job out."""
+    kill_with_parent = getattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig", None)
+    if kill_with_parent and "TORCHELASTIC_RUN_ID" in os.environ:
+        kill_with_parent(signal.SIGKILL)
 
 
 def reject(error: Exception) -> int:
@@ -96,12 +124,15 @@ def report(layout: Layout, error: BaseException) -> int:
     if isinstance(error, OSError | SafetensorError):
         error = Fault(error)
     elif layout.world > 1 and is_of_collective(error):
-        cause = "a rank failed, was not reached, or exceeded --timeout_minutes"
+        cause = "a rank failed or exceeded --timeout_minutes"
+        if not dist.is_initialized():
+            cause = "the ranks did not meet at {MASTER_ADDR}:{MASTER_PORT}".format_map(os.environ)
         error = Fault(f"{cause} ({first_lines(error)}); the same command resumes the run")
     known = isinstance(error, RunError)
     if not known:  # before the store is used, which may be hard to reach
         print(f"error on rank {layout.rank}:", file=sys.stderr)
         traceback.print_exception(error)
+        sys.stderr.flush()
     if is_first_to_report(layout.store, default=layout.first) and known:
         print_error(error)
     return error.status if known else 1

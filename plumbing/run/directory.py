@@ -26,8 +26,8 @@ LOGS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 
 class RunDir:
     """The files of a run, which rank 0 writes: settings, logs, evaluations, checkpoints, models.
-    After a kill the same command resumes from the newest checkpoint, on CPUs bit for bit. Rank 0
-    holds the directory's lock from `open` on, until it ends.
+    After a kill the same command resumes from the newest checkpoint, on CPUs bit for bit. A context
+    manager, which holds the directory's lock from `open` on.
     sampler_file: the file of a sampler that is not in sampler.py."""
 
     def __init__(self, config: Config, layout: Layout, sampler_file: Path | None):
@@ -44,6 +44,12 @@ class RunDir:
             "sampler": sampler_file,
             "reward": path_of(config.reward),
         }
+
+    def __enter__(self) -> "RunDir":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.lock.release()
 
     @cached_property
     def facts(self) -> dict:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import secrets
 import signal
+import socket
 import sys
 import time
 import zlib
@@ -70,11 +71,17 @@ def torchrun(n: int, folder: Path, command, before=lambda rank: None, machines: 
 
 def free_port() -> int:
     """Choose a port below those that the system gives to clients, so that none takes it."""
-    return 20_000 + secrets.randbelow(12_000)
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def _rank(rank, n, local, port, folder, command, before):
-    torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # where pytest itself is killed
+    end_with_parent = getattr(torch.multiprocessing, "_prctl_pr_set_pdeathsig", None)
+    if end_with_parent:  # not on a Mac
+        end_with_parent(signal.SIGKILL)  # where pytest itself is killed
     # If Python's collector ended a process group that a test has left, it would wait for threads
     # that a fork does not have.
     gc.freeze()

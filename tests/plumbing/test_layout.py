@@ -7,6 +7,7 @@ import torch
 
 import train
 from plumbing.distributed import layout as module
+from plumbing.distributed.launch import launch
 from tests.helpers.checks import rejected
 from tests.helpers.ranks import parse
 
@@ -46,6 +47,14 @@ def test_a_teacher_may_share_the_gpu_of_a_student(layout, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
     assert layout(8, RANK=7, LOCAL_RANK=7).device == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize("rank", [-1, 1])
+def test_half_of_a_launchers_environment_is_rejected(rank, monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setenv("RANK", str(rank))
+    with rejected(f"RANK={rank}, WORLD_SIZE=1: start with torchrun"):
+        launch()
 
 
 NONE = "can use no GPU here; or add --device cpu"

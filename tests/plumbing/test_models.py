@@ -118,6 +118,7 @@ SILENT = {
     "no pad token": (settings(TOKENS, pad_token=None), "has no pad token", "has no pad token"),
     "a new pad token": (settings(TOKENS, pad_token="<n>"), "99 embeddings", "99 embeddings"),
     "no end token": (no_end, "it has no end token: set tokenizer.eos_token", None),
+    "damaged end tokens": (lambda f: os.truncate(f / GENERATION, 9), "JSONDecodeError", None),
     "a window": (settings(CONFIG, **WINDOW), "attends to the last 8 tokens only", None),
     "logits that overflow": (
         weigh("model.norm.weight", lambda w: w * 3e38),

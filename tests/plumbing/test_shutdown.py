@@ -1,27 +1,34 @@
 """plumbing/distributed/shutdown.py: the report of an error, its exit status, and what is left."""
 
+import os
 import signal
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+import train
 from plumbing.distributed import shutdown
 from plumbing.errors import InputError, NonFiniteError
+from tests.helpers.ranks import Grades, command
 
 
 @pytest.fixture
 def layout(monkeypatch):
     """Rank 1 of 2, whose signals are those of pytest."""
     monkeypatch.setattr(shutdown, "stop_at_signals", lambda layout: None)
-    return SimpleNamespace(world=2, rank=1, first=False, store=dist.HashStore(), stopping=False)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    return SimpleNamespace(
+        world=2, rank=1, first=False, role="student", store=dist.HashStore(), stopping=False
+    )
 
 
 CUDA = RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED")
 MEMORY = torch.OutOfMemoryError("CUDA out of memory")
-PEER = "error: a rank failed, was not reached, or exceeded --timeout_minutes"
+PEER = "error: a rank failed or exceeded --timeout_minutes"
 ERRORS = {  # the error: its exit status, the printed text
     InputError("only 3 fit"): (2, "error: only 3 fit\n"),
     NonFiniteError("norm nan"): (3, "error: norm nan\n"),
@@ -85,3 +92,67 @@ def test_a_plug_in_that_exits_is_an_error(layout, capsys):
     layout.world = 1
     assert shutdown.run_ranks(layout, 1, body=sys.exit) == 1
     assert "SystemExit" in capsys.readouterr().err
+
+
+def test_ranks_that_do_not_meet_are_told_where(layout, capsys, monkeypatch):
+    """There is no store yet, over which they could agree on who prints; each error is one line."""
+
+    def connect(timeout_minutes):
+        raise dist.DistBackendError("Unable to find interface for: eth9\nin gloo")
+
+    monkeypatch.setenv("MASTER_ADDR", "node7")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    layout.connect, layout.store, layout.first = connect, None, True
+    assert shutdown.run_ranks(layout, 1, body=lambda: 0) == 4
+    error = capsys.readouterr().err
+    assert error.startswith(
+        "error: the ranks did not meet at node7:29500 (Unable to find interface"
+    )
+    assert error.count("\n") == 1
+
+
+# What main changes in its process, it gives back
+
+
+def state() -> tuple:
+    handlers = [signal.getsignal(number) for number in shutdown.STOP_SIGNALS]
+    return handlers, dict(os.environ), dist.is_initialized()
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+ENDS = {  # what replaces a part of the run; what `main` returns, or raises
+    "finished": (None, 0),
+    "rejected": (("check", lambda *_: 1 / 0), 1),
+    "interrupted in a step": (("train_step", interrupt), KeyboardInterrupt),
+}
+
+
+def main(folder, data) -> int:
+    return train.main(command(folder, "--sampler", "uniform", "--steps", 1, data=data))
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_main_leaves_its_process_as_it_was_and_can_be_called_again(
+    case, halfway, tmp_path, monkeypatch
+):
+    """As the cell of a notebook, which keeps the traceback."""
+    part, end = ENDS[case]
+    monkeypatch.setattr(train, "Verifier", lambda **settings: nullcontext(Grades()))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    before = state()
+    with monkeypatch.context() as patch:
+        if part:
+            patch.setattr(train, *part)
+        if isinstance(end, int):
+            assert main(tmp_path / "run", halfway) == end
+        else:
+            with pytest.raises(end) as kept:
+                main(tmp_path / "run", halfway)
+            assert kept.traceback
+    assert state() == before
+    assert main(tmp_path / "run", halfway) == 0
+    assert state() == before
