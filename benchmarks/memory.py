@@ -21,7 +21,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PretrainedConfig
 
 import train
-from plumbing.command_line import Parser, count, first_line, number
+from plumbing.command_line import Parser, count, first_line
 from plumbing.config import PRESETS
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
@@ -58,8 +58,7 @@ SHAPES = {  # SIZES of the presets' models, so that an estimate needs no downloa
 def model_config(name: str, **changes) -> PretrainedConfig:
     """Return the transformers config of a model without loading it.
 
-    name: a key of SHAPES, or a model that AutoConfig finds. changes: replaced settings. Raises
-    ValueError where there is no such model.
+    name: a key of SHAPES, or a model that AutoConfig finds. changes: replaced settings.
     """
     if name not in SHAPES:
         return AutoConfig.from_pretrained(name, **changes)
@@ -194,8 +193,7 @@ def most_rows(c: train.Config, world: int, card: float) -> int:
 
     def too_large(rows: int) -> bool:
         sizes = rank_gib(replace(c, per_device_batch_size=rows), world)
-        largest = max(sizes[STUDENT], sizes[TEACHER] if c.teacher_ranks else 0.0)
-        return largest > USABLE * card
+        return max(sizes[STUDENT], sizes[TEACHER]) > USABLE * card
 
     return bisect_left(range(1, 10_000), True, key=too_large)
 
@@ -220,7 +218,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = Parser(description=first_line(__doc__), epilog="Other flags are train.py's.")
     add = parser.add_argument
     add("--ranks", type=count, nargs="+", default=None, help="of the job [1; of presets 8 1]")
-    add("--card", type=number(float, 1, 1e4), nargs="+", default=CARDS, help="GiB of a GPU")
+    add("--card", type=float, nargs="+", default=CARDS, help="GiB of a GPU")
     begin_process()
     with analysis.one_line("memory", ValueError):
         args, flags = parser.parse_known_args(argv)
