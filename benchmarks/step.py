@@ -72,32 +72,26 @@ QUANTITIES = [
 # Steps with models and rewards of any size
 
 
-def save_random_model(name: str, folder: str) -> None:
-    """Write a causal LM of this model's shape with random weights, and the demo's tokenizer."""
-    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
-    config = model_config(
-        name,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
 def with_random_models(config: train.Config) -> train.Config:
-    """Write models with random weights under --out. Returns the config with these, the demo's
-    problems, and a header that makes prompts as long as App. M's with a question of 100 tokens, or
-    as long as may be: each of its words is a token of the demo."""
-    data = str(DEMO / "train.jsonl")
-    header = " balo" * min(260, config.max_prompt_tokens - 32)
-    texts = {"prompt_header": header, "prompt_footer": "", "chat_template": False}
+    """Write models of the config's shapes with random weights, and the demo's tokenizer, under
+    --out. Returns the config with these, the demo's problems, and a header that makes prompts as
+    long as App. M's with a question of 100 tokens, or as long as may be: each of its words is a
+    token of the demo."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
+    special = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    special["pad_token_id"] = tokenizer.pad_token_id
     models = {}
     for role in ("model", "teacher_model"):
         if name := getattr(config, role):
             models[role] = f"{config.out}/{role}"
-            save_random_model(name, models[role])
+            shape = model_config(name, **special)
+            torch.manual_seed(0)
+            model = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
+            model.save_pretrained(models[role])
+            tokenizer.save_pretrained(models[role])
+    data = str(DEMO / "train.jsonl")
+    header = " balo" * min(260, config.max_prompt_tokens - 32)
+    texts = {"prompt_header": header, "prompt_footer": "", "chat_template": False}
     return replace(config, train_data=data, **texts, **models)
 
 

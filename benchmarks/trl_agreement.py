@@ -32,6 +32,7 @@ from transformers import AutoTokenizer
 import grpo
 import train
 from benchmarks.step import provenance
+from examples.trl_demo import trl_config
 from grpo import Group
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
@@ -106,8 +107,6 @@ class TRL:
     def __init__(self, groups: list[Group], **settings):
         from datasets import Dataset
         from trl import GRPOTrainer
-
-        from examples.trl_demo import trl_config
 
         rows = [(group.prompt_ids, o) for group in groups for o in group.completions]
         tokens = {"prompt_ids": [prompt for prompt, _ in rows], "logprobs": None}

@@ -21,21 +21,11 @@ from plumbing import command_line
 from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import launch
-from plumbing.errors import InputError, print_error
+from plumbing.errors import InputError
 from rollout import PromptEncoder
 from sampler import find_sampler
 from scripts import analysis
 from verify import Verifier
-
-try:
-    from datasets import Dataset  # a dependency of TRL
-    from trl import GRPOConfig
-
-    from examples.trl_sampler import SampledTrainer, check_sampler
-except ModuleNotFoundError as missing:
-    print_error(f"{missing}: pip install -r requirements.txt trl==1.16.0")
-    sys.exit(2)
-
 
 # The flags of train.py that this trainer uses
 USED = {
@@ -67,9 +57,11 @@ USED = {
 }
 
 
-def trl_config(c: Config, **changes) -> GRPOConfig:
-    """Return TRL's settings for a config: one update a batch, and the loss of `--loss grpo`.
+def trl_config(c: Config, **changes):
+    """Return TRL's GRPOConfig for a config: one update a batch, and the loss of `--loss grpo`.
     Raises InputError if the processes cannot share the completions of a step equally."""
+    from trl import GRPOConfig
+
     rows, rest = divmod(c.prompts_per_step * c.group_size, launch().world)
     if rest:
         raise InputError("prompts_per_step x group_size: must be a multiple of the processes")
@@ -95,8 +87,13 @@ def trl_config(c: Config, **changes) -> GRPOConfig:
     return GRPOConfig(c.out, **settings | changes)
 
 
-def build_trainer(c: Config, verifier: Verifier, **changes) -> SampledTrainer:
-    """Build a trainer of the config's model, data and sampler, with `changes` of TRL's settings."""
+def build_trainer(c: Config, verifier: Verifier, **changes):
+    """Build a trainer of the config's model, data and sampler, with `changes` of TRL's settings.
+    Raises ImportError without TRL."""
+    from datasets import Dataset  # a dependency of TRL
+
+    from examples.trl_sampler import SampledTrainer, check_sampler
+
     check_sampler(find_sampler(c.sampler))
     problems = Problems(c.train_data)
     encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
@@ -117,7 +114,7 @@ def main(argv: list[str]) -> None:
     """Train, save the model in --out, and print the share of dead groups over the steps."""
     parser = command_line.Parser(description=command_line.first_line(__doc__))
     command_line.add_fields(parser, Config, USED)
-    with analysis.one_line("trl_demo", ValueError):
+    with analysis.one_line("trl_demo", ValueError, ImportError):
         given = parser.parse_args(argv)  # rejects flags that this trainer would ignore
         c = train.parse(["--preset", "demo", "--sampler", "uniform", *argv])
         if "out" not in given:
