@@ -61,9 +61,8 @@ def _equal_numbers(gold: str, answer: str) -> bool:
     has_other_bars = ("|" in gold) != ("|" in answer)  # ln|x| is not ln x
     if is_question or has_other_bars or letters(gold) != letters(answer):
         return False
-    if hold(is_close, gold, answer):
-        return True
-    return _is_rounded(gold, answer) or _is_rounded(answer, gold)
+    is_equal = hold(is_close, gold, answer)
+    return is_equal or _is_rounded(gold, answer) or _is_rounded(answer, gold)
 
 
 def _equal_values(gold: str, answer: str) -> bool:
@@ -162,8 +161,8 @@ def _equal_collections(gold: Structure, answer: Structure) -> bool:
         return False
     names = [structure_of(part).name for part in answer.parts]
     is_repeated = 1 < len({*names}) < len(names)  # x=1, y=2, x=3, y=4
-    fewer, more = sorted([len(_labels(gold)), len(_labels(answer))])
-    has_one_sided_labels = fewer == 0 and more > 1  # "x=1, y=2" is not "2, 1"
+    labels = _labels(gold), _labels(answer)
+    has_one_sided_labels = not all(labels) and max(map(len, labels)) > 1  # "x=1, y=2" is not "2, 1"
     has_no_order = kinds <= {"list", "set", "∪", "∨"} and "…" not in gold.parts
     is_ordered = is_repeated or has_one_sided_labels or not has_no_order
     return _equal_parts(gold.parts, answer.parts, is_ordered)
