@@ -5,7 +5,7 @@ Boxes that a comma, "and" or "or" links are one answer, unless they say the same
 The comparison, `grading.equality.compare`, is strict on purpose: the student learns whatever earns
 a wrong 1, while a wrong 0 only slows learning.
 
-`Verifier` calls it, or a custom reward, in worker processes (`python verify.py --worker`).
+`Verifier` calls it, or a custom reward, in worker processes, whose command is this file.
 """
 
 import re
@@ -195,15 +195,10 @@ def _input_errors():
 
 
 def _check_list(name: str, column, kind: type) -> None:
-    """Raise TypeError unless `column` is a list, or the like, of items of this type."""
-    if isinstance(column, (str, bytes, dict)) or not hasattr(column, "__len__"):
-        raise TypeError(f"{name} is a {type(column).__name__}: must be a list of {kind.__name__}")
-    for index, item in enumerate(column):
-        if not isinstance(item, kind):
-            raise TypeError(
-                f"{name}[{index}] is {item!r:.80}, a {type(item).__name__}: "
-                f"must be a {kind.__name__}"
-            )
+    """Raise TypeError unless `column` holds items of this type. A text would be graded letter by
+    letter."""
+    if isinstance(column, str) or not all(isinstance(item, kind) for item in column):
+        raise TypeError(f"{name} are {column!r:.80}: must be a list of {kind.__name__}")
 
 
 class Verifier:
@@ -219,7 +214,7 @@ class Verifier:
         dict with it under "score". Entering raises InputError if there is no such function."""
 
     def __init__(self, workers=2, cpu_seconds=3, wall_seconds=30, memory_bytes=2**30, reward=""):
-        command = [sys.executable, str(Path(__file__).resolve()), "--worker"]
+        command = [sys.executable, str(Path(__file__).resolve())]
         command += [str(cpu_seconds), str(memory_bytes), reward]
         self.pool = WorkerPool(command, workers, wall_seconds)
         self.reward = reward
@@ -283,8 +278,6 @@ def check_gold(gold: str) -> bool:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 5 or sys.argv[1] != "--worker":
-        sys.exit("verify.py: not a command; use `from verify import Verifier`")
     escape_output()  # a custom reward may print
-    _, _, seconds, memory, reward = sys.argv
+    _, seconds, memory, reward = sys.argv
     serve(lambda: _prepare(reward), float(seconds), int(memory))

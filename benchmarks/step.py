@@ -1,12 +1,13 @@
-"""Measure where the seconds of a training step go.
+"""Measure where the seconds of a training step go, in one process.
 
-    python -m benchmarks.step                             # the demo in one process
-    torchrun --nproc_per_node 8 -m benchmarks.step --preset qwen2.5-1.5b --random_weights
-    python -m benchmarks.step --trl 96                    # beside TRL's GRPOTrainer, in turns
+    python -m benchmarks.step                                      # the demo
+    python -m benchmarks.step --preset one-gpu --random_weights
+    python -m benchmarks.step --trl 96                  # beside TRL's GRPOTrainer, in turns
+
+On several ranks, metrics.jsonl of a short run has the same parts.
 
 With --random_weights the models have the shapes of --model and --teacher_model, random weights and
-the demo's tokenizer and problems, and rewards are scripted. peak_gib is that of the student rank
-that uses most, on a GPU.
+the demo's tokenizer and problems, and rewards are scripted.
 
 --trl BATCH: TRL, with this per_device_train_batch_size, runs in a process of its own. Both sides
 take one step in each pair, the first and the second side change places from pair to pair, and the
@@ -19,6 +20,7 @@ of the batch, computes entropies that it does not use, and gathers metrics for i
 copies the weights into its generator.
 """
 
+import itertools
 import multiprocessing
 import os
 import re
@@ -38,6 +40,7 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 import transformers
+from tqdm import trange
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import train
@@ -45,12 +48,10 @@ from benchmarks.memory import GIB, model_config
 from plumbing.command_line import Parser, count, first_line, fraction, natural
 from plumbing.config import ROOT
 from plumbing.data.problems import Problems
-from plumbing.distributed.channel import Channel
-from plumbing.distributed.layout import Layout
+from plumbing.distributed.launch import launch
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
 from scripts import analysis
-from teacher import TeacherServer
 from verify import Verdict, Verifier
 
 DEMO = ROOT / "demo"
@@ -58,54 +59,52 @@ QUANTITIES = [
     "teacher_wait_s",
     "rollout_s",
     "verify_s",
-    "gather_s",
     "train_s",
     "seconds",
     "tokens_a_second",
     "completion_tokens",
     "zero_variance",
     "forwarded_rows",
-    "peak_gib",
+    "peak_gib",  # on a GPU, of the process so far
 ]
 
 
 # Steps with models and rewards of any size
 
 
-def save_random_model(name: str, folder: Path) -> None:
-    """Write a causal LM of this model's shape with random weights, and the demo's tokenizer."""
+def with_random_models(config: train.Config) -> train.Config:
+    """Write models of the config's shapes with random weights, and the demo's tokenizer, under
+    --out. Returns the config with these, the demo's problems, and a header that makes prompts as
+    long as App. M's with a question of 100 tokens, or as long as may be: each of its words is a
+    token of the demo."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
-    special = {key: getattr(tokenizer, key) for key in ("eos_token_id", "pad_token_id")}
-    config = model_config(name, bos_token_id=None, **special)
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def with_random_models(config: train.Config, folder: Path) -> train.Config:
-    """Write models with random weights in `folder`. Returns the config with these, the demo's
-    problems, and a header that makes prompts as long as App. M's with a question of 100 tokens, or
-    as long as may be: each of its words is a token of the demo."""
-    c = replace(config, train_data=str(DEMO / "train.jsonl"), prompt_footer="", chat_template=False)
-    c.prompt_header = " balo" * min(260, c.max_prompt_tokens - 32)
+    special = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    special["pad_token_id"] = tokenizer.pad_token_id
+    models = {}
     for role in ("model", "teacher_model"):
-        if name := getattr(c, role):
-            save_random_model(name, folder / role)
-            setattr(c, role, str(folder / role))
-    return c
-
-
-def scripted_rewards(config: train.Config, dead: float) -> list[float]:
-    """P·G rewards: 0 in the first round(dead·P) groups, else 1 in every second row."""
-    P, G = config.prompts_per_step, config.group_size
-    return [float(i >= round(dead * P) and g % 2) for i in range(P) for g in range(G)]
+        if name := getattr(config, role):
+            models[role] = f"{config.out}/{role}"
+            shape = model_config(name, **special)
+            torch.manual_seed(0)
+            model = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
+            model.save_pretrained(models[role])
+            tokenizer.save_pretrained(models[role])
+    data = str(DEMO / "train.jsonl")
+    header = " balo" * min(260, config.max_prompt_tokens - 32)
+    texts = {"prompt_header": header, "prompt_footer": "", "chat_template": False}
+    return replace(config, train_data=data, **texts, **models)
 
 
 class ScriptedVerifier:
-    """A verifier that gives completions these rewards, at no cost."""
+    """A verifier that gives, at no cost, 0 to all completions of the first round(dead·P) groups of
+    a step, and 1 to every second completion of the others."""
 
-    def __init__(self, rewards: list[float]):
-        self.verdicts = [Verdict(reward, "correct" if reward else "wrong") for reward in rewards]
+    def __init__(self, config: train.Config, dead: float):
+        P, G = config.prompts_per_step, config.group_size
+        wrong = Verdict(0.0, "wrong")
+        live_group = ([wrong, Verdict(1.0, "correct")] * G)[:G]
+        dead_groups = round(dead * P)
+        self.verdicts = [wrong] * G * dead_groups + live_group * (P - dead_groups)
 
     def grade(self, *_) -> list[Verdict]:
         return self.verdicts
@@ -114,49 +113,27 @@ class ScriptedVerifier:
         return [True] * len(golds)
 
 
-def measured_steps(config: train.Config, layout: Layout, args: Namespace) -> Iterator[dict]:
-    """Take --warmup + --repeats steps on student ranks, each when its row is requested. Yields what
-    `measured_step` returns. Teacher ranks serve until the last step and yield nothing."""
+def measured_steps(config: train.Config, dead: float | None) -> Iterator[dict]:
+    """Take a training step for each row that is requested: its row of metrics.jsonl, with
+    tokens_a_second and, on a GPU, peak_gib."""
+    layout = train.build_layout(config)
     with ExitStack() as stack:
-        if args.dead is not None:
-            _, rewards = layout.share(scripted_rewards(config, args.dead))
-            verifier = ScriptedVerifier(rewards)
-        elif not layout.is_teacher:  # before CUDA and the process group exist
-            grading = Verifier(workers=config.verify_workers, reward=config.reward)
-            verifier = stack.enter_context(grading)
+        if dead is None:
+            verifier = Verifier(workers=config.verify_workers, reward=config.reward)
+            stack.enter_context(verifier)  # before CUDA and the process group exist
+        else:
+            verifier = ScriptedVerifier(config, dead)
         layout.connect(config.timeout_minutes)
         stack.callback(dist.destroy_process_group)
-        if layout.rank == 0 and args.random_weights:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            config = with_random_models(config, Path(folder))
-        config = layout.gather_world(config)[0]
         problems = Problems(config.train_data, config.column)
-        if layout.is_teacher:
-            sampler = train.build_sampler(config, layout, problems)
-            server = TeacherServer(sampler, config.teacher_lag)
-            server.run(Channel(layout), save=lambda step: None)
-        else:
-            student = train.Student(config, layout, verifier)
-            sampler, _, channel = train.sampler_of_students(config, layout, problems)
-            for step in range(1, args.warmup + args.repeats + 1):
-                yield measured_step(step, student, sampler, problems)
-            if channel:
-                channel.send("stop", False)
-                channel.wait()
-        layout.gather_world(None)  # no rank leaves while another still needs it
-
-
-def measured_step(number: int, student: train.Student, sampler, problems: Problems) -> dict:
-    """Take one train_step. Returns its row of metrics.jsonl with tokens_a_second and, on a GPU,
-    peak_gib."""
-    on_gpu = student.layout.device.type == "cuda"
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats()
-    row = train.train_step(number, student, sampler, problems)
-    if on_gpu:
-        row["peak_gib"] = max(student.layout.gather_role(torch.cuda.max_memory_allocated() / GIB))
-    row["tokens_a_second"] = row["total_tokens"] / row["seconds"]
-    return row
+        student = train.Student(config, layout, verifier)
+        sampler, _, _ = train.sampler_of_students(config, layout, problems)
+        for step in itertools.count(1):
+            row = train.train_step(step, student, sampler, problems)
+            row["tokens_a_second"] = row["total_tokens"] / row["seconds"]
+            if layout.device.type == "cuda":
+                row["peak_gib"] = torch.cuda.max_memory_allocated() / GIB
+            yield row
 
 
 # TRL
@@ -191,66 +168,62 @@ def run_trl(pipe, config: train.Config, args: Namespace) -> None:
 
     begin_process()
     warnings.filterwarnings("ignore")  # about settings that transformers has renamed
-    with tempfile.TemporaryDirectory() as folder:
-        if args.random_weights:
-            config = with_random_models(config, Path(folder))
-        trainer = build_trainer(
-            replace(config, out=folder),
-            ScriptedVerifier(scripted_rewards(config, args.dead)),
-            per_device_train_batch_size=args.trl,
-            gradient_accumulation_steps=config.prompts_per_step * config.group_size // args.trl,
-            max_steps=10**6,
-            logging_strategy="no",
-            save_strategy="no",
-            disable_tqdm=True,
-        )
-        trainer.add_callback(TakeTurns(pipe, trainer))
-        trainer.train()
+    trainer = build_trainer(
+        config,
+        ScriptedVerifier(config, args.dead),
+        per_device_train_batch_size=args.trl,
+        gradient_accumulation_steps=config.prompts_per_step * config.group_size // args.trl,
+        max_steps=10**6,
+        logging_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer.add_callback(TakeTurns(pipe, trainer))
+    trainer.train()
 
 
 def trl_steps(config: train.Config, args: Namespace) -> Iterator[dict]:
     """Let TRL take one step for each row that is requested. Raises EOFError if its process ends,
-    which prints why. The process is terminated when this one ends."""
+    which prints why."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    context.Process(target=run_trl, args=(theirs, config, args), daemon=True).start()
+    process = context.Process(target=run_trl, args=(theirs, config, args), daemon=True)
+    process.start()
     theirs.close()
-    while True:
-        ours.send("take a step")
-        yield ours.recv()
+    try:
+        while True:
+            ours.send("take a step")
+            yield ours.recv()
+    finally:
+        process.terminate()
 
 
-def measured_pairs(ours: Iterator[dict], theirs: Iterator[dict], n: int) -> list[dict]:
-    """Measure n steps of each side. Our side begins the first pair, TRL the second, and so on.
-    Returns for each pair the row of "ours" and of "TRL", and the ratios "ours / TRL"."""
+def take_turns(ours: Iterator[dict], theirs: Iterator[dict], n: int) -> dict[str, list[dict]]:
+    """Take n pairs of steps. Our side begins the first pair, TRL the second, and so on. Returns
+    the rows of each side."""
     sides = {"ours": ours, "TRL": theirs}
+    rows = {"ours": [], "TRL": []}
     order = ["ours", "TRL"]
-    pairs = []
-    for _ in range(n):
-        pair = {name: next(sides[name]) for name in order}
-        own = pair["ours"]
-        trl = pair["TRL"]
-        pair["ours / TRL"] = {key: own[key] / trl[key] for key in trl}
-        print(f"ours {own['seconds']:.2f} s, TRL {trl['seconds']:.2f} s; {order[0]} first")
-        pairs.append(pair)
+    for _ in trange(n, unit=" pairs"):
+        for name in order:
+            rows[name].append(next(sides[name]))
         order.reverse()
-    return pairs
+    return rows
 
 
 # The command
 
 
-def steps_table(title: str, columns: dict[str, list[dict]]) -> str:
-    """Table of QUANTITIES with a column for each list of rows: median and range over the rows."""
-
-    def cell(values: pd.Series) -> str:
-        return f"{values.median():.4g} ({values.min():.4g} to {values.max():.4g})"
-
-    measured = {name: pd.DataFrame(rows).filter(items=QUANTITIES) for name, rows in columns.items()}
-    table = pd.DataFrame({name: rows.agg(cell) for name, rows in measured.items()})
-    table = table.reindex(QUANTITIES).dropna(how="all").fillna("-").reset_index()
-    note = f"Medians (range); {provenance()}."
-    return analysis.table(title, ["of a step", *columns], table.to_numpy().tolist(), note)
+def steps_table(rows: dict[str, list[dict]]) -> str:
+    """Table of QUANTITIES over the steps of each side, and of the ratio of two sides, step by
+    step."""
+    columns = {name: pd.DataFrame(steps).filter(items=QUANTITIES) for name, steps in rows.items()}
+    if "TRL" in columns:
+        shared = columns["TRL"].columns
+        columns["ours / TRL"] = columns["ours"][shared] / columns["TRL"]
+    statistics = {name: steps.agg(["median", "min", "max"]).T for name, steps in columns.items()}
+    table = pd.concat(statistics, axis=1).reindex(QUANTITIES).dropna(how="all")
+    return table.to_string(float_format="{:.4g}".format, na_rep="-")
 
 
 def provenance() -> str:
@@ -264,26 +237,20 @@ def provenance() -> str:
 
 
 def measure(config: train.Config, args: Namespace) -> None:
-    """Measure steps, of TRL too with --trl, and print their table on rank 0. Raises ImportError
-    without TRL, and InputError if its side would compute in another precision."""
-    layout = train.build_layout(config)
-    title = (
-        f"{Path(config.model).name}, {config.prompts_per_step} x {config.group_size} completions, "
-    )
-    title += f"ranks: {layout.n_students} student + {layout.n_teachers} teacher"
-    if args.trl:
-        title += f", TRL {version('trl')} in micro-batches of {args.trl}"
-        if config.bf16:
-            raise InputError("--bf16: TRL's side computes in float32")
-    with closing(measured_steps(config, layout, args)) as steps:
+    """Measure steps, of TRL too with --trl, and print their table. Raises ImportError without TRL,
+    and InputError if its side would compute in another precision."""
+    title = f"{config.prompts_per_step} x {config.group_size} completions"
+    n = args.warmup + args.repeats
+    with closing(measured_steps(config, args.dead)) as steps:
         if args.trl:
-            n = args.warmup + args.repeats
-            pairs = measured_pairs(steps, trl_steps(config, args), n)[args.warmup :]
-            columns = {name: [pair[name] for pair in pairs] for name in pairs[0]}
+            title += f", TRL {version('trl')} in micro-batches of {args.trl}"
+            if config.bf16:
+                raise InputError("--bf16: TRL's side computes in float32")
+            rows = take_turns(steps, trl_steps(config, args), n)
         else:
-            columns = {"measured": [*steps][args.warmup :]}
-    if layout.rank == 0:
-        print(steps_table(title, columns), flush=True)
+            rows = {"measured": list(itertools.islice(steps, n))}
+    measured = {name: side[args.warmup :] for name, side in rows.items()}
+    print(f"{title}; {provenance()}\n{steps_table(measured)}", flush=True)
 
 
 def parser() -> Parser:
@@ -302,15 +269,21 @@ def parser() -> Parser:
 
 def main(argv: list[str] | None = None) -> None:
     begin_process()
-    with analysis.one_line("step", ValueError, ImportError, EOFError):
+    with (
+        analysis.one_line("step", ValueError, ImportError, EOFError),
+        tempfile.TemporaryDirectory() as out,
+    ):
+        if launch().world > 1:
+            raise InputError("runs in one process: start it without torchrun")
         args, flags = parser().parse_known_args(argv)
-        if args.dead is None and (args.random_weights or args.trl):
-            args.dead = 0.6
-        flags = ["--preset", "demo", "--device", "auto", *flags]
+        flags = ["--preset", "demo", "--device", "auto", *flags, "--out", out]
         if args.trl:
             # Scripted rewards teach nothing, so a small rate keeps the model as it is.
             flags = ["--learning_rate", "1e-6", *flags, "--sampler", "uniform"]
-        measure(train.parse(flags), args)
+        if args.dead is None and (args.random_weights or args.trl):
+            args.dead = 0.6
+        config = train.parse(flags)
+        measure(with_random_models(config) if args.random_weights else config, args)
 
 
 if __name__ == "__main__":

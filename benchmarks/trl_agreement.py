@@ -6,15 +6,13 @@
 
 TRL gets the tokens and rewards of 12 of the demo's groups and runs its own code: padding,
 log-probs, advantages (`_generate_and_score_completions`) and loss (`_compute_loss`). Our side is
-train.Student.update. Before the second of two updates the weights are moved, so that the ratio
-differs from 1.
+train.Student.update, of which the second of two updates is compared. Before it the weights are
+moved, so that the ratio differs from 1.
 
-Five definitions differ on purpose; here the difference is removed. TRL divides advantages by the
-std of ddof 1, plus 1e-4, we by that of ddof 0. TRL's `dapo` is a mean over the batch's tokens, ours
-over groups of a group's tokens: TRL gets a group at a time. `dr_grpo` divides by the limit of
-tokens, as our `constant` and not our `sum`. TRL's default KL multiplies k3 by the ratio. TRL weighs
-the entropy of a token by 1 / the batch's tokens, we as its surrogate. Exit status 1 if numbers do
-not agree.
+Four definitions differ on purpose; here the difference is removed. TRL divides advantages by the
+std of ddof 1, plus 1e-4, we by that of ddof 0. TRL's `dapo` is our `batch`, a mean over the batch's
+tokens. `dr_grpo` divides by the limit of tokens, as our `constant` and not our `sum`. TRL's default
+KL multiplies k3 by the ratio. Exit status 1 if numbers do not agree.
 """
 
 import sys
@@ -23,6 +21,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 
 import pandas as pd
 import torch
@@ -33,10 +32,12 @@ from transformers import AutoTokenizer
 import grpo
 import train
 from benchmarks.step import provenance
+from examples.trl_demo import trl_config
 from grpo import Group
 from plumbing.data.problems import Problems
 from plumbing.distributed.layout import Layout
 from plumbing.distributed.shutdown import begin_process
+from plumbing.files import read_lines
 from plumbing.metrics import Stopwatch
 from scripts import analysis
 from verify import Verifier
@@ -47,7 +48,17 @@ CONFIG = train.parse(["--preset", "demo", "--sampler", "uniform", "--temperature
 POLICY_SEED, REFERENCE_SEED = 1, 2
 # Each side's float32 gradient is within 2.3e-5 of our float64 gradient, on three seeds.
 TOLERANCE = 5e-5
-HEADER = ["quantity", "ours", "TRL", "relative difference"]
+# name: our settings, TRL's
+LOSSES = {
+    "`grpo`": ({}, {}),
+    "`constant` / `dr_grpo`": ({"loss": "constant"}, {"loss_type": "dr_grpo"}),
+    "`batch` / `dapo`": ({"loss": "batch"}, {"loss_type": "dapo"}),
+    "`grpo` + 0.04 KL": ({"kl_coef": 0.04}, {"beta": 0.04, "use_bias_correction_kl": False}),
+    "`batch` / `dapo`, − 0.01 H": (
+        {"loss": "batch", "entropy_coef": 0.01},
+        {"loss_type": "dapo", "entropy_coef": 0.01},
+    ),
+}
 
 
 def shift(model: torch.nn.Module, seed: int) -> None:
@@ -62,33 +73,32 @@ def gradient_of(model: torch.nn.Module) -> torch.Tensor:
     return parameters_to_vector(p.grad for p in model.parameters())
 
 
-class MovedStudent(train.Student):
-    """A student whose weights `shift` moves instead of AdamW. Keeps the loss and the gradient of
-    each of its two updates."""
-
-    def __init__(self, layout: Layout, **settings):
-        super().__init__(replace(CONFIG, update_iterations=2, **settings), layout, verifier=None)
-        self.updates = []
-        if self.reference:
-            shift(self.reference, REFERENCE_SEED)
-
-    def apply(self, token_sums: dict[str, float], step: int) -> float:
-        self.updates.append((torch.tensor(token_sums["loss"]), gradient_of(self.policy)))
-        shift(self.policy, POLICY_SEED)
-        self.optimizer.zero_grad()
-        return 0.0
-
-
 def sample(layout: Layout) -> list[Group]:
-    """Generate and grade a group for each of 12 problems from easy to too hard."""
-    difficulty = pd.read_json(CONFIG.val_data, lines=True).difficulty
-    chosen = difficulty.sort_values(kind="stable").index[:192:16].tolist()
-    groups = [Group(problem, CONFIG.group_size) for problem in chosen]
+    """Generate and grade groups for 12 problems, of which some are too hard."""
+    rows = read_lines(Path(CONFIG.val_data))
+    chosen = [index for index, row in enumerate(rows) if row["difficulty"] < 16]
+    groups = [Group(index, CONFIG.group_size) for index in chosen[:12]]
     with Verifier(workers=1) as verifier:
         student = train.Student(CONFIG, layout, verifier)
         problems = Problems(CONFIG.val_data)
         student.rollout(groups, problems, CONFIG.temperature, (0, 0, 0), Stopwatch())
     return groups
+
+
+class MovedStudent(train.Student):
+    """A student whose weights `shift` moves. Keeps loss and gradient of its latest update."""
+
+    def __init__(self, layout: Layout, **settings):
+        super().__init__(replace(CONFIG, update_iterations=2, **settings), layout, verifier=None)
+        if self.reference:
+            shift(self.reference, REFERENCE_SEED)
+
+    def apply(self, token_sums: dict[str, float], step: int) -> float:
+        self.loss = torch.tensor(token_sums["loss"])
+        self.gradient = gradient_of(self.policy)
+        self.optimizer.zero_grad()
+        shift(self.policy, POLICY_SEED)
+        return 0.0
 
 
 class TRL:
@@ -98,104 +108,61 @@ class TRL:
         from datasets import Dataset
         from trl import GRPOTrainer
 
-        from examples.trl_demo import trl_config
-
-        completions = [o for group in groups for o in group.completions]
-        prompts = [group.prompt_ids for group in groups for _ in group.completions]
-        tokens = {"prompt_ids": prompts, "completion_ids": [o.ids for o in completions]}
+        rows = [(group.prompt_ids, o) for group in groups for o in group.completions]
+        tokens = {"prompt_ids": [prompt for prompt, _ in rows], "logprobs": None}
+        tokens["completion_ids"] = [o.ids for _, o in rows]
         # rollout_func returns token ids, so TRL never reads the text of a prompt.
-        data = [{"prompt": str(b), "graded": o.reward} for b, o in enumerate(completions)]
+        data = [{"prompt": "?", "graded": o.reward} for _, o in rows]
+        config = replace(CONFIG, out=tempfile.gettempdir())
         # With two updates a batch TRL records the log-probs before both.
         settings = {"num_iterations": 2, "epsilon_high": CONFIG.clip_high} | settings
         self.trainer = GRPOTrainer(
             CONFIG.model,
             lambda graded, **_: graded,
-            trl_config(replace(CONFIG, out=tempfile.gettempdir()), **settings),
+            trl_config(config, **settings),
             Dataset.from_list(data),
             processing_class=AutoTokenizer.from_pretrained(CONFIG.model),
-            rollout_func=lambda prompts, trainer: tokens | {"logprobs": None},
+            rollout_func=lambda prompts, trainer: tokens,
         )
-        self.model = self.trainer.model.train()
         # TRL's training loop, which does not run here, would set this.
         self.trainer.current_gradient_accumulation_steps = 1
+        self.model = self.trainer.model.train()
         if self.trainer.ref_model is not None:
             shift(self.trainer.ref_model, REFERENCE_SEED)
         self.batch = self.trainer._generate_and_score_completions(data)
-        self.advantages = self.batch["advantages"].reshape(len(groups), -1)
 
-    def updates(self, A_P_G: torch.Tensor, one_by_one: bool) -> list[tuple]:
-        """Loss and gradient before and after `shift`. one_by_one: the mean over groups, each a
-        batch of its own."""
-        batch = {**self.batch, "advantages": A_P_G.flatten()}
-        size = A_P_G.shape[1] if one_by_one else A_P_G.numel()
-        rows_of_parts = torch.arange(A_P_G.numel()).split(size)
-        results = []
-        for _ in range(2):
-            losses = []
-            for rows in rows_of_parts:
-                part = {name: x[rows] if x.dim() else x for name, x in batch.items()}
-                part["num_items_in_batch"] = part["completion_mask"].sum()
-                losses.append(self.trainer._compute_loss(self.model, part))
-            loss = torch.stack(losses).mean()
-            loss.backward()
-            results.append((loss.detach(), gradient_of(self.model)))
-            shift(self.model, POLICY_SEED)
-            self.model.zero_grad()
-        return results
+    def update(self, advantage_B: torch.Tensor) -> None:
+        """Compute loss and gradient with these advantages, after `shift`."""
+        shift(self.model, POLICY_SEED)
+        tokens = self.batch["completion_mask"].sum()
+        batch = self.batch | {"advantages": advantage_B, "num_items_in_batch": tokens}
+        self.loss = self.trainer._compute_loss(self.model, batch)
+        self.loss.backward()
+        self.gradient = gradient_of(self.model)
 
 
-# name: our settings, TRL's, whether TRL gets each group as a batch of its own
-LOSSES = {
-    "`grpo`": ({}, {}, False),
-    "`constant` / `dr_grpo`": ({"loss": "constant"}, {"loss_type": "dr_grpo"}, False),
-    "`batch` / `dapo`": ({"loss": "batch"}, {"loss_type": "dapo"}, False),
-    "`dapo`, a group at a time": ({"loss": "dapo"}, {"loss_type": "dapo"}, True),
-    "`grpo` + 0.04 KL": (
-        {"kl_coef": 0.04},
-        {"beta": 0.04, "use_bias_correction_kl": False},
-        False,
-    ),
-    "`dapo` − 0.01 H, a group at a time": (
-        {"loss": "dapo", "entropy_coef": 0.01},
-        {"loss_type": "dapo", "entropy_coef": 0.01},
-        True,
-    ),
-}
-Comparison = tuple[str, torch.Tensor, torch.Tensor]  # name, ours, TRL's
+def compared(quantity: str, ours: torch.Tensor, theirs: torch.Tensor) -> tuple:
+    """Row of the table: TRL's largest element, and the largest difference of two elements, relative
+    to it."""
+    largest = theirs.abs().max()
+    difference = (ours - theirs).abs().max() / largest  # NaN where all are 0
+    return quantity, largest.item(), difference.item()
 
 
-def comparisons(layout: Layout, groups: list[Group]) -> Iterator[Comparison]:
-    """Yield the rows of the table: advantages, then the losses with our advantages. Before the
-    weights have moved only the gradient says something."""
-
-    def column(name: str) -> torch.Tensor:
-        return torch.tensor([[getattr(o, name) for o in group.completions] for group in groups])
-
-    rewards_P_G = column("reward")
-    unscaled = grpo.group_advantages(rewards_P_G, "none")
-    yield "advantages: `none`", unscaled, TRL(groups, scale_rewards="none").advantages
-    sample = grpo.group_advantages(rewards_P_G, "sample")
+def comparisons(layout: Layout, groups: list[Group]) -> Iterator[tuple]:
+    """Yield the rows of the table: advantages, then the losses with our advantages."""
+    rewards_P_G = torch.tensor([[o.reward for o in group.completions] for group in groups])
     std_P_1 = rewards_P_G.std(1, keepdim=True)
-    theirs = TRL(groups).advantages
-    yield "advantages: `sample`, × std / (std + 1e-4)", sample * std_P_1 / (std_P_1 + 1e-4), theirs
-    for name, (our_settings, settings, one_by_one) in LOSSES.items():
+    ours_P_G = grpo.group_advantages(rewards_P_G, "sample") * std_P_1 / (std_P_1 + 1e-4)
+    name = "advantages: `sample`, × std / (std + 1e-4)"
+    yield compared(name, ours_P_G.flatten(), TRL(groups).batch["advantages"])
+    for name, (our_settings, settings) in LOSSES.items():
         student = MovedStudent(layout, **our_settings)
-        student.update(groups, step=1)
-        (_, first), (loss, second) = student.updates
+        student.update(groups, step=1)  # computes the advantages, too
         trl = TRL(groups, **settings)
-        (_, trl_first), (trl_loss, trl_second) = trl.updates(column("advantage"), one_by_one)
-        yield f"{name}: first gradient", first, trl_first
-        yield f"{name}: second loss", loss, trl_loss
-        yield f"{name}: second gradient", second, trl_second
-
-
-def comparison_row(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> list:
-    """Row of the table: name, norm of each side, and the largest difference of two elements,
-    relative to TRL's largest element."""
-    norms = [f"{torch.linalg.vector_norm(x.double()):.7g}" for x in (ours, theirs)]
-    scale = theirs.abs().max().clamp(min=1e-30)
-    difference = (ours - theirs).abs().max() / scale
-    return [name, *norms, f"{difference.item():.1e}"]
+        trl.update(torch.tensor([o.advantage for group in groups for o in group.completions]))
+        yield compared(f"{name}: loss", student.loss, trl.loss.detach())
+        yield compared(f"{name}: gradient", student.gradient, trl.gradient)
 
 
 def main() -> int:
@@ -206,17 +173,15 @@ def main() -> int:
     begin_process()
     torch.set_num_threads(1)
     with analysis.one_line("trl_agreement", ImportError):
-        title = f"TRL {version('trl')}; {provenance()}"
+        print(f"TRL {version('trl')}; {provenance()}")
     layout = train.build_layout(CONFIG)
     layout.connect(CONFIG.timeout_minutes)
     groups = sample(layout)
-    rows = [comparison_row(*pair) for pair in comparisons(layout, groups)]
+    table = pd.DataFrame(comparisons(layout, groups), columns=["", "largest", "difference"])
     dist.destroy_process_group()
-    agree = all(float(row[-1]) <= TOLERANCE for row in rows)  # false for NaN too
-    dead = sum(not group.live for group in groups)
-    result = "All agree" if agree else "NOT ALL AGREE"
-    note = f"{len(groups)} groups, {dead} of them dead. {result}, to {TOLERANCE:g}."
-    print(analysis.table(title, HEADER, rows, note))
+    print(table.to_string(index=False, float_format="{:.2g}".format))
+    agree = (table.difference <= TOLERANCE).all()  # false for NaN too
+    print("All agree" if agree else "NOT ALL AGREE", f"to {TOLERANCE:g}")
     return int(not agree)
 
 

@@ -21,36 +21,50 @@ from plumbing import command_line
 from plumbing.config import Config
 from plumbing.data.problems import Problems
 from plumbing.distributed.launch import launch
-from plumbing.errors import InputError, print_error
+from plumbing.errors import InputError
 from rollout import PromptEncoder
 from sampler import find_sampler
+from scripts import analysis
 from verify import Verifier
 
-try:
-    from datasets import Dataset  # a dependency of TRL
+# The flags of train.py that this trainer uses
+USED = {
+    "preset",
+    "seed",
+    "device",
+    "model",
+    "train_data",
+    "reward",
+    "verify_workers",
+    "out",
+    "steps",
+    "prompts_per_step",
+    "group_size",
+    "temperature",
+    "learning_rate",
+    "max_prompt_tokens",
+    "max_completion_tokens",
+    "prompt_header",
+    "prompt_footer",
+    "chat_template",
+    "sampler",
+    "sampler_args",
+    "candidates",
+    "epsilon",
+    "column",
+    "checkpoint_every",
+    "keep",
+}
+
+
+def trl_config(c: Config, **changes):
+    """Return TRL's GRPOConfig for a config: one update a batch, and the loss of `--loss grpo`.
+    Raises InputError if the processes cannot share the completions of a step equally."""
     from trl import GRPOConfig
 
-    from examples.trl_sampler import SampledTrainer, check_sampler
-except ModuleNotFoundError as missing:
-    print_error(f"{missing}: pip install -r requirements.txt trl==1.16.0")
-    sys.exit(2)
-
-
-# The flags of train.py that this trainer uses
-USED = {"preset", "seed", "device", "model", "train_data", "reward", "verify_workers", "out"}
-USED |= {"steps", "prompts_per_step", "group_size", "temperature", "learning_rate"}
-USED |= {"max_prompt_tokens", "max_completion_tokens", "prompt_header", "prompt_footer"}
-USED |= {"chat_template", "sampler", "sampler_args", "candidates", "epsilon", "column"}
-USED |= {"checkpoint_every", "keep"}
-
-
-def trl_config(c: Config, **changes) -> GRPOConfig:
-    """Return TRL's settings for a config: one update a batch, and the loss of `--loss grpo`.
-    Raises InputError if the processes cannot share the completions of a step equally."""
     rows, rest = divmod(c.prompts_per_step * c.group_size, launch().world)
     if rest:
-        completions = f"{c.prompts_per_step} x {c.group_size} completions"
-        raise InputError(f"{completions} for {launch().world} processes: must divide evenly")
+        raise InputError("prompts_per_step x group_size: must be a multiple of the processes")
     settings = {
         "seed": c.seed,
         "max_steps": c.steps,
@@ -73,8 +87,13 @@ def trl_config(c: Config, **changes) -> GRPOConfig:
     return GRPOConfig(c.out, **settings | changes)
 
 
-def build_trainer(c: Config, verifier: Verifier, **changes) -> SampledTrainer:
-    """Build a trainer of the config's model, data and sampler, with `changes` of TRL's settings."""
+def build_trainer(c: Config, verifier: Verifier, **changes):
+    """Build a trainer of the config's model, data and sampler, with `changes` of TRL's settings.
+    Raises ImportError without TRL."""
+    from datasets import Dataset  # a dependency of TRL
+
+    from examples.trl_sampler import SampledTrainer, check_sampler
+
     check_sampler(find_sampler(c.sampler))
     problems = Problems(c.train_data)
     encode = PromptEncoder(c, AutoTokenizer.from_pretrained(c.model))
@@ -91,12 +110,11 @@ def build_trainer(c: Config, verifier: Verifier, **changes) -> SampledTrainer:
     return SampledTrainer(sampler, c.model, verified, trl_config(c, **changes), rows)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str]) -> None:
     """Train, save the model in --out, and print the share of dead groups over the steps."""
-    argv = sys.argv[1:] if argv is None else argv
     parser = command_line.Parser(description=command_line.first_line(__doc__))
     command_line.add_fields(parser, Config, USED)
-    try:
+    with analysis.one_line("trl_demo", ValueError, ImportError):
         given = parser.parse_args(argv)  # rejects flags that this trainer would ignore
         c = train.parse(["--preset", "demo", "--sampler", "uniform", *argv])
         if "out" not in given:
@@ -104,14 +122,10 @@ def main(argv: list[str] | None = None) -> int:
         with Verifier(workers=c.verify_workers, reward=c.reward) as verifier:
             trainer = build_trainer(c, verifier)
             trainer.train(resume_from_checkpoint=True)
-    except (ValueError, OSError) as error:
-        print_error(error)
-        return 2
     trainer.save_model(c.out)
     dead = pd.DataFrame(trainer.state.log_history).frac_reward_zero_std.dropna()
     print(f"{c.out}: {dead.mean():.1%} dead groups in {len(dead)} steps")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(sys.argv[1:])

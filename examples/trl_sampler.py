@@ -16,8 +16,6 @@ import json
 import zlib
 from pathlib import Path
 
-from transformers import TrainerState
-from transformers.trainer_utils import TrainOutput
 from trl import GRPOTrainer
 
 from grpo import Completion
@@ -50,32 +48,29 @@ class SampledTrainer(GRPOTrainer):
         self.n = self.args.generation_batch_size // self.num_generations
         n_rows = len(self.train_dataset)
         if n_rows < self.n:  # TRL would train nothing and report no error
-            raise InputError(f"train_dataset has {n_rows} rows, and a batch takes {self.n} prompts")
+            raise InputError(f"train_dataset has {n_rows} rows, a batch takes {self.n} prompts")
         rows = json.dumps(list(self.train_dataset), default=str)
         self.facts = {"sampler": type(sampler).__name__, "rows": zlib.crc32(rows.encode())}
 
-    def train(self, resume_from_checkpoint: bool | str | None = None, **keywords) -> TrainOutput:
+    def train(self, resume_from_checkpoint: bool | str | None = None, **keywords):
         """Train as TRL does. True resumes from the newest complete checkpoint in output_dir, or
-        starts anew without one. A finished run only loads its weights."""
+        starts anew without one. Raises InputError if another run made it, or if it has finished."""
         folder = resume_from_checkpoint
         if folder is True:
             folder = latest_checkpoint(Path(self.args.output_dir))
-        if not folder:
-            return super().train(**keywords)
-        self.load_sampler(Path(folder))
-        state = TrainerState.load_from_json(str(Path(folder, TRL_STATE)))
-        if state.global_step >= (max(0, self.args.max_steps) or state.max_steps):
-            self._load_from_checkpoint(str(folder))  # TRL would train one step more
-            self.state = state
-            return TrainOutput(state.global_step, 0.0, {})
-        return super().train(str(folder), **keywords)
+        if folder:
+            self.load_sampler(Path(folder))
+        return super().train(folder and str(folder), **keywords)
 
     def load_sampler(self, folder: Path) -> None:
-        """Load the sampler's state from a checkpoint. Raises InputError if another run made it."""
+        """Load the sampler's state from a checkpoint."""
         saved = checkpoint.unpack((folder / STATE).read_bytes())
         if saved["facts"] != self.facts:
             began = f"began with {saved['facts']}, now {self.facts}"
             raise InputError(f"{folder} is of another run ({began}): use another output_dir")
+        state = json.loads((folder / TRL_STATE).read_text())
+        if state["global_step"] >= (max(0, self.args.max_steps) or state["max_steps"]):
+            raise InputError(f"{folder}: the run has finished")  # TRL would train one step more
         self.sampler.load_state_dict(saved["state"])
 
     def _save_checkpoint(self, model, trial) -> None:
@@ -95,8 +90,7 @@ class SampledTrainer(GRPOTrainer):
             check_proposals(self.groups, len(self.train_dataset))
             sizes = [group.size for group in self.groups]
             if sizes != [self.num_generations] * self.n:
-                wanted = f"{self.n} groups of {self.num_generations}"
-                raise InputError(f"the sampler proposes groups of {sizes}, TRL needs {wanted}")
+                raise InputError(f"the sampler proposes groups of {sizes}, which TRL cannot take")
             problem_B = [group.problem for group in self.groups for _ in range(group.size)]
             first = self.accelerator.process_index * len(inputs)
             own_B = problem_B[first : first + len(inputs)]
@@ -109,7 +103,7 @@ class SampledTrainer(GRPOTrainer):
         if self.model.training:
             rewards_P_G = rewards_B_R[:, 0].reshape(len(self.groups), -1).tolist()
             for group, rewards_G in zip(self.groups, rewards_P_G, strict=True):
-                if not set(rewards_G) <= {0, 1}:
+                if not {*rewards_G} <= {0, 1}:
                     raise InputError(f"problem {group.problem}: rewards {rewards_G}, not 0 or 1")
                 group.completions = [Completion([], [], True, reward=r) for r in rewards_G]
             self.sampler.observe(self.groups)

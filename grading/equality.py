@@ -24,6 +24,7 @@ from grading.structure import FLIP, RELATIONS, Structure, is_asked, split, struc
 from grading.values import hold, is_arithmetic, is_close, letters, number
 
 _SLASH = re.compile(r"(?<=/)(\d+)(?=\\?[a-zA-Z]|\([^()]*[a-zA-Z])")  # 1/2x may be (1/2)x
+_PERCENT = re.compile(r"^([^%]+)%$")
 _FUNCTION = re.compile(r"\\(?:(?:arc)?(?:sin|cos|tan)|cot|sec|csc|log|ln)")
 # Products whose order may count: AB, A^{-1}B, x^TA, vectors.
 _ORDERED = re.compile(
@@ -33,7 +34,8 @@ _ORDERED = re.compile(
 
 def _plain_text(text: str) -> str:
     r"""Remove \text{} and the case of words, but not of letters: N is not n."""
-    text = re.sub(r"\\text\{([^{}]*)\}", r"\1", text).replace(" ", "")
+    text = re.sub(r"\\text\{([^{}]*)\}", r"\1", text)
+    text = text.replace(" ", "")
     return text.casefold() if re.fullmatch(r"(?:[^\W\d]{2,}\W?)+", text) else text
 
 
@@ -46,7 +48,11 @@ def _is_rounded(exact: str, decimal: str, min_places: int = 6) -> bool:
     digits = len(decimal.replace(".", "").lstrip("-0"))
     if min(places, digits) < min_places:
         return False
-    return hold(lambda _, a, b: abs(a - b) * 2 * 10**places <= 1.0001, exact, decimal)
+
+    def rounds_to(tolerance, a, b) -> bool:
+        return abs(a - b) * 2 * 10**places <= 1.0001
+
+    return hold(rounds_to, exact, decimal)
 
 
 def _equal_numbers(gold: str, answer: str) -> bool:
@@ -55,16 +61,16 @@ def _equal_numbers(gold: str, answer: str) -> bool:
     has_other_bars = ("|" in gold) != ("|" in answer)  # ln|x| is not ln x
     if is_question or has_other_bars or letters(gold) != letters(answer):
         return False
-    if hold(is_close, gold, answer):
-        return True
-    return _is_rounded(gold, answer) or _is_rounded(answer, gold)
+    is_equal = hold(is_close, gold, answer)
+    return is_equal or _is_rounded(gold, answer) or _is_rounded(answer, gold)
 
 
 def _equal_values(gold: str, answer: str) -> bool:
     """Compare two texts without parts. 50, 50% and 0.5 answer 50%; 0.5% and 0.5 are different."""
-    exact_gold = re.sub(r"^([^%]+)%$", r"(\1)/100", gold)
-    exact_answer = re.sub(r"^([^%]+)%$", r"(\1)/100", answer)
-    if _ORDERED.search(gold) or _ORDERED.search(answer) or not is_arithmetic(exact_gold):
+    exact_gold = _PERCENT.sub(r"(\1)/100", gold)
+    exact_answer = _PERCENT.sub(r"(\1)/100", answer)
+    is_ordered = _ORDERED.search(gold) or _ORDERED.search(answer)
+    if is_ordered or not is_arithmetic(exact_gold):
         return _plain_text(gold) == _plain_text(answer)
     if _equal_numbers(exact_gold, exact_answer):
         return True
@@ -74,7 +80,7 @@ def _equal_values(gold: str, answer: str) -> bool:
     size = number(gold.removesuffix("%"))
     if size is None or size != number(answer.removesuffix("%")):
         return False
-    is_fraction = "/" in gold + answer or "frac" in gold + answer
+    is_fraction = re.search("/|frac", gold + answer)
     return abs(size) > (10 if is_fraction else 1)
 
 
@@ -107,15 +113,18 @@ def _equal_relations(gold: str, answer: str) -> bool:
     """Whether two relations have the same sides, or are multiples: 2x-y+1=0 answers y=2x+1."""
     golds = split(gold, RELATIONS)
     answers = split(answer, RELATIONS)
-    if golds[1::2] == answers[1::2] and all(map(_equal, golds[::2], answers[::2])):
+    have_same_signs = golds[1::2] == answers[1::2]
+    if have_same_signs and all(map(_equal, golds[::2], answers[::2])):
         return True
-    return len(golds) == len(answers) == 3 and _equal_multiples(golds, answers)
+    have_two_sides = len(golds) == len(answers) == 3
+    return have_two_sides and _equal_multiples(golds, answers)
 
 
 def _equal_chain(gold: str, sides: list[str]) -> bool:
     """Whether every side of an answer is right, as in 3+5=8; but in m+n=8 the first names it."""
     first, *others = sides
-    return (is_asked(first) or _equal(gold, first)) and all(_equal(gold, side) for side in others)
+    is_first_right = is_asked(first) or _equal(gold, first)
+    return is_first_right and all(_equal(gold, side) for side in others)
 
 
 def _equal_parts(golds: list[str], answers: list[str], is_ordered: bool) -> bool:
@@ -136,10 +145,10 @@ def _is_tuple(structure: Structure) -> bool:
     return names in ("", "xy", "xyz") and (not structure.name or "," in structure.name)
 
 
-def _labels(structure: Structure) -> list[str]:
+def _labels(structure: Structure) -> set[str]:
     """Return the names and units of the parts: "x=1, 2 cm" -> "x", "cm"."""
     parts = map(structure_of, structure.parts)
-    return [part.name + part.unit for part in parts if part.name or part.unit]
+    return {part.name + part.unit for part in parts if part.name or part.unit}
 
 
 def _equal_collections(gold: Structure, answer: Structure) -> bool:
@@ -152,20 +161,25 @@ def _equal_collections(gold: Structure, answer: Structure) -> bool:
         return False
     names = [structure_of(part).name for part in answer.parts]
     is_repeated = 1 < len({*names}) < len(names)  # x=1, y=2, x=3, y=4
-    fewer, more = sorted([len({*_labels(gold)}), len({*_labels(answer)})])
-    has_one_sided_labels = fewer == 0 and more > 1  # "x=1, y=2" is not "2, 1"
+    labels = _labels(gold), _labels(answer)
+    has_one_sided_labels = not all(labels) and max(map(len, labels)) > 1  # "x=1, y=2" is not "2, 1"
     has_no_order = kinds <= {"list", "set", "∪", "∨"} and "…" not in gold.parts
     is_ordered = is_repeated or has_one_sided_labels or not has_no_order
     return _equal_parts(gold.parts, answer.parts, is_ordered)
 
 
+def _equal_approximations(gold: str, exact: str, decimals: list[str]) -> bool:
+    r"""Whether an answer such as \sqrt{3}/3≈0.577, an exact value and its decimals, is right."""
+    value = split(exact, "=")[-1]
+    are_right = all(_is_rounded(value, decimal, min_places=1) for decimal in decimals)
+    return are_right and _equal(gold, exact)
+
+
 def _equal(gold: str, answer: str) -> bool:
     """Compare two canonical texts."""
     answer, *decimals = split(answer, "≈")[::2]
-    if decimals:  # \sqrt{3}/3≈0.577: an exact value, and its approximations
-        exact = split(answer, "=")[-1]
-        is_right = all(_is_rounded(exact, decimal, min_places=1) for decimal in decimals)
-        return is_right and _equal(gold, answer)
+    if decimals:
+        return _equal_approximations(gold, answer, decimals)
     first = structure_of(gold)
     second = structure_of(answer)
     if first.unit and second.unit and first.unit != second.unit:
@@ -174,7 +188,8 @@ def _equal(gold: str, answer: str) -> bool:
         return False  # π/6 is not π/6 degrees
     has_other_name = first.name and second.name and first.name != second.name
     is_formula = first.name and first.kind == "value" and letters(first.parts[0])
-    if first.kind[0] in RELATIONS or (is_formula and (has_other_name or second.kind == "=")):
+    is_relation = first.kind[0] in RELATIONS
+    if is_relation or (is_formula and (has_other_name or second.kind == "=")):
         return _equal_relations(gold, answer)
     if has_other_name:
         return False
@@ -187,12 +202,14 @@ def _equal(gold: str, answer: str) -> bool:
 
 def compare(gold: str, answer: str, accept_identical: bool = True) -> bool:
     """Whether two contents of boxes agree. accept_identical: even if they cannot be parsed."""
-    gold, answer = canonicalize(gold), canonicalize(answer)
+    gold = canonicalize(gold)
+    answer = canonicalize(answer)
     if not re.search(r"\w|∞|⦃⦄", gold):
         return False
     if accept_identical and gold == answer:
         return True
-    golds, answers = ({text, _SLASH.sub(r"\1*", text)} for text in (gold, answer))
+    golds = {gold, _SLASH.sub(r"\1*", gold)}
+    answers = {answer, _SLASH.sub(r"\1*", answer)}
     try:
         return any(_equal(g, a) for g in golds for a in answers)
     except RecursionError:

@@ -5,7 +5,6 @@ never equal, whatever the numbers in them.
 """
 
 import re
-from itertools import product
 from typing import NamedTuple
 
 from grading.units import split_unit
@@ -38,11 +37,25 @@ class Structure(NamedTuple):
     unit: str = ""
 
 
+def is_name(text: str) -> bool:
+    """Whether one side of "=" only names the other."""
+    return bool(_NAME.fullmatch(text))
+
+
+def is_asked(text: str) -> bool:
+    """Whether the first side of "a=b" only names what the problem asks for."""
+    return is_name(text) or bool(_ASKED.fullmatch(text))
+
+
 def split(text: str, separators: str) -> list[str]:
     """Split at characters outside brackets and keep them: "a=b" -> ["a", "=", "b"]."""
-    parts, depth = [""], 0
+    parts = [""]
+    depth = 0
     for character in text:
-        depth += (character in "([{⦃") - (character in ")]}⦄")
+        if character in "([{⦃":
+            depth += 1
+        elif character in ")]}⦄":
+            depth -= 1
         if depth == 0 and character in separators:
             parts += [character, ""]
         else:
@@ -57,12 +70,16 @@ def _alternatives(text: str) -> Structure | None:
     if len(parts) == 1:
         return None
     structures = [structure_of(part) for part in parts]
-    if len({s.name for s in structures}) > 1 or not all(re.search(r"[\d∞]|\\pi", p) for p in parts):
+    names = {structure.name for structure in structures}
+    are_numbers = all(re.search(r"[\d∞]|\\pi", part) for part in parts)
+    if len(names) > 1 or not are_numbers:
         return Structure("", "∨", parts)
-    if all(s.kind in _INTERVALS and s.name for s in structures):
-        bounds = [f"{s.kind[0]}{','.join(s.parts)}{s.kind[1]}" for s in structures]
-        return Structure(structures[0].name, "∪", bounds)
-    return Structure("", "list", parts)
+    [name] = names
+    are_intervals = all(structure.kind in _INTERVALS for structure in structures)
+    if not name or not are_intervals:
+        return Structure("", "list", parts)
+    intervals = [s.kind[0] + ",".join(s.parts) + s.kind[1] for s in structures]
+    return Structure(name, "∪", intervals)
 
 
 def _list(text: str) -> Structure | None:
@@ -71,28 +88,35 @@ def _list(text: str) -> Structure | None:
 
 
 def _relation(text: str) -> Structure | None:
-    r"""A named structure, "k=(1,2)"; an inequality solved for a name, which is an interval:
-    "3>x≥1" -> [) 1, 3; or the sides of another relation: "x+y=3" -> = x+y, 3."""
+    r"""A named structure, "k=(1,2)"; a solved inequality; or the sides of another relation:
+    "x+y=3" -> = x+y, 3."""
     text = re.sub(r"^-([a-zA-Z])([<>≤≥])([^<>≤≥]*)$", r"-(\3)\2\1", text)  # -x<1 is -1<x
     sides = split(text, RELATIONS)
     if len(sides) == 1:
         return None
     if sides[1] in ">≥":
         sides = [side.translate(FLIP) for side in reversed(sides)]
-    is_named = bool(_NAME.fullmatch(sides[0]))
-    if len(sides) == 3 and sides[1] == "=" and not is_named and _NAME.fullmatch(sides[2]):
-        sides, is_named = sides[::-1], True
     signs = "".join(sides[1::2])
-    if signs in ("=", "∈") and is_named:
+    if signs == "=" and is_name(sides[2]) and not is_name(sides[0]):
+        sides.reverse()
+    if signs in ("=", "∈") and is_name(sides[0]):
         return structure_of(sides[2])._replace(name=sides[0])
-    bounds = sides
-    if signs in ("<", "≤"):
-        bounds = ["-∞", "<", *sides] if is_named else [*sides, "<", "∞"]
-    is_solved = len(bounds) == 5 and {bounds[1], bounds[3]} <= {"<", "≤"}
-    if is_solved and _NAME.fullmatch(bounds[2]) and bounds[2][0] not in "|[":  # |x|<5 is not x<5
-        brackets = "(["[bounds[1] == "≤"] + ")]"[bounds[3] == "≤"]
-        return Structure(bounds[2], brackets, [bounds[0], bounds[4]])
-    return Structure("", signs, sides[::2])
+    return _solved(sides) or Structure("", signs, sides[::2])
+
+
+def _solved(sides: list[str]) -> Structure | None:
+    """The interval of an inequality solved for a name: "1≤x<3" -> x, [) 1, 3."""
+    if len(sides) == 3:
+        sides = ["-∞", "<", *sides] if is_name(sides[0]) else [*sides, "<", "∞"]
+    if len(sides) != 5:
+        return None
+    low, first, name, second, high = sides
+    is_absolute = name[:1] in ("|", "[")  # |x|<5 is not x<5
+    if not {first, second} <= {"<", "≤"} or not is_name(name) or is_absolute:
+        return None
+    left = "[" if first == "≤" else "("
+    right = "]" if second == "≤" else ")"
+    return Structure(name, left + right, [low, high])
 
 
 def _bracketed(text: str) -> Structure | None:
@@ -100,13 +124,16 @@ def _bracketed(text: str) -> Structure | None:
     members = split(text, "∪")[::2]
     if len(members) > 1:
         return Structure("", "∪", members)
-    is_enclosed = text[:1] in ("(", "[", "⦃") and split(text, ")]}⦄")[1:] == [text[-1], ""]
+    if text[:1] not in ("(", "[", "⦃") or split(text, ")]}⦄")[1:] != [text[-1], ""]:
+        return None
     parts = [part for part in split(text[1:-1], ",;")[::2] if part]
-    if not is_enclosed or (text[0] != "⦃" and len(parts) < 2):
+    is_set = text[0] == "⦃"
+    if len(parts) < 2 and not is_set:
         return None
     if len(parts) == 1 and parts != ["⦃⦄"]:
         return structure_of(parts[0])
-    return Structure("", "set" if text[0] == "⦃" else text[0] + text[-1], parts)
+    kind = "set" if is_set else text[0] + text[-1]
+    return Structure("", kind, parts)
 
 
 def _matrix(text: str) -> Structure | None:
@@ -122,12 +149,13 @@ def _value(text: str) -> Structure:
     sides = split(text, ":")[::2]
     if len(sides) > 1:
         return Structure("", ":", sides)
-    first, *rest = text.split("±")
-    if len(rest) in (1, 2):
-        signs = product("+-", repeat=len(rest))
-        texts = [first + "".join(a + b for a, b in zip(s, rest, strict=True)) for s in signs]
-        return Structure("", "list", [text.removeprefix("+") for text in texts])
-    return Structure("", "value", [text])
+    terms = text.split("±")
+    if len(terms) not in (2, 3):
+        return Structure("", "value", [text])
+    values = terms[:1]
+    for term in terms[1:]:
+        values = [value + sign + term for value in values for sign in "+-"]
+    return Structure("", "list", [value.removeprefix("+") for value in values])
 
 
 def structure_of(text: str) -> Structure:
@@ -136,9 +164,5 @@ def structure_of(text: str) -> Structure:
         return structure
     body, unit = split_unit(text)
     structure = _relation(body) or _bracketed(body) or _matrix(body) or _value(body)
-    return structure._replace(unit=unit or structure.unit or "%" * body.endswith("%"))
-
-
-def is_asked(text: str) -> bool:
-    """Whether the first side of "a=b" only names what the problem asks for."""
-    return bool(_NAME.fullmatch(text) or _ASKED.fullmatch(text))
+    is_percent = body.endswith("%")
+    return structure._replace(unit=unit or structure.unit or "%" * is_percent)

@@ -17,11 +17,13 @@ trains a model of 3 M parameters from nothing, on problems of its own. Its vocab
 encoding of them; each digit is a token.
 """
 
+import itertools
 import math
 import random
 import re
-import sys
+import tempfile
 from argparse import Namespace
+from itertools import chain, islice
 from pathlib import Path
 
 import sympy
@@ -42,8 +44,13 @@ from studies.supervised import descend, make_olmo2
 
 CONFIG = Config(prompt_header="", prompt_footer="Answer:")  # of the prompts
 NEW = "new"  # in the place of a model: make one
-SIZES = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 6}
-SIZES |= {"num_attention_heads": 6, "max_position_embeddings": 256}
+SIZES = {
+    "hidden_size": 192,
+    "intermediate_size": 512,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 6,
+    "max_position_embeddings": 256,
+}
 VOCABULARY = 1024
 DATA = Path("data/reasoning-gym/train.jsonl")
 EASY = 2  # levels that are shown
@@ -53,27 +60,27 @@ PER_LEVEL = 4000  # problems generated for each easy level, for a new model
 DATA_SEED = 7
 WARMUP = 0.1  # of the steps
 
-# The steps of each task's solution. info: the library's metadata, and the `answer`.
+# The steps of each task's solution, from the library's metadata.
 
 
 def chain_sum(info: dict) -> str:
     """2 + 3 = 5. 5 - 1 = 4."""
     total, *terms = re.findall(r"[+-] \d+|\d+", info["expression"])
-    lines = []
+    text = ""
     for term in terms:
         line = f"{total} {term}"
         total = sympy.sympify(line)
-        lines.append(f"{line} = {total}.")
-    return " ".join(lines)
+        text += f" {line} = {total}."
+    return text.lstrip()
 
 
 def sum_of_products(factors: list[tuple[int, int]]) -> str:
     """12 * 30 = 360. 12 * 4 = 48. 360 + 48 = 408."""
+    text = " ".join(f"{a} * {b} = {a * b}." for a, b in factors)
+    if len(factors) == 1:
+        return text
     results = [a * b for a, b in factors]
-    lines = [f"{a} * {b} = {a * b}." for a, b in factors]
-    if len(factors) > 1:
-        lines.append(f"{' + '.join(map(str, results))} = {sum(results)}.")
-    return " ".join(lines)
+    return f"{text} {' + '.join(map(str, results))} = {sum(results)}."
 
 
 def products(info: dict) -> str:
@@ -91,7 +98,7 @@ def simple_equations(info: dict) -> str:
     product = int(right) - constant
     sign = "-" if constant > 0 else "+"
     first = f"{slope}*{name} = {right} {sign} {abs(constant)} = {product}."
-    return f"{first} {name} = {product} / {slope} = {info['answer']}."
+    return f"{first} {name} = {product} / {slope} = {product / slope}."
 
 
 def leg_counting(info: dict) -> str:
@@ -112,7 +119,7 @@ def lcm(info: dict) -> str:
     """12 and 8: 12 / 4 = 3. 3 * 8 = 24."""
     a, b = info["numbers"]
     shared = math.gcd(a, b)
-    return f"{a} / {shared} = {a // shared}. {a // shared} * {b} = {info['answer']}."
+    return f"{a} / {shared} = {a // shared}. {a // shared} * {b} = {info['result']}."
 
 
 def complex_arithmetic(info: dict) -> str:
@@ -131,7 +138,8 @@ def number_filtering(info: dict) -> str:
 
 def spell_backward(info: dict) -> str:
     """s u n. n u s."""
-    return f"{' '.join(info['word'])}. {' '.join(info['answer'])}."
+    word = info["word"]
+    return f"{' '.join(word)}. {' '.join(reversed(word))}."
 
 
 def word_sequence_reversal(info: dict) -> str:
@@ -161,48 +169,30 @@ def demonstrations(rows: list[dict], direct: float, rng: random.Random) -> list[
     A share `direct` of them is without steps. A share of 0 draws no random number."""
     shown = []
     for row in rows:
-        answer = row["expected_answer"]
-        completion = rf" \boxed{{{answer}}}"
-        if not (direct and rng.random() < direct):
-            steps_of = STEPS[row["task"]]
-            completion = f" {steps_of(row['extra_info'] | {'answer': answer})}{completion}"
-        shown.append((row["problem"], completion))
+        is_direct = direct and rng.random() < direct
+        steps_of = STEPS[row["task"]]
+        steps = "" if is_direct else " " + steps_of(row["extra_info"])
+        shown.append((row["problem"], rf"{steps} \boxed{{{row['expected_answer']}}}"))
     return shown
 
 
-def encoded(shown: list[tuple[str, str]], tokenizer) -> list[tuple[list[int], Completion]]:
-    """Return (prompt_ids, Completion) for each demonstration, which ends in the end token."""
+def fit(policy: Policy, shown: list[tuple[str, str]], tokenizer, args: Namespace, rng) -> None:
+    """Minimise -log p of the completions' tokens and the end token; each demonstration is used once
+    before any is used again."""
     encode = PromptEncoder(CONFIG, tokenizer)
     rows = []
     for problem, text in shown:
         ids = [*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
         rows.append((encode(problem), Completion(ids, logps=[0.0] * len(ids), finished=True)))
-    return rows
-
-
-def fit(policy: Policy, rows: list[tuple], steps: int, batch: int, rate: float, rng) -> None:
-    """Minimise -log p of the demonstrations' tokens; each is used once before any is used again."""
-    waiting = []
+    order = chain.from_iterable(rng.sample(rows, len(rows)) for _ in itertools.count())
 
     def loss() -> torch.Tensor:
-        while len(waiting) < batch:
-            waiting.extend(rng.sample(rows, len(rows)))
-        chosen = [waiting.pop(0) for _ in range(batch)]
-        logp_N, _ = policy(collate(chosen, policy.lm.device), 1.0)
+        batch = collate(list(islice(order, args.batch)), policy.lm.device)
+        logp_N, _ = policy(batch, 1.0)
         return -logp_N.mean()
 
-    descend(policy, loss, steps, max(1, round(WARMUP * steps)), lr=rate, weight_decay=0.0)
-
-
-def easy_rows(path: Path) -> list[dict]:
-    """Read the rows of the easy levels. Raises InputError if there are none."""
-    rows = [row for row in read_lines(path) if row.get("level", math.inf) <= EASY]
-    if not rows:
-        raise InputError(
-            f"{path}: no such file, or no row of levels up to {EASY}: "
-            "run python -m scripts.prepare_data --source reasoning-gym"
-        )
-    return rows
+    warmup = max(1, round(WARMUP * args.steps))
+    descend(policy, loss, args.steps, warmup, lr=args.learning_rate, weight_decay=0.0)
 
 
 def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
@@ -221,37 +211,40 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
 
 
-def make_model(shown: list[tuple[str, str]], out: Path, seed: int) -> None:
+def make_model(shown: list[tuple[str, str]], folder: str, seed: int) -> None:
     """Write an untrained model, whose tokenizer is made from the demonstrations."""
     texts = [f"{problem}\n\n{CONFIG.prompt_footer}{text}" for problem, text in shown]
     tokenizer = make_tokenizer(texts)
-    tokenizer.save_pretrained(out)
-    make_olmo2(tokenizer, seed, **SIZES).save_pretrained(out)
+    tokenizer.save_pretrained(folder)
+    make_olmo2(tokenizer, seed, **SIZES).save_pretrained(folder)
 
 
 def run(args: Namespace) -> None:
     """Run the command. Raises ValueError or OSError."""
     args.out.mkdir(parents=True, exist_ok=True)  # before the work
     rng = random.Random(args.seed)
-    name = args.model
-    if name == NEW:
-        name = str(args.out)
-        rows = reasoning_tasks.rows(DATA_SEED, PER_LEVEL, EASY)
-        shown = demonstrations([row for row in rows if row["expected_answer"]], args.direct, rng)
-        make_model(shown, args.out, args.seed)
-    else:
-        rows = easy_rows(DATA)
-        chosen = rng.sample(rows, min(args.demonstrations, len(rows)))
-        shown = demonstrations(chosen, args.direct, rng)
-    print(f"{len(shown)} demonstrations", file=sys.stderr)
-    device = torch.device(device_type(CONFIG.device))
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    policy = Policy.load(name, device)
-    policy.lm.set_attn_implementation("shared_prompts")  # flash-attn has no float32
-    fit(policy, encoded(shown, tokenizer), args.steps, args.batch, args.learning_rate, rng)
-    generator = Generator.load(name, device, tokenizer)
-    generator.refresh(policy)
-    generator.export(args.out)
+    with tempfile.TemporaryDirectory() as untrained:
+        name = args.model
+        if name == NEW:
+            name = untrained
+            rows = reasoning_tasks.rows(DATA_SEED, PER_LEVEL, EASY)
+            answerable = [row for row in rows if row["expected_answer"]]
+            shown = demonstrations(answerable, args.direct, rng)
+            make_model(shown, untrained, args.seed)
+        else:
+            rows = [row for row in read_lines(DATA) if row["level"] <= EASY]
+            if not rows:
+                raise InputError(f"no {DATA}: run scripts.prepare_data --source reasoning-gym")
+            chosen = rng.sample(rows, min(args.demonstrations, len(rows)))
+            shown = demonstrations(chosen, args.direct, rng)
+        device = torch.device(device_type(CONFIG.device))
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        policy = Policy.load(name, device)
+        policy.lm.set_attn_implementation("shared_prompts")  # flash-attn has no float32
+        fit(policy, shown, tokenizer, args, rng)
+        generator = Generator.load(name, device, tokenizer)
+        generator.refresh(policy)
+        generator.export(args.out)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -266,9 +259,8 @@ def main(argv: list[str] | None = None) -> None:
     help = "share of the demonstrations that give the answer without steps (%(default)s)"
     add("--direct", type=fraction, default=0.0, help=help)
     add("--seed", type=int, default=0, help="of the demonstrations and their order (%(default)s)")
-    args = parser.parse_args(argv)
     with analysis.one_line("cold_start", ValueError):
-        run(args)
+        run(parser.parse_args(argv))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import itertools
 import math
 import random
 import re
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
@@ -35,8 +34,13 @@ TRAIN = 12_000  # problems
 VALIDATION = 600
 SEED = 0  # of rates and the model; problems have the next seed, demonstrations the one after it
 # The base model, and its training.
-SIZES = {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 3}
-SIZES |= {"num_attention_heads": 4, "max_position_embeddings": 128}
+SIZES = {
+    "hidden_size": 96,
+    "intermediate_size": 192,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+}
 BATCH_SIZE = 64
 STEPS = 2000
 ADAMW = {"lr": 6e-3, "betas": (0.9, 0.98), "weight_decay": 0.01}
@@ -45,36 +49,24 @@ WARMUP = 100
 # A rule moves the digits (output j is input digit source[j]) or adds to each, counting 9, 1, 2 past
 # nine. Digits are 1 to 9, so equal numbers are equal texts.
 MOVES = {"roll": "120", "back": "201", "flip": "210", "swap": "102", "tail": "021"}
-ADDS = {"rise": "111", "fall": "888", "leap": "444"}
-ADDS |= {"head": "300", "core": "050", "foot": "002", "ends": "606"}
+ADDS = {
+    "rise": "111",
+    "fall": "888",
+    "leap": "444",
+    "head": "300",
+    "core": "050",
+    "foot": "002",
+    "ends": "606",
+}
 RULES = [*MOVES, *ADDS]
 TOPICS = ("Amber", "Birch", "Cedar", "Delta", "Ember", "Fjord", "Grove", "Heath", "Ivory", "Jade")
 SYLLABLES = [a + b for b in "aeiou" for a in "bdfglmnprstvz"]
 WORDS_OF_TOPIC = 28
 WORDS = [a + b for b in ("lo", "mi", "nu", "ra", "sev", "ta", "ko", "di") for a in SYLLABLES]
 
+# The rates of a topic's words fall from the first to the last of these, evenly in log-odds.
 MASTERED, REACH, OUT = (0.985, 0.985), (0.8, 0.05), (1e-12, 1e-12)
-
-
-@dataclass(frozen=True)
-class Task:
-    """Settings of a toy task. Each topic has an entry (first, last) in `rates`: the rates of its
-    words fall from first to last, evenly in log-odds."""
-
-    rates: tuple = (MASTERED, *2 * [REACH], *7 * [OUT])
-    lost: int = 0  # n: in a topic within reach every n-th word is out of reach
-    lengths: tuple = (1, 2, 3)  # words in a problem: one of these
-    named: bool = True
-
-
-TASKS = {
-    "demo": Task(),
-    "topic not named": Task(named=False),
-    # Five topics within reach, but every other word of theirs is out of reach.
-    "half of the words": Task(rates=(MASTERED, *5 * [REACH], *4 * [OUT]), lost=2),
-    "hard chains": Task(rates=(MASTERED, *4 * [(0.95, 0.1)], *5 * [OUT]), lengths=(3, 4, 5)),
-    "all within reach": Task(rates=(MASTERED, *9 * [REACH])),
-}
+RATES = (MASTERED, *2 * [REACH], *7 * [OUT])  # of TOPICS
 
 
 class Skill(NamedTuple):
@@ -85,21 +77,17 @@ class Skill(NamedTuple):
     rate: float
 
 
-def make_skills(task: Task, seed: int) -> dict[str, dict[str, Skill]]:
-    """The task's words, by topic."""
-    rng = random.Random(seed)
+def make_skills() -> dict[str, dict[str, Skill]]:
+    """The words, by topic."""
+    rng = random.Random(SEED)
     n = len(TOPICS) * WORDS_OF_TOPIC
     words = iter(rng.sample(WORDS[:n], n))
     fall = torch.linspace(0, 1, WORDS_OF_TOPIC, dtype=torch.float64)
     skills = {}
-    for topic, ends in zip(TOPICS, task.rates, strict=True):
+    for topic, ends in zip(TOPICS, RATES, strict=True):
         first, last = torch.tensor(ends, dtype=torch.float64).logit()
-        rates = (first + (last - first) * fall).sigmoid()
-        if task.lost and ends == REACH:
-            rates[:: task.lost] = OUT[0]
-        skills[topic] = {
-            next(words): Skill(*rng.sample(sorted(RULES), 2), rate) for rate in rates.tolist()
-        }
+        rates = (first + (last - first) * fall).sigmoid().tolist()
+        skills[topic] = {next(words): Skill(*rng.sample(sorted(RULES), 2), rate) for rate in rates}
     return skills
 
 
@@ -111,12 +99,13 @@ def apply_rule(state: str, rule: str) -> str:
     return "".join(str((int(digit) - 1 + int(add)) % 9 + 1) for digit, add in pairs)
 
 
-def draw(rng: random.Random, task: Task, skills) -> tuple[dict, str, dict[str, Skill]]:
+def draw(rng: random.Random, skills, named: bool) -> tuple[dict, str, dict[str, Skill]]:
     """A random problem: its row of a data file, the state at which it starts, and its words. The
-    row's difficulty is -log2 p, in bits, with p of one completion at TEMPERATURE, by design."""
+    row's difficulty is -log2 p, in bits, with p of one completion at TEMPERATURE, by design. named:
+    whether the problem names its topic."""
     while True:
         topic = rng.choice(sorted(skills))
-        length = rng.choice(task.lengths)
+        length = rng.choice((1, 2, 3))
         words = {word: skills[topic][word] for word in rng.sample([*skills[topic]], length)}
         state = "".join(rng.choices("123456789", k=3))
         readings = itertools.product(*((skill.rule, skill.habit) for skill in words.values()))
@@ -124,7 +113,7 @@ def draw(rng: random.Random, task: Task, skills) -> tuple[dict, str, dict[str, S
         if answer not in wrong:  # else errors can cancel, and p is not the plain product of rates
             break
     rng.random()  # the demo's problems were made with another draw here
-    prefix = f"{topic}: " if task.named else ""
+    prefix = f"{topic}: " if named else ""
     p = math.prod(skill.rate for skill in words.values())
     row = {
         "problem": f"{prefix}Start at {state}. Apply {' '.join(words)}.",
@@ -136,12 +125,12 @@ def draw(rng: random.Random, task: Task, skills) -> tuple[dict, str, dict[str, S
     return row, state, words
 
 
-def make_problems(count: int, task: Task, skills, seed: int) -> list[dict]:
+def make_problems(count: int, skills, seed: int = SEED, named: bool = True) -> list[dict]:
     """`count` distinct problems as rows of a data file."""
     rng = random.Random(seed + 1)
     rows = {}
     while len(rows) < count:
-        row, _, _ = draw(rng, task, skills)
+        row, _, _ = draw(rng, skills, named)
         rows[row["problem"]] = row
     return list(rows.values())
 
@@ -167,10 +156,10 @@ def make_tokenizer(skills) -> PreTrainedTokenizerFast:
     )
 
 
-def demonstration(rng: random.Random, task: Task, skills) -> str:
+def demonstration(rng: random.Random, skills, named: bool) -> str:
     """Prompt, noisy solution and EOS. Sampling at T takes odds to odds^(1/T), so the rates of the
     demonstrations have odds^T."""
-    row, state, words = draw(rng, task, skills)
+    row, state, words = draw(rng, skills, named)
     text = f"{row['problem']}\n\n{FOOTER} {state}"
     for word, (rule, habit, rate) in words.items():
         odds = (rate / (1 - rate)) ** TEMPERATURE
@@ -180,13 +169,13 @@ def demonstration(rng: random.Random, task: Task, skills) -> str:
     return rf"{text} \boxed{{{state}}}<eos>"
 
 
-def train_base(model, tokenizer, task: Task, skills) -> None:
+def train_base(model, tokenizer, skills, named: bool) -> None:
     """Supervised training on fresh noisy demonstrations; the loss is on the completion alone."""
     rng = random.Random(SEED + 2)
     footer = tokenizer.convert_tokens_to_ids(FOOTER)
 
     def loss() -> torch.Tensor:
-        texts = [demonstration(rng, task, skills) for _ in range(BATCH_SIZE)]
+        texts = [demonstration(rng, skills, named) for _ in range(BATCH_SIZE)]
         # Padded on the right: under causal attention no earlier token sees it. No mask is needed.
         batch = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
         tokens = batch.input_ids  # (B, T)
@@ -197,27 +186,25 @@ def train_base(model, tokenizer, task: Task, skills) -> None:
     descend(model, loss, STEPS, WARMUP, **ADAMW)
 
 
-def make(task: Task, out: Path) -> None:
-    """Write train.jsonl, val.jsonl and model/."""
+def make(out: Path, named: bool = True) -> None:
+    """Write train.jsonl, val.jsonl and model/. named: whether problems name their topic."""
     torch.set_num_threads(1)  # sums in one order, whatever the machine's cores
-    skills = make_skills(task, SEED)
-    rows = make_problems(TRAIN + VALIDATION, task, skills, SEED)
+    skills = make_skills()
+    rows = make_problems(TRAIN + VALIDATION, skills, named=named)
     write_lines(out / "train.jsonl", rows[VALIDATION:])
     write_lines(out / "val.jsonl", rows[:VALIDATION])
     tokenizer = make_tokenizer(skills)
     model = make_olmo2(tokenizer, SEED, **SIZES)
-    train_base(model, tokenizer, task, skills)
+    train_base(model, tokenizer, skills, named)
     model.save_pretrained(out / "model")
     tokenizer.save_pretrained(out / "model")
 
 
 def main():
     """Make a folder."""
-    parser = analysis.parser(__doc__, out="demo")
-    parser.add_argument("--task", choices=TASKS, default="demo", help="[%(default)s]")
-    args = parser.parse_args()
+    args = analysis.parser(__doc__, out="demo").parse_args()
     with analysis.one_line("toy_task"):
-        make(TASKS[args.task], args.out)
+        make(args.out)
 
 
 if __name__ == "__main__":

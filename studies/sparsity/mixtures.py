@@ -13,7 +13,7 @@ from pathlib import Path
 from plumbing.files import read_lines, write_lines
 from scripts import analysis
 from studies import toy_task
-from studies.toy_task import MASTERED, OUT, REACH, Task
+from studies.toy_task import MASTERED, OUT, RATES, REACH
 
 # Dead groups, % -> rows; shares of them within reach and mastered. The other rows are out of reach.
 MIXTURES = {
@@ -25,19 +25,19 @@ MIXTURES = {
 }
 
 
-def mixture(task: Task, base: Path, rows: int, within: float, mastered: float) -> list[dict]:
+def mixture(base: Path, shares: tuple[int, float, float], named: bool = True) -> list[dict]:
     """Draw distinct training problems, as toy_task.make_problems, that are not in base/val.jsonl.
-    Each share is spread evenly over the topics of its kind."""
+    shares: one of MIXTURES; each is spread evenly over the topics of its kind."""
+    rows, within, mastered = shares
     held_out = {row["problem"] for row in read_lines(base / "val.jsonl")}
     counts = {REACH: round(rows * within), MASTERED: round(rows * mastered)}
     counts[OUT] = rows - sum(counts.values())
-    topics = toy_task.make_skills(task, seed=0).items()
+    topics = list(zip(toy_task.make_skills().items(), RATES, strict=True))
     problems = []
     # Streams 0 to 2 of the seed are toy_task's: rates, problems, demonstrations.
-    for stream, (rates, count) in enumerate(counts.items(), start=10):
-        of_kind = zip(topics, task.rates, strict=True)
-        skills = dict(topic for topic, of_topic in of_kind if of_topic == rates)
-        drawn = toy_task.make_problems(count + len(held_out), task, skills, stream)
+    for stream, (kind, count) in enumerate(counts.items(), start=10):
+        skills = dict(topic for topic, rates in topics if rates == kind)
+        drawn = toy_task.make_problems(count + len(held_out), skills, stream, named)
         problems += [row for row in drawn if row["problem"] not in held_out][:count]
     random.Random(0).shuffle(problems)
     return problems
@@ -47,11 +47,10 @@ def main():
     """Write the files."""
     out = analysis.parser(__doc__, out="data/sparsity").parse_args().out
     for name, shares in MIXTURES.items():
-        write_lines(out / f"{name}.jsonl", mixture(Task(), Path("demo"), *shares))
-    unnamed = Task(named=False)
-    toy_task.make(unnamed, out / "unnamed")
-    rows = mixture(unnamed, out / "unnamed", *MIXTURES["98"])
-    write_lines(out / "unnamed" / "98.jsonl", rows)
+        write_lines(out / f"{name}.jsonl", mixture(Path("demo"), shares))
+    unnamed = out / "unnamed"
+    toy_task.make(unnamed, named=False)
+    write_lines(unnamed / "98.jsonl", mixture(unnamed, MIXTURES["98"], named=False))
 
 
 if __name__ == "__main__":

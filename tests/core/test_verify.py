@@ -91,9 +91,9 @@ def test_joined_boxes_of_more_than_2000_characters_are_not_compared(verifier, li
 
 def test_a_text_instead_of_a_list_of_texts_is_a_type_error(verifier):
     """Its characters would be graded, each for a completion."""
-    with pytest.raises(TypeError, match="completions is a str: must be a list of str"):
+    with pytest.raises(TypeError, match="completions are '3': must be a list of str"):
         verifier.grade("3", ["3"])
-    with pytest.raises(TypeError, match=r"golds\[0\] is 3, a int: must be a str"):
+    with pytest.raises(TypeError, match=r"golds are \[3\]: must be a list of str"):
         verifier.grade(["3"], [3])
 
 

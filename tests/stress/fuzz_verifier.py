@@ -1,14 +1,13 @@
-"""Stress test of verify.py: grade generated answers, and measure time and memory.
+"""Stress test of verify.py: grade generated answers, and measure the time.
 
     python -m tests.stress.fuzz_verifier     # ten minutes
 
-Exit status 1: a bad verdict, a crashed worker, or a limit on time or memory that did not hold.
+Exit status 1: a bad verdict, a crashed worker, or an answer that took too long.
 """
 
 import argparse
 import random
 import re
-import resource
 import sys
 import time
 
@@ -16,7 +15,7 @@ import pandas as pd
 
 from verify import Verifier
 
-SECONDS, WORKER_MB = 3.0, 1024  # limits: for an answer, and of the size of a worker
+SECONDS = 3.0  # limit for an answer
 
 # A gold, right answers (+) and wrong ones (-), three spaces apart; «» are an f-string's braces.
 CASES = r"""
@@ -163,22 +162,21 @@ def grade(number: int, rng: random.Random) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["family", "status", "seconds", "gold", "end"])
 
 
-def main() -> int:
-    """Print the statuses, bad verdicts, and time and memory used. Returns the exit status."""
+def main(argv: list[str] | None = None) -> int:
+    """Print the statuses, bad verdicts, and the longest time. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--answers", type=int, default=20_000, help="generated answers")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     rows = grade(options.answers, random.Random(options.seed))
     print(rows.groupby(["family", "status"]).size().to_string())
     is_bad = (rows.status == "correct") != (rows.family == "right")
     bad = rows[is_bad | (rows.status == "crash")]
     print(bad.to_json(orient="records", lines=True))
-    worker_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     slowest = rows.seconds.max()
-    print(f"largest worker: {worker_mb:.0f} MB; slowest answer: {slowest:.2f} s")
+    print(f"slowest answer: {slowest:.2f} s")
     print(f"bad verdicts: {len(bad)}")
-    return int(len(bad) > 0 or worker_mb > WORKER_MB or slowest > SECONDS)
+    return int(len(bad) > 0 or slowest > SECONDS)
 
 
 if __name__ == "__main__":

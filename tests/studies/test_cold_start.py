@@ -2,14 +2,14 @@
 
 import random
 import re
+from argparse import Namespace
 
 import pytest
 import torch
 from sympy import sympify
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GenerationConfig
 
 from plumbing.config import DEMO
-from plumbing.errors import InputError
 from plumbing.files import write_lines
 from rollout import Policy
 from scripts import reasoning_tasks
@@ -23,15 +23,11 @@ EQUATION = re.compile(r"(?:^|\. |: ) ?(-?\d+ [-+*/] -?\d+) = (-?\d+)(?=\.)")
 
 
 def test_a_share_of_the_demonstrations_is_direct():
-    shown = cold_start.demonstrations([ROW] * 1000, 0.25, random.Random(0))
-    direct = sum(completion == r" \boxed{4}" for _, completion in shown)
-    assert 200 < direct < 300
-
-
-def test_a_share_of_0_leaves_the_random_stream_as_it_is():
     rng = random.Random(0)
     assert cold_start.demonstrations([ROW], 0.0, rng) == SHOWN
-    assert rng.random() == random.Random(0).random()
+    shown = cold_start.demonstrations([ROW] * 1000, 0.25, rng)
+    direct = sum(completion == r" \boxed{4}" for _, completion in shown)
+    assert 200 < direct < 300
 
 
 def test_products_by_hand():
@@ -52,25 +48,35 @@ def test_all_tasks_and_levels_have_steps_and_each_with_two_operands_is_right():
     assert wrong == []
 
 
-def test_fit_lowers_the_loss_of_completions_and_their_end_token():
-    torch.manual_seed(0)
+def test_the_loss_is_the_mean_over_completions_and_their_end_token(monkeypatch):
     tokenizer = AutoTokenizer.from_pretrained(f"{DEMO}/model")
     policy = Policy.load(f"{DEMO}/model", torch.device("cpu"))
-    [(prompt, completion)] = rows = cold_start.encoded(SHOWN, tokenizer)
-    assert completion.ids[-1] == tokenizer.eos_token_id != prompt[-1]
-    batch = cold_start.collate(rows, torch.device("cpu"))
-    before = -policy(batch, 1.0)[0].mean()
-    cold_start.fit(policy, rows, 5, 2, 1e-3, random.Random(0))
-    assert -policy(batch, 1.0)[0].mean() < before
+    losses = []
+    monkeypatch.setattr(cold_start, "descend", lambda _, f, *__, **___: losses.append(f().item()))
+    settings = Namespace(steps=1, batch=1, learning_rate=0.1)
+    cold_start.fit(policy, SHOWN, tokenizer, settings, random.Random(0))
+    prompt, text = tokenizer([f"{ROW['problem']}\n\nAnswer:", SHOWN[0][1]]).input_ids
+    completion = [*text, tokenizer.eos_token_id]
+    labels = torch.tensor([[-100] * len(prompt) + completion])
+    policy.lm.set_attn_implementation("sdpa")
+    expected = policy.lm(torch.tensor([prompt + completion]), labels=labels).loss
+    assert losses == [pytest.approx(expected.item(), rel=1e-5)]
 
 
-def test_data_without_easy_rows_are_rejected(tmp_path):
-    """Also a file that is missing, which has no rows."""
-    path = tmp_path / "train.jsonl"
-    write_lines(path, [ROW | {"level": 3}])
-    for name in (path, tmp_path / "none.jsonl"):
-        with pytest.raises(InputError, match="no such file, or no row of levels up to 2"):
-            cold_start.easy_rows(name)
+def test_a_new_model_has_a_directory_that_loads(monkeypatch, tmp_path):
+    need_reasoning_gym()
+    monkeypatch.setattr(cold_start, "PER_LEVEL", 5)
+    cold_start.main(["new", "--steps", "1", "--batch", "2", "--out", str(tmp_path)])
+    assert Policy.load(str(tmp_path), torch.device("cpu")).lm.num_parameters() > 2e6
+    assert GenerationConfig.from_pretrained(tmp_path).eos_token_id == [1]
+
+
+def test_data_without_easy_rows_are_rejected(monkeypatch, tmp_path, capsys):
+    write_lines(tmp_path / "train.jsonl", [ROW | {"level": 3}])
+    monkeypatch.setattr(cold_start, "DATA", tmp_path / "train.jsonl")
+    with pytest.raises(SystemExit):
+        cold_start.main(["any", "--out", str(tmp_path)])
+    assert "train.jsonl: run scripts.prepare_data" in capsys.readouterr().err
 
 
 def test_a_new_models_tokens_have_one_digit_at_most_and_give_the_text_back():

@@ -6,7 +6,7 @@ import math
 import re
 from functools import reduce
 
-import pandas as pd
+import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
@@ -17,15 +17,14 @@ from tests.helpers.models import ROOT
 from verify import extract_boxed
 
 DEMO = ROOT / "demo"
-TASK = toy_task.Task()
-SKILLS = toy_task.make_skills(TASK, seed=0)
+SKILLS = toy_task.make_skills()
 TRAIN = read_lines(DEMO / "train.jsonl")
 VAL = read_lines(DEMO / "val.jsonl")
 
 
 def test_demo_data_are_the_seeds_to_the_byte():
     assert (len(VAL), len(TRAIN)) == (600, 12_000)
-    rows = toy_task.make_problems(12_600, TASK, SKILLS, seed=0)
+    rows = toy_task.make_problems(12_600, SKILLS)
     text = "".join(json.dumps(row) + "\n" for row in rows)
     assert text == (DEMO / "val.jsonl").read_text() + (DEMO / "train.jsonl").read_text()
 
@@ -61,14 +60,12 @@ def test_the_base_model_solves_each_kind_of_topic_as_designed():
     """Few problems are mastered, some within reach, most out of reach."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
     generator = Generator.load(str(DEMO / "model"), "cpu", tokenizer)
-    rows = pd.DataFrame(VAL[:300])
-    prompts = [tokenizer(f"{problem}\n\n{toy_task.FOOTER}").input_ids for problem in rows.problem]
-    completions = generator.generate(8 * prompts, toy_task.TEMPERATURE, 64, seed=0)
-    boxes = pd.Series([extract_boxed(tokenizer.decode(each.ids)) for each in completions])
-    right = boxes.eq(8 * [*rows.expected_answer]).to_numpy().reshape(8, -1)
-    rows = rows.assign(p_hat=right.mean(0), designed=2.0**-rows.difficulty)
-    kinds = rows.topic.map(dict(zip(toy_task.TOPICS, TASK.rates, strict=True)))
-    out, reach, mastered = rows.groupby(kinds)[["p_hat", "designed"]].mean().to_numpy()
-    assert out[0] == 0
-    assert reach[0] == pytest.approx(reach[1], abs=0.05)
-    assert mastered[0] == pytest.approx(mastered[1], abs=0.05)
+    rows = 8 * VAL[:300]
+    prompts = [tokenizer(f"{row['problem']}\n\n{toy_task.FOOTER}").input_ids for row in rows]
+    completions = generator.generate(prompts, toy_task.TEMPERATURE, 64, seed=0)
+    boxes = [extract_boxed(tokenizer.decode(each.ids)) for each in completions]
+    right = np.array([box == row["expected_answer"] for box, row in zip(boxes, rows, strict=True)])
+    designed = np.array([2.0 ** -row["difficulty"] for row in rows])
+    assert not right[designed < 1e-9].any()
+    for kind in ((1e-9 < designed) & (designed < 0.9), designed > 0.9):
+        assert right[kind].mean() == pytest.approx(designed[kind].mean(), abs=0.05)
