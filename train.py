@@ -237,8 +237,6 @@ def train_step(
         with watch("teacher_wait_s"):
             sampler.observe(proposed)  # steps 5-6 (Alg. 2); teacher ranks do them during step 4
             proposed = sampler.more(groups)
-    if not groups:
-        raise InputError("the sampler proposed no problem in this step")
     log(step, groups, student.tokenizer.decode)
     with watch("train_s"):
         trained = sampler.train_on(groups)
@@ -255,10 +253,8 @@ def evaluate(
     """Compute and log greedy pass@1 on every validation problem (Table 5a). A problem whose prompt
     is too long is wrong. All student ranks call it. Logs nothing if one of them is to stop."""
     start = time.perf_counter()
-    groups = []
-    for problem in range(len(problems)):
-        prompt = student.encode(problems.question(problem))
-        groups.append(Group(problem, size=1, prompt_ids=prompt))
+    prompts = map(student.encode, map(problems.question, range(len(problems))))
+    groups = [Group(problem, 1, prompt_ids=prompt) for problem, prompt in enumerate(prompts)]
     done = 0
     for part in metrics.evaluation_parts(groups, student.config, student.layout.n_students):
         report(f"evaluation, {done:,} of {len(groups):,} problems")
@@ -340,11 +336,11 @@ def train(
     layout: Layout,
     run: RunDir,
     start: int,
-    problems: Problems,
-    val_problems: Problems,
+    data: list[Problems],
     verifier: Verifier,
 ) -> bool:
     """Run the student ranks' main program. Returns False if a signal stopped it."""
+    problems, val_problems = data
     student = Student(config, layout, verifier)
     sampler, state, channel = sampler_of_students(config, layout, problems)
     learners = {"student": student.learner}
@@ -377,11 +373,9 @@ def train(
     return finished
 
 
-def run_teacher(
-    config: Config, layout: Layout, run: RunDir, start: int, problems: Problems
-) -> bool:
+def teach(config: Config, layout: Layout, run: RunDir, start: int, data: list[Problems]) -> bool:
     """Run the teacher ranks' main program: answer and learn until the students stop."""
-    sampler = build_sampler(config, layout, problems)
+    sampler = build_sampler(config, layout, problems=data[0])
     learners = {"teacher": sampler.teacher.learner}
     server = TeacherServer(sampler, config.teacher_lag)
     run.load(start, learners, server)
@@ -444,14 +438,10 @@ def main(argv: list[str] | None = None) -> int:
 
         def body() -> int:
             run = stack.enter_context(RunDir(config, layout, file_of(config.sampler)))
-            problems = Problems(config.train_data, config.column)
-            val_problems = Problems(config.val_data)
-            start = layout.on_rank_0(lambda: check(config, run, [problems, val_problems]))
-            if layout.is_teacher:
-                finished = run_teacher(config, layout, run, start, problems)
-            else:
-                finished = train(config, layout, run, start, problems, val_problems, verifier)
-            return 0 if finished else 128 + signal.SIGTERM
+            data = [Problems(config.train_data, config.column), Problems(config.val_data)]
+            start = layout.on_rank_0(lambda: check(config, run, data))
+            main_loop = teach if layout.is_teacher else partial(train, verifier=verifier)
+            return 0 if main_loop(config, layout, run, start, data) else 128 + signal.SIGTERM
 
         return shutdown.run_ranks(layout, config.timeout_minutes, body)
 

@@ -106,8 +106,10 @@ def check_proposals(groups: list[Group], n_problems: int) -> None:
 
 
 def check_trained(trained: list[Group], groups: list[Group]) -> None:
-    """Raise InputError if the groups that a sampler's train_on has chosen hold a completion twice,
-    or one that was not drawn in this step."""
+    """Raise InputError if a sampler proposed nothing, or if the groups that its train_on has chosen
+    hold a completion twice, or one that was not drawn in this step."""
+    if not groups:
+        raise InputError("the sampler proposed no problem in this step")
     drawn = [id(completion) for group in groups for completion in group.completions]
     used = [id(completion) for group in trained for completion in group.completions]
     is_twice = len({*used}) < len(used)

@@ -111,6 +111,16 @@ def draw_study(rows: pd.DataFrame) -> Figure:
     return figure
 
 
+def draw_speed_ups(axes, rows: pd.DataFrame, number: int) -> None:
+    """Draw an arm's line, shifted a little by its number."""
+    colour = COLOURS[number % len(COLOURS)]
+    rows = rows.set_index(expit(logit(rows.base_dead) + 0.06 * number))
+    value = rows.speed_up_value.replace(0, np.nan)
+    bars = [value - rows.speed_up_low, rows.speed_up_high - value]
+    axes.errorbar(rows.index, value, bars, color=colour, marker="o", label=rows.arm.iloc[0])
+    axes.plot(rows.speed_up_bound[value.isna()], color=colour, **MISSED)
+
+
 @matplotlib.rc_context(LOOK)
 def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
     """Draw a study's summary.csv: speed-ups, with their intervals, against the share of the
@@ -118,13 +128,8 @@ def draw_speed(curve: pd.DataFrame, lines: dict[str, float]) -> Figure:
     figure = Figure(figsize=(6.4, 5.4), layout="constrained")  # read on phones, too
     axes = figure.subplots()
     curve = curve.sort_values("base_dead")
-    for number, (arm, rows) in enumerate(curve.groupby("arm", sort=False)):
-        colour = COLOURS[number % len(COLOURS)]
-        rows = rows.set_index(expit(logit(rows.base_dead) + 0.06 * number))
-        value = rows.speed_up_value.replace(0, np.nan)
-        bars = [value - rows.speed_up_low, rows.speed_up_high - value]
-        axes.errorbar(rows.index, value, bars, color=colour, marker="o", label=arm)
-        axes.plot(rows.speed_up_bound[value.isna()], color=colour, **MISSED)
+    for number, (_, rows) in enumerate(curve.groupby("arm", sort=False)):
+        draw_speed_ups(axes, rows, number)
     axes.plot([], [], color=GREY, label="upper bound: never got there", **MISSED)
     axes.axhline(1, color=GREY, linewidth=1)
     for number, (label, height) in enumerate(lines.items()):

@@ -167,6 +167,12 @@ def test_a_bad_proposal_is_rejected_before_anything_is_drawn(mocks):
     mocks.student.rollout.assert_not_called()
 
 
+def test_a_step_without_a_proposal_is_rejected(mocks):
+    mocks.sampler.propose.return_value = []
+    with rejected("the sampler proposed no problem in this step"):
+        take_step(mocks)
+
+
 def test_a_completion_cannot_be_trained_on_twice(mocks):
     mocks.sampler.train_on.side_effect = lambda groups: groups + join(groups)
     with rejected("the sampler's train_on returns a completion twice"):
