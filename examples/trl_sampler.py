@@ -9,7 +9,7 @@ same problems, takes its share, and observes the rewards of all. TRL's checkpoin
 
 Some samplers need this project's train.py and are rejected: those with a teacher network, which
 learns on ranks of its own while the student trains (goldilocks), with further rounds in a step
-(greso), or with groups of unlike sizes (knapsack).
+(speed), or with groups of unlike sizes (knapsack).
 """
 
 import json

@@ -74,7 +74,7 @@ def draw_panel(axes, key: str, methods: dict[str, list[Run]], amount: str) -> No
             axes.plot(curve, line.get_linestyle(), color=line.get_color(), alpha=0.35, lw=0.7)
         if key == "val_accuracy":
             spent, p = line.get_data()
-            error = 1.96 * np.sqrt(p * (1 - p) / runs[0].problems)
+            error = 1.96 * np.sqrt(p * (1 - p) / max(1, runs[0].problems))
             axes.fill_between(spent, p - error, p + error, color=line.get_color(), alpha=0.1)
             axes.yaxis.set_major_formatter(PercentFormatter(1))
 

@@ -20,7 +20,7 @@ relative to the working directory:
     # A step may draw 3 times as many, so fewer steps: a run is extended until its budget is spent.
     DAPO = {flags = "--sampler uniform --resample_rounds 2 --steps 40", seeds = [1, 2, 3]}
     [replace.demo]          # an arm's flags on one task
-    DAPO = "--sampler greso --steps 20"
+    DAPO = "--sampler speed --steps 20"
     [curve]                 # draws speed_up.png: speed-ups by the share of dead groups
     arms = ["DAPO"]
     tasks = ["demo"]

@@ -170,11 +170,6 @@ LEARNED = {
     ),
     # half way to the mean y of a category in the round: 1/4, and 0
     "sec": ([[(0, 8), (2, 0), (1, 16)], [(2, 8)]], {"value_C": [(1 / 8 + 1 / 2) / 2, 0]}),
-    # a live group ends a streak, and an opposite one reverses it
-    "greso": (
-        [[(0, 0), (1, 16), (2, 8), (3, 16)], [(0, 0), (1, 16), (3, 0)]],
-        {"streak": [-2, 2, 0, -1]},
-    ),
     "difficulty_pools": ([[(0, 4), (1, 0)], [(1, 12)]], {"p_hat": [1 / 4, 3 / 4, np.nan, np.nan]}),
 }
 
@@ -295,26 +290,6 @@ def test_embeddings_of_another_model_or_other_data_are_rejected(tmp_path):
 
 
 # Samplers with an order, rounds or group sizes of their own
-
-
-def test_greso_skips_problems_whose_groups_were_dead():
-    """It keeps 0.5² of those whose last two were hard or easy, and 0.01 of those after many."""
-    sampler = make("greso", 4000)
-    sampler.streak[:] = np.repeat([-2, 2, 0, 99], 1000)
-    kept = np.bincount(np.array(sampler.not_skipped(np.arange(4000))) // 1000)
-    assert kept == pytest.approx([250, 250, 1000, 10], abs=60)
-    assert 0 < kept[3] < 30
-
-
-@pytest.mark.parametrize(("passes", "p"), [(1, [0.5, 0.5]), (2, [0.51, 0.49])])
-def test_greso_adapts_once_a_step_from_the_second_pass_on(passes, p):
-    """Eleven rounds end a step in which all groups are dead: too few are easy, too many hard."""
-    sampler = make("greso", 1000, prompts_per_step=8)
-    sampler.passes = passes
-    rounds = take_step(sampler, lambda problem, size: 0)
-    assert [len(groups) for groups in rounds] == [8] * 11
-    train_on(sampler, rounds)
-    assert [sampler.p_easy, sampler.p_hard] == pytest.approx(p)
 
 
 def test_speed_continues_the_first_live_problems_and_trains_on_them_whole():

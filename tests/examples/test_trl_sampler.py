@@ -128,7 +128,7 @@ def test_evaluation_does_not_ask_the_sampler(tmp_path, halfway):
     assert not hasattr(trainer, "groups")
 
 
-@pytest.mark.parametrize("sampler", ["goldilocks", "greso"])
+@pytest.mark.parametrize("sampler", ["goldilocks", "speed"])
 def test_a_sampler_with_a_teacher_or_rounds_is_rejected(tmp_path, halfway, sampler):
     with rejected(f"sampler {find_sampler(sampler).__name__}: has a teacher network or rounds"):
         recorded(config(tmp_path, halfway, sampler))
