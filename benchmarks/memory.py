@@ -25,6 +25,7 @@ from plumbing.command_line import Parser, count, first_line
 from plumbing.config import PRESETS
 from plumbing.distributed.shutdown import begin_process
 from plumbing.errors import InputError
+from plumbing.models import trial
 from scripts import analysis
 
 GIB = 2**30
@@ -61,7 +62,8 @@ def model_config(name: str, **changes) -> PretrainedConfig:
     name: a key of SHAPES, or a model that AutoConfig finds. changes: replaced settings.
     """
     if name not in SHAPES:
-        return AutoConfig.from_pretrained(name, **changes)
+        with trial(name, "cannot be used"):
+            return AutoConfig.from_pretrained(name, **changes)
     sizes = dict(zip(SIZES, SHAPES[name], strict=True))
     return AutoConfig.for_model(**sizes, max_position_embeddings=32_768, **changes)
 
