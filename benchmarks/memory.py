@@ -227,8 +227,8 @@ def main(argv: list[str] | None = None) -> None:
         presets = [["--preset", name] for name in PRESETS]
         runs = [flags] if flags else [x for x in presets if train.parse(x).model in SHAPES]
         for world in args.ranks or ([1] if flags else [8, 1]):
-            print("COMPUTED, NOT MEASURED: GiB of a rank, with flash-attn")
-            print(memory_table(runs, world, args.card), end="\n\n")
+            table = memory_table(runs, world, args.card)
+            print(f"COMPUTED, NOT MEASURED: GiB of a rank, with flash-attn\n{table}\n")
 
 
 if __name__ == "__main__":
