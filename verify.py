@@ -195,9 +195,10 @@ def _input_errors():
 
 
 def _check_list(name: str, column, kind: type) -> None:
-    """Raise TypeError unless `column` holds items of this type. A text would be graded letter by
-    letter."""
-    if isinstance(column, str) or not all(isinstance(item, kind) for item in column):
+    """Raise TypeError unless `column` is a sequence of items of this type. A text would be graded
+    letter by letter, a dict by its keys, and a generator holds nothing after it was looked at."""
+    is_other = isinstance(column, str | dict) or not hasattr(column, "__len__")
+    if is_other or not all(isinstance(item, kind) for item in column):
         raise TypeError(f"{name} are {column!r:.80}: must be a list of {kind.__name__}")
 
 

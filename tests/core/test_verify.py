@@ -95,6 +95,8 @@ def test_a_text_instead_of_a_list_of_texts_is_a_type_error(verifier):
         verifier.grade("3", ["3"])
     with pytest.raises(TypeError, match=r"golds are \[3\]: must be a list of str"):
         verifier.grade(["3"], [3])
+    with pytest.raises(TypeError, match="completions are <generator"):
+        verifier.grade((text for text in ["3"]), ["3"])
 
 
 def test_a_gold_is_valid_if_it_is_understood_and_equivalent_to_itself(verifier):
