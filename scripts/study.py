@@ -98,6 +98,9 @@ class Plan:
         try:
             plan = cls(**tomllib.loads(Path(path).read_text(encoding="utf-8")))
             plan.arms = {name: Arm(**arm) for name, arm in plan.arms.items()}
+            for chosen in (plan.test, plan.curve):
+                if chosen and {*chosen} != {"arms", "tasks"}:
+                    raise ValueError(f"{chosen}: must have `arms` and `tasks`")
         except (ValueError, TypeError) as error:
             raise InputError(f"{path}: {error}") from error
         if plan.baseline not in plan.arms:

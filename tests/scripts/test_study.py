@@ -102,6 +102,7 @@ BAD_PLANS = [
     ("budget = 48", "", "missing 1 required positional argument: 'budget'"),
     ("seeds = [1]", "seed = [1]", "unexpected keyword argument 'seed'"),
     ("uniform =", "other =", "baseline 'uniform' is no arm"),
+    ("[arms]", "[curve]\ntasks = []\n[arms]", "must have `arms` and `tasks`"),
     ("--preset demo", "--preset demo --lr_schedule linear", "must be constant"),
 ]
 
