@@ -26,14 +26,15 @@ def load(spec: str, flag: str, default: str = ""):
     path = path_of(spec)
     name = spec.partition(".py:")[2] or default
     try:
-        return getattr(_run(path), name)
+        changed = path.stat().st_mtime_ns
+        return getattr(_run(path, changed), name)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         reason = f"{type(error).__name__}: {first_lines(error)}"
         raise InputError(f"{flag} {spec}: {reason}") from error
 
 
-@functools.cache  # a file is run once, so that there is one copy of its classes
-def _run(path: Path):
+@functools.cache  # a version of a file is run once, so that there is one copy of its classes
+def _run(path: Path, changed: int):
     folder = path.resolve().parent
     sys.path.append(str(folder))  # it may import its neighbours
     # Dataclasses and pickle look a class's module up. Its name is its path, because a file may be

@@ -1,12 +1,14 @@
 """plumbing/plugins.py: samplers and rewards from files, their settings, and what they return."""
 
 import importlib
+import os
 
 import numpy as np
 import pytest
 
 import train
 from grpo import Group
+from plumbing import plugins
 from plumbing.files import read_lines
 from plumbing.plugins import (
     check_proposals,
@@ -183,3 +185,12 @@ def test_groups_to_train_on_must_hold_each_completion_of_the_step_at_most_once()
     for trained in ([one, one], [*groups, *join(groups)], [solved(7, 1, of=2)]):
         with rejected("train_on returns a completion twice, or not of this step"):
             check_trained(trained, groups)
+
+
+def test_a_file_is_run_again_after_it_has_changed(tmp_path):
+    """A notebook goes on in the same process: the edited sampler must be the one that runs."""
+    file = tmp_path / "edited.py"
+    for modified, value in enumerate((1, 2)):
+        file.write_text(f"value = {value}")
+        os.utime(file, (modified, modified))
+        assert plugins.load(str(file), "--sampler", "value") == value
