@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Metrics = dict[str, float | None]  # by key of metrics.jsonl
 Choice = tuple[np.ndarray, np.ndarray]  # chosen_P and explored_P, as epsilon_greedy returns them
+MOST_CANDIDATES = 64  # of a pool, with --candidates auto
 GIVEN = ("context", "problems", "teacher", "rng")  # attributes that __init__ gets, not state
 
 
@@ -224,15 +225,21 @@ def epsilon_greedy(utilities_P_K, epsilon: float, rng) -> Choice:
 
 class Pooled(Uniform):
     """Base of samplers that `score` K distinct, untried candidates a prompt (Alg. 1: any of D), and
-    `choose` one."""
+    `choose` one. An `observe` of a subclass calls this one's, which fits K."""
 
     revisits = False  # True: a problem may be trained on again at any time; there are no passes
     best_of_all = False  # True: the best P of all candidates are chosen, without ε
 
     def __init__(self, context: Context):
         super().__init__(context)
-        self.K = context.config.candidates
-        self.epsilon = 0.0 if self.best_of_all else context.config.epsilon
+        config = context.config
+        self.epsilon = 0.0 if self.best_of_all else config.epsilon
+        self.is_fitted = config.candidates == "auto"
+        if self.is_fitted and not self.epsilon:
+            raise InputError("--candidates auto: learns from groups that explore, so not without ε")
+        self.K = 8 if self.is_fitted else config.candidates
+        self.explored = 0.0
+        self.live = 0.0
 
     def propose(self, P):
         pool_P_K = self.draw(P * self.K).reshape(P, self.K)
@@ -242,6 +249,24 @@ class Pooled(Uniform):
             pool_P_K = pool_P_K.flat[dealt_P_K]
             utilities_P_K = utilities_P_K.flat[dealt_P_K]
         return self.select(pool_P_K, utilities_P_K)
+
+    def observe(self, groups):
+        """With --candidates auto make K 2 / f, rounded up, at most MOST_CANDIDATES or all problems:
+        a pool of random problems then holds 2 live ones on average. f, the share of live groups, is
+        estimated from those that explored, which are drawn uniformly: f = (live + 1) / (explored +
+        4), where both counts decay by 0.98 a round. At first f is 1/4 and K 8, the paper's."""
+        if not self.is_fitted:
+            return
+        explored = [group for group in groups if group.explored]
+        self.explored = 0.98 * self.explored + len(explored)
+        self.live = 0.98 * self.live + sum(group.live for group in explored)
+        f = (self.live + 1) / (self.explored + 4)
+        fitting = np.count_nonzero(self.status != self.OVERLONG)
+        self.K = min(math.ceil(2 / f), MOST_CANDIDATES, fitting // self.P)
+
+    def metrics(self):
+        """Return `candidates`, the K of the next pools, too."""
+        return super().metrics() | {"candidates": self.K}
 
     def score(self, pool_P_K) -> np.ndarray:
         """Predict the utility, in [0, 0.5], of each candidate: float64 (P, K)."""
@@ -295,6 +320,7 @@ class Goldilocks(Pooled):
         return utilities.reshape(pool_P_K.shape)
 
     def observe(self, groups):
+        super().observe(groups)
         for group in groups:
             question = self.problems.question(group.problem)
             y = self.target(group.p_hat)  # Alg. 2, lines 3-4

@@ -32,6 +32,11 @@ fraction = number(float, 0, 1)
 non_negative = number(float, 0)
 
 
+def count_or_auto(text: str) -> int | str:
+    """An argparse type: a count, or "auto"."""
+    return text if text == "auto" else count(text)
+
+
 def first_line(doc: str | None) -> str:
     """Return the first line of a module's docstring, "" under `python -OO`, which removes it."""
     return (doc or "").partition("\n")[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpo
 from plumbing import command_line
-from plumbing.command_line import count, fraction, natural, non_negative, number, opt
+from plumbing.command_line import count, count_or_auto, fraction, natural, non_negative, number, opt
 
 MODES = ("full", "last_token", "frozen", "lora")  # of the teacher (App. L)
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,7 +111,9 @@ class Config:
     activation_checkpointing: bool = opt(False, "recompute activations: less memory, more time")
     # Teacher
     teacher_ranks: int = opt(-1, "-1: world//4, 2 of 8 (Section 5.1)", type=number(int, -1))
-    candidates: int = opt(8, "pool K_candidate for each prompt (Alg. 1, Table 5b)", type=count)
+    candidates: int | str = opt(
+        8, "pool K_candidate for each prompt (Alg. 1, Table 5b); auto: fits K", type=count_or_auto
+    )
     epsilon: float = opt(0.2, "share chosen uniformly from the pool (Alg. 1)", type=fraction)
     teacher_learning_rate: float = opt(1e-6, "AdamW, teacher (Table 5b)", type=fraction)
     teacher_batch_size: int = opt(8, "questions a teacher rank (Table 5b)", type=count)

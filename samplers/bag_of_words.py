@@ -57,6 +57,7 @@ class BagOfWords(Pooled):
         return self.target(p_P_K)
 
     def observe(self, groups):
+        super().observe(groups)
         for group in groups:
             entry_n = self.entries(group.problem)
             gradient_n = self.gradient(entry_n, group.p_hat)

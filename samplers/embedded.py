@@ -66,6 +66,7 @@ class Embedded(Pooled):
         return f_M.clip(0, 0.5).reshape(pool_P_K.shape)
 
     def observe(self, groups):
+        super().observe(groups)
         for group in groups:
             self.outcomes.append((group.problem, group.y))
         self.fit()

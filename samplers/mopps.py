@@ -28,6 +28,7 @@ class Mopps(Pooled):
         return utility_target(p_P_K)
 
     def observe(self, groups):
+        super().observe(groups)
         prior = 1 - self.decay  # so that α and β of a problem without outcomes stay 1
         for group in groups:
             q = group.problem

@@ -35,6 +35,7 @@ class Sec(Pooled):
         return boltzmann(value_P_K, self.temperature, self.rng)
 
     def observe(self, groups):
+        super().observe(groups)
         y_P = np.array([group.y for group in groups])
         problem_P = [group.problem for group in groups]
         category_P = self._category_of[problem_P]

@@ -79,7 +79,7 @@ def test_every_sampler_follows_the_protocol(name, make_any):
     assert sampler.metrics()["overlong"] == 15
 
 
-EXPLORING = {"bag_of_words", "embedded", "fitted_pool", "goldilocks", "headroom", "target"}
+EXPLORING = {"bag_of_words", "embedded", "goldilocks", "headroom", "target"}
 
 
 @every_sampler
@@ -140,16 +140,23 @@ def test_target_takes_the_nearest_to_two_fifths():
         assert group.problem == min(group.pool, key=far_from(400))
 
 
-def test_fitted_pool_by_hand():
+def test_candidates_auto_by_hand():
     """K = 2 / f. At first f = 1/4; then 1/8, from 4 that explored, none live; then 5 / 11.92, as
-    0.98 · 4 + 4 + 4 explored, with the prior. Groups that the teacher chose do not count."""
-    sampler = make("fitted_pool", 200, candidates=20)
+    0.98 · 4 + 4 + 4 explored, with the prior. Groups that the teacher chose do not count. Two
+    pools of 60 problems have 30 at most."""
+    sampler = make("goldilocks", 60, candidates="auto", epsilon=0.5)
     sizes = []
-    for right in (0, 8, 8):
+    for explored, right in ((4, 0), (4, 8), (100, 0), (0, 0)):
         sizes.append(len(sampler.propose(2)[0].pool))
         chosen = solved(5, right=8, explored=False)
-        sampler.observe([*(solved(i, right) for i in range(4)), chosen])
-    assert sizes == [8, 16, 5]
+        sampler.observe([*(solved(i, right) for i in range(explored)), chosen])
+    assert sizes == [8, 16, 5, 30]
+    assert sampler.metrics()["candidates"] == 30
+
+
+def test_candidates_auto_needs_groups_that_explore():
+    with rejected("--candidates auto: learns from groups that explore"):
+        make("goldilocks", 200, candidates="auto", epsilon=0.0)
 
 
 # Samplers that learn from a problem's history or from a column

@@ -110,9 +110,11 @@ drawn again | sampler.py | sampler::goldilocks_takes_the_best_of_each_pool_and_n
 epsilon's branches swapped | sampler.py | sampler::epsilon_greedy_by_hand
     rng.random(P) < epsilon => rng.random(P) >= epsilon
 no sampler explores | sampler.py | sampler::goldilocks_explores
-    else context.config.epsilon => else 0.0
+    else config.epsilon => else 0.0
 one that takes the best explores | sampler.py | samplers::which_samplers_with_predictions
-    0.0 if self.best_of_all else context => context
+    0.0 if self.best_of_all else config => config
+K is fitted to chosen groups | sampler.py | samplers::candidates_auto_by_hand
+    [group for group in groups if group.explored] => groups
 the target of the default advantages | sampler.py | sampler::goldilocks_teaches_the_factor
     std = self.context.config.advantage_std => std = "population"
 a prompt of the largest size is left out | train.py | train::a_prompt_may_have_exactly_the_largest
