@@ -77,7 +77,8 @@ class Plan:
     """The keys of a plan file. tasks: name -> flags. replace: task -> arm -> flags. places: at how
     many places over the last third of an amount accuracy is read. test: `arms` and `tasks` whose
     compute-matched gains get p-values together. curve: `arms` and `tasks` of the figure of
-    speed-ups. lines: label -> height of a line in it."""
+    speed-ups. lines: label -> height of a line in it. beside: label -> summary.csv of another study
+    that is drawn in it, too."""
 
     out: str
     flags: str
@@ -90,6 +91,7 @@ class Plan:
     test: dict = field(default_factory=dict)
     curve: dict = field(default_factory=dict)
     lines: dict = field(default_factory=dict)
+    beside: dict = field(default_factory=dict)
     places: int = 5
 
     @classmethod
@@ -216,8 +218,11 @@ def write_report(rows: pd.DataFrame, plan: Plan, folder: Path) -> str:
     speed_ups = summary.dropna(subset="speed_up_bound")[SPEED_UP].round(4)
     figures = {"figure": plot.draw_study(rows)}
     if plan.curve:
-        drawn = scores.select(speed_ups, **plan.curve)
-        figures["speed_up"] = plot.draw_speed(drawn, plan.lines)
+        drawn = [scores.select(speed_ups, **plan.curve)]
+        for label, path in plan.beside.items():
+            other = pd.read_csv(path)
+            drawn.append(other.assign(arm=f"{label}: " + other.arm))
+        figures["speed_up"] = plot.draw_speed(pd.concat(drawn), plan.lines)
     files = {
         "report.md": verdict.markdown(findings, tables),
         "report.html": report.render(

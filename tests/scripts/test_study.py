@@ -190,17 +190,18 @@ def test_flags_make_a_plan_with_arms_named_after_their_classes():
 
 
 TABLE = """arm,base_dead,speed_up_value,speed_up_low,speed_up_high
-"Goldilocks, K=8",0.6,1.1,0.9,1.3
-"Goldilocks, K=8",0.98,4,2,5
-"Goldilocks, K=64",0.98,5,4,8
-"Goldilocks, K=64",0.995,0,0,0
+"Goldilocks, fitted K",0.6,1.1,0.9,1.3
+"Goldilocks, fitted K",0.98,5,4,8
+"Goldilocks, fitted K",0.995,0,0,0
+"Goldilocks, K=64",0.98,6,5,9
 SEC,0.98,9,9,9
 """
 ADVICE = {  # p̂ of the groups -> the sentence
-    (0.0,) * 49 + (0.5,): "98.0% of groups are dead: Goldilocks, K=64 needed 0.12 to 0.25 of "
-    "uniform's completions in our study of sparsity, where 98.0% were dead.",
-    (0.0, 0.5): "50.0% of groups are dead: little to gain, begin with uniform (Goldilocks, K=8 was "
-    "0.9 to 1.3 times as fast in our study of sparsity, where 60.0% were dead).",
+    (0.0,) * 49 + (0.5,): "98.0% of groups are dead: Goldilocks with --candidates auto needed "
+    "0.12 to 0.25 of uniform's completions in our study of sparsity, where 98.0% were dead.",
+    (0.0, 0.5): "50.0% of groups are dead: little to gain, begin with uniform (Goldilocks with "
+    "--candidates auto was 0.9 to 1.3 times as fast in our study of sparsity, where 60.0% were "
+    "dead).",
     (0.0,) * 200: "No problem of 200 is within reach, so at most 1.5% are (95%): probe more with "
     "--problems, or begin with a cold start or easier data.",
     (1.0, 1.0, 0.5): "67% are mastered: harder data first.",
