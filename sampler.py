@@ -225,7 +225,7 @@ def epsilon_greedy(utilities_P_K, epsilon: float, rng) -> Choice:
 
 class Pooled(Uniform):
     """Base of samplers that `score` K distinct, untried candidates a prompt (Alg. 1: any of D), and
-    `choose` one. An `observe` of a subclass calls this one's, which fits K."""
+    `choose` one. An `observe` of a subclass calls this one's, for --candidates auto."""
 
     revisits = False  # True: a problem may be trained on again at any time; there are no passes
     best_of_all = False  # True: the best P of all candidates are chosen, without ε
@@ -234,14 +234,14 @@ class Pooled(Uniform):
         super().__init__(context)
         config = context.config
         self.epsilon = 0.0 if self.best_of_all else config.epsilon
-        self.is_fitted = config.candidates == "auto"
-        if self.is_fitted and not self.epsilon:
-            raise InputError("--candidates auto: learns from groups that explore, so not without ε")
-        self.K = 8 if self.is_fitted else config.candidates
+        self.is_auto = config.candidates == "auto"
+        self.K = 8 if self.is_auto else config.candidates
         self.explored = 0.0
         self.live = 0.0
 
     def propose(self, P):
+        if self.is_auto and not self.epsilon:
+            raise InputError("--candidates auto learns from groups that explore, so not without ε")
         pool_P_K = self.draw(P * self.K).reshape(P, self.K)
         utilities_P_K = plugins.check_scores(self.score(pool_P_K), pool_P_K.shape)
         if self.best_of_all:
@@ -251,21 +251,22 @@ class Pooled(Uniform):
         return self.select(pool_P_K, utilities_P_K)
 
     def observe(self, groups):
-        """With --candidates auto make K 2 / f, rounded up, at most MOST_CANDIDATES or all problems:
-        a pool of random problems then holds 2 live ones on average. f, the share of live groups, is
-        estimated from those that explored, which are drawn uniformly: f = (live + 1) / (explored +
-        4), where both counts decay by 0.98 a round. At first f is 1/4 and K 8, the paper's."""
-        if not self.is_fitted:
+        """With --candidates auto K = ⌈2/s⌉, at most MOST_CANDIDATES and half of all problems: then
+        a pool has 2 live ones on average. s, the share of live groups, is estimated from those
+        that explored, drawn uniformly: s = (live + 1) / (explored + 4), where both counts decay by
+        0.98 a round. At first s is 1/4 and K 8, the paper's."""
+        if not self.is_auto:
             return
-        explored = [group for group in groups if group.explored]
-        self.explored = 0.98 * self.explored + len(explored)
-        self.live = 0.98 * self.live + sum(group.live for group in explored)
-        f = (self.live + 1) / (self.explored + 4)
-        fitting = np.count_nonzero(self.status != self.OVERLONG)
-        self.K = min(math.ceil(2 / f), MOST_CANDIDATES, fitting // self.P)
+        drawn_uniformly = [group for group in groups if group.explored]
+        self.explored = 0.98 * self.explored + len(drawn_uniformly)
+        self.live = 0.98 * self.live + sum(group.live for group in drawn_uniformly)
+        s = (self.live + 1) / (self.explored + 4)
+        usable = np.count_nonzero(self.status != self.OVERLONG)
+        half = max(1, usable // (2 * self.P))
+        self.K = min(math.ceil(2 / s), MOST_CANDIDATES, half)
 
     def metrics(self):
-        """Return `candidates`, the K of the next pools, too."""
+        """Return `candidates`, K, too."""
         return super().metrics() | {"candidates": self.K}
 
     def score(self, pool_P_K) -> np.ndarray:

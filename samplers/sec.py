@@ -17,6 +17,7 @@ class Sec(Pooled):
 
     def __init__(self, context: Context, rate=0.5, temperature=0.05):  # T is ours, as in Softmax
         super().__init__(context)
+        self.epsilon = 0.0  # the temperature explores
         self.rate = rate
         self.temperature = temperature
         values_C, self._category_of = self.categories()

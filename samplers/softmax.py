@@ -18,6 +18,7 @@ class Softmax(Goldilocks):
 
     def __init__(self, context: Context, temperature=0.05):  # ours: 0.05 better, e times as likely
         super().__init__(context)
+        self.epsilon = 0.0  # the temperature explores
         self.temperature = temperature
 
     def choose(self, pool_P_K, utilities_P_K):
