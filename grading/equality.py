@@ -16,6 +16,7 @@ must be the same text.
 """
 
 import re
+from itertools import product, starmap
 
 import mpmath
 
@@ -36,13 +37,16 @@ def _plain_text(text: str) -> str:
     r"""Remove \text{} and the case of words, but not of letters: N is not n."""
     text = re.sub(r"\\text\{([^{}]*)\}", r"\1", text)
     text = text.replace(" ", "")
-    return text.casefold() if re.fullmatch(r"(?:[^\W\d]{2,}\W?)+", text) else text
+    are_words = re.fullmatch(r"(?:[^\W\d]{2,}\W?)+", text)
+    return text.casefold() if are_words else text
 
 
 def _is_rounded(exact: str, decimal: str, min_places: int = 6) -> bool:
     """Whether a decimal is the value of a text, rounded to min_places or more, with as many digits
     that are not leading zeros: 0.666667 is 2/3."""
-    if letters(exact) or not re.fullmatch(r"-?\d*\.\d+", decimal):
+    if letters(exact):
+        return False
+    if not re.fullmatch(r"-?\d*\.\d+", decimal):
         return False
     places = len(decimal.partition(".")[2])
     digits = len(decimal.replace(".", "").lstrip("-0"))
@@ -50,7 +54,8 @@ def _is_rounded(exact: str, decimal: str, min_places: int = 6) -> bool:
         return False
 
     def rounds_to(tolerance, a, b) -> bool:
-        return abs(a - b) * 2 * 10**places <= 1.0001
+        error = abs(a - b)
+        return error * 2 * 10**places <= 1.0001
 
     return hold(rounds_to, exact, decimal)
 
@@ -59,10 +64,13 @@ def _equal_numbers(gold: str, answer: str) -> bool:
     """Compare two texts of arithmetic."""
     is_question = _FUNCTION.search(answer) and not _FUNCTION.search(gold)
     has_other_bars = ("|" in gold) != ("|" in answer)  # ln|x| is not ln x
-    if is_question or has_other_bars or letters(gold) != letters(answer):
+    if is_question or has_other_bars:
         return False
-    is_equal = hold(is_close, gold, answer)
-    return is_equal or _is_rounded(gold, answer) or _is_rounded(answer, gold)
+    if letters(gold) != letters(answer):
+        return False
+    if hold(is_close, gold, answer):
+        return True
+    return _is_rounded(gold, answer) or _is_rounded(answer, gold)
 
 
 def _equal_values(gold: str, answer: str) -> bool:
@@ -78,53 +86,57 @@ def _equal_values(gold: str, answer: str) -> bool:
         return False
     # The sign is missing on one side. A number up to 1 may be a share: 0.5 is 50%, and not 0.5%.
     size = number(gold.removesuffix("%"))
-    if size is None or size != number(answer.removesuffix("%")):
+    answer_size = number(answer.removesuffix("%"))
+    if size is None or size != answer_size:
         return False
     is_fraction = re.search("/|frac", gold + answer)
-    return abs(size) > (10 if is_fraction else 1)
+    largest_share = 10 if is_fraction else 1
+    return abs(size) > largest_share
 
 
-def _equal_multiples(golds: list[str], answers: list[str]) -> bool:
-    """Whether one relation is a multiple of the other: left - right of the two differ by a constant
-    factor at all points. A negative factor reverses "<"."""
-    left, sign, right = golds
-    answer_left, answer_sign, answer_right = answers
-    factors = []
+def _factor(golds: list[str], answers: list[str]):
+    """Return the factor between left - right of two relations, or None if it is not the same at all
+    points."""
+    factors = []  # of the points so far, with their tolerances, which never grow
 
-    def is_multiple(tolerance, a, b, c, d) -> bool:
-        if a == b or c == d:
-            return a == b and c == d
-        factor = (a - b) / (c - d)
+    def is_constant(tolerance, left, right, answer_left, answer_right) -> bool:
+        difference = left - right
+        answer_difference = answer_left - answer_right
+        if difference == 0 or answer_difference == 0:
+            return difference == answer_difference
+        factor = difference / answer_difference
         factors.append((tolerance, factor))
         last_tolerance, last = factors[-2:][0]
-        return is_close(max(tolerance, last_tolerance), last, factor)
+        return is_close(last_tolerance, last, factor)
 
-    if not letters(left) | letters(right):
-        return False
-    if not hold(is_multiple, left, right, answer_left, answer_right) or not factors:
-        return False
-    _, factor = factors[0]
-    if mpmath.re(factor) < 0:
-        answer_sign = answer_sign.translate(FLIP)
-    return sign == answer_sign
+    has_letters = any(map(letters, golds))
+    if has_letters and hold(is_constant, *golds, *answers) and factors:
+        return factors[0][1]
+    return None
 
 
 def _equal_relations(gold: str, answer: str) -> bool:
-    """Whether two relations have the same sides, or are multiples: 2x-y+1=0 answers y=2x+1."""
-    golds = split(gold, RELATIONS)
-    answers = split(answer, RELATIONS)
-    have_same_signs = golds[1::2] == answers[1::2]
-    if have_same_signs and all(map(_equal, golds[::2], answers[::2])):
+    """Whether two relations have the same sides, or are multiples: 2x-y+1=0 answers y=2x+1. A
+    negative factor reverses "<"."""
+    golds, signs = split(gold, RELATIONS)
+    answers, answer_signs = split(answer, RELATIONS)
+    if signs == answer_signs and all(map(_equal, golds, answers)):
         return True
-    have_two_sides = len(golds) == len(answers) == 3
-    return have_two_sides and _equal_multiples(golds, answers)
+    if not len(signs) == len(answer_signs) == 1:
+        return False
+    factor = _factor(golds, answers)
+    if factor is None:
+        return False
+    if mpmath.re(factor) < 0:
+        answer_signs = answer_signs.translate(FLIP)
+    return signs == answer_signs
 
 
 def _equal_chain(gold: str, sides: list[str]) -> bool:
     """Whether every side of an answer is right, as in 3+5=8; but in m+n=8 the first names it."""
-    first, *others = sides
-    is_first_right = is_asked(first) or _equal(gold, first)
-    return is_first_right and all(_equal(gold, side) for side in others)
+    if is_asked(sides[0]):
+        sides = sides[1:]
+    return all(_equal(gold, side) for side in sides)
 
 
 def _equal_parts(golds: list[str], answers: list[str], is_ordered: bool) -> bool:
@@ -132,72 +144,92 @@ def _equal_parts(golds: list[str], answers: list[str], is_ordered: bool) -> bool
     remaining = list(answers)
     for gold in golds:
         candidates = remaining[:1] if is_ordered else remaining
-        match = next((answer for answer in candidates if _equal(gold, answer)), None)
-        if match is None:
+        for answer in candidates:
+            if _equal(gold, answer):
+                remaining.remove(answer)
+                break
+        else:
             return False
-        remaining.remove(match)
     return not remaining
 
 
-def _is_tuple(structure: Structure) -> bool:
-    """Whether a list or tuple may be coordinates: "x=3, y=1" or "3, 1", but not x∈(3,1)."""
-    names = "".join(structure_of(part).name for part in structure.parts)
-    return names in ("", "xy", "xyz") and (not structure.name or "," in structure.name)
+def _names(structure: Structure) -> list[str]:
+    """Return the names of the parts, "" for a part without: "x=1, 2" -> "x", ""."""
+    return [structure_of(part).name for part in structure.parts]
 
 
 def _labels(structure: Structure) -> set[str]:
     """Return the names and units of the parts: "x=1, 2 cm" -> "x", "cm"."""
     parts = map(structure_of, structure.parts)
-    return {part.name + part.unit for part in parts if part.name or part.unit}
+    return {part.name + part.unit for part in parts} - {""}
+
+
+def _is_tuple(structure: Structure) -> bool:
+    """Whether a list or tuple may be coordinates: "x=3, y=1" or "3, 1", but not x∈(3,1)."""
+    if structure.name and "," not in structure.name:
+        return False
+    return "".join(_names(structure)) in ("", "xy", "xyz")
+
+
+def _is_ordered(gold: Structure, answer: Structure) -> bool:
+    """Whether the order of the parts counts."""
+    have_no_order = {gold.kind, answer.kind} <= {"list", "set", "∪", "∨"}
+    if not have_no_order or "…" in gold.parts:
+        return True
+    names = _names(answer)
+    if 1 < len({*names}) < len(names):
+        return True  # x=1, y=2, x=3, y=4
+    gold_labels = _labels(gold)
+    answer_labels = _labels(answer)
+    if gold_labels and answer_labels:
+        return False
+    return len(gold_labels | answer_labels) > 1  # "x=1, y=2" is not "2, 1"
 
 
 def _equal_collections(gold: Structure, answer: Structure) -> bool:
     """Compare lists, sets, tuples, intervals, unions, ratios and matrices."""
     kinds = {gold.kind, answer.kind}
-    if kinds == {"list", "()"}:
-        is_allowed = _is_tuple(gold) and _is_tuple(answer)
-        return is_allowed and _equal_parts(gold.parts, answer.parts, is_ordered=True)
-    if len(kinds) > 1 and kinds != {"list", "set"}:
+    are_tuples = kinds == {"list", "()"} and _is_tuple(gold) and _is_tuple(answer)
+    are_alike = len(kinds) == 1 or kinds == {"list", "set"}
+    if not are_alike and not are_tuples:
         return False
-    names = [structure_of(part).name for part in answer.parts]
-    is_repeated = 1 < len({*names}) < len(names)  # x=1, y=2, x=3, y=4
-    labels = _labels(gold), _labels(answer)
-    has_one_sided_labels = not all(labels) and max(map(len, labels)) > 1  # "x=1, y=2" is not "2, 1"
-    has_no_order = kinds <= {"list", "set", "∪", "∨"} and "…" not in gold.parts
-    is_ordered = is_repeated or has_one_sided_labels or not has_no_order
-    return _equal_parts(gold.parts, answer.parts, is_ordered)
+    return _equal_parts(gold.parts, answer.parts, _is_ordered(gold, answer))
 
 
-def _equal_approximations(gold: str, exact: str, decimals: list[str]) -> bool:
+def _equal_approximations(gold: str, exact: str, *decimals: str) -> bool:
     r"""Whether an answer such as \sqrt{3}/3≈0.577, an exact value and its decimals, is right."""
-    value = split(exact, "=")[-1]
-    are_right = all(_is_rounded(value, decimal, min_places=1) for decimal in decimals)
-    return are_right and _equal(gold, exact)
+    sides, _ = split(exact, "=")
+    for decimal in decimals:
+        if not _is_rounded(sides[-1], decimal, min_places=1):
+            return False
+    return _equal(gold, exact)
 
 
 def _equal(gold: str, answer: str) -> bool:
     """Compare two canonical texts."""
-    answer, *decimals = split(answer, "≈")[::2]
-    if decimals:
-        return _equal_approximations(gold, answer, decimals)
+    sides, signs = split(answer, "≈")
+    if signs:
+        return _equal_approximations(gold, *sides)
     first = structure_of(gold)
     second = structure_of(answer)
-    if first.unit and second.unit and first.unit != second.unit:
+    units = {first.unit, second.unit}
+    if len(units - {""}) > 1:
         return False
-    if "pi" in gold and {first.unit, second.unit} == {"", "degree"}:
+    if "pi" in gold and units == {"", "degree"}:
         return False  # π/6 is not π/6 degrees
-    has_other_name = first.name and second.name and first.name != second.name
+    if first.kind[0] in RELATIONS:
+        return _equal_relations(gold, answer)
+    has_other_name = len({first.name, second.name} - {""}) > 1
     is_formula = first.name and first.kind == "value" and letters(first.parts[0])
-    is_relation = first.kind[0] in RELATIONS
-    if is_relation or (is_formula and (has_other_name or second.kind == "=")):
+    if is_formula and (has_other_name or second.kind == "="):
         return _equal_relations(gold, answer)
     if has_other_name:
         return False
     if {*second.kind} == {"="}:
         return not first.name and _equal_chain(gold, second.parts)
     if first.kind == second.kind == "value":
-        return _equal_values(first.parts[0], second.parts[0])
-    return "value" not in (first.kind, second.kind) and _equal_collections(first, second)
+        return _equal_values(*first.parts, *second.parts)
+    return _equal_collections(first, second)
 
 
 def compare(gold: str, answer: str, accept_identical: bool = True) -> bool:
@@ -211,6 +243,6 @@ def compare(gold: str, answer: str, accept_identical: bool = True) -> bool:
     golds = {gold, _SLASH.sub(r"\1*", gold)}
     answers = {answer, _SLASH.sub(r"\1*", answer)}
     try:
-        return any(_equal(g, a) for g in golds for a in answers)
+        return any(starmap(_equal, product(golds, answers)))
     except RecursionError:
         return False  # nested deeper than any real answer

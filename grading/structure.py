@@ -23,17 +23,17 @@ _NAME = re.compile(
 # be a condition of the problem.
 _ASKED = re.compile(r"\|?[a-zA-Z](?:[-+*]?[a-zA-Z])+\|?|[a-z]\(\w\)\+[a-z]\(\w\)")
 _MATRIX = re.compile(r"\\begin\{matrix\}((?:(?!\\end).)*?)(?:\\\\)?\\end\{matrix\}")
-_INTERVALS = ("()", "(]", "[)", "[]")
+_INTERVALS = {"()", "(]", "[)", "[]"}
 
 
 class Structure(NamedTuple):
-    """name: "x" in "x=5", or "". kind: "value", "list", "set", "∪", "∨", ":" (ratio or time),
-    "matrix 2 2", brackets such as "(]" (tuple or interval), or relations such as "=" or "<≤".
+    """kind: "value", "list", "set", "∪", "∨", ":" (ratio or time), "matrix 2 2", brackets such as
+    "(]" (tuple or interval), or relations such as "=" or "<≤". name: "x" in "x=5", or "".
     unit: of all parts."""
 
-    name: str
     kind: str
     parts: list[str]
+    name: str = ""
     unit: str = ""
 
 
@@ -47,9 +47,10 @@ def is_asked(text: str) -> bool:
     return is_name(text) or bool(_ASKED.fullmatch(text))
 
 
-def split(text: str, separators: str) -> list[str]:
-    """Split at characters outside brackets and keep them: "a=b" -> ["a", "=", "b"]."""
+def split(text: str, separators: str) -> tuple[list[str], str]:
+    """Return the parts between separators outside brackets, and these: "a=b" -> a, b and "="."""
     parts = [""]
+    found = ""
     depth = 0
     for character in text:
         if character in "([{⦃":
@@ -57,105 +58,123 @@ def split(text: str, separators: str) -> list[str]:
         elif character in ")]}⦄":
             depth -= 1
         if depth == 0 and character in separators:
-            parts += [character, ""]
+            found += character
+            parts.append("")
         else:
             parts[-1] += character
-    return parts
+    return parts, found
+
+
+def _interval(structure: Structure) -> str:
+    """Return the text of an interval: (] 1, 2 -> "(1,2]"."""
+    left, right = structure.kind
+    return left + ",".join(structure.parts) + right
 
 
 def _alternatives(text: str) -> Structure | None:
     """Answers that "or" links. "x=2∨x=3" is the list of both, "x<1∨x>4" a union. Others are free:
     only the same alternatives are equal to "red∨blue" or to "x=1∨y=2"."""
-    parts = split(text, "∨")[::2]
-    if len(parts) == 1:
+    parts, links = split(text, "∨")
+    if not links:
         return None
     structures = [structure_of(part) for part in parts]
     names = {structure.name for structure in structures}
+    kinds = {structure.kind for structure in structures}
     are_numbers = all(re.search(r"[\d∞]|\\pi", part) for part in parts)
     if len(names) > 1 or not are_numbers:
-        return Structure("", "∨", parts)
+        return Structure("∨", parts)
     [name] = names
-    are_intervals = all(structure.kind in _INTERVALS for structure in structures)
-    if not name or not are_intervals:
-        return Structure("", "list", parts)
-    intervals = [s.kind[0] + ",".join(s.parts) + s.kind[1] for s in structures]
-    return Structure(name, "∪", intervals)
+    if not name or not kinds <= _INTERVALS:
+        return Structure("list", parts)
+    return Structure("∪", [*map(_interval, structures)], name)
 
 
 def _list(text: str) -> Structure | None:
-    parts = split(text, ",;∧")[::2]
-    return Structure("", "list", parts) if len(parts) > 1 else None
+    parts, commas = split(text, ",;∧")
+    return Structure("list", parts) if commas else None
 
 
 def _relation(text: str) -> Structure | None:
     r"""A named structure, "k=(1,2)"; a solved inequality; or the sides of another relation:
     "x+y=3" -> = x+y, 3."""
     text = re.sub(r"^-([a-zA-Z])([<>≤≥])([^<>≤≥]*)$", r"-(\3)\2\1", text)  # -x<1 is -1<x
-    sides = split(text, RELATIONS)
-    if len(sides) == 1:
+    sides, signs = split(text, RELATIONS)
+    if not signs:
         return None
-    if sides[1] in ">≥":
-        sides = [side.translate(FLIP) for side in reversed(sides)]
-    signs = "".join(sides[1::2])
-    if signs == "=" and is_name(sides[2]) and not is_name(sides[0]):
+    if signs[0] in ">≥":
+        sides.reverse()
+        signs = signs[::-1].translate(FLIP)
+    if signs == "=" and is_name(sides[1]) and not is_name(sides[0]):
         sides.reverse()
     if signs in ("=", "∈") and is_name(sides[0]):
-        return structure_of(sides[2])._replace(name=sides[0])
-    return _solved(sides) or Structure("", signs, sides[::2])
+        name, value = sides
+        return structure_of(value)._replace(name=name)
+    return _solved(sides, signs) or Structure(signs, sides)
 
 
-def _solved(sides: list[str]) -> Structure | None:
+def _solved(sides: list[str], signs: str) -> Structure | None:
     """The interval of an inequality solved for a name: "1≤x<3" -> x, [) 1, 3."""
-    if len(sides) == 3:
-        sides = ["-∞", "<", *sides] if is_name(sides[0]) else [*sides, "<", "∞"]
-    if len(sides) != 5:
+    if len(signs) == 1:
+        if is_name(sides[0]):
+            sides = ["-∞", *sides]
+            signs = "<" + signs
+        else:
+            sides = [*sides, "∞"]
+            signs += "<"
+    if len(signs) != 2 or not {*signs} <= {"<", "≤"}:
         return None
-    low, first, name, second, high = sides
-    is_absolute = name[:1] in ("|", "[")  # |x|<5 is not x<5
-    if not {first, second} <= {"<", "≤"} or not is_name(name) or is_absolute:
+    low, name, high = sides
+    is_absolute = name.startswith(("|", "["))  # |x|<5 is not x<5
+    if is_absolute or not is_name(name):
         return None
-    left = "[" if first == "≤" else "("
-    right = "]" if second == "≤" else ")"
-    return Structure(name, left + right, [low, high])
+    left = "[" if signs[0] == "≤" else "("
+    right = "]" if signs[1] == "≤" else ")"
+    return Structure(left + right, [low, high], name)
 
 
 def _bracketed(text: str) -> Structure | None:
     """A union, set, tuple or interval: "⦃1,2⦄" -> set 1, 2; "(1,2]" -> (] 1, 2."""
-    members = split(text, "∪")[::2]
-    if len(members) > 1:
-        return Structure("", "∪", members)
-    if text[:1] not in ("(", "[", "⦃") or split(text, ")]}⦄")[1:] != [text[-1], ""]:
+    members, unions = split(text, "∪")
+    if unions:
+        return Structure("∪", members)
+    inside, closings = split(text, ")]}⦄")
+    if text[:1] not in ("(", "[", "⦃") or inside[0] != text[:-1]:
         return None
-    parts = [part for part in split(text[1:-1], ",;")[::2] if part]
-    is_set = text[0] == "⦃"
-    if len(parts) < 2 and not is_set:
+    parts, _ = split(text[1:-1], ",;")
+    parts = [part for part in parts if part]
+    if text[0] == "⦃":
+        is_single = len(parts) == 1 and parts != ["⦃⦄"]
+        return structure_of(parts[0]) if is_single else Structure("set", parts)
+    if len(parts) < 2:
         return None
-    if len(parts) == 1 and parts != ["⦃⦄"]:
-        return structure_of(parts[0])
-    kind = "set" if is_set else text[0] + text[-1]
-    return Structure("", kind, parts)
+    return Structure(text[0] + closings, parts)
 
 
 def _matrix(text: str) -> Structure | None:
-    if not (match := _MATRIX.fullmatch(text)):
+    match = _MATRIX.fullmatch(text)
+    if not match:
         return None
-    rows = [row.split("&") for row in match[1].split(r"\\")]
-    kind = "matrix " + " ".join(str(len(row)) for row in rows)
-    return Structure("", kind, [entry for row in rows for entry in row])
+    kind = "matrix"
+    entries = []
+    for line in match[1].split(r"\\"):
+        row = line.split("&")
+        kind += f" {len(row)}"
+        entries += row
+    return Structure(kind, entries)
 
 
 def _value(text: str) -> Structure:
     """A ratio or time, "7:32" -> : 7, 32; the values of "±"; or one value."""
-    sides = split(text, ":")[::2]
-    if len(sides) > 1:
-        return Structure("", ":", sides)
-    terms = text.split("±")
-    if len(terms) not in (2, 3):
-        return Structure("", "value", [text])
-    values = terms[:1]
-    for term in terms[1:]:
+    sides, colons = split(text, ":")
+    if colons:
+        return Structure(":", sides)
+    first, *others = text.split("±")
+    if len(others) not in (1, 2):
+        return Structure("value", [text])
+    values = [first]
+    for term in others:
         values = [value + sign + term for value in values for sign in "+-"]
-    return Structure("", "list", [value.removeprefix("+") for value in values])
+    return Structure("list", [value.removeprefix("+") for value in values])
 
 
 def structure_of(text: str) -> Structure:

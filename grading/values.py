@@ -44,8 +44,14 @@ _MISREAD = re.compile(
 _NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?|-?\d+/0*[1-9]\d*")
 _FRACTION = re.compile(r"^(-?)\\frac\{(\d+)\}\{(\d+)\}$")
 # The parser takes x^T for a transpose, and I, E and gamma for constants.
-_RENAMED = {"E": r"\varpi ", "I": r"\iota ", "T": r"\upsilon ", "*": r"\cdot "}
-_RENAMED |= {r"\gamma": r"\varrho ", r"\Gamma": r"\varsigma "}
+_RENAMED = {
+    "E": r"\varpi ",
+    "I": r"\iota ",
+    "T": r"\upsilon ",
+    r"\gamma": r"\varrho ",
+    r"\Gamma": r"\varsigma ",
+    "*": r"\cdot ",
+}
 
 
 def _require(condition: bool) -> None:
@@ -131,14 +137,12 @@ def parse(text: str) -> Expr | None:
         return None
 
 
-def _letters_of(*trees: Expr) -> list[str]:
-    return sorted({symbol.name for tree in trees for symbol in tree.free_symbols} - {*_CONSTANTS})
-
-
 def letters(text: str) -> set[str]:
     """Return the names of the letters in a canonical text that are not constants."""
     tree = parse(text)
-    return set() if tree is None else {*_letters_of(tree)}
+    if tree is None:
+        return set()
+    return {symbol.name for symbol in tree.free_symbols} - {*_CONSTANTS}
 
 
 def _point(names: list[str], trial: int) -> dict:
@@ -158,7 +162,7 @@ def hold(test: Callable, *texts: str) -> bool:
     trees = [parse(text) for text in texts]
     if None in trees:
         return False
-    names = _letters_of(*trees)
+    names = sorted(set().union(*map(letters, texts)))
     points = [(trial, SCREENING_DIGITS) for trial in range(POSITIVE_POINTS + SIGNED_POINTS)]
     for trial, digits in [*points[: None if names else 0], (0, DIGITS), (1, DIGITS)]:
         with mpmath.workdps(digits):

@@ -216,9 +216,9 @@ memory counts as a reward's error | verify.py | verify::a_custom_reward_may_exce
 a reward that exits | verify.py | verify::a_custom_reward_that_fails_is_an_error_of_one_line
     except (Exception, SystemExit) as error: => except Exception as error:
 units ignored | grading/equality.py | verify::right_answers_earn_1_and_wrong_ones_0
-    if first.unit and second.unit and first.unit != second.unit: => if False:
+    if len(units - {""}) > 1: => if False:
 an or that is free | grading/structure.py | verify::right_answers_earn_1_and_wrong_ones_0
-    return Structure("", "∨", parts) => return Structure("", "list", parts)
+    return Structure("∨", parts) => return Structure("list", parts)
 """
 FAULT = r"(.+) \| (.+) \| (.+)\n    (.+?) => ?(.*)"
 
