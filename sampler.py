@@ -88,8 +88,7 @@ class Sampler:
         are live. For more completions of a problem a subclass proposes a further group of it."""
         live = sum(group.live for group in groups)
         resampled = len(groups) // self.P - 1
-        is_enough = live >= self.P
-        if is_enough or resampled >= self.resample_rounds:
+        if live >= self.P or resampled >= self.resample_rounds:
             return []
         return self.propose(self.P)
 
@@ -201,14 +200,13 @@ class Uniform(Sampler):
         return drawn
 
     def take(self, index_P) -> None:
-        """Mark problems as trained on."""
+        """Mark one problem, or several, as trained on."""
         self.status[index_P] = self.TRAINED
 
     def metrics(self):
         """Return `passes` over the data, `coverage` of this pass, number of `overlong` prompts."""
         unseen, trained, overlong = np.bincount(self.status, minlength=3).tolist()
-        fitting = unseen + trained
-        coverage = trained / max(1, fitting)
+        coverage = trained / max(1, unseen + trained)
         return {"passes": self.passes, "coverage": coverage, "overlong": overlong}
 
 
@@ -291,8 +289,8 @@ class Pooled(Uniform):
                 explored=bool(explored),
             )
             groups.append(group)
-        if not self.revisits:
-            self.take([group.problem for group in groups])
+            if not self.revisits:
+                self.take(group.problem)
         return groups
 
 
@@ -331,8 +329,8 @@ class Goldilocks(Pooled):
         return super().state_dict() | {"teacher": self.teacher.state_dict()}
 
     def load_state_dict(self, state):
-        self.teacher.load_state_dict(state["teacher"])
-        own = {name: value for name, value in state.items() if name != "teacher"}
+        own = dict(state)
+        self.teacher.load_state_dict(own.pop("teacher"))
         super().load_state_dict(own)
 
     def metrics(self):
@@ -394,20 +392,23 @@ def teacher_metrics(groups: list[Group]) -> Metrics:
     selection bias, and over dead ones. It says nothing where the target is not y. teacher_mu and
     _sigma are over all candidates."""
     predicted = [group for group in groups if not math.isnan(group.utility)]
-    error_P = np.array([abs(group.utility - group.y) for group in predicted])
-    explored_P = np.array([group.explored for group in predicted], dtype=bool)
-    live_P = np.array([group.live for group in predicted], dtype=bool)
+    explored = [group for group in predicted if group.explored]
+    dead = [group for group in predicted if not group.live]
     floors = [grpo.noise_floor(group.p_hat, len(group.completions)) for group in predicted]
     utilities = np.concatenate([group.utilities for group in groups])
     known = utilities[~np.isnan(utilities)]
     return {
-        "teacher_mae": _mean(error_P),
-        "teacher_mae_explore": _mean(error_P[explored_P]),
-        "teacher_mae_dead": _mean(error_P[~live_P]),
+        "teacher_mae": _mean_error(predicted),
+        "teacher_mae_explore": _mean_error(explored),
+        "teacher_mae_dead": _mean_error(dead),
         "teacher_noise_floor": _mean(floors),
         "teacher_mu": _mean(known),
         "teacher_sigma": float(known.std()) if len(known) else None,
     }
+
+
+def _mean_error(groups: list[Group]) -> float | None:
+    return _mean([abs(group.utility - group.y) for group in groups])
 
 
 def _mean(values) -> float | None:

@@ -2,5 +2,6 @@
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    right = solution_str.rstrip().endswith(rf"\boxed{{{ground_truth}}}")
-    return 1 if right else 0  # or {"score": ...}
+    box = rf"\boxed{{{ground_truth}}}"
+    right = solution_str.rstrip().endswith(box)
+    return int(right)  # or {"score": ...}

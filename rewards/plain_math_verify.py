@@ -12,4 +12,5 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     # Its time limits are signals; the verifier's workers have limits of their own.
     gold = math_verify.parse(rf"\boxed{{{ground_truth}}}", parsing_timeout=None)
     answer = math_verify.parse(solution_str, parsing_timeout=None)
-    return int(math_verify.verify(gold, answer, timeout_seconds=None))
+    right = math_verify.verify(gold, answer, timeout_seconds=None)
+    return int(right)

@@ -7,6 +7,7 @@ Do not train on two tasks of reasoning-gym 0.1.25: in game_of_life_halting any t
 
 import functools
 import json
+import re
 
 from grading.equality import compare
 from verify import extract_boxed
@@ -19,17 +20,13 @@ except ImportError as error:
 find_scorer = functools.cache(get_score_answer_fn)  # which makes a data set: up to 30 ms
 
 
-def has_digit(reference: str) -> bool:
-    return any(character.isdigit() for character in reference)
-
-
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     answer = extract_boxed(solution_str)
     if answer is None:
         return 0
     if not extra_info:
         return int(compare(ground_truth, answer, accept_identical=True))
-    if has_digit(ground_truth) and "nan" in answer.lower():
+    if re.search(r"\d", ground_truth) and "nan" in answer.lower():
         return 0  # complex_arithmetic's scorer gives 1: no distance from nan is large
     info = json.loads(extra_info) if isinstance(extra_info, str) else extra_info
     metadata = info.get("metadata", info)

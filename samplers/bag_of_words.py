@@ -7,20 +7,24 @@ import numpy as np
 
 from sampler import Context, Pooled, utility_target
 
+HASHES = 2**16  # that words may have: the length of w
+
 
 class BagOfWords(Pooled):
     """A problem's p is σ(Σ w / √n) over its n distinct words, and its utility √(p(1-p)). AdaGrad
     (Duchi et al., 2011) learns w from the outcomes, each problem once, by the binomial likelihood;
     its sums decay by `decay`. Words are hashed, so that nothing is read before the first step."""
 
-    target = staticmethod(utility_target)  # of p: what a candidate is scored by
-
     def __init__(self, context: Context, rate=0.5, decay=1.0):
         super().__init__(context)
         self.rate = rate
         self.decay = decay
-        self.weight_V = np.zeros(2**16)
-        self.square_V = np.zeros(2**16)
+        self.weight_V = np.zeros(HASHES)
+        self.square_V = np.zeros(HASHES)
+
+    def target(self, p):
+        """Return the score of a candidate with this p."""
+        return utility_target(p)
 
     def words(self, index: int) -> list[str]:
         """Split a problem into words."""
@@ -31,7 +35,7 @@ class BagOfWords(Pooled):
     def entries(self, index: int) -> np.ndarray:
         """Return the entries of w that a problem has: int64 (n,)."""
         hashes = [zlib.crc32(word.encode()) for word in self.words(index)]
-        entries = np.array(hashes) % len(self.weight_V)
+        entries = np.array(hashes) % HASHES
         return np.unique(entries)
 
     def p(self, entry_n: np.ndarray) -> float:
@@ -47,8 +51,10 @@ class BagOfWords(Pooled):
 
     def predict(self, indices) -> np.ndarray:
         """Compute p of each problem."""
-        entries = map(self.entries, indices)
-        p = [self.p(entry_n) for entry_n in entries]
+        p = []
+        for index in indices:
+            entry_n = self.entries(index)
+            p.append(self.p(entry_n))
         return np.array(p)
 
     def score(self, pool_P_K):
@@ -61,8 +67,9 @@ class BagOfWords(Pooled):
         for group in groups:
             entry_n = self.entries(group.problem)
             gradient_n = self.gradient(entry_n, group.p_hat)
-            self.square_V[entry_n] *= self.decay
-            self.square_V[entry_n] += gradient_n**2
-            scale_n = np.sqrt(self.square_V[entry_n] + 1e-12)
+            square_n = self.decay * self.square_V[entry_n]
+            square_n += gradient_n**2
+            self.square_V[entry_n] = square_n
+            scale_n = np.sqrt(square_n + 1e-12)
             step_n = self.rate * gradient_n / scale_n
             self.weight_V[entry_n] -= step_n

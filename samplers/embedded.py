@@ -16,19 +16,6 @@ def path_of(data: str | Path) -> Path:
     return Path(data).with_suffix(".embeddings.safetensors")
 
 
-def load(data: str, tokens: int) -> tuple[np.ndarray, str]:
-    """Map the embeddings of a run's training data, float16 (problems, D), into memory; return them
-    and their model's name. Raises InputError if they are of other data."""
-    path = path_of(data)
-    with safe_open(path, "pt") as file:
-        embeddings = file.get_tensor("embeddings").numpy()
-        source = file.metadata()
-    if source["crc32"] != str(file_crc32(Path(data))):
-        command = f"python -m scripts.embed MODEL --data {data} --max_prompt_tokens {tokens}"
-        raise InputError(f"{path}: {data} has changed since; run {command}")
-    return embeddings, source["model"]
-
-
 class Embedded(Pooled):
     """A problem's utility is 1/4 + b + w·e, clipped to [0, 0.5]. Its embedding e has mean 0 and
     variance 1/D in each of D dimensions over the data. After each round w and b minimise
@@ -37,11 +24,25 @@ class Embedded(Pooled):
 
     def __init__(self, context: Context, ridge=1.0, window=1024):
         super().__init__(context)
-        config = context.config
-        self._embeddings, self.model = load(config.train_data, config.max_prompt_tokens)
         self.ridge = ridge
         self.outcomes = deque(maxlen=window)  # problem and y of each
+        self.load()
         self.fit()
+
+    def load(self) -> None:
+        """Map the embeddings of the training data, float16 (problems, D), into memory. Raises
+        InputError if they are of other data."""
+        config = self.context.config
+        data = config.train_data
+        path = path_of(data)
+        with safe_open(path, "pt") as file:
+            self._embeddings = file.get_tensor("embeddings").numpy()
+            source = file.metadata()
+        self.model = source["model"]
+        if source["crc32"] != str(file_crc32(Path(data))):
+            tokens = config.max_prompt_tokens
+            command = f"python -m scripts.embed MODEL --data {data} --max_prompt_tokens {tokens}"
+            raise InputError(f"{path}: {data} has changed since; run {command}")
 
     def features(self, index_M) -> np.ndarray:
         """Return (e, 1) of each problem: float64 (M, D + 1)."""
@@ -62,7 +63,8 @@ class Embedded(Pooled):
         self._weight_D = alpha_M @ x_M_D
 
     def score(self, pool_P_K):
-        f_M = 1 / 4 + self.features(pool_P_K.ravel()) @ self._weight_D
+        x_M_D = self.features(pool_P_K.ravel())
+        f_M = 1 / 4 + x_M_D @ self._weight_D
         return f_M.clip(0, 0.5).reshape(pool_P_K.shape)
 
     def observe(self, groups):

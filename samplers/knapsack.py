@@ -13,14 +13,16 @@ def allocate(p_P, total: int, least: int, most: int) -> np.ndarray:
     are concave in G, so giving each next completion where it adds most is optimal."""
     q_P = 1 - p_P
     G_P = np.full(len(p_P), least)
-    for _ in range(total - G_P.sum()):
+    while G_P.sum() < total:
         # With one more completion 1 - p^G - (1-p)^G grows by p^G (1-p) + (1-p)^G p.
         all_right_P = p_P**G_P
         all_wrong_P = q_P**G_P
         growth_P = all_right_P * q_P + all_wrong_P * p_P
         gain_P = growth_P * p_P * q_P**2
-        gain_P[G_P == most] = -1
-        G_P[gain_P.argmax()] += 1
+        is_full_P = G_P == most
+        gain_P[is_full_P] = -1
+        best = gain_P.argmax()
+        G_P[best] += 1
     return G_P
 
 
@@ -38,8 +40,10 @@ class Knapsack(BagOfWords):
 
     def propose(self, P):
         groups = Uniform.propose(self, P)
-        p_P = self.predict([group.problem for group in groups])
-        G_P = allocate(p_P, P * self.G, self.least, self.most)
+        problem_P = [group.problem for group in groups]
+        p_P = self.predict(problem_P)
+        total = P * self.G
+        G_P = allocate(p_P, total, self.least, self.most)
         for group, G in zip(groups, G_P.tolist(), strict=True):
             group.size = G
         return groups

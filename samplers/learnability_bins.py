@@ -25,7 +25,7 @@ class LearnabilityBins(Weighted):
         _, self._bin_of = self.categories()
         self._size_C = np.bincount(self._bin_of)  # C: a bin each
         self.right_C = np.zeros(len(self._size_C))
-        self.wrong_C = np.zeros(len(self._size_C))
+        self.wrong_C = self.right_C.copy()
 
     def shares(self) -> np.ndarray:
         """Draw the share of each bin: (C,), with sum 1."""
@@ -45,5 +45,7 @@ class LearnabilityBins(Weighted):
         self.wrong_C *= self.decay
         for group in groups:
             c = self._bin_of[group.problem]
-            self.right_C[c] += group.successes
-            self.wrong_C[c] += len(group.completions) - group.successes
+            right = group.successes
+            wrong = len(group.completions) - right
+            self.right_C[c] += right
+            self.wrong_C[c] += wrong

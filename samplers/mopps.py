@@ -19,7 +19,7 @@ class Mopps(Pooled):
         self.decay = decay
         n = len(self.problems)
         self.alpha = np.ones(n, dtype=np.float32)
-        self.beta = np.ones(n, dtype=np.float32)
+        self.beta = self.alpha.copy()
 
     def score(self, pool_P_K):
         alpha_P_K = self.alpha[pool_P_K]
@@ -32,13 +32,15 @@ class Mopps(Pooled):
         prior = 1 - self.decay  # so that α and β of a problem without outcomes stay 1
         for group in groups:
             q = group.problem
-            wrong = len(group.completions) - group.successes
+            right = group.successes
+            wrong = len(group.completions) - right
             alpha = self.decay * self.alpha[q]
             beta = self.decay * self.beta[q]
-            self.alpha[q] = alpha + prior + group.successes
+            self.alpha[q] = alpha + prior + right
             self.beta[q] = beta + prior + wrong
 
     def metrics(self):
         """Return as `coverage` the share of all problems ever tried; there are no `passes`."""
         is_tried = (self.alpha > 1) | (self.beta > 1)
-        return super().metrics() | {"passes": 0, "coverage": float(is_tried.mean())}
+        coverage = float(is_tried.mean())
+        return super().metrics() | {"passes": 0, "coverage": coverage}

@@ -31,8 +31,11 @@ class NoisyAnd(BagOfWords):
         return utility_target(p) * (1 - p) ** self.power
 
     def words(self, index):
-        column = [f"column {self._values_C[self._value_of[index]]}"] if self._values_C else []
-        return super().words(index) + column
+        words = super().words(index)
+        if self._values_C:
+            value = self._values_C[self._value_of[index]]
+            words.append(f"column {value}")
+        return words
 
     def rates(self, entry_m: np.ndarray) -> np.ndarray:
         """Compute σ(w + b) of each word."""

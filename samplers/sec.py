@@ -1,5 +1,7 @@
 """A bandit whose arms are the values of --column; within a category it draws uniformly."""
 
+from collections import defaultdict
+
 import numpy as np
 
 from sampler import Context, Pooled
@@ -37,9 +39,10 @@ class Sec(Pooled):
 
     def observe(self, groups):
         super().observe(groups)
-        y_P = np.array([group.y for group in groups])
-        problem_P = [group.problem for group in groups]
-        category_P = self._category_of[problem_P]
-        for c in np.unique(category_P):
-            mean_y = y_P[category_P == c].mean()
-            self.value_C[c] += self.rate * (mean_y - self.value_C[c])
+        ys_of = defaultdict(list)
+        for group in groups:
+            c = self._category_of[group.problem]
+            ys_of[c].append(group.y)
+        for c, ys in ys_of.items():
+            error = np.mean(ys) - self.value_C[c]
+            self.value_C[c] += self.rate * error

@@ -25,12 +25,15 @@ class Speed(Uniform):
     def more(self, groups):
         if len(groups) > self.P * self.factor:  # a second round has been
             return []
-        live = [group for group in groups if group.live]
-        chosen = live[: self.P]
-        surplus = live[self.P :]
-        used = [group.problem for group in groups if group not in surplus]
-        self.take(used)
-        return [Group(group.problem, self.G - self.screen) for group in chosen]
+        rest = self.G - self.screen
+        continued = []
+        for group in groups:
+            if group.live and len(continued) == self.P:
+                continue  # a surplus group, whose problem is not taken
+            self.take(group.problem)
+            if group.live:
+                continued.append(Group(group.problem, rest))
+        return continued
 
     def train_on(self, groups):
         """Train on all completions of the problems of the second round, if there was one."""
