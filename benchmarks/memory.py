@@ -118,7 +118,10 @@ def activation_bytes(model: PretrainedConfig) -> int:
     if family not in family_bytes:
         known = ", ".join(family_bytes)
         raise InputError(f"no memory formula for model type {family!r}: known are {known}")
-    return 16 * D + 8 + 4 * (q + kv) + 4 * H + 8 * model.intermediate_size + family_bytes[family]
+    norms = 16 * D + 8
+    attention = 4 * (q + kv) + 4 * H
+    mlp = 8 * model.intermediate_size
+    return norms + attention + mlp + family_bytes[family]
 
 
 def backbone_bytes(model: PretrainedConfig, tokens: int, recompute: bool = False) -> int:
@@ -128,7 +131,9 @@ def backbone_bytes(model: PretrainedConfig, tokens: int, recompute: bool = False
     D = model.hidden_size
     L = model.num_hidden_layers
     layer = activation_bytes(model)
-    layers = L * 2 * D + layer if recompute else L * layer
+    layers = L * layer
+    if recompute:
+        layers = L * 2 * D + layer
     return tokens * (layers + layer + 10 * D)
 
 
@@ -200,7 +205,7 @@ def most_rows(c: train.Config, world: int, card: float) -> int:
     return bisect_left(range(1, 10_000), True, key=too_large)
 
 
-def memory_table(runs: list[list[str]], world: int, cards: list[float]) -> str:
+def memory_table(runs: list[list], world: int, cards: list[float]) -> str:
     """Table of the parts and of the most rows that fit each card, a column for the flags of each
     run, as on a job of `world` processes."""
     with patch.dict(os.environ, WORLD_SIZE=str(world), RANK="0", LOCAL_RANK="0"):
@@ -219,14 +224,16 @@ def main(argv: list[str] | None = None) -> None:
     """Print a table of the run with these flags, or tables of the presets in SHAPES."""
     parser = Parser(description=first_line(__doc__), epilog="Other flags are train.py's.")
     add = parser.add_argument
-    add("--ranks", type=count, nargs="+", default=None, help="of the job [1; of presets 8 1]")
+    add("--ranks", type=count, nargs="+", default=[8, 1], help="of the job")
     add("--card", type=float, nargs="+", default=CARDS, help="GiB of a GPU")
     begin_process()
     with analysis.one_line("memory", ValueError):
         args, flags = parser.parse_known_args(argv)
-        presets = [["--preset", name] for name in PRESETS]
-        runs = [flags] if flags else [x for x in presets if train.parse(x).model in SHAPES]
-        for world in args.ranks or ([1] if flags else [8, 1]):
+        runs = [flags]
+        if not flags:
+            presets = [["--preset", name] for name in PRESETS]
+            runs = [x for x in presets if train.parse(x).model in SHAPES]
+        for world in args.ranks:
             table = memory_table(runs, world, args.card)
             print(f"COMPUTED, NOT MEASURED: GiB of a rank, with flash-attn\n{table}\n")
 

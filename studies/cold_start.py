@@ -74,20 +74,28 @@ def chain_sum(info: dict) -> str:
     return text.lstrip()
 
 
-def sum_of_products(factors: list[tuple[int, int]]) -> str:
+def sum_of_products(factors: list[tuple]) -> str:
     """12 * 30 = 360. 12 * 4 = 48. 360 + 48 = 408."""
-    text = " ".join(f"{a} * {b} = {a * b}." for a, b in factors)
-    if len(factors) == 1:
-        return text
-    results = [a * b for a, b in factors]
-    return f"{text} {' + '.join(map(str, results))} = {sum(results)}."
+    lines = []
+    results = []
+    for a, b in factors:
+        lines.append(f"{a} * {b} = {a * b}.")
+        results.append(a * b)
+    if len(factors) > 1:
+        terms = " + ".join(map(str, results))
+        lines.append(f"{terms} = {sum(results)}.")
+    return " ".join(lines)
 
 
 def products(info: dict) -> str:
     """12 * 34, by the digits of 34: sum_of_products."""
-    a, b = info["expression"].split(" * ")
-    parts = [int(digit) * 10**place for place, digit in enumerate(reversed(b))]
-    return sum_of_products([(int(a), part) for part in reversed(parts)])
+    first, b = info["expression"].split(" * ")
+    a = int(first)
+    factors = []
+    for i, digit in enumerate(b, start=1):
+        part = int(digit) * 10 ** (len(b) - i)
+        factors.append((a, part))
+    return sum_of_products(factors)
 
 
 def simple_equations(info: dict) -> str:
@@ -111,7 +119,8 @@ def leg_counting(info: dict) -> str:
 def fraction_simplification(info: dict) -> str:
     """9/30: 9 / 3 = 3. 30 / 3 = 10."""
     factor = info["reduction_factor"]
-    top, bottom = info["numerator"], info["denominator"]
+    top = info["numerator"]
+    bottom = info["denominator"]
     return f"{top} / {factor} = {top // factor}. {bottom} / {factor} = {bottom // factor}."
 
 
@@ -119,7 +128,8 @@ def lcm(info: dict) -> str:
     """12 and 8: 12 / 4 = 3. 3 * 8 = 24."""
     a, b = info["numbers"]
     shared = math.gcd(a, b)
-    return f"{a} / {shared} = {a // shared}. {a // shared} * {b} = {info['result']}."
+    part = a // shared
+    return f"{a} / {shared} = {part}. {part} * {b} = {part * b}."
 
 
 def complex_arithmetic(info: dict) -> str:
@@ -138,8 +148,8 @@ def number_filtering(info: dict) -> str:
 
 def spell_backward(info: dict) -> str:
     """s u n. n u s."""
-    word = info["word"]
-    return f"{' '.join(word)}. {' '.join(reversed(word))}."
+    forward = " ".join(info["word"])
+    return f"{forward}. {forward[::-1]}."
 
 
 def word_sequence_reversal(info: dict) -> str:
@@ -164,26 +174,29 @@ STEPS = {
 }
 
 
-def demonstrations(rows: list[dict], direct: float, rng: random.Random) -> list[tuple[str, str]]:
+def demonstrations(rows: list[dict], direct: float, rng: random.Random) -> list[tuple]:
     r"""Return (problem, completion) for each row of reasoning_tasks: its steps and \boxed{answer}.
     A share `direct` of them is without steps. A share of 0 draws no random number."""
     shown = []
     for row in rows:
+        answer = rf" \boxed{{{row['expected_answer']}}}"
         is_direct = direct and rng.random() < direct
-        steps_of = STEPS[row["task"]]
-        steps = "" if is_direct else " " + steps_of(row["extra_info"])
-        shown.append((row["problem"], rf"{steps} \boxed{{{row['expected_answer']}}}"))
+        if not is_direct:
+            steps_of = STEPS[row["task"]]
+            answer = f" {steps_of(row['extra_info'])}{answer}"
+        shown.append((row["problem"], answer))
     return shown
 
 
-def fit(policy: Policy, shown: list[tuple[str, str]], tokenizer, args: Namespace, rng) -> None:
+def fit(policy: Policy, shown: list[tuple], tokenizer, args: Namespace, rng) -> None:
     """Minimise -log p of the completions' tokens and the end token; each demonstration is used once
-    before any is used again."""
+    before any is used again. shown: (problem, completion) of each."""
     encode = PromptEncoder(CONFIG, tokenizer)
     rows = []
     for problem, text in shown:
         ids = [*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
-        rows.append((encode(problem), Completion(ids, logps=[0.0] * len(ids), finished=True)))
+        completion = Completion(ids, logps=[0.0] * len(ids), finished=True)
+        rows.append((encode(problem), completion))
     order = chain.from_iterable(rng.sample(rows, len(rows)) for _ in itertools.count())
 
     def loss() -> torch.Tensor:
@@ -211,7 +224,7 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
 
 
-def make_model(shown: list[tuple[str, str]], folder: str, seed: int) -> None:
+def make_model(shown: list[tuple], folder: str, seed: int) -> None:
     """Write an untrained model, whose tokenizer is made from the demonstrations."""
     texts = [f"{problem}\n\n{CONFIG.prompt_footer}{text}" for problem, text in shown]
     tokenizer = make_tokenizer(texts)

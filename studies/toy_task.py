@@ -65,8 +65,10 @@ WORDS_OF_TOPIC = 28
 WORDS = [a + b for b in ("lo", "mi", "nu", "ra", "sev", "ta", "ko", "di") for a in SYLLABLES]
 
 # The rates of a topic's words fall from the first to the last of these, evenly in log-odds.
-MASTERED, REACH, OUT = (0.985, 0.985), (0.8, 0.05), (1e-12, 1e-12)
-RATES = (MASTERED, *2 * [REACH], *7 * [OUT])  # of TOPICS
+MASTERED = (0.985, 0.985)
+REACH = (0.8, 0.05)
+OUT = (1e-12, 1e-12)
+RATES = [MASTERED] + 2 * [REACH] + 7 * [OUT]  # of TOPICS
 
 
 class Skill(NamedTuple):
@@ -77,8 +79,8 @@ class Skill(NamedTuple):
     rate: float
 
 
-def make_skills() -> dict[str, dict[str, Skill]]:
-    """The words, by topic."""
+def make_skills() -> dict[str, dict]:
+    """The words of each topic, with their skills."""
     rng = random.Random(SEED)
     n = len(TOPICS) * WORDS_OF_TOPIC
     words = iter(rng.sample(WORDS[:n], n))
@@ -86,8 +88,10 @@ def make_skills() -> dict[str, dict[str, Skill]]:
     skills = {}
     for topic, ends in zip(TOPICS, RATES, strict=True):
         first, last = torch.tensor(ends, dtype=torch.float64).logit()
-        rates = (first + (last - first) * fall).sigmoid().tolist()
-        skills[topic] = {next(words): Skill(*rng.sample(sorted(RULES), 2), rate) for rate in rates}
+        rates = (first + (last - first) * fall).sigmoid()
+        skills[topic] = {}
+        for rate in rates.tolist():
+            skills[topic][next(words)] = Skill(*rng.sample(sorted(RULES), 2), rate)
     return skills
 
 
@@ -95,18 +99,22 @@ def apply_rule(state: str, rule: str) -> str:
     """The three-digit state after one of RULES."""
     if rule in MOVES:
         return "".join(state[int(source)] for source in MOVES[rule])
-    pairs = zip(state, ADDS[rule], strict=True)
-    return "".join(str((int(digit) - 1 + int(add)) % 9 + 1) for digit, add in pairs)
+    result = ""
+    for digit, add in zip(state, ADDS[rule], strict=True):
+        total = int(digit) + int(add)
+        result += str((total - 1) % 9 + 1)
+    return result
 
 
-def draw(rng: random.Random, skills, named: bool) -> tuple[dict, str, dict[str, Skill]]:
-    """A random problem: its row of a data file, the state at which it starts, and its words. The
-    row's difficulty is -log2 p, in bits, with p of one completion at TEMPERATURE, by design. named:
-    whether the problem names its topic."""
+def draw(rng: random.Random, skills, named: bool) -> tuple[dict, str, dict]:
+    """A random problem: its row of a data file, the state at which it starts, and its words with
+    their skills. The row's difficulty is -log2 p, in bits, with p of one completion at TEMPERATURE,
+    by design. named: whether the problem names its topic."""
     while True:
         topic = rng.choice(sorted(skills))
+        of_topic = skills[topic]
         length = rng.choice((1, 2, 3))
-        words = {word: skills[topic][word] for word in rng.sample([*skills[topic]], length)}
+        words = {word: of_topic[word] for word in rng.sample([*of_topic], length)}
         state = "".join(rng.choices("123456789", k=3))
         readings = itertools.product(*((skill.rule, skill.habit) for skill in words.values()))
         answer, *wrong = [reduce(apply_rule, rules, state) for rules in readings]
@@ -139,10 +147,11 @@ def make_tokenizer(skills) -> PreTrainedTokenizerFast:
     """One token a topic, a word, a rule, a digit; decoding gives the text back exactly."""
     pieces = ["Start at", ". Apply", ".", "\n\n", FOOTER, " ", r" \boxed{", "}", *"0123456789"]
     words = sorted(word for of_topic in skills.values() for word in of_topic)
-    pieces += [f" {w}" for w in (*RULES, *words)] + [f"{topic}: " for topic in TOPICS]
+    pieces += [f" {word}" for word in (*RULES, *words)]
+    pieces += [f"{topic}: " for topic in TOPICS]
     vocabulary = {piece: i for i, piece in enumerate(["<pad>", "<eos>", "<unk>", *pieces])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    pattern = "|".join(re.escape(piece) for piece in sorted(pieces, key=len, reverse=True))
+    pattern = "|".join(map(re.escape, sorted(pieces, key=len, reverse=True)))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
@@ -179,8 +188,10 @@ def train_base(model, tokenizer, skills, named: bool) -> None:
         # Padded on the right: under causal attention no earlier token sees it. No mask is needed.
         batch = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
         tokens = batch.input_ids  # (B, T)
-        in_completion = (tokens == footer).cumsum(1).bool() & (tokens != footer)
-        labels = tokens.masked_fill(~in_completion | (tokens == tokenizer.pad_token_id), -100)
+        is_footer = tokens == footer
+        is_prompt = is_footer.cumsum(1) == 0
+        is_pad = tokens == tokenizer.pad_token_id
+        labels = tokens.masked_fill(is_prompt | is_footer | is_pad, -100)
         return model(input_ids=tokens, labels=labels).loss
 
     descend(model, loss, STEPS, WARMUP, **ADAMW)

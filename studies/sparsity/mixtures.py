@@ -25,32 +25,38 @@ MIXTURES = {
 }
 
 
-def mixture(base: Path, shares: tuple[int, float, float], named: bool = True) -> list[dict]:
-    """Draw distinct training problems, as toy_task.make_problems, that are not in base/val.jsonl.
-    shares: one of MIXTURES; each is spread evenly over the topics of its kind."""
-    rows, within, mastered = shares
+def write_mixture(base: Path, name: str, out: Path, named: bool = True) -> None:
+    """Write one of MIXTURES: distinct training problems, as of toy_task.make_problems, that are not
+    in base/val.jsonl. Each share is spread evenly over the topics of its kind."""
+    rows, within, mastered = MIXTURES[name]
+    n_within = round(rows * within)
+    n_mastered = round(rows * mastered)
+    counts = {
+        REACH: n_within,
+        MASTERED: n_mastered,
+        OUT: rows - n_within - n_mastered,
+    }
     held_out = {row["problem"] for row in read_lines(base / "val.jsonl")}
-    counts = {REACH: round(rows * within), MASTERED: round(rows * mastered)}
-    counts[OUT] = rows - sum(counts.values())
-    topics = list(zip(toy_task.make_skills().items(), RATES, strict=True))
+    topics = toy_task.make_skills()
+    kind_of = dict(zip(topics, RATES, strict=True))
     problems = []
     # Streams 0 to 2 of the seed are toy_task's: rates, problems, demonstrations.
     for stream, (kind, count) in enumerate(counts.items(), start=10):
-        skills = dict(topic for topic, rates in topics if rates == kind)
+        skills = {topic: topics[topic] for topic in topics if kind_of[topic] == kind}
         drawn = toy_task.make_problems(count + len(held_out), skills, stream, named)
         problems += [row for row in drawn if row["problem"] not in held_out][:count]
     random.Random(0).shuffle(problems)
-    return problems
+    write_lines(out / f"{name}.jsonl", problems)
 
 
 def main():
     """Write the files."""
     out = analysis.parser(__doc__, out="data/sparsity").parse_args().out
-    for name, shares in MIXTURES.items():
-        write_lines(out / f"{name}.jsonl", mixture(Path("demo"), shares))
+    for name in MIXTURES:
+        write_mixture(Path("demo"), name, out)
     unnamed = out / "unnamed"
     toy_task.make(unnamed, named=False)
-    write_lines(unnamed / "98.jsonl", mixture(unnamed, MIXTURES["98"], named=False))
+    write_mixture(unnamed, "98", unnamed, named=False)
 
 
 if __name__ == "__main__":

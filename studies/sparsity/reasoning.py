@@ -41,15 +41,16 @@ def level(row: dict) -> tuple[str, str]:
 def main():
     """Write the files."""
     out = analysis.parser(__doc__, out="data/reasoning-sparse").parse_args().out
-    base = pd.read_csv(BASE, index_col="task,level")
-    unanswered = {tuple(name.split(", ")) for name in base.index[base["p"] == 0]}
+    base = pd.read_csv(BASE)
+    names = base["task,level"][base.p == 0]
+    unanswered = {tuple(name.split(", ")) for name in names}
     hard = unanswered - IN_REACH
     held_out = {normalise(row["problem"]) for row in read_lines(DATA / "val.jsonl")}
     within = [row for row in read_lines(DATA / "train.jsonl") if level(row) not in unanswered]
     rows = reasoning_tasks.rows(seed=1, per_level=PER_LEVEL)
     usable = [row for row in rows if level(row) in hard and row["expected_answer"]]
     distinct = {normalise(row["problem"]): row for row in usable}
-    beyond = [row for text, row in distinct.items() if text not in held_out]
+    beyond = [distinct[text] for text in distinct if text not in held_out]
     random.Random(0).shuffle(beyond)
     for name, count in OUT_OF_REACH.items():
         mixture = within[:WITHIN] + beyond[:count]
