@@ -1,4 +1,4 @@
-"""Chooses from each pool the predicted utility nearest to 0.4: README's example."""
+"""Chooses from each pool the predicted utility nearest to 0.4."""
 
 from sampler import Goldilocks, epsilon_greedy
 

@@ -103,6 +103,9 @@ class Plan:
             for chosen in (plan.test, plan.curve):
                 if chosen and {*chosen} != {"arms", "tasks"}:
                     raise ValueError(f"{chosen}: must have `arms` and `tasks`")
+                names = {*chosen.get("arms", []), *chosen.get("tasks", [])}
+                if unknown := names - {*plan.arms, *plan.tasks}:
+                    raise ValueError(f"no arm or task: {sorted(unknown)}")
         except (ValueError, TypeError) as error:
             raise InputError(f"{path}: {error}") from error
         if plan.baseline not in plan.arms:
