@@ -205,7 +205,7 @@ def most_rows(c: train.Config, world: int, card: float) -> int:
     return bisect_left(range(1, 10_000), True, key=too_large)
 
 
-def memory_table(runs: list[list], world: int, cards: list[float]) -> str:
+def memory_table(runs: list[list[str]], world: int, cards: list[float]) -> str:
     """Table of the parts and of the most rows that fit each card, a column for the flags of each
     run, as on a job of `world` processes."""
     with patch.dict(os.environ, WORLD_SIZE=str(world), RANK="0", LOCAL_RANK="0"):

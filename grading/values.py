@@ -156,7 +156,7 @@ def _point(names: list[str], trial: int) -> dict:
     return point
 
 
-@functools.cache  # a third of the time of comparing two numbers
+@functools.cache  # anew each time it takes half of a comparison of two numbers
 def _tolerance(digits: int):
     """Return 10 to the power SPARE - digits, to so many digits."""
     with mpmath.workdps(digits):

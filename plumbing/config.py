@@ -121,7 +121,9 @@ class Config:
     teacher_update_every: int = opt(4, "M_update outcomes between updates (Table 5b)", type=count)
     replay_capacity: int = opt(64, "N_replay: latest outcomes kept (Alg. 2, Table 5b)", type=count)
     teacher_mode: str = opt("full", "trained part, pooling (App. L)", choices=MODES)
-    teacher_lag: int = opt(1, "1: propose, then learn (our K.3); 0: reversed", choices=(0, 1))
+    teacher_lag: int = opt(
+        1, "1: propose, then learn (K.3 as we read it); 0: reversed", choices=(0, 1)
+    )
     # The run
     eval_every: int = opt(200, "steps between greedy evaluations (Table 5a)", type=count)
     checkpoint_every: int = opt(0, "steps between checkpoints; 0: at evaluations", type=natural)

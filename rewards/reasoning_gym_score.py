@@ -7,7 +7,6 @@ Do not train on two tasks of reasoning-gym 0.1.25: in game_of_life_halting any t
 
 import functools
 import json
-import re
 
 from grading.equality import compare
 from verify import extract_boxed
@@ -26,7 +25,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
         return 0
     if not extra_info:
         return int(compare(ground_truth, answer, accept_identical=True))
-    if re.search(r"\d", ground_truth) and "nan" in answer.lower():
+    if any(map(str.isdigit, ground_truth)) and "nan" in answer.lower():
         return 0  # complex_arithmetic's scorer gives 1: no distance from nan is large
     info = json.loads(extra_info) if isinstance(extra_info, str) else extra_info
     metadata = info.get("metadata", info)

@@ -25,7 +25,7 @@ class LearnabilityBins(Weighted):
         _, self._bin_of = self.categories()
         self._size_C = np.bincount(self._bin_of)  # C: a bin each
         self.right_C = np.zeros(len(self._size_C))
-        self.wrong_C = self.right_C.copy()
+        self.wrong_C = np.zeros_like(self.right_C)
 
     def shares(self) -> np.ndarray:
         """Draw the share of each bin: (C,), with sum 1."""

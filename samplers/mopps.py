@@ -19,7 +19,7 @@ class Mopps(Pooled):
         self.decay = decay
         n = len(self.problems)
         self.alpha = np.ones(n, dtype=np.float32)
-        self.beta = self.alpha.copy()
+        self.beta = np.ones_like(self.alpha)
 
     def score(self, pool_P_K):
         alpha_P_K = self.alpha[pool_P_K]

@@ -112,7 +112,7 @@ def draw_study(rows: pd.DataFrame) -> Figure:
 
 
 def draw_speed_ups(axes, rows: pd.DataFrame, number: int) -> None:
-    """Draw an arm's line, shifted a little by its number, from 0 to 4."""
+    """Draw an arm's line, shifted a little by its number modulo 5."""
     colour = COLOURS[number % len(COLOURS)]
     rows = rows.set_index(expit(logit(rows.base_dead) + 0.06 * (number % 5)))
     value = rows.speed_up_value.replace(0, np.nan)

@@ -100,11 +100,12 @@ class Plan:
         try:
             plan = cls(**tomllib.loads(Path(path).read_text(encoding="utf-8")))
             plan.arms = {name: Arm(**arm) for name, arm in plan.arms.items()}
-            for chosen in (plan.test, plan.curve):
-                if chosen and {*chosen} != {"arms", "tasks"}:
+            for chosen in filter(None, (plan.test, plan.curve)):
+                if {*chosen} != {"arms", "tasks"}:
                     raise ValueError(f"{chosen}: must have `arms` and `tasks`")
-                names = {*chosen.get("arms", []), *chosen.get("tasks", [])}
-                if unknown := names - {*plan.arms, *plan.tasks}:
+                no_arms = {*chosen["arms"]} - {*plan.arms}
+                no_tasks = {*chosen["tasks"]} - {*plan.tasks}
+                if unknown := no_arms | no_tasks:
                     raise ValueError(f"no arm or task: {sorted(unknown)}")
         except (ValueError, TypeError) as error:
             raise InputError(f"{path}: {error}") from error

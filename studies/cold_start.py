@@ -74,7 +74,7 @@ def chain_sum(info: dict) -> str:
     return text.lstrip()
 
 
-def sum_of_products(factors: list[tuple]) -> str:
+def sum_of_products(factors: list[tuple[int, int]]) -> str:
     """12 * 30 = 360. 12 * 4 = 48. 360 + 48 = 408."""
     lines = []
     results = []
@@ -157,6 +157,7 @@ def word_sequence_reversal(info: dict) -> str:
     return ", ".join(f"{n} {word}" for n, word in enumerate(info["words"], start=1)) + "."
 
 
+Demonstration = tuple[str, str]  # problem, completion
 STEPS = {
     steps.__name__: steps
     for steps in (
@@ -174,7 +175,7 @@ STEPS = {
 }
 
 
-def demonstrations(rows: list[dict], direct: float, rng: random.Random) -> list[tuple]:
+def demonstrations(rows: list[dict], direct: float, rng: random.Random) -> list[Demonstration]:
     r"""Return (problem, completion) for each row of reasoning_tasks: its steps and \boxed{answer}.
     A share `direct` of them is without steps. A share of 0 draws no random number."""
     shown = []
@@ -188,7 +189,7 @@ def demonstrations(rows: list[dict], direct: float, rng: random.Random) -> list[
     return shown
 
 
-def fit(policy: Policy, shown: list[tuple], tokenizer, args: Namespace, rng) -> None:
+def fit(policy: Policy, shown: list[Demonstration], tokenizer, args: Namespace, rng) -> None:
     """Minimise -log p of the completions' tokens and the end token; each demonstration is used once
     before any is used again. shown: (problem, completion) of each."""
     encode = PromptEncoder(CONFIG, tokenizer)
@@ -224,7 +225,7 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
 
 
-def make_model(shown: list[tuple], folder: str, seed: int) -> None:
+def make_model(shown: list[Demonstration], folder: str, seed: int) -> None:
     """Write an untrained model, whose tokenizer is made from the demonstrations."""
     texts = [f"{problem}\n\n{CONFIG.prompt_footer}{text}" for problem, text in shown]
     tokenizer = make_tokenizer(texts)

@@ -79,7 +79,7 @@ class Skill(NamedTuple):
     rate: float
 
 
-def make_skills() -> dict[str, dict]:
+def make_skills() -> dict[str, dict[str, Skill]]:
     """The words of each topic, with their skills."""
     rng = random.Random(SEED)
     n = len(TOPICS) * WORDS_OF_TOPIC
@@ -106,7 +106,7 @@ def apply_rule(state: str, rule: str) -> str:
     return result
 
 
-def draw(rng: random.Random, skills, named: bool) -> tuple[dict, str, dict]:
+def draw(rng: random.Random, skills, named: bool) -> tuple[dict, str, dict[str, Skill]]:
     """A random problem: its row of a data file, the state at which it starts, and its words with
     their skills. The row's difficulty is -log2 p, in bits, with p of one completion at TEMPERATURE,
     by design. named: whether the problem names its topic."""

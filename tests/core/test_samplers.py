@@ -141,7 +141,7 @@ def test_target_takes_the_nearest_to_two_fifths():
 
 
 def test_candidates_auto_by_hand():
-    """K = 2 / f. At first f = 1/4; then 1/8, from 4 that explored, none live; then 5 / 11.92, as
+    """K = 2 / s. At first s = 1/4; then 1/8, from 4 that explored, none live; then 5 / 11.92, as
     0.98 · 4 + 4 + 4 explored, with the prior. Groups that the teacher chose do not count. Two
     pools have half of 66 problems at most."""
     sampler = make("goldilocks", 66, candidates="auto", epsilon=0.5)
